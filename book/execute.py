@@ -1,0 +1,140 @@
+"""Run chapters in place, for the record: the outputs that readers see are the outputs of this program.
+
+    python book/execute.py                     # every notebook, in reading order
+    python book/execute.py 03 07               # chapters by number
+    python book/execute.py book/03-attention.ipynb
+
+A notebook is written back only when the whole of it has run, and so that a second run changes as few lines as possible:
+no timings, no kernel version, sorted keys, stable cell ids. Cells tagged `nbval-skip` are left alone and have no output.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import nbformat
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
+
+ROOT = Path(__file__).resolve().parents[1]
+BOOK = ROOT / "book"
+SKIP_TAG = "nbval-skip"
+
+
+def find_notebooks(wanted: list[str], book: Path = BOOK) -> list[Path]:
+    """Return the notebooks meant by `wanted` (paths, or numbers such as 03); all of them where nothing is wanted."""
+    every = sorted(book.glob("[0-9][0-9]-*.ipynb"))
+    if not wanted:
+        return every
+    found = []
+    for name in wanted:
+        if name.isdigit():
+            matches = [path for path in every if path.name.startswith(f"{int(name):02d}-")]
+        else:
+            matches = [Path(name).resolve()] if Path(name).is_file() else []
+        if not matches:
+            raise FileNotFoundError(f"no notebook for {name!r}; there are: {', '.join(path.name for path in every)}")
+        found += matches
+    return found
+
+
+def join_streams(outputs: list) -> list:
+    """Merge what a cell printed piece by piece, and leave out a progress bar: motion, of which a page can show nothing."""
+    is_bar = any(output.output_type == "stream" and output.name == "stderr" and "\r" in output.text for output in outputs)
+    joined: list = []
+    for output in outputs:
+        if is_bar and output.output_type == "stream" and output.name == "stderr":
+            continue
+        last = joined[-1] if joined else None
+        if last and output.output_type == last.output_type == "stream" and output.name == last.name:
+            last.text += output.text
+        else:
+            joined.append(output)
+    return joined
+
+
+def tidy(notebook: nbformat.NotebookNode, language_info: dict) -> None:
+    """Remove from an executed notebook what would differ on the next run or on another machine."""
+    notebook.metadata["language_info"] = language_info
+    for cell in notebook.cells:
+        if cell.cell_type != "code":
+            continue
+        cell.metadata.pop("execution", None)
+        cell.outputs = join_streams(cell.outputs)
+        for output in cell.outputs:
+            if output.output_type == "error":
+                output.traceback = [line.replace(f"{ROOT}{os.sep}", "") for line in output.traceback]
+
+
+def dumps(notebook: nbformat.NotebookNode) -> str:
+    """Return the one text that stands for `notebook` on disk."""
+    nbformat.validate(notebook)
+    # nbformat splits long strings into lists of lines, which is what makes a diff readable.
+    lines = json.loads(nbformat.writes(notebook, version=4))
+    return json.dumps(lines, indent=1, ensure_ascii=False, sort_keys=True) + "\n"
+
+
+def execute(path: Path, timeout: int) -> None:
+    """Run the notebook at `path` in its own folder and write it back whole, or not at all."""
+    before = path.read_bytes()
+    notebook = nbformat.reads(before.decode("utf8"), as_version=4)
+    language_info = {"name": "python"}
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cell.outputs, cell.execution_count = [], None
+    client = NotebookClient(
+        notebook,
+        timeout=timeout,
+        kernel_name="python3",
+        record_timing=False,
+        skip_cells_with_tag=SKIP_TAG,
+        extra_arguments=["--log-level=ERROR"],
+        resources={"metadata": {"path": str(path.parent)}},
+    )
+    client.execute()
+    tidy(notebook, language_info)
+    if path.read_bytes() != before:
+        raise RuntimeError(f"{path.name} was edited while it ran; its new text is kept and the outputs are not written")
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_text(dumps(notebook), encoding="utf8", newline="\n")
+    os.replace(temporary, path)
+
+
+def kernel_environment() -> None:
+    """Give kernels what the tests give them: this package, one thread, no start-up noise."""
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ.setdefault("PYTHONHASHSEED", "0")
+    os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("notebooks", nargs="*", help="paths or chapter numbers; all chapters if none is given")
+    parser.add_argument("--timeout", type=int, default=1800, help="seconds that one cell may take (1800)")
+    options = parser.parse_args(arguments)
+    try:
+        notebooks = find_notebooks(options.notebooks)
+    except FileNotFoundError as error:
+        parser.error(str(error))
+    kernel_environment()
+    failed = 0
+    for path in notebooks:
+        started = time.perf_counter()
+        try:
+            execute(path, options.timeout)
+        except (CellExecutionError, CellTimeoutError, DeadKernelError, RuntimeError) as error:
+            failed += 1
+            print(f"{path.name}: not written\n{error}", file=sys.stderr)
+        else:
+            print(f"{path.name}: {time.perf_counter() - started:.1f} s", flush=True)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
