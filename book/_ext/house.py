@@ -1,0 +1,77 @@
+"""What this book asks of its pages beyond what Jupyter Book can be told.
+
+No request to another host: MathJax is copied from the installed package beside the pages, and sphinx-thebe, which the
+book does not use and whose script names a CDN twice on every page, is taken out. No dead end in the API: a class has one
+page entry, `transformer.Name`, by whichever module a signature names it. No role that a screen reader stumbles over.
+"""
+
+from __future__ import annotations
+
+import shutil
+from importlib.metadata import distribution
+from pathlib import Path
+
+from docutils import nodes
+from sphinx.addnodes import pending_xref
+from sphinx.application import Sphinx
+from sphinx.environment import BuildEnvironment
+
+# TeX in, HTML with web fonts out; the extensions are what an unusual command makes MathJax load.
+MATHJAX_PARTS = ("tex-chtml.js", "input/tex/extensions", "output/chtml/fonts/woff-v2")
+
+PACKAGE = "transformer"
+
+
+def copy_mathjax(app: Sphinx) -> None:
+    """Put the part of MathJax that the pages need below `_static`: 2 MB of 24."""
+    if app.builder.format != "html":
+        return
+    package = distribution("sphinx-mathjax-offline")
+    source = Path(str(package.locate_file("sphinx-mathjax-offline/static/mathjax")))
+    target = Path(app.outdir, "_static", "mathjax")
+    for part in MATHJAX_PARTS:
+        (target / part).parent.mkdir(parents=True, exist_ok=True)
+        if (source / part).is_dir():
+            shutil.copytree(source / part, target / part, dirs_exist_ok=True)
+        else:
+            shutil.copyfile(source / part, target / part)
+
+
+def remove_thebe(app: Sphinx, config: object) -> None:
+    """Disconnect every listener of sphinx-thebe, which Jupyter Book loads unasked."""
+    for listeners in app.events.listeners.values():
+        for listener in list(listeners):
+            if listener.handler.__module__.startswith("sphinx_thebe"):
+                app.disconnect(listener.id)
+
+
+def resolve_by_short_name(
+    app: Sphinx, env: BuildEnvironment, node: pending_xref, contnode: nodes.Element
+) -> nodes.Element | None:
+    """Lead `transformer.attention.KeyValueCache` and `KeyValueCache` to the entry `transformer.KeyValueCache`."""
+    if node.get("refdomain") != "py":
+        return None
+    path = node["reftarget"].removeprefix(f"{PACKAGE}.").split(".")
+    domain = env.get_domain("py")
+    for start in range(len(path)):
+        target = ".".join([PACKAGE, *path[start:]])
+        if target in domain.objects:
+            return domain.resolve_xref(env, node["refdoc"], app.builder, node["reftype"], target, node, contnode)
+    return None
+
+
+def drop_broken_roles(app: Sphinx, pagename: str, templatename: str, context: dict, doctree: object) -> None:
+    """Make the bibliography a plain block: docutils calls it a list, and then gives it no list items."""
+    if body := context.get("body"):
+        context["body"] = body.replace(' role="list" class="citation-list"', ' class="citation-list"').replace(
+            ' role="doc-biblioentry"', ""
+        )
+
+
+def setup(app: Sphinx) -> dict:
+    app.connect("config-inited", remove_thebe)
+    app.connect("builder-inited", copy_mathjax)
+    app.connect("missing-reference", resolve_by_short_name)
+    app.connect("html-page-context", drop_broken_roles)
+    app.add_css_file("book.css")
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
