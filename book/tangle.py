@@ -3,9 +3,10 @@
     python book/tangle.py            write what has changed
     python book/tangle.py --check    write nothing; fail where book and package differ
 
-A code cell tagged `export:attention` becomes a piece of `transformer/attention.py`. Pieces are copied as they stand,
-in the order of `_toc.yml`. Around them tangle writes a header, one marker line above each piece, `__all__`, and
-`transformer/__init__.py`, nothing else. A book that breaks a rule below is refused whole, and no file is touched.
+A code cell tagged `export:attention` becomes a piece of `transformer/attention.py`. Pieces are copied as they
+stand, in the order of `_toc.yml`. Around them tangle writes a header, one marker line above each piece, `__all__`
+and `transformer/__init__.py`; nothing else. A book that breaks a rule is refused whole: every fault is named by
+notebook, cell and line, and no file is touched.
 """
 
 import argparse
@@ -17,18 +18,22 @@ import keyword
 import os
 import re
 import sys
+import textwrap
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import CodeType
 
 import nbformat
+from nbformat.warnings import DuplicateCellId, MissingIDFieldWarning
 
+ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "transformer"
 MAIN = "__main__"
-WIDTH = 110  # of generated lines
+WIDTH = 110  # of the lines that tangle writes itself
 
-# The third line of every file that tangle writes. It is how tangle tells its own files from a stranger's.
+# The third line of every file that tangle writes. By it tangle tells its own files from a stranger's.
 SIGN = "Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost."
 
 
@@ -40,9 +45,7 @@ class TangleError(Exception):
         self.faults = faults
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Reading: from `_toc.yml` to chapters, from chapters to cells
-# ---------------------------------------------------------------------------------------------------------------------
+# ---------- reading: from `_toc.yml` to chapters and their cells
 
 
 @dataclass
@@ -57,103 +60,106 @@ class Cell:
     source: str
     tags: list[str]
     title: str  # of the chapter
-    heading: str  # the nearest one above the cell
-    tree: ast.Module | None = None  # what Python reads in it
-    module: str | None = None  # where it is exported to
+    heading: str  # the nearest above the cell
+    module: str | None = None  # where the cell is exported to, if anywhere
+    tree: ast.Module | None = None  # the cell as Python reads it, if it can
 
-    def fault(self, line: int, what: str) -> str:
-        return f"{self.notebook}, cell {self.id}, line {line}: {what}"
+    def fault(self, line: int, problem: str) -> str:
+        return f"{self.notebook}, cell {self.id or self.index}, line {line}: {problem}"
 
 
 def reading_order(root: Path, faults: list[str]) -> list[str]:
-    """The notebooks in the order of `_toc.yml`, as paths from the root."""
+    """The notebooks that `_toc.yml` lists, in its order, as paths from the root."""
     toc = root / "_toc.yml"
     if not toc.is_file():
-        faults.append("_toc.yml: is missing, and with it the order of the chapters")
-        return []
+        raise TangleError(["_toc.yml: is missing, and with it the order of the chapters"])
     order: list[str] = []
     for number, line in enumerate(toc.read_text(encoding="utf-8").splitlines(), start=1):
         entry = re.match(r"""[\s-]*(?:root|file)\s*:\s*["']?([^\s"'#]+)""", line)
         if not entry:
             continue
         page = re.sub(r"\.(ipynb|md)$", "", entry[1])
-        if not any((root / f"{page}{ending}").is_file() for ending in (".ipynb", ".md")):
-            faults.append(f"_toc.yml, line {number}: there is no {page}.ipynb (nor {page}.md)")
-        elif f"{page}.ipynb" in order:
+        notebook = f"{page}.ipynb"
+        if notebook in order:
             faults.append(f"_toc.yml, line {number}: {page} is listed twice")
-        elif (root / f"{page}.ipynb").is_file():
-            order.append(f"{page}.ipynb")
+        elif (root / notebook).is_file():
+            order.append(notebook)
+        elif not (root / f"{page}.md").is_file():
+            faults.append(f"_toc.yml, line {number}: there is neither {notebook} nor {page}.md")
     for path in sorted((root / "book").glob("*.ipynb")):
-        if (notebook := f"book/{path.name}") not in order:
-            faults.append(f"{notebook}: is not in _toc.yml")
+        if f"book/{path.name}" not in order:
+            faults.append(f"book/{path.name}: is not in _toc.yml")
     return order
 
 
 def headings(markdown: str) -> list[str]:
-    """The headings of a text, without markup and without what only looks like one inside a fence."""
+    """The headings of a text, without their markup, and without what only looks like one inside a fence."""
     prose = re.sub(r"^ *(`{3,}|~{3,}).*?^ *\1[`~]*\s*$", "", markdown, flags=re.MULTILINE | re.DOTALL)
-    return [re.sub(r'[`*$"\\]', "", text) for text in re.findall(r"^#{1,6} +(.+?)[ #]*$", prose, flags=re.MULTILINE)]
+    found = re.findall(r"^#{1,6} +(.+?)[ #]*$", prose, flags=re.MULTILINE)
+    return [re.sub(r'[`*$"\\]', "", heading) for heading in found]
 
 
 def read_chapter(root: Path, notebook: str, chapter: int, faults: list[str]) -> list[Cell]:
     """The cells of one notebook."""
     try:
-        found = nbformat.read(root / notebook, as_version=4).cells
+        with warnings.catch_warnings():
+            # nbformat would make up an id at random, and the marker line would change with every run
+            warnings.simplefilter("error", MissingIDFieldWarning)
+            warnings.simplefilter("error", DuplicateCellId)
+            found = nbformat.read(root / notebook, as_version=4).cells
     except Exception as error:  # nbformat has many ways to say that a file is no notebook
         faults.append(f"{notebook}: cannot be read as a notebook ({type(error).__name__}: {error})")
         return []
-    cells, title, heading = [], "", ""
+    cells: list[Cell] = []
+    above: list[str] = []
     for index, cell in enumerate(found):
         if cell.cell_type == "markdown":
-            for heading in headings(cell.source):
-                title = title or heading
+            above += headings(cell.source)
+        title, heading = (above[0], above[-1]) if above else ("", "")
+        place = (notebook, chapter, index, cell.get("id", ""))
         tags = cell.metadata.get("tags", [])
-        cells.append(
-            Cell(notebook, chapter, index, cell.get("id", ""), cell.cell_type, cell.source, tags, title, heading)
-        )
+        cells.append(Cell(*place, cell.cell_type, cell.source, tags, title, heading))
     return cells
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Form: what each cell must look like by itself
-# ---------------------------------------------------------------------------------------------------------------------
+# ---------- form: what an exported cell must look like
 
 
 def exported_to(cell: Cell, faults: list[str]) -> str | None:
-    """The module that the tags of a cell name, if any."""
+    """The module that the tags of a cell name, if they name one."""
     exports = [tag for tag in cell.tags if tag.startswith("export")]
-    for tag in exports:
-        name = tag.removeprefix("export:")
-        if not re.fullmatch(rf"export:([a-z][a-z0-9_]*|{MAIN})", tag) or keyword.iskeyword(name):
-            faults.append(cell.fault(1, f"tag {tag!r} is not of the form 'export:<module>'"))
-        elif cell.kind != "code":
-            faults.append(cell.fault(1, f"tag {tag!r} stands on a {cell.kind} cell; only code is exported"))
-        elif len(exports) > 1:
-            faults.append(cell.fault(1, f"tags {', '.join(exports)}: a cell goes to one module only"))
-            return None
-        else:
-            return name
+    names = [tag.removeprefix("export:") for tag in exports]
+    if not exports:
+        return None
+    if len(exports) > 1:
+        problem = f"a cell goes to one module, not to {' and '.join(names)}"
+    elif not re.fullmatch(rf"export:([a-z][a-z0-9_]*|{MAIN})", exports[0]) or keyword.iskeyword(names[0]):
+        problem = f"unknown tag {exports[0]!r}; it should read 'export:<module>'"
+    elif cell.kind != "code":
+        problem = f"only code can be exported, and this is a {cell.kind} cell"
+    elif not cell.id:
+        problem = "an exported cell needs an id: save the notebook in format 4.5"
+    else:
+        return names[0]
+    faults.append(cell.fault(1, problem))
     return None
 
 
 def parse_exported(cell: Cell, faults: list[str]) -> None:
-    """Read an exported cell as Python, and refuse what is not fit for a module."""
-    if not cell.id:
-        faults.append(cell.fault(1, "an exported cell needs an id (save the notebook as format 4.5)"))
+    """Read an exported cell as Python, and refuse what has no place in a module."""
+    lines = cell.source.split("\n")
     if "\r" in cell.source:
-        line = cell.source[: cell.source.index("\r")].count("\n") + 1
-        faults.append(cell.fault(line, "ends in a carriage return; lines end in a line feed alone"))
-        return
+        line = next(number for number, text in enumerate(lines, start=1) if "\r" in text)
+        faults.append(cell.fault(line, "holds a carriage return; lines end in a line feed alone"))
     try:
-        compile(cell.source, cell.notebook, "exec", dont_inherit=True)
         cell.tree = ast.parse(cell.source)
+        compile(cell.tree, cell.notebook, "exec")  # sees what the parser does not, such as a stray `return`
     except (SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None) or 1
-        text = (cell.source.split("\n") + [""])[line - 1]
-        if re.match(r"\s*[%!?]|[^#]*\?\s*$|[\w\s,]+=\s*[%!]", text):
-            faults.append(cell.fault(line, f"a magic cannot be exported: {text.strip()}"))
-        else:
-            faults.append(cell.fault(line, f"syntax error: {getattr(error, 'msg', error)}"))
+        text = lines[min(line, len(lines)) - 1].strip()
+        magic = re.match(r"[%!?]|[\w.]+\?+$|[\w, ]+= *[%!]", text)
+        problem = "a magic has no place in a module" if magic else getattr(error, "msg", error)
+        faults.append(cell.fault(line, f"{problem}: {text}"))
         return
     if not cell.tree.body:
         faults.append(cell.fault(1, "exports nothing"))
@@ -162,78 +168,61 @@ def parse_exported(cell: Cell, faults: list[str]) -> None:
             faults.append(cell.fault(node.lineno, problem))
 
 
-def unfit(node: ast.stmt, module: str | None) -> str | None:
+def unfit(node: ast.stmt, module: str) -> str | None:
     """Why a statement may not stand at the top of a module; None where it may."""
     match node:
-        case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef() | ast.Import():
-            return None
         case ast.ImportFrom(module="__future__"):
-            return "'from __future__' works only at the top of a file, and a piece never stands there"
+            return "'from __future__' works at the top of a file alone, and no piece stands there"
         case ast.ImportFrom(names=[ast.alias(name="*")]):
-            return "'import *' hides what it imports; name it"
-        case ast.ImportFrom():
+            return "'import *' does not say what it imports"
+        case ast.Import() | ast.ImportFrom() | ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
             return None
         case ast.Assign() | ast.AnnAssign(value=ast.expr()):
-            if not (names := bound(node)):
-                return f"assigns to {ast.unparse(target_list(node)[0])}, which is not a plain name"
-            return f"{names[0]} is written by tangle" if names[0] in ("__all__", "__name__") else None
+            for target in assigned(node):
+                if not isinstance(target, ast.Name):
+                    return f"{ast.unparse(target)} is assigned to, and is no plain name"
+                if target.id == "__all__":
+                    return "__all__ is for tangle to write"
+            return None
+        case ast.If() if module == MAIN and ast.unparse(node.test) == f"__name__ == {MAIN!r}":
+            return None
         case ast.Expr():
-            return f"a bare expression cannot be exported: {ast.unparse(node)[:60]}"
-        case ast.If() if module == MAIN and ast.unparse(node.test) == f"__name__ == '{MAIN}'":
-            return None  # that it is the last statement is checked where all pieces are at hand
-    return f"only imports, constants, functions and classes are exported, not {type(node).__name__.lower()!r}"
+            return f"bare expression: {ast.unparse(node)[:60]}"
+    statement = ast.unparse(node).splitlines()[0]
+    return f"only imports, constants, functions and classes are exported, not: {statement}"
 
 
-def target_list(node: ast.Assign | ast.AnnAssign) -> list[ast.expr]:
-    """What an assignment assigns to, tuples taken apart."""
-    targets = list(node.targets) if isinstance(node, ast.Assign) else [node.target]
+def assigned(node: ast.Assign | ast.AnnAssign) -> list[ast.expr]:
+    """The targets of an assignment, with tuples taken apart."""
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
     return [part for target in targets for part in getattr(target, "elts", [target])]
 
 
-def bound(node: ast.stmt) -> list[str]:
-    """The names that a statement at the top of a module binds; none where one of its targets is not a name."""
-    match node:
-        case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
-            return [node.name]
-        case ast.Import() | ast.ImportFrom():
-            return [alias.asname or alias.name.partition(".")[0] for alias in node.names]
-        case ast.Assign() | ast.AnnAssign():
-            targets = target_list(node)
-            return [t.id for t in targets] if all(isinstance(t, ast.Name) for t in targets) else []
-    return []
-
-
 def parse_loosely(source: str) -> ast.Module | None:
-    """Read a cell that stays in the book: magics count as `pass`, and what is not Python is left alone."""
-    for text in (source, re.sub(r"^([ \t]*)[%!].*$", r"\1pass", source, flags=re.MULTILINE)):
+    """Read a cell that stays in the book: a magic counts as `pass`, and what is no Python is left alone."""
+    for text in (source, re.sub(r"^([ \t]*)[%!].*", r"\1pass", source, flags=re.MULTILINE)):
         try:
             return ast.parse(text)
         except (SyntaxError, ValueError):
-            continue
+            pass
     return None
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Names: what the pieces of a module define, import and use
-# ---------------------------------------------------------------------------------------------------------------------
+# ---------- names: what the cells define, import and need, and when
 
 
 @dataclass
 class Binding:
-    """Where a module gets one of its names from."""
+    """Where a module has one of its names from."""
 
     cell: Cell
     line: int
-    imported: str = ""  # the import, written out; empty for what the module defines itself
-
-    @property
-    def place(self) -> tuple[int, int]:
-        return self.cell.index, self.line
+    imported: str  # as `bound` puts it; empty for what the module defines itself
 
 
 @dataclass
 class Module:
-    """A module of the package: its pieces and what they bind."""
+    """A module of the package: its pieces, and the names that they bind."""
 
     name: str
     pieces: list[Cell] = field(default_factory=list)
@@ -241,7 +230,7 @@ class Module:
 
     @property
     def place(self) -> tuple[int, int]:
-        """A module may import those of smaller place, so the package has no circle."""
+        """A module imports only those of a smaller place, so that the package has no circle."""
         return self.pieces[0].chapter, self.pieces[0].index
 
     @property
@@ -250,167 +239,166 @@ class Module:
 
     @property
     def public(self) -> list[str]:
-        return [] if self.name == MAIN else [name for name in self.defined if not name.startswith("_")]
+        return [name for name in self.defined if not name.startswith("_") and self.name != MAIN]
 
 
-# `import torch` and `import torch.utils.data` bind one name to one thing, and may stand together.
-PLAIN = re.compile(r"import \S+")
+Modules = dict[str, Module]  # by name: their own, or one that is public in them
 
 
-def bind(module: Module, faults: list[str]) -> None:
+def bound(node: ast.stmt) -> list[tuple[str, str]]:
+    """The names that a statement at the top of a module binds, and what each is imported by, if it is.
+
+    That is the dotted path of a plain `import`, else "as" or "from".
+    """
+    match node:
+        case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+            return [(node.name, "")]
+        case ast.Assign() | ast.AnnAssign():
+            return [(target.id, "") for target in assigned(node)]
+        case ast.Import():
+            return [(a.asname, "as") if a.asname else (a.name.partition(".")[0], a.name) for a in node.names]
+        case ast.ImportFrom():
+            return [(a.asname or a.name, "from") for a in node.names]
+    return []
+
+
+def bind_names(module: Module, faults: list[str]) -> None:
     """Note every name that the pieces bind, and refuse to bind one twice."""
     statements = [(cell, node) for cell in module.pieces for node in cell.tree.body]
     for cell, node in statements:
         if isinstance(node, ast.If) and node is not statements[-1][1]:
-            faults.append(cell.fault(node.lineno, f"'if __name__ == \"{MAIN}\":' must be the last of the module"))
-        is_import = isinstance(node, ast.Import | ast.ImportFrom)
-        for position, name in enumerate(bound(node)):
-            imported = ""
-            if is_import:
-                alias = node.names[position]
-                plain = isinstance(node, ast.Import) and not alias.asname
-                imported = f"import {alias.name}" if plain else ast.unparse(node)
-            old = module.bindings.get(name)
-            if old is None:
-                module.bindings[name] = Binding(cell, node.lineno, imported)
-            elif imported == old.imported or not (PLAIN.fullmatch(imported) and PLAIN.fullmatch(old.imported)):
+            faults.append(cell.fault(node.lineno, f"'if __name__ == {MAIN!r}' must end the module"))
+        for name, imported in bound(node):
+            new = Binding(cell, node.lineno, imported)
+            old = module.bindings.setdefault(name, new)
+            if old is not new and not same_package(old.imported, imported):
                 where = f"cell {old.cell.id}, line {old.line}"
-                faults.append(cell.fault(node.lineno, f"{name} is already bound in {where}"))
+                faults.append(cell.fault(node.lineno, f"{name} is bound already in {where}"))
+
+
+def same_package(first: str, second: str) -> bool:
+    """Whether two bindings agree: `import torch` and `import torch.utils.data` bind the same thing."""
+    plain = {first, second}.isdisjoint({"", "as", "from"})
+    return plain and first != second
+
+
+GLOBAL_LOADS = {"LOAD_NAME", "LOAD_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS"}
 
 
 def needed(code: CodeType, at_once: bool = True) -> Iterator[tuple[str, int, bool]]:
-    """The names that code takes from its module, each with its line and whether importing the module needs it.
+    """The names that code takes from its module, each with its line, and whether the import itself needs it.
 
-    The compiler has already decided what is local, what belongs to an enclosing function and what is global, by
-    Python's own rules; its instructions say so.
+    The compiler has decided what is local, what belongs to an enclosing function and what is global, by the rules
+    of Python. Its instructions say so.
     """
     local = set()
     for step in dis.get_instructions(code):
         if step.opname == "STORE_NAME":
             local.add(step.argval)
-        elif step.opname in ("LOAD_NAME", "LOAD_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS") and step.argval not in local:
+        elif step.opname in GLOBAL_LOADS and step.argval not in local:
             yield step.argval, step.positions.lineno, at_once
     for inner in code.co_consts:
-        if isinstance(inner, CodeType):  # a function, which runs later, or the body of a class, which runs now
+        if isinstance(inner, CodeType):  # a class, whose body runs now, or a function, which runs later
             yield from needed(inner, at_once and not inner.co_flags & inspect.CO_OPTIMIZED)
 
 
 def check_uses(module: Module, faults: list[str]) -> None:
-    """Every name that a piece uses is bound by a piece of the same module, and in time."""
+    """Every name that a piece uses comes from Python or a piece of the same module, and comes in time."""
     for cell in module.pieces:
-        reported = set()
+        seen = set()
         for name, line, at_once in needed(compile(cell.tree, cell.notebook, "exec")):
-            if name in reported or hasattr(builtins, name) or re.fullmatch(r"__\w+__", name):
+            if name in seen or hasattr(builtins, name) or re.fullmatch(r"__\w+__", name):
                 continue
-            binding = module.bindings.get(name)
-            if binding is None:
-                problem = f"{name} is neither defined nor imported by a cell exported to {module.name}"
-            elif at_once and (cell.index, line) < binding.place:
-                problem = f"{name} is used before cell {binding.cell.id}, line {binding.line}, defines it"
+            origin = module.bindings.get(name)
+            if origin is None:
+                problem = f"{name} is neither defined nor imported by a cell of {module.name}"
+            elif at_once and (cell.index, line) < (origin.cell.index, origin.line):
+                problem = f"{name} is used before it is defined in cell {origin.cell.id}, line {origin.line}"
             else:
                 continue
-            reported.add(name)
+            seen.add(name)
             faults.append(cell.fault(line, problem))
 
 
-def check_public(modules: dict[str, Module], faults: list[str]) -> dict[str, Module]:
-    """The owner of every public name; each has one, and none is called like a module, which it would hide."""
-    owners: dict[str, Module] = {}
+def check_public(modules: Modules, owners: Modules, faults: list[str]) -> None:
+    """A public name has one owner, and is not called like a module, which it would hide."""
     for module in modules.values():
         for name in module.public:
-            binding = module.bindings[name]
-            if name in owners:
-                other = owners[name].bindings[name].cell
-                faults.append(
-                    binding.cell.fault(
-                        binding.line,
-                        f"{name} is already a public name of {owners[name].name} ({other.notebook}, cell {other.id})",
-                    )
-                )
+            binding, owner = module.bindings[name], owners[name]
+            if owner is not module:
+                first = owner.bindings[name].cell
+                problem = f"{name} is already public in {owner.name} ({first.notebook}, cell {first.id})"
             elif name in modules:
-                faults.append(binding.cell.fault(binding.line, f"{name} is also the name of a module"))
-            owners.setdefault(name, module)
-    return owners
-
-
-def check_imports(cell: Cell, modules: dict[str, Module], owners: dict[str, Module], faults: list[str]) -> None:
-    """A chapter imports only what earlier chapters export, and says from which module where it exports itself."""
-
-    def refuse(what: str) -> None:
-        faults.append(cell.fault(node.lineno, what))
-
-    def early_enough(owner: Module, what: str) -> bool:
-        home = owner.pieces[0]
-        if home.chapter == cell.chapter:
-            if cell.module and owner.place < modules[cell.module].place:
-                return True
-            refuse(f"{what} is defined by this very chapter; it cannot be imported here")
-        elif home.chapter > cell.chapter:
-            refuse(f"{what} comes only later, in {home.notebook}")
-        return home.chapter < cell.chapter
-
-    for node in ast.walk(cell.tree):
-        if isinstance(node, ast.ImportFrom) and node.level:
-            refuse(f"relative import; write 'from {PACKAGE}.<module> import …'")
-            continue
-        if isinstance(node, ast.Import):
-            imports = [(alias.name, None) for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            imports = [(node.module, alias.name) for alias in node.names]
-        else:
-            continue
-        for path, name in imports:
-            package, _, module = path.partition(".")
-            if package != PACKAGE:
+                problem = f"{name} is the name of a module too, and would hide it"
+            else:
                 continue
-            if cell.module and (name is None or not module):
-                home = owners[name].name if name in owners else "<module>"
-                refuse(f"an exported cell writes 'from {PACKAGE}.{home} import {name or '…'}'")
-            elif name == "*":
-                refuse("'import *' hides what it imports; name it")
-            elif module and module not in modules:
-                refuse(f"no chapter exports a module {PACKAGE}.{module}")
-            elif module:
-                what = path if name is None else f"{name} of {path}"
-                if early_enough(modules[module], what) and name and name not in modules[module].defined:
-                    refuse(f"{path} defines no {name}")
-            elif name in owners or name in modules:
-                early_enough(owners.get(name) or modules[name], name)
-            elif name is not None:
-                refuse(f"no chapter exports {name}")
+            faults.append(binding.cell.fault(binding.line, problem))
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Rendering and writing
-# ---------------------------------------------------------------------------------------------------------------------
+def imports(tree: ast.Module) -> Iterator[tuple[int, str, str | None]]:
+    """All that a cell imports: line, path, and the name taken from there."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name, None) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            path = "." * node.level + (node.module or "")
+            yield from ((node.lineno, path, alias.name) for alias in node.names)
 
 
-def read_book(root: Path) -> dict[str, Module]:
-    """The modules that the chapters export, in reading order; TangleError with every fault of the book."""
+def check_imports(cell: Cell, modules: Modules, owners: Modules, faults: list[str]) -> None:
+    """A chapter imports what earlier chapters export; its own modules may build on each other."""
+    for line, path, name in imports(cell.tree):
+        package, _, module = path.partition(".")
+        owner = modules.get(module) if module else owners.get(name) or modules.get(name)
+        what = name or path
+        allowed = modules[cell.module].place if cell.module else (cell.chapter, 0)  # earlier than this
+        problem = None
+        if path.startswith("."):
+            problem = f"relative import; write 'from {PACKAGE}.<module> import {name}'"
+        elif package != PACKAGE or path == PACKAGE and name is None and not cell.module:
+            continue
+        elif cell.module and not (module and name):
+            home = owner.name if owner else "<module>"
+            problem = f"an exported cell names the module: 'from {PACKAGE}.{home} import {name or '…'}'"
+        elif name == "*":
+            problem = "'import *' does not say what it imports"
+        elif owner is None:
+            problem = f"no chapter exports {path if module else what}"
+        elif owner.place[0] > cell.chapter:
+            problem = f"{what} comes only later, in {owner.pieces[0].notebook}"
+        elif owner.place >= allowed:
+            problem = f"{what} is made in this very chapter, and cannot be imported here"
+        elif module and name and name not in owner.defined:
+            problem = f"{path} defines no {name}"
+        if problem:
+            faults.append(cell.fault(line, problem))
+
+
+def read_book(root: Path) -> Modules:
+    """The modules that the chapters export, in reading order."""
     faults: list[str] = []
-    cells = [
-        cell
-        for chapter, notebook in enumerate(reading_order(root, faults))
-        for cell in read_chapter(root, notebook, chapter, faults)
-    ]
-    modules: dict[str, Module] = {}
+    chapters = enumerate(reading_order(root, faults))
+    cells = [cell for number, notebook in chapters for cell in read_chapter(root, notebook, number, faults)]
+    modules: Modules = {}
     for cell in cells:
         cell.module = exported_to(cell, faults)
         if cell.module:
-            parse_exported(cell, faults)
             module = modules.setdefault(cell.module, Module(cell.module))
             module.pieces.append(cell)
             if (home := module.pieces[0].notebook) != cell.notebook:
-                faults.append(cell.fault(1, f"module {cell.module} already belongs to {home}"))
+                faults.append(cell.fault(1, f"module {cell.module} belongs to {home} already"))
+            parse_exported(cell, faults)
         elif cell.kind == "code" and "raises-exception" not in cell.tags:
             cell.tree = parse_loosely(cell.source)
-    if faults:  # names mean nothing before the form is right
+    if faults:  # names are worth a look only where the form is right
         raise TangleError(faults)
 
+    owners: Modules = {}
     for module in modules.values():
-        bind(module, faults)
+        bind_names(module, faults)
         check_uses(module, faults)
-    owners = check_public(modules, faults)
+        owners |= {name: module for name in module.public if name not in owners}
+    check_public(modules, owners, faults)
     for cell in cells:
         if cell.tree:
             check_imports(cell, modules, owners, faults)
@@ -419,81 +407,90 @@ def read_book(root: Path) -> dict[str, Module]:
     return modules
 
 
-def listing(start: str, names: list[str], brackets: str = "()", always: bool = False) -> str:
+# ---------- writing: from pieces to the package
+
+
+def fitted(before: str, text: str, after: str) -> str:
+    """The three on one line, the middle one shortened where that is too long."""
+    return before + textwrap.shorten(text, WIDTH - len(before + after), placeholder=" …") + after
+
+
+def header(summary: str) -> str:
+    """The docstring of a generated file."""
+    return f'"""{summary}\n\n{SIGN}\n"""\n'
+
+
+def listing(start: str, names: list[str], brackets: str) -> str:
     """A list of names on one line or, where that is too long, one name to a line."""
     opening, closing = brackets
-    short = f"{opening}{', '.join(names)}{closing}" if always else ", ".join(names)
-    if len(start + short) <= WIDTH:
-        return f"{start}{short}\n"
+    short = start + ", ".join(names) if opening == "(" else f"{start}{opening}{', '.join(names)}{closing}"
+    if len(short) <= WIDTH:
+        return f"{short}\n"
     return f"{start}{opening}\n" + "".join(f"    {name},\n" for name in names) + f"{closing}\n"
 
 
 def all_of(names: list[str]) -> str:
-    return listing("__all__ = ", [f'"{name}"' for name in names], "[]", always=True)
-
-
-def header(summary: str) -> str:
-    return f'"""{summary}\n\n{SIGN}\n"""\n'
+    return "\n" + listing("__all__ = ", [f'"{name}"' for name in names], "[]")
 
 
 def render_module(module: Module) -> str:
     first = module.pieces[0]
-    text = header(f'{PACKAGE}.{module.name}, from {first.notebook}, "{first.title}".')
+    text = header(fitted(f'{PACKAGE}.{module.name}, from {first.notebook}, "', first.title, '".'))
     if module.name != MAIN:
-        text += "\n" + all_of(module.public)
+        text += all_of(module.public)
     for cell in module.pieces:
-        marker = " · ".join(part for part in (cell.notebook, cell.heading, f"[{cell.id}]") if part)
-        text += f"\n\n# %% {marker}\n{cell.source}\n"
+        marker = fitted(f"# %% {cell.notebook} · ", cell.heading, f" · [{cell.id}]")
+        text += f"\n\n{marker}\n{cell.source}\n"
     return text
 
 
-def render_init(modules: dict[str, Module]) -> str:
+def render_init(modules: Modules) -> str:
     exporting = [module for module in modules.values() if module.public]
     text = header("The Transformer as its book builds it: all public names, in the order of the chapters.")
     text += "\n# ruff: noqa: I001 (the order is that of the chapters)\n"
     for module in exporting:
-        text += listing(f"from {PACKAGE}.{module.name} import ", module.public)
-    return text + "\n" * bool(exporting) + all_of([name for module in exporting for name in module.public])
+        text += listing(f"from {PACKAGE}.{module.name} import ", module.public, "()")
+    return text + all_of([name for module in exporting for name in module.public])
 
 
 def differences(root: Path) -> dict[Path, bytes | None]:
-    """What must be written so that the package is what the book says, and (None) what must be removed."""
+    """What must be written to make the package what the book says, and (as None) what must be removed."""
     modules = read_book(root)
     texts = {f"{module.name}.py": render_module(module) for module in modules.values()}
     texts["__init__.py"] = render_init(modules)
-    package = root / PACKAGE
-    wanted = {package / name: text.encode() for name, text in texts.items()}
-    found = {path: path.read_bytes() for path in package.glob("*.py") if path.is_file()}
-    own = {path for path, content in found.items() if content.splitlines()[2:3] == [SIGN.encode()]}
-    strangers = sorted(path.name for path in wanted.keys() & found.keys() - own)
+    wanted = {root / PACKAGE / name: text.encode() for name, text in texts.items()}
+    found = {path: path.read_bytes() for path in sorted((root / PACKAGE).glob("*.py")) if path.is_file()}
+    own = [path for path, content in found.items() if content.splitlines()[2:3] == [SIGN.encode()]]
+    strangers = [path.name for path in found if path in wanted and path not in own]
     if strangers:
-        raise TangleError([f"{PACKAGE}/{name}: was not written by tangle; move it out of the way" for name in strangers])
+        raise TangleError([f"{PACKAGE}/{name}: not written by tangle; move it away" for name in strangers])
     changed = {path: content for path, content in wanted.items() if found.get(path) != content}
-    return changed | dict.fromkeys(sorted(own - wanted.keys()))
+    return changed | {path: None for path in own if path not in wanted}
 
 
 def check(root: Path) -> None:
-    """TangleError naming every file of the package that is not what the book says."""
+    """Raise TangleError where the package is not what the book says, naming every such file."""
     faults = []
     for path, content in differences(root).items():
         name = f"{PACKAGE}/{path.name}"
         if content is None:
-            faults.append(f"{name}: no chapter exports it")
+            faults.append(f"{name}: orphaned, no chapter exports it")
         elif not path.exists():
-            faults.append(f"{name}: is missing")
+            faults.append(f"{name}: missing")
         else:
             pairs = zip(path.read_bytes().split(b"\n") + [None], content.split(b"\n") + [None])
-            line = next(number for number, (is_, ought) in enumerate(pairs, start=1) if is_ != ought)
-            faults.append(f"{name}, line {line}: is not what the book says")
+            line = next(number for number, (stands, ought) in enumerate(pairs, start=1) if stands != ought)
+            faults.append(f"{name}, line {line}: not what the book says")
     if faults:
         raise TangleError(faults)
 
 
 def tangle(root: Path) -> list[str]:
-    """Bring the package up to date with the book; says what it did. Each file is replaced in one step or not at all."""
+    """Make the package what the book says, each file in one step or not at all; returns what was done."""
     changes = differences(root)
     (root / PACKAGE).mkdir(exist_ok=True)
-    beside = {path: path.with_name(f".{path.name}.{os.getpid()}") for path, content in changes.items() if content}
+    written = [path for path, content in changes.items() if content]
+    beside = {path: path.with_name(f".{path.name}.{os.getpid()}") for path in written}
     try:
         for path, temporary in beside.items():
             temporary.write_bytes(changes[path])
@@ -509,8 +506,8 @@ def tangle(root: Path) -> list[str]:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Write the package out of the chapters.")
-    parser.add_argument("--check", action="store_true", help="write nothing; fail where book and package differ")
-    parser.add_argument("--root", type=Path, default=Path(__file__).resolve().parent.parent, help="top of the tree")
+    parser.add_argument("--check", action="store_true", help="only say where book and package differ")
+    parser.add_argument("--root", type=Path, default=ROOT, help="the folder of _toc.yml")
     options = parser.parse_args(arguments)
     try:
         done = check(options.root) if options.check else tangle(options.root)
