@@ -4,9 +4,9 @@
     python book/tangle.py --check    write nothing; fail where book and package differ
 
 A code cell tagged `export:attention` becomes a piece of `transformer/attention.py`. Pieces are copied as they
-stand, in the order of `_toc.yml`. Around them tangle writes a header, one marker line above each piece, `__all__`
-and `transformer/__init__.py`; nothing else. A book that breaks a rule is refused whole: every fault is named by
-notebook, cell and line, and no file is touched.
+stand, in the order of `_toc.yml`. Around them tangle writes a header, a marker line above each piece,
+`__all__` and `transformer/__init__.py`; nothing else. A book that breaks a rule is refused whole: every fault
+is named by notebook, cell and line, and no file is touched.
 """
 
 import argparse
@@ -108,7 +108,8 @@ def read_chapter(root: Path, notebook: str, chapter: int, faults: list[str]) -> 
             warnings.simplefilter("error", DuplicateCellId)
             found = nbformat.read(root / notebook, as_version=4).cells
     except Exception as error:  # nbformat has many ways to say that a file is no notebook
-        faults.append(f"{notebook}: cannot be read as a notebook ({type(error).__name__}: {error})")
+        reason = f"{type(error).__name__}: {error}".split(". ")[0]
+        faults.append(f"{notebook}: cannot be read as a notebook ({reason})")
         return []
     cells: list[Cell] = []
     above: list[str] = []
@@ -288,8 +289,8 @@ GLOBAL_LOADS = {"LOAD_NAME", "LOAD_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS"}
 def needed(code: CodeType, at_once: bool = True) -> Iterator[tuple[str, int, bool]]:
     """The names that code takes from its module, each with its line, and whether the import itself needs it.
 
-    The compiler has decided what is local, what belongs to an enclosing function and what is global, by the rules
-    of Python. Its instructions say so.
+    The compiler has decided what is local, what belongs to an enclosing function and what is global, by
+    Python's own rules. Its instructions say so.
     """
     local = set()
     for step in dis.get_instructions(code):
@@ -415,9 +416,9 @@ def fitted(before: str, text: str, after: str) -> str:
     return before + textwrap.shorten(text, WIDTH - len(before + after), placeholder=" …") + after
 
 
-def header(summary: str) -> str:
+def header(first_line: str) -> str:
     """The docstring of a generated file."""
-    return f'"""{summary}\n\n{SIGN}\n"""\n'
+    return f'{first_line}\n\n{SIGN}\n"""\n'
 
 
 def listing(start: str, names: list[str], brackets: str) -> str:
@@ -435,7 +436,7 @@ def all_of(names: list[str]) -> str:
 
 def render_module(module: Module) -> str:
     first = module.pieces[0]
-    text = header(fitted(f'{PACKAGE}.{module.name}, from {first.notebook}, "', first.title, '".'))
+    text = header(fitted(f'"""{PACKAGE}.{module.name}, from {first.notebook}, "', first.title, '".'))
     if module.name != MAIN:
         text += all_of(module.public)
     for cell in module.pieces:
@@ -446,7 +447,7 @@ def render_module(module: Module) -> str:
 
 def render_init(modules: Modules) -> str:
     exporting = [module for module in modules.values() if module.public]
-    text = header("The Transformer as its book builds it: all public names, in the order of the chapters.")
+    text = header('"""The Transformer as its book builds it: all public names, in the order of the chapters.')
     text += "\n# ruff: noqa: I001 (the order is that of the chapters)\n"
     for module in exporting:
         text += listing(f"from {PACKAGE}.{module.name} import ", module.public, "()")
