@@ -26,7 +26,7 @@ $(STAMP): requirements.txt pyproject.toml
 	$(PYTHON) is " + sys.version.split()[0] + ". Name another one: make PYTHON=python3.12 …")'
 	@$(PY) -c '' 2>/dev/null || $(PYTHON) -m venv --clear $(VENV)
 	$(PY) -m pip install --quiet --requirement requirements.txt
-	$(PY) -m pip install --quiet --no-deps --editable .
+	$(PY) -m pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
 book: html ## tangle, build the HTML with warnings as errors, say where it lies

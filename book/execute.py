@@ -4,8 +4,8 @@
     python book/execute.py 03 07               # chapters by number
     python book/execute.py book/03-attention.ipynb
 
-A notebook is written back only when the whole of it has run, and so that a second run changes as few lines as possible:
-no timings, no kernel version, sorted keys, stable cell ids. Cells tagged `nbval-skip` are left alone and have no output.
+A notebook is written back only when the whole of it has run, and so that a second run changes as few lines as
+possible: no timings, no kernel version, sorted keys, stable ids. A cell tagged `nbval-skip` is not run.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SKIP_TAG = "nbval-skip"
 
 
 def find_notebooks(wanted: list[str], book: Path = BOOK) -> list[Path]:
-    """Return the notebooks meant by `wanted` (paths, or numbers such as 03); all of them where nothing is wanted."""
+    """Return the notebooks meant by `wanted` (paths, or numbers such as 03); all where nothing is wanted."""
     every = sorted(book.glob("[0-9][0-9]-*.ipynb"))
     if not wanted:
         return every
@@ -38,14 +38,19 @@ def find_notebooks(wanted: list[str], book: Path = BOOK) -> list[Path]:
         else:
             matches = [Path(name).resolve()] if Path(name).is_file() else []
         if not matches:
-            raise FileNotFoundError(f"no notebook for {name!r}; there are: {', '.join(path.name for path in every)}")
+            raise FileNotFoundError(
+                f"no notebook for {name!r}; there are: {', '.join(path.name for path in every)}"
+            )
         found += matches
     return found
 
 
 def join_streams(outputs: list) -> list:
-    """Merge what a cell printed piece by piece, and leave out a progress bar: motion, of which a page can show nothing."""
-    is_bar = any(output.output_type == "stream" and output.name == "stderr" and "\r" in output.text for output in outputs)
+    """Merge what a cell printed piece by piece, and leave out a progress bar: a page cannot show motion."""
+    is_bar = any(
+        output.output_type == "stream" and output.name == "stderr" and "\r" in output.text
+        for output in outputs
+    )
     joined: list = []
     for output in outputs:
         if is_bar and output.output_type == "stream" and output.name == "stderr":
@@ -99,7 +104,9 @@ def execute(path: Path, timeout: int) -> None:
     client.execute()
     tidy(notebook, language_info)
     if path.read_bytes() != before:
-        raise RuntimeError(f"{path.name} was edited while it ran; its new text is kept and the outputs are not written")
+        raise RuntimeError(
+            f"{path.name} was edited while it ran; its new text is kept and the outputs are not written"
+        )
     temporary = path.with_name(f".{path.name}.tmp")
     temporary.write_text(dumps(notebook), encoding="utf8", newline="\n")
     os.replace(temporary, path)
@@ -115,7 +122,9 @@ def kernel_environment() -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("notebooks", nargs="*", help="paths or chapter numbers; all chapters if none is given")
+    parser.add_argument(
+        "notebooks", nargs="*", help="paths or chapter numbers; all chapters if none is given"
+    )
     parser.add_argument("--timeout", type=int, default=1800, help="seconds that one cell may take (1800)")
     options = parser.parse_args(arguments)
     try:

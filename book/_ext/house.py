@@ -1,8 +1,9 @@
 """What this book asks of its pages beyond what Jupyter Book can be told.
 
-No request to another host: MathJax is copied from the installed package beside the pages, and sphinx-thebe, which the
-book does not use and whose script names a CDN twice on every page, is taken out. No dead end in the API: a class has one
-page entry, `transformer.Name`, by whichever module a signature names it. No role that a screen reader stumbles over.
+No request to another host: MathJax is copied from the installed package beside the pages, and sphinx-thebe,
+which the book does not use and whose script names a CDN twice on every page, is taken out. No dead end in the
+API: a name has one entry, `transformer.Name`, by whichever module a signature calls it. No role that a screen
+reader stumbles over.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def remove_thebe(app: Sphinx, config: object) -> None:
 def resolve_by_short_name(
     app: Sphinx, env: BuildEnvironment, node: pending_xref, contnode: nodes.Element
 ) -> nodes.Element | None:
-    """Lead `transformer.attention.KeyValueCache` and `KeyValueCache` to the entry `transformer.KeyValueCache`."""
+    """Lead `transformer.model.Encoder` and `Encoder` to the entry `transformer.Encoder`."""
     if node.get("refdomain") != "py":
         return None
     path = node["reftarget"].removeprefix(f"{PACKAGE}.").split(".")
@@ -56,16 +57,18 @@ def resolve_by_short_name(
     for start in range(len(path)):
         target = ".".join([PACKAGE, *path[start:]])
         if target in domain.objects:
-            return domain.resolve_xref(env, node["refdoc"], app.builder, node["reftype"], target, node, contnode)
+            return domain.resolve_xref(
+                env, node["refdoc"], app.builder, node["reftype"], target, node, contnode
+            )
     return None
 
 
 def drop_broken_roles(app: Sphinx, pagename: str, templatename: str, context: dict, doctree: object) -> None:
     """Make the bibliography a plain block: docutils calls it a list, and then gives it no list items."""
     if body := context.get("body"):
-        context["body"] = body.replace(' role="list" class="citation-list"', ' class="citation-list"').replace(
-            ' role="doc-biblioentry"', ""
-        )
+        context["body"] = body.replace(
+            ' role="list" class="citation-list"', ' class="citation-list"'
+        ).replace(' role="doc-biblioentry"', "")
 
 
 def setup(app: Sphinx) -> dict:

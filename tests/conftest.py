@@ -1,0 +1,20 @@
+"""What every test has: one thread, one seed, and properties that are tried on the same examples each time."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+# Before torch is imported: several test processes with several threads each would fight for the cores.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+from hypothesis import settings
+
+settings.register_profile("book", deadline=None, derandomize=True, database=None, print_blob=True)
+settings.load_profile("book")
+
+
+def pytest_runtest_setup(item) -> None:
+    """Seed torch, where a test has imported it."""
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(0)

@@ -1,0 +1,220 @@
+"""The woven book as a reader meets it: its HTML, then the same pages in a browser that reaches no network."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import unquote, urldefrag, urlsplit
+
+import axe_playwright_python
+import pytest
+import yaml
+from bs4 import BeautifulSoup
+from playwright.sync_api import Browser, Page, sync_playwright
+
+ROOT = Path(__file__).resolve().parents[1]
+HTML = ROOT / "_build" / "html"
+MAX_PAGE_BYTES = 1_500_000
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+BROWSER_ARGUMENTS = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1",
+)
+
+needs_book = pytest.mark.skipif(not (HTML / "index.html").exists(), reason="the book is not built: make book")
+
+
+def pages_of_contents() -> list[str]:
+    """Return the pages that `_toc.yml` names, in reading order, without suffix."""
+    contents = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf8"))
+    chapters = [chapter["file"] for part in contents["parts"] for chapter in part["chapters"]]
+    return [contents["root"], *chapters]
+
+
+PAGES = pages_of_contents()
+CHAPTERS = [name for name in PAGES if (ROOT / f"{name}.ipynb").exists()]
+
+
+class Soups(dict):
+    """Parsed pages by path, each read once."""
+
+    def __missing__(self, path: Path) -> BeautifulSoup:
+        self[path] = BeautifulSoup(path.read_text(encoding="utf8"), "html.parser")
+        return self[path]
+
+
+@pytest.fixture(scope="module")
+def soups() -> Soups:
+    return Soups()
+
+
+@pytest.fixture(params=PAGES)
+def page(request: pytest.FixtureRequest) -> Path:
+    """The HTML file of one page of the table of contents."""
+    return HTML / f"{request.param}.html"
+
+
+def is_outside(address: str) -> bool:
+    return bool(urlsplit(address).netloc) or urlsplit(address).scheme in ("http", "https")
+
+
+def addresses(soup: BeautifulSoup, attribute: str) -> list[str]:
+    return [tag[attribute] for tag in soup.find_all(attrs={attribute: True})]
+
+
+@needs_book
+def test_the_first_page_leads_to_the_book(soups):
+    refresh = soups[HTML / "index.html"].find("meta", attrs={"http-equiv": "Refresh"})
+    assert refresh["content"].endswith(f"url={PAGES[0]}.html")
+
+
+@needs_book
+def test_page_is_light_and_has_one_title(page, soups):
+    assert page.stat().st_size <= MAX_PAGE_BYTES
+    assert len(soups[page].select("article.bd-article h1")) == 1
+    assert soups[page].title.text.strip()
+
+
+@needs_book
+def test_page_loads_nothing_from_another_host(page, soups):
+    loaded = addresses(soups[page], "src") + addresses(soups[page], "srcset")
+    loaded += [link["href"] for link in soups[page].find_all("link", href=True)]
+    assert [address for address in loaded if is_outside(address)] == []
+
+
+@needs_book
+def test_links_and_images_of_page_exist(page, soups):
+    broken = []
+    for address in addresses(soups[page], "href") + addresses(soups[page], "src"):
+        if is_outside(address) or address.startswith(("mailto:", "data:", "javascript:")) or address == "#":
+            continue
+        path, fragment = urldefrag(address)
+        target = (page.parent / unquote(urlsplit(path).path)).resolve() if path else page
+        if not target.exists():
+            broken.append(address)
+        elif fragment and target.suffix == ".html" and not soups[target].find(id=unquote(fragment)):
+            broken.append(address)
+    assert broken == []
+
+
+@needs_book
+def test_images_of_page_say_what_they_show(page, soups):
+    silent = [
+        image["src"][:80]
+        for image in soups[page].find("main").find_all("img")
+        if not image.get("alt", "").strip()
+    ]
+    assert silent == []
+
+
+# In the browser ------------------------------------------------------------------------------------
+
+UNRENDERED = """() => [...document.querySelectorAll('.math')]
+    .filter(element => !element.querySelector('mjx-container') || element.querySelector('mjx-merror'))
+    .map(element => element.textContent.slice(0, 80))"""
+TOO_WIDE = "() => document.documentElement.scrollWidth - window.innerWidth"
+# A colour that is fading into another cannot be judged.
+STILL = "* { transition: none !important; animation: none !important; }"
+AXE = """async ([exclude, contrast]) => {
+    const rules = {'color-contrast': {enabled: contrast}};
+    const result = await axe.run({exclude}, {preload: false, resultTypes: ['violations'], rules});
+    const examples = fault => fault.nodes.slice(0, 3).map(node => node.html.slice(0, 120)).join(' | ');
+    return result.violations.filter(fault => fault.impact !== 'minor').map(fault => `${fault.id}: ${examples(fault)}`);
+}"""
+# A chapter has thousands of coloured words of code, in a dozen colours: one page is enough to judge those.
+DRAWN, CODE = ["mjx-container"], [".highlight pre > span"]
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    executable = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if executable is None:
+        pytest.skip("there is no Chromium: make browser")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=executable, args=list(BROWSER_ARGUMENTS))
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def tab(chromium: Browser) -> Iterator[Page]:
+    """A fresh page that ends with the claim that it asked no other host for anything and met no error."""
+    outside, faults = [], []
+    tab = chromium.new_page(viewport={"width": 1280, "height": 900}, color_scheme="light")
+    tab.on("request", lambda request: is_outside(request.url) and outside.append(request.url))
+    tab.on("console", lambda message: message.type == "error" and faults.append(message.text))
+    tab.on("pageerror", lambda error: faults.append(str(error)))
+    yield tab
+    tab.close()
+    assert outside == []
+    assert faults == []
+
+
+@pytest.fixture(scope="module")
+def axe() -> str:
+    return (Path(axe_playwright_python.__file__).parent / "axe.min.js").read_text(encoding="utf8")
+
+
+def visit(tab: Page, page: Path) -> None:
+    """Open `page` from the disk and wait until its equations are drawn."""
+    tab.goto(page.as_uri())
+    tab.add_style_tag(content=STILL)
+    if tab.locator(".math").count():
+        tab.wait_for_function("() => window.MathJax?.startup?.promise")
+        tab.evaluate("() => MathJax.startup.promise")
+
+
+def show(tab: Page, width: int, scheme: str) -> None:
+    """Turn the page to `scheme` and make it `width` pixels wide."""
+    if tab.viewport_size["width"] != width:
+        tab.set_viewport_size({"width": width, "height": 900})
+        tab.wait_for_timeout(500)  # the theme looks again a moment later which boxes scroll
+    tab.emulate_media(color_scheme=scheme)
+    tab.wait_for_function("scheme => document.documentElement.dataset.theme === scheme", arg=scheme)
+
+
+@needs_book
+@pytest.mark.browser
+@pytest.mark.slow
+def test_page_in_the_browser(page, tab, axe):
+    """One visit a page: from the disk, at two widths, light and dark."""
+    visit(tab, page)
+    assert tab.evaluate(UNRENDERED) == []
+    tab.evaluate(axe)
+    for width, scheme in itertools.product((1280, 390), ("light", "dark")):
+        show(tab, width, scheme)
+        take_screenshot(tab, f"{page.stem}-{width}-{scheme}")
+        assert tab.evaluate(TOO_WIDE) <= 0, f"at {width} pixels the page scrolls sideways"
+        if (width, scheme) != (390, "dark"):
+            faults = tab.evaluate(AXE, [[DRAWN, CODE], width == 1280])
+            assert faults == [], f"{width} pixels, {scheme}"
+
+
+@needs_book
+@pytest.mark.browser
+@pytest.mark.slow
+def test_code_can_be_read_in_light_and_dark(tab, axe):
+    visit(tab, HTML / f"{CHAPTERS[0]}.html")
+    tab.evaluate(axe)
+    for scheme in ("light", "dark"):
+        show(tab, 1280, scheme)
+        assert tab.evaluate(AXE, [[DRAWN], True]) == [], scheme
+
+
+@needs_book
+@pytest.mark.browser
+@pytest.mark.slow
+def test_search_finds_a_word_without_a_server(tab):
+    tab.goto(f"{(HTML / 'search.html').as_uri()}?q=attention")
+    tab.wait_for_selector("#search-results li a")
+
+
+def take_screenshot(tab: Page, name: str) -> None:
+    """Leave a picture in _build/screenshots for a person to look at."""
+    folder = ROOT / "_build" / "screenshots"
+    folder.mkdir(parents=True, exist_ok=True)
+    tab.screenshot(path=folder / f"{name}.png")
