@@ -3,6 +3,7 @@
     python book/execute.py                     # every notebook, in reading order
     python book/execute.py 03 07               # chapters by number
     python book/execute.py book/03-attention.ipynb
+    python book/execute.py --tidy 03           # run nothing, only write the file in its one form
 
 A notebook is written back only when the whole of it has run, and so that a second run changes as few lines as
 possible: no timings, no kernel version, sorted keys, stable ids. A cell tagged `nbval-skip` is not run.
@@ -84,6 +85,13 @@ def dumps(notebook: nbformat.NotebookNode) -> str:
     return json.dumps(lines, indent=1, ensure_ascii=False, sort_keys=True) + "\n"
 
 
+def write(path: Path, notebook: nbformat.NotebookNode) -> None:
+    """Put `notebook` in the place of the file at `path`, in one step."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_text(dumps(notebook), encoding="utf8", newline="\n")
+    os.replace(temporary, path)
+
+
 def execute(path: Path, timeout: int) -> None:
     """Run the notebook at `path` in its own folder and write it back whole, or not at all."""
     before = path.read_bytes()
@@ -107,9 +115,7 @@ def execute(path: Path, timeout: int) -> None:
         raise RuntimeError(
             f"{path.name} was edited while it ran; its new text is kept and the outputs are not written"
         )
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(dumps(notebook), encoding="utf8", newline="\n")
-    os.replace(temporary, path)
+    write(path, notebook)
 
 
 def kernel_environment() -> None:
@@ -125,12 +131,17 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "notebooks", nargs="*", help="paths or chapter numbers; all chapters if none is given"
     )
+    parser.add_argument("--tidy", action="store_true", help="run nothing, only write the file in its one form")
     parser.add_argument("--timeout", type=int, default=1800, help="seconds that one cell may take (1800)")
     options = parser.parse_args(arguments)
     try:
         notebooks = find_notebooks(options.notebooks)
     except FileNotFoundError as error:
         parser.error(str(error))
+    if options.tidy:
+        for path in notebooks:
+            write(path, nbformat.read(path, as_version=4))
+        return 0
     kernel_environment()
     failed = 0
     for path in notebooks:

@@ -160,7 +160,7 @@ def test_chapter_has_its_parts(notebook):
     assert re.match(r"\(ch-[a-z-]+\)=\n# \S", notebook.cells[0].source)
     titles = headings(notebook)
     assert sum(title.startswith("# ") for title in titles) == 1
-    assert "## What this chapter added" in titles
+    assert any(title.startswith("## What this chapter added") for title in titles)
     assert titles[-1] == "## Further reading"
 
 
