@@ -131,7 +131,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "notebooks", nargs="*", help="paths or chapter numbers; all chapters if none is given"
     )
-    parser.add_argument("--tidy", action="store_true", help="run nothing, only write the file in its one form")
+    parser.add_argument("--tidy", action="store_true", help="run nothing, write the file in its one form")
     parser.add_argument("--timeout", type=int, default=1800, help="seconds that one cell may take (1800)")
     options = parser.parse_args(arguments)
     try:
