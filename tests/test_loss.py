@@ -1,0 +1,283 @@
+"""The loss: equal to torch's and to sums written out, one vote per token, always a number."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from transformer import (
+    Transformer,
+    TransformerConfig,
+    label_smoothed_cross_entropy,
+    perplexity,
+    teacher_forced_loss,
+    token_accuracy,
+)
+
+TARGETS = torch.tensor([[5, 2, 9, 3, 0], [7, 3, 0, 0, 0], [4, 4, 10, 8, 3]])  # [B=3, T=5]
+REAL = TARGETS != 0
+SMOOTHINGS = pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.6])
+
+
+def draw_logits(vocab_size: int = 11) -> torch.Tensor:
+    return 3 * torch.randn(3, 5, vocab_size, dtype=torch.float64)
+
+
+def close(a: torch.Tensor, b: torch.Tensor | float, atol: float = 1e-10) -> bool:
+    return torch.allclose(a, torch.as_tensor(b, dtype=a.dtype), rtol=0, atol=atol)
+
+
+def written_out(logits: torch.Tensor, target: int, smoothing: float) -> float:
+    """The loss of one token, by its definition, in Python's own floats."""
+    z = logits.tolist()
+    log_sum = math.log(sum(math.exp(score) for score in z))
+    wanted = [smoothing / len(z) + (1 - smoothing) * (v == target) for v in range(len(z))]
+    return sum(share * (log_sum - score) for share, score in zip(wanted, z))
+
+
+# -------------------------------------------------------------------------------------------------
+# Label-smoothed cross-entropy
+# -------------------------------------------------------------------------------------------------
+
+
+@SMOOTHINGS
+def test_equals_the_definition_token_by_token(smoothing):
+    logits = draw_logits()
+    losses = [written_out(z, y, smoothing) for z, y in zip(logits[REAL], TARGETS[REAL].tolist())]
+    assert close(
+        label_smoothed_cross_entropy(logits, TARGETS, smoothing), sum(losses) / len(losses)
+    )
+    total = label_smoothed_cross_entropy(logits, TARGETS, smoothing, reduction="sum")
+    assert close(total, sum(losses))
+
+
+@settings(max_examples=50)
+@given(
+    st.lists(st.integers(1, 6), max_size=3),
+    st.integers(2, 9),
+    st.floats(0, 0.99),
+    st.integers(-2, 3),
+    st.randoms(use_true_random=False),
+)
+def test_equals_torch_for_any_shape_with_gradients(shape, vocab_size, smoothing, pad_id, random):
+    generator = torch.Generator().manual_seed(random.randrange(2**32))
+    logits = torch.randn(*shape, vocab_size, dtype=torch.float64, generator=generator)
+    logits.requires_grad_()
+    targets = torch.randint(0, vocab_size, shape, generator=generator)
+    ours = label_smoothed_cross_entropy(logits, targets, smoothing, pad_id)
+    flat = logits.reshape(-1, vocab_size), targets.reshape(-1)
+    theirs = F.cross_entropy(*flat, ignore_index=pad_id, label_smoothing=smoothing)
+    if (targets == pad_id).all():
+        theirs = logits.sum() * 0
+    assert close(ours, theirs)
+    (our_gradient,), (their_gradient,) = (torch.autograd.grad(x, logits) for x in (ours, theirs))
+    assert close(our_gradient, their_gradient)
+
+
+@SMOOTHINGS
+def test_gradient_is_predicted_minus_wanted(smoothing):
+    logits = draw_logits().requires_grad_()
+    label_smoothed_cross_entropy(logits, TARGETS, smoothing).backward()
+    wanted = (1 - smoothing) * F.one_hot(TARGETS, 11).double() + smoothing / 11
+    expected = (logits.softmax(-1) - wanted) * REAL[..., None] / REAL.sum()
+    assert close(logits.grad, expected.detach())
+    assert (logits.grad[~REAL] == 0).all()
+
+
+@pytest.mark.parametrize("vocab_size, smoothing", [(4, 0.2), (50, 0.1), (37000, 0.1)])
+def test_optimum_in_closed_form(vocab_size, smoothing):
+    right, wrong = 1 - smoothing + smoothing / vocab_size, smoothing / vocab_size
+    logits = torch.zeros(vocab_size, dtype=torch.float64)
+    logits[1] = math.log((1 - smoothing) * vocab_size / smoothing + 1)
+    logits.requires_grad_()
+    loss = label_smoothed_cross_entropy(logits, torch.tensor(1), smoothing)
+    entropy = -right * math.log(right) - (vocab_size - 1) * wrong * math.log(wrong)
+    assert close(loss, entropy)
+    assert torch.autograd.grad(loss, logits)[0].abs().max() < 1e-12
+
+
+def test_sums_of_parts_add_up():
+    logits = draw_logits()
+    parts = [label_smoothed_cross_entropy(*pair, reduction="sum") for pair in zip(logits, TARGETS)]
+    assert close(sum(parts) / REAL.sum(), label_smoothed_cross_entropy(logits, TARGETS))
+
+
+def test_another_padding_id_changes_nothing_else():
+    logits = draw_logits()
+    marked = TARGETS.masked_fill(~REAL, -100)
+    expected = label_smoothed_cross_entropy(logits, TARGETS)
+    assert close(label_smoothed_cross_entropy(logits, marked, pad_id=-100), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@SMOOTHINGS
+def test_nothing_to_count_is_zero(smoothing, reduction, dtype):
+    logits = draw_logits().to(dtype).requires_grad_()
+    padding = torch.zeros_like(TARGETS)
+    loss = label_smoothed_cross_entropy(logits, padding, smoothing, reduction=reduction)
+    loss.backward()
+    assert loss == 0 and (logits.grad == 0).all()
+    assert token_accuracy(logits, padding) == 0
+
+
+@pytest.mark.parametrize("shape", [(0,), (0, 5), (3, 0)])
+def test_empty_batches(shape):
+    logits = torch.zeros(*shape, 11, requires_grad=True)
+    targets = torch.zeros(shape, dtype=torch.long)
+    loss = label_smoothed_cross_entropy(logits, targets)
+    loss.backward()
+    assert loss == 0 and token_accuracy(logits, targets) == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_is_summed_in_float32(dtype):
+    logits = torch.randn(4096, 100).to(dtype)
+    targets = torch.randint(1, 100, (4096,))
+    for reduction in ("mean", "sum"):
+        loss = label_smoothed_cross_entropy(logits, targets, reduction=reduction)
+        exact = label_smoothed_cross_entropy(logits.double(), targets, reduction=reduction)
+        assert loss.dtype == torch.float32
+        assert loss.item() == pytest.approx(exact.item(), rel=1e-5)
+
+
+def test_large_logits_do_not_overflow():
+    logits = torch.tensor([[60000.0, -60000.0, 0.0]])
+    loss = label_smoothed_cross_entropy(logits, torch.tensor([1]), smoothing=0.0)
+    assert loss == 120000
+
+
+# -------------------------------------------------------------------------------------------------
+# Accuracy and perplexity
+# -------------------------------------------------------------------------------------------------
+
+
+def test_accuracy_counts_first_places_of_real_tokens():
+    guesses = torch.tensor([[5, 2, 8, 3, 0], [7, 4, 0, 0, 0], [4, 4, 10, 8, 2]])
+    logits = F.one_hot(guesses, 11).double()
+    pairs = zip(guesses.flatten().tolist(), TARGETS.flatten().tolist())
+    hits = [guess == target for guess, target in pairs if target != 0]
+    assert token_accuracy(logits, TARGETS).item() == pytest.approx(sum(hits) / len(hits))
+    assert token_accuracy(logits, TARGETS, pad_id=-1).item() == pytest.approx(12 / 15)
+
+
+def test_perplexity_counts_equally_likely_tokens():
+    logits = torch.zeros(3, 5, 11, dtype=torch.float64)
+    loss = label_smoothed_cross_entropy(logits, TARGETS, smoothing=0.0)
+    assert perplexity(loss.item()) == pytest.approx(11)
+    assert perplexity(math.log(2 * 4 * 8) / 3) == pytest.approx(4)
+
+
+def test_perplexity_of_a_model_that_went_astray():
+    assert perplexity(1e4) == math.inf and perplexity(math.inf) == math.inf
+    assert math.isnan(perplexity(math.nan))
+
+
+# -------------------------------------------------------------------------------------------------
+# The loss of a batch
+# -------------------------------------------------------------------------------------------------
+
+SRC = torch.tensor([[4, 9, 6, 13, 5, 7, 3], [8, 5, 10, 3, 1, 1, 1]])
+TGT = torch.tensor([[2, 11, 4, 15, 6, 3], [2, 7, 12, 3, 1, 1]])  # the padding id is 1
+
+
+@pytest.fixture
+def model() -> Transformer:
+    sizes = {"d_model": 12, "n_heads": 3, "n_layers": 1, "d_ff": 20, "dropout": 0.0, "pad_id": 1}
+    return Transformer(TransformerConfig(17, 17, **sizes)).double()
+
+
+@SMOOTHINGS
+def test_batch_loss_reads_and_predicts_one_apart(model, smoothing):
+    total, count = teacher_forced_loss(model, (SRC, TGT), smoothing)
+    expected = 0.0
+    for row, length in enumerate((6, 4)):  # whole target without padding
+        for t in range(1, length):
+            logits = model(SRC[row : row + 1], TGT[row : row + 1, :t])[0, -1]
+            expected += written_out(logits, TGT[row, t].item(), smoothing)
+    assert count == 8 and close(total, expected)
+
+
+def test_batch_loss_adds_up_over_rows_and_ignores_padding(model):
+    total, count = teacher_forced_loss(model, (SRC, TGT))
+    rows = [teacher_forced_loss(model, (SRC[i : i + 1], TGT[i : i + 1])) for i in (0, 1)]
+    assert close(rows[0][0] + rows[1][0], total) and rows[0][1] + rows[1][1] == count
+    more = F.pad(SRC, (0, 2), value=1), F.pad(TGT, (0, 3), value=1)
+    padded, padded_count = teacher_forced_loss(model, more)
+    assert close(padded, total) and padded_count == count
+
+
+def test_batch_without_anything_to_predict(model):
+    total, count = teacher_forced_loss(model, (SRC, TGT[:, :1]))
+    assert total == 0 and count == 0
+
+
+def test_one_step_against_the_gradient_lowers_the_loss(model):
+    parameters = list(model.parameters())
+    before, count = teacher_forced_loss(model, (SRC, TGT))
+    gradients = torch.autograd.grad(before / count, parameters)
+    with torch.no_grad():
+        for parameter, gradient in zip(parameters, gradients):
+            parameter -= 1e-4 * gradient
+        after, _ = teacher_forced_loss(model, (SRC, TGT))
+    promised = -1e-4 * sum(gradient.square().sum() for gradient in gradients)
+    assert ((after - before) / count).item() == pytest.approx(promised.item(), rel=0.05)
+
+
+@pytest.mark.slow
+def test_batch_loss_is_captured_by_compile(model):
+    compiled = torch.compile(teacher_forced_loss, fullgraph=True, backend="aot_eager")
+    total, count = compiled(model, (SRC, TGT))
+    expected, expected_count = teacher_forced_loss(model, (SRC, TGT))
+    assert close(total, expected) and count == expected_count
+
+
+# -------------------------------------------------------------------------------------------------
+# What is refused
+# -------------------------------------------------------------------------------------------------
+
+LOGITS = torch.zeros(3, 5, 11)
+WRONG_PAIRS = [
+    (LOGITS.long(), TARGETS, TypeError, "logits must be floating-point, not torch.int64"),
+    (LOGITS, TARGETS.int(), TypeError, "targets must be torch.long, not torch.int32"),
+    (
+        LOGITS[:, :4],
+        TARGETS,
+        ValueError,
+        r"logits must be \[..., V\] for targets \[3, 5\], not \[3, 4, 11\]",
+    ),
+    (
+        torch.tensor(1.0),
+        torch.tensor(1),
+        ValueError,
+        r"logits must be \[..., V\] for targets \[\], not \[\]",
+    ),
+    (LOGITS, TARGETS + 1, IndexError, r"targets must lie in \[0, 11\), but hold 11"),
+    (LOGITS, TARGETS - 1, IndexError, r"targets must lie in \[0, 11\), but hold -1"),
+]
+
+
+@pytest.mark.parametrize("function", [label_smoothed_cross_entropy, token_accuracy])
+@pytest.mark.parametrize("logits, targets, error, message", WRONG_PAIRS)
+def test_pairs_that_do_not_belong_together(function, logits, targets, error, message):
+    with pytest.raises(error, match=message):
+        function(logits, targets)
+
+
+@pytest.mark.parametrize(
+    "options, error, message",
+    [
+        ({"smoothing": 1.0}, ValueError, r"smoothing must lie in \[0, 1\), but is 1.0"),
+        ({"smoothing": -0.1}, ValueError, r"smoothing must lie in \[0, 1\), but is -0.1"),
+        ({"smoothing": "0.1"}, TypeError, "smoothing must be a number, not str"),
+        ({"reduction": "none"}, ValueError, "reduction must be 'mean' or 'sum', not 'none'"),
+    ],
+)
+def test_options_that_are_refused(options, error, message):
+    with pytest.raises(error, match=message):
+        label_smoothed_cross_entropy(LOGITS, TARGETS, **options)

@@ -1,0 +1,621 @@
+"""The whole model: equal to torch's stacks, blind to future and padding, its tables shared."""
+
+from __future__ import annotations
+
+import copy
+import io
+import math
+import pickle
+from dataclasses import FrozenInstanceError
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from transformer import (
+    Decoder,
+    DecoderCache,
+    Encoder,
+    MultiHeadAttention,
+    Transformer,
+    TransformerConfig,
+    causal_mask,
+    initialize,
+    padding_mask,
+)
+
+# No two sizes are equal, so that no axis can be taken for another: B 2, S 7, T 5, H 3, d_k 4.
+SRC = torch.tensor([[4, 9, 6, 13, 5, 7, 3], [8, 5, 10, 3, 0, 0, 0]])
+TGT = torch.tensor([[2, 11, 4, 15, 6], [2, 7, 12, 3, 0]])
+DROPPING = {"dropout": 0.3, "attention_dropout": 0.2, "activation_dropout": 0.1}
+NORM_ORDERS = pytest.mark.parametrize("norm_first", [False, True], ids=["post-norm", "pre-norm"])
+MODES = pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
+
+
+@pytest.fixture(autouse=True)
+def float64():
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(before)
+
+
+def make_config(**changes) -> TransformerConfig:
+    sizes = {
+        "src_vocab_size": 17,
+        "tgt_vocab_size": 17,
+        "d_model": 12,
+        "n_heads": 3,
+        "n_layers": 2,
+        "d_ff": 20,
+    }
+    return TransformerConfig(**(sizes | {"dropout": 0.0, "max_length": 40} | changes))
+
+
+def make_model(**changes) -> Transformer:
+    torch.manual_seed(0)
+    return Transformer(make_config(**changes))
+
+
+def close(a: torch.Tensor, b: torch.Tensor, atol: float = 1e-10) -> bool:
+    return a.shape == b.shape and torch.allclose(a, b, rtol=0, atol=atol)
+
+
+def layer_outputs(stack: nn.Module, *inputs) -> list[torch.Tensor]:
+    """What every layer of a stack returns, and the stack itself; dropout is drawn from one seed."""
+    kept: list[torch.Tensor] = []
+    modules = [*stack.layers, stack]
+    hooks = [
+        module.register_forward_hook(lambda module, args, y: kept.append(y)) for module in modules
+    ]
+    torch.manual_seed(0)
+    stack(*inputs)
+    for hook in hooks:
+        hook.remove()
+    return kept
+
+
+def weighted_sum(y: torch.Tensor) -> torch.Tensor:
+    """A sum with random weights; without them, that of a norm's output would be a constant."""
+    return (y * torch.randn_like(y)).sum()
+
+
+# -------------------------------------------------------------------------------------------------
+# Equal to torch.nn
+# -------------------------------------------------------------------------------------------------
+
+
+def entries_of(name: str, ours: nn.Module, get) -> dict[str, torch.Tensor]:
+    """A module under torch's names; `get` takes from a parameter its value or its gradient."""
+    if not isinstance(ours, MultiHeadAttention):
+        return {f"{name}.{kind}": get(parameter) for kind, parameter in ours.named_parameters()}
+    entries = entries_of(f"{name}.out_proj", ours.w_o, get)
+    for kind, _ in ours.w_q.named_parameters():
+        parts = [get(getattr(linear, kind)) for linear in (ours.w_q, ours.w_k, ours.w_v)]
+        entries[f"{name}.in_proj_{kind}"] = torch.cat(parts)
+    return entries
+
+
+def stack_entries(ours: Encoder | Decoder, get) -> dict[str, torch.Tensor]:
+    entries = entries_of("norm", ours.norm, get)
+    for number, layer in enumerate(ours.layers):
+        named = {
+            "self_attn": layer.self_attention,
+            "linear1": layer.feed_forward.w_1,
+            "linear2": layer.feed_forward.w_2,
+        }
+        residuals = [layer.self_residual, layer.feed_residual]
+        if isinstance(ours, Decoder):
+            named["multihead_attn"] = layer.cross_attention
+            residuals.insert(1, layer.cross_residual)
+        named |= {f"norm{place}": residual.norm for place, residual in enumerate(residuals, 1)}
+        for name, module in named.items():
+            entries |= entries_of(f"layers.{number}.{name}", module, get)
+    return entries
+
+
+def torch_stacks(config: TransformerConfig) -> tuple[nn.TransformerEncoder, nn.TransformerDecoder]:
+    shared = {"batch_first": True, "norm_first": config.norm_first, "bias": config.bias}
+    sizes = (config.d_model, config.n_heads, config.d_ff, config.dropout, config.activation)
+
+    def norm():
+        return nn.LayerNorm(config.d_model, bias=config.bias) if config.has_final_norm else None
+
+    encoder_layer = nn.TransformerEncoderLayer(*sizes, **shared)
+    decoder_layer = nn.TransformerDecoderLayer(*sizes, **shared)
+    encoder = nn.TransformerEncoder(
+        encoder_layer, config.n_layers, norm(), enable_nested_tensor=False
+    )
+    return encoder, nn.TransformerDecoder(decoder_layer, config.n_layers, norm())
+
+
+def embedded(ids: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+    """Rows times √d_model plus sinusoids, by the paper's formulas, entry by entry."""
+    d_model = table.size(1)
+
+    def wave(position: int, i: int) -> float:
+        return (math.sin, math.cos)[i % 2](position / 10000 ** (2 * (i // 2) / d_model))
+
+    waves = [[wave(position, i) for i in range(d_model)] for position in range(ids.size(1))]
+    return table[ids] * math.sqrt(d_model) + torch.tensor(waves)
+
+
+@pytest.mark.parametrize("activation, bias", [("relu", True), ("gelu", True), ("relu", False)])
+@pytest.mark.parametrize("final_norm", [None, False, True])
+@NORM_ORDERS
+def test_logits_and_gradients_equal_torch(norm_first, final_norm, activation, bias):
+    options = {
+        "norm_first": norm_first,
+        "final_norm": final_norm,
+        "activation": activation,
+        "bias": bias,
+    }
+    ours = make_model(src_vocab_size=16, tgt_vocab_size=19, tie_embeddings=False, **options)
+    for parameter in ours.parameters():  # nothing may agree because it is still 0 or 1
+        nn.init.normal_(parameter, std=0.5)
+    stacks = list(zip((ours.encoder, ours.decoder), torch_stacks(ours.config)))
+    for our_stack, stack in stacks:
+        stack.load_state_dict(stack_entries(our_stack, torch.clone))
+    our_tables = [module.weight for module in (ours.src_embedding, ours.tgt_embedding, ours.output)]
+    tables = [table.detach().clone().requires_grad_() for table in our_tables]
+
+    (_, encoder), (_, decoder) = stacks
+    padding, future = SRC == 0, ~causal_mask(5)[0, 0]
+    memory = encoder(embedded(SRC, tables[0]), src_key_padding_mask=padding)
+    x = embedded(TGT, tables[1])
+    theirs = decoder(x, memory, tgt_mask=future, memory_key_padding_mask=padding) @ tables[2].T
+    logits = ours(SRC, TGT)
+    assert close(logits, theirs)
+
+    weights = torch.randn_like(logits) * (TGT != 0)[..., None]
+    (logits * weights).sum().backward()
+    (theirs * weights).sum().backward()
+    for our_stack, stack in stacks:
+        gradients = stack_entries(our_stack, lambda parameter: parameter.grad)
+        for name, parameter in stack.named_parameters():
+            assert close(gradients[name], parameter.grad), name
+    for our_table, table in zip(our_tables, tables):
+        assert close(our_table.grad, table.grad)
+
+
+# -------------------------------------------------------------------------------------------------
+# Where weights start, and how many there are
+# -------------------------------------------------------------------------------------------------
+
+
+def test_linear_layers_start_xavier_uniform_and_biases_at_zero():
+    model = make_model(d_model=60, d_ff=200)
+    for module in model.modules():
+        if isinstance(module, nn.Linear):
+            bound = math.sqrt(6 / sum(module.weight.shape))
+            assert 0.98 * bound < module.weight.abs().max() <= bound
+            assert module.weight.var().item() == pytest.approx(bound**2 / 3, rel=0.1)
+            assert (module.bias == 0).all()
+
+
+def test_tables_start_with_rows_of_length_one():
+    tied, untied = make_model(d_model=60), make_model(d_model=60, tie_embeddings=False)
+    for table in (tied.src_embedding, untied.src_embedding, untied.tgt_embedding):
+        assert table.weight.std().item() == pytest.approx(60**-0.5, rel=0.1)
+        assert abs(table.weight.mean()) < 0.02
+
+
+def test_initialize_leaves_other_modules_alone():
+    norm, table, plain = nn.LayerNorm(4), nn.Embedding(3, 4), nn.Linear(4, 5, bias=False)
+    before = table.weight.clone()
+    for module in (norm, table, plain):
+        initialize(module)
+    assert (norm.weight == 1).all() and torch.equal(table.weight, before)
+    assert plain.weight.abs().max() <= math.sqrt(6 / 9)
+
+
+@pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
+@NORM_ORDERS
+def test_untrained_loss_is_near_ln_v(norm_first, tied):
+    vocabularies = {"src_vocab_size": 2000, "tgt_vocab_size": 2000, "tie_embeddings": tied}
+    sizes = {"d_model": 64, "n_heads": 4, "n_layers": 4, "d_ff": 256}
+    model = make_model(**vocabularies, **sizes, norm_first=norm_first)
+    src, tgt = torch.randint(4, 2000, (16, 11)), torch.randint(4, 2000, (16, 13))
+    with torch.no_grad():
+        loss = F.cross_entropy(model(src, tgt[:, :-1]).flatten(0, 1), tgt[:, 1:].flatten())
+    assert abs(loss.item() - math.log(2000)) < 0.7
+
+
+@pytest.mark.parametrize(
+    "changes, expected",
+    [
+        ({}, 63_082_496),
+        ({"tie_embeddings": False}, 63_082_496 + 2 * 37000 * 512),
+        ({"norm_first": True}, 63_082_496 + 2 * 2 * 512),
+        ({"d_model": 1024, "d_ff": 4096, "n_heads": 16}, 214_245_376),
+        ({"bias": False}, 37000 * 512 + 18 * 4 * 512**2 + 12 * 2 * 512 * 2048 + 30 * 512),
+    ],
+    ids=["base", "three tables", "pre-norm", "big", "no bias"],
+)
+def test_parameter_count(changes, expected):
+    with torch.device("meta"):
+        model = Transformer(TransformerConfig(37000, 37000, **changes))
+    assert sum(parameter.numel() for parameter in model.parameters()) == expected
+
+
+# -------------------------------------------------------------------------------------------------
+# Blind to the future and to padding
+# -------------------------------------------------------------------------------------------------
+
+
+@st.composite
+def shapes(draw) -> dict[str, int]:
+    """Sizes that all differ: batch, source and target length, heads, d_k."""
+    names = ("batch", "source", "target", "heads", "d_k")
+    return dict(zip(names, draw(st.lists(st.integers(2, 9), min_size=5, max_size=5, unique=True))))
+
+
+def drawn_model(sizes: dict[str, int], norm_first: bool, **options) -> Transformer:
+    heads, d_model = sizes["heads"], sizes["heads"] * sizes["d_k"]
+    return make_model(d_model=d_model, n_heads=heads, norm_first=norm_first, **options)
+
+
+@settings(max_examples=50)
+@given(shapes(), st.booleans(), st.booleans(), st.data())
+def test_later_tokens_change_nothing(sizes, norm_first, training, data):
+    model = drawn_model(sizes, norm_first, **DROPPING).train(training)
+    src = torch.randint(4, 17, (sizes["batch"], sizes["source"]))
+    tgt = torch.randint(4, 17, (sizes["batch"], sizes["target"]))
+    t = data.draw(st.integers(0, sizes["target"] - 1))
+    changed = torch.cat([tgt[:, :t], 20 - tgt[:, t:]], dim=1)
+
+    results = []
+    for ids in (tgt, changed):
+        torch.manual_seed(0)  # both passes drop the same entries
+        results.append(model(src, ids))
+    assert close(results[0][:, :t], results[1][:, :t])
+
+
+@MODES
+@NORM_ORDERS
+def test_no_gradient_from_the_future_in_any_layer(norm_first, training):
+    model = make_model(n_layers=3, norm_first=norm_first, **DROPPING).train(training)
+    x = torch.randn(2, 5, 12, requires_grad=True)
+    memory, memory_mask = torch.randn(2, 7, 12), padding_mask(SRC)
+    for y in layer_outputs(model.decoder, x, memory, causal_mask(5), memory_mask):
+        for t in range(5):
+            (gradient,) = torch.autograd.grad(weighted_sum(y[:, t]), x, retain_graph=True)
+            assert (gradient[:, t + 1 :] == 0).all()
+            assert (gradient[:, : t + 1].abs().amax(dim=(0, 2)) > 0).all()
+
+
+@MODES
+@NORM_ORDERS
+def test_no_gradient_from_padding_in_any_layer(norm_first, training):
+    model = make_model(n_layers=3, norm_first=norm_first, **DROPPING).train(training)
+    real_src, real_tgt = SRC != 0, TGT != 0
+    x, memory, z = (torch.randn(2, length, 12, requires_grad=True) for length in (7, 7, 5))
+
+    def gradient(y, real, source):
+        return torch.autograd.grad(weighted_sum(y[real]), source, retain_graph=True)[0]
+
+    for y in layer_outputs(model.encoder, x, padding_mask(SRC)):
+        assert (gradient(y, real_src, x)[~real_src] == 0).all()
+    for y in layer_outputs(model.decoder, z, memory, causal_mask(5), padding_mask(SRC)):
+        assert (gradient(y, real_tgt, memory)[~real_src] == 0).all()
+        assert (gradient(y, real_tgt, z)[~real_tgt] == 0).all()
+
+
+@settings(max_examples=50)
+@given(shapes(), st.booleans(), st.booleans(), st.integers(1, 5), st.integers(1, 5))
+def test_padding_changes_nothing(sizes, norm_first, training, more_source, more_target):
+    model = drawn_model(sizes, norm_first).train(training)
+    src = torch.randint(4, 17, (sizes["batch"], sizes["source"]))
+    tgt = torch.randint(4, 17, (sizes["batch"], sizes["target"]))
+    padded = model(F.pad(src, (0, more_source)), F.pad(tgt, (0, more_target)))
+    assert close(padded[:, : sizes["target"]], model(src, tgt))
+
+
+def test_what_shares_the_batch_changes_nothing():
+    model = make_model()
+    assert close(model(SRC, TGT)[1:, :4], model(SRC[1:, :4], TGT[1:, :4]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@NORM_ORDERS
+def test_a_source_of_padding_alone_gives_numbers(norm_first, dtype):
+    model = make_model(norm_first=norm_first).to(dtype)
+    logits = model(torch.zeros_like(SRC), TGT)
+    assert logits.dtype == dtype and logits.isfinite().all()
+    logits.float().square().mean().backward()
+    assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
+
+
+def test_one_pass_equals_one_pass_per_token():
+    model = make_model()
+    apart = [model(SRC, TGT[:, :t])[:, -1] for t in range(1, 6)]
+    assert close(model(SRC, TGT), torch.stack(apart, dim=1))
+
+
+# -------------------------------------------------------------------------------------------------
+# Attention maps and the cache
+# -------------------------------------------------------------------------------------------------
+
+
+@MODES
+@NORM_ORDERS
+def test_attention_maps_are_the_weights_in_use(norm_first, training):
+    model = make_model(norm_first=norm_first).train(training)
+    calls = []
+    hooks = [
+        module.register_forward_hook(
+            lambda module, args, result: calls.append((module, args, result[0]))
+        )
+        for module in model.modules()
+        if isinstance(module, MultiHeadAttention)
+    ]
+    model(SRC, TGT)
+    for hook in hooks:
+        hook.remove()
+
+    maps = model.attention_maps(SRC, TGT)
+    assert maps.encoder.shape == (2, 2, 3, 7, 7)
+    assert maps.decoder.shape == (2, 2, 3, 5, 5)
+    assert maps.cross.shape == (2, 2, 3, 5, 7)
+    in_order = [*maps.encoder]
+    for own, cross in zip(maps.decoder, maps.cross):
+        in_order += [own, cross]
+    assert len(calls) == len(in_order)
+    for (module, (_, _, value, *_), output), weights in zip(calls, in_order):
+        heads = module.w_v(value).view(*value.shape[:2], 3, 4)  # [B, S, H, d_k]
+        context = torch.einsum("bhts,bshd->bthd", weights, heads).flatten(2)
+        assert close(module.w_o(context), output)
+
+
+def test_attention_maps_add_up_to_one_and_leave_out_future_and_padding():
+    maps = make_model().attention_maps(SRC, TGT)
+    for weights in maps:
+        assert close(weights.sum(-1), torch.ones(weights.shape[:-1]))
+    assert (maps.decoder.triu(1) == 0).all()
+    assert (maps.encoder[:, 1, :, :, 4:] == 0).all() and (maps.cross[:, 1, :, :, 4:] == 0).all()
+
+
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=5), st.booleans())
+def test_cached_equals_uncached(pieces, norm_first):
+    model = make_model(norm_first=norm_first)
+    tgt = torch.randint(4, 17, (2, sum(pieces)))
+    memory, mask = model.encode(SRC), model.src_mask(SRC)
+    cache, hidden = DecoderCache(2), []
+    for part in tgt.split(pieces, dim=1):
+        hidden.append(model.decode(part, memory, mask, cache))
+    assert close(torch.cat(hidden, dim=1), model.decode(tgt, memory, mask))
+    assert cache.length == sum(pieces)
+
+
+def test_reordered_cache_equals_reordered_rows():
+    model = make_model()
+    memory, mask = model.encode(SRC), model.src_mask(SRC)
+    rows, cache = torch.tensor([1, 1, 0]), DecoderCache(2)
+    model.decode(TGT[:, :3], memory, mask, cache)
+    cache.reorder(rows)
+    continued = model.decode(TGT[rows, 3:], memory[rows], mask[rows], cache)
+    assert close(continued, model.decode(TGT, memory, mask)[rows, 3:])
+
+
+# -------------------------------------------------------------------------------------------------
+# Shared tables
+# -------------------------------------------------------------------------------------------------
+
+
+def is_tied(model: Transformer) -> bool:
+    return model.src_embedding.weight is model.tgt_embedding.weight is model.output.weight
+
+
+def test_shared_gradient_is_the_sum_of_three():
+    tied, untied = make_model(), make_model(tie_embeddings=False)
+    untied.load_state_dict(tied.state_dict())
+    assert is_tied(tied) and not is_tied(untied)
+    for model in (tied, untied):
+        weighted = model(SRC, TGT) * torch.linspace(-1, 1, 17)
+        weighted.square().sum().backward()
+    parts = [
+        module.weight.grad for module in (untied.src_embedding, untied.tgt_embedding, untied.output)
+    ]
+    assert close(tied.output.weight.grad, sum(parts))
+    assert all(part.abs().max() > 0 for part in parts)
+
+
+def through_torch_save(model: Transformer) -> Transformer:
+    file = io.BytesIO()
+    torch.save(model.state_dict(), file)
+    file.seek(0)
+    fresh = make_model()
+    nn.init.zeros_(fresh.output.weight)
+    fresh.load_state_dict(torch.load(file, weights_only=True))
+    return fresh
+
+
+def from_meta(model: Transformer) -> Transformer:
+    with torch.device("meta"):
+        fresh = Transformer(model.config)
+    fresh.to_empty(device="cpu")
+    fresh.load_state_dict(model.state_dict())
+    return fresh
+
+
+@pytest.mark.parametrize(
+    "copied",
+    [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model)), through_torch_save, from_meta],
+    ids=["deepcopy", "pickle", "torch.save", "meta"],
+)
+def test_copies_stay_tied_and_equal(copied):
+    model = make_model()
+    twin = copied(model)
+    assert is_tied(twin) and twin.output.weight is not model.output.weight
+    assert twin.config == model.config
+    assert torch.equal(twin(SRC, TGT), model(SRC, TGT))
+
+
+# -------------------------------------------------------------------------------------------------
+# Edges
+# -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("batch, source, target", [(0, 7, 5), (2, 1, 1), (2, 7, 0), (1, 40, 40)])
+def test_small_and_empty_batches(batch, source, target):
+    model = make_model()
+    src, tgt = (
+        torch.ones(batch, source, dtype=torch.long),
+        torch.ones(batch, target, dtype=torch.long),
+    )
+    assert model(src, tgt).shape == (batch, target, 17)
+    assert model.attention_maps(src, tgt).cross.shape == (2, batch, 3, target, source)
+
+
+def test_dropout_only_in_training_and_only_by_torchs_generator():
+    model = make_model(**DROPPING)
+    torch.manual_seed(1)
+    first, second = model(SRC, TGT), model(SRC, TGT)
+    torch.manual_seed(1)
+    assert torch.equal(model(SRC, TGT), first) and not torch.equal(first, second)
+    model.eval()
+    assert torch.equal(model(SRC, TGT), model(SRC, TGT))
+
+
+@pytest.mark.slow
+@NORM_ORDERS
+def test_forward_is_captured_by_compile(norm_first):
+    model = make_model(n_layers=1, norm_first=norm_first)
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    assert close(compiled(SRC, TGT), model(SRC, TGT))
+    compiled(SRC, TGT).sum().backward()
+
+
+@pytest.mark.slow
+@NORM_ORDERS
+def test_forward_is_captured_by_export_for_any_lengths(norm_first):
+    model = make_model(n_layers=1, norm_first=norm_first).eval()
+    batch, source, target = (
+        torch.export.Dim(name, min=2, max=30) for name in ("batch", "source", "target")
+    )
+    dynamic = ({0: batch, 1: source}, {0: batch, 1: target})
+    program = torch.export.export(model, (SRC, TGT), dynamic_shapes=dynamic)
+    src, tgt = torch.randint(1, 17, (3, 9)), torch.randint(1, 17, (3, 4))
+    assert close(program.module()(src, tgt), model(src, tgt))
+
+
+# -------------------------------------------------------------------------------------------------
+# What is refused
+# -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "changes, error, message",
+    [
+        ({"d_model": 0}, ValueError, "d_model must be at least 1, but is 0"),
+        ({"n_layers": -1}, ValueError, "n_layers must be at least 1, but is -1"),
+        ({"d_ff": 2.5}, TypeError, r"d_ff must be an int, not float \(2.5\)"),
+        ({"max_length": True}, TypeError, "max_length must be an int, not bool"),
+        ({"src_vocab_size": "17"}, TypeError, "src_vocab_size must be an int, not str"),
+        ({"n_heads": 5}, ValueError, "n_heads must divide d_model, but 5 does not divide 12"),
+        ({"dropout": 1.0}, ValueError, r"dropout must lie in \[0, 1\), but is 1.0"),
+        (
+            {"attention_dropout": -0.1},
+            ValueError,
+            r"attention_dropout must lie in \[0, 1\), but is -0.1",
+        ),
+        (
+            {"activation_dropout": None},
+            TypeError,
+            "activation_dropout must be a number, not NoneType",
+        ),
+        (
+            {"activation": "tanh"},
+            ValueError,
+            r"activation must be one of \['gelu', 'relu'\], not 'tanh'",
+        ),
+        ({"tgt_vocab_size": 19}, ValueError, "src_vocab_size is 17 and tgt_vocab_size is 19"),
+        ({"pad_id": 17}, ValueError, r"pad_id must lie in \[0, 17\), but is 17"),
+        ({"pad_id": -1}, ValueError, "pad_id must be at least 0, but is -1"),
+        ({"bos_id": 20}, ValueError, r"bos_id must lie in \[0, 17\), but is 20"),
+        ({"eos_id": 3.0}, TypeError, "eos_id must be an int, not float"),
+    ],
+)
+def test_config_refuses(changes, error, message):
+    with pytest.raises(error, match=message):
+        make_config(**changes)
+
+
+def test_special_ids_lie_in_the_vocabularies_that_need_them():
+    sizes = {"src_vocab_size": 5, "tgt_vocab_size": 19, "tie_embeddings": False}
+    assert make_config(**sizes, bos_id=18).bos_id == 18
+    with pytest.raises(ValueError, match=r"pad_id must lie in \[0, 5\), but is 5"):
+        make_config(**sizes, pad_id=5)
+
+
+def test_config_is_a_value():
+    config = make_config()
+    assert config == make_config() and hash(config) == hash(make_config())
+    with pytest.raises(FrozenInstanceError):
+        config.d_model = 24
+
+
+@pytest.mark.parametrize(
+    "norm_first, final_norm, expected",
+    [(False, None, False), (True, None, True), (False, True, True), (True, False, False)],
+)
+def test_final_norm_follows_norm_first(norm_first, final_norm, expected):
+    config = make_config(norm_first=norm_first, final_norm=final_norm)
+    assert config.has_final_norm == expected
+    for stack in (Encoder(config), Decoder(config)):
+        assert isinstance(stack.norm, nn.Identity) != expected
+
+
+LONG = torch.ones(2, 41, dtype=torch.long)
+
+
+@pytest.mark.parametrize(
+    "src, tgt, error, message",
+    [
+        (SRC + 4, TGT, IndexError, r"src must lie in \[0, 17\), but holds 17"),
+        (SRC, TGT - 1, IndexError, r"tgt must lie in \[0, 17\), but holds -1"),
+        (SRC.int(), TGT, TypeError, "src must be a torch.long tensor, not torch.int32"),
+        (SRC, TGT.double(), TypeError, "tgt must be a torch.long tensor, not torch.float64"),
+        (SRC.tolist(), TGT, TypeError, "src must be a torch.long tensor, not list"),
+        (SRC[0], TGT, ValueError, r"src must have shape \[batch, length\], not \[7\]"),
+        (SRC, TGT[None], ValueError, r"tgt must have shape \[batch, length\], not \[1, 2, 5\]"),
+        (SRC, TGT[:1], ValueError, "tgt and memory must have the same batch size, not 1 and 2"),
+        (LONG, TGT, ValueError, "positions 0 to 40 do not fit into max_length 40"),
+        (SRC, LONG, ValueError, "positions 0 to 40 do not fit into max_length 40"),
+    ],
+)
+def test_forward_refuses(src, tgt, error, message):
+    with pytest.raises(error, match=message):
+        make_model()(src, tgt)
+
+
+@pytest.mark.parametrize(
+    "memory, error, message",
+    [
+        (
+            torch.zeros(2, 7, 11),
+            ValueError,
+            r"memory must have 3 axes, the last of size 12, not shape \[2, 7, 11\]",
+        ),
+        (SRC, TypeError, "memory must be a floating-point tensor, not torch.int64"),
+    ],
+)
+def test_decode_refuses(memory, error, message):
+    with pytest.raises(error, match=message):
+        make_model().decode(TGT, memory, None)
+
+
+def test_cache_refuses_to_outgrow_the_positions():
+    model = make_model(max_length=6)
+    memory, cache = model.encode(SRC[:, :6]), DecoderCache(2)
+    model.decode(TGT, memory, None, cache)
+    with pytest.raises(ValueError, match="positions 5 to 6 do not fit into max_length 6"):
+        model.decode(TGT[:, :2], memory, None, cache)
+
+
+def test_cache_needs_a_layer():
+    with pytest.raises(ValueError, match="n_layers must be at least 1, but is 0"):
+        DecoderCache(0)
