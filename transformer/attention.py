@@ -1,0 +1,348 @@
+"""transformer.attention, from book/03-attention.ipynb, "Attention".
+
+Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
+"""
+
+__all__ = [
+    "padding_mask",
+    "causal_mask",
+    "check_mask",
+    "scaled_dot_product_attention",
+    "fused_attention",
+    "KeyValueCache",
+    "MultiHeadAttention",
+]
+
+
+# %% book/03-attention.ipynb · Masks · [masks-code]
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from transformer.validation import check_features, check_rate, check_size
+
+
+def padding_mask(ids: Tensor, pad_id: int = 0) -> Tensor:
+    """Which positions of a padded batch of token ids hold a token.
+
+    Args:
+        ids: token ids `[B, S]`, `torch.long`.
+        pad_id: the padding token.
+
+    Returns:
+        `torch.bool` `[B, 1, 1, S]`, True where a query may attend.
+
+    Raises:
+        TypeError: `ids` is not a tensor of `torch.long`.
+        ValueError: `ids` does not have two axes.
+    """
+    if not isinstance(ids, Tensor) or ids.dtype != torch.long:
+        kind = getattr(ids, "dtype", type(ids).__name__)
+        raise TypeError(f"ids must be a torch.long tensor, not {kind}")
+    if ids.dim() != 2:
+        raise ValueError(f"ids must have shape [batch, length], not {list(ids.shape)}")
+    return (ids != pad_id)[:, None, None, :]
+
+
+def causal_mask(length: int, device: torch.device | str | None = None) -> Tensor:
+    """Which positions a target position may attend to: itself and everything before it.
+
+    Args:
+        length: number of target positions T.
+        device: where the mask is to lie.
+
+    Returns:
+        `torch.bool` `[1, 1, T, T]`, True on and below the diagonal.
+
+    Raises:
+        TypeError: `length` is not an `int`.
+        ValueError: `length` is negative.
+
+    Source: Vaswani et al. (2017), section 3.2.3.
+    """
+    if not torch.compiler.is_compiling():  # a traced length is a symbol, not an int
+        check_size(minimum=0, length=length)
+    return torch.ones(1, 1, length, length, dtype=torch.bool, device=device).tril()
+
+
+# %% book/03-attention.ipynb · A mask that is not one · [check-mask]
+def check_mask(mask: Tensor | None, shape: tuple[int, ...]) -> None:
+    """Refuse a mask that is not boolean or does not broadcast to the scores.
+
+    Args:
+        mask: the mask, or `None` for none.
+        shape: of the scores, `(..., T, S)`.
+
+    Raises:
+        TypeError: the mask's dtype is not `torch.bool`; numbers that are added to the scores, or a
+            1 that forbids, would mean something else.
+        ValueError: the mask has an axis that is neither 1 nor the scores', or more axes than they.
+    """
+    if mask is None:
+        return
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+        kind = getattr(mask, "dtype", type(mask).__name__)
+        raise TypeError(f"mask must be torch.bool (True = may attend), not {kind}")
+    pairs = zip(reversed(mask.shape), reversed(shape), strict=False)  # broadcasting aligns the ends
+    if mask.dim() > len(shape) or any(size not in (wanted, 1) for size, wanted in pairs):
+        wanted, given = list(shape), list(mask.shape)
+        raise ValueError(f"mask must be broadcastable to {wanted}, but has shape {given}")
+
+
+# %% book/03-attention.ipynb · Scaled dot-product attention · [check-inputs]
+def _check_inputs(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout: float
+) -> None:
+    for name, x in (("query", query), ("key", key), ("value", value)):
+        if not isinstance(x, Tensor) or not x.is_floating_point():
+            kind = getattr(x, "dtype", type(x).__name__)
+            raise TypeError(f"{name} must be a floating-point tensor, not {kind}")
+    if not query.dtype == key.dtype == value.dtype:
+        dtypes = f"{query.dtype}, {key.dtype} and {value.dtype}"
+        raise TypeError(f"query, key and value must have one dtype, not {dtypes}")
+    if (
+        min(query.dim(), key.dim(), value.dim()) < 2
+        or query.shape[:-2] != key.shape[:-2]
+        or query.size(-1) != key.size(-1)
+        or key.shape[:-1] != value.shape[:-1]
+    ):
+        wanted = "[..., T, d_k], [..., S, d_k] and [..., S, d_v]"
+        given = ", ".join(str(list(x.shape)) for x in (query, key, value))
+        raise ValueError(f"query, key and value must have shapes {wanted}, not {given}")
+    check_mask(mask, (*query.shape[:-1], key.size(-2)))
+    check_rate(dropout=dropout)
+
+
+# %% book/03-attention.ipynb · Scaled dot-product attention · [scaled-dot-product-attention]
+def scaled_dot_product_attention(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, dropout: float = 0.0
+) -> tuple[Tensor, Tensor]:
+    """softmax(Q Kᵀ / √d_k) V, written out, with its weights.
+
+    Args:
+        query: `[..., T, d_k]`.
+        key: `[..., S, d_k]`.
+        value: `[..., S, d_v]`.
+        mask: `torch.bool`, broadcastable to `[..., T, S]`, True where a query may attend. A query
+            that may attend to nothing gets zeros. `None`: every query may attend to everything.
+        dropout: rate at which weights are dropped.
+
+    Returns:
+        context `[..., T, d_v]` and the weights that made it `[..., T, S]`, after dropout. Under
+        half precision the softmax is computed in float32.
+
+    Raises:
+        TypeError: an input is not floating-point, the dtypes differ, or the mask is not boolean.
+        ValueError: a shape does not fit, or `dropout` lies outside [0, 1).
+
+    Source: Vaswani et al. (2017), equation 1; dropout on the weights is later practice.
+    """
+    _check_inputs(query, key, value, mask, dropout)
+    scores = (query / math.sqrt(query.size(-1))) @ key.transpose(-2, -1)  # [..., T, S]
+    scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+    if mask is not None:
+        scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+    weights = scores.softmax(dim=-1)
+    if mask is not None:
+        weights = weights.masked_fill(~mask, 0.0)  # matters only in a row with nothing to attend
+    weights = F.dropout(weights.to(value.dtype), dropout)
+    return weights @ value, weights
+
+
+# %% book/03-attention.ipynb · The fused kernel · [fused-attention]
+def fused_attention(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, dropout: float = 0.0
+) -> Tensor:
+    """Compute `scaled_dot_product_attention` by torch's fused kernel, which stores no weights.
+
+    Args:
+        query: `[..., T, d_k]`.
+        key: `[..., S, d_k]`.
+        value: `[..., S, d_v]`.
+        mask: `torch.bool`, broadcastable to `[..., T, S]`, True where a query may attend. A query
+            that may attend to nothing gets zeros. `None`: every query may attend to everything.
+        dropout: rate at which weights are dropped.
+
+    Returns:
+        context `[..., T, d_v]`.
+
+    Raises:
+        TypeError: an input is not floating-point, the dtypes differ, or the mask is not boolean.
+        ValueError: a shape does not fit, or `dropout` lies outside [0, 1).
+
+    Source: Dao et al. (2022).
+    """
+    _check_inputs(query, key, value, mask, dropout)
+    if mask is None:
+        return F.scaled_dot_product_attention(query, key, value, dropout_p=dropout)
+    # Kernels need not agree on a row with nothing: let it attend, then put zeros in its place.
+    mask = torch.atleast_2d(mask)
+    nothing = ~mask.any(dim=-1, keepdim=True)
+    context = F.scaled_dot_product_attention(query, key, value, mask | nothing, dropout_p=dropout)
+    return context.masked_fill(nothing, 0.0)
+
+
+# %% book/03-attention.ipynb · Keys and values kept for later · [key-value-cache]
+class KeyValueCache:
+    """The keys and values that one attention has computed so far, `[B, H, length, d_k]` each.
+
+    It is made for generating without gradients: a backward pass through what it returned fails
+    once more has been appended.
+
+    Args:
+        growing: True for self-attention, where every call adds its own positions; False for
+            cross-attention, whose keys and values come from the memory at the first call and stay.
+    """
+
+    def __init__(self, growing: bool = True) -> None:
+        self.growing = growing
+        self.length = 0
+        self._buffer: Tensor | None = None                      # [2, B, H, capacity, d_k]
+
+    @property
+    def complete(self) -> bool:
+        """Whether a call needs to compute no keys and values of its own."""
+        return not self.growing and self.length > 0
+
+    def read(self) -> tuple[Tensor, Tensor]:
+        """Return all keys and all values kept so far.
+
+        Raises:
+            ValueError: nothing has been appended yet.
+        """
+        if self._buffer is None:
+            raise ValueError("the cache is empty: append keys and values before reading")
+        key, value = self._buffer[:, :, :, : self.length]
+        return key, value
+
+    def append(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Add the keys and values `[B, H, T, d_k]` of the next T positions and return all.
+
+        Raises:
+            ValueError: the two shapes differ, or do not continue what is kept.
+        """
+        if key.dim() != 4 or key.shape != value.shape:
+            shapes = f"{list(key.shape)} and {list(value.shape)}"
+            raise ValueError(f"key and value must share a shape [B, H, T, d_k], not {shapes}")
+        B, H, T, d_k = key.shape
+        end = self.length + T
+        if self._buffer is not None and (B, H, d_k) != self._layout(self._buffer):
+            kept = self._layout(self._buffer)
+            raise ValueError(f"key must have B, H, d_k = {kept} as kept, not {(B, H, d_k)}")
+        if self._buffer is None or end > self._buffer.size(3):
+            # Doubling: t steps copy O(t) rows in all; growing by one each time would copy O(t²).
+            grown = key.new_empty(2, B, H, max(end, 2 * self.length), d_k)
+            if self._buffer is not None:
+                grown[:, :, :, : self.length] = self._buffer[:, :, :, : self.length]
+            self._buffer = grown
+        self._buffer[0, :, :, self.length : end] = key
+        self._buffer[1, :, :, self.length : end] = value
+        self.length = end
+        return self.read()
+
+    def reorder(self, rows: Tensor) -> None:
+        """Keep the batch rows `rows` (`torch.long`) in that order, each as often as it is named."""
+        if self._buffer is not None:
+            self._buffer = self._buffer.index_select(1, rows)
+
+    @staticmethod
+    def _layout(buffer: Tensor) -> tuple[int, int, int]:
+        return buffer.size(1), buffer.size(2), buffer.size(4)  # B, H, d_k
+
+
+# %% book/03-attention.ipynb · The module · [multi-head-attention]
+class MultiHeadAttention(nn.Module):
+    """Attention in `n_heads` subspaces of width d_k = d_model / n_heads at once.
+
+    Args:
+        d_model: width of the queries and of the result.
+        n_heads: number of heads H; divides d_model.
+        dropout: rate at which attention weights are dropped in training.
+        bias: whether the four projections have one.
+        kdim: width of the keys' input; `None` for d_model.
+        vdim: width of the values' input; `None` for d_model.
+
+    Raises:
+        TypeError: a size is not an `int`, or the rate not a number.
+        ValueError: a size is below 1, `n_heads` does not divide `d_model`, or the rate lies outside
+            [0, 1).
+
+    Source: Vaswani et al. (2017), section 3.2.2.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        n_heads: int,
+        dropout: float = 0.0,
+        bias: bool = True,
+        kdim: int | None = None,
+        vdim: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.kdim = d_model if kdim is None else kdim
+        self.vdim = d_model if vdim is None else vdim
+        check_size(d_model=d_model, n_heads=n_heads, kdim=self.kdim, vdim=self.vdim)
+        check_rate(dropout=dropout)
+        if d_model % n_heads:
+            raise ValueError(
+                f"n_heads must divide d_model, but {n_heads} does not divide {d_model}"
+            )
+        self.d_model, self.n_heads, self.dropout = d_model, n_heads, dropout
+        self.w_q = nn.Linear(d_model, d_model, bias)
+        self.w_k = nn.Linear(self.kdim, d_model, bias)
+        self.w_v = nn.Linear(self.vdim, d_model, bias)
+        self.w_o = nn.Linear(d_model, d_model, bias)
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None = None,
+        need_weights: bool = False,
+        cache: KeyValueCache | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Let every query attend to the keys and gather their values.
+
+        Args:
+            query: `[B, T, d_model]`.
+            key: `[B, S, kdim]`.
+            value: `[B, S, vdim]`.
+            mask: `torch.bool`, broadcastable to `[B, H, T, S]`, True where a query may attend.
+            need_weights: whether to return the weights, which the fused kernel never stores.
+            cache: the keys and values of earlier calls; the mask's S then counts them as well.
+
+        Returns:
+            output `[B, T, d_model]`, and the weights that made it `[B, H, T, S]` or `None`.
+
+        Raises:
+            TypeError: an input is not floating-point, or the mask is not boolean.
+            ValueError: a shape does not fit.
+        """
+        check_features("query", query, self.d_model)
+        check_features("key", key, self.kdim)
+        check_features("value", value, self.vdim)
+        if not query.size(0) == key.size(0) == value.size(0) or key.size(1) != value.size(1):
+            given = ", ".join(str(list(x.shape)) for x in (query, key, value))
+            raise ValueError(
+                f"query, key and value must share the batch, key and value the length, not {given}"
+            )
+        query = self._split(self.w_q(query))                    # [B, H, T, d_k]
+        if cache is not None and cache.complete:
+            key, value = cache.read()
+        else:
+            key, value = self._split(self.w_k(key)), self._split(self.w_v(value))  # [B, H, S, d_k]
+            if cache is not None:
+                key, value = cache.append(key, value)
+        dropout = self.dropout if self.training else 0.0
+        if need_weights:
+            context, weights = scaled_dot_product_attention(query, key, value, mask, dropout)
+        else:
+            context, weights = fused_attention(query, key, value, mask, dropout), None
+        return self.w_o(context.transpose(1, 2).flatten(2)), weights
+
+    def _split(self, x: Tensor) -> Tensor:
+        return x.unflatten(-1, (self.n_heads, -1)).transpose(1, 2)  # [B, H, T, d_k]

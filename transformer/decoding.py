@@ -1,0 +1,223 @@
+"""transformer.decoding, from book/08-decoding.ipynb, "Decoding".
+
+Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
+"""
+
+__all__ = [
+    "check_search",
+    "greedy_search",
+    "BeamResult",
+    "keep_best",
+    "best_continuations",
+    "merge_hypotheses",
+    "length_norm",
+    "beam_search",
+]
+
+
+# %% book/08-decoding.ipynb · Nothing twice · [greedy-search]
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from transformer.model import DecoderCache, Transformer
+from transformer.training import evaluating
+from transformer.validation import check_ids, check_size
+
+
+def check_search(model: Transformer, src: Tensor, max_length: int) -> None:
+    """Refuse a search that cannot end well, before it begins.
+
+    Args:
+        model: the model that is to search.
+        src: source token ids `[B, S]`.
+        max_length: the most tokens to generate.
+
+    Raises:
+        TypeError: `src` is not `torch.long`, or `max_length` not an int.
+        ValueError: `src` is not `[B, S]`, or `max_length` is not from 1 to the model's.
+        IndexError: a source id is not in the vocabulary.
+    """
+    check_ids("src", src, model.config.src_vocab_size, always=True)
+    check_size(max_length=max_length)
+    if max_length > model.config.max_length:
+        longest = model.config.max_length
+        raise ValueError(f"max_length must be at most the model's {longest}, but is {max_length}")
+
+
+def greedy_search(model: Transformer, src: Tensor, max_length: int) -> Tensor:
+    """Take the most probable token at every step.
+
+    Args:
+        model: the model; dropout is off while it searches.
+        src: source token ids `[B, S]`.
+        max_length: the most tokens to generate, the end token included.
+
+    Returns:
+        token ids `[B, L]`, L ≤ max_length: no start token, and only padding after an end token.
+
+    Raises:
+        TypeError, ValueError, IndexError: as in `check_search`.
+    """
+    check_search(model, src, max_length)
+    config = model.config
+    with evaluating(model):
+        memory, mask, cache = model.encode(src), model.src_mask(src), DecoderCache(config.n_layers)
+        last = src.new_full((src.size(0),), config.bos_id)  # [B]
+        ended = torch.zeros_like(last, dtype=torch.bool)
+        tokens = []
+        while len(tokens) < max_length and not (tokens and ended.all()):
+            hidden = model.decode(last[:, None], memory, mask, cache)  # [B, 1, d_model]
+            last = model.project(hidden[:, -1]).argmax(-1).masked_fill(ended, config.pad_id)
+            ended |= last == config.eos_id
+            tokens.append(last)
+    return torch.stack(tokens, dim=1)
+
+
+# %% book/08-decoding.ipynb · The same with tensors · [beam-parts]
+class BeamResult(NamedTuple):
+    """K hypotheses for each of B sentences; those of `beam_search` come best first."""
+
+    tokens: Tensor  # [B, K, L], torch.long: no start token, only padding after the end token
+    scores: Tensor  # [B, K]: log-probability over length penalty; -inf for an absent hypothesis
+
+
+def keep_best(scores: Tensor, tokens: Tensor, beam_size: int) -> tuple[Tensor, Tensor]:
+    """The `beam_size` best of scored hypotheses, sorted.
+
+    Args:
+        scores: `[B, N]`, N ≥ beam_size.
+        tokens: `[B, N, L]`.
+        beam_size: number K of hypotheses to keep.
+
+    Returns:
+        scores `[B, K]` and tokens `[B, K, L]`.
+    """
+    scores, index = scores.topk(beam_size, dim=1)
+    return scores, _rows(tokens, index)
+
+
+def _rows(tokens: Tensor, index: Tensor) -> Tensor:
+    # Row index[b, n] of tokens[b], for all b and n: [B, K, L], [B, N] -> [B, N, L].
+    return tokens.gather(1, index[:, :, None].expand(-1, -1, tokens.size(2)))
+
+
+# %% book/08-decoding.ipynb · The same with tensors · [beam-continuations]
+def best_continuations(alive: BeamResult, log_probs: Tensor) -> tuple[BeamResult, Tensor]:
+    """The 2K best ways to add one token to K beginnings.
+
+    Args:
+        alive: the beginnings, `[B, K, t]`, with log-probabilities for scores.
+        log_probs: of every next token after every beginning, `[B, K, V]`.
+
+    Returns:
+        the longer beginnings `[B, 2K, t + 1]`, best first (fewer where there are not as many), and
+        which of the K each of them continues `[B, 2K]`.
+    """
+    beam_size, vocab_size = log_probs.shape[1:]
+    candidates = (alive.scores[:, :, None] + log_probs).flatten(1)  # [B, K·V]
+    scores, index = candidates.topk(min(2 * beam_size, candidates.size(1)), dim=1)
+    origin, token = index // vocab_size, index % vocab_size
+    tokens = torch.cat([_rows(alive.tokens, origin), token[:, :, None]], dim=2)
+    return BeamResult(tokens, scores), origin
+
+
+def merge_hypotheses(kept: BeamResult, new: BeamResult, pad_id: int) -> BeamResult:
+    """The best K of K hypotheses and some new ones, which are at least as long.
+
+    Args:
+        kept: `[B, K, L]`.
+        new: `[B, N, M]`, M ≥ L.
+        pad_id: fills up the shorter ones.
+
+    Returns:
+        `[B, K, M]`, sorted.
+    """
+    padded = F.pad(kept.tokens, (0, new.tokens.size(2) - kept.tokens.size(2)), value=pad_id)
+    scores = torch.cat([kept.scores, new.scores], dim=1)  # [B, K + N]
+    tokens = torch.cat([padded, new.tokens], dim=1)  # [B, K + N, M]
+    scores, tokens = keep_best(scores, tokens, kept.scores.size(1))
+    return BeamResult(tokens, scores)
+
+
+# %% book/08-decoding.ipynb · The length of a translation · [length-norm]
+def length_norm(length: int, alpha: float) -> float:
+    """The length penalty ((5 + length) / 6)^alpha, which divides a hypothesis' log-probability.
+
+    Args:
+        length: number of tokens, the end token included.
+        alpha: 0 for no penalty; the larger, the longer the translations.
+
+    Source: Wu et al. (2016), equation 14.
+    """
+    return ((5 + length) / 6) ** alpha
+
+
+# %% book/08-decoding.ipynb · The search · [beam-search]
+def beam_search(
+    model: Transformer,
+    src: Tensor,
+    beam_size: int = 4,
+    length_penalty: float = 0.6,
+    max_length: int = 128,
+) -> BeamResult:
+    """Follow the `beam_size` most probable beginnings, and rank what they end as.
+
+    A hypothesis that ends among the K best candidates of a step is finished. A sentence's search
+    stops when K are, or at `max_length`, where the unfinished ones are ranked with the finished.
+    What else is in the batch plays no part.
+
+    Args:
+        model: the model; dropout is off while it searches.
+        src: source token ids `[B, S]`.
+        beam_size: number K of beginnings followed; 1 is greedy search.
+        length_penalty: the exponent of `length_norm`, at least 0.
+        max_length: the most tokens to generate, the end token included.
+
+    Returns:
+        the K best hypotheses of every sentence with their scores.
+
+    Raises:
+        TypeError, ValueError, IndexError: as in `check_search`; `beam_size` is below 1, or
+            `length_penalty` below 0.
+
+    Source: Wu et al. (2016), section 7.
+    """
+    check_search(model, src, max_length)
+    check_size(beam_size=beam_size)
+    if not length_penalty >= 0:
+        raise ValueError(f"length_penalty must be at least 0, but is {length_penalty}")
+    config, batch, absent = model.config, src.size(0), -torch.inf
+    with evaluating(model):
+        memory = model.encode(src).repeat_interleave(beam_size, dim=0)  # [B·K, S, d_model]
+        mask = model.src_mask(src).repeat_interleave(beam_size, dim=0)  # [B·K, 1, 1, S]
+        cache = DecoderCache(config.n_layers)
+        dtype = torch.promote_types(memory.dtype, torch.float32)
+        nothing = src.new_empty(batch, beam_size, 0)  # [B, K, 0]
+        ended = BeamResult(nothing, memory.new_full((batch, beam_size), absent, dtype=dtype))
+        alive = BeamResult(nothing, ended.scores.clone())
+        alive.scores[:, 0] = 0.0  # one empty beginning; K equal ones would stay equal for ever
+        last = src.new_full((batch * beam_size, 1), config.bos_id)
+        first_row = torch.arange(batch, device=src.device)[:, None] * beam_size  # [B, 1]
+        for length in range(1, max_length + 1):
+            logits = model.project(model.decode(last, memory, mask, cache)[:, -1])  # [B·K, V]
+            log_probs = logits.log_softmax(-1, dtype=dtype).unflatten(0, (batch, beam_size))
+            found, origin = best_continuations(alive, log_probs)  # [B, 2K, length], [B, 2K]
+            norm = length_norm(length, length_penalty)
+            # Of the 2K, at most K end: so K are left to go on with.
+            ends = found.tokens[:, :, -1] == config.eos_id  # [B, 2K]
+            ending = found.scores.masked_fill(~ends, absent)[:, :beam_size] / norm
+            new = BeamResult(found.tokens[:, :beam_size], ending)
+            ended = merge_hypotheses(ended, new, config.pad_id)
+            scores, order = found.scores.masked_fill(ends, absent).topk(beam_size, dim=1)
+            done = (ended.scores > absent).all(dim=1, keepdim=True)  # [B, 1]
+            alive = BeamResult(_rows(found.tokens, order), scores.masked_fill(done, absent))
+            if (alive.scores == absent).all():
+                break
+            cache.reorder((first_row + origin.gather(1, order)).flatten())
+            last = alive.tokens[:, :, -1].reshape(-1, 1)
+        alive = BeamResult(alive.tokens, alive.scores / norm)
+        tokens, scores = merge_hypotheses(ended, alive, config.pad_id)
+    return BeamResult(tokens.masked_fill((scores == absent)[:, :, None], config.pad_id), scores)

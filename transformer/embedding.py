@@ -1,0 +1,133 @@
+"""transformer.embedding, from book/02-embedding.ipynb, "Tokens and positions".
+
+Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
+"""
+
+__all__ = ["TokenEmbedding", "sinusoidal_encoding", "PositionalEncoding"]
+
+
+# %% book/02-embedding.ipynb · Why √d_model · [token-embedding]
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from transformer.validation import check_features, check_ids, check_rate, check_size
+
+
+class TokenEmbedding(nn.Module):
+    """A table with one row per token, looked up and multiplied by √d_model.
+
+    Args:
+        vocab_size: number of tokens V.
+        d_model: width of a row.
+        pad_id: the padding token, whose row gets no gradient from being looked up; `None` for no
+            such token.
+
+    Raises:
+        TypeError: a size or `pad_id` is not an `int`.
+        ValueError: a size is below 1, or `pad_id` is not in the vocabulary.
+
+    Source: Vaswani et al. (2017), section 3.4. Rows start as N(0, 1/d_model), so that a looked-up
+    vector has entries of variance 1.
+    """
+
+    def __init__(self, vocab_size: int, d_model: int, pad_id: int | None = None) -> None:
+        super().__init__()
+        check_size(vocab_size=vocab_size, d_model=d_model)
+        if pad_id is not None:
+            check_size(minimum=0, pad_id=pad_id)
+            if pad_id >= vocab_size:
+                raise ValueError(f"pad_id must be below vocab_size {vocab_size}, but is {pad_id}")
+        self.vocab_size, self.d_model, self.pad_id = vocab_size, d_model, pad_id
+        self.weight = nn.Parameter(torch.empty(vocab_size, d_model))
+        nn.init.normal_(self.weight, std=d_model**-0.5)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Look up token ids `[B, T]` (`torch.long`) and return their vectors `[B, T, d_model]`.
+
+        Raises:
+            TypeError: the ids are not `torch.long`.
+            ValueError: they do not have two axes.
+            IndexError: an id is not in the vocabulary; seen on the CPU, outside of tracing.
+        """
+        check_ids("ids", ids, self.vocab_size)
+        return F.embedding(ids, self.weight, self.pad_id) * math.sqrt(self.d_model)
+
+
+# %% book/02-embedding.ipynb · Which speeds · [sinusoidal-encoding]
+def sinusoidal_encoding(length: int, d_model: int, dtype: torch.dtype | None = None) -> Tensor:
+    """The table of sinusoidal position vectors: sines in even columns, cosines in odd ones.
+
+    Args:
+        length: number of positions, counted from 0.
+        d_model: width of a vector; where it is odd, the last column is a sine without its cosine.
+        dtype: of the result; `None` for torch's default. Angles are always computed in float64.
+
+    Returns:
+        `[length, d_model]`, entry (p, 2i) = sin(p / 10000^(2i/d_model)), entry (p, 2i+1) the cosine
+        of the same.
+
+    Raises:
+        TypeError: a size is not an `int`.
+        ValueError: `length` is negative, or `d_model` is below 1.
+
+    Source: Vaswani et al. (2017), section 3.5.
+    """
+    check_size(minimum=0, length=length)
+    check_size(d_model=d_model)
+    exponent = torch.arange(0, d_model, 2, dtype=torch.float64) / d_model  # [ceil(d_model / 2)]
+    position = torch.arange(length, dtype=torch.float64)[:, None]  # [length, 1]
+    angle = position * 10000.0**-exponent  # [length, ceil(d_model / 2)]
+    table = torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(1)[:, :d_model]  # interleaved
+    return table.to(dtype or torch.get_default_dtype())
+
+
+# %% book/02-embedding.ipynb · Adding them · [positional-encoding]
+class PositionalEncoding(nn.Module):
+    """Adds the sinusoidal position vectors to a sequence of vectors, then applies dropout.
+
+    Args:
+        d_model: width of a vector.
+        dropout: rate of the dropout on the sum.
+        max_length: number of positions in the table.
+
+    Raises:
+        TypeError: an argument is not a number of the right kind.
+        ValueError: a size is below 1, or the rate is outside [0, 1).
+
+    Source: Vaswani et al. (2017), sections 3.5 and 5.4.
+    """
+
+    def __init__(self, d_model: int, dropout: float, max_length: int) -> None:
+        super().__init__()
+        check_size(d_model=d_model, max_length=max_length)
+        check_rate(dropout=dropout)
+        self.d_model, self.max_length = d_model, max_length
+        self.dropout = nn.Dropout(dropout)
+        self.register_buffer("table", sinusoidal_encoding(max_length, d_model), persistent=False)
+
+    def forward(self, x: Tensor, offset: int = 0) -> Tensor:
+        """Add positions `offset`, `offset + 1`, … to `x` `[B, T, d_model]`; the shape stays.
+
+        Raises:
+            TypeError: `x` is not a floating-point tensor.
+            ValueError: `x` has another shape, `offset` is negative, or a position lies beyond
+                `max_length`.
+        """
+        check_features("x", x, self.d_model)
+        end = offset + x.size(1)
+        if offset < 0 or end > self.max_length:
+            raise ValueError(
+                f"positions {offset} to {end - 1} do not fit into max_length {self.max_length}"
+            )
+        return self.dropout(x + self.table[offset:end].to(x.dtype))
+
+    def _apply(self, fn, recurse=True):
+        # Moved or cast, the table is computed anew: double() then gains digits, and a model built
+        # on the meta device gets numbers together with its memory.
+        super()._apply(fn, recurse)
+        table = sinusoidal_encoding(self.max_length, self.d_model, self.table.dtype)
+        self.table = table.to(self.table.device)
+        return self

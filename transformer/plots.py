@@ -1,0 +1,72 @@
+"""transformer.plots, from book/03-attention.ipynb, "Attention".
+
+Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
+"""
+
+__all__ = ["plot_attention", "plot_curves"]
+
+
+# %% book/03-attention.ipynb · Pictures of attention · [plots]
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from transformer.validation import optional_import
+
+
+def plot_attention(
+    weights: Tensor, queries: Sequence[str], keys: Sequence[str], title: str = "", ax: Any = None
+) -> Any:
+    """Draw one attention map as a grid of grey values, a row per query and a column per key.
+
+    Args:
+        weights: `[T, S]`, from 0 (white) to 1 (black).
+        queries: T labels.
+        keys: S labels.
+        title: of the picture.
+        ax: the matplotlib axes to draw into; `None` for the current ones.
+
+    Returns:
+        The matplotlib axes.
+
+    Raises:
+        ValueError: the labels do not fit the weights.
+        ImportError: matplotlib is missing.
+    """
+    if weights.shape != (len(queries), len(keys)):
+        wanted, given = [len(queries), len(keys)], list(weights.shape)
+        raise ValueError(f"weights must have shape {wanted}, one row per query, not {given}")
+    ax = ax or optional_import("matplotlib.pyplot").gca()
+    ax.imshow(weights.detach().float().cpu(), cmap="Greys", vmin=0, vmax=1)
+    ax.set_xticks(range(len(keys)), keys, rotation=90)
+    ax.set_yticks(range(len(queries)), queries)
+    ax.set(title=title, xlabel="key", ylabel="query")
+    return ax
+
+
+def plot_curves(
+    curves: Mapping[str, Sequence[tuple[float, float]]], xlabel: str, ylabel: str, ax: Any = None
+) -> Any:
+    """Draw curves over a common axis, such as losses over steps.
+
+    Args:
+        curves: from a curve's label to its points (x, y).
+        xlabel: label of the horizontal axis, with its unit.
+        ylabel: label of the vertical axis, with its unit.
+        ax: the matplotlib axes to draw into; `None` for the current ones.
+
+    Returns:
+        The matplotlib axes.
+
+    Raises:
+        ImportError: matplotlib is missing.
+    """
+    ax = ax or optional_import("matplotlib.pyplot").gca()
+    for label, points in curves.items():
+        ax.plot([x for x, _ in points], [y for _, y in points], label=label)
+    ax.set(xlabel=xlabel, ylabel=ylabel)
+    ax.grid(alpha=0.3)
+    if curves:
+        ax.legend()
+    return ax

@@ -1,0 +1,613 @@
+"""transformer.text, from book/10-text.ipynb, "Text".
+
+Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
+"""
+
+__all__ = [
+    "Pair",
+    "CorpusError",
+    "CorpusSource",
+    "Corpus",
+    "data_folder",
+    "load_corpus",
+    "normalize",
+    "PAD_ID",
+    "UNK_ID",
+    "BOS_ID",
+    "EOS_ID",
+    "Vocabulary",
+    "EncodedPair",
+    "encode_pairs",
+    "pad",
+    "TokenBatches",
+    "padding_waste",
+]
+
+
+# %% book/10-text.ipynb · Text · [text-pair]
+import gzip
+import hashlib
+import io
+import json
+import os
+import sys
+import tarfile
+import unicodedata
+import urllib.request
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from transformer.validation import check_size, optional_import
+
+
+class Pair(NamedTuple):
+    """A sentence and its translation."""
+
+    source: str
+    target: str
+
+
+_SPLITS = ("train", "dev", "test")
+
+
+# %% book/10-text.ipynb · Text · [text-sources]
+class CorpusError(OSError):
+    """A corpus is not on this machine and could not be fetched, or what lies there is not what it should be."""
+
+
+@dataclass(frozen=True)
+class CorpusSource:
+    """One archive that holds a corpus: its file name, where it can be had, its size in bytes and its fingerprint."""
+
+    file: str
+    url: str
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A parallel corpus in a tar archive.
+
+    Args:
+        name: What `load_corpus` calls it.
+        sources: Archives that hold it, the preferred one first.
+        folder: The folder inside the archive.
+        languages: Source and target; a split's text is the member ``folder/language.split``, one sentence a line.
+        sha256: The fingerprint of each member, under ``language.split``.
+        licence: What whoever fetches it should know.
+    """
+
+    name: str
+    sources: tuple[CorpusSource, ...]
+    folder: str
+    languages: tuple[str, str]
+    sha256: Mapping[str, str]
+    licence: str
+
+
+_TED = Corpus(
+    name="ted",
+    sources=(
+        CorpusSource(
+            file="ted_hrlr_pt_to_en.tar.gz",
+            url="https://raw.githubusercontent.com/zeynabmirzazada/holbertonschool-machine_learning/"
+            "ecc2f2804100e5d7617879175b57c5fca07f3889/supervised_learning/transformer_apps/ted_hrlr_pt_to_en.tar.gz",
+            size=3_492_119,
+            sha256="e753eac6bbc55e513146ee6994ebe9de45d977187f34b510cad5f00400c228c5",
+        ),
+        CorpusSource(
+            file="qi18naacl-dataset.tar.gz",
+            url="http://www.phontron.com/data/qi18naacl-dataset.tar.gz",
+            size=131_005_909,
+            sha256="216a86c3df4d4f522856fe9b920ff5be6b394d769cc88974ae8f9f5546953bbc",
+        ),
+    ),
+    folder="datasets/pt_to_en",
+    languages=("pt", "en"),
+    sha256={
+        "pt.train": "278e1bb96a2a6e18cc5ac6294fcf4ce01e77c58c74a4c36a6b567ef601144cb2",
+        "en.train": "e7c74d6e1b8b7041a23df5f812c9819dafd67a200535a3ffc4c483e32b622863",
+        "pt.dev": "c9fedee6935999d3302008640f7f80e3afbe87c230f17b73759a78caf18d1de4",
+        "en.dev": "01c9b58f68cc3bb6505560dfc7f9dfe972baf659e67689724aefb9abc5137a80",
+        "pt.test": "f8b88eff89b575c9a5756953d0b70d9f6b79babd881983581070fcdeb1b7ffa0",
+        "en.test": "6a9a6818a03e676bb8e951cc166c3110bbc7d47836d091c3c514f263e4f21636",
+    },
+    licence="TED talk transcripts (c) TED Conferences and its volunteer translators, CC BY-NC-ND 4.0",
+)
+
+
+def data_folder() -> Path:
+    """Where downloaded corpora are kept.
+
+    Returns:
+        The folder named by the environment variable ``TRANSFORMER_DATA``; without it ``transformer-book`` in the
+        user's cache folder (``XDG_CACHE_HOME``, ``%LOCALAPPDATA%`` or the system's habit). It need not exist.
+    """
+    if named := os.environ.get("TRANSFORMER_DATA"):
+        return Path(named).expanduser()
+    if sys.platform == "win32":
+        cache = os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local"
+    elif sys.platform == "darwin":
+        cache = Path.home() / "Library" / "Caches"
+    else:
+        cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(cache) / "transformer-book"
+
+
+# %% book/10-text.ipynb · Text · [text-fetch]
+_CHUNK = 1 << 18  # bytes read at a time
+_MAX_MEMBER = 1 << 26  # no text of a corpus is larger than this; what claims to be is not unpacked
+
+
+def _fault(path: Path, source: CorpusSource) -> str:
+    """What is wrong with an archive on the disk; the empty string where it is the right one."""
+    if path.stat().st_size != source.size:
+        return f"has {path.stat().st_size:,} bytes instead of {source.size:,}"
+    with path.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    return "" if found == source.sha256 else f"has sha256 {found} instead of {source.sha256}"
+
+
+def _progress(source: CorpusSource):
+    """A progress bar where tqdm is installed, else nothing."""
+    try:
+        return optional_import("tqdm").tqdm(total=source.size, unit="B", unit_scale=True, desc=source.file)
+    except ImportError:
+        return None
+
+
+def _download(source: CorpusSource, folder: Path) -> Path:
+    """Fetch an archive; it gets its name only when it is whole and the right one."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path, part = folder / source.file, folder / f"{source.file}.{os.getpid()}.part"
+    bar = _progress(source)
+    try:
+        with urllib.request.urlopen(source.url, timeout=30) as response, part.open("wb") as file:
+            received = 0
+            while received <= source.size and (chunk := response.read(_CHUNK)):
+                received += file.write(chunk)
+                if bar is not None:
+                    bar.update(len(chunk))
+        if problem := _fault(part, source):
+            raise CorpusError(f"the download {problem}")
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+        if bar is not None:
+            bar.close()
+    return path
+
+
+def _archive(corpus: Corpus, folder: Path) -> Path:
+    """The verified archive of a corpus: one that lies in the folder already, else the first that can be fetched."""
+    report = []
+    for source in corpus.sources:
+        path = folder / source.file
+        if path.is_file():
+            if not (problem := _fault(path, source)):
+                return path
+            report.append(f"{path} {problem}")
+    for source in corpus.sources:
+        try:
+            return _download(source, folder)
+        except (OSError, ValueError) as error:  # no network, no such page, no room on the disk, not the right file
+            report.append(f"{source.url}: {error}")
+    wanted = "\n".join(
+        f"  {source.file} ({source.size:,} bytes, sha256 {source.sha256}) from {source.url}" for source in corpus.sources
+    )
+    raise CorpusError(
+        f"the corpus {corpus.name!r} is not here and could not be fetched:\n"
+        + "\n".join(f"  {line}" for line in report)
+        + f"\nPut one of these files, as it is, into the folder {folder}:\n{wanted}\n"
+        "or name another folder in the environment variable TRANSFORMER_DATA."
+    )
+
+
+# %% book/10-text.ipynb · Text · [text-unpack]
+def _member(archive: Path, corpus: Corpus, names: Sequence[str]) -> dict[str, str]:
+    """Read the named texts straight out of the archive; nothing that it says is used as a path on this machine."""
+    wanted = {f"{corpus.folder}/{name}": name for name in names}
+    texts: dict[str, str] = {}
+    try:
+        with tarfile.open(archive, "r:gz") as tar:
+            for member in tar:
+                name = wanted.get(member.name.removeprefix("./"))
+                if name is None or not member.isreg():
+                    continue
+                if member.size > _MAX_MEMBER:
+                    raise CorpusError(f"{archive}: {member.name} claims {member.size:,} bytes")
+                content = tar.extractfile(member).read()
+                found = hashlib.sha256(content).hexdigest()
+                if found != corpus.sha256[name]:
+                    raise CorpusError(
+                        f"{archive}: {member.name} has sha256 {found} instead of {corpus.sha256[name]}"
+                    )
+                texts[name] = content.decode("utf-8")
+                if len(texts) == len(wanted):
+                    break
+    except (tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError, UnicodeDecodeError) as error:
+        raise CorpusError(f"{archive} cannot be read: {error}") from error
+    if missing := [path for path, name in wanted.items() if name not in texts]:
+        raise CorpusError(f"{archive} has no member {', '.join(missing)}")
+    return texts
+
+
+def _read_archive(corpus: Corpus, split: str, folder: Path) -> list[Pair]:
+    names = [f"{language}.{split}" for language in corpus.languages]
+    texts = _member(_archive(corpus, folder), corpus, names)
+    source, target = (io.StringIO(texts[name], newline="\n").read().removesuffix("\n").split("\n") for name in names)
+    if len(source) != len(target):
+        raise CorpusError(f"{corpus.name} {split}: {len(source):,} source lines but {len(target):,} target lines")
+    return [Pair(*pair) for pair in zip(source, target, strict=True)]
+
+
+def load_corpus(name: str, split: str) -> list[Pair]:
+    """Load one split of a Portuguese–English corpus.
+
+    Args:
+        name: ``"phrases"``, the grammar of this book, made on the spot; or ``"ted"``, translated talks
+            (CC BY-NC-ND 4.0), downloaded into `data_folder` the first time unless an archive lies there already.
+        split: ``"train"``, ``"dev"`` or ``"test"``.
+
+    Returns:
+        The pairs (Portuguese, English), already tokenised and in lower case, in a fixed order.
+
+    Raises:
+        ValueError: An unknown corpus or split.
+        CorpusError: The corpus cannot be had, or is not what its fingerprint says; the message says what to put where.
+
+    Source:
+        "ted": Qi et al. (2018), "When and Why Are Pre-Trained Word Embeddings Useful for Neural Machine Translation?"
+    """
+    from transformer.phrases import phrase_pairs
+
+    if name not in ("phrases", "ted"):
+        raise ValueError(f"name must be one of phrases, ted, got {name!r}")
+    if split not in _SPLITS:
+        raise ValueError(f"split must be one of {', '.join(_SPLITS)}, got {split!r}")
+    if name == "ted":
+        return _read_archive(_TED, split, data_folder())
+    return [Pair(*pair) for pair in phrase_pairs(split)]
+
+
+# %% book/10-text.ipynb · Text · [text-normalize]
+def normalize(text: str) -> str:
+    """Bring a text into the one form in which a vocabulary knows it.
+
+    Args:
+        text: Any text.
+
+    Returns:
+        Its composed Unicode form (NFC), with single spaces between words and none around.
+    """
+    return " ".join(unicodedata.normalize("NFC", text).split())
+
+
+# %% book/10-text.ipynb · Text · [text-vocabulary]
+PAD_ID, UNK_ID, BOS_ID, EOS_ID = 0, 1, 2, 3
+_SPECIALS = ("<pad>", "<unk>", "<s>", "</s>")
+_SPACE = "▁"  # stands for the space in front of a word
+
+
+class Vocabulary:
+    """Subwords learned by byte-pair encoding, numbered from 4; 0 to 3 are padding, unknown, start and end.
+
+    Args:
+        tokenizer: A ``tokenizers.Tokenizer`` with the byte-pair model that `train` makes; use `train` or `load`.
+
+    Source:
+        Sennrich et al. (2016), section 3.2.
+    """
+
+    def __init__(self, tokenizer) -> None:
+        names = tuple(tokenizer.id_to_token(index) for index in range(len(_SPECIALS)))
+        if names != _SPECIALS:
+            raise ValueError(f"the first entries of a vocabulary must be {_SPECIALS}, got {names}")
+        self.tokenizer = tokenizer
+
+    @classmethod
+    def train(cls, sentences: Iterable[str], size: int, min_frequency: int = 2) -> "Vocabulary":
+        """Learn a vocabulary from sentences of the training split.
+
+        Args:
+            sentences: Tokenised sentences, of both languages where they share one vocabulary.
+            size: Largest number of entries, the four special ones included.
+            min_frequency: A pair of pieces that occurs less often is not merged.
+
+        Returns:
+            The vocabulary; smaller than `size` where the sentences offer no more merges.
+
+        Raises:
+            TypeError: `sentences` is one string, or `size` no whole number.
+            ValueError: `size` leaves no room for the special entries, or there are no words.
+        """
+        if isinstance(sentences, str):
+            raise TypeError("sentences must be several strings, got one")
+        check_size(len(_SPECIALS) + 1, size=size)
+        check_size(min_frequency=min_frequency)
+        tokenizers = optional_import("tokenizers")
+        learner = _new_tokenizer(tokenizers.models.BPE(unk_token=_SPECIALS[UNK_ID]))
+        trainer = tokenizers.trainers.BpeTrainer(
+            vocab_size=size, min_frequency=min_frequency, special_tokens=list(_SPECIALS), show_progress=False
+        )
+        learner.train_from_iterator(map(normalize, sentences), trainer)
+        learned = json.loads(learner.to_str())["model"]
+        if len(learned["vocab"]) == len(_SPECIALS):
+            raise ValueError("sentences hold no words to learn from")
+        # A fresh model knows the special entries by number only: "<s>" in a text is then text, not a start token.
+        merges = [tuple(merge) for merge in learned["merges"]]
+        model = tokenizers.models.BPE(learned["vocab"], merges, unk_token=_SPECIALS[UNK_ID])
+        return cls(_new_tokenizer(model))
+
+    def __len__(self) -> int:
+        return self.tokenizer.get_vocab_size()
+
+    def encode(self, text: str) -> list[int]:
+        """Cut a sentence into subwords.
+
+        Args:
+            text: A tokenised sentence.
+
+        Returns:
+            Ids, without start and end; characters that training never saw become `UNK_ID`.
+        """
+        if not isinstance(text, str):
+            raise TypeError(f"text must be a string, got {type(text).__name__}")
+        return self.tokenizer.encode(normalize(text)).ids
+
+    def encode_batch(self, texts: Iterable[str]) -> list[list[int]]:
+        """Cut many sentences into subwords, in parallel.
+
+        Args:
+            texts: Tokenised sentences.
+
+        Returns:
+            What `encode` gives for each.
+        """
+        return [encoding.ids for encoding in self.tokenizer.encode_batch([normalize(text) for text in texts])]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Put subwords together again.
+
+        Args:
+            ids: Numbers, or a one-dimensional tensor of them; what stands after the first end token is left out.
+
+        Returns:
+            The sentence, without padding and start; what was unknown shows as ``<unk>``.
+
+        Raises:
+            IndexError: An id out of range.
+        """
+        kept = []
+        for index in _numbers(ids):
+            if index == EOS_ID:
+                break
+            if index not in (PAD_ID, BOS_ID):
+                kept.append(index)
+        return "".join(self.tokens(kept)).replace(_SPACE, " ").strip()
+
+    def tokens(self, ids: Iterable[int]) -> list[str]:
+        """Name each subword, as labels of an attention map do.
+
+        Args:
+            ids: Numbers, or a one-dimensional tensor of them.
+
+        Returns:
+            One string an id; ``▁`` marks the beginning of a word.
+
+        Raises:
+            IndexError: An id out of range.
+        """
+        names = []
+        for index in _numbers(ids):
+            if not 0 <= index < len(self):
+                raise IndexError(f"ids must lie in [0, {len(self)}), got {index}")
+            names.append(self.tokenizer.id_to_token(index))
+        return names
+
+    def save(self, path: str | Path) -> None:
+        """Write the vocabulary as a JSON file.
+
+        Args:
+            path: The file.
+        """
+        Path(path).write_text(self.tokenizer.to_str(pretty=True), encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Vocabulary":
+        """Read a vocabulary; a JSON file is data, and nothing in it is executed.
+
+        Args:
+            path: A file that `save` wrote.
+
+        Returns:
+            The vocabulary.
+
+        Raises:
+            ValueError: The file holds no such vocabulary.
+        """
+        text = Path(path).read_text(encoding="utf-8")
+        try:
+            tokenizer = optional_import("tokenizers").Tokenizer.from_str(text)
+        except ImportError:
+            raise
+        except Exception as error:  # the library raises bare Exception
+            raise ValueError(f"{path} holds no vocabulary: {error}") from error
+        return cls(tokenizer)
+
+
+def _new_tokenizer(model):
+    """A tokenizer around a byte-pair model that marks the beginning of each word and cuts between words."""
+    tokenizers = optional_import("tokenizers")
+    tokenizer = tokenizers.Tokenizer(model)
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace(replacement=_SPACE, prepend_scheme="always")
+    return tokenizer
+
+
+def _numbers(ids: Iterable[int]) -> list[int]:
+    return ids.tolist() if isinstance(ids, Tensor) else list(ids)
+
+
+# %% book/10-text.ipynb · Text · [text-encode-pairs]
+EncodedPair = tuple[list[int], list[int]]
+
+
+def encode_pairs(pairs: Iterable[tuple[str, str]], vocabulary: Vocabulary, max_tokens: int | None = None) -> list[EncodedPair]:
+    """Turn sentence pairs into the numbers that training needs.
+
+    Args:
+        pairs: Pairs (source, target).
+        vocabulary: The vocabulary of both languages.
+        max_tokens: Pairs with more tokens than this on either side, special ones included, are left out; ``None``
+            keeps them all. The result is shorter by the number left out.
+
+    Returns:
+        For each pair kept, source ids that end in `EOS_ID`, and target ids that begin with `BOS_ID` and end in `EOS_ID`.
+    """
+    if max_tokens is not None:
+        check_size(max_tokens=max_tokens)
+    pairs = list(pairs)
+    sources = vocabulary.encode_batch(source for source, _ in pairs)
+    targets = vocabulary.encode_batch(target for _, target in pairs)
+    encoded = [([*source, EOS_ID], [BOS_ID, *target, EOS_ID]) for source, target in zip(sources, targets, strict=True)]
+    if max_tokens is None:
+        return encoded
+    return [pair for pair in encoded if max(map(len, pair)) <= max_tokens]
+
+
+# %% book/10-text.ipynb · Text · [text-pad]
+def pad(sequences: Sequence[Sequence[int]], pad_id: int = PAD_ID) -> Tensor:
+    """Lay sequences of different lengths into one tensor.
+
+    Args:
+        sequences: At least one sequence of ids.
+        pad_id: What fills the rows up, behind their last id.
+
+    Returns:
+        ``torch.long`` tensor [B, L], L being the longest length.
+
+    Raises:
+        ValueError: There is no sequence.
+    """
+    if len(sequences) == 0:
+        raise ValueError("sequences must hold at least one sequence")
+    rows = torch.full((len(sequences), max(map(len, sequences))), pad_id, dtype=torch.long)  # [B, L]
+    for row, sequence in zip(rows, sequences, strict=True):
+        row[: len(sequence)] = torch.as_tensor(sequence, dtype=torch.long)
+    return rows
+
+
+# %% book/10-text.ipynb · Text · [text-batches]
+def _by_length(pair: EncodedPair) -> tuple[int, int]:
+    """Sort by the longer side; among equals by how much longer the target is, alternately rising and falling."""
+    source, target = map(len, pair)
+    longest, difference = max(source, target), target - source
+    return longest, difference if longest % 2 else -difference
+
+
+class TokenBatches:
+    """Batches of about equally many tokens, made of sentences of about equal length.
+
+    Calling it with the number of an epoch gives that epoch's batches; they depend on `seed` and epoch alone. Every
+    epoch has the same number of batches, of the same shapes, in another order, and sentences of equal lengths change
+    places.
+
+    Args:
+        pairs: What `encode_pairs` returns.
+        max_tokens: Bound on the size B·S of the source tensor and on that of the target tensor, B·T, padding included.
+        seed: Of the random order.
+        shuffle: ``False`` gives every epoch in the same order, short sentences first.
+
+    Raises:
+        TypeError: `max_tokens` or `seed` is no whole number.
+        ValueError: No pairs, a pair with an empty side, or a sentence longer than `max_tokens`.
+    """
+
+    def __init__(self, pairs: Sequence[EncodedPair], max_tokens: int, seed: int = 0, shuffle: bool = True) -> None:
+        check_size(max_tokens=max_tokens)
+        check_size(0, seed=seed)
+        if len(pairs) == 0:
+            raise ValueError("pairs must hold at least one pair")
+        for index, pair in enumerate(pairs):
+            if min(map(len, pair)) == 0:
+                raise ValueError(f"pairs[{index}] has an empty side")
+            if max(map(len, pair)) > max_tokens:
+                raise ValueError(
+                    f"pairs[{index}] has {max(map(len, pair))} tokens, more than max_tokens={max_tokens}"
+                )
+        self.pairs, self.max_tokens, self.seed, self.shuffle = pairs, max_tokens, seed, shuffle
+        self._keys = [_by_length(pair) for pair in pairs]
+        self._cuts = self._cut([longest for longest, _ in sorted(self._keys)])
+
+    def _cut(self, lengths: list[int]) -> list[slice]:
+        """Where batches begin and end: lengths rise, so the last one of a batch decides what the batch costs."""
+        cuts, start = [], 0
+        for index, longest in enumerate(lengths):
+            if (index + 1 - start) * longest > self.max_tokens:
+                cuts.append(slice(start, index))
+                start = index
+        return [*cuts, slice(start, len(lengths))]
+
+    def __len__(self) -> int:
+        return len(self._cuts)
+
+    def indices(self, epoch: int) -> list[list[int]]:
+        """The pairs that each batch of an epoch is made of.
+
+        Args:
+            epoch: Number of the epoch, from 0.
+
+        Returns:
+            For each batch the indices of its pairs; over the epoch every index occurs once.
+        """
+        check_size(0, epoch=epoch)
+        if not self.shuffle:
+            order = sorted(range(len(self.pairs)), key=self._keys.__getitem__)
+            return [order[cut] for cut in self._cuts]
+        generator = torch.Generator().manual_seed(1_000_003 * self.seed + epoch)
+        # Sorting is stable: sentences of equal lengths keep the random order that they have here.
+        order = torch.randperm(len(self.pairs), generator=generator).tolist()
+        order.sort(key=self._keys.__getitem__)
+        return [order[self._cuts[number]] for number in torch.randperm(len(self), generator=generator).tolist()]
+
+    def __call__(self, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield the batches of an epoch.
+
+        Args:
+            epoch: Number of the epoch, from 0.
+
+        Yields:
+            Source [B, S] and target [B, T], padded behind with `PAD_ID`.
+        """
+        for batch in self.indices(epoch):
+            sources, targets = zip(*(self.pairs[index] for index in batch), strict=True)
+            yield pad(sources), pad(targets)
+
+
+def padding_waste(batches: Iterable[tuple[Tensor, Tensor]]) -> float:
+    """How much of the batches is padding.
+
+    Args:
+        batches: Pairs of tensors of ids, [B, S] and [B, T], as `TokenBatches` yields them.
+
+    Returns:
+        The share of positions, source and target together, that hold `PAD_ID`, between 0 and 1.
+
+    Raises:
+        ValueError: There is no batch.
+    """
+    padding = total = 0
+    for batch in batches:
+        for ids in batch:
+            padding += int((ids == PAD_ID).sum())
+            total += ids.numel()
+    if total == 0:
+        raise ValueError("batches must hold at least one batch")
+    return padding / total

@@ -1,0 +1,689 @@
+"""transformer.training, from book/07-training.ipynb, "Training".
+
+Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
+"""
+
+__all__ = [
+    "noam_rate",
+    "cooldown",
+    "accumulate_gradients",
+    "PRECISIONS",
+    "TrainingConfig",
+    "autocast",
+    "atomic_file",
+    "CHECKPOINT_FORMAT",
+    "CheckpointError",
+    "save_checkpoint",
+    "load_checkpoint",
+    "set_weights",
+    "evaluating",
+    "move",
+    "evaluate_loss",
+    "monitored",
+    "read_log",
+    "write_log",
+    "Trainer",
+    "run_facts",
+    "write_record",
+    "record_path",
+    "load_record",
+    "save_weights",
+    "load_weights",
+]
+
+
+# %% book/07-training.ipynb · Training · [imports]
+import json
+import math
+import os
+import platform
+import shlex
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from copy import deepcopy
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib import metadata, resources
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from transformer.loss import label_smoothed_cross_entropy, token_accuracy
+from transformer.validation import check_size, optional_import
+
+
+# %% book/07-training.ipynb · The formula · [noam-rate]
+def noam_rate(step: int, d_model: int, warmup_steps: int, factor: float = 1.0) -> float:
+    """The paper's learning rate: linear up to `warmup_steps`, then falling as 1/√step.
+
+    Args:
+        step: number of the update, counted from 1.
+        d_model: width of the model.
+        warmup_steps: the step at which the rate is highest.
+        factor: multiplies the whole curve.
+
+    Returns:
+        factor · d_model^-0.5 · min(step^-0.5, step · warmup_steps^-1.5).
+
+    Raises:
+        TypeError: `step`, `d_model` or `warmup_steps` is not an int.
+        ValueError: one of them is below 1.
+
+    Source: Vaswani et al. (2017), equation 3.
+    """
+    check_size(step=step, d_model=d_model, warmup_steps=warmup_steps)
+    return factor * d_model**-0.5 * min(step**-0.5, step * warmup_steps**-1.5)
+
+
+# %% book/07-training.ipynb · Ending low · [cooldown]
+def cooldown(step: int, steps: int, fraction: float) -> float:
+    """A factor for the learning rate that falls linearly to 0 over the last part of a run.
+
+    Args:
+        step: number of the update, counted from 1.
+        steps: number of updates of the run.
+        fraction: the share of the run over which the rate falls; 0 for a factor of 1 throughout.
+
+    Returns:
+        1 before the last part; then (steps - step + 1) / (fraction · steps).
+
+    Raises:
+        TypeError: `step` or `steps` is not an int.
+        ValueError: `step` is below 1 or above `steps`, or `fraction` outside [0, 1].
+    """
+    check_size(step=step, steps=steps)
+    if step > steps:
+        raise ValueError(f"step must be at most steps, which is {steps}, but is {step}")
+    if not 0 <= fraction <= 1:
+        raise ValueError(f"fraction must lie in [0, 1], but is {fraction}")
+    return min(1.0, (steps - step + 1) / (fraction * steps)) if fraction else 1.0
+
+
+# %% book/07-training.ipynb · Many batches, one update · [accumulate-gradients]
+def accumulate_gradients(
+    loss: Callable[[Any], tuple[Tensor, Tensor]],
+    batches: Iterable[Any],
+    parameters: list[nn.Parameter],
+    scale: Callable[[Tensor], Tensor] = lambda loss: loss,
+) -> tuple[Tensor, Tensor]:
+    """Leave in `.grad` the gradient of the mean loss over all target tokens of all batches.
+
+    Args:
+        loss: `loss(batch)` returns the summed loss and the number of target tokens it sums over.
+        batches: the batches that one update is made from.
+        parameters: the parameters, without gradients yet.
+        scale: multiplies the loss by a constant before the gradient is taken.
+
+    Returns:
+        the summed loss of all batches and their number of target tokens; tensors, so that nobody
+        has to wait for the device.
+    """
+    device = parameters[0].device
+    total, tokens = torch.zeros((), device=device), torch.zeros((), dtype=torch.long, device=device)
+    for number, batch in enumerate(batches):
+        batch_loss, count = loss(batch)
+        tokens = tokens + count
+        if number:  # a mean over more tokens: what is there so far counts for less
+            for parameter in parameters:
+                if parameter.grad is not None:
+                    parameter.grad.mul_(tokens - count).div_(tokens.clamp(min=1))
+        scale(batch_loss / tokens.clamp(min=1)).backward()
+        total = total + batch_loss.detach()
+    return total, tokens
+
+
+# %% book/07-training.ipynb · What must stay in float32 · [training-config]
+PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """Everything that a training run is told beside model, loss and data.
+
+    Args:
+        steps: number of updates.
+        accumulate: number of batches whose gradients one update sums.
+        clip_norm: the longest gradient, as an L2 norm over all parameters; `inf` for no limit.
+        precision: `"float32"`, or what matrix products are computed in: `"bfloat16"`, `"float16"`.
+        seed: of dropout, and of whatever else draws from torch's own generator.
+        log_every: updates between two lines of the log.
+        evaluate_every: updates between two evaluations and checkpoints.
+        keep: number of newest checkpoints kept, beside the best.
+        monitor: the metric that tells the best; it begins with `-` where less is better.
+
+    Raises:
+        TypeError, ValueError: a value is of the wrong type or out of its range.
+    """
+
+    steps: int
+    accumulate: int = 1
+    clip_norm: float = 1.0
+    precision: str = "float32"
+    seed: int = 0
+    log_every: int = 50
+    evaluate_every: int = 1000
+    keep: int = 2
+    monitor: str = "-loss"
+
+    def __post_init__(self) -> None:
+        names = ("steps", "accumulate", "log_every", "evaluate_every", "keep")
+        check_size(**{name: getattr(self, name) for name in names})
+        check_size(minimum=0, seed=self.seed)
+        if self.precision not in PRECISIONS:
+            raise ValueError(f"precision must be one of {list(PRECISIONS)}, not {self.precision!r}")
+        if not self.clip_norm > 0:
+            raise ValueError(f"clip_norm must be greater than 0, but is {self.clip_norm}")
+
+
+# %% book/07-training.ipynb · What must stay in float32 · [autocast]
+def autocast(device: torch.device, precision: str) -> AbstractContextManager:
+    """Where matrix products are computed in `precision`, one of `PRECISIONS`, and sums are not."""
+    if precision == "float32":
+        return nullcontext()
+    return torch.autocast(device.type, PRECISIONS[precision])
+
+
+# %% book/07-training.ipynb · Files that are whole · [atomic-files]
+@contextmanager
+def atomic_file(path: Path | str) -> Iterator[Path]:
+    """Give a path to write to; what stands there at the end takes the place of `path`, all at once.
+
+    Args:
+        path: the file to write or replace. If the writing fails, it stays as it was.
+    """
+    path = Path(path)
+    part = path.with_name(f".{path.name}.part")
+    try:
+        yield part
+        with open(part, "rb+") as file:
+            os.fsync(file.fileno())
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+# %% book/07-training.ipynb · Files that are whole · [checkpoint-files]
+CHECKPOINT_FORMAT = "transformer-checkpoint-1"
+
+
+class CheckpointError(ValueError):
+    """A file that is not a whole checkpoint of this package, or not one of this model."""
+
+
+def save_checkpoint(path: Path | str, state: dict[str, Any]) -> None:
+    """Write tensors, numbers and dictionaries of them, whole or not at all."""
+    with atomic_file(path) as part:
+        torch.save({"format": CHECKPOINT_FORMAT, **state}, part)
+
+
+def load_checkpoint(path: Path | str) -> dict[str, Any]:
+    """Read what `save_checkpoint` wrote, to the CPU, executing nothing.
+
+    Args:
+        path: of the file.
+
+    Returns:
+        the state.
+
+    Raises:
+        OSError: the file cannot be opened; `FileNotFoundError` where there is none.
+        CheckpointError: the file is truncated, or not a checkpoint; the message names it.
+    """
+    with open(path, "rb") as file:
+        try:
+            state = torch.load(file, map_location="cpu", weights_only=True)
+        except Exception as error:  # a damaged file shows itself by half a dozen types of error
+            message = f"{path} is no whole checkpoint ({type(error).__name__})"
+            raise CheckpointError(message) from error
+    if not isinstance(state, dict) or state.get("format") != CHECKPOINT_FORMAT:
+        raise CheckpointError(f"{path} is no checkpoint of this package")
+    return state
+
+
+def set_weights(model: nn.Module, state: dict[str, Any], path: Path | str) -> None:
+    """Give a model the weights of a checkpoint.
+
+    Args:
+        model: the model; it keeps its dtype and device.
+        state: what `load_checkpoint` returned.
+        path: the file that it came from, for the message.
+
+    Raises:
+        CheckpointError: the weights are another model's.
+    """
+    try:
+        model.load_state_dict(state["model"])
+    except RuntimeError as error:
+        raise CheckpointError(f"{path} belongs to another model: {error}") from error
+
+
+# %% book/07-training.ipynb · A look without a trace · [evaluating]
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Switch dropout and gradients off, and put the model back into its mode afterwards."""
+    training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        model.train(training)
+
+
+def move(batch: Any, device: torch.device) -> Any:
+    """Move the tensors in a tuple, list or dict to a device; what is no tensor stays as it is."""
+    if isinstance(batch, Tensor):
+        return batch.to(device, non_blocking=True)
+    if isinstance(batch, Mapping):
+        return {key: move(item, device) for key, item in batch.items()}
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):  # a named tuple
+        return type(batch)(*(move(item, device) for item in batch))
+    if isinstance(batch, tuple | list):
+        return type(batch)(move(item, device) for item in batch)
+    return batch
+
+
+# %% book/07-training.ipynb · Loss and accuracy on unseen data · [evaluate-loss]
+def evaluate_loss(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> dict[str, float]:
+    """The unsmoothed loss and the accuracy of next-token prediction, every token counting the same.
+
+    Args:
+        model: a `Transformer`; dropout is off while it is evaluated.
+        batches: pairs of source ids `[B, S]` and target ids `[B, T + 1]` that begin with the start
+            token.
+
+    Returns:
+        `"loss"` in nats per target token, and `"accuracy"` in [0, 1].
+    """
+    device, pad_id = next(model.parameters()).device, model.config.pad_id
+    sums = torch.zeros(3, dtype=torch.float64)
+    with evaluating(model):
+        for batch in batches:
+            src, tgt = move(batch, device)
+            logits, targets = model(src, tgt[:, :-1]), tgt[:, 1:]
+            count = (targets != pad_id).sum()
+            loss = label_smoothed_cross_entropy(logits, targets, 0.0, pad_id, reduction="sum")
+            correct = token_accuracy(logits, targets, pad_id) * count
+            sums += torch.stack([loss, correct, count]).cpu()
+    loss, correct, count = sums.tolist()
+    return {"loss": loss / max(count, 1), "accuracy": correct / max(count, 1)}
+
+
+def monitored(metrics: Mapping[str, float], monitor: str) -> float:
+    """The metric that `TrainingConfig.monitor` names, with the sign that makes more better.
+
+    Raises:
+        ValueError: there is no such metric.
+    """
+    name = monitor.removeprefix("-")
+    if name not in metrics:
+        raise ValueError(f"monitor is {monitor!r}, but evaluate returned {sorted(metrics)}")
+    return -metrics[name] if monitor.startswith("-") else metrics[name]
+
+
+# %% book/07-training.ipynb · A log of lines · [log-files]
+def read_log(directory: Path | str) -> list[dict[str, float]]:
+    """The entries of a run's `log.jsonl`, but for a last line cut off; `[]` without a log."""
+    path = Path(directory) / "log.jsonl"
+    lines = path.read_text(encoding="utf8").splitlines(keepends=True) if path.exists() else []
+    return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
+def write_log(directory: Path | str, entries: list[dict[str, float]]) -> None:
+    """Make `entries` the whole of a run's `log.jsonl`."""
+    with atomic_file(Path(directory) / "log.jsonl") as part:
+        part.write_text("".join(json.dumps(entry) + "\n" for entry in entries), encoding="utf8")
+
+
+# %% book/07-training.ipynb · The trainer · [trainer]
+class Trainer:
+    """Trains a model: batches in; updates, log, evaluations and checkpoints out. It can be resumed.
+
+    Args:
+        model: the model, on the device that it is to be trained on.
+        loss: `loss(model, batch)` returns the summed loss and the number of target tokens that it
+            sums over.
+        batches: `batches(epoch)` returns an epoch's batches. The same epoch must give the same
+            batches every time: this is what resuming rests on.
+        schedule: `schedule(step)` returns the learning rate of update `step`, counted from 1.
+        config: the run's settings.
+        directory: where log and checkpoints go; `None` for nowhere.
+        evaluate: `evaluate(model)` returns metrics, called in evaluation mode without gradients.
+        progress: whether to show a progress bar.
+
+    Attributes:
+        history: one entry per log line: step, epoch, loss, rate, gradient norm, tokens and seconds;
+            or step and metrics.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Callable[[nn.Module, Any], tuple[Tensor, Tensor]],
+        batches: Callable[[int], Iterable[Any]],
+        schedule: Callable[[int], float],
+        config: TrainingConfig,
+        directory: Path | str | None = None,
+        evaluate: Callable[[nn.Module], Mapping[str, float]] | None = None,
+        progress: bool = False,
+    ) -> None:
+        self.model, self.loss, self.batches, self.schedule = model, loss, batches, schedule
+        self.config, self.evaluate, self.progress = config, evaluate, progress
+        self.directory = None if directory is None else Path(directory)
+        self.device = next(model.parameters()).device
+        self.parameters = [p for p in model.parameters() if p.requires_grad]
+        self.optimizer = torch.optim.Adam(self.parameters, betas=(0.9, 0.98), eps=1e-9, fused=True)
+        self.scaler = torch.amp.GradScaler(self.device.type, enabled=config.precision == "float16")
+        self.step = self.epoch = self.position = 0
+        self.best = -math.inf
+        self.history: list[dict[str, float]] = []
+
+    def fit(self) -> "Trainer":
+        """Train up to `config.steps` updates, from the newest checkpoint if there is one.
+
+        Returns:
+            the trainer; its model is in training mode.
+
+        Raises:
+            FloatingPointError: the loss or its gradient is no longer finite.
+            ValueError: an epoch has no batch, or the metric to monitor is missing.
+            CheckpointError: the newest checkpoint belongs to another model.
+        """
+        torch.manual_seed(self.config.seed)
+        self.resume()
+        self.model.train()
+        groups = self._groups()
+        with self._progress_bar() as bar:
+            while self.step < self.config.steps:
+                entry = self._run(groups)
+                if bar is not None:
+                    bar.update(self.step - bar.n)
+                    bar.set_postfix(loss=f"{entry['loss']:.3f}", rate=f"{entry['rate']:.1e}")
+                if self.step % self.config.evaluate_every == 0 or self.step == self.config.steps:
+                    self._evaluate()
+                    self.save()
+        return self
+
+    def update(self, batches: list[Any]) -> tuple[Tensor, Tensor, Tensor]:
+        """Make one update from the mean loss over all target tokens of `batches`.
+
+        Returns:
+            summed loss, number of target tokens, gradient norm before clipping; tensors all.
+        """
+
+        def loss(batch):
+            with autocast(self.device, self.config.precision):
+                return self.loss(self.model, move(batch, self.device))
+
+        self.optimizer.zero_grad()
+        total, tokens = accumulate_gradients(loss, batches, self.parameters, self.scaler.scale)
+        self.scaler.unscale_(self.optimizer)
+        norm = nn.utils.clip_grad_norm_(self.parameters, self.config.clip_norm)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.schedule(self.step + 1)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.step += 1
+        return total, tokens, norm
+
+    def save(self) -> None:
+        """Write a checkpoint, and remove those older than the newest `config.keep`."""
+        if self.directory is None:
+            return
+        self.directory.mkdir(parents=True, exist_ok=True)
+        cuda = self.device.type == "cuda"
+        newest = self.directory / f"checkpoint-{self.step:08d}.pt"
+        state = {
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "scaler": self.scaler.state_dict(),
+            "progress": {n: getattr(self, n) for n in ("step", "epoch", "position", "best")},
+            "random": torch.get_rng_state(),
+            "random_device": torch.cuda.get_rng_state(self.device) if cuda else None,
+        }
+        save_checkpoint(newest, state)
+        # A later number can only be a file that could not be read: it must not push out good ones.
+        for path in [path for path in self.checkpoints() if path <= newest][: -self.config.keep]:
+            path.unlink()
+
+    def checkpoints(self) -> list[Path]:
+        """The checkpoints in the directory, oldest first."""
+        return sorted(self.directory.glob("checkpoint-*.pt")) if self.directory else []
+
+    def resume(self) -> bool:
+        """Take up the newest whole checkpoint in the directory; return whether there was one.
+
+        Raises:
+            CheckpointError: the newest whole checkpoint belongs to another model.
+        """
+        if self.directory is None:
+            return False
+        self.directory.mkdir(parents=True, exist_ok=True)
+        found = False
+        for path in reversed(self.checkpoints()):
+            try:
+                state = load_checkpoint(path)
+            except CheckpointError as error:
+                warnings.warn(f"{error}; trying an older one", stacklevel=2)
+            else:
+                self._restore(state, path)
+                found = True
+                break
+        # What was logged after the checkpoint will happen again, and be logged again.
+        self.history = [entry for entry in read_log(self.directory) if entry["step"] <= self.step]
+        write_log(self.directory, self.history)
+        return found
+
+    def load_best(self) -> None:
+        """Give the model the weights that `config.monitor` found best.
+
+        Raises:
+            ValueError: the trainer has no directory.
+            FileNotFoundError: nothing has been evaluated yet.
+            CheckpointError: the file is damaged, or belongs to another model.
+        """
+        if self.directory is None:
+            raise ValueError("a trainer without a directory keeps no best weights")
+        path = self.directory / "best.pt"
+        set_weights(self.model, load_checkpoint(path), path)
+
+    def _restore(self, state: dict[str, Any], path: Path) -> None:
+        set_weights(self.model, state, path)
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.scaler.load_state_dict(state["scaler"])
+        for name, value in state["progress"].items():
+            setattr(self, name, value)
+        torch.set_rng_state(state["random"])
+        if state["random_device"] is not None and self.device.type == "cuda":
+            torch.cuda.set_rng_state(state["random_device"], self.device)
+
+    def _groups(self) -> Iterator[list[Any]]:
+        # What one update is made from: `accumulate` batches, across the borders of epochs.
+        # `position` counts the batches of this epoch that were handed out.
+        group: list[Any] = []
+        while True:
+            with torch.random.fork_rng(devices=[]):  # what dropout draws must not change with this
+                batches = iter(self.batches(self.epoch))
+                for _ in islice(batches, self.position):
+                    pass
+            for batch in batches:
+                self.position += 1
+                group.append(batch)
+                if len(group) == self.config.accumulate:
+                    yield group
+                    group = []
+            if self.position == 0:
+                raise ValueError(f"batches({self.epoch}) gave no batch")
+            self.epoch, self.position = self.epoch + 1, 0
+
+    def _run(self, groups: Iterator[list[Any]]) -> dict[str, float]:
+        # Updates up to the next line of the log. The losses stay on the device until then.
+        start, total, tokens = time.perf_counter(), 0.0, 0
+        every = (self.config.log_every, self.config.evaluate_every)
+        end = min(self.config.steps, *((self.step // n + 1) * n for n in every))
+        while self.step < end:
+            loss, count, norm = self.update(next(groups))
+            total, tokens = total + loss, tokens + count
+        entry = {
+            "step": self.step,
+            "epoch": self.epoch,
+            "loss": float(total) / max(int(tokens), 1),
+            "rate": self.schedule(self.step),
+            "norm": float(norm),
+            "tokens": int(tokens),
+            "seconds": round(time.perf_counter() - start, 3),
+        }
+        # With float16 an infinite gradient is no accident: its update was skipped.
+        watched = ("loss",) if self.scaler.is_enabled() else ("loss", "norm")
+        for name in watched:
+            if not math.isfinite(entry[name]):
+                where = f"at step {self.step}, learning rate {entry['rate']:.2e}"
+                raise FloatingPointError(f"the {name} is {entry[name]} {where}")
+        self._log(entry)
+        return entry
+
+    def _evaluate(self) -> None:
+        if self.evaluate is None:
+            return
+        with evaluating(self.model), autocast(self.device, self.config.precision):
+            metrics = {name: float(value) for name, value in self.evaluate(self.model).items()}
+        self._log({"step": self.step, **metrics})
+        score = monitored(metrics, self.config.monitor)
+        if score > self.best:
+            self.best = score
+            if self.directory is not None:
+                save_checkpoint(self.directory / "best.pt", {"model": self.model.state_dict()})
+
+    def _log(self, entry: dict[str, float]) -> None:
+        self.history.append(entry)
+        if self.directory is not None:
+            with open(self.directory / "log.jsonl", "a", encoding="utf8") as file:
+                file.write(json.dumps(entry) + "\n")
+
+    def _progress_bar(self) -> AbstractContextManager:
+        if not self.progress:
+            return nullcontext()
+        tqdm = optional_import("tqdm").tqdm
+        return tqdm(total=self.config.steps, initial=self.step, unit="step")
+
+
+# %% book/07-training.ipynb · Runs that can be believed · [records]
+def run_facts(device: torch.device | str) -> dict[str, Any]:
+    """What one needs to know to repeat a run.
+
+    Args:
+        device: that the run used.
+
+    Returns:
+        command, commit (with a `+` where the package differs from it), device, versions, and the
+        date in UTC. What cannot be found out is an empty string.
+    """
+    device = torch.device(device)
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
+    versions = {"python": platform.python_version()}
+    for library in ("torch", "tokenizers", "sacrebleu"):
+        with suppress(metadata.PackageNotFoundError):
+            versions[library] = metadata.version(library)
+    return {
+        "command": _command(),
+        "commit": _commit(),
+        "device": f"{device.type}: {name}, {torch.get_num_threads()} threads",
+        "versions": versions,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def _command() -> str:
+    program = Path(sys.argv[0]).name
+    if program == "ipykernel_launcher.py":
+        return "a cell of a notebook"
+    program = "-m transformer" if program == "__main__.py" else program
+    return " ".join(["python", program, shlex.join(sys.argv[1:])]).strip()
+
+
+def _commit() -> str:
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(resources.files("transformer")), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        if not git("ls-files", "*.py"):  # installed inside a repository that is not ours
+            return ""
+        return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "*.py") else "")
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+
+
+# %% book/07-training.ipynb · Runs that can be believed · [record-files]
+def write_record(path: Path | str, record: dict[str, Any]) -> None:
+    """Write a record as JSON, whole or not at all."""
+    with atomic_file(path) as part:
+        text = json.dumps(record, indent=1, ensure_ascii=False)
+        part.write_text(text + "\n", encoding="utf8")
+
+
+def record_path(name: str) -> Path:
+    """Where a file of the recorded runs lies in the installed package.
+
+    Raises:
+        FileNotFoundError: there is no such file; the message says which there are.
+    """
+    folder = Path(str(resources.files("transformer"))) / "records"
+    if not (folder / name).exists():
+        known = sorted(path.name for path in folder.glob("*"))
+        raise FileNotFoundError(f"there is no recorded file {name!r}, but there are {known}")
+    return folder / name
+
+
+def load_record(name: str) -> dict[str, Any]:
+    """Read the record `name` of a run that the book reports.
+
+    Raises:
+        FileNotFoundError: there is no such record.
+    """
+    return json.loads(record_path(f"{name}.json").read_text(encoding="utf8"))
+
+
+# %% book/07-training.ipynb · Weights to keep · [weights]
+def save_weights(model: nn.Module, path: Path | str, dtype: torch.dtype = torch.float32) -> None:
+    """Write a model's weights as safetensors, a shared table once.
+
+    Args:
+        model: the model.
+        path: of the file.
+        dtype: to write in; `torch.float16` halves the file.
+
+    Raises:
+        ImportError: safetensors is missing.
+    """
+    safetensors = optional_import("safetensors.torch")
+    with atomic_file(path) as part:
+        safetensors.save_model(deepcopy(model).cpu().to(dtype), str(part))
+
+
+def load_weights(model: nn.Module, path: Path | str) -> None:
+    """Read what `save_weights` wrote into a model of the same configuration.
+
+    Args:
+        model: the model; it keeps its dtype and device.
+        path: of the file.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        CheckpointError: the file is damaged, or does not fit the model; the message names it.
+        ImportError: safetensors is missing.
+    """
+    safetensors = optional_import("safetensors.torch")
+    try:
+        safetensors.load_model(model, str(path))
+    except OSError:
+        raise
+    except Exception as error:
+        raise CheckpointError(f"{path} does not hold this model's weights: {error}") from error
