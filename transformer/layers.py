@@ -206,6 +206,8 @@ class EncoderLayer(nn.Module):
         norm_first: bool = False,
     ) -> None:
         super().__init__()
+        rates = {"attention_dropout": attention_dropout, "activation_dropout": activation_dropout}
+        check_rate(dropout=dropout, **rates)
         self.d_model = d_model
         self.self_attention = MultiHeadAttention(d_model, n_heads, attention_dropout, bias)
         self.feed_forward = FeedForward(d_model, d_ff, activation_dropout, activation, bias)
@@ -275,6 +277,8 @@ class DecoderLayer(nn.Module):
         norm_first: bool = False,
     ) -> None:
         super().__init__()
+        rates = {"attention_dropout": attention_dropout, "activation_dropout": activation_dropout}
+        check_rate(dropout=dropout, **rates)
         self.d_model = d_model
         self.self_attention = MultiHeadAttention(d_model, n_heads, attention_dropout, bias)
         self.cross_attention = MultiHeadAttention(d_model, n_heads, attention_dropout, bias)

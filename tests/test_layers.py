@@ -1,0 +1,564 @@
+"""The layers: equal to torch's with gradients, causal, blind to padding, the same with a cache."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from transformer import (
+    DecoderLayer,
+    EncoderLayer,
+    FeedForward,
+    LayerCache,
+    LayerNorm,
+    MultiHeadAttention,
+    Residual,
+    attend,
+    causal_mask,
+    padding_mask,
+)
+
+# No two sizes are equal, so that no axis can be taken for another.
+B, S, T, H, D_K, D_FF = 2, 7, 5, 3, 4, 10
+D = H * D_K
+SIZES = {"d_model": D, "n_heads": H, "d_ff": D_FF}
+NORM_ORDERS = pytest.mark.parametrize("norm_first", [False, True], ids=["post-norm", "pre-norm"])
+MODES = pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
+ACTIVATIONS = pytest.mark.parametrize("activation", ["relu", "gelu"])
+BIASES = pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
+SOURCE = torch.tensor([[9, 9, 9, 9, 9, 9, 9], [9, 9, 9, 9, 0, 0, 0]])  # [B, S], padded with 0
+SOURCE_MASK = padding_mask(SOURCE)  # [B, 1, 1, S]
+
+
+@pytest.fixture(autouse=True)
+def float64():
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(before)
+
+
+def close(a: Tensor, b: Tensor, atol: float = 1e-10) -> bool:
+    return a.shape == b.shape and torch.allclose(a, b, rtol=0, atol=atol)
+
+
+def scrambled(module: nn.Module) -> nn.Module:
+    """The module with random numbers in every parameter, norms and biases included."""
+    for parameter in module.parameters():
+        nn.init.normal_(parameter, std=0.4)
+    return module
+
+
+def make_encoder_layer(**changes) -> EncoderLayer:
+    return scrambled(EncoderLayer(**(SIZES | {"dropout": 0.0} | changes)))
+
+
+def make_decoder_layer(**changes) -> DecoderLayer:
+    return scrambled(DecoderLayer(**(SIZES | {"dropout": 0.0} | changes)))
+
+
+def seeded(function: Callable[..., Tensor], *args, **kwargs) -> Tensor:
+    """The result of a function that throws dice, always with the same dice."""
+    torch.manual_seed(1)
+    return function(*args, **kwargs)
+
+
+def gradients(output: Tensor, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The gradient for every input of one fixed random weighting of the output."""
+    arriving = torch.randn(output.shape, generator=torch.Generator().manual_seed(2))
+    return dict(zip(inputs, torch.autograd.grad(output, list(inputs.values()), arriving)))
+
+
+# -------------------------------------------------------------------------------------------------
+# The same parameters under torch's names
+# -------------------------------------------------------------------------------------------------
+
+
+def attention_as_torch(ours: dict[str, Tensor], name: str, torch_name: str) -> dict[str, Tensor]:
+    """Parameters (or their gradients) of our attention `name`, called and stacked as torch does."""
+    theirs = {}
+    for kind in ("weight", "bias"):
+        if f"{name}.w_q.{kind}" in ours:
+            stacked = torch.cat([ours[f"{name}.{part}.{kind}"] for part in ("w_q", "w_k", "w_v")])
+            theirs[f"{torch_name}.in_proj_{kind}"] = stacked
+            theirs[f"{torch_name}.out_proj.{kind}"] = ours[f"{name}.w_o.{kind}"]
+    return theirs
+
+
+def as_torch(ours: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Parameters (or their gradients) of one of our layers, by the names that torch's layer has."""
+    theirs = attention_as_torch(ours, "self_attention", "self_attn")
+    theirs |= attention_as_torch(ours, "cross_attention", "multihead_attn")
+    norms = [f"{name}_residual.norm" for name in ("self", "cross", "feed")]
+    norms = [name for name in norms if f"{name}.weight" in ours]
+    pairs = {"feed_forward.w_1": "linear1", "feed_forward.w_2": "linear2"}
+    pairs |= {name: f"norm{number}" for number, name in enumerate(norms, start=1)}
+    for name, torch_name in pairs.items():
+        for kind in ("weight", "bias"):
+            if f"{name}.{kind}" in ours:
+                theirs[f"{torch_name}.{kind}"] = ours[f"{name}.{kind}"]
+    return theirs
+
+
+def torch_twin(ours: nn.Module, kind: type[nn.Module], activation: str, bias: bool) -> nn.Module:
+    """Torch's layer with the weights of ours."""
+    norm_first = ours.self_residual.norm_first
+    twin = kind(D, H, D_FF, 0.0, activation, batch_first=True, norm_first=norm_first, bias=bias)
+    twin.load_state_dict(as_torch(dict(ours.state_dict())))  # strict: nothing missing, nothing over
+    return twin
+
+
+def assert_same_gradients(
+    ours: nn.Module, output: Tensor, theirs: nn.Module, expected: Tensor, inputs: dict[str, Tensor]
+) -> None:
+    """Compare the gradients of all parameters and inputs."""
+    mine = gradients(output, inputs | dict(ours.named_parameters()))
+    wanted = gradients(expected, inputs | dict(theirs.named_parameters()))
+    mine = {name: mine[name] for name in inputs} | as_torch(mine)
+    assert mine.keys() == wanted.keys()
+    assert [name for name in wanted if not close(mine[name], wanted[name])] == []
+
+
+# -------------------------------------------------------------------------------------------------
+# Layer normalisation
+# -------------------------------------------------------------------------------------------------
+
+
+@BIASES
+@pytest.mark.parametrize("eps", [1e-5, 0.3, 0.0])
+@pytest.mark.parametrize("shape", [(D,), (B, D), (B, T, D), (B, H, S, D)], ids=str)
+def test_layer_norm_equals_torchs_with_gradients(shape, eps, bias):
+    ours = scrambled(LayerNorm(D, eps, bias))
+    theirs = nn.LayerNorm(D, eps, bias=bias)
+    theirs.load_state_dict(ours.state_dict())
+    x = torch.randn(shape, requires_grad=True)
+    assert close(ours(x), theirs(x))
+    mine = gradients(ours(x), {"x": x} | dict(ours.named_parameters()))
+    wanted = gradients(theirs(x), {"x": x} | dict(theirs.named_parameters()))
+    assert all(close(mine[name], wanted[name]) for name in wanted)
+
+
+@given(st.integers(2, 40), st.floats(1e-6, 1.0))
+def test_layer_norm_is_its_definition(d_model, eps):
+    norm = LayerNorm(d_model, eps)
+    x = 3 * torch.randn(B, T, d_model) + 2
+    mean = x.sum(-1, keepdim=True) / d_model
+    variance = ((x - mean) ** 2).sum(-1, keepdim=True) / d_model  # biased; eps under the root
+    assert close(norm(x), (x - mean) / (variance + eps) ** 0.5)
+
+
+@given(st.floats(0.1, 10), st.floats(-10, 10))
+def test_layer_norm_sees_neither_size_nor_mean(scale, shift):
+    norm = LayerNorm(D, eps=0.0)
+    x = torch.randn(B, T, D)
+    assert close(norm(scale * x + shift), norm(x), atol=1e-9)
+
+
+def test_layer_norm_passes_the_numerical_gradient_check():
+    assert torch.autograd.gradcheck(scrambled(LayerNorm(5)), torch.randn(2, 5, requires_grad=True))
+
+
+def test_layer_norm_of_equal_entries_is_the_shift():
+    norm = scrambled(LayerNorm(D))
+    assert close(norm(torch.full((B, T, D), 4.0)), norm.bias.expand(B, T, D))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "said"),
+    [
+        ((0,), ValueError, "d_model must be at least 1, but is 0"),
+        ((4.0,), TypeError, "d_model must be an int, not float (4.0)"),
+        ((4, -1e-5), ValueError, "eps must be at least 0, but is -1e-05"),
+        ((4, float("nan")), ValueError, "eps must be at least 0, but is nan"),
+    ],
+)
+def test_layer_norm_refuses(arguments, error, said):
+    with pytest.raises(error, match=f"^{re.escape(said)}$"):
+        LayerNorm(*arguments)
+
+
+def test_layer_norm_refuses_another_width():
+    said = "x must have at least 1 axis, the last of size 12, not shape [2, 11]"
+    with pytest.raises(ValueError, match=f"^{re.escape(said)}$"):
+        LayerNorm(D)(torch.zeros(2, 11))
+
+
+# -------------------------------------------------------------------------------------------------
+# The position-wise network
+# -------------------------------------------------------------------------------------------------
+
+
+@BIASES
+@ACTIVATIONS
+def test_feed_forward_equals_torchs_modules_with_gradients(activation, bias):
+    ours = scrambled(FeedForward(D, D_FF, activation=activation, bias=bias))
+    bend = {"relu": nn.ReLU(), "gelu": nn.GELU()}[activation]
+    theirs = nn.Sequential(nn.Linear(D, D_FF, bias), bend, nn.Linear(D_FF, D, bias))
+    theirs.load_state_dict(
+        {name.replace("w_1", "0").replace("w_2", "2"): p for name, p in ours.state_dict().items()}
+    )
+    x = torch.randn(B, T, D, requires_grad=True)
+    assert close(ours(x), theirs(x))
+    mine = gradients(ours(x), {"x": x} | dict(ours.named_parameters()))
+    wanted = gradients(theirs(x), {"x": x} | dict(theirs.named_parameters()))
+    assert all(close(a, b) for a, b in zip(mine.values(), wanted.values(), strict=True))
+
+
+@given(st.permutations(range(T)))
+def test_feed_forward_treats_every_position_alone(order):
+    feed_forward = scrambled(FeedForward(D, D_FF))
+    x = torch.randn(B, T, D)
+    assert close(feed_forward(x[:, order]), feed_forward(x)[:, order])
+    assert close(feed_forward(x[:, :1]), feed_forward(x)[:, :1])
+
+
+def test_feed_forward_drops_behind_the_activation():
+    feed_forward = scrambled(FeedForward(D, D_FF, dropout=0.4))
+    x = torch.randn(B, T, D)
+    torch.manual_seed(1)
+    hidden = F.dropout(F.relu(feed_forward.w_1(x)), 0.4)
+    assert close(seeded(feed_forward, x), feed_forward.w_2(hidden))
+    assert close(feed_forward.eval()(x), feed_forward.w_2(F.relu(feed_forward.w_1(x))))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "said"),
+    [
+        ({"d_ff": 0}, ValueError, "d_ff must be at least 1, but is 0"),
+        ({"d_model": 2.5}, TypeError, "d_model must be an int, not float (2.5)"),
+        ({"dropout": 1}, ValueError, "dropout must lie in [0, 1), but is 1"),
+        (
+            {"activation": "tanh"},
+            ValueError,
+            "activation must be one of ['gelu', 'relu'], not 'tanh'",
+        ),
+    ],
+    ids=["d_ff", "d_model", "dropout", "activation"],
+)
+def test_feed_forward_refuses(arguments, error, said):
+    with pytest.raises(error, match=f"^{re.escape(said)}$"):
+        FeedForward(**({"d_model": D, "d_ff": D_FF} | arguments))
+
+
+# -------------------------------------------------------------------------------------------------
+# Residuals
+# -------------------------------------------------------------------------------------------------
+
+
+@MODES
+@NORM_ORDERS
+def test_residual_is_its_formula(norm_first, training):
+    residual = scrambled(Residual(D, 0.3, norm_first)).train(training)
+    sublayer, norm = nn.Linear(D, D), residual.norm
+    x = torch.randn(B, T, D)
+
+    def drop(y: Tensor) -> Tensor:
+        return seeded(F.dropout, y, 0.3, training)
+
+    expected = x + drop(sublayer(norm(x))) if norm_first else norm(x + drop(sublayer(x)))
+    assert close(seeded(residual, x, sublayer), expected)
+
+
+@pytest.mark.parametrize("rate", [1.0, -0.5])
+def test_residual_refuses_a_rate(rate):
+    said = re.escape(f"dropout must lie in [0, 1), but is {rate}")
+    with pytest.raises(ValueError, match=f"^{said}$"):
+        Residual(D, rate, norm_first=False)
+
+
+# -------------------------------------------------------------------------------------------------
+# Attention as a sublayer
+# -------------------------------------------------------------------------------------------------
+
+
+def test_attend_notes_weights_where_asked_and_computes_the_same():
+    attention = MultiHeadAttention(D, H)
+    query, memory = torch.randn(B, T, D), torch.randn(B, S, D)
+    maps: list[Tensor] = []
+    noted = attend(attention, query, memory, SOURCE_MASK, maps)
+    output, weights = attention(query, memory, memory, SOURCE_MASK, need_weights=True)
+    assert close(noted, attend(attention, query, memory, SOURCE_MASK)) and close(noted, output)
+    assert len(maps) == 1 and close(maps[0], weights) and maps[0].shape == (B, H, T, S)
+
+
+# -------------------------------------------------------------------------------------------------
+# Layers: equal to torch's
+# -------------------------------------------------------------------------------------------------
+
+
+@BIASES
+@ACTIVATIONS
+@NORM_ORDERS
+def test_encoder_layer_equals_torchs_with_gradients(norm_first, activation, bias):
+    ours = make_encoder_layer(norm_first=norm_first, activation=activation, bias=bias)
+    theirs = torch_twin(ours, nn.TransformerEncoderLayer, activation, bias)
+    x = torch.randn(B, S, D, requires_grad=True)
+    output = ours(x, SOURCE_MASK)
+    expected = theirs(x, src_key_padding_mask=~SOURCE_MASK[:, 0, 0])
+    assert close(output, expected)
+    assert_same_gradients(ours, output, theirs, expected, {"x": x})
+
+
+@BIASES
+@ACTIVATIONS
+@NORM_ORDERS
+def test_decoder_layer_equals_torchs_with_gradients(norm_first, activation, bias):
+    ours = make_decoder_layer(norm_first=norm_first, activation=activation, bias=bias)
+    theirs = torch_twin(ours, nn.TransformerDecoderLayer, activation, bias)
+    inputs = {
+        "x": torch.randn(B, T, D, requires_grad=True),
+        "memory": torch.randn(B, S, D, requires_grad=True),
+    }
+    output = ours(**inputs, self_mask=causal_mask(T), memory_mask=SOURCE_MASK)
+    expected = theirs(
+        *inputs.values(),
+        tgt_mask=~causal_mask(T)[0, 0],
+        memory_key_padding_mask=~SOURCE_MASK[:, 0, 0],
+    )
+    assert close(output, expected)
+    assert_same_gradients(ours, output, theirs, expected, inputs)
+
+
+@NORM_ORDERS
+def test_maps_are_noted_in_order_and_change_nothing(norm_first):
+    layer = make_decoder_layer(norm_first=norm_first)
+    x, memory = torch.randn(B, T, D), torch.randn(B, S, D)
+    maps: list[Tensor] = []
+    noted = layer(x, memory, causal_mask(T), SOURCE_MASK, maps=maps)
+    assert close(noted, layer(x, memory, causal_mask(T), SOURCE_MASK))
+    own, cross = maps
+    assert own.shape == (B, H, T, T) and cross.shape == (B, H, T, S)
+    assert close(own.sum(-1), torch.ones(B, H, T)) and close(cross.sum(-1), torch.ones(B, H, T))
+    assert own.triu(1).abs().max() == 0
+    assert cross.masked_select(~SOURCE_MASK).abs().max() == 0
+
+
+@given(st.integers(1, 5), st.integers(1, 6), st.integers(1, 30), st.booleans())
+def test_parameters_are_counted_by_the_formula(n_heads, d_k, d_ff, bias):
+    d = n_heads * d_k
+    attention, norm = 4 * (d * d + bias * d), d + bias * d
+    feed_forward = 2 * d * d_ff + bias * (d_ff + d)
+
+    def count(kind: type[nn.Module]) -> int:
+        return sum(p.numel() for p in kind(d, n_heads, d_ff, bias=bias).parameters())
+
+    assert count(EncoderLayer) == attention + feed_forward + 2 * norm
+    assert count(DecoderLayer) == 2 * attention + feed_forward + 3 * norm
+
+
+# -------------------------------------------------------------------------------------------------
+# Layers: dropout where it belongs
+# -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rate", ["dropout", "attention_dropout", "activation_dropout"])
+def test_each_rate_acts_in_training_only(rate):
+    still, dropping = make_encoder_layer(), make_encoder_layer(**{rate: 0.3})
+    dropping.load_state_dict(still.state_dict())
+    x = torch.randn(B, S, D)
+    assert close(dropping.eval()(x), still(x))
+    assert not close(dropping.train()(x), still(x), atol=1e-3)
+    assert close(seeded(dropping, x), seeded(dropping, x))  # torch's own generator decides
+
+
+@NORM_ORDERS
+def test_dropout_acts_on_what_each_sublayer_returns(norm_first):
+    layer = make_encoder_layer(norm_first=norm_first, dropout=0.3)
+    x = torch.randn(B, S, D)
+    sublayers = (
+        (layer.self_residual.norm, lambda y: layer.self_attention(y, y, y)[0]),
+        (layer.feed_residual.norm, layer.feed_forward),
+    )
+    torch.manual_seed(1)
+    expected = x
+    for norm, sublayer in sublayers:
+        if norm_first:
+            expected = expected + F.dropout(sublayer(norm(expected)), 0.3)
+        else:
+            expected = norm(expected + F.dropout(sublayer(expected), 0.3))
+    assert close(seeded(layer, x), expected)
+
+
+# -------------------------------------------------------------------------------------------------
+# Layers: who sees whom
+# -------------------------------------------------------------------------------------------------
+
+
+@MODES
+@NORM_ORDERS
+@pytest.mark.parametrize("t", range(T))
+def test_a_target_position_is_blind_to_later_ones(t, norm_first, training):
+    layer = make_decoder_layer(norm_first=norm_first, dropout=0.2, attention_dropout=0.2)
+    layer.train(training)
+    x, memory = torch.randn(B, T, D), torch.randn(B, S, D)
+    changed = x.clone()
+    changed[:, t] = torch.randn(B, D)
+    before, after = (seeded(layer, y, memory, causal_mask(T)) for y in (x, changed))
+    moved = (after - before).abs().amax(dim=(0, 2))
+    assert moved[:t].sum() == 0
+    assert moved[t] > 1e-3
+
+
+@NORM_ORDERS
+def test_no_gradient_reaches_later_positions(norm_first):
+    layer = make_decoder_layer(norm_first=norm_first)
+    x = torch.randn(B, T, D, requires_grad=True)
+    output = layer(x, torch.randn(B, S, D), causal_mask(T))
+    for t in range(T):
+        (gradient,) = torch.autograd.grad(output[:, t, 0].sum(), x, retain_graph=True)
+        reached = gradient.abs().amax(dim=(0, 2))
+        assert reached[t + 1 :].sum() == 0 and reached[: t + 1].min() > 0
+
+
+@MODES
+@NORM_ORDERS
+def test_what_stands_in_padding_does_not_matter(norm_first, training):
+    encoder_layer = make_encoder_layer(norm_first=norm_first).train(training)
+    decoder_layer = make_decoder_layer(norm_first=norm_first).train(training)
+    source, target = torch.randn(B, S, D), torch.randn(B, T, D)
+    other = torch.where(SOURCE_MASK[:, 0, 0, :, None], source, 50.0)
+
+    real = SOURCE_MASK[:, 0, 0]
+    assert close(encoder_layer(other, SOURCE_MASK)[real], encoder_layer(source, SOURCE_MASK)[real])
+    assert close(encoder_layer(source, SOURCE_MASK)[1:, :4], encoder_layer(source[1:, :4]))
+    expected = decoder_layer(target, source, causal_mask(T), SOURCE_MASK)
+    assert close(decoder_layer(target, other, causal_mask(T), SOURCE_MASK), expected)
+
+
+@given(st.permutations(range(S)))
+def test_an_encoder_layer_knows_no_order(order):
+    layer = make_encoder_layer()
+    x = torch.randn(B, S, D)
+    assert close(layer(x[:, order]), layer(x)[:, order])
+
+
+@NORM_ORDERS
+def test_nothing_to_attend_gives_numbers_and_gradients(norm_first):
+    layer = make_encoder_layer(norm_first=norm_first)
+    x = torch.randn(B, S, D, requires_grad=True)
+    output = layer(x, torch.zeros(1, 1, 1, S, dtype=torch.bool))
+    found = gradients(output, {"x": x} | dict(layer.named_parameters()))
+    assert output.isfinite().all() and all(g.isfinite().all() for g in found.values())
+
+
+# -------------------------------------------------------------------------------------------------
+# Layers: one position at a time
+# -------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.integers(1, 3), min_size=1, max_size=5), st.booleans())
+@torch.no_grad()
+def test_a_cache_gives_what_the_whole_gives(pieces, norm_first):
+    layer = make_decoder_layer(norm_first=norm_first)
+    length = sum(pieces)
+    x, memory = torch.randn(B, length, D), torch.randn(B, S, D)
+    cache, outputs, start = LayerCache(), [], 0
+    for piece in pieces:
+        end = start + piece
+        mask = causal_mask(end)[:, :, start:]  # the new positions' rows
+        outputs.append(layer(x[:, start:end], memory, mask, SOURCE_MASK, cache))
+        start = end
+    assert close(torch.cat(outputs, dim=1), layer(x, memory, causal_mask(length), SOURCE_MASK))
+    assert (cache.own.length, cache.memory.length) == (length, S)
+
+
+@torch.no_grad()
+def test_a_cache_can_be_reordered():
+    layer = make_decoder_layer()
+    x, memory = torch.randn(B, 4, D), torch.randn(B, S, D)
+    rows = torch.tensor([1, 1, 0])
+    cache = LayerCache()
+    layer(x[:, :3], memory, causal_mask(3), cache=cache)
+    cache.reorder(rows)
+    last = layer(x[rows, 3:], memory[rows], cache=cache)
+    assert close(last, layer(x, memory, causal_mask(4))[rows, 3:])
+
+
+# -------------------------------------------------------------------------------------------------
+# Layers: precision, graphs, refusals
+# -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_layers_work_in_every_precision(dtype):
+    # Norms as they start: with random gains near 0, rounding would be divided by little.
+    exact = EncoderLayer(D, H, D_FF, dropout=0.0)
+    x = torch.randn(B, S, D)
+    rounded = copy.deepcopy(exact).to(dtype)(x.to(dtype), SOURCE_MASK)
+    assert rounded.dtype == dtype
+    assert (rounded.double() - exact(x, SOURCE_MASK)).abs().max() < 20 * torch.finfo(dtype).eps
+
+
+@NORM_ORDERS
+def test_layers_compile_into_one_graph(norm_first):
+    layer = make_decoder_layer(norm_first=norm_first)
+    compiled = torch.compile(layer, fullgraph=True, backend="eager")
+    x, memory = torch.randn(B, T, D), torch.randn(B, S, D)
+    expected = layer(x, memory, causal_mask(T), SOURCE_MASK)
+    assert close(compiled(x, memory, causal_mask(T), SOURCE_MASK), expected)
+
+
+@pytest.mark.parametrize("kind", [EncoderLayer, DecoderLayer])
+@pytest.mark.parametrize(
+    ("arguments", "error", "said"),
+    [
+        ({"d_model": 0}, ValueError, "d_model must be at least 1, but is 0"),
+        ({"n_heads": 5}, ValueError, "n_heads must divide d_model, but 5 does not divide 12"),
+        ({"n_heads": 3.0}, TypeError, "n_heads must be an int, not float (3.0)"),
+        ({"d_ff": -1}, ValueError, "d_ff must be at least 1, but is -1"),
+        ({"dropout": 1.0}, ValueError, "dropout must lie in [0, 1), but is 1.0"),
+        ({"attention_dropout": 2}, ValueError, "attention_dropout must lie in [0, 1), but is 2"),
+        ({"activation_dropout": 1}, ValueError, "activation_dropout must lie in [0, 1), but is 1"),
+        ({"activation": 1}, ValueError, "activation must be one of ['gelu', 'relu'], not 1"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_layers_refuse(kind, arguments, error, said):
+    with pytest.raises(error, match=f"^{re.escape(said)}$"):
+        kind(**(SIZES | arguments))
+
+
+WIDE = "must have 3 axes, the last of size 12, not shape [2, 5, 13]"
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "said"),
+    [
+        ({"x": torch.zeros(B, T, D + 1)}, ValueError, f"x {WIDE}"),
+        ({"memory": torch.zeros(B, T, D + 1)}, ValueError, f"memory {WIDE}"),
+        (
+            {"x": torch.zeros(B, T, D, dtype=torch.long)},
+            TypeError,
+            "x must be a floating-point tensor, not torch.int64",
+        ),
+        (
+            {"self_mask": torch.zeros(T, T)},
+            TypeError,
+            "mask must be torch.bool (True = may attend), not torch.float32",
+        ),
+        (
+            {"memory_mask": torch.ones(B, 1, 1, S + 1, dtype=torch.bool)},
+            ValueError,
+            "mask must be broadcastable to [2, 3, 5, 7], but has shape [2, 1, 1, 8]",
+        ),
+    ],
+    ids=["wide x", "wide memory", "ids", "additive mask", "long mask"],
+)
+def test_decoder_layer_refuses_inputs(changes, error, said):
+    inputs = {"x": torch.zeros(B, T, D).float(), "memory": torch.zeros(B, S, D).float()}
+    with pytest.raises(error, match=f"^{re.escape(said)}$"):
+        make_decoder_layer().float()(**(inputs | changes))
+
+
+def test_encoder_layer_refuses_a_batch_without_its_axis():
+    said = "x must have 3 axes, the last of size 12, not shape [7, 12]"
+    with pytest.raises(ValueError, match=f"^{re.escape(said)}$"):
+        make_encoder_layer()(torch.zeros(S, D))

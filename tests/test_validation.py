@@ -1,0 +1,190 @@
+"""The guards at the public doors: what passes, what is refused, and what a refusal says."""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from transformer import check_features, check_ids, check_rate, check_size, optional_import
+
+
+def refuses(error: type[Exception], message: str):
+    """Expect `error` with exactly this message."""
+    return pytest.raises(error, match=f"^{re.escape(message)}$")
+
+
+# -------------------------------------------------------------------------------------------------
+# Sizes and rates
+# -------------------------------------------------------------------------------------------------
+
+
+@given(st.integers(-5, 5), st.integers(-10, 10))
+def test_a_size_passes_from_its_minimum_on(minimum, size):
+    if size >= minimum:
+        check_size(minimum, d_model=size)
+    else:
+        with refuses(ValueError, f"d_model must be at least {minimum}, but is {size}"):
+            check_size(minimum, d_model=size)
+
+
+@pytest.mark.parametrize(
+    ("size", "said"),
+    [
+        (8.0, "n_heads must be an int, not float (8.0)"),
+        ("8", "n_heads must be an int, not str ('8')"),
+        (True, "n_heads must be an int, not bool (True)"),
+        (None, "n_heads must be an int, not NoneType (None)"),
+    ],
+)
+def test_a_size_is_an_int(size, said):
+    with refuses(TypeError, said):
+        check_size(n_heads=size)
+
+
+def test_the_size_at_fault_is_the_one_named():
+    with refuses(ValueError, "d_ff must be at least 1, but is 0"):
+        check_size(d_model=4, d_ff=0, n_heads=2)
+
+
+@pytest.mark.parametrize("rate", [0, 0.0, 0.1, 1 - 2**-53])
+def test_rates_from_0_to_below_1_pass(rate):
+    check_rate(dropout=rate)
+
+
+@pytest.mark.parametrize("rate", [1, 1.0, -0.1, 2, math.inf, math.nan])
+def test_rates_outside_are_refused(rate):
+    with refuses(ValueError, f"dropout must lie in [0, 1), but is {rate}"):
+        check_rate(attention_dropout=0.5, dropout=rate)
+
+
+@pytest.mark.parametrize(
+    ("rate", "kind"), [("0.1", "str ('0.1')"), (False, "bool (False)"), (None, "NoneType (None)")]
+)
+def test_a_rate_is_a_number(rate, kind):
+    with refuses(TypeError, f"dropout must be a number, not {kind}"):
+        check_rate(dropout=rate)
+
+
+# -------------------------------------------------------------------------------------------------
+# Vectors
+# -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str
+)
+def test_vectors_of_every_floating_dtype_pass(dtype):
+    check_features("x", torch.zeros(2, 3, 4, dtype=dtype), 4)
+
+
+@pytest.mark.parametrize(
+    ("x", "kind"),
+    [
+        (torch.zeros(2, 3, 4, dtype=torch.long), "torch.int64"),
+        (torch.zeros(2, 3, 4, dtype=torch.bool), "torch.bool"),
+        ([[[0.0]]], "list"),
+        (None, "NoneType"),
+    ],
+    ids=["long", "bool", "list", "None"],
+)
+def test_vectors_are_floating_point_tensors(x, kind):
+    with refuses(TypeError, f"memory must be a floating-point tensor, not {kind}"):
+        check_features("memory", x, 4)
+
+
+@pytest.mark.parametrize("shape", [(3, 4), (2, 3, 5), (1, 2, 3, 4), (4,), ()], ids=str)
+def test_vectors_have_their_axes(shape):
+    said = f"x must have 3 axes, the last of size 4, not shape {list(shape)}"
+    with refuses(ValueError, said):
+        check_features("x", torch.zeros(shape), 4)
+
+
+@given(st.lists(st.integers(0, 3), max_size=4))
+def test_any_number_of_axes_where_none_is_asked_for(front):
+    check_features("x", torch.zeros(*front, 4), 4, rank=None)
+    said = f"x must have at least 1 axis, the last of size 5, not shape {[*front, 4]}"
+    with refuses(ValueError, said):
+        check_features("x", torch.zeros(*front, 4), 5, rank=None)
+
+
+def test_a_single_number_is_no_vector():
+    said = "x must have at least 1 axis, the last of size 4, not shape []"
+    with refuses(ValueError, said):
+        check_features("x", torch.tensor(1.0), 4, rank=None)
+
+
+# -------------------------------------------------------------------------------------------------
+# Token ids
+# -------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.integers(-3, 12), min_size=1, max_size=8))
+def test_ids_pass_inside_the_vocabulary_only(row):
+    ids = torch.tensor([row])
+    outside = [i for i in row if not 0 <= i < 10]
+    if not outside:
+        check_ids("tgt", ids, vocab_size=10)
+        return
+    wrong = min(row) if min(row) < 0 else max(row)
+    with refuses(IndexError, f"tgt must lie in [0, 10), but holds {wrong}"):
+        check_ids("tgt", ids, vocab_size=10)
+
+
+@pytest.mark.parametrize(
+    ("ids", "kind"),
+    [
+        (torch.zeros(2, 3), "torch.float32"),
+        (torch.zeros(2, 3, dtype=torch.int32), "torch.int32"),
+        ([[1, 2]], "list"),
+    ],
+    ids=["float", "int32", "list"],
+)
+def test_ids_are_long_tensors(ids, kind):
+    with refuses(TypeError, f"src must be a torch.long tensor, not {kind}"):
+        check_ids("src", ids, vocab_size=10)
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (1, 2, 3)], ids=str)
+def test_ids_have_two_axes(shape):
+    with refuses(ValueError, f"src must have shape [batch, length], not {list(shape)}"):
+        check_ids("src", torch.zeros(shape, dtype=torch.long), vocab_size=10)
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (2, 0)], ids=str)
+def test_no_ids_are_no_wrong_ids(shape):
+    check_ids("src", torch.zeros(shape, dtype=torch.long), vocab_size=1)
+
+
+def test_values_on_other_devices_are_looked_at_only_when_asked():
+    elsewhere = torch.zeros(2, 3, dtype=torch.long, device="meta")  # has no values to look at
+    check_ids("src", elsewhere, vocab_size=1)
+    with pytest.raises((NotImplementedError, RuntimeError)):
+        check_ids("src", elsewhere, vocab_size=1, always=True)
+
+
+def test_shape_and_dtype_are_checked_on_every_device():
+    with pytest.raises(TypeError, match="torch.long"):
+        check_ids("src", torch.zeros(2, 3, device="meta"), vocab_size=1)
+
+
+# -------------------------------------------------------------------------------------------------
+# Libraries
+# -------------------------------------------------------------------------------------------------
+
+
+def test_an_installed_library_is_imported():
+    assert optional_import("json.decoder") is sys.modules["json.decoder"]
+
+
+@pytest.mark.parametrize("name", ["no_such_library", "no_such_library.part"])
+def test_a_missing_library_is_named_with_its_cure(name):
+    said = "this needs the library no_such_library: pip install no_such_library"
+    with refuses(ImportError, said) as refusal:
+        optional_import(name)
+    assert isinstance(refusal.value.__cause__, ModuleNotFoundError)
