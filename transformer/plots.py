@@ -38,7 +38,7 @@ def plot_attention(
         wanted, given = [len(queries), len(keys)], list(weights.shape)
         raise ValueError(f"weights must have shape {wanted}, one row per query, not {given}")
     ax = ax or optional_import("matplotlib.pyplot").gca()
-    ax.imshow(weights.detach().float().cpu(), cmap="Greys", vmin=0, vmax=1)
+    ax.imshow(weights.detach().float().cpu().numpy(), cmap="Greys", vmin=0, vmax=1)
     ax.set_xticks(range(len(keys)), keys, rotation=90)
     ax.set_yticks(range(len(queries)), queries)
     ax.set(title=title, xlabel="key", ylabel="query")

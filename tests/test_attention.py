@@ -1,0 +1,675 @@
+"""Attention: equal to loops and to torch.nn in values and gradients, nothing where nothing may be."""
+
+from __future__ import annotations
+
+import math
+import re
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from transformer import (
+    KeyValueCache,
+    MultiHeadAttention,
+    causal_mask,
+    check_mask,
+    fused_attention,
+    padding_mask,
+    scaled_dot_product_attention,
+)
+
+DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
+ATTENTIONS = {
+    "written out": lambda *args: scaled_dot_product_attention(*args)[0],
+    "fused": fused_attention,
+}
+both_attentions = pytest.mark.parametrize("attend", ATTENTIONS.values(), ids=ATTENTIONS)
+
+# Six sizes, no two of them equal: an axis taken for another cannot pass unnoticed.
+different_sizes = st.lists(st.integers(1, 7), min_size=6, max_size=6, unique=True)
+
+
+def assert_close(found, wanted, tolerance: float = 1e-10) -> None:
+    torch.testing.assert_close(found, wanted, atol=tolerance, rtol=tolerance)
+
+
+def assert_refused(error: type[Exception], message: str, function, *args, **kwargs) -> None:
+    with pytest.raises(error, match=re.escape(message)):
+        function(*args, **kwargs)
+
+
+def randn(*shape: int, grad: bool = False, dtype: torch.dtype = torch.float64) -> Tensor:
+    return torch.randn(*shape, dtype=torch.float64).to(dtype).requires_grad_(grad)
+
+
+def heads(B, H, T, S, d_k, d_v, grad=False, dtype=torch.float64) -> list[Tensor]:
+    """Queries, keys and values as the heads have them."""
+    shapes = (B, H, T, d_k), (B, H, S, d_k), (B, H, S, d_v)
+    return [randn(*shape, grad=grad, dtype=dtype) for shape in shapes]
+
+
+def gradients(output: Tensor, inputs) -> tuple[Tensor, ...]:
+    """Gradients of a sum in which every entry of the output has a weight of its own."""
+    weight = torch.linspace(-1, 2, output.numel(), dtype=output.dtype).view(output.shape)
+    return torch.autograd.grad((output * weight).sum(), list(inputs), retain_graph=True)
+
+
+# -------------------------------------------------------------------------------------------------
+# Masks
+# -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pad_id", [0, 3])
+def test_padding_mask_is_true_where_a_token_stands(pad_id):
+    ids = torch.tensor([[3, 1, 0], [2, 3, 3]])
+    mask = padding_mask(ids, pad_id)
+    assert mask.dtype == torch.bool and mask.shape == (2, 1, 1, 3)
+    assert mask[:, 0, 0].tolist() == [[token != pad_id for token in row] for row in ids.tolist()]
+
+
+@pytest.mark.parametrize("length", [0, 1, 2, 5])
+def test_causal_mask_is_true_up_to_the_position_itself(length):
+    mask = causal_mask(length)
+    assert mask.dtype == torch.bool and mask.shape == (1, 1, length, length)
+    assert mask[0, 0].tolist() == [[s <= t for s in range(length)] for t in range(length)]
+    assert causal_mask(length, device="meta").device.type == "meta"
+
+
+@pytest.mark.parametrize(
+    ("ids", "error", "message"),
+    [
+        (torch.zeros(3, dtype=torch.long), ValueError, "shape [batch, length], not [3]"),
+        (torch.zeros(1, 2, 3, dtype=torch.long), ValueError, "[batch, length], not [1, 2, 3]"),
+        (torch.zeros(2, 3), TypeError, "ids must be a torch.long tensor, not torch.float32"),
+        ([[1, 2]], TypeError, "ids must be a torch.long tensor, not list"),
+    ],
+)
+def test_padding_mask_refuses(ids, error, message):
+    assert_refused(error, message, padding_mask, ids)
+
+
+@pytest.mark.parametrize(
+    ("length", "error", "message"),
+    [
+        (-1, ValueError, "length must be at least 0, but is -1"),
+        (2.0, TypeError, "length must be an int, not float"),
+    ],
+)
+def test_causal_mask_refuses(length, error, message):
+    assert_refused(error, message, causal_mask, length)
+
+
+SCORES = (2, 3, 4, 5)  # [B, H, T, S]
+
+
+@pytest.mark.parametrize(
+    "shape", [(), (5,), (1,), (4, 5), (1, 5), (4, 1), (3, 4, 5), (3, 1, 1), (2, 1, 1, 5), SCORES]
+)
+@both_attentions
+def test_every_mask_that_broadcasts_means_its_expansion(attend, shape):
+    mask = torch.rand(shape) < 0.6
+    check_mask(mask, SCORES)
+    inputs = heads(*SCORES, 6, 7)
+    assert_close(attend(*inputs, mask), attend(*inputs, mask.expand(SCORES)))
+
+
+BAD_MASKS = [
+    (torch.ones(SCORES), TypeError, "must be torch.bool (True = may attend), not torch.float32"),
+    (torch.ones(SCORES, dtype=torch.uint8), TypeError, "True = may attend), not torch.uint8"),
+    ([[True]], TypeError, "mask must be torch.bool (True = may attend), not list"),
+    (torch.ones(2, 5, dtype=torch.bool), ValueError, "[2, 3, 4, 5], but has shape [2, 5]"),
+    (torch.ones(5, 4, dtype=torch.bool), ValueError, "[2, 3, 4, 5], but has shape [5, 4]"),
+    (torch.ones(2, 1, 1, 4, dtype=torch.bool), ValueError, "but has shape [2, 1, 1, 4]"),
+    (torch.ones(1, *SCORES, dtype=torch.bool), ValueError, "but has shape [1, 2, 3, 4, 5]"),
+    (torch.ones(4, 0, dtype=torch.bool), ValueError, "but has shape [4, 0]"),
+]
+
+
+@pytest.mark.parametrize(("mask", "error", "message"), BAD_MASKS)
+def test_a_mask_of_another_kind_or_shape_is_refused_at_every_door(mask, error, message):
+    assert_refused(error, message, check_mask, mask, SCORES)
+    for attend in ATTENTIONS.values():
+        assert_refused(error, message, attend, *heads(*SCORES, 6, 7), mask)
+    module = MultiHeadAttention(6, 3)
+    x, memory = torch.randn(2, 4, 6), torch.randn(2, 5, 6)
+    assert_refused(error, message, module, x, memory, memory, mask)
+
+
+# -------------------------------------------------------------------------------------------------
+# The scaled dot product, written out and fused
+# -------------------------------------------------------------------------------------------------
+
+
+def spelled_out(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Equation 1 of the paper, for one head, in loops over Python's numbers."""
+    T, S, d_v = len(q), len(k), v.size(1)
+    context, weights = torch.zeros(T, d_v).double(), torch.zeros(T, S).double()
+    for t in range(T):
+        allowed = [s for s in range(S) if mask[t, s]]
+        scores = {s: sum(a * b for a, b in zip(q[t].tolist(), k[s].tolist())) for s in allowed}
+        powers = {s: math.exp(score / math.sqrt(q.size(1))) for s, score in scores.items()}
+        for s in allowed:
+            weights[t, s] = powers[s] / sum(powers.values())
+            context[t] += weights[t, s] * v[s]
+    return context, weights
+
+
+@settings(max_examples=25)
+@given(different_sizes, st.floats(0, 1), st.integers(0, 2**32))
+def test_attention_equals_loops(sizes, share, seed):
+    torch.manual_seed(seed)
+    B, H, T, S, d_k, d_v = sizes
+    q, k, v = heads(*sizes)
+    mask = torch.rand(B, H, T, S) < share  # with a small share, whole rows have nothing
+    context, weights = scaled_dot_product_attention(q, k, v, mask)
+    assert context.shape == (B, H, T, d_v) and weights.shape == (B, H, T, S)
+    for b in range(B):
+        for h in range(H):
+            wanted = spelled_out(q[b, h], k[b, h], v[b, h], mask[b, h])
+            assert_close((context[b, h], weights[b, h]), wanted)
+    assert_close(fused_attention(q, k, v, mask), context)
+
+
+@settings(max_examples=25)
+@given(different_sizes, st.integers(0, 3), st.integers(0, 2**32))
+def test_attention_equals_torchs_in_values_and_gradients(sizes, axes, seed):
+    """With no, one, two or three axes in front; every row has something to attend."""
+    torch.manual_seed(seed)
+    T, S, d_k, d_v, *front = [*sizes, 1][: 4 + axes]
+    q, k, v = (randn(*front, *end, grad=True) for end in ((T, d_k), (S, d_k), (S, d_v)))
+    mask = torch.rand(T, S) < 0.5
+    mask[:, 0] = True
+    for allowed in (None, mask):
+        wanted = F.scaled_dot_product_attention(q, k, v, allowed)
+        for attend in ATTENTIONS.values():
+            found = attend(q, k, v, allowed)
+            assert_close(found, wanted)
+            assert_close(gradients(found, (q, k, v)), gradients(wanted, (q, k, v)))
+
+
+def masks_of_every_kind(B: int, H: int, T: int, S: int) -> dict[str, Tensor | None]:
+    padding = (torch.arange(S) < torch.tensor([S, S - 2])[:, None])[:, None, None]
+    return {
+        "none": None,
+        "padding": padding,
+        "causal": torch.ones(T, S, dtype=torch.bool).tril(S - T),
+        "padding and causal": padding & torch.ones(T, S, dtype=torch.bool).tril(S - T),
+        "of each head": torch.rand(B, H, T, S) < 0.5,
+        "of queries": torch.rand(B, 1, T, 1) < 0.5,
+        "an empty sentence": padding & torch.tensor([True, False]).view(2, 1, 1, 1),
+        "nothing": torch.zeros(B, 1, T, S, dtype=torch.bool),
+    }
+
+
+@pytest.mark.parametrize("kind", masks_of_every_kind(2, 3, 4, 6))
+@pytest.mark.parametrize("d_v", [5, 7])
+def test_fused_equals_written_out_in_values_and_gradients(kind, d_v):
+    mask = masks_of_every_kind(2, 3, 4, 6)[kind]
+    inputs = heads(2, 3, 4, 6, 5, d_v, grad=True)
+    context, _ = scaled_dot_product_attention(*inputs, mask)
+    fused = fused_attention(*inputs, mask)
+    assert_close(fused, context)
+    assert_close(gradients(fused, inputs), gradients(context, inputs))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("everything", [False, True], ids=["some rows", "all rows"])
+@both_attentions
+def test_a_row_with_nothing_gets_zeros_and_no_gradient(attend, everything, dtype):
+    inputs = heads(2, 3, 4, 6, 5, 7, grad=True, dtype=dtype)
+    mask = torch.ones(2, 1, 4, 6, dtype=torch.bool)
+    mask[0, 0, 1] = False
+    mask[1] = False  # an empty sentence
+    if everything:
+        mask[:] = False
+
+    context = attend(*inputs, mask)
+    nothing = ~mask.any(dim=-1).expand(2, 3, 4)
+    assert context.dtype == dtype
+    assert (context[nothing] == 0).all()
+
+    found = gradients(context, inputs)
+    assert all(x.isfinite().all() for x in found)
+    assert (found[0][nothing] == 0).all()  # of the queries
+    assert all((x[1] == 0).all() for x in found)  # of the empty sentence
+    assert everything or (found[0][~nothing] != 0).any()
+
+    exact = [x.detach().double().requires_grad_() for x in inputs]
+    wanted = ATTENTIONS["written out"](*exact, mask)
+    tolerance = 20 * torch.finfo(dtype).eps
+    assert_close([context.double()], [wanted], tolerance)
+    assert_close([x.double() for x in found], list(gradients(wanted, exact)), tolerance)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_half_precision_survives_scores_that_only_the_scale_keeps_in_range(dtype):
+    q = torch.full(
+        (1, 64), 40.0, dtype=dtype
+    )  # q·k = 102,400 is infinite in float16, over 8 it is not
+    k = torch.stack([q[0], -q[0]])
+    context, weights = scaled_dot_product_attention(q, k, torch.eye(2, dtype=dtype))
+    assert weights.tolist() == context.tolist() == [[1, 0]]
+
+
+def test_softmax_of_half_precision_is_computed_in_float32():
+    q, k, v = (x.to(torch.bfloat16) for x in (randn(1, 4), randn(4096, 4), randn(4096, 3)))
+    _, weights = scaled_dot_product_attention(q, k, v)
+    assert abs(weights.double().sum() - 1) < 1e-3  # a running sum in bfloat16 would stop near 0.5
+
+
+@both_attentions
+def test_forbidden_keys_and_the_future_have_no_influence(attend):
+    q, k, v = heads(2, 3, 5, 5, 4, 6)
+    before = attend(q, k, v, causal_mask(5))
+    for x in (q, k, v):
+        x[:, :, 3:] = 1e6
+    after = attend(q, k, v, causal_mask(5))
+    assert torch.equal(after[:, :, :3], before[:, :, :3])
+    assert not torch.allclose(after[:, :, 3:], before[:, :, 3:])
+
+
+@both_attentions
+def test_derivatives_agree_with_finite_differences(attend):
+    inputs = heads(1, 2, 3, 4, 2, 3, grad=True)
+    mask = torch.rand(3, 4) < 0.6
+    mask[1] = False
+    assert torch.autograd.gradcheck(lambda *x: attend(*x, mask), inputs)
+
+
+@pytest.mark.parametrize(("B", "T", "S"), [(0, 4, 6), (2, 0, 6), (2, 4, 0), (0, 0, 0)])
+@pytest.mark.parametrize("masked", [False, True])
+@both_attentions
+def test_empty_inputs_give_empty_results_and_no_keys_give_zeros(attend, masked, B, T, S):
+    inputs = heads(B, 3, T, S, 5, 7, grad=True)
+    mask = torch.ones(B, 1, T, S, dtype=torch.bool) if masked else None
+    context = attend(*inputs, mask)
+    assert_close(context, torch.zeros(B, 3, T, 7).double())
+    assert_close(gradients(context, inputs), tuple(torch.zeros_like(x) for x in inputs))
+
+
+def test_dropout_falls_on_the_weights_that_are_returned():
+    q, k = randn(50, 4), randn(40, 4)
+    v = randn(40, 3)
+    _, kept = scaled_dot_product_attention(q, k, v)
+    context, weights = scaled_dot_product_attention(q, k, v, dropout=0.25)
+    assert_close(context, weights @ v)
+    alive = weights != 0
+    assert_close(weights[alive], kept[alive] / 0.75)
+    assert abs(alive.double().mean() - 0.75) < 0.04  # four standard deviations of 2,000 draws
+
+
+@both_attentions
+def test_dropout_changes_no_expectation(attend):
+    q, k, v = randn(4, 5), randn(6, 5), randn(6, 3)
+    many = [x.expand(20_000, *x.shape) for x in (q, k, v)]
+    assert_close(attend(*many, None, 0.5).mean(dim=0), attend(q, k, v), 0.05)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"query": torch.ones(2, 3, 4, 5).long()}, TypeError, "query must be a floating-point"),
+        ({"key": torch.ones(2, 3, 6, 5).bool()}, TypeError, "tensor, not torch.bool"),
+        ({"value": [1.0]}, TypeError, "value must be a floating-point tensor, not list"),
+        (
+            {"key": torch.ones(2, 3, 6, 5)},
+            TypeError,
+            "torch.float64, torch.float32 and torch.float64",
+        ),
+        ({"key": randn(2, 3, 6, 8)}, ValueError, "[..., S, d_v], not [2, 3, 4, 5], [2, 3, 6, 8]"),
+        ({"key": randn(1, 3, 6, 5)}, ValueError, "must have shapes [..., T, d_k], [..., S, d_k]"),
+        ({"value": randn(2, 3, 9, 7)}, ValueError, "[2, 3, 6, 5], [2, 3, 9, 7]"),
+        ({"value": randn(3, 6, 7)}, ValueError, "[2, 3, 6, 5], [3, 6, 7]"),
+        ({"query": randn(5)}, ValueError, "[..., S, d_v], not [5], [2, 3, 6, 5]"),
+        ({"dropout": 1.0}, ValueError, "dropout must lie in [0, 1), but is 1.0"),
+        ({"dropout": "0.1"}, TypeError, "dropout must be a number, not str"),
+    ],
+)
+@pytest.mark.parametrize("attend", [scaled_dot_product_attention, fused_attention])
+def test_attention_refuses(attend, change, error, message):
+    q, k, v = heads(2, 3, 4, 6, 5, 7)
+    assert_refused(error, message, attend, **({"query": q, "key": k, "value": v} | change))
+
+
+# -------------------------------------------------------------------------------------------------
+# Keys and values kept for later
+# -------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=25)
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=12), st.integers(0, 2**32))
+def test_a_cache_holds_what_was_appended(pieces, seed):
+    torch.manual_seed(seed)
+    key, value = randn(2, 3, sum(pieces), 4), randn(2, 3, sum(pieces), 4)
+    cache = KeyValueCache()
+    for end, (k, v) in enumerate(zip(key.split(pieces, 2), value.split(pieces, 2)), start=1):
+        found = cache.append(k, v)
+        assert cache.length == sum(pieces[:end])
+        assert torch.equal(found[0], key[:, :, : cache.length])
+        assert torch.equal(found[1], value[:, :, : cache.length])
+    assert torch.equal(cache.read()[0], key) and torch.equal(cache.read()[1], value)
+
+
+def test_a_cache_copies_at_most_two_rows_for_each_one_appended():
+    cache, copied, place = KeyValueCache(), 0, None
+    for t in range(300):
+        key, _ = cache.append(randn(1, 1, 1, 2), randn(1, 1, 1, 2))
+        if key.data_ptr() != place:
+            copied, place = copied + t, key.data_ptr()
+    assert 0 < copied < 2 * 300
+
+
+def test_reorder_picks_rows_and_the_cache_goes_on_from_there():
+    key, value, more = randn(3, 2, 4, 5), randn(3, 2, 4, 5), randn(4, 2, 1, 5)
+    rows = torch.tensor([2, 0, 0, 1])
+    cache = KeyValueCache()
+    cache.reorder(rows)  # of nothing: allowed, and without effect
+    cache.append(key, value)
+    cache.reorder(rows)
+    found = cache.append(more, -more)
+    assert torch.equal(found[0], torch.cat([key[rows], more], dim=2))
+    assert torch.equal(found[1], torch.cat([value[rows], -more], dim=2))
+
+
+def test_only_a_cache_that_does_not_grow_is_ever_complete():
+    for growing in (True, False):
+        cache = KeyValueCache(growing)
+        assert not cache.complete
+        cache.append(randn(1, 2, 3, 4), randn(1, 2, 3, 4))
+        assert cache.complete != growing
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        (randn(2, 3, 1, 4), randn(2, 3, 2, 4), "not [2, 3, 1, 4] and [2, 3, 2, 4]"),
+        (randn(3, 1, 4), randn(3, 1, 4), "must share a shape [B, H, T, d_k], not [3, 1, 4]"),
+        (randn(1, 3, 1, 4), randn(1, 3, 1, 4), "B, H, d_k = (2, 3, 4) as kept, not (1, 3, 4)"),
+        (randn(2, 3, 1, 1), randn(2, 3, 1, 1), "B, H, d_k = (2, 3, 4) as kept, not (2, 3, 1)"),
+    ],
+)
+def test_a_cache_refuses_what_does_not_continue_it(key, value, message):
+    cache = KeyValueCache()
+    assert_refused(ValueError, "the cache is empty", cache.read)
+    cache.append(randn(2, 3, 5, 4), randn(2, 3, 5, 4))
+    assert_refused(ValueError, message, cache.append, key, value)
+    assert cache.length == 5
+
+
+# -------------------------------------------------------------------------------------------------
+# Many heads
+# -------------------------------------------------------------------------------------------------
+
+
+def in_torch(module: MultiHeadAttention) -> nn.MultiheadAttention:
+    """torch's module with the same weights."""
+    bias = module.w_q.bias is not None
+    d_model, kdim, vdim = module.d_model, module.kdim, module.vdim
+    theirs = nn.MultiheadAttention(
+        d_model, module.n_heads, bias=bias, kdim=kdim, vdim=vdim, batch_first=True
+    ).double()
+    projections = module.w_q, module.w_k, module.w_v
+    with torch.no_grad():
+        if theirs.in_proj_weight is not None:
+            theirs.in_proj_weight.copy_(torch.cat([w.weight for w in projections]))
+        else:
+            parts = theirs.q_proj_weight, theirs.k_proj_weight, theirs.v_proj_weight
+            for part, w in zip(parts, projections):
+                part.copy_(w.weight)
+        theirs.out_proj.weight.copy_(module.w_o.weight)
+        if bias:
+            theirs.in_proj_bias.copy_(torch.cat([w.bias for w in projections]))
+            theirs.out_proj.bias.copy_(module.w_o.bias)
+    return theirs
+
+
+def torchs_gradients(output: Tensor, theirs: nn.MultiheadAttention) -> list[Tensor]:
+    """Gradients of the four matrices, in the order of ours."""
+    joint = theirs.in_proj_weight
+    parts = theirs.q_proj_weight, theirs.k_proj_weight, theirs.v_proj_weight
+    found = gradients(output, [*(parts if joint is None else [joint]), theirs.out_proj.weight])
+    return [*(found[:-1] if joint is None else found[0].chunk(3)), found[-1]]
+
+
+@settings(max_examples=20)
+@given(different_sizes, st.booleans(), st.booleans(), st.integers(0, 2**32))
+def test_module_equals_torchs_in_values_and_gradients(sizes, bias, own_widths, seed):
+    torch.manual_seed(seed)
+    B, H, T, S, d_k, kdim = sizes
+    widths = {"kdim": kdim, "vdim": kdim + 7} if own_widths else {}
+    ours = MultiHeadAttention(H * d_k, H, bias=bias, **widths).double()
+    theirs = in_torch(ours)
+
+    inputs = [
+        randn(B, length, width, grad=True)
+        for length, width in ((T, ours.d_model), (S, ours.kdim), (S, ours.vdim))
+    ]
+    mask = torch.rand(B, H, T, S) < 0.5
+    mask[..., 0] = True
+    their_mask = ~mask.flatten(0, 1)  # [B·H, T, S], True = must not
+    wanted, maps = theirs(*inputs, attn_mask=their_mask, average_attn_weights=False)
+
+    for need_weights in (False, True):
+        output, weights = ours(*inputs, mask, need_weights)
+        assert_close(output, wanted)
+        if need_weights:
+            assert_close(weights, maps)
+        assert_close(gradients(output, inputs), gradients(wanted, inputs))
+        matrices = [w.weight for w in (ours.w_q, ours.w_k, ours.w_v, ours.w_o)]
+        assert_close(list(gradients(output, matrices)), torchs_gradients(wanted, theirs))
+
+
+def test_module_equals_heads_computed_one_by_one():
+    B, T, S, H, d_k = 2, 3, 5, 4, 6
+    module = MultiHeadAttention(H * d_k, H).double()
+    x, memory = randn(B, T, H * d_k), randn(B, S, H * d_k)
+    mask = torch.ones(B, H, T, S, dtype=torch.bool)
+    mask[:, 1, :, 2:] = False  # a mask for one head alone
+    output, weights = module(x, memory, memory, mask, need_weights=True)
+
+    wanted = module.w_o.bias
+    for h in range(H):
+        own = slice(h * d_k, (h + 1) * d_k)
+        q = F.linear(x, module.w_q.weight[own], module.w_q.bias[own])
+        k = F.linear(memory, module.w_k.weight[own], module.w_k.bias[own])
+        v = F.linear(memory, module.w_v.weight[own], module.w_v.bias[own])
+        for b in range(B):
+            _, row = spelled_out(q[b], k[b], v[b], mask[b, h])
+            assert_close(weights[b, h], row)
+        wanted = wanted + weights[:, h] @ v @ module.w_o.weight[:, own].T
+    assert_close(output, wanted)
+
+
+@pytest.mark.parametrize("need_weights", [False, True])
+def test_module_gives_its_bias_where_there_is_nothing_to_attend(need_weights):
+    module = MultiHeadAttention(12, 3).double()
+    x = randn(2, 4, 12, grad=True)
+    mask = padding_mask(torch.tensor([[5, 6, 0, 0], [0, 0, 0, 0]]))  # the second sentence is empty
+    output, _ = module(x, x, x, mask, need_weights)
+    assert_close(output[1], module.w_o.bias.expand(4, 12))
+    found = gradients(output, [x, *module.parameters()])
+    assert all(g.isfinite().all() for g in found)
+    assert (found[0][1] == 0).all()
+
+
+@pytest.mark.parametrize("need_weights", [False, True])
+@pytest.mark.parametrize(("B", "T", "S"), [(0, 4, 5), (2, 0, 5), (2, 4, 0)])
+def test_module_takes_empty_inputs(need_weights, B, T, S):
+    module = MultiHeadAttention(6, 2).double()
+    memory = randn(B, S, 6)
+    output, weights = module(randn(B, T, 6), memory, memory, None, need_weights)
+    assert output.shape == (B, T, 6) and output.isfinite().all()
+    assert not need_weights or weights.shape == (B, 2, T, S)
+
+
+def test_permuting_a_sequence_permutes_the_result():
+    module, x, order = MultiHeadAttention(8, 2).double(), randn(2, 5, 8), torch.randperm(5)
+    shuffled = x[:, order]
+    assert_close(module(shuffled, shuffled, shuffled)[0], module(x, x, x)[0][:, order])
+
+
+def test_padding_never_changes_a_sentences_result():
+    module, x = MultiHeadAttention(8, 2).double(), randn(1, 3, 8)
+    padded = torch.cat([x, 1e3 * randn(1, 4, 8)], dim=1)
+    mask = torch.arange(7) < 3
+    assert_close(module(padded, padded, padded, mask)[0][:, :3], module(x, x, x)[0])
+
+
+@pytest.mark.parametrize("need_weights", [False, True])
+def test_dropout_acts_in_training_only(need_weights):
+    module, x = MultiHeadAttention(8, 2, dropout=0.5).double(), randn(2, 5, 8)
+
+    def run() -> Tensor:
+        return module(x, x, x, None, need_weights)[0]
+
+    module.eval()
+    without = run()
+    assert torch.equal(run(), without)
+    module.train()
+    torch.manual_seed(1)
+    first = run()
+    assert not torch.allclose(first, without) and not torch.allclose(run(), first)
+    torch.manual_seed(1)
+    assert torch.equal(run(), first)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("need_weights", [False, True])
+def test_module_runs_in_half_precision(need_weights, dtype):
+    module, x = MultiHeadAttention(8, 2), torch.randn(2, 5, 8)
+    wanted = module(x, x, x, causal_mask(5))[0]
+    with torch.autocast("cpu", dtype=dtype):
+        mixed, _ = module(x, x, x, causal_mask(5), need_weights)
+    short = x.to(dtype)
+    pure, _ = module.to(dtype)(short, short, short, causal_mask(5), need_weights)
+    assert mixed.dtype == pure.dtype == dtype
+    assert_close(mixed.float(), wanted, 0.03)
+    assert_close(pure.float(), wanted, 0.03)
+
+
+@settings(max_examples=15)
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=6), st.integers(0, 2**32))
+def test_cached_self_attention_equals_uncached(pieces, seed):
+    torch.manual_seed(seed)
+    length = sum(pieces)
+    module, x = MultiHeadAttention(6, 2).double(), randn(3, length, 6)
+    mask = causal_mask(length)
+    with torch.no_grad():
+        wanted, maps = module(x, x, x, mask, need_weights=True)
+        cache, end = KeyValueCache(), 0
+        for new in x.split(pieces, dim=1):
+            start, end = end, end + new.size(1)
+            seen = mask[:, :, start:end, :end]
+            output, weights = module(new, new, new, seen, need_weights=True, cache=cache)
+            assert_close(output, wanted[:, start:end])
+            assert_close(weights, maps[:, :, start:end, :end])
+
+
+def test_cached_cross_attention_reads_the_memory_once():
+    module, memory = MultiHeadAttention(6, 2, kdim=4, vdim=4).double(), randn(3, 5, 4)
+    mask = torch.arange(5) < torch.tensor([5, 2, 3]).view(3, 1, 1, 1)
+    cache = KeyValueCache(growing=False)
+    for step in range(3):
+        x = randn(3, 1, 6)
+        wanted, _ = module(x, memory, memory, mask)
+        shown = memory if step == 0 else torch.full_like(memory, torch.nan)  # never looked at again
+        assert_close(module(x, shown, shown, mask, cache=cache)[0], wanted)
+    assert cache.length == 5
+
+
+def test_a_cache_of_another_batch_is_refused():
+    module, cache = MultiHeadAttention(6, 2).double(), KeyValueCache(growing=False)
+    x, other = randn(3, 4, 6), randn(2, 4, 6)
+    module(x, x, x, cache=cache)
+    message = "not [2, 2, 4, 3], [3, 2, 4, 3], [3, 2, 4, 3]"
+    assert_refused(ValueError, message, module, other, other, other, cache=cache)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"n_heads": 5}, ValueError, "n_heads must divide d_model, but 5 does not divide 12"),
+        ({"n_heads": 0}, ValueError, "n_heads must be at least 1, but is 0"),
+        ({"d_model": 12.0}, TypeError, "d_model must be an int, not float"),
+        ({"kdim": 0}, ValueError, "kdim must be at least 1, but is 0"),
+        ({"vdim": -1}, ValueError, "vdim must be at least 1, but is -1"),
+        ({"dropout": 1.0}, ValueError, "dropout must lie in [0, 1), but is 1.0"),
+    ],
+)
+def test_module_refuses_arguments(arguments, error, message):
+    assert_refused(
+        error, message, MultiHeadAttention, **({"d_model": 12, "n_heads": 3} | arguments)
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"query": torch.ones(2, 4, 6).long()}, TypeError, "query must be a floating-point tensor"),
+        ({"query": torch.ones(2, 4, 5)}, ValueError, "query must have 3 axes, the last of size 6"),
+        ({"key": torch.ones(5, 7)}, ValueError, "key must have 3 axes, the last of size 7"),
+        ({"value": torch.ones(2, 5, 7)}, ValueError, "value must have 3 axes, the last of size 8"),
+        (
+            {"query": torch.ones(1, 4, 6)},
+            ValueError,
+            "must share the batch, key and value the length",
+        ),
+        ({"value": torch.ones(2, 4, 8)}, ValueError, "not [2, 4, 6], [2, 5, 7], [2, 4, 8]"),
+    ],
+)
+def test_module_refuses_inputs(change, error, message):
+    module = MultiHeadAttention(6, 2, kdim=7, vdim=8)
+    inputs = {
+        "query": torch.ones(2, 4, 6),
+        "key": torch.ones(2, 5, 7),
+        "value": torch.ones(2, 5, 8),
+    }
+    assert_refused(error, message, module, **(inputs | change))
+
+
+@pytest.mark.parametrize(("bias", "count"), [(True, 4 * (12 * 12 + 12)), (False, 4 * 12 * 12)])
+def test_number_of_parameters(bias, count):
+    module = MultiHeadAttention(12, 3, bias=bias)
+    assert sum(p.numel() for p in module.parameters()) == count
+
+
+# -------------------------------------------------------------------------------------------------
+# Captured whole
+# -------------------------------------------------------------------------------------------------
+
+
+class Decoding(nn.Module):
+    """Causal self-attention, then attention to a padded memory, as a decoder layer does."""
+
+    def __init__(self, need_weights: bool) -> None:
+        super().__init__()
+        self.own, self.cross = MultiHeadAttention(8, 2), MultiHeadAttention(8, 2)
+        self.need_weights = need_weights
+
+    def forward(self, x: Tensor, memory: Tensor, ids: Tensor) -> Tensor:
+        x, _ = self.own(x, x, x, causal_mask(x.size(1)), self.need_weights)
+        return self.cross(x, memory, memory, padding_mask(ids), self.need_weights)[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("need_weights", [False, True])
+def test_module_is_captured_by_compile_and_by_export(need_weights):
+    def example(B: int, T: int, S: int) -> tuple[Tensor, Tensor, Tensor]:
+        ids = torch.randint(1, 9, (B, S))
+        ids[0, 1:] = 0
+        return torch.randn(B, T, 8), torch.randn(B, S, 8), ids
+
+    module = Decoding(need_weights).eval()
+    compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
+    B, T, S = (torch.export.Dim(name) for name in "BTS")
+    shapes = ({0: B, 1: T}, {0: B, 1: S}, {0: B, 1: S})
+    exported = torch.export.export(module, example(3, 4, 5), dynamic_shapes=shapes).module()
+    for sizes in ((3, 4, 5), (2, 7, 6)):
+        inputs = example(*sizes)
+        wanted = module(*inputs)
+        assert_close(compiled(*inputs), wanted, 1e-5)
+        assert_close(exported(*inputs), wanted, 1e-5)
