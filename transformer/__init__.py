@@ -90,7 +90,7 @@ from transformer.toy import (
     toy_record,
     load_toy_model,
 )
-from transformer.phrases import conjugate, contract, attach_clitic, phrase_stream, phrase_pairs
+from transformer.phrases import conjugate, contract, attach_clitic, phrase_stream, split_of, phrase_pairs
 from transformer.text import (
     Pair,
     CorpusError,
@@ -104,7 +104,6 @@ from transformer.text import (
     BOS_ID,
     EOS_ID,
     Vocabulary,
-    EncodedPair,
     encode_pairs,
     pad,
     TokenBatches,
@@ -212,6 +211,7 @@ __all__ = [
     "contract",
     "attach_clitic",
     "phrase_stream",
+    "split_of",
     "phrase_pairs",
     "Pair",
     "CorpusError",
@@ -225,7 +225,6 @@ __all__ = [
     "BOS_ID",
     "EOS_ID",
     "Vocabulary",
-    "EncodedPair",
     "encode_pairs",
     "pad",
     "TokenBatches",

@@ -16,7 +16,6 @@ __all__ = [
     "BOS_ID",
     "EOS_ID",
     "Vocabulary",
-    "EncodedPair",
     "encode_pairs",
     "pad",
     "TokenBatches",
@@ -58,12 +57,19 @@ _SPLITS = ("train", "dev", "test")
 
 # %% book/10-text.ipynb · Text · [text-sources]
 class CorpusError(OSError):
-    """A corpus is not on this machine and could not be fetched, or what lies there is not what it should be."""
+    """A corpus is neither here nor to be had, or what lies here is not what it should be."""
 
 
 @dataclass(frozen=True)
 class CorpusSource:
-    """One archive that holds a corpus: its file name, where it can be had, its size in bytes and its fingerprint."""
+    """An archive that holds a corpus.
+
+    Args:
+        file: Its name in the data folder.
+        url: Where it can be had.
+        size: Its size in bytes.
+        sha256: Its fingerprint.
+    """
 
     file: str
     url: str
@@ -79,7 +85,7 @@ class Corpus:
         name: What `load_corpus` calls it.
         sources: Archives that hold it, the preferred one first.
         folder: The folder inside the archive.
-        languages: Source and target; a split's text is the member ``folder/language.split``, one sentence a line.
+        languages: Source and target. The member ``folder/language.split`` holds one sentence a line.
         sha256: The fingerprint of each member, under ``language.split``.
         licence: What whoever fetches it should know.
     """
@@ -127,8 +133,9 @@ def data_folder() -> Path:
     """Where downloaded corpora are kept.
 
     Returns:
-        The folder named by the environment variable ``TRANSFORMER_DATA``; without it ``transformer-book`` in the
-        user's cache folder (``XDG_CACHE_HOME``, ``%LOCALAPPDATA%`` or the system's habit). It need not exist.
+        The folder that the environment variable ``TRANSFORMER_DATA`` names; without it
+        ``transformer-book`` in the user's cache folder (``XDG_CACHE_HOME``, ``%LOCALAPPDATA%`` or the
+        system's habit). It need not exist.
     """
     if named := os.environ.get("TRANSFORMER_DATA"):
         return Path(named).expanduser()
@@ -158,7 +165,9 @@ def _fault(path: Path, source: CorpusSource) -> str:
 def _progress(source: CorpusSource):
     """A progress bar where tqdm is installed, else nothing."""
     try:
-        return optional_import("tqdm").tqdm(total=source.size, unit="B", unit_scale=True, desc=source.file)
+        return optional_import("tqdm").tqdm(
+            total=source.size, unit="B", unit_scale=True, desc=source.file
+        )
     except ImportError:
         return None
 
@@ -186,7 +195,7 @@ def _download(source: CorpusSource, folder: Path) -> Path:
 
 
 def _archive(corpus: Corpus, folder: Path) -> Path:
-    """The verified archive of a corpus: one that lies in the folder already, else the first that can be fetched."""
+    """The verified archive of a corpus: one that lies here already, else the first to be had."""
     report = []
     for source in corpus.sources:
         path = folder / source.file
@@ -197,10 +206,11 @@ def _archive(corpus: Corpus, folder: Path) -> Path:
     for source in corpus.sources:
         try:
             return _download(source, folder)
-        except (OSError, ValueError) as error:  # no network, no such page, no room on the disk, not the right file
+        except (OSError, ValueError) as error:  # no network, no such page, a full disk, a wrong file
             report.append(f"{source.url}: {error}")
     wanted = "\n".join(
-        f"  {source.file} ({source.size:,} bytes, sha256 {source.sha256}) from {source.url}" for source in corpus.sources
+        f"  {source.file} ({source.size:,} bytes, sha256 {source.sha256}) from {source.url}"
+        for source in corpus.sources
     )
     raise CorpusError(
         f"the corpus {corpus.name!r} is not here and could not be fetched:\n"
@@ -212,7 +222,7 @@ def _archive(corpus: Corpus, folder: Path) -> Path:
 
 # %% book/10-text.ipynb · Text · [text-unpack]
 def _member(archive: Path, corpus: Corpus, names: Sequence[str]) -> dict[str, str]:
-    """Read the named texts straight out of the archive; nothing that it says is used as a path on this machine."""
+    """Read the named texts straight out of the archive; none of its names becomes a path here."""
     wanted = {f"{corpus.folder}/{name}": name for name in names}
     texts: dict[str, str] = {}
     try:
@@ -242,9 +252,14 @@ def _member(archive: Path, corpus: Corpus, names: Sequence[str]) -> dict[str, st
 def _read_archive(corpus: Corpus, split: str, folder: Path) -> list[Pair]:
     names = [f"{language}.{split}" for language in corpus.languages]
     texts = _member(_archive(corpus, folder), corpus, names)
-    source, target = (io.StringIO(texts[name], newline="\n").read().removesuffix("\n").split("\n") for name in names)
+    source, target = (
+        io.StringIO(texts[name], newline="\n").read().removesuffix("\n").split("\n")
+        for name in names
+    )
     if len(source) != len(target):
-        raise CorpusError(f"{corpus.name} {split}: {len(source):,} source lines but {len(target):,} target lines")
+        raise CorpusError(
+            f"{corpus.name} {split}: {len(source):,} source lines but {len(target):,} target lines"
+        )
     return [Pair(*pair) for pair in zip(source, target, strict=True)]
 
 
@@ -252,8 +267,8 @@ def load_corpus(name: str, split: str) -> list[Pair]:
     """Load one split of a Portuguese–English corpus.
 
     Args:
-        name: ``"phrases"``, the grammar of this book, made on the spot; or ``"ted"``, translated talks
-            (CC BY-NC-ND 4.0), downloaded into `data_folder` the first time unless an archive lies there already.
+        name: ``"phrases"``, the grammar of this book, made on the spot; or ``"ted"``, translated
+            talks (CC BY-NC-ND 4.0), downloaded into `data_folder` unless an archive lies there already.
         split: ``"train"``, ``"dev"`` or ``"test"``.
 
     Returns:
@@ -261,10 +276,11 @@ def load_corpus(name: str, split: str) -> list[Pair]:
 
     Raises:
         ValueError: An unknown corpus or split.
-        CorpusError: The corpus cannot be had, or is not what its fingerprint says; the message says what to put where.
+        CorpusError: The corpus cannot be had, or is not what its fingerprint says; the message says
+            which file to put where.
 
     Source:
-        "ted": Qi et al. (2018), "When and Why Are Pre-Trained Word Embeddings Useful for Neural Machine Translation?"
+        "ted": Qi et al. (2018), section 3.
     """
     from transformer.phrases import phrase_pairs
 
@@ -297,10 +313,13 @@ _SPACE = "▁"  # stands for the space in front of a word
 
 
 class Vocabulary:
-    """Subwords learned by byte-pair encoding, numbered from 4; 0 to 3 are padding, unknown, start and end.
+    """Subwords learned by byte-pair encoding, numbered from 4, behind padding, unknown, start and end.
 
     Args:
-        tokenizer: A ``tokenizers.Tokenizer`` with the byte-pair model that `train` makes; use `train` or `load`.
+        tokenizer: A ``tokenizers.Tokenizer`` as `train` and `load` make it.
+
+    Raises:
+        ValueError: The tokenizer does not begin with the four special entries.
 
     Source:
         Sennrich et al. (2016), section 3.2.
@@ -335,13 +354,16 @@ class Vocabulary:
         tokenizers = optional_import("tokenizers")
         learner = _new_tokenizer(tokenizers.models.BPE(unk_token=_SPECIALS[UNK_ID]))
         trainer = tokenizers.trainers.BpeTrainer(
-            vocab_size=size, min_frequency=min_frequency, special_tokens=list(_SPECIALS), show_progress=False
+            vocab_size=size,
+            min_frequency=min_frequency,
+            special_tokens=list(_SPECIALS),
+            show_progress=False,
         )
         learner.train_from_iterator(map(normalize, sentences), trainer)
         learned = json.loads(learner.to_str())["model"]
         if len(learned["vocab"]) == len(_SPECIALS):
             raise ValueError("sentences hold no words to learn from")
-        # A fresh model knows the special entries by number only: "<s>" in a text is then text, not a start token.
+        # A fresh model knows the special entries by number only: "<s>" in a text is text, no start token.
         merges = [tuple(merge) for merge in learned["merges"]]
         model = tokenizers.models.BPE(learned["vocab"], merges, unk_token=_SPECIALS[UNK_ID])
         return cls(_new_tokenizer(model))
@@ -371,13 +393,16 @@ class Vocabulary:
         Returns:
             What `encode` gives for each.
         """
-        return [encoding.ids for encoding in self.tokenizer.encode_batch([normalize(text) for text in texts])]
+        return [
+            encoding.ids
+            for encoding in self.tokenizer.encode_batch([normalize(text) for text in texts])
+        ]
 
     def decode(self, ids: Iterable[int]) -> str:
         """Put subwords together again.
 
         Args:
-            ids: Numbers, or a one-dimensional tensor of them; what stands after the first end token is left out.
+            ids: Numbers, or a one-dimensional tensor of them; the first end token ends the sentence.
 
         Returns:
             The sentence, without padding and start; what was unknown shows as ``<unk>``.
@@ -444,10 +469,12 @@ class Vocabulary:
 
 
 def _new_tokenizer(model):
-    """A tokenizer around a byte-pair model that marks the beginning of each word and cuts between words."""
+    """A tokenizer that marks where words begin, cuts between them, and leaves the rest to `model`."""
     tokenizers = optional_import("tokenizers")
     tokenizer = tokenizers.Tokenizer(model)
-    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace(replacement=_SPACE, prepend_scheme="always")
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace(
+        replacement=_SPACE, prepend_scheme="always"
+    )
     return tokenizer
 
 
@@ -456,27 +483,33 @@ def _numbers(ids: Iterable[int]) -> list[int]:
 
 
 # %% book/10-text.ipynb · Text · [text-encode-pairs]
-EncodedPair = tuple[list[int], list[int]]
+_Encoded = tuple[list[int], list[int]]
 
 
-def encode_pairs(pairs: Iterable[tuple[str, str]], vocabulary: Vocabulary, max_tokens: int | None = None) -> list[EncodedPair]:
+def encode_pairs(
+    pairs: Iterable[tuple[str, str]], vocabulary: Vocabulary, max_tokens: int | None = None
+) -> list[_Encoded]:
     """Turn sentence pairs into the numbers that training needs.
 
     Args:
         pairs: Pairs (source, target).
         vocabulary: The vocabulary of both languages.
-        max_tokens: Pairs with more tokens than this on either side, special ones included, are left out; ``None``
-            keeps them all. The result is shorter by the number left out.
+        max_tokens: Pairs with more tokens than this on either side, special ones included, are left
+            out, and the result is that much shorter; ``None`` keeps them all.
 
     Returns:
-        For each pair kept, source ids that end in `EOS_ID`, and target ids that begin with `BOS_ID` and end in `EOS_ID`.
+        For each pair the source ids, `EOS_ID` at their end, and the target ids between `BOS_ID` and
+        `EOS_ID`.
     """
     if max_tokens is not None:
         check_size(max_tokens=max_tokens)
     pairs = list(pairs)
     sources = vocabulary.encode_batch(source for source, _ in pairs)
     targets = vocabulary.encode_batch(target for _, target in pairs)
-    encoded = [([*source, EOS_ID], [BOS_ID, *target, EOS_ID]) for source, target in zip(sources, targets, strict=True)]
+    encoded = [
+        ([*source, EOS_ID], [BOS_ID, *target, EOS_ID])
+        for source, target in zip(sources, targets, strict=True)
+    ]
     if max_tokens is None:
         return encoded
     return [pair for pair in encoded if max(map(len, pair)) <= max_tokens]
@@ -498,15 +531,17 @@ def pad(sequences: Sequence[Sequence[int]], pad_id: int = PAD_ID) -> Tensor:
     """
     if len(sequences) == 0:
         raise ValueError("sequences must hold at least one sequence")
-    rows = torch.full((len(sequences), max(map(len, sequences))), pad_id, dtype=torch.long)  # [B, L]
+    rows = torch.full(
+        (len(sequences), max(map(len, sequences))), pad_id, dtype=torch.long
+    )  # [B, L]
     for row, sequence in zip(rows, sequences, strict=True):
         row[: len(sequence)] = torch.as_tensor(sequence, dtype=torch.long)
     return rows
 
 
 # %% book/10-text.ipynb · Text · [text-batches]
-def _by_length(pair: EncodedPair) -> tuple[int, int]:
-    """Sort by the longer side; among equals by how much longer the target is, alternately rising and falling."""
+def _by_length(pair: _Encoded) -> tuple[int, int]:
+    """Longer side first; among equals how much longer the target is, alternately rising and falling."""
     source, target = map(len, pair)
     longest, difference = max(source, target), target - source
     return longest, difference if longest % 2 else -difference
@@ -515,13 +550,13 @@ def _by_length(pair: EncodedPair) -> tuple[int, int]:
 class TokenBatches:
     """Batches of about equally many tokens, made of sentences of about equal length.
 
-    Calling it with the number of an epoch gives that epoch's batches; they depend on `seed` and epoch alone. Every
-    epoch has the same number of batches, of the same shapes, in another order, and sentences of equal lengths change
-    places.
+    Called with the number of an epoch it gives that epoch's batches, which depend on `seed` and epoch
+    alone. All epochs have the same number of batches, of the same shapes, in different orders, and
+    sentences of equal lengths change places.
 
     Args:
         pairs: What `encode_pairs` returns.
-        max_tokens: Bound on the size B·S of the source tensor and on that of the target tensor, B·T, padding included.
+        max_tokens: Bound on the sizes B·S of the source and B·T of the target tensor, padding included.
         seed: Of the random order.
         shuffle: ``False`` gives every epoch in the same order, short sentences first.
 
@@ -530,7 +565,9 @@ class TokenBatches:
         ValueError: No pairs, a pair with an empty side, or a sentence longer than `max_tokens`.
     """
 
-    def __init__(self, pairs: Sequence[EncodedPair], max_tokens: int, seed: int = 0, shuffle: bool = True) -> None:
+    def __init__(
+        self, pairs: Sequence[_Encoded], max_tokens: int, seed: int = 0, shuffle: bool = True
+    ) -> None:
         check_size(max_tokens=max_tokens)
         check_size(0, seed=seed)
         if len(pairs) == 0:
@@ -547,7 +584,7 @@ class TokenBatches:
         self._cuts = self._cut([longest for longest, _ in sorted(self._keys)])
 
     def _cut(self, lengths: list[int]) -> list[slice]:
-        """Where batches begin and end: lengths rise, so the last one of a batch decides what the batch costs."""
+        """Where batches begin and end: lengths rise, so its last one decides what a batch costs."""
         cuts, start = [], 0
         for index, longest in enumerate(lengths):
             if (index + 1 - start) * longest > self.max_tokens:
@@ -575,7 +612,10 @@ class TokenBatches:
         # Sorting is stable: sentences of equal lengths keep the random order that they have here.
         order = torch.randperm(len(self.pairs), generator=generator).tolist()
         order.sort(key=self._keys.__getitem__)
-        return [order[self._cuts[number]] for number in torch.randperm(len(self), generator=generator).tolist()]
+        return [
+            order[self._cuts[number]]
+            for number in torch.randperm(len(self), generator=generator).tolist()
+        ]
 
     def __call__(self, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield the batches of an epoch.
