@@ -1,0 +1,777 @@
+"""Training: a loop written out, files that survive a power cut, runs that resume bit by bit."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import pickle
+import signal
+import subprocess
+import sys
+from collections import namedtuple
+from functools import partial
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+import transformer.training
+from transformer import (
+    CheckpointError,
+    Trainer,
+    TrainingConfig,
+    Transformer,
+    TransformerConfig,
+    accumulate_gradients,
+    atomic_file,
+    autocast,
+    cooldown,
+    evaluate_loss,
+    evaluating,
+    load_checkpoint,
+    load_record,
+    load_weights,
+    monitored,
+    move,
+    noam_rate,
+    read_log,
+    record_path,
+    run_facts,
+    save_checkpoint,
+    save_weights,
+    set_weights,
+    teacher_forced_loss,
+    write_log,
+    write_record,
+)
+
+SIZES = dict(d_model=8, n_heads=2, n_layers=1, d_ff=12, max_length=12)
+
+
+def make_model(dropout: float = 0.2, seed: int = 0, **changes) -> Transformer:
+    torch.manual_seed(seed)
+    return Transformer(TransformerConfig(9, 9, dropout=dropout, **{**SIZES, **changes}))
+
+
+def make_batches(epoch: int, n_batches: int = 5) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Batches of unequal size and length, with padding; the same ones for the same epoch."""
+    generator = torch.Generator().manual_seed(epoch)
+    batches = []
+    for _ in range(n_batches):
+        size, length = torch.randint(2, 6, (2,), generator=generator).tolist()
+        ids = torch.randint(4, 9, (size, length), generator=generator)
+        ids[0, 1:] = 0
+        batches.append((ids, nn.functional.pad(ids, (1, 0), value=2)))
+    return batches
+
+
+def rate(step: int) -> float:
+    return noam_rate(step, d_model=8, warmup_steps=10, factor=0.1)
+
+
+def make_trainer(directory=None, model=None, loss=teacher_forced_loss, **changes):
+    evaluate = changes.pop("evaluate", partial(evaluate_loss, batches=make_batches(99)))
+    batches = changes.pop("batches", make_batches)
+    progress = changes.pop("progress", False)
+    settings = dict(steps=12, log_every=2, evaluate_every=4, keep=2) | changes
+    config = TrainingConfig(**settings)
+    model = model or make_model()
+    return Trainer(model, loss, batches, rate, config, directory, evaluate, progress)
+
+
+class Cut(Exception):
+    """The power is gone."""
+
+
+def cut_after(calls: int):
+    """The loss, until it has been called `calls` times."""
+    left = [calls]
+
+    def loss(model, batch):
+        left[0] -= 1
+        if left[0] < 0:
+            raise Cut
+        return teacher_forced_loss(model, batch)
+
+    return loss
+
+
+def same_state(one: Trainer, two: Trainer) -> bool:
+    """Whether parameters, optimiser, scaler, place and history are equal, bit for bit."""
+    a, b = one.model.state_dict(), two.model.state_dict()
+    averages, others = (t.optimizer.state_dict()["state"] for t in (one, two))
+    place = [(t.step, t.epoch, t.position, t.best, t.scaler.state_dict()) for t in (one, two)]
+    histories = [[entry | {"seconds": 0} for entry in t.history] for t in (one, two)]
+    return (
+        all(torch.equal(a[name], b[name]) for name in a)
+        and averages.keys() == others.keys()
+        and all(torch.equal(averages[p][k], others[p][k]) for p in averages for k in averages[p])
+        and place[0] == place[1]
+        and histories[0] == histories[1]
+    )
+
+
+# -------------------------------------------------------------------------------------------------
+# The learning rate
+# -------------------------------------------------------------------------------------------------
+
+
+@given(st.integers(1, 10**6), st.integers(1, 4096), st.integers(1, 10**5))
+def test_noam_rate_is_a_line_up_to_the_peak_and_a_root_after_it(step, d_model, warmup_steps):
+    peak = 1 / math.sqrt(d_model * warmup_steps)
+    if step <= warmup_steps:
+        expected = peak * step / warmup_steps
+    else:
+        expected = peak * math.sqrt(warmup_steps / step)
+    assert math.isclose(noam_rate(step, d_model, warmup_steps), expected, rel_tol=1e-9)
+    assert math.isclose(noam_rate(step, d_model, warmup_steps, 3.0), 3 * expected, rel_tol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "d_model, warmup_steps, peak", [(512, 4000, "7.0e-04"), (128, 400, "4.4e-03")]
+)
+def test_noam_rate_has_the_known_peaks(d_model, warmup_steps, peak):
+    assert f"{noam_rate(warmup_steps, d_model, warmup_steps):.1e}" == peak
+
+
+@given(st.integers(1, 200), st.floats(0, 1))
+def test_cooldown_is_one_and_then_a_line_to_zero(steps, fraction):
+    factors = [cooldown(step, steps, fraction) for step in range(1, steps + 1)]
+    for step, factor in enumerate(factors, start=1):
+        left = steps - step + 1  # this update and those after it
+        expected = 1.0 if left >= fraction * steps else left / (fraction * steps)
+        assert math.isclose(factor, expected)
+    assert all(0 < factor <= 1 for factor in factors)
+    assert factors == sorted(factors, reverse=True)
+
+
+@pytest.mark.parametrize(
+    "call, error, message",
+    [
+        (lambda: noam_rate(0, 8, 10), ValueError, "step must be at least 1, but is 0"),
+        (lambda: noam_rate(1, 8, 0), ValueError, "warmup_steps must be at least 1, but is 0"),
+        (lambda: noam_rate(1.0, 8, 10), TypeError, "step must be an int, not float"),
+        (lambda: cooldown(0, 9, 0.5), ValueError, "step must be at least 1, but is 0"),
+        (
+            lambda: cooldown(10, 9, 0.5),
+            ValueError,
+            "step must be at most steps, which is 9, but is",
+        ),
+        (lambda: cooldown(1, 9, 1.5), ValueError, r"fraction must lie in \[0, 1\], but is 1.5"),
+        (lambda: TrainingConfig(0), ValueError, "steps must be at least 1, but is 0"),
+        (lambda: TrainingConfig(1, accumulate=0), ValueError, "accumulate must be at least 1"),
+        (lambda: TrainingConfig(1, keep=0), ValueError, "keep must be at least 1, but is 0"),
+        (
+            lambda: TrainingConfig(1, log_every=2.5),
+            TypeError,
+            "log_every must be an int, not float",
+        ),
+        (lambda: TrainingConfig(1, seed=-1), ValueError, "seed must be at least 0, but is -1"),
+        (lambda: TrainingConfig(1, clip_norm=0), ValueError, "clip_norm must be greater than 0"),
+        (lambda: TrainingConfig(1, clip_norm=math.nan), ValueError, "clip_norm must be greater"),
+        (
+            lambda: TrainingConfig(1, precision="half"),
+            ValueError,
+            r"precision must be one of \['float32', 'bfloat16', 'float16'\], not 'half'",
+        ),
+        (
+            lambda: monitored({"loss": 1.0}, "accuracy"),
+            ValueError,
+            r"monitor is 'accuracy', but evaluate returned \['loss'\]",
+        ),
+    ],
+)
+def test_bad_input_is_refused_by_name(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
+
+
+# -------------------------------------------------------------------------------------------------
+# Gradients of many batches
+# -------------------------------------------------------------------------------------------------
+
+
+def squares(weight, batch):
+    """A sum of squares and its number of terms; where x is 0 there is no target."""
+    x, y = batch
+    return ((x * weight - y) ** 2 * (x != 0)).sum(), (x != 0).sum()
+
+
+@given(st.lists(st.integers(0, 7), min_size=1, max_size=6), st.integers(0, 2**30))
+def test_accumulated_gradient_is_the_big_batch_s(sizes, seed):
+    generator = torch.Generator().manual_seed(seed)
+    x, y = torch.randn(2, sum(sizes), dtype=torch.float64, generator=generator)
+    x[::5] = 0  # so that some batches have fewer targets than entries, or none
+    weight = nn.Parameter(torch.tensor(0.7, dtype=torch.float64))
+
+    batches = list(zip(x.split(sizes), y.split(sizes)))
+    total, tokens = accumulate_gradients(partial(squares, weight), batches, [weight])
+
+    count = int((x != 0).sum())
+    residual = (x * weight - y).detach() * (x != 0)
+    gradient = (2 * residual * x).sum() / max(count, 1)  # on paper
+    assert torch.allclose(weight.grad, gradient, rtol=0, atol=1e-12)
+    assert torch.allclose(total, residual.square().sum(), rtol=0, atol=1e-12)
+    assert tokens == count and not total.requires_grad
+
+
+def test_accumulation_scales_and_leaves_unused_parameters_alone():
+    used, unused = nn.Parameter(torch.tensor(2.0)), nn.Parameter(torch.tensor(1.0))
+    batch = (torch.tensor([1.0, 3.0]), torch.tensor([0.0, 0.0]))
+    scale = lambda loss: 1024 * loss
+    accumulate_gradients(partial(squares, used), [batch, batch], [used, unused], scale)
+    assert used.grad == 1024 * 2 * (2 * 1 + 6 * 3) / 2
+    assert unused.grad is None
+
+
+# -------------------------------------------------------------------------------------------------
+# Files
+# -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("before", [None, "old"])
+def test_atomic_file_replaces_all_or_nothing(tmp_path, before):
+    path = tmp_path / "file.txt"
+    if before:
+        path.write_text(before)
+    with pytest.raises(Cut), atomic_file(path) as part:
+        part.write_text("half")
+        raise Cut
+    assert [p.read_text() for p in tmp_path.iterdir()] == ([before] if before else [])
+
+    with pytest.raises(FileNotFoundError), atomic_file(path):
+        pass  # nothing was written, so nothing may be replaced
+    assert path.exists() == bool(before)
+
+    with atomic_file(path) as part:
+        part.write_text("new")
+        assert not before or path.read_text() == before  # until the end
+    assert [p.name for p in tmp_path.iterdir()] == ["file.txt"] and path.read_text() == "new"
+
+
+def test_checkpoint_comes_back(tmp_path):
+    state = {"model": make_model().state_dict(), "n": 3, "best": -math.inf, "deep": {"a": [1.5]}}
+    save_checkpoint(tmp_path / "a.pt", state)
+    loaded = load_checkpoint(str(tmp_path / "a.pt"))
+    assert (loaded["n"], loaded["best"], loaded["deep"]) == (3, -math.inf, {"a": [1.5]})
+    assert all(torch.equal(loaded["model"][name], t) for name, t in state["model"].items())
+
+
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.3, 0.6, 0.9, 0.99, 0.9999])
+def test_truncated_checkpoint_is_named(tmp_path, share):
+    path = tmp_path / "cut.pt"
+    save_checkpoint(path, {"model": make_model().state_dict()})
+    whole = path.read_bytes()
+    path.write_bytes(whole[: int(share * len(whole))])
+    with pytest.raises(CheckpointError, match=r"cut\.pt is no whole checkpoint \(\w+\)$"):
+        load_checkpoint(path)
+
+
+class Malice:
+    def __reduce__(self):
+        return os.mkdir, ("executed",)
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda path: path.write_text("a text"),
+        lambda path: torch.save({"format": "another", "model": {}}, path),
+        lambda path: torch.save(torch.zeros(3), path),
+        lambda path: path.write_bytes(pickle.dumps({"format": "transformer-checkpoint-1"})),
+        lambda path: path.write_bytes(pickle.dumps(Malice())),
+        lambda path: torch.save({"format": "transformer-checkpoint-1", "x": Malice()}, path),
+    ],
+)
+def test_foreign_file_is_refused_and_never_executed(tmp_path, monkeypatch, write):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "foreign.pt")
+    with pytest.raises(CheckpointError, match="foreign.pt is no (whole )?checkpoint"):
+        load_checkpoint(tmp_path / "foreign.pt")
+    assert not (tmp_path / "executed").exists()
+
+
+def test_missing_checkpoint_and_another_model_s(tmp_path):
+    with pytest.raises(FileNotFoundError, match="none.pt"):
+        load_checkpoint(tmp_path / "none.pt")
+    state = {"model": make_model(d_model=4).state_dict()}
+    with pytest.raises(CheckpointError, match="wide.pt belongs to another model"):
+        set_weights(make_model(), state, tmp_path / "wide.pt")
+
+
+def test_log_comes_back_without_a_line_that_was_cut_off(tmp_path):
+    assert read_log(tmp_path) == []
+    entries = [{"step": 1, "loss": 2.5}, {"step": 2, "loss": math.inf}]
+    write_log(tmp_path, entries)
+    with open(tmp_path / "log.jsonl", "a", encoding="utf8") as file:
+        file.write('{"step": 3, "lo')
+    assert read_log(str(tmp_path)) == entries
+
+
+# -------------------------------------------------------------------------------------------------
+# Looking at a model, moving a batch
+# -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", [True, False])
+def test_evaluating_leaves_no_trace_even_of_a_failure(mode):
+    model = make_model().train(mode)
+    with pytest.raises(Cut), evaluating(model):
+        assert not model.training and not torch.is_grad_enabled()
+        raise Cut
+    assert model.training == mode and torch.is_grad_enabled()
+    assert all(module.training == mode for module in model.modules())
+
+
+def test_move_reaches_every_tensor_and_keeps_the_form():
+    Pair = namedtuple("Pair", "src tgt")
+    x = torch.zeros(2)
+    batch = {"pair": Pair(x, [x, 7]), "text": "ola", "nothing": None, "both": (x, x)}
+    moved = move(batch, torch.device("meta"))
+    assert moved["pair"].src.is_meta and moved["pair"].tgt[0].is_meta
+    assert type(moved["pair"]) is Pair and moved["pair"].tgt[1] == 7
+    assert moved["text"] == "ola" and moved["nothing"] is None
+    assert isinstance(moved["both"], tuple) and all(t.is_meta for t in moved["both"])
+
+
+def test_evaluate_loss_counts_every_token_once():
+    model = make_model(dropout=0.5).double()
+    batches = make_batches(3)
+    metrics = evaluate_loss(model, batches)
+    assert model.training
+
+    model.eval()
+    losses, hits = [], []
+    for src, tgt in batches:  # sentence by sentence and token by token
+        for b in range(len(src)):
+            length = int(tgt[b].count_nonzero())
+            logits = model(
+                src[b : b + 1, : int(src[b].count_nonzero())], tgt[b : b + 1, : length - 1]
+            )
+            for t in range(1, length):
+                losses.append(-logits[0, t - 1].log_softmax(-1)[tgt[b, t]].item())
+                hits.append(logits[0, t - 1].argmax() == tgt[b, t])
+    assert math.isclose(metrics["loss"], sum(losses) / len(losses), rel_tol=1e-9)
+    assert math.isclose(metrics["accuracy"], sum(hits) / len(hits), rel_tol=1e-6)
+    assert evaluate_loss(model, []) == {"loss": 0.0, "accuracy": 0.0}
+
+
+def test_monitored_turns_less_into_more():
+    assert monitored({"loss": 2.0, "bleu": 30.0}, "-loss") == -2.0
+    assert monitored({"loss": 2.0, "bleu": 30.0}, "bleu") == 30.0
+
+
+# -------------------------------------------------------------------------------------------------
+# The trainer makes the updates that it says
+# -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("accumulate, clip_norm", [(1, math.inf), (1, 0.5), (3, 0.5)])
+def test_trainer_equals_a_loop_written_out(accumulate, clip_norm):
+    trainer = make_trainer(
+        model=make_model(dropout=0.0).double(),
+        accumulate=accumulate,
+        clip_norm=clip_norm,
+        log_every=1,
+        evaluate=None,
+    ).fit()
+
+    model = make_model(dropout=0.0).double()
+    parameters = list(model.parameters())
+    averages = [(torch.zeros_like(p), torch.zeros_like(p)) for p in parameters]
+    stream = [batch for epoch in range(20) for batch in make_batches(epoch)]
+    for step, entry in enumerate(trainer.history, start=1):
+        group = stream[(step - 1) * accumulate : step * accumulate]
+        losses, counts = zip(*(teacher_forced_loss(model, batch) for batch in group))
+        gradients = torch.autograd.grad(sum(losses) / sum(counts), parameters)
+        norm = math.sqrt(sum(g.square().sum().item() for g in gradients))
+        clip = min(1.0, clip_norm / norm)
+        with torch.no_grad():
+            for p, g, (m, v) in zip(parameters, gradients, averages):
+                m.mul_(0.9).add_(0.1 * clip * g)
+                v.mul_(0.98).add_(0.02 * (clip * g) ** 2)
+                p -= rate(step) * (m / (1 - 0.9**step)) / ((v / (1 - 0.98**step)).sqrt() + 1e-9)
+        assert entry["step"] == step and entry["tokens"] == sum(counts)
+        assert math.isclose(entry["loss"], sum(losses).item() / sum(counts).item(), rel_tol=1e-6)
+        assert math.isclose(entry["norm"], norm, rel_tol=1e-6)
+        assert math.isclose(entry["rate"], rate(step))
+    assert trainer.step == len(trainer.history) == 12
+    # torch adds 1e-6 to the norm before it divides, which is all the difference there is
+    for p, q in zip(parameters, trainer.model.parameters()):
+        assert torch.allclose(p, q, rtol=0, atol=1e-6)
+
+
+def test_trainer_stops_for_log_and_evaluation_where_it_should():
+    trainer = make_trainer(steps=11, log_every=3, evaluate_every=4).fit()
+    assert [e["step"] for e in trainer.history if "rate" in e] == [3, 4, 6, 8, 9, 11]
+    assert [e["step"] for e in trainer.history if "accuracy" in e] == [4, 8, 11]
+    assert trainer.model.training
+    logged = sum(entry.get("tokens", 0) for entry in trainer.history)
+    stream = [batch for epoch in range(3) for batch in make_batches(epoch)][:11]
+    assert logged == sum(int((tgt[:, 1:] != 0).sum()) for _, tgt in stream)
+
+
+def test_an_error_in_an_update_is_not_counted_as_one():
+    trainer = make_trainer(loss=cut_after(6), accumulate=2)
+    with pytest.raises(Cut):
+        trainer.fit()
+    assert trainer.step == 3
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+def test_half_precision_is_in_the_products_only(tmp_path, precision):
+    trainer = make_trainer(tmp_path, precision=precision, steps=60, evaluate_every=30).fit()
+    exact = make_trainer(steps=60, evaluate_every=30).fit()
+    assert all(p.dtype == p.grad.dtype == torch.float32 for p in trainer.model.parameters())
+    assert abs(trainer.history[-1]["loss"] - exact.history[-1]["loss"]) < 0.1
+    assert trainer.scaler.is_enabled() == (precision == "float16")
+    with autocast(torch.device("cpu"), precision):
+        assert trainer.model(*make_batches(0)[0]).dtype == getattr(torch, precision)
+
+
+def test_float16_skips_an_update_that_overflows_and_remembers_the_scale(tmp_path):
+    spoiled = []
+
+    def loss(model, batch):
+        total, count = teacher_forced_loss(model, batch)
+        if len(spoiled) < 1:
+            spoiled.append(True)
+            total = total * 1e36  # times the scale this is infinite, and so is the gradient
+        return total, count
+
+    trainer = make_trainer(tmp_path, loss=loss, precision="float16", steps=1, evaluate=None)
+    before = trainer.scaler.get_scale()
+    trainer.fit()
+    start = make_model().state_dict()
+    assert all(torch.equal(start[name], p) for name, p in trainer.model.state_dict().items())
+    again = make_trainer(tmp_path, precision="float16", steps=1, evaluate=None).fit()
+    assert again.scaler.get_scale() == before / 2
+
+
+# -------------------------------------------------------------------------------------------------
+# The trainer resumes
+# -------------------------------------------------------------------------------------------------
+
+
+def test_two_runs_are_equal_but_for_the_seed():
+    one = make_trainer().fit()
+    assert same_state(one, make_trainer().fit())
+    assert not same_state(one, make_trainer(seed=1).fit())  # another dropout
+    assert not same_state(one, make_trainer(model=make_model(seed=1)).fit())
+
+
+@pytest.mark.parametrize("accumulate", [1, 2, 3])
+@pytest.mark.parametrize("updates", [4, 5, 7, 8, 11])
+def test_interrupted_and_resumed_is_uninterrupted(tmp_path, accumulate, updates):
+    unbroken = make_trainer(accumulate=accumulate).fit()
+    cut = cut_after(accumulate * updates + accumulate // 2)  # in the middle of an update
+    with pytest.raises(Cut):
+        make_trainer(tmp_path, loss=cut, accumulate=accumulate).fit()
+    assert not (tmp_path / "checkpoint-00000012.pt").exists()
+
+    # Another model's weights and another random state to start from: the checkpoint must win.
+    resumed = make_trainer(tmp_path, make_model(seed=7), accumulate=accumulate).fit()
+    assert same_state(unbroken, resumed)
+    assert read_log(tmp_path) == resumed.history
+
+
+def test_a_finished_run_is_left_as_it_is_and_can_be_prolonged(tmp_path):
+    finished = make_trainer(tmp_path, steps=8).fit()
+    assert same_state(finished, make_trainer(tmp_path, steps=8, loss=cut_after(0)).fit())
+    assert same_state(make_trainer(steps=12).fit(), make_trainer(tmp_path, steps=12).fit())
+
+
+def test_batches_that_draw_from_the_global_generator_do_not_disturb_dropout(tmp_path):
+    def batches(epoch):
+        for batch in make_batches(epoch):
+            torch.rand(3)  # as a data loader does
+            yield batch
+
+    unbroken = make_trainer(batches=batches).fit()
+    with pytest.raises(Cut):
+        make_trainer(tmp_path, batches=batches, loss=cut_after(9)).fit()
+    assert same_state(unbroken, make_trainer(tmp_path, batches=batches).fit())
+
+
+def test_a_damaged_checkpoint_is_reported_and_the_one_before_it_used(tmp_path):
+    unbroken = make_trainer().fit()
+    with pytest.raises(Cut):
+        make_trainer(tmp_path, loss=cut_after(10)).fit()
+    newest = tmp_path / "checkpoint-00000008.pt"
+    newest.write_bytes(newest.read_bytes()[:-500])
+    with pytest.warns(UserWarning, match="checkpoint-00000008.pt is no whole checkpoint"):
+        resumed = make_trainer(tmp_path).fit()
+    assert same_state(unbroken, resumed)
+    load_checkpoint(newest)  # it has been written again
+
+
+def test_with_no_whole_checkpoint_the_run_and_its_log_begin_anew(tmp_path):
+    with pytest.raises(Cut):
+        make_trainer(tmp_path, loss=cut_after(3)).fit()
+    assert read_log(tmp_path) and not list(tmp_path.glob("*.pt"))
+    trainer = make_trainer(tmp_path).fit()
+    assert same_state(make_trainer().fit(), trainer)
+    assert read_log(tmp_path) == trainer.history  # no line twice
+
+
+def test_another_model_s_directory_is_refused_and_kept(tmp_path):
+    make_trainer(tmp_path).fit()
+    before = sorted(p.name for p in tmp_path.iterdir())
+    with pytest.raises(CheckpointError, match="checkpoint-00000012.pt belongs to another model"):
+        make_trainer(tmp_path, model=make_model(d_ff=20)).fit()
+    assert sorted(p.name for p in tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize("keep", [1, 2, 5])
+def test_the_newest_checkpoints_are_kept_and_a_broken_later_one_does_not_count(tmp_path, keep):
+    (tmp_path / "checkpoint-00000999.pt").write_text("not one of ours")
+    with pytest.warns(UserWarning, match="checkpoint-00000999.pt is no whole checkpoint"):
+        trainer = make_trainer(tmp_path, keep=keep).fit()
+    steps = [int(path.stem[-8:]) for path in trainer.checkpoints()]
+    assert steps == [4, 8, 12][-keep:] + [999]
+
+
+# -------------------------------------------------------------------------------------------------
+# The best weights
+# -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("monitor, best_step", [("score", 8), ("-score", 4)])
+def test_best_weights_are_those_of_the_best_score(tmp_path, monitor, best_step):
+    scores = iter([1.0, 3.0, 2.0])
+    weights = []
+
+    def evaluate(model):
+        assert not model.training and not torch.is_grad_enabled()
+        weights.append({name: t.clone() for name, t in model.state_dict().items()})
+        return {"score": next(scores)}
+
+    trainer = make_trainer(tmp_path, evaluate=evaluate, monitor=monitor).fit()
+    trainer.load_best()
+    best = weights[best_step // 4 - 1]
+    assert all(torch.equal(best[name], t) for name, t in trainer.model.state_dict().items())
+
+
+def test_best_survives_resuming_and_nan_is_never_best(tmp_path):
+    make_trainer(tmp_path, evaluate=lambda model: {"score": 5.0}, monitor="score", steps=4).fit()
+    first = (tmp_path / "best.pt").read_bytes()
+    for score in (4.0, math.nan):
+        trainer = make_trainer(
+            tmp_path, evaluate=lambda model, score=score: {"score": score}, monitor="score"
+        ).fit()
+    assert trainer.best == 5.0 and (tmp_path / "best.pt").read_bytes() == first
+
+
+def test_metrics_of_any_number_type_can_be_stored(tmp_path):
+    evaluate = lambda model: {"a": torch.tensor(1.5), "b": torch.ones(1).numpy()[0], "c": 2}
+    trainer = make_trainer(tmp_path, evaluate=evaluate, monitor="b").fit()
+    assert read_log(tmp_path)[-1] == {"step": 12, "a": 1.5, "b": 1.0, "c": 2.0}
+    assert load_checkpoint(trainer.checkpoints()[-1])["progress"]["best"] == 1.0
+
+
+def test_nothing_is_written_without_a_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    trainer = make_trainer().fit()
+    assert not list(tmp_path.iterdir()) and trainer.checkpoints() == []
+    with pytest.raises(ValueError, match="a trainer without a directory keeps no best weights"):
+        trainer.load_best()
+    with pytest.raises(FileNotFoundError, match="best.pt"):
+        make_trainer(tmp_path, evaluate=None).fit().load_best()
+
+
+# -------------------------------------------------------------------------------------------------
+# The trainer stops
+# -------------------------------------------------------------------------------------------------
+
+
+def no_slope(weight):
+    """0, with a derivative that is not a number."""
+    return (weight - weight.detach()).abs().sqrt()
+
+
+@pytest.mark.parametrize(
+    "first_bad, extra, message",
+    [
+        (8, lambda weight: math.nan, "the loss is nan at step 10, learning rate 1.12e-02"),
+        (8, lambda weight: math.inf, "the loss is inf at step 10, learning rate 1.12e-02"),
+        (10, lambda weight: -math.inf, "the loss is -inf at step 10"),
+        (10, no_slope, "the norm is nan at step 10"),  # every loss is finite until the very end
+    ],
+)
+def test_numbers_that_are_none_stop_the_run_before_a_checkpoint(
+    tmp_path, first_bad, extra, message
+):
+    trainer = None
+
+    def loss(model, batch):
+        total, count = teacher_forced_loss(model, batch)
+        bad = trainer.step + 1 >= first_bad
+        return total + extra(model.output.weight[4, 0]) if bad else total, count
+
+    settings = dict(steps=10, log_every=10, evaluate_every=5)
+    trainer = make_trainer(tmp_path, loss=loss, **settings)
+    with pytest.raises(FloatingPointError, match=message):
+        trainer.fit()
+    assert [path.name for path in trainer.checkpoints()] == ["checkpoint-00000005.pt"]
+    state = load_checkpoint(trainer.checkpoints()[0])["model"]
+    assert all(t.isfinite().all() for t in state.values())
+    assert all(math.isfinite(value) for entry in read_log(tmp_path) for value in entry.values())
+
+
+def test_an_epoch_without_a_batch_and_a_metric_that_is_missing_stop_the_run():
+    with pytest.raises(ValueError, match=r"batches\(0\) gave no batch"):
+        make_trainer(batches=lambda epoch: []).fit()
+    with pytest.raises(ValueError, match=r"batches\(1\) gave no batch"):
+        make_trainer(batches=lambda epoch: make_batches(0)[epoch * 9 :]).fit()
+    with pytest.raises(ValueError, match="monitor is 'bleu', but evaluate returned"):
+        make_trainer(monitor="bleu").fit()
+
+
+def test_the_bar_is_drawn_only_when_asked_for_and_needs_tqdm_only_then(monkeypatch, capfd):
+    make_trainer(progress=True).fit()
+    assert "12/12" in capfd.readouterr().err
+    monkeypatch.setitem(sys.modules, "tqdm", None)
+    make_trainer().fit()
+    assert capfd.readouterr().err == ""
+    with pytest.raises(ImportError, match="pip install tqdm"):
+        make_trainer(progress=True).fit()
+
+
+# -------------------------------------------------------------------------------------------------
+# A real kill
+# -------------------------------------------------------------------------------------------------
+
+
+def run_until_killed(directory: str, moment: str) -> None:
+    """What the test below starts as a process of its own: a run that kills itself."""
+    kill = lambda: os.kill(os.getpid(), signal.SIGKILL)
+    kind, _, number = moment.partition(":")
+    trainer = make_trainer(directory, accumulate=2)
+    calls = [0]
+
+    def loss(model, batch):
+        calls[0] += 1
+        if kind == "batch" and calls[0] == int(number):
+            kill()
+        return teacher_forced_loss(model, batch)
+
+    def save(state, path, save=torch.save):
+        save(state, path)
+        if kind == "write" and "checkpoint" in path.name:
+            whole = path.read_bytes()
+            path.write_bytes(whole[: len(whole) // 2])  # the half of it that is on the disk
+            kill()
+
+    def log(entry, log=trainer._log):
+        log(entry)
+        if kind == "log" and entry["step"] >= int(number):
+            with open(Path(directory) / "log.jsonl", "a") as file:
+                file.write('{"step": 1')
+                file.flush()
+                kill()
+
+    trainer.loss, trainer._log, torch.save = loss, log, save
+    trainer.fit()
+
+
+@pytest.mark.slow
+def test_killed_at_any_moment_the_run_ends_with_the_same_bits(tmp_path):
+    def run(moment: str) -> int:
+        command = [sys.executable, __file__, str(tmp_path), moment]
+        root = str(Path(__file__).resolve().parents[1])
+        return subprocess.run(command, env=os.environ | {"PYTHONPATH": root}).returncode
+
+    for moment in ("write", "batch:9", "log:12"):
+        assert run(moment) == -signal.SIGKILL
+    resumed = make_trainer(tmp_path, accumulate=2).fit()
+
+    assert same_state(make_trainer(accumulate=2).fit(), resumed)
+    assert read_log(tmp_path) == resumed.history
+    assert not [path for path in tmp_path.iterdir() if path.suffix == ".part"]
+
+
+# -------------------------------------------------------------------------------------------------
+# Records and weights
+# -------------------------------------------------------------------------------------------------
+
+
+def test_run_facts_say_what_is_needed_to_repeat_a_run(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["/somewhere/transformer/__main__.py", "train", "a b"])
+    facts = run_facts(torch.device("cpu"))
+    assert facts["command"] == "python -m transformer train 'a b'"
+    assert facts["versions"]["torch"] == metadata.version("torch")
+    assert facts["device"].startswith("cpu: ") and "threads" in facts["device"]
+    assert facts["date"].endswith("+00:00")
+    assert facts == json.loads(json.dumps(facts))
+    monkeypatch.setattr(sys, "argv", ["/x/ipykernel_launcher.py", "-f", "/x/kernel.json"])
+    assert run_facts("cpu")["command"] == "a cell of a notebook"
+
+
+def test_the_commit_is_the_package_s_own_or_none(monkeypatch, tmp_path):
+    package = tmp_path / "transformer"
+    package.mkdir()
+    monkeypatch.setattr(transformer.training.resources, "files", lambda name: package)
+    git = partial(subprocess.run, cwd=tmp_path, check=True, capture_output=True, text=True)
+    identity = ["-c", "user.name=n", "-c", "user.email=e"]
+
+    assert run_facts("cpu")["commit"] == ""  # no repository at all
+    git(["git", "init", "-q"])
+    git(["git", *identity, "commit", "-q", "--allow-empty", "-m", "another's"])
+    (package / "a.py").write_text("1\n")
+    assert run_facts("cpu")["commit"] == ""  # a repository that does not hold the package
+    git(["git", "add", "."])
+    git(["git", *identity, "commit", "-q", "-m", "ours"])
+    head = git(["git", "rev-parse", "HEAD"]).stdout.strip()
+    assert run_facts("cpu")["commit"] == head
+    (package / "a.py").write_text("2\n")
+    assert run_facts("cpu")["commit"] == head + "+"
+
+
+def test_records_come_back_and_missing_ones_are_named(monkeypatch, tmp_path):
+    monkeypatch.setattr(transformer.training.resources, "files", lambda name: tmp_path)
+    (tmp_path / "records").mkdir()
+    record = {"score": 0.5, "words": ["pão"]}
+    write_record(tmp_path / "records" / "toy.json", record)
+    assert load_record("toy") == record
+    assert record_path("toy.json") == tmp_path / "records" / "toy.json"
+    with pytest.raises(FileNotFoundError, match=r"no recorded file 'joy.json', but .*'toy.json'"):
+        load_record("joy")
+
+
+@pytest.mark.parametrize("dtype, atol", [(torch.float32, 0.0), (torch.float16, 1e-3)])
+@pytest.mark.parametrize("tie", [True, False])
+def test_weights_come_back_in_any_dtype_with_shared_tables_once(tmp_path, dtype, atol, tie):
+    path = tmp_path / "model.safetensors"
+    model = make_model(tie_embeddings=tie)
+    save_weights(model, path, dtype)
+    assert model.output.weight.dtype == torch.float32  # the model itself was not touched
+
+    n_bytes = sum(p.numel() for p in model.parameters()) * dtype.itemsize
+    assert n_bytes < path.stat().st_size < n_bytes + 8000
+
+    other = make_model(seed=1, tie_embeddings=tie).double()
+    load_weights(other, path)
+    assert (other.output.weight is other.src_embedding.weight) == tie
+    for p, q in zip(model.parameters(), other.parameters()):
+        assert q.dtype == torch.float64 and torch.allclose(p.double(), q, rtol=0, atol=atol)
+
+
+def test_weights_that_do_not_fit_are_named(tmp_path):
+    path = tmp_path / "model.safetensors"
+    save_weights(make_model(), path)
+    with pytest.raises(CheckpointError, match="model.safetensors does not hold this model's"):
+        load_weights(make_model(d_ff=20), path)
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(CheckpointError, match="model.safetensors does not hold this model's"):
+        load_weights(make_model(), path)
+    with pytest.raises(FileNotFoundError, match="none.safetensors"):
+        load_weights(make_model(), tmp_path / "none.safetensors")
+
+
+if __name__ == "__main__":
+    run_until_killed(*sys.argv[1:])
