@@ -117,16 +117,21 @@ UNRENDERED = """() => [...document.querySelectorAll('.math')]
     .filter(element => !element.querySelector('mjx-container') || element.querySelector('mjx-merror'))
     .map(element => element.textContent.slice(0, 80))"""
 TOO_WIDE = "() => document.documentElement.scrollWidth - window.innerWidth"
+PATIENCE = 180_000  # milliseconds: a busy machine is not a fault of the book
 # A colour that is fading into another cannot be judged.
 STILL = "* { transition: none !important; animation: none !important; }"
-AXE = """async ([exclude, contrast]) => {
+# A chapter has thousands of words of code in a dozen colours, and as many pieces of equations: plain text in
+# their places is judged a hundred times as fast, and the colours on one page.
+PLAIN = """() => document.querySelectorAll('.highlight pre, mjx-container').forEach(element => {
+    element.textContent = element.tagName === 'PRE' ? element.textContent : 'x';
+})"""
+AXE = """async contrast => {
     const rules = {'color-contrast': {enabled: contrast}};
-    const result = await axe.run({exclude}, {preload: false, resultTypes: ['violations'], rules});
+    const result = await axe.run({preload: false, resultTypes: ['violations'], rules});
     const examples = fault => fault.nodes.slice(0, 3).map(node => node.html.slice(0, 120)).join(' | ');
-    return result.violations.filter(fault => fault.impact !== 'minor').map(fault => `${fault.id}: ${examples(fault)}`);
+    const faults = result.violations.filter(fault => fault.impact !== 'minor');
+    return faults.map(fault => `${fault.id}: ${examples(fault)}`);
 }"""
-# A chapter has thousands of coloured words of code, in a dozen colours: one page is enough to judge those.
-DRAWN, CODE = ["mjx-container"], [".highlight pre > span"]
 
 
 @pytest.fixture(scope="module")
@@ -145,6 +150,7 @@ def tab(chromium: Browser) -> Iterator[Page]:
     """A fresh page that ends with the claim that it asked no other host for anything and met no error."""
     outside, faults = [], []
     tab = chromium.new_page(viewport={"width": 1280, "height": 900}, color_scheme="light")
+    tab.set_default_timeout(PATIENCE)
     tab.on("request", lambda request: is_outside(request.url) and outside.append(request.url))
     tab.on("console", lambda message: message.type == "error" and faults.append(message.text))
     tab.on("pageerror", lambda error: faults.append(str(error)))
@@ -184,25 +190,29 @@ def test_page_in_the_browser(page, tab, axe):
     """One visit a page: from the disk, at two widths, light and dark."""
     visit(tab, page)
     assert tab.evaluate(UNRENDERED) == []
-    tab.evaluate(axe)
     for width, scheme in itertools.product((1280, 390), ("light", "dark")):
         show(tab, width, scheme)
         take_screenshot(tab, f"{page.stem}-{width}-{scheme}")
         assert tab.evaluate(TOO_WIDE) <= 0, f"at {width} pixels the page scrolls sideways"
-        if (width, scheme) != (390, "dark"):
-            faults = tab.evaluate(AXE, [[DRAWN, CODE], width == 1280])
-            assert faults == [], f"{width} pixels, {scheme}"
+    tab.evaluate(PLAIN)
+    tab.evaluate(axe)
+    for width, scheme in ((390, "light"), (1280, "light"), (1280, "dark")):
+        show(tab, width, scheme)
+        assert tab.evaluate(AXE, width == 1280) == [], f"{width} pixels, {scheme}"
 
 
 @needs_book
 @pytest.mark.browser
 @pytest.mark.slow
-def test_code_can_be_read_in_light_and_dark(tab, axe):
+def test_colours_of_code_can_be_read(tab, axe):
     visit(tab, HTML / f"{CHAPTERS[0]}.html")
+    tab.evaluate(
+        "() => document.querySelectorAll('div.cell').forEach((cell, number) => number > 12 && cell.remove())"
+    )
     tab.evaluate(axe)
     for scheme in ("light", "dark"):
         show(tab, 1280, scheme)
-        assert tab.evaluate(AXE, [[DRAWN], True]) == [], scheme
+        assert tab.evaluate(AXE, True) == [], scheme
 
 
 @needs_book
