@@ -110,7 +110,6 @@ from transformer.text import (
     padding_waste,
 )
 from transformer.translation import (
-    TOKEN,
     tokenize,
     detokenize,
     corpus_scores,
@@ -229,7 +228,6 @@ __all__ = [
     "pad",
     "TokenBatches",
     "padding_waste",
-    "TOKEN",
     "tokenize",
     "detokenize",
     "corpus_scores",

@@ -254,8 +254,9 @@ class DecoderLayer(nn.Module):
     Each of the three has its residual.
 
     Args:
-        d_model, n_heads, d_ff, dropout, attention_dropout, activation_dropout, activation, bias,
-            norm_first: as in `EncoderLayer`.
+        d_model: width of the vectors.
+        n_heads, d_ff, dropout, bias, norm_first: as in `EncoderLayer`.
+        attention_dropout, activation_dropout, activation: as in `EncoderLayer`.
 
     Raises:
         TypeError: an argument is of the wrong type.

@@ -4,7 +4,6 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 """
 
 __all__ = [
-    "TOKEN",
     "tokenize",
     "detokenize",
     "corpus_scores",
@@ -56,7 +55,7 @@ from transformer.training import (
 )
 from transformer.validation import check_size, optional_import
 
-TOKEN = re.compile(r"``|''|\.\.\.|\d+(?:[.,]\d+)+|\w+(?:[-'’]\w+)*|[^\w\s]")
+_TOKEN = re.compile(r"``|''|\.\.\.|\d+(?:[.,]\d+)+|\w+(?:[-'’]\w+)*|[^\w\s]")
 
 
 def tokenize(text: str) -> str:
@@ -66,7 +65,7 @@ def tokenize(text: str) -> str:
     Text that is written so already stays as it is.
     """
     tokens, opening = [], True
-    for token in TOKEN.findall(text.lower()):
+    for token in _TOKEN.findall(text.lower()):
         if token == '"':
             token, opening = ("``" if opening else "''"), not opening
         tokens.append({"“": "``", "”": "''", "«": "``", "»": "''", "…": "..."}.get(token, token))
