@@ -1,0 +1,378 @@
+"""Decoding: searches against brute force, results in one form, batch-mates without influence."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from transformer import (
+    BeamResult,
+    Transformer,
+    TransformerConfig,
+    beam_search,
+    best_continuations,
+    check_search,
+    greedy_search,
+    keep_best,
+    length_norm,
+    merge_hypotheses,
+)
+
+PAD, BOS, EOS = 0, 2, 3
+INF = math.inf
+
+
+def make_model(seed: int, vocab_size: int = 9, max_length: int = 12, **changes) -> Transformer:
+    """An untrained model in float64, made livelier, so that its predictions differ."""
+    torch.manual_seed(seed)
+    sizes = dict(d_model=12, n_heads=3, n_layers=2, d_ff=20, max_length=max_length) | changes
+    model = Transformer(TransformerConfig(vocab_size, vocab_size, **sizes)).double()
+    with torch.no_grad():
+        model.src_embedding.weight *= 3
+    return model
+
+
+def make_sources(seed: int, vocab_size: int = 9, batch: int = 4, length: int = 5) -> Tensor:
+    """Sources of different lengths, padded at the end, the longest of full length."""
+    generator = torch.Generator().manual_seed(seed)
+    src = torch.randint(1, vocab_size, (batch, length), generator=generator)
+    lengths = torch.randint(1, length + 1, (batch, 1), generator=generator)
+    lengths[0] = length
+    return src.masked_fill(torch.arange(length) >= lengths, PAD)
+
+
+def cut(tokens: list[int]) -> tuple[int, ...]:
+    """A result up to its end token, that one included."""
+    return tuple(tokens[: tokens.index(EOS) + 1] if EOS in tokens else tokens)
+
+
+class ChainModel(nn.Module):
+    """A model whose next token depends on the last alone, by a table of probabilities."""
+
+    def __init__(self, rows: dict[int, dict[int, float]], vocab_size: int = 9):
+        super().__init__()
+        self.config = TransformerConfig(vocab_size, vocab_size, d_model=1, n_heads=1, max_length=20)
+        self.table = torch.zeros(vocab_size, vocab_size, dtype=torch.float64)
+        self.table[:, PAD] = 1.0
+        for last, row in rows.items():
+            self.table[last] = 0.0
+            for token, probability in row.items():
+                self.table[last, token] = probability
+
+    def encode(self, src: Tensor) -> Tensor:
+        return src[:, :, None].double()
+
+    def src_mask(self, src: Tensor) -> Tensor:
+        return torch.ones(len(src), 1, 1, src.size(1), dtype=torch.bool)
+
+    def decode(self, tgt: Tensor, memory: Tensor, src_mask: Tensor, cache=None) -> Tensor:
+        return tgt
+
+    def project(self, hidden: Tensor) -> Tensor:
+        return self.table.log()[hidden]
+
+
+@torch.no_grad()
+def log_probability(model: Transformer, src: Tensor, hypotheses: list[tuple]) -> list[float]:
+    """Of hypotheses for one source `[1, S]`, in one teacher-forced pass without a cache."""
+    model.eval()
+    longest = max(map(len, hypotheses))
+    tgt = torch.tensor([[BOS, *tokens, *[PAD] * (longest - len(tokens))] for tokens in hypotheses])
+    log_probs = model(src.expand(len(tgt), -1), tgt[:, :-1]).log_softmax(-1)
+    steps = log_probs.gather(2, tgt[:, 1:, None])[:, :, 0]
+    return [row[: len(tokens)].sum().item() for row, tokens in zip(steps, hypotheses)]
+
+
+def penalty(length: int, alpha: float) -> float:
+    return (5 + length) ** alpha / 6**alpha
+
+
+def every_hypothesis(model: Transformer, src: Tensor, max_length: int) -> dict[tuple, float]:
+    """Everything that can be generated within `max_length`, with its log-probability."""
+    sequences = itertools.product(range(model.config.tgt_vocab_size), repeat=max_length)
+    hypotheses = list({cut(list(sequence)) for sequence in sequences})
+    return dict(zip(hypotheses, log_probability(model, src, hypotheses)))
+
+
+# -------------------------------------------------------------------------------------------------
+# Greedy search
+# -------------------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def greedy_by_hand(model: Transformer, src: Tensor, max_length: int) -> tuple[int, ...]:
+    """One source, the whole beginning anew at every step, no cache."""
+    model.eval()
+    tokens = []
+    while len(tokens) < max_length and EOS not in tokens:
+        tokens.append(int(model(src, torch.tensor([[BOS, *tokens]]))[0, -1].argmax()))
+    return tuple(tokens)
+
+
+@pytest.mark.parametrize("norm_first", [True, False])
+@pytest.mark.parametrize("seed", range(6))
+def test_greedy_search_equals_one_sentence_at_a_time_without_cache(seed, norm_first):
+    model, src = make_model(seed, norm_first=norm_first), make_sources(seed)
+    model.train()  # the search must switch dropout off by itself, and on again
+    found = greedy_search(model, src, max_length=10)
+    assert model.training and not found.requires_grad and found.dtype == torch.long
+    for row, source in zip(found.tolist(), src):
+        alone = greedy_by_hand(model, source[source != PAD][None], max_length=10)
+        assert cut(row) == alone and set(row[len(alone) :]) <= {PAD}
+
+
+def test_greedy_search_stops_when_all_have_ended_and_at_the_greatest_length():
+    ends = {word: {EOS: 1.0} for word in range(4, 9)}
+    quick = ChainModel({BOS: {4: 1.0}} | ends)
+    assert greedy_search(quick, torch.ones(3, 1, dtype=torch.long), 9).tolist() == [[4, EOS]] * 3
+    endless = ChainModel({BOS: {4: 1.0}, 4: {4: 1.0}})
+    assert greedy_search(endless, torch.ones(1, 2, dtype=torch.long), 7).tolist() == [[4] * 7]
+
+
+# -------------------------------------------------------------------------------------------------
+# Beam search
+# -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 2.0])
+@pytest.mark.parametrize("seed", range(5))
+def test_a_beam_of_one_is_greedy_search(seed, alpha):
+    model, src = make_model(seed), make_sources(seed)
+    result = beam_search(model, src, beam_size=1, length_penalty=alpha, max_length=10)
+    assert torch.equal(result.tokens[:, 0], greedy_search(model, src, max_length=10))
+
+
+@settings(max_examples=12)
+@given(
+    seed=st.integers(0, 10**6),
+    vocab_size=st.integers(4, 6),
+    max_length=st.integers(1, 3),
+    alpha=st.floats(0, 2),
+    spare=st.integers(0, 20),
+)
+def test_a_beam_that_drops_nothing_is_exhaustive_search(seed, vocab_size, max_length, alpha, spare):
+    model = make_model(seed, vocab_size, n_layers=1)
+    src = make_sources(seed, vocab_size, batch=1, length=3)
+    log_p = every_hypothesis(model, src, max_length)
+    assert math.isclose(sum(map(math.exp, log_p.values())), 1)  # the reference forgets nothing
+
+    beam_size = len(log_p) + spare  # far wider than the vocabulary
+    tokens, scores = beam_search(model, src, beam_size, alpha, max_length)
+
+    found = [cut(row) for row in tokens[0, : len(log_p)].tolist()]
+    expected = [log_p[hypothesis] / penalty(len(hypothesis), alpha) for hypothesis in found]
+    assert set(found) == set(log_p)
+    assert torch.allclose(scores[0, : len(log_p)], torch.tensor(expected, dtype=torch.float64))
+    assert (scores[0].diff()[: len(log_p) - 1] <= 0).all()
+    assert (scores[0, len(log_p) :] == -INF).all() and (tokens[0, len(log_p) :] == PAD).all()
+
+
+def beam_by_hand(model, src, beam_size, alpha, max_length) -> list[tuple[float, tuple[int, ...]]]:
+    """One source, lists of Python numbers, every beginning scored from its start."""
+    alive, finished = [()], []
+    for length in range(1, max_length + 1):
+        vocabulary = range(model.config.tgt_vocab_size)
+        longer = [(*prefix, token) for prefix in alive for token in vocabulary]
+        scored = zip(log_probability(model, src, longer), longer)
+        candidates = sorted(scored, reverse=True)[: 2 * beam_size]
+        for score, tokens in candidates[:beam_size]:
+            if tokens[-1] == EOS:
+                finished.append((score / penalty(length, alpha), tokens))
+        alive = [tokens for _, tokens in candidates if tokens[-1] != EOS][:beam_size]
+        if len(finished) >= beam_size:
+            alive = []
+            break
+    for score, tokens in candidates:
+        if tokens in alive:
+            finished.append((score / penalty(max_length, alpha), tokens))
+    return sorted(finished, reverse=True)[:beam_size]
+
+
+@pytest.mark.parametrize("seed, beam_size, alpha", [(0, 2, 0.0), (1, 3, 0.6), (2, 4, 1.5)])
+def test_beam_search_equals_lists_that_are_searched_by_hand(seed, beam_size, alpha):
+    model, src = make_model(seed), make_sources(seed, batch=3)
+    tokens, scores = beam_search(model, src, beam_size, alpha, max_length=5)
+    for b, source in enumerate(src):
+        expected = beam_by_hand(model, source[source != PAD][None], beam_size, alpha, 5)
+        assert [cut(row) for row in tokens[b].tolist()] == [
+            hypothesis for _, hypothesis in expected
+        ]
+        best = torch.tensor([score for score, _ in expected], dtype=torch.float64)
+        assert torch.allclose(scores[b], best, rtol=0, atol=1e-9)
+
+
+@settings(max_examples=15)
+@given(seed=st.integers(0, 10**6), beam_size=st.integers(1, 12), alpha=st.floats(0, 2))
+def test_results_have_one_form_and_scores_are_what_they_say(seed, beam_size, alpha):
+    model, src = make_model(seed), make_sources(seed)
+    tokens, scores = beam_search(model, src, beam_size, alpha, max_length=6)
+    assert tokens.shape[:2] == scores.shape == (4, beam_size)
+    assert tokens.dtype == torch.long and tokens.size(2) <= 6
+    assert not scores.isnan().any() and (scores.diff(dim=1) <= 0).all()
+    for b, rows in enumerate(tokens.tolist()):
+        hypotheses = [cut(row) for row in rows]
+        assert len(set(hypotheses)) == beam_size
+        for row, hypothesis in zip(rows, hypotheses):
+            assert set(row[len(hypothesis) :]) <= {PAD}  # nothing but padding after the end
+        log_p = log_probability(model, src[b : b + 1], hypotheses)  # no start token in front
+        expected = [p / penalty(len(tokens), alpha) for p, tokens in zip(log_p, hypotheses)]
+        assert torch.allclose(scores[b], torch.tensor(expected, dtype=torch.float64))
+
+
+def test_absent_hypotheses_are_padding_with_score_minus_infinity():
+    # Two translations are all there is: "4 end" and "5 end".
+    model = ChainModel({BOS: {4: 0.75, 5: 0.25}, 4: {EOS: 1.0}, 5: {EOS: 1.0}})
+    src = torch.ones(2, 3, dtype=torch.long)
+    tokens, scores = beam_search(model, src, beam_size=4, length_penalty=0.0, max_length=8)
+    assert tokens[:, :2, :2].tolist() == [[[4, EOS], [5, EOS]]] * 2
+    assert (tokens[:, :2, 2:] == PAD).all() and (tokens[:, 2:] == PAD).all()
+    assert torch.allclose(scores[:, :2].exp(), torch.tensor([0.75, 0.25]).double())
+    assert (scores[:, 2:] == -INF).all()
+
+
+@pytest.mark.parametrize("beam_size", [1, 3, 10])
+def test_batch_mates_have_no_influence(beam_size):
+    model, src = make_model(5), make_sources(5, batch=6, length=7)
+    together = beam_search(model, src, beam_size, max_length=9)
+    greedy = greedy_search(model, src, max_length=9)
+    for b, source in enumerate(src):
+        source = source[source != PAD][None]
+        alone = beam_search(model, source, beam_size, max_length=9)
+        length = alone.tokens.size(2)
+        assert torch.equal(together.tokens[b, :, :length], alone.tokens[0])
+        assert (together.tokens[b, :, length:] == PAD).all()
+        assert torch.allclose(together.scores[b], alone.scores[0], rtol=0, atol=1e-10)
+        assert cut(greedy[b].tolist()) == cut(greedy_search(model, source, 9)[0].tolist())
+
+
+def test_wider_beams_find_what_greedy_search_misses():
+    rows = {BOS: {4: 0.6, 5: 0.4}, 4: {6: 0.4, 7: 0.35, EOS: 0.25}, 5: {6: 0.9, EOS: 0.1}}
+    model = ChainModel(rows | {6: {EOS: 0.8, 8: 0.2}, 7: {EOS: 1.0}, 8: {EOS: 1.0}})
+    src = torch.ones(1, 1, dtype=torch.long)
+    assert greedy_search(model, src, 5).tolist() == [[4, 6, EOS]]
+    result = beam_search(model, src, beam_size=2, length_penalty=0.0, max_length=5)
+    assert cut(result.tokens[0, 0].tolist()) == (5, 6, EOS)
+    assert math.isclose(result.scores[0, 0].exp(), 0.4 * 0.9 * 0.8)
+
+
+def test_the_length_penalty_turns_a_short_translation_into_a_long_one():
+    rows = {BOS: {EOS: 0.3, 4: 0.7}} | {w: {w + 1: 0.8, EOS: 0.2} for w in range(4, 8)}
+    model = ChainModel(rows | {8: {EOS: 1.0}})
+    src = torch.ones(1, 1, dtype=torch.long)
+    lengths = []
+    for alpha in (0.0, 0.6, 1.0, 3.0):
+        result = beam_search(model, src, beam_size=6, length_penalty=alpha, max_length=10)
+        lengths.append(len(cut(result.tokens[0, 0].tolist())))
+    assert lengths[0] == 1 and lengths[-1] == 6 and lengths == sorted(lengths)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_scores_are_summed_in_float32_at_least(dtype):
+    model = make_model(1).to(dtype)
+    result = beam_search(model, make_sources(1), beam_size=3, max_length=6)
+    assert result.scores.dtype == torch.float32 and result.scores.isfinite().all()
+
+
+# -------------------------------------------------------------------------------------------------
+# The parts
+# -------------------------------------------------------------------------------------------------
+
+
+@given(st.integers(1, 200), st.floats(0, 3))
+def test_length_norm_is_the_formula_of_wu_et_al(length, alpha):
+    assert math.isclose(length_norm(length, alpha), penalty(length, alpha), rel_tol=1e-12)
+    assert length_norm(1, alpha) == 1 and length_norm(length, 0.0) == 1
+
+
+@given(st.integers(1, 3), st.integers(1, 5), st.integers(2, 6), st.integers(0, 10**6))
+def test_best_continuations_are_the_first_of_all_sorted(batch, beam_size, vocab_size, seed):
+    generator = torch.Generator().manual_seed(seed)
+    tokens = torch.randint(9, (batch, beam_size, 2), generator=generator)
+    scores = -torch.rand(batch, beam_size, generator=generator, dtype=torch.float64)
+    log_probs = -torch.rand(batch, beam_size, vocab_size, generator=generator, dtype=torch.float64)
+
+    found, origin = best_continuations(BeamResult(tokens, scores), log_probs)
+    for b in range(batch):
+        pairs = itertools.product(range(beam_size), range(vocab_size))
+        every = [(float(scores[b, k] + log_probs[b, k, v]), k, v) for k, v in pairs]
+        best = sorted(every, reverse=True)[: 2 * beam_size]
+        assert found.scores[b].tolist() == [score for score, _, _ in best]
+        assert origin[b].tolist() == [k for _, k, _ in best]
+        assert found.tokens[b].tolist() == [[*tokens[b, k].tolist(), v] for _, k, v in best]
+
+
+@given(st.integers(1, 3), st.integers(1, 4), st.integers(0, 4), st.integers(0, 10**6))
+def test_merging_keeps_the_best_of_both_and_pads_the_shorter(batch, kept, new, seed):
+    generator = torch.Generator().manual_seed(seed)
+    draw = lambda n: -torch.rand(batch, n, generator=generator)
+    ids = lambda n, length: torch.randint(1, 9, (batch, n, length), generator=generator)
+    one, two = BeamResult(ids(kept, 2), draw(kept)), BeamResult(ids(new, 5), draw(new))
+
+    merged = merge_hypotheses(one, two, pad_id=0)
+    for b in range(batch):
+        ours = list(zip(one.scores[b].tolist(), [[*r, 0, 0, 0] for r in one.tokens[b].tolist()]))
+        every = sorted(ours + list(zip(two.scores[b].tolist(), two.tokens[b].tolist())))
+        expected = every[::-1][:kept]
+        assert merged.scores[b].tolist() == [score for score, _ in expected]
+        assert merged.tokens[b].tolist() == [row for _, row in expected]
+
+
+def test_keep_best_sorts_every_sentence_by_itself():
+    scores = torch.tensor([[-3.0, -1.0, -2.0], [-INF, -5.0, -4.0]])
+    tokens = torch.arange(6).view(2, 3, 1)
+    best, rows = keep_best(scores, tokens, 2)
+    assert best.tolist() == [[-1.0, -2.0], [-4.0, -5.0]]
+    assert rows[:, :, 0].tolist() == [[1, 2], [5, 4]]
+
+
+# -------------------------------------------------------------------------------------------------
+# Bad input
+# -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("search", [check_search, greedy_search, beam_search])
+@pytest.mark.parametrize(
+    "src, max_length, error, message",
+    [
+        (torch.ones(2, 3), 5, TypeError, "src must be a torch.long tensor, not torch.float32"),
+        ([[1, 2]], 5, TypeError, "src must be a torch.long tensor, not list"),
+        (torch.tensor([1, 2]), 5, ValueError, r"src must have shape \[batch, length\], not \[2\]"),
+        (torch.tensor([[1, 9]]), 5, IndexError, r"src must lie in \[0, 9\), but holds 9"),
+        (torch.tensor([[-1, 2]]), 5, IndexError, r"src must lie in \[0, 9\), but holds -1"),
+        (torch.tensor([[1]]), 0, ValueError, "max_length must be at least 1, but is 0"),
+        (torch.tensor([[1]]), 2.0, TypeError, "max_length must be an int, not float"),
+        (
+            torch.tensor([[1]]),
+            13,
+            ValueError,
+            "max_length must be at most the model's 12, but is 13",
+        ),
+    ],
+)
+def test_bad_input_is_refused_by_name(search, src, max_length, error, message):
+    with pytest.raises(error, match=message):
+        search(make_model(0), src, max_length=max_length)
+
+
+@pytest.mark.parametrize(
+    "settings, error, message",
+    [
+        (dict(beam_size=0), ValueError, "beam_size must be at least 1, but is 0"),
+        (dict(beam_size=2.0), TypeError, "beam_size must be an int, not float"),
+        (dict(length_penalty=-0.1), ValueError, "length_penalty must be at least 0, but is -0.1"),
+        (
+            dict(length_penalty=math.nan),
+            ValueError,
+            "length_penalty must be at least 0, but is nan",
+        ),
+    ],
+)
+def test_bad_settings_are_refused_by_name(settings, error, message):
+    with pytest.raises(error, match=message):
+        beam_search(make_model(0), torch.tensor([[1]]), max_length=5, **settings)
