@@ -255,6 +255,14 @@ def test_half_precision_survives_scores_that_only_the_scale_keeps_in_range(dtype
     assert weights.tolist() == context.tolist() == [[1, 0]]
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@both_attentions
+def test_what_is_forbidden_gets_no_weight_however_bad_what_is_allowed(attend, dtype):
+    q, k = torch.full((1, 4), 100, dtype=dtype), torch.tensor([[-100], [100], [1]]).expand(3, 4)
+    allowed = torch.tensor([True, False, False])  # scores −20,000 (allowed), 20,000 and 200
+    assert attend(q, k.to(dtype), torch.eye(3, dtype=dtype), allowed).tolist() == [[1, 0, 0]]
+
+
 def test_softmax_of_half_precision_is_computed_in_float32():
     q, k, v = (x.to(torch.bfloat16) for x in (randn(1, 4), randn(4096, 4), randn(4096, 3)))
     _, weights = scaled_dot_product_attention(q, k, v)
