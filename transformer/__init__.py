@@ -108,6 +108,7 @@ from transformer.text import (
     pad,
     TokenBatches,
     padding_waste,
+    corpus_facts,
 )
 from transformer.translation import (
     tokenize,
@@ -228,6 +229,7 @@ __all__ = [
     "pad",
     "TokenBatches",
     "padding_waste",
+    "corpus_facts",
     "tokenize",
     "detokenize",
     "corpus_scores",

@@ -20,10 +20,11 @@ __all__ = [
     "pad",
     "TokenBatches",
     "padding_waste",
+    "corpus_facts",
 ]
 
 
-# %% book/10-text.ipynb · Text · [text-pair]
+# %% book/10-text.ipynb · Talks, translated · [text-pair]
 import gzip
 import hashlib
 import io
@@ -34,6 +35,7 @@ import tarfile
 import unicodedata
 import urllib.request
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,7 +57,7 @@ class Pair(NamedTuple):
 _SPLITS = ("train", "dev", "test")
 
 
-# %% book/10-text.ipynb · Text · [text-sources]
+# %% book/10-text.ipynb · Talks, translated · [text-sources]
 class CorpusError(OSError):
     """A corpus is neither here nor to be had, or what lies here is not what it should be."""
 
@@ -148,7 +150,7 @@ def data_folder() -> Path:
     return Path(cache) / "transformer-book"
 
 
-# %% book/10-text.ipynb · Text · [text-fetch]
+# %% book/10-text.ipynb · Talks, translated · [text-fetch]
 _CHUNK = 1 << 18  # bytes read at a time
 _MAX_MEMBER = 1 << 26  # no text of a corpus is larger than this; what claims to be is not unpacked
 
@@ -220,7 +222,7 @@ def _archive(corpus: Corpus, folder: Path) -> Path:
     )
 
 
-# %% book/10-text.ipynb · Text · [text-unpack]
+# %% book/10-text.ipynb · Talks, translated · [text-unpack]
 def _member(archive: Path, corpus: Corpus, names: Sequence[str]) -> dict[str, str]:
     """Read the named texts straight out of the archive; none of its names becomes a path here."""
     wanted = {f"{corpus.folder}/{name}": name for name in names}
@@ -293,7 +295,7 @@ def load_corpus(name: str, split: str) -> list[Pair]:
     return [Pair(*pair) for pair in phrase_pairs(split)]
 
 
-# %% book/10-text.ipynb · Text · [text-normalize]
+# %% book/10-text.ipynb · Byte-pair encoding · [text-normalize]
 def normalize(text: str) -> str:
     """Bring a text into the one form in which a vocabulary knows it.
 
@@ -306,7 +308,7 @@ def normalize(text: str) -> str:
     return " ".join(unicodedata.normalize("NFC", text).split())
 
 
-# %% book/10-text.ipynb · Text · [text-vocabulary]
+# %% book/10-text.ipynb · Byte-pair encoding · [text-vocabulary]
 PAD_ID, UNK_ID, BOS_ID, EOS_ID = 0, 1, 2, 3
 _SPECIALS = ("<pad>", "<unk>", "<s>", "</s>")
 _SPACE = "▁"  # stands for the space in front of a word
@@ -482,7 +484,7 @@ def _numbers(ids: Iterable[int]) -> list[int]:
     return ids.tolist() if isinstance(ids, Tensor) else list(ids)
 
 
-# %% book/10-text.ipynb · Text · [text-encode-pairs]
+# %% book/10-text.ipynb · From pairs to tensors · [text-encode-pairs]
 _Encoded = tuple[list[int], list[int]]
 
 
@@ -515,7 +517,7 @@ def encode_pairs(
     return [pair for pair in encoded if max(map(len, pair)) <= max_tokens]
 
 
-# %% book/10-text.ipynb · Text · [text-pad]
+# %% book/10-text.ipynb · From pairs to tensors · [text-pad]
 def pad(sequences: Sequence[Sequence[int]], pad_id: int = PAD_ID) -> Tensor:
     """Lay sequences of different lengths into one tensor.
 
@@ -539,7 +541,7 @@ def pad(sequences: Sequence[Sequence[int]], pad_id: int = PAD_ID) -> Tensor:
     return rows
 
 
-# %% book/10-text.ipynb · Text · [text-batches]
+# %% book/10-text.ipynb · Batches by tokens · [text-batches]
 def _by_length(pair: _Encoded) -> tuple[int, int]:
     """Longer side first; among equals how much longer the target is, alternately rising and falling."""
     source, target = map(len, pair)
@@ -651,3 +653,73 @@ def padding_waste(batches: Iterable[tuple[Tensor, Tensor]]) -> float:
     if total == 0:
         raise ValueError("batches must hold at least one batch")
     return padding / total
+
+
+# %% book/10-text.ipynb · Batches by tokens · [text-in-turn]
+def _in_turn(pairs: Sequence[_Encoded], max_tokens: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Batches of the pairs in the order in which they come, as a yardstick."""
+    batch: list[_Encoded] = []
+    longest = 0
+    for pair in pairs:
+        longest = max(longest, *map(len, pair))
+        if (len(batch) + 1) * longest > max_tokens:
+            yield tuple(pad(side) for side in zip(*batch, strict=True))
+            batch, longest = [], max(map(len, pair))
+        batch.append(pair)
+    yield tuple(pad(side) for side in zip(*batch, strict=True))
+
+
+# %% book/10-text.ipynb · What was counted · [text-facts]
+def corpus_facts(name: str, sizes: Sequence[int] = (8000,), budgets: Sequence[int] = (4096,)) -> dict:
+    """Count what this chapter reports of a corpus; none of its text is in the result.
+
+    Args:
+        name: As in `load_corpus`.
+        sizes: Of vocabularies to learn from the training split.
+        budgets: Of tokens in a batch to try with the last of them.
+
+    Returns:
+        For each split the pairs, and for both sides tokens, distinct tokens and a table [length, how often];
+        how many pairs repeat others, have equal sides, or stand in the training split too; the share of
+        tokens that the training split lacks. For each vocabulary its size and its subwords a token; for
+        each budget the number of batches and the shares of padding, in random order and in `TokenBatches`.
+    """
+    splits = {split: load_corpus(name, split) for split in _SPLITS}
+    known = [{word for text in side for word in text.split()} for side in zip(*splits["train"], strict=True)]
+    facts: dict = {"corpus": name, "splits": {}, "vocabularies": [], "batches": []}
+    for split, pairs in splits.items():
+        sides = [[text.split() for text in side] for side in zip(*pairs, strict=True)]
+        words = [[word for text in side for word in text] for side in sides]
+        facts["splits"][split] = {
+            "pairs": len(pairs),
+            "tokens": [len(side) for side in words],
+            "types": [len(set(side)) for side in words],
+            "lengths": [sorted(Counter(map(len, side)).items()) for side in sides],
+            "repeated": len(pairs) - len(set(pairs)),
+            "equal sides": sum(source == target for source, target in pairs),
+            "in train": len(set(pairs) & set(splits["train"])),
+            "unknown": [
+                sum(word not in train for word in side) / len(side)
+                for side, train in zip(words, known, strict=True)
+            ],
+        }
+    tokens = facts["splits"]["train"]["tokens"]
+    for size in sizes:
+        vocabulary = Vocabulary.train((text for pair in splits["train"] for text in pair), size)
+        encoded = encode_pairs(splits["train"], vocabulary)
+        sums = sum(len(source) - 1 for source, _ in encoded), sum(len(target) - 2 for _, target in encoded)
+        pieces = [count / total for count, total in zip(sums, tokens, strict=True)]
+        facts["vocabularies"].append([len(vocabulary), *pieces])
+    for budget in budgets:
+        batches = TokenBatches(encoded, budget)
+        order = torch.randperm(len(encoded), generator=torch.Generator().manual_seed(0)).tolist()
+        random_order = [encoded[index] for index in order]
+        facts["batches"].append(
+            {
+                "max_tokens": budget,
+                "batches": len(batches),
+                "waste": padding_waste(batches(0)),
+                "waste at random": padding_waste(_in_turn(random_order, budget)),
+            }
+        )
+    return facts

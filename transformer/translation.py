@@ -344,7 +344,15 @@ class Recipe:
 
 
 RECIPES = {
-    "phrases": Recipe("phrases", vocab_size=800, cooldown=0.5),
+    "phrases": Recipe(
+        "phrases",
+        vocab_size=800,
+        steps=500,
+        peak_rate=3e-3,
+        warmup_steps=150,
+        cooldown=0.5,
+        evaluate_every=125,
+    ),
     "ted": Recipe(
         "ted",
         vocab_size=4000,
