@@ -1143,8 +1143,8 @@ def _feeling(dice: _Dice) -> _Marked:
 # %% book/10-text.ipynb · Seventeen kinds of sentence · [phrases-pointing]
 _POINTED = [
     next(frame for frame in _WITH_OBJECT if frame.verb == verb)
-    for verb in "gostar gostar gostar querer querer precisar ver comprar comer fazer vender ler trazer limpar "
-    "beber pensar lavar escrever".split()
+    for verb in "gostar gostar gostar querer querer precisar ver comprar comer fazer vender ler trazer "
+    "limpar beber pensar lavar escrever".split()
 ]
 
 

@@ -685,6 +685,7 @@ def corpus_facts(name: str, sizes: Sequence[int] = (8000,), budgets: Sequence[in
         each budget the number of batches and the shares of padding, in random order and in `TokenBatches`.
     """
     splits = {split: load_corpus(name, split) for split in _SPLITS}
+    trained = set(splits["train"])
     known = [{word for text in side for word in text.split()} for side in zip(*splits["train"], strict=True)]
     facts: dict = {"corpus": name, "splits": {}, "vocabularies": [], "batches": []}
     for split, pairs in splits.items():
@@ -697,7 +698,7 @@ def corpus_facts(name: str, sizes: Sequence[int] = (8000,), budgets: Sequence[in
             "lengths": [sorted(Counter(map(len, side)).items()) for side in sides],
             "repeated": len(pairs) - len(set(pairs)),
             "equal sides": sum(source == target for source, target in pairs),
-            "in train": len(set(pairs) & set(splits["train"])),
+            "in train": sum(pair in trained for pair in pairs),
             "unknown": [
                 sum(word not in train for word in side) / len(side)
                 for side, train in zip(words, known, strict=True)

@@ -1,0 +1,575 @@
+"""Corpora verified, vocabularies that lose nothing, batches that hold each pair once within their budget."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import re
+import sys
+import tarfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from transformer import (
+    BOS_ID,
+    EOS_ID,
+    PAD_ID,
+    UNK_ID,
+    Corpus,
+    CorpusError,
+    CorpusSource,
+    Pair,
+    TokenBatches,
+    TransformerConfig,
+    Vocabulary,
+    corpus_facts,
+    data_folder,
+    encode_pairs,
+    load_corpus,
+    normalize,
+    pad,
+    padding_waste,
+    text,
+)
+
+TEXTS = {
+    "pt.train": "olá .\nobrigado .\n\naté já .\n",
+    "en.train": "hello .\nthank you .\n\nsee you soon .\n",
+    "pt.dev": "sim .\n",
+    "en.dev": "yes .\n",
+}
+SUMS = {name: hashlib.sha256(content.encode()).hexdigest() for name, content in TEXTS.items()}
+READ = [
+    Pair("olá .", "hello ."),
+    Pair("obrigado .", "thank you ."),
+    Pair("", ""),
+    Pair("até já .", "see you soon ."),
+]
+
+
+def write_archive(path: Path, members: dict[str, str | bytes], kind: bytes = tarfile.REGTYPE) -> CorpusSource:
+    """Pack an archive and describe it, so that it counts as the right one whatever it holds."""
+    with tarfile.open(path, "w:gz") as tar:
+        for name, content in members.items():
+            data = content if isinstance(content, bytes) else content.encode()
+            entry = tarfile.TarInfo(name)
+            entry.type, entry.size, entry.linkname = (
+                kind,
+                len(data) if kind == tarfile.REGTYPE else 0,
+                "/etc/passwd",
+            )
+            tar.addfile(entry, io.BytesIO(data))
+    return described(path)
+
+
+def described(path: Path) -> CorpusSource:
+    return CorpusSource(
+        path.name, path.as_uri(), path.stat().st_size, hashlib.sha256(path.read_bytes()).hexdigest()
+    )
+
+
+def in_folder(texts: dict[str, str | bytes]) -> dict[str, str | bytes]:
+    return {f"set/{name}": content for name, content in texts.items()}
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> tuple[Path, Path]:
+    server, cache = tmp_path / "server", tmp_path / "cache"
+    server.mkdir()
+    return server, cache
+
+
+def corpus_of(*sources: CorpusSource) -> Corpus:
+    return Corpus("greetings", sources, "set", ("pt", "en"), SUMS, "ours")
+
+
+def read(corpus: Corpus, cache: Path, split: str = "train") -> list[Pair]:
+    return text._read_archive(corpus, split, cache)
+
+
+# -------------------------------------------------------------------------------------------------
+# Corpora
+# -------------------------------------------------------------------------------------------------
+
+
+def test_archive_is_fetched_once_then_used_where_it_lies(folders):
+    server, cache = folders
+    corpus = corpus_of(write_archive(server / "a.tar.gz", in_folder(TEXTS)))
+    assert read(corpus, cache) == READ
+    (server / "a.tar.gz").unlink()
+    assert read(corpus, cache) == READ and read(corpus, cache, "dev") == [Pair("sim .", "yes .")]
+    assert [path.name for path in cache.iterdir()] == ["a.tar.gz"]
+
+
+def test_second_source_is_tried_and_found_too(folders):
+    server, cache = folders
+    good = write_archive(server / "b.tar.gz", in_folder(TEXTS))
+    gone = replace(good, file="a.tar.gz", url=(server / "nowhere.tar.gz").as_uri())
+    assert read(corpus_of(gone, good), cache) == READ
+    Path(server / "b.tar.gz").unlink()
+    assert read(corpus_of(gone, good), cache) == READ  # the second file lies in the cache now
+
+
+@pytest.mark.parametrize(
+    ("spoil", "problem"),
+    [
+        (lambda data: data[: len(data) // 2], "bytes instead of"),
+        (lambda data: data + b"!", "bytes instead of"),
+        (lambda data: data[:-1] + bytes([data[-1] ^ 1]), "sha256 [0-9a-f]{64} instead of"),
+        (lambda data: b"", "has 0 bytes instead of"),
+    ],
+    ids=["truncated", "too long", "altered", "empty"],
+)
+@pytest.mark.parametrize("where", ["server", "cache"])
+def test_a_wrong_archive_is_never_used(folders, spoil, problem, where):
+    server, cache = folders
+    source = write_archive(server / "a.tar.gz", in_folder(TEXTS))
+    whole = (server / "a.tar.gz").read_bytes()
+    cache.mkdir()
+    (folders[where == "cache"] / "a.tar.gz").write_bytes(spoil(whole))
+    if where == "cache":
+        assert read(corpus_of(source), cache) == READ  # it is replaced by a good one
+        assert (cache / "a.tar.gz").read_bytes() == whole
+        return
+    with pytest.raises(CorpusError, match=problem):
+        read(corpus_of(source), cache)
+    assert list(cache.iterdir()) == []  # neither the archive nor a piece of it
+
+
+def test_half_finished_download_is_no_archive(folders):
+    server, cache = folders
+    source = write_archive(server / "a.tar.gz", in_folder(TEXTS))
+    cache.mkdir()
+    (cache / "a.tar.gz.123.part").write_bytes((server / "a.tar.gz").read_bytes())
+    (server / "a.tar.gz").unlink()
+    with pytest.raises(CorpusError, match="could not be fetched"):
+        read(corpus_of(source), cache)
+
+
+def test_interrupted_download_leaves_nothing(folders, monkeypatch):
+    server, cache = folders
+    source = write_archive(server / "a.tar.gz", in_folder(TEXTS))
+
+    class Broken(io.BytesIO):
+        def read(self, size: int = -1) -> bytes:
+            if self.tell():
+                raise ConnectionResetError("the line went dead")
+            return super().read(10)
+
+    monkeypatch.setattr(text.urllib.request, "urlopen", lambda url, timeout: Broken(b"x" * 100))
+    with pytest.raises(CorpusError, match="the line went dead"):
+        read(corpus_of(source), cache)
+    assert list(cache.iterdir()) == []
+
+
+def test_a_server_that_never_stops_is_stopped(folders, monkeypatch):
+    server, cache = folders
+    source = write_archive(server / "a.tar.gz", in_folder(TEXTS))
+    sent = []
+
+    class Endless(io.BytesIO):
+        def read(self, size: int = -1) -> bytes:
+            sent.append(size)
+            return b"x" * size
+
+    monkeypatch.setattr(text.urllib.request, "urlopen", lambda url, timeout: Endless())
+    with pytest.raises(CorpusError, match="bytes instead of"):
+        read(corpus_of(source), cache)
+    assert len(sent) == 1
+
+
+def test_without_network_the_message_says_what_to_put_where(folders):
+    server, cache = folders
+    source = write_archive(server / "a.tar.gz", in_folder(TEXTS))
+    (server / "a.tar.gz").unlink()
+    with pytest.raises(CorpusError) as error:
+        read(corpus_of(source), cache)
+    message = str(error.value)
+    for part in ("'greetings'", str(cache), "a.tar.gz", f"{source.size:,} bytes", source.sha256, source.url):
+        assert part in message
+    assert "TRANSFORMER_DATA" in message and isinstance(error.value, OSError)
+
+
+def test_foreign_and_climbing_members_are_left_alone(folders, tmp_path):
+    server, cache = folders
+    foreign = {"../up.txt": "x", "/tmp/absolute-name.txt": "x", "set/._pt.train": "x", "other/pt.train": "x"}
+    assert read(corpus_of(write_archive(server / "a.tar.gz", foreign | in_folder(TEXTS))), cache) == READ
+    written = sorted(path.name for path in tmp_path.rglob("*") if path.is_file())
+    assert written == ["a.tar.gz", "a.tar.gz"]  # the server's and the cache's
+
+
+def test_links_are_not_followed(folders):
+    server, cache = folders
+    source = write_archive(server / "a.tar.gz", in_folder(TEXTS), kind=tarfile.SYMTYPE)
+    with pytest.raises(CorpusError, match="has no member set/pt.train, set/en.train"):
+        read(corpus_of(source), cache)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"pt.train": "something else .\n"}, "set/pt.train has sha256"),
+        ({"pt.train": b"\xff\xfe"}, "set/pt.train has sha256"),
+        ({"pt.train": None}, "has no member set/pt.train"),
+    ],
+)
+def test_members_are_verified(folders, change, message):
+    server, cache = folders
+    members = {name: content for name, content in (TEXTS | change).items() if content is not None}
+    with pytest.raises(CorpusError, match=message):
+        read(corpus_of(write_archive(server / "a.tar.gz", in_folder(members))), cache)
+
+
+def test_oversized_member_is_not_unpacked(folders, monkeypatch):
+    server, cache = folders
+    monkeypatch.setattr(text, "_MAX_MEMBER", 10)
+    with pytest.raises(CorpusError, match=r"set/pt.train claims \d\d bytes"):
+        read(corpus_of(write_archive(server / "a.tar.gz", in_folder(TEXTS))), cache)
+
+
+def test_what_is_no_archive_is_named(folders):
+    server, cache = folders
+    (server / "a.tar.gz").write_bytes(b"this was never packed")
+    with pytest.raises(CorpusError, match="a.tar.gz cannot be read"):
+        read(corpus_of(described(server / "a.tar.gz")), cache)
+
+
+def test_unequal_numbers_of_lines(folders):
+    server, cache = folders
+    texts = TEXTS | {"en.train": "hello .\n"}
+    sums = SUMS | {"en.train": hashlib.sha256(b"hello .\n").hexdigest()}
+    corpus = replace(corpus_of(write_archive(server / "a.tar.gz", in_folder(texts))), sha256=sums)
+    with pytest.raises(CorpusError, match="greetings train: 4 source lines but 1 target lines"):
+        read(corpus, cache)
+
+
+def test_works_without_tqdm(folders, monkeypatch):
+    server, cache = folders
+    monkeypatch.setitem(sys.modules, "tqdm", None)
+    assert read(corpus_of(write_archive(server / "a.tar.gz", in_folder(TEXTS))), cache) == READ
+
+
+def test_data_folder(monkeypatch, tmp_path):
+    monkeypatch.setenv("TRANSFORMER_DATA", str(tmp_path))
+    assert data_folder() == tmp_path
+    monkeypatch.delenv("TRANSFORMER_DATA")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("LOCALAPPDATA", str(tmp_path / "local"))
+    for platform, folder in (("linux", tmp_path / "cache"), ("win32", tmp_path / "local")):
+        monkeypatch.setattr(sys, "platform", platform)
+        assert data_folder() == folder / "transformer-book"
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert data_folder().parts[-3:] == ("Library", "Caches", "transformer-book")
+
+
+def test_the_talks_come_from_where_the_book_says(monkeypatch, tmp_path):
+    """Nothing is fetched: both sources are out of reach, and the message names them."""
+
+    def unreachable(url, timeout):
+        raise OSError("no network")
+
+    monkeypatch.setenv("TRANSFORMER_DATA", str(tmp_path))
+    monkeypatch.setattr(text.urllib.request, "urlopen", unreachable)
+    with pytest.raises(CorpusError) as error:
+        load_corpus("ted", "dev")
+    message = str(error.value)
+    for part in (
+        "ted_hrlr_pt_to_en.tar.gz",
+        "3,492,119",
+        "qi18naacl-dataset.tar.gz",
+        "131,005,909",
+        str(tmp_path),
+    ):
+        assert part in message
+    assert message.index("ted_hrlr") < message.index("qi18naacl")
+
+
+def test_load_phrases():
+    pairs = load_corpus("phrases", "dev")
+    assert len(pairs) == 500 and isinstance(pairs[0], Pair) and pairs[0].source == pairs[0][0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("Ted", "train"), "name must be one of phrases, ted, got 'Ted'"),
+        (("phrases", "valid"), "split must be one of train, dev, test, got 'valid'"),
+        (("ted", None), "split must be one of train, dev, test, got None"),
+    ],
+)
+def test_unknown_names(arguments, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        load_corpus(*arguments)
+
+
+# -------------------------------------------------------------------------------------------------
+# Vocabulary
+# -------------------------------------------------------------------------------------------------
+
+SENTENCES = [side for pair in load_corpus("phrases", "dev") for side in pair]
+ALPHABET = sorted({character for sentence in SENTENCES for character in sentence} - {" "})
+
+
+@pytest.fixture(scope="module")
+def vocabulary() -> Vocabulary:
+    return Vocabulary.train(SENTENCES, size=300)
+
+
+def test_special_ids_are_the_models():
+    config = TransformerConfig(10, 10)
+    assert (PAD_ID, BOS_ID, EOS_ID) == (config.pad_id, config.bos_id, config.eos_id) and UNK_ID == 1
+
+
+@given(words=st.lists(st.text(st.sampled_from(ALPHABET), min_size=1, max_size=8), max_size=6))
+def test_round_trip(vocabulary, words):
+    sentence = " ".join(words)
+    ids = vocabulary.encode(sentence)
+    assert vocabulary.decode(ids) == normalize(sentence)
+    assert min(ids, default=4) > EOS_ID and max(ids, default=4) < len(vocabulary)
+    assert "".join(vocabulary.tokens(ids)) == "".join("▁" + word for word in words)
+
+
+@given(anything=st.text(max_size=30))
+def test_any_text_survives_or_becomes_unknown(vocabulary, anything):
+    ids = vocabulary.encode(anything)
+    assert all(index == UNK_ID or EOS_ID < index < len(vocabulary) for index in ids)
+    assert isinstance(vocabulary.decode(ids), str)
+    known = all(character in ALPHABET or character.isspace() for character in normalize(anything))
+    assert known <= (UNK_ID not in ids)
+
+
+def test_unknown_characters_leave_the_rest_alone(vocabulary):
+    assert vocabulary.decode(vocabulary.encode("o gato 猫 preto .")) == "o gato <unk> preto ."
+
+
+@pytest.mark.parametrize("special", ["<pad>", "<unk>", "<s>", "</s>"])
+def test_a_text_cannot_spell_special_tokens(vocabulary, special):
+    assert not {PAD_ID, BOS_ID, EOS_ID} & set(vocabulary.encode(f"o {special} gato{special}"))
+
+
+def test_decode_stops_at_the_end_and_drops_what_is_no_text(vocabulary):
+    ids = vocabulary.encode("o gato")
+    for row in ([BOS_ID, *ids, EOS_ID, *ids], [*ids, EOS_ID, PAD_ID, PAD_ID], [*ids, PAD_ID]):
+        assert vocabulary.decode(row) == vocabulary.decode(torch.tensor(row)) == "o gato"
+    assert vocabulary.decode([]) == vocabulary.decode([EOS_ID]) == ""
+
+
+def test_accents_written_in_two_ways_are_one(vocabulary):
+    assert normalize("irma\u0303  e\u0301\n") == "irmã é"
+    assert vocabulary.encode("irma\u0303") == vocabulary.encode("irmã")
+
+
+def test_batch_equals_one_by_one(vocabulary):
+    assert vocabulary.encode_batch(SENTENCES[:50]) == [
+        vocabulary.encode(sentence) for sentence in SENTENCES[:50]
+    ]
+    assert vocabulary.encode_batch([]) == []
+
+
+def test_training_is_repeatable(vocabulary):
+    assert Vocabulary.train(SENTENCES, size=300).tokenizer.to_str() == vocabulary.tokenizer.to_str()
+
+
+def test_size_is_a_bound(vocabulary):
+    assert len(vocabulary) == 300
+    assert len(Vocabulary.train(["a b a b"], size=300)) < 300
+
+
+def test_saved_and_loaded(vocabulary, tmp_path):
+    vocabulary.save(tmp_path / "vocabulary.json")
+    loaded = Vocabulary.load(tmp_path / "vocabulary.json")
+    assert len(loaded) == len(vocabulary)
+    assert loaded.encode_batch(SENTENCES) == vocabulary.encode_batch(SENTENCES)
+    assert UNK_ID in loaded.encode("猫")
+
+
+@pytest.mark.parametrize("content", ["", "{}", '{"model": 3}', "cos\nsystem\n(S'true'\ntR."])
+def test_loading_refuses_what_is_no_vocabulary(content, tmp_path):
+    (tmp_path / "v.json").write_text(content)
+    with pytest.raises(ValueError, match="v.json holds no vocabulary"):
+        Vocabulary.load(tmp_path / "v.json")
+
+
+def test_loading_refuses_another_programs_vocabulary(tmp_path):
+    tokenizers = pytest.importorskip("tokenizers")
+    tokenizers.Tokenizer(tokenizers.models.BPE({"a": 0, "b": 1}, [])).save(str(tmp_path / "v.json"))
+    with pytest.raises(ValueError, match="the first entries of a vocabulary must be"):
+        Vocabulary.load(tmp_path / "v.json")
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (
+            lambda v: Vocabulary.train("one string", 100),
+            TypeError,
+            "sentences must be several strings, got one",
+        ),
+        (lambda v: Vocabulary.train(["a"], 4), ValueError, "size must be at least 5, but is 4"),
+        (lambda v: Vocabulary.train(["a"], 10.0), TypeError, "size must be an int"),
+        (lambda v: Vocabulary.train([], 10), ValueError, "sentences hold no words to learn from"),
+        (lambda v: v.encode(None), TypeError, "text must be a string, got NoneType"),
+        (lambda v: v.decode([300]), IndexError, "ids must lie in [0, 300), got 300"),
+        (lambda v: v.tokens([-1]), IndexError, "ids must lie in [0, 300), got -1"),
+    ],
+)
+def test_vocabulary_refuses(vocabulary, call, error, message):
+    with pytest.raises(error, match=re.escape(message)):
+        call(vocabulary)
+
+
+# -------------------------------------------------------------------------------------------------
+# Pairs, tensors, batches
+# -------------------------------------------------------------------------------------------------
+
+LENGTHS = st.lists(st.tuples(st.integers(1, 12), st.integers(2, 12)), min_size=1, max_size=60)
+
+
+def pairs_of(lengths: list[tuple[int, int]]) -> list[tuple[list[int], list[int]]]:
+    """Pairs of these lengths, each of its own number, so that it can be recognised in a batch."""
+    return [([index + 4] * source, [index + 4] * target) for index, (source, target) in enumerate(lengths)]
+
+
+def test_encoded_pairs_feed_teacher_forcing(vocabulary):
+    source, target = encode_pairs([("o gato", "the cat")], vocabulary)[0]
+    assert source == [*vocabulary.encode("o gato"), EOS_ID]
+    assert target == [BOS_ID, *vocabulary.encode("the cat"), EOS_ID]
+
+
+def test_long_pairs_are_left_out(vocabulary):
+    pairs = load_corpus("phrases", "dev")
+    every = encode_pairs(pairs, vocabulary)
+    short = encode_pairs(pairs, vocabulary, max_tokens=12)
+    assert short == [pair for pair in every if len(pair[0]) <= 12 and len(pair[1]) <= 12]
+    assert 0 < len(short) < len(every) == len(pairs)
+    with pytest.raises(ValueError, match="max_tokens must be at least 1, but is 0"):
+        encode_pairs(pairs, vocabulary, max_tokens=0)
+
+
+def test_pad():
+    assert pad([[5, 6], [7], []]).tolist() == [[5, 6], [7, 0], [0, 0]]
+    assert pad([torch.tensor([5]), torch.tensor([6, 7])], pad_id=9).tolist() == [[5, 9], [6, 7]]
+    assert pad([[1]]).dtype == torch.long
+    with pytest.raises(ValueError, match="sequences must hold at least one sequence"):
+        pad([])
+
+
+@given(
+    lengths=LENGTHS,
+    max_tokens=st.integers(12, 60),
+    seed=st.integers(0, 5),
+    epoch=st.integers(0, 5),
+    shuffle=st.booleans(),
+)
+def test_batches_hold_every_pair_once_within_the_budget(lengths, max_tokens, seed, epoch, shuffle):
+    pairs = pairs_of(lengths)
+    batches = TokenBatches(pairs, max_tokens, seed, shuffle)
+    seen = []
+    for source, target in batches(epoch):
+        assert source.numel() <= max_tokens and target.numel() <= max_tokens and len(source) == len(target)
+        for row, column in zip(source.tolist(), target.tolist(), strict=True):
+            index = row[0] - 4
+            assert [token for token in row if token] == pairs[index][0]
+            assert [token for token in column if token] == pairs[index][1]
+            seen.append(index)
+    assert sorted(seen) == list(range(len(pairs)))
+    assert len(batches) == len(batches.indices(epoch)) == len(batches.indices(epoch + 1))
+
+
+def test_order_depends_on_seed_and_epoch_alone(vocabulary):
+    encoded = encode_pairs(load_corpus("phrases", "dev"), vocabulary)
+    batches, twin, other = (TokenBatches(encoded, 200, seed) for seed in (1, 1, 2))
+    torch.manual_seed(99)
+    assert batches.indices(3) == twin.indices(3)
+    assert len({str(b.indices(epoch)) for b in (batches, other) for epoch in range(3)}) == 6
+    assert sorted(map(len, batches.indices(0))) == sorted(map(len, batches.indices(1)))
+    before = torch.random.get_rng_state()
+    list(batches(0))
+    assert torch.equal(before, torch.random.get_rng_state())  # the dropout of a training run is not disturbed
+
+
+def test_resumption_skips_batches(vocabulary):
+    batches = TokenBatches(encode_pairs(load_corpus("phrases", "dev"), vocabulary), 200)
+    whole = list(batches(0))
+    again = batches(0)
+    for _ in range(5):
+        next(again)
+    assert all(
+        torch.equal(a, b) for left, right in zip(whole[5:], again, strict=True) for a, b in zip(left, right)
+    )
+
+
+def test_unshuffled_batches_are_the_same_in_every_epoch():
+    batches = TokenBatches(pairs_of([(n % 7 + 1, n % 5 + 2) for n in range(40)]), 30, shuffle=False)
+    assert batches.indices(0) == batches.indices(5)
+    longest = [max(source.size(1), target.size(1)) for source, target in batches(0)]
+    assert longest == sorted(longest)
+
+
+def test_waste_by_hand():
+    batch = torch.tensor([[5, 6, 7], [8, 0, 0]]), torch.tensor([[5, 6], [7, 0]])
+    assert padding_waste([batch]) == 3 / 10
+    assert padding_waste([batch, (torch.tensor([[1] * 10]), torch.empty(1, 0))]) == 3 / 20
+    with pytest.raises(ValueError, match="batches must hold at least one batch"):
+        padding_waste([])
+
+
+def test_little_of_a_batch_is_padding():
+    train = load_corpus("phrases", "train")
+    encoded = encode_pairs(train, Vocabulary.train((side for pair in train for side in pair), 800))
+    for max_tokens, bound in ((2000, 0.03), (4096, 0.05)):
+        assert padding_waste(TokenBatches(encoded, max_tokens)(0)) <= bound
+    assert padding_waste(text._in_turn(encoded, 4096)) > 0.3
+
+
+@pytest.mark.parametrize(
+    ("pairs", "options", "error", "message"),
+    [
+        ([], {"max_tokens": 8}, ValueError, "pairs must hold at least one pair"),
+        (
+            pairs_of([(2, 2), (9, 3)]),
+            {"max_tokens": 8},
+            ValueError,
+            "pairs[1] has 9 tokens, more than max_tokens=8",
+        ),
+        ([([4], [])], {"max_tokens": 8}, ValueError, "pairs[0] has an empty side"),
+        (pairs_of([(2, 2)]), {"max_tokens": 0}, ValueError, "max_tokens must be at least 1, but is 0"),
+        (pairs_of([(2, 2)]), {"max_tokens": 8.0}, TypeError, "max_tokens must be an int"),
+        (pairs_of([(2, 2)]), {"max_tokens": 8, "seed": -1}, ValueError, "seed must be at least 0, but is -1"),
+    ],
+)
+def test_batches_refuse(pairs, options, error, message):
+    with pytest.raises(error, match=re.escape(message)):
+        TokenBatches(pairs, **options)
+
+
+def test_epoch_is_a_number():
+    batches = TokenBatches(pairs_of([(2, 2)]), 8)
+    with pytest.raises(ValueError, match="epoch must be at least 0, but is -1"):
+        next(batches(-1))
+
+
+# -------------------------------------------------------------------------------------------------
+# Facts
+# -------------------------------------------------------------------------------------------------
+
+
+def test_facts_by_hand(monkeypatch):
+    splits = {
+        "train": [Pair("a b", "x"), Pair("a b", "x"), Pair("c", "c")],
+        "dev": [Pair("a d", "x")],
+        "test": [Pair("c", "c"), Pair("d", "y z")],
+    }
+    monkeypatch.setattr(text, "load_corpus", lambda name, split: splits[split])
+    facts = corpus_facts("ours", sizes=(20,), budgets=(8,))["splits"]
+    assert facts["train"] == {
+        "pairs": 3, "tokens": [5, 3], "types": [3, 2], "lengths": [[(1, 1), (2, 2)], [(1, 3)]],
+        "repeated": 1, "equal sides": 1, "in train": 3, "unknown": [0.0, 0.0],
+    }  # fmt: skip
+    assert facts["dev"]["unknown"] == [0.5, 0.0] and facts["test"]["unknown"] == [0.5, 2 / 3]
+    assert facts["test"]["in train"] == 1
