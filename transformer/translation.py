@@ -347,11 +347,11 @@ RECIPES = {
     "phrases": Recipe(
         "phrases",
         vocab_size=800,
-        steps=500,
+        steps=700,
         peak_rate=3e-3,
         warmup_steps=150,
         cooldown=0.5,
-        evaluate_every=125,
+        evaluate_every=100,
     ),
     "ted": Recipe(
         "ted",
