@@ -346,12 +346,13 @@ class Recipe:
 RECIPES = {
     "phrases": Recipe(
         "phrases",
-        vocab_size=800,
-        steps=700,
+        vocab_size=1200,
+        dropout=0.05,
+        steps=1400,
+        max_tokens=1000,
         peak_rate=3e-3,
-        warmup_steps=150,
-        cooldown=0.5,
-        evaluate_every=100,
+        cooldown=0.6,
+        evaluate_every=350,
     ),
     "ted": Recipe(
         "ted",
