@@ -855,7 +855,7 @@ def _say(
     return _mark(about, sentence, question)
 
 
-# %% book/10-text.ipynb · Seventeen kinds of sentence · [phrases-doing]
+# %% book/10-text.ipynb · Sixteen kinds of sentence · [phrases-doing]
 _WITH_OBJECT = [frame for frame in _FRAMES if frame.objects]
 _WHY, _WHEN = ("porque é que", "why"), ("quando é que", "when")
 
@@ -885,7 +885,7 @@ def _doing(dice: _Dice) -> _Marked:
                 polarity=polarity, opening=opening)
 
 
-# %% book/10-text.ipynb · Seventeen kinds of sentence · [phrases-alone]
+# %% book/10-text.ipynb · Sixteen kinds of sentence · [phrases-alone]
 _ALONE = [frame for frame in _FRAMES if frame.manners]
 
 
@@ -905,7 +905,7 @@ def _doing_alone(dice: _Dice) -> _Marked:
     return _say(dice, about, subject, frame.verb, english, tense, rest, 0.2, question, polarity=polarity)
 
 
-# %% book/10-text.ipynb · Seventeen kinds of sentence · [phrases-being]
+# %% book/10-text.ipynb · Sixteen kinds of sentence · [phrases-being]
 def _quality(dice: _Dice, subject: _Nominal, plain: bool = False) -> tuple[str, tuple[str, str]]:
     """Ser for what one is, estar for how one is at the moment; English has "be" for both."""
     kind = _NOUNS[subject.lemma].kind if subject.lemma in _NOUNS else "person"
@@ -928,7 +928,7 @@ def _being(dice: _Dice) -> _Marked:
     return _say(dice, about, subject, verb, english, tense, [quality], 0.0, question, polarity=polarity)
 
 
-# %% book/10-text.ipynb · Seventeen kinds of sentence · [phrases-pronoun-object]
+# %% book/10-text.ipynb · Sixteen kinds of sentence · [phrases-pronoun-object]
 _WITH_CLITIC = [frame for frame in _FRAMES if frame.clitic]
 
 
@@ -962,7 +962,7 @@ def _pronoun_object(dice: _Dice) -> _Marked:
     return about, pt, en
 
 
-# %% book/10-text.ipynb · Seventeen kinds of sentence · [phrases-giving]
+# %% book/10-text.ipynb · Sixteen kinds of sentence · [phrases-giving]
 _GIVING = (("dar", "give"), ("mostrar", "show"), ("trazer", "bring"))
 _GIFTS = ("thing", "reading", "object", "clothes", "maçã", "laranja", "bolo", "água", "café", "chá")
 _RECEIVERS = (("me", "me", ("i", "we")), ("te", "you", ("you",)), ("nos", "us", ("i", "we")))
@@ -987,7 +987,7 @@ def _giving(dice: _Dice) -> _Marked:
     return _say(dice, about, subject, verb, (en, tense), tense, rest, 0.15, question, **manner)
 
 
-# %% book/10-text.ipynb · Seventeen kinds of sentence · [phrases-putting]
+# %% book/10-text.ipynb · Sixteen kinds of sentence · [phrases-putting]
 _PUT = tuple("caneta caderno relógio telemóvel chave livro carta revista copo prato faca".split())
 _ONTO = (("na mesa", "on the table"), ("na cadeira", "on the chair"), ("na cama", "on the bed"),
          ("na mala", "in the suitcase"), ("na caixa", "in the box"), ("no saco", "in the bag"))
@@ -1002,7 +1002,7 @@ def _putting(dice: _Dice) -> _Marked:
     return _say(dice, about, subject, "pôr", english, tense, rest, 0.2, question, polarity=polarity)
 
 
-# %% book/10-text.ipynb · Seventeen kinds of sentence · [phrases-asking]
+# %% book/10-text.ipynb · Sixteen kinds of sentence · [phrases-asking]
 _NOT_ASKED = ("conhecer", "visitar", "ajudar", "convidar", "tocar", "jogar", "falar")
 _ASKED = [frame for frame in _WITH_OBJECT if not frame.preposition and frame.verb not in _NOT_ASKED]
 
@@ -1016,7 +1016,7 @@ def _asking(dice: _Dice) -> _Marked:
     return _say(dice, about, subject, frame.verb, english, tense, (), often, True, opening=opening)
 
 
-# %% book/10-text.ipynb · Seventeen kinds of sentence · [phrases-travelling]
+# %% book/10-text.ipynb · Sixteen kinds of sentence · [phrases-travelling]
 _TRANSPORT = (("de carro", "by car"), ("de autocarro", "by bus"), ("de comboio", "by train"),
               ("de bicicleta", "by bicycle"))
 _WAYS = (("ir", "a", "go", "to"), ("ir", "a", "go", "to"), ("vir", "de", "come", "from"))
@@ -1036,7 +1036,7 @@ def _travelling(dice: _Dice) -> _Marked:
     return _say(dice, about, subject, verb, (en, tense), tense, rest, 0.25, question, polarity=polarity)
 
 
-# %% book/10-text.ipynb · Seventeen kinds of sentence · [phrases-living]
+# %% book/10-text.ipynb · Sixteen kinds of sentence · [phrases-living]
 def _living(dice: _Dice) -> _Marked:
     """vivemos nos açores . | we live in the azores ."""
     question, tense = dice.chance(0.3), dice.tense("live")
@@ -1053,7 +1053,7 @@ def _living(dice: _Dice) -> _Marked:
     return _say(dice, about, subject, "viver", ("live", tense), tense, rest, 0.0, question, **manner)
 
 
-# %% book/10-text.ipynb · Seventeen kinds of sentence · [phrases-standing]
+# %% book/10-text.ipynb · Sixteen kinds of sentence · [phrases-standing]
 _INSIDE = {
     **dict.fromkeys(_HUMANS, tuple(_PLACES)),
     "animal": ("jardim", "cozinha", "rua", "parque", "mercado"),
@@ -1077,7 +1077,7 @@ def _standing(dice: _Dice) -> _Marked:
     return _say(dice, about, subject, "estar", ("be", tense), tense, rest, 0.0, question, polarity=polarity)
 
 
-# %% book/10-text.ipynb · Seventeen kinds of sentence · [phrases-existing]
+# %% book/10-text.ipynb · Sixteen kinds of sentence · [phrases-existing]
 def _existing(dice: _Dice) -> _Marked:
     """há dois gatos no jardim . | there are two cats in the garden ."""
     noun = dice.pick([noun for noun in _nouns(tuple(_INSIDE)) if noun.kind != "kin"])
@@ -1096,7 +1096,7 @@ def _existing(dice: _Dice) -> _Marked:
     return _mark(f"haver {noun.pt} {place}", (pt, f"{there} {en} {en_place}"), question)
 
 
-# %% book/10-text.ipynb · Seventeen kinds of sentence · [phrases-classing]
+# %% book/10-text.ipynb · Sixteen kinds of sentence · [phrases-classing]
 _TRADES = ("trade", "professor", "professora", "médico", "médica", "aluno", "aluna")
 
 
@@ -1114,7 +1114,7 @@ def _profession(dice: _Dice) -> _Marked:
     return _say(dice, about, subject, "ser", ("be", tense), tense, rest, 0.0, question, polarity=polarity)
 
 
-# %% book/10-text.ipynb · Seventeen kinds of sentence · [phrases-comparing]
+# %% book/10-text.ipynb · Sixteen kinds of sentence · [phrases-comparing]
 def _comparing(dice: _Dice) -> _Marked:
     """o pedro é mais alto do que a ana . | pedro is taller than ana ."""
     pt, en = dice.pick(_rows(_COMPARATIVES))
@@ -1128,7 +1128,7 @@ def _comparing(dice: _Dice) -> _Marked:
     return _say(dice, about, one, "ser", ("be", "present"), "present", [compared], 0.0, question)
 
 
-# %% book/10-text.ipynb · Seventeen kinds of sentence · [phrases-feeling]
+# %% book/10-text.ipynb · Sixteen kinds of sentence · [phrases-feeling]
 def _feeling(dice: _Dice) -> _Marked:
     """tenho fome . | i 'm hungry ."""
     question, tense = dice.chance(0.25), dice.tense("be")
@@ -1140,7 +1140,7 @@ def _feeling(dice: _Dice) -> _Marked:
     return _say(dice, about, subject, "ter", english, tense, [feeling], 0.0, question, polarity=polarity)
 
 
-# %% book/10-text.ipynb · Seventeen kinds of sentence · [phrases-pointing]
+# %% book/10-text.ipynb · Sixteen kinds of sentence · [phrases-pointing]
 _POINTED = [
     next(frame for frame in _WITH_OBJECT if frame.verb == verb)
     for verb in "gostar gostar gostar querer querer precisar ver comprar comer fazer vender ler trazer "
@@ -1168,7 +1168,7 @@ def _pointing(dice: _Dice) -> _Marked:
     return _say(dice, about, subject, frame.verb, english, tense, rest, 0.0, question, polarity=polarity)
 
 
-# %% book/10-text.ipynb · Seventeen kinds of sentence · [phrases-together]
+# %% book/10-text.ipynb · Sixteen kinds of sentence · [phrases-together]
 _TOGETHER = _rows("mim me, ti you, ele him, ela her, nós us, eles them, elas them")
 _SOCIAL = [
     frame for frame in _WITH_OBJECT
@@ -1188,7 +1188,7 @@ def _with_somebody(dice: _Dice) -> _Marked:
     return _say(dice, about, subject, frame.verb, english, tense, rest, often, question, polarity=polarity)
 
 
-# %% book/10-text.ipynb · Seventeen kinds of sentence · [phrases-stream]
+# %% book/10-text.ipynb · Sixteen kinds of sentence · [phrases-stream]
 _SENTENCES = (
     *(_doing,) * 10, *(_pronoun_object,) * 4, *(_being,) * 3,
     *(_doing_alone, _giving, _travelling, _feeling, _pointing) * 2,

@@ -165,11 +165,10 @@ def _fault(path: Path, source: CorpusSource) -> str:
 
 
 def _progress(source: CorpusSource):
-    """A progress bar where tqdm is installed, else nothing."""
+    """A progress bar for what takes more than two seconds, where tqdm is installed; else nothing."""
     try:
-        return optional_import("tqdm").tqdm(
-            total=source.size, unit="B", unit_scale=True, desc=source.file
-        )
+        tqdm = optional_import("tqdm").tqdm
+        return tqdm(total=source.size, unit="B", unit_scale=True, desc=source.file, delay=2)
     except ImportError:
         return None
 
