@@ -2,12 +2,13 @@
 
 No request to another host: MathJax is copied from the installed package beside the pages, and sphinx-thebe,
 which the book does not use and whose script names a CDN twice on every page, is taken out. No dead end in the
-API: a name has one entry, `transformer.Name`, by whichever module a signature calls it. No role that a screen
-reader stumbles over.
+API: a name has one entry, `transformer.Name`, by whichever module a signature calls it, and a default that is
+a function stands there by its name. No role that a screen reader stumbles over.
 """
 
 from __future__ import annotations
 
+import re
 import shutil
 from importlib.metadata import distribution
 from pathlib import Path
@@ -39,11 +40,12 @@ def copy_mathjax(app: Sphinx) -> None:
 
 
 def remove_thebe(app: Sphinx, config: object) -> None:
-    """Disconnect every listener of sphinx-thebe, which Jupyter Book loads unasked."""
+    """Disconnect what sphinx-thebe, which Jupyter Book loads unasked, would add to each page."""
     for listeners in app.events.listeners.values():
         for listener in list(listeners):
             if listener.handler.__module__.startswith("sphinx_thebe"):
                 app.disconnect(listener.id)
+    app.registry.css_files[:] = [style for style in app.registry.css_files if "thebe" not in style[0]]
 
 
 def resolve_by_short_name(
@@ -63,6 +65,21 @@ def resolve_by_short_name(
     return None
 
 
+def name_functions(
+    app: Sphinx,
+    what: str,
+    name: str,
+    obj: object,
+    options: object,
+    signature: str | None,
+    returns: str | None,
+) -> tuple[str | None, str | None] | None:
+    """Write a default that is a function by its name; nothing can read a signature with `<function f>` in it."""
+    if signature is None or "<function" not in signature:
+        return None
+    return re.sub(r"<function (\w+)[^>]*>", r"\1", signature.replace("<function <lambda>>", "...")), returns
+
+
 def drop_broken_roles(app: Sphinx, pagename: str, templatename: str, context: dict, doctree: object) -> None:
     """Make the bibliography a plain block: docutils calls it a list, and then gives it no list items."""
     if body := context.get("body"):
@@ -74,6 +91,7 @@ def drop_broken_roles(app: Sphinx, pagename: str, templatename: str, context: di
 def setup(app: Sphinx) -> dict:
     app.connect("config-inited", remove_thebe)
     app.connect("builder-inited", copy_mathjax)
+    app.connect("autodoc-process-signature", name_functions)
     app.connect("missing-reference", resolve_by_short_name)
     app.connect("html-page-context", drop_broken_roles)
     app.add_css_file("book.css")
