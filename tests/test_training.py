@@ -701,14 +701,16 @@ def test_killed_at_any_moment_the_run_ends_with_the_same_bits(tmp_path):
 
 
 def test_run_facts_say_what_is_needed_to_repeat_a_run(monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["/somewhere/transformer/__main__.py", "train", "a b"])
+    command = ["/somewhere/bin/python3", "-m", "transformer", "train", "a b"]
+    monkeypatch.setattr(sys, "orig_argv", command)
     facts = run_facts(torch.device("cpu"))
     assert facts["command"] == "python -m transformer train 'a b'"
     assert facts["versions"]["torch"] == metadata.version("torch")
     assert facts["device"].startswith("cpu: ") and "threads" in facts["device"]
     assert facts["date"].endswith("+00:00")
     assert facts == json.loads(json.dumps(facts))
-    monkeypatch.setattr(sys, "argv", ["/x/ipykernel_launcher.py", "-f", "/x/kernel.json"])
+    command = ["/x/python", "-m", "ipykernel_launcher", "-f", "/x/kernel.json"]
+    monkeypatch.setattr(sys, "orig_argv", command)
     assert run_facts("cpu")["command"] == "a cell of a notebook"
 
 

@@ -39,7 +39,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -326,7 +326,7 @@ class Vocabulary:
         Sennrich et al. (2016), section 3.2.
     """
 
-    def __init__(self, tokenizer) -> None:
+    def __init__(self, tokenizer: Any) -> None:
         names = tuple(tokenizer.id_to_token(index) for index in range(len(_SPECIALS)))
         if names != _SPECIALS:
             raise ValueError(f"the first entries of a vocabulary must be {_SPECIALS}, got {names}")

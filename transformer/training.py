@@ -601,11 +601,11 @@ def run_facts(device: torch.device | str) -> dict[str, Any]:
 
 
 def _command() -> str:
-    program = Path(sys.argv[0]).name
-    if program == "ipykernel_launcher.py":
+    # As it was typed, but for the path of the interpreter.
+    arguments = sys.orig_argv[1:]
+    if any("ipykernel_launcher" in argument for argument in arguments):
         return "a cell of a notebook"
-    program = "-m transformer" if program == "__main__.py" else program
-    return " ".join(["python", program, shlex.join(sys.argv[1:])]).strip()
+    return shlex.join(["python", *arguments])
 
 
 def _commit() -> str:
