@@ -74,7 +74,7 @@ def name_functions(
     signature: str | None,
     returns: str | None,
 ) -> tuple[str | None, str | None] | None:
-    """Write a default that is a function by its name; nothing can read a signature with `<function f>` in it."""
+    """Write a default that is a function by its name: `<function f>` would make the signature unreadable."""
     if signature is None or "<function" not in signature:
         return None
     return re.sub(r"<function (\w+)[^>]*>", r"\1", signature.replace("<function <lambda>>", "...")), returns
