@@ -55,9 +55,10 @@ test-fast: $(STAMP) ## package = book, style, form of the notebooks, tests that 
 	@$(QUIET) $(PY) -m pytest --numprocesses $(WORKERS) -m "not slow and not browser" tests
 
 browser: ## install what the browser tests need: Chromium
-	@if command -v chromium chromium-browser google-chrome >/dev/null 2>&1; then \
-	  echo "Chromium is here: $$(command -v chromium chromium-browser google-chrome | head -n 1)"; \
-	elif command -v apt-get >/dev/null 2>&1 && [ "$$(id -u)" = 0 ]; then \
+	@for name in chromium chromium-browser google-chrome; do \
+	  if command -v $$name >/dev/null 2>&1; then echo "Chromium is here: $$(command -v $$name)"; exit 0; fi; \
+	done; \
+	if command -v apt-get >/dev/null 2>&1 && [ "$$(id -u)" = 0 ]; then \
 	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium </dev/null; \
 	else \
 	  echo "The browser tests need Chromium on the PATH, as chromium, chromium-browser or google-chrome."; \
