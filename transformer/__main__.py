@@ -155,4 +155,5 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    if "ipykernel" not in sys.modules:  # a notebook has the same name, and no command line
+        sys.exit(main())
