@@ -275,6 +275,7 @@ class Translator:
         found = beam_search(
             self.model, src, beam_size, max_length=min(200, config.max_length)
         ).tokens[:, 0]
+        found = found[:, : (found[0] != config.pad_id).sum()]  # its rivals may be longer
         with evaluating(self.model):
             tgt = F.pad(found[:, :-1], (1, 0), value=config.bos_id)
             weights = self.model.attention_maps(src, tgt).cross[:, 0]
