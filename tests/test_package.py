@@ -207,3 +207,9 @@ def test_one_command_changes_the_address_everywhere(tmp_path):
 def test_address_of_another_form_is_refused(address):
     with pytest.raises(ValueError, match="must look like https://github.com/OWNER/NAME"):
         repository.change(address)
+
+
+def test_every_public_name_stands_on_the_api_page_once():
+    page = (ROOT / "book" / "api.md").read_text(encoding="utf8")
+    listed = re.findall(r"^\.\. (?:autofunction|autoclass|py:data):: transformer\.(\w+)$", page, re.M)
+    assert sorted(listed) == sorted(transformer.__all__)
