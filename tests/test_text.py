@@ -248,6 +248,16 @@ def test_unequal_numbers_of_lines(folders):
         read(corpus, cache)
 
 
+def test_only_a_line_feed_ends_a_line(folders):
+    server, cache = folders
+    odd = "one\u2028line\x85 .\nanother\x0c\r .\n"
+    texts = TEXTS | {"pt.dev": odd, "en.dev": "first .\nsecond .\n"}
+    sums = {name: hashlib.sha256(content.encode()).hexdigest() for name, content in texts.items()}
+    corpus = replace(corpus_of(write_archive(server / "a.tar.gz", in_folder(texts))), sha256=sums)
+    sources = [pair.source for pair in read(corpus, cache, "dev")]
+    assert sources == ["one\u2028line\x85 .", "another\x0c\r ."]
+
+
 def test_works_without_tqdm(folders, monkeypatch):
     server, cache = folders
     monkeypatch.setitem(sys.modules, "tqdm", None)
@@ -287,6 +297,14 @@ def test_the_talks_come_from_where_the_book_says(monkeypatch, tmp_path):
     ):
         assert part in message
     assert message.index("ted_hrlr") < message.index("qi18naacl")
+
+
+def test_the_talks_are_read_from_portuguese_to_english(monkeypatch, tmp_path):
+    members = {f"datasets/pt_to_en/{name}": content for name, content in TEXTS.items()}
+    source = write_archive(tmp_path / "talks.tar.gz", members)
+    monkeypatch.setattr(text, "_TED", replace(text._TED, sources=(source,), sha256=SUMS))
+    monkeypatch.setenv("TRANSFORMER_DATA", str(tmp_path))
+    assert load_corpus("ted", "train") == READ
 
 
 def test_load_phrases():
@@ -364,7 +382,19 @@ def test_accents_written_in_two_ways_are_one(vocabulary):
     assert vocabulary.encode("irma\u0303") == vocabulary.encode("irmã")
 
 
+def test_normal_form_keeps_signs_that_are_only_compatible():
+    assert normalize("5½ ﬁ …") == "5½ ﬁ …"
+
+
+def test_rare_pieces_are_not_merged():
+    sentences = ["xyz xyz xyz", "klm klm"]
+    merged = {n: Vocabulary.train(sentences, 100, min_frequency=n) for n in (2, 3)}
+    assert len(merged[2].encode("klm")) == 1 < len(merged[3].encode("klm"))
+    assert len(merged[3].encode("xyz")) == 1
+
+
 def test_batch_equals_one_by_one(vocabulary):
+    assert vocabulary.encode_batch(["irma\u0303  e"]) == [vocabulary.encode("irmã e")]
     assert vocabulary.encode_batch(SENTENCES[:50]) == [
         vocabulary.encode(sentence) for sentence in SENTENCES[:50]
     ]
@@ -413,7 +443,7 @@ def test_loading_refuses_another_programs_vocabulary(tmp_path):
         (lambda v: Vocabulary.train(["a"], 4), ValueError, "size must be at least 5, but is 4"),
         (lambda v: Vocabulary.train(["a"], 10.0), TypeError, "size must be an int"),
         (lambda v: Vocabulary.train([], 10), ValueError, "sentences hold no words to learn from"),
-        (lambda v: v.encode(None), TypeError, "text must be a string, got NoneType"),
+        (lambda v: v.encode(None), TypeError, "text must be a str, not NoneType (None)"),
         (lambda v: v.decode([300]), IndexError, "ids must lie in [0, 300), got 300"),
         (lambda v: v.tokens([-1]), IndexError, "ids must lie in [0, 300), got -1"),
     ],
@@ -491,6 +521,13 @@ def test_order_depends_on_seed_and_epoch_alone(vocabulary):
     before = torch.random.get_rng_state()
     list(batches(0))
     assert torch.equal(before, torch.random.get_rng_state())  # the dropout of a training run is not disturbed
+
+
+def test_long_and_short_batches_come_in_random_order(vocabulary):
+    batches = TokenBatches(encode_pairs(load_corpus("phrases", "dev"), vocabulary), 200)
+    widths = [[source.size(1) for source, _ in batches(epoch)] for epoch in range(2)]
+    assert sorted(widths[0]) == sorted(widths[1])
+    assert widths[0] != widths[1] and sorted(widths[0]) not in widths
 
 
 def test_resumption_skips_batches(vocabulary):

@@ -70,6 +70,18 @@ def test_stream_depends_on_seed_and_epoch_and_on_nothing_else():
     assert len(list(reversal_batches(0, batch_size=1, length=2, per_epoch=7))) == 7
 
 
+def test_streams_of_two_seeds_do_not_overlap():
+    def first(epoch, seed):
+        return next(reversal_batches(epoch, batch_size=8, length=9, seed=seed))[0]
+
+    assert not first(3, 5).equal(first(2, 6))  # as they would be if seed and epoch were added
+
+
+def test_every_digit_is_drawn():
+    inputs, _ = reversal_batch(50, 7, n_digits=5, generator=torch.Generator().manual_seed(1))
+    assert inputs.unique().tolist() == [0, 1, 2, 3, 4]
+
+
 def test_ids_follow_the_digits():
     config = toy_config(6, d_model=32)
     assert (config.bos_id, config.eos_id, config.pad_id) == (7, 8, 9)
@@ -99,6 +111,39 @@ def test_schedule_warms_up_and_cools_down():
     assert rates.index(max(rates)) == 99
     assert rates[99] == pytest.approx(128**-0.5 * 100**-0.5)
     assert rates[-1] == pytest.approx(128**-0.5 * 1000**-0.5 / 500)
+
+
+def test_the_seed_of_a_recipe_decides_weights_and_data():
+    def trained(seed, before):
+        torch.manual_seed(before)  # which must not matter
+        trainer = train_toy(replace(TINY, steps=1, evaluate_every=1, seed=seed))
+        return trainer.model.src_embedding.weight, next(iter(trainer.batches(0)))[0]
+
+    (weights, inputs), (same, again) = trained(3, before=0), trained(3, before=1)
+    (others, unlike) = trained(4, before=0)
+    assert same.equal(weights) and again.equal(inputs)
+    assert not others.equal(weights) and not unlike.equal(inputs)
+
+
+def test_run_is_evaluated_on_a_stream_of_its_own(monkeypatch):
+    seen = []
+
+    def search(model, src, length):
+        seen.append(src)
+        return reverse_and_mark(src, 10)
+
+    monkeypatch.setattr(transformer.toy, "greedy_search", search)
+    trainer = train_toy(replace(TINY, steps=1, evaluate_every=1))
+    inputs, _ = next(iter(trainer.batches(0)))
+    assert seen[0].shape == (1000, 5) and not seen[0][: len(inputs)].equal(inputs)
+
+
+def test_best_is_the_run_s_highest_share_of_whole_sequences(monkeypatch):
+    scores = iter([0.25, 0.75])
+    monkeypatch.setattr(
+        transformer.toy, "exact_match", lambda model, **how: {"sequences": next(scores)}
+    )
+    assert train_toy(TINY).best == 0.75
 
 
 def test_interrupted_run_ends_where_the_whole_one_does(tmp_path):

@@ -8,12 +8,14 @@ from dataclasses import asdict, replace
 import pytest
 import torch
 
+import transformer.translation
 from transformer import (
     LECTURE,
     RECIPES,
     CheckpointError,
     Pair,
     Recipe,
+    TokenBatches,
     Transformer,
     TransformerConfig,
     Translator,
@@ -21,9 +23,12 @@ from transformer import (
     by_length,
     corpus_scores,
     detokenize,
+    encode_pairs,
+    evaluate_loss,
     evaluate_translator,
     load_corpus,
     load_record,
+    teacher_forced_loss,
     tokenize,
     train_translator,
     unseen_pairs,
@@ -111,6 +116,11 @@ def test_bleu_is_the_one_of_the_definition():
     assert scores["chrF2"]["signature"]
 
 
+def test_a_copy_of_the_references_has_full_marks_however_it_is_written():
+    references = ["`` i do n't know '' , he said .", "we 'll see ( perhaps ) ..."]
+    assert {score["score"] for score in corpus_scores(references, references).values()} == {100.0}
+
+
 @pytest.mark.parametrize(("ours", "theirs"), [(["a"], ["a", "b"]), ([], [])])
 def test_scores_refuse_unequal_or_empty_lists(ours, theirs):
     with pytest.raises(ValueError, match=f"not {len(ours)} and {len(theirs)}"):
@@ -148,6 +158,25 @@ def test_long_sentence_is_cut_and_said_so(translator):
     assert len(translations) == 2
 
 
+def test_a_sentence_loses_no_token_without_a_warning(translator):
+    width = len(translator.vocabulary.encode("gato"))
+    full = " ".join(["gato"] * (30 // width))  # no room for the end token
+    with pytest.warns(UserWarning, match="sentence 1 is cut to 29 of 30 tokens"):
+        translator.translate_tokenized([full], 1, max_length=2)
+    translator.translate_tokenized([full[: -len(" gato")]], 1, max_length=2)  # and no warning
+
+
+def test_the_model_reads_sentences_as_training_showed_them(translator, monkeypatch):
+    seen = []
+    search = transformer.translation.greedy_search
+    monkeypatch.setattr(
+        transformer.translation, "greedy_search", lambda *given: seen.append(given[1]) or search(*given)
+    )
+    translator.translate_tokenized([PAIRS[0].source], 1, max_length=2)
+    source, _ = encode_pairs(PAIRS, translator.vocabulary)[0]
+    assert seen[0].tolist() == [source]
+
+
 def test_a_single_string_is_no_list_of_sentences(translator):
     with pytest.raises(TypeError, match="list of strings, not one string"):
         translator.translate("gosto disto .")
@@ -162,6 +191,7 @@ def test_model_and_vocabulary_must_agree(translator):
 def test_saved_translator_says_the_same(translator, tmp_path):
     translator.save(tmp_path / "kept", dtype=torch.float32)
     again = Translator.load(tmp_path / "kept")
+    assert not again.model.training
     assert asdict(again.model.config) == asdict(translator.model.config)
     assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == [
         "config.json",
@@ -204,11 +234,45 @@ def test_align_returns_the_weights_of_the_pass_it_describes(translator):
     assert torch.allclose(found.weights.sum(-1), torch.ones(layers, heads, rows), atol=1e-5)
 
 
+def test_align_ends_with_its_sentence_and_reads_the_target_shifted():
+    translator = Translator.load("phrases")
+    found = translator.align("a menina gosta do gato preto .")  # some of the beam is longer
+    ids = [translator.vocabulary.tokenizer.token_to_id(name) for name in found.target]
+    config = translator.model.config
+    assert ids.index(config.eos_id) == len(ids) - 1
+    src = [translator.vocabulary.tokenizer.token_to_id(name) for name in found.source]
+    tgt = [config.bos_id, *ids[:-1]]
+    maps = translator.model.attention_maps(torch.tensor([src]), torch.tensor([tgt])).cross[:, 0]
+    assert torch.allclose(found.weights, maps, atol=1e-6)
+
+
 @pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
 def test_recipes_reach_their_peak_at_the_end_of_warm_up(recipe):
     rates = [recipe.schedule(step) for step in range(1, recipe.steps + 1)]
     assert max(rates) == pytest.approx(recipe.peak_rate)
     assert rates.index(max(rates)) + 1 == recipe.warmup_steps
+    uncooled = replace(recipe, cooldown=0.0).schedule(recipe.steps)
+    assert rates[-1] == pytest.approx(uncooled / (recipe.cooldown * recipe.steps))
+
+
+def test_training_follows_its_recipe():
+    dev = [Pair("a casa não é velha .", "the house is not old .")]
+    recipe = replace(TINY, steps=1, seed=5, smoothing=0.3, max_tokens=20)
+    translator, trainer = train_translator(
+        recipe, load=lambda corpus, split: PAIRS if split == "train" else dev
+    )
+    model, vocabulary = translator.model, translator.vocabulary
+    assert not model.training
+    # Both languages are in the vocabulary, and nothing but the training split.
+    learned = Vocabulary.train((text for pair in PAIRS for text in pair), recipe.vocab_size)
+    assert vocabulary.tokenizer.to_str() == learned.tokenizer.to_str()
+    batches = list(trainer.batches(0))
+    wanted = list(TokenBatches(encode_pairs(PAIRS, vocabulary), 20, seed=5)(0))
+    assert all(a.equal(b) for one, two in zip(batches, wanted, strict=True) for a, b in zip(one, two))
+    smoothed, _ = teacher_forced_loss(model, batches[0], smoothing=0.3)
+    assert trainer.loss(model, batches[0])[0].equal(smoothed)
+    held_out = TokenBatches(encode_pairs(dev, vocabulary), 20)(0)
+    assert trainer.evaluate(model) == evaluate_loss(model, held_out)
 
 
 def test_interrupted_training_ends_where_the_whole_one_does(tmp_path):
