@@ -229,6 +229,13 @@ def test_accumulation_scales_and_leaves_unused_parameters_alone():
     assert unused.grad is None
 
 
+def test_accumulation_holds_no_graph_of_a_batch_that_is_done():
+    weight = nn.Parameter(torch.tensor(2.0))
+    batch = (torch.tensor([1.0, 3.0]), torch.tensor([0.0, 0.0]))
+    total, _ = accumulate_gradients(partial(squares, weight), [batch, batch], [weight])
+    assert not total.requires_grad
+
+
 # -------------------------------------------------------------------------------------------------
 # Files
 # -------------------------------------------------------------------------------------------------
@@ -252,6 +259,17 @@ def test_atomic_file_replaces_all_or_nothing(tmp_path, before):
         part.write_text("new")
         assert not before or path.read_text() == before  # until the end
     assert [p.name for p in tmp_path.iterdir()] == ["file.txt"] and path.read_text() == "new"
+
+
+def test_atomic_file_reaches_the_disk_before_it_gets_its_name(tmp_path, monkeypatch):
+    done = []
+    for name in ("fsync", "replace"):
+        call = getattr(os, name)
+        note = lambda *given, name=name, call=call: (done.append(name), call(*given))
+        monkeypatch.setattr(transformer.training.os, name, note)
+    with atomic_file(tmp_path / "file") as part:
+        part.write_text("whole")
+    assert done == ["fsync", "replace"]
 
 
 def test_checkpoint_comes_back(tmp_path):
@@ -406,6 +424,16 @@ def test_trainer_equals_a_loop_written_out(accumulate, clip_norm):
         assert torch.allclose(p, q, rtol=0, atol=1e-6)
 
 
+def test_adam_s_epsilon_is_the_paper_s():
+    model = nn.Linear(1, 1, bias=False).double()
+    start, slope = model.weight.item(), 1e-8  # small enough for epsilon to matter
+    loss = lambda model, batch: (slope * model.weight.sum(), torch.tensor(1))
+    settings = dict(steps=1, clip_norm=math.inf, evaluate=None)
+    make_trainer(model=model, loss=loss, batches=lambda epoch: [None], **settings).fit()
+    moved = start - model.weight.item()
+    assert math.isclose(moved, rate(1) * slope / (slope + 1e-9), rel_tol=1e-3)
+
+
 def test_trainer_stops_for_log_and_evaluation_where_it_should():
     trainer = make_trainer(steps=11, log_every=3, evaluate_every=4).fit()
     assert [e["step"] for e in trainer.history if "rate" in e] == [3, 4, 6, 8, 9, 11]
@@ -432,6 +460,31 @@ def test_half_precision_is_in_the_products_only(tmp_path, precision):
     assert trainer.scaler.is_enabled() == (precision == "float16")
     with autocast(torch.device("cpu"), precision):
         assert trainer.model(*make_batches(0)[0]).dtype == getattr(torch, precision)
+
+
+def test_the_loss_is_computed_in_the_precision_asked_for():
+    seen = []
+
+    def loss(model, batch):
+        seen.append(model(batch[0], batch[1][:, :-1]).dtype)
+        return teacher_forced_loss(model, batch)
+
+    make_trainer(loss=loss, precision="bfloat16", steps=1, evaluate=None).fit()
+    assert seen == [torch.bfloat16]
+
+
+def test_float16_clips_and_logs_the_gradient_without_its_scale():
+    norms = []
+    for precision in ("float32", "float16"):
+        settings = dict(steps=1, clip_norm=0.01, evaluate=None, precision=precision)
+        trainer = make_trainer(model=make_model(dropout=0.0), **settings)
+        enabled = trainer.scaler.is_enabled()
+        trainer.scaler = torch.amp.GradScaler("cpu", init_scale=64.0, enabled=enabled)
+        trainer.fit()
+        left = torch.stack([p.grad.norm() for p in trainer.parameters]).norm().item()
+        assert math.isclose(left, 0.01, rel_tol=0.01)
+        norms.append(trainer.history[0]["norm"])
+    assert math.isclose(*norms, rel_tol=0.05)
 
 
 def test_float16_skips_an_update_that_overflows_and_remembers_the_scale(tmp_path):
@@ -555,6 +608,18 @@ def test_best_weights_are_those_of_the_best_score(tmp_path, monitor, best_step):
     trainer.load_best()
     best = weights[best_step // 4 - 1]
     assert all(torch.equal(best[name], t) for name, t in trainer.model.state_dict().items())
+
+
+def test_of_equal_scores_the_first_stays_the_best(tmp_path):
+    weights = []
+
+    def evaluate(model):
+        weights.append(model.output.weight.clone())
+        return {"score": 1.0}
+
+    trainer = make_trainer(tmp_path, evaluate=evaluate, monitor="score").fit()
+    trainer.load_best()
+    assert trainer.model.output.weight.equal(weights[0]) and not weights[0].equal(weights[-1])
 
 
 def test_best_survives_resuming_and_nan_is_never_best(tmp_path):
