@@ -14,7 +14,7 @@ QUIET  := OMP_NUM_THREADS=1 PYTHONHASHSEED=0 PYDEVD_DISABLE_FILE_VALIDATION=1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup book html test test-fast tangle run browser repository clean
+.PHONY: help setup book html test test-fast mutants tangle run browser repository clean
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,6 +53,9 @@ test-fast: $(STAMP) ## package = book, style, form of the notebooks, tests that 
 	@$(PY) book/tangle.py --check
 	@$(PY) -m ruff check
 	@$(QUIET) $(PY) -m pytest --numprocesses $(WORKERS) -m "not slow and not browser" tests
+
+mutants: $(STAMP) ## put known faults into a copy of the package, one at a time: the tests must notice
+	@$(QUIET) $(PY) tests/mutants.py --workers $(WORKERS)
 
 browser: ## install what the browser tests need: Chromium
 	@for name in chromium chromium-browser google-chrome; do \

@@ -1,0 +1,298 @@
+"""Do the tests notice a mistake? Put known faults into a copy of the package, one at a time.
+
+    python tests/mutants.py                    all of tests/faults.py; writes tests/mutants.json
+    python tests/mutants.py --only attention/  some, by a part of their names; writes nothing
+
+Every fault is tried by the fast tests of its own module, in a process of its own, up to the first
+test that fails. Before that, the same tests must pass on the copy as it is; and whenever tests run,
+it is checked that they have imported the copy and not the package that is installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import queue
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import asdict, dataclass
+from functools import partial
+from importlib import metadata
+from pathlib import Path
+
+from faults import FAULTS, Fault
+
+ROOT = Path(__file__).resolve().parents[1]
+RECORD = ROOT / "tests" / "mutants.json"
+TIME_LIMIT = 600.0  # seconds for tests without a fault
+PATIENCE = 60.0, 5.0  # with a fault they may take this many seconds, and so many times as long
+GOOD = ("caught", "timeout", "equivalent")  # a test that no longer ends has noticed as well
+
+# A module's tests are tests/test_<module>.py, but for these.
+TEST_FILES = {"__main__": ("test_translation.py",)}
+
+# Test processes are forked from one that has imported these already, which saves half the time.
+PRELOAD = ["pytest", "hypothesis.strategies", "torch._dynamo", "matplotlib.pyplot"]
+PRELOAD += ["sacrebleu", "safetensors.torch", "tokenizers"]
+
+
+def files_for(module: str) -> tuple[str, ...]:
+    """The files whose tests have to notice a fault in `module`."""
+    return TEST_FILES.get(module, (f"test_{module}.py",))
+
+
+# --------------------------------------------------------------------------------------------------
+# In the copy
+# --------------------------------------------------------------------------------------------------
+
+
+class Witness:
+    """A pytest plugin that notes which test failed first, and whose package the tests have seen."""
+
+    def __init__(self) -> None:
+        self.passed, self.failed, self.broken, self.package = 0, "", "", ""
+
+    def pytest_configure(self) -> None:
+        from hypothesis import Phase, settings
+
+        # That there is an example that fails is enough: nobody reads the smallest one.
+        phases = (Phase.explicit, Phase.generate)
+        settings.register_profile("mutants", settings.get_profile("book"), phases=phases)
+        settings.load_profile("mutants")
+
+    def pytest_collectreport(self, report) -> None:
+        if report.failed:
+            self.broken = self.broken or report.nodeid
+
+    def pytest_runtest_logreport(self, report) -> None:
+        self.passed += report.when == "call" and report.passed
+        if report.failed:
+            self.failed = self.failed or report.nodeid.removeprefix("tests/")
+
+    def pytest_sessionfinish(self) -> None:
+        self.package = getattr(sys.modules.get("transformer"), "__file__", "")
+
+
+def run_tests(folder: Path, files: tuple[str, ...]) -> None:
+    """Run the fast tests in `files` of the copy in `folder` up to the first that fails.
+
+    This is the whole life of a process: what was seen goes to report.json, what was printed to
+    output.txt, both in the folder.
+    """
+    os.chdir(folder)
+    printed = os.open("output.txt", os.O_CREAT | os.O_TRUNC | os.O_WRONLY)
+    os.dup2(printed, 1)
+    os.dup2(printed, 2)
+    # The copy comes before the package that is installed, for this process and those it starts.
+    sys.path.insert(0, str(folder))
+    os.environ["PYTHONPATH"] = str(folder)
+    # Bytecode is matched by second and length of its source: two faults could be mixed up.
+    sys.dont_write_bytecode = True
+    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+
+    import pytest
+
+    witness = Witness()
+    options = ["-x", "-q", "-m", "not slow and not browser", "-p", "no:cacheprovider"]
+    options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # hypothesis is imported already
+    status = pytest.main([*options, *(f"tests/{name}" for name in files)], plugins=[witness])
+    seen = json.dumps(vars(witness) | {"status": int(status)})
+    (folder / "report.json").write_text(seen, encoding="utf8")
+
+
+# --------------------------------------------------------------------------------------------------
+# Around the copy
+# --------------------------------------------------------------------------------------------------
+
+
+def server():
+    """What starts a test process: forked from one that has the large libraries, not the package."""
+    os.environ["OMP_NUM_THREADS"] = "1"
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOAD)
+    return context
+
+
+@dataclass
+class Outcome:
+    """What came of one run of tests: caught, timeout, survived or broken, and by which test."""
+
+    verdict: str
+    test: str = ""
+    passed: int = 0
+    seconds: float = 0.0
+    output: str = ""
+
+
+class Copy:
+    """A copy of package and tests in which faults are tried, one at a time.
+
+    Args:
+        folder: a folder that does not exist yet.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder.resolve()
+        left_out = shutil.ignore_patterns("__pycache__")
+        for name in ("transformer", "tests"):
+            shutil.copytree(ROOT / name, self.folder / name, ignore=left_out)
+        shutil.copy(ROOT / "pyproject.toml", self.folder)
+
+    def run(self, files: tuple[str, ...], limit: float = TIME_LIMIT) -> Outcome:
+        """Run the fast tests in `files` on the package as it stands, for `limit` seconds at most.
+
+        Raises:
+            RuntimeError: the tests have imported another package than the copy.
+        """
+        report = self.folder / "report.json"
+        report.unlink(missing_ok=True)
+        start = time.perf_counter()
+        process = server().Process(target=run_tests, args=(self.folder, files))
+        process.start()
+        process.join(limit)
+        if process.is_alive():
+            process.kill()
+            process.join()
+            return Outcome("timeout", seconds=time.perf_counter() - start)
+        seconds = time.perf_counter() - start
+        output = (self.folder / "output.txt").read_text(encoding="utf8", errors="replace")
+        if not report.exists():
+            return Outcome("broken", seconds=seconds, output=output)
+        seen = json.loads(report.read_text(encoding="utf8"))
+        if seen["broken"] or seen["status"] not in (0, 1):
+            return Outcome("broken", seen["broken"], seen["passed"], seconds, output)
+        if not Path(seen["package"]).is_relative_to(self.folder):
+            raise RuntimeError(f"the tests import {seen['package']} and not the copy")
+        verdict = "caught" if seen["failed"] else "survived"
+        return Outcome(verdict, seen["failed"], seen["passed"], seconds, output)
+
+    def try_fault(self, fault: Fault, limit: float = TIME_LIMIT) -> Outcome:
+        """Put a fault in, run the tests of its module, take the fault out again."""
+        path = self.folder / "transformer" / f"{fault.module}.py"
+        sound = path.read_text(encoding="utf8")
+        path.write_text(fault.applied(sound), encoding="utf8")
+        try:
+            outcome = self.run(files_for(fault.module), limit)
+        finally:
+            path.write_text(sound, encoding="utf8")
+        if fault.equivalent:
+            outcome.verdict = {"survived": "equivalent"}.get(outcome.verdict, "misjudged")
+        return outcome
+
+
+class Pool:
+    """Copies of the package, as many as there are workers; each job gets one to itself."""
+
+    def __init__(self, folder: Path, workers: int) -> None:
+        self.copies: queue.Queue[Copy] = queue.Queue()
+        for number in range(workers):
+            self.copies.put(Copy(folder / f"copy{number}"))
+        self.threads = ThreadPoolExecutor(workers)
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(self, *exception) -> None:
+        self.threads.shutdown(cancel_futures=True)
+
+    def submit(self, job: Callable[[Copy], Outcome]):
+        """Start `job(copy)` as soon as a copy is free; return its future."""
+
+        def attempt() -> Outcome:
+            copy = self.copies.get()
+            try:
+                return job(copy)
+            finally:
+                self.copies.put(copy)
+
+        return self.threads.submit(attempt)
+
+
+def check_baseline(pool: Pool, faults: list[Fault]) -> dict[tuple[str, ...], Outcome]:
+    """Make sure that all tests pass where there is no fault."""
+    wanted = sorted({files_for(fault.module) for fault in faults})
+    waiting = [pool.submit(lambda copy, files=files: copy.run(files)) for files in wanted]
+    found = {}
+    for files, done in zip(wanted, waiting, strict=True):
+        outcome = found[files] = done.result()
+        name = " ".join(files)
+        if outcome.verdict != "survived" or outcome.passed == 0:
+            sys.exit(f"{outcome.output}\nwithout a fault, the tests in {name} do not pass")
+        print(f"{outcome.seconds:5.1f} s  {name}: {outcome.passed} tests pass without a fault")
+    return found
+
+
+def run_faults(faults: list[Fault], workers: int) -> tuple[dict[str, int], dict[str, Outcome]]:
+    """Try every fault; return the number of tests by file, and outcomes by the faults' ids."""
+    outcomes: dict[str, Outcome] = {}
+    with tempfile.TemporaryDirectory() as folder, Pool(Path(folder), workers) as pool:
+        sound = check_baseline(pool, faults)
+        tries = {}
+        for fault in faults:
+            limit = PATIENCE[0] + PATIENCE[1] * sound[files_for(fault.module)].seconds
+            job = partial(Copy.try_fault, fault=fault, limit=limit)
+            tries[pool.submit(job)] = fault
+        for done in as_completed(tries):
+            fault, outcome = tries[done], done.result()
+            outcomes[fault.id] = outcome
+            said = f"{outcome.seconds:5.1f} s  {outcome.verdict}: {fault.id}  {outcome.test}"
+            print(f"{len(outcomes):4d}/{len(faults)} {said}", flush=True)
+            if outcome.verdict == "broken":
+                print(outcome.output[-2000:])
+    return {" ".join(files): outcome.passed for files, outcome in sound.items()}, outcomes
+
+
+def result(faults: list[Fault], tests: dict[str, int], outcomes: dict[str, Outcome]) -> dict:
+    """The whole of what tests/mutants.json holds, but for the time that it took."""
+    from transformer import run_facts
+
+    facts = run_facts("cpu")
+    facts["versions"] |= {name: metadata.version(name) for name in ("pytest", "hypothesis")}
+    entries = [
+        asdict(fault)
+        | {"verdict": outcomes[fault.id].verdict, "caught by": outcomes[fault.id].test}
+        for fault in faults
+    ]
+    return facts | {"tests": tests, "totals": totals(outcomes), "faults": entries}
+
+
+def totals(outcomes: dict[str, Outcome]) -> dict[str, int]:
+    """How many faults there are, and how many of each verdict."""
+    counts = Counter(outcome.verdict for outcome in outcomes.values())
+    return {"faults": len(outcomes), **dict(sorted(counts.items()))}
+
+
+def main() -> int:
+    """Run what the command line asks for; return 0 where every fault is caught or explained."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--workers", type=int, default=2, help="tests at a time (default: 2)")
+    parser.add_argument("--only", nargs="+", metavar="PART", help="faults by a part of their names")
+    options = parser.parse_args()
+    chosen = [f for f in FAULTS if not options.only or any(part in f.id for part in options.only)]
+
+    start = time.perf_counter()
+    tests, outcomes = run_faults(chosen, options.workers)
+    seconds = round(time.perf_counter() - start)
+    if not options.only:
+        from transformer import write_record
+
+        run = {"seconds": seconds, "workers": options.workers}
+        write_record(RECORD, result(chosen, tests, outcomes) | run)
+
+    counted = ", ".join(f"{count} {what}" for what, count in totals(outcomes).items())
+    print(f"{counted}, in {seconds / 60:.1f} minutes")
+    wrong = [fault for fault in chosen if outcomes[fault.id].verdict not in GOOD]
+    for fault in wrong:
+        print(f"{outcomes[fault.id].verdict}: {fault.id} ({fault.mistake})")
+    return int(bool(wrong))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
