@@ -2,6 +2,7 @@
 
 PYTHON ?= python3
 CHAPTER ?=
+BENCH   ?=
 WORKERS ?= 2
 CELL_TIMEOUT ?= 900
 
@@ -14,7 +15,7 @@ QUIET  := OMP_NUM_THREADS=1 PYTHONHASHSEED=0 PYDEVD_DISABLE_FILE_VALIDATION=1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup book html test test-fast mutants tangle run browser repository clean
+.PHONY: help setup book html test test-fast bench mutants tangle run browser repository clean
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,6 +54,13 @@ test-fast: $(STAMP) ## package = book, style, form of the notebooks, tests that 
 	@$(PY) book/tangle.py --check
 	@$(PY) -m ruff check
 	@$(QUIET) $(PY) -m pytest --numprocesses $(WORKERS) -m "not slow and not browser" tests
+
+bench: $(VENV)/.bench-installed ## measure speed and memory beside peers: make bench BENCH="--device cuda --only training"
+	@$(PY) -m benchmarks.bench $(BENCH)
+
+$(VENV)/.bench-installed: $(STAMP) benchmarks/requirements.txt
+	$(PY) -m pip install --quiet --requirement benchmarks/requirements.txt
+	@touch $@
 
 mutants: $(STAMP) ## put known faults into a copy of the package, one at a time: the tests must notice
 	@$(QUIET) $(PY) tests/mutants.py --workers $(WORKERS)

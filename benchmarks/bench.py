@@ -1,0 +1,158 @@
+"""Measure the package beside its peers, print tables, write a JSON file: `python -m benchmarks.bench`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.decoding import measure_decoding, measure_growth
+from benchmarks.measure import machine_facts, table
+from benchmarks.peak import measure_peak
+from benchmarks.peers import missing_peers
+from benchmarks.training import measure_profile, measure_saved, measure_training, print_steps, time_steps
+from benchmarks.workload import SIZES, TOY_SIZES, Batch, Size, sentence_batches, toy_batches
+from transformer import corpus_facts, run_facts, write_record
+
+N_BATCHES = 6
+SMALL, LARGE = 2000, 40_000  # target tokens of a batch
+TOY_STEPS = 20  # of a round
+
+
+def training(options: argparse.Namespace) -> dict[str, Any]:
+    """Time training steps; on a GPU also of the base size, with small and with large batches."""
+    both = ["float32", "bfloat16"]
+    work = [("b", SMALL, both)]
+    if options.device.type == "cuda":
+        work += [("base", SMALL, ["bfloat16"]), ("base", LARGE, ["bfloat16"])]
+    if options.size is not None:
+        work = [row for row in work if row[0] == options.size] or [(options.size, SMALL, both)]
+    sizes = [
+        (SIZES[name], sentence_batches(SIZES[name].config, tokens, N_BATCHES, options.seed), precisions)
+        for name, tokens, precisions in work
+    ]
+    return measure_training(sizes, options.device, options.rounds, options.seed)
+
+
+def toy(options: argparse.Namespace) -> dict[str, Any]:
+    """Time steps of the toy model, post-norm with dropout and as its recipe trains it."""
+    results = {}
+    for name, size in TOY_SIZES.items():
+        batches = toy_batches(TOY_STEPS, options.seed)
+        results[name] = time_steps(
+            size, batches, "float32", options.device, options.rounds, seed=options.seed
+        )
+        kind = "pre-norm, no dropout" if size.config.norm_first else "post-norm, dropout"
+        print_steps(f"Training (toy, {kind}), float32, 32 sequences a batch", results[name])
+    return results
+
+
+def chosen(options: argparse.Namespace) -> Size:
+    """The size asked for."""
+    return SIZES[options.size or "b"]
+
+
+def middle_batch(options: argparse.Namespace) -> Batch:
+    """A batch of sentences of middle length."""
+    return sentence_batches(chosen(options).config, SMALL, 1, options.seed)[0]
+
+
+def memory(options: argparse.Namespace) -> dict[str, Any]:
+    """Count saved activations."""
+    return measure_saved(chosen(options), middle_batch(options), options.device, options.seed)
+
+
+def profiles(options: argparse.Namespace) -> dict[str, Any]:
+    """Profile a training step."""
+    precision = "float32" if options.device.type == "cpu" else "bfloat16"
+    return measure_profile(chosen(options), middle_batch(options), precision, options.device, options.seed)
+
+
+def decoding(options: argparse.Namespace) -> dict[str, Any]:
+    """Time searches."""
+    return measure_decoding(chosen(options), options.device, options.rounds, options.seed)
+
+
+def growth(options: argparse.Namespace) -> dict[str, Any]:
+    """Time the steps of a long search."""
+    return measure_growth(chosen(options), options.device, max(1, options.rounds // 2), options.seed)
+
+
+def peak(options: argparse.Namespace) -> dict[str, Any]:
+    """Measure peak memory."""
+    return measure_peak(chosen(options), options.device, options.seed)
+
+
+def padding(options: argparse.Namespace) -> dict[str, Any]:
+    """Count the padding in batches of real sentences: of the package's corpus, and of TED where it is."""
+    results, rows = {}, []
+    for name in ["phrases", *(["ted"] if os.environ.get("TRANSFORMER_DATA") else [])]:
+        results[name] = corpus_facts(name, sizes=(8000,), budgets=(2000, 4096))["batches"]
+        for row in results[name]:
+            shares = [f"{row[key]:.2%}" for key in ("waste", "waste at random")]
+            rows.append([f"{name}, {row['max_tokens']} tokens", row["batches"], *shares])
+    headers = ["corpus", "batches", "by length", "at random"]
+    print(table("Padding in a batch", headers, rows), end="\n\n", flush=True)
+    return results
+
+
+SECTIONS = {
+    "training": training,
+    "toy": toy,
+    "memory": memory,
+    "profile": profiles,
+    "decoding": decoding,
+    "growth": growth,
+    "peak": peak,
+    "padding": padding,
+}
+
+
+def read_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.bench", description=__doc__)
+    parser.add_argument("--device", type=torch.device, default="cpu", help="cpu or cuda")
+    parser.add_argument("--threads", type=int, help="of torch; by default it chooses")
+    parser.add_argument(
+        "--only", action="append", choices=SECTIONS, help="measure only this; may be repeated"
+    )
+    parser.add_argument("--rounds", type=int, default=7, help="timed rounds of each engine (%(default)s)")
+    parser.add_argument("--size", choices=SIZES, help="of the model; by default b, and on a GPU base too")
+    parser.add_argument("--seed", type=int, default=0, help="of weights, tokens and dropout (%(default)s)")
+    parser.add_argument("--output", type=Path, help="the JSON file (runs/bench-DEVICE.json)")
+    options = parser.parse_args(arguments)
+    if options.rounds < 1 or (options.threads is not None and options.threads < 1):
+        parser.error("--rounds and --threads must be at least 1")
+    if options.device.type == "cuda" and not torch.cuda.is_available():
+        parser.error("there is no GPU that torch can use")
+    options.output = options.output or Path("runs") / f"bench-{options.device.type}.json"
+    return options
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the sections asked for; the file is written at the end, whole or not at all."""
+    options = read_arguments(arguments)
+    if options.threads is not None:
+        torch.set_num_threads(options.threads)
+    torch.manual_seed(options.seed)
+    for line in missing_peers():
+        print(line)
+    record = run_facts(options.device) | machine_facts(options.device)
+    record |= {"seed": options.seed, "rounds": options.rounds}
+    processor, torch_version = record["machine"]["processor"], record["versions"]["torch"]
+    print(f"{processor}, {record['device']}, torch {torch_version}\n", flush=True)
+    for name in options.only or SECTIONS:
+        start = time.perf_counter()
+        record[name] = SECTIONS[name](options)
+        record[name]["duration"] = round(time.perf_counter() - start, 1)
+    options.output.parent.mkdir(parents=True, exist_ok=True)
+    write_record(options.output, record)
+    print(f"written: {options.output}")
+
+
+if __name__ == "__main__":
+    main()

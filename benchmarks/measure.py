@@ -1,0 +1,220 @@
+"""How things are measured: interleaved rounds, medians and quartiles, the machine's best matrix product."""
+
+from __future__ import annotations
+
+import platform
+import statistics
+import time
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+MIB = 2**20
+# Rows, inner size and columns: of the position-wise network, and square ones, which are the easiest.
+PRODUCTS = {
+    "cpu": [(2048, 256, 1024), (2048, 1024, 256), (1024, 1024, 1024), (2048, 2048, 2048)],
+    "cuda": [(32768, 512, 2048), (32768, 2048, 512), (8192, 8192, 8192), (16384, 8192, 8192)],
+}
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until the device has done what it was given; a CPU always has."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def seconds(work: Callable[[], object], device: torch.device) -> float:
+    """How long `work` takes, from an idle device to an idle device."""
+    synchronize(device)
+    start = time.perf_counter()
+    work()
+    synchronize(device)
+    return time.perf_counter() - start
+
+
+def interleaved(
+    works: dict[str, Callable[[], object]], rounds: int, device: torch.device, warmup: int = 1
+) -> dict[str, list[float]]:
+    """Time several works in turn, so that what slows the machine for a while slows all of them.
+
+    Args:
+        works: what to time, by name.
+        rounds: how often each is timed; in every second round the order is reversed.
+        device: that they use.
+        warmup: rounds before that which are not counted.
+
+    Returns:
+        seconds by name, one number per round.
+    """
+    times: dict[str, list[float]] = {name: [] for name in works}
+    for number in range(warmup + rounds):
+        for name in reversed(works) if number % 2 else works:
+            elapsed = seconds(works[name], device)
+            if number >= warmup:
+                times[name].append(elapsed)
+    return times
+
+
+def spread(values: Sequence[float]) -> dict[str, Any]:
+    """Median, lower and upper quartile, and the values themselves, by round."""
+    values = list(values)
+    q1, median, q3 = statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else values * 3
+    return {"median": median, "q1": q1, "q3": q3, "rounds": values}
+
+
+def ratios_to_ours(times: dict[str, list[float]]) -> dict[str, dict[str, Any]]:
+    """How many times as fast as each engine ours is: ratio of medians, quartiles of the ratios by round."""
+    ours, result = times["ours"], {}
+    for name, other in times.items():
+        ratio = statistics.median(other) / statistics.median(ours)
+        result[name] = spread([theirs / mine for theirs, mine in zip(other, ours)]) | {"median": ratio}
+    return result
+
+
+def product_peak(
+    precision: str, device: torch.device, shapes: Sequence[tuple[int, int, int]] = (), repeats: int = 5
+) -> dict[str, Any]:
+    """The fastest matrix product of this process.
+
+    In float32 on a CPU oneDNN is tried as well, through a private operator of torch: on some processors
+    torch's own choice of library leaves half of what the chip can do.
+
+    Args:
+        precision: `"float32"` or `"bfloat16"`.
+        device: to compute on.
+        shapes: rows, inner size and columns of the products to try; by default some that a Transformer has.
+        repeats: timed rounds of each; the fastest counts.
+
+    Returns:
+        `"flops"`: a second, of the best; `"public"`: of the best by public operators; `"products"`: all.
+    """
+    dtype = {"float32": torch.float32, "bfloat16": torch.bfloat16}[precision]
+    shapes = shapes or PRODUCTS[device.type]
+    kernels: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"F.linear": F.linear}
+    if device.type == "cpu" and precision == "float32" and torch.backends.mkldnn.is_available():
+        kernels["oneDNN (private)"] = _onednn_linear
+    products = []
+    for kernel, linear in kernels.items():
+        for rows, inner, columns in shapes:
+            x = torch.randn(rows, inner, device=device, dtype=dtype)
+            weight = torch.randn(columns, inner, device=device, dtype=dtype)
+            flops = 2 * rows * inner * columns
+            flops /= _fastest(partial(linear, x, weight), flops, repeats, device)
+            products.append({"kernel": kernel, "shape": [rows, inner, columns], "flops": flops})
+    public = max(product["flops"] for product in products if product["kernel"] == "F.linear")
+    return {"flops": max(product["flops"] for product in products), "public": public, "products": products}
+
+
+def _fastest(product: Callable[[], Tensor], flops: int, repeats: int, device: torch.device) -> float:
+    # So many calls that a clock sees them: about 0.02 s, on a slow machine and on a fast one.
+    calls = min(100, max(1, round((1e13 if device.type == "cuda" else 5e9) / flops)))
+
+    def work() -> None:
+        with torch.no_grad():
+            for _ in range(calls):
+                product()
+
+    work()
+    return min(seconds(work, device) for _ in range(repeats)) / calls
+
+
+def _onednn_linear(x: Tensor, weight: Tensor) -> Tensor:
+    return torch.ops.mkldnn._linear_pointwise(x, weight, None, "none", [], "")
+
+
+def saved_bytes(model: nn.Module, loss: Callable[[], Tensor]) -> int:
+    """What one forward pass keeps for the backward pass.
+
+    Args:
+        model: its parameters do not count.
+        loss: computes a scalar from it.
+
+    Returns:
+        bytes of all different storages that autograd saves, views and repetitions counted once.
+    """
+    parameters = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    storages: dict[int, int] = {}
+
+    def note(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in parameters:
+            storages[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        kept = loss()  # as long as it is there, no address is given out twice
+    del kept
+    return sum(storages.values())
+
+
+class OperationCounter(TorchDispatchMode):
+    """Counts the operations that run within it, but for views, which move no data."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if not func.is_view:
+            self.count += 1
+        return func(*args, **(kwargs or {}))
+
+
+def machine_facts(device: torch.device) -> dict[str, Any]:
+    """What the measurements ran on, and the versions of what was measured beside the package."""
+    facts = {
+        "processor": _processor(),
+        "instructions": torch.backends.cpu.get_cpu_capability(),
+        "threads": torch.get_num_threads(),
+        "system": platform.platform(terse=True),
+    }
+    if device.type == "cuda":
+        properties = torch.cuda.get_device_properties(device)
+        facts |= {"gpu": properties.name, "gpu memory": properties.total_memory, "cuda": torch.version.cuda}
+    versions = {}
+    for library in ("torch", "transformers", "ctranslate2", "numpy"):
+        try:
+            versions[library] = metadata.version(library)
+        except metadata.PackageNotFoundError:
+            continue
+    return {"machine": facts, "peers": versions}
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf8").splitlines()
+    except OSError:
+        return platform.processor()
+    models = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return models[0] if models else platform.processor()
+
+
+def table(title: str, headers: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A table in plain text: the first column to the left, numbers to the right.
+
+    Args:
+        title: stands above.
+        headers: of the columns.
+        rows: of cells; `None` is shown as a dash.
+    """
+    cells = [list(headers), *([("–" if cell is None else str(cell)) for cell in row] for row in rows)]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(headers))]
+
+    def line(row: Sequence[str]) -> str:
+        rest = (cell.rjust(width) for cell, width in zip(row[1:], widths[1:]))
+        return "  ".join([row[0].ljust(widths[0]), *rest]).rstrip()
+
+    rule = "  ".join("-" * width for width in widths)
+    return "\n".join([title, "", line(cells[0]), rule, *map(line, cells[1:])])
+
+
+def ratio_text(ratio: dict[str, Any]) -> str:
+    """A ratio with its quartiles, as `1.29 (1.25–1.33)`."""
+    return f"{ratio['median']:.2f} ({ratio['q1']:.2f}–{ratio['q3']:.2f})"

@@ -1,0 +1,258 @@
+"""Training: how long a step takes, what it keeps in memory, and what its time goes into."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from benchmarks.measure import (
+    MIB,
+    OperationCounter,
+    interleaved,
+    product_peak,
+    ratio_text,
+    ratios_to_ours,
+    saved_bytes,
+    spread,
+    synchronize,
+    table,
+)
+from benchmarks.peers import Training, peer_models
+from benchmarks.workload import Batch, Size, token_counts, training_flops
+from transformer import evaluating, move, padding_waste
+
+# A name of an operation holds one of these; the first kind that fits counts.
+KINDS = {
+    "attention": ("scaled_dot_product", "flash_attention", "efficient_attention"),
+    "loss": ("softmax", "nll_loss", "cross_entropy"),
+    "dropout": ("dropout", "bernoulli", "random_"),
+    "norms": ("layer_norm",),
+    "optimiser": ("adam", "foreach", "vector_norm", "amp_"),
+    "matrix products": ("mm", "linear", "matmul", "mkldnn"),
+    "copies": ("copy", "clone", "cat", "fill", "zero", "contiguous", "index", "embedding"),
+}
+OTHER = "other"
+
+
+def agreement(trainings: dict[str, Training], batch: Batch) -> dict[str, float]:
+    """By how much the engines' losses per token differ from ours, dropout off.
+
+    Raises:
+        ValueError: an engine computes something else: its time would be of no interest.
+    """
+    losses = {}
+    for name, training in trainings.items():
+        with evaluating(training.model):
+            losses[name] = training.mean_loss(batch).item()
+    differences = {name: abs(loss - losses["ours"]) for name, loss in losses.items()}
+    for name, training in trainings.items():
+        tolerance = 1e-3 if training.precision == "float32" else 0.05
+        if not differences[name] <= tolerance:
+            raise ValueError(f"the loss of {name} is {losses[name]}, ours is {losses['ours']}")
+    return differences
+
+
+def time_steps(
+    size: Size,
+    batches: list[Batch],
+    precision: str,
+    device: torch.device,
+    rounds: int,
+    repeats: int = 1,
+    peak: float | None = None,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Time the training step of all engines on the same batches.
+
+    Args:
+        size: of the model.
+        batches: a round of each engine takes a step on all of them.
+        precision: `"float32"` or `"bfloat16"`.
+        device: to train on.
+        rounds: how many rounds are timed.
+        repeats: how often a round goes through the batches.
+        peak: operations a second of the best matrix product; `None` to leave shares of it out.
+        seed: of the weights.
+
+    Returns:
+        for each engine the seconds of a step, target tokens and useful operations a second, and its speed
+        beside ours; and what they were measured on.
+    """
+    batches = [move(batch, device) for batch in batches]
+    trainings = {
+        name: Training(build(), size, precision, device) for name, build in peer_models(size, seed).items()
+    }
+    if device.type == "cuda":  # on a CPU, compiling takes minutes and brings little
+        for name in ("ours", "torch.nn"):
+            build = peer_models(size, seed)[name]
+            trainings[f"{name}, compiled"] = Training(build(), size, precision, device, compiled=True)
+    differences = agreement({name: t for name, t in trainings.items() if "compiled" not in name}, batches[0])
+
+    def round_of(training: Training) -> Callable[[], None]:
+        def work() -> None:
+            for _ in range(repeats):
+                for batch in batches:
+                    training.step(batch)
+
+        return work
+
+    works = {name: round_of(training) for name, training in trainings.items()}
+    times = interleaved(works, rounds, device, warmup=1 if device.type == "cpu" else 3)
+    steps = repeats * len(batches)
+    tokens = token_counts(batches, size.config.pad_id)
+    flops = training_flops(size.config, batches)
+    ours = ratios_to_ours(times)
+    engines = {}
+    for name, values in times.items():
+        step = spread([value / steps for value in values])
+        rate = flops / len(batches) / step["median"]
+        engines[name] = {
+            "seconds": step,
+            "target tokens per second": tokens["target"] / len(batches) / step["median"],
+            "flops per second": rate,
+            "share of peak": rate / peak if peak else None,
+            "ours": ours[name],
+            "loss difference": differences.get(name),
+        }
+    return {
+        "size": size.name,
+        "precision": precision,
+        "batches": len(batches),
+        "steps per round": steps,
+        "tokens": tokens,
+        "target positions per batch": [tgt[:, 1:].numel() for _, tgt in batches],
+        "padding waste": padding_waste(batches) if size.config.pad_id == 0 else 0.0,
+        "useful flops": flops,
+        "engines": engines,
+    }
+
+
+def print_steps(title: str, result: dict[str, Any]) -> None:
+    """Print what `time_steps` returned."""
+    headers = ["engine", "ms a step", "target tok/s", "GFLOP/s", "share of peak", "ours × as fast"]
+    rows = []
+    for name, engine in result["engines"].items():
+        share = engine["share of peak"]
+        step = {key: 1000 * engine["seconds"][key] for key in ("median", "q1", "q3")}
+        rows.append(
+            [
+                name,
+                f"{step['median']:.1f} ({step['q1']:.1f}–{step['q3']:.1f})",
+                f"{engine['target tokens per second']:,.0f}",
+                f"{engine['flops per second'] / 1e9:,.1f}",
+                None if share is None else f"{share:.3f}",
+                ratio_text(engine["ours"]),
+            ]
+        )
+    print(table(title, headers, rows), end="\n\n", flush=True)
+
+
+def measure_training(
+    sizes: list[tuple[Size, list[Batch], list[str]]], device: torch.device, rounds: int, seed: int
+) -> dict[str, Any]:
+    """Time training steps of each size, batches and precisions, beside the machine's best product."""
+    precisions = sorted({precision for _, _, wanted in sizes for precision in wanted})
+    peaks = {precision: product_peak(precision, device) for precision in precisions}
+    rows = [
+        [
+            f"{precision}, {found['kernel']}",
+            "×".join(map(str, found["shape"])),
+            f"{found['flops'] / 1e9:,.0f}",
+        ]
+        for precision in precisions
+        for found in peaks[precision]["products"]
+    ]
+    print(table("Matrix products", ["product", "shape", "GFLOP/s"], rows), end="\n\n", flush=True)
+    results = []
+    for size, batches, wanted in sizes:
+        for precision in wanted:
+            peak = peaks[precision]["flops"]
+            result = time_steps(size, batches, precision, device, rounds, peak=peak, seed=seed)
+            positions = result["target positions per batch"]
+            about = round(sum(positions) / len(positions))
+            print_steps(f"Training ({size.name}), {precision}, about {about:,} target tokens a batch", result)
+            results.append(result)
+    return {"peaks": peaks, "steps": results}
+
+
+def measure_saved(size: Size, batch: Batch, device: torch.device, seed: int) -> dict[str, Any]:
+    """Count what the forward pass of each engine keeps for the backward pass."""
+    batch = move(batch, device)
+    results: dict[str, Any] = {}
+    for precision in ("float32", "bfloat16"):
+        for name, build in peer_models(size, seed).items():
+            training = Training(build(), size, precision, device)
+            kept = saved_bytes(training.model, lambda: training.mean_loss(batch))  # noqa: B023 (called at once)
+            results.setdefault(name, {})[precision] = kept
+    ours = results["ours"]
+    rows = []
+    for name, kept in results.items():
+        texts = [f"{kept[p] / MIB:.1f}" for p in kept]
+        rows.append([name, *texts, *(f"{ours[p] / kept[p]:.2f}" for p in kept)])
+    columns = ["float32, MiB", "bfloat16, MiB", "ours ÷ this", "ours ÷ this"]
+    tokens = token_counts([batch], size.config.pad_id)
+    counts = f"{tokens['source']} source and {tokens['target']} target tokens"
+    title = f"Saved for the backward pass ({size.name}), {counts}"
+    print(table(title, ["engine", *columns], rows), end="\n\n", flush=True)
+    return {"size": size.name, "tokens": tokens, "bytes": results}
+
+
+def kind_of(operation: str) -> str:
+    """Which of `KINDS` an operation of torch belongs to, by its name."""
+    name = operation.lower().removeprefix("aten::")
+    return next((kind for kind, parts in KINDS.items() if any(part in name for part in parts)), OTHER)
+
+
+def profile_step(training: Training, batch: Batch) -> dict[str, Any]:
+    """Where the time of one training step goes, after a step that warms up.
+
+    Returns:
+        `"shares"` of the time by kind; `"seconds"` by operation; `"operations"`, those that are no views;
+        `"launches"` of kernels on a GPU.
+    """
+    training.step(batch)
+    counter = OperationCounter()
+    with counter:
+        training.step(batch)
+    cuda = training.device.type == "cuda"
+    activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * cuda
+    with profile(activities=activities) as recorded:
+        training.step(batch)
+        synchronize(training.device)
+    own_time = "self_device_time_total" if cuda else "self_cpu_time_total"
+    on_host = [event for event in recorded.key_averages() if "CPU" in str(event.device_type)]
+    times = {event.key: getattr(event, own_time) / 1e6 for event in on_host}
+    shares = dict.fromkeys([*KINDS, OTHER], 0.0)
+    total = sum(times.values())
+    for operation, value in times.items():
+        shares[kind_of(operation)] += value / total
+    slowest = sorted(times.items(), key=lambda item: -item[1])
+    launches = sum(event.count for event in on_host if event.key == "cudaLaunchKernel")
+    return {
+        "shares": shares,
+        "seconds": {operation: value for operation, value in slowest if value > 0.001 * total},
+        "operations": counter.count,
+        "launches": launches if cuda else None,
+    }
+
+
+def measure_profile(
+    size: Size, batch: Batch, precision: str, device: torch.device, seed: int
+) -> dict[str, Any]:
+    """Profile one training step of each engine."""
+    batch = move(batch, device)
+    profiles = {
+        name: profile_step(Training(build(), size, precision, device), batch)
+        for name, build in peer_models(size, seed).items()
+    }
+    kinds = [*KINDS, OTHER]
+    rows = [[kind, *(f"{found['shares'][kind]:.1%}" for found in profiles.values())] for kind in kinds]
+    rows.append(["operations", *(found["operations"] for found in profiles.values())])
+    if device.type == "cuda":
+        rows.append(["launches", *(found["launches"] for found in profiles.values())])
+    title = f"Where a training step's time goes ({size.name}), {precision}"
+    print(table(title, ["kind", *profiles], rows), end="\n\n", flush=True)
+    return {"size": size.name, "precision": precision, "engines": profiles}

@@ -1,0 +1,387 @@
+"""The harness of `make bench`: what it counts is counted right, and its engines compute the same."""
+
+from __future__ import annotations
+
+import json
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from benchmarks import bench, decoding, measure, peers, training, workload  # noqa: E402
+from transformer import TransformerConfig, padding_waste  # noqa: E402
+
+CPU = torch.device("cpu")
+SMALL = workload.Size("small", TransformerConfig(50, 50, d_model=16, n_heads=2, n_layers=2, d_ff=24))
+
+
+def batch_of(config: TransformerConfig, rows: int, src_length: int, tgt_length: int) -> workload.Batch:
+    """A batch without padding."""
+    src = torch.randint(4, config.src_vocab_size, (rows, src_length))
+    tgt = torch.randint(4, config.tgt_vocab_size, (rows, tgt_length + 1))
+    tgt[:, 0] = config.bos_id
+    return src, tgt
+
+
+def flops_by_torch(model: nn.Module, batch: workload.Batch) -> tuple[int, int]:
+    """What torch counts: products with weights in training, attention in the forward pass alone.
+
+    The backward pass of a fused kernel computes the scores anew, which is not useful work.
+    """
+    src, tgt = batch
+    with FlopCounterMode(display=False) as forward, torch.no_grad():
+        model(src, tgt[:, :-1])
+    with FlopCounterMode(display=False) as both:
+        model(src, tgt[:, :-1]).sum().backward()
+
+    def split(counter: FlopCounterMode) -> tuple[int, int]:
+        counts = counter.get_flop_counts()["Global"]
+        attention = sum(n for op, n in counts.items() if "attention" in str(op) or "bmm" in str(op))
+        return sum(counts.values()) - attention, attention
+
+    return split(both)[0], split(forward)[1]
+
+
+# Batches
+
+
+def test_batches_have_the_lengths_and_the_tokens_that_they_claim():
+    """Lengths from 5 to 40, about the budget, and never more than one position of padding in a row."""
+    config = workload.SIZES["b"].config
+    batches = workload.sentence_batches(config, 2000, 6)
+    lengths = [src.size(1) for src, _ in batches]
+    assert lengths == sorted(lengths)
+    assert 5 <= lengths[0] < 10 and 35 < lengths[-1] <= 40
+    for src, tgt in batches:
+        assert tgt.size(1) == src.size(1) + 1
+        assert 2000 - src.size(1) < tgt[:, 1:].numel() <= 2000
+        assert (tgt[:, 0] == config.bos_id).all()
+        assert (src[0] != config.pad_id).all() and (tgt[0] != config.pad_id).all()
+        for ids in (src, tgt):
+            padding = ids == config.pad_id
+            assert not padding[:, :-1].any()
+            assert ((ids >= 4) | padding)[:, 1:].all()
+    assert 0.01 < padding_waste(batches) < 0.04
+
+
+def test_token_counts_leave_padding_and_start_tokens_out():
+    """Counted by hand: 3 source tokens; 2 to predict in one sentence and 1 in the other."""
+    batch = torch.tensor([[5, 6], [7, 0]]), torch.tensor([[2, 8, 9], [2, 8, 0]])
+    assert workload.token_counts([batch], pad_id=0) == {"source": 3, "target": 3}
+    assert workload.token_counts([batch, batch], pad_id=0) == {"source": 6, "target": 6}
+
+
+def test_batches_depend_on_the_seed_alone():
+    """The same seed gives the same batches, another seed others."""
+    config = workload.SIZES["b"].config
+    first, again, other = (workload.sentence_batches(config, 200, 2, seed) for seed in (1, 1, 2))
+    assert all(torch.equal(a, b) for one, two in zip(first, again) for a, b in zip(one, two))
+    assert not torch.equal(first[0][0], other[0][0])
+
+
+def test_sources_to_translate_are_sorted_and_between_16_and_24_tokens():
+    """Longest first; what stands behind a sentence is padding."""
+    src = workload.decoding_sources(workload.SIZES["b"].config, 64)
+    lengths = (src != 0).sum(dim=1).tolist()
+    assert src.shape == (64, 24) and lengths == sorted(lengths, reverse=True)
+    assert lengths[0] == 24 and lengths[-1] == 17
+    assert len(workload.decoding_sources(workload.SIZES["b"].config, 1)[0]) == 24
+
+
+def test_toy_batches_are_the_recipe_s():
+    """32 sequences of 10 digits; ids within the toy vocabulary."""
+    config = workload.TOY_SIZES["toy"].config
+    for src, tgt in workload.toy_batches(2):
+        assert src.shape == (32, 10) and tgt.shape == (32, 11)
+        assert (tgt[:, 0] == config.bos_id).all() and int(tgt.max()) < config.tgt_vocab_size
+
+
+# Work by formula
+
+
+@pytest.mark.parametrize("engine", ["ours", "torch.nn"])
+def test_the_formula_is_what_torch_counts_without_padding(engine):
+    """Products with weights to the operation; attention too, but that torch counts what causality forbids."""
+    config, rows, S, T = SMALL.config, 3, 5, 7
+    batch = batch_of(config, rows, S, T)
+    flops = workload.forward_flops(config, S, T)
+    linear, attention = flops_by_torch(peers.peer_models(SMALL)[engine](), batch)
+    assert linear == 3 * rows * flops["linear"]
+    unseen = config.n_layers * 4 * config.d_model * (T * T - T * (T + 1) // 2)
+    assert attention in (0, rows * (flops["attention"] + unseen))  # 0: a kernel that torch does not count
+    assert workload.training_flops(config, [batch]) == 3 * rows * sum(flops.values())
+
+
+def test_the_formula_by_hand():
+    """One layer of width 1, one token on each side, a vocabulary of 5."""
+    config = TransformerConfig(5, 5, d_model=1, n_heads=1, n_layers=1, d_ff=3)
+    flops = workload.forward_flops(config, 1, 1)
+    # Encoder 4 + 6, decoder 8 + 6, output 5 products; three attentions of one pair, two products each.
+    assert flops == {"linear": 2 * 29, "attention": 2 * 6}
+
+
+def test_padding_is_no_useful_work():
+    """A batch with padding needs what its sentences need one by one."""
+    config = SMALL.config
+    (batch,) = workload.sentence_batches(config, 200, 1)
+    src, tgt = batch
+    alone = [
+        (src[i : i + 1, : int((src[i] != 0).sum())], tgt[i : i + 1, : int((tgt[i] != 0).sum())])
+        for i in range(len(src))
+    ]
+    assert (src == 0).any()
+    assert workload.training_flops(config, [batch]) == workload.training_flops(config, alone)
+
+
+def test_a_target_token_of_b_needs_about_56_million_operations():
+    """The number that rates and shares of the peak rest on."""
+    config = workload.SIZES["b"].config
+    batches = workload.sentence_batches(config, 2000, 6)
+    per_token = workload.training_flops(config, batches) / workload.token_counts(batches, 0)["target"]
+    assert 55e6 < per_token < 60e6
+
+
+# The engines compute the same
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_torch_nn_computes_our_loss_with_our_weights(norm_first):
+    """In float64, to the last digits, padding and all, with and without dropout's inner places."""
+    config = TransformerConfig(50, 50, d_model=16, n_heads=2, n_layers=2, d_ff=24, norm_first=norm_first)
+    size = workload.Size("small", config)
+    (batch,) = workload.sentence_batches(config, 60, 1)
+    losses = []
+    for name in ("ours", "torch.nn", "torch.nn, no inner dropout"):
+        model = peers.peer_models(size)[name]().double()
+        step = peers.Training(model, size, "float32", CPU)
+        model.eval()
+        losses.append(step.mean_loss(batch).double())
+        losses[-1].backward()
+        if name == "torch.nn, no inner dropout":
+            modules = list(model.transformer.modules())
+            dropped = [m.dropout for m in modules if isinstance(m, nn.MultiheadAttention)]
+            assert dropped == [0.0] * 6
+    assert losses[0].item() > 1
+    for loss in losses[1:]:
+        torch.testing.assert_close(loss, losses[0], rtol=1e-6, atol=0)
+
+
+@pytest.mark.skipif(not peers.HAS_MARIAN, reason="transformers is not installed")
+@pytest.mark.filterwarnings("default")
+def test_marian_computes_our_loss_and_finds_our_translations():
+    """With our weights and our positions in it."""
+    (batch,) = workload.sentence_batches(SMALL.config, 60, 1)
+    steps = {
+        name: peers.Training(peers.peer_models(SMALL)[name](), SMALL, "float32", CPU)
+        for name in ("ours", "Marian")
+    }
+    assert training.agreement(steps, batch)["Marian"] < 1e-5
+    found = peers.searches(SMALL, CPU)
+    src = workload.decoding_sources(SMALL.config, 3)
+    for beam_size in (1, 3):
+        assert torch.equal(found["Marian"](src, beam_size, 6), found["ours"](src, beam_size, 6))
+
+
+def test_an_engine_that_computes_something_else_is_refused():
+    """The check that stands before every timing can fail."""
+    (batch,) = workload.sentence_batches(SMALL.config, 60, 1)
+    models = peers.peer_models(SMALL)
+    steps = {name: peers.Training(models[name](), SMALL, "float32", CPU) for name in ("ours", "torch.nn")}
+    with torch.no_grad():
+        steps["torch.nn"].model.transformer.decoder.layers[0].linear1.weight.neg_()
+    with pytest.raises(ValueError, match="the loss of torch.nn is"):
+        training.agreement(steps, batch)
+
+
+@pytest.mark.parametrize("engine", ["ours", "torch.nn"])
+def test_a_step_changes_the_weights(engine):
+    """A step that trained nothing would be fast."""
+    step = peers.Training(peers.peer_models(SMALL)[engine](), SMALL, "float32", CPU)
+    before = [parameter.detach().clone() for parameter in step.model.parameters()]
+    step.step(batch_of(SMALL.config, 2, 4, 4))
+    assert all(not torch.equal(a, b) for a, b in zip(before, step.model.parameters()))
+
+
+def test_no_search_ends_early():
+    """The end token's logit is zero, and never the highest: 32 tokens come out, none of them an end."""
+    size = workload.Size("wide", TransformerConfig(500, 500, d_model=32, n_heads=2, n_layers=1, d_ff=32))
+    found = peers.searches(size, CPU)
+    src = workload.decoding_sources(size.config, 4)
+    ours = decoding.checked(found["ours"], src, 1)
+    assert torch.equal(decoding.checked(found["torch.nn, no cache"], src, 1), ours)
+    assert decoding.checked(found["ours"], src, 4).shape == (4, 32)
+    assert decoding.same(ours, ours) == 1.0
+    with torch.no_grad():
+        found["ours"].args[0].output.weight[size.config.eos_id] = (
+            10 * found["ours"].args[0].output.weight[ours[0, 0]]
+        )
+    with pytest.raises(ValueError, match="ended before 32"):
+        decoding.checked(found["ours"], src, 1)
+
+
+def test_every_step_of_a_search_is_timed():
+    """As many positive times as there are steps, less one."""
+    found = peers.searches(SMALL, CPU)
+    times = decoding.step_times(found["ours"], workload.decoding_sources(SMALL.config, 2), 9, CPU)
+    assert len(times) == 8 and min(times) > 0
+
+
+# Counting and reporting
+
+
+def test_saved_bytes_of_a_chain_counted_by_hand():
+    """A product keeps its input, a sine its own; a view is the same storage, and a weight does not count."""
+    layer = nn.Linear(4, 8, bias=False)
+    x = torch.randn(2, 4)
+
+    def loss():
+        y = layer(x)  # keeps x, 2·4 numbers, and the weight
+        return y.view(16).sin().sum()  # keeps the view of y, 16 numbers
+
+    assert measure.saved_bytes(layer, loss) == 4 * (8 + 16)
+    assert measure.saved_bytes(layer, lambda: layer(x).exp().exp().sum()) == 4 * (8 + 16 + 16)
+
+
+def test_saved_bytes_grow_with_the_batch():
+    """Twice the sentences keep twice the bytes, up to the causal mask."""
+    step = peers.Training(peers.peer_models(SMALL)["ours"](), SMALL, "float32", CPU)
+    small, large = (
+        measure.saved_bytes(step.model, partial(step.mean_loss, batch_of(SMALL.config, rows, 6, 6)))
+        for rows in (4, 8)
+    )
+    assert 1.9 < large / small <= 2.0
+
+
+def test_operations_are_counted_without_views():
+    """A product, an addition and a sine; transposing moves nothing."""
+    x = torch.randn(3, 3)
+    with measure.OperationCounter() as counter:
+        ((x.t() @ x).view(9) + 1).sin()
+    assert counter.count == 3
+
+
+def test_quartiles_and_ratios():
+    """Of numbers whose quartiles are known; ours takes 2 seconds, the other 4."""
+    assert measure.spread([1.0, 2.0, 3.0, 4.0, 5.0]) == {
+        "median": 3.0,
+        "q1": 2.0,
+        "q3": 4.0,
+        "rounds": [1.0, 2.0, 3.0, 4.0, 5.0],
+    }
+    assert measure.spread([7.0]) == {"median": 7.0, "q1": 7.0, "q3": 7.0, "rounds": [7.0]}
+    ratios = measure.ratios_to_ours({"ours": [2.0, 2.0, 2.0], "other": [4.0, 3.0, 6.0]})
+    assert ratios["other"] == {"median": 2.0, "q1": 1.75, "q3": 2.5, "rounds": [2.0, 1.5, 3.0]}
+    assert measure.ratio_text(ratios["other"]) == "2.00 (1.75–2.50)"
+
+
+def test_rounds_are_interleaved_and_the_warm_up_does_not_count():
+    """One run of each in turn, in every second round in reversed order."""
+    order: list[str] = []
+    works = {name: lambda name=name: order.append(name) for name in "ab"}
+    times = measure.interleaved(works, rounds=2, device=CPU)
+    assert "".join(order) == "abbaab"
+    assert {name: len(values) for name, values in times.items()} == {"a": 2, "b": 2}
+
+
+def test_a_table_is_aligned():
+    """Text to the left, numbers to the right, a dash for what there is not."""
+    assert measure.table("Title", ["engine", "ms"], [["ours", 5], ["torch.nn", None]]).splitlines() == [
+        "Title",
+        "",
+        "engine    ms",
+        "--------  --",
+        "ours       5",
+        "torch.nn   –",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("operation", "kind"),
+    [
+        ("aten::addmm", "matrix products"),
+        ("aten::_scaled_dot_product_flash_attention_for_cpu_backward", "attention"),
+        ("aten::_log_softmax", "loss"),
+        ("aten::bernoulli_", "dropout"),
+        ("aten::native_layer_norm_backward", "norms"),
+        ("aten::_fused_adam_", "optimiser"),
+        ("aten::linalg_vector_norm", "optimiser"),
+        ("aten::copy_", "copies"),
+        ("aten::add", "other"),
+    ],
+)
+def test_operations_are_sorted_by_kind(operation, kind):
+    """By name; what fits nowhere is other."""
+    assert training.kind_of(operation) == kind
+
+
+def test_a_profile_accounts_for_the_whole_step():
+    """Shares sum to one, and a Transformer's step has products, norms and an optimiser in it."""
+    step = peers.Training(peers.peer_models(SMALL)["ours"](), SMALL, "float32", CPU)
+    found = training.profile_step(step, batch_of(SMALL.config, 4, 6, 6))
+    assert abs(sum(found["shares"].values()) - 1) < 1e-9
+    assert min(found["shares"][kind] for kind in ("matrix products", "norms", "optimiser")) > 0
+    assert found["operations"] > 100
+
+
+def test_the_peak_of_a_product_is_that_of_the_best():
+    """Every product's rate is recorded, the best ones by name."""
+    found = measure.product_peak("float32", CPU, shapes=[(64, 32, 48), (32, 64, 16)], repeats=1)
+    assert found["flops"] == max(product["flops"] for product in found["products"])
+    assert 0 < found["public"] <= found["flops"]
+    if any("oneDNN" in product["kernel"] for product in found["products"]):
+        x, weight = torch.randn(3, 5), torch.randn(7, 5)
+        torch.testing.assert_close(measure._onednn_linear(x, weight), F.linear(x, weight))
+
+
+# The command
+
+
+def test_the_command_writes_one_record(monkeypatch, tmp_path, capsys):
+    """Facts of the run, the sections asked for, and nothing else in the folder."""
+    monkeypatch.setitem(bench.SECTIONS, "growth", lambda options: {"answer": 42})
+    path = tmp_path / "deep" / "bench.json"
+    bench.main(["--only", "growth", "--rounds", "2", "--output", str(path)])
+    record = json.loads(path.read_text(encoding="utf8"))
+    assert record["growth"]["answer"] == 42 and record["seed"] == 0 and record["rounds"] == 2
+    facts = {"command", "commit", "date", "device", "versions", "machine", "peers"}
+    assert facts <= record.keys() and "training" not in record
+    assert record["machine"]["threads"] == torch.get_num_threads() and record["peers"]["torch"]
+    assert [entry.name for entry in path.parent.iterdir()] == ["bench.json"]
+    assert "written:" in capsys.readouterr().out
+
+
+def test_a_run_that_breaks_off_leaves_the_old_record(monkeypatch, tmp_path):
+    """Whole or not at all."""
+
+    def stop(options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(bench.SECTIONS, "growth", stop)
+    path = tmp_path / "bench.json"
+    path.write_text("old")
+    with pytest.raises(KeyboardInterrupt):
+        bench.main(["--only", "growth", "--output", str(path)])
+    assert path.read_text() == "old" and [entry.name for entry in tmp_path.iterdir()] == ["bench.json"]
+
+
+def test_missing_peers_are_named(monkeypatch):
+    """A line for each that is not installed."""
+    monkeypatch.setattr(peers, "find_spec", lambda name: None)
+    lines = peers.missing_peers()
+    assert len(lines) == 2 and lines[0].startswith("transformers is not installed")
+
+
+@pytest.mark.parametrize("arguments", [["--rounds", "0"], ["--threads", "0"], ["--only", "nothing"]])
+def test_arguments_out_of_range_are_refused(arguments, capsys):
+    """By argparse, with its exit status."""
+    with pytest.raises(SystemExit):
+        bench.read_arguments(arguments)
+    assert "usage" in capsys.readouterr().err
