@@ -1,0 +1,470 @@
+"""transformer.checks, from book/15-bugs-that-train.ipynb, "Bugs that train".
+
+Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
+"""
+
+__all__ = ["CheckResult", "CheckReport", "check_model"]
+
+
+# %% book/15-bugs-that-train.ipynb · The program · [check-report]
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from transformer.validation import check_rate, check_size
+
+
+class CheckResult(NamedTuple):
+    """What one check found."""
+
+    name: str
+    verdict: str  # "pass", "FAIL" or "skipped"
+    measured: str  # what was measured, what was raised, or why the check was skipped
+    suspects: str  # where to look first; empty unless the check failed
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """What the checks of a model found; `print` shows it as a table.
+
+    Args:
+        arithmetic: the precision that the checks computed in.
+        results: one for each check.
+    """
+
+    arithmetic: str
+    results: tuple[CheckResult, ...]
+
+    @property
+    def failures(self) -> tuple[str, ...]:
+        """The names of the checks that failed."""
+        return tuple(result.name for result in self.results if result.verdict == "FAIL")
+
+    @property
+    def passed(self) -> bool:
+        """Whether no check failed."""
+        return not self.failures
+
+    def __str__(self) -> str:
+        verdicts = [result.verdict for result in self.results]
+        counts = ", ".join(f"{verdicts.count(name)} {name}" for name in ("pass", "FAIL", "skipped"))
+        lines = [f"{counts}; computed in {self.arithmetic}"]
+        for result in self.results:
+            lines.append(f"{result.verdict:8} {result.name:17} {result.measured}")
+            if result.suspects:
+                lines.append(f"{'':8} {'suspects:':17} {result.suspects}")
+        return "\n".join(lines)
+
+
+# %% book/15-bugs-that-train.ipynb · The program · [check-probe]
+_BATCH, _SOURCE, _TARGET = 3, 7, 5
+_LONGEST = _SOURCE + 2  # the most tokens that a model is given
+
+
+class _Probe(NamedTuple):
+    # What a model is asked, and what its owner said about it.
+    src: Tensor  # [B, S]
+    tgt: Tensor  # [B, T], the start token in front
+    other_src: Tensor  # another token in every place
+    other_tgt: Tensor
+    pad_id: int
+    tgt_vocab_size: int
+    tolerance: float
+    dropout: bool | None
+    search: Callable[[Tensor, int], Tensor] | None
+
+    def ragged(self, src: Tensor) -> Tensor:
+        # Sources cut to different lengths: the first is whole, each further one a token shorter.
+        B, S = src.shape
+        beyond = torch.arange(S) >= S - torch.arange(B)[:, None]  # [B, S]
+        return src.masked_fill(beyond.to(src.device), self.pad_id)
+
+
+def _sentences(
+    vocab_size: int, length: int, special: set[int], generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    # Random tokens [B, length], and another one in place of each.
+    ordinary = torch.tensor([token for token in range(vocab_size) if token not in special])
+    steps = torch.randint(1, len(ordinary), (_BATCH, length), generator=generator)
+    index = steps.cumsum(dim=1) % len(ordinary)  # a step is never 0, so neighbours differ
+    return ordinary[index], ordinary[(index + 1) % len(ordinary)]
+
+
+# %% book/15-bugs-that-train.ipynb · The program · [check-compare]
+_Outcome = tuple[bool | None, str]  # passed (None: skipped), and what was measured
+
+
+def _logits(
+    model: nn.Module, src: Tensor, tgt: Tensor, training: bool = False, seed: int = 0
+) -> Tensor:
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        model.train(training)  # a model's own `train` need not return it
+        return model(src.clone(), tgt.clone())
+
+
+def _changes(one: Tensor, other: Tensor) -> Tensor:
+    # By how much logits differ at each position [T], as a share of the largest logit.
+    scale = one.abs().max().clamp(min=torch.finfo(one.dtype).tiny)
+    return (one - other).abs().amax(dim=(0, 2)) / scale
+
+
+def _influence(call: Callable[[Tensor], Tensor], ids: Tensor, other: Tensor) -> Tensor:
+    # Row u: how much the logits at every position [T] change with token u of `ids`.
+    whole, places = call(ids), torch.arange(ids.size(1), device=ids.device)
+    changed = (call(torch.where(places == u, other, ids)) for u in places)
+    return torch.stack([_changes(whole, logits) for logits in changed])
+
+
+def _unchanged(probe: _Probe, **changes: Tensor) -> _Outcome:
+    largest = {mode: change.max().item() for mode, change in changes.items()}
+    # "Not at most" where "more" seems to do: NaN is neither.
+    moved = {mode: not change <= probe.tolerance for mode, change in largest.items()}
+    said = (f"{mode} {f'{largest[mode]:.2g}' if moved[mode] else 'none'}" for mode in largest)
+    return not any(moved.values()), "change: " + ", ".join(said)
+
+
+def _changed(probe: _Probe, changes: Tensor) -> _Outcome:
+    least = changes.min().item()
+    seen = least > probe.tolerance
+    return seen, f"least change: {f'{least:.2g}' if seen else 'none'}"
+
+
+# %% book/15-bugs-that-train.ipynb · Is it a model at all? · [check-form]
+def _check_logits(model: nn.Module, probe: _Probe) -> _Outcome:
+    """The result is `[B, T, V]`, floating-point and finite, for S > T, S = T and S < T."""
+    wanted = [*probe.tgt.shape, probe.tgt_vocab_size]
+    for length in (_SOURCE, _TARGET, _TARGET - 2):
+        for training in (False, True):
+            logits = _logits(model, probe.src[:, :length], probe.tgt, training)
+            if not isinstance(logits, Tensor) or not logits.is_floating_point():
+                return False, f"not logits: {getattr(logits, 'dtype', type(logits).__name__)}"
+            if list(logits.shape) != wanted:
+                return False, f"shape {list(logits.shape)}, not {wanted}"
+            if not logits.isfinite().all():
+                return False, f"shape {wanted}, not all finite"
+    return True, f"shape {wanted}, finite"
+
+
+def _check_repeatable(model: nn.Module, probe: _Probe) -> _Outcome:
+    """In evaluation mode a call repeats itself, whatever was drawn and asked before."""
+    first = _logits(model, probe.src, probe.tgt)
+    _logits(model, probe.other_src, probe.other_tgt)
+    return _unchanged(
+        probe, evaluation=_changes(first, _logits(model, probe.src, probe.tgt, seed=1))
+    )
+
+
+# %% book/15-bugs-that-train.ipynb · Is it a model at all? · [check-scores]
+def _check_scores(model: nn.Module, probe: _Probe) -> _Outcome:
+    """The result is not a probability distribution already."""
+    logits = _logits(model, probe.src, probe.tgt)
+    sums = logits.sum(dim=-1)
+    if (logits >= 0).all() and (sums - 1).abs().max() <= probe.tolerance:
+        return False, "not negative, and at every position the sum is 1"
+    return True, f"from {logits.min().item():.2g} to {logits.max().item():.2g}"
+
+
+def _is_random(model: nn.Module, probe: _Probe) -> bool:
+    one, other = (_logits(model, probe.src, probe.tgt, True, seed) for seed in (0, 1))
+    return _changes(one, other).max().item() > probe.tolerance
+
+
+def _check_dropout(model: nn.Module, probe: _Probe) -> _Outcome:
+    """Training mode is random where the model has dropout, and only there."""
+    if probe.dropout is None:
+        return None, "whether there is dropout was not said"
+    random = _is_random(model, probe)
+    return random == probe.dropout, f"training mode is {'' if random else 'not '}random"
+
+
+# %% book/15-bugs-that-train.ipynb · What must not matter · [check-blindness]
+def _check_future(model: nn.Module, probe: _Probe) -> _Outcome:
+    """Logits do not depend on what stands after their position, or whether anything does."""
+    src, tgt, changes = probe.src, probe.tgt, {}
+    for mode in ("evaluation", "training"):
+        training = mode == "training"
+        whole, moved = _logits(model, src, tgt, training), []
+        for t in range(1, _TARGET):
+            rests = [probe.other_tgt[:, t:], torch.full_like(tgt[:, t:], probe.pad_id)]
+            if t > 1 and not training:  # one token alone is for another check
+                rests.append(tgt[:, :0])
+            for rest in rests:
+                logits = _logits(model, src, torch.cat([tgt[:, :t], rest], dim=1), training)
+                moved.append(_changes(whole[:, :t], logits[:, :t]))
+        changes[mode] = torch.cat(moved)
+    return _unchanged(probe, **changes)
+
+
+def _check_padding(model: nn.Module, probe: _Probe) -> _Outcome:
+    """Padding behind the source changes nothing."""
+    src = probe.ragged(probe.src)
+    padded, changes = F.pad(src, (0, _LONGEST - _SOURCE), value=probe.pad_id), {}
+    for mode in ("evaluation",) if _is_random(model, probe) else ("evaluation", "training"):
+        calls = (_logits(model, ids, probe.tgt, mode == "training") for ids in (src, padded))
+        changes[mode] = _changes(*calls)
+    return _unchanged(probe, **changes)
+
+
+def _check_batch(model: nn.Module, probe: _Probe) -> _Outcome:
+    """A sentence's logits depend neither on its batch-mates nor on its row."""
+    src, tgt, changes = probe.ragged(probe.src), probe.tgt, {}
+    other_src = torch.cat([src[:1], probe.ragged(probe.other_src)[1:]])
+    other_tgt = torch.cat([tgt[:1], probe.other_tgt[1:]])
+    whole = _logits(model, src, tgt)
+    changes["rows reversed"] = _changes(whole, _logits(model, src.flip(0), tgt.flip(0)).flip(0))
+    for mode in ("evaluation", "training"):
+        whole = _logits(model, src, tgt, mode == "training")
+        mixed = _logits(model, other_src, other_tgt, mode == "training")
+        changes[mode] = _changes(whole[:1], mixed[:1])
+    return _unchanged(probe, **changes)
+
+
+# %% book/15-bugs-that-train.ipynb · What must matter · [check-sight]
+def _check_source_reach(model: nn.Module, probe: _Probe) -> _Outcome:
+    """Every source token matters at every target position."""
+    return _changed(
+        probe,
+        _influence(lambda src: _logits(model, src, probe.tgt), probe.src, probe.other_src),
+    )
+
+
+def _check_target_reach(model: nn.Module, probe: _Probe) -> _Outcome:
+    """Every target token matters at its own position and at all later ones."""
+    influence = _influence(lambda tgt: _logits(model, probe.src, tgt), probe.tgt, probe.other_tgt)
+    own_and_later = torch.ones_like(influence, dtype=torch.bool).triu()
+    return _changed(probe, influence[own_and_later])
+
+
+# %% book/15-bugs-that-train.ipynb · What must matter · [check-order]
+def _check_source_positions(model: nn.Module, probe: _Probe) -> _Outcome:
+    """Two neighbours of the source cannot be swapped unnoticed."""
+    whole, changes = _logits(model, probe.src, probe.tgt), []
+    for s in range(_SOURCE - 1):
+        swapped = probe.src.clone()
+        swapped[:, [s, s + 1]] = probe.src[:, [s + 1, s]]
+        changes.append(_changes(whole, _logits(model, swapped, probe.tgt)).max())
+    return _changed(probe, torch.stack(changes))
+
+
+def _check_target_positions(model: nn.Module, probe: _Probe) -> _Outcome:
+    """One token in every place of the target gets different logits in each of them."""
+    logits = _logits(model, probe.src, probe.tgt[:, 1:2].expand(-1, _TARGET))
+    return _changed(probe, _changes(logits[:, 1:], logits[:, :-1]))
+
+
+# %% book/15-bugs-that-train.ipynb · At the edges, and backwards · [check-edges]
+def _gradients(model: nn.Module, src: Tensor, probe: _Probe) -> dict[str, Tensor | None]:
+    torch.manual_seed(0)
+    model.train()
+    logits = model(src.clone(), probe.tgt.clone())  # [B, T, V]
+    F.cross_entropy(logits.transpose(1, 2), probe.other_tgt).backward()
+    return {name: p.grad for name, p in model.named_parameters() if p.requires_grad}
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - 2} more" if len(names) > 2 else ""
+    return ", ".join(names[:2]) + more
+
+
+def _check_empty_source(model: nn.Module, probe: _Probe) -> _Outcome:
+    """A source of padding alone leaves logits and gradients finite."""
+    src = probe.src.clone()
+    src[-1] = probe.pad_id
+    for mode in ("evaluation", "training"):
+        if not _logits(model, src, probe.tgt, mode == "training").isfinite().all():
+            return False, f"logits not finite in {mode} mode"
+    gradients = _gradients(model, src, probe)
+    wrong = [n for n, g in gradients.items() if g is not None and not g.isfinite().all()]
+    if wrong:
+        return False, f"logits finite, gradients not: {_listed(wrong)}"
+    return True, "logits and gradients finite"
+
+
+# %% book/15-bugs-that-train.ipynb · At the edges, and backwards · [check-alive]
+def _check_one_token(model: nn.Module, probe: _Probe) -> _Outcome:
+    """One sentence of one token, source and target, is handled like any other."""
+    for training in (False, True):
+        logits = _logits(model, probe.src[:1, :1], probe.tgt[:1, :1], training)
+        if logits.shape != (1, 1, probe.tgt_vocab_size) or not logits.isfinite().all():
+            return False, f"shape {list(logits.shape)}, finite: {bool(logits.isfinite().all())}"
+    return True, f"shape {list(logits.shape)}, finite"
+
+
+def _check_gradients(model: nn.Module, probe: _Probe) -> _Outcome:
+    """Every parameter that is to be trained gets a gradient, a finite one."""
+    gradients = _gradients(model, probe.src, probe)
+    wrong = [n for n, g in gradients.items() if g is not None and not g.isfinite().all()]
+    if wrong:
+        return False, f"not finite: {_listed(wrong)}"
+    dead = [name for name, gradient in gradients.items() if gradient is None or not gradient.any()]
+    if dead:
+        return False, f"none for {_listed(dead)}"
+    return True, f"all of {len(gradients)} parameters have one"
+
+
+# %% book/15-bugs-that-train.ipynb · Does the search do what the model says? · [check-search-code]
+def _check_search(model: nn.Module, probe: _Probe) -> _Outcome:
+    """Greedy search finds what the model, read in one pass and without a cache, says is best."""
+    if probe.search is None:
+        return None, "no search was given"
+    src = probe.ragged(probe.src)
+    found = probe.search(src.clone(), _LONGEST)  # [B, L]
+    if found.dim() != 2 or len(found) != _BATCH or not 1 <= found.size(1) <= _LONGEST:
+        return False, f"shape {list(found.shape)}, not [{_BATCH}, 1 to {_LONGEST}]"
+    read = torch.cat([probe.tgt[:, :1], found[:, :-1]], dim=1)  # [B, L]
+    logits = _logits(model, src, read)
+    taken = logits.gather(2, found[:, :, None])[:, :, 0]
+    behind = (logits.amax(dim=2) - taken) / logits.abs().max()  # [B, L]
+    real = found != probe.pad_id
+    real[:, 0] = True
+    wrong = (real & ~(behind <= probe.tolerance)).sum().item()
+    return wrong == 0, f"{wrong} of {real.sum().item()} tokens are not the model's best"
+
+
+# %% book/15-bugs-that-train.ipynb · All of them · [check-table]
+_CHECKS: dict[str, tuple[Callable[[nn.Module, _Probe], _Outcome], str]] = {
+    "logits": (_check_logits, "more than one result, axes swapped, S taken for T, masks of -inf"),
+    "repeatable": (_check_repeatable, "dropout without the training flag, state between calls"),
+    "scores": (_check_scores, "a softmax at the end; the loss applies its own"),
+    "dropout": (_check_dropout, "a rate that does not reach all its layers, or none of them"),
+    "future": (
+        _check_future,
+        "causal mask missing, in one mode only or after the softmax; softmax or norm over words",
+    ),
+    "padding": (
+        _check_padding,
+        "no padding mask in encoder or cross-attention, or after the softmax; norm over words",
+    ),
+    "batch": (
+        _check_batch,
+        "mask, positions or norm along the batch axis, mask of one row for all",
+    ),
+    "source reach": (_check_source_reach, "cross-attention not connected, or masks inverted"),
+    "target reach": (_check_target_reach, "target shifted inside as well, decoder masks inverted"),
+    "source positions": (_check_source_positions, "positions missing, or along the batch axis"),
+    "target positions": (_check_target_positions, "positions missing, or along the batch axis"),
+    "empty source": (_check_empty_source, "-inf in every score of a row, NaN replaced too late"),
+    "one token": (_check_one_token, "squeeze() without an axis"),
+    "gradients": (_check_gradients, "detach or no_grad, a layer that is built and not used"),
+    "search": (_check_search, "cache positions, start token, masks or dropout while searching"),
+}
+
+
+# %% book/15-bugs-that-train.ipynb · All of them · [check-run]
+_NEEDED = ("logits", "repeatable")  # where one of them fails, later ones would measure nothing
+
+
+def _run_check(name: str, model: nn.Module, probe: _Probe) -> CheckResult:
+    check, suspects = _CHECKS[name]
+    try:
+        passed, measured = check(copy.deepcopy(model), probe)
+    except Exception as error:  # a model that cannot be asked has failed; others wait to be tried
+        passed, measured = False, _said(error)
+    verdict = "skipped" if passed is None else "pass" if passed else "FAIL"
+    return CheckResult(name, verdict, measured, suspects if passed is False else "")
+
+
+def _said(error: Exception) -> str:
+    first_line = str(error).partition("\n")[0]
+    return f"{type(error).__name__}: {first_line[:80]}"
+
+
+def _in_float64(model: nn.Module, probe: _Probe) -> tuple[nn.Module, str]:
+    try:
+        _logits(copy.deepcopy(model).double(), probe.src, probe.tgt)
+    except Exception as error:
+        return model, f"the model's own precision; in float64, {_said(error)}"
+    return copy.deepcopy(model).double(), "float64"
+
+
+# %% book/15-bugs-that-train.ipynb · All of them · [check-doors]
+def _check_arguments(
+    model: object, dropout: object, search: object, tolerance: float, seed: int
+) -> None:
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model must be a torch.nn.Module, not {type(model).__name__}")
+    if dropout is not None and not isinstance(dropout, bool):
+        raise TypeError(f"dropout must be True, False or None, not {dropout!r}")
+    if search is not None and not callable(search):
+        raise TypeError(f"search must be callable, not {type(search).__name__}")
+    check_rate(tolerance=tolerance)
+    check_size(minimum=0, seed=seed)
+
+
+def _check_vocabularies(src_size: int, tgt_size: int, pad_id: int, bos_id: int) -> None:
+    check_size(src_vocab_size=src_size, tgt_vocab_size=tgt_size)
+    check_size(minimum=0, pad_id=pad_id, bos_id=bos_id)
+    ends = {"pad_id": (pad_id, min(src_size, tgt_size)), "bos_id": (bos_id, tgt_size)}
+    for name, (value, end) in ends.items():
+        if value >= end:
+            raise ValueError(f"{name} must lie in [0, {end}), but is {value}")
+    for name, size in (("src_vocab_size", src_size), ("tgt_vocab_size", tgt_size)):
+        if len(set(range(size)) - {pad_id, bos_id}) < 2:
+            raise ValueError(f"{name} must leave 2 tokens besides pad_id and bos_id, but is {size}")
+
+
+# %% book/15-bugs-that-train.ipynb · All of them · [check-model]
+def check_model(
+    model: nn.Module,
+    src_vocab_size: int,
+    tgt_vocab_size: int,
+    pad_id: int = 0,
+    bos_id: int = 2,
+    dropout: bool | None = None,
+    search: Callable[[Tensor, int], Tensor] | None = None,
+    tolerance: float = 1e-5,
+    seed: int = 0,
+) -> CheckReport:
+    """Look for faults of an encoder–decoder from outside, by the logits that it returns.
+
+    The model, its mode, its gradients and the state of the generators are left as they are.
+
+    Args:
+        model: called as `model(src, tgt)` with source ids `[B, S]` and target ids `[B, T]` that
+            begin with the start token, returns logits `[B, T, V]`; S and T are at most 9. It makes
+            its masks itself, and can be copied.
+        src_vocab_size: number of source tokens.
+        tgt_vocab_size: number of target tokens V.
+        pad_id: the padding token.
+        bos_id: the token that a target begins with.
+        dropout: whether the model is meant to be random in training mode; `None` to skip the check.
+        search: greedy search with the model, called as `search(src, max_length)` on padded sources;
+            returns ids `[B, L]`, L ≤ max_length, without the start token and with only padding
+            after the end token. `None` to skip the check.
+        tolerance: the largest change that counts as none, as a share of the largest logit.
+        seed: of the random sentences.
+
+    Returns:
+        a report with one result for each check. A check that raises has failed.
+
+    Raises:
+        TypeError: an argument is of the wrong type.
+        ValueError: an argument is out of its range, or a vocabulary has fewer than two tokens
+            besides padding and start.
+    """
+    _check_arguments(model, dropout, search, tolerance, seed)
+    _check_vocabularies(src_vocab_size, tgt_vocab_size, pad_id, bos_id)
+    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    generator, special = torch.Generator().manual_seed(seed), {pad_id, bos_id}
+    src, other_src = _sentences(src_vocab_size, _SOURCE, special, generator)
+    tgt, other_tgt = _sentences(tgt_vocab_size, _TARGET, special, generator)
+    tgt[:, 0] = bos_id
+    ids = (ids.to(device) for ids in (src, tgt, other_src, other_tgt))
+    probe = _Probe(*ids, pad_id, tgt_vocab_size, tolerance, dropout, search)
+    forked = [] if device.type == "cpu" else [device]
+    with torch.random.fork_rng(forked, device_type=device.type):
+        exact, arithmetic = _in_float64(model, probe)
+        results: list[CheckResult] = []
+        for name in _CHECKS:
+            missing = [r.name for r in results if r.name in _NEEDED and r.verdict == "FAIL"]
+            if missing:
+                results.append(CheckResult(name, "skipped", f"needs {missing[0]!r} to pass", ""))
+            else:
+                results.append(_run_check(name, exact, probe))
+    return CheckReport(arithmetic, tuple(results))
