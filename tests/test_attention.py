@@ -263,6 +263,25 @@ def test_what_is_forbidden_gets_no_weight_however_bad_what_is_allowed(attend, dt
     assert attend(q, k.to(dtype), torch.eye(3, dtype=dtype), allowed).tolist() == [[1, 0, 0]]
 
 
+@pytest.mark.parametrize(
+    ("dtype", "worst"), [(torch.float32, -1e12), (torch.float64, -1e100), (torch.float16, -65504)], ids=str
+)
+def test_the_worst_score_allowed_is_better_than_a_forbidden_one(dtype, worst):
+    q, k = torch.tensor([[worst]], dtype=dtype), torch.tensor([[1], [0]], dtype=dtype)
+    allowed = torch.tensor([True, False])
+    _, weights = scaled_dot_product_attention(q, k, torch.eye(2, dtype=dtype), allowed)
+    assert weights.tolist() == [[1, 0]]
+
+
+def test_nothing_to_attend_gives_no_nan_anywhere_in_the_backward_pass():
+    inputs = heads(1, 2, 4, 6, 5, 7, grad=True)
+    mask = torch.ones(4, 6, dtype=torch.bool)
+    mask[1] = False
+    with torch.autograd.set_detect_anomaly(True):  # raises where a NaN is passed on
+        context, _ = scaled_dot_product_attention(*inputs, mask)
+        context.sum().backward()
+
+
 def test_softmax_of_half_precision_is_computed_in_float32():
     q, k, v = (x.to(torch.bfloat16) for x in (randn(1, 4), randn(4096, 4), randn(4096, 3)))
     _, weights = scaled_dot_product_attention(q, k, v)
@@ -308,6 +327,14 @@ def test_dropout_falls_on_the_weights_that_are_returned():
     alive = weights != 0
     assert_close(weights[alive], kept[alive] / 0.75)
     assert abs(alive.double().mean() - 0.75) < 0.04  # four standard deviations of 2,000 draws
+
+
+@both_attentions
+def test_dropout_falls_where_there_is_a_mask_as_well(attend):
+    q, k, v = randn(40, 4), randn(60, 4), randn(60, 3)
+    mask = torch.ones(40, 60, dtype=torch.bool)
+    dropped, whole = attend(q, k, v, mask, 0.5), attend(q, k, v, mask)
+    assert ((dropped - whole).abs() > 1e-6).all()
 
 
 @both_attentions

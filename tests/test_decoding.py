@@ -323,6 +323,12 @@ def test_merging_keeps_the_best_of_both_and_pads_the_shorter(batch, kept, new, s
         assert merged.tokens[b].tolist() == [row for _, row in expected]
 
 
+def test_merging_pads_with_the_id_that_it_is_given():
+    short = BeamResult(torch.tensor([[[5]]]), torch.tensor([[-1.0]]))
+    long = BeamResult(torch.tensor([[[6, 8]]]), torch.tensor([[-2.0]]))
+    assert merge_hypotheses(short, long, pad_id=7).tokens.tolist() == [[[5, 7]]]
+
+
 def test_keep_best_sorts_every_sentence_by_itself():
     scores = torch.tensor([[-3.0, -1.0, -2.0], [-INF, -5.0, -4.0]])
     tokens = torch.arange(6).view(2, 3, 1)

@@ -369,6 +369,17 @@ def test_each_rate_acts_in_training_only(rate):
     assert close(seeded(dropping, x), seeded(dropping, x))  # torch's own generator decides
 
 
+@pytest.mark.parametrize("rate", ["dropout", "attention_dropout", "activation_dropout"])
+@pytest.mark.parametrize("kind", [EncoderLayer, DecoderLayer])
+def test_only_its_own_rate_falls_on_attention_weights(kind, rate):
+    layer = kind(8, 2, 12, **{"dropout": 0.0, rate: 0.5})
+    others = () if kind is EncoderLayer else (torch.randn(2, 5, 8),)
+    maps = []
+    layer(torch.randn(2, 6, 8), *others, maps=maps)
+    dropped = {bool((weights == 0).any()) for weights in maps}
+    assert dropped == {rate == "attention_dropout"}
+
+
 @NORM_ORDERS
 def test_dropout_acts_on_what_each_sublayer_returns(norm_first):
     layer = make_encoder_layer(norm_first=norm_first, dropout=0.3)
