@@ -126,6 +126,7 @@ from transformer.translation import (
     translation_record,
     rounded,
 )
+from transformer.interop import from_torch, to_torch
 
 __all__ = [
     "check_size",
@@ -244,4 +245,6 @@ __all__ = [
     "LECTURE",
     "translation_record",
     "rounded",
+    "from_torch",
+    "to_torch",
 ]
