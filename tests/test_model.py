@@ -314,6 +314,14 @@ def test_padding_changes_nothing(sizes, norm_first, training, more_source, more_
     assert close(padded[:, : sizes["target"]], model(src, tgt))
 
 
+def test_padding_is_the_configured_token_and_0_may_be_a_word():
+    model = make_model(pad_id=5)
+    tgt = torch.tensor([[2, 6, 7]])
+    whole = model(torch.tensor([[8, 0, 9]]), tgt)
+    assert close(model(torch.tensor([[8, 0, 9, 5, 5]]), tgt), whole)
+    assert not close(model(torch.tensor([[8, 6, 9]]), tgt), whole)
+
+
 def test_what_shares_the_batch_changes_nothing():
     model = make_model()
     assert close(model(SRC, TGT)[1:, :4], model(SRC[1:, :4], TGT[1:, :4]))
@@ -468,6 +476,14 @@ def test_small_and_empty_batches(batch, source, target):
     )
     assert model(src, tgt).shape == (batch, target, 17)
     assert model.attention_maps(src, tgt).cross.shape == (2, batch, 3, target, source)
+
+
+def test_dropout_falls_on_what_both_stacks_are_given():
+    model, dropped = make_model(dropout=0.5).train(), []
+    for stack in (model.encoder, model.decoder):
+        stack.register_forward_pre_hook(lambda _, given: dropped.append((given[0] == 0).double()))
+    model(SRC, TGT)
+    assert all(0.3 < zeros.mean() < 0.7 for zeros in dropped) and len(dropped) == 2
 
 
 def test_dropout_only_in_training_and_only_by_torchs_generator():
