@@ -422,6 +422,8 @@ ATTENTION = [
         "the fused kernel itself sees a row with nothing to attend",
         "mask | nothing, dropout_p=dropout",
         "mask, dropout_p=dropout",
+        equivalent="on the CPU torch's kernel gives zeros there too; kernels for other devices "
+        "need not",
     ),
     Fault(
         "attention",
@@ -2310,6 +2312,180 @@ PLOTS = [
     ),
 ]
 
+INTEROP = [
+    Fault(
+        "interop",
+        "second-norm-of-an-encoder",
+        "a decoder's second norm is taken for the last one, as in an encoder",
+        '"norm2": "cross_residual.norm",',
+        '"norm2": "feed_residual.norm",',
+    ),
+    Fault(
+        "interop",
+        "second-dropout-of-an-encoder",
+        "a decoder's second dropout is taken for the last one, as in an encoder",
+        '"dropout2": "cross_residual.dropout",',
+        '"dropout2": "feed_residual.dropout",',
+    ),
+    Fault(
+        "interop",
+        "norm-on-top-forgotten",
+        "the norm on top is made and keeps its first weights",
+        "yield theirs.norm, ours.norm",
+        "yield from ()",
+    ),
+    Fault(
+        "interop",
+        "queries-and-keys-exchanged",
+        "the first third of torch's matrix is taken for the keys'",
+        "for linear, weight, bias in zip((ours.w_q, ours.w_k, ours.w_v), weights",
+        "for linear, weight, bias in zip((ours.w_k, ours.w_q, ours.w_v), weights",
+    ),
+    Fault(
+        "interop",
+        "stacked-in-another-order",
+        "keys come first in the matrix given to torch",
+        "linears = [ours.w_q, ours.w_k, ours.w_v]",
+        "linears = [ours.w_k, ours.w_q, ours.w_v]",
+    ),
+    Fault(
+        "interop",
+        "weights-shared",
+        "training the copy changes the original",
+        "copied = value.detach().clone(memory_format=torch.contiguous_format)",
+        "copied = value.detach()",
+    ),
+    Fault(
+        "interop",
+        "frozen-thaws",
+        "a frozen parameter can be trained in the copy",
+        "nn.Parameter(copied, value.requires_grad)",
+        "nn.Parameter(copied)",
+    ),
+    Fault(
+        "interop",
+        "epsilon-forgotten",
+        "norms have the default epsilon",
+        "target.eps = source.eps",
+        "pass",
+    ),
+    Fault(
+        "interop",
+        "attention-rate-forgotten",
+        "attention weights are dropped at the default rate",
+        'for name in ("p", "dropout"):',
+        'for name in ("p",):',
+    ),
+    Fault(
+        "interop",
+        "mode-forgotten",
+        "every part of the copy is in training mode",
+        "target.train(source.training)",
+        "target.train()",
+    ),
+    Fault(
+        "interop",
+        "extra-keys-ignored",
+        "add_bias_kv is taken over without its keys",
+        "if theirs.bias_k is not None or theirs.bias_v is not None:",
+        "if theirs.bias_k is not None and theirs.bias_v is None:",
+    ),
+    Fault(
+        "interop",
+        "approximate-gelu-accepted",
+        "the approximation of GELU by tanh passes for the exact one",
+        'if type(function) is nn.GELU and function.approximate == "none":',
+        "if type(function) is nn.GELU:",
+    ),
+    Fault(
+        "interop",
+        "batch-first-ignored",
+        "torch's layers are always batch first",
+        "return kind(*sizes, activation=activation, batch_first=batch_first, **options)",
+        "return kind(*sizes, activation=activation, batch_first=True, **options)",
+    ),
+    Fault(
+        "interop",
+        "tied-parameters-accepted",
+        "a parameter in two places becomes two that part in training",
+        "if len({id(parameter) for parameter in parameters}) < len(parameters):",
+        "if len({id(parameter) for parameter in parameters}) < 1:",
+    ),
+]
+
+CHECKS = [
+    Fault(
+        "checks",
+        "future-in-evaluation-only",
+        "a causal mask that is missing in training goes unnoticed",
+        'for mode in ("evaluation", "training"):\n        training = mode == "training"',
+        'for mode in ("evaluation",):\n        training = mode == "training"',
+    ),
+    Fault(
+        "checks",
+        "nan-is-no-change",
+        "a change that is not a number counts as none",
+        "not change <= probe.tolerance",
+        "change > probe.tolerance",
+    ),
+    Fault(
+        "checks",
+        "logits-in-evaluation-only",
+        "training mode may return what it likes",
+        "for training in (False, True):\n            logits = ",
+        "for training in (False,):\n            logits = ",
+    ),
+    Fault(
+        "checks",
+        "batch-in-evaluation-only",
+        "batch-mates may have an influence in training",
+        'for mode in ("evaluation", "training"):\n        whole = ',
+        'for mode in ("evaluation",):\n        whole = ',
+    ),
+    Fault(
+        "checks",
+        "own-position-unread",
+        "a decoder that does not see its own token passes",
+        "dtype=torch.bool).triu()",
+        "dtype=torch.bool).triu(1)",
+    ),
+    Fault(
+        "checks",
+        "gradient-of-zeros",
+        "a parameter whose gradient is always 0 counts as trained",
+        "if gradient is None or not gradient.any()]",
+        "if gradient is None]",
+    ),
+    Fault(
+        "checks",
+        "first-token-may-be-padding",
+        "a search that finds padding at once has nothing to answer for",
+        "real[:, 0] = True",
+        "pass",
+    ),
+    Fault(
+        "checks",
+        "model-not-copied",
+        "the checks leave their traces in the model",
+        "check(copy.deepcopy(model), probe)",
+        "check(model, probe)",
+    ),
+    Fault(
+        "checks",
+        "generator-disturbed",
+        "what a program draws after the checks depends on them",
+        "with torch.random.fork_rng(forked, device_type=device.type):",
+        "with torch.enable_grad():",
+    ),
+    Fault(
+        "checks",
+        "random-models-measured",
+        "a model that does not repeat itself is measured all the same",
+        '_NEEDED = ("logits", "repeatable")',
+        '_NEEDED = ("logits",)',
+    ),
+]
+
 FAULTS = [
     *VALIDATION,
     *EMBEDDING,
@@ -2324,4 +2500,6 @@ FAULTS = [
     *TRANSLATION,
     *PHRASES,
     *PLOTS,
+    *CHECKS,
+    *INTEROP,
 ]
