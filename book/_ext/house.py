@@ -3,7 +3,8 @@
 No request to another host: MathJax is copied from the installed package beside the pages, and sphinx-thebe,
 which the book does not use and whose script names a CDN twice on every page, is taken out. No dead end in the
 API: a name has one entry, `transformer.Name`, by whichever module a signature calls it, and a default that is
-a function stands there by its name. No role that a screen reader stumbles over.
+a function stands there by its name. No role that a screen reader stumbles over. And a chapter has the number
+of its file, wherever it stands in the table of contents.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from docutils import nodes
 from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
+from sphinx_external_toc.collectors import TocTreeCollectorWithStyles
 
 # TeX in, HTML with web fonts out; the extensions are what an unusual command makes MathJax load.
 MATHJAX_PARTS = ("tex-chtml.js", "input/tex/extensions", "output/chtml/fonts/woff-v2")
@@ -80,6 +82,26 @@ def name_functions(
     return re.sub(r"<function (\w+)[^>]*>", r"\1", signature.replace("<function <lambda>>", "...")), returns
 
 
+def number_by_file() -> None:
+    """Let `13-interchange` be chapter 13: Sphinx counts, and a chapter yet to come would shift the rest."""
+    count_chapters = TocTreeCollectorWithStyles.assign_section_numbers
+
+    def assign_section_numbers(self: TocTreeCollectorWithStyles, env: BuildEnvironment) -> list[str]:
+        rewritten = count_chapters(self, env)
+        for document, numbers in env.toc_secnumbers.items():
+            chapter = re.match(r"book/(\d+)-", document)
+            if not chapter:
+                continue
+            first = int(chapter[1])
+            numbers.update({anchor: (first, *number[1:]) for anchor, number in numbers.items() if number})
+            for node in (env.titles[document], *env.tocs[document].findall(nodes.reference)):
+                if number := node.get("secnumber"):
+                    node["secnumber"] = [first, *number[1:]]
+        return rewritten
+
+    TocTreeCollectorWithStyles.assign_section_numbers = assign_section_numbers
+
+
 def drop_broken_roles(app: Sphinx, pagename: str, templatename: str, context: dict, doctree: object) -> None:
     """Make the bibliography a plain block: docutils calls it a list, and then gives it no list items."""
     if body := context.get("body"):
@@ -95,4 +117,5 @@ def setup(app: Sphinx) -> dict:
     app.connect("missing-reference", resolve_by_short_name)
     app.connect("html-page-context", drop_broken_roles)
     app.add_css_file("book.css")
+    number_by_file()
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
