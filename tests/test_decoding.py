@@ -371,11 +371,11 @@ def test_bad_input_is_refused_by_name(search, src, max_length, error, message):
     [
         (dict(beam_size=0), ValueError, "beam_size must be at least 1, but is 0"),
         (dict(beam_size=2.0), TypeError, "beam_size must be an int, not float"),
-        (dict(length_penalty=-0.1), ValueError, "length_penalty must be at least 0, but is -0.1"),
+        (dict(length_penalty=-0.1), ValueError, "length_penalty must be finite and at least 0, but is -0.1"),
         (
             dict(length_penalty=math.nan),
             ValueError,
-            "length_penalty must be at least 0, but is nan",
+            "length_penalty must be finite and at least 0, but is nan",
         ),
     ],
 )

@@ -176,8 +176,8 @@ def test_layer_norm_of_equal_entries_is_the_shift():
     [
         ((0,), ValueError, "d_model must be at least 1, but is 0"),
         ((4.0,), TypeError, "d_model must be an int, not float (4.0)"),
-        ((4, -1e-5), ValueError, "eps must be at least 0, but is -1e-05"),
-        ((4, float("nan")), ValueError, "eps must be at least 0, but is nan"),
+        ((4, -1e-5), ValueError, "eps must be finite and at least 0, but is -1e-05"),
+        ((4, float("nan")), ValueError, "eps must be finite and at least 0, but is nan"),
     ],
 )
 def test_layer_norm_refuses(arguments, error, said):

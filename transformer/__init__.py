@@ -4,7 +4,19 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 """
 
 # ruff: noqa: I001 (the order is that of the chapters)
-from transformer.validation import check_size, check_rate, check_features, check_ids, optional_import
+from transformer.validation import (
+    check_type,
+    check_choice,
+    check_size,
+    check_rate,
+    check_number,
+    check_features,
+    check_ids,
+    check_range,
+    check_place,
+    check_device,
+    optional_import,
+)
 from transformer.embedding import TokenEmbedding, sinusoidal_encoding, PositionalEncoding
 from transformer.attention import (
     padding_mask,
@@ -40,6 +52,7 @@ from transformer.loss import (
     label_smoothed_cross_entropy,
     token_accuracy,
     perplexity,
+    check_batch,
     teacher_forced_loss,
 )
 from transformer.training import (
@@ -51,6 +64,7 @@ from transformer.training import (
     autocast,
     atomic_file,
     CHECKPOINT_FORMAT,
+    regular_file,
     CheckpointError,
     save_checkpoint,
     load_checkpoint,
@@ -64,6 +78,7 @@ from transformer.training import (
     Trainer,
     run_facts,
     write_record,
+    read_record,
     record_path,
     load_record,
     save_weights,
@@ -115,6 +130,7 @@ from transformer.translation import (
     detokenize,
     corpus_scores,
     by_length,
+    least_parameters,
     Alignment,
     Translator,
     Recipe,
@@ -127,12 +143,19 @@ from transformer.translation import (
     rounded,
 )
 from transformer.interop import from_torch, to_torch
+from transformer.checks import CheckResult, CheckReport, check_model
 
 __all__ = [
+    "check_type",
+    "check_choice",
     "check_size",
     "check_rate",
+    "check_number",
     "check_features",
     "check_ids",
+    "check_range",
+    "check_place",
+    "check_device",
     "optional_import",
     "TokenEmbedding",
     "sinusoidal_encoding",
@@ -165,6 +188,7 @@ __all__ = [
     "label_smoothed_cross_entropy",
     "token_accuracy",
     "perplexity",
+    "check_batch",
     "teacher_forced_loss",
     "noam_rate",
     "cooldown",
@@ -174,6 +198,7 @@ __all__ = [
     "autocast",
     "atomic_file",
     "CHECKPOINT_FORMAT",
+    "regular_file",
     "CheckpointError",
     "save_checkpoint",
     "load_checkpoint",
@@ -187,6 +212,7 @@ __all__ = [
     "Trainer",
     "run_facts",
     "write_record",
+    "read_record",
     "record_path",
     "load_record",
     "save_weights",
@@ -235,6 +261,7 @@ __all__ = [
     "detokenize",
     "corpus_scores",
     "by_length",
+    "least_parameters",
     "Alignment",
     "Translator",
     "Recipe",
@@ -247,4 +274,7 @@ __all__ = [
     "rounded",
     "from_torch",
     "to_torch",
+    "CheckResult",
+    "CheckReport",
+    "check_model",
 ]

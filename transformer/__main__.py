@@ -6,6 +6,7 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 
 # %% book/11-translation.ipynb · From the command line · [command-line-code]
 import argparse
+import os
 import sys
 from dataclasses import asdict, fields, replace
 from pathlib import Path
@@ -144,11 +145,19 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command line; bad input ends in one line on standard error and status 2."""
+    """Run the command line; bad input ends in one line on standard error and status 2.
+
+    A reader who has seen enough, as `head` has, ends it silently, with the status that the shell
+    gives to a program that a closed pipe stops.
+    """
     options = parser().parse_args(arguments)
     try:
         options.run(options)
-    except (ValueError, OSError, ImportError) as error:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left goes nowhere
+        return 141
+    except (ValueError, TypeError, OSError, ImportError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     return 0

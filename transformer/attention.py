@@ -21,7 +21,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from transformer.validation import check_features, check_rate, check_size
+from transformer.validation import (
+    check_device,
+    check_features,
+    check_place,
+    check_range,
+    check_rate,
+    check_size,
+    check_type,
+)
 
 
 def padding_mask(ids: Tensor, pad_id: int = 0) -> Tensor:
@@ -35,9 +43,10 @@ def padding_mask(ids: Tensor, pad_id: int = 0) -> Tensor:
         `torch.bool` `[B, 1, 1, S]`, True where a query may attend.
 
     Raises:
-        TypeError: `ids` is not a tensor of `torch.long`.
+        TypeError: `ids` is not a tensor of `torch.long`, or `pad_id` no `int`.
         ValueError: `ids` does not have two axes.
     """
+    check_type(int, pad_id=pad_id)
     if not isinstance(ids, Tensor) or ids.dtype != torch.long:
         kind = getattr(ids, "dtype", type(ids).__name__)
         raise TypeError(f"ids must be a torch.long tensor, not {kind}")
@@ -58,12 +67,14 @@ def causal_mask(length: int, device: torch.device | str | None = None) -> Tensor
 
     Raises:
         TypeError: `length` is not an `int`.
-        ValueError: `length` is negative.
+        ValueError: `length` is negative, or there is no such device.
 
     Source: Vaswani et al. (2017), section 3.2.3.
     """
     if not torch.compiler.is_compiling():  # a traced length is a symbol, not an int
         check_size(minimum=0, length=length)
+    if not isinstance(device, torch.device | None):
+        device = check_device(device)
     return torch.ones(1, 1, length, length, dtype=torch.bool, device=device).tril()
 
 
@@ -96,12 +107,13 @@ def _check_inputs(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout: float
 ) -> None:
     for name, x in (("query", query), ("key", key), ("value", value)):
-        if not isinstance(x, Tensor) or not x.is_floating_point():
-            kind = getattr(x, "dtype", type(x).__name__)
-            raise TypeError(f"{name} must be a floating-point tensor, not {kind}")
+        check_features(name, x, None, rank=None)
     if not query.dtype == key.dtype == value.dtype:
         dtypes = f"{query.dtype}, {key.dtype} and {value.dtype}"
         raise TypeError(f"query, key and value must have one dtype, not {dtypes}")
+    if not query.device == key.device == value.device:
+        devices = f"{query.device}, {key.device} and {value.device}"
+        raise ValueError(f"query, key and value must lie on one device, not {devices}")
     if (
         min(query.dim(), key.dim(), value.dim()) < 2
         or query.shape[:-2] != key.shape[:-2]
@@ -112,6 +124,8 @@ def _check_inputs(
         given = ", ".join(str(list(x.shape)) for x in (query, key, value))
         raise ValueError(f"query, key and value must have shapes {wanted}, not {given}")
     check_mask(mask, (*query.shape[:-1], key.size(-2)))
+    if mask is not None:
+        check_place("mask", mask, query, "the query")
     check_rate(dropout=dropout)
 
 
@@ -197,6 +211,7 @@ class KeyValueCache:
     """
 
     def __init__(self, growing: bool = True) -> None:
+        check_type(bool, growing=growing)
         self.growing = growing
         self.length = 0
         self._buffer: Tensor | None = None                      # [2, B, H, capacity, d_k]
@@ -221,9 +236,14 @@ class KeyValueCache:
         """Add the keys and values `[B, H, T, d_k]` of the next T positions and return all.
 
         Raises:
-            ValueError: the two shapes differ, or do not continue what is kept.
+            TypeError: one is no floating-point tensor, or they have another dtype than what is kept.
+            ValueError: the two shapes differ, or shape or device do not continue what is kept.
         """
-        if key.dim() != 4 or key.shape != value.shape:
+        kept = key if self._buffer is None else self._buffer
+        for name, x in (("key", key), ("value", value)):
+            check_features(name, x, None, rank=4)
+            check_place(name, x, kept, "the keys kept")
+        if key.shape != value.shape:
             shapes = f"{list(key.shape)} and {list(value.shape)}"
             raise ValueError(f"key and value must share a shape [B, H, T, d_k], not {shapes}")
         B, H, T, d_k = key.shape
@@ -243,8 +263,21 @@ class KeyValueCache:
         return self.read()
 
     def reorder(self, rows: Tensor) -> None:
-        """Keep the batch rows `rows` (`torch.long`) in that order, each as often as it is named."""
+        """Keep the batch rows `rows` (`torch.long` `[B']`) in that order, each as often as it is named.
+
+        Raises:
+            TypeError: `rows` is no tensor of `torch.long`.
+            ValueError: it does not have one axis, or lies on another device than what is kept.
+            IndexError: a row is not in the batch; seen on the CPU, outside of tracing.
+        """
+        check_type(Tensor, rows=rows)
+        if rows.dtype != torch.long:
+            raise TypeError(f"rows must be a torch.long tensor, not {rows.dtype}")
+        if rows.dim() != 1:
+            raise ValueError(f"rows must have shape [batch], not {list(rows.shape)}")
         if self._buffer is not None:
+            check_place("rows", rows, self._buffer, "the keys kept")
+            check_range("rows", rows, self._buffer.size(1))
             self._buffer = self._buffer.index_select(1, rows)
 
     @staticmethod
@@ -286,6 +319,7 @@ class MultiHeadAttention(nn.Module):
         self.vdim = d_model if vdim is None else vdim
         check_size(d_model=d_model, n_heads=n_heads, kdim=self.kdim, vdim=self.vdim)
         check_rate(dropout=dropout)
+        check_type(bool, bias=bias)
         if d_model % n_heads:
             raise ValueError(
                 f"n_heads must divide d_model, but {n_heads} does not divide {d_model}"
@@ -319,19 +353,25 @@ class MultiHeadAttention(nn.Module):
             output `[B, T, d_model]`, and the weights that made it `[B, H, T, S]` or `None`.
 
         Raises:
-            TypeError: an input is not floating-point, or the mask is not boolean.
-            ValueError: a shape does not fit.
+            TypeError: an input is not floating-point, or not of the weights' dtype; the mask is not
+                boolean; `cache` is no `KeyValueCache`.
+            ValueError: a shape does not fit, or a tensor lies on another device than the weights.
         """
-        check_features("query", query, self.d_model)
-        check_features("key", key, self.kdim)
-        check_features("value", value, self.vdim)
+        inputs = ("query", query, self.d_model), ("key", key, self.kdim), ("value", value, self.vdim)
+        for name, x, features in inputs:
+            check_features(name, x, features)
+            check_place(name, x, self.w_q.weight)
         if not query.size(0) == key.size(0) == value.size(0) or key.size(1) != value.size(1):
             given = ", ".join(str(list(x.shape)) for x in (query, key, value))
             raise ValueError(
                 f"query, key and value must share the batch, key and value the length, not {given}"
             )
         query = self._split(self.w_q(query))                    # [B, H, T, d_k]
+        if cache is not None:
+            check_type(KeyValueCache, cache=cache)
         if cache is not None and cache.complete:
+            if key.size(1) != cache.length:
+                raise ValueError(f"key must have the cache's length {cache.length}, not {key.size(1)}")
             key, value = cache.read()
         else:
             key, value = self._split(self.w_k(key)), self._split(self.w_v(value))  # [B, H, S, d_k]

@@ -20,11 +20,11 @@ from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from transformer.model import DecoderCache, Transformer
 from transformer.training import evaluating
-from transformer.validation import check_ids, check_size
+from transformer.validation import check_ids, check_number, check_size, check_type
 
 
 def check_search(model: Transformer, src: Tensor, max_length: int) -> None:
@@ -36,14 +36,18 @@ def check_search(model: Transformer, src: Tensor, max_length: int) -> None:
         max_length: the most tokens to generate.
 
     Raises:
-        TypeError: `src` is not `torch.long`, or `max_length` not an int.
-        ValueError: `src` is not `[B, S]`, or `max_length` is not from 1 to the model's.
+        TypeError: `model` is no module, `src` not `torch.long`, or `max_length` not an int.
+        ValueError: `src` is not `[B, S]` or longer than the model's `max_length`, or `max_length` is
+            not from 1 to that.
         IndexError: a source id is not in the vocabulary.
     """
+    check_type(nn.Module, model=model)
     check_ids("src", src, model.config.src_vocab_size, always=True)
     check_size(max_length=max_length)
-    if max_length > model.config.max_length:
-        longest = model.config.max_length
+    longest = model.config.max_length
+    if src.size(1) > longest:
+        raise ValueError(f"src must have at most {longest} tokens, but has {src.size(1)}")
+    if max_length > longest:
         raise ValueError(f"max_length must be at most the model's {longest}, but is {max_length}")
 
 
@@ -84,6 +88,13 @@ class BeamResult(NamedTuple):
     scores: Tensor  # [B, K]: log-probability over length penalty; -inf for an absent hypothesis
 
 
+def _check_hypotheses(name: str, tokens: Tensor, scores: Tensor) -> None:
+    check_type(Tensor, **{f"the tokens of {name}": tokens, f"the scores of {name}": scores})
+    if tokens.dim() != 3 or scores.shape != tokens.shape[:2]:
+        given = f"{list(tokens.shape)} and {list(scores.shape)}"
+        raise ValueError(f"{name} must have tokens [B, N, L] and scores [B, N], not {given}")
+
+
 def keep_best(scores: Tensor, tokens: Tensor, beam_size: int) -> tuple[Tensor, Tensor]:
     """The `beam_size` best of scored hypotheses, sorted.
 
@@ -94,7 +105,15 @@ def keep_best(scores: Tensor, tokens: Tensor, beam_size: int) -> tuple[Tensor, T
 
     Returns:
         scores `[B, K]` and tokens `[B, K, L]`.
+
+    Raises:
+        TypeError: an argument is of the wrong type.
+        ValueError: the shapes do not belong together, or there are fewer than `beam_size`.
     """
+    _check_hypotheses("the hypotheses", tokens, scores)
+    check_size(beam_size=beam_size)
+    if beam_size > scores.size(1):
+        raise ValueError(f"beam_size must be at most {scores.size(1)} of them, but is {beam_size}")
     scores, index = scores.topk(beam_size, dim=1)
     return scores, _rows(tokens, index)
 
@@ -115,7 +134,17 @@ def best_continuations(alive: BeamResult, log_probs: Tensor) -> tuple[BeamResult
     Returns:
         the longer beginnings `[B, 2K, t + 1]`, best first (fewer where there are not as many), and
         which of the K each of them continues `[B, 2K]`.
+
+    Raises:
+        TypeError: `alive` is no `BeamResult` of tensors, or `log_probs` no tensor.
+        ValueError: the shapes do not belong together.
     """
+    check_type(BeamResult, alive=alive)
+    check_type(Tensor, log_probs=log_probs)
+    _check_hypotheses("alive", *alive)
+    if log_probs.dim() != 3 or log_probs.shape[:2] != alive.scores.shape:
+        wanted, given = list(alive.scores.shape), list(log_probs.shape)
+        raise ValueError(f"log_probs must have shape {wanted} and a vocabulary, not {given}")
     beam_size, vocab_size = log_probs.shape[1:]
     candidates = (alive.scores[:, :, None] + log_probs).flatten(1)  # [B, K·V]
     scores, index = candidates.topk(min(2 * beam_size, candidates.size(1)), dim=1)
@@ -134,7 +163,18 @@ def merge_hypotheses(kept: BeamResult, new: BeamResult, pad_id: int) -> BeamResu
 
     Returns:
         `[B, K, M]`, sorted.
+
+    Raises:
+        TypeError: an argument is of the wrong type.
+        ValueError: the shapes do not belong together.
     """
+    check_type(BeamResult, kept=kept, new=new)
+    check_type(int, pad_id=pad_id)
+    _check_hypotheses("kept", *kept)
+    _check_hypotheses("new", *new)
+    if kept.tokens.size(0) != new.tokens.size(0) or kept.tokens.size(2) > new.tokens.size(2):
+        given = f"{list(kept.tokens.shape)} and {list(new.tokens.shape)}"
+        raise ValueError(f"kept and new must share B, and new be no shorter, not {given}")
     padded = F.pad(kept.tokens, (0, new.tokens.size(2) - kept.tokens.size(2)), value=pad_id)
     scores = torch.cat([kept.scores, new.scores], dim=1)  # [B, K + N]
     tokens = torch.cat([padded, new.tokens], dim=1)  # [B, K + N, M]
@@ -150,9 +190,18 @@ def length_norm(length: int, alpha: float) -> float:
         length: number of tokens, the end token included.
         alpha: 0 for no penalty; the larger, the longer the translations.
 
+    Raises:
+        TypeError: `length` is not an int, or `alpha` no number.
+        ValueError: `length` is negative, `alpha` is negative or not finite, or the result too large.
+
     Source: Wu et al. (2016), equation 14.
     """
-    return ((5 + length) / 6) ** alpha
+    check_size(minimum=0, length=length)
+    check_number(alpha=alpha)
+    try:
+        return ((5 + length) / 6) ** alpha
+    except OverflowError as error:
+        raise ValueError(f"alpha {alpha} is too large for a length of {length}") from error
 
 
 # %% book/08-decoding.ipynb · The search · [beam-search]
@@ -181,14 +230,13 @@ def beam_search(
 
     Raises:
         TypeError, ValueError, IndexError: as in `check_search`; `beam_size` is below 1, or
-            `length_penalty` below 0.
+            `length_penalty` negative or not finite.
 
     Source: Wu et al. (2016), section 7.
     """
     check_search(model, src, max_length)
     check_size(beam_size=beam_size)
-    if not length_penalty >= 0:
-        raise ValueError(f"length_penalty must be at least 0, but is {length_penalty}")
+    check_number(length_penalty=length_penalty)
     config, batch, absent = model.config, src.size(0), -torch.inf
     with evaluating(model):
         memory = model.encode(src).repeat_interleave(beam_size, dim=0)  # [B·K, S, d_model]

@@ -13,7 +13,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from transformer.validation import check_features, check_ids, check_rate, check_size
+from transformer.validation import (
+    check_features,
+    check_ids,
+    check_place,
+    check_rate,
+    check_size,
+    check_type,
+)
 
 
 class TokenEmbedding(nn.Module):
@@ -49,10 +56,11 @@ class TokenEmbedding(nn.Module):
 
         Raises:
             TypeError: the ids are not `torch.long`.
-            ValueError: they do not have two axes.
+            ValueError: they do not have two axes, or lie on another device than the table.
             IndexError: an id is not in the vocabulary; seen on the CPU, outside of tracing.
         """
         check_ids("ids", ids, self.vocab_size)
+        check_place("ids", ids, self.weight)
         return F.embedding(ids, self.weight, self.pad_id) * math.sqrt(self.d_model)
 
 
@@ -70,18 +78,22 @@ def sinusoidal_encoding(length: int, d_model: int, dtype: torch.dtype | None = N
         of the same.
 
     Raises:
-        TypeError: a size is not an `int`.
-        ValueError: `length` is negative, or `d_model` is below 1.
+        TypeError: a size is not an `int`, or `dtype` no `torch.dtype`.
+        ValueError: `length` is negative, `d_model` is below 1, or `dtype` not floating-point.
 
     Source: Vaswani et al. (2017), section 3.5.
     """
     check_size(minimum=0, length=length)
     check_size(d_model=d_model)
+    dtype = torch.get_default_dtype() if dtype is None else dtype
+    check_type(torch.dtype, dtype=dtype)
+    if not dtype.is_floating_point:
+        raise ValueError(f"dtype must be floating-point, but is {dtype}")
     exponent = torch.arange(0, d_model, 2, dtype=torch.float64) / d_model  # [ceil(d_model / 2)]
     position = torch.arange(length, dtype=torch.float64)[:, None]  # [length, 1]
     angle = position * 10000.0**-exponent  # [length, ceil(d_model / 2)]
     table = torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(1)[:, :d_model]  # interleaved
-    return table.to(dtype or torch.get_default_dtype())
+    return table.to(dtype)
 
 
 # %% book/02-embedding.ipynb · Adding them · [positional-encoding]
@@ -112,22 +124,31 @@ class PositionalEncoding(nn.Module):
         """Add positions `offset`, `offset + 1`, … to `x` `[B, T, d_model]`; the shape stays.
 
         Raises:
-            TypeError: `x` is not a floating-point tensor.
-            ValueError: `x` has another shape, `offset` is negative, or a position lies beyond
-                `max_length`.
+            TypeError: `x` is not a floating-point tensor, or `offset` no `int`.
+            ValueError: `x` has another shape or lies on another device than the table, `offset` is
+                negative, or a position lies beyond `max_length`.
         """
         check_features("x", x, self.d_model)
+        if not torch.compiler.is_compiling():  # a traced offset is a symbol, not an int
+            check_type(int, offset=offset)
         end = offset + x.size(1)
         if offset < 0 or end > self.max_length:
             raise ValueError(
                 f"positions {offset} to {end - 1} do not fit into max_length {self.max_length}"
             )
-        return self.dropout(x + self.table[offset:end].to(x.dtype))
+        if self.table.is_meta and not x.is_meta:  # the weights came by load_state_dict(assign=True)
+            self._fill(x)
+        table = self.table[offset:end].to(x.dtype)
+        check_place("x", x, table, "the table")
+        return self.dropout(x + table)
 
     def _apply(self, fn, recurse=True):
         # Moved or cast, the table is computed anew: double() then gains digits, and a model built
         # on the meta device gets numbers together with its memory.
         super()._apply(fn, recurse)
-        table = sinusoidal_encoding(self.max_length, self.d_model, self.table.dtype)
-        self.table = table.to(self.table.device)
+        self._fill(self.table)
         return self
+
+    def _fill(self, like: Tensor) -> None:
+        table = sinusoidal_encoding(self.max_length, self.d_model, like.dtype)
+        self.table = table.to(like.device)

@@ -23,7 +23,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from transformer.attention import KeyValueCache, MultiHeadAttention
-from transformer.validation import check_features, check_rate, check_size
+from transformer.validation import (
+    check_choice,
+    check_features,
+    check_number,
+    check_place,
+    check_rate,
+    check_size,
+    check_type,
+)
 
 
 class LayerNorm(nn.Module):
@@ -35,8 +43,8 @@ class LayerNorm(nn.Module):
         bias: whether features are shifted.
 
     Raises:
-        TypeError: `d_model` is not an `int`.
-        ValueError: `d_model` is below 1, or `eps` is negative.
+        TypeError: `d_model` is not an `int`, `eps` no number, or `bias` no `bool`.
+        ValueError: `d_model` is below 1, or `eps` is negative or not finite.
 
     Source: Ba et al. (2016), section 3.
     """
@@ -44,8 +52,8 @@ class LayerNorm(nn.Module):
     def __init__(self, d_model: int, eps: float = 1e-5, bias: bool = True) -> None:
         super().__init__()
         check_size(d_model=d_model)
-        if not eps >= 0:
-            raise ValueError(f"eps must be at least 0, but is {eps}")
+        check_number(eps=eps)
+        check_type(bool, bias=bias)
         self.d_model, self.eps = d_model, eps
         self.weight = nn.Parameter(torch.ones(d_model))
         self.bias = nn.Parameter(torch.zeros(d_model)) if bias else None
@@ -54,10 +62,11 @@ class LayerNorm(nn.Module):
         """Normalise `x` `[..., d_model]`; the result has the same shape.
 
         Raises:
-            TypeError: `x` is not a floating-point tensor.
-            ValueError: the last axis of `x` is not `d_model`.
+            TypeError: `x` is not a floating-point tensor, or not of the weights' dtype.
+            ValueError: the last axis of `x` is not `d_model`, or `x` lies on another device.
         """
         check_features("x", x, self.d_model, rank=None)
+        check_place("x", x, self.weight)
         return F.layer_norm(x, (self.d_model,), self.weight, self.bias, self.eps)
 
 
@@ -76,7 +85,7 @@ class FeedForward(nn.Module):
         bias: whether the two layers have one.
 
     Raises:
-        TypeError: a size or the rate is not a number of the right kind.
+        TypeError: a size or the rate is not a number of the right kind, or `bias` no `bool`.
         ValueError: a size or the rate is out of its range, or the activation is unknown.
 
     Source: Vaswani et al. (2017), equation 2.
@@ -93,8 +102,8 @@ class FeedForward(nn.Module):
         super().__init__()
         check_size(d_model=d_model, d_ff=d_ff)
         check_rate(dropout=dropout)
-        if activation not in ACTIVATIONS:
-            raise ValueError(f"activation must be one of {sorted(ACTIVATIONS)}, not {activation!r}")
+        check_choice(sorted(ACTIVATIONS), activation=activation)
+        check_type(bool, bias=bias)
         self.d_model, self.activation = d_model, activation
         self.w_1 = nn.Linear(d_model, d_ff, bias)
         self.w_2 = nn.Linear(d_ff, d_model, bias)
@@ -104,10 +113,11 @@ class FeedForward(nn.Module):
         """Transform `x` `[B, T, d_model]`; the result has the same shape.
 
         Raises:
-            TypeError: `x` is not a floating-point tensor.
-            ValueError: `x` has another shape.
+            TypeError: `x` is not a floating-point tensor, or not of the weights' dtype.
+            ValueError: `x` has another shape, or lies on another device.
         """
         check_features("x", x, self.d_model)
+        check_place("x", x, self.w_1.weight)
         return self.w_2(self.dropout(ACTIVATIONS[self.activation](self.w_1(x))))
 
 
@@ -122,7 +132,7 @@ class Residual(nn.Module):
         bias: whether the norm shifts.
 
     Raises:
-        TypeError: `d_model` or the rate is not a number of the right kind.
+        TypeError: `d_model` or the rate is not a number of the right kind, or a choice no `bool`.
         ValueError: `d_model` or the rate is out of its range.
 
     Source: Vaswani et al. (2017), sections 3.1 and 5.4 (post-norm); Xiong et al. (2020) (pre-norm).
@@ -131,6 +141,7 @@ class Residual(nn.Module):
     def __init__(self, d_model: int, dropout: float, norm_first: bool, bias: bool = True) -> None:
         super().__init__()
         check_rate(dropout=dropout)
+        check_type(bool, norm_first=norm_first)
         self.norm = LayerNorm(d_model, bias=bias)
         self.dropout = nn.Dropout(dropout)
         self.norm_first = norm_first
@@ -163,10 +174,16 @@ def attend(
 
     Returns:
         `[B, T, d_model]`.
+
+    Raises:
+        TypeError: `maps` is no list; and as in `MultiHeadAttention`.
+        ValueError: as in `MultiHeadAttention`.
     """
     wanted = maps is not None
+    if wanted:
+        check_type(list, maps=maps)
     output, weights = attention(query, memory, memory, mask, need_weights=wanted, cache=cache)
-    if maps is not None:
+    if wanted:
         maps.append(weights)
     return output
 
@@ -314,6 +331,8 @@ class DecoderLayer(nn.Module):
         """
         check_features("x", x, self.d_model)
         check_features("memory", memory, self.d_model)
+        if cache is not None:
+            check_type(LayerCache, cache=cache)
         own, kept = (cache.own, cache.memory) if cache is not None else (None, None)
         x = self.self_residual(
             x, lambda y: attend(self.self_attention, y, y, self_mask, maps, own)

@@ -8,6 +8,7 @@ __all__ = [
     "label_smoothed_cross_entropy",
     "token_accuracy",
     "perplexity",
+    "check_batch",
     "teacher_forced_loss",
 ]
 
@@ -17,10 +18,17 @@ import math
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from transformer.model import Transformer
-from transformer.validation import check_rate
+from transformer.validation import (
+    check_choice,
+    check_features,
+    check_ids,
+    check_place,
+    check_rate,
+    check_type,
+)
 
 
 def check_logits(logits: Tensor, targets: Tensor, pad_id: int) -> None:
@@ -36,14 +44,17 @@ def check_logits(logits: Tensor, targets: Tensor, pad_id: int) -> None:
 
     Raises:
         TypeError: the logits are not floating-point, or the targets not `torch.long`.
-        ValueError: the logits are not `[..., V]` for targets `[...]`.
+        ValueError: the logits are not `[..., V]` for targets `[...]`, V being at least 1, or lie on
+            another device.
         IndexError: a target is neither in [0, V) nor `pad_id`.
     """
-    if not logits.is_floating_point():
-        raise TypeError(f"logits must be floating-point, not {logits.dtype}")
+    check_features("logits", logits, None, rank=None)
+    check_type(Tensor, targets=targets)
+    check_type(int, pad_id=pad_id)
     if targets.dtype != torch.long:
         raise TypeError(f"targets must be torch.long, not {targets.dtype}")
-    if logits.dim() == 0 or logits.shape[:-1] != targets.shape:
+    check_place("targets", targets, logits, "the logits")
+    if logits.shape[:-1] != targets.shape or logits.size(-1) == 0:
         raise ValueError(
             f"logits must be [..., V] for targets {list(targets.shape)}, not {list(logits.shape)}"
         )
@@ -84,8 +95,7 @@ def label_smoothed_cross_entropy(
     """
     check_logits(logits, targets, pad_id)
     check_rate(smoothing=smoothing)
-    if reduction not in ("mean", "sum"):
-        raise ValueError(f"reduction must be 'mean' or 'sum', not {reduction!r}")
+    check_choice(("mean", "sum"), reduction=reduction)
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     total = F.cross_entropy(
         logits.reshape(-1, logits.size(-1)),
@@ -135,6 +145,30 @@ def perplexity(loss: float) -> float:
 
 
 # %% book/06-loss.ipynb · The loss of a batch · [teacher-forced-loss]
+def check_batch(model: nn.Module, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    """Refuse what is no pair of source and target ids, before the target is cut in two.
+
+    Args:
+        model: the model that is to read them.
+        batch: source ids `[B, S]` and target ids `[B, T + 1]`.
+
+    Returns:
+        the pair.
+
+    Raises:
+        TypeError: `model` is no module, `batch` no pair, or the target ids are not `torch.long`.
+        ValueError: `batch` holds not two things, or the target ids do not have two axes.
+        IndexError: a target id is not in the vocabulary.
+    """
+    check_type(nn.Module, model=model)
+    check_type((tuple, list), batch=batch)
+    if len(batch) != 2:
+        raise ValueError(f"batch must be a pair of source and target ids, not {len(batch)} things")
+    src, tgt = batch
+    check_ids("tgt", tgt, model.config.tgt_vocab_size)
+    return src, tgt
+
+
 def teacher_forced_loss(
     model: Transformer, batch: tuple[Tensor, Tensor], smoothing: float = 0.1
 ) -> tuple[Tensor, Tensor]:
@@ -151,7 +185,7 @@ def teacher_forced_loss(
     Raises:
         TypeError, ValueError, IndexError: as in `Transformer` and `label_smoothed_cross_entropy`.
     """
-    src, tgt = batch
+    src, tgt = check_batch(model, batch)
     logits, targets, pad_id = model(src, tgt[:, :-1]), tgt[:, 1:], model.config.pad_id
     loss = label_smoothed_cross_entropy(logits, targets, smoothing, pad_id, reduction="sum")
     return loss, (targets != pad_id).sum()

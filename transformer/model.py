@@ -25,7 +25,15 @@ from torch import Tensor, nn
 from transformer.attention import causal_mask, padding_mask
 from transformer.embedding import PositionalEncoding, TokenEmbedding
 from transformer.layers import ACTIVATIONS, DecoderLayer, EncoderLayer, LayerCache, LayerNorm
-from transformer.validation import check_features, check_ids, check_rate, check_size
+from transformer.validation import (
+    check_choice,
+    check_features,
+    check_ids,
+    check_place,
+    check_rate,
+    check_size,
+    check_type,
+)
 
 
 @dataclass(frozen=True)
@@ -74,7 +82,7 @@ class TransformerConfig:
     max_length: int = 512
 
     def __post_init__(self) -> None:
-        def named(*names: str) -> dict[str, int | float]:
+        def named(*names: str) -> dict[str, int | float | bool]:
             return {name: getattr(self, name) for name in names}
 
         check_size(**named("src_vocab_size", "tgt_vocab_size", "d_model", "n_heads", "n_layers"))
@@ -85,10 +93,9 @@ class TransformerConfig:
             raise ValueError(
                 f"n_heads must divide d_model, but {self.n_heads} does not divide {self.d_model}"
             )
-        if self.activation not in ACTIVATIONS:
-            raise ValueError(
-                f"activation must be one of {sorted(ACTIVATIONS)}, not {self.activation!r}"
-            )
+        check_choice(sorted(ACTIVATIONS), activation=self.activation)
+        check_type(bool, **named("bias", "norm_first", "tie_embeddings"))
+        check_type((bool, type(None)), final_norm=self.final_norm)
         if self.tie_embeddings and self.src_vocab_size != self.tgt_vocab_size:
             raise ValueError(
                 "tie_embeddings needs equal vocabularies, but src_vocab_size is "
@@ -99,6 +106,8 @@ class TransformerConfig:
             end, value = ends.get(name, self.tgt_vocab_size), getattr(self, name)
             if value >= end:
                 raise ValueError(f"{name} must lie in [0, {end}), but is {value}")
+        if self.eos_id == self.pad_id:
+            raise ValueError(f"pad_id and eos_id must differ, but both are {self.eos_id}")
 
     @property
     def has_final_norm(self) -> bool:
@@ -128,6 +137,7 @@ class Encoder(nn.Module):
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
+        check_type(TransformerConfig, config=config)
         layers = (EncoderLayer(**config.layer_options) for _ in range(config.n_layers))
         self.layers = nn.ModuleList(layers)
         self.norm = _final_norm(config)
@@ -150,6 +160,7 @@ class Decoder(nn.Module):
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
+        check_type(TransformerConfig, config=config)
         layers = (DecoderLayer(**config.layer_options) for _ in range(config.n_layers))
         self.layers = nn.ModuleList(layers)
         self.norm = _final_norm(config)
@@ -164,6 +175,11 @@ class Decoder(nn.Module):
         maps: list[Tensor] | None = None,
     ) -> Tensor:
         """Transform `x` `[B, T, d_model]`; arguments and result as in `DecoderLayer`."""
+        if cache is not None:
+            check_type(DecoderCache, cache=cache)
+            if len(cache.layers) != len(self.layers):
+                wanted, given = len(self.layers), len(cache.layers)
+                raise ValueError(f"cache must have {wanted} layers, but has {given}")
         for number, layer in enumerate(self.layers):
             kept = None if cache is None else cache.layers[number]
             x = layer(x, memory, self_mask, memory_mask, kept, maps)
@@ -232,6 +248,7 @@ class Transformer(nn.Module):
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
+        check_type(TransformerConfig, config=config)
         self.config = config
         self.src_embedding = TokenEmbedding(config.src_vocab_size, config.d_model, config.pad_id)
         if config.tie_embeddings:
@@ -310,6 +327,8 @@ class Transformer(nn.Module):
         """
         check_ids("tgt", tgt, self.config.tgt_vocab_size)
         check_features("memory", memory, self.config.d_model)
+        if cache is not None:
+            check_type(DecoderCache, cache=cache)
         if tgt.size(0) != memory.size(0):
             raise ValueError(
                 "tgt and memory must have the same batch size, "
@@ -322,7 +341,13 @@ class Transformer(nn.Module):
         return self.decoder(x, memory, self_mask, src_mask, cache, maps)
 
     def project(self, hidden: Tensor) -> Tensor:
-        """Turn hidden vectors `[..., d_model]` into logits `[..., V]`."""
+        """Turn hidden vectors `[..., d_model]` into logits `[..., V]`.
+
+        Raises:
+            TypeError, ValueError: as in `LayerNorm`.
+        """
+        check_features("hidden", hidden, self.config.d_model, rank=None)
+        check_place("hidden", hidden, self.output.weight)
         return F.linear(hidden, self.output.weight)
 
     def attention_maps(self, src: Tensor, tgt: Tensor) -> AttentionMaps:

@@ -14,6 +14,8 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
+from transformer.validation import check_type
+
 _ENDINGS = {  # eu, tu, ele/ela, nós, eles/elas
     ("present", "ar"): "o as a amos am",
     ("present", "er"): "o es e emos em",
@@ -81,6 +83,8 @@ def conjugate(infinitive: str, tense: str, person: int) -> str:
     Raises:
         ValueError: An unknown tense or person, or a verb of no known class.
     """
+    if not isinstance(infinitive, str) or len(infinitive) < 2:
+        raise ValueError(f"infinitive must be a verb, got {infinitive!r}")
     if person not in range(5):
         raise ValueError(f"person must be 0, 1, 2, 3 or 4, got {person!r}")
     if tense == "future":
@@ -144,7 +148,11 @@ def contract(preposition: str, phrase: str) -> str:
 
     Returns:
         As ``"do gato preto"``.
+
+    Raises:
+        TypeError: An argument is no string.
     """
+    check_type(str, preposition=preposition, phrase=phrase)
     first, space, others = phrase.partition(" ")
     if (preposition, first) in _CONTRACTIONS:
         return _CONTRACTIONS[preposition, first] + space + others
@@ -161,7 +169,16 @@ def attach_clitic(form: str, clitic: str) -> str:
 
     Returns:
         As ``"comê-lo"``.
+
+    Raises:
+        TypeError: `form` is no string.
+        ValueError: An unknown clitic, or a form that ends like no verb.
     """
+    check_type(str, form=form)
+    if clitic not in ("o", "a", "os", "as", "me", "te", "nos"):
+        raise ValueError(f"clitic must be one of o, a, os, as, me, te, nos, got {clitic!r}")
+    if not form or (form[-1] == "r" and form[-2:] not in ("ar", "er", "or", "ôr", "ir")):
+        raise ValueError(f"form must be one of a verb, got {form!r}")
     if clitic in ("o", "a", "os", "as"):
         if form[-1] in "rsz":
             stems = {"faz": "fá", "fez": "fê", "traz": "trá"}
@@ -1222,7 +1239,11 @@ def split_of(about: str) -> str:
 
     Returns:
         By a checksum of the words, ``"test"`` for 8 in 100 combinations, ``"dev"`` for 4, else ``"train"``.
+
+    Raises:
+        TypeError: `about` is no string.
     """
+    check_type(str, about=about)
     bucket = zlib.crc32(about.encode()) % 100
     return "test" if bucket < 8 else "dev" if bucket < 12 else "train"
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from transformer.validation import optional_import
+from transformer.validation import check_type, optional_import
 
 
 def plot_attention(
@@ -31,9 +31,11 @@ def plot_attention(
         The matplotlib axes.
 
     Raises:
+        TypeError: `weights` is no tensor.
         ValueError: the labels do not fit the weights.
         ImportError: matplotlib is missing.
     """
+    check_type(Tensor, weights=weights)
     if weights.shape != (len(queries), len(keys)):
         wanted, given = [len(queries), len(keys)], list(weights.shape)
         raise ValueError(f"weights must have shape {wanted}, one row per query, not {given}")
@@ -60,8 +62,10 @@ def plot_curves(
         The matplotlib axes.
 
     Raises:
+        TypeError: `curves` is no mapping.
         ImportError: matplotlib is missing.
     """
+    check_type(Mapping, curves=curves)
     ax = ax or optional_import("matplotlib.pyplot").gca()
     for label, points in curves.items():
         ax.plot([x for x, _ in points], [y for _, y in points], label=label)

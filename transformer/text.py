@@ -44,7 +44,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from transformer.validation import check_size, optional_import
+from transformer.training import atomic_file, regular_file
+from transformer.validation import check_range, check_size, check_type, optional_import
 
 
 class Pair(NamedTuple):
@@ -303,7 +304,13 @@ def normalize(text: str) -> str:
 
     Returns:
         Its composed Unicode form (NFC), with single spaces between words and none around.
+
+    Raises:
+        TypeError: `text` is no string.
+        ValueError: It holds half of a surrogate pair, which no encoding can write.
     """
+    check_type(str, text=text)
+    text.encode()  # a UnicodeEncodeError is a ValueError
     return " ".join(unicodedata.normalize("NFC", text).split())
 
 
@@ -320,16 +327,21 @@ class Vocabulary:
         tokenizer: A ``tokenizers.Tokenizer`` as `train` and `load` make it.
 
     Raises:
-        ValueError: The tokenizer does not begin with the four special entries.
+        TypeError: It is no tokenizer.
+        ValueError: It does not begin with the four special entries, or its numbers have gaps.
 
     Source:
         Sennrich et al. (2016), section 3.2.
     """
 
     def __init__(self, tokenizer: Any) -> None:
+        check_type(optional_import("tokenizers").Tokenizer, tokenizer=tokenizer)
         names = tuple(tokenizer.id_to_token(index) for index in range(len(_SPECIALS)))
         if names != _SPECIALS:
             raise ValueError(f"the first entries of a vocabulary must be {_SPECIALS}, got {names}")
+        size, highest = tokenizer.get_vocab_size(), max(tokenizer.get_vocab().values())
+        if highest != size - 1:
+            raise ValueError(f"the last of {size} entries must be number {size - 1}, not {highest}")
         self.tokenizer = tokenizer
 
     @classmethod
@@ -345,7 +357,7 @@ class Vocabulary:
             The vocabulary; smaller than `size` where the sentences offer no more merges.
 
         Raises:
-            TypeError: `sentences` is one string, or `size` no whole number.
+            TypeError: `sentences` is one string or holds what is none, or a number is not whole.
             ValueError: `size` leaves no room for the special entries, or there are no words.
         """
         if isinstance(sentences, str):
@@ -380,9 +392,10 @@ class Vocabulary:
 
         Returns:
             Ids, without start and end; characters that training never saw become `UNK_ID`.
+
+        Raises:
+            TypeError, ValueError: As in `normalize`.
         """
-        if not isinstance(text, str):
-            raise TypeError(f"text must be a string, got {type(text).__name__}")
         return self.tokenizer.encode(normalize(text)).ids
 
     def encode_batch(self, texts: Iterable[str]) -> list[list[int]]:
@@ -393,7 +406,13 @@ class Vocabulary:
 
         Returns:
             What `encode` gives for each.
+
+        Raises:
+            TypeError: `texts` is one string or holds what is none.
+            ValueError: As in `normalize`.
         """
+        if isinstance(texts, str):
+            raise TypeError("texts must be several strings, got one")
         return [
             encoding.ids
             for encoding in self.tokenizer.encode_batch([normalize(text) for text in texts])
@@ -409,6 +428,7 @@ class Vocabulary:
             The sentence, without padding and start; what was unknown shows as ``<unk>``.
 
         Raises:
+            TypeError: What is no whole number.
             IndexError: An id out of range.
         """
         kept = []
@@ -429,6 +449,7 @@ class Vocabulary:
             One string an id; ``▁`` marks the beginning of a word.
 
         Raises:
+            TypeError: What is no whole number.
             IndexError: An id out of range.
         """
         names = []
@@ -439,12 +460,16 @@ class Vocabulary:
         return names
 
     def save(self, path: str | Path) -> None:
-        """Write the vocabulary as a JSON file.
+        """Write the vocabulary as a JSON file, whole or not at all.
 
         Args:
             path: The file.
+
+        Raises:
+            OSError: The file cannot be written; the message names it.
         """
-        Path(path).write_text(self.tokenizer.to_str(pretty=True), encoding="utf-8")
+        with atomic_file(path) as part:
+            part.write_text(self.tokenizer.to_str(pretty=True), encoding="utf-8")
 
     @classmethod
     def load(cls, path: str | Path) -> "Vocabulary":
@@ -457,16 +482,14 @@ class Vocabulary:
             The vocabulary.
 
         Raises:
-            ValueError: The file holds no such vocabulary.
+            OSError: The file cannot be opened.
+            ValueError: The file holds no such vocabulary; the message names it.
         """
-        text = Path(path).read_text(encoding="utf-8")
+        tokenizers, content = optional_import("tokenizers"), regular_file(path).read_bytes()
         try:
-            tokenizer = optional_import("tokenizers").Tokenizer.from_str(text)
-        except ImportError:
-            raise
+            return cls(tokenizers.Tokenizer.from_str(content.decode()))
         except Exception as error:  # the library raises bare Exception
             raise ValueError(f"{path} holds no vocabulary: {error}") from error
-        return cls(tokenizer)
 
 
 def _new_tokenizer(model):
@@ -480,7 +503,12 @@ def _new_tokenizer(model):
 
 
 def _numbers(ids: Iterable[int]) -> list[int]:
-    return ids.tolist() if isinstance(ids, Tensor) else list(ids)
+    numbers = ids.tolist() if isinstance(ids, Tensor) and ids.dim() == 1 else ids
+    check_type(Iterable, ids=numbers)
+    numbers = list(numbers)
+    for number in numbers:
+        check_type(int, **{"an id": number})
+    return numbers
 
 
 # %% book/10-text.ipynb · From pairs to tensors · [text-encode-pairs]
@@ -501,10 +529,19 @@ def encode_pairs(
     Returns:
         For each pair the source ids, `EOS_ID` at their end, and the target ids between `BOS_ID` and
         `EOS_ID`.
+
+    Raises:
+        TypeError: An argument is of the wrong type.
+        ValueError: `max_tokens` is below 1, or what should be a pair is none.
     """
+    check_type(Vocabulary, vocabulary=vocabulary)
     if max_tokens is not None:
         check_size(max_tokens=max_tokens)
     pairs = list(pairs)
+    for index, pair in enumerate(pairs):
+        check_type(tuple, **{f"pairs[{index}]": pair})
+        if len(pair) != 2:
+            raise ValueError(f"pairs[{index}] must be a source and a target, not {len(pair)} things")
     sources = vocabulary.encode_batch(source for source, _ in pairs)
     targets = vocabulary.encode_batch(target for _, target in pairs)
     encoded = [
@@ -528,16 +565,32 @@ def pad(sequences: Sequence[Sequence[int]], pad_id: int = PAD_ID) -> Tensor:
         ``torch.long`` tensor [B, L], L being the longest length.
 
     Raises:
+        TypeError: An id is no whole number.
         ValueError: There is no sequence.
+        IndexError: An id is negative.
     """
+    check_type(int, pad_id=pad_id)
+    check_type(Sequence, sequences=sequences)
     if len(sequences) == 0:
         raise ValueError("sequences must hold at least one sequence")
     rows = torch.full(
         (len(sequences), max(map(len, sequences))), pad_id, dtype=torch.long
     )  # [B, L]
-    for row, sequence in zip(rows, sequences, strict=True):
-        row[: len(sequence)] = torch.as_tensor(sequence, dtype=torch.long)
+    ids = _ids([index for sequence in sequences for index in sequence])
+    for row, sequence in zip(rows, ids.split([len(sequence) for sequence in sequences]), strict=True):
+        row[: len(sequence)] = sequence
     return rows
+
+
+def _ids(numbers: list[int]) -> Tensor:
+    try:
+        ids = torch.tensor(numbers or [0])[: len(numbers)]  # were the dtype given, 1.5 would become 1
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(f"sequences must hold ids, not {numbers!r:.60}") from error
+    if ids.dtype != torch.long or ids.dim() != 1:
+        raise TypeError(f"sequences must hold ids, not {numbers!r:.60}")
+    check_range("sequences", ids, 2**63)
+    return ids
 
 
 # %% book/10-text.ipynb · Batches by tokens · [text-batches]
@@ -562,7 +615,7 @@ class TokenBatches:
         shuffle: ``False`` gives every epoch in the same order, short sentences first.
 
     Raises:
-        TypeError: `max_tokens` or `seed` is no whole number.
+        TypeError: `max_tokens` or `seed` is no whole number, or `shuffle` no `bool`.
         ValueError: No pairs, a pair with an empty side, or a sentence longer than `max_tokens`.
     """
 
@@ -571,9 +624,14 @@ class TokenBatches:
     ) -> None:
         check_size(max_tokens=max_tokens)
         check_size(0, seed=seed)
+        check_type(bool, shuffle=shuffle)
+        check_type(Sequence, pairs=pairs)
         if len(pairs) == 0:
             raise ValueError("pairs must hold at least one pair")
         for index, pair in enumerate(pairs):
+            check_type((tuple, list), **{f"pairs[{index}]": pair})
+            if len(pair) != 2:
+                raise ValueError(f"pairs[{index}] must be a source and a target, not {len(pair)} things")
             if min(map(len, pair)) == 0:
                 raise ValueError(f"pairs[{index}] has an empty side")
             if max(map(len, pair)) > max_tokens:
@@ -642,11 +700,14 @@ def padding_waste(batches: Iterable[tuple[Tensor, Tensor]]) -> float:
         The share of positions, source and target together, that hold `PAD_ID`, between 0 and 1.
 
     Raises:
+        TypeError: A batch does not hold tensors.
         ValueError: There is no batch.
     """
     padding = total = 0
     for batch in batches:
+        check_type((tuple, list), batch=batch)
         for ids in batch:
+            check_type(Tensor, ids=ids)
             padding += int((ids == PAD_ID).sum())
             total += ids.numel()
     if total == 0:
@@ -683,6 +744,8 @@ def corpus_facts(name: str, sizes: Sequence[int] = (8000,), budgets: Sequence[in
         tokens that the training split lacks. For each vocabulary its size and its subwords a token; for
         each budget the number of batches and the shares of padding, in random order and in `TokenBatches`.
     """
+    if len(sizes) == 0:
+        raise ValueError("sizes must hold at least one size")
     splits = {split: load_corpus(name, split) for split in _SPLITS}
     trained = set(splits["train"])
     known = [{word for text in side for word in text.split()} for side in zip(*splits["train"], strict=True)]

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from transformer.decoding import greedy_search
 from transformer.loss import teacher_forced_loss
@@ -39,7 +39,7 @@ from transformer.training import (
     record_path,
     run_facts,
 )
-from transformer.validation import check_size
+from transformer.validation import check_device, check_ids, check_size, check_type
 
 
 def reverse_and_mark(digits: Tensor, mark: int) -> Tensor:
@@ -52,7 +52,14 @@ def reverse_and_mark(digits: Tensor, mark: int) -> Tensor:
 
     Returns:
         `[B, L]`.
+
+    Raises:
+        TypeError: the digits are not `torch.long`, or `mark` is not an int.
+        ValueError: the digits do not have two axes.
+        IndexError: a digit is not below `mark`; seen on the CPU.
     """
+    check_size(mark=mark)
+    check_ids("digits", digits, mark)
     same = digits[:, :, None] == digits[:, None, :]             # [B, L, L]
     occurrence = same.tril().sum(dim=2)  # 1 for the first
     return digits.masked_fill(occurrence % 2 == 0, mark).flip(1)
@@ -72,8 +79,13 @@ def reversal_batch(
     Returns:
         inputs `[B, L]`, and outputs `[B, L + 1]` that begin with the start token and hold no end
         token.
+
+    Raises:
+        TypeError: a size is not an int, or `generator` is none.
+        ValueError: a size is below 1.
     """
     check_size(batch_size=batch_size, length=length, n_digits=n_digits)
+    check_type((torch.Generator, type(None)), generator=generator)
     inputs = torch.randint(n_digits, (batch_size, length), generator=generator)
     start = torch.full((batch_size, 1), n_digits + 1)
     return inputs, torch.cat([start, reverse_and_mark(inputs, n_digits)], dim=1)
@@ -87,7 +99,11 @@ def toy_config(n_digits: int = 10, **changes: Any) -> TransformerConfig:
         n_digits: how many digits there are; after them come X, the start, the end and the padding
             token.
         **changes: fields of `TransformerConfig` that are to differ.
+
+    Raises:
+        TypeError, ValueError: as in `TransformerConfig`.
     """
+    check_size(n_digits=n_digits)
     size = n_digits + 4
     sizes = dict(
         src_vocab_size=size,
@@ -114,7 +130,13 @@ def reversal_batches(
         length: digits in a sequence.
         per_epoch: batches in an epoch.
         seed: of the whole stream; streams of different seeds are different.
+
+    Raises:
+        TypeError: a number is not an int.
+        ValueError: a size is below 1, or `epoch` or `seed` negative.
     """
+    check_size(per_epoch=per_epoch)
+    check_size(minimum=0, epoch=epoch, seed=seed)
     generator = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
     for _ in range(per_epoch):
         yield reversal_batch(batch_size, length, generator=generator)
@@ -134,7 +156,14 @@ def exact_match(
     Returns:
         `"sequences"`, the share of sequences without a fault, and `"tokens"`, the share of right
         tokens.
+
+    Raises:
+        TypeError: `model` is no module, or a number not an int.
+        ValueError: a number is out of its range.
     """
+    check_type(nn.Module, model=model)
+    check_size(n_sequences=n_sequences, length=length)
+    check_size(minimum=0, seed=seed)
     generator = torch.Generator().manual_seed(seed)
     device = next(model.parameters()).device
     inputs, outputs = reversal_batch(n_sequences, length, model.config.bos_id - 1, generator)
@@ -199,7 +228,14 @@ def train_toy(
 
     Returns:
         the trainer, with the trained model as `.model`.
+
+    Raises:
+        TypeError, ValueError: the recipe is none, an entry of it is out of its range, or there is no
+            such device.
     """
+    check_type(ToyRecipe, recipe=recipe)
+    check_size(minimum=0, seed=recipe.seed)
+    device = check_device(device)
     torch.manual_seed(recipe.seed)
     config = toy_config(norm_first=recipe.norm_first, dropout=recipe.dropout)
     return Trainer(

@@ -12,6 +12,7 @@ __all__ = [
     "autocast",
     "atomic_file",
     "CHECKPOINT_FORMAT",
+    "regular_file",
     "CheckpointError",
     "save_checkpoint",
     "load_checkpoint",
@@ -25,6 +26,7 @@ __all__ = [
     "Trainer",
     "run_facts",
     "write_record",
+    "read_record",
     "record_path",
     "load_record",
     "save_weights",
@@ -42,6 +44,7 @@ import subprocess
 import sys
 import time
 import warnings
+import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from copy import deepcopy
@@ -55,8 +58,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from transformer.loss import label_smoothed_cross_entropy, token_accuracy
-from transformer.validation import check_size, optional_import
+from transformer.loss import check_batch, label_smoothed_cross_entropy, token_accuracy
+from transformer.validation import (
+    check_choice,
+    check_device,
+    check_number,
+    check_size,
+    check_type,
+    optional_import,
+)
 
 
 # %% book/07-training.ipynb · The formula · [noam-rate]
@@ -73,12 +83,13 @@ def noam_rate(step: int, d_model: int, warmup_steps: int, factor: float = 1.0) -
         factor · d_model^-0.5 · min(step^-0.5, step · warmup_steps^-1.5).
 
     Raises:
-        TypeError: `step`, `d_model` or `warmup_steps` is not an int.
-        ValueError: one of them is below 1.
+        TypeError: `step`, `d_model` or `warmup_steps` is not an int, or `factor` no number.
+        ValueError: one of the three is below 1, or `factor` negative or not finite.
 
     Source: Vaswani et al. (2017), equation 3.
     """
     check_size(step=step, d_model=d_model, warmup_steps=warmup_steps)
+    check_number(factor=factor)
     return factor * d_model**-0.5 * min(step**-0.5, step * warmup_steps**-1.5)
 
 
@@ -95,12 +106,13 @@ def cooldown(step: int, steps: int, fraction: float) -> float:
         1 before the last part; then (steps - step + 1) / (fraction · steps).
 
     Raises:
-        TypeError: `step` or `steps` is not an int.
+        TypeError: `step` or `steps` is not an int, or `fraction` no number.
         ValueError: `step` is below 1 or above `steps`, or `fraction` outside [0, 1].
     """
     check_size(step=step, steps=steps)
     if step > steps:
         raise ValueError(f"step must be at most steps, which is {steps}, but is {step}")
+    check_type((int, float), fraction=fraction)
     if not 0 <= fraction <= 1:
         raise ValueError(f"fraction must lie in [0, 1], but is {fraction}")
     return min(1.0, (steps - step + 1) / (fraction * steps)) if fraction else 1.0
@@ -124,7 +136,14 @@ def accumulate_gradients(
     Returns:
         the summed loss of all batches and their number of target tokens; tensors, so that nobody
         has to wait for the device.
+
+    Raises:
+        TypeError: `parameters` is no list.
+        ValueError: there is no parameter.
     """
+    check_type(list, parameters=parameters)
+    if not parameters:
+        raise ValueError("parameters must hold at least one parameter")
     device = parameters[0].device
     total, tokens = torch.zeros((), device=device), torch.zeros((), dtype=torch.long, device=device)
     for number, batch in enumerate(batches):
@@ -176,15 +195,23 @@ class TrainingConfig:
         names = ("steps", "accumulate", "log_every", "evaluate_every", "keep")
         check_size(**{name: getattr(self, name) for name in names})
         check_size(minimum=0, seed=self.seed)
-        if self.precision not in PRECISIONS:
-            raise ValueError(f"precision must be one of {list(PRECISIONS)}, not {self.precision!r}")
+        check_choice(PRECISIONS, precision=self.precision)
+        check_type(str, monitor=self.monitor)
+        check_type((int, float), clip_norm=self.clip_norm)
         if not self.clip_norm > 0:
             raise ValueError(f"clip_norm must be greater than 0, but is {self.clip_norm}")
 
 
 # %% book/07-training.ipynb · What must stay in float32 · [autocast]
 def autocast(device: torch.device, precision: str) -> AbstractContextManager:
-    """Where matrix products are computed in `precision`, one of `PRECISIONS`, and sums are not."""
+    """Where matrix products are computed in `precision`, one of `PRECISIONS`, and sums are not.
+
+    Raises:
+        TypeError: `device` is no `torch.device`.
+        ValueError: the precision is unknown.
+    """
+    check_type(torch.device, device=device)
+    check_choice(PRECISIONS, precision=precision)
     if precision == "float32":
         return nullcontext()
     return torch.autocast(device.type, PRECISIONS[precision])
@@ -197,20 +224,47 @@ def atomic_file(path: Path | str) -> Iterator[Path]:
 
     Args:
         path: the file to write or replace. If the writing fails, it stays as it was.
+
+    Raises:
+        OSError: the file cannot be written, as on a full disk; the message names it.
     """
     path = Path(path)
     part = path.with_name(f".{path.name}.part")
     try:
-        yield part
-        with open(part, "rb+") as file:
-            os.fsync(file.fileno())
-        os.replace(part, path)
+        with _naming(path):
+            yield part
+            with open(part, "rb+") as file:
+                os.fsync(file.fileno())
+            os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)
 
 
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    # Who opens a file in vain is told its name; who writes to it on a full disk is not.
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None or error.filename is not None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
 # %% book/07-training.ipynb · Files that are whole · [checkpoint-files]
 CHECKPOINT_FORMAT = "transformer-checkpoint-1"
+
+
+def regular_file(path: Path | str) -> Path:
+    """The path of a file to read, unless what stands there is a folder, or a device without an end.
+
+    Raises:
+        OSError: it is no regular file; a missing one is left for `open` to report.
+    """
+    path = Path(path)
+    if path.exists() and not path.is_file():
+        raise OSError(f"{path} is no regular file")
+    return path
 
 
 class CheckpointError(ValueError):
@@ -218,9 +272,19 @@ class CheckpointError(ValueError):
 
 
 def save_checkpoint(path: Path | str, state: dict[str, Any]) -> None:
-    """Write tensors, numbers and dictionaries of them, whole or not at all."""
+    """Write tensors, numbers and dictionaries of them, whole or not at all.
+
+    Raises:
+        TypeError: `state` is no dictionary.
+        OSError: the file cannot be written; the message names it.
+    """
+    check_type(dict, state=state)
     with atomic_file(path) as part:
-        torch.save({"format": CHECKPOINT_FORMAT, **state}, part)
+        try:
+            with open(part, "wb") as file:
+                torch.save({"format": CHECKPOINT_FORMAT, **state}, file)
+        except RuntimeError as error:  # torch's own word for a disk that is full
+            raise OSError(f"{path} cannot be written: {error}") from error
 
 
 def load_checkpoint(path: Path | str) -> dict[str, Any]:
@@ -236,8 +300,11 @@ def load_checkpoint(path: Path | str) -> dict[str, Any]:
         OSError: the file cannot be opened; `FileNotFoundError` where there is none.
         CheckpointError: the file is truncated, or not a checkpoint; the message names it.
     """
-    with open(path, "rb") as file:
+    with regular_file(path).open("rb") as file:
         try:
+            if any(entry.compress_type for entry in zipfile.ZipFile(file).infolist()):
+                raise ValueError("torch.save compresses nothing")
+            file.seek(0)
             state = torch.load(file, map_location="cpu", weights_only=True)
         except Exception as error:  # a damaged file shows itself by half a dozen types of error
             message = f"{path} is no whole checkpoint ({type(error).__name__})"
@@ -256,18 +323,42 @@ def set_weights(model: nn.Module, state: dict[str, Any], path: Path | str) -> No
         path: the file that it came from, for the message.
 
     Raises:
-        CheckpointError: the weights are another model's.
+        TypeError: `model` is no module.
+        CheckpointError: the weights are another model's, or there are none; the model stays as it was.
     """
-    try:
-        model.load_state_dict(state["model"])
-    except RuntimeError as error:
-        raise CheckpointError(f"{path} belongs to another model: {error}") from error
+    check_type(nn.Module, model=model)
+    weights = state.get("model") if isinstance(state, dict) else None
+    if not isinstance(weights, dict):
+        raise CheckpointError(f"{path} holds no weights")
+    if fault := _misfit(model, weights):
+        raise CheckpointError(f"{path} belongs to another model: {fault}")
+    model.load_state_dict(weights, strict=False)  # a table under two names may come under one
+
+
+def _misfit(model: nn.Module, weights: dict[str, Any]) -> str:
+    # Why weights are not the model's; "" where they are. Asked before the first of them is copied.
+    own = model.state_dict()
+    for name, x in weights.items():
+        if name not in own:
+            return f"it knows no {name!r}"
+        if not isinstance(x, Tensor) or x.is_floating_point() != own[name].is_floating_point():
+            return f"{name!r} is {getattr(x, 'dtype', type(x).__name__)}, not {own[name].dtype}"
+        if x.shape != own[name].shape:
+            return f"{name!r} has shape {list(x.shape)}, not {list(own[name].shape)}"
+    filled: dict[int, str] = {}
+    for name, x in weights.items():
+        first = filled.setdefault(own[name].data_ptr(), name)
+        if not torch.equal(x, weights[first]):
+            return f"{first!r} and {name!r} differ, and are one table here"
+    missing = [name for name in own if own[name].data_ptr() not in filled]
+    return f"it lacks {missing[0]!r}" if missing else ""
 
 
 # %% book/07-training.ipynb · A look without a trace · [evaluating]
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Switch dropout and gradients off, and put the model back into its mode afterwards."""
+    check_type(nn.Module, model=model)
     training = model.training
     model.eval()
     try:
@@ -301,12 +392,16 @@ def evaluate_loss(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) ->
 
     Returns:
         `"loss"` in nats per target token, and `"accuracy"` in [0, 1].
+
+    Raises:
+        TypeError, ValueError, IndexError: as in `check_batch` and `Transformer`.
     """
+    check_type(nn.Module, model=model)
     device, pad_id = next(model.parameters()).device, model.config.pad_id
     sums = torch.zeros(3, dtype=torch.float64)
     with evaluating(model):
         for batch in batches:
-            src, tgt = move(batch, device)
+            src, tgt = check_batch(model, move(batch, device))
             logits, targets = model(src, tgt[:, :-1]), tgt[:, 1:]
             count = (targets != pad_id).sum()
             loss = label_smoothed_cross_entropy(logits, targets, 0.0, pad_id, reduction="sum")
@@ -320,8 +415,11 @@ def monitored(metrics: Mapping[str, float], monitor: str) -> float:
     """The metric that `TrainingConfig.monitor` names, with the sign that makes more better.
 
     Raises:
+        TypeError: an argument is of the wrong type.
         ValueError: there is no such metric.
     """
+    check_type(Mapping, metrics=metrics)
+    check_type(str, monitor=monitor)
     name = monitor.removeprefix("-")
     if name not in metrics:
         raise ValueError(f"monitor is {monitor!r}, but evaluate returned {sorted(metrics)}")
@@ -330,10 +428,21 @@ def monitored(metrics: Mapping[str, float], monitor: str) -> float:
 
 # %% book/07-training.ipynb · A log of lines · [log-files]
 def read_log(directory: Path | str) -> list[dict[str, float]]:
-    """The entries of a run's `log.jsonl`, but for a last line cut off; `[]` without a log."""
-    path = Path(directory) / "log.jsonl"
-    lines = path.read_text(encoding="utf8").splitlines(keepends=True) if path.exists() else []
-    return [json.loads(line) for line in lines if line.endswith("\n")]
+    """The entries of a run's `log.jsonl`, but for a last line cut off; `[]` without a log.
+
+    Raises:
+        CheckpointError: the file is no log; the message names it.
+    """
+    path = regular_file(Path(directory) / "log.jsonl")
+    try:
+        lines = path.read_text(encoding="utf8").splitlines(keepends=True) if path.exists() else []
+        entries = [json.loads(line) for line in lines if line.endswith("\n")]
+        for entry in entries:
+            check_type(dict, entry=entry)
+            check_size(minimum=0, step=entry.get("step"))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise CheckpointError(f"{path} is no log of a run: {error}") from error
+    return entries
 
 
 def write_log(directory: Path | str, entries: list[dict[str, float]]) -> None:
@@ -374,11 +483,17 @@ class Trainer:
         evaluate: Callable[[nn.Module], Mapping[str, float]] | None = None,
         progress: bool = False,
     ) -> None:
+        check_type(nn.Module, model=model)
+        check_type(TrainingConfig, config=config)
+        check_type(Callable, loss=loss, batches=batches, schedule=schedule)
+        check_type((Callable, type(None)), evaluate=evaluate)
         self.model, self.loss, self.batches, self.schedule = model, loss, batches, schedule
         self.config, self.evaluate, self.progress = config, evaluate, progress
         self.directory = None if directory is None else Path(directory)
-        self.device = next(model.parameters()).device
         self.parameters = [p for p in model.parameters() if p.requires_grad]
+        if not self.parameters:
+            raise ValueError("model must have a parameter that can be trained, but has none")
+        self.device = self.parameters[0].device
         self.optimizer = torch.optim.Adam(self.parameters, betas=(0.9, 0.98), eps=1e-9, fused=True)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=config.precision == "float16")
         self.step = self.epoch = self.position = 0
@@ -426,8 +541,10 @@ class Trainer:
         total, tokens = accumulate_gradients(loss, batches, self.parameters, self.scaler.scale)
         self.scaler.unscale_(self.optimizer)
         norm = nn.utils.clip_grad_norm_(self.parameters, self.config.clip_norm)
+        rate = self.schedule(self.step + 1)
+        check_number(**{f"schedule({self.step + 1})": rate})
         for group in self.optimizer.param_groups:
-            group["lr"] = self.schedule(self.step + 1)
+            group["lr"] = rate
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.step += 1
@@ -496,13 +613,19 @@ class Trainer:
 
     def _restore(self, state: dict[str, Any], path: Path) -> None:
         set_weights(self.model, state, path)
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.scaler.load_state_dict(state["scaler"])
-        for name, value in state["progress"].items():
-            setattr(self, name, value)
-        torch.set_rng_state(state["random"])
-        if state["random_device"] is not None and self.device.type == "cuda":
-            torch.cuda.set_rng_state(state["random_device"], self.device)
+        try:
+            self.optimizer.load_state_dict(state["optimizer"])
+            self.scaler.load_state_dict(state["scaler"])
+            self.step, self.epoch, self.position, self.best = (
+                state["progress"][name] for name in ("step", "epoch", "position", "best")
+            )
+            check_size(minimum=0, step=self.step, epoch=self.epoch, position=self.position)
+            torch.set_rng_state(state["random"])
+            if state["random_device"] is not None and self.device.type == "cuda":
+                torch.cuda.set_rng_state(state["random_device"], self.device)
+        except Exception as error:  # weights alone, or another program's idea of a checkpoint
+            message = f"{path} cannot be resumed from ({type(error).__name__}: {error})"
+            raise CheckpointError(message) from error
 
     def _groups(self) -> Iterator[list[Any]]:
         # What one update is made from: `accumulate` batches, across the borders of epochs.
@@ -553,7 +676,9 @@ class Trainer:
         if self.evaluate is None:
             return
         with evaluating(self.model), autocast(self.device, self.config.precision):
-            metrics = {name: float(value) for name, value in self.evaluate(self.model).items()}
+            metrics = self.evaluate(self.model)
+        check_type(Mapping, **{"evaluate(model)": metrics})
+        metrics = {name: float(value) for name, value in metrics.items()}
         self._log({"step": self.step, **metrics})
         score = monitored(metrics, self.config.monitor)
         if score > self.best:
@@ -564,7 +689,8 @@ class Trainer:
     def _log(self, entry: dict[str, float]) -> None:
         self.history.append(entry)
         if self.directory is not None:
-            with open(self.directory / "log.jsonl", "a", encoding="utf8") as file:
+            path = self.directory / "log.jsonl"
+            with _naming(path), open(path, "a", encoding="utf8") as file:
                 file.write(json.dumps(entry) + "\n")
 
     def _progress_bar(self) -> AbstractContextManager:
@@ -584,8 +710,11 @@ def run_facts(device: torch.device | str) -> dict[str, Any]:
     Returns:
         command, commit (with a `+` where the package differs from it), device, versions, and the
         date in UTC. What cannot be found out is an empty string.
+
+    Raises:
+        ValueError: there is no such device.
     """
-    device = torch.device(device)
+    device = check_device(device)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
     versions = {"python": platform.python_version()}
     for library in ("torch", "tokenizers", "sacrebleu"):
@@ -629,15 +758,33 @@ def write_record(path: Path | str, record: dict[str, Any]) -> None:
         part.write_text(text + "\n", encoding="utf8")
 
 
+def read_record(path: Path | str) -> dict[str, Any]:
+    """Read what `write_record` wrote.
+
+    Raises:
+        OSError: the file cannot be opened; `FileNotFoundError` where there is none.
+        CheckpointError: the file holds no record; the message names it.
+    """
+    path = regular_file(path)
+    try:
+        record = json.loads(path.read_text(encoding="utf8"))
+        check_type(dict, record=record)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise CheckpointError(f"{path} is no record: {error}") from error
+    return record
+
+
 def record_path(name: str) -> Path:
     """Where a file of the recorded runs lies in the installed package.
 
     Raises:
+        TypeError: `name` is no string.
         FileNotFoundError: there is no such file; the message says which there are.
     """
+    check_type(str, name=name)
     folder = Path(str(resources.files("transformer"))) / "records"
-    if not (folder / name).exists():
-        known = sorted(path.name for path in folder.glob("*"))
+    known = sorted(path.name for path in folder.glob("*"))
+    if name not in known:  # nor is a path that leads out of the folder
         raise FileNotFoundError(f"there is no recorded file {name!r}, but there are {known}")
     return folder / name
 
@@ -648,7 +795,7 @@ def load_record(name: str) -> dict[str, Any]:
     Raises:
         FileNotFoundError: there is no such record.
     """
-    return json.loads(record_path(f"{name}.json").read_text(encoding="utf8"))
+    return read_record(record_path(f"{name}.json"))
 
 
 # %% book/07-training.ipynb · Weights to keep · [weights]
@@ -661,11 +808,21 @@ def save_weights(model: nn.Module, path: Path | str, dtype: torch.dtype = torch.
         dtype: to write in; `torch.float16` halves the file.
 
     Raises:
+        TypeError: `model` is no module, or `dtype` no `torch.dtype`.
+        ValueError: `dtype` is not floating-point.
+        OSError: the file cannot be written; the message names it.
         ImportError: safetensors is missing.
     """
+    check_type(nn.Module, model=model)
+    check_type(torch.dtype, dtype=dtype)
+    if not dtype.is_floating_point:
+        raise ValueError(f"dtype must be floating-point, but is {dtype}")
     safetensors = optional_import("safetensors.torch")
     with atomic_file(path) as part:
-        safetensors.save_model(deepcopy(model).cpu().to(dtype), str(part))
+        try:
+            safetensors.save_model(deepcopy(model).cpu().to(dtype), str(part))
+        except optional_import("safetensors").SafetensorError as error:
+            raise OSError(f"{path} cannot be written: {error}") from error
 
 
 def load_weights(model: nn.Module, path: Path | str) -> None:
@@ -676,14 +833,18 @@ def load_weights(model: nn.Module, path: Path | str) -> None:
         path: of the file.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        CheckpointError: the file is damaged, or does not fit the model; the message names it.
+        TypeError: `model` is no module.
+        OSError: the file cannot be opened; `FileNotFoundError` where there is none.
+        CheckpointError: the file is damaged, or does not fit the model, which then stays as it was;
+            the message names the file.
         ImportError: safetensors is missing.
     """
-    safetensors = optional_import("safetensors.torch")
+    check_type(nn.Module, model=model)
+    safetensors, content = optional_import("safetensors.torch"), regular_file(path).read_bytes()
     try:
-        safetensors.load_model(model, str(path))
-    except OSError:
-        raise
+        weights = safetensors.load(content)
     except Exception as error:
         raise CheckpointError(f"{path} does not hold this model's weights: {error}") from error
+    if fault := _misfit(model, weights):
+        raise CheckpointError(f"{path} does not hold this model's weights: {fault}")
+    model.load_state_dict(weights, strict=False)  # a shared table is in the file once

@@ -8,6 +8,7 @@ __all__ = [
     "detokenize",
     "corpus_scores",
     "by_length",
+    "least_parameters",
     "Alignment",
     "Translator",
     "Recipe",
@@ -22,7 +23,6 @@ __all__ = [
 
 
 # %% book/11-translation.ipynb · As the corpus writes · [wording-code]
-import json
 import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -33,27 +33,46 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from transformer.decoding import beam_search, greedy_search
 from transformer.loss import teacher_forced_loss
 from transformer.model import Transformer, TransformerConfig
-from transformer.text import Pair, TokenBatches, Vocabulary, encode_pairs, load_corpus, pad
+from transformer.text import (
+    BOS_ID,
+    EOS_ID,
+    PAD_ID,
+    Pair,
+    TokenBatches,
+    Vocabulary,
+    encode_pairs,
+    load_corpus,
+    pad,
+)
 from transformer.training import (
     CheckpointError,
     Trainer,
     TrainingConfig,
+    atomic_file,
     cooldown,
     evaluate_loss,
     evaluating,
     load_weights,
     noam_rate,
+    read_record,
     record_path,
+    regular_file,
     run_facts,
     save_weights,
     write_record,
 )
-from transformer.validation import check_size, optional_import
+from transformer.validation import (
+    check_device,
+    check_number,
+    check_size,
+    check_type,
+    optional_import,
+)
 
 _TOKEN = re.compile(r"``|''|\.\.\.|\d+(?:[.,]\d+)+|\w+(?:[-'’]\w+)*|[^\w\s]")
 
@@ -63,7 +82,11 @@ def tokenize(text: str) -> str:
     quotes.
 
     Text that is written so already stays as it is.
+
+    Raises:
+        TypeError: `text` is no string.
     """
+    check_type(str, text=text)
     tokens, opening = [], True
     for token in _TOKEN.findall(text.lower()):
         if token == '"':
@@ -73,7 +96,12 @@ def tokenize(text: str) -> str:
 
 
 def detokenize(text: str) -> str:
-    """Write an English sentence of the corpora as one would type it; case stays lower."""
+    """Write an English sentence of the corpora as one would type it; case stays lower.
+
+    Raises:
+        TypeError: `text` is no string.
+    """
+    check_type(str, text=text)
     text = re.sub(r"``(?: (?:``|''))*", "“", text)
     text = re.sub(r"''(?: (?:``|''))*", "”", text)
     text = re.sub(r" (?=[.,;:?!%)\]”]|n't\b|'(?:s|re|ve|m|ll|d)\b)", "", text)
@@ -98,10 +126,12 @@ def corpus_scores(
         the `"signature"`.
 
     Raises:
+        TypeError: they are no lists of strings.
         ValueError: there are no references, or not as many as hypotheses.
 
     Source: Papineni et al. (2002); Post (2018); Popović (2015).
     """
+    check_type((list, tuple), hypotheses=hypotheses, references=references)
     if not references or len(hypotheses) != len(references):
         raise ValueError(
             f"hypotheses and references must be equally many and at least one, "
@@ -131,7 +161,12 @@ def by_length(sequences: Sequence[Sequence[int]], max_tokens: int) -> Iterator[l
             nothing.
         max_tokens: the most tokens in a group, padding included; a longer sequence makes a group of
             its own.
+
+    Raises:
+        TypeError: `max_tokens` is not an int.
+        ValueError: it is below 1.
     """
+    check_size(max_tokens=max_tokens)
     rows = sorted(
         (row for row, ids in enumerate(sequences) if len(ids) > 1),
         key=lambda row: -len(sequences[row]),
@@ -143,6 +178,23 @@ def by_length(sequences: Sequence[Sequence[int]], max_tokens: int) -> Iterator[l
 
 
 # %% book/11-translation.ipynb · A translator to keep · [translator]
+def least_parameters(config: TransformerConfig) -> int:
+    """The fewest bytes that a file with a model's weights can have.
+
+    A configuration from a stranger can ask for any amount of memory. This tells it from one that
+    belongs to a file before the memory is taken.
+
+    Args:
+        config: of the model.
+
+    Returns:
+        the number of entries of one embedding table and of all matrices in the layers, or
+        `max_length`, where that is more.
+    """
+    layers = config.n_layers * (12 * config.d_model + 4 * config.d_ff)
+    return max(config.max_length, config.d_model * (config.src_vocab_size + layers))
+
+
 class Alignment(NamedTuple):
     """A translation beside what its cross-attention looked at."""
 
@@ -159,14 +211,24 @@ class Translator:
         vocabulary: that vocabulary.
 
     Raises:
-        ValueError: model and vocabulary are of different sizes.
+        TypeError: an argument is of the wrong type.
+        ValueError: model and vocabulary are of different sizes, or number the special tokens
+            differently.
     """
 
     def __init__(self, model: Transformer, vocabulary: Vocabulary) -> None:
+        check_type(nn.Module, model=model)
+        check_type(Vocabulary, vocabulary=vocabulary)
         sizes = {model.config.src_vocab_size, model.config.tgt_vocab_size}
         if sizes != {len(vocabulary)}:
             raise ValueError(
                 f"the model has {sorted(sizes)} tokens, the vocabulary {len(vocabulary)}"
+            )
+        ids = model.config.pad_id, model.config.bos_id, model.config.eos_id
+        if ids != (PAD_ID, BOS_ID, EOS_ID):
+            raise ValueError(
+                f"the model has padding, start and end at {ids}, "
+                f"the vocabulary at {(PAD_ID, BOS_ID, EOS_ID)}"
             )
         self.model, self.vocabulary = model, vocabulary
 
@@ -180,29 +242,47 @@ class Translator:
             device: to translate on.
 
         Raises:
+            TypeError: `path` is none.
             FileNotFoundError: there is no such folder, or a file is missing in it.
-            CheckpointError: a file is damaged; the message names it.
+            CheckpointError: a file is damaged, or they do not belong together; the message names it.
+            ValueError: the vocabulary is damaged, or there is no such device.
         """
+        check_type((str, Path), path=path)
+        device = check_device(device)
         folder = Path(path) if Path(path).is_dir() else record_path(str(path))
         try:
-            config = TransformerConfig(
-                **json.loads((folder / "config.json").read_text(encoding="utf8"))
-            )
+            config = TransformerConfig(**read_record(folder / "config.json"))
         except (ValueError, TypeError) as error:
             raise CheckpointError(
                 f"{folder / 'config.json'} is no configuration: {error}"
             ) from error
+        vocabulary, weights = folder / "vocabulary.json", folder / "model.safetensors"
+        if least_parameters(config) > regular_file(weights).stat().st_size:
+            raise CheckpointError(f"{weights} is too small for the model of {folder / 'config.json'}")
         model = Transformer(config).to(device)
-        load_weights(model, folder / "model.safetensors")
-        return cls(model.eval(), Vocabulary.load(folder / "vocabulary.json"))
+        load_weights(model, weights)
+        try:
+            return cls(model.eval(), Vocabulary.load(vocabulary))
+        except ValueError as error:
+            raise CheckpointError(f"{vocabulary} does not fit: {error}") from error
 
     def save(self, path: Path | str, dtype: torch.dtype = torch.float16) -> None:
-        """Write weights, configuration and vocabulary into the folder `path`, made where missing."""
+        """Write weights, configuration and vocabulary into the folder `path`, made where missing.
+
+        Raises:
+            TypeError, ValueError: `dtype` is no floating-point `torch.dtype`.
+            OSError: a file cannot be written; the message names it, and what stood there stays.
+        """
         folder = Path(path)
         folder.mkdir(parents=True, exist_ok=True)
-        write_record(folder / "config.json", asdict(self.model.config))
-        save_weights(self.model, folder / "model.safetensors", dtype)
-        self.vocabulary.save(folder / "vocabulary.json")
+        with (  # none takes its place before all three are written: they belong together
+            atomic_file(folder / "vocabulary.json") as vocabulary,
+            atomic_file(folder / "model.safetensors") as weights,
+            atomic_file(folder / "config.json") as config,
+        ):
+            write_record(config, asdict(self.model.config))
+            save_weights(self.model, weights, dtype)
+            self.vocabulary.save(vocabulary)
 
     def translate(
         self, sentences: Sequence[str], beam_size: int = 4, length_penalty: float = 0.6
@@ -245,8 +325,14 @@ class Translator:
             length_penalty: as in `beam_search`.
             max_length: the most tokens of a translation; never more than the model's `max_length`.
             max_tokens: the most source tokens, padding included, that are translated at once.
+
+        Raises:
+            TypeError: `sentences` is a single string or holds what is none, or a setting is not a
+                number of the right kind.
+            ValueError: a setting is out of its range.
         """
         check_size(beam_size=beam_size, max_length=max_length, max_tokens=max_tokens)
+        check_number(length_penalty=length_penalty)
         config, device = self.model.config, next(self.model.parameters()).device
         max_length = min(max_length, config.max_length)
         sources = self._encode(sentences)
@@ -269,7 +355,12 @@ class Translator:
         Args:
             sentence: lower-case text, written as the corpora are.
             beam_size: width of the beam; 1 for greedy search.
+
+        Raises:
+            TypeError: `sentence` is no string, or `beam_size` not an int.
+            ValueError: `beam_size` is below 1.
         """
+        check_type(str, sentence=sentence)
         config, device = self.model.config, next(self.model.parameters()).device
         src = torch.tensor(self._encode([sentence]), device=device)
         found = beam_search(
@@ -288,7 +379,7 @@ class Translator:
     def _encode(self, sentences: Sequence[str]) -> list[list[int]]:
         config = self.model.config
         sources = []
-        for number, ids in enumerate(self.vocabulary.encode_batch(list(sentences)), start=1):
+        for number, ids in enumerate(self.vocabulary.encode_batch(sentences), start=1):
             if len(ids) >= config.max_length:
                 warnings.warn(
                     f"sentence {number} is cut to {config.max_length - 1} of {len(ids)} tokens",
@@ -390,7 +481,16 @@ def train_translator(
 
     Returns:
         the translator with its last weights, and the trainer with its history.
+
+    Raises:
+        TypeError, ValueError: the recipe is none, an entry of it is out of its range, or there is no
+            such device.
     """
+    check_type(Recipe, recipe=recipe)
+    check_size(minimum=0, seed=recipe.seed)
+    check_size(warmup_steps=recipe.warmup_steps, d_model=recipe.d_model)
+    check_number(peak_rate=recipe.peak_rate)
+    device = check_device(device)
     torch.manual_seed(recipe.seed)
     train, dev = load(recipe.corpus, "train"), load(recipe.corpus, "dev")
     vocabulary = Vocabulary.train((text for pair in train for text in pair), recipe.vocab_size)
@@ -425,10 +525,11 @@ def evaluate_translator(
     translator: Translator, pairs: Sequence[Pair], beam_size: int = 4, length_penalty: float = 0.6
 ) -> dict[str, dict[str, Any]]:
     """The `corpus_scores` of translating the sources of `pairs`, against their targets."""
+    check_type(Translator, translator=translator)
     hypotheses = translator.translate_tokenized(
-        [pair.source for pair in pairs], beam_size, length_penalty
+        [source for source, _ in pairs], beam_size, length_penalty
     )
-    return corpus_scores(hypotheses, [pair.target for pair in pairs])
+    return corpus_scores(hypotheses, [target for _, target in pairs])
 
 
 def unseen_pairs(pairs: Iterable[Pair], train: Iterable[Pair]) -> list[Pair]:
@@ -496,4 +597,5 @@ def translation_record(translator: Translator, trainer: Trainer, recipe: Recipe)
 
 def rounded(weights: Tensor) -> list:
     """A tensor as nested lists of numbers with three digits, for a record that people can read."""
+    check_type(Tensor, weights=weights)
     return (weights.double() * 1000).round().div(1000).tolist()

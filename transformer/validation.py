@@ -3,15 +3,65 @@
 Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
 """
 
-__all__ = ["check_size", "check_rate", "check_features", "check_ids", "optional_import"]
+__all__ = [
+    "check_type",
+    "check_choice",
+    "check_size",
+    "check_rate",
+    "check_number",
+    "check_features",
+    "check_ids",
+    "check_range",
+    "check_place",
+    "check_device",
+    "optional_import",
+]
 
 
 # %% book/02-embedding.ipynb · What every public door checks · [check-numbers]
 import importlib
+import math
+from collections.abc import Collection
 from types import ModuleType
+from typing import Any
 
 import torch
 from torch import Tensor
+
+
+def check_type(kind: type | tuple[type, ...], **values: Any) -> None:
+    """Refuse values that are not of a kind.
+
+    Args:
+        kind: the class, or several of which one will do; a `bool` passes for no `int`.
+        **values: the values to check, each under the name that the message will show.
+
+    Raises:
+        TypeError: a value is not of that kind.
+    """
+    kinds = kind if isinstance(kind, tuple) else (kind,)
+    for name, value in values.items():
+        if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+            names = " or ".join(kind.__name__ for kind in kinds)
+            wanted = "number" if kinds == (int, float) else names
+            article = "an" if wanted[0].lower() in "aeiou" else "a"
+            given = f"{type(value).__name__} ({value!r:.60})"
+            raise TypeError(f"{name} must be {article} {wanted}, not {given}")
+
+
+def check_choice(choices: Collection[Any], **values: Any) -> None:
+    """Refuse values that are none of `choices`.
+
+    Args:
+        choices: what there is to choose from.
+        **values: the values to check, each under the name that the message will show.
+
+    Raises:
+        ValueError: a value is none of them.
+    """
+    for name, value in values.items():
+        if value not in list(choices):  # a list may be asked for anything, a set or dict may not
+            raise ValueError(f"{name} must be one of {list(choices)}, not {value!r}")
 
 
 def check_size(minimum: int = 1, **sizes: int) -> None:
@@ -26,8 +76,7 @@ def check_size(minimum: int = 1, **sizes: int) -> None:
         ValueError: a size is below `minimum`.
     """
     for name, size in sizes.items():
-        if isinstance(size, bool) or not isinstance(size, int):
-            raise TypeError(f"{name} must be an int, not {type(size).__name__} ({size!r})")
+        check_type(int, **{name: size})
         if size < minimum:
             raise ValueError(f"{name} must be at least {minimum}, but is {size}")
 
@@ -43,20 +92,35 @@ def check_rate(**rates: float) -> None:
         ValueError: a rate is outside [0, 1).
     """
     for name, rate in rates.items():
-        if isinstance(rate, bool) or not isinstance(rate, int | float):
-            raise TypeError(f"{name} must be a number, not {type(rate).__name__} ({rate!r})")
+        check_type((int, float), **{name: rate})
         if not 0 <= rate < 1:
             raise ValueError(f"{name} must lie in [0, 1), but is {rate}")
 
 
+def check_number(**numbers: float) -> None:
+    """Refuse numbers that are negative, infinite or NaN.
+
+    Args:
+        **numbers: the numbers to check, each under the name that the message will show.
+
+    Raises:
+        TypeError: it is no number.
+        ValueError: it is below 0 or not finite.
+    """
+    for name, number in numbers.items():
+        check_type((int, float), **{name: number})
+        if not 0 <= number < math.inf:
+            raise ValueError(f"{name} must be finite and at least 0, but is {number}")
+
+
 # %% book/02-embedding.ipynb · What every public door checks · [check-tensors]
-def check_features(name: str, x: Tensor, features: int, rank: int | None = 3) -> None:
+def check_features(name: str, x: Tensor, features: int | None, rank: int | None = 3) -> None:
     """Refuse anything but a floating-point tensor of `rank` axes, the last with `features` entries.
 
     Args:
         name: what the message calls the tensor.
         x: the tensor.
-        features: size of the last axis.
+        features: size of the last axis; `None` for any.
         rank: number of axes; `None` for any number from 1.
 
     Raises:
@@ -66,10 +130,10 @@ def check_features(name: str, x: Tensor, features: int, rank: int | None = 3) ->
     if not isinstance(x, Tensor) or not x.is_floating_point():
         kind = getattr(x, "dtype", type(x).__name__)
         raise TypeError(f"{name} must be a floating-point tensor, not {kind}")
-    if x.dim() != (rank or max(1, x.dim())) or x.size(-1) != features:
+    if x.dim() != (rank or max(1, x.dim())) or features not in (None, x.size(-1)):
         axes = "at least 1 axis" if rank is None else f"{rank} axes"
-        shape = list(x.shape)
-        raise ValueError(f"{name} must have {axes}, the last of size {features}, not shape {shape}")
+        last = "" if features is None else f", the last of size {features}"
+        raise ValueError(f"{name} must have {axes}{last}, not shape {list(x.shape)}")
 
 
 def check_ids(name: str, ids: Tensor, vocab_size: int, always: bool = False) -> None:
@@ -94,14 +158,74 @@ def check_ids(name: str, ids: Tensor, vocab_size: int, always: bool = False) -> 
         raise TypeError(f"{name} must be a torch.long tensor, not {kind}")
     if ids.dim() != 2:
         raise ValueError(f"{name} must have shape [batch, length], not {list(ids.shape)}")
+    check_range(name, ids, vocab_size, always)
+
+
+def check_range(name: str, ids: Tensor, end: int, always: bool = False) -> None:
+    """Refuse whole numbers outside [0, end), where looking at them is free.
+
+    Args:
+        name: what the message calls the numbers.
+        ids: a tensor of them, of any shape.
+        end: the first number that is too large.
+        always: whether to look at the values wherever they are.
+
+    Raises:
+        ValueError: the values are asked for, and on the meta device there are none.
+        IndexError: a number is negative, or not below `end`.
+    """
     if torch.compiler.is_compiling() or not (always or ids.device.type == "cpu"):
         return
+    if ids.is_meta:
+        raise ValueError(f"{name} must have values, but lies on the meta device")
     if ids.numel() == 0:
         return
     low, high = (int(bound) for bound in torch.aminmax(ids))
-    if low < 0 or high >= vocab_size:
-        wrong = low if low < 0 else high
-        raise IndexError(f"{name} must lie in [0, {vocab_size}), but holds {wrong}")
+    if low < 0 or high >= end:
+        raise IndexError(f"{name} must lie in [0, {end}), but holds {low if low < 0 else high}")
+
+
+def check_place(name: str, x: Tensor, like: Tensor, of: str = "the weights") -> None:
+    """Refuse a tensor that lies elsewhere than another one, or floats with another dtype.
+
+    Args:
+        name: what the message calls the tensor.
+        x: the tensor.
+        like: the tensor that it is going to meet.
+        of: what the message calls that one.
+
+    Raises:
+        TypeError: both are floating-point, of different dtypes, and `torch.autocast` is off.
+        ValueError: they lie on different devices.
+    """
+    if not isinstance(like, Tensor):  # the weight of a quantised layer is a method
+        return
+    if x.device != like.device:
+        raise ValueError(f"{name} must lie on {like.device} like {of}, not on {x.device}")
+    if x.dtype == like.dtype or not x.is_floating_point():
+        return
+    device = x.device.type
+    if not (torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)):
+        raise TypeError(f"{name} must be of {like.dtype} like {of}, not of {x.dtype}")
+
+
+def check_device(device: torch.device | str) -> torch.device:
+    """Refuse a device that torch does not know or this machine does not have.
+
+    Args:
+        device: the device or its name, such as `"cuda"`.
+
+    Returns:
+        the device.
+
+    Raises:
+        ValueError: nothing can be stored there.
+    """
+    try:
+        return torch.empty(0, device=device).device
+    except (RuntimeError, AssertionError, TypeError, NotImplementedError) as error:
+        message = str(error).partition("\n")[0]
+        raise ValueError(f"device {device!r} cannot be used here: {message}") from error
 
 
 # %% book/02-embedding.ipynb · What every public door checks · [optional-import]
