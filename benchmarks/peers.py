@@ -297,9 +297,8 @@ class Training:
     ) -> None:
         self.model, self.size, self.precision, self.device = model.to(device).train(), size, precision, device
         ours = isinstance(model, Transformer)
-        self.loss = partial(teacher_forced_loss if ours else summed_loss, smoothing=size.smoothing)
-        if compiled:
-            self.loss = torch.compile(self.loss)
+        loss = teacher_forced_loss if ours else summed_loss
+        self.loss = partial(torch.compile(loss) if compiled else loss, smoothing=size.smoothing)
         if ours:
             settings = TrainingConfig(steps=1, clip_norm=size.clip_norm, precision=precision)
             trainer = Trainer(model, self.loss, lambda epoch: [], lambda step: LEARNING_RATE, settings)

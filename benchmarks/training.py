@@ -27,7 +27,7 @@ from transformer import evaluating, move, padding_waste
 # A name of an operation holds one of these; the first kind that fits counts.
 KINDS = {
     "attention": ("scaled_dot_product", "flash_attention", "efficient_attention"),
-    "loss": ("softmax", "nll_loss", "cross_entropy"),
+    "softmax and loss": ("softmax", "nll_loss", "cross_entropy"),
     "dropout": ("dropout", "bernoulli", "random_"),
     "norms": ("layer_norm",),
     "optimiser": ("adam", "foreach", "vector_norm", "amp_"),

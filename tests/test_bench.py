@@ -308,7 +308,7 @@ def test_a_table_is_aligned():
     [
         ("aten::addmm", "matrix products"),
         ("aten::_scaled_dot_product_flash_attention_for_cpu_backward", "attention"),
-        ("aten::_log_softmax", "loss"),
+        ("aten::_log_softmax", "softmax and loss"),
         ("aten::bernoulli_", "dropout"),
         ("aten::native_layer_norm_backward", "norms"),
         ("aten::_fused_adam_", "optimiser"),
