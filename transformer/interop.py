@@ -143,7 +143,8 @@ def _fill(target: nn.Module, source: nn.Module) -> None:
 # %% book/13-interchange.ipynb · What is refused · [refusing]
 def _check_kind(name: str, value: Any, *kinds: type) -> None:
     if type(value) not in kinds:
-        *wanted, given = [f"{kind.__module__}.{kind.__name__}" for kind in (*kinds, type(value))]
+        names = [f"{kind.__module__}.{kind.__name__}" for kind in (*kinds, type(value))]
+        *wanted, given = [name.removeprefix("builtins.") for name in names]
         raise TypeError(f"{name} must be of type {' or '.join(wanted)}, not {given}")
 
 
