@@ -725,11 +725,11 @@ def run_until_killed(directory: str, moment: str) -> None:
             kill()
         return teacher_forced_loss(model, batch)
 
-    def save(state, path, save=torch.save):
-        save(state, path)
-        if kind == "write" and "checkpoint" in path.name:
-            whole = path.read_bytes()
-            path.write_bytes(whole[: len(whole) // 2])  # the half of it that is on the disk
+    def save(state, file, save=torch.save):
+        save(state, file)
+        if kind == "write" and "checkpoint" in file.name.name:
+            file.flush()
+            file.truncate(file.tell() // 2)  # the half of it that is on the disk
             kill()
 
     def log(entry, log=trainer._log):
