@@ -727,7 +727,7 @@ def run_until_killed(directory: str, moment: str) -> None:
 
     def save(state, file, save=torch.save):
         save(state, file)
-        if kind == "write" and "checkpoint" in file.name.name:
+        if kind == "write" and "checkpoint" in Path(file.name).name:
             file.flush()
             file.truncate(file.tell() // 2)  # the half of it that is on the disk
             kill()
