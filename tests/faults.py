@@ -1377,10 +1377,10 @@ TRAINING = [
     ),
     Fault(
         "training",
-        "position-not-reset",
-        "positions count on over the border of epochs",
+        "epochs-alike",
+        "every epoch has the batches of the first",
         "self.epoch, self.position = self.epoch + 1, 0",
-        "self.epoch, self.position = self.epoch + 1, self.position",
+        "self.epoch, self.position = self.epoch, 0",
     ),
     Fault(
         "training",

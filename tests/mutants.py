@@ -32,7 +32,7 @@ from faults import FAULTS, Fault
 ROOT = Path(__file__).resolve().parents[1]
 RECORD = ROOT / "tests" / "mutants.json"
 TIME_LIMIT = 600.0  # seconds for tests without a fault
-PATIENCE = 60.0, 5.0  # with a fault they may take this many seconds, and so many times as long
+PATIENCE = 30.0, 4.0  # with a fault they may take this many seconds, and so many times as long
 GOOD = ("caught", "timeout", "equivalent")  # a test that no longer ends has noticed as well
 
 # A module's tests are tests/test_<module>.py, but for these.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -272,6 +273,23 @@ def test_the_length_penalty_turns_a_short_translation_into_a_long_one():
     assert lengths[0] == 1 and lengths[-1] == 6 and lengths == sorted(lengths)
 
 
+@pytest.mark.parametrize("search", [greedy_search, partial(beam_search, beam_size=2)])
+def test_source_and_result_may_be_as_long_as_the_model_allows(search):
+    model = ChainModel({BOS: {4: 1.0}, 4: {4: 1.0}})
+    found = search(model, torch.ones(1, 20, dtype=torch.long), max_length=20)
+    tokens = found if isinstance(found, Tensor) else found.tokens[:, 0]
+    assert tokens.tolist() == [[4] * 20]
+
+
+def test_log_probabilities_of_half_precision_logits_are_not_rounded():
+    model = ChainModel({BOS: {4: 0.7, 5: 0.3}, 4: {EOS: 1.0}, 5: {EOS: 1.0}})
+    model.table = model.table.bfloat16()
+    src = torch.ones(1, 1, dtype=torch.long)
+    scores = beam_search(model, src, beam_size=2, length_penalty=0.0, max_length=3).scores
+    exact = model.table.log()[BOS, [4, 5]].double().log_softmax(-1)
+    assert torch.allclose(scores[0], exact, rtol=0, atol=1e-6)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_scores_are_summed_in_float32_at_least(dtype):
     model = make_model(1).to(dtype)
@@ -290,7 +308,7 @@ def test_length_norm_is_the_formula_of_wu_et_al(length, alpha):
     assert length_norm(1, alpha) == 1 and length_norm(length, 0.0) == 1
 
 
-@given(st.integers(1, 3), st.integers(1, 5), st.integers(2, 6), st.integers(0, 10**6))
+@given(st.integers(1, 3), st.integers(1, 5), st.integers(1, 6), st.integers(0, 10**6))
 def test_best_continuations_are_the_first_of_all_sorted(batch, beam_size, vocab_size, seed):
     generator = torch.Generator().manual_seed(seed)
     tokens = torch.randint(9, (batch, beam_size, 2), generator=generator)
