@@ -168,11 +168,11 @@ def test_a_sentence_loses_no_token_without_a_warning(translator):
 
 def test_the_model_reads_sentences_as_training_showed_them(translator, monkeypatch):
     seen = []
-    search = transformer.translation.greedy_search
+    search = transformer.translation.beam_search
     monkeypatch.setattr(
-        transformer.translation, "greedy_search", lambda *given: seen.append(given[1]) or search(*given)
+        transformer.translation, "beam_search", lambda *given: seen.append(given[1]) or search(*given)
     )
-    translator.translate_tokenized([PAIRS[0].source], 1, max_length=2)
+    translator.translate_tokenized([PAIRS[0].source], beam_size=2, max_length=2)
     source, _ = encode_pairs(PAIRS, translator.vocabulary)[0]
     assert seen[0].tolist() == [source]
 
@@ -236,7 +236,7 @@ def test_align_returns_the_weights_of_the_pass_it_describes(translator):
 
 def test_align_ends_with_its_sentence_and_reads_the_target_shifted():
     translator = Translator.load("phrases")
-    found = translator.align("a menina gosta do gato preto .")  # some of the beam is longer
+    found = translator.align("a joana é mais rápida do que o joão .")  # its rivals are longer
     ids = [translator.vocabulary.tokenizer.token_to_id(name) for name in found.target]
     config = translator.model.config
     assert ids.index(config.eos_id) == len(ids) - 1
