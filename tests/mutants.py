@@ -249,18 +249,22 @@ def run_faults(faults: list[Fault], workers: int) -> tuple[dict[str, int], dict[
     return {" ".join(files): outcome.passed for files, outcome in sound.items()}, outcomes
 
 
-def result(faults: list[Fault], tests: dict[str, int], outcomes: dict[str, Outcome]) -> dict:
-    """The whole of what tests/mutants.json holds, but for the time that it took."""
+def facts() -> dict:
+    """Command, commit, machine, versions and date; of the moment at which the copies are made."""
     from transformer import run_facts
 
-    facts = run_facts("cpu")
-    facts["versions"] |= {name: metadata.version(name) for name in ("pytest", "hypothesis")}
-    entries = [
+    known = run_facts("cpu")
+    known["versions"] |= {name: metadata.version(name) for name in ("pytest", "hypothesis")}
+    return known
+
+
+def entries(faults: list[Fault], outcomes: dict[str, Outcome]) -> list[dict[str, str]]:
+    """What the record holds of each fault."""
+    return [
         asdict(fault)
         | {"verdict": outcomes[fault.id].verdict, "caught by": outcomes[fault.id].test}
         for fault in faults
     ]
-    return facts | {"tests": tests, "totals": totals(outcomes), "faults": entries}
 
 
 def totals(outcomes: dict[str, Outcome]) -> dict[str, int]:
@@ -277,14 +281,16 @@ def main() -> int:
     options = parser.parse_args()
     chosen = [f for f in FAULTS if not options.only or any(part in f.id for part in options.only)]
 
+    record = {} if options.only else facts()
     start = time.perf_counter()
     tests, outcomes = run_faults(chosen, options.workers)
     seconds = round(time.perf_counter() - start)
-    if not options.only:
+    if record:
         from transformer import write_record
 
-        run = {"seconds": seconds, "workers": options.workers}
-        write_record(RECORD, result(chosen, tests, outcomes) | run)
+        record |= {"seconds": seconds, "workers": options.workers, "tests": tests}
+        record |= {"totals": totals(outcomes), "faults": entries(chosen, outcomes)}
+        write_record(RECORD, record)
 
     counted = ", ".join(f"{count} {what}" for what, count in totals(outcomes).items())
     print(f"{counted}, in {seconds / 60:.1f} minutes")
