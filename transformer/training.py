@@ -453,7 +453,9 @@ def write_log(directory: Path | str, entries: list[dict[str, float]]) -> None:
 
 # %% book/07-training.ipynb · The trainer · [trainer]
 class Trainer:
-    """Trains a model: batches in; updates, log, evaluations and checkpoints out. It can be resumed.
+    """Trains a model: batches in; updates, log, evaluations and checkpoints out.
+
+    A run that has a directory can be resumed.
 
     Args:
         model: the model, on the device that it is to be trained on.
