@@ -513,9 +513,9 @@ ATTENTION = [
     Fault(
         "attention",
         "bias-always",
-        "the output projection has a bias even without bias",
-        "self.w_o = nn.Linear(d_model, d_model, bias)",
-        "self.w_o = nn.Linear(d_model, d_model)",
+        "the projection of the values has a bias whatever was asked for",
+        "Linear(self.vdim, d_model, bias)",
+        "Linear(self.vdim, d_model)",
     ),
     Fault(
         "attention",
@@ -763,8 +763,8 @@ LAYERS = [
         "layers",
         "memory-cache-not-reordered",
         "rows that are reordered read another sentence's memory",
-        "self.memory.reorder(rows)",
-        "pass",
+        "self.memory.reorder(",
+        "KeyValueCache().reorder(",
     ),
 ]
 
@@ -943,8 +943,8 @@ MODEL = [
         "model",
         "logits-scaled",
         "tied logits are divided by √d_model, as in T5",
-        "return F.linear(hidden, self.output.weight)",
-        "return F.linear(hidden, self.output.weight) * self.config.d_model**-0.5",
+        "linear(hidden, self.output.weight)",
+        "linear(hidden, self.output.weight * self.config.d_model**-0.5)",
     ),
     Fault(
         "model",
@@ -1002,8 +1002,8 @@ LOSS = [
         "loss",
         "float64-demoted",
         "the loss is always float32",
-        "logits.to(torch.promote_types(logits.dtype, torch.float32))",
-        "logits.to(torch.float32)",
+        "logits = logits.to(torch.promote_types(logits.dtype, torch.float32))",
+        "logits = logits.to(torch.float32)",
     ),
     Fault(
         "loss",
@@ -1037,8 +1037,8 @@ LOSS = [
         "loss",
         "target-read-whole",
         "the model reads the token that it is to predict",
-        "model(src, tgt[:, :-1])",
-        "model(src, tgt[:, 1:])",
+        "tgt[:, :-1]",
+        "tgt[:, 1:]",
     ),
     Fault(
         "loss",
