@@ -12,12 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+import transformer.attention
 from transformer import (
     KeyValueCache,
+    Linear,
     MultiHeadAttention,
     causal_mask,
     check_mask,
     fused_attention,
+    linear_by_convolution,
     padding_mask,
     scaled_dot_product_attention,
 )
@@ -708,3 +711,125 @@ def test_module_is_captured_by_compile_and_by_export(need_weights):
         wanted = module(*inputs)
         assert_close(compiled(*inputs), wanted, 1e-5)
         assert_close(exported(*inputs), wanted, 1e-5)
+
+
+# A dense layer by the faster library ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rows", [(1,), (15, 1), (16, 8), (5, 26), (131, 3)])
+@pytest.mark.parametrize("bias", [True, False])
+def test_linear_by_convolution_is_linear_in_values_and_gradients(rows, bias):
+    torch.manual_seed(0)
+    shapes = (*rows, 6), (9, 6), (9,)
+    x, weight, shift = (torch.randn(*shape, dtype=torch.float64, requires_grad=True) for shape in shapes)
+    shift = shift if bias else None
+    inputs = [t for t in (x, weight, shift) if t is not None]
+    results = []
+    for dense in (linear_by_convolution, F.linear):
+        y = dense(x, weight, shift)
+        results.append([y, *torch.autograd.grad(y.square().sum(), inputs)])
+    for ours, theirs in zip(*results):
+        assert ours.shape == theirs.shape and ours.is_contiguous()
+        torch.testing.assert_close(ours, theirs, atol=1e-10, rtol=1e-10)
+
+
+@pytest.fixture
+def convolutions(monkeypatch):
+    """Counts what goes the way of the convolution, on a machine where that is the faster one."""
+    calls = []
+
+    def spy(x, weight, bias=None):
+        calls.append(tuple(x.shape))
+        return linear_by_convolution(x, weight, bias)
+
+    monkeypatch.setattr(transformer.attention, "_CONVOLVES", True)
+    monkeypatch.setattr(transformer.attention, "linear_by_convolution", spy)
+    return calls
+
+
+def test_only_many_rows_in_float32_are_convolved(convolutions, monkeypatch):
+    layer = Linear(6, 9)
+    many, few = torch.randn(4, 32, 6), torch.randn(127, 6)
+    torch.testing.assert_close(layer(many), F.linear(many, layer.weight, layer.bias))
+    assert convolutions == [(4, 32, 6)]
+    layer(few), layer.double()(many.double()), layer.to("meta")(many.to("meta"))
+    with torch.autocast("cpu", torch.bfloat16):
+        assert Linear(6, 9)(many).dtype == torch.bfloat16
+    with monkeypatch.context() as patch:
+        patch.setattr(type(torch.backends.mkldnn), "enabled", False)  # the switch itself warns of GPUs
+        Linear(6, 9)(many)
+    monkeypatch.setattr(transformer.attention, "_CONVOLVES", False)
+    Linear(6, 9)(many)
+    assert convolutions == [(4, 32, 6)]
+
+
+def test_a_captured_graph_has_the_plain_product(convolutions):
+    layer, x = Linear(6, 9), torch.randn(200, 6)
+    compiled = torch.compile(layer, fullgraph=True, backend="eager")
+    torch.testing.assert_close(compiled(x), F.linear(x, layer.weight, layer.bias))
+    assert convolutions == []
+
+
+@pytest.mark.parametrize("need_weights", [False, True])
+def test_module_is_the_same_by_convolution(convolutions, monkeypatch, need_weights):
+    torch.manual_seed(0)
+    module = MultiHeadAttention(12, 3)
+    x = torch.randn(10, 20, 12)
+    fast, _ = module(x, x, x, need_weights=need_weights)
+    assert len(convolutions) == 4
+    monkeypatch.setattr(transformer.attention, "_CONVOLVES", False)
+    torch.testing.assert_close(fast, module(x, x, x, need_weights=need_weights)[0], atol=1e-6, rtol=1e-5)
+
+
+# What a cache does not copy ---------------------------------------------------------------------------
+
+
+def test_an_unchanged_order_copies_nothing():
+    cache = KeyValueCache()
+    key, _ = cache.append(torch.randn(3, 2, 4, 5), torch.randn(3, 2, 4, 5))
+    cache.reorder(torch.arange(3))
+    assert cache.read()[0].data_ptr() == key.data_ptr()
+
+
+def test_orders_go_back_and_forth_between_two_buffers():
+    cache, seen = KeyValueCache(), set()
+    keys = cache.append(torch.randn(3, 2, 4, 5), torch.randn(3, 2, 4, 5))[0].clone()
+    for _ in range(6):
+        cache.reorder(torch.tensor([2, 0, 1]))
+        keys = keys[[2, 0, 1]]
+        assert torch.equal(cache.read()[0], keys)
+        seen.add(cache.read()[0].data_ptr())
+    assert len(seen) == 2
+
+
+def test_the_same_number_of_rows_in_another_order_is_no_unchanged_order():
+    cache = KeyValueCache()
+    key = cache.append(torch.randn(3, 2, 4, 5), torch.randn(3, 2, 4, 5))[0].clone()
+    cache.reorder(torch.tensor([0, 1]))
+    assert torch.equal(cache.read()[0], key[:2]) and cache.batch_size == 2
+
+
+@pytest.mark.parametrize("need_weights", [False, True])
+@pytest.mark.parametrize("T", [1, 2])
+def test_queries_that_share_a_memory_get_what_each_would_get_alone(need_weights, T):
+    torch.manual_seed(0)
+    module = MultiHeadAttention(12, 3).double()
+    memory, queries = torch.randn(2, 5, 12).double(), torch.randn(2 * 4, T, 12).double()
+    mask = (torch.arange(5) < torch.tensor([[5], [3]]))[:, None, None]
+    cache = KeyValueCache(growing=False)
+    for _ in range(2):  # the second time from the cache
+        output, weights = module(queries, memory, memory, mask, need_weights, cache)
+        assert cache.batch_size == 2
+        for row in range(8):
+            s = slice(row // 4, row // 4 + 1)
+            alone, map_alone = module(queries[row : row + 1], memory[s], memory[s], mask[s], need_weights)
+            torch.testing.assert_close(output[row : row + 1], alone, atol=1e-12, rtol=1e-12)
+            if need_weights:
+                torch.testing.assert_close(weights[row : row + 1], map_alone, atol=1e-12, rtol=1e-12)
+
+
+@pytest.mark.parametrize("cache", [None, KeyValueCache()])
+def test_only_a_memory_can_be_shared(cache):
+    x = torch.randn(4, 3, 12)
+    with pytest.raises(ValueError, match="must share the batch"):
+        MultiHeadAttention(12, 3)(x, x[:2], x[:2], cache=cache)

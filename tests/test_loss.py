@@ -14,6 +14,7 @@ from transformer import (
     Transformer,
     TransformerConfig,
     label_smoothed_cross_entropy,
+    linear_cross_entropy,
     perplexity,
     teacher_forced_loss,
     token_accuracy,
@@ -281,3 +282,78 @@ def test_pairs_that_do_not_belong_together(function, logits, targets, error, mes
 def test_options_that_are_refused(options, error, message):
     with pytest.raises(error, match=message):
         label_smoothed_cross_entropy(LOGITS, TARGETS, **options)
+
+
+# The loss without the logits --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.3])
+@pytest.mark.parametrize("shape", [(1,), (3, 5), (257,), (6, 100)])
+@pytest.mark.parametrize("pad_id", [0, 40, -1])
+def test_chunked_loss_equals_the_loss_of_all_logits_with_both_gradients(shape, smoothing, pad_id):
+    torch.manual_seed(0)
+    hidden = torch.randn(*shape, 6, dtype=torch.float64, requires_grad=True)
+    table = torch.randn(11, 6, dtype=torch.float64, requires_grad=True)
+    targets = torch.randint(0, 11, shape)
+    targets[torch.rand(shape) < 0.3] = pad_id
+    plain = label_smoothed_cross_entropy(hidden @ table.T, targets, smoothing, pad_id, reduction="sum")
+    chunked = linear_cross_entropy(hidden, table, targets, smoothing, pad_id)
+    torch.testing.assert_close(chunked, plain, atol=1e-10, rtol=1e-12)
+    for ours, theirs in zip(*(torch.autograd.grad(loss / 3, (hidden, table)) for loss in (chunked, plain))):
+        torch.testing.assert_close(ours, theirs, atol=1e-10, rtol=1e-10)
+
+
+def test_chunked_loss_passes_the_numerical_gradient_check():
+    hidden, table = (torch.randn(n, 3, dtype=torch.float64, requires_grad=True) for n in (4, 5))
+    targets = torch.tensor([1, 4, 0, 2])
+    assert torch.autograd.gradcheck(lambda h, w: linear_cross_entropy(h, w, targets, 0.2), (hidden, table))
+
+
+def test_chunked_loss_keeps_no_logits_for_the_backward_pass():
+    hidden, table = torch.randn(600, 4, requires_grad=True), torch.randn(50, 4, requires_grad=True)
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x.numel()) or x, lambda x: x):
+        linear_cross_entropy(hidden, table, torch.randint(1, 50, (600,)))
+    assert sum(kept) == hidden.numel() + table.numel()
+
+
+@pytest.mark.parametrize("backward", [True, False])
+def test_chunked_loss_under_autocast_is_near_and_its_gradients_have_the_parameters_dtype(backward):
+    torch.manual_seed(0)
+    hidden, table = torch.randn(300, 16, requires_grad=True), torch.randn(40, 16, requires_grad=True)
+    targets = torch.randint(0, 40, (300,))
+    exact = linear_cross_entropy(hidden, table, targets)
+    with torch.autocast("cpu", torch.bfloat16), torch.set_grad_enabled(backward):
+        half = linear_cross_entropy(hidden, table, targets)
+    assert half.dtype == torch.float32 and abs(half / exact - 1) < 0.01
+    if backward:
+        for near, right in zip(*(torch.autograd.grad(loss, (hidden, table)) for loss in (half, exact))):
+            assert near.dtype == torch.float32 and (near - right).norm() < 0.02 * right.norm()
+
+
+def test_chunked_loss_of_nothing_is_zero():
+    hidden, table = torch.randn(2, 0, 4, requires_grad=True), torch.randn(5, 4, requires_grad=True)
+    for vectors, targets in ((hidden, torch.zeros(2, 0).long()), (torch.randn(3, 4), torch.zeros(3).long())):
+        loss = linear_cross_entropy(vectors, table, targets)
+        assert loss == 0
+        (slope,) = torch.autograd.grad(loss, table)
+        assert (slope == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"hidden": torch.randn(3, 5)}, ValueError, "hidden must have .* last of size 4"),
+        ({"hidden": torch.randn(2, 4)}, ValueError, r"hidden must be .* for targets \[3\]"),
+        ({"hidden": [1.0]}, TypeError, "hidden must be a"),
+        ({"weight": torch.randn(4)}, ValueError, "weight must have 2 axes"),
+        ({"targets": torch.tensor([1, 2, 7])}, IndexError, r"targets must lie in \[0, 7\), but hold 7"),
+        ({"targets": torch.randn(3)}, TypeError, "targets must be torch.long"),
+        ({"smoothing": 1.0}, ValueError, r"smoothing must lie in \[0, 1\)"),
+        ({"hidden": torch.randn(3, 4).double()}, TypeError, "hidden must be of torch.float32"),
+    ],
+)
+def test_chunked_loss_refuses(changes, error, message):
+    arguments = {"hidden": torch.randn(3, 4), "weight": torch.randn(7, 4), "targets": torch.tensor([1, 2, 3])}
+    with pytest.raises(error, match=message):
+        linear_cross_entropy(**(arguments | changes))

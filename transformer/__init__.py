@@ -25,6 +25,9 @@ from transformer.attention import (
     scaled_dot_product_attention,
     fused_attention,
     KeyValueCache,
+    linear_by_convolution,
+    fast_linear,
+    Linear,
     MultiHeadAttention,
 )
 from transformer.plots import plot_attention, plot_curves
@@ -48,10 +51,12 @@ from transformer.model import (
     Transformer,
 )
 from transformer.loss import (
+    check_targets,
     check_logits,
     label_smoothed_cross_entropy,
     token_accuracy,
     perplexity,
+    linear_cross_entropy,
     check_batch,
     teacher_forced_loss,
 )
@@ -166,6 +171,9 @@ __all__ = [
     "scaled_dot_product_attention",
     "fused_attention",
     "KeyValueCache",
+    "linear_by_convolution",
+    "fast_linear",
+    "Linear",
     "MultiHeadAttention",
     "plot_attention",
     "plot_curves",
@@ -184,10 +192,12 @@ __all__ = [
     "initialize",
     "AttentionMaps",
     "Transformer",
+    "check_targets",
     "check_logits",
     "label_smoothed_cross_entropy",
     "token_accuracy",
     "perplexity",
+    "linear_cross_entropy",
     "check_batch",
     "teacher_forced_loss",
     "noam_rate",

@@ -10,6 +10,9 @@ __all__ = [
     "scaled_dot_product_attention",
     "fused_attention",
     "KeyValueCache",
+    "linear_by_convolution",
+    "fast_linear",
+    "Linear",
     "MultiHeadAttention",
 ]
 
@@ -194,6 +197,9 @@ def fused_attention(
     # Kernels need not agree on a row with nothing: let it attend, then put zeros in its place.
     mask = torch.atleast_2d(mask)
     nothing = ~mask.any(dim=-1, keepdim=True)
+    may_look = mask.device.type == "cpu" and not torch.compiler.is_compiling()
+    if may_look and not nothing.any():
+        return F.scaled_dot_product_attention(query, key, value, mask, dropout_p=dropout)
     context = F.scaled_dot_product_attention(query, key, value, mask | nothing, dropout_p=dropout)
     return context.masked_fill(nothing, 0.0)
 
@@ -215,6 +221,12 @@ class KeyValueCache:
         self.growing = growing
         self.length = 0
         self._buffer: Tensor | None = None                      # [2, B, H, capacity, d_k]
+        self._spare: Tensor | None = None  # what the next order is written to
+
+    @property
+    def batch_size(self) -> int:
+        """Number of batch rows kept; 0 before anything was appended."""
+        return 0 if self._buffer is None else self._buffer.size(1)
 
     @property
     def complete(self) -> bool:
@@ -275,14 +287,87 @@ class KeyValueCache:
             raise TypeError(f"rows must be a torch.long tensor, not {rows.dtype}")
         if rows.dim() != 1:
             raise ValueError(f"rows must have shape [batch], not {list(rows.shape)}")
-        if self._buffer is not None:
-            check_place("rows", rows, self._buffer, "the keys kept")
-            check_range("rows", rows, self._buffer.size(1))
-            self._buffer = self._buffer.index_select(1, rows)
+        if self._buffer is None:
+            return
+        check_place("rows", rows, self._buffer, "the keys kept")
+        check_range("rows", rows, self.batch_size)
+        if rows.device.type == "cpu" and torch.equal(rows, torch.arange(self.batch_size)):
+            return
+        shape = (2, rows.size(0), *self._buffer.shape[2:])
+        if self._spare is None or self._spare.shape != shape:
+            self._spare = self._buffer.new_empty(shape)
+        into = None if self._buffer.requires_grad else self._spare  # autograd wants a tensor of its own
+        ordered = torch.index_select(self._buffer, 1, rows, out=into)
+        self._buffer, self._spare = ordered, self._buffer.detach()
 
     @staticmethod
     def _layout(buffer: Tensor) -> tuple[int, int, int]:
         return buffer.size(1), buffer.size(2), buffer.size(4)  # B, H, d_k
+
+
+# %% book/03-attention.ipynb · A dense layer as a convolution · [fast-linear]
+_FEW_ROWS = 128
+
+
+def _convolution_is_faster() -> bool:
+    capabilities = getattr(torch.cpu, "get_capabilities", dict)()  # since torch 2.11
+    amd = "AMD" in capabilities.get("cpu_name", "")
+    return amd and torch.backends.cpu.get_cpu_capability() == "AVX512"
+
+
+_CONVOLVES = _convolution_is_faster()
+
+
+def linear_by_convolution(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Compute `torch.nn.functional.linear` as a convolution with a kernel of one pixel.
+
+    Args:
+        x: `[..., d_in]`.
+        weight: `[d_out, d_in]`.
+        bias: `[d_out]`, or `None` for none.
+
+    Returns:
+        x Wᵀ + b, `[..., d_out]`.
+    """
+    rows = x.reshape(-1, x.size(-1))  # [n, d_in]
+    pictures = F.pad(rows, (0, 0, 0, -len(rows) % 16)).view(16, -1, 1, x.size(-1))
+    filtered = F.conv2d(pictures.permute(0, 3, 1, 2), weight[:, :, None, None], bias)
+    result = filtered.permute(0, 2, 3, 1).reshape(
+        -1, weight.size(0)
+    )  # [n and what was added, d_out]
+    return result[: len(rows)].view(*x.shape[:-1], -1)
+
+
+def fast_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Compute `torch.nn.functional.linear` by the faster of the two libraries that PyTorch has.
+
+    Args:
+        x: `[..., d_in]`.
+        weight: `[d_out, d_in]`.
+        bias: `[d_out]`, or `None` for none.
+
+    Returns:
+        x Wᵀ + b, `[..., d_out]`.
+    """
+    if (
+        _CONVOLVES
+        and not torch.compiler.is_compiling()
+        and x.device.type == "cpu"
+        and x.dtype == torch.float32
+        and x.numel() >= _FEW_ROWS * x.size(-1)
+        and not torch.is_autocast_enabled("cpu")
+        and torch.backends.mkldnn.enabled  # the switch by which a reader turns oneDNN off
+    ):
+        return linear_by_convolution(x, weight, bias)
+    return F.linear(x, weight, bias)
+
+
+class Linear(nn.Linear):
+    """`torch.nn.Linear`, computed by `fast_linear`."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Compute x Wᵀ + b for `x` `[..., d_in]`; the result is `[..., d_out]`."""
+        return fast_linear(x, self.weight, self.bias)
 
 
 # %% book/03-attention.ipynb · The module · [multi-head-attention]
@@ -325,10 +410,10 @@ class MultiHeadAttention(nn.Module):
                 f"n_heads must divide d_model, but {n_heads} does not divide {d_model}"
             )
         self.d_model, self.n_heads, self.dropout = d_model, n_heads, dropout
-        self.w_q = nn.Linear(d_model, d_model, bias)
-        self.w_k = nn.Linear(self.kdim, d_model, bias)
-        self.w_v = nn.Linear(self.vdim, d_model, bias)
-        self.w_o = nn.Linear(d_model, d_model, bias)
+        self.w_q = Linear(d_model, d_model, bias)
+        self.w_k = Linear(self.kdim, d_model, bias)
+        self.w_v = Linear(self.vdim, d_model, bias)
+        self.w_o = Linear(d_model, d_model, bias)
 
     def forward(
         self,
@@ -342,10 +427,12 @@ class MultiHeadAttention(nn.Module):
         """Let every query attend to the keys and gather their values.
 
         Args:
-            query: `[B, T, d_model]`.
+            query: `[B, T, d_model]`; `[K·B, T, d_model]` with a cache that does not grow, where K
+                rows of queries in sequence share a row of keys.
             key: `[B, S, kdim]`.
             value: `[B, S, vdim]`.
-            mask: `torch.bool`, broadcastable to `[B, H, T, S]`, True where a query may attend.
+            mask: `torch.bool`, broadcastable to `[B, H, T, S]`, True where a query may attend; to
+                `[B, H, 1, S]` where queries share keys.
             need_weights: whether to return the weights, which the fused kernel never stores.
             cache: the keys and values of earlier calls; the mask's S then counts them as well.
 
@@ -357,21 +444,39 @@ class MultiHeadAttention(nn.Module):
                 boolean; `cache` is no `KeyValueCache`.
             ValueError: a shape does not fit, or a tensor lies on another device than the weights.
         """
-        inputs = ("query", query, self.d_model), ("key", key, self.kdim), ("value", value, self.vdim)
+        inputs = (
+            ("query", query, self.d_model),
+            ("key", key, self.kdim),
+            ("value", value, self.vdim),
+        )
         for name, x, features in inputs:
             check_features(name, x, features)
             check_place(name, x, self.w_q.weight)
-        if not query.size(0) == key.size(0) == value.size(0) or key.size(1) != value.size(1):
+        if cache is not None:
+            check_type(KeyValueCache, cache=cache)
+        sharing = 1
+        if (
+            cache is not None
+            and not cache.growing
+            and key.size(0)
+            and not query.size(0) % key.size(0)
+        ):
+            sharing = query.size(0) // key.size(0)  # K
+        if query.size(0) != sharing * key.size(0) or key.shape[:2] != value.shape[:2]:
             given = ", ".join(str(list(x.shape)) for x in (query, key, value))
             raise ValueError(
                 f"query, key and value must share the batch, key and value the length, not {given}"
             )
         query = self._split(self.w_q(query))                    # [B, H, T, d_k]
-        if cache is not None:
-            check_type(KeyValueCache, cache=cache)
+        if sharing > 1:
+            query = (
+                query.unflatten(0, (-1, sharing)).transpose(1, 2).flatten(2, 3)
+            )  # [B, H, K·T, d_k]
         if cache is not None and cache.complete:
             if key.size(1) != cache.length:
-                raise ValueError(f"key must have the cache's length {cache.length}, not {key.size(1)}")
+                raise ValueError(
+                    f"key must have the cache's length {cache.length}, not {key.size(1)}"
+                )
             key, value = cache.read()
         else:
             key, value = self._split(self.w_k(key)), self._split(self.w_v(value))  # [B, H, S, d_k]
@@ -382,7 +487,16 @@ class MultiHeadAttention(nn.Module):
             context, weights = scaled_dot_product_attention(query, key, value, mask, dropout)
         else:
             context, weights = fused_attention(query, key, value, mask, dropout), None
+        if sharing > 1:
+            context = self._unshare(context, sharing)  # [K·B, H, T, d_k]
+            weights = None if weights is None else self._unshare(weights, sharing)
         return self.w_o(context.transpose(1, 2).flatten(2)), weights
 
     def _split(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (self.n_heads, -1)).transpose(1, 2)  # [B, H, T, d_k]
+
+    @staticmethod
+    def _unshare(x: Tensor, sharing: int) -> Tensor:
+        return (
+            x.unflatten(2, (sharing, -1)).transpose(1, 2).flatten(0, 1)
+        )  # [B, H, K·T, …] -> [K·B, H, T, …]

@@ -22,7 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from transformer.attention import KeyValueCache, MultiHeadAttention
+from transformer.attention import KeyValueCache, Linear, MultiHeadAttention
 from transformer.validation import (
     check_choice,
     check_features,
@@ -105,8 +105,8 @@ class FeedForward(nn.Module):
         check_choice(sorted(ACTIVATIONS), activation=activation)
         check_type(bool, bias=bias)
         self.d_model, self.activation = d_model, activation
-        self.w_1 = nn.Linear(d_model, d_ff, bias)
-        self.w_2 = nn.Linear(d_ff, d_model, bias)
+        self.w_1 = Linear(d_model, d_ff, bias)
+        self.w_2 = Linear(d_ff, d_model, bias)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -259,9 +259,11 @@ class LayerCache:
         self.memory = KeyValueCache(growing=False)
 
     def reorder(self, rows: Tensor) -> None:
-        """Keep the batch rows `rows` (`torch.long`) in that order."""
+        """Keep the batch rows `rows` (`torch.long`) in that order; K in sequence share a memory."""
+        sharing = self.own.batch_size // max(self.memory.batch_size, 1)  # K
         self.own.reorder(rows)
-        self.memory.reorder(rows)
+        if sharing:
+            self.memory.reorder(rows[::sharing] // sharing)
 
 
 # %% book/04-layers.ipynb · The decoder layer · [decoder-layer]
@@ -334,9 +336,7 @@ class DecoderLayer(nn.Module):
         if cache is not None:
             check_type(LayerCache, cache=cache)
         own, kept = (cache.own, cache.memory) if cache is not None else (None, None)
-        x = self.self_residual(
-            x, lambda y: attend(self.self_attention, y, y, self_mask, maps, own)
-        )
+        x = self.self_residual(x, lambda y: attend(self.self_attention, y, y, self_mask, maps, own))
         x = self.cross_residual(
             x, lambda y: attend(self.cross_attention, y, memory, memory_mask, maps, kept)
         )

@@ -4,10 +4,12 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 """
 
 __all__ = [
+    "check_targets",
     "check_logits",
     "label_smoothed_cross_entropy",
     "token_accuracy",
     "perplexity",
+    "linear_cross_entropy",
     "check_batch",
     "teacher_forced_loss",
 ]
@@ -20,6 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from transformer.attention import fast_linear
 from transformer.model import Transformer
 from transformer.validation import (
     check_choice,
@@ -31,11 +34,37 @@ from transformer.validation import (
 )
 
 
-def check_logits(logits: Tensor, targets: Tensor, pad_id: int) -> None:
-    """Refuse logits and targets that do not belong together.
+def check_targets(targets: Tensor, like: Tensor, vocab_size: int, pad_id: int) -> None:
+    """Refuse targets that are no token ids.
 
     The targets' values are looked at on the CPU only, and not while `torch.compile` or
     `torch.export` traces: on an accelerator the host would have to wait for them.
+
+    Args:
+        targets: token ids `[...]`.
+        like: the tensor that the predictions come from, on the device where the targets must lie.
+        vocab_size: number of tokens V.
+        pad_id: the one id that need not be below V.
+
+    Raises:
+        TypeError: the targets are not `torch.long`, or `pad_id` is no `int`.
+        ValueError: they lie on another device.
+        IndexError: a target is neither in [0, V) nor `pad_id`.
+    """
+    check_type(Tensor, targets=targets)
+    check_type(int, pad_id=pad_id)
+    if targets.dtype != torch.long:
+        raise TypeError(f"targets must be torch.long, not {targets.dtype}")
+    check_place("targets", targets, like, "the logits")
+    if torch.compiler.is_compiling() or targets.device.type != "cpu":
+        return
+    outside = targets[((targets < 0) | (targets >= vocab_size)) & (targets != pad_id)]
+    if outside.numel() > 0:
+        raise IndexError(f"targets must lie in [0, {vocab_size}), but hold {int(outside[0])}")
+
+
+def check_logits(logits: Tensor, targets: Tensor, pad_id: int) -> None:
+    """Refuse logits and targets that do not belong together.
 
     Args:
         logits: `[..., V]`.
@@ -50,20 +79,11 @@ def check_logits(logits: Tensor, targets: Tensor, pad_id: int) -> None:
     """
     check_features("logits", logits, None, rank=None)
     check_type(Tensor, targets=targets)
-    check_type(int, pad_id=pad_id)
-    if targets.dtype != torch.long:
-        raise TypeError(f"targets must be torch.long, not {targets.dtype}")
-    check_place("targets", targets, logits, "the logits")
     if logits.shape[:-1] != targets.shape or logits.size(-1) == 0:
         raise ValueError(
             f"logits must be [..., V] for targets {list(targets.shape)}, not {list(logits.shape)}"
         )
-    if torch.compiler.is_compiling() or targets.device.type != "cpu":
-        return
-    vocab_size = logits.size(-1)
-    outside = targets[((targets < 0) | (targets >= vocab_size)) & (targets != pad_id)]
-    if outside.numel() > 0:
-        raise IndexError(f"targets must lie in [0, {vocab_size}), but hold {int(outside[0])}")
+    check_targets(targets, logits, logits.size(-1), pad_id)
 
 
 def label_smoothed_cross_entropy(
@@ -144,6 +164,82 @@ def perplexity(loss: float) -> float:
         return math.inf
 
 
+# %% book/06-loss.ipynb · The loss without the logits · [linear-cross-entropy]
+_ROWS = {"cpu": 256}  # their logits stay in the cache of a processor; elsewhere few launches count
+
+
+def _loss_and_slope(
+    logits: Tensor, targets: Tensor, smoothing: float, pad_id: int
+) -> tuple[Tensor, Tensor]:
+    # Of rows [n, V] and targets [n]: the summed loss, and its derivative P - Q by the logits.
+    z = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    real = (targets != pad_id)[:, None]  # [n, 1]
+    true = targets[:, None].where(real, 0)  # the padding may lie outside [0, V)
+    log_sum = z.logsumexp(-1, keepdim=True)
+    wanted = (1 - smoothing) * z.gather(1, true) + smoothing * z.mean(-1, keepdim=True)
+    loss = (log_sum - wanted).masked_fill(~real, 0.0).sum()
+    slope = (z - log_sum).exp_().sub_(smoothing / z.size(-1))
+    slope.scatter_add_(1, true, torch.full_like(log_sum, smoothing - 1))
+    return loss, slope.masked_fill_(~real, 0.0).to(logits.dtype)
+
+
+class _ChunkedLoss(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, hidden, weight, targets, smoothing, pad_id):
+        n = _ROWS.get(hidden.device.type, 8192)
+        total, slopes, d_weight = 0.0, [], torch.zeros_like(weight)
+        for rows, y in zip(hidden.split(n), targets.split(n)):
+            loss, slope = _loss_and_slope(fast_linear(rows, weight), y, smoothing, pad_id)
+            total = total + loss
+            slopes.append(fast_linear(slope, weight.T))
+            d_weight += slope.T @ rows
+        ctx.save_for_backward(torch.cat(slopes).to(hidden.dtype), d_weight)
+        return total
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, d_total):
+        d_hidden, d_weight = ctx.saved_tensors
+        return d_hidden * d_total, d_weight * d_total, None, None, None
+
+
+def linear_cross_entropy(
+    hidden: Tensor, weight: Tensor, targets: Tensor, smoothing: float = 0.1, pad_id: int = 0
+) -> Tensor:
+    """The summed `label_smoothed_cross_entropy` of logits that never exist as a whole.
+
+    Args:
+        hidden: vectors `[..., d_model]`.
+        weight: the output table `[V, d_model]`; the logits are hidden · weightᵀ.
+        targets: token ids `[...]`.
+        smoothing, pad_id: as in `label_smoothed_cross_entropy`.
+
+    Returns:
+        a scalar, in nats, that can be differentiated once.
+
+    Raises:
+        TypeError: `hidden` is not floating-point or not of the table's dtype, or the targets are
+            not `torch.long`.
+        ValueError: a shape does not fit, or `smoothing` is outside [0, 1).
+        IndexError: a target is not in the vocabulary.
+    """
+    check_type(Tensor, hidden=hidden, weight=weight)
+    check_features("weight", weight, None, rank=2)
+    check_features("hidden", hidden, weight.size(1), rank=None)
+    check_place("hidden", hidden, weight)
+    check_targets(targets, hidden, weight.size(0), pad_id)
+    if hidden.shape[:-1] != targets.shape:
+        raise ValueError(
+            f"hidden must be [..., d_model] for targets {list(targets.shape)}, not {list(hidden.shape)}"
+        )
+    check_rate(smoothing=smoothing)
+    if torch.compiler.is_compiling() or not torch.is_grad_enabled() or targets.numel() == 0:
+        logits = fast_linear(hidden, weight)
+        return label_smoothed_cross_entropy(logits, targets, smoothing, pad_id, reduction="sum")
+    rows = hidden.reshape(-1, hidden.size(-1))
+    return _ChunkedLoss.apply(rows, weight, targets.reshape(-1), smoothing, pad_id)
+
+
 # %% book/06-loss.ipynb · The loss of a batch · [teacher-forced-loss]
 def check_batch(model: nn.Module, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
     """Refuse what is no pair of source and target ids, before the target is cut in two.
@@ -175,7 +271,7 @@ def teacher_forced_loss(
     """The summed loss of a batch whose targets are read and predicted one token apart.
 
     Args:
-        model: the model, in whichever mode it is.
+        model: the model, in whichever mode it is; its logits are never computed as a whole.
         batch: source ids `[B, S]` and target ids `[B, T + 1]` that begin with the start token.
         smoothing: as in `label_smoothed_cross_entropy`.
 
@@ -186,6 +282,7 @@ def teacher_forced_loss(
         TypeError, ValueError, IndexError: as in `Transformer` and `label_smoothed_cross_entropy`.
     """
     src, tgt = check_batch(model, batch)
-    logits, targets, pad_id = model(src, tgt[:, :-1]), tgt[:, 1:], model.config.pad_id
-    loss = label_smoothed_cross_entropy(logits, targets, smoothing, pad_id, reduction="sum")
+    hidden = model.decode(tgt[:, :-1], model.encode(src), model.src_mask(src))
+    targets, pad_id = tgt[:, 1:], model.config.pad_id
+    loss = linear_cross_entropy(hidden, model.output.weight, targets, smoothing, pad_id)
     return loss, (targets != pad_id).sum()

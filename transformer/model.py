@@ -22,7 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from transformer.attention import causal_mask, padding_mask
+from transformer.attention import causal_mask, fast_linear, padding_mask
 from transformer.embedding import PositionalEncoding, TokenEmbedding
 from transformer.layers import ACTIVATIONS, DecoderLayer, EncoderLayer, LayerCache, LayerNorm
 from transformer.validation import (
@@ -312,7 +312,8 @@ class Transformer(nn.Module):
         """Read target tokens beside the memory.
 
         Args:
-            tgt: target token ids `[B, T]`; with a cache, the ones that it has not seen.
+            tgt: target token ids `[B, T]`; with a cache, the ones that it has not seen, and possibly
+                `[K·B, T]`, K rows in sequence for each row of the memory.
             memory: what `encode` returned, `[B, S, d_model]`.
             src_mask: which source positions hold a token, `[B, 1, 1, S]`; `None`: all do.
             cache: what earlier calls kept; it grows by T positions.
@@ -329,14 +330,18 @@ class Transformer(nn.Module):
         check_features("memory", memory, self.config.d_model)
         if cache is not None:
             check_type(DecoderCache, cache=cache)
-        if tgt.size(0) != memory.size(0):
+        if tgt.size(0) != memory.size(0) and (
+            cache is None or tgt.size(0) % max(memory.size(0), 1)
+        ):
             raise ValueError(
                 "tgt and memory must have the same batch size, "
                 f"not {tgt.size(0)} and {memory.size(0)}"
             )
         offset = 0 if cache is None else cache.length
         # Padding stands at the target's end, where causality already hides it from every token.
-        self_mask = F.pad(causal_mask(tgt.size(1), tgt.device), (offset, 0), value=True)
+        self_mask = None
+        if tgt.size(1) != 1:  # one may see all before it
+            self_mask = F.pad(causal_mask(tgt.size(1), tgt.device), (offset, 0), value=True)
         x = self.positions(self.tgt_embedding(tgt), offset)                 # [B, T, d_model]
         return self.decoder(x, memory, self_mask, src_mask, cache, maps)
 
@@ -348,7 +353,7 @@ class Transformer(nn.Module):
         """
         check_features("hidden", hidden, self.config.d_model, rank=None)
         check_place("hidden", hidden, self.output.weight)
-        return F.linear(hidden, self.output.weight)
+        return fast_linear(hidden, self.output.weight)
 
     def attention_maps(self, src: Tensor, tgt: Tensor) -> AttentionMaps:
         """The attention weights of `forward(src, tgt)`, of every layer and head.
