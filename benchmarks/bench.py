@@ -11,14 +11,18 @@ from typing import Any
 import torch
 
 from benchmarks.decoding import measure_decoding, measure_growth
+from benchmarks.levers import measure_levers
 from benchmarks.measure import machine_facts, table
 from benchmarks.peak import measure_peak
 from benchmarks.peers import missing_peers
+from benchmarks.roofline import measure_roofline
+from benchmarks.scaling import measure_scaling
 from benchmarks.training import measure_profile, measure_saved, measure_training, print_steps, time_steps
 from benchmarks.workload import SIZES, TOY_SIZES, Batch, Size, sentence_batches, toy_batches
 from transformer import corpus_facts, run_facts, write_record
 
 N_BATCHES = 6
+LEVER_BATCHES = 3  # by length; at random the same sentences make about twice as many
 SMALL, LARGE = 2000, 40_000  # target tokens of a batch
 TOY_STEPS = 20  # of a round
 
@@ -72,6 +76,22 @@ def profiles(options: argparse.Namespace) -> dict[str, Any]:
     return measure_profile(chosen(options), middle_batch(options), precision, options.device, options.seed)
 
 
+def levers(options: argparse.Namespace) -> dict[str, Any]:
+    """Time training steps from the plain model to the fast one."""
+    arguments = (options.device, options.rounds, options.seed)
+    return measure_levers(chosen(options), SMALL, LEVER_BATCHES, *arguments)
+
+
+def roofline(options: argparse.Namespace) -> dict[str, Any]:
+    """Measure the machine's ceilings and the parts of a model under them."""
+    return measure_roofline(chosen(options), options.device, options.rounds, options.seed)
+
+
+def scaling(options: argparse.Namespace) -> dict[str, Any]:
+    """Time training steps by length and by width."""
+    return measure_scaling(chosen(options), options.device, options.rounds, options.seed)
+
+
 def decoding(options: argparse.Namespace) -> dict[str, Any]:
     """Time searches."""
     return measure_decoding(chosen(options), options.device, options.rounds, options.seed)
@@ -101,10 +121,13 @@ def padding(options: argparse.Namespace) -> dict[str, Any]:
 
 
 SECTIONS = {
+    "roofline": roofline,
     "training": training,
+    "levers": levers,
     "toy": toy,
     "memory": memory,
     "profile": profiles,
+    "scaling": scaling,
     "decoding": decoding,
     "growth": growth,
     "peak": peak,

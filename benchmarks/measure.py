@@ -16,6 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from transformer import FeedForward
+
 MIB = 2**20
 # Rows, inner size and columns: of the position-wise network, and square ones, which are the easiest.
 PRODUCTS = {
@@ -69,13 +71,15 @@ def spread(values: Sequence[float]) -> dict[str, Any]:
     return {"median": median, "q1": q1, "q3": q3, "rounds": values}
 
 
+def ratio(theirs: list[float], ours: list[float]) -> dict[str, Any]:
+    """How many times as fast ours is: ratio of medians, quartiles of the ratios by round."""
+    by_round = spread([other / mine for other, mine in zip(theirs, ours)])
+    return by_round | {"median": statistics.median(theirs) / statistics.median(ours)}
+
+
 def ratios_to_ours(times: dict[str, list[float]]) -> dict[str, dict[str, Any]]:
-    """How many times as fast as each engine ours is: ratio of medians, quartiles of the ratios by round."""
-    ours, result = times["ours"], {}
-    for name, other in times.items():
-        ratio = statistics.median(other) / statistics.median(ours)
-        result[name] = spread([theirs / mine for theirs, mine in zip(other, ours)]) | {"median": ratio}
-    return result
+    """How many times as fast as each engine ours is."""
+    return {name: ratio(other, times["ours"]) for name, other in times.items()}
 
 
 def product_peak(
@@ -83,8 +87,8 @@ def product_peak(
 ) -> dict[str, Any]:
     """The fastest matrix product of this process.
 
-    In float32 on a CPU oneDNN is tried as well, through a private operator of torch: on some processors
-    torch's own choice of library leaves half of what the chip can do.
+    The package's dense layer is tried beside torch's. In float32 on a CPU so is oneDNN through a private
+    operator of torch, which the package does not use: what a public way to the same library leaves.
 
     Args:
         precision: `"float32"` or `"bfloat16"`.
@@ -97,18 +101,21 @@ def product_peak(
     """
     dtype = {"float32": torch.float32, "bfloat16": torch.bfloat16}[precision]
     shapes = shapes or PRODUCTS[device.type]
-    kernels: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"F.linear": F.linear}
+    kernels: dict[str, Callable[[Tensor], Callable[[Tensor], Tensor]]] = {
+        "F.linear": lambda weight: partial(F.linear, weight=weight),
+        "ours": _our_layer,
+    }
     if device.type == "cpu" and precision == "float32" and torch.backends.mkldnn.is_available():
-        kernels["oneDNN (private)"] = _onednn_linear
+        kernels["oneDNN (private)"] = lambda weight: partial(_onednn_linear, weight=weight)
     products = []
-    for kernel, linear in kernels.items():
+    for kernel, layer_of in kernels.items():
         for rows, inner, columns in shapes:
             x = torch.randn(rows, inner, device=device, dtype=dtype)
             weight = torch.randn(columns, inner, device=device, dtype=dtype)
             flops = 2 * rows * inner * columns
-            flops /= _fastest(partial(linear, x, weight), flops, repeats, device)
+            flops /= _fastest(partial(layer_of(weight), x), flops, repeats, device)
             products.append({"kernel": kernel, "shape": [rows, inner, columns], "flops": flops})
-    public = max(product["flops"] for product in products if product["kernel"] == "F.linear")
+    public = max(product["flops"] for product in products if "private" not in product["kernel"])
     return {"flops": max(product["flops"] for product in products), "public": public, "products": products}
 
 
@@ -125,8 +132,31 @@ def _fastest(product: Callable[[], Tensor], flops: int, repeats: int, device: to
     return min(seconds(work, device) for _ in range(repeats)) / calls
 
 
+def _our_layer(weight: Tensor) -> nn.Module:
+    layer = FeedForward(weight.size(1), weight.size(0), bias=False).w_1
+    layer.weight = nn.Parameter(weight)
+    return layer
+
+
 def _onednn_linear(x: Tensor, weight: Tensor) -> Tensor:
     return torch.ops.mkldnn._linear_pointwise(x, weight, None, "none", [], "")
+
+
+def memory_bandwidth(device: torch.device, repeats: int = 5) -> dict[str, float]:
+    """Bytes a second of a copy, read and written: `"memory"`, too large for any cache, and `"cache"`."""
+    rates = {}
+    for name, size in {"memory": 256 * MIB, "cache": MIB // 4}.items():
+        source = torch.randn(size // 4, device=device)
+        target = torch.empty_like(source)
+        calls = max(1, 1024 * MIB // size)
+
+        def work(target: Tensor = target, source: Tensor = source, calls: int = calls) -> None:
+            for _ in range(calls):
+                target.copy_(source)
+
+        work()
+        rates[name] = 2 * size * calls / min(seconds(work, device) for _ in range(repeats))
+    return rates
 
 
 def saved_bytes(model: nn.Module, loss: Callable[[], Tensor]) -> int:

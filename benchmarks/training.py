@@ -27,11 +27,19 @@ from transformer import evaluating, move, padding_waste
 # A name of an operation holds one of these; the first kind that fits counts.
 KINDS = {
     "attention": ("scaled_dot_product", "flash_attention", "efficient_attention"),
-    "softmax and loss": ("softmax", "nll_loss", "cross_entropy"),
+    "softmax and loss": (
+        "softmax",
+        "nll_loss",
+        "cross_entropy",
+        "crossentropy",
+        "logsumexp",
+        "exp_",
+        "scatter",
+    ),
     "dropout": ("dropout", "bernoulli", "random_"),
     "norms": ("layer_norm",),
     "optimiser": ("adam", "foreach", "vector_norm", "amp_"),
-    "matrix products": ("mm", "linear", "matmul", "mkldnn"),
+    "matrix products": ("mm", "linear", "matmul", "mkldnn", "conv"),
     "copies": ("copy", "clone", "cat", "fill", "zero", "contiguous", "index", "embedding"),
 }
 OTHER = "other"

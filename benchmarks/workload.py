@@ -85,6 +85,43 @@ def sentence_batches(
     return batches
 
 
+def shuffled_batches(
+    config: TransformerConfig, batches: list[Batch], target_tokens: int, seed: int = 0
+) -> list[Batch]:
+    """The same sentences in random order, as a loader that looks at no length cuts them.
+
+    Args:
+        config: of the model: special ids.
+        batches: pairs of sources and targets.
+        target_tokens: the most target positions of a batch, padding included.
+        seed: of the order.
+    """
+    pairs = [
+        tuple(ids[ids != config.pad_id].tolist() for ids in pair) for batch in batches for pair in zip(*batch)
+    ]
+    order = torch.randperm(len(pairs), generator=torch.Generator().manual_seed(seed))
+    groups: list[list[tuple[list[int], list[int]]]] = []
+    longest = 0
+    for pair in (pairs[place] for place in order.tolist()):
+        longest = max(longest, len(pair[1]) - 1)  # the start token is not counted
+        if not groups or (len(groups[-1]) + 1) * longest > target_tokens:
+            groups.append([])
+            longest = len(pair[1]) - 1
+        groups[-1].append(pair)
+    return [
+        (pad([src for src, _ in group], config.pad_id), pad([tgt for _, tgt in group], config.pad_id))
+        for group in groups
+    ]
+
+
+def even_batch(config: TransformerConfig, length: int, target_tokens: int, seed: int = 0) -> Batch:
+    """A batch without padding, of `target_tokens` tokens on each side, in sentences of one length."""
+    generator = torch.Generator().manual_seed(seed)
+    sentences = [_sentence(config, length, generator) for _ in range(2 * target_tokens // length)]
+    targets = [[config.bos_id, *sentence] for sentence in sentences[1::2]]
+    return pad(sentences[::2], config.pad_id), pad(targets, config.pad_id)
+
+
 def toy_batches(n_batches: int, seed: int = 0) -> list[Batch]:
     """Batches of the toy task as its recipe makes them."""
     generator = torch.Generator().manual_seed(seed)

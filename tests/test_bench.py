@@ -16,7 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from benchmarks import bench, decoding, measure, peers, training, workload  # noqa: E402
+from benchmarks import bench, decoding, levers, measure, peers, roofline, scaling, training, workload  # noqa: E402
 from transformer import TransformerConfig, padding_waste  # noqa: E402
 
 CPU = torch.device("cpu")
@@ -102,6 +102,34 @@ def test_toy_batches_are_the_recipe_s():
     for src, tgt in workload.toy_batches(2):
         assert src.shape == (32, 10) and tgt.shape == (32, 11)
         assert (tgt[:, 0] == config.bos_id).all() and int(tgt.max()) < config.tgt_vocab_size
+
+
+def test_random_order_keeps_the_sentences_and_the_budget():
+    """Each sentence once, in batches as large as the budget allows, with far more padding."""
+    config = workload.SIZES["b"].config
+    sorted_ones = workload.sentence_batches(config, 500, 3)
+    shuffled = workload.shuffled_batches(config, sorted_ones, 500)
+
+    def sentences(batches: list[workload.Batch]) -> list[tuple[tuple[int, ...], ...]]:
+        pairs = (pair for batch in batches for pair in zip(*batch))
+        return sorted(tuple(tuple(ids[ids != 0].tolist()) for ids in pair) for pair in pairs)
+
+    assert sentences(shuffled) == sentences(sorted_ones)
+    widths = [tgt.size(1) - 1 for _, tgt in shuffled]
+    assert all(tgt[:, 1:].numel() <= 500 for _, tgt in shuffled)
+    for (_, tgt), (_, following) in zip(shuffled, shuffled[1:]):  # one more would not have fitted
+        one_more = max(tgt.size(1), int((following[0] != 0).sum())) - 1
+        assert (len(tgt) + 1) * one_more > 500
+    assert max(widths) == 34 and padding_waste(shuffled) > 0.3 > 0.05 > padding_waste(sorted_ones)
+    again = workload.shuffled_batches(config, sorted_ones, 500)
+    assert all(torch.equal(a, b) for one, two in zip(shuffled, again) for a, b in zip(one, two))
+
+
+def test_an_even_batch_has_no_padding():
+    """As many tokens as asked for, on each side."""
+    src, tgt = workload.even_batch(SMALL.config, 8, 64)
+    assert src.shape == (8, 8) and tgt.shape == (8, 9)
+    assert (src > 3).all() and (tgt[:, 1:] > 3).all() and (tgt[:, 0] == SMALL.config.bos_id).all()
 
 
 # Work by formula
@@ -199,6 +227,102 @@ def test_an_engine_that_computes_something_else_is_refused():
         steps["torch.nn"].model.transformer.decoder.layers[0].linear1.weight.neg_()
     with pytest.raises(ValueError, match="the loss of torch.nn is"):
         training.agreement(steps, batch)
+
+
+def operations_of(work) -> set[str]:
+    """The names of the operations of torch that run in `work`."""
+    with torch.profiler.profile() as recorded:
+        work()
+    return {event.key for event in recorded.key_averages()}
+
+
+def test_levers_are_switched_on_one_by_one():
+    """Each setup differs from the one before in one thing; the first has nothing, the last everything."""
+    found = [vars(setup) for setup in levers.setups().values()]
+    assert set(found[0].values()) == {False, "float32"} and set(found[-1].values()) == {True, "bfloat16"}
+    for before, after in zip(found, found[1:]):
+        assert sum(before[key] != after[key] for key in before) == 1
+
+
+def test_every_lever_computes_the_same_loss_and_gradient():
+    """Dropout off: what differs is how, not what."""
+    batch = workload.even_batch(SMALL.config, 16, 256)
+    results = {}
+    for name, setup in levers.setups().items():
+        step = levers.LeverTraining(SMALL, setup, CPU, seed=0)
+        step.model.eval()
+        loss = step.mean_loss(batch)
+        loss.backward()
+        results[name] = loss, torch.cat([p.grad.flatten() for p in step.model.parameters()])
+    for name, (loss, gradient) in results.items():
+        rtol = 0.02 if name == "bfloat16" else 1e-5
+        torch.testing.assert_close(loss.float(), results["plain"][0], rtol=rtol, atol=0)
+        distance = (gradient - results["plain"][1]).norm() / gradient.norm()
+        assert distance < (0.1 if name == "bfloat16" else 1e-5)
+
+
+def test_the_plain_step_takes_no_fast_path():
+    """No fused attention, no dense layer as a convolution, no fused Adam; the fast one takes the first."""
+    batch = workload.even_batch(SMALL.config, 16, 256)
+    found = {}
+    for name in ("plain", "loss in chunks"):
+        step = levers.LeverTraining(SMALL, levers.setups()[name], CPU, seed=0)
+        found[name] = " ".join(operations_of(partial(step.step, batch)))
+        assert ("fused_adam" in found[name]) == (name != "plain")
+    assert "scaled_dot_product" not in found["plain"] and "scaled_dot_product" in found["loss in chunks"]
+    assert "convolution" not in found["plain"]
+
+
+def test_levers_are_measured_on_the_same_sentences(capsys):
+    """Random batches are more, and padded; every setup is timed and its saved bytes are counted."""
+    found = levers.measure_levers(SMALL, 200, 2, CPU, rounds=1, seed=0)
+    assert list(found["levers"]) == list(levers.LEVERS) and found["tokens"]["target"] > 300
+    plain, fast = found["levers"]["plain"], found["levers"]["loss in chunks"]
+    assert plain["batches"] > fast["batches"] == 2 and plain["padding waste"] > fast["padding waste"]
+    assert plain["gain"]["median"] == plain["beside plain"]["median"] == 1
+    assert all(
+        lever["saved bytes"] > 0 and lever["seconds"]["median"] > 0 for lever in found["levers"].values()
+    )
+    assert "From plain to fast" in capsys.readouterr().out
+
+
+def test_parts_by_formula_are_what_torch_counts():
+    """Operations of the products, on the tensors that the parts really get."""
+    parts = roofline.parts_of(SMALL, CPU, seed=0)
+    formula = roofline.work_by_formula(SMALL.config, roofline.SENTENCES * roofline.LENGTH, roofline.LENGTH)
+    assert parts.keys() == formula.keys()
+    for name, part in parts.items():
+        assert (part.flops, part.bytes) == formula[name]
+        with FlopCounterMode(display=False) as counter, torch.no_grad():
+            part.work()
+        if "dense" in name or "logits" in name:
+            assert counter.get_total_flops() == part.flops
+        else:
+            assert counter.get_total_flops() in (0, part.flops)
+
+
+def test_bytes_of_a_part_by_hand():
+    """Two tokens, width 1, hidden width 3, vocabulary 5: a dense layer reads 2 + 3 and writes 6 numbers."""
+    config = TransformerConfig(5, 5, d_model=1, n_heads=1, n_layers=1, d_ff=3)
+    formula = roofline.work_by_formula(config, 2, 2)
+    assert formula["dense layer"] == (2 * 2 * 3, 4 * (2 + 3 + 6))
+    assert formula["logits, one row"] == (2 * 5, 4 * (1 + 5 + 5))
+    assert formula["attention"] == (4 * 2 * 2, 4 * 4 * 2)
+
+
+def test_a_wider_model_keeps_the_shape_of_its_layers():
+    """Heads of the same width, a hidden width of four times d_model."""
+    config = scaling.widened(workload.SIZES["b"], 512).config
+    assert (config.d_model, config.n_heads, config.d_ff, config.n_layers) == (512, 8, 2048, 4)
+
+
+def test_scaling_measures_each_value(capsys):
+    """A row for each length, its work by the formula."""
+    group = {length: (SMALL, length) for length in (16, 64)}
+    short, long = scaling.measure_group("length", group, CPU, rounds=1, seed=0)
+    assert (short["length"], long["length"]) == (16, 64)
+    assert short["attention share"] < long["attention share"] and short["useful flops"] < long["useful flops"]
+    assert "by length" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("engine", ["ours", "torch.nn"])
@@ -307,6 +431,10 @@ def test_a_table_is_aligned():
     ("operation", "kind"),
     [
         ("aten::addmm", "matrix products"),
+        ("aten::convolution_backward", "matrix products"),
+        ("aten::logsumexp", "softmax and loss"),
+        ("aten::exp_", "softmax and loss"),
+        ("aten::expand", "other"),
         ("aten::_scaled_dot_product_flash_attention_for_cpu_backward", "attention"),
         ("aten::_log_softmax", "softmax and loss"),
         ("aten::bernoulli_", "dropout"),
@@ -336,6 +464,9 @@ def test_the_peak_of_a_product_is_that_of_the_best():
     found = measure.product_peak("float32", CPU, shapes=[(64, 32, 48), (32, 64, 16)], repeats=1)
     assert found["flops"] == max(product["flops"] for product in found["products"])
     assert 0 < found["public"] <= found["flops"]
+    assert {"F.linear", "ours"} <= {product["kernel"] for product in found["products"]}
+    x, weight = torch.randn(200, 5), torch.randn(7, 5)
+    torch.testing.assert_close(measure._our_layer(weight)(x), F.linear(x, weight))
     if any("oneDNN" in product["kernel"] for product in found["products"]):
         x, weight = torch.randn(3, 5), torch.randn(7, 5)
         torch.testing.assert_close(measure._onednn_linear(x, weight), F.linear(x, weight))
