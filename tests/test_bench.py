@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from functools import partial
 from pathlib import Path
@@ -16,7 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from benchmarks import bench, decoding, levers, measure, peers, roofline, scaling, training, workload  # noqa: E402
+from benchmarks import bench, decoding, levers, measure, peak, peers, roofline, scaling, training, workload  # noqa: E402
 from transformer import TransformerConfig, padding_waste  # noqa: E402
 
 CPU = torch.device("cpu")
@@ -470,6 +471,16 @@ def test_the_peak_of_a_product_is_that_of_the_best():
     if any("oneDNN" in product["kernel"] for product in found["products"]):
         x, weight = torch.randn(3, 5), torch.randn(7, 5)
         torch.testing.assert_close(measure._onednn_linear(x, weight), F.linear(x, weight))
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the system does not tell")
+def test_the_peak_of_a_process_is_its_own():
+    """A parent that holds much memory, or held it, leaves its child's peak alone."""
+    held = torch.zeros(1000 * measure.MIB // 4).add_(1)
+    assert peak.resident_peak() > 1000 * measure.MIB
+    command = [sys.executable, "-c", "from benchmarks.peak import resident_peak; print(resident_peak())"]
+    done = subprocess.run(command, cwd=ROOT, text=True, stdout=subprocess.PIPE, check=True)
+    assert int(done.stdout) < 900 * measure.MIB and held[-1] == 1
 
 
 # The command
