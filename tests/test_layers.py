@@ -573,3 +573,21 @@ def test_encoder_layer_refuses_a_batch_without_its_axis():
     said = "x must have 3 axes, the last of size 12, not shape [7, 12]"
     with pytest.raises(ValueError, match=f"^{re.escape(said)}$"):
         make_encoder_layer()(torch.zeros(S, D))
+
+
+def test_beams_of_a_sentence_move_with_its_memory():
+    """Two sentences of two beams each; the sentences change places, and the first drops a beam."""
+    torch.manual_seed(0)
+    layer = DecoderLayer(12, 3, 20, dropout=0.0).eval()
+    memory, x = torch.randn(2, 7, 12), torch.randn(4, 3, 12)
+    rows = torch.tensor([3, 2, 1, 1])
+    cache = LayerCache()
+    with torch.no_grad():
+        layer(x[:, :1], memory, cache=cache)
+        layer(x[:, 1:2], memory, cache=cache)
+        cache.reorder(rows)
+        assert cache.memory.batch_size == 2 and cache.own.batch_size == 4
+        found = layer(x[rows, 2:], memory.flip(0), cache=cache)
+        mask = torch.ones(3, 3, dtype=torch.bool).tril()
+        whole = layer(x[rows], memory.flip(0).repeat_interleave(2, dim=0), mask)
+    torch.testing.assert_close(found, whole[:, 2:], atol=1e-5, rtol=1e-5)
