@@ -128,6 +128,24 @@ def test_greedy_search_equals_one_sentence_at_a_time_without_cache(seed, norm_fi
         assert cut(row) == alone and set(row[len(alone) :]) <= {PAD}
 
 
+class RowCount:
+    """Counts the rows that a model's decoder reads, step by step."""
+
+    def __init__(self, model: Transformer):
+        self.rows: list[int] = []
+        model.decoder.register_forward_pre_hook(lambda _, given: self.rows.append(len(given[0])))
+
+
+@pytest.mark.parametrize("seed", [2, 3, 8, 30])
+def test_greedy_search_reads_every_token_once_and_none_after_an_end(seed):
+    model, src = make_model(seed, vocab_size=5), make_sources(seed, vocab_size=5, batch=20)
+    count = RowCount(model)
+    found = greedy_search(model, src, max_length=12)
+    lengths = [len(cut(row)) for row in found.tolist()]
+    assert len(set(lengths)) > 2  # they end at different times
+    assert count.rows == [sum(n > step for n in lengths) for step in range(max(lengths))]
+
+
 def test_greedy_search_stops_when_all_have_ended_and_at_the_greatest_length():
     ends = {word: {EOS: 1.0} for word in range(4, 9)}
     quick = ChainModel({BOS: {4: 1.0}} | ends)
@@ -250,6 +268,75 @@ def test_batch_mates_have_no_influence(beam_size):
         assert (together.tokens[b, :, length:] == PAD).all()
         assert torch.allclose(together.scores[b], alone.scores[0], rtol=0, atol=1e-10)
         assert cut(greedy[b].tolist()) == cut(greedy_search(model, source, 9)[0].tolist())
+
+
+@torch.no_grad()
+def plain_beam_search(model, src, beam_size, alpha, max_length) -> BeamResult:
+    """Every sentence to the end of the batch, memory repeated, no cache, all of [K, V] sorted."""
+    model.eval()
+    V, B, K = model.config.tgt_vocab_size, len(src), beam_size
+    repeated = src.repeat_interleave(K, 0)
+    tokens = src.new_full((B, K, 1), BOS)
+    scores = torch.full((B, K), -INF, dtype=torch.float64)
+    scores[:, 0] = 0
+    kept = [[] for _ in range(B)]
+    for length in range(1, max_length + 1):
+        log_probs = model(repeated, tokens.flatten(0, 1))[:, -1].log_softmax(-1).view(B, K, V)
+        sums, index = (scores[:, :, None] + log_probs).flatten(1).sort(1, descending=True)
+        sums, index = sums[:, : 2 * K], index[:, : 2 * K]
+        longer = torch.stack([tokens[b, row // V] for b, row in enumerate(index)])
+        longer = torch.cat([longer, (index % V)[:, :, None]], 2)
+        ends = index % V == EOS
+        for b, k in (ends[:, :K] & (sums[:, :K] > -INF)).nonzero().tolist():
+            if len(kept[b]) < K or scores[b].max() > -INF:
+                kept[b].append((sums[b, k].item() / penalty(length, alpha), longer[b, k, 1:].tolist()))
+        scores, order = sums.masked_fill(ends, -INF).sort(1, descending=True)
+        scores, order = scores[:, :K].clone(), order[:, :K]
+        tokens = longer.gather(1, order[:, :, None].expand(-1, -1, length + 1))
+        for b in range(B):
+            if len(kept[b]) >= K:
+                scores[b] = -INF
+        if (scores == -INF).all():
+            break
+    result = BeamResult(torch.full((B, K, length), PAD), torch.full((B, K), -INF).double())
+    for b in range(B):
+        alive = zip((scores[b] / penalty(length, alpha)).tolist(), tokens[b, :, 1:].tolist())
+        every = kept[b] + [pair for pair in alive if pair[0] > -INF]
+        for k, (score, row) in enumerate(sorted(every, reverse=True)[:K]):
+            result.scores[b, k], result.tokens[b, k, : len(row)] = score, torch.tensor(row)
+    return result
+
+
+@settings(max_examples=25)
+@given(
+    seed=st.integers(0, 10**6),
+    vocab_size=st.integers(4, 9),
+    beam_size=st.integers(1, 12),
+    batch=st.integers(1, 6),
+    max_length=st.integers(1, 9),
+    ragged=st.booleans(),
+)
+def test_beam_search_equals_the_plain_one(seed, vocab_size, beam_size, batch, max_length, ragged):
+    model = make_model(seed, vocab_size)
+    src = make_sources(seed, vocab_size, batch) if ragged else make_sources(seed, vocab_size, 1)
+    src = src if ragged else src.expand(batch, -1)
+    found = beam_search(model, src, beam_size, 0.6, max_length)
+    plain = plain_beam_search(model, src, beam_size, 0.6, max_length)
+    assert torch.equal(found.tokens, plain.tokens)
+    assert torch.allclose(found.scores, plain.scores, rtol=0, atol=1e-9)
+
+
+def test_beam_search_reads_the_rows_of_sentences_that_are_not_done():
+    model, src = make_model(3, vocab_size=5), make_sources(3, vocab_size=5, batch=20)
+    alone = []
+    for source in src:
+        steps = RowCount(model)
+        beam_search(model, source[source != PAD][None], beam_size=3, max_length=12)
+        alone.append(len(steps.rows))
+    assert len(set(alone)) > 2
+    count = RowCount(model)
+    beam_search(model, src, beam_size=3, max_length=12)
+    assert count.rows == [3 * sum(n > step for n in alone) for step in range(max(alone))]
 
 
 def test_wider_beams_find_what_greedy_search_misses():

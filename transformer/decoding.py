@@ -68,16 +68,32 @@ def greedy_search(model: Transformer, src: Tensor, max_length: int) -> Tensor:
     check_search(model, src, max_length)
     config = model.config
     with evaluating(model):
-        memory, mask, cache = model.encode(src), model.src_mask(src), DecoderCache(config.n_layers)
-        last = src.new_full((src.size(0),), config.bos_id)  # [B]
-        ended = torch.zeros_like(last, dtype=torch.bool)
-        tokens = []
-        while len(tokens) < max_length and not (tokens and ended.all()):
-            hidden = model.decode(last[:, None], memory, mask, cache)  # [B, 1, d_model]
-            last = model.project(hidden[:, -1]).argmax(-1).masked_fill(ended, config.pad_id)
-            ended |= last == config.eos_id
-            tokens.append(last)
-    return torch.stack(tokens, dim=1)
+        memory, mask = _read_source(model, src)
+        cache = DecoderCache(config.n_layers)
+        tokens = src.new_full((src.size(0), max_length), config.pad_id)  # [B, max_length]
+        sentences = torch.arange(src.size(0), device=src.device)  # that have not ended
+        last = src.new_full(sentences.shape, config.bos_id)
+        for step in range(max_length):
+            hidden = model.decode(last[:, None], memory, mask, cache)  # [sentences, 1, d_model]
+            last = model.project(hidden[:, -1]).argmax(-1)
+            tokens[sentences, step] = last
+            going = (last != config.eos_id).nonzero()[:, 0]
+            if len(going) == 0:
+                break
+            if len(going) < len(sentences):
+                sentences, last, memory, mask = _take(going, sentences, last, memory, mask)
+                cache.reorder(going)
+    return tokens[:, : step + 1]
+
+
+def _read_source(model: Transformer, src: Tensor) -> tuple[Tensor, Tensor | None]:
+    # The memory and its mask, or None for a mask that hides nothing: a look now saves work later.
+    mask = model.src_mask(src)
+    return model.encode(src), None if mask.all() else mask
+
+
+def _take(rows: Tensor, *tensors: Tensor | None) -> list[Tensor | None]:
+    return [None if tensor is None else tensor[rows] for tensor in tensors]
 
 
 # %% book/08-decoding.ipynb · The same with tensors · [beam-parts]
@@ -239,19 +255,22 @@ def beam_search(
     check_number(length_penalty=length_penalty)
     config, batch, absent = model.config, src.size(0), -torch.inf
     with evaluating(model):
-        memory = model.encode(src).repeat_interleave(beam_size, dim=0)  # [B·K, S, d_model]
-        mask = model.src_mask(src).repeat_interleave(beam_size, dim=0)  # [B·K, 1, 1, S]
+        memory, mask = _read_source(model, src)  # [B, S, d_model], [B, 1, 1, S]
         cache = DecoderCache(config.n_layers)
         dtype = torch.promote_types(memory.dtype, torch.float32)
-        nothing = src.new_empty(batch, beam_size, 0)  # [B, K, 0]
-        ended = BeamResult(nothing, memory.new_full((batch, beam_size), absent, dtype=dtype))
-        alive = BeamResult(nothing, ended.scores.clone())
+        tokens = src.new_full((batch, beam_size, max_length), config.pad_id)
+        result = BeamResult(tokens, memory.new_full((batch, beam_size), absent, dtype=dtype))
+        ended = BeamResult(tokens[:, :, :0], result.scores)
+        alive = BeamResult(tokens[:, :, :0], result.scores.clone())
         alive.scores[:, 0] = 0.0  # one empty beginning; K equal ones would stay equal for ever
         last = src.new_full((batch * beam_size, 1), config.bos_id)
-        first_row = torch.arange(batch, device=src.device)[:, None] * beam_size  # [B, 1]
+        sentences = torch.arange(
+            batch, device=src.device
+        )  # that are not done; B is their number now
+        first_row = sentences[:, None] * beam_size  # [B, 1]
         for length in range(1, max_length + 1):
             logits = model.project(model.decode(last, memory, mask, cache)[:, -1])  # [B·K, V]
-            log_probs = logits.log_softmax(-1, dtype=dtype).unflatten(0, (batch, beam_size))
+            log_probs = logits.log_softmax(-1, dtype=dtype).unflatten(0, (-1, beam_size))
             found, origin = best_continuations(alive, log_probs)  # [B, 2K, length], [B, 2K]
             norm = length_norm(length, length_penalty)
             # Of the 2K, at most K end: so K are left to go on with.
@@ -260,12 +279,24 @@ def beam_search(
             new = BeamResult(found.tokens[:, :beam_size], ending)
             ended = merge_hypotheses(ended, new, config.pad_id)
             scores, order = found.scores.masked_fill(ends, absent).topk(beam_size, dim=1)
-            done = (ended.scores > absent).all(dim=1, keepdim=True)  # [B, 1]
-            alive = BeamResult(_rows(found.tokens, order), scores.masked_fill(done, absent))
-            if (alive.scores == absent).all():
+            alive = BeamResult(_rows(found.tokens, order), scores)
+            rows = first_row[: len(order)] + origin.gather(1, order)  # [B, K] of the cache
+            going = (ended.scores == absent).any(dim=1) & (scores > absent).any(dim=1)  # [B]
+            if not going.all():
+                _write(result, sentences, ended)
+                sentences, rows, memory, mask = _take(going, sentences, rows, memory, mask)
+                ended, alive = (BeamResult(*_take(going, *pair)) for pair in (ended, alive))
+            if len(sentences) == 0:
                 break
-            cache.reorder((first_row + origin.gather(1, order)).flatten())
+            cache.reorder(rows.flatten())
             last = alive.tokens[:, :, -1].reshape(-1, 1)
         alive = BeamResult(alive.tokens, alive.scores / norm)
-        tokens, scores = merge_hypotheses(ended, alive, config.pad_id)
-    return BeamResult(tokens.masked_fill((scores == absent)[:, :, None], config.pad_id), scores)
+        _write(result, sentences, merge_hypotheses(ended, alive, config.pad_id))
+        tokens = result.tokens[:, :, :length]
+    nothing = (result.scores == absent)[:, :, None]
+    return BeamResult(tokens.masked_fill(nothing, config.pad_id), result.scores)
+
+
+def _write(result: BeamResult, sentences: Tensor, hypotheses: BeamResult) -> None:
+    result.tokens[sentences, :, : hypotheses.tokens.size(2)] = hypotheses.tokens
+    result.scores[sentences] = hypotheses.scores
