@@ -80,11 +80,11 @@ class Witness:
         self.package = getattr(sys.modules.get("transformer"), "__file__", "")
 
 
-def run_tests(folder: Path, files: tuple[str, ...]) -> None:
+def run_tests(folder: Path, files: tuple[str, ...], report: Path) -> None:
     """Run the fast tests in `files` of the copy in `folder` up to the first that fails.
 
-    This is the whole life of a process: what was seen goes to report.json, what was printed to
-    output.txt, both in the folder.
+    This is the whole life of a process: what was seen goes to `report`, what was printed to
+    output.txt in the folder.
     """
     os.chdir(folder)
     printed = os.open("output.txt", os.O_CREAT | os.O_TRUNC | os.O_WRONLY)
@@ -104,7 +104,7 @@ def run_tests(folder: Path, files: tuple[str, ...]) -> None:
     options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # hypothesis is imported already
     status = pytest.main([*options, *(f"tests/{name}" for name in files)], plugins=[witness])
     seen = json.dumps(vars(witness) | {"status": int(status)})
-    (folder / "report.json").write_text(seen, encoding="utf8")
+    report.write_text(seen, encoding="utf8")
 
 
 # --------------------------------------------------------------------------------------------------
@@ -122,7 +122,7 @@ def server():
 
 @dataclass
 class Outcome:
-    """What came of one run of tests: caught, timeout, survived or broken, and by which test."""
+    """What came of one run: caught, timeout, survived, broken or killed, and by which test."""
 
     verdict: str
     test: str = ""
@@ -139,7 +139,7 @@ class Copy:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder.resolve()
+        self.folder, self.attempts = folder.resolve(), 0
         left_out = shutil.ignore_patterns("__pycache__")
         for name in ("transformer", "tests"):
             shutil.copytree(ROOT / name, self.folder / name, ignore=left_out)
@@ -151,20 +151,25 @@ class Copy:
         Raises:
             RuntimeError: the tests have imported another package than the copy.
         """
-        report = self.folder / "report.json"
-        report.unlink(missing_ok=True)
+        outcome = self._attempt(files, limit)
+        # Who leaves no report was killed, for want of memory perhaps: that tells nothing.
+        return outcome if outcome.verdict != "killed" else self._attempt(files, limit)
+
+    def _attempt(self, files: tuple[str, ...], limit: float) -> Outcome:
+        self.attempts += 1
+        report = self.folder / f"report{self.attempts}.json"
         start = time.perf_counter()
-        process = server().Process(target=run_tests, args=(self.folder, files))
+        process = server().Process(target=run_tests, args=(self.folder, files, report))
         process.start()
         process.join(limit)
+        seconds = time.perf_counter() - start
         if process.is_alive():
             process.kill()
             process.join()
-            return Outcome("timeout", seconds=time.perf_counter() - start)
-        seconds = time.perf_counter() - start
+            return Outcome("timeout", seconds=seconds)
         output = (self.folder / "output.txt").read_text(encoding="utf8", errors="replace")
         if not report.exists():
-            return Outcome("broken", seconds=seconds, output=output)
+            return Outcome("killed", seconds=seconds, output=output)
         seen = json.loads(report.read_text(encoding="utf8"))
         if seen["broken"] or seen["status"] not in (0, 1):
             return Outcome("broken", seen["broken"], seen["passed"], seconds, output)
@@ -244,7 +249,7 @@ def run_faults(faults: list[Fault], workers: int) -> tuple[dict[str, int], dict[
             outcomes[fault.id] = outcome
             said = f"{outcome.seconds:5.1f} s  {outcome.verdict}: {fault.id}  {outcome.test}"
             print(f"{len(outcomes):4d}/{len(faults)} {said}", flush=True)
-            if outcome.verdict == "broken":
+            if outcome.verdict in ("broken", "killed"):
                 print(outcome.output[-2000:])
     return {" ".join(files): outcome.passed for files, outcome in sound.items()}, outcomes
 
