@@ -1532,7 +1532,8 @@ DECODING = [
         "greedy-forgets-who-left",
         "rows that stay are written where those before them were",
         "sentences, last, memory, mask = _take(going, sentences, last, memory, mask)",
-        "last, memory, mask = _take(going, last, memory, mask)\n                sentences = sentences[: len(going)]",
+        "last, memory, mask = _take(going, last, memory, mask)\n"
+        "                sentences = sentences[: len(going)]",
     ),
     Fault(
         "decoding",
@@ -1709,7 +1710,8 @@ DECODING = [
         "beam-forgets-who-left",
         "results of those that stay are written where those before them were",
         "sentences, rows, memory, mask = _take(going, sentences, rows, memory, mask)",
-        "rows, memory, mask = _take(going, rows, memory, mask)\n                sentences = sentences[: len(rows)]",
+        "rows, memory, mask = _take(going, rows, memory, mask)\n"
+        "                sentences = sentences[: len(rows)]",
     ),
     Fault(
         "decoding",
@@ -1787,6 +1789,55 @@ DECODING = [
         "dropout is on while the beam search runs",
         "with evaluating(model):\n        memory, mask = _read_source(model, src)  #",
         "with torch.no_grad():\n        memory, mask = _read_source(model, src)  #",
+    ),
+    Fault(
+        "decoding",
+        "int8-scale-of-the-matrix",
+        "all outputs share one scale",
+        "weight.detach().abs().amax(dim=1).clamp_min(_LEAST) / 127",
+        "weight.detach().abs().amax().expand(len(weight)) / 127",
+    ),
+    Fault(
+        "decoding",
+        "int8-scale-of-the-batch",
+        "a large number in one row coarsens all rows",
+        "largest = x.abs().amax(dim=-1, keepdim=True).clamp_min(_LEAST)",
+        "largest = x.abs().amax().clamp_min(_LEAST)",
+    ),
+    Fault(
+        "decoding",
+        "int8-zero-rows",
+        "a row of zeros is divided by zero",
+        "largest = x.abs().amax(dim=-1, keepdim=True).clamp_min(_LEAST)",
+        "largest = x.abs().amax(dim=-1, keepdim=True)",
+    ),
+    Fault(
+        "decoding",
+        "int8-inputs-too-coarse",
+        "inputs are rounded to half the levels",
+        "x / largest, 1 / 63, 64,",
+        "x / largest, 1 / 31, 64,",
+    ),
+    Fault(
+        "decoding",
+        "int8-without-bias",
+        "the bias is left out",
+        "return y if self.bias is None else y.add_(self.bias)",
+        "return y",
+    ),
+    Fault(
+        "decoding",
+        "int8-not-rescaled",
+        "the scale of the inputs is forgotten",
+        "self.packed).mul_(largest)",
+        "self.packed)",
+    ),
+    Fault(
+        "decoding",
+        "int8-changes-the-model",
+        "the model that was given is quantised itself",
+        "copy.deepcopy(model).requires_grad_(False)",
+        "model.requires_grad_(False)",
     ),
 ]
 

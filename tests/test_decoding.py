@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 from functools import partial
@@ -14,15 +15,20 @@ from torch import Tensor, nn
 
 from transformer import (
     BeamResult,
+    QuantizedLinear,
     Transformer,
     TransformerConfig,
+    Translator,
     beam_search,
     best_continuations,
     check_search,
+    evaluate_translator,
     greedy_search,
     keep_best,
     length_norm,
+    load_corpus,
     merge_hypotheses,
+    quantize,
 )
 
 PAD, BOS, EOS = 0, 2, 3
@@ -487,3 +493,122 @@ def test_bad_input_is_refused_by_name(search, src, max_length, error, message):
 def test_bad_settings_are_refused_by_name(settings, error, message):
     with pytest.raises(error, match=message):
         beam_search(make_model(0), torch.tensor([[1]]), max_length=5, **settings)
+
+
+# -------------------------------------------------------------------------------------------------
+# int8
+# -------------------------------------------------------------------------------------------------
+
+
+def float_model(seed: int = 0, **changes) -> Transformer:
+    """A model in float32 that is wide enough for int8 to be no coincidence."""
+    return make_model(seed, 30, d_model=32, n_heads=4, d_ff=64, **changes).float().eval()
+
+
+@settings(max_examples=30)
+@given(
+    rows=st.integers(1, 70),
+    d_in=st.integers(1, 130),
+    d_out=st.integers(1, 70),
+    seed=st.integers(0, 10**6),
+    with_bias=st.booleans(),
+)
+def test_a_quantized_layer_is_a_product_of_rounded_numbers(rows, d_in, d_out, seed, with_bias):
+    generator = torch.Generator().manual_seed(seed)
+    draw = lambda *shape: torch.randn(*shape, generator=generator)
+    x, weight, bias = draw(rows, d_in), draw(d_out, d_in), draw(d_out) if with_bias else None
+    layer = QuantizedLinear(weight, bias).eval()
+    s = weight.abs().amax(1, keepdim=True).double() / 127
+    r = x.abs().amax(1, keepdim=True).double() / 63
+    assert ((layer.weight() - weight).abs() <= 0.5001 * s).all()
+
+    exact = x.double() @ weight.double().T + (0 if bias is None else bias)
+    bound = r / 2 * layer.weight().abs().sum(1) + s.T / 2 * x.abs().sum(1, keepdim=True)
+    assert ((layer(x) - exact).abs() <= 1.001 * bound + 1e-5).all()
+    p, q = (x / r).round(), (layer.weight() / s).round()
+    by_hand = (p @ q.T) * r * s.T + (0 if bias is None else bias)
+    # A number halfway between two may be rounded either way, by the last bit of its scale.
+    assert (layer(x) - by_hand).abs().double().median() < 1e-5
+
+
+def test_a_quantized_layer_rounds_every_row_by_itself():
+    generator = torch.Generator().manual_seed(0)
+    weight, x = torch.randn(50, 40, generator=generator), torch.randn(9, 40, generator=generator)
+    x[3] *= 1000
+    x[5] = 0
+    layer = QuantizedLinear(weight, torch.ones(50)).eval()
+    assert torch.equal(torch.cat([layer(row[None]) for row in x]), layer(x))
+    assert (layer(x)[5] == 1).all() and torch.equal(layer(x.view(3, 3, 40)), layer(x).view(3, 3, 50))
+    strided = x.T.contiguous().T
+    assert not strided.is_contiguous() and torch.equal(layer(strided), layer(x))
+    half = layer(x[:3]).double() - 1  # what is 1000 times as large is rounded 1000 times as much
+    assert torch.allclose(layer(1000 * x[:3]).double() - 1, 1000 * half, rtol=1e-4, atol=1e-2)
+
+
+def test_a_quantized_model_is_near_the_model_and_leaves_it_alone():
+    model, src = float_model(norm_first=True), make_sources(0, 30, batch=6, length=9)
+    before = copy.deepcopy(model.state_dict())
+    light = quantize(model)
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    assert not any(isinstance(module, nn.Linear) for module in light.modules())
+    assert not light.training and not any(p.requires_grad for p in light.parameters())
+    layers = [module for module in light.modules() if isinstance(module, QuantizedLinear)]
+    assert len(layers) == 2 * (4 + 2) + 2 * (8 + 2) + 1
+    assert all(p.requires_grad for p in model.parameters())
+    assert torch.equal(light.src_embedding.weight, model.src_embedding.weight)
+    assert not any("w_q" in name or "output" in name for name in light.state_dict())
+
+    exact, logits = model(src, src).detach(), light(src, src)
+    assert 1e-4 < (logits - exact).norm() / exact.norm() < 0.05
+    again = copy.deepcopy(light)
+    assert torch.equal(again(src, src), logits)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_both_searches_take_a_quantized_model(tied):
+    model = float_model(1, tie_embeddings=tied)
+    light, src = quantize(model), make_sources(1, 30, batch=5, length=8)
+    greedy = greedy_search(light, src, 10)
+    tokens, scores = beam_search(light, src, 3, 0.0, 10)
+    assert torch.equal(beam_search(light, src, 1, 0.0, 10).tokens[:, 0], greedy)
+    for b, source in enumerate(src):
+        alone = beam_search(light, source[source != PAD][None], 3, 0.0, 10)
+        assert torch.equal(alone.tokens[0], tokens[b, :, : alone.tokens.size(2)])
+        log_p = log_probability(light, src[b : b + 1], [cut(row) for row in tokens[b].tolist()])
+        assert torch.allclose(scores[b], torch.tensor(log_p), rtol=0, atol=0.05)
+
+
+def test_what_int8_cannot_do_is_refused_by_name():
+    layer, x = QuantizedLinear(torch.ones(3, 4)), torch.ones(2, 4)
+    with pytest.raises(ValueError, match=r"no gradient: call eval\(\)"):
+        layer(x)
+    layer.eval()
+    with pytest.raises(ValueError, match="no gradient"):
+        layer(x.clone().requires_grad_())
+    with torch.no_grad():
+        assert layer(x.clone().requires_grad_()).shape == (2, 3)
+    with pytest.raises(TypeError, match="x must be of torch.float32 like int8 layers"):
+        layer(x.double())
+    with pytest.raises(ValueError, match="x must lie on cpu like int8 layers, not on meta"):
+        layer(x.to("meta"))
+    with pytest.raises(TypeError, match="weight must be of torch.float32 like int8 layers"):
+        quantize(make_model(0))
+    with pytest.raises(ValueError, match="weight must lie on cpu like int8 layers, not on meta"):
+        quantize(float_model().to("meta"))
+    with pytest.raises(ValueError, match="weight must have 2 axes"):
+        QuantizedLinear(torch.ones(3))
+    with pytest.raises(TypeError, match="model must be a Transformer, not ChainModel"):
+        quantize(ChainModel({}))
+    with pytest.raises(ValueError, match="no gradient"):
+        quantize(float_model()).train()(torch.tensor([[4]]), torch.tensor([[BOS]]))
+
+
+@pytest.mark.parametrize("beam_size", [1, 4])
+def test_int8_costs_no_quality(beam_size):
+    translator = Translator.load("phrases")
+    pairs = load_corpus("phrases", "test")
+    light = Translator(quantize(translator.model), translator.vocabulary)
+    bleu = [
+        evaluate_translator(one, pairs, beam_size)["BLEU-tok"]["score"] for one in (translator, light)
+    ]
+    assert bleu[0] > 95 and bleu[1] >= bleu[0] - 0.2

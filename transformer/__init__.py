@@ -98,6 +98,9 @@ from transformer.decoding import (
     merge_hypotheses,
     length_norm,
     beam_search,
+    QuantizedLinear,
+    QuantizedTransformer,
+    quantize,
 )
 from transformer.toy import (
     reverse_and_mark,
@@ -235,6 +238,9 @@ __all__ = [
     "merge_hypotheses",
     "length_norm",
     "beam_search",
+    "QuantizedLinear",
+    "QuantizedTransformer",
+    "quantize",
     "reverse_and_mark",
     "reversal_batch",
     "toy_config",

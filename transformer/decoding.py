@@ -12,6 +12,9 @@ __all__ = [
     "merge_hypotheses",
     "length_norm",
     "beam_search",
+    "QuantizedLinear",
+    "QuantizedTransformer",
+    "quantize",
 ]
 
 
@@ -264,9 +267,7 @@ def beam_search(
         alive = BeamResult(tokens[:, :, :0], result.scores.clone())
         alive.scores[:, 0] = 0.0  # one empty beginning; K equal ones would stay equal for ever
         last = src.new_full((batch * beam_size, 1), config.bos_id)
-        sentences = torch.arange(
-            batch, device=src.device
-        )  # that are not done; B is their number now
+        sentences = torch.arange(batch, device=src.device)  # that are not done
         first_row = sentences[:, None] * beam_size  # [B, 1]
         for length in range(1, max_length + 1):
             logits = model.project(model.decode(last, memory, mask, cache)[:, -1])  # [B·K, V]
@@ -300,3 +301,95 @@ def beam_search(
 def _write(result: BeamResult, sentences: Tensor, hypotheses: BeamResult) -> None:
     result.tokens[sentences, :, : hypotheses.tokens.size(2)] = hypotheses.tokens
     result.scores[sentences] = hypotheses.scores
+
+
+# %% book/08-decoding.ipynb · Whole numbers and a scale · [quantized-linear]
+import copy
+import warnings
+
+from transformer.validation import check_features, check_place
+
+_FLOAT = torch.empty(0, dtype=torch.float32, device="cpu")  # what int8 layers take and return
+_LEAST = 1e-30  # a row of zeros needs a scale, too
+
+
+class QuantizedLinear(nn.Module):
+    """A dense layer for inference on the CPU: int8 weights, inputs rounded row by row.
+
+    Its packed weights are no parameters, and not in the `state_dict`.
+
+    Args:
+        weight: `[d_out, d_in]`; every output gets a scale of its own.
+        bias: `[d_out]`, or `None` for none.
+
+    Raises:
+        TypeError: `weight` is no float32 tensor.
+        ValueError: `weight` does not have two axes, or does not lie on the CPU.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+        super().__init__()
+        check_features("weight", weight, None, rank=2)
+        check_place("weight", weight, _FLOAT, "int8 layers")
+        scale = weight.detach().abs().amax(dim=1).clamp_min(_LEAST) / 127  # [d_out]
+        zero = torch.zeros(len(weight), dtype=torch.long)
+        with warnings.catch_warnings():  # PyTorch wants to replace this constructor one day
+            warnings.simplefilter("ignore")
+            rounded = torch.quantize_per_channel(weight.detach(), scale, zero, 0, torch.qint8)
+        self.packed = torch.ops.quantized.linear_prepack(rounded, None)
+        self.bias = None if bias is None else bias.detach().clone()
+
+    def weight(self) -> Tensor:
+        """The rounded weights `[d_out, d_in]`, as floating-point numbers."""
+        return torch.ops.quantized.linear_unpack(self.packed)[0].dequantize()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Compute x Wᵀ + b for `x` `[..., d_in]`; the result is `[..., d_out]`.
+
+        Raises:
+            TypeError: `x` is not float32.
+            ValueError: the layer is in training mode, or `x` wants a gradient or is not on the CPU.
+        """
+        if self.training or (x.requires_grad and torch.is_grad_enabled()):
+            raise ValueError("int8 layers have no gradient: call eval(), and train the float model")
+        check_place("x", x, _FLOAT, "int8 layers")
+        largest = x.abs().amax(dim=-1, keepdim=True).clamp_min(_LEAST)  # [..., 1]
+        product = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32
+        y = product(x / largest, 1 / 63, 64, self.packed).mul_(largest)  # [..., d_out]
+        return y if self.bias is None else y.add_(self.bias)
+
+
+# %% book/08-decoding.ipynb · A whole model · [quantize]
+class QuantizedTransformer(Transformer):
+    """A Transformer for inference on the CPU, whose dense layers hold int8, as `quantize` makes it."""
+
+    def project(self, hidden: Tensor) -> Tensor:
+        """Turn hidden vectors `[..., d_model]` into logits `[..., V]`."""
+        return self.output(hidden)
+
+
+def quantize(model: Transformer) -> QuantizedTransformer:
+    """Copy a model for faster inference on the CPU, with int8 weights in its dense layers.
+
+    To keep it, keep the model it was made of: its `state_dict` holds no dense layers.
+
+    Args:
+        model: a model in float32 on the CPU; it stays as it is.
+
+    Returns:
+        the copy, in evaluation mode and without gradients. The rounding of a row depends on that
+        row alone, so that the rest of a batch still plays no part.
+
+    Raises:
+        TypeError: `model` is no `Transformer`, or not in float32.
+        ValueError: `model` is not on the CPU.
+    """
+    check_type(Transformer, model=model)
+    quantized = copy.deepcopy(model).requires_grad_(False)
+    quantized.__class__ = QuantizedTransformer  # all is kept, but for the way to the logits
+    quantized.output = QuantizedLinear(model.output.weight)
+    for module in list(quantized.modules()):
+        for name, child in list(module.named_children()):
+            if isinstance(child, nn.Linear):
+                setattr(module, name, QuantizedLinear(child.weight, child.bias))
+    return quantized.eval()
