@@ -329,13 +329,15 @@ def linear_by_convolution(x: Tensor, weight: Tensor, bias: Tensor | None = None)
     Returns:
         x Wᵀ + b, `[..., d_out]`.
     """
-    rows = x.reshape(-1, x.size(-1))  # [n, d_in]
-    pictures = F.pad(rows, (0, 0, 0, -len(rows) % 16)).view(16, -1, 1, x.size(-1))
-    filtered = F.conv2d(pictures.permute(0, 3, 1, 2), weight[:, :, None, None], bias)
-    result = filtered.permute(0, 2, 3, 1).reshape(
-        -1, weight.size(0)
-    )  # [n and what was added, d_out]
-    return result[: len(rows)].view(*x.shape[:-1], -1)
+    rows = x.numel() // x.size(-1)
+    fits = x.dim() == 3 and x.size(0) >= 16 and x.size(1) > 1   # a batch is a pile of pictures already
+    pictures = x
+    if not fits:
+        pictures = F.pad(x.reshape(rows, -1), (0, 0, 0, -rows % 16)).view(16, -1, x.size(-1))
+    channels_last = pictures[:, None].permute(0, 3, 1, 2)       # [pictures, d_in, 1, pixels]
+    filtered = F.conv2d(channels_last, weight[:, :, None, None], bias)
+    result = filtered.permute(0, 2, 3, 1)[:, 0]                 # [pictures, pixels, d_out]
+    return result if fits else result.reshape(-1, weight.size(0))[:rows].view(*x.shape[:-1], -1)
 
 
 def fast_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -186,12 +186,15 @@ def _loss_and_slope(
 class _ChunkedLoss(torch.autograd.Function):
     @staticmethod
     def forward(ctx, hidden, weight, targets, smoothing, pad_id):
-        n = _ROWS.get(hidden.device.type, 8192)
-        total, slopes, d_weight = 0.0, [], torch.zeros_like(weight)
-        for rows, y in zip(hidden.split(n), targets.split(n)):
-            loss, slope = _loss_and_slope(fast_linear(rows, weight), y, smoothing, pad_id)
+        device, d_weight = hidden.device.type, torch.zeros_like(weight)
+        half = torch.is_autocast_enabled(device)
+        dtype = torch.get_autocast_dtype(device) if half else weight.dtype
+        table, total, slopes = weight.to(dtype), 0.0, []  # cast once, not for every chunk
+        n = _ROWS.get(device, 8192)
+        for rows, y in zip(hidden.to(dtype).split(n), targets.split(n)):
+            loss, slope = _loss_and_slope(fast_linear(rows, table), y, smoothing, pad_id)
             total = total + loss
-            slopes.append(fast_linear(slope, weight.T))
+            slopes.append(fast_linear(slope, table.T))
             d_weight += slope.T @ rows
         ctx.save_for_backward(torch.cat(slopes).to(hidden.dtype), d_weight)
         return total
