@@ -152,6 +152,28 @@ def test_greedy_search_reads_every_token_once_and_none_after_an_end(seed):
     assert count.rows == [sum(n > step for n in lengths) for step in range(max(lengths))]
 
 
+@torch.no_grad()
+def test_sentences_that_go_on_keep_keys_and_values_of_their_own():
+    model, src = make_model(0).eval(), make_sources(0)
+    project, seen = model.project, []
+
+    def first_one_ends(hidden):
+        logits = project(hidden).index_fill(-1, torch.tensor(EOS), -INF)
+        if len(seen) == 3:
+            logits[0, EOS] = INF
+        seen.append(hidden)
+        return logits
+
+    model.project = first_one_ends
+    found = greedy_search(model, src, 10)
+    assert found[0, 3:].tolist() == [EOS, *[PAD] * 6]
+    for b in (1, 2, 3):  # what their steps saw is what one pass without a cache sees
+        one, tgt = src[b : b + 1], torch.tensor([[BOS, *found[b, :-1].tolist()]])
+        whole = model.decode(tgt, model.encode(one), model.src_mask(one))[0]
+        steps = torch.stack([hidden[b if t < 4 else b - 1] for t, hidden in enumerate(seen)])
+        assert torch.allclose(steps, whole, rtol=0, atol=1e-10)
+
+
 def test_greedy_search_stops_when_all_have_ended_and_at_the_greatest_length():
     ends = {word: {EOS: 1.0} for word in range(4, 9)}
     quick = ChainModel({BOS: {4: 1.0}} | ends)
@@ -539,6 +561,7 @@ def test_a_quantized_layer_rounds_every_row_by_itself():
     layer = QuantizedLinear(weight, torch.ones(50)).eval()
     assert torch.equal(torch.cat([layer(row[None]) for row in x]), layer(x))
     assert (layer(x)[5] == 1).all() and torch.equal(layer(x.view(3, 3, 40)), layer(x).view(3, 3, 50))
+    assert (QuantizedLinear(0 * weight).eval()(x) == 0).all()
     strided = x.T.contiguous().T
     assert not strided.is_contiguous() and torch.equal(layer(strided), layer(x))
     half = layer(x[:3]).double() - 1  # what is 1000 times as large is rounded 1000 times as much
