@@ -310,7 +310,7 @@ import warnings
 from transformer.validation import check_features, check_place
 
 _FLOAT = torch.empty(0, dtype=torch.float32, device="cpu")  # what int8 layers take and return
-_LEAST = 1e-30  # a row of zeros needs a scale, too
+_LEAST = 1e-30  # weights that are all zero need a scale, too
 
 
 class QuantizedLinear(nn.Module):
@@ -353,7 +353,7 @@ class QuantizedLinear(nn.Module):
         if self.training or (x.requires_grad and torch.is_grad_enabled()):
             raise ValueError("int8 layers have no gradient: call eval(), and train the float model")
         check_place("x", x, _FLOAT, "int8 layers")
-        largest = x.abs().amax(dim=-1, keepdim=True).clamp_min(_LEAST)  # [..., 1]
+        largest = x.abs().amax(dim=-1, keepdim=True)  # [..., 1]; 0 makes 0, whatever 0 / 0 becomes
         product = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32
         y = product(x / largest, 1 / 63, 64, self.packed).mul_(largest)  # [..., d_out]
         return y if self.bias is None else y.add_(self.bias)
