@@ -347,6 +347,16 @@ def test_dropout_changes_no_expectation(attend):
     assert_close(attend(*many, None, 0.5).mean(dim=0), attend(q, k, v), 0.05)
 
 
+@both_attentions
+@pytest.mark.parametrize("rows", ["no mask", "all see something", "one sees nothing"])
+def test_dropout_acts_whatever_the_mask(attend, rows):
+    q, k, v = randn(4, 5), randn(6, 5), randn(6, 3)
+    mask = None if rows == "no mask" else torch.ones(4, 6, dtype=torch.bool).tril(2)
+    if rows == "one sees nothing":
+        mask[1] = False
+    assert not torch.equal(attend(q, k, v, mask, 0.5), attend(q, k, v, mask, 0.5))
+
+
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [

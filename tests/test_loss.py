@@ -299,6 +299,9 @@ def test_chunked_loss_equals_the_loss_of_all_logits_with_both_gradients(shape, s
     plain = label_smoothed_cross_entropy(hidden @ table.T, targets, smoothing, pad_id, reduction="sum")
     chunked = linear_cross_entropy(hidden, table, targets, smoothing, pad_id)
     torch.testing.assert_close(chunked, plain, atol=1e-10, rtol=1e-12)
+    with torch.no_grad():  # where there is no backward pass, there are no chunks
+        unchunked = linear_cross_entropy(hidden, table, targets, smoothing, pad_id)
+    torch.testing.assert_close(unchunked, plain, atol=1e-10, rtol=1e-12)
     for ours, theirs in zip(*(torch.autograd.grad(loss / 3, (hidden, table)) for loss in (chunked, plain))):
         torch.testing.assert_close(ours, theirs, atol=1e-10, rtol=1e-10)
     with torch.no_grad():
