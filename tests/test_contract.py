@@ -1121,6 +1121,7 @@ class PrefixModel(nn.Module):
         return torch.ones(len(src), 1, 1, 1, dtype=torch.bool)
 
     def decode(self, tgt: Tensor, memory: Tensor, src_mask: Tensor, cache: DecoderCache) -> Tensor:
+        memory = memory.repeat_interleave(len(tgt) // len(memory), dim=0)  # beams share their sentence's
         last = tgt[:, None, :, None].double()
         beginnings, _ = cache.layers[0].own.append(last, last)
         rows = []
