@@ -365,7 +365,16 @@ def fast_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor
 
 
 class Linear(nn.Linear):
-    """`torch.nn.Linear`, computed by `fast_linear`."""
+    """`torch.nn.Linear`, computed by `fast_linear`.
+
+    Args:
+        in_features: width of the input.
+        out_features: width of the result.
+        bias: whether the layer has one.
+    """
+
+    def __init__(self, in_features: int, out_features: int, bias: bool = True) -> None:
+        super().__init__(in_features, out_features, bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """Compute x Wᵀ + b for `x` `[..., d_in]`; the result is `[..., d_out]`."""

@@ -187,7 +187,7 @@ class _ChunkedLoss(torch.autograd.Function):
     @staticmethod
     def forward(ctx, hidden, weight, targets, smoothing, pad_id):
         device, d_weight = hidden.device.type, torch.zeros_like(weight)
-        half = torch.is_autocast_enabled(device)
+        half = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
         dtype = torch.get_autocast_dtype(device) if half else weight.dtype
         table, total, slopes = weight.to(dtype), 0.0, []  # cast once, not for every chunk
         n = _ROWS.get(device, 8192)
