@@ -310,7 +310,7 @@ _FEW_ROWS = 128
 
 
 def _convolution_is_faster() -> bool:
-    capabilities = getattr(torch.cpu, "get_capabilities", dict)()  # since torch 2.11
+    capabilities = getattr(torch.cpu, "get_capabilities", dict)()  # not in every torch
     amd = "AMD" in capabilities.get("cpu_name", "")
     return amd and torch.backends.cpu.get_cpu_capability() == "AVX512"
 
