@@ -436,8 +436,15 @@ ATTENTION = [
         "attention",
         "fused-causal",
         "without a mask, the fused kernel hides the future",
-        "F.scaled_dot_product_attention(query, key, value, dropout_p=dropout)",
-        "F.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True)",
+        "_kernel(query, key, value, dropout_p=dropout)",
+        "_kernel(query, key, value, dropout_p=dropout, is_causal=True)",
+    ),
+    Fault(
+        "attention",
+        "fused-stays-wide",
+        "on a processor, attention in half precision returns float32",
+        "(*wide, *mask, **options).to(query.dtype)",
+        "(*wide, *mask, **options)",
     ),
     Fault(
         "attention",

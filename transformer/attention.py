@@ -193,15 +193,25 @@ def fused_attention(
     """
     _check_inputs(query, key, value, mask, dropout)
     if mask is None:
-        return F.scaled_dot_product_attention(query, key, value, dropout_p=dropout)
+        return _kernel(query, key, value, dropout_p=dropout)
     # Kernels need not agree on a row with nothing: let it attend, then put zeros in its place.
     mask = torch.atleast_2d(mask)
     nothing = ~mask.any(dim=-1, keepdim=True)
     may_look = mask.device.type == "cpu" and not torch.compiler.is_compiling()
     if may_look and not nothing.any():
-        return F.scaled_dot_product_attention(query, key, value, mask, dropout_p=dropout)
-    context = F.scaled_dot_product_attention(query, key, value, mask | nothing, dropout_p=dropout)
+        return _kernel(query, key, value, mask, dropout_p=dropout)
+    context = _kernel(query, key, value, mask | nothing, dropout_p=dropout)
     return context.masked_fill(nothing, 0.0)
+
+
+def _kernel(query: Tensor, key: Tensor, value: Tensor, *mask: Tensor, **options: float) -> Tensor:
+    half = query.dtype in (torch.bfloat16, torch.float16)
+    if not half or query.device.type != "cpu" or not torch.is_grad_enabled():
+        return F.scaled_dot_product_attention(query, key, value, *mask, **options)
+    # A processor's way back is slow in half precision: to widen and to narrow costs less.
+    wide = query.float(), key.float(), value.float()
+    with torch.autocast("cpu", enabled=False):
+        return F.scaled_dot_product_attention(*wide, *mask, **options).to(query.dtype)
 
 
 # %% book/03-attention.ipynb · Keys and values kept for later · [key-value-cache]

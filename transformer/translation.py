@@ -458,6 +458,19 @@ RECIPES = {
         cooldown=0.4,
         precision="bfloat16",
     ),
+    "ted-small": Recipe(
+        "ted",
+        vocab_size=4000,
+        d_model=256,
+        n_layers=3,
+        d_ff=1024,
+        dropout=0.2,
+        steps=10_000,
+        peak_rate=1.2e-3,
+        warmup_steps=1000,
+        cooldown=0.5,
+        precision="bfloat16",
+    ),
 }
 
 
