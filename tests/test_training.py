@@ -172,6 +172,12 @@ def test_cooldown_is_one_and_then_a_line_to_zero(steps, fraction):
             "log_every must be an int, not float",
         ),
         (lambda: TrainingConfig(1, seed=-1), ValueError, "seed must be at least 0, but is -1"),
+        (lambda: TrainingConfig(1, patience=-1), ValueError, "patience must be at least 0, but is -1"),
+        (
+            lambda: make_trainer().fit(max_minutes=-1.0),
+            ValueError,
+            "max_minutes must be finite and at least 0, but is -1.0",
+        ),
         (lambda: TrainingConfig(1, clip_norm=0), ValueError, "clip_norm must be greater than 0"),
         (lambda: TrainingConfig(1, clip_norm=math.nan), ValueError, "clip_norm must be greater"),
         (
@@ -589,6 +595,77 @@ def test_the_newest_checkpoints_are_kept_and_a_broken_later_one_does_not_count(t
     assert steps == [4, 8, 12][-keep:] + [999]
 
 
+def test_a_checkpoint_in_the_old_format_is_named_and_not_passed_over(tmp_path, monkeypatch):
+    monkeypatch.setattr(transformer.training, "CHECKPOINT_FORMAT", "transformer-checkpoint-1")
+    make_trainer(tmp_path).fit()
+    monkeypatch.undo()
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    said = "00000012.pt is no checkpoint in the format 'transformer-checkpoint-2', but says 'transf.*-1'"
+    with pytest.raises(CheckpointError, match=said):
+        make_trainer(tmp_path).fit()
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+# -------------------------------------------------------------------------------------------------
+# The end of a run, and slices of it
+# -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("directory", [True, False])
+def test_slices_make_the_run_that_is_made_in_one_piece(tmp_path, directory):
+    """Whatever the caller draws between them; a call whose time is over makes one line of the log."""
+    folder = tmp_path if directory else None
+    settings = dict(accumulate=3, log_every=3, evaluate_every=5)
+    trainer, ends = make_trainer(folder, **settings), []
+    while not trainer.finished:
+        if directory:
+            trainer = make_trainer(folder, make_model(seed=7 if ends else 0), **settings)
+        torch.rand(3)
+        trainer.fit(max_minutes=0)
+        ends.append(trainer.step)
+    assert ends == [3, 5, 6, 9, 10, 12]
+    assert same_state(make_trainer(**settings).fit(), trainer)
+    if directory:
+        assert read_log(tmp_path) == trainer.history
+        assert trainer.checkpoints()[-1].name == "checkpoint-00000012.pt"
+
+
+def test_time_is_looked_at_in_every_line_of_the_log(monkeypatch):
+    clock = iter(range(0, 600, 60))
+    monkeypatch.setattr(transformer.training.time, "monotonic", lambda: next(clock))
+    assert make_trainer(log_every=1).fit(max_minutes=2).step == 2
+    assert next(clock) == 180  # the start and two lines
+    assert make_trainer(log_every=1).fit().step == 12
+
+
+@pytest.mark.parametrize("slices", [True, False])
+def test_patience_ends_a_run_and_outlives_an_interruption(tmp_path, slices):
+    scores = {1: 1.0, 2: 3.0, 3: 2.0, 4: 3.0, 5: 4.0, 6: 0.0, 7: 4.0, 8: 3.0}
+    seen = []
+
+    def run():
+        def evaluate(model):
+            seen.append(trainer.step)
+            return {"score": scores[trainer.step]}
+
+        settings = dict(steps=12, patience=3, evaluate_every=1, monitor="score")
+        trainer = make_trainer(tmp_path, evaluate=evaluate, **settings)
+        return trainer.fit(max_minutes=0 if slices else None)
+
+    while not (trainer := run()).finished:
+        assert slices
+    assert seen == list(scores) and (trainer.step, trainer.best_step, trainer.stale) == (8, 5, 3)
+    assert trainer.checkpoints()[-1].name == "checkpoint-00000008.pt"
+    assert run().step == 8 and seen == list(scores)  # over is over
+
+
+def test_without_patience_a_run_ends_with_its_steps(tmp_path):
+    evaluate = lambda model: {"score": 0.0}
+    trainer = make_trainer(tmp_path, evaluate=evaluate, evaluate_every=1, monitor="score")
+    assert not trainer.finished
+    assert trainer.fit().step == 12 and trainer.stale == 11 and trainer.finished
+
+
 # -------------------------------------------------------------------------------------------------
 # The best weights
 # -------------------------------------------------------------------------------------------------
@@ -632,6 +709,45 @@ def test_best_survives_resuming_and_nan_is_never_best(tmp_path):
     assert trainer.best == 5.0 and (tmp_path / "best.pt").read_bytes() == first
 
 
+def test_best_weights_that_were_not_written_before_the_cut_are_written_on_resuming(tmp_path):
+    evaluate = lambda model: {"score": 1.0}
+    make_trainer(tmp_path, evaluate=evaluate, steps=4, monitor="score").fit()
+    best = (tmp_path / "best.pt").read_bytes()
+    (tmp_path / "best.pt").unlink()  # the power was cut before it had its name
+    make_trainer(tmp_path, make_model(seed=3), steps=4, evaluate=None).fit()
+    assert (tmp_path / "best.pt").read_bytes() == best
+
+    # A later checkpoint, whose weights are not the best, puts nothing in its place.
+    make_trainer(tmp_path, evaluate=evaluate, steps=8, monitor="score").fit()
+    assert (tmp_path / "best.pt").read_bytes() == best
+    assert load_checkpoint(tmp_path / "best.pt")["step"] == 4
+
+
+def test_best_weights_are_written_when_a_checkpoint_knows_of_them(tmp_path, monkeypatch):
+    """Cut off between the two, the run must not have best weights that no score belongs to."""
+    written, replace = [], os.replace
+    note = lambda source, target: (written.append(Path(target).name), replace(source, target))
+    monkeypatch.setattr(transformer.training.os, "replace", note)
+    make_trainer(tmp_path, steps=4).fit()
+    assert written == ["log.jsonl", "checkpoint-00000004.pt", "best.pt"]
+
+
+def test_a_line_of_the_log_is_on_the_disk_before_the_checkpoint_after_it(tmp_path, monkeypatch):
+    done, fsync, save = [], os.fsync, torch.save
+    monkeypatch.setattr(transformer.training.os, "fsync", lambda file: (done.append("disk"), fsync(file)))
+    monkeypatch.setattr(torch, "save", lambda *given: (done.append("save"), save(*given)))
+    make_trainer(tmp_path, steps=4, log_every=4, evaluate=None).fit()
+    assert done == ["disk", "disk", "save", "disk"]  # the empty log, its line, the checkpoint
+
+
+def test_older_checkpoints_that_were_left_over_are_removed_on_resuming(tmp_path):
+    make_trainer(tmp_path).fit()
+    names = [path.name for path in tmp_path.iterdir()]
+    (tmp_path / "checkpoint-00000004.pt").write_text("left over")
+    make_trainer(tmp_path).fit()
+    assert sorted(names) == sorted(path.name for path in tmp_path.iterdir())
+
+
 def test_metrics_of_any_number_type_can_be_stored(tmp_path):
     evaluate = lambda model: {"a": torch.tensor(1.5), "b": torch.ones(1).numpy()[0], "c": 2}
     trainer = make_trainer(tmp_path, evaluate=evaluate, monitor="b").fit()
@@ -662,10 +778,10 @@ def no_slope(weight):
 @pytest.mark.parametrize(
     "first_bad, extra, message",
     [
-        (8, lambda weight: math.nan, "the loss is nan at step 10, learning rate 1.12e-02"),
-        (8, lambda weight: math.inf, "the loss is inf at step 10, learning rate 1.12e-02"),
-        (10, lambda weight: -math.inf, "the loss is -inf at step 10"),
-        (10, no_slope, "the norm is nan at step 10"),  # every loss is finite until the very end
+        (8, lambda weight: math.nan, "the loss is nan at step 8, epoch 3, batch 1, learning rate 8.94e-03"),
+        (6, lambda weight: math.inf, "the loss is inf at step 6, epoch 2, batch 2, learning rate 6.71e-03"),
+        (10, lambda weight: -math.inf, "the loss is -inf at step 10, epoch 3, batch 5, "),
+        (10, no_slope, "the norm is nan at step 10, "),  # every loss is finite until the very end
     ],
 )
 def test_numbers_that_are_none_stop_the_run_before_a_checkpoint(
@@ -678,7 +794,7 @@ def test_numbers_that_are_none_stop_the_run_before_a_checkpoint(
         bad = trainer.step + 1 >= first_bad
         return total + extra(model.output.weight[4, 0]) if bad else total, count
 
-    settings = dict(steps=10, log_every=10, evaluate_every=5)
+    settings = dict(steps=10, log_every=10, evaluate_every=5, accumulate=2)
     trainer = make_trainer(tmp_path, loss=loss, **settings)
     with pytest.raises(FloatingPointError, match=message):
         trainer.fit()
@@ -686,6 +802,21 @@ def test_numbers_that_are_none_stop_the_run_before_a_checkpoint(
     state = load_checkpoint(trainer.checkpoints()[0])["model"]
     assert all(t.isfinite().all() for t in state.values())
     assert all(math.isfinite(value) for entry in read_log(tmp_path) for value in entry.values())
+
+
+def test_with_float16_a_loss_that_is_no_number_stops_the_run_and_an_infinite_gradient_does_not():
+    trainer = None
+
+    def loss(model, batch):
+        total, count = teacher_forced_loss(model, batch)
+        if trainer.step == 2:
+            total = total * 1e36  # times the scale this is infinite, and so is the gradient
+        return total * (math.nan if trainer.step == 7 else 1.0), count
+
+    trainer = make_trainer(loss=loss, precision="float16", log_every=4)
+    with pytest.raises(FloatingPointError, match="the loss is nan at step 8, "):
+        trainer.fit()
+    assert [entry["step"] for entry in trainer.history if "rate" in entry] == [4]
 
 
 def test_an_epoch_without_a_batch_and_a_metric_that_is_missing_stop_the_run():

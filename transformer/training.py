@@ -14,6 +14,7 @@ __all__ = [
     "CHECKPOINT_FORMAT",
     "regular_file",
     "CheckpointError",
+    "DamagedCheckpointError",
     "save_checkpoint",
     "load_checkpoint",
     "set_weights",
@@ -23,6 +24,9 @@ __all__ = [
     "monitored",
     "read_log",
     "write_log",
+    "random_state",
+    "set_random_state",
+    "check_finite",
     "Trainer",
     "run_facts",
     "write_record",
@@ -176,6 +180,8 @@ class TrainingConfig:
         evaluate_every: updates between two evaluations and checkpoints.
         keep: number of newest checkpoints kept, beside the best.
         monitor: the metric that tells the best; it begins with `-` where less is better.
+        patience: evaluations without a new best after which the run is over; 0 for no end but
+            `steps`.
 
     Raises:
         TypeError, ValueError: a value is of the wrong type or out of its range.
@@ -190,11 +196,12 @@ class TrainingConfig:
     evaluate_every: int = 1000
     keep: int = 2
     monitor: str = "-loss"
+    patience: int = 0
 
     def __post_init__(self) -> None:
         names = ("steps", "accumulate", "log_every", "evaluate_every", "keep")
         check_size(**{name: getattr(self, name) for name in names})
-        check_size(minimum=0, seed=self.seed)
+        check_size(minimum=0, seed=self.seed, patience=self.patience)
         check_choice(PRECISIONS, precision=self.precision)
         check_type(str, monitor=self.monitor)
         check_type((int, float), clip_norm=self.clip_norm)
@@ -252,7 +259,7 @@ def _naming(path: Path) -> Iterator[None]:
 
 
 # %% book/07-training.ipynb · Files that are whole · [checkpoint-files]
-CHECKPOINT_FORMAT = "transformer-checkpoint-1"
+CHECKPOINT_FORMAT = "transformer-checkpoint-2"
 
 
 def regular_file(path: Path | str) -> Path:
@@ -269,6 +276,10 @@ def regular_file(path: Path | str) -> Path:
 
 class CheckpointError(ValueError):
     """A file that is not a whole checkpoint of this package, or not one of this model."""
+
+
+class DamagedCheckpointError(CheckpointError):
+    """A file of which a part is missing, or that never was a checkpoint."""
 
 
 def save_checkpoint(path: Path | str, state: dict[str, Any]) -> None:
@@ -298,7 +309,8 @@ def load_checkpoint(path: Path | str) -> dict[str, Any]:
 
     Raises:
         OSError: the file cannot be opened; `FileNotFoundError` where there is none.
-        CheckpointError: the file is truncated, or not a checkpoint; the message names it.
+        DamagedCheckpointError: the file is truncated, or of another kind; the message names it.
+        CheckpointError: it is whole, and of another format.
     """
     with regular_file(path).open("rb") as file:
         try:
@@ -308,9 +320,11 @@ def load_checkpoint(path: Path | str) -> dict[str, Any]:
             state = torch.load(file, map_location="cpu", weights_only=True)
         except Exception as error:  # a damaged file shows itself by half a dozen types of error
             message = f"{path} is no whole checkpoint ({type(error).__name__})"
-            raise CheckpointError(message) from error
-    if not isinstance(state, dict) or state.get("format") != CHECKPOINT_FORMAT:
-        raise CheckpointError(f"{path} is no checkpoint of this package")
+            raise DamagedCheckpointError(message) from error
+    given = state.get("format") if isinstance(state, dict) else None
+    if given != CHECKPOINT_FORMAT:
+        message = f"{path} is no checkpoint in the format {CHECKPOINT_FORMAT!r}"
+        raise CheckpointError(f"{message}, but says {given!r:.60}" if given else message)
     return state
 
 
@@ -451,7 +465,54 @@ def write_log(directory: Path | str, entries: list[dict[str, float]]) -> None:
         part.write_text("".join(json.dumps(entry) + "\n" for entry in entries), encoding="utf8")
 
 
+# %% book/07-training.ipynb · The state of chance · [random-state]
+def random_state(device: torch.device) -> dict[str, Tensor]:
+    """The states of torch's own random generators, on the CPU and on `device`."""
+    state = {"cpu": torch.get_rng_state()}
+    if device.type == "cuda":
+        state["cuda"] = torch.cuda.get_rng_state(device)
+    return state
+
+
+def set_random_state(state: Mapping[str, Tensor], device: torch.device) -> None:
+    """Go on with the random numbers that followed when `random_state` was called.
+
+    Args:
+        state: what it returned.
+        device: the device to draw on; a state that belongs to another kind of device is left out.
+
+    Raises:
+        TypeError: `state` is no mapping.
+        KeyError: it lacks the state of the CPU.
+    """
+    check_type(Mapping, state=state)
+    torch.set_rng_state(state["cpu"])
+    if "cuda" in state and device.type == "cuda":
+        torch.cuda.set_rng_state(state["cuda"], device)
+
+
+# %% book/07-training.ipynb · When the numbers stop · [check-finite]
+def check_finite(name: str, values: Tensor, steps: list[dict[str, Any]]) -> None:
+    """Stop where a number of an update is infinite or not a number.
+
+    Args:
+        name: what the message calls the numbers.
+        values: one of each update, `[n]`.
+        steps: of each update, what the message says of it.
+
+    Raises:
+        FloatingPointError: a value is not finite; the message describes the first such update.
+    """
+    bad = (~values.isfinite()).nonzero().flatten().tolist()
+    if bad:
+        where = ", ".join(f"{what} {value}" for what, value in steps[bad[0]].items())
+        raise FloatingPointError(f"the {name} is {values[bad[0]].item()} at {where}")
+
+
 # %% book/07-training.ipynb · The trainer · [trainer]
+_PLACE = ("step", "epoch", "position", "best", "best_step", "stale")
+
+
 class Trainer:
     """Trains a model: batches in; updates, log, evaluations and checkpoints out.
 
@@ -498,12 +559,23 @@ class Trainer:
         self.device = self.parameters[0].device
         self.optimizer = torch.optim.Adam(self.parameters, betas=(0.9, 0.98), eps=1e-9, fused=True)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=config.precision == "float16")
-        self.step = self.epoch = self.position = 0
+        self.step = self.epoch = self.position = self.best_step = self.stale = 0
         self.best = -math.inf
         self.history: list[dict[str, float]] = []
+        self._random: dict[str, Tensor] | None = None  # between two calls of `fit`
 
-    def fit(self) -> "Trainer":
-        """Train up to `config.steps` updates, from the newest checkpoint if there is one.
+    @property
+    def finished(self) -> bool:
+        """Whether all updates are made, or patience is at its end."""
+        return self.step >= self.config.steps or 0 < self.config.patience <= self.stale
+
+    def fit(self, max_minutes: float | None = None) -> "Trainer":
+        """Train until the run is finished, from the newest checkpoint if there is one.
+
+        Args:
+            max_minutes: when this time is over, the call ends at the next line of the log, with a
+                checkpoint; `None` for no limit. The next call goes on, and the run's result is the
+                same.
 
         Returns:
             the trainer; its model is in training mode.
@@ -513,19 +585,23 @@ class Trainer:
             ValueError: an epoch has no batch, or the metric to monitor is missing.
             CheckpointError: the newest checkpoint belongs to another model.
         """
-        torch.manual_seed(self.config.seed)
-        self.resume()
-        self.model.train()
+        start, over = time.monotonic(), False
+        check_number(max_minutes=0 if max_minutes is None else max_minutes)
+        self._begin()
         groups = self._groups()
         with self._progress_bar() as bar:
-            while self.step < self.config.steps:
+            while not (self.finished or over):
                 entry = self._run(groups)
                 if bar is not None:
                     bar.update(self.step - bar.n)
                     bar.set_postfix(loss=f"{entry['loss']:.3f}", rate=f"{entry['rate']:.1e}")
-                if self.step % self.config.evaluate_every == 0 or self.step == self.config.steps:
+                over = max_minutes is not None and time.monotonic() - start >= 60 * max_minutes
+                due = self.step % self.config.evaluate_every == 0 or self.step == self.config.steps
+                if due:
                     self._evaluate()
+                if due or over:
                     self.save()
+        self._random = random_state(self.device)
         return self
 
     def update(self, batches: list[Any]) -> tuple[Tensor, Tensor, Tensor]:
@@ -553,24 +629,22 @@ class Trainer:
         return total, tokens, norm
 
     def save(self) -> None:
-        """Write a checkpoint, and remove those older than the newest `config.keep`."""
+        """Write a checkpoint, the best weights if these are, and remove the older checkpoints.
+
+        The newest `config.keep` of them stay.
+        """
         if self.directory is None:
             return
         self.directory.mkdir(parents=True, exist_ok=True)
-        cuda = self.device.type == "cuda"
-        newest = self.directory / f"checkpoint-{self.step:08d}.pt"
         state = {
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "scaler": self.scaler.state_dict(),
-            "progress": {n: getattr(self, n) for n in ("step", "epoch", "position", "best")},
-            "random": torch.get_rng_state(),
-            "random_device": torch.cuda.get_rng_state(self.device) if cuda else None,
+            "progress": {name: getattr(self, name) for name in _PLACE},
+            "random": random_state(self.device),
         }
-        save_checkpoint(newest, state)
-        # A later number can only be a file that could not be read: it must not push out good ones.
-        for path in [path for path in self.checkpoints() if path <= newest][: -self.config.keep]:
-            path.unlink()
+        save_checkpoint(self._path(), state)
+        self._tidy()
 
     def checkpoints(self) -> list[Path]:
         """The checkpoints in the directory, oldest first."""
@@ -580,7 +654,8 @@ class Trainer:
         """Take up the newest whole checkpoint in the directory; return whether there was one.
 
         Raises:
-            CheckpointError: the newest whole checkpoint belongs to another model.
+            CheckpointError: the newest whole checkpoint belongs to another model, or is in another
+                format.
         """
         if self.directory is None:
             return False
@@ -589,7 +664,7 @@ class Trainer:
         for path in reversed(self.checkpoints()):
             try:
                 state = load_checkpoint(path)
-            except CheckpointError as error:
+            except DamagedCheckpointError as error:
                 warnings.warn(f"{error}; trying an older one", stacklevel=2)
             else:
                 self._restore(state, path)
@@ -598,6 +673,7 @@ class Trainer:
         # What was logged after the checkpoint will happen again, and be logged again.
         self.history = [entry for entry in read_log(self.directory) if entry["step"] <= self.step]
         write_log(self.directory, self.history)
+        self._tidy()
         return found
 
     def load_best(self) -> None:
@@ -613,21 +689,37 @@ class Trainer:
         path = self.directory / "best.pt"
         set_weights(self.model, load_checkpoint(path), path)
 
+    def _begin(self) -> None:
+        torch.manual_seed(self.config.seed)
+        if not self.resume() and self._random is not None:
+            set_random_state(self._random, self.device)
+        self.model.train()
+
     def _restore(self, state: dict[str, Any], path: Path) -> None:
         set_weights(self.model, state, path)
         try:
             self.optimizer.load_state_dict(state["optimizer"])
             self.scaler.load_state_dict(state["scaler"])
-            self.step, self.epoch, self.position, self.best = (
-                state["progress"][name] for name in ("step", "epoch", "position", "best")
-            )
-            check_size(minimum=0, step=self.step, epoch=self.epoch, position=self.position)
-            torch.set_rng_state(state["random"])
-            if state["random_device"] is not None and self.device.type == "cuda":
-                torch.cuda.set_rng_state(state["random_device"], self.device)
+            place = {name: state["progress"][name] for name in _PLACE}
+            check_type((int, float), best=place["best"])
+            check_size(minimum=0, **{name: place[name] for name in _PLACE if name != "best"})
+            vars(self).update(place)
+            set_random_state(state["random"], self.device)
         except Exception as error:  # weights alone, or another program's idea of a checkpoint
             message = f"{path} cannot be resumed from ({type(error).__name__}: {error})"
             raise CheckpointError(message) from error
+
+    def _path(self) -> Path:
+        return self.directory / f"checkpoint-{self.step:08d}.pt"
+
+    def _tidy(self) -> None:
+        # What follows from the checkpoint of this step: cut off after it, this is done on resuming.
+        if 0 < self.best_step == self.step:
+            best = {"model": self.model.state_dict(), "step": self.step, "score": self.best}
+            save_checkpoint(self.directory / "best.pt", best)
+        # A later number can only be a file that could not be read: it must not push out good ones.
+        for path in [p for p in self.checkpoints() if p <= self._path()][: -self.config.keep]:
+            path.unlink()
 
     def _groups(self) -> Iterator[list[Any]]:
         # What one update is made from: `accumulate` batches, across the borders of epochs.
@@ -649,28 +741,28 @@ class Trainer:
             self.epoch, self.position = self.epoch + 1, 0
 
     def _run(self, groups: Iterator[list[Any]]) -> dict[str, float]:
-        # Updates up to the next line of the log. The losses stay on the device until then.
-        start, total, tokens = time.perf_counter(), 0.0, 0
+        # Updates up to the next line of the log. Their numbers stay on the device until then.
+        start, numbers, steps = time.perf_counter(), [], []
         every = (self.config.log_every, self.config.evaluate_every)
         end = min(self.config.steps, *((self.step // n + 1) * n for n in every))
         while self.step < end:
-            loss, count, norm = self.update(next(groups))
-            total, tokens = total + loss, tokens + count
+            numbers.append(self.update(next(groups)))
+            rate = self.schedule(self.step)
+            place = {"step": self.step, "epoch": self.epoch, "batch": self.position}
+            steps.append({**place, "learning rate": f"{rate:.2e}"})
+        losses, counts, norms = (torch.stack(column).cpu().double() for column in zip(*numbers))
+        check_finite("loss", losses, steps)
+        if not self.scaler.is_enabled():  # with float16 such an update was dropped, as it should be
+            check_finite("norm", norms, steps)
         entry = {
             "step": self.step,
             "epoch": self.epoch,
-            "loss": float(total) / max(int(tokens), 1),
-            "rate": self.schedule(self.step),
-            "norm": float(norm),
-            "tokens": int(tokens),
+            "loss": losses.sum().item() / max(int(counts.sum()), 1),
+            "rate": rate,
+            "norm": norms[-1].item(),
+            "tokens": int(counts.sum()),
             "seconds": round(time.perf_counter() - start, 3),
         }
-        # With float16 an infinite gradient is no accident: its update was skipped.
-        watched = ("loss",) if self.scaler.is_enabled() else ("loss", "norm")
-        for name in watched:
-            if not math.isfinite(entry[name]):
-                where = f"at step {self.step}, learning rate {entry['rate']:.2e}"
-                raise FloatingPointError(f"the {name} is {entry[name]} {where}")
         self._log(entry)
         return entry
 
@@ -683,10 +775,9 @@ class Trainer:
         metrics = {name: float(value) for name, value in metrics.items()}
         self._log({"step": self.step, **metrics})
         score = monitored(metrics, self.config.monitor)
+        self.stale += 1
         if score > self.best:
-            self.best = score
-            if self.directory is not None:
-                save_checkpoint(self.directory / "best.pt", {"model": self.model.state_dict()})
+            self.best, self.best_step, self.stale = score, self.step, 0
 
     def _log(self, entry: dict[str, float]) -> None:
         self.history.append(entry)
@@ -694,6 +785,8 @@ class Trainer:
             path = self.directory / "log.jsonl"
             with _naming(path), open(path, "a", encoding="utf8") as file:
                 file.write(json.dumps(entry) + "\n")
+                file.flush()
+                os.fsync(file.fileno())  # before a checkpoint that comes after it
 
     def _progress_bar(self) -> AbstractContextManager:
         if not self.progress:
