@@ -409,6 +409,9 @@ def cases():
         yield door, {"logits": logits[..., :0]}, ValueError, "logits must be [..., V] for targets [2, 5]"
         yield door, {"pad_id": None}, TypeError, "pad_id must be an int, not NoneType"
     yield from refuse_rates(partly(t.label_smoothed_cross_entropy, logits=logits, targets=IDS), "smoothing")
+    r_drop = partly(t.r_drop_loss, model=MODEL, batch=(IDS, IDS))
+    yield from refuse_rates(r_drop, "smoothing")
+    yield from refuse_numbers(r_drop, "alpha")
     for value in (None, 3, "none", ["mean"]):
         door = partly(t.label_smoothed_cross_entropy, logits=logits, targets=IDS)
         yield door, {"reduction": value}, ValueError, "reduction must be one of ['mean', 'sum'], not "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -16,9 +17,12 @@ from transformer import (
     label_smoothed_cross_entropy,
     linear_cross_entropy,
     perplexity,
+    r_drop_loss,
+    symmetric_kl,
     teacher_forced_loss,
     token_accuracy,
 )
+from transformer.loss import _ChunkedLoss, _r_drop_and_slope
 
 TARGETS = torch.tensor([[5, 2, 9, 3, 0], [7, 3, 0, 0, 0], [4, 4, 10, 8, 3]])  # [B=3, T=5]
 REAL = TARGETS != 0
@@ -360,3 +364,178 @@ def test_chunked_loss_refuses(changes, error, message):
     arguments = {"hidden": torch.randn(3, 4), "weight": torch.randn(7, 4), "targets": torch.tensor([1, 2, 3])}
     with pytest.raises(error, match=message):
         linear_cross_entropy(**(arguments | changes))
+
+
+# Two passes that should agree ----------------------------------------------------------------------------
+
+
+def divergences(p, q) -> tuple[float, float]:
+    """Both Kullback–Leibler divergences of one token, by their definition, in Python's own floats."""
+    p, q = (torch.softmax(z, -1).tolist() for z in (p, q))
+    return tuple(sum(a * math.log(a / b) for a, b in zip(x, y)) for x, y in ((p, q), (q, p)))
+
+
+def test_symmetric_kl_by_hand():
+    p, q = torch.tensor([[1 / 2, 1 / 4, 1 / 4], [1 / 4, 1 / 2, 1 / 4]], dtype=torch.float64)
+    assert close(symmetric_kl(p.log(), q.log(), torch.tensor(2)), math.log(2) / 4)
+
+
+def test_symmetric_kl_is_the_mean_of_both_divergences_over_real_tokens():
+    p, q = draw_logits(), draw_logits()
+    expected = sum(sum(divergences(a, b)) / 2 for a, b in zip(p[REAL], q[REAL]))
+    assert close(symmetric_kl(p, q, TARGETS), expected)
+    assert close(symmetric_kl(q, p, TARGETS), expected)
+    marked = TARGETS.masked_fill(~REAL, -100)
+    assert close(symmetric_kl(p, q, marked, pad_id=-100), expected)
+    assert symmetric_kl(p, q, torch.zeros_like(TARGETS)) == 0 and close(symmetric_kl(p, p + 3, TARGETS), 0.0)
+
+
+def test_symmetric_kl_has_the_slope_of_finite_differences_and_none_at_padding():
+    p, q = draw_logits().requires_grad_(), draw_logits().requires_grad_()
+    assert torch.autograd.gradcheck(lambda p, q: symmetric_kl(p, q, TARGETS), (p, q))
+    for slope in torch.autograd.grad(symmetric_kl(p, q, TARGETS), (p, q)):
+        assert (slope[~REAL] == 0).all() and (slope[REAL] != 0).all()
+
+
+def test_symmetric_kl_of_a_forbidden_token_and_of_large_logits():
+    p = torch.tensor([[0.5, -math.inf, 1.0]], requires_grad=True)
+    q = torch.tensor([[0.5, -math.inf, 2.0]])
+    value = symmetric_kl(p, q, torch.tensor([2]))
+    assert close(value, symmetric_kl(p[:, ::2], q[:, ::2], torch.tensor([1])), 1e-6) and value > 0
+    assert torch.autograd.grad(value, p)[0].isfinite().all()
+    assert symmetric_kl(p, torch.zeros(1, 3), torch.tensor([2])) == math.inf
+    far = torch.tensor([[60000.0, -60000.0]])
+    assert symmetric_kl(far, -far, torch.tensor([1])) == 120000
+    half = symmetric_kl(draw_logits().half(), draw_logits().half(), TARGETS)
+    assert half.dtype == torch.float32
+
+
+@pytest.fixture
+def dropping() -> Transformer:
+    torch.manual_seed(3)
+    sizes = {"d_model": 12, "n_heads": 3, "n_layers": 1, "d_ff": 20, "dropout": 0.4, "pad_id": 1}
+    return Transformer(TransformerConfig(17, 17, **sizes)).double()
+
+
+def written_r_drop(model, smoothing, alpha):
+    """The same loss on whole logits, from the definitions of its parts."""
+    src, tgt = torch.cat((SRC, SRC)), torch.cat((TGT, TGT))
+    p, q = model(src, tgt[:, :-1]).chunk(2)
+    y = TGT[:, 1:]
+    entropies = [label_smoothed_cross_entropy(z, y, smoothing, 1, reduction="sum") for z in (p, q)]
+    log_p, log_q = p.log_softmax(-1), q.log_softmax(-1)
+    both = [F.kl_div(a, b, log_target=True, reduction="none") for a, b in ((log_p, log_q), (log_q, log_p))]
+    return sum(entropies) / 2 + alpha / 4 * sum(both).sum(-1)[y != 1].sum(), p, q
+
+
+@pytest.mark.parametrize(("smoothing", "alpha"), [(0.0, 5.0), (0.1, 0.0), (0.3, 2.5)])
+def test_r_drop_is_the_mean_cross_entropy_and_half_of_alpha_times_the_divergence(dropping, smoothing, alpha):
+    torch.manual_seed(0)
+    loss, count = r_drop_loss(dropping, (SRC, TGT), smoothing, alpha)
+    torch.manual_seed(0)
+    expected, p, q = written_r_drop(dropping, smoothing, alpha)
+    assert (p - q).abs().max() > 0.1  # the two passes draw masks of their own
+    assert close(loss, expected) and count == 8
+    parameters = list(dropping.parameters())
+    for ours, theirs in zip(*(torch.autograd.grad(x / 8, parameters) for x in (loss, expected))):
+        torch.testing.assert_close(ours, theirs, atol=1e-10, rtol=1e-10)
+    torch.manual_seed(0)
+    with torch.no_grad():  # where there is no backward pass, there are no chunks
+        assert close(r_drop_loss(dropping, (SRC, TGT), smoothing, alpha)[0], expected)
+
+
+def test_r_drop_by_default_takes_the_papers_alpha_and_smoothing(dropping):
+    torch.manual_seed(0)
+    loss, _ = r_drop_loss(dropping, (SRC, TGT))
+    torch.manual_seed(0)
+    assert close(loss, written_r_drop(dropping, 0.1, 5.0)[0])
+
+
+@SMOOTHINGS
+def test_r_drop_without_dropout_is_the_plain_loss(dropping, smoothing):
+    dropping.eval()
+    loss, count = r_drop_loss(dropping, (SRC, TGT), smoothing, alpha=7.0)
+    plain, plain_count = teacher_forced_loss(dropping, (SRC, TGT), smoothing)
+    assert close(loss, plain) and count == plain_count == 8
+
+
+def test_r_drop_of_nothing_and_of_padding(dropping):
+    loss, count = r_drop_loss(dropping, (SRC, TGT[:, :1]))
+    assert loss == 0 and count == 0
+    padding = torch.cat((TGT[:, :1], torch.ones(2, 4).long()), 1)
+    loss, count = r_drop_loss(dropping, (SRC, padding))
+    loss.backward()
+    assert loss == 0 and count == 0
+    assert all(p.grad is None or (p.grad == 0).all() for p in dropping.parameters())
+
+
+@pytest.mark.parametrize("n", [1, 127, 128, 300])
+def test_r_drop_in_chunks_equals_whole_logits(n):
+    """Across the borders of the chunks, with padding beyond the vocabulary, and by finite differences."""
+    torch.manual_seed(n)
+    rows = torch.randn(2, n, 6, dtype=torch.float64, requires_grad=True)
+    table = torch.randn(11, 6, dtype=torch.float64, requires_grad=True)
+    targets = torch.randint(0, 11, (n,)).masked_fill(torch.rand(n) < 0.2, 40)
+    part = partial(_r_drop_and_slope, smoothing=0.2, pad_id=40, alpha=3.0)
+    chunked = _ChunkedLoss.apply(rows, table, targets, part)
+    p, q = rows @ table.T
+    whole = sum(label_smoothed_cross_entropy(z, targets, 0.2, 40, "sum") for z in (p, q)) / 2
+    whole = whole + 1.5 * symmetric_kl(p, q, targets, 40)
+    assert close(chunked, whole, 1e-9)
+    for ours, theirs in zip(*(torch.autograd.grad(x / 7, (rows, table)) for x in (chunked, whole))):
+        torch.testing.assert_close(ours, theirs, atol=1e-10, rtol=1e-10)
+    if n == 1:
+        assert torch.autograd.gradcheck(lambda r, t: _ChunkedLoss.apply(r, t, targets, part), (rows, table))
+
+
+def test_r_drop_keeps_no_logits_for_the_backward_pass(dropping):
+    config = TransformerConfig(600, 600, d_model=12, n_heads=3, n_layers=1, d_ff=20)
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x.size(-1)) or x, lambda x: x):
+        r_drop_loss(Transformer(config), (SRC, TGT))
+    assert kept and 600 not in kept
+
+
+def test_r_drop_under_autocast_is_near_and_in_float32(dropping):
+    model = dropping.float()
+    torch.manual_seed(0)
+    exact, _ = r_drop_loss(model, (SRC, TGT))
+    for gradients in (True, False):
+        torch.manual_seed(0)
+        with torch.autocast("cpu", torch.bfloat16), torch.set_grad_enabled(gradients):
+            half, _ = r_drop_loss(model, (SRC, TGT))
+        assert half.dtype == torch.float32 and abs(half / exact - 1) < 0.02
+
+
+@pytest.mark.slow
+def test_r_drop_is_captured_by_compile(dropping):
+    dropping.eval()
+    compiled = torch.compile(r_drop_loss, fullgraph=True, backend="aot_eager")
+    total, count = compiled(dropping, (SRC, TGT))
+    assert close(total, teacher_forced_loss(dropping, (SRC, TGT))[0]) and count == 8
+
+
+@pytest.mark.parametrize(
+    ("batch", "options", "error", "message"),
+    [
+        ((SRC, TGT[:1]), {}, ValueError, "src and tgt must have the same batch size, not 2 and 1"),
+        ((SRC.float(), TGT), {}, TypeError, "src must be a torch.long tensor, not torch.float32"),
+        ((SRC, TGT), {"alpha": -1.0}, ValueError, "alpha must be finite and at least 0, but is -1.0"),
+        ((SRC, TGT), {"alpha": math.inf}, ValueError, "alpha must be finite and at least 0, but is inf"),
+        ((SRC, TGT), {"alpha": "5"}, TypeError, "alpha must be a number, not str"),
+        ((SRC, TGT), {"smoothing": 1.0}, ValueError, r"smoothing must lie in \[0, 1\), but is 1.0"),
+        ((SRC, TGT + 9), {}, IndexError, r"tgt must lie in \[0, 17\)"),
+        ((SRC + 9, TGT), {}, IndexError, r"src must lie in \[0, 17\)"),
+    ],
+)
+def test_r_drop_refuses(dropping, batch, options, error, message):
+    with pytest.raises(error, match=message):
+        r_drop_loss(dropping, batch, **options)
+
+
+@pytest.mark.parametrize("logits, targets, error, message", WRONG_PAIRS)
+def test_symmetric_kl_refuses_in_either_place(logits, targets, error, message):
+    fitting = torch.zeros(*targets.shape, 11)
+    for pair in ((logits, fitting), (fitting, logits)):
+        with pytest.raises(error, match=message):
+            symmetric_kl(*pair, targets)

@@ -59,6 +59,8 @@ from transformer.loss import (
     linear_cross_entropy,
     check_batch,
     teacher_forced_loss,
+    symmetric_kl,
+    r_drop_loss,
 )
 from transformer.training import (
     noam_rate,
@@ -207,6 +209,8 @@ __all__ = [
     "linear_cross_entropy",
     "check_batch",
     "teacher_forced_loss",
+    "symmetric_kl",
+    "r_drop_loss",
     "noam_rate",
     "cooldown",
     "accumulate_gradients",

@@ -12,11 +12,14 @@ __all__ = [
     "linear_cross_entropy",
     "check_batch",
     "teacher_forced_loss",
+    "symmetric_kl",
+    "r_drop_loss",
 ]
 
 
 # %% book/06-loss.ipynb · Which mean · [label-smoothed-cross-entropy]
 import math
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -28,6 +31,7 @@ from transformer.validation import (
     check_choice,
     check_features,
     check_ids,
+    check_number,
     check_place,
     check_rate,
     check_type,
@@ -185,25 +189,25 @@ def _loss_and_slope(
 
 class _ChunkedLoss(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, hidden, weight, targets, smoothing, pad_id):
+    def forward(ctx, hidden, weight, targets, loss_and_slope):
         device, d_weight = hidden.device.type, torch.zeros_like(weight)
         half = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
         dtype = torch.get_autocast_dtype(device) if half else weight.dtype
         table, total, slopes = weight.to(dtype), 0.0, []  # cast once, not for every chunk
-        n = _ROWS.get(device, 8192)
-        for rows, y in zip(hidden.to(dtype).split(n), targets.split(n)):
-            loss, slope = _loss_and_slope(fast_linear(rows, table), y, smoothing, pad_id)
+        n = _ROWS.get(device, 8192) // (hidden.dim() - 1)  # of [n, d_model], or of two passes [2, n, d_model]
+        for rows, y in zip(hidden.to(dtype).split(n, -2), targets.split(n)):
+            loss, slope = loss_and_slope(fast_linear(rows, table), y)
             total = total + loss
             slopes.append(fast_linear(slope, table.T))
-            d_weight += slope.T @ rows
-        ctx.save_for_backward(torch.cat(slopes).to(hidden.dtype), d_weight)
+            d_weight += slope.flatten(0, -2).T @ rows.flatten(0, -2)
+        ctx.save_for_backward(torch.cat(slopes, -2).to(hidden.dtype), d_weight)
         return total
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, d_total):
         d_hidden, d_weight = ctx.saved_tensors
-        return d_hidden * d_total, d_weight * d_total, None, None, None
+        return d_hidden * d_total, d_weight * d_total, None, None
 
 
 def linear_cross_entropy(
@@ -240,7 +244,8 @@ def linear_cross_entropy(
         logits = fast_linear(hidden, weight)
         return label_smoothed_cross_entropy(logits, targets, smoothing, pad_id, reduction="sum")
     rows = hidden.reshape(-1, hidden.size(-1))
-    return _ChunkedLoss.apply(rows, weight, targets.reshape(-1), smoothing, pad_id)
+    loss_and_slope = partial(_loss_and_slope, smoothing=smoothing, pad_id=pad_id)
+    return _ChunkedLoss.apply(rows, weight, targets.reshape(-1), loss_and_slope)
 
 
 # %% book/06-loss.ipynb · The loss of a batch · [teacher-forced-loss]
@@ -288,4 +293,93 @@ def teacher_forced_loss(
     hidden = model.decode(tgt[:, :-1], model.encode(src), model.src_mask(src))
     targets, pad_id = tgt[:, 1:], model.config.pad_id
     loss = linear_cross_entropy(hidden, model.output.weight, targets, smoothing, pad_id)
+    return loss, (targets != pad_id).sum()
+
+
+# %% book/06-loss.ipynb · Two passes that should agree · [symmetric-kl]
+def symmetric_kl(logits_p: Tensor, logits_q: Tensor, targets: Tensor, pad_id: int = 0) -> Tensor:
+    """How much two predictions of the same targets differ: the mean of both Kullback–Leibler divergences.
+
+    Args:
+        logits_p, logits_q: `[..., V]`.
+        targets: token ids `[...]`; they only say which positions count.
+        pad_id: positions with this target do not count.
+
+    Returns:
+        a scalar, summed over the real target tokens, in nats; never negative but for rounding. Under
+        half precision it is computed in float32.
+
+    Raises:
+        TypeError, ValueError, IndexError: as in `label_smoothed_cross_entropy`.
+    """
+    check_logits(logits_p, targets, pad_id)
+    check_logits(logits_q, targets, pad_id)
+    log_p, log_q = (
+        z.to(torch.promote_types(z.dtype, torch.float32)).log_softmax(-1)
+        for z in (logits_p, logits_q)
+    )
+    gap = (log_p - log_q).masked_fill(log_p == log_q, 0.0)  # also where both are -inf
+    divergence = ((log_p.exp() - log_q.exp()) * gap).sum(-1) / 2
+    return divergence.masked_fill(targets == pad_id, 0.0).sum()
+
+
+# %% book/06-loss.ipynb · What is added to what · [r-drop]
+def _r_drop_and_slope(
+    logits: Tensor, targets: Tensor, smoothing: float, pad_id: int, alpha: float
+) -> tuple[Tensor, Tensor]:
+    # Of two passes [2, n, V] and targets [n]: the summed loss, and its derivative by the logits.
+    z = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    loss, slope = _loss_and_slope(z.flatten(0, 1), targets.repeat(2), smoothing, pad_id)
+    log_p = z.log_softmax(-1)
+    p = log_p.exp()  # [2, n, V]
+    gap, difference = log_p[0] - log_p[1], p[0] - p[1]
+    padding = (targets == pad_id)[:, None]  # [n, 1]
+    divergence = (difference * gap).masked_fill(padding, 0.0).sum() / 2
+    pull = p.mul_(gap - (p * gap).sum(-1, keepdim=True)).add_(difference).masked_fill_(padding, 0.0)
+    pull[1].neg_()
+    slope = slope.view_as(z).add_(pull, alpha=alpha / 2).div_(2)
+    return (loss + alpha * divergence) / 2, slope.to(logits.dtype)
+
+
+def r_drop_loss(
+    model: Transformer, batch: tuple[Tensor, Tensor], smoothing: float = 0.1, alpha: float = 5.0
+) -> tuple[Tensor, Tensor]:
+    """The summed loss of a batch that passes twice, with different dropout, and should come out the same.
+
+    Args:
+        model: the model, in training mode, or dropout drops nothing; its logits are never computed
+            as a whole.
+        batch: source ids `[B, S]` and target ids `[B, T + 1]` that begin with the start token.
+        smoothing: as in `label_smoothed_cross_entropy`.
+        alpha: weight of the divergence between the passes, beside the sum of their cross-entropies.
+
+    Returns:
+        half of (both cross-entropies + α · `symmetric_kl`), in nats, summed over the real target
+        tokens; and their number, each counted once.
+
+    Raises:
+        TypeError, ValueError, IndexError: as in `teacher_forced_loss`, or `alpha` is negative or not
+            finite.
+
+    Source: Liang et al. (2021), section 2.1.
+    """
+    src, tgt = check_batch(model, batch)
+    check_ids("src", src, model.config.src_vocab_size)
+    if len(src) != len(tgt):
+        raise ValueError(f"src and tgt must have the same batch size, not {len(src)} and {len(tgt)}")
+    check_rate(smoothing=smoothing)
+    check_number(alpha=alpha)
+    targets, pad_id, weight = tgt[:, 1:], model.config.pad_id, model.output.weight
+    src, tgt = torch.cat((src, src)), torch.cat((tgt, tgt))  # [2B, S], [2B, T + 1]
+    hidden = model.decode(tgt[:, :-1], model.encode(src), model.src_mask(src))
+    rows = hidden.reshape(2, targets.numel(), hidden.size(-1))
+    options = {"smoothing": smoothing, "pad_id": pad_id}
+    if torch.compiler.is_compiling() or not torch.is_grad_enabled() or targets.numel() == 0:
+        p, q = fast_linear(rows, weight)
+        y = targets.reshape(-1)
+        loss = sum(label_smoothed_cross_entropy(z, y, **options, reduction="sum") for z in (p, q))
+        loss = (loss + alpha * symmetric_kl(p, q, y, pad_id)) / 2
+    else:
+        loss_and_slope = partial(_r_drop_and_slope, **options, alpha=alpha)
+        loss = _ChunkedLoss.apply(rows, weight, targets.reshape(-1), loss_and_slope)
     return loss, (targets != pad_id).sum()
