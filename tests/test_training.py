@@ -23,6 +23,7 @@ from torch import nn
 import transformer.training
 from transformer import (
     CheckpointError,
+    MovingAverage,
     Trainer,
     TrainingConfig,
     Transformer,
@@ -105,13 +106,17 @@ def same_state(one: Trainer, two: Trainer) -> bool:
     """Whether parameters, optimiser, scaler, place and history are equal, bit for bit."""
     a, b = one.model.state_dict(), two.model.state_dict()
     averages, others = (t.optimizer.state_dict()["state"] for t in (one, two))
-    place = [(t.step, t.epoch, t.position, t.best, t.scaler.state_dict()) for t in (one, two)]
+    places = ("step", "epoch", "position", "best", "best_step", "stale")
+    place = [[getattr(t, name) for name in places] + [t.scaler.state_dict()] for t in (one, two)]
+    means = [t.average.state_dict() if t.average else {"n_updates": 0, "weights": []} for t in (one, two)]
     histories = [[entry | {"seconds": 0} for entry in t.history] for t in (one, two)]
     return (
         all(torch.equal(a[name], b[name]) for name in a)
         and averages.keys() == others.keys()
         and all(torch.equal(averages[p][k], others[p][k]) for p in averages for k in averages[p])
         and place[0] == place[1]
+        and means[0]["n_updates"] == means[1]["n_updates"]
+        and all(map(torch.equal, means[0]["weights"], means[1]["weights"]))
         and histories[0] == histories[1]
     )
 
@@ -172,6 +177,10 @@ def test_cooldown_is_one_and_then_a_line_to_zero(steps, fraction):
             "log_every must be an int, not float",
         ),
         (lambda: TrainingConfig(1, seed=-1), ValueError, "seed must be at least 0, but is -1"),
+        (lambda: TrainingConfig(1, average=1.0), ValueError, r"average must lie in \[0, 1\), but is 1.0"),
+        (lambda: TrainingConfig(1, average=None), TypeError, "average must be a number, not NoneType"),
+        (lambda: MovingAverage(None, 0.5), TypeError, "model must be a Module, not NoneType"),
+        (lambda: MovingAverage(make_model(), -0.5), ValueError, r"decay must lie in \[0, 1\), but is -0.5"),
         (lambda: TrainingConfig(1, patience=-1), ValueError, "patience must be at least 0, but is -1"),
         (
             lambda: make_trainer().fit(max_minutes=-1.0),
@@ -240,6 +249,60 @@ def test_accumulation_holds_no_graph_of_a_batch_that_is_done():
     batch = (torch.tensor([1.0, 3.0]), torch.tensor([0.0, 0.0]))
     total, _ = accumulate_gradients(partial(squares, weight), [batch, batch], [weight])
     assert not total.requires_grad
+
+
+# -------------------------------------------------------------------------------------------------
+# Averaged weights
+# -------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.floats(-10, 10), min_size=1, max_size=30), st.floats(0, 0.999))
+def test_moving_average_is_its_weighted_sum(values, decay):
+    model = nn.Linear(1, 1, bias=False).double()
+    start = model.weight.item()
+    average = MovingAverage(model, decay)
+    for value in values:
+        nn.init.constant_(model.weight, value)
+        average.update()
+    decays = [min(decay, (1 + n) / (10 + n)) for n in range(1, len(values) + 1)]
+    shares = [(1 - d) * math.prod(decays[n + 1 :]) for n, d in enumerate(decays)]
+    expected = math.prod(decays) * start + math.fsum(w * x for w, x in zip(shares, values))
+    assert math.isclose(average.weights[0].item(), expected, rel_tol=1e-9, abs_tol=1e-9)
+    assert model.weight.item() == values[-1] and average.n_updates == len(values)
+
+
+@pytest.mark.parametrize("tie", [True, False])
+def test_averaged_weights_are_lent_and_given_back_even_after_a_failure(tie):
+    model = make_model(tie_embeddings=tie)
+    average, own = MovingAverage(model, 0.9), {name: p.clone() for name, p in model.state_dict().items()}
+    addresses = [p.data_ptr() for p in model.parameters()]
+    assert len(average.weights) == len(addresses)  # a shared table once
+    with torch.no_grad():
+        for weight in average.weights:
+            weight.add_(1.0)
+    with pytest.raises(Cut), average.applied():
+        shared = model.output.weight is model.src_embedding.weight
+        assert shared == tie and model.output.weight.requires_grad
+        for name, x in model.state_dict().items():
+            assert torch.equal(x, own[name] + 1) or "weight" not in name and "bias" not in name
+        raise Cut
+    assert [p.data_ptr() for p in model.parameters()] == addresses
+    assert all(torch.equal(x, own[name]) for name, x in model.state_dict().items())
+    average.update()  # by the model's own weights, with 2/11 of what was there
+    assert torch.allclose(average.weights[0], model.src_embedding.weight + 2 / 11, atol=1e-6)
+
+
+def test_an_average_comes_back_and_another_model_s_is_refused():
+    model = make_model()
+    average, other = MovingAverage(model, 0.9), MovingAverage(make_model(seed=1), 0.9)
+    average.update()
+    other.load_state_dict(average.state_dict())
+    assert other.n_updates == 1 and all(map(torch.equal, average.weights, other.weights))
+    assert not any(a is b for a, b in zip(average.weights, other.weights))
+    with pytest.raises(ValueError, match="the averaged weights are another model's"):
+        average.load_state_dict(MovingAverage(make_model(d_ff=20), 0.9).state_dict())
+    with pytest.raises(TypeError, match="average must be a dict, not NoneType"):
+        average.load_state_dict(None)
 
 
 # -------------------------------------------------------------------------------------------------
@@ -527,14 +590,15 @@ def test_two_runs_are_equal_but_for_the_seed():
 @pytest.mark.parametrize("accumulate", [1, 2, 3])
 @pytest.mark.parametrize("updates", [4, 5, 7, 8, 11])
 def test_interrupted_and_resumed_is_uninterrupted(tmp_path, accumulate, updates):
-    unbroken = make_trainer(accumulate=accumulate).fit()
+    settings = dict(accumulate=accumulate, average=0.9 if accumulate == 2 else 0.0)
+    unbroken = make_trainer(**settings).fit()
     cut = cut_after(accumulate * updates + accumulate // 2)  # in the middle of an update
     with pytest.raises(Cut):
-        make_trainer(tmp_path, loss=cut, accumulate=accumulate).fit()
+        make_trainer(tmp_path, loss=cut, **settings).fit()
     assert not (tmp_path / "checkpoint-00000012.pt").exists()
 
     # Another model's weights and another random state to start from: the checkpoint must win.
-    resumed = make_trainer(tmp_path, make_model(seed=7), accumulate=accumulate).fit()
+    resumed = make_trainer(tmp_path, make_model(seed=7), **settings).fit()
     assert same_state(unbroken, resumed)
     assert read_log(tmp_path) == resumed.history
 
@@ -685,6 +749,42 @@ def test_best_weights_are_those_of_the_best_score(tmp_path, monitor, best_step):
     trainer.load_best()
     best = weights[best_step // 4 - 1]
     assert all(torch.equal(best[name], t) for name, t in trainer.model.state_dict().items())
+
+
+def test_the_average_is_of_every_update_and_is_what_is_evaluated_and_kept(tmp_path):
+    seen, raw = [], []
+
+    def loss(model, batch):
+        raw.append([p.detach().clone() for p in model.parameters()])
+        return teacher_forced_loss(model, batch)
+
+    def evaluate(model):
+        seen.append([p.detach().clone() for p in model.parameters()])
+        return {"score": float(len(seen) == 2)}
+
+    settings = dict(average=0.6, loss=loss, evaluate=evaluate, monitor="score")
+    trainer = make_trainer(tmp_path, **settings).fit()
+    raw.append([p.detach().clone() for p in trainer.model.parameters()])
+    mean, means = raw[0], []
+    for n, weights in enumerate(raw[1:], start=1):
+        d = min(0.6, (1 + n) / (10 + n))
+        mean = [d * m + (1 - d) * w for m, w in zip(mean, weights)]
+        means.append(mean)
+    for weights, expected in zip(seen, means[3::4], strict=True):
+        assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(weights, expected))
+    trainer.load_best()
+    assert all(map(torch.equal, trainer.model.parameters(), seen[1]))
+
+    # Training itself is what it is without an average.
+    plain = make_trainer(evaluate=None).fit()
+    assert all(map(torch.equal, plain.model.parameters(), raw[-1]))
+    assert plain.average is None
+
+
+def test_a_checkpoint_without_the_average_that_is_asked_for_is_named(tmp_path):
+    make_trainer(tmp_path).fit()
+    with pytest.raises(CheckpointError, match="12.pt cannot be resumed from .* average must be a dict"):
+        make_trainer(tmp_path, average=0.9).fit()
 
 
 def test_of_equal_scores_the_first_stays_the_best(tmp_path):

@@ -10,6 +10,7 @@ __all__ = [
     "PRECISIONS",
     "TrainingConfig",
     "autocast",
+    "MovingAverage",
     "atomic_file",
     "CHECKPOINT_FORMAT",
     "regular_file",
@@ -67,6 +68,7 @@ from transformer.validation import (
     check_choice,
     check_device,
     check_number,
+    check_rate,
     check_size,
     check_type,
     optional_import,
@@ -180,6 +182,7 @@ class TrainingConfig:
         evaluate_every: updates between two evaluations and checkpoints.
         keep: number of newest checkpoints kept, beside the best.
         monitor: the metric that tells the best; it begins with `-` where less is better.
+        average: how much of itself the moving average of the weights keeps in an update; 0 for none.
         patience: evaluations without a new best after which the run is over; 0 for no end but
             `steps`.
 
@@ -196,12 +199,14 @@ class TrainingConfig:
     evaluate_every: int = 1000
     keep: int = 2
     monitor: str = "-loss"
+    average: float = 0.0
     patience: int = 0
 
     def __post_init__(self) -> None:
         names = ("steps", "accumulate", "log_every", "evaluate_every", "keep")
         check_size(**{name: getattr(self, name) for name in names})
         check_size(minimum=0, seed=self.seed, patience=self.patience)
+        check_rate(average=self.average)
         check_choice(PRECISIONS, precision=self.precision)
         check_type(str, monitor=self.monitor)
         check_type((int, float), clip_norm=self.clip_norm)
@@ -222,6 +227,71 @@ def autocast(device: torch.device, precision: str) -> AbstractContextManager:
     if precision == "float32":
         return nullcontext()
     return torch.autocast(device.type, PRECISIONS[precision])
+
+
+# %% book/07-training.ipynb · Forgetting the start · [moving-average-class]
+class MovingAverage:
+    """An exponential moving average of a model's parameters, which forgets where it started.
+
+    Args:
+        model: the model, whose parameters stay the same objects.
+        decay: how much of itself the average keeps in an update, in [0, 1); in the n-th update it
+            keeps no more than (1 + n) / (10 + n).
+
+    Attributes:
+        weights: the averages, in the order of `model.parameters()`, a shared table once.
+
+    Raises:
+        TypeError, ValueError: `model` is no module, or `decay` not in [0, 1).
+
+    Source: averaging: Polyak and Juditsky (1992).
+    """
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        check_type(nn.Module, model=model)
+        check_rate(decay=decay)
+        self.parameters, self.decay, self.n_updates = list(model.parameters()), decay, 0
+        self.weights = [parameter.detach().clone() for parameter in self.parameters]
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """Take in the parameters as they are now."""
+        self.n_updates += 1
+        decay = min(self.decay, (1 + self.n_updates) / (10 + self.n_updates))
+        for average, parameter in zip(self.weights, self.parameters):
+            average.lerp_(parameter, 1 - decay)
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Let the model have the averaged weights, and its own back afterwards."""
+        self._swap()
+        try:
+            yield
+        finally:
+            self._swap()
+
+    def _swap(self) -> None:
+        for i, parameter in enumerate(self.parameters):
+            parameter.data, self.weights[i] = self.weights[i], parameter.data
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint needs."""
+        return {"n_updates": self.n_updates, "weights": self.weights}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from what `state_dict` returned.
+
+        Raises:
+            TypeError, KeyError: `state` is no such dictionary.
+            ValueError: it belongs to another model.
+        """
+        check_type(dict, average=state)
+        check_size(minimum=0, n_updates=state["n_updates"])
+        if [x.shape for x in state["weights"]] != [x.shape for x in self.weights]:
+            raise ValueError("the averaged weights are another model's")
+        self.n_updates = state["n_updates"]
+        for average, weight in zip(self.weights, state["weights"]):
+            average.copy_(weight)
 
 
 # %% book/07-training.ipynb · Files that are whole · [atomic-files]
@@ -516,7 +586,8 @@ _PLACE = ("step", "epoch", "position", "best", "best_step", "stale")
 class Trainer:
     """Trains a model: batches in; updates, log, evaluations and checkpoints out.
 
-    A run that has a directory can be resumed.
+    A run that has a directory can be resumed. With `config.average`, what is evaluated and kept as
+    the best are the averaged weights.
 
     Args:
         model: the model, on the device that it is to be trained on.
@@ -533,6 +604,7 @@ class Trainer:
     Attributes:
         history: one entry per log line: step, epoch, loss, rate, gradient norm, tokens and seconds;
             or step and metrics.
+        average: the `MovingAverage` of the weights, or `None`.
     """
 
     def __init__(
@@ -559,6 +631,7 @@ class Trainer:
         self.device = self.parameters[0].device
         self.optimizer = torch.optim.Adam(self.parameters, betas=(0.9, 0.98), eps=1e-9, fused=True)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=config.precision == "float16")
+        self.average = MovingAverage(model, config.average) if config.average else None
         self.step = self.epoch = self.position = self.best_step = self.stale = 0
         self.best = -math.inf
         self.history: list[dict[str, float]] = []
@@ -625,6 +698,8 @@ class Trainer:
             group["lr"] = rate
         self.scaler.step(self.optimizer)
         self.scaler.update()
+        if self.average is not None:
+            self.average.update()
         self.step += 1
         return total, tokens, norm
 
@@ -640,6 +715,7 @@ class Trainer:
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "scaler": self.scaler.state_dict(),
+            "average": self.average and self.average.state_dict(),
             "progress": {name: getattr(self, name) for name in _PLACE},
             "random": random_state(self.device),
         }
@@ -700,6 +776,8 @@ class Trainer:
         try:
             self.optimizer.load_state_dict(state["optimizer"])
             self.scaler.load_state_dict(state["scaler"])
+            if self.average is not None:
+                self.average.load_state_dict(state["average"])
             place = {name: state["progress"][name] for name in _PLACE}
             check_type((int, float), best=place["best"])
             check_size(minimum=0, **{name: place[name] for name in _PLACE if name != "best"})
@@ -715,11 +793,15 @@ class Trainer:
     def _tidy(self) -> None:
         # What follows from the checkpoint of this step: cut off after it, this is done on resuming.
         if 0 < self.best_step == self.step:
-            best = {"model": self.model.state_dict(), "step": self.step, "score": self.best}
-            save_checkpoint(self.directory / "best.pt", best)
+            with self._averaged():
+                best = {"model": self.model.state_dict(), "step": self.step, "score": self.best}
+                save_checkpoint(self.directory / "best.pt", best)
         # A later number can only be a file that could not be read: it must not push out good ones.
         for path in [p for p in self.checkpoints() if p <= self._path()][: -self.config.keep]:
             path.unlink()
+
+    def _averaged(self) -> AbstractContextManager:
+        return nullcontext() if self.average is None else self.average.applied()
 
     def _groups(self) -> Iterator[list[Any]]:
         # What one update is made from: `accumulate` batches, across the borders of epochs.
@@ -769,7 +851,11 @@ class Trainer:
     def _evaluate(self) -> None:
         if self.evaluate is None:
             return
-        with evaluating(self.model), autocast(self.device, self.config.precision):
+        with (
+            self._averaged(),
+            evaluating(self.model),
+            autocast(self.device, self.config.precision),
+        ):
             metrics = self.evaluate(self.model)
         check_type(Mapping, **{"evaluate(model)": metrics})
         metrics = {name: float(value) for name, value in metrics.items()}
