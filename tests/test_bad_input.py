@@ -606,6 +606,21 @@ def cases():
         TypeError,
         "hypotheses must be a list or tuple",
     )
+    scores = partly(t.corpus_scores, hypotheses=["a"], references=["a"])
+    yield from refuse_sizes(scores, "n_bootstrap")
+    for door in (t.sentence_scores, partly(t.scores_in_ranges, values=[1], edges=[2])):
+        door = partly(door, hypotheses=["a"])
+        yield door, {"references": "a"}, TypeError, "references must be a list or tuple"
+        yield door, {"references": []}, ValueError, "equally many and at least one, not 1 and 0"
+    yield partly(t.recalled, wanted=[]), {"hypotheses": "a"}, TypeError, "hypotheses must be a list or tuple"
+    door = partly(t.analyse_translations, pairs=[t.Pair("a", "b")], train=[])
+    yield door, {"hypotheses": []}, ValueError, "equally many and at least one, not 0 and 1"
+    for door in (t.tune_search, t.examine_translator):
+        other = {"pairs": []} if door is t.tune_search else {"corpus": "phrases"}
+        said = "translator must be a Translator, not NoneType"
+        yield partly(door, **other), {"translator": None}, TypeError, said
+    for door in (t.by_words, partly(t.crosses_over, source=("a", "b"), target=("c", "d"))):
+        yield partly(door), {"found": (["a"], ["b"])}, TypeError, "found must be an Alignment, not tuple"
     size = len(VOCABULARY)
     fitting = t.Transformer(t.TransformerConfig(size, size, **LAYER, n_layers=1, max_length=6)).eval()
     elsewhere = t.Transformer(t.TransformerConfig(size, size, **LAYER, n_layers=1, pad_id=5)).eval()
@@ -633,6 +648,8 @@ def cases():
         "texts must be several strings",
     )
     yield partly(translator.align), {"sentence": ["o gato"]}, TypeError, "sentence must be a str, not list"
+    door = partly(t.translation_record, translator=translator, recipe=t.RECIPES["phrases"])
+    yield door, {"trainer": None}, TypeError, "trainer must be a Trainer, not NoneType"
     yield partly(t.Translator.load), {"path": None}, TypeError, "path must be a str or Path, not NoneType"
     for name in ("../model.py", "/etc/passwd", "", ".", "..", "a\0b", "phrases/config.json"):
         yield partly(t.record_path), {"name": name}, FileNotFoundError, f"there is no recorded file {name!r}"

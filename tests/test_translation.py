@@ -1,4 +1,4 @@
-"""Wording, scores, translators on disk, recipes and the command line."""
+"""Wording, scores, translators on disk, what they look at, recipes and records."""
 
 import json
 import math
@@ -12,6 +12,8 @@ import transformer.translation
 from transformer import (
     LECTURE,
     RECIPES,
+    SWAPS,
+    Alignment,
     CheckpointError,
     Pair,
     Recipe,
@@ -20,20 +22,29 @@ from transformer import (
     TransformerConfig,
     Translator,
     Vocabulary,
+    analyse_translations,
     by_length,
+    by_words,
     corpus_scores,
+    crosses_over,
     detokenize,
     encode_pairs,
     evaluate_loss,
     evaluate_translator,
+    examine_translator,
     load_corpus,
     load_record,
+    load_sentences,
+    recalled,
+    scores_in_ranges,
+    sentence_scores,
     teacher_forced_loss,
     tokenize,
     train_translator,
+    translation_record,
+    tune_search,
     unseen_pairs,
 )
-from transformer.__main__ import changed, main
 
 PAIRS = [
     Pair("o gato vê a casa .", "the cat sees the house ."),
@@ -65,6 +76,8 @@ def translator():
         ("«Não!» … talvez", "`` não ! '' ... talvez"),
         ("Custa 1.250,50 € (hoje)", "custa 1.250,50 € ( hoje )"),
         ("guarda-chuva; d'água", "guarda-chuva ; d'água"),
+        ("Don't! We’re late, she'd said.", "do n't ! we 're late , she 'd said ."),
+        ("o McDonald’s d’agora", "o mcdonald 's d'agora"),
         ("  ", ""),
         ("", ""),
     ],
@@ -125,6 +138,125 @@ def test_a_copy_of_the_references_has_full_marks_however_it_is_written():
 def test_scores_refuse_unequal_or_empty_lists(ours, theirs):
     with pytest.raises(ValueError, match=f"not {len(ours)} and {len(theirs)}"):
         corpus_scores(ours, theirs)
+
+
+REFERENCES = ["the cat sees the old house .", "i like this very much .", "it is late ."] * 9
+HYPOTHESES = ["the cat sees the house .", "i like this very much .", "is it late ?"] * 9
+
+
+def test_each_score_comes_with_the_line_that_sacrebleu_prints():
+    from sacrebleu.metrics import BLEU, CHRF
+
+    scores = corpus_scores(HYPOTHESES, REFERENCES)
+    metric = BLEU(tokenize="none", force=True)
+    found = metric.corpus_score(HYPOTHESES, [REFERENCES])
+    assert scores["BLEU-tok"]["line"] == found.format(signature=str(metric.get_signature()))
+    typed = [[detokenize(text) for text in side] for side in (HYPOTHESES, REFERENCES)]
+    metric = CHRF()
+    found = metric.corpus_score(typed[0], typed[1:])
+    assert scores["chrF2"]["line"] == found.format(signature=str(metric.get_signature()))
+    assert all(set(score) == {"score", "signature", "line"} for score in scores.values())
+
+
+def test_bootstrap_gives_the_interval_that_sacrebleu_gives():
+    from sacrebleu.metrics import BLEU
+
+    scores = corpus_scores(HYPOTHESES, REFERENCES, n_bootstrap=200)
+    for name, score in corpus_scores(HYPOTHESES, REFERENCES).items():
+        assert scores[name]["score"] == score["score"]
+        assert scores[name]["margin"] > 0
+        assert abs(scores[name]["mean"] - score["score"]) < scores[name]["margin"]
+    found = BLEU(tokenize="none", force=True).corpus_score(HYPOTHESES, [REFERENCES], n_bootstrap=200)
+    measured = scores["BLEU-tok"]
+    assert f"(μ = {measured['mean']:.2f} ± {measured['margin']:.2f})" in found.format()
+    assert "bs:200" in measured["signature"] and measured["signature"] in measured["line"]
+
+
+def test_bootstrap_of_what_is_all_wrong_has_an_interval_too():
+    scores = corpus_scores(["x y z ."] * 3, ["a b c d e"] * 3, n_bootstrap=5)
+    assert (scores["BLEU-tok"]["mean"], scores["BLEU-tok"]["margin"]) == (0.0, 0.0)
+
+
+def test_a_sentence_is_scored_alone_and_as_one_types_it():
+    scores = sentence_scores(["i do n't know .", "no", ""], ["i do n't know .", "yes .", "a"])
+    assert scores[0] == 100.0 and scores[1:] == [0.0, 0.0]
+    from sacrebleu.metrics import CHRF
+
+    (score,) = sentence_scores(["she 's late ."], ["he 's late ."])
+    assert score == round(CHRF().sentence_score("she's late.", ["he's late."]).score, 2)
+
+
+def test_ranges_are_scored_as_corpora_of_their_own():
+    values = [len(text.split()) for text in REFERENCES]  # 7, 6, 4
+    ranges = scores_in_ranges(values, (6, 7, 50), HYPOTHESES, REFERENCES)
+    assert [(part["from"], part["below"], part["pairs"]) for part in ranges] == [
+        (0, 6, 9),
+        (6, 7, 9),
+        (7, 50, 9),
+        (50, None, 0),
+    ]
+    alone = corpus_scores(HYPOTHESES[::3], REFERENCES[::3])["BLEU-detok"]["score"]
+    assert [part["score"] for part in ranges[1:]] == [100.0, alone, None]
+
+
+def test_ranges_need_a_value_for_each_pair():
+    with pytest.raises(ValueError, match="values must be 27, one a pair, not 2"):
+        scores_in_ranges([1, 2], (5,), HYPOTHESES, REFERENCES)
+
+
+def test_a_word_that_is_wanted_twice_must_be_there_twice():
+    assert recalled(["2 and 3", "x"], [["2", "2", "3"], []]) == (2, 3)
+    assert recalled(["2 and 2 and 2"], [["2", "2"]]) == (2, 2)
+    with pytest.raises(ValueError, match="wanted must be 1 lists of words, not 2"):
+        recalled(["2"], [["2"], ["3"]])
+
+
+def test_analysis_counts_by_hand():
+    train = [Pair("o gato vê o gato", "the cat sees the cat")] * 2 + [Pair("raro", "rare")]
+    pairs = [Pair("o gato porto 1.974", "the cat porto 1,974"), Pair("raro gato", "rare cat")]
+    found = analyse_translations(["the cat porto 1974", "cat"], pairs, train)
+    assert found["sentences"] == sentence_scores(["the cat porto 1974", "cat"], [p.target for p in pairs])
+    assert [part["pairs"] for part in found["by length"]] == [2, 0, 0, 0, 0, 0]
+    assert [part["pairs"] for part in found["by rarest word"]] == [1, 1, 0, 0, 0]
+    assert found["recalled"] == {
+        "numbers": (1, 1),
+        "names": (1, 1),
+        "from 0 below 1": (1, 2),  # porto, and 1,974 as it stands
+        "from 1 below 10": (3, 4),  # the, cat and cat, but not rare
+        "from 10 below 100": (0, 0),
+        "from 100 below 1000": (0, 0),
+        "from 1000": (0, 0),
+    }
+
+
+def test_the_search_is_tuned_by_bleu_and_ties_go_to_the_first(translator):
+    settings = [(2, 1.0), (1, 0.0), (1, 0.6)]
+    grid = tune_search(translator, PAIRS, settings)
+    assert sorted((entry["beam_size"], entry["length_penalty"]) for entry in grid) == sorted(settings)
+    for entry in grid:
+        search = entry["beam_size"], entry["length_penalty"]
+        assert entry["scores"] == evaluate_translator(translator, PAIRS, *search)
+    scores = [entry["scores"]["BLEU-detok"]["score"] for entry in grid]
+    assert scores == sorted(scores, reverse=True)
+    same = tune_search(translator, PAIRS, settings[1:])  # greedy search has no length penalty
+    assert [entry["length_penalty"] for entry in same] == [0.0, 0.6]
+    with pytest.raises(ValueError, match="settings must hold at least one"):
+        tune_search(translator, PAIRS, [])
+
+
+def test_the_best_search_comes_first(translator, monkeypatch):
+    points = {(1, 0.6): 10.0, (4, 0.6): 30.0, (4, 1.0): 20.0}
+    monkeypatch.setattr(
+        transformer.translation,
+        "evaluate_translator",
+        lambda translator, pairs, *search: {"BLEU-detok": {"score": points[search]}},
+    )
+    grid = tune_search(translator, PAIRS, list(points))
+    assert [(entry["beam_size"], entry["length_penalty"]) for entry in grid] == [
+        (4, 0.6),
+        (4, 1.0),
+        (1, 0.6),
+    ]
 
 
 def test_unseen_pairs_need_both_sides_to_differ_from_training():
@@ -246,6 +378,157 @@ def test_align_ends_with_its_sentence_and_reads_the_target_shifted():
     assert torch.allclose(found.weights, maps, atol=1e-6)
 
 
+def alignment(source, target, *heads):
+    return Alignment(source, target, torch.tensor([heads]))
+
+
+def test_weights_between_words_add_up_what_is_received_and_average_what_is_paid():
+    found = alignment(
+        ["▁gat", "o", "▁preto", "</s>"],
+        ["▁black", "▁c", "at", "</s>"],
+        [[0.0, 0.2, 0.7, 0.1], [0.5, 0.3, 0.1, 0.1], [0.1, 0.1, 0.5, 0.3], [0.0, 0.0, 0.0, 1.0]],
+        [[1.0, 0.0, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0], [0.0, 0.0, 1.0, 0.0], [0.0, 0.0, 0.0, 1.0]],
+    )
+    words = by_words(found)
+    assert (words.source, words.target) == (["gato", "preto", "</s>"], ["black", "cat", "</s>"])
+    wanted = [
+        [[0.2, 0.7, 0.1], [0.5, 0.3, 0.2], [0.0, 0.0, 1.0]],
+        [[1.0, 0.0, 0.0], [0.5, 0.5, 0.0], [0.0, 0.0, 1.0]],
+    ]
+    torch.testing.assert_close(words.weights, torch.tensor([wanted]))
+
+
+def test_words_are_those_of_the_translation():
+    translator = Translator.load("phrases")
+    found = translator.align("o joão vê a casa .")
+    words = by_words(found)
+    assert words.source == ["o", "joão", "vê", "a", "casa", ".", "</s>"]
+    ids = [translator.vocabulary.tokenizer.token_to_id(name) for name in found.target]
+    assert words.target == [*translator.vocabulary.decode(ids).split(), "</s>"]
+    shape = *found.weights.shape[:2], len(words.target), len(words.source)
+    assert words.weights.shape == shape
+    torch.testing.assert_close(words.weights.sum(-1), torch.ones(shape[:3]))
+
+
+def test_attention_crosses_over_where_both_words_look_across():
+    words = ["a", "b", "</s>"], ["x", "y", "</s>"]
+    across, along = [[0.2, 0.8, 0.0], [0.7, 0.3, 0.0]], [[0.8, 0.2, 0.0], [0.3, 0.7, 0.0]]
+    end = [[0.0, 0.0, 1.0]]
+    half = [across[0], along[1]]
+    other = [along[0], across[1]]
+    layers = torch.tensor([[table + end] for table in (across, along, half, other)])
+    found = Alignment(*words, layers)
+    assert crosses_over(found, ("a", "b"), ("x", "y")) == [True, False, False, False]
+    assert crosses_over(found, ("b", "a"), ("x", "y")) == [False, True, False, False]
+    with pytest.raises(ValueError, match="found must hold the word 'c'"):
+        crosses_over(found, ("a", "c"), ("x", "y"))
+    with pytest.raises(ValueError, match="found must hold the word 'a'"):
+        crosses_over(found, ("a", "b"), ("x", "a"))
+
+
+def test_heads_are_averaged_before_attention_is_compared():
+    strong, weak = [[0.0, 1.0], [1.0, 0.0]], [[0.6, 0.4], [0.4, 0.6]]
+    found = Alignment(["a", "b"], ["x", "y"], torch.tensor([[strong, weak]]))
+    assert crosses_over(found, ("a", "b"), ("x", "y")) == [True]
+
+
+def test_the_hundred_sentences_are_whole_and_ours():
+    sentences = load_sentences()
+    assert len(sentences) == len({sentence.source for sentence in sentences}) == 100
+    counts = Counter(sentence.category for sentence in sentences)
+    assert len(counts) == 11 and min(counts.values()) >= 8
+    for sentence in sentences:
+        assert sentence.source.strip() == sentence.source and sentence.target.strip() == sentence.target
+        assert tokenize(sentence.source) and tokenize(sentence.target)
+    phrases = {text for split in ("train", "dev", "test") for text, _ in load_corpus("phrases", split)}
+    assert not phrases & {tokenize(sentence.source) for sentence in sentences}
+    capitals = [sentence for sentence in sentences if sentence.category == "capitals"]
+    assert all(sum(map(str.isupper, sentence.source)) >= 5 for sentence in capitals)
+
+
+def test_swaps_change_places():
+    for source, target in SWAPS.items():
+        assert len(source.split()) == len(target.split()) == 3
+    assert len(SWAPS) == 20
+
+
+def corpus(name, split):
+    held_out = [Pair("gosto da casa .", "i like the house ."), PAIRS[0]]
+    return {"train": PAIRS, "dev": PAIRS[:2], "test": held_out}[split]
+
+
+@pytest.fixture(scope="module")
+def record():
+    translator, trainer = train_translator(TINY, load=ours)
+    with pytest.MonkeyPatch.context() as patch:  # a model that has learnt nothing does not come to an end
+        patch.setattr(transformer.translation, "load_sentences", few_sentences)
+        patch.setattr(transformer.translation, "SWAPS", dict(list(SWAPS.items())[:3]))
+        return translator, trainer, translation_record(translator, trainer, TINY, load=corpus)
+
+
+def few_sentences():
+    return load_sentences()[60:68]  # questions and adjectives
+
+
+def test_record_holds_the_run(record):
+    translator, trainer, kept = record
+    assert kept["recipe"] == asdict(TINY) and kept["log"] == trainer.history
+    assert kept["parameters"] == sum(p.numel() for p in translator.model.parameters())
+    assert kept["commit"] and kept["examined"]["versions"]["torch"]
+    assert json.loads(json.dumps(kept))["grid"] == kept["grid"]
+
+
+def test_record_takes_the_search_from_the_development_split_to_the_test_split(record):
+    translator, _, kept = record
+    assert kept["grid"] == tune_search(translator, PAIRS[:2])
+    best = kept["grid"][0]["beam_size"], kept["grid"][0]["length_penalty"]
+    assert kept["scores"]["dev"]["tuned"] == evaluate_translator(translator, PAIRS[:2], *best)
+    test = corpus("", "test")
+    references = [pair.target for pair in test]
+    for name, search in (("greedy", (1, 0.6)), ("beam 4", (4, 0.6)), ("tuned", best)):
+        written = translator.translate_tokenized([pair.source for pair in test], *search)
+        assert kept["scores"]["test"][name] == corpus_scores(written, references, 1000)
+        assert kept["scores"]["test, unseen"][name] == corpus_scores(written[:1], references[:1], 1000)
+    written = translator.translate_tokenized([pair.source for pair in test], *best)
+    assert kept["analysis"] == analyse_translations(written, test, PAIRS)
+    pairs = {split: measured["pairs"] for split, measured in kept["scores"].items()}
+    assert pairs == {"dev": 2, "test": 2, "test, unseen": 1}
+
+
+def test_record_asks_our_own_sentences(record):
+    translator, _, kept = record
+    best = kept["grid"][0]["beam_size"], kept["grid"][0]["length_penalty"]
+    sources = [tokenize(sentence.source) for sentence in few_sentences()]
+    written = translator.translate_tokenized(sources, *best)
+    references = [tokenize(sentence.target) for sentence in few_sentences()]
+    scores = sentence_scores(written, references)
+    for i, (entry, sentence) in enumerate(zip(kept["sentences"], few_sentences(), strict=True)):
+        added = {"translation": detokenize(written[i]), "chrF2": scores[i]}
+        assert entry == sentence._asdict() | added
+    assert len(kept["swaps"]) == 3
+    for entry, source in zip(kept["swaps"], SWAPS, strict=False):
+        words = by_words(translator.align(f"isto é {source} ."))
+        assert (entry["source"], entry["target"]) == (words.source, words.target)
+    adjectives = [
+        text for text, s in zip(sources, few_sentences(), strict=True) if s.category == "adjectives"
+    ]
+    assert len(kept["reordered"]) == 3
+    for found, source in zip(kept["reordered"], adjectives, strict=False):
+        words = by_words(translator.align(source))
+        assert (found["source"], found["target"]) == (words.source, words.target)
+        weights = torch.tensor(found["weights"])  # [n_layers, T, S]
+        torch.testing.assert_close(weights, words.weights.mean(dim=1), atol=6e-4, rtol=0)
+
+
+def test_record_says_which_words_changed_places():
+    kept = examine_translator(Translator.load("phrases"), "ours", corpus)
+    for entry, (source, target) in zip(kept["swaps"], SWAPS.items(), strict=True):
+        as_said = set(target.split()[1:]) <= set(entry["target"])
+        assert (entry["crossed"] is not None) == as_said, (source, entry)
+    words = by_words(Translator.load("phrases").align("isto é um gato preto ."))
+    assert kept["swaps"][0]["crossed"] == crosses_over(words, ("gato", "preto"), ("black", "cat"))
+
+
 @pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
 def test_recipes_reach_their_peak_at_the_end_of_warm_up(recipe):
     rates = [recipe.schedule(step) for step in range(1, recipe.steps + 1)]
@@ -302,57 +585,3 @@ def test_ted_record_has_all_that_the_chapter_shows():
     for split in record["scores"].values():
         for search in ("greedy", "beam 4"):
             assert set(split[search]) == {"BLEU-tok", "BLEU-detok", "chrF2"}
-
-
-def test_command_line_translates_arguments_and_lines(capsys, monkeypatch):
-    import io
-
-    assert main(["translate", "a menina gosta do gato preto ."]) == 0
-    assert capsys.readouterr().out == "the girl likes the black cat.\n"
-    monkeypatch.setattr("sys.stdin", io.StringIO("gosto disto .\na menina gosta do gato preto .\n"))
-    assert main(["translate", "--beam", "1"]) == 0
-    assert capsys.readouterr().out.splitlines()[1] == "the girl likes the black cat."
-
-
-def test_command_line_shows_what_a_translator_is_made_of(capsys):
-    assert main(["info"]) == 0
-    said = capsys.readouterr().out
-    config = Translator.load("phrases").model.config
-    assert f"d_model: {config.d_model}" in said and "parameters" in said
-
-
-def test_command_line_scores_with_signatures(capsys, monkeypatch):
-    short = load_corpus("phrases", "dev")[:20]
-    monkeypatch.setattr("transformer.__main__.load_corpus", lambda name, split: short)
-    assert main(["evaluate", "--beam", "1", "--split", "dev"]) == 0
-    said = capsys.readouterr().out
-    assert "BLEU-tok" in said and "tok:none" in said and "chrF2" in said
-
-
-def test_command_line_trains_into_a_folder(tmp_path, capsys):
-    changes = ["--set", "steps=2", "--set", "evaluate_every=2", "--set", "batch_size=2", "--set", "length=3"]
-    assert main(["train", "toy", "--directory", str(tmp_path), *changes]) == 0
-    assert {"log.jsonl", "model.safetensors", "record.json"} <= {path.name for path in tmp_path.iterdir()}
-    assert json.loads((tmp_path / "record.json").read_text())["recipe"]["steps"] == 2
-    assert "exact match" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["train", "toy", "--set", "setps=3"], "'setps' is no setting of this recipe"),
-        (["train", "toy", "--set", "norm_first=yes"], "norm_first must be true or false, not 'yes'"),
-        (["translate", "--model", "nowhere", "a"], "nowhere"),
-        (["evaluate", "--corpus", "klingon"], "klingon"),
-        (["translate", "--beam", "0", "o gato"], "beam_size must be at least 1, but is 0"),
-    ],
-)
-def test_command_line_says_what_is_wrong_in_one_line(arguments, message, capsys):
-    assert main(arguments) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("error: ") and message in said and "Traceback" not in said
-
-
-def test_changes_take_the_type_of_their_field():
-    recipe = changed(RECIPES["phrases"], ["steps=12", "dropout=0.25", "norm_first=false", "corpus=ted"])
-    assert (recipe.steps, recipe.dropout, recipe.norm_first, recipe.corpus) == (12, 0.25, False, "ted")

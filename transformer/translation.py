@@ -15,16 +15,31 @@ __all__ = [
     "RECIPES",
     "train_translator",
     "evaluate_translator",
+    "SEARCHES",
+    "tune_search",
     "unseen_pairs",
+    "sentence_scores",
+    "scores_in_ranges",
+    "recalled",
+    "by_words",
+    "crosses_over",
     "LECTURE",
-    "translation_record",
+    "SWAPS",
+    "Sentence",
+    "load_sentences",
+    "examine_translator",
+    "analyse_translations",
     "rounded",
+    "translation_record",
 ]
 
 
 # %% book/11-translation.ipynb · As the corpus writes · [wording-code]
+import json
+import math
 import re
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -74,7 +89,11 @@ from transformer.validation import (
     optional_import,
 )
 
-_TOKEN = re.compile(r"``|''|\.\.\.|\d+(?:[.,]\d+)+|\w+(?:[-'’]\w+)*|[^\w\s]")
+_ENDING = r"(?:s|re|ve|m|ll|d)\b"  # of she's, we're and their like
+_TOKEN = re.compile(
+    rf"``|''|\.\.\.|\d+(?:[.,]\d+)+|n['’]t\b|['’]{_ENDING}"
+    rf"|\w+(?=n['’]t\b)|\w+(?:(?:-|['’](?!{_ENDING}))\w+)*|[^\w\s]"
+)
 
 
 def tokenize(text: str) -> str:
@@ -91,7 +110,8 @@ def tokenize(text: str) -> str:
     for token in _TOKEN.findall(text.lower()):
         if token == '"':
             token, opening = ("``" if opening else "''"), not opening
-        tokens.append({"“": "``", "”": "''", "«": "``", "»": "''", "…": "..."}.get(token, token))
+        token = {"“": "``", "”": "''", "«": "``", "»": "''", "…": "..."}.get(token, token)
+        tokens.append(token.replace("’", "'"))
     return " ".join(tokens)
 
 
@@ -111,7 +131,7 @@ def detokenize(text: str) -> str:
 
 # %% book/11-translation.ipynb · How good is a translation? · [corpus-scores]
 def corpus_scores(
-    hypotheses: Sequence[str], references: Sequence[str]
+    hypotheses: Sequence[str], references: Sequence[str], n_bootstrap: int = 0
 ) -> dict[str, dict[str, Any]]:
     """BLEU and chrF of tokenised translations, each with the signature that says how it was
     computed.
@@ -119,24 +139,24 @@ def corpus_scores(
     Args:
         hypotheses: translations in the corpus' own tokenised lower-case form.
         references: one reference translation for each, in the same form.
+        n_bootstrap: how many corpora to draw from this one for a 95 % interval; 0 for none.
 
     Returns:
         for `"BLEU-tok"` (on the tokens as they are), `"BLEU-detok"` (both sides detokenised, then
-        sacreBLEU's own tokenisation) and `"chrF2"` (detokenised) the `"score"` from 0 to 100 and
-        the `"signature"`.
+        sacreBLEU's own tokenisation) and `"chrF2"` (detokenised) the `"score"` from 0 to 100, the
+        `"signature"`, and the `"line"` that sacreBLEU itself prints of them. With `n_bootstrap`
+        also the `"mean"` over the corpora drawn and the `"margin"`: the interval is
+        mean ± margin.
 
     Raises:
-        TypeError: they are no lists of strings.
-        ValueError: there are no references, or not as many as hypotheses.
+        TypeError: they are no lists of strings, or `n_bootstrap` is not an int.
+        ValueError: there are no references, or not as many as hypotheses, or `n_bootstrap` is
+            negative.
 
-    Source: Papineni et al. (2002); Post (2018); Popović (2015).
+    Source: Papineni et al. (2002); Post (2018); Popović (2015); Koehn (2004) for the interval.
     """
-    check_type((list, tuple), hypotheses=hypotheses, references=references)
-    if not references or len(hypotheses) != len(references):
-        raise ValueError(
-            f"hypotheses and references must be equally many and at least one, "
-            f"not {len(hypotheses)} and {len(references)}"
-        )
+    _check_pairs(hypotheses, references)
+    check_size(minimum=0, n_bootstrap=n_bootstrap)
     metrics = optional_import("sacrebleu.metrics")
     typed = [detokenize(text) for text in hypotheses], [detokenize(text) for text in references]
     measured = {
@@ -146,9 +166,24 @@ def corpus_scores(
     }
     scores = {}
     for name, (metric, (ours, theirs)) in measured.items():
-        score = metric.corpus_score(list(ours), [list(theirs)]).score
-        scores[name] = {"score": round(score, 2), "signature": str(metric.get_signature())}
+        found = metric.corpus_score(list(ours), [list(theirs)], n_bootstrap=n_bootstrap)
+        signature = str(metric.get_signature())
+        facts = json.loads(found.format(signature=signature, is_json=True))
+        line = found.format(signature=signature)
+        scores[name] = {"score": facts["score"], "signature": signature, "line": line}
+        if n_bootstrap > 1:  # the library says nothing about a mean of 0
+            mean, margin = facts.get("confidence_mean", 0.0), facts.get("confidence_var", 0.0)
+            scores[name] |= {"mean": mean, "margin": margin}
     return scores
+
+
+def _check_pairs(hypotheses: Sequence[str], references: Sequence[str]) -> None:
+    check_type((list, tuple), hypotheses=hypotheses, references=references)
+    if not references or len(hypotheses) != len(references):
+        raise ValueError(
+            f"hypotheses and references must be equally many and at least one, "
+            f"not {len(hypotheses)} and {len(references)}"
+        )
 
 
 # %% book/11-translation.ipynb · A translator to keep · [by-length]
@@ -196,11 +231,11 @@ def least_parameters(config: TransformerConfig) -> int:
 
 
 class Alignment(NamedTuple):
-    """A translation beside what its cross-attention looked at."""
+    """A translation beside what its cross-attention looked at: subwords, or words by `by_words`."""
 
     source: list[str]
     target: list[str]
-    weights: Tensor                                             # [n_layers, H, T, S]
+    weights: Tensor  # [n_layers, H, T, S]
 
 
 class Translator:
@@ -258,7 +293,9 @@ class Translator:
             ) from error
         vocabulary, weights = folder / "vocabulary.json", folder / "model.safetensors"
         if least_parameters(config) > regular_file(weights).stat().st_size:
-            raise CheckpointError(f"{weights} is too small for the model of {folder / 'config.json'}")
+            raise CheckpointError(
+                f"{weights} is too small for the model of {folder / 'config.json'}"
+            )
         model = Transformer(config).to(device)
         load_weights(model, weights)
         try:
@@ -545,13 +582,177 @@ def evaluate_translator(
     return corpus_scores(hypotheses, [target for _, target in pairs])
 
 
+SEARCHES = ((1, 0.6), (4, 0.0), (4, 0.6), (4, 1.0), (4, 1.4), (8, 1.0))
+
+
+def tune_search(
+    translator: Translator,
+    pairs: Sequence[Pair],
+    settings: Sequence[tuple[int, float]] = SEARCHES,
+) -> list[dict[str, Any]]:
+    """Score several searches on the development split.
+
+    Args:
+        translator: a trained translator.
+        pairs: of a split that decides nothing but this.
+        settings: pairs of a beam size and a length penalty.
+
+    Returns:
+        for each setting `"beam_size"`, `"length_penalty"` and `"scores"`, as `corpus_scores` gives
+        them; the highest BLEU-detok first and, among equals, what stands first in `settings`.
+
+    Raises:
+        TypeError, ValueError: a setting is out of its range, or there is none, or no pair.
+    """
+    check_type(Translator, translator=translator)
+    if not settings:
+        raise ValueError("settings must hold at least one pair of beam size and length penalty")
+    grid = [
+        {
+            "beam_size": beam_size,
+            "length_penalty": length_penalty,
+            "scores": evaluate_translator(translator, pairs, beam_size, length_penalty),
+        }
+        for beam_size, length_penalty in settings
+    ]
+    return sorted(grid, key=lambda entry: -entry["scores"]["BLEU-detok"]["score"])
+
+
 def unseen_pairs(pairs: Iterable[Pair], train: Iterable[Pair]) -> list[Pair]:
     """The pairs that do not occur in the training split as well."""
     known = set(train)
     return [pair for pair in pairs if pair not in known]
 
 
-# %% book/11-translation.ipynb · Real talks · [translation-record]
+# %% book/11-translation.ipynb · Where is it good? · [analysis]
+def sentence_scores(hypotheses: Sequence[str], references: Sequence[str]) -> list[float]:
+    """chrF2 of each translation alone, detokenised, from 0 to 100.
+
+    Args:
+        hypotheses: translations in the corpus' own tokenised lower-case form.
+        references: one reference translation for each, in the same form.
+
+    Raises:
+        TypeError: they are no lists of strings.
+        ValueError: there are no references, or not as many as hypotheses.
+
+    Source: Popović (2015).
+    """
+    _check_pairs(hypotheses, references)
+    metric = optional_import("sacrebleu.metrics").CHRF()
+    typed = zip(map(detokenize, hypotheses), map(detokenize, references), strict=True)
+    return [round(metric.sentence_score(ours, [theirs]).score, 2) for ours, theirs in typed]
+
+
+def scores_in_ranges(
+    values: Sequence[float],
+    edges: Sequence[float],
+    hypotheses: Sequence[str],
+    references: Sequence[str],
+) -> list[dict[str, Any]]:
+    """The corpus BLEU-detok of the sentences in each range of a number that each sentence has.
+
+    Args:
+        values: the number of each sentence, such as its length; at least 0.
+        edges: the borders between the ranges, rising. The first range begins at 0, the last has no end.
+        hypotheses: as in `corpus_scores`.
+        references: as in `corpus_scores`.
+
+    Returns:
+        for each range `"from"`, `"below"` (`None` for the last), the number of `"pairs"` in it, and
+        their `"score"`, `None` where there are none.
+
+    Raises:
+        TypeError, ValueError: as in `corpus_scores`; or there are not as many values as pairs.
+    """
+    _check_pairs(hypotheses, references)
+    if len(values) != len(references):
+        raise ValueError(f"values must be {len(references)}, one a pair, not {len(values)}")
+    ranges = []
+    for low, high in zip((0, *edges), (*edges, None), strict=True):
+        rows = [i for i, value in enumerate(values) if low <= value < (high or math.inf)]
+        ours, theirs = ([side[i] for i in rows] for side in (hypotheses, references))
+        score = corpus_scores(ours, theirs)["BLEU-detok"]["score"] if rows else None
+        ranges.append({"from": low, "below": high, "pairs": len(rows), "score": score})
+    return ranges
+
+
+def recalled(hypotheses: Sequence[str], wanted: Sequence[Iterable[str]]) -> tuple[int, int]:
+    """How many of the wanted words the translations hold, and how many were wanted.
+
+    Args:
+        hypotheses: tokenised translations.
+        wanted: for each translation the words that it should hold; one that is wanted twice has to
+            be there twice.
+
+    Raises:
+        TypeError: `hypotheses` is no list of strings.
+        ValueError: there are not as many lists of words as translations.
+    """
+    check_type((list, tuple), hypotheses=hypotheses, wanted=wanted)
+    if len(hypotheses) != len(wanted):
+        raise ValueError(f"wanted must be {len(hypotheses)} lists of words, not {len(wanted)}")
+    counts = [Counter(words) for words in wanted]
+    found = [Counter(text.split()) & words for text, words in zip(hypotheses, counts, strict=True)]
+    return sum(words.total() for words in found), sum(words.total() for words in counts)
+
+
+# %% book/11-translation.ipynb · What it looks at · [crossing]
+def by_words(found: Alignment) -> Alignment:
+    """The same alignment between words: weights are summed over a source word's subwords, and
+    averaged over a target word's.
+
+    Args:
+        found: what `Translator.align` returned.
+
+    Raises:
+        TypeError: `found` is no `Alignment`.
+    """
+    check_type(Alignment, found=found)
+    columns, rows = (_words(side, found.weights) for side in (found.source, found.target))
+    rows = rows / rows.sum(dim=1, keepdim=True)
+    source, target = (
+        "".join(side).replace("</s>", "▁</s>").removeprefix("▁").split("▁")
+        for side in (found.source, found.target)
+    )
+    return Alignment(source, target, rows @ found.weights @ columns.T)
+
+
+def _words(tokens: list[str], like: Tensor) -> Tensor:
+    # [words, tokens], 1 where a token belongs to a word.
+    starts = [i == 0 or token[0] == "▁" or token == "</s>" for i, token in enumerate(tokens)]
+    word = torch.tensor(starts).cumsum(dim=0) - 1
+    return F.one_hot(word).T.to(like)
+
+
+def crosses_over(found: Alignment, source: tuple[str, str], target: tuple[str, str]) -> list[bool]:
+    """Whether attention crosses over: the first target word looks more at the second source word
+    than at the first, and the second target word more at the first.
+
+    Args:
+        found: an alignment of words, from `by_words`.
+        source: two words of its source.
+        target: two words of its target.
+
+    Returns:
+        one answer for each layer of the decoder, by the mean over its heads.
+
+    Raises:
+        TypeError: `found` is no `Alignment`.
+        ValueError: it lacks one of the words.
+    """
+    check_type(Alignment, found=found)
+    for words, side in ((source, found.source), (target, found.target)):
+        for word in words:
+            if word not in side:
+                raise ValueError(f"found must hold the word {word!r}, but holds {side}")
+    rows, columns = map(found.target.index, target), map(found.source.index, source)
+    table = found.weights.mean(dim=1)[:, list(rows)][:, :, list(columns)]  # [n_layers, 2, 2]
+    crossed = (table[:, 0, 1] > table[:, 0, 0]) & (table[:, 1, 0] > table[:, 1, 1])
+    return crossed.tolist()
+
+
+# %% book/11-translation.ipynb · Real talks · [sentences]
 # Portuguese sentences that a lecture on this corpus shows, with what its model made of them.
 LECTURE = {
     "este é um problema que temos que resolver": "this is a problem we have to solve .",
@@ -561,49 +762,187 @@ LECTURE = {
     "estou feito ao bife": "i ' m done by the different tree .",
 }
 
+# A noun and its adjective, which change places.
+SWAPS = {
+    "um gato preto": "a black cat",
+    "uma casa branca": "a white house",
+    "uma ideia nova": "a new idea",
+    "um problema difícil": "a difficult problem",
+    "uma cidade grande": "a big city",
+    "um carro vermelho": "a red car",
+    "uma pessoa normal": "a normal person",
+    "um mundo diferente": "a different world",
+    "uma história verdadeira": "a true story",
+    "um homem rico": "a rich man",
+    "uma mulher forte": "a strong woman",
+    "um livro interessante": "an interesting book",
+    "uma pergunta simples": "a simple question",
+    "um sistema político": "a political system",
+    "uma decisão importante": "an important decision",
+    "uma experiência científica": "a scientific experiment",
+    "um projeto pequeno": "a small project",
+    "uma criança doente": "a sick child",
+    "uma mão fria": "a cold hand",
+    "um rio profundo": "a deep river",
+}
 
-def translation_record(translator: Translator, trainer: Trainer, recipe: Recipe) -> dict[str, Any]:
-    """What the book keeps of a finished translation run.
+
+class Sentence(NamedTuple):
+    """A sentence that the book asks every translator, with the authors' own translation."""
+
+    category: str
+    source: str
+    target: str
+
+
+def load_sentences() -> list[Sentence]:
+    """The hundred Portuguese sentences of this chapter, written for it, in eleven categories."""
+    lines = record_path("sentences.tsv").read_text(encoding="utf8").splitlines()
+    return [Sentence(*line.split("\t")) for line in lines]
+
+
+# %% book/11-translation.ipynb · Real talks · [examine]
+def examine_translator(
+    translator: Translator,
+    corpus: str,
+    load: Callable[[str, str], list[Pair]] = load_corpus,
+) -> dict[str, Any]:
+    """What the book keeps of a trained translator, but for how it was trained.
 
     Args:
-        translator: what `train_translator` returned.
-        trainer: what it returned beside.
-        recipe: what it was given.
+        translator: the translator.
+        corpus: the one that it was trained on.
+        load: gives a corpus' split, as `load_corpus` does.
 
     Returns:
-        the facts of `run_facts`, the recipe, the log, the time spent in updates in seconds, the
-        number of parameters, translations of the sentences in `LECTURE`, cross-attention maps of
-        the first two (the last layer's heads), and the scores: for `"dev"`, `"test"` and `"test,
-        unseen"` those of greedy and of beam search.
+        `"examined"`, the facts of `run_facts`; the `"grid"` of `tune_search` on the development
+        split; `"scores"` for `"dev"`, `"test"` and `"test, unseen"` (without the pairs that
+        training showed) by greedy search, by a beam of 4 and by the search that the grid found
+        best, `"tuned"`; the `"analysis"` of the test split, see `analyse_translations`; and what
+        becomes of `LECTURE`, `SWAPS` and `load_sentences`.
+
+    Raises:
+        TypeError, ValueError, CorpusError: as in `load_corpus` and `corpus_scores`.
     """
-    splits = {split: load_corpus(recipe.corpus, split) for split in ("train", "dev", "test")}
-    pairs = {
-        "dev": splits["dev"],
-        "test": splits["test"],
-        "test, unseen": unseen_pairs(splits["test"], splits["train"]),
+    check_type(Translator, translator=translator)
+    train, dev, test = (load(corpus, split) for split in ("train", "dev", "test"))
+    grid = tune_search(translator, dev)
+    on_dev = {(entry["beam_size"], entry["length_penalty"]): entry["scores"] for entry in grid}
+    searches = {"greedy": (1, 0.6), "beam 4": (4, 0.6), "tuned": next(iter(on_dev))}
+    sources, targets = [pair.source for pair in test], [pair.target for pair in test]
+    written = {  # each search once, though it may have two names
+        search: translator.translate_tokenized(sources, *search)
+        for search in dict.fromkeys(searches.values())
     }
-    scores = {
-        name: {
-            "pairs": len(chosen),
-            "greedy": evaluate_translator(translator, chosen, beam_size=1),
-            "beam 4": evaluate_translator(translator, chosen, beam_size=4),
-        }
-        for name, chosen in pairs.items()
-    }
-    alignments = [translator.align(sentence) for sentence in list(LECTURE)[:2]]
-    return run_facts(trainer.device) | {
-        "recipe": asdict(recipe),
-        "parameters": sum(parameter.numel() for parameter in translator.model.parameters()),
-        "seconds": round(sum(entry.get("seconds", 0.0) for entry in trainer.history)),
-        "log": trainer.history,
+    known = set(train)
+    unseen = [i for i, pair in enumerate(test) if pair not in known]
+    scores: dict[str, Any] = {"dev": {"pairs": len(dev)}}
+    scores["dev"] |= {name: on_dev[search] for name, search in searches.items()}
+    for split, rows in (("test", range(len(test))), ("test, unseen", unseen)):
+        scores[split] = {"pairs": len(rows)}
+        for name, search in searches.items():
+            ours, theirs = ([side[i] for i in rows] for side in (written[search], targets))
+            scores[split][name] = corpus_scores(ours, theirs, n_bootstrap=1000)
+    return {
+        "examined": run_facts(next(translator.model.parameters()).device),
+        "grid": grid,
         "scores": scores,
+        "analysis": analyse_translations(written[searches["tuned"]], test, train),
+        **_own_sentences(translator, *searches["tuned"]),
+    }
+
+
+def analyse_translations(
+    hypotheses: Sequence[str], pairs: Sequence[Pair], train: Iterable[Pair]
+) -> dict[str, Any]:
+    """Where translations are good and where they are not.
+
+    Args:
+        hypotheses: tokenised translations of the sources of `pairs`.
+        pairs: sources with their references.
+        train: the pairs that the translator was trained on, to count words in.
+
+    Returns:
+        `"sentences"`, the chrF2 of each; `"by length"`, scores by words in the reference; `"by
+        rarest word"`, scores by how often training showed the source's rarest word; and how many
+        words were `"recalled"`, of how many: `"numbers"` and `"names"` (other words of four letters
+        or more) that source and reference have in common, and the references' words by how often
+        training showed them.
+
+    Raises:
+        TypeError, ValueError: as in `corpus_scores`.
+    """
+    references = [pair.target for pair in pairs]
+    _check_pairs(hypotheses, references)
+    sources, targets = ([pair[side].split() for pair in pairs] for side in (0, 1))
+    seen_sources, seen_targets = Counter(), Counter()
+    for source, target in train:
+        seen_sources.update(source.split())
+        seen_targets.update(target.split())
+    rarest = [min((seen_sources[word] for word in words), default=0) for words in sources]
+    joined = [_DIGITS.sub("", text) for text in hypotheses]  # 2.000 is 2,000
+    numbers, names = [], []
+    for pair in pairs:
+        words, others = (_DIGITS.sub("", text).split() for text in pair)
+        common = (Counter(words) & Counter(others)).elements()
+        common = [word for word in common if len(word) > 3 or word[0].isdigit()]
+        numbers.append([word for word in common if word[0].isdigit()])
+        names.append([word for word in common if word.isalpha()])
+    recall = {"numbers": recalled(joined, numbers), "names": recalled(joined, names)}
+    for low, high in ((0, 1), (1, 10), (10, 100), (100, 1000), (1000, None)):
+        wanted = [
+            [word for word in words if low <= seen_targets[word] < (high or math.inf)]
+            for words in targets
+        ]
+        recall[f"from {low} below {high}" if high else f"from {low}"] = recalled(hypotheses, wanted)
+    return {
+        "sentences": sentence_scores(hypotheses, references),
+        "by length": scores_in_ranges(
+            [len(words) for words in targets], (10, 20, 30, 40, 60), hypotheses, references
+        ),
+        "by rarest word": scores_in_ranges(rarest, (1, 10, 100, 1000), hypotheses, references),
+        "recalled": recall,
+    }
+
+
+_DIGITS = re.compile(r"(?<=\d)[.,](?=\d)")
+
+
+def _own_sentences(translator: Translator, beam_size: int, length_penalty: float) -> dict[str, Any]:
+    ours = load_sentences()
+    sources, targets = ([tokenize(sentence[side]) for sentence in ours] for side in (1, 2))
+    found = translator.translate_tokenized(sources, beam_size, length_penalty)
+    swaps = []
+    for source, target in SWAPS.items():
+        words = by_words(translator.align(f"isto é {source} ."))
+        pairs = source.split()[1:], target.split()[1:]
+        as_said = set(pairs[0]) <= set(words.source) and set(pairs[1]) <= set(words.target)
+        crossed = crosses_over(words, *pairs) if as_said else None
+        swaps.append({"source": words.source, "target": words.target, "crossed": crossed})
+    reordered = [
+        by_words(translator.align(source))
+        for source, sentence in zip(sources, ours, strict=True)
+        if sentence.category == "adjectives"
+    ]
+    return {
+        "sentences": [
+            {**sentence._asdict(), "translation": detokenize(text), "chrF2": score}
+            for sentence, text, score in zip(
+                ours, found, sentence_scores(found, targets), strict=True
+            )
+        ],
+        "swaps": swaps,
+        "reordered": [
+            {**words._asdict(), "weights": rounded(words.weights.mean(dim=1))}
+            for words in reordered[:3]
+        ],
         "lecture": {
-            name: translator.translate_tokenized(list(LECTURE), beam_size)
-            for name, beam_size in (("greedy", 1), ("beam 4", 4))
+            name: translator.translate_tokenized(list(LECTURE), size)
+            for name, size in (("greedy", 1), ("beam 4", 4))
         },
         "alignments": [
-            {"source": found.source, "target": found.target, "weights": rounded(found.weights[-1])}
-            for found in alignments
+            {**found._asdict(), "weights": rounded(found.weights[-1])}
+            for found in map(translator.align, list(LECTURE)[:2])
         ],
     }
 
@@ -612,3 +951,37 @@ def rounded(weights: Tensor) -> list:
     """A tensor as nested lists of numbers with three digits, for a record that people can read."""
     check_type(Tensor, weights=weights)
     return (weights.double() * 1000).round().div(1000).tolist()
+
+
+# %% book/11-translation.ipynb · Real talks · [translation-record]
+def translation_record(
+    translator: Translator,
+    trainer: Trainer,
+    recipe: Recipe,
+    load: Callable[[str, str], list[Pair]] = load_corpus,
+) -> dict[str, Any]:
+    """What the book keeps of a finished translation run.
+
+    Args:
+        translator: what `train_translator` returned.
+        trainer: what it returned beside.
+        recipe: what it was given.
+        load: what it was given.
+
+    Returns:
+        the facts of `run_facts`, the recipe, the number of parameters, the time spent in updates in
+        seconds, the log, and all that `examine_translator` returns.
+
+    Raises:
+        TypeError, ValueError, CorpusError: as in `examine_translator`.
+    """
+    check_type(Translator, translator=translator)
+    check_type(Trainer, trainer=trainer)
+    check_type(Recipe, recipe=recipe)
+    return run_facts(trainer.device) | {
+        "recipe": asdict(recipe),
+        "parameters": sum(parameter.numel() for parameter in translator.model.parameters()),
+        "seconds": round(sum(entry.get("seconds", 0.0) for entry in trainer.history)),
+        "log": trainer.history,
+        **examine_translator(translator, recipe.corpus, load),
+    }
