@@ -99,7 +99,7 @@ def test_every_option_says_what_it_does_and_what_it_is_without(name, capsys):
     said = capsys.readouterr().out
     for action in subparsers()[name]._actions:
         assert action.help, action.dest
-        if action.dest in ("help", "set", "config", "recipe", "source", "reference"):
+        if action.dest in ("help", "set", "config", "recipe", "source", "reference", "record"):
             continue  # without them nothing is set, read or chosen
         assert "(default" in action.help, action.dest
         if not isinstance(action.default, None | list):
@@ -379,6 +379,21 @@ def test_files_of_ones_own_are_scored(tmp_path, capsys):
     assert said == ["2 pairs, beam 1, length penalty 0.6", *lines(pairs)]
 
 
+def test_a_record_takes_up_what_is_found(tmp_path, monkeypatch, capsys):
+    seen = []
+
+    def examine(translator, corpus):
+        seen.append((len(translator.vocabulary), corpus))
+        return {"scores": {"test": 2}, "grid": []}
+
+    monkeypatch.setattr(cli, "examine_translator", examine)
+    old = {"date": "then", "recipe": {"corpus": "ted", "vocab_size": 9}, "scores": {"dev": 1}}
+    write_record(tmp_path / "record.json", old)
+    assert main(["evaluate", "--record", str(tmp_path / "record.json")]) == 0
+    assert json.loads((tmp_path / "record.json").read_text()) == old | {"scores": {"test": 2}, "grid": []}
+    assert seen[0] == (1200, "ted") and capsys.readouterr().out == ""
+
+
 @pytest.mark.parametrize(
     ("source", "reference", "message"),
     [
@@ -432,6 +447,7 @@ def test_info_shows_what_a_translator_is_made_of(capsys):
         (["translate", "--length-penalty", "-1", "o gato"], "length_penalty must be finite and at least 0"),
         (["evaluate", "--corpus", "klingon"], "klingon"),
         (["evaluate", "--split", "exam"], "exam"),
+        (["evaluate", "--record", str(record_path("toy.json"))], "toy.json is the record of a toy"),
         (["evaluate", "--source", "a"], "--source and --reference belong together"),
         (["evaluate", "--reference", "a"], "--source and --reference belong together"),
         (

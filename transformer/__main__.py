@@ -24,6 +24,7 @@ from transformer.translation import (
     Recipe,
     Translator,
     corpus_scores,
+    examine_translator,
     tokenize,
     train_translator,
     translation_record,
@@ -149,8 +150,14 @@ def translate(options: argparse.Namespace) -> None:
 
 
 def evaluate(options: argparse.Namespace) -> None:
-    """Score a translator on a split of a corpus, or on two files."""
+    """Score a translator on a split of a corpus, or on two files; or examine it for a record."""
     translator = Translator.load(options.model, options.device)
+    if options.record is not None:
+        record, recipe = read_record(options.record), read_recipe(options.record)
+        if isinstance(recipe, ToyRecipe):
+            raise ValueError(f"{options.record} is the record of a toy, not of a translator")
+        write_record(options.record, record | examine_translator(translator, recipe.corpus))
+        return
     pairs, seen = evaluation_pairs(options)
     sources, targets = [source for source, _ in pairs], [target for _, target in pairs]
     hypotheses = translator.translate_tokenized(sources, options.beam, options.length_penalty)
@@ -271,7 +278,8 @@ and chrF2 on text as one types it. Of a corpus, pairs that its training split ho
 then left out, and the rest is scored again. Files of your own are brought to lower case first.
 
   python -m transformer evaluate --model runs/ted/translator --corpus ted --split test --bootstrap
-  python -m transformer evaluate --source mine.pt --reference mine.en"""
+  python -m transformer evaluate --source mine.pt --reference mine.en
+  python -m transformer evaluate --model runs/ted/translator --record runs/ted/record.json"""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -337,6 +345,13 @@ def parser() -> argparse.ArgumentParser:
         metavar="N",
         help="give a 95 %% interval from N corpora drawn from this one (default: none; without "
         "a number: 1000)",
+    )
+    evaluating.add_argument(
+        "--record",
+        type=Path,
+        metavar="FILE",
+        help="instead of printing scores, examine the translator as train does at the end of a run, "
+        "and put what is found into the run's record.json",
     )
     informing = command(info, "show what a translator is made of, or a recipe's settings")
     informing.add_argument(
