@@ -752,7 +752,7 @@ def convolutions(monkeypatch):
         calls.append(tuple(x.shape))
         return linear_by_convolution(x, weight, bias)
 
-    monkeypatch.setattr(transformer.attention, "_CONVOLVES", True)
+    monkeypatch.setattr(transformer.attention, "onednn_is_faster", lambda: True)
     monkeypatch.setattr(transformer.attention, "linear_by_convolution", spy)
     return calls
 
@@ -768,7 +768,7 @@ def test_only_many_rows_in_float32_are_convolved(convolutions, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(type(torch.backends.mkldnn), "enabled", False)  # the switch itself warns of GPUs
         Linear(6, 9)(many)
-    monkeypatch.setattr(transformer.attention, "_CONVOLVES", False)
+    monkeypatch.setattr(transformer.attention, "onednn_is_faster", lambda: False)
     Linear(6, 9)(many)
     assert convolutions == [(4, 32, 6)]
 
@@ -787,7 +787,7 @@ def test_module_is_the_same_by_convolution(convolutions, monkeypatch, need_weigh
     x = torch.randn(10, 20, 12)
     fast, _ = module(x, x, x, need_weights=need_weights)
     assert len(convolutions) == 4
-    monkeypatch.setattr(transformer.attention, "_CONVOLVES", False)
+    monkeypatch.setattr(transformer.attention, "onednn_is_faster", lambda: False)
     torch.testing.assert_close(fast, module(x, x, x, need_weights=need_weights)[0], atol=1e-6, rtol=1e-5)
 
 

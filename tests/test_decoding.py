@@ -576,7 +576,7 @@ def test_a_quantized_model_is_near_the_model_and_leaves_it_alone():
     assert not any(isinstance(module, nn.Linear) for module in light.modules())
     assert not light.training and not any(p.requires_grad for p in light.parameters())
     layers = [module for module in light.modules() if isinstance(module, QuantizedLinear)]
-    assert len(layers) == 2 * (4 + 2) + 2 * (8 + 2) + 1
+    assert len(layers) == 2 * (4 + 2) + 2 * (8 + 2 + 1) + 1  # query, key and value also as one
     assert all(p.requires_grad for p in model.parameters())
     assert torch.equal(light.src_embedding.weight, model.src_embedding.weight)
     assert not any("w_q" in name or "output" in name for name in light.state_dict())

@@ -10,6 +10,7 @@ __all__ = [
     "scaled_dot_product_attention",
     "fused_attention",
     "KeyValueCache",
+    "onednn_is_faster",
     "linear_by_convolution",
     "fast_linear",
     "Linear",
@@ -18,6 +19,7 @@ __all__ = [
 
 
 # %% book/03-attention.ipynb · Masks · [masks-code]
+import functools
 import math
 
 import torch
@@ -268,19 +270,26 @@ class KeyValueCache:
         if key.shape != value.shape:
             shapes = f"{list(key.shape)} and {list(value.shape)}"
             raise ValueError(f"key and value must share a shape [B, H, T, d_k], not {shapes}")
-        B, H, T, d_k = key.shape
+        return self.extend(torch.stack((key, value)))
+
+    def extend(self, pair: Tensor) -> tuple[Tensor, Tensor]:
+        """Add keys and values as `append` does, both in one tensor `[2, B, H, T, d_k]`.
+
+        Raises:
+            ValueError: its shape does not continue what is kept.
+        """
+        _, B, H, T, d_k = pair.shape
         end = self.length + T
         if self._buffer is not None and (B, H, d_k) != self._layout(self._buffer):
             kept = self._layout(self._buffer)
             raise ValueError(f"key must have B, H, d_k = {kept} as kept, not {(B, H, d_k)}")
         if self._buffer is None or end > self._buffer.size(3):
             # Doubling: t steps copy O(t) rows in all; growing by one each time would copy O(t²).
-            grown = key.new_empty(2, B, H, max(end, 2 * self.length), d_k)
+            grown = pair.new_empty(2, B, H, max(end, 2 * self.length), d_k)
             if self._buffer is not None:
                 grown[:, :, :, : self.length] = self._buffer[:, :, :, : self.length]
             self._buffer = grown
-        self._buffer[0, :, :, self.length : end] = key
-        self._buffer[1, :, :, self.length : end] = value
+        self._buffer[:, :, :, self.length : end] = pair
         self.length = end
         return self.read()
 
@@ -319,13 +328,12 @@ class KeyValueCache:
 _FEW_ROWS = 128
 
 
-def _convolution_is_faster() -> bool:
+@functools.cache
+def onednn_is_faster() -> bool:
+    """Whether this processor is one on which oneDNN multiplies float32 matrices faster than MKL."""
     capabilities = getattr(torch.cpu, "get_capabilities", dict)()  # not in every torch
     amd = "AMD" in capabilities.get("cpu_name", "")
     return amd and torch.backends.cpu.get_cpu_capability() == "AVX512"
-
-
-_CONVOLVES = _convolution_is_faster()
 
 
 def linear_by_convolution(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -362,8 +370,8 @@ def fast_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor
         x Wᵀ + b, `[..., d_out]`.
     """
     if (
-        _CONVOLVES
-        and not torch.compiler.is_compiling()
+        not torch.compiler.is_compiling()
+        and onednn_is_faster()
         and x.device.type == "cpu"
         and x.dtype == torch.float32
         and x.numel() >= _FEW_ROWS * x.size(-1)

@@ -4,6 +4,11 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 """
 
 __all__ = [
+    "Steps",
+    "step_linear",
+    "LeanSteps",
+    "is_plain",
+    "search_steps",
     "check_search",
     "greedy_search",
     "BeamResult",
@@ -18,18 +23,213 @@ __all__ = [
 ]
 
 
-# %% book/08-decoding.ipynb · Nothing twice · [greedy-search]
+# %% book/08-decoding.ipynb · Nothing twice · [steps]
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from transformer.model import DecoderCache, Transformer
+from transformer.attention import Linear, MultiHeadAttention, fused_attention, onednn_is_faster
+from transformer.embedding import PositionalEncoding, TokenEmbedding
+from transformer.layers import (
+    ACTIVATIONS,
+    DecoderLayer,
+    FeedForward,
+    LayerCache,
+    LayerNorm,
+    Residual,
+)
+from transformer.model import Decoder, DecoderCache, Transformer
 from transformer.training import evaluating
 from transformer.validation import check_ids, check_number, check_size, check_type
 
 
+class Steps:
+    """What a search asks of a model: after these tokens, which come next?
+
+    Every sentence has `beam_size` rows in sequence, and every row continues a beginning of its own.
+
+    Args:
+        model: the model, in evaluation mode.
+        src: source token ids `[B, S]`.
+        beam_size: number K of rows for each sentence.
+    """
+
+    def __init__(self, model: Transformer, src: Tensor, beam_size: int = 1) -> None:
+        self.model, self.beam_size = model, beam_size
+        self.memory, mask = model.encode(src), model.src_mask(src)  # [B, S, d_model], [B, 1, 1, S]
+        self.mask = None if mask.all() else mask  # a look now spares every step a mask that hides nothing
+        self.cache = DecoderCache(model.config.n_layers)
+        self.project = model.project
+
+    def __call__(self, last: Tensor) -> Tensor:
+        """Read one more token in every row, `[B·K]`; `project` makes logits of what is returned."""
+        return self.model.decode(last[:, None], self.memory, self.mask, self.cache)[:, -1]
+
+    def keep(self, rows: Tensor) -> None:
+        """Go on with the rows `rows` in that order; a sentence none of whose rows is named, leaves.
+
+        Args:
+            rows: `torch.long` `[B'·K]`; K in sequence are rows of one sentence.
+        """
+        sentences = rows[:: self.beam_size] // self.beam_size
+        if len(sentences) < len(self.memory):
+            self.memory = self.memory[sentences]
+            self.mask = None if self.mask is None else self.mask[sentences]
+        self.cache.reorder(rows)
+
+
+# %% book/08-decoding.ipynb · Without ceremony · [step-linear]
+_FEW_ROWS, _MANY_ROWS = 4, 32  # up to here and from here on, MKL is not the best there is
+_NARROW = 1024
+
+
+def step_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Compute `torch.nn.functional.linear` for the few rows of a step, by the fastest of three ways.
+
+    Args:
+        x: `[rows, d_in]`, which wants no gradient.
+        weight: `[d_out, d_in]`.
+        bias: `[d_out]`, or `None` for none.
+
+    Returns:
+        x Wᵀ + b, `[rows, d_out]`.
+    """
+    rows, d_in = x.shape
+    if (
+        rows == 1
+        or x.dtype != torch.float32
+        or x.device.type != "cpu"
+        or not onednn_is_faster()
+        or torch.is_autocast_enabled("cpu")
+        or not torch.backends.mkldnn.enabled
+    ):
+        return F.linear(x, weight, bias)
+    if rows >= _MANY_ROWS:
+        return F.linear(x.to_mkldnn(), weight, bias).to_dense()
+    if rows <= _FEW_ROWS and d_in <= _NARROW:
+        product = weight @ x.T  # [d_out, rows]
+        return product.T if bias is None else product.T + bias
+    return F.linear(x, weight, bias)
+
+
+# %% book/08-decoding.ipynb · Without ceremony · [lean-layer]
+class _LayerStep:
+    # A decoder layer for one new position in every row, from the layer's weights.
+    def __init__(self, layer: DecoderLayer, memory: Tensor, cache: LayerCache, beam_size: int) -> None:
+        own, cross, feed = layer.self_attention, layer.cross_attention, layer.feed_forward
+        self.n_heads, self.beam_size, self.cache = own.n_heads, beam_size, cache
+        self.qkv = own.w_qkv.product if hasattr(own, "w_qkv") else _dense(own.w_q, own.w_k, own.w_v)
+        self.own_output = _dense(own.w_o)
+        self.query, self.cross_output = _dense(cross.w_q), _dense(cross.w_o)
+        self.w_1, self.w_2 = _dense(feed.w_1), _dense(feed.w_2)
+        self.activation = ACTIVATIONS[feed.activation]
+        residuals = layer.self_residual, layer.cross_residual, layer.feed_residual
+        self.norms = [_norm(residual.norm) for residual in residuals]
+        self.norm_first = layer.self_residual.norm_first
+        key, value = cross.w_k(memory), cross.w_v(memory)  # [B, S, d_model]
+        cache.memory.append(*(x.unflatten(2, (self.n_heads, -1)).transpose(1, 2) for x in (key, value)))
+
+    def __call__(self, x: Tensor, mask: Tensor | None) -> Tensor:  # [N, d_model]
+        sublayers = self.attend, partial(self.attend_memory, mask=mask), self.feed
+        for norm, sublayer in zip(self.norms, sublayers, strict=True):
+            x = x + sublayer(norm(x)) if self.norm_first else norm(x + sublayer(x))
+        return x
+
+    def attend(self, x: Tensor) -> Tensor:
+        qkv = self.qkv(x).view(len(x), 3, self.n_heads, 1, -1)  # [N, 3, H, 1, d_k]
+        key, value = self.cache.own.extend(qkv[:, 1:].transpose(0, 1))
+        context = F.scaled_dot_product_attention(qkv[:, 0], key, value)  # [N, H, 1, d_k]
+        return self.own_output(context.flatten(1))
+
+    def attend_memory(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        shape = -1, self.beam_size, self.n_heads, x.size(1) // self.n_heads
+        query = self.query(x).view(shape).transpose(1, 2)  # [B, H, K, d_k]
+        key, value = self.cache.memory.read()
+        if mask is None:
+            context = F.scaled_dot_product_attention(query, key, value)
+        else:
+            context = fused_attention(query, key, value, mask)
+        return self.cross_output(context.transpose(1, 2).reshape(x.shape))
+
+    def feed(self, x: Tensor) -> Tensor:
+        return self.w_2(self.activation(self.w_1(x)))
+
+
+def _dense(*layers: nn.Module) -> Callable[[Tensor], Tensor]:
+    # Dense layers that read the same vectors, as one.
+    if any(type(layer) not in (Linear, nn.Linear) for layer in layers):
+        products = [getattr(layer, "product", layer) for layer in layers]  # int8 layers have one
+        return lambda x: torch.cat([product(x) for product in products], dim=1)
+    weights, biases = [layer.weight for layer in layers], [layer.bias for layer in layers]
+    bias = None if biases[0] is None else torch.cat(biases)
+    return partial(step_linear, weight=torch.cat(weights), bias=bias)
+
+
+def _norm(norm: nn.Module) -> Callable[[Tensor], Tensor]:
+    if type(norm) is not LayerNorm:
+        return norm
+    shape, weight, bias = (norm.d_model,), norm.weight, norm.bias
+    return partial(F.layer_norm, normalized_shape=shape, weight=weight, bias=bias, eps=norm.eps)
+
+
+# %% book/08-decoding.ipynb · Without ceremony · [lean-steps]
+class LeanSteps(Steps):
+    """The numbers of `Steps`, from the decoder's weights and without the calls of its modules.
+
+    Args:
+        model, src, beam_size: as in `Steps`; the model must be one that `is_plain` accepts.
+    """
+
+    def __init__(self, model: Transformer, src: Tensor, beam_size: int = 1) -> None:
+        super().__init__(model, src, beam_size)
+        pairs = zip(model.decoder.layers, self.cache.layers, strict=True)
+        self.layers = [_LayerStep(layer, self.memory, kept, beam_size) for layer, kept in pairs]
+        self.norm = _norm(model.decoder.norm)
+        if _is_own(model, "project"):
+            self.project = partial(step_linear, weight=model.output.weight)
+        self.table, self.scale = model.tgt_embedding.weight, model.config.d_model**0.5
+
+    def __call__(self, last: Tensor) -> Tensor:
+        """Read one more token in every row, `[B·K]`; `project` makes logits of what is returned."""
+        position = self.model.positions.table[self.cache.length]  # [d_model]
+        x = F.embedding(last, self.table) * self.scale + position  # [B·K, d_model]
+        for layer in self.layers:
+            x = layer(x, self.mask)
+        return self.norm(x)
+
+
+_PARTS = {Decoder, nn.ModuleList, DecoderLayer, MultiHeadAttention, Residual, FeedForward}
+_LEAVES = {"w_q", "w_k", "w_v", "w_qkv", "w_o", "w_1", "w_2", "norm", "dropout"}  # called as they are
+
+
+def _is_own(model: nn.Module, method: str) -> bool:
+    return getattr(getattr(model, method), "__func__", None) is getattr(Transformer, method)
+
+
+def is_plain(model: nn.Module) -> bool:
+    """Whether a model's decoder is this book's in every part, and nobody listens to its modules."""
+    if not isinstance(model, Transformer) or not _is_own(model, "decode"):
+        return False
+    ends = type(model.positions), type(model.tgt_embedding)
+    if ends != (PositionalEncoding, TokenEmbedding):
+        return False
+    parts = model.decoder.named_modules()
+    if any(type(part) not in _PARTS and name.split(".")[-1] not in _LEAVES for name, part in parts):
+        return False
+    return not any(part._forward_hooks or part._forward_pre_hooks for part in model.modules())
+
+
+def search_steps(model: Transformer, src: Tensor, beam_size: int = 1) -> Steps:
+    """The faster kind of `Steps` that computes what the model does; arguments as there."""
+    kind = LeanSteps if is_plain(model) else Steps
+    return kind(model, src, beam_size)
+
+
+# %% book/08-decoding.ipynb · Without ceremony · [greedy-search]
 def check_search(model: Transformer, src: Tensor, max_length: int) -> None:
     """Refuse a search that cannot end well, before it begins.
 
@@ -71,32 +271,20 @@ def greedy_search(model: Transformer, src: Tensor, max_length: int) -> Tensor:
     check_search(model, src, max_length)
     config = model.config
     with evaluating(model):
-        memory, mask = _read_source(model, src)
-        cache = DecoderCache(config.n_layers)
+        steps = search_steps(model, src)
         tokens = src.new_full((src.size(0), max_length), config.pad_id)  # [B, max_length]
         sentences = torch.arange(src.size(0), device=src.device)  # that have not ended
         last = src.new_full(sentences.shape, config.bos_id)
         for step in range(max_length):
-            hidden = model.decode(last[:, None], memory, mask, cache)  # [sentences, 1, d_model]
-            last = model.project(hidden[:, -1]).argmax(-1)
+            last = steps.project(steps(last)).argmax(-1)  # [sentences]
             tokens[sentences, step] = last
             going = (last != config.eos_id).nonzero()[:, 0]
             if len(going) == 0:
                 break
             if len(going) < len(sentences):
-                sentences, last, memory, mask = _take(going, sentences, last, memory, mask)
-                cache.reorder(going)
+                sentences, last = sentences[going], last[going]
+                steps.keep(going)
     return tokens[:, : step + 1]
-
-
-def _read_source(model: Transformer, src: Tensor) -> tuple[Tensor, Tensor | None]:
-    # The memory and its mask, or None for a mask that hides nothing: a look now saves work later.
-    mask = model.src_mask(src)
-    return model.encode(src), None if mask.all() else mask
-
-
-def _take(rows: Tensor, *tensors: Tensor | None) -> list[Tensor | None]:
-    return [None if tensor is None else tensor[rows] for tensor in tensors]
 
 
 # %% book/08-decoding.ipynb · The same with tensors · [beam-parts]
@@ -258,21 +446,19 @@ def beam_search(
     check_number(length_penalty=length_penalty)
     config, batch, absent = model.config, src.size(0), -torch.inf
     with evaluating(model):
-        memory, mask = _read_source(model, src)  # [B, S, d_model], [B, 1, 1, S]
-        cache = DecoderCache(config.n_layers)
+        steps = search_steps(model, src, beam_size)
+        memory = steps.memory  # [B, S, d_model]
         dtype = torch.promote_types(memory.dtype, torch.float32)
         tokens = src.new_full((batch, beam_size, max_length), config.pad_id)
         result = BeamResult(tokens, memory.new_full((batch, beam_size), absent, dtype=dtype))
         ended = BeamResult(tokens[:, :, :0], result.scores)
         alive = BeamResult(tokens[:, :, :0], result.scores.clone())
         alive.scores[:, 0] = 0.0  # one empty beginning; K equal ones would stay equal for ever
-        last = src.new_full((batch * beam_size, 1), config.bos_id)
+        last = src.new_full((batch * beam_size,), config.bos_id)
         sentences = torch.arange(batch, device=src.device)  # that are not done
         first_row = sentences[:, None] * beam_size  # [B, 1]
         for length in range(1, max_length + 1):
-            logits = model.project(model.decode(last, memory, mask, cache)[:, -1])  # [B·K, V]
-            log_probs = logits.log_softmax(-1, dtype=dtype).unflatten(0, (-1, beam_size))
-            found, origin = best_continuations(alive, log_probs)  # [B, 2K, length], [B, 2K]
+            found, origin = _continue(alive, steps(last), steps.project)  # [B, 2K, length], [B, 2K]
             norm = length_norm(length, length_penalty)
             # Of the 2K, at most K end: so K are left to go on with.
             ends = found.tokens[:, :, -1] == config.eos_id  # [B, 2K]
@@ -285,12 +471,12 @@ def beam_search(
             going = (ended.scores == absent).any(dim=1) & (scores > absent).any(dim=1)  # [B]
             if not going.all():
                 _write(result, sentences, ended)
-                sentences, rows, memory, mask = _take(going, sentences, rows, memory, mask)
-                ended, alive = (BeamResult(*_take(going, *pair)) for pair in (ended, alive))
+                sentences, rows = sentences[going], rows[going]
+                ended, alive = (BeamResult(*(x[going] for x in pair)) for pair in (ended, alive))
             if len(sentences) == 0:
                 break
-            cache.reorder(rows.flatten())
-            last = alive.tokens[:, :, -1].reshape(-1, 1)
+            steps.keep(rows.flatten())
+            last = alive.tokens[:, :, -1].flatten()
         alive = BeamResult(alive.tokens, alive.scores / norm)
         _write(result, sentences, merge_hypotheses(ended, alive, config.pad_id))
         tokens = result.tokens[:, :, :length]
@@ -301,6 +487,26 @@ def beam_search(
 def _write(result: BeamResult, sentences: Tensor, hypotheses: BeamResult) -> None:
     result.tokens[sentences, :, : hypotheses.tokens.size(2)] = hypotheses.tokens
     result.scores[sentences] = hypotheses.scores
+
+
+_ROWS = 64  # whose logits stay in the cache of a processor, from the product to the ranking
+
+
+def _continue(
+    alive: BeamResult, hidden: Tensor, project: Callable[[Tensor], Tensor]
+) -> tuple[BeamResult, Tensor]:
+    # The best continuations of all beginnings, a few sentences at a time.
+    batch, beam_size = alive.scores.shape
+    n = max(1, _ROWS // beam_size) if hidden.device.type == "cpu" else batch
+    parts = []
+    for tokens, scores, vectors in zip(
+        alive.tokens.split(n), alive.scores.split(n), hidden.split(n * beam_size), strict=True
+    ):
+        log_probs = project(vectors).log_softmax(-1, dtype=scores.dtype).unflatten(0, (-1, beam_size))
+        parts.append(best_continuations(BeamResult(tokens, scores), log_probs))
+    found, origins = zip(*parts, strict=True)
+    tokens, scores = (torch.cat(part) for part in zip(*found, strict=True))
+    return BeamResult(tokens, scores), torch.cat(origins)
 
 
 # %% book/08-decoding.ipynb · Whole numbers and a scale · [quantized-linear]
@@ -353,10 +559,14 @@ class QuantizedLinear(nn.Module):
         if self.training or (x.requires_grad and torch.is_grad_enabled()):
             raise ValueError("int8 layers have no gradient: call eval(), and train the float model")
         check_place("x", x, _FLOAT, "int8 layers")
+        return self.product(x)
+
+    def product(self, x: Tensor) -> Tensor:
+        """What `forward` returns, for an `x` that has been checked."""
         largest = x.abs().amax(dim=-1, keepdim=True)  # [..., 1]; 0 makes 0, whatever 0 / 0 becomes
-        product = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32
-        y = product(x / largest, 1 / 63, 64, self.packed).mul_(largest)  # [..., d_out]
-        return y if self.bias is None else y.add_(self.bias)
+        multiply = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32.default
+        y = multiply(x / largest, 1 / 63, 64, self.packed)  # [..., d_out]
+        return y.mul_(largest) if self.bias is None else torch.addcmul(self.bias, y, largest)
 
 
 # %% book/08-decoding.ipynb · A whole model · [quantize]
@@ -392,4 +602,9 @@ def quantize(model: Transformer) -> QuantizedTransformer:
         for name, child in list(module.named_children()):
             if isinstance(child, nn.Linear):
                 setattr(module, name, QuantizedLinear(child.weight, child.bias))
+    for layer in quantized.decoder.layers:
+        attention = layer.self_attention
+        parts = attention.w_q, attention.w_k, attention.w_v
+        biases = None if attention.w_q.bias is None else torch.cat([part.bias for part in parts])
+        attention.w_qkv = QuantizedLinear(torch.cat([part.weight() for part in parts]), biases)
     return quantized.eval()
