@@ -1272,17 +1272,17 @@ TRAINING = [
         "training",
         "accumulation-not-averaged",
         "earlier batches keep the weight that they had alone",
-        "parameter.grad.mul_(tokens - count).div_(tokens.clamp(min=1))",
+        "parameter.grad.mul_(before).div_(divisor)",
         "pass",
     ),
     Fault(
         "training",
         "accumulation-by-batch",
         "every batch counts the same, however few its tokens",
-        "parameter.grad.mul_(tokens - count).div_(tokens.clamp(min=1))\n"
-        "        scale(batch_loss / tokens.clamp(min=1)).backward()",
-        "parameter.grad.mul_(number).div_(number + 1)\n"
-        "        scale(batch_loss / count.clamp(min=1) / (number + 1)).backward()",
+        "parameter.grad.mul_(before).div_(divisor)\n"
+        "            scale(batch_loss / divisor).backward()",
+        "parameter.grad.mul_(number - 1).div_(number)\n"
+        "            scale(batch_loss / count.clamp(min=1) / number).backward()",
     ),
     Fault(
         "training",
@@ -1295,8 +1295,8 @@ TRAINING = [
         "training",
         "autocast-missing",
         "training runs in float32, whatever was asked for",
-        "with autocast(self.device, self.config.precision):\n                return self.loss(",
-        "with nullcontext():\n                return self.loss(",
+        "with autocast(self.device, self.config.precision):\n                return mean_of(",
+        "with nullcontext():\n                return mean_of(",
     ),
     Fault(
         "training",
@@ -1462,6 +1462,34 @@ TRAINING = [
     ),
     Fault(
         "training",
+    Fault(
+        "training",
+        "processes-mean-of-means",
+        "each process divides by its own tokens",
+        "tokens.clamp(min=1) if alone else _tokens_per_process(tokens)",
+        "tokens.clamp(min=1)",
+    ),
+    Fault(
+        "training",
+        "processes-averaged-twice",
+        "that the engine averages over processes is forgotten",
+        "return tokens.clamp(min=1) / distributed.get_world_size()",
+        "return tokens.clamp(min=1)",
+    ),
+    Fault(
+        "training",
+        "gradients-always-travel",
+        "gradients are sent with every batch that is accumulated",
+        "with engine.no_sync() if engine is not None and alone else nullcontext():",
+        "with nullcontext():",
+    ),
+    Fault(
+        "training",
+        "processes-share-nothing",
+        "every process makes its updates from the same batches",
+        "yield group[self.rank :: self.world_size]",
+        "yield group[: self.config.accumulate]",
+    ),
         "infinite-loss-passes",
         "an infinite loss does not stop the run",
         "bad = (~values.isfinite())",
@@ -1555,15 +1583,15 @@ TRAINING = [
         "training",
         "best-not-repaired",
         "best weights that were not written before the power was cut are never written",
-        "        write_log(self.directory, self.history)\n        self._tidy()\n",
-        "        write_log(self.directory, self.history)\n",
+        "            write_log(self.directory, self.history)\n            self._tidy()\n",
+        "            write_log(self.directory, self.history)\n",
     ),
     Fault(
         "training",
         "best-before-the-checkpoint",
         "best weights are replaced before a checkpoint knows of them",
-        "        save_checkpoint(self._path(), state)\n        self._tidy()\n",
-        "        self._tidy()\n        save_checkpoint(self._path(), state)\n",
+        "            save_checkpoint(self._path(), state)\n            self._tidy()\n",
+        "            self._tidy()\n            save_checkpoint(self._path(), state)\n",
     ),
     Fault(
         "training",
@@ -1597,7 +1625,7 @@ TRAINING = [
         "training",
         "random-state-not-restored",
         "a resumed run draws another dropout",
-        'set_random_state(state["random"], self.device)',
+        'set_random_state(state["random"][self.rank], self.device)',
         "pass",
     ),
     Fault(
@@ -1618,8 +1646,8 @@ TRAINING = [
         "training",
         "oldest-checkpoint-resumed",
         "a run resumes from its oldest checkpoint",
-        "for path in reversed(self.checkpoints()):",
-        "for path in self.checkpoints():",
+        "for path in reversed(paths):",
+        "for path in paths:",
     ),
     Fault(
         "training",
@@ -1668,9 +1696,7 @@ TRAINING = [
         "rest-of-epoch-dropped",
         "batches that fill no update at an epoch's end are lost",
         "            for batch in batches:\n                self.position += 1",
-        "            group = []\n"
-        "            for batch in batches:\n"
-        "                self.position += 1",
+        "            group = []\n            for batch in batches:\n                self.position += 1",
     ),
     Fault(
         "training",

@@ -10,8 +10,10 @@ import signal
 import subprocess
 import sys
 from collections import namedtuple
+from contextlib import contextmanager
 from functools import partial
 from importlib import metadata
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -242,6 +244,46 @@ def test_accumulation_scales_and_leaves_unused_parameters_alone():
     accumulate_gradients(partial(squares, used), [batch, batch], [used, unused], scale)
     assert used.grad == 1024 * 2 * (2 * 1 + 6 * 3) / 2
     assert unused.grad is None
+
+
+def test_of_two_processes_each_divides_by_its_part_of_all_tokens(monkeypatch):
+    """On paper: the other process has 5 tokens, and the engine's mean is a half of what both have."""
+    alone = []
+
+    class Engine:
+        @contextmanager
+        def no_sync(self):
+            alone.append(True)
+            yield
+            alone.append(False)
+
+    monkeypatch.setattr(transformer.training.distributed, "all_reduce", lambda count: count.add_(5))
+    monkeypatch.setattr(transformer.training.distributed, "get_world_size", lambda: 2)
+    weight, seen = nn.Parameter(torch.tensor(2.0)), []
+
+    def loss(batch):
+        seen.append(bool(alone and alone[-1]))
+        return squares(weight, batch)
+
+    batches = [(torch.tensor([1.0, 3.0]), torch.zeros(2)), (torch.tensor([2.0]), torch.zeros(1))]
+    total, tokens = accumulate_gradients(loss, batches * 2, [weight], engine=Engine())
+    own = 2 * (2 * 2 * (1 + 9) + 2 * 2 * 4)  # the sum of this process's derivatives
+    assert weight.grad == own / (11 / 2)
+    assert tokens == 6 and total == 2 * (4 + 36 + 16)  # of its own batches
+    assert seen == [True, True, True, False]  # the gradients travel with the last batch
+
+
+def test_processes_share_the_batches_of_an_update():
+    whole = islice(make_trainer(accumulate=6)._groups(), 4)
+    parts = []
+    for rank in (0, 1, 2):
+        trainer = make_trainer(accumulate=2)
+        trainer.rank, trainer.world_size = rank, 3
+        parts.append(islice(trainer._groups(), 4))
+    for group, *shares in zip(whole, *parts):
+        mixed = [batch for batches in zip(*shares) for batch in batches]
+        assert [len(share) for share in shares] == [2, 2, 2]
+        assert all(torch.equal(a, b) for one, two in zip(group, mixed) for a, b in zip(one, two))
 
 
 def test_accumulation_holds_no_graph_of_a_batch_that_is_done():

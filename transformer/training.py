@@ -6,11 +6,13 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 __all__ = [
     "noam_rate",
     "cooldown",
-    "accumulate_gradients",
     "PRECISIONS",
     "TrainingConfig",
     "autocast",
     "MovingAverage",
+    "process_group",
+    "rank_and_world_size",
+    "accumulate_gradients",
     "atomic_file",
     "CHECKPOINT_FORMAT",
     "regular_file",
@@ -54,14 +56,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from copy import deepcopy
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from importlib import metadata, resources
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from transformer.loss import check_batch, label_smoothed_cross_entropy, token_accuracy
 from transformer.validation import (
@@ -122,46 +126,6 @@ def cooldown(step: int, steps: int, fraction: float) -> float:
     if not 0 <= fraction <= 1:
         raise ValueError(f"fraction must lie in [0, 1], but is {fraction}")
     return min(1.0, (steps - step + 1) / (fraction * steps)) if fraction else 1.0
-
-
-# %% book/07-training.ipynb · Many batches, one update · [accumulate-gradients]
-def accumulate_gradients(
-    loss: Callable[[Any], tuple[Tensor, Tensor]],
-    batches: Iterable[Any],
-    parameters: list[nn.Parameter],
-    scale: Callable[[Tensor], Tensor] = lambda loss: loss,
-) -> tuple[Tensor, Tensor]:
-    """Leave in `.grad` the gradient of the mean loss over all target tokens of all batches.
-
-    Args:
-        loss: `loss(batch)` returns the summed loss and the number of target tokens it sums over.
-        batches: the batches that one update is made from.
-        parameters: the parameters, without gradients yet.
-        scale: multiplies the loss by a constant before the gradient is taken.
-
-    Returns:
-        the summed loss of all batches and their number of target tokens; tensors, so that nobody
-        has to wait for the device.
-
-    Raises:
-        TypeError: `parameters` is no list.
-        ValueError: there is no parameter.
-    """
-    check_type(list, parameters=parameters)
-    if not parameters:
-        raise ValueError("parameters must hold at least one parameter")
-    device = parameters[0].device
-    total, tokens = torch.zeros((), device=device), torch.zeros((), dtype=torch.long, device=device)
-    for number, batch in enumerate(batches):
-        batch_loss, count = loss(batch)
-        tokens = tokens + count
-        if number:  # a mean over more tokens: what is there so far counts for less
-            for parameter in parameters:
-                if parameter.grad is not None:
-                    parameter.grad.mul_(tokens - count).div_(tokens.clamp(min=1))
-        scale(batch_loss / tokens.clamp(min=1)).backward()
-        total = total + batch_loss.detach()
-    return total, tokens
 
 
 # %% book/07-training.ipynb · What must stay in float32 · [training-config]
@@ -292,6 +256,165 @@ class MovingAverage:
         self.n_updates = state["n_updates"]
         for average, weight in zip(self.weights, state["weights"]):
             average.copy_(weight)
+
+
+# %% book/07-training.ipynb · Several processes · [process-group]
+@contextmanager
+def process_group(device: torch.device | str | None = None) -> Iterator[torch.device]:
+    """Join the processes that torchrun has started; without torchrun there is nobody to join.
+
+    Args:
+        device: to compute on; `None` for a GPU where there is one. Under torchrun each process of a
+            machine gets a GPU of its own.
+
+    Yields:
+        the device of this process.
+
+    Raises:
+        ValueError: there is no such device, there are fewer GPUs than processes, or the environment
+            is not torchrun's.
+        RuntimeError: this torch cannot connect processes, or they do not find each other.
+    """
+    if device is None:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    if "LOCAL_RANK" not in os.environ:
+        yield check_device(device)
+        return
+    device = _own_device(device)
+    _connect(_backend(device))
+    yield device
+    # After an error nobody takes leave: for that one needs the others, and they know of nothing.
+    distributed.destroy_process_group()
+
+
+def _own_device(device: torch.device | str) -> torch.device:
+    values = {name: os.environ.get(name, "") for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
+    for name, value in values.items():
+        if not value.isdecimal():
+            raise ValueError(f"{name} must be a number, as torchrun sets it, but is {value!r}")
+    if not str(device).startswith("cuda"):
+        return check_device(device)
+    own, n_devices = int(values["LOCAL_RANK"]), torch.cuda.device_count()
+    if own >= n_devices:
+        raise ValueError(f"{n_devices} GPUs are too few for process {own}, counted from 0")
+    torch.cuda.set_device(own)
+    return torch.device("cuda", own)
+
+
+def _backend(device: torch.device) -> str:
+    backend = {"cuda": "nccl", "cpu": "gloo"}.get(device.type)
+    if backend is None:
+        raise ValueError(f"several processes need cpu or cuda, not {device.type}")
+    if not (distributed.is_available() and getattr(distributed, f"is_{backend}_available")()):
+        raise RuntimeError(f"this torch was built without {backend}: start one process only")
+    return backend
+
+
+def _connect(backend: str) -> None:
+    try:
+        store, rank, world_size = next(distributed.rendezvous("env://"))
+        # Started again by torchrun, they must not meet the addresses of those that have died.
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        store = distributed.PrefixStore(f"attempt {attempt}", store)
+        long = timedelta(hours=2)  # the others wait while the first evaluates
+        distributed.init_process_group(
+            backend, timeout=long, store=store, rank=rank, world_size=world_size
+        )
+    except (RuntimeError, ValueError) as error:
+        message = f"the processes that torchrun started do not find each other: {error}"
+        raise RuntimeError(message) from error
+
+
+def rank_and_world_size() -> tuple[int, int]:
+    """Which process this is, counted from 0, and how many there are; (0, 1) outside of a group.
+
+    Raises:
+        RuntimeError: torchrun has started several, and this one has not joined the others.
+    """
+    if distributed.is_available() and distributed.is_initialized():
+        return distributed.get_rank(), distributed.get_world_size()
+    if "LOCAL_RANK" in os.environ and os.environ.get("WORLD_SIZE") != "1":
+        raise RuntimeError("torchrun has started several processes: join them by `process_group`")
+    return 0, 1
+
+
+# %% book/07-training.ipynb · One gradient of all · [accumulate-gradients]
+def accumulate_gradients(
+    loss: Callable[[Any], tuple[Tensor, Tensor]],
+    batches: Iterable[Any],
+    parameters: list[nn.Parameter],
+    scale: Callable[[Tensor], Tensor] = lambda loss: loss,
+    engine: DistributedDataParallel | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Leave in `.grad` the gradient of the mean loss over all target tokens of all batches.
+
+    Args:
+        loss: `loss(batch)` returns the summed loss and the number of target tokens it sums over.
+        batches: the batches that one update is made from.
+        parameters: the parameters, without gradients yet.
+        scale: multiplies the loss by a constant before the gradient is taken.
+        engine: what `loss` calls to have the gradients averaged over several processes, each of
+            which has at least one batch; `None` for one process.
+
+    Returns:
+        the summed loss of all batches and their number of target tokens; tensors, so that nobody
+        has to wait for the device. Of several processes, each returns those of its own batches.
+
+    Raises:
+        TypeError: `parameters` is no list.
+        ValueError: there is no parameter.
+    """
+    check_type(list, parameters=parameters)
+    if not parameters:
+        raise ValueError("parameters must hold at least one parameter")
+    device, batches = parameters[0].device, list(batches)
+    total, tokens = torch.zeros((), device=device), torch.zeros((), dtype=torch.long, device=device)
+    for number, batch in enumerate(batches, start=1):
+        alone = engine is None or number < len(batches)  # the last gradients travel
+        with engine.no_sync() if engine is not None and alone else nullcontext():
+            batch_loss, count = loss(batch)
+            before, tokens = tokens, tokens + count
+            divisor = tokens.clamp(min=1) if alone else _tokens_per_process(tokens)
+            for parameter in parameters if number > 1 else []:
+                if parameter.grad is not None:  # of a mean over more tokens it is a smaller part
+                    parameter.grad.mul_(before).div_(divisor)
+            scale(batch_loss / divisor).backward()
+        total = total + batch_loss.detach()
+    return total, tokens
+
+
+def _tokens_per_process(tokens: Tensor) -> Tensor:
+    tokens = tokens.clone()
+    distributed.all_reduce(tokens)
+    return tokens.clamp(min=1) / distributed.get_world_size()
+
+
+class _LossOf(nn.Module):
+    # A loss calls parts of the model; DistributedDataParallel has to see one forward pass.
+    def __init__(self, model: nn.Module, loss: Callable) -> None:
+        super().__init__()
+        self.model, self.loss = model, loss
+
+    def forward(self, batch: Any) -> tuple[Tensor, Tensor]:
+        return self.loss(self.model, batch)
+
+
+# %% book/07-training.ipynb · What else must be agreed on · [processes-talk]
+def _from_first(value: Any) -> Any:
+    # What the first process says, in all of them; nobody goes on before the first is here.
+    box = [value]
+    if rank_and_world_size()[1] > 1:
+        distributed.broadcast_object_list(box, src=0)
+    return box[0]
+
+
+def _from_all(value: Any) -> list[Any]:
+    # What every process says, by rank.
+    n_processes = rank_and_world_size()[1]
+    values = [value] * n_processes
+    if n_processes > 1:
+        distributed.all_gather_object(values, value)
+    return values
 
 
 # %% book/07-training.ipynb · Files that are whole · [atomic-files]
@@ -561,6 +684,18 @@ def set_random_state(state: Mapping[str, Tensor], device: torch.device) -> None:
         torch.cuda.set_rng_state(state["cuda"], device)
 
 
+# %% book/07-training.ipynb · The state of chance · [newest-whole]
+def _newest_whole(paths: list[Path]) -> tuple[Path, dict[str, Any]] | tuple[None, None]:
+    # The last of some checkpoints that is whole, and its state. One in another format is somebody's
+    # work: an error, and not a reason to begin anew.
+    for path in reversed(paths):
+        try:
+            return path, load_checkpoint(path)
+        except DamagedCheckpointError as error:
+            warnings.warn(f"{error}; trying an older one", stacklevel=5)
+    return None, None
+
+
 # %% book/07-training.ipynb · When the numbers stop · [check-finite]
 def check_finite(name: str, values: Tensor, steps: list[dict[str, Any]]) -> None:
     """Stop where a number of an update is infinite or not a number.
@@ -586,22 +721,25 @@ _PLACE = ("step", "epoch", "position", "best", "best_step", "stale")
 class Trainer:
     """Trains a model: batches in; updates, log, evaluations and checkpoints out.
 
-    A run that has a directory can be resumed. With `config.average`, what is evaluated and kept as
-    the best are the averaged weights.
+    A run that has a directory can be resumed. Inside a `process_group` of several processes, each
+    has a trainer, and the trainers make one run; the directory is one that all of them see. With
+    `config.average`, what is evaluated and kept as the best are the averaged weights.
 
     Args:
         model: the model, on the device that it is to be trained on.
         loss: `loss(model, batch)` returns the summed loss and the number of target tokens that it
             sums over.
         batches: `batches(epoch)` returns an epoch's batches. The same epoch must give the same
-            batches every time: this is what resuming rests on.
+            batches every time, in every process: this is what resuming rests on.
         schedule: `schedule(step)` returns the learning rate of update `step`, counted from 1.
         config: the run's settings.
         directory: where log and checkpoints go; `None` for nowhere.
-        evaluate: `evaluate(model)` returns metrics, called in evaluation mode without gradients.
+        evaluate: `evaluate(model)` returns metrics, called in evaluation mode without gradients, of
+            several processes in the first.
         progress: whether to show a progress bar.
 
     Attributes:
+        rank, world_size: which process this is, and how many there are.
         history: one entry per log line: step, epoch, loss, rate, gradient norm, tokens and seconds;
             or step and metrics.
         average: the `MovingAverage` of the weights, or `None`.
@@ -632,6 +770,11 @@ class Trainer:
         self.optimizer = torch.optim.Adam(self.parameters, betas=(0.9, 0.98), eps=1e-9, fused=True)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=config.precision == "float16")
         self.average = MovingAverage(model, config.average) if config.average else None
+        self.rank, self.world_size = rank_and_world_size()
+        self.engine = None
+        if self.world_size > 1:
+            self.engine = DistributedDataParallel(_LossOf(model, loss))
+            self.engine.broadcast_buffers = False  # they are constants, as the table of positions
         self.step = self.epoch = self.position = self.best_step = self.stale = 0
         self.best = -math.inf
         self.history: list[dict[str, float]] = []
@@ -668,7 +811,8 @@ class Trainer:
                 if bar is not None:
                     bar.update(self.step - bar.n)
                     bar.set_postfix(loss=f"{entry['loss']:.3f}", rate=f"{entry['rate']:.1e}")
-                over = max_minutes is not None and time.monotonic() - start >= 60 * max_minutes
+                if max_minutes is not None:
+                    over = _from_first(time.monotonic() - start >= 60 * max_minutes)
                 due = self.step % self.config.evaluate_every == 0 or self.step == self.config.steps
                 if due:
                     self._evaluate()
@@ -680,16 +824,23 @@ class Trainer:
     def update(self, batches: list[Any]) -> tuple[Tensor, Tensor, Tensor]:
         """Make one update from the mean loss over all target tokens of `batches`.
 
+        Args:
+            batches: those of this process; of several processes, each has equally many.
+
         Returns:
-            summed loss, number of target tokens, gradient norm before clipping; tensors all.
+            summed loss and number of target tokens of these batches, and the gradient's norm before
+            clipping; tensors all.
         """
+        mean_of = self.engine or partial(self.loss, self.model)
 
         def loss(batch):
             with autocast(self.device, self.config.precision):
-                return self.loss(self.model, move(batch, self.device))
+                return mean_of(move(batch, self.device))
 
         self.optimizer.zero_grad()
-        total, tokens = accumulate_gradients(loss, batches, self.parameters, self.scaler.scale)
+        total, tokens = accumulate_gradients(
+            loss, batches, self.parameters, self.scaler.scale, self.engine
+        )
         self.scaler.unscale_(self.optimizer)
         norm = nn.utils.clip_grad_norm_(self.parameters, self.config.clip_norm)
         rate = self.schedule(self.step + 1)
@@ -710,17 +861,19 @@ class Trainer:
         """
         if self.directory is None:
             return
-        self.directory.mkdir(parents=True, exist_ok=True)
         state = {
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "scaler": self.scaler.state_dict(),
             "average": self.average and self.average.state_dict(),
             "progress": {name: getattr(self, name) for name in _PLACE},
-            "random": random_state(self.device),
+            "random": _from_all(random_state(self.device)),
         }
-        save_checkpoint(self._path(), state)
-        self._tidy()
+        if self.rank == 0:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            save_checkpoint(self._path(), state)
+            self._tidy()
+        _from_first(None)
 
     def checkpoints(self) -> list[Path]:
         """The checkpoints in the directory, oldest first."""
@@ -735,22 +888,17 @@ class Trainer:
         """
         if self.directory is None:
             return False
-        self.directory.mkdir(parents=True, exist_ok=True)
-        found = False
-        for path in reversed(self.checkpoints()):
-            try:
-                state = load_checkpoint(path)
-            except DamagedCheckpointError as error:
-                warnings.warn(f"{error}; trying an older one", stacklevel=2)
-            else:
-                self._restore(state, path)
-                found = True
-                break
+        path, state = _newest_whole(self.checkpoints()) if self.rank == 0 else (None, None)
+        path = _from_first(path)
+        if path is not None:
+            self._restore(state or load_checkpoint(path), path)
         # What was logged after the checkpoint will happen again, and be logged again.
         self.history = [entry for entry in read_log(self.directory) if entry["step"] <= self.step]
-        write_log(self.directory, self.history)
-        self._tidy()
-        return found
+        if self.rank == 0:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            write_log(self.directory, self.history)
+            self._tidy()
+        return path is not None
 
     def load_best(self) -> None:
         """Give the model the weights that `config.monitor` found best.
@@ -766,7 +914,7 @@ class Trainer:
         set_weights(self.model, load_checkpoint(path), path)
 
     def _begin(self) -> None:
-        torch.manual_seed(self.config.seed)
+        torch.manual_seed(self.config.seed * self.world_size + self.rank)
         if not self.resume() and self._random is not None:
             set_random_state(self._random, self.device)
         self.model.train()
@@ -782,7 +930,12 @@ class Trainer:
             check_type((int, float), best=place["best"])
             check_size(minimum=0, **{name: place[name] for name in _PLACE if name != "best"})
             vars(self).update(place)
-            set_random_state(state["random"], self.device)
+            check_type(list, random=state["random"])
+            if len(state["random"]) == self.world_size:
+                set_random_state(state["random"][self.rank], self.device)
+            else:
+                said = f"{path} was written by {len(state['random'])} processes, not"
+                warnings.warn(f"{said} {self.world_size}: dropout starts anew", stacklevel=4)
         except Exception as error:  # weights alone, or another program's idea of a checkpoint
             message = f"{path} cannot be resumed from ({type(error).__name__}: {error})"
             raise CheckpointError(message) from error
@@ -804,8 +957,8 @@ class Trainer:
         return nullcontext() if self.average is None else self.average.applied()
 
     def _groups(self) -> Iterator[list[Any]]:
-        # What one update is made from: `accumulate` batches, across the borders of epochs.
-        # `position` counts the batches of this epoch that were handed out.
+        # What one update is made from: `accumulate` batches for each process, across the borders of
+        # epochs. `position` counts the batches of this epoch that were handed out, to anybody.
         group: list[Any] = []
         while True:
             with torch.random.fork_rng(devices=[]):  # what dropout draws must not change with this
@@ -815,8 +968,8 @@ class Trainer:
             for batch in batches:
                 self.position += 1
                 group.append(batch)
-                if len(group) == self.config.accumulate:
-                    yield group
+                if len(group) == self.config.accumulate * self.world_size:
+                    yield group[self.rank :: self.world_size]
                     group = []
             if self.position == 0:
                 raise ValueError(f"batches({self.epoch}) gave no batch")
@@ -832,7 +985,11 @@ class Trainer:
             rate = self.schedule(self.step)
             place = {"step": self.step, "epoch": self.epoch, "batch": self.position}
             steps.append({**place, "learning rate": f"{rate:.2e}"})
-        losses, counts, norms = (torch.stack(column).cpu().double() for column in zip(*numbers))
+        losses, counts, norms = (torch.stack(column) for column in zip(*numbers))
+        if self.engine is not None:
+            distributed.all_reduce(losses)
+            distributed.all_reduce(counts)
+        losses, counts, norms = losses.cpu().double(), counts.cpu(), norms.cpu()
         check_finite("loss", losses, steps)
         if not self.scaler.is_enabled():  # with float16 such an update was dropped, as it should be
             check_finite("norm", norms, steps)
@@ -851,6 +1008,14 @@ class Trainer:
     def _evaluate(self) -> None:
         if self.evaluate is None:
             return
+        metrics = _from_first(self._metrics() if self.rank == 0 else None)
+        self._log({"step": self.step, **metrics})
+        score = monitored(metrics, self.config.monitor)
+        self.stale += 1
+        if score > self.best:
+            self.best, self.best_step, self.stale = score, self.step, 0
+
+    def _metrics(self) -> dict[str, float]:
         with (
             self._averaged(),
             evaluating(self.model),
@@ -858,16 +1023,11 @@ class Trainer:
         ):
             metrics = self.evaluate(self.model)
         check_type(Mapping, **{"evaluate(model)": metrics})
-        metrics = {name: float(value) for name, value in metrics.items()}
-        self._log({"step": self.step, **metrics})
-        score = monitored(metrics, self.config.monitor)
-        self.stale += 1
-        if score > self.best:
-            self.best, self.best_step, self.stale = score, self.step, 0
+        return {name: float(value) for name, value in metrics.items()}
 
     def _log(self, entry: dict[str, float]) -> None:
         self.history.append(entry)
-        if self.directory is not None:
+        if self.directory is not None and self.rank == 0:
             path = self.directory / "log.jsonl"
             with _naming(path), open(path, "a", encoding="utf8") as file:
                 file.write(json.dumps(entry) + "\n")
@@ -875,7 +1035,7 @@ class Trainer:
                 os.fsync(file.fileno())  # before a checkpoint that comes after it
 
     def _progress_bar(self) -> AbstractContextManager:
-        if not self.progress:
+        if not self.progress or self.rank > 0:
             return nullcontext()
         tqdm = optional_import("tqdm").tqdm
         return tqdm(total=self.config.steps, initial=self.step, unit="step")
