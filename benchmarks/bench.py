@@ -15,11 +15,12 @@ from benchmarks.levers import measure_levers
 from benchmarks.measure import machine_facts, table
 from benchmarks.peak import measure_peak
 from benchmarks.peers import missing_peers
+from benchmarks.quality import measure_quality
 from benchmarks.roofline import measure_roofline
 from benchmarks.scaling import measure_scaling
 from benchmarks.training import measure_profile, measure_saved, measure_training, print_steps, time_steps
 from benchmarks.workload import SIZES, TOY_SIZES, Batch, Size, sentence_batches, toy_batches
-from transformer import corpus_facts, run_facts, write_record
+from transformer import Translator, corpus_facts, load_corpus, run_facts, write_record
 
 N_BATCHES = 6
 LEVER_BATCHES = 3  # by length; at random the same sentences make about twice as many
@@ -120,6 +121,15 @@ def padding(options: argparse.Namespace) -> dict[str, Any]:
     return results
 
 
+def quality(options: argparse.Namespace) -> dict[str, Any]:
+    """Score int8 weights: of the package's translator, and of the one in `--translator`."""
+    found = {"phrases": measure_quality("phrases", Translator.load("phrases"), load_corpus("phrases", "test"))}
+    if options.translator is not None:
+        translator, pairs = Translator.load(options.translator), load_corpus("ted", "test")
+        found["ted"] = measure_quality("ted", translator, pairs)
+    return found
+
+
 SECTIONS = {
     "roofline": roofline,
     "training": training,
@@ -132,6 +142,7 @@ SECTIONS = {
     "growth": growth,
     "peak": peak,
     "padding": padding,
+    "quality": quality,
 }
 
 
@@ -146,6 +157,9 @@ def read_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=7, help="timed rounds of each engine (%(default)s)")
     parser.add_argument("--size", choices=SIZES, help="of the model; by default b, and on a GPU base too")
     parser.add_argument("--seed", type=int, default=0, help="of weights, tokens and dropout (%(default)s)")
+    parser.add_argument(
+        "--translator", type=Path, help="a translator's folder, trained on TED, to measure int8 on as well"
+    )
     parser.add_argument("--output", type=Path, help="the JSON file (runs/bench-DEVICE.json)")
     options = parser.parse_args(arguments)
     if options.rounds < 1 or (options.threads is not None and options.threads < 1):

@@ -18,7 +18,8 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from benchmarks import bench, decoding, levers, measure, peak, peers, roofline, scaling, training, workload  # noqa: E402
-from transformer import TransformerConfig, padding_waste  # noqa: E402
+from benchmarks.quality import measure_quality  # noqa: E402
+from transformer import TransformerConfig, Translator, load_corpus, padding_waste  # noqa: E402
 
 CPU = torch.device("cpu")
 SMALL = workload.Size("small", TransformerConfig(50, 50, d_model=16, n_heads=2, n_layers=2, d_ff=24))
@@ -484,6 +485,16 @@ def test_the_peak_of_a_process_is_its_own():
 
 
 # The command
+
+
+def test_quality_is_scored_in_both_precisions(capsys):
+    translator, pairs = Translator.load("phrases"), load_corpus("phrases", "test")[:20]
+    found = measure_quality("some", translator, pairs)
+    assert found["pairs"] == 20 and list(found["searches"]) == ["greedy", "beam 4"]
+    for scores in found["searches"].values():
+        float32, int8 = (scores[precision]["BLEU-tok"]["score"] for precision in ("float32", "int8"))
+        assert float32 > 90 and abs(float32 - int8) < 10
+    assert "beam 4, int8" in capsys.readouterr().out
 
 
 def test_the_command_writes_one_record(monkeypatch, tmp_path, capsys):

@@ -1,0 +1,41 @@
+"""Quality: what int8 weights cost, in scores of translations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from benchmarks.measure import table
+from transformer import Translator, evaluate_translator, quantize
+from transformer.text import Pair
+
+SEARCHES = {"greedy": 1, "beam 4": 4}
+
+
+def measure_quality(name: str, translator: Translator, pairs: Sequence[Pair]) -> dict[str, Any]:
+    """Score a translator in float32 and in int8 on the same pairs, by either search.
+
+    Args:
+        name: of the translator, for the table.
+        translator: in float32, on the CPU.
+        pairs: source and reference, written as the corpora are.
+
+    Returns:
+        the number of pairs, and for each search the `corpus_scores` of either precision.
+    """
+    light = Translator(quantize(translator.model), translator.vocabulary)
+    results: dict[str, Any] = {}
+    for search, beam_size in SEARCHES.items():
+        results[search] = {
+            "float32": evaluate_translator(translator, pairs, beam_size),
+            "int8": evaluate_translator(light, pairs, beam_size),
+        }
+    rows = [
+        [f"{search}, {precision}", *(f"{score['score']:.2f}" for score in scores.values())]
+        for search, result in results.items()
+        for precision, scores in result.items()
+    ]
+    metrics = next(iter(results.values()))["float32"]
+    title = f"int8, {name}, {len(pairs)} pairs"
+    print(table(title, ["search", *metrics], rows), end="\n\n", flush=True)
+    return {"pairs": len(pairs), "searches": results}
