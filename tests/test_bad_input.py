@@ -252,7 +252,7 @@ def cases():
         training,
         {"precision": ["float32"]},
         ValueError,
-        "precision must be one of ['float32', 'bfloat16', 'float16']",
+        "precision must be one of ['float32', 'bfloat16', 'float16', 'auto']",
     )
     yield training, {"clip_norm": "x"}, TypeError, "clip_norm must be a number, not str ('x')"
     yield training, {"clip_norm": NAN}, ValueError, "clip_norm must be greater than 0, but is nan"

@@ -9,6 +9,7 @@ import pickle
 import signal
 import subprocess
 import sys
+import threading
 from collections import namedtuple
 from contextlib import contextmanager
 from functools import partial
@@ -31,17 +32,22 @@ from transformer import (
     Transformer,
     TransformerConfig,
     accumulate_gradients,
+    adamw,
     atomic_file,
     autocast,
+    best_precision,
     cooldown,
+    draw_curves,
     evaluate_loss,
     evaluating,
+    latest,
     load_checkpoint,
     load_record,
     load_weights,
     monitored,
     move,
     noam_rate,
+    prefetch,
     read_log,
     record_path,
     run_facts,
@@ -194,8 +200,18 @@ def test_cooldown_is_one_and_then_a_line_to_zero(steps, fraction):
         (
             lambda: TrainingConfig(1, precision="half"),
             ValueError,
-            r"precision must be one of \['float32', 'bfloat16', 'float16'\], not 'half'",
+            r"precision must be one of \['float32', 'bfloat16', 'float16', 'auto'\], not 'half'",
         ),
+        (
+            lambda: TrainingConfig(1, weight_decay=-0.1),
+            ValueError,
+            "weight_decay must be finite and at least 0, but is -0.1",
+        ),
+        (lambda: adamw([], math.nan), ValueError, "weight_decay must be finite and at least 0, but is nan"),
+        (lambda: best_precision("cuda"), TypeError, r"device must be a device, not str \('cuda'\)"),
+        (lambda: next(prefetch([1], 0)), ValueError, "n_ahead must be at least 1, but is 0"),
+        (lambda: draw_curves(None, "a.png"), TypeError, "history must be a list, not NoneType"),
+        (lambda: draw_curves([], "a.doc"), ValueError, r"ending must be one of \[.*'png'.*\], not 'doc'"),
         (
             lambda: monitored({"loss": 1.0}, "accuracy"),
             ValueError,
@@ -442,6 +458,46 @@ def test_log_comes_back_without_a_line_that_was_cut_off(tmp_path):
     assert read_log(str(tmp_path)) == entries
 
 
+HISTORY = [
+    {"step": 5, "epoch": 0, "loss": 4.5, "rate": 1e-3, "norm": 2.0, "tokens": 9000, "seconds": 2.0},
+    {"step": 5, "loss": 4.25, "bleu": 1.5},
+    {"step": 9, "epoch": 1, "loss": 3.5, "rate": 2e-3, "norm": 1.0, "tokens": 7000, "seconds": 0.0},
+]
+
+
+def test_what_is_shown_of_a_log_are_its_last_lines():
+    dev = {"dev loss": "4.250", "dev bleu": "1.500"}
+    assert latest([]) == {}
+    assert latest(HISTORY[:1]) == {"loss": "4.500", "rate": "1.0e-03", "tokens/s": "4,500"}
+    assert latest(HISTORY) == {"loss": "3.500", "rate": "2.0e-03", "tokens/s": "7,000,000"} | dev
+
+
+@pytest.mark.parametrize("ending", ["png", "svg", "pdf"])
+def test_curves_are_those_of_the_log(tmp_path, ending):
+    figure = draw_curves(HISTORY, tmp_path / f"curves.{ending}")
+    drawn = {
+        (ax.get_ylabel(), line.get_label()): list(zip(*line.get_data()))
+        for ax in figure.axes
+        for line in ax.get_lines()
+    }
+    assert drawn == {
+        ("loss", "training"): [(5, 4.5), (9, 3.5)],
+        ("loss", "unseen"): [(5, 4.25)],
+        ("bleu", "unseen"): [(5, 1.5)],
+        ("rate", "learning rate"): [(5, 1e-3), (9, 2e-3)],
+    }
+    start = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}[ending]
+    assert (tmp_path / f"curves.{ending}").read_bytes().startswith(start)
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_curves_of_a_run_without_evaluations_or_without_lines(tmp_path):
+    assert len(draw_curves(HISTORY[:1], tmp_path / "a.png").axes) == 2
+    assert len(draw_curves([], str(tmp_path / "b.png")).axes) == 2
+    with pytest.raises(FileNotFoundError, match="c.png"):
+        draw_curves([], tmp_path / "none" / "c.png")
+
+
 # -------------------------------------------------------------------------------------------------
 # Looking at a model, moving a batch
 # -------------------------------------------------------------------------------------------------
@@ -543,6 +599,44 @@ def test_adam_s_epsilon_is_the_paper_s():
     make_trainer(model=model, loss=loss, batches=lambda epoch: [None], **settings).fit()
     moved = start - model.weight.item()
     assert math.isclose(moved, rate(1) * slope / (slope + 1e-9), rel_tol=1e-3)
+
+
+def test_matrices_decay_beside_the_step_and_vectors_do_not():
+    """Two equal runs of one update, but for the decay: what differs is a share of the old weights."""
+    start = dict(make_model().named_parameters())
+    plain, decayed = (make_trainer(steps=1, weight_decay=decay).fit() for decay in (0.0, 3.0))
+    shrunk = 0
+    for (name, p), q in zip(plain.model.named_parameters(), decayed.model.parameters(), strict=True):
+        share = rate(1) * 3.0 if p.dim() > 1 else 0.0
+        assert torch.allclose(p - q, share * start[name], rtol=0, atol=1e-6)
+        shrunk += p.dim() > 1
+    assert 0 < shrunk < len(start)
+    settings = [(group["betas"], group["eps"], group["fused"]) for group in plain.optimizer.param_groups]
+    assert settings == [((0.9, 0.98), 1e-9, True)] * 2
+
+
+def test_a_resumed_run_decays_as_it_is_told_now(tmp_path):
+    make_trainer(tmp_path, steps=4, weight_decay=0.5).fit()
+    trainer = make_trainer(tmp_path, steps=4, weight_decay=0.25).fit()
+    assert [group["weight_decay"] for group in trainer.optimizer.param_groups] == [0.25, 0.0]
+    assert trainer.optimizer.state_dict()["state"][0]["step"] == 4
+
+
+@pytest.mark.parametrize(
+    "capability, precision", [((7, 5), "float16"), ((8, 0), "bfloat16"), ((9, 0), "bfloat16")]
+)
+def test_a_gpu_gets_the_precision_that_its_generation_has(monkeypatch, capability, precision):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    assert best_precision(torch.device("cuda", 0)) == precision
+    assert best_precision(torch.device("cpu")) == "float32"
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
+def test_auto_is_the_precision_of_the_device(monkeypatch, precision):
+    monkeypatch.setattr(transformer.training, "best_precision", lambda device: precision)
+    trainer = make_trainer(precision="auto").fit()
+    assert trainer.precision == precision and trainer.scaler.is_enabled() == (precision == "float16")
+    assert same_state(trainer, make_trainer(precision=precision).fit())
 
 
 def test_trainer_stops_for_log_and_evaluation_where_it_should():
@@ -661,6 +755,68 @@ def test_batches_that_draw_from_the_global_generator_do_not_disturb_dropout(tmp_
     with pytest.raises(Cut):
         make_trainer(tmp_path, batches=batches, loss=cut_after(9)).fit()
     assert same_state(unbroken, make_trainer(tmp_path, batches=batches).fit())
+
+
+# -------------------------------------------------------------------------------------------------
+# Batches made ahead
+# -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n_ahead", [1, 3, 50])
+def test_batches_made_ahead_are_the_batches(n_ahead):
+    before = threading.active_count()
+    assert list(prefetch(iter(range(20)), n_ahead)) == list(range(20))
+    assert list(prefetch([], n_ahead)) == []
+    assert threading.active_count() == before
+
+
+def test_batches_are_made_while_others_are_used_and_no_more_than_asked_for():
+    made, enough = [], threading.Event()
+
+    def batches():
+        for number in range(100):
+            made.append(number)
+            if number == 4:
+                enough.set()
+            yield number
+
+    ahead = prefetch(batches(), 3)
+    assert next(ahead) == 0
+    assert enough.wait(10)  # three wait in the queue, and the thread holds one
+    assert made == [0, 1, 2, 3, 4]
+    ahead.close()
+    assert len(made) < 12
+
+
+def test_an_error_of_the_batches_comes_where_the_batch_would_have_come():
+    def batches():
+        yield from (1, 2)
+        raise Cut
+
+    before, seen = threading.active_count(), []
+    with pytest.raises(Cut):
+        for batch in prefetch(batches()):
+            seen.append(batch)
+    assert seen == [1, 2] and threading.active_count() == before
+
+
+@pytest.mark.parametrize("n_taken", [0, 1, 5])
+def test_the_thread_ends_when_nobody_wants_more(n_taken):
+    before = threading.active_count()
+    ahead = prefetch(iter(int, 1), 2)  # endless
+    for _ in range(n_taken):
+        next(ahead)
+    ahead.close()
+    assert threading.active_count() == before
+
+
+def test_a_run_of_batches_made_ahead_is_the_same_run_interrupted_or_not(tmp_path):
+    batches = lambda epoch: prefetch(make_batches(epoch))
+    unbroken, before = make_trainer(accumulate=2).fit(), threading.active_count()
+    with pytest.raises(Cut):
+        make_trainer(tmp_path, batches=batches, accumulate=2, loss=cut_after(15)).fit()
+    resumed = make_trainer(tmp_path, batches=batches, accumulate=2).fit()
+    assert same_state(unbroken, resumed) and threading.active_count() == before
 
 
 def test_a_damaged_checkpoint_is_reported_and_the_one_before_it_used(tmp_path):
@@ -971,8 +1127,11 @@ def test_an_epoch_without_a_batch_and_a_metric_that_is_missing_stop_the_run():
 
 
 def test_the_bar_is_drawn_only_when_asked_for_and_needs_tqdm_only_then(monkeypatch, capfd):
-    make_trainer(progress=True).fit()
-    assert "12/12" in capfd.readouterr().err
+    trainer = make_trainer(progress=True).fit()
+    shown = capfd.readouterr().err
+    assert "12/12" in shown
+    for name, value in latest(trainer.history[:-1]).items():  # the last evaluation comes after it
+        assert f"{name}={value}" in shown
     monkeypatch.setitem(sys.modules, "tqdm", None)
     make_trainer().fit()
     assert capfd.readouterr().err == ""

@@ -4,11 +4,13 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 """
 
 __all__ = [
+    "adamw",
     "noam_rate",
     "cooldown",
     "PRECISIONS",
     "TrainingConfig",
     "autocast",
+    "best_precision",
     "MovingAverage",
     "process_group",
     "rank_and_world_size",
@@ -27,6 +29,9 @@ __all__ = [
     "monitored",
     "read_log",
     "write_log",
+    "latest",
+    "draw_curves",
+    "prefetch",
     "random_state",
     "set_random_state",
     "check_finite",
@@ -46,14 +51,16 @@ import json
 import math
 import os
 import platform
+import queue
 import shlex
 import subprocess
 import sys
+import threading
 import time
 import warnings
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from copy import deepcopy
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -68,6 +75,7 @@ from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from transformer.loss import check_batch, label_smoothed_cross_entropy, token_accuracy
+from transformer.plots import plot_curves
 from transformer.validation import (
     check_choice,
     check_device,
@@ -77,6 +85,32 @@ from transformer.validation import (
     check_type,
     optional_import,
 )
+
+
+# %% book/07-training.ipynb · Shrinking the weights · [adamw]
+def adamw(parameters: Iterable[nn.Parameter], weight_decay: float = 0.0) -> torch.optim.AdamW:
+    """Adam with the paper's constants, and a decay of the matrices that its step has no part in.
+
+    Args:
+        parameters: what to optimise.
+        weight_decay: λ; an update of rate η multiplies matrices by 1 − ηλ, and leaves vectors alone.
+
+    Returns:
+        the optimiser; its rate is to be set before each update.
+
+    Raises:
+        TypeError, ValueError: `weight_decay` is no number, negative or not finite.
+
+    Source: Kingma and Ba (2015); Loshchilov and Hutter (2019).
+    """
+    check_number(weight_decay=weight_decay)
+    parameters = list(parameters)
+    groups = [
+        {"params": [p for p in parameters if p.dim() > 1], "weight_decay": weight_decay},
+        {"params": [p for p in parameters if p.dim() <= 1], "weight_decay": 0.0},
+    ]
+    groups = [group for group in groups if group["params"]]
+    return torch.optim.AdamW(groups, betas=(0.9, 0.98), eps=1e-9, fused=True)
 
 
 # %% book/07-training.ipynb · The formula · [noam-rate]
@@ -140,12 +174,14 @@ class TrainingConfig:
         steps: number of updates.
         accumulate: number of batches whose gradients one update sums.
         clip_norm: the longest gradient, as an L2 norm over all parameters; `inf` for no limit.
-        precision: `"float32"`, or what matrix products are computed in: `"bfloat16"`, `"float16"`.
+        precision: `"float32"`, or what matrix products are computed in: `"bfloat16"`, `"float16"`;
+            `"auto"` for the `best_precision` of the device.
         seed: of dropout, and of whatever else draws from torch's own generator.
         log_every: updates between two lines of the log.
         evaluate_every: updates between two evaluations and checkpoints.
         keep: number of newest checkpoints kept, beside the best.
         monitor: the metric that tells the best; it begins with `-` where less is better.
+        weight_decay: what matrices are shrunk by beside a step, in units of the learning rate.
         average: how much of itself the moving average of the weights keeps in an update; 0 for none.
         patience: evaluations without a new best after which the run is over; 0 for no end but
             `steps`.
@@ -163,6 +199,7 @@ class TrainingConfig:
     evaluate_every: int = 1000
     keep: int = 2
     monitor: str = "-loss"
+    weight_decay: float = 0.0
     average: float = 0.0
     patience: int = 0
 
@@ -171,7 +208,8 @@ class TrainingConfig:
         check_size(**{name: getattr(self, name) for name in names})
         check_size(minimum=0, seed=self.seed, patience=self.patience)
         check_rate(average=self.average)
-        check_choice(PRECISIONS, precision=self.precision)
+        check_number(weight_decay=self.weight_decay)
+        check_choice([*PRECISIONS, "auto"], precision=self.precision)
         check_type(str, monitor=self.monitor)
         check_type((int, float), clip_norm=self.clip_norm)
         if not self.clip_norm > 0:
@@ -191,6 +229,25 @@ def autocast(device: torch.device, precision: str) -> AbstractContextManager:
     if precision == "float32":
         return nullcontext()
     return torch.autocast(device.type, PRECISIONS[precision])
+
+
+# %% book/07-training.ipynb · Which of the three · [best-precision]
+def best_precision(device: torch.device) -> str:
+    """In which precision a device is fast and trains as well as in float32.
+
+    Args:
+        device: to train on.
+
+    Returns:
+        `"bfloat16"` for a GPU that computes in it, `"float16"` for an older one, else `"float32"`.
+
+    Raises:
+        TypeError: `device` is no `torch.device`.
+    """
+    check_type(torch.device, device=device)
+    if device.type != "cuda":
+        return "float32"
+    return "bfloat16" if torch.cuda.get_device_capability(device) >= (8, 0) else "float16"
 
 
 # %% book/07-training.ipynb · Forgetting the start · [moving-average-class]
@@ -658,6 +715,106 @@ def write_log(directory: Path | str, entries: list[dict[str, float]]) -> None:
         part.write_text("".join(json.dumps(entry) + "\n" for entry in entries), encoding="utf8")
 
 
+# %% book/07-training.ipynb · A log of lines · [log-shown]
+def latest(history: list[dict[str, float]]) -> dict[str, str]:
+    """What a progress bar shows of a log: the last updates, and the last evaluation before them."""
+    shown = {}
+    for entry in history:
+        if "rate" in entry:
+            speed = entry["tokens"] / max(entry["seconds"], 1e-3)
+            shown |= {"loss": f"{entry['loss']:.3f}", "rate": f"{entry['rate']:.1e}"}
+            shown["tokens/s"] = f"{speed:,.0f}"
+        else:
+            metrics = {name: value for name, value in entry.items() if name != "step"}
+            shown |= {f"dev {name}": f"{value:.3f}" for name, value in metrics.items()}
+    return shown
+
+
+def draw_curves(history: list[dict[str, float]], path: Path | str) -> Any:
+    """Draw what a log tells over the updates: the loss, the metrics, the learning rate.
+
+    Args:
+        history: entries as in `Trainer.history`, or as `read_log` returns them.
+        path: where the picture goes; its ending is the format, such as `.png` or `.svg`.
+
+    Returns:
+        the matplotlib figure.
+
+    Raises:
+        TypeError: `history` is no list.
+        ValueError: the format is unknown.
+        OSError: the file cannot be written; the message names it.
+        ImportError: matplotlib is missing.
+    """
+    check_type(list, history=history)
+    path, updates = Path(path), [entry for entry in history if "rate" in entry]
+    tests = [entry for entry in history if "rate" not in entry]
+    metrics = dict.fromkeys(name for entry in tests for name in entry if name != "step")
+    panels = {"loss": {"training": updates, "unseen": tests}}
+    panels |= {name: {"unseen": tests} for name in metrics if name != "loss"}
+    panels |= {"rate": {"learning rate": updates}}
+
+    figure = optional_import("matplotlib.figure").Figure(
+        (3 * len(panels), 2.8), layout="constrained"
+    )
+    check_choice(figure.canvas.get_supported_filetypes(), ending=path.suffix[1:])
+    for ax, (name, entries) in zip(figure.subplots(1, len(panels)), panels.items()):
+        curves = {
+            label: [(entry["step"], entry[name]) for entry in chosen if name in entry]
+            for label, chosen in entries.items()
+        }
+        plot_curves(
+            {label: points for label, points in curves.items() if points}, "update", name, ax
+        )
+    with atomic_file(path) as part:
+        figure.savefig(part, format=path.suffix[1:])
+    return figure
+
+
+# %% book/07-training.ipynb · Where the batches come from · [prefetch]
+def prefetch(batches: Iterable[Any], n_ahead: int = 4) -> Iterator[Any]:
+    """Give the same batches, made ahead by a thread.
+
+    Args:
+        batches: what to iterate over; if it draws random numbers, then from a generator of its own,
+            as the thread draws at another time than the loop would have.
+        n_ahead: number of batches that wait at most.
+
+    Yields:
+        the batches, in their order; an error of `batches` is raised where it occurred.
+
+    Raises:
+        TypeError, ValueError: `n_ahead` is no `int`, or below 1.
+    """
+    check_size(n_ahead=n_ahead)
+    ready: queue.Queue[tuple[str, Any]] = queue.Queue(n_ahead)
+    wanted = threading.Event()
+    wanted.set()
+
+    def make() -> None:
+        try:
+            for batch in batches:
+                ready.put(("batch", batch))
+                if not wanted.is_set():
+                    return
+            ready.put(("end", None))
+        except BaseException as error:
+            ready.put(("error", error))
+
+    thread = threading.Thread(target=make, daemon=True)
+    thread.start()
+    try:
+        while (found := ready.get())[0] == "batch":
+            yield found[1]
+        if found[0] == "error":
+            raise found[1]
+    finally:
+        wanted.clear()
+        while thread.is_alive():  # it may be waiting for room
+            with suppress(queue.Empty):
+                ready.get(timeout=0.01)
+
+
 # %% book/07-training.ipynb · The state of chance · [random-state]
 def random_state(device: torch.device) -> dict[str, Tensor]:
     """The states of torch's own random generators, on the CPU and on `device`."""
@@ -742,6 +899,7 @@ class Trainer:
         rank, world_size: which process this is, and how many there are.
         history: one entry per log line: step, epoch, loss, rate, gradient norm, tokens and seconds;
             or step and metrics.
+        precision: what `config.precision` means on this device.
         average: the `MovingAverage` of the weights, or `None`.
     """
 
@@ -767,8 +925,10 @@ class Trainer:
         if not self.parameters:
             raise ValueError("model must have a parameter that can be trained, but has none")
         self.device = self.parameters[0].device
-        self.optimizer = torch.optim.Adam(self.parameters, betas=(0.9, 0.98), eps=1e-9, fused=True)
-        self.scaler = torch.amp.GradScaler(self.device.type, enabled=config.precision == "float16")
+        self.optimizer = adamw(self.parameters, config.weight_decay)
+        auto = config.precision == "auto"
+        self.precision = best_precision(self.device) if auto else config.precision
+        self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.precision == "float16")
         self.average = MovingAverage(model, config.average) if config.average else None
         self.rank, self.world_size = rank_and_world_size()
         self.engine = None
@@ -804,13 +964,12 @@ class Trainer:
         start, over = time.monotonic(), False
         check_number(max_minutes=0 if max_minutes is None else max_minutes)
         self._begin()
-        groups = self._groups()
-        with self._progress_bar() as bar:
+        with closing(self._groups()) as groups, self._progress_bar() as bar:
             while not (self.finished or over):
-                entry = self._run(groups)
+                self._run(groups)
                 if bar is not None:
                     bar.update(self.step - bar.n)
-                    bar.set_postfix(loss=f"{entry['loss']:.3f}", rate=f"{entry['rate']:.1e}")
+                    bar.set_postfix(latest(self.history))
                 if max_minutes is not None:
                     over = _from_first(time.monotonic() - start >= 60 * max_minutes)
                 due = self.step % self.config.evaluate_every == 0 or self.step == self.config.steps
@@ -834,7 +993,7 @@ class Trainer:
         mean_of = self.engine or partial(self.loss, self.model)
 
         def loss(batch):
-            with autocast(self.device, self.config.precision):
+            with autocast(self.device, self.precision):
                 return mean_of(move(batch, self.device))
 
         self.optimizer.zero_grad()
@@ -922,7 +1081,8 @@ class Trainer:
     def _restore(self, state: dict[str, Any], path: Path) -> None:
         set_weights(self.model, state, path)
         try:
-            self.optimizer.load_state_dict(state["optimizer"])
+            own = self.optimizer.state_dict()["param_groups"]  # settings are the config's
+            self.optimizer.load_state_dict(state["optimizer"] | {"param_groups": own})
             self.scaler.load_state_dict(state["scaler"])
             if self.average is not None:
                 self.average.load_state_dict(state["average"])
@@ -975,7 +1135,7 @@ class Trainer:
                 raise ValueError(f"batches({self.epoch}) gave no batch")
             self.epoch, self.position = self.epoch + 1, 0
 
-    def _run(self, groups: Iterator[list[Any]]) -> dict[str, float]:
+    def _run(self, groups: Iterator[list[Any]]) -> None:
         # Updates up to the next line of the log. Their numbers stay on the device until then.
         start, numbers, steps = time.perf_counter(), [], []
         every = (self.config.log_every, self.config.evaluate_every)
@@ -993,7 +1153,7 @@ class Trainer:
         check_finite("loss", losses, steps)
         if not self.scaler.is_enabled():  # with float16 such an update was dropped, as it should be
             check_finite("norm", norms, steps)
-        entry = {
+        entry: dict[str, float] = {
             "step": self.step,
             "epoch": self.epoch,
             "loss": losses.sum().item() / max(int(counts.sum()), 1),
@@ -1003,7 +1163,6 @@ class Trainer:
             "seconds": round(time.perf_counter() - start, 3),
         }
         self._log(entry)
-        return entry
 
     def _evaluate(self) -> None:
         if self.evaluate is None:
@@ -1016,11 +1175,8 @@ class Trainer:
             self.best, self.best_step, self.stale = score, self.step, 0
 
     def _metrics(self) -> dict[str, float]:
-        with (
-            self._averaged(),
-            evaluating(self.model),
-            autocast(self.device, self.config.precision),
-        ):
+        half = autocast(self.device, self.precision)
+        with self._averaged(), evaluating(self.model), half:
             metrics = self.evaluate(self.model)
         check_type(Mapping, **{"evaluate(model)": metrics})
         return {name: float(value) for name, value in metrics.items()}
