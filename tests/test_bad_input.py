@@ -589,6 +589,16 @@ def cases():
         yield partly(t.pad), {"sequences": [value]}, TypeError, "sequences must hold ids, not "
     yield partly(t.pad), {"sequences": [[3, -1]]}, IndexError, "sequences must lie in "
     yield partly(t.pad), {"sequences": None}, TypeError, "sequences must be a Sequence, not NoneType"
+    sampler = partly(t.SubwordSampler, pairs=[("a", "o")], vocabulary=VOCABULARY)
+    drawn = partly(t.sampled_batches, pairs=[("a", "o")], vocabulary=VOCABULARY, max_tokens=9)
+    for door in (sampler, drawn):
+        yield from refuse_rates(door, "dropout")
+        yield from refuse_sizes(door, "seed")
+        yield door, {"vocabulary": None}, TypeError, "vocabulary must be a Vocabulary"
+        yield door, {"pairs": ["ab"]}, TypeError, "pairs[0] must be a tuple, not str ('ab')"
+    yield from refuse_sizes(sampler, "max_tokens", none_is_fine=True)
+    yield from refuse_sizes(drawn, "max_tokens")
+    yield from refuse_sizes(partly(sampler()), "epoch")
     batches = partly(t.TokenBatches, max_tokens=9)
     yield batches, {"pairs": [([1],)]}, ValueError, "pairs[0] must be a source and a target, not 1 things"
     yield batches, {"pairs": [3]}, TypeError, "pairs[0] must be a tuple or list, not int (3)"

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import io
+import itertools
+import json
 import re
 import sys
 import tarfile
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,6 +27,7 @@ from transformer import (
     CorpusError,
     CorpusSource,
     Pair,
+    SubwordSampler,
     TokenBatches,
     TransformerConfig,
     Vocabulary,
@@ -34,6 +38,8 @@ from transformer import (
     normalize,
     pad,
     padding_waste,
+    read_pairs,
+    sampled_batches,
     text,
 )
 
@@ -256,6 +262,72 @@ def test_only_a_line_feed_ends_a_line(folders):
     corpus = replace(corpus_of(write_archive(server / "a.tar.gz", in_folder(texts))), sha256=sums)
     sources = [pair.source for pair in read(corpus, cache, "dev")]
     assert sources == ["one\u2028line\x85 .", "another\x0c\r ."]
+
+
+def test_an_archive_in_another_encoding_is_named(folders):
+    server, cache = folders
+    content = "olá .\nvocê não .\n".encode("latin-1")
+    sums = SUMS | {"pt.dev": hashlib.sha256(content).hexdigest()}
+    source = write_archive(server / "a.tar.gz", in_folder(TEXTS | {"pt.dev": content}))
+    corpus = replace(corpus_of(source), sha256=sums)
+    with pytest.raises(CorpusError, match=r"a\.tar\.gz: set/pt\.dev is not UTF-8: byte 0xe1 in line 1$"):
+        read(corpus, cache, "dev")
+
+
+def write_sides(folder: Path, source: str | bytes, target: str | bytes) -> tuple[Path, Path]:
+    paths = folder / "train.pt", folder / "train.en"
+    for path, content in zip(paths, (source, target)):
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return paths
+
+
+def test_a_corpus_of_two_files(tmp_path):
+    paths = write_sides(tmp_path, TEXTS["pt.train"], TEXTS["en.train"])
+    assert read_pairs(*paths) == READ and isinstance(read_pairs(*paths)[0], Pair)
+    assert read_pairs(*map(str, paths)) == READ
+    assert read_pairs(*write_sides(tmp_path, "sim .", "yes .\n")) == [Pair("sim .", "yes .")]  # no last feed
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "pairs"),
+    [
+        ("", "", []),
+        ("\n", "\n", [("", "")]),
+        ("\n\n", "a\n\n", [("", "a"), ("", "")]),
+        ("a\n\nb", "c\nd\n\n", [("a", "c"), ("", "d"), ("b", "")]),
+        ("a\r\n\r\nb\r\n", "c\nd\ne\n", [("a", "c"), ("", "d"), ("b", "e")]),
+        ("\ufeffa\n\ufeffb\n", "c\nd\n", [("a", "c"), ("\ufeffb", "d")]),
+        ("one\u2028line\x85 .\nb\x0c\rc\n", "d\ne\n", [("one\u2028line\x85 .", "d"), ("b\x0c\rc", "e")]),
+        ("  a \t b \n", "c\n", [("  a \t b ", "c")]),
+    ],
+)
+def test_lines_are_taken_as_they_are(tmp_path, source, target, pairs):
+    assert read_pairs(*write_sides(tmp_path, source, target)) == pairs
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "message"),
+    [
+        ("a\nb\n", "a\n", r"train\.pt, .*train\.en: 2 source lines but 1 target lines"),
+        ("a\n", "a\n\n", r"1 source lines but 2 target lines"),
+        ("", "a\n", r"0 source lines but 1 target lines"),
+        ("a\nvocê\n".encode("latin-1"), "a\nb\n", r"train\.pt is not UTF-8: byte 0xea in line 2$"),
+        ("a\n", "você\n".encode("utf-16"), r"train\.en is not UTF-8: byte 0xff in line 1$"),
+        ("a\nb\n", "a\nb\n".encode("utf-16-le"), r"train\.en is not text in UTF-8: a zero byte in line 1$"),
+        (b"a\nb\0\n", "a\nb\n", r"train\.pt is not text in UTF-8: a zero byte in line 2$"),
+    ],
+)
+def test_two_files_that_are_no_corpus(tmp_path, source, target, message):
+    with pytest.raises(CorpusError, match=message):
+        read_pairs(*write_sides(tmp_path, source, target))
+
+
+def test_files_that_are_none_are_named(tmp_path):
+    path, _ = write_sides(tmp_path, "a\n", "b\n")
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        read_pairs(path, tmp_path / "nowhere")
+    with pytest.raises(OSError, match="is no regular file"):
+        read_pairs(tmp_path, path)
 
 
 def test_works_without_tqdm(folders, monkeypatch):
@@ -481,6 +553,22 @@ def test_long_pairs_are_left_out(vocabulary):
         encode_pairs(pairs, vocabulary, max_tokens=0)
 
 
+def test_empty_and_endless_sentences_are_kept_or_left_out_as_asked(vocabulary):
+    """Nothing is lost without being asked for, and what does not fit a batch is named."""
+    endless = " ".join(["gato"] * 10_000)
+    pairs = [Pair("", ""), Pair(endless, "the cat ."), Pair("o gato", "")]
+    encoded = encode_pairs(pairs, vocabulary)
+    assert encoded[0] == ([EOS_ID], [BOS_ID, EOS_ID]) and len(encoded) == 3
+    assert len(encoded[1][0]) > 10_000 and vocabulary.decode(encoded[1][0]) == endless
+    assert encode_pairs(pairs, vocabulary, max_tokens=100) == [encoded[0], encoded[2]]
+    with pytest.raises(ValueError, match=r"pairs\[1\] has \d+ tokens, more than max_tokens=4096"):
+        TokenBatches(encoded, 4096)
+    assert sum(len(source) for source, _ in TokenBatches(encoded, 40_000)(0)) == 3
+    drawn = SubwordSampler(pairs, vocabulary, 0.3)(0)
+    assert drawn[0] == encoded[0] and vocabulary.decode(drawn[1][0]) == endless
+    assert sum(len(source) for source, _ in sampled_batches(pairs, vocabulary, 4096, 0.3)(0)) == 2
+
+
 def test_pad():
     assert pad([[5, 6], [7], []]).tolist() == [[5, 6], [7, 0], [0, 0]]
     assert pad([torch.tensor([5]), torch.tensor([6, 7])], pad_id=9).tolist() == [[5, 9], [6, 7]]
@@ -592,6 +680,224 @@ def test_epoch_is_a_number():
 
 
 # -------------------------------------------------------------------------------------------------
+# BPE-dropout
+# -------------------------------------------------------------------------------------------------
+
+PAIRS = load_corpus("phrases", "dev")
+ODD = [
+    Pair("", ""),
+    Pair("o gato 猫猫 preto .", "the 猫"),
+    Pair("a▁b ▁ ▁▁c d▁", "▁"),
+    Pair("irma\u0303  e\u0301\n", "<s> </s> <pad>"),
+    Pair("gato" * 40, "x" * 300),
+]
+
+
+def learned_merges(vocabulary: Vocabulary) -> list[tuple[str, str]]:
+    return [tuple(pair) for pair in json.loads(vocabulary.tokenizer.to_str())["model"]["merges"]]
+
+
+def exact_chances(pieces: tuple[str, ...], merges: list[tuple[str, str]], p: float) -> dict:
+    """The probability of every cut, as the paper's algorithm is printed: by all subsets that may remain."""
+    possible = [
+        (merges.index(pair), place)
+        for place, pair in enumerate(zip(pieces, pieces[1:]))
+        if pair in merges
+    ]
+    total: Counter = Counter()
+    for kept in itertools.product((True, False), repeat=len(possible)):
+        chance = (1 - p) ** sum(kept) * p ** (len(kept) - sum(kept))
+        remaining = list(itertools.compress(possible, kept))
+        if not remaining:
+            total[pieces] += chance
+            continue
+        _, i = min(remaining)
+        merged = (*pieces[:i], pieces[i] + pieces[i + 1], *pieces[i + 2 :])
+        for cut, share in exact_chances(merged, merges, p).items():
+            total[cut] += chance * share
+    return dict(total)
+
+
+@pytest.mark.parametrize("word", ["gato", "do", "menina", "posso", "ana", "z"])
+@pytest.mark.parametrize("p", [0.1, 0.5])
+def test_frequencies_are_those_of_the_algorithm(vocabulary, word, p):
+    """5 standard deviations for every cut; one word occurs twice, so that its two draws must differ too."""
+    exact = exact_chances(tuple("▁" + word), learned_merges(vocabulary), p)
+    assert sum(exact.values()) == pytest.approx(1)
+    n = 5000
+    drawn = SubwordSampler([Pair(f"{word} {word}", "")] * n, vocabulary, p, seed=7)(2)
+    halves = [[], []]
+    for source, _ in drawn:
+        tokens = vocabulary.tokens(source[:-1])
+        second = tokens.index(next(token for token in tokens[1:] if token.startswith("▁")), 1)
+        halves[0].append(tuple(tokens[:second]))
+        halves[1].append(tuple(tokens[second:]))
+    found = Counter(halves[0] + halves[1])
+    assert set(found) <= set(exact)
+    for cut, chance in exact.items():
+        assert abs(found[cut] / (2 * n) - chance) < 5 * (chance * (1 - chance) / (2 * n)) ** 0.5 + 1e-9
+    likeliest = max(exact.values())
+    both = sum(a == b for a, b in zip(*halves)) / n  # of two independent draws
+    expected = sum(chance**2 for chance in exact.values())
+    assert abs(both - expected) < 5 * (expected * (1 - expected) / n) ** 0.5 + 1e-9, likeliest
+
+
+def test_without_dropout_it_is_the_vocabulary(vocabulary):
+    pairs = PAIRS + ODD
+    assert SubwordSampler(pairs, vocabulary, dropout=0.0)(3) == encode_pairs(pairs, vocabulary)
+    # The same by the way that is used with dropout: every word's course to its end.
+    sampler = SubwordSampler(pairs, vocabulary, dropout=1e-12)
+    assert sampler(0) == encode_pairs(pairs, vocabulary)
+
+
+@given(anything=st.text(max_size=30))
+def test_words_are_cut_where_the_library_cuts_them(vocabulary, anything):
+    text_ = normalize(anything)
+    theirs = [word for word, _ in vocabulary.tokenizer.pre_tokenizer.pre_tokenize_str(text_)]
+    assert text._words(text_) == theirs
+    assert SubwordSampler([(anything, text_)], vocabulary, 1e-12)(0) == encode_pairs(
+        [(anything, text_)], vocabulary
+    )
+
+
+@pytest.mark.parametrize("p", [0.1, 0.5, 0.95])
+def test_any_cut_spells_the_same_text(vocabulary, p):
+    pairs = PAIRS + ODD
+    for epoch in range(2):
+        drawn = SubwordSampler(pairs, vocabulary, p)(epoch)
+        for (source, target), pair in zip(drawn, pairs, strict=True):
+            assert source[-1] == target[-1] == EOS_ID and target[0] == BOS_ID
+            for ids, side in ((source[:-1], pair.source), (target[1:-1], pair.target)):
+                usual = vocabulary.encode(side)
+                assert "".join(vocabulary.tokens(ids)) == "".join(vocabulary.tokens(usual))
+                assert not {PAD_ID, BOS_ID, EOS_ID} & set(ids)
+
+
+def test_more_dropout_makes_longer_sentences_up_to_characters(vocabulary):
+    counts = [
+        sum(len(source) + len(target) - 3 for source, target in SubwordSampler(PAIRS, vocabulary, p)(0))
+        for p in (0.0, 0.1, 0.3, 0.999999)
+    ]
+    assert counts[1] > 1.05 * counts[0] and counts[2] > 1.1 * counts[1]
+    assert counts[3] == sum(len(side.replace(" ", "")) + len(side.split()) for pair in PAIRS for side in pair)
+
+
+def test_cuts_depend_on_seed_and_epoch_alone(vocabulary):
+    sampler, twin = (SubwordSampler(PAIRS, vocabulary, 0.2, seed=3) for _ in range(2))
+    later = sampler(4)
+    before = torch.random.get_rng_state()
+    torch.manual_seed(99)
+    state = torch.random.get_rng_state()
+    assert twin(4) == later == sampler(4)
+    assert torch.equal(torch.random.get_rng_state(), state)  # the dropout of a training run is not disturbed
+    torch.random.set_rng_state(before)
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert sampler(4) == later
+    finally:
+        torch.set_default_dtype(torch.float32)
+    others = [later, sampler(5), SubwordSampler(PAIRS, vocabulary, 0.2, seed=4)(4)]
+    assert len({str(drawn) for drawn in others}) == 3
+
+
+def test_what_is_remembered_changes_nothing(vocabulary, monkeypatch):
+    expected = SubwordSampler(PAIRS, vocabulary, 0.3)(1)
+    monkeypatch.setattr(text, "_REMEMBERED", 2)
+    assert SubwordSampler(PAIRS, vocabulary, 0.3)(1) == expected
+
+
+def test_the_vocabulary_itself_goes_on_without_dropout(vocabulary):
+    before = vocabulary.encode_batch(side for pair in PAIRS for side in pair)
+    SubwordSampler(PAIRS, vocabulary, 0.5)(0)
+    assert vocabulary.encode_batch(side for pair in PAIRS for side in pair) == before
+    assert vocabulary.tokenizer.model.dropout is None
+
+
+def test_a_pair_that_chance_makes_too_long_is_cut_as_usual(vocabulary):
+    usual = encode_pairs(PAIRS, vocabulary, max_tokens=14)
+    drawn = SubwordSampler(PAIRS, vocabulary, 0.3, max_tokens=14)(0)
+    free = SubwordSampler(PAIRS, vocabulary, 0.3)(0)
+    assert 0 < len(drawn) == len(usual) < len(free) == len(PAIRS)
+    assert max(len(side) for pair in drawn for side in pair) == 14
+    kept = sum(new == old for new, old in zip(drawn, usual))
+    assert 0 < kept < len(usual)
+    assert max(len(side) for pair in free for side in pair) > 14
+
+
+def test_a_word_without_end_is_cut_as_usual(vocabulary):
+    pair = Pair("gato" * 5000, "o gato")
+    drawn = [SubwordSampler([pair], vocabulary, 0.5)(epoch)[0] for epoch in range(5)]
+    assert {tuple(source) for source, _ in drawn} == {(*vocabulary.encode(pair.source), EOS_ID)}
+    assert len({tuple(target) for _, target in drawn}) > 1
+    just = "gato" * 15 + "ga"  # 63 characters with the sign for the space, and with one more 64
+    for word, changes in ((just + "to"[:1], True), (just + "to", False)):
+        assert len("▁" + word) == (64 if changes else 65)
+        cuts = {str(SubwordSampler([(word, "")], vocabulary, 0.5)(epoch)) for epoch in range(3)}
+        assert (len(cuts) > 1) == changes
+
+
+def test_sampled_batches_are_an_epochs_and_the_same_again(vocabulary):
+    batches, twin = (sampled_batches(PAIRS, vocabulary, 300, 0.2, seed=5) for _ in range(2))
+    sampler = SubwordSampler(PAIRS, vocabulary, 0.2, seed=5, max_tokens=300)
+    for epoch in (0, 3):
+        expected = list(TokenBatches(sampler(epoch), 300, seed=5)(epoch))
+        for found in (batches(epoch), twin(epoch), batches(epoch)):
+            for one, two in zip(found, expected, strict=True):
+                assert torch.equal(one[0], two[0]) and torch.equal(one[1], two[1])
+    shapes = [sorted((tuple(s.shape), tuple(t.shape)) for s, t in batches(epoch)) for epoch in (0, 1)]
+    assert shapes[0] != shapes[1]
+
+
+def test_sampled_batches_keep_within_a_models_length(vocabulary):
+    batches = sampled_batches(PAIRS, vocabulary, 300, 0.5, max_length=14)
+    widths = [side.size(1) for epoch in range(2) for batch in batches(epoch) for side in batch]
+    assert max(widths) == 14
+    sentences = sum(len(source) for source, _ in batches(0))
+    assert sentences == len(encode_pairs(PAIRS, vocabulary, max_tokens=14))
+    free = sampled_batches(PAIRS, vocabulary, 40, 0.9)  # nearly characters, most too many for a batch of 40
+    assert sum(len(source) for source, _ in free(0)) == len(encode_pairs(PAIRS, vocabulary, max_tokens=40))
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"dropout": 1.0}, ValueError, "dropout must lie in [0, 1), but is 1.0"),
+        ({"dropout": "0.1"}, TypeError, "dropout must be a number, not str"),
+        ({"seed": -1}, ValueError, "seed must be at least 0, but is -1"),
+        ({"max_tokens": 0}, ValueError, "max_tokens must be at least 1, but is 0"),
+        ({"vocabulary": None}, TypeError, "vocabulary must be a Vocabulary"),
+        ({"pairs": [("a",)]}, ValueError, "pairs[0] must be a source and a target, not 1 things"),
+        ({"pairs": [("a", 3)]}, TypeError, "text must be a str, not int (3)"),
+    ],
+)
+def test_sampler_refuses(vocabulary, options, error, message):
+    with pytest.raises(error, match=re.escape(message)):
+        SubwordSampler(**({"pairs": PAIRS[:2], "vocabulary": vocabulary} | options))
+
+
+def test_sampler_refuses_epochs_that_are_none_and_no_pairs(vocabulary):
+    with pytest.raises(ValueError, match="epoch must be at least 0, but is -1"):
+        SubwordSampler(PAIRS[:2], vocabulary)(-1)
+    assert SubwordSampler([], vocabulary)(0) == []
+    with pytest.raises(ValueError, match="pairs must hold at least one pair"):
+        sampled_batches([], vocabulary, 100)(0)
+
+
+def test_sampler_refuses_a_vocabulary_that_cuts_otherwise():
+    tokenizers = pytest.importorskip("tokenizers")
+    specials = ["<pad>", "<unk>", "<s>", "</s>"]
+    pieces = tokenizers.models.Unigram([(name, 0.0) for name in (*specials, "▁a", "b")], unk_id=1)
+    lower = tokenizers.Tokenizer.from_str(Vocabulary.train(["a ab"], 10, 1).tokenizer.to_str())
+    lower.normalizer = tokenizers.normalizers.Lowercase()
+    for tokenizer, message in (
+        (text._new_tokenizer(pieces), "vocabulary must be made of merges, but is of type Unigram"),
+        (lower, "vocabulary must cut words by its merges alone"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            SubwordSampler([("AB a", "a")], Vocabulary(tokenizer))
+
+
+# -------------------------------------------------------------------------------------------------
 # Facts
 # -------------------------------------------------------------------------------------------------
 
@@ -603,7 +909,10 @@ def test_facts_by_hand(monkeypatch):
         "test": [Pair("c", "c"), Pair("d", "y z")],
     }
     monkeypatch.setattr(text, "load_corpus", lambda name, split: splits[split])
-    facts = corpus_facts("ours", sizes=(20,), budgets=(8,))["splits"]
+    every = corpus_facts("ours", sizes=(20,), budgets=(8,), dropouts=(0.0, 0.9))
+    facts = every["splits"]
+    (usual, most), ((_, *pieces),) = every["dropout"], every["vocabularies"]
+    assert usual == [0.0, *pieces] and most[0] == 0.9 and most[1] > pieces[0]
     assert facts["train"] == {
         "pairs": 3, "tokens": [5, 3], "types": [3, 2], "lengths": [[(1, 1), (2, 2)], [(1, 3)]],
         "repeated": 1, "equal sides": 1, "in train": 3, "unknown": [0.0, 0.0],

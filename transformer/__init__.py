@@ -135,6 +135,7 @@ from transformer.text import (
     Corpus,
     data_folder,
     load_corpus,
+    read_pairs,
     normalize,
     PAD_ID,
     UNK_ID,
@@ -145,6 +146,8 @@ from transformer.text import (
     pad,
     TokenBatches,
     padding_waste,
+    SubwordSampler,
+    sampled_batches,
     corpus_facts,
 )
 from transformer.translation import (
@@ -302,6 +305,7 @@ __all__ = [
     "Corpus",
     "data_folder",
     "load_corpus",
+    "read_pairs",
     "normalize",
     "PAD_ID",
     "UNK_ID",
@@ -312,6 +316,8 @@ __all__ = [
     "pad",
     "TokenBatches",
     "padding_waste",
+    "SubwordSampler",
+    "sampled_batches",
     "corpus_facts",
     "tokenize",
     "detokenize",

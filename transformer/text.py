@@ -10,6 +10,7 @@ __all__ = [
     "Corpus",
     "data_folder",
     "load_corpus",
+    "read_pairs",
     "normalize",
     "PAD_ID",
     "UNK_ID",
@@ -20,6 +21,8 @@ __all__ = [
     "pad",
     "TokenBatches",
     "padding_waste",
+    "SubwordSampler",
+    "sampled_batches",
     "corpus_facts",
 ]
 
@@ -27,17 +30,19 @@ __all__ = [
 # %% book/10-text.ipynb · Talks, translated · [text-pair]
 import gzip
 import hashlib
-import io
 import json
 import os
+import re
 import sys
 import tarfile
 import unicodedata
 import urllib.request
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -45,7 +50,13 @@ import torch
 from torch import Tensor
 
 from transformer.training import atomic_file, regular_file
-from transformer.validation import check_range, check_size, check_type, optional_import
+from transformer.validation import (
+    check_range,
+    check_rate,
+    check_size,
+    check_type,
+    optional_import,
+)
 
 
 class Pair(NamedTuple):
@@ -223,6 +234,25 @@ def _archive(corpus: Corpus, folder: Path) -> Path:
 
 
 # %% book/10-text.ipynb · Talks, translated · [text-unpack]
+def _decoded(content: bytes, name: str | Path) -> str:
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        byte, line = content[error.start], content.count(b"\n", 0, error.start) + 1
+        raise CorpusError(f"{name} is not UTF-8: byte {byte:#04x} in line {line:,}") from error
+
+
+def _lines(text: str) -> list[str]:
+    """Only a line feed ends a line: Unicode's other ends of lines occur within sentences."""
+    return text.removesuffix("\n").split("\n") if text else []
+
+
+def _paired(source: list[str], target: list[str], name: str) -> list[Pair]:
+    if len(source) != len(target):
+        raise CorpusError(f"{name}: {len(source):,} source lines but {len(target):,} target lines")
+    return [Pair(*pair) for pair in zip(source, target, strict=True)]
+
+
 def _member(archive: Path, corpus: Corpus, names: Sequence[str]) -> dict[str, str]:
     """Read the named texts straight out of the archive; none of its names becomes a path here."""
     wanted = {f"{corpus.folder}/{name}": name for name in names}
@@ -241,10 +271,10 @@ def _member(archive: Path, corpus: Corpus, names: Sequence[str]) -> dict[str, st
                     raise CorpusError(
                         f"{archive}: {member.name} has sha256 {found} instead of {corpus.sha256[name]}"
                     )
-                texts[name] = content.decode("utf-8")
+                texts[name] = _decoded(content, f"{archive}: {member.name}")
                 if len(texts) == len(wanted):
                     break
-    except (tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError, UnicodeDecodeError) as error:
+    except (tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError) as error:
         raise CorpusError(f"{archive} cannot be read: {error}") from error
     if missing := [path for path, name in wanted.items() if name not in texts]:
         raise CorpusError(f"{archive} has no member {', '.join(missing)}")
@@ -254,15 +284,8 @@ def _member(archive: Path, corpus: Corpus, names: Sequence[str]) -> dict[str, st
 def _read_archive(corpus: Corpus, split: str, folder: Path) -> list[Pair]:
     names = [f"{language}.{split}" for language in corpus.languages]
     texts = _member(_archive(corpus, folder), corpus, names)
-    source, target = (
-        io.StringIO(texts[name], newline="\n").read().removesuffix("\n").split("\n")
-        for name in names
-    )
-    if len(source) != len(target):
-        raise CorpusError(
-            f"{corpus.name} {split}: {len(source):,} source lines but {len(target):,} target lines"
-        )
-    return [Pair(*pair) for pair in zip(source, target, strict=True)]
+    source, target = (_lines(texts[name]) for name in names)
+    return _paired(source, target, f"{corpus.name} {split}")
 
 
 def load_corpus(name: str, split: str) -> list[Pair]:
@@ -293,6 +316,32 @@ def load_corpus(name: str, split: str) -> list[Pair]:
     if name == "ted":
         return _read_archive(_TED, split, data_folder())
     return [Pair(*pair) for pair in phrase_pairs(split)]
+
+
+# %% book/10-text.ipynb · A corpus of your own · [text-read-pairs]
+def read_pairs(source: str | Path, target: str | Path) -> list[Pair]:
+    """Read a parallel corpus from two text files, of which line n of one translates line n of the other.
+
+    Args:
+        source: A file in UTF-8 with one sentence a line.
+        target: Another with the translations.
+
+    Returns:
+        The pairs as they stand there, also those with an empty side. Only a line feed ends a line; a
+        carriage return before it and a byte order mark at the beginning are dropped.
+
+    Raises:
+        OSError: A file cannot be opened; the message names it.
+        CorpusError: A file is not UTF-8, or the numbers of lines differ; the message says where.
+    """
+    sides = []
+    for path in (source, target):
+        text = _decoded(regular_file(path).read_bytes(), path).removeprefix("\ufeff")
+        if "\0" in text:
+            line = text.count("\n", 0, text.index("\0")) + 1
+            raise CorpusError(f"{path} is not text in UTF-8: a zero byte in line {line:,}")
+        sides.append([line.removesuffix("\r") for line in _lines(text)])
+    return _paired(*sides, f"{source}, {target}")
 
 
 # %% book/10-text.ipynb · Byte-pair encoding · [text-normalize]
@@ -537,11 +586,7 @@ def encode_pairs(
     check_type(Vocabulary, vocabulary=vocabulary)
     if max_tokens is not None:
         check_size(max_tokens=max_tokens)
-    pairs = list(pairs)
-    for index, pair in enumerate(pairs):
-        check_type(tuple, **{f"pairs[{index}]": pair})
-        if len(pair) != 2:
-            raise ValueError(f"pairs[{index}] must be a source and a target, not {len(pair)} things")
+    pairs = _checked(pairs)
     sources = vocabulary.encode_batch(source for source, _ in pairs)
     targets = vocabulary.encode_batch(target for _, target in pairs)
     encoded = [
@@ -551,6 +596,15 @@ def encode_pairs(
     if max_tokens is None:
         return encoded
     return [pair for pair in encoded if max(map(len, pair)) <= max_tokens]
+
+
+def _checked(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    pairs = list(pairs)
+    for index, pair in enumerate(pairs):
+        check_type(tuple, **{f"pairs[{index}]": pair})
+        if len(pair) != 2:
+            raise ValueError(f"pairs[{index}] must be a source and a target, not {len(pair)} things")
+    return pairs
 
 
 # %% book/10-text.ipynb · From pairs to tensors · [text-pad]
@@ -729,27 +783,218 @@ def _in_turn(pairs: Sequence[_Encoded], max_tokens: int) -> Iterator[tuple[Tenso
     yield tuple(pad(side) for side in zip(*batch, strict=True))
 
 
+# %% book/10-text.ipynb · Dice that can be thrown again · [text-courses]
+_State = tuple[tuple[int, ...], int]  # pieces, and how many of their possible merges were just left out
+_REMEMBERED = 1 << 18  # courses; about 300 MB
+_LONGEST = 64  # letters; what is longer is no word, and its course would fill the memory
+
+
+def _words(text: str) -> list[str]:
+    """Where merges stop: the words of a normalised text, each with the sign for the space before it."""
+    marked = text.replace(" ", _SPACE)
+    if not marked.startswith(_SPACE):
+        marked = _SPACE * bool(marked) + marked
+    return re.findall(f"{_SPACE}[^{_SPACE}]*", marked)
+
+
+class _Merges:
+    """What a vocabulary's merges make of a word, step by step."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        learned = json.loads(vocabulary.tokenizer.to_str())["model"]
+        if learned["type"] != "BPE":
+            raise ValueError(f"vocabulary must be made of merges, but is of type {learned['type']}")
+        self.ids = ids = learned["vocab"]
+        self.merges = {
+            (ids[left], ids[right]): (age, ids.get(left + right))
+            for age, (left, right) in enumerate(learned["merges"])
+        }
+        self.course = lru_cache(_REMEMBERED)(self._course)
+
+    def letters(self, word: str) -> tuple[int, ...]:
+        return tuple(self.ids.get(letter, UNK_ID) for letter in word)
+
+    def _course(self, pieces: tuple[int, ...], left_out: int) -> list[_State]:
+        """The state itself, and those that it passes through if no further merge is left out."""
+        course = [(pieces, left_out)]
+        while True:
+            pairs = enumerate(zip(pieces, pieces[1:]))
+            possible = sorted((self.merges[pair], i) for i, pair in pairs if pair in self.merges)
+            if len(possible) <= left_out:
+                return course
+            (_, merged), i = possible[left_out]
+            pieces = (*pieces[:i], merged, *pieces[i + 2 :])
+            left_out = 0
+            course.append((pieces, 0))
+
+
+def _draw_cuts(
+    courses: list[list[_State]],
+    course: Callable[[tuple[int, ...], int], list[_State]],
+    dropout: float,
+    generator: torch.Generator,
+) -> list[tuple[int, ...]]:
+    """For each word, whose undisturbed course is given, the pieces where merges are left out."""
+    courses = list(courses)
+    places = torch.arange(len(courses))
+    merges = torch.tensor([len(states) - 1 for states in courses])
+    while len(places):
+        throws = torch.empty(len(places), dtype=torch.float64).geometric_(dropout, generator=generator)
+        disturbed = throws <= merges
+        places, throws = places[disturbed], throws[disturbed].long()
+        left = []
+        for place, throw in zip(places.tolist(), throws.tolist(), strict=True):
+            pieces, left_out = courses[place][throw - 1]
+            courses[place] = course(pieces, left_out + 1)
+            left.append(len(courses[place]) - 1)
+        merges = torch.tensor(left)
+    return [states[-1][0] for states in courses]
+
+
+# %% book/10-text.ipynb · Dice that can be thrown again · [text-sampler]
+class SubwordSampler:
+    """Sentence pairs, cut anew for every epoch by BPE-dropout.
+
+    Called with the number of an epoch it gives what `encode_pairs` would, in the same order, with merges
+    left out at random. The cuts depend on `seed` and epoch alone. For training only: what is
+    translated, or evaluated, is cut by the vocabulary itself.
+
+    Args:
+        pairs: Pairs (source, target).
+        vocabulary: The vocabulary of both languages.
+        dropout: Probability p, in [0, 1), with which each possible merge is left out; with 0 the result
+            is that of `encode_pairs`.
+        seed: Of the cuts.
+        max_tokens: Pairs that `encode_pairs` finds too long are left out; a pair that only a cut at
+            random makes too long is cut as always. ``None`` for no bound.
+
+    Raises:
+        TypeError: An argument is of the wrong type.
+        ValueError: A number is out of its range, what should be a pair is none, or the vocabulary does
+            not cut words by merges alone.
+
+    Source:
+        Provilkov et al. (2020), algorithm 1. Words of more than 64 characters are always cut as usual.
+    """
+
+    def __init__(
+        self,
+        pairs: Iterable[tuple[str, str]],
+        vocabulary: Vocabulary,
+        dropout: float = 0.1,
+        seed: int = 0,
+        max_tokens: int | None = None,
+    ) -> None:
+        check_rate(dropout=dropout)
+        check_size(0, seed=seed)
+        if max_tokens is not None:
+            check_size(max_tokens=max_tokens)
+        pairs = _checked(pairs)
+        encoded = encode_pairs(pairs, vocabulary)
+        if max_tokens is not None:
+            short = [max(map(len, pair)) <= max_tokens for pair in encoded]
+            pairs, encoded = ([x for x, fits in zip(xs, short) if fits] for xs in (pairs, encoded))
+        self.dropout, self.seed, self.max_tokens, self._encoded = dropout, seed, max_tokens, encoded
+        self._merges, courses = _Merges(vocabulary), {}
+        texts = [_words(normalize(text)) for pair in pairs for text in pair]
+        for word in chain.from_iterable(texts):
+            if word not in courses:
+                courses[word] = self._undisturbed(word, vocabulary)
+        self._sizes = [len(words) for words in texts]
+        self._courses = [courses[word] for word in chain.from_iterable(texts)]
+        if self._join(states[-1][0] for states in self._courses) != encoded:
+            raise ValueError("vocabulary must cut words by its merges alone")
+
+    def _undisturbed(self, word: str, vocabulary: Vocabulary) -> list[_State]:
+        if len(word) > _LONGEST:
+            return [(tuple(vocabulary.encode(word)), 0)]
+        return self._merges.course(self._merges.letters(word), 0)
+
+    def _join(self, cuts: Iterable[tuple[int, ...]]) -> list[_Encoded]:
+        cuts = iter(cuts)
+        texts = [[*chain.from_iterable(islice(cuts, size)), EOS_ID] for size in self._sizes]
+        return [(source, [BOS_ID, *target]) for source, target in zip(texts[::2], texts[1::2], strict=True)]
+
+    def __call__(self, epoch: int) -> list[_Encoded]:
+        """Cut the pairs for an epoch.
+
+        Args:
+            epoch: Number of the epoch, from 0.
+
+        Returns:
+            As `encode_pairs`.
+        """
+        check_size(0, epoch=epoch)
+        if self.dropout == 0:
+            return self._encoded
+        generator = torch.Generator().manual_seed(1_000_003 * self.seed + epoch + (1 << 31))
+        drawn = self._join(_draw_cuts(self._courses, self._merges.course, self.dropout, generator))
+        if self.max_tokens is None:
+            return drawn
+        return [
+            new if max(map(len, new)) <= self.max_tokens else usual
+            for new, usual in zip(drawn, self._encoded, strict=True)
+        ]
+
+
+def sampled_batches(
+    pairs: Iterable[tuple[str, str]],
+    vocabulary: Vocabulary,
+    max_tokens: int,
+    dropout: float = 0.1,
+    seed: int = 0,
+    max_length: int | None = None,
+) -> Callable[[int], Iterator[tuple[Tensor, Tensor]]]:
+    """Batches for training by BPE-dropout: `TokenBatches` of what `SubwordSampler` gives in each epoch.
+
+    Args:
+        pairs, vocabulary, dropout: As in `SubwordSampler`.
+        max_tokens: As in `TokenBatches`.
+        seed: Of cuts and order.
+        max_length: Longest sentence in tokens, special ones included: `max_tokens` of the sampler. By
+            default what a batch can hold.
+
+    Returns:
+        A function that yields the batches of the epoch whose number it is given, the same whenever it
+        is called. Their number may differ from epoch to epoch.
+
+    Raises:
+        TypeError, ValueError: As in `SubwordSampler` and `TokenBatches`.
+    """
+    check_size(max_tokens=max_tokens)
+    max_length = max_tokens if max_length is None else max_length
+    sampler = SubwordSampler(pairs, vocabulary, dropout, seed, max_length)
+    return lambda epoch: TokenBatches(sampler(epoch), max_tokens, seed)(epoch)
+
+
 # %% book/10-text.ipynb · What was counted · [text-facts]
-def corpus_facts(name: str, sizes: Sequence[int] = (8000,), budgets: Sequence[int] = (4096,)) -> dict:
+def corpus_facts(
+    name: str,
+    sizes: Sequence[int] = (8000,),
+    budgets: Sequence[int] = (4096,),
+    dropouts: Sequence[float] = (),
+) -> dict:
     """Count what this chapter reports of a corpus; none of its text is in the result.
 
     Args:
         name: As in `load_corpus`.
         sizes: Of vocabularies to learn from the training split.
         budgets: Of tokens in a batch to try with the last of them.
+        dropouts: Rates of BPE-dropout to try with it.
 
     Returns:
         For each split the pairs, and for both sides tokens, distinct tokens and a table [length, how often];
         how many pairs repeat others, have equal sides, or stand in the training split too; the share of
         tokens that the training split lacks. For each vocabulary its size and its subwords a token; for
-        each budget the number of batches and the shares of padding, in random order and in `TokenBatches`.
+        each budget the number of batches and the shares of padding, in random order and in `TokenBatches`;
+        for each rate of dropout the rate and the subwords a token.
     """
     if len(sizes) == 0:
         raise ValueError("sizes must hold at least one size")
     splits = {split: load_corpus(name, split) for split in _SPLITS}
     trained = set(splits["train"])
     known = [{word for text in side for word in text.split()} for side in zip(*splits["train"], strict=True)]
-    facts: dict = {"corpus": name, "splits": {}, "vocabularies": [], "batches": []}
+    facts: dict = {"corpus": name, "splits": {}, "vocabularies": [], "batches": [], "dropout": []}
     for split, pairs in splits.items():
         sides = [[text.split() for text in side] for side in zip(*pairs, strict=True)]
         words = [[word for text in side for word in text] for side in sides]
@@ -770,9 +1015,7 @@ def corpus_facts(name: str, sizes: Sequence[int] = (8000,), budgets: Sequence[in
     for size in sizes:
         vocabulary = Vocabulary.train((text for pair in splits["train"] for text in pair), size)
         encoded = encode_pairs(splits["train"], vocabulary)
-        sums = sum(len(source) - 1 for source, _ in encoded), sum(len(target) - 2 for _, target in encoded)
-        pieces = [count / total for count, total in zip(sums, tokens, strict=True)]
-        facts["vocabularies"].append([len(vocabulary), *pieces])
+        facts["vocabularies"].append([len(vocabulary), *_subwords(encoded, tokens)])
     for budget in budgets:
         batches = TokenBatches(encoded, budget)
         order = torch.randperm(len(encoded), generator=torch.Generator().manual_seed(0)).tolist()
@@ -785,4 +1028,13 @@ def corpus_facts(name: str, sizes: Sequence[int] = (8000,), budgets: Sequence[in
                 "waste at random": padding_waste(_in_turn(random_order, budget)),
             }
         )
+    for rate in dropouts:
+        drawn = SubwordSampler(splits["train"], vocabulary, rate)(0)
+        facts["dropout"].append([rate, *_subwords(drawn, tokens)])
     return facts
+
+
+def _subwords(encoded: Sequence[_Encoded], tokens: Sequence[int]) -> list[float]:
+    """How many subwords a token has, on either side, without special ones."""
+    sums = sum(len(source) - 1 for source, _ in encoded), sum(len(target) - 2 for _, target in encoded)
+    return [count / total for count, total in zip(sums, tokens, strict=True)]
