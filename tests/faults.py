@@ -2535,7 +2535,8 @@ TEXT = [
         "own-corpus-shorter-side-decides",
         "what the longer side has more is dropped without a word",
         "if len(source) != len(target):\n        raise CorpusError",
-        "source, target = source[: len(target)], target[: len(source)]\n    if False:\n        raise CorpusError",
+        "source, target = source[: len(target)], target[: len(source)]\n"
+        "    if False:\n        raise CorpusError",
     ),
     Fault(
         "text",

@@ -11,6 +11,7 @@ import sys
 import tarfile
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,9 @@ from transformer import (
     Pair,
     SubwordSampler,
     TokenBatches,
+    Trainer,
+    TrainingConfig,
+    Transformer,
     TransformerConfig,
     Vocabulary,
     corpus_facts,
@@ -38,6 +42,7 @@ from transformer import (
     normalize,
     pad,
     padding_waste,
+    r_drop_loss,
     read_pairs,
     sampled_batches,
     text,
@@ -846,6 +851,29 @@ def test_sampled_batches_are_an_epochs_and_the_same_again(vocabulary):
                 assert torch.equal(one[0], two[0]) and torch.equal(one[1], two[1])
     shapes = [sorted((tuple(s.shape), tuple(t.shape)) for s, t in batches(epoch)) for epoch in (0, 1)]
     assert shapes[0] != shapes[1]
+
+
+def test_a_run_with_drawn_cuts_and_two_passes_resumes_to_the_same_bits(vocabulary, tmp_path):
+    """Stopped in the middle of its second epoch, with another number of batches than the first."""
+    sampled = sampled_batches(PAIRS[:60], vocabulary, 80, 0.3)
+    first, second = (sum(1 for _ in sampled(epoch)) for epoch in (0, 1))
+    assert first != second
+    ends = []
+    for stops in ([first + second], [first + 2, first + second]):
+        for steps in stops:
+            torch.manual_seed(0)
+            sizes = dict(d_model=8, n_heads=2, n_layers=1, d_ff=16, dropout=0.3)
+            trainer = Trainer(
+                Transformer(TransformerConfig(len(vocabulary), len(vocabulary), **sizes)),
+                loss=partial(r_drop_loss, alpha=5),
+                batches=sampled_batches(PAIRS[:60], vocabulary, 80, 0.3),
+                schedule=lambda step: 1e-3,
+                config=TrainingConfig(steps, evaluate_every=1000, log_every=1000),
+                directory=tmp_path / str(len(stops)),
+            ).fit()
+        assert trainer.step == first + second
+        ends.append(list(trainer.model.parameters()))
+    assert all(torch.equal(one, two) for one, two in zip(*ends, strict=True))
 
 
 def test_sampled_batches_keep_within_a_models_length(vocabulary):
