@@ -1295,8 +1295,8 @@ TRAINING = [
         "training",
         "autocast-missing",
         "training runs in float32, whatever was asked for",
-        "with autocast(self.device, self.precision):\n                return mean_of(",
-        "with nullcontext():\n                return mean_of(",
+        "with autocast(self.device, self.precision):\n                return summed(",
+        "with nullcontext():\n                return summed(",
     ),
     Fault(
         "training",
@@ -1457,6 +1457,11 @@ TRAINING = [
         "training",
         "log-of-last-update-only",
         "the loss logged is that of one update instead of all since the last line",
+        '"loss": losses.sum().item() / max(int(counts.sum()), 1)',
+        '"loss": losses[-1].item() / max(int(counts[-1]), 1)',
+    ),
+    Fault(
+        "training",
         "infinite-loss-passes",
         "an infinite loss does not stop the run",
         "bad = (~values.isfinite())",
@@ -1511,11 +1516,6 @@ TRAINING = [
         '{"training": updates, "unseen": tests}',
         '{"training": updates, "unseen": updates}',
     ),
-        '"loss": losses.sum().item() / max(int(counts.sum()), 1)',
-        '"loss": losses[-1].item() / max(int(counts[-1]), 1)',
-    ),
-    Fault(
-        "training",
     Fault(
         "training",
         "processes-mean-of-means",

@@ -36,11 +36,12 @@ from transformer import (
     atomic_file,
     autocast,
     best_precision,
+    check_finite,
     cooldown,
     draw_curves,
     evaluate_loss,
     evaluating,
-    latest,
+    latest_numbers,
     load_checkpoint,
     load_record,
     load_weights,
@@ -48,11 +49,13 @@ from transformer import (
     move,
     noam_rate,
     prefetch,
+    random_state,
     read_log,
     record_path,
     run_facts,
     save_checkpoint,
     save_weights,
+    set_random_state,
     set_weights,
     teacher_forced_loss,
     write_log,
@@ -211,6 +214,10 @@ def test_cooldown_is_one_and_then_a_line_to_zero(steps, fraction):
         (lambda: best_precision("cuda"), TypeError, r"device must be a device, not str \('cuda'\)"),
         (lambda: next(prefetch([1], 0)), ValueError, "n_ahead must be at least 1, but is 0"),
         (lambda: draw_curves(None, "a.png"), TypeError, "history must be a list, not NoneType"),
+        (lambda: latest_numbers({}), TypeError, "history must be a list, not dict"),
+        (lambda: random_state("cpu"), TypeError, "device must be a device, not str"),
+        (lambda: set_random_state(None, torch.device("cpu")), TypeError, "state must be a Mapping, not"),
+        (lambda: check_finite("loss", [1.0], [{}]), TypeError, "values must be a Tensor, not list"),
         (lambda: draw_curves([], "a.doc"), ValueError, r"ending must be one of \[.*'png'.*\], not 'doc'"),
         (
             lambda: monitored({"loss": 1.0}, "accuracy"),
@@ -467,9 +474,9 @@ HISTORY = [
 
 def test_what_is_shown_of_a_log_are_its_last_lines():
     dev = {"dev loss": "4.250", "dev bleu": "1.500"}
-    assert latest([]) == {}
-    assert latest(HISTORY[:1]) == {"loss": "4.500", "rate": "1.0e-03", "tokens/s": "4,500"}
-    assert latest(HISTORY) == {"loss": "3.500", "rate": "2.0e-03", "tokens/s": "7,000,000"} | dev
+    assert latest_numbers([]) == {}
+    assert latest_numbers(HISTORY[:1]) == {"loss": "4.500", "rate": "1.0e-03", "tokens/s": "4,500"}
+    assert latest_numbers(HISTORY) == {"loss": "3.500", "rate": "2.0e-03", "tokens/s": "7,000,000"} | dev
 
 
 @pytest.mark.parametrize("ending", ["png", "svg", "pdf"])
@@ -599,6 +606,17 @@ def test_adam_s_epsilon_is_the_paper_s():
     make_trainer(model=model, loss=loss, batches=lambda epoch: [None], **settings).fit()
     moved = start - model.weight.item()
     assert math.isclose(moved, rate(1) * slope / (slope + 1e-9), rel_tol=1e-3)
+
+
+def test_a_line_of_the_log_is_about_all_updates_since_the_line_before():
+    single, lines = (make_trainer(evaluate=None, log_every=n).fit().history for n in (1, 4))
+    assert [entry["step"] for entry in lines] == [4, 8, 12]
+    for number, line in enumerate(lines):
+        part = single[4 * number : 4 * number + 4]
+        tokens = sum(entry["tokens"] for entry in part)
+        loss = sum(entry["loss"] * entry["tokens"] for entry in part) / tokens
+        assert line["tokens"] == tokens and math.isclose(line["loss"], loss, rel_tol=1e-6)
+        assert line["norm"] == part[-1]["norm"]
 
 
 def test_matrices_decay_beside_the_step_and_vectors_do_not():
@@ -1130,7 +1148,7 @@ def test_the_bar_is_drawn_only_when_asked_for_and_needs_tqdm_only_then(monkeypat
     trainer = make_trainer(progress=True).fit()
     shown = capfd.readouterr().err
     assert "12/12" in shown
-    for name, value in latest(trainer.history[:-1]).items():  # the last evaluation comes after it
+    for name, value in latest_numbers(trainer.history[:-1]).items():  # the last evaluation comes after it
         assert f"{name}={value}" in shown
     monkeypatch.setitem(sys.modules, "tqdm", None)
     make_trainer().fit()

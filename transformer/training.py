@@ -29,7 +29,7 @@ __all__ = [
     "monitored",
     "read_log",
     "write_log",
-    "latest",
+    "latest_numbers",
     "draw_curves",
     "prefetch",
     "random_state",
@@ -716,9 +716,20 @@ def write_log(directory: Path | str, entries: list[dict[str, float]]) -> None:
 
 
 # %% book/07-training.ipynb · A log of lines · [log-shown]
-def latest(history: list[dict[str, float]]) -> dict[str, str]:
-    """What a progress bar shows of a log: the last updates, and the last evaluation before them."""
-    shown = {}
+def latest_numbers(history: list[dict[str, float]]) -> dict[str, str]:
+    """What a progress bar shows of a log: its last updates, and its last evaluation.
+
+    Args:
+        history: entries as in `Trainer.history`, or as `read_log` returns them.
+
+    Returns:
+        numbers as text, by name; those of the evaluation begin with `dev`.
+
+    Raises:
+        TypeError: `history` is no list.
+    """
+    check_type(list, history=history)
+    shown: dict[str, str] = {}
     for entry in history:
         if "rate" in entry:
             speed = entry["tokens"] / max(entry["seconds"], 1e-3)
@@ -817,7 +828,12 @@ def prefetch(batches: Iterable[Any], n_ahead: int = 4) -> Iterator[Any]:
 
 # %% book/07-training.ipynb · The state of chance · [random-state]
 def random_state(device: torch.device) -> dict[str, Tensor]:
-    """The states of torch's own random generators, on the CPU and on `device`."""
+    """The states of torch's own random generators, on the CPU and on `device`.
+
+    Raises:
+        TypeError: `device` is no `torch.device`.
+    """
+    check_type(torch.device, device=device)
     state = {"cpu": torch.get_rng_state()}
     if device.type == "cuda":
         state["cuda"] = torch.cuda.get_rng_state(device)
@@ -863,8 +879,10 @@ def check_finite(name: str, values: Tensor, steps: list[dict[str, Any]]) -> None
         steps: of each update, what the message says of it.
 
     Raises:
+        TypeError: `values` is no tensor.
         FloatingPointError: a value is not finite; the message describes the first such update.
     """
+    check_type(Tensor, values=values)
     bad = (~values.isfinite()).nonzero().flatten().tolist()
     if bad:
         where = ", ".join(f"{what} {value}" for what, value in steps[bad[0]].items())
@@ -897,6 +915,9 @@ class Trainer:
 
     Attributes:
         rank, world_size: which process this is, and how many there are.
+        step: number of updates made.
+        best, best_step, stale: the best score, the update it was reached at, and the number of
+            evaluations since.
         history: one entry per log line: step, epoch, loss, rate, gradient norm, tokens and seconds;
             or step and metrics.
         precision: what `config.precision` means on this device.
@@ -969,7 +990,7 @@ class Trainer:
                 self._run(groups)
                 if bar is not None:
                     bar.update(self.step - bar.n)
-                    bar.set_postfix(latest(self.history))
+                    bar.set_postfix(latest_numbers(self.history))
                 if max_minutes is not None:
                     over = _from_first(time.monotonic() - start >= 60 * max_minutes)
                 due = self.step % self.config.evaluate_every == 0 or self.step == self.config.steps
@@ -990,11 +1011,11 @@ class Trainer:
             summed loss and number of target tokens of these batches, and the gradient's norm before
             clipping; tensors all.
         """
-        mean_of = self.engine or partial(self.loss, self.model)
+        summed = self.engine or partial(self.loss, self.model)
 
         def loss(batch):
             with autocast(self.device, self.precision):
-                return mean_of(move(batch, self.device))
+                return summed(move(batch, self.device))
 
         self.optimizer.zero_grad()
         total, tokens = accumulate_gradients(
