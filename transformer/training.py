@@ -618,6 +618,18 @@ def _misfit(model: nn.Module, weights: dict[str, Any]) -> str:
     return f"it lacks {missing[0]!r}" if missing else ""
 
 
+# %% book/07-training.ipynb · Files that are whole · [newest-whole]
+def _newest_whole(paths: list[Path]) -> tuple[Path, dict[str, Any]] | tuple[None, None]:
+    # The last of some checkpoints that is whole, and its state. One in another format is somebody's
+    # work: an error, and not a reason to begin anew.
+    for path in reversed(paths):
+        try:
+            return path, load_checkpoint(path)
+        except DamagedCheckpointError as error:
+            warnings.warn(f"{error}; trying an older one", stacklevel=5)
+    return None, None
+
+
 # %% book/07-training.ipynb · A look without a trace · [evaluating]
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
@@ -855,18 +867,6 @@ def set_random_state(state: Mapping[str, Tensor], device: torch.device) -> None:
     torch.set_rng_state(state["cpu"])
     if "cuda" in state and device.type == "cuda":
         torch.cuda.set_rng_state(state["cuda"], device)
-
-
-# %% book/07-training.ipynb · The state of chance · [newest-whole]
-def _newest_whole(paths: list[Path]) -> tuple[Path, dict[str, Any]] | tuple[None, None]:
-    # The last of some checkpoints that is whole, and its state. One in another format is somebody's
-    # work: an error, and not a reason to begin anew.
-    for path in reversed(paths):
-        try:
-            return path, load_checkpoint(path)
-        except DamagedCheckpointError as error:
-            warnings.warn(f"{error}; trying an older one", stacklevel=5)
-    return None, None
 
 
 # %% book/07-training.ipynb · When the numbers stop · [check-finite]
