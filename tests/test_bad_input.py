@@ -56,6 +56,10 @@ def filled(batch: int = 2, heads: int = 2, growing: bool = True, **options) -> t
     return cache
 
 
+def pairs_of_two(corpus: str, split: str) -> list[t.Pair]:
+    return [t.Pair("o gato preto", "the black cat"), t.Pair("a casa", "the house")] * 2
+
+
 def train(**changes) -> None:
     given = dict(
         model=make_model(),
@@ -534,7 +538,19 @@ def cases():
         "generator must be a Generator",
     )
     yield partly(t.train_toy), {"recipe": None}, TypeError, "recipe must be a ToyRecipe, not NoneType"
-    yield partly(t.train_translator), {"recipe": None}, TypeError, "recipe must be a Recipe, not NoneType"
+    for door in (
+        t.train_translator,
+        t.recipe_loss,
+        partly(t.recipe_batches, pairs=[], vocabulary=VOCABULARY),
+    ):
+        yield partly(door), {"recipe": None}, TypeError, "recipe must be a Recipe, not NoneType"
+    for name, value, said in (
+        ("r_drop", -1.0, "r_drop must be finite and at least 0, but is -1.0"),
+        ("bpe_dropout", 1.0, "bpe_dropout must lie in [0, 1), but is 1.0"),
+        ("weight_decay", -1.0, "weight_decay must be finite and at least 0, but is -1.0"),
+    ):
+        recipe = t.Recipe("phrases", vocab_size=50, d_model=8, d_ff=8, n_layers=1, steps=1, **{name: value})
+        yield partly(t.train_translator, load=pairs_of_two), {"recipe": recipe}, ValueError, said
     yield (
         partly(t.conjugate, tense="present", person=0),
         {"infinitive": ""},

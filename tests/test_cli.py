@@ -28,10 +28,8 @@ from transformer.__main__ import (
     ALL_RECIPES,
     changed,
     claim_folder,
-    decoded,
     main,
     parser,
-    read_lines,
     read_recipe,
 )
 
@@ -135,7 +133,7 @@ def test_a_recipe_comes_back_from_its_file(name, tmp_path):
     assert read_recipe(tmp_path / "record.json") == recipe
 
 
-@pytest.mark.parametrize("name", ["phrases", "toy", "ted"])
+@pytest.mark.parametrize("name", ["phrases", "toy", "ted-tiny"])
 def test_recorded_recipes_can_be_read(name):
     recipe = read_recipe(record_path(f"{name}.json"))
     assert load_record(name)["recipe"].items() <= asdict(recipe).items()
@@ -180,6 +178,7 @@ def test_a_run_leaves_its_recipe_and_its_translator(quick, tmp_path, capsys):
     assert main(["train", "tiny", "--directory", str(tmp_path / "run"), "--set", "seed=5"]) == 0
     said = capsys.readouterr().out
     assert said.splitlines() == ["BLEU = 1.00", f"the run's folder: {tmp_path / 'run'}"]
+    assert (tmp_path / "run" / "curves.png").read_bytes().startswith(b"\x89PNG")
     assert read_recipe(tmp_path / "run" / "config.json") == replace(TINY, seed=5)
     assert read_recipe(tmp_path / "run" / "record.json") == replace(TINY, seed=5)
     assert main(["translate", "--model", str(tmp_path / "run" / "translator"), "gosto disto ."]) == 0
@@ -209,6 +208,37 @@ def test_a_stopped_run_says_where_it_goes_on(quick, tmp_path, capsys):
     assert capsys.readouterr().out.splitlines()[0] == "going on from step 2 of 4"
     last = (tmp_path / "log.jsonl").read_text().splitlines()[-1]
     assert json.loads(last)["step"] == 4
+
+
+def test_a_run_in_slices_says_how_far_it_is_and_can_be_used(quick, tmp_path, capsys):
+    command = ["train", "tiny", "--directory", str(tmp_path / "slices")]
+    assert main([*command, "--max-minutes", "0"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "time is over at step 2; the same command goes on from there",
+        f"what can be used already: {tmp_path / 'slices' / 'translator'}",
+    ]
+    assert not (tmp_path / "slices" / "record.json").exists()
+    assert Translator.load(tmp_path / "slices" / "translator").translate([""]) == [""]
+    assert main([*command, "--max-minutes", "5"]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == "going on from step 2 of 4"
+    assert main(["train", "tiny", "--directory", str(tmp_path / "whole")]) == 0
+    one, other = (Translator.load(tmp_path / run / "translator") for run in ("slices", "whole"))
+    weights = one.model.state_dict()
+    assert all(weights[name].equal(x) for name, x in other.model.state_dict().items())
+
+
+@pytest.mark.slow
+def test_torchrun_starts_a_run_of_several_processes(tmp_path):
+    ran = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+        + ["-m", "transformer", "train", "toy", "--device", "cpu", "--directory", str(tmp_path), *TOY],
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.count("exact match") == 1
+    assert {"log.jsonl", "model.safetensors", "record.json", "config.json"} <= set(files_in(tmp_path))
+    first = json.loads((tmp_path / "log.jsonl").read_text().splitlines()[0])
+    assert first["tokens"] == 2 * 2 * 2 * 3  # processes, updates, sequences, digits
 
 
 @pytest.mark.parametrize("field", [field.name for field in fields(Recipe)])
@@ -397,8 +427,8 @@ def test_a_record_takes_up_what_is_found(tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("source", "reference", "message"),
     [
-        (b"um\ndois\n", b"one\n", "mine.en must have equally many lines, not 2 and 1"),
-        (b"um\nn\xe3o\n", b"one\nno\n", "mine.pt, line 2 is not UTF-8: byte 0xe3 at position 2"),
+        (b"um\ndois\n", b"one\n", "2 source lines but 1 target lines"),
+        (b"um\nn\xe3o\n", b"one\nno\n", "mine.pt is not"),
         (b"um\n", None, "mine.en"),
     ],
 )
@@ -412,11 +442,10 @@ def test_files_that_do_not_fit_are_refused(source, reference, message, tmp_path,
     assert said.startswith("error: ") and message in said and said.count("\n") == 1
 
 
-def test_lines_end_where_a_line_feed_is_and_nowhere_else(tmp_path):
-    text = "um\r\x0b\x85\u2028dois\n\ntrês"
-    (tmp_path / "text").write_text(text, encoding="utf8", newline="")
-    found = [text for _, text in decoded(read_lines(tmp_path / "text"), "line")]
-    assert found == ["um\r\x0b\x85\u2028dois", "", "três"]
+def test_lines_end_where_a_line_feed_is_and_nowhere_else(capsys, monkeypatch):
+    type_in(monkeypatch, "\r\x0b\x85\u2028gosto disto .\n\n".encode())
+    assert main(["translate", "--beam", "1"]) == 0
+    assert capsys.readouterr().out == "i like this.\n\n"
 
 
 # What is wrong
@@ -437,6 +466,7 @@ def test_info_shows_what_a_translator_is_made_of(capsys):
         (["train", "toy", "--config", "a.json"], "train needs either the name of a recipe or --config"),
         (["train", "--config", "a.json"], "--config needs --directory as well"),
         (["train", "--config", "a.json", "--directory", "b"], "a.json"),
+        (["train", "phrases", "--max-minutes", "-1", "--device", "nowhere"], "device 'nowhere'"),
         (["train", "toy", "--set", "setps=3"], "'setps' is no setting of this recipe"),
         (["train", "toy", "--set", "steps"], "steps must be an int, not ''"),
         (["train", "toy", "--set", "steps=2.5"], "steps must be an int, not '2.5'"),

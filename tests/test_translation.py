@@ -4,6 +4,7 @@ import json
 import math
 from collections import Counter
 from dataclasses import asdict, replace
+from functools import partial
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ import transformer.translation
 from transformer import (
     LECTURE,
     RECIPES,
+    SEARCHES,
     SWAPS,
     Alignment,
     CheckpointError,
@@ -35,7 +37,10 @@ from transformer import (
     load_corpus,
     load_record,
     load_sentences,
+    r_drop_loss,
     recalled,
+    record_path,
+    sampled_batches,
     scores_in_ranges,
     sentence_scores,
     teacher_forced_loss,
@@ -559,6 +564,99 @@ def test_training_follows_its_recipe():
     assert trainer.evaluate(model) == evaluate_loss(model, held_out)
 
 
+def test_the_loss_is_the_one_that_the_recipe_asks_for():
+    recipe = replace(TINY, steps=1, smoothing=0.3, dropout=0.2, r_drop=2.0)
+    _, trainer = train_translator(recipe, load=ours)
+    batch = next(iter(trainer.batches(0)))
+    trainer.model.train()
+    losses = []
+    for loss in (trainer.loss, partial(r_drop_loss, smoothing=0.3, alpha=2.0)):
+        torch.manual_seed(0)
+        losses.append(loss(trainer.model, batch)[0])
+    assert losses[0].equal(losses[1])
+
+
+def test_subwords_are_cut_anew_in_every_epoch_where_the_recipe_says_so():
+    recipe = replace(TINY, steps=1, seed=5, max_tokens=60, bpe_dropout=0.3)
+    translator, trainer = train_translator(recipe, load=ours)
+    wanted = sampled_batches(PAIRS, translator.vocabulary, 60, 0.3, 5)
+    for epoch in (0, 3):
+        given = [x.tolist() for batch in trainer.batches(epoch) for x in batch]
+        assert given == [x.tolist() for batch in wanted(epoch) for x in batch]
+    usual = TokenBatches(encode_pairs(PAIRS, translator.vocabulary), 60, seed=5)(0)
+    assert sum(batch[0].numel() for batch in trainer.batches(0)) > sum(batch[0].numel() for batch in usual)
+
+
+def test_settings_reach_the_trainer():
+    changes = {"accumulate": 2, "clip_norm": 0.5, "average": 0.25, "patience": 7, "seed": 3}
+    changes |= {"weight_decay": 0.125, "precision": "bfloat16"}
+    _, trainer = train_translator(replace(TINY, steps=1, **changes), load=ours)
+    assert changes.items() <= asdict(trainer.config).items()
+    assert trainer.config.evaluate_every == TINY.evaluate_every
+
+
+def weights_equal(model, other) -> bool:
+    weights = other.state_dict()
+    return all(weights[name].equal(x) for name, x in model.state_dict().items())
+
+
+def test_averaged_weights_are_what_is_kept():
+    translator, trainer = train_translator(replace(TINY, average=0.5), load=ours)
+    assert translator.model is not trainer.model
+    assert not weights_equal(translator.model, trainer.model)
+    with trainer.average.applied():
+        assert weights_equal(translator.model, trainer.model)
+    plain, trainer = train_translator(TINY, load=ours)
+    assert plain.model is trainer.model
+
+
+def test_a_patient_run_keeps_its_best_weights(tmp_path):
+    # Too high a rate: it gets worse, and ends before its time.
+    recipe = replace(TINY, steps=40, evaluate_every=1, warmup_steps=8, peak_rate=3.0, patience=2)
+    translator, trainer = train_translator(recipe, tmp_path, load=ours)
+    assert trainer.finished and trainer.best_step == trainer.step - 2 < 38
+    loss = trainer.evaluate(translator.model)["loss"]
+    losses = [entry["loss"] for entry in trainer.history if "accuracy" in entry]
+    assert loss == pytest.approx(min(losses)) and loss < losses[-1]
+    nowhere, other = train_translator(recipe, load=ours)
+    assert other.step == trainer.step and nowhere.model is other.model
+
+
+def test_a_run_in_slices_ends_where_the_whole_one_does(tmp_path):
+    recipe = replace(TINY, average=0.5, patience=9, dropout=0.2)
+    _, trainer = train_translator(recipe, tmp_path / "slices", load=ours, max_minutes=0)
+    assert trainer.step == 3 and not trainer.finished
+    translator, trainer = train_translator(recipe, tmp_path / "slices", load=ours, max_minutes=5)
+    assert trainer.finished
+    whole, _ = train_translator(recipe, tmp_path / "whole", load=ours)
+    assert weights_equal(whole.model, translator.model)
+
+
+def test_a_slice_of_a_patient_run_gives_its_newest_weights(tmp_path):
+    recipe = replace(TINY, steps=60, evaluate_every=60, average=0.5, patience=9)
+    translator, trainer = train_translator(recipe, tmp_path, load=ours, max_minutes=0)
+    assert trainer.step == 50 and not (tmp_path / "best.pt").exists()
+    with trainer.average.applied():
+        assert weights_equal(translator.model, trainer.model)
+
+
+def test_the_recipe_of_the_recorded_run_stays_as_it_was():
+    recorded = {
+        "corpus": "ted",
+        "vocab_size": 4000,
+        "d_model": 256,
+        "n_heads": 4,
+        "n_layers": 3,
+        "d_ff": 1024,
+    }
+    recorded |= {"dropout": 0.2, "norm_first": True, "steps": 10_000, "max_tokens": 2000}
+    recorded |= {"peak_rate": 1.2e-3, "warmup_steps": 1000, "cooldown": 0.5, "smoothing": 0.1}
+    recorded |= {"precision": "bfloat16", "evaluate_every": 500, "seed": 0}
+    assert RECIPES["ted-small"] == Recipe(**recorded)
+    assert RECIPES["ted-tiny"] == Recipe(**load_record("ted-tiny")["recipe"])
+    assert RECIPES["phrases"] == Recipe(**load_record("phrases")["recipe"])
+
+
 def test_interrupted_training_ends_where_the_whole_one_does(tmp_path):
     whole, _ = train_translator(TINY, load=ours)
     train_translator(replace(TINY, steps=3), tmp_path, load=ours)
@@ -577,12 +675,44 @@ def test_built_in_translator_is_as_good_as_its_record():
     assert scores["BLEU-tok"]["score"] >= 85
 
 
-def test_ted_record_has_all_that_the_chapter_shows():
-    record = load_record("ted")
+def recorded_runs() -> list[str]:
+    names = sorted(path.stem for path in record_path("ted-corpus.json").parent.glob("ted*.json"))
+    return [name for name in names if name != "ted-corpus"]
+
+
+@pytest.mark.parametrize("name", ["phrases", *recorded_runs()])
+def test_record_has_all_that_the_chapter_shows(name):
+    record = load_record(name)
     assert record["commit"] and record["versions"]["torch"] and record["date"]
+    assert Recipe(**record["recipe"]).corpus in ("phrases", "ted")
     assert set(record["scores"]) == {"dev", "test", "test, unseen"}
-    assert record["scores"]["test"]["pairs"] == 1803
+    assert record["scores"]["test"]["pairs"] == {"phrases": 1000, "ted": 1803}[record["recipe"]["corpus"]]
     assert all(len(found) == len(LECTURE) for found in record["lecture"].values())
     for split in record["scores"].values():
-        for search in ("greedy", "beam 4"):
+        for search in split.keys() - {"pairs"}:
             assert set(split[search]) == {"BLEU-tok", "BLEU-detok", "chrF2"}
+        assert {"greedy", "beam 4"} <= set(split)
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in ["phrases", *recorded_runs()] if "examined" in load_record(name)]
+)
+def test_examined_record_is_whole_and_agrees_with_itself(name):
+    record = load_record(name)
+    best, test = record["grid"][0], record["scores"]["test"]["tuned"]
+    assert record["scores"]["dev"]["tuned"] == best["scores"]
+    assert len(record["grid"]) == len(SEARCHES)
+    assert all(score["margin"] > 0 and "bs:1000" in score["signature"] for score in test.values())
+    assert len(record["analysis"]["sentences"]) == record["scores"]["test"]["pairs"]
+    for part in ("by length", "by rarest word"):
+        pairs = sum(entry["pairs"] for entry in record["analysis"][part])
+        assert pairs == record["scores"]["test"]["pairs"]
+    assert all(found <= wanted for found, wanted in record["analysis"]["recalled"].values())
+    asked = [(s.category, s.source, s.target) for s in load_sentences()]
+    assert [(e["category"], e["source"], e["target"]) for e in record["sentences"]] == asked
+    scores = sentence_scores(
+        [tokenize(entry["translation"]) for entry in record["sentences"]],
+        [tokenize(entry["target"]) for entry in record["sentences"]],
+    )
+    assert [entry["chrF2"] for entry in record["sentences"]] == pytest.approx(scores, abs=3)
+    assert len(record["swaps"]) == len(SWAPS) and len(record["reordered"]) == 3

@@ -10,15 +10,23 @@ import os
 import sys
 import warnings
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from transformer.text import load_corpus
+from transformer.text import Pair, load_corpus, read_pairs
 from transformer.toy import ToyRecipe, toy_record, train_toy
-from transformer.training import read_record, regular_file, save_weights, write_record
+from transformer.training import (
+    draw_curves,
+    process_group,
+    rank_and_world_size,
+    read_record,
+    save_weights,
+    write_record,
+)
 from transformer.translation import (
     RECIPES,
     Recipe,
@@ -116,15 +124,32 @@ def train(options: argparse.Namespace) -> None:
     recipe = ALL_RECIPES[options.recipe] if options.recipe else read_recipe(options.config)
     recipe = changed(recipe, options.set)
     folder = options.directory or Path("runs") / options.recipe
-    claim_folder(folder, recipe)
+    with process_group(options.device) as device:
+        first = rank_and_world_size()[0] == 0
+        if first:
+            claim_folder(folder, recipe)
+        if isinstance(recipe, ToyRecipe):
+            if options.max_minutes is not None:
+                raise ValueError("--max-minutes is for translators; the toy takes a few minutes")
+            trainer = train_toy(recipe, folder, device, progress=True)
+        else:
+            translator, trainer = train_translator(
+                recipe, folder, device, progress=True, max_minutes=options.max_minutes
+            )
+    if not first:  # of several processes one is enough from here on
+        return
+    with suppress(ImportError):  # without matplotlib the run is as good
+        draw_curves(trainer.history, folder / "curves.png")
     if isinstance(recipe, ToyRecipe):
-        trainer = train_toy(recipe, folder, options.device, progress=True)
         record = toy_record(trainer, recipe)
         save_weights(trainer.model, folder / "model.safetensors", torch.float16)
         print(f"exact match on 10,000 unseen sequences: {record['test']['sequences']:.2%}")
     else:
-        translator, trainer = train_translator(recipe, folder, options.device, progress=True)
         translator.save(folder / "translator")
+        if not trainer.finished:
+            print(f"time is over at step {trainer.step:,}; the same command goes on from there")
+            print(f"what can be used already: {folder / 'translator'}")
+            return
         record = translation_record(translator, trainer, recipe)
         show_scores(record["scores"]["test"]["tuned"])
     write_record(folder / "record.json", record)
@@ -184,12 +209,12 @@ def info(options: argparse.Namespace) -> None:
         print(f"{name}: {value}")
 
 
-def evaluation_pairs(options: argparse.Namespace) -> tuple[list[tuple[str, str]], set]:
+def evaluation_pairs(options: argparse.Namespace) -> tuple[list[Pair], set[Pair]]:
     """The pairs that `evaluate` is asked for, tokenised, and those that training showed.
 
     Raises:
-        ValueError: one of two files is missing, a corpus is asked for beside them, or their lines
-            are not equally many; or a line is not UTF-8.
+        ValueError: one of two files is missing, or a corpus is asked for beside them.
+        CorpusError: a file is not UTF-8, or the two have not equally many lines.
     """
     files = options.source, options.reference
     if files == (None, None):
@@ -202,22 +227,7 @@ def evaluation_pairs(options: argparse.Namespace) -> tuple[list[tuple[str, str]]
         raise ValueError(
             "--corpus and --split are for a corpus, --source and --reference for files"
         )
-    sources, targets = (
-        [tokenize(text) for _, text in decoded(read_lines(path), f"{path}, line")] for path in files
-    )
-    if len(sources) != len(targets):
-        counts = f"{len(sources):,} and {len(targets):,}"
-        raise ValueError(f"{files[0]} and {files[1]} must have equally many lines, not {counts}")
-    return list(zip(sources, targets, strict=True)), set()
-
-
-def read_lines(path: Path) -> list[bytes]:
-    """The lines of a file, separated by nothing but line feeds.
-
-    Raises:
-        OSError: it cannot be read.
-    """
-    return regular_file(path).read_bytes().removesuffix(b"\n").split(b"\n")
+    return [Pair(*map(tokenize, pair)) for pair in read_pairs(*files)], set()
 
 
 def decoded(lines: Iterable[bytes], place: str) -> Iterator[tuple[str, str]]:
@@ -261,8 +271,11 @@ recipes:
 
 All settings of one: python -m transformer info --recipe NAME
 
-The folder of a run holds config.json (the recipe), log.jsonl (losses), checkpoint-*.pt (where a
-stopped run goes on), best.pt, and at the end record.json and translator/, for translate --model."""
+The folder of a run holds config.json (the recipe), log.jsonl (losses; curves.png shows them),
+checkpoint-*.pt (where a stopped run goes on), best.pt, and at the end record.json and translator/,
+for translate --model.
+
+With several GPUs: torchrun --nproc-per-node=N -m transformer train NAME"""
 
 TRANSLATE_HELP = """\
 Sentences are written as one types them, in UTF-8; translations are in lower case, as the talks and
@@ -322,6 +335,12 @@ def parser() -> argparse.ArgumentParser:
     )
     training.add_argument(
         "--directory", type=Path, help="the run's folder (default: runs/ and the recipe's name)"
+    )
+    training.add_argument(
+        "--max-minutes",
+        type=float,
+        metavar="M",
+        help="stop training after M minutes; the same command goes on later (default: no limit)",
     )
     translating = command(translate, "translate Portuguese sentences into English", TRANSLATE_HELP)
     translating.add_argument(

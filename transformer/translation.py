@@ -14,6 +14,8 @@ __all__ = [
     "Recipe",
     "RECIPES",
     "train_translator",
+    "recipe_loss",
+    "recipe_batches",
     "evaluate_translator",
     "SEARCHES",
     "tune_search",
@@ -41,6 +43,8 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
+from copy import deepcopy
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -51,7 +55,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from transformer.decoding import beam_search, greedy_search
-from transformer.loss import teacher_forced_loss
+from transformer.loss import r_drop_loss, teacher_forced_loss
 from transformer.model import Transformer, TransformerConfig
 from transformer.text import (
     BOS_ID,
@@ -63,6 +67,7 @@ from transformer.text import (
     encode_pairs,
     load_corpus,
     pad,
+    sampled_batches,
 )
 from transformer.training import (
     CheckpointError,
@@ -72,6 +77,7 @@ from transformer.training import (
     cooldown,
     evaluate_loss,
     evaluating,
+    load_checkpoint,
     load_weights,
     noam_rate,
     read_record,
@@ -79,11 +85,13 @@ from transformer.training import (
     regular_file,
     run_facts,
     save_weights,
+    set_weights,
     write_record,
 )
 from transformer.validation import (
     check_device,
     check_number,
+    check_rate,
     check_size,
     check_type,
     optional_import,
@@ -426,7 +434,7 @@ class Translator:
         return sources
 
 
-# %% book/11-translation.ipynb · Two recipes · [recipe]
+# %% book/11-translation.ipynb · Recipes · [recipe]
 @dataclass(frozen=True)
 class Recipe:
     """How a translator is trained: corpus, vocabulary, model and schedule.
@@ -441,9 +449,11 @@ class Recipe:
         warmup_steps: updates until it is reached.
         cooldown: the share of the run over which the learning rate falls to 0 at the end.
         smoothing: of the labels.
-        precision: as in `TrainingConfig`.
+        r_drop: the weight α of `r_drop_loss`; 0 for `teacher_forced_loss`, one pass.
+        bpe_dropout: how likely a merge of subwords is left out in training; 0 for none.
+        accumulate, clip_norm, weight_decay, average, patience, precision: as in `TrainingConfig`.
         evaluate_every: updates between two evaluations on the development split.
-        seed: of weights, data order and dropout.
+        seed: of weights, data order, subwords and dropout.
     """
 
     corpus: str
@@ -463,6 +473,13 @@ class Recipe:
     precision: str = "float32"
     evaluate_every: int = 500
     seed: int = 0
+    r_drop: float = 0.0
+    bpe_dropout: float = 0.0
+    accumulate: int = 1
+    clip_norm: float = 1.0
+    weight_decay: float = 0.0
+    average: float = 0.0
+    patience: int = 0
 
     def schedule(self, step: int) -> float:
         """The learning rate of update `step`."""
@@ -483,7 +500,7 @@ RECIPES = {
         cooldown=0.6,
         evaluate_every=350,
     ),
-    "ted": Recipe(
+    "ted-tiny": Recipe(
         "ted",
         vocab_size=4000,
         n_heads=8,
@@ -508,16 +525,35 @@ RECIPES = {
         cooldown=0.5,
         precision="bfloat16",
     ),
+    "ted": Recipe(
+        "ted",
+        vocab_size=8000,
+        d_model=512,
+        n_layers=6,
+        d_ff=1024,
+        dropout=0.3,
+        steps=60_000,
+        max_tokens=4096,
+        peak_rate=5e-4,
+        warmup_steps=4000,
+        precision="auto",
+        r_drop=5.0,
+        bpe_dropout=0.1,
+        weight_decay=1e-4,
+        average=0.999,
+        patience=20,
+    ),
 }
 
 
-# %% book/11-translation.ipynb · Two recipes · [train-translator]
+# %% book/11-translation.ipynb · Recipes · [train-translator]
 def train_translator(
     recipe: Recipe,
     directory: Path | str | None = None,
     device: torch.device | str = "cpu",
     progress: bool = False,
     load: Callable[[str, str], list[Pair]] = load_corpus,
+    max_minutes: float | None = None,
 ) -> tuple[Translator, Trainer]:
     """Train a translator as a recipe says; stopped and called again with the same directory, it
     goes on.
@@ -528,9 +564,12 @@ def train_translator(
         device: to train on.
         progress: whether to show a progress bar.
         load: gives a corpus' split, as `load_corpus` does.
+        max_minutes: as in `Trainer.fit`.
 
     Returns:
-        the translator with its last weights, and the trainer with its history.
+        the translator, and the trainer with its history. The translator has the weights of the
+        last update; their average, where the recipe averages; and where it has patience and the
+        run is finished and has a directory, those that were best on the development split.
 
     Raises:
         TypeError, ValueError: the recipe is none, an entry of it is out of its range, or there is no
@@ -539,7 +578,8 @@ def train_translator(
     check_type(Recipe, recipe=recipe)
     check_size(minimum=0, seed=recipe.seed)
     check_size(warmup_steps=recipe.warmup_steps, d_model=recipe.d_model)
-    check_number(peak_rate=recipe.peak_rate)
+    check_number(peak_rate=recipe.peak_rate, r_drop=recipe.r_drop)
+    check_rate(bpe_dropout=recipe.bpe_dropout)
     device = check_device(device)
     torch.manual_seed(recipe.seed)
     train, dev = load(recipe.corpus, "train"), load(recipe.corpus, "dev")
@@ -549,25 +589,60 @@ def train_translator(
     model = Transformer(
         TransformerConfig(size, size, **{name: getattr(recipe, name) for name in names})
     ).to(device)
-    batches = TokenBatches(encode_pairs(train, vocabulary), recipe.max_tokens, seed=recipe.seed)
     held_out = TokenBatches(encode_pairs(dev, vocabulary), recipe.max_tokens, shuffle=False)
+    names = ("accumulate", "clip_norm", "weight_decay", "average", "patience", "precision")
+    names += ("evaluate_every", "seed")
     trainer = Trainer(
         model,
-        loss=partial(teacher_forced_loss, smoothing=recipe.smoothing),
-        batches=batches,
+        loss=recipe_loss(recipe),
+        batches=recipe_batches(recipe, train, vocabulary),
         schedule=recipe.schedule,
-        config=TrainingConfig(
-            recipe.steps,
-            precision=recipe.precision,
-            seed=recipe.seed,
-            evaluate_every=recipe.evaluate_every,
-        ),
+        config=TrainingConfig(recipe.steps, **{name: getattr(recipe, name) for name in names}),
         directory=directory,
         evaluate=lambda model: evaluate_loss(model, held_out(0)),
         progress=progress,
-    ).fit()
-    model.eval()
-    return Translator(model, vocabulary), trainer
+    ).fit(max_minutes)
+    return Translator(_chosen(trainer).eval(), vocabulary), trainer
+
+
+def recipe_loss(recipe: Recipe) -> Callable[[nn.Module, Any], tuple[Tensor, Tensor]]:
+    """The loss that a recipe asks for, as `Trainer` wants it.
+
+    Raises:
+        TypeError: `recipe` is none.
+    """
+    check_type(Recipe, recipe=recipe)
+    if recipe.r_drop:
+        return partial(r_drop_loss, smoothing=recipe.smoothing, alpha=recipe.r_drop)
+    return partial(teacher_forced_loss, smoothing=recipe.smoothing)
+
+
+def recipe_batches(
+    recipe: Recipe, pairs: list[Pair], vocabulary: Vocabulary
+) -> Callable[[int], Iterable[tuple[Tensor, Tensor]]]:
+    """The training batches that a recipe asks for, by epoch, as `Trainer` wants them.
+
+    Raises:
+        TypeError, ValueError: `recipe` is none, or as in `encode_pairs` and `TokenBatches`.
+    """
+    check_type(Recipe, recipe=recipe)
+    if recipe.bpe_dropout:
+        dropout, seed = recipe.bpe_dropout, recipe.seed
+        return sampled_batches(pairs, vocabulary, recipe.max_tokens, dropout, seed)
+    return TokenBatches(encode_pairs(pairs, vocabulary), recipe.max_tokens, seed=recipe.seed)
+
+
+def _chosen(trainer: Trainer) -> nn.Module:
+    # The model to keep, apart from the one in training where the two differ.
+    patient = trainer.finished and trainer.config.patience and trainer.directory is not None
+    if trainer.average is None and not patient:
+        return trainer.model
+    with nullcontext() if trainer.average is None else trainer.average.applied():
+        model = deepcopy(trainer.model)
+    if patient:
+        path = trainer.directory / "best.pt"
+        set_weights(model, load_checkpoint(path), path)
+    return model
 
 
 # %% book/11-translation.ipynb · Two minutes of training · [evaluate-translator]
@@ -829,27 +904,33 @@ def examine_translator(
     grid = tune_search(translator, dev)
     on_dev = {(entry["beam_size"], entry["length_penalty"]): entry["scores"] for entry in grid}
     searches = {"greedy": (1, 0.6), "beam 4": (4, 0.6), "tuned": next(iter(on_dev))}
-    sources, targets = [pair.source for pair in test], [pair.target for pair in test]
+    sources = [pair.source for pair in test]
     written = {  # each search once, though it may have two names
         search: translator.translate_tokenized(sources, *search)
         for search in dict.fromkeys(searches.values())
     }
-    known = set(train)
-    unseen = [i for i, pair in enumerate(test) if pair not in known]
-    scores: dict[str, Any] = {"dev": {"pairs": len(dev)}}
-    scores["dev"] |= {name: on_dev[search] for name, search in searches.items()}
-    for split, rows in (("test", range(len(test))), ("test, unseen", unseen)):
-        scores[split] = {"pairs": len(rows)}
-        for name, search in searches.items():
-            ours, theirs = ([side[i] for i in rows] for side in (written[search], targets))
-            scores[split][name] = corpus_scores(ours, theirs, n_bootstrap=1000)
+    named = {name: written[search] for name, search in searches.items()}
+    dev_scores = {name: on_dev[search] for name, search in searches.items()}
     return {
         "examined": run_facts(next(translator.model.parameters()).device),
         "grid": grid,
-        "scores": scores,
-        "analysis": analyse_translations(written[searches["tuned"]], test, train),
+        "scores": {"dev": {"pairs": len(dev)} | dev_scores} | _test_scores(named, test, train),
+        "analysis": analyse_translations(named["tuned"], test, train),
         **_own_sentences(translator, *searches["tuned"]),
     }
+
+
+def _test_scores(
+    written: dict[str, list[str]], test: Sequence[Pair], train: Iterable[Pair]
+) -> dict[str, dict[str, Any]]:
+    known, scores = set(train), {}
+    unseen = [row for row, pair in enumerate(test) if pair not in known]
+    for split, rows in (("test", range(len(test))), ("test, unseen", unseen)):
+        scores[split] = {"pairs": len(rows)}
+        for name, hypotheses in written.items() if rows else ():
+            ours, theirs = [hypotheses[row] for row in rows], [test[row].target for row in rows]
+            scores[split][name] = corpus_scores(ours, theirs, n_bootstrap=1000)
+    return scores
 
 
 def analyse_translations(
