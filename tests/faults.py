@@ -1563,7 +1563,8 @@ TRAINING = [
         "average-not-given-back",
         "after a failed evaluation the model keeps the averaged weights",
         "            yield\n        finally:\n            self._swap()",
-        "            yield\n        except GeneratorExit:\n            self._swap()\n        else:\n            self._swap()",
+        "            yield\n        except GeneratorExit:\n            self._swap()\n"
+        "        else:\n            self._swap()",
     ),
     Fault(
         "training",
