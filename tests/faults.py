@@ -37,9 +37,7 @@ class Fault:
             ValueError: `before` does not stand in the source exactly once.
         """
         if (count := source.count(self.before)) != 1:
-            raise ValueError(
-                f"{self.id}: {self.before!r} must stand in the module once, not {count} times"
-            )
+            raise ValueError(f"{self.id}: {self.before!r} must stand in the module once, not {count} times")
         return source.replace(self.before, self.after)
 
 
@@ -404,10 +402,8 @@ ATTENTION = [
         "attention",
         "weights-before-dropout",
         "the weights returned are not those that made the context",
-        "weights = F.dropout(weights.to(value.dtype), dropout)\n"
-        "    return weights @ value, weights",
-        "weights = weights.to(value.dtype)\n"
-        "    return F.dropout(weights, dropout) @ value, weights",
+        "weights = F.dropout(weights.to(value.dtype), dropout)\n    return weights @ value, weights",
+        "weights = weights.to(value.dtype)\n    return F.dropout(weights, dropout) @ value, weights",
     ),
     Fault(
         "attention",
@@ -422,8 +418,7 @@ ATTENTION = [
         "the fused kernel itself sees a row with nothing to attend",
         "mask | nothing, dropout_p=dropout",
         "mask, dropout_p=dropout",
-        equivalent="on the CPU torch's kernel gives zeros there too; kernels for other devices "
-        "need not",
+        equivalent="on the CPU torch's kernel gives zeros there too; kernels for other devices need not",
     ),
     Fault(
         "attention",
@@ -464,16 +459,16 @@ ATTENTION = [
         "attention",
         "cache-forgets-on-growing",
         "what was kept is not copied to the larger buffer",
-        "grown = key.new_empty(2, B, H, max(end, 2 * self.length), d_k)\n"
+        "grown = pair.new_empty(2, B, H, max(end, 2 * self.length), d_k)\n"
         "            if self._buffer is not None:",
-        "grown = key.new_zeros(2, B, H, max(end, 2 * self.length), d_k)\n            if False:",
+        "grown = pair.new_zeros(2, B, H, max(end, 2 * self.length), d_k)\n            if False:",
     ),
     Fault(
         "attention",
         "cache-keeps-keys-for-values",
         "the keys are stored as values",
-        "self._buffer[1, :, :, self.length : end] = value",
-        "self._buffer[1, :, :, self.length : end] = key",
+        "self._buffer[:, :, :, self.length : end] = pair",
+        "self._buffer[:, :, :, self.length : end] = pair[:1]",
     ),
     Fault(
         "attention",
@@ -590,6 +585,41 @@ ATTENTION = [
 ]
 
 LAYERS = [
+    Fault(
+        "layers",
+        "dropout-unscaled",
+        "what is kept is not scaled up",
+        "(2**16 / (2**16 - dropped))",
+        "1.0",
+    ),
+    Fault(
+        "layers",
+        "dropout-keeps-its-share",
+        "the rate is the share that is kept",
+        "x * (numbers >= dropped - 2**15)",
+        "x * (numbers < dropped - 2**15)",
+    ),
+    Fault(
+        "layers",
+        "dropout-lost-bit",
+        "one number in four has only 15 random bits",
+        "random_(-(2**63), None)",
+        "random_()",
+    ),
+    Fault(
+        "layers",
+        "dropout-in-use",
+        "dropout drops when the model is used",
+        "return fast_dropout(x, self.p) if self.training else x",
+        "return fast_dropout(x, self.p)",
+    ),
+    Fault(
+        "layers",
+        "dropout-of-everything",
+        "a rate near 1 divides by zero",
+        "min(round(rate * 2**16), 2**16 - 1)",
+        "round(rate * 2**16)",
+    ),
     Fault(
         "layers",
         "unbiased-variance",
@@ -1279,8 +1309,7 @@ TRAINING = [
         "training",
         "accumulation-by-batch",
         "every batch counts the same, however few its tokens",
-        "parameter.grad.mul_(before).div_(divisor)\n"
-        "            scale(batch_loss / divisor).backward()",
+        "parameter.grad.mul_(before).div_(divisor)\n            scale(batch_loss / divisor).backward()",
         "parameter.grad.mul_(number - 1).div_(number)\n"
         "            scale(batch_loss / count.clamp(min=1) / number).backward()",
     ),
@@ -1781,6 +1810,90 @@ TRAINING = [
 DECODING = [
     Fault(
         "decoding",
+        "lean-mask-forgotten",
+        "lean steps attend to the source's padding",
+        "partial(self.attend_memory, mask=mask)",
+        "partial(self.attend_memory, mask=None)",
+    ),
+    Fault(
+        "decoding",
+        "lean-first-position-for-ever",
+        "lean steps put every token at position 0",
+        "table[self.cache.length]",
+        "table[0]",
+    ),
+    Fault(
+        "decoding",
+        "lean-values-for-keys",
+        "lean steps keep keys and values in the wrong order",
+        "qkv[:, 1:].transpose(0, 1)",
+        "qkv[:, 1:].flip(1).transpose(0, 1)",
+    ),
+    Fault(
+        "decoding",
+        "lean-always-pre-norm",
+        "lean steps know one order of norm and sum",
+        "x + sublayer(norm(x)) if self.norm_first else norm(x + sublayer(x))",
+        "x + sublayer(norm(x))",
+    ),
+    Fault(
+        "decoding",
+        "lean-beams-mixed-up",
+        "rows of a sentence are read as rows of different sentences",
+        "shape = -1, self.beam_size, self.n_heads",
+        "shape = -1, self.n_heads, self.beam_size",
+    ),
+    Fault(
+        "decoding",
+        "lean-without-bias",
+        "joined dense layers lose their bias",
+        "bias = None if biases[0] is None else torch.cat(biases)",
+        "bias = None",
+    ),
+    Fault(
+        "decoding",
+        "lean-unscaled",
+        "lean steps forget the factor of the embedding",
+        "* self.scale + position",
+        "+ position",
+    ),
+    Fault(
+        "decoding",
+        "lean-goes-past-hooks",
+        "nobody is heard who listens to a module",
+        "not any(part._forward_hooks or part._forward_pre_hooks for part in model.modules())",
+        "True",
+    ),
+    Fault(
+        "decoding",
+        "lean-own-project-ignored",
+        "a projection of one's own is gone past",
+        'if _is_own(model, "project"):',
+        "if True:",
+    ),
+    Fault(
+        "decoding",
+        "steps-keep-the-mask",
+        "the mask of sentences that have left is read on",
+        "None if self.mask is None else self.mask[sentences]",
+        "self.mask",
+    ),
+    Fault(
+        "decoding",
+        "steps-thin-product-transposed",
+        "the thin product comes back with its axes swapped",
+        "return product.T if bias is None else product.T + bias",
+        "return product if bias is None else product.T + bias",
+    ),
+    Fault(
+        "decoding",
+        "beam-all-logits-at-once",
+        "the logits of a whole batch stand in memory",
+        "n = max(1, _ROWS // beam_size) if",
+        "n = batch if",
+    ),
+    Fault(
+        "decoding",
         "greedy-goes-on-after-end",
         "a sentence that has ended is continued",
         "if len(going) < len(sentences):",
@@ -1804,16 +1917,15 @@ DECODING = [
         "decoding",
         "greedy-forgets-who-left",
         "rows that stay are written where those before them were",
-        "sentences, last, memory, mask = _take(going, sentences, last, memory, mask)",
-        "last, memory, mask = _take(going, last, memory, mask)\n"
-        "                sentences = sentences[: len(going)]",
+        "sentences, last = sentences[going], last[going]",
+        "sentences, last = sentences[: len(going)], last[going]",
     ),
     Fault(
         "decoding",
         "greedy-cache-keeps-who-left",
         "keys of sentences that ended are read on by others",
-        "cache.reorder(going)",
-        "cache.reorder(torch.arange(len(going), device=src.device))",
+        "steps.keep(going)",
+        "steps.keep(torch.arange(len(going), device=src.device))",
     ),
     Fault(
         "decoding",
@@ -1826,15 +1938,15 @@ DECODING = [
         "decoding",
         "greedy-without-cache",
         "the decoder reads the last token alone",
-        "model.decode(last[:, None], memory, mask, cache)",
-        "model.decode(last[:, None], memory, mask)",
+        "self.model.decode(last[:, None], self.memory, self.mask, self.cache)",
+        "self.model.decode(last[:, None], self.memory, self.mask)",
     ),
     Fault(
         "decoding",
         "greedy-with-dropout",
         "dropout is on while the search runs",
-        "with evaluating(model):\n        memory, mask = _read_source(model, src)\n",
-        "with torch.no_grad():\n        memory, mask = _read_source(model, src)\n",
+        "with evaluating(model):\n        steps = search_steps(model, src)\n",
+        "with torch.no_grad():\n        steps = search_steps(model, src)\n",
     ),
     Fault(
         "decoding",
@@ -1982,9 +2094,8 @@ DECODING = [
         "decoding",
         "beam-forgets-who-left",
         "results of those that stay are written where those before them were",
-        "sentences, rows, memory, mask = _take(going, sentences, rows, memory, mask)",
-        "rows, memory, mask = _take(going, rows, memory, mask)\n"
-        "                sentences = sentences[: len(rows)]",
+        "sentences, rows = sentences[going], rows[going]",
+        "sentences, rows = sentences[: len(rows[going])], rows[going]",
     ),
     Fault(
         "decoding",
@@ -2018,8 +2129,8 @@ DECODING = [
         "decoding",
         "log-probabilities-in-half-precision",
         "log-probabilities are rounded before they are summed",
-        "logits.log_softmax(-1, dtype=dtype)",
-        "logits.log_softmax(-1).to(dtype)",
+        "project(vectors).log_softmax(-1, dtype=scores.dtype)",
+        "project(vectors).log_softmax(-1).to(scores.dtype)",
     ),
     Fault(
         "decoding",
@@ -2053,15 +2164,15 @@ DECODING = [
         "decoding",
         "beam-starts-with-end",
         "the first token read is the end token, as in fairseq",
-        "src.new_full((batch * beam_size, 1), config.bos_id)",
-        "src.new_full((batch * beam_size, 1), config.eos_id)",
+        "src.new_full((batch * beam_size,), config.bos_id)",
+        "src.new_full((batch * beam_size,), config.eos_id)",
     ),
     Fault(
         "decoding",
         "beam-with-dropout",
         "dropout is on while the beam search runs",
-        "with evaluating(model):\n        memory, mask = _read_source(model, src)  #",
-        "with torch.no_grad():\n        memory, mask = _read_source(model, src)  #",
+        "with evaluating(model):\n        steps = search_steps(model, src, beam_size)\n",
+        "with torch.no_grad():\n        steps = search_steps(model, src, beam_size)\n",
     ),
     Fault(
         "decoding",
@@ -2088,15 +2199,15 @@ DECODING = [
         "decoding",
         "int8-without-bias",
         "the bias is left out",
-        "return y if self.bias is None else y.add_(self.bias)",
-        "return y",
+        "return y.mul_(largest) if self.bias is None else torch.addcmul(self.bias, y, largest)",
+        "return y.mul_(largest)",
     ),
     Fault(
         "decoding",
         "int8-not-rescaled",
         "the scale of the inputs is forgotten",
-        "self.packed).mul_(largest)",
-        "self.packed)",
+        "torch.addcmul(self.bias, y, largest)",
+        "self.bias + y",
     ),
     Fault(
         "decoding",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import re
 from collections.abc import Callable
 
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 
 from transformer import (
     DecoderLayer,
+    Dropout,
     EncoderLayer,
     FeedForward,
     LayerCache,
@@ -23,6 +25,7 @@ from transformer import (
     Residual,
     attend,
     causal_mask,
+    fast_dropout,
     padding_mask,
 )
 
@@ -224,7 +227,7 @@ def test_feed_forward_drops_behind_the_activation():
     feed_forward = scrambled(FeedForward(D, D_FF, dropout=0.4))
     x = torch.randn(B, T, D)
     torch.manual_seed(1)
-    hidden = F.dropout(F.relu(feed_forward.w_1(x)), 0.4)
+    hidden = fast_dropout(F.relu(feed_forward.w_1(x)), 0.4)
     assert close(seeded(feed_forward, x), feed_forward.w_2(hidden))
     assert close(feed_forward.eval()(x), feed_forward.w_2(F.relu(feed_forward.w_1(x))))
 
@@ -261,7 +264,7 @@ def test_residual_is_its_formula(norm_first, training):
     x = torch.randn(B, T, D)
 
     def drop(y: Tensor) -> Tensor:
-        return seeded(F.dropout, y, 0.3, training)
+        return seeded(fast_dropout, y, 0.3) if training else y
 
     expected = x + drop(sublayer(norm(x))) if norm_first else norm(x + drop(sublayer(x)))
     assert close(seeded(residual, x, sublayer), expected)
@@ -392,9 +395,9 @@ def test_dropout_acts_on_what_each_sublayer_returns(norm_first):
     expected = x
     for norm, sublayer in sublayers:
         if norm_first:
-            expected = expected + F.dropout(sublayer(norm(expected)), 0.3)
+            expected = expected + fast_dropout(sublayer(norm(expected)), 0.3)
         else:
-            expected = norm(expected + F.dropout(sublayer(expected), 0.3))
+            expected = norm(expected + fast_dropout(sublayer(expected), 0.3))
     assert close(seeded(layer, x), expected)
 
 
@@ -591,3 +594,64 @@ def test_beams_of_a_sentence_move_with_its_memory():
         mask = torch.ones(3, 3, dtype=torch.bool).tril()
         whole = layer(x[rows], memory.flip(0).repeat_interleave(2, dim=0), mask)
     torch.testing.assert_close(found, whole[:, 2:], atol=1e-5, rtol=1e-5)
+
+
+# Dropout with cheap random numbers --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("rate", [0.1, 0.5, 0.97])
+def test_dropout_drops_its_share_and_scales_the_rest(rate, dtype):
+    torch.manual_seed(0)
+    x = torch.randn(401, 503, dtype=torch.float64).abs().add(1).to(dtype)  # nothing is 0 by itself
+    y = fast_dropout(x, rate)
+    assert y.dtype == dtype and y.shape == x.shape
+    lost = y == 0
+    sigma = math.sqrt(rate * (1 - rate) / x.numel())
+    assert abs(lost.double().mean() - rate) < 4 * sigma
+    factor = 2**16 / (2**16 - round(rate * 2**16))
+    torch.testing.assert_close(y[~lost], x[~lost] * factor)
+    for axis in (0, 1):  # rows and columns lose alike
+        shares = lost.double().mean(axis)
+        assert abs(shares - rate).max() < 6 * sigma * math.sqrt(x.size(1 - axis))
+
+
+def test_dropout_draws_from_torch_s_generator_and_anew_each_time():
+    x = torch.ones(7, 9)
+    torch.manual_seed(3)
+    first, second = fast_dropout(x, 0.5), fast_dropout(x, 0.5)
+    torch.manual_seed(3)
+    assert torch.equal(fast_dropout(x, 0.5), first) and not torch.equal(first, second)
+
+
+def test_the_gradient_of_dropout_goes_the_way_of_what_was_kept():
+    x = torch.randn(50, 20, dtype=torch.float64, requires_grad=True)
+    y = fast_dropout(x, 0.3)
+    (slope,) = torch.autograd.grad(y.sum(), x)
+    torch.testing.assert_close(slope * x, y)
+    assert set(slope.unique().tolist()) == {0.0, 2**16 / (2**16 - 19661)}
+
+
+@pytest.mark.parametrize("rate", [0.0, 1e-6, 0.999999])
+def test_extreme_rates_of_dropout(rate):
+    torch.manual_seed(0)
+    y = fast_dropout(torch.ones(3, 5), rate)
+    assert torch.isfinite(y).all() and torch.equal(y, torch.full((3, 5), float(rate < 0.5)))
+
+
+def test_dropout_is_nothing_outside_of_training_and_torch_s_own_when_captured():
+    x = torch.ones(40, 50)
+    layer = Dropout(0.5)
+    assert layer.eval()(x) is x
+    compiled = torch.compile(layer.train(), fullgraph=True, backend="eager")
+    torch.manual_seed(0)
+    found = compiled(x)
+    torch.manual_seed(0)
+    assert torch.equal(found, F.dropout(x, 0.5))
+    assert fast_dropout(x.to("meta"), 0.5).is_meta
+
+
+@pytest.mark.parametrize("rate", [1.0, -0.1, float("nan")])
+def test_impossible_rates_of_dropout_are_refused(rate):
+    with pytest.raises(ValueError, match=r"rate must lie in \[0, 1\)"):
+        fast_dropout(torch.ones(3), rate)

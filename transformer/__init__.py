@@ -33,6 +33,8 @@ from transformer.attention import (
 )
 from transformer.plots import plot_attention, plot_curves
 from transformer.layers import (
+    fast_dropout,
+    Dropout,
     LayerNorm,
     ACTIVATIONS,
     FeedForward,
@@ -218,6 +220,8 @@ __all__ = [
     "MultiHeadAttention",
     "plot_attention",
     "plot_curves",
+    "fast_dropout",
+    "Dropout",
     "LayerNorm",
     "ACTIVATIONS",
     "FeedForward",

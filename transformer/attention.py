@@ -325,7 +325,7 @@ class KeyValueCache:
 
 
 # %% book/03-attention.ipynb · A dense layer as a convolution · [fast-linear]
-_FEW_ROWS = 128
+_FEW_ROWS, _LITTLE_WORK = 128, 2**23  # rows, and multiplications
 
 
 @functools.cache
@@ -375,6 +375,7 @@ def fast_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor
         and x.device.type == "cpu"
         and x.dtype == torch.float32
         and x.numel() >= _FEW_ROWS * x.size(-1)
+        and x.numel() * weight.size(0) >= _LITTLE_WORK
         and not torch.is_autocast_enabled("cpu")
         and torch.backends.mkldnn.enabled  # the switch by which a reader turns oneDNN off
     ):
