@@ -1,0 +1,91 @@
+"""What only a GPU can show; skipped where there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+
+import pytest
+import torch
+
+from transformer import (
+    Trainer,
+    TrainingConfig,
+    Transformer,
+    TransformerConfig,
+    beam_search,
+    greedy_search,
+    move,
+    r_drop_loss,
+    teacher_forced_loss,
+)
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+
+CUDA = torch.device("cuda")
+
+
+def make_model(**changes) -> Transformer:
+    torch.manual_seed(0)
+    sizes = dict(d_model=64, n_heads=4, n_layers=2, d_ff=128, norm_first=True) | changes
+    return Transformer(TransformerConfig(50, 50, **sizes))
+
+
+def make_batch(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    """Ids without and with padding."""
+    generator = torch.Generator().manual_seed(seed)
+    src, tgt = (torch.randint(4, 50, (16, length), generator=generator) for length in (12, 14))
+    src[8:, 9:], tgt[8:, 10:] = 0, 0
+    return src, tgt
+
+
+@contextmanager
+def no_waiting() -> Iterator[None]:
+    """An error wherever the program would wait for the device."""
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize(
+    "loss", [teacher_forced_loss, partial(r_drop_loss, alpha=5.0)], ids=["plain", "R-Drop"]
+)
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_a_training_step_never_waits_for_the_device(precision, loss):
+    trainer = Trainer(
+        make_model().to(CUDA),
+        loss,
+        batches=lambda epoch: [make_batch()],
+        schedule=lambda step: 1e-3,
+        config=TrainingConfig(10, precision=precision),
+    )
+    batch = move(make_batch(), CUDA)
+    trainer.update([batch])  # the first one makes the optimiser's state
+    with no_waiting():
+        for _ in range(3):
+            trainer.update([batch])
+
+
+def test_both_devices_compute_the_same_loss_and_gradient():
+    losses, gradients = [], []
+    for device in (torch.device("cpu"), CUDA):
+        model = make_model(dropout=0.0).to(device).double()
+        loss, _ = teacher_forced_loss(model, move(make_batch(), device))
+        loss.backward()
+        losses.append(loss.item())
+        gradients.append([parameter.grad.cpu() for parameter in model.parameters()])
+    assert losses[0] == pytest.approx(losses[1], abs=1e-9)
+    for ours, theirs in zip(*gradients):
+        torch.testing.assert_close(ours, theirs, atol=1e-9, rtol=1e-9)
+
+
+def test_both_devices_find_the_same_translations():
+    model, (src, _) = make_model().double().eval(), make_batch()
+    here = greedy_search(model, src, 12), beam_search(model, src, 4, max_length=12).tokens
+    model, src = model.to(CUDA), src.to(CUDA)
+    there = greedy_search(model, src, 12), beam_search(model, src, 4, max_length=12).tokens
+    for ours, theirs in zip(here, there):
+        assert torch.equal(ours, theirs.cpu())
