@@ -20,7 +20,7 @@ from benchmarks.roofline import measure_roofline
 from benchmarks.scaling import measure_scaling
 from benchmarks.training import measure_profile, measure_saved, measure_training, print_steps, time_steps
 from benchmarks.workload import SIZES, TOY_SIZES, Batch, Size, sentence_batches, toy_batches
-from transformer import Translator, corpus_facts, load_corpus, run_facts, write_record
+from transformer import Translator, corpus_facts, load_corpus, read_record, run_facts, write_record
 
 N_BATCHES = 6
 LEVER_BATCHES = 3  # by length; at random the same sentences make about twice as many
@@ -129,7 +129,7 @@ def quality(options: argparse.Namespace) -> dict[str, Any]:
     if options.translator is not None:
         translator, pairs = Translator.load(options.translator), load_corpus("ted", "test")
         found["ted"] = measure_quality("ted", translator, pairs)
-    return found
+    return {"translators": found}
 
 
 SECTIONS = {
@@ -172,8 +172,20 @@ def read_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     return options
 
 
+def earlier_sections(path: Path, facts: dict[str, Any]) -> dict[str, Any]:
+    """The sections of an earlier run in the same circumstances; none where there is no such file."""
+    earlier = read_record(path) if path.exists() else {}
+    circumstances = ("machine", "versions", "peers", "device", "seed", "rounds")
+    if any(earlier.get(name) != facts[name] for name in circumstances):
+        return {}
+    return {name: earlier[name] for name in SECTIONS if name in earlier}
+
+
 def main(arguments: list[str] | None = None) -> None:
-    """Run the sections asked for; the file is written at the end, whole or not at all."""
+    """Run the sections asked for; the file is written at the end, whole or not at all.
+
+    What the file holds of other sections stays, if machine, versions, seed and rounds are the same.
+    """
     options = read_arguments(arguments)
     if options.threads is not None:
         torch.set_num_threads(options.threads)
@@ -182,12 +194,14 @@ def main(arguments: list[str] | None = None) -> None:
         print(line)
     record = run_facts(options.device) | machine_facts(options.device)
     record |= {"seed": options.seed, "rounds": options.rounds}
+    facts = {name: record[name] for name in ("commit", "date")}  # of each section, as they may differ
+    record = earlier_sections(options.output, record) | record
     processor, torch_version = record["machine"]["processor"], record["versions"]["torch"]
     print(f"{processor}, {record['device']}, torch {torch_version}\n", flush=True)
     for name in options.only or SECTIONS:
         start = time.perf_counter()
         record[name] = SECTIONS[name](options)
-        record[name]["duration"] = round(time.perf_counter() - start, 1)
+        record[name] |= {"duration": round(time.perf_counter() - start, 1), **facts}
     options.output.parent.mkdir(parents=True, exist_ok=True)
     write_record(options.output, record)
     print(f"written: {options.output}")

@@ -1846,9 +1846,16 @@ DECODING = [
     Fault(
         "decoding",
         "lean-without-bias",
-        "joined dense layers lose their bias",
-        "bias = None if biases[0] is None else torch.cat(biases)",
-        "bias = None",
+        "dense layers of lean steps lose their bias",
+        "weight=layer.weight, bias=layer.bias)",
+        "weight=layer.weight)",
+    ),
+    Fault(
+        "decoding",
+        "lean-query-for-key",
+        "query and key change places in lean steps",
+        "for layer in (attention.w_q, attention.w_k, attention.w_v)]",
+        "for layer in (attention.w_k, attention.w_q, attention.w_v)]",
     ),
     Fault(
         "decoding",

@@ -511,6 +511,20 @@ def test_the_command_writes_one_record(monkeypatch, tmp_path, capsys):
     assert "written:" in capsys.readouterr().out
 
 
+def test_sections_measured_before_stay_if_nothing_else_has_changed(monkeypatch, tmp_path):
+    for name in ("growth", "peak"):
+        monkeypatch.setitem(bench.SECTIONS, name, lambda options, name=name: {"answer": name})
+    path = tmp_path / "bench.json"
+    arguments = ["--rounds", "2", "--output", str(path)]
+    bench.main(["--only", "growth", *arguments])
+    bench.main(["--only", "peak", *arguments])
+    record = json.loads(path.read_text(encoding="utf8"))
+    assert [record[name]["answer"] for name in ("growth", "peak")] == ["growth", "peak"]
+    assert record["growth"]["commit"] == record["commit"] and "date" in record["peak"]
+    bench.main(["--only", "peak", "--rounds", "3", "--output", str(path)])
+    assert "growth" not in json.loads(path.read_text(encoding="utf8"))
+
+
 def test_a_run_that_breaks_off_leaves_the_old_record(monkeypatch, tmp_path):
     """Whole or not at all."""
 
@@ -519,10 +533,10 @@ def test_a_run_that_breaks_off_leaves_the_old_record(monkeypatch, tmp_path):
 
     monkeypatch.setitem(bench.SECTIONS, "growth", stop)
     path = tmp_path / "bench.json"
-    path.write_text("old")
+    path.write_text("{}")
     with pytest.raises(KeyboardInterrupt):
         bench.main(["--only", "growth", "--output", str(path)])
-    assert path.read_text() == "old" and [entry.name for entry in tmp_path.iterdir()] == ["bench.json"]
+    assert path.read_text() == "{}" and [entry.name for entry in tmp_path.iterdir()] == ["bench.json"]
 
 
 def test_missing_peers_are_named(monkeypatch):

@@ -294,7 +294,7 @@ def test_a_step_costs_what_the_formula_says(beam_size, monkeypatch):
     src = torch.full((3, 6), 7)
     d, d_ff, layers, S, rows = 12, 20, 2, 6, 3 * beam_size
     for t, counter in enumerate(counted_steps(model, src, 8, beam_size), start=1):
-        assert counter.products == 6 * layers + 1  # one for query, key and value
+        assert counter.products == 8 * layers + 1
         dense = layers * (6 * 2 * d * d + 2 * 2 * d * d_ff) + 2 * d * V
         assert counter.flops == rows * (dense + layers * 2 * 2 * d * (t + S))
 

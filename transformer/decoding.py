@@ -122,8 +122,7 @@ class _LayerStep:
     def __init__(self, layer: DecoderLayer, memory: Tensor, cache: LayerCache, beam_size: int) -> None:
         own, cross, feed = layer.self_attention, layer.cross_attention, layer.feed_forward
         self.n_heads, self.beam_size, self.cache = own.n_heads, beam_size, cache
-        self.qkv = own.w_qkv.product if hasattr(own, "w_qkv") else _dense(own.w_q, own.w_k, own.w_v)
-        self.own_output = _dense(own.w_o)
+        self.qkv, self.own_output = _together(own), _dense(own.w_o)
         self.query, self.cross_output = _dense(cross.w_q), _dense(cross.w_o)
         self.w_1, self.w_2 = _dense(feed.w_1), _dense(feed.w_2)
         self.activation = ACTIVATIONS[feed.activation]
@@ -159,21 +158,25 @@ class _LayerStep:
         return self.w_2(self.activation(self.w_1(x)))
 
 
-def _dense(*layers: nn.Module) -> Callable[[Tensor], Tensor]:
-    # Dense layers that read the same vectors, as one.
-    if any(type(layer) not in (Linear, nn.Linear) for layer in layers):
-        products = [getattr(layer, "product", layer) for layer in layers]  # int8 layers have one
-        return lambda x: torch.cat([product(x) for product in products], dim=1)
-    weights, biases = [layer.weight for layer in layers], [layer.bias for layer in layers]
-    bias = None if biases[0] is None else torch.cat(biases)
-    return partial(step_linear, weight=torch.cat(weights), bias=bias)
+def _dense(layer: nn.Module) -> Callable[[Tensor], Tensor]:
+    if type(layer) in (Linear, nn.Linear):
+        return partial(step_linear, weight=layer.weight, bias=layer.bias)
+    return getattr(layer, "product", layer)  # int8 layers have one that does not look at its input
+
+
+def _together(attention: MultiHeadAttention) -> Callable[[Tensor], Tensor]:
+    # Query, key and value in one vector; int8 layers come with one product for all three.
+    if hasattr(attention, "w_qkv"):
+        return attention.w_qkv.product
+    products = [_dense(layer) for layer in (attention.w_q, attention.w_k, attention.w_v)]
+    return lambda x: torch.cat([product(x) for product in products], dim=1)
 
 
 def _norm(norm: nn.Module) -> Callable[[Tensor], Tensor]:
     if type(norm) is not LayerNorm:
         return norm
     shape, weight, bias = (norm.d_model,), norm.weight, norm.bias
-    return partial(F.layer_norm, normalized_shape=shape, weight=weight, bias=bias, eps=norm.eps)
+    return partial(torch.layer_norm, normalized_shape=shape, weight=weight, bias=bias, eps=norm.eps)
 
 
 # %% book/08-decoding.ipynb · Without ceremony · [lean-steps]
