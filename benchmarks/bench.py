@@ -194,7 +194,7 @@ def main(arguments: list[str] | None = None) -> None:
         print(line)
     record = run_facts(options.device) | machine_facts(options.device)
     record |= {"seed": options.seed, "rounds": options.rounds}
-    facts = {name: record[name] for name in ("commit", "date")}  # of each section, as they may differ
+    facts = {name: record[name] for name in ("command", "commit", "date")}  # of each section
     record = earlier_sections(options.output, record) | record
     processor, torch_version = record["machine"]["processor"], record["versions"]["torch"]
     print(f"{processor}, {record['device']}, torch {torch_version}\n", flush=True)
