@@ -753,6 +753,7 @@ def convolutions(monkeypatch):
         return linear_by_convolution(x, weight, bias)
 
     monkeypatch.setattr(transformer.attention, "onednn_is_faster", lambda: True)
+    monkeypatch.setattr(transformer.attention, "_LITTLE_WORK", 128 * 6 * 9)
     monkeypatch.setattr(transformer.attention, "linear_by_convolution", spy)
     return calls
 
@@ -762,7 +763,7 @@ def test_only_many_rows_in_float32_are_convolved(convolutions, monkeypatch):
     many, few = torch.randn(4, 32, 6), torch.randn(127, 6)
     torch.testing.assert_close(layer(many), F.linear(many, layer.weight, layer.bias))
     assert convolutions == [(4, 32, 6)]
-    layer(few), layer.double()(many.double()), layer.to("meta")(many.to("meta"))
+    layer(few), Linear(6, 8)(many), layer.double()(many.double()), layer.to("meta")(many.to("meta"))
     with torch.autocast("cpu", torch.bfloat16):
         assert Linear(6, 9)(many).dtype == torch.bfloat16
     with monkeypatch.context() as patch:
