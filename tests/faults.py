@@ -1840,8 +1840,8 @@ DECODING = [
         "decoding",
         "lean-beams-mixed-up",
         "rows of a sentence are read as rows of different sentences",
-        "shape = -1, self.beam_size, self.n_heads",
-        "shape = -1, self.n_heads, self.beam_size",
+        "shape = len(x) // self.beam_size, self.beam_size, self.n_heads",
+        "shape = len(x) // self.beam_size, self.n_heads, self.beam_size",
     ),
     Fault(
         "decoding",

@@ -121,7 +121,8 @@ class _LayerStep:
     # A decoder layer for one new position in every row, from the layer's weights.
     def __init__(self, layer: DecoderLayer, memory: Tensor, cache: LayerCache, beam_size: int) -> None:
         own, cross, feed = layer.self_attention, layer.cross_attention, layer.feed_forward
-        self.n_heads, self.beam_size, self.cache = own.n_heads, beam_size, cache
+        self.n_heads, self.d_k = own.n_heads, own.d_model // own.n_heads
+        self.beam_size, self.cache = beam_size, cache
         self.qkv, self.own_output = _together(own), _dense(own.w_o)
         self.query, self.cross_output = _dense(cross.w_q), _dense(cross.w_o)
         self.w_1, self.w_2 = _dense(feed.w_1), _dense(feed.w_2)
@@ -139,13 +140,13 @@ class _LayerStep:
         return x
 
     def attend(self, x: Tensor) -> Tensor:
-        qkv = self.qkv(x).view(len(x), 3, self.n_heads, 1, -1)  # [N, 3, H, 1, d_k]
+        qkv = self.qkv(x).view(len(x), 3, self.n_heads, 1, self.d_k)  # [N, 3, H, 1, d_k]
         key, value = self.cache.own.extend(qkv[:, 1:].transpose(0, 1))
         context = F.scaled_dot_product_attention(qkv[:, 0], key, value)  # [N, H, 1, d_k]
         return self.own_output(context.flatten(1))
 
     def attend_memory(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        shape = -1, self.beam_size, self.n_heads, x.size(1) // self.n_heads
+        shape = len(x) // self.beam_size, self.beam_size, self.n_heads, self.d_k
         query = self.query(x).view(shape).transpose(1, 2)  # [B, H, K, d_k]
         key, value = self.cache.memory.read()
         if mask is None:
