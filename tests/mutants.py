@@ -1,7 +1,7 @@
 """Do the tests notice a mistake? Put known faults into a copy of the package, one at a time.
 
     python tests/mutants.py                    all of tests/faults.py; writes tests/mutants.json
-    python tests/mutants.py --only attention/  some, by a part of their names; writes nothing
+    python tests/mutants.py --only attention/  some, by a part of their names; the record keeps the others
 
 Every fault is tried by the fast tests of its own module, in a process of its own, up to the first
 test that fails. Before that, the same tests must pass on the copy as it is; and whenever tests run,
@@ -272,10 +272,24 @@ def entries(faults: list[Fault], outcomes: dict[str, Outcome]) -> list[dict[str,
     ]
 
 
-def totals(outcomes: dict[str, Outcome]) -> dict[str, int]:
+def totals(verdicts: list[str]) -> dict[str, int]:
     """How many faults there are, and how many of each verdict."""
-    counts = Counter(outcome.verdict for outcome in outcomes.values())
-    return {"faults": len(outcomes), **dict(sorted(counts.items()))}
+    return {"faults": len(verdicts), **dict(sorted(Counter(verdicts).items()))}
+
+
+def write(run: dict, found: list[dict[str, str]], some: bool) -> None:
+    """Write the record of a run of all faults, or put those of a run of `some` into it."""
+    from transformer import read_record, write_record
+
+    record = run
+    if some:
+        record = read_record(RECORD)
+        names = {(entry["module"], entry["name"]) for entry in found}
+        kept = [entry for entry in record["faults"] if (entry["module"], entry["name"]) not in names]
+        record["again"] = [*record.get("again", []), run | {"faults": sorted("/".join(n) for n in names)}]
+        found = kept + found
+    record |= {"totals": totals([entry["verdict"] for entry in found]), "faults": found}
+    write_record(RECORD, record)
 
 
 def main() -> int:
@@ -286,18 +300,15 @@ def main() -> int:
     options = parser.parse_args()
     chosen = [f for f in FAULTS if not options.only or any(part in f.id for part in options.only)]
 
-    record = {} if options.only else facts()
+    run = facts()
     start = time.perf_counter()
     tests, outcomes = run_faults(chosen, options.workers)
     seconds = round(time.perf_counter() - start)
-    if record:
-        from transformer import write_record
+    run |= {"seconds": seconds, "workers": options.workers, "tests": tests}
+    write(run, entries(chosen, outcomes), bool(options.only))
 
-        record |= {"seconds": seconds, "workers": options.workers, "tests": tests}
-        record |= {"totals": totals(outcomes), "faults": entries(chosen, outcomes)}
-        write_record(RECORD, record)
-
-    counted = ", ".join(f"{count} {what}" for what, count in totals(outcomes).items())
+    verdicts = [outcome.verdict for outcome in outcomes.values()]
+    counted = ", ".join(f"{count} {what}" for what, count in totals(verdicts).items())
     print(f"{counted}, in {seconds / 60:.1f} minutes")
     wrong = [fault for fault in chosen if outcomes[fault.id].verdict not in GOOD]
     for fault in wrong:

@@ -314,6 +314,15 @@ def test_the_model_reads_sentences_as_training_showed_them(translator, monkeypat
     assert seen[0].tolist() == [source]
 
 
+def test_the_best_of_the_beam_is_what_is_said():
+    translator = Translator.load("phrases")
+    text = "a menina gosta do gato preto ."
+    src = torch.tensor([[*translator.vocabulary.encode(text), translator.model.config.eos_id]])
+    found = transformer.translation.beam_search(translator.model, src, 4, 0.6, 60).tokens[0]
+    said = [translator.vocabulary.decode(ids) for ids in found.tolist()]
+    assert len(set(said)) == 4 and translator.translate_tokenized([text], 4, 0.6) == said[:1]
+
+
 def test_a_single_string_is_no_list_of_sentences(translator):
     with pytest.raises(TypeError, match="list of strings, not one string"):
         translator.translate("gosto disto .")
