@@ -108,7 +108,7 @@ def test_lean_steps_keep_half_precision(dtype):
 
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("beam_size", [1, 3])
-def test_lean_steps_of_int8_layers_are_the_plain_ones_bit_by_bit(beam_size, bias):
+def test_lean_steps_of_int8_layers_are_the_plain_ones(beam_size, bias):
     model = quantize(make_model(dtype=torch.float32, bias=bias))
     assert is_plain(model)
     for lean, plain in zip(walk(model, LeanSteps, beam_size), walk(model, Steps, beam_size)):
@@ -155,6 +155,14 @@ def other_embedding(model: Transformer) -> None:
     model.tgt_embedding = nn.Embedding(V, 12)
 
 
+def other_dropout(model: Transformer) -> None:
+    model.decoder.layers[0].self_residual.dropout = nn.Tanh()
+
+
+def other_dropout_below(model: Transformer) -> None:
+    model.positions.dropout = nn.Tanh()
+
+
 def pre_hook(model: Transformer) -> None:
     model.decoder.layers[0].register_forward_pre_hook(lambda *given: None)
 
@@ -163,7 +171,8 @@ def hook(model: Transformer) -> None:
     model.decoder.layers[0].feed_forward.w_1.register_forward_hook(lambda *given: None)
 
 
-CHANGES = [other_layer, other_decode, other_positions, other_embedding, pre_hook, hook]
+CHANGES = [other_layer, other_decode, other_positions, other_embedding]
+CHANGES += [other_dropout, other_dropout_below, pre_hook, hook]
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
@@ -325,4 +334,6 @@ def test_a_cache_extended_by_pairs_is_the_one_that_was_appended_to():
     assert one.length == 10
     with pytest.raises(ValueError, match=r"key must have B, H, d_k = \(4, 3, 5\) as kept, not \(4, 3, 6\)"):
         one.extend(torch.randn(2, 4, 3, 1, 6))
+    with pytest.raises(ValueError, match=r"pair must have shape \[2, B, H, T, d_k\], not \[4, 3, 1, 5\]"):
+        one.extend(torch.randn(4, 3, 1, 5))
     assert one.length == 10 and math.isfinite(one.read()[0].sum())

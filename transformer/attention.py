@@ -275,9 +275,13 @@ class KeyValueCache:
     def extend(self, pair: Tensor) -> tuple[Tensor, Tensor]:
         """Add keys and values as `append` does, both in one tensor `[2, B, H, T, d_k]`.
 
+        Of dtype and device nothing is asked: `append` looks at every step, and this does not.
+
         Raises:
-            ValueError: its shape does not continue what is kept.
+            ValueError: its shape is none, or does not continue what is kept.
         """
+        if pair.dim() != 5 or len(pair) != 2:
+            raise ValueError(f"pair must have shape [2, B, H, T, d_k], not {list(pair.shape)}")
         _, B, H, T, d_k = pair.shape
         end = self.length + T
         if self._buffer is not None and (B, H, d_k) != self._layout(self._buffer):

@@ -37,6 +37,7 @@ from transformer.embedding import PositionalEncoding, TokenEmbedding
 from transformer.layers import (
     ACTIVATIONS,
     DecoderLayer,
+    Dropout,
     FeedForward,
     LayerCache,
     LayerNorm,
@@ -206,8 +207,9 @@ class LeanSteps(Steps):
         return self.norm(x)
 
 
-_PARTS = {Decoder, nn.ModuleList, DecoderLayer, MultiHeadAttention, Residual, FeedForward}
-_LEAVES = {"w_q", "w_k", "w_v", "w_qkv", "w_o", "w_1", "w_2", "norm", "dropout"}  # called as they are
+_DROPOUTS = {Dropout, nn.Dropout}  # which do nothing in a search; one of another kind might
+_PARTS = {Decoder, nn.ModuleList, DecoderLayer, MultiHeadAttention, Residual, FeedForward} | _DROPOUTS
+_LEAVES = {"w_q", "w_k", "w_v", "w_qkv", "w_o", "w_1", "w_2", "norm"}  # called, whatever they are
 
 
 def _is_own(model: nn.Module, method: str) -> bool:
@@ -221,7 +223,7 @@ def is_plain(model: nn.Module) -> bool:
     ends = type(model.positions), type(model.tgt_embedding)
     if ends != (PositionalEncoding, TokenEmbedding):
         return False
-    parts = model.decoder.named_modules()
+    parts = [("", model.positions.dropout), *model.decoder.named_modules()]
     if any(type(part) not in _PARTS and name.split(".")[-1] not in _LEAVES for name, part in parts):
         return False
     return not any(part._forward_hooks or part._forward_pre_hooks for part in model.modules())
