@@ -11,6 +11,8 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.nn.utils import prune
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import transformer.attention
 from transformer import (
@@ -21,6 +23,8 @@ from transformer import (
     check_mask,
     fused_attention,
     linear_by_convolution,
+    linear_by_onednn,
+    linear_together,
     padding_mask,
     scaled_dot_product_attention,
 )
@@ -752,7 +756,7 @@ def convolutions(monkeypatch):
         calls.append(tuple(x.shape))
         return linear_by_convolution(x, weight, bias)
 
-    monkeypatch.setattr(transformer.attention, "onednn_is_faster", lambda: True)
+    monkeypatch.setattr(transformer.attention, "_mkl_is_slow", lambda: True)
     monkeypatch.setattr(transformer.attention, "_LITTLE_WORK", 128 * 6 * 9)
     monkeypatch.setattr(transformer.attention, "linear_by_convolution", spy)
     return calls
@@ -769,7 +773,7 @@ def test_only_many_rows_in_float32_are_convolved(convolutions, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(type(torch.backends.mkldnn), "enabled", False)  # the switch itself warns of GPUs
         Linear(6, 9)(many)
-    monkeypatch.setattr(transformer.attention, "onednn_is_faster", lambda: False)
+    monkeypatch.setattr(transformer.attention, "_mkl_is_slow", lambda: False)
     Linear(6, 9)(many)
     assert convolutions == [(4, 32, 6)]
 
@@ -787,9 +791,177 @@ def test_module_is_the_same_by_convolution(convolutions, monkeypatch, need_weigh
     module = MultiHeadAttention(12, 3)
     x = torch.randn(10, 20, 12)
     fast, _ = module(x, x, x, need_weights=need_weights)
-    assert len(convolutions) == 4
-    monkeypatch.setattr(transformer.attention, "onednn_is_faster", lambda: False)
+    assert len(convolutions) == 2  # queries, keys and values together, and the output
+    monkeypatch.setattr(transformer.attention, "_mkl_is_slow", lambda: False)
     torch.testing.assert_close(fast, module(x, x, x, need_weights=need_weights)[0], atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("rows", [1, 4, 40, 200])
+@pytest.mark.parametrize("bias", [True, False])
+def test_linear_by_onednn_is_linear(rows, bias):
+    torch.manual_seed(0)
+    x, weight, shift = torch.randn(rows, 7), torch.randn(9, 7), torch.randn(9) if bias else None
+    found = linear_by_onednn(x, weight, shift)
+    assert found.layout == torch.strided
+    torch.testing.assert_close(found, F.linear(x, weight, shift), atol=1e-5, rtol=1e-5)
+    assert linear_by_onednn(x.expand(2, rows, 7), weight).shape == (2, rows, 9)
+
+
+# Several dense layers at once -------------------------------------------------------------------------
+
+
+class Counted(TorchDispatchMode):
+    """Notes the shapes of the weights that products are made with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weights: list[list[int]] = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if function.overloadpacket.__name__ in ("mm", "addmm"):
+            self.weights.append(list(args[-1].shape))
+        return function(*args, **(kwargs or {}))
+
+
+def louder(layer: Linear) -> Linear:
+    layer.register_forward_hook(lambda module, inputs, output: 2 * output)
+    return layer
+
+
+class Own(Linear):
+    def forward(self, x):
+        return 3 * super().forward(x)
+
+
+def pruned(layer: Linear) -> Linear:
+    return prune.l1_unstructured(layer, "weight", 0.5)
+
+
+LAYERS = {
+    "plain": ([Linear(6, 9), Linear(6, 9), Linear(6, 9)], 1),
+    "without biases": ([Linear(6, 9, bias=False), Linear(6, 9, bias=False)], 1),
+    "of several widths": ([Linear(6, 9), Linear(6, 4), Linear(6, 1)], 1),
+    "one is heard": ([Linear(6, 9), louder(Linear(6, 9)), Linear(6, 9)], 3),
+    "one is pruned": ([Linear(6, 9), Linear(6, 9), pruned(Linear(6, 9))], 3),
+    "one of another kind": ([Own(6, 9), Linear(6, 9), Linear(6, 9)], 3),
+    "one of torch's own": ([Linear(6, 9), nn.Linear(6, 9)], 2),
+    "one without its bias": ([Linear(6, 9), Linear(6, 9, bias=False)], 2),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers_together_are_the_layers_one_by_one(name):
+    torch.manual_seed(0)
+    layers, products = LAYERS[name]
+    x = torch.randn(4, 32, 6, requires_grad=True)
+    inputs = [x, *(p for layer in layers for p in layer.parameters())]
+    results = []
+    for together in (True, False):
+        with Counted() as counted:
+            made = linear_together(x, layers) if together else [layer(x) for layer in layers]
+        assert len(counted.weights) == (products if together else len(layers))
+        loss = sum((i + 1) * y.square().sum() for i, y in enumerate(made))
+        results.append([*made, *torch.autograd.grad(loss, inputs)])
+    for ours, theirs in zip(*results):
+        torch.testing.assert_close(ours, theirs, atol=1e-3, rtol=1e-5)
+
+
+def test_layers_together_agree_to_the_last_digits_in_double_precision():
+    torch.manual_seed(0)
+    x = torch.randn(4, 32, 6, dtype=torch.float64, requires_grad=True)
+    layers = [Linear(6, width).double() for width in (9, 4)]
+    inputs = [x, *(p for layer in layers for p in layer.parameters())]
+    results = []
+    for made in (linear_together(x, layers), [layer(x) for layer in layers]):
+        loss = sum((i + 1) * y.square().sum() for i, y in enumerate(made))
+        results.append([*made, *torch.autograd.grad(loss, inputs)])
+    for ours, theirs in zip(*results):
+        torch.testing.assert_close(ours, theirs, atol=1e-10, rtol=1e-10)
+
+
+@pytest.mark.parametrize("hook", ["forward", "forward_pre", "full_backward", "full_backward_pre"])
+def test_whoever_listens_to_a_projection_hears_it(hook):
+    module, heard, x = MultiHeadAttention(6, 2), [], torch.randn(4, 32, 6, requires_grad=True)
+    getattr(module.w_k, f"register_{hook}_hook")(lambda *given: heard.append(1))
+    module(x, x, x)[0].sum().backward()
+    assert heard == [1]
+
+
+def test_a_projection_with_a_forward_of_its_own_is_called():
+    module, x = MultiHeadAttention(6, 2), torch.randn(4, 32, 6)
+    plain, _ = module(x, x, x)
+    module.w_v.forward = lambda x: torch.zeros_like(x)
+    changed, _ = module(x, x, x)
+    torch.testing.assert_close(changed, module.w_o.bias.expand_as(changed))
+    assert not torch.allclose(plain, changed)
+
+
+@pytest.mark.parametrize("rows, products", [(127, 4), (128, 2)])
+def test_few_rows_are_not_worth_a_copy_of_the_weights(rows, products):
+    module, x = MultiHeadAttention(6, 2), torch.randn(1, rows, 6)
+    with Counted() as counted:
+        module(x, x, x)
+    assert len(counted.weights) == products
+
+
+def test_what_the_memory_and_the_cache_share_is_projected_together_or_not_at_all():
+    module, x, memory = MultiHeadAttention(6, 2), torch.randn(4, 32, 6), torch.randn(4, 40, 6)
+    cache = KeyValueCache(growing=False)
+    for products in ([[6, 6], [6, 12], [6, 6]], [[6, 6], [6, 6]]):  # the second time, they are known
+        with Counted() as counted, torch.no_grad():
+            module(x, memory, memory, cache=cache)
+        assert counted.weights == products
+    with Counted() as counted:
+        module(x, memory, memory.clone())
+    assert len(counted.weights) == 4
+
+
+# What a look at the mask can save ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def kernels(monkeypatch):
+    """What the fused kernel is asked for: whether there is a mask, and whether it is to be causal."""
+    asked, kernel = [], F.scaled_dot_product_attention
+
+    def spy(query, key, value, mask=None, dropout_p=0.0, is_causal=False):
+        asked.append((mask is not None, is_causal))
+        return kernel(query, key, value, mask, dropout_p, is_causal)
+
+    monkeypatch.setattr(F, "scaled_dot_product_attention", spy)
+    return asked
+
+
+MASKS = {
+    "all": (torch.ones(1, 1, 1, 5, dtype=torch.bool), (False, False)),
+    "all, in full": (torch.ones(2, 3, 5, 5, dtype=torch.bool), (False, False)),
+    "causal": (causal_mask(5), (False, True)),
+    "nearly causal": (causal_mask(5).index_fill(-2, torch.tensor([4]), False), (True, False)),
+    "causal, and padding": (causal_mask(5) & (torch.arange(5) < 4), (True, False)),
+    "padding": ((torch.arange(5) < 3)[None, None, None], (True, False)),
+}
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_masks_that_say_little_reach_the_kernel_as_less(name, kernels):
+    mask, expected = MASKS[name]
+    torch.manual_seed(0)
+    inputs = [torch.randn(2, 3, 5, 4, dtype=torch.float64, requires_grad=True) for _ in range(3)]
+    results = []
+    for attention in (fused_attention, lambda *given: scaled_dot_product_attention(*given)[0]):
+        context = attention(*inputs, mask)
+        results.append((context, *torch.autograd.grad(context.square().sum(), inputs)))
+    for ours, theirs in zip(*results):
+        torch.testing.assert_close(ours, theirs, atol=1e-10, rtol=1e-10)
+    assert kernels == [expected]
+
+
+def test_a_causal_square_for_a_longer_past_is_no_causal_mask(kernels):
+    query, key = torch.randn(1, 1, 3, 4), torch.randn(1, 1, 5, 4)
+    mask = F.pad(causal_mask(3), (2, 0), value=True)
+    found = fused_attention(query, key, key, mask)
+    torch.testing.assert_close(found, scaled_dot_product_attention(query, key, key, mask)[0])
+    assert kernels == [(True, False)]
 
 
 # What a cache does not copy ---------------------------------------------------------------------------

@@ -1481,7 +1481,7 @@ def test_derivatives_of_the_tables_agree_with_finite_differences():
 )
 def test_loss_and_gradients_are_captured_whole(training, options, monkeypatch):
     """In both modes, with dropout in one of them; a second shape must not break what the first captured."""
-    monkeypatch.setattr(transformer.layers, "fast_dropout", F.dropout)  # which a graph takes by itself
+    monkeypatch.setattr(transformer.embedding, "fast_dropout", F.dropout)  # which a graph takes by itself
     model = make_model(n_layers=1, **options).train(training)
     compiled = torch.compile(partial(teacher_forced_loss, model), fullgraph=True, backend="eager")
     for src, tgt in ((SRC, TGT), (SRC[:, :6], TGT[:, :4])):

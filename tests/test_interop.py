@@ -550,7 +550,7 @@ def set_rate(theirs: nn.Module, place: str, rate: float) -> None:
 @pytest.mark.parametrize("kind, place", [(kind, place) for kind in RATES for place in RATES[kind]])
 def test_each_place_keeps_its_rate(kind, place, norm_first, monkeypatch):
     """One sentence, one seed: both draw the same numbers, and drop the same."""
-    monkeypatch.setattr(transformer.layers, "fast_dropout", F.dropout)  # ours draws others
+    monkeypatch.setattr(transformer.embedding, "fast_dropout", F.dropout)  # ours draws others
     theirs = KINDS[kind](norm_first=norm_first)
     inputs = inputs_for(theirs, batch=1)
     without = run_torch(theirs, inputs)

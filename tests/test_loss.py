@@ -11,6 +11,8 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import transformer.attention
+import transformer.loss
 from transformer import (
     Transformer,
     TransformerConfig,
@@ -291,6 +293,52 @@ def test_options_that_are_refused(options, error, message):
 # The loss without the logits --------------------------------------------------------------------------
 
 
+@pytest.fixture
+def chunks(monkeypatch):
+    """However few the logits, they are made a few rows at a time: 256 for eleven tokens."""
+    monkeypatch.setattr(transformer.loss, "_FEW_LOGITS", 0)
+    monkeypatch.setattr(transformer.loss, "_AT_ONCE", {"cpu": 256 * 11})
+
+
+@pytest.mark.usefixtures("chunks")
+def test_a_row_of_logits_is_the_least_that_is_made_at_once(monkeypatch):
+    monkeypatch.setattr(transformer.loss, "_AT_ONCE", {"cpu": 5})  # less than the vocabulary
+    torch.manual_seed(0)
+    hidden, table = torch.randn(3, 4), torch.randn(11, 4, requires_grad=True)
+    targets = torch.tensor([1, 5, 9])
+    plain = label_smoothed_cross_entropy(hidden @ table.T, targets, reduction="sum")
+    torch.testing.assert_close(linear_cross_entropy(hidden, table, targets), plain)
+
+
+def test_few_logits_are_computed_as_a_whole_and_many_are_not(monkeypatch):
+    sizes, part = [], transformer.loss._loss_and_slope
+
+    def spy(logits, *given, **options):
+        sizes.append(list(logits.shape))
+        return part(logits, *given, **options)
+
+    monkeypatch.setattr(transformer.loss, "_loss_and_slope", spy)
+    table = torch.randn(1024, 2, requires_grad=True)
+    for rows in (1024, 1025):
+        linear_cross_entropy(torch.randn(rows, 2), table, torch.ones(rows, dtype=torch.long))
+    assert sizes == [[1024, 1024], [1, 1024]]
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.3])
+def test_chunked_loss_is_the_same_by_either_library(smoothing, monkeypatch):
+    torch.manual_seed(0)
+    hidden, table = torch.randn(300, 16, requires_grad=True), torch.randn(4000, 16, requires_grad=True)
+    targets = torch.randint(0, 4000, (300,))
+    results = []
+    for slow in (True, False):
+        monkeypatch.setattr(transformer.attention, "_mkl_is_slow", lambda slow=slow: slow)
+        loss = linear_cross_entropy(hidden, table, targets, smoothing)
+        results.append([loss, *torch.autograd.grad(loss / 300, (hidden, table))])
+    for ours, theirs in zip(*results):
+        torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.usefixtures("chunks")
 @pytest.mark.parametrize("smoothing", [0.0, 0.3])
 @pytest.mark.parametrize("shape", [(1,), (3, 5), (257,), (6, 100)])
 @pytest.mark.parametrize("pad_id", [0, 40, -1])
@@ -310,12 +358,14 @@ def test_chunked_loss_equals_the_loss_of_all_logits_with_both_gradients(shape, s
         torch.testing.assert_close(ours, theirs, atol=1e-10, rtol=1e-10)
 
 
+@pytest.mark.usefixtures("chunks")
 def test_chunked_loss_passes_the_numerical_gradient_check():
     hidden, table = (torch.randn(n, 3, dtype=torch.float64, requires_grad=True) for n in (4, 5))
     targets = torch.tensor([1, 4, 0, 2])
     assert torch.autograd.gradcheck(lambda h, w: linear_cross_entropy(h, w, targets, 0.2), (hidden, table))
 
 
+@pytest.mark.usefixtures("chunks")
 def test_chunked_loss_keeps_no_logits_for_the_backward_pass():
     hidden, table = torch.randn(600, 4, requires_grad=True), torch.randn(50, 4, requires_grad=True)
     kept = []
@@ -324,6 +374,7 @@ def test_chunked_loss_keeps_no_logits_for_the_backward_pass():
     assert sum(kept) == hidden.numel() + table.numel()
 
 
+@pytest.mark.usefixtures("chunks")
 @pytest.mark.parametrize("backward", [True, False])
 def test_chunked_loss_under_autocast_is_near_and_its_gradients_have_the_parameters_dtype(backward):
     torch.manual_seed(0)
@@ -469,7 +520,8 @@ def test_r_drop_of_nothing_and_of_padding(dropping):
     assert all(p.grad is None or (p.grad == 0).all() for p in dropping.parameters())
 
 
-@pytest.mark.parametrize("n", [1, 127, 128, 300])
+@pytest.mark.usefixtures("chunks")
+@pytest.mark.parametrize("n", [1, 127, 128, 129, 300])
 def test_r_drop_in_chunks_equals_whole_logits(n):
     """Across the borders of the chunks, with padding beyond the vocabulary, and by finite differences."""
     torch.manual_seed(n)

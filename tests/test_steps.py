@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from types import MethodType
 
 import pytest
@@ -14,7 +13,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import transformer.attention
 import transformer.decoding
 from transformer import (
-    KeyValueCache,
     LeanSteps,
     Steps,
     Transformer,
@@ -92,7 +90,7 @@ def test_lean_steps_are_the_plain_ones(form, beam_size):
 @pytest.mark.parametrize("faster", [True, False])
 @pytest.mark.parametrize("beam_size", [1, 2, 20])
 def test_lean_steps_are_the_plain_ones_in_float32_by_whatever_library(beam_size, faster, monkeypatch):
-    monkeypatch.setattr(transformer.decoding, "onednn_is_faster", lambda: faster)
+    monkeypatch.setattr(transformer.attention, "_mkl_is_slow", lambda: faster)
     model = make_model(dtype=torch.float32)
     for lean, plain in zip(walk(model, LeanSteps, beam_size), walk(model, Steps, beam_size)):
         torch.testing.assert_close(lean, plain, atol=1e-5, rtol=1e-5)
@@ -104,6 +102,14 @@ def test_lean_steps_keep_half_precision(dtype):
     for lean, plain in zip(walk(model, LeanSteps, 2), walk(model, Steps, 2)):
         assert lean.dtype == dtype
         torch.testing.assert_close(lean, plain, atol=0.1, rtol=0.05)
+
+
+@pytest.mark.parametrize("batch", [2, 40])
+def test_searches_run_under_autocast(batch):
+    model, src = make_model(dtype=torch.float32), torch.full((batch, 5), 6)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert greedy_search(model, src, 9).size(0) == batch
+        assert beam_search(model, src, 2, max_length=9).tokens.size(0) == batch
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -167,12 +173,16 @@ def pre_hook(model: Transformer) -> None:
     model.decoder.layers[0].register_forward_pre_hook(lambda *given: None)
 
 
+def other_forward(model: Transformer) -> None:
+    model.decoder.layers[0].feed_forward.forward = lambda x: x
+
+
 def hook(model: Transformer) -> None:
     model.decoder.layers[0].feed_forward.w_1.register_forward_hook(lambda *given: None)
 
 
 CHANGES = [other_layer, other_decode, other_positions, other_embedding]
-CHANGES += [other_dropout, other_dropout_below, pre_hook, hook]
+CHANGES += [other_dropout, other_dropout_below, other_forward, pre_hook, hook]
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
@@ -186,8 +196,11 @@ def test_a_changed_model_is_not_plain(change):
 def test_a_subclass_with_its_own_decode_and_a_stranger_are_not_plain():
     config = make_model().config
     assert not is_plain(OwnDecode(config)) and not is_plain(nn.Linear(2, 2))
-    assert type(search_steps(OwnDecode(config).eval(), make_sources())) is Steps
-    assert type(search_steps(Transformer(config).eval(), make_sources())) is LeanSteps
+    for kind, expected in ((OwnDecode, Steps), (Transformer, LeanSteps)):
+        with search_steps(kind(config), make_sources()) as steps:
+            assert type(steps) is expected and not steps.model.training and not torch.is_grad_enabled()
+            assert torch.is_inference_mode_enabled() == (expected is LeanSteps)
+        assert steps.model.training
 
 
 def test_a_hook_hears_every_step_of_a_search():
@@ -223,7 +236,7 @@ def test_a_projection_of_ones_own_is_used():
 @pytest.mark.parametrize("d_in", [7, 1030])
 @pytest.mark.parametrize("rows", [1, 2, 4, 5, 31, 32, 33])
 def test_step_linear_is_linear(rows, d_in, bias, monkeypatch):
-    monkeypatch.setattr(transformer.decoding, "onednn_is_faster", lambda: True)
+    monkeypatch.setattr(transformer.attention, "_mkl_is_slow", lambda: True)
     torch.manual_seed(0)
     x, weight = torch.randn(rows, d_in), torch.randn(9, d_in)
     shift = torch.randn(9) if bias else None
@@ -242,8 +255,8 @@ def libraries(monkeypatch):
         used.append("oneDNN" if x.is_mkldnn else "MKL")
         return linear(x, weight, bias)
 
-    monkeypatch.setattr(transformer.decoding, "onednn_is_faster", lambda: True)
-    monkeypatch.setattr(transformer.decoding.F, "linear", spy)
+    monkeypatch.setattr(transformer.attention, "_mkl_is_slow", lambda: True)
+    monkeypatch.setattr(F, "linear", spy)
     return used
 
 
@@ -257,7 +270,7 @@ def test_only_float32_on_a_processor_goes_to_onednn(libraries, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(type(torch.backends.mkldnn), "enabled", False)
         step_linear(many, weight)
-    monkeypatch.setattr(transformer.decoding, "onednn_is_faster", lambda: False)
+    monkeypatch.setattr(transformer.attention, "_mkl_is_slow", lambda: False)
     step_linear(many, weight)
     assert libraries == ["oneDNN", *["MKL"] * 5]
 
@@ -287,8 +300,8 @@ class Counter(TorchDispatchMode):
 
 def counted_steps(model: Transformer, src: torch.Tensor, n_steps: int, beam_size: int = 1) -> list[Counter]:
     counters = []
-    with torch.no_grad():
-        steps = search_steps(model, src, beam_size)
+    with torch.no_grad():  # in inference mode a product does not show what it is made of
+        steps = LeanSteps(model, src, beam_size)
         for _ in range(n_steps):
             with Counter() as counter:
                 steps.project(steps(torch.full((len(src) * beam_size,), 5)))
@@ -298,7 +311,7 @@ def counted_steps(model: Transformer, src: torch.Tensor, n_steps: int, beam_size
 
 @pytest.mark.parametrize("beam_size", [1, 4])
 def test_a_step_costs_what_the_formula_says(beam_size, monkeypatch):
-    monkeypatch.setattr(transformer.decoding, "onednn_is_faster", lambda: False)
+    monkeypatch.setattr(transformer.attention, "_mkl_is_slow", lambda: False)
     model = make_model(dtype=torch.float32)
     src = torch.full((3, 6), 7)
     d, d_ff, layers, S, rows = 12, 20, 2, 6, 3 * beam_size
@@ -309,7 +322,7 @@ def test_a_step_costs_what_the_formula_says(beam_size, monkeypatch):
 
 
 def test_a_longer_past_adds_to_a_step_in_proportion(monkeypatch):
-    monkeypatch.setattr(transformer.decoding, "onednn_is_faster", lambda: False)
+    monkeypatch.setattr(transformer.attention, "_mkl_is_slow", lambda: False)
     flops = [counter.flops for counter in counted_steps(make_model(max_length=60), make_sources(), 60)]
     assert len(set(b - a for a, b in zip(flops, flops[1:]))) == 1 and flops[0] < flops[1]
 
@@ -322,18 +335,60 @@ def test_few_logits_exist_at_once_in_beam_search():
     assert max(sizes) == 64 and sum(sizes[:4]) == 50 * 4
 
 
-# What a cache takes -----------------------------------------------------------------------------------
+# What a search leaves behind --------------------------------------------------------------------------
 
 
-def test_a_cache_extended_by_pairs_is_the_one_that_was_appended_to():
-    one, other = KeyValueCache(), KeyValueCache()
-    for length in (1, 3, 1, 5):
-        pair = torch.randn(2, 4, 3, length, 5)
-        for ours, theirs in zip(one.extend(pair), other.append(*pair)):
-            assert torch.equal(ours, theirs)
-    assert one.length == 10
-    with pytest.raises(ValueError, match=r"key must have B, H, d_k = \(4, 3, 5\) as kept, not \(4, 3, 6\)"):
-        one.extend(torch.randn(2, 4, 3, 1, 6))
-    with pytest.raises(ValueError, match=r"pair must have shape \[2, B, H, T, d_k\], not \[4, 3, 1, 5\]"):
-        one.extend(torch.randn(4, 3, 1, 5))
-    assert one.length == 10 and math.isfinite(one.read()[0].sum())
+def test_what_a_search_returns_can_be_learned_from():
+    """Searches run in inference mode, whose tensors autograd refuses; what they return it must not."""
+    model, src = make_model(), make_sources()
+    found = greedy_search(model, src, 5), *beam_search(model, src, 2, max_length=5)
+    assert not any(x.is_inference() for x in found)
+    table = torch.randn(V, 3, requires_grad=True)
+    F.embedding(found[0], table).sum().backward()
+    weight = torch.ones(found[2].shape, dtype=torch.float64, requires_grad=True)
+    (weight * found[2]).sum().backward()
+    assert table.grad.any() and torch.equal(weight.grad, found[2])
+
+
+def test_what_a_hook_keeps_of_a_search_can_be_learned_from():
+    model, kept = make_model(), []
+    model.decoder.layers[0].register_forward_hook(lambda module, given, output: kept.append(output))
+    greedy_search(model, make_sources(), 3)
+    probe = torch.zeros(12, dtype=torch.float64, requires_grad=True)
+    sum((x @ probe).sum() for x in kept).backward()
+    assert probe.grad.any()
+
+
+def test_rows_keep_their_places_beyond_the_first_room_of_the_cache():
+    model = make_model(max_length=40)
+    for lean, plain in zip(walk(model, LeanSteps, 2, 36), walk(model, Steps, 2, 36)):
+        torch.testing.assert_close(lean, plain, atol=1e-10, rtol=1e-10)
+
+
+def test_an_unchanged_order_moves_nothing_in_lean_steps():
+    model, src = make_model(), make_sources()
+    with search_steps(model, src, 2) as steps:
+        steps(torch.full((2 * len(src),), BOS))
+        before = steps.cache.data_ptr()
+        steps.keep(torch.arange(2 * len(src)))
+        assert steps.cache.data_ptr() == before
+        steps.keep(torch.arange(2 * len(src)).view(-1, 2).flip(1).flatten())
+        assert steps.cache.data_ptr() != before
+        steps.keep(torch.arange(2 * len(src)).view(-1, 2).flip(1).flatten())
+        assert steps.cache.data_ptr() == before  # back and forth between two buffers
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_many_sentences_attend_by_the_written_out_function_to_the_same(padded):
+    model = make_model()
+    src = torch.randint(4, V, (40, 6), generator=torch.Generator().manual_seed(0))
+    if padded:
+        src[::3, 4:] = PAD
+        src[7] = PAD
+    last = torch.full((40,), BOS)
+    with torch.no_grad():
+        lean, plain = LeanSteps(model, src), Steps(model, src)
+        for _ in range(4):
+            found, wanted = lean.project(lean(last)), plain.project(plain(last))
+            torch.testing.assert_close(found, wanted, atol=1e-10, rtol=1e-10)
+            last = wanted.argmax(-1)

@@ -520,6 +520,15 @@ def test_evaluating_leaves_no_trace_even_of_a_failure(mode):
     assert all(module.training == mode for module in model.modules())
 
 
+def test_evaluating_leaves_frozen_parts_frozen():
+    model = make_model(dropout=0.5).train()
+    frozen = model.encoder.layers[0].eval()
+    with evaluating(model):
+        assert not any(module.training for module in model.modules())
+    assert model.training and model.decoder.training
+    assert not any(module.training for module in frozen.modules())
+
+
 def test_move_reaches_every_tensor_and_keeps_the_form():
     Pair = namedtuple("Pair", "src tgt")
     x = torch.zeros(2)

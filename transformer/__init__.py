@@ -17,7 +17,13 @@ from transformer.validation import (
     check_device,
     optional_import,
 )
-from transformer.embedding import TokenEmbedding, sinusoidal_encoding, PositionalEncoding
+from transformer.embedding import (
+    TokenEmbedding,
+    sinusoidal_encoding,
+    fast_dropout,
+    Dropout,
+    PositionalEncoding,
+)
 from transformer.attention import (
     padding_mask,
     causal_mask,
@@ -26,15 +32,16 @@ from transformer.attention import (
     fused_attention,
     KeyValueCache,
     onednn_is_faster,
+    linear_by_onednn,
     linear_by_convolution,
     fast_linear,
     Linear,
+    is_untouched,
+    linear_together,
     MultiHeadAttention,
 )
 from transformer.plots import plot_attention, plot_curves
 from transformer.layers import (
-    fast_dropout,
-    Dropout,
     LayerNorm,
     ACTIVATIONS,
     FeedForward,
@@ -206,6 +213,8 @@ __all__ = [
     "optional_import",
     "TokenEmbedding",
     "sinusoidal_encoding",
+    "fast_dropout",
+    "Dropout",
     "PositionalEncoding",
     "padding_mask",
     "causal_mask",
@@ -214,14 +223,15 @@ __all__ = [
     "fused_attention",
     "KeyValueCache",
     "onednn_is_faster",
+    "linear_by_onednn",
     "linear_by_convolution",
     "fast_linear",
     "Linear",
+    "is_untouched",
+    "linear_together",
     "MultiHeadAttention",
     "plot_attention",
     "plot_curves",
-    "fast_dropout",
-    "Dropout",
     "LayerNorm",
     "ACTIVATIONS",
     "FeedForward",

@@ -11,9 +11,12 @@ __all__ = [
     "fused_attention",
     "KeyValueCache",
     "onednn_is_faster",
+    "linear_by_onednn",
     "linear_by_convolution",
     "fast_linear",
     "Linear",
+    "is_untouched",
+    "linear_together",
     "MultiHeadAttention",
 ]
 
@@ -21,6 +24,7 @@ __all__ = [
 # %% book/03-attention.ipynb · Masks · [masks-code]
 import functools
 import math
+from collections.abc import Iterable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -196,17 +200,22 @@ def fused_attention(
     _check_inputs(query, key, value, mask, dropout)
     if mask is None:
         return _kernel(query, key, value, dropout_p=dropout)
-    # Kernels need not agree on a row with nothing: let it attend, then put zeros in its place.
     mask = torch.atleast_2d(mask)
-    nothing = ~mask.any(dim=-1, keepdim=True)
     may_look = mask.device.type == "cpu" and not torch.compiler.is_compiling()
+    if may_look and mask.all():
+        return _kernel(query, key, value, dropout_p=dropout)
+    T, S = query.size(-2), key.size(-2)
+    if may_look and mask.shape == (1, 1, T, S) and torch.equal(mask, causal_mask(T)):
+        return _kernel(query, key, value, dropout_p=dropout, is_causal=True)
+    # Kernels need not agree on a row with nothing: let it attend, then put zeros in its place.
+    nothing = ~mask.any(dim=-1, keepdim=True)
     if may_look and not nothing.any():
         return _kernel(query, key, value, mask, dropout_p=dropout)
     context = _kernel(query, key, value, mask | nothing, dropout_p=dropout)
     return context.masked_fill(nothing, 0.0)
 
 
-def _kernel(query: Tensor, key: Tensor, value: Tensor, *mask: Tensor, **options: float) -> Tensor:
+def _kernel(query: Tensor, key: Tensor, value: Tensor, *mask: Tensor, **options: float | bool) -> Tensor:
     half = query.dtype in (torch.bfloat16, torch.float16)
     if not half or query.device.type != "cpu" or not torch.is_grad_enabled():
         return F.scaled_dot_product_attention(query, key, value, *mask, **options)
@@ -270,30 +279,19 @@ class KeyValueCache:
         if key.shape != value.shape:
             shapes = f"{list(key.shape)} and {list(value.shape)}"
             raise ValueError(f"key and value must share a shape [B, H, T, d_k], not {shapes}")
-        return self.extend(torch.stack((key, value)))
-
-    def extend(self, pair: Tensor) -> tuple[Tensor, Tensor]:
-        """Add keys and values as `append` does, both in one tensor `[2, B, H, T, d_k]`.
-
-        Of dtype and device nothing is asked: `append` looks at every step, and this does not.
-
-        Raises:
-            ValueError: its shape is none, or does not continue what is kept.
-        """
-        if pair.dim() != 5 or len(pair) != 2:
-            raise ValueError(f"pair must have shape [2, B, H, T, d_k], not {list(pair.shape)}")
-        _, B, H, T, d_k = pair.shape
+        B, H, T, d_k = key.shape
         end = self.length + T
         if self._buffer is not None and (B, H, d_k) != self._layout(self._buffer):
             kept = self._layout(self._buffer)
             raise ValueError(f"key must have B, H, d_k = {kept} as kept, not {(B, H, d_k)}")
         if self._buffer is None or end > self._buffer.size(3):
             # Doubling: t steps copy O(t) rows in all; growing by one each time would copy O(t²).
-            grown = pair.new_empty(2, B, H, max(end, 2 * self.length), d_k)
+            grown = key.new_empty(2, B, H, max(end, 2 * self.length), d_k)
             if self._buffer is not None:
                 grown[:, :, :, : self.length] = self._buffer[:, :, :, : self.length]
             self._buffer = grown
-        self._buffer[:, :, :, self.length : end] = pair
+        self._buffer[0, :, :, self.length : end] = key
+        self._buffer[1, :, :, self.length : end] = value
         self.length = end
         return self.read()
 
@@ -329,15 +327,44 @@ class KeyValueCache:
 
 
 # %% book/03-attention.ipynb · A dense layer as a convolution · [fast-linear]
-_FEW_ROWS, _LITTLE_WORK = 128, 2**23  # rows, and multiplications
+_FEW_ROWS, _LITTLE_WORK = 128, 2**22  # rows, and multiplications
 
 
 @functools.cache
-def onednn_is_faster() -> bool:
-    """Whether this processor is one on which oneDNN multiplies float32 matrices faster than MKL."""
+def _mkl_is_slow() -> bool:
     capabilities = getattr(torch.cpu, "get_capabilities", dict)()  # not in every torch
     amd = "AMD" in capabilities.get("cpu_name", "")
     return amd and torch.backends.cpu.get_cpu_capability() == "AVX512"
+
+
+def onednn_is_faster(x: Tensor) -> bool:
+    """Whether oneDNN multiplies a matrix like `x` faster than the library that PyTorch would take.
+
+    It does so on AMD processors with AVX-512, in float32, outside of autocast and of graphs that are
+    being captured, unless `torch.backends.mkldnn` is switched off.
+    """
+    return (
+        x.device.type == "cpu"
+        and x.dtype == torch.float32
+        and not torch.compiler.is_compiling()
+        and _mkl_is_slow()
+        and not torch.is_autocast_enabled("cpu")
+        and torch.backends.mkldnn.enabled
+    )
+
+
+def linear_by_onednn(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Compute `torch.nn.functional.linear` in oneDNN's own tensors, where no gradient is wanted.
+
+    Args:
+        x: `[..., d_in]`, in float32 on a processor.
+        weight: `[d_out, d_in]`.
+        bias: `[d_out]`, or `None` for none.
+
+    Returns:
+        x Wᵀ + b, `[..., d_out]`.
+    """
+    return F.linear(x.to_mkldnn(), weight, bias).to_dense()
 
 
 def linear_by_convolution(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -358,7 +385,7 @@ def linear_by_convolution(x: Tensor, weight: Tensor, bias: Tensor | None = None)
         pictures = F.pad(x.reshape(rows, -1), (0, 0, 0, -rows % 16)).view(16, -1, x.size(-1))
     channels_last = pictures[:, None].permute(0, 3, 1, 2)       # [pictures, d_in, 1, pixels]
     filtered = F.conv2d(channels_last, weight[:, :, None, None], bias)
-    result = filtered.permute(0, 2, 3, 1)[:, 0]                 # [pictures, pixels, d_out]
+    result = filtered.permute(0, 2, 3, 1).squeeze(1)            # [pictures, pixels, d_out]
     return result if fits else result.reshape(-1, weight.size(0))[:rows].view(*x.shape[:-1], -1)
 
 
@@ -373,18 +400,10 @@ def fast_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor
     Returns:
         x Wᵀ + b, `[..., d_out]`.
     """
-    if (
-        not torch.compiler.is_compiling()
-        and onednn_is_faster()
-        and x.device.type == "cpu"
-        and x.dtype == torch.float32
-        and x.numel() >= _FEW_ROWS * x.size(-1)
-        and x.numel() * weight.size(0) >= _LITTLE_WORK
-        and not torch.is_autocast_enabled("cpu")
-        and torch.backends.mkldnn.enabled  # the switch by which a reader turns oneDNN off
-    ):
-        return linear_by_convolution(x, weight, bias)
-    return F.linear(x, weight, bias)
+    few = x.numel() < _FEW_ROWS * x.size(-1) or x.numel() * weight.size(0) < _LITTLE_WORK
+    if few or not onednn_is_faster(x):
+        return F.linear(x, weight, bias)
+    return linear_by_convolution(x, weight, bias)
 
 
 class Linear(nn.Linear):
@@ -402,6 +421,35 @@ class Linear(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         """Compute x Wᵀ + b for `x` `[..., d_in]`; the result is `[..., d_out]`."""
         return fast_linear(x, self.weight, self.bias)
+
+
+# %% book/03-attention.ipynb · Three products in one · [linear-together]
+def is_untouched(module: nn.Module) -> bool:
+    """Whether nobody listens to a module by a hook or has given it another `forward`."""
+    hooks = module._forward_hooks, module._forward_pre_hooks
+    hooks += module._backward_hooks, module._backward_pre_hooks
+    return not any(hooks) and "forward" not in vars(module)
+
+
+def linear_together(x: Tensor, layers: Sequence[nn.Module]) -> Sequence[Tensor]:
+    """Apply several dense layers to one input, in one product where that saves time.
+
+    Args:
+        x: `[..., d_in]`.
+        layers: modules that each make `[..., d_out]` of it. All must be `Linear`, and
+            untouched, to go together; otherwise, and for few rows, they are called one by one.
+
+    Returns:
+        what each of them returns.
+    """
+    few = x.numel() < _FEW_ROWS * x.size(-1)  # to copy the weights would be most of the work
+    if few or not all(type(layer) is Linear and is_untouched(layer) for layer in layers):
+        return [layer(x) for layer in layers]
+    biases = [layer.bias for layer in layers if layer.bias is not None]
+    if len(biases) not in (0, len(layers)):
+        return [layer(x) for layer in layers]
+    weight, bias = torch.cat([layer.weight for layer in layers]), torch.cat(biases) if biases else None
+    return fast_linear(x, weight, bias).split([len(layer.weight) for layer in layers], dim=-1)
 
 
 # %% book/03-attention.ipynb · The module · [multi-head-attention]
@@ -501,19 +549,20 @@ class MultiHeadAttention(nn.Module):
             raise ValueError(
                 f"query, key and value must share the batch, key and value the length, not {given}"
             )
-        query = self._split(self.w_q(query))                    # [B, H, T, d_k]
+        known = cache is not None and cache.complete
+        query, *made = (self._split(x) for x in self._project(query, key, value, known))
         if sharing > 1:
             query = (
                 query.unflatten(0, (-1, sharing)).transpose(1, 2).flatten(2, 3)
             )  # [B, H, K·T, d_k]
-        if cache is not None and cache.complete:
+        if known:
             if key.size(1) != cache.length:
                 raise ValueError(
                     f"key must have the cache's length {cache.length}, not {key.size(1)}"
                 )
             key, value = cache.read()
         else:
-            key, value = self._split(self.w_k(key)), self._split(self.w_v(value))  # [B, H, S, d_k]
+            key, value = made                                   # [B, H, S, d_k]
             if cache is not None:
                 key, value = cache.append(key, value)
         dropout = self.dropout if self.training else 0.0
@@ -525,6 +574,15 @@ class MultiHeadAttention(nn.Module):
             context = self._unshare(context, sharing)  # [K·B, H, T, d_k]
             weights = None if weights is None else self._unshare(weights, sharing)
         return self.w_o(context.transpose(1, 2).flatten(2)), weights
+
+    def _project(self, query: Tensor, key: Tensor, value: Tensor, known: bool) -> Iterable[Tensor]:
+        if known:
+            return [self.w_q(query)]
+        if query is key and key is value:
+            return linear_together(query, (self.w_q, self.w_k, self.w_v))
+        if key is value:
+            return self.w_q(query), *linear_together(key, (self.w_k, self.w_v))
+        return self.w_q(query), self.w_k(key), self.w_v(value)
 
     def _split(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (self.n_heads, -1)).transpose(1, 2)  # [B, H, T, d_k]

@@ -24,7 +24,8 @@ __all__ = [
 
 
 # %% book/08-decoding.ipynb · Nothing twice · [steps]
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import NamedTuple
 
@@ -32,14 +33,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from transformer.attention import Linear, MultiHeadAttention, fused_attention, onednn_is_faster
-from transformer.embedding import PositionalEncoding, TokenEmbedding
+from transformer.attention import (
+    Linear,
+    MultiHeadAttention,
+    fused_attention,
+    is_untouched,
+    linear_by_onednn,
+    onednn_is_faster,
+    scaled_dot_product_attention,
+)
+from transformer.embedding import Dropout, PositionalEncoding, TokenEmbedding
 from transformer.layers import (
     ACTIVATIONS,
     DecoderLayer,
-    Dropout,
     FeedForward,
-    LayerCache,
     LayerNorm,
     Residual,
 )
@@ -78,18 +85,22 @@ class Steps:
         """
         sentences = rows[:: self.beam_size] // self.beam_size
         if len(sentences) < len(self.memory):
-            self.memory = self.memory[sentences]
-            self.mask = None if self.mask is None else self.mask[sentences]
+            self.keep_sentences(sentences)
         self.cache.reorder(rows)
+
+    def keep_sentences(self, sentences: Tensor) -> None:
+        """Go on with the sentences `sentences`, `torch.long` `[B']`; the others have left."""
+        self.memory = self.memory[sentences]
+        self.mask = None if self.mask is None else self.mask[sentences]
 
 
 # %% book/08-decoding.ipynb · Without ceremony · [step-linear]
 _FEW_ROWS, _MANY_ROWS = 4, 32  # up to here and from here on, MKL is not the best there is
-_NARROW = 1024
+_NARROW, _SMALL = 1024, 2**19  # columns, and weights
 
 
 def step_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Compute `torch.nn.functional.linear` for the few rows of a step, by the fastest of three ways.
+    """Compute `torch.nn.functional.linear` for the few rows of a step, by the fastest of several ways.
 
     Args:
         x: `[rows, d_in]`, which wants no gradient.
@@ -100,17 +111,13 @@ def step_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor
         x Wᵀ + b, `[rows, d_out]`.
     """
     rows, d_in = x.shape
-    if (
-        rows == 1
-        or x.dtype != torch.float32
-        or x.device.type != "cpu"
-        or not onednn_is_faster()
-        or torch.is_autocast_enabled("cpu")
-        or not torch.backends.mkldnn.enabled
-    ):
+    if not onednn_is_faster(x):
         return F.linear(x, weight, bias)
-    if rows >= _MANY_ROWS:
-        return F.linear(x.to_mkldnn(), weight, bias).to_dense()
+    if rows == 1 and weight.numel() <= _SMALL:  # it writes all W ∘ x down before it sums them up
+        product = torch.linalg.vecdot(weight, x)[None]  # [1, d_out]
+        return product if bias is None else product + bias
+    if rows == 1 or rows >= _MANY_ROWS:
+        return linear_by_onednn(x, weight, bias)
     if rows <= _FEW_ROWS and d_in <= _NARROW:
         product = weight @ x.T  # [d_out, rows]
         return product.T if bias is None else product.T + bias
@@ -118,12 +125,15 @@ def step_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor
 
 
 # %% book/08-decoding.ipynb · Without ceremony · [lean-layer]
+_MANY_SENTENCES = 32  # from here on, with one query each, the kernel for many queries is not the best
+
+
 class _LayerStep:
     # A decoder layer for one new position in every row, from the layer's weights.
-    def __init__(self, layer: DecoderLayer, memory: Tensor, cache: LayerCache, beam_size: int) -> None:
+    def __init__(self, layer: DecoderLayer, memory: Tensor, beam_size: int) -> None:
         own, cross, feed = layer.self_attention, layer.cross_attention, layer.feed_forward
         self.n_heads, self.d_k = own.n_heads, own.d_model // own.n_heads
-        self.beam_size, self.cache = beam_size, cache
+        self.beam_size = beam_size
         self.qkv, self.own_output = _together(own), _dense(own.w_o)
         self.query, self.cross_output = _dense(cross.w_q), _dense(cross.w_o)
         self.w_1, self.w_2 = _dense(feed.w_1), _dense(feed.w_2)
@@ -131,33 +141,38 @@ class _LayerStep:
         residuals = layer.self_residual, layer.cross_residual, layer.feed_residual
         self.norms = [_norm(residual.norm) for residual in residuals]
         self.norm_first = layer.self_residual.norm_first
-        key, value = cross.w_k(memory), cross.w_v(memory)  # [B, S, d_model]
-        cache.memory.append(*(x.unflatten(2, (self.n_heads, -1)).transpose(1, 2) for x in (key, value)))
+        pair = torch.stack((cross.w_k(memory), cross.w_v(memory)))  # [2, B, S, d_model]
+        self.memory = pair.unflatten(3, (self.n_heads, self.d_k)).transpose(2, 3).contiguous()
 
-    def __call__(self, x: Tensor, mask: Tensor | None) -> Tensor:  # [N, d_model]
-        sublayers = self.attend, partial(self.attend_memory, mask=mask), self.feed
+    # A vector [N, d_model] for each row; keys and values kept [2, N, H, t, d_k], the new place the last.
+    def __call__(self, x: Tensor, kept: Tensor, mask: Tensor | None) -> Tensor:
+        sublayers = partial(self.attend, kept=kept), partial(self.attend_memory, mask=mask), self.feed
         for norm, sublayer in zip(self.norms, sublayers, strict=True):
             x = x + sublayer(norm(x)) if self.norm_first else norm(x + sublayer(x))
         return x
 
-    def attend(self, x: Tensor) -> Tensor:
+    def attend(self, x: Tensor, kept: Tensor) -> Tensor:
         qkv = self.qkv(x).view(len(x), 3, self.n_heads, 1, self.d_k)  # [N, 3, H, 1, d_k]
-        key, value = self.cache.own.extend(qkv[:, 1:].transpose(0, 1))
-        context = F.scaled_dot_product_attention(qkv[:, 0], key, value)  # [N, H, 1, d_k]
+        kept[:, :, :, -1:] = qkv[:, 1:].transpose(0, 1)
+        context = _context(qkv[:, 0], *kept)  # [N, H, 1, d_k]
         return self.own_output(context.flatten(1))
 
     def attend_memory(self, x: Tensor, mask: Tensor | None) -> Tensor:
         shape = len(x) // self.beam_size, self.beam_size, self.n_heads, self.d_k
         query = self.query(x).view(shape).transpose(1, 2)  # [B, H, K, d_k]
-        key, value = self.cache.memory.read()
-        if mask is None:
-            context = F.scaled_dot_product_attention(query, key, value)
-        else:
-            context = fused_attention(query, key, value, mask)
+        context = _context(query, *self.memory, mask)
         return self.cross_output(context.transpose(1, 2).reshape(x.shape))
 
     def feed(self, x: Tensor) -> Tensor:
         return self.w_2(self.activation(self.w_1(x)))
+
+
+def _context(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
+    if len(key) >= _MANY_SENTENCES and key.device.type == "cpu":
+        return scaled_dot_product_attention(query, key, value, mask)[0]
+    if mask is None:
+        return F.scaled_dot_product_attention(query, key, value)
+    return fused_attention(query, key, value, mask)
 
 
 def _dense(layer: nn.Module) -> Callable[[Tensor], Tensor]:
@@ -182,6 +197,9 @@ def _norm(norm: nn.Module) -> Callable[[Tensor], Tensor]:
 
 
 # %% book/08-decoding.ipynb · Without ceremony · [lean-steps]
+_ROOM = 16  # for that many tokens at first
+
+
 class LeanSteps(Steps):
     """The numbers of `Steps`, from the decoder's weights and without the calls of its modules.
 
@@ -191,20 +209,44 @@ class LeanSteps(Steps):
 
     def __init__(self, model: Transformer, src: Tensor, beam_size: int = 1) -> None:
         super().__init__(model, src, beam_size)
-        pairs = zip(model.decoder.layers, self.cache.layers, strict=True)
-        self.layers = [_LayerStep(layer, self.memory, kept, beam_size) for layer, kept in pairs]
+        self.layers = [_LayerStep(layer, self.memory, beam_size) for layer in model.decoder.layers]
         self.norm = _norm(model.decoder.norm)
         if _is_own(model, "project"):
             self.project = partial(step_linear, weight=model.output.weight)
         self.table, self.scale = model.tgt_embedding.weight, model.config.d_model**0.5
+        config, rows = model.config, len(src) * beam_size
+        shape = (config.n_layers, 2, rows, config.n_heads, _ROOM, config.d_model // config.n_heads)
+        self.cache = self.layers[0].memory.new_empty(shape)  # keys and values of all layers
+        self.spare, self.length = self.cache[:, :, :0], 0
 
     def __call__(self, last: Tensor) -> Tensor:
         """Read one more token in every row, `[B·K]`; `project` makes logits of what is returned."""
-        position = self.model.positions.table[self.cache.length]  # [d_model]
+        position = self.model.positions.table[self.length]  # [d_model]
         x = F.embedding(last, self.table) * self.scale + position  # [B·K, d_model]
-        for layer in self.layers:
-            x = layer(x, self.mask)
+        if self.length == self.cache.size(4):
+            self.cache = torch.cat((self.cache, torch.empty_like(self.cache)), 4)  # doubled, as in chapter 3
+        self.length += 1
+        for layer, kept in zip(self.layers, self.cache[..., : self.length, :], strict=True):
+            x = layer(x, kept, self.mask)
         return self.norm(x)
+
+    def keep(self, rows: Tensor) -> None:
+        """As in `Steps`, by one copy for all layers, and none where every row stays in its place."""
+        sentences = rows[:: self.beam_size] // self.beam_size
+        if len(sentences) < len(self.memory):
+            self.keep_sentences(sentences)
+        elif rows.device.type == "cpu" and torch.equal(rows, torch.arange(len(rows))):
+            return
+        if self.spare.shape[2:] != self.cache[:, :, : len(rows)].shape[2:]:
+            self.spare = torch.empty_like(self.cache[:, :, : len(rows)])
+        ordered = torch.index_select(self.cache, 2, rows, out=self.spare)
+        self.cache, self.spare = ordered, self.cache
+
+    def keep_sentences(self, sentences: Tensor) -> None:
+        """As in `Steps`."""
+        super().keep_sentences(sentences)
+        for layer in self.layers:
+            layer.memory = layer.memory[:, sentences]
 
 
 _DROPOUTS = {Dropout, nn.Dropout}  # which do nothing in a search; one of another kind might
@@ -226,13 +268,25 @@ def is_plain(model: nn.Module) -> bool:
     parts = [("", model.positions.dropout), *model.decoder.named_modules()]
     if any(type(part) not in _PARTS and name.split(".")[-1] not in _LEAVES for name, part in parts):
         return False
-    return not any(part._forward_hooks or part._forward_pre_hooks for part in model.modules())
+    return all(is_untouched(part) for part in model.modules())
 
 
-def search_steps(model: Transformer, src: Tensor, beam_size: int = 1) -> Steps:
-    """The faster kind of `Steps` that computes what the model does; arguments as there."""
-    kind = LeanSteps if is_plain(model) else Steps
-    return kind(model, src, beam_size)
+@contextmanager
+def search_steps(model: Transformer, src: Tensor, beam_size: int = 1) -> Iterator[Steps]:
+    """Whatever a search needs: the model in evaluation mode, no gradients, and its `Steps`.
+
+    Where nobody listens, PyTorch need not even note which tensor is a view of which: a plain model
+    takes its steps in inference mode.
+
+    Args:
+        model, src, beam_size: as in `Steps`.
+
+    Yields:
+        the faster kind of `Steps` that computes what the model does.
+    """
+    plain = is_plain(model)
+    with evaluating(model), torch.inference_mode() if plain else nullcontext():
+        yield LeanSteps(model, src, beam_size) if plain else Steps(model, src, beam_size)
 
 
 # %% book/08-decoding.ipynb · Without ceremony · [greedy-search]
@@ -276,9 +330,8 @@ def greedy_search(model: Transformer, src: Tensor, max_length: int) -> Tensor:
     """
     check_search(model, src, max_length)
     config = model.config
-    with evaluating(model):
-        steps = search_steps(model, src)
-        tokens = src.new_full((src.size(0), max_length), config.pad_id)  # [B, max_length]
+    tokens = src.new_full((src.size(0), max_length), config.pad_id)  # [B, max_length]
+    with search_steps(model, src) as steps:
         sentences = torch.arange(src.size(0), device=src.device)  # that have not ended
         last = src.new_full(sentences.shape, config.bos_id)
         for step in range(max_length):
@@ -451,8 +504,7 @@ def beam_search(
     check_size(beam_size=beam_size)
     check_number(length_penalty=length_penalty)
     config, batch, absent = model.config, src.size(0), -torch.inf
-    with evaluating(model):
-        steps = search_steps(model, src, beam_size)
+    with search_steps(model, src, beam_size) as steps:
         memory = steps.memory  # [B, S, d_model]
         dtype = torch.promote_types(memory.dtype, torch.float32)
         tokens = src.new_full((batch, beam_size, max_length), config.pad_id)
@@ -466,15 +518,17 @@ def beam_search(
         for length in range(1, max_length + 1):
             found, origin = _continue(alive, steps(last), steps.project)  # [B, 2K, length], [B, 2K]
             norm = length_norm(length, length_penalty)
-            # Of the 2K, at most K end: so K are left to go on with.
             ends = found.tokens[:, :, -1] == config.eos_id  # [B, 2K]
-            ending = found.scores.masked_fill(~ends, absent)[:, :beam_size] / norm
-            new = BeamResult(found.tokens[:, :beam_size], ending)
-            ended = merge_hypotheses(ended, new, config.pad_id)
-            scores, order = found.scores.masked_fill(ends, absent).topk(beam_size, dim=1)
-            alive = BeamResult(_rows(found.tokens, order), scores)
-            rows = first_row[: len(order)] + origin.gather(1, order)  # [B, K] of the cache
-            going = (ended.scores == absent).any(dim=1) & (scores > absent).any(dim=1)  # [B]
+            if ends.any():  # of the 2K, at most K: so K are left to go on with
+                ending = found.scores.masked_fill(~ends, absent)[:, :beam_size] / norm
+                new = BeamResult(found.tokens[:, :beam_size], ending)
+                ended = merge_hypotheses(ended, new, config.pad_id)
+                scores, order = found.scores.masked_fill(ends, absent).topk(beam_size, dim=1)
+                alive, origin = BeamResult(_rows(found.tokens, order), scores), origin.gather(1, order)
+            else:
+                alive, origin = BeamResult(*(x[:, :beam_size] for x in found)), origin[:, :beam_size]
+            rows = first_row[: len(origin)] + origin  # [B, K] of the cache
+            going = (ended.scores == absent).any(dim=1) & (alive.scores > absent).any(dim=1)  # [B]
             if not going.all():
                 _write(result, sentences, ended)
                 sentences, rows = sentences[going], rows[going]
@@ -486,8 +540,8 @@ def beam_search(
         alive = BeamResult(alive.tokens, alive.scores / norm)
         _write(result, sentences, merge_hypotheses(ended, alive, config.pad_id))
         tokens = result.tokens[:, :, :length]
-    nothing = (result.scores == absent)[:, :, None]
-    return BeamResult(tokens.masked_fill(nothing, config.pad_id), result.scores)
+    nothing = (result.scores == absent)[:, :, None]  # out here new tensors are ordinary ones again
+    return BeamResult(tokens.masked_fill(nothing, config.pad_id), result.scores.clone())
 
 
 def _write(result: BeamResult, sentences: Tensor, hypotheses: BeamResult) -> None:
@@ -510,6 +564,8 @@ def _continue(
     ):
         log_probs = project(vectors).log_softmax(-1, dtype=scores.dtype).unflatten(0, (-1, beam_size))
         parts.append(best_continuations(BeamResult(tokens, scores), log_probs))
+    if len(parts) == 1:
+        return parts[0]
     found, origins = zip(*parts, strict=True)
     tokens, scores = (torch.cat(part) for part in zip(*found, strict=True))
     return BeamResult(tokens, scores), torch.cat(origins)
@@ -569,10 +625,11 @@ class QuantizedLinear(nn.Module):
 
     def product(self, x: Tensor) -> Tensor:
         """What `forward` returns, for an `x` that has been checked."""
-        largest = x.abs().amax(dim=-1, keepdim=True)  # [..., 1]; 0 makes 0, whatever 0 / 0 becomes
+        scaled = x.abs()  # at first: fresh memory is dear, so the same is used again
+        largest = scaled.amax(dim=-1, keepdim=True)  # [..., 1]; 0 makes 0, whatever 0 / 0 becomes
         multiply = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32.default
-        y = multiply(x / largest, 1 / 63, 64, self.packed)  # [..., d_out]
-        return y.mul_(largest) if self.bias is None else torch.addcmul(self.bias, y, largest)
+        y = multiply(torch.div(x, largest, out=scaled), 1 / 63, 64, self.packed)  # [..., d_out]
+        return y.mul_(largest) if self.bias is None else torch.addcmul(self.bias, y, largest, out=y)
 
 
 # %% book/08-decoding.ipynb · A whole model · [quantize]

@@ -3,7 +3,7 @@
 Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
 """
 
-__all__ = ["TokenEmbedding", "sinusoidal_encoding", "PositionalEncoding"]
+__all__ = ["TokenEmbedding", "sinusoidal_encoding", "fast_dropout", "Dropout", "PositionalEncoding"]
 
 
 # %% book/02-embedding.ipynb · Why √d_model · [token-embedding]
@@ -96,7 +96,51 @@ def sinusoidal_encoding(length: int, d_model: int, dtype: torch.dtype | None = N
     return table.to(dtype)
 
 
-# %% book/02-embedding.ipynb · Adding them · [positional-encoding]
+# %% book/02-embedding.ipynb · Dropout on the sum · [fast-dropout]
+def fast_dropout(x: Tensor, rate: float) -> Tensor:
+    """Compute `torch.nn.functional.dropout`, with cheaper random numbers on a processor.
+
+    Args:
+        x: any floating-point tensor.
+        rate: the probability with which an entry becomes zero, in [0, 1); on a processor to the
+            nearest multiple of 2⁻¹⁶.
+
+    Returns:
+        `x` with entries dropped and the others divided by the probability to be kept.
+
+    Raises:
+        TypeError: `rate` is no number.
+        ValueError: `rate` lies outside [0, 1).
+
+    Source: Srivastava et al. (2014).
+    """
+    check_rate(rate=rate)
+    if rate == 0 or x.device.type != "cpu" or torch.compiler.is_compiling():
+        return F.dropout(x, rate)
+    dropped = min(round(rate * 2**16), 2**16 - 1)  # of 2¹⁶ equally likely numbers
+    words = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
+    numbers = words.view(torch.int16)[: x.numel()].view(x.shape)  # from -2¹⁵ to 2¹⁵ - 1
+    keep = torch.empty(x.shape, dtype=torch.uint8)  # 0 and 1: truth values are slower to multiply with
+    torch.ge(numbers, dropped - 2**15, out=keep)
+    return (x * keep).mul_(2**16 / (2**16 - dropped))
+
+
+class Dropout(nn.Dropout):
+    """`torch.nn.Dropout`, computed by `fast_dropout`: it drops in training and nowhere else.
+
+    Args:
+        p: the rate.
+    """
+
+    def __init__(self, p: float) -> None:
+        super().__init__(p)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Drop entries of `x` in training; the shape stays."""
+        return fast_dropout(x, self.p) if self.training else x
+
+
+# %% book/02-embedding.ipynb · Dropout on the sum · [positional-encoding]
 class PositionalEncoding(nn.Module):
     """Adds the sinusoidal position vectors to a sequence of vectors, then applies dropout.
 
@@ -117,7 +161,7 @@ class PositionalEncoding(nn.Module):
         check_size(d_model=d_model, max_length=max_length)
         check_rate(dropout=dropout)
         self.d_model, self.max_length = d_model, max_length
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.register_buffer("table", sinusoidal_encoding(max_length, d_model), persistent=False)
 
     def forward(self, x: Tensor, offset: int = 0) -> Tensor:

@@ -4,8 +4,6 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 """
 
 __all__ = [
-    "fast_dropout",
-    "Dropout",
     "LayerNorm",
     "ACTIVATIONS",
     "FeedForward",
@@ -17,7 +15,7 @@ __all__ = [
 ]
 
 
-# %% book/04-layers.ipynb · Dropout · [fast-dropout]
+# %% book/04-layers.ipynb · Its gradient · [layer-norm]
 from collections.abc import Callable
 
 import torch
@@ -25,6 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from transformer.attention import KeyValueCache, Linear, MultiHeadAttention
+from transformer.embedding import Dropout
 from transformer.validation import (
     check_choice,
     check_features,
@@ -36,48 +35,6 @@ from transformer.validation import (
 )
 
 
-def fast_dropout(x: Tensor, rate: float) -> Tensor:
-    """Compute `torch.nn.functional.dropout`, with cheaper random numbers on a processor.
-
-    Args:
-        x: any floating-point tensor.
-        rate: the probability with which an entry becomes zero, in [0, 1); on a processor to the
-            nearest multiple of 2⁻¹⁶.
-
-    Returns:
-        `x` with entries dropped and the others divided by the probability to be kept.
-
-    Raises:
-        TypeError: `rate` is no number.
-        ValueError: `rate` lies outside [0, 1).
-
-    Source: Srivastava et al. (2014).
-    """
-    check_rate(rate=rate)
-    if rate == 0 or x.device.type != "cpu" or torch.compiler.is_compiling():
-        return F.dropout(x, rate)
-    dropped = min(round(rate * 2**16), 2**16 - 1)  # of 2¹⁶ equally likely numbers
-    words = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
-    numbers = words.view(torch.int16)[: x.numel()].view(x.shape)  # from -2¹⁵ to 2¹⁵ - 1
-    return x * (numbers >= dropped - 2**15) * (2**16 / (2**16 - dropped))
-
-
-class Dropout(nn.Dropout):
-    """`torch.nn.Dropout`, computed by `fast_dropout`: it drops in training and nowhere else.
-
-    Args:
-        p: the rate.
-    """
-
-    def __init__(self, p: float) -> None:
-        super().__init__(p)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Drop entries of `x` in training; the shape stays."""
-        return fast_dropout(x, self.p) if self.training else x
-
-
-# %% book/04-layers.ipynb · Its gradient · [layer-norm]
 class LayerNorm(nn.Module):
     """Brings every vector to mean 0 and variance 1, then scales and shifts each feature.
 

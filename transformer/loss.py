@@ -25,7 +25,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from transformer.attention import fast_linear
+from transformer.attention import fast_linear, linear_by_onednn, onednn_is_faster
 from transformer.model import Transformer
 from transformer.validation import (
     check_choice,
@@ -169,7 +169,8 @@ def perplexity(loss: float) -> float:
 
 
 # %% book/06-loss.ipynb · The loss without the logits · [linear-cross-entropy]
-_ROWS = {"cpu": 256}  # their logits stay in the cache of a processor; elsewhere few launches count
+_FEW_LOGITS = 2**20  # 4 MB in float32, which stay in a processor's cache
+_AT_ONCE = {"cpu": _FEW_LOGITS}  # elsewhere more, so that launches are few
 
 
 def _loss_and_slope(
@@ -179,11 +180,11 @@ def _loss_and_slope(
     z = logits.to(torch.promote_types(logits.dtype, torch.float32))
     real = (targets != pad_id)[:, None]  # [n, 1]
     true = targets[:, None].where(real, 0)  # the padding may lie outside [0, V)
-    log_sum = z.logsumexp(-1, keepdim=True)
-    wanted = (1 - smoothing) * z.gather(1, true) + smoothing * z.mean(-1, keepdim=True)
-    loss = (log_sum - wanted).masked_fill(~real, 0.0).sum()
-    slope = (z - log_sum).exp_().sub_(smoothing / z.size(-1))
-    slope.scatter_add_(1, true, torch.full_like(log_sum, smoothing - 1))
+    log_p = z.log_softmax(-1)  # [n, V]
+    wanted = (1 - smoothing) * log_p.gather(1, true) + smoothing * log_p.mean(-1, keepdim=True)
+    loss = -wanted.masked_fill(~real, 0.0).sum()
+    slope = log_p.exp_().sub_(smoothing / z.size(-1))
+    slope.scatter_add_(1, true, torch.full_like(wanted, smoothing - 1))
     return loss, slope.masked_fill_(~real, 0.0).to(logits.dtype)
 
 
@@ -194,12 +195,19 @@ class _ChunkedLoss(torch.autograd.Function):
         half = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
         dtype = torch.get_autocast_dtype(device) if half else weight.dtype
         table, total, slopes = weight.to(dtype), 0.0, []  # cast once, not for every chunk
-        n = _ROWS.get(device, 8192) // (hidden.dim() - 1)  # of [n, d_model], or of two passes [2, n, d_model]
+        fast = onednn_is_faster(hidden)
+        multiply, columns = (linear_by_onednn, table.T.contiguous()) if fast else (F.linear, table.T)
+        passes = hidden.dim() - 1  # of [n, d_model], or of two passes [2, n, d_model]
+        n = max(1, _AT_ONCE.get(device, 2**26) // (len(table) * passes))
         for rows, y in zip(hidden.to(dtype).split(n, -2), targets.split(n)):
-            loss, slope = loss_and_slope(fast_linear(rows, table), y)
+            loss, slope = loss_and_slope(multiply(rows, table), y)
             total = total + loss
-            slopes.append(fast_linear(slope, table.T))
-            d_weight += slope.flatten(0, -2).T @ rows.flatten(0, -2)
+            slopes.append(multiply(slope, columns))
+            slope, rows = slope.flatten(0, -2), rows.flatten(0, -2)
+            if dtype == d_weight.dtype:  # in place: a matrix of that size is dear to make
+                d_weight.addmm_(slope.T, rows)
+            else:
+                d_weight += slope.T @ rows
         ctx.save_for_backward(torch.cat(slopes, -2).to(hidden.dtype), d_weight)
         return total
 
@@ -222,7 +230,7 @@ def linear_cross_entropy(
         smoothing, pad_id: as in `label_smoothed_cross_entropy`.
 
     Returns:
-        a scalar, in nats, that can be differentiated once.
+        a scalar, in nats, that can be differentiated once. Up to 2²⁰ logits are computed as a whole.
 
     Raises:
         TypeError: `hidden` is not floating-point or not of the table's dtype, or the targets are
@@ -240,7 +248,8 @@ def linear_cross_entropy(
             f"hidden must be [..., d_model] for targets {list(targets.shape)}, not {list(hidden.shape)}"
         )
     check_rate(smoothing=smoothing)
-    if torch.compiler.is_compiling() or not torch.is_grad_enabled() or targets.numel() == 0:
+    few = targets.numel() * len(weight) <= _FEW_LOGITS
+    if torch.compiler.is_compiling() or not torch.is_grad_enabled() or few:
         logits = fast_linear(hidden, weight)
         return label_smoothed_cross_entropy(logits, targets, smoothing, pad_id, reduction="sum")
     rows = hidden.reshape(-1, hidden.size(-1))

@@ -633,15 +633,17 @@ def _newest_whole(paths: list[Path]) -> tuple[Path, dict[str, Any]] | tuple[None
 # %% book/07-training.ipynb · A look without a trace · [evaluating]
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Switch dropout and gradients off, and put the model back into its mode afterwards."""
+    """Switch dropout and gradients off, and put every module back into its mode afterwards."""
     check_type(nn.Module, model=model)
-    training = model.training
-    model.eval()
+    training = [module for module in model.modules() if module.training]
+    if training:
+        model.eval()
     try:
         with torch.no_grad():
             yield
     finally:
-        model.train(training)
+        for module in training:
+            module.training = True
 
 
 def move(batch: Any, device: torch.device) -> Any:
