@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 import time
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -181,15 +183,32 @@ def earlier_sections(path: Path, facts: dict[str, Any]) -> dict[str, Any]:
     return {name: earlier[name] for name in SECTIONS if name in earlier}
 
 
+def prepare(options: argparse.Namespace) -> None:
+    """Set threads and seed of this process."""
+    if options.threads is not None:
+        torch.set_num_threads(options.threads)
+    torch.manual_seed(options.seed)
+
+
+def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Run one section."""
+    prepare(options)
+    return SECTIONS[name](options)
+
+
+def in_new_process(name: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Run one section where nothing ran before: after large models an allocator is slower with small ones."""
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        return pool.submit(measure, name, options).result()
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Run the sections asked for; the file is written at the end, whole or not at all.
 
     What the file holds of other sections stays, if machine, versions, seed and rounds are the same.
     """
     options = read_arguments(arguments)
-    if options.threads is not None:
-        torch.set_num_threads(options.threads)
-    torch.manual_seed(options.seed)
+    prepare(options)
     for line in missing_peers():
         print(line)
     record = run_facts(options.device) | machine_facts(options.device)
@@ -200,7 +219,7 @@ def main(arguments: list[str] | None = None) -> None:
     print(f"{processor}, {record['device']}, torch {torch_version}\n", flush=True)
     for name in options.only or SECTIONS:
         start = time.perf_counter()
-        record[name] = SECTIONS[name](options)
+        record[name] = in_new_process(name, options)
         record[name] |= {"duration": round(time.perf_counter() - start, 1), **facts}
     options.output.parent.mkdir(parents=True, exist_ok=True)
     write_record(options.output, record)

@@ -497,6 +497,19 @@ def test_quality_is_scored_in_both_precisions(capsys):
     assert "beam 4, int8" in capsys.readouterr().out
 
 
+@pytest.fixture
+def here(monkeypatch):
+    """Sections run in this process, so that they can be exchanged."""
+    monkeypatch.setattr(bench, "in_new_process", bench.measure)
+
+
+def test_a_section_runs_in_a_process_of_its_own(monkeypatch):
+    monkeypatch.delenv("TRANSFORMER_DATA", raising=False)
+    found = bench.in_new_process("padding", bench.read_arguments(["--threads", "1"]))
+    assert list(found) == ["phrases"] and all(row["waste"] < 0.05 for row in found["phrases"])
+
+
+@pytest.mark.usefixtures("here")
 def test_the_command_writes_one_record(monkeypatch, tmp_path, capsys):
     """Facts of the run, the sections asked for, and nothing else in the folder."""
     monkeypatch.setitem(bench.SECTIONS, "growth", lambda options: {"answer": 42})
@@ -511,6 +524,7 @@ def test_the_command_writes_one_record(monkeypatch, tmp_path, capsys):
     assert "written:" in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("here")
 def test_sections_measured_before_stay_if_nothing_else_has_changed(monkeypatch, tmp_path):
     for name in ("growth", "peak"):
         monkeypatch.setitem(bench.SECTIONS, name, lambda options, name=name: {"answer": name})
@@ -525,6 +539,7 @@ def test_sections_measured_before_stay_if_nothing_else_has_changed(monkeypatch, 
     assert "growth" not in json.loads(path.read_text(encoding="utf8"))
 
 
+@pytest.mark.usefixtures("here")
 def test_a_run_that_breaks_off_leaves_the_old_record(monkeypatch, tmp_path):
     """Whole or not at all."""
 

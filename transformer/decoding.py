@@ -627,7 +627,7 @@ class QuantizedLinear(nn.Module):
         """What `forward` returns, for an `x` that has been checked."""
         scaled = x.abs()  # at first: fresh memory is dear, so the same is used again
         largest = scaled.amax(dim=-1, keepdim=True)  # [..., 1]; 0 makes 0, whatever 0 / 0 becomes
-        multiply = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32.default
+        multiply = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32.default.op
         y = multiply(torch.div(x, largest, out=scaled), 1 / 63, 64, self.packed)  # [..., d_out]
         return y.mul_(largest) if self.bias is None else torch.addcmul(self.bias, y, largest, out=y)
 
