@@ -27,7 +27,7 @@ from transformer import Translator, corpus_facts, load_corpus, read_record, run_
 N_BATCHES = 6
 LEVER_BATCHES = 3  # by length; at random the same sentences make about twice as many
 SMALL, LARGE = 2000, 40_000  # target tokens of a batch
-TOY_STEPS = 20  # of a round
+TOY_STEPS = 60  # of a round
 
 
 def training(options: argparse.Namespace) -> dict[str, Any]:
