@@ -904,6 +904,15 @@ def test_few_rows_are_not_worth_a_copy_of_the_weights(rows, products):
     assert len(counted.weights) == products
 
 
+@pytest.mark.parametrize("rows", [3, 130])
+def test_one_tensor_for_several_inputs_is_as_good_as_copies_of_it(rows):
+    torch.manual_seed(0)
+    module = MultiHeadAttention(6, 2).double()
+    x, memory = torch.randn(2, 1, rows, 6, dtype=torch.float64)
+    assert_close(module(x, x, x)[0], module(x, x.clone(), x.clone())[0])
+    assert_close(module(x, memory, memory)[0], module(x, memory, memory.clone())[0])
+
+
 def test_what_the_memory_and_the_cache_share_is_projected_together_or_not_at_all():
     module, x, memory = MultiHeadAttention(6, 2), torch.randn(4, 32, 6), torch.randn(4, 40, 6)
     cache = KeyValueCache(growing=False)

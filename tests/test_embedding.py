@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from transformer import PositionalEncoding, TokenEmbedding, sinusoidal_encoding
+from transformer import Dropout, PositionalEncoding, TokenEmbedding, fast_dropout, sinusoidal_encoding
 
 IDS = torch.tensor([[1, 5, 5, 0, 2], [6, 1, 0, 0, 0], [3, 3, 3, 4, 6]])  # [B=3, T=5]
 
@@ -278,3 +278,64 @@ def test_positional_encoding_refuses(arguments, error, said):
 def test_positional_encoding_refuses_vectors(x, offset, error, said):
     with pytest.raises(error, match=f"^{re.escape(said)}$"):
         PositionalEncoding(4, 0.1, 9)(x, offset)
+
+
+# Dropout with cheap random numbers --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("rate", [0.1, 0.5, 0.97])
+def test_dropout_drops_its_share_and_scales_the_rest(rate, dtype):
+    torch.manual_seed(0)
+    x = torch.randn(401, 503, dtype=torch.float64).abs().add(1).to(dtype)  # nothing is 0 by itself
+    y = fast_dropout(x, rate)
+    assert y.dtype == dtype and y.shape == x.shape
+    lost = y == 0
+    sigma = math.sqrt(rate * (1 - rate) / x.numel())
+    assert abs(lost.double().mean() - rate) < 4 * sigma
+    factor = 2**16 / (2**16 - round(rate * 2**16))
+    torch.testing.assert_close(y[~lost], x[~lost] * factor)
+    for axis in (0, 1):  # rows and columns lose alike
+        shares = lost.double().mean(axis)
+        assert abs(shares - rate).max() < 6 * sigma * math.sqrt(x.size(1 - axis))
+
+
+def test_dropout_draws_from_torch_s_generator_and_anew_each_time():
+    x = torch.ones(7, 9)
+    torch.manual_seed(3)
+    first, second = fast_dropout(x, 0.5), fast_dropout(x, 0.5)
+    torch.manual_seed(3)
+    assert torch.equal(fast_dropout(x, 0.5), first) and not torch.equal(first, second)
+
+
+def test_the_gradient_of_dropout_goes_the_way_of_what_was_kept():
+    x = torch.randn(50, 20, dtype=torch.float64, requires_grad=True)
+    y = fast_dropout(x, 0.3)
+    (slope,) = torch.autograd.grad(y.sum(), x)
+    torch.testing.assert_close(slope * x, y)
+    assert set(slope.unique().tolist()) == {0.0, 2**16 / (2**16 - 19661)}
+
+
+@pytest.mark.parametrize("rate", [0.0, 1e-6, 0.999999])
+def test_extreme_rates_of_dropout(rate):
+    torch.manual_seed(0)
+    y = fast_dropout(torch.ones(3, 5), rate)
+    assert torch.isfinite(y).all() and torch.equal(y, torch.full((3, 5), float(rate < 0.5)))
+
+
+def test_dropout_is_nothing_outside_of_training_and_torch_s_own_when_captured():
+    x = torch.ones(40, 50)
+    layer = Dropout(0.5)
+    assert layer.eval()(x) is x
+    compiled = torch.compile(layer.train(), fullgraph=True, backend="eager")
+    torch.manual_seed(0)
+    found = compiled(x)
+    torch.manual_seed(0)
+    assert torch.equal(found, F.dropout(x, 0.5))
+    assert fast_dropout(x.to("meta"), 0.5).is_meta
+
+
+@pytest.mark.parametrize("rate", [1.0, -0.1, float("nan")])
+def test_impossible_rates_of_dropout_are_refused(rate):
+    with pytest.raises(ValueError, match=r"rate must lie in \[0, 1\)"):
+        fast_dropout(torch.ones(3), rate)
