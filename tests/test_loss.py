@@ -310,6 +310,13 @@ def test_a_row_of_logits_is_the_least_that_is_made_at_once(monkeypatch):
     torch.testing.assert_close(linear_cross_entropy(hidden, table, targets), plain)
 
 
+def test_the_loss_of_few_logits_has_second_derivatives():
+    hidden, table = (torch.randn(n, 3, dtype=torch.float64, requires_grad=True) for n in (4, 5))
+    targets = torch.tensor([1, 4, 0, 2])
+    loss = lambda h, w: linear_cross_entropy(h, w, targets, 0.2)  # noqa: E731
+    assert torch.autograd.gradgradcheck(loss, (hidden, table))
+
+
 def test_few_logits_are_computed_as_a_whole_and_many_are_not(monkeypatch):
     sizes, part = [], transformer.loss._loss_and_slope
 

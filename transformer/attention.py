@@ -215,7 +215,9 @@ def fused_attention(
     return context.masked_fill(nothing, 0.0)
 
 
-def _kernel(query: Tensor, key: Tensor, value: Tensor, *mask: Tensor, **options: float | bool) -> Tensor:
+def _kernel(
+    query: Tensor, key: Tensor, value: Tensor, *mask: Tensor, **options: float | bool
+) -> Tensor:
     half = query.dtype in (torch.bfloat16, torch.float16)
     if not half or query.device.type != "cpu" or not torch.is_grad_enabled():
         return F.scaled_dot_product_attention(query, key, value, *mask, **options)
@@ -448,7 +450,8 @@ def linear_together(x: Tensor, layers: Sequence[nn.Module]) -> Sequence[Tensor]:
     biases = [layer.bias for layer in layers if layer.bias is not None]
     if len(biases) not in (0, len(layers)):
         return [layer(x) for layer in layers]
-    weight, bias = torch.cat([layer.weight for layer in layers]), torch.cat(biases) if biases else None
+    weight = torch.cat([layer.weight for layer in layers])
+    bias = torch.cat(biases) if biases else None
     return fast_linear(x, weight, bias).split([len(layer.weight) for layer in layers], dim=-1)
 
 

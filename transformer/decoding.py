@@ -100,7 +100,7 @@ _NARROW, _SMALL = 1024, 2**19  # columns, and weights
 
 
 def step_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Compute `torch.nn.functional.linear` for the few rows of a step, by the fastest of several ways.
+    """Compute `torch.nn.functional.linear` for the few rows of a step, the fastest of several ways.
 
     Args:
         x: `[rows, d_in]`, which wants no gradient.
@@ -125,7 +125,7 @@ def step_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor
 
 
 # %% book/08-decoding.ipynb · Without ceremony · [lean-layer]
-_MANY_SENTENCES = 32  # from here on, with one query each, the kernel for many queries is not the best
+_MANY_SENTENCES = 32  # with one query each, the kernel for many queries is not the best
 
 
 class _LayerStep:
@@ -144,10 +144,10 @@ class _LayerStep:
         pair = torch.stack((cross.w_k(memory), cross.w_v(memory)))  # [2, B, S, d_model]
         self.memory = pair.unflatten(3, (self.n_heads, self.d_k)).transpose(2, 3).contiguous()
 
-    # A vector [N, d_model] for each row; keys and values kept [2, N, H, t, d_k], the new place the last.
+    # Of vectors x [N, d_model]; keys and values `kept` [2, N, H, t, d_k] end in the new place.
     def __call__(self, x: Tensor, kept: Tensor, mask: Tensor | None) -> Tensor:
-        sublayers = partial(self.attend, kept=kept), partial(self.attend_memory, mask=mask), self.feed
-        for norm, sublayer in zip(self.norms, sublayers, strict=True):
+        attend = partial(self.attend, kept=kept), partial(self.attend_memory, mask=mask)
+        for norm, sublayer in zip(self.norms, (*attend, self.feed), strict=True):
             x = x + sublayer(norm(x)) if self.norm_first else norm(x + sublayer(x))
         return x
 
@@ -224,7 +224,7 @@ class LeanSteps(Steps):
         position = self.model.positions.table[self.length]  # [d_model]
         x = F.embedding(last, self.table) * self.scale + position  # [B·K, d_model]
         if self.length == self.cache.size(4):
-            self.cache = torch.cat((self.cache, torch.empty_like(self.cache)), 4)  # doubled, as in chapter 3
+            self.cache = torch.cat((self.cache, torch.empty_like(self.cache)), 4)  # doubled
         self.length += 1
         for layer, kept in zip(self.layers, self.cache[..., : self.length, :], strict=True):
             x = layer(x, kept, self.mask)
@@ -524,9 +524,11 @@ def beam_search(
                 new = BeamResult(found.tokens[:, :beam_size], ending)
                 ended = merge_hypotheses(ended, new, config.pad_id)
                 scores, order = found.scores.masked_fill(ends, absent).topk(beam_size, dim=1)
-                alive, origin = BeamResult(_rows(found.tokens, order), scores), origin.gather(1, order)
-            else:
-                alive, origin = BeamResult(*(x[:, :beam_size] for x in found)), origin[:, :beam_size]
+                alive = BeamResult(_rows(found.tokens, order), scores)
+                origin = origin.gather(1, order)
+            else:  # the best K go on as they are
+                alive = BeamResult(*(x[:, :beam_size] for x in found))
+                origin = origin[:, :beam_size]
             rows = first_row[: len(origin)] + origin  # [B, K] of the cache
             going = (ended.scores == absent).any(dim=1) & (alive.scores > absent).any(dim=1)  # [B]
             if not going.all():

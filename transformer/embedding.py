@@ -120,7 +120,7 @@ def fast_dropout(x: Tensor, rate: float) -> Tensor:
     dropped = min(round(rate * 2**16), 2**16 - 1)  # of 2¹⁶ equally likely numbers
     words = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
     numbers = words.view(torch.int16)[: x.numel()].view(x.shape)  # from -2¹⁵ to 2¹⁵ - 1
-    keep = torch.empty(x.shape, dtype=torch.uint8)  # 0 and 1: truth values are slower to multiply with
+    keep = torch.empty(x.shape, dtype=torch.uint8)  # truth values are slower to multiply with
     torch.ge(numbers, dropped - 2**15, out=keep)
     return (x * keep).mul_(2**16 / (2**16 - dropped))
 

@@ -196,7 +196,8 @@ class _ChunkedLoss(torch.autograd.Function):
         dtype = torch.get_autocast_dtype(device) if half else weight.dtype
         table, total, slopes = weight.to(dtype), 0.0, []  # cast once, not for every chunk
         fast = onednn_is_faster(hidden)
-        multiply, columns = (linear_by_onednn, table.T.contiguous()) if fast else (F.linear, table.T)
+        multiply = linear_by_onednn if fast else F.linear
+        columns = table.T.contiguous() if fast else table.T
         passes = hidden.dim() - 1  # of [n, d_model], or of two passes [2, n, d_model]
         n = max(1, _AT_ONCE.get(device, 2**26) // (len(table) * passes))
         for rows, y in zip(hidden.to(dtype).split(n, -2), targets.split(n)):
@@ -230,7 +231,7 @@ def linear_cross_entropy(
         smoothing, pad_id: as in `label_smoothed_cross_entropy`.
 
     Returns:
-        a scalar, in nats, that can be differentiated once. Up to 2²⁰ logits are computed as a whole.
+        a scalar, in nats, that can be differentiated once; up to 2²⁰ logits, any number of times.
 
     Raises:
         TypeError: `hidden` is not floating-point or not of the table's dtype, or the targets are
