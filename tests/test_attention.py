@@ -727,6 +727,27 @@ def test_module_is_captured_by_compile_and_by_export(need_weights):
         assert_close(exported(*inputs), wanted, 1e-5)
 
 
+def test_a_captured_graph_of_self_attention_serves_few_rows_and_many():
+    module = MultiHeadAttention(12, 3)
+    B, T = (torch.export.Dim(name) for name in "BT")
+
+    class Self(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.attention = module
+
+        def forward(self, x):
+            return self.attention(x, x, x)[0]
+
+    whole = Self()
+    exported = torch.export.export(whole, (torch.randn(3, 4, 12),), dynamic_shapes=({0: B, 1: T},)).module()
+    compiled = torch.compile(whole, fullgraph=True, backend="eager")
+    for sizes in ((3, 4), (2, 7), (16, 40)):
+        x = torch.randn(*sizes, 12)
+        torch.testing.assert_close(exported(x), whole(x), atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(compiled(x), whole(x), atol=1e-5, rtol=1e-5)
+
+
 # A dense layer by the faster library ------------------------------------------------------------------
 
 

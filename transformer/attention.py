@@ -402,10 +402,13 @@ def fast_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor
     Returns:
         x Wᵀ + b, `[..., d_out]`.
     """
-    few = x.numel() < _FEW_ROWS * x.size(-1) or x.numel() * weight.size(0) < _LITTLE_WORK
-    if few or not onednn_is_faster(x):
-        return F.linear(x, weight, bias)
-    return linear_by_convolution(x, weight, bias)
+    if (
+        onednn_is_faster(x)
+        and x.numel() >= _FEW_ROWS * x.size(-1)
+        and x.numel() * weight.size(0) >= _LITTLE_WORK
+    ):
+        return linear_by_convolution(x, weight, bias)
+    return F.linear(x, weight, bias)
 
 
 class Linear(nn.Linear):
@@ -444,7 +447,8 @@ def linear_together(x: Tensor, layers: Sequence[nn.Module]) -> Sequence[Tensor]:
     Returns:
         what each of them returns.
     """
-    few = x.numel() < _FEW_ROWS * x.size(-1)  # to copy the weights would be most of the work
+    # For few rows, to copy the weights would be most of the work; a captured graph serves any number.
+    few = not torch.compiler.is_compiling() and x.numel() < _FEW_ROWS * x.size(-1)
     if few or not all(type(layer) is Linear and is_untouched(layer) for layer in layers):
         return [layer(x) for layer in layers]
     biases = [layer.bias for layer in layers if layer.bias is not None]

@@ -249,8 +249,8 @@ def linear_cross_entropy(
             f"hidden must be [..., d_model] for targets {list(targets.shape)}, not {list(hidden.shape)}"
         )
     check_rate(smoothing=smoothing)
-    few = targets.numel() * len(weight) <= _FEW_LOGITS
-    if torch.compiler.is_compiling() or not torch.is_grad_enabled() or few:
+    whole = torch.compiler.is_compiling() or not torch.is_grad_enabled()
+    if whole or targets.numel() * len(weight) <= _FEW_LOGITS:
         logits = fast_linear(hidden, weight)
         return label_smoothed_cross_entropy(logits, targets, smoothing, pad_id, reduction="sum")
     rows = hidden.reshape(-1, hidden.size(-1))
