@@ -14,6 +14,7 @@ import transformer.attention
 import transformer.decoding
 from transformer import (
     LeanSteps,
+    MultiHeadAttention,
     Steps,
     Transformer,
     TransformerConfig,
@@ -177,12 +178,21 @@ def other_forward(model: Transformer) -> None:
     model.decoder.layers[0].feed_forward.forward = lambda x: x
 
 
+def other_heads(model: Transformer) -> None:
+    model.decoder.layers[0].cross_attention = MultiHeadAttention(12, 2)
+
+
+def other_order(model: Transformer) -> None:
+    model.decoder.layers[1].feed_residual.norm_first = True
+
+
 def hook(model: Transformer) -> None:
     model.decoder.layers[0].feed_forward.w_1.register_forward_hook(lambda *given: None)
 
 
 CHANGES = [other_layer, other_decode, other_positions, other_embedding]
 CHANGES += [other_dropout, other_dropout_below, other_forward, pre_hook, hook]
+CHANGES += [other_heads, other_order]
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
@@ -201,6 +211,14 @@ def test_a_subclass_with_its_own_decode_and_a_stranger_are_not_plain():
             assert type(steps) is expected and not steps.model.training and not torch.is_grad_enabled()
             assert torch.is_inference_mode_enabled() == (expected is LeanSteps)
         assert steps.model.training
+
+
+@pytest.mark.parametrize("change", [other_heads, other_order], ids=lambda change: change.__name__)
+def test_a_search_respects_a_part_that_is_not_as_configured(change):
+    model = make_model()
+    change(model.float())
+    with search_steps(model.eval(), make_sources()) as steps:
+        assert type(steps) is Steps
 
 
 def test_a_hook_hears_every_step_of_a_search():

@@ -268,6 +268,9 @@ def is_plain(model: nn.Module) -> bool:
     parts = [("", model.positions.dropout), *model.decoder.named_modules()]
     if any(type(part) not in _PARTS and name.split(".")[-1] not in _LEAVES for name, part in parts):
         return False
+    wanted = {name: getattr(model.config, name) for name in ("n_heads", "norm_first")}
+    if any(getattr(part, name, wanted[name]) != wanted[name] for _, part in parts for name in wanted):
+        return False  # a part of the book's kind, but not as the configuration has it
     return all(is_untouched(part) for part in model.modules())
 
 
