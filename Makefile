@@ -15,7 +15,7 @@ QUIET  := OMP_NUM_THREADS=1 PYTHONHASHSEED=0 PYDEVD_DISABLE_FILE_VALIDATION=1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup book html test test-fast bench mutants tangle run browser repository clean
+.PHONY: help setup book html test test-fast anywhere bench mutants tangle run browser repository clean
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -61,6 +61,9 @@ bench: $(VENV)/.bench-installed ## measure speed and memory beside peers: make b
 $(VENV)/.bench-installed: $(STAMP) benchmarks/requirements.txt
 	$(PY) -m pip install --quiet --requirement benchmarks/requirements.txt
 	@touch $@
+
+anywhere: $(STAMP) ## run every cell under other instruction sets, threads and seeds: about an hour
+	@$(PY) tests/anywhere.py --workers $(WORKERS)
 
 mutants: $(STAMP) ## put known faults into a copy of the package, one at a time: the tests must notice
 	@$(QUIET) $(PY) tests/mutants.py --workers $(WORKERS)
