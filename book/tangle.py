@@ -5,9 +5,9 @@
 
 A code cell tagged `export:attention` becomes a piece of `transformer/attention.py`. Pieces are copied as they
 stand, in the order of `_toc.yml`. Around them tangle writes a header, a marker line above each piece,
-`__all__` and `transformer/__init__.py`; nothing else. `__init__.py` also says which version of which book this
-is: `__version__` and `__book__`, the address, both from pyproject.toml. A book that breaks a rule is refused
-whole: every fault is named by notebook, cell and line, and no file is touched.
+`__all__` and `transformer/__init__.py`; nothing else. `__init__.py` also says which version of which book
+this is: `__version__` and `__book__`, the address, both from pyproject.toml. A book that breaks a rule is
+refused whole: every fault is named by notebook, cell and line, and no file is touched.
 """
 
 import argparse

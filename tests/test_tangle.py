@@ -481,7 +481,7 @@ BOOK_FAULTS = {
             [
                 to(
                     "one",
-                    "from typing import overload\n\n\n@overload\ndef f(x: int) -> int: ...\nclass f:\n    pass",
+                    "from typing import overload\n\n\n@overload\ndef f() -> int: ...\nclass f:\n    pass",
                 )
             ],
             [
