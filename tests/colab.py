@@ -1,12 +1,12 @@
 """Does every notebook run in Colab? Each one alone, in an empty folder, with Colab's versions.
 
-    python tests/colab.py                                  all notebooks; writes tests/colab.json
-    python tests/colab.py 03 07                            some; the record is left alone
-    python tests/colab.py --python python3.13              the interpreter that Colab's environment is made with
+    python tests/colab.py                            all notebooks; writes tests/colab.json
+    python tests/colab.py 03 07                      some; the record is left alone
+    python tests/colab.py --python python3.13        the interpreter that the environment is made with
 
-The environment of tests/colab-requirements.txt is made once, in `.venv-colab`. Each notebook gets a fresh layer on
-top of it, so that what one installs no other can use. Its first cell runs as it stands, only that the package comes
-from this repository, as it is committed, instead of from its address.
+The environment of tests/colab-requirements.txt is made once, in `.venv-colab`. Each notebook gets a fresh
+layer on top of it, so that no other can use what it installs. Its first cell runs as it stands, only that the
+package comes from this repository, as it is committed, instead of from its address.
 """
 
 from __future__ import annotations
