@@ -152,6 +152,7 @@ def main(arguments: list[str] | None = None) -> int:
         raise SystemExit(f"what is not committed would not be installed:\n{changed}")
     for name in ("PYTHONPATH", "PYTHONHOME"):  # nothing of this environment may reach the notebooks
         os.environ.pop(name, None)
+    os.environ["PYDEVD_DISABLE_FILE_VALIDATION"] = "1"  # a debugger's remark about Python 3.13
     commit = git("rev-parse", "HEAD")
     base = make_environment(options.venv.resolve(), options.python)
     program = (
@@ -164,6 +165,7 @@ def main(arguments: list[str] | None = None) -> int:
         "date": datetime.now(UTC).date().isoformat(),
         "processor": platform.machine(),
         "cores": os.cpu_count(),
+        "threads": int(os.environ.get("OMP_NUM_THREADS", os.cpu_count() or 1)),
         "versions": json.loads(asked(base, program)),
         "notebooks": {},
     }
