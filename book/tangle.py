@@ -5,8 +5,9 @@
 
 A code cell tagged `export:attention` becomes a piece of `transformer/attention.py`. Pieces are copied as they
 stand, in the order of `_toc.yml`. Around them tangle writes a header, a marker line above each piece,
-`__all__` and `transformer/__init__.py`; nothing else. A book that breaks a rule is refused whole: every fault
-is named by notebook, cell and line, and no file is touched.
+`__all__` and `transformer/__init__.py`; nothing else. `__init__.py` also says which version of which book
+this is: `__version__` and `__book__`, the address, both from pyproject.toml. A book that breaks a rule is
+refused whole: every fault is named by notebook, cell and line, and no file is touched.
 """
 
 import argparse
@@ -19,6 +20,7 @@ import os
 import re
 import sys
 import textwrap
+import tomllib
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -32,6 +34,9 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "transformer"
 MAIN = "__main__"
 WIDTH = 110  # of the lines that tangle writes itself
+
+# What `__init__.py` says of the book. A notebook's first cell knows the package by its `__book__`.
+VERSION, BOOK = "__version__", "__book__"
 
 # The third line of every file that tangle writes. By it tangle tells its own files from a stranger's.
 SIGN = "Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost."
@@ -219,6 +224,7 @@ class Binding:
     cell: Cell
     line: int
     imported: str  # as `bound` puts it; empty for what the module defines itself
+    overload: bool = False  # one of several signatures; the implementation is still to come
 
 
 @dataclass
@@ -263,18 +269,32 @@ def bound(node: ast.stmt) -> list[tuple[str, str]]:
     return []
 
 
+def is_overload(node: ast.stmt) -> bool:
+    """Whether a statement only adds a signature to a function that a later statement defines."""
+    marks = ("overload", "typing.overload")
+    return isinstance(node, ast.FunctionDef) and any(
+        ast.unparse(mark) in marks for mark in node.decorator_list
+    )
+
+
 def bind_names(module: Module, faults: list[str]) -> None:
-    """Note every name that the pieces bind, and refuse to bind one twice."""
+    """Note every name that the pieces bind; none is bound twice, but for the signatures of a function."""
     statements = [(cell, node) for cell in module.pieces for node in cell.tree.body]
     for cell, node in statements:
         if isinstance(node, ast.If) and node is not statements[-1][1]:
             faults.append(cell.fault(node.lineno, f"'if __name__ == {MAIN!r}' must end the module"))
         for name, imported in bound(node):
-            new = Binding(cell, node.lineno, imported)
+            new = Binding(cell, node.lineno, imported, is_overload(node))
             old = module.bindings.setdefault(name, new)
-            if old is not new and not same_package(old.imported, imported):
+            if old.overload and old.cell is cell and isinstance(node, ast.FunctionDef):
+                module.bindings[name] = new
+            elif old is not new and not same_package(old.imported, imported):
                 where = f"cell {old.cell.id}, line {old.line}"
                 faults.append(cell.fault(node.lineno, f"{name} is bound already in {where}"))
+    for name, binding in module.bindings.items():
+        if binding.overload:
+            problem = f"{name} has signatures and no implementation after them in its cell"
+            faults.append(binding.cell.fault(binding.line, problem))
 
 
 def same_package(first: str, second: str) -> bool:
@@ -357,6 +377,8 @@ def check_imports(cell: Cell, modules: Modules, owners: Modules, faults: list[st
         if path.startswith("."):
             problem = f"relative import; write 'from {PACKAGE}.<module> import {name}'"
         elif package != PACKAGE or path == PACKAGE and name is None and not cell.module:
+            continue
+        elif path == PACKAGE and name in (VERSION, BOOK):  # stand in __init__.py before any import
             continue
         elif cell.module and not (module and name):
             home = owner.name if owner else "<module>"
@@ -445,10 +467,24 @@ def render_module(module: Module) -> str:
     return text
 
 
-def render_init(modules: Modules) -> str:
+def book_facts(root: Path) -> dict[str, str]:
+    """What pyproject.toml says of the book, under the names that the package has for it."""
+    try:
+        project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+        return {VERSION: project["version"], BOOK: project["urls"]["Repository"]}
+    except FileNotFoundError:
+        raise TangleError(["pyproject.toml: is missing, and with it the version"]) from None
+    except (tomllib.TOMLDecodeError, KeyError) as error:
+        raise TangleError(
+            [f"pyproject.toml: no version, or no address of the repository ({error})"]
+        ) from None
+
+
+def render_init(modules: Modules, facts: dict[str, str]) -> str:
     exporting = [module for module in modules.values() if module.public]
     text = header('"""The Transformer as its book builds it: all public names, in the order of the chapters.')
     text += "\n# ruff: noqa: I001 (the order is that of the chapters)\n"
+    text += "".join(f'{name} = "{fact}"\n' for name, fact in facts.items()) + "\n"
     for module in exporting:
         text += listing(f"from {PACKAGE}.{module.name} import ", module.public, "()")
     return text + all_of([name for module in exporting for name in module.public])
@@ -458,7 +494,7 @@ def differences(root: Path) -> dict[Path, bytes | None]:
     """What must be written to make the package what the book says, and (as None) what must be removed."""
     modules = read_book(root)
     texts = {f"{module.name}.py": render_module(module) for module in modules.values()}
-    texts["__init__.py"] = render_init(modules)
+    texts["__init__.py"] = render_init(modules, book_facts(root))
     wanted = {root / PACKAGE / name: text.encode() for name, text in texts.items()}
     found = {path: path.read_bytes() for path in sorted((root / PACKAGE).glob("*.py")) if path.is_file()}
     own = [path for path, content in found.items() if content.splitlines()[2:3] == [SIGN.encode()]]

@@ -4,7 +4,6 @@ import importlib.util
 import json
 import os
 import re
-import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +19,8 @@ spec.loader.exec_module(tangle)
 
 
 # ---------- a small book, from a compact description
+
+PROJECT = '[project]\nversion = "1.2.3"\n[project.urls]\nRepository = "https://github.com/someone/solids"\n'
 
 
 def cell(source: str, *tags: str, kind: str = "code", **extra) -> dict:
@@ -48,6 +49,7 @@ def write_book(root: Path, chapters: dict[str, list], toc: str | None = None) ->
     entries = "".join(f"      - file: book/{name}\n" for name in chapters)
     listed = f"format: jb-book\nroot: book/intro\nparts:\n  - caption: All\n    chapters:\n{entries}"
     (root / "_toc.yml").write_text(listed if toc is None else toc)
+    (root / "pyproject.toml").write_text(PROJECT)
 
 
 def run(*arguments: str | Path, **options) -> subprocess.CompletedProcess:
@@ -128,6 +130,9 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 """
 
 # ruff: noqa: I001 (the order is that of the chapters)
+__version__ = "1.2.3"
+__book__ = "https://github.com/someone/solids"
+
 from transformer.shapes import circle_area, UNIT
 from transformer.drawing import Pen
 from transformer.solids import cylinder_volume
@@ -170,6 +175,39 @@ def test_the_package_imports_and_runs(good):
         'circle_area UNIT Pen cylinder_volume transformer.shapes, from book/01-shapes.ipynb, "Shapes". 1.0\n'
     ), shown.stderr
     assert run("-m", "transformer", cwd=good).stdout == "6.283\n"
+
+
+def test_the_package_says_which_version_of_which_book_it_is(good):
+    code = "import transformer as t; print(t.__version__, t.__book__)"
+    assert run("-c", code, cwd=good).stdout == "1.2.3 https://github.com/someone/solids\n"
+
+
+def test_every_cell_may_ask_which_version_of_which_book_this_is(tmp_path):
+    ask = "from transformer import __book__, __version__\n\nFACTS = (__book__, __version__)"
+    write_book(tmp_path, {"01-one": [cell(ask.partition("\n")[0]), to("one", ask)]})
+    tangle.tangle(tmp_path)
+    code = "import transformer; print(*transformer.FACTS)"
+    assert run("-c", code, cwd=tmp_path).stdout == "https://github.com/someone/solids 1.2.3\n"
+
+
+@pytest.mark.parametrize(
+    ("project", "fault"),
+    [
+        (None, "pyproject.toml: is missing, and with it the version"),
+        ("[project]\nname = 'x'", "pyproject.toml: no version, or no address of the repository ('version')"),
+        (
+            "[project]\nversion = '1'\nurls = {}",
+            "pyproject.toml: no version, or no address of the repository ('Repository')",
+        ),
+    ],
+)
+def test_a_book_without_a_version_is_refused(good, project, fault):
+    before = snapshot(good / "transformer")
+    (good / "pyproject.toml").unlink()
+    if project:
+        (good / "pyproject.toml").write_text(project)
+    assert faults_of(tangle.tangle, good) == [fault]
+    assert snapshot(good / "transformer") == before
 
 
 def test_main_has_no_public_names(good):
@@ -223,6 +261,27 @@ P, Q = 1, 2
 R = S = [P for _ in (Q,)]
 """
 
+OVERLOADS = """\
+import typing
+from typing import overload
+
+
+@overload
+def f(x: int) -> int: ...
+@overload
+def f(x: str) -> str: ...
+def f(x):
+    return g(x)
+
+
+@typing.overload
+def g(x: int) -> int: ...
+@typing.overload
+def g(x: str) -> str: ...
+def g(x):
+    return x
+"""
+
 SURVIVORS = {
     "a decorator above a definition": "import functools\n\n\n@functools.cache\n# why\ndef f():\n    return 1",
     "a percent sign at the start of a continued line": "X = (7\n% 4)\nY = 7 \\\n% 4",
@@ -234,6 +293,7 @@ SURVIVORS = {
     "two imports of one package": "import os\nimport os.path\nimport xml.dom as dom",
     "a string that looks like an import": "X = 'from transformer import nothing'",
     "names of every scope": SCOPES,
+    "signatures of one function": OVERLOADS,
 }
 
 
@@ -320,6 +380,22 @@ CELL_FAULTS = {
     "redefinition": ("def f():\n    pass\n\n\nf = 1", 5, "f is bound already in cell c0, line 1"),
     "import again": ("import math\nimport math", 2, "math is bound already in cell c0, line 1"),
     "import over a name": ("pi = 3\nfrom math import pi", 2, "pi is bound already in cell c0, line 1"),
+    "signatures without a function": (
+        "from typing import overload\n\n\n@overload\ndef f(x: int) -> int: ...",
+        5,
+        "f has signatures and no implementation after them in its cell",
+    ),
+    "a signature after the function": (
+        "from typing import overload\n\n\ndef f(x):\n    return x\n\n\n@overload\ndef f(x: int) -> int: ...",
+        9,
+        "f is bound already in cell c0, line 4",
+    ),
+    "a second implementation": (
+        "from typing import overload\n\n\n@overload\ndef f(x: int) -> int: ...\ndef f(x):\n    return x\n"
+        "def f(x):\n    return 1",
+        8,
+        "f is bound already in cell c0, line 6",
+    ),
     "undefined in a function": (
         "def f(x):\n    y = x\n    return y + missing",
         3,
@@ -399,6 +475,24 @@ BOOK_FAULTS = {
         f"01-one c2 1: unknown tag 'export:class'; {SHOULD}",
         f"01-one c3 1: unknown tag 'export:a.b'; {SHOULD}",
         f"01-one c4 1: unknown tag 'export:'; {SHOULD}",
+    ),
+    "signatures of what is no function, or stands elsewhere": (
+        [
+            [
+                to(
+                    "one",
+                    "from typing import overload\n\n\n@overload\ndef f() -> int: ...\nclass f:\n    pass",
+                )
+            ],
+            [
+                to("two", "from typing import overload\n@overload\ndef g(): ..."),
+                to("two", "def g(x):\n    pass"),
+            ],
+        ],
+        "01-one c0 6: f is bound already in cell c0, line 5",
+        "01-one c0 5: f has signatures and no implementation after them in its cell",
+        "02-two c1 1: g is bound already in cell c0, line 3",
+        "02-two c0 3: g has signatures and no implementation after them in its cell",
     ),
     "two tags": (
         [[cell("X = 1", "export:one", "export:two")]],
@@ -713,8 +807,8 @@ def test_the_command_writes_checks_and_fails(tmp_path):
 
 def test_this_package_is_what_this_book_says(tmp_path):
     def cpu_seconds() -> float:
-        used = resource.getrusage(resource.RUSAGE_CHILDREN)
-        return used.ru_utime + used.ru_stime
+        used = os.times()
+        return used.children_user + used.children_system
 
     before = cpu_seconds()
     checked = run(SCRIPT, "--check", cwd=tmp_path)

@@ -4,6 +4,9 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 """
 
 # ruff: noqa: I001 (the order is that of the chapters)
+__version__ = "0.2.0"
+__book__ = "https://github.com/example/transformer-book"
+
 from transformer.validation import (
     check_type,
     check_choice,

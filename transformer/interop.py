@@ -8,7 +8,7 @@ __all__ = ["from_torch", "to_torch"]
 
 # %% book/13-interchange.ipynb · Names side by side · [parts]
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, overload
 
 import torch
 from torch import nn
@@ -256,6 +256,18 @@ def _planned_ours(theirs: nn.Module) -> nn.Module:
 
 
 # %% book/13-interchange.ipynb · From torch.nn, and back · [from-torch]
+@overload
+def from_torch(module: nn.MultiheadAttention) -> MultiHeadAttention: ...
+@overload
+def from_torch(module: nn.TransformerEncoderLayer) -> EncoderLayer: ...
+@overload
+def from_torch(module: nn.TransformerDecoderLayer) -> DecoderLayer: ...
+@overload
+def from_torch(module: nn.TransformerEncoder) -> Encoder: ...
+@overload
+def from_torch(module: nn.TransformerDecoder) -> Decoder: ...
+@overload
+def from_torch(module: nn.Transformer) -> tuple[Encoder, Decoder]: ...
 def from_torch(module: nn.Module) -> nn.Module | tuple[Encoder, Decoder]:
     """Make a module of ours that computes what one of `torch.nn` does, with copies of its weights.
 
@@ -326,6 +338,18 @@ def _planned_torch(ours: nn.Module, batch_first: bool) -> nn.Module:
 
 
 # %% book/13-interchange.ipynb · From torch.nn, and back · [to-torch]
+@overload
+def to_torch(module: MultiHeadAttention, batch_first: bool = True) -> nn.MultiheadAttention: ...
+@overload
+def to_torch(module: EncoderLayer, batch_first: bool = True) -> nn.TransformerEncoderLayer: ...
+@overload
+def to_torch(module: DecoderLayer, batch_first: bool = True) -> nn.TransformerDecoderLayer: ...
+@overload
+def to_torch(module: Encoder, batch_first: bool = True) -> nn.TransformerEncoder: ...
+@overload
+def to_torch(module: Decoder, batch_first: bool = True) -> nn.TransformerDecoder: ...
+@overload
+def to_torch(module: tuple[Encoder, Decoder], batch_first: bool = True) -> nn.Transformer: ...
 def to_torch(module: nn.Module | tuple[Encoder, Decoder], batch_first: bool = True) -> nn.Module:
     """Make a module of `torch.nn` that computes what one of ours does, with copies of its weights.
 

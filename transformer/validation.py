@@ -229,6 +229,16 @@ def check_device(device: torch.device | str) -> torch.device:
 
 
 # %% book/02-embedding.ipynb · What every public door checks · [optional-import]
+# Which extra of this package brings a library, with all that the same task needs beside it.
+_EXTRAS = {
+    "matplotlib": "plots",
+    "sacrebleu": "text",
+    "safetensors": "text",
+    "tokenizers": "text",
+    "tqdm": "train",
+}
+
+
 def optional_import(name: str) -> ModuleType:
     """Import a library that only a part of the package needs, or say how to get it.
 
@@ -245,4 +255,5 @@ def optional_import(name: str) -> ModuleType:
         return importlib.import_module(name)
     except ImportError as error:
         library = name.partition(".")[0]
-        raise ImportError(f"this needs the library {library}: pip install {library}") from error
+        wanted = f'"transformer-book[{_EXTRAS[library]}]"' if library in _EXTRAS else library
+        raise ImportError(f"this needs the library {library}: pip install {wanted}") from error

