@@ -15,13 +15,11 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 from importlib import metadata
 from itertools import groupby
 from pathlib import Path
@@ -37,25 +35,25 @@ import execute  # noqa: E402
 
 RECORD = ROOT / "tests" / "anywhere.json"
 
-# Runs before the first cell and adds to every seed that is set. `torch.Generator` itself cannot be changed, so
-# a subclass takes its name; wherever a type is checked, each passes for the other.
+# Runs before the first cell and adds to every seed that is set. `torch.Generator` itself cannot be changed,
+# so a subclass takes its name; wherever a type is checked, each passes for the other.
 START_UP = """\
-import os
-import torch
+def add_shift(shift):
+    import torch
 
-def add_shift(shift=int(os.environ["SEED_SHIFT"])):
-    class Kind(type):
+    class Kind(type(torch.Generator)):
         def __instancecheck__(self, value):
-            return isinstance(value, torch._C.Generator)
+            return isinstance(value, own)
 
-    class Generator(torch._C.Generator, metaclass=Kind):
+    class Generator(torch.Generator, metaclass=Kind):
         def manual_seed(self, seed):
             return super().manual_seed(seed + shift)
 
-    seed_everything = torch.manual_seed
+    own, seed_everything = torch.Generator, torch.manual_seed
     torch.Generator, torch.manual_seed = Generator, lambda seed: seed_everything(seed + shift)
 
-add_shift()
+add_shift({shift})
+del add_shift
 """
 
 
@@ -75,7 +73,7 @@ class Condition:
     threads: int = 1
     shift: int = 0
 
-    def environment(self, profile: str) -> dict[str, str]:
+    def environment(self) -> dict[str, str]:
         """The environment of a kernel under this condition."""
         found = {
             **os.environ,
@@ -83,13 +81,10 @@ class Condition:
             "PYTHONHASHSEED": "0",
             "PYDEVD_DISABLE_FILE_VALIDATION": "1",
             "OMP_NUM_THREADS": str(self.threads),
-            "SEED_SHIFT": str(self.shift),
         }
         found.pop("ATEN_CPU_CAPABILITY", None)
         if self.capability:
             found["ATEN_CPU_CAPABILITY"] = self.capability
-        if self.shift:
-            found["IPYTHONDIR"] = profile
         return found
 
 
@@ -102,10 +97,13 @@ CONDITIONS = [
 ]
 
 
-def failures(chapter: Path, condition: Condition, profile: str, timeout: int) -> dict[str, str]:
+def failures(chapter: Path, condition: Condition, timeout: int) -> dict[str, str]:
     """Run a chapter under a condition; return its failed cells, each with what went wrong."""
     notebook = nbformat.read(chapter, as_version=4)
     stored = {cell.id: shown(cell) for cell in notebook.cells if cell.cell_type == "code"}
+    if condition.shift:
+        start_up = START_UP.format(shift=condition.shift)
+        notebook.cells.insert(0, nbformat.v4.new_code_cell(start_up, id="start-up"))
     client = NotebookClient(
         notebook,
         timeout=timeout,
@@ -117,7 +115,7 @@ def failures(chapter: Path, condition: Condition, profile: str, timeout: int) ->
         resources={"metadata": {"path": str(chapter.parent)}},
     )
     try:
-        client.execute(env=condition.environment(profile))
+        client.execute(env=condition.environment())
     except (CellTimeoutError, DeadKernelError) as error:
         return {"": f"{type(error).__name__}: {str(error).splitlines()[0]}"}
     found = {}
@@ -179,24 +177,19 @@ def main(arguments: list[str] | None = None) -> int:
     chapters = execute.find_notebooks(options.chapters)
     chosen = [condition for condition in CONDITIONS if condition.name in (options.conditions or names)]
     started, found = time.monotonic(), []
-    with tempfile.TemporaryDirectory() as profile:
-        start_up = Path(profile, "profile_default", "startup", "shift.py")
-        start_up.parent.mkdir(parents=True)
-        start_up.write_text(START_UP, encoding="utf8")
-        run = partial(failures, profile=profile, timeout=options.timeout)
-        with ThreadPoolExecutor(options.workers) as pool:
-            # Long chapters first, so that no worker is left with one at the end.
-            jobs = [
-                (chapter, condition, pool.submit(run, chapter, condition))
-                for chapter in sorted(chapters, key=lambda chapter: -chapter.stat().st_size)
-                for condition in chosen
-            ]
-            for chapter, condition, job in jobs:
-                for cell, error in job.result().items():
-                    found.append(
-                        {"chapter": chapter.stem, "cell": cell, "condition": condition.name, "error": error}
-                    )
-                    print(f"{chapter.stem} · {cell} · {condition.name}: {error}", flush=True)
+    with ThreadPoolExecutor(options.workers) as pool:
+        # Long chapters first, so that no worker is left with one at the end.
+        jobs = [
+            (chapter, condition, pool.submit(failures, chapter, condition, options.timeout))
+            for chapter in sorted(chapters, key=lambda chapter: -chapter.stat().st_size)
+            for condition in chosen
+        ]
+        for chapter, condition, job in jobs:
+            for cell, error in job.result().items():
+                found.append(
+                    {"chapter": chapter.stem, "cell": cell, "condition": condition.name, "error": error}
+                )
+                print(f"{chapter.stem} · {cell} · {condition.name}: {error}", flush=True)
     seconds = round(time.monotonic() - started)
     n_runs = len(chapters) * len(chosen)
     print(table(found), end="")
