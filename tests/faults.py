@@ -109,8 +109,15 @@ VALIDATION = [
         "validation",
         "ids-looked-at-on-every-device",
         "the host waits for the accelerator at every step",
-        'if torch.compiler.is_compiling() or not (always or ids.device.type == "cpu"):',
-        "if torch.compiler.is_compiling():",
+        'if is_traced(ids) or not (always or ids.device.type == "cpu"):',
+        "if is_traced(ids):",
+    ),
+    Fault(
+        "validation",
+        "transforms-not-noticed",
+        "inside vmap values are looked at, which it forbids",
+        "torch.compiler.is_compiling() or any(_unwrap(x) is not x for x in tensors)",
+        "torch.compiler.is_compiling()",
     ),
     Fault(
         "validation",
@@ -293,6 +300,13 @@ EMBEDDING = [
 ]
 
 ATTENTION = [
+    Fault(
+        "attention",
+        "fused-inside-transforms",
+        "vmap calls the fused kernel, for which it has no rule, once for every sample",
+        "if is_traced(query, key, value) and not torch.compiler.is_compiling():",
+        "if False:",
+    ),
     Fault(
         "attention",
         "padding-mask-inverted",
@@ -915,16 +929,44 @@ MODEL = [
         "model",
         "output-not-tied",
         "the output has a table of its own where the three should be one",
-        "self.tgt_embedding = self.output = self.src_embedding",
-        "self.tgt_embedding = self.src_embedding\n"
+        "self.tgt_embedding.weight = self.output.weight = self.src_embedding.weight",
+        "self.tgt_embedding.weight = self.src_embedding.weight\n"
         "            self.output = nn.Linear(config.d_model, config.tgt_vocab_size, bias=False)",
+    ),
+    Fault(
+        "model",
+        "one-module-for-three-tables",
+        "a tied table is one module under three names, which functional_call overwrites for good",
+        "self.tgt_embedding.weight = self.output.weight = self.src_embedding.weight",
+        "self.tgt_embedding = self.output = self.src_embedding",
+    ),
+    Fault(
+        "model",
+        "tie-lost-when-assigned",
+        "load_state_dict(assign=True) makes three parameters of a tied table",
+        "        with _staying_tied(self):\n            return super().load_state_dict",
+        "        with nullcontext():\n            return super().load_state_dict",
+    ),
+    Fault(
+        "model",
+        "tie-lost-when-emptied",
+        "to_empty makes three parameters of a tied table",
+        "with _staying_tied(self):  # to_empty",
+        "with nullcontext():  # to_empty",
+    ),
+    Fault(
+        "model",
+        "ties-what-was-parted",
+        "a model whose tables a user has parted has them tied again when it moves",
+        'if getattr(part, "weight", None) is old is not None]',
+        "]",
     ),
     Fault(
         "model",
         "output-bias",
         "the output has a bias that nothing adds",
-        "config.tgt_vocab_size, bias=False)",
-        "config.tgt_vocab_size)",
+        "nn.Linear(config.d_model, V, bias=False)",
+        "nn.Linear(config.d_model, V)",
     ),
     Fault(
         "model",
@@ -1105,6 +1147,20 @@ MODEL = [
 ]
 
 LOSS = [
+    Fault(
+        "loss",
+        "pieces-inside-transforms",
+        "the loss in pieces, which is no function for torch.func, is taken inside of vmap and grad",
+        "whole = is_traced(hidden, weight) or not torch.is_grad_enabled()",
+        "whole = torch.compiler.is_compiling() or not torch.is_grad_enabled()",
+    ),
+    Fault(
+        "loss",
+        "r-drop-in-pieces-inside-transforms",
+        "the same for two passes",
+        "if is_traced(rows, weight) or not",
+        "if torch.compiler.is_compiling() or not",
+    ),
     Fault(
         "loss",
         "smoothing-over-the-others",

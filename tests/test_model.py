@@ -7,6 +7,7 @@ import io
 import math
 import pickle
 from dataclasses import FrozenInstanceError
+from functools import partial
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch.func import functional_call, grad, vmap
 
 from transformer import (
     Decoder,
@@ -24,7 +26,11 @@ from transformer import (
     TransformerConfig,
     causal_mask,
     initialize,
+    label_smoothed_cross_entropy,
+    linear_cross_entropy,
     padding_mask,
+    r_drop_loss,
+    teacher_forced_loss,
 )
 
 # No two sizes are equal, so that no axis can be taken for another: B 2, S 7, T 5, H 3, d_k 4.
@@ -189,7 +195,7 @@ def test_logits_and_gradients_equal_torch(norm_first, final_norm, activation, bi
 def test_linear_layers_start_xavier_uniform_and_biases_at_zero():
     model = make_model(d_model=60, d_ff=200)
     for module in model.modules():
-        if isinstance(module, nn.Linear):
+        if isinstance(module, nn.Linear) and module is not model.output:  # which shares a table
             bound = math.sqrt(6 / sum(module.weight.shape))
             assert 0.98 * bound < module.weight.abs().max() <= bound
             assert module.weight.var().item() == pytest.approx(bound**2 / 3, rel=0.1)
@@ -460,6 +466,130 @@ def test_copies_stay_tied_and_equal(copied):
     assert is_tied(twin) and twin.output.weight is not model.output.weight
     assert twin.config == model.config
     assert torch.equal(twin(SRC, TGT), model(SRC, TGT))
+
+
+def assigned(model: Transformer) -> Transformer:
+    with torch.device("meta"):
+        fresh = Transformer(model.config)
+    weights = model.state_dict()
+    del weights["src_embedding.weight"], weights["output.weight"]  # a file may hold one name alone
+    fresh.load_state_dict(weights, strict=False, assign=True)
+    return fresh
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [assigned, lambda model: copy.deepcopy(model).float().double(), from_meta],
+    ids=["assign", "dtype", "meta"],
+)
+def test_a_shared_table_stays_one_parameter(changed):
+    model = make_model()
+    twin = changed(model)
+    assert is_tied(twin)
+    assert len(list(twin.parameters())) == len(list(model.parameters()))
+    assert torch.allclose(twin(SRC, TGT), model(SRC, TGT), atol=1e-4)
+
+
+def test_tables_that_a_user_parted_stay_apart():
+    model = make_model()
+    model.output = nn.Linear(12, 17, bias=False)
+    model.load_state_dict(model.state_dict(), assign=True)
+    model.float()
+    assert model.output.weight is not model.src_embedding.weight
+    assert model.src_embedding.weight is model.tgt_embedding.weight
+
+
+def test_each_use_of_a_shared_table_has_a_module_to_hook():
+    model, seen = make_model(), []
+    for table in (model.src_embedding, model.tgt_embedding):
+        table.register_forward_hook(lambda module, given, _: seen.append((module, given[0])))
+    model(SRC, TGT)
+    assert seen == [(model.src_embedding, SRC), (model.tgt_embedding, TGT)]
+
+
+# -------------------------------------------------------------------------------------------------
+# A model as a function of its parameters
+# -------------------------------------------------------------------------------------------------
+
+TIES = pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
+
+
+@TIES
+def test_functional_call_uses_other_weights_and_leaves_the_model_alone(tied):
+    model, other = make_model(tie_embeddings=tied), make_model(tie_embeddings=tied)
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.1)
+    before = copy.deepcopy(model.state_dict())
+    weights = dict(other.named_parameters())
+
+    def loss(weights: dict[str, torch.Tensor]) -> torch.Tensor:
+        return functional_call(model, weights, (SRC, TGT)).square().mean()
+
+    assert close(functional_call(model, weights, (SRC, TGT)), other(SRC, TGT))
+    found = grad(loss)(weights)
+    other(SRC, TGT).square().mean().backward()
+    assert all(close(found[name], parameter.grad) for name, parameter in weights.items())
+    assert is_tied(model) == tied
+    assert all(torch.equal(x, before[name]) for name, x in model.state_dict().items())
+
+
+class Loss(nn.Module):
+    """A loss as a module, for `functional_call`: of one sentence at a time."""
+
+    def __init__(self, model: Transformer, loss) -> None:
+        super().__init__()
+        self.model, self.loss = model, loss
+
+    def forward(self, src: torch.Tensor, tgt: torch.Tensor) -> torch.Tensor:
+        return self.loss(self.model, (src[None], tgt[None]))
+
+
+def plain_loss(model, batch):
+    src, tgt = batch
+    return label_smoothed_cross_entropy(model(src, tgt[:, :-1]), tgt[:, 1:])
+
+
+def many_logits(model, batch):
+    hidden = model.decode(batch[1][:, :-1], model.encode(batch[0]), None)
+    wide = hidden.repeat(1, 2**20 // 17, 1)  # more than are computed at a time
+    return linear_cross_entropy(wide, model.output.weight, batch[1][:, 1:].repeat(1, 2**20 // 17)) / 2**20
+
+
+@TIES
+@pytest.mark.parametrize(
+    "loss",
+    [
+        plain_loss,
+        lambda model, batch: teacher_forced_loss(model, batch)[0],
+        lambda model, batch: r_drop_loss(model, batch)[0],
+    ],
+    ids=["plain", "teacher-forced", "r-drop"],
+)
+def test_gradients_of_every_sentence_by_vmap_are_those_of_a_loop(loss, tied):
+    module = Loss(make_model(tie_embeddings=tied), loss)
+    weights = dict(module.named_parameters())
+    each = vmap(grad(partial(functional_call, module)), (None, 0))(weights, (SRC, TGT))
+    for i in range(2):
+        module.zero_grad()
+        module(SRC[i], TGT[i]).backward()
+        assert all(close(each[name][i], parameter.grad) for name, parameter in weights.items())
+
+
+def test_vmap_reaches_losses_whose_logits_are_computed_in_pieces():
+    module = Loss(make_model(n_layers=1), many_logits)
+    weights = dict(module.named_parameters())
+    found = grad(partial(functional_call, module))(weights, (SRC[0], TGT[0]))
+    module(SRC[0], TGT[0]).backward()
+    assert all(close(found[name], parameter.grad) for name, parameter in weights.items())
+
+
+def test_vmap_draws_dropout_for_every_sentence():
+    module = Loss(make_model(**DROPPING), plain_loss)
+    weights = dict(module.named_parameters())
+    twice = SRC[:1].expand(2, -1), TGT[:1].expand(2, -1)
+    one, two = vmap(partial(functional_call, module), (None, 0), randomness="different")(weights, twice)
+    assert one != two
 
 
 # -------------------------------------------------------------------------------------------------

@@ -38,6 +38,7 @@ from transformer.validation import (
     check_rate,
     check_size,
     check_type,
+    is_traced,
 )
 
 
@@ -198,10 +199,12 @@ def fused_attention(
     Source: Dao et al. (2022).
     """
     _check_inputs(query, key, value, mask, dropout)
+    if is_traced(query, key, value) and not torch.compiler.is_compiling():  # vmap knows no fused kernel
+        return scaled_dot_product_attention(query, key, value, mask, dropout)[0]
     if mask is None:
         return _kernel(query, key, value, dropout_p=dropout)
     mask = torch.atleast_2d(mask)
-    may_look = mask.device.type == "cpu" and not torch.compiler.is_compiling()
+    may_look = mask.device.type == "cpu" and not is_traced(mask)
     if may_look and mask.all():
         return _kernel(query, key, value, dropout_p=dropout)
     T, S = query.size(-2), key.size(-2)
@@ -342,13 +345,13 @@ def _mkl_is_slow() -> bool:
 def onednn_is_faster(x: Tensor) -> bool:
     """Whether oneDNN multiplies a matrix like `x` faster than the library that PyTorch would take.
 
-    It does so on AMD processors with AVX-512, in float32, outside of autocast and of graphs that are
-    being captured, unless `torch.backends.mkldnn` is switched off.
+    It does so on AMD processors with AVX-512, in float32, outside of autocast, unless the tensor
+    `is_traced` or `torch.backends.mkldnn` is switched off.
     """
     return (
         x.device.type == "cpu"
         and x.dtype == torch.float32
-        and not torch.compiler.is_compiling()
+        and not is_traced(x)
         and _mkl_is_slow()
         and not torch.is_autocast_enabled("cpu")
         and torch.backends.mkldnn.enabled

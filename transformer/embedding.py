@@ -20,6 +20,7 @@ from transformer.validation import (
     check_rate,
     check_size,
     check_type,
+    is_traced,
 )
 
 
@@ -115,7 +116,7 @@ def fast_dropout(x: Tensor, rate: float) -> Tensor:
     Source: Srivastava et al. (2014).
     """
     check_rate(rate=rate)
-    if rate == 0 or x.device.type != "cpu" or torch.compiler.is_compiling():
+    if rate == 0 or x.device.type != "cpu" or is_traced(x):
         return F.dropout(x, rate)
     dropped = min(round(rate * 2**16), 2**16 - 1)  # of 2¹⁶ equally likely numbers
     words = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)

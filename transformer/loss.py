@@ -35,14 +35,15 @@ from transformer.validation import (
     check_place,
     check_rate,
     check_type,
+    is_traced,
 )
 
 
 def check_targets(targets: Tensor, like: Tensor, vocab_size: int, pad_id: int) -> None:
     """Refuse targets that are no token ids.
 
-    The targets' values are looked at on the CPU only, and not while `torch.compile` or
-    `torch.export` traces: on an accelerator the host would have to wait for them.
+    The targets' values are looked at on the CPU only, and not where `is_traced`: on an accelerator
+    the host would have to wait for them.
 
     Args:
         targets: token ids `[...]`.
@@ -60,7 +61,7 @@ def check_targets(targets: Tensor, like: Tensor, vocab_size: int, pad_id: int) -
     if targets.dtype != torch.long:
         raise TypeError(f"targets must be torch.long, not {targets.dtype}")
     check_place("targets", targets, like, "the logits")
-    if torch.compiler.is_compiling() or targets.device.type != "cpu":
+    if is_traced(targets) or targets.device.type != "cpu":
         return
     outside = targets[((targets < 0) | (targets >= vocab_size)) & (targets != pad_id)]
     if outside.numel() > 0:
@@ -249,7 +250,7 @@ def linear_cross_entropy(
             f"hidden must be [..., d_model] for targets {list(targets.shape)}, not {list(hidden.shape)}"
         )
     check_rate(smoothing=smoothing)
-    whole = torch.compiler.is_compiling() or not torch.is_grad_enabled()
+    whole = is_traced(hidden, weight) or not torch.is_grad_enabled()
     if whole or targets.numel() * len(weight) <= _FEW_LOGITS:
         logits = fast_linear(hidden, weight)
         return label_smoothed_cross_entropy(logits, targets, smoothing, pad_id, reduction="sum")
@@ -384,7 +385,7 @@ def r_drop_loss(
     hidden = model.decode(tgt[:, :-1], model.encode(src), model.src_mask(src))
     rows = hidden.reshape(2, targets.numel(), hidden.size(-1))
     options = {"smoothing": smoothing, "pad_id": pad_id}
-    if torch.compiler.is_compiling() or not torch.is_grad_enabled() or targets.numel() == 0:
+    if is_traced(rows, weight) or not torch.is_grad_enabled() or targets.numel() == 0:
         p, q = fast_linear(rows, weight)
         y = targets.reshape(-1)
         loss = sum(label_smoothed_cross_entropy(z, y, **options, reduction="sum") for z in (p, q))

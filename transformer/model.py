@@ -15,8 +15,10 @@ __all__ = [
 
 
 # %% book/05-model.ipynb · What a model is told · [transformer-config]
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -251,17 +253,17 @@ class Transformer(nn.Module):
         check_type(TransformerConfig, config=config)
         self.config = config
         self.src_embedding = TokenEmbedding(config.src_vocab_size, config.d_model, config.pad_id)
-        if config.tie_embeddings:
-            self.tgt_embedding = self.output = self.src_embedding
-        else:
-            self.tgt_embedding = TokenEmbedding(
-                config.tgt_vocab_size, config.d_model, config.pad_id
-            )
-            self.output = nn.Linear(config.d_model, config.tgt_vocab_size, bias=False)
+        # A tied table needs neither memory nor random numbers of its own.
+        with torch.device("meta") if config.tie_embeddings else nullcontext():
+            V = config.tgt_vocab_size
+            self.tgt_embedding = TokenEmbedding(V, config.d_model, config.pad_id)
+            self.output = nn.Linear(config.d_model, V, bias=False)
         self.positions = PositionalEncoding(config.d_model, config.dropout, config.max_length)
         self.encoder = Encoder(config)
         self.decoder = Decoder(config)
         self.apply(initialize)
+        if config.tie_embeddings:
+            self.tgt_embedding.weight = self.output.weight = self.src_embedding.weight
 
     def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
         """Predict every target token from the ones before it.
@@ -372,3 +374,28 @@ class Transformer(nn.Module):
         self.decode(tgt, memory, self.src_mask(src), maps=decoder)
         stacked = (torch.stack(maps) for maps in (encoder, decoder[0::2], decoder[1::2]))
         return AttentionMaps(*stacked)
+
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+    ) -> NamedTuple:
+        """As in `torch.nn.Module`; a tied table stays one parameter also with `assign`."""
+        with _staying_tied(self):
+            return super().load_state_dict(state_dict, strict, assign)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
+        with _staying_tied(self):  # to_empty makes new parameters, module by module
+            return super()._apply(fn, recurse)
+
+
+@contextmanager
+def _staying_tied(model: Transformer) -> Iterator[None]:
+    # Whatever replaces a shared table in one module replaces it in all that share it.
+    old = getattr(model.src_embedding, "weight", None)
+    parts = (model.src_embedding, model.tgt_embedding, model.output)
+    sharing = [part for part in parts if getattr(part, "weight", None) is old is not None]
+    try:
+        yield
+    finally:
+        new = [part.weight for part in sharing if part.weight is not old]
+        for part in sharing if new else ():
+            part.weight = new[-1]

@@ -9,6 +9,7 @@ __all__ = [
     "check_size",
     "check_rate",
     "check_number",
+    "is_traced",
     "check_features",
     "check_ids",
     "check_range",
@@ -113,6 +114,20 @@ def check_number(**numbers: float) -> None:
             raise ValueError(f"{name} must be finite and at least 0, but is {number}")
 
 
+# %% book/02-embedding.ipynb · What every public door checks · [is-traced]
+# What lies beneath a tensor that a transform of torch.func has wrapped; older versions cannot tell.
+_unwrap = getattr(torch.func, "debug_unwrap", lambda x: x)
+
+
+def is_traced(*tensors: Tensor) -> bool:
+    """Whether tensors only stand for others, so that nothing may be decided by their values.
+
+    That is so while `torch.compile` or `torch.export` traces, and inside `torch.func.vmap` and
+    `torch.func.grad`.
+    """
+    return torch.compiler.is_compiling() or any(_unwrap(x) is not x for x in tensors)
+
+
 # %% book/02-embedding.ipynb · What every public door checks · [check-tensors]
 def check_features(name: str, x: Tensor, features: int | None, rank: int | None = 3) -> None:
     """Refuse anything but a floating-point tensor of `rank` axes, the last with `features` entries.
@@ -140,7 +155,7 @@ def check_ids(name: str, ids: Tensor, vocab_size: int, always: bool = False) -> 
     """Refuse anything but a `[B, T]` tensor of token ids below `vocab_size`.
 
     Looking at the values of a tensor on an accelerator would make the host wait for it, so they are
-    checked on the CPU only, and not while `torch.compile` or `torch.export` traces.
+    checked on the CPU only, and not where `is_traced`.
 
     Args:
         name: what the message calls the ids.
@@ -174,7 +189,7 @@ def check_range(name: str, ids: Tensor, end: int, always: bool = False) -> None:
         ValueError: the values are asked for, and on the meta device there are none.
         IndexError: a number is negative, or not below `end`.
     """
-    if torch.compiler.is_compiling() or not (always or ids.device.type == "cpu"):
+    if is_traced(ids) or not (always or ids.device.type == "cpu"):
         return
     if ids.is_meta:
         raise ValueError(f"{name} must have values, but lies on the meta device")
