@@ -113,6 +113,7 @@ def test_searches_run_under_autocast(batch):
         assert beam_search(model, src, 2, max_length=9).tokens.size(0) == batch
 
 
+@pytest.mark.filterwarnings("ignore:this PyTorch has no product of bytes")
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("beam_size", [1, 3])
 def test_lean_steps_of_int8_layers_are_the_plain_ones(beam_size, bias):
