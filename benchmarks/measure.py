@@ -105,7 +105,8 @@ def product_peak(
         "F.linear": lambda weight: partial(F.linear, weight=weight),
         "ours": _our_layer,
     }
-    if device.type == "cpu" and precision == "float32" and torch.backends.mkldnn.is_available():
+    private = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+    if device.type == "cpu" and precision == "float32" and private:
         kernels["oneDNN (private)"] = lambda weight: partial(_onednn_linear, weight=weight)
     products = []
     for kernel, layer_of in kernels.items():

@@ -487,6 +487,7 @@ def test_the_peak_of_a_process_is_its_own():
 # The command
 
 
+@pytest.mark.filterwarnings("ignore:this PyTorch has no product of bytes")
 def test_quality_is_scored_in_both_precisions(capsys):
     translator, pairs = Translator.load("phrases"), load_corpus("phrases", "test")[:20]
     found = measure_quality("some", translator, pairs)

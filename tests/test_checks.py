@@ -842,7 +842,7 @@ class LayerInList(Transformer):
 def test_a_model_that_cannot_do_float64_is_checked_as_it_is(make):
     report = check(make())
     assert report.passed, report
-    assert report.arithmetic.startswith("the model's own precision; in float64, RuntimeError: ")
+    assert report.arithmetic.startswith("the model's own precision; in float64, ")
 
 
 def test_a_softmax_in_float32_is_no_fault(monkeypatch):

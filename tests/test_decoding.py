@@ -5,7 +5,11 @@ from __future__ import annotations
 import copy
 import itertools
 import math
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
+from unittest import mock
 
 import pytest
 import torch
@@ -522,11 +526,28 @@ def test_bad_settings_are_refused_by_name(settings, error, message):
 # -------------------------------------------------------------------------------------------------
 
 
+PRODUCTS = ["of bytes", "of whole numbers"]  # the second where PyTorch has no product of bytes
+QUIET = pytest.mark.filterwarnings("ignore:this PyTorch has no product of bytes")
+
+
+@contextmanager
+def product(kind: str) -> Iterator[None]:
+    """Make int8 layers as on a processor that has a product of bytes, or on one that has none."""
+    if kind == "of whole numbers":
+        with mock.patch("transformer.decoding._packed", lambda rounded: None):
+            yield
+    elif QuantizedLinear(torch.ones(1, 1)).packed is None:
+        pytest.skip("this PyTorch has no product of bytes")
+    else:
+        yield
+
+
 def float_model(seed: int = 0, **changes) -> Transformer:
     """A model in float32 that is wide enough for int8 to be no coincidence."""
     return make_model(seed, 30, d_model=32, n_heads=4, d_ff=64, **changes).float().eval()
 
 
+@pytest.mark.parametrize("kind", PRODUCTS)
 @settings(max_examples=30)
 @given(
     rows=st.integers(1, 70),
@@ -535,11 +556,12 @@ def float_model(seed: int = 0, **changes) -> Transformer:
     seed=st.integers(0, 10**6),
     with_bias=st.booleans(),
 )
-def test_a_quantized_layer_is_a_product_of_rounded_numbers(rows, d_in, d_out, seed, with_bias):
+def test_a_quantized_layer_is_a_product_of_rounded_numbers(kind, rows, d_in, d_out, seed, with_bias):
     generator = torch.Generator().manual_seed(seed)
     draw = lambda *shape: torch.randn(*shape, generator=generator)
     x, weight, bias = draw(rows, d_in), draw(d_out, d_in), draw(d_out) if with_bias else None
-    layer = QuantizedLinear(weight, bias).eval()
+    with product(kind):
+        layer = QuantizedLinear(weight, bias).eval()
     s = weight.abs().amax(1, keepdim=True).double() / 127
     r = x.abs().amax(1, keepdim=True).double() / 63
     assert ((layer.weight() - weight).abs() <= 0.5001 * s).all()
@@ -553,25 +575,62 @@ def test_a_quantized_layer_is_a_product_of_rounded_numbers(rows, d_in, d_out, se
     assert (layer(x) - by_hand).abs().double().median() < 1e-5
 
 
-def test_a_quantized_layer_rounds_every_row_by_itself():
+@pytest.mark.parametrize("kind", PRODUCTS)
+def test_a_quantized_layer_rounds_every_row_by_itself(kind):
     generator = torch.Generator().manual_seed(0)
     weight, x = torch.randn(50, 40, generator=generator), torch.randn(9, 40, generator=generator)
     x[3] *= 1000
     x[5] = 0
-    layer = QuantizedLinear(weight, torch.ones(50)).eval()
+    with product(kind):
+        layer = QuantizedLinear(weight, torch.ones(50)).eval()
+        of_nothing = QuantizedLinear(0 * weight).eval()
     assert torch.equal(torch.cat([layer(row[None]) for row in x]), layer(x))
     assert (layer(x)[5] == 1).all() and torch.equal(layer(x.view(3, 3, 40)), layer(x).view(3, 3, 50))
-    assert (QuantizedLinear(0 * weight).eval()(x) == 0).all()
+    assert (of_nothing(x) == 0).all()
     strided = x.T.contiguous().T
     assert not strided.is_contiguous() and torch.equal(layer(strided), layer(x))
     half = layer(x[:3]).double() - 1  # what is 1000 times as large is rounded 1000 times as much
     assert torch.allclose(layer(1000 * x[:3]).double() - 1, 1000 * half, rtol=1e-4, atol=1e-2)
 
 
-def test_a_quantized_model_is_near_the_model_and_leaves_it_alone():
+def test_without_a_product_of_bytes_the_numbers_are_the_same():
+    generator = torch.Generator().manual_seed(1)
+    weight, x = torch.randn(50, 40, generator=generator), torch.randn(9, 40, generator=generator)
+    with product("of bytes"):
+        expected = QuantizedLinear(weight).eval()
+    with product("of whole numbers"):
+        layer = QuantizedLinear(weight).eval()
+    assert torch.equal(layer.weight(), expected.weight())
+    torch.testing.assert_close(layer(x), expected(x), rtol=1e-5, atol=1e-5)
+
+
+def test_where_there_is_no_product_of_bytes_a_warning_says_so():
+    """PyTorch's engine for Arm packs the weights, and refuses the product."""
+    backend = torch.backends.quantized
+    if "qnnpack" not in backend.supported_engines:
+        pytest.skip("this PyTorch has no other engine")
+    model, src, engine = float_model(), make_sources(0, 30), backend.engine
+    backend.engine = "qnnpack"
+    try:
+        with pytest.warns(UserWarning, match="no product of bytes .* compute in float32") as caught:
+            light = quantize(model)
+    finally:
+        backend.engine = engine
+    assert len(caught) == 1 and caught[0].filename == __file__
+    assert light.output.packed is None and greedy_search(light, src, 10).size(0) == len(src)
+    with product("of bytes"), warnings.catch_warnings():
+        warnings.simplefilter("error")  # nothing is to be said here
+        expected = quantize(model)
+    torch.testing.assert_close(light(src, src), expected(src, src), rtol=1e-4, atol=1e-4)
+
+
+@QUIET
+@pytest.mark.parametrize("kind", PRODUCTS)
+def test_a_quantized_model_is_near_the_model_and_leaves_it_alone(kind):
     model, src = float_model(norm_first=True), make_sources(0, 30, batch=6, length=9)
     before = copy.deepcopy(model.state_dict())
-    light = quantize(model)
+    with product(kind):
+        light = quantize(model)
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
     assert not any(isinstance(module, nn.Linear) for module in light.modules())
     assert not light.training and not any(p.requires_grad for p in light.parameters())
@@ -587,6 +646,7 @@ def test_a_quantized_model_is_near_the_model_and_leaves_it_alone():
     assert torch.equal(again(src, src), logits)
 
 
+@QUIET
 @pytest.mark.parametrize("tied", [True, False])
 def test_both_searches_take_a_quantized_model(tied):
     model = float_model(1, tie_embeddings=tied)
@@ -601,6 +661,7 @@ def test_both_searches_take_a_quantized_model(tied):
         assert torch.allclose(scores[b], torch.tensor(log_p), rtol=0, atol=0.05)
 
 
+@QUIET
 def test_what_int8_cannot_do_is_refused_by_name():
     layer, x = QuantizedLinear(torch.ones(3, 4)), torch.ones(2, 4)
     with pytest.raises(ValueError, match=r"no gradient: call eval\(\)"):
@@ -626,6 +687,7 @@ def test_what_int8_cannot_do_is_refused_by_name():
         quantize(float_model()).train()(torch.tensor([[4]]), torch.tensor([[BOS]]))
 
 
+@QUIET
 @pytest.mark.parametrize("beam_size", [1, 4])
 def test_int8_costs_no_quality(beam_size):
     translator = Translator.load("phrases")

@@ -586,10 +586,28 @@ _FLOAT = torch.empty(0, dtype=torch.float32, device="cpu")  # what int8 layers t
 _LEAST = 1e-30  # weights that are all zero need a scale, too
 
 
+def _product_of_bytes(x: Tensor, packed: torch.ScriptObject) -> Tensor:
+    # Inputs from -1 to 1 are rounded to 63rds, and moved by 64 to be positive.
+    multiply = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32.default.op
+    return multiply(x, 1 / 63, 64, packed)
+
+
+def _packed(rounded: Tensor) -> torch.ScriptObject | None:
+    # Weights in the order of x86's product of bytes; None where this PyTorch has no such product.
+    try:
+        packed = torch.ops.quantized.linear_prepack(rounded, None)
+        _product_of_bytes(torch.zeros(1, rounded.size(1)), packed)
+    except (RuntimeError, AttributeError):
+        return None
+    return packed
+
+
 class QuantizedLinear(nn.Module):
     """A dense layer for inference on the CPU: int8 weights, inputs rounded row by row.
 
-    Its packed weights are no parameters, and not in the `state_dict`.
+    PyTorch has the product of bytes for x86 processors. Elsewhere the same rounded numbers are
+    multiplied in float32: the result is the same, memory and time are those of a float layer.
+    The weights are no parameters, and not in the `state_dict`.
 
     Args:
         weight: `[d_out, d_in]`; every output gets a scale of its own.
@@ -609,12 +627,16 @@ class QuantizedLinear(nn.Module):
         with warnings.catch_warnings():  # PyTorch wants to replace this constructor one day
             warnings.simplefilter("ignore")
             rounded = torch.quantize_per_channel(weight.detach(), scale, zero, 0, torch.qint8)
-        self.packed = torch.ops.quantized.linear_prepack(rounded, None)
+        self.packed = _packed(rounded)
+        self.whole = (rounded.int_repr().float(), scale) if self.packed is None else None
         self.bias = None if bias is None else bias.detach().clone()
 
     def weight(self) -> Tensor:
         """The rounded weights `[d_out, d_in]`, as floating-point numbers."""
-        return torch.ops.quantized.linear_unpack(self.packed)[0].dequantize()
+        if self.whole is None:
+            return torch.ops.quantized.linear_unpack(self.packed)[0].dequantize()
+        whole, scale = self.whole
+        return whole * scale[:, None]
 
     def forward(self, x: Tensor) -> Tensor:
         """Compute x Wᵀ + b for `x` `[..., d_in]`; the result is `[..., d_out]`.
@@ -632,8 +654,12 @@ class QuantizedLinear(nn.Module):
         """What `forward` returns, for an `x` that has been checked."""
         scaled = x.abs()  # at first: fresh memory is dear, so the same is used again
         largest = scaled.amax(dim=-1, keepdim=True)  # [..., 1]; 0 makes 0, whatever 0 / 0 becomes
-        multiply = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32.default.op
-        y = multiply(torch.div(x, largest, out=scaled), 1 / 63, 64, self.packed)  # [..., d_out]
+        x = torch.div(x, largest, out=scaled)
+        if self.whole is None:
+            y = _product_of_bytes(x, self.packed)  # [..., d_out]
+        else:  # sums of whole numbers below 2**24 are exact in float32
+            whole, scale = self.whole
+            y = F.linear(x.nan_to_num_().mul_(63).round_(), whole) * (scale / 63)
         return y.mul_(largest) if self.bias is None else torch.addcmul(self.bias, y, largest, out=y)
 
 
@@ -649,7 +675,9 @@ class QuantizedTransformer(Transformer):
 def quantize(model: Transformer) -> QuantizedTransformer:
     """Copy a model for faster inference on the CPU, with int8 weights in its dense layers.
 
-    To keep it, keep the model it was made of: its `state_dict` holds no dense layers.
+    To keep it, keep the model it was made of: its `state_dict` holds no dense layers. Where
+    PyTorch has no product of bytes for the processor, a warning says so: the copy rounds as it
+    does elsewhere, but is no faster than the model.
 
     Args:
         model: a model in float32 on the CPU; it stays as it is.
@@ -675,4 +703,7 @@ def quantize(model: Transformer) -> QuantizedTransformer:
         parts = attention.w_q, attention.w_k, attention.w_v
         biases = None if attention.w_q.bias is None else torch.cat([part.bias for part in parts])
         attention.w_qkv = QuantizedLinear(torch.cat([part.weight() for part in parts]), biases)
+    if quantized.output.packed is None:
+        why = "this PyTorch has no product of bytes for this processor (it has one for x86)"
+        warnings.warn(f"{why}: int8 layers compute in float32, and save nothing", stacklevel=2)
     return quantized.eval()
