@@ -329,6 +329,18 @@ def test_a_run_that_fails_leaves_what_was_there_before(quick, tmp_path, monkeypa
     assert files_in(tmp_path) == before
 
 
+def test_a_run_that_meets_another_leaves_it_its_recipe(quick, tmp_path, monkeypatch):
+    def refuse(*given, **named):
+        raise BlockingIOError("another process is training there")
+
+    write_record(tmp_path / "config.json", asdict(TINY))
+    (tmp_path / "log.jsonl").write_text('{"step": 1}\n')
+    before = files_in(tmp_path)
+    monkeypatch.setattr(cli, "train_translator", refuse)
+    assert main(["train", "tiny", "--directory", str(tmp_path), "--set", "seed=5"]) == 2
+    assert files_in(tmp_path) == before
+
+
 def test_a_run_that_has_begun_keeps_its_recipe(quick, tmp_path, monkeypatch):
     def fail(recipe, folder, *given, **named):
         (folder / "log.jsonl").write_text('{"step": 1}\n')

@@ -157,6 +157,10 @@ def claimed(folder: Path, recipe: ToyRecipe | Recipe) -> Iterator[None]:
     claim_folder(folder, recipe)
     try:
         yield
+    except BlockingIOError:  # another process trains there: what stood there is its recipe
+        if before is not None:
+            config.write_bytes(before)
+        raise
     except BaseException:
         log = folder / "log.jsonl"
         if not any(folder.glob("checkpoint-*.pt")) and not (log.exists() and log.stat().st_size):
