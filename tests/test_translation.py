@@ -507,6 +507,7 @@ def with_header(header: object, numbers: int = 0) -> bytes:
         with_header({"a": {"dtype": "F32", "shape": [1.0]}}, 4),
         with_header({"a": {"dtype": "F32", "shape": "2"}}, 8),
         with_header({"a": {"dtype": "F32", "shape": [3]}}, 8),
+        with_header({"a": {"dtype": "F32", "shape": [1]}}, 8),
         with_header({"a": {"dtype": ["F32"], "shape": [2]}}, 8),
         struct.pack("<Q", 2**63) + b"{}",
         struct.pack("<Q", 1 << 19) + b" " * (1 << 19),
@@ -623,6 +624,14 @@ def test_align_ends_with_its_sentence_and_reads_the_target_shifted():
     tgt = [config.bos_id, *ids[:-1]]
     maps = translator.model.attention_maps(torch.tensor([src]), torch.tensor([tgt])).cross[:, 0]
     assert torch.allclose(found.weights, maps, atol=1e-6)
+
+
+def test_align_describes_the_search_that_it_is_asked_for(translator):
+    for search in ((1, 0.6), (3, 0.0), (3, 5.0)):
+        found = translator.align("o gato não gosta da casa .", *search)
+        ids = [translator.vocabulary.tokenizer.token_to_id(name) for name in found.target]
+        (said,) = translator.translate_tokenized(["o gato não gosta da casa ."], *search)
+        assert translator.vocabulary.decode(ids) == said
 
 
 def alignment(source, target, *heads):
@@ -754,14 +763,14 @@ def test_record_asks_our_own_sentences(record):
         assert entry == sentence._asdict() | added
     assert len(kept["swaps"]) == 3
     for entry, source in zip(kept["swaps"], SWAPS, strict=False):
-        words = by_words(translator.align(f"isto é {source} ."))
+        words = by_words(translator.align(f"isto é {source} .", *best))
         assert (entry["source"], entry["target"]) == (words.source, words.target)
     adjectives = [
         text for text, s in zip(sources, few_sentences(), strict=True) if s.category == "adjectives"
     ]
     assert len(kept["reordered"]) == 3
     for found, source in zip(kept["reordered"], adjectives, strict=False):
-        words = by_words(translator.align(source))
+        words = by_words(translator.align(source, *best))
         assert (found["source"], found["target"]) == (words.source, words.target)
         weights = torch.tensor(found["weights"])  # [n_layers, T, S]
         torch.testing.assert_close(weights, words.weights.mean(dim=1), atol=6e-4, rtol=0)
@@ -772,7 +781,8 @@ def test_record_says_which_words_changed_places():
     for entry, (source, target) in zip(kept["swaps"], SWAPS.items(), strict=True):
         as_said = set(target.split()[1:]) <= set(entry["target"])
         assert (entry["crossed"] is not None) == as_said, (source, entry)
-    words = by_words(Translator.load("phrases").align("isto é um gato preto ."))
+    best = kept["grid"][0]["beam_size"], kept["grid"][0]["length_penalty"]
+    words = by_words(Translator.load("phrases").align("isto é um gato preto .", *best))
     assert kept["swaps"][0]["crossed"] == crosses_over(words, ("gato", "preto"), ("black", "cat"))
 
 
