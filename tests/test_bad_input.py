@@ -671,7 +671,7 @@ def cases():
         partly(translator.translate_tokenized),
         {"sentences": "o gato"},
         TypeError,
-        "texts must be several strings",
+        "sentences must be a list of strings, not one string",
     )
     yield partly(translator.align), {"sentence": ["o gato"]}, TypeError, "sentence must be a str, not list"
     door = partly(t.translation_record, translator=translator, recipe=t.RECIPES["phrases"])

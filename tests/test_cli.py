@@ -2,10 +2,15 @@
 
 import io
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
+import time
+import tracemalloc
 from dataclasses import asdict, fields, replace
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -13,6 +18,7 @@ import pytest
 import transformer.__main__ as cli
 from transformer import (
     RECIPES,
+    CorpusError,
     Pair,
     Recipe,
     ToyRecipe,
@@ -27,6 +33,7 @@ from transformer import (
 from transformer.__main__ import (
     ALL_RECIPES,
     changed,
+    check_memory,
     claim_folder,
     main,
     parser,
@@ -97,7 +104,7 @@ def test_every_option_says_what_it_does_and_what_it_is_without(name, capsys):
     said = capsys.readouterr().out
     for action in subparsers()[name]._actions:
         assert action.help, action.dest
-        if action.dest in ("help", "set", "config", "recipe", "source", "reference", "record"):
+        if action.dest in ("help", "debug", "set", "config", "recipe", "source", "reference", "record"):
             continue  # without them nothing is set, read or chosen
         assert "(default" in action.help, action.dest
         if not isinstance(action.default, None | list):
@@ -153,8 +160,10 @@ def test_settings_that_an_old_file_does_not_know_have_their_defaults(tmp_path):
         ({"corpus": "ted", "vocab_size": 300.0}, "vocab_size is 300.0, not of type int"),
         ({"corpus": "ted", "vocab_size": 300, "norm_first": 1}, "norm_first is 1, not of type bool"),
         ({"corpus": "ted"}, "vocab_size"),
-        ({"recipe": [1]}, "'recipe' is no setting"),
-        ({"src_vocab_size": 5}, "'src_vocab_size' is no setting"),
+        ({"recipe": [1]}, "it has neither a corpus nor a batch_size"),
+        ({"src_vocab_size": 5}, "it has neither a corpus nor a batch_size"),
+        ({}, "it has neither a corpus nor a batch_size"),
+        ({"batch_size": 5, "corpsu": "ted"}, "'corpsu' is no setting"),
     ],
 )
 def test_what_is_no_recipe_is_refused_by_name(values, message, tmp_path):
@@ -249,9 +258,121 @@ def test_a_run_of_another_recipe_is_left_alone(field, tmp_path):
     before = files_in(tmp_path)
     value = getattr(recipe, field)
     other = f"{value}2" if isinstance(value, str) else not value if value is True else value * 2 + 1
+    other = value - 1 if field == "steps" else other  # more of them may be asked for
     with pytest.raises(ValueError, match=re.escape(f"a run with {field} = {value}, and {field} = {other}")):
         claim_folder(tmp_path, replace(recipe, **{field: other}))
     assert files_in(tmp_path) == before
+
+
+def test_steps_may_be_raised_and_that_is_said(quick, tmp_path, capsys):
+    folder = ["--directory", str(tmp_path / "run")]
+    assert main(["train", "tiny", *folder]) == 0
+    assert main(["train", "tiny", *folder, "--set", "steps=6"]) == 0
+    assert "going on from step 4 of 6, raised from 4\n" in capsys.readouterr().out
+    assert read_recipe(tmp_path / "run" / "config.json").steps == 6
+    log = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
+    assert log[-1]["step"] == 6 and [entry["step"] for entry in log if "rate" in entry] == [2, 4, 6]
+    assert main(["train", "tiny", *folder]) == 2
+    assert "a run with steps = 6, and steps = 4 is asked for" in capsys.readouterr().err
+
+
+def test_checkpoints_without_a_recipe_are_left_alone(quick, tmp_path, capsys):
+    folder = ["--directory", str(tmp_path)]
+    assert main(["train", "tiny", *folder]) == 0
+    (tmp_path / "config.json").unlink()
+    before = files_in(tmp_path)
+    assert main(["train", "tiny", *folder, "--set", "dropout=0.5"]) == 2
+    assert "holds checkpoints, but no config.json" in capsys.readouterr().err
+    assert files_in(tmp_path) == before
+
+
+@pytest.mark.parametrize("left", ["best.pt", "record.json", "translator"])
+def test_nothing_begins_anew_over_results(left, quick, tmp_path, capsys):
+    assert main(["train", "tiny", "--directory", str(tmp_path)]) == 0
+    for path in tmp_path.iterdir():
+        if path.name not in (left, "config.json") and path.is_file():
+            path.unlink()
+        elif path.is_dir() and left != path.name:
+            path.rename(tmp_path.parent / f"{path.name} of {left}")
+    (tmp_path / left).exists() or (tmp_path / left).touch()
+    before = files_in(tmp_path)
+    assert main(["train", "tiny", "--directory", str(tmp_path)]) == 2
+    assert f"holds {left} of a run, but no checkpoint to go on from" in capsys.readouterr().err
+    assert files_in(tmp_path) == before
+
+
+@pytest.mark.parametrize("failure", ["corpus", "library", "setting", "interrupt"])
+def test_a_run_that_fails_at_once_leaves_nothing_behind(failure, quick, tmp_path, capsys, monkeypatch):
+    given = ["train", "tiny", "--directory", str(tmp_path / "run")]
+    error = {"corpus": CorpusError("no corpus"), "interrupt": KeyboardInterrupt()}.get(failure)
+
+    def fail(*given, **named):
+        raise error
+
+    if failure == "library":
+        error = ImportError("no tqdm")
+        monkeypatch.setattr(cli, "optional_import", fail)
+    elif failure == "setting":
+        given += ["--set", "n_heads=3"]
+    else:
+        monkeypatch.setattr(cli, "train_translator", fail)
+    assert main(given) == (130 if failure == "interrupt" else 2)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_that_fails_leaves_what_was_there_before(quick, tmp_path, monkeypatch):
+    write_record(tmp_path / "config.json", asdict(TINY))
+    (tmp_path / "mine.txt").write_text("mine")
+    monkeypatch.setattr(cli, "train_translator", lambda *given, **named: 1 / 0)
+    before = files_in(tmp_path)
+    assert main(["train", "tiny", "--directory", str(tmp_path)]) == 2
+    assert files_in(tmp_path) == before
+
+
+def test_a_run_that_meets_another_leaves_it_its_recipe(quick, tmp_path, monkeypatch):
+    def refuse(*given, **named):
+        raise BlockingIOError("another process is training there")
+
+    write_record(tmp_path / "config.json", asdict(TINY))
+    (tmp_path / "log.jsonl").write_text('{"step": 1}\n')
+    before = files_in(tmp_path)
+    monkeypatch.setattr(cli, "train_translator", refuse)
+    assert main(["train", "tiny", "--directory", str(tmp_path), "--set", "seed=5"]) == 2
+    assert files_in(tmp_path) == before
+
+
+def test_a_run_that_has_begun_keeps_its_recipe(quick, tmp_path, monkeypatch):
+    def fail(recipe, folder, *given, **named):
+        (folder / "log.jsonl").write_text('{"step": 1}\n')
+        raise FloatingPointError("the loss is nan at step 2")
+
+    monkeypatch.setattr(cli, "train_translator", fail)
+    assert main(["train", "tiny", "--directory", str(tmp_path / "run")]) == 2
+    assert set(files_in(tmp_path / "run")) == {"config.json", "log.jsonl"}
+
+
+def test_a_stopped_run_ends_with_the_trainers_sentence_and_its_signal(quick, tmp_path, capsys, monkeypatch):
+    def stop(*given, **named):
+        error = KeyboardInterrupt("stopped by SIGTERM at step 3; the same command goes on from there")
+        error.signal = signal.SIGTERM
+        raise error
+
+    monkeypatch.setattr(cli, "train_translator", stop)
+    assert main(["train", "tiny", "--directory", str(tmp_path / "run")]) == 143
+    said = capsys.readouterr().err
+    assert said == "stopped by SIGTERM at step 3; the same command goes on from there\n"
+
+
+def test_memory_is_asked_for_before_it_is_taken():
+    for recipe in RECIPES.values():
+        check_memory(recipe)
+    with pytest.raises(ValueError, match="parameters needs [0-9,]+ GB in training"):
+        check_memory(replace(TINY, vocab_size=10**12))
+
+
+def test_finished_training_says_that_scoring_takes_its_time(quick, tmp_path, capsys):
+    assert main(["train", "tiny", "--directory", str(tmp_path)]) == 0
+    assert "scoring dev and test takes some minutes" in capsys.readouterr().err
 
 
 def test_a_toy_run_is_no_place_for_a_translator(quick, tmp_path, capsys):
@@ -311,8 +432,162 @@ def test_a_line_of_ten_thousand_tokens_is_cut_and_said_so(capsys, monkeypatch):
     assert main(["translate", "--beam", "1"]) == 0
     said = capsys.readouterr()
     assert len(said.out.splitlines()) == 3
-    cut = r"warning: standard input, line 2: sentence 1 is cut to 511 of \d{5} tokens\n"
-    assert re.fullmatch(cut, said.err)
+    assert said.err.splitlines() == [
+        "warning: standard input, line 2 is cut to its first 32,768 characters",
+        "warning: standard input, line 2 is cut to its first 511 tokens",
+    ]
+
+
+def groups_of(monkeypatch) -> list[list[str]]:
+    """Let sentences pass untranslated, and note the groups in which they came."""
+    groups = []
+    monkeypatch.setattr(
+        Translator, "translate", lambda self, given, *search: groups.append(list(given)) or groups[-1]
+    )
+    return groups
+
+
+def test_lines_are_translated_in_groups_and_answered_in_order(capsys, monkeypatch):
+    groups = groups_of(monkeypatch)
+    type_in(monkeypatch, b"".join(b"%d\n" % number for number in range(150)))
+    assert main(["translate"]) == 0
+    assert [len(group) for group in groups] == [64, 64, 22]
+    assert capsys.readouterr().out.splitlines() == [str(number) for number in range(150)]
+
+
+def test_a_terminal_is_answered_line_by_line(capsys, monkeypatch):
+    groups = groups_of(monkeypatch)
+    type_in(monkeypatch, b"um\n\ndois\n")
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
+    assert main(["translate"]) == 0
+    assert groups == [["um"], [""], ["dois"]]
+
+
+def test_groups_translate_as_single_lines_do(capsys, monkeypatch):
+    sources = [source for source, _ in load_corpus("phrases", "test")[:70]]
+    type_in(monkeypatch, "\n".join(sources).encode())
+    assert main(["translate", "--beam", "1"]) == 0
+    alone = Translator.load("phrases")
+    assert capsys.readouterr().out.splitlines() == [alone.translate([text], 1)[0] for text in sources]
+
+
+class Endless(io.RawIOBase):
+    """A stream of lines, made as they are read."""
+
+    def __init__(self, n_lines: int, line: bytes = b"gosto disto .\n") -> None:
+        self.left, self.line, self.given = n_lines, line, 0
+
+    def readline(self, size: int = -1) -> bytes:
+        self.given += self.given < self.left
+        return self.line if self.given < self.left else b""
+
+
+def test_a_million_lines_need_no_more_memory_than_a_group(monkeypatch):
+    stream, behind = Endless(1_000_000), []
+
+    def translate(self, sentences, *search):
+        behind.append(stream.given - sum(behind))
+        return sentences
+
+    monkeypatch.setattr(Translator, "translate", translate)
+    monkeypatch.setattr("sys.stdin", type("Input", (), {"buffer": stream, "isatty": lambda self: False})())
+    with open(os.devnull, "w") as nowhere:
+        monkeypatch.setattr("sys.stdout", nowhere)
+        Translator.load("phrases")
+        tracemalloc.start()
+        assert main(["translate"]) == 0
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    assert max(behind) <= 64 and stream.given == 1_000_000
+    assert peak < 50_000_000
+
+
+def test_what_comes_before_a_line_that_is_no_utf_8_is_answered(capsys, monkeypatch):
+    groups_of(monkeypatch)
+    type_in(monkeypatch, b"ol\xc3\xa1\n" * 69 + b"n\xe3o\n" + b"never\n" * 9)
+    assert main(["translate"]) == 2
+    said = capsys.readouterr()
+    assert said.out == "olá\n" * 69
+    assert said.err == "error: standard input, line 70 is not UTF-8: byte 0xe3 at position 2\n"
+
+
+def test_a_warning_names_the_line_in_whatever_group_it_came(capsys, monkeypatch):
+    type_in(monkeypatch, b"\n" * 69 + b"gato " * 600 + b"\n\n")
+    assert main(["translate", "--beam", "1"]) == 0
+    said = capsys.readouterr()
+    assert said.err == "warning: standard input, line 70 is cut to its first 511 tokens\n"
+    assert [bool(line) for line in said.out.splitlines()] == [False] * 69 + [True, False]
+
+
+@pytest.mark.parametrize("more", [0, 1, 65_536, 200_000])
+def test_a_line_is_read_up_to_its_bound(more, capsys, monkeypatch):
+    groups = groups_of(monkeypatch)
+    type_in(monkeypatch, f"{'é' * 32_768}{'x' * more}\nfim\n".encode())
+    assert main(["translate"]) == 0
+    assert groups == [["é" * 32_768, "fim"]]
+    said = capsys.readouterr().err
+    warned = "warning: standard input, line 1 is cut to its first 65,536 bytes\n"
+    assert said == (warned if more > 0 else "")
+
+
+def test_a_character_at_the_bound_is_left_out_and_no_error(capsys, monkeypatch):
+    groups = groups_of(monkeypatch)
+    type_in(monkeypatch, ("x" + "é" * 40_000).encode())
+    assert main(["translate"]) == 0
+    assert groups == [["x" + "é" * 32_767]]
+
+
+MEMORY = """
+import resource, sys
+from transformer.__main__ import main
+status = main(["translate", "--beam", "1"])
+print("memory", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, file=sys.stderr)
+sys.exit(status)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is counted in other units elsewhere")
+def test_a_line_of_ten_megabytes_needs_no_more_memory_than_one_of_thousands():
+    peaks = []
+    for size in (3_000, 10_000_000):
+        ran = subprocess.run(
+            [sys.executable, "-c", MEMORY], input=b"gato " * (size // 5) + b"\ngosto disto .\n",
+            capture_output=True, timeout=300, check=False,
+        )  # fmt: skip
+        assert ran.returncode == 0 and ran.stdout.splitlines()[1] == b"i like this."
+        peaks.append(int(re.search(rb"memory (\d+)", ran.stderr)[1]) / 1000)  # MB
+    assert peaks[1] < peaks[0] + 100
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals are of another kind there")
+def test_a_request_to_terminate_ends_it_with_a_word():
+    with subprocess.Popen(
+        [sys.executable, "-m", "transformer", "translate"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as program:  # fmt: skip
+        program.stdin.write(b"gosto disto .\n" * 64)
+        program.stdin.flush()
+        assert program.stdout.readline() == b"i like this.\n"  # it is at work
+        time.sleep(0.2)
+        program.send_signal(signal.SIGTERM)
+        _, said = program.communicate(timeout=60)
+    assert (program.returncode, said) == (143, b"terminated\n")
+
+
+def test_the_name_of_the_built_in_translator_means_no_folder(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "phrases").mkdir()
+    assert main(["translate", CAT]) == main(["translate", "--model", "phrases", CAT]) == 0
+    assert capsys.readouterr().out == "the girl likes the black cat.\n" * 2
+    assert main(["translate", "--model", "./phrases", CAT]) == 2
+    assert "phrases is no translator, as config.json is missing" in capsys.readouterr().err
+
+
+def test_the_folder_of_a_run_leads_to_its_translator(quick, tmp_path, capsys):
+    assert main(["train", "tiny", "--directory", str(tmp_path / "run")]) == 0
+    assert main(["translate", "--model", str(tmp_path / "run"), "a"]) == 2
+    hint = f"the translator of this run is {tmp_path / 'run' / 'translator'}"
+    assert hint in capsys.readouterr().err
 
 
 def test_someone_who_sits_before_it_is_told_what_to_do(capsys, monkeypatch):
@@ -417,11 +692,37 @@ def test_a_record_takes_up_what_is_found(tmp_path, monkeypatch, capsys):
         return {"scores": {"test": 2}, "grid": []}
 
     monkeypatch.setattr(cli, "examine_translator", examine)
-    old = {"date": "then", "recipe": {"corpus": "ted", "vocab_size": 9}, "scores": {"dev": 1}}
+    old = {"date": "then", "command": "train", "recipe": {"corpus": "ted", "vocab_size": 9}}
+    old["scores"] = {"dev": 1}
     write_record(tmp_path / "record.json", old)
     assert main(["evaluate", "--record", str(tmp_path / "record.json")]) == 0
     assert json.loads((tmp_path / "record.json").read_text()) == old | {"scores": {"test": 2}, "grid": []}
     assert seen[0] == (1200, "ted") and capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"recipe": None}, "is no record of a run: it has no 'recipe'"),
+        ({"command": None}, "is no record of a run: it has no 'command'"),
+        ({"recipe": {"corpus": "ted", "vocab_size": 9, "n_layers": 3}}, "n_layers = 3, and --model has 2"),
+    ],
+)
+def test_a_record_takes_up_nothing_of_another_model(changes, message, tmp_path, capsys):
+    record = {"date": "then", "command": "train", "recipe": {"corpus": "ted", "vocab_size": 9}} | changes
+    record = {name: value for name, value in record.items() if value is not None}
+    write_record(tmp_path / "record.json", record)
+    before = files_in(tmp_path)
+    assert main(["evaluate", "--record", str(tmp_path / "record.json")]) == 2
+    assert message in capsys.readouterr().err and files_in(tmp_path) == before
+
+
+def test_the_configuration_of_a_run_is_no_record(tmp_path, capsys):
+    write_record(tmp_path / "config.json", asdict(RECIPES["phrases"]))
+    before = files_in(tmp_path)
+    assert main(["evaluate", "--record", str(tmp_path / "config.json")]) == 2
+    assert "config.json is no record of a run: it has no 'recipe'" in capsys.readouterr().err
+    assert files_in(tmp_path) == before
 
 
 @pytest.mark.parametrize(
@@ -466,15 +767,32 @@ def test_info_shows_what_a_translator_is_made_of(capsys):
         (["train", "toy", "--config", "a.json"], "train needs either the name of a recipe or --config"),
         (["train", "--config", "a.json"], "--config needs --directory as well"),
         (["train", "--config", "a.json", "--directory", "b"], "a.json"),
-        (["train", "phrases", "--max-minutes", "-1", "--device", "nowhere"], "device 'nowhere'"),
+        (["train", "phrases", "--max-minutes", "-1"], "--max-minutes: must lie in [0.0, inf], but is -1"),
+        (["train", "phrases", "--device", "nowhere"], "device 'nowhere'"),
         (["train", "toy", "--set", "setps=3"], "'setps' is no setting of this recipe"),
         (["train", "toy", "--set", "steps"], "steps must be an int, not ''"),
         (["train", "toy", "--set", "steps=2.5"], "steps must be an int, not '2.5'"),
         (["train", "toy", "--set", "dropout=much"], "dropout must be a float, not 'much'"),
         (["train", "toy", "--set", "norm_first=yes"], "norm_first must be true or false, not 'yes'"),
         (["translate", "--model", "nowhere", "a"], "nowhere"),
-        (["translate", "--beam", "0", "o gato"], "beam_size must be at least 1, but is 0"),
-        (["translate", "--length-penalty", "-1", "o gato"], "length_penalty must be finite and at least 0"),
+        (["translate", "--beam", "0", "o gato"], "--beam: must lie in [1, 100], but is 0"),
+        (["translate", "--beam", "1000000", "o gato"], "--beam: must lie in [1, 100], but is 1000000"),
+        (["translate", "--beam", "wide", "o gato"], "--beam: "),
+        (["evaluate", "--beam", "101"], "--beam: must lie in [1, 100], but is 101"),
+        (["translate", "--length-penalty", "-1", "o gato"], "--length-penalty: must lie in [0.0, 10.0]"),
+        (["translate", "--length-penalty", "200", "o gato"], "--length-penalty: must lie in [0.0, 10.0]"),
+        (["translate", "--length-penalty", "nan", "o gato"], "--length-penalty: must lie in [0.0, 10.0]"),
+        (["evaluate", "--bootstrap", "-1"], "--bootstrap: must lie in [0, 100000], but is -1"),
+        (["train", "phrases", "--max-minutes", "nan"], "--max-minutes: must lie in"),
+        (["train", "toy", "--max-minutes", "3"], "--max-minutes is for translators"),
+        (["train", "toy", "--directory", ""], "--directory: must not be empty"),
+        (["train", "phrases", "--set", "d_model=100000"], "240,330,001,024 parameters needs 3,845 GB"),
+        (["train", "phrases", "--set", "n_layers=1000000"], "GB in training, and this machine has"),
+        (["translate", "--model", "", "a"], "there is no translator ''"),
+        (["translate", "--model", "missing/", "a"], "there is no translator 'missing/'"),
+        (["translate", "--model", "\x1b[31mred\n\x9b", "a"], "no translator '\\x1b[31mred\\n\\x9b'"),
+        (["fly"], "fly"),
+        (["--fly\x1b"], "\\x1b"),
         (["evaluate", "--corpus", "klingon"], "klingon"),
         (["evaluate", "--split", "exam"], "exam"),
         (["evaluate", "--record", str(record_path("toy.json"))], "toy.json is the record of a toy"),
@@ -492,7 +810,83 @@ def test_what_is_wrong_is_said_in_one_line(arguments, message, capsys, tmp_path,
     assert main(arguments) == 2
     said = capsys.readouterr().err
     assert said.startswith("error: ") and message in said and said.count("\n") == 1
-    assert files_in(tmp_path) == {}
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", said)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_nobody_foresaw_is_one_line_too_and_debug_shows_where(capsys, monkeypatch):
+    def fail(*given):
+        raise RuntimeError("no memory\nException raised from alloc (most recent call first):\nframe #0: 0x7f")
+
+    monkeypatch.setattr(Translator, "translate", fail)
+    assert main(["translate", CAT]) == 2
+    said = "error: RuntimeError: no memory (--debug shows where)\n"
+    assert capsys.readouterr().err == said
+    for arguments in (["--debug", "translate", CAT], ["translate", "--debug", CAT]):
+        assert main(arguments) == 2
+        shown = capsys.readouterr().err
+        assert shown.startswith("Traceback") and "in fail" in shown and shown.endswith(said)
+
+
+def test_an_error_without_words_is_named(capsys, monkeypatch):
+    def fail(*given):
+        raise MemoryError
+
+    monkeypatch.setattr(Translator, "translate", fail)
+    assert main(["translate", CAT]) == 2
+    assert capsys.readouterr().err == "error: MemoryError (--debug shows where)\n"
+
+
+def test_a_message_of_many_lines_is_put_on_one(capsys, monkeypatch):
+    def fail(*given):
+        raise CorpusError("not here:\n  a\n  b\nPut it there.")
+
+    monkeypatch.setattr(cli, "load_corpus", fail)
+    assert main(["evaluate"]) == 2
+    assert capsys.readouterr().err == "error: not here: a b Put it there.\n"
+
+
+def run(redirected: str, **given) -> subprocess.CompletedProcess:
+    """The program as a shell starts it, with some of its streams closed or led elsewhere."""
+    command = f'exec "$0" -m transformer {redirected}'
+    return subprocess.run(
+        ["sh", "-c", command, sys.executable], capture_output=True, timeout=300, check=False, **given
+    )
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs a shell that can close streams")
+@pytest.mark.parametrize(
+    ("redirected", "message"),
+    [
+        ("translate <&-", b"error: standard input is closed, and no sentence is given\n"),
+        ("translate a >&-", b"error: standard output is closed\n"),
+        ("translate a >&- 2>&-", b""),
+    ],
+)
+def test_closed_streams_are_no_reason_for_a_traceback(redirected, message):
+    ran = run(redirected)
+    assert (ran.returncode, ran.stderr) == (2, message)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_full_disk_is_said_once():
+    ran = run("translate a >/dev/full")
+    assert ran.returncode == 2 and ran.stderr.startswith(b"error: ") and ran.stderr.count(b"\n") == 1
+
+
+def test_version_is_that_of_the_package(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"transformer-book {metadata.version('transformer-book')}\n"
+
+
+def test_help_speaks_of_the_program_by_the_name_it_was_started_by(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/transformer-book"])
+    assert main([]) == 2
+    said = capsys.readouterr().err
+    assert "usage: transformer-book " in said and "\n  transformer-book train phrases" in said
+    assert "python -m transformer" not in said
 
 
 def test_every_recipe_is_of_one_kind():

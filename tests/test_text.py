@@ -505,8 +505,121 @@ def test_loading_refuses_what_is_no_vocabulary(content, tmp_path):
 def test_loading_refuses_another_programs_vocabulary(tmp_path):
     tokenizers = pytest.importorskip("tokenizers")
     tokenizers.Tokenizer(tokenizers.models.BPE({"a": 0, "b": 1}, [])).save(str(tmp_path / "v.json"))
-    with pytest.raises(ValueError, match="the first entries of a vocabulary must be"):
+    with pytest.raises(ValueError, match="v.json holds no vocabulary: 'pre_tokenizer' is None, not"):
         Vocabulary.load(tmp_path / "v.json")
+
+
+def test_the_file_can_be_read_by_the_library_itself(vocabulary, tmp_path):
+    tokenizers = pytest.importorskip("tokenizers")
+    vocabulary.save(tmp_path / "v.json")
+    theirs = tokenizers.Tokenizer.from_file(str(tmp_path / "v.json"))
+    texts = [normalize(sentence) for sentence in SENTENCES[:50]]
+    assert [encoding.ids for encoding in theirs.encode_batch(texts)] == vocabulary.encode_batch(texts)
+    again = tmp_path / "again.json"
+    Vocabulary.load(tmp_path / "v.json").save(again)
+    assert again.read_bytes() == (tmp_path / "v.json").read_bytes()
+
+
+def _set(**changes):
+    return lambda content: content.update(changes)
+
+
+def _in_model(**changes):
+    return lambda content: content["model"].update(changes)
+
+
+def _entry(piece, index):
+    return lambda content: content["model"]["vocab"].update({piece: index})
+
+
+def _merge(*merge):
+    return lambda content: content["model"]["merges"].append(list(merge))
+
+
+REPLACE = {"type": "Replace", "pattern": {"String": "a"}, "content": "aaaaaaaaaa"}
+TEMPLATE = {"type": "TemplateProcessing", "single": [], "pair": [], "special_tokens": {}}
+SPLIT = {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated", "invert": False}
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (_in_model(dropout=0.5), "'dropout' is 0.5, not None"),
+        (_in_model(byte_fallback=True), "'byte_fallback' is True, not False"),
+        (_in_model(type="WordPiece"), "'type' is 'WordPiece', not 'BPE'"),
+        (_in_model(unk_token="nowhere"), "'unk_token' is 'nowhere'"),
+        (_in_model(surprise=1), "'surprise' is 1, not 'missing'"),
+        (lambda content: content.pop("decoder"), "'decoder' is 'missing', not None"),
+        (_set(truncation={"max_length": 2, "strategy": "LongestFirst", "stride": 9}), "'truncation' is"),
+        (_set(padding={"strategy": {"Fixed": 10**12}}), "'padding' is"),
+        (_set(normalizer={"type": "Sequence", "normalizers": [REPLACE] * 12}), "'normalizer' is"),
+        (_set(pre_tokenizer=SPLIT), "'pre_tokenizer' is"),
+        (_set(post_processor=TEMPLATE), "'post_processor' is"),
+        (_set(added_tokens=[{"id": 9, "content": "gato"}]), "'added_tokens' is"),
+        (_set(model=[]), "model must be a dict"),
+        (_in_model(vocab=["a"]), "vocab must be a dict"),
+        (_in_model(merges={"a": "b"}), "merges must be a list"),
+        (_entry("new", 301), "entry 300 is 'new' with number 301"),
+        (_entry("new", "300"), "entry 300 is 'new' with number '300'"),
+        (_entry("", 300), "entry 300 is ''"),
+        (_entry("x" * 257, 300), "entry 300 is 'xxx"),
+        (_entry("\ud800", 300), "surrogates not allowed"),
+        (_in_model(vocab={"<unk>": 0, "<pad>": 1, "<s>": 2, "</s>": 3, "a": 4}, merges=[]), "must be \\("),
+        (_in_model(vocab={"<pad>": False, "<unk>": True}), "entry 0 is '<pad>' with number False"),
+        (_merge("a", "nowhere"), "merge \\d+ is \\['a', 'nowhere'\\]"),
+        (_merge("▁", "▁"), "merge \\d+ is"),
+        (_merge("a", "b", "c"), "merge \\d+ is"),
+        (_merge("a", 3), "merge \\d+ is"),
+        (lambda content: content["model"]["merges"].append(7), "merge \\d+ is 7"),
+    ],
+)
+def test_loading_takes_entries_and_merges_and_no_other_rule(damage, message, vocabulary, tmp_path):
+    vocabulary.save(tmp_path / "v.json")
+    content = json.loads((tmp_path / "v.json").read_text(encoding="utf8"))
+    damage(content)
+    (tmp_path / "v.json").write_text(json.dumps(content), encoding="utf8")
+    with pytest.raises(ValueError, match=message) as refusal:
+        Vocabulary.load(tmp_path / "v.json")
+    assert "v.json holds no vocabulary" in str(refusal.value) and len(str(refusal.value)) < 500
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"[" * 1_000_000, "recursion"),
+        (b" " * ((1 << 24) + 1), "it has more than 16,777,216 bytes"),
+        (b"\xff{}", "decode"),
+        (b'{"model": NaN}', "model must be a dict"),
+    ],
+)
+def test_loading_survives_what_is_too_deep_too_large_or_no_text(content, message, tmp_path):
+    (tmp_path / "v.json").write_bytes(content)
+    with pytest.raises(ValueError, match=f"v.json holds no vocabulary: .*{message}"):
+        Vocabulary.load(tmp_path / "v.json")
+
+
+def test_saving_refuses_a_tokenizer_with_rules_that_the_file_could_not_hold(vocabulary, tmp_path):
+    tokenizers = pytest.importorskip("tokenizers")
+    lower = tokenizers.Tokenizer.from_str(vocabulary.tokenizer.to_str())
+    lower.normalizer = tokenizers.normalizers.Lowercase()
+    with pytest.raises(ValueError, match="only a vocabulary that cuts words by merges alone.*normalizer"):
+        Vocabulary(lower).save(tmp_path / "v.json")
+    assert not (tmp_path / "v.json").exists()
+
+
+def test_no_piece_becomes_longer_than_a_file_may_hold(tmp_path):
+    vocabulary = Vocabulary.train(["a" * 2000] * 3, 3000)
+    assert max(map(len, vocabulary.tokens(range(4, len(vocabulary))))) <= 256
+    vocabulary.save(tmp_path / "v.json")
+    assert len(Vocabulary.load(tmp_path / "v.json")) == len(vocabulary)
+
+
+def test_files_of_ones_own_have_a_bound(tmp_path, monkeypatch):
+    for name in ("a.pt", "a.en"):
+        (tmp_path / name).write_text("um\n")
+    monkeypatch.setattr(text, "_MAX_FILE", 2)
+    with pytest.raises(CorpusError, match="a.pt has 3 bytes, more than 2: divide it"):
+        read_pairs(tmp_path / "a.pt", tmp_path / "a.en")
 
 
 @pytest.mark.parametrize(

@@ -319,6 +319,9 @@ def load_corpus(name: str, split: str) -> list[Pair]:
 
 
 # %% book/10-text.ipynb · A corpus of your own · [text-read-pairs]
+_MAX_FILE = 1 << 30  # bytes; a file is held in memory whole, several times over
+
+
 def read_pairs(source: str | Path, target: str | Path) -> list[Pair]:
     """Read a parallel corpus from two text files, of which line n of one translates line n of the other.
 
@@ -332,11 +335,14 @@ def read_pairs(source: str | Path, target: str | Path) -> list[Pair]:
 
     Raises:
         OSError: A file cannot be opened; the message names it.
-        CorpusError: A file is not UTF-8, or the numbers of lines differ; the message says where.
+        CorpusError: A file is not UTF-8, or has more than 1 GiB, or the numbers of lines differ; the message
+            says where.
     """
     sides = []
-    for path in (source, target):
-        text = _decoded(regular_file(path).read_bytes(), path).removeprefix("\ufeff")
+    for path in (Path(source), Path(target)):
+        if (size := regular_file(path).stat().st_size) > _MAX_FILE:
+            raise CorpusError(f"{path} has {size:,} bytes, more than {_MAX_FILE:,}: divide it")
+        text = _decoded(path.read_bytes(), path).removeprefix("\ufeff")
         if "\0" in text:
             line = text.count("\n", 0, text.index("\0")) + 1
             raise CorpusError(f"{path} is not text in UTF-8: a zero byte in line {line:,}")
@@ -367,6 +373,7 @@ def normalize(text: str) -> str:
 PAD_ID, UNK_ID, BOS_ID, EOS_ID = 0, 1, 2, 3
 _SPECIALS = ("<pad>", "<unk>", "<s>", "</s>")
 _SPACE = "▁"  # stands for the space in front of a word
+_LONGEST_PIECE = 256  # characters
 
 
 class Vocabulary:
@@ -420,6 +427,7 @@ class Vocabulary:
             min_frequency=min_frequency,
             special_tokens=list(_SPECIALS),
             show_progress=False,
+            max_token_length=_LONGEST_PIECE,
         )
         learner.train_from_iterator(map(normalize, sentences), trainer)
         learned = json.loads(learner.to_str())["model"]
@@ -515,14 +523,19 @@ class Vocabulary:
             path: The file.
 
         Raises:
+            ValueError: The tokenizer does more than cut words by its merges, which the file could not say.
             OSError: The file cannot be written; the message names it.
         """
+        content = _file_content(self.tokenizer)
         with atomic_file(path) as part:
-            part.write_text(self.tokenizer.to_str(pretty=True), encoding="utf-8")
+            part.write_bytes(content)
 
     @classmethod
     def load(cls, path: str | Path) -> "Vocabulary":
         """Read a vocabulary; a JSON file is data, and nothing in it is executed.
+
+        The library does not see the file. The entries and merges in it are checked one by one, and
+        the tokenizer is built from them as `train` builds it.
 
         Args:
             path: A file that `save` wrote.
@@ -532,11 +545,15 @@ class Vocabulary:
 
         Raises:
             OSError: The file cannot be opened.
-            ValueError: The file holds no such vocabulary; the message names it.
+            ValueError: The file holds no such vocabulary, or has more than 16 MiB; the message names it.
         """
-        tokenizers, content = optional_import("tokenizers"), regular_file(path).read_bytes()
+        tokenizers = optional_import("tokenizers")
+        with regular_file(path).open("rb") as file:
+            content = file.read(_LARGEST_FILE + 1)
         try:
-            return cls(tokenizers.Tokenizer.from_str(content.decode()))
+            vocab, merges = _parsed(content)
+            model = tokenizers.models.BPE(vocab, merges, unk_token=_SPECIALS[UNK_ID])
+            return cls(_new_tokenizer(model))
         except Exception as error:  # the library raises bare Exception
             raise ValueError(f"{path} holds no vocabulary: {error}") from error
 
@@ -558,6 +575,87 @@ def _numbers(ids: Iterable[int]) -> list[int]:
     for number in numbers:
         check_type(int, **{"an id": number})
     return numbers
+
+
+# %% book/10-text.ipynb · Byte-pair encoding · [text-vocabulary-file]
+_LARGEST_FILE = 1 << 24  # bytes; a vocabulary of 37,000 entries has about 3 million
+_FORM = {  # what stands in the file beside entries and merges; other programs read it so as well
+    "version": "1.0",
+    "truncation": None,
+    "padding": None,
+    "added_tokens": [],
+    "normalizer": None,
+    "pre_tokenizer": {
+        "type": "Metaspace",
+        "replacement": _SPACE,
+        "prepend_scheme": "always",
+        "split": True,
+    },
+    "post_processor": None,
+    "decoder": None,
+}
+_BPE_FORM = {
+    "type": "BPE",
+    "dropout": None,
+    "unk_token": _SPECIALS[UNK_ID],
+    "continuing_subword_prefix": None,
+    "end_of_word_suffix": None,
+    "fuse_unk": False,
+    "byte_fallback": False,
+    "ignore_merges": False,
+}
+
+
+def _file_content(tokenizer: Any) -> bytes:
+    """What the file of a vocabulary holds; an error where the tokenizer has more to it than that."""
+    plain = _new_tokenizer(optional_import("tokenizers").models.BPE(unk_token=_SPECIALS[UNK_ID]))
+    (settings, learned), (ours, _) = _settings(tokenizer), _settings(plain)
+    if (other := _difference(settings, ours)) is not None:
+        raise ValueError(f"only a vocabulary that cuts words by merges alone can be saved: {other}")
+    return json.dumps({**_FORM, "model": {**_BPE_FORM, **learned}}, indent=2, ensure_ascii=False).encode()
+
+
+def _settings(tokenizer: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What the library says of a tokenizer: its settings, and its entries and merges."""
+    said = json.loads(tokenizer.to_str())
+    model = said.pop("model")
+    learned = {name: model.pop(name, None) for name in ("vocab", "merges")}
+    return said | model, learned
+
+
+def _difference(given: Any, form: dict[str, Any]) -> str | None:
+    """The first setting in which a form was not kept; `None` where it was."""
+    check_type(dict, content=given)
+    for name in {**form, **given}:
+        if name not in given or name not in form or given[name] != form[name]:
+            there, wanted = given.get(name, "missing"), form.get(name, "missing")
+            return f"{name!r:.60} is {there!r:.60}, not {wanted!r:.60}"
+    return None
+
+
+def _parsed(content: bytes) -> tuple[dict[str, int], list[tuple[str, str]]]:
+    """The entries and merges in a file's content; an error where `save` would not have written it."""
+    if len(content) > _LARGEST_FILE:
+        raise ValueError(f"it has more than {_LARGEST_FILE:,} bytes")
+    given = json.loads(content)  # too deeply nested, it raises a RecursionError
+    check_type(dict, content=given)
+    model = given.pop("model", None)
+    check_type(dict, model=model)
+    vocab, merges = model.pop("vocab", None), model.pop("merges", None)
+    if (other := _difference(given, _FORM) or _difference(model, _BPE_FORM)) is not None:
+        raise ValueError(other)
+    check_type(dict, vocab=vocab)
+    check_type(list, merges=merges)
+    for number, (piece, index) in enumerate(vocab.items()):
+        if type(index) is not int or index != number or not 0 < len(piece) <= _LONGEST_PIECE:
+            raise ValueError(f"entry {number} is {piece!r:.60} with number {index!r:.60}")
+        piece.encode()  # half of a surrogate pair raises a ValueError
+    known = set(vocab) - set(_SPECIALS)
+    for number, pair in enumerate(merges):
+        strings = isinstance(pair, list) and [type(part) for part in pair] == [str, str]
+        if not strings or not {*pair, "".join(pair)} <= known:
+            raise ValueError(f"merge {number} is {pair!r:.60}")
+    return vocab, [(left, right) for left, right in merges]
 
 
 # %% book/10-text.ipynb · From pairs to tensors · [text-encode-pairs]
@@ -783,7 +881,7 @@ def _in_turn(pairs: Sequence[_Encoded], max_tokens: int) -> Iterator[tuple[Tenso
     yield tuple(pad(side) for side in zip(*batch, strict=True))
 
 
-# %% book/10-text.ipynb · Dice that can be thrown again · [text-courses]
+# %% book/10-text.ipynb · Random cuts that can be repeated · [text-courses]
 _State = tuple[tuple[int, ...], int]  # pieces, and how many of their possible merges were just left out
 _REMEMBERED = 1 << 18  # courses; about 300 MB
 _LONGEST = 64  # letters; what is longer is no word, and its course would fill the memory
@@ -851,7 +949,7 @@ def _draw_cuts(
     return [states[-1][0] for states in courses]
 
 
-# %% book/10-text.ipynb · Dice that can be thrown again · [text-sampler]
+# %% book/10-text.ipynb · Random cuts that can be repeated · [text-sampler]
 class SubwordSampler:
     """Sentence pairs, cut anew for every epoch by BPE-dropout.
 

@@ -8,7 +8,6 @@ __all__ = [
     "detokenize",
     "corpus_scores",
     "by_length",
-    "least_parameters",
     "Alignment",
     "Translator",
     "Recipe",
@@ -37,15 +36,16 @@ __all__ = [
 
 
 # %% book/11-translation.ipynb · As the corpus writes · [wording-code]
+import hashlib
 import json
 import math
 import re
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from copy import deepcopy
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -89,6 +89,7 @@ from transformer.training import (
     write_record,
 )
 from transformer.validation import (
+    check_choice,
     check_device,
     check_number,
     check_rate,
@@ -220,30 +221,169 @@ def by_length(sequences: Sequence[Sequence[int]], max_tokens: int) -> Iterator[l
         rows = rows[size:]
 
 
-# %% book/11-translation.ipynb · A translator to keep · [translator]
-def least_parameters(config: TransformerConfig) -> int:
-    """The fewest bytes that a file with a model's weights can have.
+# %% book/11-translation.ipynb · A translator to keep · [translator-files]
+_FILES = ("config.json", "model.safetensors", "vocabulary.json")
+_SUMS = "SHA256SUMS"
 
-    A configuration from a stranger can ask for any amount of memory. This tells it from one that
-    belongs to a file before the memory is taken.
 
-    Args:
-        config: of the model.
+def _sums(files: Mapping[str, Path]) -> bytes:
+    """What the program `sha256sum` says of some files, each under the name that it is given."""
+    said = ""
+    for name, path in files.items():
+        with regular_file(path).open("rb") as file:
+            said += f"{hashlib.file_digest(file, 'sha256').hexdigest()}  {name}\n"
+    return said.encode()
 
-    Returns:
-        the number of entries of one embedding table and of all matrices in the layers, or
-        `max_length`, where that is more.
+
+def _check_sums(folder: Path) -> None:
+    """Refuse a folder in which a byte is not as `Translator.save` left it; the message names the file."""
+    missing = [name for name in (*_FILES, _SUMS) if not (folder / name).exists()]
+    if missing == [_SUMS]:
+        raise CheckpointError(
+            f"{folder} has no {_SUMS}, so nobody would notice damage: an earlier version saved it. "
+            f"If you trust its files, run there: sha256sum {' '.join(_FILES)} > {_SUMS}"
+        )
+    if missing:
+        inner = folder / "translator"
+        hint = f"; the translator of this run is {inner}" if inner.is_dir() else ""
+        raise FileNotFoundError(f"{folder} is no translator, as {missing[0]} is missing{hint}")
+    found = _sums({name: folder / name for name in _FILES})
+    with regular_file(folder / _SUMS).open("rb") as file:
+        noted = file.read(len(found) + 1)
+    if noted != found:
+        changed = [line for line in found.splitlines() if line not in noted.splitlines()]
+        path = folder / (changed[0].decode().split()[1] if changed else _SUMS)
+        raise CheckpointError(
+            f"{path} does not match {folder / _SUMS}: it was damaged or changed, or saving was cut off"
+        )
+
+
+def _translator_folder(path: Path | str) -> Path:
+    if path in _CARRIED:  # whatever the current folder holds; a Path equals no string
+        return record_path(path)
+    if not str(path) or not Path(path).is_dir():
+        known = ", ".join(_CARRIED)
+        raise FileNotFoundError(
+            f"there is no translator {str(path)!r}: no folder has this name, and those that the "
+            f"package carries are called {known}"
+        )
+    return Path(path)
+
+
+# %% book/11-translation.ipynb · A translator to keep · [translator-header]
+_LARGEST_CONFIG = 1 << 16  # bytes
+_LARGEST_HEADER = 1 << 18  # bytes; for six layers on either side it has about 25,000
+_LARGEST_TABLE = 1 << 24  # numbers in the table of positions, which is computed and in no file
+_DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+}
+
+
+def _read_config(path: Path) -> TransformerConfig:
+    if regular_file(path).stat().st_size > _LARGEST_CONFIG:
+        raise CheckpointError(f"{path} is no configuration: it has over {_LARGEST_CONFIG:,} bytes")
+    try:
+        return TransformerConfig(**read_record(path))
+    except (ValueError, TypeError) as error:
+        raise CheckpointError(f"{path} is no configuration: {error}") from error
+
+
+def _read_header(path: Path) -> dict[str, tuple[int, ...]]:
+    """The names and shapes in a file of weights, of which no tensor is read.
+
+    Raises:
+        CheckpointError: it is no such file, or its tensors do not fill it.
     """
-    layers = config.n_layers * (12 * config.d_model + 4 * config.d_ff)
-    return max(config.max_length, config.d_model * (config.src_vocab_size + layers))
+    size = regular_file(path).stat().st_size
+    try:
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            if length > min(_LARGEST_HEADER, size - 8):
+                raise ValueError(f"its header claims to have {length:,} bytes")
+            header = json.loads(file.read(length))
+        header.pop("__metadata__", None)
+        shapes = {name: tuple(entry["shape"]) for name, entry in header.items()}
+        for size_of in (x for shape in shapes.values() for x in shape):
+            check_size(minimum=0, size=size_of)
+        filled = sum(
+            math.prod(shapes[name]) * _DTYPES[entry["dtype"]].itemsize
+            for name, entry in header.items()
+        )
+        if 8 + length + filled != size:
+            raise ValueError(f"its header names {filled:,} bytes of numbers in {size:,} of file")
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        said = f"{type(error).__name__}: {error}"
+        raise CheckpointError(f"{path} is no file of weights ({said:.200})") from error
+    return shapes
 
 
+def _on_meta(config: TransformerConfig) -> dict[str, Tensor]:
+    with torch.device("meta"):
+        return Transformer(config).state_dict(keep_vars=True)  # a shared table is one object
+
+
+def _check_header(path: Path, config: TransformerConfig) -> None:
+    """Refuse weights that are not a configuration's, before memory is taken for its model.
+
+    Raises:
+        CheckpointError: they are not; the message names the file.
+    """
+    shapes, misfit = _read_header(path), f"{path} does not hold this model's weights"
+    numbers = sum(map(math.prod, shapes.values()))
+    for name in ("src_vocab_size", "tgt_vocab_size", "d_model", "d_ff"):
+        if (asked := getattr(config, name)) > numbers:
+            raise CheckpointError(f"{misfit}: it has {numbers:,} numbers, and {name} is {asked:,}")
+    if (table := config.max_length * config.d_model) > _LARGEST_TABLE:
+        raise CheckpointError(
+            f"{path.parent} asks for {table:,} numbers of positions, more than {_LARGEST_TABLE:,}"
+        )
+    own = [_on_meta(replace(config, n_layers=n_layers)) for n_layers in (1, 2)]
+    one, two = (len({id(x) for x in tensors.values()}) for tensors in own)
+    if len(shapes) != (wanted := one + (config.n_layers - 1) * (two - one)):
+        raise CheckpointError(f"{misfit}: it has {len(shapes)} tensors, not {wanted:,}")
+    own = _on_meta(config)
+    for name, shape in shapes.items():
+        if name not in own or tuple(own[name].shape) != shape:
+            wanted = tuple(own[name].shape) if name in own else "in no place"
+            raise CheckpointError(f"{misfit}: {name!r:.80} has shape {shape}, but stands {wanted}")
+    if len({id(own[name]) for name in shapes}) != len(shapes):
+        raise CheckpointError(f"{misfit}: a shared table is there twice")
+
+
+def _check_plain(model: nn.Module) -> None:
+    # What is built of other parts, as a quantised model is, could be written but not read again.
+    with torch.device("meta"):
+        plain = Transformer(model.config)
+    for part, wanted in zip(model.modules(), plain.modules()):
+        if type(part) is not type(wanted):
+            raise TypeError(
+                f"model must be a plain Transformer to be saved, but holds a {type(part).__name__}: "
+                "save the model that it was made of"
+            )
+
+
+def _not_finite(model: nn.Module, dtype: torch.dtype | None = None) -> str | None:
+    """The first parameter with a number that is not finite, once written in `dtype`."""
+    for name, x in model.named_parameters():
+        if not x.detach().to(dtype or x.dtype).isfinite().all():
+            return name
+    return None
+
+
+# %% book/11-translation.ipynb · A translator to keep · [translator]
 class Alignment(NamedTuple):
     """A translation beside what its cross-attention looked at: subwords, or words by `by_words`."""
 
     source: list[str]
     target: list[str]
     weights: Tensor  # [n_layers, H, T, S]
+
+
+_CARRIED = ("phrases",)  # translators that are part of the package
+_READ = 64  # characters of a sentence for each token that the model reads; what follows is cut off
 
 
 class Translator:
@@ -281,46 +421,49 @@ class Translator:
 
         Args:
             path: the folder, or the name of a translator that the package carries, such as
-                `"phrases"`.
+                `"phrases"`. A folder of that name is meant by `"./phrases"`, or by a `Path`.
             device: to translate on.
 
         Raises:
             TypeError: `path` is none.
             FileNotFoundError: there is no such folder, or a file is missing in it.
             CheckpointError: a file is damaged, or they do not belong together; the message names it.
-            ValueError: the vocabulary is damaged, or there is no such device.
+            ValueError: there is no such device.
         """
         check_type((str, Path), path=path)
         device = check_device(device)
-        folder = Path(path) if Path(path).is_dir() else record_path(str(path))
-        try:
-            config = TransformerConfig(**read_record(folder / "config.json"))
-        except (ValueError, TypeError) as error:
-            raise CheckpointError(
-                f"{folder / 'config.json'} is no configuration: {error}"
-            ) from error
-        vocabulary, weights = folder / "vocabulary.json", folder / "model.safetensors"
-        if least_parameters(config) > regular_file(weights).stat().st_size:
-            raise CheckpointError(
-                f"{weights} is too small for the model of {folder / 'config.json'}"
-            )
+        folder = _translator_folder(path)
+        _check_sums(folder)
+        config, weights = _read_config(folder / "config.json"), folder / "model.safetensors"
+        _check_header(weights, config)
         model = Transformer(config).to(device)
         load_weights(model, weights)
+        if (name := _not_finite(model)) is not None:
+            raise CheckpointError(f"{weights} holds numbers that are not finite, in {name}")
         try:
-            return cls(model.eval(), Vocabulary.load(vocabulary))
+            return cls(model.eval(), Vocabulary.load(folder / "vocabulary.json"))
         except ValueError as error:
-            raise CheckpointError(f"{vocabulary} does not fit: {error}") from error
+            raise CheckpointError(f"{folder / 'vocabulary.json'} does not fit: {error}") from error
 
     def save(self, path: Path | str, dtype: torch.dtype = torch.float16) -> None:
-        """Write weights, configuration and vocabulary into the folder `path`, made where missing.
+        """Write weights, configuration, vocabulary and their checksums into the folder `path`, made
+        where missing.
 
         Raises:
-            TypeError, ValueError: `dtype` is no floating-point `torch.dtype`.
+            TypeError: `dtype` is no `torch.dtype`, or the model is no plain `Transformer`.
+            ValueError: `dtype` is none that a file can have, or a weight is not finite in it.
             OSError: a file cannot be written; the message names it, and what stood there stays.
         """
+        check_type(torch.dtype, dtype=dtype)
+        check_choice(_DTYPES.values(), dtype=dtype)
+        _check_plain(self.model)
+        if (name := _not_finite(self.model, dtype)) is not None:
+            bound = f"holds a number that is not finite in {dtype}"
+            raise ValueError(f"{name} {bound}, whose largest is {torch.finfo(dtype).max:.4g}")
         folder = Path(path)
         folder.mkdir(parents=True, exist_ok=True)
-        with (  # none takes its place before all three are written: they belong together
+        with (  # none takes its place before all are written; cut off in between, the sums disagree
+            atomic_file(folder / _SUMS) as sums,
             atomic_file(folder / "vocabulary.json") as vocabulary,
             atomic_file(folder / "model.safetensors") as weights,
             atomic_file(folder / "config.json") as config,
@@ -328,6 +471,7 @@ class Translator:
             write_record(config, asdict(self.model.config))
             save_weights(self.model, weights, dtype)
             self.vocabulary.save(vocabulary)
+            sums.write_bytes(_sums(dict(zip(_FILES, (config, weights, vocabulary), strict=True))))
 
     def translate(
         self, sentences: Sequence[str], beam_size: int = 4, length_penalty: float = 0.6
@@ -347,11 +491,8 @@ class Translator:
         """
         if isinstance(sentences, str):
             raise TypeError("sentences must be a list of strings, not one string")
-        tokenised = [tokenize(sentence) for sentence in sentences]
-        return [
-            detokenize(text)
-            for text in self.translate_tokenized(tokenised, beam_size, length_penalty)
-        ]
+        sources = self._encode(map(tokenize, self._shortened(sentences)))
+        return [detokenize(text) for text in self._search(sources, beam_size, length_penalty)]
 
     def translate_tokenized(
         self,
@@ -365,7 +506,8 @@ class Translator:
 
         Args:
             sentences: tokenised lower-case text. A sentence longer than the model's `max_length` is
-                cut, with a warning.
+                cut, with a warning; of one with more than 64 times as many characters, no more are
+                looked at.
             beam_size: width of the beam; 1 for greedy search.
             length_penalty: as in `beam_search`.
             max_length: the most tokens of a translation; never more than the model's `max_length`.
@@ -376,11 +518,23 @@ class Translator:
                 number of the right kind.
             ValueError: a setting is out of its range.
         """
+        if isinstance(sentences, str):
+            raise TypeError("sentences must be a list of strings, not one string")
+        sources = self._encode(self._shortened(sentences))
+        return self._search(sources, beam_size, length_penalty, max_length, max_tokens)
+
+    def _search(
+        self,
+        sources: list[list[int]],
+        beam_size: int,
+        length_penalty: float,
+        max_length: int = 200,
+        max_tokens: int = 4000,
+    ) -> list[str]:
         check_size(beam_size=beam_size, max_length=max_length, max_tokens=max_tokens)
         check_number(length_penalty=length_penalty)
         config, device = self.model.config, next(self.model.parameters()).device
         max_length = min(max_length, config.max_length)
-        sources = self._encode(sentences)
         translations = [""] * len(sources)
         for rows in by_length(sources, max_tokens):
             src = pad([sources[row] for row in rows], config.pad_id).to(device)
@@ -394,23 +548,25 @@ class Translator:
                 translations[row] = self.vocabulary.decode(ids)
         return translations
 
-    def align(self, sentence: str, beam_size: int = 4) -> Alignment:
+    def align(
+        self, sentence: str, beam_size: int = 4, length_penalty: float = 0.6
+    ) -> Alignment:
         """Translate one tokenised sentence and note what the decoder attended to while it did.
 
         Args:
             sentence: lower-case text, written as the corpora are.
             beam_size: width of the beam; 1 for greedy search.
+            length_penalty: as in `beam_search`.
 
         Raises:
-            TypeError: `sentence` is no string, or `beam_size` not an int.
-            ValueError: `beam_size` is below 1.
+            TypeError: `sentence` is no string, or a setting is not a number of the right kind.
+            ValueError: a setting is out of its range.
         """
         check_type(str, sentence=sentence)
         config, device = self.model.config, next(self.model.parameters()).device
-        src = torch.tensor(self._encode([sentence]), device=device)
-        found = beam_search(
-            self.model, src, beam_size, max_length=min(200, config.max_length)
-        ).tokens[:, 0]
+        src = torch.tensor(self._encode(self._shortened([sentence])), device=device)
+        max_length = min(200, config.max_length)
+        found = beam_search(self.model, src, beam_size, length_penalty, max_length).tokens[:, 0]
         found = found[:, : (found[0] != config.pad_id).sum()]  # its rivals may be longer
         with evaluating(self.model):
             tgt = F.pad(found[:, :-1], (1, 0), value=config.bos_id)
@@ -421,13 +577,23 @@ class Translator:
             weights,
         )
 
-    def _encode(self, sentences: Sequence[str]) -> list[list[int]]:
+    def _shortened(self, sentences: Sequence[str]) -> Iterator[str]:
+        limit = _READ * self.model.config.max_length
+        for number, text in enumerate(sentences, start=1):
+            if isinstance(text, str) and len(text) > limit:
+                warnings.warn(
+                    f"sentence {number} is cut to its first {limit:,} characters", stacklevel=4
+                )
+                text = text[:limit]
+            yield text
+
+    def _encode(self, sentences: Iterable[str]) -> list[list[int]]:
         config = self.model.config
         sources = []
         for number, ids in enumerate(self.vocabulary.encode_batch(sentences), start=1):
             if len(ids) >= config.max_length:
                 warnings.warn(
-                    f"sentence {number} is cut to {config.max_length - 1} of {len(ids)} tokens",
+                    f"sentence {number} is cut to its first {config.max_length - 1} tokens",
                     stacklevel=3,
                 )
             sources.append([*ids[: config.max_length - 1], config.eos_id])
@@ -499,6 +665,7 @@ RECIPES = {
         peak_rate=3e-3,
         cooldown=0.6,
         evaluate_every=350,
+        precision="auto",
     ),
     "ted-tiny": Recipe(
         "ted",
@@ -510,7 +677,7 @@ RECIPES = {
         peak_rate=2e-3,
         warmup_steps=800,
         cooldown=0.4,
-        precision="bfloat16",
+        precision="auto",
     ),
     "ted-small": Recipe(
         "ted",
@@ -523,7 +690,7 @@ RECIPES = {
         peak_rate=1.2e-3,
         warmup_steps=1000,
         cooldown=0.5,
-        precision="bfloat16",
+        precision="auto",
     ),
     "ted": Recipe(
         "ted",
@@ -995,13 +1162,13 @@ def _own_sentences(translator: Translator, beam_size: int, length_penalty: float
     found = translator.translate_tokenized(sources, beam_size, length_penalty)
     swaps = []
     for source, target in SWAPS.items():
-        words = by_words(translator.align(f"isto é {source} ."))
+        words = by_words(translator.align(f"isto é {source} .", beam_size, length_penalty))
         pairs = source.split()[1:], target.split()[1:]
         as_said = set(pairs[0]) <= set(words.source) and set(pairs[1]) <= set(words.target)
         crossed = crosses_over(words, *pairs) if as_said else None
         swaps.append({"source": words.source, "target": words.target, "crossed": crossed})
     reordered = [
-        by_words(translator.align(source))
+        by_words(translator.align(source, beam_size, length_penalty))
         for source, sentence in zip(sources, ours, strict=True)
         if sentence.category == "adjectives"
     ]
