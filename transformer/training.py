@@ -48,7 +48,7 @@ __all__ = [
 
 
 # %% book/07-training.ipynb · Training · [imports]
-import errno
+import hashlib
 import json
 import math
 import os
@@ -572,7 +572,7 @@ class DamagedCheckpointError(CheckpointError):
 
 
 def save_checkpoint(path: Path | str, state: dict[str, Any]) -> None:
-    """Write tensors, numbers and dictionaries of them, whole or not at all.
+    """Write tensors, numbers and dictionaries of them, and a check sum; whole or not at all.
 
     Raises:
         TypeError: `state` is no dictionary.
@@ -586,6 +586,7 @@ def save_checkpoint(path: Path | str, state: dict[str, Any]) -> None:
         except RuntimeError as error:  # torch's own words for what `file` has just said
             said = error.__context__
             raise said if isinstance(said, OSError) else OSError(f"{path}: {error}") from error
+        _seal(part)
 
 
 def load_checkpoint(path: Path | str) -> dict[str, Any]:
@@ -599,22 +600,24 @@ def load_checkpoint(path: Path | str) -> dict[str, Any]:
 
     Raises:
         OSError: the file cannot be read; `FileNotFoundError` where there is none.
-        DamagedCheckpointError: a bit of its content has changed, a part is missing, or it never was
-            a checkpoint; the message names it.
+        DamagedCheckpointError: a bit of it has changed, a part is missing, or it never was a
+            checkpoint; the message names it.
         CheckpointError: it is whole, and of another format.
     """
     path = regular_file(path)
     with _naming(path), path.open("rb") as file:
-        _check_archive(file, path)
+        if not _is_whole(file):
+            raise DamagedCheckpointError(f"{path} is no whole checkpoint: its check sum is wrong")
         try:
+            _check_archive(file)
             state = torch.load(file, map_location="cpu", weights_only=True)
-            if _unfolded(state, {}) > path.stat().st_size:
+            if _unfolded(state, {}) > os.fstat(file.fileno()).st_size:
                 raise ValueError("unfolded, it is larger than the file")
         except (OSError, MemoryError):
             raise
-        except Exception as error:  # the archive is whole, so that this is not our pickle
-            message = f"{path} is no checkpoint that can be read ({type(error).__name__}"
-            raise CheckpointError(f"{message}: {str(error).strip():.200})") from error
+        except Exception as error:  # written by a stranger: by half a dozen types of error
+            said = f"{type(error).__name__}: {str(error).strip():.200}"
+            raise CheckpointError(f"{path} is no checkpoint that can be read ({said})") from error
     given = state.get("format") if isinstance(state, dict) else None
     if given != CHECKPOINT_FORMAT:
         message = f"{path} is no checkpoint in the format {CHECKPOINT_FORMAT!r}"
@@ -622,24 +625,39 @@ def load_checkpoint(path: Path | str) -> dict[str, Any]:
     return state
 
 
-def _check_archive(file: BinaryIO, path: Path) -> None:
-    # torch reads no check sum. And a small archive can hold what is large when it is unpacked.
-    try:
-        archive = zipfile.ZipFile(file)
-        entries = archive.infolist()
-        if any(entry.compress_type for entry in entries):
-            raise ValueError("torch.save compresses nothing")
-        if sum(entry.file_size for entry in entries) > path.stat().st_size:
-            raise ValueError("the entries claim more than the file holds")
-        if damaged := archive.testzip():
-            raise zipfile.BadZipFile(damaged)
-        file.seek(0)
-    except Exception as error:  # a damaged file shows itself by half a dozen types of error
-        system = isinstance(error, OSError) and error.errno != errno.EINVAL  # a place before byte 0
-        if system or isinstance(error, MemoryError):
-            raise
-        message = f"{path} is no whole checkpoint ({type(error).__name__})"
-        raise DamagedCheckpointError(message) from error
+def _seal(path: Path) -> None:
+    # A zip archive may end with a comment, and before it stands its length, in two bytes.
+    with open(path, "rb+") as file:
+        end = file.seek(-2, os.SEEK_END) + 2
+        file.write(hashlib.sha256().digest_size.to_bytes(2, "little"))
+        check_sum = _check_sum(file, end)
+        file.seek(end)
+        file.write(check_sum)
+
+
+def _is_whole(file: BinaryIO) -> bool:
+    end = os.fstat(file.fileno()).st_size - hashlib.sha256().digest_size
+    return end > 0 and _check_sum(file, end) == file.read()
+
+
+def _check_sum(file: BinaryIO, end: int) -> bytes:
+    # Of all bytes before `end`, where the file is left.
+    check_sum, left = hashlib.sha256(), end
+    file.seek(0)
+    while left and (content := file.read(min(left, 1 << 20))):
+        check_sum.update(content)
+        left -= len(content)
+    return check_sum.digest()
+
+
+def _check_archive(file: BinaryIO) -> None:
+    # A small archive can hold what is large when it is unpacked, and torch unpacks it all.
+    entries = zipfile.ZipFile(file).infolist()
+    if any(entry.compress_type for entry in entries):
+        raise ValueError("torch.save compresses nothing")
+    if sum(entry.file_size for entry in entries) > os.fstat(file.fileno()).st_size:
+        raise ValueError("its entries claim more than the file holds")
+    file.seek(0)
 
 
 def _unfolded(value: Any, known: dict[int, float]) -> float:
