@@ -525,12 +525,10 @@ def atomic_file(path: Path | str) -> Iterator[Path]:
     part = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
     try:
         with _naming(path):
-            with open(part, "xb") as file:  # fails where anything has that name, be it a link
-                mode = os.fstat(file.fileno()).st_mode & 0o777
+            part.touch(exist_ok=False)  # not if anything has that name, be it a link
             yield part
             with open(part, "rb+") as file:
                 os.fsync(file.fileno())
-            part.chmod(mode)  # a library may have made a file of its own, for nobody else to read
             os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)
