@@ -1074,6 +1074,17 @@ def test_a_stop_between_two_lines_changes_no_line(tmp_path):
     assert same_state(whole, resumed)
 
 
+def test_of_several_processes_the_first_takes_up_the_line_and_the_others_add_nothing(tmp_path):
+    make_trainer(tmp_path, log_every=6, evaluate_every=12).fit(max_minutes=0)
+    line = load_checkpoint(tmp_path / "checkpoint-00000001.pt")["line"]
+    for rank in (0, 1):
+        trainer = make_trainer()
+        trainer.rank = rank
+        trainer._restore_line(**line)
+        ((loss, count, norm),) = trainer._updates
+        assert (loss > 0, count > 0, norm > 0) == (rank == 0, rank == 0, True)
+
+
 def test_no_checkpoint_is_written_after_a_number_that_is_none(tmp_path):
     loss = lambda model, batch: (math.nan * teacher_forced_loss(model, batch)[0], torch.tensor(3))
     with pytest.raises(FloatingPointError, match="the loss is nan at step 1, "):

@@ -951,7 +951,7 @@ def prefetch(batches: Iterable[Any], n_ahead: int = 4) -> Iterator[Any]:
         except BaseException as error:
             ready.put(("error", error))
 
-    thread = threading.Thread(target=make, daemon=True)
+    thread = threading.Thread(target=make, name="prefetch", daemon=True)
     thread.start()
     try:
         while (found := ready.get())[0] == "batch":
@@ -1020,7 +1020,7 @@ def check_finite(name: str, values: Tensor, steps: list[dict[str, Any]]) -> None
         raise FloatingPointError(f"the {name} is {values[bad[0]].item()} at {where}")
 
 
-# %% book/07-training.ipynb · The trainer · [stopped-run]
+# %% book/07-training.ipynb · One run to a folder · [stopped-run]
 class StoppedRun(KeyboardInterrupt):
     """What `Trainer.fit` ends with when the process is asked to end, by SIGINT or SIGTERM.
 
