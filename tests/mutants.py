@@ -36,7 +36,11 @@ PATIENCE = 30.0, 4.0  # with a fault they may take this many seconds, and so man
 GOOD = ("caught", "timeout", "equivalent")  # a test that no longer ends has noticed as well
 
 # A module's tests are tests/test_<module>.py, but for these.
-TEST_FILES = {"__main__": ("test_cli.py",), "decoding": ("test_decoding.py", "test_steps.py")}
+TEST_FILES = {
+    "__main__": ("test_cli.py",),
+    "decoding": ("test_decoding.py", "test_steps.py"),
+    "training": ("test_training.py", "test_resumption.py", "test_files.py"),
+}
 
 # Test processes are forked from one that has imported these already, which saves half the time.
 PRELOAD = ["pytest", "hypothesis.strategies", "torch._dynamo", "matplotlib.pyplot"]

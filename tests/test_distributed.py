@@ -15,12 +15,14 @@ import sys
 from functools import partial
 from pathlib import Path
 
+import filelock
 import pytest
 import torch
 from torch import distributed, nn
 
 import transformer.training
 from transformer import (
+    StoppedRun,
     Trainer,
     TrainingConfig,
     Transformer,
@@ -115,6 +117,38 @@ def slices(folder: Path) -> dict:
     return {"ends": ends, "log": story(trainer), "weights": weights(trainer)}
 
 
+def stopped(folder: Path) -> dict:
+    """As `whole`, but the second process gets a signal in its fifth update, and both go on when both have
+    ended."""
+
+    def loss(model, batch):
+        if trainer.step == 4 and trainer.rank == 1 and not ends:
+            signal.raise_signal(signal.SIGTERM)
+        return teacher_forced_loss(model, batch)
+
+    trainer, ends = None, []
+    while trainer is None or not trainer.finished:
+        trainer = make_trainer(folder / "stopped", dropout=0.3, seed=len(ends), loss=loss)
+        try:
+            ends.append([0, trainer.fit().step])
+        except StoppedRun as stop:
+            ends.append([int(stop.signal), stop.step])
+    return {"ends": ends, "log": story(trainer), "weights": weights(trainer)}
+
+
+def locked(folder: Path) -> dict:
+    """Another process is training in the folder; here, the first one itself."""
+    lock = filelock.FileLock(folder / "locked" / "run.lock")
+    if rank_and_world_size()[0] == 0:
+        (folder / "locked").mkdir()
+        lock.acquire()
+    try:
+        make_trainer(folder / "locked").fit()
+    except BlockingIOError as error:
+        return {"error": str(error)}
+    return {"error": ""}
+
+
 def patience(folder: Path) -> dict:
     """The score never improves; and only the first process is asked for it."""
     asked = []
@@ -192,7 +226,7 @@ def folder(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def reports(folder) -> list[dict]:
     """What both processes report of all scenes that end well."""
-    return torchrun("alike,whole,whole_of_four,slices,patience,bad,half", folder)
+    return torchrun("alike,whole,whole_of_four,slices,stopped,locked,patience,bad,half", folder)
 
 
 @pytest.mark.slow
@@ -221,7 +255,7 @@ def test_dropout_differs_between_processes_and_weights_do_not(reports, folder):
 @pytest.mark.slow
 def test_slices_of_two_processes_make_the_same_bits(reports, folder):
     for report in reports:
-        assert report["slices"]["ends"] == [2, 3, 4, 6, 7]
+        assert report["slices"]["ends"] == [1, 2, 3, 4, 5, 6, 7]
         assert report["slices"]["log"] == report["whole"]["log"]
         assert report["slices"]["weights"] == report["whole"]["weights"]
     one, two = (load_checkpoint(folder / name / "checkpoint-00000007.pt") for name in ("whole", "slices"))
@@ -230,12 +264,28 @@ def test_slices_of_two_processes_make_the_same_bits(reports, folder):
 
 
 @pytest.mark.slow
+def test_a_signal_to_one_process_stops_all_after_the_same_update(reports, folder):
+    for report in reports:
+        assert report["stopped"]["ends"] == [[signal.SIGTERM, 5], [0, 7]]
+        assert report["stopped"]["log"] == report["whole"]["log"]
+        assert report["stopped"]["weights"] == report["whole"]["weights"]
+
+
+@pytest.mark.slow
+def test_a_folder_in_use_is_refused_in_all_processes(reports, folder):
+    for report in reports:
+        said = f"{folder / 'locked'} is in use: another process is training there"
+        assert report["locked"]["error"] == said
+
+
+@pytest.mark.slow
 def test_decisions_are_made_together(reports, folder):
     said = "the loss is nan at step 5, epoch 1, batch 5, learning rate 4.00e-03"
     for rank, report in enumerate(reports):
         assert report["patience"] == {"step": 6, "asked": [0, 0] if rank == 0 else [], "stale": 1}
         assert report["bad"]["error"] == said
-        assert report["bad"]["files"] == ["best.pt", "checkpoint-00000003.pt", "log.jsonl"]
+        names = ["best.pt", "checkpoint-00000000.pt", "checkpoint-00000003.pt", "log.jsonl", "run.lock"]
+        assert report["bad"]["files"] == names
     assert reports[0]["half"] == reports[1]["half"]
     plain, skipped = reports[0]["half"]["scales"]
     assert skipped == plain / 2
@@ -244,7 +294,7 @@ def test_decisions_are_made_together(reports, folder):
 @pytest.mark.slow
 def test_only_one_process_writes(reports, folder):
     assert [entry["step"] for entry in read_log(folder / "whole")] == [2, 3, 3, 4, 6, 6, 7, 7]
-    names = ["best.pt", *(f"checkpoint-0000000{step}.pt" for step in (3, 6, 7)), "log.jsonl"]
+    names = ["best.pt", *(f"checkpoint-0000000{step}.pt" for step in (0, 3, 6, 7)), "log.jsonl", "run.lock"]
     assert sorted(path.name for path in (folder / "whole").iterdir()) == names
 
 

@@ -11,8 +11,11 @@ import errno
 import json
 import os
 import pickle
+import random
 import re
 import struct
+import subprocess
+import sys
 import zipfile
 from dataclasses import asdict
 from functools import partial
@@ -23,7 +26,9 @@ import torch
 
 import transformer
 from transformer import (
+    CHECKPOINT_FORMAT,
     CheckpointError,
+    DamagedCheckpointError,
     Trainer,
     TrainingConfig,
     Transformer,
@@ -44,6 +49,7 @@ from transformer import (
     write_record,
 )
 from transformer.__main__ import main
+from transformer.training import _seal as seal
 
 VOCABULARY = Vocabulary.train(["o gato preto", "a casa branca"] * 3, 30)
 SIZES = dict(d_model=8, n_heads=2, n_layers=1, d_ff=16, max_length=6)
@@ -77,10 +83,11 @@ def read_weights(path: Path) -> None:
 
 
 def resume(path: Path) -> None:
-    path.rename(path.with_name("checkpoint-00000003.pt"))
-    with pytest.warns(UserWarning, match=r"checkpoint-00000003\.pt is no .*trying an older one"):
-        assert not make_trainer(path.parent).resume()
-    raise CheckpointError("checkpoint-00000003.pt")  # refused, and the run begins anew
+    before = path.read_bytes()
+    try:
+        make_trainer(path.parent).fit()
+    finally:  # nothing has begun anew
+        assert contents(path.parent) == {path.name: before, "run.lock": b""}
 
 
 READERS = {
@@ -179,6 +186,26 @@ def test_a_log_holds_entries_with_steps(tmp_path, line):
         read_log(tmp_path)
 
 
+@pytest.mark.parametrize(
+    "old, new, said",
+    [
+        ('"rate"', '"lr"', "'rate' is missing"),
+        ('"loss"', '"Loss"', "'loss' is missing"),
+        ('"tokens"', '"n"', "'tokens' is missing"),
+        ('"norm": 1', '"norm": "1"', "norm must be a number, not str"),
+        ('"step": 2', '"schritt": 2', "step must be an int, not NoneType"),
+    ],
+)
+def test_a_log_with_other_names_is_refused_by_line(tmp_path, old, new, said):
+    updates = dict(epoch=0, loss=2.5, rate=0.1, norm=1, tokens=9, seconds=0.5)
+    write_log(tmp_path, [{"step": step} | updates for step in (1, 2)])
+    path = tmp_path / "log.jsonl"
+    first, second = path.read_text().splitlines()
+    path.write_text(first + "\n" + second.replace(old, new) + "\n")
+    with pytest.raises(CheckpointError, match=rf"log\.jsonl is no log of a run: line 2: {said}"):
+        read_log(tmp_path)
+
+
 def test_no_name_of_a_record_leads_out_of_the_folder(tmp_path, monkeypatch):
     (tmp_path / "records").mkdir()
     (tmp_path / "secret.json").write_text("{}")
@@ -215,8 +242,137 @@ def test_a_compressed_checkpoint_is_not_unpacked(tmp_path):
             bomb.writestr(entry, small.read(entry))
     assert (tmp_path / "bomb.pt").stat().st_size < (tmp_path / "small.pt").stat().st_size / 100
     load_checkpoint(tmp_path / "small.pt")
-    with pytest.raises(CheckpointError, match=r"bomb\.pt is no whole checkpoint \(ValueError\)"):
+    seal(tmp_path / "bomb.pt")
+    with pytest.raises(CheckpointError, match=r"bomb\.pt is no .* read \(ValueError: torch\.save compr"):
         load_checkpoint(tmp_path / "bomb.pt")
+
+
+def flipped(content: bytes, bit: int) -> bytes:
+    changed = bytearray(content)
+    changed[bit // 8] ^= 1 << bit % 8
+    return bytes(changed)
+
+
+def refuses(path: Path, content: bytes) -> bool:
+    path.write_bytes(content)
+    with pytest.raises(DamagedCheckpointError, match=re.escape(f"{path} is no whole checkpoint: its check")):
+        load_checkpoint(path)
+    return True
+
+
+def test_no_bit_of_a_checkpoint_can_be_flipped(tmp_path):
+    """Wherever it stands. Of one in a zip's table of contents torch made numbers that nobody had written."""
+    make_trainer(tmp_path, average=0.5).fit()
+    for path, n_bits in ((tmp_path / "checkpoint-00000002.pt", 1000), (tmp_path / "best.pt", 100)):
+        if path.name == "best.pt":
+            save_checkpoint(path, {"model": make_model().state_dict()})
+        content, chance = path.read_bytes(), random.Random(0)
+        last = 8 * len(content)
+        for bit in [*chance.sample(range(last), n_bits), *chance.sample(range(last - 2400, last), n_bits)]:
+            assert refuses(path, flipped(content, bit))
+        for _ in range(100):
+            place = chance.randrange(len(content) - 4096)
+            assert refuses(path, content[:place] + bytes(4096) + content[place + 4096 :])
+        path.write_bytes(content)
+        load_checkpoint(path)
+
+
+def test_a_checkpoint_is_a_file_that_torch_itself_can_read(tmp_path):
+    save_checkpoint(tmp_path / "a.pt", {"x": torch.arange(3)})
+    assert torch.equal(torch.load(tmp_path / "a.pt", weights_only=True)["x"], torch.arange(3))
+    with zipfile.ZipFile(tmp_path / "a.pt") as archive:
+        assert archive.testzip() is None
+
+
+def test_a_flipped_bit_is_told_of_and_the_checkpoint_before_is_taken(tmp_path):
+    whole = make_trainer(None, steps=3).fit()
+    make_trainer(tmp_path).fit()
+    newest, best = tmp_path / "checkpoint-00000002.pt", tmp_path / "best.pt"
+    newest.write_bytes(flipped(newest.read_bytes(), 8 * newest.read_bytes().index(b"PK\x05\x06") // 3))
+    with pytest.warns(UserWarning, match=r"00000002\.pt is no whole .*; going on from .*00000001\.pt"):
+        again = make_trainer(tmp_path, steps=3).fit()
+    assert all(map(torch.equal, again.model.parameters(), whole.model.parameters()))
+    save_checkpoint(best, {"model": make_model(seed=5).state_dict()})
+    place = best.read_bytes().index(make_model(seed=5).output.weight.detach().numpy().tobytes())
+    best.write_bytes(flipped(best.read_bytes(), 8 * place + 30))
+    with pytest.raises(CheckpointError, match=r"best\.pt is no whole checkpoint: its check sum is wrong"):
+        again.load_best()
+    assert all(map(torch.equal, again.model.parameters(), whole.model.parameters()))
+
+
+def folded(depth: int) -> list:
+    """Ten to the power of `depth` lists, in some hundred bytes."""
+    value: list = []
+    for _ in range(depth):
+        value = [value] * 10
+    return value
+
+
+def looped() -> list:
+    value: list = []
+    value.append(value)
+    return value
+
+
+HOSTILE = {
+    "folded": folded(40),
+    "a loop": looped(),
+    "a dictionary": {"a": {"b": folded(40)}},
+    "numbers that are not there": {"x": torch.zeros(1).expand(10**12)},
+    "numbers that are nowhere": {"x": torch.empty(10**12, device="meta")},
+}
+
+
+@pytest.mark.parametrize("name", ["format", "model", "settings", "progress", "random", "average", "line"])
+@pytest.mark.parametrize("hostile", HOSTILE.values(), ids=HOSTILE)
+def test_a_small_checkpoint_that_unfolds_without_an_end_is_refused(tmp_path, name, hostile):
+    """At once: were it printed or copied, this test would not come back."""
+    path = tmp_path / "checkpoint-00000002.pt"
+    torch.save({"format": CHECKPOINT_FORMAT, name: hostile}, path)
+    seal(path)
+    assert path.stat().st_size < 10_000
+    for read in (load_checkpoint, lambda path: make_trainer(path.parent, average=0.5).fit()):
+        with pytest.raises(CheckpointError, match=r"00000002\.pt is no .* that can be read") as refused:
+            read(path)
+        assert len(str(refused.value)) < 600
+
+
+def repacked(path: Path, changes: dict[str, bytes]) -> None:
+    with zipfile.ZipFile(path) as old:
+        parts = {entry.filename: old.read(entry) for entry in old.infolist()}
+    with zipfile.ZipFile(path, "w") as new:
+        for name, content in parts.items():
+            new.writestr(name, changes.get(name.partition("/")[2], content))
+    seal(path)
+
+
+def test_a_checkpoint_of_lists_in_lists_is_refused(tmp_path):
+    path = tmp_path / "a.pt"
+    save_checkpoint(path, {"model": {}})
+    repacked(path, {})
+    assert load_checkpoint(path)["model"] == {}
+    repacked(path, {"data.pkl": b"\x80\x02" + b"]" * 100_000 + b"a" * 99_999 + b"."})
+    with pytest.raises(CheckpointError, match=r"a\.pt is no checkpoint that can be read \(RecursionError"):
+        load_checkpoint(path)
+
+
+def test_entries_that_overlap_are_not_unpacked(tmp_path):
+    """One megabyte, and a table of contents that names it sixty times."""
+    path = tmp_path / "a.pt"
+    save_checkpoint(path, {"model": {"weight": torch.rand(1 << 18)}})
+    content = path.read_bytes()
+    start = content.index(b"PK\x01\x02")
+    table = content[start : content.index(b"PK\x06\x06")]
+    records = [b"PK\x01\x02" + record for record in table.split(b"PK\x01\x02")[1:]]
+    (large,) = [record for record in records if b"data/0" in record]
+    records += [large.replace(b"data/0", b"data/" + bytes([n])) for n in range(49, 112)]
+    table = b"".join(records)
+    end = struct.pack("<4s4H2LH", b"PK\x05\x06", 0, 0, len(records), len(records), len(table), start, 0)
+    path.write_bytes(content[:start] + table + end)
+    seal(path)
+    assert path.stat().st_size < 1.1 * len(content)
+    with pytest.raises(CheckpointError, match=r"a\.pt is no .* \(ValueError: its entries claim more than"):
+        load_checkpoint(path)
 
 
 def spoil(state: dict, *path: str, value=None, remove: bool = False) -> dict:
@@ -360,6 +516,26 @@ def test_a_vocabulary_with_gaps_is_named(folder):
         Translator.load(folder)
 
 
+@pytest.mark.parametrize("name", [".config.json.part", ".config.json.0123456789abcdef.part"])
+def test_a_link_in_the_place_of_an_unfinished_file_is_not_followed(tmp_path, monkeypatch, name):
+    """Not even if its name has been guessed."""
+    monkeypatch.setattr(transformer.training.secrets, "token_hex", lambda n: "0123456789abcdef"[: 2 * n])
+    precious, path = tmp_path / "precious", tmp_path / "config.json"
+    precious.write_text("mine")
+    (tmp_path / name).symlink_to(precious)
+    try:
+        write_record(path, {"theirs": 1})
+        assert read_record(path) == {"theirs": 1}
+    except FileExistsError:
+        assert not path.exists()
+    assert precious.read_text() == "mine"
+
+
+def test_no_two_unfinished_files_have_the_same_name(tmp_path):
+    with atomic_file(tmp_path / "a") as one, atomic_file(tmp_path / "a") as two:
+        assert one != two and one.parent == two.parent == tmp_path
+
+
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "vocabulary.json"])
 def test_a_translator_is_written_over_a_link_and_not_through_it(folder, tmp_path, name):
     precious = tmp_path / "precious"
@@ -419,15 +595,6 @@ def full_disk(monkeypatch):
 
         monkeypatch.setattr(builtins, "open", open_)
         monkeypatch.setattr(Path, "open", lambda self, *options, **names: open_(self, *options, **names))
-        monkeypatch.setattr(Path, "write_text", lambda self, text, **names: open_(self, "w").write(text))
-
-        def serialize_file(tensors, path, metadata=None):
-            import safetensors
-
-            Path(path).write_bytes(b"{")
-            raise safetensors.SafetensorError("I/O error: No space left on device (os error 28)")
-
-        monkeypatch.setattr("safetensors.torch.serialize_file", serialize_file)
 
     return fill
 
@@ -443,7 +610,6 @@ WRITERS = {
 
 @pytest.mark.parametrize("before", [True, False], ids=["over a file", "a new file"])
 @pytest.mark.parametrize("writer", WRITERS)
-@pytest.mark.filterwarnings("ignore::ResourceWarning")
 def test_a_full_disk_is_told_with_the_files_name_and_leaves_the_old_file(tmp_path, full_disk, writer, before):
     name, write = WRITERS[writer]
     if before:
@@ -453,6 +619,58 @@ def test_a_full_disk_is_told_with_the_files_name_and_leaves_the_old_file(tmp_pat
     with pytest.raises(OSError, match=re.escape(str(tmp_path / name))):
         write(tmp_path / name)
     assert contents(tmp_path) == kept
+
+
+@pytest.mark.skipif(os.name == "nt", reason="such modes are those of Unix")
+@pytest.mark.parametrize("umask", [0o022, 0o077, 0o007], ids=oct)
+@pytest.mark.parametrize("writer", WRITERS)
+def test_who_may_read_a_file_is_for_the_umask_to_say(tmp_path, writer, umask):
+    name, write = WRITERS[writer]
+    before = os.umask(umask)
+    try:
+        write(tmp_path / name)
+    finally:
+        os.umask(before)
+    assert (tmp_path / name).stat().st_mode & 0o777 == 0o666 & ~umask
+
+
+LIMITED = """
+import resource, sys, torch
+from transformer import save_checkpoint
+resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
+try:
+    save_checkpoint(sys.argv[1], {"x": torch.zeros(10_000)})
+except OSError as error:
+    print(error)
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="such limits are those of Unix")
+def test_a_file_that_the_system_does_not_take_is_told_in_the_systems_words(tmp_path):
+    command = [sys.executable, "-c", LIMITED, str(tmp_path / "a.pt")]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[1], timeout=120)
+    assert f"{os.strerror(errno.EFBIG)}: '{tmp_path / 'a.pt'}'" in done.stdout, done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_killed_run_was_writing_is_removed_and_nothing_else(tmp_path):
+    make_trainer(tmp_path).fit()
+    for name in ("checkpoint-00000002.pt", "best.pt", "log.jsonl", "config.json"):
+        (tmp_path / f".{name}.0123.part").write_text("half")
+    make_trainer(tmp_path, steps=3).fit()
+    assert [path.name for path in tmp_path.glob(".*")] == [".config.json.0123.part"]
+
+
+def test_equal_weights_make_equal_files(tmp_path):
+    """In processes of their own: a table in another order would differ only there."""
+    code = "import sys, torch; from torch import nn; from transformer import save_weights\n"
+    code += "torch.manual_seed(0); m = nn.ModuleList(nn.Linear(3, 3) for _ in range(4))\n"
+    code += "m[1].weight = m[2].weight = m[0].weight; m[3].bias = m[0].bias\n"
+    code += "save_weights(m, sys.argv[1])"
+    for name in "abc":
+        command = [sys.executable, "-c", code, str(tmp_path / name)]
+        subprocess.run(command, check=True, cwd=Path(__file__).parents[1], timeout=120)
+    assert len(set(contents(tmp_path).values())) == 1
 
 
 @pytest.mark.parametrize("writer", WRITERS)
@@ -506,19 +724,19 @@ def test_a_run_goes_on_after_the_disk_was_full(tmp_path, monkeypatch):
     whole = make_trainer(None, steps=4).fit()
     save, saved = torch.save, []
 
-    def fail_at_the_third(state, file):
+    def fail_at_the_fourth(state, file):
         saved.append(state)
-        if len(saved) == 3:
+        if len(saved) == 4:  # the first is that of step 0
             file.write(b"half a checkpoint")
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         save(state, file)
 
-    monkeypatch.setattr(transformer.training.torch, "save", fail_at_the_third)
+    monkeypatch.setattr(transformer.training.torch, "save", fail_at_the_fourth)
     with pytest.raises(OSError, match=r"checkpoint-00000003\.pt"):
         make_trainer(tmp_path, steps=4).fit()
     monkeypatch.undo()
     names = {path.name for path in tmp_path.iterdir()}
-    assert names == {"checkpoint-00000001.pt", "checkpoint-00000002.pt", "log.jsonl"}
+    assert names == {"checkpoint-00000001.pt", "checkpoint-00000002.pt", "log.jsonl", "run.lock"}
     again = make_trainer(tmp_path, steps=4).fit()
     pairs = zip(again.model.parameters(), whole.model.parameters(), strict=True)
     assert again.step == 4 and all(torch.equal(a, b) for a, b in pairs)

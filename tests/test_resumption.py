@@ -3,7 +3,7 @@
 No exception is thrown here: SIGKILL ends the process, and no line of Python runs after it. This file is also
 the program that is killed: `python tests/test_resumption.py FOLDER` makes a run, and forks one that dies at
 its first event, one that dies at its second, and so on, where the events are all the batches, writes, renames
-and removals of the run.
+and removals of the run. `python tests/test_resumption.py FOLDER NAME` plays one of the scenes below.
 """
 
 from __future__ import annotations
@@ -12,10 +12,14 @@ import hashlib
 import json
 import os
 import pickle
+import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -23,6 +27,7 @@ import pytest
 import torch
 
 from transformer import (
+    StoppedRun,
     Trainer,
     TrainingConfig,
     Transformer,
@@ -35,6 +40,8 @@ from transformer import (
 
 SETTINGS = dict(steps=6, accumulate=2, log_every=2, evaluate_every=3, keep=1)
 SETTINGS |= dict(precision="float16", average=0.9)
+
+pytestmark = pytest.mark.filterwarnings("ignore:this processor has no units for")
 
 
 def make_batches(epoch: int, n_batches: int = 5) -> list[tuple[torch.Tensor, torch.Tensor]]:
@@ -169,6 +176,32 @@ def run_and_note(folder: str, path: str) -> None:
 
 
 # -------------------------------------------------------------------------------------------------
+# Scenes with signals, and with two runs in one folder
+# -------------------------------------------------------------------------------------------------
+
+
+def by_word(model, batch):
+    """The loss; but not before a word of the process that watches."""
+    print("batch", flush=True)
+    sys.stdin.readline()
+    return teacher_forced_loss(model, batch)
+
+
+def work(folder: str) -> None:
+    """A run as the command line makes one: a sentence and an exit status where it is stopped."""
+    try:
+        make_trainer(folder, by_word).fit()
+    except StoppedRun as stopped:
+        print(stopped)
+        sys.exit(128 + stopped.signal)
+
+
+def hang(folder: str) -> None:
+    """A run whose update never ends."""
+    make_trainer(folder, lambda model, batch: (print("batch", flush=True), time.sleep(600))).fit()
+
+
+# -------------------------------------------------------------------------------------------------
 # The tests
 # -------------------------------------------------------------------------------------------------
 
@@ -188,7 +221,8 @@ def test_killed_at_any_event_the_run_ends_with_the_same_bits(tmp_path):
     assert done.returncode == 0, done.stderr
     (_, whole), *report = json.loads(done.stdout)[0].items(), *json.loads(done.stdout)[1:]
     names = {entry["event"] for entry in report}
-    for name in ("checkpoint-00000003.pt", "checkpoint-00000006.pt", "best.pt", "log.jsonl"):
+    checkpoints = [f"checkpoint-0000000{step}.pt" for step in (0, 3, 6)]
+    for name in (*checkpoints, "best.pt"):
         assert {f"before replacing {name}", f"after replacing {name}"} <= names
     assert {"batch", "half a file", "half a line", "before fsync", "after the line of step 3"} <= names
     assert "before removing checkpoint-00000003.pt" in names
@@ -197,6 +231,122 @@ def test_killed_at_any_event_the_run_ends_with_the_same_bits(tmp_path):
     # And what was compared is the run: its weights, averages, place, scaler, generators and log.
     for part in ("model", "optimizer", "scaler", "average", "progress/best", "random", "log"):
         assert any(f"/{part}" in name for name in whole[1]), part
+
+
+@contextmanager
+def started(*arguments: str) -> Iterator[subprocess.Popen]:
+    environment = os.environ | {
+        "PYTHONPATH": str(Path(__file__).resolve().parents[1]),
+        "OMP_NUM_THREADS": "1",
+    }
+    command = [sys.executable, __file__, *arguments]
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen(command, env=environment, text=True, **pipes) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def wait_for_batch(process: subprocess.Popen) -> None:
+    assert process.stdout.readline() == "batch\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_a_signal_ends_a_run_with_a_checkpoint_and_a_sentence_and_it_goes_on_with_the_same_bits(
+    tmp_path, name
+):
+    number = getattr(signal, name)
+    with started(str(tmp_path / "stopped"), "work") as process:
+        for _ in range(2 * 4 - 2):  # batches of the first three updates
+            wait_for_batch(process)
+            process.stdin.write("go on\n")
+            process.stdin.flush()
+        wait_for_batch(process)
+        process.send_signal(number)
+        out, err = process.communicate("go on\n" * 2, timeout=60)
+    *_, sentence = out.splitlines()
+    assert process.returncode == 128 + number and "Traceback" not in err
+    assert sentence == "stopped at step 4 of 6 with a checkpoint; the same call goes on from there"
+    assert (tmp_path / "stopped" / "checkpoint-00000004.pt").exists()
+    make_trainer(tmp_path / "stopped").fit()
+    make_trainer(tmp_path / "whole").fit()
+    assert digest(tmp_path / "stopped") == digest(tmp_path / "whole")
+
+
+@pytest.mark.slow
+def test_a_second_signal_ends_a_process_as_ever(tmp_path):
+    with started(str(tmp_path), "hang") as process:
+        wait_for_batch(process)
+        process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGTERM)  # at once: the same one, handed on by a launcher
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(timeout=2)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=60) == -signal.SIGTERM
+
+
+def test_signals_are_whose_they_were_when_fit_is_over(tmp_path):
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def loss(asked, model, batch):
+        if trainer.step == 1 and not asked:
+            asked.append(signal.raise_signal(signal.SIGINT))
+        return teacher_forced_loss(model, batch)
+
+    for folder, kept in ((tmp_path, "with a checkpoint"), (None, "without a directory to keep it")):
+        trainer = make_trainer(folder, partial(loss, []))
+        with pytest.raises(KeyboardInterrupt, match=f"stopped at step 2 of 6 {kept}; the same") as stop:
+            trainer.fit()
+        assert isinstance(stop.value, StoppedRun)
+        assert (stop.value.signal, stop.value.step) == (signal.SIGINT, 2)
+        assert handlers == {number: signal.getsignal(number) for number in handlers}
+        again = trainer.fit()
+        whole = make_trainer(None).fit()
+        assert all(map(torch.equal, again.model.parameters(), whole.model.parameters()))
+        strip = lambda history: [entry | {"seconds": 0} for entry in history]
+        assert strip(again.history) == strip(whole.history)
+
+
+def test_a_signal_in_the_last_moment_is_not_lost():
+    def evaluate(model):
+        if trainer.step == 6:
+            signal.raise_signal(signal.SIGTERM)
+        return {"loss": 1.0}
+
+    trainer = make_trainer(None)
+    trainer.evaluate = evaluate
+    with pytest.raises(StoppedRun, match="stopped at step 6 of 6"):
+        trainer.fit()
+
+
+def test_what_is_ignored_stays_ignored_and_another_thread_has_no_signals(tmp_path):
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in a job that a shell puts in the background
+    try:
+        trainer = make_trainer(None, lambda *given: (signal.raise_signal(2), teacher_forced_loss(*given))[1])
+        assert trainer.fit().finished
+    finally:
+        signal.signal(signal.SIGINT, before)
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(make_trainer(tmp_path).fit).result().finished
+
+
+@pytest.mark.slow
+def test_a_second_run_in_the_folder_is_refused_until_the_first_is_dead(tmp_path):
+    said = re.escape(f"{tmp_path} is in use: another process is training there")
+    with started(str(tmp_path), "hang") as process:
+        wait_for_batch(process)
+        before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+        for go_on in (Trainer.fit, Trainer.resume):
+            with pytest.raises(BlockingIOError, match=said):
+                go_on(make_trainer(tmp_path))
+        assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+        assert not make_trainer(tmp_path / "another").resume()  # another folder is another lock
+        process.kill()
+        process.wait()
+    assert (tmp_path / "run.lock").exists()  # the file stays, and the lock has gone with its process
+    assert make_trainer(tmp_path).fit().finished
 
 
 def test_a_digest_differs_where_a_bit_does(tmp_path):
@@ -210,4 +360,7 @@ def test_a_digest_differs_where_a_bit_does(tmp_path):
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    print(json.dumps(kill_everywhere(Path(sys.argv[1]))))
+    if sys.argv[2:]:
+        {"work": work, "hang": hang}[sys.argv[2]](sys.argv[1])
+    else:
+        print(json.dumps(kill_everywhere(Path(sys.argv[1]))))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -10,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+import warnings
 from collections import namedtuple
 from contextlib import contextmanager
 from functools import partial
@@ -61,6 +63,9 @@ from transformer import (
     write_log,
     write_record,
 )
+
+# What a processor without units for 16 bits is told of has a test of its own.
+pytestmark = pytest.mark.filterwarnings("ignore:this processor has no units for")
 
 SIZES = dict(d_model=8, n_heads=2, n_layers=1, d_ff=12, max_length=12)
 
@@ -385,11 +390,8 @@ def test_atomic_file_replaces_all_or_nothing(tmp_path, before):
         raise Cut
     assert [p.read_text() for p in tmp_path.iterdir()] == ([before] if before else [])
 
-    with pytest.raises(FileNotFoundError), atomic_file(path):
-        pass  # nothing was written, so nothing may be replaced
-    assert path.exists() == bool(before)
-
     with atomic_file(path) as part:
+        assert part.read_text() == ""
         part.write_text("new")
         assert not before or path.read_text() == before  # until the end
     assert [p.name for p in tmp_path.iterdir()] == ["file.txt"] and path.read_text() == "new"
@@ -420,7 +422,7 @@ def test_truncated_checkpoint_is_named(tmp_path, share):
     save_checkpoint(path, {"model": make_model().state_dict()})
     whole = path.read_bytes()
     path.write_bytes(whole[: int(share * len(whole))])
-    with pytest.raises(CheckpointError, match=r"cut\.pt is no whole checkpoint \(\w+\)$"):
+    with pytest.raises(CheckpointError, match=r"cut\.pt is no whole checkpoint: its check sum is wrong$"):
         load_checkpoint(path)
 
 
@@ -642,10 +644,17 @@ def test_matrices_decay_beside_the_step_and_vectors_do_not():
     assert settings == [((0.9, 0.98), 1e-9, True)] * 2
 
 
-def test_a_resumed_run_decays_as_it_is_told_now(tmp_path):
+def test_the_optimizers_settings_are_the_configurations_and_not_the_files(tmp_path):
     make_trainer(tmp_path, steps=4, weight_decay=0.5).fit()
-    trainer = make_trainer(tmp_path, steps=4, weight_decay=0.25).fit()
-    assert [group["weight_decay"] for group in trainer.optimizer.param_groups] == [0.25, 0.0]
+    path = tmp_path / "checkpoint-00000004.pt"
+    state = load_checkpoint(path)
+    for group in state["optimizer"]["param_groups"]:
+        group |= {"weight_decay": 7.0, "betas": (0.5, 0.5), "maximize": True}
+    save_checkpoint(path, {name: value for name, value in state.items() if name != "format"})
+    trainer = make_trainer(tmp_path, steps=4, weight_decay=0.5).fit()
+    groups = trainer.optimizer.param_groups
+    assert [group["weight_decay"] for group in groups] == [0.5, 0.0]
+    assert all(group["betas"] == (0.9, 0.98) and not group["maximize"] for group in groups)
     assert trainer.optimizer.state_dict()["state"][0]["step"] == 4
 
 
@@ -655,7 +664,67 @@ def test_a_resumed_run_decays_as_it_is_told_now(tmp_path):
 def test_a_gpu_gets_the_precision_that_its_generation_has(monkeypatch, capability, precision):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     assert best_precision(torch.device("cuda", 0)) == precision
+    assert best_precision(torch.device("mps")) == best_precision(torch.device("meta")) == "float32"
+
+
+INTEL = "flags\t\t: fpu avx2 avx512f avx512_bf16 amx_bf16\n"
+PROCESSORS = {
+    "processor\t: 0\nmodel name\t: Some EPYC\nflags\t\t: fpu avx2\n": ("Some EPYC", ["avx2"], "float32"),
+    f"model name\t: Some Xeon\n{INTEL}flags\t: fpu\n": (
+        "Some Xeon",
+        ["amx_bf16", "avx2", "avx512_bf16", "avx512f"],
+        "bfloat16",
+    ),
+    "processor\t: 0\nFeatures\t: fp asimd sve bf16 i8mm\n": (None, ["bf16", "i8mm", "sve"], "bfloat16"),
+    "processor\t: 0\nFeatures\t: fp asimd ebf16\n": (None, [], "float32"),
+    "": (None, [], "float32"),
+}
+
+
+@pytest.mark.parametrize("text", PROCESSORS, ids=repr)
+def test_a_processor_gets_the_precision_that_it_has_units_for(tmp_path, monkeypatch, text):
+    """Whoever made it. What Linux tells of it stands in a file; here, in one of ours."""
+    (tmp_path / "cpuinfo").write_text(text)
+    monkeypatch.setattr(torch.cpu, "get_capabilities", dict, raising=False)
+    read = Path.read_text
+    monkeypatch.setattr(Path, "read_text", lambda path, **named: read(tmp_path / path.name, **named))
+    monkeypatch.setattr(sys, "platform", "linux")
+    model, instructions, precision = PROCESSORS[text]
+    assert best_precision(torch.device("cpu")) == precision
+    assert run_facts("cpu")["processor"]["instructions"] == instructions
+    assert model is None or run_facts("cpu")["processor"]["model"] == model
+    for asked, warned in (("bfloat16", precision == "float32"), ("float32", False)):
+        with warnings.catch_warnings(record=True) as noticed:
+            warnings.simplefilter("always")
+            trainer = make_trainer(precision=asked)
+        assert trainer.precision == asked  # a notice, and no refusal
+        assert [str(notice.message)[:44] for notice in noticed] == [
+            "this processor has no units for bfloat16 and"
+        ] * warned
+    monkeypatch.setattr(sys, "platform", "darwin")
     assert best_precision(torch.device("cpu")) == "float32"
+
+
+def test_what_torch_tells_of_a_processor_is_asked_where_linux_tells_nothing(monkeypatch):
+    told = {"cpu_name": "Another", "avx512_f": True, "avx512_bf16": True, "amx_bf16": False, "l2": 1024}
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: told, raising=False)
+    monkeypatch.setattr(Path, "read_text", lambda path, **named: "")
+    monkeypatch.setattr(sys, "platform", "win32")
+    assert best_precision(torch.device("cpu")) == "bfloat16"
+    facts = run_facts("cpu")
+    assert facts["processor"]["instructions"] == ["avx512_bf16", "avx512f"]
+    assert facts["processor"]["model"] == "Another" and facts["device"].startswith("cpu: Another, ")
+
+
+def test_the_generator_of_an_apple_gpu_is_remembered(monkeypatch):
+    states = [torch.arange(3)]
+    monkeypatch.setattr(torch.mps, "get_rng_state", lambda: states[-1])
+    monkeypatch.setattr(torch.mps, "set_rng_state", states.append)
+    state = random_state(torch.device("mps"))
+    set_random_state(state, torch.device("cpu"))
+    assert len(states) == 1 and sorted(state) == ["cpu", "mps"]
+    set_random_state(state, torch.device("mps"))
+    assert len(states) == 2 and states[1] is states[0]
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
@@ -858,13 +927,79 @@ def test_a_damaged_checkpoint_is_reported_and_the_one_before_it_used(tmp_path):
     load_checkpoint(newest)  # it has been written again
 
 
-def test_with_no_whole_checkpoint_the_run_and_its_log_begin_anew(tmp_path):
+def test_a_run_cut_off_before_its_first_evaluation_begins_where_it_began(tmp_path):
+    """Even if it is started again with other weights: those that it had are in the checkpoint of step 0."""
     with pytest.raises(Cut):
         make_trainer(tmp_path, loss=cut_after(3)).fit()
-    assert read_log(tmp_path) and not list(tmp_path.glob("*.pt"))
-    trainer = make_trainer(tmp_path).fit()
+    assert read_log(tmp_path) and [path.name for path in tmp_path.glob("*.pt")] == ["checkpoint-00000000.pt"]
+    trainer = make_trainer(tmp_path, make_model(seed=7)).fit()
     assert same_state(make_trainer().fit(), trainer)
     assert read_log(tmp_path) == trainer.history  # no line twice
+
+
+def contents(folder) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("damage", [lambda content: content[:-500], lambda content: b"", bytes.swapcase])
+def test_where_every_checkpoint_is_damaged_nothing_begins_and_nothing_changes(tmp_path, damage):
+    make_trainer(tmp_path).fit()
+    for path in tmp_path.glob("checkpoint-*.pt"):
+        path.write_bytes(damage(path.read_bytes()))
+    before = contents(tmp_path)
+    said = "holds a run, but no checkpoint of it is whole: .*00000012.pt is no .*00000008.pt is no whole"
+    for go_on in (Trainer.fit, Trainer.resume):
+        with pytest.raises(CheckpointError, match=said) as refusal:
+            go_on(make_trainer(tmp_path))
+        assert str(tmp_path) in str(refusal.value) and "in another folder" in str(refusal.value)
+        assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("left", ["log.jsonl", "best.pt"])
+def test_work_whose_checkpoints_are_gone_is_not_written_over(tmp_path, left):
+    make_trainer(tmp_path).fit()
+    for path in tmp_path.iterdir():
+        if path.name not in (left, "run.lock"):
+            path.unlink()
+    before = contents(tmp_path)
+    with pytest.raises(CheckpointError, match=f"{left} is of a run whose checkpoints are gone"):
+        make_trainer(tmp_path).fit()
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("error", [MemoryError(), OSError(errno.EIO, "Input/output error")], ids=repr)
+@pytest.mark.parametrize("place", ["hashlib.sha256", "torch.load"])
+def test_what_the_machine_lacks_is_not_taken_for_damage(tmp_path, monkeypatch, error, place):
+    """Were it, the run would go on from an older checkpoint, or be refused as damaged."""
+    make_trainer(tmp_path).fit()
+    before = contents(tmp_path)
+
+    def fail(*given, **named):
+        raise error
+
+    monkeypatch.setattr(place, fail)
+    with pytest.raises(type(error)):
+        make_trainer(tmp_path).fit()
+    monkeypatch.undo()
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    "changes, said",
+    [
+        ({"clip_norm": 0.5, "seed": 3}, "clip_norm = 1.0 and not 0.5, seed = 0 and not 3"),
+        ({"average": 0.9}, "average = 0.0 and not 0.9"),
+        ({"model": make_model(dropout=0.3)}, "model.dropout = 0.2 and not 0.3"),
+    ],
+    ids=str,
+)
+def test_a_run_does_not_go_on_with_other_settings(tmp_path, changes, said):
+    make_trainer(tmp_path, steps=4).fit()
+    before = contents(tmp_path)
+    with pytest.raises(CheckpointError, match=f"00000004.pt belongs to a run with {said}"):
+        make_trainer(tmp_path, **changes).fit()
+    assert contents(tmp_path) == before
+    assert make_trainer(tmp_path, steps=5, keep=7).fit().step == 5  # these may change
 
 
 def test_another_model_s_directory_is_refused_and_kept(tmp_path):
@@ -877,11 +1012,12 @@ def test_another_model_s_directory_is_refused_and_kept(tmp_path):
 
 @pytest.mark.parametrize("keep", [1, 2, 5])
 def test_the_newest_checkpoints_are_kept_and_a_broken_later_one_does_not_count(tmp_path, keep):
+    make_trainer(tmp_path, keep=keep, steps=4).fit()
     (tmp_path / "checkpoint-00000999.pt").write_text("not one of ours")
-    with pytest.warns(UserWarning, match="checkpoint-00000999.pt is no whole checkpoint"):
+    with pytest.warns(UserWarning, match="00000999.pt is no whole checkpoint.*; going on from .*00000004.pt"):
         trainer = make_trainer(tmp_path, keep=keep).fit()
     steps = [int(path.stem[-8:]) for path in trainer.checkpoints()]
-    assert steps == [4, 8, 12][-keep:] + [999]
+    assert steps == [0, 4, 8, 12][-keep:] + [999]
 
 
 def test_a_checkpoint_in_the_old_format_is_named_and_not_passed_over(tmp_path, monkeypatch):
@@ -889,7 +1025,7 @@ def test_a_checkpoint_in_the_old_format_is_named_and_not_passed_over(tmp_path, m
     make_trainer(tmp_path).fit()
     monkeypatch.undo()
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    said = "00000012.pt is no checkpoint in the format 'transformer-checkpoint-2', but says 'transf.*-1'"
+    said = "00000012.pt is no checkpoint in the format 'transformer-checkpoint-3', but says 'transf.*-1'"
     with pytest.raises(CheckpointError, match=said):
         make_trainer(tmp_path).fit()
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
@@ -902,7 +1038,7 @@ def test_a_checkpoint_in_the_old_format_is_named_and_not_passed_over(tmp_path, m
 
 @pytest.mark.parametrize("directory", [True, False])
 def test_slices_make_the_run_that_is_made_in_one_piece(tmp_path, directory):
-    """Whatever the caller draws between them; a call whose time is over makes one line of the log."""
+    """Whatever the caller draws between them; a call whose time is over makes one update."""
     folder = tmp_path if directory else None
     settings = dict(accumulate=3, log_every=3, evaluate_every=5)
     trainer, ends = make_trainer(folder, **settings), []
@@ -912,19 +1048,76 @@ def test_slices_make_the_run_that_is_made_in_one_piece(tmp_path, directory):
         torch.rand(3)
         trainer.fit(max_minutes=0)
         ends.append(trainer.step)
-    assert ends == [3, 5, 6, 9, 10, 12]
+    assert ends == list(range(1, 13))
     assert same_state(make_trainer(**settings).fit(), trainer)
     if directory:
         assert read_log(tmp_path) == trainer.history
         assert trainer.checkpoints()[-1].name == "checkpoint-00000012.pt"
 
 
-def test_time_is_looked_at_in_every_line_of_the_log(monkeypatch):
+def test_time_is_looked_at_after_every_update(monkeypatch):
     clock = iter(range(0, 600, 60))
     monkeypatch.setattr(transformer.training.time, "monotonic", lambda: next(clock))
-    assert make_trainer(log_every=1).fit(max_minutes=2).step == 2
-    assert next(clock) == 180  # the start and two lines
+    trainer = make_trainer(log_every=10, evaluate_every=10).fit(max_minutes=2)
+    assert trainer.step == 2 and trainer.history == []
+    assert next(clock) == 180  # the start and two updates
     assert make_trainer(log_every=1).fit().step == 12
+
+
+def test_a_stop_between_two_lines_changes_no_line(tmp_path):
+    """What the line will tell of the updates before the stop waits in the checkpoint."""
+    whole = make_trainer(log_every=6, evaluate_every=12).fit()
+    stopped = make_trainer(tmp_path, log_every=6, evaluate_every=12).fit(max_minutes=0)
+    assert stopped.step == 1 and not (tmp_path / "log.jsonl").exists()
+    resumed = make_trainer(tmp_path, make_model(seed=7), log_every=6, evaluate_every=12).fit()
+    assert [entry["step"] for entry in resumed.history] == [6, 12, 12]
+    assert same_state(whole, resumed)
+
+
+def test_of_several_processes_the_first_takes_up_the_line_and_the_others_add_nothing(tmp_path):
+    make_trainer(tmp_path, log_every=6, evaluate_every=12).fit(max_minutes=0)
+    line = load_checkpoint(tmp_path / "checkpoint-00000001.pt")["line"]
+    for rank in (0, 1):
+        trainer = make_trainer()
+        trainer.rank = rank
+        trainer._restore_line(**line)
+        ((loss, count, norm),) = trainer._updates
+        assert (loss > 0, count > 0, norm > 0) == (rank == 0, rank == 0, True)
+
+
+def test_no_checkpoint_is_written_after_a_number_that_is_none(tmp_path):
+    loss = lambda model, batch: (math.nan * teacher_forced_loss(model, batch)[0], torch.tensor(3))
+    with pytest.raises(FloatingPointError, match="the loss is nan at step 1, "):
+        make_trainer(tmp_path, loss=loss, log_every=6).fit(max_minutes=0)
+    assert [path.name for path in tmp_path.glob("*.pt")] == ["checkpoint-00000000.pt"]
+
+
+def test_the_bar_moves_with_every_update(monkeypatch):
+    moved = []
+
+    class Bar:
+        n = 0
+
+        def __init__(self, total, initial, unit):
+            self.n = initial
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *error):
+            pass
+
+        def update(self, n):
+            moved.append(n)
+            self.n += n
+
+        def set_postfix(self, numbers):
+            moved.append(numbers["loss"])
+
+    monkeypatch.setattr(transformer.training, "optional_import", lambda name: namedtuple("T", "tqdm")(Bar))
+    history = make_trainer(progress=True, log_every=3, steps=6, evaluate=None).fit().history
+    lines = [f"{entry['loss']:.3f}" for entry in history]
+    assert moved == [1, 1, 1, lines[0], 1, lines[1], 1, 1, lines[2]]  # evaluations end a line as well
 
 
 @pytest.mark.parametrize("slices", [True, False])
@@ -1008,12 +1201,6 @@ def test_the_average_is_of_every_update_and_is_what_is_evaluated_and_kept(tmp_pa
     assert plain.average is None
 
 
-def test_a_checkpoint_without_the_average_that_is_asked_for_is_named(tmp_path):
-    make_trainer(tmp_path).fit()
-    with pytest.raises(CheckpointError, match="12.pt cannot be resumed from .* average must be a dict"):
-        make_trainer(tmp_path, average=0.9).fit()
-
-
 def test_of_equal_scores_the_first_stays_the_best(tmp_path):
     weights = []
 
@@ -1041,7 +1228,7 @@ def test_best_weights_that_were_not_written_before_the_cut_are_written_on_resumi
     make_trainer(tmp_path, evaluate=evaluate, steps=4, monitor="score").fit()
     best = (tmp_path / "best.pt").read_bytes()
     (tmp_path / "best.pt").unlink()  # the power was cut before it had its name
-    make_trainer(tmp_path, make_model(seed=3), steps=4, evaluate=None).fit()
+    make_trainer(tmp_path, make_model(seed=3), steps=4, evaluate=None, monitor="score").fit()
     assert (tmp_path / "best.pt").read_bytes() == best
 
     # A later checkpoint, whose weights are not the best, puts nothing in its place.
@@ -1056,7 +1243,7 @@ def test_best_weights_are_written_when_a_checkpoint_knows_of_them(tmp_path, monk
     note = lambda source, target: (written.append(Path(target).name), replace(source, target))
     monkeypatch.setattr(transformer.training.os, "replace", note)
     make_trainer(tmp_path, steps=4).fit()
-    assert written == ["log.jsonl", "checkpoint-00000004.pt", "best.pt"]
+    assert written == ["checkpoint-00000000.pt", "checkpoint-00000004.pt", "best.pt"]
 
 
 def test_a_line_of_the_log_is_on_the_disk_before_the_checkpoint_after_it(tmp_path, monkeypatch):
@@ -1064,7 +1251,7 @@ def test_a_line_of_the_log_is_on_the_disk_before_the_checkpoint_after_it(tmp_pat
     monkeypatch.setattr(transformer.training.os, "fsync", lambda file: (done.append("disk"), fsync(file)))
     monkeypatch.setattr(torch, "save", lambda *given: (done.append("save"), save(*given)))
     make_trainer(tmp_path, steps=4, log_every=4, evaluate=None).fit()
-    assert done == ["disk", "disk", "save", "disk"]  # the empty log, its line, the checkpoint
+    assert done == ["save", "disk", "disk", "save", "disk"]  # the first checkpoint, the line, the second
 
 
 def test_older_checkpoints_that_were_left_over_are_removed_on_resuming(tmp_path):
@@ -1125,8 +1312,9 @@ def test_numbers_that_are_none_stop_the_run_before_a_checkpoint(
     trainer = make_trainer(tmp_path, loss=loss, **settings)
     with pytest.raises(FloatingPointError, match=message):
         trainer.fit()
-    assert [path.name for path in trainer.checkpoints()] == ["checkpoint-00000005.pt"]
-    state = load_checkpoint(trainer.checkpoints()[0])["model"]
+    names = ["checkpoint-00000000.pt", "checkpoint-00000005.pt"]
+    assert [path.name for path in trainer.checkpoints()] == names
+    state = load_checkpoint(trainer.checkpoints()[1])["model"]
     assert all(t.isfinite().all() for t in state.values())
     assert all(math.isfinite(value) for entry in read_log(tmp_path) for value in entry.values())
 
@@ -1234,6 +1422,8 @@ def test_run_facts_say_what_is_needed_to_repeat_a_run(monkeypatch):
     assert facts["versions"]["torch"] == metadata.version("torch")
     assert facts["device"].startswith("cpu: ") and "threads" in facts["device"]
     assert facts["date"].endswith("+00:00")
+    assert facts["processor"]["kernels"] == torch.backends.cpu.get_cpu_capability()
+    assert facts["processor"]["model"] and facts["processor"]["architecture"]
     assert facts == json.loads(json.dumps(facts))
     command = ["/x/python", "-m", "ipykernel_launcher", "-f", "/x/kernel.json"]
     monkeypatch.setattr(sys, "orig_argv", command)
@@ -1277,7 +1467,8 @@ def test_weights_come_back_in_any_dtype_with_shared_tables_once(tmp_path, dtype,
     path = tmp_path / "model.safetensors"
     model = make_model(tie_embeddings=tie)
     save_weights(model, path, dtype)
-    assert model.output.weight.dtype == torch.float32  # the model itself was not touched
+    for p, q in zip(model.parameters(), make_model(tie_embeddings=tie).parameters()):
+        assert p.dtype == torch.float32 and torch.equal(p, q)  # the model itself was not touched
 
     n_bytes = sum(p.numel() for p in model.parameters()) * dtype.itemsize
     assert n_bytes < path.stat().st_size < n_bytes + 8000

@@ -35,6 +35,7 @@ __all__ = [
     "random_state",
     "set_random_state",
     "check_finite",
+    "StoppedRun",
     "Trainer",
     "run_facts",
     "write_record",
@@ -47,12 +48,15 @@ __all__ = [
 
 
 # %% book/07-training.ipynb · Training · [imports]
+import hashlib
 import json
 import math
 import os
 import platform
 import queue
+import secrets
 import shlex
+import signal
 import subprocess
 import sys
 import threading
@@ -61,15 +65,15 @@ import warnings
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
-from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from importlib import metadata, resources
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
+import filelock
 import torch
 from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
@@ -239,15 +243,47 @@ def best_precision(device: torch.device) -> str:
         device: to train on.
 
     Returns:
-        `"bfloat16"` for a GPU that computes in it, `"float16"` for an older one, else `"float32"`.
+        `"bfloat16"` for a GPU or a processor that has units for it, `"float16"` for an older GPU;
+        `"float32"` for everything else, Apple's `mps` included.
 
     Raises:
         TypeError: `device` is no `torch.device`.
     """
     check_type(torch.device, device=device)
-    if device.type != "cuda":
-        return "float32"
-    return "bfloat16" if torch.cuda.get_device_capability(device) >= (8, 0) else "float16"
+    if device.type == "cuda":
+        return "bfloat16" if torch.cuda.get_device_capability(device) >= (8, 0) else "float16"
+    # What torch does with such units on a Mac is not known to us.
+    known = device.type == "cpu" and sys.platform != "darwin"
+    return "bfloat16" if known and _UNITS["bfloat16"] & _processor()[1] else "float32"
+
+
+_UNITS = {
+    "bfloat16": {"avx512_bf16", "amx_bf16", "bf16"},  # the last is Arm's
+    "float16": {"avx512_fp16", "amx_fp16", "asimdhp"},
+}
+_INSTRUCTIONS = {"avx2", "avx512f", "avx512_vnni", "avx_vnni", "amx_int8", "i8mm", "sve", "sve2"}
+
+
+def _processor() -> tuple[str, set[str]]:
+    # The processor's model, and those of its instructions that decide how fast products are: as
+    # torch tells, where it does so, and as Linux tells.
+    told = getattr(torch.cpu, "get_capabilities", dict)()
+    names = {"avx512_f": "avx512f", "fp16_arith": "asimdhp"}
+    found = {names.get(name, name) for name, value in told.items() if value is True}
+    facts: dict[str, str] = {}
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf8").splitlines():
+            name, _, value = line.partition(":")
+            facts.setdefault(name.strip(), value.strip())
+    found.update(facts.get("flags", facts.get("Features", "")).split())
+    models = [facts.get("model name"), told.get("cpu_name"), platform.processor()]
+    return next(filter(None, models), ""), found & _INSTRUCTIONS.union(*_UNITS.values())
+
+
+def _warn_of_imitation(device: torch.device, precision: str) -> None:
+    if device.type == "cpu" and precision in _UNITS and not _UNITS[precision] & _processor()[1]:
+        said = f"this processor has no units for {precision} and only imitates it, which can take"
+        warnings.warn(f"{said} many times as long as float32", stacklevel=3)
 
 
 # %% book/07-training.ipynb · Forgetting the start · [moving-average-class]
@@ -477,7 +513,7 @@ def _from_all(value: Any) -> list[Any]:
 # %% book/07-training.ipynb · Files that are whole · [atomic-files]
 @contextmanager
 def atomic_file(path: Path | str) -> Iterator[Path]:
-    """Give a path to write to; what stands there at the end takes the place of `path`, all at once.
+    """Give an empty file to write to, which takes the place of `path` at the end, all at once.
 
     Args:
         path: the file to write or replace. If the writing fails, it stays as it was.
@@ -486,9 +522,10 @@ def atomic_file(path: Path | str) -> Iterator[Path]:
         OSError: the file cannot be written, as on a full disk; the message names it.
     """
     path = Path(path)
-    part = path.with_name(f".{path.name}.part")
+    part = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
     try:
         with _naming(path):
+            part.touch(exist_ok=False)  # not if anything has that name, be it a link
             yield part
             with open(part, "rb+") as file:
                 os.fsync(file.fileno())
@@ -509,7 +546,7 @@ def _naming(path: Path) -> Iterator[None]:
 
 
 # %% book/07-training.ipynb · Files that are whole · [checkpoint-files]
-CHECKPOINT_FORMAT = "transformer-checkpoint-2"
+CHECKPOINT_FORMAT = "transformer-checkpoint-3"
 
 
 def regular_file(path: Path | str) -> Path:
@@ -533,7 +570,7 @@ class DamagedCheckpointError(CheckpointError):
 
 
 def save_checkpoint(path: Path | str, state: dict[str, Any]) -> None:
-    """Write tensors, numbers and dictionaries of them, whole or not at all.
+    """Write tensors, numbers and dictionaries of them, and a check sum; whole or not at all.
 
     Raises:
         TypeError: `state` is no dictionary.
@@ -544,8 +581,10 @@ def save_checkpoint(path: Path | str, state: dict[str, Any]) -> None:
         try:
             with open(part, "wb") as file:
                 torch.save({"format": CHECKPOINT_FORMAT, **state}, file)
-        except RuntimeError as error:  # torch's own word for a disk that is full
-            raise OSError(f"{path} cannot be written: {error}") from error
+        except RuntimeError as error:  # torch's own words for what `file` has just said
+            said = error.__context__
+            raise said if isinstance(said, OSError) else OSError(f"{path}: {error}") from error
+        _seal(part)
 
 
 def load_checkpoint(path: Path | str) -> dict[str, Any]:
@@ -558,24 +597,83 @@ def load_checkpoint(path: Path | str) -> dict[str, Any]:
         the state.
 
     Raises:
-        OSError: the file cannot be opened; `FileNotFoundError` where there is none.
-        DamagedCheckpointError: the file is truncated, or of another kind; the message names it.
+        OSError: the file cannot be read; `FileNotFoundError` where there is none.
+        DamagedCheckpointError: a bit of it has changed, a part is missing, or it never was a
+            checkpoint; the message names it.
         CheckpointError: it is whole, and of another format.
     """
-    with regular_file(path).open("rb") as file:
+    path = regular_file(path)
+    with _naming(path), path.open("rb") as file:
+        if not _is_whole(file):
+            raise DamagedCheckpointError(f"{path} is no whole checkpoint: its check sum is wrong")
         try:
-            if any(entry.compress_type for entry in zipfile.ZipFile(file).infolist()):
-                raise ValueError("torch.save compresses nothing")
-            file.seek(0)
+            _check_archive(file)
             state = torch.load(file, map_location="cpu", weights_only=True)
-        except Exception as error:  # a damaged file shows itself by half a dozen types of error
-            message = f"{path} is no whole checkpoint ({type(error).__name__})"
-            raise DamagedCheckpointError(message) from error
+            if _unfolded(state, {}) > os.fstat(file.fileno()).st_size:
+                raise ValueError("unfolded, it is larger than the file")
+        except (OSError, MemoryError):
+            raise
+        except Exception as error:  # written by a stranger: by half a dozen types of error
+            said = f"{type(error).__name__}: {str(error).strip():.200}"
+            raise CheckpointError(f"{path} is no checkpoint that can be read ({said})") from error
     given = state.get("format") if isinstance(state, dict) else None
     if given != CHECKPOINT_FORMAT:
         message = f"{path} is no checkpoint in the format {CHECKPOINT_FORMAT!r}"
         raise CheckpointError(f"{message}, but says {given!r:.60}" if given else message)
     return state
+
+
+def _seal(path: Path) -> None:
+    # A zip archive may end with a comment, and before it stands its length, in two bytes.
+    with open(path, "rb+") as file:
+        end = file.seek(-2, os.SEEK_END) + 2
+        file.write(hashlib.sha256().digest_size.to_bytes(2, "little"))
+        check_sum = _check_sum(file, end)
+        file.seek(end)
+        file.write(check_sum)
+
+
+def _is_whole(file: BinaryIO) -> bool:
+    end = os.fstat(file.fileno()).st_size - hashlib.sha256().digest_size
+    return end > 0 and _check_sum(file, end) == file.read()
+
+
+def _check_sum(file: BinaryIO, end: int) -> bytes:
+    # Of all bytes before `end`, where the file is left.
+    check_sum, left = hashlib.sha256(), end
+    file.seek(0)
+    while left and (content := file.read(min(left, 1 << 20))):
+        check_sum.update(content)
+        left -= len(content)
+    return check_sum.digest()
+
+
+def _check_archive(file: BinaryIO) -> None:
+    # A small archive can hold what is large when it is unpacked, and torch unpacks it all.
+    entries = zipfile.ZipFile(file).infolist()
+    if any(entry.compress_type for entry in entries):
+        raise ValueError("torch.save compresses nothing")
+    if sum(entry.file_size for entry in entries) > os.fstat(file.fileno()).st_size:
+        raise ValueError("its entries claim more than the file holds")
+    file.seek(0)
+
+
+def _unfolded(value: Any, known: dict[int, float]) -> float:
+    # The number of values inside, each as often as it is reached. A list of lists that are one and
+    # the same is short in the file, and without an end for who prints it.
+    if id(value) not in known:
+        known[id(value)] = math.inf  # what holds itself
+        inner: Iterable[Any] = value if isinstance(value, list | tuple | set) else ()
+        if isinstance(value, dict):
+            inner = [*value, *value.values()]
+        n_inner = sum(_unfolded(item, known) for item in inner)
+        known[id(value)] = math.inf if isinstance(value, Tensor) and _is_hollow(value) else 1 + n_inner
+    return known[id(value)]
+
+
+def _is_hollow(x: Tensor) -> bool:
+    # Whether a tensor claims more numbers than its storage holds.
+    return x.is_meta or x.layout != torch.strided or x.nbytes > x.untyped_storage().nbytes()
 
 
 def set_weights(model: nn.Module, state: dict[str, Any], path: Path | str) -> None:
@@ -620,13 +718,23 @@ def _misfit(model: nn.Module, weights: dict[str, Any]) -> str:
 
 # %% book/07-training.ipynb · Files that are whole · [newest-whole]
 def _newest_whole(paths: list[Path]) -> tuple[Path, dict[str, Any]] | tuple[None, None]:
-    # The last of some checkpoints that is whole, and its state. One in another format is somebody's
-    # work: an error, and not a reason to begin anew.
+    # The last of some checkpoints that is whole, and its state. Where none is, and where one is in
+    # another format, it is somebody's work: an error, and not a reason to begin anew.
+    damaged: list[DamagedCheckpointError] = []
     for path in reversed(paths):
         try:
-            return path, load_checkpoint(path)
+            state = load_checkpoint(path)
         except DamagedCheckpointError as error:
-            warnings.warn(f"{error}; trying an older one", stacklevel=5)
+            damaged.append(error)
+            continue
+        for error in damaged:
+            warnings.warn(f"{error}; going on from {path.name}", stacklevel=5)
+        return path, state
+    if damaged:
+        raise CheckpointError(
+            f"{paths[0].parent} holds a run, but no checkpoint of it is whole: "
+            f"{'; '.join(map(str, damaged))}. Put a whole one there, or begin in another folder"
+        )
     return None, None
 
 
@@ -705,22 +813,39 @@ def monitored(metrics: Mapping[str, float], monitor: str) -> float:
 
 
 # %% book/07-training.ipynb · A log of lines · [log-files]
+_COLUMNS = ("step", "epoch", "loss", "rate", "norm", "tokens", "seconds")  # of a line of updates
+
+
 def read_log(directory: Path | str) -> list[dict[str, float]]:
     """The entries of a run's `log.jsonl`, but for a last line cut off; `[]` without a log.
 
     Raises:
-        CheckpointError: the file is no log; the message names it.
+        CheckpointError: the file is no log; the message names it, and the line.
     """
-    path = regular_file(Path(directory) / "log.jsonl")
+    path, entries = regular_file(Path(directory) / "log.jsonl"), []
     try:
-        lines = path.read_text(encoding="utf8").splitlines(keepends=True) if path.exists() else []
-        entries = [json.loads(line) for line in lines if line.endswith("\n")]
-        for entry in entries:
-            check_type(dict, entry=entry)
-            check_size(minimum=0, step=entry.get("step"))
+        text = path.read_text(encoding="utf8") if path.exists() else ""
+        for number, line in enumerate(text.splitlines(keepends=True), start=1):
+            if line.endswith("\n"):
+                entries.append(_log_entry(line, number))
     except (ValueError, TypeError, RecursionError) as error:
         raise CheckpointError(f"{path} is no log of a run: {error}") from error
     return entries
+
+
+def _log_entry(line: str, number: int) -> dict[str, float]:
+    try:
+        entry = json.loads(line)
+        check_type(dict, entry=entry)
+        check_size(minimum=0, step=entry.get("step"))
+        check_type((int, float), **entry)
+        if entry.keys() & {"rate", "norm", "seconds"}:  # updates, and no evaluation
+            for name in _COLUMNS:
+                if name not in entry:
+                    raise ValueError(f"{name!r} is missing")
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ValueError(f"line {number}: {error}") from error
+    return entry
 
 
 def write_log(directory: Path | str, entries: list[dict[str, float]]) -> None:
@@ -826,7 +951,7 @@ def prefetch(batches: Iterable[Any], n_ahead: int = 4) -> Iterator[Any]:
         except BaseException as error:
             ready.put(("error", error))
 
-    thread = threading.Thread(target=make, daemon=True)
+    thread = threading.Thread(target=make, name="prefetch", daemon=True)
     thread.start()
     try:
         while (found := ready.get())[0] == "batch":
@@ -851,6 +976,8 @@ def random_state(device: torch.device) -> dict[str, Tensor]:
     state = {"cpu": torch.get_rng_state()}
     if device.type == "cuda":
         state["cuda"] = torch.cuda.get_rng_state(device)
+    elif device.type == "mps":
+        state["mps"] = torch.mps.get_rng_state()
     return state
 
 
@@ -869,6 +996,8 @@ def set_random_state(state: Mapping[str, Tensor], device: torch.device) -> None:
     torch.set_rng_state(state["cpu"])
     if "cuda" in state and device.type == "cuda":
         torch.cuda.set_rng_state(state["cuda"], device)
+    elif "mps" in state and device.type == "mps":
+        torch.mps.set_rng_state(state["mps"])
 
 
 # %% book/07-training.ipynb · When the numbers stop · [check-finite]
@@ -891,8 +1020,50 @@ def check_finite(name: str, values: Tensor, steps: list[dict[str, Any]]) -> None
         raise FloatingPointError(f"the {name} is {values[bad[0]].item()} at {where}")
 
 
+# %% book/07-training.ipynb · One run to a folder · [stopped-run]
+class StoppedRun(KeyboardInterrupt):
+    """What `Trainer.fit` ends with when the process is asked to end, by SIGINT or SIGTERM.
+
+    Attributes:
+        signal: number of the signal.
+        step: number of updates made.
+    """
+
+    def __init__(self, message: str, number: int, step: int) -> None:
+        super().__init__(message)
+        self.signal, self.step = number, step
+
+
+@contextmanager
+def _noted_signals() -> Iterator[list[int]]:
+    # The signals that ask the process to end, noted instead of obeyed. Who asks again is obeyed; but
+    # not within a second, for Ctrl-C reaches every process, and a launcher hands it on once more.
+    noted: list[int] = []
+    times: list[float] = []
+
+    def note(number: int, frame: Any) -> None:
+        noted.append(number)
+        times.append(time.perf_counter())
+        if times[-1] - times[0] > 1:
+            signal.signal(number, before[number])
+            signal.raise_signal(number)
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: how for number, how in before.items() if how not in (None, signal.SIG_IGN)}
+    if threading.current_thread() is not threading.main_thread():
+        before = {}  # only the main thread may ask for them
+    try:
+        for number in before:
+            signal.signal(number, note)
+        yield noted
+    finally:
+        for number, how in before.items():
+            signal.signal(number, how)
+
+
 # %% book/07-training.ipynb · The trainer · [trainer]
 _PLACE = ("step", "epoch", "position", "best", "best_step", "stale")
+_MAY_CHANGE = ("steps", "keep")  # settings of a run that goes on
 
 
 class Trainer:
@@ -951,6 +1122,7 @@ class Trainer:
         self.optimizer = adamw(self.parameters, config.weight_decay)
         auto = config.precision == "auto"
         self.precision = best_precision(self.device) if auto else config.precision
+        _warn_of_imitation(self.device, self.precision)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.precision == "float16")
         self.average = MovingAverage(model, config.average) if config.average else None
         self.rank, self.world_size = rank_and_world_size()
@@ -958,10 +1130,14 @@ class Trainer:
         if self.world_size > 1:
             self.engine = DistributedDataParallel(_LossOf(model, loss))
             self.engine.broadcast_buffers = False  # they are constants, as the table of positions
+            # What the processors tell each other must not wait for the GPUs.
+            self._talk = distributed.new_group(backend="gloo") if self.device.type == "cuda" else None
         self.step = self.epoch = self.position = self.best_step = self.stale = 0
         self.best = -math.inf
         self.history: list[dict[str, float]] = []
         self._random: dict[str, Tensor] | None = None  # between two calls of `fit`
+        self._lock = filelock.FileLock(self.directory / "run.lock") if self.directory else None
+        self._clear_line()
 
     @property
     def finished(self) -> bool:
@@ -972,7 +1148,7 @@ class Trainer:
         """Train until the run is finished, from the newest checkpoint if there is one.
 
         Args:
-            max_minutes: when this time is over, the call ends at the next line of the log, with a
+            max_minutes: when this time is over, the call ends after the update in progress, with a
                 checkpoint; `None` for no limit. The next call goes on, and the run's result is the
                 same.
 
@@ -980,27 +1156,44 @@ class Trainer:
             the trainer; its model is in training mode.
 
         Raises:
+            StoppedRun: SIGINT or SIGTERM came, if this is the main thread. The update in progress
+                was finished and a checkpoint written; the same call goes on from there.
             FloatingPointError: the loss or its gradient is no longer finite.
             ValueError: an epoch has no batch, or the metric to monitor is missing.
-            CheckpointError: the newest checkpoint belongs to another model.
+            CheckpointError: what is in the directory is another run, or damaged; it stays as it is.
+            BlockingIOError: another process is training in the directory.
         """
-        start, over = time.monotonic(), False
         check_number(max_minutes=0 if max_minutes is None else max_minutes)
-        self._begin()
-        with closing(self._groups()) as groups, self._progress_bar() as bar:
-            while not (self.finished or over):
-                self._run(groups)
-                if bar is not None:
-                    bar.update(self.step - bar.n)
-                    bar.set_postfix(latest_numbers(self.history))
-                if max_minutes is not None:
-                    over = _from_first(time.monotonic() - start >= 60 * max_minutes)
-                due = self.step % self.config.evaluate_every == 0 or self.step == self.config.steps
-                if due:
-                    self._evaluate()
-                if due or over:
-                    self.save()
-        self._random = random_state(self.device)
+        deadline = None if max_minutes is None else time.monotonic() + 60 * max_minutes
+        stop, config = 0, self.config
+        with self._alone():
+            self._begin()
+            with (
+                _noted_signals() as signals,
+                closing(self._groups()) as groups,
+                self._progress_bar() as bar,
+            ):
+                while not (self.finished or stop):
+                    self._make_update(groups)
+                    stop = self._reason_to_stop(signals, deadline)
+                    due = self.step % config.evaluate_every == 0 or self.step == config.steps
+                    line = due or self.step % config.log_every == 0
+                    if line:
+                        self._end_line()
+                    if bar is not None:
+                        bar.update(self.step - bar.n)
+                        if line:
+                            bar.set_postfix(latest_numbers(self.history))
+                    if due:
+                        self._evaluate()
+                    if due or stop:
+                        self.save()
+            self._random = random_state(self.device)
+            stop = self._reason_to_stop(signals)
+        if stop:
+            kept = "with a checkpoint" if self.directory else "without a directory to keep it"
+            message = f"stopped at step {self.step:,} of {config.steps:,} {kept}"
+            raise StoppedRun(f"{message}; the same call goes on from there", stop, self.step)
         return self
 
     def update(self, batches: list[Any]) -> tuple[Tensor, Tensor, Tensor]:
@@ -1044,15 +1237,16 @@ class Trainer:
         if self.directory is None:
             return
         state = {
+            "settings": self._settings(),
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "scaler": self.scaler.state_dict(),
             "average": self.average and self.average.state_dict(),
             "progress": {name: getattr(self, name) for name in _PLACE},
+            "line": {"numbers": self._numbers(), "places": self._places, "seconds": self._seconds},
             "random": _from_all(random_state(self.device)),
         }
         if self.rank == 0:
-            self.directory.mkdir(parents=True, exist_ok=True)
             save_checkpoint(self._path(), state)
             self._tidy()
         _from_first(None)
@@ -1065,22 +1259,27 @@ class Trainer:
         """Take up the newest whole checkpoint in the directory; return whether there was one.
 
         Raises:
-            CheckpointError: the newest whole checkpoint belongs to another model, or is in another
-                format.
+            CheckpointError: there are checkpoints, but none is whole; or there is a log, or best
+                weights, without a checkpoint; or the newest whole one belongs to another model, was
+                made with other settings than these (but for `steps` and `keep`), or is in another
+                format. Nothing in the directory has changed then.
+            BlockingIOError: another process is training in the directory.
         """
         if self.directory is None:
             return False
-        path, state = _newest_whole(self.checkpoints()) if self.rank == 0 else (None, None)
-        path = _from_first(path)
-        if path is not None:
+        with self._alone():
+            path, state = _newest_whole(self.checkpoints()) if self.rank == 0 else (None, None)
+            path = _from_first(path)
+            if path is None:
+                self._check_empty()
+                return False
             self._restore(state or load_checkpoint(path), path)
-        # What was logged after the checkpoint will happen again, and be logged again.
-        self.history = [entry for entry in read_log(self.directory) if entry["step"] <= self.step]
-        if self.rank == 0:
-            self.directory.mkdir(parents=True, exist_ok=True)
-            write_log(self.directory, self.history)
-            self._tidy()
-        return path is not None
+            # What was logged after the checkpoint will happen again, and be logged again.
+            self.history = [line for line in read_log(self.directory) if line["step"] <= self.step]
+            if self.rank == 0:
+                write_log(self.directory, self.history)
+                self._tidy()
+            return True
 
     def load_best(self) -> None:
         """Give the model the weights that `config.monitor` found best.
@@ -1097,18 +1296,55 @@ class Trainer:
 
     def _begin(self) -> None:
         torch.manual_seed(self.config.seed * self.world_size + self.rank)
-        if not self.resume() and self._random is not None:
-            set_random_state(self._random, self.device)
+        if not self.resume():
+            if self._random is not None:
+                set_random_state(self._random, self.device)
+            self.save()  # before the log begins, so that no log is without a checkpoint
         self.model.train()
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        # The lock belongs to the process: the system takes it away when that ends, in whatever way.
+        fault = ""
+        if self.directory is not None and self.rank == 0:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            try:
+                self._lock.acquire(timeout=0)
+            except filelock.Timeout:
+                fault = f"{self.directory} is in use: another process is training there"
+        if fault := _from_first(fault):
+            raise BlockingIOError(fault)
+        try:
+            yield
+        finally:
+            if self._lock is not None and self.rank == 0:
+                self._lock.release()
+
+    def _check_empty(self) -> None:
+        for path in (self.directory / "best.pt", self.directory / "log.jsonl"):
+            if path.exists() and path.stat().st_size:
+                raise CheckpointError(
+                    f"{path} is of a run whose checkpoints are gone: put one back, or begin in "
+                    "another folder"
+                )
+
+    def _settings(self) -> dict[str, str]:
+        # As text, for a checkpoint to hold and a message to show.
+        found = {name: vars(self.config)[name] for name in vars(self.config) if name not in _MAY_CHANGE}
+        if is_dataclass(model := getattr(self.model, "config", None)):
+            found |= {f"model.{name}": value for name, value in vars(model).items()}
+        return {name: repr(value) for name, value in found.items()}
 
     def _restore(self, state: dict[str, Any], path: Path) -> None:
         set_weights(self.model, state, path)
+        self._check_settings(state.get("settings"), path)
         try:
             own = self.optimizer.state_dict()["param_groups"]  # settings are the config's
             self.optimizer.load_state_dict(state["optimizer"] | {"param_groups": own})
             self.scaler.load_state_dict(state["scaler"])
             if self.average is not None:
                 self.average.load_state_dict(state["average"])
+            self._restore_line(**state["line"])
             place = {name: state["progress"][name] for name in _PLACE}
             check_type((int, float), best=place["best"])
             check_size(minimum=0, **{name: place[name] for name in _PLACE if name != "best"})
@@ -1123,6 +1359,22 @@ class Trainer:
             message = f"{path} cannot be resumed from ({type(error).__name__}: {error})"
             raise CheckpointError(message) from error
 
+    def _check_settings(self, settings: Any, path: Path) -> None:
+        own = self._settings()
+        if not isinstance(settings, dict) or settings.keys() != own.keys():
+            raise CheckpointError(f"{path} cannot be resumed from: its settings are other ones")
+        changed = [f"{n} = {settings[n]!s:.60} and not {own[n]}" for n in own if settings[n] != own[n]]
+        if changed:
+            raise CheckpointError(f"{path} belongs to a run with {', '.join(changed)}")
+
+    def _restore_line(self, numbers: list[Tensor], places: list[dict], seconds: float) -> None:
+        # They are sums over all processes, so the first has them and the others add nothing.
+        losses, counts, norms = (column.to(self.device) for column in numbers)
+        if self.rank > 0:
+            losses, counts = torch.zeros_like(losses), torch.zeros_like(counts)
+        self._updates, self._places = list(zip(losses, counts, norms)), places
+        self._seconds = float(seconds)
+
     def _path(self) -> Path:
         return self.directory / f"checkpoint-{self.step:08d}.pt"
 
@@ -1135,6 +1387,9 @@ class Trainer:
         # A later number can only be a file that could not be read: it must not push out good ones.
         for path in [p for p in self.checkpoints() if p <= self._path()][: -self.config.keep]:
             path.unlink()
+        for name in ("checkpoint-*.pt", "best.pt", "log.jsonl"):  # what a killed run was writing
+            for path in self.directory.glob(f".{name}.*.part"):
+                path.unlink()
 
     def _averaged(self) -> AbstractContextManager:
         return nullcontext() if self.average is None else self.average.applied()
@@ -1158,34 +1413,60 @@ class Trainer:
                 raise ValueError(f"batches({self.epoch}) gave no batch")
             self.epoch, self.position = self.epoch + 1, 0
 
-    def _run(self, groups: Iterator[list[Any]]) -> None:
-        # Updates up to the next line of the log. Their numbers stay on the device until then.
-        start, numbers, steps = time.perf_counter(), [], []
-        every = (self.config.log_every, self.config.evaluate_every)
-        end = min(self.config.steps, *((self.step // n + 1) * n for n in every))
-        while self.step < end:
-            numbers.append(self.update(next(groups)))
-            rate = self.schedule(self.step)
-            place = {"step": self.step, "epoch": self.epoch, "batch": self.position}
-            steps.append({**place, "learning rate": f"{rate:.2e}"})
-        losses, counts, norms = (torch.stack(column) for column in zip(*numbers))
+    def _make_update(self, groups: Iterator[list[Any]]) -> None:
+        # Its numbers stay on the device until the line of the log ends.
+        start = time.perf_counter()
+        self._updates.append(self.update(next(groups)))
+        place = {"step": self.step, "epoch": self.epoch, "batch": self.position}
+        self._places.append(place | {"learning rate": f"{self.schedule(self.step):.2e}"})
+        self._seconds += time.perf_counter() - start
+
+    def _reason_to_stop(self, signals: list[int], deadline: float | None = None) -> int:
+        # 0 for none, 1 if time is over by the first process's clock, or the number of a signal; the
+        # same in all processes, for they ask after the same update.
+        late = deadline is not None and time.monotonic() >= deadline
+        reason = max(signals, default=int(late and self.rank == 0))
+        if self.engine is None:
+            return reason
+        largest = torch.tensor(reason)
+        distributed.all_reduce(largest, distributed.ReduceOp.MAX, group=self._talk)
+        return int(largest)
+
+    def _numbers(self) -> list[Tensor]:
+        # Losses, tokens and norms of the updates since the last line, of all processes together.
+        start = time.perf_counter()
+        if not self._updates:
+            return [torch.zeros(0), torch.zeros(0, dtype=torch.long), torch.zeros(0)]
+        losses, counts, norms = (torch.stack(column) for column in zip(*self._updates))
         if self.engine is not None:
             distributed.all_reduce(losses)
             distributed.all_reduce(counts)
-        losses, counts, norms = losses.cpu().double(), counts.cpu(), norms.cpu()
-        check_finite("loss", losses, steps)
+        losses, counts, norms = losses.cpu(), counts.cpu(), norms.cpu()
+        check_finite("loss", losses, self._places)
         if not self.scaler.is_enabled():  # with float16 such an update was dropped, as it should be
-            check_finite("norm", norms, steps)
+            check_finite("norm", norms, self._places)
+        self._seconds += time.perf_counter() - start
+        return [losses, counts, norms]
+
+    def _end_line(self) -> None:
+        losses, counts, norms = self._numbers()
         entry: dict[str, float] = {
             "step": self.step,
             "epoch": self.epoch,
-            "loss": losses.sum().item() / max(int(counts.sum()), 1),
-            "rate": rate,
+            "loss": losses.double().sum().item() / max(int(counts.sum()), 1),
+            "rate": self.schedule(self.step),
             "norm": norms[-1].item(),
             "tokens": int(counts.sum()),
-            "seconds": round(time.perf_counter() - start, 3),
+            "seconds": round(self._seconds, 3),
         }
         self._log(entry)
+        self._clear_line()
+
+    def _clear_line(self) -> None:
+        # Updates since the last line of the log, where they were, and how long they took.
+        self._updates: list[tuple[Tensor, ...]] = []
+        self._places: list[dict[str, Any]] = []
+        self._seconds = 0.0
 
     def _evaluate(self) -> None:
         if self.evaluate is None:
@@ -1228,14 +1509,17 @@ def run_facts(device: torch.device | str) -> dict[str, Any]:
         device: that the run used.
 
     Returns:
-        command, commit (with a `+` where the package differs from it), device, versions, and the
-        date in UTC. What cannot be found out is an empty string.
+        command, commit (with a `+` where the package differs from it), device, processor (model,
+        architecture, the instruction sets that decide how fast products are, and the one that
+        torch's own kernels use), versions, and the date in UTC. What cannot be found out is an empty
+        string.
 
     Raises:
         ValueError: there is no such device.
     """
     device = check_device(device)
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
+    model, instructions = _processor()
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else model
     versions = {"python": platform.python_version()}
     for library in ("torch", "tokenizers", "sacrebleu"):
         with suppress(metadata.PackageNotFoundError):
@@ -1244,6 +1528,12 @@ def run_facts(device: torch.device | str) -> dict[str, Any]:
         "command": _command(),
         "commit": _commit(),
         "device": f"{device.type}: {name}, {torch.get_num_threads()} threads",
+        "processor": {
+            "model": model,
+            "architecture": platform.machine(),
+            "instructions": sorted(instructions),
+            "kernels": torch.backends.cpu.get_cpu_capability(),
+        },
         "versions": versions,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
     }
@@ -1337,12 +1627,14 @@ def save_weights(model: nn.Module, path: Path | str, dtype: torch.dtype = torch.
     check_type(torch.dtype, dtype=dtype)
     if not dtype.is_floating_point:
         raise ValueError(f"dtype must be floating-point, but is {dtype}")
-    safetensors = optional_import("safetensors.torch")
+    safetensors, weights, seen = optional_import("safetensors.torch"), {}, set()
+    for name, x in sorted(model.state_dict().items()):
+        if x.data_ptr() not in seen:
+            seen.add(x.data_ptr())
+            x = x.to(dtype) if x.is_floating_point() else x
+            weights[name] = x.cpu().clone(memory_format=torch.contiguous_format)
     with atomic_file(path) as part:
-        try:
-            safetensors.save_model(deepcopy(model).cpu().to(dtype), str(part))
-        except optional_import("safetensors").SafetensorError as error:
-            raise OSError(f"{path} cannot be written: {error}") from error
+        part.write_bytes(safetensors.save(weights))
 
 
 def load_weights(model: nn.Module, path: Path | str) -> None:
@@ -1363,6 +1655,8 @@ def load_weights(model: nn.Module, path: Path | str) -> None:
     safetensors, content = optional_import("safetensors.torch"), regular_file(path).read_bytes()
     try:
         weights = safetensors.load(content)
+    except MemoryError:
+        raise
     except Exception as error:
         raise CheckpointError(f"{path} does not hold this model's weights: {error}") from error
     if fault := _misfit(model, weights):
