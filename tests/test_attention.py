@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import warnings
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn.utils import prune
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.overrides import TorchFunctionMode
 
 import transformer.attention
 from transformer import (
@@ -791,9 +792,10 @@ def test_only_many_rows_in_float32_are_convolved(convolutions, monkeypatch):
     layer(few), Linear(6, 8)(many), layer.double()(many.double()), layer.to("meta")(many.to("meta"))
     with torch.autocast("cpu", torch.bfloat16):
         assert Linear(6, 9)(many).dtype == torch.bfloat16
-    with monkeypatch.context() as patch:
-        patch.setattr(type(torch.backends.mkldnn), "enabled", False)  # the switch itself warns of GPUs
-        Linear(6, 9)(many)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the switch may warn of GPUs that are not there
+        with torch.backends.mkldnn.flags(enabled=False):
+            Linear(6, 9)(many)
     monkeypatch.setattr(transformer.attention, "_mkl_is_slow", lambda: False)
     Linear(6, 9)(many)
     assert convolutions == [(4, 32, 6)]
@@ -831,16 +833,16 @@ def test_linear_by_onednn_is_linear(rows, bias):
 # Several dense layers at once -------------------------------------------------------------------------
 
 
-class Counted(TorchDispatchMode):
-    """Notes the shapes of the weights that products are made with."""
+class Counted(TorchFunctionMode):
+    """Notes the shapes of the weights that products are made with, [d_in, d_out]."""
 
     def __init__(self) -> None:
         super().__init__()
         self.weights: list[list[int]] = []
 
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        if function.overloadpacket.__name__ in ("mm", "addmm"):
-            self.weights.append(list(args[-1].shape))
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        if function is F.linear:
+            self.weights.append(list(args[1].T.shape))
         return function(*args, **(kwargs or {}))
 
 

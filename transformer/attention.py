@@ -361,6 +361,8 @@ def onednn_is_faster(x: Tensor) -> bool:
 def linear_by_onednn(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Compute `torch.nn.functional.linear` in oneDNN's own tensors, where no gradient is wanted.
 
+    Where PyTorch has been built without oneDNN, it is `torch.nn.functional.linear` itself.
+
     Args:
         x: `[..., d_in]`, in float32 on a processor.
         weight: `[d_out, d_in]`.
@@ -369,6 +371,8 @@ def linear_by_onednn(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> T
     Returns:
         x Wᵀ + b, `[..., d_out]`.
     """
+    if not torch.backends.mkldnn.is_available():
+        return F.linear(x, weight, bias)
     return F.linear(x.to_mkldnn(), weight, bias).to_dense()
 
 
