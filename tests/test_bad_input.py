@@ -192,7 +192,7 @@ def cases():
         partly(t.cooldown, step=1, steps=4, fraction=0.5): ("step", "steps"),
         training: ("steps", "accumulate", "log_every", "evaluate_every", "keep", "seed"),
         partly(t.greedy_search, model=MODEL, src=IDS, max_length=3): ("max_length",),
-        partly(t.beam_search, model=MODEL, src=IDS, max_length=3): ("max_length", "beam_size"),
+        partly(t.beam_search, model=MODEL, src=IDS, max_length=3): ("beam_size",),
         partly(t.keep_best, scores=torch.zeros(2, 3), tokens=torch.zeros(2, 3, 1)): ("beam_size",),
         partly(t.length_norm, alpha=0.6): ("length",),
         partly(t.reverse_and_mark, digits=IDS): ("mark",),
@@ -209,6 +209,7 @@ def cases():
     for door, names in sizes.items():
         for name in names:
             yield from refuse_sizes(door, name)
+    yield from refuse_sizes(partly(t.beam_search, model=MODEL, src=IDS), "max_length", none_is_fine=True)
     for door in (attention,):
         yield from refuse_sizes(door, "kdim", none_is_fine=True)
         yield from refuse_sizes(door, "vdim", none_is_fine=True)

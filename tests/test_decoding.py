@@ -521,6 +521,16 @@ def test_bad_settings_are_refused_by_name(settings, error, message):
         beam_search(make_model(0), torch.tensor([[1]]), max_length=5, **settings)
 
 
+def test_a_beam_search_goes_as_far_as_the_model_unless_told_otherwise():
+    class Endless(Transformer):
+        def project(self, hidden: Tensor) -> Tensor:
+            return super().project(hidden).index_fill(-1, torch.tensor([EOS]), -INF)
+
+    for longest, expected in ((12, 12), (200, 128)):
+        model = Endless(make_model(0, max_length=longest).config).double()
+        assert beam_search(model, torch.tensor([[4, 5]]), 2).tokens.size(2) == expected
+
+
 # -------------------------------------------------------------------------------------------------
 # int8
 # -------------------------------------------------------------------------------------------------

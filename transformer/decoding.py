@@ -479,20 +479,21 @@ def beam_search(
     src: Tensor,
     beam_size: int = 4,
     length_penalty: float = 0.6,
-    max_length: int = 128,
+    max_length: int | None = None,
 ) -> BeamResult:
     """Follow the `beam_size` most probable beginnings, and rank what they end as.
 
     A hypothesis that ends among the K best candidates of a step is finished. A sentence's search
     stops when K are, or at `max_length`, where the unfinished ones are ranked with the finished.
-    What else is in the batch plays no part.
+    What else is in the batch plays no part, rounding apart.
 
     Args:
         model: the model; dropout is off while it searches.
         src: source token ids `[B, S]`.
         beam_size: number K of beginnings followed; 1 is greedy search.
         length_penalty: the exponent of `length_norm`, at least 0.
-        max_length: the most tokens to generate, the end token included.
+        max_length: the most tokens to generate, the end token included; `None` for 128, or for the
+            model's own bound where that is less.
 
     Returns:
         the K best hypotheses of every sentence with their scores.
@@ -503,6 +504,8 @@ def beam_search(
 
     Source: Wu et al. (2016), section 7.
     """
+    check_type(nn.Module, model=model)
+    max_length = min(128, model.config.max_length) if max_length is None else max_length
     check_search(model, src, max_length)
     check_size(beam_size=beam_size)
     check_number(length_penalty=length_penalty)
