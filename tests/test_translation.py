@@ -877,7 +877,7 @@ def test_a_patient_run_keeps_its_best_weights(tmp_path):
 def test_a_run_in_slices_ends_where_the_whole_one_does(tmp_path):
     recipe = replace(TINY, average=0.5, patience=9, dropout=0.2)
     _, trainer = train_translator(recipe, tmp_path / "slices", load=ours, max_minutes=0)
-    assert trainer.step == 3 and not trainer.finished
+    assert 0 < trainer.step < recipe.steps and not trainer.finished
     translator, trainer = train_translator(recipe, tmp_path / "slices", load=ours, max_minutes=5)
     assert trainer.finished
     whole, _ = train_translator(recipe, tmp_path / "whole", load=ours)
@@ -887,7 +887,7 @@ def test_a_run_in_slices_ends_where_the_whole_one_does(tmp_path):
 def test_a_slice_of_a_patient_run_gives_its_newest_weights(tmp_path):
     recipe = replace(TINY, steps=60, evaluate_every=60, average=0.5, patience=9)
     translator, trainer = train_translator(recipe, tmp_path, load=ours, max_minutes=0)
-    assert trainer.step == 50 and not (tmp_path / "best.pt").exists()
+    assert 0 < trainer.step < 60 and not (tmp_path / "best.pt").exists()
     with trainer.average.applied():
         assert weights_equal(translator.model, trainer.model)
 
