@@ -222,14 +222,13 @@ def test_a_stopped_run_says_where_it_goes_on(quick, tmp_path, capsys):
 def test_a_run_in_slices_says_how_far_it_is_and_can_be_used(quick, tmp_path, capsys):
     command = ["train", "tiny", "--directory", str(tmp_path / "slices")]
     assert main([*command, "--max-minutes", "0"]) == 0
-    assert capsys.readouterr().out.splitlines() == [
-        "time is over at step 2; the same command goes on from there",
-        f"what can be used already: {tmp_path / 'slices' / 'translator'}",
-    ]
+    over, usable = capsys.readouterr().out.splitlines()
+    step = re.fullmatch(r"time is over at step ([1-3]); the same command goes on from there", over)[1]
+    assert usable == f"what can be used already: {tmp_path / 'slices' / 'translator'}"
     assert not (tmp_path / "slices" / "record.json").exists()
     assert Translator.load(tmp_path / "slices" / "translator").translate([""]) == [""]
     assert main([*command, "--max-minutes", "5"]) == 0
-    assert capsys.readouterr().out.splitlines()[0] == "going on from step 2 of 4"
+    assert capsys.readouterr().out.splitlines()[0] == f"going on from step {step} of 4"
     assert main(["train", "tiny", "--directory", str(tmp_path / "whole")]) == 0
     one, other = (Translator.load(tmp_path / run / "translator") for run in ("slices", "whole"))
     weights = one.model.state_dict()
