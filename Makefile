@@ -10,12 +10,12 @@ URL     ?=
 TASKS := $(PYTHON) book/tasks.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup book html test test-fast test-here types tangle run bench anywhere mutants colab browser repository clean
+.PHONY: help setup book html test test-fast test-here style types tangle run bench anywhere mutants colab browser repository clean
 
 help:
 	@$(TASKS)
 
-setup book html tangle types browser clean:
+setup book html tangle style types browser clean:
 	@$(TASKS) $@
 
 test test-fast test-here anywhere mutants:

@@ -39,7 +39,8 @@ if importlib.util.find_spec("transformer") is None:
 import transformer
 
 if not hasattr(transformer, "__book__"):
-    raise ImportError(f"{{transformer}} hides the package of this book: rename it, or uninstall it")\
+    place = transformer.__file__ or transformer.__path__
+    raise ImportError(f"{{place}} hides the package of this book: rename it, or uninstall it")\
 """
 
 
@@ -98,8 +99,8 @@ def release(version: str, date: datetime.date, root: Path = ROOT) -> list[Path]:
     if not VERSION.fullmatch(version):
         raise ValueError(f"the version must look like 1.2.3 or 1.2.3rc1, got {version!r}")
     old = re.escape(project(root)["version"])
-    # It stands by itself at the start of a line in three files, and as a tag behind an address in the others.
-    assignment = rf"^((?:version|__version__)(?: = \"|: )){old}(?=\"?$)"
+    # It stands at the start of a line in three files, in the README's BibTeX, and as a tag behind an address.
+    assignment = rf"^((?:version|__version__|  note   )(?: = \"|: |= {{Version )){old}(?=[\"}}]?,?$)"
     tag = rf"(?<=[@/])v{old}(?=[\"/\\])|(?<=^  branch: )v{old}$"
     dated = r"(?<=^date-released: )\S+$"
     pairs = [(assignment, rf"\g<1>{version}"), (tag, f"v{version}"), (dated, date.isoformat())]

@@ -81,6 +81,12 @@ def installed() -> Path:
     return python
 
 
+def sound(python: Path) -> None:
+    """Check what takes no time: the package is what the book says, and both are in good style."""
+    call(python, "book/tangle.py", "--check")
+    call(python, "-m", "ruff", "check")
+
+
 # ---------- what readers do
 
 
@@ -101,8 +107,7 @@ def book(options) -> None:
 def test(options) -> None:
     """everything: package = book, style, types, book, tests, every cell against its stored output"""
     python = installed()
-    call(python, "book/tangle.py", "--check")
-    call(python, "-m", "ruff", "check")
+    sound(python)
     html(options)
     call(
         *(python, "-m", "pytest", "--numprocesses", options.workers, "--dist", "loadfile"),
@@ -115,8 +120,7 @@ def test(options) -> None:
 def test_fast(options) -> None:
     """package = book, style, form of the notebooks, tests that are not slow"""
     python = installed()
-    call(python, "book/tangle.py", "--check")
-    call(python, "-m", "ruff", "check")
+    sound(python)
     call(
         *(python, "-m", "pytest", "--numprocesses", options.workers, "-m", "not slow and not browser"),
         "tests",
@@ -146,6 +150,14 @@ def test_here(options) -> None:
 def tangle(options) -> None:
     """write transformer/*.py from the chapters"""
     call(installed(), "book/tangle.py")
+
+
+@command
+def style(options) -> None:
+    """package = book, ruff, form of the notebooks"""
+    python = installed()
+    sound(python)
+    call(python, "-m", "pytest", "--quiet", "tests/test_notebooks.py", **QUIET)
 
 
 @command

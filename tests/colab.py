@@ -97,10 +97,15 @@ def as_in_colab(path: Path, source: str) -> nbformat.NotebookNode:
     return notebook
 
 
-def failure(error: Exception) -> str:
-    """The last line of what went wrong, which names it."""
-    lines = re.sub(r"\x1b\[[\d;]*m", "", str(error)).strip().splitlines()
-    return lines[-1] if lines else type(error).__name__
+def failure(notebook: nbformat.NotebookNode, error: Exception) -> str:
+    """Which cell failed, and by what."""
+    for cell in notebook.cells:
+        for output in cell.get("outputs", []):
+            if output.output_type == "error" and "raises-exception" not in cell.metadata.get("tags", []):
+                said = re.sub(r"\x1b\[[\d;]*m", "", "\n".join(output.traceback))
+                arrow = re.search(r"^-+> *\d+ (.*)$", said, flags=re.MULTILINE)
+                return f"{cell.id}: {output.ename}: {output.evalue or (arrow and arrow[1])}"
+    return f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
 
 
 def run_alone(path: Path, base: Path, source: str, timeout: int) -> dict:
@@ -114,8 +119,9 @@ def run_alone(path: Path, base: Path, source: str, timeout: int) -> dict:
         spec = {"argv": start, "display_name": KERNEL, "language": "python"}
         (kernels / "kernel.json").write_text(json.dumps(spec), encoding="utf8")
         os.environ["JUPYTER_PATH"] = name
+        notebook = as_in_colab(path, source)
         client = NotebookClient(
-            as_in_colab(path, source),
+            notebook,
             timeout=timeout,
             kernel_name=KERNEL,
             record_timing=False,
@@ -128,7 +134,7 @@ def run_alone(path: Path, base: Path, source: str, timeout: int) -> dict:
         try:
             client.execute()
         except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
-            failed = failure(error)
+            failed = failure(notebook, error)
         whole = time.perf_counter() - begun
     first = install[0] - begun if install else whole
     return {"seconds": round(whole, 1), "first_cell": round(first, 1), "failure": failed}

@@ -16,13 +16,15 @@ import typed_user
 
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAM = ROOT / "tests" / "typed_user.py"
+QUIET = {"PYRIGHT_PYTHON_IGNORE_WARNINGS": "1"}  # nor does it ask the network for a newer version of itself
 
 
 def check(*words: str | Path, **environment: str) -> tuple[int, str]:
     """Run a checker and return its status and what it says."""
     ran = subprocess.run(
         list(map(str, words)),
-        cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True, timeout=600, check=False,
+        cwd=ROOT, env={**os.environ, **QUIET, **environment},
+        capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     return ran.returncode, ran.stdout + ran.stderr
 

@@ -188,3 +188,10 @@ def test_a_missing_library_is_named_with_its_cure(name):
     with refuses(ImportError, said) as refusal:
         optional_import(name)
     assert isinstance(refusal.value.__cause__, ModuleNotFoundError)
+
+
+def test_a_library_of_an_extra_is_named_with_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "tokenizers", None)  # as if it were not installed
+    said = 'this needs the library tokenizers: pip install "transformer-book[text]"'
+    with refuses(ImportError, said):
+        optional_import("tokenizers.models")
