@@ -2491,6 +2491,13 @@ DECODING = [
     ),
     Fault(
         "decoding",
+        "beam-default-beyond-the-model",
+        "the default length ignores the model's bound",
+        "min(128, model.config.max_length) if",
+        "128 if",
+    ),
+    Fault(
+        "decoding",
         "int8-scale-of-the-matrix",
         "all outputs share one scale",
         "weight.detach().abs().amax(dim=1).clamp_min(_LEAST) / 127",
@@ -2562,6 +2569,13 @@ DECODING = [
 ]
 
 TOY = [
+    Fault(
+        "toy",
+        "limit-of-time-forgotten",
+        "the limit of time does not reach the trainer",
+        ".fit(max_minutes)",
+        ".fit()",
+    ),
     Fault(
         "toy",
         "odd-occurrences-marked",
@@ -3753,6 +3767,13 @@ INTEROP = [
 ]
 
 CHECKS = [
+    Fault(
+        "checks",
+        "vocabulary-without-bound",
+        "a vocabulary too large to be listed is listed",
+        "if size > _MOST_TOKENS:",
+        "if False:",
+    ),
     Fault(
         "checks",
         "future-in-evaluation-only",

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 import transformer.toy
 from transformer import (
     ToyRecipe,
+    Trainer,
     exact_match,
     greedy_search,
     load_record,
@@ -153,6 +154,13 @@ def test_interrupted_run_ends_where_the_whole_one_does(tmp_path):
     assert resumed.step == 6
     for name, weight in whole.model.state_dict().items():
         assert resumed.model.state_dict()[name].equal(weight), name
+
+
+def test_the_limit_of_time_reaches_the_trainer(monkeypatch):
+    seen = []
+    monkeypatch.setattr(Trainer, "fit", lambda self, max_minutes=None: seen.append(max_minutes) or self)
+    train_toy(TINY), train_toy(TINY, max_minutes=2.5)
+    assert seen == [None, 2.5]
 
 
 def test_recorded_model_does_what_its_record_says():

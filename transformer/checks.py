@@ -64,6 +64,7 @@ class CheckReport:
 # %% book/15-bugs-that-train.ipynb · The program · [check-probe]
 _BATCH, _SOURCE, _TARGET = 3, 7, 5
 _LONGEST = _SOURCE + 2  # the most tokens that a model is given
+_MOST_TOKENS = 2**22  # of a vocabulary: far more than any has, and few enough to be listed
 
 
 class _Probe(NamedTuple):
@@ -89,7 +90,8 @@ def _sentences(
     vocab_size: int, length: int, special: set[int], generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
     # Random tokens [B, length], and another one in place of each.
-    ordinary = torch.tensor([token for token in range(vocab_size) if token not in special])
+    ordinary = torch.arange(vocab_size)
+    ordinary = ordinary[~torch.isin(ordinary, torch.tensor(sorted(special)))]
     steps = torch.randint(1, len(ordinary), (_BATCH, length), generator=generator)
     index = steps.cumsum(dim=1) % len(ordinary)  # a step is never 0, so neighbours differ
     return ordinary[index], ordinary[(index + 1) % len(ordinary)]
@@ -405,7 +407,9 @@ def _check_vocabularies(src_size: int, tgt_size: int, pad_id: int, bos_id: int) 
         if value >= end:
             raise ValueError(f"{name} must lie in [0, {end}), but is {value}")
     for name, size in (("src_vocab_size", src_size), ("tgt_vocab_size", tgt_size)):
-        if len(set(range(size)) - {pad_id, bos_id}) < 2:
+        if size > _MOST_TOKENS:
+            raise ValueError(f"{name} must be at most {_MOST_TOKENS}, but is {size}")
+        if size - len({token for token in (pad_id, bos_id) if token < size}) < 2:
             raise ValueError(f"{name} must leave 2 tokens besides pad_id and bos_id, but is {size}")
 
 
@@ -429,8 +433,8 @@ def check_model(
         model: called as `model(src, tgt)` with source ids `[B, S]` and target ids `[B, T]` that
             begin with the start token, returns logits `[B, T, V]`; S and T are at most 9. It makes
             its masks itself, and can be copied.
-        src_vocab_size: number of source tokens.
-        tgt_vocab_size: number of target tokens V.
+        src_vocab_size: number of source tokens, at most 4,194,304.
+        tgt_vocab_size: number of target tokens V, likewise.
         pad_id: the padding token.
         bos_id: the token that a target begins with.
         dropout: whether the model is meant to be random in training mode; `None` to skip the check.

@@ -216,6 +216,7 @@ def train_toy(
     directory: Path | str | None = None,
     device: torch.device | str = "cpu",
     progress: bool = False,
+    max_minutes: float | None = None,
 ) -> Trainer:
     """Train a toy model as a recipe says; stopped and called again with the same directory, it goes
     on.
@@ -225,6 +226,7 @@ def train_toy(
         directory: where log and checkpoints go; `None` for nowhere.
         device: to train on.
         progress: whether to show a progress bar.
+        max_minutes: as in `Trainer.fit`.
 
     Returns:
         the trainer, with the trained model as `.model`.
@@ -255,7 +257,7 @@ def train_toy(
         directory=directory,
         evaluate=partial(exact_match, n_sequences=1000, length=recipe.length, seed=20_000),
         progress=progress,
-    ).fit()
+    ).fit(max_minutes)
 
 
 # %% book/09-toy-task.ipynb · The full run, on record · [toy-record]
