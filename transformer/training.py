@@ -1157,7 +1157,7 @@ class Trainer:
 
         Raises:
             StoppedRun: SIGINT or SIGTERM came, if this is the main thread. The update in progress
-                was finished and a checkpoint written; the same call goes on from there.
+                was finished and, where there is a directory, a checkpoint written.
             FloatingPointError: the loss or its gradient is no longer finite.
             ValueError: an epoch has no batch, or the metric to monitor is missing.
             CheckpointError: what is in the directory is another run, or damaged; it stays as it is.
@@ -1191,9 +1191,9 @@ class Trainer:
             self._random = random_state(self.device)
             stop = self._reason_to_stop(signals)
         if stop:
-            kept = "with a checkpoint" if self.directory else "without a directory to keep it"
-            message = f"stopped at step {self.step:,} of {config.steps:,} {kept}"
-            raise StoppedRun(f"{message}; the same call goes on from there", stop, self.step)
+            kept = " with a checkpoint; the same call goes on from there" if self.directory else ""
+            message = f"stopped at step {self.step:,} of {config.steps:,}{kept}"
+            raise StoppedRun(message, stop, self.step)
         return self
 
     def update(self, batches: list[Any]) -> tuple[Tensor, Tensor, Tensor]:
