@@ -73,7 +73,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import filelock
 import torch
 from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
@@ -1136,7 +1135,9 @@ class Trainer:
         self.best = -math.inf
         self.history: list[dict[str, float]] = []
         self._random: dict[str, Tensor] | None = None  # between two calls of `fit`
-        self._lock = filelock.FileLock(self.directory / "run.lock") if self.directory else None
+        self._lock = None
+        if self.directory is not None:
+            self._lock = optional_import("filelock").FileLock(self.directory / "run.lock")
         self._clear_line()
 
     @property
@@ -1310,7 +1311,7 @@ class Trainer:
             self.directory.mkdir(parents=True, exist_ok=True)
             try:
                 self._lock.acquire(timeout=0)
-            except filelock.Timeout:
+            except optional_import("filelock").Timeout:
                 fault = f"{self.directory} is in use: another process is training there"
         if fault := _from_first(fault):
             raise BlockingIOError(fault)
