@@ -295,9 +295,9 @@ def test_signals_are_whose_they_were_when_fit_is_over(tmp_path):
             asked.append(signal.raise_signal(signal.SIGINT))
         return teacher_forced_loss(model, batch)
 
-    for folder, kept in ((tmp_path, "with a checkpoint"), (None, "without a directory to keep it")):
+    for folder, kept in ((tmp_path, " with a checkpoint; the same call .*"), (None, "")):
         trainer = make_trainer(folder, partial(loss, []))
-        with pytest.raises(KeyboardInterrupt, match=f"stopped at step 2 of 6 {kept}; the same") as stop:
+        with pytest.raises(KeyboardInterrupt, match=f"^stopped at step 2 of 6{kept}$") as stop:
             trainer.fit()
         assert isinstance(stop.value, StoppedRun)
         assert (stop.value.signal, stop.value.step) == (signal.SIGINT, 2)

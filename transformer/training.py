@@ -73,7 +73,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import filelock
 import torch
 from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
@@ -1136,7 +1135,9 @@ class Trainer:
         self.best = -math.inf
         self.history: list[dict[str, float]] = []
         self._random: dict[str, Tensor] | None = None  # between two calls of `fit`
-        self._lock = filelock.FileLock(self.directory / "run.lock") if self.directory else None
+        self._lock = None
+        if self.directory is not None:
+            self._lock = optional_import("filelock").FileLock(self.directory / "run.lock")
         self._clear_line()
 
     @property
@@ -1157,7 +1158,7 @@ class Trainer:
 
         Raises:
             StoppedRun: SIGINT or SIGTERM came, if this is the main thread. The update in progress
-                was finished and a checkpoint written; the same call goes on from there.
+                was finished and, where there is a directory, a checkpoint written.
             FloatingPointError: the loss or its gradient is no longer finite.
             ValueError: an epoch has no batch, or the metric to monitor is missing.
             CheckpointError: what is in the directory is another run, or damaged; it stays as it is.
@@ -1191,9 +1192,9 @@ class Trainer:
             self._random = random_state(self.device)
             stop = self._reason_to_stop(signals)
         if stop:
-            kept = "with a checkpoint" if self.directory else "without a directory to keep it"
-            message = f"stopped at step {self.step:,} of {config.steps:,} {kept}"
-            raise StoppedRun(f"{message}; the same call goes on from there", stop, self.step)
+            kept = " with a checkpoint; the same call goes on from there" if self.directory else ""
+            message = f"stopped at step {self.step:,} of {config.steps:,}{kept}"
+            raise StoppedRun(message, stop, self.step)
         return self
 
     def update(self, batches: list[Any]) -> tuple[Tensor, Tensor, Tensor]:
@@ -1310,7 +1311,7 @@ class Trainer:
             self.directory.mkdir(parents=True, exist_ok=True)
             try:
                 self._lock.acquire(timeout=0)
-            except filelock.Timeout:
+            except optional_import("filelock").Timeout:
                 fault = f"{self.directory} is in use: another process is training there"
         if fault := _from_first(fault):
             raise BlockingIOError(fault)
