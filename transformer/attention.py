@@ -83,7 +83,7 @@ def causal_mask(length: int, device: torch.device | str | None = None) -> Tensor
     """
     if not torch.compiler.is_compiling():  # a traced length is a symbol, not an int
         check_size(minimum=0, length=length)
-    if not isinstance(device, torch.device | None):
+    if not isinstance(device, (torch.device, type(None))):
         device = check_device(device)
     return torch.ones(1, 1, length, length, dtype=torch.bool, device=device).tril()
 

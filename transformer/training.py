@@ -1099,7 +1099,7 @@ class Trainer:
     def __init__(
         self,
         model: nn.Module,
-        loss: Callable[[nn.Module, Any], tuple[Tensor, Tensor]],
+        loss: Callable[[Any, Any], tuple[Tensor, Tensor]],
         batches: Callable[[int], Iterable[Any]],
         schedule: Callable[[int], float],
         config: TrainingConfig,
