@@ -209,12 +209,12 @@ def brought_by(extra: str) -> set[str]:
 
 
 def optional_libraries() -> dict[str, set[str]]:
-    """Return what the modules import by `optional_import`, but for what torch itself needs, module by module."""
+    """Return what the modules import by `optional_import` and torch does not need, by module."""
     found, brought = {}, needed_by("torch")
     for path in (ROOT / "transformer").glob("*.py"):
         calls = [node for node in ast.walk(ast.parse(path.read_text("utf8"))) if isinstance(node, ast.Call)]
         given = [call.args[0] for call in calls if ast.unparse(call.func) == "optional_import"]
-        names = [name.value for name in given if isinstance(name, ast.Constant)]  # others are a loop over some
+        names = [name.value for name in given if isinstance(name, ast.Constant)]  # or a loop
         found[path.stem] = {name.partition(".")[0] for name in names} - brought
     return found
 
