@@ -38,7 +38,9 @@ GOOD = ("caught", "timeout", "equivalent")  # a test that no longer ends has not
 # A module's tests are tests/test_<module>.py, but for these.
 TEST_FILES = {
     "__main__": ("test_cli.py",),
+    "attention": ("test_attention.py", "test_model.py"),
     "decoding": ("test_decoding.py", "test_steps.py"),
+    "loss": ("test_loss.py", "test_model.py"),
     "training": ("test_training.py", "test_resumption.py", "test_files.py"),
 }
 

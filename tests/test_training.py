@@ -1352,7 +1352,7 @@ def test_the_bar_is_drawn_only_when_asked_for_and_needs_tqdm_only_then(monkeypat
     monkeypatch.setitem(sys.modules, "tqdm", None)
     make_trainer().fit()
     assert capfd.readouterr().err == ""
-    with pytest.raises(ImportError, match="pip install tqdm"):
+    with pytest.raises(ImportError, match=r"needs the library tqdm: pip install .*\[train\]"):
         make_trainer(progress=True).fit()
 
 

@@ -194,4 +194,4 @@ def test_a_library_of_an_extra_is_named_with_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "tokenizers", None)  # as if it were not installed
     said = 'this needs the library tokenizers: pip install "transformer-book[text]"'
     with refuses(ImportError, said):
-        optional_import("tokenizers.models")
+        optional_import("tokenizers")
