@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 
 # Before torch is imported: several test processes with several threads each would fight for the cores.
@@ -12,6 +13,9 @@ from hypothesis import settings
 
 settings.register_profile("book", deadline=None, derandomize=True, database=None, print_blob=True)
 settings.load_profile("book")
+
+# A shell lets programs in the background ignore Ctrl-C, and the programs that tests start would do the same.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_runtest_setup(item) -> None:

@@ -849,7 +849,7 @@ def test_subwords_are_cut_anew_in_every_epoch_where_the_recipe_says_so():
 
 def test_settings_reach_the_trainer():
     changes = {"accumulate": 2, "clip_norm": 0.5, "average": 0.25, "patience": 7, "seed": 3}
-    changes |= {"weight_decay": 0.125, "precision": "bfloat16"}
+    changes |= {"weight_decay": 0.125, "precision": "auto"}
     _, trainer = train_translator(replace(TINY, steps=1, **changes), load=ours)
     assert changes.items() <= asdict(trainer.config).items()
     assert trainer.config.evaluate_every == TINY.evaluate_every
