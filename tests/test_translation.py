@@ -1,6 +1,5 @@
 """Wording, scores, translators on disk, what they look at, recipes and records."""
 
-import hashlib
 import json
 import math
 import os
@@ -18,6 +17,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers import FILES, summed
 
 import transformer.translation
 from transformer import (
@@ -369,16 +369,6 @@ def peak_memory() -> int:
     import resource
 
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-
-
-FILES = ("config.json", "model.safetensors", "vocabulary.json")
-
-
-def summed(folder: Path) -> Path:
-    """The folder, with sums that agree with its files, as a stranger would make them."""
-    sums = [f"{hashlib.sha256((folder / name).read_bytes()).hexdigest()}  {name}\n" for name in FILES]
-    (folder / "SHA256SUMS").write_bytes("".join(sums).encode())
-    return folder
 
 
 @pytest.mark.parametrize(
