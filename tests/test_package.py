@@ -93,16 +93,17 @@ def test_import_needs_only_torch_and_costs_little_beyond_it():
     for _ in range(3):
         printed = run_python("""
 import json, time
+begin = time.process_time()
 import torch
 before = set(sys.modules)
 start = time.process_time()
 import transformer
-cost = time.process_time() - start
+cost = (time.process_time() - start) / (start - begin)
 print(json.dumps([cost, sorted({name.partition(".")[0] for name in set(sys.modules) - before})]))
 """)
         cost, modules = json.loads(printed)
         costs.append(cost)
-    assert min(costs) <= 0.1
+    assert min(costs) <= 0.1  # of what torch costs, on any machine
     assert set(modules) - sys.stdlib_module_names - {"torch"} == {"transformer"}
 
 
