@@ -114,6 +114,13 @@ VALIDATION = [
     ),
     Fault(
         "validation",
+        "transforms-not-noticed",
+        "inside vmap values are looked at, which it forbids",
+        "torch.compiler.is_compiling() or any(_unwrap(x) is not x for x in tensors)",
+        "torch.compiler.is_compiling()",
+    ),
+    Fault(
+        "validation",
         "empty-ids",
         "an empty batch has no largest id to look at",
         "if ids.numel() == 0:",
@@ -293,6 +300,13 @@ EMBEDDING = [
 ]
 
 ATTENTION = [
+    Fault(
+        "attention",
+        "fused-inside-transforms",
+        "vmap calls the fused kernel, for which it has no rule, once for every sample",
+        "if is_traced(query, key, value) and not torch.compiler.is_compiling():",
+        "if False:",
+    ),
     Fault(
         "attention",
         "padding-mask-inverted",
@@ -1133,6 +1147,20 @@ MODEL = [
 ]
 
 LOSS = [
+    Fault(
+        "loss",
+        "pieces-inside-transforms",
+        "the loss in pieces, which is no function for torch.func, is taken inside of vmap and grad",
+        "whole = is_traced(hidden, weight) or not torch.is_grad_enabled()",
+        "whole = torch.compiler.is_compiling() or not torch.is_grad_enabled()",
+    ),
+    Fault(
+        "loss",
+        "r-drop-in-pieces-inside-transforms",
+        "the same for two passes",
+        "if is_traced(rows, weight) or not",
+        "if torch.compiler.is_compiling() or not",
+    ),
     Fault(
         "loss",
         "smoothing-over-the-others",
@@ -2003,6 +2031,13 @@ TRAINING = [
     ),
     Fault(
         "training",
+        "second-signal-unheard",
+        "no signal ends a run that hangs",
+        "if times[-1] - times[0] > 1:",
+        "if False:",
+    ),
+    Fault(
+        "training",
         "clock-of-the-log",
         "time is looked at once per line of the log",
         "stop = self._reason_to_stop(signals, deadline)",
@@ -2034,7 +2069,7 @@ TRAINING = [
         "processors-imitate-bfloat16",
         "a processor without units for bfloat16 is made to imitate it",
         'if known and _UNITS["bfloat16"] & _processor()[1] else',
-        'if known else',
+        "if known else",
     ),
 ]
 
@@ -3386,10 +3421,31 @@ TRANSLATION = [
     ),
     Fault(
         "__main__",
+        "error-ends-in-success",
+        "a script that calls the command cannot see that it failed",
+        "drop_output()\n        return 2\n",
+        "drop_output()\n        return 0\n",
+    ),
+    Fault(
+        "__main__",
+        "beam-ignored",
+        "--beam changes nothing",
+        "translator.translate(sentences, options.beam, options.length_penalty)",
+        "translator.translate(sentences, length_penalty=options.length_penalty)",
+    ),
+    Fault(
+        "__main__",
         "penalty-ignored-in-evaluation",
         "--length-penalty changes no score",
         "translate_tokenized(sources, options.beam, options.length_penalty)",
         "translate_tokenized(sources, options.beam)",
+    ),
+    Fault(
+        "__main__",
+        "another-recipe-goes-on",
+        "a run goes on with other settings than it began with",
+        "        _check_same(config, recipe)\n",
+        "",
     ),
     Fault(
         "__main__",
@@ -3400,10 +3456,150 @@ TRANSLATION = [
     ),
     Fault(
         "__main__",
+        "unfinished-run-recorded",
+        "a run that ran out of time is put on record as if it were over",
+        "    if not trainer.finished:",
+        "    if False:",
+    ),
+    Fault(
+        "__main__",
         "limit-of-time-ignored",
         "--max-minutes changes nothing",
-        "max_minutes=options.max_minutes",
-        "max_minutes=None",
+        '"max_minutes": options.max_minutes',
+        '"max_minutes": None',
+    ),
+    Fault(
+        "__main__",
+        "recipe-gone-goes-on",
+        "checkpoints without a recipe are taken for those of this one",
+        "if checkpoints and not config.exists():",
+        "if False:",
+    ),
+    Fault(
+        "__main__",
+        "results-overwritten",
+        "a run begins anew over the results of another",
+        "if not checkpoints and (there :=",
+        "if False and (there :=",
+    ),
+    Fault(
+        "__main__",
+        "fewer-steps-go-on",
+        "a finished run may be asked to end earlier",
+        "type(recipe) and there < here",
+        "type(recipe)",
+    ),
+    Fault(
+        "__main__",
+        "failed-run-leaves-its-recipe",
+        "a run that never began seems to have begun",
+        "                config.unlink(missing_ok=True)\n",
+        "",
+    ),
+    Fault(
+        "__main__",
+        "others-recipe-overwritten",
+        "a run that is refused has put its recipe in the place of the one that is running",
+        "            config.write_bytes(before)\n",
+        "            pass\n",
+    ),
+    Fault(
+        "__main__",
+        "memory-of-one-layer",
+        "a thousand layers are taken for one",
+        "parameters = counts[0] + (recipe.n_layers - 1) * (counts[1] - counts[0])",
+        "parameters = counts[0]",
+    ),
+    Fault(
+        "__main__",
+        "terminal-waits-for-a-group",
+        "whoever types a line gets no answer before the sixty-fourth",
+        "            size = 1  #",
+        "            pass  #",
+    ),
+    Fault(
+        "__main__",
+        "all-lines-held",
+        "a million lines are read before the first is answered",
+        "while group := list(islice(rest, size)):\n        yield group",
+        "rest = iter(list(rest))\n    while group := list(islice(rest, size)):\n        yield group",
+    ),
+    Fault(
+        "__main__",
+        "lines-before-an-error-lost",
+        "a line that is not UTF-8 costs the answers to those in its group",
+        "    while group := list(islice(rest, size)):",
+        "    while (group := list(islice(rest, size))) and not stopped:",
+    ),
+    Fault(
+        "__main__",
+        "warning-names-place-in-group",
+        "the second group's warnings name lines of the first",
+        "places[int(found[1]) - 1] + warning[found.end() :] if found else warning",
+        "warning",
+    ),
+    Fault(
+        "__main__",
+        "line-without-bound",
+        "a file without a line feed is read whole",
+        "stream.readline(LONGEST_LINE + 1)",
+        "stream.readline()",
+    ),
+    Fault(
+        "__main__",
+        "rest-of-a-long-line-kept",
+        "what was cut off is a line of its own",
+        'while (rest := stream.readline(LONGEST_LINE)) and not rest.endswith(b"\\n"):',
+        "while False:",
+    ),
+    Fault(
+        "__main__",
+        "cut-through-a-character",
+        "a cut within a character makes the line an error",
+        "decode(line, final=not cut)",
+        "decode(line, final=True)",
+    ),
+    Fault(
+        "__main__",
+        "escapes-echoed",
+        "a message can move the cursor of a terminal",
+        "sign if sign.isprintable() else",
+        "sign if True else",
+    ),
+    Fault(
+        "__main__",
+        "traceback-always",
+        "whoever mistypes an option sees the program from inside",
+        'if "--debug" in arguments:',
+        "if True:",
+    ),
+    Fault(
+        "__main__",
+        "any-file-is-a-record",
+        "the configuration of a run is overwritten with scores",
+        "        if name not in record:\n",
+        "        if False:\n",
+    ),
+    Fault(
+        "__main__",
+        "record-of-another-model",
+        "scores of one model are put into the record of another",
+        '        if there != here:\n            raise ValueError(f"{path} is of',
+        '        if False:\n            raise ValueError(f"{path} is of',
+    ),
+    Fault(
+        "__main__",
+        "signal-forgotten",
+        "a run that was terminated ends as if it had been interrupted",
+        'getattr(error, "signal", signal.SIGINT)',
+        "signal.SIGINT",
+    ),
+    Fault(
+        "__main__",
+        "beam-without-bound",
+        "a beam may be as wide as memory, and wider",
+        "if not low <= value <= high:",
+        "if not low <= value:",
     ),
     Fault(
         "__main__",
@@ -3571,6 +3767,13 @@ INTEROP = [
 ]
 
 CHECKS = [
+    Fault(
+        "checks",
+        "vocabulary-without-bound",
+        "a vocabulary too large to be listed is listed",
+        "if size > _MOST_TOKENS:",
+        "if False:",
+    ),
     Fault(
         "checks",
         "future-in-evaluation-only",

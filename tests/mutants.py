@@ -42,6 +42,7 @@ TEST_FILES = {
     "decoding": ("test_decoding.py", "test_steps.py"),
     "loss": ("test_loss.py", "test_model.py"),
     "training": ("test_training.py", "test_resumption.py", "test_files.py"),
+    "validation": ("test_validation.py", "test_model.py"),
 }
 
 # Test processes are forked from one that has imported these already, which saves half the time.
@@ -272,8 +273,7 @@ def facts() -> dict:
 def entries(faults: list[Fault], outcomes: dict[str, Outcome]) -> list[dict[str, str]]:
     """What the record holds of each fault."""
     return [
-        asdict(fault)
-        | {"verdict": outcomes[fault.id].verdict, "caught by": outcomes[fault.id].test}
+        asdict(fault) | {"verdict": outcomes[fault.id].verdict, "caught by": outcomes[fault.id].test}
         for fault in faults
     ]
 

@@ -255,9 +255,7 @@ def test_a_row_with_nothing_gets_zeros_and_no_gradient(attend, everything, dtype
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_half_precision_survives_scores_that_only_the_scale_keeps_in_range(dtype):
-    q = torch.full(
-        (1, 64), 40.0, dtype=dtype
-    )  # q·k = 102,400 is infinite in float16, over 8 it is not
+    q = torch.full((1, 64), 40.0, dtype=dtype)  # q·k = 102,400 is infinite in float16, over 8 it is not
     k = torch.stack([q[0], -q[0]])
     context, weights = scaled_dot_product_attention(q, k, torch.eye(2, dtype=dtype))
     assert weights.tolist() == context.tolist() == [[1, 0]]
@@ -654,9 +652,7 @@ def test_a_cache_of_another_batch_is_refused():
     ],
 )
 def test_module_refuses_arguments(arguments, error, message):
-    assert_refused(
-        error, message, MultiHeadAttention, **({"d_model": 12, "n_heads": 3} | arguments)
-    )
+    assert_refused(error, message, MultiHeadAttention, **({"d_model": 12, "n_heads": 3} | arguments))
 
 
 @pytest.mark.parametrize(

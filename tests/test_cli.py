@@ -183,6 +183,19 @@ def test_toy_trains_into_a_folder(tmp_path, capsys):
     assert "exact match" in capsys.readouterr().out
 
 
+def test_the_toys_run_in_slices_ends_as_in_one(tmp_path, capsys):
+    command = ["train", "toy", *TOY, "--directory"]
+    assert main([*command, str(tmp_path / "slices"), "--max-minutes", "0"]) == 0
+    weights = tmp_path / "slices" / "model.safetensors"
+    assert capsys.readouterr().out.splitlines() == [
+        "time is over at step 1; the same command goes on from there",
+        f"what can be used already: {weights}",
+    ]
+    assert not (tmp_path / "slices" / "record.json").exists()
+    assert main([*command, str(tmp_path / "slices")]) == main([*command, str(tmp_path / "whole")]) == 0
+    assert weights.read_bytes() == (tmp_path / "whole" / "model.safetensors").read_bytes()
+
+
 def test_a_run_leaves_its_recipe_and_its_translator(quick, tmp_path, capsys):
     assert main(["train", "tiny", "--directory", str(tmp_path / "run"), "--set", "seed=5"]) == 0
     said = capsys.readouterr().out
@@ -783,7 +796,6 @@ def test_info_shows_what_a_translator_is_made_of(capsys):
         (["translate", "--length-penalty", "nan", "o gato"], "--length-penalty: must lie in [0.0, 10.0]"),
         (["evaluate", "--bootstrap", "-1"], "--bootstrap: must lie in [0, 100000], but is -1"),
         (["train", "phrases", "--max-minutes", "nan"], "--max-minutes: must lie in"),
-        (["train", "toy", "--max-minutes", "3"], "--max-minutes is for translators"),
         (["train", "toy", "--directory", ""], "--directory: must not be empty"),
         (["train", "phrases", "--set", "d_model=100000"], "240,330,001,024 parameters needs 3,845 GB"),
         (["train", "phrases", "--set", "n_layers=1000000"], "GB in training, and this machine has"),

@@ -251,9 +251,7 @@ def test_beam_search_equals_lists_that_are_searched_by_hand(seed, beam_size, alp
     tokens, scores = beam_search(model, src, beam_size, alpha, max_length=5)
     for b, source in enumerate(src):
         expected = beam_by_hand(model, source[source != PAD][None], beam_size, alpha, 5)
-        assert [cut(row) for row in tokens[b].tolist()] == [
-            hypothesis for _, hypothesis in expected
-        ]
+        assert [cut(row) for row in tokens[b].tolist()] == [hypothesis for _, hypothesis in expected]
         best = torch.tensor([score for score, _ in expected], dtype=torch.float64)
         assert torch.allclose(scores[b], best, rtol=0, atol=1e-9)
 
@@ -703,7 +701,5 @@ def test_int8_costs_no_quality(beam_size):
     translator = Translator.load("phrases")
     pairs = load_corpus("phrases", "test")
     light = Translator(quantize(translator.model), translator.vocabulary)
-    bleu = [
-        evaluate_translator(one, pairs, beam_size)["BLEU-tok"]["score"] for one in (translator, light)
-    ]
+    bleu = [evaluate_translator(one, pairs, beam_size)["BLEU-tok"]["score"] for one in (translator, light)]
     assert bleu[0] > 95 and bleu[1] >= bleu[0] - 0.2

@@ -157,6 +157,7 @@ def test_an_empty_log_is_the_log_of_nothing(tmp_path):
     assert read_log(tmp_path) == []
 
 
+@pytest.mark.skipif(os.name == "nt", reason="needs links and devices of Unix")
 @pytest.mark.parametrize("reader", [name for name in READERS if name != "resume"])
 def test_a_folder_and_a_device_are_no_files(tmp_path, reader):
     read, name = READERS[reader]
@@ -516,6 +517,7 @@ def test_a_vocabulary_with_gaps_is_named(folder):
         Translator.load(summed(folder))
 
 
+@pytest.mark.skipif(os.name == "nt", reason="needs links and devices of Unix")
 @pytest.mark.parametrize("name", [".config.json.part", ".config.json.0123456789abcdef.part"])
 def test_a_link_in_the_place_of_an_unfinished_file_is_not_followed(tmp_path, monkeypatch, name):
     """Not even if its name has been guessed."""
@@ -536,6 +538,7 @@ def test_no_two_unfinished_files_have_the_same_name(tmp_path):
         assert one != two and one.parent == two.parent == tmp_path
 
 
+@pytest.mark.skipif(os.name == "nt", reason="needs links and devices of Unix")
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "vocabulary.json"])
 def test_a_translator_is_written_over_a_link_and_not_through_it(folder, tmp_path, name):
     precious = tmp_path / "precious"
@@ -712,6 +715,7 @@ def test_a_translator_is_saved_whole_or_not_at_all(folder, monkeypatch):
     assert contents(folder) == kept
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
 def test_a_log_that_cannot_be_written_is_named(tmp_path):
     trainer = make_trainer(tmp_path)
     (tmp_path / "log.jsonl").symlink_to("/dev/full")

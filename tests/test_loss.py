@@ -56,9 +56,7 @@ def written_out(logits: torch.Tensor, target: int, smoothing: float) -> float:
 def test_equals_the_definition_token_by_token(smoothing):
     logits = draw_logits()
     losses = [written_out(z, y, smoothing) for z, y in zip(logits[REAL], TARGETS[REAL].tolist())]
-    assert close(
-        label_smoothed_cross_entropy(logits, TARGETS, smoothing), sum(losses) / len(losses)
-    )
+    assert close(label_smoothed_cross_entropy(logits, TARGETS, smoothing), sum(losses) / len(losses))
     total = label_smoothed_cross_entropy(logits, TARGETS, smoothing, reduction="sum")
     assert close(total, sum(losses))
 

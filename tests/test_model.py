@@ -74,9 +74,7 @@ def layer_outputs(stack: nn.Module, *inputs) -> list[torch.Tensor]:
     """What every layer of a stack returns, and the stack itself; dropout is drawn from one seed."""
     kept: list[torch.Tensor] = []
     modules = [*stack.layers, stack]
-    hooks = [
-        module.register_forward_hook(lambda module, args, y: kept.append(y)) for module in modules
-    ]
+    hooks = [module.register_forward_hook(lambda module, args, y: kept.append(y)) for module in modules]
     torch.manual_seed(0)
     stack(*inputs)
     for hook in hooks:
@@ -132,9 +130,7 @@ def torch_stacks(config: TransformerConfig) -> tuple[nn.TransformerEncoder, nn.T
 
     encoder_layer = nn.TransformerEncoderLayer(*sizes, **shared)
     decoder_layer = nn.TransformerDecoderLayer(*sizes, **shared)
-    encoder = nn.TransformerEncoder(
-        encoder_layer, config.n_layers, norm(), enable_nested_tensor=False
-    )
+    encoder = nn.TransformerEncoder(encoder_layer, config.n_layers, norm(), enable_nested_tensor=False)
     return encoder, nn.TransformerDecoder(decoder_layer, config.n_layers, norm())
 
 
@@ -360,9 +356,7 @@ def test_attention_maps_are_the_weights_in_use(norm_first, training):
     model = make_model(norm_first=norm_first).train(training)
     calls = []
     hooks = [
-        module.register_forward_hook(
-            lambda module, args, result: calls.append((module, args, result[0]))
-        )
+        module.register_forward_hook(lambda module, args, result: calls.append((module, args, result[0])))
         for module in model.modules()
         if isinstance(module, MultiHeadAttention)
     ]
@@ -430,9 +424,7 @@ def test_shared_gradient_is_the_sum_of_three():
     for model in (tied, untied):
         weighted = model(SRC, TGT) * torch.linspace(-1, 1, 17)
         weighted.square().sum().backward()
-    parts = [
-        module.weight.grad for module in (untied.src_embedding, untied.tgt_embedding, untied.output)
-    ]
+    parts = [module.weight.grad for module in (untied.src_embedding, untied.tgt_embedding, untied.output)]
     assert close(tied.output.weight.grad, sum(parts))
     assert all(part.abs().max() > 0 for part in parts)
 
@@ -639,9 +631,7 @@ def test_forward_is_captured_by_compile(norm_first):
 @NORM_ORDERS
 def test_forward_is_captured_by_export_for_any_lengths(norm_first):
     model = make_model(n_layers=1, norm_first=norm_first).eval()
-    batch, source, target = (
-        torch.export.Dim(name, min=2, max=30) for name in ("batch", "source", "target")
-    )
+    batch, source, target = (torch.export.Dim(name, min=2, max=30) for name in ("batch", "source", "target"))
     dynamic = ({0: batch, 1: source}, {0: batch, 1: target})
     program = torch.export.export(model, (SRC, TGT), dynamic_shapes=dynamic)
     src, tgt = torch.randint(1, 17, (3, 9)), torch.randint(1, 17, (3, 4))

@@ -12,9 +12,7 @@ from faults import FAULTS, Fault
 from mutants import RECORD, Copy, files_for
 
 ROOT = Path(__file__).resolve().parents[1]
-SOURCES = {
-    path.stem: path.read_text(encoding="utf8") for path in (ROOT / "transformer").glob("*.py")
-}
+SOURCES = {path.stem: path.read_text(encoding="utf8") for path in (ROOT / "transformer").glob("*.py")}
 BY_NAME = {fault.id: fault for fault in FAULTS}
 
 
@@ -22,9 +20,7 @@ def program(source: str) -> str:
     """What a source does, without comments and docstrings."""
     tree = ast.parse(source)
     for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(
-            node
-        ):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node):
             node.body = node.body[1:]
     return ast.dump(tree)
 
@@ -45,17 +41,12 @@ def test_faults_are_many_and_each_has_one_name():
     assert len({(fault.module, fault.before, fault.after) for fault in FAULTS}) == len(FAULTS)
     assert all(fault.mistake for fault in FAULTS)
     rich = Counter(fault.module for fault in FAULTS)
-    assert (
-        min(rich[module] for module in ("attention", "layers", "model", "training", "decoding"))
-        >= 20
-    )
+    assert min(rich[module] for module in ("attention", "layers", "model", "training", "decoding")) >= 20
 
 
 def test_a_fault_that_no_longer_applies_is_named():
     fault = Fault("loss", "gone", "", "no such text", "")
-    with pytest.raises(
-        ValueError, match="loss/gone: 'no such text' must stand .* once, not 0 times"
-    ):
+    with pytest.raises(ValueError, match="loss/gone: 'no such text' must stand .* once, not 0 times"):
         fault.applied(SOURCES["loss"])
     with pytest.raises(ValueError, match="not [0-9]+ times"):
         Fault("loss", "twice", "", "pad_id", "").applied(SOURCES["loss"])
@@ -72,9 +63,7 @@ def test_record_covers_all_faults_and_leaves_none_unexplained():
         assert verdict in (("equivalent",) if fault.equivalent else ("caught", "timeout")), fault.id
         assert bool(test) == (verdict == "caught")
         verdicts[fault.id] = verdict
-    assert verdicts.keys() == BY_NAME.keys(), (
-        "the list has changed since it was recorded: make mutants"
-    )
+    assert verdicts.keys() == BY_NAME.keys(), "the list has changed since it was recorded: make mutants"
     totals = record["totals"]
     assert totals == {"faults": len(FAULTS), **Counter(verdicts.values())}
 
@@ -88,12 +77,8 @@ def test_a_fault_is_caught_in_the_copy_and_a_comment_is_not(tmp_path, monkeypatc
     assert wrong.verdict == "caught" and wrong.test.startswith("test_validation.py::test_")
     comment = copy.try_fault(Fault("validation", "comment", "", before, f"{before}  # too small"))
     assert (comment.verdict, comment.test) == ("survived", "") and comment.passed > 10
-    excused = copy.try_fault(
-        Fault("validation", "x", "", before, "if size <= minimum:", "no reason")
-    )
+    excused = copy.try_fault(Fault("validation", "x", "", before, "if size <= minimum:", "no reason"))
     assert excused.verdict == "misjudged"
     broken = copy.try_fault(Fault("validation", "broken", "", before, "if size <"))
     assert broken.verdict == "broken"
-    assert (copy.folder / "transformer" / "validation.py").read_text(encoding="utf8") == SOURCES[
-        "validation"
-    ]
+    assert (copy.folder / "transformer" / "validation.py").read_text(encoding="utf8") == SOURCES["validation"]

@@ -216,6 +216,7 @@ def start(*arguments: str) -> subprocess.CompletedProcess:
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(os.name == "nt", reason="no process can be killed or forked like this there")
 def test_killed_at_any_event_the_run_ends_with_the_same_bits(tmp_path):
     done = start(str(tmp_path))
     assert done.returncode == 0, done.stderr
@@ -253,6 +254,7 @@ def wait_for_batch(process: subprocess.Popen) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(os.name == "nt", reason="signals are of another kind there")
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
 def test_a_signal_ends_a_run_with_a_checkpoint_and_a_sentence_and_it_goes_on_with_the_same_bits(
     tmp_path, name
@@ -275,7 +277,7 @@ def test_a_signal_ends_a_run_with_a_checkpoint_and_a_sentence_and_it_goes_on_wit
     assert digest(tmp_path / "stopped") == digest(tmp_path / "whole")
 
 
-@pytest.mark.slow
+@pytest.mark.skipif(os.name == "nt", reason="signals are of another kind there")
 def test_a_second_signal_ends_a_process_as_ever(tmp_path):
     with started(str(tmp_path), "hang") as process:
         wait_for_batch(process)

@@ -818,9 +818,7 @@ def learned_merges(vocabulary: Vocabulary) -> list[tuple[str, str]]:
 def exact_chances(pieces: tuple[str, ...], merges: list[tuple[str, str]], p: float) -> dict:
     """The probability of every cut, as the paper's algorithm is printed: by all subsets that may remain."""
     possible = [
-        (merges.index(pair), place)
-        for place, pair in enumerate(zip(pieces, pieces[1:]))
-        if pair in merges
+        (merges.index(pair), place) for place, pair in enumerate(zip(pieces, pieces[1:])) if pair in merges
     ]
     total: Counter = Counter()
     for kept in itertools.product((True, False), repeat=len(possible)):

@@ -141,9 +141,7 @@ def test_run_is_evaluated_on_a_stream_of_its_own(monkeypatch):
 
 def test_best_is_the_run_s_highest_share_of_whole_sequences(monkeypatch):
     scores = iter([0.25, 0.75])
-    monkeypatch.setattr(
-        transformer.toy, "exact_match", lambda model, **how: {"sequences": next(scores)}
-    )
+    monkeypatch.setattr(transformer.toy, "exact_match", lambda model, **how: {"sequences": next(scores)})
     assert train_toy(TINY).best == 0.75
 
 

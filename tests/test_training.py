@@ -153,9 +153,7 @@ def test_noam_rate_is_a_line_up_to_the_peak_and_a_root_after_it(step, d_model, w
     assert math.isclose(noam_rate(step, d_model, warmup_steps, 3.0), 3 * expected, rel_tol=1e-9)
 
 
-@pytest.mark.parametrize(
-    "d_model, warmup_steps, peak", [(512, 4000, "7.0e-04"), (128, 400, "4.4e-03")]
-)
+@pytest.mark.parametrize("d_model, warmup_steps, peak", [(512, 4000, "7.0e-04"), (128, 400, "4.4e-03")])
 def test_noam_rate_has_the_known_peaks(d_model, warmup_steps, peak):
     assert f"{noam_rate(warmup_steps, d_model, warmup_steps):.1e}" == peak
 
@@ -553,9 +551,7 @@ def test_evaluate_loss_counts_every_token_once():
     for src, tgt in batches:  # sentence by sentence and token by token
         for b in range(len(src)):
             length = int(tgt[b].count_nonzero())
-            logits = model(
-                src[b : b + 1, : int(src[b].count_nonzero())], tgt[b : b + 1, : length - 1]
-            )
+            logits = model(src[b : b + 1, : int(src[b].count_nonzero())], tgt[b : b + 1, : length - 1])
             for t in range(1, length):
                 losses.append(-logits[0, t - 1].log_softmax(-1)[tgt[b, t]].item())
                 hits.append(logits[0, t - 1].argmax() == tgt[b, t])
@@ -1298,9 +1294,7 @@ def no_slope(weight):
         (10, no_slope, "the norm is nan at step 10, "),  # every loss is finite until the very end
     ],
 )
-def test_numbers_that_are_none_stop_the_run_before_a_checkpoint(
-    tmp_path, first_bad, extra, message
-):
+def test_numbers_that_are_none_stop_the_run_before_a_checkpoint(tmp_path, first_bad, extra, message):
     trainer = None
 
     def loss(model, batch):
@@ -1394,6 +1388,7 @@ def run_until_killed(directory: str, moment: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(os.name == "nt", reason="no process can be killed or forked like this there")
 def test_killed_at_any_moment_the_run_ends_with_the_same_bits(tmp_path):
     def run(moment: str) -> int:
         command = [sys.executable, __file__, str(tmp_path), moment]

@@ -76,9 +76,7 @@ def test_a_rate_is_a_number(rate, kind):
 # -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str
-)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
 def test_vectors_of_every_floating_dtype_pass(dtype):
     check_features("x", torch.zeros(2, 3, 4, dtype=dtype), 4)
 

@@ -212,8 +212,6 @@ def train(options: argparse.Namespace) -> None:
     recipe = ALL_RECIPES[options.recipe] if options.recipe else read_recipe(options.config)
     recipe = changed(recipe, options.set)
     toy = isinstance(recipe, ToyRecipe)
-    if toy and options.max_minutes is not None:
-        raise ValueError("--max-minutes is for translators; the toy takes a few minutes")
     for library in ("tqdm", "safetensors") if toy else ("tqdm", "safetensors", "tokenizers", "sacrebleu"):
         optional_import(library)  # what is missing is better known now than after hours
     if not toy:
@@ -222,31 +220,31 @@ def train(options: argparse.Namespace) -> None:
     with process_group(options.device) as device:
         first = rank_and_world_size()[0] == 0
         with claimed(folder, recipe) if first else nullcontext():
+            how = {"progress": True, "max_minutes": options.max_minutes}
             if toy:
-                trainer = train_toy(recipe, folder, device, progress=True)
+                trainer = train_toy(recipe, folder, device, **how)
             else:
-                translator, trainer = train_translator(
-                    recipe, folder, device, progress=True, max_minutes=options.max_minutes
-                )
+                translator, trainer = train_translator(recipe, folder, device, **how)
     if not first:  # of several processes one is enough from here on
         return
+    usable = "model.safetensors" if toy else "translator"
     if toy:
-        save_weights(trainer.model, folder / "model.safetensors", torch.float16)
+        save_weights(trainer.model, folder / usable, torch.float16)
     else:
-        translator.save(folder / "translator")
+        translator.save(folder / usable)
     with suppress(ImportError):  # without matplotlib the run is as good
         draw_curves(trainer.history, folder / "curves.png")
+    if not trainer.finished:
+        print(f"time is over at step {trainer.step:,}; the same command goes on from there")
+        print(f"what can be used already: {one_line(folder / usable)}")
+        return
     if toy:
         record = toy_record(trainer, recipe)
         print(f"exact match on 10,000 unseen sequences: {record['test']['sequences']:.2%}")
-    elif trainer.finished:
+    else:
         note("training is over; scoring dev and test takes some minutes more …")
         record = translation_record(translator, trainer, recipe)
         show_scores(record["scores"]["test"]["tuned"])
-    else:
-        print(f"time is over at step {trainer.step:,}; the same command goes on from there")
-        print(f"what can be used already: {one_line(folder / 'translator')}")
-        return
     write_record(folder / "record.json", record)
     print(f"the run's folder: {one_line(folder)}")
 
