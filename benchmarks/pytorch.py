@@ -93,7 +93,7 @@ def padded_places() -> dict[str, bool]:
 
 
 class Traffic(TorchDispatchMode):
-    """Chapter 14's counter of operations that move data, and of the bytes of their arguments and results."""
+    """Chapter 10's counter of operations that move data, and of the bytes of their arguments and results."""
 
     operations = bytes = 0
 

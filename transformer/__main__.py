@@ -1,10 +1,10 @@
-"""transformer.__main__, from book/11-translation.ipynb, "Portuguese to English".
+"""transformer.__main__, from book/13-translation.ipynb, "Portuguese to English".
 
 Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
 """
 
 
-# %% book/11-translation.ipynb · From the command line · [command-line-code]
+# %% book/13-translation.ipynb · From the command line · [command-line-code]
 import argparse
 import codecs
 import os
@@ -73,7 +73,7 @@ def changed(recipe: ToyRecipe | Recipe, changes: list[str]) -> ToyRecipe | Recip
     return replace(recipe, **values)
 
 
-# %% book/11-translation.ipynb · From the command line · [config-code]
+# %% book/13-translation.ipynb · From the command line · [config-code]
 def read_recipe(path: Path) -> ToyRecipe | Recipe:
     """The recipe in a run's `config.json`, or in a record.
 
@@ -202,7 +202,7 @@ def check_memory(recipe: Recipe) -> None:
         )
 
 
-# %% book/11-translation.ipynb · From the command line · [commands-code]
+# %% book/13-translation.ipynb · From the command line · [commands-code]
 def train(options: argparse.Namespace) -> None:
     """Train, and leave the model, its record and its log in the run's folder."""
     if (options.recipe is None) == (options.config is None):
@@ -362,7 +362,7 @@ def show_scores(scores: dict[str, dict[str, Any]]) -> None:
         print(measured["line"])
 
 
-# %% book/11-translation.ipynb · A million lines · [lines-code]
+# %% book/13-translation.ipynb · A million lines · [lines-code]
 LONGEST_LINE = 1 << 16  # bytes of a line that are read
 
 
@@ -414,7 +414,7 @@ def grouped(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
         raise stopped[0]
 
 
-# %% book/11-translation.ipynb · One line for every mistake · [messages-code]
+# %% book/13-translation.ipynb · One line for every mistake · [messages-code]
 def one_line(message: object) -> str:
     """A message on one line, with escapes for what is not printable, and without C++ frames."""
     text = str(message).partition("\nException raised from")[0]
@@ -467,7 +467,7 @@ def terminable() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
 
 
-# %% book/11-translation.ipynb · One line for every mistake · [parser-code]
+# %% book/13-translation.ipynb · One line for every mistake · [parser-code]
 DESCRIPTION = """\
 Train a Transformer that translates Portuguese into English, and use it.
 

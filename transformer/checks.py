@@ -1,4 +1,4 @@
-"""transformer.checks, from book/15-bugs-that-train.ipynb, "Bugs that train".
+"""transformer.checks, from book/17-clinic.ipynb, "Bugs that train".
 
 Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
 """
@@ -6,7 +6,7 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 __all__ = ["CheckResult", "CheckReport", "check_model"]
 
 
-# %% book/15-bugs-that-train.ipynb · The program · [check-report]
+# %% book/17-clinic.ipynb · The program · [check-report]
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -61,7 +61,7 @@ class CheckReport:
         return "\n".join(lines)
 
 
-# %% book/15-bugs-that-train.ipynb · The program · [check-probe]
+# %% book/17-clinic.ipynb · The program · [check-probe]
 _BATCH, _SOURCE, _TARGET = 3, 7, 5
 _LONGEST = _SOURCE + 2  # the most tokens that a model is given
 _MOST_TOKENS = 2**22  # of a vocabulary: far more than any has, and few enough to be listed
@@ -97,7 +97,7 @@ def _sentences(
     return ordinary[index], ordinary[(index + 1) % len(ordinary)]
 
 
-# %% book/15-bugs-that-train.ipynb · The program · [check-compare]
+# %% book/17-clinic.ipynb · The program · [check-compare]
 _Outcome = tuple[bool | None, str]  # passed (None: skipped), and what was measured
 
 
@@ -137,7 +137,7 @@ def _changed(probe: _Probe, changes: Tensor) -> _Outcome:
     return seen, f"least change: {f'{least:.2g}' if seen else 'none'}"
 
 
-# %% book/15-bugs-that-train.ipynb · Is it a model at all? · [check-form]
+# %% book/17-clinic.ipynb · Is it a model at all? · [check-form]
 def _check_logits(model: nn.Module, probe: _Probe) -> _Outcome:
     """The result is `[B, T, V]`, floating-point and finite, for S > T, S = T and S < T."""
     wanted = [*probe.tgt.shape, probe.tgt_vocab_size]
@@ -162,7 +162,7 @@ def _check_repeatable(model: nn.Module, probe: _Probe) -> _Outcome:
     )
 
 
-# %% book/15-bugs-that-train.ipynb · Is it a model at all? · [check-scores]
+# %% book/17-clinic.ipynb · Is it a model at all? · [check-scores]
 def _check_scores(model: nn.Module, probe: _Probe) -> _Outcome:
     """The result is not a probability distribution already."""
     logits = _logits(model, probe.src, probe.tgt)
@@ -185,7 +185,7 @@ def _check_dropout(model: nn.Module, probe: _Probe) -> _Outcome:
     return random == probe.dropout, f"training mode is {'' if random else 'not '}random"
 
 
-# %% book/15-bugs-that-train.ipynb · What must not matter · [check-blindness]
+# %% book/17-clinic.ipynb · What must not matter · [check-blindness]
 def _check_future(model: nn.Module, probe: _Probe) -> _Outcome:
     """Logits do not depend on what stands after their position, or whether anything does."""
     src, tgt, changes = probe.src, probe.tgt, {}
@@ -227,7 +227,7 @@ def _check_batch(model: nn.Module, probe: _Probe) -> _Outcome:
     return _unchanged(probe, **changes)
 
 
-# %% book/15-bugs-that-train.ipynb · What must matter · [check-sight]
+# %% book/17-clinic.ipynb · What must matter · [check-sight]
 def _check_source_reach(model: nn.Module, probe: _Probe) -> _Outcome:
     """Every source token matters at every target position."""
     return _changed(
@@ -243,7 +243,7 @@ def _check_target_reach(model: nn.Module, probe: _Probe) -> _Outcome:
     return _changed(probe, influence[own_and_later])
 
 
-# %% book/15-bugs-that-train.ipynb · What must matter · [check-order]
+# %% book/17-clinic.ipynb · What must matter · [check-order]
 def _check_source_positions(model: nn.Module, probe: _Probe) -> _Outcome:
     """Two neighbours of the source cannot be swapped unnoticed."""
     whole, changes = _logits(model, probe.src, probe.tgt), []
@@ -260,7 +260,7 @@ def _check_target_positions(model: nn.Module, probe: _Probe) -> _Outcome:
     return _changed(probe, _changes(logits[:, 1:], logits[:, :-1]))
 
 
-# %% book/15-bugs-that-train.ipynb · At the edges, and backwards · [check-edges]
+# %% book/17-clinic.ipynb · At the edges, and backwards · [check-edges]
 def _gradients(model: nn.Module, src: Tensor, probe: _Probe) -> dict[str, Tensor | None]:
     torch.manual_seed(0)
     model.train()
@@ -288,7 +288,7 @@ def _check_empty_source(model: nn.Module, probe: _Probe) -> _Outcome:
     return True, "logits and gradients finite"
 
 
-# %% book/15-bugs-that-train.ipynb · At the edges, and backwards · [check-alive]
+# %% book/17-clinic.ipynb · At the edges, and backwards · [check-alive]
 def _check_one_token(model: nn.Module, probe: _Probe) -> _Outcome:
     """One sentence of one token, source and target, is handled like any other."""
     for training in (False, True):
@@ -310,7 +310,7 @@ def _check_gradients(model: nn.Module, probe: _Probe) -> _Outcome:
     return True, f"all of {len(gradients)} parameters have one"
 
 
-# %% book/15-bugs-that-train.ipynb · Does the search do what the model says? · [check-search-code]
+# %% book/17-clinic.ipynb · Does the search do what the model says? · [check-search-code]
 def _check_search(model: nn.Module, probe: _Probe) -> _Outcome:
     """Greedy search finds what the model, read in one pass and without a cache, says is best."""
     if probe.search is None:
@@ -329,7 +329,7 @@ def _check_search(model: nn.Module, probe: _Probe) -> _Outcome:
     return wrong == 0, f"{wrong} of {real.sum().item()} tokens are not the model's best"
 
 
-# %% book/15-bugs-that-train.ipynb · All of them · [check-table]
+# %% book/17-clinic.ipynb · All of them · [check-table]
 _CHECKS: dict[str, tuple[Callable[[nn.Module, _Probe], _Outcome], str]] = {
     "logits": (_check_logits, "more than one result, axes swapped, S taken for T, masks of -inf"),
     "repeatable": (_check_repeatable, "dropout without the training flag, state between calls"),
@@ -358,7 +358,7 @@ _CHECKS: dict[str, tuple[Callable[[nn.Module, _Probe], _Outcome], str]] = {
 }
 
 
-# %% book/15-bugs-that-train.ipynb · All of them · [check-run]
+# %% book/17-clinic.ipynb · All of them · [check-run]
 _NEEDED = ("logits", "repeatable")  # where one of them fails, later ones would measure nothing
 
 
@@ -385,7 +385,7 @@ def _in_float64(model: nn.Module, probe: _Probe) -> tuple[nn.Module, str]:
     return copy.deepcopy(model).double(), "float64"
 
 
-# %% book/15-bugs-that-train.ipynb · All of them · [check-doors]
+# %% book/17-clinic.ipynb · All of them · [check-doors]
 def _check_arguments(
     model: object, dropout: object, search: object, tolerance: float, seed: int
 ) -> None:
@@ -413,7 +413,7 @@ def _check_vocabularies(src_size: int, tgt_size: int, pad_id: int, bos_id: int) 
             raise ValueError(f"{name} must leave 2 tokens besides pad_id and bos_id, but is {size}")
 
 
-# %% book/15-bugs-that-train.ipynb · All of them · [check-model]
+# %% book/17-clinic.ipynb · All of them · [check-model]
 def check_model(
     model: nn.Module,
     src_vocab_size: int,

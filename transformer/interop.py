@@ -1,4 +1,4 @@
-"""transformer.interop, from book/13-interchange.ipynb, "Interchange".
+"""transformer.interop, from book/15-interchange.ipynb, "Interchange".
 
 Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
 """
@@ -6,7 +6,7 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 __all__ = ["from_torch", "to_torch"]
 
 
-# %% book/13-interchange.ipynb · Names side by side · [parts]
+# %% book/15-interchange.ipynb · Names side by side · [parts]
 from collections.abc import Iterator
 from typing import Any, overload
 
@@ -37,7 +37,7 @@ _DECODER_PARTS = _ENCODER_PARTS | {
 }
 
 
-# %% book/13-interchange.ipynb · Names side by side · [pairs]
+# %% book/15-interchange.ipynb · Names side by side · [pairs]
 def _pairs(theirs: nn.Module, ours: nn.Module) -> Iterator[tuple[nn.Module, nn.Module]]:
     """The parts of two modules that stand for one another, torch's first."""
     if isinstance(theirs, nn.MultiheadAttention):
@@ -53,7 +53,7 @@ def _pairs(theirs: nn.Module, ours: nn.Module) -> Iterator[tuple[nn.Module, nn.M
             yield theirs.get_submodule(name), ours.get_submodule(path)
 
 
-# %% book/13-interchange.ipynb · Three matrices in one · [stacking]
+# %% book/15-interchange.ipynb · Three matrices in one · [stacking]
 def _one(name: str, values: list[Any]) -> Any:
     """The value that all of `values` have."""
     if any(value != values[0] for value in values):
@@ -77,7 +77,7 @@ def _stack(parts: list[nn.Parameter | None]) -> nn.Parameter | None:
     return nn.Parameter(torch.cat([part.detach() for part in parts]), trained)
 
 
-# %% book/13-interchange.ipynb · Build first, fill afterwards · [placing]
+# %% book/15-interchange.ipynb · Build first, fill afterwards · [placing]
 def _place(target: nn.Module, name: str, value: nn.Parameter | None) -> None:
     """Put a copy of `value` where `target` was built to have a parameter of this shape."""
     planned = getattr(target, name)
@@ -95,7 +95,7 @@ def _place_both(target: nn.Module, source: nn.Module) -> None:
     _place(target, "bias", source.bias)
 
 
-# %% book/13-interchange.ipynb · Build first, fill afterwards · [attention-copies]
+# %% book/15-interchange.ipynb · Build first, fill afterwards · [attention-copies]
 def _attention_from_torch(ours: MultiHeadAttention, theirs: nn.MultiheadAttention) -> None:
     if theirs.bias_k is not None or theirs.bias_v is not None:
         raise ValueError("add_bias_kv must be False: MultiHeadAttention learns no extra key")
@@ -122,7 +122,7 @@ def _attention_to_torch(theirs: nn.MultiheadAttention, ours: MultiHeadAttention)
     _place_both(theirs.out_proj, ours.w_o)
 
 
-# %% book/13-interchange.ipynb · Build first, fill afterwards · [filling]
+# %% book/15-interchange.ipynb · Build first, fill afterwards · [filling]
 def _fill(target: nn.Module, source: nn.Module) -> None:
     """Give a part all that its counterpart has: mode, parameters, epsilon, rate."""
     target.train(source.training)
@@ -140,7 +140,7 @@ def _fill(target: nn.Module, source: nn.Module) -> None:
             setattr(target, name, getattr(source, name))
 
 
-# %% book/13-interchange.ipynb · What is refused · [refusing]
+# %% book/15-interchange.ipynb · What is refused · [refusing]
 def _check_kind(name: str, value: Any, *kinds: type) -> None:
     if type(value) not in kinds:
         names = [f"{kind.__module__}.{kind.__name__}" for kind in (*kinds, type(value))]
@@ -165,7 +165,7 @@ def _check_untied(module: nn.Module) -> None:
         raise ValueError("module must not use one parameter in two places: its copies would part")
 
 
-# %% book/13-interchange.ipynb · One form for all layers · [settings]
+# %% book/15-interchange.ipynb · One form for all layers · [settings]
 def _activation_name(function: Any) -> str:
     if type(function) is nn.ReLU:
         return "relu"
@@ -203,7 +203,7 @@ def _our_settings(layer: nn.Module) -> dict[str, Any]:
     }
 
 
-# %% book/13-interchange.ipynb · One form for all layers · [common-settings]
+# %% book/15-interchange.ipynb · One form for all layers · [common-settings]
 def _settings(layers: list[nn.Module]) -> dict[str, Any]:
     """The form that all `layers` have, torch's or ours, as arguments of our layers."""
     found = []
@@ -223,7 +223,7 @@ def _layers(stack: nn.Module, kind: type) -> list[nn.Module]:
     return list(stack.layers)
 
 
-# %% book/13-interchange.ipynb · From torch.nn, and back · [planned-ours]
+# %% book/15-interchange.ipynb · From torch.nn, and back · [planned-ours]
 _COUNTERPARTS = {
     nn.MultiheadAttention: MultiHeadAttention,
     nn.TransformerEncoderLayer: EncoderLayer,
@@ -255,7 +255,7 @@ def _planned_ours(theirs: nn.Module) -> nn.Module:
     return ours
 
 
-# %% book/13-interchange.ipynb · From torch.nn, and back · [from-torch]
+# %% book/15-interchange.ipynb · From torch.nn, and back · [from-torch]
 @overload
 def from_torch(module: nn.MultiheadAttention) -> MultiHeadAttention: ...
 @overload
@@ -307,7 +307,7 @@ def from_torch(module: nn.Module) -> nn.Module | tuple[Encoder, Decoder]:
     return ours
 
 
-# %% book/13-interchange.ipynb · From torch.nn, and back · [planned-torch]
+# %% book/15-interchange.ipynb · From torch.nn, and back · [planned-torch]
 def _torch_layer(kind: type, settings: dict[str, Any], batch_first: bool) -> nn.Module:
     sizes = settings["d_model"], settings["n_heads"], settings["d_ff"]
     options = {name: settings[name] for name in ("bias", "norm_first")}
@@ -337,7 +337,7 @@ def _planned_torch(ours: nn.Module, batch_first: bool) -> nn.Module:
     return nn.TransformerDecoder(layer, len(layers), norm)
 
 
-# %% book/13-interchange.ipynb · From torch.nn, and back · [to-torch]
+# %% book/15-interchange.ipynb · From torch.nn, and back · [to-torch]
 @overload
 def to_torch(module: MultiHeadAttention, batch_first: bool = True) -> nn.MultiheadAttention: ...
 @overload

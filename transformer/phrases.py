@@ -1,4 +1,4 @@
-"""transformer.phrases, from book/10-text.ipynb, "Text".
+"""transformer.phrases, from book/12-text.ipynb, "Text".
 
 Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
 """
@@ -6,7 +6,7 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 __all__ = ["conjugate", "contract", "attach_clitic", "phrase_stream", "split_of", "phrase_pairs"]
 
 
-# %% book/10-text.ipynb · Verbs say who · [phrases-verbs]
+# %% book/12-text.ipynb · Verbs say who · [phrases-verbs]
 import random
 import re
 import zlib
@@ -31,7 +31,7 @@ _FUTURE_ENDINGS = "ei ás á emos ão"
 _FUTURE_STEMS = {"fazer": "far", "trazer": "trar", "pôr": "por"}
 
 
-# %% book/10-text.ipynb · Verbs say who · [phrases-irregular]
+# %% book/12-text.ipynb · Verbs say who · [phrases-irregular]
 _IRREGULAR = {
     ("ser", "present"): "sou és é somos são",
     ("ser", "perfect"): "fui foste foi fomos foram",
@@ -68,7 +68,7 @@ _IRREGULAR = {
 }
 
 
-# %% book/10-text.ipynb · Verbs say who · [phrases-conjugate]
+# %% book/12-text.ipynb · Verbs say who · [phrases-conjugate]
 def conjugate(infinitive: str, tense: str, person: int) -> str:
     """Inflect a Portuguese verb.
 
@@ -103,7 +103,7 @@ def conjugate(infinitive: str, tense: str, person: int) -> str:
     return stem + ending
 
 
-# %% book/10-text.ipynb · Verbs say who · [phrases-telling-forms]
+# %% book/12-text.ipynb · Verbs say who · [phrases-telling-forms]
 def _identifies_person(infinitive: str, tense: str, person: int) -> bool:
     forms = [conjugate(infinitive, tense, other) for other in range(5)]
     return person in (0, 1, 3) and forms.count(forms[person]) == 1
@@ -113,7 +113,7 @@ def _past_looks_present(infinitive: str, person: int) -> bool:
     return conjugate(infinitive, "present", person) == conjugate(infinitive, "perfect", person)
 
 
-# %% book/10-text.ipynb · Words that melt together · [phrases-words]
+# %% book/12-text.ipynb · Words that melt together · [phrases-words]
 _MELTS = """
 de: o do, a da, os dos, as das, este deste, esta desta, estes destes, estas destas, aquele daquele,
     aquela daquela, aqueles daqueles, aquelas daquelas, isto disto, isso disso, ele dele, ela dela,
@@ -159,7 +159,7 @@ def contract(preposition: str, phrase: str) -> str:
     return f"{preposition} {phrase}".strip()
 
 
-# %% book/10-text.ipynb · Words that melt together · [phrases-clitics]
+# %% book/12-text.ipynb · Words that melt together · [phrases-clitics]
 def attach_clitic(form: str, clitic: str) -> str:
     """Hang an object pronoun onto the end of a verb form.
 
@@ -192,7 +192,7 @@ def attach_clitic(form: str, clitic: str) -> str:
     return f"{form}-{clitic}"
 
 
-# %% book/10-text.ipynb · Everything agrees · [phrases-agreement]
+# %% book/12-text.ipynb · Everything agrees · [phrases-agreement]
 def _plural(noun: str) -> str:
     irregular = {"pão": "pães", "cão": "cães", "irmão": "irmãos", "telemóvel": "telemóveis"}
     if noun in irregular:
@@ -211,7 +211,7 @@ def _agree(adjective: str, feminine: bool, plural: bool) -> str:
     return _plural(adjective) if plural else adjective
 
 
-# %% book/10-text.ipynb · Everything agrees · [phrases-english]
+# %% book/12-text.ipynb · Everything agrees · [phrases-english]
 _IRREGULAR_PAST = dict(
     zip(
         "eat drink make buy sell read write see know meet find lose sing speak have bring take put "
@@ -233,7 +233,7 @@ _NEGATED = {"can": "ca n't", "will": "wo n't", "am": "'m not"}
 _SHORT = {"am": "'m", "are": "'re", "is": "'s", "will": "'ll"}
 
 
-# %% book/10-text.ipynb · Everything agrees · [phrases-inflect]
+# %% book/12-text.ipynb · Everything agrees · [phrases-inflect]
 def _english_s(word: str) -> str:
     if word.endswith(("s", "sh", "ch", "x", "z", "o")) and word != "piano":
         return word + "es"
@@ -269,7 +269,7 @@ def _article(phrase: str) -> str:
     return ("an " if phrase[0] in "aeiou" and not phrase.startswith("uni") else "a ") + phrase
 
 
-# %% book/10-text.ipynb · Words, and what may be said of them · [phrases-lexicon]
+# %% book/12-text.ipynb · Words, and what may be said of them · [phrases-lexicon]
 class _Noun(NamedTuple):
     pt: str
     feminine: bool
@@ -321,7 +321,7 @@ _NAMES = {
 }
 
 
-# %% book/10-text.ipynb · Words, and what may be said of them · [phrases-adjectives]
+# %% book/12-text.ipynb · Words, and what may be said of them · [phrases-adjectives]
 _SIZE, _AGE, _LOOK = "grande big, pequeno small", "novo new, velho old", "bonito beautiful"
 _PAINT = "preto black, branco white, vermelho red, azul blue, verde green"
 _PRICE = "bom good, mau bad, caro expensive, barato cheap"
@@ -364,7 +364,7 @@ _COMPARATIVES = "alto taller, velho older, novo younger, rápido faster, forte s
 _FEELINGS = "fome hungry, sede thirsty, sono sleepy, frio cold, pressa in a hurry, razão right"
 
 
-# %% book/10-text.ipynb · Words, and what may be said of them · [phrases-places]
+# %% book/12-text.ipynb · Words, and what may be said of them · [phrases-places]
 _PLACES = {
     pt: (article, english.split()[0], english.split(maxsplit=1)[1])
     for article, pt, english in (row.split(maxsplit=2) for row in (
@@ -389,7 +389,7 @@ _FIXED = {  # objects without an article in Portuguese, whatever English has
 _FIXED_ENGLISH = {pt: english for rows in _FIXED.values() for pt, english in _rows(rows)}
 
 
-# %% book/10-text.ipynb · Noun phrases · [phrases-nominals]
+# %% book/12-text.ipynb · Noun phrases · [phrases-nominals]
 class _Nominal(NamedTuple):
     """A noun phrase in both languages, with what the words around it must agree with."""
 
@@ -406,7 +406,7 @@ class _Nominal(NamedTuple):
         return ("a" if self.feminine else "o") + ("s" if self.plural else "")
 
 
-# %% book/10-text.ipynb · Noun phrases · [phrases-determiners]
+# %% book/12-text.ipynb · Noun phrases · [phrases-determiners]
 class _Determiner(NamedTuple):
     forms: str  # o a os as; "-" where there is none
     singular: str
@@ -435,7 +435,7 @@ _POINTING, _OWNED = ("the", "the", "the", "this", "that"), ("my", "your", "our",
 _COUNTED = ("two", "three", "many", "some")
 
 
-# %% book/10-text.ipynb · Noun phrases · [phrases-nominal]
+# %% book/12-text.ipynb · Noun phrases · [phrases-nominal]
 def _nominal(
     noun: _Noun,
     plural: bool,
@@ -460,7 +460,7 @@ def _nominal(
     return _Nominal(" ".join(filter(None, pt)), en, noun.pt, pronoun, person, noun.feminine, plural)
 
 
-# %% book/10-text.ipynb · Noun phrases · [phrases-persons]
+# %% book/12-text.ipynb · Noun phrases · [phrases-persons]
 def _name(name: str) -> _Nominal:
     feminine = _NAMES[name]
     article, pronoun = ("a", "she") if feminine else ("o", "he")
@@ -495,7 +495,7 @@ _WHO = _Nominal("quem", "who", "quem", "he")
 _ATTRACTING = ("quem", "ninguém", "toda a gente")  # subjects that pull an object pronoun in front of the verb
 
 
-# %% book/10-text.ipynb · Sentences · [phrases-clause]
+# %% book/12-text.ipynb · Sentences · [phrases-clause]
 _COMPOUNDS = {  # tense: (auxiliary, its tense, what joins it to the infinitive)
     "progressive": ("estar", "present", "a"),
     "past progressive": ("estar", "imperfect", "a"),
@@ -515,7 +515,7 @@ def _portuguese_verb(verb: str, tense: str, person: int) -> tuple[str, str]:
     return conjugate(auxiliary, its_tense, person), f"{link} {verb}".strip()
 
 
-# %% book/10-text.ipynb · Sentences · [phrases-english-verb]
+# %% book/12-text.ipynb · Sentences · [phrases-english-verb]
 def _english_verb(verb: str, tense: str, pronoun: str) -> tuple[str, str, str]:
     """The auxiliary, what follows it, and the one form that stands for both where nothing parts them."""
     third = pronoun in ("he", "she", "it")
@@ -546,7 +546,7 @@ def _english_verb(verb: str, tense: str, pronoun: str) -> tuple[str, str, str]:
     return tense, verb, ""  # can
 
 
-# %% book/10-text.ipynb · Sentences · [phrases-sentence-frame]
+# %% book/12-text.ipynb · Sentences · [phrases-sentence-frame]
 def _clause(
     subject: _Nominal,
     verb: str,
@@ -589,7 +589,7 @@ def _clause(
     return " ".join(word for word in pt if word), " ".join(word for word in en if word)
 
 
-# %% book/10-text.ipynb · Who does what · [phrases-frames]
+# %% book/12-text.ipynb · Who does what · [phrases-frames]
 class _Frame(NamedTuple):
     """What a verb may be said of: its English, its objects, its tenses, how and where."""
 
@@ -604,7 +604,7 @@ class _Frame(NamedTuple):
     places: tuple[str, ...]
 
 
-# %% book/10-text.ipynb · Who does what · [phrases-frame-table]
+# %% book/12-text.ipynb · Who does what · [phrases-frame-table]
 _MANNERS = dict(_rows(
     "bem well, mal badly, muito a lot, pouco very little, depressa fast, devagar slowly, "
     "cedo early, tarde late"
@@ -699,7 +699,7 @@ def _frame(row: str) -> _Frame:
 _FRAMES = [_frame(row) for row in re.findall(r"^\w.*(?:\n .*)*", _FRAME_TABLE, re.MULTILINE)]
 
 
-# %% book/10-text.ipynb · Who does what · [phrases-tenses]
+# %% book/12-text.ipynb · Who does what · [phrases-tenses]
 _TENSES = {  # each as often as it stands here
     "action": "present present present perfect perfect perfect imperfect progressive "
     "progressive past_progressive going future can want must start",
@@ -738,7 +738,7 @@ def _english_of(verb: str, tense: str, tenses: str = "action") -> tuple[str, str
     return verb, tense
 
 
-# %% book/10-text.ipynb · Choices that repeat · [phrases-dice]
+# %% book/12-text.ipynb · Choices that repeat · [phrases-dice]
 class _Dice:
     """Reproducible choices: only ``random()``, whose sequence Python promises to keep, decides them."""
 
@@ -759,13 +759,13 @@ class _Dice:
         return "não" if possible and self.chance(0.27) else ""
 
 
-# %% book/10-text.ipynb · Choices that repeat · [phrases-pick]
+# %% book/12-text.ipynb · Choices that repeat · [phrases-pick]
 @lru_cache
 def _nouns(kinds: tuple[str, ...]) -> tuple[_Noun, ...]:
     return tuple(noun for noun in _NOUNS.values() if noun.kind in kinds or noun.pt in kinds)
 
 
-# %% book/10-text.ipynb · Choices that repeat · [phrases-things]
+# %% book/12-text.ipynb · Choices that repeat · [phrases-things]
 def _owner(dice: _Dice) -> _Determiner:
     """Whose it is: my, her, or Ana's, or my father's."""
     if dice.chance(0.7):
@@ -806,7 +806,7 @@ def _definite(dice: _Dice, *kinds: str) -> _Nominal:
     return _nominal(noun, noun.kind not in _MASS and dice.chance(0.3), determiner)
 
 
-# %% book/10-text.ipynb · Choices that repeat · [phrases-somebody]
+# %% book/12-text.ipynb · Choices that repeat · [phrases-somebody]
 def _somebody(dice: _Dice, asked: bool = False, *more: str) -> _Nominal:
     """A subject that can act; one does not ask about oneself."""
     if dice.chance(0.5):
@@ -836,7 +836,7 @@ def _at(place: str) -> tuple[str, str]:
     return contract("em", f"{article} {place}"), f"{preposition} {english}"
 
 
-# %% book/10-text.ipynb · Choices that repeat · [phrases-say]
+# %% book/12-text.ipynb · Choices that repeat · [phrases-say]
 _Marked = tuple[str, str, str]  # what a sentence is about, its Portuguese, its English
 
 
@@ -872,7 +872,7 @@ def _say(
     return _mark(about, sentence, question)
 
 
-# %% book/10-text.ipynb · Sixteen kinds of sentence · [phrases-doing]
+# %% book/12-text.ipynb · Sixteen kinds of sentence · [phrases-doing]
 _WITH_OBJECT = [frame for frame in _FRAMES if frame.objects]
 _WHY, _WHEN = ("porque é que", "why"), ("quando é que", "when")
 
@@ -902,7 +902,7 @@ def _doing(dice: _Dice) -> _Marked:
                 polarity=polarity, opening=opening)
 
 
-# %% book/10-text.ipynb · Sixteen kinds of sentence · [phrases-alone]
+# %% book/12-text.ipynb · Sixteen kinds of sentence · [phrases-alone]
 _ALONE = [frame for frame in _FRAMES if frame.manners]
 
 
@@ -922,7 +922,7 @@ def _doing_alone(dice: _Dice) -> _Marked:
     return _say(dice, about, subject, frame.verb, english, tense, rest, 0.2, question, polarity=polarity)
 
 
-# %% book/10-text.ipynb · Sixteen kinds of sentence · [phrases-being]
+# %% book/12-text.ipynb · Sixteen kinds of sentence · [phrases-being]
 def _quality(dice: _Dice, subject: _Nominal, plain: bool = False) -> tuple[str, tuple[str, str]]:
     """Ser for what one is, estar for how one is at the moment; English has "be" for both."""
     kind = _NOUNS[subject.lemma].kind if subject.lemma in _NOUNS else "person"
@@ -945,7 +945,7 @@ def _being(dice: _Dice) -> _Marked:
     return _say(dice, about, subject, verb, english, tense, [quality], 0.0, question, polarity=polarity)
 
 
-# %% book/10-text.ipynb · Sixteen kinds of sentence · [phrases-pronoun-object]
+# %% book/12-text.ipynb · Sixteen kinds of sentence · [phrases-pronoun-object]
 _WITH_CLITIC = [frame for frame in _FRAMES if frame.clitic]
 
 
@@ -979,7 +979,7 @@ def _pronoun_object(dice: _Dice) -> _Marked:
     return about, pt, en
 
 
-# %% book/10-text.ipynb · Sixteen kinds of sentence · [phrases-giving]
+# %% book/12-text.ipynb · Sixteen kinds of sentence · [phrases-giving]
 _GIVING = (("dar", "give"), ("mostrar", "show"), ("trazer", "bring"))
 _GIFTS = ("thing", "reading", "object", "clothes", "maçã", "laranja", "bolo", "água", "café", "chá")
 _RECEIVERS = (("me", "me", ("i", "we")), ("te", "you", ("you",)), ("nos", "us", ("i", "we")))
@@ -1004,7 +1004,7 @@ def _giving(dice: _Dice) -> _Marked:
     return _say(dice, about, subject, verb, (en, tense), tense, rest, 0.15, question, **manner)
 
 
-# %% book/10-text.ipynb · Sixteen kinds of sentence · [phrases-putting]
+# %% book/12-text.ipynb · Sixteen kinds of sentence · [phrases-putting]
 _PUT = tuple("caneta caderno relógio telemóvel chave livro carta revista copo prato faca".split())
 _ONTO = (("na mesa", "on the table"), ("na cadeira", "on the chair"), ("na cama", "on the bed"),
          ("na mala", "in the suitcase"), ("na caixa", "in the box"), ("no saco", "in the bag"))
@@ -1019,7 +1019,7 @@ def _putting(dice: _Dice) -> _Marked:
     return _say(dice, about, subject, "pôr", english, tense, rest, 0.2, question, polarity=polarity)
 
 
-# %% book/10-text.ipynb · Sixteen kinds of sentence · [phrases-asking]
+# %% book/12-text.ipynb · Sixteen kinds of sentence · [phrases-asking]
 _NOT_ASKED = ("conhecer", "visitar", "ajudar", "convidar", "tocar", "jogar", "falar")
 _ASKED = [frame for frame in _WITH_OBJECT if not frame.preposition and frame.verb not in _NOT_ASKED]
 
@@ -1033,7 +1033,7 @@ def _asking(dice: _Dice) -> _Marked:
     return _say(dice, about, subject, frame.verb, english, tense, (), often, True, opening=opening)
 
 
-# %% book/10-text.ipynb · Sixteen kinds of sentence · [phrases-travelling]
+# %% book/12-text.ipynb · Sixteen kinds of sentence · [phrases-travelling]
 _TRANSPORT = (("de carro", "by car"), ("de autocarro", "by bus"), ("de comboio", "by train"),
               ("de bicicleta", "by bicycle"))
 _WAYS = (("ir", "a", "go", "to"), ("ir", "a", "go", "to"), ("vir", "de", "come", "from"))
@@ -1053,7 +1053,7 @@ def _travelling(dice: _Dice) -> _Marked:
     return _say(dice, about, subject, verb, (en, tense), tense, rest, 0.25, question, polarity=polarity)
 
 
-# %% book/10-text.ipynb · Sixteen kinds of sentence · [phrases-living]
+# %% book/12-text.ipynb · Sixteen kinds of sentence · [phrases-living]
 def _living(dice: _Dice) -> _Marked:
     """vivemos nos açores . | we live in the azores ."""
     question, tense = dice.chance(0.3), dice.tense("live")
@@ -1070,7 +1070,7 @@ def _living(dice: _Dice) -> _Marked:
     return _say(dice, about, subject, "viver", ("live", tense), tense, rest, 0.0, question, **manner)
 
 
-# %% book/10-text.ipynb · Sixteen kinds of sentence · [phrases-standing]
+# %% book/12-text.ipynb · Sixteen kinds of sentence · [phrases-standing]
 _INSIDE = {
     **dict.fromkeys(_HUMANS, tuple(_PLACES)),
     "animal": ("jardim", "cozinha", "rua", "parque", "mercado"),
@@ -1094,7 +1094,7 @@ def _standing(dice: _Dice) -> _Marked:
     return _say(dice, about, subject, "estar", ("be", tense), tense, rest, 0.0, question, polarity=polarity)
 
 
-# %% book/10-text.ipynb · Sixteen kinds of sentence · [phrases-existing]
+# %% book/12-text.ipynb · Sixteen kinds of sentence · [phrases-existing]
 def _existing(dice: _Dice) -> _Marked:
     """há dois gatos no jardim . | there are two cats in the garden ."""
     noun = dice.pick([noun for noun in _nouns(tuple(_INSIDE)) if noun.kind != "kin"])
@@ -1113,7 +1113,7 @@ def _existing(dice: _Dice) -> _Marked:
     return _mark(f"haver {noun.pt} {place}", (pt, f"{there} {en} {en_place}"), question)
 
 
-# %% book/10-text.ipynb · Sixteen kinds of sentence · [phrases-classing]
+# %% book/12-text.ipynb · Sixteen kinds of sentence · [phrases-classing]
 _TRADES = ("trade", "professor", "professora", "médico", "médica", "aluno", "aluna")
 
 
@@ -1131,7 +1131,7 @@ def _profession(dice: _Dice) -> _Marked:
     return _say(dice, about, subject, "ser", ("be", tense), tense, rest, 0.0, question, polarity=polarity)
 
 
-# %% book/10-text.ipynb · Sixteen kinds of sentence · [phrases-comparing]
+# %% book/12-text.ipynb · Sixteen kinds of sentence · [phrases-comparing]
 def _comparing(dice: _Dice) -> _Marked:
     """o pedro é mais alto do que a ana . | pedro is taller than ana ."""
     pt, en = dice.pick(_rows(_COMPARATIVES))
@@ -1145,7 +1145,7 @@ def _comparing(dice: _Dice) -> _Marked:
     return _say(dice, about, one, "ser", ("be", "present"), "present", [compared], 0.0, question)
 
 
-# %% book/10-text.ipynb · Sixteen kinds of sentence · [phrases-feeling]
+# %% book/12-text.ipynb · Sixteen kinds of sentence · [phrases-feeling]
 def _feeling(dice: _Dice) -> _Marked:
     """tenho fome . | i 'm hungry ."""
     question, tense = dice.chance(0.25), dice.tense("be")
@@ -1157,7 +1157,7 @@ def _feeling(dice: _Dice) -> _Marked:
     return _say(dice, about, subject, "ter", english, tense, [feeling], 0.0, question, polarity=polarity)
 
 
-# %% book/10-text.ipynb · Sixteen kinds of sentence · [phrases-pointing]
+# %% book/12-text.ipynb · Sixteen kinds of sentence · [phrases-pointing]
 _POINTED = [
     next(frame for frame in _WITH_OBJECT if frame.verb == verb)
     for verb in "gostar gostar gostar querer querer precisar ver comprar comer fazer vender ler trazer "
@@ -1185,7 +1185,7 @@ def _pointing(dice: _Dice) -> _Marked:
     return _say(dice, about, subject, frame.verb, english, tense, rest, 0.0, question, polarity=polarity)
 
 
-# %% book/10-text.ipynb · Sixteen kinds of sentence · [phrases-together]
+# %% book/12-text.ipynb · Sixteen kinds of sentence · [phrases-together]
 _TOGETHER = _rows("mim me, ti you, ele him, ela her, nós us, eles them, elas them")
 _SOCIAL = [
     frame for frame in _WITH_OBJECT
@@ -1205,7 +1205,7 @@ def _with_somebody(dice: _Dice) -> _Marked:
     return _say(dice, about, subject, frame.verb, english, tense, rest, often, question, polarity=polarity)
 
 
-# %% book/10-text.ipynb · Sixteen kinds of sentence · [phrases-stream]
+# %% book/12-text.ipynb · Sixteen kinds of sentence · [phrases-stream]
 _SENTENCES = (
     *(_doing,) * 10, *(_pronoun_object,) * 4, *(_being,) * 3,
     *(_doing_alone, _giving, _travelling, _feeling, _pointing) * 2,
@@ -1227,7 +1227,7 @@ def phrase_stream(seed: int = 0) -> Iterator[tuple[str, str, str]]:
         yield dice.pick(_SENTENCES)(dice)
 
 
-# %% book/10-text.ipynb · Holding out combinations · [phrases-pairs]
+# %% book/12-text.ipynb · Holding out combinations · [phrases-pairs]
 _SIZES = {"train": 30_000, "dev": 500, "test": 1_000}
 
 

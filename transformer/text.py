@@ -1,4 +1,4 @@
-"""transformer.text, from book/10-text.ipynb, "Text".
+"""transformer.text, from book/12-text.ipynb, "Text".
 
 Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
 """
@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 
-# %% book/10-text.ipynb · Talks, translated · [text-pair]
+# %% book/12-text.ipynb · Talks, translated · [text-pair]
 import gzip
 import hashlib
 import json
@@ -69,7 +69,7 @@ class Pair(NamedTuple):
 _SPLITS = ("train", "dev", "test")
 
 
-# %% book/10-text.ipynb · Talks, translated · [text-sources]
+# %% book/12-text.ipynb · Talks, translated · [text-sources]
 class CorpusError(OSError):
     """A corpus is neither here nor to be had, or what lies here is not what it should be."""
 
@@ -162,7 +162,7 @@ def data_folder() -> Path:
     return Path(cache) / "transformer-book"
 
 
-# %% book/10-text.ipynb · Talks, translated · [text-fetch]
+# %% book/12-text.ipynb · Talks, translated · [text-fetch]
 _CHUNK = 1 << 18  # bytes read at a time
 _MAX_MEMBER = 1 << 26  # no text of a corpus is larger than this; what claims to be is not unpacked
 
@@ -233,7 +233,7 @@ def _archive(corpus: Corpus, folder: Path) -> Path:
     )
 
 
-# %% book/10-text.ipynb · Talks, translated · [text-unpack]
+# %% book/12-text.ipynb · Talks, translated · [text-unpack]
 def _decoded(content: bytes, name: str | Path) -> str:
     try:
         return content.decode()
@@ -318,7 +318,7 @@ def load_corpus(name: str, split: str) -> list[Pair]:
     return [Pair(*pair) for pair in phrase_pairs(split)]
 
 
-# %% book/10-text.ipynb · A corpus of your own · [text-read-pairs]
+# %% book/12-text.ipynb · A corpus of your own · [text-read-pairs]
 _MAX_FILE = 1 << 30  # bytes; a file is held in memory whole, several times over
 
 
@@ -350,7 +350,7 @@ def read_pairs(source: str | Path, target: str | Path) -> list[Pair]:
     return _paired(*sides, f"{source}, {target}")
 
 
-# %% book/10-text.ipynb · Byte-pair encoding · [text-normalize]
+# %% book/12-text.ipynb · Byte-pair encoding · [text-normalize]
 def normalize(text: str) -> str:
     """Bring a text into the one form in which a vocabulary knows it.
 
@@ -369,7 +369,7 @@ def normalize(text: str) -> str:
     return " ".join(unicodedata.normalize("NFC", text).split())
 
 
-# %% book/10-text.ipynb · Byte-pair encoding · [text-vocabulary]
+# %% book/12-text.ipynb · Byte-pair encoding · [text-vocabulary]
 PAD_ID, UNK_ID, BOS_ID, EOS_ID = 0, 1, 2, 3
 _SPECIALS = ("<pad>", "<unk>", "<s>", "</s>")
 _SPACE = "▁"  # stands for the space in front of a word
@@ -577,7 +577,7 @@ def _numbers(ids: Iterable[int]) -> list[int]:
     return numbers
 
 
-# %% book/10-text.ipynb · Byte-pair encoding · [text-vocabulary-file]
+# %% book/12-text.ipynb · Byte-pair encoding · [text-vocabulary-file]
 _LARGEST_FILE = 1 << 24  # bytes; a vocabulary of 37,000 entries has about 3 million
 _FORM = {  # what stands in the file beside entries and merges; other programs read it so as well
     "version": "1.0",
@@ -658,7 +658,7 @@ def _parsed(content: bytes) -> tuple[dict[str, int], list[tuple[str, str]]]:
     return vocab, [(left, right) for left, right in merges]
 
 
-# %% book/10-text.ipynb · From pairs to tensors · [text-encode-pairs]
+# %% book/12-text.ipynb · From pairs to tensors · [text-encode-pairs]
 _Encoded = tuple[list[int], list[int]]
 
 
@@ -705,7 +705,7 @@ def _checked(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
     return pairs
 
 
-# %% book/10-text.ipynb · From pairs to tensors · [text-pad]
+# %% book/12-text.ipynb · From pairs to tensors · [text-pad]
 def pad(sequences: Sequence[Sequence[int]], pad_id: int = PAD_ID) -> Tensor:
     """Lay sequences of different lengths into one tensor.
 
@@ -745,7 +745,7 @@ def _ids(numbers: list[int]) -> Tensor:
     return ids
 
 
-# %% book/10-text.ipynb · Batches by tokens · [text-batches]
+# %% book/12-text.ipynb · Batches by tokens · [text-batches]
 def _by_length(pair: _Encoded) -> tuple[int, int]:
     """Longer side first; among equals how much longer the target is, alternately rising and falling."""
     source, target = map(len, pair)
@@ -867,7 +867,7 @@ def padding_waste(batches: Iterable[tuple[Tensor, Tensor]]) -> float:
     return padding / total
 
 
-# %% book/10-text.ipynb · Batches by tokens · [text-in-turn]
+# %% book/12-text.ipynb · Batches by tokens · [text-in-turn]
 def _in_turn(pairs: Sequence[_Encoded], max_tokens: int) -> Iterator[tuple[Tensor, Tensor]]:
     """Batches of the pairs in the order in which they come, as a yardstick."""
     batch: list[_Encoded] = []
@@ -881,7 +881,7 @@ def _in_turn(pairs: Sequence[_Encoded], max_tokens: int) -> Iterator[tuple[Tenso
     yield tuple(pad(side) for side in zip(*batch, strict=True))
 
 
-# %% book/10-text.ipynb · Random cuts that can be repeated · [text-courses]
+# %% book/12-text.ipynb · Random cuts that can be repeated · [text-courses]
 _State = tuple[tuple[int, ...], int]  # pieces, and how many of their possible merges were just left out
 _REMEMBERED = 1 << 18  # courses; about 300 MB
 _LONGEST = 64  # letters; what is longer is no word, and its course would fill the memory
@@ -949,7 +949,7 @@ def _draw_cuts(
     return [states[-1][0] for states in courses]
 
 
-# %% book/10-text.ipynb · Random cuts that can be repeated · [text-sampler]
+# %% book/12-text.ipynb · Random cuts that can be repeated · [text-sampler]
 class SubwordSampler:
     """Sentence pairs, cut anew for every epoch by BPE-dropout.
 
@@ -1065,7 +1065,7 @@ def sampled_batches(
     return lambda epoch: TokenBatches(sampler(epoch), max_tokens, seed)(epoch)
 
 
-# %% book/10-text.ipynb · What was counted · [text-facts]
+# %% book/12-text.ipynb · What was counted · [text-facts]
 def corpus_facts(
     name: str,
     sizes: Sequence[int] = (8000,),

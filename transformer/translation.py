@@ -1,4 +1,4 @@
-"""transformer.translation, from book/11-translation.ipynb, "Portuguese to English".
+"""transformer.translation, from book/13-translation.ipynb, "Portuguese to English".
 
 Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
 """
@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 
-# %% book/11-translation.ipynb · As the corpus writes · [wording-code]
+# %% book/13-translation.ipynb · As the corpus writes · [wording-code]
 import hashlib
 import json
 import math
@@ -138,7 +138,7 @@ def detokenize(text: str) -> str:
     return text.replace("“", '"').replace("”", '"')
 
 
-# %% book/11-translation.ipynb · How good is a translation? · [corpus-scores]
+# %% book/13-translation.ipynb · How good is a translation? · [corpus-scores]
 def corpus_scores(
     hypotheses: Sequence[str], references: Sequence[str], n_bootstrap: int = 0
 ) -> dict[str, dict[str, Any]]:
@@ -195,7 +195,7 @@ def _check_pairs(hypotheses: Sequence[str], references: Sequence[str]) -> None:
         )
 
 
-# %% book/11-translation.ipynb · A translator to keep · [by-length]
+# %% book/13-translation.ipynb · A translator to keep · [by-length]
 def by_length(sequences: Sequence[Sequence[int]], max_tokens: int) -> Iterator[list[int]]:
     """Groups of rows of about one length, the longest first, so that trouble with memory comes at
     once.
@@ -221,7 +221,7 @@ def by_length(sequences: Sequence[Sequence[int]], max_tokens: int) -> Iterator[l
         rows = rows[size:]
 
 
-# %% book/11-translation.ipynb · A translator to keep · [translator-files]
+# %% book/13-translation.ipynb · A translator to keep · [translator-files]
 _FILES = ("config.json", "model.safetensors", "vocabulary.json")
 _SUMS = "SHA256SUMS"
 
@@ -270,7 +270,7 @@ def _translator_folder(path: Path | str) -> Path:
     return Path(path)
 
 
-# %% book/11-translation.ipynb · A translator to keep · [translator-header]
+# %% book/13-translation.ipynb · A translator to keep · [translator-header]
 _LARGEST_CONFIG = 1 << 16  # bytes
 _LARGEST_HEADER = 1 << 18  # bytes; for six layers on either side it has about 25,000
 _LARGEST_TABLE = 1 << 24  # numbers in the table of positions, which is computed and in no file
@@ -373,7 +373,7 @@ def _not_finite(model: nn.Module, dtype: torch.dtype | None = None) -> str | Non
     return None
 
 
-# %% book/11-translation.ipynb · A translator to keep · [translator]
+# %% book/13-translation.ipynb · A translator to keep · [translator]
 class Alignment(NamedTuple):
     """A translation beside what its cross-attention looked at: subwords, or words by `by_words`."""
 
@@ -600,7 +600,7 @@ class Translator:
         return sources
 
 
-# %% book/11-translation.ipynb · Recipes · [recipe]
+# %% book/13-translation.ipynb · Recipes · [recipe]
 @dataclass(frozen=True)
 class Recipe:
     """How a translator is trained: corpus, vocabulary, model and schedule.
@@ -713,7 +713,7 @@ RECIPES = {
 }
 
 
-# %% book/11-translation.ipynb · Recipes · [train-translator]
+# %% book/13-translation.ipynb · Recipes · [train-translator]
 def train_translator(
     recipe: Recipe,
     directory: Path | str | None = None,
@@ -812,7 +812,7 @@ def _chosen(trainer: Trainer) -> nn.Module:
     return model
 
 
-# %% book/11-translation.ipynb · Two minutes of training · [evaluate-translator]
+# %% book/13-translation.ipynb · Two minutes of training · [evaluate-translator]
 def evaluate_translator(
     translator: Translator, pairs: Sequence[Pair], beam_size: int = 4, length_penalty: float = 0.6
 ) -> dict[str, dict[str, Any]]:
@@ -866,7 +866,7 @@ def unseen_pairs(pairs: Iterable[Pair], train: Iterable[Pair]) -> list[Pair]:
     return [pair for pair in pairs if pair not in known]
 
 
-# %% book/11-translation.ipynb · Where is it good? · [analysis]
+# %% book/13-translation.ipynb · Where is it good? · [analysis]
 def sentence_scores(hypotheses: Sequence[str], references: Sequence[str]) -> list[float]:
     """chrF2 of each translation alone, detokenised, from 0 to 100.
 
@@ -939,7 +939,7 @@ def recalled(hypotheses: Sequence[str], wanted: Sequence[Iterable[str]]) -> tupl
     return sum(words.total() for words in found), sum(words.total() for words in counts)
 
 
-# %% book/11-translation.ipynb · What it looks at · [crossing]
+# %% book/13-translation.ipynb · What it looks at · [crossing]
 def by_words(found: Alignment) -> Alignment:
     """The same alignment between words: weights are summed over a source word's subwords, and
     averaged over a target word's.
@@ -994,7 +994,7 @@ def crosses_over(found: Alignment, source: tuple[str, str], target: tuple[str, s
     return crossed.tolist()
 
 
-# %% book/11-translation.ipynb · Real talks · [sentences]
+# %% book/13-translation.ipynb · Real talks · [sentences]
 # Portuguese sentences that a lecture on this corpus shows, with what its model made of them.
 LECTURE = {
     "este é um problema que temos que resolver": "this is a problem we have to solve .",
@@ -1043,7 +1043,7 @@ def load_sentences() -> list[Sentence]:
     return [Sentence(*line.split("\t")) for line in lines]
 
 
-# %% book/11-translation.ipynb · Real talks · [examine]
+# %% book/13-translation.ipynb · Real talks · [examine]
 def examine_translator(
     translator: Translator,
     corpus: str,
@@ -1201,7 +1201,7 @@ def rounded(weights: Tensor) -> list:
     return (weights.double() * 1000).round().div(1000).tolist()
 
 
-# %% book/11-translation.ipynb · Real talks · [translation-record]
+# %% book/13-translation.ipynb · Real talks · [translation-record]
 def translation_record(
     translator: Translator,
     trainer: Trainer,
