@@ -7,8 +7,8 @@ __all__ = [
     "TransformerConfig",
     "Encoder",
     "Decoder",
-    "DecoderCache",
     "initialize",
+    "attention_tap",
     "AttentionMaps",
     "Transformer",
 ]
@@ -17,48 +17,32 @@ __all__ = [
 # %% book/05-model.ipynb · What a model is told · [transformer-config]
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from transformer.attention import causal_mask, fast_linear, padding_mask
+from transformer.attention import KeyValueCache, MultiHeadAttention, causal_mask, padding_mask
 from transformer.embedding import PositionalEncoding, TokenEmbedding
-from transformer.layers import ACTIVATIONS, DecoderLayer, EncoderLayer, LayerCache, LayerNorm
-from transformer.validation import (
-    check_choice,
-    check_features,
-    check_ids,
-    check_place,
-    check_rate,
-    check_size,
-    check_type,
-)
+from transformer.layers import DecoderLayer, EncoderLayer, LayerConfig, LayerNorm
+from transformer.validation import check_config, check_ids, check_memory, check_type
 
 
 @dataclass(frozen=True)
-class TransformerConfig:
+class TransformerConfig(LayerConfig):
     """Everything that determines a `Transformer` but its weights; by default, the base model.
 
     Args:
         src_vocab_size: number of source tokens.
         tgt_vocab_size: number of target tokens V.
-        d_model: width of the vectors between layers.
-        n_heads: number of attention heads; divides d_model.
         n_layers: number of encoder layers, and of decoder layers.
-        d_ff: hidden width of the position-wise networks.
-        dropout: rate of the dropout on embeddings and on what each sublayer returns.
-        attention_dropout: rate of the dropout on attention weights; none in the paper.
-        activation_dropout: rate of the dropout after the activation; none in the paper.
-        activation: `"relu"` or `"gelu"`.
-        bias: whether linear layers and norms have one.
-        norm_first: pre-norm instead of post-norm.
         final_norm: whether each stack ends in a norm; `None`: as `norm_first`.
         tie_embeddings: whether source, target and output table are one parameter.
         pad_id, bos_id, eos_id: the tokens for padding, start and end.
         max_length: the longest sentence, source or target, in tokens.
+        **others: the fields of `LayerConfig`.
 
     Raises:
         TypeError, ValueError: a value is of the wrong type or out of its range.
@@ -66,16 +50,8 @@ class TransformerConfig:
 
     src_vocab_size: int
     tgt_vocab_size: int
-    d_model: int = 512
-    n_heads: int = 8
+    _: KW_ONLY
     n_layers: int = 6
-    d_ff: int = 2048
-    dropout: float = 0.1
-    attention_dropout: float = 0.0
-    activation_dropout: float = 0.0
-    activation: str = "relu"
-    bias: bool = True
-    norm_first: bool = False
     final_norm: bool | None = None
     tie_embeddings: bool = True
     pad_id: int = 0
@@ -84,52 +60,15 @@ class TransformerConfig:
     max_length: int = 512
 
     def __post_init__(self) -> None:
-        def named(*names: str) -> dict[str, int | float | bool]:
-            return {name: getattr(self, name) for name in names}
-
-        check_size(**named("src_vocab_size", "tgt_vocab_size", "d_model", "n_heads", "n_layers"))
-        check_size(**named("d_ff", "max_length"))
-        check_size(minimum=0, **named("pad_id", "bos_id", "eos_id"))
-        check_rate(**named("dropout", "attention_dropout", "activation_dropout"))
-        if self.d_model % self.n_heads:
-            raise ValueError(
-                f"n_heads must divide d_model, but {self.n_heads} does not divide {self.d_model}"
-            )
-        check_choice(sorted(ACTIVATIONS), activation=self.activation)
-        check_type(bool, **named("bias", "norm_first", "tie_embeddings"))
-        check_type((bool, type(None)), final_norm=self.final_norm)
-        if self.tie_embeddings and self.src_vocab_size != self.tgt_vocab_size:
-            raise ValueError(
-                "tie_embeddings needs equal vocabularies, but src_vocab_size is "
-                f"{self.src_vocab_size} and tgt_vocab_size is {self.tgt_vocab_size}"
-            )
-        ends = {"pad_id": min(self.src_vocab_size, self.tgt_vocab_size)}
-        for name in ("pad_id", "bos_id", "eos_id"):
-            end, value = ends.get(name, self.tgt_vocab_size), getattr(self, name)
-            if value >= end:
-                raise ValueError(f"{name} must lie in [0, {end}), but is {value}")
-        if self.eos_id == self.pad_id:
-            raise ValueError(f"pad_id and eos_id must differ, but both are {self.eos_id}")
+        check_config(self)
 
     @property
     def has_final_norm(self) -> bool:
         """Whether each stack ends in a norm."""
         return self.norm_first if self.final_norm is None else self.final_norm
 
-    @property
-    def layer_options(self) -> dict[str, int | float | str | bool]:
-        """The arguments of `EncoderLayer` and `DecoderLayer`."""
-        names = ("d_model", "n_heads", "d_ff", "dropout", "attention_dropout")
-        names += ("activation_dropout", "activation", "bias", "norm_first")
-        return {name: getattr(self, name) for name in names}
-
 
 # %% book/05-model.ipynb · Two stacks · [stacks]
-def _final_norm(config: TransformerConfig) -> nn.Module:
-    # A stack without a norm on top has a module in its place that returns what it is given.
-    return LayerNorm(config.d_model, bias=config.bias) if config.has_final_norm else nn.Identity()
-
-
 class Encoder(nn.Module):
     """A stack of encoder layers on vectors, with a norm on top where the configuration has one.
 
@@ -139,17 +78,13 @@ class Encoder(nn.Module):
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        check_type(TransformerConfig, config=config)
-        layers = (EncoderLayer(**config.layer_options) for _ in range(config.n_layers))
-        self.layers = nn.ModuleList(layers)
+        self.layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.n_layers))
         self.norm = _final_norm(config)
 
-    def forward(
-        self, x: Tensor, mask: Tensor | None = None, maps: list[Tensor] | None = None
-    ) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Transform `x` `[B, S, d_model]`; arguments and result as in `EncoderLayer`."""
         for layer in self.layers:
-            x = layer(x, mask, maps)
+            x = layer(x, mask)
         return self.norm(x)
 
 
@@ -162,9 +97,7 @@ class Decoder(nn.Module):
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        check_type(TransformerConfig, config=config)
-        layers = (DecoderLayer(**config.layer_options) for _ in range(config.n_layers))
-        self.layers = nn.ModuleList(layers)
+        self.layers = nn.ModuleList(DecoderLayer(config) for _ in range(config.n_layers))
         self.norm = _final_norm(config)
 
     def forward(
@@ -173,46 +106,17 @@ class Decoder(nn.Module):
         memory: Tensor,
         self_mask: Tensor | None = None,
         memory_mask: Tensor | None = None,
-        cache: "DecoderCache | None" = None,
-        maps: list[Tensor] | None = None,
+        cache: KeyValueCache | None = None,
     ) -> Tensor:
         """Transform `x` `[B, T, d_model]`; arguments and result as in `DecoderLayer`."""
-        if cache is not None:
-            check_type(DecoderCache, cache=cache)
-            if len(cache.layers) != len(self.layers):
-                wanted, given = len(self.layers), len(cache.layers)
-                raise ValueError(f"cache must have {wanted} layers, but has {given}")
-        for number, layer in enumerate(self.layers):
-            kept = None if cache is None else cache.layers[number]
-            x = layer(x, memory, self_mask, memory_mask, kept, maps)
+        for layer in self.layers:
+            x = layer(x, memory, self_mask, memory_mask, cache)
         return self.norm(x)
 
 
-# %% book/05-model.ipynb · What a decoder keeps · [decoder-cache]
-class DecoderCache:
-    """What a decoder keeps between the steps of a search, one `LayerCache` per layer.
-
-    Args:
-        n_layers: number of decoder layers.
-    """
-
-    def __init__(self, n_layers: int) -> None:
-        check_size(n_layers=n_layers)
-        self.layers = [LayerCache() for _ in range(n_layers)]
-
-    @property
-    def length(self) -> int:
-        """Number of target positions kept so far."""
-        return self.layers[0].own.length
-
-    def reorder(self, rows: Tensor) -> None:
-        """Keep the batch rows `rows` in that order; one may be kept many times or not at all.
-
-        Args:
-            rows: `torch.long` `[B']`, numbers of batch rows.
-        """
-        for layer in self.layers:
-            layer.reorder(rows)
+def _final_norm(config: TransformerConfig) -> nn.Module:
+    # A stack without a norm on top has a module in its place that returns what it is given.
+    return LayerNorm(config.d_model, bias=config.bias) if config.has_final_norm else nn.Identity()
 
 
 # %% book/05-model.ipynb · Xavier's argument · [initialize]
@@ -230,7 +134,35 @@ def initialize(module: nn.Module) -> None:
             nn.init.zeros_(module.bias)
 
 
-# %% book/05-model.ipynb · The Transformer · [transformer]
+# %% book/05-model.ipynb · The Transformer · [attention-tap]
+@contextmanager
+def attention_tap(model: nn.Module) -> Iterator[dict[str, Tensor]]:
+    """Record the weights of every attention in a model while it runs.
+
+    Args:
+        model: anything that holds `MultiHeadAttention`.
+
+    Yields:
+        a dict that fills up: the name of each attention, and its latest weights `[B, H, T, S]`.
+    """
+
+    def ask(module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+        return args, {**kwargs, "need_weights": True}
+
+    maps: dict[str, Tensor] = {}
+    handles = []
+    for name, module in model.named_modules():
+        if isinstance(module, MultiHeadAttention):
+            handles.append(module.register_forward_pre_hook(ask, with_kwargs=True))
+            note = lambda module, args, output, name=name: maps.update({name: output[1]})
+            handles.append(module.register_forward_hook(note))
+    try:
+        yield maps
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
 class AttentionMaps(NamedTuple):
     """The attention weights of a forward pass, by layer."""
 
@@ -239,6 +171,7 @@ class AttentionMaps(NamedTuple):
     cross: Tensor  # [n_layers, B, H, T, S]
 
 
+# %% book/05-model.ipynb · The Transformer · [transformer]
 class Transformer(nn.Module):
     """The encoder–decoder Transformer: token ids in, logits over the target vocabulary out.
 
@@ -252,13 +185,13 @@ class Transformer(nn.Module):
         super().__init__()
         check_type(TransformerConfig, config=config)
         self.config = config
-        self.src_embedding = TokenEmbedding(config.src_vocab_size, config.d_model, config.pad_id)
+        V, d_model = config.tgt_vocab_size, config.d_model
+        self.src_embedding = TokenEmbedding(config.src_vocab_size, d_model, config.pad_id)
         # A tied table needs neither memory nor random numbers of its own.
         with torch.device("meta") if config.tie_embeddings else nullcontext():
-            V = config.tgt_vocab_size
-            self.tgt_embedding = TokenEmbedding(V, config.d_model, config.pad_id)
-            self.output = nn.Linear(config.d_model, V, bias=False)
-        self.positions = PositionalEncoding(config.d_model, config.dropout, config.max_length)
+            self.tgt_embedding = TokenEmbedding(V, d_model, config.pad_id)
+            self.output = nn.Linear(d_model, V, bias=False)
+        self.positions = PositionalEncoding(d_model, config.dropout, config.max_length)
         self.encoder = Encoder(config)
         self.decoder = Decoder(config)
         self.apply(initialize)
@@ -286,41 +219,29 @@ class Transformer(nn.Module):
         """Which source positions hold a token: `[B, 1, 1, S]` from source token ids `[B, S]`."""
         return padding_mask(src, self.config.pad_id)
 
-    def encode(self, src: Tensor, maps: list[Tensor] | None = None) -> Tensor:
-        """Read the source.
-
-        Args:
-            src: source token ids `[B, S]`, padded at the end.
-            maps: a list that every layer's attention weights `[B, H, S, S]` are appended to.
-
-        Returns:
-            the memory `[B, S, d_model]`.
+    def encode(self, src: Tensor) -> Tensor:
+        """Read source token ids `[B, S]`; returns the memory `[B, S, d_model]`.
 
         Raises:
             TypeError, ValueError, IndexError: as in `forward`.
         """
         check_ids("src", src, self.config.src_vocab_size)
-        x = self.positions(self.src_embedding(src))                         # [B, S, d_model]
-        return self.encoder(x, self.src_mask(src), maps)
+        return self.encoder(self.positions(self.src_embedding(src)), self.src_mask(src))
 
     def decode(
         self,
         tgt: Tensor,
         memory: Tensor,
-        src_mask: Tensor | None,
-        cache: DecoderCache | None = None,
-        maps: list[Tensor] | None = None,
+        src_mask: Tensor | None = None,
+        cache: KeyValueCache | None = None,
     ) -> Tensor:
         """Read target tokens beside the memory.
 
         Args:
-            tgt: target token ids `[B, T]`; with a cache, the ones that it has not seen, and possibly
-                `[K·B, T]`, K rows in sequence for each row of the memory.
+            tgt: target token ids `[B, T]`; with a cache, the ones that it has not seen.
             memory: what `encode` returned, `[B, S, d_model]`.
             src_mask: which source positions hold a token, `[B, 1, 1, S]`; `None`: all do.
-            cache: what earlier calls kept; it grows by T positions.
-            maps: a list that every layer's attention weights are appended to, first those for
-                its own positions, then those for the memory.
+            cache: what earlier calls have kept; it grows by T positions.
 
         Returns:
             hidden vectors `[B, T, d_model]`.
@@ -329,51 +250,30 @@ class Transformer(nn.Module):
             TypeError, ValueError, IndexError: as in `forward`.
         """
         check_ids("tgt", tgt, self.config.tgt_vocab_size)
-        check_features("memory", memory, self.config.d_model)
-        if cache is not None:
-            check_type(DecoderCache, cache=cache)
-        if tgt.size(0) != memory.size(0) and (
-            cache is None or tgt.size(0) % max(memory.size(0), 1)
-        ):
-            raise ValueError(
-                "tgt and memory must have the same batch size, "
-                f"not {tgt.size(0)} and {memory.size(0)}"
-            )
-        offset = 0 if cache is None else cache.length
+        check_memory(memory, tgt, self.config.d_model)
+        offset = cache.length if cache else 0
         # Padding stands at the target's end, where causality already hides it from every token.
-        self_mask = None
-        if tgt.size(1) != 1:  # one may see all before it
-            self_mask = F.pad(causal_mask(tgt.size(1), tgt.device), (offset, 0), value=True)
-        x = self.positions(self.tgt_embedding(tgt), offset)                 # [B, T, d_model]
-        return self.decoder(x, memory, self_mask, src_mask, cache, maps)
+        mask = None
+        if tgt.size(1) != 1:  # a single new token may see all before it
+            mask = F.pad(causal_mask(tgt.size(1), tgt.device), (offset, 0), value=True)
+        x = self.positions(self.tgt_embedding(tgt), offset)  # [B, T, d_model]
+        return self.decoder(x, memory, mask, src_mask, cache)
 
     def project(self, hidden: Tensor) -> Tensor:
-        """Turn hidden vectors `[..., d_model]` into logits `[..., V]`.
-
-        Raises:
-            TypeError, ValueError: as in `LayerNorm`.
-        """
-        check_features("hidden", hidden, self.config.d_model, rank=None)
-        check_place("hidden", hidden, self.output.weight)
-        return fast_linear(hidden, self.output.weight)
+        """Turn hidden vectors `[..., d_model]` into logits `[..., V]`."""
+        return self.output(hidden)
 
     def attention_maps(self, src: Tensor, tgt: Tensor) -> AttentionMaps:
         """The attention weights of `forward(src, tgt)`, of every layer and head.
 
-        Args:
-            src: source token ids `[B, S]`.
-            tgt: target token ids `[B, T]`.
-
-        Returns:
-            the weights of the encoder, of the decoder, and of the decoder for the memory. In
-            training mode with attention dropout they are those of a pass of their own.
+        In training mode with attention dropout they are those of a pass of their own.
         """
-        encoder: list[Tensor] = []
-        decoder: list[Tensor] = []
-        memory = self.encode(src, encoder)
-        self.decode(tgt, memory, self.src_mask(src), maps=decoder)
-        stacked = (torch.stack(maps) for maps in (encoder, decoder[0::2], decoder[1::2]))
-        return AttentionMaps(*stacked)
+        with attention_tap(self) as maps:
+            self(src, tgt)
+        layers = range(self.config.n_layers)
+        kinds = ("encoder", "self"), ("decoder", "self"), ("decoder", "cross")
+        names = [[f"{stack}.layers.{n}.{kind}_attention" for n in layers] for stack, kind in kinds]
+        return AttentionMaps(*(torch.stack([maps[name] for name in group]) for group in names))
 
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False

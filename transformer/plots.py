@@ -12,8 +12,6 @@ from typing import Any
 
 from torch import Tensor
 
-from transformer.validation import check_type, optional_import
-
 
 def plot_attention(
     weights: Tensor, queries: Sequence[str], keys: Sequence[str], title: str = "", ax: Any = None
@@ -31,15 +29,16 @@ def plot_attention(
         The matplotlib axes.
 
     Raises:
-        TypeError: `weights` is no tensor.
         ValueError: the labels do not fit the weights.
         ImportError: matplotlib is missing.
     """
-    check_type(Tensor, weights=weights)
     if weights.shape != (len(queries), len(keys)):
         wanted, given = [len(queries), len(keys)], list(weights.shape)
         raise ValueError(f"weights must have shape {wanted}, one row per query, not {given}")
-    ax = ax or optional_import("matplotlib.pyplot").gca()
+    if ax is None:
+        import matplotlib.pyplot as plt  # the package needs it for pictures only
+
+        ax = plt.gca()
     ax.imshow(weights.detach().float().cpu().numpy(), cmap="Greys", vmin=0, vmax=1)
     ax.set_xticks(range(len(keys)), keys, rotation=90)
     ax.set_yticks(range(len(queries)), queries)
@@ -62,11 +61,12 @@ def plot_curves(
         The matplotlib axes.
 
     Raises:
-        TypeError: `curves` is no mapping.
         ImportError: matplotlib is missing.
     """
-    check_type(Mapping, curves=curves)
-    ax = ax or optional_import("matplotlib.pyplot").gca()
+    if ax is None:
+        import matplotlib.pyplot as plt  # the package needs it for pictures only
+
+        ax = plt.gca()
     for label, points in curves.items():
         ax.plot([x for x, _ in points], [y for _, y in points], label=label)
     ax.set(xlabel=xlabel, ylabel=ylabel)

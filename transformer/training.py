@@ -77,7 +77,7 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from transformer.loss import check_batch, label_smoothed_cross_entropy, token_accuracy
+from transformer.loss import label_smoothed_cross_entropy, token_accuracy
 from transformer.plots import plot_curves
 from transformer.validation import (
     check_choice,
@@ -779,14 +779,14 @@ def evaluate_loss(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) ->
         `"loss"` in nats per target token, and `"accuracy"` in [0, 1].
 
     Raises:
-        TypeError, ValueError, IndexError: as in `check_batch` and `Transformer`.
+        TypeError, ValueError, IndexError: as in `Transformer`.
     """
     check_type(nn.Module, model=model)
     device, pad_id = next(model.parameters()).device, model.config.pad_id
     sums = torch.zeros(3, dtype=torch.float64)
     with evaluating(model):
         for batch in batches:
-            src, tgt = check_batch(model, move(batch, device))
+            src, tgt = move(batch, device)
             logits, targets = model(src, tgt[:, :-1]), tgt[:, 1:]
             count = (targets != pad_id).sum()
             loss = label_smoothed_cross_entropy(logits, targets, 0.0, pad_id, reduction="sum")

@@ -1,4 +1,4 @@
-"""transformer.validation, from book/02-embedding.ipynb, "Tokens and positions".
+"""transformer.validation, from book/05-model.ipynb, "The whole model".
 
 Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
 """
@@ -15,11 +15,13 @@ __all__ = [
     "check_range",
     "check_place",
     "check_device",
+    "check_memory",
     "optional_import",
+    "check_config",
 ]
 
 
-# %% book/02-embedding.ipynb · What every public door checks · [check-numbers]
+# %% book/05-model.ipynb · What every public door checks · [check-numbers]
 import importlib
 import math
 from collections.abc import Collection
@@ -28,6 +30,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+from transformer.layers import ACTIVATIONS
 
 
 def check_type(kind: type | tuple[type, ...], **values: Any) -> None:
@@ -114,7 +118,7 @@ def check_number(**numbers: float) -> None:
             raise ValueError(f"{name} must be finite and at least 0, but is {number}")
 
 
-# %% book/02-embedding.ipynb · What every public door checks · [is-traced]
+# %% book/05-model.ipynb · What every public door checks · [is-traced]
 # What lies beneath a tensor that a transform of torch.func has wrapped; older versions cannot tell.
 _unwrap = getattr(torch.func, "debug_unwrap", lambda x: x)
 
@@ -128,7 +132,7 @@ def is_traced(*tensors: Tensor) -> bool:
     return torch.compiler.is_compiling() or any(_unwrap(x) is not x for x in tensors)
 
 
-# %% book/02-embedding.ipynb · What every public door checks · [check-tensors]
+# %% book/05-model.ipynb · What every public door checks · [check-tensors]
 def check_features(name: str, x: Tensor, features: int | None, rank: int | None = 3) -> None:
     """Refuse anything but a floating-point tensor of `rank` axes, the last with `features` entries.
 
@@ -243,7 +247,21 @@ def check_device(device: torch.device | str) -> torch.device:
         raise ValueError(f"device {device!r} cannot be used here: {message}") from error
 
 
-# %% book/02-embedding.ipynb · What every public door checks · [optional-import]
+# %% book/05-model.ipynb · What every public door checks · [check-memory]
+def check_memory(memory: Tensor, tgt: Tensor, d_model: int) -> None:
+    """Refuse a memory that is no `[B, S, d_model]` for target ids `[B, T]`.
+
+    Raises:
+        TypeError: it is no tensor of floating-point numbers.
+        ValueError: its shape does not fit.
+    """
+    check_features("memory", memory, d_model)
+    if len(memory) != len(tgt):
+        given = f"{len(tgt)} and {len(memory)}"
+        raise ValueError(f"tgt and memory must have the same batch size, not {given}")
+
+
+# %% book/05-model.ipynb · What every public door checks · [optional-import]
 # Which extra of this package brings a library, with all that the same task needs beside it.
 _EXTRAS = {
     "matplotlib": "plots",
@@ -272,3 +290,35 @@ def optional_import(name: str) -> ModuleType:
         library = name.partition(".")[0]
         wanted = f'"transformer-book[{_EXTRAS[library]}]"' if library in _EXTRAS else library
         raise ImportError(f"this needs the library {library}: pip install {wanted}") from error
+
+
+# %% book/05-model.ipynb · What a model is told · [check-config]
+def check_config(config: Any) -> None:
+    """Refuse a `TransformerConfig` that no model can be built from.
+
+    Raises:
+        TypeError, ValueError: a value is of the wrong type or out of its range.
+    """
+
+    def named(*names: str) -> dict[str, Any]:
+        return {name: getattr(config, name) for name in names}
+
+    check_size(**named("src_vocab_size", "tgt_vocab_size", "d_model", "n_heads", "n_layers"))
+    check_size(**named("d_ff", "max_length"))
+    check_size(minimum=0, **named("pad_id", "bos_id", "eos_id"))
+    check_rate(**named("dropout", "attention_dropout", "activation_dropout"))
+    check_choice(sorted(ACTIVATIONS), activation=config.activation)
+    check_type(bool, **named("bias", "norm_first", "tie_embeddings"))
+    check_type((bool, type(None)), final_norm=config.final_norm)
+    src, tgt = config.src_vocab_size, config.tgt_vocab_size
+    if config.d_model % config.n_heads:
+        given = f"{config.n_heads} does not divide {config.d_model}"
+        raise ValueError(f"n_heads must divide d_model, but {given}")
+    if config.tie_embeddings and src != tgt:
+        given = f"src_vocab_size is {src} and tgt_vocab_size is {tgt}"
+        raise ValueError(f"tie_embeddings needs equal vocabularies, but {given}")
+    for name, end in {"pad_id": min(src, tgt), "bos_id": tgt, "eos_id": tgt}.items():
+        if getattr(config, name) >= end:
+            raise ValueError(f"{name} must lie in [0, {end}), but is {getattr(config, name)}")
+    if config.eos_id == config.pad_id:
+        raise ValueError(f"pad_id and eos_id must differ, but both are {config.eos_id}")

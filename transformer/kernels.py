@@ -1,0 +1,329 @@
+"""transformer.kernels, from book/10-speed.ipynb, "Speed".
+
+Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
+"""
+
+__all__ = [
+    "linear_by_convolution",
+    "linear_by_onednn",
+    "linear_by_columns",
+    "linear_by_dot_products",
+    "dropout_by_bytes",
+    "widened_attention",
+    "onednn_wins",
+    "CHOICES",
+    "fastest",
+    "fast_linear",
+    "step_linear",
+    "fused_projections",
+    "fast_attention",
+    "linear_cross_entropy",
+    "linear_r_drop",
+]
+
+
+# %% book/10-speed.ipynb · From the plain model to the fast one · [kernel-linear]
+import functools
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from transformer.attention import causal_mask, fused_attention, scaled_dot_product_attention
+from transformer.loss import label_smoothed_cross_entropy, symmetric_kl
+from transformer.validation import is_traced
+
+
+
+
+def linear_by_convolution(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Compute `torch.nn.functional.linear` as a convolution with a kernel of one pixel."""
+    rows = x.numel() // x.size(-1)
+    fits = x.dim() == 3 and x.size(0) >= 16 and x.size(1) > 1  # a batch is a pile of pictures already
+    pictures = x
+    if not fits:
+        pictures = F.pad(x.reshape(rows, -1), (0, 0, 0, -rows % 16)).view(16, -1, x.size(-1))
+    channels_last = pictures[:, None].permute(0, 3, 1, 2)  # [pictures, d_in, 1, pixels]
+    filtered = F.conv2d(channels_last, weight[:, :, None, None], bias)
+    result = filtered.permute(0, 2, 3, 1).squeeze(1)  # [pictures, pixels, d_out]
+    return result if fits else result.reshape(-1, weight.size(0))[:rows].view(*x.shape[:-1], -1)
+
+
+def linear_by_onednn(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Compute `torch.nn.functional.linear` in oneDNN's own tensors, where no gradient is wanted."""
+    return F.linear(x.to_mkldnn(), weight, bias).to_dense()
+
+
+def linear_by_columns(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Compute `torch.nn.functional.linear` of a few rows as W xᵀ, transposed."""
+    product = weight @ x.T  # [d_out, rows]
+    return product.T if bias is None else product.T + bias
+
+
+def linear_by_dot_products(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Compute `torch.nn.functional.linear` of one row as d_out dot products."""
+    product = torch.linalg.vecdot(weight, x)[None]  # [1, d_out]
+    return product if bias is None else product + bias
+
+
+# %% book/10-speed.ipynb · From the plain model to the fast one · [kernel-dropout]
+def dropout_by_bytes(x: Tensor, rate: float) -> Tensor:
+    """Compute `torch.nn.functional.dropout` from 16 random bits an entry."""
+    dropped = min(round(rate * 2**16), 2**16 - 1)  # of 2¹⁶ equally likely numbers
+    words = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
+    numbers = words.view(torch.int16)[: x.numel()].view(x.shape)  # from -2¹⁵ to 2¹⁵ - 1
+    keep = torch.empty(x.shape, dtype=torch.uint8)  # truth values are slower to multiply with
+    torch.ge(numbers, dropped - 2**15, out=keep)
+    return (x * keep).mul_(2**16 / (2**16 - dropped))
+
+
+# %% book/10-speed.ipynb · From the plain model to the fast one · [kernel-attention]
+def widened_attention(
+    query: Tensor, key: Tensor, value: Tensor, *mask: Tensor, **options: float | bool
+) -> Tensor:
+    """Compute PyTorch's fused attention in float32, whose backward pass is faster on the CPU."""
+    wide = query.float(), key.float(), value.float()
+    with torch.autocast("cpu", enabled=False):
+        return F.scaled_dot_product_attention(*wide, *mask, **options).to(query.dtype)
+
+
+# %% book/10-speed.ipynb · From the plain model to the fast one · [choices]
+@functools.cache
+def _mkl_is_slow() -> bool:
+    capabilities = getattr(torch.cpu, "get_capabilities", dict)()  # not in every torch
+    amd = "AMD" in capabilities.get("cpu_name", "")
+    return amd and torch.backends.cpu.get_cpu_capability() == "AVX512"
+
+
+def onednn_wins(x: Tensor) -> bool:
+    """Whether oneDNN multiplies a matrix like `x` faster than the library that PyTorch would take."""
+    return (
+        x.device.type == "cpu"
+        and x.dtype == torch.float32
+        and not is_traced(x)
+        and _mkl_is_slow()
+        and not torch.is_autocast_enabled("cpu")
+        and torch.backends.mkldnn.is_available()
+        and torch.backends.mkldnn.enabled
+    )
+
+
+def _rows(x: Tensor) -> int:
+    return x.numel() // max(x.size(-1), 1)
+
+
+def _is_large(x: Tensor, weight: Tensor) -> bool:
+    return _rows(x) >= 128 and x.numel() * len(weight) >= 2**22 and onednn_wins(x)
+
+
+def _is_one_small(x: Tensor, weight: Tensor) -> bool:
+    return len(x) == 1 and weight.numel() <= 2**19 and onednn_wins(x)
+
+
+def _is_one_or_many(x: Tensor, weight: Tensor) -> bool:
+    return (len(x) == 1 or len(x) >= 32) and onednn_wins(x)
+
+
+def _is_few_and_narrow(x: Tensor, weight: Tensor) -> bool:
+    return len(x) <= 4 and x.size(-1) <= 1024 and onednn_wins(x)
+
+
+def _is_half_with_gradient(query: Tensor) -> bool:
+    half = query.dtype in (torch.bfloat16, torch.float16)
+    return half and query.device.type == "cpu" and torch.is_grad_enabled()
+
+
+def _always(*tensors: Tensor) -> bool:
+    return True
+
+
+# For every task, when which kernel is the fastest: the first whose condition holds.
+CHOICES: dict[str, list[tuple[Callable[..., bool], Callable[..., Tensor]]]] = {
+    "linear": [
+        (_is_large, linear_by_convolution),
+        (_always, F.linear),
+    ],
+    "step linear": [  # of the few rows of a search, without gradients
+        (_is_one_small, linear_by_dot_products),
+        (_is_one_or_many, linear_by_onednn),
+        (_is_few_and_narrow, linear_by_columns),
+        (_always, F.linear),
+    ],
+    "dropout": [
+        (lambda x: x.device.type == "cpu" and not is_traced(x), dropout_by_bytes),
+        (_always, F.dropout),
+    ],
+    "attention": [
+        (_is_half_with_gradient, widened_attention),
+        (_always, F.scaled_dot_product_attention),
+    ],
+    "step attention": [  # one query a row: the kernel for many is not the best for many sentences
+        (
+            lambda query, key: len(key) >= 32 and key.device.type == "cpu",
+            lambda *inputs: scaled_dot_product_attention(*inputs)[0],
+        ),
+        (_always, fused_attention),
+    ],
+}
+
+
+def fastest(task: str, *tensors: Tensor) -> Callable[..., Tensor]:
+    """The kernel of `CHOICES` for a task and the tensors that decide."""
+    return next(kernel for when, kernel in CHOICES[task] if when(*tensors))
+
+
+# %% book/10-speed.ipynb · From the plain model to the fast one · [fast-linear]
+def fast_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """`torch.nn.functional.linear`, by the fastest kernel."""
+    return fastest("linear", x, weight)(x, weight, bias)
+
+
+def step_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """`torch.nn.functional.linear` of a few rows `[N, d_in]` without gradient, by the fastest kernel."""
+    return fastest("step linear", x, weight)(x, weight, bias)
+
+
+# %% book/10-speed.ipynb · From the plain model to the fast one · [fused-projections]
+def fused_projections(x: Tensor, layers: Sequence[nn.Linear]) -> Sequence[Tensor]:
+    """Apply several dense layers to one input `[..., d_in]`, in one product where that saves time."""
+    # For few rows, to copy the weights would be most of the work; a captured graph serves any number.
+    if not torch.compiler.is_compiling() and _rows(x) < 128:
+        return [layer(x) for layer in layers]
+    weight = torch.cat([layer.weight for layer in layers])
+    bias = None if layers[0].bias is None else torch.cat([layer.bias for layer in layers])
+    return fast_linear(x, weight, bias).split([len(layer.weight) for layer in layers], dim=-1)
+
+
+# %% book/10-speed.ipynb · From the plain model to the fast one · [fast-attention]
+def fast_attention(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, dropout: float = 0.0
+) -> Tensor:
+    """`fused_attention`, which leaves a mask out where a look at it shows that none is needed."""
+    if is_traced(query, key, value) and not torch.compiler.is_compiling():  # no vmap of the kernel
+        return scaled_dot_product_attention(query, key, value, mask, dropout)[0]
+    kernel = fastest("attention", query)
+    if mask is None:
+        return kernel(query, key, value, dropout_p=dropout)
+    look = mask.device.type == "cpu" and not is_traced(mask)
+    if look and mask.all():
+        return kernel(query, key, value, dropout_p=dropout)
+    T, S = query.size(-2), key.size(-2)
+    if look and mask.shape == (1, 1, T, S) and torch.equal(mask, causal_mask(T)):
+        return kernel(query, key, value, dropout_p=dropout, is_causal=True)
+    nothing = ~mask.any(dim=-1, keepdim=True)
+    if look and not nothing.any():
+        return kernel(query, key, value, mask, dropout_p=dropout)
+    return kernel(query, key, value, mask | nothing, dropout_p=dropout).masked_fill(nothing, 0.0)
+
+
+# %% book/10-speed.ipynb · From the plain model to the fast one · [chunked-loss]
+_FEW_LOGITS = 2**20  # 4 MB in float32, which stay in a processor's cache
+_AT_ONCE = {"cpu": _FEW_LOGITS}  # elsewhere more, so that launches are few
+
+
+def _loss_and_slope(
+    logits: Tensor, targets: Tensor, smoothing: float, pad_id: int
+) -> tuple[Tensor, Tensor]:
+    # Of rows [n, V] and targets [n]: the summed loss, and its derivative P - Q by the logits.
+    z = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    real = (targets != pad_id)[:, None]  # [n, 1]
+    true = targets[:, None].where(real, 0)  # the padding may lie outside [0, V)
+    log_p = z.log_softmax(-1)  # [n, V]
+    wanted = (1 - smoothing) * log_p.gather(1, true) + smoothing * log_p.mean(-1, keepdim=True)
+    loss = -wanted.masked_fill(~real, 0.0).sum()
+    slope = log_p.exp_().sub_(smoothing / z.size(-1))
+    slope.scatter_add_(1, true, torch.full_like(wanted, smoothing - 1))
+    return loss, slope.masked_fill_(~real, 0.0).to(logits.dtype)
+
+
+class _ChunkedLoss(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, hidden, weight, targets, loss_and_slope):
+        device, d_weight = hidden.device.type, torch.zeros_like(weight)
+        half = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+        dtype = torch.get_autocast_dtype(device) if half else weight.dtype
+        table, total, slopes = weight.to(dtype), 0.0, []  # cast once, not for every chunk
+        fast = onednn_wins(hidden)
+        multiply = linear_by_onednn if fast else F.linear
+        columns = table.T.contiguous() if fast else table.T
+        passes = hidden.dim() - 1  # of [n, d_model], or of two passes [2, n, d_model]
+        n = max(1, _AT_ONCE.get(device, 2**26) // (len(table) * passes))
+        for rows, y in zip(hidden.to(dtype).split(n, -2), targets.split(n)):
+            loss, slope = loss_and_slope(multiply(rows, table), y)
+            total = total + loss
+            slopes.append(multiply(slope, columns))
+            slope, rows = slope.flatten(0, -2), rows.flatten(0, -2)
+            if dtype == d_weight.dtype:  # in place: a matrix of that size is dear to make
+                d_weight.addmm_(slope.T, rows)
+            else:
+                d_weight += slope.T @ rows
+        ctx.save_for_backward(torch.cat(slopes, -2).to(hidden.dtype), d_weight)
+        return total
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, d_total):
+        d_hidden, d_weight = ctx.saved_tensors
+        return d_hidden * d_total, d_weight * d_total, None, None
+
+
+# %% book/10-speed.ipynb · From the plain model to the fast one · [linear-cross-entropy]
+def linear_cross_entropy(
+    hidden: Tensor, weight: Tensor, targets: Tensor, smoothing: float = 0.1, pad_id: int = 0
+) -> Tensor:
+    """The summed `label_smoothed_cross_entropy` of logits that never exist as a whole.
+
+    Args:
+        hidden: vectors `[..., d_model]`.
+        weight: the output table `[V, d_model]`; the logits are hidden · weightᵀ.
+        targets: token ids `[...]`.
+        smoothing, pad_id: as in `label_smoothed_cross_entropy`.
+
+    Returns:
+        a scalar, in nats, that can be differentiated once; up to 2²⁰ logits, any number of times.
+    """
+    whole = is_traced(hidden, weight) or not torch.is_grad_enabled()
+    if whole or targets.numel() * len(weight) <= _FEW_LOGITS:
+        logits = fast_linear(hidden, weight)
+        return label_smoothed_cross_entropy(logits, targets, smoothing, pad_id, reduction="sum")
+    rows = hidden.reshape(-1, hidden.size(-1))
+    loss_and_slope = partial(_loss_and_slope, smoothing=smoothing, pad_id=pad_id)
+    return _ChunkedLoss.apply(rows, weight, targets.reshape(-1), loss_and_slope)
+
+
+# %% book/10-speed.ipynb · From the plain model to the fast one · [linear-r-drop]
+def _r_drop_and_slope(
+    logits: Tensor, targets: Tensor, smoothing: float, pad_id: int, alpha: float
+) -> tuple[Tensor, Tensor]:
+    # Of two passes [2, n, V] and targets [n]: the summed loss, and its derivative by the logits.
+    z = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    loss, slope = _loss_and_slope(z.flatten(0, 1), targets.repeat(2), smoothing, pad_id)
+    log_p = z.log_softmax(-1)
+    p = log_p.exp()  # [2, n, V]
+    gap, difference = log_p[0] - log_p[1], p[0] - p[1]
+    padding = (targets == pad_id)[:, None]  # [n, 1]
+    divergence = (difference * gap).masked_fill(padding, 0.0).sum() / 2
+    pull = p.mul_(gap - (p * gap).sum(-1, keepdim=True)).add_(difference).masked_fill_(padding, 0.0)
+    pull[1].neg_()
+    slope = slope.view_as(z).add_(pull, alpha=alpha / 2).div_(2)
+    return (loss + alpha * divergence) / 2, slope.to(logits.dtype)
+
+
+def linear_r_drop(
+    hidden: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    smoothing: float = 0.1,
+    alpha: float = 5.0,
+    pad_id: int = 0,
+) -> Tensor:
+    """What `r_drop_loss` sums, of two passes `[2, n, d_model]` and targets `[n]`, by pieces."""
+    if is_traced(hidden, weight) or not torch.is_grad_enabled() or targets.numel() == 0:
+        p, q = fast_linear(hidden, weight)
+        options = {"smoothing": smoothing, "pad_id": pad_id, "reduction": "sum"}
+        loss = sum(label_smoothed_cross_entropy(z, targets, **options) for z in (p, q))
+        return (loss + alpha * symmetric_kl(p, q, targets, pad_id)) / 2
+    options = {"smoothing": smoothing, "pad_id": pad_id, "alpha": alpha}
+    return _ChunkedLoss.apply(hidden, weight, targets, partial(_r_drop_and_slope, **options))
