@@ -136,7 +136,7 @@ class KeyValueCache:
             self._held[attention] = held.index_select(1, rows)
 
 
-# %% book/03-attention.ipynb · The module · [multi-head-attention]
+# %% book/03-attention.ipynb · The whole class · [multi-head-attention]
 class MultiHeadAttention(nn.Module):
     """Attention in `n_heads` subspaces of width d_k = d_model / n_heads at once.
 

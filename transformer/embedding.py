@@ -58,7 +58,7 @@ def sinusoidal_encoding(length: int, d_model: int, dtype: torch.dtype | None = N
     return table.to(dtype or torch.get_default_dtype())
 
 
-# %% book/02-embedding.ipynb · Dropout on the sum · [positional-encoding]
+# %% book/02-embedding.ipynb · The module · [positional-encoding]
 class PositionalEncoding(nn.Module):
     """Adds the sinusoidal position vectors to a sequence of vectors, then applies dropout.
 
@@ -73,20 +73,23 @@ class PositionalEncoding(nn.Module):
     def __init__(self, d_model: int, dropout: float, max_length: int) -> None:
         super().__init__()
         self.dropout = nn.Dropout(dropout)
-        with torch.device("cpu"):  # numbers at once, also where the weights wait for theirs on "meta"
-            table = sinusoidal_encoding(max_length, d_model)  # [max_length, d_model]
-        self.register_buffer("table", table, persistent=False)
+        self.register_buffer("table", self._compute(max_length, d_model), persistent=False)
 
     def forward(self, x: Tensor, offset: int = 0) -> Tensor:
         """Add positions `offset`, `offset + 1`, … to `x` `[B, T, d_model]`; the shape stays."""
         end = offset + x.size(1)
         if offset < 0 or end > len(self.table):  # a slice would be silently shorter
             raise ValueError(f"positions {offset} to {end - 1} do not fit into {len(self.table)}")
-        return self.dropout(x + self.table[offset:end].to(x.dtype))
+        return self.dropout(x + self.table[offset:end].to(x))
 
     def _apply(self, fn, recurse=True):
         super()._apply(fn, recurse)
         # Computed anew rather than cast, so that a model in float64 has positions in float64.
-        table = sinusoidal_encoding(*self.table.shape, self.table.dtype)
+        table = self._compute(*self.table.shape, self.table.dtype)
         self.table = table.to(self.table.device)
         return self
+
+    @staticmethod
+    def _compute(length: int, d_model: int, dtype: torch.dtype | None = None) -> Tensor:
+        with torch.device("cpu"):  # numbers at once, also where the weights wait for theirs on "meta"
+            return sinusoidal_encoding(length, d_model, dtype)
