@@ -85,6 +85,7 @@ def fused_attention(
     """
     if mask is None:
         return F.scaled_dot_product_attention(query, key, value, dropout_p=dropout)
+    mask = torch.atleast_2d(mask)  # the kernel takes no mask of fewer axes
     # Kernels need not agree on a row with nothing: let it attend, then put zeros in its place.
     nothing = ~mask.any(dim=-1, keepdim=True)  # [..., T, 1]
     context = F.scaled_dot_product_attention(query, key, value, mask | nothing, dropout_p=dropout)
