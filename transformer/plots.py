@@ -16,7 +16,7 @@ from torch import Tensor
 def plot_attention(
     weights: Tensor, queries: Sequence[str], keys: Sequence[str], title: str = "", ax: Any = None
 ) -> Any:
-    """Draw one attention map as a grid of grey values, a row per query and a column per key.
+    """Draw one attention map as a grid of gray values, a row per query and a column per key.
 
     Args:
         weights: `[T, S]`, from 0 (white) to 1 (black).
