@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 
 def padding_mask(ids: Tensor, pad_id: int = 0) -> Tensor:
-    """Which of the token ids `[B, S]` are no padding: `torch.bool` `[B, 1, 1, S]`, True = may attend."""
+    """Which token ids `[B, S]` are no padding: `torch.bool` `[B, 1, 1, S]`, True = may attend."""
     return (ids != pad_id)[:, None, None, :]
 
 
@@ -130,7 +130,7 @@ class KeyValueCache:
         return key, value
 
     def reorder(self, rows: Tensor) -> None:
-        """Keep the batch rows `rows` (`torch.long` `[B']`) in that order, each as often as it is named."""
+        """Keep the batch rows `rows` (`torch.long` `[B']`) in that order, as often as each is named."""
         for attention, (room, length) in self._grown.items():
             self._grown[attention] = room.index_select(1, rows), length
         for attention, held in self._held.items():
