@@ -1,11 +1,12 @@
 """Does every cell hold on other machines? Run the chapters with other kernels, threads and seeds.
 
-    python tests/anywhere.py                                everything; writes tests/anywhere.json
-    python tests/anywhere.py 06 07 --conditions "shift 3"   some of it; writes nothing
+    python tests/anywhere.py                            everything; writes tests/anywhere.json
+    python tests/anywhere.py 06 07                      two chapters; the record keeps the others
+    python tests/anywhere.py --conditions "shift 3"     some of the conditions; writes nothing
 
 A cell fails if it raises an error that it is not meant to raise. Under the chapters' own seeds it also fails
 if it shows another text than the stored one. After an error the chapter goes on, so that no failure hides
-another. The record keeps the last run on each kind of processor.
+another. The record keeps the last run of every chapter on each kind of processor.
 """
 
 from __future__ import annotations
@@ -194,10 +195,10 @@ def main(arguments: list[str] | None = None) -> int:
     n_runs = len(chapters) * len(chosen)
     print(table(found), end="")
     print(f"{n_runs} runs of {len(chapters)} chapters, {len(found)} failures, {seconds / 60:.0f} minutes")
-    if not options.chapters and not options.conditions:
+    if not options.conditions:
         keep(
             {
-                "command": "python tests/anywhere.py",
+                "command": " ".join(["python tests/anywhere.py", *options.chapters]),
                 "commit": commit(),
                 "processor": processor(),
                 "torch": metadata.version("torch"),
@@ -224,9 +225,14 @@ def table(found: list[dict[str, str]]) -> str:
 
 
 def keep(run: dict) -> None:
-    """Put a run into the record, in the place of the last one on the same kind of processor."""
+    """Put a run into the record; on its kind of processor, earlier runs lose the chapters that it has."""
     runs = json.loads(RECORD.read_text(encoding="utf8"))["runs"] if RECORD.exists() else []
-    runs = [other for other in runs if other["processor"] != run["processor"]] + [run]
+    for other in runs:
+        if other["processor"] == run["processor"]:
+            other["chapters"] = [name for name in other["chapters"] if name not in run["chapters"]]
+            left = [entry for entry in other["failures"] if entry["chapter"] in other["chapters"]]
+            other["failures"] = left
+    runs = [other for other in runs if other["chapters"]] + [run]
     RECORD.write_text(json.dumps({"runs": runs}, indent=1, ensure_ascii=False) + "\n", encoding="utf8")
 
 
