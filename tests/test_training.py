@@ -677,13 +677,18 @@ PROCESSORS = {
 }
 
 
-@pytest.mark.parametrize("text", PROCESSORS, ids=repr)
-def test_a_processor_gets_the_precision_that_it_has_units_for(tmp_path, monkeypatch, text):
-    """Whoever made it. What Linux tells of it stands in a file; here, in one of ours."""
-    (tmp_path / "cpuinfo").write_text(text)
-    monkeypatch.setattr(torch.cpu, "get_capabilities", dict, raising=False)
+def tell_of_processor(monkeypatch, text):
+    """Let Linux tell this of its processor; other files are read as ever, by Python's own library too."""
     read = Path.read_text
-    monkeypatch.setattr(Path, "read_text", lambda path, **named: read(tmp_path / path.name, **named))
+    told = lambda path, **named: text if path.name == "cpuinfo" else read(path, **named)
+    monkeypatch.setattr(Path, "read_text", told)
+
+
+@pytest.mark.parametrize("text", PROCESSORS, ids=repr)
+def test_a_processor_gets_the_precision_that_it_has_units_for(monkeypatch, text):
+    """Whoever made it. What Linux tells of it stands in a file; here, in one of ours."""
+    monkeypatch.setattr(torch.cpu, "get_capabilities", dict, raising=False)
+    tell_of_processor(monkeypatch, text)
     monkeypatch.setattr(sys, "platform", "linux")
     model, instructions, precision = PROCESSORS[text]
     assert best_precision(torch.device("cpu")) == precision
@@ -704,7 +709,7 @@ def test_a_processor_gets_the_precision_that_it_has_units_for(tmp_path, monkeypa
 def test_what_torch_tells_of_a_processor_is_asked_where_linux_tells_nothing(monkeypatch):
     told = {"cpu_name": "Another", "avx512_f": True, "avx512_bf16": True, "amx_bf16": False, "l2": 1024}
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: told, raising=False)
-    monkeypatch.setattr(Path, "read_text", lambda path, **named: "")
+    tell_of_processor(monkeypatch, "")
     monkeypatch.setattr(sys, "platform", "win32")
     assert best_precision(torch.device("cpu")) == "bfloat16"
     facts = run_facts("cpu")
