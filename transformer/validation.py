@@ -218,14 +218,14 @@ def check_range(name: str, ids: Tensor, end: int, always: bool = False) -> None:
 
 
 # %% book/05-model.ipynb · What its entries check · [check-memory]
-def check_features(name: str, x: Tensor, features: int | None, rank: int | None = 3) -> None:
+def check_features(name: str, x: Tensor, features: int | None, rank: int = 3) -> None:
     """Refuse anything but a floating-point tensor of `rank` axes, the last with `features` entries.
 
     Args:
         name: what the message calls the tensor.
         x: the tensor.
         features: size of the last axis; `None` for any.
-        rank: number of axes; `None` for any number from 1.
+        rank: number of axes.
 
     Raises:
         TypeError: `x` is not a tensor of floating-point numbers.
@@ -234,10 +234,9 @@ def check_features(name: str, x: Tensor, features: int | None, rank: int | None 
     if not isinstance(x, Tensor) or not x.is_floating_point():
         kind = getattr(x, "dtype", type(x).__name__)
         raise TypeError(f"{name} must be a floating-point tensor, not {kind}")
-    if x.dim() != (rank or max(1, x.dim())) or features not in (None, x.size(-1)):
-        axes = "at least 1 axis" if rank is None else f"{rank} axes"
+    if x.dim() != rank or features not in (None, x.size(-1)):
         last = "" if features is None else f", the last of size {features}"
-        raise ValueError(f"{name} must have {axes}{last}, not shape {list(x.shape)}")
+        raise ValueError(f"{name} must have {rank} axes{last}, not shape {list(x.shape)}")
 
 
 def check_memory(memory: Tensor, tgt: Tensor, d_model: int) -> None:
