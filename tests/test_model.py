@@ -662,6 +662,7 @@ def plain_loss(model, batch):
     return label_smoothed_cross_entropy(model(src, tgt[:, :-1]), tgt[:, 1:])
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")  # vmap is slow where a kernel has no rule for it
 @TIES
 @pytest.mark.parametrize(
     "loss",

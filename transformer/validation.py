@@ -247,8 +247,8 @@ def check_memory(memory: Tensor, tgt: Tensor, d_model: int) -> None:
         ValueError: its shape does not fit.
     """
     check_features("memory", memory, d_model)
-    if len(memory) != len(tgt):
-        given = f"{len(tgt)} and {len(memory)}"
+    if memory.size(0) != tgt.size(0):  # len would fix the size of a graph that is being captured
+        given = f"{tgt.size(0)} and {memory.size(0)}"
         raise ValueError(f"tgt and memory must have the same batch size, not {given}")
 
 
