@@ -34,6 +34,8 @@ from transformer.validation import check_config, check_ids, check_memory, check_
 class TransformerConfig(LayerConfig):
     """Everything that determines a `Transformer` but its weights; by default, the base model.
 
+    The fields of `LayerConfig` are among its arguments.
+
     Args:
         src_vocab_size: number of source tokens.
         tgt_vocab_size: number of target tokens V.
@@ -42,7 +44,6 @@ class TransformerConfig(LayerConfig):
         tie_embeddings: whether source, target and output table are one parameter.
         pad_id, bos_id, eos_id: the tokens for padding, start and end.
         max_length: the longest sentence, source or target, in tokens.
-        **others: the fields of `LayerConfig`.
 
     Raises:
         TypeError, ValueError: a value is of the wrong type or out of its range.
