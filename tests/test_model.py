@@ -19,15 +19,15 @@ from torch.func import functional_call, grad, vmap
 
 from transformer import (
     Decoder,
-    DecoderCache,
     Encoder,
+    KeyValueCache,
     MultiHeadAttention,
     Transformer,
     TransformerConfig,
+    attention_tap,
     causal_mask,
     initialize,
     label_smoothed_cross_entropy,
-    linear_cross_entropy,
     padding_mask,
     r_drop_loss,
     teacher_forced_loss,
@@ -386,12 +386,75 @@ def test_attention_maps_add_up_to_one_and_leave_out_future_and_padding():
     assert (maps.encoder[:, 1, :, :, 4:] == 0).all() and (maps.cross[:, 1, :, :, 4:] == 0).all()
 
 
+def plain_weights(attention: MultiHeadAttention, query, key, mask) -> torch.Tensor:
+    """The paper's equation 1, head by head, `mask` True where a query may attend."""
+    d_k = attention.w_q.out_features // attention.n_heads
+    q, k = attention.w_q(query).split(d_k, dim=-1), attention.w_k(key).split(d_k, dim=-1)
+    scores = torch.stack([a @ b.mT / math.sqrt(d_k) for a, b in zip(q, k)], dim=1)
+    return scores.masked_fill(~mask, -math.inf).softmax(-1)
+
+
+@NORM_ORDERS
+def test_a_tap_records_every_attention_and_changes_nothing(norm_first):
+    model = make_model(norm_first=norm_first)
+    inputs = {}
+    hooks = [
+        module.register_forward_pre_hook(lambda _, args, name=name: inputs.update({name: args}))
+        for name, module in model.named_modules()
+        if isinstance(module, MultiHeadAttention)
+    ]
+    with attention_tap(model) as maps:
+        assert maps == {}
+        assert close(model(SRC, TGT), make_model(norm_first=norm_first)(SRC, TGT))
+    for hook in hooks:
+        hook.remove()
+    encoder = [f"encoder.layers.{n}.self_attention" for n in range(2)]
+    decoder = [f"decoder.layers.{n}.{kind}_attention" for n in range(2) for kind in ("self", "cross")]
+    assert [*maps] == encoder + decoder
+    for name, weights in maps.items():
+        query, key, _, mask = inputs[name]
+        assert close(weights, plain_weights(model.get_submodule(name), query, key, mask))
+
+
+def is_bare(model: nn.Module) -> bool:
+    return not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+
+
+def test_a_tap_is_removed_at_the_end_and_after_an_error():
+    model = make_model()
+    with attention_tap(model) as maps:
+        model(SRC, TGT)
+    before = dict(maps)
+    model(SRC[:1], TGT[:1])
+    assert is_bare(model) and all(maps[name] is before[name] for name in before)
+    with pytest.raises(IndexError, match="src"), attention_tap(model):
+        model(SRC + 4, TGT)
+    assert is_bare(model)
+    with pytest.raises(KeyboardInterrupt), attention_tap(model):
+        raise KeyboardInterrupt
+    assert is_bare(model)
+
+
+def test_a_tap_leaves_the_hooks_of_others_and_fits_into_another_tap():
+    model, seen = make_model(), []
+    attention = model.decoder.layers[1].cross_attention
+    attention.register_forward_hook(lambda module, args, output: seen.append(output[1]))
+    with attention_tap(model.decoder) as outer:
+        with attention_tap(model) as inner:
+            model(SRC, TGT)
+        model(SRC, TGT)
+    model(SRC, TGT)
+    assert [*inner] != [*outer] == [name.removeprefix("decoder.") for name in inner if "decoder" in name]
+    assert close(inner["decoder.layers.1.cross_attention"], outer["layers.1.cross_attention"])
+    assert len(seen) == 3 and seen[1] is not None and seen[2] is None
+
+
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=5), st.booleans())
 def test_cached_equals_uncached(pieces, norm_first):
     model = make_model(norm_first=norm_first)
     tgt = torch.randint(4, 17, (2, sum(pieces)))
     memory, mask = model.encode(SRC), model.src_mask(SRC)
-    cache, hidden = DecoderCache(2), []
+    cache, hidden = KeyValueCache(), []
     for part in tgt.split(pieces, dim=1):
         hidden.append(model.decode(part, memory, mask, cache))
     assert close(torch.cat(hidden, dim=1), model.decode(tgt, memory, mask))
@@ -401,7 +464,7 @@ def test_cached_equals_uncached(pieces, norm_first):
 def test_reordered_cache_equals_reordered_rows():
     model = make_model()
     memory, mask = model.encode(SRC), model.src_mask(SRC)
-    rows, cache = torch.tensor([1, 1, 0]), DecoderCache(2)
+    rows, cache = torch.tensor([1, 1, 0]), KeyValueCache()
     model.decode(TGT[:, :3], memory, mask, cache)
     cache.reorder(rows)
     continued = model.decode(TGT[rows, 3:], memory[rows], mask[rows], cache)
@@ -460,6 +523,13 @@ def test_copies_stay_tied_and_equal(copied):
     assert torch.equal(twin(SRC, TGT), model(SRC, TGT))
 
 
+def assigned_whole(model: Transformer) -> Transformer:
+    with torch.device("meta"):
+        fresh = Transformer(model.config)
+    fresh.load_state_dict(model.state_dict(), assign=True)
+    return fresh
+
+
 def assigned(model: Transformer) -> Transformer:
     with torch.device("meta"):
         fresh = Transformer(model.config)
@@ -471,8 +541,8 @@ def assigned(model: Transformer) -> Transformer:
 
 @pytest.mark.parametrize(
     "changed",
-    [assigned, lambda model: copy.deepcopy(model).float().double(), from_meta],
-    ids=["assign", "dtype", "meta"],
+    [assigned, assigned_whole, lambda model: copy.deepcopy(model).float().double(), from_meta],
+    ids=["assign one name", "assign all names", "dtype", "meta"],
 )
 def test_a_shared_table_stays_one_parameter(changed):
     model = make_model()
@@ -480,6 +550,17 @@ def test_a_shared_table_stays_one_parameter(changed):
     assert is_tied(twin)
     assert len(list(twin.parameters())) == len(list(model.parameters()))
     assert torch.allclose(twin(SRC, TGT), model(SRC, TGT), atol=1e-4)
+
+
+def test_a_model_made_on_meta_takes_over_the_weights_that_it_is_assigned():
+    for tied in (True, False):
+        model = make_model(tie_embeddings=tied)
+        twin = assigned_whole(model)
+        assert is_tied(twin) == tied
+        assert not any(tensor.is_meta for tensor in (*twin.parameters(), *twin.buffers()))
+        assert torch.equal(twin(SRC, TGT), model(SRC, TGT))
+        given = {tensor.data_ptr() for tensor in model.parameters()}
+        assert {tensor.data_ptr() for tensor in twin.parameters()} == given  # nothing was copied
 
 
 def test_tables_that_a_user_parted_stay_apart():
@@ -500,10 +581,49 @@ def test_each_use_of_a_shared_table_has_a_module_to_hook():
 
 
 # -------------------------------------------------------------------------------------------------
-# A model as a function of its parameters
+# The projection belongs to the model
 # -------------------------------------------------------------------------------------------------
 
 TIES = pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
+
+
+class Cooler(Transformer):
+    """A model with a projection of its own."""
+
+    def project(self, hidden: torch.Tensor) -> torch.Tensor:
+        return super().project(hidden) / 2 + torch.arange(17.0)
+
+
+@TIES
+def test_forward_and_losses_use_the_projection_of_a_subclass(tied):
+    model = make_model(tie_embeddings=tied)
+    cooler = Cooler(model.config)
+    cooler.load_state_dict(model.state_dict())
+    logits = model(SRC, TGT) / 2 + torch.arange(17.0)
+    assert close(cooler(SRC, TGT), logits)
+    read, targets = TGT[:, :-1], TGT[:, 1:]
+    expected = label_smoothed_cross_entropy(cooler(SRC, read), targets, reduction="sum")
+    for loss in (teacher_forced_loss, r_drop_loss):  # without dropout, two passes agree
+        assert close(loss(cooler, (SRC, TGT))[0], expected)
+        assert not close(loss(model, (SRC, TGT))[0], expected, atol=1e-2)
+
+
+@TIES
+def test_a_hook_on_the_projection_sees_all_logits_and_may_change_them(tied):
+    model, seen = make_model(tie_embeddings=tied), []
+    before = model(SRC, TGT)
+    model.output.register_forward_hook(lambda module, args, y: seen.append(y) or y + torch.arange(17.0))
+    assert close(model(SRC, TGT), before + torch.arange(17.0))
+    assert len(seen) == 1 and close(seen[0], before)
+    loss, _ = teacher_forced_loss(model, (SRC, TGT))
+    assert len(seen) == 2 and close(seen[1], before[:, :-1])
+    changed = before[:, :-1] + torch.arange(17.0)
+    assert close(loss, label_smoothed_cross_entropy(changed, TGT[:, 1:], reduction="sum"))
+
+
+# -------------------------------------------------------------------------------------------------
+# A model as a function of its parameters
+# -------------------------------------------------------------------------------------------------
 
 
 @TIES
@@ -542,12 +662,7 @@ def plain_loss(model, batch):
     return label_smoothed_cross_entropy(model(src, tgt[:, :-1]), tgt[:, 1:])
 
 
-def many_logits(model, batch):
-    hidden = model.decode(batch[1][:, :-1], model.encode(batch[0]), None)
-    wide = hidden.repeat(1, 2**20 // 17, 1)  # more than are computed at a time
-    return linear_cross_entropy(wide, model.output.weight, batch[1][:, 1:].repeat(1, 2**20 // 17)) / 2**20
-
-
+@pytest.mark.filterwarnings("ignore::UserWarning")  # vmap is slow where a kernel has no rule for it
 @TIES
 @pytest.mark.parametrize(
     "loss",
@@ -566,14 +681,6 @@ def test_gradients_of_every_sentence_by_vmap_are_those_of_a_loop(loss, tied):
         module.zero_grad()
         module(SRC[i], TGT[i]).backward()
         assert all(close(each[name][i], parameter.grad) for name, parameter in weights.items())
-
-
-def test_vmap_reaches_losses_whose_logits_are_computed_in_pieces():
-    module = Loss(make_model(n_layers=1), many_logits)
-    weights = dict(module.named_parameters())
-    found = grad(partial(functional_call, module))(weights, (SRC[0], TGT[0]))
-    module(SRC[0], TGT[0]).backward()
-    assert all(close(found[name], parameter.grad) for name, parameter in weights.items())
 
 
 def test_vmap_draws_dropout_for_every_sentence():
@@ -719,8 +826,8 @@ LONG = torch.ones(2, 41, dtype=torch.long)
         (SRC[0], TGT, ValueError, r"src must have shape \[batch, length\], not \[7\]"),
         (SRC, TGT[None], ValueError, r"tgt must have shape \[batch, length\], not \[1, 2, 5\]"),
         (SRC, TGT[:1], ValueError, "tgt and memory must have the same batch size, not 1 and 2"),
-        (LONG, TGT, ValueError, "positions 0 to 40 do not fit into max_length 40"),
-        (SRC, LONG, ValueError, "positions 0 to 40 do not fit into max_length 40"),
+        (LONG, TGT, ValueError, "positions 0 to 40 do not fit into 40"),
+        (SRC, LONG, ValueError, "positions 0 to 40 do not fit into 40"),
     ],
 )
 def test_forward_refuses(src, tgt, error, message):
@@ -746,12 +853,7 @@ def test_decode_refuses(memory, error, message):
 
 def test_cache_refuses_to_outgrow_the_positions():
     model = make_model(max_length=6)
-    memory, cache = model.encode(SRC[:, :6]), DecoderCache(2)
+    memory, cache = model.encode(SRC[:, :6]), KeyValueCache()
     model.decode(TGT, memory, None, cache)
-    with pytest.raises(ValueError, match="positions 5 to 6 do not fit into max_length 6"):
+    with pytest.raises(ValueError, match="positions 5 to 6 do not fit into 6"):
         model.decode(TGT[:, :2], memory, None, cache)
-
-
-def test_cache_needs_a_layer():
-    with pytest.raises(ValueError, match="n_layers must be at least 1, but is 0"):
-        DecoderCache(0)

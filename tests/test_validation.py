@@ -1,4 +1,4 @@
-"""The guards at the public doors: what passes, what is refused, and what a refusal says."""
+"""The checks at the entries: what passes, what is refused, and what a refusal says."""
 
 from __future__ import annotations
 
@@ -11,7 +11,21 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transformer import check_features, check_ids, check_rate, check_size, optional_import
+from transformer import (
+    check_choice,
+    check_device,
+    check_features,
+    check_ids,
+    check_memory,
+    check_number,
+    check_place,
+    check_range,
+    check_rate,
+    check_size,
+    check_type,
+    is_traced,
+    optional_import,
+)
 
 
 def refuses(error: type[Exception], message: str):
@@ -71,6 +85,39 @@ def test_a_rate_is_a_number(rate, kind):
         check_rate(dropout=rate)
 
 
+@pytest.mark.parametrize("number", [0, 0.0, 3.5, 1e300])
+def test_finite_numbers_from_0_on_pass(number):
+    check_number(weight_decay=number)
+
+
+@pytest.mark.parametrize("number", [-1e-5, math.inf, -math.inf, math.nan])
+def test_other_numbers_are_refused(number):
+    with refuses(ValueError, f"weight_decay must be finite and at least 0, but is {number}"):
+        check_number(weight_decay=number)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "said"),
+    [
+        (bool, None, "x must be a bool, not NoneType (None)"),
+        (int, True, "x must be an int, not bool (True)"),
+        ((int, float), "1", "x must be a number, not str ('1')"),
+        ((list, tuple), {}, "x must be a list or tuple, not dict ({})"),
+    ],
+)
+def test_a_wrong_kind_is_named_with_the_right_one(kind, value, said):
+    with refuses(TypeError, said):
+        check_type(kind, x=value)
+
+
+def test_a_choice_is_one_of_those_offered():
+    check_choice(("mean", "sum"), reduction="sum")
+    with refuses(ValueError, "reduction must be one of ['mean', 'sum'], not 'max'"):
+        check_choice(["mean", "sum"], reduction="max")
+    with refuses(ValueError, "reduction must be one of ['mean'], not []"):
+        check_choice({"mean": 1}, reduction=[])  # cannot be asked of a dict
+
+
 # -------------------------------------------------------------------------------------------------
 # Vectors
 # -------------------------------------------------------------------------------------------------
@@ -103,18 +150,33 @@ def test_vectors_have_their_axes(shape):
         check_features("x", torch.zeros(shape), 4)
 
 
-@given(st.lists(st.integers(0, 3), max_size=4))
-def test_any_number_of_axes_where_none_is_asked_for(front):
-    check_features("x", torch.zeros(*front, 4), 4, rank=None)
-    said = f"x must have at least 1 axis, the last of size 5, not shape {[*front, 4]}"
-    with refuses(ValueError, said):
-        check_features("x", torch.zeros(*front, 4), 5, rank=None)
+def test_vectors_of_any_width_and_other_numbers_of_axes():
+    check_features("weight", torch.zeros(3, 4), None, rank=2)
+    with refuses(ValueError, "weight must have 2 axes, not shape [4]"):
+        check_features("weight", torch.zeros(4), None, rank=2)
 
 
-def test_a_single_number_is_no_vector():
-    said = "x must have at least 1 axis, the last of size 4, not shape []"
-    with refuses(ValueError, said):
-        check_features("x", torch.tensor(1.0), 4, rank=None)
+def test_a_memory_has_a_row_for_every_target():
+    tgt = torch.zeros(2, 5, dtype=torch.long)
+    check_memory(torch.zeros(2, 7, 4), tgt, 4)
+    with refuses(ValueError, "tgt and memory must have the same batch size, not 2 and 1"):
+        check_memory(torch.zeros(1, 7, 4), tgt, 4)
+
+
+def test_a_tensor_has_the_dtype_and_the_device_of_what_it_meets():
+    table = torch.zeros(3, 4)
+    check_place("x", torch.zeros(2, 4), table)
+    check_place("ids", torch.zeros(2, dtype=torch.long), table)
+    with refuses(TypeError, "x must be of torch.float32 like the table, not of torch.float64"):
+        check_place("x", torch.zeros(2, 4, dtype=torch.float64), table, "the table")
+    with refuses(ValueError, "x must lie on cpu like the weights, not on meta"):
+        check_place("x", torch.zeros(2, 4, device="meta"), table)
+
+
+def test_a_device_is_one_that_can_hold_something():
+    assert check_device("cpu") == torch.device("cpu")
+    with pytest.raises(ValueError, match=r"^device 'toaster' cannot be used here: "):
+        check_device("toaster")
 
 
 # -------------------------------------------------------------------------------------------------
@@ -169,6 +231,25 @@ def test_values_on_other_devices_are_looked_at_only_when_asked():
 def test_shape_and_dtype_are_checked_on_every_device():
     with pytest.raises(TypeError, match="torch.long"):
         check_ids("src", torch.zeros(2, 3, device="meta"), vocab_size=1)
+
+
+def test_a_range_has_any_shape():
+    check_range("numbers", torch.tensor(4), 5)
+    with refuses(IndexError, "numbers must lie in [0, 5), but holds 5"):
+        check_range("numbers", torch.tensor([[[5]]]), 5)
+
+
+@pytest.mark.skipif(not hasattr(torch.func, "debug_unwrap"), reason="this torch cannot tell")
+def test_values_that_stand_for_others_are_not_looked_at():
+    seen = []
+
+    def look(ids: torch.Tensor) -> torch.Tensor:
+        seen.append(is_traced(ids))
+        check_range("ids", ids, 1)
+        return ids
+
+    torch.func.vmap(look)(torch.tensor([[0], [7]]))
+    assert seen == [True] and not is_traced(torch.tensor([0]))
 
 
 # -------------------------------------------------------------------------------------------------

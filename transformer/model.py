@@ -8,9 +8,9 @@ __all__ = [
     "Encoder",
     "Decoder",
     "initialize",
+    "Transformer",
     "attention_tap",
     "AttentionMaps",
-    "Transformer",
 ]
 
 
@@ -34,6 +34,8 @@ from transformer.validation import check_config, check_ids, check_memory, check_
 class TransformerConfig(LayerConfig):
     """Everything that determines a `Transformer` but its weights; by default, the base model.
 
+    The fields of `LayerConfig` are among its arguments.
+
     Args:
         src_vocab_size: number of source tokens.
         tgt_vocab_size: number of target tokens V.
@@ -42,7 +44,6 @@ class TransformerConfig(LayerConfig):
         tie_embeddings: whether source, target and output table are one parameter.
         pad_id, bos_id, eos_id: the tokens for padding, start and end.
         max_length: the longest sentence, source or target, in tokens.
-        **others: the fields of `LayerConfig`.
 
     Raises:
         TypeError, ValueError: a value is of the wrong type or out of its range.
@@ -134,45 +135,36 @@ def initialize(module: nn.Module) -> None:
             nn.init.zeros_(module.bias)
 
 
-# %% book/05-model.ipynb · The Transformer · [attention-tap]
-@contextmanager
-def attention_tap(model: nn.Module) -> Iterator[dict[str, Tensor]]:
-    """Record the weights of every attention in a model while it runs.
+# %% book/05-model.ipynb · The Transformer · [tied-tables]
+class _TiedTables(nn.Module):
+    # A model whose tables, where they are one parameter, stay one, whatever replaces it.
 
-    Args:
-        model: anything that holds `MultiHeadAttention`.
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+    ) -> NamedTuple:
+        """As in `torch.nn.Module`; a tied table stays one parameter also with `assign`."""
+        with self._staying_tied():
+            return super().load_state_dict(state_dict, strict, assign)
 
-    Yields:
-        a dict that fills up: the name of each attention, and its latest weights `[B, H, T, S]`.
-    """
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
+        with self._staying_tied():  # to_empty makes new parameters, module by module
+            return super()._apply(fn, recurse)
 
-    def ask(module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
-        return args, {**kwargs, "need_weights": True}
-
-    maps: dict[str, Tensor] = {}
-    handles = []
-    for name, module in model.named_modules():
-        if isinstance(module, MultiHeadAttention):
-            handles.append(module.register_forward_pre_hook(ask, with_kwargs=True))
-            note = lambda module, args, output, name=name: maps.update({name: output[1]})
-            handles.append(module.register_forward_hook(note))
-    try:
-        yield maps
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-class AttentionMaps(NamedTuple):
-    """The attention weights of a forward pass, by layer."""
-
-    encoder: Tensor  # [n_layers, B, H, S, S]
-    decoder: Tensor  # [n_layers, B, H, T, T]
-    cross: Tensor  # [n_layers, B, H, T, S]
+    @contextmanager
+    def _staying_tied(self) -> Iterator[None]:
+        tables = [getattr(self, name) for name in ("src_embedding", "tgt_embedding", "output")]
+        old = getattr(tables[0], "weight", None)
+        sharing = [table for table in tables if getattr(table, "weight", None) is old is not None]
+        try:
+            yield
+        finally:
+            new = [table.weight for table in sharing if table.weight is not old]
+            for table in sharing if new else ():
+                table.weight = new[-1]
 
 
 # %% book/05-model.ipynb · The Transformer · [transformer]
-class Transformer(nn.Module):
+class Transformer(_TiedTables):
     """The encoder–decoder Transformer: token ids in, logits over the target vocabulary out.
 
     Args:
@@ -185,11 +177,11 @@ class Transformer(nn.Module):
         super().__init__()
         check_type(TransformerConfig, config=config)
         self.config = config
-        V, d_model = config.tgt_vocab_size, config.d_model
-        self.src_embedding = TokenEmbedding(config.src_vocab_size, d_model, config.pad_id)
+        V, d_model, pad_id = config.tgt_vocab_size, config.d_model, config.pad_id
+        self.src_embedding = TokenEmbedding(config.src_vocab_size, d_model, pad_id)
         # A tied table needs neither memory nor random numbers of its own.
         with torch.device("meta") if config.tie_embeddings else nullcontext():
-            self.tgt_embedding = TokenEmbedding(V, d_model, config.pad_id)
+            self.tgt_embedding = TokenEmbedding(V, d_model, pad_id)
             self.output = nn.Linear(d_model, V, bias=False)
         self.positions = PositionalEncoding(d_model, config.dropout, config.max_length)
         self.encoder = Encoder(config)
@@ -252,9 +244,8 @@ class Transformer(nn.Module):
         check_ids("tgt", tgt, self.config.tgt_vocab_size)
         check_memory(memory, tgt, self.config.d_model)
         offset = cache.length if cache else 0
-        # Padding stands at the target's end, where causality already hides it from every token.
-        mask = None
-        if tgt.size(1) != 1:  # a single new token may see all before it
+        mask = None  # a single new token may see all before it
+        if tgt.size(1) != 1:
             mask = F.pad(causal_mask(tgt.size(1), tgt.device), (offset, 0), value=True)
         x = self.positions(self.tgt_embedding(tgt), offset)  # [B, T, d_model]
         return self.decoder(x, memory, mask, src_mask, cache)
@@ -263,7 +254,7 @@ class Transformer(nn.Module):
         """Turn hidden vectors `[..., d_model]` into logits `[..., V]`."""
         return self.output(hidden)
 
-    def attention_maps(self, src: Tensor, tgt: Tensor) -> AttentionMaps:
+    def attention_maps(self, src: Tensor, tgt: Tensor) -> "AttentionMaps":
         """The attention weights of `forward(src, tgt)`, of every layer and head.
 
         In training mode with attention dropout they are those of a pass of their own.
@@ -275,27 +266,39 @@ class Transformer(nn.Module):
         names = [[f"{stack}.layers.{n}.{kind}_attention" for n in layers] for stack, kind in kinds]
         return AttentionMaps(*(torch.stack([maps[name] for name in group]) for group in names))
 
-    def load_state_dict(
-        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
-    ) -> NamedTuple:
-        """As in `torch.nn.Module`; a tied table stays one parameter also with `assign`."""
-        with _staying_tied(self):
-            return super().load_state_dict(state_dict, strict, assign)
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
-        with _staying_tied(self):  # to_empty makes new parameters, module by module
-            return super()._apply(fn, recurse)
-
-
+# %% book/05-model.ipynb · Attention maps · [attention-tap]
 @contextmanager
-def _staying_tied(model: Transformer) -> Iterator[None]:
-    # Whatever replaces a shared table in one module replaces it in all that share it.
-    old = getattr(model.src_embedding, "weight", None)
-    parts = (model.src_embedding, model.tgt_embedding, model.output)
-    sharing = [part for part in parts if getattr(part, "weight", None) is old is not None]
+def attention_tap(model: nn.Module) -> Iterator[dict[str, Tensor]]:
+    """Record the weights of every attention in a model while it runs.
+
+    Args:
+        model: anything that holds `MultiHeadAttention`.
+
+    Yields:
+        a dict that fills up: the name of each attention, and its latest weights `[B, H, T, S]`.
+    """
+
+    def ask(module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+        return args, {**kwargs, "need_weights": True}
+
+    maps: dict[str, Tensor] = {}
+    handles = []
+    for name, module in model.named_modules():
+        if isinstance(module, MultiHeadAttention):
+            handles.append(module.register_forward_pre_hook(ask, with_kwargs=True))
+            note = lambda module, args, output, name=name: maps.update({name: output[1]})
+            handles.append(module.register_forward_hook(note))
     try:
-        yield
+        yield maps
     finally:
-        new = [part.weight for part in sharing if part.weight is not old]
-        for part in sharing if new else ():
-            part.weight = new[-1]
+        for handle in handles:
+            handle.remove()
+
+
+class AttentionMaps(NamedTuple):
+    """The attention weights of a forward pass, by layer."""
+
+    encoder: Tensor  # [n_layers, B, H, S, S]
+    decoder: Tensor  # [n_layers, B, H, T, T]
+    cross: Tensor  # [n_layers, B, H, T, S]

@@ -4,34 +4,62 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 """
 
 __all__ = [
+    "check_config",
     "check_type",
     "check_choice",
     "check_size",
     "check_rate",
     "check_number",
     "is_traced",
-    "check_features",
     "check_ids",
     "check_range",
+    "check_features",
+    "check_memory",
     "check_place",
     "check_device",
-    "check_memory",
     "optional_import",
-    "check_config",
 ]
 
 
-# %% book/05-model.ipynb · What every public door checks · [check-numbers]
-import importlib
-import math
-from collections.abc import Collection
-from types import ModuleType
+# %% book/05-model.ipynb · What a model is told · [check-config]
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from transformer.layers import ACTIVATIONS
+
+
+def check_config(config: Any) -> None:
+    """Refuse a `TransformerConfig` that no model can be built from.
+
+    Raises:
+        TypeError, ValueError: a value is of the wrong type or out of its range.
+    """
+
+    def named(*names: str) -> dict[str, Any]:
+        return {name: getattr(config, name) for name in names}
+
+    check_size(**named("src_vocab_size", "tgt_vocab_size", "d_model", "n_heads", "n_layers"))
+    check_size(**named("d_ff", "max_length"))
+    check_size(minimum=0, **named("pad_id", "bos_id", "eos_id"))
+    check_rate(**named("dropout", "attention_dropout", "activation_dropout"))
+    check_choice(sorted(ACTIVATIONS), activation=config.activation)
+    check_type(bool, **named("bias", "norm_first", "tie_embeddings"))
+    check_type((bool, type(None)), final_norm=config.final_norm)
+    src, tgt = config.src_vocab_size, config.tgt_vocab_size
+    if config.d_model % config.n_heads:
+        given = f"{config.n_heads} does not divide {config.d_model}"
+        raise ValueError(f"n_heads must divide d_model, but {given}")
+    if config.tie_embeddings and src != tgt:
+        given = f"src_vocab_size is {src} and tgt_vocab_size is {tgt}"
+        raise ValueError(f"tie_embeddings needs equal vocabularies, but {given}")
+    for name, end in {"pad_id": min(src, tgt), "bos_id": tgt, "eos_id": tgt}.items():
+        if getattr(config, name) >= end:
+            raise ValueError(f"{name} must lie in [0, {end}), but is {getattr(config, name)}")
+    if config.eos_id == config.pad_id:
+        raise ValueError(f"pad_id and eos_id must differ, but both are {config.eos_id}")
+
+
+# %% book/05-model.ipynb · What its entries check · [check-kinds]
+from collections.abc import Collection
 
 
 def check_type(kind: type | tuple[type, ...], **values: Any) -> None:
@@ -67,6 +95,10 @@ def check_choice(choices: Collection[Any], **values: Any) -> None:
     for name, value in values.items():
         if value not in list(choices):  # a list may be asked for anything, a set or dict may not
             raise ValueError(f"{name} must be one of {list(choices)}, not {value!r}")
+
+
+# %% book/05-model.ipynb · What its entries check · [check-numbers]
+import math
 
 
 def check_size(minimum: int = 1, **sizes: int) -> None:
@@ -118,7 +150,10 @@ def check_number(**numbers: float) -> None:
             raise ValueError(f"{name} must be finite and at least 0, but is {number}")
 
 
-# %% book/05-model.ipynb · What every public door checks · [is-traced]
+# %% book/05-model.ipynb · What its entries check · [is-traced]
+import torch
+from torch import Tensor
+
 # What lies beneath a tensor that a transform of torch.func has wrapped; older versions cannot tell.
 _unwrap = getattr(torch.func, "debug_unwrap", lambda x: x)
 
@@ -132,29 +167,7 @@ def is_traced(*tensors: Tensor) -> bool:
     return torch.compiler.is_compiling() or any(_unwrap(x) is not x for x in tensors)
 
 
-# %% book/05-model.ipynb · What every public door checks · [check-tensors]
-def check_features(name: str, x: Tensor, features: int | None, rank: int | None = 3) -> None:
-    """Refuse anything but a floating-point tensor of `rank` axes, the last with `features` entries.
-
-    Args:
-        name: what the message calls the tensor.
-        x: the tensor.
-        features: size of the last axis; `None` for any.
-        rank: number of axes; `None` for any number from 1.
-
-    Raises:
-        TypeError: `x` is not a tensor of floating-point numbers.
-        ValueError: `x` has another number of axes, or another last axis.
-    """
-    if not isinstance(x, Tensor) or not x.is_floating_point():
-        kind = getattr(x, "dtype", type(x).__name__)
-        raise TypeError(f"{name} must be a floating-point tensor, not {kind}")
-    if x.dim() != (rank or max(1, x.dim())) or features not in (None, x.size(-1)):
-        axes = "at least 1 axis" if rank is None else f"{rank} axes"
-        last = "" if features is None else f", the last of size {features}"
-        raise ValueError(f"{name} must have {axes}{last}, not shape {list(x.shape)}")
-
-
+# %% book/05-model.ipynb · What its entries check · [check-ids]
 def check_ids(name: str, ids: Tensor, vocab_size: int, always: bool = False) -> None:
     """Refuse anything but a `[B, T]` tensor of token ids below `vocab_size`.
 
@@ -204,6 +217,42 @@ def check_range(name: str, ids: Tensor, end: int, always: bool = False) -> None:
         raise IndexError(f"{name} must lie in [0, {end}), but holds {low if low < 0 else high}")
 
 
+# %% book/05-model.ipynb · What its entries check · [check-memory]
+def check_features(name: str, x: Tensor, features: int | None, rank: int = 3) -> None:
+    """Refuse anything but a floating-point tensor of `rank` axes, the last with `features` entries.
+
+    Args:
+        name: what the message calls the tensor.
+        x: the tensor.
+        features: size of the last axis; `None` for any.
+        rank: number of axes.
+
+    Raises:
+        TypeError: `x` is not a tensor of floating-point numbers.
+        ValueError: `x` has another number of axes, or another last axis.
+    """
+    if not isinstance(x, Tensor) or not x.is_floating_point():
+        kind = getattr(x, "dtype", type(x).__name__)
+        raise TypeError(f"{name} must be a floating-point tensor, not {kind}")
+    if x.dim() != rank or features not in (None, x.size(-1)):
+        last = "" if features is None else f", the last of size {features}"
+        raise ValueError(f"{name} must have {rank} axes{last}, not shape {list(x.shape)}")
+
+
+def check_memory(memory: Tensor, tgt: Tensor, d_model: int) -> None:
+    """Refuse a memory that is no `[B, S, d_model]` for target ids `[B, T]`.
+
+    Raises:
+        TypeError: it is no tensor of floating-point numbers.
+        ValueError: its shape does not fit.
+    """
+    check_features("memory", memory, d_model)
+    if memory.size(0) != tgt.size(0):  # len would fix the size of a graph that is being captured
+        given = f"{tgt.size(0)} and {memory.size(0)}"
+        raise ValueError(f"tgt and memory must have the same batch size, not {given}")
+
+
+# %% book/05-model.ipynb · What its entries check · [check-place]
 def check_place(name: str, x: Tensor, like: Tensor, of: str = "the weights") -> None:
     """Refuse a tensor that lies elsewhere than another one, or floats with another dtype.
 
@@ -217,8 +266,6 @@ def check_place(name: str, x: Tensor, like: Tensor, of: str = "the weights") -> 
         TypeError: both are floating-point, of different dtypes, and `torch.autocast` is off.
         ValueError: they lie on different devices.
     """
-    if not isinstance(like, Tensor):  # the weight of a quantised layer is a method
-        return
     if x.device != like.device:
         raise ValueError(f"{name} must lie on {like.device} like {of}, not on {x.device}")
     if x.dtype == like.dtype or not x.is_floating_point():
@@ -247,21 +294,10 @@ def check_device(device: torch.device | str) -> torch.device:
         raise ValueError(f"device {device!r} cannot be used here: {message}") from error
 
 
-# %% book/05-model.ipynb · What every public door checks · [check-memory]
-def check_memory(memory: Tensor, tgt: Tensor, d_model: int) -> None:
-    """Refuse a memory that is no `[B, S, d_model]` for target ids `[B, T]`.
+# %% book/05-model.ipynb · What its entries check · [optional-import]
+import importlib
+from types import ModuleType
 
-    Raises:
-        TypeError: it is no tensor of floating-point numbers.
-        ValueError: its shape does not fit.
-    """
-    check_features("memory", memory, d_model)
-    if len(memory) != len(tgt):
-        given = f"{len(tgt)} and {len(memory)}"
-        raise ValueError(f"tgt and memory must have the same batch size, not {given}")
-
-
-# %% book/05-model.ipynb · What every public door checks · [optional-import]
 # Which extra of this package brings a library, with all that the same task needs beside it.
 _EXTRAS = {
     "matplotlib": "plots",
@@ -290,35 +326,3 @@ def optional_import(name: str) -> ModuleType:
         library = name.partition(".")[0]
         wanted = f'"transformer-book[{_EXTRAS[library]}]"' if library in _EXTRAS else library
         raise ImportError(f"this needs the library {library}: pip install {wanted}") from error
-
-
-# %% book/05-model.ipynb · What a model is told · [check-config]
-def check_config(config: Any) -> None:
-    """Refuse a `TransformerConfig` that no model can be built from.
-
-    Raises:
-        TypeError, ValueError: a value is of the wrong type or out of its range.
-    """
-
-    def named(*names: str) -> dict[str, Any]:
-        return {name: getattr(config, name) for name in names}
-
-    check_size(**named("src_vocab_size", "tgt_vocab_size", "d_model", "n_heads", "n_layers"))
-    check_size(**named("d_ff", "max_length"))
-    check_size(minimum=0, **named("pad_id", "bos_id", "eos_id"))
-    check_rate(**named("dropout", "attention_dropout", "activation_dropout"))
-    check_choice(sorted(ACTIVATIONS), activation=config.activation)
-    check_type(bool, **named("bias", "norm_first", "tie_embeddings"))
-    check_type((bool, type(None)), final_norm=config.final_norm)
-    src, tgt = config.src_vocab_size, config.tgt_vocab_size
-    if config.d_model % config.n_heads:
-        given = f"{config.n_heads} does not divide {config.d_model}"
-        raise ValueError(f"n_heads must divide d_model, but {given}")
-    if config.tie_embeddings and src != tgt:
-        given = f"src_vocab_size is {src} and tgt_vocab_size is {tgt}"
-        raise ValueError(f"tie_embeddings needs equal vocabularies, but {given}")
-    for name, end in {"pad_id": min(src, tgt), "bos_id": tgt, "eos_id": tgt}.items():
-        if getattr(config, name) >= end:
-            raise ValueError(f"{name} must lie in [0, {end}), but is {getattr(config, name)}")
-    if config.eos_id == config.pad_id:
-        raise ValueError(f"pad_id and eos_id must differ, but both are {config.eos_id}")
