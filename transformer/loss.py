@@ -85,7 +85,7 @@ def perplexity(loss: float) -> float:
     Args:
         loss: an unsmoothed cross-entropy, in nats per token.
     """
-    return math.exp(loss) if loss < 709 else math.inf  # beyond, no float is large enough
+    return math.inf if loss > 709 else math.exp(loss)  # beyond, no float is large enough
 
 
 # %% book/06-loss.ipynb · The loss of a batch · [teacher-forced-loss]
