@@ -32,7 +32,7 @@ from transformer.validation import check_ids, check_number, check_size, check_ty
 
 
 class DecoderState:
-    """What a search asks of a model: after these tokens, which come next?
+    """What a search asks of a model: which tokens come next, after those that it has read.
 
     Every sentence has `beam_size` rows in sequence, and every row continues a beginning of its own.
 
@@ -48,19 +48,19 @@ class DecoderState:
         self.mask = model.src_mask(src).repeat_interleave(beam_size, dim=0)  # [B·K, 1, 1, S]
 
     def step(self, last: Tensor) -> Tensor:
-        """Read one more token in every row, `[B·K]`; return the logits of the next, `[B·K, V]`."""
+        """Read one more token in every row, `last` `[N]`; return the logits of the next, `[N, V]`."""
         hidden = self.model.decode(last[:, None], self.memory, self.mask, self.cache)
         return self.model.project(hidden[:, -1])
 
     def keep(self, rows: Tensor) -> None:
-        """Go on with the rows `rows` (`torch.long` `[N]`) in that order, each as often as it is named."""
+        """Go on with the rows `rows` `[N]` in that order, each as often as it is named."""
         self.memory, self.mask = self.memory[rows], self.mask[rows]
         self.cache.reorder(rows)
 
 
 @singledispatch
 def decoder_state(model: nn.Module, src: Tensor, beam_size: int = 1) -> DecoderState:
-    """The state of a search, of the kind that its model has."""
+    """The `DecoderState` of `src` with `beam_size` rows for each sentence, of the kind that `model` has."""
     return DecoderState(model, src, beam_size)
 
 
