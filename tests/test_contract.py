@@ -7,6 +7,7 @@ the whole model of any configuration, searches at their edges, printed results o
 from __future__ import annotations
 
 import copy
+import dataclasses
 import inspect
 import math
 import random
@@ -29,11 +30,12 @@ from transformer import (
     PAD_ID,
     UNK_ID,
     Decoder,
-    DecoderCache,
     DecoderLayer,
     Encoder,
     EncoderLayer,
     FeedForward,
+    KeyValueCache,
+    LayerConfig,
     LayerNorm,
     MultiHeadAttention,
     PositionalEncoding,
@@ -43,6 +45,7 @@ from transformer import (
     TrainingConfig,
     Transformer,
     TransformerConfig,
+    accelerate,
     accumulate_gradients,
     beam_search,
     causal_mask,
@@ -51,6 +54,8 @@ from transformer import (
     label_smoothed_cross_entropy,
     length_norm,
     padding_mask,
+    quantize,
+    r_drop_loss,
     reversal_batch,
     reversal_batches,
     reverse_and_mark,
@@ -117,9 +122,16 @@ SIGNATURES = {
     "MultiHeadAttention.forward": "query, key, value, mask=None, need_weights=False, cache=None",
     "LayerNorm": "d_model, eps=1e-5",
     "FeedForward": "d_model, d_ff, dropout=0.0, activation='relu'",
+    "KeyValueCache.append": "attention, project",
+    "KeyValueCache.hold": "attention, project",
+    "KeyValueCache.reorder": "rows",
+    "EncoderLayer": "config",
     "EncoderLayer.forward": "x, mask",
+    "DecoderLayer": "config",
     "DecoderLayer.forward": "x, memory, self_mask, memory_mask, cache=None",
-    "TransformerConfig": "src_vocab_size, tgt_vocab_size, d_model=512, n_heads=8, n_layers=6, d_ff=2048, "
+    "LayerConfig": "*, d_model=512, n_heads=8, d_ff=2048, dropout=0.1, attention_dropout=0.0, "
+    "activation_dropout=0.0, activation='relu', bias=True, norm_first=False",
+    "TransformerConfig": "src_vocab_size, tgt_vocab_size, *, d_model=512, n_heads=8, n_layers=6, d_ff=2048, "
     "dropout=0.1, attention_dropout=0.0, activation_dropout=0.0, activation='relu', bias=True, "
     "norm_first=False, final_norm=None, tie_embeddings=True, pad_id=0, bos_id=2, eos_id=3, max_length=512",
     "Encoder": "config",
@@ -135,6 +147,14 @@ SIGNATURES = {
     "Trainer": "model, loss",
     "greedy_search": "model, src, max_length",
     "beam_search": "model, src, beam_size=4, length_penalty=0.6, max_length=...",
+    "teacher_forced_loss": "model, batch, smoothing=0.1",
+    "r_drop_loss": "model, batch, smoothing=0.1, alpha=5.0",
+    "DecoderState": "model, src, beam_size=1",
+    "DecoderState.step": "last",
+    "DecoderState.keep": "rows",
+    "decoder_state": "model, src, beam_size=1",
+    "accelerate": "model",
+    "quantize": "model",
     "reversal_batch": "batch_size, length, n_digits=10, generator=None",
     "Translator.load": "path",
     "Translator.translate": "sentences",
@@ -147,12 +167,14 @@ SIGNATURES = {
 def test_public_names_have_the_signatures_of_the_contract(name):
     owner, _, method = name.partition(".")
     thing = getattr(transformer, owner)
-    found = inspect.signature(getattr(thing, method) if method else thing).parameters.values()
-    found = [parameter for parameter in found if parameter.name != "self"]
-    wanted = inspect.signature(eval(f"lambda {SIGNATURES[name]}: 0")).parameters.values()
-    assert [p.name for p in found[: len(wanted)]] == [p.name for p in wanted]
-    for ours, theirs in zip(found, wanted, strict=False):
-        assert ours.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
+    found = inspect.signature(getattr(thing, method) if method else thing).parameters
+    found = {name: parameter for name, parameter in found.items() if name != "self"}
+    wanted = inspect.signature(eval(f"lambda {SIGNATURES[name]}: 0")).parameters
+    placed = [name for name, p in wanted.items() if p.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
+    assert list(found)[: len(placed)] == placed and wanted.keys() <= found.keys()
+    for name, theirs in wanted.items():
+        ours = found[name]
+        assert ours.kind is theirs.kind
         if theirs.default is ...:
             assert ours.default is not inspect.Parameter.empty
         elif theirs.default is not inspect.Parameter.empty:
@@ -161,7 +183,7 @@ def test_public_names_have_the_signatures_of_the_contract(name):
 
 
 def test_names_without_a_signature_in_the_contract_are_there():
-    names = {"KeyValueCache", "Translator", "EncoderLayer", "DecoderLayer"}
+    names = {"KeyValueCache", "Translator", "FastTransformer", "BeamResult", "AttentionMaps"}
     assert names <= set(transformer.__all__)
 
 
@@ -176,8 +198,11 @@ def test_docstrings_of_the_contract_are_one_sentence_and_name_every_argument(nam
     assert summary[-1] in ".:" and ". " not in summary, summary
     arguments = [name for name in inspect.signature(thing).parameters if name != "self"]
     unnamed = [name for name in arguments if not re.search(rf"\b{name}\b", text)]
-    inherited = {"mask", "maps", "memory", "self_mask", "memory_mask", "cache"}  # "as in `EncoderLayer`"
-    assert set(unnamed) <= (inherited if "as in" in text else set())
+    inherited = {"mask", "memory", "self_mask", "memory_mask", "cache"}  # "as in `EncoderLayer`"
+    if "fields of `LayerConfig`" in text:
+        inherited |= {field.name for field in dataclasses.fields(LayerConfig)}
+    unnamed = set(unnamed) - (inherited if "as in" in text or "fields of" in text else set())
+    assert len(unnamed) <= ("Args:" not in text), unnamed  # a single sentence may describe what it takes
 
 
 @pytest.mark.parametrize("name", sorted(transformer.__all__))
@@ -187,7 +212,10 @@ def test_docstrings_describe_no_argument_that_is_not_there(name):
     if described:
         named = re.findall(r"^    (\*{0,2}\w+(?:, \w+)*):", described[1], re.M)
         named = [argument.lstrip("*") for group in named for argument in group.split(", ")]
-        assert named and set(named) <= set(inspect.signature(thing).parameters)
+        parameters = set(inspect.signature(thing).parameters)
+        if "**others: the fields of `LayerConfig`" in described[1]:
+            parameters.add("others")
+        assert named and set(named) <= parameters
 
 
 # -------------------------------------------------------------------------------------------------
@@ -197,7 +225,7 @@ def test_docstrings_describe_no_argument_that_is_not_there(name):
 
 @st.composite
 def cases(draw, smallest: int = 1) -> tuple[Transformer, Tensor, Tensor]:
-    """A random model in float64 and a padded batch for it; some sources may be padding alone."""
+    """A random model in float64, plain or accelerated, and a padded batch; some sources are padding alone."""
     n_heads = draw(st.integers(1, 3))
     d_k = draw(st.integers(-(-smallest // n_heads), 5))
     tied = draw(st.booleans())
@@ -224,6 +252,8 @@ def cases(draw, smallest: int = 1) -> tuple[Transformer, Tensor, Tensor]:
     )
     torch.manual_seed(draw(st.integers(0, 2**32)))
     model = scrambled(Transformer(config).double())
+    if draw(st.booleans()):
+        model = accelerate(model)
     batch, source, target = (draw(st.integers(1, n)) for n in (3, 6, 5))
     src, tgt = ids(batch, source, low=0, high=src_size), ids(batch, target, low=0, high=tgt_size)
     src[src == pad_id] = (pad_id + 1) % src_size
@@ -373,7 +403,7 @@ def test_any_model_gives_the_same_for_permuted_batches_longer_padding_and_pieces
     more = [data.draw(st.integers(0, 4)) for _ in range(2)]
     padded = model(F.pad(src, (0, more[0]), value=pad_id), F.pad(tgt, (0, more[1]), value=pad_id))
     assert_close(padded[:, : tgt.size(1)], logits)
-    memory, mask, cache = model.encode(src), model.src_mask(src), DecoderCache(model.config.n_layers)
+    memory, mask, cache = model.encode(src), model.src_mask(src), KeyValueCache()
     pieces = [model.decode(column, memory, mask, cache) for column in tgt.split(1, dim=1)]
     assert_close(model.project(torch.cat(pieces, dim=1)), logits)
 
@@ -410,7 +440,6 @@ def test_ids_need_not_lie_in_memory_in_order():
 
 # test_attention.py: test_padding_mask_is_true_where_a_token_stands,
 # test_causal_mask_is_true_up_to_the_position_itself, test_every_mask_that_broadcasts_means_its_expansion,
-# test_a_mask_of_another_kind_or_shape_is_refused_at_every_door,
 # test_a_row_with_nothing_gets_zeros_and_no_gradient (four dtypes); test_model.py:
 # test_a_source_of_padding_alone_gives_numbers (four dtypes, both norm orders).
 
@@ -494,21 +523,14 @@ def test_padding_and_end_must_differ():
 
 
 # -------------------------------------------------------------------------------------------------
-# Errors: refused at the public door, by name, with value and bound
+# Errors: refused at the entries, by name, with value and bound
 # -------------------------------------------------------------------------------------------------
 
-# All files have tests that end in …refuses…: sizes, rates, ids, masks, shapes, dtypes, configurations,
-# checkpoints, folders. What follows are doors that those leave out.
+# All files have tests that end in …refuses…: configurations, ids, lengths, checkpoints, folders. What
+# follows are entries that those leave out.
 
-VECTORS = torch.zeros(2, 3, 12)
+MEMORY = torch.zeros(2, 7, 12).double()
 REFUSALS = {  # what is done, and how the message has to name it
-    "project": (lambda: make_model().float().project(VECTORS[..., :11]), ValueError, r"\bhidden\b.*\b11\b"),
-    "project ids": (lambda: make_model().project(TGT), TypeError, r"\bhidden\b.*torch\.int64"),
-    "cache of another depth": (
-        lambda: make_model().decode(TGT, torch.zeros(2, 7, 12).double(), None, DecoderCache(1)),
-        ValueError,
-        r"\bcache\b.*\b1\b",
-    ),
     "infinite length penalty": (
         lambda: beam_search(make_model(), SRC, length_penalty=INF, max_length=3),
         ValueError,
@@ -524,41 +546,32 @@ REFUSALS = {  # what is done, and how the message has to name it
         TypeError,
         r"\btie_embeddings\b.*\bstr\b",
     ),
-    "logits as a list": (
-        lambda: label_smoothed_cross_entropy([[0.0]], torch.tensor([0])),
-        TypeError,
-        r"\blogits\b.*\blist\b",
-    ),
-    "targets as a list": (
-        lambda: token_accuracy(torch.zeros(1, 3), [0]),
-        TypeError,
-        r"\btargets\b.*\blist\b",
-    ),
-    "offset": (
-        lambda: PositionalEncoding(12, 0.0, 9)(VECTORS, offset=1.0),
-        TypeError,
-        r"\boffset\b.*\bfloat\b",
-    ),
-    "eps as text": (lambda: LayerNorm(4, eps="x"), TypeError, r"\beps\b.*\bstr\b"),
-    "memory of another dtype": (
-        lambda: make_model().decode(TGT, torch.zeros(2, 7, 12), None),
-        TypeError,
-        "(?=.*float32)(?=.*float64)",
-    ),
-    "encoder": (
-        lambda: make_model().encoder(VECTORS[..., :11]),
+    "no configuration": (lambda: Transformer({"d_model": 12}), TypeError, r"\bconfig\b.*\bdict\b"),
+    "a target that is too long": (
+        lambda: make_model()(SRC, torch.full((2, 13), 4)),
         ValueError,
-        r"^x must have 3 axes, the last of size 12, not shape \[2, 3, 11\]$",
+        r"\bpositions 0 to 12\b.*\b12$",
     ),
-    "decoder": (
-        lambda: make_model().decoder(VECTORS[0], VECTORS),
-        ValueError,
-        r"^x must have 3 axes, the last of size 12, not shape \[3, 12\]$",
-    ),
-    "feed-forward": (
-        lambda: FeedForward(12, 5)(TGT),
+    "ids of another type": (
+        lambda: make_model()(SRC.int(), TGT),
         TypeError,
-        r"^x must be a floating-point tensor, not torch\.int64$",
+        r"^src must be a torch.long tensor, not torch.int32$",
+    ),
+    "ids as a list": (lambda: make_model()(SRC, TGT.tolist()), TypeError, r"^tgt must be .*, not list$"),
+    "a single sentence": (
+        lambda: make_model()(SRC[0], TGT),
+        ValueError,
+        r"^src must have shape .*, not \[7\]$",
+    ),
+    "a memory of another width": (
+        lambda: make_model().decode(TGT, MEMORY[..., :11], None),
+        ValueError,
+        r"^memory must have 3 axes, the last of size 12, not shape \[2, 7, 11\]$",
+    ),
+    "a memory that is none": (
+        lambda: make_model().decode(TGT, SRC, None),
+        TypeError,
+        r"^memory must be a floating-point tensor, not torch\.int64$",
     ),
     "attention maps": (
         lambda: make_model().attention_maps(SRC, TGT + 1),
@@ -575,19 +588,22 @@ REFUSALS = {  # what is done, and how the message has to name it
         ValueError,
         "^tgt and memory must have the same batch size, not 1 and 2$",
     ),
+    "accelerate": (lambda: accelerate(nn.Linear(2, 2)), TypeError, r"\bmodel\b.*\bLinear\b"),
+    "quantize": (lambda: quantize(make_model()), TypeError, "(?=.*float32)"),
 }
 
 
 @pytest.mark.parametrize("call, error, message", REFUSALS.values(), ids=REFUSALS)
-def test_doors_that_others_leave_out_refuse_by_name(call, error, message):
+def test_entries_that_others_leave_out_refuse_by_name(call, error, message):
     with pytest.raises(error, match=message):
         call()
 
 
-def test_a_training_step_reads_nothing_back_from_its_device():
+@pytest.mark.parametrize("kind", [lambda model: model, accelerate], ids=["plain", "accelerated"])
+def test_a_training_step_reads_nothing_back_from_its_device(kind):
     """On the meta device nothing has a value: whoever asks for one, and makes a GPU wait, fails."""
     with torch.device("meta"):
-        model = Transformer(TransformerConfig(11, 11, **SIZES, **DROPPING))
+        model = kind(Transformer(TransformerConfig(11, 11, **SIZES, **DROPPING)))
         batches = [(SRC.to("meta"), TGT.to("meta"))] * 2
     with pytest.raises((NotImplementedError, RuntimeError)):
         bool(batches[0][0].sum() > 0)  # so it does
@@ -734,7 +750,7 @@ def empty_weights(config: TransformerConfig) -> Transformer:
 
 def test_a_model_without_memory_can_take_over_weights():
     """With to_empty() it can: test_copies_stay_tied_and_equal[meta] in test_model.py."""
-    model = make_model()
+    model = make_model().float()
     fresh = empty_weights(model.config)
     fresh.load_state_dict(model.state_dict(), assign=True)
     assert torch.equal(fresh(SRC, TGT), model(SRC, TGT))
@@ -1002,7 +1018,9 @@ def visible(hidden: list[list[int]] | None, batch: int, length: int) -> Tensor |
 
 @pytest.mark.parametrize("inputs, activation, hidden, printed", ENCODER_LAYER.values(), ids=ENCODER_LAYER)
 def test_encoder_layer_gives_the_numbers_in_torchs_tests(inputs, activation, hidden, printed):
-    layer = cosines(EncoderLayer(4, 2, 16, dropout=0.0, activation=activation))
+    layer = cosines(
+        EncoderLayer(LayerConfig(d_model=4, n_heads=2, d_ff=16, dropout=0.0, activation=activation))
+    )
     x = sequence_first(inputs)
     assert_close(layer(x, visible(hidden, *x.shape[:2])), sequence_first(printed), PRINTED)
 
@@ -1013,7 +1031,9 @@ def test_encoder_layer_gives_the_numbers_in_torchs_tests(inputs, activation, hid
 def test_decoder_layer_gives_the_numbers_in_torchs_tests(
     inputs, memory, activation, hidden, hidden_memory, printed
 ):
-    layer = cosines(DecoderLayer(4, 2, 16, dropout=0.0, activation=activation))
+    layer = cosines(
+        DecoderLayer(LayerConfig(d_model=4, n_heads=2, d_ff=16, dropout=0.0, activation=activation))
+    )
     x, memory = sequence_first(inputs), sequence_first(memory)
     masks = visible(hidden, *x.shape[:2]), visible(hidden_memory, *memory.shape[:2])
     assert_close(layer(x, memory, *masks), sequence_first(printed), PRINTED)
@@ -1120,10 +1140,9 @@ class PrefixModel(nn.Module):
     def src_mask(self, src: Tensor) -> Tensor:
         return torch.ones(len(src), 1, 1, 1, dtype=torch.bool)
 
-    def decode(self, tgt: Tensor, memory: Tensor, src_mask: Tensor, cache: DecoderCache) -> Tensor:
-        memory = memory.repeat_interleave(len(tgt) // len(memory), dim=0)  # beams share their sentence's
+    def decode(self, tgt: Tensor, memory: Tensor, src_mask: Tensor, cache: KeyValueCache) -> Tensor:
         last = tgt[:, None, :, None].double()
-        beginnings, _ = cache.layers[0].own.append(last, last)
+        beginnings, _ = cache.append(self, lambda: (last, last))
         rows = []
         for sentence, beginning in zip(
             memory[:, 0, 0].long().tolist(), beginnings[:, 0, 1:, 0].long().tolist()
@@ -1309,7 +1328,8 @@ def test_vectors_that_are_not_there_pass_every_module(shape):
     x, memory = torch.zeros(*shape, 12), torch.zeros(shape[0], 5, 12)
     assert PositionalEncoding(12, 0.1, 9)(x).shape == x.shape
     assert LayerNorm(12)(x).shape == FeedForward(12, 7)(x).shape == x.shape
-    assert EncoderLayer(12, 3, 7)(x).shape == DecoderLayer(12, 3, 7)(x, memory).shape == x.shape
+    config = LayerConfig(d_model=12, n_heads=3, d_ff=7)
+    assert EncoderLayer(config)(x).shape == DecoderLayer(config)(x, memory).shape == x.shape
     assert Encoder(TransformerConfig(9, 9, **SIZES))(x).shape == x.shape
     assert Decoder(TransformerConfig(9, 9, **SIZES))(x, memory).shape == x.shape
     assert padding_mask(torch.zeros(shape, dtype=torch.long)).shape == (shape[0], 1, 1, shape[1])
@@ -1420,10 +1440,8 @@ def test_the_base_model_starts_near_ln_v(norm_first):
 
 @NORM_ORDERS
 def test_derivatives_of_layers_agree_with_finite_differences(norm_first):
-    options = {"dropout": 0.0, "norm_first": norm_first, "activation": "gelu"}
-    encoder_layer, decoder_layer = (
-        scrambled(kind(4, 2, 3, **options).double()) for kind in (EncoderLayer, DecoderLayer)
-    )
+    config = LayerConfig(d_model=4, n_heads=2, d_ff=3, dropout=0.0, norm_first=norm_first, activation="gelu")
+    encoder_layer, decoder_layer = (scrambled(kind(config).double()) for kind in (EncoderLayer, DecoderLayer))
     x, memory = (torch.randn(2, length, 4).double().requires_grad_() for length in (3, 4))
     mask = padding_mask(torch.tensor([[1, 1, 1, 0], [0, 0, 0, 0]]))  # one sentence has nothing to attend to
     assert torch.autograd.gradcheck(lambda y: encoder_layer(y, mask), memory)
@@ -1484,9 +1502,8 @@ CAPTURES = pytest.mark.filterwarnings("default")
     [(False, {"norm_first": True, "bias": False, "tie_embeddings": False}), (True, DROPPING)],
     ids=["eval", "train"],
 )
-def test_loss_and_gradients_are_captured_whole(training, options, monkeypatch):
+def test_loss_and_gradients_are_captured_whole(training, options):
     """In both modes, with dropout in one of them; a second shape must not break what the first captured."""
-    monkeypatch.setattr(transformer.embedding, "fast_dropout", F.dropout)  # which a graph takes by itself
     model = make_model(n_layers=1, **options).train(training)
     compiled = torch.compile(partial(teacher_forced_loss, model), fullgraph=True, backend="eager")
     for src, tgt in ((SRC, TGT), (SRC[:, :6], TGT[:, :4])):
@@ -1523,6 +1540,86 @@ def test_the_compiled_model_computes_the_same():
 
 
 # -------------------------------------------------------------------------------------------------
+# The shell: accelerate gives the same numbers in less time, quantize nearly the same
+# -------------------------------------------------------------------------------------------------
+
+# All tests of "any model" above draw plain and accelerated models. test_decoding.py:
+# test_accelerated_searches_find_the_same; test_loss.py:
+# test_batch_losses_of_the_accelerated_model_are_the_same_with_gradients.
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"norm_first": True}, {"bias": False, "activation": "gelu"}, {"tie_embeddings": False}],
+    ids=str,
+)
+@pytest.mark.parametrize("dtype, atol", [(torch.float64, 1e-9), (torch.float32, 2e-4)], ids=str)
+def test_the_accelerated_model_is_the_model(changes, dtype, atol):
+    """The same parameters under the same names; the same logits, maps, losses and gradients."""
+    model = lively_model(0, dropout=0.0, **changes).to(dtype)
+    fast, parameters = accelerate(model), list(model.parameters())
+    assert [*fast.state_dict()] == [*model.state_dict()]
+    assert [id(p) for p in fast.parameters()] == [id(p) for p in parameters]
+    assert_close(fast(SRC, TGT), model(SRC, TGT), atol)
+    for ours, theirs in zip(fast.attention_maps(SRC, TGT), model.attention_maps(SRC, TGT), strict=True):
+        assert_close(ours, theirs, atol)
+    for loss in (teacher_forced_loss, r_drop_loss):
+        results = []
+        for kind in (model, fast):
+            total, count = loss(kind, (SRC, TGT))
+            results.append([total, count, *torch.autograd.grad(total, parameters)])
+        assert_close(results[1], results[0], atol)
+    assert accelerate(fast) is fast
+
+
+def test_what_is_trained_is_the_model_itself():
+    model = make_model()
+    fast, before = accelerate(model), copy.deepcopy(model.state_dict())
+    total, _ = teacher_forced_loss(fast, (SRC, TGT))
+    total.backward()
+    torch.optim.SGD(fast.parameters(), lr=0.1).step()
+    assert not torch.equal(model.src_embedding.weight, before["src_embedding.weight"])
+    assert_close(fast(SRC, TGT), model(SRC, TGT))
+
+
+def test_the_accelerated_loss_never_holds_all_logits_and_is_the_same():
+    """Many logits are made a few rows at a time: none are kept for the backward pass."""
+    torch.manual_seed(0)
+    size = 4000
+    model = Transformer(TransformerConfig(size, size, **SIZES, dropout=0.0))
+    src, tgt = ids(40, 8, high=size), ids(40, 12, high=size)
+    kept, results = [], []
+    for kind in (model, accelerate(model)):
+        widths = []
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda x, w=widths: w.append(x.shape) or x, lambda x: x
+        ):
+            total, count = teacher_forced_loss(kind, (src, tgt))
+        kept.append([shape for shape in widths if shape[-1:] == (size,)])
+        results.append([total / count, *torch.autograd.grad(total / count, list(model.parameters()))])
+    assert kept[0] and not kept[1]
+    torch.testing.assert_close(results[1], results[0], atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore:this PyTorch has no product of bytes")
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_the_quantized_model_is_near_and_can_be_searched(norm_first):
+    torch.manual_seed(0)
+    sizes = {"d_model": 32, "n_heads": 4, "n_layers": 2, "d_ff": 64, "max_length": 12}
+    model = Transformer(TransformerConfig(30, 30, **sizes, norm_first=norm_first)).eval()
+    before = copy.deepcopy(model.state_dict())
+    light = quantize(model)
+    assert not light.training and not any(p.requires_grad for p in light.parameters())
+    assert all(torch.equal(before[name], weight) for name, weight in model.state_dict().items())
+    exact, logits = model(SRC, TGT).detach(), light(SRC, TGT)
+    assert 1e-4 < (logits - exact).norm() / exact.norm() < 0.05
+    greedy = greedy_search(light, SRC, 8)
+    tokens, scores = beam_search(light, SRC, 3, 0.0, 8)
+    assert torch.equal(beam_search(light, SRC, 1, 0.0, 8).tokens[:, 0], greedy)
+    assert tokens.shape[:2] == scores.shape == (2, 3) and scores.isfinite().all()
+
+
+# -------------------------------------------------------------------------------------------------
 # The toy's ids
 # -------------------------------------------------------------------------------------------------
 
@@ -1548,4 +1645,4 @@ def test_toy_batches_hold_the_ids_of_the_contract(batch_size, length, n_digits, 
 
 def test_embeddings_of_the_contract_take_their_padding_from_the_toy():
     table = Transformer(toy_config(4, d_model=8, n_heads=2)).src_embedding
-    assert isinstance(table, TokenEmbedding) and table.pad_id == 7 and table.vocab_size == 8
+    assert isinstance(table, TokenEmbedding) and table.pad_id == 7 and table.weight.shape == (8, 8)

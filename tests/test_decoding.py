@@ -2,37 +2,34 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
 import math
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
-from unittest import mock
 
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from transformer import (
     BeamResult,
-    QuantizedLinear,
+    DecoderState,
+    FastDecoderState,
     Transformer,
     TransformerConfig,
-    Translator,
+    accelerate,
+    attention_tap,
     beam_search,
     best_continuations,
     check_search,
-    evaluate_translator,
+    decoder_state,
     greedy_search,
     keep_best,
     length_norm,
-    load_corpus,
     merge_hypotheses,
-    quantize,
 )
 
 PAD, BOS, EOS = 0, 2, 3
@@ -415,6 +412,172 @@ def test_scores_are_summed_in_float32_at_least(dtype):
 
 
 # -------------------------------------------------------------------------------------------------
+# The state of a search
+# -------------------------------------------------------------------------------------------------
+
+
+def last_logits(model: Transformer, src: Tensor, beginnings: list[list[int]]) -> Tensor:
+    """What comes after each of some beginnings, all anew and without a cache: `[N, V]`."""
+    tgt = torch.tensor(beginnings)
+    return model.project(model.decode(tgt, model.encode(src), model.src_mask(src)))[:, -1]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", [lambda model: model, accelerate], ids=["plain", "accelerated"])
+@pytest.mark.parametrize("norm_first", [True, False])
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_kept_rows_go_on_as_if_they_had_read_their_tokens_from_the_start(beam_size, norm_first, kind):
+    """Dropped, doubled and reordered rows, sentences that leave, and lengths at which a store grows."""
+    model = make_model(3, max_length=40, norm_first=norm_first).eval()
+    src = torch.cat([make_sources(3), torch.zeros(1, 5, dtype=torch.long)])  # one is padding alone
+    generator = torch.Generator().manual_seed(0)
+    state, sentences = decoder_state(kind(model), src, beam_size), torch.arange(len(src))
+    beginnings = [[] for _ in range(len(src) * beam_size)]
+    for step in range(20):
+        read = torch.randint(9, (len(beginnings),), generator=generator)
+        beginnings = [[*old, token] for old, token in zip(beginnings, read.tolist())]
+        expected = last_logits(model, src[sentences.repeat_interleave(beam_size)], beginnings)
+        torch.testing.assert_close(state.step(read), expected, atol=1e-10, rtol=0)
+        stay = torch.arange(len(sentences))
+        if step in (2, 4, 11):
+            stay = stay[torch.arange(len(stay)) != step % len(stay)]  # one leaves
+        places = torch.randint(beam_size, (len(stay), beam_size), generator=generator)  # dropped, doubled
+        rows = (stay[:, None] * beam_size + places).flatten()
+        state.keep(rows)
+        sentences, beginnings = sentences[stay], [beginnings[row] for row in rows.tolist()]
+    assert len(sentences) == 2
+
+
+@torch.no_grad()
+def test_a_plain_state_keeps_any_rows_in_any_order():
+    model, src = make_model(0).eval(), make_sources(0)
+    state = DecoderState(model, src)
+    state.step(torch.tensor([2, 3, 4, 5]))
+    state.keep(torch.tensor([3, 1, 1, 0, 3, 3]))
+    expected = last_logits(model, src[[3, 1, 1, 0, 3, 3]], [[5, 1], [3, 2], [3, 3], [2, 4], [5, 5], [5, 6]])
+    found = state.step(torch.tensor([1, 2, 3, 4, 5, 6]))
+    torch.testing.assert_close(found, expected, atol=1e-10, rtol=0)
+
+
+def test_every_model_gets_the_state_of_its_kind():
+    model, src = make_model(0).eval(), make_sources(0)
+    assert type(decoder_state(model, src)) is DecoderState
+    assert type(decoder_state(ChainModel({}), src)) is DecoderState
+    assert type(decoder_state(accelerate(model), src)) is FastDecoderState
+
+
+@pytest.mark.parametrize("beam_size", [1, 4])
+def test_a_step_costs_what_the_formula_says(beam_size):
+    """A step's operations grow with the number of tokens read, and with nothing else."""
+    model, src = make_model(0).eval(), make_sources(0, batch=3)
+    d, d_ff, layers, vocab_size, S = 12, 20, 2, 9, src.size(1)
+    state = DecoderState(model, src, beam_size)
+    for t in range(1, 10):
+        last = torch.full((3 * beam_size,), 5)
+        with attention_tap(model), FlopCounterMode(display=False) as counter, torch.no_grad():
+            state.step(last)
+        dense = 4 * 2 * d**2 + 2 * 2 * d**2 + 2 * 2 * d * d_ff
+        memory = 2 * 2 * S * d**2 if t == 1 else 0  # its keys and values, once
+        wanted = layers * (dense + 2 * 2 * d * (t + S) + memory) + 2 * d * vocab_size
+        assert counter.get_total_flops() == 3 * beam_size * wanted
+
+
+# -------------------------------------------------------------------------------------------------
+# Other models: accelerated, no Transformer, a Transformer of one's own
+# -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+@pytest.mark.parametrize("norm_first", [True, False])
+@pytest.mark.parametrize("seed", range(3))
+def test_accelerated_searches_find_the_same(seed, norm_first, dtype):
+    """With a source of padding alone, and beams of one and of more than the vocabulary has tokens."""
+    model = make_model(seed, norm_first=norm_first).to(dtype)
+    src = torch.cat([make_sources(seed), torch.zeros(1, 5, dtype=torch.long)])
+    fast, atol = accelerate(model), 1e-9 if dtype == torch.float64 else 1e-4
+    greedy = greedy_search(model, src, 10)
+    assert torch.equal(greedy_search(fast, src, 10), greedy)
+    for beam_size in (1, 3, 12):
+        plain, found = (beam_search(kind, src, beam_size, max_length=10) for kind in (model, fast))
+        assert torch.equal(found.tokens, plain.tokens)
+        torch.testing.assert_close(found.scores, plain.scores, atol=atol, rtol=0)
+        if beam_size == 1:
+            assert torch.equal(found.tokens[:, 0], greedy)
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (2, 0), (0, 0)], ids=str)
+@pytest.mark.parametrize("beam_size", [1, 3, 12])
+def test_accelerated_searches_take_no_sentence_and_no_token(beam_size, shape):
+    model, src = make_model(1), torch.zeros(shape, dtype=torch.long)
+    search = lambda kind: (greedy_search(kind, src, 6), *beam_search(kind, src, beam_size))
+    plain, fast = search(model), search(accelerate(model))
+    for found, expected in zip(fast, plain):
+        torch.testing.assert_close(found, expected, atol=1e-9, rtol=0)
+
+
+def test_a_model_that_is_no_transformer_can_be_searched():
+    """It has a configuration, `encode`, `src_mask`, `decode` and `project`: more is not asked of it."""
+    rows = {BOS: {4: 0.6, 5: 0.4}, 4: {EOS: 1.0}, 5: {6: 0.7, EOS: 0.3}, 6: {EOS: 1.0}}
+    model, src = ChainModel(rows), torch.zeros(3, 0, dtype=torch.long)
+    assert greedy_search(model, src, 5).tolist() == [[4, EOS]] * 3
+    tokens, scores = beam_search(model, src, beam_size=20, length_penalty=0.0, max_length=5)
+    assert tokens[:, :3].tolist() == [[[4, EOS, PAD], [5, 6, EOS], [5, EOS, PAD]]] * 3
+    assert torch.allclose(scores[:, :3].exp(), torch.tensor([0.6, 0.28, 0.12]).double())
+    assert (scores[:, 3:] == -INF).all() and (tokens[:, 3:] == PAD).all()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_searches_respect_what_a_subclass_computes(seed):
+    class Shifted(Transformer):
+        def decode(self, tgt, memory, src_mask=None, cache=None):
+            return super().decode((tgt + 1) % 9, memory, src_mask, cache)
+
+        def project(self, hidden):
+            return super().project(hidden).roll(1, dims=-1)
+
+    model, src = make_model(seed), make_sources(seed)
+    other = Shifted(model.config).double()
+    other.load_state_dict(model.state_dict())
+    found = greedy_search(other, src, max_length=10)
+    for row, source in zip(found.tolist(), src):
+        alone = greedy_by_hand(other, source[source != PAD][None], max_length=10)
+        assert cut(row) == alone
+    assert torch.equal(beam_search(other, src, 1, max_length=10).tokens[:, 0], found)
+
+
+def test_hooks_hear_every_step_and_keep_what_can_be_learned_from():
+    model, kept = make_model(0), []
+    model.decoder.layers[0].register_forward_hook(lambda module, given, output: kept.append(output))
+    found = greedy_search(model, make_sources(0), 7)
+    assert len(kept) == found.size(1)
+    probe = torch.zeros(12, dtype=torch.float64, requires_grad=True)
+    sum((x @ probe).sum() for x in kept).backward()
+    assert probe.grad.any()
+
+
+@pytest.mark.parametrize("kind", [lambda model: model, accelerate], ids=["plain", "accelerated"])
+def test_what_a_search_returns_can_be_learned_from(kind):
+    """Autograd refuses the tensors of inference mode; what a search returns it must not."""
+    model, src = kind(make_model(0)), make_sources(0)
+    found = greedy_search(model, src, 5), *beam_search(model, src, 2, max_length=5)
+    assert not any(x.is_inference() for x in found)
+    table = torch.randn(9, 3, requires_grad=True)
+    F.embedding(found[0], table).sum().backward()
+    weight = torch.ones(found[2].shape, dtype=torch.float64, requires_grad=True)
+    (weight * found[2]).sum().backward()
+    assert table.grad.any() and torch.equal(weight.grad, found[2])
+
+
+@pytest.mark.parametrize("kind", [lambda model: model, accelerate], ids=["plain", "accelerated"])
+@pytest.mark.parametrize("batch", [2, 40])
+def test_searches_run_under_autocast(batch, kind):
+    model, src = kind(make_model(0).float()), torch.full((batch, 5), 6)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert greedy_search(model, src, 9).size(0) == batch
+        assert beam_search(model, src, 2, max_length=9).tokens.size(0) == batch
+
+
+# -------------------------------------------------------------------------------------------------
 # The parts
 # -------------------------------------------------------------------------------------------------
 
@@ -467,9 +630,9 @@ def test_merging_pads_with_the_id_that_it_is_given():
 def test_keep_best_sorts_every_sentence_by_itself():
     scores = torch.tensor([[-3.0, -1.0, -2.0], [-INF, -5.0, -4.0]])
     tokens = torch.arange(6).view(2, 3, 1)
-    best, rows = keep_best(scores, tokens, 2)
-    assert best.tolist() == [[-1.0, -2.0], [-4.0, -5.0]]
-    assert rows[:, :, 0].tolist() == [[1, 2], [5, 4]]
+    best = keep_best(scores, tokens, 2)
+    assert best.scores.tolist() == [[-1.0, -2.0], [-4.0, -5.0]]
+    assert best.tokens[:, :, 0].tolist() == [[1, 2], [5, 4]]
 
 
 # -------------------------------------------------------------------------------------------------
@@ -527,179 +690,3 @@ def test_a_beam_search_goes_as_far_as_the_model_unless_told_otherwise():
     for longest, expected in ((12, 12), (200, 128)):
         model = Endless(make_model(0, max_length=longest).config).double()
         assert beam_search(model, torch.tensor([[4, 5]]), 2).tokens.size(2) == expected
-
-
-# -------------------------------------------------------------------------------------------------
-# int8
-# -------------------------------------------------------------------------------------------------
-
-
-PRODUCTS = ["of bytes", "of whole numbers"]  # the second where PyTorch has no product of bytes
-QUIET = pytest.mark.filterwarnings("ignore:this PyTorch has no product of bytes")
-
-
-@contextmanager
-def product(kind: str) -> Iterator[None]:
-    """Make int8 layers as on a processor that has a product of bytes, or on one that has none."""
-    if kind == "of whole numbers":
-        with mock.patch("transformer.decoding._packed", lambda rounded: None):
-            yield
-    elif QuantizedLinear(torch.ones(1, 1)).packed is None:
-        pytest.skip("this PyTorch has no product of bytes")
-    else:
-        yield
-
-
-def float_model(seed: int = 0, **changes) -> Transformer:
-    """A model in float32 that is wide enough for int8 to be no coincidence."""
-    return make_model(seed, 30, d_model=32, n_heads=4, d_ff=64, **changes).float().eval()
-
-
-@pytest.mark.parametrize("kind", PRODUCTS)
-@settings(max_examples=30)
-@given(
-    rows=st.integers(1, 70),
-    d_in=st.integers(1, 130),
-    d_out=st.integers(1, 70),
-    seed=st.integers(0, 10**6),
-    with_bias=st.booleans(),
-)
-def test_a_quantized_layer_is_a_product_of_rounded_numbers(kind, rows, d_in, d_out, seed, with_bias):
-    generator = torch.Generator().manual_seed(seed)
-    draw = lambda *shape: torch.randn(*shape, generator=generator)
-    x, weight, bias = draw(rows, d_in), draw(d_out, d_in), draw(d_out) if with_bias else None
-    with product(kind):
-        layer = QuantizedLinear(weight, bias).eval()
-    s = weight.abs().amax(1, keepdim=True).double() / 127
-    r = x.abs().amax(1, keepdim=True).double() / 63
-    assert ((layer.weight() - weight).abs() <= 0.5001 * s).all()
-
-    exact = x.double() @ weight.double().T + (0 if bias is None else bias)
-    bound = r / 2 * layer.weight().abs().sum(1) + s.T / 2 * x.abs().sum(1, keepdim=True)
-    assert ((layer(x) - exact).abs() <= 1.001 * bound + 1e-5).all()
-    p, q = (x / r).round(), (layer.weight() / s).round()
-    by_hand = (p @ q.T) * r * s.T + (0 if bias is None else bias)
-    # A number halfway between two may be rounded either way, by the last bit of its scale.
-    assert (layer(x) - by_hand).abs().double().median() < 1e-5
-
-
-@pytest.mark.parametrize("kind", PRODUCTS)
-def test_a_quantized_layer_rounds_every_row_by_itself(kind):
-    generator = torch.Generator().manual_seed(0)
-    weight, x = torch.randn(50, 40, generator=generator), torch.randn(9, 40, generator=generator)
-    x[3] *= 1000
-    x[5] = 0
-    with product(kind):
-        layer = QuantizedLinear(weight, torch.ones(50)).eval()
-        of_nothing = QuantizedLinear(0 * weight).eval()
-    assert torch.equal(torch.cat([layer(row[None]) for row in x]), layer(x))
-    assert (layer(x)[5] == 1).all() and torch.equal(layer(x.view(3, 3, 40)), layer(x).view(3, 3, 50))
-    assert (of_nothing(x) == 0).all()
-    strided = x.T.contiguous().T
-    assert not strided.is_contiguous() and torch.equal(layer(strided), layer(x))
-    half = layer(x[:3]).double() - 1  # what is 1000 times as large is rounded 1000 times as much
-    assert torch.allclose(layer(1000 * x[:3]).double() - 1, 1000 * half, rtol=1e-4, atol=1e-2)
-
-
-def test_without_a_product_of_bytes_the_numbers_are_the_same():
-    generator = torch.Generator().manual_seed(1)
-    weight, x = torch.randn(50, 40, generator=generator), torch.randn(9, 40, generator=generator)
-    with product("of bytes"):
-        expected = QuantizedLinear(weight).eval()
-    with product("of whole numbers"):
-        layer = QuantizedLinear(weight).eval()
-    assert torch.equal(layer.weight(), expected.weight())
-    torch.testing.assert_close(layer(x), expected(x), rtol=1e-5, atol=1e-5)
-
-
-def test_where_there_is_no_product_of_bytes_a_warning_says_so():
-    """PyTorch's engine for Arm packs the weights, and refuses the product."""
-    backend = torch.backends.quantized
-    if "qnnpack" not in backend.supported_engines:
-        pytest.skip("this PyTorch has no other engine")
-    model, src, engine = float_model(), make_sources(0, 30), backend.engine
-    backend.engine = "qnnpack"
-    try:
-        with pytest.warns(UserWarning, match="no product of bytes .* compute in float32") as caught:
-            light = quantize(model)
-    finally:
-        backend.engine = engine
-    assert len(caught) == 1 and caught[0].filename == __file__
-    assert light.output.packed is None and greedy_search(light, src, 10).size(0) == len(src)
-    with product("of bytes"), warnings.catch_warnings():
-        warnings.simplefilter("error")  # nothing is to be said here
-        expected = quantize(model)
-    torch.testing.assert_close(light(src, src), expected(src, src), rtol=1e-4, atol=1e-4)
-
-
-@QUIET
-@pytest.mark.parametrize("kind", PRODUCTS)
-def test_a_quantized_model_is_near_the_model_and_leaves_it_alone(kind):
-    model, src = float_model(norm_first=True), make_sources(0, 30, batch=6, length=9)
-    before = copy.deepcopy(model.state_dict())
-    with product(kind):
-        light = quantize(model)
-    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
-    assert not any(isinstance(module, nn.Linear) for module in light.modules())
-    assert not light.training and not any(p.requires_grad for p in light.parameters())
-    layers = [module for module in light.modules() if isinstance(module, QuantizedLinear)]
-    assert len(layers) == 2 * (4 + 2) + 2 * (8 + 2 + 1) + 1  # query, key and value also as one
-    assert all(p.requires_grad for p in model.parameters())
-    assert torch.equal(light.src_embedding.weight, model.src_embedding.weight)
-    assert not any("w_q" in name or "output" in name for name in light.state_dict())
-
-    exact, logits = model(src, src).detach(), light(src, src)
-    assert 1e-4 < (logits - exact).norm() / exact.norm() < 0.05
-    again = copy.deepcopy(light)
-    assert torch.equal(again(src, src), logits)
-
-
-@QUIET
-@pytest.mark.parametrize("tied", [True, False])
-def test_both_searches_take_a_quantized_model(tied):
-    model = float_model(1, tie_embeddings=tied)
-    light, src = quantize(model), make_sources(1, 30, batch=5, length=8)
-    greedy = greedy_search(light, src, 10)
-    tokens, scores = beam_search(light, src, 3, 0.0, 10)
-    assert torch.equal(beam_search(light, src, 1, 0.0, 10).tokens[:, 0], greedy)
-    for b, source in enumerate(src):
-        alone = beam_search(light, source[source != PAD][None], 3, 0.0, 10)
-        assert torch.equal(alone.tokens[0], tokens[b, :, : alone.tokens.size(2)])
-        log_p = log_probability(light, src[b : b + 1], [cut(row) for row in tokens[b].tolist()])
-        assert torch.allclose(scores[b], torch.tensor(log_p), rtol=0, atol=0.05)
-
-
-@QUIET
-def test_what_int8_cannot_do_is_refused_by_name():
-    layer, x = QuantizedLinear(torch.ones(3, 4)), torch.ones(2, 4)
-    with pytest.raises(ValueError, match=r"no gradient: call eval\(\)"):
-        layer(x)
-    layer.eval()
-    with pytest.raises(ValueError, match="no gradient"):
-        layer(x.clone().requires_grad_())
-    with torch.no_grad():
-        assert layer(x.clone().requires_grad_()).shape == (2, 3)
-    with pytest.raises(TypeError, match="x must be of torch.float32 like int8 layers"):
-        layer(x.double())
-    with pytest.raises(ValueError, match="x must lie on cpu like int8 layers, not on meta"):
-        layer(x.to("meta"))
-    with pytest.raises(TypeError, match="weight must be of torch.float32 like int8 layers"):
-        quantize(make_model(0))
-    with pytest.raises(ValueError, match="weight must lie on cpu like int8 layers, not on meta"):
-        quantize(float_model().to("meta"))
-    with pytest.raises(ValueError, match="weight must have 2 axes"):
-        QuantizedLinear(torch.ones(3))
-    with pytest.raises(TypeError, match="model must be a Transformer, not ChainModel"):
-        quantize(ChainModel({}))
-    with pytest.raises(ValueError, match="no gradient"):
-        quantize(float_model()).train()(torch.tensor([[4]]), torch.tensor([[BOS]]))
-
-
-@QUIET
-@pytest.mark.parametrize("beam_size", [1, 4])
-def test_int8_costs_no_quality(beam_size):
-    translator = Translator.load("phrases")
-    pairs = load_corpus("phrases", "test")
-    light = Translator(quantize(translator.model), translator.vocabulary)
-    bleu = [evaluate_translator(one, pairs, beam_size)["BLEU-tok"]["score"] for one in (translator, light)]
-    assert bleu[0] > 95 and bleu[1] >= bleu[0] - 0.2

@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 
 import pytest
 import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
-import transformer.attention
-import transformer.loss
 from transformer import (
     Transformer,
     TransformerConfig,
+    accelerate,
     label_smoothed_cross_entropy,
-    linear_cross_entropy,
     perplexity,
     r_drop_loss,
     symmetric_kl,
     teacher_forced_loss,
     token_accuracy,
 )
-from transformer.loss import _ChunkedLoss, _r_drop_and_slope
 
 TARGETS = torch.tensor([[5, 2, 9, 3, 0], [7, 3, 0, 0, 0], [4, 4, 10, 8, 3]])  # [B=3, T=5]
 REAL = TARGETS != 0
@@ -242,184 +239,96 @@ def test_batch_loss_is_captured_by_compile(model):
     assert close(total, expected) and count == expected_count
 
 
+@pytest.mark.parametrize("loss", [teacher_forced_loss, r_drop_loss])
+def test_batch_losses_go_through_the_model_as_it_is(model, loss):
+    """A subclass's own projection counts, and hooks hear the call."""
+
+    class Sharper(Transformer):
+        def project(self, hidden):
+            return 3 * super().project(hidden)
+
+    other, heard = Sharper(model.config).double(), []
+    other.load_state_dict(model.state_dict())
+    for module in (other, other.output):
+        module.register_forward_hook(lambda module, *given: heard.append(module))
+    found, _ = loss(other, (SRC, TGT))
+    logits = 3 * model(SRC, TGT[:, :-1])
+    assert close(found, label_smoothed_cross_entropy(logits, TGT[:, 1:], 0.1, 1, reduction="sum"))
+    assert heard == [other.output, other]
+
+
+@pytest.mark.parametrize("loss", [teacher_forced_loss, r_drop_loss])
+def test_batch_losses_take_any_model_that_has_a_padding_id(model, loss):
+    class Bigrams(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.config, self.table = model.config, nn.Parameter(torch.randn(17, 17).double())
+
+        def forward(self, src, tgt):
+            return self.table[tgt]
+
+    bigrams = Bigrams()
+    total, count = loss(bigrams, (SRC, TGT), 0.2)
+    pairs = zip(TGT[:, :-1].flatten().tolist(), TGT[:, 1:].flatten().tolist())
+    expected = [written_out(bigrams.table[a], b, 0.2) for a, b in pairs if b != 1]
+    assert count == len(expected) and close(total, sum(expected))
+    total.backward()
+    assert bigrams.table.grad.any()
+
+
+@SMOOTHINGS
+def test_batch_losses_of_the_accelerated_model_are_the_same_with_gradients(model, smoothing):
+    parameters = list(model.parameters())
+    for loss in (teacher_forced_loss, r_drop_loss):
+        results = []
+        for kind in (model, accelerate(model)):
+            total, count = loss(kind, (SRC, TGT), smoothing)
+            results.append([total, count, *torch.autograd.grad(total, parameters)])
+        for fast, plain in zip(results[1], results[0]):
+            torch.testing.assert_close(fast, plain, atol=1e-10, rtol=1e-10)
+
+
 # -------------------------------------------------------------------------------------------------
 # What is refused
 # -------------------------------------------------------------------------------------------------
 
-LOGITS = torch.zeros(3, 5, 11)
-WRONG_PAIRS = [
-    (LOGITS.long(), TARGETS, TypeError, "logits must be a floating-point tensor, not torch.int64"),
-    (LOGITS, TARGETS.int(), TypeError, "targets must be torch.long, not torch.int32"),
-    (
-        LOGITS[:, :4],
-        TARGETS,
-        ValueError,
-        r"logits must be \[..., V\] for targets \[3, 5\], not \[3, 4, 11\]",
-    ),
-    (
-        torch.tensor(1.0),
-        torch.tensor(1),
-        ValueError,
-        r"logits must have at least 1 axis, not shape \[\]",
-    ),
-    (LOGITS, TARGETS + 1, IndexError, r"targets must lie in \[0, 11\), but hold 11"),
-    (LOGITS, TARGETS - 1, IndexError, r"targets must lie in \[0, 11\), but hold -1"),
-]
+
+@pytest.mark.parametrize("shape", [(5, 3), (3, 4), (15,), (3, 5, 1), (1, 5)], ids=str)
+@pytest.mark.parametrize("measure", [label_smoothed_cross_entropy, token_accuracy])
+def test_logits_and_targets_of_other_shapes(measure, shape):
+    """Some of them would give a number: the same tokens in another order, or one that is broadcast."""
+    with pytest.raises(ValueError, match=r"logits and targets must have shapes \[..., V\] and \[...\]"):
+        measure(torch.zeros(3, 5, 11), torch.ones(shape, dtype=torch.long))
 
 
-@pytest.mark.parametrize("function", [label_smoothed_cross_entropy, token_accuracy])
-@pytest.mark.parametrize("logits, targets, error, message", WRONG_PAIRS)
-def test_pairs_that_do_not_belong_together(function, logits, targets, error, message):
-    with pytest.raises(error, match=message):
-        function(logits, targets)
+@pytest.mark.parametrize("place", [0, 1])
+def test_symmetric_kl_of_other_shapes(place):
+    logits = [torch.zeros(3, 5, 11), torch.zeros(3, 5, 11)]
+    logits[place] = torch.zeros(1, 5, 11)
+    with pytest.raises(ValueError, match="logits and targets must have shapes"):
+        symmetric_kl(*logits, TARGETS)
 
 
+@pytest.mark.parametrize("target", [11, -1])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_a_target_outside_the_vocabulary(target, smoothing):
+    with pytest.raises(IndexError):
+        label_smoothed_cross_entropy(torch.zeros(2, 11), torch.tensor([4, target]), smoothing)
+
+
+@pytest.mark.parametrize("loss", [teacher_forced_loss, r_drop_loss])
 @pytest.mark.parametrize(
-    "options, error, message",
+    ("batch", "error", "message"),
     [
-        ({"smoothing": 1.0}, ValueError, r"smoothing must lie in \[0, 1\), but is 1.0"),
-        ({"smoothing": -0.1}, ValueError, r"smoothing must lie in \[0, 1\), but is -0.1"),
-        ({"smoothing": "0.1"}, TypeError, "smoothing must be a number, not str"),
-        ({"reduction": "none"}, ValueError, r"reduction must be one of \['mean', 'sum'\], not 'none'"),
+        ((SRC, TGT[:1]), ValueError, "tgt and memory must have the same batch size"),
+        ((SRC.float(), TGT), TypeError, "src must be a torch.long tensor, not torch.float32"),
+        ((SRC, TGT + 9), IndexError, r"tgt must lie in \[0, 17\)"),
+        ((SRC + 9, TGT), IndexError, r"src must lie in \[0, 17\)"),
     ],
 )
-def test_options_that_are_refused(options, error, message):
+def test_batches_that_the_model_refuses(model, loss, batch, error, message):
     with pytest.raises(error, match=message):
-        label_smoothed_cross_entropy(LOGITS, TARGETS, **options)
-
-
-# The loss without the logits --------------------------------------------------------------------------
-
-
-@pytest.fixture
-def chunks(monkeypatch):
-    """However few the logits, they are made a few rows at a time: 256 for eleven tokens."""
-    monkeypatch.setattr(transformer.loss, "_FEW_LOGITS", 0)
-    monkeypatch.setattr(transformer.loss, "_AT_ONCE", {"cpu": 256 * 11})
-
-
-@pytest.mark.usefixtures("chunks")
-def test_a_row_of_logits_is_the_least_that_is_made_at_once(monkeypatch):
-    monkeypatch.setattr(transformer.loss, "_AT_ONCE", {"cpu": 5})  # less than the vocabulary
-    torch.manual_seed(0)
-    hidden, table = torch.randn(3, 4), torch.randn(11, 4, requires_grad=True)
-    targets = torch.tensor([1, 5, 9])
-    plain = label_smoothed_cross_entropy(hidden @ table.T, targets, reduction="sum")
-    torch.testing.assert_close(linear_cross_entropy(hidden, table, targets), plain)
-
-
-def test_the_loss_of_few_logits_has_second_derivatives():
-    hidden, table = (torch.randn(n, 3, dtype=torch.float64, requires_grad=True) for n in (4, 5))
-    targets = torch.tensor([1, 4, 0, 2])
-    loss = lambda h, w: linear_cross_entropy(h, w, targets, 0.2)  # noqa: E731
-    assert torch.autograd.gradgradcheck(loss, (hidden, table))
-
-
-def test_few_logits_are_computed_as_a_whole_and_many_are_not(monkeypatch):
-    sizes, part = [], transformer.loss._loss_and_slope
-
-    def spy(logits, *given, **options):
-        sizes.append(list(logits.shape))
-        return part(logits, *given, **options)
-
-    monkeypatch.setattr(transformer.loss, "_loss_and_slope", spy)
-    table = torch.randn(1024, 2, requires_grad=True)
-    for rows in (1024, 1025):
-        linear_cross_entropy(torch.randn(rows, 2), table, torch.ones(rows, dtype=torch.long))
-    assert sizes == [[1024, 1024], [1, 1024]]
-
-
-@pytest.mark.parametrize("smoothing", [0.0, 0.3])
-def test_chunked_loss_is_the_same_by_either_library(smoothing, monkeypatch):
-    torch.manual_seed(0)
-    hidden, table = torch.randn(300, 16, requires_grad=True), torch.randn(4000, 16, requires_grad=True)
-    targets = torch.randint(0, 4000, (300,))
-    results = []
-    for slow in (True, False):
-        monkeypatch.setattr(transformer.attention, "_mkl_is_slow", lambda slow=slow: slow)
-        loss = linear_cross_entropy(hidden, table, targets, smoothing)
-        results.append([loss, *torch.autograd.grad(loss / 300, (hidden, table))])
-    for ours, theirs in zip(*results):
-        torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=1e-5)
-
-
-@pytest.mark.usefixtures("chunks")
-@pytest.mark.parametrize("smoothing", [0.0, 0.3])
-@pytest.mark.parametrize("shape", [(1,), (3, 5), (257,), (6, 100)])
-@pytest.mark.parametrize("pad_id", [0, 40, -1])
-def test_chunked_loss_equals_the_loss_of_all_logits_with_both_gradients(shape, smoothing, pad_id):
-    torch.manual_seed(0)
-    hidden = torch.randn(*shape, 6, dtype=torch.float64, requires_grad=True)
-    table = torch.randn(11, 6, dtype=torch.float64, requires_grad=True)
-    targets = torch.randint(0, 11, shape)
-    targets[torch.rand(shape) < 0.3] = pad_id
-    plain = label_smoothed_cross_entropy(hidden @ table.T, targets, smoothing, pad_id, reduction="sum")
-    chunked = linear_cross_entropy(hidden, table, targets, smoothing, pad_id)
-    torch.testing.assert_close(chunked, plain, atol=1e-10, rtol=1e-12)
-    with torch.no_grad():  # where there is no backward pass, there are no chunks
-        unchunked = linear_cross_entropy(hidden, table, targets, smoothing, pad_id)
-    torch.testing.assert_close(unchunked, plain, atol=1e-10, rtol=1e-12)
-    for ours, theirs in zip(*(torch.autograd.grad(loss / 3, (hidden, table)) for loss in (chunked, plain))):
-        torch.testing.assert_close(ours, theirs, atol=1e-10, rtol=1e-10)
-
-
-@pytest.mark.usefixtures("chunks")
-def test_chunked_loss_passes_the_numerical_gradient_check():
-    hidden, table = (torch.randn(n, 3, dtype=torch.float64, requires_grad=True) for n in (4, 5))
-    targets = torch.tensor([1, 4, 0, 2])
-    assert torch.autograd.gradcheck(lambda h, w: linear_cross_entropy(h, w, targets, 0.2), (hidden, table))
-
-
-@pytest.mark.usefixtures("chunks")
-def test_chunked_loss_keeps_no_logits_for_the_backward_pass():
-    hidden, table = torch.randn(600, 4, requires_grad=True), torch.randn(50, 4, requires_grad=True)
-    kept = []
-    with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x.numel()) or x, lambda x: x):
-        linear_cross_entropy(hidden, table, torch.randint(1, 50, (600,)))
-    assert sum(kept) == hidden.numel() + table.numel()
-
-
-@pytest.mark.usefixtures("chunks")
-@pytest.mark.parametrize("backward", [True, False])
-def test_chunked_loss_under_autocast_is_near_and_its_gradients_have_the_parameters_dtype(backward):
-    torch.manual_seed(0)
-    hidden, table = torch.randn(300, 16, requires_grad=True), torch.randn(40, 16, requires_grad=True)
-    targets = torch.randint(0, 40, (300,))
-    exact = linear_cross_entropy(hidden, table, targets)
-    with torch.autocast("cpu", torch.bfloat16), torch.set_grad_enabled(backward):
-        half = linear_cross_entropy(hidden, table, targets)
-    assert half.dtype == torch.float32 and abs(half / exact - 1) < 0.01
-    if backward:
-        for near, right in zip(*(torch.autograd.grad(loss, (hidden, table)) for loss in (half, exact))):
-            assert near.dtype == torch.float32 and (near - right).norm() < 0.02 * right.norm()
-
-
-def test_chunked_loss_of_nothing_is_zero():
-    hidden, table = torch.randn(2, 0, 4, requires_grad=True), torch.randn(5, 4, requires_grad=True)
-    for vectors, targets in ((hidden, torch.zeros(2, 0).long()), (torch.randn(3, 4), torch.zeros(3).long())):
-        loss = linear_cross_entropy(vectors, table, targets)
-        assert loss == 0
-        (slope,) = torch.autograd.grad(loss, table)
-        assert (slope == 0).all()
-
-
-@pytest.mark.parametrize(
-    ("changes", "error", "message"),
-    [
-        ({"hidden": torch.randn(3, 5)}, ValueError, "hidden must have .* last of size 4"),
-        ({"hidden": torch.randn(2, 4)}, ValueError, r"hidden must be .* for targets \[3\]"),
-        ({"hidden": [1.0]}, TypeError, "hidden must be a"),
-        ({"weight": torch.randn(4)}, ValueError, "weight must have 2 axes"),
-        ({"targets": torch.tensor([1, 2, 7])}, IndexError, r"targets must lie in \[0, 7\), but hold 7"),
-        ({"targets": torch.randn(3)}, TypeError, "targets must be torch.long"),
-        ({"smoothing": 1.0}, ValueError, r"smoothing must lie in \[0, 1\)"),
-        ({"hidden": torch.randn(3, 4).double()}, TypeError, "hidden must be of torch.float32"),
-    ],
-)
-def test_chunked_loss_refuses(changes, error, message):
-    arguments = {"hidden": torch.randn(3, 4), "weight": torch.randn(7, 4), "targets": torch.tensor([1, 2, 3])}
-    with pytest.raises(error, match=message):
-        linear_cross_entropy(**(arguments | changes))
+        loss(model, batch)
 
 
 # Two passes that should agree ----------------------------------------------------------------------------
@@ -496,7 +405,7 @@ def test_r_drop_is_the_mean_cross_entropy_and_half_of_alpha_times_the_divergence
     for ours, theirs in zip(*(torch.autograd.grad(x / 8, parameters) for x in (loss, expected))):
         torch.testing.assert_close(ours, theirs, atol=1e-10, rtol=1e-10)
     torch.manual_seed(0)
-    with torch.no_grad():  # where there is no backward pass, there are no chunks
+    with torch.no_grad():
         assert close(r_drop_loss(dropping, (SRC, TGT), smoothing, alpha)[0], expected)
 
 
@@ -525,34 +434,6 @@ def test_r_drop_of_nothing_and_of_padding(dropping):
     assert all(p.grad is None or (p.grad == 0).all() for p in dropping.parameters())
 
 
-@pytest.mark.usefixtures("chunks")
-@pytest.mark.parametrize("n", [1, 127, 128, 129, 300])
-def test_r_drop_in_chunks_equals_whole_logits(n):
-    """Across the borders of the chunks, with padding beyond the vocabulary, and by finite differences."""
-    torch.manual_seed(n)
-    rows = torch.randn(2, n, 6, dtype=torch.float64, requires_grad=True)
-    table = torch.randn(11, 6, dtype=torch.float64, requires_grad=True)
-    targets = torch.randint(0, 11, (n,)).masked_fill(torch.rand(n) < 0.2, 40)
-    part = partial(_r_drop_and_slope, smoothing=0.2, pad_id=40, alpha=3.0)
-    chunked = _ChunkedLoss.apply(rows, table, targets, part)
-    p, q = rows @ table.T
-    whole = sum(label_smoothed_cross_entropy(z, targets, 0.2, 40, "sum") for z in (p, q)) / 2
-    whole = whole + 1.5 * symmetric_kl(p, q, targets, 40)
-    assert close(chunked, whole, 1e-9)
-    for ours, theirs in zip(*(torch.autograd.grad(x / 7, (rows, table)) for x in (chunked, whole))):
-        torch.testing.assert_close(ours, theirs, atol=1e-10, rtol=1e-10)
-    if n == 1:
-        assert torch.autograd.gradcheck(lambda r, t: _ChunkedLoss.apply(r, t, targets, part), (rows, table))
-
-
-def test_r_drop_keeps_no_logits_for_the_backward_pass(dropping):
-    config = TransformerConfig(600, 600, d_model=12, n_heads=3, n_layers=1, d_ff=20)
-    kept = []
-    with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x.size(-1)) or x, lambda x: x):
-        r_drop_loss(Transformer(config), (SRC, TGT))
-    assert kept and 600 not in kept
-
-
 def test_r_drop_under_autocast_is_near_and_in_float32(dropping):
     model = dropping.float()
     torch.manual_seed(0)
@@ -570,29 +451,3 @@ def test_r_drop_is_captured_by_compile(dropping):
     compiled = torch.compile(r_drop_loss, fullgraph=True, backend="aot_eager")
     total, count = compiled(dropping, (SRC, TGT))
     assert close(total, teacher_forced_loss(dropping, (SRC, TGT))[0]) and count == 8
-
-
-@pytest.mark.parametrize(
-    ("batch", "options", "error", "message"),
-    [
-        ((SRC, TGT[:1]), {}, ValueError, "src and tgt must have the same batch size, not 2 and 1"),
-        ((SRC.float(), TGT), {}, TypeError, "src must be a torch.long tensor, not torch.float32"),
-        ((SRC, TGT), {"alpha": -1.0}, ValueError, "alpha must be finite and at least 0, but is -1.0"),
-        ((SRC, TGT), {"alpha": math.inf}, ValueError, "alpha must be finite and at least 0, but is inf"),
-        ((SRC, TGT), {"alpha": "5"}, TypeError, "alpha must be a number, not str"),
-        ((SRC, TGT), {"smoothing": 1.0}, ValueError, r"smoothing must lie in \[0, 1\), but is 1.0"),
-        ((SRC, TGT + 9), {}, IndexError, r"tgt must lie in \[0, 17\)"),
-        ((SRC + 9, TGT), {}, IndexError, r"src must lie in \[0, 17\)"),
-    ],
-)
-def test_r_drop_refuses(dropping, batch, options, error, message):
-    with pytest.raises(error, match=message):
-        r_drop_loss(dropping, batch, **options)
-
-
-@pytest.mark.parametrize("logits, targets, error, message", WRONG_PAIRS)
-def test_symmetric_kl_refuses_in_either_place(logits, targets, error, message):
-    fitting = torch.zeros(*targets.shape, 11)
-    for pair in ((logits, fitting), (fitting, logits)):
-        with pytest.raises(error, match=message):
-            symmetric_kl(*pair, targets)

@@ -6,8 +6,8 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 __all__ = [
     "DecoderState",
     "decoder_state",
-    "check_search",
     "greedy_search",
+    "check_search",
     "BeamResult",
     "keep_best",
     "best_continuations",
@@ -26,12 +26,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from transformer.attention import KeyValueCache
+from transformer.model import TransformerConfig
 from transformer.training import evaluating
 from transformer.validation import check_ids, check_number, check_size, check_type
 
 
 class DecoderState:
-    """What a search asks of a model: after these tokens, which come next?
+    """What a search asks of a model: which tokens come next, after those that it has read.
 
     Every sentence has `beam_size` rows in sequence, and every row continues a beginning of its own.
 
@@ -47,42 +48,23 @@ class DecoderState:
         self.mask = model.src_mask(src).repeat_interleave(beam_size, dim=0)  # [B·K, 1, 1, S]
 
     def step(self, last: Tensor) -> Tensor:
-        """Read one more token in every row, `[B·K]`; return the logits of the next, `[B·K, V]`."""
+        """Read one more token in every row, `last` `[N]`; return the logits of the next, `[N, V]`."""
         hidden = self.model.decode(last[:, None], self.memory, self.mask, self.cache)
         return self.model.project(hidden[:, -1])
 
     def keep(self, rows: Tensor) -> None:
-        """Go on with the rows `rows` (`torch.long` `[N]`) in that order, each as often as it is named."""
+        """Go on with the rows `rows` `[N]` in that order, each as often as it is named."""
         self.memory, self.mask = self.memory[rows], self.mask[rows]
         self.cache.reorder(rows)
 
 
 @singledispatch
 def decoder_state(model: nn.Module, src: Tensor, beam_size: int = 1) -> DecoderState:
-    """The state of a search, of the kind that its model has."""
+    """The `DecoderState` of `src` with `beam_size` rows for each sentence, of the kind that `model` has."""
     return DecoderState(model, src, beam_size)
 
 
-# %% book/08-decoding.ipynb · Without ceremony · [greedy-search]
-def check_search(model: nn.Module, src: Tensor, max_length: int) -> None:
-    """Refuse a search that cannot end well, before it begins.
-
-    Raises:
-        TypeError: `model` is no module, `src` not `torch.long`, or `max_length` not an int.
-        ValueError: `src` is not `[B, S]` or longer than the model's `max_length`, or `max_length` is
-            not from 1 to that.
-        IndexError: a source id is not in the vocabulary.
-    """
-    check_type(nn.Module, model=model)
-    check_ids("src", src, model.config.src_vocab_size, always=True)
-    check_size(max_length=max_length)
-    longest = model.config.max_length
-    if src.size(1) > longest:
-        raise ValueError(f"src must have at most {longest} tokens, but has {src.size(1)}")
-    if max_length > longest:
-        raise ValueError(f"max_length must be at most the model's {longest}, but is {max_length}")
-
-
+# %% book/08-decoding.ipynb · Nothing twice · [greedy-search]
 @torch.no_grad()
 def greedy_search(model: nn.Module, src: Tensor, max_length: int) -> Tensor:
     """Take the most probable token at every step.
@@ -114,6 +96,26 @@ def greedy_search(model: nn.Module, src: Tensor, max_length: int) -> Tensor:
                 rows, last = rows[going], last[going]
                 state.keep(going)
     return tokens[:, : step + 1]
+
+
+# %% book/08-decoding.ipynb · Nothing twice · [check-search]
+def check_search(model: nn.Module, src: Tensor, max_length: int) -> None:
+    """Refuse a search that cannot end well, before it begins.
+
+    Raises:
+        TypeError: `model` is no module, `src` not `torch.long`, or `max_length` not an int.
+        ValueError: `src` is not `[B, S]` or longer than the model's `max_length`, or `max_length` is
+            not from 1 to that.
+        IndexError: a source id is not in the vocabulary.
+    """
+    check_type(nn.Module, model=model)
+    check_ids("src", src, model.config.src_vocab_size, always=True)
+    check_size(max_length=max_length)
+    longest = model.config.max_length
+    if src.size(1) > longest:
+        raise ValueError(f"src must have at most {longest} tokens, but has {src.size(1)}")
+    if max_length > longest:
+        raise ValueError(f"max_length must be at most the model's {longest}, but is {max_length}")
 
 
 # %% book/08-decoding.ipynb · The same with tensors · [beam-parts]
@@ -181,6 +183,18 @@ def length_norm(length: int, alpha: float) -> float:
     return ((5 + length) / 6) ** alpha
 
 
+# %% book/08-decoding.ipynb · The search · [beam-finished]
+def _set_aside(
+    ended: BeamResult, found: BeamResult, origin: Tensor, norm: float, config: TransformerConfig
+) -> tuple[BeamResult, BeamResult, Tensor]:
+    # Move what ends among the best K of 2K candidates to the finished; of the others, the best K go on.
+    beam_size, ends = ended.scores.size(1), found.tokens[:, :, -1] == config.eos_id  # [B, 2K]
+    scores = found.scores.masked_fill(~ends, -torch.inf)[:, :beam_size] / norm
+    ended = merge_hypotheses(ended, BeamResult(found.tokens[:, :beam_size], scores), config.pad_id)
+    scores, order = found.scores.masked_fill(ends, -torch.inf).topk(beam_size, dim=1)
+    return ended, BeamResult(_rows(found.tokens, order), scores), origin.gather(1, order)
+
+
 # %% book/08-decoding.ipynb · The search · [beam-search]
 @torch.no_grad()
 def beam_search(
@@ -224,10 +238,9 @@ def beam_search(
         dtype = torch.promote_types(state.memory.dtype, torch.float32)
         tokens = src.new_full((batch, beam_size, max_length), config.pad_id)
         scores = torch.full((batch, beam_size), absent, dtype=dtype, device=src.device)
-        result = BeamResult(tokens, scores)
-        ended = BeamResult(tokens[:, :, :0], result.scores)
-        alive = BeamResult(tokens[:, :, :0], result.scores.clone())
-        alive.scores[:, 0] = 0.0  # one empty beginning; K equal ones would stay equal for ever
+        result, ended = BeamResult(tokens, scores), BeamResult(tokens[:, :, :0], scores)
+        alive = BeamResult(tokens[:, :, :0], scores.clone())
+        alive.scores[:, 0] = 0.0  # one empty beginning; K equal ones would stay equal
         last = src.new_full((batch * beam_size,), config.bos_id)
         sentences = torch.arange(batch, device=src.device)  # that are not done
         first_row = sentences[:, None] * beam_size  # [B, 1]
@@ -235,18 +248,10 @@ def beam_search(
             log_probs = state.step(last).log_softmax(-1, dtype=dtype).unflatten(0, (-1, beam_size))
             found, origin = best_continuations(alive, log_probs)  # [B, 2K, length], [B, 2K]
             norm = length_norm(length, length_penalty)
-            ends = found.tokens[:, :, -1] == config.eos_id  # [B, 2K]
-            if ends.any():  # of the 2K, at most K: so K are left to go on with
-                ending = found.scores.masked_fill(~ends, absent)[:, :beam_size] / norm
-                new = BeamResult(found.tokens[:, :beam_size], ending)
-                ended = merge_hypotheses(ended, new, config.pad_id)
-                scores, order = found.scores.masked_fill(ends, absent).topk(beam_size, dim=1)
-                alive = BeamResult(_rows(found.tokens, order), scores)
-                origin = origin.gather(1, order)
-            else:  # the best K go on as they are
-                alive = BeamResult(*(x[:, :beam_size] for x in found))
-                origin = origin[:, :beam_size]
-            rows = first_row[: len(origin)] + origin  # [B, K] of the cache
+            if (found.tokens[:, :, -1] == config.eos_id).any():
+                ended, found, origin = _set_aside(ended, found, origin, norm, config)
+            alive = BeamResult(*(x[:, :beam_size] for x in found))
+            rows = first_row[: len(origin)] + origin[:, :beam_size]  # [B, K] of the state
             going = (ended.scores == absent).any(dim=1) & (alive.scores > absent).any(dim=1)  # [B]
             if not going.all():
                 _write(result, sentences, ended)

@@ -85,7 +85,7 @@ def perplexity(loss: float) -> float:
     Args:
         loss: an unsmoothed cross-entropy, in nats per token.
     """
-    return math.exp(loss) if loss < 709 else math.inf  # beyond, no float is large enough
+    return math.inf if loss > 709 else math.exp(loss)  # beyond, no float is large enough
 
 
 # %% book/06-loss.ipynb · The loss of a batch · [teacher-forced-loss]
@@ -122,6 +122,8 @@ def symmetric_kl(logits_p: Tensor, logits_q: Tensor, targets: Tensor, pad_id: in
     Returns:
         a scalar, summed over the real target tokens, in nats.
     """
+    for logits in (logits_p, logits_q):
+        _check_shapes(logits, targets)
     dtype = torch.promote_types(logits_p.dtype, torch.float32)
     log_p, log_q = (z.log_softmax(-1, dtype=dtype) for z in (logits_p, logits_q))
     gap = (log_p - log_q).masked_fill(log_p == log_q, 0.0)  # also where both are -inf
@@ -129,7 +131,7 @@ def symmetric_kl(logits_p: Tensor, logits_q: Tensor, targets: Tensor, pad_id: in
     return divergence.masked_fill(targets == pad_id, 0.0).sum()
 
 
-# %% book/06-loss.ipynb · What is added to what · [r-drop]
+# %% book/06-loss.ipynb · Its gradient · [r-drop]
 @singledispatch
 def r_drop_loss(
     model: nn.Module,
