@@ -55,6 +55,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from transformer.decoding import beam_search, greedy_search
+from transformer.fast import FastTransformer, accelerate
 from transformer.loss import r_drop_loss, teacher_forced_loss
 from transformer.model import Transformer, TransformerConfig
 from transformer.text import (
@@ -354,9 +355,11 @@ def _check_header(path: Path, config: TransformerConfig) -> None:
 
 
 def _check_plain(model: nn.Module) -> None:
-    # What is built of other parts, as a quantised model is, could be written but not read again.
+    # What is built of other parts, as a quantized model is, could be written but not read again.
     with torch.device("meta"):
         plain = Transformer(model.config)
+    if type(model) is FastTransformer:  # has a plain model's weights, under their names
+        plain = FastTransformer(plain)
     for part, wanted in zip(model.modules(), plain.modules()):
         if type(part) is not type(wanted):
             raise TypeError(
@@ -386,8 +389,20 @@ _CARRIED = ("phrases",)  # translators that are part of the package
 _READ = 64  # characters of a sentence for each token that the model reads; what follows is cut off
 
 
+def _same_tensors(model: nn.Module, other: nn.Module) -> bool:
+    tensors = ([*part.parameters(), *part.buffers()] for part in (model, other))
+    return all(x is y for x, y in zip(*tensors, strict=True))
+
+
+def _has_hooks(model: nn.Module) -> bool:
+    return any(part._forward_hooks or part._forward_pre_hooks for part in model.modules())
+
+
 class Translator:
     """A trained model with its vocabulary: sentences in, sentences out.
+
+    Searches run on the accelerated model, which has the same parameters; where `accelerate` refuses
+    the model, on the model itself, with a warning, and without one where the model has hooks.
 
     Args:
         model: a trained `Transformer` with one vocabulary for both languages.
@@ -414,6 +429,7 @@ class Translator:
                 f"the vocabulary at {(PAD_ID, BOS_ID, EOS_ID)}"
             )
         self.model, self.vocabulary = model, vocabulary
+        self._fast: nn.Module | None = None
 
     @classmethod
     def load(cls, path: Path | str, device: torch.device | str = "cpu") -> "Translator":
@@ -533,17 +549,17 @@ class Translator:
     ) -> list[str]:
         check_size(beam_size=beam_size, max_length=max_length, max_tokens=max_tokens)
         check_number(length_penalty=length_penalty)
-        config, device = self.model.config, next(self.model.parameters()).device
+        model, config = self._searched(), self.model.config
+        device = next(model.parameters()).device
         max_length = min(max_length, config.max_length)
         translations = [""] * len(sources)
         for rows in by_length(sources, max_tokens):
             src = pad([sources[row] for row in rows], config.pad_id).to(device)
             if beam_size == 1:
-                best = greedy_search(self.model, src, max_length)
+                best = greedy_search(model, src, max_length)
             else:
-                best = beam_search(self.model, src, beam_size, length_penalty, max_length).tokens[
-                    :, 0
-                ]
+                found = beam_search(model, src, beam_size, length_penalty, max_length)
+                best = found.tokens[:, 0]
             for row, ids in zip(rows, best.tolist(), strict=True):
                 translations[row] = self.vocabulary.decode(ids)
         return translations
@@ -566,7 +582,8 @@ class Translator:
         config, device = self.model.config, next(self.model.parameters()).device
         src = torch.tensor(self._encode(self._shortened([sentence])), device=device)
         max_length = min(200, config.max_length)
-        found = beam_search(self.model, src, beam_size, length_penalty, max_length).tokens[:, 0]
+        result = beam_search(self._searched(), src, beam_size, length_penalty, max_length)
+        found = result.tokens[:, 0]
         found = found[:, : (found[0] != config.pad_id).sum()]  # its rivals may be longer
         with evaluating(self.model):
             tgt = F.pad(found[:, :-1], (1, 0), value=config.bos_id)
@@ -576,6 +593,19 @@ class Translator:
             self.vocabulary.tokens(found[0].tolist()),
             weights,
         )
+
+    def _searched(self) -> nn.Module:
+        # Accelerated once; again where the model has got other tensors since, as on another device.
+        model = self.model
+        if isinstance(model, FastTransformer) or _has_hooks(model):
+            return model
+        if self._fast is None or not _same_tensors(self._fast, model):
+            try:
+                self._fast = accelerate(model)
+            except TypeError as error:
+                self._fast = model
+                warnings.warn(f"translating with the plain model, slowly: {error}", stacklevel=4)
+        return self._fast
 
     def _shortened(self, sentences: Sequence[str]) -> Iterator[str]:
         limit = _READ * self.model.config.max_length
@@ -734,9 +764,10 @@ def train_translator(
         max_minutes: as in `Trainer.fit`.
 
     Returns:
-        the translator, and the trainer with its history. The translator has the weights of the
-        last update; their average, where the recipe averages; and where it has patience and the
-        run is finished and has a directory, those that were best on the development split.
+        the translator, with a plain model, and the trainer, with the accelerated one and its
+        history. The translator has the weights of the last update; their average, where the recipe
+        averages; and where it has patience and the run is finished and has a directory, those that
+        were best on the development split.
 
     Raises:
         TypeError, ValueError: the recipe is none, an entry of it is out of its range, or there is no
@@ -760,7 +791,7 @@ def train_translator(
     names = ("accumulate", "clip_norm", "weight_decay", "average", "patience", "precision")
     names += ("evaluate_every", "seed")
     trainer = Trainer(
-        model,
+        accelerate(model),
         loss=recipe_loss(recipe),
         batches=recipe_batches(recipe, train, vocabulary),
         schedule=recipe.schedule,
@@ -769,7 +800,7 @@ def train_translator(
         evaluate=lambda model: evaluate_loss(model, held_out(0)),
         progress=progress,
     ).fit(max_minutes)
-    return Translator(_chosen(trainer).eval(), vocabulary), trainer
+    return Translator(_chosen(trainer, model).eval(), vocabulary), trainer
 
 
 def recipe_loss(recipe: Recipe) -> Callable[[nn.Module, Any], tuple[Tensor, Tensor]]:
@@ -799,13 +830,13 @@ def recipe_batches(
     return TokenBatches(encode_pairs(pairs, vocabulary), recipe.max_tokens, seed=recipe.seed)
 
 
-def _chosen(trainer: Trainer) -> nn.Module:
-    # The model to keep, apart from the one in training where the two differ.
+def _chosen(trainer: Trainer, model: Transformer) -> Transformer:
+    # The model to keep, whose parameters are the trainer's: a copy where its weights are to differ.
     patient = trainer.finished and trainer.config.patience and trainer.directory is not None
     if trainer.average is None and not patient:
-        return trainer.model
+        return model
     with nullcontext() if trainer.average is None else trainer.average.applied():
-        model = deepcopy(trainer.model)
+        model = deepcopy(model)
     if patient:
         path = trainer.directory / "best.pt"
         set_weights(model, load_checkpoint(path), path)
