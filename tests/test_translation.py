@@ -606,15 +606,23 @@ def every_search(translator):
 
 
 def test_searches_run_on_the_accelerated_model(translator, searched):
-    fast = every_search(translator)
-    assert {type(model) for model in searched} == {FastTransformer} and len(set(searched)) == 1
+    every_search(translator)
+    assert {type(model) for model in searched} == {FastTransformer}
     assert type(translator.model) is Transformer
     searched.clear()
-    with attention_tap(translator.model) as maps:  # who watches the model, watches its searches
-        assert every_search(translator) == fast
-    assert len(maps) == 6 and set(searched) == {translator.model}
+    every_search(translator)
+    assert len(set(searched)) == 1  # accelerated once
+
+
+def test_who_watches_the_model_watches_its_searches(translator, searched):
+    watched = Translator(translator.model, translator.vocabulary)
+    fast = every_search(watched)
     searched.clear()
-    assert every_search(translator) == fast and type(searched[0]) is FastTransformer
+    with attention_tap(watched.model) as maps, pytest.warns(UserWarning, match="as it is, .*hooks") as caught:
+        assert every_search(watched) == fast
+    assert len(caught) == 1 and len(maps) == 6 and set(searched) == {watched.model}
+    searched.clear()
+    assert every_search(watched) == fast and {type(model) for model in searched} == {FastTransformer}
 
 
 def test_a_model_that_changes_is_accelerated_anew(translator, searched):
@@ -637,7 +645,7 @@ def test_a_model_that_cannot_be_accelerated_translates_and_says_so_once(translat
     model = Own(translator.model.config).eval()
     model.load_state_dict(translator.model.state_dict())
     own = Translator(model, translator.vocabulary)
-    with pytest.warns(UserWarning, match="plain model.* the model to be a Transformer, not a Own") as caught:
+    with pytest.warns(UserWarning, match="as it is, .* not a Own") as caught:
         said = own.translate(["O gato vê a casa."], 2)
     assert len(caught) == 1 and caught[0].filename == __file__
     assert said == translator.translate(["O gato vê a casa."], 2)

@@ -143,17 +143,17 @@ def detokenize(text: str) -> str:
 def corpus_scores(
     hypotheses: Sequence[str], references: Sequence[str], n_bootstrap: int = 0
 ) -> dict[str, dict[str, Any]]:
-    """BLEU and chrF of tokenised translations, each with the signature that says how it was
+    """BLEU and chrF of tokenized translations, each with the signature that says how it was
     computed.
 
     Args:
-        hypotheses: translations in the corpus' own tokenised lower-case form.
+        hypotheses: translations in the corpus' own tokenized lower-case form.
         references: one reference translation for each, in the same form.
         n_bootstrap: how many corpora to draw from this one for a 95 % interval; 0 for none.
 
     Returns:
-        for `"BLEU-tok"` (on the tokens as they are), `"BLEU-detok"` (both sides detokenised, then
-        sacreBLEU's own tokenisation) and `"chrF2"` (detokenised) the `"score"` from 0 to 100, the
+        for `"BLEU-tok"` (on the tokens as they are), `"BLEU-detok"` (both sides detokenized, then
+        sacreBLEU's own tokenization) and `"chrF2"` (detokenized) the `"score"` from 0 to 100, the
         `"signature"`, and the `"line"` that sacreBLEU itself prints of them. With `n_bootstrap`
         also the `"mean"` over the corpora drawn and the `"margin"`: the interval is
         mean ± margin.
@@ -389,20 +389,21 @@ _CARRIED = ("phrases",)  # translators that are part of the package
 _READ = 64  # characters of a sentence for each token that the model reads; what follows is cut off
 
 
-def _same_tensors(model: nn.Module, other: nn.Module) -> bool:
-    tensors = ([*part.parameters(), *part.buffers()] for part in (model, other))
-    return all(x is y for x, y in zip(*tensors, strict=True))
-
-
-def _has_hooks(model: nn.Module) -> bool:
-    return any(part._forward_hooks or part._forward_pre_hooks for part in model.modules())
+def _contents(model: nn.Module) -> list[object]:
+    # All that the parts of a model have, hooks included; a changed model has others.
+    found: list[object] = []
+    for part in model.modules():
+        for name, value in vars(part).items():
+            if name != "training":
+                found += [part, name, *(value.values() if isinstance(value, dict) else (value,))]
+    return found
 
 
 class Translator:
     """A trained model with its vocabulary: sentences in, sentences out.
 
     Searches run on the accelerated model, which has the same parameters; where `accelerate` refuses
-    the model, on the model itself, with a warning, and without one where the model has hooks.
+    the model, on the model itself, and a warning says once why.
 
     Args:
         model: a trained `Transformer` with one vocabulary for both languages.
@@ -429,7 +430,8 @@ class Translator:
                 f"the vocabulary at {(PAD_ID, BOS_ID, EOS_ID)}"
             )
         self.model, self.vocabulary = model, vocabulary
-        self._fast: nn.Module | None = None
+        self._seen: list[object] = []  # in the model, when it was accelerated
+        self._fast, self._warned = model, False
 
     @classmethod
     def load(cls, path: Path | str, device: torch.device | str = "cpu") -> "Translator":
@@ -521,7 +523,7 @@ class Translator:
         """Translate sentences that are written as the corpora are, and write the translations so.
 
         Args:
-            sentences: tokenised lower-case text. A sentence longer than the model's `max_length` is
+            sentences: tokenized lower-case text. A sentence longer than the model's `max_length` is
                 cut, with a warning; of one with more than 64 times as many characters, no more are
                 looked at.
             beam_size: width of the beam; 1 for greedy search.
@@ -567,7 +569,7 @@ class Translator:
     def align(
         self, sentence: str, beam_size: int = 4, length_penalty: float = 0.6
     ) -> Alignment:
-        """Translate one tokenised sentence and note what the decoder attended to while it did.
+        """Translate one tokenized sentence and note what the decoder attended to while it did.
 
         Args:
             sentence: lower-case text, written as the corpora are.
@@ -595,16 +597,19 @@ class Translator:
         )
 
     def _searched(self) -> nn.Module:
-        # Accelerated once; again where the model has got other tensors since, as on another device.
-        model = self.model
-        if isinstance(model, FastTransformer) or _has_hooks(model):
-            return model
-        if self._fast is None or not _same_tensors(self._fast, model):
+        # Accelerated once, and again where the model has changed, as by another device or a hook.
+        if isinstance(self.model, FastTransformer):
+            return self.model
+        seen = _contents(self.model)
+        if len(seen) != len(self._seen) or any(a is not b for a, b in zip(seen, self._seen)):
+            self._seen, self._fast = seen, self.model
             try:
-                self._fast = accelerate(model)
+                self._fast = accelerate(self.model)
             except TypeError as error:
-                self._fast = model
-                warnings.warn(f"translating with the plain model, slowly: {error}", stacklevel=4)
+                if not self._warned:
+                    said = f"translating with the model as it is, without faster kernels: {error}"
+                    warnings.warn(said, stacklevel=4)
+                self._warned = True
         return self._fast
 
     def _shortened(self, sentences: Sequence[str]) -> Iterator[str]:
@@ -899,10 +904,10 @@ def unseen_pairs(pairs: Iterable[Pair], train: Iterable[Pair]) -> list[Pair]:
 
 # %% book/13-translation.ipynb · Where is it good? · [analysis]
 def sentence_scores(hypotheses: Sequence[str], references: Sequence[str]) -> list[float]:
-    """chrF2 of each translation alone, detokenised, from 0 to 100.
+    """chrF2 of each translation alone, detokenized, from 0 to 100.
 
     Args:
-        hypotheses: translations in the corpus' own tokenised lower-case form.
+        hypotheses: translations in the corpus' own tokenized lower-case form.
         references: one reference translation for each, in the same form.
 
     Raises:
@@ -954,7 +959,7 @@ def recalled(hypotheses: Sequence[str], wanted: Sequence[Iterable[str]]) -> tupl
     """How many of the wanted words the translations hold, and how many were wanted.
 
     Args:
-        hypotheses: tokenised translations.
+        hypotheses: tokenized translations.
         wanted: for each translation the words that it should hold; one that is wanted twice has to
             be there twice.
 
@@ -1137,7 +1142,7 @@ def analyse_translations(
     """Where translations are good and where they are not.
 
     Args:
-        hypotheses: tokenised translations of the sources of `pairs`.
+        hypotheses: tokenized translations of the sources of `pairs`.
         pairs: sources with their references.
         train: the pairs that the translator was trained on, to count words in.
 
