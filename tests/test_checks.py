@@ -16,10 +16,11 @@ import transformer.attention
 from transformer import (
     CheckReport,
     CheckResult,
-    DecoderCache,
+    KeyValueCache,
     LayerNorm,
     Transformer,
     TransformerConfig,
+    accelerate,
     causal_mask,
     check_model,
     greedy_search,
@@ -70,9 +71,10 @@ def refuses(error: type[Exception], message: str):
     ])),
     ids=str,
 )  # fmt: skip
-def test_right_models_pass_everything(seed, changes):
+@pytest.mark.parametrize("made", [lambda model: model, accelerate], ids=["plain", "accelerated"])
+def test_right_models_pass_everything(made, seed, changes):
     settings = config(**changes)
-    model = Transformer(settings)
+    model = made(Transformer(settings))
     report = check_model(
         model,
         V,
@@ -196,15 +198,15 @@ class Broken(Transformer):
         logits = super().forward(src, tgt)
         return self.steps["logits"](self, src, tgt, logits) if "logits" in self.steps else logits
 
-    def encode(self, src, maps=None):
+    def encode(self, src):
         if "encode" in self.steps:
             return self.steps["encode"](self, src)
-        return super().encode(src, maps)
+        return super().encode(src)
 
-    def decode(self, tgt, memory, src_mask, cache=None, maps=None):
+    def decode(self, tgt, memory, src_mask=None, cache=None):
         if "decode" in self.steps:
             return self.steps["decode"](self, tgt, memory, src_mask)
-        return super().decode(tgt, memory, src_mask, cache, maps)
+        return super().decode(tgt, memory, src_mask, cache)
 
     def project(self, hidden):
         if "hidden" in self.steps:
@@ -553,7 +555,7 @@ def cached_search(model, start=2, first=0, masked=True, training=False):
     @torch.no_grad()
     def search(src, max_length):
         model.train(training)
-        memory, mask, cache = model.encode(src), model.src_mask(src), DecoderCache(1)
+        memory, mask, cache = model.encode(src), model.src_mask(src), KeyValueCache()
         tokens = [torch.full((len(src), 1), start)]
         for position in range(first, first + max_length - 1):
             x = model.positions(model.tgt_embedding(tokens[-1]), position)

@@ -14,16 +14,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-import transformer.layers
 from transformer import (
     Decoder,
     DecoderLayer,
     Encoder,
     EncoderLayer,
+    LayerConfig,
     LayerNorm,
     MultiHeadAttention,
     Transformer,
     TransformerConfig,
+    accelerate,
     causal_mask,
     from_torch,
     to_torch,
@@ -31,6 +32,8 @@ from transformer import (
 
 B, S, T, D, H, D_FF, KDIM, VDIM = 3, 7, 5, 12, 4, 20, 9, 10  # no two alike
 LENGTHS = torch.tensor([7, 4, 5])
+LAYER = LayerConfig(d_model=D, n_heads=H, d_ff=D_FF)
+SIZES = {"d_model": D, "n_heads": H, "d_ff": D_FF}
 REAL = torch.arange(S) < LENGTHS[:, None]  # [B, S], True = a token
 PADDING_MASK = REAL[:, None, None]  # [B, 1, 1, S]
 
@@ -226,11 +229,12 @@ def assert_same_function(theirs, ours, batch_first=True, masked=True):
 def test_attention_is_the_same_function(widths, bias, batch_first, training):
     theirs = attention(batch_first, bias=bias, **widths).train(training)
     ours = from_torch(theirs)
-    assert (ours.kdim, ours.vdim, ours.n_heads) == (theirs.kdim, theirs.vdim, H)
+    widths = ours.w_k.in_features, ours.w_v.in_features
+    assert (*widths, ours.n_heads) == (theirs.kdim, theirs.vdim, H)
     assert_same_function(theirs, ours, batch_first)
     theirs = to_torch(scrambled(ours), batch_first=batch_first)
     ours.zero_grad()
-    assert (theirs.kdim, theirs.vdim) == (ours.kdim, ours.vdim)
+    assert (theirs.kdim, theirs.vdim) == (ours.w_k.in_features, ours.w_v.in_features)
     assert_same_function(theirs, ours, batch_first)
 
 
@@ -302,7 +306,7 @@ def test_epsilons_are_carried_over_place_by_place(kind):
 
 
 def test_the_default_configuration_of_ours_goes_to_torch_and_back():
-    model = Transformer(TransformerConfig(30, 30, D, H, 2, D_FF)).eval()
+    model = Transformer(TransformerConfig(30, 30, n_layers=2, **SIZES)).eval()
     theirs = to_torch((model.encoder, model.decoder))
     ids, so_far = torch.randint(4, 30, (2, S)), torch.randint(4, 30, (2, T))
     x = model.positions(model.src_embedding(ids))
@@ -546,9 +550,8 @@ def set_rate(theirs: nn.Module, place: str, rate: float) -> None:
 
 @NORM_ORDERS
 @pytest.mark.parametrize("kind, place", [(kind, place) for kind in RATES for place in RATES[kind]])
-def test_each_place_keeps_its_rate(kind, place, norm_first, monkeypatch):
+def test_each_place_keeps_its_rate(kind, place, norm_first):
     """One sentence, one seed: both draw the same numbers, and drop the same."""
-    monkeypatch.setattr(transformer.embedding, "fast_dropout", F.dropout)  # ours draws others
     theirs = KINDS[kind](norm_first=norm_first)
     inputs = inputs_for(theirs, batch=1)
     without = run_torch(theirs, inputs)
@@ -576,7 +579,7 @@ def test_one_dropout_in_two_places_is_two_of_the_same_rate():
 
 def test_all_rates_of_ours_reach_their_places():
     rates = {"dropout": 0.1, "attention_dropout": 0.2, "activation_dropout": 0.3}
-    theirs = to_torch(DecoderLayer(D, H, D_FF, **rates))
+    theirs = to_torch(DecoderLayer(LayerConfig(**SIZES, **rates)))
     assert (theirs.self_attn.dropout, theirs.multihead_attn.dropout) == (0.2, 0.2)
     assert theirs.dropout.p == 0.3
     assert (theirs.dropout1.p, theirs.dropout2.p, theirs.dropout3.p) == (0.1, 0.1, 0.1)
@@ -804,7 +807,7 @@ FROM = {
     ),
     "a subclass": (lambda: Subclass(D, H), TypeError, "module must be of type .*, not .*Subclass"),
     "another module": (lambda: nn.Linear(D, D), TypeError, "module must be of type .*, not .*Linear"),
-    "ours": (lambda: EncoderLayer(D, H, D_FF), TypeError, "not transformer.layers.EncoderLayer"),
+    "ours": (lambda: EncoderLayer(LAYER), TypeError, "not transformer.layers.EncoderLayer"),
     "no module": (lambda: {"weight": 1}, TypeError, "module must be of type .*, not dict"),
 }
 
@@ -816,8 +819,7 @@ def test_from_torch_refuses(make, error, said):
 
 
 def our_stack(kind=Encoder, **changes):
-    options = {"d_model": D, "n_heads": H, "n_layers": 2, "d_ff": D_FF} | changes
-    return kind(TransformerConfig(4, 4, **options))
+    return kind(TransformerConfig(4, 4, **(SIZES | {"n_layers": 2} | changes)))
 
 
 def our_tied() -> Encoder:
@@ -833,7 +835,7 @@ def our_pair_tied() -> tuple[Encoder, Decoder]:
 
 
 def our_mixed_order() -> EncoderLayer:
-    ours = EncoderLayer(D, H, D_FF)
+    ours = EncoderLayer(LAYER)
     ours.feed_residual.norm_first = True
     return ours
 
@@ -846,7 +848,7 @@ def our_half_bias() -> MultiHeadAttention:
 
 def our_differing(**options) -> Encoder:
     ours = our_stack()
-    ours.layers[1] = EncoderLayer(**({"d_model": D, "n_heads": H, "d_ff": D_FF} | options))
+    ours.layers[1] = EncoderLayer(LayerConfig(**(SIZES | options)))
     return ours
 
 
@@ -894,7 +896,7 @@ TO = {
         "w_v must be of type .*Linear, not .*Doubled",
     ),
     "another norm": (
-        lambda: with_part(EncoderLayer(D, H, D_FF), "self_residual.norm", nn.RMSNorm(D)),
+        lambda: with_part(EncoderLayer(LAYER), "self_residual.norm", nn.RMSNorm(D)),
         TypeError,
         "self_residual.norm must be of type transformer.layers.LayerNorm, not .*RMSNorm",
     ),
@@ -904,14 +906,19 @@ TO = {
         "norm must be of type .*LayerNorm or .*Identity, not torch",
     ),
     "a layer of another kind": (
-        lambda: with_part(our_stack(Decoder), "layers.0", EncoderLayer(D, H, D_FF)),
+        lambda: with_part(our_stack(Decoder), "layers.0", EncoderLayer(LAYER)),
         TypeError,
         "layers.0 must be of type .*DecoderLayer, not .*EncoderLayer",
     ),
     "a whole model": (
-        lambda: Transformer(TransformerConfig(9, 9, D, H, 1, D_FF)),
+        lambda: Transformer(TransformerConfig(9, 9, n_layers=1, **SIZES)),
         TypeError,
         "module must be of type .*, not transformer.model.Transformer",
+    ),
+    "an accelerated model's": (
+        lambda: accelerate(Transformer(TransformerConfig(9, 9, n_layers=1, **SIZES))).encoder,
+        TypeError,
+        "must be of type .*, not transformer.fast.Fast",
     ),
     "torch's": (lambda: nn.Linear(D, D), TypeError, "module must be of type .*, not torch"),
 }

@@ -27,6 +27,7 @@ from transformer import (
     SWAPS,
     Alignment,
     CheckpointError,
+    FastTransformer,
     Pair,
     Recipe,
     TokenBatches,
@@ -34,7 +35,9 @@ from transformer import (
     TransformerConfig,
     Translator,
     Vocabulary,
+    accelerate,
     analyse_translations,
+    attention_tap,
     by_length,
     by_words,
     corpus_scores,
@@ -44,6 +47,7 @@ from transformer import (
     evaluate_loss,
     evaluate_translator,
     examine_translator,
+    load_checkpoint,
     load_corpus,
     load_record,
     load_sentences,
@@ -54,6 +58,7 @@ from transformer import (
     sampled_batches,
     scores_in_ranges,
     sentence_scores,
+    set_weights,
     teacher_forced_loss,
     tokenize,
     train_translator,
@@ -569,6 +574,92 @@ def test_what_cannot_be_read_again_is_not_saved(translator, tmp_path):
     assert not (tmp_path / "kept").exists()
 
 
+def test_an_accelerated_model_is_saved_as_the_plain_one(translator, tmp_path):
+    translator.save(tmp_path / "plain")
+    Translator(accelerate(translator.model), translator.vocabulary).save(tmp_path / "fast")
+    for name in (*FILES, "SHA256SUMS"):
+        assert (tmp_path / "plain" / name).read_bytes() == (tmp_path / "fast" / name).read_bytes(), name
+    assert type(Translator.load(tmp_path / "fast").model) is Transformer
+
+
+@pytest.fixture
+def searched(monkeypatch):
+    """The models that searches run on, as they come."""
+    models = []
+    for name in ("greedy_search", "beam_search"):
+        search = getattr(transformer.translation, name)
+
+        def noting(model, *rest, search=search):
+            models.append(model)
+            return search(model, *rest)
+
+        monkeypatch.setattr(transformer.translation, name, noting)
+    return models
+
+
+def every_search(translator):
+    """What all ways to translate say."""
+    sentences = ["O gato vê a casa.", "Gosto disto."]
+    said = [translator.translate(sentences, size) for size in (1, 3)]
+    written = translator.translate_tokenized(sentences, 2)
+    return said, written, translator.align("o gato vê a casa .", 2)[:2]
+
+
+def test_searches_run_on_the_accelerated_model(translator, searched):
+    every_search(translator)
+    assert {type(model) for model in searched} == {FastTransformer}
+    assert type(translator.model) is Transformer
+    searched.clear()
+    every_search(translator)
+    assert len(set(searched)) == 1  # accelerated once
+
+
+def test_who_watches_the_model_watches_its_searches(translator, searched):
+    watched = Translator(translator.model, translator.vocabulary)
+    fast = every_search(watched)
+    searched.clear()
+    with attention_tap(watched.model) as maps, pytest.warns(UserWarning, match="as it is, .*hooks") as caught:
+        assert every_search(watched) == fast
+    assert len(caught) == 1 and len(maps) == 6 and set(searched) == {watched.model}
+    searched.clear()
+    assert every_search(watched) == fast and {type(model) for model in searched} == {FastTransformer}
+
+
+def test_a_model_that_changes_is_accelerated_anew(translator, searched):
+    model = Transformer(translator.model.config).eval()
+    moving = Translator(model, translator.vocabulary)
+    every_search(moving)
+    before = searched[-1]
+    model.load_state_dict(translator.model.state_dict())  # the same parameters, with other numbers
+    assert every_search(moving) == every_search(translator) and searched[-7] is before
+    model.double()  # which computes another table of positions
+    every_search(moving)
+    assert searched[-1] is not before and searched[-1].positions.table.dtype == torch.float64
+
+
+class Own(Transformer):
+    """Not what `accelerate` knows."""
+
+
+def test_a_model_that_cannot_be_accelerated_translates_and_says_so_once(translator, searched):
+    model = Own(translator.model.config).eval()
+    model.load_state_dict(translator.model.state_dict())
+    own = Translator(model, translator.vocabulary)
+    with pytest.warns(UserWarning, match="as it is, .* not a Own") as caught:
+        said = own.translate(["O gato vê a casa."], 2)
+    assert len(caught) == 1 and caught[0].filename == __file__
+    assert said == translator.translate(["O gato vê a casa."], 2)
+    searched.clear()
+    every_search(own)  # without another word
+    assert set(searched) == {model}
+
+
+def test_a_quantized_model_is_searched_as_it_is(translator, searched):
+    lean = Translator(quantize(translator.model), translator.vocabulary)
+    every_search(lean)
+    assert set(searched) == {lean.model}
+
+
 @pytest.mark.skipif(os.name == "nt", reason="files have no such modes there")
 @pytest.mark.parametrize("mask", [0o022, 0o027, 0o077])
 def test_whoever_may_read_new_files_may_read_the_translator(translator, tmp_path, mask):
@@ -857,7 +948,20 @@ def test_averaged_weights_are_what_is_kept():
     with trainer.average.applied():
         assert weights_equal(translator.model, trainer.model)
     plain, trainer = train_translator(TINY, load=ours)
-    assert plain.model is trainer.model
+    assert weights_equal(plain.model, trainer.model)
+
+
+def test_the_accelerated_model_is_trained_and_the_plain_one_kept(tmp_path):
+    translator, trainer = train_translator(TINY, tmp_path, load=ours)
+    assert type(trainer.model) is FastTransformer and type(translator.model) is Transformer
+    shared = zip(translator.model.parameters(), trainer.model.parameters(), strict=True)
+    assert all(own is theirs for own, theirs in shared)
+    plain = Transformer(translator.model.config)
+    set_weights(plain, load_checkpoint(trainer.checkpoints()[-1]), "the checkpoint of the run")
+    assert weights_equal(plain, translator.model)
+    for changes in ({"average": 0.5}, {"patience": 9}):
+        kept, trainer = train_translator(replace(TINY, **changes), tmp_path / str(changes), load=ours)
+        assert type(trainer.model) is FastTransformer and type(kept.model) is Transformer
 
 
 def test_a_patient_run_keeps_its_best_weights(tmp_path):
@@ -869,7 +973,7 @@ def test_a_patient_run_keeps_its_best_weights(tmp_path):
     losses = [entry["loss"] for entry in trainer.history if "accuracy" in entry]
     assert loss == pytest.approx(min(losses)) and loss < losses[-1]
     nowhere, other = train_translator(recipe, load=ours)
-    assert other.step == trainer.step and nowhere.model is other.model
+    assert other.step == trainer.step and weights_equal(nowhere.model, other.model)
 
 
 def test_a_run_in_slices_ends_where_the_whole_one_does(tmp_path):

@@ -18,8 +18,12 @@ from transformer import (
     BeamResult,
     Decoder,
     DecoderLayer,
+    DecoderState,
     Encoder,
     EncoderLayer,
+    FastTransformer,
+    KeyValueCache,
+    LayerConfig,
     MultiHeadAttention,
     PositionalEncoding,
     TokenEmbedding,
@@ -29,9 +33,12 @@ from transformer import (
     TransformerConfig,
     Translator,
     Vocabulary,
+    accelerate,
+    attention_tap,
     beam_search,
     causal_mask,
     check_model,
+    decoder_state,
     evaluate_loss,
     from_torch,
     greedy_search,
@@ -40,6 +47,7 @@ from transformer import (
     noam_rate,
     padding_mask,
     quantize,
+    r_drop_loss,
     reversal_batch,
     save_weights,
     scaled_dot_product_attention,
@@ -67,9 +75,7 @@ def pieces() -> None:
 
 def readme() -> Transformer:
     """The program of the README, shortened."""
-    config = TransformerConfig(
-        src_vocab_size=20, tgt_vocab_size=20, d_model=32, n_heads=4, n_layers=2, d_ff=64
-    )
+    config = TransformerConfig(20, 20, d_model=32, n_heads=4, n_layers=2, d_ff=64)
     model = Transformer(config)
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
     src = torch.randint(4, 20, (8, 6))
@@ -89,6 +95,33 @@ def readme() -> Transformer:
     print(src[0].tolist(), "->", found[0].tolist(), accuracy, tokens.shape, scores.shape, shape)
     print(model.attention_maps(src, tgt).cross.shape, quantize(model)(src, tgt).shape)
     return model
+
+
+def layers() -> None:
+    """Layers from a configuration, a cache, and maps by a tap."""
+    config = LayerConfig(d_model=8, n_heads=2, d_ff=16, dropout=0.0)
+    x = torch.randn(1, 4, 8)
+    memory: Tensor = EncoderLayer(config)(x)
+    layer, cache = DecoderLayer(config), KeyValueCache()
+    with torch.no_grad(), attention_tap(layer) as maps:
+        y: Tensor = layer(x[:, :1], memory, cache=cache)
+    length: int = cache.length
+    weights: Tensor = maps["cross_attention"]
+    print(y.shape, length, weights.shape)
+
+
+def fast(model: Transformer) -> None:
+    """The accelerated model is a model: it has a loss, and a state for searches of one's own."""
+    other: FastTransformer = accelerate(model)
+    src = torch.randint(4, 20, (2, 6))
+    batch: Batch = src, torch.cat([torch.full((2, 1), 2), src], dim=1)
+    total, count = teacher_forced_loss(other, batch, smoothing=0.1)
+    loss: Tensor = total / count
+    again: Tensor = r_drop_loss(other.train(), batch, alpha=5.0)[0]
+    state: DecoderState = decoder_state(other.eval(), src, 2)
+    logits: Tensor = state.step(torch.full((4,), 2))
+    state.keep(torch.tensor([1, 0, 2, 3]))
+    print(loss.item(), again.item(), logits.shape)
 
 
 def interchange(model: Transformer) -> None:
@@ -150,6 +183,8 @@ def translating(folder: Path) -> None:
 def main(folder: Path) -> None:
     pieces()
     model = readme()
+    layers()
+    fast(model)
     interchange(model)
     report = check_model(model, src_vocab_size=20, tgt_vocab_size=20, dropout=True)
     passed: bool = report.passed

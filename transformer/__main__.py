@@ -336,7 +336,7 @@ def record_of(path: Path, translator: Translator) -> tuple[dict[str, Any], Recip
 
 
 def evaluation_pairs(options: argparse.Namespace) -> tuple[list[Pair], set[Pair]]:
-    """The pairs that `evaluate` is asked for, tokenised, and those that training showed.
+    """The pairs that `evaluate` is asked for, tokenized, and those that training showed.
 
     Raises:
         ValueError: one of two files is missing, or a corpus is asked for beside them.

@@ -93,7 +93,7 @@ def _sentences(
     ordinary = torch.arange(vocab_size)
     ordinary = ordinary[~torch.isin(ordinary, torch.tensor(sorted(special)))]
     steps = torch.randint(1, len(ordinary), (_BATCH, length), generator=generator)
-    index = steps.cumsum(dim=1) % len(ordinary)  # a step is never 0, so neighbours differ
+    index = steps.cumsum(dim=1) % len(ordinary)  # a step is never 0, so neighbors differ
     return ordinary[index], ordinary[(index + 1) % len(ordinary)]
 
 
@@ -245,7 +245,7 @@ def _check_target_reach(model: nn.Module, probe: _Probe) -> _Outcome:
 
 # %% book/17-clinic.ipynb · What must matter · [check-order]
 def _check_source_positions(model: nn.Module, probe: _Probe) -> _Outcome:
-    """Two neighbours of the source cannot be swapped unnoticed."""
+    """Two neighbors of the source cannot be swapped unnoticed."""
     whole, changes = _logits(model, probe.src, probe.tgt), []
     for s in range(_SOURCE - 1):
         swapped = probe.src.clone()

@@ -14,7 +14,14 @@ import torch
 from torch import nn
 
 from transformer.attention import MultiHeadAttention
-from transformer.layers import ACTIVATIONS, DecoderLayer, EncoderLayer, LayerNorm, Residual
+from transformer.layers import (
+    ACTIVATIONS,
+    DecoderLayer,
+    EncoderLayer,
+    LayerConfig,
+    LayerNorm,
+    Residual,
+)
 from transformer.model import Decoder, Encoder, TransformerConfig
 from transformer.validation import check_rate
 
@@ -148,9 +155,9 @@ def _check_kind(name: str, value: Any, *kinds: type) -> None:
         raise TypeError(f"{name} must be of type {' or '.join(wanted)}, not {given}")
 
 
-def _check_parts(module: nn.Module, *sizes: int) -> None:
+def _check_parts(module: nn.Module, *form: int | LayerConfig) -> None:
     with torch.device("meta"):
-        plan = type(module)(*sizes)
+        plan = type(module)(*form)
     kinds = {name: type(part) for name, part in plan.named_modules()}
     for name, part in module.named_modules(remove_duplicate=False):
         if not name.startswith("activation"):
@@ -194,7 +201,7 @@ def _our_settings(layer: nn.Module) -> dict[str, Any]:
     attentions = [part for part in layer.modules() if isinstance(part, MultiHeadAttention)]
     residuals = [part for part in layer.modules() if isinstance(part, Residual)]
     return {
-        "d_model": layer.d_model,
+        "d_model": layer.self_residual.norm.d_model,
         "n_heads": _one("n_heads", [attention.n_heads for attention in attentions]),
         "d_ff": layer.feed_forward.w_1.out_features,
         "activation": layer.feed_forward.activation,
@@ -205,12 +212,15 @@ def _our_settings(layer: nn.Module) -> dict[str, Any]:
 
 # %% book/15-interchange.ipynb · One form for all layers · [common-settings]
 def _settings(layers: list[nn.Module]) -> dict[str, Any]:
-    """The form that all `layers` have, torch's or ours, as arguments of our layers."""
-    found = []
+    """The form that all `layers` have, torch's or ours, as fields of a `LayerConfig`."""
+    found, small = [], LayerConfig(d_model=2, n_heads=1, d_ff=2)
     for layer in layers:
-        _check_parts(layer, 2, 1, 2)
-        is_ours = isinstance(layer, EncoderLayer | DecoderLayer)
-        found.append(_our_settings(layer) if is_ours else _torch_settings(layer))
+        if isinstance(layer, EncoderLayer | DecoderLayer):
+            _check_parts(layer, small)
+            found.append(_our_settings(layer))
+        else:
+            _check_parts(layer, small.d_model, small.n_heads, small.d_ff)
+            found.append(_torch_settings(layer))
     return {name: _one(name, [settings[name] for settings in found]) for name in found[0]}
 
 
@@ -242,11 +252,11 @@ def _planned_ours(theirs: nn.Module) -> nn.Module:
         options |= {"kdim": theirs.kdim, "vdim": theirs.vdim}
         return MultiHeadAttention(theirs.embed_dim, theirs.num_heads, **options)
     if kind in (EncoderLayer, DecoderLayer):
-        return kind(**_settings([theirs]))
+        return kind(LayerConfig(**_settings([theirs])))
     encodes = kind is Encoder
     layers = _layers(theirs, nn.TransformerEncoderLayer if encodes else nn.TransformerDecoderLayer)
     settings = _settings(layers)
-    # A stack has no vocabulary, but a configuration has one, and it holds the four special ids.
+    # The vocabularies of a configuration play no part in a stack.
     ours = kind(TransformerConfig(4, 4, n_layers=len(layers), **settings))
     _check_kind("norm", theirs.norm, nn.LayerNorm, type(None))
     ours.norm = nn.Identity()
@@ -319,8 +329,9 @@ def _planned_torch(ours: nn.Module, batch_first: bool) -> nn.Module:
     """A module of torch's in the form of ours, whose parameters are yet to come."""
     if isinstance(ours, MultiHeadAttention):
         _check_parts(ours, 2, 1)
-        options = {"bias": ours.w_q.bias is not None, "kdim": ours.kdim, "vdim": ours.vdim}
-        return nn.MultiheadAttention(ours.d_model, ours.n_heads, batch_first=batch_first, **options)
+        options = {"bias": ours.w_q.bias is not None, "batch_first": batch_first}
+        options |= {"kdim": ours.w_k.in_features, "vdim": ours.w_v.in_features}
+        return nn.MultiheadAttention(ours.w_q.in_features, ours.n_heads, **options)
     encodes = isinstance(ours, Encoder | EncoderLayer)
     layer_kind = nn.TransformerEncoderLayer if encodes else nn.TransformerDecoderLayer
     if isinstance(ours, EncoderLayer | DecoderLayer):

@@ -297,7 +297,7 @@ def load_corpus(name: str, split: str) -> list[Pair]:
         split: ``"train"``, ``"dev"`` or ``"test"``.
 
     Returns:
-        The pairs (Portuguese, English), already tokenised and in lower case, in a fixed order.
+        The pairs (Portuguese, English), already tokenized and in lower case, in a fixed order.
 
     Raises:
         ValueError: An unknown corpus or split.
@@ -405,7 +405,7 @@ class Vocabulary:
         """Learn a vocabulary from sentences of the training split.
 
         Args:
-            sentences: Tokenised sentences, of both languages where they share one vocabulary.
+            sentences: Tokenized sentences, of both languages where they share one vocabulary.
             size: Largest number of entries, the four special ones included.
             min_frequency: A pair of pieces that occurs less often is not merged.
 
@@ -445,7 +445,7 @@ class Vocabulary:
         """Cut a sentence into subwords.
 
         Args:
-            text: A tokenised sentence.
+            text: A tokenized sentence.
 
         Returns:
             Ids, without start and end; characters that training never saw become `UNK_ID`.
@@ -459,7 +459,7 @@ class Vocabulary:
         """Cut many sentences into subwords, in parallel.
 
         Args:
-            texts: Tokenised sentences.
+            texts: Tokenized sentences.
 
         Returns:
             What `encode` gives for each.
@@ -888,7 +888,7 @@ _LONGEST = 64  # letters; what is longer is no word, and its course would fill t
 
 
 def _words(text: str) -> list[str]:
-    """Where merges stop: the words of a normalised text, each with the sign for the space before it."""
+    """Where merges stop: the words of a normalized text, each with the sign for the space before it."""
     marked = text.replace(" ", _SPACE)
     if not marked.startswith(_SPACE):
         marked = _SPACE * bool(marked) + marked

@@ -55,6 +55,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from transformer.decoding import beam_search, greedy_search
+from transformer.fast import FastTransformer, accelerate
 from transformer.loss import r_drop_loss, teacher_forced_loss
 from transformer.model import Transformer, TransformerConfig
 from transformer.text import (
@@ -142,17 +143,17 @@ def detokenize(text: str) -> str:
 def corpus_scores(
     hypotheses: Sequence[str], references: Sequence[str], n_bootstrap: int = 0
 ) -> dict[str, dict[str, Any]]:
-    """BLEU and chrF of tokenised translations, each with the signature that says how it was
+    """BLEU and chrF of tokenized translations, each with the signature that says how it was
     computed.
 
     Args:
-        hypotheses: translations in the corpus' own tokenised lower-case form.
+        hypotheses: translations in the corpus' own tokenized lower-case form.
         references: one reference translation for each, in the same form.
         n_bootstrap: how many corpora to draw from this one for a 95 % interval; 0 for none.
 
     Returns:
-        for `"BLEU-tok"` (on the tokens as they are), `"BLEU-detok"` (both sides detokenised, then
-        sacreBLEU's own tokenisation) and `"chrF2"` (detokenised) the `"score"` from 0 to 100, the
+        for `"BLEU-tok"` (on the tokens as they are), `"BLEU-detok"` (both sides detokenized, then
+        sacreBLEU's own tokenization) and `"chrF2"` (detokenized) the `"score"` from 0 to 100, the
         `"signature"`, and the `"line"` that sacreBLEU itself prints of them. With `n_bootstrap`
         also the `"mean"` over the corpora drawn and the `"margin"`: the interval is
         mean ± margin.
@@ -354,9 +355,11 @@ def _check_header(path: Path, config: TransformerConfig) -> None:
 
 
 def _check_plain(model: nn.Module) -> None:
-    # What is built of other parts, as a quantised model is, could be written but not read again.
+    # What is built of other parts, as a quantized model is, could be written but not read again.
     with torch.device("meta"):
         plain = Transformer(model.config)
+    if type(model) is FastTransformer:  # has a plain model's weights, under their names
+        plain = FastTransformer(plain)
     for part, wanted in zip(model.modules(), plain.modules()):
         if type(part) is not type(wanted):
             raise TypeError(
@@ -386,8 +389,21 @@ _CARRIED = ("phrases",)  # translators that are part of the package
 _READ = 64  # characters of a sentence for each token that the model reads; what follows is cut off
 
 
+def _contents(model: nn.Module) -> list[object]:
+    # All that the parts of a model have, hooks included; a changed model has others.
+    found: list[object] = []
+    for part in model.modules():
+        for name, value in vars(part).items():
+            if name != "training":
+                found += [part, name, *(value.values() if isinstance(value, dict) else (value,))]
+    return found
+
+
 class Translator:
     """A trained model with its vocabulary: sentences in, sentences out.
+
+    Searches run on the accelerated model, which has the same parameters; where `accelerate` refuses
+    the model, on the model itself, and a warning says once why.
 
     Args:
         model: a trained `Transformer` with one vocabulary for both languages.
@@ -414,6 +430,8 @@ class Translator:
                 f"the vocabulary at {(PAD_ID, BOS_ID, EOS_ID)}"
             )
         self.model, self.vocabulary = model, vocabulary
+        self._seen: list[object] = []  # in the model, when it was accelerated
+        self._fast, self._warned = model, False
 
     @classmethod
     def load(cls, path: Path | str, device: torch.device | str = "cpu") -> "Translator":
@@ -505,7 +523,7 @@ class Translator:
         """Translate sentences that are written as the corpora are, and write the translations so.
 
         Args:
-            sentences: tokenised lower-case text. A sentence longer than the model's `max_length` is
+            sentences: tokenized lower-case text. A sentence longer than the model's `max_length` is
                 cut, with a warning; of one with more than 64 times as many characters, no more are
                 looked at.
             beam_size: width of the beam; 1 for greedy search.
@@ -533,17 +551,17 @@ class Translator:
     ) -> list[str]:
         check_size(beam_size=beam_size, max_length=max_length, max_tokens=max_tokens)
         check_number(length_penalty=length_penalty)
-        config, device = self.model.config, next(self.model.parameters()).device
+        model, config = self._searched(), self.model.config
+        device = next(model.parameters()).device
         max_length = min(max_length, config.max_length)
         translations = [""] * len(sources)
         for rows in by_length(sources, max_tokens):
             src = pad([sources[row] for row in rows], config.pad_id).to(device)
             if beam_size == 1:
-                best = greedy_search(self.model, src, max_length)
+                best = greedy_search(model, src, max_length)
             else:
-                best = beam_search(self.model, src, beam_size, length_penalty, max_length).tokens[
-                    :, 0
-                ]
+                found = beam_search(model, src, beam_size, length_penalty, max_length)
+                best = found.tokens[:, 0]
             for row, ids in zip(rows, best.tolist(), strict=True):
                 translations[row] = self.vocabulary.decode(ids)
         return translations
@@ -551,7 +569,7 @@ class Translator:
     def align(
         self, sentence: str, beam_size: int = 4, length_penalty: float = 0.6
     ) -> Alignment:
-        """Translate one tokenised sentence and note what the decoder attended to while it did.
+        """Translate one tokenized sentence and note what the decoder attended to while it did.
 
         Args:
             sentence: lower-case text, written as the corpora are.
@@ -566,7 +584,8 @@ class Translator:
         config, device = self.model.config, next(self.model.parameters()).device
         src = torch.tensor(self._encode(self._shortened([sentence])), device=device)
         max_length = min(200, config.max_length)
-        found = beam_search(self.model, src, beam_size, length_penalty, max_length).tokens[:, 0]
+        result = beam_search(self._searched(), src, beam_size, length_penalty, max_length)
+        found = result.tokens[:, 0]
         found = found[:, : (found[0] != config.pad_id).sum()]  # its rivals may be longer
         with evaluating(self.model):
             tgt = F.pad(found[:, :-1], (1, 0), value=config.bos_id)
@@ -576,6 +595,22 @@ class Translator:
             self.vocabulary.tokens(found[0].tolist()),
             weights,
         )
+
+    def _searched(self) -> nn.Module:
+        # Accelerated once, and again where the model has changed, as by another device or a hook.
+        if isinstance(self.model, FastTransformer):
+            return self.model
+        seen = _contents(self.model)
+        if len(seen) != len(self._seen) or any(a is not b for a, b in zip(seen, self._seen)):
+            self._seen, self._fast = seen, self.model
+            try:
+                self._fast = accelerate(self.model)
+            except TypeError as error:
+                if not self._warned:
+                    said = f"translating with the model as it is, without faster kernels: {error}"
+                    warnings.warn(said, stacklevel=4)
+                self._warned = True
+        return self._fast
 
     def _shortened(self, sentences: Sequence[str]) -> Iterator[str]:
         limit = _READ * self.model.config.max_length
@@ -734,9 +769,10 @@ def train_translator(
         max_minutes: as in `Trainer.fit`.
 
     Returns:
-        the translator, and the trainer with its history. The translator has the weights of the
-        last update; their average, where the recipe averages; and where it has patience and the
-        run is finished and has a directory, those that were best on the development split.
+        the translator, with a plain model, and the trainer, with the accelerated one and its
+        history. The translator has the weights of the last update; their average, where the recipe
+        averages; and where it has patience and the run is finished and has a directory, those that
+        were best on the development split.
 
     Raises:
         TypeError, ValueError: the recipe is none, an entry of it is out of its range, or there is no
@@ -760,7 +796,7 @@ def train_translator(
     names = ("accumulate", "clip_norm", "weight_decay", "average", "patience", "precision")
     names += ("evaluate_every", "seed")
     trainer = Trainer(
-        model,
+        accelerate(model),
         loss=recipe_loss(recipe),
         batches=recipe_batches(recipe, train, vocabulary),
         schedule=recipe.schedule,
@@ -769,7 +805,7 @@ def train_translator(
         evaluate=lambda model: evaluate_loss(model, held_out(0)),
         progress=progress,
     ).fit(max_minutes)
-    return Translator(_chosen(trainer).eval(), vocabulary), trainer
+    return Translator(_chosen(trainer, model).eval(), vocabulary), trainer
 
 
 def recipe_loss(recipe: Recipe) -> Callable[[nn.Module, Any], tuple[Tensor, Tensor]]:
@@ -799,13 +835,13 @@ def recipe_batches(
     return TokenBatches(encode_pairs(pairs, vocabulary), recipe.max_tokens, seed=recipe.seed)
 
 
-def _chosen(trainer: Trainer) -> nn.Module:
-    # The model to keep, apart from the one in training where the two differ.
+def _chosen(trainer: Trainer, model: Transformer) -> Transformer:
+    # The model to keep, whose parameters are the trainer's: a copy where its weights are to differ.
     patient = trainer.finished and trainer.config.patience and trainer.directory is not None
     if trainer.average is None and not patient:
-        return trainer.model
+        return model
     with nullcontext() if trainer.average is None else trainer.average.applied():
-        model = deepcopy(trainer.model)
+        model = deepcopy(model)
     if patient:
         path = trainer.directory / "best.pt"
         set_weights(model, load_checkpoint(path), path)
@@ -868,10 +904,10 @@ def unseen_pairs(pairs: Iterable[Pair], train: Iterable[Pair]) -> list[Pair]:
 
 # %% book/13-translation.ipynb · Where is it good? · [analysis]
 def sentence_scores(hypotheses: Sequence[str], references: Sequence[str]) -> list[float]:
-    """chrF2 of each translation alone, detokenised, from 0 to 100.
+    """chrF2 of each translation alone, detokenized, from 0 to 100.
 
     Args:
-        hypotheses: translations in the corpus' own tokenised lower-case form.
+        hypotheses: translations in the corpus' own tokenized lower-case form.
         references: one reference translation for each, in the same form.
 
     Raises:
@@ -923,7 +959,7 @@ def recalled(hypotheses: Sequence[str], wanted: Sequence[Iterable[str]]) -> tupl
     """How many of the wanted words the translations hold, and how many were wanted.
 
     Args:
-        hypotheses: tokenised translations.
+        hypotheses: tokenized translations.
         wanted: for each translation the words that it should hold; one that is wanted twice has to
             be there twice.
 
@@ -1106,7 +1142,7 @@ def analyse_translations(
     """Where translations are good and where they are not.
 
     Args:
-        hypotheses: tokenised translations of the sources of `pairs`.
+        hypotheses: tokenized translations of the sources of `pairs`.
         pairs: sources with their references.
         train: the pairs that the translator was trained on, to count words in.
 
