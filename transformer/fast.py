@@ -17,7 +17,7 @@ __all__ = [
 ]
 
 
-# %% book/10-speed.ipynb · From the plain model to the fast one · [fast-modules]
+# %% book/10-speed.ipynb · The fast model · [fast-modules]
 import copy
 import warnings
 from collections.abc import Callable, Iterator
@@ -64,7 +64,7 @@ class FastDropout(nn.Dropout):
         return fastest("dropout", x)(x, self.p) if self.training and self.p else x
 
 
-# %% book/10-speed.ipynb · From the plain model to the fast one · [fast-attention-module]
+# %% book/10-speed.ipynb · The fast model · [fast-attention-module]
 class FastMultiHeadAttention(MultiHeadAttention):
     """`MultiHeadAttention`, by the fastest kernels."""
 
@@ -98,7 +98,7 @@ class FastMultiHeadAttention(MultiHeadAttention):
         return lambda x: torch.cat([product(x) for product in products], dim=1)
 
 
-# %% book/10-speed.ipynb · From the plain model to the fast one · [accelerate-check]
+# %% book/10-speed.ipynb · Who may be accelerated · [accelerate-check]
 _FREE = {"_parameters", "_buffers", "_modules", "training", "_is_full_backward_hook"}
 
 
@@ -142,7 +142,7 @@ def _owners(model: nn.Module) -> dict[str, str]:
     return {name: first.setdefault(id(parameter), name) for name, parameter in named}
 
 
-# %% book/10-speed.ipynb · From the plain model to the fast one · [accelerate]
+# %% book/10-speed.ipynb · Who may be accelerated · [accelerate]
 _FASTER = {
     nn.Linear: FastLinear,
     nn.Dropout: FastDropout,
@@ -192,7 +192,7 @@ def accelerate(model: Transformer) -> FastTransformer:
     return model if isinstance(model, FastTransformer) else FastTransformer(model)
 
 
-# %% book/10-speed.ipynb · From the plain model to the fast one · [fast-losses]
+# %% book/10-speed.ipynb · Its losses · [fast-losses]
 @teacher_forced_loss.register
 def _teacher_forced_loss(
     model: FastTransformer, batch: tuple[Tensor, Tensor], smoothing: float = 0.1
@@ -220,19 +220,19 @@ def _r_drop_loss(
     return linear_r_drop(passes, weight, y, smoothing, alpha, pad_id), (targets != pad_id).sum()
 
 
-# %% book/10-speed.ipynb · From the plain model to the fast one · [fast-context]
+# %% book/10-speed.ipynb · A step without ceremony · [fast-context]
 def _context(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
     return fastest("step attention", query, key)(query, key, value, mask)
 
 
 def _norm(norm: nn.Module) -> Callable[[Tensor], Tensor]:
     if isinstance(norm, nn.Identity):
-        return norm
+        return norm.forward
     shape, weight, bias = (norm.d_model,), norm.weight, norm.bias
     return partial(torch.layer_norm, normalized_shape=shape, weight=weight, bias=bias, eps=norm.eps)
 
 
-# %% book/10-speed.ipynb · From the plain model to the fast one · [fast-layer]
+# %% book/10-speed.ipynb · A step without ceremony · [fast-layer]
 class _LayerStep:
     # A decoder layer for one new position in every row, from the layer's weights.
     def __init__(self, layer: DecoderLayer, memory: Tensor, beam_size: int) -> None:
@@ -271,7 +271,7 @@ class _LayerStep:
         return self.w_2(self.activation(self.w_1(x)))
 
 
-# %% book/10-speed.ipynb · From the plain model to the fast one · [fast-state]
+# %% book/10-speed.ipynb · A step without ceremony · [fast-state]
 _ROOM = 16  # for that many tokens at first
 
 
@@ -325,7 +325,7 @@ def _decoder_state(model: FastTransformer, src: Tensor, beam_size: int = 1) -> D
     return FastDecoderState(model, src, beam_size)
 
 
-# %% book/10-speed.ipynb · From the plain model to the fast one · [int8-product]
+# %% book/10-speed.ipynb · Whole numbers and a scale · [int8-product]
 _FLOAT = torch.empty(0, dtype=torch.float32, device="cpu")  # what int8 layers take and return
 _LEAST = 1e-30  # weights that are all zero need a scale, too
 
@@ -346,7 +346,7 @@ def _packed(rounded: Tensor) -> torch.ScriptObject | None:
     return packed
 
 
-# %% book/10-speed.ipynb · From the plain model to the fast one · [quantized-linear]
+# %% book/10-speed.ipynb · Whole numbers and a scale · [quantized-linear]
 class QuantizedLinear(nn.Module):
     """A dense layer for inference on the CPU: int8 weights, inputs rounded row by row.
 
@@ -412,7 +412,7 @@ class QuantizedLinear(nn.Module):
         return self.product
 
 
-# %% book/10-speed.ipynb · From the plain model to the fast one · [quantize]
+# %% book/10-speed.ipynb · A whole model · [quantize]
 class QuantizedMultiHeadAttention(FastMultiHeadAttention):
     """`FastMultiHeadAttention` whose dense layers hold int8, as `quantize` makes it."""
 
@@ -434,7 +434,7 @@ _int8_loss = teacher_forced_loss.register(QuantizedTransformer, teacher_forced_l
 _int8_r_drop_loss = r_drop_loss.register(QuantizedTransformer, r_drop_loss.dispatch(object))
 
 
-# %% book/10-speed.ipynb · From the plain model to the fast one · [quantize-model]
+# %% book/10-speed.ipynb · A whole model · [quantize-model]
 def quantize(model: Transformer) -> QuantizedTransformer:
     """Copy a model for faster inference on the CPU, with int8 weights in its dense layers.
 

@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 
-# %% book/10-speed.ipynb · From the plain model to the fast one · [kernel-linear]
+# %% book/10-speed.ipynb · A dense layer as a convolution · [kernel-linear]
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 
@@ -51,7 +51,7 @@ def linear_by_convolution(x: Tensor, weight: Tensor, bias: Tensor | None = None)
     return result if fits else result.reshape(-1, weight.size(0))[:rows].view(*x.shape[:-1], -1)
 
 
-# %% book/10-speed.ipynb · From the plain model to the fast one · [kernel-steps]
+# %% book/10-speed.ipynb · Few rows · [kernel-steps]
 def linear_by_onednn(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Compute `torch.nn.functional.linear` in oneDNN's own tensors, where no gradient is wanted."""
     return F.linear(x.to_mkldnn(), weight, bias).to_dense()
@@ -69,7 +69,7 @@ def linear_by_dot_products(x: Tensor, weight: Tensor, bias: Tensor | None = None
     return product if bias is None else product + bias
 
 
-# %% book/10-speed.ipynb · From the plain model to the fast one · [kernel-dropout]
+# %% book/10-speed.ipynb · Four random numbers at a time · [kernel-dropout]
 def dropout_by_bytes(x: Tensor, rate: float) -> Tensor:
     """Compute `torch.nn.functional.dropout` from 16 random bits an entry."""
     dropped = min(round(rate * 2**16), 2**16 - 1)  # of 2¹⁶ equally likely numbers
@@ -80,7 +80,7 @@ def dropout_by_bytes(x: Tensor, rate: float) -> Tensor:
     return (x * keep).mul_(2**16 / (2**16 - dropped))
 
 
-# %% book/10-speed.ipynb · From the plain model to the fast one · [kernel-attention]
+# %% book/10-speed.ipynb · Attention in half precision, and attention with one query · [kernel-attention]
 def widened_attention(
     query: Tensor, key: Tensor, value: Tensor, *mask: Tensor, **options: float | bool
 ) -> Tensor:
@@ -97,7 +97,7 @@ def written_out_attention(
     return scaled_dot_product_attention(query, key, value, mask)[0]
 
 
-# %% book/10-speed.ipynb · From the plain model to the fast one · [onednn-wins]
+# %% book/10-speed.ipynb · One table of choices · [onednn-wins]
 @cache
 def _mkl_is_slow() -> bool:
     capabilities = getattr(torch.cpu, "get_capabilities", dict)()  # not in every torch
@@ -118,22 +118,22 @@ def onednn_wins(x: Tensor) -> bool:
     )
 
 
-# %% book/10-speed.ipynb · From the plain model to the fast one · [conditions]
+# %% book/10-speed.ipynb · One table of choices · [conditions]
 def _is_large(x: Tensor, weight: Tensor) -> bool:
     many = x.numel() >= 128 * x.size(-1)
     return onednn_wins(x) and many and x.numel() * len(weight) >= 2**22
 
 
 def _is_one_small(x: Tensor, weight: Tensor) -> bool:
-    return onednn_wins(x) and len(x) == 1 and weight.numel() <= 2**19
+    return len(x) == 1 and weight.numel() <= 2**19 and onednn_wins(x)
 
 
 def _is_one_or_many(x: Tensor, weight: Tensor) -> bool:
-    return onednn_wins(x) and (len(x) == 1 or len(x) >= 32)
+    return (len(x) == 1 or len(x) >= 32) and onednn_wins(x)
 
 
 def _is_few_and_narrow(x: Tensor, weight: Tensor) -> bool:
-    return onednn_wins(x) and len(x) <= 4 and x.size(-1) <= 1024
+    return len(x) <= 4 and x.size(-1) <= 1024 and onednn_wins(x)
 
 
 def _is_on_the_cpu(x: Tensor) -> bool:
@@ -153,7 +153,7 @@ def _always(*tensors: Tensor) -> bool:
     return True
 
 
-# %% book/10-speed.ipynb · From the plain model to the fast one · [choices]
+# %% book/10-speed.ipynb · One table of choices · [choices]
 Condition, Kernel = Callable[..., bool], Callable[..., Tensor]
 
 # For every task the kernels, fastest first, each with the condition under which it is.
@@ -185,10 +185,13 @@ CHOICES: dict[str, list[tuple[Condition, Kernel]]] = {
 
 def fastest(task: str, *tensors: Tensor) -> Kernel:
     """The kernel of `CHOICES` for a task and the tensors that decide: the first whose condition holds."""
-    return next(kernel for condition, kernel in CHOICES[task] if condition(*tensors))
+    for condition, kernel in CHOICES[task]:
+        if condition(*tensors):
+            return kernel
+    raise LookupError(f"no kernel of CHOICES[{task!r}] can do this")
 
 
-# %% book/10-speed.ipynb · From the plain model to the fast one · [fast-linear]
+# %% book/10-speed.ipynb · One table of choices · [fast-linear]
 def fast_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """`torch.nn.functional.linear`, by the fastest kernel."""
     return fastest("linear", x, weight)(x, weight, bias)
@@ -199,7 +202,7 @@ def step_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor
     return fastest("step linear", x, weight)(x, weight, bias)
 
 
-# %% book/10-speed.ipynb · From the plain model to the fast one · [fused-projections]
+# %% book/10-speed.ipynb · Three products in one · [fused-projections]
 def fused_projections(x: Tensor, layers: Sequence[nn.Linear]) -> Sequence[Tensor]:
     """Apply several dense layers to one input `[..., d_in]`, in one product where that saves time."""
     # For few rows, to copy the weights would be most of the work; a captured graph serves any number.
@@ -210,7 +213,7 @@ def fused_projections(x: Tensor, layers: Sequence[nn.Linear]) -> Sequence[Tensor
     return fast_linear(x, weight, bias).split([len(layer.weight) for layer in layers], dim=-1)
 
 
-# %% book/10-speed.ipynb · From the plain model to the fast one · [fast-attention]
+# %% book/10-speed.ipynb · What a look at the mask saves · [fast-attention]
 def fast_attention(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, dropout: float = 0.0
 ) -> Tensor:
@@ -232,7 +235,7 @@ def fast_attention(
     return attend(mask | nothing).masked_fill(nothing, 0.0)
 
 
-# %% book/10-speed.ipynb · From the plain model to the fast one · [loss-and-slope]
+# %% book/10-speed.ipynb · The loss without the logits · [loss-and-slope]
 def _loss_and_slope(
     logits: Tensor, targets: Tensor, smoothing: float, pad_id: int
 ) -> tuple[Tensor, Tensor]:
@@ -248,7 +251,7 @@ def _loss_and_slope(
     return loss, slope.masked_fill_(~real, 0.0).to(logits.dtype)
 
 
-# %% book/10-speed.ipynb · From the plain model to the fast one · [chunked-loss]
+# %% book/10-speed.ipynb · The loss without the logits · [chunked-loss]
 _FEW_LOGITS = 2**20  # 4 MB in float32, which stay in a processor's cache
 _AT_ONCE = {"cpu": _FEW_LOGITS}  # elsewhere more, so that launches are few
 
@@ -284,7 +287,7 @@ class _ChunkedLoss(torch.autograd.Function):
         return d_hidden * d_total, d_weight * d_total, None, None
 
 
-# %% book/10-speed.ipynb · From the plain model to the fast one · [linear-cross-entropy]
+# %% book/10-speed.ipynb · The loss without the logits · [linear-cross-entropy]
 def linear_cross_entropy(
     hidden: Tensor, weight: Tensor, targets: Tensor, smoothing: float = 0.1, pad_id: int = 0
 ) -> Tensor:
@@ -311,7 +314,7 @@ def linear_cross_entropy(
     return _ChunkedLoss.apply(rows, weight, targets.reshape(-1), loss_and_slope)
 
 
-# %% book/10-speed.ipynb · From the plain model to the fast one · [linear-r-drop]
+# %% book/10-speed.ipynb · Two passes by pieces · [linear-r-drop]
 def _r_drop_and_slope(
     logits: Tensor, targets: Tensor, smoothing: float, pad_id: int, alpha: float
 ) -> tuple[Tensor, Tensor]:
