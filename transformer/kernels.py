@@ -121,19 +121,19 @@ def onednn_wins(x: Tensor) -> bool:
 # %% book/10-speed.ipynb · One table of choices · [conditions]
 def _is_large(x: Tensor, weight: Tensor) -> bool:
     many = x.numel() >= 128 * x.size(-1)
-    return onednn_wins(x) and many and x.numel() * len(weight) >= 2**22
+    return onednn_wins(x) and many and x.numel() * weight.size(0) >= 2**22
 
 
 def _is_one_small(x: Tensor, weight: Tensor) -> bool:
-    return len(x) == 1 and weight.numel() <= 2**19 and onednn_wins(x)
+    return x.size(0) == 1 and weight.numel() <= 2**19 and onednn_wins(x)
 
 
 def _is_one_or_many(x: Tensor, weight: Tensor) -> bool:
-    return (len(x) == 1 or len(x) >= 32) and onednn_wins(x)
+    return (x.size(0) == 1 or x.size(0) >= 32) and onednn_wins(x)
 
 
 def _is_few_and_narrow(x: Tensor, weight: Tensor) -> bool:
-    return len(x) <= 4 and x.size(-1) <= 1024 and onednn_wins(x)
+    return x.size(0) <= 4 and x.size(-1) <= 1024 and onednn_wins(x)
 
 
 def _is_on_the_cpu(x: Tensor) -> bool:
@@ -146,7 +146,7 @@ def _is_half_with_gradient(query: Tensor) -> bool:
 
 
 def _are_many_sentences(query: Tensor, key: Tensor) -> bool:
-    return len(key) >= 32 and key.device.type == "cpu"
+    return key.size(0) >= 32 and key.device.type == "cpu"
 
 
 def _always(*tensors: Tensor) -> bool:
