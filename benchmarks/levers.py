@@ -15,7 +15,16 @@ from benchmarks.measure import MIB, interleaved, ratio, ratio_text, saved_bytes,
 from benchmarks.peers import LEARNING_RATE, our_model
 from benchmarks.training import agreement
 from benchmarks.workload import Batch, Size, sentence_batches, shuffled_batches, token_counts, training_flops
-from transformer import MultiHeadAttention, Transformer, autocast, move, padding_waste, teacher_forced_loss
+from transformer import (
+    FastLinear,
+    FastMultiHeadAttention,
+    FastTransformer,
+    accelerate,
+    autocast,
+    move,
+    padding_waste,
+    teacher_forced_loss,
+)
 
 
 @dataclass(frozen=True)
@@ -59,13 +68,20 @@ def setups() -> dict[str, Setup]:
     return found
 
 
-def make_plain(model: Transformer, setup: Setup) -> None:
-    """Take the fast paths out of a model that `setup` has not."""
+def make_plain(model: FastTransformer, setup: Setup) -> None:
+    """Take the fast paths out of a fast model that `setup` has not."""
     for module in model.modules():
-        if isinstance(module, MultiHeadAttention) and not setup.kernel:
-            module.register_forward_pre_hook(_want_weights, with_kwargs=True)
-        if isinstance(module, nn.Linear) and not setup.dense:
+        if isinstance(module, FastMultiHeadAttention):
+            if not setup.kernel:
+                module.register_forward_pre_hook(_want_weights, with_kwargs=True)
+            if not setup.dense:
+                module.project = partial(_one_by_one, module)
+        elif isinstance(module, FastLinear) and not setup.dense:
             module.forward = partial(nn.Linear.forward, module)
+
+
+def _one_by_one(module: FastMultiHeadAttention, query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
+    return [module.w_q(query), module.w_k(key), module.w_v(value)]
 
 
 def _want_weights(
@@ -78,7 +94,7 @@ class LeverTraining:
     """A model in training, with the fast paths of a setup: `step(batch)` makes an update."""
 
     def __init__(self, size: Size, setup: Setup, device: torch.device, seed: int) -> None:
-        self.model = our_model(size.config, seed).to(device).train()
+        self.model = accelerate(our_model(size.config, seed).to(device)).train()
         make_plain(self.model, setup)
         self.size, self.setup, self.device, self.precision = size, setup, device, setup.precision
         self.optimizer = torch.optim.Adam(
@@ -96,9 +112,8 @@ class LeverTraining:
     def _plain_loss(self, src: Tensor, tgt: Tensor) -> Tensor:
         model = self.model
         hidden = model.decode(tgt[:, :-1], model.encode(src), model.src_mask(src))
-        logits = model.project(hidden) if self.setup.dense else F.linear(hidden, model.output.weight)
         return F.cross_entropy(
-            logits.float().flatten(0, 1),
+            model.project(hidden).float().flatten(0, 1),
             tgt[:, 1:].flatten(),
             ignore_index=model.config.pad_id,
             label_smoothing=self.size.smoothing,

@@ -18,13 +18,16 @@ import transformer
 from benchmarks.workload import Batch, Size
 from transformer import (
     DecoderLayer,
+    DecoderState,
     EncoderLayer,
-    LeanSteps,
+    FastDecoderState,
+    FastTransformer,
     MultiHeadAttention,
     Trainer,
     TrainingConfig,
     Transformer,
     TransformerConfig,
+    accelerate,
     autocast,
     sinusoidal_encoding,
     teacher_forced_loss,
@@ -248,9 +251,9 @@ class Marian(nn.Module):
 
 
 def peer_models(size: Size, seed: int = 0) -> dict[str, Callable[[], nn.Module]]:
-    """How to build each engine's model: ours, and the peers that are installed and can represent it."""
+    """How to build each engine's model: ours, fast and plain, and the peers that are installed and fit."""
     ours = partial(our_model, size.config, seed)
-    builders: dict[str, Callable[[], nn.Module]] = {"ours": ours}
+    builders: dict[str, Callable[[], nn.Module]] = {"ours": lambda: accelerate(ours()), "ours, plain": ours}
     builders["torch.nn"] = lambda: TorchTransformer(ours())
     if size.config.dropout > 0:
         builders["torch.nn, no inner dropout"] = lambda: TorchTransformer(ours(), inner_dropout=False)
@@ -363,10 +366,11 @@ def marian_search(model: Marian, src: Tensor, beam_size: int, length: int) -> Te
 
 
 def searches(size: Size, device: torch.device, seed: int = 0) -> dict[str, Search]:
-    """The engines that decode in this process; `"ours int8"` where the package offers `quantize`."""
-    model = our_model(size.config, seed)
-    found: dict[str, Search] = {"ours": partial(our_search, model.to(device).eval())}
-    if hasattr(transformer, "quantize") and device.type == "cpu":
+    """The engines that decode in this process."""
+    model = our_model(size.config, seed).to(device).eval()
+    ours = {"ours": accelerate(model), "ours, plain": model}
+    found: dict[str, Search] = {name: partial(our_search, one) for name, one in ours.items()}
+    if device.type == "cpu":
         found["ours int8"] = partial(our_search, transformer.quantize(model))
     found["torch.nn, no cache"] = partial(torch_search, TorchTransformer(model).to(device).eval())
     if HAS_MARIAN:
@@ -388,15 +392,16 @@ def step_clock(search: Search, synchronize: Callable[[], None]):
         synchronize()
         times.append(time.perf_counter())
 
-    step = LeanSteps.__call__
+    kind = FastDecoderState if isinstance(model, FastTransformer) else DecoderState
+    step = kind.step
 
-    def noted(steps: LeanSteps, last: Tensor) -> Tensor:
+    def noted(state: DecoderState, last: Tensor) -> Tensor:
         note()
-        return step(steps, last)
+        return step(state, last)
 
     if isinstance(model, Marian):
         listening = model.marian.model.decoder.register_forward_pre_hook(note)
-    else:  # a hook on a module of ours would send the search another way
-        listening = mock.patch.object(LeanSteps, "__call__", noted)
+    else:  # the fast state calls no module that could be listened to
+        listening = mock.patch.object(kind, "step", noted)
     with listening:
         yield times

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from benchmarks.measure import interleaved, memory_bandwidth, product_peak, spread, table
 from benchmarks.peers import our_model
 from benchmarks.workload import Size
-from transformer import TransformerConfig, fused_attention, move
+from transformer import TransformerConfig, accelerate, fused_attention, move
 
 SENTENCES, LENGTH = 64, 32
 FLOAT = 4  # bytes
@@ -71,7 +71,7 @@ def parts_of(size: Size, device: torch.device, seed: int) -> dict[str, Part]:
     def numbers(*shape: int) -> torch.Tensor:
         return move(torch.randn(*shape, generator=generator), device)
 
-    model = our_model(config, seed).to(device)
+    model = accelerate(our_model(config, seed).to(device))
     layer = model.encoder.layers[0]
     x, y, hidden, logits = numbers(rows, d), numbers(rows, d), numbers(rows, d_ff), numbers(rows, V)
     heads = numbers(3, SENTENCES, config.n_heads, LENGTH, d // config.n_heads)

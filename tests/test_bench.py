@@ -189,7 +189,7 @@ def test_torch_nn_computes_our_loss_with_our_weights(norm_first):
     size = workload.Size("small", config)
     (batch,) = workload.sentence_batches(config, 60, 1)
     losses = []
-    for name in ("ours", "torch.nn", "torch.nn, no inner dropout"):
+    for name in ("ours", "ours, plain", "torch.nn", "torch.nn, no inner dropout"):
         model = peers.peer_models(size)[name]().double()
         step = peers.Training(model, size, "float32", CPU)
         model.eval()
@@ -342,7 +342,8 @@ def test_no_search_ends_early():
     found = peers.searches(size, CPU)
     src = workload.decoding_sources(size.config, 4)
     ours = decoding.checked(found["ours"], src, 1)
-    assert torch.equal(decoding.checked(found["torch.nn, no cache"], src, 1), ours)
+    for name in ("ours, plain", "torch.nn, no cache"):
+        assert torch.equal(decoding.checked(found[name], src, 1), ours)
     assert decoding.checked(found["ours"], src, 4).shape == (4, 32)
     assert decoding.same(ours, ours) == 1.0
     with torch.no_grad():
@@ -353,10 +354,11 @@ def test_no_search_ends_early():
         decoding.checked(found["ours"], src, 1)
 
 
-def test_every_step_of_a_search_is_timed():
+@pytest.mark.parametrize("name", ["ours", "ours, plain"])
+def test_every_step_of_a_search_is_timed(name):
     """As many positive times as there are steps, less one."""
     found = peers.searches(SMALL, CPU)
-    times = decoding.step_times(found["ours"], workload.decoding_sources(SMALL.config, 2), 9, CPU)
+    times = decoding.step_times(found[name], workload.decoding_sources(SMALL.config, 2), 9, CPU)
     assert len(times) == 8 and min(times) > 0
 
 

@@ -14,6 +14,7 @@ from transformer import (
     TrainingConfig,
     Transformer,
     TransformerConfig,
+    accelerate,
     beam_search,
     greedy_search,
     move,
@@ -24,6 +25,7 @@ from transformer import (
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 
 CUDA = torch.device("cuda")
+KINDS = pytest.mark.parametrize("kind", [lambda model: model, accelerate], ids=["plain", "fast"])
 
 
 def make_model(**changes) -> Transformer:
@@ -54,9 +56,10 @@ def no_waiting() -> Iterator[None]:
     "loss", [teacher_forced_loss, partial(r_drop_loss, alpha=5.0)], ids=["plain", "R-Drop"]
 )
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_a_training_step_never_waits_for_the_device(precision, loss):
+@KINDS
+def test_a_training_step_never_waits_for_the_device(kind, precision, loss):
     trainer = Trainer(
-        make_model().to(CUDA),
+        kind(make_model().to(CUDA)),
         loss,
         batches=lambda epoch: [make_batch()],
         schedule=lambda step: 1e-3,
@@ -69,11 +72,13 @@ def test_a_training_step_never_waits_for_the_device(precision, loss):
             trainer.update([batch])
 
 
-def test_both_devices_compute_the_same_loss_and_gradient():
+@pytest.mark.parametrize("loss_of", [teacher_forced_loss, r_drop_loss])
+@KINDS
+def test_both_devices_compute_the_same_loss_and_gradient(kind, loss_of):
     losses, gradients = [], []
     for device in (torch.device("cpu"), CUDA):
-        model = make_model(dropout=0.0).to(device).double()
-        loss, _ = teacher_forced_loss(model, move(make_batch(), device))
+        model = kind(make_model(dropout=0.0).to(device).double())
+        loss, _ = loss_of(model, move(make_batch(), device))
         loss.backward()
         losses.append(loss.item())
         gradients.append([parameter.grad.cpu() for parameter in model.parameters()])
@@ -82,10 +87,17 @@ def test_both_devices_compute_the_same_loss_and_gradient():
         torch.testing.assert_close(ours, theirs, atol=1e-9, rtol=1e-9)
 
 
-def test_both_devices_find_the_same_translations():
-    model, (src, _) = make_model().double().eval(), make_batch()
+@KINDS
+def test_both_devices_find_the_same_translations(kind):
+    model, (src, _) = kind(make_model().double().eval()), make_batch()
     here = greedy_search(model, src, 12), beam_search(model, src, 4, max_length=12).tokens
     model, src = model.to(CUDA), src.to(CUDA)
     there = greedy_search(model, src, 12), beam_search(model, src, 4, max_length=12).tokens
     for ours, theirs in zip(here, there):
         assert torch.equal(ours, theirs.cpu())
+
+
+def test_fast_and_plain_compute_the_same_there():
+    model, (src, tgt) = make_model(dropout=0.0).double().to(CUDA), move(make_batch(), CUDA)
+    found, wanted = (one(src, tgt) for one in (accelerate(model), model))
+    torch.testing.assert_close(found, wanted, atol=1e-9, rtol=1e-9)

@@ -11,22 +11,23 @@ __all__ = [
     "accelerate",
     "FastDecoderState",
     "QuantizedLinear",
+    "QuantizedMultiHeadAttention",
     "QuantizedTransformer",
     "quantize",
 ]
 
 
-# %% book/10-speed.ipynb · From the plain model to the fast one · [fast-modules]
+# %% book/10-speed.ipynb · The fast model · [fast-modules]
 import copy
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from transformer.attention import MultiHeadAttention
+from transformer.attention import KeysAndValues, MultiHeadAttention, Projection
 from transformer.decoding import DecoderState, decoder_state
 from transformer.kernels import (
     fast_attention,
@@ -37,7 +38,7 @@ from transformer.kernels import (
     linear_r_drop,
     step_linear,
 )
-from transformer.layers import ACTIVATIONS, DecoderLayer, LayerNorm
+from transformer.layers import ACTIVATIONS, DecoderLayer
 from transformer.loss import r_drop_loss, teacher_forced_loss
 from transformer.model import Transformer
 from transformer.validation import check_features, check_place, check_type
@@ -50,6 +51,10 @@ class FastLinear(nn.Linear):
         """Compute x Wᵀ + b for `x` `[..., d_in]`; the result is `[..., d_out]`."""
         return fast_linear(x, self.weight, self.bias)
 
+    def for_steps(self) -> Callable[[Tensor], Tensor]:
+        """The same as a plain function of a few rows `[N, d_in]`, for a search."""
+        return partial(step_linear, weight=self.weight, bias=self.bias)
+
 
 class FastDropout(nn.Dropout):
     """`torch.nn.Dropout`, by the fastest kernel."""
@@ -59,26 +64,85 @@ class FastDropout(nn.Dropout):
         return fastest("dropout", x)(x, self.p) if self.training and self.p else x
 
 
+# %% book/10-speed.ipynb · The fast model · [fast-attention-module]
 class FastMultiHeadAttention(MultiHeadAttention):
     """`MultiHeadAttention`, by the fastest kernels."""
 
-    def forward(self, query, key, value, mask=None, need_weights=False, cache=None):
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None = None,
+        need_weights: bool = False,
+        cache: Callable[[nn.Module, Projection], KeysAndValues] | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
         """As in `MultiHeadAttention`."""
         if need_weights or cache is not None:
             return super().forward(query, key, value, mask, need_weights, cache)
-        q, k, v = (self._split(x) for x in self._project(query, key, value))  # [B, H, T, d_k]
+        q, k, v = (self._split(x) for x in self.project(query, key, value))  # [B, H, T, d_k]
         context = fast_attention(q, k, v, mask, self.dropout if self.training else 0.0)
         return self.w_o(context.transpose(1, 2).flatten(2)), None
 
-    def _project(self, query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
+    def project(self, query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
+        """Queries, keys and values `[B, T, d_model]`; what has one input is made in one product."""
         if query is key and key is value:
             return [*fused_projections(query, (self.w_q, self.w_k, self.w_v))]
         if key is value:
             return [self.w_q(query), *fused_projections(key, (self.w_k, self.w_v))]
         return [self.w_q(query), self.w_k(key), self.w_v(value)]
 
+    def for_steps(self) -> Callable[[Tensor], Tensor]:
+        """Query, key and value of a few rows `[N, d_model]`, one behind the other `[N, 3 d_model]`."""
+        products = [layer.for_steps() for layer in (self.w_q, self.w_k, self.w_v)]
+        return lambda x: torch.cat([product(x) for product in products], dim=1)
 
-# %% book/10-speed.ipynb · From the plain model to the fast one · [accelerate]
+
+# %% book/10-speed.ipynb · Who may be accelerated · [accelerate-check]
+_FREE = {"_parameters", "_buffers", "_modules", "training", "_is_full_backward_hook"}
+
+
+def _differences(model: Transformer, made: Transformer) -> Iterator[str]:
+    # In what, but for its numbers, a model is not as its configuration has made another one.
+    parts, wanted = dict(model.named_modules()), dict(made.named_modules())
+    for name in {**wanted, **parts}:
+        what = name or "the model"
+        if name not in parts or name not in wanted:
+            yield f"{what} is {'missing' if name in wanted else 'one more'}"
+            continue
+        part, own = parts[name], wanted[name]
+        kind = type(own) if name else Transformer
+        if type(part) is not kind:
+            yield f"{what} is of {type(part).__name__}, not of {kind.__name__}"
+        for key in {**vars(own), **vars(part)}:
+            given, usual = (vars(one).get(key, _Absent) for one in (part, own))
+            if key not in _FREE and not (type(given) is type(usual) and given == usual):
+                yield f"{what} has another {key}"
+        for key in ("_parameters", "_buffers"):
+            if _shapes(vars(part)[key]) != _shapes(vars(own)[key]):
+                yield f"{what} has other {key[1:]}"
+    if _owners(model) != _owners(made):
+        yield "its parameters are not shared as configured"
+    if len({(parameter.device, parameter.dtype) for parameter in model.parameters()}) > 1:
+        yield "its parameters have several devices or dtypes"
+
+
+class _Absent:
+    pass
+
+
+def _shapes(tensors: dict[str, Tensor | None]) -> dict[str, object]:
+    return {name: None if x is None else (type(x), x.shape) for name, x in tensors.items()}
+
+
+def _owners(model: nn.Module) -> dict[str, str]:
+    # For every parameter's name, the first name of the same parameter.
+    first: dict[int, str] = {}
+    named = model.named_parameters(remove_duplicate=False)
+    return {name: first.setdefault(id(parameter), name) for name, parameter in named}
+
+
+# %% book/10-speed.ipynb · Who may be accelerated · [accelerate]
 _FASTER = {
     nn.Linear: FastLinear,
     nn.Dropout: FastDropout,
@@ -86,55 +150,34 @@ _FASTER = {
 }
 
 
-def _check_plain(model: Transformer) -> None:
-    # A plain model differs from what its configuration makes in its numbers only.
-    with torch.device("meta"):
-        made = {name: part for name, part in Transformer(model.config).named_modules()}
-    parts = dict(model.named_modules())
-    for name in [*made, *(name for name in parts if name not in made)]:
-        what = name or "the model"
-        if name not in made or name not in parts:
-            raise TypeError(f"accelerate knows no model with{'' if name in parts else 'out'} {what}")
-        part, wanted = parts[name], made[name]
-        if type(part) is not type(wanted):
-            given = type(part).__name__
-            raise TypeError(f"accelerate wants {what} to be a {type(wanted).__name__}, not a {given}")
-        for key in vars(part).keys() | vars(wanted).keys():
-            if key in _NUMBERS:
-                continue
-            if vars(part).get(key, _ABSENT) != vars(wanted).get(key, _ABSENT):
-                raise TypeError(f"accelerate knows no {key} of {what} but its configuration's")
-        if any(
-            getattr(part, kind).keys() != getattr(wanted, kind).keys()
-            for kind in ("_parameters", "_buffers")
-        ):
-            raise TypeError(f"accelerate knows no other parameters of {what} than its configuration's")
-
-
-_NUMBERS = {"_parameters", "_buffers", "_modules", "training"}
-_ABSENT = object()
-
-
 class FastTransformer(Transformer):
     """A `Transformer` by the fastest kernels, as `accelerate` makes it.
 
-    It computes what its model does, and has the same parameters under the same names. Its searches and
-    its losses do not call its modules, so hooks belong on the model and not here.
+    It computes what its model does, and has the same parameters and buffers under the same names; whether
+    it is in training is its own. Its searches and its losses do not call all of its modules, so hooks
+    belong on the model and not here.
+
+    Args:
+        model: as in `accelerate`.
     """
 
-    def __init_subclass__(cls, **options: object) -> None:
-        if cls.__module__ != __name__:
-            raise TypeError("FastTransformer has no subclasses: derive from Transformer instead")
-        super().__init_subclass__(**options)
-
     def __init__(self, model: Transformer) -> None:
+        check_type(Transformer, model=model)
         with torch.device("meta"):
             super().__init__(model.config)
-        self.load_state_dict(model.state_dict(keep_vars=True), assign=True)  # the very parameters
-        self.positions.table = model.positions.table
-        for part, given in zip(self.modules(), model.modules(), strict=True):
-            part.training = given.training
+        for difference in _differences(model, self):
+            raise TypeError(f"accelerate takes only what a configuration makes, but {difference}")
+        given = dict(model.named_modules())
+        for name, part in self.named_modules():
+            # One dictionary for both: what is moved, cast or replaced in one is so in the other.
+            part._parameters, part._buffers = given[name]._parameters, given[name]._buffers
+            part.training = given[name].training
             part.__class__ = _FASTER.get(type(part), type(part))
+
+    def __init_subclass__(cls, **options: object) -> None:
+        if cls.__module__ != __name__:  # what it overrode would not be called everywhere
+            raise TypeError("FastTransformer has no subclasses: derive from Transformer instead")
+        super().__init_subclass__(**options)
 
 
 def accelerate(model: Transformer) -> FastTransformer:
@@ -146,14 +189,10 @@ def accelerate(model: Transformer) -> FastTransformer:
     Raises:
         TypeError: a part is of another kind, has other settings, or has hooks; the message names it.
     """
-    check_type(Transformer, model=model)
-    if type(model) is not FastTransformer:
-        _check_plain(model)
-        model = FastTransformer(model)
-    return model
+    return model if isinstance(model, FastTransformer) else FastTransformer(model)
 
 
-# %% book/10-speed.ipynb · From the plain model to the fast one · [fast-losses]
+# %% book/10-speed.ipynb · Its losses · [fast-losses]
 @teacher_forced_loss.register
 def _teacher_forced_loss(
     model: FastTransformer, batch: tuple[Tensor, Tensor], smoothing: float = 0.1
@@ -177,21 +216,31 @@ def _r_drop_loss(
     src, tgt = torch.cat((src, src)), torch.cat((tgt, tgt))  # [2B, S], [2B, T + 1]
     hidden = model.decode(tgt[:, :-1], model.encode(src), model.src_mask(src))
     passes = hidden.reshape(2, targets.numel(), hidden.size(-1))
-    loss = linear_r_drop(
-        passes, model.output.weight, targets.reshape(-1), smoothing, alpha, pad_id
-    )
-    return loss, (targets != pad_id).sum()
+    y, weight = targets.reshape(-1), model.output.weight
+    return linear_r_drop(passes, weight, y, smoothing, alpha, pad_id), (targets != pad_id).sum()
 
 
-# %% book/10-speed.ipynb · From the plain model to the fast one · [fast-layer]
+# %% book/10-speed.ipynb · A step without ceremony · [fast-context]
+def _context(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
+    return fastest("step attention", query, key)(query, key, value, mask)
+
+
+def _norm(norm: nn.Module) -> Callable[[Tensor], Tensor]:
+    if isinstance(norm, nn.Identity):
+        return norm.forward
+    shape, weight, bias = (norm.d_model,), norm.weight, norm.bias
+    return partial(torch.layer_norm, normalized_shape=shape, weight=weight, bias=bias, eps=norm.eps)
+
+
+# %% book/10-speed.ipynb · A step without ceremony · [fast-layer]
 class _LayerStep:
     # A decoder layer for one new position in every row, from the layer's weights.
     def __init__(self, layer: DecoderLayer, memory: Tensor, beam_size: int) -> None:
         own, cross, feed = layer.self_attention, layer.cross_attention, layer.feed_forward
         self.n_heads, self.beam_size = own.n_heads, beam_size
-        self.qkv, self.own_output = _together(own), _dense(own.w_o)
-        self.query, self.cross_output = _dense(cross.w_q), _dense(cross.w_o)
-        self.w_1, self.w_2 = _dense(feed.w_1), _dense(feed.w_2)
+        self.qkv, self.own_output = own.for_steps(), own.w_o.for_steps()
+        self.query, self.cross_output = cross.w_q.for_steps(), cross.w_o.for_steps()
+        self.w_1, self.w_2 = feed.w_1.for_steps(), feed.w_2.for_steps()
         self.activation = ACTIVATIONS[feed.activation]
         residuals = layer.self_residual, layer.cross_residual, layer.feed_residual
         self.norms = [_norm(residual.norm) for residual in residuals]
@@ -222,32 +271,7 @@ class _LayerStep:
         return self.w_2(self.activation(self.w_1(x)))
 
 
-def _context(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
-    return fastest("step attention", query, key)(query, key, value, mask)
-
-
-def _dense(layer: nn.Module) -> Callable[[Tensor], Tensor]:
-    if isinstance(layer, QuantizedLinear):
-        return layer.product
-    return partial(step_linear, weight=layer.weight, bias=layer.bias)
-
-
-def _together(attention: MultiHeadAttention) -> Callable[[Tensor], Tensor]:
-    # Query, key and value in one vector; int8 layers come with one product for all three.
-    if hasattr(attention, "w_qkv"):
-        return attention.w_qkv.product
-    products = [_dense(layer) for layer in (attention.w_q, attention.w_k, attention.w_v)]
-    return lambda x: torch.cat([product(x) for product in products], dim=1)
-
-
-def _norm(norm: nn.Module) -> Callable[[Tensor], Tensor]:
-    if isinstance(norm, nn.Identity):
-        return norm
-    shape, weight, bias = (norm.d_model,), norm.weight, norm.bias
-    return partial(torch.layer_norm, normalized_shape=shape, weight=weight, bias=bias, eps=norm.eps)
-
-
-# %% book/10-speed.ipynb · From the plain model to the fast one · [fast-state]
+# %% book/10-speed.ipynb · A step without ceremony · [fast-state]
 _ROOM = 16  # for that many tokens at first
 
 
@@ -260,7 +284,7 @@ class FastDecoderState(DecoderState):
         self.memory, mask = model.encode(src), model.src_mask(src)  # [B, S, d_model], [B, 1, 1, S]
         self.mask = None if mask.all() else mask  # a look now spares every step a mask that hides nothing
         self.layers = [_LayerStep(layer, self.memory, beam_size) for layer in model.decoder.layers]
-        self.norm, self.project = _norm(model.decoder.norm), _dense(model.output)
+        self.norm, self.project = _norm(model.decoder.norm), model.output.for_steps()
         self.table, self.scale = model.tgt_embedding.weight, model.config.d_model**0.5
         self.positions = model.positions.table
         config, rows = model.config, len(src) * beam_size
@@ -301,7 +325,7 @@ def _decoder_state(model: FastTransformer, src: Tensor, beam_size: int = 1) -> D
     return FastDecoderState(model, src, beam_size)
 
 
-# %% book/10-speed.ipynb · From the plain model to the fast one · [quantized-linear]
+# %% book/10-speed.ipynb · Whole numbers and a scale · [int8-product]
 _FLOAT = torch.empty(0, dtype=torch.float32, device="cpu")  # what int8 layers take and return
 _LEAST = 1e-30  # weights that are all zero need a scale, too
 
@@ -322,6 +346,7 @@ def _packed(rounded: Tensor) -> torch.ScriptObject | None:
     return packed
 
 
+# %% book/10-speed.ipynb · Whole numbers and a scale · [quantized-linear]
 class QuantizedLinear(nn.Module):
     """A dense layer for inference on the CPU: int8 weights, inputs rounded row by row.
 
@@ -382,12 +407,34 @@ class QuantizedLinear(nn.Module):
             y = F.linear(x.nan_to_num_().mul_(63).round_(), whole) * (scale / 63)
         return y.mul_(largest) if self.bias is None else torch.addcmul(self.bias, y, largest, out=y)
 
+    def for_steps(self) -> Callable[[Tensor], Tensor]:
+        """As in `FastLinear`."""
+        return self.product
 
-# %% book/10-speed.ipynb · From the plain model to the fast one · [quantize]
+
+# %% book/10-speed.ipynb · A whole model · [quantize]
+class QuantizedMultiHeadAttention(FastMultiHeadAttention):
+    """`FastMultiHeadAttention` whose dense layers hold int8, as `quantize` makes it."""
+
+    def project(self, query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
+        """As in `FastMultiHeadAttention`, each by itself."""
+        return [self.w_q(query), self.w_k(key), self.w_v(value)]
+
+    def for_steps(self) -> Callable[[Tensor], Tensor]:
+        """As in `FastMultiHeadAttention`, by the one product for all three that `quantize` has packed."""
+        return self.w_qkv.product
+
+
 class QuantizedTransformer(FastTransformer):
     """A `FastTransformer` for inference on the CPU, whose dense layers hold int8."""
 
 
+# Their losses are the plain ones, of whole logits: by pieces they would want the table's gradient.
+_int8_loss = teacher_forced_loss.register(QuantizedTransformer, teacher_forced_loss.dispatch(object))
+_int8_r_drop_loss = r_drop_loss.register(QuantizedTransformer, r_drop_loss.dispatch(object))
+
+
+# %% book/10-speed.ipynb · A whole model · [quantize-model]
 def quantize(model: Transformer) -> QuantizedTransformer:
     """Copy a model for faster inference on the CPU, with int8 weights in its dense layers.
 
@@ -409,6 +456,8 @@ def quantize(model: Transformer) -> QuantizedTransformer:
     quantized = copy.deepcopy(accelerate(model)).requires_grad_(False)
     quantized.__class__ = QuantizedTransformer
     for module in list(quantized.modules()):
+        if isinstance(module, FastMultiHeadAttention):
+            module.__class__ = QuantizedMultiHeadAttention
         for name, child in list(module.named_children()):
             if isinstance(child, nn.Linear):
                 setattr(module, name, QuantizedLinear(child.weight, child.bias))

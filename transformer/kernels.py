@@ -10,7 +10,10 @@ __all__ = [
     "linear_by_dot_products",
     "dropout_by_bytes",
     "widened_attention",
+    "written_out_attention",
     "onednn_wins",
+    "Condition",
+    "Kernel",
     "CHOICES",
     "fastest",
     "fast_linear",
@@ -22,10 +25,9 @@ __all__ = [
 ]
 
 
-# %% book/10-speed.ipynb · From the plain model to the fast one · [kernel-linear]
-import functools
+# %% book/10-speed.ipynb · A dense layer as a convolution · [kernel-linear]
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 
 import torch
 import torch.nn.functional as F
@@ -34,8 +36,6 @@ from torch import Tensor, nn
 from transformer.attention import causal_mask, fused_attention, scaled_dot_product_attention
 from transformer.loss import label_smoothed_cross_entropy, symmetric_kl
 from transformer.validation import is_traced
-
-
 
 
 def linear_by_convolution(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -51,24 +51,25 @@ def linear_by_convolution(x: Tensor, weight: Tensor, bias: Tensor | None = None)
     return result if fits else result.reshape(-1, weight.size(0))[:rows].view(*x.shape[:-1], -1)
 
 
+# %% book/10-speed.ipynb · Few rows · [kernel-steps]
 def linear_by_onednn(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Compute `torch.nn.functional.linear` in oneDNN's own tensors, where no gradient is wanted."""
     return F.linear(x.to_mkldnn(), weight, bias).to_dense()
 
 
 def linear_by_columns(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Compute `torch.nn.functional.linear` of a few rows as W xᵀ, transposed."""
-    product = weight @ x.T  # [d_out, rows]
-    return product.T if bias is None else product.T + bias
+    """Compute `torch.nn.functional.linear` of a few rows `[N, d_in]` as (W xᵀ)ᵀ."""
+    product = (weight @ x.T).T  # [N, d_out]
+    return product if bias is None else product + bias
 
 
 def linear_by_dot_products(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Compute `torch.nn.functional.linear` of one row as d_out dot products."""
+    """Compute `torch.nn.functional.linear` of one row `[1, d_in]` as d_out dot products."""
     product = torch.linalg.vecdot(weight, x)[None]  # [1, d_out]
     return product if bias is None else product + bias
 
 
-# %% book/10-speed.ipynb · From the plain model to the fast one · [kernel-dropout]
+# %% book/10-speed.ipynb · Four random numbers at a time · [kernel-dropout]
 def dropout_by_bytes(x: Tensor, rate: float) -> Tensor:
     """Compute `torch.nn.functional.dropout` from 16 random bits an entry."""
     dropped = min(round(rate * 2**16), 2**16 - 1)  # of 2¹⁶ equally likely numbers
@@ -79,7 +80,7 @@ def dropout_by_bytes(x: Tensor, rate: float) -> Tensor:
     return (x * keep).mul_(2**16 / (2**16 - dropped))
 
 
-# %% book/10-speed.ipynb · From the plain model to the fast one · [kernel-attention]
+# %% book/10-speed.ipynb · Attention in half precision, and attention with one query · [kernel-attention]
 def widened_attention(
     query: Tensor, key: Tensor, value: Tensor, *mask: Tensor, **options: float | bool
 ) -> Tensor:
@@ -89,8 +90,15 @@ def widened_attention(
         return F.scaled_dot_product_attention(*wide, *mask, **options).to(query.dtype)
 
 
-# %% book/10-speed.ipynb · From the plain model to the fast one · [choices]
-@functools.cache
+def written_out_attention(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None
+) -> Tensor:
+    """The context of `scaled_dot_product_attention`, without its weights."""
+    return scaled_dot_product_attention(query, key, value, mask)[0]
+
+
+# %% book/10-speed.ipynb · One table of choices · [onednn-wins]
+@cache
 def _mkl_is_slow() -> bool:
     capabilities = getattr(torch.cpu, "get_capabilities", dict)()  # not in every torch
     amd = "AMD" in capabilities.get("cpu_name", "")
@@ -110,24 +118,26 @@ def onednn_wins(x: Tensor) -> bool:
     )
 
 
-def _rows(x: Tensor) -> int:
-    return x.numel() // max(x.size(-1), 1)
-
-
+# %% book/10-speed.ipynb · One table of choices · [conditions]
 def _is_large(x: Tensor, weight: Tensor) -> bool:
-    return _rows(x) >= 128 and x.numel() * len(weight) >= 2**22 and onednn_wins(x)
+    many = x.numel() >= 128 * x.size(-1)
+    return onednn_wins(x) and many and x.numel() * weight.size(0) >= 2**22
 
 
 def _is_one_small(x: Tensor, weight: Tensor) -> bool:
-    return len(x) == 1 and weight.numel() <= 2**19 and onednn_wins(x)
+    return x.size(0) == 1 and weight.numel() <= 2**19 and onednn_wins(x)
 
 
 def _is_one_or_many(x: Tensor, weight: Tensor) -> bool:
-    return (len(x) == 1 or len(x) >= 32) and onednn_wins(x)
+    return (x.size(0) == 1 or x.size(0) >= 32) and onednn_wins(x)
 
 
 def _is_few_and_narrow(x: Tensor, weight: Tensor) -> bool:
-    return len(x) <= 4 and x.size(-1) <= 1024 and onednn_wins(x)
+    return x.size(0) <= 4 and x.size(-1) <= 1024 and onednn_wins(x)
+
+
+def _is_on_the_cpu(x: Tensor) -> bool:
+    return x.device.type == "cpu" and not is_traced(x)
 
 
 def _is_half_with_gradient(query: Tensor) -> bool:
@@ -135,12 +145,19 @@ def _is_half_with_gradient(query: Tensor) -> bool:
     return half and query.device.type == "cpu" and torch.is_grad_enabled()
 
 
+def _are_many_sentences(query: Tensor, key: Tensor) -> bool:
+    return key.size(0) >= 32 and key.device.type == "cpu"
+
+
 def _always(*tensors: Tensor) -> bool:
     return True
 
 
-# For every task, when which kernel is the fastest: the first whose condition holds.
-CHOICES: dict[str, list[tuple[Callable[..., bool], Callable[..., Tensor]]]] = {
+# %% book/10-speed.ipynb · One table of choices · [choices]
+Condition, Kernel = Callable[..., bool], Callable[..., Tensor]
+
+# For every task the kernels, fastest first, each with the condition under which it is.
+CHOICES: dict[str, list[tuple[Condition, Kernel]]] = {
     "linear": [
         (_is_large, linear_by_convolution),
         (_always, F.linear),
@@ -152,29 +169,29 @@ CHOICES: dict[str, list[tuple[Callable[..., bool], Callable[..., Tensor]]]] = {
         (_always, F.linear),
     ],
     "dropout": [
-        (lambda x: x.device.type == "cpu" and not is_traced(x), dropout_by_bytes),
+        (_is_on_the_cpu, dropout_by_bytes),
         (_always, F.dropout),
     ],
     "attention": [
         (_is_half_with_gradient, widened_attention),
         (_always, F.scaled_dot_product_attention),
     ],
-    "step attention": [  # one query a row: the kernel for many is not the best for many sentences
-        (
-            lambda query, key: len(key) >= 32 and key.device.type == "cpu",
-            lambda *inputs: scaled_dot_product_attention(*inputs)[0],
-        ),
+    "step attention": [  # of one query, or of a beam's, in every sentence
+        (_are_many_sentences, written_out_attention),
         (_always, fused_attention),
     ],
 }
 
 
-def fastest(task: str, *tensors: Tensor) -> Callable[..., Tensor]:
-    """The kernel of `CHOICES` for a task and the tensors that decide."""
-    return next(kernel for when, kernel in CHOICES[task] if when(*tensors))
+def fastest(task: str, *tensors: Tensor) -> Kernel:
+    """The kernel of `CHOICES` for a task and the tensors that decide: the first whose condition holds."""
+    for condition, kernel in CHOICES[task]:
+        if condition(*tensors):
+            return kernel
+    raise LookupError(f"no kernel of CHOICES[{task!r}] can do this")
 
 
-# %% book/10-speed.ipynb · From the plain model to the fast one · [fast-linear]
+# %% book/10-speed.ipynb · One table of choices · [fast-linear]
 def fast_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """`torch.nn.functional.linear`, by the fastest kernel."""
     return fastest("linear", x, weight)(x, weight, bias)
@@ -185,44 +202,40 @@ def step_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor
     return fastest("step linear", x, weight)(x, weight, bias)
 
 
-# %% book/10-speed.ipynb · From the plain model to the fast one · [fused-projections]
+# %% book/10-speed.ipynb · Three products in one · [fused-projections]
 def fused_projections(x: Tensor, layers: Sequence[nn.Linear]) -> Sequence[Tensor]:
     """Apply several dense layers to one input `[..., d_in]`, in one product where that saves time."""
     # For few rows, to copy the weights would be most of the work; a captured graph serves any number.
-    if not torch.compiler.is_compiling() and _rows(x) < 128:
+    if not torch.compiler.is_compiling() and x.numel() < 128 * x.size(-1):
         return [layer(x) for layer in layers]
     weight = torch.cat([layer.weight for layer in layers])
     bias = None if layers[0].bias is None else torch.cat([layer.bias for layer in layers])
     return fast_linear(x, weight, bias).split([len(layer.weight) for layer in layers], dim=-1)
 
 
-# %% book/10-speed.ipynb · From the plain model to the fast one · [fast-attention]
+# %% book/10-speed.ipynb · What a look at the mask saves · [fast-attention]
 def fast_attention(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, dropout: float = 0.0
 ) -> Tensor:
     """`fused_attention`, which leaves a mask out where a look at it shows that none is needed."""
-    if is_traced(query, key, value) and not torch.compiler.is_compiling():  # no vmap of the kernel
+    if is_traced(query, key, value) and not torch.compiler.is_compiling():  # vmap has no fused kernel
         return scaled_dot_product_attention(query, key, value, mask, dropout)[0]
-    kernel = fastest("attention", query)
+    attend = partial(fastest("attention", query), query, key, value, dropout_p=dropout)
     if mask is None:
-        return kernel(query, key, value, dropout_p=dropout)
-    look = mask.device.type == "cpu" and not is_traced(mask)
-    if look and mask.all():
-        return kernel(query, key, value, dropout_p=dropout)
-    T, S = query.size(-2), key.size(-2)
-    if look and mask.shape == (1, 1, T, S) and torch.equal(mask, causal_mask(T)):
-        return kernel(query, key, value, dropout_p=dropout, is_causal=True)
-    nothing = ~mask.any(dim=-1, keepdim=True)
-    if look and not nothing.any():
-        return kernel(query, key, value, mask, dropout_p=dropout)
-    return kernel(query, key, value, mask | nothing, dropout_p=dropout).masked_fill(nothing, 0.0)
+        return attend()
+    nothing = ~mask.any(dim=-1, keepdim=True)  # [..., T, 1]
+    if mask.device.type == "cpu" and not is_traced(mask):  # elsewhere a look would make everyone wait
+        if mask.all():
+            return attend()
+        T, S = query.size(-2), key.size(-2)
+        if mask.shape == (1, 1, T, S) and torch.equal(mask, causal_mask(T)):
+            return attend(is_causal=True)
+        if not nothing.any():
+            return attend(mask)
+    return attend(mask | nothing).masked_fill(nothing, 0.0)
 
 
-# %% book/10-speed.ipynb · From the plain model to the fast one · [chunked-loss]
-_FEW_LOGITS = 2**20  # 4 MB in float32, which stay in a processor's cache
-_AT_ONCE = {"cpu": _FEW_LOGITS}  # elsewhere more, so that launches are few
-
-
+# %% book/10-speed.ipynb · The loss without the logits · [loss-and-slope]
 def _loss_and_slope(
     logits: Tensor, targets: Tensor, smoothing: float, pad_id: int
 ) -> tuple[Tensor, Tensor]:
@@ -238,18 +251,23 @@ def _loss_and_slope(
     return loss, slope.masked_fill_(~real, 0.0).to(logits.dtype)
 
 
+# %% book/10-speed.ipynb · The loss without the logits · [chunked-loss]
+_FEW_LOGITS = 2**20  # 4 MB in float32, which stay in a processor's cache
+_AT_ONCE = {"cpu": _FEW_LOGITS}  # elsewhere more, so that launches are few
+
+
 class _ChunkedLoss(torch.autograd.Function):
+    # Of hidden rows [n, d_model], or two passes of them [2, n, d_model], and their n targets.
     @staticmethod
     def forward(ctx, hidden, weight, targets, loss_and_slope):
         device, d_weight = hidden.device.type, torch.zeros_like(weight)
         half = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
         dtype = torch.get_autocast_dtype(device) if half else weight.dtype
         table, total, slopes = weight.to(dtype), 0.0, []  # cast once, not for every chunk
-        fast = onednn_wins(hidden)
-        multiply = linear_by_onednn if fast else F.linear
-        columns = table.T.contiguous() if fast else table.T
-        passes = hidden.dim() - 1  # of [n, d_model], or of two passes [2, n, d_model]
-        n = max(1, _AT_ONCE.get(device, 2**26) // (len(table) * passes))
+        multiply, columns = F.linear, table.T
+        if onednn_wins(hidden):
+            multiply, columns = linear_by_onednn, table.T.contiguous()
+        n = max(1, _AT_ONCE.get(device, 2**26) // (len(table) * (hidden.dim() - 1)))
         for rows, y in zip(hidden.to(dtype).split(n, -2), targets.split(n)):
             loss, slope = loss_and_slope(multiply(rows, table), y)
             total = total + loss
@@ -269,7 +287,7 @@ class _ChunkedLoss(torch.autograd.Function):
         return d_hidden * d_total, d_weight * d_total, None, None
 
 
-# %% book/10-speed.ipynb · From the plain model to the fast one · [linear-cross-entropy]
+# %% book/10-speed.ipynb · The loss without the logits · [linear-cross-entropy]
 def linear_cross_entropy(
     hidden: Tensor, weight: Tensor, targets: Tensor, smoothing: float = 0.1, pad_id: int = 0
 ) -> Tensor:
@@ -284,6 +302,9 @@ def linear_cross_entropy(
     Returns:
         a scalar, in nats, that can be differentiated once; up to 2²⁰ logits, any number of times.
     """
+    if hidden.shape[:-1] != targets.shape:  # rows and targets would be matched all the same
+        given = f"{list(hidden.shape)} and {list(targets.shape)}"
+        raise ValueError(f"hidden and targets must have shapes [..., d_model] and [...], not {given}")
     whole = is_traced(hidden, weight) or not torch.is_grad_enabled()
     if whole or targets.numel() * len(weight) <= _FEW_LOGITS:
         logits = fast_linear(hidden, weight)
@@ -293,7 +314,7 @@ def linear_cross_entropy(
     return _ChunkedLoss.apply(rows, weight, targets.reshape(-1), loss_and_slope)
 
 
-# %% book/10-speed.ipynb · From the plain model to the fast one · [linear-r-drop]
+# %% book/10-speed.ipynb · Two passes by pieces · [linear-r-drop]
 def _r_drop_and_slope(
     logits: Tensor, targets: Tensor, smoothing: float, pad_id: int, alpha: float
 ) -> tuple[Tensor, Tensor]:
