@@ -39,7 +39,7 @@ GOOD = ("caught", "timeout", "equivalent")  # a test that no longer ends has not
 TEST_FILES = {
     "__main__": ("test_cli.py",),
     "attention": ("test_attention.py", "test_model.py"),
-    "decoding": ("test_decoding.py", "test_steps.py"),
+    "kernels": ("test_kernels.py", "test_fast.py"),
     "loss": ("test_loss.py", "test_model.py"),
     "training": ("test_training.py", "test_resumption.py", "test_files.py"),
     "validation": ("test_validation.py", "test_model.py"),
