@@ -130,6 +130,13 @@ def test_public_name_is_typed_and_described(name):
         assert signature.return_annotation is not signature.empty
 
 
+@pytest.mark.parametrize("name", ["embedding", "attention", "layers", "model", "loss", "decoding", "toy"])
+def test_the_plain_model_knows_no_trick_of_speed(name):
+    text = (ROOT / "transformer" / f"{name}.py").read_text(encoding="utf8")
+    for word in ("transformer.kernels", "transformer.fast", "mkldnn", "onednn", "is_compiling", "is_traced"):
+        assert word not in text.lower(), word
+
+
 def package_files() -> set[str]:
     """Return what belongs to the package, as paths from the root."""
     files = [path for path in (ROOT / "transformer").rglob("*") if path.is_file()]
