@@ -40,7 +40,7 @@ from transformer.kernels import (
 )
 from transformer.layers import ACTIVATIONS, DecoderLayer
 from transformer.loss import r_drop_loss, teacher_forced_loss
-from transformer.model import Transformer
+from transformer.model import Transformer, TransformerConfig
 from transformer.validation import check_features, check_place, check_type
 
 
@@ -99,6 +99,7 @@ class FastMultiHeadAttention(MultiHeadAttention):
 
 
 # %% book/10-speed.ipynb · Who may be accelerated · [accelerate-check]
+# Free, or compared otherwise, or left behind by hooks that are gone.
 _FREE = {"_parameters", "_buffers", "_modules", "training", "_is_full_backward_hook"}
 
 
@@ -153,9 +154,9 @@ _FASTER = {
 class FastTransformer(Transformer):
     """A `Transformer` by the fastest kernels, as `accelerate` makes it.
 
-    It computes what its model does, and has the same parameters and buffers under the same names; whether
-    it is in training is its own. Its searches and its losses do not call all of its modules, so hooks
-    belong on the model and not here.
+    It computes what its model does, and has the same parameters and buffers under the same names;
+    whether it is in training is its own. Its searches and its losses do not call all of its modules,
+    so hooks belong on the model and not here.
 
     Args:
         model: as in `accelerate`.
@@ -271,35 +272,52 @@ class _LayerStep:
         return self.w_2(self.activation(self.w_1(x)))
 
 
-# %% book/10-speed.ipynb · A step without ceremony · [fast-state]
+# %% book/10-speed.ipynb · A step without ceremony · [fast-cache]
 _ROOM = 16  # for that many tokens at first
 
 
+class _StepCache:
+    # Keys and values of all layers [n_layers, 2, N, H, room, d_k], and as much again for another order.
+    def __init__(self, config: TransformerConfig, memory: Tensor, rows: int) -> None:
+        heads = config.n_heads, _ROOM, config.d_model // config.n_heads
+        self.kept, self.length = memory.new_empty(config.n_layers, 2, rows, *heads), 0
+        self.spare = self.kept[:, :, :0]
+
+    def lengthen(self) -> Tensor:
+        # Makes room for one more position, and returns all of them, of all layers.
+        if self.length == self.kept.size(4):
+            self.kept = torch.cat((self.kept, torch.empty_like(self.kept)), 4)  # doubled
+        self.length += 1
+        return self.kept[..., : self.length, :]
+
+    def reorder(self, rows: Tensor) -> None:
+        if self.spare.shape[2:] != self.kept[:, :, : len(rows)].shape[2:]:
+            self.spare = torch.empty_like(self.kept[:, :, : len(rows)])
+        ordered = torch.index_select(self.kept, 2, rows, out=self.spare)
+        self.kept, self.spare = ordered, self.kept
+
+
+# %% book/10-speed.ipynb · A step without ceremony · [fast-state]
 class FastDecoderState(DecoderState):
     """The numbers of `DecoderState`, from the decoder's weights and without the calls of its modules."""
 
     @torch.inference_mode()
     def __init__(self, model: FastTransformer, src: Tensor, beam_size: int = 1) -> None:
-        self.beam_size, self.length = beam_size, 0
-        self.memory, mask = model.encode(src), model.src_mask(src)  # [B, S, d_model], [B, 1, 1, S]
-        self.mask = None if mask.all() else mask  # a look now spares every step a mask that hides nothing
+        self.beam_size = beam_size
+        self.memory, mask = model.encode(src), model.src_mask(src)  # [B, S, d_model]
+        self.mask = None if mask.all() else mask  # a look now spares every step one
         self.layers = [_LayerStep(layer, self.memory, beam_size) for layer in model.decoder.layers]
         self.norm, self.project = _norm(model.decoder.norm), model.output.for_steps()
         self.table, self.scale = model.tgt_embedding.weight, model.config.d_model**0.5
         self.positions = model.positions.table
-        config, rows = model.config, len(src) * beam_size
-        shape = (config.n_layers, 2, rows, config.n_heads, _ROOM, config.d_model // config.n_heads)
-        self.cache = self.memory.new_empty(shape)  # keys and values of all layers
-        self.spare = self.cache[:, :, :0]
+        self.cache = _StepCache(model.config, self.memory, len(src) * beam_size)
 
     @torch.inference_mode()
     def step(self, last: Tensor) -> Tensor:
         """As in `DecoderState`."""
-        x = F.embedding(last, self.table) * self.scale + self.positions[self.length]  # [N, d_model]
-        if self.length == self.cache.size(4):
-            self.cache = torch.cat((self.cache, torch.empty_like(self.cache)), 4)  # doubled
-        self.length += 1
-        for layer, kept in zip(self.layers, self.cache[..., : self.length, :], strict=True):
+        position = self.positions[self.cache.length]  # [d_model]
+        x = F.embedding(last, self.table) * self.scale + position  # [N, d_model]
+        for layer, kept in zip(self.layers, self.cache.lengthen(), strict=True):
             x = layer(x, kept, self.mask)
         return self.project(self.norm(x))
 
@@ -314,10 +332,7 @@ class FastDecoderState(DecoderState):
                 layer.memory = layer.memory[:, sentences]
         elif rows.device.type == "cpu" and torch.equal(rows, torch.arange(len(rows))):
             return
-        if self.spare.shape[2:] != self.cache[:, :, : len(rows)].shape[2:]:
-            self.spare = torch.empty_like(self.cache[:, :, : len(rows)])
-        ordered = torch.index_select(self.cache, 2, rows, out=self.spare)
-        self.cache, self.spare = ordered, self.cache
+        self.cache.reorder(rows)
 
 
 @decoder_state.register
@@ -346,6 +361,15 @@ def _packed(rounded: Tensor) -> torch.ScriptObject | None:
     return packed
 
 
+def _rounded(weight: Tensor) -> Tensor:
+    # PyTorch's quantized tensor, with a scale for every output.
+    scale = weight.abs().amax(dim=1).clamp_min(_LEAST) / 127  # [d_out]
+    zero = torch.zeros(len(weight), dtype=torch.long)
+    with warnings.catch_warnings():  # PyTorch wants to replace this constructor one day
+        warnings.simplefilter("ignore")
+        return torch.quantize_per_channel(weight, scale, zero, 0, torch.qint8)
+
+
 # %% book/10-speed.ipynb · Whole numbers and a scale · [quantized-linear]
 class QuantizedLinear(nn.Module):
     """A dense layer for inference on the CPU: int8 weights, inputs rounded row by row.
@@ -367,13 +391,10 @@ class QuantizedLinear(nn.Module):
         super().__init__()
         check_features("weight", weight, None, rank=2)
         check_place("weight", weight, _FLOAT, "int8 layers")
-        scale = weight.detach().abs().amax(dim=1).clamp_min(_LEAST) / 127  # [d_out]
-        zero = torch.zeros(len(weight), dtype=torch.long)
-        with warnings.catch_warnings():  # PyTorch wants to replace this constructor one day
-            warnings.simplefilter("ignore")
-            rounded = torch.quantize_per_channel(weight.detach(), scale, zero, 0, torch.qint8)
+        rounded = _rounded(weight.detach())
         self.packed = _packed(rounded)
-        self.whole = (rounded.int_repr().float(), scale) if self.packed is None else None
+        whole = rounded.int_repr().float(), rounded.q_per_channel_scales().float()
+        self.whole = whole if self.packed is None else None
         self.bias = None if bias is None else bias.detach().clone()
 
     def weight(self) -> Tensor:
@@ -421,7 +442,7 @@ class QuantizedMultiHeadAttention(FastMultiHeadAttention):
         return [self.w_q(query), self.w_k(key), self.w_v(value)]
 
     def for_steps(self) -> Callable[[Tensor], Tensor]:
-        """As in `FastMultiHeadAttention`, by the one product for all three that `quantize` has packed."""
+        """As in `FastMultiHeadAttention`, by the one product that `quantize` has packed."""
         return self.w_qkv.product
 
 

@@ -184,7 +184,7 @@ CHOICES: dict[str, list[tuple[Condition, Kernel]]] = {
 
 
 def fastest(task: str, *tensors: Tensor) -> Kernel:
-    """The kernel of `CHOICES` for a task and the tensors that decide: the first whose condition holds."""
+    """The first kernel of `CHOICES[task]` whose condition holds for the tensors that decide."""
     for condition, kernel in CHOICES[task]:
         if condition(*tensors):
             return kernel
@@ -198,7 +198,7 @@ def fast_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor
 
 
 def step_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """`torch.nn.functional.linear` of a few rows `[N, d_in]` without gradient, by the fastest kernel."""
+    """The same of a few rows `[N, d_in]` without gradient, by the fastest kernel for those."""
     return fastest("step linear", x, weight)(x, weight, bias)
 
 
