@@ -35,15 +35,21 @@ def plot_attention(
     if weights.shape != (len(queries), len(keys)):
         wanted, given = [len(queries), len(keys)], list(weights.shape)
         raise ValueError(f"weights must have shape {wanted}, one row per query, not {given}")
-    if ax is None:
-        import matplotlib.pyplot as plt  # the package needs it for pictures only
-
-        ax = plt.gca()
+    ax = _current_axes() if ax is None else ax
     ax.imshow(weights.detach().float().cpu().numpy(), cmap="Greys", vmin=0, vmax=1)
     ax.set_xticks(range(len(keys)), keys, rotation=90)
     ax.set_yticks(range(len(queries)), queries)
     ax.set(title=title, xlabel="key", ylabel="query")
     return ax
+
+
+def _current_axes() -> Any:
+    try:
+        import matplotlib.pyplot as plt  # the package needs it for pictures only
+    except ImportError as error:
+        wanted = 'pip install "transformer-book[plots]"'
+        raise ImportError(f"this needs the library matplotlib: {wanted}") from error
+    return plt.gca()
 
 
 def plot_curves(
@@ -63,10 +69,7 @@ def plot_curves(
     Raises:
         ImportError: matplotlib is missing.
     """
-    if ax is None:
-        import matplotlib.pyplot as plt  # the package needs it for pictures only
-
-        ax = plt.gca()
+    ax = _current_axes() if ax is None else ax
     for label, points in curves.items():
         ax.plot([x for x, _ in points], [y for _, y in points], label=label)
     ax.set(xlabel=xlabel, ylabel=ylabel)
