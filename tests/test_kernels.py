@@ -134,6 +134,28 @@ def test_every_product_of_the_table_is_linear(task):
             )
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_every_kernel_that_is_trained_with_has_the_gradients_of_the_last(dtype):
+    shapes = {"linear": [(40, 5, 8), (9, 8), (9,)], "attention": [(2, 3, 5, 4)] * 3}
+    for task in shapes:
+        inputs = [randn(*shape, dtype=dtype) for shape in shapes[task]]
+        wanted = with_gradients(CHOICES[task][-1][1](*inputs), inputs)
+        for _, kernel in CHOICES[task]:
+            exact = dtype == torch.float64 and kernel is not widened_attention
+            assert_same(with_gradients(kernel(*inputs), inputs), wanted, 1e-10 if exact else 1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_every_dropout_of_the_table_drops_and_scales_and_so_does_its_gradient(dtype):
+    x = randn(300, 40, dtype=dtype)
+    for _, kernel in CHOICES["dropout"]:
+        y = kernel(x, 0.25)
+        (slope,) = torch.autograd.grad(y.sum(), x)
+        torch.testing.assert_close(slope * x, y)
+        assert set(slope.unique().tolist()) == {0.0, slope.max().item()}
+        assert slope.max().item() == pytest.approx(4 / 3) and 0.2 < (y == 0).double().mean() < 0.3
+
+
 def test_every_step_attention_of_the_table_is_attention():
     query, key, value = torch.randn(3, 2, 2, 4), torch.randn(3, 2, 7, 4), torch.randn(3, 2, 7, 4)
     mask = (torch.arange(7) < torch.tensor([[7], [3], [0]]))[:, None, None]
@@ -269,6 +291,13 @@ def test_projections_in_one_product_are_those_one_by_one(name, shape):
         made = fused_projections(x, layers)
     assert counted.products == (1 if x.numel() >= 128 * 6 else len(layers))
     assert_same(with_gradients(made, inputs), with_gradients([layer(x) for layer in layers], inputs))
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_projections_of_which_one_has_no_bias_are_refused(order):
+    layers = [nn.Linear(6, 9), nn.Linear(6, 9, bias=False)][::order]
+    with pytest.raises(TypeError):
+        fused_projections(torch.randn(128, 6), layers)
 
 
 def test_a_captured_graph_of_projections_serves_few_rows_and_many():

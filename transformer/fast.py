@@ -47,6 +47,9 @@ from transformer.validation import check_features, check_place, check_type
 class FastLinear(nn.Linear):
     """`torch.nn.Linear`, by the fastest kernel."""
 
+    def __init__(self, in_features: int, out_features: int, bias: bool = True) -> None:
+        super().__init__(in_features, out_features, bias)
+
     def forward(self, x: Tensor) -> Tensor:
         """Compute x Wᵀ + b for `x` `[..., d_in]`; the result is `[..., d_out]`."""
         return fast_linear(x, self.weight, self.bias)

@@ -12,8 +12,6 @@ __all__ = [
     "widened_attention",
     "written_out_attention",
     "onednn_wins",
-    "Condition",
-    "Kernel",
     "CHOICES",
     "fastest",
     "fast_linear",
@@ -154,10 +152,8 @@ def _always(*tensors: Tensor) -> bool:
 
 
 # %% book/10-speed.ipynb · One table of choices · [choices]
-Condition, Kernel = Callable[..., bool], Callable[..., Tensor]
-
 # For every task the kernels, fastest first, each with the condition under which it is.
-CHOICES: dict[str, list[tuple[Condition, Kernel]]] = {
+CHOICES: dict[str, list[tuple[Callable[..., bool], Callable[..., Tensor]]]] = {
     "linear": [
         (_is_large, linear_by_convolution),
         (_always, F.linear),
@@ -183,7 +179,7 @@ CHOICES: dict[str, list[tuple[Condition, Kernel]]] = {
 }
 
 
-def fastest(task: str, *tensors: Tensor) -> Kernel:
+def fastest(task: str, *tensors: Tensor) -> Callable[..., Tensor]:
     """The first kernel of `CHOICES[task]` whose condition holds for the tensors that decide."""
     for condition, kernel in CHOICES[task]:
         if condition(*tensors):
@@ -209,7 +205,8 @@ def fused_projections(x: Tensor, layers: Sequence[nn.Linear]) -> Sequence[Tensor
     if not torch.compiler.is_compiling() and x.numel() < 128 * x.size(-1):
         return [layer(x) for layer in layers]
     weight = torch.cat([layer.weight for layer in layers])
-    bias = None if layers[0].bias is None else torch.cat([layer.bias for layer in layers])
+    biases = [layer.bias for layer in layers]  # all or none
+    bias = None if all(bias is None for bias in biases) else torch.cat(biases)
     return fast_linear(x, weight, bias).split([len(layer.weight) for layer in layers], dim=-1)
 
 
