@@ -2432,8 +2432,8 @@ FAST = [
         "fast",
         "lean-first-position-for-ever",
         "lean steps put every token at position 0",
-        "self.positions[self.length]",
-        "self.positions[0]",
+        "self.positions[self.cache.length]",
+        "self.positions[0 * self.cache.length]",
     ),
     Fault(
         "fast",
@@ -2488,8 +2488,8 @@ FAST = [
         "fast",
         "lean-room-not-doubled",
         "what was kept is lost when the room is used up",
-        "torch.cat((self.cache, torch.empty_like(self.cache)), 4)",
-        "torch.cat((torch.zeros_like(self.cache), self.cache), 4)",
+        "torch.cat((self.kept, torch.empty_like(self.kept)), 4)",
+        "torch.cat((torch.zeros_like(self.kept), self.kept), 4)",
     ),
     Fault(
         "fast",
@@ -2502,8 +2502,8 @@ FAST = [
         "fast",
         "lean-order-stays",
         "rows of lean steps go on with the keys of others",
-        "torch.index_select(self.cache, 2, rows, out=self.spare)",
-        "self.cache[:, :, : len(rows)].clone()",
+        "torch.index_select(self.kept, 2, rows, out=self.spare)",
+        "self.kept[:, :, : len(rows)].clone()",
     ),
     Fault(
         "fast",
@@ -2523,8 +2523,8 @@ FAST = [
         "fast",
         "int8-scale-of-the-matrix",
         "all outputs share one scale",
-        "weight.detach().abs().amax(dim=1).clamp_min(_LEAST) / 127",
-        "weight.detach().abs().amax().expand(len(weight)) / 127",
+        "weight.abs().amax(dim=1).clamp_min(_LEAST) / 127",
+        "weight.abs().amax().expand(len(weight)) / 127",
     ),
     Fault(
         "fast",

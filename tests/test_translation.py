@@ -645,7 +645,7 @@ def test_a_model_that_cannot_be_accelerated_translates_and_says_so_once(translat
     model = Own(translator.model.config).eval()
     model.load_state_dict(translator.model.state_dict())
     own = Translator(model, translator.vocabulary)
-    with pytest.warns(UserWarning, match="as it is, .* not a Own") as caught:
+    with pytest.warns(UserWarning, match="as it is, .* of Own, not of Transformer") as caught:
         said = own.translate(["O gato vê a casa."], 2)
     assert len(caught) == 1 and caught[0].filename == __file__
     assert said == translator.translate(["O gato vê a casa."], 2)

@@ -260,14 +260,14 @@ class _LayerStep:
         return x
 
     def attend(self, x: Tensor, kept: Tensor) -> Tensor:
-        qkv = self.qkv(x).view(len(x), 3, self.n_heads, 1, -1)  # [N, 3, H, 1, d_k]
+        qkv = self.qkv(x).unflatten(1, (3, self.n_heads, 1, -1))  # [N, 3, H, 1, d_k]
         kept[:, :, :, -1:] = qkv[:, 1:].transpose(0, 1)
         context = _context(qkv[:, 0], *kept)  # [N, H, 1, d_k]
         return self.own_output(context.flatten(1))
 
     def attend_memory(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        shape = len(x) // self.beam_size, self.beam_size, self.n_heads, -1
-        query = self.query(x).view(shape).transpose(1, 2)  # [B, H, K, d_k]
+        query = self.query(x).unflatten(1, (self.n_heads, -1))  # [N, H, d_k]
+        query = query.unflatten(0, (-1, self.beam_size)).transpose(1, 2)  # [B, H, K, d_k]
         context = _context(query, *self.memory, mask)
         return self.cross_output(context.transpose(1, 2).reshape(x.shape))
 
