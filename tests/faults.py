@@ -2453,8 +2453,8 @@ FAST = [
         "fast",
         "lean-beams-mixed-up",
         "rows of a sentence are read as rows of different sentences",
-        "shape = len(x) // self.beam_size, self.beam_size, self.n_heads",
-        "shape = len(x) // self.beam_size, self.n_heads, self.beam_size",
+        "query.unflatten(0, (-1, self.beam_size)).transpose(1, 2)",
+        "query.unflatten(0, (self.beam_size, -1)).transpose(0, 1).transpose(1, 2)",
     ),
     Fault(
         "fast",
