@@ -411,7 +411,6 @@ ATTENTION = [
         "the fused kernel itself sees a row with nothing to attend",
         "mask | nothing, dropout_p=dropout",
         "mask, dropout_p=dropout",
-        "on the CPU torch's kernel gives zeros there too; kernels for other devices need not",
     ),
     Fault(
         "attention",

@@ -324,6 +324,17 @@ def test_padding_is_the_configured_token_and_0_may_be_a_word():
     assert not close(model(torch.tensor([[8, 6, 9]]), tgt), whole)
 
 
+@pytest.mark.parametrize("tied", [True, False])
+def test_the_padding_token_learns_nothing_from_being_looked_up(tied):
+    model = make_model(tie_embeddings=tied)
+    memory = model.encode(SRC)
+    weighted_sum(memory).backward(retain_graph=True)  # of padded positions as well
+    assert (model.src_embedding.weight.grad[0] == 0).all()
+    model.zero_grad()
+    weighted_sum(model.decode(TGT, memory.detach())).backward()
+    assert (model.tgt_embedding.weight.grad[0] == 0).all()
+
+
 def test_what_shares_the_batch_changes_nothing():
     model = make_model()
     assert close(model(SRC, TGT)[1:, :4], model(SRC[1:, :4], TGT[1:, :4]))

@@ -438,6 +438,7 @@ class Malice:
         lambda path: path.write_bytes(pickle.dumps({"format": "transformer-checkpoint-1"})),
         lambda path: path.write_bytes(pickle.dumps(Malice())),
         lambda path: torch.save({"format": "transformer-checkpoint-1", "x": Malice()}, path),
+        lambda path: save_checkpoint(path, {"x": Malice()}),  # with a check sum that is right
     ],
 )
 def test_foreign_file_is_refused_and_never_executed(tmp_path, monkeypatch, write):
