@@ -602,3 +602,21 @@ def test_r_drop_under_autocast_is_near_and_in_float32(backward):
     with torch.autocast("cpu", torch.bfloat16), torch.set_grad_enabled(backward):
         half = linear_r_drop(rows, table, targets)
     assert half.dtype == torch.float32 and abs(half / exact - 1) < 0.02
+
+
+# -------------------------------------------------------------------------------------------------
+# Inside torch.func's transforms, where no piece of a loss may stand
+# -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("passes", [1, 2])
+def test_gradients_of_many_logits_by_transforms_are_autograds(passes):
+    n, d, size = 1200, 3, 1000  # more logits than are computed as a whole
+    targets = torch.randint(0, size, (n,))
+    hidden, weight = torch.randn(2, n, d, dtype=torch.float64), torch.randn(size, d, dtype=torch.float64)
+    loss = linear_r_drop if passes == 2 else lambda rows, *others: linear_cross_entropy(rows[0], *others)
+    found = torch.func.grad(loss, argnums=(0, 1))(hidden, weight, targets)
+    leaves = [x.clone().requires_grad_() for x in (hidden, weight)]
+    wanted = torch.autograd.grad(loss(*leaves, targets), leaves)
+    for x, y in zip(found, wanted, strict=True):
+        torch.testing.assert_close(x, y)
