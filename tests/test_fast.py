@@ -174,6 +174,15 @@ def test_it_keeps_half_precision(dtype):
     assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
 
 
+@pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
+@pytest.mark.parametrize("options", [{"smoothing": 0.0}, {"smoothing": 0.4}], ids=str)
+def test_losses_are_smoothed_as_asked_and_leave_out_the_configured_padding(loss, options):
+    model, (src, tgt) = make_model(pad_id=7), make_batch()
+    batch = src.where(src != PAD, 7), tgt.where(tgt != PAD, 7)
+    assert (batch[0] == 7).any() and not (batch[0] == PAD).any()
+    assert_same(loss(accelerate(model), batch, **options), loss(model, batch, **options))
+
+
 @pytest.mark.parametrize("loss", LOSSES)
 def test_with_torchs_dropout_it_draws_what_the_plain_model_draws(loss, monkeypatch):
     monkeypatch.setitem(CHOICES, "dropout", [(lambda x: True, F.dropout)])
