@@ -268,6 +268,7 @@ def beam_search(
     return BeamResult(tokens.masked_fill(nothing, config.pad_id), result.scores)
 
 
+# %% book/08-decoding.ipynb · The search · [write-result]
 def _write(result: BeamResult, sentences: Tensor, hypotheses: BeamResult) -> None:
     result.tokens[sentences, :, : hypotheses.tokens.size(2)] = hypotheses.tokens
     result.scores[sentences] = hypotheses.scores

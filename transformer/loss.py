@@ -56,6 +56,7 @@ def label_smoothed_cross_entropy(
     return total / count[reduction]
 
 
+# %% book/06-loss.ipynb · Which mean · [check-shapes]
 def _check_shapes(logits: Tensor, targets: Tensor) -> None:
     if logits.shape[:-1] != targets.shape:
         given = f"{list(logits.shape)} and {list(targets.shape)}"

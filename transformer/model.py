@@ -14,7 +14,7 @@ __all__ = [
 ]
 
 
-# %% book/05-model.ipynb · What a model is told · [transformer-config]
+# %% book/05-model.ipynb · What a model is told · [model-imports]
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import KW_ONLY, dataclass
@@ -30,6 +30,7 @@ from transformer.layers import DecoderLayer, EncoderLayer, LayerConfig, LayerNor
 from transformer.validation import check_config, check_ids, check_memory, check_type
 
 
+# %% book/05-model.ipynb · What a model is told · [transformer-config]
 @dataclass(frozen=True)
 class TransformerConfig(LayerConfig):
     """Everything that determines a `Transformer` but its weights; by default, the base model.
@@ -89,6 +90,7 @@ class Encoder(nn.Module):
         return self.norm(x)
 
 
+# %% book/05-model.ipynb · Two stacks · [decoder-stack]
 class Decoder(nn.Module):
     """A stack of decoder layers on vectors, with a norm on top where the configuration has one.
 
