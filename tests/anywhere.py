@@ -153,7 +153,7 @@ def processor() -> str:
     best = subprocess.run(
         [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
     ).stdout.strip()
-    return f"{run_facts('cpu')['device']}; {best}"
+    return f"{run_facts('cpu')['processor']['model']}; {best}"
 
 
 def commit() -> str:

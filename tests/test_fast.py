@@ -676,13 +676,13 @@ def test_an_unchanged_order_moves_nothing():
     src = make_sources()
     state = FastDecoderState(accelerate(make_model()), src, 2)
     state.step(torch.full((2 * len(src),), BOS))
-    before, unchanged = state.cache.kept.data_ptr(), torch.arange(2 * len(src))
+    before, unchanged = state.past.kept.data_ptr(), torch.arange(2 * len(src))
     state.keep(unchanged)
-    assert state.cache.kept.data_ptr() == before
+    assert state.past.kept.data_ptr() == before
     state.keep(unchanged.view(-1, 2).flip(1).flatten())
-    assert state.cache.kept.data_ptr() != before
+    assert state.past.kept.data_ptr() != before
     state.keep(unchanged.view(-1, 2).flip(1).flatten())
-    assert state.cache.kept.data_ptr() == before  # back and forth between two buffers
+    assert state.past.kept.data_ptr() == before  # back and forth between two buffers
 
 
 @pytest.mark.parametrize("seed", range(3))

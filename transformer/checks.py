@@ -459,8 +459,9 @@ def check_model(
     src, other_src = _sentences(src_vocab_size, _SOURCE, special, generator)
     tgt, other_tgt = _sentences(tgt_vocab_size, _TARGET, special, generator)
     tgt[:, 0] = bos_id
-    ids = (ids.to(device) for ids in (src, tgt, other_src, other_tgt))
-    probe = _Probe(*ids, pad_id, tgt_vocab_size, tolerance, dropout, search)
+    src, tgt, other_src, other_tgt = (ids.to(device) for ids in (src, tgt, other_src, other_tgt))
+    options = pad_id, tgt_vocab_size, tolerance, dropout, search
+    probe = _Probe(src, tgt, other_src, other_tgt, *options)
     forked = [] if device.type == "cpu" else [device]
     with torch.random.fork_rng(forked, device_type=device.type):
         exact, arithmetic = _in_float64(model, probe)

@@ -26,7 +26,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from transformer.attention import KeyValueCache
-from transformer.model import TransformerConfig
+from transformer.model import Transformer, TransformerConfig
 from transformer.training import evaluating
 from transformer.validation import check_ids, check_number, check_size, check_type
 
@@ -42,7 +42,7 @@ class DecoderState:
         beam_size: number K of rows for each sentence.
     """
 
-    def __init__(self, model: nn.Module, src: Tensor, beam_size: int = 1) -> None:
+    def __init__(self, model: Transformer, src: Tensor, beam_size: int = 1) -> None:
         self.model, self.cache = model, KeyValueCache()
         self.memory = model.encode(src).repeat_interleave(beam_size, dim=0)  # [B·K, S, d_model]
         self.mask = model.src_mask(src).repeat_interleave(beam_size, dim=0)  # [B·K, 1, 1, S]
@@ -59,14 +59,14 @@ class DecoderState:
 
 
 @singledispatch
-def decoder_state(model: nn.Module, src: Tensor, beam_size: int = 1) -> DecoderState:
+def decoder_state(model: Transformer, src: Tensor, beam_size: int = 1) -> DecoderState:
     """The `DecoderState` of `src` with `beam_size` rows for each sentence, of the kind that `model` has."""
     return DecoderState(model, src, beam_size)
 
 
 # %% book/08-decoding.ipynb · Nothing twice · [greedy-search]
 @torch.no_grad()
-def greedy_search(model: nn.Module, src: Tensor, max_length: int) -> Tensor:
+def greedy_search(model: Transformer, src: Tensor, max_length: int) -> Tensor:
     """Take the most probable token at every step.
 
     Args:
@@ -99,7 +99,7 @@ def greedy_search(model: nn.Module, src: Tensor, max_length: int) -> Tensor:
 
 
 # %% book/08-decoding.ipynb · Nothing twice · [check-search]
-def check_search(model: nn.Module, src: Tensor, max_length: int) -> None:
+def check_search(model: Transformer, src: Tensor, max_length: int) -> None:
     """Refuse a search that cannot end well, before it begins.
 
     Raises:
@@ -198,7 +198,7 @@ def _set_aside(
 # %% book/08-decoding.ipynb · The search · [beam-search]
 @torch.no_grad()
 def beam_search(
-    model: nn.Module,
+    model: Transformer,
     src: Tensor,
     beam_size: int = 4,
     length_penalty: float = 0.6,

@@ -8,6 +8,8 @@ __all__ = ["TokenEmbedding", "sinusoidal_encoding", "PositionalEncoding"]
 
 # %% book/02-embedding.ipynb · Why √d_model · [token-embedding]
 import math
+from collections.abc import Callable
+from typing import Self
 
 import torch
 import torch.nn.functional as F
@@ -70,6 +72,8 @@ class PositionalEncoding(nn.Module):
     Source: Vaswani et al. (2017), sections 3.5 and 5.4.
     """
 
+    table: Tensor  # [max_length, d_model]
+
     def __init__(self, d_model: int, dropout: float, max_length: int) -> None:
         super().__init__()
         self.dropout = nn.Dropout(dropout)
@@ -82,10 +86,11 @@ class PositionalEncoding(nn.Module):
             raise ValueError(f"positions {offset} to {end - 1} do not fit into {len(self.table)}")
         return self.dropout(x + self.table[offset:end].to(x))
 
-    def _apply(self, fn, recurse=True):
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         super()._apply(fn, recurse)
         # Computed anew rather than cast, so that a model in float64 has positions in float64.
-        table = self._compute(*self.table.shape, self.table.dtype)
+        length, d_model = self.table.shape
+        table = self._compute(length, d_model, self.table.dtype)
         self.table = table.to(self.table.device)
         return self
 

@@ -22,6 +22,7 @@ import copy
 import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -38,7 +39,7 @@ from transformer.kernels import (
     linear_r_drop,
     step_linear,
 )
-from transformer.layers import ACTIVATIONS, DecoderLayer
+from transformer.layers import ACTIVATIONS, LayerNorm
 from transformer.loss import r_drop_loss, teacher_forced_loss
 from transformer.model import Transformer, TransformerConfig
 from transformer.validation import check_features, check_place, check_type
@@ -97,7 +98,8 @@ class FastMultiHeadAttention(MultiHeadAttention):
 
     def for_steps(self) -> Callable[[Tensor], Tensor]:
         """Query, key and value of a few rows `[N, d_model]`, one behind the other `[N, 3 d_model]`."""
-        products = [layer.for_steps() for layer in (self.w_q, self.w_k, self.w_v)]
+        layers: list[Any] = [self.w_q, self.w_k, self.w_v]  # fast ones, as all in a fast model
+        products = [layer.for_steps() for layer in layers]
         return lambda x: torch.cat([product(x) for product in products], dim=1)
 
 
@@ -230,16 +232,16 @@ def _context(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = No
 
 
 def _norm(norm: nn.Module) -> Callable[[Tensor], Tensor]:
-    if isinstance(norm, nn.Identity):
-        return norm.forward
+    if not isinstance(norm, LayerNorm):
+        return norm.forward  # of an identity
     shape, weight, bias = (norm.d_model,), norm.weight, norm.bias
     return partial(torch.layer_norm, normalized_shape=shape, weight=weight, bias=bias, eps=norm.eps)
 
 
 # %% book/10-speed.ipynb · A step without ceremony · [fast-layer]
 class _LayerStep:
-    # A decoder layer for one new position in every row, from the layer's weights.
-    def __init__(self, layer: DecoderLayer, memory: Tensor, beam_size: int) -> None:
+    # A fast model's decoder layer for one new position in every row, from the layer's weights.
+    def __init__(self, layer: Any, memory: Tensor, beam_size: int) -> None:
         own, cross, feed = layer.self_attention, layer.cross_attention, layer.feed_forward
         self.n_heads, self.beam_size = own.n_heads, beam_size
         self.qkv, self.own_output = own.for_steps(), own.w_o.for_steps()
@@ -254,21 +256,22 @@ class _LayerStep:
 
     # Of vectors x [N, d_model]; keys and values `kept` [2, N, H, t, d_k] end in the new place.
     def __call__(self, x: Tensor, kept: Tensor, mask: Tensor | None) -> Tensor:
-        attend = partial(self.attend, kept=kept), partial(self.attend_memory, mask=mask)
-        for norm, sublayer in zip(self.norms, (*attend, self.feed), strict=True):
+        attend, attend_memory = partial(self.attend, kept=kept), partial(self.attend_memory, mask=mask)
+        sublayers: list[Callable[[Tensor], Tensor]] = [attend, attend_memory, self.feed]
+        for norm, sublayer in zip(self.norms, sublayers, strict=True):
             x = x + sublayer(norm(x)) if self.norm_first else norm(x + sublayer(x))
         return x
 
     def attend(self, x: Tensor, kept: Tensor) -> Tensor:
         qkv = self.qkv(x).unflatten(1, (3, self.n_heads, 1, -1))  # [N, 3, H, 1, d_k]
         kept[:, :, :, -1:] = qkv[:, 1:].transpose(0, 1)
-        context = _context(qkv[:, 0], *kept)  # [N, H, 1, d_k]
+        context = _context(qkv[:, 0], kept[0], kept[1])  # [N, H, 1, d_k]
         return self.own_output(context.flatten(1))
 
     def attend_memory(self, x: Tensor, mask: Tensor | None) -> Tensor:
         query = self.query(x).unflatten(1, (self.n_heads, -1))  # [N, H, d_k]
         query = query.unflatten(0, (-1, self.beam_size)).transpose(1, 2)  # [B, H, K, d_k]
-        context = _context(query, *self.memory, mask)
+        context = _context(query, self.memory[0], self.memory[1], mask)
         return self.cross_output(context.transpose(1, 2).reshape(x.shape))
 
     def feed(self, x: Tensor) -> Tensor:
@@ -308,20 +311,21 @@ class FastDecoderState(DecoderState):
     def __init__(self, model: FastTransformer, src: Tensor, beam_size: int = 1) -> None:
         self.beam_size = beam_size
         self.memory, mask = model.encode(src), model.src_mask(src)  # [B, S, d_model]
-        self.mask = None if mask.all() else mask  # a look now spares every step one
+        self.memory_mask = None if mask.all() else mask  # a look now spares every step one
         self.layers = [_LayerStep(layer, self.memory, beam_size) for layer in model.decoder.layers]
-        self.norm, self.project = _norm(model.decoder.norm), model.output.for_steps()
+        output: Any = model.output
+        self.norm, self.project = _norm(model.decoder.norm), output.for_steps()
         self.table, self.scale = model.tgt_embedding.weight, model.config.d_model**0.5
         self.positions = model.positions.table
-        self.cache = _StepCache(model.config, self.memory, len(src) * beam_size)
+        self.past = _StepCache(model.config, self.memory, len(src) * beam_size)
 
     @torch.inference_mode()
     def step(self, last: Tensor) -> Tensor:
         """As in `DecoderState`."""
-        position = self.positions[self.cache.length]  # [d_model]
+        position = self.positions[self.past.length]  # [d_model]
         x = F.embedding(last, self.table) * self.scale + position  # [N, d_model]
-        for layer, kept in zip(self.layers, self.cache.lengthen(), strict=True):
-            x = layer(x, kept, self.mask)
+        for layer, kept in zip(self.layers, self.past.lengthen(), strict=True):
+            x = layer(x, kept, self.memory_mask)
         return self.project(self.norm(x))
 
     @torch.inference_mode()
@@ -330,12 +334,12 @@ class FastDecoderState(DecoderState):
         sentences = rows[:: self.beam_size] // self.beam_size
         if len(sentences) < len(self.memory):
             self.memory = self.memory[sentences]
-            self.mask = None if self.mask is None else self.mask[sentences]
+            self.memory_mask = None if self.memory_mask is None else self.memory_mask[sentences]
             for layer in self.layers:
                 layer.memory = layer.memory[:, sentences]
         elif rows.device.type == "cpu" and torch.equal(rows, torch.arange(len(rows))):
             return
-        self.cache.reorder(rows)
+        self.past.reorder(rows)
 
 
 @decoder_state.register
@@ -348,7 +352,7 @@ _FLOAT = torch.empty(0, dtype=torch.float32, device="cpu")  # what int8 layers t
 _LEAST = 1e-30  # weights that are all zero need a scale, too
 
 
-def _product_of_bytes(x: Tensor, packed: torch.ScriptObject) -> Tensor:
+def _product_of_bytes(x: Tensor, packed: torch.ScriptObject | None) -> Tensor:
     # Inputs from -1 to 1 are rounded to 63rds, and moved by 64 to be positive.
     multiply = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32.default.op
     return multiply(x, 1 / 63, 64, packed)
@@ -440,6 +444,8 @@ class QuantizedLinear(nn.Module):
 class QuantizedMultiHeadAttention(FastMultiHeadAttention):
     """`FastMultiHeadAttention` whose dense layers hold int8, as `quantize` makes it."""
 
+    w_qkv: QuantizedLinear
+
     def project(self, query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
         """As in `FastMultiHeadAttention`, each by itself."""
         return [self.w_q(query), self.w_k(key), self.w_v(value)]
@@ -477,7 +483,7 @@ def quantize(model: Transformer) -> QuantizedTransformer:
         TypeError: `model` is no such model, or not in float32.
         ValueError: `model` is not on the CPU.
     """
-    quantized = copy.deepcopy(accelerate(model)).requires_grad_(False)
+    quantized: Any = copy.deepcopy(accelerate(model)).requires_grad_(False)
     quantized.__class__ = QuantizedTransformer
     for module in list(quantized.modules()):
         if isinstance(module, FastMultiHeadAttention):

@@ -7,7 +7,7 @@ __all__ = ["from_torch", "to_torch"]
 
 
 # %% book/15-interchange.ipynb · Names side by side · [parts]
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, overload
 
 import torch
@@ -45,7 +45,7 @@ _DECODER_PARTS = _ENCODER_PARTS | {
 
 
 # %% book/15-interchange.ipynb · Names side by side · [pairs]
-def _pairs(theirs: nn.Module, ours: nn.Module) -> Iterator[tuple[nn.Module, nn.Module]]:
+def _pairs(theirs: Any, ours: Any) -> Iterator[tuple[nn.Module, nn.Module]]:
     """The parts of two modules that stand for one another, torch's first."""
     if isinstance(theirs, nn.MultiheadAttention):
         yield theirs, ours
@@ -69,14 +69,14 @@ def _one(name: str, values: list[Any]) -> Any:
     return values[0]
 
 
-def _split(stacked: nn.Parameter | None) -> list[nn.Parameter | None]:
+def _split(stacked: nn.Parameter | None) -> Sequence[nn.Parameter | None]:
     """Cut what torch keeps for queries, keys and values together."""
     if stacked is None:
         return [None, None, None]
     return [nn.Parameter(rows, stacked.requires_grad) for rows in stacked.detach().chunk(3)]
 
 
-def _stack(parts: list[nn.Parameter | None]) -> nn.Parameter | None:
+def _stack(parts: Sequence[Any]) -> nn.Parameter | None:
     """Put what we keep for queries, keys and values on top of one another."""
     if not _one("bias of w_q, w_k and w_v", [part is not None for part in parts]):
         return None
@@ -97,7 +97,7 @@ def _place(target: nn.Module, name: str, value: nn.Parameter | None) -> None:
         setattr(target, name, nn.Parameter(copied, value.requires_grad))
 
 
-def _place_both(target: nn.Module, source: nn.Module) -> None:
+def _place_both(target: nn.Module, source: Any) -> None:
     _place(target, "weight", source.weight)
     _place(target, "bias", source.bias)
 
@@ -108,6 +108,7 @@ def _attention_from_torch(ours: MultiHeadAttention, theirs: nn.MultiheadAttentio
         raise ValueError("add_bias_kv must be False: MultiHeadAttention learns no extra key")
     if theirs.add_zero_attn:
         raise ValueError("add_zero_attn must be False: MultiHeadAttention adds no key of zeros")
+    weights: Sequence[nn.Parameter | None]
     weights = [theirs.q_proj_weight, theirs.k_proj_weight, theirs.v_proj_weight]
     if theirs.in_proj_weight is not None:
         weights = _split(theirs.in_proj_weight)
@@ -130,7 +131,7 @@ def _attention_to_torch(theirs: nn.MultiheadAttention, ours: MultiHeadAttention)
 
 
 # %% book/15-interchange.ipynb · Build first, fill afterwards · [filling]
-def _fill(target: nn.Module, source: nn.Module) -> None:
+def _fill(target: Any, source: nn.Module) -> None:
     """Give a part all that its counterpart has: mode, parameters, epsilon, rate."""
     target.train(source.training)
     if isinstance(source, nn.MultiheadAttention):
@@ -185,7 +186,7 @@ def _activation_name(function: Any) -> str:
     raise ValueError(f"activation must be one of {sorted(ACTIVATIONS)}, not {given}")
 
 
-def _torch_settings(layer: nn.Module) -> dict[str, Any]:
+def _torch_settings(layer: Any) -> dict[str, Any]:
     attentions = [part for part in layer.modules() if isinstance(part, nn.MultiheadAttention)]
     return {
         "d_model": _one("embed_dim", [attention.embed_dim for attention in attentions]),
@@ -197,7 +198,7 @@ def _torch_settings(layer: nn.Module) -> dict[str, Any]:
     }
 
 
-def _our_settings(layer: nn.Module) -> dict[str, Any]:
+def _our_settings(layer: Any) -> dict[str, Any]:
     attentions = [part for part in layer.modules() if isinstance(part, MultiHeadAttention)]
     residuals = [part for part in layer.modules() if isinstance(part, Residual)]
     return {
@@ -224,7 +225,7 @@ def _settings(layers: list[nn.Module]) -> dict[str, Any]:
     return {name: _one(name, [settings[name] for settings in found]) for name in found[0]}
 
 
-def _layers(stack: nn.Module, kind: type) -> list[nn.Module]:
+def _layers(stack: Any, kind: type) -> list[nn.Module]:
     """The layers of a stack: at least one, and all of one kind."""
     if not len(stack.layers):
         raise ValueError("layers must hold at least one layer, but is empty")
@@ -243,14 +244,13 @@ _COUNTERPARTS = {
 }
 
 
-def _planned_ours(theirs: nn.Module) -> nn.Module:
+def _planned_ours(theirs: Any) -> nn.Module:
     """A module of ours in the form of torch's, whose parameters are yet to come."""
-    kind = _COUNTERPARTS[type(theirs)]
+    kind: Any = _COUNTERPARTS[type(theirs)]
     if kind is MultiHeadAttention:
         _check_parts(theirs, 2, 1)
-        options = {"bias": theirs.in_proj_bias is not None}
-        options |= {"kdim": theirs.kdim, "vdim": theirs.vdim}
-        return MultiHeadAttention(theirs.embed_dim, theirs.num_heads, **options)
+        sizes, bias = (theirs.embed_dim, theirs.num_heads), theirs.in_proj_bias is not None
+        return MultiHeadAttention(*sizes, bias=bias, kdim=theirs.kdim, vdim=theirs.vdim)
     if kind in (EncoderLayer, DecoderLayer):
         return kind(LayerConfig(**_settings([theirs])))
     encodes = kind is Encoder
@@ -318,22 +318,22 @@ def from_torch(module: nn.Module) -> nn.Module | tuple[Encoder, Decoder]:
 
 
 # %% book/15-interchange.ipynb · From torch.nn, and back · [planned-torch]
-def _torch_layer(kind: type, settings: dict[str, Any], batch_first: bool) -> nn.Module:
+def _torch_layer(kind: Any, settings: dict[str, Any], batch_first: bool) -> Any:
     sizes = settings["d_model"], settings["n_heads"], settings["d_ff"]
     options = {name: settings[name] for name in ("bias", "norm_first")}
     activation = ACTIVATIONS[settings["activation"]]
     return kind(*sizes, activation=activation, batch_first=batch_first, **options)
 
 
-def _planned_torch(ours: nn.Module, batch_first: bool) -> nn.Module:
+def _planned_torch(ours: Any, batch_first: bool) -> nn.Module:
     """A module of torch's in the form of ours, whose parameters are yet to come."""
     if isinstance(ours, MultiHeadAttention):
         _check_parts(ours, 2, 1)
-        options = {"bias": ours.w_q.bias is not None, "batch_first": batch_first}
+        options: dict[str, Any] = {"bias": ours.w_q.bias is not None, "batch_first": batch_first}
         options |= {"kdim": ours.w_k.in_features, "vdim": ours.w_v.in_features}
         return nn.MultiheadAttention(ours.w_q.in_features, ours.n_heads, **options)
     encodes = isinstance(ours, Encoder | EncoderLayer)
-    layer_kind = nn.TransformerEncoderLayer if encodes else nn.TransformerDecoderLayer
+    layer_kind: Any = nn.TransformerEncoderLayer if encodes else nn.TransformerDecoderLayer
     if isinstance(ours, EncoderLayer | DecoderLayer):
         return _torch_layer(layer_kind, _settings([ours]), batch_first)
     layers = _layers(ours, EncoderLayer if encodes else DecoderLayer)
@@ -402,7 +402,7 @@ def _pair_to_torch(pair: tuple[Encoder, Decoder], batch_first: bool) -> nn.Trans
     _check_untied(nn.ModuleList(pair))
     stacks = to_torch(encoder, batch_first), to_torch(decoder, batch_first)
     settings = _settings([*encoder.layers, *decoder.layers])  # two halves of one form
-    empty = {"custom_encoder": nn.Identity(), "custom_decoder": nn.Identity()}
+    empty: dict[str, Any] = {"custom_encoder": nn.Identity(), "custom_decoder": nn.Identity()}
     d_model, n_heads = settings["d_model"], settings["n_heads"]
     theirs = nn.Transformer(d_model, n_heads, batch_first=batch_first, **empty)
     theirs.encoder, theirs.decoder = stacks

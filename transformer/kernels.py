@@ -26,6 +26,7 @@ __all__ = [
 # %% book/10-speed.ipynb · A dense layer as a convolution · [kernel-linear]
 from collections.abc import Callable, Sequence
 from functools import cache, partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -80,12 +81,12 @@ def dropout_by_bytes(x: Tensor, rate: float) -> Tensor:
 
 # %% book/10-speed.ipynb · Attention in half precision, and attention with one query · [kernel-attention]
 def widened_attention(
-    query: Tensor, key: Tensor, value: Tensor, *mask: Tensor, **options: float | bool
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, **options: Any
 ) -> Tensor:
     """Compute PyTorch's fused attention in float32, whose backward pass is faster on the CPU."""
     wide = query.float(), key.float(), value.float()
     with torch.autocast("cpu", enabled=False):
-        return F.scaled_dot_product_attention(*wide, *mask, **options).to(query.dtype)
+        return F.scaled_dot_product_attention(*wide, mask, **options).to(query.dtype)
 
 
 def written_out_attention(
@@ -98,7 +99,7 @@ def written_out_attention(
 # %% book/10-speed.ipynb · One table of choices · [onednn-wins]
 @cache
 def _mkl_is_slow() -> bool:
-    capabilities = getattr(torch.cpu, "get_capabilities", dict)()  # not in every torch
+    capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # not in every torch
     amd = "AMD" in capabilities.get("cpu_name", "")
     return amd and torch.backends.cpu.get_cpu_capability() == "AVX512"
 
@@ -112,7 +113,7 @@ def onednn_wins(x: Tensor) -> bool:
         and _mkl_is_slow()
         and not torch.is_autocast_enabled("cpu")
         and torch.backends.mkldnn.is_available()
-        and torch.backends.mkldnn.enabled
+        and bool(torch.backends.mkldnn.enabled)
     )
 
 
@@ -204,8 +205,8 @@ def fused_projections(x: Tensor, layers: Sequence[nn.Linear]) -> Sequence[Tensor
     # For few rows, to copy the weights would be most of the work; a captured graph serves any number.
     if not torch.compiler.is_compiling() and x.numel() < 128 * x.size(-1):
         return [layer(x) for layer in layers]
-    weight = torch.cat([layer.weight for layer in layers])
-    biases = [layer.bias for layer in layers]  # all or none
+    weight = torch.cat(tuple(layer.weight for layer in layers))
+    biases = tuple(layer.bias for layer in layers)  # all or none
     bias = None if all(bias is None for bias in biases) else torch.cat(biases)
     return fast_linear(x, weight, bias).split([len(layer.weight) for layer in layers], dim=-1)
 
@@ -251,17 +252,21 @@ def _loss_and_slope(
 # %% book/10-speed.ipynb · The loss without the logits · [chunked-loss]
 _FEW_LOGITS = 2**20  # 4 MB in float32, which stay in a processor's cache
 _AT_ONCE = {"cpu": _FEW_LOGITS}  # elsewhere more, so that launches are few
+_LossAndSlope = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]  # of logits and targets
 
 
 class _ChunkedLoss(torch.autograd.Function):
     # Of hidden rows [n, d_model], or two passes of them [2, n, d_model], and their n targets.
     @staticmethod
-    def forward(ctx, hidden, weight, targets, loss_and_slope):
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, loss_and_slope: _LossAndSlope
+    ) -> Tensor:
         device, d_weight = hidden.device.type, torch.zeros_like(weight)
         half = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
         dtype = torch.get_autocast_dtype(device) if half else weight.dtype
-        table, total, slopes = weight.to(dtype), 0.0, []  # cast once, not for every chunk
-        multiply, columns = F.linear, table.T
+        table, total, slopes = weight.to(dtype), weight.new_zeros(()), []  # cast once, not for every chunk
+        multiply: Callable[[Tensor, Tensor], Tensor] = F.linear
+        columns = table.T
         if onednn_wins(hidden):
             multiply, columns = linear_by_onednn, table.T.contiguous()
         n = max(1, _AT_ONCE.get(device, 2**26) // (len(table) * (hidden.dim() - 1)))
@@ -279,7 +284,7 @@ class _ChunkedLoss(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx, d_total):
+    def backward(ctx: Any, d_total: Tensor) -> tuple[Tensor | None, ...]:
         d_hidden, d_weight = ctx.saved_tensors
         return d_hidden * d_total, d_weight * d_total, None, None
 
@@ -340,8 +345,8 @@ def linear_r_drop(
     """What `r_drop_loss` sums, of two passes `[2, n, d_model]` and targets `[n]`, by pieces."""
     if is_traced(hidden, weight) or not torch.is_grad_enabled() or targets.numel() == 0:
         p, q = fast_linear(hidden, weight)
-        options = {"smoothing": smoothing, "pad_id": pad_id, "reduction": "sum"}
-        loss = sum(label_smoothed_cross_entropy(z, targets, **options) for z in (p, q))
-        return (loss + alpha * symmetric_kl(p, q, targets, pad_id)) / 2
-    options = {"smoothing": smoothing, "pad_id": pad_id, "alpha": alpha}
-    return _ChunkedLoss.apply(hidden, weight, targets, partial(_r_drop_and_slope, **options))
+        loss_p = label_smoothed_cross_entropy(p, targets, smoothing, pad_id, "sum")
+        loss_q = label_smoothed_cross_entropy(q, targets, smoothing, pad_id, "sum")
+        return (loss_p + loss_q + alpha * symmetric_kl(p, q, targets, pad_id)) / 2
+    loss_and_slope = partial(_r_drop_and_slope, smoothing=smoothing, pad_id=pad_id, alpha=alpha)
+    return _ChunkedLoss.apply(hidden, weight, targets, loss_and_slope)

@@ -19,7 +19,9 @@ from functools import singledispatch
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
+
+from transformer.model import Transformer
 
 
 def label_smoothed_cross_entropy(
@@ -52,7 +54,7 @@ def label_smoothed_cross_entropy(
         label_smoothing=smoothing,
         reduction="sum",
     )
-    count = {"sum": 1, "mean": (targets != pad_id).sum().clamp(min=1)}
+    count: dict[str, Tensor | int] = {"sum": 1, "mean": (targets != pad_id).sum().clamp(min=1)}
     return total / count[reduction]
 
 
@@ -92,7 +94,7 @@ def perplexity(loss: float) -> float:
 # %% book/06-loss.ipynb · The loss of a batch · [teacher-forced-loss]
 @singledispatch
 def teacher_forced_loss(
-    model: nn.Module, batch: tuple[Tensor, Tensor], smoothing: float = 0.1
+    model: Transformer, batch: tuple[Tensor, Tensor], smoothing: float = 0.1
 ) -> tuple[Tensor, Tensor]:
     """The summed loss of a batch whose targets are read and predicted one token apart.
 
@@ -135,7 +137,7 @@ def symmetric_kl(logits_p: Tensor, logits_q: Tensor, targets: Tensor, pad_id: in
 # %% book/06-loss.ipynb · Its gradient · [r-drop]
 @singledispatch
 def r_drop_loss(
-    model: nn.Module,
+    model: Transformer,
     batch: tuple[Tensor, Tensor],
     smoothing: float = 0.1,
     alpha: float = 5.0,
@@ -159,5 +161,6 @@ def r_drop_loss(
     logits = model(torch.cat((src, src)), torch.cat((tgt, tgt))[:, :-1])  # [2B, T, V]
     both = torch.cat((targets, targets))
     loss = label_smoothed_cross_entropy(logits, both, smoothing, pad_id, reduction="sum")
-    divergence = symmetric_kl(*logits.chunk(2), targets, pad_id)
+    p, q = logits.chunk(2)
+    divergence = symmetric_kl(p, q, targets, pad_id)
     return (loss + alpha * divergence) / 2, (targets != pad_id).sum()

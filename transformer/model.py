@@ -18,7 +18,7 @@ __all__ = [
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 import torch.nn.functional as F
@@ -148,7 +148,7 @@ class _TiedTables(nn.Module):
         with self._staying_tied():
             return super().load_state_dict(state_dict, strict, assign)
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         with self._staying_tied():  # to_empty makes new parameters, module by module
             return super()._apply(fn, recurse)
 
@@ -281,7 +281,7 @@ def attention_tap(model: nn.Module) -> Iterator[dict[str, Tensor]]:
         a dict that fills up: the name of each attention, and its latest weights `[B, H, T, S]`.
     """
 
-    def ask(module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+    def ask(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         return args, {**kwargs, "need_weights": True}
 
     maps: dict[str, Tensor] = {}
