@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import ast
 import datetime
+import doctest
+import importlib
 import inspect
 import json
 import os
+import pkgutil
 import re
 import shutil
 import subprocess
@@ -443,6 +446,17 @@ def test_first_cell_takes_no_other_package_for_the_book_s(tmp_path, stranger):
     assert ran.returncode == 1 and ran.stdout == ""
     assert said.startswith("ImportError: ") and str(tmp_path / "transformer") in said
     assert said.endswith("hides the package of this book: rename it, or uninstall it")
+
+
+@pytest.mark.parametrize("name", [found.name for found in pkgutil.iter_modules(transformer.__path__)])
+def test_examples_in_docstrings_hold(name):
+    found = doctest.testmod(importlib.import_module(f"transformer.{name}"))
+    assert found.failed == 0
+
+
+def test_the_most_used_names_have_an_example():
+    shown = [name for name in CALLABLES if ">>> " in (getattr(transformer, name).__doc__ or "")]
+    assert len(shown) >= 18, shown
 
 
 def test_every_public_name_stands_on_the_api_page_once():

@@ -25,7 +25,12 @@ from torch import Tensor, nn
 
 
 def padding_mask(ids: Tensor, pad_id: int = 0) -> Tensor:
-    """Which token ids `[B, S]` are no padding: `torch.bool` `[B, 1, 1, S]`, True = may attend."""
+    """Which token ids `[B, S]` are no padding: `torch.bool` `[B, 1, 1, S]`, True = may attend.
+
+    Example:
+        >>> padding_mask(torch.tensor([[5, 7, 0]]))
+        tensor([[[[ True,  True, False]]]])
+    """
     return (ids != pad_id)[:, None, None, :]
 
 
@@ -40,6 +45,11 @@ def causal_mask(length: int, device: torch.device | str | None = None) -> Tensor
         `torch.bool` `[1, 1, T, T]`, True on and below the diagonal.
 
     Source: Vaswani et al. (2017), section 3.2.3.
+
+    Example:
+        >>> causal_mask(2)
+        tensor([[[[ True, False],
+                  [ True,  True]]]])
     """
     return torch.ones(1, 1, length, length, dtype=torch.bool, device=device).tril()
 
@@ -63,6 +73,11 @@ def scaled_dot_product_attention(
         half precision the softmax is computed in float32.
 
     Source: Vaswani et al. (2017), equation 1; dropout on the weights is later practice.
+
+    Example:
+        >>> query, key, value = torch.zeros(1, 4), torch.randn(2, 4), torch.tensor([[1.0], [3.0]])
+        >>> scaled_dot_product_attention(query, key, value)
+        (tensor([[2.]]), tensor([[0.5000, 0.5000]]))
     """
     scores = (query / math.sqrt(query.size(-1))) @ key.transpose(-2, -1)  # [..., T, S]
     scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
@@ -151,6 +166,12 @@ class MultiHeadAttention(nn.Module):
         kdim, vdim: width of the keys' and the values' input; `None` for d_model.
 
     Source: Vaswani et al. (2017), section 3.2.2.
+
+    Example:
+        >>> attention, x = MultiHeadAttention(d_model=8, n_heads=2), torch.randn(1, 3, 8)
+        >>> output, weights = attention(x, x, x, mask=causal_mask(3), need_weights=True)
+        >>> output.shape, weights.shape
+        (torch.Size([1, 3, 8]), torch.Size([1, 2, 3, 3]))
     """
 
     def __init__(

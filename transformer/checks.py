@@ -451,6 +451,12 @@ def check_model(
         TypeError: an argument is of the wrong type.
         ValueError: an argument is out of its range, or a vocabulary has fewer than two tokens
             besides padding and start.
+
+    Example:
+        >>> from transformer import Transformer, TransformerConfig
+        >>> model = Transformer(TransformerConfig(20, 20, d_model=16, n_heads=2, n_layers=1))
+        >>> check_model(model, src_vocab_size=20, tgt_vocab_size=20).passed
+        True
     """
     _check_arguments(model, dropout, search, tolerance, seed)
     _check_vocabularies(src_vocab_size, tgt_vocab_size, pad_id, bos_id)

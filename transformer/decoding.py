@@ -79,6 +79,11 @@ def greedy_search(model: Transformer, src: Tensor, max_length: int) -> Tensor:
 
     Raises:
         TypeError, ValueError, IndexError: as in `check_search`.
+
+    Example:
+        >>> from transformer import load_toy_model  # reverses digits, and marks every second equal one
+        >>> greedy_search(load_toy_model(), torch.tensor([[3, 1, 4, 1, 5, 9, 2, 6, 5, 3]]), max_length=10)
+        tensor([[10, 10,  6,  2,  9,  5, 10,  4,  1,  3]])
     """
     check_search(model, src, max_length)
     config, rows = model.config, torch.arange(len(src), device=src.device)  # that have not ended
@@ -226,6 +231,12 @@ def beam_search(
             `length_penalty` negative or not finite.
 
     Source: Wu et al. (2016), section 7.
+
+    Example:
+        >>> from transformer import load_toy_model  # reverses digits, and marks every second equal one
+        >>> src = torch.tensor([[3, 1, 4, 1, 5, 9, 2, 6, 5, 3]])
+        >>> beam_search(load_toy_model(), src, beam_size=4, max_length=10).tokens[:, 0]
+        tensor([[10, 10,  6,  2,  9,  5, 10,  4,  1,  3]])
     """
     if max_length is None:
         max_length = min(128, model.config.max_length)

@@ -25,6 +25,10 @@ class TokenEmbedding(nn.Module):
         pad_id: the padding token, whose row gets no gradient from being looked up.
 
     Source: Vaswani et al. (2017), section 3.4. Rows start as N(0, 1/d_model).
+
+    Example:
+        >>> TokenEmbedding(vocab_size=10, d_model=4)(torch.tensor([[1, 2, 3]])).shape
+        torch.Size([1, 3, 4])
     """
 
     def __init__(self, vocab_size: int, d_model: int, pad_id: int | None = None) -> None:
@@ -52,6 +56,11 @@ def sinusoidal_encoding(length: int, d_model: int, dtype: torch.dtype | None = N
         of the same.
 
     Source: Vaswani et al. (2017), section 3.5.
+
+    Example:
+        >>> sinusoidal_encoding(2, 4)
+        tensor([[0.0000, 1.0000, 0.0000, 1.0000],
+                [0.8415, 0.5403, 0.0100, 0.9999]])
     """
     exponent = torch.arange(0, d_model, 2, dtype=torch.float64) / d_model  # [ceil(d_model / 2)]
     position = torch.arange(length, dtype=torch.float64)[:, None]  # [length, 1]

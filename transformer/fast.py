@@ -194,6 +194,12 @@ def accelerate(model: Transformer) -> FastTransformer:
 
     Raises:
         TypeError: a part is of another kind, has other settings, or has hooks; the message names it.
+
+    Example:
+        >>> model = Transformer(TransformerConfig(20, 20, d_model=16, n_heads=2)).eval()
+        >>> src, tgt = torch.tensor([[5, 7, 3]]), torch.tensor([[2, 9]])
+        >>> torch.allclose(accelerate(model)(src, tgt), model(src, tgt), atol=1e-4)
+        True
     """
     return model if isinstance(model, FastTransformer) else FastTransformer(model)
 
@@ -482,6 +488,11 @@ def quantize(model: Transformer) -> QuantizedTransformer:
     Raises:
         TypeError: `model` is no such model, or not in float32.
         ValueError: `model` is not on the CPU.
+
+    Example:
+        >>> model = Transformer(TransformerConfig(20, 20, d_model=16, n_heads=2)).eval()
+        >>> quantize(model)(torch.tensor([[5, 7, 3]]), torch.tensor([[2, 9]])).shape
+        torch.Size([1, 2, 20])
     """
     quantized: Any = copy.deepcopy(accelerate(model)).requires_grad_(False)
     quantized.__class__ = QuantizedTransformer

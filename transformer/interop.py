@@ -297,6 +297,11 @@ def from_torch(module: nn.Module) -> nn.Module | tuple[Encoder, Decoder]:
         ValueError: it does what ours cannot: `add_bias_kv`, `add_zero_attn`, an activation other
             than ReLU and exact GELU, a norm without weights, a dropout rate of 1, layers of
             different form or `batch_first`, one parameter in two places.
+
+    Example:
+        >>> theirs, x = nn.MultiheadAttention(8, num_heads=2, batch_first=True), torch.randn(1, 3, 8)
+        >>> torch.allclose(from_torch(theirs)(x, x, x)[0], theirs(x, x, x)[0], atol=1e-5)
+        True
     """
     _check_kind("module", module, *_COUNTERPARTS, nn.Transformer)
     _check_untied(module)

@@ -153,6 +153,11 @@ class EncoderLayer(nn.Module):
         config: sizes and choices.
 
     Source: Vaswani et al. (2017), section 3.1.
+
+    Example:
+        >>> layer = EncoderLayer(LayerConfig(d_model=8, n_heads=2, d_ff=32))
+        >>> layer(torch.randn(1, 3, 8), mask=None).shape
+        torch.Size([1, 3, 8])
     """
 
     def __init__(self, config: LayerConfig) -> None:

@@ -173,6 +173,12 @@ class Transformer(_TiedTables):
         config: sizes and choices.
 
     Source: Vaswani et al. (2017), figure 1.
+
+    Example:
+        >>> model = Transformer(TransformerConfig(20, 30, d_model=16, n_heads=2, tie_embeddings=False))
+        >>> src, tgt = torch.tensor([[5, 7, 3]]), torch.tensor([[2, 9]])
+        >>> model(src, tgt).shape
+        torch.Size([1, 2, 30])
     """
 
     def __init__(self, config: TransformerConfig) -> None:
