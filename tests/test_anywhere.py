@@ -29,9 +29,9 @@ def test_recorded_runs_did_not_fail(run):
 
 
 @pytest.mark.parametrize("processor", sorted({run["processor"] for run in RUNS}))
-def test_record_has_every_chapter_once(processor):
+def test_record_has_no_chapter_twice(processor):
     chapters = [name for run in RUNS if run["processor"] == processor for name in run["chapters"]]
-    assert sorted(chapters) == CHAPTERS
+    assert len(chapters) == len(set(chapters)) and set(chapters) <= set(CHAPTERS)
 
 
 def test_a_run_takes_the_place_of_earlier_ones_of_its_chapters(tmp_path, monkeypatch):
@@ -49,7 +49,10 @@ def test_a_run_takes_the_place_of_earlier_ones_of_its_chapters(tmp_path, monkeyp
 
 def test_book_quotes_the_record():
     text = " ".join((ROOT / "book" / "intro.md").read_text(encoding="utf8").split())
-    assert f"all {len(CHAPTERS)} chapters under {len(anywhere.CONDITIONS)} conditions" in text
+    assert f"all {len(CHAPTERS)} notebooks under {len(anywhere.CONDITIONS)} conditions" in text
+    covered = {name for run in RUNS for name in run["chapters"]}
+    how_many = "all" if covered == set(CHAPTERS) else str(len(covered))
+    assert f"In the recorded runs of {how_many} of them, no cell failed." in text
 
 
 @pytest.mark.slow
