@@ -990,3 +990,30 @@ def test_a_start_token_beyond_the_source_vocabulary_is_allowed():
         "d_model": 12, "n_heads": 3, "n_layers": 1, "d_ff": 20,
     }))  # fmt: skip
     assert check_model(model, 12, V, bos_id=15).passed
+
+
+class Renamed(Transformer):
+    """Called as models of Hugging Face are: the second argument is a mask."""
+
+    def forward(self, input_ids, attention_mask=None, decoder_input_ids=None):
+        return super().forward(input_ids, decoder_input_ids)
+
+
+def test_a_model_that_is_called_in_another_way_needs_a_word():
+    model = Renamed(TransformerConfig(17, 17, d_model=12, n_heads=3, n_layers=2, d_ff=20, max_length=40))
+    said = "model takes 'attention_mask' for its second argument, not the target: say how it is called, "
+    with refuses(ValueError, said + "with call=lambda model, src, tgt: …"):
+        check_model(model, 17, 17)
+    by_name = lambda model, src, tgt: model(input_ids=src, decoder_input_ids=tgt)
+    assert check_model(model, 17, 17, call=by_name).passed
+    swapped = lambda model, src, tgt: model(input_ids=tgt, decoder_input_ids=src)
+    assert not check_model(model, 17, 17, call=swapped).passed
+
+
+def test_only_the_check_of_target_positions_is_skipped_for_relative_positions():
+    model = Transformer(TransformerConfig(17, 17, d_model=12, n_heads=3, n_layers=2, d_ff=20, max_length=40))
+    plain, relative = (check_model(model, 17, 17, relative_positions=r).results for r in (False, True))
+    changed = [one.name for one, other in zip(plain, relative, strict=True) if one != other]
+    assert changed == ["target positions"]
+    (skipped,) = (result for result in relative if result.name == "target positions")
+    assert skipped.verdict == "skipped"

@@ -8,9 +8,10 @@ __all__ = ["CheckResult", "CheckReport", "check_model"]
 
 # %% book/17-clinic.ipynb · The program · [check-report]
 import copy
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -78,6 +79,7 @@ class _Probe(NamedTuple):
     tolerance: float
     dropout: bool | None
     search: Callable[[Tensor, int], Tensor] | None
+    relative_positions: bool
 
     def ragged(self, src: Tensor) -> Tensor:
         # Sources cut to different lengths: the first is whole, each further one a token shorter.
@@ -256,6 +258,8 @@ def _check_source_positions(model: nn.Module, probe: _Probe) -> _Outcome:
 
 def _check_target_positions(model: nn.Module, probe: _Probe) -> _Outcome:
     """One token in every place of the target gets different logits in each of them."""
+    if probe.relative_positions:
+        return None, "equal tokens have equal neighbors: only distances are known"
     logits = _logits(model, probe.src, probe.tgt[:, 1:2].expand(-1, _TARGET))
     return _changed(probe, _changes(logits[:, 1:], logits[:, :-1]))
 
@@ -399,6 +403,25 @@ def _check_arguments(
     check_size(minimum=0, seed=seed)
 
 
+def _check_call(model: nn.Module, call: Callable[..., Tensor] | None) -> None:
+    names = [*inspect.signature(model.forward).parameters]
+    if call is None and len(names) > 1 and "mask" in names[1]:
+        raise ValueError(
+            f"model takes {names[1]!r} for its second argument, not the target: "
+            "say how it is called, with call=lambda model, src, tgt: …"
+        )
+
+
+class _Called(nn.Module):
+    # A model that is called as `model(src, tgt)`, whatever its own arguments are.
+    def __init__(self, model: nn.Module, call: Callable[[Any, Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.model, self.call = model, call
+
+    def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
+        return self.call(self.model, src, tgt)
+
+
 def _check_vocabularies(src_size: int, tgt_size: int, pad_id: int, bos_id: int) -> None:
     check_size(src_vocab_size=src_size, tgt_vocab_size=tgt_size)
     check_size(minimum=0, pad_id=pad_id, bos_id=bos_id)
@@ -424,6 +447,8 @@ def check_model(
     search: Callable[[Tensor, int], Tensor] | None = None,
     tolerance: float = 1e-5,
     seed: int = 0,
+    call: Callable[[Any, Tensor, Tensor], Tensor] | None = None,
+    relative_positions: bool = False,
 ) -> CheckReport:
     """Look for faults of an encoder–decoder from outside, by the logits that it returns.
 
@@ -431,8 +456,8 @@ def check_model(
 
     Args:
         model: called as `model(src, tgt)` with source ids `[B, S]` and target ids `[B, T]` that
-            begin with the start token, returns logits `[B, T, V]`; S and T are at most 9. It makes
-            its masks itself, and can be copied.
+            begin with the start token, it returns logits `[B, T, V]`; S and T are at most 9. It
+            makes its masks itself, and can be copied.
         src_vocab_size: number of source tokens, at most 4,194,304.
         tgt_vocab_size: number of target tokens V, likewise.
         pad_id: the padding token.
@@ -443,6 +468,9 @@ def check_model(
             after the end token. `None` to skip the check.
         tolerance: the largest change that counts as none, as a share of the largest logit.
         seed: of the random sentences.
+        call: for a model that is called in another way: `call(model, src, tgt)` returns the logits.
+        relative_positions: whether the model knows only distances between tokens, as with rotary
+            positions; then the check of target positions is skipped.
 
     Returns:
         a report with one result for each check. A check that raises has failed.
@@ -459,6 +487,8 @@ def check_model(
         True
     """
     _check_arguments(model, dropout, search, tolerance, seed)
+    _check_call(model, call)
+    model = model if call is None else _Called(model, call)
     _check_vocabularies(src_vocab_size, tgt_vocab_size, pad_id, bos_id)
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     generator, special = torch.Generator().manual_seed(seed), {pad_id, bos_id}
@@ -466,7 +496,7 @@ def check_model(
     tgt, other_tgt = _sentences(tgt_vocab_size, _TARGET, special, generator)
     tgt[:, 0] = bos_id
     src, tgt, other_src, other_tgt = (ids.to(device) for ids in (src, tgt, other_src, other_tgt))
-    options = pad_id, tgt_vocab_size, tolerance, dropout, search
+    options = pad_id, tgt_vocab_size, tolerance, dropout, search, relative_positions
     probe = _Probe(src, tgt, other_src, other_tgt, *options)
     forked = [] if device.type == "cpu" else [device]
     with torch.random.fork_rng(forked, device_type=device.type):
