@@ -182,7 +182,7 @@ def run(options) -> None:
 
 @command
 def types(options) -> None:
-    """check a user's program with mypy --strict and pyright"""
+    """check the package with mypy --strict, a user's program with pyright as well"""
     call(installed(), "-m", "pytest", "--quiet", "tests/test_types.py")
 
 
