@@ -18,7 +18,8 @@ from torch import Tensor
 from benchmarks.measure import interleaved, ratio_text, ratios_to_ours, spread, synchronize, table
 from benchmarks.peers import Search, our_model, searches, step_clock
 from benchmarks.workload import Batch, Size, decoding_sources, sentence_batches
-from transformer import Transformer, evaluating, move
+from transformer import Transformer
+from transformer.training import evaluating, to_device
 
 LENGTH = 32  # tokens that are generated for every sentence
 # Name, beam size, sentences, and how often a round repeats the search.
@@ -47,7 +48,7 @@ def measure_decoding(size: Size, device: torch.device, rounds: int, seed: int) -
     engines = searches(size, device, seed)
     cases: dict[str, Any] = {}
     for name, beam_size, sentences, repeats in CASES:
-        src = move(decoding_sources(size.config, sentences, seed), device)
+        src = to_device(decoding_sources(size.config, sentences, seed), device)
         used = {engine: search for engine, search in engines.items() if able(engine, beam_size)}
         found = {engine: checked(search, src, beam_size) for engine, search in used.items()}
         works = {engine: repeated(search, src, beam_size, repeats) for engine, search in used.items()}
@@ -181,7 +182,7 @@ def measure_growth(
     results: dict[str, Any] = {}
     found = searches(size, device, seed)
     for sentences in (1, 64):
-        src = move(decoding_sources(size.config, sentences, seed), device)
+        src = to_device(decoding_sources(size.config, sentences, seed), device)
         for name in ("ours", "Marian"):
             if name not in found:
                 continue

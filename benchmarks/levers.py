@@ -15,16 +15,11 @@ from benchmarks.measure import MIB, interleaved, ratio, ratio_text, saved_bytes,
 from benchmarks.peers import LEARNING_RATE, our_model
 from benchmarks.training import agreement
 from benchmarks.workload import Batch, Size, sentence_batches, shuffled_batches, token_counts, training_flops
-from transformer import (
-    FastLinear,
-    FastMultiHeadAttention,
-    FastTransformer,
-    accelerate,
-    autocast,
-    move,
-    padding_waste,
-    teacher_forced_loss,
-)
+from transformer import FastTransformer, accelerate, teacher_forced_loss
+from transformer.fast import FastLinear, FastMultiHeadAttention
+from transformer.text import padding_waste
+from transformer.trainer import autocast
+from transformer.training import to_device
 
 
 @dataclass(frozen=True)
@@ -147,7 +142,7 @@ def measure_levers(
     """
     by_length = sentence_batches(size.config, target_tokens, n_batches, seed)
     at_random = shuffled_batches(size.config, by_length, target_tokens, seed)
-    by_length, at_random = ([move(batch, device) for batch in some] for some in (by_length, at_random))
+    by_length, at_random = ([to_device(batch, device) for batch in some] for some in (by_length, at_random))
     middle = by_length[n_batches // 2]
     trainings = {name: LeverTraining(size, setup, device, seed) for name, setup in setups().items()}
     agreement({"ours": trainings["plain"], **trainings}, middle)

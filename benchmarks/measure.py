@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from transformer import FastLinear
+from transformer.fast import FastLinear
 
 MIB = 2**20
 # Rows, inner size and columns: of the position-wise network, and square ones, which are the easiest.

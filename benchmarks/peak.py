@@ -15,7 +15,7 @@ from benchmarks.decoding import LENGTH, able
 from benchmarks.measure import MIB, table
 from benchmarks.peers import Training, peer_models, searches
 from benchmarks.workload import SIZES, Size, decoding_sources, sentence_batches
-from transformer import move
+from transformer.training import to_device
 
 WORKS = ("training step", "beam search")
 
@@ -50,13 +50,13 @@ def peak_of(work: str, engine: str, size: Size, device: torch.device, seed: int)
     if work == "training step":
         training = Training(peer_models(size, seed)[engine](), size, "float32", device)
         (batch,) = sentence_batches(size.config, 2000, 1, seed)
-        batch = move(batch, device)
+        batch = to_device(batch, device)
 
         def run() -> None:
             training.step(batch)
     else:
         search = searches(size, device, seed)[engine]
-        src = move(decoding_sources(size.config, 64, seed), device)
+        src = to_device(decoding_sources(size.config, 64, seed), device)
 
         def run() -> None:
             search(src, 4, LENGTH)

@@ -18,9 +18,7 @@ import transformer
 from benchmarks.workload import Batch, Size
 from transformer import (
     DecoderLayer,
-    DecoderState,
     EncoderLayer,
-    FastDecoderState,
     FastTransformer,
     MultiHeadAttention,
     Trainer,
@@ -28,10 +26,12 @@ from transformer import (
     Transformer,
     TransformerConfig,
     accelerate,
-    autocast,
     sinusoidal_encoding,
     teacher_forced_loss,
 )
+from transformer.decoding import DecoderState
+from transformer.fast import FastDecoderState
+from transformer.trainer import autocast
 
 LEARNING_RATE = 1e-4
 HAS_MARIAN = find_spec("transformers") is not None

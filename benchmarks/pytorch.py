@@ -14,7 +14,9 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from transformer import fused_attention, run_facts, scaled_dot_product_attention, write_record
+from transformer import scaled_dot_product_attention
+from transformer.attention import fused_attention
+from transformer.files import run_facts, write_record
 
 D, H, D_FF = 12, 4, 20
 

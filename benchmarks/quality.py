@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.measure import table
-from transformer import Translator, evaluate_translator, quantize
-from transformer.text import Pair
+from transformer import Translator, quantize
+from transformer.corpora import Pair
+from transformer.translation import evaluate_translator
 
 SEARCHES = {"greedy": 1, "beam 4": 4}
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from transformer import run_facts, write_record
+from transformer.files import run_facts, write_record
 
 ROOT = Path(__file__).resolve().parents[1]
 CHAPTER = ROOT / "book" / "06-loss.ipynb"

@@ -12,7 +12,9 @@ import torch.nn.functional as F
 from benchmarks.measure import interleaved, memory_bandwidth, product_peak, spread, table
 from benchmarks.peers import our_model
 from benchmarks.workload import Size
-from transformer import TransformerConfig, accelerate, fused_attention, move
+from transformer import TransformerConfig, accelerate
+from transformer.attention import fused_attention
+from transformer.training import to_device
 
 SENTENCES, LENGTH = 64, 32
 FLOAT = 4  # bytes
@@ -69,13 +71,13 @@ def parts_of(size: Size, device: torch.device, seed: int) -> dict[str, Part]:
     generator = torch.Generator().manual_seed(seed)
 
     def numbers(*shape: int) -> torch.Tensor:
-        return move(torch.randn(*shape, generator=generator), device)
+        return to_device(torch.randn(*shape, generator=generator), device)
 
     model = accelerate(our_model(config, seed).to(device))
     layer = model.encoder.layers[0]
     x, y, hidden, logits = numbers(rows, d), numbers(rows, d), numbers(rows, d_ff), numbers(rows, V)
     heads = numbers(3, SENTENCES, config.n_heads, LENGTH, d // config.n_heads)
-    targets = move(torch.randint(V, (rows,), generator=generator), device)
+    targets = to_device(torch.randint(V, (rows,), generator=generator), device)
     weight = numbers(12, d, d).requires_grad_()
     weight.grad = numbers(12, d, d)
     adam = torch.optim.Adam([weight], fused=True)

@@ -11,7 +11,8 @@ import torch
 from benchmarks.measure import interleaved, spread, table
 from benchmarks.peers import Training, our_model
 from benchmarks.workload import Batch, Size, even_batch, forward_flops, training_flops
-from transformer import accelerate, move
+from transformer import accelerate
+from transformer.training import to_device
 
 TOKENS = 2048  # of a batch, on each side: a power of two, as the lengths are
 LENGTHS = (16, 32, 64, 128, 256, 512)
@@ -42,7 +43,7 @@ def measure_group(
     """Time a step of each size and length, interleaved."""
     works, batches = {}, {}
     for value, (size, length) in group.items():
-        batch: Batch = move(even_batch(size.config, length, TOKENS, seed), device)
+        batch: Batch = to_device(even_batch(size.config, length, TOKENS, seed), device)
         training = Training(accelerate(our_model(size.config, seed)), size, "float32", device)
         works[str(value)], batches[value] = partial(training.step, batch), batch
     times = interleaved(works, rounds, device)

@@ -22,7 +22,8 @@ from benchmarks.measure import (
 )
 from benchmarks.peers import Training, peer_models
 from benchmarks.workload import Batch, Size, token_counts, training_flops
-from transformer import evaluating, move, padding_waste
+from transformer.text import padding_waste
+from transformer.training import evaluating, to_device
 
 # A name of an operation holds one of these; the first kind that fits counts.
 KINDS = {
@@ -89,7 +90,7 @@ def time_steps(
         for each engine the seconds of a step, target tokens and useful operations a second, and its speed
         beside ours; and what they were measured on.
     """
-    batches = [move(batch, device) for batch in batches]
+    batches = [to_device(batch, device) for batch in batches]
     trainings = {
         name: Training(build(), size, precision, device) for name, build in peer_models(size, seed).items()
     }
@@ -188,7 +189,7 @@ def measure_training(
 
 def measure_saved(size: Size, batch: Batch, device: torch.device, seed: int) -> dict[str, Any]:
     """Count what the forward pass of each engine keeps for the backward pass."""
-    batch = move(batch, device)
+    batch = to_device(batch, device)
     results: dict[str, Any] = {}
     for precision in ("float32", "bfloat16"):
         for name, build in peer_models(size, seed).items():
@@ -251,7 +252,7 @@ def measure_profile(
     size: Size, batch: Batch, precision: str, device: torch.device, seed: int
 ) -> dict[str, Any]:
     """Profile one training step of each engine."""
-    batch = move(batch, device)
+    batch = to_device(batch, device)
     profiles = {
         name: profile_step(Training(build(), size, precision, device), batch)
         for name, build in peer_models(size, seed).items()

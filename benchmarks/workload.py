@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from transformer import ToyRecipe, TransformerConfig, pad, reversal_batch, toy_config
+from transformer import RECIPES, TransformerConfig, pad, reversal_batch, toy_config
 
 SHORTEST, LONGEST = 5, 40  # target tokens of a sentence, the start token not counted
 
@@ -35,12 +36,12 @@ SIZES = {
     "b": Size("b", TransformerConfig(8000, 8000, d_model=256, n_heads=4, n_layers=4, d_ff=1024)),
     "base": Size("base", TransformerConfig(8000, 8000)),
 }
-_RECIPE = ToyRecipe()
+_RECIPE = RECIPES["toy"]
 TOY_SIZES = {
     "toy": Size("toy", toy_config(), smoothing=0.0, clip_norm=5.0),
     "toy recipe": Size(
         "toy recipe",
-        toy_config(norm_first=_RECIPE.norm_first, dropout=_RECIPE.dropout),
+        toy_config(**asdict(_RECIPE.model)),
         smoothing=0.0,
         clip_norm=5.0,
     ),
@@ -125,7 +126,8 @@ def even_batch(config: TransformerConfig, length: int, target_tokens: int, seed:
 def toy_batches(n_batches: int, seed: int = 0) -> list[Batch]:
     """Batches of the toy task as its recipe makes them."""
     generator = torch.Generator().manual_seed(seed)
-    return [reversal_batch(_RECIPE.batch_size, _RECIPE.length, generator=generator) for _ in range(n_batches)]
+    batch = partial(reversal_batch, **asdict(_RECIPE.data), generator=generator)
+    return [batch() for _ in range(n_batches)]
 
 
 def decoding_sources(config: TransformerConfig, n_sentences: int, seed: int = 0) -> Tensor:

@@ -1,7 +1,7 @@
 """Run chapters in place, for the record: the outputs that readers see are the outputs of this program.
 
     python book/execute.py                     # every notebook, in reading order
-    python book/execute.py 03 07               # chapters by number
+    python book/execute.py 03 07 B             # chapters by number, appendices by letter
     python book/execute.py book/03-attention.ipynb
     python book/execute.py --tidy 03           # run nothing, only write the file in its one form
 
@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 import time
 from pathlib import Path
@@ -28,14 +29,15 @@ SKIP_TAG = "nbval-skip"
 
 
 def find_notebooks(wanted: list[str], book: Path = BOOK) -> list[Path]:
-    """Return the notebooks meant by `wanted` (paths, or numbers such as 03); all where nothing is wanted."""
-    every = sorted(book.glob("[0-9][0-9]-*.ipynb"))
+    """Return the notebooks meant by `wanted` (paths, numbers such as 03, letters such as B), or all."""
+    every = sorted([*book.glob("[0-9][0-9]-*.ipynb"), *book.glob("[A-Z]-*.ipynb")])
     if not wanted:
         return every
     found = []
     for name in wanted:
-        if name.isdigit():
-            matches = [path for path in every if path.name.startswith(f"{int(name):02d}-")]
+        if name.isdigit() or re.fullmatch("[A-Z]", name):
+            number = f"{int(name):02d}" if name.isdigit() else name
+            matches = [path for path in every if path.name.startswith(f"{number}-")]
         else:
             matches = [Path(name).resolve()] if Path(name).is_file() else []
         if not matches:
@@ -129,7 +131,7 @@ def kernel_environment() -> None:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument(
-        "notebooks", nargs="*", help="paths or chapter numbers; all chapters if none is given"
+        "notebooks", nargs="*", help="paths, chapter numbers or appendix letters; all if none is given"
     )
     parser.add_argument("--tidy", action="store_true", help="run nothing, write the file in its one form")
     parser.add_argument("--timeout", type=int, default=1800, help="seconds that one cell may take (1800)")

@@ -5,9 +5,10 @@
 
 A code cell tagged `export:attention` becomes a piece of `transformer/attention.py`. Pieces are copied as they
 stand, in the order of `_toc.yml`. Around them tangle writes a header, a marker line above each piece,
-`__all__` and `transformer/__init__.py`; nothing else. `__init__.py` also says which version of which book
-this is: `__version__` and `__book__`, the address, both from pyproject.toml. A book that breaks a rule is
-refused whole: every fault is named by notebook, cell and line, and no file is touched.
+`__all__` and `transformer/__init__.py`; nothing else. What a cell with the tag `api` defines can be imported
+from `transformer` itself, everything else from its module. `__init__.py` also says which version of which
+book this is: `__version__` and `__book__`, the address, both from pyproject.toml. A book that breaks a rule
+is refused whole: every fault is named by notebook, cell and line, and no file is touched.
 """
 
 import argparse
@@ -33,6 +34,7 @@ from nbformat.warnings import DuplicateCellId, MissingIDFieldWarning
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "transformer"
 MAIN = "__main__"
+API = "api"  # the tag of cells whose public names the package itself re-exports
 WIDTH = 110  # of the lines that tangle writes itself
 
 # What `__init__.py` says of the book. A notebook's first cell knows the package by its `__book__`.
@@ -248,6 +250,10 @@ class Module:
     def public(self) -> list[str]:
         return [name for name in self.defined if not name.startswith("_") and self.name != MAIN]
 
+    @property
+    def api(self) -> list[str]:
+        return [name for name in self.public if API in self.bindings[name].cell.tags]
+
 
 Modules = dict[str, Module]  # by name: their own, or one that is public in them
 
@@ -356,6 +362,18 @@ def check_public(modules: Modules, owners: Modules, faults: list[str]) -> None:
             faults.append(binding.cell.fault(binding.line, problem))
 
 
+def check_api(cell: Cell, modules: Modules, faults: list[str]) -> None:
+    """The tag `api` stands where it does something."""
+    if API not in cell.tags:
+        return
+    if not cell.module:
+        faults.append(cell.fault(1, f"the tag {API!r} needs a tag 'export:<module>' beside it"))
+        return
+    module = modules[cell.module]
+    if not any(module.bindings[name].cell is cell for name in module.public):
+        faults.append(cell.fault(1, f"the tag {API!r} is for a cell that defines a public name"))
+
+
 def imports(tree: ast.Module) -> Iterator[tuple[int, str, str | None]]:
     """All that a cell imports: line, path, and the name taken from there."""
     for node in ast.walk(tree):
@@ -393,6 +411,8 @@ def check_imports(cell: Cell, modules: Modules, owners: Modules, faults: list[st
             problem = f"{what} is made in this very chapter, and cannot be imported here"
         elif module and name and name not in owner.defined:
             problem = f"{path} defines no {name}"
+        elif not module and name not in modules and name not in owner.api:
+            problem = f"{PACKAGE} itself has no {name}: write 'from {PACKAGE}.{owner.name} import {name}'"
         if problem:
             faults.append(cell.fault(line, problem))
 
@@ -423,6 +443,7 @@ def read_book(root: Path) -> Modules:
         owners |= {name: module for name in module.public if name not in owners}
     check_public(modules, owners, faults)
     for cell in cells:
+        check_api(cell, modules, faults)
         if cell.tree:
             check_imports(cell, modules, owners, faults)
     if faults:
@@ -481,13 +502,15 @@ def book_facts(root: Path) -> dict[str, str]:
 
 
 def render_init(modules: Modules, facts: dict[str, str]) -> str:
-    exporting = [module for module in modules.values() if module.public]
-    text = header('"""The Transformer as its book builds it: all public names, in the order of the chapters.')
+    exporting = [module for module in modules.values() if module.api]
+    text = header(
+        '"""The Transformer as its book builds it: what users import, in reading order.'
+    )
     text += "\n# ruff: noqa: I001 (the order is that of the chapters)\n"
     text += "".join(f'{name} = "{fact}"\n' for name, fact in facts.items()) + "\n"
     for module in exporting:
-        text += listing(f"from {PACKAGE}.{module.name} import ", module.public, "()")
-    return text + all_of([name for module in exporting for name in module.public])
+        text += listing(f"from {PACKAGE}.{module.name} import ", module.api, "()")
+    return text + all_of([name for module in exporting for name in module.api])
 
 
 def differences(root: Path) -> dict[Path, bytes | None]:

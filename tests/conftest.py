@@ -9,6 +9,7 @@ import sys
 # Before torch is imported: several test processes with several threads each would fight for the cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import pytest
 from hypothesis import settings
 
 settings.register_profile("book", deadline=None, derandomize=True, database=None, print_blob=True)
@@ -16,6 +17,16 @@ settings.load_profile("book")
 
 # A shell lets programs in the background ignore Ctrl-C, and the programs that tests start would do the same.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture
+def float64():
+    """New tensors are in float64."""
+    import torch
+
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
 
 
 def pytest_runtest_setup(item) -> None:

@@ -3,9 +3,32 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
+import pkgutil
+import re
 from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import transformer
+from transformer import Transformer, TransformerConfig
+
+# Every public name of every module, under its own name.
+MODULES = [m.name for m in pkgutil.iter_modules(transformer.__path__) if m.name != "__main__"]
+FOUND = [importlib.import_module(f"transformer.{name}") for name in MODULES]
+everything = SimpleNamespace(**{name: getattr(module, name) for module in FOUND for name in module.__all__})
 
 FILES = ("config.json", "model.safetensors", "vocabulary.json")  # of a saved translator
+# No two sizes are equal, so that no axis can be taken for another.
+SIZES = {"d_model": 12, "n_heads": 3, "n_layers": 2, "d_ff": 20, "max_length": 12}
+DROPPING = {"dropout": 0.3, "attention_dropout": 0.2, "activation_dropout": 0.1}
+NORM_ORDERS = pytest.mark.parametrize("norm_first", [False, True], ids=["post-norm", "pre-norm"])
+MODES = pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
+ACTIVATIONS = pytest.mark.parametrize("activation", ["relu", "gelu"])
+BIASES = pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
 
 
 def summed(folder: Path) -> Path:
@@ -13,3 +36,66 @@ def summed(folder: Path) -> Path:
     sums = [f"{hashlib.sha256((folder / name).read_bytes()).hexdigest()}  {name}\n" for name in FILES]
     (folder / "SHA256SUMS").write_bytes("".join(sums).encode())
     return folder
+
+
+def close(a: Tensor, b: Tensor | float, atol: float = 1e-10) -> bool:
+    """Whether two tensors of one shape and dtype, or a tensor and a number, are equal but for rounding."""
+    if not isinstance(b, Tensor):
+        b = torch.tensor(b, dtype=a.dtype)
+    return a.shape == b.shape and torch.allclose(a, b, rtol=0, atol=atol)
+
+
+def assert_close(found, wanted, atol: float = 1e-9, rtol: float = 0.0) -> None:
+    """Tensors, or sequences of them, are equal but for rounding."""
+    torch.testing.assert_close(found, wanted, atol=atol, rtol=rtol)
+
+
+def assert_same(found, wanted, tolerance: float = 1e-10) -> None:
+    """As `assert_close`, with the tolerance for large numbers relative to them."""
+    assert_close(found, wanted, tolerance, tolerance)
+
+
+def refuses(error: type[Exception], message: str):
+    """Expect `error` with exactly this message."""
+    return pytest.raises(error, match=f"^{re.escape(message)}$")
+
+
+def scrambled(module: nn.Module, std: float = 0.3) -> nn.Module:
+    """The module, with noise on every parameter: none is 0 or 1, and no two layers are alike."""
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.add_(std * torch.randn_like(parameter))
+    return module
+
+
+def make_config(vocab_size: int = 11, **changes) -> TransformerConfig:
+    """A small model, by default without dropout."""
+    sizes = {"src_vocab_size": vocab_size, "tgt_vocab_size": vocab_size, **SIZES, "dropout": 0.0}
+    return TransformerConfig(**(sizes | changes))
+
+
+def make_model(
+    vocab_size: int = 11, seed: int = 0, dtype: torch.dtype = torch.float64, noise: float = 0.1, **changes
+) -> Transformer:
+    """An untrained model; by the noise, its biases and norms are no longer 0 and 1."""
+    torch.manual_seed(seed)
+    model = Transformer(make_config(vocab_size, **changes)).to(dtype)
+    return scrambled(model, noise) if noise else model
+
+
+def lively_model(seed: int, vocab_size: int = 11, **changes) -> Transformer:
+    """A model with dropout whose next token depends on source and beginning."""
+    model = make_model(vocab_size, seed, noise=0.0, **({"dropout": 0.1} | changes))
+    with torch.no_grad():
+        model.src_embedding.weight *= 3
+    return model
+
+
+@torch.no_grad()
+def greedy_by_hand(model: Transformer, source: list[int], max_length: int) -> list[int]:
+    """One sentence, the whole beginning anew at every step, no cache."""
+    tokens, config = [], model.eval().config
+    while len(tokens) < max_length and config.eos_id not in tokens:
+        tgt = torch.tensor([[config.bos_id, *tokens]])
+        tokens.append(int(model(torch.tensor([source]), tgt)[0, -1].argmax()))
+    return tokens

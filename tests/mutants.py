@@ -1,6 +1,6 @@
 """Do the tests notice a mistake? Put known faults into a copy of the package, one at a time.
 
-    python tests/mutants.py                    all of tests/faults.py; writes tests/mutants.json
+    python tests/mutants.py                    all of tests/faults; writes tests/mutants.json
     python tests/mutants.py --only attention/  some, by a part of their names; the record keeps the others
 
 Every fault is tried by the fast tests of its own module, in a process of its own, up to the first
@@ -20,10 +20,8 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import asdict, dataclass
-from functools import partial
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
@@ -137,6 +135,11 @@ class Outcome:
     seconds: float = 0.0
     output: str = ""
 
+    @property
+    def said(self) -> str:
+        """The verdict, and the test that noticed without its parameters."""
+        return f"{self.verdict} by {self.test.partition('[')[0]}" if self.test else self.verdict
+
 
 class Copy:
     """A copy of package and tests in which faults are tried, one at a time.
@@ -199,102 +202,87 @@ class Copy:
         return outcome
 
 
-class Pool:
-    """Copies of the package, as many as there are workers; each job gets one to itself."""
+class Copies:
+    """Copies of the package, as many as there are workers; each job has one to itself."""
 
     def __init__(self, folder: Path, workers: int) -> None:
-        self.copies: queue.Queue[Copy] = queue.Queue()
+        self.free: queue.Queue[Copy] = queue.Queue()
         for number in range(workers):
-            self.copies.put(Copy(folder / f"copy{number}"))
-        self.threads = ThreadPoolExecutor(workers)
+            self.free.put(Copy(folder / f"copy{number}"))
 
-    def __enter__(self) -> Pool:
-        return self
-
-    def __exit__(self, *exception) -> None:
-        self.threads.shutdown(cancel_futures=True)
-
-    def submit(self, job: Callable[[Copy], Outcome]):
-        """Start `job(copy)` as soon as a copy is free; return its future."""
-
-        def attempt() -> Outcome:
-            copy = self.copies.get()
-            try:
-                return job(copy)
-            finally:
-                self.copies.put(copy)
-
-        return self.threads.submit(attempt)
+    def run(self, method, *arguments) -> Outcome:
+        """`method(copy, *arguments)` with the next copy that is free."""
+        copy = self.free.get()
+        try:
+            return method(copy, *arguments)
+        finally:
+            self.free.put(copy)
 
 
-def check_baseline(pool: Pool, faults: list[Fault]) -> dict[tuple[str, ...], Outcome]:
-    """Make sure that all tests pass where there is no fault."""
-    wanted = sorted({files_for(fault.module) for fault in faults})
-    waiting = [pool.submit(lambda copy, files=files: copy.run(files)) for files in wanted]
-    found = {}
-    for files, done in zip(wanted, waiting, strict=True):
-        outcome = found[files] = done.result()
-        name = " ".join(files)
-        if outcome.verdict != "survived" or outcome.passed == 0:
-            sys.exit(f"{outcome.output}\nwithout a fault, the tests in {name} do not pass")
-        print(f"{outcome.seconds:5.1f} s  {name}: {outcome.passed} tests pass without a fault")
-    return found
+def run_sound(copies: Copies, files: tuple[str, ...]) -> Outcome:
+    """Make sure that the tests pass where there is no fault."""
+    outcome, names = copies.run(Copy.run, files), " ".join(files)
+    if outcome.verdict != "survived" or outcome.passed == 0:
+        sys.exit(f"{outcome.output}\nwithout a fault, the tests in {names} do not pass")
+    print(f"{outcome.seconds:5.1f} s  {names}: {outcome.passed} tests pass without a fault", flush=True)
+    return outcome
 
 
 def run_faults(faults: list[Fault], workers: int) -> tuple[dict[str, int], dict[str, Outcome]]:
     """Try every fault; return the number of tests by file, and outcomes by the faults' ids."""
     outcomes: dict[str, Outcome] = {}
-    with tempfile.TemporaryDirectory() as folder, Pool(Path(folder), workers) as pool:
-        sound = check_baseline(pool, faults)
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(workers) as pool:
+        copies = Copies(Path(folder), workers)
+        wanted = sorted({files_for(fault.module) for fault in faults})
+        sound = dict(zip(wanted, pool.map(lambda files: run_sound(copies, files), wanted), strict=True))
         tries = {}
         for fault in faults:
             limit = PATIENCE[0] + PATIENCE[1] * sound[files_for(fault.module)].seconds
-            job = partial(Copy.try_fault, fault=fault, limit=limit)
-            tries[pool.submit(job)] = fault
-        for done in as_completed(tries):
-            fault, outcome = tries[done], done.result()
-            outcomes[fault.id] = outcome
-            said = f"{outcome.seconds:5.1f} s  {outcome.verdict}: {fault.id}  {outcome.test}"
-            print(f"{len(outcomes):4d}/{len(faults)} {said}", flush=True)
-            if outcome.verdict in ("broken", "killed"):
-                print(outcome.output[-2000:])
+            tries[pool.submit(copies.run, Copy.try_fault, fault, limit)] = fault
+        try:
+            for done in as_completed(tries):
+                fault, outcome = tries[done], done.result()
+                outcomes[fault.id] = outcome
+                said = f"{outcome.seconds:5.1f} s  {outcome.verdict}: {fault.id}  {outcome.test}"
+                print(f"{len(outcomes):4d}/{len(faults)} {said}", flush=True)
+                if outcome.verdict in ("broken", "killed"):
+                    print(outcome.output[-2000:])
+        finally:
+            pool.shutdown(cancel_futures=True)  # whoever presses Ctrl-C waits for no others
     return {" ".join(files): outcome.passed for files, outcome in sound.items()}, outcomes
 
 
 def facts() -> dict:
     """Command, commit, machine, versions and date; of the moment at which the copies are made."""
-    from transformer import run_facts
+    from transformer.files import run_facts
 
     known = run_facts("cpu")
     known["versions"] |= {name: metadata.version(name) for name in ("pytest", "hypothesis")}
     return known
 
 
-def entries(faults: list[Fault], outcomes: dict[str, Outcome]) -> list[dict[str, str]]:
-    """What the record holds of each fault."""
-    return [
-        asdict(fault) | {"verdict": outcomes[fault.id].verdict, "caught by": outcomes[fault.id].test}
-        for fault in faults
-    ]
+def write(run: dict, outcomes: dict[str, Outcome]) -> None:
+    """Put a run into the record: verdicts by the faults' ids, and what all verdicts have in common.
 
+    After a run of some faults, what is said of the run stays that of the last run of all; `later`
+    holds command, commit and date of the others.
+    """
+    from transformer.files import read_record, write_record
 
-def totals(verdicts: list[str]) -> dict[str, int]:
-    """How many faults there are, and how many of each verdict."""
-    return {"faults": len(verdicts), **dict(sorted(Counter(verdicts).items()))}
-
-
-def write(run: dict, found: list[dict[str, str]], some: bool) -> None:
-    """Write the record of a run of all faults, or put those of a run of `some` into it."""
-    from transformer import read_record, write_record
-
-    record = run
-    if some:
-        record = read_record(RECORD)
-        names = {(entry["module"], entry["name"]) for entry in found}
-        kept = [entry for entry in record["faults"] if (entry["module"], entry["name"]) not in names]
-        record["again"] = [*record.get("again", []), run | {"faults": sorted("/".join(n) for n in names)}]
-        found = kept + found
-    record |= {"totals": totals([entry["verdict"] for entry in found]), "faults": found}
+    found = {name: outcome.said for name, outcome in outcomes.items()}
+    record = run | {"faults": found}
+    names = [fault.id for fault in FAULTS]
+    if found.keys() != set(names):
+        record = read_record(RECORD) if RECORD.exists() else run | {"faults": {}}
+        tried = {" ".join(files_for(fault.module)) for fault in FAULTS}
+        run["tests"] = record["tests"] | run["tests"]
+        record["tests"] = {files: run["tests"][files] for files in sorted(tried & run["tests"].keys())}
+        record["later"] = [
+            *record.get("later", []),
+            {name: run[name] for name in ("command", "commit", "date")},
+        ]
+        found = record["faults"] | found
+    record["faults"] = {name: found[name] for name in names if name in found}
     write_record(RECORD, record)
 
 
@@ -306,16 +294,14 @@ def main() -> int:
     options = parser.parse_args()
     chosen = [f for f in FAULTS if not options.only or any(part in f.id for part in options.only)]
 
-    run = facts()
-    start = time.perf_counter()
+    run, start = facts(), time.perf_counter()
     tests, outcomes = run_faults(chosen, options.workers)
     seconds = round(time.perf_counter() - start)
-    run |= {"seconds": seconds, "workers": options.workers, "tests": tests}
-    write(run, entries(chosen, outcomes), bool(options.only))
+    write(run | {"seconds": seconds, "workers": options.workers, "tests": tests}, outcomes)
 
-    verdicts = [outcome.verdict for outcome in outcomes.values()]
-    counted = ", ".join(f"{count} {what}" for what, count in totals(verdicts).items())
-    print(f"{counted}, in {seconds / 60:.1f} minutes")
+    counts = Counter(outcome.verdict for outcome in outcomes.values())
+    counted = ", ".join(f"{count} {verdict}" for verdict, count in sorted(counts.items()))
+    print(f"{len(chosen)} faults: {counted}, in {seconds / 60:.1f} minutes")
     wrong = [fault for fault in chosen if outcomes[fault.id].verdict not in GOOD]
     for fault in wrong:
         print(f"{outcomes[fault.id].verdict}: {fault.id} ({fault.mistake})")

@@ -8,19 +8,14 @@ import warnings
 import pytest
 import torch
 import torch.nn.functional as F
+from helpers import assert_same
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from transformer import (
-    KeyValueCache,
-    MultiHeadAttention,
-    causal_mask,
-    fused_attention,
-    padding_mask,
-    scaled_dot_product_attention,
-)
+from transformer import MultiHeadAttention, causal_mask, padding_mask, scaled_dot_product_attention
+from transformer.attention import KeyValueCache, fused_attention
 
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 ATTENTIONS = {
@@ -31,10 +26,6 @@ both_attentions = pytest.mark.parametrize("attend", ATTENTIONS.values(), ids=ATT
 
 # Six sizes, no two of them equal: an axis taken for another cannot pass unnoticed.
 different_sizes = st.lists(st.integers(1, 7), min_size=6, max_size=6, unique=True)
-
-
-def assert_close(found, wanted, tolerance: float = 1e-10) -> None:
-    torch.testing.assert_close(found, wanted, atol=tolerance, rtol=tolerance)
 
 
 def randn(*shape: int, grad: bool = False, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -84,7 +75,7 @@ SCORES = (2, 3, 4, 5)  # [B, H, T, S]
 def test_every_mask_that_broadcasts_means_its_expansion(attend, shape):
     mask = torch.rand(shape) < 0.6
     inputs = heads(*SCORES, 6, 7)
-    assert_close(attend(*inputs, mask), attend(*inputs, mask.expand(SCORES)))
+    assert_same(attend(*inputs, mask), attend(*inputs, mask.expand(SCORES)))
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.long, torch.uint8], ids=str)
@@ -125,8 +116,8 @@ def test_attention_equals_loops(sizes, share, seed):
     for b in range(B):
         for h in range(H):
             wanted = spelled_out(q[b, h], k[b, h], v[b, h], mask[b, h])
-            assert_close((context[b, h], weights[b, h]), wanted)
-    assert_close(fused_attention(q, k, v, mask), context)
+            assert_same((context[b, h], weights[b, h]), wanted)
+    assert_same(fused_attention(q, k, v, mask), context)
 
 
 @settings(max_examples=25)
@@ -142,8 +133,8 @@ def test_attention_equals_torchs_in_values_and_gradients(sizes, axes, seed):
         wanted = F.scaled_dot_product_attention(q, k, v, allowed)
         for attend in ATTENTIONS.values():
             found = attend(q, k, v, allowed)
-            assert_close(found, wanted)
-            assert_close(gradients(found, (q, k, v)), gradients(wanted, (q, k, v)))
+            assert_same(found, wanted)
+            assert_same(gradients(found, (q, k, v)), gradients(wanted, (q, k, v)))
 
 
 def masks_of_every_kind(B: int, H: int, T: int, S: int) -> dict[str, Tensor | None]:
@@ -167,8 +158,8 @@ def test_fused_equals_written_out_in_values_and_gradients(kind, d_v):
     inputs = heads(2, 3, 4, 6, 5, d_v, grad=True)
     context, _ = scaled_dot_product_attention(*inputs, mask)
     fused = fused_attention(*inputs, mask)
-    assert_close(fused, context)
-    assert_close(gradients(fused, inputs), gradients(context, inputs))
+    assert_same(fused, context)
+    assert_same(gradients(fused, inputs), gradients(context, inputs))
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -196,8 +187,8 @@ def test_a_row_with_nothing_gets_zeros_and_no_gradient(attend, everything, dtype
     exact = [x.detach().double().requires_grad_() for x in inputs]
     wanted = ATTENTIONS["written out"](*exact, mask)
     tolerance = 20 * torch.finfo(dtype).eps
-    assert_close([context.double()], [wanted], tolerance)
-    assert_close([x.double() for x in found], list(gradients(wanted, exact)), tolerance)
+    assert_same([context.double()], [wanted], tolerance)
+    assert_same([x.double() for x in found], list(gradients(wanted, exact)), tolerance)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
@@ -267,8 +258,8 @@ def test_empty_inputs_give_empty_results_and_no_keys_give_zeros(attend, masked, 
     inputs = heads(B, 3, T, S, 5, 7, grad=True)
     mask = torch.ones(B, 1, T, S, dtype=torch.bool) if masked else None
     context = attend(*inputs, mask)
-    assert_close(context, torch.zeros(B, 3, T, 7).double())
-    assert_close(gradients(context, inputs), tuple(torch.zeros_like(x) for x in inputs))
+    assert_same(context, torch.zeros(B, 3, T, 7).double())
+    assert_same(gradients(context, inputs), tuple(torch.zeros_like(x) for x in inputs))
 
 
 def test_dropout_falls_on_the_weights_that_are_returned():
@@ -276,9 +267,9 @@ def test_dropout_falls_on_the_weights_that_are_returned():
     v = randn(40, 3)
     _, kept = scaled_dot_product_attention(q, k, v)
     context, weights = scaled_dot_product_attention(q, k, v, dropout=0.25)
-    assert_close(context, weights @ v)
+    assert_same(context, weights @ v)
     alive = weights != 0
-    assert_close(weights[alive], kept[alive] / 0.75)
+    assert_same(weights[alive], kept[alive] / 0.75)
     assert abs(alive.double().mean() - 0.75) < 0.04  # four standard deviations of 2,000 draws
 
 
@@ -294,7 +285,7 @@ def test_dropout_falls_where_there_is_a_mask_as_well(attend):
 def test_dropout_changes_no_expectation(attend):
     q, k, v = randn(4, 5), randn(6, 5), randn(6, 3)
     many = [x.expand(20_000, *x.shape) for x in (q, k, v)]
-    assert_close(attend(*many, None, 0.5).mean(dim=0), attend(q, k, v), 0.05)
+    assert_same(attend(*many, None, 0.5).mean(dim=0), attend(q, k, v), 0.05)
 
 
 @both_attentions
@@ -378,9 +369,9 @@ def test_reorder_picks_rows_of_everything_and_the_cache_goes_on_from_there(rows)
     cache.hold(cross, lambda: (memory, -memory))
     cache.reorder(rows)
     grown, other = torch.cat([key[rows], more], dim=2), torch.cat([value[rows], -more], dim=2)
-    assert_close(cache.append(one, lambda: (more, -more)), (grown, other), 0)
-    assert_close(cache.append(two, lambda: (-more, more)), (other, grown), 0)
-    assert_close(cache.hold(cross, None), (memory[rows], -memory[rows]), 0)
+    assert_same(cache.append(one, lambda: (more, -more)), (grown, other), 0)
+    assert_same(cache.append(two, lambda: (-more, more)), (other, grown), 0)
+    assert_same(cache.hold(cross, None), (memory[rows], -memory[rows]), 0)
     assert cache.length == 5
 
 
@@ -391,7 +382,7 @@ def test_orders_that_follow_each_other_act_in_turn():
         new = randn(len(rows), 2, 1, 5)
         cache.reorder(torch.tensor(rows))
         key = torch.cat([key[rows], new], dim=2)
-        assert_close(cache.append(own, lambda new=new: (new, -new)), (key, -key), 0)
+        assert_same(cache.append(own, lambda new=new: (new, -new)), (key, -key), 0)
 
 
 def test_reorder_leaves_what_was_read_before_as_it_was():
@@ -457,12 +448,12 @@ def test_module_equals_torchs_in_values_and_gradients(sizes, bias, own_widths, s
 
     for need_weights in (False, True):
         output, weights = ours(*inputs, mask, need_weights)
-        assert_close(output, wanted)
+        assert_same(output, wanted)
         if need_weights:
-            assert_close(weights, maps)
-        assert_close(gradients(output, inputs), gradients(wanted, inputs))
+            assert_same(weights, maps)
+        assert_same(gradients(output, inputs), gradients(wanted, inputs))
         matrices = [w.weight for w in (ours.w_q, ours.w_k, ours.w_v, ours.w_o)]
-        assert_close(list(gradients(output, matrices)), torchs_gradients(wanted, theirs))
+        assert_same(list(gradients(output, matrices)), torchs_gradients(wanted, theirs))
 
 
 def test_module_equals_heads_computed_one_by_one():
@@ -481,9 +472,9 @@ def test_module_equals_heads_computed_one_by_one():
         v = F.linear(memory, module.w_v.weight[own], module.w_v.bias[own])
         for b in range(B):
             _, row = spelled_out(q[b], k[b], v[b], mask[b, h])
-            assert_close(weights[b, h], row)
+            assert_same(weights[b, h], row)
         wanted = wanted + weights[:, h] @ v @ module.w_o.weight[:, own].T
-    assert_close(output, wanted)
+    assert_same(output, wanted)
 
 
 @pytest.mark.parametrize("need_weights", [False, True])
@@ -492,7 +483,7 @@ def test_module_gives_its_bias_where_there_is_nothing_to_attend(need_weights):
     x = randn(2, 4, 12, grad=True)
     mask = padding_mask(torch.tensor([[5, 6, 0, 0], [0, 0, 0, 0]]))  # the second sentence is empty
     output, _ = module(x, x, x, mask, need_weights)
-    assert_close(output[1], module.w_o.bias.expand(4, 12))
+    assert_same(output[1], module.w_o.bias.expand(4, 12))
     found = gradients(output, [x, *module.parameters()])
     assert all(g.isfinite().all() for g in found)
     assert (found[0][1] == 0).all()
@@ -511,14 +502,14 @@ def test_module_takes_empty_inputs(need_weights, B, T, S):
 def test_permuting_a_sequence_permutes_the_result():
     module, x, order = MultiHeadAttention(8, 2).double(), randn(2, 5, 8), torch.randperm(5)
     shuffled = x[:, order]
-    assert_close(module(shuffled, shuffled, shuffled)[0], module(x, x, x)[0][:, order])
+    assert_same(module(shuffled, shuffled, shuffled)[0], module(x, x, x)[0][:, order])
 
 
 def test_padding_never_changes_a_sentences_result():
     module, x = MultiHeadAttention(8, 2).double(), randn(1, 3, 8)
     padded = torch.cat([x, 1e3 * randn(1, 4, 8)], dim=1)
     mask = torch.arange(7) < 3
-    assert_close(module(padded, padded, padded, mask)[0][:, :3], module(x, x, x)[0])
+    assert_same(module(padded, padded, padded, mask)[0][:, :3], module(x, x, x)[0])
 
 
 @pytest.mark.parametrize("need_weights", [False, True])
@@ -549,8 +540,8 @@ def test_module_runs_in_half_precision(need_weights, dtype):
     short = x.to(dtype)
     pure, _ = module.to(dtype)(short, short, short, causal_mask(5), need_weights)
     assert mixed.dtype == pure.dtype == dtype
-    assert_close(mixed.float(), wanted, 0.03)
-    assert_close(pure.float(), wanted, 0.03)
+    assert_same(mixed.float(), wanted, 0.03)
+    assert_same(pure.float(), wanted, 0.03)
 
 
 class Layers(nn.Module):
@@ -587,11 +578,11 @@ def test_a_cached_sequence_equals_the_uncached_one(pieces, need_weights, seed):
             start, end = end, end + new.size(1)
             seen = mask[:, :, start:end, :end]
             output, looked = layers(new, seen, memory, memory_mask, cache, need_weights)
-            assert_close(output, wanted[:, start:end])
+            assert_same(output, wanted[:, start:end])
             assert cache.length == end
             for found, whole in zip(looked, maps):
                 if need_weights:
-                    assert_close(found, whole[:, :, start:end, : found.size(-1)])
+                    assert_same(found, whole[:, :, start:end, : found.size(-1)])
                 else:
                     assert found is whole is None
 
@@ -607,7 +598,7 @@ def test_a_cached_sequence_can_be_reordered_on_the_way():
         chosen = [part[rows] for part in memory]
         for t in range(4, 7):
             output, _ = layers(x[rows, t : t + 1], None, chosen, None, cache)
-            assert_close(output, wanted[rows, t : t + 1])
+            assert_same(output, wanted[rows, t : t + 1])
 
 
 def test_cached_cross_attention_reads_the_memory_once():
@@ -622,7 +613,7 @@ def test_cached_cross_attention_reads_the_memory_once():
             wanted, _ = module(x, memory, memory, mask)
             heard.clear()
             shown = memory if step == 0 else torch.full_like(memory, torch.nan)  # never looked at again
-            assert_close(module(x, shown, shown, mask, cache=cache.hold)[0], wanted)
+            assert_same(module(x, shown, shown, mask, cache=cache.hold)[0], wanted)
         assert heard == (["key", "value"] if step == 0 else [])
 
 
@@ -681,8 +672,8 @@ def test_module_is_captured_by_compile_and_by_export(need_weights):
     for sizes in ((3, 4, 5), (2, 7, 6)):
         inputs = example(*sizes)
         wanted = module(*inputs)
-        assert_close(compiled(*inputs), wanted, 1e-5)
-        assert_close(exported(*inputs), wanted, 1e-5)
+        assert_same(compiled(*inputs), wanted, 1e-5)
+        assert_same(exported(*inputs), wanted, 1e-5)
 
 
 def test_a_captured_graph_of_self_attention_serves_few_rows_and_many():
@@ -735,7 +726,7 @@ def test_a_hook_on_the_module_gets_the_weights_where_they_are_wanted(need_weight
     output, weights = module(x, x, x, causal_mask(4), need_weights)
     assert heard[0][0] is output and heard[0][1] is weights
     if need_weights:
-        assert_close(weights.sum(-1), torch.ones(2, 2, 4).double())
+        assert_same(weights.sum(-1), torch.ones(2, 2, 4).double())
         assert torch.equal(weights > 0, causal_mask(4).expand(2, 2, 4, 4))
     else:
         assert weights is None
@@ -747,7 +738,7 @@ def test_a_hook_before_the_module_can_ask_for_the_weights():
     with module.register_forward_pre_hook(
         lambda module, inputs, more: (inputs, more | {"need_weights": True}), with_kwargs=True
     ):
-        assert_close(module(x, x, x), wanted)
+        assert_same(module(x, x, x), wanted)
     assert module(x, x, x)[1] is None
 
 
@@ -756,8 +747,8 @@ def test_one_tensor_for_several_inputs_is_as_good_as_copies_of_it(rows):
     torch.manual_seed(0)
     module = MultiHeadAttention(6, 2).double()
     x, memory = torch.randn(2, 1, rows, 6, dtype=torch.float64)
-    assert_close(module(x, x, x)[0], module(x, x.clone(), x.clone())[0])
-    assert_close(module(x, memory, memory)[0], module(x, memory, memory.clone())[0])
+    assert_same(module(x, x, x)[0], module(x, x.clone(), x.clone())[0])
+    assert_same(module(x, memory, memory)[0], module(x, memory, memory.clone())[0])
 
 
 @pytest.mark.parametrize("need_weights", [False, True])
@@ -774,4 +765,4 @@ def test_gradients_of_every_sentence_by_vmap_are_those_of_a_loop(need_weights):
         found = vmap(grad(loss), (None, 0, 0))(weights, x[:, None], mask)
     for row in range(4):
         wanted = grad(loss)(weights, x[row : row + 1], mask[row])
-        assert_close({name: each[row] for name, each in found.items()}, wanted)
+        assert_same({name: each[row] for name, each in found.items()}, wanted)

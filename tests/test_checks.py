@@ -10,13 +10,11 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
+from helpers import make_config, refuses
 from torch import Tensor, nn
 
 import transformer.attention
 from transformer import (
-    CheckReport,
-    CheckResult,
-    KeyValueCache,
     LayerNorm,
     Transformer,
     TransformerConfig,
@@ -25,6 +23,8 @@ from transformer import (
     check_model,
     greedy_search,
 )
+from transformer.attention import KeyValueCache
+from transformer.checks import CheckReport, CheckResult
 
 V = 17
 NAMES = (
@@ -34,9 +34,7 @@ NAMES = (
 )  # fmt: skip
 
 
-def config(**changes) -> TransformerConfig:
-    sizes = dict(d_model=12, n_heads=3, n_layers=1, d_ff=20, max_length=9, dropout=0.1)
-    return TransformerConfig(V, **({"tgt_vocab_size": V} | sizes | changes))
+config = functools.partial(make_config, V, n_layers=1, max_length=9, dropout=0.1)
 
 
 def check(model: nn.Module, **options) -> CheckReport:
@@ -46,11 +44,6 @@ def check(model: nn.Module, **options) -> CheckReport:
 def result(report: CheckReport, name: str) -> CheckResult:
     (found,) = (found for found in report.results if found.name == name)
     return found
-
-
-def refuses(error: type[Exception], message: str):
-    """Expect `error` with exactly this message."""
-    return pytest.raises(error, match=f"^{re.escape(message)}$")
 
 
 # -------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 
+import helpers
 import pytest
 import torch
 
@@ -13,14 +14,13 @@ from transformer import (
     Trainer,
     TrainingConfig,
     Transformer,
-    TransformerConfig,
     accelerate,
     beam_search,
     greedy_search,
-    move,
     r_drop_loss,
     teacher_forced_loss,
 )
+from transformer.training import to_device
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 
@@ -29,9 +29,9 @@ KINDS = pytest.mark.parametrize("kind", [lambda model: model, accelerate], ids=[
 
 
 def make_model(**changes) -> Transformer:
-    torch.manual_seed(0)
-    sizes = dict(d_model=64, n_heads=4, n_layers=2, d_ff=128, norm_first=True) | changes
-    return Transformer(TransformerConfig(50, 50, **sizes))
+    """A model large enough for kernels of tiles."""
+    sizes = dict(d_model=64, n_heads=4, d_ff=128, max_length=512, dropout=0.1, norm_first=True)
+    return helpers.make_model(50, dtype=torch.float32, noise=0.0, **(sizes | changes))
 
 
 def make_batch(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -65,7 +65,7 @@ def test_a_training_step_never_waits_for_the_device(kind, precision, loss):
         schedule=lambda step: 1e-3,
         config=TrainingConfig(10, precision=precision),
     )
-    batch = move(make_batch(), CUDA)
+    batch = to_device(make_batch(), CUDA)
     trainer.update([batch])  # the first one makes the optimiser's state
     with no_waiting():
         for _ in range(3):
@@ -78,7 +78,7 @@ def test_both_devices_compute_the_same_loss_and_gradient(kind, loss_of):
     losses, gradients = [], []
     for device in (torch.device("cpu"), CUDA):
         model = kind(make_model(dropout=0.0).to(device).double())
-        loss, _ = loss_of(model, move(make_batch(), device))
+        loss, _ = loss_of(model, to_device(make_batch(), device))
         loss.backward()
         losses.append(loss.item())
         gradients.append([parameter.grad.cpu() for parameter in model.parameters()])
@@ -98,6 +98,6 @@ def test_both_devices_find_the_same_translations(kind):
 
 
 def test_fast_and_plain_compute_the_same_there():
-    model, (src, tgt) = make_model(dropout=0.0).double().to(CUDA), move(make_batch(), CUDA)
+    model, (src, tgt) = make_model(dropout=0.0).double().to(CUDA), to_device(make_batch(), CUDA)
     found, wanted = (one(src, tgt) for one in (accelerate(model), model))
     torch.testing.assert_close(found, wanted, atol=1e-9, rtol=1e-9)

@@ -9,41 +9,35 @@ from functools import partial
 import pytest
 import torch
 import torch.nn.functional as F
+from helpers import greedy_by_hand, lively_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from transformer import (
-    BeamResult,
-    DecoderState,
-    FastDecoderState,
     Transformer,
     TransformerConfig,
     accelerate,
     attention_tap,
     beam_search,
+    greedy_search,
+)
+from transformer.decoding import (
+    BeamResult,
+    DecoderState,
     best_continuations,
     check_search,
     decoder_state,
-    greedy_search,
     keep_best,
     length_norm,
     merge_hypotheses,
 )
+from transformer.fast import FastDecoderState
 
 PAD, BOS, EOS = 0, 2, 3
 INF = math.inf
-
-
-def make_model(seed: int, vocab_size: int = 9, max_length: int = 12, **changes) -> Transformer:
-    """An untrained model in float64, made livelier, so that its predictions differ."""
-    torch.manual_seed(seed)
-    sizes = dict(d_model=12, n_heads=3, n_layers=2, d_ff=20, max_length=max_length) | changes
-    model = Transformer(TransformerConfig(vocab_size, vocab_size, **sizes)).double()
-    with torch.no_grad():
-        model.src_embedding.weight *= 3
-    return model
+make_model = partial(lively_model, vocab_size=9)
 
 
 def make_sources(seed: int, vocab_size: int = 9, batch: int = 4, length: int = 5) -> Tensor:
@@ -113,16 +107,6 @@ def every_hypothesis(model: Transformer, src: Tensor, max_length: int) -> dict[t
 # -------------------------------------------------------------------------------------------------
 
 
-@torch.no_grad()
-def greedy_by_hand(model: Transformer, src: Tensor, max_length: int) -> tuple[int, ...]:
-    """One source, the whole beginning anew at every step, no cache."""
-    model.eval()
-    tokens = []
-    while len(tokens) < max_length and EOS not in tokens:
-        tokens.append(int(model(src, torch.tensor([[BOS, *tokens]]))[0, -1].argmax()))
-    return tuple(tokens)
-
-
 @pytest.mark.parametrize("norm_first", [True, False])
 @pytest.mark.parametrize("seed", range(6))
 def test_greedy_search_equals_one_sentence_at_a_time_without_cache(seed, norm_first):
@@ -131,8 +115,8 @@ def test_greedy_search_equals_one_sentence_at_a_time_without_cache(seed, norm_fi
     found = greedy_search(model, src, max_length=10)
     assert model.training and not found.requires_grad and found.dtype == torch.long
     for row, source in zip(found.tolist(), src):
-        alone = greedy_by_hand(model, source[source != PAD][None], max_length=10)
-        assert cut(row) == alone and set(row[len(alone) :]) <= {PAD}
+        alone = greedy_by_hand(model, source[source != PAD].tolist(), max_length=10)
+        assert list(cut(row)) == alone and set(row[len(alone) :]) <= {PAD}
 
 
 class RowCount:
@@ -205,7 +189,7 @@ def test_a_beam_of_one_is_greedy_search(seed, alpha):
     spare=st.integers(0, 20),
 )
 def test_a_beam_that_drops_nothing_is_exhaustive_search(seed, vocab_size, max_length, alpha, spare):
-    model = make_model(seed, vocab_size, n_layers=1)
+    model = make_model(seed, vocab_size=vocab_size, n_layers=1)
     src = make_sources(seed, vocab_size, batch=1, length=3)
     log_p = every_hypothesis(model, src, max_length)
     assert math.isclose(sum(map(math.exp, log_p.values())), 1)  # the reference forgets nothing
@@ -344,7 +328,7 @@ def plain_beam_search(model, src, beam_size, alpha, max_length) -> BeamResult:
     ragged=st.booleans(),
 )
 def test_beam_search_equals_the_plain_one(seed, vocab_size, beam_size, batch, max_length, ragged):
-    model = make_model(seed, vocab_size)
+    model = make_model(seed, vocab_size=vocab_size)
     src = make_sources(seed, vocab_size, batch) if ragged else make_sources(seed, vocab_size, 1)
     src = src if ragged else src.expand(batch, -1)
     found = beam_search(model, src, beam_size, 0.6, max_length)
@@ -540,8 +524,8 @@ def test_searches_respect_what_a_subclass_computes(seed):
     other.load_state_dict(model.state_dict())
     found = greedy_search(other, src, max_length=10)
     for row, source in zip(found.tolist(), src):
-        alone = greedy_by_hand(other, source[source != PAD][None], max_length=10)
-        assert cut(row) == alone
+        alone = greedy_by_hand(other, source[source != PAD].tolist(), max_length=10)
+        assert list(cut(row)) == alone
     assert torch.equal(beam_search(other, src, 1, max_length=10).tokens[:, 0], found)
 
 

@@ -12,28 +12,38 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 import filelock
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import distributed, nn
 
-import transformer.training
+import transformer.distributed
 from transformer import (
-    StoppedRun,
     Trainer,
     TrainingConfig,
     Transformer,
     TransformerConfig,
     evaluate_loss,
-    load_checkpoint,
     process_group,
-    rank_and_world_size,
-    read_log,
     teacher_forced_loss,
 )
+from transformer.distributed import (
+    accumulate_gradients,
+    data_parallel,
+    from_all,
+    from_first,
+    largest,
+    rank_and_world_size,
+    summed_over_all,
+)
+from transformer.files import load_checkpoint, read_log
+from transformer.trainer import StoppedRun
 
 SETTINGS = dict(steps=7, log_every=2, evaluate_every=3, keep=9, average=0.8)
 
@@ -85,7 +95,11 @@ def alike(folder: Path) -> dict:
 def whole(folder: Path, name: str = "whole", **changes) -> dict:
     """With dropout, in one piece."""
     trainer = make_trainer(folder / name, dropout=0.3, **changes).fit()
-    return {"log": story(trainer), "weights": weights(trainer), "place": [trainer.epoch, trainer.position]}
+    return {
+        "log": story(trainer),
+        "weights": weights(trainer),
+        "place": [trainer.stream.epoch, trainer.stream.position],
+    }
 
 
 def whole_of_four(folder: Path) -> dict:
@@ -187,7 +201,7 @@ def half(folder: Path) -> dict:
     plain = make_trainer(precision="float16").fit()
     trainer = make_trainer(loss=loss, precision="float16")
     trainer.fit()
-    scales = [run.scaler.get_scale() for run in (plain, trainer)]
+    scales = [run.updater.scaler.get_scale() for run in (plain, trainer)]
     return {"weights": weights(trainer), "scales": scales}
 
 
@@ -337,7 +351,7 @@ def test_one_process_is_a_group_as_well(torchruns_environment):
     with process_group("cpu") as device:
         assert device.type == "cpu" and distributed.is_initialized()
         trainer = make_trainer()
-        assert (trainer.rank, trainer.world_size, trainer.engine) == (0, 1, None)
+        assert (trainer.rank, trainer.world_size, trainer.updater.engine) == (0, 1, None)
     assert not distributed.is_initialized()
 
 
@@ -366,7 +380,7 @@ def test_an_environment_that_is_not_torchruns_is_named(torchruns_environment, ch
 
 @pytest.mark.parametrize("missing", ["is_available", "is_gloo_available"])
 def test_a_torch_that_cannot_connect_processes_says_so(torchruns_environment, missing):
-    torchruns_environment.setattr(transformer.training.distributed, missing, lambda: False)
+    torchruns_environment.setattr(transformer.distributed.distributed, missing, lambda: False)
     message = "this torch was built without gloo: start one process only"
     with pytest.raises(RuntimeError, match=message), process_group("cpu"):
         pass
@@ -377,6 +391,84 @@ def test_who_forgets_to_join_the_others_is_told(torchruns_environment):
     torchruns_environment.setenv("WORLD_SIZE", "2")
     with pytest.raises(RuntimeError, match="torchrun has started several processes: join them by"):
         make_trainer()
+
+
+# -------------------------------------------------------------------------------------------------
+# Gradients of many batches
+# -------------------------------------------------------------------------------------------------
+
+
+def squares(weight, batch):
+    """A sum of squares and its number of terms; where x is 0 there is no target."""
+    x, y = batch
+    return ((x * weight - y) ** 2 * (x != 0)).sum(), (x != 0).sum()
+
+
+@given(st.lists(st.integers(0, 7), min_size=1, max_size=6), st.integers(0, 2**30))
+def test_accumulated_gradient_is_the_big_batch_s(sizes, seed):
+    generator = torch.Generator().manual_seed(seed)
+    x, y = torch.randn(2, sum(sizes), dtype=torch.float64, generator=generator)
+    x[::5] = 0  # so that some batches have fewer targets than entries, or none
+    weight = nn.Parameter(torch.tensor(0.7, dtype=torch.float64))
+
+    batches = list(zip(x.split(sizes), y.split(sizes)))
+    total, tokens = accumulate_gradients(partial(squares, weight), batches, [weight])
+
+    count = int((x != 0).sum())
+    residual = (x * weight - y).detach() * (x != 0)
+    gradient = (2 * residual * x).sum() / max(count, 1)  # on paper
+    assert torch.allclose(weight.grad, gradient, rtol=0, atol=1e-12)
+    assert torch.allclose(total, residual.square().sum(), rtol=0, atol=1e-12)
+    assert tokens == count and not total.requires_grad
+
+
+def test_accumulation_scales_and_leaves_unused_parameters_alone():
+    used, unused = nn.Parameter(torch.tensor(2.0)), nn.Parameter(torch.tensor(1.0))
+    batch = (torch.tensor([1.0, 3.0]), torch.tensor([0.0, 0.0]))
+    scale = lambda loss: 1024 * loss
+    accumulate_gradients(partial(squares, used), [batch, batch], [used, unused], scale)
+    assert used.grad == 1024 * 2 * (2 * 1 + 6 * 3) / 2
+    assert unused.grad is None
+
+
+def test_of_two_processes_each_divides_by_its_part_of_all_tokens(monkeypatch):
+    """On paper: the other process has 5 tokens, and the engine's mean is a half of what both have."""
+    alone = []
+
+    class Engine:
+        @contextmanager
+        def no_sync(self):
+            alone.append(True)
+            yield
+            alone.append(False)
+
+    monkeypatch.setattr(transformer.distributed.distributed, "all_reduce", lambda count: count.add_(5))
+    monkeypatch.setattr(transformer.distributed, "rank_and_world_size", lambda: (0, 2))
+    weight, seen = nn.Parameter(torch.tensor(2.0)), []
+
+    def loss(batch):
+        seen.append(bool(alone and alone[-1]))
+        return squares(weight, batch)
+
+    batches = [(torch.tensor([1.0, 3.0]), torch.zeros(2)), (torch.tensor([2.0]), torch.zeros(1))]
+    total, tokens = accumulate_gradients(loss, batches * 2, [weight], engine=Engine())
+    own = 2 * (2 * 2 * (1 + 9) + 2 * 2 * 4)  # the sum of this process's derivatives
+    assert weight.grad == own / (11 / 2)
+    assert tokens == 6 and total == 2 * (4 + 36 + 16)  # of its own batches
+    assert seen == [True, True, True, False]  # the gradients travel with the last batch
+
+
+def test_accumulation_holds_no_graph_of_a_batch_that_is_done():
+    weight = nn.Parameter(torch.tensor(2.0))
+    batch = (torch.tensor([1.0, 3.0]), torch.tensor([0.0, 0.0]))
+    total, _ = accumulate_gradients(partial(squares, weight), [batch, batch], [weight])
+    assert not total.requires_grad
+
+
+def test_alone_a_process_talks_to_itself():
+    assert from_first({"a": 1}) == {"a": 1} and from_all("x") == ["x"] and largest(7) == 7
+    x = torch.ones(2)
+    assert summed_over_all(x) is x and data_parallel(nn.Linear(1, 1), lambda *given: given) is None
 
 
 if __name__ == "__main__":

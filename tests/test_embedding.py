@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from helpers import close
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
@@ -14,10 +15,6 @@ from torch import nn
 from transformer import PositionalEncoding, TokenEmbedding, sinusoidal_encoding
 
 IDS = torch.tensor([[1, 5, 5, 0, 2], [6, 1, 0, 0, 0], [3, 3, 3, 4, 6]])  # [B=3, T=5]
-
-
-def close(a: torch.Tensor, b: torch.Tensor, atol: float = 1e-10) -> bool:
-    return a.shape == b.shape and torch.allclose(a, b.to(a.dtype), rtol=0, atol=atol)
 
 
 def written_out(length: int, d_model: int) -> torch.Tensor:

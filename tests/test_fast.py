@@ -4,36 +4,30 @@ from __future__ import annotations
 
 import copy
 import io
+import math
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from unittest import mock
 
+import helpers
 import pytest
 import torch
 import torch.nn.functional as F
+from helpers import DROPPING, assert_same
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn.utils import parametrize, prune
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.profiler import ProfilerActivity, profile
 
 import transformer.fast
 import transformer.kernels
 from transformer import (
-    CHOICES,
-    DecoderState,
-    FastDecoderState,
-    FastDropout,
-    FastLinear,
-    FastMultiHeadAttention,
     FastTransformer,
-    KeyValueCache,
     LayerNorm,
     MultiHeadAttention,
-    QuantizedLinear,
-    QuantizedTransformer,
     Trainer,
     TrainingConfig,
     Transformer,
@@ -41,33 +35,34 @@ from transformer import (
     Translator,
     accelerate,
     beam_search,
-    decoder_state,
     evaluate_loss,
-    evaluate_translator,
-    evaluating,
     greedy_search,
     load_corpus,
     quantize,
     r_drop_loss,
     teacher_forced_loss,
 )
+from transformer.attention import KeyValueCache
+from transformer.decoding import DecoderState, decoder_state
+from transformer.fast import (
+    FastDecoderState,
+    FastDropout,
+    FastLinear,
+    FastMultiHeadAttention,
+    QuantizedLinear,
+    QuantizedTransformer,
+)
+from transformer.kernels import CHOICES
+from transformer.training import evaluating
+from transformer.translation import evaluate_translator
 
 V, PAD, BOS = 11, 0, 2
 LOSSES = {"cross-entropy": teacher_forced_loss, "R-Drop": r_drop_loss}
 QUIET = pytest.mark.filterwarnings("ignore:this PyTorch has no product of bytes")
-DROPPING = {"dropout": 0.4, "attention_dropout": 0.3, "activation_dropout": 0.2}
 
 
 def make_model(seed: int = 0, dtype: torch.dtype = torch.float64, **changes) -> Transformer:
-    """An untrained model in evaluation mode, its biases and norms no longer 0 and 1."""
-    torch.manual_seed(seed)
-    sizes = dict(d_model=12, n_heads=3, n_layers=2, d_ff=20, max_length=12) | changes
-    vocab_size = sizes.pop("vocab_size", V)
-    model = Transformer(TransformerConfig(vocab_size, vocab_size, **sizes)).to(dtype).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.1 * torch.randn_like(parameter))
-    return model
+    return helpers.make_model(seed=seed, dtype=dtype, **({"dropout": 0.1} | changes)).eval()
 
 
 def make_sources(batch: int = 5, length: int = 6) -> Tensor:
@@ -83,11 +78,6 @@ def make_batch(batch: int = 5, length: int = 6) -> tuple[Tensor, Tensor]:
     tgt = make_sources(batch, length).flip(1).flip(1)
     start = torch.full((batch, 1), BOS)
     return make_sources(batch, length), torch.cat((start, tgt), 1)
-
-
-def assert_same(found, wanted, tolerance: float = 1e-10) -> None:
-    for ours, theirs in zip(found, wanted, strict=True):
-        torch.testing.assert_close(ours, theirs, atol=tolerance, rtol=tolerance)
 
 
 def with_gradients(value: Tensor, model: nn.Module) -> list[Tensor]:
@@ -583,7 +573,7 @@ def test_it_is_differentiated_sentence_by_sentence():
             torch.func.vmap(torch.func.grad(partial(loss, one=one)), (None, 0, 0))(parameters, src, tgt)
             for one in (fast, model)
         )
-    assert_same(found.values(), wanted.values())
+    assert_same(list(found.values()), list(wanted.values()))
 
 
 @pytest.mark.parametrize("loss", LOSSES)
@@ -719,52 +709,39 @@ def test_a_search_between_updates_sees_the_new_weights():
     teacher_forced_loss(fast, make_batch())[0].backward()
 
 
-class Counter(TorchDispatchMode):
-    """Counts matrix products and their operations, those in the fused attention included."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.products = self.flops = 0
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        result = function(*args, **(kwargs or {}))
-        name = function.overloadpacket.__name__
-        if name in ("mm", "addmm"):
-            left, right = args[-2:]
-            self.products += 1
-            self.flops += 2 * left.size(0) * left.size(1) * right.size(1)
-        elif name.startswith("_scaled_dot_product"):
-            query, key = args[:2]
-            self.flops += 4 * query.numel() * key.size(2)
-        return result
-
-
-def counted_steps(model: Transformer, src: Tensor, n_steps: int, beam_size: int = 1) -> list[Counter]:
-    counters = []
-    # In inference mode a product does not show what it is made of.
-    with libraries(False), mock.patch("torch.inference_mode", torch.no_grad), torch.no_grad():
-        state = FastDecoderState.__new__(FastDecoderState)
-        FastDecoderState.__init__.__wrapped__(state, accelerate(model), src, beam_size)
+def counted_steps(model: Transformer, src: Tensor, n_steps: int, beam_size: int = 1) -> list[tuple[int, int]]:
+    """Of every step the number of dense products, and the operations in them and in attention."""
+    counts, last = [], torch.full((len(src) * beam_size,), 5)
+    with libraries(False):
+        state = FastDecoderState(accelerate(model), src, beam_size)
         for _ in range(n_steps):
-            with Counter() as counter:
-                FastDecoderState.step.__wrapped__(state, torch.full((len(src) * beam_size,), 5))
-            counters.append(counter)
-    return counters
+            with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as seen:
+                state.step(last)
+            shapes = {name: [] for name in ("aten::mm", "aten::addmm", "aten::scaled_dot_product_attention")}
+            for event in seen.events():
+                shapes.get(event.name, []).append(event.input_shapes)
+            *dense, attended = shapes.values()
+            products = [given[-2:] for given in dense[0]] + [given[1:3] for given in dense[1]]
+            operations = sum(2 * math.prod(left) * right[1] for left, right in products)
+            operations += sum(4 * math.prod(query) * key[2] for query, key, *_ in attended)
+            counts.append((len(products), operations))
+    return counts
 
 
 @pytest.mark.parametrize("beam_size", [1, 4])
 def test_a_step_costs_what_the_formula_says(beam_size):
     d, d_ff, layers, S, rows = 12, 20, 2, 6, 3 * beam_size
-    counters = counted_steps(make_model(dtype=torch.float32), torch.full((3, S), 7), 8, beam_size)
-    for t, counter in enumerate(counters, start=1):
-        assert counter.products == 8 * layers + 1
+    counts = counted_steps(make_model(dtype=torch.float32), torch.full((3, S), 7), 8, beam_size)
+    for t, (products, operations) in enumerate(counts, start=1):
+        assert products == 8 * layers + 1
         dense = layers * (6 * 2 * d * d + 2 * 2 * d * d_ff) + 2 * d * V
-        assert counter.flops == rows * (dense + layers * 2 * 2 * d * (t + S))
+        assert operations == rows * (dense + layers * 2 * 2 * d * (t + S))
 
 
 def test_a_longer_past_adds_to_a_step_in_proportion():
-    flops = [counter.flops for counter in counted_steps(make_model(max_length=60), make_sources(), 60)]
-    assert len(set(b - a for a, b in zip(flops, flops[1:]))) == 1 and flops[0] < flops[1]
+    counts = counted_steps(make_model(max_length=60), make_sources(), 60)
+    operations = [count for _, count in counts]
+    assert len(set(b - a for a, b in zip(operations, operations[1:]))) == 1 and operations[0] < operations[1]
 
 
 # int8 ----------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Files that are cut, foreign, hostile or cannot be written: refused by name, and nothing in them executed.
 
-What is left out here stands in test_training.py (checkpoints that are cut or foreign, crashes) and in
-test_text.py (archives of corpora).
+What is left out here stands in test_trainer.py (runs that are cut off) and in test_text.py (archives of
+corpora).
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import builtins
 import errno
 import json
+import math
 import os
 import pickle
 import random
@@ -19,38 +20,43 @@ import sys
 import zipfile
 from dataclasses import asdict
 from functools import partial
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 import torch
 from helpers import summed
 
-import transformer
+import transformer.files
 from transformer import (
-    CHECKPOINT_FORMAT,
-    CheckpointError,
-    DamagedCheckpointError,
     Trainer,
     TrainingConfig,
     Transformer,
     TransformerConfig,
     Translator,
     Vocabulary,
+    load_weights,
+    save_weights,
+    teacher_forced_loss,
+)
+from transformer.__main__ import main
+from transformer.files import (
+    CHECKPOINT_FORMAT,
+    CheckpointError,
+    DamagedCheckpointError,
+    RunFolder,
+    append_log,
     atomic_file,
     load_checkpoint,
-    load_record,
-    load_weights,
     read_log,
     read_record,
+    run_facts,
     save_checkpoint,
-    save_weights,
     set_weights,
-    teacher_forced_loss,
     write_log,
     write_record,
 )
-from transformer.__main__ import main
-from transformer.training import _seal as seal
+from transformer.files import _seal as seal
 
 VOCABULARY = Vocabulary.train(["o gato preto", "a casa branca"] * 3, 30)
 SIZES = dict(d_model=8, n_heads=2, n_layers=1, d_ff=16, max_length=6)
@@ -206,15 +212,6 @@ def test_a_log_with_other_names_is_refused_by_line(tmp_path, old, new, said):
     path.write_text(first + "\n" + second.replace(old, new) + "\n")
     with pytest.raises(CheckpointError, match=rf"log\.jsonl is no log of a run: line 2: {said}"):
         read_log(tmp_path)
-
-
-def test_no_name_of_a_record_leads_out_of_the_folder(tmp_path, monkeypatch):
-    (tmp_path / "records").mkdir()
-    (tmp_path / "secret.json").write_text("{}")
-    monkeypatch.setattr("importlib.resources.files", lambda package: tmp_path)
-    for name in ("../secret", str(tmp_path / "secret")):
-        with pytest.raises(FileNotFoundError, match="there is no recorded file"):
-            load_record(name)
 
 
 # -------------------------------------------------------------------------------------------------
@@ -521,7 +518,7 @@ def test_a_vocabulary_with_gaps_is_named(folder):
 @pytest.mark.parametrize("name", [".config.json.part", ".config.json.0123456789abcdef.part"])
 def test_a_link_in_the_place_of_an_unfinished_file_is_not_followed(tmp_path, monkeypatch, name):
     """Not even if its name has been guessed."""
-    monkeypatch.setattr(transformer.training.secrets, "token_hex", lambda n: "0123456789abcdef"[: 2 * n])
+    monkeypatch.setattr(transformer.files.secrets, "token_hex", lambda n: "0123456789abcdef"[: 2 * n])
     precious, path = tmp_path / "precious", tmp_path / "config.json"
     precious.write_text("mine")
     (tmp_path / name).symlink_to(precious)
@@ -639,7 +636,7 @@ def test_who_may_read_a_file_is_for_the_umask_to_say(tmp_path, writer, umask):
 
 LIMITED = """
 import resource, sys, torch
-from transformer import save_checkpoint
+from transformer.files import save_checkpoint
 resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
 try:
     save_checkpoint(sys.argv[1], {"x": torch.zeros(10_000)})
@@ -735,7 +732,7 @@ def test_a_run_goes_on_after_the_disk_was_full(tmp_path, monkeypatch):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         save(state, file)
 
-    monkeypatch.setattr(transformer.training.torch, "save", fail_at_the_fourth)
+    monkeypatch.setattr(transformer.files.torch, "save", fail_at_the_fourth)
     with pytest.raises(OSError, match=r"checkpoint-00000003\.pt"):
         make_trainer(tmp_path, steps=4).fit()
     monkeypatch.undo()
@@ -744,3 +741,202 @@ def test_a_run_goes_on_after_the_disk_was_full(tmp_path, monkeypatch):
     again = make_trainer(tmp_path, steps=4).fit()
     pairs = zip(again.model.parameters(), whole.model.parameters(), strict=True)
     assert again.step == 4 and all(torch.equal(a, b) for a, b in pairs)
+
+
+# -------------------------------------------------------------------------------------------------
+# What comes back
+# -------------------------------------------------------------------------------------------------
+
+
+class Cut(Exception):
+    """The power is gone."""
+
+
+@pytest.mark.parametrize("before", [None, "old"])
+def test_atomic_file_replaces_all_or_nothing(tmp_path, before):
+    path = tmp_path / "file.txt"
+    if before:
+        path.write_text(before)
+    with pytest.raises(Cut), atomic_file(path) as part:
+        part.write_text("half")
+        raise Cut
+    assert [p.read_text() for p in tmp_path.iterdir()] == ([before] if before else [])
+
+    with atomic_file(path) as part:
+        assert part.read_text() == ""
+        part.write_text("new")
+        assert not before or path.read_text() == before  # until the end
+    assert [p.name for p in tmp_path.iterdir()] == ["file.txt"] and path.read_text() == "new"
+
+
+def test_atomic_file_reaches_the_disk_before_it_gets_its_name(tmp_path, monkeypatch):
+    done = []
+    for name in ("fsync", "replace"):
+        call = getattr(os, name)
+        note = lambda *given, name=name, call=call: (done.append(name), call(*given))
+        monkeypatch.setattr(transformer.files.os, name, note)
+    with atomic_file(tmp_path / "file") as part:
+        part.write_text("whole")
+    assert done == ["fsync", "replace"]
+
+
+def test_checkpoint_comes_back(tmp_path):
+    state = {"model": make_model().state_dict(), "n": 3, "best": -math.inf, "deep": {"a": [1.5]}}
+    save_checkpoint(tmp_path / "a.pt", state)
+    loaded = load_checkpoint(str(tmp_path / "a.pt"))
+    assert (loaded["n"], loaded["best"], loaded["deep"]) == (3, -math.inf, {"a": [1.5]})
+    assert all(torch.equal(loaded["model"][name], t) for name, t in state["model"].items())
+
+
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.3, 0.6, 0.9, 0.99, 0.9999])
+def test_truncated_checkpoint_is_named(tmp_path, share):
+    path = tmp_path / "cut.pt"
+    save_checkpoint(path, {"model": make_model().state_dict()})
+    whole = path.read_bytes()
+    path.write_bytes(whole[: int(share * len(whole))])
+    with pytest.raises(CheckpointError, match=r"cut\.pt is no whole checkpoint: its check sum is wrong$"):
+        load_checkpoint(path)
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda path: path.write_text("a text"),
+        lambda path: torch.save({"format": "another", "model": {}}, path),
+        lambda path: torch.save(torch.zeros(3), path),
+        lambda path: path.write_bytes(pickle.dumps({"format": "transformer-checkpoint-1"})),
+        lambda path: path.write_bytes(pickle.dumps(Malice())),
+        lambda path: torch.save({"format": "transformer-checkpoint-1", "x": Malice()}, path),
+        lambda path: save_checkpoint(path, {"x": Malice()}),  # with a check sum that is right
+    ],
+)
+def test_foreign_file_is_refused_and_never_executed(tmp_path, monkeypatch, write):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "foreign.pt")
+    with pytest.raises(CheckpointError, match="foreign.pt is no (whole )?checkpoint"):
+        load_checkpoint(tmp_path / "foreign.pt")
+    assert not (tmp_path / "executed").exists()
+
+
+def test_missing_checkpoint_and_another_model_s(tmp_path):
+    with pytest.raises(FileNotFoundError, match="none.pt"):
+        load_checkpoint(tmp_path / "none.pt")
+    state = {"model": make_model(d_model=4).state_dict()}
+    with pytest.raises(CheckpointError, match="wide.pt belongs to another model"):
+        set_weights(make_model(), state, tmp_path / "wide.pt")
+
+
+def test_log_comes_back_without_a_line_that_was_cut_off(tmp_path):
+    assert read_log(tmp_path) == []
+    entries = [{"step": 1, "loss": 2.5}, {"step": 2, "loss": math.inf}]
+    write_log(tmp_path, entries)
+    with open(tmp_path / "log.jsonl", "a", encoding="utf8") as file:
+        file.write('{"step": 3, "lo')
+    assert read_log(str(tmp_path)) == entries
+
+
+@pytest.mark.parametrize("dtype, atol", [(torch.float32, 0.0), (torch.float16, 1e-3)])
+@pytest.mark.parametrize("tie", [True, False])
+def test_weights_come_back_in_any_dtype_with_shared_tables_once(tmp_path, dtype, atol, tie):
+    path = tmp_path / "model.safetensors"
+    model = make_model(tie_embeddings=tie)
+    save_weights(model, path, dtype)
+    for p, q in zip(model.parameters(), make_model(tie_embeddings=tie).parameters()):
+        assert p.dtype == torch.float32 and torch.equal(p, q)  # the model itself was not touched
+
+    n_bytes = sum(p.numel() for p in model.parameters()) * dtype.itemsize
+    assert n_bytes < path.stat().st_size < n_bytes + 8000
+
+    other = make_model(seed=1, tie_embeddings=tie).double()
+    load_weights(other, path)
+    assert (other.output.weight is other.src_embedding.weight) == tie
+    for p, q in zip(model.parameters(), other.parameters()):
+        assert q.dtype == torch.float64 and torch.allclose(p.double(), q, rtol=0, atol=atol)
+
+
+def test_weights_that_do_not_fit_are_named(tmp_path):
+    path = tmp_path / "model.safetensors"
+    save_weights(make_model(), path)
+    with pytest.raises(CheckpointError, match="model.safetensors does not hold this model's"):
+        load_weights(make_model(d_ff=20), path)
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(CheckpointError, match="model.safetensors does not hold this model's"):
+        load_weights(make_model(), path)
+    with pytest.raises(FileNotFoundError, match="none.safetensors"):
+        load_weights(make_model(), tmp_path / "none.safetensors")
+
+
+# -------------------------------------------------------------------------------------------------
+# Records of runs
+# -------------------------------------------------------------------------------------------------
+
+
+def test_run_facts_say_what_is_needed_to_repeat_a_run(monkeypatch):
+    command = ["/somewhere/bin/python3", "-m", "transformer", "train", "a b"]
+    monkeypatch.setattr(sys, "orig_argv", command)
+    facts = run_facts(torch.device("cpu"))
+    assert facts["command"] == "python -m transformer train 'a b'"
+    assert facts["versions"]["torch"] == metadata.version("torch")
+    assert facts["device"].startswith("cpu: ") and "threads" in facts["device"]
+    assert facts["date"].endswith("+00:00")
+    assert facts["processor"]["kernels"] == torch.backends.cpu.get_cpu_capability()
+    assert facts["processor"]["model"] and facts["processor"]["architecture"]
+    assert facts == json.loads(json.dumps(facts))
+    command = ["/x/python", "-m", "ipykernel_launcher", "-f", "/x/kernel.json"]
+    monkeypatch.setattr(sys, "orig_argv", command)
+    assert run_facts("cpu")["command"] == "a cell of a notebook"
+
+
+def test_the_commit_is_the_package_s_own_or_none(monkeypatch, tmp_path):
+    package = tmp_path / "transformer"
+    package.mkdir()
+    monkeypatch.setattr(transformer.files.resources, "files", lambda name: package)
+    git = partial(subprocess.run, cwd=tmp_path, check=True, capture_output=True, text=True)
+    identity = ["-c", "user.name=n", "-c", "user.email=e"]
+
+    assert run_facts("cpu")["commit"] == ""  # no repository at all
+    git(["git", "init", "-q"])
+    git(["git", *identity, "commit", "-q", "--allow-empty", "-m", "another's"])
+    (package / "a.py").write_text("1\n")
+    assert run_facts("cpu")["commit"] == ""  # a repository that does not hold the package
+    git(["git", "add", "."])
+    git(["git", *identity, "commit", "-q", "-m", "ours"])
+    head = git(["git", "rev-parse", "HEAD"]).stdout.strip()
+    assert run_facts("cpu")["commit"] == head
+    (package / "a.py").write_text("2\n")
+    assert run_facts("cpu")["commit"] == head + "+"
+
+
+def test_a_record_comes_back(tmp_path):
+    record = {"score": 0.5, "words": ["pão"]}
+    write_record(tmp_path / "toy.json", record)
+    assert read_record(tmp_path / "toy.json") == record
+
+
+# -------------------------------------------------------------------------------------------------
+# The folder of a run
+# -------------------------------------------------------------------------------------------------
+
+
+def test_a_folder_keeps_the_newest_checkpoints_up_to_a_step(tmp_path):
+    folder = RunFolder(tmp_path)
+    for step in (0, 4, 8, 12):
+        folder.checkpoint(step).write_text("a checkpoint")
+    folder.tidy(8, keep=2)
+    assert [int(path.stem[-8:]) for path in folder.checkpoints()] == [4, 8, 12]
+
+
+def test_a_folder_is_held_by_one_and_may_be_held_twice_by_it(tmp_path):
+    folder = RunFolder(tmp_path / "new")
+    with folder.locked(), folder.locked():
+        with pytest.raises(BlockingIOError, match="new is in use: another process is training there"):
+            with RunFolder(tmp_path / "new").locked():
+                pass
+    with RunFolder(tmp_path / "new").locked():
+        pass
+
+
+def test_a_line_is_added_to_a_log(tmp_path):
+    append_log(tmp_path, {"step": 1})
+    append_log(str(tmp_path), {"step": 2, "loss": 0.5})
+    assert read_log(tmp_path) == [{"step": 1}, {"step": 2, "loss": 0.5}]

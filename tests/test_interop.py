@@ -10,6 +10,7 @@ import re
 import pytest
 import torch
 import torch.nn.functional as F
+from helpers import ACTIVATIONS, BIASES, MODES, NORM_ORDERS, close, scrambled
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -37,31 +38,8 @@ SIZES = {"d_model": D, "n_heads": H, "d_ff": D_FF}
 REAL = torch.arange(S) < LENGTHS[:, None]  # [B, S], True = a token
 PADDING_MASK = REAL[:, None, None]  # [B, 1, 1, S]
 
-NORM_ORDERS = pytest.mark.parametrize("norm_first", [False, True], ids=["post", "pre"])
-ACTIVATIONS = pytest.mark.parametrize("activation", ["relu", "gelu"])
-BIASES = pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
+pytestmark = pytest.mark.usefixtures("float64")
 BATCH_FIRST = pytest.mark.parametrize("batch_first", [True, False], ids=["batch first", "time first"])
-MODES = pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
-
-
-@pytest.fixture(autouse=True)
-def double():
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(before)
-
-
-def close(a: Tensor, b: Tensor, atol: float = 1e-10) -> bool:
-    return a.shape == b.shape and torch.allclose(a, b, rtol=0, atol=atol)
-
-
-def scrambled(module):
-    """Nothing may agree because it is still 0 or 1, or because layers were copied from one."""
-    for name, parameter in module.named_parameters():
-        scale = "norm" in name and name.endswith("weight")  # near 1, so that gradients get through
-        nn.init.normal_(parameter, mean=float(scale), std=0.3)
-    return module
 
 
 # -------------------------------------------------------------------------------------------------

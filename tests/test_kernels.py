@@ -9,22 +9,24 @@ from functools import partial
 import pytest
 import torch
 import torch.nn.functional as F
+from helpers import assert_same
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 import transformer.kernels
-from transformer import (
+from transformer import causal_mask, label_smoothed_cross_entropy, scaled_dot_product_attention
+from transformer.attention import fused_attention
+from transformer.kernels import (
     CHOICES,
-    causal_mask,
+    _ChunkedLoss,
+    _r_drop_and_slope,
     dropout_by_bytes,
     fast_attention,
     fast_linear,
     fastest,
-    fused_attention,
     fused_projections,
-    label_smoothed_cross_entropy,
     linear_by_columns,
     linear_by_convolution,
     linear_by_dot_products,
@@ -32,13 +34,11 @@ from transformer import (
     linear_cross_entropy,
     linear_r_drop,
     onednn_wins,
-    scaled_dot_product_attention,
     step_linear,
-    symmetric_kl,
     widened_attention,
     written_out_attention,
 )
-from transformer.kernels import _ChunkedLoss, _r_drop_and_slope
+from transformer.loss import symmetric_kl
 
 ONEDNN = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this PyTorch has no oneDNN")
 
@@ -52,12 +52,6 @@ def with_gradients(outputs, inputs) -> list[Tensor]:
     outputs = [outputs] if isinstance(outputs, Tensor) else list(outputs)
     loss = sum((place + 1) * y.square().sum() for place, y in enumerate(outputs))
     return [*outputs, *torch.autograd.grad(loss, [x for x in inputs if x is not None])]
-
-
-def assert_same(found, wanted, tolerance: float = 1e-10) -> None:
-    for ours, theirs in zip(found, wanted, strict=True):
-        assert ours.shape == theirs.shape
-        torch.testing.assert_close(ours, theirs, atol=tolerance, rtol=tolerance)
 
 
 @pytest.fixture

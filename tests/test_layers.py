@@ -9,6 +9,7 @@ from dataclasses import FrozenInstanceError, asdict
 import pytest
 import torch
 import torch.nn.functional as F
+from helpers import ACTIVATIONS, BIASES, MODES, NORM_ORDERS, close, scrambled
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -17,45 +18,23 @@ from transformer import (
     DecoderLayer,
     EncoderLayer,
     FeedForward,
-    KeyValueCache,
     LayerConfig,
     LayerNorm,
-    Residual,
     TransformerConfig,
     attention_tap,
     causal_mask,
     padding_mask,
 )
+from transformer.attention import KeyValueCache
+from transformer.layers import Residual
 
 # No two sizes are equal, so that no axis can be taken for another.
 B, S, T, H, D_K, D_FF = 2, 7, 5, 3, 4, 10
 D = H * D_K
 SIZES = {"d_model": D, "n_heads": H, "d_ff": D_FF}
-NORM_ORDERS = pytest.mark.parametrize("norm_first", [False, True], ids=["post-norm", "pre-norm"])
-MODES = pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
-ACTIVATIONS = pytest.mark.parametrize("activation", ["relu", "gelu"])
-BIASES = pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
+pytestmark = pytest.mark.usefixtures("float64")
 SOURCE = torch.tensor([[9, 9, 9, 9, 9, 9, 9], [9, 9, 9, 9, 0, 0, 0]])  # [B, S], padded with 0
 SOURCE_MASK = padding_mask(SOURCE)  # [B, 1, 1, S]
-
-
-@pytest.fixture(autouse=True)
-def float64():
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(before)
-
-
-def close(a: Tensor, b: Tensor, atol: float = 1e-10) -> bool:
-    return a.shape == b.shape and torch.allclose(a, b, rtol=0, atol=atol)
-
-
-def scrambled(module: nn.Module) -> nn.Module:
-    """The module with random numbers in every parameter, norms and biases included."""
-    for parameter in module.parameters():
-        nn.init.normal_(parameter, std=0.4)
-    return module
 
 
 def make_config(**changes) -> LayerConfig:

@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from helpers import close
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -18,10 +19,10 @@ from transformer import (
     label_smoothed_cross_entropy,
     perplexity,
     r_drop_loss,
-    symmetric_kl,
     teacher_forced_loss,
     token_accuracy,
 )
+from transformer.loss import symmetric_kl
 
 TARGETS = torch.tensor([[5, 2, 9, 3, 0], [7, 3, 0, 0, 0], [4, 4, 10, 8, 3]])  # [B=3, T=5]
 REAL = TARGETS != 0
@@ -30,10 +31,6 @@ SMOOTHINGS = pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.6])
 
 def draw_logits(vocab_size: int = 11) -> torch.Tensor:
     return 3 * torch.randn(3, 5, vocab_size, dtype=torch.float64)
-
-
-def close(a: torch.Tensor, b: torch.Tensor | float, atol: float = 1e-10) -> bool:
-    return torch.allclose(a, torch.as_tensor(b, dtype=a.dtype), rtol=0, atol=atol)
 
 
 def written_out(logits: torch.Tensor, target: int, smoothing: float) -> float:

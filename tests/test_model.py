@@ -9,9 +9,11 @@ import pickle
 from dataclasses import FrozenInstanceError
 from functools import partial
 
+import helpers
 import pytest
 import torch
 import torch.nn.functional as F
+from helpers import DROPPING, MODES, NORM_ORDERS, close
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -20,54 +22,27 @@ from torch.func import functional_call, grad, vmap
 from transformer import (
     Decoder,
     Encoder,
-    KeyValueCache,
     MultiHeadAttention,
     Transformer,
     TransformerConfig,
     attention_tap,
     causal_mask,
-    initialize,
     label_smoothed_cross_entropy,
     padding_mask,
     r_drop_loss,
     teacher_forced_loss,
 )
+from transformer.attention import KeyValueCache
+from transformer.model import initialize
 
 # No two sizes are equal, so that no axis can be taken for another: B 2, S 7, T 5, H 3, d_k 4.
 SRC = torch.tensor([[4, 9, 6, 13, 5, 7, 3], [8, 5, 10, 3, 0, 0, 0]])
 TGT = torch.tensor([[2, 11, 4, 15, 6], [2, 7, 12, 3, 0]])
-DROPPING = {"dropout": 0.3, "attention_dropout": 0.2, "activation_dropout": 0.1}
-NORM_ORDERS = pytest.mark.parametrize("norm_first", [False, True], ids=["post-norm", "pre-norm"])
-MODES = pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
+pytestmark = pytest.mark.usefixtures("float64")
 
 
-@pytest.fixture(autouse=True)
-def float64():
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(before)
-
-
-def make_config(**changes) -> TransformerConfig:
-    sizes = {
-        "src_vocab_size": 17,
-        "tgt_vocab_size": 17,
-        "d_model": 12,
-        "n_heads": 3,
-        "n_layers": 2,
-        "d_ff": 20,
-    }
-    return TransformerConfig(**(sizes | {"dropout": 0.0, "max_length": 40} | changes))
-
-
-def make_model(**changes) -> Transformer:
-    torch.manual_seed(0)
-    return Transformer(make_config(**changes))
-
-
-def close(a: torch.Tensor, b: torch.Tensor, atol: float = 1e-10) -> bool:
-    return a.shape == b.shape and torch.allclose(a, b, rtol=0, atol=atol)
+make_config = partial(helpers.make_config, 17, max_length=40)
+make_model = partial(helpers.make_model, 17, max_length=40)
 
 
 def layer_outputs(stack: nn.Module, *inputs) -> list[torch.Tensor]:
@@ -189,7 +164,7 @@ def test_logits_and_gradients_equal_torch(norm_first, final_norm, activation, bi
 
 
 def test_linear_layers_start_xavier_uniform_and_biases_at_zero():
-    model = make_model(d_model=60, d_ff=200)
+    model = make_model(d_model=60, d_ff=200, noise=0.0)
     for module in model.modules():
         if isinstance(module, nn.Linear) and module is not model.output:  # which shares a table
             bound = math.sqrt(6 / sum(module.weight.shape))
@@ -199,7 +174,7 @@ def test_linear_layers_start_xavier_uniform_and_biases_at_zero():
 
 
 def test_tables_start_with_rows_of_length_one():
-    tied, untied = make_model(d_model=60), make_model(d_model=60, tie_embeddings=False)
+    tied, untied = (make_model(d_model=60, tie_embeddings=tied, noise=0.0) for tied in (True, False))
     for table in (tied.src_embedding, untied.src_embedding, untied.tgt_embedding):
         assert table.weight.std().item() == pytest.approx(60**-0.5, rel=0.1)
         assert abs(table.weight.mean()) < 0.02
@@ -219,7 +194,7 @@ def test_initialize_leaves_other_modules_alone():
 def test_untrained_loss_is_near_ln_v(norm_first, tied):
     vocabularies = {"src_vocab_size": 2000, "tgt_vocab_size": 2000, "tie_embeddings": tied}
     sizes = {"d_model": 64, "n_heads": 4, "n_layers": 4, "d_ff": 256}
-    model = make_model(**vocabularies, **sizes, norm_first=norm_first)
+    model = make_model(**vocabularies, **sizes, norm_first=norm_first, noise=0.0)
     src, tgt = torch.randint(4, 2000, (16, 11)), torch.randint(4, 2000, (16, 13))
     with torch.no_grad():
         loss = F.cross_entropy(model(src, tgt[:, :-1]).flatten(0, 1), tgt[:, 1:].flatten())

@@ -27,16 +27,15 @@ import pytest
 import torch
 
 from transformer import (
-    StoppedRun,
     Trainer,
     TrainingConfig,
     Transformer,
     TransformerConfig,
     evaluate_loss,
-    load_checkpoint,
-    read_log,
     teacher_forced_loss,
 )
+from transformer.files import load_checkpoint, read_log
+from transformer.trainer import StoppedRun
 
 SETTINGS = dict(steps=6, accumulate=2, log_every=2, evaluate_every=3, keep=1)
 SETTINGS |= dict(precision="float16", average=0.9)

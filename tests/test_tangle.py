@@ -38,6 +38,11 @@ def to(module: str, source: str) -> dict:
     return cell(source, f"export:{module}")
 
 
+def api(module: str, source: str) -> dict:
+    """A cell whose public names the package itself has as well."""
+    return cell(source, f"export:{module}", "api")
+
+
 def write_book(root: Path, chapters: dict[str, list], toc: str | None = None) -> None:
     """Write notebooks and their `_toc.yml`. Cells have the ids c0, c1, … by place, or bring their own."""
     (root / "book").mkdir(exist_ok=True)
@@ -75,15 +80,15 @@ GOOD = {
         cell("import sys\nif sys is None:\n    %pip install transformer"),
         md("## The `circle` and $\\pi$"),
         to("shapes", "import math"),
-        to("shapes", "def circle_area(radius: float) -> float:\n    return _square(radius) * math.pi"),
+        api("shapes", "def circle_area(radius: float) -> float:\n    return _square(radius) * math.pi"),
         md("Nothing new."),
         to("shapes", "def _square(x):\n    return x * x\n\n\nUNIT: float = 1.0"),
-        to("drawing", "from transformer.shapes import UNIT\n\n\nclass Pen:\n    width = UNIT"),
+        api("drawing", "from transformer.shapes import UNIT\n\n\nclass Pen:\n    width = UNIT"),
     ],
     "02-solids": [
         md("# Solids"),
         cell("from transformer import circle_area, shapes\nimport transformer.drawing"),
-        to(
+        api(
             "solids",
             "from transformer.shapes import circle_area\n\n\n"
             "def cylinder_volume(radius, height):\n    return circle_area(radius) * height",
@@ -124,7 +129,7 @@ UNIT: float = 1.0
 '''
 
 INIT = '''\
-"""The Transformer as its book builds it: all public names, in the order of the chapters.
+"""The Transformer as its book builds it: what users import, in reading order.
 
 Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
 """
@@ -133,11 +138,11 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 __version__ = "1.2.3"
 __book__ = "https://github.com/someone/solids"
 
-from transformer.shapes import circle_area, UNIT
+from transformer.shapes import circle_area
 from transformer.drawing import Pen
 from transformer.solids import cylinder_volume
 
-__all__ = ["circle_area", "UNIT", "Pen", "cylinder_volume"]
+__all__ = ["circle_area", "Pen", "cylinder_volume"]
 '''
 
 
@@ -156,12 +161,12 @@ def test_a_module_is_header_public_names_and_marked_pieces(good):
     assert (good / "transformer" / "shapes.py").read_text(encoding="utf-8") == SHAPES
 
 
-def test_init_exports_the_public_names_in_the_order_of_the_chapters(good):
+def test_init_exports_what_api_cells_define_in_the_order_of_the_chapters(good):
     assert (good / "transformer" / "__init__.py").read_text(encoding="utf-8") == INIT
 
 
 def test_the_order_is_that_of_the_contents_not_of_the_file_names(tmp_path):
-    chapters = {"02-late": [to("late", "B = 1")], "01-early": [to("early", "A = 1")]}
+    chapters = {"02-late": [api("late", "B = 1")], "01-early": [api("early", "A = 1")]}
     write_book(tmp_path, chapters)
     tangle.tangle(tmp_path)
     text = (tmp_path / "transformer" / "__init__.py").read_text(encoding="utf-8")
@@ -172,7 +177,7 @@ def test_the_package_imports_and_runs(good):
     code = "import transformer as t; print(*t.__all__, t.shapes.__doc__.splitlines()[0], t.Pen.width)"
     shown = run("-c", code, cwd=good)
     assert shown.stdout == (
-        'circle_area UNIT Pen cylinder_volume transformer.shapes, from book/01-shapes.ipynb, "Shapes". 1.0\n'
+        'circle_area Pen cylinder_volume transformer.shapes, from book/01-shapes.ipynb, "Shapes". 1.0\n'
     ), shown.stderr
     assert run("-m", "transformer", cwd=good).stdout == "6.283\n"
 
@@ -184,7 +189,7 @@ def test_the_package_says_which_version_of_which_book_it_is(good):
 
 def test_every_cell_may_ask_which_version_of_which_book_this_is(tmp_path):
     ask = "from transformer import __book__, __version__\n\nFACTS = (__book__, __version__)"
-    write_book(tmp_path, {"01-one": [cell(ask.partition("\n")[0]), to("one", ask)]})
+    write_book(tmp_path, {"01-one": [cell(ask.partition("\n")[0]), api("one", ask)]})
     tangle.tangle(tmp_path)
     code = "import transformer; print(*transformer.FACTS)"
     assert run("-c", code, cwd=tmp_path).stdout == "https://github.com/someone/solids 1.2.3\n"
@@ -217,7 +222,7 @@ def test_main_has_no_public_names(good):
 def test_generated_lines_stay_short(tmp_path):
     names = [f"a_rather_long_name_number_{number}" for number in range(6)]
     heading = "# " + "A heading that goes on " * 8
-    write_book(tmp_path, {"01-long": [md(heading), to("long", "\n".join(f"{name} = 1" for name in names))]})
+    write_book(tmp_path, {"01-long": [md(heading), api("long", "\n".join(f"{name} = 1" for name in names))]})
     tangle.tangle(tmp_path)
     for name in ("long.py", "__init__.py"):
         lines = (tmp_path / "transformer" / name).read_text(encoding="utf-8").splitlines()
@@ -573,6 +578,19 @@ BOOK_FAULTS = {
         "02-two c0 2: 'import *' does not say what it imports",
         "02-two c0 3: relative import; write 'from transformer.<module> import X'",
     ),
+    "untagged import of what only the module has": (
+        [[to("one", "X = 1"), api("one", "Y = 1")], [cell("from transformer import X, Y, one")]],
+        "02-two c0 1: transformer itself has no X: write 'from transformer.one import X'",
+    ),
+    "api without export": (
+        [[cell("X = 1", "api")]],
+        "01-one c0 1: the tag 'api' needs a tag 'export:<module>' beside it",
+    ),
+    "api of nothing public": (
+        [[api("one", "import math"), api("one", "_X = math.pi"), to("one", "Y = _X")]],
+        "01-one c0 1: the tag 'api' is for a cell that defines a public name",
+        "01-one c1 1: the tag 'api' is for a cell that defines a public name",
+    ),
     "main that goes on": (
         [[to("__main__", MAIN_END), to("__main__", "X = 1")]],
         "01-one c0 1: 'if __name__ == '__main__'' must end the module",
@@ -680,7 +698,7 @@ def test_a_second_run_changes_nothing(good):
 
 def test_only_what_has_changed_is_written(good):
     before = snapshot(good)
-    write_book(good, GOOD | {"03-more": [to("more", "MORE = 1")]})
+    write_book(good, GOOD | {"03-more": [api("more", "MORE = 1")]})
     assert tangle.tangle(good) == ["wrote transformer/more.py", "wrote transformer/__init__.py"]
     same = [
         name
@@ -751,7 +769,7 @@ def test_a_stranger_keeps_its_files(good):
 
 def test_a_stranger_in_the_way_stops_everything(good):
     (good / "transformer" / "more.py").write_text("MINE = 1\n")
-    write_book(good, GOOD | {"03-more": [to("more", "MORE = 1")]})
+    write_book(good, GOOD | {"03-more": [api("more", "MORE = 1")]})
     before = snapshot(good)
     for action in (tangle.tangle, tangle.check):
         assert faults_of(action, good) == ["transformer/more.py: not written by tangle; move it away"]
@@ -768,7 +786,7 @@ def test_a_fault_anywhere_leaves_every_file_as_it_was(good):
 @pytest.mark.parametrize("step", [(os, "replace"), (Path, "write_bytes")], ids=["replacing", "writing"])
 def test_a_broken_disk_leaves_old_content_and_no_rubbish(good, monkeypatch, step):
     before = snapshot(good / "transformer")
-    changed = [to("shapes", "circle_area = UNIT = 1"), *GOOD["01-shapes"][-1:]]
+    changed = [api("shapes", "circle_area = UNIT = 1"), *GOOD["01-shapes"][-1:]]
     write_book(good, {**GOOD, "01-shapes": changed})
 
     def fail(*_):

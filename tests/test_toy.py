@@ -1,28 +1,22 @@
 """The toy task: its rule against a loop, its data by seed, its score against an oracle."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import transformer.recipes
 import transformer.toy
 from transformer import (
-    ToyRecipe,
-    Trainer,
-    exact_match,
+    Transformer,
     greedy_search,
     load_record,
     load_toy_model,
     reversal_batch,
-    reversal_batches,
     reverse_and_mark,
     toy_config,
-    train_toy,
 )
-
-TINY = ToyRecipe(steps=6, batch_size=4, length=5, warmup_steps=3, evaluate_every=3, cooldown=0.0)
+from transformer.toy import exact_match, reversal_batches
 
 
 def by_loop(digits, mark):
@@ -90,7 +84,7 @@ def test_ids_follow_the_digits():
 
 
 def test_score_of_an_oracle_and_of_one_fault(monkeypatch):
-    model = train_toy(replace(TINY, steps=1, evaluate_every=1)).model
+    model = Transformer(toy_config()).eval()
 
     def oracle(model, src, length):
         return reverse_and_mark(src, 10)
@@ -106,64 +100,9 @@ def test_score_of_an_oracle_and_of_one_fault(monkeypatch):
     assert exact_match(model, 20, 5) == {"sequences": 0.95, "tokens": 0.99}
 
 
-def test_schedule_warms_up_and_cools_down():
-    recipe = ToyRecipe(steps=1000, warmup_steps=100, factor=1.0, cooldown=0.5)
-    rates = [recipe.schedule(step, 128) for step in range(1, 1001)]
-    assert rates.index(max(rates)) == 99
-    assert rates[99] == pytest.approx(128**-0.5 * 100**-0.5)
-    assert rates[-1] == pytest.approx(128**-0.5 * 1000**-0.5 / 500)
-
-
-def test_the_seed_of_a_recipe_decides_weights_and_data():
-    def trained(seed, before):
-        torch.manual_seed(before)  # which must not matter
-        trainer = train_toy(replace(TINY, steps=1, evaluate_every=1, seed=seed))
-        return trainer.model.src_embedding.weight, next(iter(trainer.batches(0)))[0]
-
-    (weights, inputs), (same, again) = trained(3, before=0), trained(3, before=1)
-    (others, unlike) = trained(4, before=0)
-    assert same.equal(weights) and again.equal(inputs)
-    assert not others.equal(weights) and not unlike.equal(inputs)
-
-
-def test_run_is_evaluated_on_a_stream_of_its_own(monkeypatch):
-    seen = []
-
-    def search(model, src, length):
-        seen.append(src)
-        return reverse_and_mark(src, 10)
-
-    monkeypatch.setattr(transformer.toy, "greedy_search", search)
-    trainer = train_toy(replace(TINY, steps=1, evaluate_every=1))
-    inputs, _ = next(iter(trainer.batches(0)))
-    assert seen[0].shape == (1000, 5) and not seen[0][: len(inputs)].equal(inputs)
-
-
-def test_best_is_the_run_s_highest_share_of_whole_sequences(monkeypatch):
-    scores = iter([0.25, 0.75])
-    monkeypatch.setattr(transformer.toy, "exact_match", lambda model, **how: {"sequences": next(scores)})
-    assert train_toy(TINY).best == 0.75
-
-
-def test_interrupted_run_ends_where_the_whole_one_does(tmp_path):
-    whole = train_toy(TINY)
-    train_toy(replace(TINY, steps=3), tmp_path)
-    resumed = train_toy(TINY, tmp_path)
-    assert resumed.step == 6
-    for name, weight in whole.model.state_dict().items():
-        assert resumed.model.state_dict()[name].equal(weight), name
-
-
-def test_the_limit_of_time_reaches_the_trainer(monkeypatch):
-    seen = []
-    monkeypatch.setattr(Trainer, "fit", lambda self, max_minutes=None: seen.append(max_minutes) or self)
-    train_toy(TINY), train_toy(TINY, max_minutes=2.5)
-    assert seen == [None, 2.5]
-
-
 def test_recorded_model_does_what_its_record_says():
     record = load_record("toy")
-    assert record["recipe"]["steps"] <= 30_000 and record["recipe"]["batch_size"] == 32
+    assert record["recipe"]["training"]["steps"] <= 30_000 and record["recipe"]["data"]["batch_size"] == 32
     assert record["test"]["sequences"] >= 0.995
     assert record["commit"] and record["command"].startswith("python -m transformer train toy")
     inputs, outputs = reversal_batch(500, 10, generator=torch.Generator().manual_seed(99))

@@ -11,8 +11,6 @@ import sys
 import time
 from collections import Counter
 from dataclasses import asdict, replace
-from functools import partial
-from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -21,48 +19,30 @@ from helpers import FILES, summed
 
 import transformer.translation
 from transformer import (
-    LECTURE,
-    RECIPES,
-    SEARCHES,
-    SWAPS,
     Alignment,
-    CheckpointError,
     FastTransformer,
-    Pair,
-    Recipe,
-    TokenBatches,
     Transformer,
     TransformerConfig,
     Translator,
     Vocabulary,
     accelerate,
-    analyse_translations,
     attention_tap,
-    by_length,
-    by_words,
     corpus_scores,
-    crosses_over,
-    detokenize,
     encode_pairs,
-    evaluate_loss,
-    evaluate_translator,
-    examine_translator,
-    load_checkpoint,
     load_corpus,
     load_record,
-    load_sentences,
     quantize,
-    r_drop_loss,
-    recalled,
-    record_path,
-    sampled_batches,
-    scores_in_ranges,
+)
+from transformer.corpora import Pair
+from transformer.files import CheckpointError
+from transformer.training import record_path
+from transformer.translation import (
+    by_length,
+    by_words,
+    detokenize,
+    evaluate_translator,
     sentence_scores,
-    set_weights,
-    teacher_forced_loss,
     tokenize,
-    train_translator,
-    translation_record,
     tune_search,
     unseen_pairs,
 )
@@ -73,11 +53,6 @@ PAIRS = [
     Pair("gosto disto .", "i like this ."),
     Pair("o gato não gosta da casa .", "the cat does n't like the house ."),
 ]
-TINY = Recipe("ours", vocab_size=90, d_model=16, n_heads=2, n_layers=1, d_ff=24, steps=6, evaluate_every=3)
-
-
-def ours(corpus, split):
-    return PAIRS if split == "train" else PAIRS[:2]
 
 
 @pytest.fixture(scope="module")
@@ -205,49 +180,6 @@ def test_a_sentence_is_scored_alone_and_as_one_types_it():
 
     (score,) = sentence_scores(["she 's late ."], ["he 's late ."])
     assert score == round(CHRF().sentence_score("she's late.", ["he's late."]).score, 2)
-
-
-def test_ranges_are_scored_as_corpora_of_their_own():
-    values = [len(text.split()) for text in REFERENCES]  # 7, 6, 4
-    ranges = scores_in_ranges(values, (6, 7, 50), HYPOTHESES, REFERENCES)
-    assert [(part["from"], part["below"], part["pairs"]) for part in ranges] == [
-        (0, 6, 9),
-        (6, 7, 9),
-        (7, 50, 9),
-        (50, None, 0),
-    ]
-    alone = corpus_scores(HYPOTHESES[::3], REFERENCES[::3])["BLEU-detok"]["score"]
-    assert [part["score"] for part in ranges[1:]] == [100.0, alone, None]
-
-
-def test_ranges_need_a_value_for_each_pair():
-    with pytest.raises(ValueError, match="values must be 27, one a pair, not 2"):
-        scores_in_ranges([1, 2], (5,), HYPOTHESES, REFERENCES)
-
-
-def test_a_word_that_is_wanted_twice_must_be_there_twice():
-    assert recalled(["2 and 3", "x"], [["2", "2", "3"], []]) == (2, 3)
-    assert recalled(["2 and 2 and 2"], [["2", "2"]]) == (2, 2)
-    with pytest.raises(ValueError, match="wanted must be 1 lists of words, not 2"):
-        recalled(["2"], [["2"], ["3"]])
-
-
-def test_analysis_counts_by_hand():
-    train = [Pair("o gato vê o gato", "the cat sees the cat")] * 2 + [Pair("raro", "rare")]
-    pairs = [Pair("o gato porto 1.974", "the cat porto 1,974"), Pair("raro gato", "rare cat")]
-    found = analyse_translations(["the cat porto 1974", "cat"], pairs, train)
-    assert found["sentences"] == sentence_scores(["the cat porto 1974", "cat"], [p.target for p in pairs])
-    assert [part["pairs"] for part in found["by length"]] == [2, 0, 0, 0, 0, 0]
-    assert [part["pairs"] for part in found["by rarest word"]] == [1, 1, 0, 0, 0]
-    assert found["recalled"] == {
-        "numbers": (1, 1),
-        "names": (1, 1),
-        "from 0 below 1": (1, 2),  # porto, and 1,974 as it stands
-        "from 1 below 10": (3, 4),  # the, cat and cat, but not rare
-        "from 10 below 100": (0, 0),
-        "from 100 below 1000": (0, 0),
-        "from 1000": (0, 0),
-    }
 
 
 def test_the_search_is_tuned_by_bleu_and_ties_go_to_the_first(translator):
@@ -755,275 +687,6 @@ def test_words_are_those_of_the_translation():
     torch.testing.assert_close(words.weights.sum(-1), torch.ones(shape[:3]))
 
 
-def test_attention_crosses_over_where_both_words_look_across():
-    words = ["a", "b", "</s>"], ["x", "y", "</s>"]
-    across, along = [[0.2, 0.8, 0.0], [0.7, 0.3, 0.0]], [[0.8, 0.2, 0.0], [0.3, 0.7, 0.0]]
-    end = [[0.0, 0.0, 1.0]]
-    half = [across[0], along[1]]
-    other = [along[0], across[1]]
-    layers = torch.tensor([[table + end] for table in (across, along, half, other)])
-    found = Alignment(*words, layers)
-    assert crosses_over(found, ("a", "b"), ("x", "y")) == [True, False, False, False]
-    assert crosses_over(found, ("b", "a"), ("x", "y")) == [False, True, False, False]
-    with pytest.raises(ValueError, match="found must hold the word 'c'"):
-        crosses_over(found, ("a", "c"), ("x", "y"))
-    with pytest.raises(ValueError, match="found must hold the word 'a'"):
-        crosses_over(found, ("a", "b"), ("x", "a"))
-
-
-def test_heads_are_averaged_before_attention_is_compared():
-    strong, weak = [[0.0, 1.0], [1.0, 0.0]], [[0.6, 0.4], [0.4, 0.6]]
-    found = Alignment(["a", "b"], ["x", "y"], torch.tensor([[strong, weak]]))
-    assert crosses_over(found, ("a", "b"), ("x", "y")) == [True]
-
-
-def test_the_hundred_sentences_are_whole_and_ours():
-    sentences = load_sentences()
-    assert len(sentences) == len({sentence.source for sentence in sentences}) == 100
-    counts = Counter(sentence.category for sentence in sentences)
-    assert len(counts) == 11 and min(counts.values()) >= 8
-    for sentence in sentences:
-        assert sentence.source.strip() == sentence.source and sentence.target.strip() == sentence.target
-        assert tokenize(sentence.source) and tokenize(sentence.target)
-    phrases = {text for split in ("train", "dev", "test") for text, _ in load_corpus("phrases", split)}
-    assert not phrases & {tokenize(sentence.source) for sentence in sentences}
-    capitals = [sentence for sentence in sentences if sentence.category == "capitals"]
-    assert all(sum(map(str.isupper, sentence.source)) >= 5 for sentence in capitals)
-
-
-def test_swaps_change_places():
-    for source, target in SWAPS.items():
-        assert len(source.split()) == len(target.split()) == 3
-    assert len(SWAPS) == 20
-
-
-def corpus(name, split):
-    held_out = [Pair("gosto da casa .", "i like the house ."), PAIRS[0]]
-    return {"train": PAIRS, "dev": PAIRS[:2], "test": held_out}[split]
-
-
-@pytest.fixture(scope="module")
-def record():
-    translator, trainer = train_translator(TINY, load=ours)
-    with pytest.MonkeyPatch.context() as patch:  # a model that has learnt nothing does not come to an end
-        patch.setattr(transformer.translation, "load_sentences", few_sentences)
-        patch.setattr(transformer.translation, "SWAPS", dict(list(SWAPS.items())[:3]))
-        return translator, trainer, translation_record(translator, trainer, TINY, load=corpus)
-
-
-def few_sentences():
-    return load_sentences()[60:68]  # questions and adjectives
-
-
-def test_record_holds_the_run(record):
-    translator, trainer, kept = record
-    assert kept["recipe"] == asdict(TINY) and kept["log"] == trainer.history
-    assert kept["parameters"] == sum(p.numel() for p in translator.model.parameters())
-    assert kept["versions"]["torch"] == kept["examined"]["versions"]["torch"] == metadata.version("torch")
-    assert json.loads(json.dumps(kept))["grid"] == kept["grid"]
-
-
-def test_record_takes_the_search_from_the_development_split_to_the_test_split(record):
-    translator, _, kept = record
-    assert kept["grid"] == tune_search(translator, PAIRS[:2])
-    best = kept["grid"][0]["beam_size"], kept["grid"][0]["length_penalty"]
-    assert kept["scores"]["dev"]["tuned"] == evaluate_translator(translator, PAIRS[:2], *best)
-    test = corpus("", "test")
-    references = [pair.target for pair in test]
-    for name, search in (("greedy", (1, 0.6)), ("beam 4", (4, 0.6)), ("tuned", best)):
-        written = translator.translate_tokenized([pair.source for pair in test], *search)
-        assert kept["scores"]["test"][name] == corpus_scores(written, references, 1000)
-        assert kept["scores"]["test, unseen"][name] == corpus_scores(written[:1], references[:1], 1000)
-    written = translator.translate_tokenized([pair.source for pair in test], *best)
-    assert kept["analysis"] == analyse_translations(written, test, PAIRS)
-    pairs = {split: measured["pairs"] for split, measured in kept["scores"].items()}
-    assert pairs == {"dev": 2, "test": 2, "test, unseen": 1}
-
-
-def test_record_asks_our_own_sentences(record):
-    translator, _, kept = record
-    best = kept["grid"][0]["beam_size"], kept["grid"][0]["length_penalty"]
-    sources = [tokenize(sentence.source) for sentence in few_sentences()]
-    written = translator.translate_tokenized(sources, *best)
-    references = [tokenize(sentence.target) for sentence in few_sentences()]
-    scores = sentence_scores(written, references)
-    for i, (entry, sentence) in enumerate(zip(kept["sentences"], few_sentences(), strict=True)):
-        added = {"translation": detokenize(written[i]), "chrF2": scores[i]}
-        assert entry == sentence._asdict() | added
-    assert len(kept["swaps"]) == 3
-    for entry, source in zip(kept["swaps"], SWAPS, strict=False):
-        words = by_words(translator.align(f"isto é {source} .", *best))
-        assert (entry["source"], entry["target"]) == (words.source, words.target)
-    adjectives = [
-        text for text, s in zip(sources, few_sentences(), strict=True) if s.category == "adjectives"
-    ]
-    assert len(kept["reordered"]) == 3
-    for found, source in zip(kept["reordered"], adjectives, strict=False):
-        words = by_words(translator.align(source, *best))
-        assert (found["source"], found["target"]) == (words.source, words.target)
-        weights = torch.tensor(found["weights"])  # [n_layers, T, S]
-        torch.testing.assert_close(weights, words.weights.mean(dim=1), atol=6e-4, rtol=0)
-
-
-def test_record_says_which_words_changed_places():
-    kept = examine_translator(Translator.load("phrases"), "ours", corpus)
-    for entry, (source, target) in zip(kept["swaps"], SWAPS.items(), strict=True):
-        as_said = set(target.split()[1:]) <= set(entry["target"])
-        assert (entry["crossed"] is not None) == as_said, (source, entry)
-    best = kept["grid"][0]["beam_size"], kept["grid"][0]["length_penalty"]
-    words = by_words(Translator.load("phrases").align("isto é um gato preto .", *best))
-    assert kept["swaps"][0]["crossed"] == crosses_over(words, ("gato", "preto"), ("black", "cat"))
-
-
-@pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
-def test_recipes_reach_their_peak_at_the_end_of_warm_up(recipe):
-    rates = [recipe.schedule(step) for step in range(1, recipe.steps + 1)]
-    assert max(rates) == pytest.approx(recipe.peak_rate)
-    assert rates.index(max(rates)) + 1 == recipe.warmup_steps
-    uncooled = replace(recipe, cooldown=0.0).schedule(recipe.steps)
-    falling = recipe.cooldown * recipe.steps
-    assert rates[-1] == pytest.approx(uncooled / falling if falling else uncooled)
-
-
-def test_training_follows_its_recipe():
-    dev = [Pair("a casa não é velha .", "the house is not old .")]
-    recipe = replace(TINY, steps=1, seed=5, smoothing=0.3, max_tokens=20)
-    translator, trainer = train_translator(
-        recipe, load=lambda corpus, split: PAIRS if split == "train" else dev
-    )
-    model, vocabulary = translator.model, translator.vocabulary
-    assert not model.training
-    # Both languages are in the vocabulary, and nothing but the training split.
-    learned = Vocabulary.train((text for pair in PAIRS for text in pair), recipe.vocab_size)
-    assert vocabulary.tokenizer.to_str() == learned.tokenizer.to_str()
-    batches = list(trainer.batches(0))
-    wanted = list(TokenBatches(encode_pairs(PAIRS, vocabulary), 20, seed=5)(0))
-    assert all(a.equal(b) for one, two in zip(batches, wanted, strict=True) for a, b in zip(one, two))
-    smoothed, _ = teacher_forced_loss(model, batches[0], smoothing=0.3)
-    assert trainer.loss(model, batches[0])[0].equal(smoothed)
-    held_out = TokenBatches(encode_pairs(dev, vocabulary), 20)(0)
-    assert trainer.evaluate(model) == evaluate_loss(model, held_out)
-
-
-def test_the_loss_is_the_one_that_the_recipe_asks_for():
-    recipe = replace(TINY, steps=1, smoothing=0.3, dropout=0.2, r_drop=2.0)
-    _, trainer = train_translator(recipe, load=ours)
-    batch = next(iter(trainer.batches(0)))
-    trainer.model.train()
-    losses = []
-    for loss in (trainer.loss, partial(r_drop_loss, smoothing=0.3, alpha=2.0)):
-        torch.manual_seed(0)
-        losses.append(loss(trainer.model, batch)[0])
-    assert losses[0].equal(losses[1])
-
-
-def test_subwords_are_cut_anew_in_every_epoch_where_the_recipe_says_so():
-    recipe = replace(TINY, steps=1, seed=5, max_tokens=60, bpe_dropout=0.3)
-    translator, trainer = train_translator(recipe, load=ours)
-    wanted = sampled_batches(PAIRS, translator.vocabulary, 60, 0.3, 5)
-    for epoch in (0, 3):
-        given = [x.tolist() for batch in trainer.batches(epoch) for x in batch]
-        assert given == [x.tolist() for batch in wanted(epoch) for x in batch]
-    usual = TokenBatches(encode_pairs(PAIRS, translator.vocabulary), 60, seed=5)(0)
-    assert sum(batch[0].numel() for batch in trainer.batches(0)) > sum(batch[0].numel() for batch in usual)
-
-
-def test_settings_reach_the_trainer():
-    changes = {"accumulate": 2, "clip_norm": 0.5, "average": 0.25, "patience": 7, "seed": 3}
-    changes |= {"weight_decay": 0.125, "precision": "auto"}
-    _, trainer = train_translator(replace(TINY, steps=1, **changes), load=ours)
-    assert changes.items() <= asdict(trainer.config).items()
-    assert trainer.config.evaluate_every == TINY.evaluate_every
-
-
-def weights_equal(model, other) -> bool:
-    weights = other.state_dict()
-    return all(weights[name].equal(x) for name, x in model.state_dict().items())
-
-
-def test_averaged_weights_are_what_is_kept():
-    translator, trainer = train_translator(replace(TINY, average=0.5), load=ours)
-    assert translator.model is not trainer.model
-    assert not weights_equal(translator.model, trainer.model)
-    with trainer.average.applied():
-        assert weights_equal(translator.model, trainer.model)
-    plain, trainer = train_translator(TINY, load=ours)
-    assert weights_equal(plain.model, trainer.model)
-
-
-def test_the_accelerated_model_is_trained_and_the_plain_one_kept(tmp_path):
-    translator, trainer = train_translator(TINY, tmp_path, load=ours)
-    assert type(trainer.model) is FastTransformer and type(translator.model) is Transformer
-    shared = zip(translator.model.parameters(), trainer.model.parameters(), strict=True)
-    assert all(own is theirs for own, theirs in shared)
-    plain = Transformer(translator.model.config)
-    set_weights(plain, load_checkpoint(trainer.checkpoints()[-1]), "the checkpoint of the run")
-    assert weights_equal(plain, translator.model)
-    for changes in ({"average": 0.5}, {"patience": 9}):
-        kept, trainer = train_translator(replace(TINY, **changes), tmp_path / str(changes), load=ours)
-        assert type(trainer.model) is FastTransformer and type(kept.model) is Transformer
-
-
-def test_a_patient_run_keeps_its_best_weights(tmp_path):
-    # Too high a rate: it gets worse, and ends before its time.
-    recipe = replace(TINY, steps=40, evaluate_every=1, warmup_steps=8, peak_rate=3.0, patience=2)
-    translator, trainer = train_translator(recipe, tmp_path, load=ours)
-    assert trainer.finished and trainer.best_step == trainer.step - 2 < 38
-    loss = trainer.evaluate(translator.model)["loss"]
-    losses = [entry["loss"] for entry in trainer.history if "accuracy" in entry]
-    assert loss == pytest.approx(min(losses)) and loss < losses[-1]
-    nowhere, other = train_translator(recipe, load=ours)
-    assert other.step == trainer.step and weights_equal(nowhere.model, other.model)
-
-
-def test_a_run_in_slices_ends_where_the_whole_one_does(tmp_path):
-    recipe = replace(TINY, average=0.5, patience=9, dropout=0.2)
-    _, trainer = train_translator(recipe, tmp_path / "slices", load=ours, max_minutes=0)
-    assert 0 < trainer.step < recipe.steps and not trainer.finished
-    translator, trainer = train_translator(recipe, tmp_path / "slices", load=ours, max_minutes=5)
-    assert trainer.finished
-    whole, _ = train_translator(recipe, tmp_path / "whole", load=ours)
-    assert weights_equal(whole.model, translator.model)
-
-
-def test_a_slice_of_a_patient_run_gives_its_newest_weights(tmp_path):
-    recipe = replace(TINY, steps=60, evaluate_every=60, average=0.5, patience=9)
-    translator, trainer = train_translator(recipe, tmp_path, load=ours, max_minutes=0)
-    assert 0 < trainer.step < 60 and not (tmp_path / "best.pt").exists()
-    with trainer.average.applied():
-        assert weights_equal(translator.model, trainer.model)
-
-
-def test_the_recipe_of_the_recorded_run_stays_as_it_was():
-    recorded = {
-        "corpus": "ted",
-        "vocab_size": 4000,
-        "d_model": 256,
-        "n_heads": 4,
-        "n_layers": 3,
-        "d_ff": 1024,
-    }
-    recorded |= {"dropout": 0.2, "norm_first": True, "steps": 10_000, "max_tokens": 2000}
-    recorded |= {"peak_rate": 1.2e-3, "warmup_steps": 1000, "cooldown": 0.5, "smoothing": 0.1}
-    recorded |= {"precision": "auto", "evaluate_every": 500, "seed": 0}
-    assert RECIPES["ted-small"] == Recipe(**recorded)
-    for name in ("ted-tiny", "ted-small", "phrases"):  # their records tell which precision that was
-        assert RECIPES[name] == replace(Recipe(**load_record(name)["recipe"]), precision="auto")
-
-
-def test_every_recipe_leaves_the_precision_to_the_device():
-    assert {recipe.precision for recipe in RECIPES.values()} == {"auto"}
-
-
-def test_interrupted_training_ends_where_the_whole_one_does(tmp_path):
-    whole, _ = train_translator(TINY, load=ours)
-    train_translator(replace(TINY, steps=3), tmp_path, load=ours)
-    resumed, trainer = train_translator(TINY, tmp_path, load=ours)
-    assert trainer.step == 6
-    for name, weight in whole.model.state_dict().items():
-        assert resumed.model.state_dict()[name].equal(weight), name
-
-
 def test_built_in_translator_is_as_good_as_its_record():
     record = load_record("phrases")
     assert record["commit"] and record["command"] == "python -m transformer train phrases"
@@ -1031,46 +694,3 @@ def test_built_in_translator_is_as_good_as_its_record():
     test = load_corpus("phrases", "test")[:200]
     scores = evaluate_translator(Translator.load("phrases"), test, beam_size=1)
     assert scores["BLEU-tok"]["score"] >= 85
-
-
-def recorded_runs() -> list[str]:
-    names = sorted(path.stem for path in record_path("ted-corpus.json").parent.glob("ted*.json"))
-    return [name for name in names if name != "ted-corpus"]
-
-
-@pytest.mark.parametrize("name", ["phrases", *recorded_runs()])
-def test_record_has_all_that_the_chapter_shows(name):
-    record = load_record(name)
-    assert record["commit"] and record["versions"]["torch"] and record["date"]
-    assert Recipe(**record["recipe"]).corpus in ("phrases", "ted")
-    assert set(record["scores"]) == {"dev", "test", "test, unseen"}
-    assert record["scores"]["test"]["pairs"] == {"phrases": 1000, "ted": 1803}[record["recipe"]["corpus"]]
-    assert all(len(found) == len(LECTURE) for found in record["lecture"].values())
-    for split in record["scores"].values():
-        for search in split.keys() - {"pairs"}:
-            assert set(split[search]) == {"BLEU-tok", "BLEU-detok", "chrF2"}
-        assert {"greedy", "beam 4"} <= set(split)
-
-
-@pytest.mark.parametrize(
-    "name", [name for name in ["phrases", *recorded_runs()] if "examined" in load_record(name)]
-)
-def test_examined_record_is_whole_and_agrees_with_itself(name):
-    record = load_record(name)
-    best, test = record["grid"][0], record["scores"]["test"]["tuned"]
-    assert record["scores"]["dev"]["tuned"] == best["scores"]
-    assert len(record["grid"]) == len(SEARCHES)
-    assert all(score["margin"] > 0 and "bs:1000" in score["signature"] for score in test.values())
-    assert len(record["analysis"]["sentences"]) == record["scores"]["test"]["pairs"]
-    for part in ("by length", "by rarest word"):
-        pairs = sum(entry["pairs"] for entry in record["analysis"][part])
-        assert pairs == record["scores"]["test"]["pairs"]
-    assert all(found <= wanted for found, wanted in record["analysis"]["recalled"].values())
-    asked = [(s.category, s.source, s.target) for s in load_sentences()]
-    assert [(e["category"], e["source"], e["target"]) for e in record["sentences"]] == asked
-    scores = sentence_scores(
-        [tokenize(entry["translation"]) for entry in record["sentences"]],
-        [tokenize(entry["target"]) for entry in record["sentences"]],
-    )
-    assert [entry["chrF2"] for entry in record["sentences"]] == pytest.approx(scores, abs=3)
-    assert len(record["swaps"]) == len(SWAPS) and len(record["reordered"]) == 3

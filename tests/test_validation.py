@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-import re
 import sys
 
 import pytest
 import torch
+from helpers import refuses
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transformer import (
+from transformer.validation import (
     check_choice,
     check_device,
     check_features,
@@ -26,12 +26,6 @@ from transformer import (
     is_traced,
     optional_import,
 )
-
-
-def refuses(error: type[Exception], message: str):
-    """Expect `error` with exactly this message."""
-    return pytest.raises(error, match=f"^{re.escape(message)}$")
-
 
 # -------------------------------------------------------------------------------------------------
 # Sizes and rates

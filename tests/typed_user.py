@@ -15,14 +15,11 @@ from torch import Tensor, nn
 
 import transformer
 from transformer import (
-    BeamResult,
     Decoder,
     DecoderLayer,
-    DecoderState,
     Encoder,
     EncoderLayer,
     FastTransformer,
-    KeyValueCache,
     LayerConfig,
     MultiHeadAttention,
     PositionalEncoding,
@@ -38,7 +35,6 @@ from transformer import (
     beam_search,
     causal_mask,
     check_model,
-    decoder_state,
     evaluate_loss,
     from_torch,
     greedy_search,
@@ -57,6 +53,8 @@ from transformer import (
     token_accuracy,
     toy_config,
 )
+from transformer.attention import KeyValueCache
+from transformer.decoding import BeamResult, DecoderState, decoder_state
 
 Batch = tuple[Tensor, Tensor]
 

@@ -1,4 +1,4 @@
-"""transformer.checks, from book/17-clinic.ipynb, "Bugs that train".
+"""transformer.checks, from book/17-clinic.ipynb, "The clinic".
 
 Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
 """
@@ -6,7 +6,7 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 __all__ = ["CheckResult", "CheckReport", "check_model"]
 
 
-# %% book/17-clinic.ipynb · The program · [check-report]
+# %% book/17-clinic.ipynb · Reports · [check-result]
 import copy
 import inspect
 from collections.abc import Callable
@@ -29,6 +29,7 @@ class CheckResult(NamedTuple):
     suspects: str  # where to look first; empty unless the check failed
 
 
+# %% book/17-clinic.ipynb · Reports · [check-report]
 @dataclass(frozen=True)
 class CheckReport:
     """What the checks of a model found; `print` shows it as a table.
@@ -62,7 +63,7 @@ class CheckReport:
         return "\n".join(lines)
 
 
-# %% book/17-clinic.ipynb · The program · [check-probe]
+# %% book/17-clinic.ipynb · What the model is asked · [check-probe]
 _BATCH, _SOURCE, _TARGET = 3, 7, 5
 _LONGEST = _SOURCE + 2  # the most tokens that a model is given
 _MOST_TOKENS = 2**22  # of a vocabulary: far more than any has, and few enough to be listed
@@ -71,7 +72,7 @@ _MOST_TOKENS = 2**22  # of a vocabulary: far more than any has, and few enough t
 class _Probe(NamedTuple):
     # What a model is asked, and what its owner said about it.
     src: Tensor  # [B, S]
-    tgt: Tensor  # [B, T], the start token in front
+    tgt: Tensor  # [B, T], starting with the start token
     other_src: Tensor  # another token in every place
     other_tgt: Tensor
     pad_id: int
@@ -88,6 +89,7 @@ class _Probe(NamedTuple):
         return src.masked_fill(beyond.to(src.device), self.pad_id)
 
 
+# %% book/17-clinic.ipynb · What the model is asked · [check-draw]
 def _sentences(
     vocab_size: int, length: int, special: set[int], generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
@@ -99,10 +101,18 @@ def _sentences(
     return ordinary[index], ordinary[(index + 1) % len(ordinary)]
 
 
-# %% book/17-clinic.ipynb · The program · [check-compare]
-_Outcome = tuple[bool | None, str]  # passed (None: skipped), and what was measured
+def _draw(
+    src_size: int, tgt_size: int, pad_id: int, bos_id: int, seed: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    # Source and target, and the same with every token replaced.
+    generator, special = torch.Generator().manual_seed(seed), {pad_id, bos_id}
+    src, other_src = _sentences(src_size, _SOURCE, special, generator)
+    tgt, other_tgt = _sentences(tgt_size, _TARGET, special, generator)
+    tgt[:, 0] = bos_id
+    return src, tgt, other_src, other_tgt
 
 
+# %% book/17-clinic.ipynb · How answers are compared · [check-compare]
 def _logits(
     model: nn.Module, src: Tensor, tgt: Tensor, training: bool = False, seed: int = 0
 ) -> Tensor:
@@ -125,9 +135,13 @@ def _influence(call: Callable[[Tensor], Tensor], ids: Tensor, other: Tensor) -> 
     return torch.stack([_changes(whole, logits) for logits in changed])
 
 
+# %% book/17-clinic.ipynb · How answers are compared · [check-outcome]
+_Outcome = tuple[bool | None, str]  # passed (None: skipped), and what was measured
+
+
 def _unchanged(probe: _Probe, **changes: Tensor) -> _Outcome:
     largest = {mode: change.max().item() for mode, change in changes.items()}
-    # "Not at most" where "more" seems to do: NaN is neither.
+    # "Not at most" rather than "more than": a NaN is neither.
     moved = {mode: not change <= probe.tolerance for mode, change in largest.items()}
     said = (f"{mode} {f'{largest[mode]:.2g}' if moved[mode] else 'none'}" for mode in largest)
     return not any(moved.values()), "change: " + ", ".join(said)
@@ -206,7 +220,7 @@ def _check_future(model: nn.Module, probe: _Probe) -> _Outcome:
 
 
 def _check_padding(model: nn.Module, probe: _Probe) -> _Outcome:
-    """Padding behind the source changes nothing."""
+    """Padding after the source changes nothing."""
     src = probe.ragged(probe.src)
     padded, changes = F.pad(src, (0, _LONGEST - _SOURCE), value=probe.pad_id), {}
     for mode in ("evaluation",) if _is_random(model, probe) else ("evaluation", "training"):
@@ -215,8 +229,9 @@ def _check_padding(model: nn.Module, probe: _Probe) -> _Outcome:
     return _unchanged(probe, **changes)
 
 
+# %% book/17-clinic.ipynb · What must not matter · [check-batch]
 def _check_batch(model: nn.Module, probe: _Probe) -> _Outcome:
-    """A sentence's logits depend neither on its batch-mates nor on its row."""
+    """A sentence's logits depend neither on the rest of its batch nor on its row."""
     src, tgt, changes = probe.ragged(probe.src), probe.tgt, {}
     other_src = torch.cat([src[:1], probe.ragged(probe.other_src)[1:]])
     other_tgt = torch.cat([tgt[:1], probe.other_tgt[1:]])
@@ -264,7 +279,7 @@ def _check_target_positions(model: nn.Module, probe: _Probe) -> _Outcome:
     return _changed(probe, _changes(logits[:, 1:], logits[:, :-1]))
 
 
-# %% book/17-clinic.ipynb · At the edges, and backwards · [check-edges]
+# %% book/17-clinic.ipynb · Edge cases and the backward pass · [check-edges]
 def _gradients(model: nn.Module, src: Tensor, probe: _Probe) -> dict[str, Tensor | None]:
     torch.manual_seed(0)
     model.train()
@@ -292,7 +307,7 @@ def _check_empty_source(model: nn.Module, probe: _Probe) -> _Outcome:
     return True, "logits and gradients finite"
 
 
-# %% book/17-clinic.ipynb · At the edges, and backwards · [check-alive]
+# %% book/17-clinic.ipynb · Edge cases and the backward pass · [check-alive]
 def _check_one_token(model: nn.Module, probe: _Probe) -> _Outcome:
     """One sentence of one token, source and target, is handled like any other."""
     for training in (False, True):
@@ -366,27 +381,61 @@ _CHECKS: dict[str, tuple[Callable[[nn.Module, _Probe], _Outcome], str]] = {
 _NEEDED = ("logits", "repeatable")  # where one of them fails, later ones would measure nothing
 
 
-def _run_check(name: str, model: nn.Module, probe: _Probe) -> CheckResult:
-    check, suspects = _CHECKS[name]
-    try:
-        passed, measured = check(copy.deepcopy(model), probe)
-    except Exception as error:  # a model that cannot be asked has failed; others wait to be tried
-        passed, measured = False, _said(error)
-    verdict = "skipped" if passed is None else "pass" if passed else "FAIL"
-    return CheckResult(name, verdict, measured, suspects if passed is False else "")
-
-
 def _said(error: Exception) -> str:
     first_line = str(error).partition("\n")[0]
     return f"{type(error).__name__}: {first_line[:80]}"
 
 
+def _run_check(name: str, model: nn.Module, probe: _Probe) -> CheckResult:
+    check, suspects = _CHECKS[name]
+    try:
+        passed, measured = check(copy.deepcopy(model), probe)
+    except Exception as error:  # a failure of this check; the others are still to be tried
+        passed, measured = False, _said(error)
+    verdict = "skipped" if passed is None else "pass" if passed else "FAIL"
+    return CheckResult(name, verdict, measured, suspects if passed is False else "")
+
+
+def _run_checks(model: nn.Module, probe: _Probe) -> tuple[CheckResult, ...]:
+    results: list[CheckResult] = []
+    for name in _CHECKS:
+        missing = [r.name for r in results if r.name in _NEEDED and r.verdict == "FAIL"]
+        if missing:
+            results.append(CheckResult(name, "skipped", f"needs {missing[0]!r} to pass", ""))
+        else:
+            results.append(_run_check(name, model, probe))
+    return tuple(results)
+
+
+# %% book/17-clinic.ipynb · All of them · [check-called]
 def _in_float64(model: nn.Module, probe: _Probe) -> tuple[nn.Module, str]:
     try:
         _logits(copy.deepcopy(model).double(), probe.src, probe.tgt)
     except Exception as error:
         return model, f"the model's own precision; in float64, {_said(error)}"
     return copy.deepcopy(model).double(), "float64"
+
+
+class _Called(nn.Module):
+    # A model that is called as `model(src, tgt)`, whatever its own arguments are.
+    def __init__(self, model: nn.Module, call: Callable[[Any, Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.model, self.call = model, call
+
+    def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
+        return self.call(self.model, src, tgt)
+
+
+def _as_called(model: nn.Module, call: Callable[..., Tensor] | None) -> nn.Module:
+    if call is not None:
+        return _Called(model, call)
+    names = [*inspect.signature(model.forward).parameters]
+    if len(names) > 1 and "mask" in names[1]:
+        raise ValueError(
+            f"model takes {names[1]!r} for its second argument, not the target: "
+            "say how it is called, with call=lambda model, src, tgt: …"
+        )
+    return model
 
 
 # %% book/17-clinic.ipynb · All of them · [check-doors]
@@ -401,25 +450,6 @@ def _check_arguments(
         raise TypeError(f"search must be callable, not {type(search).__name__}")
     check_rate(tolerance=tolerance)
     check_size(minimum=0, seed=seed)
-
-
-def _check_call(model: nn.Module, call: Callable[..., Tensor] | None) -> None:
-    names = [*inspect.signature(model.forward).parameters]
-    if call is None and len(names) > 1 and "mask" in names[1]:
-        raise ValueError(
-            f"model takes {names[1]!r} for its second argument, not the target: "
-            "say how it is called, with call=lambda model, src, tgt: …"
-        )
-
-
-class _Called(nn.Module):
-    # A model that is called as `model(src, tgt)`, whatever its own arguments are.
-    def __init__(self, model: nn.Module, call: Callable[[Any, Tensor, Tensor], Tensor]) -> None:
-        super().__init__()
-        self.model, self.call = model, call
-
-    def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
-        return self.call(self.model, src, tgt)
 
 
 def _check_vocabularies(src_size: int, tgt_size: int, pad_id: int, bos_id: int) -> None:
@@ -487,25 +517,14 @@ def check_model(
         True
     """
     _check_arguments(model, dropout, search, tolerance, seed)
-    _check_call(model, call)
-    model = model if call is None else _Called(model, call)
+    model = _as_called(model, call)
     _check_vocabularies(src_vocab_size, tgt_vocab_size, pad_id, bos_id)
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-    generator, special = torch.Generator().manual_seed(seed), {pad_id, bos_id}
-    src, other_src = _sentences(src_vocab_size, _SOURCE, special, generator)
-    tgt, other_tgt = _sentences(tgt_vocab_size, _TARGET, special, generator)
-    tgt[:, 0] = bos_id
-    src, tgt, other_src, other_tgt = (ids.to(device) for ids in (src, tgt, other_src, other_tgt))
+    drawn = _draw(src_vocab_size, tgt_vocab_size, pad_id, bos_id, seed)
+    src, tgt, other_src, other_tgt = (ids.to(device) for ids in drawn)
     options = pad_id, tgt_vocab_size, tolerance, dropout, search, relative_positions
     probe = _Probe(src, tgt, other_src, other_tgt, *options)
     forked = [] if device.type == "cpu" else [device]
     with torch.random.fork_rng(forked, device_type=device.type):
         exact, arithmetic = _in_float64(model, probe)
-        results: list[CheckResult] = []
-        for name in _CHECKS:
-            missing = [r.name for r in results if r.name in _NEEDED and r.verdict == "FAIL"]
-            if missing:
-                results.append(CheckResult(name, "skipped", f"needs {missing[0]!r} to pass", ""))
-            else:
-                results.append(_run_check(name, exact, probe))
-    return CheckReport(arithmetic, tuple(results))
+        return CheckReport(arithmetic, _run_checks(exact, probe))

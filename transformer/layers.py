@@ -51,6 +51,7 @@ class LayerNorm(nn.Module):
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu}
 
 
+# %% book/04-layers.ipynb · The position-wise network · [feed-forward-class]
 class FeedForward(nn.Module):
     """Two dense layers with an activation between them, applied to every position alone.
 

@@ -9,37 +9,21 @@ __all__ = [
     "toy_config",
     "reversal_batches",
     "exact_match",
-    "ToyRecipe",
-    "train_toy",
-    "toy_record",
     "load_toy_model",
 ]
 
 
 # %% book/09-toy-task.ipynb · The rule · [reversal-batch]
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from transformer.decoding import greedy_search
-from transformer.loss import teacher_forced_loss
 from transformer.model import Transformer, TransformerConfig
-from transformer.training import (
-    Trainer,
-    TrainingConfig,
-    cooldown,
-    load_record,
-    load_weights,
-    noam_rate,
-    record_path,
-    run_facts,
-)
-from transformer.validation import check_device, check_ids, check_size, check_type
+from transformer.training import load_record, record_path
+from transformer.validation import check_ids, check_size, check_type, optional_import
 
 
 def reverse_and_mark(digits: Tensor, mark: int) -> Tensor:
@@ -57,6 +41,10 @@ def reverse_and_mark(digits: Tensor, mark: int) -> Tensor:
         TypeError: the digits are not `torch.long`, or `mark` is not an int.
         ValueError: the digits do not have two axes.
         IndexError: a digit is not below `mark`; seen on the CPU.
+
+    Example:
+        >>> reverse_and_mark(torch.tensor([[0, 1, 5, 9, 0, 3]]), mark=10).tolist()
+        [[3, 10, 9, 5, 1, 0]]
     """
     check_size(mark=mark)
     check_ids("digits", digits, mark)
@@ -168,7 +156,7 @@ def exact_match(
     device = next(model.parameters()).device
     inputs, outputs = reversal_batch(n_sequences, length, model.config.bos_id - 1, generator)
     decoded = torch.cat(
-        [greedy_search(model, part.to(device), length).cpu() for part in inputs.split(1000)]
+        [greedy_search(model, part.to(device), length).cpu() for part in torch.split(inputs, 1000)]
     )
     right = decoded == outputs[:, 1:]
     return {
@@ -177,109 +165,10 @@ def exact_match(
     }
 
 
-# %% book/09-toy-task.ipynb · Training · [toy-recipe]
-@dataclass(frozen=True)
-class ToyRecipe:
-    """How a toy model is trained.
-
-    Args:
-        steps: number of updates.
-        batch_size: sequences in a batch.
-        length: digits in a sequence.
-        norm_first, dropout: as in `TransformerConfig`.
-        warmup_steps, factor: as in `noam_rate`.
-        cooldown: the share of the run over which the learning rate falls to 0 at the end.
-        evaluate_every: updates between two evaluations, on 1,000 sequences of a seed of their own.
-        seed: of weights, data and dropout.
-    """
-
-    steps: int = 30_000
-    batch_size: int = 32
-    length: int = 10
-    norm_first: bool = True
-    dropout: float = 0.0
-    warmup_steps: int = 2000
-    factor: float = 0.5
-    cooldown: float = 0.5
-    evaluate_every: int = 500
-    seed: int = 0
-
-    def schedule(self, step: int, d_model: int) -> float:
-        """The learning rate of update `step`."""
-        rate = noam_rate(step, d_model, self.warmup_steps, self.factor)
-        return rate * cooldown(step, self.steps, self.cooldown)
-
-
-# %% book/09-toy-task.ipynb · Training · [train-toy]
-def train_toy(
-    recipe: ToyRecipe,
-    directory: Path | str | None = None,
-    device: torch.device | str = "cpu",
-    progress: bool = False,
-    max_minutes: float | None = None,
-) -> Trainer:
-    """Train a toy model as a recipe says; stopped and called again with the same directory, it goes
-    on.
-
-    Args:
-        recipe: what to do.
-        directory: where log and checkpoints go; `None` for nowhere.
-        device: to train on.
-        progress: whether to show a progress bar.
-        max_minutes: as in `Trainer.fit`.
-
-    Returns:
-        the trainer, with the trained model as `.model`.
-
-    Raises:
-        TypeError, ValueError: the recipe is none, an entry of it is out of its range, or there is no
-            such device.
-    """
-    check_type(ToyRecipe, recipe=recipe)
-    check_size(minimum=0, seed=recipe.seed)
-    device = check_device(device)
-    torch.manual_seed(recipe.seed)
-    config = toy_config(norm_first=recipe.norm_first, dropout=recipe.dropout)
-    return Trainer(
-        Transformer(config).to(device),
-        loss=partial(teacher_forced_loss, smoothing=0.0),
-        batches=partial(
-            reversal_batches, batch_size=recipe.batch_size, length=recipe.length, seed=recipe.seed
-        ),
-        schedule=partial(recipe.schedule, d_model=config.d_model),
-        config=TrainingConfig(
-            recipe.steps,
-            clip_norm=5.0,
-            seed=recipe.seed,
-            evaluate_every=recipe.evaluate_every,
-            monitor="sequences",
-        ),
-        directory=directory,
-        evaluate=partial(exact_match, n_sequences=1000, length=recipe.length, seed=20_000),
-        progress=progress,
-    ).fit(max_minutes)
-
-
-# %% book/09-toy-task.ipynb · The full run, on record · [toy-record]
-def toy_record(trainer: Trainer, recipe: ToyRecipe) -> dict[str, Any]:
-    """What the book keeps of a finished toy run.
-
-    Args:
-        trainer: what `train_toy` returned.
-        recipe: what it was given.
-
-    Returns:
-        the facts of `run_facts`, the recipe, the curve of evaluations, and the score on 10,000
-        unseen sequences.
-    """
-    curve = [entry for entry in trainer.history if "sequences" in entry]
-    test = exact_match(trainer.model, length=recipe.length)
-    return run_facts(trainer.device) | {"recipe": asdict(recipe), "curve": curve, "test": test}
-
-
+# %% book/09-toy-task.ipynb · The full run, on record · [load-toy-model]
 def load_toy_model() -> Transformer:
     """The toy model whose recorded run this chapter reports, in evaluation mode."""
-    recipe = ToyRecipe(**load_record("toy")["recipe"])
-    model = Transformer(toy_config(norm_first=recipe.norm_first, dropout=recipe.dropout))
-    load_weights(model, record_path("toy.safetensors"))
+    model = Transformer(toy_config(**load_record("toy")["recipe"]["model"]))
+    weights = optional_import("safetensors.torch").load_file(record_path("toy.safetensors"))
+    model.load_state_dict(weights, strict=False)  # a shared table is in the file once
     return model.eval()

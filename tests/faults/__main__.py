@@ -1,0 +1,62 @@
+"""Mistakes in the command line."""
+
+from faults import Fault
+
+FAULTS = [
+    Fault(
+        "types-in-files-unchecked",
+        "a recipe in a file may have text for a number",
+        "read_recipe",
+        "type(value) is not kinds[name]",
+        "False",
+    ),
+    Fault(
+        "another-recipe-goes-on",
+        "a run goes on with other settings than it began with",
+        "claim_folder",
+        "_check_same(config, recipe)",
+        "pass",
+    ),
+    Fault(
+        "others-recipe-overwritten",
+        "a refused run has replaced the recipe of the one that is running",
+        "claimed",
+        "config.write_bytes(before)",
+        "pass",
+    ),
+    Fault(
+        "unfinished-run-recorded",
+        "a run that ran out of time is recorded as if it were complete",
+        "train",
+        "not trainer.finished",
+        "False",
+    ),
+    Fault(
+        "lines-before-an-error-lost",
+        "a line that is not UTF-8 costs the answers to the lines before it",
+        "grouped",
+        "group := list(islice(rest, size))",
+        "(group := list(islice(rest, size))) and not stopped",
+    ),
+    Fault(
+        "escapes-echoed",
+        "a message can move the cursor of a terminal",
+        "one_line",
+        "sign.isprintable()",
+        "True",
+    ),
+    Fault(
+        "error-ends-in-success",
+        "a script that calls the command cannot see that it failed",
+        "main",
+        "drop_output()\n        return 2",
+        "drop_output()\n        return 0",
+    ),
+    Fault(
+        "signal-forgotten",
+        "a terminated run ends as if it had been interrupted",
+        "main",
+        'getattr(error, "signal", signal.SIGINT)',
+        "signal.SIGINT",
+    ),
+]

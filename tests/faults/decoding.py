@@ -1,0 +1,90 @@
+"""Mistakes in `transformer.decoding`."""
+
+from faults import Fault
+
+FAULTS = [
+    Fault(
+        "greedy-cache-keeps-who-left",
+        "the remaining sentences read the keys of those that have ended",
+        "greedy_search",
+        "state.keep(going)",
+        "state.keep(torch.arange(len(going), device=src.device))",
+    ),
+    Fault(
+        "greedy-with-dropout",
+        "dropout is on during the search",
+        "greedy_search",
+        "evaluating(model)",
+        "torch.no_grad()",
+    ),
+    Fault(
+        "longest-refused",
+        "max_length may not equal the model's own",
+        "check_search",
+        "max_length > longest",
+        "max_length >= longest",
+    ),
+    Fault(
+        "tokens-not-sorted-with-scores",
+        "scores are sorted, tokens stay where they were",
+        "keep_best",
+        "_rows(tokens, index)",
+        "tokens[:, :beam_size]",
+    ),
+    Fault(
+        "beginnings-without-scores",
+        "candidates are ranked by their last token alone",
+        "best_continuations",
+        "alive.scores[:, :, None] + log_probs",
+        "log_probs",
+    ),
+    Fault(
+        "parent-and-token-swapped",
+        "the flat index is taken apart by the beam's width",
+        "best_continuations",
+        "index // vocab_size, index % vocab_size",
+        "index % beam_size, index // beam_size",
+    ),
+    Fault(
+        "finished-goes-on",
+        "a hypothesis that has ended is continued",
+        "_set_aside",
+        ".masked_fill(ends, -torch.inf).topk",
+        ".topk",
+    ),
+    Fault(
+        "length-without-end",
+        "the end token does not count for the length",
+        "beam_search",
+        "length_norm(length, length_penalty)",
+        "length_norm(max(length - 1, 1), length_penalty)",
+    ),
+    Fault(
+        "stops-with-first-finished",
+        "a sentence's search stops when one hypothesis is finished",
+        "beam_search",
+        "(ended.scores == absent).any",
+        "(ended.scores == absent).all",
+    ),
+    Fault(
+        "absent-beginnings-expanded",
+        "the search begins with K equal beginnings",
+        "beam_search",
+        "alive.scores[:, 0]",
+        "alive.scores[:]",
+    ),
+    Fault(
+        "cache-not-reordered",
+        "hypotheses go on with the keys of others",
+        "beam_search",
+        "origin[:, :beam_size]",
+        "torch.arange(beam_size, device=src.device).expand(len(origin), -1)",
+    ),
+    Fault(
+        "log-probabilities-in-half-precision",
+        "log-probabilities are rounded before they are summed",
+        "beam_search",
+        ".log_softmax(-1, dtype=dtype)",
+        ".log_softmax(-1).to(dtype)",
+    ),
+]

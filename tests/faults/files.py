@@ -1,0 +1,52 @@
+"""Mistakes in checkpoints, weights, records and logs."""
+
+from faults import Fault
+
+MODULE = "training"
+FAULTS = [
+    Fault(
+        "atomic-also-on-failure",
+        "half a file takes the place of a whole one",
+        "atomic_file",
+        "os.replace(part, path)\n    finally:\n        part.unlink(missing_ok=True)",
+        "pass\n    finally:\n        os.replace(part, path)",
+    ),
+    Fault(
+        "atomic-not-synced",
+        "a file may get its name before the disk has its content",
+        "atomic_file",
+        "os.fsync(file.fileno())\n            os.replace(part, path)",
+        "os.replace(part, path)",
+    ),
+    Fault(
+        "checkpoint-executes",
+        "a checkpoint may hold code that runs when it is read",
+        "load_checkpoint",
+        "weights_only=True",
+        "weights_only=False",
+    ),
+    Fault(
+        "check-sum-unread",
+        "a checkpoint with a changed bit is read",
+        "load_checkpoint",
+        "not _is_whole(file)",
+        "False",
+    ),
+    Fault(
+        "lack-taken-for-damage",
+        "a failing disk or a full memory counts as a damaged file",
+        "load_checkpoint",
+        "except (OSError, MemoryError):",
+        "except ZeroDivisionError:",
+    ),
+    Fault(
+        "log-with-half-a-line", "a line that was cut off is read", "read_log", 'line.endswith("\\n")', "line"
+    ),
+    Fault(
+        "weights-cast-in-place",
+        "saving in float16 rounds the model itself",
+        "save_weights",
+        "x.to(dtype)",
+        "x.copy_(x.to(dtype)).to(dtype)",
+    ),
+]

@@ -1,0 +1,63 @@
+"""Mistakes in `transformer.kernels`."""
+
+from faults import Fault
+
+FAULTS = [
+    Fault(
+        "dropout-lost-bit",
+        "one number in four has only 15 random bits",
+        "dropout_by_bytes",
+        "random_(-(2**63), None)",
+        "random_()",
+    ),
+    Fault(
+        "fused-inside-transforms",
+        "vmap calls the fused kernel, for which it has no rule",
+        "fast_attention",
+        "is_traced(query, key, value) and not torch.compiler.is_compiling()",
+        "False",
+    ),
+    Fault(
+        "any-square-mask-is-causal",
+        "a square mask is taken for the causal one",
+        "fast_attention",
+        "torch.equal(mask, causal_mask(T))",
+        "T == S",
+    ),
+    Fault("mask-unread", "a mask that hides something is left out", "fast_attention", "mask.all", "mask.any"),
+    Fault(
+        "chunked-slope-unsmoothed",
+        "the gradient of the loss in pieces knows no smoothing",
+        "_loss_and_slope",
+        "smoothing - 1",
+        "-1.0",
+    ),
+    Fault(
+        "chunked-padding-has-a-slope",
+        "padding counts in the gradient, though not in the loss",
+        "_loss_and_slope",
+        ".masked_fill_(~real, 0.0)",
+        "",
+    ),
+    Fault(
+        "chunks-overwrite-the-table",
+        "the table's gradient is that of the last chunk",
+        "_ChunkedLoss.forward",
+        "d_weight.addmm_(slope.T, rows)",
+        "d_weight = slope.T @ rows",
+    ),
+    Fault(
+        "pieces-inside-transforms",
+        "the loss in pieces is used inside torch.func's transforms, which it does not support",
+        "linear_cross_entropy",
+        "is_traced(hidden, weight)",
+        "torch.compiler.is_compiling()",
+    ),
+    Fault(
+        "r-drop-same-pull",
+        "the second pass is pushed away from the first",
+        "_r_drop_and_slope",
+        "pull[1].neg_()",
+        "pass",
+    ),
+]

@@ -1,0 +1,55 @@
+"""Mistakes in vocabularies and batches."""
+
+from faults import Fault
+
+FAULTS = [
+    Fault(
+        "special-tokens-in-text",
+        '"</s>" in a text ends the sentence',
+        "Vocabulary.train",
+        "_new_tokenizer(model)",
+        "learner",
+    ),
+    Fault(
+        "decode-beyond-end",
+        "what stands behind the end token is decoded as well",
+        "Vocabulary.decode",
+        "break",
+        "continue",
+    ),
+    Fault(
+        "target-without-end",
+        "targets have no end token: the model never learns to stop",
+        "encode_pairs",
+        "*target, EOS_ID",
+        "*target",
+    ),
+    Fault(
+        "pad-id-ignored",
+        "rows are filled up with 0, whatever was asked for",
+        "pad",
+        ", pad_id, dtype",
+        ", 0, dtype",
+    ),
+    Fault(
+        "budget-of-source-only",
+        "the target tensor may exceed the budget",
+        "_by_length",
+        "max(source, target)",
+        "source",
+    ),
+    Fault(
+        "last-batch-lost",
+        "the sentences after the last cut are never seen",
+        "TokenBatches._cut",
+        "[*cuts, slice(start, len(lengths))]",
+        "cuts or [slice(start, len(lengths))]",
+    ),
+    Fault(
+        "shuffled-by-chance",
+        "the order comes from torch's own generator",
+        "TokenBatches.indices",
+        "(len(self.pairs), generator=generator)",
+        "(len(self.pairs))",
+    ),
+]

@@ -1,0 +1,220 @@
+"""transformer.distributed, from book/11-long-runs.ipynb, "Long runs".
+
+Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
+"""
+
+__all__ = [
+    "process_group",
+    "rank_and_world_size",
+    "from_first",
+    "from_all",
+    "largest",
+    "summed_over_all",
+    "accumulate_gradients",
+    "data_parallel",
+]
+
+
+# %% book/11-long-runs.ipynb · Several processes · [distributed-imports]
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch import Tensor, distributed, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from transformer.validation import check_device, check_type
+
+
+# %% book/11-long-runs.ipynb · Several processes · [process-group]
+@contextmanager
+def process_group(device: torch.device | str | None = None) -> Iterator[torch.device]:
+    """Join the processes that torchrun has started; without torchrun there is nothing to join.
+
+    Args:
+        device: to compute on; `None` for a GPU where there is one. Under torchrun each process of a
+            machine gets a GPU of its own.
+
+    Yields:
+        the device of this process.
+
+    Raises:
+        ValueError: there is no such device, there are fewer GPUs than processes, or the environment
+            is not torchrun's.
+        RuntimeError: this torch cannot connect processes, or they do not find each other.
+    """
+    if device is None:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    if "LOCAL_RANK" not in os.environ:
+        yield check_device(device)
+        return
+    device = _own_device(device)
+    _connect(_backend(device))
+    yield device
+    # Not after an error: leaving takes all processes, and the others do not know of it.
+    distributed.destroy_process_group()
+
+
+def _own_device(device: torch.device | str) -> torch.device:
+    values = {name: os.environ.get(name, "") for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
+    for name, value in values.items():
+        if not value.isdecimal():
+            raise ValueError(f"{name} must be a number, as torchrun sets it, but is {value!r}")
+    if not str(device).startswith("cuda"):
+        return check_device(device)
+    own, n_devices = int(values["LOCAL_RANK"]), torch.cuda.device_count()
+    if own >= n_devices:
+        raise ValueError(f"{n_devices} GPUs are too few for process {own}, counted from 0")
+    torch.cuda.set_device(own)
+    return torch.device("cuda", own)
+
+
+# %% book/11-long-runs.ipynb · Several processes · [connect]
+def _backend(device: torch.device) -> str:
+    # What carries tensors of each kind of device from process to process.
+    backends = {"cpu": {"cpu": "gloo"}, "cuda": {"cpu": "gloo", "cuda": "nccl"}}.get(device.type)
+    if backends is None:
+        raise ValueError(f"several processes need cpu or cuda, not {device.type}")
+    for name in backends.values():
+        if not (distributed.is_available() and getattr(distributed, f"is_{name}_available")()):
+            raise RuntimeError(f"this torch was built without {name}: start one process only")
+    return ",".join(f"{kind}:{name}" for kind, name in backends.items())
+
+
+def _connect(backend: str) -> None:
+    try:
+        store, rank, world_size = next(distributed.rendezvous("env://"))  # type: ignore
+        # Started again by torchrun, they must not meet the addresses of those that have died.
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        store = distributed.PrefixStore(f"attempt {attempt}", store)  # type: ignore
+        long = timedelta(hours=2)  # the others wait while the first evaluates
+        distributed.init_process_group(
+            backend, timeout=long, store=store, rank=rank, world_size=world_size
+        )
+    except (RuntimeError, ValueError) as error:
+        message = f"the processes that torchrun started do not find each other: {error}"
+        raise RuntimeError(message) from error
+
+
+def rank_and_world_size() -> tuple[int, int]:
+    """Which process this is, counted from 0, and how many there are; (0, 1) outside of a group.
+
+    Raises:
+        RuntimeError: torchrun has started several, and this one has not joined the others.
+    """
+    if distributed.is_available() and distributed.is_initialized():
+        return distributed.get_rank(), distributed.get_world_size()
+    if "LOCAL_RANK" in os.environ and os.environ.get("WORLD_SIZE") != "1":
+        raise RuntimeError("torchrun has started several processes: join them by `process_group`")
+    return 0, 1
+
+
+# %% book/11-long-runs.ipynb · What must be agreed on · [processes-talk]
+def from_first(value: Any) -> Any:
+    """What the first process says, in all of them; none goes on before the first is here."""
+    box = [value]
+    if rank_and_world_size()[1] > 1:
+        distributed.broadcast_object_list(box, src=0)
+    return box[0]
+
+
+def from_all(value: Any) -> list[Any]:
+    """What every process says, by rank."""
+    n_processes = rank_and_world_size()[1]
+    values = [value] * n_processes
+    if n_processes > 1:
+        distributed.all_gather_object(values, value)
+    return values
+
+
+def largest(number: int) -> int:
+    """The largest number that a process says; it travels from CPU to CPU."""
+    if rank_and_world_size()[1] == 1:
+        return number
+    told = torch.tensor(number)
+    distributed.all_reduce(told, distributed.ReduceOp.MAX)
+    return int(told)
+
+
+def summed_over_all(x: Tensor) -> Tensor:
+    """The sum of the tensors of all processes, on the device of `x`."""
+    if rank_and_world_size()[1] > 1:
+        x = x.clone()
+        distributed.all_reduce(x)
+    return x
+
+
+# %% book/11-long-runs.ipynb · One gradient of all · [accumulate-gradients]
+def accumulate_gradients(
+    loss: Callable[[Any], tuple[Tensor, Tensor]],
+    batches: Iterable[Any],
+    parameters: list[nn.Parameter],
+    scale: Callable[[Tensor], Tensor] = lambda loss: loss,
+    engine: DistributedDataParallel | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Leave in `.grad` the gradient of the mean loss over all target tokens of all batches.
+
+    Args:
+        loss: `loss(batch)` returns the summed loss and the number of target tokens it sums over.
+        batches: the batches that one update is made from.
+        parameters: the parameters, without gradients yet.
+        scale: multiplies the loss by a constant before the gradient is taken.
+        engine: what `loss` calls to have the gradients averaged over several processes, each of
+            which has at least one batch; `None` for one process.
+
+    Returns:
+        the summed loss of all batches and their number of target tokens; tensors, so that the program
+        need not wait for the device. Of several processes, each returns those of its own batches.
+
+    Raises:
+        TypeError: `parameters` is no list.
+        ValueError: there is no parameter.
+    """
+    check_type(list, parameters=parameters)
+    if not parameters:
+        raise ValueError("parameters must hold at least one parameter")
+    device, batches = parameters[0].device, list(batches)
+    total, tokens = torch.zeros((), device=device), torch.zeros((), dtype=torch.long, device=device)
+    for number, batch in enumerate(batches, start=1):
+        alone = engine is None or number < len(batches)  # the last gradients travel
+        with engine.no_sync() if engine is not None and alone else nullcontext():
+            batch_loss, count = loss(batch)
+            before, tokens = tokens, tokens + count
+            divisor = tokens.clamp(min=1) if alone else _tokens_per_process(tokens)
+            for parameter in parameters if number > 1 else []:
+                if parameter.grad is not None:  # of a mean over more tokens it is a smaller part
+                    parameter.grad.mul_(before).div_(divisor)
+            scale(batch_loss / divisor).backward()
+        total = total + batch_loss.detach()
+    return total, tokens
+
+
+def _tokens_per_process(tokens: Tensor) -> Tensor:
+    return summed_over_all(tokens).clamp(min=1) / rank_and_world_size()[1]
+
+
+# %% book/11-long-runs.ipynb · One gradient of all · [data-parallel]
+def data_parallel(
+    model: nn.Module, loss: Callable[[Any, Any], tuple[Tensor, Tensor]]
+) -> DistributedDataParallel | None:
+    """A loss of a batch whose gradient is averaged over all processes; `None` for one process."""
+    if rank_and_world_size()[1] == 1:
+        return None
+    engine = DistributedDataParallel(_LossOf(model, loss))
+    engine.broadcast_buffers = False  # they are constants, as the table of positions
+    return engine
+
+
+class _LossOf(nn.Module):
+    # A loss calls parts of the model; DistributedDataParallel has to see one forward pass.
+    def __init__(
+        self, model: nn.Module, loss: Callable[[Any, Any], tuple[Tensor, Tensor]]
+    ) -> None:
+        super().__init__()
+        self.model, self.loss = model, loss
+
+    def forward(self, batch: Any) -> tuple[Tensor, Tensor]:
+        return self.loss(self.model, batch)

@@ -1,0 +1,566 @@
+"""transformer.files, from book/11-long-runs.ipynb, "Long runs".
+
+Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
+"""
+
+__all__ = [
+    "atomic_file",
+    "CHECKPOINT_FORMAT",
+    "CheckpointError",
+    "DamagedCheckpointError",
+    "regular_file",
+    "save_checkpoint",
+    "load_checkpoint",
+    "newest_whole",
+    "set_weights",
+    "save_weights",
+    "load_weights",
+    "read_log",
+    "write_log",
+    "append_log",
+    "processor",
+    "run_facts",
+    "write_record",
+    "read_record",
+    "RunFolder",
+]
+
+
+# %% book/11-long-runs.ipynb · Beside, then over · [files-imports]
+import hashlib
+import json
+import math
+import os
+import platform
+import secrets
+import shlex
+import subprocess
+import sys
+import warnings
+import zipfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from importlib import metadata, resources
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import torch
+from torch import Tensor, nn
+
+from transformer.validation import check_device, check_size, check_type, optional_import
+
+
+# %% book/11-long-runs.ipynb · Beside, then over · [atomic-files]
+@contextmanager
+def atomic_file(path: Path | str) -> Iterator[Path]:
+    """Give an empty file to write to, which takes the place of `path` at the end, all at once.
+
+    Args:
+        path: the file to write or replace. If the writing fails, it stays as it was.
+
+    Raises:
+        OSError: the file cannot be written, as on a full disk; the message names it.
+    """
+    path = Path(path)
+    part = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
+    try:
+        with _naming(path):
+            part.touch(exist_ok=False)  # not if anything has that name, be it a link
+            yield part
+            with open(part, "rb+") as file:
+                os.fsync(file.fileno())
+            os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    # An error of opening a file names the file; one of writing to it, on a full disk, does not.
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None or error.filename is not None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+# %% book/11-long-runs.ipynb · A container for checkpoints · [checkpoint-errors]
+CHECKPOINT_FORMAT = "transformer-checkpoint-3"
+
+
+class CheckpointError(ValueError):
+    """A file that is not a whole checkpoint of this package, or not one of this model."""
+
+
+class DamagedCheckpointError(CheckpointError):
+    """A file of which a part is missing, or that never was a checkpoint."""
+
+
+def regular_file(path: Path | str) -> Path:
+    """The path of a file to read, unless what stands there is a folder, or a device without an end.
+
+    Raises:
+        OSError: it is no regular file; a missing one is left for `open` to report.
+    """
+    path = Path(path)
+    if path.exists() and not path.is_file():
+        raise OSError(f"{path} is no regular file")
+    return path
+
+
+# %% book/11-long-runs.ipynb · A container for checkpoints · [checkpoint-files]
+def save_checkpoint(path: Path | str, state: dict[str, Any]) -> None:
+    """Write tensors, numbers and dictionaries of them, and a check sum; whole or not at all.
+
+    Raises:
+        TypeError: `state` is no dictionary.
+        OSError: the file cannot be written; the message names it.
+    """
+    check_type(dict, state=state)
+    with atomic_file(path) as part:
+        try:
+            with open(part, "wb") as file:
+                torch.save({"format": CHECKPOINT_FORMAT, **state}, file)
+        except RuntimeError as error:  # torch's own words for what `file` has just said
+            said = error.__context__
+            raise said if isinstance(said, OSError) else OSError(f"{path}: {error}") from error
+        _seal(part)
+
+
+def _seal(path: Path) -> None:
+    # A zip archive may end with a comment, and before it stands its length, in two bytes.
+    with open(path, "rb+") as file:
+        end = file.seek(-2, os.SEEK_END) + 2
+        file.write(hashlib.sha256().digest_size.to_bytes(2, "little"))
+        check_sum = _check_sum(file, end)
+        file.seek(end)
+        file.write(check_sum)
+
+
+def _is_whole(file: BinaryIO) -> bool:
+    end = os.fstat(file.fileno()).st_size - hashlib.sha256().digest_size
+    return end > 0 and _check_sum(file, end) == file.read()
+
+
+def _check_sum(file: BinaryIO, end: int) -> bytes:
+    # Of all bytes before `end`, where the file is left.
+    check_sum, left = hashlib.sha256(), end
+    file.seek(0)
+    while left and (content := file.read(min(left, 1 << 20))):
+        check_sum.update(content)
+        left -= len(content)
+    return check_sum.digest()
+
+
+# %% book/11-long-runs.ipynb · A container for checkpoints · [load-checkpoint]
+def load_checkpoint(path: Path | str) -> dict[str, Any]:
+    """Read what `save_checkpoint` wrote, to the CPU, executing nothing.
+
+    Args:
+        path: of the file.
+
+    Returns:
+        the state.
+
+    Raises:
+        OSError: the file cannot be read; `FileNotFoundError` where there is none.
+        DamagedCheckpointError: a bit of it has changed, a part is missing, or it never was a
+            checkpoint; the message names it.
+        CheckpointError: it is whole, and of another format.
+    """
+    path = regular_file(path)
+    with _naming(path), path.open("rb") as file:
+        if not _is_whole(file):
+            raise DamagedCheckpointError(f"{path} is no whole checkpoint: its check sum is wrong")
+        try:
+            _check_archive(file)
+            state = torch.load(file, map_location="cpu", weights_only=True)
+            if _unfolded(state, {}) > os.fstat(file.fileno()).st_size:
+                raise ValueError("unfolded, it is larger than the file")
+        except (OSError, MemoryError):
+            raise
+        except Exception as error:  # a stranger's file can raise half a dozen types of error
+            said = f"{type(error).__name__}: {str(error).strip():.200}"
+            raise CheckpointError(f"{path} is no checkpoint that can be read ({said})") from error
+    given = state.get("format") if isinstance(state, dict) else None
+    if given != CHECKPOINT_FORMAT:
+        message = f"{path} is no checkpoint in the format {CHECKPOINT_FORMAT!r}"
+        raise CheckpointError(f"{message}, but says {given!r:.60}" if given else message)
+    return dict(state)
+
+
+# %% book/11-long-runs.ipynb · A container for checkpoints · [checkpoint-malice]
+def _check_archive(file: BinaryIO) -> None:
+    # A small archive can hold what is large when it is unpacked, and torch unpacks it all.
+    entries = zipfile.ZipFile(file).infolist()
+    if any(entry.compress_type for entry in entries):
+        raise ValueError("torch.save compresses nothing")
+    if sum(entry.file_size for entry in entries) > os.fstat(file.fileno()).st_size:
+        raise ValueError("its entries claim more than the file holds")
+    file.seek(0)
+
+
+def _unfolded(value: Any, known: dict[int, float]) -> float:
+    # The number of values inside, each counted as often as it is reached.
+    if id(value) not in known:
+        known[id(value)] = math.inf  # so that what holds itself has no end
+        inner: Iterable[Any] = value if isinstance(value, list | tuple | set) else ()
+        if isinstance(value, dict):
+            inner = [*value, *value.values()]
+        n_inner = sum(_unfolded(item, known) for item in inner)
+        hollow = isinstance(value, Tensor) and _is_hollow(value)
+        known[id(value)] = math.inf if hollow else 1 + n_inner
+    return known[id(value)]
+
+
+def _is_hollow(x: Tensor) -> bool:
+    # Whether a tensor claims more numbers than its storage holds.
+    return x.is_meta or x.layout != torch.strided or x.nbytes > x.untyped_storage().nbytes()
+
+
+# %% book/11-long-runs.ipynb · A container for checkpoints · [newest-whole]
+def newest_whole(paths: list[Path]) -> tuple[Path, dict[str, Any]] | tuple[None, None]:
+    """The last of some checkpoints that is whole, and its state; `None` twice for no checkpoints.
+
+    Raises:
+        CheckpointError: there are checkpoints, and none is whole; or one is in another format.
+    """
+    damaged: list[DamagedCheckpointError] = []
+    for path in reversed(paths):
+        try:
+            state = load_checkpoint(path)
+        except DamagedCheckpointError as error:
+            damaged.append(error)
+            continue
+        for damage in damaged:
+            warnings.warn(f"{damage}; going on from {path.name}", stacklevel=4)
+        return path, state
+    if damaged:
+        raise CheckpointError(
+            f"{paths[0].parent} holds a run, but no checkpoint of it is whole: "
+            f"{'; '.join(map(str, damaged))}. Put a whole one there, or begin in another folder"
+        )
+    return None, None
+
+
+# %% book/11-long-runs.ipynb · Weights that fit · [set-weights]
+def set_weights(model: nn.Module, state: dict[str, Any], path: Path | str) -> None:
+    """Give a model the weights of a checkpoint.
+
+    Args:
+        model: the model; it keeps its dtype and device.
+        state: what `load_checkpoint` returned.
+        path: the file that it came from, for the message.
+
+    Raises:
+        TypeError: `model` is no module.
+        CheckpointError: the weights are another model's, or there are none; the model stays as it was.
+    """
+    check_type(nn.Module, model=model)
+    weights = state.get("model") if isinstance(state, dict) else None
+    if not isinstance(weights, dict):
+        raise CheckpointError(f"{path} holds no weights")
+    if fault := _misfit(model, weights):
+        raise CheckpointError(f"{path} belongs to another model: {fault}")
+    model.load_state_dict(weights, strict=False)  # a table under two names may come under one
+
+
+def _misfit(model: nn.Module, weights: dict[str, Any]) -> str:
+    # Why weights are not the model's; "" where they are.
+    own = model.state_dict()
+    for name, x in weights.items():
+        if name not in own:
+            return f"it knows no {name!r}"
+        if not isinstance(x, Tensor) or x.is_floating_point() != own[name].is_floating_point():
+            return f"{name!r} is {getattr(x, 'dtype', type(x).__name__)}, not {own[name].dtype}"
+        if x.shape != own[name].shape:
+            return f"{name!r} has shape {list(x.shape)}, not {list(own[name].shape)}"
+    filled: dict[int, str] = {}
+    for name, x in weights.items():
+        first = filled.setdefault(own[name].data_ptr(), name)
+        if not torch.equal(x, weights[first]):
+            return f"{first!r} and {name!r} differ, and are one table here"
+    missing = [name for name in own if own[name].data_ptr() not in filled]
+    return f"it lacks {missing[0]!r}" if missing else ""
+
+
+# %% book/11-long-runs.ipynb · Weights to keep · [save-weights]
+def save_weights(model: nn.Module, path: Path | str, dtype: torch.dtype = torch.float32) -> None:
+    """Write a model's weights as safetensors, a shared table once.
+
+    Args:
+        model: the model.
+        path: of the file.
+        dtype: to write in; `torch.float16` halves the file.
+
+    Raises:
+        TypeError: `model` is no module, or `dtype` no `torch.dtype`.
+        ValueError: `dtype` is not floating-point.
+        OSError: the file cannot be written; the message names it.
+        ImportError: safetensors is missing.
+    """
+    check_type(nn.Module, model=model)
+    check_type(torch.dtype, dtype=dtype)
+    if not dtype.is_floating_point:
+        raise ValueError(f"dtype must be floating-point, but is {dtype}")
+    safetensors = optional_import("safetensors.torch")
+    weights: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for name, x in sorted(model.state_dict().items()):
+        if x.data_ptr() not in seen:
+            seen.add(x.data_ptr())
+            x = x.to(dtype) if x.is_floating_point() else x
+            weights[name] = x.cpu().clone(memory_format=torch.contiguous_format)
+    with atomic_file(path) as part:
+        part.write_bytes(safetensors.save(weights))
+
+
+# %% book/11-long-runs.ipynb · Weights to keep · [load-weights]
+def load_weights(model: nn.Module, path: Path | str) -> None:
+    """Read what `save_weights` wrote into a model of the same configuration.
+
+    Args:
+        model: the model; it keeps its dtype and device.
+        path: of the file.
+
+    Raises:
+        TypeError: `model` is no module.
+        OSError: the file cannot be opened; `FileNotFoundError` where there is none.
+        CheckpointError: the file is damaged, or does not fit the model, which then stays as it was;
+            the message names the file.
+        ImportError: safetensors is missing.
+    """
+    check_type(nn.Module, model=model)
+    safetensors, content = optional_import("safetensors.torch"), regular_file(path).read_bytes()
+    try:
+        weights = safetensors.load(content)
+    except MemoryError:
+        raise
+    except Exception as error:
+        raise CheckpointError(f"{path} does not hold this model's weights: {error}") from error
+    if fault := _misfit(model, weights):
+        raise CheckpointError(f"{path} does not hold this model's weights: {fault}")
+    model.load_state_dict(weights, strict=False)  # a shared table is in the file once
+
+
+# %% book/11-long-runs.ipynb · A log of lines · [log-files]
+_COLUMNS = ("step", "epoch", "loss", "rate", "norm", "tokens", "seconds")  # of a line of updates
+
+
+def read_log(directory: Path | str) -> list[dict[str, float]]:
+    """The entries of a run's `log.jsonl`, without a last line that was cut off; `[]` without a log.
+
+    Raises:
+        CheckpointError: the file is no log; the message names it, and the line.
+    """
+    path, entries = regular_file(Path(directory) / "log.jsonl"), []
+    try:
+        text = path.read_text(encoding="utf8") if path.exists() else ""
+        for number, line in enumerate(text.splitlines(keepends=True), start=1):
+            if line.endswith("\n"):
+                entries.append(_log_entry(line, number))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise CheckpointError(f"{path} is no log of a run: {error}") from error
+    return entries
+
+
+def _log_entry(line: str, number: int) -> dict[str, float]:
+    try:
+        entry: dict[str, Any] = json.loads(line)
+        check_type(dict, entry=entry)
+        step: Any = entry.get("step")
+        check_size(minimum=0, step=step)
+        check_type((int, float), **entry)
+        if entry.keys() & {"rate", "norm", "seconds"}:  # updates, and no evaluation
+            for name in _COLUMNS:
+                if name not in entry:
+                    raise ValueError(f"{name!r} is missing")
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ValueError(f"line {number}: {error}") from error
+    return entry
+
+
+def write_log(directory: Path | str, entries: list[dict[str, float]]) -> None:
+    """Make `entries` the whole of a run's `log.jsonl`."""
+    with atomic_file(Path(directory) / "log.jsonl") as part:
+        part.write_text("".join(json.dumps(entry) + "\n" for entry in entries), encoding="utf8")
+
+
+# %% book/11-long-runs.ipynb · A log of lines · [append-log]
+def append_log(directory: Path | str, entry: dict[str, float]) -> None:
+    """Add a line to a run's `log.jsonl`; it is on the disk when this returns."""
+    path = Path(directory) / "log.jsonl"
+    with _naming(path), open(path, "a", encoding="utf8") as file:
+        file.write(json.dumps(entry) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+# %% book/11-long-runs.ipynb · Runs that can be believed · [processor]
+_INSTRUCTIONS = {
+    *("avx2", "avx512f", "avx512_vnni", "avx_vnni", "amx_int8", "i8mm", "sve", "sve2"),
+    *("avx512_bf16", "amx_bf16", "bf16", "avx512_fp16", "amx_fp16", "asimdhp"),
+}
+
+
+def processor() -> tuple[str, set[str]]:
+    """The processor's model, and those of its instructions that decide how fast products are.
+
+    Both are as torch tells them, where it does, and as Linux tells them; `""` for an unknown model.
+    """
+    told: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
+    names = {"avx512_f": "avx512f", "fp16_arith": "asimdhp"}
+    found = {names.get(name, name) for name, value in told.items() if value is True}
+    facts: dict[str, str] = {}
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf8").splitlines():
+            name, _, value = line.partition(":")
+            facts.setdefault(name.strip(), value.strip())
+    found.update(facts.get("flags", facts.get("Features", "")).split())
+    models = [facts.get("model name"), told.get("cpu_name"), platform.processor()]
+    return next(filter(None, models), ""), found & _INSTRUCTIONS
+
+
+# %% book/11-long-runs.ipynb · Runs that can be believed · [records]
+def run_facts(device: torch.device | str) -> dict[str, Any]:
+    """What one needs to know to repeat a run.
+
+    Args:
+        device: that the run used.
+
+    Returns:
+        command, commit (with a `+` where the package differs from it), device, processor (model,
+        architecture, the instruction sets that decide how fast products are, and the one that
+        torch's own kernels use), versions, and the date in UTC. What cannot be found out is an empty
+        string.
+
+    Raises:
+        ValueError: there is no such device.
+    """
+    device = check_device(device)
+    model, instructions = processor()
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else model
+    versions = {"python": platform.python_version()}
+    for library in ("torch", "tokenizers", "sacrebleu"):
+        with suppress(metadata.PackageNotFoundError):
+            versions[library] = metadata.version(library)
+    return {
+        "command": _command(),
+        "commit": _commit(),
+        "device": f"{device.type}: {name}, {torch.get_num_threads()} threads",
+        "processor": {
+            "model": model,
+            "architecture": platform.machine(),
+            "instructions": sorted(instructions),
+            "kernels": torch.backends.cpu.get_cpu_capability(),
+        },
+        "versions": versions,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+# %% book/11-long-runs.ipynb · Runs that can be believed · [command-and-commit]
+def _command() -> str:
+    # As it was typed, except for the path of the interpreter.
+    arguments = sys.orig_argv[1:]
+    if any("ipykernel_launcher" in argument for argument in arguments):
+        return "a cell of a notebook"
+    return shlex.join(["python", *arguments])
+
+
+def _commit() -> str:
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(resources.files("transformer")), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        if not git("ls-files", "*.py"):  # installed inside a repository that is not ours
+            return ""
+        return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "*.py") else "")
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+
+
+# %% book/11-long-runs.ipynb · Runs that can be believed · [record-files]
+def write_record(path: Path | str, record: dict[str, Any]) -> None:
+    """Write a record as JSON, whole or not at all."""
+    with atomic_file(path) as part:
+        text = json.dumps(record, indent=1, ensure_ascii=False)
+        part.write_text(text + "\n", encoding="utf8")
+
+
+def read_record(path: Path | str) -> dict[str, Any]:
+    """Read what `write_record` wrote.
+
+    Raises:
+        OSError: the file cannot be opened; `FileNotFoundError` where there is none.
+        CheckpointError: the file holds no record; the message names it.
+    """
+    path = regular_file(path)
+    try:
+        record: dict[str, Any] = json.loads(path.read_text(encoding="utf8"))
+        check_type(dict, record=record)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise CheckpointError(f"{path} is no record: {error}") from error
+    return record
+
+
+# %% book/11-long-runs.ipynb · One run to a folder · [run-folder]
+class RunFolder:
+    """The folder of a run: its checkpoints, best weights and log, and a lock that one process holds.
+
+    Args:
+        path: of the folder, which is made when it is first locked.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        self.best = self.path / "best.pt"
+        filelock = optional_import("filelock")  # late, for it takes long to import
+        self._lock, self._timeout = filelock.FileLock(self.path / "run.lock"), filelock.Timeout
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes out; this one may lock again.
+
+        Raises:
+            BlockingIOError: another process is training there.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        try:
+            self._lock.acquire(timeout=0)
+        except self._timeout:
+            said = f"{self.path} is in use: another process is training there"
+            raise BlockingIOError(said) from None
+        try:
+            yield
+        finally:
+            self._lock.release()
+
+    def checkpoint(self, step: int) -> Path:
+        """Where the checkpoint of an update is."""
+        return self.path / f"checkpoint-{step:08d}.pt"
+
+    def checkpoints(self) -> list[Path]:
+        """All checkpoints, oldest first."""
+        return sorted(self.path.glob("checkpoint-*.pt"))
+
+    def check_unused(self) -> None:
+        """Refuse a folder without checkpoints that holds other parts of a run."""
+        for path in (self.best, self.path / "log.jsonl"):
+            if path.exists() and path.stat().st_size:
+                raise CheckpointError(
+                    f"{path} is of a run whose checkpoints are gone: put one back, or begin in "
+                    "another folder"
+                )
+
+    def tidy(self, step: int, keep: int) -> None:
+        """Remove all but the newest checkpoints up to an update, and what was never finished."""
+        last = self.checkpoint(step)
+        for path in [path for path in self.checkpoints() if path <= last][:-keep]:
+            path.unlink()
+        for name in ("checkpoint-*.pt", "best.pt", "log.jsonl"):
+            for path in self.path.glob(f".{name}.*.part"):
+                path.unlink()

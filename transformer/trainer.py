@@ -1,0 +1,966 @@
+"""transformer.trainer, from book/11-long-runs.ipynb, "Long runs".
+
+Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
+"""
+
+__all__ = [
+    "PRECISIONS",
+    "autocast",
+    "best_precision",
+    "MovingAverage",
+    "TrainingConfig",
+    "Updater",
+    "BatchStream",
+    "random_state",
+    "set_random_state",
+    "check_finite",
+    "LogLine",
+    "score_of",
+    "latest_numbers",
+    "draw_curves",
+    "StoppedRun",
+    "Run",
+    "Trainer",
+]
+
+
+# %% book/11-long-runs.ipynb · What must stay in float32 · [trainer-imports]
+import math
+import signal
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
+from dataclasses import dataclass, is_dataclass
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from transformer.distributed import (
+    accumulate_gradients,
+    data_parallel,
+    from_all,
+    from_first,
+    largest,
+    rank_and_world_size,
+    summed_over_all,
+)
+from transformer.files import (
+    CheckpointError,
+    RunFolder,
+    append_log,
+    atomic_file,
+    load_checkpoint,
+    newest_whole,
+    processor,
+    read_log,
+    save_checkpoint,
+    set_weights,
+    write_log,
+)
+from transformer.plots import plot_curves
+from transformer.training import adamw, evaluating, to_device
+from transformer.validation import (
+    check_choice,
+    check_number,
+    check_rate,
+    check_size,
+    check_type,
+    optional_import,
+)
+
+PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+# %% book/11-long-runs.ipynb · What must stay in float32 · [autocast]
+def autocast(device: torch.device, precision: str) -> AbstractContextManager[Any]:
+    """Where matrix products are computed in `precision`, one of `PRECISIONS`, and sums are not.
+
+    Raises:
+        TypeError: `device` is no `torch.device`.
+        ValueError: the precision is unknown.
+    """
+    check_type(torch.device, device=device)
+    check_choice(PRECISIONS, precision=precision)
+    if precision == "float32":
+        return nullcontext()
+    return torch.autocast(device.type, PRECISIONS[precision])
+
+
+# %% book/11-long-runs.ipynb · Which of the three · [best-precision]
+_UNITS = {
+    "bfloat16": {"avx512_bf16", "amx_bf16", "bf16"},  # the last is Arm's
+    "float16": {"avx512_fp16", "amx_fp16", "asimdhp"},
+}
+
+
+def best_precision(device: torch.device) -> str:
+    """In which precision a device is fast and trains as well as in float32.
+
+    Args:
+        device: to train on.
+
+    Returns:
+        `"bfloat16"` for a GPU or a processor that has units for it, `"float16"` for an older GPU;
+        `"float32"` for everything else, Apple's `mps` included.
+
+    Raises:
+        TypeError: `device` is no `torch.device`.
+    """
+    check_type(torch.device, device=device)
+    if device.type == "cuda":
+        return "bfloat16" if torch.cuda.get_device_capability(device) >= (8, 0) else "float16"
+    # What torch does with such units on a Mac is not known to us.
+    known = device.type == "cpu" and sys.platform != "darwin"
+    return "bfloat16" if known and _UNITS["bfloat16"] & processor()[1] else "float32"
+
+
+def _warn_of_imitation(device: torch.device, precision: str) -> None:
+    if device.type == "cpu" and precision in _UNITS and not _UNITS[precision] & processor()[1]:
+        said = f"this processor has no units for {precision} and only imitates it, which can take"
+        warnings.warn(f"{said} many times as long as float32", stacklevel=4)
+
+
+# %% book/11-long-runs.ipynb · Forgetting the start · [moving-average-class]
+class MovingAverage:
+    """An exponential moving average of a model's parameters, which forgets where it started.
+
+    Args:
+        model: the model, whose parameters stay the same objects.
+        decay: how much of itself the average keeps in an update, in [0, 1); in the n-th update it
+            keeps no more than (1 + n) / (10 + n).
+
+    Attributes:
+        weights: the averages, in the order of `model.parameters()`, a shared table once.
+
+    Raises:
+        TypeError, ValueError: `model` is no module, or `decay` not in [0, 1).
+
+    Source: averaging: Polyak and Juditsky (1992).
+    """
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        check_type(nn.Module, model=model)
+        check_rate(decay=decay)
+        self.parameters, self.decay, self.n_updates = list(model.parameters()), decay, 0
+        self.weights = [parameter.detach().clone() for parameter in self.parameters]
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """Take in the parameters as they are now."""
+        self.n_updates += 1
+        decay = min(self.decay, (1 + self.n_updates) / (10 + self.n_updates))
+        for average, parameter in zip(self.weights, self.parameters):
+            average.lerp_(parameter, 1 - decay)
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Let the model have the averaged weights, and its own back afterwards."""
+        self._swap()
+        try:
+            yield
+        finally:
+            self._swap()
+
+    def _swap(self) -> None:
+        for i, parameter in enumerate(self.parameters):
+            parameter.data, self.weights[i] = self.weights[i], parameter.data
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint needs."""
+        return {"n_updates": self.n_updates, "weights": self.weights}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from what `state_dict` returned.
+
+        Raises:
+            TypeError, KeyError: `state` is no such dictionary.
+            ValueError: it belongs to another model.
+        """
+        check_type(dict, average=state)
+        check_size(minimum=0, n_updates=state["n_updates"])
+        if [x.shape for x in state["weights"]] != [x.shape for x in self.weights]:
+            raise ValueError("the averaged weights are another model's")
+        self.n_updates = state["n_updates"]
+        for average, weight in zip(self.weights, state["weights"]):
+            average.copy_(weight)
+
+
+# %% book/11-long-runs.ipynb · Settings · [training-config]
+@dataclass(frozen=True)
+class TrainingConfig:
+    """Everything that a training run is told beside model, loss and data.
+
+    Args:
+        steps: number of updates.
+        accumulate: number of batches whose gradients one update sums.
+        clip_norm: the longest gradient, as an L2 norm over all parameters; `inf` for no limit.
+        precision: `"float32"`, or what matrix products are computed in: `"bfloat16"`, `"float16"`;
+            `"auto"` for the `best_precision` of the device.
+        seed: of dropout, and of everything else that draws from torch's own generator.
+        log_every: updates between two lines of the log.
+        evaluate_every: updates between two evaluations and checkpoints.
+        keep: number of newest checkpoints kept, beside the best.
+        monitor: the metric that tells the best; it begins with `-` where less is better.
+        weight_decay: what matrices are shrunk by beside a step, in units of the learning rate.
+        average: how much of itself the moving average of the weights keeps in an update; 0 for none.
+        patience: evaluations without a new best after which the run is over; 0 for no end before
+            `steps`.
+
+    Raises:
+        TypeError, ValueError: a value is of the wrong type or out of its range.
+    """
+
+    steps: int
+    accumulate: int = 1
+    clip_norm: float = 1.0
+    precision: str = "float32"
+    seed: int = 0
+    log_every: int = 50
+    evaluate_every: int = 1000
+    keep: int = 2
+    monitor: str = "-loss"
+    weight_decay: float = 0.0
+    average: float = 0.0
+    patience: int = 0
+
+    def __post_init__(self) -> None:
+        names = ("steps", "accumulate", "log_every", "evaluate_every", "keep")
+        check_size(**{name: getattr(self, name) for name in names})
+        check_size(minimum=0, seed=self.seed, patience=self.patience)
+        check_rate(average=self.average)
+        check_number(weight_decay=self.weight_decay)
+        check_choice([*PRECISIONS, "auto"], precision=self.precision)
+        check_type(str, monitor=self.monitor)
+        check_type((int, float), clip_norm=self.clip_norm)
+        if not self.clip_norm > 0:
+            raise ValueError(f"clip_norm must be greater than 0, but is {self.clip_norm}")
+
+
+# %% book/11-long-runs.ipynb · The update · [updater]
+class Updater:
+    """Makes the updates of a run.
+
+    Args:
+        model, loss, config: as in `Trainer`.
+
+    Attributes:
+        parameters, device, optimizer: what is trained, where, and by what.
+        precision: what `config.precision` means on this device.
+        scaler, average, engine: of float16, of the weights, and of several processes; the last two
+            are `None` where they are not needed.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Callable[[Any, Any], tuple[Tensor, Tensor]],
+        config: TrainingConfig,
+    ) -> None:
+        self.parameters = [p for p in model.parameters() if p.requires_grad]
+        if not self.parameters:
+            raise ValueError("model must have a parameter that can be trained, but has none")
+        self.device, self.clip_norm = self.parameters[0].device, config.clip_norm
+        auto = config.precision == "auto"
+        self.precision = best_precision(self.device) if auto else config.precision
+        _warn_of_imitation(self.device, self.precision)
+        self.optimizer = adamw(self.parameters, config.weight_decay)
+        self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.precision == "float16")
+        self.average = MovingAverage(model, config.average) if config.average else None
+        self.engine = data_parallel(model, loss)
+        self._loss = partial(loss, model) if self.engine is None else self.engine
+
+    def __call__(self, batches: list[Any], rate: float) -> tuple[Tensor, Tensor, Tensor]:
+        """Make an update; return summed loss, number of target tokens and norm of the gradient."""
+        self.optimizer.zero_grad()
+        total, tokens = accumulate_gradients(
+            self._loss_of, batches, self.parameters, self.scaler.scale, self.engine
+        )
+        self.scaler.unscale_(self.optimizer)
+        norm = nn.utils.clip_grad_norm_(self.parameters, self.clip_norm)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        if self.average is not None:
+            self.average.update()
+        return total, tokens, norm
+
+    def _loss_of(self, batch: Any) -> tuple[Tensor, Tensor]:
+        with autocast(self.device, self.precision):
+            loss: tuple[Tensor, Tensor] = self._loss(to_device(batch, self.device))
+        return loss
+
+    def averaged(self) -> AbstractContextManager[None]:
+        """Where the model has the averaged weights, if there are any."""
+        return nullcontext() if self.average is None else self.average.applied()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint needs."""
+        average = None if self.average is None else self.average.state_dict()
+        states = {"optimizer": self.optimizer.state_dict(), "scaler": self.scaler.state_dict()}
+        return states | {"average": average}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from what `state_dict` returned; the settings stay those of the config."""
+        own = self.optimizer.state_dict()["param_groups"]
+        self.optimizer.load_state_dict(state["optimizer"] | {"param_groups": own})
+        self.scaler.load_state_dict(state["scaler"])
+        if self.average is not None:
+            self.average.load_state_dict(state["average"])
+
+
+# %% book/11-long-runs.ipynb · The place in the data · [batch-stream]
+class BatchStream:
+    """The batches of all epochs in groups, each for one update, from any place on.
+
+    Args:
+        batches: `batches(epoch)` returns an epoch's batches.
+        accumulate: number of batches that this process has in a group.
+        rank, world_size: which process this is, and how many share the batches.
+
+    Attributes:
+        epoch, position: the epoch, and how many of its batches have been handed out, to any process.
+    """
+
+    def __init__(
+        self,
+        batches: Callable[[int], Iterable[Any]],
+        accumulate: int = 1,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> None:
+        self.batches, self.size = batches, accumulate * world_size
+        self.rank, self.world_size = rank, world_size
+        self.epoch = self.position = 0
+
+    def __iter__(self) -> Generator[list[Any], None, None]:
+        group: list[Any] = []
+        while True:
+            for batch in self._rest_of_epoch():
+                self.position += 1
+                group.append(batch)
+                if len(group) == self.size:
+                    yield group[self.rank :: self.world_size]
+                    group = []
+            if self.position == 0:
+                raise ValueError(f"batches({self.epoch}) gave no batch")
+            self.epoch, self.position = self.epoch + 1, 0
+
+    def _rest_of_epoch(self) -> Iterator[Any]:
+        with torch.random.fork_rng(devices=[]):  # dropout must not notice what is drawn here
+            batches = iter(self.batches(self.epoch))
+            for _ in islice(batches, self.position):
+                pass
+        return batches
+
+
+# %% book/11-long-runs.ipynb · The random numbers · [random-state]
+def random_state(device: torch.device) -> dict[str, Tensor]:
+    """The states of torch's own random generators, on the CPU and on `device`.
+
+    Raises:
+        TypeError: `device` is no `torch.device`.
+    """
+    check_type(torch.device, device=device)
+    state = {"cpu": torch.get_rng_state()}
+    if device.type == "cuda":
+        state["cuda"] = torch.cuda.get_rng_state(device)
+    elif device.type == "mps":
+        state["mps"] = torch.mps.get_rng_state()
+    return state
+
+
+def set_random_state(state: Mapping[str, Tensor], device: torch.device) -> None:
+    """Go on with the random numbers that followed when `random_state` was called.
+
+    Args:
+        state: what it returned.
+        device: the device to draw on; a state that belongs to another kind of device is left out.
+
+    Raises:
+        TypeError: `state` is no mapping.
+        KeyError: it lacks the state of the CPU.
+    """
+    check_type(Mapping, state=state)
+    torch.set_rng_state(state["cpu"])
+    if "cuda" in state and device.type == "cuda":
+        torch.cuda.set_rng_state(state["cuda"], device)
+    elif "mps" in state and device.type == "mps":
+        torch.mps.set_rng_state(state["mps"])
+
+
+# %% book/11-long-runs.ipynb · The line of the log · [check-finite]
+def check_finite(name: str, values: Tensor, steps: list[dict[str, Any]]) -> None:
+    """Stop where a number of an update is infinite or not a number.
+
+    Args:
+        name: what the message calls the numbers.
+        values: one of each update, `[n]`.
+        steps: of each update, what the message says of it.
+
+    Raises:
+        TypeError: `values` is no tensor.
+        FloatingPointError: a value is not finite; the message describes the first such update.
+    """
+    check_type(Tensor, values=values)
+    bad = (~values.isfinite()).nonzero().flatten().tolist()
+    if bad:
+        where = ", ".join(f"{what} {value}" for what, value in steps[bad[0]].items())
+        raise FloatingPointError(f"the {name} is {values[bad[0]].item()} at {where}")
+
+
+# %% book/11-long-runs.ipynb · The line of the log · [log-line]
+class LogLine:
+    """What the next line of a log will say of the updates since the last one.
+
+    Args:
+        check_norms: whether an infinite gradient is an error.
+    """
+
+    def __init__(self, check_norms: bool = True) -> None:
+        self.check_norms = check_norms
+        self.clear()
+
+    def clear(self) -> None:
+        """Begin a new line."""
+        self.updates: list[tuple[Tensor, ...]] = []  # loss, tokens, norm; they stay on the device
+        self.places: list[dict[str, Any]] = []  # step, epoch, batch, learning rate
+        self.seconds = 0.0
+
+    def add(self, numbers: tuple[Tensor, ...], place: dict[str, Any], seconds: float) -> None:
+        """Note an update of this process, where it was, and how long it took."""
+        self.updates.append(numbers)
+        self.places.append(place)
+        self.seconds += seconds
+
+    def numbers(self) -> list[Tensor]:
+        """Losses, tokens and norms `[n]` of all processes together, on the CPU.
+
+        Raises:
+            FloatingPointError: one of them is not finite.
+        """
+        if not self.updates:
+            return [torch.zeros(0), torch.zeros(0, dtype=torch.long), torch.zeros(0)]
+        start = time.perf_counter()
+        losses, counts, norms = (torch.stack(column) for column in zip(*self.updates))
+        losses, counts = summed_over_all(losses).cpu(), summed_over_all(counts).cpu()
+        norms = norms.cpu()
+        check_finite("loss", losses, self.places)
+        if self.check_norms:
+            check_finite("norm", norms, self.places)
+        self.seconds += time.perf_counter() - start
+        return [losses, counts, norms]
+
+    def entry(self, rate: float) -> dict[str, float]:
+        """The line, with the learning rate of its last update."""
+        losses, counts, norms = self.numbers()
+        tokens, place = int(counts.sum()), self.places[-1]
+        loss = losses.double().sum().item() / max(tokens, 1)
+        entry = {"step": place["step"], "epoch": place["epoch"], "loss": loss, "rate": rate}
+        entry |= {"norm": norms[-1].item(), "tokens": tokens, "seconds": round(self.seconds, 3)}
+        return entry
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint needs."""
+        return {"numbers": self.numbers(), "places": self.places, "seconds": self.seconds}
+
+    def load_state_dict(self, state: dict[str, Any], device: torch.device) -> None:
+        """Go on from what `state_dict` returned: sums, which the first process takes up."""
+        losses, counts, norms = (column.to(device) for column in state["numbers"])
+        if rank_and_world_size()[0] > 0:
+            losses, counts = torch.zeros_like(losses), torch.zeros_like(counts)
+        self.updates, self.places = list(zip(losses, counts, norms)), state["places"]
+        self.seconds = float(state["seconds"])
+
+
+# %% book/11-long-runs.ipynb · The line of the log · [score-of]
+def score_of(metrics: Mapping[str, float], monitor: str) -> float:
+    """The metric that `TrainingConfig.monitor` names, with the sign that makes more better.
+
+    Raises:
+        ValueError: there is no such metric.
+    """
+    name = monitor.removeprefix("-")
+    if name not in metrics:
+        raise ValueError(f"monitor is {monitor!r}, but evaluate returned {sorted(metrics)}")
+    return -metrics[name] if monitor.startswith("-") else metrics[name]
+
+
+# %% book/11-long-runs.ipynb · The line of the log · [log-shown]
+def latest_numbers(history: list[dict[str, float]]) -> dict[str, str]:
+    """What a progress bar shows of a log: its last updates, and its last evaluation.
+
+    Args:
+        history: entries as in `Trainer.history`, or as `read_log` returns them.
+
+    Returns:
+        numbers as text, by name; those of the evaluation begin with `dev`.
+
+    Raises:
+        TypeError: `history` is no list.
+    """
+    check_type(list, history=history)
+    shown: dict[str, str] = {}
+    for entry in history:
+        if "rate" in entry:
+            speed = entry["tokens"] / max(entry["seconds"], 1e-3)
+            shown |= {"loss": f"{entry['loss']:.3f}", "rate": f"{entry['rate']:.1e}"}
+            shown["tokens/s"] = f"{speed:,.0f}"
+        else:
+            metrics = {name: value for name, value in entry.items() if name != "step"}
+            shown |= {f"dev {name}": f"{value:.3f}" for name, value in metrics.items()}
+    return shown
+
+
+# %% book/11-long-runs.ipynb · The line of the log · [progress-bar]
+@contextmanager
+def _progress_bar(
+    steps: int, done: int, shown: bool
+) -> Iterator[Callable[[int, dict[str, str]], None]]:
+    # Gives a function that takes the number of updates made, and numbers where there are new ones.
+    if not shown:
+        yield lambda step, numbers: None
+        return
+    with optional_import("tqdm").tqdm(total=steps, initial=done, unit="step") as bar:
+
+        def show(step: int, numbers: dict[str, str]) -> None:
+            bar.update(step - bar.n)
+            if numbers:
+                bar.set_postfix(numbers)
+
+        yield show
+
+
+# %% book/11-long-runs.ipynb · The line of the log · [draw-curves]
+def draw_curves(history: list[dict[str, float]], path: Path | str) -> Any:
+    """Draw what a log tells over the updates: the loss, the metrics, the learning rate.
+
+    Args:
+        history: entries as in `Trainer.history`, or as `read_log` returns them.
+        path: where the picture goes; its ending is the format, such as `.png` or `.svg`.
+
+    Returns:
+        the matplotlib figure.
+
+    Raises:
+        TypeError: `history` is no list.
+        ValueError: the format is unknown.
+        OSError: the file cannot be written; the message names it.
+        ImportError: matplotlib is missing.
+    """
+    check_type(list, history=history)
+    path, updates = Path(path), [entry for entry in history if "rate" in entry]
+    tests = [entry for entry in history if "rate" not in entry]
+    metrics = dict.fromkeys(name for entry in tests for name in entry if name != "step")
+    panels = {"loss": {"training": updates, "unseen": tests}}
+    panels |= {name: {"unseen": tests} for name in metrics if name != "loss"}
+    panels |= {"rate": {"learning rate": updates}}
+
+    figure = optional_import("matplotlib.figure").Figure(
+        (3 * len(panels), 2.8), layout="constrained"
+    )
+    check_choice(figure.canvas.get_supported_filetypes(), ending=path.suffix[1:])
+    for ax, (name, entries) in zip(figure.subplots(1, len(panels)), panels.items()):
+        curves = {
+            label: [(entry["step"], entry[name]) for entry in chosen if name in entry]
+            for label, chosen in entries.items()
+        }
+        plot_curves(
+            {label: points for label, points in curves.items() if points}, "update", name, ax
+        )
+    with atomic_file(path) as part:
+        figure.savefig(part, format=path.suffix[1:])
+    return figure
+
+
+# %% book/11-long-runs.ipynb · Reasons to stop · [stopped-run]
+class StoppedRun(KeyboardInterrupt):
+    """What `Trainer.fit` ends with when the process is asked to end, by SIGINT or SIGTERM.
+
+    Attributes:
+        signal: number of the signal.
+        step: number of updates made.
+    """
+
+    def __init__(self, message: str, number: int, step: int) -> None:
+        super().__init__(message)
+        self.signal, self.step = number, step
+
+
+# %% book/11-long-runs.ipynb · Reasons to stop · [noted-signals]
+@contextmanager
+def _noted_signals() -> Iterator[list[int]]:
+    # The signals that ask the process to end, noted instead of obeyed. A second one is obeyed; but
+    # not within a second, for Ctrl-C reaches every process, and a launcher hands it on once more.
+    noted: list[int] = []
+    times: list[float] = []
+
+    def note(number: int, frame: Any) -> None:
+        noted.append(number)
+        times.append(time.perf_counter())
+        if times[-1] - times[0] > 1:
+            signal.signal(number, before[number])
+            signal.raise_signal(number)
+
+    found = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    before: dict[int, Any] = {
+        number: how for number, how in found.items() if how not in (None, signal.SIG_IGN)
+    }
+    if threading.current_thread() is not threading.main_thread():
+        before = {}  # only the main thread may ask for them
+    try:
+        for number in before:
+            signal.signal(number, note)
+        yield noted
+    finally:
+        for number, how in before.items():
+            signal.signal(number, how)
+
+
+# %% book/11-long-runs.ipynb · Reasons to stop · [reason-to-stop]
+def _reason_to_stop(signals: list[int], deadline: float | None = None) -> int:
+    # 0 for none, 1 if time is over by the first process's clock, or the number of a signal; the
+    # same in all processes, for they ask after the same update.
+    late = deadline is not None and time.monotonic() >= deadline
+    first = rank_and_world_size()[0] == 0
+    return largest(max(signals, default=int(late and first)))
+
+
+# %% book/11-long-runs.ipynb · Settings that must agree · [settings]
+def _settings(model: nn.Module, config: TrainingConfig) -> dict[str, str]:
+    # What must be the same when a run goes on; as text, for a checkpoint to hold and a message to show.
+    may_change = ("steps", "keep")
+    found = {name: value for name, value in vars(config).items() if name not in may_change}
+    if is_dataclass(of_model := getattr(model, "config", None)):
+        found |= {f"model.{name}": value for name, value in vars(of_model).items()}
+    return {name: repr(value) for name, value in found.items()}
+
+
+def _check_settings(found: Any, own: dict[str, str], path: Path) -> None:
+    if not isinstance(found, dict) or found.keys() != own.keys():
+        raise CheckpointError(f"{path} cannot be resumed from: its settings are other ones")
+    changed = [f"{n} = {found[n]!s:.60} and not {own[n]}" for n in own if found[n] != own[n]]
+    if changed:
+        raise CheckpointError(f"{path} belongs to a run with {', '.join(changed)}")
+
+
+# %% book/11-long-runs.ipynb · The trainer · [run]
+_PROGRESS = ("step", "epoch", "position", "best", "best_step", "stale")
+
+
+class Run:
+    """What a training run consists of, and how it is kept in a folder.
+
+    Args:
+        model, loss, batches, config, directory: as in `Trainer`.
+
+    Attributes:
+        updater, stream: the `Updater`, and the `BatchStream` with the place in the data.
+        device, precision, average: as in `Updater`.
+        step: number of updates made.
+        best, best_step, stale: the best score, the update it was reached at, and the number of
+            evaluations since.
+        history: the entries of the log.
+        rank, world_size: which process this is, and how many there are.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Callable[[Any, Any], tuple[Tensor, Tensor]],
+        batches: Callable[[int], Iterable[Any]],
+        config: TrainingConfig,
+        directory: Path | str | None = None,
+    ) -> None:
+        check_type(nn.Module, model=model)
+        check_type(TrainingConfig, config=config)
+        check_type(Callable, loss=loss, batches=batches)  # type: ignore[arg-type]
+        self.model: Any = model
+        self.loss, self.batches, self.config = loss, batches, config
+        self.directory = None if directory is None else Path(directory)
+        self.folder = None if directory is None else RunFolder(directory)
+        self.rank, self.world_size = rank_and_world_size()
+        self.updater = Updater(model, loss, config)
+        self.device, self.precision = self.updater.device, self.updater.precision
+        self.average = self.updater.average
+        self.stream = BatchStream(batches, config.accumulate, self.rank, self.world_size)
+        self.line = LogLine(check_norms=not self.updater.scaler.is_enabled())
+        self.step = self.best_step = self.stale = 0
+        self.best = -math.inf
+        self.history: list[dict[str, float]] = []
+
+    def checkpoints(self) -> list[Path]:
+        """The checkpoints in the directory, oldest first."""
+        return [] if self.folder is None else self.folder.checkpoints()
+
+    def save(self) -> None:
+        """Write a checkpoint, the best weights if these are, and remove the older checkpoints.
+
+        The newest `config.keep` of them stay.
+        """
+        if self.folder is None:
+            return
+        progress = vars(self) | vars(self.stream)
+        state = {
+            "settings": _settings(self.model, self.config),
+            "model": self.model.state_dict(),
+            **self.updater.state_dict(),
+            "progress": {name: progress[name] for name in _PROGRESS},
+            "line": self.line.state_dict(),
+            "random": from_all(random_state(self.device)),
+        }
+        if self.rank == 0:
+            save_checkpoint(self.folder.checkpoint(self.step), state)
+            self._tidy(self.folder)
+        from_first(None)  # no process goes on before the file is there
+
+    def _tidy(self, folder: RunFolder) -> None:
+        # What follows from the checkpoint of this step: cut off after it, this is done on resuming.
+        if 0 < self.best_step == self.step:
+            with self.updater.averaged():
+                best = {"model": self.model.state_dict(), "step": self.step, "score": self.best}
+                save_checkpoint(folder.best, best)
+        folder.tidy(self.step, self.config.keep)
+
+    def resume(self) -> bool:
+        """Take up the newest whole checkpoint in the directory; return whether there was one.
+
+        Raises:
+            CheckpointError: there are checkpoints, but none is whole; or there is a log, or best
+                weights, without a checkpoint; or the newest whole one belongs to another model, was
+                made with other settings than these (except `steps` and `keep`), or is in another
+                format. Nothing in the directory has changed then.
+            BlockingIOError: another process is training in the directory.
+        """
+        if self.folder is None:
+            return False
+        with self._alone():
+            first = self.rank == 0
+            path, state = newest_whole(self.checkpoints()) if first else (None, None)
+            path = from_first(path)
+            if path is None:
+                self.folder.check_unused()
+                return False
+            self._restore(state or load_checkpoint(path), path)
+            log = read_log(self.folder.path)
+            self.history = [entry for entry in log if entry["step"] <= self.step]
+            if first:
+                write_log(self.folder.path, self.history)
+                self._tidy(self.folder)
+            return True
+
+    def _restore(self, state: dict[str, Any], path: Path) -> None:
+        set_weights(self.model, state, path)
+        _check_settings(state.get("settings"), _settings(self.model, self.config), path)
+        try:
+            self.updater.load_state_dict(state)
+            self.line.load_state_dict(state["line"], self.device)
+            self._restore_progress(**{name: state["progress"][name] for name in _PROGRESS})
+            check_type(list, random=state["random"])
+            if len(state["random"]) == self.world_size:
+                set_random_state(state["random"][self.rank], self.device)
+            else:
+                said = f"{path} was written by {len(state['random'])} processes, not"
+                warnings.warn(f"{said} {self.world_size}: dropout starts anew", stacklevel=4)
+        except Exception as error:  # weights alone, or another program's idea of a checkpoint
+            message = f"{path} cannot be resumed from ({type(error).__name__}: {error})"
+            raise CheckpointError(message) from error
+
+    def _restore_progress(self, best: float, epoch: int, position: int, **counts: int) -> None:
+        check_type((int, float), best=best)
+        check_size(minimum=0, epoch=epoch, position=position, **counts)
+        vars(self).update(counts, best=best)
+        self.stream.epoch, self.stream.position = epoch, position
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        # The first process holds the lock on the folder; the others are told if it is taken.
+        with ExitStack() as stack:
+            fault = ""
+            if self.folder is not None and self.rank == 0:
+                try:
+                    stack.enter_context(self.folder.locked())
+                except BlockingIOError as error:
+                    fault = str(error)
+            if fault := from_first(fault):
+                raise BlockingIOError(fault)
+            yield
+
+    def load_best(self) -> None:
+        """Give the model the weights that `config.monitor` found best.
+
+        Raises:
+            ValueError: the trainer has no directory.
+            FileNotFoundError: nothing has been evaluated yet.
+            CheckpointError: the file is damaged, or belongs to another model.
+        """
+        if self.folder is None:
+            raise ValueError("a trainer without a directory keeps no best weights")
+        set_weights(self.model, load_checkpoint(self.folder.best), self.folder.best)
+
+
+# %% book/11-long-runs.ipynb · The trainer · [trainer]
+class Trainer(Run):
+    """Trains a model: batches in; updates, log, evaluations and checkpoints out.
+
+    A run that has a directory can be resumed. Inside a `process_group` of several processes, each
+    has a trainer, and the trainers make one run; the directory is one that all of them see. With
+    `config.average`, what is evaluated and kept as the best are the averaged weights.
+
+    Args:
+        model: the model, on the device that it is to be trained on.
+        loss: `loss(model, batch)` returns the summed loss and the number of target tokens.
+        batches: `batches(epoch)` returns an epoch's batches. The same epoch must give the same
+            batches every time, in every process: this is what resuming rests on.
+        schedule: `schedule(step)` returns the learning rate of update `step`, counted from 1.
+        config: the run's settings.
+        directory: where log and checkpoints go; `None` for nowhere.
+        evaluate: `evaluate(model)` returns metrics, called in evaluation mode without gradients, of
+            several processes in the first.
+        progress: whether to show a progress bar.
+
+    Attributes:
+        step, best, best_step, stale, device, precision, average, rank, world_size: as in `Run`.
+        history: one entry per log line: step, epoch, loss, rate, gradient norm, tokens and seconds;
+            or step and metrics.
+
+    Example:
+        >>> model, x = nn.Linear(1, 1), torch.ones(4, 1)
+        >>> loss = lambda model, x: ((model(x) - 2).square().sum(), torch.tensor(len(x)))
+        >>> config = TrainingConfig(steps=6, log_every=2)
+        >>> trainer = Trainer(model, loss, lambda epoch: [x], lambda step: 0.1, config).fit()
+        >>> [entry["step"] for entry in trainer.history]
+        [2, 4, 6]
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Callable[[Any, Any], tuple[Tensor, Tensor]],
+        batches: Callable[[int], Iterable[Any]],
+        schedule: Callable[[int], float],
+        config: TrainingConfig,
+        directory: Path | str | None = None,
+        evaluate: Callable[[Any], Mapping[str, float]] | None = None,
+        progress: bool = False,
+    ) -> None:
+        super().__init__(model, loss, batches, config, directory)
+        check_type(Callable, schedule=schedule)  # type: ignore[arg-type]
+        check_type((Callable, type(None)), evaluate=evaluate)  # type: ignore[arg-type]
+        self.schedule, self.evaluate, self.progress = schedule, evaluate, progress
+        self._random: dict[str, Tensor] | None = None  # between two calls of `fit`
+
+    @property
+    def finished(self) -> bool:
+        """Whether all updates are made, or patience is at its end."""
+        return self.step >= self.config.steps or 0 < self.config.patience <= self.stale
+
+    def fit(self, max_minutes: float | None = None) -> "Trainer":
+        """Train until the run is finished, from the newest checkpoint if there is one.
+
+        Args:
+            max_minutes: when this time is over, the call ends after the update in progress, with a
+                checkpoint; `None` for no limit. The next call goes on, and the run's result is the
+                same.
+
+        Returns:
+            the trainer; its model is in training mode.
+
+        Raises:
+            StoppedRun: SIGINT or SIGTERM came, if this is the main thread. The update in progress
+                was finished and, where there is a directory, a checkpoint written.
+            FloatingPointError: the loss or its gradient is no longer finite.
+            ValueError: an epoch has no batch, or the metric to monitor is missing.
+            CheckpointError, BlockingIOError: as in `resume`.
+        """
+        check_number(max_minutes=0 if max_minutes is None else max_minutes)
+        deadline = None if max_minutes is None else time.monotonic() + 60 * max_minutes
+        with self._alone():
+            self._begin()
+            with _noted_signals() as signals:
+                self._loop(signals, deadline)
+            self._random = random_state(self.device)
+            stop = _reason_to_stop(signals)
+        if stop:
+            kept = " with a checkpoint; the same call goes on from there" if self.folder else ""
+            message = f"stopped at step {self.step:,} of {self.config.steps:,}{kept}"
+            raise StoppedRun(message, stop, self.step)
+        return self
+
+    def _begin(self) -> None:
+        torch.manual_seed(self.config.seed * self.world_size + self.rank)
+        if not self.resume():
+            if self._random is not None:
+                set_random_state(self._random, self.device)
+            self.save()  # before the log begins, so that no log is without a checkpoint
+        self.model.train()
+
+    def _loop(self, signals: list[int], deadline: float | None) -> None:
+        stop, config = 0, self.config
+        bar = _progress_bar(config.steps, self.step, self.progress and self.rank == 0)
+        with closing(iter(self.stream)) as groups, bar as show:
+            while not (self.finished or stop):
+                self._make_update(groups)
+                stop = _reason_to_stop(signals, deadline)
+                due = self.step % config.evaluate_every == 0 or self.step == config.steps
+                line = due or self.step % config.log_every == 0
+                if line:
+                    self._log(self.line.entry(self.schedule(self.step)))
+                    self.line.clear()
+                show(self.step, latest_numbers(self.history) if line else {})
+                if due:
+                    self._evaluate()
+                if due or stop:
+                    self.save()
+
+    def _make_update(self, groups: Iterator[list[Any]]) -> None:
+        start = time.perf_counter()
+        numbers = self.update(next(groups))
+        place = {"step": self.step, "epoch": self.stream.epoch, "batch": self.stream.position}
+        rate = f"{self.schedule(self.step):.2e}"
+        self.line.add(numbers, place | {"learning rate": rate}, time.perf_counter() - start)
+
+    def update(self, batches: list[Any]) -> tuple[Tensor, Tensor, Tensor]:
+        """Make one update from the mean loss over all target tokens of `batches`.
+
+        Args:
+            batches: those of this process; of several processes, each has equally many.
+
+        Returns:
+            summed loss and number of target tokens of these batches, and the gradient's norm before
+            clipping; tensors all.
+        """
+        rate = self.schedule(self.step + 1)
+        check_number(**{f"schedule({self.step + 1})": rate})
+        numbers = self.updater(batches, rate)
+        self.step += 1
+        return numbers
+
+    def _log(self, entry: dict[str, float]) -> None:
+        self.history.append(entry)
+        if self.directory is not None and self.rank == 0:
+            append_log(self.directory, entry)
+
+    def _evaluate(self) -> None:
+        if self.evaluate is None:
+            return
+        metrics = from_first(self._metrics(self.evaluate) if self.rank == 0 else None)
+        self._log({"step": self.step, **metrics})
+        score = score_of(metrics, self.config.monitor)
+        self.stale += 1
+        if score > self.best:
+            self.best, self.best_step, self.stale = score, self.step, 0
+
+    def _metrics(self, evaluate: Callable[[Any], Mapping[str, float]]) -> dict[str, float]:
+        half = autocast(self.device, self.precision)
+        with self.updater.averaged(), evaluating(self.model), half:
+            metrics = evaluate(self.model)
+        check_type(Mapping, **{"evaluate(model)": metrics})
+        return {name: float(value) for name, value in metrics.items()}
