@@ -1,7 +1,7 @@
 """Run chapters in place, for the record: the outputs that readers see are the outputs of this program.
 
     python book/execute.py                     # every notebook, in reading order
-    python book/execute.py 03 07               # chapters by number
+    python book/execute.py 03 07 A             # chapters by number, appendices by letter
     python book/execute.py book/03-attention.ipynb
     python book/execute.py --tidy 03           # run nothing, only write the file in its one form
 
@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 import time
 from pathlib import Path
@@ -28,14 +29,15 @@ SKIP_TAG = "nbval-skip"
 
 
 def find_notebooks(wanted: list[str], book: Path = BOOK) -> list[Path]:
-    """Return the notebooks meant by `wanted` (paths, or numbers such as 03); all where nothing is wanted."""
-    every = sorted(book.glob("[0-9][0-9]-*.ipynb"))
+    """Return the notebooks meant by `wanted` (paths, numbers such as 03, letters); all where nothing is wanted."""
+    every = sorted([*book.glob("[0-9][0-9]-*.ipynb"), *book.glob("[A-Z]-*.ipynb")])
     if not wanted:
         return every
     found = []
     for name in wanted:
-        if name.isdigit():
-            matches = [path for path in every if path.name.startswith(f"{int(name):02d}-")]
+        if re.fullmatch(r"\d+|[A-Z]", name):
+            prefix = f"{name:0>2}-" if name.isdigit() else f"{name}-"
+            matches = [path for path in every if path.name.startswith(prefix)]
         else:
             matches = [Path(name).resolve()] if Path(name).is_file() else []
         if not matches:

@@ -156,7 +156,6 @@ from transformer.fast import (
     QuantizedTransformer,
     quantize,
 )
-from transformer.phrases import conjugate, contract, attach_clitic, phrase_stream, split_of, phrase_pairs
 from transformer.text import (
     Pair,
     CorpusError,
@@ -211,6 +210,7 @@ from transformer.translation import (
 )
 from transformer.interop import from_torch, to_torch
 from transformer.checks import CheckResult, CheckReport, check_model
+from transformer.phrases import conjugate, contract, attach_clitic, phrase_stream, split_of, write_phrases
 
 __all__ = [
     "TokenEmbedding",
@@ -345,12 +345,6 @@ __all__ = [
     "QuantizedMultiHeadAttention",
     "QuantizedTransformer",
     "quantize",
-    "conjugate",
-    "contract",
-    "attach_clitic",
-    "phrase_stream",
-    "split_of",
-    "phrase_pairs",
     "Pair",
     "CorpusError",
     "CorpusSource",
@@ -404,4 +398,10 @@ __all__ = [
     "CheckResult",
     "CheckReport",
     "check_model",
+    "conjugate",
+    "contract",
+    "attach_clitic",
+    "phrase_stream",
+    "split_of",
+    "write_phrases",
 ]

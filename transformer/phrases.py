@@ -1,18 +1,20 @@
-"""transformer.phrases, from book/12-text.ipynb, "Text".
+"""transformer.phrases, from book/A-small-portuguese.ipynb, "A Small Portuguese".
 
 Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
 """
 
-__all__ = ["conjugate", "contract", "attach_clitic", "phrase_stream", "split_of", "phrase_pairs"]
+__all__ = ["conjugate", "contract", "attach_clitic", "phrase_stream", "split_of", "write_phrases"]
 
 
-# %% book/12-text.ipynb · Verbs say who · [phrases-verbs]
+# %% book/A-small-portuguese.ipynb · The verb names its subject · [phrases-verbs]
+import gzip
 import random
 import re
 import zlib
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
 
 from transformer.validation import check_type
 
@@ -31,7 +33,7 @@ _FUTURE_ENDINGS = "ei ás á emos ão"
 _FUTURE_STEMS = {"fazer": "far", "trazer": "trar", "pôr": "por"}
 
 
-# %% book/12-text.ipynb · Verbs say who · [phrases-irregular]
+# %% book/A-small-portuguese.ipynb · The verb names its subject · [phrases-irregular]
 _IRREGULAR = {
     ("ser", "present"): "sou és é somos são",
     ("ser", "perfect"): "fui foste foi fomos foram",
@@ -68,7 +70,7 @@ _IRREGULAR = {
 }
 
 
-# %% book/12-text.ipynb · Verbs say who · [phrases-conjugate]
+# %% book/A-small-portuguese.ipynb · The verb names its subject · [phrases-conjugate]
 def conjugate(infinitive: str, tense: str, person: int) -> str:
     """Inflect a Portuguese verb.
 
@@ -103,7 +105,7 @@ def conjugate(infinitive: str, tense: str, person: int) -> str:
     return stem + ending
 
 
-# %% book/12-text.ipynb · Verbs say who · [phrases-telling-forms]
+# %% book/A-small-portuguese.ipynb · The verb names its subject · [phrases-telling-forms]
 def _identifies_person(infinitive: str, tense: str, person: int) -> bool:
     forms = [conjugate(infinitive, tense, other) for other in range(5)]
     return person in (0, 1, 3) and forms.count(forms[person]) == 1
@@ -113,7 +115,7 @@ def _past_looks_present(infinitive: str, person: int) -> bool:
     return conjugate(infinitive, "present", person) == conjugate(infinitive, "perfect", person)
 
 
-# %% book/12-text.ipynb · Words that melt together · [phrases-words]
+# %% book/A-small-portuguese.ipynb · Words that contract · [phrases-words]
 _MELTS = """
 de: o do, a da, os dos, as das, este deste, esta desta, estes destes, estas destas, aquele daquele,
     aquela daquela, aqueles daqueles, aquelas daquelas, isto disto, isso disso, ele dele, ela dela,
@@ -129,7 +131,8 @@ com: mim comigo, ti contigo, nós connosco
 
 def _rows(text: str) -> list[tuple[str, str]]:
     """Read ``"fome hungry, pressa in a hurry"`` as pairs of a word and what is said of it."""
-    return [tuple(row.split(maxsplit=1)) for row in text.replace("\n", " ").split(", ")]
+    rows = (row.split(maxsplit=1) for row in text.replace("\n", " ").split(", "))
+    return [(word, said) for word, said in rows]
 
 
 _CONTRACTIONS = {
@@ -159,9 +162,12 @@ def contract(preposition: str, phrase: str) -> str:
     return f"{preposition} {phrase}".strip()
 
 
-# %% book/12-text.ipynb · Words that melt together · [phrases-clitics]
+# %% book/A-small-portuguese.ipynb · Words that contract · [phrases-clitics]
+_BEFORE_L = {"ar": "á", "er": "ê", "or": "ô", "ôr": "ô", "ir": "i", "az": "á", "ez": "ê", "ens": "em"}
+
+
 def attach_clitic(form: str, clitic: str) -> str:
-    """Hang an object pronoun onto the end of a verb form.
+    """Attach an object pronoun to the end of a verb form.
 
     Args:
         form: A finite form or an infinitive, as ``"comer"``.
@@ -173,26 +179,29 @@ def attach_clitic(form: str, clitic: str) -> str:
     Raises:
         TypeError: `form` is no string.
         ValueError: An unknown clitic, or a form that ends like no verb.
+
+    Example:
+        >>> attach_clitic("comer", "o"), attach_clitic("comem", "a"), attach_clitic("vejo", "os")
+        ('comê-lo', 'comem-na', 'vejo-os')
     """
     check_type(str, form=form)
     if clitic not in ("o", "a", "os", "as", "me", "te", "nos"):
         raise ValueError(f"clitic must be one of o, a, os, as, me, te, nos, got {clitic!r}")
-    if not form or (form[-1] == "r" and form[-2:] not in ("ar", "er", "or", "ôr", "ir")):
+    if not form or (form[-1] == "r" and form[-2:] not in _BEFORE_L):
         raise ValueError(f"form must be one of a verb, got {form!r}")
-    if clitic in ("o", "a", "os", "as"):
-        if form[-1] in "rsz":
-            stems = {"faz": "fá", "fez": "fê", "traz": "trá"}
-            accent = {"ar": "á", "er": "ê", "or": "ô", "ôr": "ô", "ir": "i"}
-            stem = stems.get(form) or (form[:-2] + accent[form[-2:]] if form[-1] == "r" else form[:-1])
-            return f"{stem}-l{clitic}"
-        if form[-1] == "m" or form.endswith(("ão", "õe")):
-            return f"{form}-n{clitic}"
-    elif clitic == "nos" and form.endswith("mos"):
-        form = form[:-1]
+    if clitic in ("me", "te", "nos"):
+        return f"{form[:-1] if clitic == 'nos' and form.endswith('mos') else form}-{clitic}"
+    if form == "quer":
+        return f"quere-{clitic}"
+    if form[-1] in "rsz":
+        ending = next((ending for ending in _BEFORE_L if form.endswith(ending)), form[-1])
+        return f"{form.removesuffix(ending)}{_BEFORE_L.get(ending, '')}-l{clitic}"
+    if form[-1] == "m" or form.endswith(("ão", "õe")):
+        return f"{form}-n{clitic}"
     return f"{form}-{clitic}"
 
 
-# %% book/12-text.ipynb · Everything agrees · [phrases-agreement]
+# %% book/A-small-portuguese.ipynb · Agreement · [phrases-agreement]
 def _plural(noun: str) -> str:
     irregular = {"pão": "pães", "cão": "cães", "irmão": "irmãos", "telemóvel": "telemóveis"}
     if noun in irregular:
@@ -211,7 +220,7 @@ def _agree(adjective: str, feminine: bool, plural: bool) -> str:
     return _plural(adjective) if plural else adjective
 
 
-# %% book/12-text.ipynb · Everything agrees · [phrases-english]
+# %% book/A-small-portuguese.ipynb · Agreement · [phrases-english]
 _IRREGULAR_PAST = dict(
     zip(
         "eat drink make buy sell read write see know meet find lose sing speak have bring take put "
@@ -233,7 +242,7 @@ _NEGATED = {"can": "ca n't", "will": "wo n't", "am": "'m not"}
 _SHORT = {"am": "'m", "are": "'re", "is": "'s", "will": "'ll"}
 
 
-# %% book/12-text.ipynb · Everything agrees · [phrases-inflect]
+# %% book/A-small-portuguese.ipynb · Agreement · [phrases-inflect]
 def _english_s(word: str) -> str:
     if word.endswith(("s", "sh", "ch", "x", "z", "o")) and word != "piano":
         return word + "es"
@@ -269,7 +278,7 @@ def _article(phrase: str) -> str:
     return ("an " if phrase[0] in "aeiou" and not phrase.startswith("uni") else "a ") + phrase
 
 
-# %% book/12-text.ipynb · Words, and what may be said of them · [phrases-lexicon]
+# %% book/A-small-portuguese.ipynb · Words and their kinds · [phrases-lexicon]
 class _Noun(NamedTuple):
     pt: str
     feminine: bool
@@ -321,7 +330,7 @@ _NAMES = {
 }
 
 
-# %% book/12-text.ipynb · Words, and what may be said of them · [phrases-adjectives]
+# %% book/A-small-portuguese.ipynb · Words and their kinds · [phrases-adjectives]
 _SIZE, _AGE, _LOOK = "grande big, pequeno small", "novo new, velho old", "bonito beautiful"
 _PAINT = "preto black, branco white, vermelho red, azul blue, verde green"
 _PRICE = "bom good, mau bad, caro expensive, barato cheap"
@@ -364,7 +373,7 @@ _COMPARATIVES = "alto taller, velho older, novo younger, rápido faster, forte s
 _FEELINGS = "fome hungry, sede thirsty, sono sleepy, frio cold, pressa in a hurry, razão right"
 
 
-# %% book/12-text.ipynb · Words, and what may be said of them · [phrases-places]
+# %% book/A-small-portuguese.ipynb · Words and their kinds · [phrases-places]
 _PLACES = {
     pt: (article, english.split()[0], english.split(maxsplit=1)[1])
     for article, pt, english in (row.split(maxsplit=2) for row in (
@@ -389,7 +398,7 @@ _FIXED = {  # objects without an article in Portuguese, whatever English has
 _FIXED_ENGLISH = {pt: english for rows in _FIXED.values() for pt, english in _rows(rows)}
 
 
-# %% book/12-text.ipynb · Noun phrases · [phrases-nominals]
+# %% book/A-small-portuguese.ipynb · Noun phrases · [phrases-nominals]
 class _Nominal(NamedTuple):
     """A noun phrase in both languages, with what the words around it must agree with."""
 
@@ -406,7 +415,7 @@ class _Nominal(NamedTuple):
         return ("a" if self.feminine else "o") + ("s" if self.plural else "")
 
 
-# %% book/12-text.ipynb · Noun phrases · [phrases-determiners]
+# %% book/A-small-portuguese.ipynb · Noun phrases · [phrases-determiners]
 class _Determiner(NamedTuple):
     forms: str  # o a os as; "-" where there is none
     singular: str
@@ -435,7 +444,7 @@ _POINTING, _OWNED = ("the", "the", "the", "this", "that"), ("my", "your", "our",
 _COUNTED = ("two", "three", "many", "some")
 
 
-# %% book/12-text.ipynb · Noun phrases · [phrases-nominal]
+# %% book/A-small-portuguese.ipynb · Noun phrases · [phrases-nominal]
 def _nominal(
     noun: _Noun,
     plural: bool,
@@ -460,7 +469,7 @@ def _nominal(
     return _Nominal(" ".join(filter(None, pt)), en, noun.pt, pronoun, person, noun.feminine, plural)
 
 
-# %% book/12-text.ipynb · Noun phrases · [phrases-persons]
+# %% book/A-small-portuguese.ipynb · Noun phrases · [phrases-persons]
 def _name(name: str) -> _Nominal:
     feminine = _NAMES[name]
     article, pronoun = ("a", "she") if feminine else ("o", "he")
@@ -492,10 +501,10 @@ _ANYBODY = [
     _Nominal("ninguém", "nobody", "ninguém", "he"),
 ]
 _WHO = _Nominal("quem", "who", "quem", "he")
-_ATTRACTING = ("quem", "ninguém", "toda a gente")  # subjects that pull an object pronoun in front of the verb
+_ATTRACTING = ("quem", *(somebody.pt for somebody in _ANYBODY))  # draw an object pronoun before the verb
 
 
-# %% book/12-text.ipynb · Sentences · [phrases-clause]
+# %% book/A-small-portuguese.ipynb · Sentences · [phrases-clause]
 _COMPOUNDS = {  # tense: (auxiliary, its tense, what joins it to the infinitive)
     "progressive": ("estar", "present", "a"),
     "past progressive": ("estar", "imperfect", "a"),
@@ -515,7 +524,7 @@ def _portuguese_verb(verb: str, tense: str, person: int) -> tuple[str, str]:
     return conjugate(auxiliary, its_tense, person), f"{link} {verb}".strip()
 
 
-# %% book/12-text.ipynb · Sentences · [phrases-english-verb]
+# %% book/A-small-portuguese.ipynb · Sentences · [phrases-english-verb]
 def _english_verb(verb: str, tense: str, pronoun: str) -> tuple[str, str, str]:
     """The auxiliary, what follows it, and the one form that stands for both where nothing parts them."""
     third = pronoun in ("he", "she", "it")
@@ -546,7 +555,7 @@ def _english_verb(verb: str, tense: str, pronoun: str) -> tuple[str, str, str]:
     return tense, verb, ""  # can
 
 
-# %% book/12-text.ipynb · Sentences · [phrases-sentence-frame]
+# %% book/A-small-portuguese.ipynb · Sentences · [phrases-sentence-frame]
 def _clause(
     subject: _Nominal,
     verb: str,
@@ -589,7 +598,7 @@ def _clause(
     return " ".join(word for word in pt if word), " ".join(word for word in en if word)
 
 
-# %% book/12-text.ipynb · Who does what · [phrases-frames]
+# %% book/A-small-portuguese.ipynb · Who does what · [phrases-frames]
 class _Frame(NamedTuple):
     """What a verb may be said of: its English, its objects, its tenses, how and where."""
 
@@ -604,7 +613,7 @@ class _Frame(NamedTuple):
     places: tuple[str, ...]
 
 
-# %% book/12-text.ipynb · Who does what · [phrases-frame-table]
+# %% book/A-small-portuguese.ipynb · Who does what · [phrases-frame-table]
 _MANNERS = dict(_rows(
     "bem well, mal badly, muito a lot, pouco very little, depressa fast, devagar slowly, "
     "cedo early, tarde late"
@@ -678,6 +687,7 @@ chegar = arrive : : event : cedo tarde :
 """
 
 
+# %% book/A-small-portuguese.ipynb · Who does what · [phrases-frame]
 def _frame(row: str) -> _Frame:
     for group, members in _GROUPS.items():
         row = row.replace(group, members)
@@ -699,7 +709,7 @@ def _frame(row: str) -> _Frame:
 _FRAMES = [_frame(row) for row in re.findall(r"^\w.*(?:\n .*)*", _FRAME_TABLE, re.MULTILINE)]
 
 
-# %% book/12-text.ipynb · Who does what · [phrases-tenses]
+# %% book/A-small-portuguese.ipynb · Who does what · [phrases-tenses]
 _TENSES = {  # each as often as it stands here
     "action": "present present present perfect perfect perfect imperfect progressive "
     "progressive past_progressive going future can want must start",
@@ -730,7 +740,7 @@ _TIMES = {
 
 
 def _english_of(verb: str, tense: str, tenses: str = "action") -> tuple[str, str]:
-    """English verb and tense: nobody "used to have", and whom Portuguese "knew" once, English "met"."""
+    """English verb and tense: "had" for "used to have", and "met" for a "knew" that is over."""
     if tenses == "know" and tense in ("perfect", "want"):
         return "meet", tense
     if tenses in ("state", "know") and tense == "imperfect":
@@ -738,7 +748,10 @@ def _english_of(verb: str, tense: str, tenses: str = "action") -> tuple[str, str
     return verb, tense
 
 
-# %% book/12-text.ipynb · Choices that repeat · [phrases-dice]
+# %% book/A-small-portuguese.ipynb · Choices that repeat · [phrases-dice]
+_T = TypeVar("_T")
+
+
 class _Dice:
     """Reproducible choices: only ``random()``, whose sequence Python promises to keep, decides them."""
 
@@ -748,7 +761,7 @@ class _Dice:
     def chance(self, probability: float) -> bool:
         return self._random() < probability
 
-    def pick(self, items: Sequence):
+    def pick(self, items: Sequence[_T]) -> _T:
         return items[int(self._random() * len(items))]
 
     def tense(self, tenses: str) -> str:
@@ -759,13 +772,13 @@ class _Dice:
         return "não" if possible and self.chance(0.27) else ""
 
 
-# %% book/12-text.ipynb · Choices that repeat · [phrases-pick]
+# %% book/A-small-portuguese.ipynb · Choices that repeat · [phrases-pick]
 @lru_cache
 def _nouns(kinds: tuple[str, ...]) -> tuple[_Noun, ...]:
     return tuple(noun for noun in _NOUNS.values() if noun.kind in kinds or noun.pt in kinds)
 
 
-# %% book/12-text.ipynb · Choices that repeat · [phrases-things]
+# %% book/A-small-portuguese.ipynb · Choices that repeat · [phrases-things]
 def _owner(dice: _Dice) -> _Determiner:
     """Whose it is: my, her, or Ana's, or my father's."""
     if dice.chance(0.7):
@@ -806,7 +819,7 @@ def _definite(dice: _Dice, *kinds: str) -> _Nominal:
     return _nominal(noun, noun.kind not in _MASS and dice.chance(0.3), determiner)
 
 
-# %% book/12-text.ipynb · Choices that repeat · [phrases-somebody]
+# %% book/A-small-portuguese.ipynb · Choices that repeat · [phrases-somebody]
 def _somebody(dice: _Dice, asked: bool = False, *more: str) -> _Nominal:
     """A subject that can act; one does not ask about oneself."""
     if dice.chance(0.5):
@@ -836,7 +849,7 @@ def _at(place: str) -> tuple[str, str]:
     return contract("em", f"{article} {place}"), f"{preposition} {english}"
 
 
-# %% book/12-text.ipynb · Choices that repeat · [phrases-say]
+# %% book/A-small-portuguese.ipynb · Choices that repeat · [phrases-say]
 _Marked = tuple[str, str, str]  # what a sentence is about, its Portuguese, its English
 
 
@@ -862,7 +875,7 @@ def _say(
     rest: Sequence[tuple[str, str]] = (),
     often: float = 0.0,
     question: bool = False,
-    **manner,
+    **manner: Any,
 ) -> _Marked:
     """Finish a sentence: the time, the subject that need not be said, the mark at the end."""
     rest = [*rest, *_time(dice, verb, tense, subject, often)]
@@ -872,7 +885,7 @@ def _say(
     return _mark(about, sentence, question)
 
 
-# %% book/12-text.ipynb · Sixteen kinds of sentence · [phrases-doing]
+# %% book/A-small-portuguese.ipynb · Sixteen kinds of sentence · [phrases-doing]
 _WITH_OBJECT = [frame for frame in _FRAMES if frame.objects]
 _WHY, _WHEN = ("porque é que", "why"), ("quando é que", "when")
 
@@ -902,7 +915,7 @@ def _doing(dice: _Dice) -> _Marked:
                 polarity=polarity, opening=opening)
 
 
-# %% book/12-text.ipynb · Sixteen kinds of sentence · [phrases-alone]
+# %% book/A-small-portuguese.ipynb · Sixteen kinds of sentence · [phrases-alone]
 _ALONE = [frame for frame in _FRAMES if frame.manners]
 
 
@@ -922,7 +935,7 @@ def _doing_alone(dice: _Dice) -> _Marked:
     return _say(dice, about, subject, frame.verb, english, tense, rest, 0.2, question, polarity=polarity)
 
 
-# %% book/12-text.ipynb · Sixteen kinds of sentence · [phrases-being]
+# %% book/A-small-portuguese.ipynb · Sixteen kinds of sentence · [phrases-being]
 def _quality(dice: _Dice, subject: _Nominal, plain: bool = False) -> tuple[str, tuple[str, str]]:
     """Ser for what one is, estar for how one is at the moment; English has "be" for both."""
     kind = _NOUNS[subject.lemma].kind if subject.lemma in _NOUNS else "person"
@@ -945,7 +958,7 @@ def _being(dice: _Dice) -> _Marked:
     return _say(dice, about, subject, verb, english, tense, [quality], 0.0, question, polarity=polarity)
 
 
-# %% book/12-text.ipynb · Sixteen kinds of sentence · [phrases-pronoun-object]
+# %% book/A-small-portuguese.ipynb · Sixteen kinds of sentence · [phrases-pronoun-object]
 _WITH_CLITIC = [frame for frame in _FRAMES if frame.clitic]
 
 
@@ -979,7 +992,7 @@ def _pronoun_object(dice: _Dice) -> _Marked:
     return about, pt, en
 
 
-# %% book/12-text.ipynb · Sixteen kinds of sentence · [phrases-giving]
+# %% book/A-small-portuguese.ipynb · Sixteen kinds of sentence · [phrases-giving]
 _GIVING = (("dar", "give"), ("mostrar", "show"), ("trazer", "bring"))
 _GIFTS = ("thing", "reading", "object", "clothes", "maçã", "laranja", "bolo", "água", "café", "chá")
 _RECEIVERS = (("me", "me", ("i", "we")), ("te", "you", ("you",)), ("nos", "us", ("i", "we")))
@@ -1004,7 +1017,7 @@ def _giving(dice: _Dice) -> _Marked:
     return _say(dice, about, subject, verb, (en, tense), tense, rest, 0.15, question, **manner)
 
 
-# %% book/12-text.ipynb · Sixteen kinds of sentence · [phrases-putting]
+# %% book/A-small-portuguese.ipynb · Sixteen kinds of sentence · [phrases-putting]
 _PUT = tuple("caneta caderno relógio telemóvel chave livro carta revista copo prato faca".split())
 _ONTO = (("na mesa", "on the table"), ("na cadeira", "on the chair"), ("na cama", "on the bed"),
          ("na mala", "in the suitcase"), ("na caixa", "in the box"), ("no saco", "in the bag"))
@@ -1019,7 +1032,7 @@ def _putting(dice: _Dice) -> _Marked:
     return _say(dice, about, subject, "pôr", english, tense, rest, 0.2, question, polarity=polarity)
 
 
-# %% book/12-text.ipynb · Sixteen kinds of sentence · [phrases-asking]
+# %% book/A-small-portuguese.ipynb · Sixteen kinds of sentence · [phrases-asking]
 _NOT_ASKED = ("conhecer", "visitar", "ajudar", "convidar", "tocar", "jogar", "falar")
 _ASKED = [frame for frame in _WITH_OBJECT if not frame.preposition and frame.verb not in _NOT_ASKED]
 
@@ -1033,7 +1046,7 @@ def _asking(dice: _Dice) -> _Marked:
     return _say(dice, about, subject, frame.verb, english, tense, (), often, True, opening=opening)
 
 
-# %% book/12-text.ipynb · Sixteen kinds of sentence · [phrases-travelling]
+# %% book/A-small-portuguese.ipynb · Sixteen kinds of sentence · [phrases-travelling]
 _TRANSPORT = (("de carro", "by car"), ("de autocarro", "by bus"), ("de comboio", "by train"),
               ("de bicicleta", "by bicycle"))
 _WAYS = (("ir", "a", "go", "to"), ("ir", "a", "go", "to"), ("vir", "de", "come", "from"))
@@ -1053,7 +1066,7 @@ def _travelling(dice: _Dice) -> _Marked:
     return _say(dice, about, subject, verb, (en, tense), tense, rest, 0.25, question, polarity=polarity)
 
 
-# %% book/12-text.ipynb · Sixteen kinds of sentence · [phrases-living]
+# %% book/A-small-portuguese.ipynb · Sixteen kinds of sentence · [phrases-living]
 def _living(dice: _Dice) -> _Marked:
     """vivemos nos açores . | we live in the azores ."""
     question, tense = dice.chance(0.3), dice.tense("live")
@@ -1061,7 +1074,7 @@ def _living(dice: _Dice) -> _Marked:
     if tense == "perfect" and subject.person == 3 or subject in _ANYBODY:
         return _living(dice)
     if question and dice.chance(0.4):
-        about, opening, rest = f"onde viver {subject.lemma}", ("onde é que", "where"), ()
+        about, opening, rest = f"onde viver {subject.lemma}", ("onde é que", "where"), []
     else:
         place, english_place = dice.pick(_HOMES)
         about, opening, polarity = f"viver {subject.lemma} {place}", ("", ""), dice.denial(subject, tense)
@@ -1070,7 +1083,7 @@ def _living(dice: _Dice) -> _Marked:
     return _say(dice, about, subject, "viver", ("live", tense), tense, rest, 0.0, question, **manner)
 
 
-# %% book/12-text.ipynb · Sixteen kinds of sentence · [phrases-standing]
+# %% book/A-small-portuguese.ipynb · Sixteen kinds of sentence · [phrases-standing]
 _INSIDE = {
     **dict.fromkeys(_HUMANS, tuple(_PLACES)),
     "animal": ("jardim", "cozinha", "rua", "parque", "mercado"),
@@ -1094,7 +1107,7 @@ def _standing(dice: _Dice) -> _Marked:
     return _say(dice, about, subject, "estar", ("be", tense), tense, rest, 0.0, question, polarity=polarity)
 
 
-# %% book/12-text.ipynb · Sixteen kinds of sentence · [phrases-existing]
+# %% book/A-small-portuguese.ipynb · Sixteen kinds of sentence · [phrases-existing]
 def _existing(dice: _Dice) -> _Marked:
     """há dois gatos no jardim . | there are two cats in the garden ."""
     noun = dice.pick([noun for noun in _nouns(tuple(_INSIDE)) if noun.kind != "kin"])
@@ -1113,7 +1126,7 @@ def _existing(dice: _Dice) -> _Marked:
     return _mark(f"haver {noun.pt} {place}", (pt, f"{there} {en} {en_place}"), question)
 
 
-# %% book/12-text.ipynb · Sixteen kinds of sentence · [phrases-classing]
+# %% book/A-small-portuguese.ipynb · Sixteen kinds of sentence · [phrases-classing]
 _TRADES = ("trade", "professor", "professora", "médico", "médica", "aluno", "aluna")
 
 
@@ -1131,7 +1144,7 @@ def _profession(dice: _Dice) -> _Marked:
     return _say(dice, about, subject, "ser", ("be", tense), tense, rest, 0.0, question, polarity=polarity)
 
 
-# %% book/12-text.ipynb · Sixteen kinds of sentence · [phrases-comparing]
+# %% book/A-small-portuguese.ipynb · Sixteen kinds of sentence · [phrases-comparing]
 def _comparing(dice: _Dice) -> _Marked:
     """o pedro é mais alto do que a ana . | pedro is taller than ana ."""
     pt, en = dice.pick(_rows(_COMPARATIVES))
@@ -1145,7 +1158,7 @@ def _comparing(dice: _Dice) -> _Marked:
     return _say(dice, about, one, "ser", ("be", "present"), "present", [compared], 0.0, question)
 
 
-# %% book/12-text.ipynb · Sixteen kinds of sentence · [phrases-feeling]
+# %% book/A-small-portuguese.ipynb · Sixteen kinds of sentence · [phrases-feeling]
 def _feeling(dice: _Dice) -> _Marked:
     """tenho fome . | i 'm hungry ."""
     question, tense = dice.chance(0.25), dice.tense("be")
@@ -1157,7 +1170,7 @@ def _feeling(dice: _Dice) -> _Marked:
     return _say(dice, about, subject, "ter", english, tense, [feeling], 0.0, question, polarity=polarity)
 
 
-# %% book/12-text.ipynb · Sixteen kinds of sentence · [phrases-pointing]
+# %% book/A-small-portuguese.ipynb · Sixteen kinds of sentence · [phrases-pointing]
 _POINTED = [
     next(frame for frame in _WITH_OBJECT if frame.verb == verb)
     for verb in "gostar gostar gostar querer querer precisar ver comprar comer fazer vender ler trazer "
@@ -1185,7 +1198,7 @@ def _pointing(dice: _Dice) -> _Marked:
     return _say(dice, about, subject, frame.verb, english, tense, rest, 0.0, question, polarity=polarity)
 
 
-# %% book/12-text.ipynb · Sixteen kinds of sentence · [phrases-together]
+# %% book/A-small-portuguese.ipynb · Sixteen kinds of sentence · [phrases-together]
 _TOGETHER = _rows("mim me, ti you, ele him, ela her, nós us, eles them, elas them")
 _SOCIAL = [
     frame for frame in _WITH_OBJECT
@@ -1205,7 +1218,7 @@ def _with_somebody(dice: _Dice) -> _Marked:
     return _say(dice, about, subject, frame.verb, english, tense, rest, often, question, polarity=polarity)
 
 
-# %% book/12-text.ipynb · Sixteen kinds of sentence · [phrases-stream]
+# %% book/A-small-portuguese.ipynb · Sixteen kinds of sentence · [phrases-stream]
 _SENTENCES = (
     *(_doing,) * 10, *(_pronoun_object,) * 4, *(_being,) * 3,
     *(_doing_alone, _giving, _travelling, _feeling, _pointing) * 2,
@@ -1227,7 +1240,7 @@ def phrase_stream(seed: int = 0) -> Iterator[tuple[str, str, str]]:
         yield dice.pick(_SENTENCES)(dice)
 
 
-# %% book/12-text.ipynb · Holding out combinations · [phrases-pairs]
+# %% book/A-small-portuguese.ipynb · The corpus · [phrases-pairs]
 _SIZES = {"train": 30_000, "dev": 500, "test": 1_000}
 
 
@@ -1242,14 +1255,18 @@ def split_of(about: str) -> str:
 
     Raises:
         TypeError: `about` is no string.
+
+    Example:
+        >>> split_of("gostar de gato"), split_of("gostar de vaca")
+        ('test', 'train')
     """
     check_type(str, about=about)
     bucket = zlib.crc32(about.encode()) % 100
     return "test" if bucket < 8 else "dev" if bucket < 12 else "train"
 
 
-@lru_cache(maxsize=1)
-def _phrase_corpus() -> dict[str, list[tuple[str, str]]]:
+# %% book/A-small-portuguese.ipynb · The corpus · [phrases-write]
+def _corpus() -> dict[str, dict[str, str]]:
     corpus: dict[str, dict[str, str]] = {split: {} for split in _SIZES}
     for about, source, target in phrase_stream():
         pairs = corpus[split_of(about)]
@@ -1257,24 +1274,18 @@ def _phrase_corpus() -> dict[str, list[tuple[str, str]]]:
             pairs[source] = target
         if all(len(corpus[split]) == size for split, size in _SIZES.items()):
             break
-    return {split: list(pairs.items()) for split, pairs in corpus.items()}
+    return corpus
 
 
-def phrase_pairs(split: str) -> list[tuple[str, str]]:
-    """The sentences of one split of the phrases corpus.
+def write_phrases(path: str | Path) -> None:
+    """Write the phrases corpus as the package carries it: a line ``split, Portuguese, English`` for each pair.
 
-    The combinations of words that the test is about, as *to drink* and *coffee*, do not occur in
-    training; the words do.
+    The combinations of words that the test is about, as *to drink* and *coffee*, do not occur in training;
+    the words do.
 
     Args:
-        split: ``"train"`` (30,000 pairs), ``"dev"`` (500) or ``"test"`` (1,000).
-
-    Returns:
-        Pairs (Portuguese, English), each Portuguese sentence once, always in the same order.
-
-    Raises:
-        ValueError: An unknown split.
+        path: The file, of tab-separated lines in UTF-8, compressed by gzip.
     """
-    if split not in _SIZES:
-        raise ValueError(f"split must be one of {', '.join(_SIZES)}, got {split!r}")
-    return list(_phrase_corpus()[split])
+    rows = [f"{split}\t{pt}\t{en}\n" for split, pairs in _corpus().items() for pt, en in pairs.items()]
+    with open(path, "wb") as file, gzip.GzipFile("", "wb", 9, file, mtime=0) as packed:
+        packed.write("".join(rows).encode())

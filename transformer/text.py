@@ -49,7 +49,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from transformer.training import atomic_file, regular_file
+from transformer.training import atomic_file, record_path, regular_file
 from transformer.validation import (
     check_range,
     check_rate,
@@ -292,7 +292,7 @@ def load_corpus(name: str, split: str) -> list[Pair]:
     """Load one split of a Portuguese–English corpus.
 
     Args:
-        name: ``"phrases"``, the grammar of this book, made on the spot; or ``"ted"``, translated
+        name: ``"phrases"``, the sentences that the package carries; or ``"ted"``, translated
             talks (CC BY-NC-ND 4.0), downloaded into `data_folder` unless an archive lies there already.
         split: ``"train"``, ``"dev"`` or ``"test"``.
 
@@ -307,15 +307,15 @@ def load_corpus(name: str, split: str) -> list[Pair]:
     Source:
         "ted": Qi et al. (2018), section 3.
     """
-    from transformer.phrases import phrase_pairs
-
     if name not in ("phrases", "ted"):
         raise ValueError(f"name must be one of phrases, ted, got {name!r}")
     if split not in _SPLITS:
         raise ValueError(f"split must be one of {', '.join(_SPLITS)}, got {split!r}")
     if name == "ted":
         return _read_archive(_TED, split, data_folder())
-    return [Pair(*pair) for pair in phrase_pairs(split)]
+    with gzip.open(record_path("phrases.tsv.gz"), "rt", encoding="utf-8", newline="\n") as file:
+        rows = [line.removesuffix("\n").split("\t") for line in file]
+    return [Pair(source, target) for name, source, target in rows if name == split]
 
 
 # %% book/12-text.ipynb · A corpus of your own · [text-read-pairs]
