@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.corpus import corpus_facts
 from benchmarks.decoding import measure_decoding, measure_growth
 from benchmarks.levers import measure_levers
 from benchmarks.measure import machine_facts, table
@@ -22,7 +23,7 @@ from benchmarks.roofline import measure_roofline
 from benchmarks.scaling import measure_scaling
 from benchmarks.training import measure_profile, measure_saved, measure_training, print_steps, time_steps
 from benchmarks.workload import SIZES, TOY_SIZES, Batch, Size, sentence_batches, toy_batches
-from transformer import Translator, corpus_facts, load_corpus, read_record, run_facts, write_record
+from transformer import Translator, load_corpus, read_record, run_facts, write_record
 
 N_BATCHES = 6
 LEVER_BATCHES = 3  # by length; at random the same sentences make about twice as many

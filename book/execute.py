@@ -29,7 +29,7 @@ SKIP_TAG = "nbval-skip"
 
 
 def find_notebooks(wanted: list[str], book: Path = BOOK) -> list[Path]:
-    """Return the notebooks meant by `wanted` (paths, numbers such as 03, letters); all where nothing is wanted."""
+    """Return the notebooks meant by `wanted` (paths, 03, A); all of them where nothing is wanted."""
     every = sorted([*book.glob("[0-9][0-9]-*.ipynb"), *book.glob("[A-Z]-*.ipynb")])
     if not wanted:
         return every

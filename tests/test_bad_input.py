@@ -359,7 +359,7 @@ def cases():
         yield partly(t.pad), {"sequences": [value]}, TypeError, "sequences must hold ids, not "
     yield partly(t.pad), {"sequences": [[3, -1]]}, IndexError, "sequences must lie in "
     yield partly(t.pad), {"sequences": None}, TypeError, "sequences must be a Sequence, not NoneType"
-    sampler = partly(t.SubwordSampler, pairs=[("a", "o")], vocabulary=VOCABULARY)
+    sampler = partly(t.BPEDropout, pairs=[("a", "o")], vocabulary=VOCABULARY)
     drawn = partly(t.sampled_batches, pairs=[("a", "o")], vocabulary=VOCABULARY, max_tokens=9)
     for door in (sampler, drawn):
         yield from refuse_rates(door, "dropout")
@@ -374,12 +374,6 @@ def cases():
     yield batches, {"pairs": [3]}, TypeError, "pairs[0] must be a tuple or list, not int (3)"
     yield batches, {"pairs": iter([])}, TypeError, "pairs must be a Sequence, not list_iterator"
     yield partly(t.padding_waste), {"batches": [3]}, TypeError, "batch must be a tuple or list, not int (3)"
-    yield (
-        partly(t.corpus_facts, name="phrases"),
-        {"sizes": ()},
-        ValueError,
-        "sizes must hold at least one size",
-    )
     yield (
         partly(t.corpus_scores, references=["a"]),
         {"hypotheses": "a"},

@@ -17,9 +17,30 @@ from torch.utils.flop_counter import FlopCounterMode
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from benchmarks import bench, decoding, levers, measure, peak, peers, roofline, scaling, training, workload  # noqa: E402
+from benchmarks import (  # noqa: E402
+    bench,
+    corpus,
+    decoding,
+    levers,
+    measure,
+    peak,
+    peers,
+    roofline,
+    scaling,
+    training,
+    workload,
+)
+from benchmarks.corpus import corpus_facts  # noqa: E402
 from benchmarks.quality import measure_quality  # noqa: E402
-from transformer import TransformerConfig, Translator, load_corpus, padding_waste  # noqa: E402
+from transformer import (  # noqa: E402
+    Pair,
+    TransformerConfig,
+    Translator,
+    Vocabulary,
+    encode_pairs,
+    load_corpus,
+    padding_waste,
+)
 
 CPU = torch.device("cpu")
 SMALL = workload.Size("small", TransformerConfig(50, 50, d_model=16, n_heads=2, n_layers=2, d_ff=24))
@@ -570,3 +591,31 @@ def test_arguments_out_of_range_are_refused(arguments, capsys):
     with pytest.raises(SystemExit):
         bench.read_arguments(arguments)
     assert "usage" in capsys.readouterr().err
+
+
+# What the chapter on text reports of a corpus
+
+
+def test_facts_by_hand(monkeypatch):
+    splits = {
+        "train": [Pair("a b", "x"), Pair("a b", "x"), Pair("c", "c")],
+        "dev": [Pair("a d", "x")],
+        "test": [Pair("c", "c"), Pair("d", "y z")],
+    }
+    monkeypatch.setattr(corpus, "load_corpus", lambda name, split: splits[split])
+    every = corpus_facts("ours", sizes=(20,), budgets=(8,), dropouts=(0.0, 0.9))
+    facts = every["splits"]
+    (usual, most), ((_, *pieces),) = every["dropout"], every["vocabularies"]
+    assert usual == [0.0, *pieces] and most[0] == 0.9 and most[1] > pieces[0]
+    assert facts["train"] == {
+        "pairs": 3, "tokens": [5, 3], "types": [3, 2], "lengths": [[(1, 1), (2, 2)], [(1, 3)]],
+        "repeated": 1, "equal sides": 1, "in train": 3, "unknown": [0.0, 0.0],
+    }  # fmt: skip
+    assert facts["dev"]["unknown"] == [0.5, 0.0] and facts["test"]["unknown"] == [0.5, 2 / 3]
+    assert facts["test"]["in train"] == 1
+
+
+def test_batches_in_turn_waste_much():
+    train = load_corpus("phrases", "train")
+    encoded = encode_pairs(train, Vocabulary.train((side for pair in train for side in pair), 800))
+    assert padding_waste(corpus.in_turn(encoded, 4096)) > 0.3

@@ -1,18 +1,12 @@
-"""Corpora verified, vocabularies that lose nothing, batches that hold each pair once within their budget."""
+"""Vocabularies that lose nothing, batches that hold each pair once, cuts that can be repeated."""
 
 from __future__ import annotations
 
-import hashlib
-import io
 import itertools
 import json
 import re
-import sys
-import tarfile
 from collections import Counter
-from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import pytest
 import torch
@@ -24,383 +18,23 @@ from transformer import (
     EOS_ID,
     PAD_ID,
     UNK_ID,
-    Corpus,
-    CorpusError,
-    CorpusSource,
+    BPEDropout,
     Pair,
-    SubwordSampler,
     TokenBatches,
     Trainer,
     TrainingConfig,
     Transformer,
     TransformerConfig,
     Vocabulary,
-    corpus_facts,
-    data_folder,
     encode_pairs,
     load_corpus,
     normalize,
     pad,
     padding_waste,
     r_drop_loss,
-    read_pairs,
     sampled_batches,
     text,
 )
-
-TEXTS = {
-    "pt.train": "olá .\nobrigado .\n\naté já .\n",
-    "en.train": "hello .\nthank you .\n\nsee you soon .\n",
-    "pt.dev": "sim .\n",
-    "en.dev": "yes .\n",
-}
-SUMS = {name: hashlib.sha256(content.encode()).hexdigest() for name, content in TEXTS.items()}
-READ = [
-    Pair("olá .", "hello ."),
-    Pair("obrigado .", "thank you ."),
-    Pair("", ""),
-    Pair("até já .", "see you soon ."),
-]
-
-
-def write_archive(path: Path, members: dict[str, str | bytes], kind: bytes = tarfile.REGTYPE) -> CorpusSource:
-    """Pack an archive and describe it, so that it counts as the right one whatever it holds."""
-    with tarfile.open(path, "w:gz") as tar:
-        for name, content in members.items():
-            data = content if isinstance(content, bytes) else content.encode()
-            entry = tarfile.TarInfo(name)
-            entry.type, entry.size, entry.linkname = (
-                kind,
-                len(data) if kind == tarfile.REGTYPE else 0,
-                "/etc/passwd",
-            )
-            tar.addfile(entry, io.BytesIO(data))
-    return described(path)
-
-
-def described(path: Path) -> CorpusSource:
-    return CorpusSource(
-        path.name, path.as_uri(), path.stat().st_size, hashlib.sha256(path.read_bytes()).hexdigest()
-    )
-
-
-def in_folder(texts: dict[str, str | bytes]) -> dict[str, str | bytes]:
-    return {f"set/{name}": content for name, content in texts.items()}
-
-
-@pytest.fixture
-def folders(tmp_path: Path) -> tuple[Path, Path]:
-    server, cache = tmp_path / "server", tmp_path / "cache"
-    server.mkdir()
-    return server, cache
-
-
-def corpus_of(*sources: CorpusSource) -> Corpus:
-    return Corpus("greetings", sources, "set", ("pt", "en"), SUMS, "ours")
-
-
-def read(corpus: Corpus, cache: Path, split: str = "train") -> list[Pair]:
-    return text._read_archive(corpus, split, cache)
-
-
-# -------------------------------------------------------------------------------------------------
-# Corpora
-# -------------------------------------------------------------------------------------------------
-
-
-def test_archive_is_fetched_once_then_used_where_it_lies(folders):
-    server, cache = folders
-    corpus = corpus_of(write_archive(server / "a.tar.gz", in_folder(TEXTS)))
-    assert read(corpus, cache) == READ
-    (server / "a.tar.gz").unlink()
-    assert read(corpus, cache) == READ and read(corpus, cache, "dev") == [Pair("sim .", "yes .")]
-    assert [path.name for path in cache.iterdir()] == ["a.tar.gz"]
-
-
-def test_second_source_is_tried_and_found_too(folders):
-    server, cache = folders
-    good = write_archive(server / "b.tar.gz", in_folder(TEXTS))
-    gone = replace(good, file="a.tar.gz", url=(server / "nowhere.tar.gz").as_uri())
-    assert read(corpus_of(gone, good), cache) == READ
-    Path(server / "b.tar.gz").unlink()
-    assert read(corpus_of(gone, good), cache) == READ  # the second file lies in the cache now
-
-
-@pytest.mark.parametrize(
-    ("spoil", "problem"),
-    [
-        (lambda data: data[: len(data) // 2], "bytes instead of"),
-        (lambda data: data + b"!", "bytes instead of"),
-        (lambda data: data[:-1] + bytes([data[-1] ^ 1]), "sha256 [0-9a-f]{64} instead of"),
-        (lambda data: b"", "has 0 bytes instead of"),
-    ],
-    ids=["truncated", "too long", "altered", "empty"],
-)
-@pytest.mark.parametrize("where", ["server", "cache"])
-def test_a_wrong_archive_is_never_used(folders, spoil, problem, where):
-    server, cache = folders
-    source = write_archive(server / "a.tar.gz", in_folder(TEXTS))
-    whole = (server / "a.tar.gz").read_bytes()
-    cache.mkdir()
-    (folders[where == "cache"] / "a.tar.gz").write_bytes(spoil(whole))
-    if where == "cache":
-        assert read(corpus_of(source), cache) == READ  # it is replaced by a good one
-        assert (cache / "a.tar.gz").read_bytes() == whole
-        return
-    with pytest.raises(CorpusError, match=problem):
-        read(corpus_of(source), cache)
-    assert list(cache.iterdir()) == []  # neither the archive nor a piece of it
-
-
-def test_half_finished_download_is_no_archive(folders):
-    server, cache = folders
-    source = write_archive(server / "a.tar.gz", in_folder(TEXTS))
-    cache.mkdir()
-    (cache / "a.tar.gz.123.part").write_bytes((server / "a.tar.gz").read_bytes())
-    (server / "a.tar.gz").unlink()
-    with pytest.raises(CorpusError, match="could not be fetched"):
-        read(corpus_of(source), cache)
-
-
-def test_interrupted_download_leaves_nothing(folders, monkeypatch):
-    server, cache = folders
-    source = write_archive(server / "a.tar.gz", in_folder(TEXTS))
-
-    class Broken(io.BytesIO):
-        def read(self, size: int = -1) -> bytes:
-            if self.tell():
-                raise ConnectionResetError("the line went dead")
-            return super().read(10)
-
-    monkeypatch.setattr(text.urllib.request, "urlopen", lambda url, timeout: Broken(b"x" * 100))
-    with pytest.raises(CorpusError, match="the line went dead"):
-        read(corpus_of(source), cache)
-    assert list(cache.iterdir()) == []
-
-
-def test_a_server_that_never_stops_is_stopped(folders, monkeypatch):
-    server, cache = folders
-    source = write_archive(server / "a.tar.gz", in_folder(TEXTS))
-    sent = []
-
-    class Endless(io.BytesIO):
-        def read(self, size: int = -1) -> bytes:
-            sent.append(size)
-            return b"x" * size
-
-    monkeypatch.setattr(text.urllib.request, "urlopen", lambda url, timeout: Endless())
-    with pytest.raises(CorpusError, match="bytes instead of"):
-        read(corpus_of(source), cache)
-    assert len(sent) == 1
-
-
-def test_without_network_the_message_says_what_to_put_where(folders):
-    server, cache = folders
-    source = write_archive(server / "a.tar.gz", in_folder(TEXTS))
-    (server / "a.tar.gz").unlink()
-    with pytest.raises(CorpusError) as error:
-        read(corpus_of(source), cache)
-    message = str(error.value)
-    for part in ("'greetings'", str(cache), "a.tar.gz", f"{source.size:,} bytes", source.sha256, source.url):
-        assert part in message
-    assert "TRANSFORMER_DATA" in message and isinstance(error.value, OSError)
-
-
-def test_foreign_and_climbing_members_are_left_alone(folders, tmp_path):
-    server, cache = folders
-    foreign = {"../up.txt": "x", "/tmp/absolute-name.txt": "x", "set/._pt.train": "x", "other/pt.train": "x"}
-    assert read(corpus_of(write_archive(server / "a.tar.gz", foreign | in_folder(TEXTS))), cache) == READ
-    written = sorted(path.name for path in tmp_path.rglob("*") if path.is_file())
-    assert written == ["a.tar.gz", "a.tar.gz"]  # the server's and the cache's
-
-
-def test_links_are_not_followed(folders):
-    server, cache = folders
-    source = write_archive(server / "a.tar.gz", in_folder(TEXTS), kind=tarfile.SYMTYPE)
-    with pytest.raises(CorpusError, match="has no member set/pt.train, set/en.train"):
-        read(corpus_of(source), cache)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"pt.train": "something else .\n"}, "set/pt.train has sha256"),
-        ({"pt.train": b"\xff\xfe"}, "set/pt.train has sha256"),
-        ({"pt.train": None}, "has no member set/pt.train"),
-    ],
-)
-def test_members_are_verified(folders, change, message):
-    server, cache = folders
-    members = {name: content for name, content in (TEXTS | change).items() if content is not None}
-    with pytest.raises(CorpusError, match=message):
-        read(corpus_of(write_archive(server / "a.tar.gz", in_folder(members))), cache)
-
-
-def test_oversized_member_is_not_unpacked(folders, monkeypatch):
-    server, cache = folders
-    monkeypatch.setattr(text, "_MAX_MEMBER", 10)
-    with pytest.raises(CorpusError, match=r"set/pt.train claims \d\d bytes"):
-        read(corpus_of(write_archive(server / "a.tar.gz", in_folder(TEXTS))), cache)
-
-
-def test_what_is_no_archive_is_named(folders):
-    server, cache = folders
-    (server / "a.tar.gz").write_bytes(b"this was never packed")
-    with pytest.raises(CorpusError, match="a.tar.gz cannot be read"):
-        read(corpus_of(described(server / "a.tar.gz")), cache)
-
-
-def test_unequal_numbers_of_lines(folders):
-    server, cache = folders
-    texts = TEXTS | {"en.train": "hello .\n"}
-    sums = SUMS | {"en.train": hashlib.sha256(b"hello .\n").hexdigest()}
-    corpus = replace(corpus_of(write_archive(server / "a.tar.gz", in_folder(texts))), sha256=sums)
-    with pytest.raises(CorpusError, match="greetings train: 4 source lines but 1 target lines"):
-        read(corpus, cache)
-
-
-def test_only_a_line_feed_ends_a_line(folders):
-    server, cache = folders
-    odd = "one\u2028line\x85 .\nanother\x0c\r .\n"
-    texts = TEXTS | {"pt.dev": odd, "en.dev": "first .\nsecond .\n"}
-    sums = {name: hashlib.sha256(content.encode()).hexdigest() for name, content in texts.items()}
-    corpus = replace(corpus_of(write_archive(server / "a.tar.gz", in_folder(texts))), sha256=sums)
-    sources = [pair.source for pair in read(corpus, cache, "dev")]
-    assert sources == ["one\u2028line\x85 .", "another\x0c\r ."]
-
-
-def test_an_archive_in_another_encoding_is_named(folders):
-    server, cache = folders
-    content = "olá .\nvocê não .\n".encode("latin-1")
-    sums = SUMS | {"pt.dev": hashlib.sha256(content).hexdigest()}
-    source = write_archive(server / "a.tar.gz", in_folder(TEXTS | {"pt.dev": content}))
-    corpus = replace(corpus_of(source), sha256=sums)
-    with pytest.raises(CorpusError, match=r"a\.tar\.gz: set/pt\.dev is not UTF-8: byte 0xe1 in line 1$"):
-        read(corpus, cache, "dev")
-
-
-def write_sides(folder: Path, source: str | bytes, target: str | bytes) -> tuple[Path, Path]:
-    paths = folder / "train.pt", folder / "train.en"
-    for path, content in zip(paths, (source, target)):
-        path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    return paths
-
-
-def test_a_corpus_of_two_files(tmp_path):
-    paths = write_sides(tmp_path, TEXTS["pt.train"], TEXTS["en.train"])
-    assert read_pairs(*paths) == READ and isinstance(read_pairs(*paths)[0], Pair)
-    assert read_pairs(*map(str, paths)) == READ
-    assert read_pairs(*write_sides(tmp_path, "sim .", "yes .\n")) == [Pair("sim .", "yes .")]  # no last feed
-
-
-@pytest.mark.parametrize(
-    ("source", "target", "pairs"),
-    [
-        ("", "", []),
-        ("\n", "\n", [("", "")]),
-        ("\n\n", "a\n\n", [("", "a"), ("", "")]),
-        ("a\n\nb", "c\nd\n\n", [("a", "c"), ("", "d"), ("b", "")]),
-        ("a\r\n\r\nb\r\n", "c\nd\ne\n", [("a", "c"), ("", "d"), ("b", "e")]),
-        ("\ufeffa\n\ufeffb\n", "c\nd\n", [("a", "c"), ("\ufeffb", "d")]),
-        ("one\u2028line\x85 .\nb\x0c\rc\n", "d\ne\n", [("one\u2028line\x85 .", "d"), ("b\x0c\rc", "e")]),
-        ("  a \t b \n", "c\n", [("  a \t b ", "c")]),
-    ],
-)
-def test_lines_are_taken_as_they_are(tmp_path, source, target, pairs):
-    assert read_pairs(*write_sides(tmp_path, source, target)) == pairs
-
-
-@pytest.mark.parametrize(
-    ("source", "target", "message"),
-    [
-        ("a\nb\n", "a\n", r"train\.pt, .*train\.en: 2 source lines but 1 target lines"),
-        ("a\n", "a\n\n", r"1 source lines but 2 target lines"),
-        ("", "a\n", r"0 source lines but 1 target lines"),
-        ("a\nvocê\n".encode("latin-1"), "a\nb\n", r"train\.pt is not UTF-8: byte 0xea in line 2$"),
-        ("a\n", "você\n".encode("utf-16"), r"train\.en is not UTF-8: byte 0xff in line 1$"),
-        ("a\nb\n", "a\nb\n".encode("utf-16-le"), r"train\.en is not text in UTF-8: a zero byte in line 1$"),
-        (b"a\nb\0\n", "a\nb\n", r"train\.pt is not text in UTF-8: a zero byte in line 2$"),
-    ],
-)
-def test_two_files_that_are_no_corpus(tmp_path, source, target, message):
-    with pytest.raises(CorpusError, match=message):
-        read_pairs(*write_sides(tmp_path, source, target))
-
-
-def test_files_that_are_none_are_named(tmp_path):
-    path, _ = write_sides(tmp_path, "a\n", "b\n")
-    with pytest.raises(FileNotFoundError, match="nowhere"):
-        read_pairs(path, tmp_path / "nowhere")
-    with pytest.raises(OSError, match="is no regular file"):
-        read_pairs(tmp_path, path)
-
-
-def test_works_without_tqdm(folders, monkeypatch):
-    server, cache = folders
-    monkeypatch.setitem(sys.modules, "tqdm", None)
-    assert read(corpus_of(write_archive(server / "a.tar.gz", in_folder(TEXTS))), cache) == READ
-
-
-def test_data_folder(monkeypatch, tmp_path):
-    monkeypatch.setenv("TRANSFORMER_DATA", str(tmp_path))
-    assert data_folder() == tmp_path
-    monkeypatch.delenv("TRANSFORMER_DATA")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv("LOCALAPPDATA", str(tmp_path / "local"))
-    for platform, folder in (("linux", tmp_path / "cache"), ("win32", tmp_path / "local")):
-        monkeypatch.setattr(sys, "platform", platform)
-        assert data_folder() == folder / "transformer-book"
-    monkeypatch.setattr(sys, "platform", "darwin")
-    assert data_folder().parts[-3:] == ("Library", "Caches", "transformer-book")
-
-
-def test_the_talks_come_from_where_the_book_says(monkeypatch, tmp_path):
-    """Nothing is fetched: both sources are out of reach, and the message names them."""
-
-    def unreachable(url, timeout):
-        raise OSError("no network")
-
-    monkeypatch.setenv("TRANSFORMER_DATA", str(tmp_path))
-    monkeypatch.setattr(text.urllib.request, "urlopen", unreachable)
-    with pytest.raises(CorpusError) as error:
-        load_corpus("ted", "dev")
-    message = str(error.value)
-    for part in (
-        "ted_hrlr_pt_to_en.tar.gz",
-        "3,492,119",
-        "qi18naacl-dataset.tar.gz",
-        "131,005,909",
-        str(tmp_path),
-    ):
-        assert part in message
-    assert message.index("ted_hrlr") < message.index("qi18naacl")
-
-
-def test_the_talks_are_read_from_portuguese_to_english(monkeypatch, tmp_path):
-    members = {f"datasets/pt_to_en/{name}": content for name, content in TEXTS.items()}
-    source = write_archive(tmp_path / "talks.tar.gz", members)
-    monkeypatch.setattr(text, "_TED", replace(text._TED, sources=(source,), sha256=SUMS))
-    monkeypatch.setenv("TRANSFORMER_DATA", str(tmp_path))
-    assert load_corpus("ted", "train") == READ
-
-
-def test_load_phrases():
-    pairs = load_corpus("phrases", "dev")
-    assert len(pairs) == 500 and isinstance(pairs[0], Pair) and pairs[0].source == pairs[0][0]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("Ted", "train"), "name must be one of phrases, ted, got 'Ted'"),
-        (("phrases", "valid"), "split must be one of train, dev, test, got 'valid'"),
-        (("ted", None), "split must be one of train, dev, test, got None"),
-    ],
-)
-def test_unknown_names(arguments, message):
-    with pytest.raises(ValueError, match=re.escape(message)):
-        load_corpus(*arguments)
-
 
 # -------------------------------------------------------------------------------------------------
 # Vocabulary
@@ -598,13 +232,25 @@ def test_loading_survives_what_is_too_deep_too_large_or_no_text(content, message
         Vocabulary.load(tmp_path / "v.json")
 
 
-def test_saving_refuses_a_tokenizer_with_rules_that_the_file_could_not_hold(vocabulary, tmp_path):
-    tokenizers = pytest.importorskip("tokenizers")
-    lower = tokenizers.Tokenizer.from_str(vocabulary.tokenizer.to_str())
-    lower.normalizer = tokenizers.normalizers.Lowercase()
-    with pytest.raises(ValueError, match="only a vocabulary that cuts words by merges alone.*normalizer"):
-        Vocabulary(lower).save(tmp_path / "v.json")
-    assert not (tmp_path / "v.json").exists()
+def test_a_vocabulary_is_its_pieces_and_merges(vocabulary):
+    again = Vocabulary(vocabulary.pieces, vocabulary.merges)
+    assert again.tokenizer.to_str() == vocabulary.tokenizer.to_str()
+    assert [vocabulary.tokenizer.id_to_token(number) for number in range(len(again))] == again.pieces
+
+
+@pytest.mark.parametrize(
+    ("pieces", "merges", "message"),
+    [
+        (["<pad>", "<unk>", "<s>", "a"], [], "the first entries of a vocabulary must be ("),
+        (["<pad>", "<unk>", "<s>", "</s>", "a", "a"], [], "must differ from one another"),
+        (["<pad>", "<unk>", "<s>", "</s>", "a", ""], [], "entry 5 is ''"),
+        (["<pad>", "<unk>", "<s>", "</s>", "a"], [("a", "a")], "merge 0 is ('a', 'a')"),
+        (["<pad>", "<unk>", "<s>", "</s>", "<", "<s>>"], [("<s>", ">")], "merge 0 is ('<s>', '>')"),
+    ],
+)
+def test_a_vocabulary_refuses_what_is_not_learned(pieces, merges, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        Vocabulary(pieces, merges)
 
 
 def test_no_piece_becomes_longer_than_a_file_may_hold(tmp_path):
@@ -612,14 +258,6 @@ def test_no_piece_becomes_longer_than_a_file_may_hold(tmp_path):
     assert max(map(len, vocabulary.tokens(range(4, len(vocabulary))))) <= 256
     vocabulary.save(tmp_path / "v.json")
     assert len(Vocabulary.load(tmp_path / "v.json")) == len(vocabulary)
-
-
-def test_files_of_ones_own_have_a_bound(tmp_path, monkeypatch):
-    for name in ("a.pt", "a.en"):
-        (tmp_path / name).write_text("um\n")
-    monkeypatch.setattr(text, "_MAX_FILE", 2)
-    with pytest.raises(CorpusError, match="a.pt has 3 bytes, more than 2: divide it"):
-        read_pairs(tmp_path / "a.pt", tmp_path / "a.en")
 
 
 @pytest.mark.parametrize(
@@ -682,7 +320,7 @@ def test_empty_and_endless_sentences_are_kept_or_left_out_as_asked(vocabulary):
     with pytest.raises(ValueError, match=r"pairs\[1\] has \d+ tokens, more than max_tokens=4096"):
         TokenBatches(encoded, 4096)
     assert sum(len(source) for source, _ in TokenBatches(encoded, 40_000)(0)) == 3
-    drawn = SubwordSampler(pairs, vocabulary, 0.3)(0)
+    drawn = BPEDropout(pairs, vocabulary, 0.3)(0)
     assert drawn[0] == encoded[0] and vocabulary.decode(drawn[1][0]) == endless
     assert sum(len(source) for source, _ in sampled_batches(pairs, vocabulary, 4096, 0.3)(0)) == 2
 
@@ -767,7 +405,6 @@ def test_little_of_a_batch_is_padding():
     encoded = encode_pairs(train, Vocabulary.train((side for pair in train for side in pair), 800))
     for max_tokens, bound in ((2000, 0.03), (4096, 0.05)):
         assert padding_waste(TokenBatches(encoded, max_tokens)(0)) <= bound
-    assert padding_waste(text._in_turn(encoded, 4096)) > 0.3
 
 
 @pytest.mark.parametrize(
@@ -811,10 +448,6 @@ ODD = [
 ]
 
 
-def learned_merges(vocabulary: Vocabulary) -> list[tuple[str, str]]:
-    return [tuple(pair) for pair in json.loads(vocabulary.tokenizer.to_str())["model"]["merges"]]
-
-
 def exact_chances(pieces: tuple[str, ...], merges: list[tuple[str, str]], p: float) -> dict:
     """The probability of every cut, as the paper's algorithm is printed: by all subsets that may remain."""
     possible = [
@@ -838,10 +471,10 @@ def exact_chances(pieces: tuple[str, ...], merges: list[tuple[str, str]], p: flo
 @pytest.mark.parametrize("p", [0.1, 0.5])
 def test_frequencies_are_those_of_the_algorithm(vocabulary, word, p):
     """5 standard deviations for every cut; one word occurs twice, so that its two draws must differ too."""
-    exact = exact_chances(tuple("▁" + word), learned_merges(vocabulary), p)
+    exact = exact_chances(tuple("▁" + word), vocabulary.merges, p)
     assert sum(exact.values()) == pytest.approx(1)
     n = 5000
-    drawn = SubwordSampler([Pair(f"{word} {word}", "")] * n, vocabulary, p, seed=7)(2)
+    drawn = BPEDropout([Pair(f"{word} {word}", "")] * n, vocabulary, p, seed=7)(2)
     halves = [[], []]
     for source, _ in drawn:
         tokens = vocabulary.tokens(source[:-1])
@@ -860,9 +493,9 @@ def test_frequencies_are_those_of_the_algorithm(vocabulary, word, p):
 
 def test_without_dropout_it_is_the_vocabulary(vocabulary):
     pairs = PAIRS + ODD
-    assert SubwordSampler(pairs, vocabulary, dropout=0.0)(3) == encode_pairs(pairs, vocabulary)
+    assert BPEDropout(pairs, vocabulary, dropout=0.0)(3) == encode_pairs(pairs, vocabulary)
     # The same by the way that is used with dropout: every word's course to its end.
-    sampler = SubwordSampler(pairs, vocabulary, dropout=1e-12)
+    sampler = BPEDropout(pairs, vocabulary, dropout=1e-12)
     assert sampler(0) == encode_pairs(pairs, vocabulary)
 
 
@@ -871,7 +504,7 @@ def test_words_are_cut_where_the_library_cuts_them(vocabulary, anything):
     text_ = normalize(anything)
     theirs = [word for word, _ in vocabulary.tokenizer.pre_tokenizer.pre_tokenize_str(text_)]
     assert text._words(text_) == theirs
-    assert SubwordSampler([(anything, text_)], vocabulary, 1e-12)(0) == encode_pairs(
+    assert BPEDropout([(anything, text_)], vocabulary, 1e-12)(0) == encode_pairs(
         [(anything, text_)], vocabulary
     )
 
@@ -880,7 +513,7 @@ def test_words_are_cut_where_the_library_cuts_them(vocabulary, anything):
 def test_any_cut_spells_the_same_text(vocabulary, p):
     pairs = PAIRS + ODD
     for epoch in range(2):
-        drawn = SubwordSampler(pairs, vocabulary, p)(epoch)
+        drawn = BPEDropout(pairs, vocabulary, p)(epoch)
         for (source, target), pair in zip(drawn, pairs, strict=True):
             assert source[-1] == target[-1] == EOS_ID and target[0] == BOS_ID
             for ids, side in ((source[:-1], pair.source), (target[1:-1], pair.target)):
@@ -891,7 +524,7 @@ def test_any_cut_spells_the_same_text(vocabulary, p):
 
 def test_more_dropout_makes_longer_sentences_up_to_characters(vocabulary):
     counts = [
-        sum(len(source) + len(target) - 3 for source, target in SubwordSampler(PAIRS, vocabulary, p)(0))
+        sum(len(source) + len(target) - 3 for source, target in BPEDropout(PAIRS, vocabulary, p)(0))
         for p in (0.0, 0.1, 0.3, 0.999999)
     ]
     assert counts[1] > 1.05 * counts[0] and counts[2] > 1.1 * counts[1]
@@ -899,7 +532,7 @@ def test_more_dropout_makes_longer_sentences_up_to_characters(vocabulary):
 
 
 def test_cuts_depend_on_seed_and_epoch_alone(vocabulary):
-    sampler, twin = (SubwordSampler(PAIRS, vocabulary, 0.2, seed=3) for _ in range(2))
+    sampler, twin = (BPEDropout(PAIRS, vocabulary, 0.2, seed=3) for _ in range(2))
     later = sampler(4)
     before = torch.random.get_rng_state()
     torch.manual_seed(99)
@@ -912,27 +545,27 @@ def test_cuts_depend_on_seed_and_epoch_alone(vocabulary):
         assert sampler(4) == later
     finally:
         torch.set_default_dtype(torch.float32)
-    others = [later, sampler(5), SubwordSampler(PAIRS, vocabulary, 0.2, seed=4)(4)]
+    others = [later, sampler(5), BPEDropout(PAIRS, vocabulary, 0.2, seed=4)(4)]
     assert len({str(drawn) for drawn in others}) == 3
 
 
 def test_what_is_remembered_changes_nothing(vocabulary, monkeypatch):
-    expected = SubwordSampler(PAIRS, vocabulary, 0.3)(1)
+    expected = BPEDropout(PAIRS, vocabulary, 0.3)(1)
     monkeypatch.setattr(text, "_REMEMBERED", 2)
-    assert SubwordSampler(PAIRS, vocabulary, 0.3)(1) == expected
+    assert BPEDropout(PAIRS, vocabulary, 0.3)(1) == expected
 
 
 def test_the_vocabulary_itself_goes_on_without_dropout(vocabulary):
     before = vocabulary.encode_batch(side for pair in PAIRS for side in pair)
-    SubwordSampler(PAIRS, vocabulary, 0.5)(0)
+    BPEDropout(PAIRS, vocabulary, 0.5)(0)
     assert vocabulary.encode_batch(side for pair in PAIRS for side in pair) == before
     assert vocabulary.tokenizer.model.dropout is None
 
 
 def test_a_pair_that_chance_makes_too_long_is_cut_as_usual(vocabulary):
     usual = encode_pairs(PAIRS, vocabulary, max_tokens=14)
-    drawn = SubwordSampler(PAIRS, vocabulary, 0.3, max_tokens=14)(0)
-    free = SubwordSampler(PAIRS, vocabulary, 0.3)(0)
+    drawn = BPEDropout(PAIRS, vocabulary, 0.3, max_tokens=14)(0)
+    free = BPEDropout(PAIRS, vocabulary, 0.3)(0)
     assert 0 < len(drawn) == len(usual) < len(free) == len(PAIRS)
     assert max(len(side) for pair in drawn for side in pair) == 14
     kept = sum(new == old for new, old in zip(drawn, usual))
@@ -942,19 +575,19 @@ def test_a_pair_that_chance_makes_too_long_is_cut_as_usual(vocabulary):
 
 def test_a_word_without_end_is_cut_as_usual(vocabulary):
     pair = Pair("gato" * 5000, "o gato")
-    drawn = [SubwordSampler([pair], vocabulary, 0.5)(epoch)[0] for epoch in range(5)]
+    drawn = [BPEDropout([pair], vocabulary, 0.5)(epoch)[0] for epoch in range(5)]
     assert {tuple(source) for source, _ in drawn} == {(*vocabulary.encode(pair.source), EOS_ID)}
     assert len({tuple(target) for _, target in drawn}) > 1
     just = "gato" * 15 + "ga"  # 63 characters with the sign for the space, and with one more 64
     for word, changes in ((just + "to"[:1], True), (just + "to", False)):
         assert len("▁" + word) == (64 if changes else 65)
-        cuts = {str(SubwordSampler([(word, "")], vocabulary, 0.5)(epoch)) for epoch in range(3)}
+        cuts = {str(BPEDropout([(word, "")], vocabulary, 0.5)(epoch)) for epoch in range(3)}
         assert (len(cuts) > 1) == changes
 
 
 def test_sampled_batches_are_an_epochs_and_the_same_again(vocabulary):
     batches, twin = (sampled_batches(PAIRS, vocabulary, 300, 0.2, seed=5) for _ in range(2))
-    sampler = SubwordSampler(PAIRS, vocabulary, 0.2, seed=5, max_tokens=300)
+    sampler = BPEDropout(PAIRS, vocabulary, 0.2, seed=5, max_tokens=300)
     for epoch in (0, 3):
         expected = list(TokenBatches(sampler(epoch), 300, seed=5)(epoch))
         for found in (batches(epoch), twin(epoch), batches(epoch)):
@@ -1011,50 +644,12 @@ def test_sampled_batches_keep_within_a_models_length(vocabulary):
 )
 def test_sampler_refuses(vocabulary, options, error, message):
     with pytest.raises(error, match=re.escape(message)):
-        SubwordSampler(**({"pairs": PAIRS[:2], "vocabulary": vocabulary} | options))
+        BPEDropout(**({"pairs": PAIRS[:2], "vocabulary": vocabulary} | options))
 
 
 def test_sampler_refuses_epochs_that_are_none_and_no_pairs(vocabulary):
     with pytest.raises(ValueError, match="epoch must be at least 0, but is -1"):
-        SubwordSampler(PAIRS[:2], vocabulary)(-1)
-    assert SubwordSampler([], vocabulary)(0) == []
+        BPEDropout(PAIRS[:2], vocabulary)(-1)
+    assert BPEDropout([], vocabulary)(0) == []
     with pytest.raises(ValueError, match="pairs must hold at least one pair"):
         sampled_batches([], vocabulary, 100)(0)
-
-
-def test_sampler_refuses_a_vocabulary_that_cuts_otherwise():
-    tokenizers = pytest.importorskip("tokenizers")
-    specials = ["<pad>", "<unk>", "<s>", "</s>"]
-    pieces = tokenizers.models.Unigram([(name, 0.0) for name in (*specials, "▁a", "b")], unk_id=1)
-    lower = tokenizers.Tokenizer.from_str(Vocabulary.train(["a ab"], 10, 1).tokenizer.to_str())
-    lower.normalizer = tokenizers.normalizers.Lowercase()
-    for tokenizer, message in (
-        (text._new_tokenizer(pieces), "vocabulary must be made of merges, but is of type Unigram"),
-        (lower, "vocabulary must cut words by its merges alone"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            SubwordSampler([("AB a", "a")], Vocabulary(tokenizer))
-
-
-# -------------------------------------------------------------------------------------------------
-# Facts
-# -------------------------------------------------------------------------------------------------
-
-
-def test_facts_by_hand(monkeypatch):
-    splits = {
-        "train": [Pair("a b", "x"), Pair("a b", "x"), Pair("c", "c")],
-        "dev": [Pair("a d", "x")],
-        "test": [Pair("c", "c"), Pair("d", "y z")],
-    }
-    monkeypatch.setattr(text, "load_corpus", lambda name, split: splits[split])
-    every = corpus_facts("ours", sizes=(20,), budgets=(8,), dropouts=(0.0, 0.9))
-    facts = every["splits"]
-    (usual, most), ((_, *pieces),) = every["dropout"], every["vocabularies"]
-    assert usual == [0.0, *pieces] and most[0] == 0.9 and most[1] > pieces[0]
-    assert facts["train"] == {
-        "pairs": 3, "tokens": [5, 3], "types": [3, 2], "lengths": [[(1, 1), (2, 2)], [(1, 3)]],
-        "repeated": 1, "equal sides": 1, "in train": 3, "unknown": [0.0, 0.0],
-    }  # fmt: skip
-    assert facts["dev"]["unknown"] == [0.5, 0.0] and facts["test"]["unknown"] == [0.5, 2 / 3]
-    assert facts["test"]["in train"] == 1

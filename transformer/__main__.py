@@ -24,8 +24,8 @@ from typing import Any, BinaryIO, NoReturn
 
 import torch
 
+from transformer.corpora import Pair, load_corpus, read_pairs
 from transformer.model import Transformer, TransformerConfig
-from transformer.text import Pair, load_corpus, read_pairs
 from transformer.toy import ToyRecipe, toy_record, train_toy
 from transformer.training import (
     draw_curves,

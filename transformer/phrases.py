@@ -1278,7 +1278,7 @@ def _corpus() -> dict[str, dict[str, str]]:
 
 
 def write_phrases(path: str | Path) -> None:
-    """Write the phrases corpus as the package carries it: a line ``split, Portuguese, English`` for each pair.
+    """Write the phrases corpus as the package has it: a line ``split, Portuguese, English`` for each pair.
 
     The combinations of words that the test is about, as *to drink* and *coffee*, do not occur in training;
     the words do.

@@ -54,6 +54,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from transformer.corpora import Pair, load_corpus
 from transformer.decoding import beam_search, greedy_search
 from transformer.fast import FastTransformer, accelerate
 from transformer.loss import r_drop_loss, teacher_forced_loss
@@ -62,11 +63,9 @@ from transformer.text import (
     BOS_ID,
     EOS_ID,
     PAD_ID,
-    Pair,
     TokenBatches,
     Vocabulary,
     encode_pairs,
-    load_corpus,
     pad,
     sampled_batches,
 )
