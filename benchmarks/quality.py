@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks.measure import table
 from transformer import Translator, evaluate_translator, quantize
-from transformer.text import Pair
+from transformer.corpora import Pair
 
 SEARCHES = {"greedy": 1, "beam 4": 4}
 

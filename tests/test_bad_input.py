@@ -336,7 +336,10 @@ def cases():
                 TypeError,
                 f"{name} must be a str, not {type(value).__name__}",
             )
-    yield partly(t.Vocabulary), {"tokenizer": "x"}, TypeError, "tokenizer must be a Tokenizer, not str"
+    known = partly(t.Vocabulary, pieces=VOCABULARY.pieces, merges=VOCABULARY.merges)
+    yield known, {"pieces": "x"}, TypeError, "pieces must be a list or tuple, not str ('x')"
+    yield known, {"merges": None}, TypeError, "merges must be a list or tuple, not NoneType"
+    yield known, {"pieces": ["a"]}, ValueError, "the first entries of a vocabulary must be "
     yield partly(VOCABULARY.encode), {"text": "\ud800"}, ValueError, "surrogates not allowed"
     yield (
         partly(VOCABULARY.encode_batch),

@@ -31,7 +31,7 @@ class Pair(NamedTuple):
 
 
 class CorpusError(OSError):
-    """A corpus is neither here nor to be had, or what lies here is not what it should be."""
+    """A corpus that can be neither found nor fetched, or is not what it should be."""
 
 
 _SPLITS = ("train", "dev", "test")
@@ -44,7 +44,7 @@ class CorpusSource:
 
     Args:
         file: Its name in the data folder.
-        url: Where it can be had.
+        url: Where it can be fetched.
         size: Its size in bytes.
         sha256: Its fingerprint.
     """
@@ -152,7 +152,7 @@ def _download(source: CorpusSource, folder: Path) -> Path:
 
 # %% book/12-text.ipynb · A loader that verifies · [corpora-archive]
 def _archive(corpus: Corpus, folder: Path) -> Path:
-    """The verified archive of a corpus: one that lies here already, else the first to be had."""
+    """The verified archive of a corpus: one that is here already, else the first that can be fetched."""
     report = []
     for source in corpus.sources:
         path = folder / source.file
@@ -259,8 +259,8 @@ def load_corpus(name: str, split: str) -> list[Pair]:
 
     Raises:
         ValueError: An unknown corpus or split.
-        CorpusError: The corpus cannot be had, or is not what its fingerprint says; the message says
-            which file to put where.
+        CorpusError: The corpus can be neither found nor fetched, or is not what its fingerprint says; the
+            message says which file to put where.
 
     Source:
         "ted": Qi et al. (2018), section 3.

@@ -84,6 +84,10 @@ def conjugate(infinitive: str, tense: str, person: int) -> str:
 
     Raises:
         ValueError: An unknown tense or person, or a verb of no known class.
+
+    Example:
+        >>> conjugate("comer", "present", 3), conjugate("tocar", "perfect", 0)
+        ('comemos', 'toquei')
     """
     if not isinstance(infinitive, str) or len(infinitive) < 2:
         raise ValueError(f"infinitive must be a verb, got {infinitive!r}")
@@ -143,7 +147,7 @@ _CONTRACTIONS = {
 
 
 def contract(preposition: str, phrase: str) -> str:
-    """Put a preposition before a phrase, melted into its first word where Portuguese does so.
+    """Put a preposition before a phrase, contracted with its first word where Portuguese does so.
 
     Args:
         preposition: As ``"de"``; the empty string leaves the phrase alone.
@@ -154,6 +158,10 @@ def contract(preposition: str, phrase: str) -> str:
 
     Raises:
         TypeError: An argument is no string.
+
+    Example:
+        >>> contract("de", "o gato preto"), contract("a", "a praia")
+        ('do gato preto', 'à praia')
     """
     check_type(str, preposition=preposition, phrase=phrase)
     first, space, others = phrase.partition(" ")

@@ -63,6 +63,7 @@ _LONGEST_PIECE = 256  # characters
 
 def _check_entries(pieces: Sequence[str], merges: Sequence[tuple[str, str]]) -> None:
     """Refuse what byte-pair encoding cannot have learned."""
+    check_type((list, tuple), pieces=pieces, merges=merges)
     if tuple(pieces[: len(_SPECIALS)]) != _SPECIALS:
         raise ValueError(f"the first entries of a vocabulary must be {_SPECIALS}, got {pieces[:4]!r:.60}")
     for number, piece in enumerate(pieces):
@@ -176,7 +177,7 @@ def _file_content(pieces: Sequence[str], merges: Sequence[tuple[str, str]]) -> b
 
 # %% book/12-text.ipynb · A vocabulary for real use · [text-vocabulary]
 class Vocabulary:
-    """Subwords learned by byte-pair encoding, numbered from 4, behind padding, unknown, start and end.
+    """Subwords learned by byte-pair encoding, numbered from 4, after padding, unknown, start and end.
 
     Args:
         pieces: The entries in the order of their numbers, the four special ones first.
@@ -305,7 +306,7 @@ def pad(sequences: Sequence[Sequence[int]], pad_id: int = PAD_ID) -> Tensor:
 
     Args:
         sequences: At least one sequence of ids.
-        pad_id: What fills the rows up, behind their last id.
+        pad_id: What fills the rows up, after their last id.
 
     Returns:
         ``torch.long`` tensor [B, L], L being the longest length.
@@ -389,6 +390,11 @@ class TokenBatches:
     Raises:
         TypeError: `max_tokens` or `seed` is no whole number, or `shuffle` no `bool`.
         ValueError: No pairs, a pair with an empty side, or a sentence longer than `max_tokens`.
+
+    Example:
+        >>> batches = TokenBatches([([5, 3], [2, 7, 3]), ([6, 3], [2, 8, 3])], max_tokens=8)
+        >>> [(tuple(source.shape), tuple(target.shape)) for source, target in batches(epoch=0)]
+        [((2, 2), (2, 3))]
     """
 
     def __init__(
@@ -498,12 +504,12 @@ def _draw_cuts(
     places = torch.arange(len(courses))
     merges = torch.tensor([len(states) - 1 for states in courses])
     while len(places):
-        throws = torch.empty(len(places), dtype=torch.float64).geometric_(dropout, generator=generator)
-        disturbed = throws <= merges
-        places, throws = places[disturbed], throws[disturbed].long()
+        draws = torch.empty(len(places), dtype=torch.float64).geometric_(dropout, generator=generator)
+        disturbed = draws <= merges
+        places, draws = places[disturbed], draws[disturbed].long()
         left = []
-        for place, throw in zip(places.tolist(), throws.tolist()):
-            pieces, left_out = courses[place][throw - 1]
+        for place, draw in zip(places.tolist(), draws.tolist()):
+            pieces, left_out = courses[place][draw - 1]
             courses[place] = course(pieces, left_out + 1)
             left.append(len(courses[place]) - 1)
         merges = torch.tensor(left)
