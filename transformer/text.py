@@ -92,6 +92,10 @@ def _learn(
     sentences: Iterable[str], size: int, min_frequency: int
 ) -> tuple[list[str], list[tuple[str, str]]]:
     """The pieces and merges that byte-pair encoding finds in the sentences."""
+    if isinstance(sentences, str):
+        raise TypeError("sentences must be several strings, got one")
+    check_size(len(_SPECIALS) + 1, size=size)
+    check_size(min_frequency=min_frequency)
     tokenizers = optional_import("tokenizers")
     learner = _tokenizer(tokenizers.models.BPE(unk_token=_SPECIALS[UNK_ID]))
     trainer = tokenizers.trainers.BpeTrainer(
@@ -104,16 +108,9 @@ def _learn(
     learner.train_from_iterator(map(normalize, sentences), trainer)
     learned = json.loads(learner.to_str())["model"]
     numbers: dict[str, int] = learned["vocab"]
+    if len(numbers) == len(_SPECIALS):
+        raise ValueError("sentences hold no words to learn from")
     return sorted(numbers, key=numbers.__getitem__), [(left, right) for left, right in learned["merges"]]
-
-
-def _numbers(ids: Iterable[int]) -> list[int]:
-    numbers = ids.tolist() if isinstance(ids, Tensor) and ids.dim() == 1 else ids
-    check_type(Iterable, ids=numbers)
-    numbers = list(numbers)
-    for number in numbers:
-        check_type(int, **{"an id": number})
-    return numbers
 
 
 # %% book/12-text.ipynb · A vocabulary for real use · [text-vocabulary-form]
@@ -175,6 +172,16 @@ def _file_content(pieces: Sequence[str], merges: Sequence[tuple[str, str]]) -> b
     return json.dumps({**_FORM, "model": model}, indent=2, ensure_ascii=False).encode()
 
 
+# %% book/12-text.ipynb · A vocabulary for real use · [text-numbers]
+def _numbers(ids: Iterable[int]) -> list[int]:
+    numbers = ids.tolist() if isinstance(ids, Tensor) and ids.dim() == 1 else ids
+    check_type(Iterable, ids=numbers)
+    numbers = list(numbers)
+    for number in numbers:
+        check_type(int, **{"an id": number})
+    return numbers
+
+
 # %% book/12-text.ipynb · A vocabulary for real use · [text-vocabulary]
 class Vocabulary:
     """Subwords learned by byte-pair encoding, numbered from 4, after padding, unknown, start and end.
@@ -205,14 +212,7 @@ class Vocabulary:
     @classmethod
     def train(cls, sentences: Iterable[str], size: int, min_frequency: int = 2) -> "Vocabulary":
         """Learn at most `size` entries from `sentences`; no pair is merged that is below `min_frequency`."""
-        if isinstance(sentences, str):
-            raise TypeError("sentences must be several strings, got one")
-        check_size(len(_SPECIALS) + 1, size=size)
-        check_size(min_frequency=min_frequency)
-        pieces, merges = _learn(sentences, size, min_frequency)
-        if len(pieces) == len(_SPECIALS):
-            raise ValueError("sentences hold no words to learn from")
-        return cls(pieces, merges)
+        return cls(*_learn(sentences, size, min_frequency))
 
     def __len__(self) -> int:
         return len(self.pieces)
@@ -250,6 +250,7 @@ class Vocabulary:
     @classmethod
     def load(cls, path: str | Path) -> "Vocabulary":
         """Read the file at `path`, and refuse with `ValueError` what `save` would not have written."""
+        optional_import("tokenizers")  # the file is not to blame if the library is missing
         with regular_file(path).open("rb") as file:
             content = file.read(_LARGEST_FILE + 1)
         try:
