@@ -232,7 +232,7 @@ def _texts(archive: Path, corpus: Corpus, names: Sequence[str]) -> dict[str, str
     return texts
 
 
-# %% book/12-text.ipynb · A loader that verifies · [corpora-load]
+# %% book/12-text.ipynb · A loader that verifies · [corpora-pairs]
 def _packed_pairs(split: str) -> list[Pair]:
     with gzip.open(record_path("phrases.tsv.gz"), "rt", encoding="utf-8", newline="\n") as file:
         rows = [line.removesuffix("\n").split("\t") for line in file]
@@ -246,6 +246,7 @@ def _archived_pairs(corpus: Corpus, split: str, folder: Path) -> list[Pair]:
     return _paired(source, target, f"{corpus.name} {split}")
 
 
+# %% book/12-text.ipynb · A loader that verifies · [corpora-load]
 def load_corpus(name: str, split: str) -> list[Pair]:
     """Load one split of a Portuguese–English corpus.
 
