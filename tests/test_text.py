@@ -245,7 +245,7 @@ def test_a_vocabulary_is_its_pieces_and_merges(vocabulary):
         (["<pad>", "<unk>", "<s>", "</s>", "a", "a"], [], "must differ from one another"),
         (["<pad>", "<unk>", "<s>", "</s>", "a", ""], [], "entry 5 is ''"),
         (["<pad>", "<unk>", "<s>", "</s>", "a"], [("a", "a")], "merge 0 is ('a', 'a')"),
-        (["<pad>", "<unk>", "<s>", "</s>", "<", "<s>>"], [("<s>", ">")], "merge 0 is ('<s>', '>')"),
+        (["<pad>", "<unk>", "<s>", "</s>", ">", "<s>>"], [("<s>", ">")], "merge 0 is ('<s>', '>')"),
     ],
 )
 def test_a_vocabulary_refuses_what_is_not_learned(pieces, merges, message):
