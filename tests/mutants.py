@@ -37,9 +37,14 @@ GOOD = ("caught", "timeout", "equivalent")  # a test that no longer ends has not
 TEST_FILES = {
     "__main__": ("test_cli.py",),
     "attention": ("test_attention.py", "test_model.py"),
+    "corpora": ("test_corpora.py", "test_text.py"),
+    "distributed": ("test_distributed.py", "test_trainer.py"),
+    "files": ("test_files.py", "test_resumption.py"),
     "kernels": ("test_kernels.py", "test_fast.py"),
     "loss": ("test_loss.py", "test_model.py"),
-    "training": ("test_training.py", "test_resumption.py", "test_files.py"),
+    "recipes": ("test_recipes.py", "test_cli.py"),
+    "trainer": ("test_trainer.py", "test_resumption.py", "test_files.py", "test_distributed.py"),
+    "training": ("test_training.py",),
     "validation": ("test_validation.py", "test_model.py"),
 }
 

@@ -165,7 +165,7 @@ TABLES = {
     ],
     "text": [
         *((partial(t.Vocabulary.train, ["a b"], size=9), name, SIZES) for name in ("size", "min_frequency")),
-        (t.Vocabulary, "tokenizer", [("x", TypeError, "Tokenizer, not str")]),
+
         (VOCABULARY.encode, "text", TEXTS),
         (VOCABULARY.encode_batch, "texts", [("abc", TypeError, "several strings, got one")]),
         (

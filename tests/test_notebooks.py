@@ -18,7 +18,7 @@ MIN_EXERCISES = 4
 
 KNOWN_TAGS = {
     "hide-cell", "hide-input", "hide-output", "remove-cell", "remove-input", "remove-output",
-    "nbval-skip", "nbval-ignore-output", "raises-exception",
+    "nbval-skip", "nbval-ignore-output", "raises-exception", "api",
 }  # fmt: skip
 READABLE_ID = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 # What differs on the next run or on another machine: addresses, times of day, places on a disk.

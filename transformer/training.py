@@ -289,7 +289,7 @@ def load_record(name: str) -> dict[str, Any]:
         FileNotFoundError: there is no such record.
 
     Example:
-        >>> load_record("toy")["recipe"]["batch_size"]
+        >>> load_record("toy")["recipe"]["data"]["batch_size"]
         32
     """
     record: dict[str, Any] = json.loads(record_path(f"{name}.json").read_text(encoding="utf8"))

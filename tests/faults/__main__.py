@@ -4,18 +4,11 @@ from faults import Fault
 
 FAULTS = [
     Fault(
-        "types-in-files-unchecked",
-        "a recipe in a file may have text for a number",
-        "read_recipe",
-        "type(value) is not kinds[name]",
-        "False",
-    ),
-    Fault(
         "another-recipe-goes-on",
         "a run goes on with other settings than it began with",
-        "claim_folder",
-        "_check_same(config, recipe)",
-        "pass",
+        "check_folder",
+        'there != here and not (name == "steps" and raised)',
+        "False",
     ),
     Fault(
         "others-recipe-overwritten",
@@ -27,7 +20,7 @@ FAULTS = [
     Fault(
         "unfinished-run-recorded",
         "a run that ran out of time is recorded as if it were complete",
-        "train",
+        "leave_results",
         "not trainer.finished",
         "False",
     ),
@@ -35,8 +28,8 @@ FAULTS = [
         "lines-before-an-error-lost",
         "a line that is not UTF-8 costs the answers to the lines before it",
         "grouped",
-        "group := list(islice(rest, size))",
-        "(group := list(islice(rest, size))) and not stopped",
+        "if group:\n            yield group\n        raise",
+        "raise",
     ),
     Fault(
         "escapes-echoed",

@@ -2,7 +2,6 @@
 
 from faults import Fault
 
-MODULE = "text"
 FAULTS = [
     Fault(
         "download-without-end",
@@ -37,6 +36,13 @@ FAULTS = [
         "a byte order mark becomes part of the first word",
         "read_pairs",
         '.removeprefix("\\ufeff")',
+        "",
+    ),
+    Fault(
+        "packed-splits-mixed",
+        "every split of the phrases holds the others as well",
+        "_packed_pairs",
+        " if name == split",
         "",
     ),
 ]

@@ -2,7 +2,6 @@
 
 from faults import Fault
 
-MODULE = "training"
 FAULTS = [
     Fault(
         "accumulation-not-averaged",
@@ -22,21 +21,14 @@ FAULTS = [
         "processes-averaged-twice",
         "it is forgotten that the engine averages over processes",
         "_tokens_per_process",
-        " / distributed.get_world_size()",
+        " / rank_and_world_size()[1]",
         "",
     ),
     Fault(
-        "prefetch-swallows-errors",
-        "batches that fail look like the end of an epoch",
-        "prefetch",
-        "raise found[1]",
-        "return",
-    ),
-    Fault(
-        "infinite-loss-passes",
-        "an infinite loss does not stop the run",
-        "check_finite",
-        "(~values.isfinite())",
-        "values.isnan()",
+        "graphs-held",
+        "the graph of every batch stays in memory until the update is over",
+        "accumulate_gradients",
+        "batch_loss.detach()",
+        "batch_loss",
     ),
 ]

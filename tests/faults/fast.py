@@ -84,8 +84,8 @@ FAULTS = [
         "steps-keep-the-mask",
         "sentences that go on are masked like those that have left",
         "FastDecoderState.keep",
-        "None if self.mask is None else self.mask[sentences]",
-        "self.mask",
+        "None if self.memory_mask is None else self.memory_mask[sentences]",
+        "self.memory_mask",
     ),
     Fault(
         "int8-scale-of-the-batch",

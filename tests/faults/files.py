@@ -2,7 +2,6 @@
 
 from faults import Fault
 
-MODULE = "training"
 FAULTS = [
     Fault(
         "atomic-also-on-failure",
@@ -48,5 +47,19 @@ FAULTS = [
         "save_weights",
         "x.to(dtype)",
         "x.copy_(x.to(dtype)).to(dtype)",
+    ),
+    Fault(
+        "damaged-begins-anew",
+        "a run whose checkpoints are all damaged begins anew",
+        "newest_whole",
+        "if damaged:",
+        "if not paths:",
+    ),
+    Fault(
+        "folder-without-a-lock",
+        "two processes may train in one folder",
+        "RunFolder.locked",
+        "self._lock.acquire(timeout=0)",
+        "pass",
     ),
 ]

@@ -17,11 +17,4 @@ FAULTS = [
         "bucket < 8",
         "bucket % 7 < 1",
     ),
-    Fault(
-        "cache-handed-out",
-        "a caller who changes the list changes the corpus",
-        "phrase_pairs",
-        "list(_phrase_corpus()[split])",
-        "_phrase_corpus()[split]",
-    ),
 ]

@@ -2,14 +2,13 @@
 
 from faults import Fault
 
-MODULE = "translation"
 FAULTS = [
     Fault(
         "evaluated-on-training-data",
         "the best weights are chosen by the loss on the training split",
         "train_translator",
-        "held_out(0)",
-        "recipe_batches(recipe, train, vocabulary)(0)",
+        "encode_pairs(dev, vocabulary)",
+        "encode_pairs(train, vocabulary)",
     ),
     Fault(
         "returned-in-training-mode",
@@ -21,16 +20,16 @@ FAULTS = [
     Fault(
         "smoothing-not-passed-on",
         "the labels are smoothed by the default, whatever the recipe says",
-        "recipe_loss",
-        "partial(teacher_forced_loss, smoothing=recipe.smoothing)",
-        "teacher_forced_loss",
+        "Loss.__call__",
+        "teacher_forced_loss(model, batch, smoothing=self.smoothing)",
+        "teacher_forced_loss(model, batch)",
     ),
     Fault(
         "subwords-not-seeded",
         "every seed of a recipe sees the same subwords in the same order",
-        "recipe_batches",
-        ", dropout, seed)",
-        ", dropout)",
+        "Translations.batches",
+        "self.bpe_dropout, seed)",
+        "self.bpe_dropout)",
     ),
     Fault(
         "average-thrown-away",
@@ -38,5 +37,33 @@ FAULTS = [
         "_chosen",
         "nullcontext() if trainer.average is None else trainer.average.applied()",
         "nullcontext()",
+    ),
+    Fault(
+        "types-in-files-unchecked",
+        "a recipe in a file may have text for a number",
+        "_part",
+        "type(value) is not kinds[name]",
+        "False",
+    ),
+    Fault(
+        "toy-tested-on-training-data",
+        "the score is measured on the stream that the model was trained on",
+        "train_toy",
+        "seed=20_000",
+        "seed=recipe.training.seed * 1_000_003",
+    ),
+    Fault(
+        "tuned-on-test",
+        "the search is tuned on the split that judges it",
+        "translation_record",
+        "tune_search(translator, dev)",
+        "tune_search(translator, test)",
+    ),
+    Fault(
+        "loss-lost-in-changes",
+        "whoever changes a setting gets the default loss with it",
+        "changed",
+        "in fields(recipe):",
+        "in fields(recipe)[:-1]:",
     ),
 ]

@@ -6,16 +6,16 @@ FAULTS = [
     Fault(
         "special-tokens-in-text",
         '"</s>" in a text ends the sentence',
-        "Vocabulary.train",
-        "_new_tokenizer(model)",
-        "learner",
+        "Vocabulary.__init__",
+        "self.tokenizer = _tokenizer(model)",
+        "self.tokenizer = _tokenizer(model)\n        self.tokenizer.add_special_tokens(list(_SPECIALS))",
     ),
     Fault(
         "decode-beyond-end",
         "what stands behind the end token is decoded as well",
         "Vocabulary.decode",
-        "break",
-        "continue",
+        "takewhile(lambda index: index != EOS_ID, _numbers(ids))",
+        "(index for index in _numbers(ids) if index != EOS_ID)",
     ),
     Fault(
         "target-without-end",
@@ -41,7 +41,7 @@ FAULTS = [
     Fault(
         "last-batch-lost",
         "the sentences after the last cut are never seen",
-        "TokenBatches._cut",
+        "_cuts",
         "[*cuts, slice(start, len(lengths))]",
         "cuts or [slice(start, len(lengths))]",
     ),
@@ -49,7 +49,7 @@ FAULTS = [
         "shuffled-by-chance",
         "the order comes from torch's own generator",
         "TokenBatches.indices",
-        "(len(self.pairs), generator=generator)",
-        "(len(self.pairs))",
+        "(len(order), generator=generator)",
+        "(len(order))",
     ),
 ]

@@ -31,11 +31,4 @@ FAULTS = [
         "seed * 1_000_003 + epoch",
         "seed + epoch",
     ),
-    Fault(
-        "tested-on-training-data",
-        "the score is measured on the stream that the model was trained on",
-        "train_toy",
-        "seed=20_000",
-        "seed=recipe.seed * 1_000_003",
-    ),
 ]
