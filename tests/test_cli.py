@@ -17,11 +17,10 @@ import pytest
 
 import transformer.__main__ as cli
 from transformer import RECIPES, Translator, corpus_scores, load_corpus, train_translator
-from transformer.__main__ import check_folder, claimed, main, parsed, parser
+from transformer.__main__ import check_folder, check_memory, claimed, main, parsed, parser
 from transformer.corpora import CorpusError, Pair
 from transformer.files import write_record
 from transformer.recipes import changed, read_recipe, settings
-from transformer.validation import check_memory
 
 TINY = changed(
     RECIPES["phrases"], corpus="ours", vocab_size=90, d_model=16, n_heads=2, n_layers=1, d_ff=24, dropout=0.1,
