@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from transformer.corpora import Pair, load_corpus
 from transformer.fast import accelerate
