@@ -11,6 +11,7 @@ it is checked that they have imported the copy and not the package that is insta
 from __future__ import annotations
 
 import argparse
+import ast
 import json
 import multiprocessing
 import os
@@ -197,14 +198,26 @@ class Copy:
         """Put a fault in, run the tests of its module, take the fault out again."""
         path = self.folder / "transformer" / f"{fault.module}.py"
         sound = path.read_text(encoding="utf8")
-        path.write_text(fault.applied(sound), encoding="utf8")
+        faulty = fault.applied(sound)
+        path.write_text(faulty, encoding="utf8")
         try:
             outcome = self.run(files_for(fault.module), limit)
         finally:
             path.write_text(sound, encoding="utf8")
+        if outcome.verdict == "broken" and is_python(faulty):  # a package that is not imported is noticed
+            outcome.verdict, outcome.test = "caught", Path(outcome.test).name
         if fault.equivalent:
             outcome.verdict = {"survived": "equivalent"}.get(outcome.verdict, "misjudged")
         return outcome
+
+
+def is_python(source: str) -> bool:
+    """Whether a source can be read at all."""
+    try:
+        ast.parse(source)
+    except SyntaxError:
+        return False
+    return True
 
 
 class Copies:

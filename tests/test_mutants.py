@@ -81,10 +81,12 @@ def test_a_fault_is_caught_in_the_copy_and_a_comment_is_not(tmp_path, monkeypatc
         fault = Fault("x", "", "check_size", "if size < minimum:", after, equivalent, "validation")
         return copy.try_fault(fault)
 
-    wrong = tried("if size <= minimum:")
+    wrong = tried("if size < minimum - 1:")
     assert wrong.verdict == "caught" and wrong.test.startswith("test_validation.py::test_")
+    unimportable = tried("if size <= minimum:")  # the recipes, made at import, are refused
+    assert (unimportable.verdict, unimportable.test) == ("caught", "test_validation.py")
     comment = tried("if size < minimum:  # too small")
     assert (comment.verdict, comment.test) == ("survived", "") and comment.passed > 10
-    assert tried("if size <= minimum:", "no reason").verdict == "misjudged"
+    assert tried("if size < minimum - 1:", "no reason").verdict == "misjudged"
     assert tried("if size <").verdict == "broken"
     assert (copy.folder / "transformer" / "validation.py").read_text(encoding="utf8") == SOURCES["validation"]

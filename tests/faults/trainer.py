@@ -46,11 +46,11 @@ FAULTS = [
         'update(counts | {"stale": 0}, best=best)',
     ),
     Fault(
-        "rest-of-epoch-dropped",
-        "batches that do not fill an update at the end of an epoch are lost",
+        "rest-of-epoch-alone",
+        "batches that do not fill an update at the end of an epoch make a smaller one",
         "BatchStream.__iter__",
-        "for batch in self._rest_of_epoch():",
-        "group = []\n            for batch in self._rest_of_epoch():",
+        "if self.position == 0:",
+        "if group:\n                yield group[self.rank :: self.world_size]\n                group = []\n            if self.position == 0:",
     ),
     Fault(
         "skipping-disturbs-dropout",
