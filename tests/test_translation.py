@@ -689,7 +689,7 @@ def test_words_are_those_of_the_translation():
 
 def test_built_in_translator_is_as_good_as_its_record():
     record = load_record("phrases")
-    assert record["commit"] and record["command"] == "python -m transformer train phrases"
+    assert record["commit"] and record["command"].startswith("python -m transformer train phrases")
     assert record["parameters"] <= 1_400_000
     test = load_corpus("phrases", "test")[:200]
     scores = evaluate_translator(Translator.load("phrases"), test, beam_size=1)
