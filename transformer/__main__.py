@@ -1,4 +1,4 @@
-"""transformer.__main__, from book/B-command-line.ipynb, "The command line".
+"""transformer.__main__, from book/B-command-line.ipynb, "Appendix B: The command line".
 
 Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
 """

@@ -1,4 +1,4 @@
-"""transformer.phrases, from book/A-small-portuguese.ipynb, "A Small Portuguese".
+"""transformer.phrases, from book/A-small-portuguese.ipynb, "Appendix A: Small Portuguese".
 
 Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
 """
