@@ -624,7 +624,7 @@ def test_pairs_that_training_showed_are_left_out_in_a_second_count(short, capsys
     assert main(["evaluate", "--beam", "1"]) == 0
     said = capsys.readouterr().out.splitlines()
     assert said[4:] == [
-        "15 pairs, without 5 that training showed as well",
+        "15 pairs, without 5 that are in the training split as well",
         *lines(short["test"][5:]),
     ]
     assert main(["evaluate", "--beam", "1", "--split", "train"]) == 0

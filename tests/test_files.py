@@ -294,7 +294,7 @@ def test_a_flipped_bit_is_told_of_and_the_checkpoint_before_is_taken(tmp_path):
     save_checkpoint(best, {"model": make_model(seed=5).state_dict()})
     place = best.read_bytes().index(make_model(seed=5).output.weight.detach().numpy().tobytes())
     best.write_bytes(flipped(best.read_bytes(), 8 * place + 30))
-    with pytest.raises(CheckpointError, match=r"best\.pt is no whole checkpoint: its check sum is wrong"):
+    with pytest.raises(CheckpointError, match=r"best\.pt is no whole checkpoint: its checksum is wrong"):
         again.load_best()
     assert all(map(torch.equal, again.model.parameters(), whole.model.parameters()))
 
@@ -794,7 +794,7 @@ def test_truncated_checkpoint_is_named(tmp_path, share):
     save_checkpoint(path, {"model": make_model().state_dict()})
     whole = path.read_bytes()
     path.write_bytes(whole[: int(share * len(whole))])
-    with pytest.raises(CheckpointError, match=r"cut\.pt is no whole checkpoint: its check sum is wrong$"):
+    with pytest.raises(CheckpointError, match=r"cut\.pt is no whole checkpoint: its checksum is wrong$"):
         load_checkpoint(path)
 
 
@@ -807,7 +807,7 @@ def test_truncated_checkpoint_is_named(tmp_path, share):
         lambda path: path.write_bytes(pickle.dumps({"format": "transformer-checkpoint-1"})),
         lambda path: path.write_bytes(pickle.dumps(Malice())),
         lambda path: torch.save({"format": "transformer-checkpoint-1", "x": Malice()}, path),
-        lambda path: save_checkpoint(path, {"x": Malice()}),  # with a check sum that is right
+        lambda path: save_checkpoint(path, {"x": Malice()}),  # with a checksum that is right
     ],
 )
 def test_foreign_file_is_refused_and_never_executed(tmp_path, monkeypatch, write):

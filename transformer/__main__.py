@@ -316,7 +316,7 @@ def evaluate(options: argparse.Namespace) -> None:
     rows = [row for row, pair in enumerate(pairs) if pair not in seen]
     if 0 < len(rows) < len(pairs):
         print(
-            f"{len(rows):,} pairs, without {len(pairs) - len(rows):,} that training showed as well"
+            f"{len(rows):,} pairs, without {len(pairs) - len(rows):,} that are in the training split as well"
         )
         ours, theirs = ([side[row] for row in rows] for side in (hypotheses, targets))
         show_scores(corpus_scores(ours, theirs, options.bootstrap))
@@ -439,9 +439,10 @@ With precision = auto, a CPU or GPU computes in bfloat16 or float16 where it has
 and in float32 otherwise.
 
 The folder of a run holds config.json (the recipe), log.jsonl (losses; curves.png shows them),
-checkpoint-*.pt (where a stopped run goes on), best.pt, and at the end record.json and translator/,
-for translate --model. A run that was stopped, by Ctrl-C or --max-minutes, goes on when the same
-command is given again; steps may be raised then, and nothing else may change.
+checkpoint-*.pt (where a stopped run goes on), best.pt, and the model: translator/, for
+translate --model, or model.safetensors of the toy. At the end of the run, record.json is added.
+A run that was stopped, by Ctrl-C or --max-minutes, goes on when the same command is given again;
+steps may be raised then, and nothing else may change.
 
 With several GPUs: torchrun --nproc-per-node=N -m transformer train NAME"""
 

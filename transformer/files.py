@@ -13,6 +13,7 @@ __all__ = [
     "load_checkpoint",
     "newest_whole",
     "set_weights",
+    "check_weights",
     "save_weights",
     "load_weights",
     "read_log",
@@ -112,7 +113,7 @@ def regular_file(path: Path | str) -> Path:
 
 # %% book/11-long-runs.ipynb · A container for checkpoints · [checkpoint-files]
 def save_checkpoint(path: Path | str, state: dict[str, Any]) -> None:
-    """Write tensors, numbers and dictionaries of them, and a check sum; whole or not at all.
+    """Write tensors, numbers and dictionaries of them, and a checksum; whole or not at all.
 
     Raises:
         TypeError: `state` is no dictionary.
@@ -173,7 +174,7 @@ def load_checkpoint(path: Path | str) -> dict[str, Any]:
     path = regular_file(path)
     with _naming(path), path.open("rb") as file:
         if not _is_whole(file):
-            raise DamagedCheckpointError(f"{path} is no whole checkpoint: its check sum is wrong")
+            raise DamagedCheckpointError(f"{path} is no whole checkpoint: its checksum is wrong")
         try:
             _check_archive(file)
             state = torch.load(file, map_location="cpu", weights_only=True)
@@ -258,13 +259,18 @@ def set_weights(model: nn.Module, state: dict[str, Any], path: Path | str) -> No
         TypeError: `model` is no module.
         CheckpointError: the weights are another model's, or there are none; the model stays as it was.
     """
+    check_weights(model, state, path)
+    model.load_state_dict(state["model"], strict=False)  # a table under two names may come under one
+
+
+def check_weights(model: nn.Module, state: dict[str, Any], path: Path | str) -> None:
+    """Raise what `set_weights` would raise, and leave the model as it is."""
     check_type(nn.Module, model=model)
     weights = state.get("model") if isinstance(state, dict) else None
     if not isinstance(weights, dict):
         raise CheckpointError(f"{path} holds no weights")
     if fault := _misfit(model, weights):
         raise CheckpointError(f"{path} belongs to another model: {fault}")
-    model.load_state_dict(weights, strict=False)  # a table under two names may come under one
 
 
 def _misfit(model: nn.Module, weights: dict[str, Any]) -> str:

@@ -77,7 +77,8 @@ class Translations:
     Args:
         corpus: a name that `load_corpus` knows.
         vocab_size: tokens in the vocabulary that both languages share.
-        max_tokens: target tokens in a batch, padding included.
+        max_tokens: the most source tokens, and the most target tokens, in a batch,
+            padding included.
         bpe_dropout: how likely a merge of subwords is left out in training; 0 for none.
     """
 
@@ -335,7 +336,7 @@ def train_translator(
         directory: where log and checkpoints go; `None` for nowhere.
         device: to train on.
         progress: whether to show a progress bar.
-        load: gives a corpus' split, as `load_corpus` does.
+        load: gives a split of a corpus, as `load_corpus` does.
         max_minutes: as in `Trainer.fit`.
 
     Returns:

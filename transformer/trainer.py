@@ -56,6 +56,7 @@ from transformer.files import (
     RunFolder,
     append_log,
     atomic_file,
+    check_weights,
     load_checkpoint,
     newest_whole,
     processor,
@@ -199,7 +200,7 @@ class TrainingConfig:
 
     Args:
         steps: number of updates.
-        accumulate: number of batches whose gradients one update sums.
+        accumulate: number of batches that each process contributes to an update.
         clip_norm: the longest gradient, as an L2 norm over all parameters; `inf` for no limit.
         precision: `"float32"`, or what matrix products are computed in: `"bfloat16"`, `"float16"`;
             `"auto"` for the `best_precision` of the device.
@@ -452,7 +453,9 @@ class LogLine:
         losses, counts, norms = (torch.stack(column) for column in zip(*self.updates))
         losses, counts = summed_over_all(losses).cpu(), summed_over_all(counts).cpu()
         norms = norms.cpu()
-        check_finite("loss", losses, self.places)
+        # A bad gradient makes all later losses bad: the first bad norm says where to look.
+        good = norms.isfinite().long().cumprod(0) if self.check_norms else torch.ones(len(norms))
+        check_finite("loss", losses[: int(good.sum()) + 1], self.places)
         if self.check_norms:
             check_finite("norm", norms, self.places)
         self.seconds += time.perf_counter() - start
@@ -701,7 +704,7 @@ class Run:
         return [] if self.folder is None else self.folder.checkpoints()
 
     def save(self) -> None:
-        """Write a checkpoint, the best weights if these are, and remove the older checkpoints.
+        """Write a checkpoint, and the best weights if these are the best; remove older checkpoints.
 
         The newest `config.keep` of them stay.
         """
@@ -757,8 +760,9 @@ class Run:
             return True
 
     def _restore(self, state: dict[str, Any], path: Path) -> None:
-        set_weights(self.model, state, path)
+        check_weights(self.model, state, path)
         _check_settings(state.get("settings"), _settings(self.model, self.config), path)
+        set_weights(self.model, state, path)
         try:
             self.updater.load_state_dict(state)
             self.line.load_state_dict(state["line"], self.device)
@@ -914,9 +918,9 @@ class Trainer(Run):
                 if line:
                     self._log(self.line.entry(self.schedule(self.step)))
                     self.line.clear()
-                show(self.step, latest_numbers(self.history) if line else {})
                 if due:
                     self._evaluate()
+                show(self.step, latest_numbers(self.history) if line else {})
                 if due or stop:
                     self.save()
 
@@ -963,4 +967,6 @@ class Trainer(Run):
         with self.updater.averaged(), evaluating(self.model), half:
             metrics = evaluate(self.model)
         check_type(Mapping, **{"evaluate(model)": metrics})
+        if taken := metrics.keys() & {"step", "rate", "norm", "seconds"}:
+            raise ValueError(f"evaluate returned {sorted(taken)}, which the log uses itself")
         return {name: float(value) for name, value in metrics.items()}

@@ -108,16 +108,16 @@ def corpus_scores(
     computed.
 
     Args:
-        hypotheses: translations in the corpus' own tokenized lower-case form.
+        hypotheses: translations in the corpus's own tokenized lower-case form.
         references: one reference translation for each, in the same form.
-        n_bootstrap: how many corpora to draw from this one for a 95 % interval; 0 for none.
+        n_bootstrap: how many corpora to draw from this one for a 95 % interval; 0 or 1 for none.
 
     Returns:
         for `"BLEU-tok"` (on the tokens as they are), `"BLEU-detok"` (both sides detokenized, then
         sacreBLEU's own tokenization) and `"chrF2"` (detokenized) the `"score"` from 0 to 100, the
-        `"signature"`, and the `"line"` that sacreBLEU itself prints of them. With `n_bootstrap`
-        also the `"mean"` over the corpora drawn and the `"margin"`: the interval is
-        mean ± margin.
+        `"signature"`, and the `"line"` that sacreBLEU itself prints of them. With an
+        `n_bootstrap` of at least 2 also the `"mean"` over the corpora drawn and the `"margin"`: the
+        interval is mean ± margin.
 
     Raises:
         TypeError: they are no lists of strings, or `n_bootstrap` is not an int.
@@ -162,7 +162,7 @@ def sentence_scores(hypotheses: Sequence[str], references: Sequence[str]) -> lis
     """chrF2 of each translation alone, detokenized, from 0 to 100.
 
     Args:
-        hypotheses: translations in the corpus' own tokenized lower-case form.
+        hypotheses: translations in the corpus's own tokenized lower-case form.
         references: one reference translation for each, in the same form.
 
     Raises:
