@@ -668,9 +668,13 @@ def test_what_the_machine_lacks_is_not_taken_for_damage(tmp_path, monkeypatch, e
 def test_a_run_does_not_go_on_with_other_settings(tmp_path, changes, said):
     make_trainer(tmp_path, steps=4).fit()
     before = contents(tmp_path)
+    changes = {"model": make_model(seed=7)} | changes
+    model = changes["model"]
+    weights = [parameter.detach().clone() for parameter in model.parameters()]
     with pytest.raises(CheckpointError, match=f"00000004.pt belongs to a run with {said}"):
         make_trainer(tmp_path, **changes).fit()
     assert contents(tmp_path) == before
+    assert all(map(torch.equal, weights, model.parameters()))
     assert make_trainer(tmp_path, steps=5, keep=7).fit().step == 5  # these may change
 
 
@@ -758,6 +762,28 @@ def test_of_several_processes_the_first_takes_up_the_line_and_the_others_add_not
         taken.load_state_dict(line, torch.device("cpu"))
         ((loss, count, norm),) = taken.updates
         assert (loss > 0, count > 0, norm > 0) == (rank == 0, rank == 0, True)
+
+
+@pytest.mark.parametrize(
+    "losses, norms, said",
+    [
+        ([1, 1, math.nan], [1, math.inf, math.nan], "the norm is inf at step 2"),
+        ([1, math.nan, math.nan], [1, math.nan, math.nan], "the loss is nan at step 2"),
+        ([math.nan, 1, 1], [1, 1, 1], "the loss is nan at step 1"),
+    ],
+)
+def test_the_update_that_went_wrong_first_is_named(losses, norms, said):
+    line = LogLine()
+    for step, (loss, norm) in enumerate(zip(losses, norms), start=1):
+        line.add((torch.tensor(float(loss)), torch.tensor(3), torch.tensor(float(norm))), {"step": step}, 0.1)
+    with pytest.raises(FloatingPointError, match=f"^{said}"):
+        line.numbers()
+
+
+@pytest.mark.parametrize("name", ["step", "rate", "norm", "seconds"])
+def test_a_metric_may_not_have_a_name_that_the_log_uses(tmp_path, name):
+    with pytest.raises(ValueError, match=f"evaluate returned .*'{name}'.*, which the log uses itself"):
+        make_trainer(tmp_path, evaluate=lambda model: {"loss": 1.0, name: 2.0}).fit()
 
 
 def test_no_checkpoint_is_written_after_a_number_that_is_none(tmp_path):
