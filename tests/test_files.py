@@ -940,3 +940,14 @@ def test_a_line_is_added_to_a_log(tmp_path):
     append_log(tmp_path, {"step": 1})
     append_log(str(tmp_path), {"step": 2, "loss": 0.5})
     assert read_log(tmp_path) == [{"step": 1}, {"step": 2, "loss": 0.5}]
+
+
+@pytest.mark.parametrize("lack", [MemoryError, OSError])
+def test_a_full_memory_or_a_failing_disk_is_no_damage(tmp_path, monkeypatch, lack):
+    def fail(*arguments, **options):
+        raise lack
+
+    save_checkpoint(tmp_path / "state.pt", {"step": 1})
+    monkeypatch.setattr(torch, "load", fail)
+    with pytest.raises(lack):
+        load_checkpoint(tmp_path / "state.pt")

@@ -300,3 +300,14 @@ def test_no_name_of_a_record_leads_out_of_the_folder(tmp_path, monkeypatch):
     for name in ("../secret", str(tmp_path / "secret")):
         with pytest.raises(FileNotFoundError, match="there is no recorded file"):
             load_record(name)
+
+
+def test_matrices_decay_and_vectors_do_not():
+    matrix, vector = nn.Parameter(torch.ones(2, 3)), nn.Parameter(torch.ones(3))
+    optimizer = adamw([matrix, vector], weight_decay=0.5)
+    for group in optimizer.param_groups:
+        group["lr"] = 0.1
+    matrix.grad, vector.grad = torch.zeros_like(matrix), torch.zeros_like(vector)
+    optimizer.step()
+    torch.testing.assert_close(matrix.detach(), torch.full((2, 3), 1 - 0.1 * 0.5))
+    assert torch.equal(vector.detach(), torch.ones(3))
