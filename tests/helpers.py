@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import transformer
-from transformer import Transformer, TransformerConfig
+from transformer import Transformer, TransformerConfig, noam_rate
 
 # Every public name of every module, under its own name.
 MODULES = [m.name for m in pkgutil.iter_modules(transformer.__path__) if m.name != "__main__"]
@@ -99,3 +99,27 @@ def greedy_by_hand(model: Transformer, source: list[int], max_length: int) -> li
         tgt = torch.tensor([[config.bos_id, *tokens]])
         tokens.append(int(model(torch.tensor([source]), tgt)[0, -1].argmax()))
     return tokens
+
+
+RUN_SIZES = dict(d_model=8, n_heads=2, n_layers=1, d_ff=12, max_length=12)  # of a run that takes no time
+
+
+def run_model(dropout: float = 0.2, seed: int = 0, **changes) -> Transformer:
+    torch.manual_seed(seed)
+    return Transformer(TransformerConfig(9, 9, dropout=dropout, **{**RUN_SIZES, **changes}))
+
+
+def run_batches(epoch: int, n_batches: int = 5) -> list[tuple[Tensor, Tensor]]:
+    """Batches of unequal size and length, with padding; the same ones for the same epoch."""
+    generator = torch.Generator().manual_seed(epoch)
+    batches = []
+    for _ in range(n_batches):
+        size, length = torch.randint(2, 6, (2,), generator=generator).tolist()
+        ids = torch.randint(4, 9, (size, length), generator=generator)
+        ids[0, 1:] = 0
+        batches.append((ids, nn.functional.pad(ids, (1, 0), value=2)))
+    return batches
+
+
+def run_rate(step: int) -> float:
+    return noam_rate(step, d_model=8, warmup_steps=10, factor=0.1)

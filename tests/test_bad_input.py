@@ -165,7 +165,6 @@ TABLES = {
     ],
     "text": [
         *((partial(t.Vocabulary.train, ["a b"], size=9), name, SIZES) for name in ("size", "min_frequency")),
-
         (VOCABULARY.encode, "text", TEXTS),
         (VOCABULARY.encode_batch, "texts", [("abc", TypeError, "several strings, got one")]),
         (

@@ -16,6 +16,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers import run_batches as make_batches
+from helpers import run_model as make_model
+from helpers import run_rate as rate
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
@@ -25,10 +28,7 @@ import transformer.trainer
 from transformer import (
     Trainer,
     TrainingConfig,
-    Transformer,
-    TransformerConfig,
     evaluate_loss,
-    noam_rate,
     teacher_forced_loss,
 )
 from transformer.files import CheckpointError, load_checkpoint, read_log, run_facts, save_checkpoint
@@ -48,29 +48,6 @@ from transformer.trainer import (
 
 # What a processor without units for 16 bits is told of has a test of its own.
 pytestmark = pytest.mark.filterwarnings("ignore:this processor has no units for")
-
-SIZES = dict(d_model=8, n_heads=2, n_layers=1, d_ff=12, max_length=12)
-
-
-def make_model(dropout: float = 0.2, seed: int = 0, **changes) -> Transformer:
-    torch.manual_seed(seed)
-    return Transformer(TransformerConfig(9, 9, dropout=dropout, **{**SIZES, **changes}))
-
-
-def make_batches(epoch: int, n_batches: int = 5) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Batches of unequal size and length, with padding; the same ones for the same epoch."""
-    generator = torch.Generator().manual_seed(epoch)
-    batches = []
-    for _ in range(n_batches):
-        size, length = torch.randint(2, 6, (2,), generator=generator).tolist()
-        ids = torch.randint(4, 9, (size, length), generator=generator)
-        ids[0, 1:] = 0
-        batches.append((ids, nn.functional.pad(ids, (1, 0), value=2)))
-    return batches
-
-
-def rate(step: int) -> float:
-    return noam_rate(step, d_model=8, warmup_steps=10, factor=0.1)
 
 
 def make_trainer(directory=None, model=None, loss=teacher_forced_loss, **changes):

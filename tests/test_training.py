@@ -7,6 +7,9 @@ import math
 
 import pytest
 import torch
+from helpers import run_batches as make_batches
+from helpers import run_model as make_model
+from helpers import run_rate as rate
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
@@ -15,8 +18,6 @@ import transformer.training
 from transformer import (
     Trainer,
     TrainingConfig,
-    Transformer,
-    TransformerConfig,
     cooldown,
     evaluate_loss,
     fit,
@@ -25,29 +26,6 @@ from transformer import (
     teacher_forced_loss,
 )
 from transformer.training import adamw, evaluating, record_path, to_device
-
-SIZES = dict(d_model=8, n_heads=2, n_layers=1, d_ff=12, max_length=12)
-
-
-def make_model(dropout: float = 0.2, seed: int = 0, **changes) -> Transformer:
-    torch.manual_seed(seed)
-    return Transformer(TransformerConfig(9, 9, dropout=dropout, **{**SIZES, **changes}))
-
-
-def make_batches(epoch: int, n_batches: int = 5) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Batches of unequal size and length, with padding; the same ones for the same epoch."""
-    generator = torch.Generator().manual_seed(epoch)
-    batches = []
-    for _ in range(n_batches):
-        size, length = torch.randint(2, 6, (2,), generator=generator).tolist()
-        ids = torch.randint(4, 9, (size, length), generator=generator)
-        ids[0, 1:] = 0
-        batches.append((ids, nn.functional.pad(ids, (1, 0), value=2)))
-    return batches
-
-
-def rate(step: int) -> float:
-    return noam_rate(step, d_model=8, warmup_steps=10, factor=0.1)
 
 
 class Cut(Exception):

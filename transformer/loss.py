@@ -13,7 +13,7 @@ __all__ = [
 ]
 
 
-# %% book/06-loss.ipynb · Which mean · [label-smoothed-cross-entropy]
+# %% book/06-loss.ipynb · Which mean · [loss-imports]
 import math
 from functools import singledispatch
 
@@ -24,6 +24,7 @@ from torch import Tensor
 from transformer.model import Transformer
 
 
+# %% book/06-loss.ipynb · Which mean · [label-smoothed-cross-entropy]
 def label_smoothed_cross_entropy(
     logits: Tensor,
     targets: Tensor,
