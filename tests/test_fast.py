@@ -681,7 +681,8 @@ def test_searches_find_the_same(seed, dtype):
     model, src = make_model(seed, dtype, norm_first=seed == 1), make_sources()
     fast = accelerate(model)
     assert torch.equal(greedy_search(fast, src, 10), greedy_search(model, src, 10))
-    found, wanted = (beam_search(one, src, 3, max_length=10) for one in (fast, model))
+    many = torch.cat([src.roll(n, 0) for n in range(12)])  # more than is ranked at a time
+    found, wanted = (beam_search(one, many, 3, max_length=10) for one in (fast, model))
     assert torch.equal(found.tokens, wanted.tokens)
     assert_same([found.scores], [wanted.scores], 1e-10 if dtype == torch.float64 else 1e-4)
 

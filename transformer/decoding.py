@@ -13,6 +13,7 @@ __all__ = [
     "best_continuations",
     "merge_hypotheses",
     "length_norm",
+    "extend_beam",
     "beam_search",
 ]
 
@@ -188,6 +189,14 @@ def length_norm(length: int, alpha: float) -> float:
     return ((5 + length) / 6) ** alpha
 
 
+# %% book/08-decoding.ipynb · The search · [extend-beam]
+@singledispatch
+def extend_beam(state: DecoderState, last: Tensor, alive: BeamResult) -> tuple[BeamResult, Tensor]:
+    """Read `last` `[B·K]`, the last token of every beginning; return their `best_continuations`."""
+    log_probs = state.step(last).log_softmax(-1, dtype=alive.scores.dtype)  # [B·K, V]
+    return best_continuations(alive, log_probs.unflatten(0, alive.scores.shape))
+
+
 # %% book/08-decoding.ipynb · The search · [beam-finished]
 def _set_aside(
     ended: BeamResult, found: BeamResult, origin: Tensor, norm: float, config: TransformerConfig
@@ -256,8 +265,7 @@ def beam_search(
         sentences = torch.arange(batch, device=src.device)  # that are not done
         first_row = sentences[:, None] * beam_size  # [B, 1]
         for length in range(1, max_length + 1):
-            log_probs = state.step(last).log_softmax(-1, dtype=dtype).unflatten(0, (-1, beam_size))
-            found, origin = best_continuations(alive, log_probs)  # [B, 2K, length], [B, 2K]
+            found, origin = extend_beam(state, last, alive)  # [B, 2K, length], [B, 2K]
             norm = length_norm(length, length_penalty)
             if (found.tokens[:, :, -1] == config.eos_id).any():
                 ended, found, origin = _set_aside(ended, found, origin, norm, config)

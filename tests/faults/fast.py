@@ -88,6 +88,13 @@ FAULTS = [
         "self.memory_mask",
     ),
     Fault(
+        "parts-of-a-wide-beam-mixed-up",
+        "a search too large for one part continues the beginnings of other sentences",
+        "_extend_beam",
+        "torch.cat(origin)",
+        "torch.cat(origin[::-1])",
+    ),
+    Fault(
         "int8-scale-of-the-batch",
         "one large number in one row coarsens all rows",
         "QuantizedLinear.product",
