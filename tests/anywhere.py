@@ -82,6 +82,7 @@ class Condition:
             "PYTHONHASHSEED": "0",
             "PYDEVD_DISABLE_FILE_VALIDATION": "1",
             "OMP_NUM_THREADS": str(self.threads),
+            "OMP_WAIT_POLICY": "passive",  # a thread that waits would take a core from the other worker
         }
         found.pop("ATEN_CPU_CAPABILITY", None)
         if self.capability:

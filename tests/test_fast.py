@@ -36,6 +36,7 @@ from transformer import (
     accelerate,
     beam_search,
     evaluate_loss,
+    fit,
     greedy_search,
     load_corpus,
     quantize,
@@ -229,18 +230,36 @@ def test_attention_with_three_inputs_and_other_widths_is_the_plain_one():
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-def test_a_trainer_brings_both_models_to_the_same_weights(loss):
+def test_training_brings_both_models_to_the_same_weights(loss):
     weights = []
     for make in (accelerate, lambda model: model):
-        model = make_model(d_model=12)
-        trainer = Trainer(
-            make(model), LOSSES[loss], lambda epoch: [], lambda step: 1e-2, TrainingConfig(steps=3)
-        )
-        for _ in range(3):
-            trainer.update([make_batch()])
+        model = make_model(d_model=12, dropout=0.0)
+        fit(make(model), LOSSES[loss], lambda epoch: [make_batch()], lambda step: 1e-2, steps=3)
         weights.append(list(model.parameters()))
     assert_same(*weights, 1e-7)
     assert (weights[0][0] - make_model().src_embedding.weight).abs().max() > 1e-3
+
+
+def test_a_trainer_trains_the_accelerated_model():
+    model = make_model()
+    given = teacher_forced_loss, lambda epoch: [make_batch()], lambda step: 1e-2, TrainingConfig(steps=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        trainer = Trainer(model, *given)
+        assert (
+            type(trainer.model) is FastTransformer
+            and Trainer(nn.Linear(2, 2), *given).model.weight.dim() == 2
+        )
+    before = model.output.weight.detach().clone()
+    trainer.fit()
+    assert not torch.equal(model.output.weight, before)  # the parameters are the model's
+    calls = []
+    model.output.register_forward_hook(lambda *given: calls.append(given))
+    with pytest.warns(
+        UserWarning, match="without faster kernels: accelerate takes only .* output has another"
+    ):
+        trainer = Trainer(model, *given)
+    assert trainer.model is model and trainer.fit().step == 1 and calls
 
 
 def test_it_can_be_evaluated():

@@ -18,6 +18,7 @@ import transformer.training
 from transformer import (
     Trainer,
     TrainingConfig,
+    accelerate,
     cooldown,
     evaluate_loss,
     fit,
@@ -194,7 +195,7 @@ def test_fit_equals_a_loop_written_out(clip_norm):
 
 def test_fit_and_trainer_make_the_same_updates():
     model, other = make_model(), make_model()
-    history = run(model=model, seed=3)
+    history = run(model=accelerate(model), seed=3)
     config = TrainingConfig(12, log_every=1, seed=3)
     trainer = Trainer(other, teacher_forced_loss, make_batches, rate, config).fit()
     assert all(map(torch.equal, model.parameters(), other.parameters()))

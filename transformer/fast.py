@@ -9,6 +9,7 @@ __all__ = [
     "FastMultiHeadAttention",
     "FastTransformer",
     "accelerate",
+    "accelerated",
     "FastDecoderState",
     "QuantizedLinear",
     "QuantizedMultiHeadAttention",
@@ -208,6 +209,19 @@ def accelerate(model: Transformer) -> FastTransformer:
         True
     """
     return model if isinstance(model, FastTransformer) else FastTransformer(model)
+
+
+# %% book/10-speed.ipynb · Who may be accelerated · [accelerated]
+def accelerated(model: Any) -> Any:
+    """The accelerated model; where `accelerate` refuses, the model itself, and a warning says why."""
+    if not isinstance(model, Transformer):
+        return model
+    try:
+        return accelerate(model)
+    except TypeError as error:
+        said = f"the model runs as it is, without faster kernels: {error}"
+        warnings.warn(said, stacklevel=4)  # at the call of what called this
+        return model
 
 
 # %% book/10-speed.ipynb · Its losses · [fast-losses]

@@ -34,7 +34,6 @@ import torch
 from torch import Tensor
 
 from transformer.corpora import Pair, load_corpus
-from transformer.fast import accelerate
 from transformer.files import load_checkpoint, read_record, run_facts, set_weights
 from transformer.layers import LayerConfig
 from transformer.loss import r_drop_loss, teacher_forced_loss
@@ -359,7 +358,7 @@ def train_translator(
     model = Transformer(TransformerConfig(size, size, **asdict(recipe.model))).to(device)
     held_out = TokenBatches(encode_pairs(dev, vocabulary), recipe.data.max_tokens, shuffle=False)
     trainer = Trainer(
-        accelerate(model),
+        model,
         loss=recipe.loss,
         batches=recipe.data.batches(train, vocabulary, recipe.training.seed),
         schedule=recipe.rate,

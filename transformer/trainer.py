@@ -51,6 +51,7 @@ from transformer.distributed import (
     rank_and_world_size,
     summed_over_all,
 )
+from transformer.fast import accelerated
 from transformer.files import (
     CheckpointError,
     RunFolder,
@@ -665,6 +666,7 @@ class Run:
         model, loss, batches, config, directory: as in `Trainer`.
 
     Attributes:
+        model: what is trained: the given one, accelerated where it can be.
         updater, stream: the `Updater`, and the `BatchStream` with the place in the data.
         device, precision, average: as in `Updater`.
         step: number of updates made.
@@ -685,12 +687,12 @@ class Run:
         check_type(nn.Module, model=model)
         check_type(TrainingConfig, config=config)
         check_type(Callable, loss=loss, batches=batches)  # type: ignore[arg-type]
-        self.model: Any = model
+        self.model = accelerated(model)
         self.loss, self.batches, self.config = loss, batches, config
         self.directory = None if directory is None else Path(directory)
         self.folder = None if directory is None else RunFolder(directory)
         self.rank, self.world_size = rank_and_world_size()
-        self.updater = Updater(model, loss, config)
+        self.updater = Updater(self.model, loss, config)
         self.device, self.precision = self.updater.device, self.updater.precision
         self.average = self.updater.average
         self.stream = BatchStream(batches, config.accumulate, self.rank, self.world_size)
@@ -819,7 +821,8 @@ class Trainer(Run):
     `config.average`, what is evaluated and kept as the best are the averaged weights.
 
     Args:
-        model: the model, on the device that it is to be trained on.
+        model: the model, on the device that it is to be trained on. A `Transformer` is accelerated,
+            and where `accelerate` refuses, a warning says why; a hook set later is not called.
         loss: `loss(model, batch)` returns the summed loss and the number of target tokens.
         batches: `batches(epoch)` returns an epoch's batches. The same epoch must give the same
             batches every time, in every process: this is what resuming rests on.
@@ -831,7 +834,7 @@ class Trainer(Run):
         progress: whether to show a progress bar.
 
     Attributes:
-        step, best, best_step, stale, device, precision, average, rank, world_size: as in `Run`.
+        model, step, best, best_step, stale, device, precision, average, rank, world_size: as in `Run`.
         history: one entry per log line: step, epoch, loss, rate, gradient norm, tokens and seconds;
             or step and metrics.
 
