@@ -243,6 +243,13 @@ def test_long_sentence_is_cut_and_said_so(translator):
     assert len(translations) == 2
 
 
+def test_a_warning_names_the_line_of_the_call(translator):
+    for search in (translator.translate, translator.translate_tokenized):
+        with pytest.warns(UserWarning, match="is cut to its first") as caught:
+            search(["gato " * 1000], 1)
+        assert len(caught) == 2 and {warning.filename for warning in caught} == {__file__}
+
+
 def test_a_sentence_loses_no_token_without_a_warning(translator):
     width = len(translator.vocabulary.encode("gato"))
     full = " ".join(["gato"] * (30 // width))  # no room for the end token
@@ -501,8 +508,14 @@ def test_what_float16_turns_into_infinity_is_not_saved(translator, tmp_path):
 
 def test_what_cannot_be_read_again_is_not_saved(translator, tmp_path):
     lean = Translator(quantize(translator.model), translator.vocabulary)
-    with pytest.raises(TypeError, match="model must be a plain Transformer to be saved, but holds a Quant"):
+    with pytest.raises(TypeError, match="a plain Transformer to be saved, not a QuantizedTransformer: save"):
         lean.save(tmp_path / "kept")
+    other = Transformer(translator.model.config).eval()
+    other.decoder.layers[1].feed_residual.norm.eps = 0.1  # which no configuration can say
+    with pytest.warns(UserWarning, match="as it is"):
+        own = Translator(other, translator.vocabulary)
+    with pytest.raises(TypeError, match="to be saved: .*feed_residual.norm has another eps"):
+        own.save(tmp_path / "kept")
     assert not (tmp_path / "kept").exists()
 
 
@@ -546,27 +559,55 @@ def test_searches_run_on_the_accelerated_model(translator, searched):
     assert len(set(searched)) == 1  # accelerated once
 
 
-def test_who_watches_the_model_watches_its_searches(translator, searched):
-    watched = Translator(translator.model, translator.vocabulary)
-    fast = every_search(watched)
-    searched.clear()
-    with attention_tap(watched.model) as maps, pytest.warns(UserWarning, match="as it is, .*hooks") as caught:
-        assert every_search(watched) == fast
-    assert len(caught) == 1 and len(maps) == 6 and set(searched) == {watched.model}
-    searched.clear()
-    assert every_search(watched) == fast and {type(model) for model in searched} == {FastTransformer}
+def test_who_watches_a_model_watches_the_searches_of_its_translator(translator, searched):
+    with attention_tap(translator.model) as maps:
+        with pytest.warns(UserWarning, match="as it is, .*hooks") as caught:
+            watched = Translator(translator.model, translator.vocabulary)
+        assert every_search(watched) == every_search(translator)
+    assert len(caught) == 1 and len(maps) == 6 and watched.model in searched
 
 
-def test_a_model_that_changes_is_accelerated_anew(translator, searched):
+def loaded(model, trained):
+    model.load_state_dict(trained.state_dict())
+
+
+def assigned(model, trained):
+    model.load_state_dict(trained.state_dict(), assign=True)
+
+
+def replaced(model, trained):
+    for name, parameter in trained.named_parameters(remove_duplicate=False):
+        part, _, last = name.rpartition(".")
+        setattr(model.get_submodule(part), last, parameter)
+
+
+def written(model, trained):
+    with torch.no_grad():
+        for own, other in zip(model.parameters(), trained.parameters(), strict=True):
+            own.copy_(other)
+
+
+@pytest.mark.parametrize("change", [loaded, assigned, replaced, written])
+def test_new_weights_count_at_once(translator, searched, change):
+    torch.manual_seed(1)
     model = Transformer(translator.model.config).eval()
-    moving = Translator(model, translator.vocabulary)
-    every_search(moving)
-    before = searched[-1]
-    model.load_state_dict(translator.model.state_dict())  # the same parameters, with other numbers
-    assert every_search(moving) == every_search(translator) and searched[-7] is before
+    late = Translator(model, translator.vocabulary)
+    wanted = every_search(translator)
+    assert every_search(late) != wanted
+    change(model, translator.model)
+    assert every_search(late) == wanted
+    assert {type(model) for model in searched} == {FastTransformer}
+
+
+def test_a_model_that_is_cast_is_searched_so(translator, searched):
+    model = Transformer(translator.model.config).eval()
+    cast = Translator(model, translator.vocabulary)
+    model.load_state_dict(translator.model.state_dict())
     model.double()  # which computes another table of positions
-    every_search(moving)
-    assert searched[-1] is not before and searched[-1].positions.table.dtype == torch.float64
+    assert every_search(cast) == every_search(translator)
+    exact = searched[0]
+    assert type(exact) is FastTransformer and exact.positions.table.dtype == torch.float64
+    assert exact.positions.table is model.positions.table and exact.output.weight is model.output.weight
 
 
 class Own(Transformer):
@@ -576,14 +617,12 @@ class Own(Transformer):
 def test_a_model_that_cannot_be_accelerated_translates_and_says_so_once(translator, searched):
     model = Own(translator.model.config).eval()
     model.load_state_dict(translator.model.state_dict())
-    own = Translator(model, translator.vocabulary)
     with pytest.warns(UserWarning, match="as it is, .* of Own, not of Transformer") as caught:
-        said = own.translate(["O gato vê a casa."], 2)
+        own = Translator(model, translator.vocabulary)
     assert len(caught) == 1 and caught[0].filename == __file__
-    assert said == translator.translate(["O gato vê a casa."], 2)
-    searched.clear()
-    every_search(own)  # without another word
+    said = every_search(own)  # without another word
     assert set(searched) == {model}
+    assert said == every_search(translator)
 
 
 def test_a_quantized_model_is_searched_as_it_is(translator, searched):

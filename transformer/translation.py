@@ -4,22 +4,22 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 """
 
 __all__ = [
-    "tokenize",
     "detokenize",
+    "tokenize",
     "corpus_scores",
     "sentence_scores",
     "by_length",
     "Alignment",
     "Translator",
+    "by_words",
     "evaluate_translator",
     "unseen_pairs",
     "SEARCHES",
     "tune_search",
-    "by_words",
 ]
 
 
-# %% book/13-translation.ipynb · As the corpus writes · [wording-code]
+# %% book/13-translation.ipynb · As the corpus writes · [translation-imports]
 import hashlib
 import json
 import math
@@ -27,7 +27,6 @@ import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
-from operator import is_
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -59,6 +58,23 @@ from transformer.validation import (
     optional_import,
 )
 
+
+# %% book/13-translation.ipynb · As the corpus writes · [detokenize]
+def detokenize(text: str) -> str:
+    """Write an English sentence of the corpora as one would type it; case stays lower.
+
+    Raises:
+        TypeError: `text` is no string.
+    """
+    check_type(str, text=text)
+    text = re.sub(r"``(?: (?:``|''))*", "“", text)
+    text = re.sub(r"''(?: (?:``|''))*", "”", text)
+    text = re.sub(r" (?=[.,;:?!%)\]”]|n't\b|'(?:s|re|ve|m|ll|d)\b)", "", text)
+    text = re.sub(r"(?<=[(\[“$]) ", "", text)
+    return text.replace("“", '"').replace("”", '"')
+
+
+# %% book/13-translation.ipynb · As the corpus writes · [wording-code]
 _ENDING = r"(?:s|re|ve|m|ll|d)\b"  # of she's, we're and their like
 _TOKEN = re.compile(
     rf"``|''|\.\.\.|\d+(?:[.,]\d+)+|n['’]t\b|['’]{_ENDING}"
@@ -83,21 +99,6 @@ def tokenize(text: str) -> str:
         token = {"“": "``", "”": "''", "«": "``", "»": "''", "…": "..."}.get(token, token)
         tokens.append(token.replace("’", "'"))
     return " ".join(tokens)
-
-
-# %% book/13-translation.ipynb · As the corpus writes · [detokenize]
-def detokenize(text: str) -> str:
-    """Write an English sentence of the corpora as one would type it; case stays lower.
-
-    Raises:
-        TypeError: `text` is no string.
-    """
-    check_type(str, text=text)
-    text = re.sub(r"``(?: (?:``|''))*", "“", text)
-    text = re.sub(r"''(?: (?:``|''))*", "”", text)
-    text = re.sub(r" (?=[.,;:?!%)\]”]|n't\b|'(?:s|re|ve|m|ll|d)\b)", "", text)
-    text = re.sub(r"(?<=[(\[“$]) ", "", text)
-    return text.replace("“", '"').replace("”", '"')
 
 
 # %% book/13-translation.ipynb · How good is a translation? · [corpus-scores]
@@ -135,19 +136,10 @@ def corpus_scores(
         "BLEU-detok": (metrics.BLEU(), typed),
         "chrF2": (metrics.CHRF(), typed),
     }
-    scores = {}
-    for name, (metric, (ours, theirs)) in measured.items():
-        found = metric.corpus_score(list(ours), [list(theirs)], n_bootstrap=n_bootstrap)
-        signature = str(metric.get_signature())
-        facts = json.loads(found.format(signature=signature, is_json=True))
-        line = found.format(signature=signature)
-        scores[name] = {"score": facts["score"], "signature": signature, "line": line}
-        if n_bootstrap > 1:  # the library says nothing about a mean of 0
-            mean, margin = facts.get("confidence_mean", 0.0), facts.get("confidence_var", 0.0)
-            scores[name] |= {"mean": mean, "margin": margin}
-    return scores
+    return {name: _measured(metric, *sides, n_bootstrap) for name, (metric, sides) in measured.items()}
 
 
+# %% book/13-translation.ipynb · How good is a translation? · [measured]
 def _check_pairs(hypotheses: Sequence[str], references: Sequence[str]) -> None:
     check_type((list, tuple), hypotheses=hypotheses, references=references)
     if not references or len(hypotheses) != len(references):
@@ -157,7 +149,21 @@ def _check_pairs(hypotheses: Sequence[str], references: Sequence[str]) -> None:
         )
 
 
-# %% book/13-translation.ipynb · One sentence at a time · [sentence-scores]
+def _measured(
+    metric: Any, hypotheses: Sequence[str], references: Sequence[str], n_bootstrap: int
+) -> dict[str, Any]:
+    found = metric.corpus_score(list(hypotheses), [list(references)], n_bootstrap=n_bootstrap)
+    signature = str(metric.get_signature())
+    facts = json.loads(found.format(signature=signature, is_json=True))
+    line = found.format(signature=signature)
+    score = {"score": facts["score"], "signature": signature, "line": line}
+    if n_bootstrap > 1:  # the library says nothing about a mean of 0
+        score["mean"] = facts.get("confidence_mean", 0.0)
+        score["margin"] = facts.get("confidence_var", 0.0)
+    return score
+
+
+# %% book/13-translation.ipynb · How certain is a score? · [sentence-scores]
 def sentence_scores(hypotheses: Sequence[str], references: Sequence[str]) -> list[float]:
     """chrF2 of each translation alone, detokenized, from 0 to 100.
 
@@ -177,7 +183,7 @@ def sentence_scores(hypotheses: Sequence[str], references: Sequence[str]) -> lis
     return [round(metric.sentence_score(ours, [theirs]).score, 2) for ours, theirs in typed]
 
 
-# %% book/13-translation.ipynb · In groups of one length · [by-length]
+# %% book/13-translation.ipynb · Reading and searching · [by-length]
 def by_length(sequences: Sequence[Sequence[int]], max_tokens: int) -> Iterator[list[int]]:
     """Groups of rows of about one length, the longest first, so that trouble with memory comes at
     once.
@@ -203,20 +209,20 @@ def by_length(sequences: Sequence[Sequence[int]], max_tokens: int) -> Iterator[l
         rows = rows[size:]
 
 
-# %% book/13-translation.ipynb · What is too long · [encoding]
+# %% book/13-translation.ipynb · Reading and searching · [encoding]
 _READ = 64  # characters of a sentence for each token that the model reads; what follows is cut off
 
 
-def _shortened(sentences: Sequence[str], config: TransformerConfig) -> Iterator[str]:
+def _shortened(sentences: Sequence[str], config: TransformerConfig) -> list[str]:
     if isinstance(sentences, str):
         raise TypeError("sentences must be a list of strings, not one string")
-    limit = _READ * config.max_length
-    for number, text in enumerate(sentences, start=1):
+    limit, kept = _READ * config.max_length, list(sentences)
+    for row, text in enumerate(kept):
         if isinstance(text, str) and len(text) > limit:
-            said = f"sentence {number} is cut to its first {limit:,} characters"
-            warnings.warn(said, stacklevel=4)
-            text = text[:limit]
-        yield text
+            said = f"sentence {row + 1} is cut to its first {limit:,} characters"
+            warnings.warn(said, stacklevel=3)  # at the call of a translator's method
+            kept[row] = text[:limit]
+    return kept
 
 
 def _encoded(
@@ -230,30 +236,14 @@ def _encoded(
     return sources
 
 
-def _check_fit(config: TransformerConfig, vocabulary: Vocabulary) -> None:
-    sizes, special = {config.src_vocab_size, config.tgt_vocab_size}, (PAD_ID, BOS_ID, EOS_ID)
-    if sizes != {len(vocabulary)}:
-        raise ValueError(f"the model has {sorted(sizes)} tokens, the vocabulary {len(vocabulary)}")
-    if (ids := (config.pad_id, config.bos_id, config.eos_id)) != special:
-        raise ValueError(
-            f"the model has padding, start and end at {ids}, the vocabulary at {special}"
-        )
-
-
-# %% book/13-translation.ipynb · With the fast model · [searching]
+# %% book/13-translation.ipynb · Reading and searching · [searching]
 def _accelerated(model: Transformer) -> Transformer:
     try:
         return accelerate(model)
     except TypeError as error:
         said = f"translating with the model as it is, without faster kernels: {error}"
-        warnings.warn(said, stacklevel=4)  # at the call of a translator's method
+        warnings.warn(said, stacklevel=3)  # where the translator is made
         return model
-
-
-def _held(model: nn.Module) -> list[object]:
-    # All that the parts of a model hold, hooks included: other objects where it was changed.
-    held = [x for part in model.modules() for x in (part, *vars(part).values())]
-    return [y for x in held for y in (x.values() if isinstance(x, dict) else [x])]
 
 
 def _search(
@@ -264,26 +254,26 @@ def _search(
     max_length: int = 200,
     max_tokens: int = 4000,
 ) -> list[list[int]]:
-    # The tokens of each source's translation, with what padding there is behind them.
+    # The tokens of each source's translation; none for an empty one.
     check_size(beam_size=beam_size, max_length=max_length, max_tokens=max_tokens)
     check_number(length_penalty=length_penalty)
-    device, max_length = next(model.parameters()).device, min(max_length, model.config.max_length)
+    device, pad_id = next(model.parameters()).device, model.config.pad_id
+    max_length = min(max_length, model.config.max_length)
     found: list[list[int]] = [[] for _ in sources]
     for rows in by_length(sources, max_tokens):
-        src = pad([sources[row] for row in rows], model.config.pad_id).to(device)
+        src = pad([sources[row] for row in rows], pad_id).to(device)
         if beam_size == 1:
             best = greedy_search(model, src, max_length)
         else:
             best = beam_search(model, src, beam_size, length_penalty, max_length).tokens[:, 0]
         for row, ids in zip(rows, best.tolist(), strict=True):
-            found[row] = ids
+            found[row] = [token for token in ids if token != pad_id]
     return found
 
 
 # %% book/13-translation.ipynb · In a folder · [translator-files]
 _FILES = ("config.json", "model.safetensors", "vocabulary.json")
 _SUMS = "SHA256SUMS"
-_CARRIED = ("phrases",)  # translators that are part of the package
 
 
 def _sums(files: Mapping[str, Path]) -> bytes:
@@ -318,6 +308,10 @@ def _check_sums(folder: Path) -> None:
         )
 
 
+# %% book/13-translation.ipynb · In a folder · [translator-folder]
+_CARRIED = ("phrases",)  # translators that are part of the package
+
+
 def _translator_folder(path: Path | str) -> Path:
     if path in _CARRIED:  # whatever the current folder holds; a Path equals no string
         return record_path(path)
@@ -330,15 +324,8 @@ def _translator_folder(path: Path | str) -> Path:
     return Path(path)
 
 
-# %% book/13-translation.ipynb · In a folder · [translator-header]
+# %% book/13-translation.ipynb · In a folder · [translator-config]
 _LARGEST_CONFIG = 1 << 16  # bytes
-_LARGEST_HEADER = 1 << 18  # bytes; for six layers on either side it has about 25,000
-_DTYPES = {
-    "F64": torch.float64,
-    "F32": torch.float32,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-}
 
 
 def _read_config(path: Path) -> TransformerConfig:
@@ -348,6 +335,16 @@ def _read_config(path: Path) -> TransformerConfig:
         return TransformerConfig(**read_record(path))
     except (ValueError, TypeError) as error:
         raise CheckpointError(f"{path} is no configuration: {error}") from error
+
+
+# %% book/13-translation.ipynb · In a folder · [translator-header]
+_LARGEST_HEADER = 1 << 18  # bytes; for six layers on either side it has about 25,000
+_DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+}
 
 
 def _read_header(path: Path) -> dict[str, tuple[int, ...]]:
@@ -422,7 +419,7 @@ def _check_header(path: Path, config: TransformerConfig) -> None:
         raise CheckpointError(f"{misfit}: a shared table is there twice")
 
 
-# %% book/13-translation.ipynb · In a folder · [keeping]
+# %% book/13-translation.ipynb · In a folder · [reading]
 def _not_finite(model: nn.Module, dtype: torch.dtype | None = None) -> str | None:
     # The first parameter with a number that is not finite, once written in `dtype`.
     for name, x in model.named_parameters():
@@ -442,17 +439,37 @@ def _read_model(folder: Path, device: torch.device) -> Transformer:
     return model.eval()
 
 
-def _check_plain(model: Transformer) -> None:
-    # What is built of other parts, as a quantized model is, could be written but not read again.
-    with torch.device("meta"):
-        plain = Transformer(model.config)
-    made = accelerate(plain) if type(model) is FastTransformer else plain
-    for part, wanted in zip(model.modules(), made.modules()):
-        if type(part) is not type(wanted):
-            raise TypeError(
-                f"model must be a plain Transformer to be saved, but holds a {type(part).__name__}: "
-                "save the model that it was made of"
-            )
+def _read_vocabulary(path: Path, config: TransformerConfig) -> Vocabulary:
+    try:
+        vocabulary = Vocabulary.load(path)
+        _check_fit(config, vocabulary)
+    except ValueError as error:
+        raise CheckpointError(f"{path} does not fit: {error}") from error
+    return vocabulary
+
+
+def _check_fit(config: TransformerConfig, vocabulary: Vocabulary) -> None:
+    sizes, special = {config.src_vocab_size, config.tgt_vocab_size}, (PAD_ID, BOS_ID, EOS_ID)
+    if sizes != {len(vocabulary)}:
+        raise ValueError(f"the model has {sorted(sizes)} tokens, the vocabulary {len(vocabulary)}")
+    if (ids := (config.pad_id, config.bos_id, config.eos_id)) != special:
+        raise ValueError(
+            f"the model has padding, start and end at {ids}, the vocabulary at {special}"
+        )
+
+
+# %% book/13-translation.ipynb · In a folder · [keeping]
+def _check_kept(model: Transformer, dtype: torch.dtype) -> None:
+    wanted = "model must be a plain Transformer to be saved"
+    try:
+        kind = type(accelerate(model))
+    except TypeError as error:
+        raise TypeError(f"{wanted}: {error}") from error
+    if kind is not FastTransformer:
+        raise TypeError(f"{wanted}, not a {kind.__name__}: save the model that it was made of")
+    if (name := _not_finite(model, dtype)) is not None:
+        bound = f"holds a number that is not finite in {dtype}"
+        raise ValueError(f"{name} {bound}, whose largest is {torch.finfo(dtype).max:.4g}")
 
 
 def _write(
@@ -471,7 +488,7 @@ def _write(
         sums.write_bytes(_sums(dict(zip(_FILES, (config, weights, tokens), strict=True))))
 
 
-# %% book/13-translation.ipynb · The class · [translator]
+# %% book/13-translation.ipynb · The class · [alignment]
 class Alignment(NamedTuple):
     """A translation beside what its cross-attention looked at: subwords, or words by `by_words`."""
 
@@ -480,11 +497,22 @@ class Alignment(NamedTuple):
     weights: Tensor  # [n_layers, H, T, S]
 
 
+def _cross_attention(model: Transformer, source: list[int], target: list[int]) -> Tensor:
+    # What the decoder looks at while it writes `target`, end token included: [n_layers, H, T, S].
+    device = next(model.parameters()).device
+    src = torch.tensor([source], device=device)
+    tgt = torch.tensor([[model.config.bos_id, *target[:-1]]], device=device)
+    with evaluating(model):
+        return model.attention_maps(src, tgt).cross[:, 0]
+
+
+# %% book/13-translation.ipynb · The class · [translator]
 class Translator:
     """A trained model with its vocabulary: sentences in, sentences out.
 
-    Searches run on the accelerated model, which has the same parameters; where `accelerate` refuses
-    the model, on the model itself, and a warning says why.
+    Searches run on the accelerated model, which is made here and has the same parameters: weights
+    that change later count at once. To replace or watch a part of the model, do so before. Where
+    `accelerate` refuses, searches run on the model itself, and a warning says why.
 
     Args:
         model: a trained `Transformer` with one vocabulary for both languages.
@@ -505,8 +533,7 @@ class Translator:
         check_type(Vocabulary, vocabulary=vocabulary)
         _check_fit(model.config, vocabulary)
         self.model, self.vocabulary = model, vocabulary
-        self._fast = model
-        self._made_of: list[object] = []
+        self._searched = _accelerated(model)
 
     @classmethod
     def load(cls, path: Path | str, device: torch.device | str = "cpu") -> "Translator":
@@ -527,10 +554,7 @@ class Translator:
         device = check_device(device)
         folder = _translator_folder(path)
         model = _read_model(folder, device)
-        try:
-            return cls(model, Vocabulary.load(folder / "vocabulary.json"))
-        except ValueError as error:
-            raise CheckpointError(f"{folder / 'vocabulary.json'} does not fit: {error}") from error
+        return cls(model, _read_vocabulary(folder / "vocabulary.json", model.config))
 
     def save(self, path: Path | str, dtype: torch.dtype = torch.float16) -> None:
         """Write weights, configuration, vocabulary and their checksums into a folder, made where
@@ -543,10 +567,7 @@ class Translator:
         """
         check_type(torch.dtype, dtype=dtype)
         check_choice(_DTYPES.values(), dtype=dtype)
-        _check_plain(self.model)
-        if (name := _not_finite(self.model, dtype)) is not None:
-            bound = f"holds a number that is not finite in {dtype}"
-            raise ValueError(f"{name} {bound}, whose largest is {torch.finfo(dtype).max:.4g}")
+        _check_kept(self.model, dtype)
         _write(Path(path), self.model, self.vocabulary, dtype)
 
     def translate(
@@ -557,8 +578,9 @@ class Translator:
         Arguments and errors are those of `translate_tokenized`.
         """
         config = self.model.config
-        sources = _encoded(map(tokenize, _shortened(sentences, config)), self.vocabulary, config)
-        found = _search(self._searched(), sources, beam_size, length_penalty)
+        typed = _shortened(sentences, config)
+        sources = _encoded(map(tokenize, typed), self.vocabulary, config)
+        found = _search(self._searched, sources, beam_size, length_penalty)
         return [detokenize(self.vocabulary.decode(ids)) for ids in found]
 
     def translate_tokenized(
@@ -586,37 +608,49 @@ class Translator:
         """
         config = self.model.config
         sources = _encoded(_shortened(sentences, config), self.vocabulary, config)
-        found = _search(
-            self._searched(), sources, beam_size, length_penalty, max_length, max_tokens
-        )
+        found = _search(self._searched, sources, beam_size, length_penalty, max_length, max_tokens)
         return [self.vocabulary.decode(ids) for ids in found]
 
-    def align(
-        self, sentence: str, beam_size: int = 4, length_penalty: float = 0.6
-    ) -> Alignment:
+    def align(self, sentence: str, beam_size: int = 4, length_penalty: float = 0.6) -> Alignment:
         """Translate one tokenized sentence and note what the decoder attended to while it did.
 
         Arguments and errors are those of `translate_tokenized`.
         """
         check_type(str, sentence=sentence)
-        config, device = self.model.config, next(self.model.parameters()).device
+        config = self.model.config
         (source,) = _encoded(_shortened([sentence], config), self.vocabulary, config)
-        (found,) = _search(self._searched(), [source], beam_size, length_penalty)
-        # Its rivals may be longer; and what is empty is translated without a search.
-        target = [token for token in found if token != config.pad_id] or [config.eos_id]
-        src = torch.tensor([source], device=device)
-        tgt = torch.tensor([[config.bos_id, *target[:-1]]], device=device)
-        with evaluating(self.model):
-            weights = self.model.attention_maps(src, tgt).cross[:, 0]
-        names = self.vocabulary.tokens
+        (found,) = _search(self._searched, [source], beam_size, length_penalty)
+        target = found or [config.eos_id]  # of an empty sentence
+        names, weights = self.vocabulary.tokens, _cross_attention(self.model, source, target)
         return Alignment(names(source), names(target), weights)
 
-    def _searched(self) -> Transformer:
-        # Accelerated once, and again where the model has changed, as by another device or a hook.
-        held = _held(self.model)
-        if len(held) != len(self._made_of) or not all(map(is_, held, self._made_of)):
-            self._fast, self._made_of = _accelerated(self.model), held
-        return self._fast
+
+# %% book/13-translation.ipynb · Between words · [crossing]
+def by_words(found: Alignment) -> Alignment:
+    """The same alignment between words: weights are summed over a source word's subwords, and
+    averaged over a target word's.
+
+    Args:
+        found: what `Translator.align` returned.
+
+    Raises:
+        TypeError: `found` is no `Alignment`.
+    """
+    check_type(Alignment, found=found)
+    columns, rows = (_words(side, found.weights) for side in (found.source, found.target))
+    rows = rows / rows.sum(dim=1, keepdim=True)
+    source, target = (
+        "".join(side).replace("</s>", "▁</s>").removeprefix("▁").split("▁")
+        for side in (found.source, found.target)
+    )
+    return Alignment(source, target, rows @ found.weights @ columns.T)
+
+
+def _words(tokens: list[str], like: Tensor) -> Tensor:
+    # [words, tokens], 1 where a token belongs to a word.
+    starts = [i == 0 or token[0] == "▁" or token == "</s>" for i, token in enumerate(tokens)]
+    word = torch.tensor(starts).cumsum(dim=0) - 1
+    return F.one_hot(word).T.to(like)
 
 
 # %% book/13-translation.ipynb · Which search? · [evaluate-translator]
@@ -672,31 +706,3 @@ def tune_search(
         for beam_size, length_penalty in settings
     ]
     return sorted(grid, key=lambda entry: -entry["scores"]["BLEU-detok"]["score"])
-
-
-# %% book/13-translation.ipynb · What it looks at · [crossing]
-def by_words(found: Alignment) -> Alignment:
-    """The same alignment between words: weights are summed over a source word's subwords, and
-    averaged over a target word's.
-
-    Args:
-        found: what `Translator.align` returned.
-
-    Raises:
-        TypeError: `found` is no `Alignment`.
-    """
-    check_type(Alignment, found=found)
-    columns, rows = (_words(side, found.weights) for side in (found.source, found.target))
-    rows = rows / rows.sum(dim=1, keepdim=True)
-    source, target = (
-        "".join(side).replace("</s>", "▁</s>").removeprefix("▁").split("▁")
-        for side in (found.source, found.target)
-    )
-    return Alignment(source, target, rows @ found.weights @ columns.T)
-
-
-def _words(tokens: list[str], like: Tensor) -> Tensor:
-    # [words, tokens], 1 where a token belongs to a word.
-    starts = [i == 0 or token[0] == "▁" or token == "</s>" for i, token in enumerate(tokens)]
-    word = torch.tensor(starts).cumsum(dim=0) - 1
-    return F.one_hot(word).T.to(like)

@@ -21,8 +21,8 @@ FAULTS = [
     Fault(
         "overflow-saved",
         "a number too large for float16 is written as infinity",
-        "Translator.save",
-        "(name := _not_finite(self.model, dtype)) is not None",
+        "_check_kept",
+        "(name := _not_finite(model, dtype)) is not None",
         "False",
     ),
     Fault(
@@ -35,8 +35,8 @@ FAULTS = [
     Fault(
         "maps-of-unshifted-target",
         "the maps are those of a decoder that reads what it is to predict",
-        "Translator.align",
-        "[[config.bos_id, *target[:-1]]]",
+        "_cross_attention",
+        "[[model.config.bos_id, *target[:-1]]]",
         "[target]",
     ),
     Fault(
@@ -56,9 +56,9 @@ FAULTS = [
     Fault(
         "interval-of-nothing",
         "the interval has no width, because no corpus was resampled",
-        "corpus_scores",
-        "[list(theirs)], n_bootstrap=n_bootstrap",
-        "[list(theirs)]",
+        "_measured",
+        "[list(references)], n_bootstrap=n_bootstrap",
+        "[list(references)]",
     ),
     Fault(
         "unseen-by-source",
