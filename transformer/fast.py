@@ -212,15 +212,20 @@ def accelerate(model: Transformer) -> FastTransformer:
 
 
 # %% book/10-speed.ipynb · Who may be accelerated · [accelerated]
-def accelerated(model: Any) -> Any:
-    """The accelerated model; where `accelerate` refuses, the model itself, and a warning says why."""
+def accelerated(model: Any, stacklevel: int = 2) -> Any:
+    """The accelerated model; where `accelerate` refuses, the model itself, and a warning says why.
+
+    Args:
+        model: any model; what is no `Transformer` is returned as it is.
+        stacklevel: for `warnings.warn`: whose line the warning names, 2 for the caller's.
+    """
     if not isinstance(model, Transformer):
         return model
     try:
         return accelerate(model)
     except TypeError as error:
         said = f"the model runs as it is, without faster kernels: {error}"
-        warnings.warn(said, stacklevel=4)  # at the call of what called this
+        warnings.warn(said, stacklevel=stacklevel)
         return model
 
 

@@ -687,7 +687,7 @@ class Run:
         check_type(nn.Module, model=model)
         check_type(TrainingConfig, config=config)
         check_type(Callable, loss=loss, batches=batches)  # type: ignore[arg-type]
-        self.model = accelerated(model)
+        self.model = accelerated(model, stacklevel=4)  # where a trainer is made
         self.loss, self.batches, self.config = loss, batches, config
         self.directory = None if directory is None else Path(directory)
         self.folder = None if directory is None else RunFolder(directory)

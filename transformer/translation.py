@@ -36,7 +36,7 @@ from torch import Tensor, nn
 
 from transformer.corpora import Pair
 from transformer.decoding import beam_search, greedy_search
-from transformer.fast import FastTransformer, accelerate
+from transformer.fast import FastTransformer, accelerate, accelerated
 from transformer.files import (
     CheckpointError,
     atomic_file,
@@ -237,15 +237,6 @@ def _encoded(
 
 
 # %% book/13-translation.ipynb · Reading and searching · [searching]
-def _accelerated(model: Transformer) -> Transformer:
-    try:
-        return accelerate(model)
-    except TypeError as error:
-        said = f"translating with the model as it is, without faster kernels: {error}"
-        warnings.warn(said, stacklevel=3)  # where the translator is made
-        return model
-
-
 def _search(
     model: Transformer,
     sources: list[list[int]],
@@ -533,7 +524,7 @@ class Translator:
         check_type(Vocabulary, vocabulary=vocabulary)
         _check_fit(model.config, vocabulary)
         self.model, self.vocabulary = model, vocabulary
-        self._searched = _accelerated(model)
+        self._searched = accelerated(model, stacklevel=3)  # where a translator is made
 
     @classmethod
     def load(cls, path: Path | str, device: torch.device | str = "cpu") -> "Translator":
