@@ -169,6 +169,5 @@ def exact_match(
 def load_toy_model() -> Transformer:
     """The toy model whose recorded run this chapter reports, in evaluation mode."""
     model = Transformer(toy_config(**load_record("toy")["recipe"]["model"]))
-    weights = optional_import("safetensors.torch").load_file(record_path("toy.safetensors"))
-    model.load_state_dict(weights, strict=False)  # a shared table is in the file once
+    optional_import("safetensors.torch").load_model(model, record_path("toy.safetensors"))
     return model.eval()
