@@ -28,6 +28,8 @@ REQUIREMENTS = ("requirements.txt", "pyproject.toml")
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 # As many one-threaded test processes as there are workers, or they fight for the cores.
 QUIET = {"OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0", "PYDEVD_DISABLE_FILE_VALIDATION": "1"}
+# A file is run by one worker. Files begin in the order given, chapters first: the longest is one of them.
+BY_FILE = ("--dist", "loadfile", "--no-loadscope-reorder")
 COMMANDS = {}
 
 
@@ -110,8 +112,8 @@ def test(options) -> None:
     sound(python)
     html(options)
     call(
-        *(python, "-m", "pytest", "--numprocesses", options.workers, "--dist", "loadfile"),
-        *("--nbval", "--nbval-current-env", "--nbval-cell-timeout", CELL_TIMEOUT, "tests", "book"),
+        *(python, "-m", "pytest", "--numprocesses", options.workers, *BY_FILE),
+        *("--nbval", "--nbval-current-env", "--nbval-cell-timeout", CELL_TIMEOUT, "book", "tests"),
         **QUIET,
     )
 
@@ -136,9 +138,9 @@ def test_here(options) -> None:
     """
     call(sys.executable, "book/tangle.py", "--check")
     call(
-        *(sys.executable, "-m", "pytest", "--numprocesses", options.workers, "--dist", "loadfile"),
+        *(sys.executable, "-m", "pytest", "--numprocesses", options.workers, *BY_FILE),
         *("--nbval-lax", "--nbval-current-env", "--nbval-cell-timeout", CELL_TIMEOUT),
-        *("--ignore", "tests/test_book.py", "tests", "book"),
+        *("--ignore", "tests/test_book.py", "book", "tests"),
         **QUIET,
     )
 

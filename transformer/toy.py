@@ -93,7 +93,7 @@ def toy_config(n_digits: int = 10, **changes: Any) -> TransformerConfig:
     """
     check_size(n_digits=n_digits)
     size = n_digits + 4
-    sizes = dict(
+    sizes: dict[str, Any] = dict(
         src_vocab_size=size,
         tgt_vocab_size=size,
         d_model=128,
