@@ -304,7 +304,7 @@ _CARRIED = ("phrases",)  # translators that are part of the package
 
 
 def _translator_folder(path: Path | str) -> Path:
-    if isinstance(path, str) and path in _CARRIED:  # whatever the current folder holds; a Path equals no string
+    if isinstance(path, str) and path in _CARRIED:  # whatever the current folder holds
         return record_path(path)
     if not str(path) or not Path(path).is_dir():
         known = ", ".join(_CARRIED)
