@@ -71,10 +71,10 @@ def live_model(name: str) -> LiveModel:
 
 # Words to choose from --------------------------------------------------------------------------------
 
-SUBJECTS = "menina homem gato amigo professora vizinho".split()
+SUBJECTS = "menina homem amigo professora vizinho".split()
 NAMES = "ana pedro".split()
 VERBS = "gostar comer beber comprar ver ler procurar lavar desenhar querer".split()
-TENSES = ("present", "perfect", "imperfect", "progressive", "going", "can")
+TENSES = ("present", "perfect", "progressive", "going", "can")
 
 
 def words_of_grammar() -> dict[str, Any]:

@@ -19,19 +19,27 @@
   // caption, and adds to the caption how far the model is from PyTorch's.
   function mount(name, build) {
     const record = live.models[name];
+    const start = performance.now();
     for (const figure of document.querySelectorAll(`figure[data-live="${name}"]`)) {
       const model = live.load_model(record);
       const caption = figure.querySelector("figcaption");
       figure.replaceChildren(build(model, record), caption);
-      const size = record.sizes.reduce((sum, [, numbers]) => sum + numbers, 0).toLocaleString("en");
-      const difference = live.difference(model, record.check).toExponential(0).replace("e-", " · 10⁻").replace(/\d$/, superscript);
-      const check = `✓ ${size} parameters. On the example that the page opens with, no logit differs from PyTorch's by more than ${difference}.`;
-      caption.append(html("p", { class: "live-check" }, check));
       figure.classList.add("live-ready");
+      performance.measure(`live ${name}`, { start });
+
+      const size = record.sizes.reduce((sum, [, numbers]) => sum + numbers, 0).toLocaleString("en");
+      const check = `✓ ${size} parameters. On the first example, no logit differs from PyTorch's by more than ${
+        above(live.difference(model, record.check))}.`;
+      caption.append(html("p", { class: "live-check" }, check));
     }
   }
 
-  const superscript = (digit) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[digit];
+  // The next higher number of one digit: "7 · 10⁻⁶".
+  function above(number) {
+    const exponent = Math.floor(Math.log10(number));
+    const digits = [...String(-exponent)].map((digit) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[digit]).join("");
+    return `${Math.ceil(number / 10 ** exponent)} · 10⁻${digits}`;
+  }
 
   Object.assign(live, { html, svg, percent, mount });
 }

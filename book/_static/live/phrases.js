@@ -44,7 +44,7 @@
     const choice = {
       subject: "a menina", negation: "", verb: "gostar", tense: "present", noun: "gato", adjective: "preto", mark: ".",
     };
-    let timer, links;
+    let timer, links, hint;
 
     const selects = {};
     for (const [name, label] of Object.entries(MENUS)) {
@@ -54,8 +54,8 @@
       type: "text", class: "live-text", lang: "pt", maxlength: 90, autocomplete: "off", autocapitalize: "off", spellcheck: "false",
       input: () => translate(false),
     });
-    const given = html("p", { class: "live-words", lang: "pt" });
-    const made = html("p", { class: "live-words", lang: "en" });
+    const given = html("p", { class: "live-words live-given", lang: "pt" });
+    const made = html("p", { class: "live-words live-made", lang: "en" });
     const drawing = svg("svg", { class: "live-links", "aria-hidden": "true" });
     const said = html("p", { class: "live-said" });
     const spoken = html("output", { class: "live-spoken" });
@@ -135,8 +135,8 @@
         "aria-description": looked_at(t),
         pointerenter: () => light(t), focus: () => light(t), click: () => light(t), pointerleave: () => light(), blur: () => light(),
       }, text)));
-      said.replaceChildren(unknown.length ? `The model knows no letter like one in “${unknown.join(" ")}”.`
-        : "Point at an English word, or step to it with the tab key, to see which Portuguese words it was made from.");
+      hint = unknown.length ? `The vocabulary lacks a letter of “${unknown.join(" ")}”.`
+        : "Point at an English word, or go to it with the tab key: what did the model look at while it wrote it?";
       spoken.replaceChildren(targets.map(({ text }) => text).join(" "));
       if (slowly) grow();
       else light();
@@ -158,7 +158,8 @@
         word.classList.toggle("live-lit", i === t);
       });
       [...given.children].forEach((word, s) => word.style.setProperty("--weight", t === undefined ? 0 : weights[t][s]));
-      if (t !== undefined) said.replaceChildren(html("b", {}, targets[t].text), ` attended to ${looked_at(t)}.`);
+      if (t === undefined) said.replaceChildren(hint);
+      else said.replaceChildren(html("b", {}, targets[t].text), ` attended to ${looked_at(t)}.`);
       draw_links(t);
     }
 
@@ -181,7 +182,8 @@
       html("div", { class: "live-row", role: "group", "aria-label": "Compose a sentence in Portuguese" },
         ...Object.values(selects), html("button", { type: "button", class: "live-button", click: surprise }, "Another sentence")),
       html("label", { class: "live-row live-typed" }, "or type ", input),
-      html("div", { class: "live-pair" }, drawing, given, made),
+      html("div", { class: "live-pair" }, drawing, html("span", { class: "live-label" }, "Portuguese"), given,
+        made, html("span", { class: "live-label" }, "English")),
       said, spoken);
   }
 

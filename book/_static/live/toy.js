@@ -4,9 +4,9 @@
   const { html, svg, percent } = live;
   const X = 10;
   const KINDS = {
-    cross: { name: "cross-attention", asks: "Output token", stack: "decoder", module: "cross_attention" },
-    encoder: { name: "encoder", asks: "Input token", stack: "encoder", module: "self_attention" },
-    decoder: { name: "decoder", asks: "Output token", stack: "decoder", module: "self_attention" },
+    encoder: { name: "the encoder", asks: "Input token", stack: "encoder", module: "self_attention" },
+    decoder: { name: "the decoder", asks: "Output token", stack: "decoder", module: "self_attention" },
+    cross: { name: "the cross-attention", asks: "Output token", stack: "decoder", module: "cross_attention" },
   };
 
   // The rule: the 2nd, 4th, … occurrence of a digit becomes an X; then reverse.
@@ -15,6 +15,8 @@
     return digits.map((digit) => ((seen[digit] = (seen[digit] ?? 0) + 1) % 2 ? digit : X)).reverse();
   }
 
+  const sum = (numbers) => numbers.reduce((a, b) => a + b, 0);
+
   // Numbers in [0, 1), the same for the same seed.
   function random_numbers(seed) {
     return () => (seed = (seed * 48271) % 2147483647) / 2147483647;
@@ -22,12 +24,13 @@
 
   const random_digits = (random) => Array.from({ length: 10 }, () => Math.floor(10 * random()));
 
-  // The [layer, head] with most of its weight where `wanted(t, s)`, among the rows that have such a place.
-  function head_at(maps, wanted) {
-    const share = (weights) =>
-      weights.reduce((sum, row, t) => sum + row.reduce((part, weight, s) => part + (wanted(t, s) ? weight : 0), 0), 0);
-    const heads = maps.flatMap((layer, l) => layer.map((weights, h) => ({ place: [l, h], share: share(weights) })));
-    return heads.reduce((best, head) => (head.share > best.share ? head : best)).place;
+  // The layer and head that put most weight, in all samples, where `wanted(t, s)`; a sample is {maps, wanted}.
+  function head_at(samples) {
+    const on = (weights, wanted) => sum(weights.map((row, t) => sum(row.filter((_, s) => wanted(t, s)))));
+    const heads = samples[0].maps.flatMap((attention, layer) => attention.map((_, head) =>
+      ({ layer, head, weight: sum(samples.map(({ maps, wanted }) => on(maps[layer][head], wanted))) })));
+    const { layer, head } = heads.reduce((best, one) => (one.weight > best.weight ? one : best));
+    return { layer, head };
   }
 
   function build(model, record) {
@@ -40,7 +43,7 @@
     const attentions = () =>
       Object.keys(KINDS).flatMap((kind) => [...Array(n_layers).keys()].map((layer) => attention(kind, layer)));
     const here = () => attention(view.kind, view.layer);
-    const title = () => `${KINDS[view.kind].name} ${view.layer + 1}.${view.head + 1}`;
+    const title = () => `head ${view.layer + 1}.${view.head + 1} of ${KINDS[view.kind].name}`;
     const read = () => [bos_id, ...found.tokens.slice(0, -1)];
     const keys = () => (view.kind === "decoder" ? read() : digits);
     const queries = () => (view.kind === "encoder" ? digits : found.tokens);
@@ -60,8 +63,8 @@
     const drawing = svg("svg", { class: "live-drawing", viewBox: "0 0 500 216", role: "img" });
     const said = html("p", { class: "live-said" });
     const score = html("output", { class: "live-score" });
-    const kinds = Object.entries(KINDS).map(([kind, { name }]) =>
-      html("label", {}, html("input", { type: "radio", name: "live-kind", value: kind, change: () => look({ kind }) }), name));
+    const kinds = Object.keys(KINDS).map((kind) =>
+      html("label", {}, html("input", { type: "radio", name: "live-kind", value: kind, change: () => look({ kind }) }), kind));
     const heads = Array.from({ length: n_layers * n_heads }, (_, i) => {
       const [layer, head] = [Math.floor(i / n_heads), i % n_heads];
       const radio = html("input", {
@@ -110,12 +113,21 @@
     function take_counting_head() {
       put_back();
       input.value = "7172738495";
-      answer();
-      const equal = (t, s) => s < t && digits[s] === digits[t];
-      const [layer, head] = head_at(maps.encoder, equal);
+      const { layer, head } = counting_head();
       attention("encoder", layer).silent.add(head);
       Object.assign(view, { kind: "encoder", layer, head, row: 4 });
       answer();
+    }
+
+    // The encoder's head that looks most at earlier equals.
+    function counting_head() {
+      const random = random_numbers(1);
+      return head_at(Array.from({ length: 20 }, () => {
+        const sequence = random_digits(random);
+        model.encode(sequence);
+        const maps = model.encoder.layers.map(({ self_attention }) => self_attention.weights);
+        return { maps, wanted: (t, s) => s < t && sequence[s] === sequence[t] };
+      }));
     }
 
     // What the model says ----------------------------------------------------------------------------
@@ -185,7 +197,7 @@
         label.lastChild.replaceChildren(...cells.filter(Boolean));
       });
       boxes.head.checked = here().silent.has(view.head);
-      labels.head.replaceChildren(`this head (${title()})`);
+      labels.head.replaceChildren(title());
     }
 
     function show_drawing() {
@@ -209,11 +221,12 @@
       drawing.replaceChildren(...lines.filter(Boolean), ...tops, ...bottoms);
 
       const best = row.indexOf(Math.max(...row));
-      const most = `${title()} attends most to ${view.kind === "decoder" ? "" : "input "}token ${best + 1}, ${name(above[best])}: ${percent(row[best])}`;
-      const chosen = found.probabilities[view.row];
-      const writes = view.kind === "encoder" ? `Reading input token ${view.row + 1}, ${name(below[view.row])}, `
-        : `Having read ${read().slice(0, view.row + 1).map(name).join(" ")}, the decoder writes ${name(below[view.row])} with probability ${percent(chosen[below[view.row]])}; `;
-      said.replaceChildren(`${writes}${most} of its weight.`);
+      const asking = below[view.row];
+      const before = read().slice(0, view.row + 1).map(name).join(" ");
+      const writes = `Having read ${before}, the decoder writes ${name(asking)} (${percent(found.probabilities[view.row][asking])}). `;
+      const gives = `gives ${percent(row[best])} of its weight to token ${best + 1}, ${name(above[best])}.`;
+      const asker = view.kind === "encoder" ? `For input token ${view.row + 1}, ${name(asking)}, ${title()} ` : `${writes}H${title().slice(1)} `;
+      said.replaceChildren(asker, gives);
       drawing.setAttribute("aria-label", said.textContent);
       slider.max = below.length;
       slider.value = view.row + 1;
@@ -223,22 +236,20 @@
 
     input.value = record.check.src.join("");
     answer();
-    const [layer, head] = head_at(maps.cross, (t, s) => t + s === digits.length - 1);
-    look({ layer, head });
+    look(head_at([{ maps: maps.cross, wanted: (t, s) => t + s === digits.length - 1 }])); // where reversal looks
     return html("div", { class: "live-panel live-toy" },
       html("div", { class: "live-row" }, html("label", {}, "Digits ", input),
         button("Shuffle", () => { input.value = random_digits(Math.random).join(""); answer(); })),
       html("div", { class: "live-row" }, html("span", { class: "live-label" }, "Answer "), tokens, verdict),
       html("div", { class: "live-columns" },
-        html("div", {}, drawing, html("label", { class: "live-slider" }, asks, slider, place), said),
+        html("div", {}, drawing, html("label", { class: "live-slider" }, asks, slider, place), said,
+          html("div", { class: "live-row" }, button("Take away the counting head", take_counting_head),
+            button("Put everything back", () => { put_back(); answer(); }), button("Try 100 random sequences", measure), score)),
         html("div", {},
-          html("fieldset", {}, html("legend", {}, "Attention of"), html("div", { class: "live-kinds" }, ...kinds),
+          html("fieldset", {}, html("legend", {}, "Attention"), html("div", { class: "live-kinds" }, ...kinds),
             html("div", { class: "live-heads", role: "radiogroup", "aria-label": "layer and head" }, ...heads)),
           html("fieldset", {}, html("legend", {}, "Take away"),
-            ...Object.keys(switches).map((part) => html("label", { class: "live-switch" }, boxes[part], labels[part]))),
-          html("div", { class: "live-row" }, button("Take the counting head", take_counting_head),
-            button("Put everything back", () => { put_back(); answer(); })),
-          html("div", { class: "live-row" }, button("Try 100 random sequences", measure), score))));
+            ...Object.keys(switches).map((part) => html("label", { class: "live-switch" }, boxes[part], labels[part]))))));
   }
 
   live.mount("toy", build);
