@@ -1,9 +1,10 @@
 """Models that live in the page: the directive that places them, and the files that they are read from.
 
-`:::{live} toy` puts the figure `toy` on a page. Its first paragraph is for where the figure cannot run, the rest is
-the caption. Without JavaScript the page shows both, and between them an answer of the model, computed when the book
-is built. A page that has a live figure loads the scripts of `_static/live/` and the weights of its models; they are
-written here, in float16, as scripts: a page that is opened from the disk may load scripts and nothing else.
+`:::{live} toy` puts the figure `toy` on a page. Its first paragraph is for where it cannot run, the rest is
+the caption. Without JavaScript the page shows both, and between them an answer of the model, computed when the
+book is built. A page that has a live figure loads the scripts of `_static/live/` and the weights of its models.
+They are written here, in float16, as scripts, because a page that is opened from the disk may load scripts and
+no other data.
 """
 
 from __future__ import annotations
@@ -90,25 +91,26 @@ def words_of_grammar() -> dict[str, Any]:
     several = [phrases._nominal(phrases._NOUNS["criança"], True, the)]
     subjects = [*map(phrases._name, NAMES), *some, *several, *phrases._PRONOUNS]
     frames = {frame.verb: frame for frame in phrases._FRAMES}
-    verbs, nouns = [], {}
+    verbs: list[dict[str, Any]] = []
+    nouns: dict[str, dict[str, str]] = {}
     for verb in VERBS:
         frame = frames[verb]
         objects = [noun for noun in phrases._nouns(frame.objects) if noun.kind not in phrases._HUMANS]
-        tenses = phrases._TENSES[frame.tenses].split()
-        forms = {
-            tense: [" ".join(filter(None, phrases._portuguese_verb(verb, tense, person))) for person in range(5)]
-            for tense in TENSES
-            if tense in tenses
-        }
+        possible = [tense for tense in TENSES if tense in phrases._TENSES[frame.tenses].split()]
+        forms = {tense: forms_of(verb, tense) for tense in possible}
         names = [noun.pt for noun in objects]
         verbs.append({"verb": verb, "preposition": frame.preposition, "forms": forms, "nouns": names})
         for noun in objects:
-            adjectives = [None, *phrases._rows(phrases._QUALITIES[noun.kind])]
-            found = {pair[0] if pair else "": phrases._nominal(noun, False, the, pair).pt for pair in adjectives}
-            nouns[noun.pt] = found
+            alone = {"": phrases._nominal(noun, False, the).pt}
+            pairs = phrases._rows(phrases._QUALITIES[noun.kind])
+            nouns[noun.pt] = alone | {pair[0]: phrases._nominal(noun, False, the, pair).pt for pair in pairs}
     unique = {nominal.pt: {"pt": nominal.pt, "person": nominal.person} for nominal in subjects}
     contractions = {f"{before} {word}": melted for (before, word), melted in phrases._CONTRACTIONS.items()}
     return {"subjects": list(unique.values()), "verbs": verbs, "nouns": nouns, "contractions": contractions}
+
+
+def forms_of(verb: str, tense: str) -> list[str]:
+    return [" ".join(phrases._portuguese_verb(verb, tense, person)).strip() for person in range(5)]
 
 
 # Their files -----------------------------------------------------------------------------------------
@@ -175,15 +177,25 @@ class Live(SphinxDirective):
         self.state.nested_parse(self.content, self.content_offset, content)
         plain, *caption = content.children
         given, made = live_model(name).example
-        example = nodes.paragraph("", "", nodes.literal("", given), nodes.Text(" → "), nodes.literal("", made))
+        texts = nodes.literal("", given), nodes.Text(" → "), nodes.literal("", made)
+        example = nodes.paragraph("", "", *texts)
         return [LiveFigure("", plain, example, LiveCaption("", *caption), name=name)]
 
 
-def open_figure(self: Any, node: LiveFigure) -> None:
-    self.body.append(self.starttag(node, "figure", CLASS="live", **{"data-live": node["name"]}))
+def visitors(tag: str) -> tuple[Callable[[Any, nodes.Element], None], Callable[[Any, nodes.Element], None]]:
+    """What the writer does at the beginning and at the end of a node that becomes a `tag`."""
+
+    def visit(writer: Any, node: nodes.Element) -> None:
+        name = {"class": "live", "data-live": node["name"]} if "name" in node else {}
+        writer.body.append(writer.starttag(node, tag, **name))
+
+    def depart(writer: Any, node: nodes.Element) -> None:
+        writer.body.append(f"</{tag}>\n")
+
+    return visit, depart
 
 
-def load_scripts(app: Sphinx, page: str, template: str, context: dict, doctree: nodes.document | None) -> None:
+def load_scripts(app: Sphinx, page: str, template: str, context: dict, doctree: nodes.Node | None) -> None:
     """Ask for the scripts of a page's live figures, and for nothing where it has none."""
     names = sorted({figure["name"] for figure in doctree.findall(LiveFigure)}) if doctree else []
     if names:
@@ -194,11 +206,8 @@ def load_scripts(app: Sphinx, page: str, template: str, context: dict, doctree: 
 
 
 def setup(app: Sphinx) -> dict:
-    app.add_node(LiveFigure, html=(open_figure, lambda self, node: self.body.append("</figure>\n")))
-    tags = (lambda self, node: self.body.append("<figcaption>")), (
-        lambda self, node: self.body.append("</figcaption>\n")
-    )
-    app.add_node(LiveCaption, html=tags)
+    app.add_node(LiveFigure, html=visitors("figure"))
+    app.add_node(LiveCaption, html=visitors("figcaption"))
     app.add_directive("live", Live)
     app.connect("builder-inited", write_models)
     app.connect("html-page-context", load_scripts)
