@@ -138,7 +138,7 @@ def test_here(options) -> None:
     call(
         *(sys.executable, "-m", "pytest", "--numprocesses", options.workers, "--dist", "loadfile"),
         *("--nbval-lax", "--nbval-current-env", "--nbval-cell-timeout", CELL_TIMEOUT),
-        *("--ignore", "tests/test_book.py", "tests", "book"),
+        *("--ignore=tests/test_book.py", "--ignore=tests/test_live.py", "tests", "book"),
         **QUIET,
     )
 

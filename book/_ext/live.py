@@ -1,10 +1,10 @@
 """Models that live in the page: the directive that places them, and the files that they are read from.
 
 `:::{live} toy` puts the figure `toy` on a page. Its first paragraph is for where it cannot run, the rest is
-the caption. Without JavaScript the page shows both, and between them an answer of the model, computed when the
-book is built. A page that has a live figure loads the scripts of `_static/live/` and the weights of its models.
-They are written here, in float16, as scripts, because a page that is opened from the disk may load scripts and
-no other data.
+the caption. Without JavaScript the page shows both, and between them an answer of the model, computed when
+the book is built. A page that has a live figure loads the scripts of `_static/live/` and the weights of its
+models. They are written here, in float16, as scripts, because a page that is opened from the disk may load
+scripts and no other data.
 """
 
 from __future__ import annotations

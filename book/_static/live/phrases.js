@@ -136,7 +136,7 @@
         pointerenter: () => light(t), focus: () => light(t), click: () => light(t), pointerleave: () => light(), blur: () => light(),
       }, text)));
       hint = unknown.length ? `The vocabulary lacks a letter of “${unknown.join(" ")}”.`
-        : "Point at an English word, or go to it with the tab key: what did the model look at while it wrote it?";
+        : "Point at an English word, tap it, or reach it with the tab key: what did the model look at as it wrote it?";
       spoken.replaceChildren(targets.map(({ text }) => text).join(" "));
       if (slowly) grow();
       else light();

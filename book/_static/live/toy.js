@@ -230,6 +230,7 @@
       drawing.setAttribute("aria-label", said.textContent);
       slider.max = below.length;
       slider.value = view.row + 1;
+      slider.setAttribute("aria-valuetext", said.textContent);
       asks.replaceChildren(KINDS[view.kind].asks);
       place.replaceChildren(`${view.row + 1} of ${below.length}`);
     }
