@@ -45,8 +45,8 @@ def toy() -> LiveModel:
     model, digits = load_toy_model(), [3, 1, 4, 1, 5, 9, 2, 6, 5, 3]
     answer = greedy_search(model, torch.tensor([digits]), len(digits))[0].tolist()
     mark = model.config.bos_id - 1
-    written = (" ".join("X" if id == mark else str(id) for id in ids) for ids in (digits, answer))
-    return LiveModel(model, digits, [model.config.bos_id, *answer[:-1]], tuple(written))
+    given, made = (" ".join("X" if id == mark else str(id) for id in ids) for ids in (digits, answer))
+    return LiveModel(model, digits, [model.config.bos_id, *answer[:-1]], (given, made))
 
 
 def small_portuguese() -> LiveModel:
@@ -195,7 +195,9 @@ def visitors(tag: str) -> tuple[Callable[[Any, nodes.Element], None], Callable[[
     return visit, depart
 
 
-def load_scripts(app: Sphinx, page: str, template: str, context: dict, doctree: nodes.Node | None) -> None:
+def load_scripts(
+    app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: nodes.Node | None
+) -> None:
     """Ask for the scripts of a page's live figures, and for nothing where it has none."""
     names = sorted({figure["name"] for figure in doctree.findall(LiveFigure)}) if doctree else []
     if names:
@@ -205,7 +207,7 @@ def load_scripts(app: Sphinx, page: str, template: str, context: dict, doctree: 
         app.add_js_file(f"live/{script}.js", loading_method="defer")
 
 
-def setup(app: Sphinx) -> dict:
+def setup(app: Sphinx) -> dict[str, Any]:
     app.add_node(LiveFigure, html=visitors("figure"))
     app.add_node(LiveCaption, html=visitors("figcaption"))
     app.add_directive("live", Live)

@@ -13,7 +13,7 @@
   const html = (tag, attributes = {}, ...children) => fill(document.createElement(tag), attributes, children);
   const svg = (tag, attributes = {}, ...children) =>
     fill(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
-  const percent = (share) => `${(100 * share).toFixed(share > 0.9995 || share < 0.1 ? 0 : 1)} %`;
+  const percent = (share) => `${(100 * share).toFixed(share > 0.9995 || share < 0.1 ? 0 : 1)}\u00a0%`;
 
   // Reads the model of the page's figures of that name, puts what `build` returns into each of them, above its
   // caption, and adds to the caption how far the model is from PyTorch's.
@@ -36,9 +36,9 @@
 
   // The next higher number of one digit: "7 · 10⁻⁶".
   function above(number) {
-    const exponent = Math.floor(Math.log10(number));
-    const digits = [...String(-exponent)].map((digit) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[digit]).join("");
-    return `${Math.ceil(number / 10 ** exponent)} · 10⁻${digits}`;
+    const unit = 10 ** Math.floor(Math.log10(number));
+    const [digit, exponent] = (Math.ceil(number / unit) * unit).toExponential(0).split("e-");
+    return `${digit} · 10⁻${[...exponent].map((each) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[each]).join("")}`;
   }
 
   Object.assign(live, { html, svg, percent, mount });
