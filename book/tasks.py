@@ -140,7 +140,7 @@ def test_here(options) -> None:
     call(
         *(sys.executable, "-m", "pytest", "--numprocesses", options.workers, *BY_FILE),
         *("--nbval-lax", "--nbval-current-env", "--nbval-cell-timeout", CELL_TIMEOUT),
-        *("--ignore", "tests/test_book.py", "book", "tests"),
+        *("--ignore=tests/test_book.py", "--ignore=tests/test_live.py", "book", "tests"),
         **QUIET,
     )
 

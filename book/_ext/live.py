@@ -1,0 +1,216 @@
+"""Models that live in the page: the directive that places them, and the files that they are read from.
+
+`:::{live} toy` puts the figure `toy` on a page. Its first paragraph is for where it cannot run, the rest is
+the caption. Without JavaScript the page shows both, and between them an answer of the model, computed when
+the book is built. A page that has a live figure loads the scripts of `_static/live/` and the weights of its
+models. They are written here, in float16, as scripts, because a page that is opened from the disk may load
+scripts and no other data.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from collections.abc import Callable
+from dataclasses import asdict
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from docutils import nodes
+from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxDirective
+
+from transformer import Transformer, Translator, greedy_search, load_toy_model, phrases
+
+SCRIPTS = ("transformer", "weights", "vocabulary", "page")
+
+
+class LiveModel(NamedTuple):
+    """A model with an example: what it is given, what it makes of it, and both as a person reads them."""
+
+    model: Transformer
+    src: list[int]
+    tgt: list[int]
+    example: tuple[str, str]
+    more: dict[str, Any] = {}
+
+
+# The models ------------------------------------------------------------------------------------------
+
+
+def toy() -> LiveModel:
+    """The toy model of Chapter 9."""
+    model, digits = load_toy_model(), [3, 1, 4, 1, 5, 9, 2, 6, 5, 3]
+    answer = greedy_search(model, torch.tensor([digits]), len(digits))[0].tolist()
+    mark = model.config.bos_id - 1
+    given, made = (" ".join("X" if id == mark else str(id) for id in ids) for ids in (digits, answer))
+    return LiveModel(model, digits, [model.config.bos_id, *answer[:-1]], (given, made))
+
+
+def small_portuguese() -> LiveModel:
+    """The translator of small Portuguese, with its vocabulary and with words to make sentences of."""
+    translator, sentence = Translator.load("phrases"), "a menina gosta do gato preto ."
+    model, vocabulary = translator.model, translator.vocabulary
+    src = [*vocabulary.encode(sentence), model.config.eos_id]
+    answer = greedy_search(model, torch.tensor([src]), 20)[0].tolist()
+    words = {"pieces": vocabulary.pieces, "merges": vocabulary.merges}
+    more = {"vocabulary": words, "words": words_of_grammar(), "sentence": sentence}
+    return LiveModel(
+        model, src, [model.config.bos_id, *answer[:-1]], (sentence, vocabulary.decode(answer)), more
+    )
+
+
+FIGURES: dict[str, Callable[[], LiveModel]] = {"toy": toy, "phrases": small_portuguese}
+
+
+@lru_cache
+def live_model(name: str) -> LiveModel:
+    return FIGURES[name]()
+
+
+# Words to choose from --------------------------------------------------------------------------------
+
+SUBJECTS = "menina homem amigo professora vizinho".split()
+NAMES = "ana pedro".split()
+VERBS = "gostar comer beber comprar ver ler procurar lavar desenhar querer".split()
+TENSES = ("present", "perfect", "progressive", "going", "can")
+
+
+def words_of_grammar() -> dict[str, Any]:
+    """Subjects, verbs and objects of appendix A, inflected, for the page to put together.
+
+    Returns:
+        `"subjects"`: words and grammatical person; `"verbs"`: infinitive, preposition, the nouns that it may
+        have for an object, and for each tense the five forms; `"nouns"`: for each noun what it is with each
+        adjective, and alone; `"contractions"`: preposition and article, and what they become.
+    """
+    the = phrases._DETERMINERS["the"]
+    some = [phrases._nominal(phrases._NOUNS[word], False, the) for word in SUBJECTS]
+    several = [phrases._nominal(phrases._NOUNS["criança"], True, the)]
+    subjects = [*map(phrases._name, NAMES), *some, *several, *phrases._PRONOUNS]
+    frames = {frame.verb: frame for frame in phrases._FRAMES}
+    verbs: list[dict[str, Any]] = []
+    nouns: dict[str, dict[str, str]] = {}
+    for verb in VERBS:
+        frame = frames[verb]
+        objects = [noun for noun in phrases._nouns(frame.objects) if noun.kind not in phrases._HUMANS]
+        possible = [tense for tense in TENSES if tense in phrases._TENSES[frame.tenses].split()]
+        forms = {tense: forms_of(verb, tense) for tense in possible}
+        names = [noun.pt for noun in objects]
+        verbs.append({"verb": verb, "preposition": frame.preposition, "forms": forms, "nouns": names})
+        for noun in objects:
+            alone = {"": phrases._nominal(noun, False, the).pt}
+            pairs = phrases._rows(phrases._QUALITIES[noun.kind])
+            nouns[noun.pt] = alone | {pair[0]: phrases._nominal(noun, False, the, pair).pt for pair in pairs}
+    unique = {nominal.pt: {"pt": nominal.pt, "person": nominal.person} for nominal in subjects}
+    contractions = {f"{before} {word}": melted for (before, word), melted in phrases._CONTRACTIONS.items()}
+    return {"subjects": list(unique.values()), "verbs": verbs, "nouns": nouns, "contractions": contractions}
+
+
+def forms_of(verb: str, tense: str) -> list[str]:
+    return [" ".join(phrases._portuguese_verb(verb, tense, person)).strip() for person in range(5)]
+
+
+# Their files -----------------------------------------------------------------------------------------
+
+
+def script_of(name: str, found: LiveModel) -> str:
+    """A script that sets `live.models[name]`: configuration, weights, and logits to be compared with.
+
+    Args:
+        name: of the figure.
+        found: its model, with an example.
+    """
+    model = found.model
+    parameters = {key: value.detach() for key, value in model.named_parameters()}  # a shared table once
+    with torch.no_grad():
+        logits = model(torch.tensor([found.src]), torch.tensor([found.tgt]))
+    record = {
+        "config": asdict(model.config),
+        "sizes": [(key, value.numel()) for key, value in parameters.items()],
+        "weights": base64_of(torch.cat([value.flatten() for value in parameters.values()]).half()),
+        "check": {"src": found.src, "tgt": found.tgt, "logits": base64_of(logits)},
+        **found.more,
+    }
+    content = json.dumps(record, ensure_ascii=False, separators=(",", ":"))
+    return f"((globalThis.live ??= {{}}).models ??= {{}}).{name} = {content};\n"
+
+
+def base64_of(numbers: torch.Tensor) -> str:
+    """The tensor's bytes, lowest first on every machine that PyTorch runs on."""
+    return b64encode(numbers.contiguous().numpy().tobytes()).decode()
+
+
+def write_models(app: Sphinx) -> None:
+    if app.builder.format != "html":
+        return
+    folder = Path(app.outdir, "_static", "live")
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in FIGURES:
+        (folder / f"{name}-model.js").write_text(script_of(name, live_model(name)), encoding="utf8")
+
+
+# The page --------------------------------------------------------------------------------------------
+
+
+class LiveFigure(nodes.General, nodes.Element):
+    """A live figure: what stands in its place where it cannot run, then its caption."""
+
+
+class LiveCaption(nodes.Part, nodes.Element):
+    """The caption of a live figure."""
+
+
+class Live(SphinxDirective):
+    """`:::{live} toy`."""
+
+    required_arguments = 1
+    has_content = True
+
+    def run(self) -> list[nodes.Node]:
+        name = self.arguments[0]
+        if name not in FIGURES:
+            raise self.error(f"live figures are {', '.join(FIGURES)}, not {name!r}")
+        content = nodes.Element()
+        self.state.nested_parse(self.content, self.content_offset, content)
+        plain, *caption = content.children
+        given, made = live_model(name).example
+        texts = nodes.literal("", given), nodes.Text(" → "), nodes.literal("", made)
+        example = nodes.paragraph("", "", *texts)
+        return [LiveFigure("", plain, example, LiveCaption("", *caption), name=name)]
+
+
+def visitors(tag: str) -> tuple[Callable[[Any, nodes.Element], None], Callable[[Any, nodes.Element], None]]:
+    """What the writer does at the beginning and at the end of a node that becomes a `tag`."""
+
+    def visit(writer: Any, node: nodes.Element) -> None:
+        name = {"class": "live", "data-live": node["name"]} if "name" in node else {}
+        writer.body.append(writer.starttag(node, tag, **name))
+
+    def depart(writer: Any, node: nodes.Element) -> None:
+        writer.body.append(f"</{tag}>\n")
+
+    return visit, depart
+
+
+def load_scripts(
+    app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: nodes.Node | None
+) -> None:
+    """Ask for the scripts of a page's live figures, and for nothing where it has none."""
+    names = sorted({figure["name"] for figure in doctree.findall(LiveFigure)}) if doctree else []
+    if names:
+        app.add_css_file("live/live.css")
+    models = [f"{name}-model" for name in names]
+    for script in (*SCRIPTS, *models, *names) if names else ():
+        app.add_js_file(f"live/{script}.js", loading_method="defer")
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    app.add_node(LiveFigure, html=visitors("figure"))
+    app.add_node(LiveCaption, html=visitors("figcaption"))
+    app.add_directive("live", Live)
+    app.connect("builder-inited", write_models)
+    app.connect("html-page-context", load_scripts)
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,472 @@
+"""Models that live in the page: the same numbers as the package's, in Node, and operated in a browser."""
+# ruff: noqa: F811 (a fixture has the name under which it is imported)
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import shutil
+import subprocess
+import sys
+import unicodedata
+from functools import lru_cache
+from typing import Any
+
+import pytest
+import torch
+from helpers import lively_model
+from playwright.sync_api import Browser, Page
+from test_book import (  # noqa: F401
+    HTML,
+    PAGES,
+    ROOT,
+    TOO_WIDE,
+    chromium,
+    needs_book,
+    show,
+    tab,
+    visit,
+)
+
+from transformer import (
+    Transformer,
+    Translator,
+    greedy_search,
+    load_toy_model,
+    phrases,
+    reversal_batch,
+    reverse_and_mark,
+)
+from transformer.corpora import load_corpus
+from transformer.translation import by_words, tokenize
+
+sys.path.insert(0, str(ROOT / "book" / "_ext"))
+import live
+
+SCRIPTS = ROOT / "book" / "_static" / "live"
+NODE = shutil.which("node")
+needs_node = pytest.mark.skipif(NODE is None, reason="there is no Node")
+PLACES = {"toy": HTML / "book" / "09-toy-task.html", "phrases": HTML / "book" / "intro.html"}
+MODELS = {"toy": load_toy_model, "phrases": lambda: Translator.load("phrases").model}
+
+
+@lru_cache
+def script_of(name: str) -> str:
+    return live.script_of(name, live.live_model(name))
+
+
+def in_node(program: str, *names: str, script: str = "", **values: Any) -> Any:
+    """The value of `program`, an expression in JavaScript, after `script` and with models and constants."""
+    scripts = [(SCRIPTS / f"{name}.js").read_text(encoding="utf8") for name in live.SCRIPTS if name != "page"]
+    scripts += [script_of(name) for name in names]
+    scripts += [f"const {name} = {json.dumps(value)};" for name, value in values.items()]
+    source = "\n".join([*scripts, script, f"console.log(JSON.stringify({program}));"])
+    found = subprocess.run([NODE, "-"], input=source, capture_output=True, text=True, encoding="utf8")
+    assert found.returncode == 0, found.stderr[-2000:]
+    return json.loads(found.stdout)
+
+
+# The same numbers ----------------------------------------------------------------------------------
+
+
+@needs_node
+@pytest.mark.parametrize("name", live.FIGURES)
+def test_recorded_models_equal_pytorch(name):
+    found = live.live_model(name)
+    program = f"(() => {{ const model = live.load_model(live.models.{name});"
+    program += "return [live.difference(model, CHECK), model.attention_maps(CHECK.src, CHECK.tgt)]; })()"
+    difference, maps = in_node(program.replace("CHECK", f"live.models.{name}.check"), name)
+    assert 0 < difference < 1e-4
+    with torch.no_grad():
+        wanted = found.model.attention_maps(torch.tensor([found.src]), torch.tensor([found.tgt]))
+    for kind in ("encoder", "decoder", "cross"):
+        assert (torch.tensor(maps[kind]) - getattr(wanted, kind)[:, 0]).abs().max() < 1e-4
+
+
+@needs_node
+@pytest.mark.parametrize("changes", [
+    {},
+    {"norm_first": True},
+    {"final_norm": True},
+    {"norm_first": True, "final_norm": False, "bias": False},
+    {"tie_embeddings": False, "n_layers": 3},
+], ids=str)  # fmt: skip
+def test_models_of_every_form_equal_pytorch(changes):
+    model = lively_model(0, **changes).half().float().eval()  # what float16 can hold
+    src, tgt = [5, 7, 3, 9, 4], [2, 8, 6, 10]
+    script = live.script_of("other", live.LiveModel(model, src, tgt, ("", "")))
+    program = "live.difference(live.load_model(live.models.other), live.models.other.check)"
+    assert in_node(program, script=script) < 1e-4
+
+
+@needs_node
+def test_halves_are_read_exactly():
+    numbers = torch.tensor([0.0, -0.0, 1.0, -2.5, 65504.0, 2.0**-14, 2.0**-24, -3 * 2.0**-24, 0.1]).half()
+    record = {"weights": live.base64_of(numbers), "sizes": [["x", len(numbers)]]}
+    keeping = "live.Transformer = class { constructor(config, state) { Object.assign(this, state); } };"
+    assert in_node("[...live.load_model(record).x]", script=keeping, record=record) == numbers.tolist()
+
+
+@needs_node
+@pytest.mark.parametrize("name", live.FIGURES)
+def test_search_finds_what_the_package_finds(name):
+    model = MODELS[name]()
+    if name == "toy":
+        sources = reversal_batch(20, 10, generator=torch.Generator().manual_seed(1))[0].tolist()
+    else:
+        vocabulary = Translator.load(name).vocabulary
+        sources = [
+            [*vocabulary.encode(pair[0]), model.config.eos_id] for pair in load_corpus("phrases", "dev")[:20]
+        ]
+    longest = 10 if name == "toy" else 30
+    program = f"(() => {{ const model = live.load_model(live.models.{name});"
+    program += f"return sources.map(src => live.greedy_search(model, src, {longest}).tokens); }})()"
+    for src, tokens in zip(sources, in_node(program, name, sources=sources), strict=True):
+        assert tokens == greedy_search(model, torch.tensor([src]), longest)[0].tolist()
+
+
+@needs_node
+def test_cache_changes_no_number():
+    program = """(() => {
+        const model = live.load_model(live.models.toy), { src, tgt } = live.models.toy.check;
+        const memory = model.encode(src), cache = new live.KeyValueCache();
+        const steps = tgt.flatMap(token => model.decode([token], memory, cache));
+        return [steps, model.decode(tgt, memory)].map(rows => rows.map(row => [...row]));
+    })()"""
+    steps, whole = map(torch.tensor, in_node(program, "toy"))
+    assert len(steps) == 10 and (steps - whole).abs().max() < 1e-6
+
+
+@needs_node
+def test_subwords_are_those_of_the_package():
+    vocabulary = Translator.load("phrases").vocabulary
+    sentences = [sentence for pair in load_corpus("phrases", "dev") for sentence in pair][:600]
+    sentences += ["", "  um   gato ", "x", "Wxyz 42 ñ", "aaaa", "gatogatogato"]
+    sentences += [unicodedata.normalize("NFD", "às irmãs")]
+    program = "(() => { const v = new live.Vocabulary(live.models.phrases.vocabulary);"
+    program += "return sentences.map(text => v.encode(text)); })()"
+    assert in_node(program, "phrases", sentences=sentences) == [vocabulary.encode(text) for text in sentences]
+
+
+@needs_node
+def test_typed_text_is_written_as_the_corpus_is():
+    texts = ["A menina gosta do gato preto.", "Ela não o vê!", "Comê-lo? Nunca, disse o João.", ""]
+    texts += [
+        "we're here; don't go",
+        "it’s Ana’s",
+        "3 gatos , 2 cães",
+        "isn't she'll",
+        "o que é que ela come?",
+    ]
+    assert in_node("texts.map(live.tokenize)", texts=texts) == [tokenize(text) for text in texts]
+
+
+@pytest.mark.parametrize("name", live.FIGURES)
+def test_weights_are_small(name):
+    assert len(script_of(name).encode()) < 3_000_000
+
+
+# On the pages --------------------------------------------------------------------------------------
+
+
+@needs_book
+@pytest.mark.parametrize("name", PAGES)
+def test_only_pages_with_a_figure_load_scripts(name):
+    text = (HTML / f"{name}.html").read_text(encoding="utf8")
+    figures = set(re.findall(r'<figure[^>]* data-live="(\w+)"', text))
+    assert set(re.findall(r'src="[^"]*/live/(\w+)-model\.js', text)) == figures
+    assert bool(re.search(r'(src|href)="[^"]*/_static/live/', text)) == bool(figures)
+
+
+@needs_book
+def test_every_figure_stands_on_its_page():
+    for name, page in PLACES.items():
+        assert f'data-live="{name}"' in page.read_text(encoding="utf8")
+
+
+@needs_book
+@pytest.mark.browser
+@pytest.mark.parametrize("name", live.FIGURES)
+def test_without_javascript_there_is_an_answer_and_a_caption(chromium: Browser, name):
+    context = chromium.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(PLACES[name].as_uri())
+    given, made = live.live_model(name).example
+    assert f"{given} → {made}" in page.locator("figure.live").inner_text()
+    assert len(page.locator("figure.live figcaption").inner_text()) > 100
+    context.close()
+
+
+def ready(tab: Page, name: str) -> None:
+    visit(tab, PLACES[name])
+    tab.wait_for_selector(f"figure.live-ready[data-live={name}]")
+
+
+@pytest.fixture
+def toy(tab: Page) -> Page:
+    """The page of Chapter 9, with its figure ready."""
+    ready(tab, "toy")
+    return tab
+
+
+@pytest.fixture
+def translator(tab: Page) -> Page:
+    """The first page, with its figure ready, its words at once."""
+    tab.emulate_media(reduced_motion="reduce")
+    ready(tab, "phrases")
+    return tab
+
+
+FASTEST = """field => Math.min(...[...Array(5)].map(() => {
+    const start = performance.now();
+    document.querySelector(field).dispatchEvent(new Event('input'));
+    return performance.now() - start;
+}))"""
+
+
+@needs_book
+@pytest.mark.browser
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "field"), [("toy", ".live-digits"), ("phrases", ".live-text")])
+def test_figures_are_quick_and_equal_to_pytorch(tab, name, field):
+    times = []
+    for _ in range(3):  # the best of three: other programs may have the processor
+        ready(tab, name)
+        times.append(tab.evaluate(f"() => performance.getEntriesByName('live {name}')[0].duration"))
+    assert min(times) < 500
+    assert tab.evaluate(FASTEST, field) < 100
+    model = f"live.load_model(live.models.{name})"
+    assert tab.evaluate(f"() => live.difference({model}, live.models.{name}.check)") < 1e-4
+    said = tab.locator(".live-check").inner_text()
+    parameters = sum(parameter.numel() for parameter in MODELS[name]().parameters())
+    assert f"{parameters:,} parameters" in said and re.search(r"\d · 10⁻[⁴⁵⁶⁷⁸]", said)
+
+
+# The toy -------------------------------------------------------------------------------------------
+
+
+def digits_of(tab: Page) -> torch.Tensor:
+    return torch.tensor([[int(digit) for digit in tab.locator(".live-digits").input_value()]])
+
+
+def answer_of(tab: Page) -> list[int]:
+    texts = tab.locator(".live-tokens > span").all_inner_texts()
+    return [10 if text == "X" else int(text) for text in texts]
+
+
+def without_head(model: Transformer, name: str, head: int) -> Transformer:
+    width = model.config.d_model // model.config.n_heads
+    model.get_submodule(name).w_o.weight.data[:, head * width : (head + 1) * width] = 0.0
+    return model
+
+
+@torch.no_grad()
+def search_without_mask(model: Transformer, src: torch.Tensor) -> list[int]:
+    memory, tgt = model.encode(src), torch.tensor([[model.config.bos_id]])
+    for _ in range(src.size(1)):
+        hidden = model.decoder(model.positions(model.tgt_embedding(tgt)), memory)
+        tgt = torch.cat([tgt, model.project(hidden[:, -1:]).argmax(-1)], dim=1)
+    return tgt[0, 1:].tolist()
+
+
+@needs_book
+@pytest.mark.browser
+@pytest.mark.slow
+def test_toy_answers_as_one_types(toy):
+    field = toy.locator(".live-digits")
+    field.fill("")
+    assert "Type some digits" in toy.locator(".live-verdict").inner_text()
+    field.press_sequentially("0159035258")
+    assert answer_of(toy) == [8, 5, 2, 10, 3, 10, 9, 5, 1, 0]  # by hand: the second 0 and the second 5
+    assert "10 of 10 right" in toy.locator(".live-verdict").inner_text()
+    field.press("Home")
+    field.press_sequentially("x77")  # no letter goes in; the field is full, so each digit replaces the next
+    assert field.input_value() == "7759035258"
+    assert answer_of(toy) == reverse_and_mark(digits_of(toy), 10)[0].tolist()
+    toy.get_by_text("Shuffle").click()
+    assert field.input_value() != "7759035258"
+    assert answer_of(toy) == greedy_search(load_toy_model(), digits_of(toy), 10)[0].tolist()
+
+
+@needs_book
+@pytest.mark.browser
+@pytest.mark.slow
+def test_toy_shows_the_weights_of_every_head_by_keyboard(toy):
+    model, digits, slider = load_toy_model(), digits_of(toy), toy.locator(".live-slider input")
+    outputs = greedy_search(model, digits, 10)
+    with torch.no_grad():
+        maps = model.attention_maps(digits, torch.cat([torch.tensor([[11]]), outputs[:, :-1]], dim=1))
+    for kind in ("encoder", "decoder", "cross"):
+        toy.locator(f"input[value={kind}]").press("Space")
+        for layer, head in ((0, 2), (1, 7)):
+            toy.get_by_label(f"layer {layer + 1}, head {head + 1}", exact=True).press("Space")
+            slider.press("Home")
+            for row in range(3):
+                weights = getattr(maps, kind)[layer, 0, head, row]
+                said = toy.locator(".live-toy .live-said").inner_text()
+                share = float(re.search(r"gives ([\d.]+)\s% of its weight", said)[1]) / 100
+                assert abs(share - weights.max().item()) < 0.006
+                assert f"of its weight to token {weights.argmax().item() + 1}, " in said
+                assert f"head {layer + 1}.{head + 1} of the {kind}" in said.lower()
+                assert toy.locator(".live-drawing").get_attribute("aria-label") == said
+                slider.press("ArrowRight")
+
+
+@needs_book
+@pytest.mark.browser
+@pytest.mark.slow
+def test_toy_without_its_counting_head_ignores_parity(toy):
+    toy.get_by_text("Take away the counting head").click()
+    digits = digits_of(toy)
+    label = toy.locator(".live-switch").first.inner_text()  # head 2.2 of the encoder
+    layer, head = (int(number) - 1 for number in re.search(r"(\d)\.(\d) of the encoder", label).groups())
+    model = without_head(load_toy_model(), f"encoder.layers.{layer}.self_attention", head)
+    assert answer_of(toy) == greedy_search(model, digits, 10)[0].tolist()
+    third = digits[0].tolist().index(7, 3)  # after the second 7, which stands at 2
+    assert answer_of(toy)[-1 - third] == 10 and reverse_and_mark(digits, 10)[0, -1 - third] == 7
+    assert share_of_tokens(toy) < 0.93
+    toy.get_by_text("Put everything back").click()
+    assert answer_of(toy) == reverse_and_mark(digits, 10)[0].tolist()
+    assert share_of_tokens(toy) > 0.99
+
+
+def share_of_tokens(tab: Page) -> float:
+    tab.get_by_text("Try 100 random sequences").click()
+    tab.wait_for_function("() => /Right:/.test(document.querySelector('.live-score').textContent)")
+    return float(re.search(r"([\d.]+)\s% of the tokens", tab.locator(".live-score").inner_text())[1]) / 100
+
+
+@needs_book
+@pytest.mark.browser
+@pytest.mark.slow
+def test_toy_without_positions_scale_or_mask_answers_as_pytorch_does(toy):
+    toy.locator(".live-digits").fill("7717027383")
+    digits, lost, sharp = digits_of(toy), load_toy_model(), load_toy_model()
+    lost.positions.table.zero_()
+    for name, parameter in sharp.named_parameters():
+        if ".w_q." in name:
+            parameter.data *= 4.0  # √d_k: as if the scores were not divided by it
+    wanted = {
+        "the positions": greedy_search(lost, digits, 10)[0].tolist(),
+        "the scale": greedy_search(sharp, digits, 10)[0].tolist(),
+        "the decoder's causal mask": search_without_mask(load_toy_model(), digits),
+    }
+    for label, tokens in wanted.items():
+        switch = toy.get_by_label(label)
+        switch.check()
+        texts = toy.locator(".live-tokens > span").all_inner_texts()
+        names = {10: "X", 11: "start", 12: "end", 13: "pad"}
+        assert texts == [names.get(token, str(token)) for token in tokens if token != 13], label
+        switch.uncheck()
+    toy.locator(".live-switch input").first.check()  # the head that is shown, whichever it is
+    assert toy.locator(".live-off").count() == 1
+
+
+# Small Portuguese ----------------------------------------------------------------------------------
+
+
+def english_of(tab: Page) -> str:
+    return " ".join(tab.locator(".live-made button").all_inner_texts())
+
+
+@needs_book
+@pytest.mark.browser
+@pytest.mark.slow
+def test_a_word_lights_up_what_it_attended_to(translator):
+    assert english_of(translator) == "the girl likes the black cat ."
+    found = Translator.load("phrases").align("a menina gosta do gato preto .", beam_size=1)
+    words = by_words(found)
+    wanted = words.weights[-1].mean(dim=0)[words.target.index("black")]
+    place = words.source.index("preto")
+    for act in ("hover", "focus"):
+        translator.mouse.move(0, 0)
+        getattr(translator.locator(".live-made button", has_text="black"), act)()
+        lit = translator.locator(".live-given .live-word").nth(place)
+        shade = float(lit.evaluate("word => word.style.getPropertyValue('--weight')"))
+        assert abs(shade - wanted[place].item()) < 1e-3 and shade > 0.9
+        said = translator.locator(".live-phrases .live-said").inner_text()
+        share = float(re.search(r"black attended to preto ([\d.]+)\s%", said)[1]) / 100
+        assert abs(share - wanted[place].item()) < 1e-3
+
+
+@needs_book
+@pytest.mark.browser
+@pytest.mark.slow
+def test_typed_sentences_are_translated_as_the_package_does(translator):
+    package = Translator.load("phrases")
+    for text in ("Ele come a sopa.", "não compraram a casa branca .", "Xyz!", "quem lê o livro?"):
+        translator.locator(".live-text").fill(text)
+        assert english_of(translator) == package.translate_tokenized([tokenize(text)], beam_size=1)[0]
+    translator.locator(".live-text").fill("")
+    assert english_of(translator) == ""
+
+
+@needs_book
+@pytest.mark.browser
+@pytest.mark.slow
+def test_menus_make_sentences_that_are_translated(translator):
+    translator.get_by_label("subject").select_option("nós")
+    translator.get_by_label("verb").select_option("comer going")
+    translator.get_by_label("object").select_option("maçã")
+    translator.get_by_label("adjective").select_option("pequeno")
+    assert translator.locator(".live-text").input_value() == "nós vamos comer a maçã pequena ."
+    assert english_of(translator) == "we 're going to eat the small apple ."
+    marks = translator.get_by_label("mark at the end").locator("option")
+    assert marks.count() == 1  # one does not ask about oneself
+    translator.get_by_label("negation").select_option("não")
+    assert english_of(translator) == "we are n't going to eat the small apple ."
+    translator.get_by_text("Another sentence").click()
+    sentences = [translator.locator(".live-text").input_value()]
+    assert english_of(translator) == Translator.load("phrases").translate_tokenized(sentences, beam_size=1)[0]
+
+
+@needs_book
+@pytest.mark.browser
+@pytest.mark.slow
+def test_sentences_are_of_the_grammar(translator):
+    words, dice = live.words_of_grammar(), random.Random(0)
+    frames = {frame.verb: frame for frame in phrases._FRAMES}
+    choices, wanted = [], []
+    for _ in range(200):
+        subject, verb = dice.choice(words["subjects"]), dice.choice(words["verbs"])
+        noun, tense = dice.choice(verb["nouns"]), dice.choice(list(verb["forms"]))
+        adjective, negation = dice.choice(list(words["nouns"][noun])), dice.choice(["", "não"])
+        choices.append({"subject": subject["pt"], "verb": verb["verb"], "noun": noun, "tense": tense,
+                        "adjective": adjective, "negation": negation, "mark": "."})  # fmt: skip
+        who = phrases._Nominal(subject["pt"], "", "", "", subject["person"])
+        pair, the = (adjective, "") if adjective else None, phrases._DETERMINERS["the"]
+        nominal = phrases._nominal(phrases._NOUNS[noun], False, the, pair)
+        what = phrases.contract(frames[verb["verb"]].preposition, nominal.pt)
+        sentence, _ = phrases._clause(who, verb["verb"], ("", "", ""), tense, [(what, "")], negation)
+        wanted.append(f"{sentence} .")
+    program = "choices => choices.map(choice => live.compose(live.models.phrases.words, choice))"
+    assert translator.evaluate(program, choices) == wanted
+
+
+@needs_book
+@pytest.mark.browser
+@pytest.mark.slow
+def test_words_appear_one_by_one(tab):
+    ready(tab, "phrases")
+    tab.get_by_label("mark at the end").select_option("?")
+    shown = "() => document.querySelectorAll('.live-made .live-word:not(.live-hidden)').length"
+    first, count = tab.evaluate(shown), tab.locator(".live-made .live-word").count()
+    assert first < count
+    tab.wait_for_function(f"{shown.removeprefix('() => ')} === {count}")
+    assert tab.locator(".live-spoken").inner_text() == "does the girl like the black cat ?"
+
+
+@needs_book
+@pytest.mark.browser
+@pytest.mark.slow
+def test_figures_fit_a_phone_in_every_state(tab):
+    ready(tab, "phrases")
+    show(tab, 390, "dark")
+    tab.locator(".live-text").fill(
+        "a professora inteligente não estava a procurar os telemóveis vermelhos da avó ?"
+    )
+    assert tab.evaluate(TOO_WIDE) <= 0
+    ready(tab, "toy")
+    tab.get_by_text("Take away the counting head").click()
+    assert tab.evaluate(TOO_WIDE) <= 0
