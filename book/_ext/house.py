@@ -108,25 +108,22 @@ def mend_body(app: Sphinx, pagename: str, templatename: str, context: dict, doct
     """Mend the HTML that docutils and myst-nb write.
 
     docutils calls the bibliography a list and gives it no list items, and makes an empty corner of a table a
-    heading; myst-nb labels what unfolds a cell with other words than stand there. A figure gets a box to scroll in.
+    heading; myst-nb labels what unfolds a cell with other words than stand there. A figure gets a box in
+    which it can scroll.
     """
-    body = context.get("body", "")
-    body = body.replace(' role="list" class="citation-list"', ' class="citation-list"')
-    body = body.replace(' role="doc-biblioentry"', "").replace(' aria-label="Toggle hidden content"', "")
-    body = re.sub(r'<th class="head([^"]*)"><p></p></th>', r'<td class="head\1"></td>', body)
-    body = re.sub(r"(<figure[^>]*>\s*)(<img [^>]*>)", r'\1<div class="picture">\2</div>', body)
-    context["body"] = body
+    if body := context.get("body"):
+        body = body.replace(' role="list" class="citation-list"', ' class="citation-list"')
+        body = body.replace(' role="doc-biblioentry"', "").replace(' aria-label="Toggle hidden content"', "")
+        body = re.sub(r'<th class="head([^"]*)"><p></p></th>', r'<td class="head\1"></td>', body)
+        body = re.sub(r"(<figure[^>]*>\s*)(<img [^>]*>)", r'\1<div class="picture">\2</div>', body)
+        context["body"] = body
 
 
-def drop_unused_scripts(
-    app: Sphinx, pagename: str, templatename: str, context: dict, doctree: object
-) -> None:
+def drop_mathjax(app: Sphinx, pagename: str, templatename: str, context: dict, doctree: object) -> None:
     """Load MathJax, which is more than the rest of a page, only where a formula stands."""
     if 'class="math' not in context.get("body", ""):
         scripts = context["script_files"]
-        context["script_files"] = [
-            script for script in scripts if "mathjax" not in str(script.filename).lower()
-        ]
+        context["script_files"] = [script for script in scripts if "mathjax" not in f"{script.filename}"]
 
 
 def describe(
@@ -134,15 +131,8 @@ def describe(
 ) -> None:
     """Give search engines and cards the first paragraph of a page."""
     paragraphs = doctree.findall(nodes.paragraph) if doctree else ()
-    text = next(
-        (
-            " ".join(paragraph.astext().split())
-            for paragraph in paragraphs
-            if not paragraph.next_node(nodes.math)
-        ),
-        "",
-    )
-    context["description"] = shorten(text, DESCRIPTION_LENGTH, placeholder=" …")
+    plain = (paragraph.astext() for paragraph in paragraphs if not paragraph.next_node(nodes.math))
+    context["description"] = shorten(next(plain, ""), DESCRIPTION_LENGTH, placeholder=" …")
 
 
 def setup(app: Sphinx) -> dict:
@@ -151,7 +141,7 @@ def setup(app: Sphinx) -> dict:
     app.connect("autodoc-process-signature", name_functions)
     app.connect("missing-reference", resolve_by_short_name)
     app.connect("html-page-context", mend_body)
-    app.connect("html-page-context", drop_unused_scripts, priority=900)
+    app.connect("html-page-context", drop_mathjax, priority=900)
     app.connect("html-page-context", describe)
     app.add_css_file("book.css", priority=900)
     app.add_js_file("book.js")

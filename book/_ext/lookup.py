@@ -1,7 +1,8 @@
 """Search by section: what `search.js` looks through, written once for the whole book.
 
-Sphinx's index knows pages, not sections, and cannot quote from a page that is opened from the disk. Here every
-section gives its title, the title of its page, its words and its code; every public name gives its place on the API page.
+Sphinx's index knows pages, not sections, and cannot quote from a page that is opened from the disk. Here each
+section gives its title, the title of its page, its words and its code, and each public name its place on the
+API page.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def one_line(text: str) -> str:
 
 
 def words(node: nodes.Node) -> str:
-    """Return the text of a node as a reader sees it, without equations, code cells and the sections inside."""
+    """Return the text of a node as a reader sees it, without equations, code and sections inside."""
     if isinstance(node, nodes.Text):
         return node.astext()
     if isinstance(node, nodes.math):
