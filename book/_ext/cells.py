@@ -8,6 +8,7 @@ above the picture, as the solutions of exercises are. Nothing of this is typed b
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 
 from docutils import nodes
 from sphinx.application import Sphinx
@@ -16,7 +17,7 @@ EXPORT = "export:"
 # torch.testing.assert_close, and the short name that the chapters give it.
 COMPARISONS = {"torch.testing.assert_close", "close"}
 # What shows a value by how dark or bright a spot is.
-MAPS = {"imshow", "matshow", "pcolormesh", "plot_attention"}
+MAPS = {"contourf", "imshow", "matshow", "pcolormesh", "plot_attention", "scatter"}
 
 
 def code_cells(doctree: nodes.document) -> list[nodes.container]:
@@ -39,20 +40,36 @@ def module_of(cell: nodes.container) -> str | None:
     return next((tag.removeprefix(EXPORT) for tag in tags if tag.startswith(EXPORT)), None)
 
 
-def ran_its_checks(cell: nodes.container, tree: ast.Module) -> bool:
-    """Tell whether a cell compares values and, when it was last executed, reached its end."""
+def ran(cell: nodes.container) -> bool:
+    """Tell whether a cell, when it was last executed, reached its end."""
     failed = any("traceback" in node["classes"] for node in cell.findall(nodes.Element))
-    return cell.get("exec_count") is not None and not failed and any(map(compares, ast.walk(tree)))
+    return cell.get("exec_count") is not None and not failed
 
 
-def compares(node: ast.AST) -> bool:
-    """Tell whether a piece of a program stops where two values differ."""
-    return isinstance(node, ast.Assert) or called(node) in COMPARISONS
+def executed(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the pieces of a program that run when it runs: what a function holds waits for its call."""
+    yield node
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            yield from executed(child)
 
 
 def called(node: ast.AST) -> str | None:
     """Return the name of what a piece of a program calls, dots included, if it is a call."""
     return ast.unparse(node.func) if isinstance(node, ast.Call) else None
+
+
+def compares(node: ast.AST, checkers: set[str]) -> bool:
+    """Tell whether a piece of a program stops where two values differ."""
+    return isinstance(node, ast.Assert) or called(node) in checkers
+
+
+def learn(tree: ast.Module, checkers: set[str]) -> None:
+    """Add the functions of a cell that compare values to `checkers`, and remove those that do not."""
+    for function in tree.body:
+        if isinstance(function, ast.FunctionDef):
+            asserts = any(compares(node, checkers) for node in ast.walk(function))
+            (checkers.add if asserts else checkers.discard)(function.name)
 
 
 def names(tree: ast.Module, context: type[ast.expr_context]) -> set[str]:
@@ -100,8 +117,11 @@ def mark(app: Sphinx, doctree: nodes.document) -> None:
     """Label and fold the code cells of a page."""
     cells = code_cells(doctree)
     trees = [syntax(cell) for cell in cells]
+    checkers = set(COMPARISONS)
     for number, (cell, tree) in enumerate(zip(cells, trees, strict=True)):
-        module, checked = module_of(cell), ran_its_checks(cell, tree)
+        learn(tree, checkers)
+        module = module_of(cell)
+        checked = ran(cell) and any(compares(node, checkers) for node in executed(tree))
         if any(f"{called(node)}".rpartition(".")[2] in MAPS for node in ast.walk(tree)):
             cell["classes"].append("cell-tones")
         mode = cell.get("hide_mode")

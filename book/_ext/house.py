@@ -25,6 +25,7 @@ from sphinx_external_toc.collectors import TocTreeCollectorWithStyles
 MATHJAX_PARTS = ("tex-chtml.js", "input/tex/extensions", "output/chtml/fonts/woff-v2")
 
 PACKAGE = "transformer"
+MATH_AND_MARKS = re.compile(r'[(\[“]?<span class="math [^>]*>[^<]*</span>[.,;:!?)\]”]*')
 DESCRIPTION_LENGTH = 200  # characters, about what a search engine shows
 
 
@@ -109,13 +110,14 @@ def mend_body(app: Sphinx, pagename: str, templatename: str, context: dict, doct
 
     docutils calls the bibliography a list and gives it no list items, and makes an empty corner of a table a
     heading; myst-nb labels what unfolds a cell with other words than stand there. A figure gets a box in
-    which it can scroll.
+    which it can scroll, and no line ends or begins with a mark that belongs to a formula.
     """
     if body := context.get("body"):
         body = body.replace(' role="list" class="citation-list"', ' class="citation-list"')
         body = body.replace(' role="doc-biblioentry"', "").replace(' aria-label="Toggle hidden content"', "")
         body = re.sub(r'<th class="head([^"]*)"><p></p></th>', r'<td class="head\1"></td>', body)
         body = re.sub(r"(<figure[^>]*>\s*)(<img [^>]*>)", r'\1<div class="picture">\2</div>', body)
+        body = MATH_AND_MARKS.sub(r'<span class="whole">\g<0></span>', body)
         context["body"] = body
 
 

@@ -4,7 +4,7 @@
 (() => {
   const TALL = 40; // lines of an exported cell before the rest is folded
   const MIN_DOCSTRING = 4; // lines
-  const SMALLEST = 0.75; // of the size of an equation that would be too wide
+  const SMALLEST = 0.72; // part of its size to which an equation may shrink
 
   function button(text, open) {
     const element = Object.assign(document.createElement("button"), { type: "button", className: "unfold", textContent: text });
@@ -35,9 +35,11 @@
         first.after(...rest.childNodes);
         continue;
       }
-      const more = button(`⋯ ${lines} lines`, open => rest.classList.toggle("open", open));
-      more.classList.add("nocopy");
-      first.after(more, rest);
+      // The button has a line of its own, which is not copied.
+      const indent = Math.min(...rest.textContent.split("\n").filter(line => line.trim()).map(line => line.search(/\S/)));
+      const line = Object.assign(document.createElement("span"), { className: "nocopy", textContent: `\n${" ".repeat(indent)}` });
+      line.append(button(`⋯ ${lines} lines`, open => rest.classList.toggle("open", open)));
+      first.after(line, rest);
     }
   }
 
@@ -67,7 +69,7 @@
     new ResizeObserver(update).observe(box);
   }
 
-  // An equation that is a little too wide is set smaller; one that is far too wide scrolls.
+  // An equation that is a little too wide is set smaller; one that is far too wide keeps its size and scrolls.
   function fit(equation) {
     const formula = equation.querySelector("mjx-container");
     let width = 0;
@@ -76,7 +78,7 @@
       width = equation.clientWidth;
       equation.style.fontSize = "";
       const ratio = formula.clientWidth / formula.scrollWidth;
-      if (ratio < 1) equation.style.fontSize = `${100 * Math.max(SMALLEST, 0.98 * ratio)}%`;
+      if (ratio >= SMALLEST && ratio < 1) equation.style.fontSize = `${98 * ratio}%`;
     }).observe(equation);
     cue(formula);
   }
