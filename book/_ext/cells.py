@@ -127,6 +127,8 @@ def mark(app: Sphinx, doctree: nodes.document) -> None:
         mode = cell.get("hide_mode")
         if mode == "all":
             fold(cell, mode, "Solution" if in_exercise(cell) else "Code and result")
+        elif mode == "output":
+            fold(cell, mode, "Result")
         elif mode == "input" or (not module and not checked and only_draws(number, cells, trees)):
             fold(cell, "input", "Code of the figure" if has_picture(cell) else "Code")
         if module:
