@@ -124,7 +124,8 @@ WIDTHS = (1280, 820, 390)
 STOPS_INSIDE_FORMULAS = "() => document.querySelectorAll('mjx-container [tabindex=\"0\"]').length"
 # MathJax draws up to the edge of its box, and a box that scrolls sideways cuts there.
 CUT_OFF = """() => [...document.querySelectorAll('mjx-container[display="true"]')].filter(box => {
-    const roof = Math.min(...[...box.querySelectorAll('mjx-math *')].map(part => part.getBoundingClientRect().top));
+    const parts = [...box.querySelectorAll('mjx-math *')];
+    const roof = Math.min(...parts.map(part => part.getBoundingClientRect().top));
     return roof < box.getBoundingClientRect().top;
 }).map(box => box.parentElement.id)"""
 PATIENCE = 180_000  # milliseconds: a busy machine is not a fault of the book
@@ -309,7 +310,7 @@ def test_the_first_picture_is_dark_where_the_system_is(chromium):
 @pytest.mark.browser
 @pytest.mark.slow
 def test_pages_are_light_to_load(tab):
-    """MathJax, the heaviest part, comes only with formulas; no page loads an index that it does not search."""
+    """MathJax, the heaviest part, comes only with formulas, and the index only to the search page."""
     sizes = {}
     tab.on("requestfinished", lambda request: loaded.append(Path(unquote(urlsplit(request.url).path))))
     for name in ("book/glossary", CHAPTERS[2]):

@@ -115,7 +115,7 @@ def mend_body(app: Sphinx, pagename: str, templatename: str, context: dict, doct
     if body := context.get("body"):
         body = body.replace(' role="list" class="citation-list"', ' class="citation-list"')
         body = body.replace(' role="doc-biblioentry"', "").replace(' aria-label="Toggle hidden content"', "")
-        body = re.sub(r'<th class="head([^"]*)"><p></p></th>', r'<td class="head\1"></td>', body)
+        body = re.sub(r'<th class="head([^"]*)">\s*(?:<p></p>)?\s*</th>', r'<td class="head\1"></td>', body)
         body = re.sub(r"(<figure[^>]*>\s*)(<img [^>]*>)", r'\1<div class="picture">\2</div>', body)
         body = MATH_AND_MARKS.sub(r'<span class="whole">\g<0></span>', body)
         context["body"] = body
@@ -131,10 +131,15 @@ def drop_mathjax(app: Sphinx, pagename: str, templatename: str, context: dict, d
 def describe(
     app: Sphinx, pagename: str, templatename: str, context: dict, doctree: nodes.document | None
 ) -> None:
-    """Give search engines and cards the first paragraph of a page."""
+    """Give search engines and cards the first paragraph of a page that has no formula."""
     paragraphs = doctree.findall(nodes.paragraph) if doctree else ()
-    plain = (paragraph.astext() for paragraph in paragraphs if not paragraph.next_node(nodes.math))
-    context["description"] = shorten(next(plain, ""), DESCRIPTION_LENGTH, placeholder=" …")
+    plain = (
+        paragraph.astext()
+        for paragraph in paragraphs
+        if isinstance(paragraph.parent, nodes.section) and not paragraph.next_node(nodes.math)
+    )
+    text = next(plain, app.config.html_title)
+    context["description"] = shorten(text, DESCRIPTION_LENGTH, placeholder=" …")
 
 
 def setup(app: Sphinx) -> dict:
