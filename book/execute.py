@@ -26,6 +26,12 @@ from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernel
 ROOT = Path(__file__).resolve().parents[1]
 BOOK = ROOT / "book"
 SKIP_TAG = "nbval-skip"
+# Figures as drawings: sharp at any size, and the same from one run to the next.
+FIGURES = (
+    "--InlineBackend.figure_formats=svg",
+    "--InlineBackend.print_figure_kwargs={'bbox_inches': 'tight', 'metadata': {'Date': None}}",
+    "--InlineBackend.rc={'svg.hashsalt': 'book', 'image.interpolation': 'none'}",
+)
 
 
 def find_notebooks(wanted: list[str], book: Path = BOOK) -> list[Path]:
@@ -108,7 +114,7 @@ def execute(path: Path, timeout: int) -> None:
         kernel_name="python3",
         record_timing=False,
         skip_cells_with_tag=SKIP_TAG,
-        extra_arguments=["--log-level=ERROR"],
+        extra_arguments=["--log-level=ERROR", *FIGURES],
         resources={"metadata": {"path": str(path.parent)}},
     )
     client.execute()

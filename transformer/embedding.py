@@ -6,7 +6,7 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 __all__ = ["TokenEmbedding", "sinusoidal_encoding", "PositionalEncoding"]
 
 
-# %% book/02-embedding.ipynb · Why √d_model · [token-embedding]
+# %% book/02-embedding.ipynb · Why multiply by a square root · [token-embedding]
 import math
 from collections.abc import Callable
 from typing import Self

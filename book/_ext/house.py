@@ -13,6 +13,7 @@ import re
 import shutil
 from importlib.metadata import distribution
 from pathlib import Path
+from textwrap import shorten
 
 from docutils import nodes
 from sphinx.addnodes import pending_xref
@@ -24,6 +25,8 @@ from sphinx_external_toc.collectors import TocTreeCollectorWithStyles
 MATHJAX_PARTS = ("tex-chtml.js", "input/tex/extensions", "output/chtml/fonts/woff-v2")
 
 PACKAGE = "transformer"
+MATH_AND_MARKS = re.compile(r'[(\[“]?<span class="math [^>]*>[^<]*</span>[.,;:!?)\]”]*')
+DESCRIPTION_LENGTH = 200  # characters, about what a search engine shows
 
 
 def copy_mathjax(app: Sphinx) -> None:
@@ -102,12 +105,41 @@ def number_by_file() -> None:
     TocTreeCollectorWithStyles.assign_section_numbers = assign_section_numbers
 
 
-def drop_broken_roles(app: Sphinx, pagename: str, templatename: str, context: dict, doctree: object) -> None:
-    """Make the bibliography a plain block: docutils calls it a list, and then gives it no list items."""
+def mend_body(app: Sphinx, pagename: str, templatename: str, context: dict, doctree: object) -> None:
+    """Mend the HTML that docutils and myst-nb write.
+
+    docutils calls the bibliography a list and gives it no list items, and makes an empty corner of a table a
+    heading; myst-nb labels what unfolds a cell with other words than stand there. A figure gets a box in
+    which it can scroll, and no line ends or begins with a mark that belongs to a formula.
+    """
     if body := context.get("body"):
-        context["body"] = body.replace(
-            ' role="list" class="citation-list"', ' class="citation-list"'
-        ).replace(' role="doc-biblioentry"', "")
+        body = body.replace(' role="list" class="citation-list"', ' class="citation-list"')
+        body = body.replace(' role="doc-biblioentry"', "").replace(' aria-label="Toggle hidden content"', "")
+        body = re.sub(r'<th class="head([^"]*)">\s*(?:<p></p>)?\s*</th>', r'<td class="head\1"></td>', body)
+        body = re.sub(r"(<figure[^>]*>\s*)(<img [^>]*>)", r'\1<div class="picture">\2</div>', body)
+        body = MATH_AND_MARKS.sub(r'<span class="whole">\g<0></span>', body)
+        context["body"] = body
+
+
+def drop_mathjax(app: Sphinx, pagename: str, templatename: str, context: dict, doctree: object) -> None:
+    """Load MathJax, which is more than the rest of a page, only where a formula stands."""
+    if 'class="math' not in context.get("body", ""):
+        scripts = context["script_files"]
+        context["script_files"] = [script for script in scripts if "mathjax" not in f"{script.filename}"]
+
+
+def describe(
+    app: Sphinx, pagename: str, templatename: str, context: dict, doctree: nodes.document | None
+) -> None:
+    """Give search engines and cards the first paragraph of a page that has no formula."""
+    paragraphs = doctree.findall(nodes.paragraph) if doctree else ()
+    plain = (
+        paragraph.astext()
+        for paragraph in paragraphs
+        if isinstance(paragraph.parent, nodes.section) and not paragraph.next_node(nodes.math)
+    )
+    text = next(plain, app.config.html_title)
+    context["description"] = shorten(text, DESCRIPTION_LENGTH, placeholder=" …")
 
 
 def setup(app: Sphinx) -> dict:
@@ -115,7 +147,10 @@ def setup(app: Sphinx) -> dict:
     app.connect("builder-inited", copy_mathjax)
     app.connect("autodoc-process-signature", name_functions)
     app.connect("missing-reference", resolve_by_short_name)
-    app.connect("html-page-context", drop_broken_roles)
-    app.add_css_file("book.css")
+    app.connect("html-page-context", mend_body)
+    app.connect("html-page-context", drop_mathjax, priority=900)
+    app.connect("html-page-context", describe)
+    app.add_css_file("book.css", priority=900)
+    app.add_js_file("book.js")
     number_by_file()
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,142 @@
+"""What kind of cell a reader has before them, read from the cell itself.
+
+An exported cell says which module of the package it goes to. A cell that compares values, and reached its end
+when it was last executed, says so. Code that draws a picture and hands nothing on to later cells is folded
+above the picture, as the solutions of exercises are. Nothing of this is typed by hand.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from docutils import nodes
+from sphinx.application import Sphinx
+
+EXPORT = "export:"
+# torch.testing.assert_close, and the short name that the chapters give it.
+COMPARISONS = {"torch.testing.assert_close", "close"}
+# What shows a value by how dark or bright a spot is.
+MAPS = {"contourf", "imshow", "matshow", "pcolormesh", "plot_attention", "scatter"}
+
+
+def code_cells(doctree: nodes.document) -> list[nodes.container]:
+    """Return the code cells of a page whose source is shown, in order."""
+    cells = (node for node in doctree.findall(nodes.container) if node.get("nb_element") == "cell_code")
+    return [cell for cell in cells if cell.children and cell[0].get("nb_element") == "cell_code_source"]
+
+
+def syntax(cell: nodes.container) -> ast.Module:
+    """Return the syntax tree of a cell; a cell that is not Python has an empty one."""
+    try:
+        return ast.parse(cell[0].astext())
+    except SyntaxError:
+        return ast.Module([], [])
+
+
+def module_of(cell: nodes.container) -> str | None:
+    """Return the name of the module that a cell is exported to."""
+    tags = cell["cell_metadata"].get("tags", [])
+    return next((tag.removeprefix(EXPORT) for tag in tags if tag.startswith(EXPORT)), None)
+
+
+def ran(cell: nodes.container) -> bool:
+    """Tell whether a cell, when it was last executed, reached its end."""
+    failed = any("traceback" in node["classes"] for node in cell.findall(nodes.Element))
+    return cell.get("exec_count") is not None and not failed
+
+
+def executed(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the pieces of a program that run when it runs: what a function holds waits for its call."""
+    yield node
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            yield from executed(child)
+
+
+def called(node: ast.AST) -> str | None:
+    """Return the name of what a piece of a program calls, dots included, if it is a call."""
+    return ast.unparse(node.func) if isinstance(node, ast.Call) else None
+
+
+def compares(node: ast.AST, checkers: set[str]) -> bool:
+    """Tell whether a piece of a program stops where two values differ."""
+    return isinstance(node, ast.Assert) or called(node) in checkers
+
+
+def learn(tree: ast.Module, checkers: set[str]) -> None:
+    """Add the functions of a cell that compare values to `checkers`, and remove those that do not."""
+    for function in tree.body:
+        if isinstance(function, ast.FunctionDef):
+            asserts = any(compares(node, checkers) for node in ast.walk(function))
+            (checkers.add if asserts else checkers.discard)(function.name)
+
+
+def names(tree: ast.Module, context: type[ast.expr_context]) -> set[str]:
+    """Return the names that a cell reads (`ast.Load`) or binds (`ast.Store`)."""
+    found = (node for node in ast.walk(tree) if isinstance(node, ast.Name))
+    return {node.id for node in found if isinstance(node.ctx, context)}
+
+
+def only_draws(number: int, cells: list[nodes.container], trees: list[ast.Module]) -> bool:
+    """Tell whether a cell makes a picture and defines nothing that a later cell goes on with."""
+    open_names = names(trees[number], ast.Store)
+    open_names |= {node.name for node in trees[number].body if hasattr(node, "name")}
+    for tree in trees[number + 1 :]:
+        bound = names(tree, ast.Store)
+        if open_names & (names(tree, ast.Load) - bound):
+            return False
+        open_names -= bound
+    return has_picture(cells[number])
+
+
+def has_picture(cell: nodes.container) -> bool:
+    return any(node.get("mime_type", "").startswith("image/") for node in cell.findall(nodes.container))
+
+
+def in_exercise(cell: nodes.container) -> bool:
+    """Tell whether a cell stands in a section that is titled as an exercise."""
+    section = cell.parent
+    while section is not None and not isinstance(section, nodes.section):
+        section = section.parent
+    return section is not None and section[0].astext().startswith("Exercise ")
+
+
+def label(cell: nodes.container, kind: str, text: str) -> None:
+    """Write a line about a cell under its source."""
+    cell["classes"].append(f"cell-{kind}")
+    cell[0].append(nodes.paragraph(text, text, classes=["cell-label"]))
+
+
+def fold(cell: nodes.container, mode: str, prompt: str) -> None:
+    """Put a cell, or its input alone, behind a line that says what is there."""
+    cell["hide_mode"], cell["prompt_show"], cell["prompt_hide"] = mode, prompt, prompt
+
+
+def mark(app: Sphinx, doctree: nodes.document) -> None:
+    """Label and fold the code cells of a page."""
+    cells = code_cells(doctree)
+    trees = [syntax(cell) for cell in cells]
+    checkers = set(COMPARISONS)
+    for number, (cell, tree) in enumerate(zip(cells, trees, strict=True)):
+        learn(tree, checkers)
+        module = module_of(cell)
+        checked = ran(cell) and any(compares(node, checkers) for node in executed(tree))
+        if any(f"{called(node)}".rpartition(".")[2] in MAPS for node in ast.walk(tree)):
+            cell["classes"].append("cell-tones")
+        mode = cell.get("hide_mode")
+        if mode == "all":
+            fold(cell, mode, "Solution" if in_exercise(cell) else "Code and result")
+        elif mode == "output":
+            fold(cell, mode, "Result")
+        elif mode == "input" or (not module and not checked and only_draws(number, cells, trees)):
+            fold(cell, "input", "Code of the figure" if has_picture(cell) else "Code")
+        if module:
+            label(cell, "exported", f"→ transformer/{module}.py")
+        elif checked:
+            label(cell, "checked", "✓ checked by value")
+
+
+def setup(app: Sphinx) -> dict:
+    app.connect("doctree-read", mark)
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

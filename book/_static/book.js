@@ -1,0 +1,107 @@
+// What a page does beyond the theme. Without it every page is whole: nothing is folded that could not be unfolded.
+"use strict";
+
+(() => {
+  const TALL = 40; // lines of an exported cell before the rest is folded
+  const MIN_DOCSTRING = 4; // lines
+  const SMALLEST = 0.72; // part of its size to which an equation may shrink
+
+  function button(text, open) {
+    const element = Object.assign(document.createElement("button"), { type: "button", className: "unfold", textContent: text });
+    element.setAttribute("aria-expanded", "false");
+    element.addEventListener("click", () => {
+      const expanded = element.getAttribute("aria-expanded") !== "true";
+      element.setAttribute("aria-expanded", expanded);
+      open(expanded);
+    });
+    return element;
+  }
+
+  // A docstring of the package shows its first line; what follows is one click away, and is copied all the same.
+  function foldDocstrings(pre) {
+    for (const first of pre.querySelectorAll(".sd")) {
+      if (first.closest(".docstring-rest") || !/^[rbuf]*("""|''')/i.test(first.textContent)) continue;
+      const rest = document.createElement("span");
+      rest.className = "docstring-rest";
+      // Pygments writes a docstring as one span or, a line at a time, as several with the line ends between them.
+      for (let next = first.nextSibling; next; next = first.nextSibling) {
+        const isString = next.nodeType === Node.ELEMENT_NODE && next.classList.contains("sd");
+        if (!isString && next.textContent.trim()) break;
+        if (!isString && !next.nextSibling?.classList?.contains("sd")) break;
+        rest.append(next);
+      }
+      const lines = rest.textContent.split("\n").length - 1;
+      if (lines < MIN_DOCSTRING) {
+        first.after(...rest.childNodes);
+        continue;
+      }
+      // The button has a line of its own, which is not copied.
+      const indent = Math.min(...rest.textContent.split("\n").filter(line => line.trim()).map(line => line.search(/\S/)));
+      const line = Object.assign(document.createElement("span"), { className: "nocopy", textContent: `\n${" ".repeat(indent)}` });
+      line.append(button(`⋯ ${lines} lines`, open => rest.classList.toggle("open", open)));
+      first.after(line, rest);
+    }
+  }
+
+  function foldTall(cell) {
+    const pre = cell.querySelector("pre");
+    const hidden = [...pre.querySelectorAll(".docstring-rest")].reduce((sum, rest) => sum + rest.textContent.split("\n").length - 1, 0);
+    const lines = pre.textContent.trimEnd().split("\n").length;
+    if (lines - hidden <= TALL) return;
+    const block = pre.closest(".highlight");
+    block.classList.add("tall");
+    const more = button(`Show all ${lines} lines`, open => {
+      block.classList.toggle("open", open);
+      more.textContent = open ? "Show less" : `Show all ${lines} lines`;
+    });
+    more.classList.add("unfold-all");
+    block.after(more);
+  }
+
+  // What scrolls sideways fades at the edge where there is more. The theme makes code and tables a tab stop then.
+  function cue(box) {
+    const update = () => {
+      box.classList.toggle("more-left", box.scrollLeft > 1);
+      box.classList.toggle("more-right", box.scrollLeft + box.clientWidth < box.scrollWidth - 1);
+      if (box.matches("mjx-container, .picture")) box.tabIndex = box.scrollWidth > box.clientWidth + 1 ? 0 : -1;
+    };
+    box.addEventListener("scroll", update, { passive: true });
+    new ResizeObserver(update).observe(box);
+  }
+
+  // An equation that is a little too wide is set smaller; one that is far too wide keeps its size and scrolls.
+  function fit(equation) {
+    const formula = equation.querySelector("mjx-container");
+    let width = 0;
+    new ResizeObserver(() => {
+      if (equation.clientWidth === width) return;
+      width = equation.clientWidth;
+      equation.style.fontSize = "";
+      const ratio = formula.clientWidth / formula.scrollWidth;
+      if (ratio >= SMALLEST && ratio < 1) equation.style.fontSize = `${98 * ratio}%`;
+    }).observe(equation);
+    cue(formula);
+  }
+
+  // A formula in the text that is wider than a phone gets a line of its own.
+  function isolate(formula) {
+    if (formula.offsetWidth <= formula.closest("p, li, td, dd, figcaption")?.clientWidth) return;
+    formula.classList.add("too-wide");
+    cue(formula);
+  }
+
+  document.addEventListener("DOMContentLoaded", () => {
+    document.querySelectorAll(".cell-exported").forEach(cell => {
+      cell.querySelectorAll("pre").forEach(foldDocstrings);
+      foldTall(cell);
+    });
+    document.querySelectorAll("pre, .picture, .pst-scrollable-table-container").forEach(cue);
+    window.MathJax?.startup?.promise?.then(() => {
+      document.querySelectorAll("div.math").forEach(fit);
+      document.querySelectorAll("span.math mjx-container").forEach(isolate);
+    });
+  });
+
+  // On paper nothing can be unfolded.
+  window.addEventListener("beforeprint", () => document.querySelectorAll("details").forEach(details => { details.open = true; }));
+})();
