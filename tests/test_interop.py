@@ -664,8 +664,12 @@ FROM = {
         ValueError,
         "add_bias_kv",
     ),
-    "silu": (lambda: encoder_layer(activation=F.silu), ValueError, "activation .*'gelu', 'relu'.* silu"),
-    "nn.SiLU": (lambda: encoder_layer(activation=nn.SiLU()), ValueError, "activation .* SiLU"),
+    "tanh": (
+        lambda: encoder_layer(activation=F.tanh),
+        ValueError,
+        "activation .*'gelu', 'relu', 'silu'.* tanh",
+    ),
+    "nn.Tanh": (lambda: encoder_layer(activation=nn.Tanh()), ValueError, "activation .* Tanh"),
     "a lambda": (lambda: encoder_layer(activation=lambda x: x), ValueError, "activation .*<lambda>"),
     "approximate gelu": (
         lambda: encoder_layer(activation=nn.GELU(approximate="tanh")),
@@ -915,7 +919,15 @@ def test_batch_first_is_a_bool():
 
 
 @pytest.mark.parametrize(
-    "given, name", [(nn.ReLU(), "relu"), (F.relu, "relu"), (nn.GELU(), "gelu"), (F.gelu, "gelu")]
+    "given, name",
+    [
+        (nn.ReLU(), "relu"),
+        (F.relu, "relu"),
+        (nn.GELU(), "gelu"),
+        (F.gelu, "gelu"),
+        (nn.SiLU(), "silu"),
+        (F.silu, "silu"),
+    ],
 )
 def test_activations_may_be_functions_or_modules(given, name):
     theirs = layer(nn.TransformerEncoderLayer, activation=given)

@@ -305,6 +305,7 @@ _EXTRAS = {
     "safetensors": "text",
     "tokenizers": "text",
     "tqdm": "train",
+    "transformers": "interchange",
 }
 
 
