@@ -131,6 +131,7 @@ SIGNATURES = {
     "to_torch": "module",
     "from_marian": "model",
     "to_marian": "model, folder",
+    "to_ctranslate2": "model, folder, quantization=None",
 }
 
 

@@ -3,7 +3,7 @@
 Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
 """
 
-__all__ = ["from_torch", "to_torch", "from_marian", "to_marian"]
+__all__ = ["from_torch", "to_torch", "from_marian", "to_marian", "to_ctranslate2"]
 
 
 # %% book/15-interchange.ipynb · Names side by side · [parts]
@@ -25,6 +25,8 @@ from transformer.layers import (
     Residual,
 )
 from transformer.model import Decoder, Encoder, Transformer, TransformerConfig
+from transformer.text import UNK_ID
+from transformer.translation import Translator
 from transformer.validation import check_choice, check_rate, optional_import
 
 _ENCODER_PARTS = {
@@ -641,3 +643,94 @@ def to_marian(model: Transformer, folder: str | Path) -> None:
     theirs.generation_config.bad_words_ids = banned.nonzero().tolist() or None
     theirs.generation_config.max_length = model.config.max_length + 1  # theirs counts the start token
     theirs.save_pretrained(folder)
+
+
+# %% book/15-interchange.ipynb · CTranslate2 · [ctranslate2-slots]
+def _array(*parts: Tensor) -> Any:
+    return torch.cat([part.detach() for part in parts]).to("cpu", torch.float32).numpy()
+
+
+def _fill_linear(place: Any, *layers: nn.Linear) -> None:
+    """Put linear layers that read the same vectors on top of one another."""
+    place.weight = _array(*(layer.weight for layer in layers))
+    if layers[0].bias is not None:
+        place.bias = _array(*(layer.bias for layer in layers))
+
+
+def _fill_norm(place: Any, norm: LayerNorm) -> None:
+    place.gamma = _array(norm.weight)
+    place.beta = _array(torch.zeros_like(norm.weight) if norm.bias is None else norm.bias)
+
+
+def _fill_stack(place: Any, stack: Encoder | Decoder) -> None:
+    """Fill the layers of a stack in the engine's specification, and the norm on top."""
+    for spot, layer in zip(place.layer, stack.layers, strict=True):
+        own: Any = layer.self_attention
+        _fill_linear(spot.self_attention.linear[0], own.w_q, own.w_k, own.w_v)
+        _fill_linear(spot.self_attention.linear[1], own.w_o)
+        _fill_norm(spot.self_attention.layer_norm, layer.self_residual.norm)
+        if isinstance(layer, DecoderLayer):
+            cross = layer.cross_attention
+            _fill_linear(spot.attention.linear[0], cross.w_q)
+            _fill_linear(spot.attention.linear[1], cross.w_k, cross.w_v)
+            _fill_linear(spot.attention.linear[2], cross.w_o)
+            _fill_norm(spot.attention.layer_norm, layer.cross_residual.norm)
+        _fill_linear(spot.ffn.linear_0, layer.feed_forward.w_1)
+        _fill_linear(spot.ffn.linear_1, layer.feed_forward.w_2)
+        _fill_norm(spot.ffn.layer_norm, layer.feed_residual.norm)
+    if isinstance(stack.norm, LayerNorm):
+        _fill_norm(place.layer_norm, stack.norm)
+
+
+# %% book/15-interchange.ipynb · CTranslate2 · [to-ctranslate2]
+_CTRANSLATE2_ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "silu": "SWISH"}
+
+
+def to_ctranslate2(
+    model: Transformer | Translator, folder: str | Path, quantization: str | None = None
+) -> None:
+    """Write a folder from which `ctranslate2.Translator` translates with the weights of ours.
+
+    Args:
+        model: a `Translator`, whose subwords become the engine's tokens and which adds an end token
+            to each source; or a `Transformer`, whose tokens are then their numbers as strings.
+        folder: where `model.bin`, `config.json` and the vocabulary are written. The engine's
+            `max_decoding_length` must not exceed our `max_length`.
+        quantization: how weights are stored, such as `"int8"` or `"float16"`; `None` for float32.
+
+    Raises:
+        TypeError: `model`, or a part of it, is of another type; a subclass is another type.
+        ValueError: it is not as its configuration says, or the engine knows no such `quantization`.
+        ImportError: ctranslate2 is not installed.
+    """
+    specs = optional_import("ctranslate2.specs")
+    translates = isinstance(model, Translator)
+    plain = model.model if isinstance(model, Translator) else model
+    _check_kind("model", plain, Transformer)
+    _check_as_configured(plain)
+    config = plain.config
+    spec = specs.TransformerSpec.from_config(
+        config.n_layers,
+        config.n_heads,
+        no_final_norm=not config.has_final_norm,
+        activation=specs.Activation[_CTRANSLATE2_ACTIVATIONS[config.activation]],
+    )
+    spec.encoder.embeddings[0].weight = _array(plain.src_embedding.weight)
+    spec.decoder.embeddings.weight = _array(plain.tgt_embedding.weight)
+    _fill_linear(spec.decoder.projection, plain.output)
+    table = sinusoidal_encoding(config.max_length, config.d_model, torch.float32).numpy()
+    for place, stack in ((spec.encoder, plain.encoder), (spec.decoder, plain.decoder)):
+        place.position_encodings.encodings = table
+        place.pre_norm = config.norm_first  # only now: with False, it has no place for a final norm
+        _fill_stack(place, stack)
+    numbers = [str(token) for token in range(max(config.src_vocab_size, config.tgt_vocab_size))]
+    words = model.vocabulary.pieces if isinstance(model, Translator) else numbers
+    spec.register_source_vocabulary(words[: config.src_vocab_size])
+    spec.register_target_vocabulary(words[: config.tgt_vocab_size])
+    spec.config.unk_token = words[UNK_ID]
+    spec.config.bos_token = spec.config.decoder_start_token = words[config.bos_id]
+    spec.config.eos_token, spec.config.add_source_eos = words[config.eos_id], translates
+    spec.validate()
+    spec.optimize(quantization)
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    spec.save(str(folder))

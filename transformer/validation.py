@@ -300,6 +300,7 @@ from types import ModuleType
 
 # Which extra of this package brings a library, with all that the same task needs beside it.
 _EXTRAS = {
+    "ctranslate2": "interchange",
     "matplotlib": "plots",
     "sacrebleu": "text",
     "safetensors": "text",
