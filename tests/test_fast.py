@@ -92,6 +92,7 @@ FORMS = {
     "norm on top of post-norm": {"final_norm": True},
     "no bias": {"bias": False},
     "gelu": {"activation": "gelu"},
+    "silu": {"activation": "silu"},
     "three tables": {"tie_embeddings": False},
     "dropout in its place": DROPPING,
 }

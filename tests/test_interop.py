@@ -28,6 +28,7 @@ from transformer import (
     accelerate,
     causal_mask,
     from_torch,
+    sinusoidal_encoding,
     to_torch,
 )
 
@@ -291,6 +292,29 @@ def test_the_default_configuration_of_ours_goes_to_torch_and_back():
     z = model.positions(model.tgt_embedding(so_far))
     hidden = theirs(x, z, tgt_mask=~causal_mask(T)[0, 0])
     assert close(model.project(hidden), model(ids, so_far))
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # torch's, that it will not cut out padding
+@pytest.mark.parametrize("tied", [True, False], ids=["one table", "three tables"])
+@NORM_ORDERS
+def test_stacks_and_tables_of_theirs_make_a_whole_model_of_ours(norm_first, tied):
+    theirs = scrambled(nn.Transformer(D, H, 2, 2, D_FF, norm_first=norm_first, batch_first=True)).eval()
+    tables = [nn.Parameter(torch.randn(30, D)) for _ in range(3)]
+    tables = tables[:1] * 3 if tied else tables
+    rates = {name: 0.1 for name in ("dropout", "attention_dropout", "activation_dropout")}
+    form = {"norm_first": norm_first, "final_norm": True, "tie_embeddings": tied, "n_layers": 2}
+    ours = Transformer(TransformerConfig(30, 30, **form, **rates, **SIZES)).eval()
+    ours.encoder, ours.decoder = from_torch(theirs)
+    for part, table in zip((ours.src_embedding, ours.tgt_embedding, ours.output), tables):
+        part.weight = table
+    src, tgt = torch.randint(1, 30, (B, S)).where(REAL, 0), torch.randint(30, (B, T))
+    x, z = (
+        table[ids] * D**0.5 + sinusoidal_encoding(ids.size(1), D) for table, ids in zip(tables, (src, tgt))
+    )
+    padding = {"src_key_padding_mask": ~REAL, "memory_key_padding_mask": ~REAL}
+    expected = theirs(x, z, tgt_mask=~causal_mask(T)[0, 0], **padding) @ tables[2].T
+    assert close(ours(src, tgt), expected)
+    assert close(accelerate(ours)(src, tgt), expected)
 
 
 @settings(max_examples=15)
@@ -664,8 +688,12 @@ FROM = {
         ValueError,
         "add_bias_kv",
     ),
-    "silu": (lambda: encoder_layer(activation=F.silu), ValueError, "activation .*'gelu', 'relu'.* silu"),
-    "nn.SiLU": (lambda: encoder_layer(activation=nn.SiLU()), ValueError, "activation .* SiLU"),
+    "tanh": (
+        lambda: encoder_layer(activation=F.tanh),
+        ValueError,
+        "activation .*'gelu', 'relu', 'silu'.* tanh",
+    ),
+    "nn.Tanh": (lambda: encoder_layer(activation=nn.Tanh()), ValueError, "activation .* Tanh"),
     "a lambda": (lambda: encoder_layer(activation=lambda x: x), ValueError, "activation .*<lambda>"),
     "approximate gelu": (
         lambda: encoder_layer(activation=nn.GELU(approximate="tanh")),
@@ -915,7 +943,15 @@ def test_batch_first_is_a_bool():
 
 
 @pytest.mark.parametrize(
-    "given, name", [(nn.ReLU(), "relu"), (F.relu, "relu"), (nn.GELU(), "gelu"), (F.gelu, "gelu")]
+    "given, name",
+    [
+        (nn.ReLU(), "relu"),
+        (F.relu, "relu"),
+        (nn.GELU(), "gelu"),
+        (F.gelu, "gelu"),
+        (nn.SiLU(), "silu"),
+        (F.silu, "silu"),
+    ],
 )
 def test_activations_may_be_functions_or_modules(given, name):
     theirs = layer(nn.TransformerEncoderLayer, activation=given)

@@ -759,7 +759,7 @@ def test_forward_is_captured_by_export_for_any_lengths(norm_first):
         (
             {"activation": "tanh"},
             ValueError,
-            r"activation must be one of \['gelu', 'relu'\], not 'tanh'",
+            r"activation must be one of \['gelu', 'relu', 'silu'\], not 'tanh'",
         ),
         ({"tgt_vocab_size": 19}, ValueError, "src_vocab_size is 17 and tgt_vocab_size is 19"),
         ({"pad_id": 17}, ValueError, r"pad_id must lie in \[0, 17\), but is 17"),

@@ -3,17 +3,19 @@
 Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
 """
 
-__all__ = ["from_torch", "to_torch"]
+__all__ = ["from_torch", "to_torch", "from_marian", "to_marian", "to_ctranslate2"]
 
 
 # %% book/15-interchange.ipynb · Names side by side · [parts]
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, overload
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from transformer.attention import MultiHeadAttention
+from transformer.embedding import sinusoidal_encoding
 from transformer.layers import (
     ACTIVATIONS,
     DecoderLayer,
@@ -22,8 +24,10 @@ from transformer.layers import (
     LayerNorm,
     Residual,
 )
-from transformer.model import Decoder, Encoder, TransformerConfig
-from transformer.validation import check_rate
+from transformer.model import Decoder, Encoder, Transformer, TransformerConfig
+from transformer.text import UNK_ID
+from transformer.translation import Translator
+from transformer.validation import check_choice, check_rate, optional_import
 
 _ENCODER_PARTS = {
     "self_attn": "self_attention",
@@ -156,15 +160,16 @@ def _check_kind(name: str, value: Any, *kinds: type) -> None:
         raise TypeError(f"{name} must be of type {' or '.join(wanted)}, not {given}")
 
 
-def _check_parts(module: nn.Module, *form: int | LayerConfig) -> None:
+def _check_parts(module: nn.Module, *form: Any) -> nn.Module:
     with torch.device("meta"):
-        plan = type(module)(*form)
+        plan: nn.Module = type(module)(*form)
     kinds = {name: type(part) for name, part in plan.named_modules()}
     for name, part in module.named_modules(remove_duplicate=False):
         if not name.startswith("activation"):
             _check_kind(name, part, kinds.pop(name, type(None)))
     if kinds:
         raise TypeError(f"{type(module).__name__} must have a part {min(kinds)}")
+    return plan
 
 
 def _check_untied(module: nn.Module) -> None:
@@ -179,6 +184,8 @@ def _activation_name(function: Any) -> str:
         return "relu"
     if type(function) is nn.GELU and function.approximate == "none":
         return "gelu"
+    if type(function) is nn.SiLU:
+        return "silu"
     for name, known in ACTIVATIONS.items():
         if function is known:
             return name
@@ -295,7 +302,7 @@ def from_torch(module: nn.Module) -> nn.Module | tuple[Encoder, Decoder]:
     Raises:
         TypeError: `module`, or a part of it, is of another type; a subclass is another type.
         ValueError: it does what ours cannot: `add_bias_kv`, `add_zero_attn`, an activation other
-            than ReLU and exact GELU, a norm without weights, a dropout rate of 1, layers of
+            than ReLU, exact GELU and SiLU, a norm without weights, a dropout rate of 1, layers of
             different form or `batch_first`, one parameter in two places.
 
     Example:
@@ -413,3 +420,317 @@ def _pair_to_torch(pair: tuple[Encoder, Decoder], batch_first: bool) -> nn.Trans
     theirs.encoder, theirs.decoder = stacks
     theirs.training = encoder.training or decoder.training
     return theirs
+
+
+# %% book/15-interchange.ipynb · Features have no order · [feature-order]
+_WRITERS = ("w_o", "w_2", "norm")  # what they return has the features of the residual stream
+
+
+def _reordered(weights: Mapping[str, Tensor], order: Tensor) -> dict[str, Tensor]:
+    """Our weights, for vectors whose feature i was feature `order[i]` before."""
+
+    def moved(name: str, value: Tensor) -> Tensor:
+        if name.split(".")[-2] in _WRITERS:
+            return value[order]
+        return value[:, order] if value.dim() == 2 else value  # a bias inside a head or a network
+
+    return {name: moved(name, value) for name, value in weights.items()}
+
+
+def _sines_first(d_model: int) -> Tensor:
+    """For each of our features, its place where all sines come first, and then all cosines."""
+    half = (d_model + 1) // 2
+    return torch.arange(2 * half).view(2, half).T.flatten()[:d_model]
+
+
+# %% book/15-interchange.ipynb · Names and settings · [marian-parts]
+_MARIAN_PARTS = {
+    "self_attn": "self_attention",
+    "encoder_attn": "cross_attention",
+    "q_proj": "w_q",
+    "k_proj": "w_k",
+    "v_proj": "w_v",
+    "out_proj": "w_o",
+    "fc1": "feed_forward.w_1",
+    "fc2": "feed_forward.w_2",
+    "self_attn_layer_norm": "self_residual.norm",
+    "encoder_attn_layer_norm": "cross_residual.norm",
+    "final_layer_norm": "feed_residual.norm",
+}
+_MARIAN_TABLES = {
+    "model.shared.weight": "src_embedding.weight",  # where all are one
+    "model.encoder.embed_tokens.weight": "src_embedding.weight",
+    "model.decoder.embed_tokens.weight": "tgt_embedding.weight",
+    "lm_head.weight": "output.weight",
+}
+
+
+def _marian_names(theirs: Collection[str]) -> dict[str, str]:
+    """Of Marian's weights, those that a `Transformer` has as well, each with our name."""
+    names = {name: ours for name, ours in _MARIAN_TABLES.items() if name in theirs}
+    for name in theirs:
+        if ".layers." in name:
+            path = name.removeprefix("model.").split(".")
+            names[name] = ".".join(_MARIAN_PARTS.get(part, part) for part in path)
+    return names
+
+
+# %% book/15-interchange.ipynb · Names and settings · [marian-config]
+_MARIAN_FIELDS = {
+    "vocab_size": "src_vocab_size",
+    "decoder_vocab_size": "tgt_vocab_size",
+    "d_model": "d_model",
+    "dropout": "dropout",
+    "attention_dropout": "attention_dropout",
+    "activation_dropout": "activation_dropout",
+    "share_encoder_decoder_embeddings": "tie_embeddings",
+    "pad_token_id": "pad_id",
+    "decoder_start_token_id": "bos_id",
+    "eos_token_id": "eos_id",
+    "max_position_embeddings": "max_length",
+}
+_MARIAN_SIZES = {"layers": "n_layers", "attention_heads": "n_heads", "ffn_dim": "d_ff"}  # of a stack
+_MARIAN_ACTIVATIONS = {name: name for name in ACTIVATIONS} | {"swish": "silu"}
+
+
+def _config_from_marian(theirs: Any) -> TransformerConfig:
+    check_choice([True], scale_embedding=theirs.scale_embedding)
+    check_choice([0], encoder_layerdrop=theirs.encoder_layerdrop)
+    check_choice([0], decoder_layerdrop=theirs.decoder_layerdrop)
+    check_choice(list(_MARIAN_ACTIVATIONS), activation_function=theirs.activation_function)
+
+    def same(*names: str) -> Any:
+        return _one(" and ".join(names), [getattr(theirs, name) for name in names])
+
+    same("share_encoder_decoder_embeddings", "tie_word_embeddings")
+    settings = {field: getattr(theirs, name) for name, field in _MARIAN_FIELDS.items()}
+    for name, field in _MARIAN_SIZES.items():
+        settings[field] = same(f"encoder_{name}", f"decoder_{name}")
+    return TransformerConfig(**settings, activation=_MARIAN_ACTIVATIONS[theirs.activation_function])
+
+
+def _config_to_marian(ours: TransformerConfig) -> dict[str, Any]:
+    check_choice([False], norm_first=ours.norm_first, final_norm=ours.has_final_norm)
+    check_choice([True], bias=ours.bias)
+    settings = {name: getattr(ours, field) for name, field in _MARIAN_FIELDS.items()}
+    for name, field in _MARIAN_SIZES.items():
+        settings |= dict.fromkeys((f"encoder_{name}", f"decoder_{name}"), getattr(ours, field))
+    settings |= {"activation_function": ours.activation, "tie_word_embeddings": ours.tie_embeddings}
+    return settings | {"scale_embedding": True, "forced_eos_token_id": None}
+
+
+# %% book/15-interchange.ipynb · Names and settings · [as-configured]
+_SETTINGS = "p", "dropout", "activation_dropout", "eps", "n_heads", "num_heads", "norm_first"
+
+
+def _check_as_configured(model: Any) -> nn.Module:
+    """Refuse a whole model that is not as its configuration makes it; return one that is."""
+    plan = _check_parts(model, model.config)
+    for name, part in model.named_modules():
+        for setting in _SETTINGS:
+            given, wanted = (getattr(one, setting, None) for one in (part, plan.get_submodule(name)))
+            if given != wanted and not isinstance(given, nn.Module):
+                raise ValueError(f"{setting} of {name} must be {wanted} as configured, not {given}")
+    if not _owners(model).items() >= _owners(plan).items():
+        raise ValueError("model must share the parameters that its configuration shares, and no others")
+    return plan
+
+
+def _owners(module: nn.Module) -> dict[str, str]:
+    """For every parameter's name, the first name of the same parameter."""
+    first: dict[int, str] = {}
+    named = module.named_parameters(remove_duplicate=False)
+    return {name: first.setdefault(id(parameter), name) for name, parameter in named}
+
+
+def _place_all(target: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    """Fill a whole model that was built on the meta device; parameters that are one stay one."""
+    for name, owner in _owners(target).items():
+        path, _, leaf = name.rpartition(".")
+        part = target.get_submodule(path)
+        if name == owner:
+            _place(part, leaf, nn.Parameter(weights[name], getattr(part, leaf).requires_grad))
+        else:
+            setattr(part, leaf, target.get_parameter(owner))
+
+
+# %% book/15-interchange.ipynb · There and back · [from-marian]
+def from_marian(model: Any) -> Transformer:
+    """Make a `Transformer` that computes what Hugging Face's Marian model does, with copies of its weights.
+
+    The features of its vectors are in our order, so that positions are our own. A bias of the logits
+    that is not zero becomes `output.bias`, and is minus infinity for tokens that `generate` was told
+    never to choose. Everything else that their configuration says of a search stays behind.
+
+    Args:
+        model: a `transformers.MarianMTModel`, or the path of a folder that holds one.
+
+    Returns:
+        A `Transformer` of the same dtype, device and mode. Its padding and start token may be one.
+
+    Raises:
+        TypeError: `model`, or a part of it, is of another type; a subclass is another type.
+        ValueError: it does what ours cannot: stacks of different size, an activation other than
+            ReLU, exact GELU and SiLU, embeddings that are not scaled or shared in part, dropped
+            layers, learned positions; or it is not as its configuration says.
+        OSError, ValueError: there is no such folder, or no model in it.
+        ImportError: transformers is not installed.
+    """
+    transformers = optional_import("transformers")
+    if isinstance(model, str | Path):
+        model = transformers.AutoModelForSeq2SeqLM.from_pretrained(model, local_files_only=True)
+    _check_kind("model", model, transformers.MarianMTModel)
+    config = _config_from_marian(model.config)
+    _check_as_configured(model)
+    weights, order = model.state_dict(), _sines_first(config.d_model)
+    for stack in ("encoder", "decoder"):
+        _check_sinusoids(weights[f"model.{stack}.embed_positions.weight"][:, order])
+    names = _marian_names(weights)
+    with torch.device("meta"):
+        ours = Transformer(config)
+    _place_all(ours, _reordered({names[name]: weights[name] for name in names}, order))
+    bias = weights["final_logits_bias"][0].clone()
+    bias[_banned(model.generation_config)] = -torch.inf
+    if bias.any():
+        ours.output.bias = nn.Parameter(bias, requires_grad=False)
+    return ours.to(ours.output.weight).train(model.training)
+
+
+def _check_sinusoids(table: Tensor) -> None:
+    length, d_model = table.shape
+    sinusoids = sinusoidal_encoding(length, d_model, table.dtype).to(table.device)
+    rounding = max(1e-6, torch.finfo(table.dtype).eps)  # theirs is in float32, whatever the model is in
+    if not torch.allclose(table, sinusoids, rtol=0, atol=rounding):
+        raise ValueError("embed_positions must hold sinusoids: first all sines, then all cosines")
+
+
+def _banned(generation_config: Any) -> list[int]:
+    banned = generation_config.bad_words_ids or []
+    if any(len(tokens) != 1 for tokens in banned):
+        raise ValueError(f"bad_words_ids must hold single tokens, not {banned}")
+    return [token for tokens in banned for token in tokens]
+
+
+# %% book/15-interchange.ipynb · There and back · [to-marian]
+def to_marian(model: Transformer, folder: str | Path) -> None:
+    """Write a folder from which Hugging Face's transformers loads a Marian model with the weights of ours.
+
+    Args:
+        model: a post-norm `Transformer` without norms on top, with biases. Its output may have a
+            bias, in which minus infinity becomes a token that `generate` never chooses.
+        folder: where `config.json`, `generation_config.json` and `model.safetensors` are written.
+
+    Raises:
+        TypeError: `model`, or a part of it, is of another type; a subclass is another type.
+        ValueError: it is of another form, or not as its configuration says.
+        ImportError: transformers is not installed.
+    """
+    transformers = optional_import("transformers")
+    _check_kind("model", model, Transformer)
+    settings = transformers.MarianConfig(**_config_to_marian(model.config))
+    _check_as_configured(model)
+    with torch.device("meta"):
+        theirs = transformers.MarianMTModel(settings)
+    weights, order = model.state_dict(), _sines_first(model.config.d_model).argsort()
+    names = _marian_names(theirs.state_dict())
+    moved = _reordered({name: weights[name] for name in names.values()}, order)
+    table = model.positions.table[:, order]
+    positions = {f"model.{stack}.embed_positions.weight": table for stack in ("encoder", "decoder")}
+    _place_all(theirs, {name: moved[names[name]] for name in names} | positions)
+    bias = weights.get("output.bias", torch.zeros_like(model.output.weight[:, 0]))
+    banned = bias == -torch.inf
+    theirs.final_logits_bias = bias.masked_fill(banned, 0.0)[None]
+    theirs.generation_config.bad_words_ids = banned.nonzero().tolist() or None
+    theirs.generation_config.max_length = model.config.max_length + 1  # theirs counts the start token
+    theirs.save_pretrained(folder)
+
+
+# %% book/15-interchange.ipynb · CTranslate2 · [ctranslate2-slots]
+def _array(*parts: Tensor) -> Any:
+    return torch.cat([part.detach() for part in parts]).to("cpu", torch.float32).numpy()
+
+
+def _fill_linear(place: Any, *layers: nn.Linear) -> None:
+    """Put linear layers that read the same vectors on top of one another."""
+    place.weight = _array(*(layer.weight for layer in layers))
+    if layers[0].bias is not None:
+        place.bias = _array(*(layer.bias for layer in layers))
+
+
+def _fill_norm(place: Any, norm: LayerNorm) -> None:
+    place.gamma = _array(norm.weight)
+    place.beta = _array(torch.zeros_like(norm.weight) if norm.bias is None else norm.bias)
+
+
+def _fill_stack(place: Any, stack: Encoder | Decoder) -> None:
+    """Fill the layers of a stack in the engine's specification, and the norm on top."""
+    for spot, layer in zip(place.layer, stack.layers, strict=True):
+        own: Any = layer.self_attention
+        _fill_linear(spot.self_attention.linear[0], own.w_q, own.w_k, own.w_v)
+        _fill_linear(spot.self_attention.linear[1], own.w_o)
+        _fill_norm(spot.self_attention.layer_norm, layer.self_residual.norm)
+        if isinstance(layer, DecoderLayer):
+            cross = layer.cross_attention
+            _fill_linear(spot.attention.linear[0], cross.w_q)
+            _fill_linear(spot.attention.linear[1], cross.w_k, cross.w_v)
+            _fill_linear(spot.attention.linear[2], cross.w_o)
+            _fill_norm(spot.attention.layer_norm, layer.cross_residual.norm)
+        _fill_linear(spot.ffn.linear_0, layer.feed_forward.w_1)
+        _fill_linear(spot.ffn.linear_1, layer.feed_forward.w_2)
+        _fill_norm(spot.ffn.layer_norm, layer.feed_residual.norm)
+    if isinstance(stack.norm, LayerNorm):
+        _fill_norm(place.layer_norm, stack.norm)
+
+
+# %% book/15-interchange.ipynb · CTranslate2 · [to-ctranslate2]
+_CTRANSLATE2_ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "silu": "SWISH"}
+
+
+def to_ctranslate2(
+    model: Transformer | Translator, folder: str | Path, quantization: str | None = None
+) -> None:
+    """Write a folder from which `ctranslate2.Translator` translates with the weights of ours.
+
+    Args:
+        model: a `Translator`, whose subwords become the engine's tokens and which adds an end token
+            to each source; or a `Transformer`, whose tokens are then their numbers as strings.
+        folder: where `model.bin`, `config.json` and the vocabulary are written. The engine's
+            `max_decoding_length` must not exceed our `max_length`.
+        quantization: how weights are stored, such as `"int8"` or `"float16"`; `None` for float32.
+
+    Raises:
+        TypeError: `model`, or a part of it, is of another type; a subclass is another type.
+        ValueError: it is not as its configuration says, or the engine knows no such `quantization`.
+        ImportError: ctranslate2 is not installed.
+    """
+    specs = optional_import("ctranslate2.specs")
+    translates = isinstance(model, Translator)
+    plain = model.model if isinstance(model, Translator) else model
+    _check_kind("model", plain, Transformer)
+    _check_as_configured(plain)
+    config = plain.config
+    spec = specs.TransformerSpec.from_config(
+        config.n_layers,
+        config.n_heads,
+        no_final_norm=not config.has_final_norm,
+        activation=specs.Activation[_CTRANSLATE2_ACTIVATIONS[config.activation]],
+    )
+    spec.encoder.embeddings[0].weight = _array(plain.src_embedding.weight)
+    spec.decoder.embeddings.weight = _array(plain.tgt_embedding.weight)
+    _fill_linear(spec.decoder.projection, plain.output)
+    table = sinusoidal_encoding(config.max_length, config.d_model, torch.float32).numpy()
+    for place, stack in ((spec.encoder, plain.encoder), (spec.decoder, plain.decoder)):
+        place.position_encodings.encodings = table
+        place.pre_norm = config.norm_first  # only now: with False, it has no place for a final norm
+        _fill_stack(place, stack)
+    numbers = [str(token) for token in range(max(config.src_vocab_size, config.tgt_vocab_size))]
+    words = model.vocabulary.pieces if isinstance(model, Translator) else numbers
+    spec.register_source_vocabulary(words[: config.src_vocab_size])
+    spec.register_target_vocabulary(words[: config.tgt_vocab_size])
+    spec.config.unk_token = words[UNK_ID]
+    spec.config.bos_token = spec.config.decoder_start_token = words[config.bos_id]
+    spec.config.eos_token, spec.config.add_source_eos = words[config.eos_id], translates
+    spec.validate()
+    spec.optimize(quantization)
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    spec.save(str(folder))

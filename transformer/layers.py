@@ -48,7 +48,11 @@ class LayerNorm(nn.Module):
 
 
 # %% book/04-layers.ipynb · The position-wise network · [feed-forward]
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu}
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "silu": F.silu,
+}
 
 
 # %% book/04-layers.ipynb · The position-wise network · [feed-forward-class]
@@ -59,7 +63,7 @@ class FeedForward(nn.Module):
         d_model: width of input and output.
         d_ff: width of the hidden layer.
         dropout: rate of the dropout after the activation.
-        activation: `"relu"` as in the paper, or `"gelu"`.
+        activation: `"relu"` as in the paper, `"gelu"` or `"silu"`.
         bias: whether the two layers have one.
 
     Source: Vaswani et al. (2017), equation 2.
@@ -96,7 +100,7 @@ class LayerConfig:
         dropout: rate of the dropout on what each sublayer returns.
         attention_dropout: rate of the dropout on attention weights; none in the paper.
         activation_dropout: rate of the dropout after the activation; none in the paper.
-        activation: of the position-wise network, `"relu"` or `"gelu"`.
+        activation: of the position-wise network, `"relu"`, `"gelu"` or `"silu"`.
         bias: whether linear layers and norms have one.
         norm_first: pre-norm instead of post-norm.
     """

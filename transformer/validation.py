@@ -300,11 +300,13 @@ from types import ModuleType
 
 # Which extra of this package brings a library, with all that the same task needs beside it.
 _EXTRAS = {
+    "ctranslate2": "interchange",
     "matplotlib": "plots",
     "sacrebleu": "text",
     "safetensors": "text",
     "tokenizers": "text",
     "tqdm": "train",
+    "transformers": "interchange",
 }
 
 
