@@ -14,66 +14,11 @@ from typing import Any
 
 def convert(request: dict[str, Any]) -> None:
     """Write the model that `request` describes to its folder; the vocabulary is the ids, as strings."""
-    import numpy as np
-    from ctranslate2.specs import TransformerSpec, common_spec
-
-    from benchmarks.peers import layer_parts, our_model, projections
+    from benchmarks.peers import our_model
     from benchmarks.workload import SIZES
-    from transformer import sinusoidal_encoding
+    from transformer.interop import to_ctranslate2
 
-    config = SIZES[request["size"]].config
-    model = our_model(config, request["seed"])
-    spec = TransformerSpec.from_config(
-        config.n_layers, config.n_heads, pre_norm=False, activation=common_spec.Activation.RELU
-    )
-
-    def numbers(tensor) -> np.ndarray:
-        return tensor.detach().numpy()
-
-    def dense(target, *parts) -> None:
-        target.weight = np.concatenate([numbers(weight) for weight, _ in parts])
-        target.bias = np.concatenate([numbers(bias) for _, bias in parts])
-
-    def norm(target, module) -> None:
-        target.gamma, target.beta = numbers(module.weight), numbers(module.bias)
-
-    def attention(target, ours, ours_norm, groups) -> None:
-        parts = projections(ours)
-        for linear, names in zip(target.linear, groups):
-            dense(linear, *(parts[name] for name in names))
-        norm(target.layer_norm, ours_norm)
-
-    def feed_forward(target, parts) -> None:
-        for linear, name in ((target.linear_0, "w_1"), (target.linear_1, "w_2")):
-            dense(linear, (parts[name].weight, parts[name].bias))
-        norm(target.layer_norm, parts["feed norm"])
-
-    embedding, table = (
-        numbers(model.output.weight),
-        numbers(sinusoidal_encoding(config.max_length, config.d_model)),
-    )
-    spec.encoder.embeddings[0].weight = spec.decoder.embeddings.weight = embedding
-    spec.decoder.projection.weight = embedding
-    spec.encoder.position_encodings.encodings = spec.decoder.position_encodings.encodings = table
-    for layer, ours in zip(spec.encoder.layer, model.encoder.layers):
-        parts = layer_parts(ours)
-        attention(layer.self_attention, ours.self_attention, parts["self norm"], ("qkv", "o"))
-        feed_forward(layer.ffn, parts)
-    for layer, ours in zip(spec.decoder.layer, model.decoder.layers):
-        parts = layer_parts(ours)
-        attention(layer.self_attention, ours.self_attention, parts["self norm"], ("qkv", "o"))
-        attention(layer.attention, ours.cross_attention, parts["cross norm"], ("q", "kv", "o"))
-        feed_forward(layer.ffn, parts)
-
-    vocabulary = [str(token) for token in range(config.tgt_vocab_size)]
-    spec.register_source_vocabulary(vocabulary)
-    spec.register_target_vocabulary(vocabulary)
-    spec.config.unk_token = vocabulary[1]
-    spec.config.bos_token = spec.config.decoder_start_token = vocabulary[config.bos_id]
-    spec.config.eos_token = vocabulary[config.eos_id]
-    spec.config.add_source_bos = spec.config.add_source_eos = False
-    spec.validate()
-    spec.save(request["folder"])
+    to_ctranslate2(our_model(SIZES[request["size"]].config, request["seed"]), request["folder"])
 
 
 def measure(request: dict[str, Any]) -> dict[str, Any]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable
 from contextlib import contextmanager
 from functools import partial
 from importlib.util import find_spec
+from tempfile import TemporaryDirectory
 from unittest import mock
 
 import torch
@@ -17,10 +17,7 @@ from torch import Tensor, nn
 import transformer
 from benchmarks.workload import Batch, Size
 from transformer import (
-    DecoderLayer,
-    EncoderLayer,
     FastTransformer,
-    MultiHeadAttention,
     Trainer,
     TrainingConfig,
     Transformer,
@@ -28,9 +25,11 @@ from transformer import (
     accelerate,
     sinusoidal_encoding,
     teacher_forced_loss,
+    to_torch,
 )
 from transformer.decoding import DecoderState
 from transformer.fast import FastDecoderState
+from transformer.interop import to_marian
 from transformer.trainer import autocast
 
 LEARNING_RATE = 1e-4
@@ -50,42 +49,6 @@ def our_model(config: TransformerConfig, seed: int = 0) -> Transformer:
     return model
 
 
-# The one place that knows how our weights are laid out: the peers take theirs from these two functions.
-
-
-def projections(attention: MultiHeadAttention) -> dict[str, tuple[Tensor, Tensor]]:
-    """Weight and bias of the products for queries, keys, values and output: `"q"`, `"k"`, `"v"`, `"o"`."""
-    return {
-        name: (layer.weight.detach(), layer.bias.detach())
-        for name, layer in zip("qkvo", (attention.w_q, attention.w_k, attention.w_v, attention.w_o))
-    }
-
-
-def layer_parts(layer: EncoderLayer | DecoderLayer) -> dict[str, nn.Module]:
-    """A layer's other parts: `"w_1"`, `"w_2"`, `"self norm"`, `"cross norm"` and `"feed norm"`."""
-    parts = {
-        "w_1": layer.feed_forward.w_1,
-        "w_2": layer.feed_forward.w_2,
-        "self norm": layer.self_residual.norm,
-        "feed norm": layer.feed_residual.norm,
-    }
-    if isinstance(layer, DecoderLayer):
-        parts["cross norm"] = layer.cross_residual.norm
-    return parts
-
-
-def _copy(target: nn.Module, weight: Tensor, bias: Tensor) -> None:
-    with torch.no_grad():
-        target.weight.copy_(weight)
-        target.bias.copy_(bias)
-
-
-def _copy_parts(layer: nn.Module, targets: dict[str, nn.Module]) -> None:
-    parts = layer_parts(layer)
-    for name, target in targets.items():
-        _copy(target, parts[name].weight, parts[name].bias)
-
-
 class TorchTransformer(nn.Module):
     """torch.nn.Transformer with embeddings, positions and a tied output, as its users write them.
 
@@ -102,18 +65,11 @@ class TorchTransformer(nn.Module):
         table = sinusoidal_encoding(config.max_length, config.d_model)
         self.register_buffer("table", table, persistent=False)
         self.dropout = nn.Dropout(config.dropout)
-        sizes = (config.d_model, config.n_heads, config.n_layers, config.n_layers, config.d_ff)
-        with warnings.catch_warnings():  # that pre-norm cannot use nested tensors
-            warnings.simplefilter("ignore")
-            self.transformer = nn.Transformer(
-                *sizes, config.dropout, norm_first=config.norm_first, batch_first=True
-            )
-        self.transformer.encoder.use_nested_tensor = False  # of evaluation only, and announced to change
-        if not config.has_final_norm:  # its constructor always adds them
-            self.transformer.encoder.norm = self.transformer.decoder.norm = None
-        if not inner_dropout:
-            self._remove_inner_dropout()
-        self._take(model)
+        self.transformer = to_torch((model.encoder, model.decoder))
+        if inner_dropout:
+            self._add_inner_dropout()
+        with torch.no_grad():
+            self.embedding.weight.copy_(model.output.weight)
 
     def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
         """Logits `[B, T, V]` for sources `[B, S]` and targets `[B, T]`."""
@@ -141,42 +97,16 @@ class TorchTransformer(nn.Module):
     def _embed(self, ids: Tensor) -> Tensor:
         return self.dropout(self.embedding(ids) * self.config.d_model**0.5 + self.table[: ids.size(1)])
 
-    def _remove_inner_dropout(self) -> None:
+    def _add_inner_dropout(self) -> None:
         for layer in (*self.transformer.encoder.layers, *self.transformer.decoder.layers):
-            layer.dropout.p = 0.0
+            layer.dropout.p = self.config.dropout
         for module in self.transformer.modules():
             if isinstance(module, nn.MultiheadAttention):
-                module.dropout = 0.0
-
-    def _take(self, model: Transformer) -> None:
-        with torch.no_grad():
-            self.embedding.weight.copy_(model.output.weight)
-        for ours, layer in zip(model.encoder.layers, self.transformer.encoder.layers):
-            self._take_attention(ours.self_attention, layer.self_attn)
-            norms = {"self norm": layer.norm1, "feed norm": layer.norm2}
-            _copy_parts(ours, {"w_1": layer.linear1, "w_2": layer.linear2, **norms})
-        for ours, layer in zip(model.decoder.layers, self.transformer.decoder.layers):
-            self._take_attention(ours.self_attention, layer.self_attn)
-            self._take_attention(ours.cross_attention, layer.multihead_attn)
-            norms = {"self norm": layer.norm1, "cross norm": layer.norm2, "feed norm": layer.norm3}
-            _copy_parts(ours, {"w_1": layer.linear1, "w_2": layer.linear2, **norms})
-        if model.config.has_final_norm:
-            for ours, stack in zip(
-                (model.encoder, model.decoder), (self.transformer.encoder, self.transformer.decoder)
-            ):
-                _copy(stack.norm, ours.norm.weight, ours.norm.bias)
-
-    @staticmethod
-    def _take_attention(ours: MultiHeadAttention, attention: nn.MultiheadAttention) -> None:
-        parts = projections(ours)
-        with torch.no_grad():
-            attention.in_proj_weight.copy_(torch.cat([parts[name][0] for name in "qkv"]))
-            attention.in_proj_bias.copy_(torch.cat([parts[name][1] for name in "qkv"]))
-        _copy(attention.out_proj, *parts["o"])
+                module.dropout = self.config.dropout
 
 
 class Marian(nn.Module):
-    """Hugging Face's MarianMTModel, which is post-norm, with our weights and positions.
+    """Hugging Face's MarianMTModel, which is post-norm, with our weights.
 
     Args:
         model: ours; its configuration and weights are taken.
@@ -188,66 +118,18 @@ class Marian(nn.Module):
 
     def __init__(self, model: Transformer) -> None:
         super().__init__()
-        from transformers import MarianConfig, MarianMTModel
+        from transformers import MarianMTModel
 
-        self.config = config = model.config
-        if config.has_final_norm or config.norm_first:
-            raise ValueError("Marian is post-norm: the model must have norm_first=False and final_norm=False")
-        self.marian = MarianMTModel(
-            MarianConfig(
-                vocab_size=config.tgt_vocab_size,
-                d_model=config.d_model,
-                encoder_layers=config.n_layers,
-                decoder_layers=config.n_layers,
-                encoder_attention_heads=config.n_heads,
-                decoder_attention_heads=config.n_heads,
-                encoder_ffn_dim=config.d_ff,
-                decoder_ffn_dim=config.d_ff,
-                max_position_embeddings=config.max_length,
-                dropout=config.dropout,
-                activation_function="relu",
-                scale_embedding=True,
-                pad_token_id=config.pad_id,
-                decoder_start_token_id=config.bos_id,
-                eos_token_id=None,  # as in `our_model`, nothing ends before the last step
-                forced_eos_token_id=None,
-            )
-        )
-        self._take(model)
+        self.config = model.config
+        with TemporaryDirectory() as folder:
+            to_marian(model, folder)
+            self.marian = MarianMTModel.from_pretrained(folder)
+        self.marian.config.eos_token_id = self.marian.generation_config.eos_token_id = None  # see `our_model`
 
     def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
         """Logits `[B, T, V]` for sources `[B, S]` and targets `[B, T]`."""
         mask = (src != self.config.pad_id).long()
         return self.marian(input_ids=src, attention_mask=mask, decoder_input_ids=tgt, use_cache=False).logits
-
-    def _take(self, model: Transformer) -> None:
-        encoder, decoder = self.marian.model.encoder, self.marian.model.decoder
-        table = sinusoidal_encoding(model.config.max_length, model.config.d_model)
-        with torch.no_grad():
-            self.marian.get_input_embeddings().weight.copy_(model.output.weight)
-            for stack in (encoder, decoder):
-                stack.embed_positions.weight.copy_(table)
-        for ours, layer in zip(model.encoder.layers, encoder.layers):
-            self._take_attention(ours.self_attention, layer.self_attn)
-            norms = {"self norm": layer.self_attn_layer_norm, "feed norm": layer.final_layer_norm}
-            _copy_parts(ours, {"w_1": layer.fc1, "w_2": layer.fc2, **norms})
-        for ours, layer in zip(model.decoder.layers, decoder.layers):
-            self._take_attention(ours.self_attention, layer.self_attn)
-            self._take_attention(ours.cross_attention, layer.encoder_attn)
-            norms = {"self norm": layer.self_attn_layer_norm, "feed norm": layer.final_layer_norm}
-            norms["cross norm"] = layer.encoder_attn_layer_norm
-            _copy_parts(ours, {"w_1": layer.fc1, "w_2": layer.fc2, **norms})
-
-    @staticmethod
-    def _take_attention(ours: MultiHeadAttention, attention: nn.Module) -> None:
-        targets = {
-            "q": attention.q_proj,
-            "k": attention.k_proj,
-            "v": attention.v_proj,
-            "o": attention.out_proj,
-        }
-        for name, (weight, bias) in projections(ours).items():
-            _copy(targets[name], weight, bias)
 
 
 def peer_models(size: Size, seed: int = 0) -> dict[str, Callable[[], nn.Module]]:

@@ -129,9 +129,6 @@ SIGNATURES = {
     "Translator.translate": "sentences",
     "from_torch": "module",
     "to_torch": "module",
-    "from_marian": "model",
-    "to_marian": "model, folder",
-    "to_ctranslate2": "model, folder, quantization=None",
 }
 
 
