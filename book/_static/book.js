@@ -63,7 +63,10 @@
     const update = () => {
       box.classList.toggle("more-left", box.scrollLeft > 1);
       box.classList.toggle("more-right", box.scrollLeft + box.clientWidth < box.scrollWidth - 1);
-      if (box.matches("mjx-container, .picture")) box.tabIndex = box.scrollWidth > box.clientWidth + 1 ? 0 : -1;
+      if (!box.matches("mjx-container, .picture")) return;
+      const scrolls = box.classList.toggle("scrolls", box.scrollWidth > box.clientWidth + 1);
+      if (scrolls) box.tabIndex = 0;
+      else box.removeAttribute("tabindex");
     };
     box.addEventListener("scroll", update, { passive: true });
     new ResizeObserver(update).observe(box);
