@@ -224,7 +224,7 @@
       const asking = below[view.row];
       const before = read().slice(0, view.row + 1).map(name).join(" ");
       const writes = `Having read ${before}, the decoder writes ${name(asking)} (${percent(found.probabilities[view.row][asking])}). `;
-      const gives = `gives ${percent(row[best])} of its weight to token ${best + 1}, ${name(above[best])}.`;
+      const gives = `gives ${percent(row[best])} of its weight to ${name(above[best])}, token ${best + 1}.`;
       const asker = view.kind === "encoder" ? `For input token ${view.row + 1}, ${name(asking)}, ${title()} ` : `${writes}H${title().slice(1)} `;
       said.replaceChildren(asker, gives);
       drawing.setAttribute("aria-label", said.textContent);
