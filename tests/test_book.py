@@ -228,7 +228,7 @@ def test_colours_of_code_can_be_read(tab, axe):
         "() => document.querySelectorAll('div.cell').forEach((cell, number) => number > 12 && cell.remove())"
     )
     # A formula's signs are drawn by the style sheet, where axe does not look for text.
-    tab.evaluate("() => document.querySelectorAll('mjx-container').forEach(one => one.textContent = 'x';)")
+    tab.evaluate("() => document.querySelectorAll('mjx-container').forEach(one => one.textContent = 'x')")
     tab.evaluate(axe)
     for scheme in ("light", "dark"):
         show(tab, 1280, scheme)
