@@ -664,8 +664,9 @@ def _fill_norm(place: Any, norm: LayerNorm) -> None:
 
 def _fill_stack(place: Any, stack: Encoder | Decoder) -> None:
     """Fill the layers of a stack in the engine's specification, and the norm on top."""
-    for spot, layer in zip(place.layer, stack.layers, strict=True):
-        own: Any = layer.self_attention
+    layers: Any = stack.layers
+    for spot, layer in zip(place.layer, layers, strict=True):
+        own = layer.self_attention
         _fill_linear(spot.self_attention.linear[0], own.w_q, own.w_k, own.w_v)
         _fill_linear(spot.self_attention.linear[1], own.w_o)
         _fill_norm(spot.self_attention.layer_norm, layer.self_residual.norm)
