@@ -37,6 +37,7 @@ from transformer import (
     phrases,
     reversal_batch,
     reverse_and_mark,
+    scaled_dot_product_attention,
 )
 from transformer.corpora import load_corpus
 from transformer.translation import by_words, tokenize
@@ -47,7 +48,8 @@ import live
 SCRIPTS = ROOT / "book" / "_static" / "live"
 NODE = shutil.which("node")
 needs_node = pytest.mark.skipif(NODE is None, reason="there is no Node")
-PLACES = {"toy": HTML / "book" / "09-toy-task.html", "phrases": HTML / "book" / "intro.html"}
+PAGE_OF = {"toy": "09-toy-task", "phrases": "intro", "attention": "03-attention"}
+PLACES = {name: HTML / "book" / f"{page}.html" for name, page in PAGE_OF.items()}
 MODELS = {"toy": load_toy_model, "phrases": lambda: Translator.load("phrases").model}
 
 
@@ -71,7 +73,7 @@ def in_node(program: str, *names: str, script: str = "", **values: Any) -> Any:
 
 
 @needs_node
-@pytest.mark.parametrize("name", live.FIGURES)
+@pytest.mark.parametrize("name", live.MODELS)
 def test_recorded_models_equal_pytorch(name):
     found = live.live_model(name)
     program = f"(() => {{ const model = live.load_model(live.models.{name});"
@@ -109,7 +111,7 @@ def test_halves_are_read_exactly():
 
 
 @needs_node
-@pytest.mark.parametrize("name", live.FIGURES)
+@pytest.mark.parametrize("name", live.MODELS)
 def test_search_finds_what_the_package_finds(name):
     model = MODELS[name]()
     if name == "toy":
@@ -162,7 +164,7 @@ def test_typed_text_is_written_as_the_corpus_is():
     assert in_node("texts.map(live.tokenize)", texts=texts) == [tokenize(text) for text in texts]
 
 
-@pytest.mark.parametrize("name", live.FIGURES)
+@pytest.mark.parametrize("name", live.MODELS)
 def test_weights_are_small(name):
     assert len(script_of(name).encode()) < 3_000_000
 
@@ -175,19 +177,20 @@ def test_weights_are_small(name):
 def test_only_pages_with_a_figure_load_scripts(name):
     text = (HTML / f"{name}.html").read_text(encoding="utf8")
     figures = set(re.findall(r'<figure[^>]* data-live="(\w+)"', text))
-    assert set(re.findall(r'src="[^"]*/live/(\w+)-model\.js', text)) == figures
+    assert set(re.findall(r'src="[^"]*/live/(\w+)-model\.js', text)) == figures & set(live.MODELS)
     assert bool(re.search(r'(src|href)="[^"]*/_static/live/', text)) == bool(figures)
 
 
 @needs_book
 def test_every_figure_stands_on_its_page():
+    assert set(PLACES) == set(live.FIGURES)
     for name, page in PLACES.items():
         assert f'data-live="{name}"' in page.read_text(encoding="utf8")
 
 
 @needs_book
 @pytest.mark.browser
-@pytest.mark.parametrize("name", live.FIGURES)
+@pytest.mark.parametrize("name", live.MODELS)
 def test_without_javascript_there_is_an_answer_and_a_caption(chromium: Browser, name):
     context = chromium.new_context(java_script_enabled=False)
     page = context.new_page()
@@ -361,6 +364,58 @@ def test_toy_without_positions_scale_or_mask_answers_as_pytorch_does(toy):
         switch.uncheck()
     toy.locator(".live-switch input").first.check()  # the head that is shown, whichever it is
     assert toy.locator(".live-off").count() == 1
+
+
+# Attention in the plane ----------------------------------------------------------------------------
+
+
+@needs_book
+@pytest.mark.browser
+@pytest.mark.slow
+def test_attention_in_the_plane_is_the_package_s(tab):
+    ready(tab, "attention")
+    check_plane(tab)
+    tab.get_by_label("q, first number").fill("-2")
+    tab.get_by_label("value of k₃").fill("7")
+    check_plane(tab)
+    before = tab.get_by_label("q, second number").input_value()
+    tab.get_by_label("q, second number").press("ArrowUp")
+    assert float(tab.get_by_label("q, second number").input_value()) == pytest.approx(float(before) + 0.1)
+    tab.get_by_label("divide by").uncheck()
+    check_plane(tab, scale=2**0.5)
+
+
+@needs_book
+@pytest.mark.browser
+@pytest.mark.slow
+def test_a_key_can_be_dragged(tab):
+    ready(tab, "attention")
+    plane = tab.locator(".live-plane")
+    plane.scroll_into_view_if_needed()
+    box, key = plane.bounding_box(), tab.locator(".live-handle", has_text="k₁").bounding_box()
+    tab.mouse.move(key["x"] + key["width"] / 2, key["y"] + key["height"] / 2)
+    tab.mouse.down()
+    unit = box["width"] / 6.6
+    tab.mouse.move(box["x"] + (3.3 - 2) * unit, box["y"] + (3.3 + 1) * unit)
+    tab.mouse.up()
+    tab.mouse.move(box["x"], box["y"])  # what is let go stays
+    found = [float(tab.get_by_label(f"k₁, {which} number").input_value()) for which in ("first", "second")]
+    assert found == pytest.approx([-2, -1], abs=0.11)
+    check_plane(tab)
+
+
+def check_plane(tab: Page, scale: float = 1.0) -> None:
+    def numbers(label: str) -> list[float]:
+        return [float(field.input_value()) for field in tab.get_by_label(label).all()]
+
+    query, *keys = (numbers(f"{name}, ") for name in ("q", "k₁", "k₂", "k₃"))
+    values = [numbers(f"value of {name}") for name in ("k₁", "k₂", "k₃")]
+    q, k, v = (torch.tensor(rows) for rows in ([query], keys, values))
+    context, weights = scaled_dot_product_attention(q * scale, k, v)
+    said = tab.locator(".live-attention .live-said").inner_text()
+    shown = [float(number) for number in re.findall(r"([\d.]+) ·", said)]
+    assert shown == pytest.approx(weights[0].tolist(), abs=6e-4)
+    assert float(said.split(" = ")[1]) == pytest.approx(context.item(), abs=6e-3)
 
 
 # Small Portuguese ----------------------------------------------------------------------------------

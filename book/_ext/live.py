@@ -62,12 +62,13 @@ def small_portuguese() -> LiveModel:
     )
 
 
-FIGURES: dict[str, Callable[[], LiveModel]] = {"toy": toy, "phrases": small_portuguese}
+MODELS: dict[str, Callable[[], LiveModel]] = {"toy": toy, "phrases": small_portuguese}
+FIGURES = (*MODELS, "attention")
 
 
 @lru_cache
 def live_model(name: str) -> LiveModel:
-    return FIGURES[name]()
+    return MODELS[name]()
 
 
 # Words to choose from --------------------------------------------------------------------------------
@@ -148,7 +149,7 @@ def write_models(app: Sphinx) -> None:
         return
     folder = Path(app.outdir, "_static", "live")
     folder.mkdir(parents=True, exist_ok=True)
-    for name in FIGURES:
+    for name in MODELS:
         (folder / f"{name}-model.js").write_text(script_of(name, live_model(name)), encoding="utf8")
 
 
@@ -176,10 +177,15 @@ class Live(SphinxDirective):
         content = nodes.Element()
         self.state.nested_parse(self.content, self.content_offset, content)
         plain, *caption = content.children
-        given, made = live_model(name).example
-        texts = nodes.literal("", given), nodes.Text(" → "), nodes.literal("", made)
-        example = nodes.paragraph("", "", *texts)
-        return [LiveFigure("", plain, example, LiveCaption("", *caption), name=name)]
+        return [LiveFigure("", plain, *example_of(name), LiveCaption("", *caption), name=name)]
+
+
+def example_of(name: str) -> list[nodes.Node]:
+    """A paragraph with an answer of the figure's model, where it has one."""
+    if name not in MODELS:
+        return []
+    given, made = live_model(name).example
+    return [nodes.paragraph("", "", nodes.literal("", given), nodes.Text(" → "), nodes.literal("", made))]
 
 
 def visitors(tag: str) -> tuple[Callable[[Any, nodes.Element], None], Callable[[Any, nodes.Element], None]]:
@@ -202,7 +208,7 @@ def load_scripts(
     names = sorted({figure["name"] for figure in doctree.findall(LiveFigure)}) if doctree else []
     if names:
         app.add_css_file("live/live.css")
-    models = [f"{name}-model" for name in names]
+    models = [f"{name}-model" for name in names if name in MODELS]
     for script in (*SCRIPTS, *models, *names) if names else ():
         app.add_js_file(f"live/{script}.js", loading_method="defer")
 

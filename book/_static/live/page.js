@@ -15,18 +15,19 @@
     fill(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
   const percent = (share) => `${(100 * share).toFixed(share > 0.9995 || share < 0.1 ? 0 : 1)}\u00a0%`;
 
-  // Reads the model of the page's figures of that name, puts what `build` returns into each of them, above its
-  // caption, and adds to the caption how far the model is from PyTorch's.
+  // Puts what `build` returns into the page's figures of that name, above the caption. Where the figure has a model,
+  // `build` is given it with its record, and the caption says how far it is from PyTorch's.
   function mount(name, build) {
-    const record = live.models[name];
+    const record = live.models?.[name];
     const start = performance.now();
     for (const figure of document.querySelectorAll(`figure[data-live="${name}"]`)) {
-      const model = live.load_model(record);
+      const model = record && live.load_model(record);
       const caption = figure.querySelector("figcaption");
       figure.replaceChildren(build(model, record), caption);
       figure.classList.add("live-ready");
       performance.measure(`live ${name}`, { start });
 
+      if (!record) continue;
       const size = record.sizes.reduce((sum, [, numbers]) => sum + numbers, 0).toLocaleString("en");
       const check = `✓ ${size} parameters. On the first example, no logit differs from PyTorch's by more than ${
         above(live.difference(model, record.check))}.`;

@@ -233,5 +233,5 @@
   }
 
   globalThis.live ??= {};
-  Object.assign(live, { Transformer, KeyValueCache, add_positions, greedy_search });
+  Object.assign(live, { scaled_dot_product_attention, KeyValueCache, add_positions, Transformer, greedy_search });
 }
