@@ -83,8 +83,8 @@ FAULTS = [
     Fault(
         "log-probabilities-in-half-precision",
         "log-probabilities are rounded before they are summed",
-        "beam_search",
-        ".log_softmax(-1, dtype=dtype)",
-        ".log_softmax(-1).to(dtype)",
+        "extend_beam",
+        ".log_softmax(-1, dtype=alive.scores.dtype)",
+        ".log_softmax(-1).to(alive.scores.dtype)",
     ),
 ]
