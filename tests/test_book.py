@@ -154,14 +154,14 @@ COPIED = """() => [...document.querySelectorAll('.cell-exported pre')].map(pre =
     return copy.textContent;
 })"""
 # A chapter has thousands of words of code in a dozen colours and as many pieces of equations, and the page of
-# the API hundreds of entries of one form. Plain text for the first, and three entries of the last, are judged in
+# the API hundreds of entries of one form. Plain text for the first, and three sections of the last, are judged in
 # a hundredth of the time; the colours of code are judged on one page.
 PLAIN = """() => {
     document.querySelectorAll('.highlight pre, mjx-container').forEach(element => {
         element.textContent = element.tagName === 'PRE' ? element.textContent : 'x';
     });
-    const beyondThree = 'dl.py ~ dl.py ~ dl.py ~ dl.py, .page-toc li ~ li ~ li ~ li';
-    document.querySelectorAll(beyondThree).forEach(entry => entry.remove());
+    const api = 'section:has(> dl.py)';
+    document.querySelectorAll(`${api} ~ ${api} ~ ${api} ~ ${api}`).forEach(section => section.remove());
 }"""
 AXE = """async contrast => {
     const rules = {'color-contrast': {enabled: contrast}, 'label-content-name-mismatch': {enabled: true}};
