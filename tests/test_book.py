@@ -154,8 +154,8 @@ COPIED = """() => [...document.querySelectorAll('.cell-exported pre')].map(pre =
     return copy.textContent;
 })"""
 # A chapter has thousands of words of code in a dozen colours and as many pieces of equations, and the page of
-# the API hundreds of entries of one form. Plain text for the first, and three sections of the last, are judged
-# in a hundredth of the time; the colours of code are judged on one page.
+# the API hundreds of entries of one form. Plain text for the first, and three sections of the last, are
+# judged in a hundredth of the time; the colours of code are judged on one page.
 PLAIN = """() => {
     document.querySelectorAll('.highlight pre, mjx-container').forEach(element => {
         element.textContent = element.tagName === 'PRE' ? element.textContent : 'x';
