@@ -31,6 +31,7 @@ KINDS = {
     "memory": ("#fce5c3", "#a05a00", "#4a3009", "#eeb25c"),
     "logits": ("#fadcdd", "#b02c38", "#4d1c21", "#f0959c"),
     "weight": ("#f3eebf", "#6b6410", "#3b3710", "#d3c95e"),
+    "attention": ("#d2efef", "#0f6b70", "#103c3f", "#6fcdd0"),
     "norm": ("#ffffff", "#5b6b7c", "#14181e", "#93a3b5"),
 }
 PAGE = ("#ffffff", "#14181e")  # the ground, where no page gives one
@@ -127,9 +128,12 @@ class Diagram:
     height: float
     pieces: list[str] = field(default_factory=list)
 
-    def text(self, x: float, y: float, text: str, look: str = "") -> None:
-        """Write a line of text in some of the looks bold, code (for shapes), start, end and over."""
-        self.pieces.append(f'<text x="{number(x)}" y="{number(y)}" class="{look}">{rich(text)}</text>')
+    def text(self, x: float, y: float, text: str, look: str = "", turn: float = 0) -> None:
+        """Write a line of text, turned by degrees, in some of the looks bold, code, start, end and over."""
+        place = f'x="{number(x)}" y="{number(y)}"'
+        if turn:
+            place += f' transform="rotate({number(turn)} {number(x)} {number(y)})"'
+        self.pieces.append(f'<text {place} class="{look}">{rich(text)}</text>')
 
     def box(
         self,
