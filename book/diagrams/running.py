@@ -171,7 +171,7 @@ def resumption() -> Diagram:
 
     for update in (0, 10, 20, 30, 40):
         d.text(at(update), 18, str(update))
-        d.arrow((at(update), 30), (at(update), 206), kind="norm", tip=False, dashed=True)
+        d.arrow((at(update), 30), (at(update), 40), tip=False)
     d.text(8, 18, "update", "start")
     d.arrow((at(0), 62), (at(40), 62), kind="attention")
     d.text(at(15), 46, "without a break", "over")
