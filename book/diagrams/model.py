@@ -214,6 +214,28 @@ def _layer(sublayers: list[tuple[str, str]]) -> Diagram:
     return d
 
 
+def norm_orders() -> Diagram:
+    """Chapter 4: the norm on the stream, or on the copy that the sublayer reads."""
+    d = Diagram(470, 264)
+    for top, name, branch in (
+        (0, "post-norm", ["sublayer", "dropout"]),
+        (132, "pre-norm", ["norm", "sublayer", "dropout"]),
+    ):
+        stream, above = top + 96, top + 42
+        d.arrow((34, stream), (446, stream), style="wide")
+        d.text(18, stream, "x")
+        d.text(460, stream, "y")
+        d.arrow((60, stream), (60, above), (370, above), (370, stream - 10))
+        for i, part in enumerate(branch):
+            kind = "norm" if part == "norm" else "attention" if part == "sublayer" else "plain"
+            d.box(215 + 90 * (i - (len(branch) - 1) / 2), above, part, kind, 76, 30)
+        d.plus(370, stream)
+        if len(branch) == 2:
+            d.box(412, stream, "norm", "norm", 48, 28)
+        d.text(60, top + 16, name, "bold start")
+    return d
+
+
 def encoder_layer() -> Diagram:
     """Chapter 4: an encoder layer, the norm on the stream or before the sublayer."""
     return _layer([("self-attention", "attention"), ("feed-forward", "plain")])

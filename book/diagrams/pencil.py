@@ -53,6 +53,7 @@ STYLE = """\
 .diagram .shape {{ fill: var(--fill); stroke: var(--line); stroke-width: 1.3px; }}
 .diagram .wire {{ fill: none; stroke: var(--line); stroke-width: 1.6px; }}
 .diagram .dashed {{ stroke-dasharray: 5 4; }}
+.diagram .wide {{ stroke-width: 3.5px; }}
 .diagram .tip {{ fill: var(--line); }}
 .diagram .frame {{ fill: none; stroke: var(--plain-line); stroke-dasharray: 2 4; }}
 """
@@ -197,17 +198,17 @@ class Diagram:
         kind: str = "plain",
         at: Point | None = None,
         look: str = "code",
-        dashed: bool = False,
+        style: str = "",
         tip: bool = True,
     ) -> None:
-        """Draw a line through points to its tip; its label stands at `at`, or on its longest piece."""
+        """Draw a line through points to its tip, in a style: dashed or wide; a label stands at `at`."""
         shown = list(points)
         if tip:  # the line ends where the tip begins
             (x0, y0), (x1, y1) = points[-2:]
             length = hypot(x1 - x0, y1 - y0)
             across, down = (x1 - x0) / length, (y1 - y0) / length
             shown[-1] = (x1 - 6 * across, y1 - 6 * down)
-        self._path(rounded(shown), f"wire {kind}" + " dashed" * dashed)
+        self._path(rounded(shown), f"wire {kind} {style}".rstrip())
         if tip:
             back = (x1 - 8 * across, y1 - 8 * down)
             ends = [
