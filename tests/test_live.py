@@ -486,7 +486,12 @@ def check_plane(tab: Page, scale: float = 1.0) -> None:
 
 # Beam search ---------------------------------------------------------------------------------------
 
-SENTENCES = ("quer comprar o carro dela .", "a menina gosta do gato preto .", "come a sopa .", "vê-os .")
+SENTENCES = (
+    "as escritoras convidam a rita .",
+    "este médico come pouco .",
+    "esta amiga não lia o livro .",
+    "vê-os .",
+)
 
 
 @lru_cache
@@ -522,6 +527,14 @@ def test_beam_search_finds_what_the_package_finds(beam_size, alpha, longest):
         assert [score for _, score in found] == pytest.approx(wanted.scores[0].tolist(), abs=1e-4)
         tokens = [[token for token in row if token != 0] for row in wanted.tokens[0].tolist()]
         assert [tokens for tokens, _ in found] == tokens
+
+
+def test_the_chapter_s_three_sentences_are_translated_as_it_says():
+    invited, ate, book = SENTENCES[:3]
+    for sentence, greedy, beam in ((invited, "invited", "invite"), (ate, "eats", "ate")):
+        (one,), three = best_of(sentence, 1, 0.6), best_of(sentence, 3, 0.6)[0]
+        assert greedy in one[0].split() and beam in three[0].split() and three[1] > one[1] + 0.1
+    assert best_of(book, 1, 0.6)[0][1] > best_of(book, 3, 0.6)[0][1] + 1
 
 
 def ranking_of(tab: Page) -> list[tuple[str, float]]:
@@ -723,8 +736,15 @@ def test_roofline_counts_what_the_record_counts(tab):
     peak, bandwidth = roofline["peak"]["flops"], roofline["bandwidth"]["memory"]
     shown = [float(tab.get_by_label(unit).input_value()) for unit in ("GFLOP/s", "GB/s")]
     assert shown == pytest.approx([peak / 1e9, bandwidth / 1e9], rel=0.01)  # the record's, rounded
-    names = {"dense layer": "first layer", "logits": "logits", "attention": "attention", "addition": "addition",
-             "layer norm": "normalization", "dense layer, one row": "first layer", "logits, one row": "logits"}  # fmt: skip
+    names = {
+        "dense layer": "first layer",
+        "logits": "logits",
+        "attention": "attention",
+        "addition": "addition",
+        "layer norm": "normalization",
+        "dense layer, one row": "first layer",
+        "logits, one row": "logits",
+    }
     menu = tab.get_by_label("Part")
     for name, option in names.items():
         part = roofline["parts"][name]

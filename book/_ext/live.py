@@ -193,7 +193,7 @@ class Live(SphinxDirective):
 
 
 def instead_of(name: str) -> nodes.Node:
-    """What a page without scripts shows: an answer of the model of that name, or the figure's first picture."""
+    """What a page without scripts shows: an answer of the figure's own model, or its first picture."""
     if name in MODELS:
         given, made = live_model(name).example
         return nodes.paragraph("", "", nodes.literal("", given), nodes.Text(" → "), nodes.literal("", made))

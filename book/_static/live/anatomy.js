@@ -51,10 +51,10 @@
       const ids = column ? tgt : src;
       const side = column ? "decoder" : "encoder";
       const title = name.endsWith("ids") ? name : name === "logits" ? "logits, from the decoder's vectors" : `${name}, ${side}`;
-      return { name, title, ids, tensor: tensors[i], x: 12 + 262 * column, y: 508 - 44 * row, row, column };
+      return { name, title, ids, tensor: tensors[i], x: 12 + 262 * column, y: 556 - 48 * row, row, column };
     });
 
-    const drawing = svg("svg", { class: "live-anatomy", viewBox: "0 0 480 546", role: "img" });
+    const drawing = svg("svg", { class: "live-anatomy", viewBox: "0 0 480 590", role: "img" });
     const numbers = svg("svg", { class: "live-numbers", role: "img" });
     const choice = slider("Box", range(0, boxes.length - 1), 3, (i) => `${boxes[i].title}`, show);
     const said = html("output", { class: "live-said" });
@@ -68,13 +68,17 @@
 
     function draw() {
       const middle = (box) => box.x + 97;
-      const arrow = (points) => svg("path", { class: "live-arrow", d: `M${points.join("L")}` });
-      const up = boxes.flatMap((box, i) => {
-        const next = boxes[i + 1]?.column === box.column;
-        const words = svg("text", { class: "live-shape", x: middle(box) + 7, y: box.y - 3 }, shape(box));
-        return [...(next ? [arrow([[middle(box), box.y], [middle(box), box.y - 14]])] : []), words];
-      });
+      const arrow = (points) => { // with a head, in the direction of the last two points
+        const [[x0, y0], [x, y]] = points.slice(-2);
+        const [dx, dy] = [Math.sign(x - x0), Math.sign(y - y0)];
+        const head = `M${x - 5 * dx + 4 * dy} ${y - 5 * dy + 4 * dx}L${x} ${y}L${x - 5 * dx - 4 * dy} ${y - 5 * dy - 4 * dx}`;
+        return svg("path", { class: "live-arrow", d: `M${points.join("L")}${head}` });
+      };
       const memory = boxes[left.length - 1];
+      const up = boxes.flatMap((box) => [
+        box === memory ? "" : arrow([[middle(box), box.y], [middle(box), box.y - 18]]),
+        svg("text", { class: "live-shape", x: middle(box) + 8, y: box.y - 4.5 }, shape(box)),
+      ]);
       const across = boxes.filter(({ name }) => name.startsWith("cross")).map(({ x, y }) =>
         arrow([[memory.x + 194, memory.y + 15], [240, memory.y + 15], [240, y + 15], [x, y + 15]]));
       const drawn = boxes.map((box, i) => svg("g", { class: `live-part ${i === choice.value ? "live-open" : ""}`, click: () => choose(i) },

@@ -39,7 +39,7 @@
     }
 
     #share = ({ from, to, log }, value) => (log ? Math.log(value / from) / Math.log(to / from) : (value - from) / (to - from));
-    #place = ([x, y]) => rounded([62 + 404 * this.#share(this.x, x), 204 - 190 * this.#share(this.y, y)]);
+    #place = ([x, y]) => rounded([62 + 392 * this.#share(this.x, x), 204 - 190 * this.#share(this.y, y)]);
 
     #ticks({ from, to, log }) {
       if (log) return range(Math.ceil(Math.log10(from)), Math.floor(Math.log10(to))).map((power) => 10 ** power);
@@ -58,9 +58,9 @@
       });
       const up = this.#ticks(y).flatMap((value) => {
         const [, top] = this.#place([x.from, value]);
-        return [svg("line", { x1: 62, y1: top, x2: 466, y2: top }), svg("text", { x: 56, y: top + 4.5, "text-anchor": "end" }, words(y, value))];
+        return [svg("line", { x1: 62, y1: top, x2: 454, y2: top }), svg("text", { x: 56, y: top + 4.5, "text-anchor": "end" }, words(y, value))];
       });
-      const title = svg("text", { x: 264, y: 243, "text-anchor": "middle" }, x.label);
+      const title = svg("text", { x: 258, y: 243, "text-anchor": "middle" }, x.label);
       const side = svg("text", { transform: "translate(13 109) rotate(-90)", "text-anchor": "middle" }, y.label);
       this.svg.setAttribute("aria-label", label);
       this.svg.replaceChildren(svg("g", { class: "live-axes" }, ...across, ...up, title, side));

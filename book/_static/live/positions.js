@@ -23,14 +23,16 @@
       const [d_model, p, k] = [width.value, position.value, offset.value];
       const [here, there] = [p, p + k].map((place) => live.sinusoidal_encoding(place, d_model));
       const pairs = d_model / 2;
-      const across = Math.min(pairs, 8);
-      clocks.setAttribute("viewBox", `0 0 ${64 * across} ${76 * Math.ceil(pairs / across)}`);
+      const [across, scale] = pairs > 16 ? [8, 1] : [4, 1.7];
+      const [wide, high] = [480 / across, 56 * scale + 24];
+      clocks.setAttribute("viewBox", `0 0 480 ${(high * Math.ceil(pairs / across)).toFixed(1)}`);
       clocks.setAttribute("aria-label", `${pairs} clocks, each with a hand for position ${p} and one for position ${p + k}.`);
       clocks.replaceChildren(...range(0, pairs - 1).map((i) => {
         const period = 2 * Math.PI * 10000 ** ((2 * i) / d_model);
-        return svg("g", { class: "live-clock", transform: `translate(${32 + 64 * (i % across)} ${28 + 76 * Math.floor(i / across)})` },
-          svg("circle", { r: 27 }), hand(here, i, "live-here"), hand(there, i, "live-there"),
-          svg("text", { y: 43, "text-anchor": "middle" }, period.toLocaleString("en", { maximumSignificantDigits: 3 })));
+        const [x, y] = [wide * (0.5 + (i % across)), high * Math.floor(i / across) + 28 * scale];
+        return svg("g", { class: "live-clock", transform: `translate(${x.toFixed(1)} ${y.toFixed(1)})` },
+          svg("g", { transform: `scale(${scale})` }, svg("circle", { r: 27 }), hand(here, i, "live-here"), hand(there, i, "live-there")),
+          svg("text", { y: (28 * scale + 14).toFixed(1), "text-anchor": "middle" }, period.toLocaleString("en", { maximumSignificantDigits: 3 })));
       }));
 
       const product = dot(here, there);
@@ -45,7 +47,7 @@
 
     update();
     return html("div", { class: "live-panel live-positions" },
-      html("div", { class: "live-sliders" }, width.row, position.row, offset.row),
+      html("div", { class: "live-sliders live-stack" }, width.row, position.row, offset.row),
       html("div", { class: "live-halves" }, clocks, plot.svg), said);
   }
 

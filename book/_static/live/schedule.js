@@ -35,7 +35,7 @@
       const step = Math.max(1, Math.round(place.value * steps));
       const sentence = `Update ${words(step)} of ${words(steps)} has the rate ${scientific(rate(step))}. The peak without cool-down is ${scientific(bare(warmup_steps))}.`;
 
-      const thousands = (value) => (steps < 5000 ? words(value) : `${words(value / 1000)}k`);
+      const thousands = (value) => (steps < 5000 || !value ? words(value) : `${words(value / 1000)}k`);
       plot.axes({ from: 0, to: steps, label: "update", show: thousands },
         { from: 0, to: 1.05 * bare(warmup_steps), label: "rate · 10³", show: (value) => words(1000 * value) }, sentence);
       const points = [...range(1, 400).map((i) => Math.max(1, Math.round((i / 400) * steps))), 1, Math.min(warmup_steps, steps)].sort((a, b) => a - b);

@@ -62,7 +62,7 @@
 
     update();
     return html("div", { class: "live-panel live-smoothing" },
-      html("div", { class: "live-sliders" }, epsilon.row, size.row, logit.row),
+      html("div", { class: "live-sliders live-stack" }, epsilon.row, size.row, logit.row),
       html("div", { class: "live-halves" }, bars, plot.svg), said, html("div", { class: "live-row" }, to_minimum));
   }
 
