@@ -294,17 +294,31 @@ FASTEST = """field => Math.min(...[...Array(5)].map(() => {
 }))"""
 
 
+# Twenty million multiplications and additions: how fast the browser is on this machine, just now.
+UNIT = """() => {
+    const numbers = Float32Array.from({ length: 4096 }, (_, i) => 1 / (i + 1));
+    return Math.min(...[...Array(5)].map(() => {
+        const start = performance.now();
+        let sum = 0;
+        for (let k = 0; k < 5000; k++) for (let i = 0; i < 4096; i++) sum += numbers[i] * numbers[4095 - i];
+        return performance.now() - start + (sum > 0 ? 0 : Infinity);
+    }));
+}"""
+
+
 @needs_book
 @pytest.mark.browser
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "field"), [("toy", ".live-digits"), ("phrases", ".live-text")])
 def test_figures_are_quick_and_equal_to_pytorch(tab, name, field):
-    times = []
+    starts, answers, units = [], [], []
     for _ in range(3):  # the best of three: other programs may have the processor
         ready(tab, name)
-        times.append(tab.evaluate(f"() => performance.getEntriesByName('live {name}')[0].duration"))
-    assert min(times) < 500
-    assert tab.evaluate(FASTEST, field) < 100
+        starts.append(tab.evaluate(f"() => performance.getEntriesByName('live {name}')[0].duration"))
+        answers.append(tab.evaluate(FASTEST, field))
+        units.append(tab.evaluate(UNIT))
+    assert min(starts) < 25 * min(units)  # about 5
+    assert min(answers) < 8 * min(units)  # about 2
     model = f"live.load_model(live.models.{name})"
     assert tab.evaluate(f"() => live.difference({model}, live.models.{name}.check)") < 1e-4
     said = tab.locator(".live-check").inner_text()

@@ -1,9 +1,8 @@
 // The whole model with one sentence in it, for Chapter 5: every box opens, and shows the numbers that leave it.
 "use strict";
 {
-  const { html, svg, slider, range } = live;
+  const { html, svg, signed, slider, range } = live;
   const COLUMNS = 8; // of a tensor, as many as can be read
-  const signed = (number) => number.toFixed(2).replace("-", "−");
 
   // The tensors of one forward pass, in the order in which they are computed: stored by hooks, as in the chapter.
   function tensors_of(model, src, tgt) {
@@ -37,9 +36,8 @@
 
   function build(model, record) {
     const { src, tgt } = record.check;
-    const { pieces } = record.vocabulary;
-    const { bos_id, eos_id } = model.config;
-    const token = (id) => ({ [bos_id]: "start", [eos_id]: "end" })[id] ?? (pieces[id].startsWith("▁") ? pieces[id].slice(1) : `-${pieces[id]}`);
+    const vocabulary = new live.Vocabulary(record.vocabulary);
+    const token = (id) => vocabulary.shown(id);
     const left = names_of(model.encoder, "source ids", ["self-attention", "network"]);
     const right = [...names_of(model.decoder, "target ids", ["self-attention", "cross-attention", "network"]), "logits"];
     const tensors = tensors_of(model, src, tgt);

@@ -1,10 +1,9 @@
 // Beam search on the model of small Portuguese, for Chapter 8: a tree that grows step by step, with its scores.
 "use strict";
 {
-  const { html, svg, slider, range } = live;
+  const { html, svg, signed, slider, range } = live;
   const [WIDE, HIGH] = [126, 42]; // from step to step, from candidate to candidate
   const BOX = 106;
-  const signed = (number) => number.toFixed(2).replace("-", "−");
 
   function build(model, record) {
     const vocabulary = new live.Vocabulary(record.vocabulary);
@@ -27,11 +26,6 @@
     const heads = ["Finished", "tokens", "log p", "score"].map((text) => html("th", { scope: "col" }, text));
 
     const sentence = (tokens) => vocabulary.words(tokens.filter((token) => token !== eos_id)).map(({ text }) => text).join(" ");
-    // A token as the tree shows it: a hyphen stands for the part of the word that comes before.
-    const piece = (id) => {
-      const text = vocabulary.pieces[id];
-      return id === eos_id ? "end" : text.startsWith("▁") ? text.slice(1) : `-${text}`;
-    };
 
     function search() {
       const src = [...vocabulary.encode(live.tokenize(input.value)), eos_id];
@@ -73,7 +67,7 @@
         const [x, y] = places.get(each);
         return svg("g", { class: `live-node live-${each.fate}${way.has(each) ? " live-best" : ""}` },
           svg("rect", { x, y, width: BOX, height: 34, rx: 5 }),
-          svg("text", { x: x + 7, y: y + 22 }, piece(each.token)),
+          svg("text", { x: x + 7, y: y + 22 }, vocabulary.shown(each.token)),
           svg("text", { class: "live-number", x: x + BOX - 6, y: y + 22, "text-anchor": "end" }, signed(each.log_prob)));
       });
       const start = svg("g", { class: "live-node live-kept live-best" }, svg("rect", { x: 4, y: 8, width: 62, height: 34, rx: 5 }),
@@ -81,7 +75,7 @@
       const [width, height] = [(shown + 1) * WIDE - 46, 8 + 2 * beam_size.value * HIGH];
       for (const [name, value] of Object.entries({ width, height, viewBox: `0 0 ${width} ${height}` })) tree.setAttribute(name, value);
       tree.setAttribute("aria-label", `${shown} steps of the search. The best so far: ${
-        [...way].reverse().slice(1).map(({ token, log_prob }) => `${piece(token)} ${signed(log_prob)}`).join(", ")}.`);
+        [...way].reverse().slice(1).map(({ token, log_prob }) => `${vocabulary.shown(token)} ${signed(log_prob)}`).join(", ")}.`);
       tree.replaceChildren(...links, start, ...boxes);
       window_on.scrollLeft = width;
     }

@@ -15,6 +15,14 @@
     fill(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
   const percent = (share) => `${(100 * share).toFixed(share > 0.9995 || share < 0.1 ? 0 : 1)}\u00a0%`;
 
+  const signed = (number) => number.toFixed(2).replace("-", "−");
+
+  // "7.0 · 10⁻⁴", with that many digits behind the point.
+  function scientific(number, digits) {
+    const [digit, exponent] = number.toExponential(digits).split("e");
+    return `${digit} · 10${[...exponent.replace("+", "")].map((sign) => (sign === "-" ? "⁻" : "⁰¹²³⁴⁵⁶⁷⁸⁹"[sign])).join("")}`;
+  }
+
   // A labelled slider over a list of values. `show` says a value in words, which stand beside the slider and are read out.
   function slider(label, values, first, show, changed) {
     const shown = html("output", { class: "live-place" });
@@ -102,9 +110,8 @@
   // The next higher number of one digit: "7 · 10⁻⁶".
   function above(number) {
     const unit = 10 ** Math.floor(Math.log10(number));
-    const [digit, exponent] = (Math.ceil(number / unit) * unit).toExponential(0).split("e-");
-    return `${digit} · 10⁻${[...exponent].map((each) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[each]).join("")}`;
+    return scientific(Math.ceil(number / unit) * unit, 0);
   }
 
-  Object.assign(live, { html, svg, percent, slider, range, Plot, mount });
+  Object.assign(live, { html, svg, percent, signed, scientific, slider, range, Plot, mount });
 }
