@@ -6,7 +6,7 @@
     drawing.arrow(words.right, table.left, label="[B, S]")
 
 Lengths are CSS pixels, x grows to the right and y downward, and whatever is placed is placed by its center. A
-drawing is at most 480 wide and its letters at least 13 high, so that a phone's 358 pixels show them ten high.
+drawing is at most 480 wide and its letters at least 13 high: the 342 pixels of a phone show them nine high.
 
 A kind is a color, and means the same in every drawing: see `KINDS`. In the file the colors follow the
 reader's system; on a page of the book, where the drawing stands in the page itself, they follow the page.
