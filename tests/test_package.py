@@ -305,6 +305,27 @@ def test_program_of_the_readme_works_as_pasted(tmp_path):
     assert "->" in printed and ", 0 FAIL" in printed
 
 
+def test_figures_of_the_readme_are_those_of_the_records():
+    toy, talks, speed = (transformer.load_record(name) for name in ("toy", "ted-small", "speed"))
+    step = next(step for step in speed["training"]["steps"] if step["precision"] == "float32")
+    medians = {name: engine["seconds"]["median"] for name, engine in step["engines"].items()}
+    for figure in (
+        f"{100 * toy['test']['sequences']:.2f} %",
+        f"{talks['scores']['test']['tuned']['BLEU-tok']['score']:.1f}",
+        f"{talks['seconds'] / 60:.0f} minutes",
+        f"{medians['torch.nn'] / medians['ours']:.1f} ×",
+    ):
+        assert figure in README
+
+
+def test_readme_lists_the_chapters_of_the_book_in_their_order():
+    parts = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf8"))["parts"]
+    files = [chapter["file"] for part in parts for chapter in part["chapters"]]
+    listed = re.search(r"^## The chapters$(.*?)^## ", README, flags=re.M | re.S)[1]
+    chapters = [file for file in files if (ROOT / f"{file}.ipynb").exists()]
+    assert re.findall(r"\((book/[^)]+)\.ipynb\)", listed) == chapters
+
+
 def test_files_that_the_readme_names_exist():
     targets = re.findall(r"\]\(([^)#]+)\)", README) + re.findall(r'(?:src|href)="([^"#]+)"', README)
     local = [target for target in targets if not target.startswith("http")]

@@ -18,7 +18,7 @@ __all__ = [
 ]
 
 
-# %% book/08-decoding.ipynb · Nothing twice · [decoder-state]
+# %% book/08-decoding.ipynb · Keep what does not change · [decoder-state]
 from functools import singledispatch
 from typing import NamedTuple
 
@@ -65,7 +65,7 @@ def decoder_state(model: Transformer, src: Tensor, beam_size: int = 1) -> Decode
     return DecoderState(model, src, beam_size)
 
 
-# %% book/08-decoding.ipynb · Nothing twice · [greedy-search]
+# %% book/08-decoding.ipynb · Keep what does not change · [greedy-search]
 @torch.no_grad()
 def greedy_search(model: Transformer, src: Tensor, max_length: int) -> Tensor:
     """Take the most probable token at every step.
@@ -104,7 +104,7 @@ def greedy_search(model: Transformer, src: Tensor, max_length: int) -> Tensor:
     return tokens[:, : step + 1]
 
 
-# %% book/08-decoding.ipynb · Nothing twice · [check-search]
+# %% book/08-decoding.ipynb · Keep what does not change · [check-search]
 def check_search(model: Transformer, src: Tensor, max_length: int) -> None:
     """Refuse a search that cannot end well, before it begins.
 

@@ -110,7 +110,7 @@ class FastMultiHeadAttention(MultiHeadAttention):
         return lambda x: torch.cat([product(x) for product in products], dim=1)
 
 
-# %% book/10-speed.ipynb · Who may be accelerated · [accelerate-check]
+# %% book/10-speed.ipynb · Which models can be accelerated · [accelerate-check]
 # Free, or compared otherwise, or left behind by hooks that are gone.
 _FREE = {"_parameters", "_buffers", "_modules", "training", "_is_full_backward_hook"}
 
@@ -155,7 +155,7 @@ def _owners(model: nn.Module) -> dict[str, str]:
     return {name: first.setdefault(id(parameter), name) for name, parameter in named}
 
 
-# %% book/10-speed.ipynb · Who may be accelerated · [accelerate]
+# %% book/10-speed.ipynb · Which models can be accelerated · [accelerate]
 _FASTER = {
     nn.Linear: FastLinear,
     nn.Dropout: FastDropout,
@@ -211,7 +211,7 @@ def accelerate(model: Transformer) -> FastTransformer:
     return model if isinstance(model, FastTransformer) else FastTransformer(model)
 
 
-# %% book/10-speed.ipynb · Who may be accelerated · [accelerated]
+# %% book/10-speed.ipynb · Which models can be accelerated · [accelerated]
 def accelerated(model: Any, stacklevel: int = 2) -> Any:
     """The accelerated model; where `accelerate` refuses, the model itself, and a warning says why.
 
@@ -257,7 +257,7 @@ def _r_drop_loss(
     return linear_r_drop(passes, weight, y, smoothing, alpha, pad_id), (targets != pad_id).sum()
 
 
-# %% book/10-speed.ipynb · A step without ceremony · [fast-context]
+# %% book/10-speed.ipynb · A lean decoding step · [fast-context]
 def _context(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
     return fastest("step attention", query, key)(query, key, value, mask)
 
@@ -269,7 +269,7 @@ def _norm(norm: nn.Module) -> Callable[[Tensor], Tensor]:
     return partial(torch.layer_norm, normalized_shape=shape, weight=weight, bias=bias, eps=norm.eps)
 
 
-# %% book/10-speed.ipynb · A step without ceremony · [fast-layer]
+# %% book/10-speed.ipynb · A lean decoding step · [fast-layer]
 class _LayerStep:
     # A fast model's decoder layer for one new position in every row, from the layer's weights.
     def __init__(self, layer: Any, memory: Tensor, beam_size: int) -> None:
@@ -309,7 +309,7 @@ class _LayerStep:
         return self.w_2(self.activation(self.w_1(x)))
 
 
-# %% book/10-speed.ipynb · A step without ceremony · [fast-cache]
+# %% book/10-speed.ipynb · A lean decoding step · [fast-cache]
 _ROOM = 16  # for that many tokens at first
 
 
@@ -334,7 +334,7 @@ class _StepCache:
         self.kept, self.spare = ordered, self.kept
 
 
-# %% book/10-speed.ipynb · A step without ceremony · [fast-state]
+# %% book/10-speed.ipynb · A lean decoding step · [fast-state]
 class FastDecoderState(DecoderState):
     """The numbers of `DecoderState`, from the decoder's weights and without the calls of its modules."""
 
@@ -383,7 +383,7 @@ def _decoder_state(model: FastTransformer, src: Tensor, beam_size: int = 1) -> D
     return FastDecoderState(model, src, beam_size)
 
 
-# %% book/10-speed.ipynb · A step without ceremony · [fast-beam]
+# %% book/10-speed.ipynb · A lean decoding step · [fast-beam]
 _ROWS = 64  # whose logits stay in the cache of a processor, from the product to the ranking
 
 

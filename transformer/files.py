@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 
-# %% book/11-long-runs.ipynb · Beside, then over · [files-imports]
+# %% book/11-long-runs.ipynb · Write beside, then rename · [files-imports]
 import hashlib
 import json
 import math
@@ -52,7 +52,7 @@ from torch import Tensor, nn
 from transformer.validation import check_device, check_size, check_type, optional_import
 
 
-# %% book/11-long-runs.ipynb · Beside, then over · [atomic-files]
+# %% book/11-long-runs.ipynb · Write beside, then rename · [atomic-files]
 @contextmanager
 def atomic_file(path: Path | str) -> Iterator[Path]:
     """Give an empty file to write to, which takes the place of `path` at the end, all at once.
@@ -404,7 +404,7 @@ def append_log(directory: Path | str, entry: dict[str, float]) -> None:
         os.fsync(file.fileno())
 
 
-# %% book/11-long-runs.ipynb · Runs that can be believed · [processor]
+# %% book/11-long-runs.ipynb · Runs that can be repeated · [processor]
 _INSTRUCTIONS = {
     *("avx2", "avx512f", "avx512_vnni", "avx_vnni", "amx_int8", "i8mm", "sve", "sve2"),
     *("avx512_bf16", "amx_bf16", "bf16", "avx512_fp16", "amx_fp16", "asimdhp"),
@@ -429,7 +429,7 @@ def processor() -> tuple[str, set[str]]:
     return next(filter(None, models), ""), found & _INSTRUCTIONS
 
 
-# %% book/11-long-runs.ipynb · Runs that can be believed · [records]
+# %% book/11-long-runs.ipynb · Runs that can be repeated · [records]
 def run_facts(device: torch.device | str) -> dict[str, Any]:
     """What one needs to know to repeat a run.
 
@@ -467,7 +467,7 @@ def run_facts(device: torch.device | str) -> dict[str, Any]:
     }
 
 
-# %% book/11-long-runs.ipynb · Runs that can be believed · [command-and-commit]
+# %% book/11-long-runs.ipynb · Runs that can be repeated · [command-and-commit]
 def _command() -> str:
     # As it was typed, except for the path of the interpreter.
     arguments = sys.orig_argv[1:]
@@ -489,7 +489,7 @@ def _commit() -> str:
         return ""
 
 
-# %% book/11-long-runs.ipynb · Runs that can be believed · [record-files]
+# %% book/11-long-runs.ipynb · Runs that can be repeated · [record-files]
 def write_record(path: Path | str, record: dict[str, Any]) -> None:
     """Write a record as JSON, whole or not at all."""
     with atomic_file(path) as part:

@@ -316,7 +316,7 @@ def linear_cross_entropy(
     return _ChunkedLoss.apply(rows, weight, targets.reshape(-1), loss_and_slope)
 
 
-# %% book/10-speed.ipynb · Two passes by pieces · [linear-r-drop]
+# %% book/10-speed.ipynb · Two passes in chunks · [linear-r-drop]
 def _r_drop_and_slope(
     logits: Tensor, targets: Tensor, smoothing: float, pad_id: int, alpha: float
 ) -> tuple[Tensor, Tensor]:

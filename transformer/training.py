@@ -117,7 +117,7 @@ def cooldown(step: int, steps: int, fraction: float) -> float:
     return min(1.0, (steps - step + 1) / (fraction * steps)) if fraction else 1.0
 
 
-# %% book/07-training.ipynb · A look without a trace · [evaluating]
+# %% book/07-training.ipynb · An evaluation that leaves no trace · [evaluating]
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Switch dropout and gradients off, and put every module back into its mode afterwards."""

@@ -1,10 +1,10 @@
 """Models that live in the page: the directive that places them, and the files that they are read from.
 
 `:::{live} toy` puts the figure `toy` on a page. Its first paragraph is for where it cannot run, the rest is
-the caption. Without JavaScript the page shows both, and between them an answer of the model, computed when
-the book is built. A page that has a live figure loads the scripts of `_static/live/` and the weights of its
-models. They are written here, in float16, as scripts, because a page that is opened from the disk may load
-scripts and no other data.
+the caption. Without JavaScript the page shows both, and between them the figure as it first appears, from
+`stills/`, or an answer of its model, computed when the book is built. A page that has a live figure loads the
+scripts of `_static/live/` and the weights of its models. They are written here, in float16, as scripts,
+because a page that is opened from the disk may load scripts and no other data.
 """
 
 from __future__ import annotations
@@ -63,7 +63,19 @@ def small_portuguese() -> LiveModel:
 
 
 MODELS: dict[str, Callable[[], LiveModel]] = {"toy": toy, "phrases": small_portuguese}
-FIGURES = (*MODELS, "attention")
+# The figures, each with the model that it runs, if it runs one.
+FIGURES: dict[str, str | None] = {
+    "toy": "toy",
+    "phrases": "phrases",
+    "attention": None,
+    "beam": "phrases",
+    "positions": None,
+    "schedule": None,
+    "smoothing": None,
+    "anatomy": "phrases",
+    "roofline": None,
+}
+STILLS = Path(__file__).parent / "stills"
 
 
 @lru_cache
@@ -177,15 +189,16 @@ class Live(SphinxDirective):
         content = nodes.Element()
         self.state.nested_parse(self.content, self.content_offset, content)
         plain, *caption = content.children
-        return [LiveFigure("", plain, *example_of(name), LiveCaption("", *caption), name=name)]
+        return [LiveFigure("", plain, instead_of(name), LiveCaption("", *caption), name=name)]
 
 
-def example_of(name: str) -> list[nodes.Node]:
-    """A paragraph with an answer of the figure's model, where it has one."""
-    if name not in MODELS:
-        return []
-    given, made = live_model(name).example
-    return [nodes.paragraph("", "", nodes.literal("", given), nodes.Text(" → "), nodes.literal("", made))]
+def instead_of(name: str) -> nodes.Node:
+    """What a page without scripts shows: an answer of the figure's own model, or its first picture."""
+    if name in MODELS:
+        given, made = live_model(name).example
+        return nodes.paragraph("", "", nodes.literal("", given), nodes.Text(" → "), nodes.literal("", made))
+    picture = (STILLS / f"{name}.svg").read_text(encoding="utf8")
+    return nodes.raw("", f'<div class="live-still">{picture}</div>', format="html")
 
 
 def visitors(tag: str) -> tuple[Callable[[Any, nodes.Element], None], Callable[[Any, nodes.Element], None]]:
@@ -208,7 +221,7 @@ def load_scripts(
     names = sorted({figure["name"] for figure in doctree.findall(LiveFigure)}) if doctree else []
     if names:
         app.add_css_file("live/live.css")
-    models = [f"{name}-model" for name in names if name in MODELS]
+    models = [f"{model}-model" for model in sorted({FIGURES[name] for name in names} - {None})]
     for script in (*SCRIPTS, *models, *names) if names else ():
         app.add_js_file(f"live/{script}.js", loading_method="defer")
 

@@ -15,10 +15,82 @@
     fill(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
   const percent = (share) => `${(100 * share).toFixed(share > 0.9995 || share < 0.1 ? 0 : 1)}\u00a0%`;
 
+  const signed = (number) => number.toFixed(2).replace("-", "−");
+
+  // "7.0 · 10⁻⁴", with that many digits behind the point.
+  function scientific(number, digits) {
+    const [digit, exponent] = number.toExponential(digits).split("e");
+    return `${digit} · 10${[...exponent.replace("+", "")].map((sign) => (sign === "-" ? "⁻" : "⁰¹²³⁴⁵⁶⁷⁸⁹"[sign])).join("")}`;
+  }
+
+  // A labelled slider over a list of values. `show` says a value in words, which stand beside the slider and are read out.
+  function slider(label, values, first, show, changed) {
+    const shown = html("output", { class: "live-place" });
+    const input = html("input", { type: "range", min: 0, max: values.length - 1, step: 1, value: values.indexOf(first), input: () => { tell(); changed(); } });
+    const tell = () => {
+      const text = show(values[input.value]);
+      shown.replaceChildren(text);
+      input.setAttribute("aria-valuetext", text);
+    };
+    tell();
+    return { input, tell, row: html("label", { class: "live-slider" }, html("span", {}, label), input, shown), get value() { return values[input.value]; } };
+  }
+
+  const range = (from, to, step = 1) =>
+    Array.from({ length: Math.round((to - from) / step) + 1 }, (_, i) => Number((from + i * step).toPrecision(12)));
+  const rounded = (numbers) => numbers.map((number) => Number(number.toFixed(1)));
+
+  // Axes with their ticks; an axis is {from, to, label, log, show}.
+  class Plot {
+    constructor(kind = "") {
+      this.svg = svg("svg", { class: `live-plot ${kind}`, viewBox: "0 0 480 250", role: "img" });
+    }
+
+    #share = ({ from, to, log }, value) => (log ? Math.log(value / from) / Math.log(to / from) : (value - from) / (to - from));
+    #place = ([x, y]) => rounded([62 + 392 * this.#share(this.x, x), 204 - 190 * this.#share(this.y, y)]);
+
+    #ticks({ from, to, log }) {
+      if (log) return range(Math.ceil(Math.log10(from)), Math.floor(Math.log10(to))).map((power) => 10 ** power);
+      const unit = 10 ** Math.floor(Math.log10((to - from) / 3));
+      const step = unit * [5, 2, 1].find((each) => (to - from) / (each * unit) >= 3);
+      return range(Math.ceil(from / step) * step, Math.floor(to / step + 1e-9) * step, step);
+    }
+
+    // Begins anew with these axes; what is drawn later lies above.
+    axes(x, y, label) {
+      Object.assign(this, { x, y });
+      const words = ({ show = (value) => value.toLocaleString("en") }, value) => show(value);
+      const across = this.#ticks(x).flatMap((value) => {
+        const [left] = this.#place([value, y.from]);
+        return [svg("line", { x1: left, y1: 14, x2: left, y2: 204 }), svg("text", { x: left, y: 221, "text-anchor": "middle" }, words(x, value))];
+      });
+      const up = this.#ticks(y).flatMap((value) => {
+        const [, top] = this.#place([x.from, value]);
+        return [svg("line", { x1: 62, y1: top, x2: 454, y2: top }), svg("text", { x: 56, y: top + 4.5, "text-anchor": "end" }, words(y, value))];
+      });
+      const title = svg("text", { x: 258, y: 243, "text-anchor": "middle" }, x.label);
+      const side = svg("text", { transform: "translate(13 109) rotate(-90)", "text-anchor": "middle" }, y.label);
+      this.svg.setAttribute("aria-label", label);
+      this.svg.replaceChildren(svg("g", { class: "live-axes" }, ...across, ...up, title, side));
+    }
+
+    // A curve through points [x, y], as far as they lie between the ends of y.
+    curve(points, state) {
+      const inside = ([, y]) => Number.isFinite(y) && y >= this.y.from && y <= this.y.to;
+      const path = points.map((point, i) => inside(point) && `${i && inside(points[i - 1]) ? "L" : "M"}${this.#place(point).join(" ")}`);
+      this.svg.append(svg("path", { class: state, d: path.filter(Boolean).join("") }));
+    }
+
+    dot(point, state) {
+      const [cx, cy] = this.#place(point);
+      this.svg.append(svg("circle", { class: state, cx, cy, r: 5.5 }));
+    }
+  }
+
   // Puts what `build` returns into the page's figures of that name, above the caption. Where the figure has a model,
   // `build` is given it with its record, and the caption says how far it is from PyTorch's.
-  function mount(name, build) {
-    const record = live.models?.[name];
+  function mount(name, build, model_name = name) {
+    const record = live.models?.[model_name];
     const start = performance.now();
     for (const figure of document.querySelectorAll(`figure[data-live="${name}"]`)) {
       const model = record && live.load_model(record);
@@ -38,9 +110,8 @@
   // The next higher number of one digit: "7 · 10⁻⁶".
   function above(number) {
     const unit = 10 ** Math.floor(Math.log10(number));
-    const [digit, exponent] = (Math.ceil(number / unit) * unit).toExponential(0).split("e-");
-    return `${digit} · 10⁻${[...exponent].map((each) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[each]).join("")}`;
+    return scientific(Math.ceil(number / unit) * unit, 0);
   }
 
-  Object.assign(live, { html, svg, percent, mount });
+  Object.assign(live, { html, svg, percent, signed, scientific, slider, range, Plot, mount });
 }

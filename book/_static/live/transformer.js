@@ -80,6 +80,14 @@
       if (!this.#kept.has(attention)) this.#kept.set(attention, project());
       return this.#kept.get(attention);
     };
+
+    // A copy that goes on by itself.
+    fork() {
+      const copy = new KeyValueCache();
+      copy.length = this.length;
+      for (const [attention, kept] of this.#kept) copy.#kept.set(attention, kept.map((vectors) => [...vectors]));
+      return copy;
+    }
   }
 
   class MultiHeadAttention {
@@ -232,6 +240,41 @@
     return { tokens, probabilities };
   }
 
+  const length_norm = (length, alpha) => ((5 + length) / 6) ** alpha;
+
+  // The best hypotheses, and for each step its 2K best candidates and what has ended so far. A candidate knows the one
+  // that it continues, `from`, and its `fate`: "finished", "kept", or "dropped".
+  function beam_search(model, src, beam_size, length_penalty, max_length) {
+    const { bos_id, eos_id } = model.config;
+    const memory = model.encode(src);
+    const by_score = (a, b) => b.score - a.score;
+    const steps = [];
+    let alive = [{ tokens: [], log_prob: 0, cache: new KeyValueCache() }];
+    let ended = [];
+
+    function extend(from) {
+      const hidden = model.decode([from.tokens.at(-1) ?? bos_id], memory, from.cache);
+      const probabilities = softmax([...model.output.forward(hidden)[0]]);
+      return probabilities.map((probability, token) => ({ from, token, log_prob: from.log_prob + Math.log(probability) }));
+    }
+
+    while (ended.length < beam_size && steps.length < max_length) {
+      const norm = length_norm(steps.length + 1, length_penalty);
+      const found = alive.flatMap(extend).sort((a, b) => b.log_prob - a.log_prob).slice(0, 2 * beam_size);
+      for (const each of found) Object.assign(each, { tokens: [...each.from.tokens, each.token], score: each.log_prob / norm, fate: "dropped" });
+      const ending = found.slice(0, beam_size).filter(({ token }) => token === eos_id);
+      alive = found.filter(({ token }) => token !== eos_id).slice(0, beam_size);
+      for (const each of ending) each.fate = "finished";
+      for (const each of alive) Object.assign(each, { fate: "kept", cache: each.from.cache.fork() });
+      ended = [...ended, ...ending].sort(by_score).slice(0, beam_size);
+      steps.push({ found, ended });
+    }
+    const best = ended.length < beam_size ? [...ended, ...alive].sort(by_score).slice(0, beam_size) : ended;
+    return { best, steps };
+  }
+
   globalThis.live ??= {};
-  Object.assign(live, { scaled_dot_product_attention, KeyValueCache, add_positions, Transformer, greedy_search });
+  Object.assign(live, {
+    sinusoidal_encoding, add_positions, scaled_dot_product_attention, KeyValueCache, Transformer, greedy_search, length_norm, beam_search,
+  });
 }

@@ -35,6 +35,12 @@
       return words.flatMap((word) => this.cut(SPACE + word)).map((piece) => this.numbers.get(piece) ?? 1);
     }
 
+    // A token by itself; a hyphen stands for the earlier part of its word.
+    shown(id) {
+      const piece = this.pieces[id];
+      return { "<s>": "start", "</s>": "end" }[piece] ?? (piece.startsWith(SPACE) ? piece.slice(1) : `-${piece}`);
+    }
+
     // The words of some tokens, as {text, places}: which of the tokens make up each of them.
     words(ids) {
       const words = [];

@@ -1,0 +1,182 @@
+"""What each ingredient of training buys: `ted-small` at a third of its updates, with one thing changed.
+
+    python -m benchmarks.ablation train base dropout-01   # about 45 minutes of one core a row
+    python -m benchmarks.ablation score                   # writes transformer/records/ablation.json
+
+A row that was stopped goes on at the next call; its checkpoints lie in runs/ablation. TRANSFORMER_DATA names
+the folder that holds the TED corpus.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from sacrebleu.metrics import BLEU
+
+from benchmarks.measure import table
+from transformer import TransformerConfig, Translator, load_corpus
+from transformer.__main__ import main as command_line
+from transformer.files import load_checkpoint, read_record, write_record
+
+ROOT = Path(__file__).resolve().parents[1]
+RUNS = Path("runs") / "ablation"
+RECORD = ROOT / "transformer" / "records" / "ablation.json"
+BUDGET = {"steps": 3300, "evaluate_every": 300, "keep": 5}
+ROWS: dict[str, dict[str, Any]] = {
+    "base": {},
+    "seed-1": {"seed": 1},
+    "seed-2": {"seed": 2},
+    "no-smoothing": {"smoothing": 0.0},
+    "dropout-01": {"dropout": 0.1},
+    "dropout-03": {"dropout": 0.3},
+    "r-drop": {"r_drop": 5.0},
+    "r-drop-same-time": {"r_drop": 5.0, "steps": 1650, "warmup_steps": 500, "evaluate_every": 150},
+    "bpe-dropout": {"bpe_dropout": 0.1},
+    "vocabulary-8000": {"vocab_size": 8000},
+    "vocabulary-2000": {"vocab_size": 2000},
+    "post-norm": {"norm_first": False},
+    "no-positions": {},
+    "untied": {},
+    "half-width": {"d_model": 128, "d_ff": 512},
+    "one-head": {"n_heads": 1},
+}
+# What is no setting of a recipe: where it is looked up, and what stands there instead.
+PATCHES = {
+    "no-positions": (
+        "transformer.embedding.sinusoidal_encoding",
+        lambda length, d_model, dtype=None: torch.zeros(length, d_model, dtype=dtype),
+    ),
+    "untied": ("transformer.recipes.TransformerConfig", partial(TransformerConfig, tie_embeddings=False)),
+}
+SEARCHES = {"greedy": (1, 0.6), "beam 4": (4, 0.6), "beam 4, no penalty": (4, 0.0), "beam 8": (8, 0.6)}
+AVERAGED = (2, 3, 5)
+
+
+def train(row: str, max_minutes: float | None) -> None:
+    """Train a row, or go on with it; once it is over, translate the development split."""
+    folder, settings = RUNS / row, BUDGET | ROWS[row]
+    words = [word for name, value in settings.items() for word in ("--set", f"{name}={value}".lower())]
+    limit = [] if max_minutes is None else ["--max-minutes", str(max_minutes)]
+    with patch(*PATCHES[row]) if row in PATCHES else nullcontext():
+        status = command_line(["train", "ted-small", "--directory", str(folder), *words, *limit])
+        if status:
+            sys.exit(status)
+        if (folder / "record.json").exists():
+            translator = Translator.load(folder / "translator")
+            write_record(folder / "dev.json", {"beam 4": translated(translator, *SEARCHES["beam 4"])})
+
+
+def translated(translator: Translator, beam_size: int, length_penalty: float) -> list[str]:
+    """The development split, translated."""
+    sources = [pair.source for pair in load_corpus("ted", "dev")]
+    return translator.translate_tokenized(sources, beam_size, length_penalty)
+
+
+def averages(folder: Path) -> Iterator[tuple[int, Translator]]:
+    """Translators whose weights are the mean over the last k checkpoints of a run."""
+    translator = Translator.load(folder / "translator")
+    states = [load_checkpoint(path)["model"] for path in sorted(folder.glob("checkpoint-*.pt"))]
+    for k in AVERAGED:
+        last = states[-k:]
+        mean = {name: sum(state[name] for state in last) / k for name in last[0]}
+        translator.model.load_state_dict(mean)
+        yield k, translator
+
+
+def counts(hypotheses: Sequence[str], references: Sequence[str]) -> torch.Tensor:
+    """What BLEU-tok is computed from, sentence by sentence: `[N, 10]`."""
+    metric = BLEU(tokenize="none", force=True, effective_order=True)
+    found = (metric.sentence_score(a, [b]) for a, b in zip(hypotheses, references, strict=True))
+    return torch.tensor([[*s.counts, *s.totals, s.sys_len, s.ref_len] for s in found])
+
+
+def bleu(sums: Sequence[int]) -> float:
+    """BLEU of summed `counts`."""
+    return BLEU.compute_bleu(list(sums[:4]), list(sums[4:8]), sums[8], sums[9]).score
+
+
+def compared(ours: torch.Tensor, base: torch.Tensor, n_samples: int = 1000) -> dict[str, Any]:
+    """A row's BLEU, and its gain over the base with a 95 % interval: both on the same corpora drawn.
+
+    Source: Koehn (2004).
+    """
+    draw, gains = random.Random(0), []
+    for _ in range(n_samples):
+        rows = torch.tensor(draw.choices(range(len(base)), k=len(base)))
+        gains.append(bleu(ours[rows].sum(0).tolist()) - bleu(base[rows].sum(0).tolist()))
+    gains.sort()
+    score = bleu(ours.sum(0).tolist())
+    return {
+        "BLEU-tok": score,
+        "gain": score - bleu(base.sum(0).tolist()),
+        "interval": [gains[n_samples // 40], gains[-n_samples // 40 - 1]],
+    }
+
+
+def score() -> None:
+    """Compare every row that is trained with the base, and write the record."""
+    references = [pair.target for pair in load_corpus("ted", "dev")]
+    done = {row: RUNS / row for row in ROWS if (RUNS / row / "dev.json").exists()}
+    base = counts(read_record(done["base"] / "dev.json")["beam 4"], references)
+    rows: dict[str, Any] = {}
+    for row, folder in done.items():
+        record = read_record(folder / "record.json")
+        kept = ("command", "commit", "device", "processor", "versions", "date", "parameters", "seconds")
+        facts = {name: record[name] for name in kept} | {"settings": ROWS[row]}
+        ours = counts(read_record(folder / "dev.json")["beam 4"], references)
+        rows[row] = facts | compared(ours, base)
+    for name, hypotheses in free(done["base"]).items():
+        rows[name] = {"of": "base"} | compared(counts(hypotheses, references), base)
+    write_record(RECORD, {"budget": BUDGET, "pairs": len(references), "rows": rows})
+    lines = [
+        [name, f"{row['BLEU-tok']:.2f}", f"{row['gain']:+.2f}", "{:+.2f} … {:+.2f}".format(*row["interval"])]
+        for name, row in sorted(rows.items(), key=lambda item: -item[1]["gain"])
+    ]
+    print(table("dev, beam of 4", ["row", "BLEU-tok", "gain", "95 %"], lines))
+
+
+def free(folder: Path) -> dict[str, list[str]]:
+    """What costs no training: other searches, and averages of the base's last checkpoints.
+
+    They are translated once, and read from the folder afterward.
+    """
+    path = folder / "free.json"
+    if not path.exists():
+        translator = Translator.load(folder / "translator")
+        found = {name: translated(translator, *search) for name, search in SEARCHES.items()}
+        del found["beam 4"]  # the base itself
+        for k, mean in averages(folder):
+            found[f"average of {k}"] = translated(mean, *SEARCHES["beam 4"])
+        write_record(path, found)
+    return read_record(path)
+
+
+def main() -> None:
+    """Train or score."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    training = commands.add_parser("train", help="train rows, one after the other")
+    training.add_argument("rows", nargs="+", choices=ROWS, metavar="row", help=", ".join(ROWS))
+    training.add_argument("--max-minutes", type=float, help="of each row; it goes on at the next call")
+    commands.add_parser("score", help="compare what is trained, and write the record")
+    options = parser.parse_args()
+    if options.command == "score":
+        score()
+        return
+    for row in options.rows:
+        train(row, options.max_minutes)
+
+
+if __name__ == "__main__":
+    main()
