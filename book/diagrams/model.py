@@ -223,7 +223,7 @@ def norm_orders() -> Diagram:
         (132, "pre-norm", ["norm", "sublayer", "dropout"]),
     ):
         stream, above = top + 96, top + 42
-        d.arrow((34, stream), (446, stream), style="wide")
+        d.arrow((34, stream), (446, stream), wide=True)
         d.text(18, stream, "x")
         d.text(460, stream, "y")
         d.arrow((60, stream), (60, above), (370, above), (370, stream - 10))

@@ -198,17 +198,18 @@ class Diagram:
         kind: str = "plain",
         at: Point | None = None,
         look: str = "code",
-        style: str = "",
+        dashed: bool = False,
+        wide: bool = False,
         tip: bool = True,
     ) -> None:
-        """Draw a line through points to its tip, in a style: dashed or wide; a label stands at `at`."""
+        """Draw a line through points to its tip; its label stands at `at`, or on its longest piece."""
         shown = list(points)
         if tip:  # the line ends where the tip begins
             (x0, y0), (x1, y1) = points[-2:]
             length = hypot(x1 - x0, y1 - y0)
             across, down = (x1 - x0) / length, (y1 - y0) / length
             shown[-1] = (x1 - 6 * across, y1 - 6 * down)
-        self._path(rounded(shown), f"wire {kind} {style}".rstrip())
+        self._path(rounded(shown), f"wire {kind}" + " dashed" * dashed + " wide" * wide)
         if tip:
             back = (x1 - 8 * across, y1 - 8 * down)
             ends = [
