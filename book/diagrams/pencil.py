@@ -40,8 +40,10 @@ LARGEST_WIDTH, SMALLEST_LETTERS = 480, 13
 
 STYLE = """\
 .diagram {{ {light} font: 14px var(--pst-font-family-base, system-ui, sans-serif); }}
-@media (prefers-color-scheme: dark) {{ :root:not([data-theme]) .diagram, .diagram:root {{ {dark} }} }}
-[data-theme="dark"] .diagram {{ {dark} }}
+@media screen and (prefers-color-scheme: dark) {{
+  :root:not([data-theme]) .diagram, .diagram:root {{ {dark} }} }}
+@media screen {{ [data-theme="dark"] .diagram {{ {dark} }} }}
+@media print {{ .diagram {{ --page: #ffffff; }} }}
 .diagram .ground {{ fill: var(--page); }}
 .diagram text {{ fill: var(--ink); text-anchor: middle; dominant-baseline: central;
   paint-order: stroke; stroke: none; }}
