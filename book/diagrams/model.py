@@ -40,16 +40,17 @@ def lookup() -> Diagram:
         d.box(112, y, str(number), "plain", 34, 26)
     d.text(112, 226, "[S]", "code")
     d.text(112, 26, "ids")
-    table = d.tensor(240, 122, "E", "weight", 84, 190, "[V, d_model]")
+    table = d.tensor(240, 122, "E", "weight", 84, 190)
+    d.text(240, 14, "[V, d_model]", "code")
     for row in range(4):
         d.arrow((131, 62 + 40 * row), (197, 62 + 40 * row))
     d.text(390, 26, "rows × √d_{model}")
     for row in range(4):
         d.box(380, 62 + 40 * row, "", "plain", 120, 20, radius=0)
         d.arrow((table.right[0], 62 + 40 * row), (318, 62 + 40 * row))
-    plus = d.plus(380, 240)
+    plus = d.plus(380, 246)
     d.arrow((380, 194), plus.top)
-    positions = d.box(222, 240, "positions 0, 1, 2, 3", "plain", 160, 30)
+    positions = d.box(222, 246, "positions 0, 1, 2, 3", "plain", 160, 30)
     d.arrow(positions.right, plus.left)
     d.arrow(plus.bottom, (380, 292))
     d.text(380, 308, "[S, d_model]", "code")
@@ -84,8 +85,8 @@ def scaled_scores() -> Diagram:
     d.text(286, 48, "÷ √d_{k}")
     weights = d.tensor(390, 252, "weights", "attention", 104, 84, "[T, S]")
     d.arrow((390, 132), weights.top)
-    d.text(390, 158, "mask", "over")
-    d.text(390, 180, "softmax over S", "over")
+    d.text(380, 158, "mask", "end")
+    d.text(380, 180, "softmax over S", "end")
     d.text(316, 252, "×")
     value = d.tensor(256, 252, "V", "value", 54, 104, "[S, d_v]")
     context = d.tensor(70, 252, "context", "plain", 78, 84, "[T, d_v]")
@@ -222,7 +223,7 @@ def norm_orders() -> Diagram:
         (132, "pre-norm", ["norm", "sublayer", "dropout"]),
     ):
         stream, above = top + 96, top + 42
-        d.arrow((34, stream), (446, stream), style="wide")
+        d.arrow((34, stream), (446, stream), wide=True)
         d.text(18, stream, "x")
         d.text(460, stream, "y")
         d.arrow((60, stream), (60, above), (370, above), (370, stream - 10))

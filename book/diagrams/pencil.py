@@ -6,7 +6,7 @@
     drawing.arrow(words.right, table.left, label="[B, S]")
 
 Lengths are CSS pixels, x grows to the right and y downward, and whatever is placed is placed by its center. A
-drawing is at most 480 wide and its letters at least 13 high, so that a phone's 358 pixels show them ten high.
+drawing is at most 480 wide and its letters at least 13 high: the 342 pixels of a phone show them nine high.
 
 A kind is a color, and means the same in every drawing: see `KINDS`. In the file the colors follow the
 reader's system; on a page of the book, where the drawing stands in the page itself, they follow the page.
@@ -40,8 +40,10 @@ LARGEST_WIDTH, SMALLEST_LETTERS = 480, 13
 
 STYLE = """\
 .diagram {{ {light} font: 14px var(--pst-font-family-base, system-ui, sans-serif); }}
-@media (prefers-color-scheme: dark) {{ :root:not([data-theme]) .diagram, .diagram:root {{ {dark} }} }}
-[data-theme="dark"] .diagram {{ {dark} }}
+@media screen and (prefers-color-scheme: dark) {{
+  :root:not([data-theme]) .diagram, .diagram:root {{ {dark} }} }}
+@media screen {{ [data-theme="dark"] .diagram {{ {dark} }} }}
+@media print {{ .diagram {{ --page: #ffffff; }} }}
 .diagram .ground {{ fill: var(--page); }}
 .diagram text {{ fill: var(--ink); text-anchor: middle; dominant-baseline: central;
   paint-order: stroke; stroke: none; }}
@@ -198,17 +200,18 @@ class Diagram:
         kind: str = "plain",
         at: Point | None = None,
         look: str = "code",
-        style: str = "",
+        dashed: bool = False,
+        wide: bool = False,
         tip: bool = True,
     ) -> None:
-        """Draw a line through points to its tip, in a style: dashed or wide; a label stands at `at`."""
+        """Draw a line through points to its tip; its label stands at `at`, or on its longest piece."""
         shown = list(points)
         if tip:  # the line ends where the tip begins
             (x0, y0), (x1, y1) = points[-2:]
             length = hypot(x1 - x0, y1 - y0)
             across, down = (x1 - x0) / length, (y1 - y0) / length
             shown[-1] = (x1 - 6 * across, y1 - 6 * down)
-        self._path(rounded(shown), f"wire {kind} {style}".rstrip())
+        self._path(rounded(shown), f"wire {kind}" + " dashed" * dashed + " wide" * wide)
         if tip:
             back = (x1 - 8 * across, y1 - 8 * down)
             ends = [
