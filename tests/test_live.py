@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import torch
 from helpers import lively_model
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, Locator, Page
 from test_book import (  # noqa: F401
     HTML,
     PAGES,
@@ -246,7 +246,7 @@ def pictures_of(tab: Page, name: str) -> str:
 @pytest.mark.parametrize("name", STILLS)
 def test_still_is_the_first_picture_of_the_figure(tab, name):
     """Where it is not, `python tests/test_live.py` writes it anew."""
-    still, drawn = (live.STILLS / f"{name}.svg").read_text(encoding="utf8"), pictures_of(tab, name)
+    still, drawn = live.still_of(name).read_text(encoding="utf8"), pictures_of(tab, name)
     assert NUMBER.split(still) == NUMBER.split(drawn)
     shown, wanted = ([float(number) for number in NUMBER.findall(text)] for text in (still, drawn))
     assert shown == pytest.approx(wanted, abs=0.11)  # another processor may round otherwise
@@ -255,12 +255,16 @@ def test_still_is_the_first_picture_of_the_figure(tab, name):
 def write_stills() -> None:
     for browser in chromium.__wrapped__():
         for name in STILLS:
-            (live.STILLS / f"{name}.svg").write_text(pictures_of(browser.new_page(), name), encoding="utf8")
+            live.still_of(name).write_text(pictures_of(browser.new_page(), name), encoding="utf8")
+
+
+def slider(tab: Page, label: str) -> Locator:
+    return tab.get_by_role("slider", name=label, exact=True)
 
 
 def slide(tab: Page, label: str, place: int) -> None:
     """Move a slider to its value number `place`, counted from 0."""
-    tab.get_by_label(label).fill(str(place))
+    slider(tab, label).fill(str(place))
 
 
 def said(tab: Page) -> str:
@@ -564,7 +568,7 @@ def test_beam_in_the_page_ranks_as_the_package_does(tab):
     sentence = tab.get_by_label("Portuguese").input_value()
     for beam_size, tenths in ((3, 6), (1, 6), (5, 0), (2, 20)):
         slide(tab, "Beam size K", beam_size - 1)
-        slide(tab, "Length penalty", tenths)
+        slide(tab, "Length penalty α", tenths)
         check_ranking(tab, best_of(sentence, beam_size, tenths / 10))
     tab.get_by_label("Portuguese").fill(SENTENCES[1])
     check_ranking(tab, best_of(SENTENCES[1], 2, 2.0))
@@ -587,19 +591,19 @@ def test_beam_grows_and_shrinks_by_steps(tab):
     ready(tab, "beam")
     nodes = tab.locator(".live-node")
     whole = nodes.count()
-    tab.get_by_text("First step").press("Enter")
+    tab.get_by_role("button", name="First step").press("Enter")
     assert nodes.count() == 1 + 6 and said(tab).startswith("Step 1 of")
     translator = rounded_translator()
     src = torch.tensor([[*translator.vocabulary.encode(SENTENCES[0]), 3]])
     with torch.no_grad():
         wanted = translator.model(src, torch.tensor([[2]])).log_softmax(-1)[0, 0].topk(6).values
-    shown = [float(text.replace("−", "-")) for text in tab.locator(".live-number").all_inner_texts()]
+    shown = [float(text.replace("−", "-")) for text in tab.locator(".live-number").all_text_contents()]
     assert shown == pytest.approx(wanted.tolist(), abs=0.006)
-    assert ranking_of(tab) == [] and tab.get_by_text("Back").is_disabled()
-    tab.get_by_text("Forward").press("Enter")
+    assert ranking_of(tab) == [] and tab.get_by_role("button", name="Back").is_disabled()
+    tab.get_by_role("button", name="Forward").press("Enter")
     assert nodes.count() == 1 + 12
-    tab.get_by_text("Last step").click()
-    assert nodes.count() == whole and tab.get_by_text("Forward").is_disabled()
+    tab.get_by_role("button", name="Last step").click()
+    assert nodes.count() == whole and tab.get_by_role("button", name="Forward").is_disabled()
 
 
 # Positions -----------------------------------------------------------------------------------------
@@ -626,10 +630,10 @@ def test_clocks_show_the_package_s_positions(tab):
         product = float(re.search(r"= (-?[\d.]+), of", said(tab))[1])
         assert product == pytest.approx((table[position] @ table[position + offset]).item(), abs=6e-4)
     before = said(tab).split(" = ")[1]
-    tab.get_by_label("Position p").press("Home")
-    tab.get_by_label("Position p").press("ArrowRight")
+    slider(tab, "Position p").press("Home")
+    slider(tab, "Position p").press("ArrowRight")
     assert said(tab).startswith("PE(1)") and said(tab).split(" = ")[1] == before  # by the offset alone
-    assert tab.get_by_label("Position p").get_attribute("aria-valuetext") == "1"
+    assert slider(tab, "Position p").get_attribute("aria-valuetext") == "1"
 
 
 # The schedule --------------------------------------------------------------------------------------
@@ -652,7 +656,7 @@ def test_schedule_in_the_page_is_the_package_s(tab):
     slide(tab, "Look at", 77)
     check_rate(tab, Schedule(400, 0.6, peak_rate=0.002), 128)
     slide(tab, "Cool-down", 0)
-    tab.get_by_label("Look at").press("End")
+    slider(tab, "Look at").press("End")
     check_rate(tab, Schedule(400, peak_rate=0.002), 128)
 
 
@@ -679,16 +683,15 @@ def test_smoothed_loss_in_the_page_is_the_package_s(tab):
             slide(tab, "ε", round(100 * smoothing))
             slide(tab, "Vocabulary V", sizes.index(V))
             slide(tab, "Logit z", round(10 * z))
-        shown, least_at, least = (
-            float(n) for n in re.findall(r"(?:is|z =) ([\d.]+\d)(?! the)", said(tab))[:3]
-        )
+        words = re.search(r"loss is (.+)\. It is least at z = (.+), where (.+) is left", said(tab))
+        shown, least_at, least = map(float, words.groups())
         assert shown == pytest.approx(smoothed_loss(z, V, smoothing), abs=6e-4)
         assert least == pytest.approx(smoothed_loss(least_at, V, smoothing), abs=1e-3)
         for other in (least_at - 0.1, least_at + 0.1):
             assert smoothed_loss(other, V, smoothing) > smoothed_loss(least_at, V, smoothing)
     tab.get_by_text("Go to the minimum").click()
-    assert int(tab.get_by_label("Logit z").input_value()) == pytest.approx(10 * least_at, abs=0.51)
-    tab.get_by_label("ε").press("Home")
+    assert int(slider(tab, "Logit z").input_value()) == pytest.approx(10 * least_at, abs=0.51)
+    slider(tab, "ε").press("Home")
     assert "falls for ever" in said(tab) and tab.get_by_text("Go to the minimum").is_disabled()
 
 
@@ -706,13 +709,14 @@ def tensors_of(model: Transformer, src: torch.Tensor, tgt: torch.Tensor) -> list
     """What the boxes of the drawing hold, in their order."""
     found: list[torch.Tensor] = []
     for name, module in model.named_modules():
-        if name.endswith("_residual") or name.endswith(("coder.norm", "positions")):
+        if name.endswith(("_residual", "coder.norm", "positions")):
             module.register_forward_hook(lambda module, given, result: found.append(result[0]))
-    positions = model.positions.register_forward_pre_hook(lambda module, given: found.append(given[0][0]))
+    ids = iter((src.T, tgt.T))
+    model.positions.register_forward_pre_hook(
+        lambda module, given: found.extend((next(ids), given[0][0]))  # of the encoder, then of the decoder
+    )
     logits = model(src, tgt)
-    positions.remove()
-    start = next(place for place, each in enumerate(found) if place and len(each) != len(src[0]))
-    return [src.T, *found[:start], tgt.T, *found[start:], logits[0]]
+    return [*found, logits[0]]
 
 
 @needs_book
@@ -726,16 +730,16 @@ def test_boxes_of_the_model_hold_the_package_s_numbers(tab):
     assert boxes.count() == len(wanted)
     for place, tensor in enumerate(wanted):
         slide(tab, "Box", place) if place % 2 else boxes.nth(place).click()
-        texts = tab.locator(".live-numbers g text, .live-numbers text").all_inner_texts()
+        texts = tab.locator(".live-numbers text").all_text_contents()
         columns = min(8, tensor.size(1))
         shown = [
             float(text.replace("−", "-")) for i, text in enumerate(texts) if i % (columns + 1)
         ]  # the first of a row is its token
         assert shown == pytest.approx(tensor[:, :columns].flatten().tolist(), abs=0.0052)
         assert f"[{', '.join(map(str, tensor.squeeze(1).shape))}]" in said(tab)
-    vocabulary = rounded_translator().vocabulary
-    best = vocabulary.decode(wanted[-1].argmax(-1).tolist()).split()
-    assert [word for word in said(tab).split("stands for: ")[1].split() if word in best] == best
+    pieces = [rounded_translator().vocabulary.pieces[token] for token in wanted[-1].argmax(-1).tolist()]
+    names = ["end" if piece == "</s>" else f"-{piece}".replace("-▁", "") for piece in pieces]
+    assert said(tab).endswith(f"stands for: {' '.join(names)}.")
 
 
 # The roofline --------------------------------------------------------------------------------------
@@ -748,7 +752,8 @@ def test_roofline_counts_what_the_record_counts(tab):
     ready(tab, "roofline")
     roofline = load_record("speed")["roofline"]
     peak, bandwidth = roofline["peak"]["flops"], roofline["bandwidth"]["memory"]
-    shown = [float(tab.get_by_label(unit).input_value()) for unit in ("GFLOP/s", "GB/s")]
+    fields = [tab.get_by_role("spinbutton", name=unit) for unit in ("GFLOP/s", "GB/s")]
+    shown = [float(field.input_value()) for field in fields]
     assert shown == pytest.approx([peak / 1e9, bandwidth / 1e9], rel=0.01)  # the record's, rounded
     names = {
         "dense layer": "first layer",
@@ -759,7 +764,7 @@ def test_roofline_counts_what_the_record_counts(tab):
         "dense layer, one row": "first layer",
         "logits, one row": "logits",
     }
-    menu = tab.get_by_label("Part")
+    menu = tab.get_by_role("combobox", name="Part")
     for name, option in names.items():
         part = roofline["parts"][name]
         menu.select_option(next(text for text in menu.locator("option").all_inner_texts() if option in text))
@@ -776,7 +781,7 @@ def test_roofline_counts_what_the_record_counts(tab):
         assert float(amount.replace(",", "")) * {"s": 1, "ms": 1e-3, "µs": 1e-6, "ns": 1e-9}[
             unit
         ] == pytest.approx(least, rel=2e-2)
-    tab.get_by_label("GB/s").fill("")
+    fields[1].fill("")
     assert "positive numbers" in said(tab)
 
 
@@ -889,8 +894,8 @@ def test_figures_fit_a_phone_in_every_state(tab):
     assert tab.evaluate(TOO_WIDE) <= 0
     for name in STILLS:
         ready(tab, name)
-        for slider in tab.locator("figure.live input[type=range]").all():
-            slider.press("End")
+        for each in tab.locator("figure.live input[type=range]").all():
+            each.press("End")
         assert tab.evaluate(TOO_WIDE) <= 0, name
 
 

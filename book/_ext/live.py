@@ -75,7 +75,6 @@ FIGURES: dict[str, str | None] = {
     "anatomy": "phrases",
     "roofline": None,
 }
-STILLS = Path(__file__).parent / "stills"
 
 
 @lru_cache
@@ -189,7 +188,12 @@ class Live(SphinxDirective):
         content = nodes.Element()
         self.state.nested_parse(self.content, self.content_offset, content)
         plain, *caption = content.children
+        self.env.note_dependency(still_of(name))
         return [LiveFigure("", plain, instead_of(name), LiveCaption("", *caption), name=name)]
+
+
+def still_of(name: str) -> Path:
+    return Path(__file__).parent / "stills" / f"{name}.svg"
 
 
 def instead_of(name: str) -> nodes.Node:
@@ -197,7 +201,7 @@ def instead_of(name: str) -> nodes.Node:
     if name in MODELS:
         given, made = live_model(name).example
         return nodes.paragraph("", "", nodes.literal("", given), nodes.Text(" → "), nodes.literal("", made))
-    picture = (STILLS / f"{name}.svg").read_text(encoding="utf8")
+    picture = still_of(name).read_text(encoding="utf8")
     return nodes.raw("", f'<div class="live-still">{picture}</div>', format="html")
 
 

@@ -18,7 +18,10 @@
     const beam_size = slider("Beam size K", range(1, 5), 3, String, search);
     const alpha = slider("Length penalty α", range(0, 2, 0.1), 0.6, (value) => value.toFixed(1), search);
     const button = (text, change) => html("button", { type: "button", class: "live-button", click: () => show(shown + change) }, text);
-    const buttons = [button("First step", -Infinity), button("Back", -1), button("Forward", 1), button("Last step", Infinity)];
+    const back = [button("First step", -Infinity), button("Back", -1)];
+    const forward = [button("Forward", 1), button("Last step", Infinity)];
+    // Not `disabled`, with which a button loses the keyboard.
+    const allow = (buttons, possible) => buttons.forEach((each) => each.setAttribute("aria-disabled", !possible));
     const tree = svg("svg", { class: "live-tree", role: "img" });
     const window_on = html("div", { class: "live-scroll", tabindex: 0, role: "group", "aria-label": "The tree, step by step" }, tree);
     const said = html("output", { class: "live-said" });
@@ -38,7 +41,8 @@
       shown = Math.max(1, Math.min(steps.length, step));
       const last = shown === steps.length;
       const chosen = last ? best : steps[shown - 1].ended;
-      [1, 1, -1, -1].forEach((way, i) => (buttons[i].disabled = way > 0 ? shown === 1 : last));
+      allow(back, shown > 1);
+      allow(forward, !last);
       draw(chosen);
       ranking.replaceChildren(...chosen.map(({ tokens, log_prob, score, fate }) => html("tr", {},
         html("td", { lang: "en" }, sentence(tokens), fate === "kept" ? " …" : ""), html("td", {}, String(tokens.length)),
@@ -84,7 +88,7 @@
     return html("div", { class: "live-panel live-beam" },
       html("label", { class: "live-row live-typed" }, "Portuguese ", input),
       html("div", { class: "live-sliders live-stack" }, beam_size.row, alpha.row),
-      html("div", { class: "live-row" }, ...buttons), window_on, said,
+      html("div", { class: "live-row" }, ...back, ...forward), window_on, said,
       html("table", { class: "live-table live-ranking" }, html("thead", {}, html("tr", {}, ...heads)), ranking));
   }
 

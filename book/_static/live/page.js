@@ -26,7 +26,7 @@
   // A labelled slider over a list of values. `show` says a value in words, which stand beside the slider and are read out.
   function slider(label, values, first, show, changed) {
     const shown = html("output", { class: "live-place" });
-    const input = html("input", { type: "range", min: 0, max: values.length - 1, step: 1, value: values.indexOf(first), input: () => { tell(); changed(); } });
+    const input = html("input", { type: "range", "aria-label": label, min: 0, max: values.length - 1, step: 1, value: values.indexOf(first), input: () => { tell(); changed(); } });
     const tell = () => {
       const text = show(values[input.value]);
       shown.replaceChildren(text);
