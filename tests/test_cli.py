@@ -19,7 +19,7 @@ import transformer.__main__ as cli
 from transformer import RECIPES, Translator, corpus_scores, load_corpus, train_translator
 from transformer.__main__ import check_folder, check_memory, claimed, main, parsed, parser
 from transformer.corpora import CorpusError, Pair
-from transformer.files import write_record
+from transformer.files import run_facts, write_record
 from transformer.recipes import changed, read_recipe, settings
 
 TINY = changed(
@@ -61,7 +61,9 @@ def quick(monkeypatch):
     monkeypatch.setattr(
         cli,
         "translation_record",
-        lambda translator, trainer, recipe: {"recipe": asdict(recipe), "scores": {"test": scores}},
+        lambda translator, trainer, recipe: (
+            run_facts("cpu") | {"recipe": asdict(recipe), "scores": {"test": scores}}
+        ),
     )
 
 

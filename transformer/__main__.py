@@ -26,6 +26,7 @@ from transformer import __version__
 from transformer.corpora import Pair, load_corpus, read_pairs
 from transformer.distributed import process_group, rank_and_world_size
 from transformer.files import save_weights, write_record
+from transformer.interop import ENGINES, load_translator
 from transformer.recipes import (
     RECIPES,
     Recipe,
@@ -215,6 +216,7 @@ def leave_results(
         note("training is over; scoring dev and test takes some minutes more …")
         record = translation_record(translator, trainer, recipe)
         show_scores(record["scores"]["test"]["tuned"])
+        translator.save_pretrained(usable, record=record)
     write_record(folder / "record.json", record)
     print(f"the run's folder: {one_line(folder)}")
 
@@ -225,7 +227,8 @@ GROUP = 64  # lines that are translated together
 
 def translate(options: argparse.Namespace) -> None:
     """Translate the sentences given or, where there are none, the lines of standard input."""
-    translator, size = Translator.load(options.model, options.device), GROUP
+    translator = load_translator(options.model, options.device, options.engine)
+    size = GROUP
     if options.sentence:
         given = decoded(((os.fsencode(text), False) for text in options.sentence), "sentence")
     elif sys.stdin is None:
@@ -306,7 +309,7 @@ def grouped(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
 # %% book/B-command-line.ipynb · Four commands · [evaluate-code]
 def evaluate(options: argparse.Namespace) -> None:
     """Score a translator on a split of a corpus, or on two files."""
-    translator = Translator.load(options.model, options.device)
+    translator = Translator.from_pretrained(options.model, device=options.device)
     pairs, seen = evaluation_pairs(options)
     sources, targets = [source for source, _ in pairs], [target for _, target in pairs]
     note(f"scoring {len(pairs):,} pairs …")
@@ -355,7 +358,7 @@ def info(options: argparse.Namespace) -> None:
     if options.recipe is not None:
         shown = settings(RECIPES[options.recipe])
     else:
-        model = Translator.load(options.model).model
+        model = Translator.from_pretrained(options.model).model
         print(f"{sum(parameter.numel() for parameter in model.parameters()):,} parameters")
         shown = asdict(model.config)
     for name, value in shown.items():
@@ -456,7 +459,11 @@ A terminal is answered line by line. Anything else is read and translated in gro
 order, in a fixed amount of memory. A line that is not UTF-8 ends the program, with its number, once
 the lines before it are answered.
 
-  python -m transformer translate < portuguese.txt > english.txt"""
+  python -m transformer translate < portuguese.txt > english.txt
+
+A name with one slash that is no folder is looked up on the Hugging Face hub: a translator that
+Translator.push_to_hub has put there, or a Marian model with weights in safetensors. Only files that
+execute nothing are fetched, and they are kept, so that the next call needs no network."""
 
 EVALUATE_HELP = """\
 Three lines as sacreBLEU prints them: BLEU on the tokens as the corpora have them (tok:none), BLEU
@@ -531,6 +538,7 @@ def train_options(add: Add) -> None:
 def translate_options(add: Add) -> None:
     """The options of `translate`."""
     add("sentence", nargs="*", help="a sentence, in quotes (default: the lines of standard input)")
+    engine_option(add)
     search_options(add)
 
 
@@ -567,9 +575,15 @@ def search_options(add: Add) -> None:
 
 def model_option(add: Add) -> None:
     """Which translator."""
-    folder = "a translator's folder, such as runs/ted/translator (default: phrases, the small one "
-    folder += "that is built in; a folder of that name is ./phrases)"
-    add("--model", default="phrases", metavar="FOLDER", help=folder)
+    name = "a translator's folder, such as runs/ted/translator, or OWNER/NAME on the Hugging Face hub "
+    name += "(default: phrases, the small one that is built in; a folder of that name is ./phrases)"
+    add("--model", default="phrases", metavar="NAME", help=name)
+
+
+def engine_option(add: Add) -> None:
+    """What runs the search."""
+    engine = "what searches: pytorch, or ctranslate2, a program in C++ (default: pytorch)"
+    add("--engine", choices=ENGINES, default="pytorch", help=engine)
 
 
 def device_option(add: Add) -> None:
