@@ -192,7 +192,11 @@ def marian(tmp_path_factory) -> Path:
     )
     for side in ("source", "target"):
         sentencepiece.SentencePieceTrainer.train(
-            input=str(text), model_prefix=str(folder / side), vocab_size=45, hard_vocab_limit=False, minloglevel=2
+            input=str(text),
+            model_prefix=str(folder / side),
+            vocab_size=45,
+            hard_vocab_limit=False,
+            minloglevel=2,
         )
         (folder / f"{side}.model").rename(folder / f"{side}.spm")
     reader = sentencepiece.SentencePieceProcessor(model_file=str(folder / "source.spm"))

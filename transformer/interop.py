@@ -700,6 +700,10 @@ class MarianTranslator:
         found = translate_ids(self.model, sources, beam_size, length_penalty)
         return list(self._tokenizer.batch_decode(found, skip_special_tokens=True))
 
+    def n_tokens(self, sentence: str) -> int:
+        """How many tokens the model reads of a sentence, the end token included."""
+        return len(self._tokenizer(sentence).input_ids)
+
 
 # %% book/15-interchange.ipynb · CTranslate2 · [ctranslate2-slots]
 def _array(*parts: Tensor) -> Any:

@@ -681,6 +681,10 @@ class Translator:
         found = self.translate_ids(sources, beam_size, length_penalty, max_length, max_tokens)
         return [self.vocabulary.decode(ids) for ids in found]
 
+    def n_tokens(self, sentence: str) -> int:
+        """How many tokens the model reads of a sentence as one types it, the end token included."""
+        return len(self.vocabulary.encode(tokenize(sentence))) + 1
+
     def translate_ids(
         self,
         sources: list[list[int]],
