@@ -105,7 +105,7 @@ def test_a_histogram_counts_up_to_each_bound():
     text = metrics.text(Batcher(lambda texts: texts))
     assert 'transformer_requests_total{status="503"} 1' in text
     counts = re.findall(r'_bucket\{le="(.+)"\} (\d+)', text)
-    assert dict(counts) | {} == {
+    assert dict(counts) == {
         "0.01": "1", "0.02": "2", "0.05": "2", "0.1": "2", "0.2": "2",
         "0.5": "3", "1.0": "3", "2.0": "3", "5.0": "3", "+Inf": "4",
     }  # fmt: skip
@@ -152,11 +152,6 @@ def test_sentences_are_translated_in_their_order(client):
             "sentence 2 has 1001 characters; 1000 are allowed",
         ),
         (
-            json.dumps({"sentences": [". " * 500]}).encode(),
-            200,
-            "",
-        ),
-        (
             json.dumps({"sentences": ["日" * 900]}).encode(),
             413,
             "sentence 1 has 901 tokens; the model reads 512",
@@ -167,8 +162,7 @@ def test_sentences_are_translated_in_their_order(client):
 def test_what_is_too_much_or_misshapen_is_refused_with_a_reason(client, body, status, said):
     answer = client.post("/translate", content=body, headers={"Content-Type": "application/json"})
     assert answer.status_code == status
-    if status != 200:
-        assert answer.json()["detail"].startswith(said)
+    assert answer.json()["detail"].startswith(said)
 
 
 @needs_server
