@@ -2,8 +2,8 @@
 
     python -m benchmarks.serving
 
-Each client sends one sentence of the phrases' test split, waits for the answer, and sends the next. With two servers
-they take turns. Needs the extra `serve`; writes transformer/records/serving.json.
+Each client sends one sentence of the phrases' test split, waits for the answer, and sends the next. Of two
+servers, it asks now the one, now the other. Needs the extra `serve`; writes transformer/records/serving.json.
 """
 
 from __future__ import annotations
