@@ -19,7 +19,7 @@ import transformer.__main__ as cli
 from transformer import RECIPES, Translator, corpus_scores, load_corpus, train_translator
 from transformer.__main__ import check_folder, check_memory, claimed, main, parsed, parser
 from transformer.corpora import CorpusError, Pair
-from transformer.files import write_record
+from transformer.files import run_facts, write_record
 from transformer.recipes import changed, read_recipe, settings
 
 TINY = changed(
@@ -61,7 +61,9 @@ def quick(monkeypatch):
     monkeypatch.setattr(
         cli,
         "translation_record",
-        lambda translator, trainer, recipe: {"recipe": asdict(recipe), "scores": {"test": scores}},
+        lambda translator, trainer, recipe: (
+            run_facts("cpu") | {"recipe": asdict(recipe), "scores": {"test": scores}}
+        ),
     )
 
 
@@ -77,11 +79,11 @@ def test_alone_it_explains_itself(capsys):
     assert main([]) == 2
     said = capsys.readouterr().err
     assert len(re.findall("^  python -m transformer ", said, re.MULTILINE)) == 3
-    assert set(subparsers()) == {"train", "translate", "evaluate", "info"}
+    assert set(subparsers()) == {"train", "translate", "evaluate", "info", "serve"}
     assert all(re.search(rf"^ +{name}\b", said, re.MULTILINE) for name in subparsers())
 
 
-@pytest.mark.parametrize("name", ["train", "translate", "evaluate", "info"])
+@pytest.mark.parametrize("name", ["train", "translate", "evaluate", "info", "serve"])
 def test_every_option_says_what_it_does_and_what_it_is_without(name, capsys):
     with pytest.raises(SystemExit) as ended:
         main([name, "--help"])

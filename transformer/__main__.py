@@ -26,6 +26,7 @@ from transformer import __version__
 from transformer.corpora import Pair, load_corpus, read_pairs
 from transformer.distributed import process_group, rank_and_world_size
 from transformer.files import save_weights, write_record
+from transformer.interop import ENGINES, load_translator
 from transformer.recipes import (
     RECIPES,
     Recipe,
@@ -38,6 +39,7 @@ from transformer.recipes import (
     train_translator,
     translation_record,
 )
+from transformer.serve import make_app, run_server
 from transformer.trainer import Trainer, draw_curves
 from transformer.translation import Translator, corpus_scores, tokenize
 from transformer.validation import optional_import
@@ -157,7 +159,7 @@ def check_memory(recipe: Recipe) -> None:
         )
 
 
-# %% book/B-command-line.ipynb · Four commands · [train-code]
+# %% book/B-command-line.ipynb · Five commands · [train-code]
 def train(options: argparse.Namespace) -> None:
     """Train, and leave the model, its record and its log in the run's folder."""
     recipe, folder = asked_for(options)
@@ -192,7 +194,7 @@ def asked_for(options: argparse.Namespace) -> tuple[Recipe, Path]:
     return changed(recipe, **parsed(recipe, options.set)), folder
 
 
-# %% book/B-command-line.ipynb · Four commands · [results-code]
+# %% book/B-command-line.ipynb · Five commands · [results-code]
 def leave_results(
     folder: Path, recipe: Recipe, trainer: Trainer, translator: Translator | None
 ) -> None:
@@ -215,17 +217,19 @@ def leave_results(
         note("training is over; scoring dev and test takes some minutes more …")
         record = translation_record(translator, trainer, recipe)
         show_scores(record["scores"]["test"]["tuned"])
+        translator.save_pretrained(usable, record=record)
     write_record(folder / "record.json", record)
     print(f"the run's folder: {one_line(folder)}")
 
 
-# %% book/B-command-line.ipynb · Four commands · [translate-code]
+# %% book/B-command-line.ipynb · Five commands · [translate-code]
 GROUP = 64  # lines that are translated together
 
 
 def translate(options: argparse.Namespace) -> None:
     """Translate the sentences given or, where there are none, the lines of standard input."""
-    translator, size = Translator.load(options.model, options.device), GROUP
+    translator = load_translator(options.model, options.device, options.engine)
+    size = GROUP
     if options.sentence:
         given = decoded(((os.fsencode(text), False) for text in options.sentence), "sentence")
     elif sys.stdin is None:
@@ -250,7 +254,7 @@ def placed(warning: str, places: Sequence[str]) -> str:
     return re.sub(r"^sentence (\d+)", lambda number: places[int(number[1]) - 1], warning)
 
 
-# %% book/B-command-line.ipynb · Four commands · [lines-code]
+# %% book/B-command-line.ipynb · Five commands · [lines-code]
 LONGEST_LINE = 1 << 16  # bytes of a line that are read
 
 
@@ -285,7 +289,7 @@ def decoded(lines: Iterable[tuple[bytes, bool]], place: str) -> Iterator[tuple[s
         yield f"{place} {number}", text.rstrip("\r\n").removeprefix("\ufeff")
 
 
-# %% book/B-command-line.ipynb · Four commands · [grouped-code]
+# %% book/B-command-line.ipynb · Five commands · [grouped-code]
 def grouped(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
     """Lists of up to `size` items; an error comes after the items before it."""
     group: list[Any] = []
@@ -303,10 +307,10 @@ def grouped(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
         yield group
 
 
-# %% book/B-command-line.ipynb · Four commands · [evaluate-code]
+# %% book/B-command-line.ipynb · Five commands · [evaluate-code]
 def evaluate(options: argparse.Namespace) -> None:
     """Score a translator on a split of a corpus, or on two files."""
-    translator = Translator.load(options.model, options.device)
+    translator = Translator.from_pretrained(options.model, device=options.device)
     pairs, seen = evaluation_pairs(options)
     sources, targets = [source for source, _ in pairs], [target for _, target in pairs]
     note(f"scoring {len(pairs):,} pairs …")
@@ -349,17 +353,26 @@ def show_scores(scores: dict[str, dict[str, Any]]) -> None:
         print(measured["line"])
 
 
-# %% book/B-command-line.ipynb · Four commands · [info-code]
+# %% book/B-command-line.ipynb · Five commands · [info-code]
 def info(options: argparse.Namespace) -> None:
     """Show what a translator is made of, or the settings of a recipe."""
     if options.recipe is not None:
         shown = settings(RECIPES[options.recipe])
     else:
-        model = Translator.load(options.model).model
+        model = Translator.from_pretrained(options.model).model
         print(f"{sum(parameter.numel() for parameter in model.parameters()):,} parameters")
         shown = asdict(model.config)
     for name, value in shown.items():
         print(f"{name}: {value}")
+
+
+# %% book/B-command-line.ipynb · Five commands · [serve-code]
+def serve(options: argparse.Namespace) -> None:
+    """Translate over HTTP until a signal to stop."""
+    for library in ("fastapi", "uvicorn"):
+        optional_import(library)  # what is missing is better known now than after loading
+    translator = load_translator(options.model, options.device, options.engine)
+    run_server(make_app(translator, options.beam, options.length_penalty), options.host, options.port)
 
 
 # %% book/B-command-line.ipynb · One line for every mistake · [messages-code]
@@ -456,7 +469,21 @@ A terminal is answered line by line. Anything else is read and translated in gro
 order, in a fixed amount of memory. A line that is not UTF-8 ends the program, with its number, once
 the lines before it are answered.
 
-  python -m transformer translate < portuguese.txt > english.txt"""
+  python -m transformer translate < portuguese.txt > english.txt
+
+A name with one slash that is no folder is looked up on the Hugging Face hub: a translator that
+Translator.push_to_hub has put there, or a Marian model with weights in safetensors. Only files that
+execute nothing are fetched, and they are kept, so that the next call needs no network."""
+
+SERVE_HELP = """\
+  curl --json '{"sentences": ["Gosto disto."]}' http://127.0.0.1:8000/translate
+
+A request has up to 64 sentences of up to 1,000 characters; more is refused with status 413, a body of
+another form with 422. Requests that arrive together are translated together. With 1,024 sentences
+waiting, others are refused with status 503. There is a page to try it at /, documentation at /docs,
+the state at /health, and numbers for Prometheus at /metrics. Ctrl-C, or SIGTERM, ends the program
+once it has answered what it has accepted. It has no encryption and no passwords: on an open network,
+put a web server that has them before it."""
 
 EVALUATE_HELP = """\
 Three lines as sacreBLEU prints them: BLEU on the tokens as the corpora have them (tok:none), BLEU
@@ -531,6 +558,7 @@ def train_options(add: Add) -> None:
 def translate_options(add: Add) -> None:
     """The options of `translate`."""
     add("sentence", nargs="*", help="a sentence, in quotes (default: the lines of standard input)")
+    engine_option(add)
     search_options(add)
 
 
@@ -544,6 +572,16 @@ def evaluate_options(add: Add) -> None:
     interval += "(default: none; without a number: 1000)"
     count = {"type": within(int, 0, 100_000), "nargs": "?", "const": 1000, "default": 0}
     add("--bootstrap", **count, metavar="N", help=interval)
+    search_options(add)
+
+
+def serve_options(add: Add) -> None:
+    """The options of `serve`."""
+    address = "the address to listen at; 0.0.0.0 for every one of this machine (default: 127.0.0.1)"
+    add("--host", default="127.0.0.1", help=address)
+    port = "the port to listen at; 0 for any free one (default: 8000)"
+    add("--port", type=within(int, 0, 65535), default=8000, help=port)
+    engine_option(add)
     search_options(add)
 
 
@@ -567,9 +605,15 @@ def search_options(add: Add) -> None:
 
 def model_option(add: Add) -> None:
     """Which translator."""
-    folder = "a translator's folder, such as runs/ted/translator (default: phrases, the small one "
-    folder += "that is built in; a folder of that name is ./phrases)"
-    add("--model", default="phrases", metavar="FOLDER", help=folder)
+    name = "a translator's folder, such as runs/ted/translator, or OWNER/NAME on the Hugging Face hub "
+    name += "(default: phrases, the small one that is built in; a folder of that name is ./phrases)"
+    add("--model", default="phrases", metavar="NAME", help=name)
+
+
+def engine_option(add: Add) -> None:
+    """What runs the search."""
+    engine = "what searches: pytorch, or ctranslate2, a program in C++ (default: pytorch)"
+    add("--engine", choices=ENGINES, default="pytorch", help=engine)
 
 
 def device_option(add: Add) -> None:
@@ -595,6 +639,7 @@ def parser() -> argparse.ArgumentParser:
         (train, "train a model, or go on with a run that was stopped", training, train_options),
         (translate, "translate Portuguese sentences into English", TRANSLATE_HELP, translate_options),
         (evaluate, "score a translator with sacreBLEU", EVALUATE_HELP, evaluate_options),
+        (serve, "translate over HTTP", SERVE_HELP, serve_options),
         (info, "show what a translator is made of, or a recipe's settings", "", info_options),
     ):
         more, described = more.replace(module, name), f"{line[0].upper()}{line[1:]}."

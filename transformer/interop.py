@@ -3,10 +3,23 @@
 Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
 """
 
-__all__ = ["from_torch", "to_torch", "from_marian", "to_marian", "to_ctranslate2"]
+__all__ = [
+    "from_torch",
+    "to_torch",
+    "from_marian",
+    "to_marian",
+    "MarianTranslator",
+    "to_ctranslate2",
+    "CTranslate2Translator",
+    "ENGINES",
+    "load_translator",
+    "to_onnx",
+]
 
 
 # %% book/15-interchange.ipynb · Names side by side · [parts]
+import tempfile
+import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, overload
@@ -14,8 +27,10 @@ from typing import Any, overload
 import torch
 from torch import Tensor, nn
 
-from transformer.attention import MultiHeadAttention
+from transformer.attention import KeysAndValues, KeyValueCache, MultiHeadAttention, Projection
+from transformer.decoding import length_norm
 from transformer.embedding import sinusoidal_encoding
+from transformer.files import read_record
 from transformer.layers import (
     ACTIVATIONS,
     DecoderLayer,
@@ -26,8 +41,16 @@ from transformer.layers import (
 )
 from transformer.model import Decoder, Encoder, Transformer, TransformerConfig
 from transformer.text import UNK_ID
-from transformer.translation import Translator
-from transformer.validation import check_choice, check_rate, optional_import
+from transformer.training import evaluating
+from transformer.translation import Translator, pretrained_folder, translate_ids
+from transformer.validation import (
+    check_choice,
+    check_device,
+    check_number,
+    check_rate,
+    check_size,
+    optional_import,
+)
 
 _ENCODER_PARTS = {
     "self_attn": "self_attention",
@@ -645,6 +668,43 @@ def to_marian(model: Transformer, folder: str | Path) -> None:
     theirs.save_pretrained(folder)
 
 
+# %% book/15-interchange.ipynb · There and back · [marian-translator]
+class MarianTranslator:
+    """A Marian model of Hugging Face with its vocabulary: sentences in, sentences out.
+
+    Args:
+        folder: of the model and its tokenizer.
+        device: to translate on.
+
+    Raises:
+        TypeError, ValueError, OSError: as in `from_marian`, or there is no such device.
+        ImportError: transformers or sentencepiece is not installed.
+    """
+
+    def __init__(self, folder: str | Path, device: torch.device | str = "cpu") -> None:
+        optional_import("sentencepiece")  # which the tokenizer needs
+        tokenizer = optional_import("transformers").MarianTokenizer
+        self._tokenizer = tokenizer.from_pretrained(folder, local_files_only=True)
+        self.model = from_marian(folder).to(check_device(device)).eval()
+
+    def translate(
+        self, sentences: Sequence[str], beam_size: int = 4, length_penalty: float = 0.6
+    ) -> list[str]:
+        """Translate sentences; arguments and errors are those of `Translator.translate_tokenized`."""
+        longest, sources = self.model.config.max_length, []
+        for number, sentence in enumerate(sentences, start=1):
+            *ids, end = self._tokenizer(sentence).input_ids
+            if len(ids) >= longest:
+                warnings.warn(f"sentence {number} is cut to its first {longest - 1} tokens", stacklevel=2)
+            sources.append([*ids[: longest - 1], end])
+        found = translate_ids(self.model, sources, beam_size, length_penalty)
+        return list(self._tokenizer.batch_decode(found, skip_special_tokens=True))
+
+    def n_tokens(self, sentence: str) -> int:
+        """How many tokens the model reads of a sentence, the end token included."""
+        return len(self._tokenizer(sentence).input_ids)
+
+
 # %% book/15-interchange.ipynb · CTranslate2 · [ctranslate2-slots]
 def _array(*parts: Tensor) -> Any:
     return torch.cat([part.detach() for part in parts]).to("cpu", torch.float32).numpy()
@@ -735,3 +795,177 @@ def to_ctranslate2(
     spec.optimize(quantization)
     Path(folder).mkdir(parents=True, exist_ok=True)
     spec.save(str(folder))
+
+
+# %% book/15-interchange.ipynb · A translator on this engine · [engine]
+class CTranslate2Translator(Translator):
+    """A translator whose searches are run by CTranslate2.
+
+    Its beam ends by the engine's own rule, so that a rare translation differs from those of PyTorch.
+
+    Args:
+        translator: where weights and vocabulary come from; weights that change later do not count.
+        quantization: as in `to_ctranslate2`.
+
+    Raises:
+        TypeError, ValueError, ImportError: as in `to_ctranslate2`.
+    """
+
+    def __init__(self, translator: Translator, quantization: str | None = None) -> None:
+        super().__init__(translator.model, translator.vocabulary)
+        engine = optional_import("ctranslate2").Translator
+        device = next(self.model.parameters()).device.type
+        self._ids = {piece: number for number, piece in enumerate(self.vocabulary.pieces)}
+        with tempfile.TemporaryDirectory() as folder:
+            to_ctranslate2(translator, folder, quantization)
+            self._engine = engine(folder, device=device, intra_threads=torch.get_num_threads())
+
+    def translate_ids(
+        self,
+        sources: list[list[int]],
+        beam_size: int = 4,
+        length_penalty: float = 0.6,
+        max_length: int = 200,
+        max_tokens: int = 4000,
+    ) -> list[list[int]]:
+        """As in `Translator`, by the engine."""
+        check_size(beam_size=beam_size, max_length=max_length, max_tokens=max_tokens)
+        check_number(length_penalty=length_penalty)
+        longest = min(max_length, self.model.config.max_length)
+        found: list[list[int]] = [[] for _ in sources]
+        rows = [row for row, ids in enumerate(sources) if len(ids) > 1]  # not the empty ones
+        results = self._engine.translate_batch(
+            [self.vocabulary.tokens(sources[row][:-1]) for row in rows],  # it adds the end itself
+            beam_size=beam_size,
+            num_hypotheses=beam_size,
+            length_penalty=0,
+            return_scores=True,
+            max_decoding_length=longest,
+            max_batch_size=max_tokens,
+            batch_type="tokens",
+        )
+        for row, result in zip(rows, results, strict=True):
+            lengths = [min(len(pieces) + 1, longest) for pieces in result.hypotheses]
+            ranked = zip(result.scores, lengths, result.hypotheses, strict=True)
+            best = max(ranked, key=lambda each: each[0] / length_norm(each[1], length_penalty))
+            found[row] = [self._ids[piece] for piece in best[2]]
+        return found
+
+
+# %% book/15-interchange.ipynb · A translator on this engine · [load-translator]
+ENGINES = ("pytorch", "ctranslate2")
+
+
+def load_translator(
+    name: str | Path, device: torch.device | str = "cpu", engine: str = "pytorch", **download: Any
+) -> Translator | MarianTranslator:
+    """The translator of a name, ours or Marian's.
+
+    Args:
+        name: a folder, the name of a translator that the package carries, or `"OWNER/NAME"` on the
+            Hugging Face hub.
+        device: to translate on.
+        engine: what searches, one of `ENGINES`; a Marian model runs on `"pytorch"` only.
+        **download: as in `pretrained_folder`.
+
+    Raises:
+        TypeError, ValueError, OSError, ImportError: as in `pretrained_folder`, and in `Translator.load`,
+            `CTranslate2Translator` or `MarianTranslator`.
+    """
+    check_choice(ENGINES, engine=engine)
+    folder = pretrained_folder(name, **download)
+    config = folder / "config.json"
+    if config.is_file() and read_record(config).get("model_type") == "marian":
+        check_choice(["pytorch"], engine=engine)
+        return MarianTranslator(folder, device)
+    translator = Translator.load(folder, device)
+    return translator if engine == "pytorch" else CTranslate2Translator(translator)
+
+
+# %% book/15-interchange.ipynb · ONNX · [onnx-graphs]
+class _GivenCache(KeyValueCache):
+    """Keys and values from tensors `[n_layers, 2, B, H, length, d_k]`; what has grown is in `grown`."""
+
+    def __init__(self, own: Tensor, cross: Tensor) -> None:
+        super().__init__()
+        self.length, self._own, self._cross = own.size(-2), iter(own), iter(cross)
+        self.grown: list[Tensor] = []
+
+    def append(self, attention: nn.Module, project: Projection) -> KeysAndValues:
+        self.grown.append(torch.cat([next(self._own), torch.stack(project())], dim=-2))
+        return self.grown[-1][0], self.grown[-1][1]
+
+    def hold(self, attention: nn.Module, project: Projection) -> KeysAndValues:
+        key, value = next(self._cross)
+        return key, value
+
+
+class _EncoderGraph(nn.Module):
+    def __init__(self, model: Transformer) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, src: Tensor) -> tuple[Tensor, Tensor]:
+        memory, layers = self.model.encode(src), self.model.decoder.layers
+        readers: list[Any] = [layer.cross_attention for layer in layers]
+        pairs = [(each._split(each.w_k(memory)), each._split(each.w_v(memory))) for each in readers]
+        return self.model.src_mask(src), torch.stack([torch.stack(pair) for pair in pairs])
+
+
+class _DecoderGraph(_EncoderGraph):
+    def forward(self, last: Tensor, mask: Tensor, cross: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
+        cache = _GivenCache(own, cross)
+        x = self.model.positions(self.model.tgt_embedding(last[:, None]), cache.length)
+        hidden = self.model.decoder(x, x, None, mask, cache)  # reads no memory, as the cache holds it
+        return self.model.project(hidden[:, -1]), torch.stack(cache.grown)
+
+
+# %% book/15-interchange.ipynb · ONNX · [to-onnx]
+def to_onnx(model: Transformer, folder: str | Path) -> None:
+    """Write a model as two graphs, `encoder.onnx` and `decoder.onnx`, that a runtime for ONNX can run.
+
+    The encoder's graph reads `src` `[B, S]` and returns `mask` and `cross`. The decoder's reads
+    `last` `[B]`, the last token of every sentence, with `mask`, `cross` and `own`, the cache of t
+    positions; it returns the next token's `logits` `[B, V]` and `grown`, the cache of t + 1. No
+    graph checks its input: S is at most the model's `max_length`, and t is below it.
+
+    Args:
+        model: a plain `Transformer`.
+        folder: where the files are written; the weights lie beside the graphs.
+
+    Raises:
+        TypeError: `model`, or a part of it, is of another type; a subclass is another type.
+        ValueError: it is not as its configuration says.
+        ImportError: onnxscript is not installed.
+    """
+    optional_import("onnxscript")  # which torch needs
+    _check_kind("model", model, Transformer)
+    _check_as_configured(model)
+    longest, device = model.config.max_length, next(model.parameters()).device
+    batch, source = torch.export.Dim("batch"), torch.export.Dim("source", max=longest)
+    past = torch.export.Dim("past", max=longest - 1)
+    src = torch.zeros(2, 3, dtype=torch.long, device=device)  # any values will do
+    with evaluating(model):
+        mask, cross = _EncoderGraph(model)(src)
+        own, last = cross[..., :2, :], src[:, 0]
+        changing = {"mask": {0: batch, 3: source}, "cross": {2: batch, 4: source}}
+        graphs = {
+            "encoder": (_EncoderGraph, {"src": src}, {"src": {0: batch, 1: source}}),
+            "decoder": (
+                _DecoderGraph,
+                {"last": last, "mask": mask, "cross": cross, "own": own},
+                {"last": {0: batch}, **changing, "own": {2: batch, 4: past}},
+            ),
+        }
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        for name, (graph, inputs, dynamic) in graphs.items():
+            torch.onnx.export(
+                graph(model),
+                tuple(inputs.values()),
+                Path(folder) / f"{name}.onnx",
+                input_names=list(inputs),
+                output_names=["mask", "cross"] if name == "encoder" else ["logits", "grown"],
+                dynamic_shapes=tuple(dynamic.values()),
+                dynamo=True,
+                verbose=False,
+            )

@@ -9,8 +9,11 @@ __all__ = [
     "corpus_scores",
     "sentence_scores",
     "by_length",
+    "translate_ids",
     "Alignment",
     "Translator",
+    "pretrained_folder",
+    "model_card",
     "by_words",
     "evaluate_translator",
     "unseen_pairs",
@@ -24,8 +27,10 @@ import hashlib
 import json
 import math
 import re
+import tempfile
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -237,7 +242,7 @@ def _encoded(
 
 
 # %% book/13-translation.ipynb · Reading and searching · [searching]
-def _search(
+def translate_ids(
     model: Transformer,
     sources: list[list[int]],
     beam_size: int,
@@ -245,7 +250,13 @@ def _search(
     max_length: int = 200,
     max_tokens: int = 4000,
 ) -> list[list[int]]:
-    # The tokens of each source's translation; none for an empty one.
+    """Translate sources of token ids, each with its end token, in batches of about one length.
+
+    Arguments after `sources` and errors are those of `Translator.translate_tokenized`.
+
+    Returns:
+        the ids of each translation without padding; none for an empty source.
+    """
     check_size(beam_size=beam_size, max_length=max_length, max_tokens=max_tokens)
     check_number(length_penalty=length_penalty)
     device, pad_id = next(model.parameters()).device, model.config.pad_id
@@ -561,6 +572,74 @@ class Translator:
         _check_kept(self.model, dtype)
         _write(Path(path), self.model, self.vocabulary, dtype)
 
+    @classmethod
+    def from_pretrained(
+        cls, name: Path | str, *, device: torch.device | str = "cpu", **download: Any
+    ) -> "Translator":
+        """`load`, which fetches a translator from the Hugging Face hub where no folder has that name.
+
+        Args:
+            name: as in `load`, or `"OWNER/NAME"`.
+            device: to translate on.
+            **download: as in `pretrained_folder`.
+
+        Raises:
+            TypeError, OSError, CheckpointError, ValueError: as in `load` and `pretrained_folder`.
+        """
+        return cls.load(pretrained_folder(name, **download), device)
+
+    def save_pretrained(
+        self, path: Path | str, *, record: Mapping[str, Any] | None = None, repo_id: str = ""
+    ) -> None:
+        """`save`, with a model card beside it.
+
+        Args:
+            path: the folder.
+            record: what was noted of the training, as `translation_record` returns it.
+            repo_id: the model's name on the hub, for the card's example.
+
+        Raises:
+            TypeError, ValueError, OSError: as in `save` and `model_card`.
+        """
+        card = model_card(self.model.config, record, repo_id or str(path))
+        self.save(path)
+        with atomic_file(Path(path) / "README.md") as part:
+            part.write_text(card, encoding="utf8")
+
+    def push_to_hub(
+        self,
+        repo_id: str,
+        *,
+        record: Mapping[str, Any] | None = None,
+        commit_message: str = "Add a translator",
+        private: bool | None = None,
+        token: str | None = None,
+    ) -> str:
+        """Upload what `save_pretrained` writes, as one commit; the repository is made where missing.
+
+        Args:
+            repo_id: its name, `"OWNER/NAME"`.
+            record: as in `save_pretrained`.
+            commit_message: of the commit.
+            private: whether a new repository is; `None` for what its owner has as default.
+            token: of an account; `None` for the one that has logged in.
+
+        Returns:
+            the address of the commit.
+
+        Raises:
+            TypeError, ValueError: as in `save_pretrained`.
+            OSError: the hub refuses, or cannot be reached.
+            ImportError: huggingface_hub is missing.
+        """
+        hub = optional_import("huggingface_hub").HfApi(token=token)
+        with tempfile.TemporaryDirectory() as folder:
+            self.save_pretrained(folder, record=record, repo_id=repo_id)
+            with _asking_hub(repo_id):
+                hub.create_repo(repo_id, private=private, exist_ok=True)
+                what = {"folder_path": folder, "commit_message": commit_message}
+                return str(hub.upload_folder(repo_id=repo_id, **what))
+
     def translate(
         self, sentences: Sequence[str], beam_size: int = 4, length_penalty: float = 0.6
     ) -> list[str]:
@@ -571,7 +650,7 @@ class Translator:
         config = self.model.config
         typed = _shortened(sentences, config)
         sources = _encoded(map(tokenize, typed), self.vocabulary, config)
-        found = _search(self._searched, sources, beam_size, length_penalty)
+        found = self.translate_ids(sources, beam_size, length_penalty)
         return [detokenize(self.vocabulary.decode(ids)) for ids in found]
 
     def translate_tokenized(
@@ -599,8 +678,25 @@ class Translator:
         """
         config = self.model.config
         sources = _encoded(_shortened(sentences, config), self.vocabulary, config)
-        found = _search(self._searched, sources, beam_size, length_penalty, max_length, max_tokens)
+        found = self.translate_ids(sources, beam_size, length_penalty, max_length, max_tokens)
         return [self.vocabulary.decode(ids) for ids in found]
+
+    def n_tokens(self, sentence: str) -> int:
+        """How many tokens the model reads of a sentence as one types it, the end token included."""
+        return len(self.vocabulary.encode(tokenize(sentence))) + 1
+
+    def translate_ids(
+        self,
+        sources: list[list[int]],
+        beam_size: int = 4,
+        length_penalty: float = 0.6,
+        max_length: int = 200,
+        max_tokens: int = 4000,
+    ) -> list[list[int]]:
+        """The function `translate_ids` on this translator's model, with its arguments."""
+        return translate_ids(
+            self._searched, sources, beam_size, length_penalty, max_length, max_tokens
+        )
 
     def align(self, sentence: str, beam_size: int = 4, length_penalty: float = 0.6) -> Alignment:
         """Translate one tokenized sentence and note what the decoder attended to while it did.
@@ -610,10 +706,127 @@ class Translator:
         check_type(str, sentence=sentence)
         config = self.model.config
         (source,) = _encoded(_shortened([sentence], config), self.vocabulary, config)
-        (found,) = _search(self._searched, [source], beam_size, length_penalty)
+        (found,) = self.translate_ids([source], beam_size, length_penalty)
         target = found or [config.eos_id]  # of an empty sentence
         names, weights = self.vocabulary.tokens, _cross_attention(self.model, source, target)
         return Alignment(names(source), names(target), weights)
+
+
+# %% book/13-translation.ipynb · On a hub · [hub-folder]
+_FETCHED = ("*.json", "*.safetensors", "*.spm", _SUMS)  # reading them executes nothing
+_REFUSALS = {
+    "RepositoryNotFoundError": "there is none of that name, or it is private",
+    "GatedRepoError": "its owner has to admit you first",
+    "RevisionNotFoundError": "it has no such revision",
+    "LocalEntryNotFoundError": "the hub cannot be reached, and the model was not fetched before",
+    "OfflineModeIsEnabled": "the library was told to work offline",
+}
+
+
+def pretrained_folder(name: Path | str, **download: Any) -> Path:
+    """The folder of a model: one that is here, or a copy of what the Hugging Face hub has under that name.
+
+    Args:
+        name: a folder, the name of a translator that the package carries, or `"OWNER/NAME"`.
+        **download: as in `huggingface_hub.snapshot_download`, such as `revision`, `token`,
+            `cache_dir` or `local_files_only`.
+
+    Raises:
+        TypeError: `name` is none.
+        OSError: there is no such folder, and no such name on the hub; the hub has no safetensors
+            of it, or cannot be reached.
+        ImportError: huggingface_hub is missing.
+    """
+    check_type((str, Path), name=name)
+    on_hub = isinstance(name, str) and re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", name)
+    if not on_hub or Path(name).is_dir():
+        return _translator_folder(name)
+    hub = optional_import("huggingface_hub")
+    with _asking_hub(str(name)):
+        folder = Path(hub.snapshot_download(name, allow_patterns=_FETCHED, **download))
+    if not any(folder.glob("*.safetensors")):
+        raise FileNotFoundError(f"the hub's {name} holds no weights in the format safetensors")
+    return folder
+
+
+@contextmanager
+def _asking_hub(name: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # the library and those beneath it raise some fifty types
+        kind = type(error).__name__
+        said = _REFUSALS.get(kind) or f"{kind}: {str(error).strip():.200}"
+        raise OSError(f"{name} on the Hugging Face hub: {said}") from error
+
+
+# %% book/13-translation.ipynb · On a hub · [model-card]
+_CARD = """\
+---
+language: [pt, en]
+library_name: transformer-book
+pipeline_tag: translation
+---
+
+# A translator from Portuguese into English
+
+An encoder-decoder Transformer. The package `transformer-book`, with its extra `text`, runs it:
+
+```python
+from transformer import Translator
+
+Translator.from_pretrained("{name}").translate(["Gosto disto."])
+```
+
+It reads single sentences of up to {max_length} tokens. Translations are in lower case.
+
+| setting | value |
+| --- | --- |
+"""
+_TRAINED = """
+## Training
+
+| | |
+| --- | --- |
+| command | `{command}` |
+| commit | `{commit}` |
+| date | {date} |
+| device | {device} |
+| corpus | {corpus} |
+
+## Scores
+
+On the test split of the corpus, as sacreBLEU prints them:
+
+```text
+{scores}
+```
+"""
+
+
+def model_card(config: TransformerConfig, record: Mapping[str, Any] | None, name: str) -> str:
+    """The text of a translator's `README.md` on the Hugging Face hub.
+
+    Args:
+        config: the model's.
+        record: what was noted of its training, as `translation_record` returns it, or `None`.
+        name: what the card's example loads it by.
+
+    Raises:
+        TypeError, ValueError: `record` is none of a translator.
+    """
+    check_type(TransformerConfig, config=config)
+    check_type((Mapping, type(None)), record=record)
+    rows = [f"| {setting} | {value} |\n" for setting, value in asdict(config).items()]
+    card = "".join([_CARD.format(name=name, max_length=config.max_length - 1), *rows])
+    if record is None:
+        return card
+    try:
+        scores = [measured["line"] for measured in record["scores"]["test"]["tuned"].values()]
+        facts = {fact: record[fact] for fact in ("command", "commit", "date", "device")}
+        facts["corpus"] = record["recipe"]["data"]["corpus"]
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"record is not that of a translator: {error!r}") from error
+    return card + _TRAINED.format(**facts, scores="\n".join(scores))
 
 
 # %% book/13-translation.ipynb · Between words · [crossing]

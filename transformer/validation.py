@@ -301,12 +301,17 @@ from types import ModuleType
 # Which extra of this package brings a library, with all that the same task needs beside it.
 _EXTRAS = {
     "ctranslate2": "interchange",
+    "fastapi": "serve",
+    "huggingface_hub": "text",
     "matplotlib": "plots",
+    "onnxscript": "interchange",
     "sacrebleu": "text",
     "safetensors": "text",
+    "sentencepiece": "interchange",
     "tokenizers": "text",
     "tqdm": "train",
     "transformers": "interchange",
+    "uvicorn": "serve",
 }
 
 

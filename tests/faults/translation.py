@@ -28,7 +28,7 @@ FAULTS = [
     Fault(
         "order-lost",
         "translations come back in the order in which they were made",
-        "_search",
+        "translate_ids",
         "zip(rows, best",
         "zip(sorted(rows), best",
     ),
