@@ -206,7 +206,7 @@ def marian(tmp_path_factory) -> Path:
     (folder / "tokenizer_config.json").write_text(json.dumps({"source_lang": "pt", "target_lang": "en"}))
     torch.manual_seed(0)
     size, pad = len(words), len(words) - 1
-    special = {"pad_id": pad, "bos_id": pad, "eos_id": 0, "max_length": 24}
+    special = {"pad_id": pad, "bos_id": pad, "eos_id": 0, "max_length": 40}
     config = TransformerConfig(size, size, d_model=16, n_heads=2, n_layers=2, d_ff=24, **special)
     model = Transformer(config)
     bias = torch.zeros(size)
@@ -225,7 +225,7 @@ def test_a_marian_folder_is_a_translator_with_its_own_words(marian):
     model = from_marian(marian).eval()
     src = tokenizer(sentences, return_tensors="pt", padding=True).input_ids
     assert [ours.n_tokens(text) for text in sentences] == (src != model.config.pad_id).sum(1).tolist()
-    greedy, found = greedy_search(model, src, 24), beam_search(model, src, 3, 0.5, 24).tokens[:, 0]
+    greedy, found = greedy_search(model, src, 40), beam_search(model, src, 3, 0.5, 40).tokens[:, 0]
     assert ours.translate(sentences, 1) == tokenizer.batch_decode(greedy, skip_special_tokens=True)
     assert ours.translate(sentences, 3, 0.5) == tokenizer.batch_decode(found, skip_special_tokens=True)
     assert any(ours.translate(sentences, 1))
@@ -242,7 +242,7 @@ def test_a_marian_model_is_translated_with_from_the_hub(hub, marian, capsys):
 
 @needs("transformers", "sentencepiece")
 def test_a_sentence_too_long_for_a_marian_model_is_cut_and_said_so(marian):
-    with pytest.warns(UserWarning, match="^sentence 2 is cut to its first 23 tokens$"):
+    with pytest.warns(UserWarning, match="^sentence 2 is cut to its first 39 tokens$"):
         load_translator(marian).translate(["o gato", "o gato vê a casa . " * 20], 1)
 
 

@@ -900,11 +900,13 @@ class _GivenCache(KeyValueCache):
         return key, value
 
 
-class _EncoderGraph(nn.Module):
+class _Graph(nn.Module):
     def __init__(self, model: Transformer) -> None:
         super().__init__()
         self.model = model
 
+
+class _EncoderGraph(_Graph):
     def forward(self, src: Tensor) -> tuple[Tensor, Tensor]:
         memory, layers = self.model.encode(src), self.model.decoder.layers
         readers: list[Any] = [layer.cross_attention for layer in layers]
@@ -912,7 +914,7 @@ class _EncoderGraph(nn.Module):
         return self.model.src_mask(src), torch.stack([torch.stack(pair) for pair in pairs])
 
 
-class _DecoderGraph(_EncoderGraph):
+class _DecoderGraph(_Graph):
     def forward(self, last: Tensor, mask: Tensor, cross: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
         cache = _GivenCache(own, cross)
         x = self.model.positions(self.model.tgt_embedding(last[:, None]), cache.length)

@@ -589,7 +589,11 @@ class Translator:
         return cls.load(pretrained_folder(name, **download), device)
 
     def save_pretrained(
-        self, path: Path | str, *, record: Mapping[str, Any] | None = None, repo_id: str = ""
+        self,
+        path: Path | str,
+        *,
+        record: Mapping[str, Any] | None = None,
+        repo_id: str = "OWNER/NAME",
     ) -> None:
         """`save`, with a model card beside it.
 
@@ -601,7 +605,7 @@ class Translator:
         Raises:
             TypeError, ValueError, OSError: as in `save` and `model_card`.
         """
-        card = model_card(self.model.config, record, repo_id or str(path))
+        card = model_card(self.model.config, record, repo_id)
         self.save(path)
         with atomic_file(Path(path) / "README.md") as part:
             part.write_text(card, encoding="utf8")
