@@ -12,6 +12,7 @@ import argparse
 import json
 import math
 import time
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ ROWS: dict[str, tuple[str, ...]] = {
     "all": CHANGES,
 }
 SIZES: dict[str, int] = {"d_model": 64, "n_heads": 4, "n_layers": 2}
-STEPS, BATCH, CONTEXT, LONG, WARMUP = 200, 16, 64, 256, 20
+STEPS, BATCH, CONTEXT, LONG, WARMUP = 150, 16, 64, 256, 15
 RATE, MUON_RATE = 3e-3, 2e-2  # the peak of the schedule; muon: of the matrices in the layers
 
 
@@ -90,11 +91,12 @@ def build(changes: tuple[str, ...], vocab_size: int) -> LanguageModel:
     return model
 
 
+@cache
 def characters(split: str) -> Tensor:
     """The Portuguese side of a split of the small corpus, a sentence a line, as numbers."""
-    alphabet = sorted(set("\n".join(pair.source for pair in load_corpus("phrases", "train")) + "\n"))
-    text = "".join(pair.source + "\n" for pair in load_corpus("phrases", split))
-    return torch.tensor([alphabet.index(letter) for letter in text if letter in alphabet])
+    train, text = ("".join(pair.source + "\n" for pair in load_corpus("phrases", s)) for s in ("train", split))
+    number = {letter: index for index, letter in enumerate(sorted(set(train)))}
+    return torch.tensor([number[letter] for letter in text if letter in number])
 
 
 def optimizers(model: nn.Module, muon: bool) -> list[tuple[torch.optim.Optimizer, float]]:

@@ -35,8 +35,8 @@ from transformer.modern import (
     LanguageModelConfig,
     LanguageModel,
     generate,
-    speculative_decoding,
     from_llama,
+    speculative_decoding,
 )
 from transformer.checks import check_model
 from transformer.recipes import Recipe, RECIPES, train_translator
@@ -102,8 +102,8 @@ __all__ = [
     "LanguageModelConfig",
     "LanguageModel",
     "generate",
-    "speculative_decoding",
     "from_llama",
+    "speculative_decoding",
     "check_model",
     "Recipe",
     "RECIPES",

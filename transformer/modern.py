@@ -17,9 +17,10 @@ __all__ = [
     "prefix_mask",
     "LanguageModelLayer",
     "LanguageModel",
-    "next_token_loss",
     "most_probable",
     "generate",
+    "from_llama",
+    "next_token_loss",
     "probabilities",
     "Draw",
     "random_draw",
@@ -28,11 +29,10 @@ __all__ = [
     "speculative_decoding",
     "wsd_rate",
     "orthogonalize",
-    "from_llama",
 ]
 
 
-# %% book/16-since-2017.ipynb · Since 2017 · [rms-norm]
+# %% book/16-since-2017.ipynb · A norm without the mean · [rms-norm]
 import json
 import math
 from collections.abc import Callable, Mapping
@@ -82,7 +82,7 @@ class RMSNorm(nn.Module):
         return (wide * torch.rsqrt(mean_square + self.eps)).to(x.dtype) * self.weight
 
 
-# %% book/16-since-2017.ipynb · Since 2017 · [gated-feed-forward]
+# %% book/16-since-2017.ipynb · A network with a gate · [gated-feed-forward]
 GATES = ACTIVATIONS | {"gelu_tanh": partial(F.gelu, approximate="tanh")}
 
 
@@ -109,7 +109,7 @@ class GatedFeedForward(nn.Module):
         return self.w_2(GATES[self.activation](self.w_gate(x)) * self.w_1(x))
 
 
-# %% book/16-since-2017.ipynb · Since 2017 · [rotary-table]
+# %% book/16-since-2017.ipynb · Positions that turn · [rotary-table]
 def rotary_table(length: int, d_k: int, base: float = 10_000.0, offset: int = 0) -> Tensor:
     """Cosine and sine of the angles by which the pairs of features turn at each position.
 
@@ -130,7 +130,7 @@ def rotary_table(length: int, d_k: int, base: float = 10_000.0, offset: int = 0)
     return torch.stack([angles.cos(), angles.sin()])
 
 
-# %% book/16-since-2017.ipynb · Since 2017 · [rotate]
+# %% book/16-since-2017.ipynb · Positions that turn · [rotate]
 def rotate(x: Tensor, table: Tensor, interleaved: bool = False) -> Tensor:
     """Turn the pairs of features of queries or keys by the angles of their positions.
 
@@ -150,7 +150,7 @@ def rotate(x: Tensor, table: Tensor, interleaved: bool = False) -> Tensor:
     return torch.stack(turned, dim=-1).flatten(-2) if interleaved else torch.cat(turned, dim=-1)
 
 
-# %% book/16-since-2017.ipynb · Since 2017 · [alibi]
+# %% book/16-since-2017.ipynb · Positions as a slope · [alibi]
 def alibi(query: Tensor, key: Tensor) -> KeysAndValues:
     """Give queries and keys one more feature, which lowers a score by its distance times the head's slope.
 
@@ -172,7 +172,7 @@ def alibi(query: Tensor, key: Tensor) -> KeysAndValues:
     return query, key
 
 
-# %% book/16-since-2017.ipynb · Since 2017 · [config]
+# %% book/16-since-2017.ipynb · What the model is told · [config]
 @dataclass(frozen=True)
 class LanguageModelConfig:
     """Everything that determines a `LanguageModel` but its weights.
@@ -229,7 +229,7 @@ class LanguageModelConfig:
         return self.d_model // self.n_heads if self.d_head is None else self.d_head
 
 
-# %% book/16-since-2017.ipynb · Since 2017 · [check-config]
+# %% book/16-since-2017.ipynb · What the model is told · [check-config]
 def _check_config(config: LanguageModelConfig) -> None:
     for name in ("vocab_size", "d_model", "n_heads", "n_layers", "d_ff"):
         check_size(**{name: getattr(config, name)})
@@ -251,7 +251,7 @@ def _check_config(config: LanguageModelConfig) -> None:
         raise ValueError(f"d_head must be even for rotary positions, but is {config.d_k}")
 
 
-# %% book/16-since-2017.ipynb · Since 2017 · [grouped-attention]
+# %% book/16-since-2017.ipynb · Normalized queries and keys · [grouped-attention]
 class GroupedQueryAttention(nn.Module):
     """Self-attention in which groups of heads share their keys and values.
 
@@ -309,7 +309,7 @@ class GroupedQueryAttention(nn.Module):
         return x.unflatten(-1, (-1, self.d_k)).transpose(1, 2)  # [B, T, H·d_k] -> [B, H, T, d_k]
 
 
-# %% book/16-since-2017.ipynb · Since 2017 · [cache-bytes]
+# %% book/16-since-2017.ipynb · The arithmetic of the cache · [cache-bytes]
 def cache_bytes(
     config: LanguageModelConfig, length: int, batch: int = 1, dtype: torch.dtype = torch.bfloat16
 ) -> int:
@@ -318,7 +318,7 @@ def cache_bytes(
     return numbers * dtype.itemsize
 
 
-# %% book/16-since-2017.ipynb · Since 2017 · [masks]
+# %% book/16-since-2017.ipynb · Who may see what · [masks]
 def sliding_mask(
     length: int, offset: int = 0, window: int | None = None, device: torch.device | str | None = None
 ) -> Tensor:
@@ -355,7 +355,7 @@ def prefix_mask(length: int, prefix: Tensor) -> Tensor:
     return causal_mask(length, prefix.device) | given
 
 
-# %% book/16-since-2017.ipynb · Since 2017 · [layer]
+# %% book/16-since-2017.ipynb · The whole model · [layer]
 class LanguageModelLayer(nn.Module):
     """Self-attention, then the gated network, each after a norm and beside a way around it.
 
@@ -379,7 +379,7 @@ class LanguageModelLayer(nn.Module):
         return x + self.feed_forward(self.feed_norm(x))
 
 
-# %% book/16-since-2017.ipynb · Since 2017 · [language-model]
+# %% book/16-since-2017.ipynb · The whole model · [language-model]
 class LanguageModel(nn.Module):
     """The decoder-only Transformer: token ids in, logits of the next tokens out.
 
@@ -438,21 +438,13 @@ class LanguageModel(nn.Module):
         return self.output(self.norm(x))
 
 
-# %% book/16-since-2017.ipynb · Since 2017 · [next-token-loss]
-def next_token_loss(model: nn.Module, ids: Tensor) -> tuple[Tensor, Tensor]:
-    """The summed loss of every token of `ids` `[B, T + 1]` but the first, and their number, for `fit`."""
-    logits, targets = model(ids[:, :-1]), ids[:, 1:]
-    loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum")
-    return loss, torch.tensor(targets.numel(), device=ids.device)
-
-
-# %% book/16-since-2017.ipynb · Since 2017 · [most-probable]
+# %% book/16-since-2017.ipynb · Writing · [most-probable]
 def most_probable(logits: Tensor) -> Tensor:
     """The token with the largest of the logits `[..., V]`."""
     return logits.argmax(-1)
 
 
-# %% book/16-since-2017.ipynb · Since 2017 · [generate]
+# %% book/16-since-2017.ipynb · Writing · [generate]
 @torch.no_grad()
 def generate(
     model: LanguageModel,
@@ -484,13 +476,128 @@ def generate(
     return tokens[:, prompt.size(1) :]
 
 
-# %% book/16-since-2017.ipynb · Since 2017 · [probabilities]
+# %% book/16-since-2017.ipynb · Is it the real thing? · [llama-names]
+_PARTS = {
+    "self_attn": "attention",
+    "q_proj": "w_q",
+    "k_proj": "w_k",
+    "v_proj": "w_v",
+    "o_proj": "w_o",
+    "mlp": "feed_forward",
+    "gate_proj": "w_gate",
+    "up_proj": "w_1",
+    "down_proj": "w_2",
+    "input_layernorm": "attention_norm",
+    "post_attention_layernorm": "feed_norm",
+    "embed_tokens": "embedding",
+    "lm_head": "output",
+}
+_FIELDS = {
+    "vocab_size": "vocab_size",
+    "hidden_size": "d_model",
+    "num_attention_heads": "n_heads",
+    "num_key_value_heads": "n_kv_heads",
+    "head_dim": "d_head",
+    "num_hidden_layers": "n_layers",
+    "intermediate_size": "d_ff",
+    "rms_norm_eps": "norm_eps",
+}
+_FAMILIES: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "mistral": {},
+    "qwen3": {"qk_norm": True},
+    "gemma": {"scale_embedding": True},
+}
+_ACTIVATIONS = {"silu": "silu", "gelu": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"}
+
+
+def _our_name(name: str) -> str:
+    path = name.removeprefix("model.").split(".")
+    return ".".join(_PARTS.get(part, part) for part in path)
+
+
+# %% book/16-since-2017.ipynb · Is it the real thing? · [llama-config]
+def _config_from_llama(theirs: Mapping[str, Any], tied: bool) -> LanguageModelConfig:
+    family = str(theirs.get("model_type"))
+    check_choice(list(_FAMILIES), model_type=family)
+    for name in ("attention_bias", "mlp_bias", "use_sliding_window"):
+        check_choice([False, None], **{name: theirs.get(name)})
+    rotary = theirs.get("rope_parameters") or theirs.get("rope_scaling") or {}
+    check_choice(["default"], rope_type=rotary.get("rope_type", rotary.get("type", "default")))
+    activation = theirs.get("hidden_activation") or theirs.get("hidden_act", "silu")
+    check_choice(list(_ACTIVATIONS), hidden_act=activation)
+    return LanguageModelConfig(
+        **{ours: theirs[name] for name, ours in _FIELDS.items() if name in theirs},
+        **_FAMILIES[family],
+        activation=_ACTIVATIONS[activation],
+        rotary_base=float(rotary.get("rope_theta") or theirs.get("rope_theta") or 10_000.0),
+        window=theirs.get("sliding_window") if family == "mistral" else None,
+        tie_embeddings=tied,
+    )
+
+
+# %% book/16-since-2017.ipynb · Is it the real thing? · [from-llama]
+def from_llama(model: Any) -> LanguageModel:
+    """Make a `LanguageModel` that computes what a model of Llama's form does, with copies of its weights.
+
+    Args:
+        model: a `LlamaForCausalLM` of Hugging Face's `transformers`, or the Mistral, Qwen3 or Gemma
+            (1) model of the same kind; or the path of a folder with its `config.json` and
+            `.safetensors` files, for which `transformers` is not needed.
+
+    Returns:
+        a `LanguageModel` of the same dtype and device.
+
+    Raises:
+        ValueError: it is of another family, or does what ours cannot: biases, scaled rotary
+            positions, windows in some layers only, other activations.
+        OSError: there is no such folder, or no configuration in it.
+        RuntimeError: weights are missing, or do not fit the configuration.
+        ImportError: safetensors is not installed.
+    """
+    if isinstance(model, str | Path):
+        settings, weights = _read_folder(Path(model))
+    else:
+        settings = model.config.to_dict()
+        weights = {name: value.clone() for name, value in model.state_dict().items()}
+    if tied := bool(settings.get("tie_word_embeddings")) or "lm_head.weight" not in weights:
+        weights["lm_head.weight"] = weights["model.embed_tokens.weight"]
+    config = _config_from_llama(settings, tied)
+    if settings["model_type"] == "gemma":  # whose norms multiply by 1 + weight
+        weights |= {name: value + 1 for name, value in weights.items() if "norm." in name}
+    with torch.device("meta"):
+        ours = LanguageModel(config)
+    ours.load_state_dict({_our_name(name): value for name, value in weights.items()}, assign=True)
+    if tied:
+        ours.output.weight = ours.embedding.weight
+    return ours.eval()
+
+
+def _read_folder(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    safetensors = optional_import("safetensors.torch")
+    settings = json.loads((folder / "config.json").read_text(encoding="utf8"))
+    weights: dict[str, Tensor] = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        weights |= safetensors.load_file(path)
+    # Older files hold a table of the rotary speeds, which are computed here.
+    return settings, {name: value for name, value in weights.items() if "inv_freq" not in name}
+
+
+# %% book/16-since-2017.ipynb · A model that writes · [next-token-loss]
+def next_token_loss(model: nn.Module, ids: Tensor) -> tuple[Tensor, Tensor]:
+    """The summed loss of every token of `ids` `[B, T + 1]` but the first, and their number, for `fit`."""
+    logits, targets = model(ids[:, :-1]), ids[:, 1:]
+    loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum")
+    return loss, torch.tensor(targets.numel(), device=ids.device)
+
+
+# %% book/16-since-2017.ipynb · Guessing ahead · [probabilities]
 def probabilities(logits: Tensor) -> Tensor:
     """The probabilities `[..., V]` that a model's logits `[..., V]` stand for."""
     return logits.softmax(-1)
 
 
-# %% book/16-since-2017.ipynb · Since 2017 · [accept]
+# %% book/16-since-2017.ipynb · Guessing ahead · [accept]
 Draw = Callable[[Tensor], int]
 
 
@@ -522,7 +629,7 @@ def accept(proposed: list[int], q: Tensor, p: Tensor, draw: Draw = random_draw) 
     return [*proposed, draw(p[-1])]
 
 
-# %% book/16-since-2017.ipynb · Since 2017 · [rewindable-cache]
+# %% book/16-since-2017.ipynb · Guessing ahead · [rewindable-cache]
 class RewindableCache(KeyValueCache):
     """A `KeyValueCache` that can forget the latest positions."""
 
@@ -533,7 +640,7 @@ class RewindableCache(KeyValueCache):
             self._grown[attention] = room, self.length
 
 
-# %% book/16-since-2017.ipynb · Since 2017 · [speculative-decoding]
+# %% book/16-since-2017.ipynb · Guessing ahead · [speculative-decoding]
 @torch.no_grad()
 def speculative_decoding(
     model: LanguageModel,
@@ -585,7 +692,7 @@ def speculative_decoding(
     return prompt.new_tensor([tokens[known : known + n_tokens]])
 
 
-# %% book/16-since-2017.ipynb · Since 2017 · [wsd-rate]
+# %% book/16-since-2017.ipynb · Level, then down · [wsd-rate]
 def wsd_rate(step: int, steps: int, peak: float, warmup_steps: int, decay: float = 0.2) -> float:
     """The warm-up–stable–decay schedule: up linearly, level, down linearly over the last part.
 
@@ -602,7 +709,7 @@ def wsd_rate(step: int, steps: int, peak: float, warmup_steps: int, decay: float
     return peak * min(1.0, step / warmup_steps) * cooldown(step, steps, decay)
 
 
-# %% book/16-since-2017.ipynb · Since 2017 · [orthogonalize]
+# %% book/16-since-2017.ipynb · An optimizer for matrices · [orthogonalize]
 def orthogonalize(matrix: Tensor, steps: int = 5) -> Tensor:
     """Bring all singular values of a matrix near 1, and leave its singular vectors as they are.
 
@@ -621,110 +728,3 @@ def orthogonalize(matrix: Tensor, steps: int = 5) -> Tensor:
         polynomial = -4.7750 * square + 2.0315 * square @ square
         x = 3.4445 * x + (polynomial @ x if len(x) <= x.size(1) else x @ polynomial)
     return x
-
-
-# %% book/16-since-2017.ipynb · Since 2017 · [llama-names]
-_PARTS = {
-    "self_attn": "attention",
-    "q_proj": "w_q",
-    "k_proj": "w_k",
-    "v_proj": "w_v",
-    "o_proj": "w_o",
-    "mlp": "feed_forward",
-    "gate_proj": "w_gate",
-    "up_proj": "w_1",
-    "down_proj": "w_2",
-    "input_layernorm": "attention_norm",
-    "post_attention_layernorm": "feed_norm",
-    "embed_tokens": "embedding",
-    "lm_head": "output",
-}
-_FIELDS = {
-    "vocab_size": "vocab_size",
-    "hidden_size": "d_model",
-    "num_attention_heads": "n_heads",
-    "num_key_value_heads": "n_kv_heads",
-    "head_dim": "d_head",
-    "num_hidden_layers": "n_layers",
-    "intermediate_size": "d_ff",
-    "rms_norm_eps": "norm_eps",
-}
-_FAMILIES: dict[str, dict[str, Any]] = {
-    "llama": {},
-    "mistral": {},
-    "qwen3": {"qk_norm": True},
-    "gemma": {"scale_embedding": True},
-}
-_ACTIVATIONS = {"silu": "silu", "gelu": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"}
-
-
-def _our_name(name: str) -> str:
-    path = name.removeprefix("model.").split(".")
-    return ".".join(_PARTS.get(part, part) for part in path)
-
-
-# %% book/16-since-2017.ipynb · Since 2017 · [llama-config]
-def _config_from_llama(theirs: Mapping[str, Any], tied: bool) -> LanguageModelConfig:
-    family = str(theirs.get("model_type"))
-    check_choice(list(_FAMILIES), model_type=family)
-    for name in ("attention_bias", "mlp_bias", "use_sliding_window"):
-        check_choice([False, None], **{name: theirs.get(name)})
-    rotary = theirs.get("rope_parameters") or theirs.get("rope_scaling") or {}
-    check_choice(["default"], rope_type=rotary.get("rope_type", rotary.get("type", "default")))
-    activation = theirs.get("hidden_activation") or theirs.get("hidden_act", "silu")
-    check_choice(list(_ACTIVATIONS), hidden_act=activation)
-    return LanguageModelConfig(
-        **{ours: theirs[name] for name, ours in _FIELDS.items() if name in theirs},
-        **_FAMILIES[family],
-        activation=_ACTIVATIONS[activation],
-        rotary_base=float(rotary.get("rope_theta") or theirs.get("rope_theta") or 10_000.0),
-        window=theirs.get("sliding_window") if family == "mistral" else None,
-        tie_embeddings=tied,
-    )
-
-
-# %% book/16-since-2017.ipynb · Since 2017 · [from-llama]
-def from_llama(model: Any) -> LanguageModel:
-    """Make a `LanguageModel` that computes what a model of Llama's form does, with copies of its weights.
-
-    Args:
-        model: a `LlamaForCausalLM` of Hugging Face's `transformers`, or the Mistral, Qwen3 or Gemma
-            (1) model of the same kind; or the path of a folder with its `config.json` and
-            `.safetensors` files, for which `transformers` is not needed.
-
-    Returns:
-        a `LanguageModel` of the same dtype and device.
-
-    Raises:
-        ValueError: it is of another family, or does what ours cannot: biases, scaled rotary
-            positions, windows in some layers only, other activations.
-        OSError: there is no such folder, or no configuration in it.
-        RuntimeError: weights are missing, or do not fit the configuration.
-        ImportError: safetensors is not installed.
-    """
-    if isinstance(model, str | Path):
-        settings, weights = _read_folder(Path(model))
-    else:
-        settings = model.config.to_dict()
-        weights = {name: value.clone() for name, value in model.state_dict().items()}
-    if tied := bool(settings.get("tie_word_embeddings")) or "lm_head.weight" not in weights:
-        weights["lm_head.weight"] = weights["model.embed_tokens.weight"]
-    config = _config_from_llama(settings, tied)
-    if settings["model_type"] == "gemma":  # whose norms multiply by 1 + weight
-        weights |= {name: value + 1 for name, value in weights.items() if "norm." in name}
-    with torch.device("meta"):
-        ours = LanguageModel(config)
-    ours.load_state_dict({_our_name(name): value for name, value in weights.items()}, assign=True)
-    if tied:
-        ours.output.weight = ours.embedding.weight
-    return ours.eval()
-
-
-def _read_folder(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    safetensors = optional_import("safetensors.torch")
-    settings = json.loads((folder / "config.json").read_text(encoding="utf8"))
-    weights: dict[str, Tensor] = {}
-    for path in sorted(folder.glob("*.safetensors")):
-        weights |= safetensors.load_file(path)
-    # Older files hold a table of the rotary speeds, which are computed here.
-    return settings, {name: value for name, value in weights.items() if "inv_freq" not in name}
