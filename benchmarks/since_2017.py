@@ -94,7 +94,9 @@ def build(changes: tuple[str, ...], vocab_size: int) -> LanguageModel:
 @cache
 def characters(split: str) -> Tensor:
     """The Portuguese side of a split of the small corpus, a sentence a line, as numbers."""
-    train, text = ("".join(pair.source + "\n" for pair in load_corpus("phrases", s)) for s in ("train", split))
+    train, text = (
+        "".join(pair.source + "\n" for pair in load_corpus("phrases", s)) for s in ("train", split)
+    )
     number = {letter: index for index, letter in enumerate(sorted(set(train)))}
     return torch.tensor([number[letter] for letter in text if letter in number])
 
