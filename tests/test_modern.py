@@ -6,6 +6,7 @@ What needs transformers is skipped by name where it is missing; the record of a 
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -347,25 +348,25 @@ def test_logits_and_greedy_continuations_are_theirs(family, changes, tmp_path):
 # -------------------------------------------------------------------------------------------------
 
 
-def all_outcomes(program):
+class Choice(Exception):
+    """More is drawn than the script says; how many choices there are."""
+
+
+def all_outcomes(program, script=()):
     """Every result of a program that draws, with its probability."""
-    waiting = [[]]
-    while waiting:
-        script, weight, place = waiting.pop(), 1.0, 0
+    weights = []
 
-        def draw(probabilities):
-            nonlocal weight, place
-            if place == len(script):  # noqa: B023
-                waiting.extend([*script, i] for i in range(len(probabilities)))  # noqa: B023
-                raise StopIteration
-            weight, place = weight * float(probabilities[script[place]]), place + 1  # noqa: B023
-            return script[place - 1]  # noqa: B023
+    def draw(probabilities):
+        if len(weights) == len(script):
+            raise Choice(len(probabilities))
+        weights.append(float(probabilities[script[len(weights)]]))
+        return script[len(weights) - 1]
 
-        try:
-            result = program(draw)
-        except StopIteration:
-            continue
-        yield result, weight
+    try:
+        yield program(draw), math.prod(weights)
+    except Choice as choice:
+        for index in range(choice.args[0]):
+            yield from all_outcomes(program, (*script, index))
 
 
 def distribution_of(program) -> dict:
