@@ -30,6 +30,14 @@ from transformer.text import Vocabulary, encode_pairs, pad, TokenBatches, BPEDro
 from transformer.corpora import load_corpus, read_pairs
 from transformer.translation import corpus_scores, Alignment, Translator
 from transformer.interop import from_torch, to_torch
+from transformer.modern import (
+    RMSNorm,
+    LanguageModelConfig,
+    LanguageModel,
+    generate,
+    from_llama,
+    speculative_decoding,
+)
 from transformer.checks import check_model
 from transformer.recipes import Recipe, RECIPES, train_translator
 
@@ -90,6 +98,12 @@ __all__ = [
     "Translator",
     "from_torch",
     "to_torch",
+    "RMSNorm",
+    "LanguageModelConfig",
+    "LanguageModel",
+    "generate",
+    "from_llama",
+    "speculative_decoding",
     "check_model",
     "Recipe",
     "RECIPES",

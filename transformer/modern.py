@@ -1,0 +1,730 @@
+"""transformer.modern, from book/16-since-2017.ipynb, "Since 2017".
+
+Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
+"""
+
+__all__ = [
+    "RMSNorm",
+    "GATES",
+    "GatedFeedForward",
+    "rotary_table",
+    "rotate",
+    "alibi",
+    "LanguageModelConfig",
+    "GroupedQueryAttention",
+    "cache_bytes",
+    "sliding_mask",
+    "prefix_mask",
+    "LanguageModelLayer",
+    "LanguageModel",
+    "most_probable",
+    "generate",
+    "from_llama",
+    "next_token_loss",
+    "probabilities",
+    "Draw",
+    "random_draw",
+    "accept",
+    "RewindableCache",
+    "speculative_decoding",
+    "wsd_rate",
+    "orthogonalize",
+]
+
+
+# %% book/16-since-2017.ipynb · A norm without the mean · [rms-norm]
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from transformer.attention import KeysAndValues, KeyValueCache, Projection, causal_mask, fused_attention
+from transformer.embedding import TokenEmbedding
+from transformer.layers import ACTIVATIONS
+from transformer.model import initialize
+from transformer.training import cooldown, evaluating
+from transformer.validation import (
+    check_choice,
+    check_ids,
+    check_number,
+    check_size,
+    check_type,
+    optional_import,
+)
+
+
+class RMSNorm(nn.Module):
+    """Brings every vector to mean square 1, then scales each feature.
+
+    Args:
+        d_model: number of features.
+        eps: added to the mean square, under the root.
+
+    Source: Zhang and Sennrich (2019), equation 4.
+    """
+
+    def __init__(self, d_model: int, eps: float = 1e-6) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(d_model))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalize `x` `[..., d_model]`; the shape stays."""
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        mean_square = wide.square().mean(-1, keepdim=True)  # [..., 1]
+        return (wide * torch.rsqrt(mean_square + self.eps)).to(x.dtype) * self.weight
+
+
+# %% book/16-since-2017.ipynb · A network with a gate · [gated-feed-forward]
+GATES = ACTIVATIONS | {"gelu_tanh": partial(F.gelu, approximate="tanh")}
+
+
+class GatedFeedForward(nn.Module):
+    """The position-wise network with a gate: what one layer lets through is decided by another.
+
+    Args:
+        d_model: width of input and output.
+        d_ff: width of the hidden layer.
+        activation: of the gate, a name in `GATES`.
+
+    Source: Shazeer (2020), equation 6; with `"silu"` it is SwiGLU.
+    """
+
+    def __init__(self, d_model: int, d_ff: int, activation: str = "silu") -> None:
+        super().__init__()
+        self.activation = activation
+        self.w_gate = nn.Linear(d_model, d_ff, bias=False)
+        self.w_1 = nn.Linear(d_model, d_ff, bias=False)
+        self.w_2 = nn.Linear(d_ff, d_model, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Transform `x` `[B, T, d_model]`; the shape stays."""
+        return self.w_2(GATES[self.activation](self.w_gate(x)) * self.w_1(x))
+
+
+# %% book/16-since-2017.ipynb · Positions that turn · [rotary-table]
+def rotary_table(length: int, d_k: int, base: float = 10_000.0, offset: int = 0) -> Tensor:
+    """Cosine and sine of the angles by which the pairs of features turn at each position.
+
+    Args:
+        length: number of positions.
+        d_k: width of a head, even.
+        base: of the wavelengths; pair i turns by base^(-2i / d_k) per position.
+        offset: the first position.
+
+    Returns:
+        `[2, length, d_k / 2]` in float64: cosines, sines.
+
+    Source: Su et al. (2024), section 3.2.2.
+    """
+    speeds = base ** (-torch.arange(0, d_k, 2, dtype=torch.float64) / d_k)  # [d_k / 2]
+    positions = torch.arange(offset, offset + length, dtype=torch.float64)
+    angles = torch.outer(positions, speeds)  # [T, d_k / 2]
+    return torch.stack([angles.cos(), angles.sin()])
+
+
+# %% book/16-since-2017.ipynb · Positions that turn · [rotate]
+def rotate(x: Tensor, table: Tensor, interleaved: bool = False) -> Tensor:
+    """Turn the pairs of features of queries or keys by the angles of their positions.
+
+    Args:
+        x: `[..., T, d_k]`.
+        table: what `rotary_table` returned, `[2, T, d_k / 2]`, of the dtype and device of `x`.
+        interleaved: whether features 2i and 2i + 1 are a pair, or features i and i + d_k / 2.
+
+    Returns:
+        `[..., T, d_k]`, every vector as long as before.
+
+    Source: Su et al. (2024), equation 34.
+    """
+    first, second = x.unflatten(-1, (-1, 2)).unbind(-1) if interleaved else x.chunk(2, dim=-1)
+    cos, sin = table  # [T, d_k / 2]
+    turned = first * cos - second * sin, first * sin + second * cos
+    return torch.stack(turned, dim=-1).flatten(-2) if interleaved else torch.cat(turned, dim=-1)
+
+
+# %% book/16-since-2017.ipynb · Positions as a slope · [alibi]
+def alibi(query: Tensor, key: Tensor) -> KeysAndValues:
+    """Give queries and keys one more feature, which lowers a score by its distance times the head's slope.
+
+    Args:
+        query: `[B, H, T, d_k]`.
+        key: `[B, H, S, d_k]`, of the positions 0 to S - 1.
+
+    Returns:
+        both, with d_k + 1 features. Head h of H, counted from 1, has the slope 2^(-8h / H).
+
+    Source: Press et al. (2022), section 3.
+    """
+    n_heads, length, d_k = key.shape[1:]
+    slopes = 2 ** (-8 / n_heads * torch.arange(1, n_heads + 1))  # [H]
+    places = torch.outer(slopes, torch.arange(length)).to(key)  # [H, S]
+    key = torch.cat([key, places.expand(len(key), -1, -1)[..., None]], dim=-1)
+    # Attention will divide by √(d_k + 1): the old scores are to be divided by √d_k, the new ones by 1.
+    query = F.pad(query * math.sqrt((d_k + 1) / d_k), (0, 1), value=math.sqrt(d_k + 1))
+    return query, key
+
+
+# %% book/16-since-2017.ipynb · What the model is told · [config]
+@dataclass(frozen=True)
+class LanguageModelConfig:
+    """Everything that determines a `LanguageModel` but its weights.
+
+    Args:
+        vocab_size: number of tokens V.
+        d_model: width of the vectors.
+        n_heads: number of attention heads.
+        n_kv_heads: number of heads of keys and values; divides `n_heads`. `None`: as many.
+        d_head: width of a head; `None`: d_model / n_heads.
+        n_layers: number of layers.
+        d_ff: hidden width of the gated network.
+        activation: of the gate, `"silu"`, `"gelu_tanh"`, `"gelu"` or `"relu"`.
+        positions: how a layer knows them: `"rotary"`, `"alibi"` or `"none"`.
+        rotary_base: as in `rotary_table`.
+        window: how many positions a query may attend to, itself included; `None`: all so far.
+        qk_norm: whether queries and keys are normalized.
+        norm_eps: epsilon of all norms.
+        scale_embedding: whether embeddings are multiplied by √d_model.
+        tie_embeddings: whether input and output table are one parameter.
+
+    Raises:
+        TypeError, ValueError: a value is of the wrong type or out of its range.
+    """
+
+    vocab_size: int
+    _: KW_ONLY
+    d_model: int = 512
+    n_heads: int = 8
+    n_kv_heads: int | None = None
+    d_head: int | None = None
+    n_layers: int = 6
+    d_ff: int = 1408
+    activation: str = "silu"
+    positions: str = "rotary"
+    rotary_base: float = 10_000.0
+    window: int | None = None
+    qk_norm: bool = False
+    norm_eps: float = 1e-6
+    scale_embedding: bool = False
+    tie_embeddings: bool = True
+
+    def __post_init__(self) -> None:
+        _check_config(self)
+
+    @property
+    def kv_heads(self) -> int:
+        """How many heads of keys and values there are."""
+        return self.n_heads if self.n_kv_heads is None else self.n_kv_heads
+
+    @property
+    def d_k(self) -> int:
+        """The width of a head."""
+        return self.d_model // self.n_heads if self.d_head is None else self.d_head
+
+
+# %% book/16-since-2017.ipynb · What the model is told · [check-config]
+def _check_config(config: LanguageModelConfig) -> None:
+    for name in ("vocab_size", "d_model", "n_heads", "n_layers", "d_ff"):
+        check_size(**{name: getattr(config, name)})
+    for name in ("n_kv_heads", "d_head", "window"):
+        if getattr(config, name) is not None:
+            check_size(**{name: getattr(config, name)})
+    for name in ("qk_norm", "scale_embedding", "tie_embeddings"):
+        check_type(bool, **{name: getattr(config, name)})
+    check_choice(sorted(GATES), activation=config.activation)
+    check_choice(("rotary", "alibi", "none"), positions=config.positions)
+    check_number(rotary_base=config.rotary_base, norm_eps=config.norm_eps)
+    if config.d_head is None and config.d_model % config.n_heads:
+        given = f"{config.n_heads} does not divide {config.d_model}"
+        raise ValueError(f"n_heads must divide d_model where d_head is None, but {given}")
+    if config.n_heads % config.kv_heads:
+        given = f"{config.kv_heads} does not divide {config.n_heads}"
+        raise ValueError(f"n_kv_heads must divide n_heads, but {given}")
+    if config.positions == "rotary" and config.d_k % 2:
+        raise ValueError(f"d_head must be even for rotary positions, but is {config.d_k}")
+
+
+# %% book/16-since-2017.ipynb · Normalized queries and keys · [grouped-attention]
+class GroupedQueryAttention(nn.Module):
+    """Self-attention in which groups of heads share their keys and values.
+
+    Args:
+        config: sizes and choices.
+
+    Source: Ainslie et al. (2023), section 2.2; with one shared head, Shazeer (2019), section 3.
+    """
+
+    def __init__(self, config: LanguageModelConfig) -> None:
+        super().__init__()
+        self.d_k, self.uses_alibi = config.d_k, config.positions == "alibi"
+        self.group = config.n_heads // config.kv_heads  # heads that share their keys and values
+        d_model, width, kv_width = config.d_model, config.n_heads * self.d_k, config.kv_heads * self.d_k
+        self.w_q = nn.Linear(d_model, width, bias=False)
+        self.w_k = nn.Linear(d_model, kv_width, bias=False)
+        self.w_v = nn.Linear(d_model, kv_width, bias=False)
+        self.w_o = nn.Linear(width, d_model, bias=False)
+        self.q_norm = RMSNorm(self.d_k, config.norm_eps) if config.qk_norm else nn.Identity()
+        self.k_norm = RMSNorm(self.d_k, config.norm_eps) if config.qk_norm else nn.Identity()
+
+    def forward(
+        self,
+        x: Tensor,
+        mask: Tensor | None = None,
+        table: Tensor | None = None,
+        cache: Callable[[nn.Module, Projection], KeysAndValues] | None = None,
+    ) -> Tensor:
+        """Let every position attend to the positions that the mask allows.
+
+        Args:
+            x: `[B, T, d_model]`; with a cache, of the new positions only.
+            mask: `torch.bool`, broadcastable to `[B, H, T, S]`, True where a position may attend.
+            table: of `rotary_table`, for these positions; `None`: nothing turns.
+            cache: `append` of a `KeyValueCache`; S then counts what is kept as well.
+
+        Returns:
+            `[B, T, d_model]`.
+        """
+
+        def turned(x: Tensor) -> Tensor:
+            return x if table is None else rotate(x, table)
+
+        def project() -> KeysAndValues:
+            return turned(self.k_norm(self._split(self.w_k(x)))), self._split(self.w_v(x))
+
+        q = turned(self.q_norm(self._split(self.w_q(x))))  # [B, H, T, d_k]
+        kept = project() if cache is None else cache(self, project)  # [B, H_kv, S, d_k]
+        k, v = (one.repeat_interleave(self.group, dim=1) for one in kept)  # [B, H, S, d_k]
+        if self.uses_alibi:
+            q, k = alibi(q, k)
+        return self.w_o(fused_attention(q, k, v, mask).transpose(1, 2).flatten(2))
+
+    def _split(self, x: Tensor) -> Tensor:
+        return x.unflatten(-1, (-1, self.d_k)).transpose(1, 2)  # [B, T, H·d_k] -> [B, H, T, d_k]
+
+
+# %% book/16-since-2017.ipynb · The arithmetic of the cache · [cache-bytes]
+def cache_bytes(
+    config: LanguageModelConfig, length: int, batch: int = 1, dtype: torch.dtype = torch.bfloat16
+) -> int:
+    """The bytes of all keys and values of `batch` sequences of `length` tokens."""
+    numbers = 2 * config.n_layers * batch * config.kv_heads * length * config.d_k
+    return numbers * dtype.itemsize
+
+
+# %% book/16-since-2017.ipynb · Who may see what · [masks]
+def sliding_mask(
+    length: int, offset: int = 0, window: int | None = None, device: torch.device | str | None = None
+) -> Tensor:
+    """Which positions may be attended to: the query's own, and those before it in the window.
+
+    Args:
+        length: number of queries T.
+        offset: number of positions before the first of them.
+        window: how many positions a query may attend to, itself included; `None`: all so far.
+        device: where the mask is to lie.
+
+    Returns:
+        `torch.bool` `[1, 1, T, offset + T]`, True = may attend.
+
+    Source: Beltagy et al. (2020), section 3.1.
+    """
+    mask = F.pad(causal_mask(length, device), (offset, 0), value=True)
+    return mask if window is None else mask.triu(offset - window + 1)
+
+
+def prefix_mask(length: int, prefix: Tensor) -> Tensor:
+    """A causal mask in which the first tokens, which are given, all see one another.
+
+    Args:
+        length: number of positions T.
+        prefix: how many tokens of each sequence are given, `[B]`.
+
+    Returns:
+        `torch.bool` `[B, 1, T, T]`, True = may attend.
+
+    Source: Raffel et al. (2020), section 3.2.1.
+    """
+    given = torch.arange(length, device=prefix.device) < prefix[:, None, None, None]  # [B, 1, 1, T]
+    return causal_mask(length, prefix.device) | given
+
+
+# %% book/16-since-2017.ipynb · The whole model · [layer]
+class LanguageModelLayer(nn.Module):
+    """Self-attention, then the gated network, each after a norm and beside a way around it.
+
+    Args:
+        config: sizes and choices.
+    """
+
+    def __init__(self, config: LanguageModelConfig) -> None:
+        super().__init__()
+        self.attention_norm = RMSNorm(config.d_model, config.norm_eps)
+        self.attention = GroupedQueryAttention(config)
+        self.feed_norm = RMSNorm(config.d_model, config.norm_eps)
+        self.feed_forward = GatedFeedForward(config.d_model, config.d_ff, config.activation)
+
+    def forward(
+        self, x: Tensor, mask: Tensor, table: Tensor | None = None, cache: KeyValueCache | None = None
+    ) -> Tensor:
+        """Transform `x` `[B, T, d_model]`; mask and table as in `GroupedQueryAttention`."""
+        append = cache.append if cache else None
+        x = x + self.attention(self.attention_norm(x), mask, table, append)
+        return x + self.feed_forward(self.feed_norm(x))
+
+
+# %% book/16-since-2017.ipynb · The whole model · [language-model]
+class LanguageModel(nn.Module):
+    """The decoder-only Transformer: token ids in, logits of the next tokens out.
+
+    Args:
+        config: sizes and choices.
+
+    Source: Touvron et al. (2023), section 2.2.
+
+    Example:
+        >>> model = LanguageModel(LanguageModelConfig(20, d_model=16, n_heads=2, n_layers=1, d_ff=40))
+        >>> model(torch.tensor([[5, 7, 3]])).shape
+        torch.Size([1, 3, 20])
+    """
+
+    def __init__(self, config: LanguageModelConfig) -> None:
+        super().__init__()
+        check_type(LanguageModelConfig, config=config)
+        self.config, V, d_model = config, config.vocab_size, config.d_model
+        self.embedding = (TokenEmbedding if config.scale_embedding else nn.Embedding)(V, d_model)
+        self.layers = nn.ModuleList(LanguageModelLayer(config) for _ in range(config.n_layers))
+        self.norm = RMSNorm(d_model, config.norm_eps)
+        self.output = nn.Linear(d_model, V, bias=False)
+        self.apply(initialize)
+        nn.init.normal_(self.embedding.weight, std=d_model**-0.5)
+        if config.tie_embeddings:
+            self.output.weight = self.embedding.weight
+
+    def forward(
+        self, ids: Tensor, mask: Tensor | None = None, cache: KeyValueCache | None = None
+    ) -> Tensor:
+        """Predict every token from the ones before it.
+
+        Args:
+            ids: token ids `[B, T]`; with a cache, the ones that it has not seen.
+            mask: which positions may be attended to, broadcastable to `[B, H, T, S]`; `None`:
+                `sliding_mask`.
+            cache: what earlier calls have kept; it grows by T positions.
+
+        Returns:
+            logits `[B, T, V]`; those at position t are for token t + 1.
+
+        Raises:
+            TypeError: ids are not `torch.long`.
+            ValueError: they do not have two axes.
+            IndexError: an id is not in the vocabulary.
+        """
+        check_ids("ids", ids, self.config.vocab_size)
+        length, offset, config = ids.size(1), cache.length if cache else 0, self.config
+        if mask is None:
+            mask = sliding_mask(length, offset, config.window, ids.device)
+        x, table = self.embedding(ids), None  # [B, T, d_model]
+        if config.positions == "rotary":
+            table = rotary_table(length, config.d_k, config.rotary_base, offset).to(x)
+        for layer in self.layers:
+            x = layer(x, mask, table, cache)
+        return self.output(self.norm(x))
+
+
+# %% book/16-since-2017.ipynb · Writing · [most-probable]
+def most_probable(logits: Tensor) -> Tensor:
+    """The token with the largest of the logits `[..., V]`."""
+    return logits.argmax(-1)
+
+
+# %% book/16-since-2017.ipynb · Writing · [generate]
+@torch.no_grad()
+def generate(
+    model: LanguageModel,
+    prompt: Tensor,
+    n_tokens: int,
+    choose: Callable[[Tensor], Tensor] = most_probable,
+) -> Tensor:
+    """Continue sequences token by token, with a cache.
+
+    Args:
+        model: the model.
+        prompt: token ids `[B, T]`, at least one each.
+        n_tokens: how many tokens to add.
+        choose: which token follows, `[B]`, from logits `[B, V]`.
+
+    Returns:
+        the new token ids `[B, n_tokens]`.
+
+    Raises:
+        TypeError, ValueError, IndexError: as in `LanguageModel.forward`; nothing to begin with.
+    """
+    check_ids("prompt", prompt, model.config.vocab_size, always=True)
+    check_size(n_tokens=n_tokens, prompt_length=prompt.size(1))
+    tokens, cache = prompt, KeyValueCache()
+    with evaluating(model):
+        for _ in range(n_tokens):
+            logits = model(tokens[:, cache.length :], cache=cache)[:, -1]  # [B, V]
+            tokens = torch.cat([tokens, choose(logits)[:, None]], dim=1)
+    return tokens[:, prompt.size(1) :]
+
+
+# %% book/16-since-2017.ipynb · Is it the real thing? · [llama-names]
+_PARTS = {
+    "self_attn": "attention",
+    "q_proj": "w_q",
+    "k_proj": "w_k",
+    "v_proj": "w_v",
+    "o_proj": "w_o",
+    "mlp": "feed_forward",
+    "gate_proj": "w_gate",
+    "up_proj": "w_1",
+    "down_proj": "w_2",
+    "input_layernorm": "attention_norm",
+    "post_attention_layernorm": "feed_norm",
+    "embed_tokens": "embedding",
+    "lm_head": "output",
+}
+_FIELDS = {
+    "vocab_size": "vocab_size",
+    "hidden_size": "d_model",
+    "num_attention_heads": "n_heads",
+    "num_key_value_heads": "n_kv_heads",
+    "head_dim": "d_head",
+    "num_hidden_layers": "n_layers",
+    "intermediate_size": "d_ff",
+    "rms_norm_eps": "norm_eps",
+}
+_FAMILIES: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "mistral": {},
+    "qwen3": {"qk_norm": True},
+    "gemma": {"scale_embedding": True},
+}
+_ACTIVATIONS = {"silu": "silu", "gelu": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"}
+
+
+def _our_name(name: str) -> str:
+    path = name.removeprefix("model.").split(".")
+    return ".".join(_PARTS.get(part, part) for part in path)
+
+
+# %% book/16-since-2017.ipynb · Is it the real thing? · [llama-config]
+def _config_from_llama(theirs: Mapping[str, Any], tied: bool) -> LanguageModelConfig:
+    family = str(theirs.get("model_type"))
+    check_choice(list(_FAMILIES), model_type=family)
+    for name in ("attention_bias", "mlp_bias", "use_sliding_window"):
+        check_choice([False, None], **{name: theirs.get(name)})
+    rotary = theirs.get("rope_parameters") or theirs.get("rope_scaling") or {}
+    check_choice(["default"], rope_type=rotary.get("rope_type", rotary.get("type", "default")))
+    activation = theirs.get("hidden_activation") or theirs.get("hidden_act", "silu")
+    check_choice(list(_ACTIVATIONS), hidden_act=activation)
+    return LanguageModelConfig(
+        **{ours: theirs[name] for name, ours in _FIELDS.items() if name in theirs},
+        **_FAMILIES[family],
+        activation=_ACTIVATIONS[activation],
+        rotary_base=float(rotary.get("rope_theta") or theirs.get("rope_theta") or 10_000.0),
+        window=theirs.get("sliding_window") if family == "mistral" else None,
+        tie_embeddings=tied,
+    )
+
+
+# %% book/16-since-2017.ipynb · Is it the real thing? · [from-llama]
+def from_llama(model: Any) -> LanguageModel:
+    """Make a `LanguageModel` that computes what a model of Llama's form does, with copies of its weights.
+
+    Args:
+        model: a `LlamaForCausalLM` of Hugging Face's `transformers`, or the Mistral, Qwen3 or Gemma
+            (1) model of the same kind; or the path of a folder with its `config.json` and
+            `.safetensors` files, for which `transformers` is not needed.
+
+    Returns:
+        a `LanguageModel` of the same dtype and device.
+
+    Raises:
+        ValueError: it is of another family, or does what ours cannot: biases, scaled rotary
+            positions, windows in some layers only, other activations.
+        OSError: there is no such folder, or no configuration in it.
+        RuntimeError: weights are missing, or do not fit the configuration.
+        ImportError: safetensors is not installed.
+    """
+    if isinstance(model, str | Path):
+        settings, weights = _read_folder(Path(model))
+    else:
+        settings = model.config.to_dict()
+        weights = {name: value.clone() for name, value in model.state_dict().items()}
+    if tied := bool(settings.get("tie_word_embeddings")) or "lm_head.weight" not in weights:
+        weights["lm_head.weight"] = weights["model.embed_tokens.weight"]
+    config = _config_from_llama(settings, tied)
+    if settings["model_type"] == "gemma":  # whose norms multiply by 1 + weight
+        weights |= {name: value + 1 for name, value in weights.items() if "norm." in name}
+    with torch.device("meta"):
+        ours = LanguageModel(config)
+    ours.load_state_dict({_our_name(name): value for name, value in weights.items()}, assign=True)
+    if tied:
+        ours.output.weight = ours.embedding.weight
+    return ours.eval()
+
+
+def _read_folder(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    safetensors = optional_import("safetensors.torch")
+    settings = json.loads((folder / "config.json").read_text(encoding="utf8"))
+    weights: dict[str, Tensor] = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        weights |= safetensors.load_file(path)
+    # Older files hold a table of the rotary speeds, which are computed here.
+    return settings, {name: value for name, value in weights.items() if "inv_freq" not in name}
+
+
+# %% book/16-since-2017.ipynb · A model that writes · [next-token-loss]
+def next_token_loss(model: nn.Module, ids: Tensor) -> tuple[Tensor, Tensor]:
+    """The summed loss of every token of `ids` `[B, T + 1]` but the first, and their number, for `fit`."""
+    logits, targets = model(ids[:, :-1]), ids[:, 1:]
+    loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum")
+    return loss, torch.tensor(targets.numel(), device=ids.device)
+
+
+# %% book/16-since-2017.ipynb · Guessing ahead · [probabilities]
+def probabilities(logits: Tensor) -> Tensor:
+    """The probabilities `[..., V]` that a model's logits `[..., V]` stand for."""
+    return logits.softmax(-1)
+
+
+# %% book/16-since-2017.ipynb · Guessing ahead · [accept]
+Draw = Callable[[Tensor], int]
+
+
+def random_draw(probabilities: Tensor) -> int:
+    """A random index, from probabilities `[V]`."""
+    return int(torch.multinomial(probabilities, 1))
+
+
+def accept(proposed: list[int], q: Tensor, p: Tensor, draw: Draw = random_draw) -> list[int]:
+    """Keep so many of the proposed tokens that the result is distributed as the large model says.
+
+    Args:
+        proposed: n tokens, each drawn from its row of `q`.
+        q: the small model's probabilities `[n, V]`.
+        p: the large model's `[n + 1, V]`, those after the last proposed token included.
+        draw: how an index is drawn.
+
+    Returns:
+        the tokens that are kept, and one more.
+
+    Source: Leviathan et al. (2023), algorithm 1.
+    """
+    for t, token in enumerate(proposed):
+        kept = min(1.0, float(p[t, token] / q[t, token]))
+        if not draw(torch.tensor([1 - kept, kept], dtype=p.dtype)):
+            # By rounding alone all could be 0.
+            rest = (p[t] - q[t]).clamp(min=torch.finfo(p.dtype).tiny)
+            return [*proposed[:t], draw(rest / rest.sum())]
+    return [*proposed, draw(p[-1])]
+
+
+# %% book/16-since-2017.ipynb · Guessing ahead · [rewindable-cache]
+class RewindableCache(KeyValueCache):
+    """A `KeyValueCache` that can forget the latest positions."""
+
+    def rewind(self, length: int) -> None:
+        """Keep only the first `length` positions, where there are more."""
+        self.length = min(self.length, length)
+        for attention, (room, _) in self._grown.items():
+            self._grown[attention] = room, self.length
+
+
+# %% book/16-since-2017.ipynb · Guessing ahead · [speculative-decoding]
+@torch.no_grad()
+def speculative_decoding(
+    model: LanguageModel,
+    draft: LanguageModel,
+    prompt: Tensor,
+    n_tokens: int,
+    n_ahead: int = 4,
+    distribution: Callable[[Tensor], Tensor] = probabilities,
+    draw: Draw = random_draw,
+) -> Tensor:
+    """Continue a sequence as `model` would, which checks what a smaller model has guessed.
+
+    Args:
+        model: the model whose distribution the result has.
+        draft: the model that guesses, with the same vocabulary.
+        prompt: token ids `[1, T]`, at least one.
+        n_tokens: how many tokens to add.
+        n_ahead: how many tokens are guessed before each check.
+        distribution: the probabilities `[..., V]` to sample from, of logits `[..., V]`.
+        draw: how an index is drawn from probabilities `[V]`.
+
+    Returns:
+        the new token ids `[1, n_tokens]`.
+
+    Raises:
+        TypeError, ValueError, IndexError: as in `generate`; the prompt has more than one row.
+
+    Source: Leviathan et al. (2023); Chen et al. (2023).
+    """
+    check_ids("prompt", prompt, model.config.vocab_size, always=True)
+    check_choice([1], rows_of_prompt=len(prompt))
+    check_size(n_tokens=n_tokens, n_ahead=n_ahead, prompt_length=prompt.size(1))
+    tokens, known, caches = prompt[0].tolist(), prompt.size(1), (RewindableCache(), RewindableCache())
+
+    def read(reader: LanguageModel, cache: RewindableCache, tokens: list[int]) -> Tensor:
+        unread = torch.tensor([tokens[cache.length :]], device=prompt.device)
+        return distribution(reader(unread, cache=cache)[0])  # [T, V]
+
+    with evaluating(model), evaluating(draft):
+        while len(tokens) < known + n_tokens:
+            guessed, q = list(tokens), []
+            for _ in range(n_ahead):
+                q.append(read(draft, caches[1], guessed)[-1])
+                guessed.append(draw(q[-1]))
+            p = read(model, caches[0], guessed)[-n_ahead - 1 :]  # [n_ahead + 1, V]
+            tokens += accept(guessed[len(tokens) :], torch.stack(q), p, draw)
+            for cache in caches:
+                cache.rewind(len(tokens) - 1)
+    return prompt.new_tensor([tokens[known : known + n_tokens]])
+
+
+# %% book/16-since-2017.ipynb · Level, then down · [wsd-rate]
+def wsd_rate(step: int, steps: int, peak: float, warmup_steps: int, decay: float = 0.2) -> float:
+    """The warm-up–stable–decay schedule: up linearly, level, down linearly over the last part.
+
+    Args:
+        step: number of the update, counted from 1.
+        steps: number of updates of the run.
+        peak: the rate of the level part.
+        warmup_steps: how many updates the rate rises for.
+        decay: the share of the run over which it falls, as in `cooldown`.
+
+    Source: Hu et al. (2024), section 4.2; Hägele et al. (2024).
+    """
+    check_size(warmup_steps=warmup_steps)
+    return peak * min(1.0, step / warmup_steps) * cooldown(step, steps, decay)
+
+
+# %% book/16-since-2017.ipynb · An optimizer for matrices · [orthogonalize]
+def orthogonalize(matrix: Tensor, steps: int = 5) -> Tensor:
+    """Bring all singular values of a matrix near 1, and leave its singular vectors as they are.
+
+    Args:
+        matrix: `[m, n]`, with a rank of at least 1.
+        steps: number of Newton–Schulz steps.
+
+    Returns:
+        `[m, n]`, with singular values between about 0.7 and 1.2, but for those that were tiny.
+
+    Source: Jordan et al. (2024).
+    """
+    x = matrix / matrix.norm()
+    for _ in range(steps):
+        square = x @ x.mT if len(x) <= x.size(1) else x.mT @ x
+        polynomial = -4.7750 * square + 2.0315 * square @ square
+        x = 3.4445 * x + (polynomial @ x if len(x) <= x.size(1) else x @ polynomial)
+    return x
