@@ -43,7 +43,7 @@ ROWS: dict[str, tuple[str, ...]] = {
     "all": CHANGES,
 }
 SIZES: dict[str, int] = {"d_model": 64, "n_heads": 4, "n_layers": 2}
-STEPS, BATCH, CONTEXT, LONG, WARMUP = 150, 16, 64, 256, 15
+STEPS, BATCH, CONTEXT, LONG, WARMUP = 400, 32, 64, 256, 40
 RATE, MUON_RATE = 3e-3, 2e-2  # the peak of the schedule; muon: of the matrices in the layers
 
 
