@@ -132,7 +132,8 @@ def _places(ids: Tensor, pad_id: int, marks: Sequence[int], causal: bool) -> dic
     may = may.tril() if causal else may
     found = {"previous": step == -1, "itself": step == 0, "next": step == 1}
     found |= {"repeat": same & (step < 0)} | _keys(ids, pad_id, marks)
-    return {role: where & may for role, where in found.items()}
+    ahead = ("next", "last") if causal else ()  # what comes later is not asked about
+    return {role: where & may for role, where in found.items() if role not in ahead}
 
 
 def share_on(weights: Tensor, places: Tensor) -> Tensor:
@@ -167,9 +168,10 @@ def head_shares(
             target place; `None` where nobody knows.
 
     Returns:
-        for each head, the role of a key (`"previous"`, `"itself"`, `"next"`, an earlier `"repeat"`
-        of the token, `"first"`, `"last"`, `"mark"`; for cross-attention `"first"`, `"last"`,
-        `"mark"`, `"aligned"`) and the share of weight that it gets, as `share_on` has it.
+        for each head, the role of a key and the share of weight that it gets, as `share_on` has it:
+        `"previous"`, `"itself"`, `"next"`, an earlier `"repeat"` of the token, `"first"`, `"last"`,
+        `"mark"`; in the decoder without `"next"` and `"last"`; for cross-attention `"first"`,
+        `"last"`, `"mark"` and `"aligned"`.
     """
     pad_id = model.config.pad_id
     asking = (tgt != pad_id)[:, :, None]
