@@ -320,8 +320,9 @@ def residual_stream(model: Transformer, src: Tensor, tgt: Tensor) -> ResidualStr
         (3, torch.Size([1, 3, 128]))
     """
     stream = ResidualStream([], [])
+    stacks: tuple[Encoder | Decoder, ...] = (model.encoder, model.decoder)
     with ExitStack() as hooks:
-        for states, stack in zip(stream, (model.encoder, model.decoder), strict=True):
+        for states, stack in zip(stream, stacks, strict=True):
             note = lambda module, args, states=states: states.append(args[0])
             for module in _readers(stack):
                 hooks.callback(module.register_forward_pre_hook(note).remove)
