@@ -102,7 +102,7 @@ def test_even_heads_have_the_shares_that_can_be_counted(model):
             parameter.data.zero_()
     aligned = torch.zeros(2, 4, 5, dtype=torch.bool)
     aligned[:, 0, 1] = True
-    found = {str(head): shares for head, shares in head_shares(model, SRC, TGT, [4], aligned).items()}
+    found = {str(head): shares for head, shares in head_shares(model, SRC, TGT, [4, 6], aligned).items()}
     encoder = {
         "previous": (4 / 5 + 2 / 3) / 6,
         "itself": (5 / 5 + 3 / 3) / 8,
@@ -117,6 +117,7 @@ def test_even_heads_have_the_shares_that_can_be_counted(model):
         "itself": (1 + 1 / 2 + 1 / 3 + 1 / 4 + 1 + 1 / 2) / 6,
         "repeat": 1 / 4,
         "first": (1 + 1 / 2 + 1 / 3 + 1 / 4 + 1 + 1 / 2) / 6,
+        "mark": (1 / 3 + 1 / 4) / 2,  # no query before it may see it
     }
     cross = {"first": (4 / 5 + 2 / 3) / 6, "last": (4 / 5 + 2 / 3) / 6, "mark": 1 / 3}
     cross["aligned"] = (1 / 5 + 1 / 3) / 2
