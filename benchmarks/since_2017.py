@@ -21,8 +21,6 @@ from torch import Tensor, nn
 
 from transformer import (
     FeedForward,
-    LanguageModel,
-    LanguageModelConfig,
     LayerNorm,
     PositionalEncoding,
     TokenEmbedding,
@@ -30,7 +28,12 @@ from transformer import (
 )
 from transformer.files import run_facts, write_record
 from transformer.model import initialize
-from transformer.modern import next_token_loss, wsd_rate
+from transformer.modern import (
+    LanguageModel,
+    LanguageModelConfig,
+    next_token_loss,
+    wsd_rate,
+)
 from transformer.training import adamw, evaluating
 
 RECORD = Path(__file__).resolve().parents[1] / "transformer" / "records" / "since-2017.json"

@@ -9,25 +9,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from transformer import (
-    head_shares,
     load_toy_model,
-    logit_lens,
-    patched,
-    residual_stream,
     reversal_batch,
-    without_heads,
 )
 from transformer.inspection import (
     Head,
     all_heads,
     gradient_times_input,
     head_costs,
+    head_shares,
     ibm_alignment,
     ibm_model_1,
     linear_probe,
+    logit_lens,
+    patched,
     plot_heads,
     pruning_curve,
+    residual_stream,
     share_on,
+    without_heads,
 )
 
 SRC = torch.tensor([[5, 7, 5, 9, 3], [8, 4, 3, 0, 0]])

@@ -18,34 +18,34 @@ from helpers import assert_close, close, scrambled
 from torch import nn
 
 from transformer import (
-    LanguageModel,
-    LanguageModelConfig,
     MultiHeadAttention,
-    RMSNorm,
     causal_mask,
     fit,
-    from_llama,
-    generate,
     load_record,
     scaled_dot_product_attention,
     sinusoidal_encoding,
-    speculative_decoding,
 )
 from transformer.attention import KeyValueCache
 from transformer.modern import (
     GATES,
     GatedFeedForward,
     GroupedQueryAttention,
+    LanguageModel,
+    LanguageModelConfig,
     RewindableCache,
+    RMSNorm,
     accept,
     alibi,
     cache_bytes,
+    from_llama,
+    generate,
     next_token_loss,
     orthogonalize,
     prefix_mask,
     rotary_table,
     rotate,
     sliding_mask,
+    speculative_decoding,
     wsd_rate,
 )
 from transformer.training import record_path

@@ -29,23 +29,7 @@ from transformer.trainer import TrainingConfig, Trainer
 from transformer.text import Vocabulary, encode_pairs, pad, TokenBatches, BPEDropout
 from transformer.corpora import load_corpus, read_pairs
 from transformer.translation import corpus_scores, Alignment, Translator
-from transformer.inspection import (
-    head_shares,
-    without_heads,
-    ResidualStream,
-    residual_stream,
-    logit_lens,
-    patched,
-)
 from transformer.interop import from_torch, to_torch
-from transformer.modern import (
-    RMSNorm,
-    LanguageModelConfig,
-    LanguageModel,
-    generate,
-    from_llama,
-    speculative_decoding,
-)
 from transformer.checks import check_model
 from transformer.recipes import Recipe, RECIPES, train_translator
 
@@ -104,20 +88,8 @@ __all__ = [
     "corpus_scores",
     "Alignment",
     "Translator",
-    "head_shares",
-    "without_heads",
-    "ResidualStream",
-    "residual_stream",
-    "logit_lens",
-    "patched",
     "from_torch",
     "to_torch",
-    "RMSNorm",
-    "LanguageModelConfig",
-    "LanguageModel",
-    "generate",
-    "from_llama",
-    "speculative_decoding",
     "check_model",
     "Recipe",
     "RECIPES",
