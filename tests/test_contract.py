@@ -305,7 +305,7 @@ def test_any_model_equals_the_formulas_one_sentence_at_a_time_with_gradients(cas
     weights, parameters = torch.randn_like(logits), list(model.parameters())
     ours = torch.autograd.grad((logits * weights).sum(), parameters, materialize_grads=True)
     theirs = torch.autograd.grad((wanted * weights).sum(), parameters, materialize_grads=True)
-    size = max(1.0, *(float(gradient.abs().max()) for gradient in theirs))
+    size = max(1.0, *(float(gradient.detach().abs().max()) for gradient in theirs))
     tables = {model.src_embedding.weight, model.tgt_embedding.weight}
     for parameter, gradient, expected in zip(parameters, ours, theirs):
         if parameter in tables:  # of the padding's row, the part that comes from being looked up is left out
