@@ -237,7 +237,7 @@ def translate(options: argparse.Namespace) -> None:
     else:
         if sys.stdin.isatty():
             note("One sentence a line; an end of file (Ctrl-D) ends it.")
-            size = 1  # whoever types a line waits for its translation
+            size = 1  # a person who types a line waits for its translation
         given = decoded(read_lines(sys.stdin.buffer), "standard input, line")
     for group in grouped(given, size):
         places, sentences = zip(*group, strict=True)
@@ -659,7 +659,7 @@ def main(arguments: list[str] | None = None) -> int:
     A closed pipe, as `head` leaves one, ends it silently; like an interrupt or a request to
     terminate, it gives the status that a shell has for it. `--debug` shows an error's traceback.
     """
-    if sys.stderr is None:  # closed by whoever started the program
+    if sys.stderr is None:  # the parent process has closed it
         sys.stderr = open(os.devnull, "w")
     arguments = sys.argv[1:] if arguments is None else arguments
     try:

@@ -479,7 +479,7 @@ class QuantizedLinear(nn.Module):
 
     def product(self, x: Tensor) -> Tensor:
         """What `forward` returns, for an `x` that has been checked."""
-        scaled = x.abs()  # at first: fresh memory is dear, so the same is used again
+        scaled = x.abs()  # at first: new memory is expensive, so this is used again
         largest = scaled.amax(dim=-1, keepdim=True)  # [..., 1]; 0 makes 0, whatever 0 / 0 becomes
         x = torch.div(x, largest, out=scaled)
         if self.whole is None:

@@ -275,7 +275,7 @@ class _ChunkedLoss(torch.autograd.Function):
             total = total + loss
             slopes.append(multiply(slope, columns))
             slope, rows = slope.flatten(0, -2), rows.flatten(0, -2)
-            if dtype == d_weight.dtype:  # in place: a matrix of that size is dear to make
+            if dtype == d_weight.dtype:  # in place: a matrix of that size is expensive to make
                 d_weight.addmm_(slope.T, rows)
             else:
                 d_weight += slope.T @ rows

@@ -892,7 +892,7 @@ def tune_search(
 
     Args:
         translator: a trained translator.
-        pairs: of a split that decides nothing but this.
+        pairs: of a split that decides this and nothing else.
         settings: pairs of a beam size and a length penalty.
 
     Returns:
