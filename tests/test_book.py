@@ -235,7 +235,7 @@ def test_page_in_the_browser(page, tab, axe):
         assert tab.evaluate(CUT_OFF) == [], f"at {width} pixels an equation loses its upper edge"
     tab.evaluate(PLAIN)
     tab.evaluate(axe)
-    for width, scheme in itertools.product(WIDTHS[::-1], ("light", "dark")):
+    for width, scheme in itertools.product(WIDTHS, ("light", "dark")):
         show(tab, width, scheme)
         assert tab.evaluate(AXE, width == WIDTHS[0]) == [], f"{width} pixels, {scheme}"
 

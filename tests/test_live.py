@@ -490,7 +490,8 @@ def test_a_key_can_be_dragged(tab):
 
 def check_plane(tab: Page, scale: float = 1.0) -> None:
     def numbers(label: str) -> list[float]:
-        return [float(field.input_value()) for field in tab.get_by_label(label).all()]
+        fields = tab.locator(".live-attention").get_by_label(label)  # drawings of the page have such labels too
+        return [float(field.input_value()) for field in fields.all()]
 
     query, *keys = (numbers(f"{name}, ") for name in ("q", "k₁", "k₂", "k₃"))
     values = [numbers(f"value of {name}") for name in ("k₁", "k₂", "k₃")]
