@@ -490,7 +490,7 @@ def test_a_key_can_be_dragged(tab):
 
 def check_plane(tab: Page, scale: float = 1.0) -> None:
     def numbers(label: str) -> list[float]:
-        fields = tab.locator(".live-attention").get_by_label(label)  # drawings of the page have such labels too
+        fields = tab.locator(".live-attention").get_by_label(label)  # as drawings have
         return [float(field.input_value()) for field in fields.all()]
 
     query, *keys = (numbers(f"{name}, ") for name in ("q", "k₁", "k₂", "k₃"))
