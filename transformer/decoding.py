@@ -198,6 +198,18 @@ def extend_beam(state: DecoderState, last: Tensor, alive: BeamResult) -> tuple[B
 
 
 # %% book/08-decoding.ipynb · The search · [beam-finished]
+def _start(
+    state: DecoderState, src: Tensor, beam_size: int, max_length: int, pad_id: int
+) -> tuple[BeamResult, BeamResult, BeamResult]:
+    # No result, nothing finished, and one empty beginning; K equal ones would stay equal.
+    tokens = src.new_full((len(src), beam_size, max_length), pad_id)
+    dtype = torch.promote_types(state.memory.dtype, torch.float32)
+    scores = torch.full(tokens.shape[:2], -torch.inf, dtype=dtype, device=src.device)
+    ended, alive = (BeamResult(tokens[:, :, :0], scores.clone()) for _ in range(2))
+    alive.scores[:, 0] = 0.0
+    return BeamResult(tokens, scores), ended, alive
+
+
 def _set_aside(
     ended: BeamResult, found: BeamResult, origin: Tensor, norm: float, config: TransformerConfig
 ) -> tuple[BeamResult, BeamResult, Tensor]:
@@ -255,12 +267,7 @@ def beam_search(
     config, batch, absent = model.config, src.size(0), -torch.inf
     with evaluating(model):
         state = decoder_state(model, src, beam_size)
-        dtype = torch.promote_types(state.memory.dtype, torch.float32)
-        tokens = src.new_full((batch, beam_size, max_length), config.pad_id)
-        scores = torch.full((batch, beam_size), absent, dtype=dtype, device=src.device)
-        result, ended = BeamResult(tokens, scores), BeamResult(tokens[:, :, :0], scores)
-        alive = BeamResult(tokens[:, :, :0], scores.clone())
-        alive.scores[:, 0] = 0.0  # one empty beginning; K equal ones would stay equal
+        result, ended, alive = _start(state, src, beam_size, max_length, config.pad_id)
         last = src.new_full((batch * beam_size,), config.bos_id)
         sentences = torch.arange(batch, device=src.device)  # that are not done
         first_row = sentences[:, None] * beam_size  # [B, 1]

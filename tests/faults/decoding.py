@@ -69,7 +69,7 @@ FAULTS = [
     Fault(
         "absent-beginnings-expanded",
         "the search begins with K equal beginnings",
-        "beam_search",
+        "_start",
         "alive.scores[:, 0]",
         "alive.scores[:]",
     ),
