@@ -1,7 +1,7 @@
 """Does every notebook run in Colab? Each one alone, in an empty folder, with Colab's versions.
 
     python tests/colab.py                            all notebooks; writes tests/colab.json
-    python tests/colab.py 03 07                      some; the record is left alone
+    python tests/colab.py 03 07                      some; of the others the record keeps the last run
     python tests/colab.py --python python3.13        the interpreter that the environment is made with
 
 The environment of tests/colab-requirements.txt is made once, in `.venv-colab`. Each notebook gets a fresh
@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import re
 import shutil
 import subprocess
@@ -33,6 +32,8 @@ sys.path.insert(0, str(ROOT / "book"))
 
 import execute  # noqa: E402
 import repository  # noqa: E402
+
+from transformer.files import processor  # noqa: E402
 
 REQUIREMENTS = ROOT / "tests" / "colab-requirements.txt"
 RECORD = ROOT / "tests" / "colab.json"
@@ -140,6 +141,15 @@ def run_alone(path: Path, base: Path, source: str, timeout: int) -> dict:
     return {"seconds": round(whole, 1), "first_cell": round(first, 1), "failure": failed}
 
 
+def write_record(results: dict[str, dict]) -> None:
+    """Put results into the record, which keeps the last run of every notebook that still exists."""
+    kept = json.loads(RECORD.read_text(encoding="utf8"))["notebooks"] if RECORD.exists() else {}
+    known = [path.stem for path in execute.find_notebooks([])]
+    merged = {name: results.get(name, kept.get(name)) for name in known if name in kept | results}
+    record = {"command": "python tests/colab.py", "notebooks": merged}
+    RECORD.write_text(json.dumps(record, indent=1) + "\n", encoding="utf8")
+
+
 def git(*arguments: str) -> str:
     ran = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True)
     return ran.stdout.strip()
@@ -165,26 +175,26 @@ def main(arguments: list[str] | None = None) -> int:
         "import json, sys; from importlib.metadata import version; "
         f"print(json.dumps({{'python': sys.version.split()[0]}} | {{n: version(n) for n in {SHOWN!r}}}))"
     )
-    record = {
-        "command": "python tests/colab.py",
+    versions = json.loads(asked(base, program))
+    model, instructions = processor()
+    facts = {
         "commit": commit,
         "date": datetime.now(UTC).date().isoformat(),
-        "processor": platform.machine(),
+        "processor": ", ".join([model, *sorted(instructions)]),
         "cores": os.cpu_count(),
         "threads": int(os.environ.get("OMP_NUM_THREADS", os.cpu_count() or 1)),
-        "versions": json.loads(asked(base, program)),
-        "notebooks": {},
+        "versions": versions,
     }
-    print(*(f"{name} {version}" for name, version in record["versions"].items()), sep=", ")
+    print(*(f"{name} {version}" for name, version in versions.items()), sep=", ")
     print(f"{'notebook':<24}{'seconds':>8}  first cell  result", flush=True)
+    results = {}
     for path in notebooks:
         result = run_alone(path, base, f"git+file://{ROOT}@{commit}", options.timeout)
-        record["notebooks"][path.stem] = result
+        results[path.stem] = result | facts
         said = result["failure"] or "ran through"
         print(f"{path.stem:<24}{result['seconds']:>8}{result['first_cell']:>12}  {said}", flush=True)
-    if not options.notebooks:
-        RECORD.write_text(json.dumps(record, indent=1) + "\n", encoding="utf8")
-    failed = sum(bool(result["failure"]) for result in record["notebooks"].values())
+    write_record(results)
+    failed = sum(bool(result["failure"]) for result in results.values())
     print(f"{len(notebooks) - failed} passed, {failed} failed")
     return 1 if failed else 0
 
