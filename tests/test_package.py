@@ -106,7 +106,9 @@ print(json.dumps([cost, sorted({name.partition(".")[0] for name in set(sys.modul
 """)
         cost, modules = json.loads(printed)
         costs.append(cost)
-    assert min(costs) <= 0.1  # of what torch costs, on any machine
+        if cost <= 0.1:  # of what torch costs, on any machine
+            break
+    assert min(costs) <= 0.1
     assert set(modules) - sys.stdlib_module_names - {"torch"} == {"transformer"}
 
 

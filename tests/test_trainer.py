@@ -5,8 +5,6 @@ from __future__ import annotations
 import errno
 import math
 import os
-import signal
-import subprocess
 import sys
 import warnings
 from collections import namedtuple
@@ -1035,56 +1033,3 @@ def test_the_bar_is_drawn_only_when_asked_for_and_needs_tqdm_only_then(monkeypat
 # -------------------------------------------------------------------------------------------------
 # A real kill
 # -------------------------------------------------------------------------------------------------
-
-
-def run_until_killed(directory: str, moment: str) -> None:
-    """What the test below starts as a process of its own: a run that kills itself."""
-    kill = lambda: os.kill(os.getpid(), signal.SIGKILL)
-    kind, _, number = moment.partition(":")
-    calls = [0]
-
-    def loss(model, batch):
-        calls[0] += 1
-        if kind == "batch" and calls[0] == int(number):
-            kill()
-        return teacher_forced_loss(model, batch)
-
-    def save(state, file, save=torch.save):
-        save(state, file)
-        if kind == "write" and "checkpoint" in Path(file.name).name:
-            file.flush()
-            file.truncate(file.tell() // 2)  # the half of it that is on the disk
-            kill()
-
-    def log(entry):
-        append(entry)
-        if kind == "log" and entry["step"] >= int(number):
-            with open(Path(directory) / "log.jsonl", "a") as file:
-                file.write('{"step": 1')
-                file.flush()
-                kill()
-
-    trainer = make_trainer(directory, loss=loss, accumulate=2)
-    append, trainer._log, torch.save = trainer._log, log, save
-    trainer.fit()
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(os.name == "nt", reason="no process can be killed or forked like this there")
-def test_killed_at_any_moment_the_run_ends_with_the_same_bits(tmp_path):
-    def run(moment: str) -> int:
-        command = [sys.executable, __file__, str(tmp_path), moment]
-        root = str(Path(__file__).resolve().parents[1])
-        return subprocess.run(command, env=os.environ | {"PYTHONPATH": root}).returncode
-
-    for moment in ("write", "batch:9", "log:12"):
-        assert run(moment) == -signal.SIGKILL
-    resumed = make_trainer(tmp_path, accumulate=2).fit()
-
-    assert same_state(make_trainer(accumulate=2).fit(), resumed)
-    assert read_log(tmp_path) == resumed.history
-    assert not [path for path in tmp_path.iterdir() if path.suffix == ".part"]
-
-
-if __name__ == "__main__":
-    run_until_killed(*sys.argv[1:])
