@@ -30,6 +30,8 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 QUIET = {"OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0", "PYDEVD_DISABLE_FILE_VALIDATION": "1"}
 # A file is run by one worker. Files begin in the order given, chapters first: the longest is one of them.
 BY_FILE = ("--dist", "loadfile", "--no-loadscope-reorder")
+# One process more than cores: the tests of the browser wait for it.
+WORKERS = min(os.cpu_count() or 1, 7) + 1
 COMMANDS = {}
 
 
@@ -265,7 +267,9 @@ def main(arguments: list[str]) -> None:
         allow_abbrev=False,
     )
     parser.add_argument("command", choices=COMMANDS, metavar="command")
-    parser.add_argument("--workers", default="2", metavar="N", help="test processes at a time (2)")
+    parser.add_argument(
+        "--workers", default=str(WORKERS), metavar="N", help=f"test processes at a time ({WORKERS})"
+    )
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         parser.print_help()
         return

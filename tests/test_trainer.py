@@ -1028,8 +1028,3 @@ def test_the_bar_is_drawn_only_when_asked_for_and_needs_tqdm_only_then(monkeypat
     assert capfd.readouterr().err == ""
     with pytest.raises(ImportError, match=r"needs the library tqdm: pip install .*\[train\]"):
         make_trainer(progress=True).fit()
-
-
-# -------------------------------------------------------------------------------------------------
-# A real kill
-# -------------------------------------------------------------------------------------------------
