@@ -12,11 +12,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks.measure import MIB, interleaved, ratio, ratio_text, saved_bytes, spread, table
-from benchmarks.peers import LEARNING_RATE, our_model
+from benchmarks.peers import LEARNING_RATE, our_model, with_f_linear
 from benchmarks.training import agreement
 from benchmarks.workload import Batch, Size, sentence_batches, shuffled_batches, token_counts, training_flops
 from transformer import FastTransformer, accelerate, teacher_forced_loss
-from transformer.fast import FastLinear, FastMultiHeadAttention
+from transformer.fast import FastMultiHeadAttention
 from transformer.text import padding_waste
 from transformer.trainer import autocast
 from transformer.training import to_device
@@ -66,17 +66,10 @@ def setups() -> dict[str, Setup]:
 def make_plain(model: FastTransformer, setup: Setup) -> None:
     """Take the fast paths out of a fast model that `setup` has not."""
     for module in model.modules():
-        if isinstance(module, FastMultiHeadAttention):
-            if not setup.kernel:
-                module.register_forward_pre_hook(_want_weights, with_kwargs=True)
-            if not setup.dense:
-                module.project = partial(_one_by_one, module)
-        elif isinstance(module, FastLinear) and not setup.dense:
-            module.forward = partial(nn.Linear.forward, module)
-
-
-def _one_by_one(module: FastMultiHeadAttention, query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
-    return [module.w_q(query), module.w_k(key), module.w_v(value)]
+        if isinstance(module, FastMultiHeadAttention) and not setup.kernel:
+            module.register_forward_pre_hook(_want_weights, with_kwargs=True)
+    if not setup.dense:
+        with_f_linear(model)
 
 
 def _want_weights(

@@ -28,7 +28,7 @@ from transformer import (
     to_torch,
 )
 from transformer.decoding import DecoderState
-from transformer.fast import FastDecoderState
+from transformer.fast import FastDecoderState, FastLinear, FastMultiHeadAttention
 from transformer.interop import to_marian
 from transformer.trainer import autocast
 
@@ -132,10 +132,26 @@ class Marian(nn.Module):
         return self.marian(input_ids=src, attention_mask=mask, decoder_input_ids=tgt, use_cache=False).logits
 
 
+def with_f_linear(model: FastTransformer) -> FastTransformer:
+    """A fast model whose dense layers are left to `F.linear`, one by one: a control."""
+    for module in model.modules():
+        if isinstance(module, FastMultiHeadAttention):
+            module.project = partial(_one_by_one, module)
+        elif isinstance(module, FastLinear):
+            module.forward = partial(nn.Linear.forward, module)
+    return model
+
+
+def _one_by_one(module: FastMultiHeadAttention, query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
+    return [module.w_q(query), module.w_k(key), module.w_v(value)]
+
+
 def peer_models(size: Size, seed: int = 0) -> dict[str, Callable[[], nn.Module]]:
-    """How to build each engine's model: ours, fast and plain, and the peers that are installed and fit."""
+    """How to build each engine's model: ours in three forms, and the peers that are installed and fit."""
     ours = partial(our_model, size.config, seed)
-    builders: dict[str, Callable[[], nn.Module]] = {"ours": lambda: accelerate(ours()), "ours, plain": ours}
+    builders: dict[str, Callable[[], nn.Module]] = {"ours": lambda: accelerate(ours())}
+    builders["ours, F.linear"] = lambda: with_f_linear(accelerate(ours()))
+    builders["ours, plain"] = ours
     builders["torch.nn"] = lambda: TorchTransformer(ours())
     if size.config.dropout > 0:
         builders["torch.nn, no inner dropout"] = lambda: TorchTransformer(ours(), inner_dropout=False)

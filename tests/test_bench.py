@@ -204,7 +204,7 @@ def test_torch_nn_computes_our_loss_with_our_weights(norm_first):
     size = workload.Size("small", config)
     (batch,) = workload.sentence_batches(config, 60, 1)
     losses = []
-    for name in ("ours", "ours, plain", "torch.nn", "torch.nn, no inner dropout"):
+    for name in ("ours", "ours, F.linear", "ours, plain", "torch.nn", "torch.nn, no inner dropout"):
         model = peers.peer_models(size)[name]().double()
         step = peers.Training(model, size, "float32", CPU)
         model.eval()
