@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import random
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from functools import partial
@@ -24,8 +23,8 @@ from sacrebleu.metrics import BLEU
 
 from benchmarks.measure import table
 from transformer import TransformerConfig, Translator, load_corpus
-from transformer.__main__ import main as command_line
-from transformer.files import load_checkpoint, read_record, write_record
+from transformer.files import load_checkpoint, read_record, run_facts, write_record
+from transformer.recipes import RECIPES, changed, train_translator
 
 ROOT = Path(__file__).resolve().parents[1]
 RUNS = Path("runs") / "ablation"
@@ -62,16 +61,22 @@ AVERAGED = (2, 3, 5)
 
 
 def train(row: str, max_minutes: float | None) -> None:
-    """Train a row, or go on with it; once it is over, translate the development split."""
-    folder, settings = RUNS / row, BUDGET | ROWS[row]
-    words = [word for name, value in settings.items() for word in ("--set", f"{name}={value}".lower())]
-    limit = [] if max_minutes is None else ["--max-minutes", str(max_minutes)]
+    """Train a row, or go on with it; once it is over, translate the development split.
+
+    The test split is for the models that the book reports, and no row looks at it.
+    """
+    folder = RUNS / row
+    if (folder / "dev.json").exists():
+        return
     with patch(*PATCHES[row]) if row in PATCHES else nullcontext():
-        status = command_line(["train", "ted-small", "--directory", str(folder), *words, *limit])
-        if status:
-            sys.exit(status)
-        if (folder / "record.json").exists():
-            translator = Translator.load(folder / "translator")
+        recipe = changed(RECIPES["ted-small"], **BUDGET | ROWS[row])
+        translator, trainer = train_translator(recipe, folder, progress=True, max_minutes=max_minutes)
+        if trainer.finished:
+            translator.save(folder / "translator")
+            seconds = round(sum(entry.get("seconds", 0.0) for entry in trainer.history))
+            parameters = sum(parameter.numel() for parameter in translator.model.parameters())
+            facts = run_facts(trainer.device) | {"parameters": parameters, "seconds": seconds}
+            write_record(folder / "record.json", facts | {"log": trainer.history})
             write_record(folder / "dev.json", {"beam 4": translated(translator, *SEARCHES["beam 4"])})
 
 
