@@ -101,7 +101,8 @@ def test_page_is_light_and_has_one_title(page, soups):
 @needs_book
 def test_page_loads_nothing_from_another_host(page, soups):
     loaded = addresses(soups[page], "src") + addresses(soups[page], "srcset")
-    loaded += [link["href"] for link in soups[page].find_all("link", href=True)]
+    links = soups[page].find_all("link", href=True)
+    loaded += [link["href"] for link in links if link["rel"] != ["canonical"]]  # says where the page lives
     assert [address for address in loaded if is_outside(address)] == []
 
 
@@ -314,6 +315,44 @@ def test_page_describes_itself(page, soups):
     assert 20 <= len(description["content"]) <= 200
 
 
+# The published site ----------------------------------------------------------------------------------
+
+BASE = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf8"))["html"]["baseurl"]
+
+
+def file_of(address: str) -> Path:
+    """The built file that stands at an address of the published site."""
+    assert address.startswith(BASE), address
+    return HTML / unquote(address.removeprefix(BASE))
+
+
+@needs_book
+def test_the_map_lists_every_page():
+    listed = re.findall("<loc>(.*?)</loc>", (HTML / "sitemap.xml").read_text(encoding="utf8"))
+    assert {file_of(address) for address in listed} == {HTML / f"{name}.html" for name in PAGES}
+
+
+@needs_book
+def test_page_has_a_card(page, soups):
+    """A card needs whole addresses: of the page itself, and of a picture that is there."""
+    said = {meta["property"]: meta["content"] for meta in soups[page].find_all("meta", property=True)}
+    assert file_of(said["og:url"]) == page
+    assert file_of(said["og:image"]).read_bytes().startswith(b"\x89PNG")
+    assert said["og:title"] and said["og:description"] and said["og:image:alt"]
+    assert soups[page].find("meta", attrs={"name": "twitter:card"})["content"] == "summary_large_image"
+
+
+@needs_book
+def test_the_page_for_what_is_missing_works_at_any_address(soups):
+    """A host shows it at the address that was asked for, so no link of it may be relative."""
+    missing = soups[HTML / "404.html"]
+    path = urlsplit(BASE).path
+    places = addresses(missing, "href") + addresses(missing, "src") + addresses(missing, "action")
+    assert len(places) >= 3
+    for place in places:
+        assert place.startswith(path) and (HTML / place.removeprefix(path)).is_file(), place
+
+
 @needs_book
 @pytest.mark.browser
 @pytest.mark.slow
@@ -373,3 +412,17 @@ def take_screenshot(tab: Page, name: str) -> None:
     folder = ROOT / "_build" / "screenshots"
     folder.mkdir(parents=True, exist_ok=True)
     tab.screenshot(path=folder / f"{name}.png")
+
+
+@needs_book
+@pytest.mark.browser
+@pytest.mark.slow
+def test_a_chapter_can_be_printed(chromium, tmp_path, monkeypatch):
+    """The PDF is small, has some pages, and names no file of the machine that printed it."""
+    import pdf
+
+    monkeypatch.setattr(pdf, "PDF", tmp_path)
+    printed = pdf.print_page(chromium, HTML / f"{CHAPTERS[0]}.html").read_bytes()
+    assert printed.startswith(b"%PDF") and len(printed) < 5_000_000
+    assert len(re.findall(rb"/Type\s*/Page\b", printed)) > 5
+    assert b"file:" not in printed and bytes(ROOT) not in printed
