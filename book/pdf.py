@@ -22,7 +22,7 @@ FOOTER = """<div style="font: 8pt sans-serif; width: 100%; text-align: center">
 MARGINS = {"top": "18mm", "bottom": "18mm", "left": "20mm", "right": "20mm"}
 # On paper nothing can be unfolded, and a link to a file beside the page leads nowhere.
 FOR_PAPER = """async () => {
-    await window.MathJax?.startup?.promise;
+    await document.fonts.ready;
     document.querySelectorAll('details').forEach(details => { details.open = true; });
     document.querySelectorAll('a[href]').forEach(link => {
         const within = link.getAttribute('href').startsWith('#');
