@@ -9,6 +9,7 @@ as their first pictures, so their scripts are not loaded.
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -20,9 +21,12 @@ PDF = ROOT / "_build" / "pdf"
 FOOTER = """<div style="font: 8pt sans-serif; width: 100%; text-align: center">
 <span class="title"></span> · <span class="pageNumber"></span></div>"""
 MARGINS = {"top": "18mm", "bottom": "18mm", "left": "20mm", "right": "20mm"}
+WIDTH = {"width": 643, "height": 900}  # pixels: 170 mm, between the margins, to which equations are fitted
+LIVE = re.compile(r"/_static/live/[^/]*\.js")
 # On paper nothing can be unfolded, and a link to a file beside the page leads nowhere.
 FOR_PAPER = """async () => {
     await document.fonts.ready;
+    await new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)));
     document.querySelectorAll('details').forEach(details => { details.open = true; });
     document.querySelectorAll('a[href]').forEach(link => {
         const within = link.getAttribute('href').startsWith('#');
@@ -46,9 +50,10 @@ def print_page(browser: Browser, page: Path) -> Path:
     target = PDF / f"{short_name(page)}.pdf"
     tab = browser.new_page(color_scheme="light")
     tab.set_default_timeout(0)  # a busy machine is not a fault of the book
-    tab.route("**/_static/live/*.js", lambda route: route.abort())
-    tab.goto(page.as_uri())
+    tab.route(LIVE, lambda route: route.abort())
     tab.emulate_media(media="print")
+    tab.set_viewport_size(WIDTH)
+    tab.goto(page.as_uri())
     tab.evaluate(FOR_PAPER)
     tab.pdf(
         path=target, format="A4", margin=MARGINS, print_background=True,
