@@ -10,7 +10,7 @@ URL     ?=
 TASKS := $(PYTHON) book/tasks.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup book html test test-fast test-here style types tangle run bench anywhere mutants colab browser repository clean
+.PHONY: help setup book html pdf test test-fast test-here style types tangle run bench anywhere mutants colab browser repository clean
 
 help:
 	@$(TASKS)
@@ -21,7 +21,7 @@ setup book html tangle style types browser clean:
 test test-fast test-here anywhere mutants:
 	@$(TASKS) $@ --workers $(WORKERS)
 
-run: # make run CHAPTER=03
+run pdf: # make run CHAPTER=03, make pdf CHAPTER=03
 	@$(TASKS) $@ $(CHAPTER)
 
 bench: # make bench BENCH="--device cuda --only training"

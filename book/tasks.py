@@ -179,6 +179,13 @@ def html(options) -> None:
 
 
 @command
+def pdf(options) -> None:
+    """print chapters for reading on paper, with Chromium, to _build/pdf: pdf 03 B, or pdf alone for all"""
+    html(options)
+    call(installed(), "book/pdf.py", *options.arguments)
+
+
+@command
 def run(options) -> None:
     """execute chapters in place, for the record: run 03 07, or run alone for all"""
     call(installed(), "book/execute.py", *options.arguments)

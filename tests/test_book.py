@@ -36,6 +36,7 @@ def pages_of_contents() -> list[str]:
     return [contents["root"], *chapters]
 
 
+TERM = re.compile(r"\*\*([A-Za-z-]+(?: [A-Za-z-]+){0,2})\*\*")
 ASSERTS = re.compile(r"^assert ", flags=re.MULTILINE)
 PAGES = pages_of_contents()
 CHAPTERS = [name for name in PAGES if (ROOT / f"{name}.ipynb").exists()]
@@ -100,7 +101,8 @@ def test_page_is_light_and_has_one_title(page, soups):
 @needs_book
 def test_page_loads_nothing_from_another_host(page, soups):
     loaded = addresses(soups[page], "src") + addresses(soups[page], "srcset")
-    loaded += [link["href"] for link in soups[page].find_all("link", href=True)]
+    links = soups[page].find_all("link", href=True)
+    loaded += [link["href"] for link in links if link["rel"] != ["canonical"]]  # says where the page lives
     assert [address for address in loaded if is_outside(address)] == []
 
 
@@ -127,6 +129,18 @@ def test_images_of_page_say_what_they_show(page, soups):
         if not image.get("alt", "").strip()
     ]
     assert silent == []
+
+
+def test_the_glossary_has_every_term_in_bold():
+    """A term that Chapters 1 to 8 introduce in bold has an entry; a whole sentence in bold is no term."""
+    glossary = (ROOT / "book" / "glossary.md").read_text(encoding="utf8")
+    headings = re.findall(r"^(\S.*)\n  \S", glossary, flags=re.MULTILINE)
+    entries = {name.strip().lower() for heading in headings for name in heading.split(",")}
+    assert len(entries) > 60
+    for chapter in CHAPTERS[:8]:
+        cells = nbformat.read(ROOT / f"{chapter}.ipynb", as_version=4).cells
+        text = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
+        assert {term.lower() for term in TERM.findall(text)} <= entries, chapter
 
 
 # In the browser ------------------------------------------------------------------------------------
@@ -204,12 +218,10 @@ def axe() -> str:
 
 
 def visit(tab: Page, page: Path) -> None:
-    """Open `page` from the disk and wait until its equations are drawn."""
+    """Open `page` from the disk and wait until its fonts are there."""
     tab.goto(page.as_uri())
     tab.add_style_tag(content=STILL)
-    if tab.locator(".math").count():
-        tab.wait_for_function("() => window.MathJax?.startup?.promise")
-        tab.evaluate("() => MathJax.startup.promise")
+    tab.evaluate("() => document.fonts.ready.then(() => null)")
 
 
 def show(tab: Page, width: int, scheme: str) -> None:
@@ -321,6 +333,44 @@ def test_page_describes_itself(page, soups):
     assert 20 <= len(description["content"]) <= 200
 
 
+# The published site ----------------------------------------------------------------------------------
+
+BASE = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf8"))["html"]["baseurl"]
+
+
+def file_of(address: str) -> Path:
+    """The built file that stands at an address of the published site."""
+    assert address.startswith(BASE), address
+    return HTML / unquote(address.removeprefix(BASE))
+
+
+@needs_book
+def test_the_map_lists_every_page():
+    listed = re.findall("<loc>(.*?)</loc>", (HTML / "sitemap.xml").read_text(encoding="utf8"))
+    assert {file_of(address) for address in listed} == {HTML / f"{name}.html" for name in PAGES}
+
+
+@needs_book
+def test_page_has_a_card(page, soups):
+    """A card needs whole addresses: of the page itself, and of a picture that is there."""
+    said = {meta["property"]: meta["content"] for meta in soups[page].find_all("meta", property=True)}
+    assert file_of(said["og:url"]) == page
+    assert file_of(said["og:image"]).read_bytes().startswith(b"\x89PNG")
+    assert said["og:title"] and said["og:description"] and said["og:image:alt"]
+    assert soups[page].find("meta", attrs={"name": "twitter:card"})["content"] == "summary_large_image"
+
+
+@needs_book
+def test_the_page_for_what_is_missing_works_at_any_address(soups):
+    """A host shows it at the address that was asked for, so no link of it may be relative."""
+    missing = soups[HTML / "404.html"]
+    path = urlsplit(BASE).path
+    places = addresses(missing, "href") + addresses(missing, "src") + addresses(missing, "action")
+    assert len(places) >= 3
+    for place in places:
+        assert place.startswith(path) and (HTML / place.removeprefix(path)).is_file(), place
+
+
 @needs_book
 @pytest.mark.browser
 @pytest.mark.slow
@@ -340,16 +390,19 @@ def test_the_first_picture_is_dark_where_the_system_is(chromium):
 @pytest.mark.browser
 @pytest.mark.slow
 def test_pages_are_light_to_load(tab):
-    """MathJax, the heaviest part, comes only with formulas, and the index only to the search page."""
+    """Formulas need no program, and the index comes only to the search page."""
     sizes = {}
     tab.on("requestfinished", lambda request: loaded.append(Path(unquote(urlsplit(request.url).path))))
     for name in ("book/glossary", CHAPTERS[2]):
         loaded: list[Path] = []
         visit(tab, HTML / f"{name}.html")
         sizes[name] = sum(path.stat().st_size for path in set(loaded) if path.is_file())
-        assert not any(path.name in ("searchindex.js", "sections.js", "fontawesome.js") for path in loaded)
+        assert not any(
+            path.name in ("searchindex.js", "sections.js", "fontawesome.js", "tex-chtml.js")
+            for path in loaded
+        )
     assert sizes["book/glossary"] < 800_000
-    assert sizes[CHAPTERS[2]] < 3_000_000
+    assert sizes[CHAPTERS[2]] < 2_000_000
 
 
 @needs_book
@@ -380,3 +433,17 @@ def take_screenshot(tab: Page, name: str) -> None:
     folder = ROOT / "_build" / "screenshots"
     folder.mkdir(parents=True, exist_ok=True)
     tab.screenshot(path=folder / f"{name}.png")
+
+
+@needs_book
+@pytest.mark.browser
+@pytest.mark.slow
+def test_a_chapter_can_be_printed(chromium, tmp_path, monkeypatch):
+    """The PDF is small, has some pages, and names no file of the machine that printed it."""
+    import pdf
+
+    monkeypatch.setattr(pdf, "PDF", tmp_path)
+    printed = pdf.print_page(chromium, HTML / f"{CHAPTERS[0]}.html").read_bytes()
+    assert printed.startswith(b"%PDF") and len(printed) < 5_000_000
+    assert len(re.findall(rb"/Type\s*/Page\b", printed)) > 5
+    assert b"file:" not in printed and bytes(ROOT) not in printed

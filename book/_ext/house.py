@@ -1,18 +1,14 @@
 """What this book asks of its pages beyond what Jupyter Book can be told.
 
-No request to another host: MathJax is copied from the installed package beside the pages, and sphinx-thebe,
-which the book does not use and whose script names a CDN twice on every page, is taken out. No dead end in the
-API: a name has one entry, `transformer.Name`, by whichever module a signature calls it, and a default that is
-a function stands there by its name. No role that a screen reader stumbles over. And a chapter has the number
-of its file, wherever it stands in the table of contents.
+No request to another host: sphinx-thebe, which the book does not use and whose script names a CDN twice on
+every page, is taken out. No dead end in the API: a name has one entry, `transformer.Name`, by whichever
+module a signature calls it, and a default that is a function stands there by its name. No role that a screen
+reader stumbles over. And a chapter has the number of its file, wherever it stands in the table of contents.
 """
 
 from __future__ import annotations
 
 import re
-import shutil
-from importlib.metadata import distribution
-from pathlib import Path
 from textwrap import shorten
 
 from docutils import nodes
@@ -21,27 +17,11 @@ from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 from sphinx_external_toc.collectors import TocTreeCollectorWithStyles
 
-# TeX in, HTML with web fonts out; the extensions are what an unusual command makes MathJax load.
-MATHJAX_PARTS = ("tex-chtml.js", "input/tex/extensions", "output/chtml/fonts/woff-v2")
-
 PACKAGE = "transformer"
-MATH_AND_MARKS = re.compile(r'[(\[“]?<span class="math [^>]*>[^<]*</span>[.,;:!?)\]”]*')
+MATH_AND_MARKS = re.compile(
+    r'[(\[“]?<span class="math [^>]*><mjx-container.*?</mjx-container></span>[.,;:!?)\]”]*'
+)
 DESCRIPTION_LENGTH = 200  # characters, about what a search engine shows
-
-
-def copy_mathjax(app: Sphinx) -> None:
-    """Put the part of MathJax that the pages need below `_static`: 2 MB of 24."""
-    if app.builder.format != "html":
-        return
-    package = distribution("sphinx-mathjax-offline")
-    source = Path(str(package.locate_file("sphinx-mathjax-offline/static/mathjax")))
-    target = Path(app.outdir, "_static", "mathjax")
-    for part in MATHJAX_PARTS:
-        (target / part).parent.mkdir(parents=True, exist_ok=True)
-        if (source / part).is_dir():
-            shutil.copytree(source / part, target / part, dirs_exist_ok=True)
-        else:
-            shutil.copyfile(source / part, target / part)
 
 
 def remove_thebe(app: Sphinx, config: object) -> None:
@@ -121,13 +101,6 @@ def mend_body(app: Sphinx, pagename: str, templatename: str, context: dict, doct
         context["body"] = body
 
 
-def drop_mathjax(app: Sphinx, pagename: str, templatename: str, context: dict, doctree: object) -> None:
-    """Load MathJax, which is more than the rest of a page, only where a formula stands."""
-    if 'class="math' not in context.get("body", ""):
-        scripts = context["script_files"]
-        context["script_files"] = [script for script in scripts if "mathjax" not in f"{script.filename}"]
-
-
 def describe(
     app: Sphinx, pagename: str, templatename: str, context: dict, doctree: nodes.document | None
 ) -> None:
@@ -144,11 +117,9 @@ def describe(
 
 def setup(app: Sphinx) -> dict:
     app.connect("config-inited", remove_thebe)
-    app.connect("builder-inited", copy_mathjax)
     app.connect("autodoc-process-signature", name_functions)
     app.connect("missing-reference", resolve_by_short_name)
     app.connect("html-page-context", mend_body)
-    app.connect("html-page-context", drop_mathjax, priority=900)
     app.connect("html-page-context", describe)
     app.add_css_file("book.css", priority=900)
     app.add_js_file("book.js")

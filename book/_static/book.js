@@ -99,7 +99,7 @@
       foldTall(cell);
     });
     document.querySelectorAll("pre, .picture, .pst-scrollable-table-container").forEach(cue);
-    window.MathJax?.startup?.promise?.then(() => {
+    document.fonts.ready.then(() => {
       document.querySelectorAll("div.math").forEach(fit);
       document.querySelectorAll("span.math mjx-container").forEach(isolate);
     });
