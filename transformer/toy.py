@@ -8,8 +8,13 @@ __all__ = [
     "reversal_batch",
     "toy_config",
     "reversal_batches",
+    "right_tokens",
     "exact_match",
     "load_toy_model",
+    "with_copies",
+    "match_by_copies",
+    "crowd",
+    "crowded_batches",
 ]
 
 
@@ -130,6 +135,23 @@ def reversal_batches(
         yield reversal_batch(batch_size, length, generator=generator)
 
 
+# %% book/09-toy-task.ipynb · Training · [exact-match]
+def right_tokens(model: Transformer, inputs: Tensor) -> Tensor:
+    """Decode sequences greedily and compare with the rule.
+
+    Args:
+        model: a trained toy model.
+        inputs: digits `[B, L]`, on the CPU.
+
+    Returns:
+        `[B, L]`, whether each token of the answer is right.
+    """
+    device = next(model.parameters()).device
+    parts = [part.to(device) for part in torch.split(inputs, 1000)]
+    decoded = torch.cat([greedy_search(model, part, inputs.size(1)).cpu() for part in parts])
+    return decoded == reverse_and_mark(inputs, model.config.bos_id - 1)
+
+
 def exact_match(
     model: Transformer, n_sequences: int = 10_000, length: int = 10, seed: int = 10_000
 ) -> dict[str, float]:
@@ -150,15 +172,10 @@ def exact_match(
         ValueError: a number is out of its range.
     """
     check_type(nn.Module, model=model)
-    check_size(n_sequences=n_sequences, length=length)
     check_size(minimum=0, seed=seed)
     generator = torch.Generator().manual_seed(seed)
-    device = next(model.parameters()).device
-    inputs, outputs = reversal_batch(n_sequences, length, model.config.bos_id - 1, generator)
-    decoded = torch.cat(
-        [greedy_search(model, part.to(device), length).cpu() for part in torch.split(inputs, 1000)]
-    )
-    right = decoded == outputs[:, 1:]
+    inputs, _ = reversal_batch(n_sequences, length, model.config.bos_id - 1, generator)
+    right = right_tokens(model, inputs)
     return {
         "sequences": right.all(dim=1).double().mean().item(),
         "tokens": right.double().mean().item(),
@@ -171,3 +188,83 @@ def load_toy_model() -> Transformer:
     model = Transformer(toy_config(**load_record("toy")["recipe"]["model"]))
     optional_import("safetensors.torch").load_model(model, record_path("toy.safetensors"))
     return model.eval()
+
+
+# %% book/09-toy-task.ipynb · Samples · [match-by-copies]
+def with_copies(copies: int, n_sequences: int, generator: torch.Generator) -> Tensor:
+    """Sequences of ten digits in which one stands a given number of times, and none more often.
+
+    Args:
+        copies: of the most common digit, 1 to 10.
+        n_sequences: number of sequences B.
+        generator: the source of randomness.
+
+    Returns:
+        `[B, 10]`.
+    """
+
+    def shuffled(rows: Tensor) -> Tensor:
+        return rows.gather(1, torch.rand(rows.shape, generator=generator).argsort(dim=1))
+
+    digits = shuffled(torch.arange(10).expand(n_sequences, 10))
+    others = shuffled(digits[:, 1:].repeat(1, copies))[:, : 10 - copies]
+    return shuffled(torch.cat([digits[:, :1].expand(-1, copies), others], dim=1))
+
+
+def match_by_copies(
+    model: Transformer, n_sequences: int = 500, seed: int = 30_000
+) -> dict[int, float]:
+    """The share of right sequences by the number of copies of the most common digit.
+
+    Args:
+        model: a trained toy model.
+        n_sequences: how many sequences of each kind to decode.
+        seed: of the sequences.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    shares = {}
+    for copies in range(1, 11):
+        right = right_tokens(model, with_copies(copies, n_sequences, generator))
+        shares[copies] = right.all(dim=1).double().mean().item()
+    return shares
+
+
+# %% book/09-toy-task.ipynb · The hole, closed · [crowd]
+def crowd(digits: Tensor, generator: torch.Generator) -> Tensor:
+    """From left to right, replace each digit by one that is drawn from those up to its own place.
+
+    Args:
+        digits: `[B, L]`.
+        generator: the source of randomness.
+
+    Returns:
+        `[B, L]`.
+
+    Source: the urn of Hoppe (1984).
+    """
+    digits = digits.clone()
+    for place in range(1, digits.size(1)):
+        drawn = torch.randint(place + 1, (len(digits), 1), generator=generator)  # [B, 1]
+        digits[:, place : place + 1] = digits.gather(1, drawn)
+    return digits
+
+
+def crowded_batches(
+    epoch: int, share: float = 0.25, batch_size: int = 32, per_epoch: int = 500, seed: int = 0
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """An epoch's worth of batches in which a share of the sequences has gone through `crowd`.
+
+    Args:
+        epoch: number of the epoch, counted from 0.
+        share: of crowded sequences in each batch.
+        batch_size: sequences in a batch, ten digits each.
+        per_epoch: batches in an epoch.
+        seed: of the whole stream.
+    """
+    generator = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
+    few = round(share * batch_size)
+    for _ in range(per_epoch):
+        inputs, outputs = reversal_batch(batch_size, 10, generator=generator)
+        inputs[:few] = crowd(inputs[:few], generator)
+        outputs[:few, 1:] = reverse_and_mark(inputs[:few], mark=10)
+        yield inputs, outputs

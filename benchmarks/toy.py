@@ -1,0 +1,143 @@
+"""The toy task, further than Chapter 9 trains it: `python -m benchmarks.toy many-copies` and `... factors`.
+
+Both write records that the chapter reads. A run that is stopped goes on from runs/ when it is called again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_model
+from torch import Tensor
+
+from transformer import Transformer, load_toy_model, reversal_batch
+from transformer.files import run_facts, write_record
+from transformer.recipes import RECIPES, Recipe, changed, toy_record, train_toy
+from transformer.toy import (
+    crowded_batches,
+    exact_match,
+    match_by_copies,
+    reversal_batches,
+    right_tokens,
+)
+from transformer.trainer import Trainer
+
+ROOT = Path(__file__).resolve().parents[1]
+RECORDS, RUNS = ROOT / "transformer" / "records", ROOT / "runs"
+
+# Many copies: the recorded model goes on, with some crowded sequences in each batch.
+CROWDED, STREAM = 0.25, 1  # their share, and the seed of the batches: the first run had seed 0
+MENDING = changed(
+    RECIPES["toy"], steps=4000, warmup_steps=400, peak_rate=1e-3, evaluate_every=250, seed=STREAM
+)
+
+# Factors: the usual settings, and one thing changed at a time.
+USUAL: dict[str, Any] = {"dropout": 0.1, "warmup_steps": 400, "factor": 1.0, "cooldown": 0.0}
+CHANGES: dict[str, dict[str, Any]] = {
+    "usual": {},
+    "no dropout": {"dropout": 0.0},
+    "cool-down": {"cooldown": 0.5},
+    "half the rate": {"factor": 0.5},
+    "warm-up": {"warmup_steps": 2000},
+    "all four": {"dropout": 0.0, "cooldown": 0.5, "factor": 0.5, "warmup_steps": 2000},
+}
+
+
+def evaluate(model: Transformer) -> dict[str, float]:
+    """The scores on sequences drawn at random, and by the number of copies."""
+    copies = match_by_copies(model, n_sequences=100, seed=20_000)
+    return exact_match(model, 1000, seed=20_000) | {str(n): score for n, score in copies.items()}
+
+
+def unseen(n_sequences: int, seed: int) -> Tensor:
+    """Random sequences, without those that occurred in either run's batches."""
+
+    def numbers(digits: Tensor) -> Tensor:
+        return digits @ 10 ** torch.arange(10)
+
+    first, then = (recipe.training.steps // 500 for recipe in (RECIPES["toy"], MENDING))
+    batches = [batch for epoch in range(first) for batch in reversal_batches(epoch)]
+    batches += [batch for epoch in range(then) for batch in crowded_batches(epoch, CROWDED, seed=STREAM)]
+    seen = torch.cat([numbers(inputs) for inputs, _ in batches])
+    drawn, _ = reversal_batch(n_sequences + 1000, 10, generator=torch.Generator().manual_seed(seed))
+    return drawn[~torch.isin(numbers(drawn), seen)][:n_sequences]
+
+
+def many_copies(max_minutes: float | None) -> None:
+    """Train the recorded model on, and record its scores and weights."""
+    torch.manual_seed(STREAM)
+    trainer = Trainer(
+        load_toy_model(),
+        loss=MENDING.loss,
+        batches=partial(crowded_batches, share=CROWDED, seed=STREAM),
+        schedule=MENDING.rate,
+        config=MENDING.training,
+        directory=RUNS / "toy-many-copies",
+        evaluate=evaluate,
+    ).fit(max_minutes)
+    if not trainer.finished:
+        return
+    model = Transformer(load_toy_model().config)
+    model.load_state_dict(trainer.model.state_dict())
+    right = right_tokens(model.eval(), unseen(100_000, seed=50_000))
+    test = {
+        "n": len(right),
+        "sequences": right.all(dim=1).double().mean().item(),
+        "tokens": right.double().mean().item(),
+    }
+    record = run_facts("cpu") | {
+        "from": "toy",
+        "crowded": CROWDED,
+        "recipe": asdict(MENDING),
+        "curve": [entry for entry in trainer.history if "sequences" in entry],
+        "test": test,
+        "copies": {
+            "n": 2000,
+            "before": match_by_copies(load_toy_model(), 2000, seed=50_000),
+            "after": match_by_copies(model, 2000, seed=50_000),
+        },
+    }
+    write_record(RECORDS / "toy-many-copies.json", record)
+    save_model(model, str(RECORDS / "toy-many-copies.safetensors"))
+
+
+def factors(steps: int, seeds: int, max_minutes: float | None) -> None:
+    """Train what the record does not hold yet, the first seed of every change before the second."""
+    path = RECORDS / "toy-factors.json"
+    runs = json.loads(path.read_text(encoding="utf8"))["runs"] if path.exists() else []
+    for seed in range(seeds):
+        for name, change in CHANGES.items():
+            recipe = changed(RECIPES["toy"], steps=steps, seed=seed, **USUAL | change)
+            if any(run["recipe"] == asdict(recipe) for run in runs):
+                continue
+            folder = RUNS / f"toy-{name.replace(' ', '-')}-{steps}-{seed}"
+            trainer = train_toy(recipe, folder, max_minutes=max_minutes)
+            if not trainer.finished:
+                return
+            runs.append({"name": name, "change": change} | toy_record(trainer, recipe))
+            write_record(path, {"runs": runs})
+
+
+def main() -> None:
+    """Run what is asked for, as far as the time allows."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("experiment", choices=("many-copies", "factors"))
+    parser.add_argument("--steps", type=int, default=10_000, help="factors: updates of a run (10000)")
+    parser.add_argument("--seeds", type=int, default=1, help="factors: runs of each change (1)")
+    parser.add_argument("--max-minutes", type=float, help="stop the run in progress after so long")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    if options.experiment == "many-copies":
+        many_copies(options.max_minutes)
+    else:
+        factors(options.steps, options.seeds, options.max_minutes)
+
+
+if __name__ == "__main__":
+    main()
