@@ -8,10 +8,10 @@ __all__ = [
     "reversal_batch",
     "toy_config",
     "reversal_batches",
-    "right_tokens",
     "exact_match",
     "load_toy_model",
     "with_copies",
+    "faultless",
     "match_by_copies",
     "crowd",
     "crowded_batches",
@@ -135,23 +135,6 @@ def reversal_batches(
         yield reversal_batch(batch_size, length, generator=generator)
 
 
-# %% book/09-toy-task.ipynb · Training · [exact-match]
-def right_tokens(model: Transformer, inputs: Tensor) -> Tensor:
-    """Decode sequences greedily and compare with the rule.
-
-    Args:
-        model: a trained toy model.
-        inputs: digits `[B, L]`, on the CPU.
-
-    Returns:
-        `[B, L]`, whether each token of the answer is right.
-    """
-    device = next(model.parameters()).device
-    parts = [part.to(device) for part in torch.split(inputs, 1000)]
-    decoded = torch.cat([greedy_search(model, part, inputs.size(1)).cpu() for part in parts])
-    return decoded == reverse_and_mark(inputs, model.config.bos_id - 1)
-
-
 def exact_match(
     model: Transformer, n_sequences: int = 10_000, length: int = 10, seed: int = 10_000
 ) -> dict[str, float]:
@@ -172,10 +155,15 @@ def exact_match(
         ValueError: a number is out of its range.
     """
     check_type(nn.Module, model=model)
+    check_size(n_sequences=n_sequences, length=length)
     check_size(minimum=0, seed=seed)
     generator = torch.Generator().manual_seed(seed)
-    inputs, _ = reversal_batch(n_sequences, length, model.config.bos_id - 1, generator)
-    right = right_tokens(model, inputs)
+    device = next(model.parameters()).device
+    inputs, outputs = reversal_batch(n_sequences, length, model.config.bos_id - 1, generator)
+    decoded = torch.cat(
+        [greedy_search(model, part.to(device), length).cpu() for part in torch.split(inputs, 1000)]
+    )
+    right = decoded == outputs[:, 1:]
     return {
         "sequences": right.all(dim=1).double().mean().item(),
         "tokens": right.double().mean().item(),
@@ -211,22 +199,39 @@ def with_copies(copies: int, n_sequences: int, generator: torch.Generator) -> Te
     return shuffled(torch.cat([digits[:, :1].expand(-1, copies), others], dim=1))
 
 
+def faultless(model: Transformer, inputs: Tensor) -> Tensor:
+    """Which sequences a greedy search gets right, from one pass that reads the true outputs.
+
+    Args:
+        model: a trained toy model, on the CPU.
+        inputs: digits `[B, L]`.
+
+    Returns:
+        `[B]`, boolean.
+    """
+    mark = model.config.bos_id - 1
+    start = torch.full((len(inputs), 1), model.config.bos_id)
+    outputs = torch.cat([start, reverse_and_mark(inputs, mark)], dim=1)
+    with torch.no_grad():
+        return (model(inputs, outputs[:, :-1]).argmax(-1) == outputs[:, 1:]).all(dim=1)
+
+
 def match_by_copies(
     model: Transformer, n_sequences: int = 500, seed: int = 30_000
 ) -> dict[int, float]:
     """The share of right sequences by the number of copies of the most common digit.
 
     Args:
-        model: a trained toy model.
-        n_sequences: how many sequences of each kind to decode.
+        model: a trained toy model, on the CPU.
+        n_sequences: how many sequences of each kind.
         seed: of the sequences.
+
+    Returns:
+        the share for 1, 2, … 10 copies.
     """
     generator = torch.Generator().manual_seed(seed)
-    shares = {}
-    for copies in range(1, 11):
-        right = right_tokens(model, with_copies(copies, n_sequences, generator))
-        shares[copies] = right.all(dim=1).double().mean().item()
-    return shares
+    kinds = {copies: with_copies(copies, n_sequences, generator) for copies in range(1, 11)}
+    return {n: faultless(model, kind).double().mean().item() for n, kind in kinds.items()}
 
 
 # %% book/09-toy-task.ipynb · The hole, closed · [crowd]
