@@ -255,7 +255,7 @@ def crowd(digits: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def crowded_batches(
-    epoch: int, share: float = 0.25, batch_size: int = 32, per_epoch: int = 500, seed: int = 0
+    epoch: int, share: float = 0.5, batch_size: int = 32, per_epoch: int = 500, seed: int = 0
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """An epoch's worth of batches in which a share of the sequences has gone through `crowd`.
 
