@@ -33,7 +33,7 @@ RECORDS, RUNS = ROOT / "transformer" / "records", ROOT / "runs"
 # Many copies: the recorded model goes on, with some crowded sequences in each batch.
 CROWDED, STREAM = 0.5, 1  # their share, and the seed of the batches: the first run had seed 0
 MENDING = changed(
-    RECIPES["toy"], steps=5000, warmup_steps=400, peak_rate=3e-3, evaluate_every=250, seed=STREAM
+    RECIPES["toy"], steps=6000, warmup_steps=400, peak_rate=5e-4, evaluate_every=250, seed=STREAM
 )
 
 # Factors: the usual settings, and one thing changed at a time.
