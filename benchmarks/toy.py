@@ -16,25 +16,22 @@ import torch
 from safetensors.torch import save_model
 from torch import Tensor
 
-from transformer import Transformer, load_toy_model, reversal_batch
+from transformer import Transformer, load_toy_model, reversal_batch, toy_config
 from transformer.files import run_facts, write_record
 from transformer.recipes import RECIPES, changed, toy_record, train_toy
 from transformer.toy import (
     crowded_batches,
     faultless,
     match_by_copies,
-    reversal_batches,
 )
 from transformer.trainer import Trainer
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORDS, RUNS = ROOT / "transformer" / "records", ROOT / "runs"
 
-# Many copies: the recorded model goes on, with some crowded sequences in each batch.
-CROWDED, STREAM = 0.5, 1  # their share, and the seed of the batches: the first run had seed 0
-MENDING = changed(
-    RECIPES["toy"], steps=6000, warmup_steps=400, peak_rate=5e-4, evaluate_every=250, seed=STREAM
-)
+# Many copies: the chapter's short schedule, for longer, on batches of which a half is crowded.
+CROWDED, SEED = 0.5, 1
+MANY_COPIES = changed(RECIPES["toy"], steps=7000, warmup_steps=400, factor=1.0, evaluate_every=250, seed=SEED)
 
 # Factors: the usual settings, and one thing changed at a time.
 USUAL: dict[str, Any] = {"dropout": 0.1, "warmup_steps": 400, "factor": 1.0, "cooldown": 0.0}
@@ -57,48 +54,46 @@ def evaluate(model: Transformer) -> dict[str, float]:
 
 
 def unseen(n_sequences: int, seed: int) -> Tensor:
-    """Random sequences, without those that occurred in either run's batches."""
+    """Random sequences, without those that occurred in the batches of `many_copies`."""
 
     def numbers(digits: Tensor) -> Tensor:
         return digits @ 10 ** torch.arange(10)
 
-    first, then = (recipe.training.steps // 500 for recipe in (RECIPES["toy"], MENDING))
-    batches = [batch for epoch in range(first) for batch in reversal_batches(epoch)]
-    batches += [batch for epoch in range(then) for batch in crowded_batches(epoch, CROWDED, seed=STREAM)]
+    epochs = range(MANY_COPIES.training.steps // 500)
+    batches = (batch for epoch in epochs for batch in crowded_batches(epoch, CROWDED, seed=SEED))
     seen = torch.cat([numbers(inputs) for inputs, _ in batches])
     drawn, _ = reversal_batch(n_sequences + 1000, 10, generator=torch.Generator().manual_seed(seed))
     return drawn[~torch.isin(numbers(drawn), seen)][:n_sequences]
 
 
 def many_copies(max_minutes: float | None) -> None:
-    """Train the recorded model on, and record its scores and weights."""
-    torch.manual_seed(STREAM)
+    """Train a toy model on crowded batches, and record its scores and weights."""
+    torch.manual_seed(SEED)
     trainer = Trainer(
-        load_toy_model(),
-        loss=MENDING.loss,
-        batches=partial(crowded_batches, share=CROWDED, seed=STREAM),
-        schedule=MENDING.rate,
-        config=MENDING.training,
+        Transformer(toy_config(**asdict(MANY_COPIES.model))),
+        loss=MANY_COPIES.loss,
+        batches=partial(crowded_batches, share=CROWDED, seed=SEED),
+        schedule=MANY_COPIES.rate,
+        config=MANY_COPIES.training,
         directory=RUNS / "toy-many-copies",
         evaluate=evaluate,
     ).fit(max_minutes)
     if not trainer.finished:
         return
-    model = Transformer(load_toy_model().config)
+    model = Transformer(toy_config(**asdict(MANY_COPIES.model)))
     model.load_state_dict(trainer.model.state_dict())
     model.eval()
     random = unseen(100_000, seed=50_000)
     wrong = [digits.tolist() for part in random.split(1000) for digits in part[~faultless(model, part)]]
     record = run_facts("cpu") | {
-        "from": "toy",
         "crowded": CROWDED,
-        "recipe": asdict(MENDING),
+        "recipe": asdict(MANY_COPIES),
         "curve": [entry for entry in trainer.history if "sequences" in entry],
         "test": {"n": len(random), "wrong": wrong, "sequences": 1 - len(wrong) / len(random)},
         "copies": {
             "n": 2000,
-            "before": match_by_copies(load_toy_model(), 2000, seed=50_000),
-            "after": match_by_copies(model, 2000, seed=50_000),
+            "toy": match_by_copies(load_toy_model(), 2000, seed=50_000),
+            "toy-many-copies": match_by_copies(model, 2000, seed=50_000),
         },
     }
     write_record(RECORDS / "toy-many-copies.json", record)
