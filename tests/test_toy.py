@@ -16,7 +16,15 @@ from transformer import (
     reverse_and_mark,
     toy_config,
 )
-from transformer.toy import exact_match, reversal_batches
+from transformer.toy import (
+    crowd,
+    crowded_batches,
+    exact_match,
+    faultless,
+    match_by_copies,
+    reversal_batches,
+    with_copies,
+)
 
 
 def by_loop(digits, mark):
@@ -98,6 +106,63 @@ def test_score_of_an_oracle_and_of_one_fault(monkeypatch):
     assert exact_match(model, 20, 5) == {"sequences": 1.0, "tokens": 1.0}
     monkeypatch.setattr(transformer.toy, "greedy_search", one_fault)
     assert exact_match(model, 20, 5) == {"sequences": 0.95, "tokens": 0.99}
+
+
+def most_copies(digits):
+    return torch.tensor([max(row.count(digit) for digit in row) for row in digits.tolist()])
+
+
+@pytest.mark.parametrize("copies", range(1, 11))
+def test_sequences_have_as_many_copies_as_one_asks_for(copies):
+    digits = with_copies(copies, 200, torch.Generator().manual_seed(copies))
+    assert digits.shape == (200, 10) and digits.unique().tolist() == list(range(10))
+    assert (most_copies(digits) == copies).all()
+    assert digits[:, 0].unique().tolist() == list(range(10))  # shuffled, not in a fixed order
+    assert digits.equal(with_copies(copies, 200, torch.Generator().manual_seed(copies)))
+
+
+def test_one_pass_finds_the_faults_of_a_search():
+    model, generator = load_toy_model(), torch.Generator().manual_seed(3)
+    digits = torch.cat([with_copies(copies, 30, generator) for copies in (1, 3, 5, 6, 7, 8)])
+    right = (greedy_search(model, digits, 10) == reverse_and_mark(digits, 10)).all(dim=1)
+    assert right.any() and not right.all()
+    assert faultless(model, digits).equal(right)
+
+
+def test_scores_by_copies_are_of_sequences_with_so_many(monkeypatch):
+    model = Transformer(toy_config()).eval()
+    monkeypatch.setattr(transformer.toy, "faultless", lambda model, digits: most_copies(digits) > 4)
+    assert match_by_copies(model, 20) == {copies: float(copies > 4) for copies in range(1, 11)}
+
+
+def test_crowd_copies_from_the_places_up_to_its_own():
+    before = torch.arange(10).repeat(30_000, 1)
+    after = crowd(before, torch.Generator().manual_seed(0))
+    assert before.equal(torch.arange(10).repeat(30_000, 1))
+    assert (after <= before).all() and (after[:, 0] == 0).all()
+    for place in range(1, 10):  # its own place is as likely as each of those before it
+        assert abs((after[:, place] == place).double().mean() - 1 / (place + 1)) < 0.01
+    for copies in range(6, 11):  # the cycles of a random permutation
+        assert abs((most_copies(after) == copies).double().mean() - 1 / copies) < 0.01
+
+
+def test_crowded_batches_follow_the_rule_and_crowd_a_share():
+    batches = list(crowded_batches(1, share=0.25, batch_size=40, per_epoch=50, seed=3))
+    inputs, outputs = (torch.stack(part) for part in zip(*batches, strict=True))  # [50, 40, L]
+    assert outputs[..., 1:].equal(reverse_and_mark(inputs.flatten(0, 1), 10).view(50, 40, 10))
+    assert (outputs[..., 0] == 11).all()
+    many = most_copies(inputs.flatten(0, 1)).view(50, 40) >= 5
+    assert many[:, :10].double().mean() > 0.8 and many[:, 10:].double().mean() < 0.05
+
+
+def test_crowded_stream_depends_on_seed_and_epoch():
+    def first(epoch, seed):
+        return next(crowded_batches(epoch, share=0.5, seed=seed))[0]
+
+    assert first(2, 5).equal(first(2, 5))
+    assert not first(2, 5).equal(first(3, 5)) and not first(3, 5).equal(first(2, 6))
+    plain, _ = next(reversal_batches(2, seed=5))
+    assert next(crowded_batches(2, share=0.0, seed=5))[0].equal(plain)
 
 
 def test_recorded_model_does_what_its_record_says():

@@ -10,6 +10,11 @@ __all__ = [
     "reversal_batches",
     "exact_match",
     "load_toy_model",
+    "with_copies",
+    "faultless",
+    "match_by_copies",
+    "crowd",
+    "crowded_batches",
 ]
 
 
@@ -171,3 +176,100 @@ def load_toy_model() -> Transformer:
     model = Transformer(toy_config(**load_record("toy")["recipe"]["model"]))
     optional_import("safetensors.torch").load_model(model, record_path("toy.safetensors"))
     return model.eval()
+
+
+# %% book/09-toy-task.ipynb · Samples · [match-by-copies]
+def with_copies(copies: int, n_sequences: int, generator: torch.Generator) -> Tensor:
+    """Sequences of ten digits in which one stands a given number of times, and none more often.
+
+    Args:
+        copies: of the most common digit, 1 to 10.
+        n_sequences: number of sequences B.
+        generator: the source of randomness.
+
+    Returns:
+        `[B, 10]`.
+    """
+
+    def shuffled(rows: Tensor) -> Tensor:
+        return rows.gather(1, torch.rand(rows.shape, generator=generator).argsort(dim=1))
+
+    digits = shuffled(torch.arange(10).expand(n_sequences, 10))
+    others = shuffled(digits[:, 1:].repeat(1, copies))[:, : 10 - copies]
+    return shuffled(torch.cat([digits[:, :1].expand(-1, copies), others], dim=1))
+
+
+def faultless(model: Transformer, inputs: Tensor) -> Tensor:
+    """Which sequences a greedy search gets right, from one pass that reads the true outputs.
+
+    Args:
+        model: a trained toy model, on the CPU.
+        inputs: digits `[B, L]`.
+
+    Returns:
+        `[B]`, boolean.
+    """
+    mark = model.config.bos_id - 1
+    start = torch.full((len(inputs), 1), model.config.bos_id)
+    outputs = torch.cat([start, reverse_and_mark(inputs, mark)], dim=1)
+    with torch.no_grad():
+        return (model(inputs, outputs[:, :-1]).argmax(-1) == outputs[:, 1:]).all(dim=1)
+
+
+def match_by_copies(
+    model: Transformer, n_sequences: int = 500, seed: int = 30_000
+) -> dict[int, float]:
+    """The share of right sequences by the number of copies of the most common digit.
+
+    Args:
+        model: a trained toy model, on the CPU.
+        n_sequences: how many sequences of each kind.
+        seed: of the sequences.
+
+    Returns:
+        the share for 1, 2, … 10 copies.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    kinds = {copies: with_copies(copies, n_sequences, generator) for copies in range(1, 11)}
+    return {n: faultless(model, kind).double().mean().item() for n, kind in kinds.items()}
+
+
+# %% book/09-toy-task.ipynb · The hole, closed · [crowd]
+def crowd(digits: Tensor, generator: torch.Generator) -> Tensor:
+    """From left to right, replace each digit by one that is drawn from those up to its own place.
+
+    Args:
+        digits: `[B, L]`.
+        generator: the source of randomness.
+
+    Returns:
+        `[B, L]`.
+
+    Source: the urn of Hoppe (1984).
+    """
+    digits = digits.clone()
+    for place in range(1, digits.size(1)):
+        drawn = torch.randint(place + 1, (len(digits), 1), generator=generator)  # [B, 1]
+        digits[:, place : place + 1] = digits.gather(1, drawn)
+    return digits
+
+
+def crowded_batches(
+    epoch: int, share: float = 0.5, batch_size: int = 32, per_epoch: int = 500, seed: int = 0
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """An epoch's worth of batches in which a share of the sequences has gone through `crowd`.
+
+    Args:
+        epoch: number of the epoch, counted from 0.
+        share: of crowded sequences in each batch.
+        batch_size: sequences in a batch, ten digits each.
+        per_epoch: batches in an epoch.
+        seed: of the whole stream.
+    """
+    generator = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
+    few = round(share * batch_size)
+    for _ in range(per_epoch):
+        inputs, outputs = reversal_batch(batch_size, 10, generator=generator)
+        inputs[:few] = crowd(inputs[:few], generator)
+        outputs[:few, 1:] = reverse_and_mark(inputs[:few], mark=10)
+        yield inputs, outputs
