@@ -5,7 +5,10 @@ from __future__ import annotations
 import copy
 import functools
 import re
+import warnings
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -24,7 +27,15 @@ from transformer import (
     greedy_search,
 )
 from transformer.attention import KeyValueCache
-from transformer.checks import CheckReport, CheckResult
+from transformer.checks import (
+    Adapted,
+    CheckReport,
+    CheckResult,
+    decoder_only,
+    seq2seq,
+    torch_transformer,
+)
+from transformer.modern import LanguageModel, LanguageModelConfig, generate
 
 V = 17
 NAMES = (
@@ -89,7 +100,8 @@ def test_the_precision_of_the_model_plays_no_part(dtype):
     seen = []
     model = Broken({"logits": lambda m, s, t, z: seen.append(z.dtype) or z}).to(dtype)
     report = check(model, tolerance=1e-12)
-    assert report.passed and report.arithmetic == "float64" and set(seen) == {torch.float64}
+    assert report.passed and report.arithmetic == "float64"
+    assert set(seen) == {torch.float64, dtype}  # an empty source is tried in the model's own precision
 
 
 def test_the_smallest_vocabularies_are_enough():
@@ -397,7 +409,7 @@ FAULTS: dict[str, tuple[Callable[[], nn.Module], set[str]]] = {
         broken(target=lambda t: F.pad(t[:, :-1], (1, 0), value=2)),
         {"target reach"},
     ),
-    "no history": (broken(decode=only_itself), {"target reach"}),
+    "no history": (broken(decode=only_itself), {"target reach", "target positions"}),
     "source without positions": (
         broken(encode=lambda m, s: encoded(m, s, m.src_mask(s), positions=False)),
         {"source positions"},
@@ -966,6 +978,8 @@ def test_a_model_whose_train_returns_nothing():
         ({"bos_id": 17, "src_vocab_size": 20}, ValueError, "bos_id must lie in [0, 17), but is 17"),
         ({"bos_id": True}, TypeError, "bos_id must be an int, not bool (True)"),
         ({"dropout": 0.1}, TypeError, "dropout must be True, False or None, not 0.1"),
+        ({"positions": "rotary"}, ValueError,
+         "positions must be one of ['absolute', 'relative', 'none', None], not 'rotary'"),
         ({"search": "greedy"}, TypeError, "search must be callable, not str"),
         ({"tolerance": -1e-5}, ValueError, "tolerance must lie in [0, 1), but is -1e-05"),
         ({"seed": -1}, ValueError, "seed must be at least 0, but is -1"),
@@ -994,8 +1008,8 @@ class Renamed(Transformer):
 
 def test_a_model_that_is_called_in_another_way_needs_a_word():
     model = Renamed(TransformerConfig(17, 17, d_model=12, n_heads=3, n_layers=2, d_ff=20, max_length=40))
-    said = "model takes 'attention_mask' for its second argument, not the target: say how it is called, "
-    with refuses(ValueError, said + "with call=lambda model, src, tgt: …"):
+    said = "model takes (input_ids, attention_mask, decoder_input_ids), not (src, tgt): pass "
+    with refuses(ValueError, said + "seq2seq(model) instead, from transformer.checks"):
         check_model(model, 17, 17)
     by_name = lambda model, src, tgt: model(input_ids=src, decoder_input_ids=tgt)
     assert check_model(model, 17, 17, call=by_name).passed
@@ -1003,10 +1017,189 @@ def test_a_model_that_is_called_in_another_way_needs_a_word():
     assert not check_model(model, 17, 17, call=swapped).passed
 
 
-def test_only_the_check_of_target_positions_is_skipped_for_relative_positions():
+class Named(NamedTuple):
+    """What models of Hugging Face return."""
+
+    logits: Tensor
+
+
+class Theirs(Transformer):
+    """Takes a mask of the source, 1 for words, and makes none, as models of Hugging Face do."""
+
+    def __init__(self):
+        super().__init__(config())
+        self.ours, self.config = (
+            self.config,
+            SimpleNamespace(vocab_size=V, pad_token_id=0, bos_token_id=None, decoder_start_token_id=5),
+        )
+        self.starts = set()
+
+    def src_mask(self, src):
+        return self.given[:, None, None] == 1
+
+    def forward(self, input_ids, attention_mask=None, decoder_input_ids=None):
+        self.given = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+        self.starts |= {decoder_input_ids[0, 0].item()}
+        return Named(super().forward(input_ids, decoder_input_ids))
+
+
+def test_an_encoder_decoder_of_hugging_face_gets_its_mask_and_its_tokens():
+    model = Theirs()
+    report = check_model(seq2seq(model))
+    assert report.passed, report
+    assert {found.verdict for found in report.results} == {"pass", "skipped"}
+    starts = []
+    spied = Adapted(model, lambda model, src, tgt: starts.append(tgt[0, 0].item()) or z(model, src, tgt))
+    z = lambda model, src, tgt: model(src, (src != 0).long(), tgt)
+    assert check_model(spied, pad_id=0).passed and starts[0] == 5  # as the configuration says
+    without = Adapted(model, lambda model, src, tgt: model(src, None, tgt))
+    assert check_model(without).failures == ("padding",)
+
+
+def test_an_adapter_and_the_checks_agree_on_the_padding():
+    with refuses(ValueError, "pad_id is 1, but the adapter masks 0"):
+        check_model(seq2seq(Theirs()), pad_id=1)
+    assert seq2seq(Theirs(), pad_id=4).pad_id == 4
+
+
+def language_model(positions: str, n_layers: int = 2) -> nn.Module:
+    sizes = {"d_model": 12, "n_heads": 3, "n_layers": n_layers, "d_ff": 20}
+    return decoder_only(LanguageModel(LanguageModelConfig(V, positions=positions, **sizes)))
+
+
+@pytest.mark.parametrize("positions", ["rotary", "alibi", "none"])
+@pytest.mark.parametrize("n_layers", [2, 3])
+def test_a_decoder_alone_passes_whatever_its_positions(positions, n_layers):
+    model = language_model(positions, n_layers)
+    report = check_model(model, dropout=False)
+    assert report.passed, report
+    skipped = {found.name for found in report.results if found.verdict == "skipped"}
+    assert skipped == {
+        "padding", "source reach", "source positions", "empty source", "search", "target positions"
+    }  # fmt: skip
+    assert "decoder alone" in result(report, "source reach").measured
+    said = "none" if positions == "none" else "relative"
+    assert check_model(model, positions=said).passed
+    verdict = result(check_model(model, positions=said), "target positions").verdict
+    assert verdict == ("skipped" if said == "none" else "pass")
+    assert check_model(model, positions="absolute").failures == ("target positions",)
+
+
+def test_a_decoder_that_cannot_tell_the_order_of_its_words_fails():
+    """One layer without positions takes the words before a position as a set."""
+    for said in (None, "relative", "absolute"):
+        assert check_model(language_model("none", 1), positions=said).failures == ("target positions",)
+        assert check_model(language_model("rotary", 1), positions="relative").passed
+    assert check_model(language_model("none", 1), positions="none").passed
+
+
+def test_a_search_of_a_decoder_alone_is_checked():
+    model = language_model("rotary")
+    search = lambda src, max_length: generate(model.model, torch.full((len(src), 1), 2), max_length)
+    report = check_model(model, search=search)
+    assert result(report, "search").verdict == "pass", report
+    wrong = lambda src, max_length: (search(src, max_length) + 1) % V
+    assert check_model(model, search=wrong).failures == ("search",)
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_a_transformer_of_torch_is_adapted(batch_first, norm_first):
+    class Placed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table, self.positions = nn.Embedding(V, 12), nn.Parameter(torch.randn(9, 12))
+
+        def forward(self, ids):
+            return self.table(ids) + self.positions[: ids.size(1)]
+
+    layers = {"num_encoder_layers": 1, "num_decoder_layers": 1, "dim_feedforward": 20}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # on nested tensors, which are for other options
+        core = nn.Transformer(12, 3, **layers, batch_first=batch_first, norm_first=norm_first)
+    whole = torch_transformer(core, Placed(), Placed(), nn.Linear(12, V), pad_id=4)
+    report = check_model(whole, V, dropout=True)
+    assert report.passed, report
+    with refuses(ValueError, "model takes (src, tgt, src_mask, …), not (src, tgt): pass torch_transformer("):
+        check_model(core, V)
+
+
+@pytest.mark.parametrize(
+    ("forward", "said"),
+    [
+        (lambda self, ids: None, "model takes (ids), not (src, tgt): pass decoder_only(model) instead"),
+        (lambda self, input_ids, use_cache=True: None, "model takes (input_ids, use_cache), not (src, tgt): "
+         "pass decoder_only(model)"),
+        (lambda self, src, src_mask, tgt: None, "pass Adapted(model, lambda model, src, tgt: …) instead"),
+    ],
+)  # fmt: skip
+def test_a_model_with_other_arguments_is_told_its_adapter(forward, said):
+    other = type("Other", (nn.Module,), {"forward": forward})
+    with refuses(ValueError, said):
+        check_model(other(), V)
+
+
+def test_a_wrapper_that_passes_everything_on_is_not_refused():
+    class Passes(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model = Transformer(config())
+
+        def forward(self, *args):
+            return self.model(*args)
+
+    assert check_model(Passes(), V).passed
+
+
+def test_what_is_not_said_is_read_from_the_configuration():
+    settings = config(pad_id=5, bos_id=0, tie_embeddings=False, tgt_vocab_size=19)
+    assert check_model(Transformer(settings)) == check_model(Transformer(settings), V, 19, 5, 0)
+    with refuses(ValueError, "src_vocab_size must be given: the model has no configuration that says it"):
+        check_model(Recurrent())
+    assert check_model(Recurrent(), V).passed  # the target has as many tokens as the source
+
+
+def test_small_weights_are_no_blindness():
+    """What matters must be seen whatever the scale of the weights, and blindness stays blindness."""
+    model = Transformer(config(n_layers=2, norm_first=True))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1e-3)
+    assert check(model, positions="absolute").passed
+    blind = Broken({"encode": lambda m, s: encoded(m, s, m.src_mask(s), positions=False)})
+    with torch.no_grad():
+        for parameter in blind.parameters():
+            parameter.mul_(1e-3)
+    assert check(blind).failures == ("source positions",)
+    zeros = Transformer(config())
+    zeros.positions = AlongBatch()
+    with torch.no_grad():
+        zeros.positions.table.zero_()
+    assert "source positions" in check(zeros).failures
+
+
+def test_overflow_in_float64_alone_is_no_fault():
+    class Casts(Transformer):
+        def project(self, hidden):
+            empty = (self.src == 0).all(1)[:, None, None] & (hidden.dtype == torch.float64)
+            return super().project(hidden).masked_fill(empty, torch.nan)
+
+        def encode(self, src):
+            self.src = src
+            return super().encode(src)
+
+    assert check(Casts(config())).passed
+
+
+def test_only_the_check_of_positions_depends_on_what_is_said_of_them():
     model = Transformer(TransformerConfig(17, 17, d_model=12, n_heads=3, n_layers=2, d_ff=20, max_length=40))
-    plain, relative = (check_model(model, 17, 17, relative_positions=r).results for r in (False, True))
-    changed = [one.name for one, other in zip(plain, relative, strict=True) if one != other]
-    assert changed == ["target positions"]
-    (skipped,) = (result for result in relative if result.name == "target positions")
-    assert skipped.verdict == "skipped"
+    unsaid = check_model(model).results
+    for said, others in {
+        "absolute": set(),
+        "relative": {"target positions"},
+        "none": {"source positions", "target positions"},
+    }.items():
+        report = check_model(model, positions=said)
+        assert report.passed
+        changed = {one.name for one, other in zip(unsaid, report.results, strict=True) if one != other}
+        assert changed == others
