@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import copy
 import functools
+import os
 import re
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
 
@@ -26,6 +30,7 @@ from transformer import (
     check_model,
     greedy_search,
 )
+from transformer.__main__ import main
 from transformer.attention import KeyValueCache
 from transformer.checks import (
     Adapted,
@@ -37,6 +42,8 @@ from transformer.checks import (
 )
 from transformer.modern import LanguageModel, LanguageModelConfig, generate
 
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf8")
 V = 17
 NAMES = (
     "logits", "repeatable", "scores", "dropout", "future", "padding", "batch", "source reach",
@@ -1023,24 +1030,20 @@ class Named(NamedTuple):
     logits: Tensor
 
 
-class Theirs(Transformer):
+class Theirs(nn.Module):
     """Takes a mask of the source, 1 for words, and makes none, as models of Hugging Face do."""
 
     def __init__(self):
-        super().__init__(config())
-        self.ours, self.config = (
-            self.config,
-            SimpleNamespace(vocab_size=V, pad_token_id=0, bos_token_id=None, decoder_start_token_id=5),
+        super().__init__()
+        self.ours = Transformer(config(bos_id=5))
+        self.config = SimpleNamespace(
+            vocab_size=V, pad_token_id=0, bos_token_id=None, decoder_start_token_id=5
         )
-        self.starts = set()
-
-    def src_mask(self, src):
-        return self.given[:, None, None] == 1
 
     def forward(self, input_ids, attention_mask=None, decoder_input_ids=None):
-        self.given = torch.ones_like(input_ids) if attention_mask is None else attention_mask
-        self.starts |= {decoder_input_ids[0, 0].item()}
-        return Named(super().forward(input_ids, decoder_input_ids))
+        ours, mask = self.ours, None if attention_mask is None else attention_mask[:, None, None] == 1
+        memory = ours.encoder(ours.positions(ours.src_embedding(input_ids)), mask)
+        return Named(ours.project(ours.decode(decoder_input_ids, memory, mask)))
 
 
 def test_an_encoder_decoder_of_hugging_face_gets_its_mask_and_its_tokens():
@@ -1048,10 +1051,13 @@ def test_an_encoder_decoder_of_hugging_face_gets_its_mask_and_its_tokens():
     report = check_model(seq2seq(model))
     assert report.passed, report
     assert {found.verdict for found in report.results} == {"pass", "skipped"}
-    starts = []
-    spied = Adapted(model, lambda model, src, tgt: starts.append(tgt[0, 0].item()) or z(model, src, tgt))
-    z = lambda model, src, tgt: model(src, (src != 0).long(), tgt)
-    assert check_model(spied, pad_id=0).passed and starts[0] == 5  # as the configuration says
+    starts = set()
+
+    def spy(model, src, tgt):
+        starts.add(tgt[0, 0].item())
+        return model(src, (src != 0).long(), tgt)
+
+    assert check_model(Adapted(model, spy)).passed and 5 in starts  # as the configuration says
     without = Adapted(model, lambda model, src, tgt: model(src, None, tgt))
     assert check_model(without).failures == ("padding",)
 
@@ -1120,21 +1126,25 @@ def test_a_transformer_of_torch_is_adapted(batch_first, norm_first):
     whole = torch_transformer(core, Placed(), Placed(), nn.Linear(12, V), pad_id=4)
     report = check_model(whole, V, dropout=True)
     assert report.passed, report
-    with refuses(ValueError, "model takes (src, tgt, src_mask, …), not (src, tgt): pass torch_transformer("):
+    with pytest.raises(ValueError, match=r"^model takes \(src, tgt, src_mask, …\).* torch_transformer\("):
         check_model(core, V)
 
 
 @pytest.mark.parametrize(
-    ("forward", "said"),
+    ("forward", "taken", "adapter"),
     [
-        (lambda self, ids: None, "model takes (ids), not (src, tgt): pass decoder_only(model) instead"),
-        (lambda self, input_ids, use_cache=True: None, "model takes (input_ids, use_cache), not (src, tgt): "
-         "pass decoder_only(model)"),
-        (lambda self, src, src_mask, tgt: None, "pass Adapted(model, lambda model, src, tgt: …) instead"),
+        (lambda self, ids: None, "ids", "decoder_only(model)"),
+        (lambda self, input_ids, use_cache=True: None, "input_ids, use_cache", "decoder_only(model)"),
+        (
+            lambda self, x, mask, y, z: None,
+            "x, mask, y, …",
+            "Adapted(model, lambda model, src, tgt: …)",
+        ),
     ],
-)  # fmt: skip
-def test_a_model_with_other_arguments_is_told_its_adapter(forward, said):
+)
+def test_a_model_with_other_arguments_is_told_its_adapter(forward, taken, adapter):
     other = type("Other", (nn.Module,), {"forward": forward})
+    said = f"model takes ({taken}), not (src, tgt): pass {adapter} instead, from transformer.checks"
     with refuses(ValueError, said):
         check_model(other(), V)
 
@@ -1153,7 +1163,8 @@ def test_a_wrapper_that_passes_everything_on_is_not_refused():
 
 def test_what_is_not_said_is_read_from_the_configuration():
     settings = config(pad_id=5, bos_id=0, tie_embeddings=False, tgt_vocab_size=19)
-    assert check_model(Transformer(settings)) == check_model(Transformer(settings), V, 19, 5, 0)
+    model = Transformer(settings)
+    assert check_model(model) == check_model(model, V, 19, 5, 0)
     with refuses(ValueError, "src_vocab_size must be given: the model has no configuration that says it"):
         check_model(Recurrent())
     assert check_model(Recurrent(), V).passed  # the target has as many tokens as the source
@@ -1203,3 +1214,89 @@ def test_only_the_check_of_positions_depends_on_what_is_said_of_them():
         assert report.passed
         changed = {one.name for one, other in zip(unsaid, report.results, strict=True) if one != other}
         assert changed == others
+
+
+# -------------------------------------------------------------------------------------------------
+# From the command line
+# -------------------------------------------------------------------------------------------------
+
+MINE = """
+import torch
+from torch import nn
+from transformer import Transformer, TransformerConfig
+
+def right():
+    return Transformer(TransformerConfig(20, 20, d_model=12, n_heads=3, n_layers=1, d_ff=20))
+
+def wrong():
+    return nn.Sequential(nn.Embedding(20, 20))
+
+def nothing():
+    return 3
+
+def breaks():
+    raise RuntimeError("no such weights")
+
+number = 3
+"""
+
+
+@pytest.fixture
+def mine(tmp_path, monkeypatch):
+    (tmp_path / "mine_to_check.py").write_text(MINE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
+    yield "mine_to_check"
+    sys.modules.pop("mine_to_check", None)
+
+
+def test_the_command_prints_the_report_and_says_by_its_status_whether_all_is_well(mine, capsys):
+    assert main(["check", f"{mine}:right"]) == 0
+    said = capsys.readouterr().out
+    assert ", 0 FAIL, " in said and "least change" in said
+    broken = ["check", f"{mine}:right", "--positions", "relative", "--pad-id", "3"]
+    assert main(broken) == 1  # the model takes 0 for padding
+    assert "FAIL     padding" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["{}:nowhere"], "module mine_to_check has no function nowhere"),
+        (["{}:number"], "module mine_to_check has no function number"),
+        (["{}"], "a factory is named as module:function, not 'mine_to_check'"),
+        ([":right"], "a factory is named as module:function, not ':right'"),
+        (["no_module_of_this_name:right"], "No module named 'no_module_of_this_name'"),
+        (["{}:nothing"], "model must be a torch.nn.Module, not int"),
+        (["{}:breaks"], "RuntimeError: no such weights (--debug shows where)"),
+        (["{}:wrong"], "src_vocab_size must be given: the model has no configuration that says it"),
+        (["{}:wrong", "--src-vocab-size", "20"], "pass decoder_only(model) instead, from transformer.checks"),
+        (["{}:right", "--src-vocab-size", "0"], "must lie in [1, 4194304], but is 0"),
+    ],
+)
+def test_what_cannot_be_checked_is_said_in_one_line(mine, arguments, said, capsys):
+    assert main(["check", *(text.format(mine) for text in arguments)]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == "" and said in printed.err
+    assert printed.err.startswith("error: ") and printed.err.count("\n") == 1
+
+
+def test_a_fault_in_the_factory_is_shown_with_debug(mine, capsys):
+    assert main(["check", "--debug", f"{mine}:breaks"]) == 2
+    assert "in breaks" in capsys.readouterr().err
+
+
+def test_the_readme_shows_what_the_command_prints(tmp_path):
+    """But for digits, which depend on the processor."""
+    program = re.search(r"^# faulty\.py\n.*?^```", README, flags=re.M | re.S)[0].rstrip("`")
+    command, shown = re.search(
+        r"^\$ transformer-book (check \S+) \| grep -A1 \^FAIL\n(.*?)^```", README, flags=re.M | re.S
+    ).groups()
+    (tmp_path / "faulty.py").write_text(program)
+    ran = subprocess.run(
+        [sys.executable, "-m", "transformer", *command.split()],
+        cwd=tmp_path, capture_output=True, encoding="utf8", env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert ran.returncode == 1 and ran.stderr == ""
+    found = re.findall(r"^FAIL.*\n.*\n", ran.stdout, flags=re.M)
+    assert re.sub(r"\d", "0", "".join(found)) == re.sub(r"\d", "0", shown)

@@ -453,7 +453,7 @@ def _run_checks(
     return tuple(results)
 
 
-# %% book/17-clinic.ipynb · All of them · [check-called]
+# %% book/17-clinic.ipynb · Adapters: models that are called in another way · [check-called]
 class Adapted(nn.Module):
     """A model that is called as `model(src, tgt)`, whatever its own arguments are.
 
@@ -485,7 +485,7 @@ class Adapted(nn.Module):
         return getattr(output, "logits", output)
 
 
-# %% book/17-clinic.ipynb · All of them · [check-hugging-face]
+# %% book/17-clinic.ipynb · Adapters: models that are called in another way · [check-hugging-face]
 def seq2seq(model: Any, pad_id: int | None = None) -> Adapted:
     """Adapt an encoder–decoder of Hugging Face's library, which takes the mask of the source.
 
@@ -507,7 +507,7 @@ def decoder_only(model: nn.Module) -> Adapted:
     return Adapted(model, lambda model, src, tgt: model(tgt), reads_source=False)
 
 
-# %% book/17-clinic.ipynb · All of them · [check-torch]
+# %% book/17-clinic.ipynb · Adapters: models that are called in another way · [check-torch]
 def torch_transformer(
     model: nn.Transformer,
     src_embedding: nn.Module,
@@ -544,7 +544,7 @@ def torch_transformer(
     return Adapted(nn.ModuleDict(parts), call, pad_id)
 
 
-# %% book/17-clinic.ipynb · All of them · [check-called-plainly]
+# %% book/17-clinic.ipynb · Adapters: models that are called in another way · [check-called-plainly]
 def _called_plainly(model: nn.Module) -> None:
     # Refuse a model that `model(src, tgt)` would misunderstand, and name its adapter.
     names = [*inspect.signature(model.forward).parameters]
@@ -564,7 +564,7 @@ def _called_plainly(model: nn.Module) -> None:
     )
 
 
-# %% book/17-clinic.ipynb · All of them · [check-float64]
+# %% book/17-clinic.ipynb · Adapters: models that are called in another way · [check-float64]
 def _in_float64(model: nn.Module, probe: _Probe) -> tuple[nn.Module, str]:
     try:
         _logits(copy.deepcopy(model).double(), probe.src, probe.tgt)
@@ -573,8 +573,8 @@ def _in_float64(model: nn.Module, probe: _Probe) -> tuple[nn.Module, str]:
     return copy.deepcopy(model).double(), "float64"
 
 
-# %% book/17-clinic.ipynb · All of them · [check-doors]
-_SAID = {  # the names of what a configuration says: ours, then Hugging Face's
+# %% book/17-clinic.ipynb · Adapters: models that are called in another way · [check-doors]
+_SAID = {  # the names of what a model or its configuration says: ours, then Hugging Face's
     "src_vocab_size": ("src_vocab_size", "vocab_size"),
     "tgt_vocab_size": ("tgt_vocab_size", "decoder_vocab_size", "vocab_size"),
     "pad_id": ("pad_id", "pad_token_id"),
@@ -583,12 +583,12 @@ _SAID = {  # the names of what a configuration says: ours, then Hugging Face's
 
 
 def _described(model: nn.Module, *given: int | None) -> tuple[int, ...]:
-    # Sizes, padding and start token: as given, as the configuration says, or by default.
-    config, known = getattr(model, "config", None), []
+    # Sizes, padding and start token: as given, as the model or its configuration says, or by default.
+    places, known = (model, getattr(model, "config", None)), []
     defaults = None, given[0], 0, 2
     for (name, names), value, default in zip(_SAID.items(), given, defaults, strict=True):
-        said = [value, *(getattr(config, other, None) for other in names), default]
-        found = [value for value in said if value is not None]
+        said = [getattr(place, other, None) for place in places for other in names]
+        found = [value for value in (value, *said, default) if value is not None]
         if not found:
             raise ValueError(f"{name} must be given: the model has no configuration that says it")
         known.append(found[0])
@@ -597,7 +597,7 @@ def _described(model: nn.Module, *given: int | None) -> tuple[int, ...]:
     return tuple(known)
 
 
-# %% book/17-clinic.ipynb · All of them · [check-arguments]
+# %% book/17-clinic.ipynb · Adapters: models that are called in another way · [check-arguments]
 def _check_arguments(
     model: object, dropout: object, search: object, tolerance: float, seed: int, positions: object
 ) -> None:
@@ -626,7 +626,7 @@ def _check_vocabularies(src_size: int, tgt_size: int, pad_id: int, bos_id: int) 
             raise ValueError(f"{name} must leave 2 tokens besides pad_id and bos_id, but is {size}")
 
 
-# %% book/17-clinic.ipynb · All of them · [check-model]
+# %% book/17-clinic.ipynb · Adapters: models that are called in another way · [check-model]
 def check_model(
     model: nn.Module,
     src_vocab_size: int | None = None,
@@ -650,7 +650,7 @@ def check_model(
             makes its masks itself, and can be copied. Other models need an adapter: `seq2seq`,
             `decoder_only`, `torch_transformer` or `Adapted`.
         src_vocab_size: number of source tokens, at most 4,194,304. This and the next three are
-            read from `model.config` where they are `None`.
+            read from the model or its configuration where they are `None`.
         tgt_vocab_size: number of target tokens V, likewise; without a configuration, as many.
         pad_id: the padding token; without a configuration, 0.
         bos_id: the token that a target begins with; without a configuration, 2.
