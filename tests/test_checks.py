@@ -1182,11 +1182,20 @@ def test_small_weights_are_no_blindness():
         for parameter in blind.parameters():
             parameter.mul_(1e-3)
     assert check(blind).failures == ("source positions",)
-    zeros = Transformer(config())
-    zeros.positions = AlongBatch()
-    with torch.no_grad():
-        zeros.positions.table.zero_()
-    assert "source positions" in check(zeros).failures
+
+
+def test_a_table_that_stays_zero_is_blindness():
+    class Nowhere(nn.Module):
+        def __init__(self, learns):
+            super().__init__()
+            self.table = nn.Parameter(torch.zeros(9, 12), requires_grad=learns)
+
+        def forward(self, x, offset=0):
+            return x + self.table[: x.size(1)]
+
+    assert check(with_positions(Nowhere(learns=True)), positions="absolute").passed
+    found = check(with_positions(Nowhere(learns=False)), positions="absolute").failures
+    assert found == ("source positions", "target positions")
 
 
 def test_overflow_in_float64_alone_is_no_fault():
