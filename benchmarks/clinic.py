@@ -443,8 +443,9 @@ def hugging_face_pair(fault: str, name: str, **sizes: Any) -> nn.Module:
     )
     classes = {"T5": "T5ForConditionalGeneration", "Marian": "MarianMTModel"}
     theirs = getattr(transformers, classes.get(name, f"{name}ForConditionalGeneration"))(config)
+    lost = "no positions in the target" if fault in NO_ANGLES else fault
     for side, stack in (("source", theirs.get_encoder()), ("target", theirs.get_decoder())):
-        if fault == f"no positions in the {side}":
+        if lost == f"no positions in the {side}":
             place, table = stack, "embed_positions"
             if name == "T5":
                 place, table = stack.block[0].layer[0].SelfAttention, "relative_attention_bias"
@@ -542,7 +543,7 @@ def x_decoder(fault: str, positions: str = "rotary_pos_emb") -> nn.Module:
 OUTSIDE = ANYWHERE | NORM
 NO_CAUSAL = {"no causal mask": IN_DECODERS["no causal mask"]}
 X_DECODER = ANYWHERE | NO_CAUSAL | NORM | NO_ANGLES
-PAIR = ANYWHERE | IN_DECODERS | IN_PAIRS | IN_PLACES | NORM
+PAIR = ANYWHERE | IN_DECODERS | IN_PAIRS | NORM
 DECODER = ANYWHERE | IN_DECODERS | NORM
 ATTENTION = IN_ATTENTION | MINUS_INFINITY
 STACKS = {
@@ -563,7 +564,8 @@ OURS, TORCH, THEIRS, X = "transformer", "torch", "transformers", "x-transformers
 def pair(name: str, sizes: dict[str, Any], positions: str = "absolute") -> Kind:
     """A kind of encoder–decoder of Hugging Face's."""
     make = partial(hugging_face_pair, name=name, **sizes)
-    return Kind(THEIRS, make, PAIR | ATTENTION | IN_SEARCHES, positions, search=hugging_face_search)
+    faults = PAIR | ATTENTION | IN_SEARCHES | (IN_PLACES if positions == "absolute" else NO_ANGLES)
+    return Kind(THEIRS, make, faults, positions, search=hugging_face_search)
 
 
 def alone(name: str, sizes: dict[str, Any], positions: str, random: bool, more: dict[str, str]) -> Kind:
@@ -573,9 +575,14 @@ def alone(name: str, sizes: dict[str, Any], positions: str, random: bool, more: 
 
 
 KINDS: dict[str, Kind] = {
-    "Transformer, post-norm": Kind(OURS, our_model, PAIR | ATTENTION | IN_SEARCHES, search=our_search),
+    "Transformer, post-norm": Kind(
+        OURS, our_model, PAIR | IN_PLACES | ATTENTION | IN_SEARCHES, search=our_search
+    ),
     "Transformer, pre-norm": Kind(
-        OURS, partial(our_model, norm_first=True), PAIR | ATTENTION | IN_SEARCHES, search=our_search
+        OURS,
+        partial(our_model, norm_first=True),
+        PAIR | IN_PLACES | ATTENTION | IN_SEARCHES,
+        search=our_search,
     ),
     "FastTransformer": Kind(OURS, partial(our_model, fast=True), OUTSIDE | IN_SEARCHES, search=our_search),
     "LanguageModel, rotary": Kind(
@@ -585,8 +592,8 @@ KINDS: dict[str, Kind] = {
         OURS, partial(our_language_model, positions="alibi"), DECODER | NO_ANGLES, "relative", False
     ),
     "LanguageModel, none": Kind(OURS, partial(our_language_model, positions="none"), DECODER, "none", False),
-    "nn.Transformer, post-norm": Kind(TORCH, torch_model, PAIR | MINUS_INFINITY),
-    "nn.Transformer, pre-norm": Kind(TORCH, partial(torch_model, norm_first=True), PAIR),
+    "nn.Transformer, post-norm": Kind(TORCH, torch_model, PAIR | IN_PLACES | MINUS_INFINITY),
+    "nn.Transformer, pre-norm": Kind(TORCH, partial(torch_model, norm_first=True), PAIR | IN_PLACES),
     "Marian": pair("Marian", BART),
     "BART": pair("Bart", BART),
     "T5": pair("T5", T5, "relative"),

@@ -408,7 +408,10 @@ _CHECKS: dict[str, tuple[Callable[[nn.Module, _Probe], _Outcome], str]] = {
 
 # %% book/17-clinic.ipynb · All of them · [check-run]
 _NEEDED = ("logits", "repeatable")  # where one of them fails, later ones would measure nothing
-_REACHES = ("source reach", "target reach", "source positions", "target positions")
+_INFLUENCES = (
+    *("future", "padding", "batch"),
+    *("source reach", "target reach", "source positions", "target positions"),
+)
 _OF_SOURCE = ("padding", "source reach", "source positions", "empty source")
 
 
@@ -418,7 +421,7 @@ def _said(error: Exception) -> str:
 
 
 def _redrawn(model: nn.Module) -> nn.Module:
-    # Matrices of ordinary size, in place: what matters too little to be seen then matters enough.
+    # Matrices of ordinary size, in place: what has an influence then has one that can be seen.
     torch.manual_seed(0)
     for parameter in model.parameters():
         if parameter.dim() > 1 and parameter.requires_grad:
@@ -430,7 +433,7 @@ def _run_check(name: str, model: nn.Module, probe: _Probe) -> CheckResult:
     check, suspects = _CHECKS[name]
     try:
         copied = copy.deepcopy(model)
-        passed, measured = check(_redrawn(copied) if name in _REACHES else copied, probe)
+        passed, measured = check(_redrawn(copied) if name in _INFLUENCES else copied, probe)
     except Exception as error:  # a failure of this check; the others are still to be tried
         passed, measured = False, _said(error)
     verdict = "skipped" if passed is None else "pass" if passed else "FAIL"

@@ -63,7 +63,7 @@ FAULTS = [
         "small-weights-are-blind",
         "a right model with small weights fails",
         "_run_check",
-        "_redrawn(copied) if name in _REACHES else copied",
+        "_redrawn(copied) if name in _INFLUENCES else copied",
         "copied",
     ),
     Fault(
