@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import copy
 import functools
+import os
 import re
+import subprocess
+import sys
+import warnings
 from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -23,9 +30,20 @@ from transformer import (
     check_model,
     greedy_search,
 )
+from transformer.__main__ import main
 from transformer.attention import KeyValueCache
-from transformer.checks import CheckReport, CheckResult
+from transformer.checks import (
+    Adapted,
+    CheckReport,
+    CheckResult,
+    decoder_only,
+    seq2seq,
+    torch_transformer,
+)
+from transformer.modern import LanguageModel, LanguageModelConfig, generate
 
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf8")
 V = 17
 NAMES = (
     "logits", "repeatable", "scores", "dropout", "future", "padding", "batch", "source reach",
@@ -89,7 +107,8 @@ def test_the_precision_of_the_model_plays_no_part(dtype):
     seen = []
     model = Broken({"logits": lambda m, s, t, z: seen.append(z.dtype) or z}).to(dtype)
     report = check(model, tolerance=1e-12)
-    assert report.passed and report.arithmetic == "float64" and set(seen) == {torch.float64}
+    assert report.passed and report.arithmetic == "float64"
+    assert set(seen) == {torch.float64, dtype}  # an empty source is tried in the model's own precision
 
 
 def test_the_smallest_vocabularies_are_enough():
@@ -397,7 +416,7 @@ FAULTS: dict[str, tuple[Callable[[], nn.Module], set[str]]] = {
         broken(target=lambda t: F.pad(t[:, :-1], (1, 0), value=2)),
         {"target reach"},
     ),
-    "no history": (broken(decode=only_itself), {"target reach"}),
+    "no history": (broken(decode=only_itself), {"target reach", "target positions"}),
     "source without positions": (
         broken(encode=lambda m, s: encoded(m, s, m.src_mask(s), positions=False)),
         {"source positions"},
@@ -966,6 +985,8 @@ def test_a_model_whose_train_returns_nothing():
         ({"bos_id": 17, "src_vocab_size": 20}, ValueError, "bos_id must lie in [0, 17), but is 17"),
         ({"bos_id": True}, TypeError, "bos_id must be an int, not bool (True)"),
         ({"dropout": 0.1}, TypeError, "dropout must be True, False or None, not 0.1"),
+        ({"positions": "rotary"}, ValueError,
+         "positions must be one of ['absolute', 'relative', 'none', None], not 'rotary'"),
         ({"search": "greedy"}, TypeError, "search must be callable, not str"),
         ({"tolerance": -1e-5}, ValueError, "tolerance must lie in [0, 1), but is -1e-05"),
         ({"seed": -1}, ValueError, "seed must be at least 0, but is -1"),
@@ -994,8 +1015,8 @@ class Renamed(Transformer):
 
 def test_a_model_that_is_called_in_another_way_needs_a_word():
     model = Renamed(TransformerConfig(17, 17, d_model=12, n_heads=3, n_layers=2, d_ff=20, max_length=40))
-    said = "model takes 'attention_mask' for its second argument, not the target: say how it is called, "
-    with refuses(ValueError, said + "with call=lambda model, src, tgt: …"):
+    said = "model takes (input_ids, attention_mask, decoder_input_ids), not (src, tgt): pass "
+    with refuses(ValueError, said + "seq2seq(model) instead, from transformer.checks"):
         check_model(model, 17, 17)
     by_name = lambda model, src, tgt: model(input_ids=src, decoder_input_ids=tgt)
     assert check_model(model, 17, 17, call=by_name).passed
@@ -1003,10 +1024,288 @@ def test_a_model_that_is_called_in_another_way_needs_a_word():
     assert not check_model(model, 17, 17, call=swapped).passed
 
 
-def test_only_the_check_of_target_positions_is_skipped_for_relative_positions():
+class Named(NamedTuple):
+    """What models of Hugging Face return."""
+
+    logits: Tensor
+
+
+class Theirs(nn.Module):
+    """Takes a mask of the source, 1 for words, and makes none, as models of Hugging Face do."""
+
+    def __init__(self):
+        super().__init__()
+        self.ours = Transformer(config(bos_id=5))
+        self.config = SimpleNamespace(
+            vocab_size=V, pad_token_id=0, bos_token_id=None, decoder_start_token_id=5
+        )
+
+    def forward(self, input_ids, attention_mask=None, decoder_input_ids=None):
+        ours, mask = self.ours, None if attention_mask is None else attention_mask[:, None, None] == 1
+        memory = ours.encoder(ours.positions(ours.src_embedding(input_ids)), mask)
+        return Named(ours.project(ours.decode(decoder_input_ids, memory, mask)))
+
+
+def test_an_encoder_decoder_of_hugging_face_gets_its_mask_and_its_tokens():
+    model = Theirs()
+    report = check_model(seq2seq(model))
+    assert report.passed, report
+    assert {found.verdict for found in report.results} == {"pass", "skipped"}
+    starts = set()
+
+    def spy(model, src, tgt):
+        starts.add(tgt[0, 0].item())
+        return model(src, (src != 0).long(), tgt)
+
+    assert check_model(Adapted(model, spy)).passed and 5 in starts  # as the configuration says
+    without = Adapted(model, lambda model, src, tgt: model(src, None, tgt))
+    assert check_model(without).failures == ("padding",)
+
+
+def test_an_adapter_and_the_checks_agree_on_the_padding():
+    with refuses(ValueError, "pad_id is 1, but the adapter masks 0"):
+        check_model(seq2seq(Theirs()), pad_id=1)
+    assert seq2seq(Theirs(), pad_id=4).pad_id == 4
+
+
+def language_model(positions: str, n_layers: int = 2) -> nn.Module:
+    sizes = {"d_model": 12, "n_heads": 3, "n_layers": n_layers, "d_ff": 20}
+    return decoder_only(LanguageModel(LanguageModelConfig(V, positions=positions, **sizes)))
+
+
+@pytest.mark.parametrize("positions", ["rotary", "alibi", "none"])
+@pytest.mark.parametrize("n_layers", [2, 3])
+def test_a_decoder_alone_passes_whatever_its_positions(positions, n_layers):
+    model = language_model(positions, n_layers)
+    report = check_model(model, dropout=False)
+    assert report.passed, report
+    skipped = {found.name for found in report.results if found.verdict == "skipped"}
+    assert skipped == {
+        "padding", "source reach", "source positions", "empty source", "search", "target positions"
+    }  # fmt: skip
+    assert "decoder alone" in result(report, "source reach").measured
+    said = "none" if positions == "none" else "relative"
+    assert check_model(model, positions=said).passed
+    verdict = result(check_model(model, positions=said), "target positions").verdict
+    assert verdict == ("skipped" if said == "none" else "pass")
+    assert check_model(model, positions="absolute").failures == ("target positions",)
+
+
+def test_a_decoder_that_cannot_tell_the_order_of_its_words_fails():
+    """One layer without positions takes the words before a position as a set."""
+    for said in (None, "relative", "absolute"):
+        assert check_model(language_model("none", 1), positions=said).failures == ("target positions",)
+        assert check_model(language_model("rotary", 1), positions="relative").passed
+    assert check_model(language_model("none", 1), positions="none").passed
+
+
+def test_a_search_of_a_decoder_alone_is_checked():
+    model = language_model("rotary")
+    search = lambda src, max_length: generate(model.model, torch.full((len(src), 1), 2), max_length)
+    report = check_model(model, search=search)
+    assert result(report, "search").verdict == "pass", report
+    wrong = lambda src, max_length: (search(src, max_length) + 1) % V
+    assert check_model(model, search=wrong).failures == ("search",)
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_a_transformer_of_torch_is_adapted(batch_first, norm_first):
+    class Placed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table, self.positions = nn.Embedding(V, 12), nn.Parameter(torch.randn(9, 12))
+
+        def forward(self, ids):
+            return self.table(ids) + self.positions[: ids.size(1)]
+
+    layers = {"num_encoder_layers": 1, "num_decoder_layers": 1, "dim_feedforward": 20}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # on nested tensors, which are for other options
+        core = nn.Transformer(12, 3, **layers, batch_first=batch_first, norm_first=norm_first)
+    whole = torch_transformer(core, Placed(), Placed(), nn.Linear(12, V), pad_id=4)
+    report = check_model(whole, V, dropout=True)
+    assert report.passed, report
+    with pytest.raises(ValueError, match=r"^model takes \(src, tgt, src_mask, …\).* torch_transformer\("):
+        check_model(core, V)
+
+
+@pytest.mark.parametrize(
+    ("forward", "taken", "adapter"),
+    [
+        (lambda self, ids: None, "ids", "decoder_only(model)"),
+        (lambda self, input_ids, use_cache=True: None, "input_ids, use_cache", "decoder_only(model)"),
+        (
+            lambda self, x, mask, y, z: None,
+            "x, mask, y, …",
+            "Adapted(model, lambda model, src, tgt: …)",
+        ),
+    ],
+)
+def test_a_model_with_other_arguments_is_told_its_adapter(forward, taken, adapter):
+    other = type("Other", (nn.Module,), {"forward": forward})
+    said = f"model takes ({taken}), not (src, tgt): pass {adapter} instead, from transformer.checks"
+    with refuses(ValueError, said):
+        check_model(other(), V)
+
+
+def test_a_wrapper_that_passes_everything_on_is_not_refused():
+    class Passes(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model = Transformer(config())
+
+        def forward(self, *args):
+            return self.model(*args)
+
+    assert check_model(Passes(), V).passed
+
+
+def test_what_is_not_said_is_read_from_the_configuration():
+    settings = config(pad_id=5, bos_id=0, tie_embeddings=False, tgt_vocab_size=19)
+    model = Transformer(settings)
+    assert check_model(model) == check_model(model, V, 19, 5, 0)
+    with refuses(ValueError, "src_vocab_size must be given: the model has no configuration that says it"):
+        check_model(Recurrent())
+    assert check_model(Recurrent(), V).passed  # the target has as many tokens as the source
+
+
+def test_small_weights_are_no_blindness():
+    """What matters must be seen whatever the scale of the weights, and blindness stays blindness."""
+    model = Transformer(config(n_layers=2, norm_first=True))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1e-3)
+    assert check(model, positions="absolute").passed
+    blind = Broken({"encode": lambda m, s: encoded(m, s, m.src_mask(s), positions=False)})
+    with torch.no_grad():
+        for parameter in blind.parameters():
+            parameter.mul_(1e-3)
+    assert check(blind).failures == ("source positions",)
+
+
+def test_a_table_that_stays_zero_is_blindness():
+    class Nowhere(nn.Module):
+        def __init__(self, learns):
+            super().__init__()
+            self.table = nn.Parameter(torch.zeros(9, 12), requires_grad=learns)
+
+        def forward(self, x, offset=0):
+            return x + self.table[: x.size(1)]
+
+    assert check(with_positions(Nowhere(learns=True)), positions="absolute").passed
+    found = check(with_positions(Nowhere(learns=False)), positions="absolute").failures
+    assert found == ("source positions", "target positions")
+
+
+def test_overflow_in_float64_alone_is_no_fault():
+    class Casts(Transformer):
+        def project(self, hidden):
+            empty = (self.src == 0).all(1)[:, None, None] & (hidden.dtype == torch.float64)
+            return super().project(hidden).masked_fill(empty, torch.nan)
+
+        def encode(self, src):
+            self.src = src
+            return super().encode(src)
+
+    assert check(Casts(config())).passed
+
+
+def test_only_the_check_of_positions_depends_on_what_is_said_of_them():
     model = Transformer(TransformerConfig(17, 17, d_model=12, n_heads=3, n_layers=2, d_ff=20, max_length=40))
-    plain, relative = (check_model(model, 17, 17, relative_positions=r).results for r in (False, True))
-    changed = [one.name for one, other in zip(plain, relative, strict=True) if one != other]
-    assert changed == ["target positions"]
-    (skipped,) = (result for result in relative if result.name == "target positions")
-    assert skipped.verdict == "skipped"
+    unsaid = check_model(model).results
+    for said, others in {
+        "absolute": set(),
+        "relative": {"target positions"},
+        "none": {"source positions", "target positions"},
+    }.items():
+        report = check_model(model, positions=said)
+        assert report.passed
+        changed = {one.name for one, other in zip(unsaid, report.results, strict=True) if one != other}
+        assert changed == others
+
+
+# -------------------------------------------------------------------------------------------------
+# From the command line
+# -------------------------------------------------------------------------------------------------
+
+MINE = """
+import torch
+from torch import nn
+from transformer import Transformer, TransformerConfig
+
+def right():
+    return Transformer(TransformerConfig(20, 20, d_model=12, n_heads=3, n_layers=1, d_ff=20))
+
+def wrong():
+    return nn.Sequential(nn.Embedding(20, 20))
+
+def nothing():
+    return 3
+
+def breaks():
+    raise RuntimeError("no such weights")
+
+number = 3
+"""
+
+
+@pytest.fixture
+def mine(tmp_path, monkeypatch):
+    (tmp_path / "mine_to_check.py").write_text(MINE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
+    yield "mine_to_check"
+    sys.modules.pop("mine_to_check", None)
+
+
+def test_the_command_prints_the_report_and_says_by_its_status_whether_all_is_well(mine, capsys):
+    assert main(["check", f"{mine}:right"]) == 0
+    said = capsys.readouterr().out
+    assert ", 0 FAIL, " in said and "least change" in said
+    broken = ["check", f"{mine}:right", "--positions", "relative", "--pad-id", "3"]
+    assert main(broken) == 1  # the model takes 0 for padding
+    assert "FAIL     padding" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["{}:nowhere"], "module mine_to_check has no function nowhere"),
+        (["{}:number"], "module mine_to_check has no function number"),
+        (["{}"], "a factory is named as module:function, not 'mine_to_check'"),
+        ([":right"], "a factory is named as module:function, not ':right'"),
+        (["no_module_of_this_name:right"], "No module named 'no_module_of_this_name'"),
+        (["{}:nothing"], "model must be a torch.nn.Module, not int"),
+        (["{}:breaks"], "RuntimeError: no such weights (--debug shows where)"),
+        (["{}:wrong"], "src_vocab_size must be given: the model has no configuration that says it"),
+        (["{}:wrong", "--src-vocab-size", "20"], "pass decoder_only(model) instead, from transformer.checks"),
+        (["{}:right", "--src-vocab-size", "0"], "must lie in [1, 4194304], but is 0"),
+    ],
+)
+def test_what_cannot_be_checked_is_said_in_one_line(mine, arguments, said, capsys):
+    assert main(["check", *(text.format(mine) for text in arguments)]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == "" and said in printed.err
+    assert printed.err.startswith("error: ") and printed.err.count("\n") == 1
+
+
+def test_a_fault_in_the_factory_is_shown_with_debug(mine, capsys):
+    assert main(["check", "--debug", f"{mine}:breaks"]) == 2
+    assert "in breaks" in capsys.readouterr().err
+
+
+def test_the_readme_shows_what_the_command_prints(tmp_path):
+    """But for digits, which depend on the processor."""
+    program = re.search(r"^# faulty\.py\n.*?^```", README, flags=re.M | re.S)[0].rstrip("`")
+    command, shown = re.search(
+        r"^\$ transformer-book (check \S+) \| grep -A1 \^FAIL\n(.*?)^```", README, flags=re.M | re.S
+    ).groups()
+    (tmp_path / "faulty.py").write_text(program)
+    ran = subprocess.run(
+        [sys.executable, "-m", "transformer", *command.split()],
+        cwd=tmp_path, capture_output=True, encoding="utf8", env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert ran.returncode == 1 and ran.stderr == ""
+    found = re.findall(r"^FAIL.*\n.*\n", ran.stdout, flags=re.M)
+    assert re.sub(r"\d", "0", "".join(found)) == re.sub(r"\d", "0", shown)

@@ -7,6 +7,7 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 # %% book/B-command-line.ipynb · From the command line · [command-line-code]
 import argparse
 import codecs
+import importlib
 import os
 import re
 import signal
@@ -23,6 +24,7 @@ from typing import Any, BinaryIO, NoReturn
 import torch
 
 from transformer import __version__
+from transformer.checks import check_model
 from transformer.corpora import Pair, load_corpus, read_pairs
 from transformer.distributed import process_group, rank_and_world_size
 from transformer.files import save_weights, write_record
@@ -159,7 +161,7 @@ def check_memory(recipe: Recipe) -> None:
         )
 
 
-# %% book/B-command-line.ipynb · Five commands · [train-code]
+# %% book/B-command-line.ipynb · The commands · [train-code]
 def train(options: argparse.Namespace) -> None:
     """Train, and leave the model, its record and its log in the run's folder."""
     recipe, folder = asked_for(options)
@@ -194,7 +196,7 @@ def asked_for(options: argparse.Namespace) -> tuple[Recipe, Path]:
     return changed(recipe, **parsed(recipe, options.set)), folder
 
 
-# %% book/B-command-line.ipynb · Five commands · [results-code]
+# %% book/B-command-line.ipynb · The commands · [results-code]
 def leave_results(
     folder: Path, recipe: Recipe, trainer: Trainer, translator: Translator | None
 ) -> None:
@@ -222,7 +224,7 @@ def leave_results(
     print(f"the run's folder: {one_line(folder)}")
 
 
-# %% book/B-command-line.ipynb · Five commands · [translate-code]
+# %% book/B-command-line.ipynb · The commands · [translate-code]
 GROUP = 64  # lines that are translated together
 
 
@@ -254,7 +256,7 @@ def placed(warning: str, places: Sequence[str]) -> str:
     return re.sub(r"^sentence (\d+)", lambda number: places[int(number[1]) - 1], warning)
 
 
-# %% book/B-command-line.ipynb · Five commands · [lines-code]
+# %% book/B-command-line.ipynb · The commands · [lines-code]
 LONGEST_LINE = 1 << 16  # bytes of a line that are read
 
 
@@ -289,7 +291,7 @@ def decoded(lines: Iterable[tuple[bytes, bool]], place: str) -> Iterator[tuple[s
         yield f"{place} {number}", text.rstrip("\r\n").removeprefix("\ufeff")
 
 
-# %% book/B-command-line.ipynb · Five commands · [grouped-code]
+# %% book/B-command-line.ipynb · The commands · [grouped-code]
 def grouped(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
     """Lists of up to `size` items; an error comes after the items before it."""
     group: list[Any] = []
@@ -307,7 +309,7 @@ def grouped(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
         yield group
 
 
-# %% book/B-command-line.ipynb · Five commands · [evaluate-code]
+# %% book/B-command-line.ipynb · The commands · [evaluate-code]
 def evaluate(options: argparse.Namespace) -> None:
     """Score a translator on a split of a corpus, or on two files."""
     translator = Translator.from_pretrained(options.model, device=options.device)
@@ -353,7 +355,7 @@ def show_scores(scores: dict[str, dict[str, Any]]) -> None:
         print(measured["line"])
 
 
-# %% book/B-command-line.ipynb · Five commands · [info-code]
+# %% book/B-command-line.ipynb · The commands · [info-code]
 def info(options: argparse.Namespace) -> None:
     """Show what a translator is made of, or the settings of a recipe."""
     if options.recipe is not None:
@@ -366,13 +368,43 @@ def info(options: argparse.Namespace) -> None:
         print(f"{name}: {value}")
 
 
-# %% book/B-command-line.ipynb · Five commands · [serve-code]
+# %% book/B-command-line.ipynb · The commands · [serve-code]
 def serve(options: argparse.Namespace) -> None:
     """Translate over HTTP until a signal to stop."""
     for library in ("fastapi", "uvicorn"):
         optional_import(library)  # what is missing is better known now than after loading
     translator = load_translator(options.model, options.device, options.engine)
     run_server(make_app(translator, options.beam, options.length_penalty), options.host, options.port)
+
+
+# %% book/B-command-line.ipynb · The commands · [check-code]
+def check(options: argparse.Namespace) -> int:
+    """Examine the model that a function builds; the status is 1 if a check fails."""
+    sizes = options.src_vocab_size, options.tgt_vocab_size
+    special = options.pad_id, options.bos_id
+    report = check_model(built(options.factory), *sizes, *special, positions=options.positions)
+    print(report)
+    return int(not report.passed)
+
+
+def built(name: str) -> Any:
+    """What a function of somebody else's returns.
+
+    Args:
+        name: as in `module:function`; a module in the current folder is found as well.
+
+    Raises:
+        ValueError: there is no such function, or the name has another form.
+    """
+    module, _, function = name.partition(":")
+    if not (module and function):
+        raise ValueError(f"a factory is named as module:function, not {name!r}")
+    if (here := os.getcwd()) not in sys.path:
+        sys.path.insert(0, here)
+    factory = getattr(importlib.import_module(module), function, None)
+    if not callable(factory):
+        raise ValueError(f"module {module} has no function {function}")
+    return factory()
 
 
 # %% book/B-command-line.ipynb · One line for every mistake · [messages-code]
@@ -484,6 +516,14 @@ waiting, others are refused with status 503. There is a page to try it at /, doc
 the state at /health, and numbers for Prometheus at /metrics. Ctrl-C, or SIGTERM, ends the program
 once it has answered what it has accepted. It has no encryption and no passwords: on an open network,
 put a web server that has them before it."""
+
+CHECK_HELP = """\
+  python -m transformer check mine:build
+
+calls the function build of mine.py, in the current folder, and examines the model that it returns.
+A model that is not called as model(src, tgt) needs an adapter around it, from transformer.checks:
+seq2seq and decoder_only for models of Hugging Face, torch_transformer for torch.nn.Transformer.
+The status is 0 if no check fails, 1 if one does, and 2 if there is nothing to check."""
 
 EVALUATE_HELP = """\
 Three lines as sacreBLEU prints them: BLEU on the tokens as the corpora have them (tok:none), BLEU
@@ -622,6 +662,20 @@ def device_option(add: Add) -> None:
     add("--device", default=device, help=f"where to compute (default: {device})")
 
 
+# %% book/B-command-line.ipynb · The options · [check-options-code]
+def check_options(add: Add) -> None:
+    """The options of `check`."""
+    add("factory", metavar="MODULE:FUNCTION", help="a function without arguments that builds the model")
+    unsaid = "(default: as the model's configuration says)"
+    size = within(int, 1, 2**22)
+    add("--src-vocab-size", type=size, metavar="N", help=f"number of source tokens {unsaid}")
+    add("--tgt-vocab-size", type=size, metavar="N", help=f"number of target tokens {unsaid}")
+    add("--pad-id", type=int, metavar="ID", help=f"the padding token {unsaid}")
+    add("--bos-id", type=int, metavar="ID", help=f"the token that a target begins with {unsaid}")
+    kinds = "what the model is meant to have; rotary positions are relative (default: not said)"
+    add("--positions", choices=("absolute", "relative", "none"), help=kinds)
+
+
 # %% book/B-command-line.ipynb · The options · [parser-code]
 def parser() -> argparse.ArgumentParser:
     """What may stand on the command line."""
@@ -640,6 +694,7 @@ def parser() -> argparse.ArgumentParser:
         (translate, "translate Portuguese sentences into English", TRANSLATE_HELP, translate_options),
         (evaluate, "score a translator with sacreBLEU", EVALUATE_HELP, evaluate_options),
         (serve, "translate over HTTP", SERVE_HELP, serve_options),
+        (check, "look for faults of a model of yours", CHECK_HELP, check_options),
         (info, "show what a translator is made of, or a recipe's settings", "", info_options),
     ):
         more, described = more.replace(module, name), f"{line[0].upper()}{line[1:]}."
@@ -671,7 +726,7 @@ def main(arguments: list[str] | None = None) -> int:
             known.print_help(sys.stderr)
             return 2
         with terminable():
-            options.run(options)
+            status: int | None = options.run(options)
         sys.stdout.flush()
     except BrokenPipeError:
         drop_output()
@@ -685,7 +740,7 @@ def main(arguments: list[str] | None = None) -> int:
         note(refusal(error))
         drop_output()
         return 2
-    return 0
+    return status or 0
 
 
 if __name__ == "__main__":

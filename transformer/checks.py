@@ -3,7 +3,15 @@
 Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
 """
 
-__all__ = ["CheckResult", "CheckReport", "check_model"]
+__all__ = [
+    "CheckResult",
+    "CheckReport",
+    "Adapted",
+    "seq2seq",
+    "decoder_only",
+    "torch_transformer",
+    "check_model",
+]
 
 
 # %% book/17-clinic.ipynb · Reports · [check-result]
@@ -17,7 +25,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from transformer.validation import check_rate, check_size
+from transformer.attention import causal_mask
+from transformer.validation import check_choice, check_rate, check_size
 
 
 class CheckResult(NamedTuple):
@@ -80,7 +89,8 @@ class _Probe(NamedTuple):
     tolerance: float
     dropout: bool | None
     search: Callable[[Tensor, int], Tensor] | None
-    relative_positions: bool
+    positions: str | None
+    reads_source: bool
 
     def ragged(self, src: Tensor) -> Tensor:
         # Sources cut to different lengths: the first is whole, each further one a token shorter.
@@ -261,22 +271,41 @@ def _check_target_reach(model: nn.Module, probe: _Probe) -> _Outcome:
 
 
 # %% book/17-clinic.ipynb · What must matter · [check-order]
+def _swapped(ids: Tensor, place: int) -> Tensor:
+    # The tokens at `place` and after it have changed places.
+    order = torch.arange(ids.size(1))
+    order[[place, place + 1]] = order[[place + 1, place]]
+    return ids[:, order]
+
+
 def _check_source_positions(model: nn.Module, probe: _Probe) -> _Outcome:
     """Two neighbors of the source cannot be swapped unnoticed."""
+    if probe.positions == "none":
+        return None, "the model has no positions, as its owner says"
     whole, changes = _logits(model, probe.src, probe.tgt), []
     for s in range(_SOURCE - 1):
-        swapped = probe.src.clone()
-        swapped[:, [s, s + 1]] = probe.src[:, [s + 1, s]]
-        changes.append(_changes(whole, _logits(model, swapped, probe.tgt)).max())
+        moved = _logits(model, _swapped(probe.src, s), probe.tgt)
+        changes.append(_changes(whole, moved).max())
     return _changed(probe, torch.stack(changes))
 
 
+# %% book/17-clinic.ipynb · What must matter · [check-target-order]
 def _check_target_positions(model: nn.Module, probe: _Probe) -> _Outcome:
-    """One token in every place of the target gets different logits in each of them."""
-    if probe.relative_positions:
-        return None, "equal tokens have equal neighbors: only distances are known"
-    logits = _logits(model, probe.src, probe.tgt[:, 1:2].expand(-1, _TARGET))
-    return _changed(probe, _changes(logits[:, 1:], logits[:, :-1]))
+    """The order of earlier target tokens matters and, with absolute positions, their places."""
+    if probe.positions == "none":
+        return None, "the model has no positions, as its owner says"
+    whole, changes = _logits(model, probe.src, probe.tgt), []
+    for t in range(1, _TARGET - 2):
+        moved = _logits(model, probe.src, _swapped(probe.tgt, t))
+        changes.append(_changes(whole, moved)[t + 2 :].max())  # where both have been read
+    ordered, measured = _changed(probe, torch.stack(changes))
+    if not ordered or probe.positions == "relative":
+        return ordered, measured
+    same = _logits(model, probe.src, probe.tgt[:, 1:2].expand(-1, _TARGET))
+    placed, measured = _changed(probe, _changes(same[:, 1:], same[:, :-1]))
+    if placed or probe.positions == "absolute":
+        return placed, f"one token in every place, {measured}"
+    return None, "only the order is seen: positions are relative, or there are none"
 
 
 # %% book/17-clinic.ipynb · Edge cases and the backward pass · [check-edges]
@@ -360,7 +389,7 @@ _CHECKS: dict[str, tuple[Callable[[nn.Module, _Probe], _Outcome], str]] = {
     ),
     "padding": (
         _check_padding,
-        "no padding mask in encoder or cross-attention, or after the softmax; norm over words",
+        "no padding mask in encoder or cross-attention, or inverted; softmax or norm over words",
     ),
     "batch": (
         _check_batch,
@@ -379,6 +408,11 @@ _CHECKS: dict[str, tuple[Callable[[nn.Module, _Probe], _Outcome], str]] = {
 
 # %% book/17-clinic.ipynb · All of them · [check-run]
 _NEEDED = ("logits", "repeatable")  # where one of them fails, later ones would measure nothing
+_INFLUENCES = (
+    *("future", "padding", "batch"),
+    *("source reach", "target reach", "source positions", "target positions"),
+)
+_OF_SOURCE = ("padding", "source reach", "source positions", "empty source")
 
 
 def _said(error: Exception) -> str:
@@ -386,28 +420,154 @@ def _said(error: Exception) -> str:
     return f"{type(error).__name__}: {first_line[:80]}"
 
 
+def _redrawn(model: nn.Module) -> nn.Module:
+    # Matrices of ordinary size, in place: what has an influence then has one that can be seen.
+    torch.manual_seed(0)
+    for parameter in model.parameters():
+        if parameter.dim() > 1 and parameter.requires_grad:
+            nn.init.normal_(parameter, std=parameter.size(-1) ** -0.5)
+    return model
+
+
 def _run_check(name: str, model: nn.Module, probe: _Probe) -> CheckResult:
     check, suspects = _CHECKS[name]
     try:
-        passed, measured = check(copy.deepcopy(model), probe)
+        copied = copy.deepcopy(model)
+        passed, measured = check(_redrawn(copied) if name in _INFLUENCES else copied, probe)
     except Exception as error:  # a failure of this check; the others are still to be tried
         passed, measured = False, _said(error)
     verdict = "skipped" if passed is None else "pass" if passed else "FAIL"
     return CheckResult(name, verdict, measured, suspects if passed is False else "")
 
 
-def _run_checks(model: nn.Module, probe: _Probe) -> tuple[CheckResult, ...]:
+def _run_checks(
+    given: nn.Module, exact: nn.Module, probe: _Probe
+) -> tuple[CheckResult, ...]:
     results: list[CheckResult] = []
     for name in _CHECKS:
         missing = [r.name for r in results if r.name in _NEEDED and r.verdict == "FAIL"]
         if missing:
             results.append(CheckResult(name, "skipped", f"needs {missing[0]!r} to pass", ""))
+        elif name in _OF_SOURCE and not probe.reads_source:
+            results.append(CheckResult(name, "skipped", "a decoder alone has no source", ""))
         else:
+            model = given if name == "empty source" else exact  # what overflows depends on the dtype
             results.append(_run_check(name, model, probe))
     return tuple(results)
 
 
-# %% book/17-clinic.ipynb · All of them · [check-called]
+# %% book/17-clinic.ipynb · Adapters: models that are called in another way · [check-called]
+class Adapted(nn.Module):
+    """A model that is called as `model(src, tgt)`, whatever its own arguments are.
+
+    Args:
+        model: any module.
+        call: `call(model, src, tgt)` returns the logits, or an object that has them as `logits`.
+        pad_id: the padding token that the call masks; `None` if it masks none.
+        reads_source: whether there is a source.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        call: Callable[[Any, Tensor, Tensor], Any],
+        pad_id: int | None = None,
+        reads_source: bool = True,
+    ) -> None:
+        super().__init__()
+        self.model, self.call, self.pad_id, self.reads_source = model, call, pad_id, reads_source
+
+    @property
+    def config(self) -> Any:
+        """The model's configuration, if it has one."""
+        return getattr(self.model, "config", None)
+
+    def forward(self, src: Tensor, tgt: Tensor) -> Any:
+        """The logits `[B, T, V]` for source ids `[B, S]` and target ids `[B, T]`."""
+        output = self.call(self.model, src, tgt)
+        return getattr(output, "logits", output)
+
+
+# %% book/17-clinic.ipynb · Adapters: models that are called in another way · [check-hugging-face]
+def seq2seq(model: Any, pad_id: int | None = None) -> Adapted:
+    """Adapt an encoder–decoder of Hugging Face's library, which takes the mask of the source.
+
+    Args:
+        model: called as `model(input_ids=…, attention_mask=…, decoder_input_ids=…)`.
+        pad_id: the padding token; `None`: as the model's configuration says.
+    """
+    pad_id = model.config.pad_token_id if pad_id is None else pad_id
+
+    def call(model: Any, src: Tensor, tgt: Tensor) -> Any:
+        mask = (src != pad_id).long()
+        return model(input_ids=src, attention_mask=mask, decoder_input_ids=tgt)
+
+    return Adapted(model, call, pad_id)
+
+
+def decoder_only(model: nn.Module) -> Adapted:
+    """Adapt a language model: `model(ids)` returns logits, or an object that has them as `logits`."""
+    return Adapted(model, lambda model, src, tgt: model(tgt), reads_source=False)
+
+
+# %% book/17-clinic.ipynb · Adapters: models that are called in another way · [check-torch]
+def torch_transformer(
+    model: nn.Transformer,
+    src_embedding: nn.Module,
+    tgt_embedding: nn.Module,
+    output: nn.Module,
+    pad_id: int = 0,
+) -> Adapted:
+    """Put `torch.nn.Transformer` between two tables and a projection, with the masks that it needs.
+
+    Args:
+        model: batch first or not.
+        src_embedding: from source ids `[B, S]` to vectors `[B, S, d_model]`, with their positions.
+        tgt_embedding: from target ids `[B, T]` to vectors `[B, T, d_model]`, likewise.
+        output: from vectors to logits.
+        pad_id: the padding token.
+    """
+    batch_first = model.batch_first
+    parts = {"core": model, "src": src_embedding, "tgt": tgt_embedding, "output": output}
+
+    def call(parts: Any, src: Tensor, tgt: Tensor) -> Tensor:
+        x, y = parts["src"](src), parts["tgt"](tgt)
+        if not batch_first:
+            x, y = x.transpose(0, 1), y.transpose(0, 1)
+        hidden = parts["core"](
+            x,
+            y,
+            tgt_mask=~causal_mask(tgt.size(1), device=tgt.device)[0, 0],  # True = may not attend
+            src_key_padding_mask=src == pad_id,
+            memory_key_padding_mask=src == pad_id,
+        )
+        logits: Tensor = parts["output"](hidden if batch_first else hidden.transpose(0, 1))
+        return logits
+
+    return Adapted(nn.ModuleDict(parts), call, pad_id)
+
+
+# %% book/17-clinic.ipynb · Adapters: models that are called in another way · [check-called-plainly]
+def _called_plainly(model: nn.Module) -> None:
+    # Refuse a model that `model(src, tgt)` would misunderstand, and name its adapter.
+    names = [*inspect.signature(model.forward).parameters]
+    if isinstance(model, nn.Transformer):
+        adapter = "torch_transformer(model, src_embedding, tgt_embedding, output)"
+    elif "decoder_input_ids" in names:
+        adapter = "seq2seq(model)"
+    elif names[:1] == ["input_ids"] or (len(names) == 1 and names != ["args"]):
+        adapter = "decoder_only(model)"
+    elif "mask" in "".join(names[1:2]):
+        adapter = "Adapted(model, lambda model, src, tgt: …)"
+    else:
+        return
+    taken = ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
+    raise ValueError(
+        f"model takes ({taken}), not (src, tgt): pass {adapter} instead, from transformer.checks"
+    )
+
+
+# %% book/17-clinic.ipynb · Adapters: models that are called in another way · [check-float64]
 def _in_float64(model: nn.Module, probe: _Probe) -> tuple[nn.Module, str]:
     try:
         _logits(copy.deepcopy(model).double(), probe.src, probe.tgt)
@@ -416,31 +576,33 @@ def _in_float64(model: nn.Module, probe: _Probe) -> tuple[nn.Module, str]:
     return copy.deepcopy(model).double(), "float64"
 
 
-class _Called(nn.Module):
-    # A model that is called as `model(src, tgt)`, whatever its own arguments are.
-    def __init__(self, model: nn.Module, call: Callable[[Any, Tensor, Tensor], Tensor]) -> None:
-        super().__init__()
-        self.model, self.call = model, call
-
-    def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
-        return self.call(self.model, src, tgt)
-
-
-def _as_called(model: nn.Module, call: Callable[..., Tensor] | None) -> nn.Module:
-    if call is not None:
-        return _Called(model, call)
-    names = [*inspect.signature(model.forward).parameters]
-    if len(names) > 1 and "mask" in names[1]:
-        raise ValueError(
-            f"model takes {names[1]!r} for its second argument, not the target: "
-            "say how it is called, with call=lambda model, src, tgt: …"
-        )
-    return model
+# %% book/17-clinic.ipynb · Adapters: models that are called in another way · [check-doors]
+_SAID = {  # the names of what a model or its configuration says: ours, then Hugging Face's
+    "src_vocab_size": ("src_vocab_size", "vocab_size"),
+    "tgt_vocab_size": ("tgt_vocab_size", "decoder_vocab_size", "vocab_size"),
+    "pad_id": ("pad_id", "pad_token_id"),
+    "bos_id": ("bos_id", "decoder_start_token_id", "bos_token_id"),
+}
 
 
-# %% book/17-clinic.ipynb · All of them · [check-doors]
+def _described(model: nn.Module, *given: int | None) -> tuple[int, ...]:
+    # Sizes, padding and start token: as given, as the model or its configuration says, or by default.
+    places, known = (model, getattr(model, "config", None)), []
+    defaults = None, given[0], 0, 2
+    for (name, names), value, default in zip(_SAID.items(), given, defaults, strict=True):
+        said = [getattr(place, other, None) for place in places for other in names]
+        found = [value for value in (value, *said, default) if value is not None]
+        if not found:
+            raise ValueError(f"{name} must be given: the model has no configuration that says it")
+        known.append(found[0])
+    if isinstance(model, Adapted) and model.pad_id not in (None, known[2]):
+        raise ValueError(f"pad_id is {known[2]}, but the adapter masks {model.pad_id}")
+    return tuple(known)
+
+
+# %% book/17-clinic.ipynb · Adapters: models that are called in another way · [check-arguments]
 def _check_arguments(
-    model: object, dropout: object, search: object, tolerance: float, seed: int
+    model: object, dropout: object, search: object, tolerance: float, seed: int, positions: object
 ) -> None:
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, not {type(model).__name__}")
@@ -448,6 +610,7 @@ def _check_arguments(
         raise TypeError(f"dropout must be True, False or None, not {dropout!r}")
     if search is not None and not callable(search):
         raise TypeError(f"search must be callable, not {type(search).__name__}")
+    check_choice(("absolute", "relative", "none", None), positions=positions)
     check_rate(tolerance=tolerance)
     check_size(minimum=0, seed=seed)
 
@@ -466,32 +629,34 @@ def _check_vocabularies(src_size: int, tgt_size: int, pad_id: int, bos_id: int) 
             raise ValueError(f"{name} must leave 2 tokens besides pad_id and bos_id, but is {size}")
 
 
-# %% book/17-clinic.ipynb · All of them · [check-model]
+# %% book/17-clinic.ipynb · Adapters: models that are called in another way · [check-model]
 def check_model(
     model: nn.Module,
-    src_vocab_size: int,
-    tgt_vocab_size: int,
-    pad_id: int = 0,
-    bos_id: int = 2,
+    src_vocab_size: int | None = None,
+    tgt_vocab_size: int | None = None,
+    pad_id: int | None = None,
+    bos_id: int | None = None,
     dropout: bool | None = None,
     search: Callable[[Tensor, int], Tensor] | None = None,
     tolerance: float = 1e-5,
     seed: int = 0,
-    call: Callable[[Any, Tensor, Tensor], Tensor] | None = None,
-    relative_positions: bool = False,
+    call: Callable[[Any, Tensor, Tensor], Any] | None = None,
+    positions: str | None = None,
 ) -> CheckReport:
-    """Look for faults of an encoder–decoder from outside, by the logits that it returns.
+    """Look for faults of a Transformer from outside, by the logits that it returns.
 
     The model, its mode, its gradients and the state of the generators are left as they are.
 
     Args:
         model: called as `model(src, tgt)` with source ids `[B, S]` and target ids `[B, T]` that
             begin with the start token, it returns logits `[B, T, V]`; S and T are at most 9. It
-            makes its masks itself, and can be copied.
-        src_vocab_size: number of source tokens, at most 4,194,304.
-        tgt_vocab_size: number of target tokens V, likewise.
-        pad_id: the padding token.
-        bos_id: the token that a target begins with.
+            makes its masks itself, and can be copied. Other models need an adapter: `seq2seq`,
+            `decoder_only`, `torch_transformer` or `Adapted`.
+        src_vocab_size: number of source tokens, at most 4,194,304. This and the next three are
+            read from the model or its configuration where they are `None`.
+        tgt_vocab_size: number of target tokens V, likewise; without a configuration, as many.
+        pad_id: the padding token; without a configuration, 0.
+        bos_id: the token that a target begins with; without a configuration, 2.
         dropout: whether the model is meant to be random in training mode; `None` to skip the check.
         search: greedy search with the model, called as `search(src, max_length)` on padded sources;
             returns ids `[B, L]`, L ≤ max_length, without the start token and with only padding
@@ -499,32 +664,37 @@ def check_model(
         tolerance: the largest change that counts as none, as a share of the largest logit.
         seed: of the random sentences.
         call: for a model that is called in another way: `call(model, src, tgt)` returns the logits.
-        relative_positions: whether the model knows only distances between tokens, as with rotary
-            positions; then the check of target positions is skipped.
+        positions: what the model is meant to have, `"absolute"`, `"relative"` (rotary ones as well)
+            or `"none"`; `None`: not said, and a decoder may have either or none.
 
     Returns:
         a report with one result for each check. A check that raises has failed.
 
     Raises:
         TypeError: an argument is of the wrong type.
-        ValueError: an argument is out of its range, or a vocabulary has fewer than two tokens
-            besides padding and start.
+        ValueError: an argument is out of its range, a vocabulary has fewer than two tokens besides
+            padding and start, or the model is not called as `model(src, tgt)`.
 
     Example:
         >>> from transformer import Transformer, TransformerConfig
         >>> model = Transformer(TransformerConfig(20, 20, d_model=16, n_heads=2, n_layers=1))
-        >>> check_model(model, src_vocab_size=20, tgt_vocab_size=20).passed
+        >>> check_model(model).passed
         True
     """
-    _check_arguments(model, dropout, search, tolerance, seed)
-    model = _as_called(model, call)
-    _check_vocabularies(src_vocab_size, tgt_vocab_size, pad_id, bos_id)
+    _check_arguments(model, dropout, search, tolerance, seed, positions)
+    given = src_vocab_size, tgt_vocab_size, pad_id, bos_id
+    src_size, tgt_size, pad, start = _described(model, *given)
+    _check_vocabularies(src_size, tgt_size, pad, start)
+    if call is None:
+        _called_plainly(model)
+    else:
+        model = Adapted(model, call)
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-    drawn = _draw(src_vocab_size, tgt_vocab_size, pad_id, bos_id, seed)
-    src, tgt, other_src, other_tgt = (ids.to(device) for ids in drawn)
-    options = pad_id, tgt_vocab_size, tolerance, dropout, search, relative_positions
-    probe = _Probe(src, tgt, other_src, other_tgt, *options)
+    src, tgt, *others = (ids.to(device) for ids in _draw(src_size, tgt_size, pad, start, seed))
+    reads_source = getattr(model, "reads_source", True)
+    options = tolerance, dropout, search, positions, reads_source
+    probe = _Probe(src, tgt, others[0], others[1], pad, tgt_size, *options)
     forked = [] if device.type == "cpu" else [device]
     with torch.random.fork_rng(forked, device_type=device.type):
         exact, arithmetic = _in_float64(model, probe)
-        return CheckReport(arithmetic, _run_checks(exact, probe))
+        return CheckReport(arithmetic, _run_checks(model, exact, probe))
