@@ -203,8 +203,8 @@ def calibration(
     with evaluating(model):
         for rows in by_length([[*a, *b] for a, b in zip(sources, targets, strict=True)], 4000):
             src = pad([[*sources[row], config.eos_id] for row in rows], config.pad_id).to(device)
-            tgt = [[config.bos_id, *targets[row], config.eos_id] for row in rows]
-            tgt = pad(tgt, config.pad_id).to(device)
+            rows_of_ids = [[config.bos_id, *targets[row], config.eos_id] for row in rows]
+            tgt = pad(rows_of_ids, config.pad_id).to(device)
             probability, token = model(src, tgt[:, :-1]).softmax(dim=-1).max(dim=-1)
             wanted = tgt[:, 1:]
             real = wanted != config.pad_id
