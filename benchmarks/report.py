@@ -11,19 +11,22 @@ import argparse
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from transformer.corpora import Pair, load_corpus
 from transformer.files import read_record, run_facts, write_record
 from transformer.recipes import Translations, read_recipe
-from transformer.training import record_path
+from transformer.text import pad
+from transformer.training import evaluating, record_path
 from transformer.translation import (
     Alignment,
     Translator,
+    by_length,
     by_words,
     corpus_scores,
     detokenize,
@@ -54,6 +57,8 @@ SWAPS = {
     "uma mão fria": "a cold hand",
     "um rio profundo": "a deep river",
 }
+OFTEN = 10  # a word is known that training showed so often
+KNOWN = (0.6, 0.7, 0.8, 0.9, 1.0)  # edges of ranges of the share of known words
 _SEPARATORS = re.compile(r"(?<=\d)[.,](?=\d)")
 
 
@@ -69,6 +74,17 @@ def load_sentences() -> list[Sentence]:
     """The hundred Portuguese sentences that were written for the book, in eleven categories."""
     lines = record_path("sentences.tsv").read_text(encoding="utf8").splitlines()
     return [Sentence(*line.split("\t")) for line in lines]
+
+
+def words_of(text: str) -> list[str]:
+    """The words of a tokenized sentence: what has a letter in it."""
+    return [token for token in text.split() if any(map(str.isalpha, token))]
+
+
+def known_share(text: str, seen: Mapping[str, int], often: int = OFTEN) -> float:
+    """The share of a sentence's words that training showed at least `often` times; 1 where it has none."""
+    words = words_of(text)
+    return sum(seen[word] >= often for word in words) / len(words) if words else 1.0
 
 
 def load_lecture() -> dict[str, str]:
@@ -115,7 +131,7 @@ def copied_words(pairs: Iterable[Pair]) -> tuple[list[list[str]], list[list[str]
 def analyse_translations(
     hypotheses: Sequence[str], pairs: Sequence[Pair], train: Iterable[Pair]
 ) -> dict[str, Any]:
-    """Say where translations of the sources of `pairs` are good, by length, rare words, numbers and names."""
+    """Say where translations of `pairs` are good: by length, known words, numbers and names."""
     sources, references = ([pair[side] for pair in pairs] for side in (0, 1))
     seen: tuple[Counter[str], Counter[str]] = Counter(), Counter()
     for pair in train:
@@ -123,6 +139,7 @@ def analyse_translations(
             counter.update(text.split())
     lengths = [len(text.split()) for text in references]
     rarest = [min((seen[0][word] for word in text.split()), default=0) for text in sources]
+    known = [known_share(text, seen[0]) for text in sources]
     numbers, names = copied_words(pairs)
     joined = [_SEPARATORS.sub("", text) for text in hypotheses]
     recall = {"numbers": recalled(joined, numbers), "names": recalled(joined, names)}
@@ -136,8 +153,70 @@ def analyse_translations(
         "sentences": sentence_scores(hypotheses, references),
         "by length": scores_in_ranges(lengths, (10, 20, 30, 40, 60), hypotheses, references),
         "by rarest word": scores_in_ranges(rarest, (1, 10, 100, 1000), hypotheses, references),
+        "by known words": scores_in_ranges(known, KNOWN, hypotheses, references),
         "recalled": recall,
     }
+
+
+def log_probabilities(
+    translator: Translator, sources: list[list[int]], found: list[list[int]]
+) -> list[float]:
+    """The mean log-probability of a token of each translation, end token included; 0 for an empty one.
+
+    Args:
+        translator: whose model is asked.
+        sources: token ids with their end tokens.
+        found: token ids as `translate_ids` returns them.
+    """
+    model, means = translator.model, [0.0] * len(found)
+    device, bos_id, pad_id = next(model.parameters()).device, model.config.bos_id, model.config.pad_id
+    with evaluating(model):
+        for rows in by_length([[*source, *ids] if ids else [] for source, ids in zip(sources, found)], 4000):
+            src = pad([sources[row] for row in rows], pad_id).to(device)
+            tgt = pad([[bos_id, *found[row]] for row in rows], pad_id).to(device)
+            log_probs = model(src, tgt[:, :-1]).log_softmax(dim=-1).gather(2, tgt[:, 1:, None])[:, :, 0]
+            real = tgt[:, 1:] != pad_id
+            for row, mean in zip(rows, ((log_probs * real).sum(1) / real.sum(1)).tolist()):
+                means[row] = mean
+    return means
+
+
+def calibration(
+    translator: Translator, pairs: Sequence[Pair], n_bins: int = 10
+) -> list[dict[str, float | int]]:
+    """How often the most probable next token is right, by how probable the model finds it.
+
+    Args:
+        translator: whose model is asked, with the beginning of the reference read.
+        pairs: of a split that training has not seen.
+        n_bins: of equal width in which probabilities are put.
+
+    Returns:
+        for each bin that is not empty the number of `"tokens"`, their mean `"probability"`, and the share
+        that is `"right"`.
+
+    Source: Guo et al. (2017).
+    """
+    model, sums = translator.model, torch.zeros(3, n_bins, dtype=torch.float64)
+    device, config = next(model.parameters()).device, model.config
+    sources, targets = (translator.vocabulary.encode_batch(side) for side in zip(*pairs, strict=True))
+    with evaluating(model):
+        for rows in by_length([[*a, *b] for a, b in zip(sources, targets, strict=True)], 4000):
+            src = pad([[*sources[row], config.eos_id] for row in rows], config.pad_id).to(device)
+            rows_of_ids = [[config.bos_id, *targets[row], config.eos_id] for row in rows]
+            tgt = pad(rows_of_ids, config.pad_id).to(device)
+            probability, token = model(src, tgt[:, :-1]).softmax(dim=-1).max(dim=-1)
+            wanted = tgt[:, 1:]
+            real = wanted != config.pad_id
+            probability, right = probability[real].double(), (token == wanted)[real].double()
+            place = (probability * n_bins).long().clamp(max=n_bins - 1)
+            for row, values in enumerate((torch.ones_like(right), probability, right)):
+                sums[row].index_add_(0, place.cpu(), values.cpu())
+    return [
+        {"tokens": int(count), "probability": likely / count, "right": right / count}
+        for count, likely, right in sums.T.tolist()
+        if count
+    ]
 
 
 def crosses_over(found: Alignment, source: Sequence[str], target: Sequence[str]) -> list[bool]:
@@ -166,19 +245,30 @@ def rounded(weights: Tensor) -> Any:
     return (weights.double() * 1000).round().div(1000).tolist()
 
 
+def translate_surely(
+    translator: Translator, sentences: Sequence[str], *search: float
+) -> tuple[list[str], list[float]]:
+    """Tokenized translations, with the mean log-probability of a token of each, rounded to four digits."""
+    eos_id = translator.model.config.eos_id
+    sources = [[*ids, eos_id] for ids in translator.vocabulary.encode_batch(sentences)]
+    found = translator.translate_ids(sources, *search)
+    means = log_probabilities(translator, sources, found)
+    return [translator.vocabulary.decode(ids) for ids in found], [round(mean, 4) for mean in means]
+
+
 def ask_own_sentences(translator: Translator, *search: float) -> dict[str, Any]:
     """Translate what was written for the book, and what the lecture shows."""
     ours, lecture = load_sentences(), list(load_lecture())
     sources, targets = ([tokenize(sentence[side]) for sentence in ours] for side in (1, 2))
-    found = translator.translate_tokenized(sources, *search)
+    found, sure = translate_surely(translator, sources, *search)
     scores = sentence_scores(found, targets)
     moved = [s for s, sentence in zip(sources, ours, strict=True) if sentence.category == "adjectives"]
     reordered = [by_words(translator.align(source, *search)) for source in moved[:3]]
     aligned = [translator.align(source) for source in lecture[:2]]
     return {
         "sentences": [
-            {**sentence._asdict(), "translation": detokenize(text), "chrF2": score}
-            for sentence, text, score in zip(ours, found, scores, strict=True)
+            {**sentence._asdict(), "translation": detokenize(text), "chrF2": score, "log-probability": mean}
+            for sentence, text, score, mean in zip(ours, found, scores, sure, strict=True)
         ],
         "swaps": [find_swap(translator, *pair, *search) for pair in SWAPS.items()],
         "reordered": [{**x._asdict(), "weights": rounded(x.weights.mean(dim=1))} for x in reordered],
@@ -200,10 +290,11 @@ def examine(
     best = record["grid"][0]
     search = best["beam_size"], best["length_penalty"]
     train, test = load(corpus, "train"), load(corpus, "test")
-    written = translator.translate_tokenized([pair.source for pair in test], *search)
+    written, sure = translate_surely(translator, [pair.source for pair in test], *search)
     return record | {
         "examined": run_facts(next(translator.model.parameters()).device),
         "analysis": analyse_translations(written, test, train),
+        "confidence": {"sentences": sure, "tokens": calibration(translator, test)},
         **ask_own_sentences(translator, *search),
     }
 

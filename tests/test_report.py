@@ -14,16 +14,23 @@ import benchmarks.report
 from benchmarks.report import (
     SWAPS,
     analyse_translations,
+    calibration,
     crosses_over,
     examine,
+    known_share,
     load_sentences,
+    log_probabilities,
     main,
     recalled,
     scores_in_ranges,
+    translate_surely,
+    words_of,
 )
-from transformer import Alignment, Translator, corpus_scores, load_corpus, load_record
+from transformer import Alignment, Translator, beam_search, corpus_scores, load_corpus, load_record
 from transformer.corpora import Pair
+from transformer.decoding import length_norm
 from transformer.files import write_record
+from transformer.text import EOS_ID
 from transformer.translation import (
     SEARCHES,
     by_words,
@@ -82,6 +89,41 @@ def test_analysis_counts_by_hand():
         "from 100 below 1000": (0, 0),
         "from 1000": (0, 0),
     }
+
+
+def test_a_word_is_known_that_training_showed_often():
+    assert words_of("o gato , 1974 d'ouro !") == ["o", "gato", "d'ouro"]
+    seen = Counter({"o": 20, "gato": 9})
+    assert known_share("o gato .", seen) == 0.5 and known_share("o , o", seen) == known_share("!", seen) == 1
+    assert known_share("o gato .", seen, often=9) == 1
+
+
+def test_log_probabilities_are_those_of_the_search():
+    translator = Translator.load("phrases")
+    sentences = ["gosto disto .", "a menina gosta do gato preto .", ""]
+    texts, means = translate_surely(translator, sentences, 4, 0.6)
+    assert texts == translator.translate_tokenized(sentences) and means[2] == 0
+    for sentence, mean in zip(sentences[:2], means):
+        src = torch.tensor([[*translator.vocabulary.encode(sentence), EOS_ID]])
+        best = beam_search(translator.model, src)
+        length = int((best.tokens[0, 0] != 0).sum())
+        total = best.scores[0, 0].item() * length_norm(length, 0.6)
+        assert mean == pytest.approx(total / length, abs=1e-4)
+    worse = log_probabilities(translator, [[*src[0].tolist()]], [[9, 9, 9, EOS_ID]])
+    assert worse[0] < means[1] - 1
+
+
+def test_calibration_counts_every_token_once():
+    translator, pairs = Translator.load("phrases"), load_corpus("phrases", "test")[:40]
+    bins = calibration(translator, pairs)
+    targets = translator.vocabulary.encode_batch([pair.target for pair in pairs])
+    assert sum(part["tokens"] for part in bins) == sum(len(ids) + 1 for ids in targets)
+    assert all(0 <= part["right"] <= 1 and 0 < part["probability"] <= 1 for part in bins)
+    assert bins[-1]["probability"] > 0.9 and bins[-1]["right"] > 0.9
+    (whole,) = calibration(translator, pairs, n_bins=1)
+    for name in ("probability", "right"):
+        mean = sum(part["tokens"] * part[name] for part in bins) / whole["tokens"]
+        assert whole[name] == pytest.approx(mean)
 
 
 def test_attention_crosses_over_where_both_words_look_across():
@@ -216,7 +258,7 @@ def test_a_record_of_another_model_is_left_alone(changes, message, tmp_path):
     assert path.read_bytes() == before
 
 
-@pytest.mark.parametrize("name", ["phrases", "ted-small"])
+@pytest.mark.parametrize("name", ["phrases", "ted-small", "ted-base"])
 def test_examined_record_is_whole_and_agrees_with_itself(name):
     record = load_record(name)
     best, test = record["grid"][0], record["scores"]["test"]["tuned"]
