@@ -104,9 +104,11 @@ def libraries(slow: bool) -> Iterator[None]:
     """As on a machine where oneDNN is the faster library, or is not, whatever the number of rows."""
     if slow and not torch.backends.mkldnn.is_available():
         pytest.skip("this PyTorch has no oneDNN")
-    linear = [(lambda x, weight: slow and transformer.kernels.onednn_wins(x), CHOICES["linear"][0][1])]
+    linear = [
+        (lambda x, weight: slow and transformer.kernels.onednn_wins(x, weight), CHOICES["linear"][0][1])
+    ]
     with (
-        mock.patch("transformer.kernels._mkl_is_slow", lambda: slow),
+        mock.patch("transformer.kernels._least_work", lambda: 0 if slow else float("inf")),
         mock.patch.dict(CHOICES, {"linear": [*linear, CHOICES["linear"][1]]}),
     ):
         yield

@@ -59,7 +59,7 @@ def slow_mkl(monkeypatch):
     """As on a machine where oneDNN is the faster library."""
     if not torch.backends.mkldnn.is_available():
         pytest.skip("this PyTorch has no oneDNN")
-    monkeypatch.setattr(transformer.kernels, "_mkl_is_slow", lambda: True)
+    monkeypatch.setattr(transformer.kernels, "_least_work", lambda: 0)
 
 
 def taken(monkeypatch, task: str) -> list[str]:
@@ -167,20 +167,56 @@ def test_a_table_that_has_no_kernel_is_said_so(monkeypatch):
 
 @pytest.mark.usefixtures("slow_mkl")
 def test_onednn_wins_with_float32_on_the_cpu_alone(monkeypatch):
-    x = torch.randn(2, 3)
-    assert onednn_wins(x)
-    assert not onednn_wins(x.double()) and not onednn_wins(x.bfloat16()) and not onednn_wins(x.to("meta"))
+    x, weight = torch.randn(2, 3), torch.randn(4, 3)
+    assert onednn_wins(x, weight)
+    for other in (x.double(), x.bfloat16(), x.to("meta")):
+        assert not onednn_wins(other, weight)
     with torch.autocast("cpu", torch.bfloat16):
-        assert not onednn_wins(x)
+        assert not onednn_wins(x, weight)
     with warnings.catch_warnings():  # the switch may warn of GPUs that are not there
         warnings.simplefilter("ignore")
         with torch.backends.mkldnn.flags(enabled=False):
-            assert not onednn_wins(x)
+            assert not onednn_wins(x, weight)
     seen = []
-    torch.func.vmap(lambda row: seen.append(onednn_wins(row)) or row)(x)
+    torch.func.vmap(lambda row: seen.append(onednn_wins(row, weight)) or row)(x)
     assert seen == [False]
-    monkeypatch.setattr(transformer.kernels, "_mkl_is_slow", lambda: False)
-    assert not onednn_wins(x)
+    for least, wins in ((24, True), (25, False)):  # 2 rows of 3 numbers, 4 outputs
+        monkeypatch.setattr(transformer.kernels, "_least_work", lambda least=least: least)
+        assert onednn_wins(x, weight) == wins
+
+
+@pytest.mark.parametrize(
+    "name, kernels, family, least",
+    [
+        ("AMD EPYC", "AVX512", 26, 0),
+        ("AMD EPYC", "AVX512", 25, 2**27),
+        ("AMD EPYC", "AVX512", 0, 2**27),
+        ("AMD EPYC", "AVX2", 26, float("inf")),
+        ("Intel(R) Xeon(R)", "AVX512", 6, float("inf")),
+    ],
+)
+def test_where_onednn_is_worth_it_follows_from_the_processor(name, kernels, family, least, monkeypatch):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"cpu_name": name}, raising=False)
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: kernels)
+    monkeypatch.setattr(transformer.kernels, "_family", lambda: family)
+    assert transformer.kernels._least_work.__wrapped__() == least
+
+
+@pytest.mark.parametrize(
+    "told, family",
+    [
+        ("processor\t: 0\nvendor_id\t: AuthenticAMD\ncpu family\t: 26\nmodel\t\t: 2\n", 26),
+        ("AMD64 Family 25 Model 97 Stepping 2, AuthenticAMD", 25),
+        ("arm", 0),
+    ],
+)
+def test_family_is_read_from_what_the_system_tells(told, family, monkeypatch, tmp_path):
+    on_linux = told.startswith("processor")
+    (tmp_path / "cpuinfo").write_text(told)
+    path = tmp_path / ("cpuinfo" if on_linux else "nothing")
+    monkeypatch.setattr(transformer.kernels, "Path", lambda name: path)
+    monkeypatch.setattr(transformer.kernels.platform, "processor", lambda: "" if on_linux else told)
+    assert transformer.kernels._family() == family
 
 
 # Dense layers --------------------------------------------------------------------------------------------
@@ -487,8 +523,8 @@ def test_chunked_loss_is_the_same_by_either_library(smoothing, monkeypatch):
     hidden, table = torch.randn(300, 16, requires_grad=True), torch.randn(4000, 16, requires_grad=True)
     targets = torch.randint(0, 4000, (300,))
     results = []
-    for slow in (True, False):
-        monkeypatch.setattr(transformer.kernels, "_mkl_is_slow", lambda slow=slow: slow)
+    for least in (0, float("inf")):
+        monkeypatch.setattr(transformer.kernels, "_least_work", lambda least=least: least)
         loss = linear_cross_entropy(hidden, table, targets, smoothing)
         results.append([loss, *torch.autograd.grad(loss / 300, (hidden, table))])
     for ours, theirs in zip(*results):

@@ -24,8 +24,12 @@ __all__ = [
 
 
 # %% book/10-speed.ipynb · A dense layer as a convolution · [kernel-linear]
+import platform
+import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -97,20 +101,33 @@ def written_out_attention(
 
 
 # %% book/10-speed.ipynb · One table of choices · [onednn-wins]
+def _family() -> int:
+    # Of the processor, as Windows and Linux tell it; 0 where neither does.
+    told = platform.processor()
+    with suppress(OSError):
+        told = Path("/proc/cpuinfo").read_text(encoding="utf8")
+    found = re.search(r"family\s*:?\s*(\d+)", told, flags=re.IGNORECASE)
+    return int(found[1]) if found else 0
+
+
 @cache
-def _mkl_is_slow() -> bool:
+def _least_work() -> float:
+    # The multiplications from which on a product is worth oneDNN. On AMD's processors MKL works on 256
+    # bits at a time. From family 26 on, half of such a processor idles then; before, 512 bits take two turns.
     capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # not in every torch
     amd = "AMD" in capabilities.get("cpu_name", "")
-    return amd and torch.backends.cpu.get_cpu_capability() == "AVX512"
+    if not amd or torch.backends.cpu.get_cpu_capability() != "AVX512":
+        return float("inf")
+    return 0 if _family() >= 26 else 2**27
 
 
-def onednn_wins(x: Tensor) -> bool:
-    """Whether oneDNN multiplies a matrix like `x` faster than the library that PyTorch would take."""
+def onednn_wins(x: Tensor, weight: Tensor) -> bool:
+    """Whether oneDNN multiplies `x` and `weight` faster than the library that PyTorch would take."""
     return (
         x.device.type == "cpu"
         and x.dtype == torch.float32
         and not is_traced(x)
-        and _mkl_is_slow()
+        and x.numel() * weight.size(0) >= _least_work()
         and not torch.is_autocast_enabled("cpu")
         and torch.backends.mkldnn.is_available()
         and bool(torch.backends.mkldnn.enabled)
@@ -120,19 +137,19 @@ def onednn_wins(x: Tensor) -> bool:
 # %% book/10-speed.ipynb · One table of choices · [conditions]
 def _is_large(x: Tensor, weight: Tensor) -> bool:
     many = x.numel() >= 128 * x.size(-1)
-    return onednn_wins(x) and many and x.numel() * weight.size(0) >= 2**22
+    return onednn_wins(x, weight) and many and x.numel() * weight.size(0) >= 2**22
 
 
 def _is_one_small(x: Tensor, weight: Tensor) -> bool:
-    return x.size(0) == 1 and weight.numel() <= 2**19 and onednn_wins(x)
+    return x.size(0) == 1 and weight.numel() <= 2**19 and onednn_wins(x, weight)
 
 
 def _is_one_or_many(x: Tensor, weight: Tensor) -> bool:
-    return (x.size(0) == 1 or x.size(0) >= 32) and onednn_wins(x)
+    return (x.size(0) == 1 or x.size(0) >= 32) and onednn_wins(x, weight)
 
 
 def _is_few_and_narrow(x: Tensor, weight: Tensor) -> bool:
-    return x.size(0) <= 4 and x.size(-1) <= 1024 and onednn_wins(x)
+    return x.size(0) <= 4 and x.size(-1) <= 1024 and onednn_wins(x, weight)
 
 
 def _is_on_the_cpu(x: Tensor) -> bool:
@@ -267,7 +284,7 @@ class _ChunkedLoss(torch.autograd.Function):
         table, total, slopes = weight.to(dtype), weight.new_zeros(()), []  # cast once, not for every chunk
         multiply: Callable[[Tensor, Tensor], Tensor] = F.linear
         columns = table.T
-        if onednn_wins(hidden):
+        if onednn_wins(hidden, table):
             multiply, columns = linear_by_onednn, table.T.contiguous()
         n = max(1, _AT_ONCE.get(device, 2**26) // (len(table) * (hidden.dim() - 1)))
         for rows, y in zip(hidden.to(dtype).split(n, -2), targets.split(n)):
