@@ -22,12 +22,12 @@ from test_book import (  # noqa: F401
     HTML,
     PAGES,
     ROOT,
-    STILL,
     TOO_WIDE,
     chromium,
     needs_book,
     show,
     tab,
+    visit,
 )
 
 from transformer import (
@@ -272,10 +272,7 @@ def said(tab: Page) -> str:
 
 
 def ready(tab: Page, name: str) -> None:
-    """Open the page of a live figure and wait for it. Equations are left out, which would take seconds."""
-    tab.route("**/mathjax/**", lambda route: route.fulfill(body=""))
-    tab.goto(PLACES[name].as_uri())
-    tab.add_style_tag(content=f"{STILL} .math {{ display: none; }}")
+    visit(tab, PLACES[name])
     tab.wait_for_selector(f"figure.live-ready[data-live={name}]")
 
 
