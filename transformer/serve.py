@@ -198,6 +198,7 @@ _PAGE = """\
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width">
 <title>Translate</title>
+<link rel="icon" href="data:,">
 <style>
   body { font: 1.1rem/1.5 system-ui, sans-serif; max-width: 40rem; margin: 2rem auto; padding: 0 1rem }
   textarea { font: inherit; width: 100%; box-sizing: border-box }
