@@ -149,6 +149,16 @@ def test_normalized_queries_and_keys_bound_the_scores():
     assert close(attention(x, causal_mask(7)), before, atol=1e-4)  # epsilon
 
 
+def test_normalized_heads_depend_on_distances_alone():
+    """Normalized first and turned then: the norm's weights would not turn with the features."""
+    config = replace(CONFIG, qk_norm=True)
+    x, attention = torch.randn(2, 7, 24), GroupedQueryAttention(config)
+    for norm in (attention.q_norm, attention.k_norm):
+        nn.init.normal_(norm.weight)
+    near, far = (rotary_table(7, config.d_k, offset=offset).to(x.dtype) for offset in (0, 5))
+    assert close(attention(x, causal_mask(7), far), attention(x, causal_mask(7), near), atol=1e-5)
+
+
 @pytest.mark.parametrize("window", [None, 1, 2, 4, 99])
 @pytest.mark.parametrize("offset", [0, 3])
 def test_sliding_mask_by_its_definition(window, offset):
