@@ -21,6 +21,7 @@ PACKAGE = "transformer"
 MATH_AND_MARKS = re.compile(
     r'[(\[“]?<span class="math [^>]*><mjx-container.*?</mjx-container></span>[.,;:!?)\]”]*'
 )
+NEEDED_BY = {"formulas.css": 'class="math', "sphinx-design": 'class="sd-', "design-tabs": 'class="sd-'}
 DESCRIPTION_LENGTH = 200  # characters, about what a search engine shows
 
 
@@ -101,6 +102,15 @@ def mend_body(app: Sphinx, pagename: str, templatename: str, context: dict, doct
         context["body"] = body
 
 
+def drop_unused(app: Sphinx, pagename: str, templatename: str, context: dict, doctree: object) -> None:
+    """Load what only some pages need, by the mark that these have in their HTML, on those pages alone."""
+    body = context.get("body", "")
+    unused = [name for name, mark in NEEDED_BY.items() if mark not in body]
+    for kind in ("css_files", "script_files"):
+        kept = [one for one in context[kind] if not any(name in f"{one.filename}" for name in unused)]
+        context[kind] = kept
+
+
 def describe(
     app: Sphinx, pagename: str, templatename: str, context: dict, doctree: nodes.document | None
 ) -> None:
@@ -120,6 +130,7 @@ def setup(app: Sphinx) -> dict:
     app.connect("autodoc-process-signature", name_functions)
     app.connect("missing-reference", resolve_by_short_name)
     app.connect("html-page-context", mend_body)
+    app.connect("html-page-context", drop_unused, priority=900)
     app.connect("html-page-context", describe)
     app.add_css_file("book.css", priority=900)
     app.add_js_file("book.js")
