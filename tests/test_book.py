@@ -158,6 +158,9 @@ CUT_OFF = """() => [...document.querySelectorAll('mjx-container[display="true"]'
     const roof = Math.min(...parts.map(part => part.getBoundingClientRect().top));
     return roof < box.getBoundingClientRect().top;
 }).map(box => box.parentElement.id)"""
+# On a phone a figure keeps a size at which its labels can be read, and scrolls.
+SHRUNK = """() => [...document.querySelectorAll('div.cell_output figure img')]
+    .filter(image => image.clientWidth < Math.min(image.naturalWidth, 540)).map(image => image.alt)"""
 PATIENCE = 180_000  # milliseconds: a busy machine is not a fault of the book
 # A colour that is fading into another cannot be judged.
 STILL = "* { transition: none !important; animation: none !important; }"
@@ -247,6 +250,7 @@ def test_page_in_the_browser(page, tab, axe):
         take_screenshot(tab, f"{page.stem}-{width}")
         assert tab.evaluate(TOO_WIDE) <= 0, f"at {width} pixels the page scrolls sideways"
         assert tab.evaluate(CUT_OFF) == [], f"at {width} pixels an equation loses its upper edge"
+    assert tab.evaluate(SHRUNK) == []
     tab.evaluate(PLAIN)
     tab.evaluate(axe)
     for width, scheme in itertools.product(WIDTHS, ("light", "dark")):

@@ -21,6 +21,7 @@ PACKAGE = "transformer"
 MATH_AND_MARKS = re.compile(
     r'[(\[“]?<span class="math [^>]*><mjx-container.*?</mjx-container></span>[.,;:!?)\]”]*'
 )
+FIGURE = re.compile(r"(<figure[^>]*>\s*)(<img [^>]*>|<a [^>]*>\s*<img [^>]*>\s*</a>)")
 NEEDED_BY = {"formulas.css": 'class="math', "sphinx-design": 'class="sd-', "design-tabs": 'class="sd-'}
 DESCRIPTION_LENGTH = 200  # characters, about what a search engine shows
 
@@ -97,7 +98,7 @@ def mend_body(app: Sphinx, pagename: str, templatename: str, context: dict, doct
         body = body.replace(' role="list" class="citation-list"', ' class="citation-list"')
         body = body.replace(' role="doc-biblioentry"', "").replace(' aria-label="Toggle hidden content"', "")
         body = re.sub(r'<th class="head([^"]*)">\s*(?:<p></p>)?\s*</th>', r'<td class="head\1"></td>', body)
-        body = re.sub(r"(<figure[^>]*>\s*)(<img [^>]*>)", r'\1<div class="picture">\2</div>', body)
+        body = FIGURE.sub(r'\1<div class="picture">\2</div>', body)
         body = MATH_AND_MARKS.sub(r'<span class="whole">\g<0></span>', body)
         context["body"] = body
 
