@@ -21,6 +21,8 @@ PACKAGE = "transformer"
 MATH_AND_MARKS = re.compile(
     r'[(\[“]?<span class="math [^>]*><mjx-container.*?</mjx-container></span>[.,;:!?)\]”]*'
 )
+FIGURE = re.compile(r"(<figure[^>]*>\s*)(<img [^>]*>|<a [^>]*>\s*<img [^>]*>\s*</a>)")
+NEEDED_BY = {"formulas.css": 'class="math', "sphinx-design": 'class="sd-', "design-tabs": 'class="sd-'}
 DESCRIPTION_LENGTH = 200  # characters, about what a search engine shows
 
 
@@ -96,9 +98,18 @@ def mend_body(app: Sphinx, pagename: str, templatename: str, context: dict, doct
         body = body.replace(' role="list" class="citation-list"', ' class="citation-list"')
         body = body.replace(' role="doc-biblioentry"', "").replace(' aria-label="Toggle hidden content"', "")
         body = re.sub(r'<th class="head([^"]*)">\s*(?:<p></p>)?\s*</th>', r'<td class="head\1"></td>', body)
-        body = re.sub(r"(<figure[^>]*>\s*)(<img [^>]*>)", r'\1<div class="picture">\2</div>', body)
+        body = FIGURE.sub(r'\1<div class="picture">\2</div>', body)
         body = MATH_AND_MARKS.sub(r'<span class="whole">\g<0></span>', body)
         context["body"] = body
+
+
+def drop_unused(app: Sphinx, pagename: str, templatename: str, context: dict, doctree: object) -> None:
+    """Load what only some pages need, by the mark that these have in their HTML, on those pages alone."""
+    body = context.get("body", "")
+    unused = [name for name, mark in NEEDED_BY.items() if mark not in body]
+    for kind in ("css_files", "script_files"):
+        kept = [one for one in context[kind] if not any(name in f"{one.filename}" for name in unused)]
+        context[kind] = kept
 
 
 def describe(
@@ -120,6 +131,7 @@ def setup(app: Sphinx) -> dict:
     app.connect("autodoc-process-signature", name_functions)
     app.connect("missing-reference", resolve_by_short_name)
     app.connect("html-page-context", mend_body)
+    app.connect("html-page-context", drop_unused, priority=900)
     app.connect("html-page-context", describe)
     app.add_css_file("book.css", priority=900)
     app.add_js_file("book.js")
