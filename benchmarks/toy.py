@@ -1,6 +1,6 @@
 """The toy task, further than Chapter 9 trains it: `python -m benchmarks.toy many-copies` and `... factors`.
 
-Both write records that the chapter reads. A run that is stopped goes on from runs/ when it is called again.
+Both write their records to transformer/records/. What is stopped goes on from runs/ when it is called again.
 """
 
 from __future__ import annotations
@@ -20,11 +20,7 @@ from torch import Tensor
 from transformer import Transformer, load_toy_model, reversal_batch, reverse_and_mark, toy_config
 from transformer.files import run_facts, write_record
 from transformer.recipes import RECIPES, changed, toy_record, train_toy
-from transformer.toy import (
-    crowd,
-    faultless,
-    match_by_copies,
-)
+from transformer.toy import crowd, faultless, match_by_copies
 from transformer.trainer import Trainer
 
 ROOT = Path(__file__).resolve().parents[1]
