@@ -190,12 +190,12 @@ def with_copies(copies: int, n_sequences: int, generator: torch.Generator) -> Te
         `[B, 10]`.
     """
 
-    def shuffled(rows: Tensor) -> Tensor:
+    def permuted(rows: Tensor) -> Tensor:
         return rows.gather(1, torch.rand(rows.shape, generator=generator).argsort(dim=1))
 
-    digits = shuffled(torch.arange(10).expand(n_sequences, 10))
-    others = shuffled(digits[:, 1:].repeat(1, copies))[:, : 10 - copies]
-    return shuffled(torch.cat([digits[:, :1].expand(-1, copies), others], dim=1))
+    digits = permuted(torch.arange(10).expand(n_sequences, 10))
+    others = permuted(digits[:, 1:].repeat(1, copies))[:, : 10 - copies]
+    return permuted(torch.cat([digits[:, :1].expand(-1, copies), others], dim=1))
 
 
 def faultless(model: Transformer, inputs: Tensor) -> Tensor:

@@ -63,7 +63,7 @@ FAULTS = [
         "in-a-fixed-order",
         "the copies stand first",
         "with_copies",
-        "return shuffled(torch.cat([digits[:, :1].expand(-1, copies), others], dim=1))",
+        "return permuted(torch.cat([digits[:, :1].expand(-1, copies), others], dim=1))",
         "return torch.cat([digits[:, :1].expand(-1, copies), others], dim=1)",
     ),
     Fault(
