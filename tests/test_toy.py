@@ -116,7 +116,9 @@ def test_sequences_have_as_many_copies_as_one_asks_for(copies):
     digits = with_copies(copies, 200, torch.Generator().manual_seed(copies))
     assert digits.shape == (200, 10) and digits.unique().tolist() == list(range(10))
     assert (most_copies(digits) == copies).all()
-    assert digits[:, 0].unique().tolist() == list(range(10))  # shuffled, not in a fixed order
+    if 5 < copies < 10:  # one digit is in the majority, and stands in any place
+        assert (digits == digits.mode(dim=1, keepdim=True).values).any(0).all()
+        assert (digits != digits.mode(dim=1, keepdim=True).values).any(0).all()
     assert digits.equal(with_copies(copies, 200, torch.Generator().manual_seed(copies)))
 
 
