@@ -1,12 +1,13 @@
 """The toy task, further than Chapter 9 trains it: `python -m benchmarks.toy many-copies` and `... factors`.
 
-Both write records that the chapter reads. A run that is stopped goes on from runs/ when it is called again.
+Both write their records to transformer/records/. What is stopped goes on from runs/ when it is called again.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterator
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -16,14 +17,10 @@ import torch
 from safetensors.torch import save_model
 from torch import Tensor
 
-from transformer import Transformer, load_toy_model, reversal_batch, toy_config
+from transformer import Transformer, load_toy_model, reversal_batch, reverse_and_mark, toy_config
 from transformer.files import run_facts, write_record
 from transformer.recipes import RECIPES, changed, toy_record, train_toy
-from transformer.toy import (
-    crowded_batches,
-    faultless,
-    match_by_copies,
-)
+from transformer.toy import crowd, faultless, match_by_copies
 from transformer.trainer import Trainer
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -43,6 +40,19 @@ CHANGES: dict[str, dict[str, Any]] = {
     "warm-up": {"warmup_steps": 2000},
     "all four": {"dropout": 0.0, "cooldown": 0.5, "factor": 0.5, "warmup_steps": 2000},
 }
+
+
+def crowded_batches(
+    epoch: int, share: float, batch_size: int = 32, per_epoch: int = 500, seed: int = 0
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """As `reversal_batches`, but a share of each batch has gone through `crowd`."""
+    generator = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
+    few = round(share * batch_size)
+    for _ in range(per_epoch):
+        inputs, outputs = reversal_batch(batch_size, 10, generator=generator)
+        inputs[:few] = crowd(inputs[:few], generator)
+        outputs[:few, 1:] = reverse_and_mark(inputs[:few], mark=10)
+        yield inputs, outputs
 
 
 def evaluate(model: Transformer) -> dict[str, float]:

@@ -18,7 +18,6 @@ from transformer import (
 )
 from transformer.toy import (
     crowd,
-    crowded_batches,
     exact_match,
     faultless,
     match_by_copies,
@@ -117,7 +116,9 @@ def test_sequences_have_as_many_copies_as_one_asks_for(copies):
     digits = with_copies(copies, 200, torch.Generator().manual_seed(copies))
     assert digits.shape == (200, 10) and digits.unique().tolist() == list(range(10))
     assert (most_copies(digits) == copies).all()
-    assert digits[:, 0].unique().tolist() == list(range(10))  # shuffled, not in a fixed order
+    if 5 < copies < 10:  # one digit is in the majority, and stands in any place
+        assert (digits == digits.mode(dim=1, keepdim=True).values).any(0).all()
+        assert (digits != digits.mode(dim=1, keepdim=True).values).any(0).all()
     assert digits.equal(with_copies(copies, 200, torch.Generator().manual_seed(copies)))
 
 
@@ -147,6 +148,8 @@ def test_crowd_copies_from_the_places_up_to_its_own():
 
 
 def test_crowded_batches_follow_the_rule_and_crowd_a_share():
+    from benchmarks.toy import crowded_batches
+
     batches = list(crowded_batches(1, share=0.25, batch_size=40, per_epoch=50, seed=3))
     inputs, outputs = (torch.stack(part) for part in zip(*batches, strict=True))  # [50, 40, L]
     assert outputs[..., 1:].equal(reverse_and_mark(inputs.flatten(0, 1), 10).view(50, 40, 10))
@@ -156,6 +159,8 @@ def test_crowded_batches_follow_the_rule_and_crowd_a_share():
 
 
 def test_crowded_stream_depends_on_seed_and_epoch():
+    from benchmarks.toy import crowded_batches
+
     def first(epoch, seed):
         return next(crowded_batches(epoch, share=0.5, seed=seed))[0]
 

@@ -14,7 +14,6 @@ __all__ = [
     "faultless",
     "match_by_copies",
     "crowd",
-    "crowded_batches",
 ]
 
 
@@ -191,12 +190,12 @@ def with_copies(copies: int, n_sequences: int, generator: torch.Generator) -> Te
         `[B, 10]`.
     """
 
-    def shuffled(rows: Tensor) -> Tensor:
+    def permuted(rows: Tensor) -> Tensor:
         return rows.gather(1, torch.rand(rows.shape, generator=generator).argsort(dim=1))
 
-    digits = shuffled(torch.arange(10).expand(n_sequences, 10))
-    others = shuffled(digits[:, 1:].repeat(1, copies))[:, : 10 - copies]
-    return shuffled(torch.cat([digits[:, :1].expand(-1, copies), others], dim=1))
+    digits = permuted(torch.arange(10).expand(n_sequences, 10))
+    others = permuted(digits[:, 1:].repeat(1, copies))[:, : 10 - copies]
+    return permuted(torch.cat([digits[:, :1].expand(-1, copies), others], dim=1))
 
 
 def faultless(model: Transformer, inputs: Tensor) -> Tensor:
@@ -234,7 +233,7 @@ def match_by_copies(
     return {n: faultless(model, kind).double().mean().item() for n, kind in kinds.items()}
 
 
-# %% book/09-toy-task.ipynb · The hole, closed · [crowd]
+# %% book/09-toy-task.ipynb · A test that would have told us · [crowd]
 def crowd(digits: Tensor, generator: torch.Generator) -> Tensor:
     """From left to right, replace each digit by one that is drawn from those up to its own place.
 
@@ -252,24 +251,3 @@ def crowd(digits: Tensor, generator: torch.Generator) -> Tensor:
         drawn = torch.randint(place + 1, (len(digits), 1), generator=generator)  # [B, 1]
         digits[:, place : place + 1] = digits.gather(1, drawn)
     return digits
-
-
-def crowded_batches(
-    epoch: int, share: float = 0.5, batch_size: int = 32, per_epoch: int = 500, seed: int = 0
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """An epoch's worth of batches in which a share of the sequences has gone through `crowd`.
-
-    Args:
-        epoch: number of the epoch, counted from 0.
-        share: of crowded sequences in each batch.
-        batch_size: sequences in a batch, ten digits each.
-        per_epoch: batches in an epoch.
-        seed: of the whole stream.
-    """
-    generator = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
-    few = round(share * batch_size)
-    for _ in range(per_epoch):
-        inputs, outputs = reversal_batch(batch_size, 10, generator=generator)
-        inputs[:few] = crowd(inputs[:few], generator)
-        outputs[:few, 1:] = reverse_and_mark(inputs[:few], mark=10)
-        yield inputs, outputs

@@ -53,20 +53,6 @@ FAULTS = [
         "digits = digits[:]",
     ),
     Fault(
-        "answers-of-the-sequences-before",
-        "the outputs are those of the digits that are crowded later",
-        "crowded_batches",
-        "        outputs[:few, 1:] = reverse_and_mark(inputs[:few], mark=10)\n",
-        "",
-    ),
-    Fault(
-        "all-are-crowded",
-        "the share is not looked at",
-        "crowded_batches",
-        "round(share * batch_size)",
-        "batch_size",
-    ),
-    Fault(
         "others-more-often",
         "another digit may stand as often as it likes",
         "with_copies",
@@ -77,7 +63,7 @@ FAULTS = [
         "in-a-fixed-order",
         "the copies stand first",
         "with_copies",
-        "return shuffled(torch.cat([digits[:, :1].expand(-1, copies), others], dim=1))",
+        "return permuted(torch.cat([digits[:, :1].expand(-1, copies), others], dim=1))",
         "return torch.cat([digits[:, :1].expand(-1, copies), others], dim=1)",
     ),
     Fault(
