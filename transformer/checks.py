@@ -443,9 +443,7 @@ def _run_check(name: str, model: nn.Module, probe: _Probe) -> CheckResult:
     return CheckResult(name, verdict, measured, suspects if passed is False else "")
 
 
-def _run_checks(
-    given: nn.Module, exact: nn.Module, probe: _Probe
-) -> tuple[CheckResult, ...]:
+def _run_checks(given: nn.Module, exact: nn.Module, probe: _Probe) -> tuple[CheckResult, ...]:
     results: list[CheckResult] = []
     for name in _CHECKS:
         missing = [r.name for r in results if r.name in _NEEDED and r.verdict == "FAIL"]
