@@ -2,11 +2,13 @@
 
 It writes transformer/records/clinic.json, which Chapter 17 reads: for each model, whether any check fails;
 for each model and fault, which checks fail, which suspects they name, and whether the fault is among them.
-All models are small and have random weights. It needs transformers and x-transformers.
+All models are small and have random weights. What the record holds already is not run again. It needs
+transformers and x-transformers.
 """
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -607,6 +609,12 @@ KINDS: dict[str, Kind] = {
     ),
 }
 
+# One of each sort, which are tried before the others.
+FIRST = (
+    "Transformer, post-norm", "LanguageModel, rotary", "nn.Transformer, post-norm", "Marian", "T5", "Llama",
+    "GPT-2", "encoder and decoder", "decoder, rotary",
+)  # fmt: skip
+
 
 def examined(kind: Kind, fault: str, told: bool = True) -> CheckReport:
     """What `check_model` says of a model, with or without a word from its owner."""
@@ -628,32 +636,47 @@ def named(report: CheckReport) -> list[str]:
     ]
 
 
+def tried(name: str, kind: Kind) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """What the record holds of a model: the right one, and each fault in it."""
+    told, untold = examined(kind, ""), examined(kind, "", told=False)
+    where = {"library": kind.library, "model": name}
+    right = where | {
+        "positions": kind.positions,
+        "failures": told.failures,
+        "failures without a word": untold.failures,
+        "arithmetic": told.arithmetic,
+        "skipped": [result.name for result in told.results if result.verdict == "skipped"],
+    }
+    faults = []
+    for fault, words in kind.faults.items():
+        report = examined(kind, fault)
+        suspects = named(report)
+        found = bool(words) and any(words in suspect for suspect in suspects)
+        faults.append(
+            where
+            | {"fault": fault, "visible": bool(words)}
+            | {"failures": report.failures, "suspects": suspects, "named": found}
+        )
+    return right, faults
+
+
 def main() -> None:
-    """Write the record."""
+    """Add to the record what it does not hold yet, a model at a time."""
     transformers.logging.set_verbosity_error()
-    models, faults = [], []
-    for name, kind in KINDS.items():
-        told, untold = examined(kind, ""), examined(kind, "", told=False)
-        models.append({
-            "library": kind.library, "model": name, "positions": kind.positions,
-            "failures": told.failures, "failures without a word": untold.failures,
-            "arithmetic": told.arithmetic,
-            "skipped": [result.name for result in told.results if result.verdict == "skipped"],
-        })  # fmt: skip
-        for fault, words in kind.faults.items():
-            report = examined(kind, fault)
-            suspects = named(report)
-            faults.append({
-                "library": kind.library, "model": name, "fault": fault, "visible": bool(words),
-                "failures": report.failures, "suspects": suspects,
-                "named": bool(words) and any(words in suspect for suspect in suspects),
-            })  # fmt: skip
-            print(name, "|", fault, "|", *report.failures, "|", faults[-1]["named"], flush=True)
-        print(models[-1], flush=True)
-    libraries = {library: metadata.version(library) for library in ("transformers", "x-transformers")}
-    facts = run_facts("cpu")
-    facts["versions"] |= libraries
-    write_record(RECORD, {**facts, "models": models, "faults": faults})
+    held = json.loads(RECORD.read_text(encoding="utf8")) if RECORD.exists() else {}
+    models, faults = held.get("models", []), held.get("faults", [])
+    place = list(KINDS).index
+    for name in sorted(KINDS, key=lambda name: name not in FIRST):
+        if name in (model["model"] for model in models):
+            continue
+        right, wrong = tried(name, KINDS[name])
+        models = sorted([*models, right], key=lambda model: place(model["model"]))
+        faults = sorted([*faults, *wrong], key=lambda fault: place(fault["model"]))
+        facts = run_facts("cpu")
+        for library in ("transformers", "x-transformers"):
+            facts["versions"][library] = metadata.version(library)
+        write_record(RECORD, {**facts, "models": models, "faults": faults})
+        print(name, right["failures"], sum(fault["named"] for fault in wrong), "of", len(wrong), flush=True)
 
 
 if __name__ == "__main__":

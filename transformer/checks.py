@@ -406,18 +406,11 @@ _CHECKS: dict[str, tuple[Callable[[nn.Module, _Probe], _Outcome], str]] = {
 }
 
 
-# %% book/17-clinic.ipynb · All of them · [check-run]
-_NEEDED = ("logits", "repeatable")  # where one of them fails, later ones would measure nothing
+# %% book/17-clinic.ipynb · All of them · [check-redrawn]
 _INFLUENCES = (
     *("future", "padding", "batch"),
     *("source reach", "target reach", "source positions", "target positions"),
 )
-_OF_SOURCE = ("padding", "source reach", "source positions", "empty source")
-
-
-def _said(error: Exception) -> str:
-    first_line = str(error).partition("\n")[0]
-    return f"{type(error).__name__}: {first_line[:80]}"
 
 
 def _redrawn(model: nn.Module) -> nn.Module:
@@ -427,6 +420,16 @@ def _redrawn(model: nn.Module) -> nn.Module:
         if parameter.dim() > 1 and parameter.requires_grad:
             nn.init.normal_(parameter, std=parameter.size(-1) ** -0.5)
     return model
+
+
+# %% book/17-clinic.ipynb · All of them · [check-run]
+_NEEDED = ("logits", "repeatable")  # where one of them fails, later ones would measure nothing
+_OF_SOURCE = ("padding", "source reach", "source positions", "empty source")
+
+
+def _said(error: Exception) -> str:
+    first_line = str(error).partition("\n")[0]
+    return f"{type(error).__name__}: {first_line[:80]}"
 
 
 def _run_check(name: str, model: nn.Module, probe: _Probe) -> CheckResult:
@@ -440,9 +443,7 @@ def _run_check(name: str, model: nn.Module, probe: _Probe) -> CheckResult:
     return CheckResult(name, verdict, measured, suspects if passed is False else "")
 
 
-def _run_checks(
-    given: nn.Module, exact: nn.Module, probe: _Probe
-) -> tuple[CheckResult, ...]:
+def _run_checks(given: nn.Module, exact: nn.Module, probe: _Probe) -> tuple[CheckResult, ...]:
     results: list[CheckResult] = []
     for name in _CHECKS:
         missing = [r.name for r in results if r.name in _NEEDED and r.verdict == "FAIL"]
