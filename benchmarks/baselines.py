@@ -163,7 +163,7 @@ def translated(
 
 
 def score_curves(folders: dict[str, Path]) -> None:
-    """Score the checkpoints that have no score yet: BLEU-tok of the development split, greedily."""
+    """Score the checkpoints that have no score yet, BLEU-tok of the development split by greedy search."""
     path, vocabulary, dev = RUNS / "curves.json", load_vocabulary(), load_corpus("ted", "dev")
     curves: dict[str, dict[str, float]] = read_record(path) if path.exists() else {}
     for name, model in models(vocabulary).items():
@@ -176,6 +176,7 @@ def score_curves(folders: dict[str, Path]) -> None:
                 curve[str(step)] = corpus_scores(said, [pair.target for pair in dev])["BLEU-tok"]["score"]
                 write_record(path, curves)
                 print(f"{name}, update {step:,}: {curve[str(step)]:.2f}", flush=True)
+    score((), folders["transformer"])
 
 
 def scores_of(translate: Callable[[Sequence[Pair]], list[str]]) -> dict[str, Any]:
@@ -226,7 +227,7 @@ def row(name: str, folder: Path) -> dict[str, Any]:
 
 
 def score(rows: Sequence[str], folder: Path) -> None:
-    """Write these rows of the record, and what pace and curves have."""
+    """Write these rows of the record, and the pace and curves that there are."""
     record: dict[str, Any] = read_record(RECORD) if RECORD.exists() else {"rows": {}}
     for name in rows:
         record["rows"][name] = row(name, folder)

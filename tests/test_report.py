@@ -182,11 +182,12 @@ def test_record_asks_our_own_sentences(examined):
     translator, kept = examined
     best = kept["grid"][0]["beam_size"], kept["grid"][0]["length_penalty"]
     sources = [tokenize(sentence.source) for sentence in few_sentences()]
-    written = translator.translate_tokenized(sources, *best)
+    written, sure = translate_surely(translator, sources, *best)
+    assert written == translator.translate_tokenized(sources, *best)
     references = [tokenize(sentence.target) for sentence in few_sentences()]
     scores = sentence_scores(written, references)
     for i, (entry, sentence) in enumerate(zip(kept["sentences"], few_sentences(), strict=True)):
-        added = {"translation": detokenize(written[i]), "chrF2": scores[i]}
+        added = {"translation": detokenize(written[i]), "chrF2": scores[i], "log-probability": sure[i]}
         assert entry == sentence._asdict() | added
     assert len(kept["swaps"]) == 3
     for entry, source in zip(kept["swaps"], SWAPS, strict=False):
@@ -266,10 +267,15 @@ def test_examined_record_is_whole_and_agrees_with_itself(name):
     assert len(record["grid"]) == len(SEARCHES)
     assert all(score["margin"] > 0 and "bs:1000" in score["signature"] for score in test.values())
     assert len(record["analysis"]["sentences"]) == record["scores"]["test"]["pairs"]
-    for part in ("by length", "by rarest word"):
+    parts = {"by length", "by rarest word", "by known words"} & record["analysis"].keys()
+    assert len(parts) == (3 if "confidence" in record else 2)  # the older records have no known words
+    for part in parts:
         pairs = sum(entry["pairs"] for entry in record["analysis"][part])
         assert pairs == record["scores"]["test"]["pairs"]
     assert all(found <= wanted for found, wanted in record["analysis"]["recalled"].values())
+    if confidence := record.get("confidence"):
+        assert len(confidence["sentences"]) == record["scores"]["test"]["pairs"]
+        assert max(confidence["sentences"]) <= 0
     asked = [(s.category, s.source, s.target) for s in load_sentences()]
     assert [(e["category"], e["source"], e["target"]) for e in record["sentences"]] == asked
     scores = sentence_scores(
