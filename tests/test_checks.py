@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
-import os
 import re
-import subprocess
 import sys
 import warnings
 from collections.abc import Callable
@@ -43,7 +41,6 @@ from transformer.checks import (
 from transformer.modern import LanguageModel, LanguageModelConfig, generate
 
 ROOT = Path(__file__).resolve().parents[1]
-README = (ROOT / "README.md").read_text(encoding="utf8")
 V = 17
 NAMES = (
     "logits", "repeatable", "scores", "dropout", "future", "padding", "batch", "source reach",
@@ -1293,19 +1290,3 @@ def test_what_cannot_be_checked_is_said_in_one_line(mine, arguments, said, capsy
 def test_a_fault_in_the_factory_is_shown_with_debug(mine, capsys):
     assert main(["check", "--debug", f"{mine}:breaks"]) == 2
     assert "in breaks" in capsys.readouterr().err
-
-
-def test_the_readme_shows_what_the_command_prints(tmp_path):
-    """But for digits, which depend on the processor."""
-    program = re.search(r"^# faulty\.py\n.*?^```", README, flags=re.M | re.S)[0].rstrip("`")
-    command, shown = re.search(
-        r"^\$ transformer-book (check \S+) \| grep -A1 \^FAIL\n(.*?)^```", README, flags=re.M | re.S
-    ).groups()
-    (tmp_path / "faulty.py").write_text(program)
-    ran = subprocess.run(
-        [sys.executable, "-m", "transformer", *command.split()],
-        cwd=tmp_path, capture_output=True, encoding="utf8", env=os.environ | {"PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
-    assert ran.returncode == 1 and ran.stderr == ""
-    found = re.findall(r"^FAIL.*\n.*\n", ran.stdout, flags=re.M)
-    assert re.sub(r"\d+", "0", "".join(found)) == re.sub(r"\d+", "0", shown)
