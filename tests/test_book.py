@@ -257,12 +257,12 @@ def test_page_in_the_browser(page, tab, axe):
     assert tab.evaluate(SHRUNK) == []
     tab.evaluate(PLAIN)
     tab.evaluate(axe)
-    for width in reversed(WIDTHS):
-        show(tab, width, "light")
-        assert tab.evaluate(AXE) == [], f"{width} pixels"
-    for scheme in ("light", "dark"):
+    for scheme in ("dark", "light"):
         show(tab, WIDTHS[0], scheme)
         assert tab.evaluate(AXE, COLORS) == [], scheme
+    for width in WIDTHS:
+        show(tab, width, "light")
+        assert tab.evaluate(AXE) == [], f"{width} pixels"
 
 
 @needs_book
