@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_model
 from torch import Tensor
 
 from transformer import Transformer, load_toy_model, reversal_batch, reverse_and_mark, toy_config
-from transformer.files import run_facts, write_record
+from transformer.files import run_facts, save_weights, write_record
 from transformer.recipes import RECIPES, changed, toy_record, train_toy
 from transformer.toy import crowd, faultless, match_by_copies
 from transformer.trainer import Trainer
@@ -107,7 +106,7 @@ def many_copies(max_minutes: float | None) -> None:
         },
     }
     write_record(RECORDS / "toy-many-copies.json", record)
-    save_model(model, str(RECORDS / "toy-many-copies.safetensors"))
+    save_weights(model, RECORDS / "toy-many-copies.safetensors", torch.float16)
 
 
 def factors(steps: int, seeds: int, max_minutes: float | None) -> None:
