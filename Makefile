@@ -1,7 +1,7 @@
 # Short names for the commands of book/tasks.py, which works on any system, without make as well. `make` lists them.
 
 PYTHON  ?= python3
-WORKERS ?= 2
+WORKERS ?=
 CHAPTER ?=
 BENCH   ?=
 COLAB   ?=
@@ -19,7 +19,7 @@ setup book html tangle style types browser clean:
 	@$(TASKS) $@
 
 test test-fast test-here anywhere mutants:
-	@$(TASKS) $@ --workers $(WORKERS)
+	@$(TASKS) $@ $(if $(WORKERS),--workers $(WORKERS))
 
 run pdf: # make run CHAPTER=03, make pdf CHAPTER=03
 	@$(TASKS) $@ $(CHAPTER)
