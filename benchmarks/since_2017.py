@@ -73,7 +73,7 @@ def build(changes: tuple[str, ...], vocab_size: int) -> LanguageModel:
     model = LanguageModel(
         LanguageModelConfig(
             vocab_size, d_ff=d_ff, positions=positions, n_kv_heads=2 if shared else None,
-            qk_norm="qk-norm" in changes, scale_embedding=True, **SIZES,
+            qk_norm="qk-norm" in changes, scale_embedding=positions != "none", **SIZES,
         )
     )  # fmt: skip
     bias = "no-bias" not in changes
