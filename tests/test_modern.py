@@ -168,7 +168,7 @@ def test_all_experts_with_equal_gates_are_one_wide_network():
     nn.init.zeros_(routed.router.weight)
     parts = {name: [getattr(e, name).weight for e in routed.experts] for name in ("w_gate", "w_1", "w_2")}
     wide.load_state_dict(
-        {f"{name}.weight": torch.cat(found, name == "w_2") / (3 if name == "w_2" else 1)
+        {f"{name}.weight": torch.cat(found, int(name == "w_2")) / (3 if name == "w_2" else 1)
          for name, found in parts.items()}
     )  # fmt: skip
     x = torch.randn(2, 5, 6)
