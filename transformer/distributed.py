@@ -147,7 +147,7 @@ def summed_over_all(x: Tensor) -> Tensor:
     return x
 
 
-# %% book/11-long-runs.ipynb · One gradient of all · [accumulate-gradients]
+# %% book/11-long-runs.ipynb · One gradient for all · [accumulate-gradients]
 def accumulate_gradients(
     loss: Callable[[Any], tuple[Tensor, Tensor]],
     batches: Iterable[Any],
@@ -196,7 +196,7 @@ def _tokens_per_process(tokens: Tensor) -> Tensor:
     return summed_over_all(tokens).clamp(min=1) / rank_and_world_size()[1]
 
 
-# %% book/11-long-runs.ipynb · One gradient of all · [data-parallel]
+# %% book/11-long-runs.ipynb · One gradient for all · [data-parallel]
 def data_parallel(
     model: nn.Module, loss: Callable[[Any, Any], tuple[Tensor, Tensor]]
 ) -> DistributedDataParallel | None:

@@ -513,7 +513,7 @@ def read_record(path: Path | str) -> dict[str, Any]:
     return record
 
 
-# %% book/11-long-runs.ipynb · One run to a folder · [run-folder]
+# %% book/11-long-runs.ipynb · One run per folder · [run-folder]
 class RunFolder:
     """The folder of a run: its checkpoints, best weights and log, and a lock that one process holds.
 
