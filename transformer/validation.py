@@ -21,7 +21,7 @@ __all__ = [
 ]
 
 
-# %% book/05-model.ipynb · What a model is told · [check-config]
+# %% book/05-model.ipynb · The configuration · [check-config]
 from typing import Any
 
 from transformer.layers import ACTIVATIONS
@@ -58,7 +58,7 @@ def check_config(config: Any) -> None:
         raise ValueError(f"pad_id and eos_id must differ, but both are {config.eos_id}")
 
 
-# %% book/05-model.ipynb · What its entries check · [check-kinds]
+# %% book/05-model.ipynb · Checking arguments · [check-kinds]
 from collections.abc import Collection
 
 
@@ -97,7 +97,7 @@ def check_choice(choices: Collection[Any], **values: Any) -> None:
             raise ValueError(f"{name} must be one of {list(choices)}, not {value!r}")
 
 
-# %% book/05-model.ipynb · What its entries check · [check-numbers]
+# %% book/05-model.ipynb · Checking arguments · [check-numbers]
 import math
 
 
@@ -137,7 +137,7 @@ def check_number(**numbers: float) -> None:
             raise ValueError(f"{name} must be finite and at least 0, but is {number}")
 
 
-# %% book/05-model.ipynb · What its entries check · [is-traced]
+# %% book/05-model.ipynb · Checking arguments · [is-traced]
 import torch
 from torch import Tensor
 
@@ -154,7 +154,7 @@ def is_traced(*tensors: Tensor) -> bool:
     return torch.compiler.is_compiling() or any(_unwrap(x) is not x for x in tensors)
 
 
-# %% book/05-model.ipynb · What its entries check · [check-ids]
+# %% book/05-model.ipynb · Checking arguments · [check-ids]
 def check_ids(name: str, ids: Tensor, vocab_size: int, always: bool = False) -> None:
     """Refuse anything but a `[B, T]` tensor of token ids below `vocab_size`.
 
@@ -199,7 +199,7 @@ def check_range(name: str, ids: Tensor, end: int, always: bool = False) -> None:
         raise IndexError(f"{name} must lie in [0, {end}), but holds {low if low < 0 else high}")
 
 
-# %% book/05-model.ipynb · What its entries check · [check-memory]
+# %% book/05-model.ipynb · Checking arguments · [check-memory]
 def check_features(name: str, x: Tensor, features: int | None, rank: int = 3) -> None:
     """Refuse anything but a floating-point tensor of `rank` axes, the last with `features` entries.
 
@@ -234,7 +234,7 @@ def check_memory(memory: Tensor, tgt: Tensor, d_model: int) -> None:
         raise ValueError(f"tgt and memory must have the same batch size, not {given}")
 
 
-# %% book/05-model.ipynb · What its entries check · [check-place]
+# %% book/05-model.ipynb · Checking arguments · [check-place]
 def check_place(name: str, x: Tensor, like: Tensor, of: str = "the weights") -> None:
     """Refuse a tensor that lies elsewhere than another one, or floats with another dtype.
 
@@ -276,7 +276,7 @@ def check_device(device: torch.device | str) -> torch.device:
         raise ValueError(f"device {device!r} cannot be used here: {message}") from error
 
 
-# %% book/05-model.ipynb · What its entries check · [optional-import]
+# %% book/05-model.ipynb · Checking arguments · [optional-import]
 import importlib
 from types import ModuleType
 
