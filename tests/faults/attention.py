@@ -70,8 +70,8 @@ FAULTS = [
         "own-cache-not-reordered",
         "a beam's survivors go on with the keys of others",
         "KeyValueCache.reorder",
-        "room.index_select(1, rows)",
-        "room",
+        "(x.index_select(1, rows), end)",
+        "(x, end)",
     ),
     Fault(
         "values-from-keys",
