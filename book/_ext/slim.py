@@ -2,7 +2,7 @@
 
 The theme brings all of Bootstrap and the names of all of its icons, 500 KB of style sheets, of which the book
 uses a fifth. What stays is read from the finished pages: a rule stays if all its classes and ids occur in
-some page or in a script. In code, a piece that has the color of plain text needs no mark.
+some page or in a script. In code and in signatures, a piece that looks like plain text needs no mark.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NAME = re.compile(r"[.#](-?[A-Za-z_][\w-]*)")
 MARKED = re.compile(r'\b(?:class|id)=["\']([^"\']*)')
 OWN = {"book.css", "live.css"}  # written by hand, rule by rule
 TEXT = {"sections.js"}  # a script that names nothing
-CODE = re.compile(r"<pre>.*?</pre>", re.DOTALL)
+CODE = re.compile(r'<pre>.*?</pre>|<dt class="sig .*?</dt>', re.DOTALL)
 
 
 # Style sheets ----------------------------------------------------------------------------------------
@@ -109,7 +109,10 @@ def plain_classes(app: Sphinx) -> list[str]:
 
 def merged(code: str, plain: re.Pattern[str]) -> str:
     """Unmark pieces of code that look like plain text, and mark neighbors of one class once."""
-    code, count = plain.sub(r"\1", code), 1
+    count = 1
+    while count:
+        code, count = plain.subn(r"\1", code)
+    count = 1
     while count:
         code, count = re.subn(r'(<span class="(\w+)">[^<]*)</span><span class="\2">', r"\1", code)
     return code
@@ -118,7 +121,7 @@ def merged(code: str, plain: re.Pattern[str]) -> str:
 def thin_code(app: Sphinx, page: str, template: str, context: dict, doctree: object) -> None:
     """Thin out the marks in the code of a page."""
     if body := context.get("body"):
-        plain = re.compile(rf'<span class="(?:{"|".join(plain_classes(app))})">([^<]*)</span>')
+        plain = re.compile(rf'<span class="(?:pre|{"|".join(plain_classes(app))})">([^<]*)</span>')
         context["body"] = CODE.sub(lambda code: merged(code[0], plain), body)
 
 
