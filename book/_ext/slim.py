@@ -19,6 +19,7 @@ from sphinx.application import Sphinx
 QUOTED = r"\"(?:\\.|[^\"\\])*\"|'(?:\\.|[^'\\])*'|url\([^)\"']*\)|/\*.*?\*/"
 PIECE = re.compile(rf"{QUOTED}|[{{}}]", re.DOTALL)
 COMMENT = re.compile(r"/\*(?!!).*?\*/", re.DOTALL)  # but not a licence
+BEFORE = re.compile(r"(?:\s+|/\*.*?\*/|@(?:charset|import)[^;]*;)*", re.DOTALL)  # a rule
 NESTING = ("@media", "@supports", "@layer", "@container")
 # Of these selectors it is enough that one holds, or that one does not.
 CHOICE = re.compile(r":(?:not|is|where|has)\((?:[^()]|\([^()]*\))*\)|\[[^\]]*\]")
@@ -56,17 +57,18 @@ def pruned(css: str, known: set[str]) -> str:
     """Return a style sheet without the rules that can select nothing."""
     kept = []
     for head, body in blocks(css):
-        before, end, selectors = head.rpartition(";")  # such as an import
+        before = BEFORE.match(head)[0]
+        selectors = head.removeprefix(before)
         if body is None:
             kept.append(head)
             continue
-        if selectors.lstrip().startswith(NESTING):
+        if selectors.startswith(NESTING):
             body = pruned(body, known)
             selectors = selectors if body.strip() else ""
-        elif not selectors.lstrip().startswith("@"):
+        elif not selectors.startswith("@"):
             each = re.split(r",(?![^()]*\))", selectors)
             selectors = ",".join(selector for selector in each if fits(selector, known))
-        kept.append(before + end + (f"{selectors}{{{body}}}" if selectors else ""))
+        kept.append(before + (f"{selectors}{{{body}}}" if selectors else ""))
     return "".join(kept)
 
 
