@@ -34,14 +34,14 @@ FAULTS = [
     Fault(
         "random-state-not-restored",
         "a resumed run draws another dropout",
-        "Run._restore",
-        'set_random_state(state["random"][self.rank], self.device)',
+        "_restore_random",
+        "set_random_state(states[rank], device)",
         "pass",
     ),
     Fault(
         "patience-forgotten",
         "a resumed run counts its patience from 0",
-        "Run._restore_progress",
+        "RunState._set_progress",
         "update(counts, best=best)",
         'update(counts | {"stale": 0}, best=best)',
     ),
