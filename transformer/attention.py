@@ -125,14 +125,14 @@ class KeyValueCache:
 
     def append(self, attention: nn.Module, project: Projection) -> KeysAndValues:
         """Self-attention: add what `project` returns for the next positions, and return all."""
-        new = torch.stack(project())  # [2, B, H, T, d_k]
-        room, start = self._grown.get(attention, (new[:, :, :, :0], 0))
-        end = start + new.size(3)
-        if new.shape[1:3] != room.shape[1:3]:  # a single row would go to all
-            raise ValueError(f"the cache holds {room.size(1)} rows, not {new.size(1)}")
+        key, value = project()  # [B, H, T, d_k]
+        room, start = self._grown.get(attention, (key.new_empty(2, *key.shape)[:, :, :, :0], 0))
+        end = start + key.size(2)
+        if key.shape[:2] != room.shape[1:3]:  # a single row would go to all
+            raise ValueError(f"the cache holds {room.size(1)} rows, not {len(key)}")
         if end > room.size(3):  # doubled: t steps copy O(t) positions in all, not O(t²)
             room = F.pad(room, (0, 0, 0, max(end, 2 * start) - room.size(3)))
-        room[:, :, :, start:end] = new
+        room[0, :, :, start:end], room[1, :, :, start:end] = key, value
         self._grown[attention], self.length = (room, end), end
         return room[0, :, :, :end], room[1, :, :, :end]
 
@@ -144,8 +144,10 @@ class KeyValueCache:
 
     def reorder(self, rows: Tensor) -> None:
         """Keep the batch rows `rows` (`torch.long` `[B']`) in that order, as often as each is named."""
-        self._grown = {a: (x.index_select(1, rows), end) for a, (x, end) in self._grown.items()}
-        self._held = {a: x.index_select(1, rows) for a, x in self._held.items()}
+        for attention, (room, length) in self._grown.items():
+            self._grown[attention] = room.index_select(1, rows), length
+        for attention, held in self._held.items():
+            self._held[attention] = held.index_select(1, rows)
 
 
 # %% book/03-attention.ipynb · The whole class · [multi-head-attention]

@@ -531,10 +531,7 @@ def read_record(path: Path | str) -> dict[str, Any]:
 
 # %% book/11-long-runs.ipynb · One run per folder · [run-folder]
 class RunFolder:
-    """The folder of a run: its checkpoints, best weights and log, and a lock that one process holds.
-
-    The folder `path` is made when it is first locked.
-    """
+    """The folder of a run, made when it is first locked: its checkpoints, best weights and log."""
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)

@@ -86,7 +86,7 @@ class FeedForward(nn.Module):
 # %% book/04-layers.ipynb · Where the norm goes · [layer-config]
 @dataclass(frozen=True, kw_only=True)
 class LayerConfig:
-    """What an encoder or decoder layer is told; by default, the base model's.
+    """The settings of an encoder or decoder layer; by default, the base model's.
 
     Args:
         d_model: width of the vectors.
@@ -113,7 +113,7 @@ class LayerConfig:
 
 # %% book/04-layers.ipynb · Where the norm goes · [residual]
 class Residual(nn.Module):
-    """A sublayer's way around: LayerNorm(x + sublayer(x)), or x + sublayer(LayerNorm(x)).
+    """A residual connection around a sublayer: LayerNorm(x + sublayer(x)), or x + sublayer(LayerNorm(x)).
 
     Args:
         config: width, dropout and order of the norm.

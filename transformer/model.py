@@ -14,7 +14,7 @@ __all__ = [
 ]
 
 
-# %% book/05-model.ipynb · What a model is told · [model-imports]
+# %% book/05-model.ipynb · The configuration · [model-imports]
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import KW_ONLY, dataclass
@@ -30,7 +30,7 @@ from transformer.layers import DecoderLayer, EncoderLayer, LayerConfig, LayerNor
 from transformer.validation import check_config, check_ids, check_memory, check_type
 
 
-# %% book/05-model.ipynb · What a model is told · [transformer-config]
+# %% book/05-model.ipynb · The configuration · [transformer-config]
 @dataclass(frozen=True)
 class TransformerConfig(LayerConfig):
     """Everything that determines a `Transformer` but its weights; by default, the base model.

@@ -240,10 +240,7 @@ def _on_device(
 
 # %% book/11-long-runs.ipynb · The update · [updater]
 class Updater:
-    """Makes the updates of a run.
-
-    Args:
-        model, loss, config: as in `Trainer`.
+    """Makes the updates of a run, from the model, loss and settings of a `Trainer`.
 
     Attributes:
         parameters, device, precision, optimizer: what is trained, where, how exactly, and by what.
@@ -426,11 +423,7 @@ def _numbers_of_all(
 
 # %% book/11-long-runs.ipynb · The line of the log · [log-line]
 class LogLine:
-    """What the next line of a log will say of the updates since the last one.
-
-    Args:
-        check_norms: whether an infinite gradient is an error.
-    """
+    """The next line of a log; with `check_norms`, an infinite gradient is an error."""
 
     def __init__(self, check_norms: bool = True) -> None:
         self.check_norms = check_norms
@@ -462,8 +455,7 @@ class LogLine:
         tokens, place = int(counts.sum()), self.places[-1]
         loss = losses.double().sum().item() / max(tokens, 1)
         entry = {"step": place["step"], "epoch": place["epoch"], "loss": loss, "rate": rate}
-        entry |= {"norm": norms[-1].item(), "tokens": tokens, "seconds": round(self.seconds, 3)}
-        return entry
+        return entry | {"norm": norms[-1].item(), "tokens": tokens, "seconds": round(self.seconds, 3)}
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint needs."""
@@ -706,10 +698,7 @@ from transformer.fast import accelerated
 
 
 class RunState:
-    """What a training run consists of.
-
-    Args:
-        model, loss, batches, schedule, config: as in `Trainer`.
+    """What a training run consists of; its arguments are those of `Trainer`.
 
     Attributes:
         model: what is trained: the given one, accelerated where it can be.
@@ -802,11 +791,7 @@ def _alone(folder: RunFolder | None) -> Iterator[None]:
 
 # %% book/11-long-runs.ipynb · How it is kept · [run]
 class Run(RunState):
-    """A training run that is kept in a folder.
-
-    Args:
-        model, loss, batches, schedule, config, directory: as in `Trainer`.
-    """
+    """A training run that is kept in a folder; its arguments are those of `Trainer`."""
 
     def __init__(
         self, model: nn.Module, loss: _Loss, batches: _Batches, schedule: _Schedule, config: TrainingConfig,
@@ -1023,10 +1008,7 @@ class Trainer(Run):
         self.line.add(numbers, place | {"learning rate": rate}, time.perf_counter() - start)
 
     def update(self, batches: list[Any]) -> tuple[Tensor, Tensor, Tensor]:
-        """Make one update from the mean loss over all target tokens of `batches`.
-
-        Args:
-            batches: those of this process; of several processes, each has equally many.
+        """Make one update from the mean loss over all target tokens of `batches`, those of this process.
 
         Returns:
             summed loss and number of target tokens of these batches, and the gradient's norm before

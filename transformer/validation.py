@@ -21,7 +21,7 @@ __all__ = [
 ]
 
 
-# %% book/05-model.ipynb · What a model is told · [check-config]
+# %% book/05-model.ipynb · The configuration · [check-config]
 from typing import Any
 
 from transformer.layers import ACTIVATIONS
@@ -58,7 +58,7 @@ def check_config(config: Any) -> None:
         raise ValueError(f"pad_id and eos_id must differ, but both are {config.eos_id}")
 
 
-# %% book/05-model.ipynb · What its entries check · [check-kinds]
+# %% book/05-model.ipynb · Checking arguments · [check-kinds]
 from collections.abc import Collection
 
 
@@ -97,20 +97,15 @@ def check_choice(choices: Collection[Any], **values: Any) -> None:
             raise ValueError(f"{name} must be one of {list(choices)}, not {value!r}")
 
 
-# %% book/05-model.ipynb · What its entries check · [check-numbers]
+# %% book/05-model.ipynb · Checking arguments · [check-numbers]
 import math
 
 
 def check_size(minimum: int = 1, **sizes: int) -> None:
-    """Refuse sizes that are not whole numbers of at least `minimum`.
+    """Refuse sizes that are not whole numbers (`TypeError`) or below `minimum` (`ValueError`).
 
     Args:
-        minimum: the smallest size allowed.
-        **sizes: the sizes to check, each under the name that the message will show.
-
-    Raises:
-        TypeError: a size is not an `int`.
-        ValueError: a size is below `minimum`.
+        **sizes: the sizes, each under the name that the message will show.
     """
     for name, size in sizes.items():
         check_type(int, **{name: size})
@@ -119,14 +114,10 @@ def check_size(minimum: int = 1, **sizes: int) -> None:
 
 
 def check_rate(**rates: float) -> None:
-    """Refuse probabilities outside [0, 1), such as a dropout rate of 1.
+    """Refuse rates that are not numbers (`TypeError`) or outside [0, 1), such as 1 (`ValueError`).
 
     Args:
-        **rates: the rates to check, each under the name that the message will show.
-
-    Raises:
-        TypeError: a rate is not a number.
-        ValueError: a rate is outside [0, 1).
+        **rates: the rates, each under the name that the message will show.
     """
     for name, rate in rates.items():
         check_type((int, float), **{name: rate})
@@ -135,14 +126,10 @@ def check_rate(**rates: float) -> None:
 
 
 def check_number(**numbers: float) -> None:
-    """Refuse numbers that are negative, infinite or NaN.
+    """Refuse what is no number (`TypeError`), and what is negative, infinite or NaN (`ValueError`).
 
     Args:
-        **numbers: the numbers to check, each under the name that the message will show.
-
-    Raises:
-        TypeError: it is no number.
-        ValueError: it is below 0 or not finite.
+        **numbers: the numbers, each under the name that the message will show.
     """
     for name, number in numbers.items():
         check_type((int, float), **{name: number})
@@ -150,7 +137,7 @@ def check_number(**numbers: float) -> None:
             raise ValueError(f"{name} must be finite and at least 0, but is {number}")
 
 
-# %% book/05-model.ipynb · What its entries check · [is-traced]
+# %% book/05-model.ipynb · Checking arguments · [is-traced]
 import torch
 from torch import Tensor
 
@@ -167,18 +154,14 @@ def is_traced(*tensors: Tensor) -> bool:
     return torch.compiler.is_compiling() or any(_unwrap(x) is not x for x in tensors)
 
 
-# %% book/05-model.ipynb · What its entries check · [check-ids]
+# %% book/05-model.ipynb · Checking arguments · [check-ids]
 def check_ids(name: str, ids: Tensor, vocab_size: int, always: bool = False) -> None:
     """Refuse anything but a `[B, T]` tensor of token ids below `vocab_size`.
 
-    Looking at the values of a tensor on an accelerator would make the host wait for it, so they are
-    checked on the CPU only, and not where `is_traced`.
-
     Args:
-        name: what the message calls the ids.
-        ids: the token ids.
+        name, ids: the ids, and what the message calls them.
         vocab_size: number of tokens.
-        always: whether to look at the values wherever they are.
+        always: whether to look at the values wherever they are, and not only where that is free.
 
     Raises:
         TypeError: `ids` is not a tensor of `torch.long`.
@@ -194,11 +177,10 @@ def check_ids(name: str, ids: Tensor, vocab_size: int, always: bool = False) -> 
 
 
 def check_range(name: str, ids: Tensor, end: int, always: bool = False) -> None:
-    """Refuse whole numbers outside [0, end), where looking at them is free.
+    """Refuse whole numbers outside [0, end), on the CPU and where not `is_traced`.
 
     Args:
-        name: what the message calls the numbers.
-        ids: a tensor of them, of any shape.
+        name, ids: a tensor of them, of any shape, and what the message calls it.
         end: the first number that is too large.
         always: whether to look at the values wherever they are.
 
@@ -217,7 +199,7 @@ def check_range(name: str, ids: Tensor, end: int, always: bool = False) -> None:
         raise IndexError(f"{name} must lie in [0, {end}), but holds {low if low < 0 else high}")
 
 
-# %% book/05-model.ipynb · What its entries check · [check-memory]
+# %% book/05-model.ipynb · Checking arguments · [check-memory]
 def check_features(name: str, x: Tensor, features: int | None, rank: int = 3) -> None:
     """Refuse anything but a floating-point tensor of `rank` axes, the last with `features` entries.
 
@@ -252,7 +234,7 @@ def check_memory(memory: Tensor, tgt: Tensor, d_model: int) -> None:
         raise ValueError(f"tgt and memory must have the same batch size, not {given}")
 
 
-# %% book/05-model.ipynb · What its entries check · [check-place]
+# %% book/05-model.ipynb · Checking arguments · [check-place]
 def check_place(name: str, x: Tensor, like: Tensor, of: str = "the weights") -> None:
     """Refuse a tensor that lies elsewhere than another one, or floats with another dtype.
 
@@ -294,7 +276,7 @@ def check_device(device: torch.device | str) -> torch.device:
         raise ValueError(f"device {device!r} cannot be used here: {message}") from error
 
 
-# %% book/05-model.ipynb · What its entries check · [optional-import]
+# %% book/05-model.ipynb · Checking arguments · [optional-import]
 import importlib
 from types import ModuleType
 

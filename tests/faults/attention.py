@@ -70,8 +70,8 @@ FAULTS = [
         "own-cache-not-reordered",
         "a beam's survivors go on with the keys of others",
         "KeyValueCache.reorder",
-        "(x.index_select(1, rows), end)",
-        "(x, end)",
+        "room.index_select(1, rows)",
+        "room",
     ),
     Fault(
         "values-from-keys",
