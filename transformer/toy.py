@@ -179,7 +179,7 @@ def load_toy_model() -> Transformer:
 
 # %% book/09-toy-task.ipynb · Samples · [match-by-copies]
 def with_copies(copies: int, n_sequences: int, generator: torch.Generator) -> Tensor:
-    """Sequences of ten digits in which one stands a given number of times, and none more often.
+    """Sequences of ten digits in which one occurs a given number of times, and none more often.
 
     Args:
         copies: of the most common digit, 1 to 10.
