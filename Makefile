@@ -10,7 +10,7 @@ URL     ?=
 TASKS := $(PYTHON) book/tasks.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup book html pdf test test-fast test-here style types tangle run bench anywhere mutants colab browser repository clean
+.PHONY: help setup book html pdf test test-pages test-fast test-here style types tangle run bench anywhere mutants colab browser repository clean
 
 help:
 	@$(TASKS)
@@ -18,7 +18,7 @@ help:
 setup book html tangle style types browser clean:
 	@$(TASKS) $@
 
-test test-fast test-here anywhere mutants:
+test test-pages test-fast test-here anywhere mutants:
 	@$(TASKS) $@ $(if $(WORKERS),--workers $(WORKERS))
 
 run pdf: # make run CHAPTER=03, make pdf CHAPTER=03

@@ -21,7 +21,14 @@ from benchmarks.peers import missing_peers
 from benchmarks.quality import measure_quality
 from benchmarks.roofline import measure_roofline
 from benchmarks.scaling import measure_scaling
-from benchmarks.training import measure_profile, measure_saved, measure_training, print_steps, time_steps
+from benchmarks.training import (
+    measure_compiled,
+    measure_profile,
+    measure_saved,
+    measure_training,
+    print_steps,
+    time_steps,
+)
 from benchmarks.workload import SIZES, TOY_SIZES, Batch, Size, sentence_batches, toy_batches
 from transformer import Translator, load_corpus
 from transformer.files import read_record, run_facts, write_record
@@ -45,6 +52,21 @@ def training(options: argparse.Namespace) -> dict[str, Any]:
         for name, tokens, precisions in work
     ]
     return measure_training(sizes, options.device, options.rounds, options.seed)
+
+
+def two_threads(options: argparse.Namespace) -> dict[str, Any]:
+    """Time training steps in float32 with two threads."""
+    torch.set_num_threads(2)
+    batches = sentence_batches(chosen(options).config, SMALL, N_BATCHES, options.seed)
+    sizes = [(chosen(options), batches, ["float32"])]
+    found = measure_training(sizes, options.device, options.rounds, options.seed)
+    return {"threads": torch.get_num_threads(), **found}
+
+
+def compiled(options: argparse.Namespace) -> dict[str, Any]:
+    """Time a training step with `torch.compile`, and what it costs to compile it."""
+    arguments = (options.device, options.rounds, options.seed)
+    return measure_compiled(chosen(options), middle_batch(options), *arguments)
 
 
 def toy(options: argparse.Namespace) -> dict[str, Any]:
@@ -139,6 +161,8 @@ def quality(options: argparse.Namespace) -> dict[str, Any]:
 SECTIONS = {
     "roofline": roofline,
     "training": training,
+    "two threads": two_threads,
+    "compiled": compiled,
     "levers": levers,
     "toy": toy,
     "memory": memory,

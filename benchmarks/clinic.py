@@ -654,7 +654,7 @@ def tried(name: str, kind: Kind) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         found = bool(words) and any(words in suspect for suspect in suspects)
         faults.append(
             where
-            | {"fault": fault, "visible": bool(words)}
+            | {"fault": fault, "visible": bool(words), "words": words}
             | {"failures": report.failures, "suspects": suspects, "named": found}
         )
     return right, faults

@@ -15,7 +15,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.measure import interleaved, ratio_text, ratios_to_ours, spread, synchronize, table
+from benchmarks.measure import (
+    interleaved,
+    milliseconds_text,
+    ratio_text,
+    ratios_to_ours,
+    spread,
+    synchronize,
+    table,
+)
 from benchmarks.peers import Search, our_model, searches, step_clock
 from benchmarks.workload import Batch, Size, decoding_sources, sentence_batches
 from transformer import Transformer
@@ -169,8 +177,8 @@ def report_case(name: str, case: dict[str, Any]) -> None:
         rate = tokens / step["median"]
         agreed = case["agreement"][engine]
         case["engines"][engine] = {"seconds": step, "tokens per second": rate, "ours": ours[engine]}
-        times_text = f"{1000 * step['median']:.1f} ({1000 * step['q1']:.1f}–{1000 * step['q3']:.1f})"
-        rows.append([engine, times_text, f"{rate:,.0f}", ratio_text(ours[engine]), f"{agreed:.0%}"])
+        beside = ratio_text(ours[engine])
+        rows.append([engine, milliseconds_text(step), f"{rate:,.0f}", beside, f"{agreed:.0%}"])
     headers = ["engine", "ms", "tok/s", "ours × as fast", "same as ours"]
     print(table(f"Decoding, {name}, {LENGTH} tokens each", headers, rows), end="\n\n", flush=True)
 

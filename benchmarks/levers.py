@@ -1,4 +1,4 @@
-"""From the plain model to the fast one: training steps with one fast path after another switched on."""
+"""From the plain model to the fast one: training steps with one part after another exchanged."""
 
 from __future__ import annotations
 
@@ -8,37 +8,39 @@ from functools import partial
 from typing import Any
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 
 from benchmarks.measure import MIB, interleaved, ratio, ratio_text, saved_bytes, spread, table
-from benchmarks.peers import LEARNING_RATE, our_model, with_f_linear
+from benchmarks.peers import Training, described, our_model
 from benchmarks.training import agreement
 from benchmarks.workload import Batch, Size, sentence_batches, shuffled_batches, token_counts, training_flops
-from transformer import FastTransformer, accelerate, teacher_forced_loss
-from transformer.fast import FastMultiHeadAttention
+from transformer import MultiHeadAttention, Transformer, accelerate
+from transformer.fast import FastDropout, FastLinear, FastMultiHeadAttention
 from transformer.text import padding_waste
-from transformer.trainer import autocast
 from transformer.training import to_device
+
+FAST_PARTS: dict[str, tuple[type[nn.Module], type[nn.Module]]] = {
+    "dense": (nn.Linear, FastLinear),
+    "attention": (MultiHeadAttention, FastMultiHeadAttention),
+    "dropout": (nn.Dropout, FastDropout),
+}
 
 
 @dataclass(frozen=True)
 class Setup:
-    """Which fast paths a training step takes.
+    """In what a training step differs from that of the plain model in a plain loop.
 
     Args:
-        kernel: attention by the fused kernel, else written out.
-        fused_adam: the optimiser in one kernel.
         by_length: batches of sentences of about one length, else of random sentences.
-        dense: the package's way to compute dense layers, else `F.linear`.
-        chunks: the package's loss, else `F.cross_entropy` on all logits.
+        dense, attention, dropout: whether these parts are those of the fast model.
+        chunks: the fast model as a whole, whose loss is computed in chunks; it has all fast parts.
         precision: `"float32"` or `"bfloat16"`.
     """
 
-    kernel: bool = False
-    fused_adam: bool = False
     by_length: bool = False
     dense: bool = False
+    attention: bool = False
+    dropout: bool = False
     chunks: bool = False
     precision: str = "float32"
 
@@ -46,10 +48,10 @@ class Setup:
 # Each adds to the ones before it.
 LEVERS: dict[str, dict[str, Any]] = {
     "plain": {},
-    "fused attention": {"kernel": True},
-    "fused Adam": {"fused_adam": True},
     "batches by length": {"by_length": True},
     "dense layers": {"dense": True},
+    "attention": {"attention": True},
+    "dropout": {"dropout": True},
     "loss in chunks": {"chunks": True},
     "bfloat16": {"precision": "bfloat16"},
 }
@@ -63,61 +65,15 @@ def setups() -> dict[str, Setup]:
     return found
 
 
-def make_plain(model: FastTransformer, setup: Setup) -> None:
-    """Take the fast paths out of a fast model that `setup` has not."""
+def model_of(size: Size, setup: Setup, seed: int) -> Transformer:
+    """The plain model, with the parts of the fast one that `setup` has, or the fast one."""
+    model = our_model(size.config, seed)
+    if setup.chunks:
+        return accelerate(model)
+    faster = dict(kinds for part, kinds in FAST_PARTS.items() if getattr(setup, part))
     for module in model.modules():
-        if isinstance(module, FastMultiHeadAttention) and not setup.kernel:
-            module.register_forward_pre_hook(_want_weights, with_kwargs=True)
-    if not setup.dense:
-        with_f_linear(model)
-
-
-def _want_weights(
-    module: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    return inputs, options | {"need_weights": True}  # which a fused kernel never computes
-
-
-class LeverTraining:
-    """A model in training, with the fast paths of a setup: `step(batch)` makes an update."""
-
-    def __init__(self, size: Size, setup: Setup, device: torch.device, seed: int) -> None:
-        self.model = accelerate(our_model(size.config, seed).to(device)).train()
-        make_plain(self.model, setup)
-        self.size, self.setup, self.device, self.precision = size, setup, device, setup.precision
-        self.optimizer = torch.optim.Adam(
-            self.model.parameters(), LEARNING_RATE, betas=(0.9, 0.98), eps=1e-9, fused=setup.fused_adam
-        )
-
-    def mean_loss(self, batch: Batch) -> Tensor:
-        """The loss of a batch per target token, ready for a backward pass."""
-        with autocast(self.device, self.precision):
-            if self.setup.chunks:
-                loss, tokens = teacher_forced_loss(self.model, batch, smoothing=self.size.smoothing)
-                return loss / tokens
-            return self._plain_loss(*batch)
-
-    def _plain_loss(self, src: Tensor, tgt: Tensor) -> Tensor:
-        model = self.model
-        hidden = model.decode(tgt[:, :-1], model.encode(src), model.src_mask(src))
-        return F.cross_entropy(
-            model.project(hidden).float().flatten(0, 1),
-            tgt[:, 1:].flatten(),
-            ignore_index=model.config.pad_id,
-            label_smoothing=self.size.smoothing,
-        )
-
-    def step(self, batch: Batch) -> None:
-        """Make one update."""
-        self.optimizer.zero_grad()
-        self.mean_loss(batch).backward()
-        nn.utils.clip_grad_norm_(self.model.parameters(), self.size.clip_norm)
-        self.optimizer.step()
-
-    def go_through(self, batches: list[Batch]) -> None:
-        """Make one update on each batch."""
-        for batch in batches:
-            self.step(batch)
+        module.__class__ = faster.get(type(module), type(module))
+    return model
 
 
 def measure_levers(
@@ -137,17 +93,21 @@ def measure_levers(
     at_random = shuffled_batches(size.config, by_length, target_tokens, seed)
     by_length, at_random = ([to_device(batch, device) for batch in some] for some in (by_length, at_random))
     middle = by_length[n_batches // 2]
-    trainings = {name: LeverTraining(size, setup, device, seed) for name, setup in setups().items()}
+    trainings = {
+        name: Training(model_of(size, setup, seed), size, setup.precision, device)
+        for name, setup in setups().items()
+    }
     agreement({"ours": trainings["plain"], **trainings}, middle)
-    used = {name: by_length if t.setup.by_length else at_random for name, t in trainings.items()}
+    used = {name: by_length if setup.by_length else at_random for name, setup in setups().items()}
     works: dict[str, Callable[[], None]] = {
-        name: partial(training.go_through, used[name]) for name, training in trainings.items()
+        name: partial(go_through, training, used[name]) for name, training in trainings.items()
     }
     times = interleaved(works, rounds, device)
     tokens = token_counts(by_length, size.config.pad_id)
     levers, before = {}, "plain"
     for name, training in trainings.items():
         levers[name] = {
+            **described(training),
             "seconds": spread(times[name]),
             "target tokens per second": tokens["target"] / spread(times[name])["median"],
             "gain": ratio(times[before], times[name]),
@@ -164,6 +124,12 @@ def measure_levers(
         "useful flops": training_flops(size.config, by_length),
         "levers": levers,
     }
+
+
+def go_through(training: Training, batches: list[Batch]) -> None:
+    """Make one update on each batch."""
+    for batch in batches:
+        training.step(batch)
 
 
 def print_levers(size: Size, levers: dict[str, Any]) -> None:

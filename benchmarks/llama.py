@@ -46,11 +46,19 @@ def in_double(theirs: Any) -> Any:
                 added = 1 if type(norm).__name__.startswith("Gemma") else 0
                 exact.weight = nn.Parameter(norm.weight.detach() + added)
                 setattr(part, name, exact)
-    base, d_k = theirs.config.rope_parameters["rope_theta"], theirs.config.head_dim
+    rope, d_k = theirs.config.rope_parameters, theirs.config.head_dim
+    speeds = rope["rope_theta"] ** -(torch.arange(0, d_k, 2).double() / d_k)
+    if rope["rope_type"] == "llama3":
+        turns = rope["original_max_position_embeddings"] * speeds / (2 * torch.pi)
+        low, high = rope["low_freq_factor"], rope["high_freq_factor"]
+        between = (turns - low) / (high - low)
+        slower = torch.where(turns < low, speeds / rope["factor"], speeds)
+        mixed = (1 - between) * speeds / rope["factor"] + between * speeds
+        speeds = torch.where((turns >= low) & (turns <= high), mixed, slower)
 
     def exact_angles(module: nn.Module, inputs: Any, named: dict[str, Tensor], output: Any) -> Any:
         positions = named.get("position_ids", inputs[-1])[..., None].double()  # [B, T, 1]
-        angles = positions * base ** -(torch.arange(0, d_k, 2).double() / d_k)  # [B, T, d_k / 2]
+        angles = positions * speeds  # [B, T, d_k / 2]
         angles = torch.cat([angles, angles], dim=-1)
         return angles.cos(), angles.sin()
 

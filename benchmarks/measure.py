@@ -1,4 +1,4 @@
-"""How things are measured: interleaved rounds, medians and quartiles, the machine's best matrix product."""
+"""How things are measured: interleaved rounds, medians and ranges, the machine's best matrix product."""
 
 from __future__ import annotations
 
@@ -65,16 +65,19 @@ def interleaved(
 
 
 def spread(values: Sequence[float]) -> dict[str, Any]:
-    """Median, lower and upper quartile, and the values themselves, by round."""
+    """Median, least, most, and the values themselves, by round."""
     values = list(values)
-    q1, median, q3 = statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else values * 3
-    return {"median": median, "q1": q1, "q3": q3, "rounds": values}
+    return {
+        "median": statistics.median(values),
+        "min": min(values),
+        "max": max(values),
+        "rounds": values,
+    }
 
 
 def ratio(theirs: list[float], ours: list[float]) -> dict[str, Any]:
-    """How many times as fast ours is: ratio of medians, quartiles of the ratios by round."""
-    by_round = spread([other / mine for other, mine in zip(theirs, ours)])
-    return by_round | {"median": statistics.median(theirs) / statistics.median(ours)}
+    """How many times as fast ours is: the spread of the ratios within each round."""
+    return spread([other / mine for other, mine in zip(theirs, ours, strict=True)])
 
 
 def ratios_to_ours(times: dict[str, list[float]]) -> dict[str, dict[str, Any]]:
@@ -144,7 +147,12 @@ def _onednn_linear(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def memory_bandwidth(device: torch.device, repeats: int = 5) -> dict[str, float]:
-    """Bytes a second of a copy, read and written: `"memory"`, too large for any cache, and `"cache"`."""
+    """Bytes a second that memory delivers.
+
+    Returns:
+        of a copy, read and written: `"memory"`, too large for any cache, and `"cache"`; `"reading"`: of a
+        product of a matrix too large for any cache with one vector.
+    """
     rates = {}
     for name, size in {"memory": 256 * MIB, "cache": MIB // 4}.items():
         source = torch.randn(size // 4, device=device)
@@ -157,7 +165,9 @@ def memory_bandwidth(device: torch.device, repeats: int = 5) -> dict[str, float]
 
         work()
         rates[name] = 2 * size * calls / min(seconds(work, device) for _ in range(repeats))
-    return rates
+    matrix, vector = torch.randn(2**16, 2**10, device=device), torch.randn(2**10, device=device)
+    times = [seconds(partial(torch.mv, matrix, vector), device) for _ in range(1 + repeats)]
+    return rates | {"reading": matrix.nbytes / min(times[1:])}
 
 
 def saved_bytes(model: nn.Module, loss: Callable[[], Tensor]) -> int:
@@ -246,6 +256,11 @@ def table(title: str, headers: Sequence[str], rows: Iterable[Sequence[object]]) 
     return "\n".join([title, "", line(cells[0]), rule, *map(line, cells[1:])])
 
 
+def milliseconds_text(seconds: dict[str, Any]) -> str:
+    """A time with its range, as `41.3 (40.9–42.0)` milliseconds."""
+    return "{:.1f} ({:.1f}–{:.1f})".format(*(1000 * seconds[key] for key in ("median", "min", "max")))
+
+
 def ratio_text(ratio: dict[str, Any]) -> str:
-    """A ratio with its quartiles, as `1.29 (1.25–1.33)`."""
-    return f"{ratio['median']:.2f} ({ratio['q1']:.2f}–{ratio['q3']:.2f})"
+    """A ratio with its range, as `1.29 (1.25–1.33)`."""
+    return f"{ratio['median']:.2f} ({ratio['min']:.2f}–{ratio['max']:.2f})"

@@ -13,7 +13,7 @@ import torch
 
 from benchmarks.decoding import LENGTH, able
 from benchmarks.measure import MIB, table
-from benchmarks.peers import Training, peer_models, searches
+from benchmarks.peers import peer_trainings, searches
 from benchmarks.workload import SIZES, Size, decoding_sources, sentence_batches
 from transformer.training import to_device
 
@@ -48,7 +48,7 @@ def peak_of(work: str, engine: str, size: Size, device: torch.device, seed: int)
     A training step is an engine's first: gradients and the optimiser's averages are part of it.
     """
     if work == "training step":
-        training = Training(peer_models(size, seed)[engine](), size, "float32", device)
+        training = peer_trainings(size, "float32", device, seed)[engine]()
         (batch,) = sentence_batches(size.config, 2000, 1, seed)
         batch = to_device(batch, device)
 
@@ -73,7 +73,7 @@ def peak_of(work: str, engine: str, size: Size, device: torch.device, seed: int)
 
 def measure_peak(size: Size, device: torch.device, seed: int) -> dict[str, Any]:
     """Measure each engine and work in a process of its own, and print the table."""
-    engines = peer_models(size, seed)
+    engines = peer_trainings(size, "float32", device, seed)
     rows: list[list[object]] = []
     results: dict[str, dict[str, int]] = {}
     for work in WORKS:

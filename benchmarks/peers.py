@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from importlib.util import find_spec
 from tempfile import TemporaryDirectory
@@ -28,7 +28,7 @@ from transformer import (
     to_torch,
 )
 from transformer.decoding import DecoderState
-from transformer.fast import FastDecoderState, FastLinear, FastMultiHeadAttention
+from transformer.fast import FastDecoderState
 from transformer.interop import to_marian
 from transformer.trainer import autocast
 
@@ -132,34 +132,6 @@ class Marian(nn.Module):
         return self.marian(input_ids=src, attention_mask=mask, decoder_input_ids=tgt, use_cache=False).logits
 
 
-def with_f_linear(model: FastTransformer) -> FastTransformer:
-    """A fast model whose dense layers are left to `F.linear`, one by one: a control."""
-    for module in model.modules():
-        if isinstance(module, FastMultiHeadAttention):
-            module.project = partial(_one_by_one, module)
-        elif isinstance(module, FastLinear):
-            module.forward = partial(nn.Linear.forward, module)
-    return model
-
-
-def _one_by_one(module: FastMultiHeadAttention, query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
-    return [module.w_q(query), module.w_k(key), module.w_v(value)]
-
-
-def peer_models(size: Size, seed: int = 0) -> dict[str, Callable[[], nn.Module]]:
-    """How to build each engine's model: ours in three forms, and the peers that are installed and fit."""
-    ours = partial(our_model, size.config, seed)
-    builders: dict[str, Callable[[], nn.Module]] = {"ours": lambda: accelerate(ours())}
-    builders["ours, F.linear"] = lambda: with_f_linear(accelerate(ours()))
-    builders["ours, plain"] = ours
-    builders["torch.nn"] = lambda: TorchTransformer(ours())
-    if size.config.dropout > 0:
-        builders["torch.nn, no inner dropout"] = lambda: TorchTransformer(ours(), inner_dropout=False)
-    if HAS_MARIAN and not size.config.has_final_norm:
-        builders["Marian"] = lambda: Marian(ours())
-    return builders
-
-
 def missing_peers() -> list[str]:
     """What is not installed, as lines to print."""
     absent = [name for name in ("transformers", "ctranslate2") if find_spec(name) is None]
@@ -182,47 +154,111 @@ def summed_loss(model: nn.Module, batch: Batch, smoothing: float) -> tuple[Tenso
 
 
 class Training:
-    """One engine in training: `step(batch)` makes an update.
-
-    Ours is trained by the package's own `Trainer`, a peer by the plain loop of its users, with the same
-    optimiser (Adam, fused), precision and clipping.
+    """One engine in training by the plain loop of its users: `step(batch)` makes an update with fused Adam.
 
     Args:
-        model: what a builder of `peer_models` returned.
+        model: ours, plain or fast, or a peer's.
         size: its size.
         precision: `"float32"` or `"bfloat16"`.
         device: to train on.
         compiled: whether `torch.compile` gets model and loss.
+        kernels: makes the circumstances in which losses are computed and steps are made.
     """
 
     def __init__(
-        self, model: nn.Module, size: Size, precision: str, device: torch.device, compiled: bool = False
+        self,
+        model: nn.Module,
+        size: Size,
+        precision: str,
+        device: torch.device,
+        compiled: bool = False,
+        kernels: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
         self.model, self.size, self.precision, self.device = model.to(device).train(), size, precision, device
-        ours = isinstance(model, Transformer)
-        loss = teacher_forced_loss if ours else summed_loss
+        loss = teacher_forced_loss if isinstance(model, Transformer) else summed_loss
         self.loss = partial(torch.compile(loss) if compiled else loss, smoothing=size.smoothing)
-        if ours:
-            settings = TrainingConfig(steps=1, clip_norm=size.clip_norm, precision=precision)
-            trainer = Trainer(model, self.loss, lambda epoch: [], lambda step: LEARNING_RATE, settings)
-            self.step = lambda batch: trainer.update([batch])
-        else:
-            self.optimizer = torch.optim.Adam(
-                model.parameters(), LEARNING_RATE, betas=(0.9, 0.98), eps=1e-9, fused=True
-            )
-            self.step = self._step
+        self.kernels = kernels
+        self.update = self.updater()
+
+    def updater(self) -> Callable[[Batch], object]:
+        """What makes an update."""
+        self.optimizer = torch.optim.Adam(
+            self.model.parameters(), LEARNING_RATE, betas=(0.9, 0.98), eps=1e-9, fused=True
+        )
+        return self.plain_update
 
     def mean_loss(self, batch: Batch) -> Tensor:
         """The loss of a batch per target token, ready for a backward pass."""
-        with autocast(self.device, self.precision):
+        with self.kernels(), autocast(self.device, self.precision):
             loss, tokens = self.loss(self.model, batch)
         return loss / tokens
 
-    def _step(self, batch: Batch) -> None:
+    def step(self, batch: Batch) -> None:
+        """Make one update."""
+        with self.kernels():
+            self.update(batch)
+
+    def plain_update(self, batch: Batch) -> None:
+        """Make one update, as `transformer.fit` does."""
         self.optimizer.zero_grad()
         self.mean_loss(batch).backward()
         nn.utils.clip_grad_norm_(self.model.parameters(), self.size.clip_norm)
         self.optimizer.step()
+
+
+class TrainerTraining(Training):
+    """Our fast model, trained by the package's own `Trainer`, with the same optimiser and clipping.
+
+    Raises:
+        TypeError: the model is not fast: a trainer would accelerate it, and another one would be timed.
+    """
+
+    def updater(self) -> Callable[[Batch], object]:
+        """What makes an update."""
+        settings = TrainingConfig(steps=1, clip_norm=self.size.clip_norm, precision=self.precision)
+        trainer = Trainer(self.model, self.loss, lambda epoch: [], lambda step: LEARNING_RATE, settings)
+        if trainer.model is not self.model:
+            raise TypeError(f"to be timed is a {type(self.model)}, but trained is a {type(trainer.model)}")
+        return lambda batch: trainer.update([batch])
+
+
+def only_f_linear() -> AbstractContextManager[object]:
+    """Circumstances in which all dense products are left to `F.linear`, those of the loss as well."""
+    return mock.patch("transformer.kernels.onednn_wins", lambda *_: False)
+
+
+def peer_trainings(
+    size: Size, precision: str, device: torch.device, seed: int = 0
+) -> dict[str, Callable[..., Training]]:
+    """How to build each engine in training: ours in three forms, and the peers that are installed and fit.
+
+    *ours* is the fast model under the package's `Trainer`, *ours, F.linear* the same but for the library
+    that multiplies (a control), *ours, plain* the plain model in a plain loop.
+    """
+    ours = partial(our_model, size.config, seed)
+    circumstances = size, precision, device
+    builders: dict[str, Callable[..., Training]] = {
+        "ours": lambda **options: TrainerTraining(accelerate(ours()), *circumstances, **options),
+        "ours, F.linear": lambda: TrainerTraining(accelerate(ours()), *circumstances, kernels=only_f_linear),
+        "ours, plain": lambda **options: Training(ours(), *circumstances, **options),
+        "torch.nn": lambda **options: Training(TorchTransformer(ours()), *circumstances, **options),
+    }
+    if size.config.dropout > 0:
+        builders["torch.nn, no inner dropout"] = lambda: Training(
+            TorchTransformer(ours(), inner_dropout=False), *circumstances
+        )
+    if HAS_MARIAN and not size.config.has_final_norm:
+        builders["Marian"] = lambda: Training(Marian(ours()), *circumstances)
+    return builders
+
+
+def described(training: Training) -> dict[str, str]:
+    """What is trained, and how: for the record."""
+    model = training.model
+    kind = type(model).__name__
+    if isinstance(model, Marian):
+        kind = f"{type(model.marian).__name__}, {model.marian.config._attn_implementation}"
+    return {"model": kind, "loop": "Trainer" if isinstance(training, TrainerTraining) else "plain"}
 
 
 # Decoding: `search(src, beam_size, length)` returns the best hypothesis of every sentence, `[B, length]`.

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from benchmarks.measure import interleaved, spread, table
-from benchmarks.peers import Training, our_model
+from benchmarks.peers import TrainerTraining, our_model
 from benchmarks.workload import Batch, Size, even_batch, forward_flops, training_flops
 from transformer import accelerate
 from transformer.training import to_device
@@ -44,7 +44,7 @@ def measure_group(
     works, batches = {}, {}
     for value, (size, length) in group.items():
         batch: Batch = to_device(even_batch(size.config, length, TOKENS, seed), device)
-        training = Training(accelerate(our_model(size.config, seed)), size, "float32", device)
+        training = TrainerTraining(accelerate(our_model(size.config, seed)), size, "float32", device)
         works[str(value)], batches[value] = partial(training.step, batch), batch
     times = interleaved(works, rounds, device)
     results = []

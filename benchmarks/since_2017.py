@@ -1,9 +1,9 @@
 """Changes since 2017, one at a time, on characters of small Portuguese: `python -m benchmarks.since_2017`.
 
 Every row is a decoder-only model of 2017 with one change, or with all of them, of about the same number of
-parameters, trained on the same characters for the same number of updates. The record
-transformer/records/since-2017.json, which Chapter 16 reads, grows by one row and seed at a time; what it
-holds already is not run again.
+parameters, trained on the same characters for the same number of updates. With `--peak 2` all learning
+rates are twice as high. The record transformer/records/since-2017.json, which Chapter 16 reads, grows by one
+run at a time; what it holds already is not run again.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from transformer.modern import (
     next_token_loss,
     wsd_rate,
 )
-from transformer.training import adamw, evaluating
+from transformer.training import adamw, cooldown, evaluating
 
 RECORD = Path(__file__).resolve().parents[1] / "transformer" / "records" / "since-2017.json"
 CHANGES = ("rms", "no-bias", "gate", "rotary", "grouped", "qk-norm", "wsd", "muon")
@@ -44,6 +44,7 @@ ROWS: dict[str, tuple[str, ...]] = {
     "alibi": ("alibi",),
     **{change: (change,) for change in CHANGES[4:]},
     "all": CHANGES,
+    "cooled": ("cooled",),  # a control for wsd: the schedule of 2017, which ends at zero
 }
 SIZES: dict[str, int] = {"d_model": 64, "n_heads": 4, "n_layers": 2}
 STEPS, BATCH, CONTEXT, LONG, WARMUP = 400, 32, 64, 256, 40
@@ -72,7 +73,7 @@ def build(changes: tuple[str, ...], vocab_size: int) -> LanguageModel:
     model = LanguageModel(
         LanguageModelConfig(
             vocab_size, d_ff=d_ff, positions=positions, n_kv_heads=2 if shared else None,
-            qk_norm="qk-norm" in changes, scale_embedding=True, **SIZES,
+            qk_norm="qk-norm" in changes, scale_embedding=positions != "none", **SIZES,
         )
     )  # fmt: skip
     bias = "no-bias" not in changes
@@ -113,11 +114,12 @@ def optimizers(model: nn.Module, muon: bool) -> list[tuple[torch.optim.Optimizer
     return [(torch.optim.Muon(matrices, weight_decay=0.0), MUON_RATE), (adamw(others), RATE)]
 
 
-def shape(step: int, wsd: bool) -> float:
+def shape(step: int, changes: tuple[str, ...]) -> float:
     """The schedule, as a share of its peak."""
-    if wsd:
+    if "wsd" in changes:
         return wsd_rate(step, STEPS, 1.0, WARMUP)
-    return min(step / WARMUP, math.sqrt(WARMUP / step))
+    rate = min(step / WARMUP, math.sqrt(WARMUP / step))
+    return rate * cooldown(step, STEPS, 0.2) if "cooled" in changes else rate
 
 
 def test_loss(model: nn.Module, ids: Tensor, length: int) -> float:
@@ -128,8 +130,8 @@ def test_loss(model: nn.Module, ids: Tensor, length: int) -> float:
     return float(sum(losses)) / (len(windows) * length)
 
 
-def run(name: str, seed: int) -> dict[str, Any]:
-    """Train one row from one seed, and say how it did."""
+def run(name: str, seed: int, factor: float) -> dict[str, Any]:
+    """Train one row from one seed, its peak rates times a factor, and say how it did."""
     torch.manual_seed(seed)
     train, test, changes = characters("train"), characters("test"), ROWS[name]
     model = build(changes, int(train.max()) + 1)
@@ -142,11 +144,12 @@ def run(name: str, seed: int) -> dict[str, Any]:
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for optimizer, peak in both:
             for group in optimizer.param_groups:
-                group["lr"] = peak * shape(step, "wsd" in changes)
+                group["lr"] = factor * peak * shape(step, changes)
             optimizer.step()
     return {
         "row": name,
         "seed": seed,
+        "peak": factor,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "loss": test_loss(model, test, CONTEXT),
         "loss_long": test_loss(model, test, LONG),
@@ -160,13 +163,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("rows", nargs="*", default=list(ROWS), help=f"of {', '.join(ROWS)} (all)")
     parser.add_argument("--seeds", type=int, default=3, help="runs of each row (3)")
+    parser.add_argument("--peak", type=float, default=1.0, help="a factor for all learning rates (1)")
     options = parser.parse_args()
     torch.set_num_threads(1)
     runs = json.loads(RECORD.read_text(encoding="utf8"))["runs"] if RECORD.exists() else []
     for seed in range(options.seeds):
         for name in options.rows:
-            if not any((entry["row"], entry["seed"]) == (name, seed) for entry in runs):
-                runs.append(run(name, seed))
+            asked = (name, seed, options.peak)
+            if asked not in [(entry["row"], entry["seed"], entry.get("peak", 1.0)) for entry in runs]:
+                runs.append(run(*asked))
                 setting = {"steps": STEPS, "batch": BATCH, "context": CONTEXT, "long": LONG, **SIZES}
                 write_record(RECORD, {"setting": setting, "runs": runs})
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,15 +13,18 @@ from benchmarks.measure import (
     MIB,
     OperationCounter,
     interleaved,
+    milliseconds_text,
     product_peak,
+    ratio,
     ratio_text,
     ratios_to_ours,
     saved_bytes,
+    seconds,
     spread,
     synchronize,
     table,
 )
-from benchmarks.peers import Training, peer_models
+from benchmarks.peers import Training, described, peer_trainings
 from benchmarks.workload import Batch, Size, token_counts, training_flops
 from transformer.text import padding_waste
 from transformer.training import evaluating, to_device
@@ -91,13 +95,11 @@ def time_steps(
         beside ours; and what they were measured on.
     """
     batches = [to_device(batch, device) for batch in batches]
-    trainings = {
-        name: Training(build(), size, precision, device) for name, build in peer_models(size, seed).items()
-    }
-    if device.type == "cuda":  # on a CPU, compiling takes minutes and brings little
+    builders = peer_trainings(size, precision, device, seed)
+    trainings = {name: build() for name, build in builders.items()}
+    if device.type == "cuda":  # on a CPU, each shape of a batch takes minutes: see `measure_compiled`
         for name in ("ours", "torch.nn"):
-            build = peer_models(size, seed)[name]
-            trainings[f"{name}, compiled"] = Training(build(), size, precision, device, compiled=True)
+            trainings[f"{name}, compiled"] = builders[name](compiled=True)
     differences = agreement({name: t for name, t in trainings.items() if "compiled" not in name}, batches[0])
 
     def round_of(training: Training) -> Callable[[], None]:
@@ -119,6 +121,7 @@ def time_steps(
         step = spread([value / steps for value in values])
         rate = flops / len(batches) / step["median"]
         engines[name] = {
+            **described(trainings[name]),
             "seconds": step,
             "target tokens per second": tokens["target"] / len(batches) / step["median"],
             "flops per second": rate,
@@ -145,11 +148,10 @@ def print_steps(title: str, result: dict[str, Any]) -> None:
     rows = []
     for name, engine in result["engines"].items():
         share = engine["share of peak"]
-        step = {key: 1000 * engine["seconds"][key] for key in ("median", "q1", "q3")}
         rows.append(
             [
                 name,
-                f"{step['median']:.1f} ({step['q1']:.1f}–{step['q3']:.1f})",
+                milliseconds_text(engine["seconds"]),
                 f"{engine['target tokens per second']:,.0f}",
                 f"{engine['flops per second'] / 1e9:,.1f}",
                 None if share is None else f"{share:.3f}",
@@ -187,13 +189,52 @@ def measure_training(
     return {"peaks": peaks, "steps": results}
 
 
+def measure_compiled(
+    size: Size, batch: Batch, device: torch.device, rounds: int, seed: int
+) -> dict[str, Any]:
+    """Time training steps on one batch, plain, plain and compiled, and fast.
+
+    Returns:
+        for each engine the seconds of a step and its speed beside plain; `"first step"`: the seconds of
+        the compiled engine's first one, in which it is compiled.
+    """
+    batch = to_device(batch, device)
+    builders = peer_trainings(size, "float32", device, seed)
+    trainings = {
+        "ours, plain": builders["ours, plain"](),
+        "ours, plain, compiled": builders["ours, plain"](compiled=True),
+        "ours": builders["ours"](),
+    }
+    first = seconds(lambda: trainings["ours, plain, compiled"].step(batch), device)
+    works: dict[str, Callable[[], None]] = {
+        name: partial(training.step, batch) for name, training in trainings.items()
+    }
+    times = interleaved(works, rounds, device)
+    plain = times["ours, plain"]
+    engines = {
+        name: {
+            **described(trainings[name]),
+            "seconds": spread(found),
+            "beside plain": ratio(plain, found),
+        }
+        for name, found in times.items()
+    }
+    rows = [
+        [name, milliseconds_text(engine["seconds"]), ratio_text(engine["beside plain"])]
+        for name, engine in engines.items()
+    ]
+    title = f"A step on one batch ({size.name}); the first compiled one took {first:.0f} s"
+    print(table(title, ["engine", "ms a step", "× plain"], rows), end="\n\n", flush=True)
+    return {"size": size.name, "first step": first, "engines": engines}
+
+
 def measure_saved(size: Size, batch: Batch, device: torch.device, seed: int) -> dict[str, Any]:
     """Count what the forward pass of each engine keeps for the backward pass."""
     batch = to_device(batch, device)
     results: dict[str, Any] = {}
     for precision in ("float32", "bfloat16"):
-        for name, build in peer_models(size, seed).items():
-            training = Training(build(), size, precision, device)
+        for name, build in peer_trainings(size, precision, device, seed).items():
+            training = build()
             kept = saved_bytes(training.model, lambda: training.mean_loss(batch))  # noqa: B023 (called at once)
             results.setdefault(name, {})[precision] = kept
     ours = results["ours"]
@@ -254,8 +295,8 @@ def measure_profile(
     """Profile one training step of each engine."""
     batch = to_device(batch, device)
     profiles = {
-        name: profile_step(Training(build(), size, precision, device), batch)
-        for name, build in peer_models(size, seed).items()
+        name: profile_step(build(), batch)
+        for name, build in peer_trainings(size, precision, device, seed).items()
     }
     kinds = [*KINDS, OTHER]
     rows = [[kind, *(f"{found['shares'][kind]:.1%}" for found in profiles.values())] for kind in kinds]

@@ -109,13 +109,25 @@ def book(options) -> None:
 
 @command
 def test(options) -> None:
-    """everything: package = book, style, types, book, tests, every cell against its stored output"""
+    """package = book, style, types, book without warnings, tests, every cell against its stored output"""
     python = installed()
     sound(python)
     html(options)
     call(
-        *(python, "-m", "pytest", "--numprocesses", options.workers, *BY_FILE),
+        *(python, "-m", "pytest", "--numprocesses", options.workers, *BY_FILE, "-m", "not browser"),
         *("--nbval", "--nbval-current-env", "--nbval-cell-timeout", CELL_TIMEOUT, "book", "tests"),
+        **QUIET,
+    )
+
+
+@command
+def test_pages(options) -> None:
+    """the built pages in headless Chromium: three widths, both themes, accessibility, live figures"""
+    python = installed()
+    html(options)
+    call(
+        *(python, "-m", "pytest", "--numprocesses", options.workers, "--dist", "worksteal"),
+        *("-m", "browser", "tests/test_book.py", "tests/test_live.py"),
         **QUIET,
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -32,8 +33,18 @@ from benchmarks import (  # noqa: E402
 )
 from benchmarks.corpus import corpus_facts  # noqa: E402
 from benchmarks.quality import measure_quality  # noqa: E402
-from transformer import TransformerConfig, Translator, Vocabulary, encode_pairs, load_corpus  # noqa: E402
+from transformer import (  # noqa: E402
+    FastTransformer,
+    Transformer,
+    TransformerConfig,
+    Translator,
+    Vocabulary,
+    encode_pairs,
+    kernels,
+    load_corpus,
+)
 from transformer.corpora import Pair  # noqa: E402
+from transformer.fast import FastLinear, FastMultiHeadAttention  # noqa: E402
 from transformer.text import padding_waste  # noqa: E402
 
 CPU = torch.device("cpu")
@@ -46,6 +57,11 @@ def batch_of(config: TransformerConfig, rows: int, src_length: int, tgt_length: 
     tgt = torch.randint(4, config.tgt_vocab_size, (rows, tgt_length + 1))
     tgt[:, 0] = config.bos_id
     return src, tgt
+
+
+def trainings(size: workload.Size = SMALL) -> dict[str, Callable[..., peers.Training]]:
+    """How to build the engines in training, in float32 on the CPU."""
+    return peers.peer_trainings(size, "float32", CPU)
 
 
 def flops_by_torch(model: nn.Module, batch: workload.Batch) -> tuple[int, int]:
@@ -158,7 +174,7 @@ def test_the_formula_is_what_torch_counts_without_padding(engine):
     config, rows, S, T = SMALL.config, 3, 5, 7
     batch = batch_of(config, rows, S, T)
     flops = workload.forward_flops(config, S, T)
-    linear, attention = flops_by_torch(peers.peer_models(SMALL)[engine](), batch)
+    linear, attention = flops_by_torch(trainings()[engine]().model, batch)
     assert linear == 3 * rows * flops["linear"]
     unseen = config.n_layers * 4 * config.d_model * (T * T - T * (T + 1) // 2)
     assert attention in (0, rows * (flops["attention"] + unseen))  # 0: a kernel that torch does not count
@@ -205,9 +221,8 @@ def test_torch_nn_computes_our_loss_with_our_weights(norm_first):
     (batch,) = workload.sentence_batches(config, 60, 1)
     losses = []
     for name in ("ours", "ours, F.linear", "ours, plain", "torch.nn", "torch.nn, no inner dropout"):
-        model = peers.peer_models(size)[name]().double()
-        step = peers.Training(model, size, "float32", CPU)
-        model.eval()
+        step = trainings(size)[name]()
+        model = step.model.double().eval()
         losses.append(step.mean_loss(batch).double())
         losses[-1].backward()
         if name == "torch.nn, no inner dropout":
@@ -224,10 +239,8 @@ def test_torch_nn_computes_our_loss_with_our_weights(norm_first):
 def test_marian_computes_our_loss_and_finds_our_translations():
     """With our weights and our positions in it."""
     (batch,) = workload.sentence_batches(SMALL.config, 60, 1)
-    steps = {
-        name: peers.Training(peers.peer_models(SMALL)[name](), SMALL, "float32", CPU)
-        for name in ("ours", "Marian")
-    }
+    steps = {name: trainings()[name]() for name in ("ours", "Marian")}
+    assert peers.described(steps["Marian"])["model"].startswith("MarianMTModel, ")
     assert training.agreement(steps, batch)["Marian"] < 1e-5
     found = peers.searches(SMALL, CPU)
     src = workload.decoding_sources(SMALL.config, 3)
@@ -238,19 +251,68 @@ def test_marian_computes_our_loss_and_finds_our_translations():
 def test_an_engine_that_computes_something_else_is_refused():
     """The check that stands before every timing can fail."""
     (batch,) = workload.sentence_batches(SMALL.config, 60, 1)
-    models = peers.peer_models(SMALL)
-    steps = {name: peers.Training(models[name](), SMALL, "float32", CPU) for name in ("ours", "torch.nn")}
+    steps = {name: trainings()[name]() for name in ("ours", "torch.nn")}
     with torch.no_grad():
         steps["torch.nn"].model.transformer.decoder.layers[0].linear1.weight.neg_()
     with pytest.raises(ValueError, match="the loss of torch.nn is"):
         training.agreement(steps, batch)
 
 
-def operations_of(work) -> set[str]:
-    """The names of the operations of torch that run in `work`."""
-    with torch.profiler.profile() as recorded:
-        work()
-    return {event.key for event in recorded.key_averages()}
+# What is timed is what its row says
+
+
+def refused(*args, **kwargs):
+    raise AssertionError("this is not to be called")
+
+
+@pytest.fixture
+def onednn(monkeypatch):
+    """Every product large enough for oneDNN, on any processor; attention and losses as usual."""
+    monkeypatch.setattr(kernels, "_least_work", lambda: 0)
+    monkeypatch.setattr(kernels, "_FEW_LOGITS", 0)  # even a small loss is computed in chunks
+    monkeypatch.setattr(kernels, "_AT_ONCE", {"cpu": 200})
+
+
+def forbid(monkeypatch, *names: str) -> None:
+    """Whoever takes one of these kernels from the table of choices, or from its module, fails."""
+    gone = {getattr(kernels, name) for name in names}
+    for task, rows in kernels.CHOICES.items():
+        found = [(condition, refused if kernel in gone else kernel) for condition, kernel in rows]
+        monkeypatch.setitem(kernels.CHOICES, task, found)
+    for name in names:
+        monkeypatch.setattr(kernels, name, refused)
+
+
+WIDE = workload.Size("wide", TransformerConfig(50, 50, d_model=128, n_heads=2, n_layers=1, d_ff=256))
+
+
+@pytest.mark.usefixtures("onednn")
+def test_the_plain_row_trains_the_plain_model(monkeypatch):
+    """By its plain loop, without one kernel of the chapter on speed: a trainer would have accelerated it."""
+    plain, fast = (trainings(WIDE)[name]() for name in ("ours, plain", "ours"))
+    assert type(plain.model) is Transformer and type(fast.model) is FastTransformer
+    assert peers.described(plain) == {"model": "Transformer", "loop": "plain"}
+    assert peers.described(fast) == {"model": "FastTransformer", "loop": "Trainer"}
+    batch = workload.even_batch(WIDE.config, 16, 512)
+    forbid(monkeypatch, "dropout_by_bytes")
+    plain.step(batch)
+    with pytest.raises(AssertionError, match="not to be called"):
+        fast.step(batch)
+    with pytest.raises(TypeError, match="trained is a"):
+        peers.TrainerTraining(peers.our_model(WIDE.config), WIDE, "float32", CPU)
+
+
+@pytest.mark.usefixtures("onednn")
+@pytest.mark.parametrize("name", ["linear_by_convolution", "linear_by_onednn"])
+def test_the_control_multiplies_by_f_linear_alone(monkeypatch, name):
+    """In the layers and in the loss, where the fast model calls oneDNN for each of its chunks."""
+    forbid(monkeypatch, name)
+    batch = workload.even_batch(WIDE.config, 16, 512)
+    control, fast = (trainings(WIDE)[engine]() for engine in ("ours, F.linear", "ours"))
+    control.step(batch)
+    control.mean_loss(batch).backward()
+    with pytest.raises(AssertionError, match="not to be called"):
+        fast.step(batch)
 
 
 def test_levers_are_switched_on_one_by_one():
@@ -261,12 +323,28 @@ def test_levers_are_switched_on_one_by_one():
         assert sum(before[key] != after[key] for key in before) == 1
 
 
+def test_levers_lead_from_the_plain_model_to_the_fast_one():
+    """The first has no fast part, each lever exchanges one kind, the last has all and is the fast one."""
+    models = {name: levers.model_of(SMALL, setup, 0) for name, setup in levers.setups().items()}
+    assert {name for name, model in models.items() if type(model) is not Transformer} == {
+        "loss in chunks",
+        "bfloat16",
+    }
+    kinds = {name: {type(module) for module in model.modules()} for name, model in models.items()}
+    fast = {faster for _, faster in levers.FAST_PARTS.values()}
+    assert not kinds["plain"] & fast and not kinds["batches by length"] & fast
+    assert kinds["dense layers"] & fast == {FastLinear}
+    assert kinds["attention"] & fast == {FastLinear, FastMultiHeadAttention}
+    assert kinds["dropout"] & fast == fast == kinds["loss in chunks"] & fast
+    assert nn.Linear not in kinds["dense layers"] and nn.Dropout not in kinds["dropout"]
+
+
 def test_every_lever_computes_the_same_loss_and_gradient():
     """Dropout off: what differs is how, not what."""
     batch = workload.even_batch(SMALL.config, 16, 256)
     results = {}
     for name, setup in levers.setups().items():
-        step = levers.LeverTraining(SMALL, setup, CPU, seed=0)
+        step = peers.Training(levers.model_of(SMALL, setup, 0), SMALL, setup.precision, CPU)
         step.model.eval()
         loss = step.mean_loss(batch)
         loss.backward()
@@ -278,16 +356,19 @@ def test_every_lever_computes_the_same_loss_and_gradient():
         assert distance < (0.1 if name == "bfloat16" else 1e-5)
 
 
-def test_the_plain_step_takes_no_fast_path():
-    """No fused attention, no dense layer as a convolution, no fused Adam; the fast one takes the first."""
-    batch = workload.even_batch(SMALL.config, 16, 256)
-    found = {}
-    for name in ("plain", "loss in chunks"):
-        step = levers.LeverTraining(SMALL, levers.setups()[name], CPU, seed=0)
-        found[name] = " ".join(operations_of(partial(step.step, batch)))
-        assert ("fused_adam" in found[name]) == (name != "plain")
-    assert "scaled_dot_product" not in found["plain"] and "scaled_dot_product" in found["loss in chunks"]
-    assert "convolution" not in found["plain"]
+def test_the_compiled_row_is_compiled(monkeypatch, capsys):
+    """The plain model's loss passes through `torch.compile`, that of the other two does not."""
+    compiled = []
+    monkeypatch.setattr(torch, "compile", lambda loss: compiled.append(loss) or loss)
+    batch = workload.even_batch(SMALL.config, 8, 64)
+    found = training.measure_compiled(SMALL, batch, CPU, rounds=1, seed=0)
+    assert compiled == [peers.teacher_forced_loss] and found["first step"] > 0
+    assert [row["model"] for row in found["engines"].values()] == [
+        "Transformer",
+        "Transformer",
+        "FastTransformer",
+    ]
+    assert "the first compiled one" in capsys.readouterr().out
 
 
 def test_levers_are_measured_on_the_same_sentences(capsys):
@@ -342,10 +423,10 @@ def test_scaling_measures_each_value(capsys):
     assert "by length" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("engine", ["ours", "torch.nn"])
+@pytest.mark.parametrize("engine", ["ours", "ours, F.linear", "ours, plain", "torch.nn"])
 def test_a_step_changes_the_weights(engine):
     """A step that trained nothing would be fast."""
-    step = peers.Training(peers.peer_models(SMALL)[engine](), SMALL, "float32", CPU)
+    step = trainings()[engine]()
     before = [parameter.detach().clone() for parameter in step.model.parameters()]
     step.step(batch_of(SMALL.config, 2, 4, 4))
     assert all(not torch.equal(a, b) for a, b in zip(before, step.model.parameters()))
@@ -395,7 +476,7 @@ def test_saved_bytes_of_a_chain_counted_by_hand():
 
 def test_saved_bytes_grow_with_the_batch():
     """Twice the sentences keep twice the bytes, up to the causal mask."""
-    step = peers.Training(peers.peer_models(SMALL)["ours"](), SMALL, "float32", CPU)
+    step = trainings()["ours"]()
     small, large = (
         measure.saved_bytes(step.model, partial(step.mean_loss, batch_of(SMALL.config, rows, 6, 6)))
         for rows in (4, 8)
@@ -411,18 +492,15 @@ def test_operations_are_counted_without_views():
     assert counter.count == 3
 
 
-def test_quartiles_and_ratios():
-    """Of numbers whose quartiles are known; ours takes 2 seconds, the other 4."""
-    assert measure.spread([1.0, 2.0, 3.0, 4.0, 5.0]) == {
-        "median": 3.0,
-        "q1": 2.0,
-        "q3": 4.0,
-        "rounds": [1.0, 2.0, 3.0, 4.0, 5.0],
-    }
-    assert measure.spread([7.0]) == {"median": 7.0, "q1": 7.0, "q3": 7.0, "rounds": [7.0]}
-    ratios = measure.ratios_to_ours({"ours": [2.0, 2.0, 2.0], "other": [4.0, 3.0, 6.0]})
-    assert ratios["other"] == {"median": 2.0, "q1": 1.75, "q3": 2.5, "rounds": [2.0, 1.5, 3.0]}
-    assert measure.ratio_text(ratios["other"]) == "2.00 (1.75–2.50)"
+def test_a_ratio_is_the_median_of_those_within_the_rounds():
+    """Which need not be the ratio of the medians, here 20."""
+    assert measure.spread([7.0]) == {"median": 7.0, "min": 7.0, "max": 7.0, "rounds": [7.0]}
+    ratios = measure.ratios_to_ours({"ours": [1.0, 10.0, 1.0], "other": [1.0, 20.0, 30.0]})
+    assert ratios["other"] == {"median": 2.0, "min": 1.0, "max": 30.0, "rounds": [1.0, 2.0, 30.0]}
+    assert measure.ratio_text(ratios["other"]) == "2.00 (1.00–30.00)"
+    assert measure.milliseconds_text(measure.spread([0.001, 0.002])) == "1.5 (1.0–2.0)"
+    with pytest.raises(ValueError):
+        measure.ratio([1.0, 2.0], [1.0])
 
 
 def test_rounds_are_interleaved_and_the_warm_up_does_not_count():
@@ -471,7 +549,7 @@ def test_operations_are_sorted_by_kind(operation, kind):
 
 def test_a_profile_accounts_for_the_whole_step():
     """Shares sum to one, and a Transformer's step has products, norms and an optimiser in it."""
-    step = peers.Training(peers.peer_models(SMALL)["ours"](), SMALL, "float32", CPU)
+    step = trainings()["ours"]()
     found = training.profile_step(step, batch_of(SMALL.config, 4, 6, 6))
     assert abs(sum(found["shares"].values()) - 1) < 1e-9
     assert min(found["shares"][kind] for kind in ("matrix products", "norms", "optimiser")) > 0
@@ -525,6 +603,16 @@ def test_a_section_runs_in_a_process_of_its_own(monkeypatch):
     monkeypatch.delenv("TRANSFORMER_DATA", raising=False)
     found = bench.in_new_process("padding", bench.read_arguments(["--threads", "1"]))
     assert list(found) == ["phrases"] and all(row["waste"] < 0.05 for row in found["phrases"])
+
+
+def test_two_threads_are_two_whatever_was_asked_for(monkeypatch):
+    """The section says so itself, because the record's machine has the threads of the other sections."""
+    before = torch.get_num_threads()
+    monkeypatch.setattr(bench, "measure_training", lambda *_: {"inside": torch.get_num_threads()})
+    try:
+        assert bench.two_threads(bench.read_arguments(["--threads", "1"])) == {"threads": 2, "inside": 2}
+    finally:
+        torch.set_num_threads(before)
 
 
 @pytest.mark.usefixtures("here")

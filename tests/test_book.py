@@ -10,6 +10,7 @@ from urllib.parse import unquote, urldefrag, urlsplit
 
 import axe_playwright_python
 import nbformat
+import pydata_sphinx_theme
 import pytest
 import yaml
 from bs4 import BeautifulSoup
@@ -17,7 +18,8 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 ROOT = Path(__file__).resolve().parents[1]
 HTML = ROOT / "_build" / "html"
-MAX_PAGE_BYTES = 1_500_000
+MAX_PAGE_BYTES = 1_000_000
+MAX_LOADED_BYTES = 1_300_000  # with all that a page loads
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 BROWSER_ARGUMENTS = (
     "--no-sandbox",
@@ -123,12 +125,10 @@ def test_links_and_images_of_page_exist(page, soups, anchors):
 
 @needs_book
 def test_images_of_page_say_what_they_show(page, soups):
-    silent = [
-        image["src"][:80]
-        for image in soups[page].find("main").find_all("img")
-        if not image.get("alt", "").strip()
-    ]
+    main = soups[page].find("main")
+    silent = [image["src"][:80] for image in main.find_all("img") if not image.get("alt", "").strip()]
     assert silent == []
+    assert all(plot["role"] == "img" and len(plot["aria-label"]) > 20 for plot in main.select("svg.plot"))
 
 
 def test_the_glossary_has_every_term_in_bold():
@@ -158,8 +158,37 @@ CUT_OFF = """() => [...document.querySelectorAll('mjx-container[display="true"]'
     return roof < box.getBoundingClientRect().top;
 }).map(box => box.parentElement.id)"""
 # On a phone a figure keeps a size at which its labels can be read, and scrolls.
-SHRUNK = """() => [...document.querySelectorAll('div.cell_output figure img')]
-    .filter(image => image.clientWidth < Math.min(image.naturalWidth, 540)).map(image => image.alt)"""
+SHRUNK = """() => [...document.querySelectorAll('div.cell_output figure :is(img, svg.plot)')]
+    .filter(image => image.getBoundingClientRect().width < Math.min(image.getAttribute('width'), 540) - 1)
+    .map(image => image.outerHTML.slice(0, 200))"""
+# What plots are written in, what the text of the page is, and what lies between a plot and the page's ground.
+INKS = """() => {
+    const look = (element, ...names) => names.map(name => getComputedStyle(element)[name]).join();
+    const once = values => [...new Set(values)];
+    const labels = [...document.querySelectorAll('svg.plot text')];
+    const plain = labels.filter(text => !text.closest('.paper, [style*="fill"]') && !text.matches('.code'));
+    const layers = [...document.querySelectorAll('svg.plot')].flatMap(plot => {
+        const found = [];
+        for (let box = plot; !box.matches('.bd-article'); box = box.parentElement) found.push(box);
+        return found;
+    });
+    return [
+        once(plain.map(text => look(text, 'fill', 'fontFamily'))),
+        look(document.querySelector('.bd-article'), 'color', 'fontFamily'),
+        once(layers.map(box => look(box, 'backgroundColor', 'backgroundImage', 'filter', 'mixBlendMode'))),
+    ];
+}"""
+# The selectors of a style sheet that select something on the page, whatever its state.
+SELECTING = """css => {
+    const sheet = new CSSStyleSheet();
+    sheet.replaceSync(css);
+    const rules = list => [...list].flatMap(rule => rule.selectorText ?? rules(rule.cssRules ?? []));
+    const selectors = rules(sheet.cssRules).flatMap(text => text.split(/,(?![^()]*\\))/));
+    const state = /::?(?:before|after|marker|placeholder|hover|focus(?:-\\w+)?|active|disabled|checked)/g;
+    return [...new Set(selectors.map(text => text.trim()))].filter(selector => {
+        try { return document.querySelector(selector.replace(state, '')); } catch { return false; }
+    });
+}"""
 PATIENCE = 180_000  # milliseconds: a busy machine is not a fault of the book
 # A colour that is fading into another cannot be judged.
 STILL = "* { transition: none !important; animation: none !important; }"
@@ -171,9 +200,9 @@ COPIED = """() => [...document.querySelectorAll('.cell-exported pre')].map(pre =
     copy.querySelectorAll('.nocopy, button').forEach(part => part.remove());
     return copy.textContent;
 })"""
-# A chapter has thousands of words of code in a dozen colours and as many pieces of equations, and the page of
+# A chapter has thousands of words of code in a dozen colors and as many pieces of equations, and the page of
 # the API hundreds of entries of one form. Plain text for the first, and three sections of the last, are
-# judged in a hundredth of the time; the colours of code are judged on one page.
+# judged in a hundredth of the time; the colors of code are judged on one page.
 PLAIN = """() => {
     document.querySelectorAll('.highlight pre, mjx-container').forEach(element => {
         element.textContent = element.tagName === 'PRE' ? element.textContent : 'x';
@@ -181,9 +210,23 @@ PLAIN = """() => {
     const api = 'section:has(> dl.py)';
     document.querySelectorAll(`${api} ~ ${api} ~ ${api} ~ ${api}`).forEach(section => section.remove());
 }"""
+# What has the same tags and classes up to the page has the same colors, and its first text is judged for all.
+ALIKE = """() => {
+    const path = one => one && `${path(one.parentElement)} ${one.tagName}.${one.className}`;
+    const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+    const seen = new Set();
+    while (texts.nextNode()) {
+        const text = texts.currentNode;
+        if (!text.data.trim()) continue;
+        const key = path(text.parentElement);
+        if (seen.has(key)) text.data = ' ';
+        seen.add(key);
+    }
+}"""
 COLORS = ["color-contrast", "link-in-text-block"]
 AXE = """async only => {
-    const rules = {'color-contrast': {enabled: false}, 'label-content-name-mismatch': {enabled: true}};
+    const rules = {'color-contrast': {enabled: false}, 'link-in-text-block': {enabled: false},
+        'label-content-name-mismatch': {enabled: true}};
     const asked = only ? {runOnly: only} : {rules};
     const result = await axe.run({preload: false, resultTypes: ['violations'], ...asked});
     const examples = fault => fault.nodes.slice(0, 3).map(node => node.html.slice(0, 120)).join(' | ');
@@ -257,18 +300,19 @@ def test_page_in_the_browser(page, tab, axe):
     assert tab.evaluate(SHRUNK) == []
     tab.evaluate(PLAIN)
     tab.evaluate(axe)
-    for scheme in ("dark", "light"):
-        show(tab, WIDTHS[0], scheme)
-        assert tab.evaluate(AXE, COLORS) == [], scheme
-    for width in WIDTHS:
+    for width in (*WIDTHS[1:], WIDTHS[0]):  # never the same twice: the theme looks again which boxes scroll
         show(tab, width, "light")
         assert tab.evaluate(AXE) == [], f"{width} pixels"
+    tab.evaluate(ALIKE)
+    for scheme in ("light", "dark"):
+        show(tab, WIDTHS[0], scheme)
+        assert tab.evaluate(AXE, COLORS) == [], scheme
 
 
 @needs_book
 @pytest.mark.browser
 @pytest.mark.slow
-def test_colours_of_code_can_be_read(tab, axe):
+def test_colors_of_code_can_be_read(tab, axe):
     visit(tab, HTML / f"{CHAPTERS[0]}.html")
     tab.evaluate(
         "() => document.querySelectorAll('div.cell').forEach((cell, number) => number > 6 && cell.remove())"
@@ -392,20 +436,57 @@ def test_the_first_picture_is_dark_where_the_system_is(chromium):
         context.close()
 
 
+def weigh(tab: Page, page: Path) -> tuple[int, set[str]]:
+    """How many bytes a page loads, and which files, until it is quiet."""
+    loaded: set[Path] = set()
+    tab.on("requestfinished", lambda request: loaded.add(Path(unquote(urlsplit(request.url).path))))
+    visit(tab, page)
+    return sum(path.stat().st_size for path in loaded if path.is_file()), {path.name for path in loaded}
+
+
 @needs_book
 @pytest.mark.browser
 @pytest.mark.slow
-def test_pages_are_light_to_load(tab):
-    """Formulas need no program, and the index comes only to the search page."""
-    sizes = {}
-    tab.on("requestfinished", lambda request: loaded.append(Path(unquote(urlsplit(request.url).path))))
-    for name in ("book/glossary", CHAPTERS[2]):
-        loaded: list[Path] = []
-        visit(tab, HTML / f"{name}.html")
-        sizes[name] = sum(path.stat().st_size for path in set(loaded) if path.is_file())
-        assert not NEEDLESS & {path.name for path in loaded}
-    assert sizes["book/glossary"] < 800_000
-    assert sizes[CHAPTERS[2]] < 1_900_000
+def test_page_is_light_to_load(page, tab):
+    """Formulas need no program, the index comes only to the search page, and a model with its figure."""
+    size, names = weigh(tab, page)
+    assert not NEEDLESS & names
+    if tab.locator("figure[data-model]").count() and page.stem != "intro":  # there it is the first thing
+        assert not [name for name in names if name.endswith("-model.js")]
+    models = sum((HTML / "_static" / "live" / name).stat().st_size for name in names if "-model.js" in name)
+    assert size - models < MAX_LOADED_BYTES
+
+
+@needs_book
+@pytest.mark.browser
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["book/intro", CHAPTERS[2], "book/api", "search", "genindex"])
+def test_no_rule_of_the_theme_is_missing_that_selects_something(tab, name):
+    visit(tab, HTML / f"{name}.html")
+    if (menu := tab.locator("button[data-bs-toggle=dropdown]")).count():
+        menu.first.click()
+    sheet = "styles/pydata-sphinx-theme.css"
+    whole = Path(pydata_sphinx_theme.__file__).parent / "theme" / "pydata_sphinx_theme" / "static" / sheet
+    kept = HTML / "_static" / sheet
+    assert kept.stat().st_size < whole.stat().st_size / 3
+    used, left = (tab.evaluate(SELECTING, path.read_text(encoding="utf8")) for path in (whole, kept))
+    assert len(used) > 100 and set(used) - set(left) == set()
+
+
+@needs_book
+@pytest.mark.browser
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in CHAPTERS if name[5:7] in {"02", "06", "09", "18"}])
+def test_plots_stand_on_the_page_s_ground_in_its_ink(tab, name):
+    visit(tab, HTML / f"{name}.html")
+    inks = set()
+    for scheme in ("light", "dark"):
+        show(tab, WIDTHS[0], scheme)
+        drawn, ink, grounds = tab.evaluate(INKS)
+        assert drawn == [ink]
+        assert grounds == ["rgba(0, 0, 0, 0),none,none,normal"]
+        inks.add(ink)
+    assert len(inks) == 2
 
 
 @needs_book

@@ -1132,6 +1132,7 @@ def test_a_transformer_of_torch_is_adapted(batch_first, norm_first):
     [
         (lambda self, ids: None, "ids", "decoder_only(model)"),
         (lambda self, input_ids, use_cache=True: None, "input_ids, use_cache", "decoder_only(model)"),
+        (LanguageModel.forward, "ids, mask, cache", "decoder_only(model)"),
         (
             lambda self, x, mask, y, z: None,
             "x, mask, y, …",

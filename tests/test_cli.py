@@ -14,6 +14,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+import torch
 
 import transformer.__main__ as cli
 from transformer import RECIPES, Translator, corpus_scores, load_corpus, train_translator
@@ -333,6 +334,22 @@ def test_memory_is_asked_for_before_it_is_taken():
         check_memory(recipe)
     with pytest.raises(ValueError, match="parameters needs [0-9,]+ GB in training"):
         check_memory(changed(TINY, vocab_size=10**12))
+
+
+def test_the_memory_that_counts_is_that_of_the_device(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (0, 10**6))
+    check_memory(TINY)
+    with pytest.raises(ValueError, match=r"cuda:1 has 0$"):
+        check_memory(TINY, "cuda:1")
+
+
+def test_a_moving_average_needs_memory_too(monkeypatch):
+    d, d_ff, n_layers = TINY.model.d_model, TINY.model.d_ff, TINY.model.n_layers
+    parameters = TINY.data.vocab_size * d + n_layers * (12 * d**2 + 4 * d * d_ff)
+    monkeypatch.setattr(cli, "memory_of", lambda device: 18 * parameters + 500_000 * n_layers)
+    check_memory(changed(TINY, average=0.0))
+    with pytest.raises(ValueError, match="in training"):
+        check_memory(changed(TINY, average=0.999))
 
 
 def test_finished_training_says_that_scoring_takes_its_time(quick, tmp_path, capsys):

@@ -76,6 +76,11 @@ def read(corpus: Corpus, cache: Path, split: str = "train") -> list[Pair]:
 # -------------------------------------------------------------------------------------------------
 
 
+def test_the_authors_archive_is_asked_for_before_a_copy():
+    hosts = [source.url.split("/")[2] for source in corpora._TED.sources]
+    assert hosts[0] == "www.phontron.com" and len(hosts) == 2
+
+
 def test_archive_is_fetched_once_then_used_where_it_lies(folders):
     server, cache = folders
     corpus = corpus_of(write_archive(server / "a.tar.gz", in_folder(TEXTS)))

@@ -64,6 +64,7 @@ PAGE_OF = {
     "smoothing": "06-loss",
     "anatomy": "05-model",
     "roofline": "10-speed",
+    "stream": "14-looking-inside",
 }
 PLACES = {name: HTML / "book" / f"{page}.html" for name, page in PAGE_OF.items()}
 MODELS = {"toy": load_toy_model, "phrases": lambda: Translator.load("phrases").model}
@@ -146,6 +147,38 @@ def test_search_finds_what_the_package_finds(name):
         assert tokens == greedy_search(model, torch.tensor([src]), longest)[0].tolist()
 
 
+@torch.no_grad()
+def lens_without(model: Transformer, src: list[int], tgt: list[int], silent: set[int]) -> torch.Tensor:
+    """What the decoder's stream would say `[1 + sublayers, T, V]`, where some sublayers add nothing."""
+    model = copy.deepcopy(model)
+    states: list[torch.Tensor] = []
+    model.decoder.layers[0].register_forward_pre_hook(lambda module, given: states.append(given[0]))
+    residuals = [module for name, module in model.decoder.named_modules() if name.endswith("_residual")]
+    for number, residual in enumerate(residuals, start=1):
+        if number in silent:
+            residual.register_forward_hook(lambda module, given, result: given[0])
+        residual.register_forward_hook(lambda module, given, result: states.append(result))
+    model(torch.tensor([src]), torch.tensor([tgt]))
+    return torch.stack([model.project(model.decoder.norm(state))[0].softmax(-1) for state in states])
+
+
+@needs_node
+@pytest.mark.parametrize("name", live.MODELS)
+@pytest.mark.parametrize("silent", [(), (1,), (2, 3), (5,), (1, 2, 3, 4, 5, 6)], ids=str)
+def test_stream_without_sublayers_equals_pytorch(name, silent):
+    found = live.live_model(name)
+    program = f"""(() => {{
+        const model = live.load_model(live.models.{name}), {{ src, tgt }} = live.models.{name}.check;
+        const states = live.residual_stream(model, model.encode(src), tgt, new Set(silent));
+        return states.map(state => state.map(vector => [...live.logit_lens(model, vector)]));
+    }})()"""
+    lens = torch.tensor(in_node(program, name, silent=silent))
+    rounded = copy.deepcopy(found.model).half().float()  # what the page holds
+    wanted = lens_without(rounded, found.src, found.tgt, set(silent))
+    assert lens.shape == wanted.shape and (lens - wanted).abs().max() < 1e-4
+    assert torch.equal(wanted[-1], wanted[0]) == (len(silent) == 6)
+
+
 @needs_node
 def test_cache_changes_no_number():
     program = """(() => {
@@ -196,7 +229,8 @@ def test_only_pages_with_a_figure_load_scripts(name):
     text = (HTML / f"{name}.html").read_text(encoding="utf8")
     figures = set(re.findall(r'<figure[^>]* data-live="(\w+)"', text))
     models = {live.FIGURES[figure] for figure in figures} - {None}
-    assert set(re.findall(r'src="[^"]*/live/(\w+)-model\.js', text)) == models
+    assert set(re.findall(r' data-model="(\w+)-model\.js', text)) == models
+    assert "-model.js" not in re.sub(r' data-model="[^"]*"', "", text)  # comes when a reader comes near
     assert bool(re.search(r'(src|href)="[^"]*/_static/live/', text)) == bool(figures)
 
 
@@ -273,6 +307,7 @@ def said(tab: Page) -> str:
 
 def ready(tab: Page, name: str) -> None:
     visit(tab, PLACES[name])
+    tab.locator(f"figure[data-live={name}]").scroll_into_view_if_needed()
     tab.wait_for_selector(f"figure.live-ready[data-live={name}]")
 
 
@@ -741,6 +776,41 @@ def test_boxes_of_the_model_hold_the_package_s_numbers(tab):
     pieces = [rounded_translator().vocabulary.pieces[token] for token in wanted[-1].argmax(-1).tolist()]
     names = ["end" if piece == "</s>" else f"-{piece}".replace("-▁", "") for piece in pieces]
     assert said(tab).endswith(f"stands for: {' '.join(names)}.")
+
+
+# The residual stream -------------------------------------------------------------------------------
+
+
+@needs_book
+@pytest.mark.browser
+@pytest.mark.slow
+def test_ladder_says_what_the_package_s_stream_says(tab):
+    ready(tab, "stream")
+    found, model = live.live_model("phrases"), rounded_translator().model
+    vocabulary = rounded_translator().vocabulary
+    taken: set[int] = set()
+    tab.locator(".live-sublayer").first.scroll_into_view_if_needed()
+    for sublayer, position in ((None, 4), (2, 4), (6, 1), (2, 0)):  # the last one puts it back
+        if sublayer:
+            taken ^= {sublayer}
+            if sublayer == 6:
+                tab.locator(".live-sublayer").nth(5).click(position={"x": 20, "y": 20})
+            else:
+                tab.get_by_role("button", name="cross-attention 1").press("Enter")
+        slide(tab, "Position", position)
+        wanted = lens_without(model, found.src, found.tgt, taken)[:, position]
+        boxes = tab.locator(".live-word-box ~ .live-share").all_text_contents()
+        shown = torch.tensor([float(text.replace("\xa0%", "")) / 100 for text in boxes]).view(-1, 3)
+        assert (shown - wanted.topk(3).values).abs().max() < 0.0052
+        words = tab.locator(".live-word-box + text").all_text_contents()
+        pieces = [vocabulary.pieces[token] for token in wanted.argmax(-1).tolist()]
+        assert [word for word in words[::3]] == [
+            {"<s>": "start", "</s>": "end"}.get(piece, f"-{piece}".replace("-▁", "")) for piece in pieces
+        ]
+        assert tab.locator(".live-silent").count() == len(taken)
+        assert ("Without" in said(tab)) == bool(taken)
+    tab.get_by_role("button", name="Put everything back").click()
+    assert tab.locator(".live-silent").count() == 0 and "With all sublayers" in said(tab)
 
 
 # The roofline --------------------------------------------------------------------------------------

@@ -34,8 +34,11 @@ from transformer.modern import (
     LanguageModelConfig,
     RewindableCache,
     RMSNorm,
+    RotaryStretch,
+    RoutedFeedForward,
     accept,
     alibi,
+    balance_loss,
     cache_bytes,
     from_llama,
     generate,
@@ -44,6 +47,7 @@ from transformer.modern import (
     prefix_mask,
     rotary_table,
     rotate,
+    route,
     sliding_mask,
     speculative_decoding,
     wsd_rate,
@@ -124,6 +128,82 @@ def test_alibi_lowers_scores_by_distance_times_slope(n_heads):
     bias = (-slopes[:, None, None] * distance).masked_fill(distance < 0, -torch.inf)
     expected = F.scaled_dot_product_attention(q, k, v, bias)
     assert close(scaled_dot_product_attention(*alibi(q, k), v, causal_mask(5))[0], expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_alibi_tells_all_places_apart_in_half_precision(dtype):
+    """Places need more digits than the dtype has; the scores are summed in float32 by the kernels."""
+    q, k = torch.randn(2, 1, 8, 2048, 64).to(dtype)
+    slopes = torch.tensor([2.0**-h for h in range(1, 9)])[:, None]
+    scores = q[:, :, -1:].double() @ k.double().mT / 8 + (slopes * torch.arange(-2047, 1))[:, None]
+    values = torch.eye(2048, dtype=dtype).expand(1, 8, -1, -1)
+    query, key = alibi(q[:, :, -1:], k)
+    found = F.scaled_dot_product_attention(query, key, values)
+    assert query.dtype == key.dtype == dtype
+    assert_close(found.double(), scores.softmax(-1), 0.01)
+
+
+def test_a_model_with_slopes_computes_in_bfloat16_what_it_does_in_double():
+    model, ids = lively(positions="alibi"), tokens(1, 700)
+    with torch.no_grad():
+        exact = model(ids).softmax(-1)
+        found = model.bfloat16()(ids).double().softmax(-1)
+    assert (found - exact).abs().mean() < 0.01
+
+
+def test_routed_networks_by_their_definition():
+    torch.manual_seed(0)
+    network, x = scrambled(RoutedFeedForward(6, 10, n_experts=5, n_chosen=2)), torch.randn(2, 7, 6)
+    found = network(x)
+    for b, t in product(range(2), range(7)):
+        scores = network.router.weight @ x[b, t]
+        best = scores.argsort(descending=True)[:2]
+        total = scores[best].exp().sum()
+        parts = [scores[e].exp() / total * network.experts[int(e)](x[b, t]) for e in best]
+        assert close(found[b, t], parts[0] + parts[1])
+
+
+def test_all_experts_with_equal_gates_are_one_wide_network():
+    routed, wide = RoutedFeedForward(6, 4, 3, 3, activation="gelu"), GatedFeedForward(6, 12, "gelu")
+    nn.init.zeros_(routed.router.weight)
+    parts = {name: [getattr(e, name).weight for e in routed.experts] for name in ("w_gate", "w_1", "w_2")}
+    wide.load_state_dict(
+        {f"{name}.weight": torch.cat(found, int(name == "w_2")) / (3 if name == "w_2" else 1)
+         for name, found in parts.items()}
+    )  # fmt: skip
+    x = torch.randn(2, 5, 6)
+    assert close(routed(x), wide(x))
+
+
+def test_a_routed_network_learns_by_its_gates_and_does_not_look_ahead():
+    model, ids = lively(), tokens(2, 9)
+    for layer in model.layers:
+        layer.feed_forward = scrambled(RoutedFeedForward(24, 8, n_experts=4, n_chosen=2))
+    loss, _ = next_token_loss(model, ids)
+    loss.backward()
+    assert all(layer.feed_forward.router.weight.grad.abs().max() > 0 for layer in model.layers)
+    changed = ids.clone()
+    changed[:, 5] = (ids[:, 5] + 1) % CONFIG.vocab_size
+    with torch.no_grad():
+        moved = (model(changed) - model(ids)).abs().amax((0, 2))
+    assert moved[:5].max() < 1e-12 < moved[5]
+
+
+@pytest.mark.parametrize("n_chosen", [0, 5])
+def test_as_many_experts_are_chosen_as_there_are(n_chosen):
+    with pytest.raises(ValueError, match="n_chosen must be"):
+        RoutedFeedForward(6, 4, n_experts=4, n_chosen=n_chosen)
+
+
+def test_balance_loss_by_its_definition():
+    torch.manual_seed(0)
+    scores = torch.randn(3, 4, 5, requires_grad=True)
+    chosen, _ = route(scores, 2)
+    share = torch.tensor([(chosen == e).sum() / 24 for e in range(5)])
+    assert close(balance_loss(scores, 2), 5 * (share * scores.softmax(-1).mean((0, 1))).sum())
+    even, one = 99 * torch.eye(4), 99 * torch.eye(4)[:1].expand(4, -1)
+    assert close(balance_loss(even, 1), torch.tensor(1.0))
+    assert close(balance_loss(one, 1), torch.tensor(4.0))
 
 
 @pytest.mark.parametrize("n_kv_heads", [1, 2, 6, None])
@@ -264,6 +344,18 @@ def test_bad_input_is_refused_by_name():
         speculative_decoding(model, model, tokens(1, 3), 3, n_ahead=0)
 
 
+def test_texts_end_where_each_has_written_its_end():
+    model, ids = lively(), tokens(3, 4)
+    free = generate(model, ids, 12)
+    end = int(free[0, 2])
+    ended = generate(model, ids, 12, eos_id=end)
+    for row, text in zip(ended.tolist(), free.tolist(), strict=True):
+        place = text.index(end) + 1 if end in text else 12
+        assert row == (text[:place] + [end] * 12)[: len(row)]
+    lengths = [text.index(end) + 1 if end in text else 12 for text in free.tolist()]
+    assert ended.size(1) == max(lengths) and min(lengths) <= 3
+
+
 def test_fit_learns_a_cycle_and_generate_goes_on_with_it():
     model, cycle = lively(), (torch.arange(12) % 5)[None].expand(4, 12)
     history = fit(model, next_token_loss, lambda epoch: [cycle] * 10, lambda step: 1e-2, steps=80)
@@ -302,7 +394,7 @@ def test_a_recorded_llama_is_met_to_the_last_digits(tmp_path):
         ({"attention_bias": True}, "attention_bias"),
         ({"mlp_bias": True}, "mlp_bias"),
         ({"hidden_act": "relu"}, "hidden_act"),
-        ({"rope_parameters": {"rope_type": "llama3", "rope_theta": 1e4, "factor": 8.0}}, "rope_type"),
+        ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 8.0}}, "rope_type"),
     ],
     ids=str,
 )
@@ -318,16 +410,92 @@ def test_the_older_form_of_a_configuration_is_read(tmp_path):
     assert from_llama(written(tmp_path, **older)).config.rotary_base == 500.0
 
 
+LLAMA3 = {
+    "rope_type": "llama3", "rope_theta": 500.0, "factor": 8.0, "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0, "original_max_position_embeddings": 32,
+}  # fmt: skip
+
+
+def test_stretched_rotations_by_cases():
+    speeds = 500_000.0 ** (-torch.arange(0, 128, 2) / 128)
+    for before, after in zip(speeds, RotaryStretch(8.0, 1.0, 4.0, 8192)(speeds), strict=True):
+        length = 2 * math.pi / before  # of a wave
+        if length < 8192 / 4:
+            assert after == before
+        elif length > 8192:
+            assert close(after, before / 8)
+        else:
+            share = (8192 / length - 1) / 3
+            assert close(after, (1 - share) * before / 8 + share * before)
+
+
+@pytest.mark.parametrize("key", ["rope_parameters", "rope_scaling"])
+def test_the_stretch_of_llama_is_read(tmp_path, key):
+    pytest.importorskip("safetensors")
+    model = from_llama(written(tmp_path, **{"rope_parameters": None, key: LLAMA3}))
+    assert model.config.rotary_stretch == RotaryStretch(8.0, 1.0, 4.0, 32)
+    plain = from_llama(written(tmp_path, rope_parameters={"rope_theta": 500.0}))
+    with torch.no_grad():
+        assert not torch.allclose(model(tokens(1, 9)), plain(tokens(1, 9)), atol=1e-3)
+
+
+@pytest.mark.parametrize("family, read", [("llama", "gelu"), ("gemma", "gelu_tanh")])
+def test_gelu_is_another_function_in_gemmas_configurations(tmp_path, family, read):
+    pytest.importorskip("safetensors")
+    assert from_llama(written(tmp_path, hidden_act="gelu", model_type=family)).config.activation == read
+
+
+def test_gemmas_norms_keep_their_digits(tmp_path):
+    """1 + weight, rounded to bfloat16, would lose all but the first of the weight's digits."""
+    safetensors = pytest.importorskip("safetensors.torch")
+    folder = written(tmp_path, model_type="gemma", hidden_act="gelu_pytorch_tanh")
+    weights = safetensors.load_file(folder / "model.safetensors")
+    half = {name: value.bfloat16() for name, value in weights.items()}
+    safetensors.save_file(half, folder / "model.safetensors")
+    model = from_llama(folder)
+    assert model.embedding.weight.dtype == torch.bfloat16
+    assert close(model.norm.weight, half["model.norm.weight"].float() + 1, atol=0)
+    x = torch.randn(3, 16).bfloat16()
+    wide = F.rms_norm(x.float(), (16,), eps=model.config.norm_eps)
+    expected = (wide * (1 + half["model.norm.weight"].float())).bfloat16()
+    assert_close(model.norm(x), expected, 2**-7, 2**-7)
+    assert model.norm(x).dtype == torch.bfloat16 and (model.norm(x) == expected).float().mean() > 0.95
+
+
+@pytest.mark.parametrize("family", ["Llama", "Gemma"])
+def test_half_precision_is_theirs(family):
+    transformers = pytest.importorskip("transformers")
+    from benchmarks.llama import random_model
+
+    torch.manual_seed(0)
+    kinds = getattr(transformers, f"{family}ForCausalLM"), getattr(transformers, f"{family}Config")
+    theirs, ids = random_model(*kinds).bfloat16(), torch.randint(32, (2, 9))
+    ours, seen = from_llama(theirs), []
+    hooks = [
+        model.get_submodule(name).register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
+        for model, name in ((theirs, "model.layers.0.mlp.gate_proj"), (ours, "layers.0.feed_forward.w_gate"))
+    ]
+    with torch.no_grad():
+        found, expected = ours(ids), theirs(ids).logits
+    for hook in hooks:
+        hook.remove()
+    assert found.dtype == torch.bfloat16
+    assert (seen[0] == seen[1]).float().mean() > 0.8  # after an embedding, an attention and two norms
+    assert (found - expected).float().norm() < 0.02 * expected.float().norm()
+
+
 @pytest.mark.parametrize(
     "family, changes",
     [
         ("Llama", {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0}}),
         ("Llama", {"tie_word_embeddings": True}),
+        ("Llama", {"rope_parameters": LLAMA3}),
+        ("Llama", {"hidden_act": "gelu"}),
         ("Mistral", {"sliding_window": 3}),
         ("Qwen3", {}),
         ("Gemma", {}),
     ],
-    ids=["Llama", "Llama, tied", "Mistral", "Qwen3", "Gemma"],
+    ids=["Llama", "Llama, tied", "Llama, stretched", "Llama, exact gelu", "Mistral", "Qwen3", "Gemma"],
 )
 def test_logits_and_greedy_continuations_are_theirs(family, changes, tmp_path):
     transformers = pytest.importorskip("transformers")

@@ -76,6 +76,26 @@ def test_who_finds_no_room_is_refused_and_the_others_are_answered():
     assert str(answers[1]) == "3 sentences are waiting: try again later"
 
 
+def test_who_has_gone_is_not_translated_and_keeps_no_room():
+    async def scene():
+        batches = []
+        batcher = Batcher(lambda texts: batches.append(texts) or texts, room=10, size=4)
+        gone = [asyncio.create_task(batcher.submit(["x"] * 5)) for _ in range(3)]
+        await asyncio.sleep(0)
+        for task in gone:
+            task.cancel()
+        refused = (await asyncio.gather(*gone, return_exceptions=True))[2]
+        assert isinstance(refused, Refusal) and batcher.waiting == 10  # until their turn comes
+        running = asyncio.create_task(batcher.run())
+        while batcher.waiting:
+            await asyncio.sleep(0.01)
+        assert await batcher.submit(["a", "b"]) == ["a", "b"]
+        assert batches == [["a", "b"]] and batcher.waiting == 0
+        running.cancel()
+
+    asyncio.run(asyncio.wait_for(scene(), 30))
+
+
 def test_a_failure_is_that_of_its_batch_and_the_next_one_is_answered():
     answers, _ = run([["a"], ["bad"], ["c"], ["d"]], size=2)
     assert [str(answer) for answer in answers[:2]] == ["it is bad"] * 2

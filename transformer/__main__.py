@@ -137,11 +137,22 @@ def claimed(folder: Path, recipe: Recipe) -> Iterator[None]:
 
 
 # %% book/B-command-line.ipynb · A run has a folder · [memory-code]
-def check_memory(recipe: Recipe) -> None:
-    """Refuse a model that cannot be trained in the memory of this machine.
+def memory_of(device: torch.device | str) -> int | None:
+    """The bytes of memory that a device has; `None` where the system does not tell."""
+    if torch.device(device).type == "cuda":
+        return torch.cuda.mem_get_info(device)[1]
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):  # not on Windows
+        return None
 
-    It needs 16 bytes a parameter (weights, gradients, and two moments of Adam, each in float32) and
-    about half a megabyte of Python for a pair of layers. Batches come on top.
+
+def check_memory(recipe: Recipe, device: torch.device | str = "cpu") -> None:
+    """Refuse a model that cannot be trained in the memory of a device.
+
+    It needs 16 bytes a parameter (weights, gradients, and two moments of Adam, each in float32), four
+    more for a moving average, and about half a megabyte of Python for a pair of layers. Batches come
+    on top.
 
     Raises:
         ValueError: there is less memory; nothing is checked where the system does not tell.
@@ -149,15 +160,12 @@ def check_memory(recipe: Recipe) -> None:
     d, d_ff, n_layers = recipe.model.d_model, recipe.model.d_ff, recipe.model.n_layers
     vocab_size = getattr(recipe.data, "vocab_size", 0)
     parameters = vocab_size * d + n_layers * (12 * d**2 + 4 * d * d_ff)  # but for biases and norms
-    needed = 16 * parameters + 500_000 * n_layers
-    try:
-        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, OSError, ValueError):  # not on Windows
-        return
-    if needed > memory:
+    needed = (16 + 4 * bool(recipe.training.average)) * parameters + 500_000 * n_layers
+    memory = memory_of(device)
+    if memory is not None and needed > memory:
         raise ValueError(
             f"a model of {parameters:,} parameters needs {needed / 1e9:,.0f} GB in training, and "
-            f"this machine has {memory / 1e9:,.0f}"
+            f"{device} has {memory / 1e9:,.0f}"
         )
 
 
@@ -168,8 +176,8 @@ def train(options: argparse.Namespace) -> None:
     toy = isinstance(recipe.data, Reversals)
     for library in ("tqdm", "safetensors", *(() if toy else ("tokenizers", "sacrebleu"))):
         optional_import(library)  # what is missing is better known now than after hours
-    check_memory(recipe)
     with process_group(options.device) as device:
+        check_memory(recipe, device)
         first = rank_and_world_size()[0] == 0
         with claimed(folder, recipe) if first else nullcontext():
             how = {"progress": True, "max_minutes": options.max_minutes}

@@ -113,12 +113,9 @@ Projection = Callable[[], KeysAndValues]
 
 
 class KeyValueCache:
-    """The keys and values `[B, H, length, d_k]` that the attentions of a decoder have computed so far.
+    """The keys and values of all attentions of a decoder, for the `length` positions appended so far.
 
-    One cache serves all attentions of all layers. It is made for generating, without gradients.
-
-    Attributes:
-        length: number of positions appended so far.
+    It is made for generating, without gradients.
     """
 
     def __init__(self) -> None:
@@ -143,8 +140,7 @@ class KeyValueCache:
         """Cross-attention: what `project` returned at the first call, for the memory stays the same."""
         if attention not in self._held:
             self._held[attention] = torch.stack(project())
-        key, value = self._held[attention]
-        return key, value
+        return self._held[attention][0], self._held[attention][1]
 
     def reorder(self, rows: Tensor) -> None:
         """Keep the batch rows `rows` (`torch.long` `[B']`) in that order, as often as each is named."""
@@ -159,64 +155,36 @@ class MultiHeadAttention(nn.Module):
     """Attention in `n_heads` subspaces of width d_k = d_model / n_heads at once.
 
     Args:
-        d_model: width of the queries and of the result.
-        n_heads: number of heads H; divides d_model.
+        d_model, n_heads: width of queries and result, and number of heads H, which divides it.
         dropout: rate at which attention weights are dropped in training.
         bias: whether the four projections have one.
         kdim, vdim: width of the keys' and the values' input; `None` for d_model.
 
     Source: Vaswani et al. (2017), section 3.2.2.
-
-    Example:
-        >>> attention, x = MultiHeadAttention(d_model=8, n_heads=2), torch.randn(1, 3, 8)
-        >>> output, weights = attention(x, x, x, mask=causal_mask(3), need_weights=True)
-        >>> output.shape, weights.shape
-        (torch.Size([1, 3, 8]), torch.Size([1, 2, 3, 3]))
     """
 
     def __init__(
-        self,
-        d_model: int,
-        n_heads: int,
-        dropout: float = 0.0,
-        bias: bool = True,
-        kdim: int | None = None,
-        vdim: int | None = None,
+        self, d_model: int, n_heads: int, dropout: float = 0.0, bias: bool = True,
+        kdim: int | None = None, vdim: int | None = None,
     ) -> None:
         super().__init__()
         self.n_heads, self.dropout = n_heads, dropout
-        self.w_q = nn.Linear(d_model, d_model, bias)
-        self.w_k = nn.Linear(kdim or d_model, d_model, bias)
-        self.w_v = nn.Linear(vdim or d_model, d_model, bias)
-        self.w_o = nn.Linear(d_model, d_model, bias)
+        widths = d_model, kdim or d_model, vdim or d_model, d_model
+        self.w_q, self.w_k, self.w_v, self.w_o = (nn.Linear(width, d_model, bias) for width in widths)
 
     def forward(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        mask: Tensor | None = None,
-        need_weights: bool = False,
-        cache: Callable[[nn.Module, Projection], KeysAndValues] | None = None,
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None,
+        need_weights: bool = False, cache: Callable[[nn.Module, Projection], KeysAndValues] | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Let every query attend to the keys and gather their values.
+        """Let queries `[B, T, d_model]` attend to keys `[B, S, kdim]` and gather values `[B, S, vdim]`.
 
         Args:
-            query: `[B, T, d_model]`.
-            key: `[B, S, kdim]`.
-            value: `[B, S, vdim]`.
             mask: `torch.bool`, broadcastable to `[B, H, T, S]`, True where a query may attend.
-            need_weights: whether to return the weights, which the fused kernel never stores.
+            need_weights: whether to return weights `[B, H, T, S]` beside the output `[B, T, d_model]`.
             cache: `append` or `hold` of a `KeyValueCache`; S then counts what is kept as well.
-
-        Returns:
-            output `[B, T, d_model]`, and the weights that made it `[B, H, T, S]` or `None`.
         """
-
-        def project() -> KeysAndValues:
-            return self._split(self.w_k(key)), self._split(self.w_v(value))
-
         q = self._split(self.w_q(query))  # [B, H, T, d_k]
+        project = lambda: (self._split(self.w_k(key)), self._split(self.w_v(value)))
         k, v = project() if cache is None else cache(self, project)  # [B, H, S, d_k]
         dropout = self.dropout if self.training else 0.0
         if need_weights:

@@ -556,7 +556,7 @@ def _called_plainly(model: nn.Module) -> None:
         adapter = "torch_transformer(model, src_embedding, tgt_embedding, output)"
     elif "decoder_input_ids" in names:
         adapter = "seq2seq(model)"
-    elif names[:1] == ["input_ids"] or (len(names) == 1 and names != ["args"]):
+    elif names[:1] in (["input_ids"], ["ids"]) or (len(names) == 1 and names != ["args"]):
         adapter = "decoder_only(model)"
     elif "mask" in "".join(names[1:2]):
         adapter = "Adapted(model, lambda model, src, tgt: …)"

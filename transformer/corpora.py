@@ -80,17 +80,17 @@ _TED = Corpus(
     name="ted",
     sources=(
         CorpusSource(
+            file="qi18naacl-dataset.tar.gz",
+            url="http://www.phontron.com/data/qi18naacl-dataset.tar.gz",
+            size=131_005_909,
+            sha256="216a86c3df4d4f522856fe9b920ff5be6b394d769cc88974ae8f9f5546953bbc",
+        ),
+        CorpusSource(
             file="ted_hrlr_pt_to_en.tar.gz",
             url="https://raw.githubusercontent.com/zeynabmirzazada/holbertonschool-machine_learning/"
             "ecc2f2804100e5d7617879175b57c5fca07f3889/supervised_learning/transformer_apps/ted_hrlr_pt_to_en.tar.gz",
             size=3_492_119,
             sha256="e753eac6bbc55e513146ee6994ebe9de45d977187f34b510cad5f00400c228c5",
-        ),
-        CorpusSource(
-            file="qi18naacl-dataset.tar.gz",
-            url="http://www.phontron.com/data/qi18naacl-dataset.tar.gz",
-            size=131_005_909,
-            sha256="216a86c3df4d4f522856fe9b920ff5be6b394d769cc88974ae8f9f5546953bbc",
         ),
     ),
     folder="datasets/pt_to_en",

@@ -18,7 +18,7 @@ __all__ = [
 ]
 
 
-# %% book/08-decoding.ipynb · Keep what does not change · [decoder-state]
+# %% book/08-decoding.ipynb · Keep what does not change · [decoding-imports]
 from functools import singledispatch
 from typing import NamedTuple
 
@@ -32,6 +32,7 @@ from transformer.training import evaluating
 from transformer.validation import check_ids, check_number, check_size, check_type
 
 
+# %% book/08-decoding.ipynb · Keep what does not change · [decoder-state]
 class DecoderState:
     """What a search asks of a model: which tokens come next, after those that it has read.
 
@@ -198,6 +199,20 @@ def extend_beam(state: DecoderState, last: Tensor, alive: BeamResult) -> tuple[B
 
 
 # %% book/08-decoding.ipynb · The search · [beam-finished]
+def _set_aside(
+    ended: BeamResult, found: BeamResult, origin: Tensor, norm: float, config: TransformerConfig
+) -> tuple[BeamResult, BeamResult, Tensor]:
+    # Move what ends among the best K of 2K candidates to the finished; of the others, the best K go on.
+    beam_size, ends = ended.scores.size(1), found.tokens[:, :, -1] == config.eos_id  # [B, 2K]
+    if ends.any():
+        scores = found.scores.masked_fill(~ends, -torch.inf)[:, :beam_size] / norm
+        ended = merge_hypotheses(ended, BeamResult(found.tokens[:, :beam_size], scores), config.pad_id)
+        scores, order = found.scores.masked_fill(ends, -torch.inf).topk(beam_size, dim=1)
+        found, origin = BeamResult(_rows(found.tokens, order), scores), origin.gather(1, order)
+    return ended, BeamResult(*(x[:, :beam_size] for x in found)), origin[:, :beam_size]
+
+
+# %% book/08-decoding.ipynb · The search · [beam-start]
 def _start(
     state: DecoderState, src: Tensor, beam_size: int, max_length: int, pad_id: int
 ) -> tuple[BeamResult, BeamResult, BeamResult]:
@@ -210,42 +225,57 @@ def _start(
     return BeamResult(tokens, scores), ended, alive
 
 
-def _set_aside(
-    ended: BeamResult, found: BeamResult, origin: Tensor, norm: float, config: TransformerConfig
-) -> tuple[BeamResult, BeamResult, Tensor]:
-    # Move what ends among the best K of 2K candidates to the finished; of the others, the best K go on.
-    beam_size, ends = ended.scores.size(1), found.tokens[:, :, -1] == config.eos_id  # [B, 2K]
-    scores = found.scores.masked_fill(~ends, -torch.inf)[:, :beam_size] / norm
-    ended = merge_hypotheses(ended, BeamResult(found.tokens[:, :beam_size], scores), config.pad_id)
-    scores, order = found.scores.masked_fill(ends, -torch.inf).topk(beam_size, dim=1)
-    return ended, BeamResult(_rows(found.tokens, order), scores), origin.gather(1, order)
+# %% book/08-decoding.ipynb · The search · [write-result]
+def _write(result: BeamResult, sentences: Tensor, hypotheses: BeamResult) -> None:
+    result.tokens[sentences, :, : hypotheses.tokens.size(2)] = hypotheses.tokens
+    result.scores[sentences] = hypotheses.scores
+
+
+# %% book/08-decoding.ipynb · The search · [beam-loop]
+def _search(
+    state: DecoderState, src: Tensor, beam_size: int, alpha: float, max_length: int, config: TransformerConfig
+) -> BeamResult:
+    result, ended, alive = _start(state, src, beam_size, max_length, config.pad_id)
+    last = src.new_full((len(src) * beam_size,), config.bos_id)
+    sentences = torch.arange(len(src), device=src.device)  # that are not done
+    first_row = sentences[:, None] * beam_size  # [B, 1]
+    for length in range(1, max_length + 1):
+        found, origin = extend_beam(state, last, alive)  # [B, 2K, length], [B, 2K]
+        norm = length_norm(length, alpha)
+        ended, alive, origin = _set_aside(ended, found, origin, norm, config)  # [B, K, length], [B, K]
+        rows = first_row[: len(origin)] + origin  # of the state
+        going = (ended.scores == -torch.inf).any(dim=1) & (alive.scores > -torch.inf).any(dim=1)  # [B]
+        if not going.all():
+            _write(result, sentences, ended)
+            sentences, rows = sentences[going], rows[going]
+            ended, alive = (BeamResult(*(x[going] for x in pair)) for pair in (ended, alive))
+        if len(sentences) == 0:
+            break
+        state.keep(rows.flatten())
+        last = alive.tokens[:, :, -1].flatten()
+    alive = BeamResult(alive.tokens, alive.scores / norm)
+    _write(result, sentences, merge_hypotheses(ended, alive, config.pad_id))
+    return BeamResult(result.tokens[:, :, :length], result.scores)
 
 
 # %% book/08-decoding.ipynb · The search · [beam-search]
 @torch.no_grad()
 def beam_search(
-    model: Transformer,
-    src: Tensor,
-    beam_size: int = 4,
-    length_penalty: float = 0.6,
+    model: Transformer, src: Tensor, beam_size: int = 4, length_penalty: float = 0.6,
     max_length: int | None = None,
 ) -> BeamResult:
     """Follow the `beam_size` most probable beginnings, and rank what they end as.
 
-    A hypothesis that ends among the K best candidates of a step is finished. A sentence's search
-    stops when K are, or at `max_length`, where the unfinished ones are ranked with the finished.
-    What else is in the batch plays no part, rounding apart.
-
     Args:
         model: the model; dropout is off while it searches.
-        src: source token ids `[B, S]`.
+        src: source token ids `[B, S]`; what else is in the batch plays no part, rounding apart.
         beam_size: number K of beginnings followed; 1 is greedy search.
         length_penalty: the exponent of `length_norm`, at least 0.
         max_length: the most tokens to generate, the end token included; `None` for 128, or for the
             model's own bound where that is less.
 
     Returns:
-        the K best hypotheses of every sentence with their scores.
+        the K best hypotheses of every sentence with their scores, unfinished ones among them.
 
     Raises:
         TypeError, ValueError, IndexError: as in `check_search`; `beam_size` is below 1, or
@@ -259,42 +289,12 @@ def beam_search(
         >>> beam_search(load_toy_model(), src, beam_size=4, max_length=10).tokens[:, 0]
         tensor([[10, 10,  6,  2,  9,  5, 10,  4,  1,  3]])
     """
-    if max_length is None:
-        max_length = min(128, model.config.max_length)
+    max_length = min(128, model.config.max_length) if max_length is None else max_length
     check_search(model, src, max_length)
     check_size(beam_size=beam_size)
     check_number(length_penalty=length_penalty)
-    config, batch, absent = model.config, src.size(0), -torch.inf
     with evaluating(model):
         state = decoder_state(model, src, beam_size)
-        result, ended, alive = _start(state, src, beam_size, max_length, config.pad_id)
-        last = src.new_full((batch * beam_size,), config.bos_id)
-        sentences = torch.arange(batch, device=src.device)  # that are not done
-        first_row = sentences[:, None] * beam_size  # [B, 1]
-        for length in range(1, max_length + 1):
-            found, origin = extend_beam(state, last, alive)  # [B, 2K, length], [B, 2K]
-            norm = length_norm(length, length_penalty)
-            if (found.tokens[:, :, -1] == config.eos_id).any():
-                ended, found, origin = _set_aside(ended, found, origin, norm, config)
-            alive = BeamResult(*(x[:, :beam_size] for x in found))
-            rows = first_row[: len(origin)] + origin[:, :beam_size]  # [B, K] of the state
-            going = (ended.scores == absent).any(dim=1) & (alive.scores > absent).any(dim=1)  # [B]
-            if not going.all():
-                _write(result, sentences, ended)
-                sentences, rows = sentences[going], rows[going]
-                ended, alive = (BeamResult(*(x[going] for x in pair)) for pair in (ended, alive))
-            if len(sentences) == 0:
-                break
-            state.keep(rows.flatten())
-            last = alive.tokens[:, :, -1].flatten()
-        alive = BeamResult(alive.tokens, alive.scores / norm)
-        _write(result, sentences, merge_hypotheses(ended, alive, config.pad_id))
-        tokens = result.tokens[:, :, :length]
-    nothing = (result.scores == absent)[:, :, None]
-    return BeamResult(tokens.masked_fill(nothing, config.pad_id), result.scores)
-
-
-# %% book/08-decoding.ipynb · The search · [write-result]
-def _write(result: BeamResult, sentences: Tensor, hypotheses: BeamResult) -> None:
-    result.tokens[sentences, :, : hypotheses.tokens.size(2)] = hypotheses.tokens
-    result.scores[sentences] = hypotheses.scores
+        best = _search(state, src, beam_size, length_penalty, max_length, model.config)
+    absent = (best.scores == -torch.inf)[:, :, None]
+    return BeamResult(best.tokens.masked_fill(absent, model.config.pad_id), best.scores)

@@ -149,11 +149,8 @@ def summed_over_all(x: Tensor) -> Tensor:
 
 # %% book/11-long-runs.ipynb · One gradient for all · [accumulate-gradients]
 def accumulate_gradients(
-    loss: Callable[[Any], tuple[Tensor, Tensor]],
-    batches: Iterable[Any],
-    parameters: list[nn.Parameter],
-    scale: Callable[[Tensor], Tensor] = lambda loss: loss,
-    engine: DistributedDataParallel | None = None,
+    loss: Callable[[Any], tuple[Tensor, Tensor]], batches: Iterable[Any], parameters: list[nn.Parameter],
+    scale: Callable[[Tensor], Tensor] = lambda loss: loss, engine: DistributedDataParallel | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Leave in `.grad` the gradient of the mean loss over all target tokens of all batches.
 
@@ -168,10 +165,6 @@ def accumulate_gradients(
     Returns:
         the summed loss of all batches and their number of target tokens; tensors, so that the program
         need not wait for the device. Of several processes, each returns those of its own batches.
-
-    Raises:
-        TypeError: `parameters` is no list.
-        ValueError: there is no parameter.
     """
     check_type(list, parameters=parameters)
     if not parameters:

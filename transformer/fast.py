@@ -18,7 +18,7 @@ __all__ = [
 ]
 
 
-# %% book/10-speed.ipynb · The fast model · [fast-modules]
+# %% book/10-speed.ipynb · The fast model · [fast-imports]
 import copy
 import warnings
 from collections.abc import Callable, Iterator
@@ -52,6 +52,7 @@ from transformer.model import Transformer, TransformerConfig
 from transformer.validation import check_features, check_place, check_type
 
 
+# %% book/10-speed.ipynb · The fast model · [fast-modules]
 class FastLinear(nn.Linear):
     """`torch.nn.Linear`, by the fastest kernel."""
 
@@ -155,7 +156,7 @@ def _owners(model: nn.Module) -> dict[str, str]:
     return {name: first.setdefault(id(parameter), name) for name, parameter in named}
 
 
-# %% book/10-speed.ipynb · Which models can be accelerated · [accelerate]
+# %% book/10-speed.ipynb · Which models can be accelerated · [fast-transformer]
 _FASTER = {
     nn.Linear: FastLinear,
     nn.Dropout: FastDropout,
@@ -193,6 +194,7 @@ class FastTransformer(Transformer):
         super().__init_subclass__(**options)
 
 
+# %% book/10-speed.ipynb · Which models can be accelerated · [accelerate]
 def accelerate(model: Transformer) -> FastTransformer:
     """The same model by the fastest kernels: the same parameters, the same numbers, in less time.
 
@@ -378,12 +380,12 @@ class FastDecoderState(DecoderState):
         self.past.reorder(rows)
 
 
+# %% book/10-speed.ipynb · A lean decoding step · [fast-beam]
 @decoder_state.register
 def _decoder_state(model: FastTransformer, src: Tensor, beam_size: int = 1) -> DecoderState:
     return FastDecoderState(model, src, beam_size)
 
 
-# %% book/10-speed.ipynb · A lean decoding step · [fast-beam]
 _ROWS = 64  # whose logits stay in the cache of a processor, from the product to the ranking
 
 
@@ -435,17 +437,8 @@ def _rounded(weight: Tensor) -> Tensor:
 class QuantizedLinear(nn.Module):
     """A dense layer for inference on the CPU: int8 weights, inputs rounded row by row.
 
-    PyTorch has the product of bytes for x86 processors. Elsewhere the same rounded numbers are
-    multiplied in float32: the result is the same, memory and time are those of a float layer.
-    The weights are no parameters, and not in the `state_dict`.
-
     Args:
-        weight: `[d_out, d_in]`; every output gets a scale of its own.
-        bias: `[d_out]`, or `None` for none.
-
-    Raises:
-        TypeError: `weight` is no float32 tensor.
-        ValueError: `weight` does not have two axes, or does not lie on the CPU.
+        weight, bias: `[d_out, d_in]` in float32 on the CPU, and `[d_out]` or `None`.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
@@ -462,16 +455,10 @@ class QuantizedLinear(nn.Module):
         """The rounded weights `[d_out, d_in]`, as floating-point numbers."""
         if self.whole is None:
             return torch.ops.quantized.linear_unpack(self.packed)[0].dequantize()
-        whole, scale = self.whole
-        return whole * scale[:, None]
+        return self.whole[0] * self.whole[1][:, None]
 
     def forward(self, x: Tensor) -> Tensor:
-        """Compute x Wᵀ + b for `x` `[..., d_in]`; the result is `[..., d_out]`.
-
-        Raises:
-            TypeError: `x` is not float32.
-            ValueError: the layer is in training mode, or `x` wants a gradient or is not on the CPU.
-        """
+        """Compute x Wᵀ + b for `x` `[..., d_in]` in float32; the result is `[..., d_out]`."""
         if self.training or (x.requires_grad and torch.is_grad_enabled()):
             raise ValueError("int8 layers have no gradient: call eval(), and train the float model")
         check_place("x", x, _FLOAT, "int8 layers")

@@ -72,8 +72,21 @@ def atomic_file(path: Path | str) -> Iterator[Path]:
             with open(part, "rb+") as file:
                 os.fsync(file.fileno())
             os.replace(part, path)
+            _sync_names(path.parent)
     finally:
         part.unlink(missing_ok=True)
+
+
+def _sync_names(directory: Path) -> None:
+    # A name is an entry of its directory, which is written to the disk apart from the file's content.
+    if os.name != "posix":  # Windows opens no directory
+        return
+    entries = os.open(directory, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # some file systems, as of networks, cannot do it
+            os.fsync(entries)
+    finally:
+        os.close(entries)
 
 
 @contextmanager
@@ -398,10 +411,13 @@ def write_log(directory: Path | str, entries: list[dict[str, float]]) -> None:
 def append_log(directory: Path | str, entry: dict[str, float]) -> None:
     """Add a line to a run's `log.jsonl`; it is on the disk when this returns."""
     path = Path(directory) / "log.jsonl"
+    is_new = not path.exists()
     with _naming(path), open(path, "a", encoding="utf8") as file:
         file.write(json.dumps(entry) + "\n")
         file.flush()
         os.fsync(file.fileno())
+    if is_new:
+        _sync_names(path.parent)
 
 
 # %% book/11-long-runs.ipynb · Runs that can be repeated · [processor]
@@ -515,11 +531,7 @@ def read_record(path: Path | str) -> dict[str, Any]:
 
 # %% book/11-long-runs.ipynb · One run per folder · [run-folder]
 class RunFolder:
-    """The folder of a run: its checkpoints, best weights and log, and a lock that one process holds.
-
-    Args:
-        path: of the folder, which is made when it is first locked.
-    """
+    """The folder of a run, made when it is first locked: its checkpoints, best weights and log."""
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
@@ -529,17 +541,12 @@ class RunFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other processes out; this one may lock again.
-
-        Raises:
-            BlockingIOError: another process is training there.
-        """
+        """Keep other processes out, or raise `BlockingIOError`; this one may lock again."""
         self.path.mkdir(parents=True, exist_ok=True)
         try:
             self._lock.acquire(timeout=0)
         except self._timeout:
-            said = f"{self.path} is in use: another process is training there"
-            raise BlockingIOError(said) from None
+            raise BlockingIOError(f"{self.path} is in use: another process is training there") from None
         try:
             yield
         finally:
@@ -557,15 +564,12 @@ class RunFolder:
         """Refuse a folder without checkpoints that holds other parts of a run."""
         for path in (self.best, self.path / "log.jsonl"):
             if path.exists() and path.stat().st_size:
-                raise CheckpointError(
-                    f"{path} is of a run whose checkpoints are gone: put one back, or begin in "
-                    "another folder"
-                )
+                gone = f"{path} is of a run whose checkpoints are gone"
+                raise CheckpointError(f"{gone}: put one back, or begin in another folder")
 
     def tidy(self, step: int, keep: int) -> None:
         """Remove all but the newest checkpoints up to an update, and what was never finished."""
-        last = self.checkpoint(step)
-        for path in [path for path in self.checkpoints() if path <= last][:-keep]:
+        for path in [path for path in self.checkpoints() if path <= self.checkpoint(step)][:-keep]:
             path.unlink()
         for name in ("checkpoint-*.pt", "best.pt", "log.jsonl"):
             for path in self.path.glob(f".{name}.*.part"):

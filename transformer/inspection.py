@@ -71,7 +71,7 @@ def ibm_model_1(
     Returns:
         `[V, V]`; row f is the distribution t(e | f), and 0 for a token that does not occur.
 
-    Source: Brown et al. (1993), section 4.1.
+    Source: Brown et al. (1993), section 4.1, without its empty word.
     """
     pair = (src[:, None, :] * vocab_size + tgt[:, :, None]).flatten()  # the cell of (f, e)
     table = torch.full((vocab_size, vocab_size), 1 / vocab_size)
@@ -369,7 +369,7 @@ def gradient_times_input(
     Returns:
         `[B, T, S]`, at least 0.
 
-    Source: Shrikumar et al. (2016), section 2; Denil et al. (2015).
+    Source: Shrikumar et al. (2016), section 2; Denil et al. (2014).
     """
     x, mask = model.src_embedding(src).detach().requires_grad_(), model.src_mask(src)
     memory = model.encoder(model.positions(x), mask)

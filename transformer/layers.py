@@ -70,12 +70,7 @@ class FeedForward(nn.Module):
     """
 
     def __init__(
-        self,
-        d_model: int,
-        d_ff: int,
-        dropout: float = 0.0,
-        activation: str = "relu",
-        bias: bool = True,
+        self, d_model: int, d_ff: int, dropout: float = 0.0, activation: str = "relu", bias: bool = True
     ) -> None:
         super().__init__()
         self.activation = activation
@@ -154,9 +149,6 @@ def _feed_forward(config: LayerConfig) -> FeedForward:
 class EncoderLayer(nn.Module):
     """Self-attention, then the position-wise network, each with its residual.
 
-    Args:
-        config: sizes and choices.
-
     Source: Vaswani et al. (2017), section 3.1.
 
     Example:
@@ -187,9 +179,6 @@ class EncoderLayer(nn.Module):
 class DecoderLayer(nn.Module):
     """Self-attention, attention to the memory, then the position-wise network, each with its residual.
 
-    Args:
-        config: sizes and choices.
-
     Source: Vaswani et al. (2017), section 3.1.
     """
 
@@ -203,12 +192,8 @@ class DecoderLayer(nn.Module):
         self.feed_residual = Residual(config)
 
     def forward(
-        self,
-        x: Tensor,
-        memory: Tensor,
-        self_mask: Tensor | None = None,
-        memory_mask: Tensor | None = None,
-        cache: KeyValueCache | None = None,
+        self, x: Tensor, memory: Tensor, self_mask: Tensor | None = None,
+        memory_mask: Tensor | None = None, cache: KeyValueCache | None = None,
     ) -> Tensor:
         """Transform `x` `[B, T, d_model]`; the shape stays.
 
@@ -221,8 +206,8 @@ class DecoderLayer(nn.Module):
             cache: what earlier calls have kept.
         """
         append, hold = (cache.append, cache.hold) if cache else (None, None)
-        x = self.self_residual(x, lambda y: self.self_attention(y, y, y, self_mask, cache=append)[0])
-        x = self.cross_residual(
-            x, lambda y: self.cross_attention(y, memory, memory, memory_mask, cache=hold)[0]
-        )
+        attend = lambda y: self.self_attention(y, y, y, self_mask, cache=append)[0]
+        attend_memory = lambda y: self.cross_attention(y, memory, memory, memory_mask, cache=hold)[0]
+        x = self.self_residual(x, attend)
+        x = self.cross_residual(x, attend_memory)
         return self.feed_residual(x, self.feed_forward)

@@ -72,11 +72,7 @@ class TransformerConfig(LayerConfig):
 
 # %% book/05-model.ipynb · Two stacks · [stacks]
 class Encoder(nn.Module):
-    """A stack of encoder layers on vectors, with a norm on top where the configuration has one.
-
-    Args:
-        config: sizes and choices; vocabularies and special ids play no part.
-    """
+    """A stack of encoder layers on vectors, with a norm on top where `config.has_final_norm`."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -92,11 +88,7 @@ class Encoder(nn.Module):
 
 # %% book/05-model.ipynb · Two stacks · [decoder-stack]
 class Decoder(nn.Module):
-    """A stack of decoder layers on vectors, with a norm on top where the configuration has one.
-
-    Args:
-        config: sizes and choices; vocabularies and special ids play no part.
-    """
+    """A stack of decoder layers on vectors, with a norm on top where `config.has_final_norm`."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -104,12 +96,8 @@ class Decoder(nn.Module):
         self.norm = _final_norm(config)
 
     def forward(
-        self,
-        x: Tensor,
-        memory: Tensor,
-        self_mask: Tensor | None = None,
-        memory_mask: Tensor | None = None,
-        cache: KeyValueCache | None = None,
+        self, x: Tensor, memory: Tensor, self_mask: Tensor | None = None,
+        memory_mask: Tensor | None = None, cache: KeyValueCache | None = None,
     ) -> Tensor:
         """Transform `x` `[B, T, d_model]`; arguments and result as in `DecoderLayer`."""
         for layer in self.layers:
@@ -135,6 +123,15 @@ def initialize(module: nn.Module) -> None:
         nn.init.xavier_uniform_(module.weight)
         if module.bias is not None:
             nn.init.zeros_(module.bias)
+
+
+# %% book/05-model.ipynb · The Transformer · [tables]
+def _tables(config: TransformerConfig) -> tuple[TokenEmbedding, TokenEmbedding, nn.Linear]:
+    # Source, target and output table; of tied ones only the first has numbers.
+    V, d_model, pad_id = config.tgt_vocab_size, config.d_model, config.pad_id
+    src_embedding = TokenEmbedding(config.src_vocab_size, d_model, pad_id)
+    with torch.device("meta") if config.tie_embeddings else nullcontext():
+        return src_embedding, TokenEmbedding(V, d_model, pad_id), nn.Linear(d_model, V, bias=False)
 
 
 # %% book/05-model.ipynb · The Transformer · [tied-tables]
@@ -165,53 +162,45 @@ class _TiedTables(nn.Module):
                 table.weight = new[-1]
 
 
+# %% book/05-model.ipynb · The Transformer · [visible]
+def _visible(tgt: Tensor, offset: int) -> Tensor | None:
+    # What tokens `tgt` [B, T] may attend to, behind `offset` others: [1, 1, T, offset + T]; None: to all.
+    if tgt.size(1) == 1:
+        return None
+    return F.pad(causal_mask(tgt.size(1), tgt.device), (offset, 0), value=True)
+
+
 # %% book/05-model.ipynb · The Transformer · [transformer]
 class Transformer(_TiedTables):
     """The encoder–decoder Transformer: token ids in, logits over the target vocabulary out.
 
-    Args:
-        config: sizes and choices.
+    Raises:
+        TypeError, ValueError, IndexError: in any method, ids or vectors do not fit the configuration.
 
     Source: Vaswani et al. (2017), figure 1.
 
     Example:
-        >>> model = Transformer(TransformerConfig(20, 30, d_model=16, n_heads=2, tie_embeddings=False))
-        >>> src, tgt = torch.tensor([[5, 7, 3]]), torch.tensor([[2, 9]])
-        >>> model(src, tgt).shape
-        torch.Size([1, 2, 30])
+        >>> model = Transformer(TransformerConfig(20, 20, d_model=16, n_heads=2))
+        >>> model(src=torch.tensor([[5, 7, 3]]), tgt=torch.tensor([[2, 9]])).shape
+        torch.Size([1, 2, 20])
     """
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         check_type(TransformerConfig, config=config)
         self.config = config
-        V, d_model, pad_id = config.tgt_vocab_size, config.d_model, config.pad_id
-        self.src_embedding = TokenEmbedding(config.src_vocab_size, d_model, pad_id)
-        # A tied table needs neither memory nor random numbers of its own.
-        with torch.device("meta") if config.tie_embeddings else nullcontext():
-            self.tgt_embedding = TokenEmbedding(V, d_model, pad_id)
-            self.output = nn.Linear(d_model, V, bias=False)
-        self.positions = PositionalEncoding(d_model, config.dropout, config.max_length)
-        self.encoder = Encoder(config)
-        self.decoder = Decoder(config)
+        self.src_embedding, self.tgt_embedding, self.output = _tables(config)
+        self.positions = PositionalEncoding(config.d_model, config.dropout, config.max_length)
+        self.encoder, self.decoder = Encoder(config), Decoder(config)
         self.apply(initialize)
         if config.tie_embeddings:
             self.tgt_embedding.weight = self.output.weight = self.src_embedding.weight
 
     def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
-        """Predict every target token from the ones before it.
+        """Predict every target token from the ones before it: logits `[B, T, V]`, at t for token t + 1.
 
         Args:
-            src: source token ids `[B, S]`, padded at the end.
-            tgt: target token ids `[B, T]` that begin with the start token, padded at the end.
-
-        Returns:
-            logits `[B, T, V]`; those at position t are for target token t + 1.
-
-        Raises:
-            TypeError: ids are not `torch.long`.
-            ValueError: a shape does not fit, or a sentence is longer than `max_length`.
-            IndexError: an id is not in the vocabulary.
+            src, tgt: token ids `[B, S]` and `[B, T]`, padded at the end; `tgt` begins with the start token.
         """
         return self.project(self.decode(tgt, self.encode(src), self.src_mask(src)))
 
@@ -220,59 +209,34 @@ class Transformer(_TiedTables):
         return padding_mask(src, self.config.pad_id)
 
     def encode(self, src: Tensor) -> Tensor:
-        """Read source token ids `[B, S]`; returns the memory `[B, S, d_model]`.
-
-        Raises:
-            TypeError, ValueError, IndexError: as in `forward`.
-        """
+        """Read source token ids `[B, S]`; return the memory `[B, S, d_model]`."""
         check_ids("src", src, self.config.src_vocab_size)
         return self.encoder(self.positions(self.src_embedding(src)), self.src_mask(src))
 
     def decode(
-        self,
-        tgt: Tensor,
-        memory: Tensor,
-        src_mask: Tensor | None = None,
-        cache: KeyValueCache | None = None,
+        self, tgt: Tensor, memory: Tensor, src_mask: Tensor | None = None, cache: KeyValueCache | None = None
     ) -> Tensor:
-        """Read target tokens beside the memory.
+        """Read target token ids `[B, T]` beside the memory; return hidden vectors `[B, T, d_model]`.
 
         Args:
-            tgt: target token ids `[B, T]`; with a cache, the ones that it has not seen.
-            memory: what `encode` returned, `[B, S, d_model]`.
             src_mask: which source positions hold a token, `[B, 1, 1, S]`; `None`: all do.
-            cache: what earlier calls have kept; it grows by T positions.
-
-        Returns:
-            hidden vectors `[B, T, d_model]`.
-
-        Raises:
-            TypeError, ValueError, IndexError: as in `forward`.
+            cache: what earlier calls have kept; `tgt` is then what it has not seen.
         """
         check_ids("tgt", tgt, self.config.tgt_vocab_size)
         check_memory(memory, tgt, self.config.d_model)
         offset = cache.length if cache else 0
-        mask = None  # a single new token may see all before it
-        if tgt.size(1) != 1:
-            mask = F.pad(causal_mask(tgt.size(1), tgt.device), (offset, 0), value=True)
         x = self.positions(self.tgt_embedding(tgt), offset)  # [B, T, d_model]
-        return self.decoder(x, memory, mask, src_mask, cache)
+        return self.decoder(x, memory, _visible(tgt, offset), src_mask, cache)
 
     def project(self, hidden: Tensor) -> Tensor:
         """Turn hidden vectors `[..., d_model]` into logits `[..., V]`."""
         return self.output(hidden)
 
     def attention_maps(self, src: Tensor, tgt: Tensor) -> "AttentionMaps":
-        """The attention weights of `forward(src, tgt)`, of every layer and head.
-
-        In training mode with attention dropout they are those of a pass of their own.
-        """
+        """The attention weights of `forward(src, tgt)`; with attention dropout, of a pass of their own."""
         with attention_tap(self) as maps:
             self(src, tgt)
-        layers = range(self.config.n_layers)
-        kinds = ("encoder", "self"), ("decoder", "self"), ("decoder", "cross")
-        names = [[f"{stack}.layers.{n}.{kind}_attention" for n in layers] for stack, kind in kinds]
-        return AttentionMaps(*(torch.stack([maps[name] for name in group]) for group in names))
+        return _by_layer(maps, self.config.n_layers)
 
 
 # %% book/05-model.ipynb · Attention maps · [attention-tap]
@@ -304,9 +268,16 @@ def attention_tap(model: nn.Module) -> Iterator[dict[str, Tensor]]:
             handle.remove()
 
 
+# %% book/05-model.ipynb · Attention maps · [attention-maps]
 class AttentionMaps(NamedTuple):
     """The attention weights of a forward pass, by layer."""
 
     encoder: Tensor  # [n_layers, B, H, S, S]
     decoder: Tensor  # [n_layers, B, H, T, T]
     cross: Tensor  # [n_layers, B, H, T, S]
+
+
+def _by_layer(maps: dict[str, Tensor], n_layers: int) -> AttentionMaps:
+    kinds = "encoder.layers.{}.self", "decoder.layers.{}.self", "decoder.layers.{}.cross"
+    names = [[f"{kind.format(n)}_attention" for n in range(n_layers)] for kind in kinds]
+    return AttentionMaps(*(torch.stack([maps[name] for name in group]) for group in names))

@@ -7,8 +7,12 @@ __all__ = [
     "RMSNorm",
     "GATES",
     "GatedFeedForward",
+    "route",
+    "RoutedFeedForward",
+    "balance_loss",
     "rotary_table",
     "rotate",
+    "RotaryStretch",
     "alibi",
     "LanguageModelConfig",
     "GroupedQueryAttention",
@@ -46,7 +50,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from transformer.attention import KeysAndValues, KeyValueCache, Projection, causal_mask, fused_attention
-from transformer.embedding import TokenEmbedding
 from transformer.layers import ACTIVATIONS
 from transformer.model import initialize
 from transformer.training import cooldown, evaluating
@@ -79,7 +82,10 @@ class RMSNorm(nn.Module):
         """Normalize `x` `[..., d_model]`; the shape stays."""
         wide = x.to(torch.promote_types(x.dtype, torch.float32))
         mean_square = wide.square().mean(-1, keepdim=True)  # [..., 1]
-        return (wide * torch.rsqrt(mean_square + self.eps)).to(x.dtype) * self.weight
+        normalized = wide * torch.rsqrt(mean_square + self.eps)
+        # Weights that are more precise than x, as Gemma's are, multiply before the result is rounded.
+        dtype = torch.promote_types(x.dtype, self.weight.dtype)
+        return (normalized.to(dtype) * self.weight).to(x.dtype)
 
 
 # %% book/16-since-2017.ipynb · A network with a gate · [gated-feed-forward]
@@ -109,8 +115,75 @@ class GatedFeedForward(nn.Module):
         return self.w_2(GATES[self.activation](self.w_gate(x)) * self.w_1(x))
 
 
+# %% book/16-since-2017.ipynb · Many networks, few used · [routed-feed-forward]
+def route(scores: Tensor, n_chosen: int) -> tuple[Tensor, Tensor]:
+    """The experts with the highest of the scores `[..., E]`, and their gates, both `[..., n_chosen]`."""
+    highest, chosen = scores.topk(n_chosen, dim=-1)
+    wide = torch.promote_types(scores.dtype, torch.float32)
+    return chosen, highest.softmax(-1, dtype=wide).to(scores.dtype)
+
+
+class RoutedFeedForward(nn.Module):
+    """Several gated networks, of which each token uses the few that a router chooses.
+
+    Args:
+        d_model: width of input and output.
+        d_ff: width of the hidden layer of each network.
+        n_experts: number of networks E.
+        n_chosen: how many of them a token uses.
+        activation: of the gates inside the networks, a name in `GATES`.
+
+    Source: Jiang et al. (2024), section 2.1.
+    """
+
+    def __init__(
+        self, d_model: int, d_ff: int, n_experts: int = 8, n_chosen: int = 2, activation: str = "silu"
+    ) -> None:
+        super().__init__()
+        check_size(n_experts=n_experts, n_chosen=n_chosen)
+        check_choice(range(1, n_experts + 1), n_chosen=n_chosen)
+        self.n_chosen = n_chosen
+        self.router = nn.Linear(d_model, n_experts, bias=False)
+        self.experts = nn.ModuleList(GatedFeedForward(d_model, d_ff, activation) for _ in range(n_experts))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Transform `x` `[B, T, d_model]`; the shape stays."""
+        tokens = x.flatten(0, -2)  # [N, d_model]
+        chosen, gates = route(self.router(tokens), self.n_chosen)  # [N, n_chosen]
+        result = torch.zeros_like(tokens)
+        for index, expert in enumerate(self.experts):
+            rows, rank = (chosen == index).nonzero(as_tuple=True)  # the tokens that chose it
+            result.index_add_(0, rows, gates[rows, rank, None] * expert(tokens[rows]))
+        return result.view_as(x)
+
+
+# %% book/16-since-2017.ipynb · Many networks, few used · [balance-loss]
+def balance_loss(scores: Tensor, n_chosen: int) -> Tensor:
+    """How unevenly a router uses its experts: 1 if evenly, E if it always uses the same one alone.
+
+    Args:
+        scores: of a router, `[..., E]`.
+        n_chosen: how many experts a token uses.
+
+    Returns:
+        the loss, a scalar, to be added to the others with a small factor.
+
+    Source: Fedus et al. (2022), equations 4 to 6.
+    """
+    n_experts = scores.size(-1)
+    chosen, _ = route(scores, n_chosen)
+    share = F.one_hot(chosen, n_experts).to(scores).flatten(0, -2).mean(0)  # [E]
+    return n_experts * share @ scores.softmax(-1).flatten(0, -2).mean(0)
+
+
 # %% book/16-since-2017.ipynb · Positions that turn · [rotary-table]
-def rotary_table(length: int, d_k: int, base: float = 10_000.0, offset: int = 0) -> Tensor:
+def rotary_table(
+    length: int,
+    d_k: int,
+    base: float = 10_000.0,
+    offset: int = 0,
+    stretch: Callable[[Tensor], Tensor] | None = None,
+) -> Tensor:
     """Cosine and sine of the angles by which the pairs of features turn at each position.
 
     Args:
@@ -118,6 +191,7 @@ def rotary_table(length: int, d_k: int, base: float = 10_000.0, offset: int = 0)
         d_k: width of a head, even.
         base: of the wavelengths; pair i turns by base^(-2i / d_k) per position.
         offset: the first position.
+        stretch: what to make of the speeds `[d_k / 2]`; `None`: nothing.
 
     Returns:
         `[2, length, d_k / 2]` in float64: cosines, sines.
@@ -125,6 +199,8 @@ def rotary_table(length: int, d_k: int, base: float = 10_000.0, offset: int = 0)
     Source: Su et al. (2024), section 3.2.2.
     """
     speeds = base ** (-torch.arange(0, d_k, 2, dtype=torch.float64) / d_k)  # [d_k / 2]
+    if stretch is not None:
+        speeds = stretch(speeds)
     positions = torch.arange(offset, offset + length, dtype=torch.float64)
     angles = torch.outer(positions, speeds)  # [T, d_k / 2]
     return torch.stack([angles.cos(), angles.sin()])
@@ -150,26 +226,54 @@ def rotate(x: Tensor, table: Tensor, interleaved: bool = False) -> Tensor:
     return torch.stack(turned, dim=-1).flatten(-2) if interleaved else torch.cat(turned, dim=-1)
 
 
+# %% book/16-since-2017.ipynb · Longer texts than before · [rotary-stretch]
+@dataclass(frozen=True)
+class RotaryStretch:
+    """Slows down slow rotations, for texts longer than those that a model was trained on at first.
+
+    Args:
+        factor: by which the slow ones are slowed down.
+        slow: a rotation with fewer turns than this within `length` is slow.
+        fast: one with more turns stays as it is.
+        length: number of positions of the texts at first.
+
+    Source: `rope_scaling` of Llama 3.1; Peng et al. (2024), section 3.2.
+    """
+
+    factor: float = 8.0
+    slow: float = 1.0
+    fast: float = 4.0
+    length: int = 8192
+
+    def __call__(self, speeds: Tensor) -> Tensor:
+        """The new speeds, of the shape of `speeds`."""
+        turns = self.length * speeds / (2 * math.pi)
+        kept = ((turns - self.slow) / (self.fast - self.slow)).clamp(0.0, 1.0)
+        return speeds * (kept + (1 - kept) / self.factor)
+
+
 # %% book/16-since-2017.ipynb · Positions as a slope · [alibi]
 def alibi(query: Tensor, key: Tensor) -> KeysAndValues:
-    """Give queries and keys one more feature, which lowers a score by its distance times the head's slope.
+    """Give queries and keys two more features, which lower a score by its distance times the head's slope.
 
     Args:
         query: `[B, H, T, d_k]`.
-        key: `[B, H, S, d_k]`, of the positions 0 to S - 1.
+        key: `[B, H, S, d_k]`, of the positions 0 to S - 1, in half precision at most 65,536.
 
     Returns:
-        both, with d_k + 1 features. Head h of H, counted from 1, has the slope 2^(-8h / H).
+        both, with d_k + 2 features. Head h of H, counted from 1, has the slope 2^(-8h / H).
 
     Source: Press et al. (2022), section 3.
     """
     n_heads, length, d_k = key.shape[1:]
-    slopes = 2 ** (-8 / n_heads * torch.arange(1, n_heads + 1))  # [H]
-    places = torch.outer(slopes, torch.arange(length)).to(key)  # [H, S]
-    key = torch.cat([key, places.expand(len(key), -1, -1)[..., None]], dim=-1)
-    # Attention will divide by √(d_k + 1): the old scores are to be divided by √d_k, the new ones by 1.
-    query = F.pad(query * math.sqrt((d_k + 1) / d_k), (0, 1), value=math.sqrt(d_k + 1))
-    return query, key
+    slopes = 2 ** (-8 / n_heads * torch.arange(1, n_heads + 1, dtype=torch.float64))  # [H]
+    places = torch.arange(length)
+    digits = torch.stack([places // 256, places % 256], dim=-1).to(key)  # [S, 2]
+    # Attention will divide by √(d_k + 2): the old scores are to be divided by √d_k, the new ones by 1.
+    weights = math.sqrt(d_k + 2) * torch.stack([256 * slopes, slopes], dim=-1)[:, None]  # [H, 1, 2]
+    query = query * math.sqrt((d_k + 2) / d_k)
+    query = torch.cat([query, weights.to(query).expand(*query.shape[:3], 2)], dim=-1)
+    return query, torch.cat([key, digits.expand(*key.shape[:2], -1, -1)], dim=-1)
 
 
 # %% book/16-since-2017.ipynb · What the model is told · [config]
@@ -188,10 +292,11 @@ class LanguageModelConfig:
         activation: of the gate, `"silu"`, `"gelu_tanh"`, `"gelu"` or `"relu"`.
         positions: how a layer knows them: `"rotary"`, `"alibi"` or `"none"`.
         rotary_base: as in `rotary_table`.
+        rotary_stretch: for texts longer than those of the training at first; `None`: none.
         window: how many positions a query may attend to, itself included; `None`: all so far.
         qk_norm: whether queries and keys are normalized.
         norm_eps: epsilon of all norms.
-        scale_embedding: whether embeddings are multiplied by √d_model.
+        scale_embedding: whether embeddings are multiplied by √d_model, rounded to their dtype.
         tie_embeddings: whether input and output table are one parameter.
 
     Raises:
@@ -209,6 +314,7 @@ class LanguageModelConfig:
     activation: str = "silu"
     positions: str = "rotary"
     rotary_base: float = 10_000.0
+    rotary_stretch: RotaryStretch | None = None
     window: int | None = None
     qk_norm: bool = False
     norm_eps: float = 1e-6
@@ -238,6 +344,7 @@ def _check_config(config: LanguageModelConfig) -> None:
             check_size(**{name: getattr(config, name)})
     for name in ("qk_norm", "scale_embedding", "tie_embeddings"):
         check_type(bool, **{name: getattr(config, name)})
+    check_type((RotaryStretch, type(None)), rotary_stretch=config.rotary_stretch)
     check_choice(sorted(GATES), activation=config.activation)
     check_choice(("rotary", "alibi", "none"), positions=config.positions)
     check_number(rotary_base=config.rotary_base, norm_eps=config.norm_eps)
@@ -398,7 +505,7 @@ class LanguageModel(nn.Module):
         super().__init__()
         check_type(LanguageModelConfig, config=config)
         self.config, V, d_model = config, config.vocab_size, config.d_model
-        self.embedding = (TokenEmbedding if config.scale_embedding else nn.Embedding)(V, d_model)
+        self.embedding = nn.Embedding(V, d_model)
         self.layers = nn.ModuleList(LanguageModelLayer(config) for _ in range(config.n_layers))
         self.norm = RMSNorm(d_model, config.norm_eps)
         self.output = nn.Linear(d_model, V, bias=False)
@@ -431,8 +538,12 @@ class LanguageModel(nn.Module):
         if mask is None:
             mask = sliding_mask(length, offset, config.window, ids.device)
         x, table = self.embedding(ids), None  # [B, T, d_model]
+        if config.scale_embedding:
+            x = x * x.new_full((), math.sqrt(config.d_model))
         if config.positions == "rotary":
-            table = rotary_table(length, config.d_k, config.rotary_base, offset).to(x)
+            table = rotary_table(
+                length, config.d_k, config.rotary_base, offset, config.rotary_stretch
+            ).to(x)
         for layer in self.layers:
             x = layer(x, mask, table, cache)
         return self.output(self.norm(x))
@@ -451,17 +562,19 @@ def generate(
     prompt: Tensor,
     n_tokens: int,
     choose: Callable[[Tensor], Tensor] = most_probable,
+    eos_id: int | None = None,
 ) -> Tensor:
     """Continue sequences token by token, with a cache.
 
     Args:
         model: the model.
         prompt: token ids `[B, T]`, at least one each.
-        n_tokens: how many tokens to add.
+        n_tokens: how many tokens to add, at most.
         choose: which token follows, `[B]`, from logits `[B, V]`.
+        eos_id: the token that ends a text, and then fills its row; `None`: no text ends.
 
     Returns:
-        the new token ids `[B, n_tokens]`.
+        the new token ids `[B, L]`; L is `n_tokens`, or less where all texts have ended.
 
     Raises:
         TypeError, ValueError, IndexError: as in `LanguageModel.forward`; nothing to begin with.
@@ -469,10 +582,17 @@ def generate(
     check_ids("prompt", prompt, model.config.vocab_size, always=True)
     check_size(n_tokens=n_tokens, prompt_length=prompt.size(1))
     tokens, cache = prompt, KeyValueCache()
+    ended = torch.zeros(len(prompt), dtype=torch.bool, device=prompt.device)
     with evaluating(model):
         for _ in range(n_tokens):
             logits = model(tokens[:, cache.length :], cache=cache)[:, -1]  # [B, V]
-            tokens = torch.cat([tokens, choose(logits)[:, None]], dim=1)
+            chosen = choose(logits)
+            if eos_id is not None:
+                chosen = chosen.masked_fill(ended, eos_id)
+                ended = chosen == eos_id
+            tokens = torch.cat([tokens, chosen[:, None]], dim=1)
+            if ended.all():
+                break
     return tokens[:, prompt.size(1) :]
 
 
@@ -508,7 +628,13 @@ _FAMILIES: dict[str, dict[str, Any]] = {
     "qwen3": {"qk_norm": True},
     "gemma": {"scale_embedding": True},
 }
-_ACTIVATIONS = {"silu": "silu", "gelu": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"}
+_ACTIVATIONS = {"silu": "silu", "gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh"}
+_STRETCH = {
+    "factor": "factor",
+    "low_freq_factor": "slow",
+    "high_freq_factor": "fast",
+    "original_max_position_embeddings": "length",
+}
 
 
 def _our_name(name: str) -> str:
@@ -523,14 +649,19 @@ def _config_from_llama(theirs: Mapping[str, Any], tied: bool) -> LanguageModelCo
     for name in ("attention_bias", "mlp_bias", "use_sliding_window"):
         check_choice([False, None], **{name: theirs.get(name)})
     rotary = theirs.get("rope_parameters") or theirs.get("rope_scaling") or {}
-    check_choice(["default"], rope_type=rotary.get("rope_type", rotary.get("type", "default")))
+    kind = rotary.get("rope_type", rotary.get("type", "default"))
+    check_choice(["default", "llama3"], rope_type=kind)
+    stretch = {ours: rotary[name] for name, ours in _STRETCH.items()} if kind == "llama3" else None
     activation = theirs.get("hidden_activation") or theirs.get("hidden_act", "silu")
     check_choice(list(_ACTIVATIONS), hidden_act=activation)
+    if family == "gemma" and activation == "gelu":  # as older configurations call the other form
+        activation = "gelu_pytorch_tanh"
     return LanguageModelConfig(
         **{ours: theirs[name] for name, ours in _FIELDS.items() if name in theirs},
         **_FAMILIES[family],
         activation=_ACTIVATIONS[activation],
         rotary_base=float(rotary.get("rope_theta") or theirs.get("rope_theta") or 10_000.0),
+        rotary_stretch=None if stretch is None else RotaryStretch(**stretch),
         window=theirs.get("sliding_window") if family == "mistral" else None,
         tie_embeddings=tied,
     )
@@ -546,11 +677,12 @@ def from_llama(model: Any) -> LanguageModel:
             `.safetensors` files, for which `transformers` is not needed.
 
     Returns:
-        a `LanguageModel` of the same dtype and device.
+        a `LanguageModel` of the same dtype and device; Gemma's norms are at least in float32.
 
     Raises:
-        ValueError: it is of another family, or does what ours cannot: biases, scaled rotary
-            positions, windows in some layers only, other activations.
+        ValueError: it is of another family, or does what ours cannot: biases, rotary
+            positions scaled in another way than Llama 3.1's, windows in some layers only, other
+            activations.
         OSError: there is no such folder, or no configuration in it.
         RuntimeError: weights are missing, or do not fit the configuration.
         ImportError: safetensors is not installed.
@@ -564,7 +696,8 @@ def from_llama(model: Any) -> LanguageModel:
         weights["lm_head.weight"] = weights["model.embed_tokens.weight"]
     config = _config_from_llama(settings, tied)
     if settings["model_type"] == "gemma":  # whose norms multiply by 1 + weight
-        weights |= {name: value + 1 for name, value in weights.items() if "norm." in name}
+        wide = torch.promote_types(weights["model.norm.weight"].dtype, torch.float32)
+        weights |= {name: value.to(wide) + 1 for name, value in weights.items() if "norm." in name}
     with torch.device("meta"):
         ours = LanguageModel(config)
     ours.load_state_dict({_our_name(name): value for name, value in weights.items()}, assign=True)

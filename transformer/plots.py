@@ -43,6 +43,7 @@ def plot_attention(
     return ax
 
 
+# %% book/03-attention.ipynb · Pictures of attention · [plot-curves]
 def _current_axes() -> Any:
     try:
         import matplotlib.pyplot as plt  # the package needs it for pictures only

@@ -51,7 +51,7 @@ class Batcher:
         translate: gives the translations of some sentences; it runs in another thread.
         window: seconds that the first caller of a batch waits for others.
         size: sentences in a batch; the last caller's may exceed it.
-        room: the most sentences that may wait, those in work included.
+        room: the most sentences that may wait, those in work and those of callers that have gone included.
     """
 
     def __init__(
@@ -76,10 +76,7 @@ class Batcher:
         answer: asyncio.Future[list[str]] = asyncio.get_running_loop().create_future()
         self._asked.put_nowait((sentences, answer))
         self.waiting += len(sentences)
-        try:
-            return await answer
-        finally:
-            self.waiting -= len(sentences)
+        return await answer
 
     async def run(self) -> None:
         """Answer, batch by batch, until cancelled."""
@@ -88,19 +85,27 @@ class Batcher:
             await asyncio.sleep(self.window)
             while not self._asked.empty() and sum(len(texts) for texts, _ in asked) < self.size:
                 asked.append(self._asked.get_nowait())
-            self.batches += 1
             try:
-                texts = [text for texts, _ in asked for text in texts]
-                found = iter(await asyncio.to_thread(self.translate, texts))
-                results = [[next(found) for _ in texts] for texts, _ in asked]
-            except Exception as error:
-                for _, answer in asked:
-                    if not answer.done():
-                        answer.set_exception(error)
-                continue
-            for (_, answer), result in zip(asked, results, strict=True):
-                if not answer.done():  # its caller has gone
-                    answer.set_result(result)
+                await self._answer([one for one in asked if not one[1].done()])  # some callers have gone
+            finally:
+                self.waiting -= sum(len(texts) for texts, _ in asked)
+
+    async def _answer(self, asked: list[tuple[list[str], asyncio.Future[list[str]]]]) -> None:
+        if not asked:
+            return
+        self.batches += 1
+        try:
+            texts = [text for texts, _ in asked for text in texts]
+            found = iter(await asyncio.to_thread(self.translate, texts))
+            results = [[next(found) for _ in texts] for texts, _ in asked]
+        except Exception as error:
+            for _, answer in asked:
+                if not answer.done():
+                    answer.set_exception(error)
+            return
+        for (_, answer), result in zip(asked, results, strict=True):
+            if not answer.done():  # its caller went while it was translated
+                answer.set_result(result)
 
 
 # %% book/B-command-line.ipynb · Limits · [service]

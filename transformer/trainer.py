@@ -19,12 +19,14 @@ __all__ = [
     "latest_numbers",
     "draw_curves",
     "StoppedRun",
+    "RunState",
     "Run",
     "Trainer",
 ]
 
 
 # %% book/11-long-runs.ipynb · What must stay in float32 · [trainer-imports]
+import hashlib
 import math
 import signal
 import sys
@@ -34,7 +36,7 @@ import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass, is_dataclass
-from functools import partial
+from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -42,40 +44,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from transformer.distributed import (
-    accumulate_gradients,
-    data_parallel,
-    from_all,
-    from_first,
-    largest,
-    rank_and_world_size,
-    summed_over_all,
-)
-from transformer.fast import accelerated
-from transformer.files import (
-    CheckpointError,
-    RunFolder,
-    append_log,
-    atomic_file,
-    check_weights,
-    load_checkpoint,
-    newest_whole,
-    processor,
-    read_log,
-    save_checkpoint,
-    set_weights,
-    write_log,
-)
-from transformer.plots import plot_curves
-from transformer.training import adamw, evaluating, to_device
-from transformer.validation import (
-    check_choice,
-    check_number,
-    check_rate,
-    check_size,
-    check_type,
-    optional_import,
-)
+from transformer.distributed import rank_and_world_size
+from transformer.files import CheckpointError, processor
+from transformer.validation import check_choice, check_rate, check_size, check_type
 
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -123,10 +94,19 @@ def best_precision(device: torch.device) -> str:
     return "bfloat16" if known and _UNITS["bfloat16"] & processor()[1] else "float32"
 
 
-def _warn_of_imitation(device: torch.device, precision: str) -> None:
-    if device.type == "cpu" and precision in _UNITS and not _UNITS[precision] & processor()[1]:
-        said = f"this processor has no units for {precision} and only imitates it, which can take"
-        warnings.warn(f"{said} many times as long as float32", stacklevel=4)
+# %% book/11-long-runs.ipynb · Forgetting the start · [exchanged]
+@contextmanager
+def _exchanged(parameters: list[nn.Parameter], values: list[Tensor]) -> Iterator[None]:
+    # Where parameters have these values, and the list has theirs.
+    def exchange() -> None:
+        for i, parameter in enumerate(parameters):
+            parameter.data, values[i] = values[i], parameter.data
+
+    exchange()
+    try:
+        yield
+    finally:
+        exchange()
 
 
 # %% book/11-long-runs.ipynb · Forgetting the start · [moving-average-class]
@@ -138,12 +118,6 @@ class MovingAverage:
         decay: how much of itself the average keeps in an update, in [0, 1); in the n-th update it
             keeps no more than (1 + n) / (10 + n).
 
-    Attributes:
-        weights: the averages, in the order of `model.parameters()`, a shared table once.
-
-    Raises:
-        TypeError, ValueError: `model` is no module, or `decay` not in [0, 1).
-
     Source: averaging: Polyak and Juditsky (1992).
     """
 
@@ -151,7 +125,7 @@ class MovingAverage:
         check_type(nn.Module, model=model)
         check_rate(decay=decay)
         self.parameters, self.decay, self.n_updates = list(model.parameters()), decay, 0
-        self.weights = [parameter.detach().clone() for parameter in self.parameters]
+        self.weights = [parameter.detach().clone() for parameter in self.parameters]  # the averages
 
     @torch.no_grad()
     def update(self) -> None:
@@ -161,30 +135,16 @@ class MovingAverage:
         for average, parameter in zip(self.weights, self.parameters):
             average.lerp_(parameter, 1 - decay)
 
-    @contextmanager
-    def applied(self) -> Iterator[None]:
-        """Let the model have the averaged weights, and its own back afterwards."""
-        self._swap()
-        try:
-            yield
-        finally:
-            self._swap()
-
-    def _swap(self) -> None:
-        for i, parameter in enumerate(self.parameters):
-            parameter.data, self.weights[i] = self.weights[i], parameter.data
+    def applied(self) -> AbstractContextManager[None]:
+        """Where the model has the averaged weights; afterwards it has its own back."""
+        return _exchanged(self.parameters, self.weights)
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint needs."""
         return {"n_updates": self.n_updates, "weights": self.weights}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from what `state_dict` returned.
-
-        Raises:
-            TypeError, KeyError: `state` is no such dictionary.
-            ValueError: it belongs to another model.
-        """
+        """Go on from what `state_dict` returned; another model's weights are a `ValueError`."""
         check_type(dict, average=state)
         check_size(minimum=0, n_updates=state["n_updates"])
         if [x.shape for x in state["weights"]] != [x.shape for x in self.weights]:
@@ -212,8 +172,7 @@ class TrainingConfig:
         monitor: the metric that tells the best; it begins with `-` where less is better.
         weight_decay: what matrices are shrunk by beside a step, in units of the learning rate.
         average: how much of itself the moving average of the weights keeps in an update; 0 for none.
-        patience: evaluations without a new best after which the run is over; 0 for no end before
-            `steps`.
+        patience: evaluations without a new best after which the run is over; 0 for any number.
 
     Raises:
         TypeError, ValueError: a value is of the wrong type or out of its range.
@@ -233,57 +192,80 @@ class TrainingConfig:
     patience: int = 0
 
     def __post_init__(self) -> None:
-        names = ("steps", "accumulate", "log_every", "evaluate_every", "keep")
-        check_size(**{name: getattr(self, name) for name in names})
-        check_size(minimum=0, seed=self.seed, patience=self.patience)
-        check_rate(average=self.average)
-        check_number(weight_decay=self.weight_decay)
-        check_choice([*PRECISIONS, "auto"], precision=self.precision)
-        check_type(str, monitor=self.monitor)
-        check_type((int, float), clip_norm=self.clip_norm)
-        if not self.clip_norm > 0:
-            raise ValueError(f"clip_norm must be greater than 0, but is {self.clip_norm}")
+        _check_training(self)
+
+
+# %% book/11-long-runs.ipynb · Settings · [check-training-config]
+from transformer.validation import check_number
+
+
+def _check_training(config: TrainingConfig) -> None:
+    names = ("steps", "accumulate", "log_every", "evaluate_every", "keep")
+    check_size(**{name: getattr(config, name) for name in names})
+    check_size(minimum=0, seed=config.seed, patience=config.patience)
+    check_rate(average=config.average)
+    check_number(weight_decay=config.weight_decay)
+    check_choice([*PRECISIONS, "auto"], precision=config.precision)
+    check_type(str, monitor=config.monitor)
+    check_type((int, float), clip_norm=config.clip_norm)
+    if not config.clip_norm > 0:
+        raise ValueError(f"clip_norm must be greater than 0, but is {config.clip_norm}")
+
+
+# %% book/11-long-runs.ipynb · The update · [updater-parts]
+from transformer.distributed import accumulate_gradients, data_parallel
+from transformer.training import adamw, to_device
+
+_Loss = Callable[[Any, Any], tuple[Tensor, Tensor]]
+_Schedule = Callable[[int], float]
+
+
+def _precision_on(device: torch.device, precision: str) -> str:
+    chosen = best_precision(device) if precision == "auto" else precision
+    if device.type == "cpu" and chosen in _UNITS and not _UNITS[chosen] & processor()[1]:
+        said = f"this processor has no units for {chosen} and only imitates it, which can take"
+        warnings.warn(f"{said} many times as long as float32", stacklevel=6)  # where a trainer is made
+    return chosen
+
+
+def _on_device(
+    loss: Callable[[Any], tuple[Tensor, Tensor]], device: torch.device, precision: str
+) -> Callable[[Any], tuple[Tensor, Tensor]]:
+    def loss_of(batch: Any) -> tuple[Tensor, Tensor]:
+        with autocast(device, precision):
+            return loss(to_device(batch, device))
+
+    return loss_of
 
 
 # %% book/11-long-runs.ipynb · The update · [updater]
 class Updater:
-    """Makes the updates of a run.
-
-    Args:
-        model, loss, config: as in `Trainer`.
+    """Makes the updates of a run, from the model, loss and settings of a `Trainer`.
 
     Attributes:
-        parameters, device, optimizer: what is trained, where, and by what.
-        precision: what `config.precision` means on this device.
+        parameters, device, precision, optimizer: what is trained, where, how exactly, and by what.
         scaler, average, engine: of float16, of the weights, and of several processes; the last two
             are `None` where they are not needed.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        loss: Callable[[Any, Any], tuple[Tensor, Tensor]],
-        config: TrainingConfig,
-    ) -> None:
+    def __init__(self, model: nn.Module, loss: _Loss, config: TrainingConfig) -> None:
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         if not self.parameters:
             raise ValueError("model must have a parameter that can be trained, but has none")
         self.device, self.clip_norm = self.parameters[0].device, config.clip_norm
-        auto = config.precision == "auto"
-        self.precision = best_precision(self.device) if auto else config.precision
-        _warn_of_imitation(self.device, self.precision)
+        self.precision = _precision_on(self.device, config.precision)
         self.optimizer = adamw(self.parameters, config.weight_decay)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.precision == "float16")
         self.average = MovingAverage(model, config.average) if config.average else None
         self.engine = data_parallel(model, loss)
-        self._loss = partial(loss, model) if self.engine is None else self.engine
+        own = partial(loss, model) if self.engine is None else self.engine
+        self.loss = _on_device(own, self.device, self.precision)
 
     def __call__(self, batches: list[Any], rate: float) -> tuple[Tensor, Tensor, Tensor]:
         """Make an update; return summed loss, number of target tokens and norm of the gradient."""
         self.optimizer.zero_grad()
-        total, tokens = accumulate_gradients(
-            self._loss_of, batches, self.parameters, self.scaler.scale, self.engine
-        )
+        scale, engine = self.scaler.scale, self.engine
+        total, tokens = accumulate_gradients(self.loss, batches, self.parameters, scale, engine)
         self.scaler.unscale_(self.optimizer)
         norm = nn.utils.clip_grad_norm_(self.parameters, self.clip_norm)
         for group in self.optimizer.param_groups:
@@ -293,11 +275,6 @@ class Updater:
         if self.average is not None:
             self.average.update()
         return total, tokens, norm
-
-    def _loss_of(self, batch: Any) -> tuple[Tensor, Tensor]:
-        with autocast(self.device, self.precision):
-            loss: tuple[Tensor, Tensor] = self._loss(to_device(batch, self.device))
-        return loss
 
     def averaged(self) -> AbstractContextManager[None]:
         """Where the model has the averaged weights, if there are any."""
@@ -354,6 +331,11 @@ class BatchStream:
             if self.position == 0:
                 raise ValueError(f"batches({self.epoch}) gave no batch")
             self.epoch, self.position = self.epoch + 1, 0
+
+    def first(self) -> Any:
+        """The first batch of the first epoch; `None` where there is none."""
+        with torch.random.fork_rng(devices=[]):
+            return next(iter(self.batches(0)), None)
 
     def _rest_of_epoch(self) -> Iterator[Any]:
         with torch.random.fork_rng(devices=[]):  # dropout must not notice what is drawn here
@@ -418,13 +400,30 @@ def check_finite(name: str, values: Tensor, steps: list[dict[str, Any]]) -> None
         raise FloatingPointError(f"the {name} is {values[bad[0]].item()} at {where}")
 
 
+# %% book/11-long-runs.ipynb · The line of the log · [numbers-of-all]
+from transformer.distributed import summed_over_all
+
+
+def _numbers_of_all(
+    updates: list[tuple[Tensor, ...]], places: list[dict[str, Any]], check_norms: bool
+) -> list[Tensor]:
+    # Losses, tokens and norms [n] of all processes together, on the CPU, all finite.
+    if not updates:
+        return [torch.zeros(0), torch.zeros(0, dtype=torch.long), torch.zeros(0)]
+    losses, counts, norms = (torch.stack(column) for column in zip(*updates))
+    losses, counts = summed_over_all(losses).cpu(), summed_over_all(counts).cpu()
+    norms = norms.cpu()
+    # A bad gradient makes all later losses bad: the first bad norm says where to look.
+    good = norms.isfinite().long().cumprod(0) if check_norms else torch.ones(len(norms))
+    check_finite("loss", losses[: int(good.sum()) + 1], places)
+    if check_norms:
+        check_finite("norm", norms, places)
+    return [losses, counts, norms]
+
+
 # %% book/11-long-runs.ipynb · The line of the log · [log-line]
 class LogLine:
-    """What the next line of a log will say of the updates since the last one.
-
-    Args:
-        check_norms: whether an infinite gradient is an error.
-    """
+    """The next line of a log; with `check_norms`, an infinite gradient is an error."""
 
     def __init__(self, check_norms: bool = True) -> None:
         self.check_norms = check_norms
@@ -443,24 +442,12 @@ class LogLine:
         self.seconds += seconds
 
     def numbers(self) -> list[Tensor]:
-        """Losses, tokens and norms `[n]` of all processes together, on the CPU.
-
-        Raises:
-            FloatingPointError: one of them is not finite.
-        """
-        if not self.updates:
-            return [torch.zeros(0), torch.zeros(0, dtype=torch.long), torch.zeros(0)]
+        """Losses, tokens and norms `[n]` of all processes together, on the CPU, all finite."""
         start = time.perf_counter()
-        losses, counts, norms = (torch.stack(column) for column in zip(*self.updates))
-        losses, counts = summed_over_all(losses).cpu(), summed_over_all(counts).cpu()
-        norms = norms.cpu()
-        # A bad gradient makes all later losses bad: the first bad norm says where to look.
-        good = norms.isfinite().long().cumprod(0) if self.check_norms else torch.ones(len(norms))
-        check_finite("loss", losses[: int(good.sum()) + 1], self.places)
-        if self.check_norms:
-            check_finite("norm", norms, self.places)
-        self.seconds += time.perf_counter() - start
-        return [losses, counts, norms]
+        numbers = _numbers_of_all(self.updates, self.places, self.check_norms)
+        if self.updates:  # a line that has not begun takes no time, in a checkpoint either
+            self.seconds += time.perf_counter() - start
+        return numbers
 
     def entry(self, rate: float) -> dict[str, float]:
         """The line, with the learning rate of its last update."""
@@ -468,8 +455,7 @@ class LogLine:
         tokens, place = int(counts.sum()), self.places[-1]
         loss = losses.double().sum().item() / max(tokens, 1)
         entry = {"step": place["step"], "epoch": place["epoch"], "loss": loss, "rate": rate}
-        entry |= {"norm": norms[-1].item(), "tokens": tokens, "seconds": round(self.seconds, 3)}
-        return entry
+        return entry | {"norm": norms[-1].item(), "tokens": tokens, "seconds": round(self.seconds, 3)}
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint needs."""
@@ -524,6 +510,9 @@ def latest_numbers(history: list[dict[str, float]]) -> dict[str, str]:
 
 
 # %% book/11-long-runs.ipynb · The line of the log · [progress-bar]
+from transformer.validation import optional_import
+
+
 @contextmanager
 def _progress_bar(
     steps: int, done: int, shown: bool
@@ -543,6 +532,10 @@ def _progress_bar(
 
 
 # %% book/11-long-runs.ipynb · The line of the log · [draw-curves]
+from transformer.files import atomic_file
+from transformer.plots import plot_curves
+
+
 def draw_curves(history: list[dict[str, float]], path: Path | str) -> Any:
     """Draw what a log tells over the updates: the loss, the metrics, the learning rate.
 
@@ -629,6 +622,9 @@ def _noted_signals() -> Iterator[list[int]]:
 
 
 # %% book/11-long-runs.ipynb · Reasons to stop · [reason-to-stop]
+from transformer.distributed import largest
+
+
 def _reason_to_stop(signals: list[int], deadline: float | None = None) -> int:
     # 0 for none, 1 if time is over by the first process's clock, or the number of a signal; the
     # same in all processes, for they ask after the same update.
@@ -637,14 +633,38 @@ def _reason_to_stop(signals: list[int], deadline: float | None = None) -> int:
     return largest(max(signals, default=int(late and first)))
 
 
+# %% book/11-long-runs.ipynb · Settings that must agree · [fingerprint]
+def _fingerprint(batch: Any) -> str:
+    # Of all tensors in nested tuples, lists and dictionaries; what else a batch holds is left out.
+    total = hashlib.sha256()
+    waiting = [batch]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, Tensor):
+            numbers = part.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+            total.update(f"{part.dtype} {list(part.shape)}".encode() + numbers.numpy().tobytes())
+        elif isinstance(part, Mapping | list | tuple):
+            waiting += part.values() if isinstance(part, Mapping) else part
+    return total.hexdigest()[:16]
+
+
 # %% book/11-long-runs.ipynb · Settings that must agree · [settings]
-def _settings(model: nn.Module, config: TrainingConfig) -> dict[str, str]:
+_REMEMBERED = {f"rate of update {step}": step for step in (1, 10, 100)}
+
+
+def _settings(run: "RunState", remembered: Iterable[str]) -> dict[str, str]:
     # What must be the same when a run goes on; as text, for a checkpoint to hold and a message to show.
     may_change = ("steps", "keep")
-    found = {name: value for name, value in vars(config).items() if name not in may_change}
-    if is_dataclass(of_model := getattr(model, "config", None)):
+    found = {name: value for name, value in vars(run.config).items() if name not in may_change}
+    if is_dataclass(of_model := getattr(run.model, "config", None)):
         found |= {f"model.{name}": value for name, value in vars(of_model).items()}
-    return {name: repr(value) for name, value in found.items()}
+    words = {name: repr(value) for name, value in found.items()}
+    for name in remembered:
+        check_number(**{name: (rate := run.schedule(_REMEMBERED[name]))})
+        words[name] = f"{rate:.6e}"  # another machine may round differently
+    options = vars(run.loss) if is_dataclass(run.loss) else getattr(run.loss, "keywords", {})
+    plain = {name: value for name, value in options.items() if isinstance(value, float | int | str)}
+    return words | {"options of the loss": repr(plain), "first batch": run.fingerprint}
 
 
 def _check_settings(found: Any, own: dict[str, str], path: Path) -> None:
@@ -655,19 +675,35 @@ def _check_settings(found: Any, own: dict[str, str], path: Path) -> None:
         raise CheckpointError(f"{path} belongs to a run with {', '.join(changed)}")
 
 
-# %% book/11-long-runs.ipynb · The trainer · [run]
+# %% book/11-long-runs.ipynb · What a run consists of · [restore-random]
+from transformer.distributed import from_all, from_first
+
+_Batches = Callable[[int], Iterable[Any]]
 _PROGRESS = ("step", "epoch", "position", "best", "best_step", "stale")
 
 
-class Run:
-    """What a training run consists of, and how it is kept in a folder.
+def _restore_random(states: Any, device: torch.device, path: Path) -> None:
+    # To each process its own.
+    check_type(list, random=states)
+    rank, world_size = rank_and_world_size()
+    if len(states) == world_size:
+        set_random_state(states[rank], device)
+    else:
+        said = f"{path} was written by {len(states)} processes, not {world_size}"
+        warnings.warn(f"{said}: dropout starts anew", stacklevel=6)
 
-    Args:
-        model, loss, batches, config, directory: as in `Trainer`.
+
+# %% book/11-long-runs.ipynb · What a run consists of · [run-state]
+from transformer.fast import accelerated
+
+
+class RunState:
+    """What a training run consists of; its arguments are those of `Trainer`.
 
     Attributes:
         model: what is trained: the given one, accelerated where it can be.
-        updater, stream: the `Updater`, and the `BatchStream` with the place in the data.
+        updater, stream, line: the `Updater`, the `BatchStream` with the place in the data, and the
+            `LogLine` that has begun.
         device, precision, average: as in `Updater`.
         step: number of updates made.
         best, best_step, stale: the best score, the update it was reached at, and the number of
@@ -677,50 +713,103 @@ class Run:
     """
 
     def __init__(
-        self,
-        model: nn.Module,
-        loss: Callable[[Any, Any], tuple[Tensor, Tensor]],
-        batches: Callable[[int], Iterable[Any]],
-        config: TrainingConfig,
-        directory: Path | str | None = None,
+        self, model: nn.Module, loss: _Loss, batches: _Batches, schedule: _Schedule, config: TrainingConfig,
     ) -> None:
         check_type(nn.Module, model=model)
         check_type(TrainingConfig, config=config)
-        check_type(Callable, loss=loss, batches=batches)  # type: ignore[arg-type]
-        self.model = accelerated(model, stacklevel=4)  # where a trainer is made
-        self.loss, self.batches, self.config = loss, batches, config
-        self.directory = None if directory is None else Path(directory)
-        self.folder = None if directory is None else RunFolder(directory)
+        check_type(Callable, loss=loss, batches=batches, schedule=schedule)  # type: ignore[arg-type]
+        self.model = accelerated(model, stacklevel=5)  # where a trainer is made
+        self.loss, self.batches, self.schedule, self.config = loss, batches, schedule, config
         self.rank, self.world_size = rank_and_world_size()
-        self.updater = Updater(self.model, loss, config)
-        self.device, self.precision = self.updater.device, self.updater.precision
-        self.average = self.updater.average
+        self.updater = updater = Updater(self.model, loss, config)
+        self.device, self.precision, self.average = updater.device, updater.precision, updater.average
         self.stream = BatchStream(batches, config.accumulate, self.rank, self.world_size)
-        self.line = LogLine(check_norms=not self.updater.scaler.is_enabled())
-        self.step = self.best_step = self.stale = 0
-        self.best = -math.inf
+        self.line = LogLine(check_norms=not updater.scaler.is_enabled())
+        self.step, self.best, self.best_step, self.stale = 0, -math.inf, 0, 0
         self.history: list[dict[str, float]] = []
 
-    def checkpoints(self) -> list[Path]:
-        """The checkpoints in the directory, oldest first."""
-        return [] if self.folder is None else self.folder.checkpoints()
+    @cached_property
+    def fingerprint(self) -> str:
+        """A checksum of the first batch of all."""
+        return _fingerprint(self.stream.first())
 
-    def save(self) -> None:
-        """Write a checkpoint, and the best weights if these are the best; remove older checkpoints.
-
-        The newest `config.keep` of them stay.
-        """
-        if self.folder is None:
-            return
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint holds."""
         progress = vars(self) | vars(self.stream)
-        state = {
-            "settings": _settings(self.model, self.config),
+        made = [name for name, step in _REMEMBERED.items() if step <= self.step]
+        return {
+            "settings": _settings(self, made),
             "model": self.model.state_dict(),
             **self.updater.state_dict(),
             "progress": {name: progress[name] for name in _PROGRESS},
             "line": self.line.state_dict(),
             "random": from_all(random_state(self.device)),
         }
+
+    def load_state_dict(self, state: dict[str, Any], path: Path) -> None:
+        """Go on from what `state_dict` returned and `path` held, once the model has its weights."""
+        self.updater.load_state_dict(state)
+        self.line.load_state_dict(state["line"], self.device)
+        self._set_progress(**{name: state["progress"][name] for name in _PROGRESS})
+        _restore_random(state["random"], self.device, path)
+
+    def _set_progress(self, best: float, epoch: int, position: int, **counts: int) -> None:
+        check_type((int, float), best=best)
+        check_size(minimum=0, epoch=epoch, position=position, **counts)
+        vars(self).update(counts, best=best)
+        self.stream.epoch, self.stream.position = epoch, position
+
+
+# %% book/11-long-runs.ipynb · How it is kept · [run-alone]
+from transformer.files import (
+    RunFolder,
+    append_log,
+    check_weights,
+    load_checkpoint,
+    newest_whole,
+    read_log,
+    save_checkpoint,
+    set_weights,
+    write_log,
+)
+
+
+@contextmanager
+def _alone(folder: RunFolder | None) -> Iterator[None]:
+    # The first process holds the lock on the folder; the others are told if it is taken.
+    with ExitStack() as stack:
+        fault = ""
+        if folder is not None and rank_and_world_size()[0] == 0:
+            try:
+                stack.enter_context(folder.locked())
+            except BlockingIOError as error:
+                fault = str(error)
+        if fault := from_first(fault):
+            raise BlockingIOError(fault)
+        yield
+
+
+# %% book/11-long-runs.ipynb · How it is kept · [run]
+class Run(RunState):
+    """A training run that is kept in a folder; its arguments are those of `Trainer`."""
+
+    def __init__(
+        self, model: nn.Module, loss: _Loss, batches: _Batches, schedule: _Schedule, config: TrainingConfig,
+        directory: Path | str | None = None,
+    ) -> None:
+        super().__init__(model, loss, batches, schedule, config)
+        self.directory = None if directory is None else Path(directory)
+        self.folder = None if directory is None else RunFolder(directory)
+
+    def checkpoints(self) -> list[Path]:
+        """The checkpoints in the directory, oldest first."""
+        return [] if self.folder is None else self.folder.checkpoints()
+
+    def save(self) -> None:
+        """Write a checkpoint, and the best weights if these are the best; keep the newest `config.keep`."""
+        if self.folder is None:
+            return
+        state = self.state_dict()
         if self.rank == 0:
             save_checkpoint(self.folder.checkpoint(self.step), state)
             self._tidy(self.folder)
@@ -738,17 +827,16 @@ class Run:
         """Take up the newest whole checkpoint in the directory; return whether there was one.
 
         Raises:
-            CheckpointError: there are checkpoints, but none is whole; or there is a log, or best
-                weights, without a checkpoint; or the newest whole one belongs to another model, was
-                made with other settings than these (except `steps` and `keep`), or is in another
+            CheckpointError: no checkpoint is whole, or all of them are gone from a run; or the newest
+                whole one is of another model, of other settings (except `steps` and `keep`), of
+                another schedule, loss or first batch as far as a checkpoint tells, or in another
                 format. Nothing in the directory has changed then.
             BlockingIOError: another process is training in the directory.
         """
         if self.folder is None:
             return False
-        with self._alone():
-            first = self.rank == 0
-            path, state = newest_whole(self.checkpoints()) if first else (None, None)
+        with _alone(self.folder):
+            path, state = newest_whole(self.checkpoints()) if self.rank == 0 else (None, None)
             path = from_first(path)
             if path is None:
                 self.folder.check_unused()
@@ -756,48 +844,22 @@ class Run:
             self._restore(state or load_checkpoint(path), path)
             log = read_log(self.folder.path)
             self.history = [entry for entry in log if entry["step"] <= self.step]
-            if first:
+            if self.rank == 0:
                 write_log(self.folder.path, self.history)
                 self._tidy(self.folder)
             return True
 
     def _restore(self, state: dict[str, Any], path: Path) -> None:
         check_weights(self.model, state, path)
-        _check_settings(state.get("settings"), _settings(self.model, self.config), path)
+        settings = state.get("settings")
+        made = [name for name in _REMEMBERED if isinstance(settings, dict) and name in settings]
+        _check_settings(settings, _settings(self, made), path)
         set_weights(self.model, state, path)
         try:
-            self.updater.load_state_dict(state)
-            self.line.load_state_dict(state["line"], self.device)
-            self._restore_progress(**{name: state["progress"][name] for name in _PROGRESS})
-            check_type(list, random=state["random"])
-            if len(state["random"]) == self.world_size:
-                set_random_state(state["random"][self.rank], self.device)
-            else:
-                said = f"{path} was written by {len(state['random'])} processes, not"
-                warnings.warn(f"{said} {self.world_size}: dropout starts anew", stacklevel=4)
+            self.load_state_dict(state, path)
         except Exception as error:  # weights alone, or another program's idea of a checkpoint
             message = f"{path} cannot be resumed from ({type(error).__name__}: {error})"
             raise CheckpointError(message) from error
-
-    def _restore_progress(self, best: float, epoch: int, position: int, **counts: int) -> None:
-        check_type((int, float), best=best)
-        check_size(minimum=0, epoch=epoch, position=position, **counts)
-        vars(self).update(counts, best=best)
-        self.stream.epoch, self.stream.position = epoch, position
-
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        # The first process holds the lock on the folder; the others are told if it is taken.
-        with ExitStack() as stack:
-            fault = ""
-            if self.folder is not None and self.rank == 0:
-                try:
-                    stack.enter_context(self.folder.locked())
-                except BlockingIOError as error:
-                    fault = str(error)
-            if fault := from_first(fault):
-                raise BlockingIOError(fault)
-            yield
 
     def load_best(self) -> None:
         """Give the model the weights that `config.monitor` found best.
@@ -812,7 +874,27 @@ class Run:
         set_weights(self.model, load_checkpoint(self.folder.best), self.folder.best)
 
 
-# %% book/11-long-runs.ipynb · The trainer · [trainer]
+# %% book/11-long-runs.ipynb · How it goes · [trainer-parts]
+from transformer.training import evaluating
+
+_Evaluation = Callable[[Any], Mapping[str, float]]
+
+
+def _metrics(run: RunState, evaluate: _Evaluation) -> dict[str, float]:
+    with run.updater.averaged(), evaluating(run.model), autocast(run.device, run.precision):
+        metrics = evaluate(run.model)
+    check_type(Mapping, **{"evaluate(model)": metrics})
+    if taken := metrics.keys() & {"step", "rate", "norm", "seconds"}:
+        raise ValueError(f"evaluate returned {sorted(taken)}, which the log uses itself")
+    return {name: float(value) for name, value in metrics.items()}
+
+
+def _stopped(run: Run, number: int) -> StoppedRun:
+    kept = " with a checkpoint; the same call goes on from there" if run.folder else ""
+    return StoppedRun(f"stopped at step {run.step:,} of {run.config.steps:,}{kept}", number, run.step)
+
+
+# %% book/11-long-runs.ipynb · How it goes · [trainer]
 class Trainer(Run):
     """Trains a model: batches in; updates, log, evaluations and checkpoints out.
 
@@ -834,7 +916,8 @@ class Trainer(Run):
         progress: whether to show a progress bar.
 
     Attributes:
-        model, step, best, best_step, stale, device, precision, average, rank, world_size: as in `Run`.
+        model, step, best, best_step, stale, device, precision, average, rank, world_size: as in
+            `RunState`.
         history: one entry per log line: step, epoch, loss, rate, gradient norm, tokens and seconds;
             or step and metrics.
 
@@ -848,20 +931,13 @@ class Trainer(Run):
     """
 
     def __init__(
-        self,
-        model: nn.Module,
-        loss: Callable[[Any, Any], tuple[Tensor, Tensor]],
-        batches: Callable[[int], Iterable[Any]],
-        schedule: Callable[[int], float],
-        config: TrainingConfig,
-        directory: Path | str | None = None,
-        evaluate: Callable[[Any], Mapping[str, float]] | None = None,
-        progress: bool = False,
+        self, model: nn.Module, loss: _Loss, batches: _Batches, schedule: _Schedule,
+        config: TrainingConfig, directory: Path | str | None = None,
+        evaluate: _Evaluation | None = None, progress: bool = False,
     ) -> None:
-        super().__init__(model, loss, batches, config, directory)
-        check_type(Callable, schedule=schedule)  # type: ignore[arg-type]
+        super().__init__(model, loss, batches, schedule, config, directory)
         check_type((Callable, type(None)), evaluate=evaluate)  # type: ignore[arg-type]
-        self.schedule, self.evaluate, self.progress = schedule, evaluate, progress
+        self.evaluate, self.progress = evaluate, progress
         self._random: dict[str, Tensor] | None = None  # between two calls of `fit`
 
     @property
@@ -874,8 +950,7 @@ class Trainer(Run):
 
         Args:
             max_minutes: when this time is over, the call ends after the update in progress, with a
-                checkpoint; `None` for no limit. The next call goes on, and the run's result is the
-                same.
+                checkpoint, and the next call goes on; `None` for no limit.
 
         Returns:
             the trainer; its model is in training mode.
@@ -883,22 +958,20 @@ class Trainer(Run):
         Raises:
             StoppedRun: SIGINT or SIGTERM came, if this is the main thread. The update in progress
                 was finished and, where there is a directory, a checkpoint written.
-            FloatingPointError: the loss or its gradient is no longer finite.
+            FloatingPointError: the loss, its gradient or the metric to monitor is not finite.
             ValueError: an epoch has no batch, or the metric to monitor is missing.
             CheckpointError, BlockingIOError: as in `resume`.
         """
         check_number(max_minutes=0 if max_minutes is None else max_minutes)
         deadline = None if max_minutes is None else time.monotonic() + 60 * max_minutes
-        with self._alone():
+        with _alone(self.folder):
             self._begin()
             with _noted_signals() as signals:
                 self._loop(signals, deadline)
             self._random = random_state(self.device)
             stop = _reason_to_stop(signals)
         if stop:
-            kept = " with a checkpoint; the same call goes on from there" if self.folder else ""
-            message = f"stopped at step {self.step:,} of {self.config.steps:,}{kept}"
-            raise StoppedRun(message, stop, self.step)
+            raise _stopped(self, stop)
         return self
 
     def _begin(self) -> None:
@@ -921,8 +994,8 @@ class Trainer(Run):
                 if line:
                     self._log(self.line.entry(self.schedule(self.step)))
                     self.line.clear()
-                if due:
-                    self._evaluate()
+                if due and self.evaluate is not None:
+                    self._evaluate(self.evaluate)
                 show(self.step, latest_numbers(self.history) if line else {})
                 if due or stop:
                     self.save()
@@ -935,10 +1008,7 @@ class Trainer(Run):
         self.line.add(numbers, place | {"learning rate": rate}, time.perf_counter() - start)
 
     def update(self, batches: list[Any]) -> tuple[Tensor, Tensor, Tensor]:
-        """Make one update from the mean loss over all target tokens of `batches`.
-
-        Args:
-            batches: those of this process; of several processes, each has equally many.
+        """Make one update from the mean loss over all target tokens of `batches`, those of this process.
 
         Returns:
             summed loss and number of target tokens of these batches, and the gradient's norm before
@@ -955,21 +1025,11 @@ class Trainer(Run):
         if self.directory is not None and self.rank == 0:
             append_log(self.directory, entry)
 
-    def _evaluate(self) -> None:
-        if self.evaluate is None:
-            return
-        metrics = from_first(self._metrics(self.evaluate) if self.rank == 0 else None)
-        self._log({"step": self.step, **metrics})
+    def _evaluate(self, evaluate: _Evaluation) -> None:
+        metrics = from_first(_metrics(self, evaluate) if self.rank == 0 else None)
         score = score_of(metrics, self.config.monitor)
+        check_finite(f"metric {self.config.monitor}", torch.tensor([score]), [{"step": self.step}])
+        self._log({"step": self.step, **metrics})
         self.stale += 1
         if score > self.best:
             self.best, self.best_step, self.stale = score, self.step, 0
-
-    def _metrics(self, evaluate: Callable[[Any], Mapping[str, float]]) -> dict[str, float]:
-        half = autocast(self.device, self.precision)
-        with self.updater.averaged(), evaluating(self.model), half:
-            metrics = evaluate(self.model)
-        check_type(Mapping, **{"evaluate(model)": metrics})
-        if taken := metrics.keys() & {"step", "rate", "norm", "seconds"}:
-            raise ValueError(f"evaluate returned {sorted(taken)}, which the log uses itself")
-        return {name: float(value) for name, value in metrics.items()}

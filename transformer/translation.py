@@ -521,9 +521,7 @@ class Translator:
         vocabulary: that vocabulary.
 
     Raises:
-        TypeError: an argument is of the wrong type.
-        ValueError: model and vocabulary are of different sizes, or number the special tokens
-            differently.
+        TypeError, ValueError: an argument is of the wrong type, or they do not belong together.
 
     Example:
         >>> Translator.load("phrases").translate(["A menina gosta do gato preto."])
@@ -559,8 +557,7 @@ class Translator:
         return cls(model, _read_vocabulary(folder / "vocabulary.json", model.config))
 
     def save(self, path: Path | str, dtype: torch.dtype = torch.float16) -> None:
-        """Write weights, configuration, vocabulary and their checksums into a folder, made where
-        missing.
+        """Write weights, configuration, vocabulary and checksums into a folder, made where missing.
 
         Raises:
             TypeError: `dtype` is no `torch.dtype`, or the model is no plain `Transformer`.
@@ -589,11 +586,7 @@ class Translator:
         return cls.load(pretrained_folder(name, **download), device)
 
     def save_pretrained(
-        self,
-        path: Path | str,
-        *,
-        record: Mapping[str, Any] | None = None,
-        repo_id: str = "OWNER/NAME",
+        self, path: Path | str, *, record: Mapping[str, Any] | None = None, repo_id: str = "OWNER/NAME"
     ) -> None:
         """`save`, with a model card beside it.
 
@@ -611,13 +604,8 @@ class Translator:
             part.write_text(card, encoding="utf8")
 
     def push_to_hub(
-        self,
-        repo_id: str,
-        *,
-        record: Mapping[str, Any] | None = None,
-        commit_message: str = "Add a translator",
-        private: bool | None = None,
-        token: str | None = None,
+        self, repo_id: str, *, record: Mapping[str, Any] | None = None,
+        commit_message: str = "Add a translator", private: bool | None = None, token: str | None = None,
     ) -> str:
         """Upload what `save_pretrained` writes, as one commit; the repository is made where missing.
 
@@ -651,19 +639,14 @@ class Translator:
 
         Arguments and errors are those of `translate_tokenized`.
         """
-        config = self.model.config
-        typed = _shortened(sentences, config)
-        sources = _encoded(map(tokenize, typed), self.vocabulary, config)
+        typed = _shortened(sentences, self.model.config)
+        sources = _encoded(map(tokenize, typed), self.vocabulary, self.model.config)
         found = self.translate_ids(sources, beam_size, length_penalty)
         return [detokenize(self.vocabulary.decode(ids)) for ids in found]
 
     def translate_tokenized(
-        self,
-        sentences: Sequence[str],
-        beam_size: int = 4,
-        length_penalty: float = 0.6,
-        max_length: int = 200,
-        max_tokens: int = 4000,
+        self, sentences: Sequence[str], beam_size: int = 4, length_penalty: float = 0.6,
+        max_length: int = 200, max_tokens: int = 4000,
     ) -> list[str]:
         """Translate sentences that are written as the corpora are, and write the translations so.
 
@@ -676,9 +659,8 @@ class Translator:
             max_tokens: the most source tokens, padding included, that are translated at once.
 
         Raises:
-            TypeError: `sentences` is a single string or holds what is none, or a setting is not a
-                number of the right kind.
-            ValueError: a setting is out of its range.
+            TypeError, ValueError: `sentences` is a single string or holds what is none, or a setting
+                is of the wrong type or out of its range.
         """
         config = self.model.config
         sources = _encoded(_shortened(sentences, config), self.vocabulary, config)
@@ -690,17 +672,11 @@ class Translator:
         return len(self.vocabulary.encode(tokenize(sentence))) + 1
 
     def translate_ids(
-        self,
-        sources: list[list[int]],
-        beam_size: int = 4,
-        length_penalty: float = 0.6,
-        max_length: int = 200,
-        max_tokens: int = 4000,
+        self, sources: list[list[int]], beam_size: int = 4, length_penalty: float = 0.6,
+        max_length: int = 200, max_tokens: int = 4000,
     ) -> list[list[int]]:
         """The function `translate_ids` on this translator's model, with its arguments."""
-        return translate_ids(
-            self._searched, sources, beam_size, length_penalty, max_length, max_tokens
-        )
+        return translate_ids(self._searched, sources, beam_size, length_penalty, max_length, max_tokens)
 
     def align(self, sentence: str, beam_size: int = 4, length_penalty: float = 0.6) -> Alignment:
         """Translate one tokenized sentence and note what the decoder attended to while it did.
@@ -763,7 +739,7 @@ def _asking_hub(name: str) -> Iterator[None]:
         raise OSError(f"{name} on the Hugging Face hub: {said}") from error
 
 
-# %% book/13-translation.ipynb · On a hub · [model-card]
+# %% book/13-translation.ipynb · On a hub · [card-text]
 _CARD = """\
 ---
 language: [pt, en]
@@ -807,6 +783,7 @@ On the test split of the corpus, as sacreBLEU prints them:
 """
 
 
+# %% book/13-translation.ipynb · On a hub · [model-card]
 def model_card(config: TransformerConfig, record: Mapping[str, Any] | None, name: str) -> str:
     """The text of a translator's `README.md` on the Hugging Face hub.
 

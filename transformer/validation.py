@@ -102,15 +102,10 @@ import math
 
 
 def check_size(minimum: int = 1, **sizes: int) -> None:
-    """Refuse sizes that are not whole numbers of at least `minimum`.
+    """Refuse sizes that are not whole numbers (`TypeError`) or below `minimum` (`ValueError`).
 
     Args:
-        minimum: the smallest size allowed.
-        **sizes: the sizes to check, each under the name that the message will show.
-
-    Raises:
-        TypeError: a size is not an `int`.
-        ValueError: a size is below `minimum`.
+        **sizes: the sizes, each under the name that the message will show.
     """
     for name, size in sizes.items():
         check_type(int, **{name: size})
@@ -119,14 +114,10 @@ def check_size(minimum: int = 1, **sizes: int) -> None:
 
 
 def check_rate(**rates: float) -> None:
-    """Refuse probabilities outside [0, 1), such as a dropout rate of 1.
+    """Refuse rates that are not numbers (`TypeError`) or outside [0, 1), such as 1 (`ValueError`).
 
     Args:
-        **rates: the rates to check, each under the name that the message will show.
-
-    Raises:
-        TypeError: a rate is not a number.
-        ValueError: a rate is outside [0, 1).
+        **rates: the rates, each under the name that the message will show.
     """
     for name, rate in rates.items():
         check_type((int, float), **{name: rate})
@@ -135,14 +126,10 @@ def check_rate(**rates: float) -> None:
 
 
 def check_number(**numbers: float) -> None:
-    """Refuse numbers that are negative, infinite or NaN.
+    """Refuse what is no number (`TypeError`), and what is negative, infinite or NaN (`ValueError`).
 
     Args:
-        **numbers: the numbers to check, each under the name that the message will show.
-
-    Raises:
-        TypeError: it is no number.
-        ValueError: it is below 0 or not finite.
+        **numbers: the numbers, each under the name that the message will show.
     """
     for name, number in numbers.items():
         check_type((int, float), **{name: number})
@@ -171,14 +158,10 @@ def is_traced(*tensors: Tensor) -> bool:
 def check_ids(name: str, ids: Tensor, vocab_size: int, always: bool = False) -> None:
     """Refuse anything but a `[B, T]` tensor of token ids below `vocab_size`.
 
-    Looking at the values of a tensor on an accelerator would make the host wait for it, so they are
-    checked on the CPU only, and not where `is_traced`.
-
     Args:
-        name: what the message calls the ids.
-        ids: the token ids.
+        name, ids: the ids, and what the message calls them.
         vocab_size: number of tokens.
-        always: whether to look at the values wherever they are.
+        always: whether to look at the values wherever they are, and not only where that is free.
 
     Raises:
         TypeError: `ids` is not a tensor of `torch.long`.
@@ -194,11 +177,10 @@ def check_ids(name: str, ids: Tensor, vocab_size: int, always: bool = False) -> 
 
 
 def check_range(name: str, ids: Tensor, end: int, always: bool = False) -> None:
-    """Refuse whole numbers outside [0, end), where looking at them is free.
+    """Refuse whole numbers outside [0, end), on the CPU and where not `is_traced`.
 
     Args:
-        name: what the message calls the numbers.
-        ids: a tensor of them, of any shape.
+        name, ids: a tensor of them, of any shape, and what the message calls it.
         end: the first number that is too large.
         always: whether to look at the values wherever they are.
 

@@ -16,8 +16,6 @@ from sphinx.application import Sphinx
 EXPORT = "export:"
 # torch.testing.assert_close, and the short name that the chapters give it.
 COMPARISONS = {"torch.testing.assert_close", "close"}
-# What shows a value by how dark or bright a spot is.
-MAPS = {"contourf", "imshow", "matshow", "pcolormesh", "plot_attention", "scatter"}
 
 
 def code_cells(doctree: nodes.document) -> list[nodes.container]:
@@ -122,8 +120,6 @@ def mark(app: Sphinx, doctree: nodes.document) -> None:
         learn(tree, checkers)
         module = module_of(cell)
         checked = ran(cell) and any(compares(node, checkers) for node in executed(tree))
-        if any(f"{called(node)}".rpartition(".")[2] in MAPS for node in ast.walk(tree)):
-            cell["classes"].append("cell-tones")
         mode = cell.get("hide_mode")
         if mode == "all":
             fold(cell, mode, "Solution" if in_exercise(cell) else "Code and result")

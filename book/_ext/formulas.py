@@ -2,20 +2,22 @@
 
 MathJax, from the installed package, runs in the Node that Playwright brings, once for all formulas of the
 book. What it returns stands in the pages: boxes for the eye, and MathML for a screen reader. The pages share
-a style sheet with the signs that occur, and a browser fetches the few fonts of these signs.
+a style sheet with the signs that occur, and a browser fetches the few fonts of these signs, cut to them.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
+import re
 import subprocess
+from collections.abc import Iterator
 from importlib.metadata import distribution
 from importlib.resources import files
 from pathlib import Path
 
 from docutils import nodes
+from fontTools import subset
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 from sphinx.util.math import get_node_equation_number
@@ -27,6 +29,10 @@ MATHJAX = Path(
 NODE = files("playwright") / "driver" / ("node.exe" if os.name == "nt" else "node")
 PROGRAM = Path(__file__).with_name("formulas.js")
 STYLE = "formulas.css"
+# What MathJax writes on every formula, and a page has no use for: book.css sets the position.
+IDLE = re.compile(
+    r' (?:(?:xmlns|texclass|unselectable|data-mjx-\w+)="[^"]*"|display="inline"|style="position: relative;")'
+)
 
 Formula = tuple[str, bool]  # its TeX, and whether it stands in a line of its own
 typeset: dict[Formula, str] = {}
@@ -51,11 +57,43 @@ def typeset_all(app: Sphinx, env: BuildEnvironment) -> None:
     if ran.returncode:
         raise RuntimeError(f"MathJax failed: {ran.stderr}")
     answer = json.loads(ran.stdout)
-    typeset.update(zip(formulas, answer["html"], strict=True))
-    folder = Path(app.outdir, "_static")
+    style = answer["style"]
+    typeset.update(zip(formulas, thinned(answer["html"], style), strict=True))
+    folder = Path(app.outdir, "_static", "mathjax")
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / STYLE).write_text(answer["style"], encoding="utf8")
-    shutil.copytree(MATHJAX / "output/chtml/fonts/woff-v2", folder / "mathjax", dirs_exist_ok=True)
+    (folder.parent / STYLE).write_text(style, encoding="utf8")
+    for font in (MATHJAX / "output/chtml/fonts/woff-v2").glob("*.woff"):
+        cut(font, folder / font.name, signs(style))
+
+
+def thinned(formulas: list[str], style: str) -> Iterator[str]:
+    """Leave out of the formulas' HTML what has no effect, such as classes that no rule names."""
+    named = set(re.findall(r"\.([A-Za-z][\w-]*)", style))
+
+    def known(classes: re.Match[str]) -> str:
+        kept = " ".join(name for name in classes[1].split() if name in named)
+        return f' class="{kept}"' if kept else ""
+
+    for html in formulas:
+        yield re.sub(r' class="([^"]*)"', known, IDLE.sub("", html))
+
+
+def signs(style: str) -> set[int]:
+    """Return the code points that a style sheet writes."""
+    texts = re.findall(r'content: "((?:\\.|[^"\\])*)"', style)
+    code = re.compile(r"\\([0-9A-Fa-f]{1,6}) ?")
+    return {ord(sign) for text in texts for sign in code.sub(lambda found: chr(int(found[1], 16)), text)}
+
+
+def cut(font: Path, target: Path, wanted: set[int]) -> None:
+    """Write a font with only the wanted signs."""
+    options = subset.Options(flavor="woff", hinting=False)
+    options.drop_tables += ["FFTM"]  # the time when it was made
+    loaded = subset.load_font(font, options)
+    cutter = subset.Subsetter(options)
+    cutter.populate(unicodes=wanted)
+    cutter.subset(loaded)
+    subset.save_font(loaded, target, options)
 
 
 def is_formula(node: nodes.Node) -> bool:

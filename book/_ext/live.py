@@ -3,8 +3,8 @@
 `:::{live} toy` puts the figure `toy` on a page. Its first paragraph is for where it cannot run, the rest is
 the caption. Without JavaScript the page shows both, and between them the figure as it first appears, from
 `stills/`, or an answer of its model, computed when the book is built. A page that has a live figure loads the
-scripts of `_static/live/` and the weights of its models. They are written here, in float16, as scripts,
-because a page that is opened from the disk may load scripts and no other data.
+scripts of `_static/live/`, and the weights of its model when a reader comes near. They are written here, in
+float16, as scripts, because a page that is opened from the disk may load scripts and no other data.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
+from zlib import crc32
 
 import torch
 from docutils import nodes
@@ -74,6 +75,7 @@ FIGURES: dict[str, str | None] = {
     "smoothing": None,
     "anatomy": "phrases",
     "roofline": None,
+    "stream": "phrases",
 }
 
 
@@ -155,13 +157,23 @@ def base64_of(numbers: torch.Tensor) -> str:
     return b64encode(numbers.contiguous().numpy().tobytes()).decode()
 
 
+@lru_cache
+def script_of_model(name: str) -> bytes:
+    return script_of(name, live_model(name)).encode()
+
+
 def write_models(app: Sphinx) -> None:
     if app.builder.format != "html":
         return
     folder = Path(app.outdir, "_static", "live")
     folder.mkdir(parents=True, exist_ok=True)
     for name in MODELS:
-        (folder / f"{name}-model.js").write_text(script_of(name, live_model(name)), encoding="utf8")
+        (folder / f"{name}-model.js").write_bytes(script_of_model(name))
+
+
+def address_of(name: str) -> str:
+    """Where the scripts of the page find a model; another content has another address, as a cache expects."""
+    return f"{name}-model.js?v={crc32(script_of_model(name)):08x}"
 
 
 # The page --------------------------------------------------------------------------------------------
@@ -210,7 +222,9 @@ def visitors(tag: str) -> tuple[Callable[[Any, nodes.Element], None], Callable[[
 
     def visit(writer: Any, node: nodes.Element) -> None:
         name = {"class": "live", "data-live": node["name"]} if "name" in node else {}
-        writer.body.append(writer.starttag(node, tag, **name))
+        model = FIGURES[node["name"]] if name else None
+        address = {"data-model": address_of(model)} if model else {}
+        writer.body.append(writer.starttag(node, tag, **name, **address))
 
     def depart(writer: Any, node: nodes.Element) -> None:
         writer.body.append(f"</{tag}>\n")
@@ -225,8 +239,7 @@ def load_scripts(
     names = sorted({figure["name"] for figure in doctree.findall(LiveFigure)}) if doctree else []
     if names:
         app.add_css_file("live/live.css")
-    models = [f"{model}-model" for model in sorted({FIGURES[name] for name in names} - {None})]
-    for script in (*SCRIPTS, *models, *names) if names else ():
+    for script in (*SCRIPTS, *names) if names else ():
         app.add_js_file(f"live/{script}.js", loading_method="defer")
 
 

@@ -55,16 +55,16 @@ FAULTS = [
     Fault(
         "length-without-end",
         "the end token does not count for the length",
-        "beam_search",
-        "length_norm(length, length_penalty)",
-        "length_norm(max(length - 1, 1), length_penalty)",
+        "_search",
+        "length_norm(length, alpha)",
+        "length_norm(max(length - 1, 1), alpha)",
     ),
     Fault(
         "stops-with-first-finished",
         "a sentence's search stops when one hypothesis is finished",
-        "beam_search",
-        "(ended.scores == absent).any",
-        "(ended.scores == absent).all",
+        "_search",
+        "(ended.scores == -torch.inf).any",
+        "(ended.scores == -torch.inf).all",
     ),
     Fault(
         "absent-beginnings-expanded",
@@ -76,9 +76,9 @@ FAULTS = [
     Fault(
         "cache-not-reordered",
         "hypotheses go on with the keys of others",
-        "beam_search",
-        "origin[:, :beam_size]",
-        "torch.arange(beam_size, device=src.device).expand(len(origin), -1)",
+        "_search",
+        "+ origin",
+        "+ torch.arange(beam_size, device=src.device)",
     ),
     Fault(
         "log-probabilities-in-half-precision",

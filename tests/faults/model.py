@@ -34,7 +34,7 @@ FAULTS = [
     Fault(
         "output-bias",
         "the output layer has a bias",
-        "Transformer.__init__",
+        "_tables",
         "nn.Linear(d_model, V, bias=False)",
         "nn.Linear(d_model, V)",
     ),
@@ -62,7 +62,7 @@ FAULTS = [
     Fault(
         "causal-with-cache-at-the-wrong-end",
         "the cached positions are taken for the last ones",
-        "Transformer.decode",
+        "_visible",
         "(offset, 0)",
         "(0, offset)",
     ),

@@ -87,24 +87,47 @@
     }
   }
 
+  const FOLDER = document.currentScript.src;
+  const asked = {};
+
+  // A model's weights are a script: a page that is opened from the disk may load nothing else.
+  const load = (address) => (asked[address] ??= new Promise((resolve, reject) => {
+    document.head.append(html("script", { src: new URL(address, FOLDER), load: resolve, error: reject }));
+  }));
+
+  // Waits until a reader is at most the height of a window away.
+  const near = (element) => new Promise((resolve) => {
+    const observer = new IntersectionObserver((entries) => {
+      if (!entries.some(({ isIntersecting }) => isIntersecting)) return;
+      observer.disconnect();
+      resolve();
+    }, { rootMargin: "100% 0%" });
+    observer.observe(element);
+  });
+
   // Puts what `build` returns into the page's figures of that name, above the caption. Where the figure has a model,
   // `build` is given it with its record, and the caption says how far it is from PyTorch's.
   function mount(name, build, model_name = name) {
-    const record = live.models?.[model_name];
-    const start = performance.now();
     for (const figure of document.querySelectorAll(`figure[data-live="${name}"]`)) {
-      const model = record && live.load_model(record);
-      const caption = figure.querySelector("figcaption");
-      figure.replaceChildren(build(model, record), caption);
-      figure.classList.add("live-ready");
-      performance.measure(`live ${name}`, { start });
-
-      if (!record) continue;
-      const size = record.sizes.reduce((sum, [, numbers]) => sum + numbers, 0).toLocaleString("en");
-      const check = `✓ ${size} parameters. On the first example, no logit differs from PyTorch's by more than ${
-        above(live.difference(model, record.check))}.`;
-      caption.append(html("p", { class: "live-check" }, check));
+      const { model } = figure.dataset;
+      if (model) near(figure).then(() => load(model)).then(() => place(figure, name, build, live.models[model_name]));
+      else place(figure, name, build);
     }
+  }
+
+  function place(figure, name, build, record) {
+    const start = performance.now();
+    const model = record && live.load_model(record);
+    const caption = figure.querySelector("figcaption");
+    figure.replaceChildren(build(model, record), caption);
+    figure.classList.add("live-ready");
+    performance.measure(`live ${name}`, { start });
+
+    if (!record) return;
+    const size = record.sizes.reduce((sum, [, numbers]) => sum + numbers, 0).toLocaleString("en");
+    const check = `✓ ${size} parameters. On the first example, no logit differs from PyTorch's by more than ${
+      above(live.difference(model, record.check))}.`;
+    caption.append(html("p", { class: "live-check" }, check));
   }
 
   // The next higher number of one digit: "7 · 10⁻⁶".

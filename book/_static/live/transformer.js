@@ -163,12 +163,16 @@
       this.feed_residual = new Residual(state, `${name}.feed_residual`, config);
     }
 
+    // The sublayers in order, each with the residual that adds it.
+    steps(memory, mask, cache) {
+      const self = (y) => this.self_attention.forward(y, y, y, mask, cache?.append);
+      const cross = (y) => this.cross_attention.forward(y, memory, memory, null, cache?.hold);
+      const attentions = [[this.self_residual, self], [this.cross_residual, cross]].slice(0, memory ? 2 : 1);
+      return [...attentions, [this.feed_residual, this.feed_forward.forward]];
+    }
+
     forward(x, memory, mask, cache) {
-      x = this.self_residual.forward(x, (y) => this.self_attention.forward(y, y, y, mask, cache?.append));
-      if (memory) {
-        x = this.cross_residual.forward(x, (y) => this.cross_attention.forward(y, memory, memory, null, cache?.hold));
-      }
-      return this.feed_residual.forward(x, this.feed_forward.forward);
+      return this.steps(memory, mask, cache).reduce((state, [residual, sublayer]) => residual.forward(state, sublayer), x);
     }
   }
 
@@ -273,8 +277,26 @@
     return { best, steps };
   }
 
+  // Chapter 14 -----------------------------------------------------------------------------------------
+
+  // The states of the decoder, before its first sublayer and after each; the sublayers in `silent`, counted from 1, add nothing.
+  function residual_stream(model, memory, tgt, silent) {
+    const states = [model.positions(embed(model.tgt_embedding, model.config.d_model, tgt), 0)];
+    for (const [residual, sublayer] of model.decoder.layers.flatMap((layer) => layer.steps(memory, causal_mask))) {
+      const state = states.at(-1);
+      states.push(silent.has(states.length) ? state : residual.forward(state, sublayer));
+    }
+    return states; // [1 + sublayers][T][d_model]
+  }
+
+  // How probable a vector of the stream makes each token, if the model has to stop there.
+  function logit_lens(model, vector) {
+    const { norm } = model.decoder;
+    return softmax(model.output.forward(norm ? norm.forward([vector]) : [vector])[0]);
+  }
+
   globalThis.live ??= {};
   Object.assign(live, {
-    sinusoidal_encoding, add_positions, scaled_dot_product_attention, KeyValueCache, Transformer, greedy_search, length_norm, beam_search,
+    residual_stream, logit_lens, sinusoidal_encoding, add_positions, scaled_dot_product_attention, KeyValueCache, Transformer, greedy_search, length_norm, beam_search,
   });
 }

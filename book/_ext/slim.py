@@ -1,0 +1,128 @@
+"""A page weighs what it shows: rules for what no page has, and marks without effect, are taken out.
+
+The theme brings all of Bootstrap and the names of all of its icons, 500 KB of style sheets, of which the book
+uses a fifth. What stays is read from the finished pages: a rule stays if all its classes and ids occur in
+some page or in a script. In code, a piece that has the color of plain text needs no mark.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from pygments.styles import get_style_by_name
+from pygments.token import STANDARD_TYPES, Token
+from sphinx.application import Sphinx
+
+# What may hold a brace that opens no block.
+QUOTED = r"\"(?:\\.|[^\"\\])*\"|'(?:\\.|[^'\\])*'|url\([^)\"']*\)|/\*.*?\*/"
+PIECE = re.compile(rf"{QUOTED}|[{{}}]", re.DOTALL)
+COMMENT = re.compile(r"/\*(?!!).*?\*/", re.DOTALL)  # but not a licence
+NESTING = ("@media", "@supports", "@layer", "@container")
+# Of these selectors it is enough that one holds, or that one does not.
+CHOICE = re.compile(r":(?:not|is|where|has)\((?:[^()]|\([^()]*\))*\)|\[[^\]]*\]")
+NAME = re.compile(r"[.#](-?[A-Za-z_][\w-]*)")
+MARKED = re.compile(r'\b(?:class|id)=["\']([^"\']*)')
+OWN = {"book.css", "live.css"}  # written by hand, rule by rule
+TEXT = {"sections.js"}  # a script that names nothing
+CODE = re.compile(r"<pre>.*?</pre>", re.DOTALL)
+
+
+# Style sheets ----------------------------------------------------------------------------------------
+
+
+def blocks(css: str) -> Iterator[tuple[str, str | None]]:
+    """Yield what stands before each block of a style sheet, and the block; at the end, what has no block."""
+    depth = start = opened = 0
+    for piece in PIECE.finditer(css):
+        if piece[0] == "{":
+            opened = opened if depth else piece.start()
+            depth += 1
+        elif piece[0] == "}":
+            depth -= 1
+            if not depth:
+                yield css[start:opened], css[opened + 1 : piece.start()]
+                start = piece.end()
+    yield css[start:], None
+
+
+def fits(selector: str, known: set[str]) -> bool:
+    """Tell whether a selector may select something where only the names `known` occur."""
+    return all(name in known for name in NAME.findall(CHOICE.sub("", selector)))
+
+
+def pruned(css: str, known: set[str]) -> str:
+    """Return a style sheet without the rules that can select nothing."""
+    kept = []
+    for head, body in blocks(css):
+        before, end, selectors = head.rpartition(";")  # such as an import
+        if body is None:
+            kept.append(head)
+            continue
+        if selectors.lstrip().startswith(NESTING):
+            body = pruned(body, known)
+            selectors = selectors if body.strip() else ""
+        elif not selectors.lstrip().startswith("@"):
+            each = re.split(r",(?![^()]*\))", selectors)
+            selectors = ",".join(selector for selector in each if fits(selector, known))
+        kept.append(before + end + (f"{selectors}{{{body}}}" if selectors else ""))
+    return "".join(kept)
+
+
+def prune_styles(app: Sphinx, error: Exception | None) -> None:
+    """Prune the style sheets of the finished book."""
+    if error is not None or app.builder.format != "html":
+        return
+    folder = Path(app.outdir)
+    texts = {page: page.read_text(encoding="utf8") for page in folder.rglob("*.html")}
+    known = {name for text in texts.values() for names in MARKED.findall(text) for name in names.split()}
+    for script in {script for page, text in texts.items() for script in scripts_of(page, text)}:
+        known.update(re.findall(r"[\w-]+", script.read_text(encoding="utf8")))
+    for path in folder.glob("_static/**/*.css"):
+        if path.name not in OWN:
+            css = COMMENT.sub("", path.read_text(encoding="utf8"))
+            path.write_text(pruned(css, known), encoding="utf8")
+
+
+def scripts_of(page: Path, text: str) -> Iterator[Path]:
+    """Yield the scripts that a page loads."""
+    for address in re.findall(r'<script[^>]* src="([^"?:]+)', text):
+        path = (page.parent / address).resolve()
+        if path.is_file() and path.name not in TEXT:
+            yield path
+
+
+# Code ------------------------------------------------------------------------------------------------
+
+
+def plain_classes(app: Sphinx) -> list[str]:
+    """The classes of Pygments that look like plain text in both themes."""
+    options = app.builder.theme.get_options()
+    styles = [get_style_by_name(options[f"pygments_{mode}_style"]) for mode in ("light", "dark")]
+    return [
+        name
+        for token, name in STANDARD_TYPES.items()
+        if name and all(style.style_for_token(token) == style.style_for_token(Token.Text) for style in styles)
+    ]
+
+
+def merged(code: str, plain: re.Pattern[str]) -> str:
+    """Unmark pieces of code that look like plain text, and mark neighbors of one class once."""
+    code, count = plain.sub(r"\1", code), 1
+    while count:
+        code, count = re.subn(r'(<span class="(\w+)">[^<]*)</span><span class="\2">', r"\1", code)
+    return code
+
+
+def thin_code(app: Sphinx, page: str, template: str, context: dict, doctree: object) -> None:
+    """Thin out the marks in the code of a page."""
+    if body := context.get("body"):
+        plain = re.compile(rf'<span class="(?:{"|".join(plain_classes(app))})">([^<]*)</span>')
+        context["body"] = CODE.sub(lambda code: merged(code[0], plain), body)
+
+
+def setup(app: Sphinx) -> dict:
+    app.connect("html-page-context", thin_code)
+    app.connect("build-finished", prune_styles, priority=900)
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,96 @@
+// The decoder's residual stream, for Chapter 14: what it would say after each sublayer, and without some of them.
+"use strict";
+{
+  const { html, svg, percent, slider, range } = live;
+  const HIGH = 44; // from rung to rung
+  const SHOWN = 3; // tokens of a rung
+  const LONGEST = 40; // tokens of a translation
+
+  const length_of = (vector) => Math.hypot(...vector);
+  const best_of = (probabilities) => [...probabilities.keys()].sort((a, b) => probabilities[b] - probabilities[a]).slice(0, SHOWN);
+
+  function build(model, record) {
+    const vocabulary = new live.Vocabulary(record.vocabulary);
+    const { bos_id, eos_id } = model.config;
+    const kinds = ["self-attention", "cross-attention", "network"];
+    const names = model.decoder.layers.flatMap((_, n) => kinds.map((kind) => `${kind} ${n + 1}`));
+    const silent = new Set(); // sublayers that add nothing, counted from 1
+    const token = (id) => vocabulary.shown(id);
+    let memory, read, made; // what the decoder reads at each position, and what it makes of it with all of its sublayers
+
+    const input = html("input", {
+      type: "text", class: "live-text", lang: "pt", maxlength: 60, autocomplete: "off", autocapitalize: "off", spellcheck: "false",
+      value: record.sentence, "aria-label": "A sentence of small Portuguese", input: () => { translate(); update(); },
+    });
+    translate();
+    const place = slider("Position", range(0, LONGEST), 3, (t) => `${t + 1}, after “${token(read[t] ?? eos_id)}”`, update);
+    const drawing = svg("svg", { class: "live-ladder", role: "img" });
+    const said = html("output", { class: "live-said" });
+    const buttons = names.map((name, n) => html("button", { type: "button", class: "live-button", click: () => toggle(n + 1) }, name));
+    const back = html("button", { type: "button", class: "live-button", click: () => { silent.clear(); update(); } }, "Put everything back");
+
+    function translate() {
+      const src = [...vocabulary.encode(live.tokenize(input.value)), eos_id];
+      memory = model.encode(src);
+      made = live.greedy_search(model, src, LONGEST).tokens;
+      read = [bos_id, ...made.slice(0, -1)];
+    }
+
+    function toggle(sublayer) {
+      if (!silent.delete(sublayer)) silent.add(sublayer);
+      update();
+    }
+
+    // The rungs at one position, from the embedding down: what came, what was added, and what the sum would say.
+    function rungs_at(t) {
+      const states = live.residual_stream(model, memory, read, silent).map((state) => state[t]);
+      return states.map((state, i) => {
+        const probabilities = live.logit_lens(model, state);
+        const added = i ? state.map((value, j) => value - states[i - 1][j]) : state;
+        return { name: i ? names[i - 1] : "embedding", added: length_of(added), best: best_of(probabilities), probabilities };
+      });
+    }
+
+    function update() {
+      place.input.max = read.length - 1;
+      place.tell();
+      const t = place.value;
+      const rungs = rungs_at(t);
+      draw(rungs, made[t]);
+      buttons.forEach((button, n) => button.setAttribute("aria-pressed", silent.has(n + 1)));
+      back.setAttribute("aria-disabled", !silent.size);
+      const { best: [first], probabilities } = rungs.at(-1);
+      const missing = silent.size ? `Without ${[...silent].sort().map((n) => names[n - 1]).join(", ")}` : "With all sublayers";
+      const wanted = first === made[t] ? "" : ` instead of “${token(made[t])}” (${percent(probabilities[made[t]])})`;
+      said.replaceChildren(`${missing}, the decoder says “${token(first)}” (${percent(probabilities[first])}) after “${token(read[t])}”${wanted}.`);
+    }
+
+    function draw(rungs, right) {
+      const longest = Math.max(...rungs.map(({ added }) => added));
+      drawing.setAttribute("viewBox", `0 0 480 ${HIGH * rungs.length + 26}`);
+      drawing.setAttribute("aria-label", rungs.map(({ name, added, best, probabilities }, i) =>
+        `${name}: ${silent.has(i) ? "removed" : `adds ${added.toFixed(1)}`}; ${best.map((id) => `${token(id)} ${percent(probabilities[id])}`).join(", ")}`).join(". "));
+      const text = (x, y, words, more = {}) => svg("text", { x, y, ...more }, words);
+      const rows = rungs.map(({ name, added, best, probabilities }, i) => {
+        const y = 26 + HIGH * i;
+        const bar = svg("rect", { class: "live-size", x: 28, y: y + 22, width: (86 * added / longest).toFixed(1), height: 6 });
+        const words = best.map((id, rank) => svg("g", { class: id === right ? "live-right" : "" },
+          svg("rect", { class: "live-word-box", x: 186 + 98 * rank, y: y + 1, width: 94, height: HIGH - 6, rx: 4, style: `--weight: ${probabilities[id].toFixed(3)}` }),
+          text(233 + 98 * rank, y + 17, token(id), { "text-anchor": "middle" }),
+          text(233 + 98 * rank, y + 32, percent(probabilities[id]), { "text-anchor": "middle", class: "live-share" })));
+        return svg("g", { class: `live-rung ${i ? "live-sublayer" : ""} ${silent.has(i) ? "live-silent" : ""}`, click: i ? () => toggle(i) : false },
+          svg("rect", { class: "live-field", x: 0, y, width: 180, height: HIGH - 4 }),
+          svg("circle", { cx: 12, cy: y + 19, r: 5 }), text(28, y + 15, name), bar,
+          text(122, y + 29, silent.has(i) ? "removed" : `+ ${added.toFixed(1)}`, { class: "live-share" }), ...words);
+      });
+      const heads = [text(28, 14, "adds a vector of length", { class: "live-share" }), text(186, 14, "and then the stream would say", { class: "live-share" })];
+      drawing.replaceChildren(svg("path", { class: "live-arrow", d: `M12 45V${26 + HIGH * rungs.length - 6}` }), ...heads, ...rows);
+    }
+
+    update();
+    return html("div", { class: "live-panel live-stream" }, html("div", { class: "live-row live-typed" }, input), place.row, drawing, said,
+      html("div", { class: "live-row", role: "group", "aria-label": "Remove" }, html("span", {}, "Remove:"), ...buttons, back));
+  }
+
+  live.mount("stream", build, "phrases");
+}
