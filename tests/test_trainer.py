@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import math
 import os
+import stat
 import sys
 import warnings
 from collections import namedtuple
@@ -30,6 +31,7 @@ from transformer import (
     teacher_forced_loss,
 )
 from transformer.files import CheckpointError, load_checkpoint, read_log, run_facts, save_checkpoint
+from transformer.recipes import Loss
 from transformer.trainer import (
     BatchStream,
     LogLine,
@@ -51,11 +53,12 @@ pytestmark = pytest.mark.filterwarnings("ignore:this processor has no units for"
 def make_trainer(directory=None, model=None, loss=teacher_forced_loss, **changes):
     evaluate = changes.pop("evaluate", partial(evaluate_loss, batches=make_batches(99)))
     batches = changes.pop("batches", make_batches)
+    schedule = changes.pop("schedule", rate)
     progress = changes.pop("progress", False)
     settings = dict(steps=12, log_every=2, evaluate_every=4, keep=2) | changes
     config = TrainingConfig(**settings)
     model = model or make_model()
-    return Trainer(model, loss, batches, rate, config, directory, evaluate, progress)
+    return Trainer(model, loss, batches, schedule, config, directory, evaluate, progress)
 
 
 class Cut(Exception):
@@ -637,6 +640,14 @@ def test_what_the_machine_lacks_is_not_taken_for_damage(tmp_path, monkeypatch, e
         ({"clip_norm": 0.5, "seed": 3}, "clip_norm = 1.0 and not 0.5, seed = 0 and not 3"),
         ({"average": 0.9}, "average = 0.0 and not 0.9"),
         ({"model": make_model(dropout=0.3)}, "model.dropout = 0.2 and not 0.3"),
+        ({"schedule": lambda step: 2 * rate(step)}, "rate of update 1 = "),
+        (
+            {"loss": partial(teacher_forced_loss, smoothing=0.3)},
+            "options of the loss = {} and not {'smoothing': 0.3}",
+        ),
+        ({"loss": Loss(smoothing=0.3)}, "options of the loss = {} and not {'smoothing': 0.3, 'r_drop': 0.0}"),
+        ({"batches": lambda epoch: make_batches(epoch + 1)}, "first batch = '?[0-9a-f]{16}"),
+        ({"batches": lambda epoch: [batch[::-1] for batch in make_batches(epoch)]}, "first batch = "),
     ],
     ids=str,
 )
@@ -651,6 +662,39 @@ def test_a_run_does_not_go_on_with_other_settings(tmp_path, changes, said):
     assert contents(tmp_path) == before
     assert all(map(torch.equal, weights, model.parameters()))
     assert make_trainer(tmp_path, steps=5, keep=7).fit().step == 5  # these may change
+
+
+def test_a_batch_is_known_by_its_tensors_wherever_they_are():
+    """Nested, of any dtype, in their order and shape; what is no tensor does not count."""
+    mark = transformer.trainer._fingerprint
+    ids, half = torch.arange(6), torch.ones(2, dtype=torch.bfloat16)
+    batch = {"ids": ids, "more": (half, ["a name", torch.tensor(True)])}
+    assert mark(batch) == mark({"ids": ids.clone(), "more": [half, ("another", torch.tensor(True))]})
+    others = [ids, half, None, (ids, half), (half, ids), ids.view(2, 3), ids.int(), {"ids": ids + 1}]
+    assert len({mark(other) for other in (batch, *others)}) == len(others) + 1
+    assert mark(ids.view(2, 3).T) == mark(ids.view(2, 3).T.contiguous()) != mark(ids.view(3, 2))
+
+
+def test_the_first_batch_is_made_once_and_draws_nothing(tmp_path):
+    """However often a checkpoint is written: each holds its checksum."""
+    asked = []
+
+    def batches(epoch):
+        asked.append(epoch)
+        torch.rand(7)  # as a loader that shuffles would
+        return make_batches(epoch)
+
+    quiet = make_trainer(tmp_path / "a", model=make_model(), steps=4, evaluate_every=1).fit()
+    loud = make_trainer(tmp_path / "b", model=make_model(), steps=4, evaluate_every=1, batches=batches).fit()
+    assert asked == [0, 0] and same_state(quiet, loud)
+
+
+def test_a_metric_that_is_no_number_stops_the_run(tmp_path):
+    """Instead of ending it for want of patience, with nothing kept as the best."""
+    with pytest.raises(FloatingPointError, match="the metric -loss is nan at step 4$"):
+        make_trainer(tmp_path, evaluate=lambda model: {"loss": math.nan}, patience=1).fit()
+    endless = make_trainer(evaluate=lambda model: {"loss": 1.0, "perplexity": math.inf}).fit()
+    assert endless.step == 12  # what is not monitored may be infinite
 
 
 def test_another_model_s_directory_is_refused_and_kept(tmp_path):
@@ -924,10 +968,18 @@ def test_best_weights_are_written_when_a_checkpoint_knows_of_them(tmp_path, monk
 
 def test_a_line_of_the_log_is_on_the_disk_before_the_checkpoint_after_it(tmp_path, monkeypatch):
     done, fsync, save = [], os.fsync, torch.save
-    monkeypatch.setattr(transformer.files.os, "fsync", lambda file: (done.append("disk"), fsync(file)))
+
+    def note(file):
+        done.append("names" if stat.S_ISDIR(os.fstat(file).st_mode) else "disk")
+        fsync(file)
+
+    monkeypatch.setattr(transformer.files.os, "fsync", note)
     monkeypatch.setattr(torch, "save", lambda *given: (done.append("save"), save(*given)))
-    make_trainer(tmp_path, steps=4, log_every=4, evaluate=None).fit()
-    assert done == ["save", "disk", "disk", "save", "disk"]  # the first checkpoint, the line, the second
+    make_trainer(tmp_path, steps=4, log_every=2, evaluate=None).fit()
+    checkpoint, first, line = ["save", "disk", "names"], ["disk", "names"], ["disk"]  # a new file, and not
+    names = ["names"] if os.name == "posix" else []  # Windows opens no directory
+    expected = [*checkpoint, *first, *line, *checkpoint]
+    assert done == [word for word in expected if word != "names" or names]
 
 
 def test_older_checkpoints_that_were_left_over_are_removed_on_resuming(tmp_path):

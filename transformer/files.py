@@ -72,8 +72,21 @@ def atomic_file(path: Path | str) -> Iterator[Path]:
             with open(part, "rb+") as file:
                 os.fsync(file.fileno())
             os.replace(part, path)
+            _sync_names(path.parent)
     finally:
         part.unlink(missing_ok=True)
+
+
+def _sync_names(directory: Path) -> None:
+    # A name is an entry of its directory, which is written to the disk apart from the file's content.
+    if os.name != "posix":  # Windows opens no directory
+        return
+    entries = os.open(directory, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # some file systems, as of networks, cannot do it
+            os.fsync(entries)
+    finally:
+        os.close(entries)
 
 
 @contextmanager
@@ -398,10 +411,13 @@ def write_log(directory: Path | str, entries: list[dict[str, float]]) -> None:
 def append_log(directory: Path | str, entry: dict[str, float]) -> None:
     """Add a line to a run's `log.jsonl`; it is on the disk when this returns."""
     path = Path(directory) / "log.jsonl"
+    is_new = not path.exists()
     with _naming(path), open(path, "a", encoding="utf8") as file:
         file.write(json.dumps(entry) + "\n")
         file.flush()
         os.fsync(file.fileno())
+    if is_new:
+        _sync_names(path.parent)
 
 
 # %% book/11-long-runs.ipynb · Runs that can be repeated · [processor]

@@ -26,6 +26,7 @@ __all__ = [
 
 
 # %% book/11-long-runs.ipynb · What must stay in float32 · [trainer-imports]
+import hashlib
 import math
 import signal
 import sys
@@ -35,7 +36,7 @@ import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass, is_dataclass
-from functools import partial
+from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -216,6 +217,7 @@ from transformer.distributed import accumulate_gradients, data_parallel
 from transformer.training import adamw, to_device
 
 _Loss = Callable[[Any, Any], tuple[Tensor, Tensor]]
+_Schedule = Callable[[int], float]
 
 
 def _precision_on(device: torch.device, precision: str) -> str:
@@ -330,6 +332,11 @@ class BatchStream:
                 raise ValueError(f"batches({self.epoch}) gave no batch")
             self.epoch, self.position = self.epoch + 1, 0
 
+    def first(self) -> Any:
+        """The first batch of the first epoch; `None` where there is none."""
+        with torch.random.fork_rng(devices=[]):
+            return next(iter(self.batches(0)), None)
+
     def _rest_of_epoch(self) -> Iterator[Any]:
         with torch.random.fork_rng(devices=[]):  # dropout must not notice what is drawn here
             batches = iter(self.batches(self.epoch))
@@ -438,7 +445,8 @@ class LogLine:
         """Losses, tokens and norms `[n]` of all processes together, on the CPU, all finite."""
         start = time.perf_counter()
         numbers = _numbers_of_all(self.updates, self.places, self.check_norms)
-        self.seconds += time.perf_counter() - start
+        if self.updates:  # a line that has not begun takes no time, in a checkpoint either
+            self.seconds += time.perf_counter() - start
         return numbers
 
     def entry(self, rate: float) -> dict[str, float]:
@@ -625,14 +633,38 @@ def _reason_to_stop(signals: list[int], deadline: float | None = None) -> int:
     return largest(max(signals, default=int(late and first)))
 
 
+# %% book/11-long-runs.ipynb · Settings that must agree · [fingerprint]
+def _fingerprint(batch: Any) -> str:
+    # Of all tensors in nested tuples, lists and dictionaries; what else a batch holds is left out.
+    total = hashlib.sha256()
+    waiting = [batch]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, Tensor):
+            numbers = part.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+            total.update(f"{part.dtype} {list(part.shape)}".encode() + numbers.numpy().tobytes())
+        elif isinstance(part, Mapping | list | tuple):
+            waiting += part.values() if isinstance(part, Mapping) else part
+    return total.hexdigest()[:16]
+
+
 # %% book/11-long-runs.ipynb · Settings that must agree · [settings]
-def _settings(model: nn.Module, config: TrainingConfig) -> dict[str, str]:
+_REMEMBERED = {f"rate of update {step}": step for step in (1, 10, 100)}
+
+
+def _settings(run: "RunState", remembered: Iterable[str]) -> dict[str, str]:
     # What must be the same when a run goes on; as text, for a checkpoint to hold and a message to show.
     may_change = ("steps", "keep")
-    found = {name: value for name, value in vars(config).items() if name not in may_change}
-    if is_dataclass(of_model := getattr(model, "config", None)):
+    found = {name: value for name, value in vars(run.config).items() if name not in may_change}
+    if is_dataclass(of_model := getattr(run.model, "config", None)):
         found |= {f"model.{name}": value for name, value in vars(of_model).items()}
-    return {name: repr(value) for name, value in found.items()}
+    words = {name: repr(value) for name, value in found.items()}
+    for name in remembered:
+        check_number(**{name: (rate := run.schedule(_REMEMBERED[name]))})
+        words[name] = f"{rate:.6e}"  # another machine may round differently
+    options = vars(run.loss) if is_dataclass(run.loss) else getattr(run.loss, "keywords", {})
+    plain = {name: value for name, value in options.items() if isinstance(value, float | int | str)}
+    return words | {"options of the loss": repr(plain), "first batch": run.fingerprint}
 
 
 def _check_settings(found: Any, own: dict[str, str], path: Path) -> None:
@@ -680,12 +712,14 @@ class RunState:
         rank, world_size: which process this is, and how many there are.
     """
 
-    def __init__(self, model: nn.Module, loss: _Loss, batches: _Batches, config: TrainingConfig) -> None:
+    def __init__(
+        self, model: nn.Module, loss: _Loss, batches: _Batches, schedule: _Schedule, config: TrainingConfig,
+    ) -> None:
         check_type(nn.Module, model=model)
         check_type(TrainingConfig, config=config)
-        check_type(Callable, loss=loss, batches=batches)  # type: ignore[arg-type]
+        check_type(Callable, loss=loss, batches=batches, schedule=schedule)  # type: ignore[arg-type]
         self.model = accelerated(model, stacklevel=5)  # where a trainer is made
-        self.loss, self.batches, self.config = loss, batches, config
+        self.loss, self.batches, self.schedule, self.config = loss, batches, schedule, config
         self.rank, self.world_size = rank_and_world_size()
         self.updater = updater = Updater(self.model, loss, config)
         self.device, self.precision, self.average = updater.device, updater.precision, updater.average
@@ -694,11 +728,17 @@ class RunState:
         self.step, self.best, self.best_step, self.stale = 0, -math.inf, 0, 0
         self.history: list[dict[str, float]] = []
 
+    @cached_property
+    def fingerprint(self) -> str:
+        """A checksum of the first batch of all."""
+        return _fingerprint(self.stream.first())
+
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint holds."""
         progress = vars(self) | vars(self.stream)
+        made = [name for name, step in _REMEMBERED.items() if step <= self.step]
         return {
-            "settings": _settings(self.model, self.config),
+            "settings": _settings(self, made),
             "model": self.model.state_dict(),
             **self.updater.state_dict(),
             "progress": {name: progress[name] for name in _PROGRESS},
@@ -754,10 +794,10 @@ class Run(RunState):
     """A training run that is kept in a folder; its arguments are those of `Trainer`."""
 
     def __init__(
-        self, model: nn.Module, loss: _Loss, batches: _Batches, config: TrainingConfig,
+        self, model: nn.Module, loss: _Loss, batches: _Batches, schedule: _Schedule, config: TrainingConfig,
         directory: Path | str | None = None,
     ) -> None:
-        super().__init__(model, loss, batches, config)
+        super().__init__(model, loss, batches, schedule, config)
         self.directory = None if directory is None else Path(directory)
         self.folder = None if directory is None else RunFolder(directory)
 
@@ -788,8 +828,9 @@ class Run(RunState):
 
         Raises:
             CheckpointError: no checkpoint is whole, or all of them are gone from a run; or the newest
-                whole one is of another model, of other settings (except `steps` and `keep`), or in
-                another format. Nothing in the directory has changed then.
+                whole one is of another model, of other settings (except `steps` and `keep`), of
+                another schedule, loss or first batch as far as a checkpoint tells, or in another
+                format. Nothing in the directory has changed then.
             BlockingIOError: another process is training in the directory.
         """
         if self.folder is None:
@@ -810,7 +851,9 @@ class Run(RunState):
 
     def _restore(self, state: dict[str, Any], path: Path) -> None:
         check_weights(self.model, state, path)
-        _check_settings(state.get("settings"), _settings(self.model, self.config), path)
+        settings = state.get("settings")
+        made = [name for name in _REMEMBERED if isinstance(settings, dict) and name in settings]
+        _check_settings(settings, _settings(self, made), path)
         set_weights(self.model, state, path)
         try:
             self.load_state_dict(state, path)
@@ -888,14 +931,13 @@ class Trainer(Run):
     """
 
     def __init__(
-        self, model: nn.Module, loss: _Loss, batches: _Batches, schedule: Callable[[int], float],
+        self, model: nn.Module, loss: _Loss, batches: _Batches, schedule: _Schedule,
         config: TrainingConfig, directory: Path | str | None = None,
         evaluate: _Evaluation | None = None, progress: bool = False,
     ) -> None:
-        super().__init__(model, loss, batches, config, directory)
-        check_type(Callable, schedule=schedule)  # type: ignore[arg-type]
+        super().__init__(model, loss, batches, schedule, config, directory)
         check_type((Callable, type(None)), evaluate=evaluate)  # type: ignore[arg-type]
-        self.schedule, self.evaluate, self.progress = schedule, evaluate, progress
+        self.evaluate, self.progress = evaluate, progress
         self._random: dict[str, Tensor] | None = None  # between two calls of `fit`
 
     @property
@@ -916,7 +958,7 @@ class Trainer(Run):
         Raises:
             StoppedRun: SIGINT or SIGTERM came, if this is the main thread. The update in progress
                 was finished and, where there is a directory, a checkpoint written.
-            FloatingPointError: the loss or its gradient is no longer finite.
+            FloatingPointError: the loss, its gradient or the metric to monitor is not finite.
             ValueError: an epoch has no batch, or the metric to monitor is missing.
             CheckpointError, BlockingIOError: as in `resume`.
         """
@@ -985,8 +1027,9 @@ class Trainer(Run):
 
     def _evaluate(self, evaluate: _Evaluation) -> None:
         metrics = from_first(_metrics(self, evaluate) if self.rank == 0 else None)
-        self._log({"step": self.step, **metrics})
         score = score_of(metrics, self.config.monitor)
+        check_finite(f"metric {self.config.monitor}", torch.tensor([score]), [{"step": self.step}])
+        self._log({"step": self.step, **metrics})
         self.stale += 1
         if score > self.best:
             self.best, self.best_step, self.stale = score, self.step, 0

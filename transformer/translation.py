@@ -28,6 +28,7 @@ import json
 import math
 import re
 import tempfile
+import unicodedata
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -98,7 +99,7 @@ def tokenize(text: str) -> str:
     """
     check_type(str, text=text)
     tokens, opening = [], True
-    for token in _TOKEN.findall(text.lower()):
+    for token in _TOKEN.findall(unicodedata.normalize("NFC", text).lower()):
         if token == '"':
             token, opening = ("``" if opening else "''"), not opening
         token = {"“": "``", "”": "''", "«": "``", "»": "''", "…": "..."}.get(token, token)
@@ -137,9 +138,9 @@ def corpus_scores(
     metrics = optional_import("sacrebleu.metrics")
     typed = [detokenize(text) for text in hypotheses], [detokenize(text) for text in references]
     measured = {
-        "BLEU-tok": (metrics.BLEU(tokenize="none", force=True), (hypotheses, references)),
-        "BLEU-detok": (metrics.BLEU(), typed),
-        "chrF2": (metrics.CHRF(), typed),
+        "BLEU-tok": (metrics.BLEU(lowercase=True, tokenize="none", force=True), (hypotheses, references)),
+        "BLEU-detok": (metrics.BLEU(lowercase=True), typed),
+        "chrF2": (metrics.CHRF(lowercase=True), typed),
     }
     return {name: _measured(metric, *sides, n_bootstrap) for name, (metric, sides) in measured.items()}
 

@@ -7,7 +7,7 @@ FAULTS = [
         "atomic-also-on-failure",
         "half a file takes the place of a whole one",
         "atomic_file",
-        "os.replace(part, path)\n    finally:\n        part.unlink(missing_ok=True)",
+        "os.replace(part, path)\n            _sync_names(path.parent)\n    finally:\n        part.unlink(missing_ok=True)",
         "pass\n    finally:\n        os.replace(part, path)",
     ),
     Fault(
@@ -16,6 +16,13 @@ FAULTS = [
         "atomic_file",
         "os.fsync(file.fileno())\n            os.replace(part, path)",
         "os.replace(part, path)",
+    ),
+    Fault(
+        "name-not-synced",
+        "a file's name may reach the disk after the removal of the file before it",
+        "_sync_names",
+        "os.fsync(entries)",
+        "pass",
     ),
     Fault(
         "checkpoint-executes",

@@ -80,4 +80,32 @@ FAULTS = [
         "losses.double().sum().item() / max(tokens, 1)",
         "(losses.double() / counts.clamp(min=1)).mean().item()",
     ),
+    Fault(
+        "rates-not-remembered",
+        "a checkpoint does not say which rates its updates had",
+        "RunState.state_dict",
+        "if step <= self.step",
+        "if step < 0",
+    ),
+    Fault(
+        "any-first-batch",
+        "data whose first batch is another one are taken for the same",
+        "_fingerprint",
+        "waiting = [batch]",
+        "waiting = [None]",
+    ),
+    Fault(
+        "options-of-the-loss-forgotten",
+        "a run goes on with another smoothing",
+        "_settings",
+        "isinstance(value, float | int | str)",
+        "False",
+    ),
+    Fault(
+        "metric-not-a-number",
+        "a metric that is not a number counts as no new best",
+        "Trainer._evaluate",
+        "check_finite(f",
+        "str(f",
+    ),
 ]
