@@ -233,7 +233,8 @@ def _write(result: BeamResult, sentences: Tensor, hypotheses: BeamResult) -> Non
 
 # %% book/08-decoding.ipynb · The search · [beam-loop]
 def _search(
-    state: DecoderState, src: Tensor, beam_size: int, alpha: float, max_length: int, config: TransformerConfig
+    state: DecoderState, src: Tensor, beam_size: int, alpha: float, max_length: int,
+    config: TransformerConfig,
 ) -> BeamResult:
     result, ended, alive = _start(state, src, beam_size, max_length, config.pad_id)
     last = src.new_full((len(src) * beam_size,), config.bos_id)

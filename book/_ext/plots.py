@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from html import escape
+from html import escape, unescape
 from math import cos, radians, sin
 from pathlib import Path
 from xml.etree import ElementTree
@@ -123,8 +123,8 @@ def typeset(formula: str) -> str:
 
 
 def words(label: str) -> str:
-    """A label as the text of an SVG; between dollars stand formulas."""
-    parts = escape(label.strip()).split("$")
+    """A label, as Matplotlib notes it in a comment, as the text of an SVG; between dollars stand formulas."""
+    parts = escape(unescape(label).strip()).split("$")
     return "".join(typeset(part) if place % 2 else part for place, part in enumerate(parts))
 
 
