@@ -337,7 +337,7 @@ def test_memory_is_asked_for_before_it_is_taken():
 
 
 def test_the_memory_that_counts_is_that_of_the_device(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (0, 10**6))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (0, 10**5))
     check_memory(TINY)
     with pytest.raises(ValueError, match=r"cuda:1 has 0$"):
         check_memory(TINY, "cuda:1")

@@ -344,7 +344,7 @@ def test_the_talks_come_from_where_the_book_says(monkeypatch, tmp_path):
         str(tmp_path),
     ):
         assert part in message
-    assert message.index("ted_hrlr") < message.index("qi18naacl")
+    assert message.index("qi18naacl") < message.index("ted_hrlr")
 
 
 def test_the_talks_are_read_from_portuguese_to_english(monkeypatch, tmp_path):

@@ -179,6 +179,19 @@ def test_stream_without_sublayers_equals_pytorch(name, silent):
     assert torch.equal(wanted[-1], wanted[0]) == (len(silent) == 6)
 
 
+def test_the_second_cross_attention_says_black():
+    """What the chapter says about the sentence that its figure begins with."""
+    found, vocabulary = live.live_model("phrases"), Translator.load("phrases").vocabulary
+    pieces = [vocabulary.pieces[token] for token in found.tgt]
+    place = len(pieces) - 1 - pieces[::-1].index("▁the")
+    black = vocabulary.pieces.index("▁black")
+    assert found.tgt[place + 1] == black
+    with_all, without = (lens_without(found.model, found.src, found.tgt, taken) for taken in (set(), {5}))
+    shares = with_all[:, place, black]
+    assert shares[:5].max() < 0.1 and shares[5:].min() > 0.8
+    assert without[-1, place, black] < 0.1
+
+
 @needs_node
 def test_cache_changes_no_number():
     program = """(() => {

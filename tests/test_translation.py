@@ -9,6 +9,7 @@ import struct
 import subprocess
 import sys
 import time
+import unicodedata
 from collections import Counter
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -83,6 +84,14 @@ def test_tokenize(raw, written):
     assert tokenize(written) == written
 
 
+def test_accents_may_be_characters_of_their_own(translator):
+    """As in file names of macOS and text from PDFs: the translation is the same."""
+    usual = "Não os conheço, João."
+    taken_apart = unicodedata.normalize("NFD", usual)
+    assert taken_apart != usual and tokenize(taken_apart) == tokenize(usual) == "não os conheço , joão ."
+    assert translator.translate([taken_apart]) == translator.translate([usual])
+
+
 def test_tokenize_leaves_the_corpus_alone():
     assert all(tokenize(pair.source) == pair.source for pair in load_corpus("phrases", "test"))
 
@@ -122,6 +131,7 @@ def test_bleu_is_the_one_of_the_definition():
     assert scores["BLEU-tok"]["score"] == pytest.approx(bleu(hypotheses, references), abs=0.01)
     assert "tok:none" in scores["BLEU-tok"]["signature"]
     assert "tok:13a" in scores["BLEU-detok"]["signature"]
+    assert all("case:lc" in score["signature"] for score in scores.values())  # as both sides are written
     assert scores["chrF2"]["signature"]
 
 
@@ -144,11 +154,11 @@ def test_each_score_comes_with_the_line_that_sacrebleu_prints():
     from sacrebleu.metrics import BLEU, CHRF
 
     scores = corpus_scores(HYPOTHESES, REFERENCES)
-    metric = BLEU(tokenize="none", force=True)
+    metric = BLEU(lowercase=True, tokenize="none", force=True)
     found = metric.corpus_score(HYPOTHESES, [REFERENCES])
     assert scores["BLEU-tok"]["line"] == found.format(signature=str(metric.get_signature()))
     typed = [[detokenize(text) for text in side] for side in (HYPOTHESES, REFERENCES)]
-    metric = CHRF()
+    metric = CHRF(lowercase=True)
     found = metric.corpus_score(typed[0], typed[1:])
     assert scores["chrF2"]["line"] == found.format(signature=str(metric.get_signature()))
     assert all(set(score) == {"score", "signature", "line"} for score in scores.values())
@@ -162,7 +172,8 @@ def test_bootstrap_gives_the_interval_that_sacrebleu_gives():
         assert scores[name]["score"] == score["score"]
         assert scores[name]["margin"] > 0
         assert abs(scores[name]["mean"] - score["score"]) < scores[name]["margin"]
-    found = BLEU(tokenize="none", force=True).corpus_score(HYPOTHESES, [REFERENCES], n_bootstrap=200)
+    metric = BLEU(lowercase=True, tokenize="none", force=True)
+    found = metric.corpus_score(HYPOTHESES, [REFERENCES], n_bootstrap=200)
     measured = scores["BLEU-tok"]
     assert f"(μ = {measured['mean']:.2f} ± {measured['margin']:.2f})" in found.format()
     assert "bs:200" in measured["signature"] and measured["signature"] in measured["line"]

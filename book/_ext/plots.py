@@ -4,14 +4,14 @@ The notebooks keep what Matplotlib drew, in its own style and with every letter 
 built, the letters become text again; black becomes the page's ink and white its ground; grays lie between;
 Matplotlib's ten colors become the book's, which a color-blind reader can tell apart; and the frame around the
 axes becomes two thin lines. A map, whose tones are its values, keeps them, as if printed on paper. With
-whole paths and few digits a plot weighs a fifth of what it did. `book.css` has the colors.
+whole paths and few digits a plot weighs a quarter of what it did. `book.css` has the colors.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from html import escape
+from html import escape, unescape
 from math import cos, radians, sin
 from pathlib import Path
 from xml.etree import ElementTree
@@ -123,8 +123,8 @@ def typeset(formula: str) -> str:
 
 
 def words(label: str) -> str:
-    """A label as the text of an SVG; between dollars stand formulas."""
-    parts = escape(label.strip()).split("$")
+    """A label, as Matplotlib notes it in a comment, as the text of an SVG; between dollars stand formulas."""
+    parts = escape(unescape(label).strip()).split("$")
     return "".join(typeset(part) if place % 2 else part for place, part in enumerate(parts))
 
 

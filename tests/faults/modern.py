@@ -35,8 +35,8 @@ FAULTS = [
         "slopes-of-heads-from-zero",
         "the first head has slope 1",
         "alibi",
-        "torch.arange(1, n_heads + 1)",
-        "torch.arange(n_heads)",
+        "torch.arange(1, n_heads + 1, dtype=torch.float64)",
+        "torch.arange(n_heads, dtype=torch.float64)",
     ),
     Fault(
         "places-in-one-digit",

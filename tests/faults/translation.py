@@ -67,4 +67,11 @@ FAULTS = [
         "pair not in known",
         "pair.source not in {seen.source for seen in known}",
     ),
+    Fault(
+        "accents-taken-apart",
+        "a decomposed accent counts as a sign of punctuation",
+        "tokenize",
+        'unicodedata.normalize("NFC", text).lower()',
+        "text.lower()",
+    ),
 ]

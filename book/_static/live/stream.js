@@ -23,7 +23,7 @@
       value: record.sentence, "aria-label": "A sentence of small Portuguese", input: () => { translate(); update(); },
     });
     translate();
-    const place = slider("Position", range(0, LONGEST), 3, (t) => `${t + 1}, after “${token(read[t] ?? eos_id)}”`, update);
+    const place = slider("Position", range(0, LONGEST), 5, (t) => `${t + 1}, after “${token(read[t] ?? eos_id)}”`, update);
     const drawing = svg("svg", { class: "live-ladder", role: "img" });
     const said = html("output", { class: "live-said" });
     const buttons = names.map((name, n) => html("button", { type: "button", class: "live-button", click: () => toggle(n + 1) }, name));
