@@ -113,7 +113,7 @@ Projection = Callable[[], KeysAndValues]
 
 
 class KeyValueCache:
-    """The keys and values of all attentions of a decoder, for the `length` positions appended so far.
+    """The keys and values of a decoder's attentions, for the `length` positions appended so far.
 
     It is made for generating, without gradients.
     """
@@ -156,8 +156,7 @@ class MultiHeadAttention(nn.Module):
 
     Args:
         d_model, n_heads: width of queries and result, and number of heads H, which divides it.
-        dropout: rate at which attention weights are dropped in training.
-        bias: whether the four projections have one.
+        dropout, bias: rate at which weights are dropped in training; whether layers have a bias.
         kdim, vdim: width of the keys' and the values' input; `None` for d_model.
 
     Source: Vaswani et al. (2017), section 3.2.2.
@@ -170,17 +169,19 @@ class MultiHeadAttention(nn.Module):
         super().__init__()
         self.n_heads, self.dropout = n_heads, dropout
         widths = d_model, kdim or d_model, vdim or d_model, d_model
-        self.w_q, self.w_k, self.w_v, self.w_o = (nn.Linear(width, d_model, bias) for width in widths)
+        layers = [nn.Linear(width, d_model, bias) for width in widths]
+        self.w_q, self.w_k, self.w_v, self.w_o = layers
 
     def forward(
         self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None,
-        need_weights: bool = False, cache: Callable[[nn.Module, Projection], KeysAndValues] | None = None,
+        need_weights: bool = False,
+        cache: Callable[[nn.Module, Projection], KeysAndValues] | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Let queries `[B, T, d_model]` attend to keys `[B, S, kdim]` and gather values `[B, S, vdim]`.
+        """Let queries `[B, T, d_model]` attend to keys `[B, S, kdim]`, values `[B, S, vdim]`.
 
         Args:
             mask: `torch.bool`, broadcastable to `[B, H, T, S]`, True where a query may attend.
-            need_weights: whether to return weights `[B, H, T, S]` beside the output `[B, T, d_model]`.
+            need_weights: whether to return weights `[B, H, T, S]` beside output `[B, T, d_model]`.
             cache: `append` or `hold` of a `KeyValueCache`; S then counts what is kept as well.
         """
         q = self._split(self.w_q(query))  # [B, H, T, d_k]

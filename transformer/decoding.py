@@ -206,7 +206,8 @@ def _set_aside(
     beam_size, ends = ended.scores.size(1), found.tokens[:, :, -1] == config.eos_id  # [B, 2K]
     if ends.any():
         scores = found.scores.masked_fill(~ends, -torch.inf)[:, :beam_size] / norm
-        ended = merge_hypotheses(ended, BeamResult(found.tokens[:, :beam_size], scores), config.pad_id)
+        new = BeamResult(found.tokens[:, :beam_size], scores)
+        ended = merge_hypotheses(ended, new, config.pad_id)
         scores, order = found.scores.masked_fill(ends, -torch.inf).topk(beam_size, dim=1)
         found, origin = BeamResult(_rows(found.tokens, order), scores), origin.gather(1, order)
     return ended, BeamResult(*(x[:, :beam_size] for x in found)), origin[:, :beam_size]
@@ -243,9 +244,9 @@ def _search(
     for length in range(1, max_length + 1):
         found, origin = extend_beam(state, last, alive)  # [B, 2K, length], [B, 2K]
         norm = length_norm(length, alpha)
-        ended, alive, origin = _set_aside(ended, found, origin, norm, config)  # [B, K, length], [B, K]
+        ended, alive, origin = _set_aside(ended, found, origin, norm, config)  # K of 2K
         rows = first_row[: len(origin)] + origin  # of the state
-        going = (ended.scores == -torch.inf).any(dim=1) & (alive.scores > -torch.inf).any(dim=1)  # [B]
+        going = (ended.scores == -torch.inf).any(dim=1) & (alive.scores > -torch.inf).any(dim=1)
         if not going.all():
             _write(result, sentences, ended)
             sentences, rows = sentences[going], rows[going]

@@ -149,8 +149,9 @@ def summed_over_all(x: Tensor) -> Tensor:
 
 # %% book/11-long-runs.ipynb · One gradient for all · [accumulate-gradients]
 def accumulate_gradients(
-    loss: Callable[[Any], tuple[Tensor, Tensor]], batches: Iterable[Any], parameters: list[nn.Parameter],
-    scale: Callable[[Tensor], Tensor] = lambda loss: loss, engine: DistributedDataParallel | None = None,
+    loss: Callable[[Any], tuple[Tensor, Tensor]], batches: Iterable[Any],
+    parameters: list[nn.Parameter], scale: Callable[[Tensor], Tensor] = lambda loss: loss,
+    engine: DistributedDataParallel | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Leave in `.grad` the gradient of the mean loss over all target tokens of all batches.
 

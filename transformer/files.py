@@ -546,7 +546,8 @@ class RunFolder:
         try:
             self._lock.acquire(timeout=0)
         except self._timeout:
-            raise BlockingIOError(f"{self.path} is in use: another process is training there") from None
+            said = f"{self.path} is in use: another process is training there"
+            raise BlockingIOError(said) from None
         try:
             yield
         finally:

@@ -70,7 +70,8 @@ class FeedForward(nn.Module):
     """
 
     def __init__(
-        self, d_model: int, d_ff: int, dropout: float = 0.0, activation: str = "relu", bias: bool = True
+        self, d_model: int, d_ff: int, dropout: float = 0.0, activation: str = "relu",
+        bias: bool = True,
     ) -> None:
         super().__init__()
         self.activation = activation
@@ -207,7 +208,7 @@ class DecoderLayer(nn.Module):
         """
         append, hold = (cache.append, cache.hold) if cache else (None, None)
         attend = lambda y: self.self_attention(y, y, y, self_mask, cache=append)[0]
-        attend_memory = lambda y: self.cross_attention(y, memory, memory, memory_mask, cache=hold)[0]
+        read = lambda y: self.cross_attention(y, memory, memory, memory_mask, cache=hold)[0]
         x = self.self_residual(x, attend)
-        x = self.cross_residual(x, attend_memory)
+        x = self.cross_residual(x, read)
         return self.feed_residual(x, self.feed_forward)

@@ -164,7 +164,7 @@ class _TiedTables(nn.Module):
 
 # %% book/05-model.ipynb · The Transformer · [visible]
 def _visible(tgt: Tensor, offset: int) -> Tensor | None:
-    # What new tokens [B, T] may attend to, after `offset` others: [1, 1, T, offset + T]; None: to all.
+    # What T tokens may attend to, after `offset` others: [1, 1, T, offset + T]; None: to all.
     if tgt.size(1) == 1:
         return None
     return F.pad(causal_mask(tgt.size(1), tgt.device), (offset, 0), value=True)
@@ -175,7 +175,7 @@ class Transformer(_TiedTables):
     """The encoder–decoder Transformer: token ids in, logits over the target vocabulary out.
 
     Raises:
-        TypeError, ValueError, IndexError: in any method, ids or vectors do not fit the configuration.
+        TypeError, ValueError, IndexError: in any method, ids or vectors do not fit `config`.
 
     Source: Vaswani et al. (2017), figure 1.
 
@@ -197,10 +197,10 @@ class Transformer(_TiedTables):
             self.tgt_embedding.weight = self.output.weight = self.src_embedding.weight
 
     def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
-        """Predict every target token from the ones before it: logits `[B, T, V]`, at t for token t + 1.
+        """Predict target token t + 1 from those up to t: logits `[B, T, V]`.
 
         Args:
-            src, tgt: ids `[B, S]` and `[B, T]`, padded at the end; `tgt` begins with the start token.
+            src, tgt: ids `[B, S]`, `[B, T]`, padded at the end; `tgt` begins with the start token.
         """
         return self.project(self.decode(tgt, self.encode(src), self.src_mask(src)))
 
@@ -217,7 +217,7 @@ class Transformer(_TiedTables):
         self, tgt: Tensor, memory: Tensor, src_mask: Tensor | None = None,
         cache: KeyValueCache | None = None,
     ) -> Tensor:
-        """Read target token ids `[B, T]` beside the memory; return hidden vectors `[B, T, d_model]`.
+        """Read target ids `[B, T]` beside the memory; return hidden vectors `[B, T, d_model]`.
 
         Args:
             src_mask: which source positions hold a token, `[B, 1, 1, S]`; `None`: all do.

@@ -224,7 +224,7 @@ def _precision_on(device: torch.device, precision: str) -> str:
     chosen = best_precision(device) if precision == "auto" else precision
     if device.type == "cpu" and chosen in _UNITS and not _UNITS[chosen] & processor()[1]:
         said = f"this processor has no units for {chosen} and only imitates it, which can take"
-        warnings.warn(f"{said} many times as long as float32", stacklevel=6)  # where a trainer is made
+        warnings.warn(f"{said} many times as long as float32", stacklevel=6)
     return chosen
 
 
@@ -452,10 +452,10 @@ class LogLine:
     def entry(self, rate: float) -> dict[str, float]:
         """The line, with the learning rate of its last update."""
         losses, counts, norms = self.numbers()
-        tokens, place = int(counts.sum()), self.places[-1]
-        loss = losses.double().sum().item() / max(tokens, 1)
+        tokens, norm, place = int(counts.sum()), norms[-1].item(), self.places[-1]
+        loss, seconds = losses.double().sum().item() / max(tokens, 1), round(self.seconds, 3)
         entry = {"step": place["step"], "epoch": place["epoch"], "loss": loss, "rate": rate}
-        return entry | {"norm": norms[-1].item(), "tokens": tokens, "seconds": round(self.seconds, 3)}
+        return entry | {"norm": norm, "tokens": tokens, "seconds": seconds}
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint needs."""
@@ -713,7 +713,8 @@ class RunState:
     """
 
     def __init__(
-        self, model: nn.Module, loss: _Loss, batches: _Batches, schedule: _Schedule, config: TrainingConfig,
+        self, model: nn.Module, loss: _Loss, batches: _Batches, schedule: _Schedule,
+        config: TrainingConfig,
     ) -> None:
         check_type(nn.Module, model=model)
         check_type(TrainingConfig, config=config)
@@ -722,7 +723,8 @@ class RunState:
         self.loss, self.batches, self.schedule, self.config = loss, batches, schedule, config
         self.rank, self.world_size = rank_and_world_size()
         self.updater = updater = Updater(self.model, loss, config)
-        self.device, self.precision, self.average = updater.device, updater.precision, updater.average
+        self.device, self.precision = updater.device, updater.precision
+        self.average = updater.average
         self.stream = BatchStream(batches, config.accumulate, self.rank, self.world_size)
         self.line = LogLine(check_norms=not updater.scaler.is_enabled())
         self.step, self.best, self.best_step, self.stale = 0, -math.inf, 0, 0
@@ -794,8 +796,8 @@ class Run(RunState):
     """A training run that is kept in a folder; its arguments are those of `Trainer`."""
 
     def __init__(
-        self, model: nn.Module, loss: _Loss, batches: _Batches, schedule: _Schedule, config: TrainingConfig,
-        directory: Path | str | None = None,
+        self, model: nn.Module, loss: _Loss, batches: _Batches, schedule: _Schedule,
+        config: TrainingConfig, directory: Path | str | None = None,
     ) -> None:
         super().__init__(model, loss, batches, schedule, config)
         self.directory = None if directory is None else Path(directory)
@@ -806,7 +808,7 @@ class Run(RunState):
         return [] if self.folder is None else self.folder.checkpoints()
 
     def save(self) -> None:
-        """Write a checkpoint, and the best weights if these are the best; keep the newest `config.keep`."""
+        """Write a checkpoint, and best weights if these are; keep the newest `config.keep`."""
         if self.folder is None:
             return
         state = self.state_dict()
@@ -827,7 +829,7 @@ class Run(RunState):
         """Take up the newest whole checkpoint in the directory; return whether there was one.
 
         Raises:
-            CheckpointError: no checkpoint is whole, or all of them are gone from a run; or the newest
+            CheckpointError: no checkpoint is whole, or all are gone from a run; or the newest
                 whole one is of another model, of other settings (except `steps` and `keep`), of
                 another schedule, loss or first batch as far as a checkpoint tells, or in another
                 format. Nothing in the directory has changed then.
@@ -891,7 +893,8 @@ def _metrics(run: RunState, evaluate: _Evaluation) -> dict[str, float]:
 
 def _stopped(run: Run, number: int) -> StoppedRun:
     kept = " with a checkpoint; the same call goes on from there" if run.folder else ""
-    return StoppedRun(f"stopped at step {run.step:,} of {run.config.steps:,}{kept}", number, run.step)
+    message = f"stopped at step {run.step:,} of {run.config.steps:,}{kept}"
+    return StoppedRun(message, number, run.step)
 
 
 # %% book/11-long-runs.ipynb · How it goes · [trainer]
@@ -1008,7 +1011,7 @@ class Trainer(Run):
         self.line.add(numbers, place | {"learning rate": rate}, time.perf_counter() - start)
 
     def update(self, batches: list[Any]) -> tuple[Tensor, Tensor, Tensor]:
-        """Make one update from the mean loss over all target tokens of `batches`, those of this process.
+        """Make an update from the mean loss over all target tokens of this process's `batches`.
 
         Returns:
             summed loss and number of target tokens of these batches, and the gradient's norm before

@@ -587,7 +587,8 @@ class Translator:
         return cls.load(pretrained_folder(name, **download), device)
 
     def save_pretrained(
-        self, path: Path | str, *, record: Mapping[str, Any] | None = None, repo_id: str = "OWNER/NAME"
+        self, path: Path | str, *, record: Mapping[str, Any] | None = None,
+        repo_id: str = "OWNER/NAME",
     ) -> None:
         """`save`, with a model card beside it.
 
@@ -606,7 +607,8 @@ class Translator:
 
     def push_to_hub(
         self, repo_id: str, *, record: Mapping[str, Any] | None = None,
-        commit_message: str = "Add a translator", private: bool | None = None, token: str | None = None,
+        commit_message: str = "Add a translator", private: bool | None = None,
+        token: str | None = None,
     ) -> str:
         """Upload what `save_pretrained` writes, as one commit; the repository is made where missing.
 
@@ -660,8 +662,8 @@ class Translator:
             max_tokens: the most source tokens, padding included, that are translated at once.
 
         Raises:
-            TypeError, ValueError: `sentences` is a single string or holds what is none, or a setting
-                is of the wrong type or out of its range.
+            TypeError, ValueError: `sentences` is a single string or holds what is none, or a
+                setting is of the wrong type or out of its range.
         """
         config = self.model.config
         sources = _encoded(_shortened(sentences, config), self.vocabulary, config)
@@ -677,7 +679,8 @@ class Translator:
         max_length: int = 200, max_tokens: int = 4000,
     ) -> list[list[int]]:
         """The function `translate_ids` on this translator's model, with its arguments."""
-        return translate_ids(self._searched, sources, beam_size, length_penalty, max_length, max_tokens)
+        settings = beam_size, length_penalty, max_length, max_tokens
+        return translate_ids(self._searched, sources, *settings)
 
     def align(self, sentence: str, beam_size: int = 4, length_penalty: float = 0.6) -> Alignment:
         """Translate one tokenized sentence and note what the decoder attended to while it did.

@@ -4,7 +4,7 @@ The notebooks keep what Matplotlib drew, in its own style and with every letter 
 built, the letters become text again; black becomes the page's ink and white its ground; grays lie between;
 Matplotlib's ten colors become the book's, which a color-blind reader can tell apart; and the frame around the
 axes becomes two thin lines. A map, whose tones are its values, keeps them, as if printed on paper. With
-whole paths and few digits a plot weighs a fifth of what it did. `book.css` has the colors.
+whole paths and few digits a plot weighs a quarter of what it did. `book.css` has the colors.
 """
 
 from __future__ import annotations
