@@ -497,6 +497,26 @@ def test_a_row_of_logits_is_the_least_that_is_made_at_once(monkeypatch):
     torch.testing.assert_close(linear_cross_entropy(hidden, table, targets), plain)
 
 
+def test_chunks_of_half_precision_are_summed_in_float32(monkeypatch):
+    """So that the table's gradient is no further from the exact one than that of whole logits."""
+    monkeypatch.setattr(transformer.kernels, "_AT_ONCE", {"cpu": 2**14})
+    monkeypatch.setattr(transformer.kernels, "_FEW_LOGITS", 0)
+    torch.manual_seed(0)
+    hidden, table = torch.randn(2048, 16, dtype=torch.float64), torch.randn(256, 16, dtype=torch.float64)
+    targets = torch.randint(1, 256, (2048,))
+
+    def gradient(loss, dtype):
+        weight = table.to(dtype).requires_grad_()
+        loss(hidden.to(dtype), weight).backward()
+        return weight.grad.double()
+
+    chunked = lambda x, weight: linear_cross_entropy(x, weight, targets)
+    whole = lambda x, w: label_smoothed_cross_entropy(F.linear(x, w), targets, reduction="sum")
+    exact = gradient(whole, torch.float64)
+    errors = [(gradient(loss, torch.bfloat16) - exact).norm() / exact.norm() for loss in (chunked, whole)]
+    assert errors[0] < 1.1 * errors[1]
+
+
 def test_the_loss_of_few_logits_has_second_derivatives():
     targets = torch.tensor([1, 4, 0, 2])
     loss = lambda h, w: linear_cross_entropy(h, w, targets, 0.2)

@@ -114,6 +114,11 @@ def test_another_padding_id_changes_nothing_else():
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_a_reduction_that_there_is_not_is_refused_by_name():
+    with pytest.raises(ValueError, match=r"reduction must be one of \['mean', 'sum'\], not 'none'"):
+        label_smoothed_cross_entropy(torch.zeros(1, 2, 8), torch.tensor([[5, 0]]), reduction="none")
+
+
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 @SMOOTHINGS
 def test_nothing_to_count_is_zero(smoothing, reduction, dtype):

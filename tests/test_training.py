@@ -130,6 +130,8 @@ def test_evaluating_leaves_frozen_parts_frozen():
 def test_a_batch_is_a_tensor_or_a_tuple_of_tensors():
     x, meta = torch.zeros(2), torch.device("meta")
     assert to_device(x, meta).is_meta
+    named = to_device({"src": x, "sides": [x, x]}, meta)
+    assert named["src"].is_meta and len(named["sides"]) == 2 and named["sides"][1].is_meta
     moved = to_device((x, x), meta)
     assert isinstance(moved, tuple) and len(moved) == 2 and all(part.is_meta for part in moved)
 
@@ -191,6 +193,24 @@ def test_fit_equals_a_loop_written_out(clip_norm):
     # torch adds 1e-6 to the norm before it divides, which is all the difference there is
     for p, q in zip(parameters, trained.parameters()):
         assert torch.allclose(p, q, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("make", [list, lambda pair: dict(zip(("src", "tgt"), pair))], ids=["list", "dict"])
+def test_a_batch_may_be_a_dictionary_and_a_count_a_number(make):
+    """As other people's data loaders and losses have them, in the loop and in the trainer."""
+
+    def loss(model, batch):
+        pair = tuple(batch.values()) if isinstance(batch, dict) else batch
+        total, count = teacher_forced_loss(model, pair)
+        return total, int(count)
+
+    batches = lambda epoch: map(make, make_batches(epoch))
+    model, trained, usual = (make_model() for _ in range(3))
+    config = TrainingConfig(steps=3)
+    fit(model, loss, batches, rate, steps=3)
+    fit(usual, teacher_forced_loss, make_batches, rate, steps=3)
+    assert Trainer(trained, loss, batches, rate, config).fit().step == 3
+    assert all(map(torch.equal, model.parameters(), usual.parameters()))
 
 
 def test_fit_and_trainer_make_the_same_updates():

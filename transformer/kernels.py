@@ -278,7 +278,8 @@ class _ChunkedLoss(torch.autograd.Function):
     def forward(
         ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, loss_and_slope: _LossAndSlope
     ) -> Tensor:
-        device, d_weight = hidden.device.type, torch.zeros_like(weight)
+        device, wide = hidden.device.type, torch.promote_types(weight.dtype, torch.float32)
+        d_weight = torch.zeros_like(weight, dtype=wide)  # summed over the chunks
         half = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
         dtype = torch.get_autocast_dtype(device) if half else weight.dtype
         table, total, slopes = weight.to(dtype), weight.new_zeros(()), []  # cast once, not for every chunk
@@ -296,7 +297,7 @@ class _ChunkedLoss(torch.autograd.Function):
                 d_weight.addmm_(slope.T, rows)
             else:
                 d_weight += slope.T @ rows
-        ctx.save_for_backward(torch.cat(slopes, -2).to(hidden.dtype), d_weight)
+        ctx.save_for_backward(torch.cat(slopes, -2).to(hidden.dtype), d_weight.to(weight.dtype))
         return total
 
     @staticmethod

@@ -22,6 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from transformer.model import Transformer
+from transformer.validation import check_choice
 
 
 # %% book/06-loss.ipynb · Which mean · [label-smoothed-cross-entropy]
@@ -52,6 +53,7 @@ def label_smoothed_cross_entropy(
         tensor(2.0794)
     """
     _check_shapes(logits, targets)
+    check_choice(("mean", "sum"), reduction=reduction)
     total = F.cross_entropy(
         logits.reshape(-1, logits.size(-1)).to(torch.promote_types(logits.dtype, torch.float32)),
         targets.reshape(-1),

@@ -135,9 +135,11 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 # %% book/07-training.ipynb · Loss and accuracy on unseen data · [evaluate-loss]
 def to_device(batch: Any, device: torch.device) -> Any:
-    """A batch, a tensor or a tuple of tensors, on a device."""
+    """A batch on a device: a tensor, or a sequence or mapping of such, as a tuple or a dictionary."""
     if isinstance(batch, Tensor):
         return batch.to(device, non_blocking=True)
+    if isinstance(batch, Mapping):
+        return {name: to_device(part, device) for name, part in batch.items()}
     return tuple(part.to(device, non_blocking=True) for part in batch)
 
 
@@ -213,7 +215,7 @@ def fit(
     model.train()
     for step, (epoch, batch) in zip(range(1, steps + 1), _stream(batches)):
         total, n_tokens = loss(model, to_device(batch, device))
-        mean, rate = total / n_tokens.clamp(min=1), schedule(step)
+        mean, rate = total / max(int(n_tokens), 1), schedule(step)
         check_number(**{f"schedule({step})": rate})
         optimizer.zero_grad()
         mean.backward()
