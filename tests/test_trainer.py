@@ -649,7 +649,7 @@ def test_what_the_machine_lacks_is_not_taken_for_damage(tmp_path, monkeypatch, e
         ({"batches": lambda epoch: make_batches(epoch + 1)}, "first batch = '?[0-9a-f]{16}"),
         ({"batches": lambda epoch: [batch[::-1] for batch in make_batches(epoch)]}, "first batch = "),
     ],
-    ids=str,
+    ids=["config", "average", "model", "schedule", "partial", "loss", "data", "sides"],
 )
 def test_a_run_does_not_go_on_with_other_settings(tmp_path, changes, said):
     make_trainer(tmp_path, steps=4).fit()

@@ -106,6 +106,6 @@ FAULTS = [
         "a metric that is not a number counts as no new best",
         "Trainer._evaluate",
         "check_finite(f",
-        "str(f",
+        "(lambda *given: None)(f",
     ),
 ]

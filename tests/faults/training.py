@@ -50,7 +50,7 @@ FAULTS = [
         "mean-over-sentences",
         "the loss is the mean over a batch's rows instead of its target tokens",
         "fit",
-        "n_tokens.clamp(min=1)",
+        "max(int(n_tokens), 1)",
         "len(batch if isinstance(batch, Tensor) else batch[0])",
     ),
     Fault(
