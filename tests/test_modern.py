@@ -356,6 +356,13 @@ def test_texts_end_where_each_has_written_its_end():
     assert ended.size(1) == max(lengths) and min(lengths) <= 3
 
 
+def test_a_row_writes_nothing_after_its_end():
+    told = torch.tensor([[1, 9, 2, 3], [2, 2, 9, 4], [1, 2, 3, 9]])
+    words = iter(told.T)
+    ended = generate(lively(), tokens(3, 4), 12, choose=lambda logits: next(words), eos_id=9)
+    assert ended.tolist() == [[1, 9, 9, 9], [2, 2, 9, 9], [1, 2, 3, 9]]
+
+
 def test_fit_learns_a_cycle_and_generate_goes_on_with_it():
     model, cycle = lively(), (torch.arange(12) % 5)[None].expand(4, 12)
     history = fit(model, next_token_loss, lambda epoch: [cycle] * 10, lambda step: 1e-2, steps=80)
