@@ -164,8 +164,8 @@ def check_memory(recipe: Recipe, device: torch.device | str = "cpu") -> None:
     memory = memory_of(device)
     if memory is not None and needed > memory:
         raise ValueError(
-            f"a model of {parameters:,} parameters needs {needed / 1e9:,.0f} GB in training, and "
-            f"{device} has {memory / 1e9:,.0f}"
+            f"a model of {parameters:,} parameters needs {needed / 1e9:,.0f} GB in training, but "
+            f"{device} has {memory / 1e9:,.0f} GB"
         )
 
 
