@@ -63,7 +63,7 @@
     const update = () => {
       box.classList.toggle("more-left", box.scrollLeft > 1);
       box.classList.toggle("more-right", box.scrollLeft + box.clientWidth < box.scrollWidth - 1);
-      if (!box.matches("mjx-container, .picture")) return;
+      if (!box.matches("mjx-container, .picture, .live-still")) return;
       const scrolls = box.classList.toggle("scrolls", box.scrollWidth > box.clientWidth + 1);
       if (scrolls) box.tabIndex = 0;
       else box.removeAttribute("tabindex");
@@ -98,7 +98,7 @@
       cell.querySelectorAll("pre").forEach(foldDocstrings);
       foldTall(cell);
     });
-    document.querySelectorAll("pre, .picture, .pst-scrollable-table-container").forEach(cue);
+    document.querySelectorAll("pre, .picture, .live-still, .pst-scrollable-table-container").forEach(cue);
     document.fonts.ready.then(() => {
       document.querySelectorAll("div.math").forEach(fit);
       document.querySelectorAll("span.math mjx-container").forEach(isolate);
