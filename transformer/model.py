@@ -8,6 +8,7 @@ __all__ = [
     "Encoder",
     "Decoder",
     "initialize",
+    "EncoderDecoder",
     "Transformer",
     "attention_tap",
     "AttentionMaps",
@@ -170,20 +171,9 @@ def _visible(tgt: Tensor, offset: int) -> Tensor | None:
     return F.pad(causal_mask(tgt.size(1), tgt.device), (offset, 0), value=True)
 
 
-# %% book/05-model.ipynb · The Transformer · [transformer]
-class Transformer(_TiedTables):
-    """The encoder–decoder Transformer: token ids in, logits over the target vocabulary out.
-
-    Raises:
-        TypeError, ValueError, IndexError: in any method, ids or vectors do not fit `config`.
-
-    Source: Vaswani et al. (2017), figure 1.
-
-    Example:
-        >>> model = Transformer(TransformerConfig(20, 20, d_model=16, n_heads=2))
-        >>> model(src=torch.tensor([[5, 7, 3]]), tgt=torch.tensor([[2, 9]])).shape
-        torch.Size([1, 2, 20])
-    """
+# %% book/05-model.ipynb · The Transformer · [encoder-decoder]
+class EncoderDecoder(_TiedTables):
+    """The parts of a `Transformer`, and its equation line by line; `config` as there."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -195,14 +185,6 @@ class Transformer(_TiedTables):
         self.apply(initialize)
         if config.tie_embeddings:
             self.tgt_embedding.weight = self.output.weight = self.src_embedding.weight
-
-    def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
-        """Predict target token t + 1 from those up to t: logits `[B, T, V]`.
-
-        Args:
-            src, tgt: ids `[B, S]`, `[B, T]`, padded at the end; `tgt` begins with the start token.
-        """
-        return self.project(self.decode(tgt, self.encode(src), self.src_mask(src)))
 
     def src_mask(self, src: Tensor) -> Tensor:
         """Which source positions hold a token: `[B, 1, 1, S]` from source token ids `[B, S]`."""
@@ -232,6 +214,33 @@ class Transformer(_TiedTables):
     def project(self, hidden: Tensor) -> Tensor:
         """Turn hidden vectors `[..., d_model]` into logits `[..., V]`."""
         return self.output(hidden)
+
+
+# %% book/05-model.ipynb · The Transformer · [transformer]
+class Transformer(EncoderDecoder):
+    """The encoder–decoder Transformer: token ids in, logits over the target vocabulary out.
+
+    Args:
+        config: its sizes, and how its parts are made.
+
+    Raises:
+        TypeError, ValueError, IndexError: in any method, ids or vectors do not fit `config`.
+
+    Source: Vaswani et al. (2017), figure 1.
+
+    Example:
+        >>> model = Transformer(TransformerConfig(20, 20, d_model=16, n_heads=2))
+        >>> model(src=torch.tensor([[5, 7, 3]]), tgt=torch.tensor([[2, 9]])).shape
+        torch.Size([1, 2, 20])
+    """
+
+    def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
+        """Predict target token t + 1 from those up to t: logits `[B, T, V]`.
+
+        Args:
+            src, tgt: ids `[B, S]`, `[B, T]`, padded at the end; `tgt` begins with the start token.
+        """
+        return self.project(self.decode(tgt, self.encode(src), self.src_mask(src)))
 
     def attention_maps(self, src: Tensor, tgt: Tensor) -> "AttentionMaps":
         """The attention weights of `forward(src, tgt)`; under dropout, of a pass of their own."""

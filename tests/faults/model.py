@@ -27,7 +27,7 @@ FAULTS = [
     Fault(
         "one-module-for-three-tables",
         "a tied table is one module under three names, which functional_call overwrites for good",
-        "Transformer.__init__",
+        "EncoderDecoder.__init__",
         "self.tgt_embedding.weight = self.output.weight = self.src_embedding.weight",
         "self.tgt_embedding = self.output = self.src_embedding",
     ),
@@ -48,14 +48,14 @@ FAULTS = [
     Fault(
         "padding-is-always-zero",
         "the mask takes 0 for padding, whatever was configured",
-        "Transformer.src_mask",
+        "EncoderDecoder.src_mask",
         "padding_mask(src, self.config.pad_id)",
         "padding_mask(src)",
     ),
     Fault(
         "source-by-target-table",
         "source ids are looked up in the target's table",
-        "Transformer.encode",
+        "EncoderDecoder.encode",
         "self.src_embedding",
         "self.tgt_embedding",
     ),
@@ -69,14 +69,14 @@ FAULTS = [
     Fault(
         "offset-one-short",
         "with a cache, tokens stand one position too early",
-        "Transformer.decode",
+        "EncoderDecoder.decode",
         "(tgt), offset)",
         "(tgt), max(offset - 1, 0))",
     ),
     Fault(
         "output-uncalled",
         "a hook on the output layer is never called",
-        "Transformer.project",
+        "EncoderDecoder.project",
         "self.output(hidden)",
         "F.linear(hidden, self.output.weight)",
     ),
