@@ -112,7 +112,6 @@ def test(options) -> None:
     """package = book, style, types, book without warnings, tests, every cell against its stored output"""
     python = installed()
     sound(python)
-    html(options)
     call(
         *(python, "-m", "pytest", "--numprocesses", options.workers, *BY_FILE, "-m", "not browser"),
         *("--nbval", "--nbval-current-env", "--nbval-cell-timeout", CELL_TIMEOUT, "book", "tests"),

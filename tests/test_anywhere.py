@@ -81,5 +81,4 @@ def test_what_fails_under_a_condition_is_found(tmp_path, monkeypatch):
 
     assert failed() == {"text"}
     assert failed(shift=3) == {"global-seed", "own-seed"}
-    assert failed(threads=2) == {"text", "threads"}
-    assert failed(capability="default") == {"text", "kernels"}
+    assert failed(threads=2, capability="default") == {"text", "threads", "kernels"}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import unquote, urldefrag, urlsplit
@@ -16,6 +18,9 @@ import sphinx_book_theme
 import yaml
 from bs4 import BeautifulSoup
 from playwright.sync_api import Browser, Page, sync_playwright
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "book" / "_ext"))
+import live
 
 ROOT = Path(__file__).resolve().parents[1]
 HTML = ROOT / "_build" / "html"
@@ -30,6 +35,11 @@ BROWSER_ARGUMENTS = (
 )
 
 needs_book = pytest.mark.skipif(not (HTML / "index.html").exists(), reason="the book is not built: make book")
+
+
+def reads_pages(test):
+    """Mark a test of what the build wrote: it waits for the build."""
+    return pytest.mark.slow(pytest.mark.usefixtures("built")(test))
 
 
 def pages_of_contents() -> list[str]:
@@ -65,6 +75,18 @@ class Anchors(dict):
 
 
 @pytest.fixture(scope="module")
+def built() -> None:
+    """The pages are those of the present chapters, and none of them made Sphinx warn.
+
+    The build keeps one core busy for most of a minute; as a fixture it leaves the others to other tests.
+    """
+    done = subprocess.run(
+        [sys.executable, ROOT / "book" / "tasks.py", "html"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
 def soups() -> Soups:
     return Soups()
 
@@ -88,20 +110,20 @@ def addresses(soup: BeautifulSoup, attribute: str) -> list[str]:
     return [tag[attribute] for tag in soup.find_all(attrs={attribute: True})]
 
 
-@needs_book
+@reads_pages
 def test_the_first_page_leads_to_the_book(soups):
     refresh = soups[HTML / "index.html"].find("meta", attrs={"http-equiv": "Refresh"})
     assert refresh["content"].endswith(f"url={PAGES[0]}.html")
 
 
-@needs_book
+@reads_pages
 def test_page_is_light_and_has_one_title(page, soups):
     assert page.stat().st_size <= MAX_PAGE_BYTES
     assert len(soups[page].select("article.bd-article h1")) == 1
     assert soups[page].title.text.strip()
 
 
-@needs_book
+@reads_pages
 def test_page_loads_nothing_from_another_host(page, soups):
     loaded = addresses(soups[page], "src") + addresses(soups[page], "srcset")
     links = soups[page].find_all("link", href=True)
@@ -109,7 +131,7 @@ def test_page_loads_nothing_from_another_host(page, soups):
     assert [address for address in loaded if is_outside(address)] == []
 
 
-@needs_book
+@reads_pages
 def test_links_and_images_of_page_exist(page, soups, anchors):
     broken = []
     for address in addresses(soups[page], "href") + addresses(soups[page], "src"):
@@ -124,7 +146,7 @@ def test_links_and_images_of_page_exist(page, soups, anchors):
     assert broken == []
 
 
-@needs_book
+@reads_pages
 def test_images_of_page_say_what_they_show(page, soups):
     main = soups[page].find("main")
     silent = [image["src"][:80] for image in main.find_all("img") if not image.get("alt", "").strip()]
@@ -353,7 +375,7 @@ def test_search_finds_a_public_name_and_says_when_it_finds_nothing(tab):
 # What each page is made of ----------------------------------------------------------------------------
 
 
-@needs_book
+@reads_pages
 @pytest.mark.parametrize("name", CHAPTERS)
 def test_exported_cells_say_where_they_go(name, soups):
     """Once each, in the order of the notebook, and nothing else is labelled so."""
@@ -363,7 +385,7 @@ def test_exported_cells_say_where_they_go(name, soups):
     assert labels == [f"→ transformer/{tag.removeprefix('export:')}.py" for tag in tags]
 
 
-@needs_book
+@reads_pages
 @pytest.mark.parametrize("name", CHAPTERS)
 def test_a_check_is_marked_where_it_ran(name, soups):
     """A cell that is marked compares something, shows no traceback, and is no part of the package."""
@@ -378,10 +400,45 @@ def test_a_check_is_marked_where_it_ran(name, soups):
     assert all({"cell-checked", "cell-exported"} & set(cell["class"]) for cell in asserting)
 
 
-@needs_book
+@reads_pages
 def test_page_describes_itself(page, soups):
     description = soups[page].find("meta", attrs={"name": "description"})
     assert 20 <= len(description["content"]) <= 200
+
+
+# The live figures -------------------------------------------------------------------------------------
+
+PAGE_OF = {
+    "toy": "09-toy-task",
+    "phrases": "intro",
+    "attention": "03-attention",
+    "beam": "08-decoding",
+    "positions": "02-embedding",
+    "schedule": "07-training",
+    "smoothing": "06-loss",
+    "anatomy": "05-model",
+    "roofline": "10-speed",
+    "stream": "14-looking-inside",
+}
+PLACES = {name: HTML / "book" / f"{page}.html" for name, page in PAGE_OF.items()}
+
+
+@reads_pages
+@pytest.mark.parametrize("name", PAGES)
+def test_only_pages_with_a_figure_load_scripts(name):
+    text = (HTML / f"{name}.html").read_text(encoding="utf8")
+    figures = set(re.findall(r'<figure[^>]* data-live="(\w+)"', text))
+    models = {live.FIGURES[figure] for figure in figures} - {None}
+    assert set(re.findall(r' data-model="(\w+)-model\.js', text)) == models
+    assert "-model.js" not in re.sub(r' data-model="[^"]*"', "", text)  # comes when a reader comes near
+    assert bool(re.search(r'(src|href)="[^"]*/_static/live/', text)) == bool(figures)
+
+
+@reads_pages
+def test_every_figure_stands_on_its_page():
+    assert set(PLACES) == set(live.FIGURES)
+    for name, page in PLACES.items():
+        assert f'data-live="{name}"' in page.read_text(encoding="utf8")
 
 
 # The published site ----------------------------------------------------------------------------------
@@ -395,13 +452,13 @@ def file_of(address: str) -> Path:
     return HTML / unquote(address.removeprefix(BASE))
 
 
-@needs_book
+@reads_pages
 def test_the_map_lists_every_page():
     listed = re.findall("<loc>(.*?)</loc>", (HTML / "sitemap.xml").read_text(encoding="utf8"))
     assert {file_of(address) for address in listed} == {HTML / f"{name}.html" for name in PAGES}
 
 
-@needs_book
+@reads_pages
 def test_page_has_a_card(page, soups):
     """A card needs whole addresses: of the page itself, and of a picture that is there."""
     said = {meta["property"]: meta["content"] for meta in soups[page].find_all("meta", property=True)}
@@ -411,7 +468,7 @@ def test_page_has_a_card(page, soups):
     assert soups[page].find("meta", attrs={"name": "twitter:card"})["content"] == "summary_large_image"
 
 
-@needs_book
+@reads_pages
 def test_the_page_for_what_is_missing_works_at_any_address(soups):
     """A host shows it at the address that was asked for, so no link of it may be relative."""
     missing = soups[HTML / "404.html"]

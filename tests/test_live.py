@@ -20,7 +20,7 @@ from helpers import lively_model
 from playwright.sync_api import Browser, Locator, Page
 from test_book import (  # noqa: F401
     HTML,
-    PAGES,
+    PLACES,
     ROOT,
     TOO_WIDE,
     chromium,
@@ -54,19 +54,6 @@ import live
 SCRIPTS = ROOT / "book" / "_static" / "live"
 NODE = shutil.which("node")
 needs_node = pytest.mark.skipif(NODE is None, reason="there is no Node")
-PAGE_OF = {
-    "toy": "09-toy-task",
-    "phrases": "intro",
-    "attention": "03-attention",
-    "beam": "08-decoding",
-    "positions": "02-embedding",
-    "schedule": "07-training",
-    "smoothing": "06-loss",
-    "anatomy": "05-model",
-    "roofline": "10-speed",
-    "stream": "14-looking-inside",
-}
-PLACES = {name: HTML / "book" / f"{page}.html" for name, page in PAGE_OF.items()}
 MODELS = {"toy": load_toy_model, "phrases": lambda: Translator.load("phrases").model}
 STILLS = [name for name in live.FIGURES if name not in live.MODELS]
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
@@ -234,24 +221,6 @@ def test_weights_are_small(name):
 
 
 # On the pages --------------------------------------------------------------------------------------
-
-
-@needs_book
-@pytest.mark.parametrize("name", PAGES)
-def test_only_pages_with_a_figure_load_scripts(name):
-    text = (HTML / f"{name}.html").read_text(encoding="utf8")
-    figures = set(re.findall(r'<figure[^>]* data-live="(\w+)"', text))
-    models = {live.FIGURES[figure] for figure in figures} - {None}
-    assert set(re.findall(r' data-model="(\w+)-model\.js', text)) == models
-    assert "-model.js" not in re.sub(r' data-model="[^"]*"', "", text)  # comes when a reader comes near
-    assert bool(re.search(r'(src|href)="[^"]*/_static/live/', text)) == bool(figures)
-
-
-@needs_book
-def test_every_figure_stands_on_its_page():
-    assert set(PLACES) == set(live.FIGURES)
-    for name, page in PLACES.items():
-        assert f'data-live="{name}"' in page.read_text(encoding="utf8")
 
 
 @needs_book
