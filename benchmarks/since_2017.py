@@ -1,9 +1,11 @@
-"""Changes since 2017, one at a time, on characters of small Portuguese: `python -m benchmarks.since_2017`.
+"""Changes since 2017, one at a time, on two tasks: `python -m benchmarks.since_2017`.
 
 Every row is a decoder-only model of 2017 with one change, or with all of them, of about the same number of
-parameters, trained on the same characters for the same number of updates. With `--peak 2` all learning
-rates are twice as high. The record transformer/records/since-2017.json, which Chapter 16 reads, grows by one
-run at a time; what it holds already is not run again.
+parameters, trained for the same number of updates: on characters of small Portuguese, or with `--task toy`
+on Chapter 9's task, where the digits, the start token and the answer are one sequence. There a last row has
+the encoder and decoder of 2017. With `--peak 2` all learning rates are twice as high. The record
+transformer/records/since-2017.json, which Chapter 16 reads, grows by one run at a time; what it holds
+already is not run again.
 """
 
 from __future__ import annotations
@@ -12,19 +14,25 @@ import argparse
 import json
 import math
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from transformer import (
     FeedForward,
     LayerNorm,
     PositionalEncoding,
     TokenEmbedding,
+    Transformer,
     load_corpus,
+    reversal_batch,
+    toy_config,
 )
 from transformer.files import run_facts, write_record
 from transformer.model import initialize
@@ -46,8 +54,9 @@ ROWS: dict[str, tuple[str, ...]] = {
     "all": CHANGES,
     "cooled": ("cooled",),  # a control for wsd: the schedule of 2017, which ends at zero
 }
+PAIR = "encoder-decoder"  # for the toy task
 SIZES: dict[str, int] = {"d_model": 64, "n_heads": 4, "n_layers": 2}
-STEPS, BATCH, CONTEXT, LONG, WARMUP = 400, 32, 64, 256, 40
+CONTEXT, LONG, DIGITS = 64, 256, 10  # lengths of windows of characters, and of the toy task's inputs
 RATE, MUON_RATE = 3e-3, 2e-2  # the peak of the schedule; muon: of the matrices in the layers
 
 
@@ -95,6 +104,11 @@ def build(changes: tuple[str, ...], vocab_size: int) -> LanguageModel:
     return model
 
 
+def encoder_decoder() -> Transformer:
+    """The model of 2017 for the toy task, norms first: a layer each for encoder and decoder."""
+    return Transformer(toy_config(**{**SIZES, "n_layers": 1}, d_ff=256, dropout=0.0, norm_first=True))
+
+
 @cache
 def characters(split: str) -> Tensor:
     """The Portuguese side of a split of the small corpus, a sentence a line, as numbers."""
@@ -114,66 +128,159 @@ def optimizers(model: nn.Module, muon: bool) -> list[tuple[torch.optim.Optimizer
     return [(torch.optim.Muon(matrices, weight_decay=0.0), MUON_RATE), (adamw(others), RATE)]
 
 
-def shape(step: int, changes: tuple[str, ...]) -> float:
+def shape(step: int, steps: int, warmup: int, changes: tuple[str, ...]) -> float:
     """The schedule, as a share of its peak."""
     if "wsd" in changes:
-        return wsd_rate(step, STEPS, 1.0, WARMUP)
-    rate = min(step / WARMUP, math.sqrt(WARMUP / step))
-    return rate * cooldown(step, STEPS, 0.2) if "cooled" in changes else rate
+        return wsd_rate(step, steps, 1.0, warmup)
+    rate = min(step / warmup, math.sqrt(warmup / step))
+    return rate * cooldown(step, steps, 0.2) if "cooled" in changes else rate
 
 
-def test_loss(model: nn.Module, ids: Tensor, length: int) -> float:
+# The tasks -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a model learns, and how it is examined.
+
+    Args:
+        rows: the names of its rows.
+        vocab_size: of the models.
+        steps, warmup, batch: updates, those of the warm-up, and sequences in an update.
+        draw: token ids of an update, `[B, T + 1]`.
+        loss: of a model on them, summed, and of how many tokens.
+        examine: the scores of a trained model.
+    """
+
+    rows: tuple[str, ...]
+    vocab_size: int
+    steps: int
+    warmup: int
+    batch: int
+    draw: Callable[[int], Tensor]
+    loss: Callable[[nn.Module, Tensor], tuple[Tensor, int]]
+    examine: Callable[[nn.Module], dict[str, float]]
+
+    @property
+    def setting(self) -> dict[str, int]:
+        """What the record says of it."""
+        return {"steps": self.steps, "warmup": self.warmup, "batch": self.batch, **SIZES}
+
+
+def windows(batch: int) -> Tensor:
+    """Some characters of the training sentences, from anywhere: `[B, CONTEXT + 1]`."""
+    train = characters("train")
+    return train[torch.randint(len(train) - CONTEXT, (batch, 1)) + torch.arange(CONTEXT + 1)]
+
+
+def test_loss(model: nn.Module, length: int) -> float:
     """Nats per character on the first 16,384 characters of the test, in windows of a length."""
-    windows = ids[:16_385].unfold(0, length + 1, length)
+    found = characters("test")[:16_385].unfold(0, length + 1, length)
     with evaluating(model):
-        losses = [next_token_loss(model, batch)[0] for batch in windows.split(16)]
-    return float(sum(losses)) / (len(windows) * length)
+        losses = [next_token_loss(model, batch)[0] for batch in found.split(16)]
+    return float(sum(losses)) / (len(found) * length)
 
 
-def run(name: str, seed: int, factor: float) -> dict[str, Any]:
+def reversals(batch: int, generator: torch.Generator | None = None) -> Tensor:
+    """Digits, start token, answer: `[B, 2 DIGITS + 1]`."""
+    return torch.cat(reversal_batch(batch, DIGITS, generator=generator), dim=1)
+
+
+def answers(model: nn.Module, ids: Tensor) -> tuple[Tensor, Tensor]:
+    """The logits of the answer, and the answer: `[B, DIGITS, V]`, `[B, DIGITS]`."""
+    if isinstance(model, Transformer):
+        logits = model(ids[:, :DIGITS], ids[:, DIGITS:-1])
+    else:
+        logits = model(ids[:, :-1])[:, DIGITS:]
+    return logits, ids[:, DIGITS + 1 :]
+
+
+def answer_loss(model: nn.Module, ids: Tensor) -> tuple[Tensor, int]:
+    """Cross-entropy of the answers alone, summed: what comes before was drawn at random."""
+    logits, answer = answers(model, ids)
+    return F.cross_entropy(logits.flatten(0, 1), answer.flatten(), reduction="sum"), answer.numel()
+
+
+def exact(model: nn.Module) -> dict[str, float]:
+    """The share of right tokens and sequences of 2,000 unseen ones, given what comes before.
+
+    A sequence whose every token is the likeliest, given the ones before it, is also what greedy search
+    finds; so the second figure is that of a search.
+    """
+    with evaluating(model):
+        logits, answer = answers(model, reversals(2000, torch.Generator().manual_seed(10_000)))
+    right = (logits.argmax(-1) == answer).double()
+    return {"tokens": right.mean().item(), "sequences": right.amin(dim=1).mean().item()}
+
+
+@cache
+def task(name: str) -> Task:
+    """A task by its name."""
+    if name == "toy":
+        rows = (*(row for row in ROWS if row != "cooled"), PAIR)
+        return Task(rows, DIGITS + 2, 800, 100, 64, reversals, answer_loss, exact)
+    n_characters = int(characters("train").max()) + 1
+    examine = lambda model: {"loss": test_loss(model, CONTEXT), "loss_long": test_loss(model, LONG)}
+    return Task(tuple(ROWS), n_characters, 400, 40, 32, windows, next_token_loss, examine)
+
+
+TASKS = ("letters", "toy")
+
+
+# The runs ------------------------------------------------------------------------------------------
+
+
+def run(on: str, name: str, seed: int, factor: float) -> dict[str, Any]:
     """Train one row from one seed, its peak rates times a factor, and say how it did."""
     torch.manual_seed(seed)
-    train, test, changes = characters("train"), characters("test"), ROWS[name]
-    model = build(changes, int(train.max()) + 1)
+    what, changes = task(on), ROWS.get(name, ())
+    model = encoder_decoder() if name == PAIR else build(changes, what.vocab_size)
     both, began = optimizers(model, "muon" in changes), time.process_time()
-    for step in range(1, STEPS + 1):
-        starts = torch.randint(len(train) - CONTEXT, (BATCH, 1))
-        loss, count = next_token_loss(model, train[starts + torch.arange(CONTEXT + 1)])
+    for step in range(1, what.steps + 1):
+        loss, count = what.loss(model, what.draw(what.batch))
         model.zero_grad()
         (loss / count).backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for optimizer, peak in both:
             for group in optimizer.param_groups:
-                group["lr"] = factor * peak * shape(step, changes)
+                group["lr"] = factor * peak * shape(step, what.steps, what.warmup, changes)
             optimizer.step()
+    seconds = round(time.process_time() - began, 1)
     return {
+        "task": on,
         "row": name,
         "seed": seed,
         "peak": factor,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
-        "loss": test_loss(model, test, CONTEXT),
-        "loss_long": test_loss(model, test, LONG),
-        "seconds": round(time.process_time() - began, 1),
+        **what.examine(model),
+        "seconds": seconds,
         **run_facts("cpu"),
     }
+
+
+def identity(entry: dict[str, Any]) -> tuple[Any, ...]:
+    """What tells one run of the record from another."""
+    return tuple(entry[key] for key in ("task", "row", "seed", "peak"))
 
 
 def main() -> None:
     """Run what is asked for and not in the record yet."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("rows", nargs="*", default=list(ROWS), help=f"of {', '.join(ROWS)} (all)")
+    parser.add_argument("rows", nargs="*", help=f"of {', '.join((*ROWS, PAIR))} (all of the task)")
+    parser.add_argument("--task", choices=TASKS, default="letters")
     parser.add_argument("--seeds", type=int, default=3, help="runs of each row (3)")
     parser.add_argument("--peak", type=float, default=1.0, help="a factor for all learning rates (1)")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    runs = json.loads(RECORD.read_text(encoding="utf8"))["runs"] if RECORD.exists() else []
+    record = json.loads(RECORD.read_text(encoding="utf8")) if RECORD.exists() else {"runs": []}
     for seed in range(options.seeds):
-        for name in options.rows:
-            asked = (name, seed, options.peak)
-            if asked not in [(entry["row"], entry["seed"], entry.get("peak", 1.0)) for entry in runs]:
-                runs.append(run(*asked))
-                setting = {"steps": STEPS, "batch": BATCH, "context": CONTEXT, "long": LONG, **SIZES}
-                write_record(RECORD, {"setting": setting, "runs": runs})
+        for name in options.rows or task(options.task).rows:
+            asked = (options.task, name, seed, options.peak)
+            if asked not in map(identity, record["runs"]):
+                record["runs"].append(run(*asked))
+                settings = {name: task(name).setting for name in TASKS}
+                lengths = {"context": CONTEXT, "long": LONG, "digits": DIGITS}
+                write_record(RECORD, {"settings": settings, "lengths": lengths, "runs": record["runs"]})
 
 
 if __name__ == "__main__":
