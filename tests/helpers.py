@@ -15,12 +15,19 @@ from torch import Tensor, nn
 
 import transformer
 from transformer import Transformer, TransformerConfig, noam_rate
+from transformer.corpora import Pair
 
 # Every public name of every module, under its own name.
 MODULES = [m.name for m in pkgutil.iter_modules(transformer.__path__) if m.name != "__main__"]
 FOUND = [importlib.import_module(f"transformer.{name}") for name in MODULES]
 everything = SimpleNamespace(**{name: getattr(module, name) for module in FOUND for name in module.__all__})
 
+PAIRS = [  # a corpus of four sentences
+    Pair("o gato vê a casa .", "the cat sees the house ."),
+    Pair("a casa é velha .", "the house is old ."),
+    Pair("gosto disto .", "i like this ."),
+    Pair("o gato não gosta da casa .", "the cat does n't like the house ."),
+]
 FILES = ("config.json", "model.safetensors", "vocabulary.json")  # of a saved translator
 # No two sizes are equal, so that no axis can be taken for another.
 SIZES = {"d_model": 12, "n_heads": 3, "n_layers": 2, "d_ff": 20, "max_length": 12}
@@ -29,6 +36,17 @@ NORM_ORDERS = pytest.mark.parametrize("norm_first", [False, True], ids=["post-no
 MODES = pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
 ACTIVATIONS = pytest.mark.parametrize("activation", ["relu", "gelu"])
 BIASES = pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
+
+
+def corpus(name: str, split: str) -> list[Pair]:
+    """A split of `PAIRS`, whatever the name; the test has a sentence of its own."""
+    held_out = [Pair("gosto da casa .", "i like the house ."), PAIRS[0]]
+    return {"train": PAIRS, "dev": PAIRS[:2], "test": held_out}[split]
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """The files of a folder by name."""
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 def summed(folder: Path) -> Path:

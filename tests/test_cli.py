@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers import PAIRS
 
 import transformer.__main__ as cli
 from transformer import RECIPES, Translator, corpus_scores, load_corpus, train_translator
@@ -27,12 +28,6 @@ TINY = changed(
     RECIPES["phrases"], corpus="ours", vocab_size=90, d_model=16, n_heads=2, n_layers=1, d_ff=24, dropout=0.1,
     max_tokens=2000, peak_rate=2e-3, cooldown=0.0, precision="float32", steps=4, evaluate_every=2,
 )  # fmt: skip
-PAIRS = [
-    Pair("o gato vê a casa .", "the cat sees the house ."),
-    Pair("a casa é velha .", "the house is old ."),
-    Pair("gosto disto .", "i like this ."),
-    Pair("o gato não gosta da casa .", "the cat does n't like the house ."),
-]
 TOY = ["--set", "steps=2", "--set", "evaluate_every=2", "--set", "batch_size=2", "--set", "length=3"]
 CAT = "a menina gosta do gato preto ."
 

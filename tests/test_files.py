@@ -25,7 +25,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers import summed
+from helpers import contents, summed
 
 import transformer.files
 from transformer import (
@@ -74,10 +74,6 @@ def folder(tmp_path) -> Path:
     """A saved translator."""
     Translator(make_model(), VOCABULARY).save(tmp_path / "kept")
     return tmp_path / "kept"
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 # -------------------------------------------------------------------------------------------------

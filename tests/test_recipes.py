@@ -8,6 +8,7 @@ from importlib import metadata
 
 import pytest
 import torch
+from helpers import PAIRS, corpus
 
 import transformer.recipes
 from transformer import (
@@ -46,12 +47,6 @@ from transformer.text import sampled_batches
 from transformer.training import record_path
 from transformer.translation import evaluate_translator, tune_search
 
-PAIRS = [
-    Pair("o gato vê a casa .", "the cat sees the house ."),
-    Pair("a casa é velha .", "the house is old ."),
-    Pair("gosto disto .", "i like this ."),
-    Pair("o gato não gosta da casa .", "the cat does n't like the house ."),
-]
 TOY = changed(
     RECIPES["toy"], steps=6, batch_size=4, length=5, warmup_steps=3, evaluate_every=3, cooldown=0.0
 )  # fmt: skip
@@ -405,11 +400,6 @@ def test_interrupted_training_ends_where_the_whole_one_does(tmp_path):
 
 
 # Records
-
-
-def corpus(name, split):
-    held_out = [Pair("gosto da casa .", "i like the house ."), PAIRS[0]]
-    return {"train": PAIRS, "dev": PAIRS[:2], "test": held_out}[split]
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers import PAIRS, corpus
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -40,19 +41,8 @@ from transformer.translation import (
     tune_search,
 )
 
-PAIRS = [
-    Pair("o gato vê a casa .", "the cat sees the house ."),
-    Pair("a casa é velha .", "the house is old ."),
-    Pair("gosto disto .", "i like this ."),
-    Pair("o gato não gosta da casa .", "the cat does n't like the house ."),
-]
 REFERENCES = ["the cat sees the old house .", "i like this very much .", "it is late ."] * 9
 HYPOTHESES = ["the cat sees the house .", "i like this very much .", "is it late ?"] * 9
-
-
-def corpus(name, split):
-    held_out = [Pair("gosto da casa .", "i like the house ."), PAIRS[0]]
-    return {"train": PAIRS, "dev": PAIRS[:2], "test": held_out}[split]
 
 
 def test_ranges_are_scored_as_corpora_of_their_own():

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers import contents
 from helpers import run_batches as make_batches
 from helpers import run_model as make_model
 from helpers import run_rate as rate
@@ -585,10 +586,6 @@ def test_a_run_cut_off_before_its_first_evaluation_begins_where_it_began(tmp_pat
     trainer = make_trainer(tmp_path, make_model(seed=7)).fit()
     assert same_state(make_trainer().fit(), trainer)
     assert read_log(tmp_path) == trainer.history  # no line twice
-
-
-def contents(folder) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 @pytest.mark.parametrize("damage", [lambda content: content[:-500], lambda content: b"", bytes.swapcase])

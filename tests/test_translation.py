@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers import FILES, summed
+from helpers import FILES, PAIRS, summed
 
 import transformer.translation
 from transformer import (
@@ -47,13 +47,6 @@ from transformer.translation import (
     tune_search,
     unseen_pairs,
 )
-
-PAIRS = [
-    Pair("o gato vê a casa .", "the cat sees the house ."),
-    Pair("a casa é velha .", "the house is old ."),
-    Pair("gosto disto .", "i like this ."),
-    Pair("o gato não gosta da casa .", "the cat does n't like the house ."),
-]
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ __all__ = [
     "FastLinear",
     "FastDropout",
     "FastMultiHeadAttention",
+    "parameter_owners",
     "FastTransformer",
     "accelerate",
     "accelerated",
@@ -135,7 +136,7 @@ def _differences(model: Transformer, made: Transformer) -> Iterator[str]:
         for key in ("_parameters", "_buffers"):
             if _shapes(vars(part)[key]) != _shapes(vars(own)[key]):
                 yield f"{what} has other {key[1:]}"
-    if _owners(model) != _owners(made):
+    if parameter_owners(model) != parameter_owners(made):
         yield "its parameters are not shared as configured"
     if len({(parameter.device, parameter.dtype) for parameter in model.parameters()}) > 1:
         yield "its parameters have several devices or dtypes"
@@ -149,10 +150,10 @@ def _shapes(tensors: dict[str, Tensor | None]) -> dict[str, object]:
     return {name: None if x is None else (type(x), x.shape) for name, x in tensors.items()}
 
 
-def _owners(model: nn.Module) -> dict[str, str]:
-    # For every parameter's name, the first name of the same parameter.
+def parameter_owners(module: nn.Module) -> dict[str, str]:
+    """For every parameter's name, the first name of the same parameter."""
     first: dict[int, str] = {}
-    named = model.named_parameters(remove_duplicate=False)
+    named = module.named_parameters(remove_duplicate=False)
     return {name: first.setdefault(id(parameter), name) for name, parameter in named}
 
 

@@ -30,6 +30,7 @@ from torch import Tensor, nn
 from transformer.attention import KeysAndValues, KeyValueCache, MultiHeadAttention, Projection
 from transformer.decoding import length_norm
 from transformer.embedding import sinusoidal_encoding
+from transformer.fast import parameter_owners
 from transformer.files import read_record
 from transformer.layers import (
     ACTIVATIONS,
@@ -554,21 +555,14 @@ def _check_as_configured(model: Any) -> nn.Module:
             given, wanted = (getattr(one, setting, None) for one in (part, plan.get_submodule(name)))
             if given != wanted and not isinstance(given, nn.Module):
                 raise ValueError(f"{setting} of {name} must be {wanted} as configured, not {given}")
-    if not _owners(model).items() >= _owners(plan).items():
+    if not parameter_owners(model).items() >= parameter_owners(plan).items():
         raise ValueError("model must share the parameters that its configuration shares, and no others")
     return plan
 
 
-def _owners(module: nn.Module) -> dict[str, str]:
-    """For every parameter's name, the first name of the same parameter."""
-    first: dict[int, str] = {}
-    named = module.named_parameters(remove_duplicate=False)
-    return {name: first.setdefault(id(parameter), name) for name, parameter in named}
-
-
 def _place_all(target: nn.Module, weights: Mapping[str, Tensor]) -> None:
     """Fill a whole model that was built on the meta device; parameters that are one stay one."""
-    for name, owner in _owners(target).items():
+    for name, owner in parameter_owners(target).items():
         path, _, leaf = name.rpartition(".")
         part = target.get_submodule(path)
         if name == owner:

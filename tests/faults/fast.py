@@ -28,7 +28,7 @@ FAULTS = [
         "other-sharing-taken",
         "tables that were parted, or tied by hand, are taken for the configuration's",
         "_differences",
-        "_owners(model) != _owners(made)",
+        "parameter_owners(model) != parameter_owners(made)",
         "False",
     ),
     Fault(
