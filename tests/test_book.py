@@ -213,7 +213,7 @@ SELECTING = """css => {
     });
 }"""
 PATIENCE = 180_000  # milliseconds: a busy machine is not a fault of the book
-# A colour that is fading into another cannot be judged.
+# A color that is fading into another cannot be judged.
 STILL = "* { transition: none !important; animation: none !important; }"
 # What a page can do without: the search's index, the theme's icons, MathJax.
 NEEDLESS = {"searchindex.js", "sections.js", "fontawesome.js", "fa-solid-900.woff2", "tex-chtml.js"}
@@ -378,7 +378,7 @@ def test_search_finds_a_public_name_and_says_when_it_finds_nothing(tab):
 @reads_pages
 @pytest.mark.parametrize("name", CHAPTERS)
 def test_exported_cells_say_where_they_go(name, soups):
-    """Once each, in the order of the notebook, and nothing else is labelled so."""
+    """Once each, in the order of the notebook, and nothing else is labeled so."""
     cells = nbformat.read(ROOT / f"{name}.ipynb", as_version=4).cells
     tags = [tag for cell in cells for tag in cell.metadata.get("tags", []) if tag.startswith("export:")]
     labels = [label.text for label in soups[HTML / f"{name}.html"].select(".cell-exported .cell-label")]

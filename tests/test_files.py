@@ -463,7 +463,7 @@ def config_with(**changes) -> str:
 
 
 BAD_CONFIGS = {
-    "an unknown key": config_with(colour="red"),
+    "an unknown key": config_with(color="red"),
     "a missing key": json.dumps({"src_vocab_size": 20}),
     "a list": "[]",
     "a size as text": config_with(d_model="8"),

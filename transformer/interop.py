@@ -112,7 +112,7 @@ def _stack(parts: Sequence[Any]) -> nn.Parameter | None:
     return nn.Parameter(torch.cat([part.detach() for part in parts]), trained)
 
 
-# %% book/15-interchange.ipynb · Build first, fill afterwards · [placing]
+# %% book/15-interchange.ipynb · Build first, fill afterward · [placing]
 def _place(target: nn.Module, name: str, value: nn.Parameter | None) -> None:
     """Put a copy of `value` where `target` was built to have a parameter of this shape."""
     planned = getattr(target, name)
@@ -130,7 +130,7 @@ def _place_both(target: nn.Module, source: Any) -> None:
     _place(target, "bias", source.bias)
 
 
-# %% book/15-interchange.ipynb · Build first, fill afterwards · [attention-copies]
+# %% book/15-interchange.ipynb · Build first, fill afterward · [attention-copies]
 def _attention_from_torch(ours: MultiHeadAttention, theirs: nn.MultiheadAttention) -> None:
     if theirs.bias_k is not None or theirs.bias_v is not None:
         raise ValueError("add_bias_kv must be False: MultiHeadAttention learns no extra key")
@@ -158,7 +158,7 @@ def _attention_to_torch(theirs: nn.MultiheadAttention, ours: MultiHeadAttention)
     _place_both(theirs.out_proj, ours.w_o)
 
 
-# %% book/15-interchange.ipynb · Build first, fill afterwards · [filling]
+# %% book/15-interchange.ipynb · Build first, fill afterward · [filling]
 def _fill(target: Any, source: nn.Module) -> None:
     """Give a part all that its counterpart has: mode, parameters, epsilon, rate."""
     target.train(source.training)

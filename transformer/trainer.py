@@ -136,7 +136,7 @@ class MovingAverage:
             average.lerp_(parameter, 1 - decay)
 
     def applied(self) -> AbstractContextManager[None]:
-        """Where the model has the averaged weights; afterwards it has its own back."""
+        """Where the model has the averaged weights; afterward it has its own back."""
         return _exchanged(self.parameters, self.weights)
 
     def state_dict(self) -> dict[str, Any]:

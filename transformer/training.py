@@ -120,7 +120,7 @@ def cooldown(step: int, steps: int, fraction: float) -> float:
 # %% book/07-training.ipynb · An evaluation that leaves no trace · [evaluating]
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Switch dropout and gradients off, and put every module back into its mode afterwards."""
+    """Switch dropout and gradients off, and put every module back into its mode afterward."""
     check_type(nn.Module, model=model)
     training = [module for module in model.modules() if module.training]
     if training:

@@ -23,7 +23,7 @@
     return `${digit} · 10${[...exponent.replace("+", "")].map((sign) => (sign === "-" ? "⁻" : "⁰¹²³⁴⁵⁶⁷⁸⁹"[sign])).join("")}`;
   }
 
-  // A labelled slider over a list of values. `show` says a value in words, which stand beside the slider and are read out.
+  // A labeled slider over a list of values. `show` says a value in words, which stand beside the slider and are read out.
   function slider(label, values, first, show, changed) {
     const shown = html("output", { class: "live-place" });
     const input = html("input", { type: "range", "aria-label": label, min: 0, max: values.length - 1, step: 1, value: values.indexOf(first), input: () => { tell(); changed(); } });
