@@ -37,11 +37,12 @@ N_BATCHES = 6
 LEVER_BATCHES = 3  # by length; at random the same sentences make about twice as many
 SMALL, LARGE = 2000, 40_000  # target tokens of a batch
 TOY_STEPS = 60  # of a round
+PRECISIONS = ["float32", "bfloat16"]
 
 
 def training(options: argparse.Namespace) -> dict[str, Any]:
     """Time training steps; on a GPU also of the base size, with small and with large batches."""
-    both = ["float32", "bfloat16"]
+    both = options.precision or PRECISIONS
     work = [("b", SMALL, both)]
     if options.device.type == "cuda":
         work += [("base", SMALL, ["bfloat16"]), ("base", LARGE, ["bfloat16"])]
@@ -186,6 +187,10 @@ def read_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--rounds", type=int, default=7, help="timed rounds of each engine (%(default)s)")
     parser.add_argument("--size", choices=SIZES, help="of the model; by default b, and on a GPU base too")
+    parser.add_argument(
+        "--precision", action="append", choices=PRECISIONS,
+        help="of the section training; a processor without units for bfloat16 takes hours for it (both)",
+    )  # fmt: skip
     parser.add_argument("--seed", type=int, default=0, help="of weights, tokens and dropout (%(default)s)")
     parser.add_argument(
         "--translator", type=Path, help="a translator's folder, trained on TED, to measure int8 on as well"

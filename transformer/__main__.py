@@ -70,7 +70,7 @@ _WORK = ("best.pt", "model.safetensors", "record.json", "translator")
 
 
 def check_folder(folder: Path, recipe: Recipe) -> None:
-    """Refuse a folder that holds a run which this one does not go on.
+    """Refuse a folder that holds another run.
 
     More steps than before may be asked for; any other setting must be as it was.
 
@@ -190,7 +190,7 @@ def train(options: argparse.Namespace) -> None:
 
 
 def asked_for(options: argparse.Namespace) -> tuple[Recipe, Path]:
-    """The recipe that `train` is asked for, and the folder of its run.
+    """The recipe that `train` was given, and the folder of its run.
 
     Raises:
         ValueError: neither a recipe nor a file is named, or both, or no folder for a file's recipe.
@@ -396,7 +396,7 @@ def check(options: argparse.Namespace) -> int:
 
 
 def built(name: str) -> Any:
-    """What a function of somebody else's returns.
+    """What a user's own function returns.
 
     Args:
         name: as in `module:function`; a module in the current folder is found as well.
@@ -432,7 +432,7 @@ def note(message: object) -> None:
 
 
 def refusal(error: Exception) -> str:
-    """What is said of an error: its message, and of one that was not foreseen its type as well."""
+    """The text for an error: its message, with the type of an error that was not foreseen."""
     foreseen = (ValueError, TypeError, OSError, ImportError, ArithmeticError)
     if isinstance(error, foreseen) and str(error):
         return f"error: {one_line(error)}"
@@ -551,7 +551,7 @@ class Arguments(argparse.ArgumentParser):
 
 
 def within(kind: type, low: float, high: float) -> Callable[[str], Any]:
-    """A reader of numbers of a kind, from the lowest to the highest allowed."""
+    """A parser of numbers of a type, from the lowest to the highest allowed."""
 
     def number(text: str) -> Any:
         value = kind(text)
@@ -571,7 +571,7 @@ def place(text: str) -> Path:
 
 
 def program() -> str:
-    """What the program was started as."""
+    """The name under which the program was started."""
     name = Path(sys.argv[0]).stem
     return name if name == "transformer-book" else "python -m transformer"
 

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 
 def padding_mask(ids: Tensor, pad_id: int = 0) -> Tensor:
-    """Which token ids `[B, S]` are no padding: `torch.bool` `[B, 1, 1, S]`, True = may attend.
+    """Mark the token ids `[B, S]` that are not padding: `torch.bool` `[B, 1, 1, S]`, True = may attend.
 
     Example:
         >>> padding_mask(torch.tensor([[5, 7, 0]]))
@@ -137,7 +137,7 @@ class KeyValueCache:
         return room[0, :, :, :end], room[1, :, :, :end]
 
     def hold(self, attention: nn.Module, project: Projection) -> KeysAndValues:
-        """Cross-attention: what `project` returned at the first call, for the memory stays the same."""
+        """Cross-attention: what `project` returned at the first call; the memory stays the same."""
         if attention not in self._held:
             self._held[attention] = torch.stack(project())
         return self._held[attention][0], self._held[attention][1]

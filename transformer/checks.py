@@ -644,7 +644,7 @@ def check_model(
     call: Callable[[Any, Tensor, Tensor], Any] | None = None,
     positions: str | None = None,
 ) -> CheckReport:
-    """Look for faults of a Transformer from outside, by the logits that it returns.
+    """Look for faults in a Transformer from outside, by the logits it returns.
 
     The model, its mode, its gradients and the state of the generators are left as they are.
 

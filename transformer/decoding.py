@@ -34,7 +34,7 @@ from transformer.validation import check_ids, check_number, check_size, check_ty
 
 # %% book/08-decoding.ipynb · Keep what does not change · [decoder-state]
 class DecoderState:
-    """What a search asks of a model: which tokens come next, after those that it has read.
+    """What a search asks of a model: which tokens may come next, after those it has read.
 
     Every sentence has `beam_size` rows in sequence, and every row continues a beginning of its own.
 
@@ -107,7 +107,7 @@ def greedy_search(model: Transformer, src: Tensor, max_length: int) -> Tensor:
 
 # %% book/08-decoding.ipynb · Keep what does not change · [check-search]
 def check_search(model: Transformer, src: Tensor, max_length: int) -> None:
-    """Refuse a search that cannot end well, before it begins.
+    """Check the arguments of a search before it begins.
 
     Raises:
         TypeError: `model` is no module, `src` not `torch.long`, or `max_length` not an int.

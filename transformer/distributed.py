@@ -114,7 +114,7 @@ def rank_and_world_size() -> tuple[int, int]:
 
 # %% book/11-long-runs.ipynb · What must be agreed on · [processes-talk]
 def from_first(value: Any) -> Any:
-    """What the first process says, in all of them; none goes on before the first is here."""
+    """Give every process the first one's value; all of them wait for it."""
     box = [value]
     if rank_and_world_size()[1] > 1:
         distributed.broadcast_object_list(box, src=0)
@@ -122,7 +122,7 @@ def from_first(value: Any) -> Any:
 
 
 def from_all(value: Any) -> list[Any]:
-    """What every process says, by rank."""
+    """Collect a value from every process, by rank."""
     n_processes = rank_and_world_size()[1]
     values = [value] * n_processes
     if n_processes > 1:
@@ -131,7 +131,7 @@ def from_all(value: Any) -> list[Any]:
 
 
 def largest(number: int) -> int:
-    """The largest number that a process says; it travels from CPU to CPU."""
+    """The largest number among all processes, exchanged on the CPU."""
     if rank_and_world_size()[1] == 1:
         return number
     told = torch.tensor(number)

@@ -55,7 +55,7 @@ from transformer.validation import check_device, check_size, check_type, optiona
 # %% book/11-long-runs.ipynb · Write beside, then rename · [atomic-files]
 @contextmanager
 def atomic_file(path: Path | str) -> Iterator[Path]:
-    """Give an empty file to write to, which takes the place of `path` at the end, all at once.
+    """An empty file to write to, which replaces `path` at the end in a single step.
 
     Args:
         path: the file to write or replace. If the writing fails, it stays as it was.
@@ -113,7 +113,7 @@ class DamagedCheckpointError(CheckpointError):
 
 
 def regular_file(path: Path | str) -> Path:
-    """The path of a file to read, unless what stands there is a folder, or a device without an end.
+    """Check that a path to read from is a file, and neither a folder nor a device.
 
     Raises:
         OSError: it is no regular file; a missing one is left for `open` to report.
@@ -447,7 +447,7 @@ def processor() -> tuple[str, set[str]]:
 
 # %% book/11-long-runs.ipynb · Runs that can be repeated · [records]
 def run_facts(device: torch.device | str) -> dict[str, Any]:
-    """What one needs to know to repeat a run.
+    """What it takes to repeat a run.
 
     Args:
         device: that the run used.

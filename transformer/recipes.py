@@ -101,7 +101,7 @@ class Translations:
 # %% book/B-command-line.ipynb · A recipe is data · [recipe-stacks]
 @dataclass(frozen=True, kw_only=True)
 class Stacks(LayerConfig):
-    """The model: what its layers are told, and how many there are.
+    """The model: the settings of its layers, and how many there are.
 
     Args:
         n_layers: number of encoder layers, and of decoder layers.
@@ -384,7 +384,7 @@ def _chosen(trainer: Trainer, model: Transformer) -> Transformer:
 
 # %% book/B-command-line.ipynb · What is recorded · [toy-record]
 def toy_record(trainer: Trainer, recipe: Recipe) -> dict[str, Any]:
-    """What is kept of a finished toy run.
+    """The record of a finished toy run.
 
     Args:
         trainer: what `train_toy` returned.
@@ -409,7 +409,7 @@ def translation_record(
     recipe: Recipe,
     load: Callable[[str, str], list[Pair]] = load_corpus,
 ) -> dict[str, Any]:
-    """What is kept of a finished translation run.
+    """The record of a finished translation run.
 
     Args:
         translator: what `train_translator` returned.

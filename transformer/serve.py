@@ -45,7 +45,7 @@ class Refusal(Exception):
 
 
 class Batcher:
-    """Translates what several callers ask for within a short time as one batch.
+    """Translates as one batch what several callers ask for within a short time.
 
     Args:
         translate: gives the translations of some sentences; it runs in another thread.
@@ -307,7 +307,7 @@ class Service:
 def make_app(
     translator: Translator | MarianTranslator, beam_size: int = 4, length_penalty: float = 0.6
 ) -> Any:
-    """A `fastapi.FastAPI` that translates: what `serve` runs, for a server of one's own.
+    """A `fastapi.FastAPI` that translates: what `serve` runs, for use in your own server.
 
     Arguments are those of `Service`.
 

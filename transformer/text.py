@@ -218,7 +218,7 @@ class Vocabulary:
         return len(self.pieces)
 
     def encode(self, text: str) -> list[int]:
-        """Cut a sentence into ids, without start and end; unknown characters become `UNK_ID`."""
+        """Cut a sentence into ids, without start and end tokens; unknown characters become `UNK_ID`."""
         ids: list[int] = self.tokenizer.encode(normalize(text)).ids
         return ids
 
@@ -229,7 +229,7 @@ class Vocabulary:
         return [cut.ids for cut in self.tokenizer.encode_batch([normalize(text) for text in texts])]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Put a sentence together again from its `ids`, up to the first end token."""
+        """Put a sentence back together from its `ids`, up to the first end token."""
         kept = takewhile(lambda index: index != EOS_ID, _numbers(ids))
         names = self.tokens(index for index in kept if index not in (PAD_ID, BOS_ID))
         return "".join(names).replace(_SPACE, " ").strip()
@@ -303,7 +303,7 @@ def _checked(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
 
 # %% book/12-text.ipynb · From pairs to tensors · [text-pad]
 def pad(sequences: Sequence[Sequence[int]], pad_id: int = PAD_ID) -> Tensor:
-    """Lay sequences of different lengths into one tensor.
+    """Pad sequences of different lengths into one tensor.
 
     Args:
         sequences: At least one sequence of ids.

@@ -136,7 +136,7 @@ class MovingAverage:
             average.lerp_(parameter, 1 - decay)
 
     def applied(self) -> AbstractContextManager[None]:
-        """Where the model has the averaged weights; afterward it has its own back."""
+        """Give the model the averaged weights for a while; afterward it has its own back."""
         return _exchanged(self.parameters, self.weights)
 
     def state_dict(self) -> dict[str, Any]:
@@ -157,7 +157,7 @@ class MovingAverage:
 # %% book/11-long-runs.ipynb · Settings · [training-config]
 @dataclass(frozen=True)
 class TrainingConfig:
-    """Everything that a training run is told beside model, loss and data.
+    """The settings of a training run, apart from model, loss and data.
 
     Args:
         steps: number of updates.
@@ -579,7 +579,7 @@ def draw_curves(history: list[dict[str, float]], path: Path | str) -> Any:
 
 # %% book/11-long-runs.ipynb · Reasons to stop · [stopped-run]
 class StoppedRun(KeyboardInterrupt):
-    """What `Trainer.fit` ends with when the process is asked to end, by SIGINT or SIGTERM.
+    """Raised by `Trainer.fit` when SIGINT or SIGTERM asks the process to end.
 
     Attributes:
         signal: number of the signal.

@@ -67,7 +67,7 @@ from transformer.validation import (
 
 # %% book/13-translation.ipynb · As the corpus writes · [detokenize]
 def detokenize(text: str) -> str:
-    """Write an English sentence of the corpora as one would type it; case stays lower.
+    """Write an English sentence of the corpora as you would type it, in lower case.
 
     Raises:
         TypeError: `text` is no string.
@@ -89,7 +89,7 @@ _TOKEN = re.compile(
 
 
 def tokenize(text: str) -> str:
-    """Write raw text as the corpora are written: lower case, blanks around punctuation, paired
+    """Write raw text as the corpora are written: lower case, spaces around punctuation, paired
     quotes.
 
     Text that is written so already stays as it is.
@@ -638,7 +638,7 @@ class Translator:
     def translate(
         self, sentences: Sequence[str], beam_size: int = 4, length_penalty: float = 0.6
     ) -> list[str]:
-        """Translate sentences as one types them; the translations are in lower case, as the corpora are.
+        """Translate sentences as you type them; the translations are in lower case, as the corpora are.
 
         Arguments and errors are those of `translate_tokenized`.
         """
@@ -671,7 +671,7 @@ class Translator:
         return [self.vocabulary.decode(ids) for ids in found]
 
     def n_tokens(self, sentence: str) -> int:
-        """How many tokens the model reads of a sentence as one types it, the end token included."""
+        """How many tokens the model reads of a sentence as you type it, the end token included."""
         return len(self.vocabulary.encode(tokenize(sentence))) + 1
 
     def translate_ids(

@@ -63,7 +63,7 @@ from collections.abc import Collection
 
 
 def check_type(kind: type | tuple[type, ...], **values: Any) -> None:
-    """Refuse values that are not of a kind.
+    """Refuse values of another type.
 
     Args:
         kind: the class, or several of which one will do; a `bool` passes for no `int`.
@@ -83,7 +83,7 @@ def check_type(kind: type | tuple[type, ...], **values: Any) -> None:
 
 
 def check_choice(choices: Collection[Any], **values: Any) -> None:
-    """Refuse values that are none of `choices`.
+    """Refuse values that are not among `choices`.
 
     Args:
         choices: what there is to choose from.
@@ -146,7 +146,7 @@ _unwrap = getattr(torch.func, "debug_unwrap", lambda x: x)
 
 
 def is_traced(*tensors: Tensor) -> bool:
-    """Whether tensors only stand for others, so that nothing may be decided by their values.
+    """Whether tensors are mere placeholders, whose values must not decide anything.
 
     That is so while `torch.compile` or `torch.export` traces, and inside `torch.func.vmap` and
     `torch.func.grad`.
@@ -222,7 +222,7 @@ def check_features(name: str, x: Tensor, features: int | None, rank: int = 3) ->
 
 
 def check_memory(memory: Tensor, tgt: Tensor, d_model: int) -> None:
-    """Refuse a memory that is no `[B, S, d_model]` for target ids `[B, T]`.
+    """Refuse a memory that is not `[B, S, d_model]` for target ids `[B, T]`.
 
     Raises:
         TypeError: it is no tensor of floating-point numbers.
@@ -236,7 +236,7 @@ def check_memory(memory: Tensor, tgt: Tensor, d_model: int) -> None:
 
 # %% book/05-model.ipynb · Checking arguments · [check-place]
 def check_place(name: str, x: Tensor, like: Tensor, of: str = "the weights") -> None:
-    """Refuse a tensor that lies elsewhere than another one, or floats with another dtype.
+    """Refuse a tensor whose device or floating-point dtype differs from another's.
 
     Args:
         name: what the message calls the tensor.
