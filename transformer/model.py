@@ -173,7 +173,7 @@ def _visible(tgt: Tensor, offset: int) -> Tensor | None:
 
 # %% book/05-model.ipynb · The Transformer · [encoder-decoder]
 class EncoderDecoder(_TiedTables):
-    """The parts of a `Transformer`, and its equation line by line; `config` as there."""
+    """The parts of a `Transformer`, with a method for each line of its equation."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
