@@ -34,12 +34,14 @@ from transformer import (
     reversal_batch,
     toy_config,
 )
+from transformer.attention import KeyValueCache
 from transformer.files import run_facts, write_record
 from transformer.model import initialize
 from transformer.modern import (
     LanguageModel,
     LanguageModelConfig,
     next_token_loss,
+    prefix_mask,
     wsd_rate,
 )
 from transformer.training import adamw, cooldown, evaluating
@@ -53,6 +55,7 @@ ROWS: dict[str, tuple[str, ...]] = {
     **{change: (change,) for change in CHANGES[4:]},
     "all": CHANGES,
     "cooled": ("cooled",),  # a control for wsd: the schedule of 2017, which ends at zero
+    "prefix": ("prefix",),  # toy task: the digits may look ahead at one another, as in an encoder
     "longer": ("longer",),  # a control for time: no row's updates take more than 1.7 times those of 2017
 }
 LONGER = 1.7
@@ -74,6 +77,14 @@ class SinusoidalEmbedding(nn.Sequential):
         return self[0].weight
 
 
+class PrefixModel(LanguageModel):
+    """A language model whose first tokens, the inputs of the toy task and the start, all see one another."""
+
+    def forward(self, ids: Tensor, mask: Tensor | None = None, cache: KeyValueCache | None = None) -> Tensor:
+        """As in `LanguageModel`."""
+        return super().forward(ids, prefix_mask(ids.size(1), torch.full((len(ids),), DIGITS + 1)), cache)
+
+
 def build(changes: tuple[str, ...], vocab_size: int) -> LanguageModel:
     """A model with some changes; every other part is as in 2017, with the norms first."""
     d_model, d_ff = SIZES["d_model"], 170 if "gate" in changes else 256
@@ -81,7 +92,7 @@ def build(changes: tuple[str, ...], vocab_size: int) -> LanguageModel:
     shared = "grouped" in changes
     if shared:  # what the keys and values save goes to the network
         d_ff += 21 if "gate" in changes else 32
-    model = LanguageModel(
+    model = (PrefixModel if "prefix" in changes else LanguageModel)(
         LanguageModelConfig(
             vocab_size, d_ff=d_ff, positions=positions, n_kv_heads=2 if shared else None,
             qk_norm="qk-norm" in changes, scale_embedding=positions != "none", **SIZES,
@@ -223,7 +234,8 @@ def task(name: str) -> Task:
         return Task(rows, DIGITS + 2, 800, 100, 64, reversals, answer_loss, exact)
     n_characters = int(characters("train").max()) + 1
     examine = lambda model: {"loss": test_loss(model, CONTEXT), "loss_long": test_loss(model, LONG)}
-    return Task(tuple(ROWS), n_characters, 400, 40, 32, windows, next_token_loss, examine)
+    rows = tuple(row for row in ROWS if row != "prefix")
+    return Task(rows, n_characters, 400, 40, 32, windows, next_token_loss, examine)
 
 
 TASKS = ("letters", "toy")
