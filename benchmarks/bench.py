@@ -189,7 +189,7 @@ def read_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--size", choices=SIZES, help="of the model; by default b, and on a GPU base too")
     parser.add_argument(
         "--precision", action="append", choices=PRECISIONS,
-        help="of the section training; a processor without units for bfloat16 takes hours for it (both)",
+        help="of the section training; bfloat16 is very slow on a processor without units for it (both)",
     )  # fmt: skip
     parser.add_argument("--seed", type=int, default=0, help="of weights, tokens and dropout (%(default)s)")
     parser.add_argument(

@@ -2,10 +2,10 @@
 
 Every row is a decoder-only model of 2017 with one change, or with all of them, of about the same number of
 parameters, trained for the same number of updates: on characters of small Portuguese, or with `--task toy`
-on Chapter 9's task, where the digits, the start token and the answer are one sequence. There a last row has
-the encoder and decoder of 2017. With `--peak 2` all learning rates are twice as high. The record
-transformer/records/since-2017.json, which Chapter 16 reads, grows by one run at a time; what it holds
-already is not run again.
+on Chapter 9's task, where the digits, the start token and the answer are one sequence. There two rows are
+added, a prefix mask and the encoder and decoder of 2017. With `--peak 2` all learning rates are twice as
+high. The record transformer/records/since-2017.json, which Chapter 16 reads, grows by one run at a time; what
+it holds already is not run again.
 """
 
 from __future__ import annotations
@@ -247,7 +247,7 @@ TASKS = ("letters", "toy")
 def run(on: str, name: str, seed: int, factor: float) -> dict[str, Any]:
     """Train one row from one seed, its peak rates times a factor, and say how it did."""
     torch.manual_seed(seed)
-    what, changes = task(on), ROWS.get(name, ())
+    what, changes = task(on), () if name == PAIR else ROWS[name]
     steps = round(what.steps * LONGER) if "longer" in changes else what.steps
     model = encoder_decoder() if name == PAIR else build(changes, what.vocab_size)
     both, began = optimizers(model, "muon" in changes), time.process_time()
@@ -286,6 +286,8 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3, help="runs of each row (3)")
     parser.add_argument("--peak", type=float, default=1.0, help="a factor for all learning rates (1)")
     options = parser.parse_args()
+    if unknown := set(options.rows) - set(task(options.task).rows):
+        parser.error(f"the task {options.task} has no row {', '.join(sorted(unknown))}")
     torch.set_num_threads(1)
     record = json.loads(RECORD.read_text(encoding="utf8")) if RECORD.exists() else {"runs": []}
     for seed in range(options.seeds):
