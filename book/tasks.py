@@ -109,11 +109,11 @@ def book(options) -> None:
 
 @command
 def test(options) -> None:
-    """package = book, style, types, book without warnings, tests, every cell against its stored output"""
+    """package = book, style, types, tests, every cell against its stored output"""
     python = installed()
     sound(python)
     call(
-        *(python, "-m", "pytest", "--numprocesses", options.workers, *BY_FILE, "-m", "not browser"),
+        *(python, "-m", "pytest", "--numprocesses", options.workers, *BY_FILE, "-m", "not pages"),
         *("--nbval", "--nbval-current-env", "--nbval-cell-timeout", CELL_TIMEOUT, "book", "tests"),
         **QUIET,
     )
@@ -121,12 +121,12 @@ def test(options) -> None:
 
 @command
 def test_pages(options) -> None:
-    """the built pages in headless Chromium: three widths, both themes, accessibility, live figures"""
+    """the book without warnings, its links, and every page in Chromium: widths, themes, live figures"""
     python = installed()
     html(options)
     call(
         *(python, "-m", "pytest", "--numprocesses", options.workers, "--dist", "worksteal"),
-        *("-m", "browser", "tests/test_book.py", "tests/test_live.py"),
+        *("-m", "pages", "tests/test_book.py", "tests/test_live.py"),
         **QUIET,
     )
 
@@ -137,7 +137,7 @@ def test_fast(options) -> None:
     python = installed()
     sound(python)
     call(
-        *(python, "-m", "pytest", "--numprocesses", options.workers, "-m", "not slow and not browser"),
+        *(python, "-m", "pytest", "--numprocesses", options.workers, "-m", "not slow and not pages"),
         "tests",
         **QUIET,
     )

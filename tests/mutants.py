@@ -112,7 +112,7 @@ def run_tests(folder: Path, files: tuple[str, ...], report: Path) -> None:
     import pytest
 
     witness = Witness()
-    options = ["-x", "-q", "-m", "not slow and not browser", "-p", "no:cacheprovider"]
+    options = ["-x", "-q", "-m", "not slow and not pages", "-p", "no:cacheprovider"]
     options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # hypothesis is imported already
     status = pytest.main([*options, *(f"tests/{name}" for name in files)], plugins=[witness])
     seen = json.dumps(vars(witness) | {"status": int(status)})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -38,8 +37,8 @@ needs_book = pytest.mark.skipif(not (HTML / "index.html").exists(), reason="the 
 
 
 def reads_pages(test):
-    """Mark a test of what the build wrote: it waits for the build."""
-    return pytest.mark.slow(pytest.mark.usefixtures("built")(test))
+    """Mark a test of what the build wrote, a part of `make test-pages`, which builds the book before it."""
+    return pytest.mark.pages(needs_book(test))
 
 
 def pages_of_contents() -> list[str]:
@@ -72,18 +71,6 @@ class Anchors(dict):
     def __missing__(self, path: Path) -> set[str]:
         self[path] = {element["id"] for element in self.soups[path].find_all(id=True)}
         return self[path]
-
-
-@pytest.fixture(scope="module")
-def built() -> None:
-    """The pages are those of the present chapters, and none of them made Sphinx warn.
-
-    The build keeps one core busy for most of a minute; as a fixture it leaves the others to other tests.
-    """
-    done = subprocess.run(
-        [sys.executable, ROOT / "book" / "tasks.py", "html"], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.fixture(scope="module")
@@ -304,8 +291,7 @@ def show(tab: Page, width: int, scheme: str) -> None:
     tab.wait_for_function("scheme => document.documentElement.dataset.theme === scheme", arg=scheme)
 
 
-@needs_book
-@pytest.mark.browser
+@reads_pages
 @pytest.mark.slow
 def test_page_in_the_browser(page, tab, axe):
     """One visit a page: from the disk, at three widths, light and dark.
@@ -332,8 +318,7 @@ def test_page_in_the_browser(page, tab, axe):
         assert tab.evaluate(AXE, COLORS) == [], scheme
 
 
-@needs_book
-@pytest.mark.browser
+@reads_pages
 @pytest.mark.slow
 def test_colors_of_code_can_be_read(tab, axe):
     visit(tab, HTML / f"{CHAPTERS[0]}.html")
@@ -348,8 +333,7 @@ def test_colors_of_code_can_be_read(tab, axe):
         assert tab.evaluate(AXE, COLORS) == [], scheme
 
 
-@needs_book
-@pytest.mark.browser
+@reads_pages
 @pytest.mark.slow
 def test_search_finds_sections_and_marks_the_words_without_a_server(tab):
     """A section's own title comes first, then what quotes the words; a result leads to the words, marked."""
@@ -362,8 +346,7 @@ def test_search_finds_sections_and_marks_the_words_without_a_server(tab):
     assert urldefrag(tab.url).fragment
 
 
-@needs_book
-@pytest.mark.browser
+@reads_pages
 @pytest.mark.slow
 def test_search_finds_a_public_name_and_says_when_it_finds_nothing(tab):
     tab.goto(f"{(HTML / 'search.html').as_uri()}?q=beam_search")
@@ -479,8 +462,7 @@ def test_the_page_for_what_is_missing_works_at_any_address(soups):
         assert place.startswith(path) and (HTML / place.removeprefix(path)).is_file(), place
 
 
-@needs_book
-@pytest.mark.browser
+@reads_pages
 @pytest.mark.slow
 def test_the_first_picture_is_dark_where_the_system_is(chromium):
     """The theme is known before any file of scripts is read; with no script at all, the page is light."""
@@ -502,8 +484,7 @@ def weigh(tab: Page, page: Path) -> tuple[int, set[str]]:
     return sum(path.stat().st_size for path in loaded if path.is_file()), {path.name for path in loaded}
 
 
-@needs_book
-@pytest.mark.browser
+@reads_pages
 @pytest.mark.slow
 def test_page_is_light_to_load(page, tab):
     """Formulas need no program, the index comes only to the search page, and a model with its figure."""
@@ -515,8 +496,7 @@ def test_page_is_light_to_load(page, tab):
     assert size - models < MAX_LOADED_BYTES
 
 
-@needs_book
-@pytest.mark.browser
+@reads_pages
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["book/intro", CHAPTERS[2], "book/api", "search", "genindex"])
 @pytest.mark.parametrize("theme", [pydata_sphinx_theme, sphinx_book_theme], ids=lambda theme: theme.__name__)
@@ -532,8 +512,7 @@ def test_no_rule_of_a_theme_is_missing_that_selects_something(tab, theme, name):
     assert len(used) > 20 and set(used) - set(left) == set()
 
 
-@needs_book
-@pytest.mark.browser
+@reads_pages
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in CHAPTERS if name[5:7] in {"02", "06", "09", "18"}])
 def test_plots_stand_on_the_page_s_ground_in_its_ink(tab, name):
@@ -548,8 +527,7 @@ def test_plots_stand_on_the_page_s_ground_in_its_ink(tab, name):
     assert len(inks) == 2
 
 
-@needs_book
-@pytest.mark.browser
+@reads_pages
 @pytest.mark.slow
 def test_what_is_folded_can_be_unfolded_and_is_copied_and_printed(tab):
     name = "book/03-attention"
@@ -578,8 +556,7 @@ def take_screenshot(tab: Page, name: str) -> None:
     tab.screenshot(path=folder / f"{name}.png")
 
 
-@needs_book
-@pytest.mark.browser
+@reads_pages
 @pytest.mark.slow
 def test_a_chapter_can_be_printed(chromium, tmp_path, monkeypatch):
     """The PDF is small, has some pages, and names no file of the machine that printed it."""

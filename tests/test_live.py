@@ -24,7 +24,7 @@ from test_book import (  # noqa: F401
     ROOT,
     TOO_WIDE,
     chromium,
-    needs_book,
+    reads_pages,
     show,
     tab,
     visit,
@@ -223,8 +223,7 @@ def test_weights_are_small(name):
 # On the pages --------------------------------------------------------------------------------------
 
 
-@needs_book
-@pytest.mark.browser
+@reads_pages
 @pytest.mark.parametrize("name", live.MODELS)
 def test_without_javascript_there_is_an_answer_and_a_caption(chromium: Browser, name):
     context = chromium.new_context(java_script_enabled=False)
@@ -236,8 +235,7 @@ def test_without_javascript_there_is_an_answer_and_a_caption(chromium: Browser, 
     context.close()
 
 
-@needs_book
-@pytest.mark.browser
+@reads_pages
 @pytest.mark.parametrize("name", STILLS)
 def test_without_javascript_there_is_a_picture_and_a_caption(chromium: Browser, name):
     context = chromium.new_context(java_script_enabled=False)
@@ -256,8 +254,7 @@ def pictures_of(tab: Page, name: str) -> str:
     return "\n".join([*drawn, ""])
 
 
-@needs_book
-@pytest.mark.browser
+@reads_pages
 @pytest.mark.slow
 @pytest.mark.parametrize("name", STILLS)
 def test_still_is_the_first_picture_of_the_figure(tab, name):
@@ -327,8 +324,7 @@ UNIT = """() => {
 }"""
 
 
-@needs_book
-@pytest.mark.browser
+@reads_pages
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "field"), [("toy", ".live-digits"), ("phrases", ".live-text")])
 def test_figures_are_quick_and_equal_to_pytorch(tab, name, field):
@@ -374,8 +370,7 @@ def search_without_mask(model: Transformer, src: torch.Tensor) -> list[int]:
     return tgt[0, 1:].tolist()
 
 
-@needs_book
-@pytest.mark.browser
+@reads_pages
 @pytest.mark.slow
 def test_toy_answers_as_one_types(toy):
     field = toy.locator(".live-digits")
@@ -393,8 +388,7 @@ def test_toy_answers_as_one_types(toy):
     assert answer_of(toy) == greedy_search(load_toy_model(), digits_of(toy), 10)[0].tolist()
 
 
-@needs_book
-@pytest.mark.browser
+@reads_pages
 @pytest.mark.slow
 def test_toy_shows_the_weights_of_every_head_by_keyboard(toy):
     model, digits, slider = load_toy_model(), digits_of(toy), toy.locator(".live-slider input")
@@ -417,8 +411,7 @@ def test_toy_shows_the_weights_of_every_head_by_keyboard(toy):
                 slider.press("ArrowRight")
 
 
-@needs_book
-@pytest.mark.browser
+@reads_pages
 @pytest.mark.slow
 def test_toy_without_its_counting_head_ignores_parity(toy):
     toy.get_by_text("Take away the counting head").click()
@@ -441,8 +434,7 @@ def share_of_tokens(tab: Page) -> float:
     return float(re.search(r"([\d.]+)\s% of the tokens", tab.locator(".live-score").inner_text())[1]) / 100
 
 
-@needs_book
-@pytest.mark.browser
+@reads_pages
 @pytest.mark.slow
 def test_toy_without_positions_scale_or_mask_answers_as_pytorch_does(toy):
     toy.locator(".live-digits").fill("7717027383")
@@ -470,8 +462,7 @@ def test_toy_without_positions_scale_or_mask_answers_as_pytorch_does(toy):
 # Attention in the plane ----------------------------------------------------------------------------
 
 
-@needs_book
-@pytest.mark.browser
+@reads_pages
 @pytest.mark.slow
 def test_attention_in_the_plane_is_the_package_s(tab):
     ready(tab, "attention")
@@ -486,8 +477,7 @@ def test_attention_in_the_plane_is_the_package_s(tab):
     check_plane(tab, scale=2**0.5)
 
 
-@needs_book
-@pytest.mark.browser
+@reads_pages
 @pytest.mark.slow
 def test_a_key_can_be_dragged(tab):
     ready(tab, "attention")
@@ -578,8 +568,7 @@ def ranking_of(tab: Page) -> list[tuple[str, float]]:
     return [(text.strip(), float(score.replace("−", "-"))) for text, _, _, score in rows]
 
 
-@needs_book
-@pytest.mark.browser
+@reads_pages
 @pytest.mark.slow
 def test_beam_in_the_page_ranks_as_the_package_does(tab):
     ready(tab, "beam")
@@ -601,8 +590,7 @@ def check_ranking(tab: Page, wanted: list[tuple[str, float]]) -> None:
     assert f"“{wanted[0][0]}”" in said(tab)
 
 
-@needs_book
-@pytest.mark.browser
+@reads_pages
 @pytest.mark.slow
 def test_beam_grows_and_shrinks_by_steps(tab):
     """With K = 3, a step adds six boxes; the box of a step holds the logarithms that the package computes."""
@@ -627,8 +615,7 @@ def test_beam_grows_and_shrinks_by_steps(tab):
 # Positions -----------------------------------------------------------------------------------------
 
 
-@needs_book
-@pytest.mark.browser
+@reads_pages
 @pytest.mark.slow
 def test_clocks_show_the_package_s_positions(tab):
     ready(tab, "positions")
@@ -659,8 +646,7 @@ def test_clocks_show_the_package_s_positions(tab):
 SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-")
 
 
-@needs_book
-@pytest.mark.browser
+@reads_pages
 @pytest.mark.slow
 def test_schedule_in_the_page_is_the_package_s(tab):
     ready(tab, "schedule")
@@ -688,8 +674,7 @@ def check_rate(tab: Page, schedule: Schedule, d_model: int) -> None:
 # Label smoothing -----------------------------------------------------------------------------------
 
 
-@needs_book
-@pytest.mark.browser
+@reads_pages
 @pytest.mark.slow
 def test_smoothed_loss_in_the_page_is_the_package_s(tab):
     ready(tab, "smoothing")
@@ -737,8 +722,7 @@ def tensors_of(model: Transformer, src: torch.Tensor, tgt: torch.Tensor) -> list
     return [*found, logits[0]]
 
 
-@needs_book
-@pytest.mark.browser
+@reads_pages
 @pytest.mark.slow
 def test_boxes_of_the_model_hold_the_package_s_numbers(tab):
     ready(tab, "anatomy")
@@ -763,8 +747,7 @@ def test_boxes_of_the_model_hold_the_package_s_numbers(tab):
 # The residual stream -------------------------------------------------------------------------------
 
 
-@needs_book
-@pytest.mark.browser
+@reads_pages
 @pytest.mark.slow
 def test_ladder_says_what_the_package_s_stream_says(tab):
     ready(tab, "stream")
@@ -798,8 +781,7 @@ def test_ladder_says_what_the_package_s_stream_says(tab):
 # The roofline --------------------------------------------------------------------------------------
 
 
-@needs_book
-@pytest.mark.browser
+@reads_pages
 @pytest.mark.slow
 def test_roofline_counts_what_the_record_counts(tab):
     ready(tab, "roofline")
@@ -845,8 +827,7 @@ def english_of(tab: Page) -> str:
     return " ".join(tab.locator(".live-made button").all_inner_texts())
 
 
-@needs_book
-@pytest.mark.browser
+@reads_pages
 @pytest.mark.slow
 def test_a_word_lights_up_what_it_attended_to(translator):
     assert english_of(translator) == "the girl likes the black cat ."
@@ -865,8 +846,7 @@ def test_a_word_lights_up_what_it_attended_to(translator):
         assert abs(share - wanted[place].item()) < 1e-3
 
 
-@needs_book
-@pytest.mark.browser
+@reads_pages
 @pytest.mark.slow
 def test_typed_sentences_are_translated_as_the_package_does(translator):
     package = Translator.load("phrases")
@@ -877,8 +857,7 @@ def test_typed_sentences_are_translated_as_the_package_does(translator):
     assert english_of(translator) == ""
 
 
-@needs_book
-@pytest.mark.browser
+@reads_pages
 @pytest.mark.slow
 def test_menus_make_sentences_that_are_translated(translator):
     translator.get_by_label("subject").select_option("nós")
@@ -896,8 +875,7 @@ def test_menus_make_sentences_that_are_translated(translator):
     assert english_of(translator) == Translator.load("phrases").translate_tokenized(sentences, beam_size=1)[0]
 
 
-@needs_book
-@pytest.mark.browser
+@reads_pages
 @pytest.mark.slow
 def test_sentences_are_of_the_grammar(translator):
     words, dice = live.words_of_grammar(), random.Random(0)
@@ -919,8 +897,7 @@ def test_sentences_are_of_the_grammar(translator):
     assert translator.evaluate(program, choices) == wanted
 
 
-@needs_book
-@pytest.mark.browser
+@reads_pages
 @pytest.mark.slow
 def test_words_appear_one_by_one(tab):
     ready(tab, "phrases")
@@ -932,8 +909,7 @@ def test_words_appear_one_by_one(tab):
     assert tab.locator(".live-spoken").inner_text() == "does the girl like the black cat ?"
 
 
-@needs_book
-@pytest.mark.browser
+@reads_pages
 @pytest.mark.slow
 def test_figures_fit_a_phone_in_every_state(tab):
     ready(tab, "phrases")

@@ -37,7 +37,7 @@ from transformer import (
 from transformer.files import load_checkpoint, read_log
 from transformer.trainer import StoppedRun
 
-SETTINGS = dict(steps=6, accumulate=2, log_every=2, evaluate_every=3, keep=1)
+SETTINGS = dict(steps=4, accumulate=2, log_every=3, evaluate_every=2, keep=1)
 SETTINGS |= dict(precision="float16", average=0.9)
 
 pytestmark = pytest.mark.filterwarnings("ignore:this processor has no units for")
@@ -221,11 +221,11 @@ def test_killed_at_any_event_the_run_ends_with_the_same_bits(tmp_path):
     assert done.returncode == 0, done.stderr
     (_, whole), *report = json.loads(done.stdout)[0].items(), *json.loads(done.stdout)[1:]
     names = {entry["event"] for entry in report}
-    checkpoints = [f"checkpoint-0000000{step}.pt" for step in (0, 3, 6)]
+    checkpoints = [f"checkpoint-0000000{step}.pt" for step in (0, 2, 4)]
     for name in (*checkpoints, "best.pt"):
         assert {f"before replacing {name}", f"after replacing {name}"} <= names
     assert {"batch", "half a file", "half a line", "before fsync", "after the line of step 3"} <= names
-    assert "before removing checkpoint-00000003.pt" in names
+    assert "before removing checkpoint-00000002.pt" in names
     for entry in report:
         assert entry["statuses"] == [-signal.SIGKILL, 0] and entry["different"] == [], entry
     # And what was compared is the run: its weights, averages, place, scaler, generators and log.
@@ -260,7 +260,7 @@ def test_a_signal_ends_a_run_with_a_checkpoint_and_a_sentence_and_it_goes_on_wit
 ):
     number = getattr(signal, name)
     with started(str(tmp_path / "stopped"), "work") as process:
-        for _ in range(2 * 4 - 2):  # batches of the first three updates
+        for _ in range(2 * 2):  # batches of the first two updates
             wait_for_batch(process)
             process.stdin.write("go on\n")
             process.stdin.flush()
@@ -269,8 +269,8 @@ def test_a_signal_ends_a_run_with_a_checkpoint_and_a_sentence_and_it_goes_on_wit
         out, err = process.communicate("go on\n" * 2, timeout=60)
     *_, sentence = out.splitlines()
     assert process.returncode == 128 + number and "Traceback" not in err
-    assert sentence == "stopped at step 4 of 6 with a checkpoint; the same call goes on from there"
-    assert (tmp_path / "stopped" / "checkpoint-00000004.pt").exists()
+    assert sentence == "stopped at step 3 of 4 with a checkpoint; the same call goes on from there"
+    assert (tmp_path / "stopped" / "checkpoint-00000003.pt").exists()
     make_trainer(tmp_path / "stopped").fit()
     make_trainer(tmp_path / "whole").fit()
     assert digest(tmp_path / "stopped") == digest(tmp_path / "whole")
@@ -298,7 +298,7 @@ def test_signals_are_whose_they_were_when_fit_is_over(tmp_path):
 
     for folder, kept in ((tmp_path, " with a checkpoint; the same call .*"), (None, "")):
         trainer = make_trainer(folder, partial(loss, []))
-        with pytest.raises(KeyboardInterrupt, match=f"^stopped at step 2 of 6{kept}$") as stop:
+        with pytest.raises(KeyboardInterrupt, match=f"^stopped at step 2 of 4{kept}$") as stop:
             trainer.fit()
         assert isinstance(stop.value, StoppedRun)
         assert (stop.value.signal, stop.value.step) == (signal.SIGINT, 2)
@@ -312,13 +312,13 @@ def test_signals_are_whose_they_were_when_fit_is_over(tmp_path):
 
 def test_a_signal_in_the_last_moment_is_not_lost():
     def evaluate(model):
-        if trainer.step == 6:
+        if trainer.step == 4:
             signal.raise_signal(signal.SIGTERM)
         return {"loss": 1.0}
 
     trainer = make_trainer(None)
     trainer.evaluate = evaluate
-    with pytest.raises(StoppedRun, match="stopped at step 6 of 6"):
+    with pytest.raises(StoppedRun, match="stopped at step 4 of 4"):
         trainer.fit()
 
 
