@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import statistics
 import time
@@ -208,6 +209,10 @@ class OperationCounter(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+# Variables by which libraries are held to a part of the processor's instructions.
+LIMITS = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS")
+
+
 def machine_facts(device: torch.device) -> dict[str, Any]:
     """What the measurements ran on, and the versions of what was measured beside the package."""
     facts = {
@@ -216,6 +221,8 @@ def machine_facts(device: torch.device) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "system": platform.platform(terse=True),
     }
+    if limits := {name: os.environ[name] for name in LIMITS if name in os.environ}:
+        facts["limits"] = limits
     if device.type == "cuda":
         properties = torch.cuda.get_device_properties(device)
         facts |= {"gpu": properties.name, "gpu memory": properties.total_memory, "cuda": torch.version.cuda}

@@ -605,6 +605,24 @@ def test_a_section_runs_in_a_process_of_its_own(monkeypatch):
     assert list(found) == ["phrases"] and all(row["waste"] < 0.05 for row in found["phrases"])
 
 
+@pytest.mark.parametrize(
+    ("arguments", "precisions"), [([], ["float32", "bfloat16"]), (["--precision", "float32"], ["float32"])]
+)
+def test_training_is_measured_in_the_precision_asked_for(monkeypatch, arguments, precisions):
+    seen = []
+    monkeypatch.setattr(bench, "measure_training", lambda sizes, *_: seen.extend(sizes))
+    bench.training(bench.read_arguments(arguments))
+    assert [size[-1] for size in seen] == [precisions]
+
+
+def test_a_machine_that_is_held_to_a_part_of_its_instructions_says_so(monkeypatch):
+    for name in measure.LIMITS:
+        monkeypatch.delenv(name, raising=False)
+    assert "limits" not in measure.machine_facts(CPU)["machine"]
+    monkeypatch.setenv("ATEN_CPU_CAPABILITY", "avx2")
+    assert measure.machine_facts(CPU)["machine"]["limits"] == {"ATEN_CPU_CAPABILITY": "avx2"}
+
+
 def test_two_threads_are_two_whatever_was_asked_for(monkeypatch):
     """The section says so itself, because the record's machine has the threads of the other sections."""
     before = torch.get_num_threads()

@@ -128,9 +128,9 @@ class KeyValueCache:
         key, value = project()  # [B, H, T, d_k]
         room, start = self._grown.get(attention, (key.new_empty(2, *key.shape)[:, :, :, :0], 0))
         end = start + key.size(2)
-        if key.shape[:2] != room.shape[1:3]:  # a single row would go to all
+        if key.shape[:2] != room.shape[1:3]:  # a single row would be broadcast to all
             raise ValueError(f"the cache holds {room.size(1)} rows, not {len(key)}")
-        if end > room.size(3):  # doubled: t steps copy O(t) positions in all, not O(t²)
+        if end > room.size(3):  # doubling: t steps copy O(t) positions in all, not O(t²)
             room = F.pad(room, (0, 0, 0, max(end, 2 * start) - room.size(3)))
         room[0, :, :, start:end], room[1, :, :, start:end] = key, value
         self._grown[attention], self.length = (room, end), end

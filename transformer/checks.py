@@ -79,7 +79,7 @@ _MOST_TOKENS = 2**22  # of a vocabulary: far more than any has, and few enough t
 
 
 class _Probe(NamedTuple):
-    # What a model is asked, and what its owner said about it.
+    # What a model is asked, and what its owner says about it.
     src: Tensor  # [B, S]
     tgt: Tensor  # [B, T], starting with the start token
     other_src: Tensor  # another token in every place
@@ -133,7 +133,7 @@ def _logits(
 
 
 def _changes(one: Tensor, other: Tensor) -> Tensor:
-    # By how much logits differ at each position [T], as a share of the largest logit.
+    # How much logits differ at each position [T], as a share of the largest logit.
     scale = one.abs().max().clamp(min=torch.finfo(one.dtype).tiny)
     return (one - other).abs().amax(dim=(0, 2)) / scale
 
@@ -151,7 +151,7 @@ _Outcome = tuple[bool | None, str]  # passed (None: skipped), and what was measu
 
 def _unchanged(probe: _Probe, **changes: Tensor) -> _Outcome:
     largest = {mode: change.max().item() for mode, change in changes.items()}
-    # "Not at most" rather than "more than": a NaN is neither.
+    # "Not at most" rather than "more than", because a NaN is neither.
     moved = {mode: not change <= probe.tolerance for mode, change in largest.items()}
     said = (f"{mode} {f'{largest[mode]:.2g}' if moved[mode] else 'none'}" for mode in largest)
     return not any(moved.values()), "change: " + ", ".join(said)
@@ -414,7 +414,7 @@ _INFLUENCES = (
 
 
 def _redrawn(model: nn.Module) -> nn.Module:
-    # Matrices of ordinary size, in place: what has an influence then has one that can be seen.
+    # Matrices of ordinary size, in place, so that every influence is large enough to be seen.
     torch.manual_seed(0)
     for parameter in model.parameters():
         if parameter.dim() > 1 and parameter.requires_grad:
@@ -437,7 +437,7 @@ def _run_check(name: str, model: nn.Module, probe: _Probe) -> CheckResult:
     try:
         copied = copy.deepcopy(model)
         passed, measured = check(_redrawn(copied) if name in _INFLUENCES else copied, probe)
-    except Exception as error:  # a failure of this check; the others are still to be tried
+    except Exception as error:  # a failure of this check; the others are still tried
         passed, measured = False, _said(error)
     verdict = "skipped" if passed is None else "pass" if passed else "FAIL"
     return CheckResult(name, verdict, measured, suspects if passed is False else "")

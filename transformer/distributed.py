@@ -54,7 +54,7 @@ def process_group(device: torch.device | str | None = None) -> Iterator[torch.de
     device = _own_device(device)
     _connect(_backend(device))
     yield device
-    # Not after an error: leaving takes all processes, and the others do not know of it.
+    # Not after an error: all processes must leave together, and the others do not know of it.
     distributed.destroy_process_group()
 
 
@@ -87,7 +87,7 @@ def _backend(device: torch.device) -> str:
 def _connect(backend: str) -> None:
     try:
         store, rank, world_size = next(distributed.rendezvous("env://"))  # type: ignore
-        # Started again by torchrun, they must not meet the addresses of those that have died.
+        # When torchrun starts them again, they must not meet at the addresses of those that died.
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         store = distributed.PrefixStore(f"attempt {attempt}", store)  # type: ignore
         long = timedelta(hours=2)  # the others wait while the first evaluates
@@ -198,12 +198,12 @@ def data_parallel(
     if rank_and_world_size()[1] == 1:
         return None
     engine = DistributedDataParallel(_LossOf(model, loss))
-    engine.broadcast_buffers = False  # they are constants, as the table of positions
+    engine.broadcast_buffers = False  # they are constants, like the table of positions
     return engine
 
 
 class _LossOf(nn.Module):
-    # A loss calls parts of the model; DistributedDataParallel has to see one forward pass.
+    # A loss calls parts of the model; DistributedDataParallel must see one forward pass.
     def __init__(
         self, model: nn.Module, loss: Callable[[Any, Any], tuple[Tensor, Tensor]]
     ) -> None:

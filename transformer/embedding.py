@@ -91,7 +91,7 @@ class PositionalEncoding(nn.Module):
     def forward(self, x: Tensor, offset: int = 0) -> Tensor:
         """Add positions `offset`, `offset + 1`, … to `x` `[B, T, d_model]`; the shape stays."""
         end = offset + x.size(1)
-        if offset < 0 or end > len(self.table):  # a slice would be silently shorter
+        if offset < 0 or end > len(self.table):  # a slice would silently be shorter
             raise ValueError(f"positions {offset} to {end - 1} do not fit into {len(self.table)}")
         return self.dropout(x + self.table[offset:end].to(x))
 
@@ -105,5 +105,5 @@ class PositionalEncoding(nn.Module):
 
     @staticmethod
     def _compute(length: int, d_model: int, dtype: torch.dtype | None = None) -> Tensor:
-        with torch.device("cpu"):  # numbers at once, also where the weights wait for theirs on "meta"
+        with torch.device("cpu"):  # has its numbers at once, even where the weights are still on "meta"
             return sinusoidal_encoding(length, d_model, dtype)

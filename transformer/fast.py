@@ -107,7 +107,7 @@ class FastMultiHeadAttention(MultiHeadAttention):
 
     def for_steps(self) -> Callable[[Tensor], Tensor]:
         """Query, key and value of a few rows `[N, d_model]`, one behind the other `[N, 3 d_model]`."""
-        layers: list[Any] = [self.w_q, self.w_k, self.w_v]  # fast ones, as all in a fast model
+        layers: list[Any] = [self.w_q, self.w_k, self.w_v]  # fast ones, like all in a fast model
         products = [layer.for_steps() for layer in layers]
         return lambda x: torch.cat([product(x) for product in products], dim=1)
 
@@ -118,7 +118,7 @@ _FREE = {"_parameters", "_buffers", "_modules", "training", "_is_full_backward_h
 
 
 def _differences(model: Transformer, made: Transformer) -> Iterator[str]:
-    # In what, but for its numbers, a model is not as its configuration has made another one.
+    # How a model differs, apart from its numbers, from one newly made from its configuration.
     parts, wanted = dict(model.named_modules()), dict(made.named_modules())
     for name in {**wanted, **parts}:
         what = name or "the model"
@@ -184,13 +184,13 @@ class FastTransformer(Transformer):
             raise TypeError(f"accelerate takes only what a configuration makes, but {difference}")
         given = dict(model.named_modules())
         for name, part in self.named_modules():
-            # One dictionary for both: what is moved, cast or replaced in one is so in the other.
+            # One dictionary for both: what is moved, cast or replaced in one is in the other, too.
             part._parameters, part._buffers = given[name]._parameters, given[name]._buffers
             part.training = given[name].training
             part.__class__ = _FASTER.get(type(part), type(part))
 
     def __init_subclass__(cls, **options: object) -> None:
-        if cls.__module__ != __name__:  # what it overrode would not be called everywhere
+        if cls.__module__ != __name__:  # what a subclass overrides would not be called everywhere
             raise TypeError("FastTransformer has no subclasses: derive from Transformer instead")
         super().__init_subclass__(**options)
 
@@ -345,7 +345,7 @@ class FastDecoderState(DecoderState):
     def __init__(self, model: FastTransformer, src: Tensor, beam_size: int = 1) -> None:
         self.beam_size = beam_size
         self.memory, mask = model.encode(src), model.src_mask(src)  # [B, S, d_model]
-        self.memory_mask = None if mask.all() else mask  # a look now spares every step one
+        self.memory_mask = None if mask.all() else mask  # checked once here, and not at every step
         self.layers = [_LayerStep(layer, self.memory, beam_size) for layer in model.decoder.layers]
         output: Any = model.output
         self.norm, self.project = _norm(model.decoder.norm), output.for_steps()
@@ -387,7 +387,7 @@ def _decoder_state(model: FastTransformer, src: Tensor, beam_size: int = 1) -> D
     return FastDecoderState(model, src, beam_size)
 
 
-_ROWS = 64  # whose logits stay in the cache of a processor, from the product to the ranking
+_ROWS = 64  # so few that their logits stay in a processor's cache until they are ranked
 
 
 @extend_beam.register
@@ -501,7 +501,7 @@ class QuantizedTransformer(FastTransformer):
     """A `FastTransformer` for inference on the CPU, whose dense layers hold int8."""
 
 
-# Their losses are the plain ones, of whole logits: by pieces they would want the table's gradient.
+# Their losses are the plain ones, on whole logits: the chunked ones need the table's gradient.
 _int8_loss = teacher_forced_loss.register(QuantizedTransformer, teacher_forced_loss.dispatch(object))
 _int8_r_drop_loss = r_drop_loss.register(QuantizedTransformer, r_drop_loss.dispatch(object))
 

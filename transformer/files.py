@@ -67,7 +67,7 @@ def atomic_file(path: Path | str) -> Iterator[Path]:
     part = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
     try:
         with _naming(path):
-            part.touch(exist_ok=False)  # not if anything has that name, be it a link
+            part.touch(exist_ok=False)  # fails if anything has that name, even a link
             yield part
             with open(part, "rb+") as file:
                 os.fsync(file.fileno())
@@ -78,12 +78,12 @@ def atomic_file(path: Path | str) -> Iterator[Path]:
 
 
 def _sync_names(directory: Path) -> None:
-    # A name is an entry of its directory, which is written to the disk apart from the file's content.
-    if os.name != "posix":  # Windows opens no directory
+    # A name is an entry in its directory, which is written to disk separately from the file's content.
+    if os.name != "posix":  # Windows cannot open a directory
         return
     entries = os.open(directory, os.O_RDONLY)
     try:
-        with suppress(OSError):  # some file systems, as of networks, cannot do it
+        with suppress(OSError):  # some file systems, such as those of networks, cannot do it
             os.fsync(entries)
     finally:
         os.close(entries)
@@ -91,7 +91,7 @@ def _sync_names(directory: Path) -> None:
 
 @contextmanager
 def _naming(path: Path) -> Iterator[None]:
-    # An error of opening a file names the file; one of writing to it, on a full disk, does not.
+    # An error in opening a file names the file; one in writing to it, as on a full disk, does not.
     try:
         yield
     except OSError as error:
@@ -207,7 +207,7 @@ def load_checkpoint(path: Path | str) -> dict[str, Any]:
 
 # %% book/11-long-runs.ipynb · A container for checkpoints · [checkpoint-malice]
 def _check_archive(file: BinaryIO) -> None:
-    # A small archive can hold what is large when it is unpacked, and torch unpacks it all.
+    # A small archive can hold something large once unpacked, and torch unpacks it all.
     entries = zipfile.ZipFile(file).infolist()
     if any(entry.compress_type for entry in entries):
         raise ValueError("torch.save compresses nothing")
@@ -219,7 +219,7 @@ def _check_archive(file: BinaryIO) -> None:
 def _unfolded(value: Any, known: dict[int, float]) -> float:
     # The number of values inside, each counted as often as it is reached.
     if id(value) not in known:
-        known[id(value)] = math.inf  # so that what holds itself has no end
+        known[id(value)] = math.inf  # so something that holds itself would have no end
         inner: Iterable[Any] = value if isinstance(value, list | tuple | set) else ()
         if isinstance(value, dict):
             inner = [*value, *value.values()]
@@ -230,7 +230,7 @@ def _unfolded(value: Any, known: dict[int, float]) -> float:
 
 
 def _is_hollow(x: Tensor) -> bool:
-    # Whether a tensor claims more numbers than its storage holds.
+    # Whether a tensor claims more numbers than its storage has.
     return x.is_meta or x.layout != torch.strided or x.nbytes > x.untyped_storage().nbytes()
 
 
@@ -287,7 +287,7 @@ def check_weights(model: nn.Module, state: dict[str, Any], path: Path | str) -> 
 
 
 def _misfit(model: nn.Module, weights: dict[str, Any]) -> str:
-    # Why weights are not the model's; "" where they are.
+    # Why the weights do not fit the model; "" where they do.
     own = model.state_dict()
     for name, x in weights.items():
         if name not in own:
@@ -536,7 +536,7 @@ class RunFolder:
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
         self.best = self.path / "best.pt"
-        filelock = optional_import("filelock")  # late, for it takes long to import
+        filelock = optional_import("filelock")  # here, because it takes long to import
         self._lock, self._timeout = filelock.FileLock(self.path / "run.lock"), filelock.Timeout
 
     @contextmanager

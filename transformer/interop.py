@@ -170,7 +170,7 @@ def _fill(target: Any, source: nn.Module) -> None:
         _place_both(target, source)
     if isinstance(source, LayerNorm | nn.LayerNorm):
         target.eps = source.eps
-    for name in ("p", "dropout"):  # the rate of a dropout, the rate of an attention
+    for name in ("p", "dropout"):  # a dropout's rate, an attention's rate
         if hasattr(source, name):
             check_rate(dropout=getattr(source, name))
             setattr(target, name, getattr(source, name))
@@ -287,7 +287,7 @@ def _planned_ours(theirs: Any) -> nn.Module:
     encodes = kind is Encoder
     layers = _layers(theirs, nn.TransformerEncoderLayer if encodes else nn.TransformerDecoderLayer)
     settings = _settings(layers)
-    # The vocabularies of a configuration play no part in a stack.
+    # A configuration's vocabularies play no part in a stack.
     ours = kind(TransformerConfig(4, 4, n_layers=len(layers), **settings))
     _check_kind("norm", theirs.norm, nn.LayerNorm, type(None))
     ours.norm = nn.Identity()
@@ -776,7 +776,7 @@ def to_ctranslate2(
     table = sinusoidal_encoding(config.max_length, config.d_model, torch.float32).numpy()
     for place, stack in ((spec.encoder, plain.encoder), (spec.decoder, plain.decoder)):
         place.position_encodings.encodings = table
-        place.pre_norm = config.norm_first  # only now: with False, it has no place for a final norm
+        place.pre_norm = config.norm_first  # only now, because with False it has no place for a final norm
         _fill_stack(place, stack)
     numbers = [str(token) for token in range(max(config.src_vocab_size, config.tgt_vocab_size))]
     words = model.vocabulary.pieces if isinstance(model, Translator) else numbers

@@ -44,7 +44,7 @@ from transformer.validation import is_traced
 def linear_by_convolution(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Compute `torch.nn.functional.linear` as a convolution with a kernel of one pixel."""
     rows = x.numel() // x.size(-1)
-    fits = x.dim() == 3 and x.size(0) >= 16 and x.size(1) > 1  # a batch is a pile of pictures already
+    fits = x.dim() == 3 and x.size(0) >= 16 and x.size(1) > 1  # a batch is a stack of pictures already
     pictures = x
     if not fits:
         pictures = F.pad(x.reshape(rows, -1), (0, 0, 0, -rows % 16)).view(16, -1, x.size(-1))
@@ -102,7 +102,7 @@ def written_out_attention(
 
 # %% book/10-speed.ipynb · One table of choices · [onednn-wins]
 def _family() -> int:
-    # Of the processor, as Windows and Linux tell it; 0 where neither does.
+    # The processor's family, as Windows and Linux report it; 0 where neither does.
     told = platform.processor()
     with suppress(OSError):
         told = Path("/proc/cpuinfo").read_text(encoding="utf8")
@@ -113,7 +113,7 @@ def _family() -> int:
 @cache
 def _least_work() -> float:
     # The multiplications from which on a product is worth oneDNN. On AMD's processors MKL works on 256
-    # bits at a time. From family 26 on, half of such a processor idles then; before, 512 bits take two turns.
+    # bits at a time. From family 26 on, that leaves half of the processor idle; earlier ones gain less.
     capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # not in every torch
     amd = "AMD" in capabilities.get("cpu_name", "")
     if not amd or torch.backends.cpu.get_cpu_capability() != "AVX512":
@@ -190,7 +190,7 @@ CHOICES: dict[str, list[tuple[Callable[..., bool], Callable[..., Tensor]]]] = {
         (_is_half_with_gradient, widened_attention),
         (_always, F.scaled_dot_product_attention),
     ],
-    "step attention": [  # of one query, or of a beam's, in every sentence
+    "step attention": [  # of one query, or of one beam's queries, in every sentence
         (_are_many_sentences, written_out_attention),
         (_always, fused_attention),
     ],
@@ -239,7 +239,7 @@ def fast_attention(
     if mask is None:
         return attend()
     nothing = ~mask.any(dim=-1, keepdim=True)  # [..., T, 1]
-    if mask.device.type == "cpu" and not is_traced(mask):  # elsewhere a look would make everyone wait
+    if mask.device.type == "cpu" and not is_traced(mask):  # on a GPU, looking means waiting
         if mask.all():
             return attend()
         T, S = query.size(-2), key.size(-2)
@@ -267,8 +267,8 @@ def _loss_and_slope(
 
 
 # %% book/10-speed.ipynb · The loss without the logits · [chunked-loss]
-_FEW_LOGITS = 2**20  # 4 MB in float32, which stay in a processor's cache
-_AT_ONCE = {"cpu": _FEW_LOGITS}  # elsewhere more, so that launches are few
+_FEW_LOGITS = 2**20  # 4 MB in float32, which fit into a processor's cache
+_AT_ONCE = {"cpu": _FEW_LOGITS}  # larger on a GPU, so that there are few launches
 _LossAndSlope = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]  # of logits and targets
 
 

@@ -107,7 +107,7 @@ class Decoder(nn.Module):
 
 
 def _final_norm(config: TransformerConfig) -> nn.Module:
-    # A stack without a norm on top has a module in its place that returns what it is given.
+    # A stack without a norm on top has nn.Identity in its place.
     return LayerNorm(config.d_model, bias=config.bias) if config.has_final_norm else nn.Identity()
 
 
@@ -137,7 +137,7 @@ def _tables(config: TransformerConfig) -> tuple[TokenEmbedding, TokenEmbedding, 
 
 # %% book/05-model.ipynb · The Transformer · [tied-tables]
 class _TiedTables(nn.Module):
-    # A model whose tables, where they are one parameter, stay one, whatever replaces it.
+    # A model that keeps tied tables one parameter, whatever replaces that parameter.
 
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
@@ -165,7 +165,7 @@ class _TiedTables(nn.Module):
 
 # %% book/05-model.ipynb · The Transformer · [visible]
 def _visible(tgt: Tensor, offset: int) -> Tensor | None:
-    # What T tokens may attend to, after `offset` others: [1, 1, T, offset + T]; None: to all.
+    # What T tokens may attend to, after `offset` others: [1, 1, T, offset + T]; None means all.
     if tgt.size(1) == 1:
         return None
     return F.pad(causal_mask(tgt.size(1), tgt.device), (offset, 0), value=True)

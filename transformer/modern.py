@@ -269,7 +269,7 @@ def alibi(query: Tensor, key: Tensor) -> KeysAndValues:
     slopes = 2 ** (-8 / n_heads * torch.arange(1, n_heads + 1, dtype=torch.float64))  # [H]
     places = torch.arange(length)
     digits = torch.stack([places // 256, places % 256], dim=-1).to(key)  # [S, 2]
-    # Attention will divide by √(d_k + 2): the old scores are to be divided by √d_k, the new ones by 1.
+    # Attention will divide by √(d_k + 2), but old scores need √d_k, and the new ones 1.
     weights = math.sqrt(d_k + 2) * torch.stack([256 * slopes, slopes], dim=-1)[:, None]  # [H, 1, 2]
     query = query * math.sqrt((d_k + 2) / d_k)
     query = torch.cat([query, weights.to(query).expand(*query.shape[:3], 2)], dim=-1)
@@ -756,7 +756,7 @@ def accept(proposed: list[int], q: Tensor, p: Tensor, draw: Draw = random_draw) 
     for t, token in enumerate(proposed):
         kept = min(1.0, float(p[t, token] / q[t, token]))
         if not draw(torch.tensor([1 - kept, kept], dtype=p.dtype)):
-            # By rounding alone all could be 0.
+            # Through rounding alone, all could be 0.
             rest = (p[t] - q[t]).clamp(min=torch.finfo(p.dtype).tiny)
             return [*proposed[:t], draw(rest / rest.sum())]
     return [*proposed, draw(p[-1])]

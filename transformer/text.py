@@ -115,7 +115,7 @@ def _learn(
 
 # %% book/12-text.ipynb · A vocabulary for real use · [text-vocabulary-form]
 _LARGEST_FILE = 1 << 24  # bytes; a vocabulary of 37,000 entries has about 3 million
-_FORM: dict[str, Any] = {  # what stands in the file beside entries and merges, as other programs read it
+_FORM: dict[str, Any] = {  # what other programs expect in the file besides entries and merges
     "version": "1.0",
     "truncation": None,
     "padding": None,
@@ -333,7 +333,7 @@ def pad(sequences: Sequence[Sequence[int]], pad_id: int = PAD_ID) -> Tensor:
 
 def _ids(numbers: list[int]) -> Tensor:
     try:
-        ids = torch.tensor(numbers or [0])[: len(numbers)]  # were the dtype given, 1.5 would become 1
+        ids = torch.tensor(numbers or [0])[: len(numbers)]  # if the dtype were given, 1.5 would become 1
     except (TypeError, ValueError, RuntimeError) as error:
         raise TypeError(f"sequences must hold ids, not {numbers!r:.60}") from error
     if ids.dtype != torch.long or ids.dim() != 1:
@@ -456,7 +456,7 @@ def padding_waste(batches: Iterable[tuple[Tensor, Tensor]]) -> float:
 
 
 # %% book/12-text.ipynb · Random cuts that can be repeated · [text-courses]
-_State = tuple[tuple[int, ...], int]  # pieces, and how many of their possible merges were just left out
+_State = tuple[tuple[int, ...], int]  # pieces, and how many of their possible merges have just been left out
 _REMEMBERED = 1 << 18  # courses; about 300 MB
 _LONGEST = 64  # letters; what is longer is no word, and its course would fill the memory
 

@@ -89,7 +89,7 @@ def best_precision(device: torch.device) -> str:
     check_type(torch.device, device=device)
     if device.type == "cuda":
         return "bfloat16" if torch.cuda.get_device_capability(device) >= (8, 0) else "float16"
-    # What torch does with such units on a Mac is not known to us.
+    # We do not know what torch does with such units on a Mac.
     known = device.type == "cpu" and sys.platform != "darwin"
     return "bfloat16" if known and _UNITS["bfloat16"] & processor()[1] else "float32"
 
@@ -97,7 +97,7 @@ def best_precision(device: torch.device) -> str:
 # %% book/11-long-runs.ipynb · Forgetting the start · [exchanged]
 @contextmanager
 def _exchanged(parameters: list[nn.Parameter], values: list[Tensor]) -> Iterator[None]:
-    # Where parameters have these values, and the list has theirs.
+    # Parameters have these values inside, and the list has theirs.
     def exchange() -> None:
         for i, parameter in enumerate(parameters):
             parameter.data, values[i] = values[i], parameter.data
@@ -413,7 +413,7 @@ def _numbers_of_all(
     losses, counts, norms = (torch.stack(column) for column in zip(*updates))
     losses, counts = summed_over_all(losses).cpu(), summed_over_all(counts).cpu()
     norms = norms.cpu()
-    # A bad gradient makes all later losses bad: the first bad norm says where to look.
+    # A bad gradient makes all later losses bad, so the first bad norm says where to look.
     good = norms.isfinite().long().cumprod(0) if check_norms else torch.ones(len(norms))
     check_finite("loss", losses[: int(good.sum()) + 1], places)
     if check_norms:
@@ -445,7 +445,7 @@ class LogLine:
         """Losses, tokens and norms `[n]` of all processes together, on the CPU, all finite."""
         start = time.perf_counter()
         numbers = _numbers_of_all(self.updates, self.places, self.check_norms)
-        if self.updates:  # a line that has not begun takes no time, in a checkpoint either
+        if self.updates:  # a line that has not begun takes no time, not even in a checkpoint
             self.seconds += time.perf_counter() - start
         return numbers
 
@@ -517,7 +517,7 @@ from transformer.validation import optional_import
 def _progress_bar(
     steps: int, done: int, shown: bool
 ) -> Iterator[Callable[[int, dict[str, str]], None]]:
-    # Gives a function that takes the number of updates made, and numbers where there are new ones.
+    # Yields a function that takes the number of updates made, and new numbers where there are any.
     if not shown:
         yield lambda step, numbers: None
         return
@@ -594,8 +594,8 @@ class StoppedRun(KeyboardInterrupt):
 # %% book/11-long-runs.ipynb · Reasons to stop · [noted-signals]
 @contextmanager
 def _noted_signals() -> Iterator[list[int]]:
-    # The signals that ask the process to end, noted instead of obeyed. A second one is obeyed; but
-    # not within a second, for Ctrl-C reaches every process, and a launcher hands it on once more.
+    # The signals that ask the process to end, noted instead of obeyed. A second one is obeyed, but
+    # not within a second, because Ctrl-C reaches every process, and a launcher passes it on again.
     noted: list[int] = []
     times: list[float] = []
 
@@ -611,7 +611,7 @@ def _noted_signals() -> Iterator[list[int]]:
         number: how for number, how in found.items() if how not in (None, signal.SIG_IGN)
     }
     if threading.current_thread() is not threading.main_thread():
-        before = {}  # only the main thread may ask for them
+        before = {}  # only the main thread may handle signals
     try:
         for number in before:
             signal.signal(number, note)
@@ -627,7 +627,7 @@ from transformer.distributed import largest
 
 def _reason_to_stop(signals: list[int], deadline: float | None = None) -> int:
     # 0 for none, 1 if time is over by the first process's clock, or the number of a signal; the
-    # same in all processes, for they ask after the same update.
+    # same in all processes, because they ask after the same update.
     late = deadline is not None and time.monotonic() >= deadline
     first = rank_and_world_size()[0] == 0
     return largest(max(signals, default=int(late and first)))
@@ -635,7 +635,7 @@ def _reason_to_stop(signals: list[int], deadline: float | None = None) -> int:
 
 # %% book/11-long-runs.ipynb · Settings that must agree · [fingerprint]
 def _fingerprint(batch: Any) -> str:
-    # Of all tensors in nested tuples, lists and dictionaries; what else a batch holds is left out.
+    # Of all tensors in nested tuples, lists and dictionaries; whatever else a batch holds is left out.
     total = hashlib.sha256()
     waiting = [batch]
     while waiting:
@@ -653,7 +653,7 @@ _REMEMBERED = {f"rate of update {step}": step for step in (1, 10, 100)}
 
 
 def _settings(run: "RunState", remembered: Iterable[str]) -> dict[str, str]:
-    # What must be the same when a run goes on; as text, for a checkpoint to hold and a message to show.
+    # What must be the same when a run goes on, as text that a checkpoint holds and a message shows.
     may_change = ("steps", "keep")
     found = {name: value for name, value in vars(run.config).items() if name not in may_change}
     if is_dataclass(of_model := getattr(run.model, "config", None)):
@@ -683,7 +683,7 @@ _PROGRESS = ("step", "epoch", "position", "best", "best_step", "stale")
 
 
 def _restore_random(states: Any, device: torch.device, path: Path) -> None:
-    # To each process its own.
+    # Each process has its own.
     check_type(list, random=states)
     rank, world_size = rank_and_world_size()
     if len(states) == world_size:
@@ -818,7 +818,7 @@ class Run(RunState):
         from_first(None)  # no process goes on before the file is there
 
     def _tidy(self, folder: RunFolder) -> None:
-        # What follows from the checkpoint of this step: cut off after it, this is done on resuming.
+        # What follows the checkpoint of this step. If the run was cut off after it, resuming does this.
         if 0 < self.best_step == self.step:
             with self.updater.averaged():
                 best = {"model": self.model.state_dict(), "step": self.step, "score": self.best}
@@ -859,7 +859,7 @@ class Run(RunState):
         set_weights(self.model, state, path)
         try:
             self.load_state_dict(state, path)
-        except Exception as error:  # weights alone, or another program's idea of a checkpoint
+        except Exception as error:  # weights alone, or another program's checkpoint
             message = f"{path} cannot be resumed from ({type(error).__name__}: {error})"
             raise CheckpointError(message) from error
 

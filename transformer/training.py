@@ -235,7 +235,7 @@ def fit(
 
 # %% book/07-training.ipynb · fit · [fit-parts]
 def _stream(batches: Callable[[int], Iterable[Any]]) -> Iterator[tuple[int, Any]]:
-    # The batches of all epochs, one after the other, each with the number of its epoch.
+    # The batches of all epochs in turn, each with the number of its epoch.
     for epoch in itertools.count():
         empty = True
         for batch in batches(epoch):

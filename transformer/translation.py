@@ -389,7 +389,7 @@ def _on_meta(config: TransformerConfig) -> dict[str, Tensor]:
 
 
 def _n_tensors(config: TransformerConfig) -> int:
-    # Every layer has as many as every other, so two small models tell it for one of any depth.
+    # All layers have equally many, so two small models tell the number for any depth.
     one, two = (
         len({id(x) for x in _on_meta(replace(config, n_layers=n)).values()}) for n in (1, 2)
     )
@@ -424,7 +424,7 @@ def _check_header(path: Path, config: TransformerConfig) -> None:
 
 # %% book/13-translation.ipynb · In a folder · [reading]
 def _not_finite(model: nn.Module, dtype: torch.dtype | None = None) -> str | None:
-    # The first parameter with a number that is not finite, once written in `dtype`.
+    # The first parameter that has a number that is not finite once written in `dtype`.
     for name, x in model.named_parameters():
         if not x.detach().to(dtype or x.dtype).isfinite().all():
             return name
@@ -479,7 +479,7 @@ def _write(
     folder: Path, model: Transformer, vocabulary: Vocabulary, dtype: torch.dtype
 ) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    with (  # none takes its place before all are written; cut off in between, the sums disagree
+    with (  # none takes its place before all are written; if cut off in between, the sums disagree
         atomic_file(folder / _SUMS) as sums,
         atomic_file(folder / "vocabulary.json") as tokens,
         atomic_file(folder / "model.safetensors") as weights,
@@ -737,7 +737,7 @@ def pretrained_folder(name: Path | str, **download: Any) -> Path:
 def _asking_hub(name: str) -> Iterator[None]:
     try:
         yield
-    except Exception as error:  # the library and those beneath it raise some fifty types
+    except Exception as error:  # the library and those beneath it raise some fifty types of error
         kind = type(error).__name__
         said = _REFUSALS.get(kind) or f"{kind}: {str(error).strip():.200}"
         raise OSError(f"{name} on the Hugging Face hub: {said}") from error

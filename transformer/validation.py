@@ -93,7 +93,7 @@ def check_choice(choices: Collection[Any], **values: Any) -> None:
         ValueError: a value is none of them.
     """
     for name, value in values.items():
-        if value not in list(choices):  # a list may be asked for anything, a set or dict may not
+        if value not in list(choices):  # `in` takes any value for a list, but not for a set or a dict
             raise ValueError(f"{name} must be one of {list(choices)}, not {value!r}")
 
 
@@ -141,7 +141,7 @@ def check_number(**numbers: float) -> None:
 import torch
 from torch import Tensor
 
-# What lies beneath a tensor that a transform of torch.func has wrapped; older versions cannot tell.
+# The tensor that a transform of torch.func has wrapped; older versions cannot tell.
 _unwrap = getattr(torch.func, "debug_unwrap", lambda x: x)
 
 
@@ -280,7 +280,7 @@ def check_device(device: torch.device | str) -> torch.device:
 import importlib
 from types import ModuleType
 
-# Which extra of this package brings a library, with all that the same task needs beside it.
+# The extra of this package that brings each library, with all else that the task needs.
 _EXTRAS = {
     "ctranslate2": "interchange",
     "fastapi": "serve",
