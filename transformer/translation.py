@@ -640,6 +640,9 @@ class Translator:
     ) -> list[str]:
         """Translate sentences as you type them; the translations are in lower case, as the corpora are.
 
+        Give each sentence a string of its own: of two in one, the model may leave one out. It writes
+        a fluent sentence whatever it reads, and nothing here says how sure it is.
+
         Arguments and errors are those of `translate_tokenized`.
         """
         typed = _shortened(sentences, self.model.config)
