@@ -292,7 +292,6 @@ def show(tab: Page, width: int, scheme: str) -> None:
 
 
 @reads_pages
-@pytest.mark.slow
 def test_page_in_the_browser(page, tab, axe):
     """One visit a page: from the disk, at three widths, light and dark.
 
@@ -319,7 +318,6 @@ def test_page_in_the_browser(page, tab, axe):
 
 
 @reads_pages
-@pytest.mark.slow
 def test_colors_of_code_can_be_read(tab, axe):
     visit(tab, HTML / f"{CHAPTERS[0]}.html")
     tab.evaluate(
@@ -334,7 +332,6 @@ def test_colors_of_code_can_be_read(tab, axe):
 
 
 @reads_pages
-@pytest.mark.slow
 def test_search_finds_sections_and_marks_the_words_without_a_server(tab):
     """A section's own title comes first, then what quotes the words; a result leads to the words, marked."""
     tab.goto(f"{(HTML / 'search.html').as_uri()}?q=label+smoothing")
@@ -347,7 +344,6 @@ def test_search_finds_sections_and_marks_the_words_without_a_server(tab):
 
 
 @reads_pages
-@pytest.mark.slow
 def test_search_finds_a_public_name_and_says_when_it_finds_nothing(tab):
     tab.goto(f"{(HTML / 'search.html').as_uri()}?q=beam_search")
     assert tab.locator("#search-results li a").first.text_content() == "transformer.beam_search"
@@ -463,7 +459,6 @@ def test_the_page_for_what_is_missing_works_at_any_address(soups):
 
 
 @reads_pages
-@pytest.mark.slow
 def test_the_first_picture_is_dark_where_the_system_is(chromium):
     """The theme is known before any file of scripts is read; with no script at all, the page is light."""
     address = (HTML / f"{CHAPTERS[0]}.html").as_uri()
@@ -485,7 +480,6 @@ def weigh(tab: Page, page: Path) -> tuple[int, set[str]]:
 
 
 @reads_pages
-@pytest.mark.slow
 def test_page_is_light_to_load(page, tab):
     """Formulas need no program, the index comes only to the search page, and a model with its figure."""
     size, names = weigh(tab, page)
@@ -497,7 +491,6 @@ def test_page_is_light_to_load(page, tab):
 
 
 @reads_pages
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["book/intro", CHAPTERS[2], "book/api", "search", "genindex"])
 @pytest.mark.parametrize("theme", [pydata_sphinx_theme, sphinx_book_theme], ids=lambda theme: theme.__name__)
 def test_no_rule_of_a_theme_is_missing_that_selects_something(tab, theme, name):
@@ -513,7 +506,6 @@ def test_no_rule_of_a_theme_is_missing_that_selects_something(tab, theme, name):
 
 
 @reads_pages
-@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in CHAPTERS if name[5:7] in {"02", "06", "09", "18"}])
 def test_plots_stand_on_the_page_s_ground_in_its_ink(tab, name):
     visit(tab, HTML / f"{name}.html")
@@ -528,7 +520,6 @@ def test_plots_stand_on_the_page_s_ground_in_its_ink(tab, name):
 
 
 @reads_pages
-@pytest.mark.slow
 def test_what_is_folded_can_be_unfolded_and_is_copied_and_printed(tab):
     name = "book/03-attention"
     visit(tab, HTML / f"{name}.html")
@@ -557,7 +548,6 @@ def take_screenshot(tab: Page, name: str) -> None:
 
 
 @reads_pages
-@pytest.mark.slow
 def test_a_chapter_can_be_printed(chromium, tmp_path, monkeypatch):
     """The PDF is small, has some pages, and names no file of the machine that printed it."""
     import pdf

@@ -255,7 +255,6 @@ def pictures_of(tab: Page, name: str) -> str:
 
 
 @reads_pages
-@pytest.mark.slow
 @pytest.mark.parametrize("name", STILLS)
 def test_still_is_the_first_picture_of_the_figure(tab, name):
     """Where it is not, `python tests/test_live.py` writes it anew."""
@@ -325,7 +324,6 @@ UNIT = """() => {
 
 
 @reads_pages
-@pytest.mark.slow
 @pytest.mark.parametrize(("name", "field"), [("toy", ".live-digits"), ("phrases", ".live-text")])
 def test_figures_are_quick_and_equal_to_pytorch(tab, name, field):
     starts, answers, units = [], [], []
@@ -371,7 +369,6 @@ def search_without_mask(model: Transformer, src: torch.Tensor) -> list[int]:
 
 
 @reads_pages
-@pytest.mark.slow
 def test_toy_answers_as_one_types(toy):
     field = toy.locator(".live-digits")
     field.fill("")
@@ -389,7 +386,6 @@ def test_toy_answers_as_one_types(toy):
 
 
 @reads_pages
-@pytest.mark.slow
 def test_toy_shows_the_weights_of_every_head_by_keyboard(toy):
     model, digits, slider = load_toy_model(), digits_of(toy), toy.locator(".live-slider input")
     outputs = greedy_search(model, digits, 10)
@@ -412,7 +408,6 @@ def test_toy_shows_the_weights_of_every_head_by_keyboard(toy):
 
 
 @reads_pages
-@pytest.mark.slow
 def test_toy_without_its_counting_head_ignores_parity(toy):
     toy.get_by_text("Take away the counting head").click()
     digits = digits_of(toy)
@@ -435,7 +430,6 @@ def share_of_tokens(tab: Page) -> float:
 
 
 @reads_pages
-@pytest.mark.slow
 def test_toy_without_positions_scale_or_mask_answers_as_pytorch_does(toy):
     toy.locator(".live-digits").fill("7717027383")
     digits, lost, sharp = digits_of(toy), load_toy_model(), load_toy_model()
@@ -463,7 +457,6 @@ def test_toy_without_positions_scale_or_mask_answers_as_pytorch_does(toy):
 
 
 @reads_pages
-@pytest.mark.slow
 def test_attention_in_the_plane_is_the_package_s(tab):
     ready(tab, "attention")
     check_plane(tab)
@@ -478,7 +471,6 @@ def test_attention_in_the_plane_is_the_package_s(tab):
 
 
 @reads_pages
-@pytest.mark.slow
 def test_a_key_can_be_dragged(tab):
     ready(tab, "attention")
     plane = tab.locator(".live-plane")
@@ -569,7 +561,6 @@ def ranking_of(tab: Page) -> list[tuple[str, float]]:
 
 
 @reads_pages
-@pytest.mark.slow
 def test_beam_in_the_page_ranks_as_the_package_does(tab):
     ready(tab, "beam")
     sentence = tab.get_by_label("Portuguese").input_value()
@@ -591,7 +582,6 @@ def check_ranking(tab: Page, wanted: list[tuple[str, float]]) -> None:
 
 
 @reads_pages
-@pytest.mark.slow
 def test_beam_grows_and_shrinks_by_steps(tab):
     """With K = 3, a step adds six boxes; the box of a step holds the logarithms that the package computes."""
     ready(tab, "beam")
@@ -616,7 +606,6 @@ def test_beam_grows_and_shrinks_by_steps(tab):
 
 
 @reads_pages
-@pytest.mark.slow
 def test_clocks_show_the_package_s_positions(tab):
     ready(tab, "positions")
     for place, (d_model, position, offset) in enumerate(
@@ -647,7 +636,6 @@ SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-")
 
 
 @reads_pages
-@pytest.mark.slow
 def test_schedule_in_the_page_is_the_package_s(tab):
     ready(tab, "schedule")
     check_rate(tab, Schedule(4000, 0.2), 512)
@@ -675,7 +663,6 @@ def check_rate(tab: Page, schedule: Schedule, d_model: int) -> None:
 
 
 @reads_pages
-@pytest.mark.slow
 def test_smoothed_loss_in_the_page_is_the_package_s(tab):
     ready(tab, "smoothing")
     sizes = [2, 4, 10, 14, 50, 100, 1000, 1200, 8000, 37000]
@@ -723,7 +710,6 @@ def tensors_of(model: Transformer, src: torch.Tensor, tgt: torch.Tensor) -> list
 
 
 @reads_pages
-@pytest.mark.slow
 def test_boxes_of_the_model_hold_the_package_s_numbers(tab):
     ready(tab, "anatomy")
     found, model = live.live_model("phrases"), rounded_translator().model
@@ -748,7 +734,6 @@ def test_boxes_of_the_model_hold_the_package_s_numbers(tab):
 
 
 @reads_pages
-@pytest.mark.slow
 def test_ladder_says_what_the_package_s_stream_says(tab):
     ready(tab, "stream")
     found, model = live.live_model("phrases"), rounded_translator().model
@@ -782,7 +767,6 @@ def test_ladder_says_what_the_package_s_stream_says(tab):
 
 
 @reads_pages
-@pytest.mark.slow
 def test_roofline_counts_what_the_record_counts(tab):
     ready(tab, "roofline")
     roofline = load_record("speed")["roofline"]
@@ -828,7 +812,6 @@ def english_of(tab: Page) -> str:
 
 
 @reads_pages
-@pytest.mark.slow
 def test_a_word_lights_up_what_it_attended_to(translator):
     assert english_of(translator) == "the girl likes the black cat ."
     found = Translator.load("phrases").align("a menina gosta do gato preto .", beam_size=1)
@@ -847,7 +830,6 @@ def test_a_word_lights_up_what_it_attended_to(translator):
 
 
 @reads_pages
-@pytest.mark.slow
 def test_typed_sentences_are_translated_as_the_package_does(translator):
     package = Translator.load("phrases")
     for text in ("Ele come a sopa.", "não compraram a casa branca .", "Xyz!", "quem lê o livro?"):
@@ -858,7 +840,6 @@ def test_typed_sentences_are_translated_as_the_package_does(translator):
 
 
 @reads_pages
-@pytest.mark.slow
 def test_menus_make_sentences_that_are_translated(translator):
     translator.get_by_label("subject").select_option("nós")
     translator.get_by_label("verb").select_option("comer going")
@@ -876,7 +857,6 @@ def test_menus_make_sentences_that_are_translated(translator):
 
 
 @reads_pages
-@pytest.mark.slow
 def test_sentences_are_of_the_grammar(translator):
     words, dice = live.words_of_grammar(), random.Random(0)
     frames = {frame.verb: frame for frame in phrases._FRAMES}
@@ -898,7 +878,6 @@ def test_sentences_are_of_the_grammar(translator):
 
 
 @reads_pages
-@pytest.mark.slow
 def test_words_appear_one_by_one(tab):
     ready(tab, "phrases")
     tab.get_by_label("mark at the end").select_option("?")
@@ -910,7 +889,6 @@ def test_words_appear_one_by_one(tab):
 
 
 @reads_pages
-@pytest.mark.slow
 def test_figures_fit_a_phone_in_every_state(tab):
     ready(tab, "phrases")
     show(tab, 390, "dark")
