@@ -1,10 +1,11 @@
 """What each ingredient of training buys: `ted-small` at a third of its updates, with one thing changed.
 
-    python -m benchmarks.ablation train base dropout-01   # about 45 minutes of one core a row
+    python -m benchmarks.ablation train base dropout-01   # 25 to 45 minutes of one core a row
     python -m benchmarks.ablation score                   # writes transformer/records/ablation.json
 
-A row that was stopped goes on at the next call; its checkpoints lie in runs/ablation. TRANSFORMER_DATA names
-the folder that holds the TED corpus.
+A row that was stopped goes on at the next call; its checkpoints lie in runs/ablation. What a score is
+computed from is kept beside the record, sentence by sentence, so that rows may be added on another day or
+machine. TRANSFORMER_DATA names the folder that holds the TED corpus.
 """
 
 from __future__ import annotations
@@ -18,17 +19,19 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 import torch
 from sacrebleu.metrics import BLEU
 
 from benchmarks.measure import table
 from transformer import TransformerConfig, Translator, load_corpus
-from transformer.files import load_checkpoint, read_record, run_facts, write_record
+from transformer.files import atomic_file, load_checkpoint, read_record, run_facts, write_record
 from transformer.recipes import RECIPES, changed, train_translator
 
 ROOT = Path(__file__).resolve().parents[1]
 RUNS = Path("runs") / "ablation"
 RECORD = ROOT / "transformer" / "records" / "ablation.json"
+COUNTS = RECORD.with_name("ablation-counts.npz")  # of every row, what `counts` returns
 BUDGET = {"steps": 3300, "evaluate_every": 300, "keep": 5}
 ROWS: dict[str, dict[str, Any]] = {
     "base": {},
@@ -97,11 +100,11 @@ def averages(folder: Path) -> Iterator[tuple[int, Translator]]:
         yield k, translator
 
 
-def counts(hypotheses: Sequence[str], references: Sequence[str]) -> torch.Tensor:
+def counts(hypotheses: Sequence[str], references: Sequence[str]) -> np.ndarray:
     """What BLEU-tok is computed from, sentence by sentence: `[N, 10]`."""
     metric = BLEU(tokenize="none", force=True, effective_order=True)
     found = (metric.sentence_score(a, [b]) for a, b in zip(hypotheses, references, strict=True))
-    return torch.tensor([[*s.counts, *s.totals, s.sys_len, s.ref_len] for s in found])
+    return np.array([[*s.counts, *s.totals, s.sys_len, s.ref_len] for s in found], dtype=np.int16)
 
 
 def bleu(sums: Sequence[int]) -> float:
@@ -109,14 +112,14 @@ def bleu(sums: Sequence[int]) -> float:
     return BLEU.compute_bleu(list(sums[:4]), list(sums[4:8]), sums[8], sums[9]).score
 
 
-def compared(ours: torch.Tensor, base: torch.Tensor, n_samples: int = 1000) -> dict[str, Any]:
+def compared(ours: np.ndarray, base: np.ndarray, n_samples: int = 1000) -> dict[str, Any]:
     """A row's BLEU, and its gain over the base with a 95 % interval: both on the same corpora drawn.
 
     Source: Koehn (2004).
     """
     draw, gains = random.Random(0), []
     for _ in range(n_samples):
-        rows = torch.tensor(draw.choices(range(len(base)), k=len(base)))
+        rows = draw.choices(range(len(base)), k=len(base))
         gains.append(bleu(ours[rows].sum(0).tolist()) - bleu(base[rows].sum(0).tolist()))
     gains.sort()
     score = bleu(ours.sum(0).tolist())
@@ -127,21 +130,30 @@ def compared(ours: torch.Tensor, base: torch.Tensor, n_samples: int = 1000) -> d
     }
 
 
-def score() -> None:
-    """Compare every row that is trained with the base, and write the record."""
+def collect() -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """The facts and the counts of all rows: those on record, and over them those in runs/ablation."""
+    facts: dict[str, Any] = read_record(RECORD)["rows"] if COUNTS.exists() else {}
+    found: dict[str, np.ndarray] = dict(np.load(COUNTS)) if COUNTS.exists() else {}
     references = [pair.target for pair in load_corpus("ted", "dev")]
-    done = {row: RUNS / row for row in ROWS if (RUNS / row / "dev.json").exists()}
-    base = counts(read_record(done["base"] / "dev.json")["beam 4"], references)
-    rows: dict[str, Any] = {}
-    for row, folder in done.items():
-        record = read_record(folder / "record.json")
-        kept = ("command", "commit", "device", "processor", "versions", "date", "parameters", "seconds")
-        facts = {name: record[name] for name in kept} | {"settings": ROWS[row]}
-        ours = counts(read_record(folder / "dev.json")["beam 4"], references)
-        rows[row] = facts | compared(ours, base)
-    for name, hypotheses in free(done["base"]).items():
-        rows[name] = {"of": "base"} | compared(counts(hypotheses, references), base)
-    write_record(RECORD, {"budget": BUDGET, "pairs": len(references), "rows": rows})
+    kept = ("command", "commit", "device", "processor", "versions", "date", "parameters", "seconds")
+    for row in (row for row in ROWS if (RUNS / row / "dev.json").exists()):
+        record = read_record(RUNS / row / "record.json")
+        facts[row] = {name: record[name] for name in kept} | {"settings": ROWS[row]}
+        found[row] = counts(read_record(RUNS / row / "dev.json")["beam 4"], references)
+        if row == "base":
+            for name, hypotheses in free(RUNS / row).items():
+                facts[name] = {"of": "base"}
+                found[name] = counts(hypotheses, references)
+    return facts, found
+
+
+def score() -> None:
+    """Compare every row with the base, and write the record."""
+    facts, found = collect()
+    rows = {row: facts[row] | compared(ours, found["base"]) for row, ours in found.items()}
+    with atomic_file(COUNTS) as part, part.open("wb") as file:
+        np.savez_compressed(file, **found)
+    write_record(RECORD, {"budget": BUDGET, "pairs": len(found["base"]), "rows": rows})
     lines = [
         [name, f"{row['BLEU-tok']:.2f}", f"{row['gain']:+.2f}", "{:+.2f} … {:+.2f}".format(*row["interval"])]
         for name, row in sorted(rows.items(), key=lambda item: -item[1]["gain"])
