@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from transformer import Transformer, load_toy_model, reversal_batch, reverse_and_mark, toy_config
-from transformer.files import run_facts, save_weights, write_record
+from transformer.files import run_facts, write_record
 from transformer.recipes import RECIPES, changed, toy_record, train_toy
 from transformer.toy import crowd, faultless, match_by_copies
 from transformer.trainer import Trainer
@@ -77,7 +77,7 @@ def unseen(n_sequences: int, seed: int) -> Tensor:
 
 
 def many_copies(max_minutes: float | None) -> None:
-    """Train a toy model on crowded batches, and record its scores and weights."""
+    """Train a toy model on crowded batches, and record its scores."""
     torch.manual_seed(SEED)
     trainer = Trainer(
         Transformer(toy_config(**asdict(MANY_COPIES.model))),
@@ -107,7 +107,6 @@ def many_copies(max_minutes: float | None) -> None:
         },
     }
     write_record(RECORDS / "toy-many-copies.json", record)
-    save_weights(model, RECORDS / "toy-many-copies.safetensors", torch.float16)
 
 
 def factors(steps: int, seeds: int, max_minutes: float | None) -> None:
