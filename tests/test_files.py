@@ -416,7 +416,9 @@ def test_progress_in_a_checkpoint_sets_nothing_else(tmp_path):
     state["progress"]["directory"] = "/elsewhere"
     save_checkpoint(path, {name: value for name, value in state.items() if name != "format"})
     trainer = make_trainer(tmp_path)
-    assert trainer.resume() and trainer.step == 2 and trainer.directory == tmp_path
+    with pytest.raises(CheckpointError, match="unexpected keyword argument 'directory'"):
+        trainer.resume()
+    assert trainer.directory == tmp_path
 
 
 WRONG_WEIGHTS = {
@@ -910,6 +912,15 @@ def test_a_record_comes_back(tmp_path):
     assert read_record(tmp_path / "toy.json") == record
 
 
+def test_weights_too_large_for_their_format_are_refused(tmp_path):
+    model, path = torch.nn.Linear(2, 2), tmp_path / "model.safetensors"
+    torch.nn.init.constant_(model.weight, 1e6)
+    with pytest.raises(ValueError, match="weight has a weight that is too large for torch.float16"):
+        save_weights(model, path, torch.float16)
+    assert not path.exists()
+    save_weights(model, path, torch.bfloat16)
+
+
 # -------------------------------------------------------------------------------------------------
 # The folder of a run
 # -------------------------------------------------------------------------------------------------
@@ -921,6 +932,16 @@ def test_a_folder_keeps_the_newest_checkpoints_up_to_a_step(tmp_path):
         folder.checkpoint(step).write_text("a checkpoint")
     folder.tidy(8, keep=2)
     assert [int(path.stem[-8:]) for path in folder.checkpoints()] == [4, 8, 12]
+
+
+def test_a_copy_of_a_checkpoint_under_another_name_is_not_one_of_them(tmp_path):
+    folder = RunFolder(tmp_path)
+    folder.checkpoint(4).write_text("a checkpoint")
+    for name in ("checkpoint-backup.pt", "checkpoint-00000002 (copy).pt", "checkpoint-best.pt"):
+        (tmp_path / name).write_text("a copy")
+    assert folder.checkpoints() == [folder.checkpoint(4)]
+    folder.tidy(4, keep=1)
+    assert (tmp_path / "checkpoint-backup.pt").exists()
 
 
 def test_a_folder_is_held_by_one_and_may_be_held_twice_by_it(tmp_path):
@@ -939,10 +960,18 @@ def test_a_line_is_added_to_a_log(tmp_path):
     assert read_log(tmp_path) == [{"step": 1}, {"step": 2, "loss": 0.5}]
 
 
-@pytest.mark.parametrize("lack", [MemoryError, OSError])
-def test_a_full_memory_or_a_failing_disk_is_no_damage(tmp_path, monkeypatch, lack):
+@pytest.mark.parametrize(
+    "raised, lack",
+    [
+        (MemoryError(), MemoryError),
+        (OSError(), OSError),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory"), MemoryError),  # torch's own
+    ],
+    ids=str,
+)
+def test_a_full_memory_or_a_failing_disk_is_no_damage(tmp_path, monkeypatch, raised, lack):
     def fail(*arguments, **options):
-        raise lack
+        raise raised
 
     save_checkpoint(tmp_path / "state.pt", {"step": 1})
     monkeypatch.setattr(torch, "load", fail)

@@ -411,6 +411,14 @@ def test_what_ours_cannot_do_is_refused_by_name(tmp_path, changes, named):
         from_llama(written(tmp_path, **changes))
 
 
+def test_weights_in_another_format_beside_the_model_are_left_alone(tmp_path):
+    safetensors = pytest.importorskip("safetensors.torch")
+    expected = from_llama(written(tmp_path)).state_dict()
+    others = {"layers.0.attention.wq.weight": torch.zeros(1)}
+    safetensors.save_file(others, tmp_path / "consolidated.safetensors")
+    assert_close(from_llama(tmp_path).state_dict(), expected, 0)
+
+
 def test_the_older_form_of_a_configuration_is_read(tmp_path):
     pytest.importorskip("safetensors")
     older = {"rope_parameters": None, "rope_theta": 500.0, "rope_scaling": None}

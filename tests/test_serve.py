@@ -102,6 +102,19 @@ def test_a_failure_is_that_of_its_batch_and_the_next_one_is_answered():
     assert answers[2:] == [["C"], ["D"]]
 
 
+@pytest.mark.parametrize("found", [[], ["A", "B"]], ids=["too few", "too many"])
+def test_a_wrong_number_of_translations_is_an_error_and_the_next_batch_is_answered(found):
+    async def main():
+        batcher = Batcher(lambda texts: found if texts == ["a"] else texts)
+        worker = asyncio.create_task(batcher.run())
+        with pytest.raises(RuntimeError, match=f"1 sentences gave {len(found)} translations"):
+            await asyncio.wait_for(batcher.submit(["a"]), 30)
+        assert await asyncio.wait_for(batcher.submit(["b"]), 30) == ["b"]
+        worker.cancel()
+
+    asyncio.run(main())
+
+
 def test_who_leaves_disturbs_nobody():
     async def scene():
         batcher = Batcher(lambda texts: [text.upper() for text in texts], window=0.05)

@@ -367,7 +367,8 @@ def test_the_optimizers_settings_are_the_configurations_and_not_the_files(tmp_pa
 
 
 @pytest.mark.parametrize(
-    "capability, precision", [((7, 5), "float16"), ((8, 0), "bfloat16"), ((9, 0), "bfloat16")]
+    "capability, precision",
+    [((6, 1), "float32"), ((7, 5), "float16"), ((8, 0), "bfloat16"), ((9, 0), "bfloat16")],
 )
 def test_a_gpu_gets_the_precision_that_its_generation_has(monkeypatch, capability, precision):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)

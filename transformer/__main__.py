@@ -27,7 +27,7 @@ from transformer import __version__
 from transformer.checks import check_model
 from transformer.corpora import Pair, load_corpus, read_pairs
 from transformer.distributed import process_group, rank_and_world_size
-from transformer.files import save_weights, write_record
+from transformer.files import RunFolder, atomic_file, save_weights, write_record
 from transformer.interop import ENGINES, load_translator
 from transformer.recipes import (
     RECIPES,
@@ -79,7 +79,7 @@ def check_folder(folder: Path, recipe: Recipe) -> None:
             differs; or checkpoints without a recipe, or results without checkpoints.
     """
     config, elsewhere = folder / "config.json", "name another --directory"
-    checkpoints = sorted(folder.glob("checkpoint-*.pt"))
+    checkpoints = RunFolder(folder).checkpoints()
     if not checkpoints:
         for name in _WORK:
             if (folder / name).exists():
@@ -124,9 +124,10 @@ def claimed(folder: Path, recipe: Recipe) -> Iterator[None]:
         yield
     except BaseException as error:
         taken = isinstance(error, BlockingIOError)  # another process trains there
-        begun = any(folder.glob("checkpoint-*.pt")) or (log.exists() and log.stat().st_size)
+        begun = RunFolder(folder).checkpoints() or (log.exists() and log.stat().st_size)
         if before is not None and (taken or not begun):
-            config.write_bytes(before)
+            with atomic_file(config) as part:
+                part.write_bytes(before)
         elif before is None and not (taken or begun):
             config.unlink(missing_ok=True)
             log.unlink(missing_ok=True)

@@ -197,7 +197,10 @@ class FastTransformer(Transformer):
 
 # %% book/10-speed.ipynb · Which models can be accelerated · [accelerate]
 def accelerate(model: Transformer) -> FastTransformer:
-    """The same model by the fastest kernels: the same parameters, the same numbers, in less time.
+    """The same model by the fastest kernels that are known for this machine.
+
+    It has the same parameters and gives the same results, but for rounding and for which entries
+    dropout drops.
 
     Args:
         model: a `Transformer` whose every part is as its configuration makes it, without hooks.
@@ -544,6 +547,7 @@ def quantize(model: Transformer) -> QuantizedTransformer:
         bias = None if own.w_q.bias is None else torch.cat([part.bias for part in parts])
         own.w_qkv = QuantizedLinear(torch.cat([part.weight() for part in parts]), bias)
     if quantized.output.packed is None:
-        why = "this PyTorch has no product of bytes for this processor (it has one for x86)"
+        engine = torch.backends.quantized.engine
+        why = f"this PyTorch has no product of bytes in its engine {engine!r} (those for x86 have one)"
         warnings.warn(f"{why}: int8 layers compute in float32, and save nothing", stacklevel=2)
     return quantized.eval()

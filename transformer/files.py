@@ -196,6 +196,8 @@ def load_checkpoint(path: Path | str) -> dict[str, Any]:
         except (OSError, MemoryError):
             raise
         except Exception as error:  # a stranger's file can raise half a dozen types of error
+            if "DefaultCPUAllocator" in str(error):  # too little memory, which torch calls a RuntimeError
+                raise MemoryError(f"{path}: {error}") from error
             said = f"{type(error).__name__}: {str(error).strip():.200}"
             raise CheckpointError(f"{path} is no checkpoint that can be read ({said})") from error
     given = state.get("format") if isinstance(state, dict) else None
@@ -306,6 +308,13 @@ def _misfit(model: nn.Module, weights: dict[str, Any]) -> str:
 
 
 # %% book/11-long-runs.ipynb · Weights to keep · [save-weights]
+def _in_dtype(name: str, x: Tensor, dtype: torch.dtype) -> Tensor:
+    converted = x.to(dtype)
+    if not torch.equal(converted.isfinite(), x.isfinite()):
+        raise ValueError(f"{name} has a weight that is too large for {dtype}")
+    return converted
+
+
 def save_weights(model: nn.Module, path: Path | str, dtype: torch.dtype = torch.float32) -> None:
     """Write a model's weights as safetensors, a shared table once.
 
@@ -316,7 +325,7 @@ def save_weights(model: nn.Module, path: Path | str, dtype: torch.dtype = torch.
 
     Raises:
         TypeError: `model` is no module, or `dtype` no `torch.dtype`.
-        ValueError: `dtype` is not floating-point.
+        ValueError: `dtype` is not floating-point, or a weight is too large for it.
         OSError: the file cannot be written; the message names it.
         ImportError: safetensors is missing.
     """
@@ -330,7 +339,7 @@ def save_weights(model: nn.Module, path: Path | str, dtype: torch.dtype = torch.
     for name, x in sorted(model.state_dict().items()):
         if x.data_ptr() not in seen:
             seen.add(x.data_ptr())
-            x = x.to(dtype) if x.is_floating_point() else x
+            x = _in_dtype(name, x, dtype) if x.is_floating_point() else x
             weights[name] = x.cpu().clone(memory_format=torch.contiguous_format)
     with atomic_file(path) as part:
         part.write_bytes(safetensors.save(weights))
@@ -559,7 +568,8 @@ class RunFolder:
 
     def checkpoints(self) -> list[Path]:
         """All checkpoints, oldest first."""
-        return sorted(self.path.glob("checkpoint-*.pt"))
+        digits = 8 * "[0-9]"  # a copy of one under another name is not one of them
+        return sorted(self.path.glob(f"checkpoint-{digits}.pt"))
 
     def check_unused(self) -> None:
         """Refuse a folder without checkpoints that holds other parts of a run."""

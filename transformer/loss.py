@@ -61,8 +61,9 @@ def label_smoothed_cross_entropy(
         label_smoothing=smoothing,
         reduction="sum",
     )
-    count: dict[str, Tensor | int] = {"sum": 1, "mean": (targets != pad_id).sum().clamp(min=1)}
-    return total / count[reduction]
+    if reduction == "sum":
+        return total
+    return total / (targets != pad_id).sum().clamp(min=1)
 
 
 # %% book/06-loss.ipynb · Which mean · [check-shapes]

@@ -674,7 +674,7 @@ def from_llama(model: Any) -> LanguageModel:
     Args:
         model: a `LlamaForCausalLM` of Hugging Face's `transformers`, or the Mistral, Qwen3 or Gemma
             (1) model of the same kind; or the path of a folder with its `config.json` and
-            `.safetensors` files, for which `transformers` is not needed.
+            `model*.safetensors` files, for which `transformers` is not needed.
 
     Returns:
         a `LanguageModel` of the same dtype and device; Gemma's norms are at least in float32.
@@ -710,7 +710,7 @@ def _read_folder(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     safetensors = optional_import("safetensors.torch")
     settings = json.loads((folder / "config.json").read_text(encoding="utf8"))
     weights: dict[str, Tensor] = {}
-    for path in sorted(folder.glob("*.safetensors")):
+    for path in sorted(folder.glob("model*.safetensors")):  # others hold other formats
         weights |= safetensors.load_file(path)
     # Older files hold a table of the rotary speeds, which are computed here.
     return settings, {name: value for name, value in weights.items() if "inv_freq" not in name}

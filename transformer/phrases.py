@@ -72,7 +72,9 @@ _IRREGULAR = {
 
 # %% book/A-small-portuguese.ipynb · The verb names its subject · [phrases-conjugate]
 def conjugate(infinitive: str, tense: str, person: int) -> str:
-    """Inflect a Portuguese verb.
+    """Inflect a Portuguese verb of this grammar.
+
+    An irregular verb that its tables lack comes out as if it were regular: ``dizer`` as ``dizo``.
 
     Args:
         infinitive: The dictionary form, as ``"comer"``.
@@ -175,7 +177,9 @@ _BEFORE_L = {"ar": "á", "er": "ê", "or": "ô", "ôr": "ô", "ir": "i", "az": "
 
 
 def attach_clitic(form: str, clitic: str) -> str:
-    """Attach an object pronoun to the end of a verb form.
+    """Attach an object pronoun to the end of a verb form of this grammar.
+
+    It has no infinitives in ``-air`` or ``-uir``, which would need an accent: ``construí-lo``.
 
     Args:
         form: A finite form or an infinitive, as ``"comer"``.
@@ -1288,8 +1292,9 @@ def _corpus() -> dict[str, dict[str, str]]:
 def write_phrases(path: str | Path) -> None:
     """Write the phrases corpus as the package has it: a line ``split, Portuguese, English`` for each pair.
 
-    The combinations of words that the test is about, as *to drink* and *coffee*, do not occur in training.
-    All its English words do, and nearly all its Portuguese ones: a few forms of verbs are new.
+    The combinations of words that the test is about, as *to like* and *cat*, do not occur in training;
+    a verb whose object is a pronoun counts as a combination of its own. All English words of the test do
+    occur there, and nearly all Portuguese ones: a few forms of verbs are new.
 
     Args:
         path: The file, of tab-separated lines in UTF-8, compressed by gzip.

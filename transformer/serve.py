@@ -95,9 +95,12 @@ class Batcher:
             return
         self.batches += 1
         try:
-            texts = [text for texts, _ in asked for text in texts]
-            found = iter(await asyncio.to_thread(self.translate, texts))
-            results = [[next(found) for _ in texts] for texts, _ in asked]
+            texts = [text for own, _ in asked for text in own]
+            found = await asyncio.to_thread(self.translate, texts)
+            if len(found) != len(texts):
+                raise RuntimeError(f"{len(texts)} sentences gave {len(found)} translations")
+            rest = iter(found)
+            results = [[next(rest) for _ in own] for own, _ in asked]
         except Exception as error:
             for _, answer in asked:
                 if not answer.done():
@@ -331,7 +334,9 @@ def make_app(
 
 # %% book/B-command-line.ipynb · Stopping · [run-server]
 def run_server(app: Any, host: str = "127.0.0.1", port: int = 8000) -> None:
-    """Serve until a signal to stop; then answer what was accepted, and return.
+    """Serve until an interrupt; then answer what was accepted, and return.
+
+    To return at SIGTERM as well, turn it into a `KeyboardInterrupt`, as the command line does.
 
     Args:
         app: what `make_app` returned.
@@ -347,6 +352,6 @@ def run_server(app: Any, host: str = "127.0.0.1", port: int = 8000) -> None:
         host, port = listening.getsockname()[:2]
         print(f"listening on http://{host}:{port}", flush=True)
         settings = uvicorn.Config(app, log_level="warning", access_log=False)
-        with suppress(KeyboardInterrupt):
+        with suppress(KeyboardInterrupt):  # uvicorn raises the signal once more at its end
             uvicorn.Server(settings).run(sockets=[listening])
     print(f"answered {app.state.service.measured.requests[200]} requests", flush=True)

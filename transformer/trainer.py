@@ -80,7 +80,7 @@ def best_precision(device: torch.device) -> str:
         device: to train on.
 
     Returns:
-        `"bfloat16"` for a GPU or a processor that has units for it, `"float16"` for an older GPU;
+        `"bfloat16"` for a GPU or a processor that has units for it, `"float16"` for a GPU from 7.0 on;
         `"float32"` for everything else, Apple's `mps` included.
 
     Raises:
@@ -88,7 +88,8 @@ def best_precision(device: torch.device) -> str:
     """
     check_type(torch.device, device=device)
     if device.type == "cuda":
-        return "bfloat16" if torch.cuda.get_device_capability(device) >= (8, 0) else "float16"
+        capability = torch.cuda.get_device_capability(device)
+        return "bfloat16" if capability >= (8, 0) else "float16" if capability >= (7, 0) else "float32"
     # We do not know what torch does with such units on a Mac.
     known = device.type == "cpu" and sys.platform != "darwin"
     return "bfloat16" if known and _UNITS["bfloat16"] & processor()[1] else "float32"
@@ -679,7 +680,6 @@ def _check_settings(found: Any, own: dict[str, str], path: Path) -> None:
 from transformer.distributed import from_all, from_first
 
 _Batches = Callable[[int], Iterable[Any]]
-_PROGRESS = ("step", "epoch", "position", "best", "best_step", "stale")
 
 
 def _restore_random(states: Any, device: torch.device, path: Path) -> None:
@@ -737,13 +737,15 @@ class RunState:
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint holds."""
-        progress = vars(self) | vars(self.stream)
         made = [name for name, step in _REMEMBERED.items() if step <= self.step]
         return {
             "settings": _settings(self, made),
             "model": self.model.state_dict(),
             **self.updater.state_dict(),
-            "progress": {name: progress[name] for name in _PROGRESS},
+            "progress": {
+                "step": self.step, "epoch": self.stream.epoch, "position": self.stream.position,
+                "best": self.best, "best_step": self.best_step, "stale": self.stale,
+            },
             "line": self.line.state_dict(),
             "random": from_all(random_state(self.device)),
         }
@@ -752,13 +754,16 @@ class RunState:
         """Go on from what `state_dict` returned and `path` held, once the model has its weights."""
         self.updater.load_state_dict(state)
         self.line.load_state_dict(state["line"], self.device)
-        self._set_progress(**{name: state["progress"][name] for name in _PROGRESS})
+        self._set_progress(**state["progress"])
         _restore_random(state["random"], self.device, path)
 
-    def _set_progress(self, best: float, epoch: int, position: int, **counts: int) -> None:
+    def _set_progress(
+        self, step: int, epoch: int, position: int, best: float, best_step: int, stale: int
+    ) -> None:
         check_type((int, float), best=best)
-        check_size(minimum=0, epoch=epoch, position=position, **counts)
-        vars(self).update(counts, best=best)
+        counts = {"step": step, "epoch": epoch, "position": position}
+        check_size(minimum=0, **counts, best_step=best_step, stale=stale)
+        self.step, self.best, self.best_step, self.stale = step, best, best_step, stale
         self.stream.epoch, self.stream.position = epoch, position
 
 
