@@ -14,8 +14,8 @@ FAULTS = [
         "others-recipe-overwritten",
         "a refused run has replaced the recipe of the one that is running",
         "claimed",
-        "config.write_bytes(before)",
-        "pass",
+        "part.write_bytes(before)",
+        "part.write_bytes(config.read_bytes())",
     ),
     Fault(
         "unfinished-run-recorded",

@@ -51,9 +51,23 @@ FAULTS = [
     Fault(
         "weights-cast-in-place",
         "saving in float16 rounds the model itself",
-        "save_weights",
+        "_in_dtype",
         "x.to(dtype)",
         "x.copy_(x.to(dtype)).to(dtype)",
+    ),
+    Fault(
+        "too-large-becomes-infinite",
+        "a weight that is too large for float16 is written as infinite",
+        "_in_dtype",
+        "not torch.equal",
+        "False and not torch.equal",
+    ),
+    Fault(
+        "copies-are-checkpoints",
+        "a copy of a checkpoint under another name is taken for the newest one",
+        "RunFolder.checkpoints",
+        'f"checkpoint-{digits}.pt"',
+        '"checkpoint-*.pt"',
     ),
     Fault(
         "damaged-begins-anew",

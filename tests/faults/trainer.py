@@ -42,8 +42,8 @@ FAULTS = [
         "patience-forgotten",
         "a resumed run counts its patience from 0",
         "RunState._set_progress",
-        "update(counts, best=best)",
-        'update(counts | {"stale": 0}, best=best)',
+        "= step, best, best_step, stale",
+        "= step, best, best_step, 0",
     ),
     Fault(
         "rest-of-epoch-alone",
