@@ -25,7 +25,14 @@ from sacrebleu.metrics import BLEU
 
 from benchmarks.measure import table
 from transformer import TransformerConfig, Translator, load_corpus
-from transformer.files import atomic_file, load_checkpoint, read_record, run_facts, write_record
+from transformer.files import (
+    RunFolder,
+    atomic_file,
+    load_checkpoint,
+    read_record,
+    run_facts,
+    write_record,
+)
 from transformer.recipes import RECIPES, changed, train_translator
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -92,7 +99,7 @@ def translated(translator: Translator, beam_size: int, length_penalty: float) ->
 def averages(folder: Path) -> Iterator[tuple[int, Translator]]:
     """Translators whose weights are the mean over the last k checkpoints of a run."""
     translator = Translator.load(folder / "translator")
-    states = [load_checkpoint(path)["model"] for path in sorted(folder.glob("checkpoint-*.pt"))]
+    states = [load_checkpoint(path)["model"] for path in RunFolder(folder).checkpoints()]
     for k in AVERAGED:
         last = states[-k:]
         mean = {name: sum(state[name] for state in last) / k for name in last[0]}

@@ -42,7 +42,7 @@ from transformer import (
     translation,
 )
 from transformer.corpora import Pair
-from transformer.files import load_checkpoint, read_record, run_facts, write_record
+from transformer.files import RunFolder, load_checkpoint, read_record, run_facts, write_record
 from transformer.recipes import RECIPES, Recipe, Translations, changed
 from transformer.text import TokenBatches, encode_pairs
 from transformer.trainer import Updater
@@ -149,7 +149,7 @@ def train_recurrent(max_minutes: float | None) -> None:
 
 def checkpoints(folder: Path) -> Iterator[tuple[int, dict[str, Tensor]]]:
     """The updates and weights of the checkpoints that a folder still has, from the first update on."""
-    for path in sorted(folder.glob("checkpoint-*.pt")):
+    for path in RunFolder(folder).checkpoints():
         if step := int(path.stem.removeprefix("checkpoint-")):
             yield step, load_checkpoint(path)["model"]
 

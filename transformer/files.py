@@ -309,10 +309,11 @@ def _misfit(model: nn.Module, weights: dict[str, Any]) -> str:
 
 # %% book/11-long-runs.ipynb · Weights to keep · [save-weights]
 def _in_dtype(name: str, x: Tensor, dtype: torch.dtype) -> Tensor:
-    converted = x.to(dtype)
-    if not torch.equal(converted.isfinite(), x.isfinite()):
-        raise ValueError(f"{name} has a weight that is too large for {dtype}")
-    return converted
+    wide, bound = x.double(), torch.finfo(dtype).max
+    lost = wide[wide.isfinite() & (wide.abs() > bound)]  # what would become infinite
+    if lost.numel():
+        raise ValueError(f"{name} holds {lost[0]:.4g}, and the largest number of {dtype} is {bound:.4g}")
+    return x.to(dtype)
 
 
 def save_weights(model: nn.Module, path: Path | str, dtype: torch.dtype = torch.float32) -> None:
