@@ -23,6 +23,7 @@ from sphinx.transforms import SphinxTransform
 
 SVG, HREF = "{http://www.w3.org/2000/svg}", "{http://www.w3.org/1999/xlink}href"
 PIXELS = 4 / 3  # in a point
+SMALL = 460  # points, about one panel: on a phone such a plot can be narrower
 SIZE = 10  # Matplotlib's letters, in points; the style sheet gives those of the page as high an x
 CYCLE = "1f77b4 ff7f0e 2ca02c d62728 9467bd 8c564b e377c2 7f7f7f bcbd22 17becf".split()
 # What Matplotlib would write for itself and a page need not read.
@@ -246,8 +247,9 @@ class Plot:
     def html(self, alt: str) -> str:
         """Write the drawing, which a screen reader announces as `alt`."""
         _, _, width, height = self.root.get("viewBox", "").split()
+        classes = "plot small" if float(width) <= SMALL else "plot"
         pixels = f'width="{float(width) * PIXELS:.0f}" height="{float(height) * PIXELS:.0f}"'
-        begin = f'<svg class="plot" role="img" aria-label="{escape(alt)}" {pixels}'
+        begin = f'<svg class="{classes}" role="img" aria-label="{escape(alt)}" {pixels}'
         return f'{begin} viewBox="0 0 {number(width)} {number(height)}">{self.all(self.root)}</svg>'
 
     def part(self, element: Element, anchor: float = 0.5) -> str:
