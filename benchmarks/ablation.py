@@ -58,7 +58,7 @@ ROWS: dict[str, dict[str, Any]] = {
     "half-width": {"d_model": 128, "d_ff": 512},
     "one-head": {"n_heads": 1},
 }
-# What is no setting of a recipe: where it is looked up, and what stands there instead.
+# What is not a setting of a recipe: where it is looked up, and what stands there instead.
 PATCHES = {
     "no-positions": (
         "transformer.embedding.sinusoidal_encoding",

@@ -309,7 +309,7 @@ def read_run(folder: Path) -> tuple[Translator, dict[str, Any], str]:
     record, translator = read_record(path), Translator.load(folder / "translator")
     for name in ("recipe", "grid", "parameters"):
         if name not in record:
-            raise ValueError(f"{path} is no record of a finished run of a translator: it has no {name!r}")
+            raise ValueError(f"{path} is not a record of a finished run of a translator: it has no {name!r}")
     data = read_recipe(path).data
     parameters = sum(parameter.numel() for parameter in translator.model.parameters())
     if not isinstance(data, Translations) or record["parameters"] != parameters:

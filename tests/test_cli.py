@@ -561,7 +561,7 @@ def test_the_name_of_the_built_in_translator_means_no_folder(tmp_path, monkeypat
     assert main(["translate", CAT]) == main(["translate", "--model", "phrases", CAT]) == 0
     assert capsys.readouterr().out == "the girl likes the black cat.\n" * 2
     assert main(["translate", "--model", "./phrases", CAT]) == 2
-    assert "phrases is no translator, as config.json is missing" in capsys.readouterr().err
+    assert "phrases is not a translator, as config.json is missing" in capsys.readouterr().err
 
 
 def test_the_folder_of_a_run_leads_to_its_translator(quick, tmp_path, capsys):
@@ -709,7 +709,7 @@ def test_info_shows_what_a_translator_is_made_of(capsys):
         (["train", "--config", "a.json", "--directory", "b"], "a.json"),
         (["train", "phrases", "--max-minutes", "-1"], "--max-minutes: must lie in [0.0, inf], but is -1"),
         (["train", "phrases", "--device", "nowhere"], "device 'nowhere'"),
-        (["train", "toy", "--set", "setps=3"], "'setps' is no setting of this recipe"),
+        (["train", "toy", "--set", "setps=3"], "'setps' is not a setting of this recipe"),
         (["train", "toy", "--set", "steps"], "steps must be an int, not ''"),
         (["train", "toy", "--set", "steps=2.5"], "steps must be an int, not '2.5'"),
         (["train", "toy", "--set", "dropout=much"], "dropout must be a float, not 'much'"),
@@ -727,8 +727,8 @@ def test_info_shows_what_a_translator_is_made_of(capsys):
         (["train", "toy", "--directory", ""], "--directory: must not be empty"),
         (["train", "phrases", "--set", "d_model=100000"], "240,324,800,000 parameters needs 3,845 GB"),
         (["train", "phrases", "--set", "n_layers=1000000"], "GB in training, but cpu has"),
-        (["translate", "--model", "", "a"], "there is no translator ''"),
-        (["translate", "--model", "missing/", "a"], "there is no translator 'missing/'"),
+        (["translate", "--model", "", "a"], "there is not a translator ''"),
+        (["translate", "--model", "missing/", "a"], "there is not a translator 'missing/'"),
         (["translate", "--model", "\x1b[31mred\n\x9b", "a"], "no translator '\\x1b[31mred\\n\\x9b'"),
         (["fly"], "fly"),
         (["--fly\x1b"], "\\x1b"),

@@ -322,7 +322,7 @@ def test_ids_need_not_lie_in_memory_in_order():
 
 
 # -------------------------------------------------------------------------------------------------
-# Masks: boolean, True = may attend; nothing to attend gives zeros in every dtype
+# Masks: boolean, True = may attend; nothing to attend to gives zeros in every dtype
 # -------------------------------------------------------------------------------------------------
 
 # test_attention.py: test_padding_mask_is_true_where_a_token_stands,

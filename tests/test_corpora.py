@@ -308,7 +308,7 @@ def test_files_that_are_none_are_named(tmp_path):
     path, _ = write_sides(tmp_path, "a\n", "b\n")
     with pytest.raises(FileNotFoundError, match="nowhere"):
         read_pairs(path, tmp_path / "nowhere")
-    with pytest.raises(OSError, match="is no regular file"):
+    with pytest.raises(OSError, match="is not a regular file"):
         read_pairs(tmp_path, path)
 
 

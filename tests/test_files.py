@@ -164,11 +164,11 @@ def test_an_empty_log_is_the_log_of_nothing(tmp_path):
 def test_a_folder_and_a_device_are_no_files(tmp_path, reader):
     read, name = READERS[reader]
     (tmp_path / name).mkdir()
-    with pytest.raises(OSError, match=f"{re.escape(name)} is no regular file"):
+    with pytest.raises(OSError, match=f"{re.escape(name)} is not a regular file"):
         read(tmp_path / name)
     (tmp_path / name).rmdir()
     (tmp_path / name).symlink_to("/dev/zero")  # without an end: to read it whole would fill the memory
-    with pytest.raises(OSError, match=f"{re.escape(name)} is no regular file"):
+    with pytest.raises(OSError, match=f"{re.escape(name)} is not a regular file"):
         read(tmp_path / name)
 
 
@@ -186,7 +186,7 @@ def test_a_log_holds_entries_with_steps(tmp_path, line):
     write_log(tmp_path, [{"step": 1}])
     with open(tmp_path / "log.jsonl", "a") as file:
         file.write(line + "\n" + '{"step": 2}\n')
-    with pytest.raises(CheckpointError, match=r"log\.jsonl is no log of a run"):
+    with pytest.raises(CheckpointError, match=r"log\.jsonl is not the log of a run"):
         read_log(tmp_path)
 
 
@@ -206,7 +206,7 @@ def test_a_log_with_other_names_is_refused_by_line(tmp_path, old, new, said):
     path = tmp_path / "log.jsonl"
     first, second = path.read_text().splitlines()
     path.write_text(first + "\n" + second.replace(old, new) + "\n")
-    with pytest.raises(CheckpointError, match=rf"log\.jsonl is no log of a run: line 2: {said}"):
+    with pytest.raises(CheckpointError, match=rf"log\.jsonl is not the log of a run: line 2: {said}"):
         read_log(tmp_path)
 
 
@@ -250,7 +250,7 @@ def flipped(content: bytes, bit: int) -> bytes:
 
 def refuses(path: Path, content: bytes) -> bool:
     path.write_bytes(content)
-    with pytest.raises(DamagedCheckpointError, match=re.escape(f"{path} is no whole checkpoint: its check")):
+    with pytest.raises(DamagedCheckpointError, match=re.escape(f"{path} is not a whole checkpoint")):
         load_checkpoint(path)
     return True
 
@@ -284,13 +284,13 @@ def test_a_flipped_bit_is_told_of_and_the_checkpoint_before_is_taken(tmp_path):
     make_trainer(tmp_path).fit()
     newest, best = tmp_path / "checkpoint-00000002.pt", tmp_path / "best.pt"
     newest.write_bytes(flipped(newest.read_bytes(), 8 * newest.read_bytes().index(b"PK\x05\x06") // 3))
-    with pytest.warns(UserWarning, match=r"00000002\.pt is no whole .*; going on from .*00000001\.pt"):
+    with pytest.warns(UserWarning, match=r"00000002\.pt is not a whole .*; going on from .*00000001\.pt"):
         again = make_trainer(tmp_path, steps=3).fit()
     assert all(map(torch.equal, again.model.parameters(), whole.model.parameters()))
     save_checkpoint(best, {"model": make_model(seed=5).state_dict()})
     place = best.read_bytes().index(make_model(seed=5).output.weight.detach().numpy().tobytes())
     best.write_bytes(flipped(best.read_bytes(), 8 * place + 30))
-    with pytest.raises(CheckpointError, match=r"best\.pt is no whole checkpoint: its checksum is wrong"):
+    with pytest.raises(CheckpointError, match=r"best\.pt is not a whole checkpoint: its checksum is wrong"):
         again.load_best()
     assert all(map(torch.equal, again.model.parameters(), whole.model.parameters()))
 
@@ -347,7 +347,7 @@ def test_a_checkpoint_of_lists_in_lists_is_refused(tmp_path):
     repacked(path, {})
     assert load_checkpoint(path)["model"] == {}
     repacked(path, {"data.pkl": b"\x80\x02" + b"]" * 100_000 + b"a" * 99_999 + b"."})
-    with pytest.raises(CheckpointError, match=r"a\.pt is no checkpoint that can be read \(RecursionError"):
+    with pytest.raises(CheckpointError, match=r"a\.pt is not a checkpoint that can be read \(RecursionError"):
         load_checkpoint(path)
 
 
@@ -550,7 +550,7 @@ def test_the_command_line_says_in_one_line_which_file_is_bad(folder, capsys, com
     (folder / "model.safetensors").write_bytes(b"cut" * 10_000)
     assert main([command[0], "--model", str(summed(folder)), *command[1:]]) == 2
     out, err = capsys.readouterr()
-    assert out == "" and re.fullmatch(r"error: .*model\.safetensors is no file of weights .*\n", err)
+    assert out == "" and re.fullmatch(r"error: .*model\.safetensors is not a file of weights .*\n", err)
 
 
 # -------------------------------------------------------------------------------------------------
@@ -793,7 +793,7 @@ def test_truncated_checkpoint_is_named(tmp_path, share):
     save_checkpoint(path, {"model": make_model().state_dict()})
     whole = path.read_bytes()
     path.write_bytes(whole[: int(share * len(whole))])
-    with pytest.raises(CheckpointError, match=r"cut\.pt is no whole checkpoint: its checksum is wrong$"):
+    with pytest.raises(CheckpointError, match=r"cut\.pt is not a whole checkpoint: its checksum is wrong$"):
         load_checkpoint(path)
 
 

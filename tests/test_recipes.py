@@ -79,9 +79,9 @@ def test_every_setting_has_a_name_of_its_own(recipe):
 
 
 def test_an_unknown_setting_is_named_beside_those_that_there_are():
-    with pytest.raises(ValueError, match="'setps' is no setting of this recipe; there are batch_size"):
+    with pytest.raises(ValueError, match="'setps' is not a setting of this recipe; there are batch_size"):
         changed(RECIPES["toy"], setps=3)
-    with pytest.raises(ValueError, match="'corpus' is no setting of this recipe"):
+    with pytest.raises(ValueError, match="'corpus' is not a setting of this recipe"):
         changed(RECIPES["toy"], corpus="ted")
 
 
@@ -145,16 +145,16 @@ WHOLE = asdict(TINY)
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        (WHOLE | {"data": {"corpus": "ted", "vocab_size": 300, "warmth": 3}}, "'warmth' is no setting"),
+        (WHOLE | {"data": {"corpus": "ted", "vocab_size": 300, "warmth": 3}}, "'warmth' is not a setting"),
         (WHOLE | {"data": {"corpus": "ted", "vocab_size": "300"}}, "vocab_size is '300', not of type int"),
         (WHOLE | {"data": {"corpus": "ted", "vocab_size": True}}, "vocab_size is True, not of type int"),
         (WHOLE | {"data": {"corpus": "ted", "vocab_size": 300.0}}, "vocab_size is 300.0, not of type int"),
         (WHOLE | {"data": {"corpus": "ted"}}, "vocab_size"),
-        (WHOLE | {"data": {"batch_size": 5, "corpsu": "ted"}}, "'corpsu' is no setting"),
+        (WHOLE | {"data": {"batch_size": 5, "corpsu": "ted"}}, "'corpsu' is not a setting"),
         (WHOLE | {"model": {"norm_first": 1}}, "norm_first is 1, not of type bool"),
         (WHOLE | {"model": {"n_heads": 3}}, "n_heads must divide d_model"),
         (WHOLE | {"training": [1]}, "part must be a dict"),
-        (WHOLE | {"weather": {}}, "'weather' is no part of one"),
+        (WHOLE | {"weather": {}}, "'weather' is not a part of one"),
         ({name: part for name, part in WHOLE.items() if name != "training"}, "it has no training"),
         ({"recipe": [1]}, "it has no data"),
         ({"src_vocab_size": 5}, "it has no data"),

@@ -573,7 +573,7 @@ def test_a_damaged_checkpoint_is_reported_and_the_one_before_it_used(tmp_path):
         make_trainer(tmp_path, loss=cut_after(10)).fit()
     newest = tmp_path / "checkpoint-00000008.pt"
     newest.write_bytes(newest.read_bytes()[:-500])
-    with pytest.warns(UserWarning, match="checkpoint-00000008.pt is no whole checkpoint"):
+    with pytest.warns(UserWarning, match="checkpoint-00000008.pt is not a whole checkpoint"):
         resumed = make_trainer(tmp_path).fit()
     assert same_state(unbroken, resumed)
     load_checkpoint(newest)  # it has been written again
@@ -595,7 +595,7 @@ def test_where_every_checkpoint_is_damaged_nothing_begins_and_nothing_changes(tm
     for path in tmp_path.glob("checkpoint-*.pt"):
         path.write_bytes(damage(path.read_bytes()))
     before = contents(tmp_path)
-    said = "holds a run, but no checkpoint of it is whole: .*00000012.pt is no .*00000008.pt is no whole"
+    said = "holds a run, but no checkpoint of it is whole: .*00000012.pt is not .*00000008.pt is not a whole"
     for go_on in (Trainer.fit, Trainer.resume):
         with pytest.raises(CheckpointError, match=said) as refusal:
             go_on(make_trainer(tmp_path))
@@ -707,7 +707,7 @@ def test_another_model_s_directory_is_refused_and_kept(tmp_path):
 def test_the_newest_checkpoints_are_kept_and_a_broken_later_one_does_not_count(tmp_path, keep):
     make_trainer(tmp_path, keep=keep, steps=4).fit()
     (tmp_path / "checkpoint-00000999.pt").write_text("not one of ours")
-    with pytest.warns(UserWarning, match="00000999.pt is no whole checkpoint.*; going on from .*00000004.pt"):
+    with pytest.warns(UserWarning, match="00000999.pt is not a whole .*; going on from .*00000004.pt"):
         trainer = make_trainer(tmp_path, keep=keep).fit()
     steps = [int(path.stem[-8:]) for path in trainer.checkpoints()]
     assert steps == [0, 4, 8, 12][-keep:] + [999]
@@ -721,7 +721,7 @@ def test_a_checkpoint_in_the_old_format_is_named_and_not_passed_over(tmp_path, m
         patch.setattr(transformer.files, "CHECKPOINT_FORMAT", "transformer-checkpoint-1")
         save_checkpoint(newest, state)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    said = "00000012.pt is no checkpoint in the format 'transformer-checkpoint-3', but says 'transf.*-1'"
+    said = "00000012.pt is not a checkpoint in the format 'transformer-checkpoint-3', but says 'transf.*-1'"
     with pytest.raises(CheckpointError, match=said):
         make_trainer(tmp_path).fit()
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before

@@ -463,7 +463,7 @@ def with_header(header: object, numbers: int = 0) -> bytes:
 def test_hostile_headers_are_refused(translator, tmp_path, content):
     translator.save(tmp_path)
     (tmp_path / "model.safetensors").write_bytes(content)
-    with pytest.raises(CheckpointError, match="model.safetensors is no file of weights") as refusal:
+    with pytest.raises(CheckpointError, match="model.safetensors is not a file of weights") as refusal:
         Translator.load(summed(tmp_path))
     assert len(str(refusal.value)) < 500
 
@@ -652,7 +652,7 @@ def test_the_name_of_a_carried_translator_is_no_folders(tmp_path, monkeypatch):
     Path("phrases").mkdir()
     assert len(Translator.load("phrases").vocabulary) == 1200
     for own in ("./phrases", Path("phrases"), Path("phrases").absolute()):
-        with pytest.raises(FileNotFoundError, match="phrases is no translator, as config.json is missing"):
+        with pytest.raises(FileNotFoundError, match="phrases is not a translator, as config.json is missing"):
             Translator.load(own)
 
 

@@ -132,7 +132,7 @@ def claimed(folder: Path, recipe: Recipe) -> Iterator[None]:
             config.unlink(missing_ok=True)
             log.unlink(missing_ok=True)
             if not existed:
-                with suppress(OSError):  # something else lies there
+                with suppress(OSError):  # something else is in it
                     folder.rmdir()
         raise
 
@@ -151,16 +151,16 @@ def memory_of(device: torch.device | str) -> int | None:
 def check_memory(recipe: Recipe, device: torch.device | str = "cpu") -> None:
     """Refuse a model that cannot be trained in the memory of a device.
 
-    It needs 16 bytes a parameter (weights, gradients, and two moments of Adam, each in float32), four
-    more for a moving average, and about half a megabyte of Python for a pair of layers. Batches come
-    on top.
+    It needs 16 bytes per parameter (weights, gradients, and two moments of Adam, each in float32), four
+    more for a moving average, and about half a megabyte of Python for a pair of layers. Batches need
+    more memory still.
 
     Raises:
         ValueError: there is less memory; nothing is checked where the system does not tell.
     """
     d, d_ff, n_layers = recipe.model.d_model, recipe.model.d_ff, recipe.model.n_layers
     vocab_size = getattr(recipe.data, "vocab_size", 0)
-    parameters = vocab_size * d + n_layers * (12 * d**2 + 4 * d * d_ff)  # but for biases and norms
+    parameters = vocab_size * d + n_layers * (12 * d**2 + 4 * d * d_ff)  # without biases and norms
     needed = (16 + 4 * bool(recipe.training.average)) * parameters + 500_000 * n_layers
     memory = memory_of(device)
     if memory is not None and needed > memory:
@@ -176,7 +176,7 @@ def train(options: argparse.Namespace) -> None:
     recipe, folder = asked_for(options)
     toy = isinstance(recipe.data, Reversals)
     for library in ("tqdm", "safetensors", *(() if toy else ("tokenizers", "sacrebleu"))):
-        optional_import(library)  # what is missing is better known now than after hours
+        optional_import(library)  # better to find out now than hours later that it is missing
     with process_group(options.device) as device:
         check_memory(recipe, device)
         first = rank_and_world_size()[0] == 0
@@ -215,7 +215,7 @@ def leave_results(
         save_weights(trainer.model, usable, torch.float16)
     else:
         translator.save(usable)
-    with suppress(ImportError):  # without matplotlib the run is as good
+    with suppress(ImportError):  # without matplotlib the run is just as good
         draw_curves(trainer.history, folder / "curves.png")
     if not trainer.finished:
         print(f"time is over at step {trainer.step:,}; the same command goes on from there")
@@ -341,8 +341,8 @@ def evaluation_pairs(options: argparse.Namespace) -> tuple[list[Pair], set[Pair]
     """The pairs that `evaluate` is asked for, tokenized, and those that training showed.
 
     Raises:
-        ValueError: one of two files is missing, or a corpus is asked for beside them.
-        CorpusError: a file is not UTF-8, or the two have not equally many lines.
+        ValueError: one of two files is missing, or a corpus is asked for as well.
+        CorpusError: a file is not UTF-8, or the two do not have the same number of lines.
     """
     files = options.source, options.reference
     if files == (None, None):
@@ -381,7 +381,7 @@ def info(options: argparse.Namespace) -> None:
 def serve(options: argparse.Namespace) -> None:
     """Translate over HTTP until a signal to stop."""
     for library in ("fastapi", "uvicorn"):
-        optional_import(library)  # what is missing is better known now than after loading
+        optional_import(library)  # better to find out now than after loading that it is missing
     translator = load_translator(options.model, options.device, options.engine)
     run_server(make_app(translator, options.beam, options.length_penalty), options.host, options.port)
 
@@ -433,7 +433,7 @@ def note(message: object) -> None:
 
 
 def refusal(error: Exception) -> str:
-    """The text for an error: its message, with the type of an error that was not foreseen."""
+    """The text for an error: its message and, if the error was not foreseen, its type."""
     foreseen = (ValueError, TypeError, OSError, ImportError, ArithmeticError)
     if isinstance(error, foreseen) and str(error):
         return f"error: {one_line(error)}"
@@ -512,7 +512,7 @@ the lines before it are answered.
 
   python -m transformer translate < portuguese.txt > english.txt
 
-A name with one slash that is no folder is looked up on the Hugging Face hub: a translator that
+A name with one slash that is not a folder is looked up on the Hugging Face hub: a translator that
 Translator.push_to_hub has put there, or a Marian model with weights in safetensors. Only files that
 execute nothing are fetched, and they are kept, so that the next call needs no network."""
 
@@ -560,7 +560,7 @@ def within(kind: type, low: float, high: float) -> Callable[[str], Any]:
             raise argparse.ArgumentTypeError(f"must lie in [{low}, {high}], but is {text}")
         return value
 
-    number.__name__ = kind.__name__  # for the message about what is no number
+    number.__name__ = kind.__name__  # for the message about what is not a number
     return number
 
 
@@ -626,9 +626,9 @@ def evaluate_options(add: Add) -> None:
 
 def serve_options(add: Add) -> None:
     """The options of `serve`."""
-    address = "the address to listen at; 0.0.0.0 for every one of this machine (default: 127.0.0.1)"
+    address = "the address to listen on; 0.0.0.0 for every one of this machine (default: 127.0.0.1)"
     add("--host", default="127.0.0.1", help=address)
-    port = "the port to listen at; 0 for any free one (default: 8000)"
+    port = "the port to listen on; 0 for any free one (default: 8000)"
     add("--port", type=within(int, 0, 65535), default=8000, help=port)
     engine_option(add)
     search_options(add)
@@ -687,7 +687,7 @@ def check_options(add: Add) -> None:
 
 # %% book/B-command-line.ipynb · The options · [parser-code]
 def parser() -> argparse.ArgumentParser:
-    """What may stand on the command line."""
+    """What may appear on the command line."""
     layout = argparse.RawDescriptionHelpFormatter
     name, module = program(), "python -m transformer"
     described = DESCRIPTION.replace(module, name)
@@ -720,8 +720,9 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; bad input ends in one line on standard error and status 2.
 
-    A closed pipe, as `head` leaves one, ends it silently; like an interrupt or a request to
-    terminate, it gives the status that a shell has for it. `--debug` shows an error's traceback.
+    A closed pipe, such as `head` leaves behind, ends the program silently. The status is then the
+    one that a shell has for it, as it is after an interrupt or a request to terminate. `--debug` shows
+    an error's traceback.
     """
     if sys.stderr is None:  # the parent process has closed it
         sys.stderr = open(os.devnull, "w")

@@ -39,7 +39,7 @@ def causal_mask(length: int, device: torch.device | str | None = None) -> Tensor
 
     Args:
         length: number of target positions T.
-        device: where the mask is to lie.
+        device: where to put the mask.
 
     Returns:
         `torch.bool` `[1, 1, T, T]`, True on and below the diagonal.
@@ -85,7 +85,7 @@ def scaled_dot_product_attention(
         scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
     weights = scores.softmax(dim=-1)
     if mask is not None:
-        weights = weights.masked_fill(~mask, 0.0)  # matters only in a row with nothing to attend
+        weights = weights.masked_fill(~mask, 0.0)  # matters only in a row with nothing to attend to
     weights = F.dropout(weights.to(value.dtype), dropout)
     return weights @ value, weights
 
@@ -181,7 +181,7 @@ class MultiHeadAttention(nn.Module):
 
         Args:
             mask: `torch.bool`, broadcastable to `[B, H, T, S]`, True where a query may attend.
-            need_weights: whether to return weights `[B, H, T, S]` beside output `[B, T, d_model]`.
+            need_weights: whether to return weights `[B, H, T, S]` along with output `[B, T, d_model]`.
             cache: `append` or `hold` of a `KeyValueCache`; S then counts what is kept as well.
         """
         q = self._split(self.w_q(query))  # [B, H, T, d_k]

@@ -655,7 +655,7 @@ def check_model(
             `decoder_only`, `torch_transformer` or `Adapted`.
         src_vocab_size: number of source tokens, at most 4,194,304. This and the next three are
             read from the model or its configuration where they are `None`.
-        tgt_vocab_size: number of target tokens V, likewise; without a configuration, as many.
+        tgt_vocab_size: number of target tokens V, likewise; without a configuration, as many as source.
         pad_id: the padding token; without a configuration, 0.
         bos_id: the token that a target begins with; without a configuration, 2.
         dropout: whether the model is meant to be random in training mode; `None` to skip the check.

@@ -253,7 +253,7 @@ def load_corpus(name: str, split: str) -> list[Pair]:
 
     Args:
         name: ``"phrases"``, the sentences that come with this package; or ``"ted"``, translated talks
-            (CC BY-NC-ND 4.0), downloaded into `data_folder` unless an archive lies there already.
+            (CC BY-NC-ND 4.0), downloaded into `data_folder` unless an archive is there already.
         split: ``"train"``, ``"dev"`` or ``"test"``.
 
     Returns:
@@ -290,7 +290,7 @@ def read_pairs(source: str | Path, target: str | Path) -> list[Pair]:
         target: Another with the translations.
 
     Returns:
-        The pairs as they stand there, also those with an empty side. Only a line feed ends a line; a
+        The pairs as they are, including those with an empty side. Only a line feed ends a line; a
         carriage return before it and a byte order mark at the beginning are dropped.
 
     Raises:

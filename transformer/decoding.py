@@ -110,7 +110,7 @@ def check_search(model: Transformer, src: Tensor, max_length: int) -> None:
     """Check the arguments of a search before it begins.
 
     Raises:
-        TypeError: `model` is no module, `src` not `torch.long`, or `max_length` not an int.
+        TypeError: `model` is not a module, `src` not `torch.long`, or `max_length` not an int.
         ValueError: `src` is not `[B, S]` or longer than the model's `max_length`, or `max_length` is
             not from 1 to that.
         IndexError: a source id is not in the vocabulary.
@@ -155,7 +155,7 @@ def best_continuations(alive: BeamResult, log_probs: Tensor) -> tuple[BeamResult
     """The 2K best ways to add one token to K beginnings.
 
     Args:
-        alive: the beginnings, `[B, K, t]`, with log-probabilities for scores.
+        alive: the beginnings, `[B, K, t]`, with log-probabilities as scores.
         log_probs: of every next token after every beginning, `[B, K, V]`.
 
     Returns:
@@ -179,7 +179,7 @@ def merge_hypotheses(kept: BeamResult, new: BeamResult, pad_id: int) -> BeamResu
 
 # %% book/08-decoding.ipynb · The length of a translation · [length-norm]
 def length_norm(length: int, alpha: float) -> float:
-    """The length penalty ((5 + length) / 6)^alpha, which divides a hypothesis' log-probability.
+    """The length penalty ((5 + length) / 6)^alpha, which divides a hypothesis's log-probability.
 
     Args:
         length: number of tokens, the end token included.
@@ -266,11 +266,11 @@ def beam_search(
     model: Transformer, src: Tensor, beam_size: int = 4, length_penalty: float = 0.6,
     max_length: int | None = None,
 ) -> BeamResult:
-    """Follow the `beam_size` most probable beginnings, and rank what they end as.
+    """Follow the `beam_size` most probable beginnings, and rank the hypotheses that they lead to.
 
     Args:
         model: the model; dropout is off while it searches.
-        src: source token ids `[B, S]`; what else is in the batch plays no part, rounding apart.
+        src: source token ids `[B, S]`; apart from rounding, the rest of the batch plays no part.
         beam_size: number K of beginnings followed; 1 is greedy search.
         length_penalty: the exponent of `length_norm`, at least 0.
         max_length: the most tokens to generate, the end token included; `None` for 128, or for the

@@ -35,7 +35,7 @@ def process_group(device: torch.device | str | None = None) -> Iterator[torch.de
     """Join the processes that torchrun has started; without torchrun there is nothing to join.
 
     Args:
-        device: to compute on; `None` for a GPU where there is one. Under torchrun each process of a
+        device: to compute on; `None` for a GPU if there is one. Under torchrun each process of a
             machine gets a GPU of its own.
 
     Yields:
@@ -173,7 +173,7 @@ def accumulate_gradients(
     device, batches = parameters[0].device, list(batches)
     total, tokens = torch.zeros((), device=device), torch.zeros((), dtype=torch.long, device=device)
     for number, batch in enumerate(batches, start=1):
-        alone = engine is None or number < len(batches)  # the last gradients travel
+        alone = engine is None or number < len(batches)  # only the last batch's travel
         with engine.no_sync() if engine is not None and alone else nullcontext():
             batch_loss, count = loss(batch)
             before, tokens = tokens, tokens + count

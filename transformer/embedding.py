@@ -105,5 +105,5 @@ class PositionalEncoding(nn.Module):
 
     @staticmethod
     def _compute(length: int, d_model: int, dtype: torch.dtype | None = None) -> Tensor:
-        with torch.device("cpu"):  # has its numbers at once, even where the weights are still on "meta"
+        with torch.device("cpu"):  # so the table has numbers even while the weights are still on "meta"
             return sinusoidal_encoding(length, d_model, dtype)

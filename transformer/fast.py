@@ -113,7 +113,7 @@ class FastMultiHeadAttention(MultiHeadAttention):
 
 
 # %% book/10-speed.ipynb · Which models can be accelerated · [accelerate-check]
-# Free, or compared otherwise, or left behind by hooks that are gone.
+# Free to differ, or compared elsewhere, or left behind by hooks that are gone.
 _FREE = {"_parameters", "_buffers", "_modules", "training", "_is_full_backward_hook"}
 
 
@@ -169,7 +169,7 @@ class FastTransformer(Transformer):
     """A `Transformer` by the fastest kernels, as `accelerate` makes it.
 
     It computes what its model does, and has the same parameters and buffers under the same names;
-    whether it is in training is its own. Its searches and its losses do not call all of its modules,
+    only its training mode is its own. Its searches and its losses do not call all of its modules,
     so hooks belong on the model and not here.
 
     Args:
@@ -342,7 +342,7 @@ class _StepCache:
 
 # %% book/10-speed.ipynb · A lean decoding step · [fast-state]
 class FastDecoderState(DecoderState):
-    """The numbers of `DecoderState`, from the decoder's weights and without the calls of its modules."""
+    """The numbers of `DecoderState`, from the decoder's weights, without calling its modules."""
 
     @torch.inference_mode()
     def __init__(self, model: FastTransformer, src: Tensor, beam_size: int = 1) -> None:
@@ -372,7 +372,7 @@ class FastDecoderState(DecoderState):
 
     @torch.inference_mode()
     def keep(self, rows: Tensor) -> None:
-        """As in `DecoderState`; K rows in sequence must be of one sentence."""
+        """As in `DecoderState`; every K consecutive rows must belong to one sentence."""
         sentences = rows[:: self.beam_size] // self.beam_size
         if len(sentences) < len(self.memory):
             self.memory = self.memory[sentences]
@@ -513,7 +513,7 @@ _int8_r_drop_loss = r_drop_loss.register(QuantizedTransformer, r_drop_loss.dispa
 def quantize(model: Transformer) -> QuantizedTransformer:
     """Copy a model for faster inference on the CPU, with int8 weights in its dense layers.
 
-    To keep it, keep the model it was made of: its `state_dict` holds no dense layers. Where
+    To keep it, keep the model it was made from: its own `state_dict` holds no dense layers. Where
     PyTorch has no product of bytes for the processor, a warning says so: the copy rounds as it
     does elsewhere, but is no faster than the model.
 
@@ -525,7 +525,7 @@ def quantize(model: Transformer) -> QuantizedTransformer:
         row alone, so that the rest of a batch still plays no part.
 
     Raises:
-        TypeError: `model` is no such model, or not in float32.
+        TypeError: `model` is not such a model, or not in float32.
         ValueError: `model` is not on the CPU.
 
     Example:

@@ -109,18 +109,18 @@ class CheckpointError(ValueError):
 
 
 class DamagedCheckpointError(CheckpointError):
-    """A file of which a part is missing, or that never was a checkpoint."""
+    """A file that has changed, of which a part is missing, or that never was a checkpoint."""
 
 
 def regular_file(path: Path | str) -> Path:
     """Check that a path to read from is a file, and neither a folder nor a device.
 
     Raises:
-        OSError: it is no regular file; a missing one is left for `open` to report.
+        OSError: it is not a regular file; a missing one is left for `open` to report.
     """
     path = Path(path)
     if path.exists() and not path.is_file():
-        raise OSError(f"{path} is no regular file")
+        raise OSError(f"{path} is not a regular file")
     return path
 
 
@@ -129,7 +129,7 @@ def save_checkpoint(path: Path | str, state: dict[str, Any]) -> None:
     """Write tensors, numbers and dictionaries of them, and a checksum; whole or not at all.
 
     Raises:
-        TypeError: `state` is no dictionary.
+        TypeError: `state` is not a dictionary.
         OSError: the file cannot be written; the message names it.
     """
     check_type(dict, state=state)
@@ -137,14 +137,14 @@ def save_checkpoint(path: Path | str, state: dict[str, Any]) -> None:
         try:
             with open(part, "wb") as file:
                 torch.save({"format": CHECKPOINT_FORMAT, **state}, file)
-        except RuntimeError as error:  # torch's own words for what `file` has just said
+        except RuntimeError as error:  # torch's own words for the error that `file` raised
             said = error.__context__
             raise said if isinstance(said, OSError) else OSError(f"{path}: {error}") from error
         _seal(part)
 
 
 def _seal(path: Path) -> None:
-    # A zip archive may end with a comment, and before it stands its length, in two bytes.
+    # A zip archive may end with a comment, which is preceded by its length in two bytes.
     with open(path, "rb+") as file:
         end = file.seek(-2, os.SEEK_END) + 2
         file.write(hashlib.sha256().digest_size.to_bytes(2, "little"))
@@ -159,7 +159,7 @@ def _is_whole(file: BinaryIO) -> bool:
 
 
 def _check_sum(file: BinaryIO, end: int) -> bytes:
-    # Of all bytes before `end`, where the file is left.
+    # The checksum of all bytes before `end`, which is the file's position afterward.
     check_sum, left = hashlib.sha256(), end
     file.seek(0)
     while left and (content := file.read(min(left, 1 << 20))):
@@ -170,7 +170,7 @@ def _check_sum(file: BinaryIO, end: int) -> bytes:
 
 # %% book/11-long-runs.ipynb · A container for checkpoints · [load-checkpoint]
 def load_checkpoint(path: Path | str) -> dict[str, Any]:
-    """Read what `save_checkpoint` wrote, to the CPU, executing nothing.
+    """Read onto the CPU what `save_checkpoint` wrote, executing nothing.
 
     Args:
         path: of the file.
@@ -182,12 +182,12 @@ def load_checkpoint(path: Path | str) -> dict[str, Any]:
         OSError: the file cannot be read; `FileNotFoundError` where there is none.
         DamagedCheckpointError: a bit of it has changed, a part is missing, or it never was a
             checkpoint; the message names it.
-        CheckpointError: it is whole, and of another format.
+        CheckpointError: it is whole, but in another format.
     """
     path = regular_file(path)
     with _naming(path), path.open("rb") as file:
         if not _is_whole(file):
-            raise DamagedCheckpointError(f"{path} is no whole checkpoint: its checksum is wrong")
+            raise DamagedCheckpointError(f"{path} is not a whole checkpoint: its checksum is wrong")
         try:
             _check_archive(file)
             state = torch.load(file, map_location="cpu", weights_only=True)
@@ -199,10 +199,10 @@ def load_checkpoint(path: Path | str) -> dict[str, Any]:
             if "DefaultCPUAllocator" in str(error):  # too little memory, which torch calls a RuntimeError
                 raise MemoryError(f"{path}: {error}") from error
             said = f"{type(error).__name__}: {str(error).strip():.200}"
-            raise CheckpointError(f"{path} is no checkpoint that can be read ({said})") from error
+            raise CheckpointError(f"{path} is not a checkpoint that can be read ({said})") from error
     given = state.get("format") if isinstance(state, dict) else None
     if given != CHECKPOINT_FORMAT:
-        message = f"{path} is no checkpoint in the format {CHECKPOINT_FORMAT!r}"
+        message = f"{path} is not a checkpoint in the format {CHECKPOINT_FORMAT!r}"
         raise CheckpointError(f"{message}, but says {given!r:.60}" if given else message)
     return dict(state)
 
@@ -238,7 +238,7 @@ def _is_hollow(x: Tensor) -> bool:
 
 # %% book/11-long-runs.ipynb · A container for checkpoints · [newest-whole]
 def newest_whole(paths: list[Path]) -> tuple[Path, dict[str, Any]] | tuple[None, None]:
-    """The last of some checkpoints that is whole, and its state; `None` twice for no checkpoints.
+    """The last whole one of some checkpoints, and its state; `None` twice for no checkpoints.
 
     Raises:
         CheckpointError: there are checkpoints, and none is whole; or one is in another format.
@@ -271,11 +271,11 @@ def set_weights(model: nn.Module, state: dict[str, Any], path: Path | str) -> No
         path: the file that it came from, for the message.
 
     Raises:
-        TypeError: `model` is no module.
+        TypeError: `model` is not a module.
         CheckpointError: the weights are another model's, or there are none; the model stays as it was.
     """
     check_weights(model, state, path)
-    model.load_state_dict(state["model"], strict=False)  # a table under two names may come under one
+    model.load_state_dict(state["model"], strict=False)  # a shared table may come under one of its names
 
 
 def check_weights(model: nn.Module, state: dict[str, Any], path: Path | str) -> None:
@@ -325,7 +325,7 @@ def save_weights(model: nn.Module, path: Path | str, dtype: torch.dtype = torch.
         dtype: to write in; `torch.float16` halves the file.
 
     Raises:
-        TypeError: `model` is no module, or `dtype` no `torch.dtype`.
+        TypeError: `model` is not a module, or `dtype` not a `torch.dtype`.
         ValueError: `dtype` is not floating-point, or a weight is too large for it.
         OSError: the file cannot be written; the message names it.
         ImportError: safetensors is missing.
@@ -355,7 +355,7 @@ def load_weights(model: nn.Module, path: Path | str) -> None:
         path: of the file.
 
     Raises:
-        TypeError: `model` is no module.
+        TypeError: `model` is not a module.
         OSError: the file cannot be opened; `FileNotFoundError` where there is none.
         CheckpointError: the file is damaged, or does not fit the model, which then stays as it was;
             the message names the file.
@@ -382,7 +382,7 @@ def read_log(directory: Path | str) -> list[dict[str, float]]:
     """The entries of a run's `log.jsonl`, without a last line that was cut off; `[]` without a log.
 
     Raises:
-        CheckpointError: the file is no log; the message names it, and the line.
+        CheckpointError: the file is not a log; the message names it, and the line.
     """
     path, entries = regular_file(Path(directory) / "log.jsonl"), []
     try:
@@ -391,7 +391,7 @@ def read_log(directory: Path | str) -> list[dict[str, float]]:
             if line.endswith("\n"):
                 entries.append(_log_entry(line, number))
     except (ValueError, TypeError, RecursionError) as error:
-        raise CheckpointError(f"{path} is no log of a run: {error}") from error
+        raise CheckpointError(f"{path} is not the log of a run: {error}") from error
     return entries
 
 
@@ -440,7 +440,7 @@ _INSTRUCTIONS = {
 def processor() -> tuple[str, set[str]]:
     """The processor's model, and those of its instructions that decide how fast products are.
 
-    Both are as torch tells them, where it does, and as Linux tells them; `""` for an unknown model.
+    Both come from torch, where it reports them, and from Linux; `""` for an unknown model.
     """
     told: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
     names = {"avx512_f": "avx512f", "fp16_arith": "asimdhp"}
@@ -535,7 +535,7 @@ def read_record(path: Path | str) -> dict[str, Any]:
         record: dict[str, Any] = json.loads(path.read_text(encoding="utf8"))
         check_type(dict, record=record)
     except (ValueError, TypeError, RecursionError) as error:
-        raise CheckpointError(f"{path} is no record: {error}") from error
+        raise CheckpointError(f"{path} is not a record: {error}") from error
     return record
 
 

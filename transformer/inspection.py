@@ -165,7 +165,7 @@ def head_shares(
         tgt: target token ids `[B, T]` that begin with the start token.
         marks: the tokens that are punctuation.
         aligned: `torch.bool` `[B, T, S]`, the source places that belong to what is written at a
-            target place; `None` where nobody knows.
+            target place; `None` if they are not known.
 
     Returns:
         for each head, the role of a key and the share of weight that it gets, as `share_on` has it:
@@ -302,7 +302,7 @@ class ResidualStream(NamedTuple):
 
 
 def residual_stream(model: Transformer, src: Tensor, tgt: Tensor) -> ResidualStream:
-    """Note the states between the layers while a model reads a batch.
+    """Record the states between the layers while a model reads a batch.
 
     Args:
         model: a plain model; an accelerated one calls no hooks.
@@ -412,7 +412,7 @@ def patched(
         stack: the encoder or decoder of a plain model.
         depth: how many layers the state has passed, from 0 to n_layers.
         position: of the state in its sequence.
-        vectors: what to put there, `[d_model]`, or `[B, d_model]` for each sentence its own.
+        vectors: what to put there, `[d_model]`, or `[B, d_model]`, one for each sentence.
 
     Source: Vig et al. (2020), section 3.
     """

@@ -74,7 +74,7 @@ _DECODER_PARTS = _ENCODER_PARTS | {
 
 # %% book/15-interchange.ipynb · Names side by side · [pairs]
 def _pairs(theirs: Any, ours: Any) -> Iterator[tuple[nn.Module, nn.Module]]:
-    """The parts of two modules that stand for one another, torch's first."""
+    """The parts of two modules that correspond to each other, torch's first."""
     if isinstance(theirs, nn.MultiheadAttention):
         yield theirs, ours
     elif isinstance(theirs, nn.TransformerEncoder | nn.TransformerDecoder):
@@ -561,7 +561,7 @@ def _check_as_configured(model: Any) -> nn.Module:
 
 
 def _place_all(target: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Fill a whole model that was built on the meta device; parameters that are one stay one."""
+    """Fill a whole model that was built on the meta device; shared parameters stay shared."""
     for name, owner in parameter_owners(target).items():
         path, _, leaf = name.rpartition(".")
         part = target.get_submodule(path)
@@ -577,13 +577,13 @@ def from_marian(model: Any) -> Transformer:
 
     The features of its vectors are in our order, so that positions are our own. A bias of the logits
     that is not zero becomes `output.bias`, and is minus infinity for tokens that `generate` was told
-    never to choose. Everything else that their configuration says of a search stays behind.
+    never to choose. Everything else that their configuration says about a search is left out.
 
     Args:
         model: a `transformers.MarianMTModel`, or the path of a folder that holds one.
 
     Returns:
-        A `Transformer` of the same dtype, device and mode. Its padding and start token may be one.
+        A `Transformer` of the same dtype, device and mode. Its padding and start token may be the same.
 
     Raises:
         TypeError: `model`, or a part of it, is of another type; a subclass is another type.
@@ -798,7 +798,7 @@ class CTranslate2Translator(Translator):
     Its beam ends by the engine's own rule, so that a rare translation differs from those of PyTorch.
 
     Args:
-        translator: where weights and vocabulary come from; weights that change later do not count.
+        translator: where weights and vocabulary come from; later changes to the weights have no effect.
         quantization: as in `to_ctranslate2`.
 
     Raises:
@@ -853,7 +853,7 @@ ENGINES = ("pytorch", "ctranslate2")
 def load_translator(
     name: str | Path, device: torch.device | str = "cpu", engine: str = "pytorch", **download: Any
 ) -> Translator | MarianTranslator:
-    """The translator of a name, ours or Marian's.
+    """The translator that a name stands for, ours or Marian's.
 
     Args:
         name: a folder, the name of a translator that the package carries, or `"OWNER/NAME"` on the

@@ -112,7 +112,7 @@ def _family() -> int:
 
 @cache
 def _least_work() -> float:
-    # The multiplications from which on a product is worth oneDNN. On AMD's processors MKL works on 256
+    # The number of multiplications from which oneDNN is worth it. On AMD's processors MKL works on 256
     # bits at a time. From family 26 on, that leaves half of the processor idle; earlier ones gain less.
     capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # not in every torch
     amd = "AMD" in capabilities.get("cpu_name", "")
@@ -170,7 +170,7 @@ def _always(*tensors: Tensor) -> bool:
 
 
 # %% book/10-speed.ipynb · One table of choices · [choices]
-# For every task the kernels, fastest first, each with the condition under which it is.
+# The kernels for each task, fastest first, each with the condition under which it wins.
 CHOICES: dict[str, list[tuple[Callable[..., bool], Callable[..., Tensor]]]] = {
     "linear": [
         (_is_large, linear_by_convolution),
@@ -212,14 +212,14 @@ def fast_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor
 
 
 def step_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """The same of a few rows `[N, d_in]` without gradient, by the fastest kernel for those."""
+    """The same for a few rows `[N, d_in]`, without gradients, by the fastest kernel for those."""
     return fastest("step linear", x, weight)(x, weight, bias)
 
 
 # %% book/10-speed.ipynb · Three products in one · [fused-projections]
 def fused_projections(x: Tensor, layers: Sequence[nn.Linear]) -> Sequence[Tensor]:
     """Apply several dense layers to one input `[..., d_in]`, in one product where that saves time."""
-    # For few rows, to copy the weights would be most of the work; a captured graph serves any number.
+    # For few rows, copying the weights would be most of the work; a captured graph serves any number.
     if not torch.compiler.is_compiling() and x.numel() < 128 * x.size(-1):
         return [layer(x) for layer in layers]
     weight = torch.cat(tuple(layer.weight for layer in layers))
@@ -254,7 +254,7 @@ def fast_attention(
 def _loss_and_slope(
     logits: Tensor, targets: Tensor, smoothing: float, pad_id: int
 ) -> tuple[Tensor, Tensor]:
-    # Of rows [n, V] and targets [n]: the summed loss, and its derivative P - Q by the logits.
+    # Of rows [n, V] and targets [n]: the summed loss, and its derivative P - Q with respect to the logits.
     z = logits.to(torch.promote_types(logits.dtype, torch.float32))
     real = (targets != pad_id)[:, None]  # [n, 1]
     true = targets[:, None].where(real, 0)  # the padding may lie outside [0, V)
@@ -320,7 +320,7 @@ def linear_cross_entropy(
         smoothing, pad_id: as in `label_smoothed_cross_entropy`.
 
     Returns:
-        a scalar, in nats, that can be differentiated once; up to 2²⁰ logits, any number of times.
+        a scalar, in nats, that can be differentiated once; for up to 2²⁰ logits, any number of times.
     """
     if hidden.shape[:-1] != targets.shape:  # rows and targets would be matched all the same
         given = f"{list(hidden.shape)} and {list(targets.shape)}"
@@ -360,7 +360,7 @@ def linear_r_drop(
     alpha: float = 5.0,
     pad_id: int = 0,
 ) -> Tensor:
-    """What `r_drop_loss` sums, of two passes `[2, n, d_model]` and targets `[n]`, by pieces."""
+    """What `r_drop_loss` sums, for two passes `[2, n, d_model]` and targets `[n]`, chunk by chunk."""
     if is_traced(hidden, weight) or not torch.is_grad_enabled() or targets.numel() == 0:
         p, q = fast_linear(hidden, weight)
         loss_p = label_smoothed_cross_entropy(p, targets, smoothing, pad_id, "sum")

@@ -160,7 +160,7 @@ def r_drop_loss(
         model: the model, in training mode, or dropout drops nothing.
         batch: source ids `[B, S]` and target ids `[B, T + 1]` that begin with the start token.
         smoothing: as in `label_smoothed_cross_entropy`.
-        alpha: weight of the divergence between the passes, beside the sum of their cross-entropies.
+        alpha: weight of the divergence between the passes, relative to the sum of their cross-entropies.
 
     Returns:
         half of (both cross-entropies + α · `symmetric_kl`), in nats, summed over the real target

@@ -34,7 +34,7 @@ from transformer.validation import check_config, check_ids, check_memory, check_
 # %% book/05-model.ipynb · The configuration · [transformer-config]
 @dataclass(frozen=True)
 class TransformerConfig(LayerConfig):
-    """Everything that determines a `Transformer` but its weights; by default, the base model.
+    """Everything that determines a `Transformer` except its weights; by default, the base model.
 
     The fields of `LayerConfig` are among its arguments.
 
@@ -137,12 +137,12 @@ def _tables(config: TransformerConfig) -> tuple[TokenEmbedding, TokenEmbedding, 
 
 # %% book/05-model.ipynb · The Transformer · [tied-tables]
 class _TiedTables(nn.Module):
-    # A model that keeps tied tables one parameter, whatever replaces that parameter.
+    # A model whose tied tables stay one parameter, whatever replaces that parameter.
 
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
     ) -> NamedTuple:
-        """As in `torch.nn.Module`; a tied table stays one parameter also with `assign`."""
+        """As in `torch.nn.Module`; tied tables stay one parameter even with `assign`."""
         with self._staying_tied():
             return super().load_state_dict(state_dict, strict, assign)
 
@@ -199,11 +199,11 @@ class EncoderDecoder(_TiedTables):
         self, tgt: Tensor, memory: Tensor, src_mask: Tensor | None = None,
         cache: KeyValueCache | None = None,
     ) -> Tensor:
-        """Read target ids `[B, T]` beside the memory; return hidden vectors `[B, T, d_model]`.
+        """Read target ids `[B, T]` along with the memory; return hidden vectors `[B, T, d_model]`.
 
         Args:
             src_mask: which source positions hold a token, `[B, 1, 1, S]`; `None`: all do.
-            cache: what earlier calls have kept; `tgt` is then what it has not seen.
+            cache: what earlier calls have kept; `tgt` then holds only what it has not seen.
         """
         check_ids("tgt", tgt, self.config.tgt_vocab_size)
         check_memory(memory, tgt, self.config.d_model)
@@ -243,7 +243,7 @@ class Transformer(EncoderDecoder):
         return self.project(self.decode(tgt, self.encode(src), self.src_mask(src)))
 
     def attention_maps(self, src: Tensor, tgt: Tensor) -> "AttentionMaps":
-        """The attention weights of `forward(src, tgt)`; under dropout, of a pass of their own."""
+        """The attention weights of `forward(src, tgt)`; with dropout, those of a separate pass."""
         with attention_tap(self) as maps:
             self(src, tgt)
         return _by_layer(maps, self.config.n_layers)

@@ -191,7 +191,7 @@ def rotary_table(
         d_k: width of a head, even.
         base: of the wavelengths; pair i turns by base^(-2i / d_k) per position.
         offset: the first position.
-        stretch: what to make of the speeds `[d_k / 2]`; `None`: nothing.
+        stretch: a function that changes the speeds `[d_k / 2]`; `None` changes nothing.
 
     Returns:
         `[2, length, d_k / 2]` in float64: cosines, sines.
@@ -279,13 +279,13 @@ def alibi(query: Tensor, key: Tensor) -> KeysAndValues:
 # %% book/16-since-2017.ipynb · What the model is told · [config]
 @dataclass(frozen=True)
 class LanguageModelConfig:
-    """Everything that determines a `LanguageModel` but its weights.
+    """Everything that determines a `LanguageModel` except its weights.
 
     Args:
         vocab_size: number of tokens V.
         d_model: width of the vectors.
         n_heads: number of attention heads.
-        n_kv_heads: number of heads of keys and values; divides `n_heads`. `None`: as many.
+        n_kv_heads: number of heads of keys and values; divides `n_heads`. `None`: `n_heads`.
         d_head: width of a head; `None`: d_model / n_heads.
         n_layers: number of layers.
         d_ff: hidden width of the gated network.
@@ -435,7 +435,7 @@ def sliding_mask(
         length: number of queries T.
         offset: number of positions before the first of them.
         window: how many positions a query may attend to, itself included; `None`: all so far.
-        device: where the mask is to lie.
+        device: where to put the mask.
 
     Returns:
         `torch.bool` `[1, 1, T, offset + T]`, True = may attend.
@@ -464,7 +464,7 @@ def prefix_mask(length: int, prefix: Tensor) -> Tensor:
 
 # %% book/16-since-2017.ipynb · The whole model · [layer]
 class LanguageModelLayer(nn.Module):
-    """Self-attention, then the gated network, each after a norm and beside a way around it.
+    """Self-attention, then the gated network, each after a norm and with a residual connection.
 
     Args:
         config: sizes and choices.
@@ -577,7 +577,7 @@ def generate(
         the new token ids `[B, L]`; L is `n_tokens`, or less where all texts have ended.
 
     Raises:
-        TypeError, ValueError, IndexError: as in `LanguageModel.forward`; nothing to begin with.
+        TypeError, ValueError, IndexError: as in `LanguageModel.forward`; the prompt is empty.
     """
     check_ids("prompt", prompt, model.config.vocab_size, always=True)
     check_size(n_tokens=n_tokens, prompt_length=prompt.size(1))
@@ -740,7 +740,7 @@ def random_draw(probabilities: Tensor) -> int:
 
 
 def accept(proposed: list[int], q: Tensor, p: Tensor, draw: Draw = random_draw) -> list[int]:
-    """Keep so many of the proposed tokens that the result is distributed as the large model says.
+    """Keep proposed tokens up to the first refusal: the result is distributed as the large model says.
 
     Args:
         proposed: n tokens, each drawn from its row of `q`.
@@ -784,7 +784,7 @@ def speculative_decoding(
     distribution: Callable[[Tensor], Tensor] = probabilities,
     draw: Draw = random_draw,
 ) -> Tensor:
-    """Continue a sequence as `model` would, which checks what a smaller model has guessed.
+    """Continue a sequence as `model` would, which only checks what a smaller model guesses.
 
     Args:
         model: the model whose distribution the result has.
@@ -851,7 +851,7 @@ def orthogonalize(matrix: Tensor, steps: int = 5) -> Tensor:
         steps: number of Newton–Schulz steps.
 
     Returns:
-        `[m, n]`, with singular values between about 0.7 and 1.2, but for those that were tiny.
+        `[m, n]`, with singular values between about 0.7 and 1.2, except those that were tiny.
 
     Source: Jordan et al. (2024).
     """

@@ -74,15 +74,15 @@ _IRREGULAR = {
 def conjugate(infinitive: str, tense: str, person: int) -> str:
     """Inflect a Portuguese verb of this grammar.
 
-    An irregular verb that its tables lack comes out as if it were regular: ``dizer`` as ``dizo``.
+    An irregular verb that the tables lack comes out as if it were regular: ``dizer`` gives ``dizo``.
 
     Args:
-        infinitive: The dictionary form, as ``"comer"``.
+        infinitive: The dictionary form, such as ``"comer"``.
         tense: ``"present"``, ``"perfect"`` (pretérito perfeito), ``"imperfect"`` or ``"future"``.
         person: 0 eu, 1 tu, 2 ele/ela, 3 nós, 4 eles/elas.
 
     Returns:
-        The form, as ``"comemos"``.
+        The form, such as ``"comemos"``.
 
     Raises:
         ValueError: An unknown tense or person, or a verb of no known class.
@@ -103,7 +103,7 @@ def conjugate(infinitive: str, tense: str, person: int) -> str:
     if (tense, conjugation) not in _ENDINGS:
         raise ValueError(f"no endings for the {tense!r} of {infinitive!r}")
     ending = _ENDINGS[tense, conjugation].split()[person]
-    # The sound of the stem stays, so its spelling changes: tocar, toquei; conhecer, conheço.
+    # The sound of the stem stays the same, so its spelling changes: tocar, toquei; conhecer, conheço.
     if conjugation == "ar" and ending[0] == "e":
         stem = stem[:-1] + {"c": "qu", "g": "gu", "ç": "c"}.get(stem[-1:], stem[-1:])
     elif conjugation != "ar" and ending[0] == "o":
@@ -152,14 +152,14 @@ def contract(preposition: str, phrase: str) -> str:
     """Put a preposition before a phrase, contracted with its first word where Portuguese does so.
 
     Args:
-        preposition: As ``"de"``; the empty string leaves the phrase alone.
-        phrase: As ``"o gato preto"``.
+        preposition: Such as ``"de"``; the empty string leaves the phrase alone.
+        phrase: Such as ``"o gato preto"``.
 
     Returns:
-        As ``"do gato preto"``.
+        Both in one, such as ``"do gato preto"``.
 
     Raises:
-        TypeError: An argument is no string.
+        TypeError: An argument is not a string.
 
     Example:
         >>> contract("de", "o gato preto"), contract("a", "a praia")
@@ -179,18 +179,18 @@ _BEFORE_L = {"ar": "á", "er": "ê", "or": "ô", "ôr": "ô", "ir": "i", "az": "
 def attach_clitic(form: str, clitic: str) -> str:
     """Attach an object pronoun to the end of a verb form of this grammar.
 
-    It has no infinitives in ``-air`` or ``-uir``, which would need an accent: ``construí-lo``.
+    The grammar has no infinitives in ``-air`` or ``-uir``, which would need an accent: ``construí-lo``.
 
     Args:
-        form: A finite form or an infinitive, as ``"comer"``.
-        clitic: ``o a os as``, ``me te nos``.
+        form: A finite form or an infinitive, such as ``"comer"``.
+        clitic: One of ``o a os as``, ``me te nos``.
 
     Returns:
-        As ``"comê-lo"``.
+        The two together, such as ``"comê-lo"``.
 
     Raises:
-        TypeError: `form` is no string.
-        ValueError: An unknown clitic, or a form that ends like no verb.
+        TypeError: `form` is not a string.
+        ValueError: An unknown clitic, or a form that does not end like a verb.
 
     Example:
         >>> attach_clitic("comer", "o"), attach_clitic("comem", "a"), attach_clitic("vejo", "os")
@@ -538,7 +538,7 @@ def _portuguese_verb(verb: str, tense: str, person: int) -> tuple[str, str]:
 
 # %% book/A-small-portuguese.ipynb · Sentences · [phrases-english-verb]
 def _english_verb(verb: str, tense: str, pronoun: str) -> tuple[str, str, str]:
-    """The auxiliary, what follows it, and the one form that stands for both where nothing parts them."""
+    """The auxiliary, what follows it, and the one form that replaces both if nothing separates them."""
     third = pronoun in ("he", "she", "it")
     present, past = _BE["present"].get(pronoun, "are"), _BE["past"].get(pronoun, "were")
     if verb == "be":
@@ -620,7 +620,7 @@ class _Frame(NamedTuple):
     objects: tuple[str, ...]  # kinds of nouns, single nouns, "names", kinds of fixed objects
     tenses: str
     known: bool  # the object is a definite one: we like the book, not a book
-    clitic: bool  # the object may be a pronoun hung onto the verb
+    clitic: bool  # the object may be a pronoun attached to the verb
     manners: tuple[str, ...]
     places: tuple[str, ...]
 
@@ -833,7 +833,7 @@ def _definite(dice: _Dice, *kinds: str) -> _Nominal:
 
 # %% book/A-small-portuguese.ipynb · Choices that repeat · [phrases-somebody]
 def _somebody(dice: _Dice, asked: bool = False, *more: str) -> _Nominal:
-    """A subject that can act; one does not ask about oneself."""
+    """A subject that can act; people do not ask questions about themselves."""
     if dice.chance(0.5):
         return dice.pick([pronoun for pronoun in _PRONOUNS if not (asked and pronoun.person in (0, 3))])
     if dice.chance(0.35):
@@ -949,7 +949,7 @@ def _doing_alone(dice: _Dice) -> _Marked:
 
 # %% book/A-small-portuguese.ipynb · Sixteen kinds of sentence · [phrases-being]
 def _quality(dice: _Dice, subject: _Nominal, plain: bool = False) -> tuple[str, tuple[str, str]]:
-    """Ser for what one is, estar for how one is at the moment; English has "be" for both."""
+    """Ser for what somebody is, estar for the state of the moment; English has "be" for both."""
     kind = _NOUNS[subject.lemma].kind if subject.lemma in _NOUNS else "person"
     verb = "estar" if kind in _STATES and dice.chance(0.5) else "ser"
     pt, en = dice.pick(_rows((_STATES if verb == "estar" else _QUALITIES)[kind]))
@@ -990,7 +990,7 @@ def _pronoun_object(dice: _Dice) -> _Marked:
     tense = {"know": "present", "event": "perfect"}.get(frame.tenses, tense)
     polarity = "" if joint == ("e", "and") else dice.denial(subject, tense)
     pronoun = topic.pronoun
-    if not joint and not topic.plural:  # nothing says what it stands for: one helps people, eats things
+    if not joint and not topic.plural:  # nothing says what it stands for: people are helped, things eaten
         pronoun = ("she" if topic.feminine else "he") if of_people else "it"
     about = f"{frame.verb} -{noun.pt if joint else topic.clitic}"
     english, rest = _english_of(frame.en, tense, frame.tenses), [("", _OBJECT_FORM.get(pronoun, pronoun))]
@@ -1266,7 +1266,7 @@ def split_of(about: str) -> str:
         By a checksum of the words, ``"test"`` for 8 in 100 combinations, ``"dev"`` for 4, else ``"train"``.
 
     Raises:
-        TypeError: `about` is no string.
+        TypeError: `about` is not a string.
 
     Example:
         >>> split_of("gostar de gato"), split_of("gostar de vaca")
@@ -1292,9 +1292,9 @@ def _corpus() -> dict[str, dict[str, str]]:
 def write_phrases(path: str | Path) -> None:
     """Write the phrases corpus as the package has it: a line ``split, Portuguese, English`` for each pair.
 
-    The combinations of words that the test is about, as *to like* and *cat*, do not occur in training;
+    The combinations of words that the test is about, such as *to like* and *cat*, do not occur in training;
     a verb whose object is a pronoun counts as a combination of its own. All English words of the test do
-    occur there, and nearly all Portuguese ones: a few forms of verbs are new.
+    occur in training, and nearly all Portuguese ones: only a few verb forms are new.
 
     Args:
         path: The file, of tab-separated lines in UTF-8, compressed by gzip.

@@ -78,7 +78,7 @@ class Translations:
         vocab_size: tokens in the vocabulary that both languages share.
         max_tokens: the most source tokens, and the most target tokens, in a batch,
             padding included.
-        bpe_dropout: how likely a merge of subwords is left out in training; 0 for none.
+        bpe_dropout: how likely a merge of subwords is to be left out in training; 0 for never.
     """
 
     corpus: str
@@ -112,7 +112,7 @@ class Stacks(LayerConfig):
     n_layers: int = 6
 
     def __post_init__(self) -> None:
-        TransformerConfig(4, 4, **asdict(self))  # refuses what no model is built from
+        TransformerConfig(4, 4, **asdict(self))  # refuses settings that no model can have
 
 
 # %% book/B-command-line.ipynb · A recipe is data · [recipe-schedule]
@@ -123,7 +123,7 @@ class Schedule:
     Args:
         warmup_steps: updates until the rate is highest.
         cooldown: the share of the run over which the rate falls to 0 at the end.
-        peak_rate: the highest rate; 0 where `factor` decides.
+        peak_rate: the highest rate; 0 to let `factor` decide.
         factor: as in `noam_rate`.
     """
 
@@ -209,7 +209,7 @@ def settings(recipe: Recipe) -> dict[str, Any]:
 
 
 def changed(recipe: Recipe, **changes: Any) -> Recipe:
-    """The recipe with some settings set anew, in whatever part each of them stands.
+    """The recipe with some settings changed, whichever parts they belong to.
 
     Raises:
         TypeError, ValueError: there is no such setting, or a value is out of its range.
@@ -218,7 +218,7 @@ def changed(recipe: Recipe, **changes: Any) -> Recipe:
     for name in changes:
         if name not in known:
             raise ValueError(
-                f"{name!r} is no setting of this recipe; there are {', '.join(known)}"
+                f"{name!r} is not a setting of this recipe; there are {', '.join(known)}"
             )
     parts = {}
     for place in fields(recipe):
@@ -297,7 +297,7 @@ def train_toy(
         the trainer, with the trained model as `.model`.
 
     Raises:
-        TypeError, ValueError: the recipe is none, or one of a translator, or there is no such device.
+        TypeError, ValueError: `recipe` is not a recipe, or is a translator's; or there is no such device.
     """
     check_type(Recipe, recipe=recipe)
     if not isinstance(recipe.data, Reversals):
@@ -312,7 +312,7 @@ def train_toy(
         schedule=recipe.rate,
         config=recipe.training,
         directory=directory,
-        # On sequences of a seed of their own.
+        # On sequences drawn with a seed of their own.
         evaluate=partial(exact_match, n_sequences=1000, length=recipe.data.length, seed=20_000),
         progress=progress,
     ).fit(max_minutes)
@@ -345,7 +345,7 @@ def train_translator(
         were best on the development split.
 
     Raises:
-        TypeError, ValueError: the recipe is none, or the toy's, or there is no such device.
+        TypeError, ValueError: `recipe` is not a recipe, or is the toy's; or there is no such device.
     """
     check_type(Recipe, recipe=recipe)
     if not isinstance(recipe.data, Translations):
@@ -371,7 +371,7 @@ def train_translator(
 
 
 def _chosen(trainer: Trainer, model: Transformer) -> Transformer:
-    # The model to keep, whose parameters are the trainer's: a copy where its weights are to differ.
+    # The model to keep. It shares the trainer's parameters, or is a copy where its weights are to differ.
     folder = trainer.directory if trainer.finished and trainer.config.patience else None
     if trainer.average is None and folder is None:
         return model
@@ -413,7 +413,7 @@ def translation_record(
 
     Args:
         translator: what `train_translator` returned.
-        trainer: what it returned beside.
+        trainer: its trainer, which `train_translator` returned as well.
         recipe: what it was given.
         load: what it was given.
 
@@ -491,7 +491,7 @@ def _recipe(values: Any) -> Recipe:
         raise ValueError("it has no data")
     parts["data"] = Translations if "corpus" in data else Reversals
     for name in parts.keys() ^ values.keys():
-        raise ValueError(f"it has no {name}" if name in parts else f"{name!r} is no part of one")
+        raise ValueError(f"it has no {name}" if name in parts else f"{name!r} is not a part of one")
     return Recipe(**{name: _part(kind, values[name]) for name, kind in parts.items()})
 
 
@@ -500,7 +500,7 @@ def _part(kind: type, values: Any) -> Any:
     kinds: dict[str, Any] = {field.name: field.type for field in fields(kind)}
     for name, value in values.items():
         if name not in kinds:
-            raise ValueError(f"{name!r} is no setting of one")
+            raise ValueError(f"{name!r} is not a setting of one")
         if type(value) is not kinds[name] and (type(value), kinds[name]) != (int, float):
             raise TypeError(f"{name} is {value!r:.60}, not of type {kinds[name].__name__}")
     return kind(**values)

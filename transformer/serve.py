@@ -51,7 +51,7 @@ class Batcher:
         translate: gives the translations of some sentences; it runs in another thread.
         window: seconds that the first caller of a batch waits for others.
         size: sentences in a batch; the last caller's may exceed it.
-        room: the most sentences that may wait, those in work and those of callers that have gone included.
+        room: the most sentences that may wait, including those in work and those of callers that left.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Batcher:
             while not self._asked.empty() and sum(len(texts) for texts, _ in asked) < self.size:
                 asked.append(self._asked.get_nowait())
             try:
-                await self._answer([one for one in asked if not one[1].done()])  # some callers have gone
+                await self._answer([one for one in asked if not one[1].done()])  # some callers have left
             finally:
                 self.waiting -= sum(len(texts) for texts, _ in asked)
 
@@ -107,13 +107,13 @@ class Batcher:
                     answer.set_exception(error)
             return
         for (_, answer), result in zip(asked, results, strict=True):
-            if not answer.done():  # its caller went while it was translated
+            if not answer.done():  # its caller left while it was translated
                 answer.set_result(result)
 
 
 # %% book/B-command-line.ipynb · Limits · [service]
 LONGEST_SENTENCE = 1000  # characters, and no more tokens than the model reads
-MOST_SENTENCES = 64  # of a request
+MOST_SENTENCES = 64  # in a request
 LARGEST_BODY = 1 << 20  # bytes
 _FORM = 'send JSON such as {"sentences": ["Gosto disto."]}'
 
@@ -276,7 +276,7 @@ class Service:
         return _PAGE
 
     async def watch(self, request: Any, answer: Callable[[Any], Awaitable[Any]]) -> Any:
-        """Let a request pass that is not too large, and note how it ended and after what time."""
+        """Let a request through unless it is too large, and note how it ended and how long it took."""
         start, response = time.perf_counter(), None
         try:
             check_length(request.method, request.headers.get("content-length"))
@@ -290,7 +290,7 @@ class Service:
         return response
 
     async def refused(self, request: Any, refusal: Refusal) -> Any:
-        """The response that says why there is no other."""
+        """The response that says why a request is refused."""
         later = {"Retry-After": "1"} if refusal.status == 503 else None
         return self._json({"detail": str(refusal)}, refusal.status, later)
 
@@ -340,8 +340,8 @@ def run_server(app: Any, host: str = "127.0.0.1", port: int = 8000) -> None:
 
     Args:
         app: what `make_app` returned.
-        host: the address to listen at; `"0.0.0.0"` for all of this machine.
-        port: the port to listen at; 0 for any free one, which is printed.
+        host: the address to listen on; `"0.0.0.0"` for all addresses of this machine.
+        port: the port to listen on; 0 for any free one, which is printed.
 
     Raises:
         OSError: the port is taken, or not allowed.

@@ -46,7 +46,7 @@ def normalize(text: str) -> str:
         Its composed Unicode form (NFC), with single spaces between words and none around.
 
     Raises:
-        TypeError: `text` is no string.
+        TypeError: `text` is not a string.
         ValueError: It holds half of a surrogate pair, which no encoding can write.
     """
     check_type(str, text=text)
@@ -191,7 +191,8 @@ class Vocabulary:
         merges: Pairs of pieces, in the order in which they are joined.
 
     Raises:
-        ValueError: The special entries are missing, an entry occurs twice, or a merge joins what is no entry.
+        ValueError: The special entries are missing, an entry occurs twice, or a merge joins something
+            that is not an entry.
 
     Source:
         Sennrich et al. (2016), section 3.2.
@@ -280,7 +281,7 @@ def encode_pairs(
 
     Raises:
         TypeError: An argument is of the wrong type.
-        ValueError: `max_tokens` is below 1, or what should be a pair is none.
+        ValueError: `max_tokens` is below 1, or what should be a pair is not one.
     """
     check_type(Vocabulary, vocabulary=vocabulary)
     if max_tokens is not None:
@@ -313,7 +314,7 @@ def pad(sequences: Sequence[Sequence[int]], pad_id: int = PAD_ID) -> Tensor:
         ``torch.long`` tensor [B, L], L being the longest length.
 
     Raises:
-        TypeError: An id is no whole number.
+        TypeError: An id is not a whole number.
         ValueError: There is no sequence.
         IndexError: An id is negative.
 
@@ -351,7 +352,7 @@ def _by_length(pair: _Encoded) -> tuple[int, int]:
 
 
 def _cuts(lengths: list[int], max_tokens: int) -> list[slice]:
-    """Where batches begin and end: lengths rise, so its last one decides what a batch costs."""
+    """Where batches begin and end: lengths rise, so the last one in a batch decides what it costs."""
     cuts, start = [], 0
     for index, longest in enumerate(lengths):
         if (index + 1 - start) * longest > max_tokens:
@@ -389,7 +390,7 @@ class TokenBatches:
         shuffle: ``False`` gives every epoch in the same order, short sentences first.
 
     Raises:
-        TypeError: `max_tokens` or `seed` is no whole number, or `shuffle` no `bool`.
+        TypeError: `max_tokens` or `seed` is not a whole number, or `shuffle` not a `bool`.
         ValueError: No pairs, a pair with an empty side, or a sentence longer than `max_tokens`.
 
     Example:
@@ -458,7 +459,7 @@ def padding_waste(batches: Iterable[tuple[Tensor, Tensor]]) -> float:
 # %% book/12-text.ipynb · Random cuts that can be repeated · [text-courses]
 _State = tuple[tuple[int, ...], int]  # pieces, and how many of their possible merges have just been left out
 _REMEMBERED = 1 << 18  # courses; about 300 MB
-_LONGEST = 64  # letters; what is longer is no word, and its course would fill the memory
+_LONGEST = 64  # letters; what is longer is not a word, and its course would fill the memory
 
 
 class _Merges:
@@ -500,7 +501,7 @@ def _draw_cuts(
     dropout: float,
     generator: torch.Generator,
 ) -> list[tuple[int, ...]]:
-    """For each word, whose undisturbed course is given, the pieces where merges are left out."""
+    """For each word, given its undisturbed course, the pieces that it gets when merges are left out."""
     courses = list(courses)
     places = torch.arange(len(courses))
     merges = torch.tensor([len(states) - 1 for states in courses])
@@ -544,7 +545,7 @@ class BPEDropout:
 
     Raises:
         TypeError: An argument is of the wrong type.
-        ValueError: A number is out of its range, or what should be a pair is none.
+        ValueError: A number is out of its range, or what should be a pair is not one.
 
     Source:
         Provilkov et al. (2020), algorithm 1.

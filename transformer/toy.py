@@ -73,7 +73,7 @@ def reversal_batch(
         token.
 
     Raises:
-        TypeError: a size is not an int, or `generator` is none.
+        TypeError: a size is not an int, or `generator` is not a `torch.Generator`.
         ValueError: a size is below 1.
     """
     check_size(batch_size=batch_size, length=length, n_digits=n_digits)
@@ -150,7 +150,7 @@ def exact_match(
         tokens.
 
     Raises:
-        TypeError: `model` is no module, or a number not an int.
+        TypeError: `model` is not a module, or a number not an int.
         ValueError: a number is out of its range.
     """
     check_type(nn.Module, model=model)

@@ -53,10 +53,10 @@ PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": t
 
 # %% book/11-long-runs.ipynb · What must stay in float32 · [autocast]
 def autocast(device: torch.device, precision: str) -> AbstractContextManager[Any]:
-    """Where matrix products are computed in `precision`, one of `PRECISIONS`, and sums are not.
+    """A context that computes matrix products, but not sums, in `precision`, one of `PRECISIONS`.
 
     Raises:
-        TypeError: `device` is no `torch.device`.
+        TypeError: `device` is not a `torch.device`.
         ValueError: the precision is unknown.
     """
     check_type(torch.device, device=device)
@@ -74,7 +74,7 @@ _UNITS = {
 
 
 def best_precision(device: torch.device) -> str:
-    """In which precision a device is fast and trains as well as in float32.
+    """The precision in which a device is fast and trains as well as in float32.
 
     Args:
         device: to train on.
@@ -84,7 +84,7 @@ def best_precision(device: torch.device) -> str:
         `"float32"` for everything else, Apple's `mps` included.
 
     Raises:
-        TypeError: `device` is no `torch.device`.
+        TypeError: `device` is not a `torch.device`.
     """
     check_type(torch.device, device=device)
     if device.type == "cuda":
@@ -98,7 +98,7 @@ def best_precision(device: torch.device) -> str:
 # %% book/11-long-runs.ipynb · Forgetting the start · [exchanged]
 @contextmanager
 def _exchanged(parameters: list[nn.Parameter], values: list[Tensor]) -> Iterator[None]:
-    # Parameters have these values inside, and the list has theirs.
+    # Inside, the parameters have these values, and the list has the parameters' own.
     def exchange() -> None:
         for i, parameter in enumerate(parameters):
             parameter.data, values[i] = values[i], parameter.data
@@ -137,7 +137,7 @@ class MovingAverage:
             average.lerp_(parameter, 1 - decay)
 
     def applied(self) -> AbstractContextManager[None]:
-        """Give the model the averaged weights for a while; afterward it has its own back."""
+        """Give the model the averaged weights for a while; afterward it gets its own back."""
         return _exchanged(self.parameters, self.weights)
 
     def state_dict(self) -> dict[str, Any]:
@@ -158,7 +158,7 @@ class MovingAverage:
 # %% book/11-long-runs.ipynb · Settings · [training-config]
 @dataclass(frozen=True)
 class TrainingConfig:
-    """The settings of a training run, apart from model, loss and data.
+    """The settings of a training run, apart from model, loss, data and schedule.
 
     Args:
         steps: number of updates.
@@ -169,9 +169,9 @@ class TrainingConfig:
         seed: of dropout, and of everything else that draws from torch's own generator.
         log_every: updates between two lines of the log.
         evaluate_every: updates between two evaluations and checkpoints.
-        keep: number of newest checkpoints kept, beside the best.
-        monitor: the metric that tells the best; it begins with `-` where less is better.
-        weight_decay: what matrices are shrunk by beside a step, in units of the learning rate.
+        keep: number of newest checkpoints kept, besides the best weights.
+        monitor: the metric that decides which weights are best; with a `-` before it, less is better.
+        weight_decay: how much an update also shrinks matrices, in units of the learning rate.
         average: how much of itself the moving average of the weights keeps in an update; 0 for none.
         patience: evaluations without a new best after which the run is over; 0 for any number.
 
@@ -278,7 +278,7 @@ class Updater:
         return total, tokens, norm
 
     def averaged(self) -> AbstractContextManager[None]:
-        """Where the model has the averaged weights, if there are any."""
+        """A context where the model has the averaged weights, if there are any."""
         return nullcontext() if self.average is None else self.average.applied()
 
     def state_dict(self) -> dict[str, Any]:
@@ -298,7 +298,7 @@ class Updater:
 
 # %% book/11-long-runs.ipynb · The place in the data · [batch-stream]
 class BatchStream:
-    """The batches of all epochs in groups, each for one update, from any place on.
+    """The batches of all epochs in groups, each for one update, starting at any place.
 
     Args:
         batches: `batches(epoch)` returns an epoch's batches.
@@ -351,7 +351,7 @@ def random_state(device: torch.device) -> dict[str, Tensor]:
     """The states of torch's own random generators, on the CPU and on `device`.
 
     Raises:
-        TypeError: `device` is no `torch.device`.
+        TypeError: `device` is not a `torch.device`.
     """
     check_type(torch.device, device=device)
     state = {"cpu": torch.get_rng_state()}
@@ -370,7 +370,7 @@ def set_random_state(state: Mapping[str, Tensor], device: torch.device) -> None:
         device: the device to draw on; a state that belongs to another kind of device is left out.
 
     Raises:
-        TypeError: `state` is no mapping.
+        TypeError: `state` is not a mapping.
         KeyError: it lacks the state of the CPU.
     """
     check_type(Mapping, state=state)
@@ -391,7 +391,7 @@ def check_finite(name: str, values: Tensor, steps: list[dict[str, Any]]) -> None
         steps: of each update, what the message says of it.
 
     Raises:
-        TypeError: `values` is no tensor.
+        TypeError: `values` is not a tensor.
         FloatingPointError: a value is not finite; the message describes the first such update.
     """
     check_type(Tensor, values=values)
@@ -463,7 +463,7 @@ class LogLine:
         return {"numbers": self.numbers(), "places": self.places, "seconds": self.seconds}
 
     def load_state_dict(self, state: dict[str, Any], device: torch.device) -> None:
-        """Go on from what `state_dict` returned: sums, which the first process takes up."""
+        """Go on from what `state_dict` returned: sums over all processes, which the first takes over."""
         losses, counts, norms = (column.to(device) for column in state["numbers"])
         if rank_and_world_size()[0] > 0:
             losses, counts = torch.zeros_like(losses), torch.zeros_like(counts)
@@ -495,7 +495,7 @@ def latest_numbers(history: list[dict[str, float]]) -> dict[str, str]:
         numbers as text, by name; those of the evaluation begin with `dev`.
 
     Raises:
-        TypeError: `history` is no list.
+        TypeError: `history` is not a list.
     """
     check_type(list, history=history)
     shown: dict[str, str] = {}
@@ -548,7 +548,7 @@ def draw_curves(history: list[dict[str, float]], path: Path | str) -> Any:
         the matplotlib figure.
 
     Raises:
-        TypeError: `history` is no list.
+        TypeError: `history` is not a list.
         ValueError: the format is unknown.
         OSError: the file cannot be written; the message names it.
         ImportError: matplotlib is missing.
@@ -908,7 +908,7 @@ class Trainer(Run):
 
     A run that has a directory can be resumed. Inside a `process_group` of several processes, each
     has a trainer, and the trainers make one run; the directory is one that all of them see. With
-    `config.average`, what is evaluated and kept as the best are the averaged weights.
+    `config.average`, the averaged weights are what is evaluated and kept as the best.
 
     Args:
         model: the model, on the device that it is to be trained on. A `Transformer` is accelerated,
@@ -919,8 +919,8 @@ class Trainer(Run):
         schedule: `schedule(step)` returns the learning rate of update `step`, counted from 1.
         config: the run's settings.
         directory: where log and checkpoints go; `None` for nowhere.
-        evaluate: `evaluate(model)` returns metrics, called in evaluation mode without gradients, of
-            several processes in the first.
+        evaluate: `evaluate(model)` returns metrics; it is called in evaluation mode without gradients,
+            and only by the first of several processes.
         progress: whether to show a progress bar.
 
     Attributes:

@@ -35,7 +35,7 @@ from transformer.validation import check_number, check_size, check_type
 
 # %% book/07-training.ipynb · Shrinking the weights · [adamw]
 def adamw(parameters: Iterable[nn.Parameter], weight_decay: float = 0.0) -> torch.optim.AdamW:
-    """Adam with the paper's constants, and a decay of the matrices beside its step.
+    """Adam with the paper's constants, and a decay of the matrices separate from its step.
 
     Args:
         parameters: what to optimize.
@@ -45,7 +45,7 @@ def adamw(parameters: Iterable[nn.Parameter], weight_decay: float = 0.0) -> torc
         the optimizer; set its rate before each update.
 
     Raises:
-        TypeError, ValueError: `weight_decay` is no number, negative or not finite.
+        TypeError, ValueError: `weight_decay` is not a number, or is negative or not finite.
 
     Source: Kingma and Ba (2015); Loshchilov and Hutter (2019).
     """
@@ -73,8 +73,8 @@ def noam_rate(step: int, d_model: int, warmup_steps: int, factor: float = 1.0) -
         factor · d_model^-0.5 · min(step^-0.5, step · warmup_steps^-1.5).
 
     Raises:
-        TypeError: `step`, `d_model` or `warmup_steps` is not an int, or `factor` no number.
-        ValueError: one of the three is below 1, or `factor` negative or not finite.
+        TypeError: `step`, `d_model` or `warmup_steps` is not an int, or `factor` is not a number.
+        ValueError: one of the three is below 1, or `factor` is negative or not finite.
 
     Source: Vaswani et al. (2017), equation 3.
 
@@ -101,8 +101,8 @@ def cooldown(step: int, steps: int, fraction: float) -> float:
         1 before the last part; then (steps - step + 1) / (fraction · steps).
 
     Raises:
-        TypeError: `step` or `steps` is not an int, or `fraction` no number.
-        ValueError: `step` is below 1 or above `steps`, or `fraction` outside [0, 1].
+        TypeError: `step` or `steps` is not an int, or `fraction` is not a number.
+        ValueError: `step` is below 1 or above `steps`, or `fraction` is outside [0, 1].
 
     Example:
         >>> [cooldown(step, steps=4, fraction=0.5) for step in (1, 2, 3, 4)]
@@ -194,12 +194,12 @@ def fit(
         seed: of dropout.
 
     Returns:
-        for each update step, epoch, loss per target token, rate, gradient norm and number of target
-        tokens; for each evaluation step and metrics.
+        for each update: step, epoch, loss per target token, rate, gradient norm and number of target
+        tokens; for each evaluation: step and metrics.
 
     Raises:
         TypeError, ValueError: an argument is of the wrong type or out of its range.
-        FloatingPointError: loss or gradient is not finite; the model keeps the weights before it.
+        FloatingPointError: loss or gradient is not finite; the model keeps the weights it had before.
 
     Example:
         >>> model, x = nn.Linear(1, 1), torch.ones(4, 1)
@@ -266,16 +266,16 @@ def _check_finite(entry: dict[str, float]) -> None:
 
 # %% book/07-training.ipynb · Runs on record · [record-files]
 def record_path(name: str) -> Path:
-    """Where a file of the recorded runs lies in the installed package.
+    """The path of a file of the recorded runs in the installed package.
 
     Raises:
-        TypeError: `name` is no string.
+        TypeError: `name` is not a string.
         FileNotFoundError: there is no such file; the message says which there are.
     """
     check_type(str, name=name)
     folder = Path(str(resources.files("transformer"))) / "records"
     known = sorted(path.name for path in folder.glob("*"))
-    if name not in known:  # nor is a path that leads out of the folder
+    if name not in known:  # a path that leads out of the folder is not known either
         raise FileNotFoundError(f"there is no recorded file {name!r}, but there are {known}")
     return folder / name
 

@@ -70,7 +70,7 @@ def detokenize(text: str) -> str:
     """Write an English sentence of the corpora as you would type it, in lower case.
 
     Raises:
-        TypeError: `text` is no string.
+        TypeError: `text` is not a string.
     """
     check_type(str, text=text)
     text = re.sub(r"``(?: (?:``|''))*", "“", text)
@@ -92,10 +92,10 @@ def tokenize(text: str) -> str:
     """Write raw text as the corpora are written: lower case, spaces around punctuation, paired
     quotes.
 
-    Text that is written so already stays as it is.
+    Text that already has this form stays as it is.
 
     Raises:
-        TypeError: `text` is no string.
+        TypeError: `text` is not a string.
     """
     check_type(str, text=text)
     tokens, opening = [], True
@@ -127,7 +127,7 @@ def corpus_scores(
         interval is mean ± margin.
 
     Raises:
-        TypeError: they are no lists of strings, or `n_bootstrap` is not an int.
+        TypeError: they are not lists of strings, or `n_bootstrap` is not an int.
         ValueError: there are no references, or not as many as hypotheses, or `n_bootstrap` is
             negative.
 
@@ -178,7 +178,7 @@ def sentence_scores(hypotheses: Sequence[str], references: Sequence[str]) -> lis
         references: one reference translation for each, in the same form.
 
     Raises:
-        TypeError: they are no lists of strings.
+        TypeError: they are not lists of strings.
         ValueError: there are no references, or not as many as hypotheses.
 
     Source: Popović (2015).
@@ -191,12 +191,12 @@ def sentence_scores(hypotheses: Sequence[str], references: Sequence[str]) -> lis
 
 # %% book/13-translation.ipynb · Reading and searching · [by-length]
 def by_length(sequences: Sequence[Sequence[int]], max_tokens: int) -> Iterator[list[int]]:
-    """Groups of rows of about one length, the longest first, so that trouble with memory comes at
-    once.
+    """Groups of rows of about the same length, the longest first, so that trouble with memory comes
+    at once.
 
     Args:
-        sequences: token ids. A sequence of a single one, an end token alone, is left out: it says
-            nothing.
+        sequences: token ids. A sequence of a single token, an end token alone, is left out: it
+            says nothing.
         max_tokens: the most tokens in a group, padding included; a longer sequence makes a group of
             its own.
 
@@ -251,7 +251,7 @@ def translate_ids(
     max_length: int = 200,
     max_tokens: int = 4000,
 ) -> list[list[int]]:
-    """Translate sources of token ids, each with its end token, in batches of about one length.
+    """Translate sources of token ids, each with its end token, in batches of about the same length.
 
     Arguments after `sources` and errors are those of `Translator.translate_tokenized`.
 
@@ -299,7 +299,7 @@ def _check_sums(folder: Path) -> None:
     if missing:
         inner = folder / "translator"
         hint = f"; the translator of this run is {inner}" if inner.is_dir() else ""
-        raise FileNotFoundError(f"{folder} is no translator, as {missing[0]} is missing{hint}")
+        raise FileNotFoundError(f"{folder} is not a translator, as {missing[0]} is missing{hint}")
     found = _sums({name: folder / name for name in _FILES})
     with regular_file(folder / _SUMS).open("rb") as file:
         noted = file.read(len(found) + 1)
@@ -321,7 +321,7 @@ def _translator_folder(path: Path | str) -> Path:
     if not str(path) or not Path(path).is_dir():
         known = ", ".join(_CARRIED)
         raise FileNotFoundError(
-            f"there is no translator {str(path)!r}: no folder has this name, and those that the "
+            f"there is not a translator {str(path)!r}: no folder has this name, and those that the "
             f"package carries are called {known}"
         )
     return Path(path)
@@ -333,11 +333,11 @@ _LARGEST_CONFIG = 1 << 16  # bytes
 
 def _read_config(path: Path) -> TransformerConfig:
     if regular_file(path).stat().st_size > _LARGEST_CONFIG:
-        raise CheckpointError(f"{path} is no configuration: it has over {_LARGEST_CONFIG:,} bytes")
+        raise CheckpointError(f"{path} is not a configuration: it has over {_LARGEST_CONFIG:,} bytes")
     try:
         return TransformerConfig(**read_record(path))
     except (ValueError, TypeError) as error:
-        raise CheckpointError(f"{path} is no configuration: {error}") from error
+        raise CheckpointError(f"{path} is not a configuration: {error}") from error
 
 
 # %% book/13-translation.ipynb · In a folder · [translator-header]
@@ -354,7 +354,7 @@ def _read_header(path: Path) -> dict[str, tuple[int, ...]]:
     """The names and shapes in a file of weights, of which no tensor is read.
 
     Raises:
-        CheckpointError: it is no such file, or its tensors do not fill it.
+        CheckpointError: it is not such a file, or its tensors do not fill it.
     """
     size = regular_file(path).stat().st_size
     try:
@@ -375,12 +375,12 @@ def _read_header(path: Path) -> dict[str, tuple[int, ...]]:
             raise ValueError(f"its header names {filled:,} bytes of numbers in {size:,} of file")
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         said = f"{type(error).__name__}: {error}"
-        raise CheckpointError(f"{path} is no file of weights ({said:.200})") from error
+        raise CheckpointError(f"{path} is not a file of weights ({said:.200})") from error
     return shapes
 
 
 # %% book/13-translation.ipynb · In a folder · [header-check]
-_LARGEST_TABLE = 1 << 24  # numbers in the table of positions, which is computed and in no file
+_LARGEST_TABLE = 1 << 24  # numbers in the table of positions, which is computed, not stored
 
 
 def _on_meta(config: TransformerConfig) -> dict[str, Tensor]:
@@ -493,7 +493,7 @@ def _write(
 
 # %% book/13-translation.ipynb · The class · [alignment]
 class Alignment(NamedTuple):
-    """A translation beside what its cross-attention looked at: subwords, or words by `by_words`."""
+    """A translation and what its cross-attention looked at: subwords, or words after `by_words`."""
 
     source: list[str]
     target: list[str]
@@ -514,7 +514,7 @@ class Translator:
     """A trained model with its vocabulary: sentences in, sentences out.
 
     Searches run on the accelerated model, which is made here and has the same parameters: weights
-    that change later count at once. To replace or watch a part of the model, do so before. Where
+    that change later count at once. If you replace or watch a part of the model, do so before. Where
     `accelerate` refuses, searches run on the model itself, and a warning says why.
 
     Args:
@@ -542,11 +542,11 @@ class Translator:
 
         Args:
             path: the folder, or the name of a translator that the package carries, such as
-                `"phrases"`. A folder of that name is meant by `"./phrases"`, or by a `Path`.
+                `"phrases"`. For a folder of that name, write `"./phrases"` or a `Path`.
             device: to translate on.
 
         Raises:
-            TypeError: `path` is none.
+            TypeError: `path` is not a path.
             FileNotFoundError: there is no such folder, or a file is missing in it.
             CheckpointError: a file is damaged, or they do not belong together; the message names it.
             ValueError: there is no such device.
@@ -558,12 +558,12 @@ class Translator:
         return cls(model, _read_vocabulary(folder / "vocabulary.json", model.config))
 
     def save(self, path: Path | str, dtype: torch.dtype = torch.float16) -> None:
-        """Write weights, configuration, vocabulary and checksums into a folder, made where missing.
+        """Write weights, configuration, vocabulary and checksums into a folder, made if missing.
 
         Raises:
-            TypeError: `dtype` is no `torch.dtype`, or the model is no plain `Transformer`.
-            ValueError: `dtype` is none that a file can have, or a weight is not finite in it.
-            OSError: a file cannot be written; the message names it, and what stood there stays.
+            TypeError: `dtype` is not a `torch.dtype`, or the model not a plain `Transformer`.
+            ValueError: `dtype` is not one that a file can have, or a weight is not finite in it.
+            OSError: a file cannot be written; the message names it, and an earlier file stays.
         """
         check_type(torch.dtype, dtype=dtype)
         check_choice(_DTYPES.values(), dtype=dtype)
@@ -610,13 +610,13 @@ class Translator:
         commit_message: str = "Add a translator", private: bool | None = None,
         token: str | None = None,
     ) -> str:
-        """Upload what `save_pretrained` writes, as one commit; the repository is made where missing.
+        """Upload what `save_pretrained` writes, as one commit; the repository is made if missing.
 
         Args:
             repo_id: its name, `"OWNER/NAME"`.
             record: as in `save_pretrained`.
             commit_message: of the commit.
-            private: whether a new repository is; `None` for what its owner has as default.
+            private: whether a new repository is; `None` for its owner's default.
             token: of an account; `None` for the one that has logged in.
 
         Returns:
@@ -640,7 +640,7 @@ class Translator:
     ) -> list[str]:
         """Translate sentences as you type them; the translations are in lower case, as the corpora are.
 
-        Give each sentence a string of its own: of two in one, the model may leave one out. It writes
+        Give each sentence a string of its own: of two in one string, the model may drop one. It writes
         a fluent sentence whatever it reads, and nothing here says how sure it is.
 
         Arguments and errors are those of `translate_tokenized`.
@@ -654,7 +654,7 @@ class Translator:
         self, sentences: Sequence[str], beam_size: int = 4, length_penalty: float = 0.6,
         max_length: int = 200, max_tokens: int = 4000,
     ) -> list[str]:
-        """Translate sentences that are written as the corpora are, and write the translations so.
+        """Translate sentences written as the corpora are, and write the translations in the same way.
 
         Args:
             sentences: tokenized lower-case text. What is longer than the model's `max_length` is cut,
@@ -665,7 +665,7 @@ class Translator:
             max_tokens: the most source tokens, padding included, that are translated at once.
 
         Raises:
-            TypeError, ValueError: `sentences` is a single string or holds what is none, or a
+            TypeError, ValueError: `sentences` is a single string or holds a non-string, or a
                 setting is of the wrong type or out of its range.
         """
         config = self.model.config
@@ -719,9 +719,9 @@ def pretrained_folder(name: Path | str, **download: Any) -> Path:
             `cache_dir` or `local_files_only`.
 
     Raises:
-        TypeError: `name` is none.
+        TypeError: `name` is neither a string nor a `Path`.
         OSError: there is no such folder, and no such name on the hub; the hub has no safetensors
-            of it, or cannot be reached.
+            for it, or cannot be reached.
         ImportError: huggingface_hub is missing.
     """
     check_type((str, Path), name=name)
@@ -800,7 +800,7 @@ def model_card(config: TransformerConfig, record: Mapping[str, Any] | None, name
         name: what the card's example loads it by.
 
     Raises:
-        TypeError, ValueError: `record` is none of a translator.
+        TypeError, ValueError: `record` is not that of a translator.
     """
     check_type(TransformerConfig, config=config)
     check_type((Mapping, type(None)), record=record)
@@ -826,7 +826,7 @@ def by_words(found: Alignment) -> Alignment:
         found: what `Translator.align` returned.
 
     Raises:
-        TypeError: `found` is no `Alignment`.
+        TypeError: `found` is not an `Alignment`.
     """
     check_type(Alignment, found=found)
     columns, rows = (_words(side, found.weights) for side in (found.source, found.target))
@@ -881,7 +881,7 @@ def tune_search(
 
     Returns:
         for each setting `"beam_size"`, `"length_penalty"` and `"scores"`, as `corpus_scores` gives
-        them; the highest BLEU-detok first and, among equals, what stands first in `settings`.
+        them; the highest BLEU-detok first, and equal ones in the order of `settings`.
 
     Raises:
         TypeError, ValueError: a setting is out of its range, or there is none, or no pair.

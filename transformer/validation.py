@@ -66,7 +66,7 @@ def check_type(kind: type | tuple[type, ...], **values: Any) -> None:
     """Refuse values of another type.
 
     Args:
-        kind: the class, or several of which one will do; a `bool` passes for no `int`.
+        kind: the class, or several of which one will do; a `bool` does not pass for an `int`.
         **values: the values to check, each under the name that the message will show.
 
     Raises:
@@ -126,7 +126,7 @@ def check_rate(**rates: float) -> None:
 
 
 def check_number(**numbers: float) -> None:
-    """Refuse what is no number (`TypeError`), and what is negative, infinite or NaN (`ValueError`).
+    """Refuse what is not a number (`TypeError`), and what is negative, infinite or NaN (`ValueError`).
 
     Args:
         **numbers: the numbers, each under the name that the message will show.
@@ -225,7 +225,7 @@ def check_memory(memory: Tensor, tgt: Tensor, d_model: int) -> None:
     """Refuse a memory that is not `[B, S, d_model]` for target ids `[B, T]`.
 
     Raises:
-        TypeError: it is no tensor of floating-point numbers.
+        TypeError: it is not a tensor of floating-point numbers.
         ValueError: its shape does not fit.
     """
     check_features("memory", memory, d_model)
@@ -280,7 +280,7 @@ def check_device(device: torch.device | str) -> torch.device:
 import importlib
 from types import ModuleType
 
-# The extra of this package that brings each library, with all else that the task needs.
+# The extra of this package that installs each library, with everything else that the task needs.
 _EXTRAS = {
     "ctranslate2": "interchange",
     "fastapi": "serve",
