@@ -238,7 +238,7 @@ def test_a_compressed_checkpoint_is_not_unpacked(tmp_path):
     assert (tmp_path / "bomb.pt").stat().st_size < (tmp_path / "small.pt").stat().st_size / 100
     load_checkpoint(tmp_path / "small.pt")
     seal(tmp_path / "bomb.pt")
-    with pytest.raises(CheckpointError, match=r"bomb\.pt is no .* read \(ValueError: torch\.save compr"):
+    with pytest.raises(CheckpointError, match=r"bomb\.pt is not a .* read \(ValueError: torch\.save compr"):
         load_checkpoint(tmp_path / "bomb.pt")
 
 
@@ -327,7 +327,7 @@ def test_a_small_checkpoint_that_unfolds_without_an_end_is_refused(tmp_path, nam
     seal(path)
     assert path.stat().st_size < 10_000
     for read in (load_checkpoint, lambda path: make_trainer(path.parent, average=0.5).fit()):
-        with pytest.raises(CheckpointError, match=r"00000002\.pt is no .* that can be read") as refused:
+        with pytest.raises(CheckpointError, match=r"00000002\.pt is not a .* that can be read") as refused:
             read(path)
         assert len(str(refused.value)) < 600
 
@@ -366,7 +366,7 @@ def test_entries_that_overlap_are_not_unpacked(tmp_path):
     path.write_bytes(content[:start] + table + end)
     seal(path)
     assert path.stat().st_size < 1.1 * len(content)
-    with pytest.raises(CheckpointError, match=r"a\.pt is no .* \(ValueError: its entries claim more than"):
+    with pytest.raises(CheckpointError, match=r"a\.pt is not a .* \(ValueError: its entries claim more than"):
         load_checkpoint(path)
 
 
@@ -482,7 +482,7 @@ BAD_CONFIGS = {
 @pytest.mark.parametrize("text", BAD_CONFIGS.values(), ids=BAD_CONFIGS)
 def test_a_bad_configuration_is_named(folder, text):
     (folder / "config.json").write_text(text)
-    with pytest.raises(CheckpointError, match=r"config\.json is no "):
+    with pytest.raises(CheckpointError, match=r"config\.json is not a "):
         Translator.load(summed(folder))
 
 
@@ -812,7 +812,7 @@ def test_truncated_checkpoint_is_named(tmp_path, share):
 def test_foreign_file_is_refused_and_never_executed(tmp_path, monkeypatch, write):
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "foreign.pt")
-    with pytest.raises(CheckpointError, match="foreign.pt is no (whole )?checkpoint"):
+    with pytest.raises(CheckpointError, match="foreign.pt is not a (whole )?checkpoint"):
         load_checkpoint(tmp_path / "foreign.pt")
     assert not (tmp_path / "executed").exists()
 
