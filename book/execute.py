@@ -85,11 +85,22 @@ def tidy(notebook: nbformat.NotebookNode, language_info: dict) -> None:
                 output.traceback = [line.replace(f"{ROOT}{os.sep}", "") for line in output.traceback]
 
 
+def fold(metadata: dict) -> None:
+    """Fold in Jupyter and in Colab what the page folds."""
+    folded = not {"hide-cell", "hide-input"}.isdisjoint(metadata.get("tags", []))
+    for name, value in (("jupyter", {"source_hidden": True}), ("cellView", "form")):
+        metadata.pop(name, None)
+        if folded:
+            metadata[name] = value
+
+
 def dumps(notebook: nbformat.NotebookNode) -> str:
     """Return the one text that stands for `notebook` on disk."""
     nbformat.validate(notebook)
     # nbformat splits long strings into lists of lines, which is what makes a diff readable.
     lines = json.loads(nbformat.writes(notebook, version=4))
+    for cell in lines["cells"]:
+        fold(cell["metadata"])
     return json.dumps(lines, indent=1, ensure_ascii=False, sort_keys=True) + "\n"
 
 

@@ -52,7 +52,8 @@ def test_book_quotes_the_record():
     assert f"all {len(CHAPTERS)} notebooks under {len(anywhere.CONDITIONS)} conditions" in text
     covered = {name for run in RUNS for name in run["chapters"]}
     how_many = "Each of the notebooks has" if covered == set(CHAPTERS) else f"So far, {len(covered)} have"
-    assert f"{how_many} a recorded run, and in none of them did a cell fail" in text
+    said = "a recorded run, with the commit at which it was made, and in none of them did a cell fail"
+    assert f"{how_many} {said}" in text
 
 
 @pytest.mark.slow

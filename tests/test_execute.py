@@ -87,3 +87,11 @@ def test_tidy_runs_nothing(tmp_path):
     path = save(tmp_path / "01-first.ipynb", "raise SystemExit")
     assert execute.main(["--tidy", str(path)]) == 0
     assert path.read_text(encoding="utf8") == execute.dumps(nbformat.read(path, as_version=4))
+
+
+@pytest.mark.parametrize("tag", ["hide-cell", "hide-input", "hide-output", "api"])
+def test_cells_that_the_page_folds_are_folded_in_jupyter_and_colab(tag):
+    cell = nbformat.v4.new_code_cell("1 + 1", metadata={"tags": [tag], "cellView": "form"})
+    (found,) = json.loads(execute.dumps(nbformat.v4.new_notebook(cells=[cell])))["cells"]
+    folds = {"cellView": "form", "jupyter": {"source_hidden": True}}
+    assert found["metadata"] == {"tags": [tag]} | (folds if tag in ("hide-cell", "hide-input") else {})

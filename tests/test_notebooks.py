@@ -80,7 +80,8 @@ def test_metadata_names_the_kernel_and_no_machine(notebook):
     }
     assert notebook.metadata.language_info == {"name": "python"}
     assert set(notebook.metadata) <= {"kernelspec", "language_info", "accelerator", "colab"}
-    assert {key for cell in notebook.cells for key in cell.metadata} <= {"tags", "mystnb"}
+    used = {key for cell in notebook.cells for key in cell.metadata}
+    assert used <= {"tags", "mystnb", "jupyter", "cellView"}
 
 
 def test_every_cell_was_run_once_from_top_to_bottom(notebook):

@@ -321,7 +321,7 @@ def _translator_folder(path: Path | str) -> Path:
     if not str(path) or not Path(path).is_dir():
         known = ", ".join(_CARRIED)
         raise FileNotFoundError(
-            f"there is not a translator {str(path)!r}: no folder has this name, and those that the "
+            f"there is no translator {str(path)!r}: no folder has this name, and those that the "
             f"package carries are called {known}"
         )
     return Path(path)
