@@ -14,6 +14,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "book" / "_ext"))
+import lookup  # noqa: E402
 import plots  # noqa: E402
 import slim  # noqa: E402
 
@@ -119,3 +120,17 @@ def test_code_keeps_its_text_and_its_colors():
         '<span class="n">x</span><span class="o">=</span><span class="s2">"</span><span class="s2">a</span>'
     )
     assert slim.merged(code, plain) == 'x<span class="o">=</span><span class="s2">"a</span>'
+
+
+@pytest.mark.parametrize(
+    "tex, shown",
+    [
+        (r"\varepsilon_{\text{ls}}", "ε_ls"),
+        (r"\tfrac12 \sqrt{d_k}", "1/2 √d_k"),
+        (r"\lVert W^\top x \rVert \approx \frac{1}{\sigma}", "‖ W^⊤ x ‖ ≈ 1/σ"),
+        (r"\log p(y \mid x) \le -\infty", "log p(y ∣ x) ≤ -∞"),
+        (r"\hat m_t\, \mathbf 1", "m_t 1"),
+    ],
+)
+def test_search_quotes_formulas_without_tex(tex, shown):
+    assert lookup.one_line(lookup.plain(tex)) == shown

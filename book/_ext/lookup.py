@@ -13,16 +13,30 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from docutils import nodes
+from docutils.utils.math import tex2unichar
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 
 Entry = tuple[str, str, str, str, str]  # address, title, title of its page, words, code
 SILENT = (nodes.section, nodes.title, nodes.math_block, nodes.raw, nodes.Invisible)
-LAYOUT = re.compile(r"\\(?:text|math|operatorname|left|right|bm)[a-z]*|[\\{}&]+")  # of a formula's TeX
+# TeX as one line of text: its signs, the names of its functions, and fractions with a slash.
+SIGNS = tex2unichar.mathop | tex2unichar.mathbin | tex2unichar.mathrel | tex2unichar.mathord
+SIGNS |= tex2unichar.mathalpha
+SIGNS |= {"sqrt": "√", "dots": "…", "lVert": "‖", "rVert": "‖", "lvert": "|", "rvert": "|"}
+FRACTION = re.compile(r"\\[td]?frac *(?:\{([^{}]*)\}|(\w)) *(?:\{([^{}]*)\}|(\w))")
+COMMAND = re.compile(r"\\([a-zA-Z]+)")
+LAYOUT = re.compile(r"(?:text|math|operatorname|big|left|right|bm|over|under|hat|tilde|bar|q?quad)\w*", re.I)
 
 
 def one_line(text: str) -> str:
     return " ".join(text.split())
+
+
+def plain(tex: str) -> str:
+    """Return a formula as one line of text, near enough to be recognized."""
+    tex = FRACTION.sub(lambda part: "/".join(filter(None, part.groups())), tex)
+    tex = COMMAND.sub(lambda name: SIGNS.get(name[1], "" if LAYOUT.fullmatch(name[1]) else name[1]), tex)
+    return re.sub(r"\\[,;:!]|[\\{}&]", "", tex)
 
 
 def words(node: nodes.Node) -> str:
@@ -30,7 +44,7 @@ def words(node: nodes.Node) -> str:
     if isinstance(node, nodes.Text):
         return node.astext()
     if isinstance(node, nodes.math):
-        return LAYOUT.sub("", node.astext())
+        return plain(node.astext())
     if isinstance(node, SILENT) or node.get("nb_element") or node.get("refdomain") == "cite":
         return ""
     return ("" if isinstance(node, nodes.TextElement) else " ").join(map(words, node.children))
