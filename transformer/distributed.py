@@ -173,7 +173,7 @@ def accumulate_gradients(
     device, batches = parameters[0].device, list(batches)
     total, tokens = torch.zeros((), device=device), torch.zeros((), dtype=torch.long, device=device)
     for number, batch in enumerate(batches, start=1):
-        alone = engine is None or number < len(batches)  # only the last batch's travel
+        alone = engine is None or number < len(batches)  # gradients travel once, with the last batch
         with engine.no_sync() if engine is not None and alone else nullcontext():
             batch_loss, count = loss(batch)
             before, tokens = tokens, tokens + count

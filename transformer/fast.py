@@ -372,7 +372,7 @@ class FastDecoderState(DecoderState):
 
     @torch.inference_mode()
     def keep(self, rows: Tensor) -> None:
-        """As in `DecoderState`; every K consecutive rows must belong to one sentence."""
+        """As in `DecoderState`; the rows come in groups of K, each group for one sentence."""
         sentences = rows[:: self.beam_size] // self.beam_size
         if len(sentences) < len(self.memory):
             self.memory = self.memory[sentences]
@@ -513,7 +513,7 @@ _int8_r_drop_loss = r_drop_loss.register(QuantizedTransformer, r_drop_loss.dispa
 def quantize(model: Transformer) -> QuantizedTransformer:
     """Copy a model for faster inference on the CPU, with int8 weights in its dense layers.
 
-    To keep it, keep the model it was made from: its own `state_dict` holds no dense layers. Where
+    To keep it, keep the model it was made from: the copy's `state_dict` holds no dense layers. Where
     PyTorch has no product of bytes for the processor, a warning says so: the copy rounds as it
     does elsewhere, but is no faster than the model.
 
