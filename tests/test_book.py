@@ -167,9 +167,12 @@ CUT_OFF = """() => [...document.querySelectorAll('mjx-container[display="true"]'
     const roof = Math.min(...parts.map(part => part.getBoundingClientRect().top));
     return roof < box.getBoundingClientRect().top;
 }).map(box => box.parentElement.id)"""
-# On a phone a figure keeps a size at which its labels can be read, and scrolls.
+# On a phone a figure keeps a size at which its labels can be read, which for one panel is less, and scrolls.
 SHRUNK = """() => [...document.querySelectorAll('div.cell_output figure :is(img, svg.plot)')]
-    .filter(image => image.getBoundingClientRect().width < Math.min(image.getAttribute('width'), 540) - 1)
+    .filter(image => {
+        const least = image.matches('.small') ? 430 : 540;
+        return image.getBoundingClientRect().width < Math.min(image.getAttribute('width'), least) - 1;
+    })
     .map(image => image.outerHTML.slice(0, 200))"""
 # What plots are written in, what the text of the page is, and what lies between a plot and the page's ground.
 INKS = """() => {
