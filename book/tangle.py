@@ -188,7 +188,7 @@ def unfit(node: ast.stmt, module: str) -> str | None:
         case ast.Assign() | ast.AnnAssign(value=ast.expr()):
             for target in assigned(node):
                 if not isinstance(target, ast.Name):
-                    return f"{ast.unparse(target)} is assigned to, and is no plain name"
+                    return f"{ast.unparse(target)} is assigned to, and is not a plain name"
                 if target.id == "__all__":
                     return "__all__ is for tangle to write"
             return None

@@ -107,7 +107,9 @@ def test_the_first_page_leads_to_the_book(soups):
 def test_page_is_light_and_has_one_title(page, soups):
     assert page.stat().st_size <= MAX_PAGE_BYTES
     assert len(soups[page].select("article.bd-article h1")) == 1
-    assert soups[page].title.text.strip()
+    own, _, rest = soups[page].title.text.strip().partition(" — ")
+    assert own and own != rest
+    assert len(soups[page].select("meta[name=viewport]")) == 1
 
 
 @reads_pages
@@ -142,7 +144,7 @@ def test_images_of_page_say_what_they_show(page, soups):
 
 
 def test_the_glossary_has_every_term_in_bold():
-    """A term that Chapters 1 to 8 introduce in bold has an entry; a whole sentence in bold is no term."""
+    """A term that Chapters 1 to 8 introduce in bold has an entry; a whole sentence in bold is not a term."""
     glossary = (ROOT / "book" / "glossary.md").read_text(encoding="utf8")
     headings = re.findall(r"^(\S.*)\n  \S", glossary, flags=re.MULTILINE)
     entries = {name.strip().lower() for heading in headings for name in heading.split(",")}
@@ -370,7 +372,7 @@ def test_exported_cells_say_where_they_go(name, soups):
 @reads_pages
 @pytest.mark.parametrize("name", CHAPTERS)
 def test_a_check_is_marked_where_it_ran(name, soups):
-    """A cell that is marked compares something, shows no traceback, and is no part of the package."""
+    """A cell that is marked compares something, shows no traceback, and is not a part of the package."""
     marked = soups[HTML / f"{name}.html"].select(".cell-checked")
     assert marked
     for cell in marked:

@@ -474,7 +474,7 @@ def test_results_can_be_stored_copied_and_trained(kind):
 
 
 # -------------------------------------------------------------------------------------------------
-# What is no weight: mode, gradients wanted, rates
+# What is not a weight: mode, gradients wanted, rates
 # -------------------------------------------------------------------------------------------------
 
 

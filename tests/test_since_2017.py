@@ -120,7 +120,7 @@ class Oracle(nn.Module):
         whole = torch.cat([ids, bench.reversals(len(ids), torch.Generator().manual_seed(10_000))[:, -1:]], 1)
         logits = nn.functional.one_hot(whole[:, 1:], 12).float()
         logits[: self.wrong, bench.DIGITS] = 0.0  # the first place of the answer
-        logits[: self.wrong, bench.DIGITS, bench.DIGITS + 1] = 1.0  # the start token is no answer
+        logits[: self.wrong, bench.DIGITS, bench.DIGITS + 1] = 1.0  # the start token is not an answer
         return 50 * logits
 
 

@@ -371,7 +371,7 @@ CELL_FAULTS = {
     "method from outside": (
         "class A:\n    pass\n\n\nA.x = 1",
         5,
-        "A.x is assigned to, and is no plain name",
+        "A.x is assigned to, and is not a plain name",
     ),
     "public names by hand": ("X = 1\n__all__ = ['X']", 2, "__all__ is for tangle to write"),
     "empty": ("# nothing yet", 1, "exports nothing"),
@@ -481,7 +481,7 @@ BOOK_FAULTS = {
         f"01-one c3 1: unknown tag 'export:a.b'; {SHOULD}",
         f"01-one c4 1: unknown tag 'export:'; {SHOULD}",
     ),
-    "signatures of what is no function, or stands elsewhere": (
+    "signatures of what is not a function, or stands elsewhere": (
         [
             [
                 to(

@@ -663,7 +663,7 @@ def test_a_run_does_not_go_on_with_other_settings(tmp_path, changes, said):
 
 
 def test_a_batch_is_known_by_its_tensors_wherever_they_are():
-    """Nested, of any dtype, in their order and shape; what is no tensor does not count."""
+    """Nested, of any dtype, in their order and shape; what is not a tensor does not count."""
     mark = transformer.trainer._fingerprint
     ids, half = torch.arange(6), torch.ones(2, dtype=torch.bfloat16)
     batch = {"ids": ids, "more": (half, ["a name", torch.tensor(True)])}

@@ -25,7 +25,9 @@ SIGNS |= tex2unichar.mathalpha
 SIGNS |= {"sqrt": "√", "dots": "…", "lVert": "‖", "rVert": "‖", "lvert": "|", "rvert": "|"}
 FRACTION = re.compile(r"\\[td]?frac *(?:\{([^{}]*)\}|(\w)) *(?:\{([^{}]*)\}|(\w))")
 COMMAND = re.compile(r"\\([a-zA-Z]+)")
-LAYOUT = re.compile(r"(?:text|math|operatorname|big|left|right|bm|over|under|hat|tilde|bar|q?quad)\w*", re.I)
+LAYOUT = re.compile(
+    r"(?:text|math|operatorname|big|left|right|bm|over|under|hat|tilde|bar|[td]?frac|q?quad)\w*", re.I
+)
 
 
 def one_line(text: str) -> str:
