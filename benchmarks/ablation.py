@@ -120,7 +120,7 @@ def bleu(sums: Sequence[int]) -> float:
 
 
 def compared(ours: np.ndarray, base: np.ndarray, n_samples: int = 1000) -> dict[str, Any]:
-    """A row's BLEU, and its gain over the base with a 95 % interval: both on the same corpora drawn.
+    """A row's BLEU, and its gain over the base with a 95% interval: both on the same corpora drawn.
 
     Source: Koehn (2004).
     """
@@ -165,7 +165,7 @@ def score() -> None:
         [name, f"{row['BLEU-tok']:.2f}", f"{row['gain']:+.2f}", "{:+.2f} … {:+.2f}".format(*row["interval"])]
         for name, row in sorted(rows.items(), key=lambda item: -item[1]["gain"])
     ]
-    print(table("dev, beam of 4", ["row", "BLEU-tok", "gain", "95 %"], lines))
+    print(table("dev, beam of 4", ["row", "BLEU-tok", "gain", "95%"], lines))
 
 
 def free(folder: Path) -> dict[str, list[str]]:

@@ -20,6 +20,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "book" / "_ext"))
 import live
+import plain
 
 ROOT = Path(__file__).resolve().parents[1]
 HTML = ROOT / "_build" / "html"
@@ -133,6 +134,20 @@ def test_links_and_images_of_page_exist(page, soups, anchors):
         elif fragment and target.suffix == ".html" and unquote(fragment) not in anchors[target]:
             broken.append(address)
     assert broken == []
+
+
+@reads_pages
+@pytest.mark.parametrize("name", CHAPTERS)
+def test_citations_read_the_same_in_the_notebook_and_in_the_book(name, soups):
+    cells = nbformat.read(ROOT / f"{name}.ipynb", as_version=4).cells
+    text = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
+    written = [
+        " ".join(label.split())
+        for citation in plain.CITATION.findall(text)
+        for label, _ in re.findall(plain.LINK, citation[0])
+    ]
+    links = soups[HTML / f"{name}.html"].select('article.bd-article a[href^="bibliography.html#"]')
+    assert sorted(written) == sorted(" ".join(link.text.split()) for link in links)
 
 
 @reads_pages

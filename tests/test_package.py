@@ -333,7 +333,7 @@ def test_figures_of_the_readme_are_those_of_the_records():
         engines = next(step["engines"] for step in steps if step["precision"] == "float32")
         factors.append(f"{engines['torch.nn, no inner dropout']['ours']['median']:.1f} ×")  # the same work
     for figure in (
-        f"{100 * toy['test']['sequences']:.2f} %",
+        f"{100 * toy['test']['sequences']:.2f}%",
         f"| {scores[0]:.1f}, {scores[1]:.1f} |",
         f"after {talks['seconds'] / 3600:.1f} and after {longer['seconds'] / 3600:.1f} hours",
         ", ".join(factors),

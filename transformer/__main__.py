@@ -617,7 +617,7 @@ def evaluate_options(add: Add) -> None:
     add("--split", help="train, dev or test (default: test)")
     add("--source", type=place, metavar="FILE", help="Portuguese of your own, a sentence a line")
     add("--reference", type=place, metavar="FILE", help="its English, line by line")
-    interval = "give a 95 %% interval from N corpora drawn from this one "
+    interval = "give a 95%% interval from N corpora drawn from this one "
     interval += "(default: none; without a number: 1000)"
     count = {"type": within(int, 0, 100_000), "nargs": "?", "const": 1000, "default": 0}
     add("--bootstrap", **count, metavar="N", help=interval)

@@ -117,7 +117,7 @@ def corpus_scores(
     Args:
         hypotheses: translations in the corpus's own tokenized lower-case form.
         references: one reference translation for each, in the same form.
-        n_bootstrap: how many corpora to draw from this one for a 95 % interval; 0 or 1 for none.
+        n_bootstrap: how many corpora to draw from this one for a 95% interval; 0 or 1 for none.
 
     Returns:
         for `"BLEU-tok"` (on the tokens as they are), `"BLEU-detok"` (both sides detokenized, then

@@ -13,7 +13,7 @@
   function build() {
     const lengths = [1000, 2000, 5000, 10000, 20000, 50000, 100000, 200000];
     const updates = (value) => `${words(value)} updates`;
-    const share = (value) => `${Math.round(100 * value)} %`;
+    const share = (value) => `${Math.round(100 * value)}%`;
     const warmup = slider("Warm-up", [...range(100, 900, 100), ...range(1000, 10000, 500)], 4000, updates, update);
     const width = slider("d_model", [64, 128, 256, 512, 1024], 512, String, update);
     const peak = slider("Peak", [0, ...range(0.0001, 0.005, 0.0001)], 0, (value) => (value ? scientific(value, 1) : "by d_model"), update);
