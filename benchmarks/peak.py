@@ -73,13 +73,12 @@ def peak_of(work: str, engine: str, size: Size, device: torch.device, seed: int)
 
 def measure_peak(size: Size, device: torch.device, seed: int) -> dict[str, Any]:
     """Measure each engine and work in a process of its own, and print the table."""
-    engines = peer_trainings(size, "float32", device, seed)
+    searching = [engine for engine in searches(size, device, seed) if able(engine, beam_size=4)]
+    engines = dict(zip(WORKS, (peer_trainings(size, "float32", device, seed), searching), strict=True))
     rows: list[list[object]] = []
     results: dict[str, dict[str, int]] = {}
     for work in WORKS:
-        for engine in engines:
-            if work == "beam search" and not able(engine, beam_size=4):
-                continue
+        for engine in engines[work]:
             arguments = ["--work", work, "--engine", engine, "--size", size.name, "--device", device.type]
             arguments += ["--seed", str(seed), "--threads", str(torch.get_num_threads())]
             command = [sys.executable, "-m", "benchmarks.peak", *arguments]

@@ -570,6 +570,22 @@ def test_the_peak_of_a_product_is_that_of_the_best():
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the system does not tell")
+def test_peak_memory_asks_every_engine_for_what_it_can(monkeypatch, capsys):
+    """Each process that the parent begins finds the engine that it is told to measure."""
+    monkeypatch.setitem(workload.SIZES, SMALL.name, SMALL)
+
+    def in_this_process(command, **kwargs):
+        monkeypatch.setattr(sys, "argv", command[2:])
+        peak.main()
+        return subprocess.CompletedProcess(command, 0, capsys.readouterr().out)
+
+    monkeypatch.setattr(peak.subprocess, "run", in_this_process)
+    found = peak.measure_peak(SMALL, CPU, 0)["bytes"]
+    assert found.keys() == set(peak.WORKS) and all("ours" in engines for engines in found.values())
+    assert "ours, F.linear" in found["training step"] and "ours int8" in found["beam search"]
+    assert all(isinstance(held, int) for engines in found.values() for held in engines.values())
+
+
 def test_the_peak_of_a_process_is_its_own():
     """A parent that holds much memory, or held it, leaves its child's peak alone."""
     held = torch.zeros(1000 * measure.MIB // 4).add_(1)
