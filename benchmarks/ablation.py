@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import argparse
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -67,7 +67,14 @@ PATCHES = {
     "untied": ("transformer.recipes.TransformerConfig", partial(TransformerConfig, tie_embeddings=False)),
 }
 SEARCHES = {"greedy": (1, 0.6), "beam 4": (4, 0.6), "beam 4, no penalty": (4, 0.0), "beam 8": (8, 0.6)}
-AVERAGED = (2, 3, 5)
+# Weights of the last checkpoints, oldest first: means, and a moving average that halves what it held.
+AVERAGES = {
+    "average of 2": [1] * 2,
+    "average of 3": [1] * 3,
+    "average of 5": [1] * 5,
+    "moving average": [1, 1, 2, 4, 8],
+}
+FREE = [name for name in (*SEARCHES, *AVERAGES) if name != "beam 4"]  # that is the base itself
 
 
 def train(row: str, max_minutes: float | None) -> None:
@@ -96,15 +103,16 @@ def translated(translator: Translator, beam_size: int, length_penalty: float) ->
     return translator.translate_tokenized(sources, beam_size, length_penalty)
 
 
-def averages(folder: Path) -> Iterator[tuple[int, Translator]]:
-    """Translators whose weights are the mean over the last k checkpoints of a run."""
+def averaged(folder: Path, weights: Sequence[int]) -> Translator:
+    """A translator whose weights are a weighted mean over the last checkpoints of a run."""
     translator = Translator.load(folder / "translator")
-    states = [load_checkpoint(path)["model"] for path in RunFolder(folder).checkpoints()]
-    for k in AVERAGED:
-        last = states[-k:]
-        mean = {name: sum(state[name] for state in last) / k for name in last[0]}
-        translator.model.load_state_dict(mean)
-        yield k, translator
+    states = [load_checkpoint(path)["model"] for path in RunFolder(folder).checkpoints()[-len(weights) :]]
+    mean = {
+        name: sum(weight * state[name] for weight, state in zip(weights, states, strict=True)) / sum(weights)
+        for name in states[0]
+    }
+    translator.model.load_state_dict(mean)
+    return translator
 
 
 def counts(hypotheses: Sequence[str], references: Sequence[str]) -> np.ndarray:
@@ -174,14 +182,16 @@ def free(folder: Path) -> dict[str, list[str]]:
     They are translated once, and read from the folder afterward.
     """
     path = folder / "free.json"
-    if not path.exists():
-        translator = Translator.load(folder / "translator")
-        found = {name: translated(translator, *search) for name, search in SEARCHES.items()}
-        del found["beam 4"]  # the base itself
-        for k, mean in averages(folder):
-            found[f"average of {k}"] = translated(mean, *SEARCHES["beam 4"])
-        write_record(path, found)
-    return read_record(path)
+    found = read_record(path) if path.exists() else {}
+    for name in FREE:
+        if name not in found:
+            is_mean = name in AVERAGES
+            translator = (
+                averaged(folder, AVERAGES[name]) if is_mean else Translator.load(folder / "translator")
+            )
+            found[name] = translated(translator, *SEARCHES["beam 4" if is_mean else name])
+            write_record(path, found)
+    return found
 
 
 def main() -> None:

@@ -2,9 +2,11 @@
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -14,7 +16,7 @@ from sacrebleu.metrics import BLEU
 
 from benchmarks import ablation
 from transformer.corpora import Pair
-from transformer.files import read_record, write_record
+from transformer.files import RunFolder, read_record, save_checkpoint, write_record
 
 REFERENCES = ["the cat sees the old house .", "i like this very much .", "it is late ."] * 5
 GOOD = ["the cat sees the house .", "i like this very much .", "it is late ."] * 5
@@ -56,14 +58,27 @@ def put(folder, texts):
 
 def test_rows_of_another_day_are_compared_with_the_base_on_record(runs, tmp_path):
     put(runs / "base", BAD)
-    write_record(runs / "base" / "free.json", {"greedy": BAD})
+    write_record(runs / "base" / "free.json", dict.fromkeys(ablation.FREE, BAD))
     ablation.score()
     runs.rename(tmp_path / "another day")
     put(runs / "seed-1", GOOD)
     ablation.score()
     rows = read_record(tmp_path / "record.json")["rows"]
-    assert list(rows) == ["base", "greedy", "seed-1"]
+    assert list(rows) == ["base", *ablation.FREE, "seed-1"]
     assert rows["base"]["gain"] == rows["greedy"]["gain"] == 0 < rows["seed-1"]["gain"]
     assert rows["seed-1"]["command"] == "said" and rows["greedy"]["of"] == "base"
     kept = np.load(tmp_path / "counts.npz")
     assert np.array_equal(kept["seed-1"], ablation.counts(GOOD, REFERENCES))
+
+
+def test_a_moving_average_of_checkpoints_weighs_each_twice_as_much_as_the_one_before(tmp_path, monkeypatch):
+    folder = RunFolder(tmp_path)
+    model = torch.nn.Linear(1, 1)
+    for step in range(1, 6):
+        save_checkpoint(
+            folder.checkpoint(step),
+            {"model": {"weight": torch.full((1, 1), float(step)), "bias": torch.zeros(1)}},
+        )
+    monkeypatch.setattr(ablation.Translator, "load", lambda path: SimpleNamespace(model=model))
+    for name, expected in (("moving average", (1 + 2 + 2 * 3 + 4 * 4 + 8 * 5) / 16), ("average of 2", 4.5)):
+        assert ablation.averaged(tmp_path, ablation.AVERAGES[name]).model.weight.item() == expected
