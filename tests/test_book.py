@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Iterator
+from copy import copy
 from pathlib import Path
 from urllib.parse import unquote, urldefrag, urlsplit
 
@@ -50,6 +52,13 @@ def pages_of_contents() -> list[str]:
 
 
 TERM = re.compile(r"\*\*([A-Za-z-]+(?: [A-Za-z-]+){0,2})\*\*")
+WORD = re.compile(r"[^\W\d_]{3,}")
+# What is not text in a notebook's Markdown: formulas, names of equations, HTML, languages of code, addresses.
+NOT_SHOWN = re.compile(
+    r"\$\$.*?\$\$(?: \(eq-[\w-]+\))?|\$[^$]*\$|\[\((eq-[\w-]+)\)\]\(#\1\)|<[^>\n]+>|^```\w*"
+    r"|\[Live figure: [\w-]+\]\(\S+\)\.|\]\([^()\s]+\)|https?://\S+",
+    flags=re.MULTILINE | re.DOTALL,
+)
 ASSERTS = re.compile(r"^assert ", flags=re.MULTILINE)
 PAGES = pages_of_contents()
 CHAPTERS = [name for name in PAGES if (ROOT / f"{name}.ipynb").exists()]
@@ -148,6 +157,21 @@ def test_citations_read_the_same_in_the_notebook_and_in_the_book(name, soups):
     ]
     links = soups[HTML / f"{name}.html"].select('article.bd-article a[href^="bibliography.html#"]')
     assert sorted(written) == sorted(" ".join(link.text.split()) for link in links)
+
+
+@reads_pages
+@pytest.mark.parametrize("name", CHAPTERS)
+def test_no_word_of_the_notebook_is_lost_in_the_book(name, soups):
+    """MyST takes a line that begins with a percent sign for a comment, and says nothing."""
+    cells = nbformat.read(ROOT / f"{name}.ipynb", as_version=4).cells
+    text = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
+    article = copy(soups[HTML / f"{name}.html"].select_one("article.bd-article"))
+    for element in article.select("mjx-container, .cell_input, .cell_output"):
+        element.decompose()
+    alternatives = " ".join(image["alt"] for image in article.select("img"))
+    drawn = " ".join(picture["aria-label"] for picture in article.select("svg[aria-label]"))
+    shown = Counter(WORD.findall(f"{article.get_text(' ')} {alternatives} {drawn}"))
+    assert Counter(WORD.findall(NOT_SHOWN.sub(" ", text))) - shown == Counter()
 
 
 @reads_pages
