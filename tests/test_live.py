@@ -399,7 +399,7 @@ def test_toy_shows_the_weights_of_every_head_by_keyboard(toy):
             for row in range(3):
                 weights = getattr(maps, kind)[layer, 0, head, row]
                 said = toy.locator(".live-toy .live-said").inner_text()
-                share = float(re.search(r"gives ([\d.]+)\s% of its weight", said)[1]) / 100
+                share = float(re.search(r"gives ([\d.]+)% of its weight", said)[1]) / 100
                 assert abs(share - weights.max().item()) < 0.006
                 assert f", token {weights.argmax().item() + 1}." in said
                 assert f"head {layer + 1}.{head + 1} of the {kind}" in said.lower()
@@ -426,7 +426,7 @@ def test_toy_without_its_counting_head_ignores_parity(toy):
 def share_of_tokens(tab: Page) -> float:
     tab.get_by_text("Try 100 random sequences").click()
     tab.wait_for_function("() => /Right:/.test(document.querySelector('.live-score').textContent)")
-    return float(re.search(r"([\d.]+)\s% of the tokens", tab.locator(".live-score").inner_text())[1]) / 100
+    return float(re.search(r"([\d.]+)% of the tokens", tab.locator(".live-score").inner_text())[1]) / 100
 
 
 @reads_pages
@@ -750,7 +750,7 @@ def test_ladder_says_what_the_package_s_stream_says(tab):
         slide(tab, "Position", position)
         wanted = lens_without(model, found.src, found.tgt, taken)[:, position]
         boxes = tab.locator(".live-word-box ~ .live-share").all_text_contents()
-        shown = torch.tensor([float(text.replace("\xa0%", "")) / 100 for text in boxes]).view(-1, 3)
+        shown = torch.tensor([float(text.replace("%", "")) / 100 for text in boxes]).view(-1, 3)
         assert (shown - wanted.topk(3).values).abs().max() < 0.0052
         words = tab.locator(".live-word-box + text").all_text_contents()
         pieces = [vocabulary.pieces[token] for token in wanted.argmax(-1).tolist()]
@@ -825,7 +825,7 @@ def test_a_word_lights_up_what_it_attended_to(translator):
         shade = float(lit.evaluate("word => word.style.getPropertyValue('--weight')"))
         assert abs(shade - wanted[place].item()) < 1e-3 and shade > 0.9
         said = translator.locator(".live-phrases .live-said").inner_text()
-        share = float(re.search(r"black attended to preto ([\d.]+)\s%", said)[1]) / 100
+        share = float(re.search(r"black attended to preto ([\d.]+)%", said)[1]) / 100
         assert abs(share - wanted[place].item()) < 1e-3
 
 

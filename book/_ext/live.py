@@ -1,10 +1,11 @@
 """Models that live in the page: the directive that places them, and the files that they are read from.
 
-`:::{live} toy` puts the figure `toy` on a page. Its first paragraph is for where it cannot run, the rest is
-the caption. Without JavaScript the page shows both, and between them the figure as it first appears, from
-`stills/`, or an answer of its model, computed when the book is built. A page that has a live figure loads the
-scripts of `_static/live/`, and the weights of its model when a reader comes near. They are written here, in
-float16, as scripts, because a page that is opened from the disk may load scripts and no other data.
+`:::{live} toy`, which `plain.py` writes, puts the figure `toy` on a page. Its first paragraph is for where it
+cannot run, the rest is the caption. Without JavaScript the page shows both, and between them the figure as it
+first appears, from `stills/`, or an answer of its model, computed when the book is built. A page that has a
+live figure loads the scripts of `_static/live/`, and the weights of its model when a reader comes near. They
+are written here, in float16, as scripts, because a page that is opened from the disk may load scripts and no
+other data.
 """
 
 from __future__ import annotations

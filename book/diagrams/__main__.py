@@ -6,11 +6,9 @@
 A drawing is a function of no arguments in `model.py` (Chapters 1 to 5) or `running.py` (Chapters 6 to 18)
 that returns a `Diagram`; its file has its name, with hyphens. To show it in a chapter or a Markdown page:
 
-    :::{figure-md} fig-scores
-    ![What a person sees who cannot see the picture.](_static/diagrams/scaled-scores.svg)
-
-    What the picture is meant to show.
-    :::
+    > ![What a person sees who cannot see the picture.](_static/diagrams/scaled-scores.svg)
+    >
+    > What the picture is meant to show.
 
 Outside the book that is an ordinary picture, and in the book `_ext/drawn.py` puts the drawing into the page.
 """
