@@ -13,7 +13,7 @@
   const html = (tag, attributes = {}, ...children) => fill(document.createElement(tag), attributes, children);
   const svg = (tag, attributes = {}, ...children) =>
     fill(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
-  const percent = (share) => `${(100 * share).toFixed(share > 0.9995 || share < 0.1 ? 0 : 1)}%`;
+  const percent = (share) => `${(100 * share).toFixed(share > 0.9995 ? 0 : 1)}%`;
 
   const signed = (number) => number.toFixed(2).replace("-", "−");
 
