@@ -77,7 +77,11 @@ def markdown() -> list[tuple[str, str, str]]:
         for cell in nbformat.read(path, as_version=4).cells
         if cell.cell_type == "markdown"
     ]
-    return [*cells, ("intro", "", (ROOT / "book" / "intro.md").read_text(encoding="utf8"))]
+    pages = [
+        (name, "", (ROOT / "book" / f"{name}.md").read_text(encoding="utf8"))
+        for name in ("intro", "notation")
+    ]
+    return [*cells, *pages]
 
 
 TEXTS = markdown()
