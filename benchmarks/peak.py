@@ -45,7 +45,7 @@ def resident() -> int:
 def peak_of(work: str, engine: str, size: Size, device: torch.device, seed: int) -> int:
     """By how much memory grows, at most, over what it is with the model built.
 
-    A training step is an engine's first: gradients and the optimiser's averages are part of it.
+    A training step is an engine's first: gradients and the optimizer's averages are part of it.
     """
     if work == "training step":
         training = peer_trainings(size, "float32", device, seed)[engine]()

@@ -207,7 +207,7 @@ class Training:
 
 
 class TrainerTraining(Training):
-    """Our fast model, trained by the package's own `Trainer`, with the same optimiser and clipping.
+    """Our fast model, trained by the package's own `Trainer`, with the same optimizer and clipping.
 
     Raises:
         TypeError: the model is not fast: a trainer would accelerate it, and another one would be timed.

@@ -548,7 +548,7 @@ def test_operations_are_sorted_by_kind(operation, kind):
 
 
 def test_a_profile_accounts_for_the_whole_step():
-    """Shares sum to one, and a Transformer's step has products, norms and an optimiser in it."""
+    """Shares sum to one, and a Transformer's step has products, norms and an optimizer in it."""
     step = trainings()["ours"]()
     found = training.profile_step(step, batch_of(SMALL.config, 4, 6, 6))
     assert abs(sum(found["shares"].values()) - 1) < 1e-9

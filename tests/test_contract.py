@@ -230,8 +230,8 @@ class ByHand:
         return x @ self.state[f"{name}.weight"].T + self.state.get(f"{name}.bias", 0.0)
 
     def norm(self, x: Tensor, name: str) -> Tensor:
-        centred = x - x.mean(-1, keepdim=True)
-        scaled = centred / (centred.square().mean(-1, keepdim=True) + 1e-5).sqrt()
+        centered = x - x.mean(-1, keepdim=True)
+        scaled = centered / (centered.square().mean(-1, keepdim=True) + 1e-5).sqrt()
         return scaled * self.state[f"{name}.weight"] + self.state.get(f"{name}.bias", 0.0)
 
     def attention(self, x: Tensor, memory: Tensor, name: str, causal: bool) -> Tensor:

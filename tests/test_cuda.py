@@ -66,7 +66,7 @@ def test_a_training_step_never_waits_for_the_device(kind, precision, loss):
         config=TrainingConfig(10, precision=precision),
     )
     batch = to_device(make_batch(), CUDA)
-    trainer.update([batch])  # the first one makes the optimiser's state
+    trainer.update([batch])  # the first one makes the optimizer's state
     with no_waiting():
         for _ in range(3):
             trainer.update([batch])

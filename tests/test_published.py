@@ -116,7 +116,7 @@ FAIRSEQ = [
 
 @pytest.mark.parametrize("alpha, swapped", [(0.0, []), (0.6, []), (3.0, [1]), (13.0, [0, 1])])
 def test_beam_search_finds_what_fairseqs_tests_expect(alpha, swapped):
-    """tests/test_sequence_generator.py: without normalisation, and with penalties that favour short and long.
+    """tests/test_sequence_generator.py: without normalization, and with penalties that favor short and long.
 
     Its penalty is another (the length to the power of α): the same order needs a larger exponent here.
     """

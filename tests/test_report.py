@@ -205,7 +205,7 @@ def test_record_says_which_words_changed_places():
     assert kept["swaps"][0]["crossed"] == crosses_over(words, ("gato", "preto"), ("black", "cat"))
 
 
-def test_what_training_recorded_stays_and_the_test_split_is_analysed(examined):
+def test_what_training_recorded_stays_and_the_test_split_is_analyzed(examined):
     translator, kept = examined
     best = kept["grid"][0]["beam_size"], kept["grid"][0]["length_penalty"]
     test = corpus("", "test")

@@ -291,7 +291,7 @@ LENGTHS = st.lists(st.tuples(st.integers(1, 12), st.integers(2, 12)), min_size=1
 
 
 def pairs_of(lengths: list[tuple[int, int]]) -> list[tuple[list[int], list[int]]]:
-    """Pairs of these lengths, each of its own number, so that it can be recognised in a batch."""
+    """Pairs of these lengths, each of its own number, so that it can be recognized in a batch."""
     return [([index + 4] * source, [index + 4] * target) for index, (source, target) in enumerate(lengths)]
 
 

@@ -80,7 +80,7 @@ def cut_after(calls: int):
 
 
 def same_state(one: Trainer, two: Trainer) -> bool:
-    """Whether parameters, optimiser, scaler, place and history are equal, bit for bit."""
+    """Whether parameters, optimizer, scaler, place and history are equal, bit for bit."""
     a, b = one.model.state_dict(), two.model.state_dict()
     averages, others = (t.updater.optimizer.state_dict()["state"] for t in (one, two))
     names = ("step", "best", "best_step", "stale")

@@ -79,7 +79,7 @@ class Batcher:
         return await answer
 
     async def run(self) -> None:
-        """Answer, batch by batch, until cancelled."""
+        """Answer, batch by batch, until canceled."""
         while True:
             asked = [await self._asked.get()]
             await asyncio.sleep(self.window)

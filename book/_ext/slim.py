@@ -18,7 +18,7 @@ from sphinx.application import Sphinx
 # What may hold a brace that opens no block.
 QUOTED = r"\"(?:\\.|[^\"\\])*\"|'(?:\\.|[^'\\])*'|url\([^)\"']*\)|/\*.*?\*/"
 PIECE = re.compile(rf"{QUOTED}|[{{}}]", re.DOTALL)
-COMMENT = re.compile(r"/\*(?!!).*?\*/", re.DOTALL)  # but not a licence
+COMMENT = re.compile(r"/\*(?!!).*?\*/", re.DOTALL)  # but not a license
 BEFORE = re.compile(r"(?:\s+|/\*.*?\*/|@(?:charset|import)[^;]*;)*", re.DOTALL)  # a rule
 NESTING = ("@media", "@supports", "@layer", "@container")
 # Of these selectors it is enough that one holds, or that one does not.
