@@ -1080,7 +1080,7 @@ def test_a_decoder_alone_passes_whatever_its_positions(positions, n_layers):
     assert skipped == {
         "padding", "source reach", "source positions", "empty source", "search", "target positions"
     }  # fmt: skip
-    assert "decoder alone" in result(report, "source reach").measured
+    assert "decoder-only" in result(report, "source reach").measured
     said = "none" if positions == "none" else "relative"
     assert check_model(model, positions=said).passed
     verdict = result(check_model(model, positions=said), "target positions").verdict

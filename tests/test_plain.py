@@ -29,23 +29,23 @@ REWRITTEN = {
         "Kingma and Ba {cite:yearpar}`kingma2015adam` take",
     ),
     "an equation": ("by [(eq-gap)](#eq-gap), the", "by {eq}`eq-gap`, the"),
-    "a section of the page": ("see [below](#sec-scaler)", "see {ref}`below <sec-scaler>`"),
+    "a section of the page": ("see [below](#sec-scaler)", "see [below](#sec-scaler)"),
     "a section of another page": (
-        "[squeeze()](17-clinic.ipynb#clinic-patients)",
-        "{ref}`squeeze() <clinic-patients>`",
+        "[`squeeze()`](17-clinic.ipynb#clinic-patients)",
+        "[`squeeze()`](#clinic-patients)",
     ),
+    "an equation of another page": ("[(eq-dot)](02-embedding.ipynb#eq-dot)", "{eq}`eq-dot`"),
     "a label": ('<a id="sec-scaler"></a>\n### float16', "(sec-scaler)=\n### float16"),
-    "a function": ("- [`transformer.softmax`](api.md)", "- {py:func}`transformer.softmax`"),
-    "a class": (
-        "[`transformer.fast.FastTransformer`](api.md)",
-        "{py:class}`transformer.fast.FastTransformer`",
-    ),
-    "a constant": ("[`transformer.kernels.CHOICES`](api.md)", "{py:data}`transformer.kernels.CHOICES`"),
+    "a name of the API": ("- [`transformer.softmax`](api.md)", "- {py:obj}`transformer.softmax`"),
     "an aside with a citation and a formula": (
         "Before\n\n"
         f"> **Paper and practice.** It [[Kingma and Ba, 2015]({ADAM})]\n> $$\n> a\n> $$\n>\n> ends.\n\nAfter",
-        "Before\n\n:::{admonition} Paper and practice\n:class: note\n"
+        "Before\n\n:::{admonition} Paper and practice\n:class: note\n\n"
         "It {cite}`kingma2015adam`\n$$\na\n$$\n\nends.\n:::\n\nAfter",
+    ),
+    "an aside with a question over two lines": (
+        "> **Why\n> not?** Since\n",
+        ":::{admonition} Why not?\n:class: note\n\nSince\n:::\n",
     ),
     "a figure": (
         "> ![Four heads.](_static/diagrams/heads.svg)\n>\n> Four heads are blocks.",
@@ -62,11 +62,12 @@ UNTOUCHED = (
     "a list [[1, 2], [3, 4]]",
     "$$\na\n$$ (eq-a)",
     "[here](#somewhere)",
+    "```python\n>>> x = 1\n```",
+    f"- so:\n\n  ```\n  > **Note.** [[2015]({ADAM})]\n  ```",
 )
 MYST = re.compile(r"(?<!`)\{[\w:+-]+\}`|^:{3,}|^`{3,}\{|^\([\w-]+\)=", re.MULTILINE)
-
-
-LIVE = re.compile(r"\[Live figure: ([\w-]+)\]\((\S+)\)")
+LIVE_LINK = re.compile(r"\[Live figure: ([\w-]+)\]\((\S+)\)")
+LINK_TO_LABEL = re.compile(r"\]\(([\w-]*)(?:\.ipynb|\.md)?#((?:eq|sec|case|clinic)-[\w-]+)\)")
 
 
 def markdown() -> list[tuple[str, str, str]]:
@@ -98,16 +99,27 @@ def test_what_is_the_same_everywhere_stays(source):
     assert plain.to_myst(source, KEYS) == source
 
 
-def test_a_citation_that_the_bibliography_lacks_stops_the_build():
-    with pytest.raises(
-        ValueError, match=r"https://x\.org/y is cited, and is not an address in the bibliography"
-    ):
-        plain.to_myst("[[A, 2020](https://x.org/y)]", KEYS)
-
-
-def test_a_block_quote_of_no_known_kind_stops_the_build():
-    with pytest.raises(ValueError, match="begins with a title, a picture or a live figure, not with 'Words'"):
-        plain.to_myst("> Words", KEYS)
+@pytest.mark.parametrize(
+    "source, message",
+    [
+        (
+            "[[A, 2020](https://x.org/y)]",
+            "https://x.org/y is cited, and is not an address in the bibliography",
+        ),
+        (
+            f"[[A, 2015]({ADAM}), Section 2]",
+            f"{ADAM} is cited in another form than [[Author, year](address)]",
+        ),
+        (f"[[A, 2015]({ADAM}); [B, 2013]({CLIP})]", f"{ADAM} is cited in another form"),
+        ("> Words", "a link to a live figure, not with 'Words'"),
+        ("> ![A picture.](a.svg)\n> Its caption.", "a picture with a caption after an empty line"),
+        ("> **A.** Words\nthat go on", "each of its lines begins with >"),
+        ("- a list\n\n  > **A.** Words", "a block quote stands apart"),
+    ],
+)
+def test_what_stops_the_build(source, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        plain.to_myst(source, KEYS)
 
 
 def test_chapters_can_be_read_without_the_book():
@@ -117,9 +129,24 @@ def test_chapters_can_be_read_without_the_book():
 
 def test_a_live_figure_leads_to_its_page():
     base = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf8"))["html"]["baseurl"]
-    links = [(page, *found) for page, _, text in TEXTS for found in LIVE.findall(text)]
+    links = [(page, *found) for page, _, text in TEXTS for found in LIVE_LINK.findall(text)]
     assert len(links) == len({name for _, name, _ in links}) > 8
     assert [address for _, _, address in links] == [f"{base}book/{page}.html" for page, _, _ in links]
+
+
+def test_links_to_labels_name_the_page_that_has_them():
+    """In the book a label is found wherever it stands; elsewhere, only on the page that a link names."""
+    labels = [
+        (page, label)
+        for page, _, text in TEXTS
+        for label in [*plain.LABEL.findall(text), *re.findall(r"^\$\$ \((eq-[\w-]+)\)$", text, re.MULTILINE)]
+    ]
+    names = [label for _, label in labels]
+    assert len(labels) == len(set(names))
+    links = {
+        (found or page, label) for page, _, text in TEXTS for found, label in LINK_TO_LABEL.findall(text)
+    }
+    assert len(links) > 50 and links <= set(labels)
 
 
 def test_every_reference_has_an_address_of_its_own():

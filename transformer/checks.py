@@ -450,7 +450,7 @@ def _run_checks(given: nn.Module, exact: nn.Module, probe: _Probe) -> tuple[Chec
         if missing:
             results.append(CheckResult(name, "skipped", f"needs {missing[0]!r} to pass", ""))
         elif name in _OF_SOURCE and not probe.reads_source:
-            results.append(CheckResult(name, "skipped", "a decoder alone has no source", ""))
+            results.append(CheckResult(name, "skipped", "a decoder-only model has no source", ""))
         else:
             model = given if name == "empty source" else exact  # what overflows depends on the dtype
             results.append(_run_check(name, model, probe))

@@ -5,12 +5,12 @@ the chapters say in plain Markdown what all three can show, and `to_myst` rewrit
 
     [[Kingma and Ba, 2015](https://arxiv.org/abs/1412.6980)]   a citation, by its address in the bibliography
     Henry et al. [[2020](https://arxiv.org/abs/2010.04245)]    a citation in the sentence
-    [(eq-layer-norm)](#eq-layer-norm)                          an equation
+    [(eq-adam)](#eq-adam), [(eq-adam)](07-training.ipynb#eq-adam)   an equation, here or in another chapter
     [below](#sec-stop), [there](11-long-runs.ipynb#sec-stop)   a section, here or in another chapter
-    <a id="sec-stop"></a>                                      its label, on the line above the heading
-    [`transformer.Encoder`](api.md)                            an entry of the API
+    <a id="sec-stop"></a>                                      its label, on a line above it
+    [`transformer.Encoder`](api.md)                            a name of the API
     > **Paper and practice.** ...                              an aside
-    > ![What there is to see.](_static/diagrams/heads.svg)     a figure; its caption follows
+    > ![What there is to see.](_static/diagrams/heads.svg)     a figure; after an empty line, its caption
     > [Live figure: beam](https://.../08-decoding.html). ...   a live figure: what stands for it, its caption
 
 A link without a label, such as `[Chapter 3](03-attention.ipynb)`, is the same for all. Equations alone keep
@@ -30,16 +30,19 @@ from pybtex.database import Entry, parse_file
 from sphinx.application import Sphinx
 from sphinx.errors import ExtensionError
 
-LINK = r"\[([^\[\]]+)\]\(([^()\s]+)\)"
-CITATION = re.compile(rf"\[({LINK}(?:,\s+{LINK})*)\]")
-EQUATION = re.compile(r"\[\((eq-[\w-]+)\)\]\(#\1\)")
-SECTION = re.compile(r"\[([^\[\]]+)\]\((?:[\w-]+\.(?:ipynb|md))?#((?:sec|case|clinic)-[\w-]+)\)")
-LABEL = re.compile(r'^<a id="([\w-]+)"></a>$', re.MULTILINE)
-ENTRY = re.compile(r"\[`([\w.]+)`\]\(api\.md\)")
+FENCED = re.compile(r"^( *)(`{3,}|~{3,}).*?^\1\2[^\n]*$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\[([^\[\]]+)\]\(([^()\s]+)\)")
+CITATION = re.compile(rf"\[({LINK.pattern}(?:,\s+{LINK.pattern})*)\]")
+OTHER_PAGE = r"(?:[\w-]+\.(?:ipynb|md))?"
+EQUATION = re.compile(rf"\[\((eq-[\w-]+)\)\]\({OTHER_PAGE}#\1\)")
+SECTION = re.compile(rf"\]\({OTHER_PAGE}#((?:sec|case|clinic)-[\w-]+)\)")
+LABEL = re.compile(r'^<a id="((?:sec|case|clinic)-[\w-]+)"></a>$', re.MULTILINE)
+API_NAME = re.compile(r"\[`(transformer\.[\w.]+)`\]\(api\.md\)")
 QUOTE = re.compile(r"(?:^>.*\n?)+", re.MULTILINE)
-ASIDE = re.compile(r"\*\*([^*]+)\.\*\* ")
-PICTURE = re.compile(r"!\[[^\]]*\]\(\S+\)\n")
-LIVE = re.compile(r"\[Live figure: ([\w-]+)\]\(\S+\)\. ")
+NOT_A_QUOTE = re.compile(r"^(>.*\n(?=[^>\s])| +>)", re.MULTILINE)  # a line that only belongs to it, or a list
+ASIDE = re.compile(r"\*\*([^*]+?)(?:\.|(?<=[?!]))\*\*\s+")
+PICTURE = re.compile(r"!\[[^\n]*\]\(\S+\) *\n *\n")
+LIVE = re.compile(r"\[Live figure: ([\w-]+)\]\(\S+\)\.\s+")
 
 
 def address(entry: Entry) -> str | None:
@@ -53,52 +56,71 @@ def address(entry: Entry) -> str | None:
 
 
 def to_myst(text: str, keys: Mapping[str, str]) -> str:
-    """Rewrite Markdown with MyST's roles and directives; `keys` are the bibliography's keys by address.
+    """Rewrite Markdown with MyST's roles and directives; fenced code stays as it is.
+
+    Args:
+        text: the Markdown.
+        keys: the bibliography's keys by address.
 
     Raises:
-        ValueError: If a citation's address is not in the bibliography, or a block quote is none of the three.
+        ValueError: a citation does not have the form above, or cites what the bibliography lacks; or a block
+            quote is none of the three, or does not stand apart.
     """
+    pieces, start = [], 0
+    for code in FENCED.finditer(text):
+        pieces += [prose_to_myst(text[start : code.start()], keys), code[0]]
+        start = code.end()
+    return "".join([*pieces, prose_to_myst(text[start:], keys)])
+
+
+def prose_to_myst(text: str, keys: Mapping[str, str]) -> str:
+    """Do what `to_myst` does, without fenced code."""
 
     def citation(match: re.Match[str]) -> str:
-        links = re.findall(LINK, match[1])
+        links = LINK.findall(match[1])
         if unknown := [url for _, url in links if url not in keys]:
             raise ValueError(f"{unknown[0]} is cited, and is not an address in the bibliography")
-        role = "cite:yearpar" if re.fullmatch(r"\d{4}\w?", links[0][0]) else "cite"
+        role = "cite:yearpar" if all(re.fullmatch(r"\d{4}\w?", label) for label, _ in links) else "cite"
         return f"{{{role}}}`{','.join(keys[url] for _, url in links)}`"
 
-    text = QUOTE.sub(block, text)
+    if wrong := NOT_A_QUOTE.search(text):
+        raise ValueError(f"a block quote stands apart, and each of its lines begins with >: {wrong[0]!r}")
+    text = QUOTE.sub(directive, text)
     text = CITATION.sub(citation, text)
+    if left := [url for _, url in LINK.findall(text) if url in keys]:
+        raise ValueError(f"{left[0]} is cited in another form than [[Author, year](address)]")
     text = EQUATION.sub(r"{eq}`\1`", text)
-    text = SECTION.sub(r"{ref}`\1 <\2>`", text)
-    text = ENTRY.sub(entry_role, text)
+    text = SECTION.sub(r"](#\1)", text)
+    text = API_NAME.sub(r"{py:obj}`\1`", text)
     return LABEL.sub(r"(\1)=", text)
 
 
-def block(match: re.Match[str]) -> str:
-    """Return the directive for a block quote."""
-    content = re.sub(r"^> ?", "", match[0], flags=re.MULTILINE).rstrip("\n")
+def directive(quote: re.Match[str]) -> str:
+    """Return the directive that a block quote stands for.
+
+    Raises:
+        ValueError: it stands for none.
+    """
+    content = re.sub(r"^> ?", "", quote[0], flags=re.MULTILINE).rstrip("\n")
     if aside := ASIDE.match(content):
-        opening, content = f"{{admonition}} {aside[1]}\n:class: note", content[aside.end() :]
+        opening = f"{{admonition}} {' '.join(aside[1].split())}\n:class: note\n"
+        content = content[aside.end() :]
     elif PICTURE.match(content):
         opening = "{figure-md}"
     elif live := LIVE.match(content):
         opening, content = f"{{live}} {live[1]}", content[live.end() :]
     else:
-        raise ValueError(
-            f"a block quote begins with a title, a picture or a live figure, not with {content[:60]!r}"
+        forms = (
+            "**Title.** and text, a picture with a caption after an empty line, or a link to a live figure"
         )
+        raise ValueError(f"a block quote begins with {forms}, not with {content[:60]!r}")
     return f":::{opening}\n{content}\n:::\n"
-
-
-def entry_role(match: re.Match[str]) -> str:
-    """Return the role for an entry of the API, whose kind can be seen in its name."""
-    name = match[1].rpartition(".")[2]
-    kind = "data" if name.isupper() else "class" if name[0].isupper() else "func"
-    return f"{{py:{kind}}}`{match[1]}`"
 
 
 def rewrite(app: Sphinx, page: str, source: list[str], keys: Mapping[str, str]) -> None:
     """Give Sphinx the MyST of a page, or of a notebook's Markdown."""
+    for path in (__file__, *(str(Path(app.srcdir) / path) for path in app.config.bibtex_bibfiles)):
+        app.env.note_dependency(path)
     try:
         if Path(app.env.doc2path(page)).suffix == ".ipynb":
             notebook = json.loads(source[0])
@@ -113,10 +135,12 @@ def rewrite(app: Sphinx, page: str, source: list[str], keys: Mapping[str, str]) 
 
 
 def read_bibliography(app: Sphinx) -> None:
+    """Learn the addresses of the bibliography before the first page is read."""
     keys = {
-        address(entry): key
+        found: key
         for path in app.config.bibtex_bibfiles
         for key, entry in parse_file(Path(app.srcdir) / path).entries.items()
+        if (found := address(entry))
     }
     app.connect("source-read", partial(rewrite, keys=keys))
 
