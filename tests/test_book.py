@@ -250,7 +250,9 @@ SELECTING = """css => {
 }"""
 PATIENCE = 180_000  # milliseconds: a busy machine is not a fault of the book
 # A color that is fading into another cannot be judged.
-STILL = "* { transition: none !important; animation: none !important; }"
+STILL = (
+    "* { transition: none !important; animation: none !important; content-visibility: visible !important; }"
+)
 # What a page can do without: the search's index, the theme's icons, MathJax.
 NEEDLESS = {"searchindex.js", "sections.js", "fontawesome.js", "fa-solid-900.woff2", "tex-chtml.js"}
 # What the copy buttons put on the clipboard: book/_ext leaves out what unfolds a docstring.
@@ -325,10 +327,11 @@ def axe() -> str:
 
 
 def visit(tab: Page, page: Path) -> None:
-    """Open `page` from the disk and wait until its fonts are there."""
+    """Open `page` from the disk, all of it laid out, and wait for its fonts, and until formulas fit."""
     tab.goto(page.as_uri())
     tab.add_style_tag(content=STILL)
     tab.evaluate("() => document.fonts.ready.then(() => null)")
+    tab.wait_for_function("() => document.documentElement.dataset.settled !== undefined")
 
 
 def show(tab: Page, width: int, scheme: str) -> None:
@@ -537,6 +540,27 @@ def test_page_is_light_to_load(page, tab):
         assert not [name for name in names if name.endswith("-model.js")]
     models = sum((HTML / "_static" / "live" / name).stat().st_size for name in names if "-model.js" in name)
     assert size - models < MAX_LOADED_BYTES
+
+
+@reads_pages
+def test_what_is_far_is_laid_out_when_a_reader_comes_near(tab):
+    """A chapter opens without its last sections, a link leads to them, and blocks become tab stops."""
+    address = (HTML / f"{CHAPTERS[2]}.html").as_uri()
+    tab.set_viewport_size({"width": 390, "height": 900})
+    last, laid_out = "#further-reading", "e => e.checkVisibility({ contentVisibilityAuto: true })"
+    tab.goto(address)
+    assert not tab.locator(f"{last} li").first.evaluate(laid_out)
+    tab.goto(f"{address}#exercises")
+    tab.wait_for_function(
+        "() => Math.abs(document.querySelector('#exercises h2').getBoundingClientRect().top) < 200"
+    )
+    tab.locator(f"{last} li").first.scroll_into_view_if_needed()
+    assert tab.locator(f"{last} li").first.evaluate(laid_out)
+    wide = tab.locator("pre").filter(has_text="def additive_scores").first
+    wide.scroll_into_view_if_needed()
+    tab.wait_for_function(
+        "e => (e.scrollWidth > e.clientWidth + 1) === (e.tabIndex === 0)", arg=wide.element_handle()
+    )
 
 
 @reads_pages

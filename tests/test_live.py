@@ -12,6 +12,7 @@ import subprocess
 import sys
 import unicodedata
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -223,12 +224,21 @@ def test_weights_are_small(name):
 # On the pages --------------------------------------------------------------------------------------
 
 
+def go_to_figure(page: Page, path: Path) -> None:
+    """Open a page at the section of its live figure: what is far from the screen is not laid out."""
+    page.goto(path.as_uri())
+    section = page.locator("figure.live").locator("xpath=ancestor::section[1]").get_attribute("id")
+    page.goto(f"{path.as_uri()}#{section}")
+    page.locator("figure.live figcaption").scroll_into_view_if_needed()
+    page.wait_for_timeout(500)
+
+
 @reads_pages
 @pytest.mark.parametrize("name", live.MODELS)
 def test_without_javascript_there_is_an_answer_and_a_caption(chromium: Browser, name):
     context = chromium.new_context(java_script_enabled=False)
     page = context.new_page()
-    page.goto(PLACES[name].as_uri())
+    go_to_figure(page, PLACES[name])
     given, made = live.live_model(name).example
     assert f"{given} → {made}" in page.locator("figure.live").inner_text()
     assert len(page.locator("figure.live figcaption").inner_text()) > 100
@@ -240,7 +250,7 @@ def test_without_javascript_there_is_an_answer_and_a_caption(chromium: Browser, 
 def test_without_javascript_there_is_a_picture_and_a_caption(chromium: Browser, name):
     context = chromium.new_context(java_script_enabled=False)
     page = context.new_page()
-    page.goto(PLACES[name].as_uri())
+    go_to_figure(page, PLACES[name])
     pictures = page.locator("figure.live .live-still > svg")
     assert all(picture.bounding_box()["width"] > 200 for picture in pictures.all()) and pictures.count()
     assert len(pictures.first.get_attribute("aria-label")) > 30

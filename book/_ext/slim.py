@@ -3,6 +3,9 @@
 The theme brings all of Bootstrap and the names of all of its icons, 400 KB of style sheet, of which the book
 uses a quarter. What stays is read from the finished pages: a rule stays if all its classes and ids occur in
 some page or in a script. In code and in signatures, a piece that looks like plain text needs no mark.
+
+Nor does the theme's script ask every block of code for its width when a page opens, which would lay out all
+of the page at once: `book.js` looks at a block when it comes near the screen.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from pathlib import Path
 from pygments.styles import get_style_by_name
 from pygments.token import STANDARD_TYPES, Token
 from sphinx.application import Sphinx
+from sphinx.errors import ExtensionError
 
 # What may hold a brace that opens no block.
 QUOTED = r"\"(?:\\.|[^\"\\])*\"|'(?:\\.|[^'\\])*'|url\([^)\"']*\)|/\*.*?\*/"
@@ -27,6 +31,8 @@ NAME = re.compile(r"[.#](-?[A-Za-z_][\w-]*)")
 MARKED = re.compile(r'\b(?:class|id)=["\']([^"\']*)')
 OWN = {"book.css", "live.css"}  # written by hand, rule by rule
 TEXT = {"sections.js"}  # a script that names nothing
+THEME_SCRIPT = Path("_static/scripts/pydata-sphinx-theme.js")
+ASKS_WIDTHS = "e.tabIndex=e.scrollWidth>e.clientWidth||e.scrollHeight>e.clientHeight?0:-1"
 CODE = re.compile(r'<pre>.*?</pre>|<dt class="sig .*?</dt>', re.DOTALL)
 
 
@@ -95,6 +101,20 @@ def scripts_of(page: Path, text: str) -> Iterator[Path]:
             yield path
 
 
+# Scripts ---------------------------------------------------------------------------------------------
+
+
+def spare_layout(app: Sphinx, error: Exception | None) -> None:
+    """Take out of the theme's script what asks every block for its width."""
+    if error is not None or app.builder.format != "html":
+        return
+    path = Path(app.outdir) / THEME_SCRIPT
+    before, asks, after = path.read_text(encoding="utf8").partition(ASKS_WIDTHS)
+    if not asks:
+        raise ExtensionError(f"{THEME_SCRIPT} is not the script that slim.py knows: it makes no tab stops")
+    path.write_text(f"{before}void 0{after}", encoding="utf8")
+
+
 # Code ------------------------------------------------------------------------------------------------
 
 
@@ -130,4 +150,5 @@ def thin_code(app: Sphinx, page: str, template: str, context: dict, doctree: obj
 def setup(app: Sphinx) -> dict:
     app.connect("html-page-context", thin_code)
     app.connect("build-finished", prune_styles, priority=900)
+    app.connect("build-finished", spare_layout)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

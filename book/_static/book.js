@@ -58,12 +58,11 @@
     block.after(more);
   }
 
-  // What scrolls sideways fades at the edge where there is more. The theme makes code and tables a tab stop then.
+  // What scrolls sideways fades at the edge where there is more, and is a tab stop.
   function cue(box) {
     const update = () => {
       box.classList.toggle("more-left", box.scrollLeft > 1);
       box.classList.toggle("more-right", box.scrollLeft + box.clientWidth < box.scrollWidth - 1);
-      if (!box.matches("mjx-container, .picture, .live-still")) return;
       const scrolls = box.classList.toggle("scrolls", box.scrollWidth > box.clientWidth + 1);
       if (scrolls) box.tabIndex = 0;
       else box.removeAttribute("tabindex");
@@ -93,6 +92,17 @@
     cue(formula);
   }
 
+  // What can wait is done a little at a time, so that the page answers in between. Safari knows no idle time.
+  function later(elements, work) {
+    const waiting = [...elements];
+    const slice = () => {
+      waiting.splice(0, 20).forEach(work);
+      if (waiting.length) (window.requestIdleCallback ?? setTimeout)(slice);
+      else document.documentElement.dataset.settled = "";
+    };
+    slice();
+  }
+
   document.addEventListener("DOMContentLoaded", () => {
     document.querySelectorAll(".cell-exported").forEach(cell => {
       cell.querySelectorAll("pre").forEach(foldDocstrings);
@@ -101,7 +111,7 @@
     document.querySelectorAll("pre, .picture, .live-still, .pst-scrollable-table-container").forEach(cue);
     document.fonts.ready.then(() => {
       document.querySelectorAll("div.math").forEach(fit);
-      document.querySelectorAll("span.math mjx-container").forEach(isolate);
+      later(document.querySelectorAll("span.math mjx-container"), isolate);
     });
   });
 
