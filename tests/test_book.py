@@ -558,9 +558,8 @@ def test_what_is_far_is_laid_out_when_a_reader_comes_near(tab):
     assert tab.locator(f"{last} li").first.evaluate(laid_out)
     wide = tab.locator("pre").filter(has_text="def additive_scores").first
     wide.scroll_into_view_if_needed()
-    tab.wait_for_function(
-        "e => (e.scrollWidth > e.clientWidth + 1) === (e.tabIndex === 0)", arg=wide.element_handle()
-    )
+    is_stop = "e => e.scrollWidth > e.clientWidth + 1 && e.tabIndex === 0"
+    tab.wait_for_function(is_stop, arg=wide.element_handle())
 
 
 @reads_pages
