@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.allocator import measure_allocator
 from benchmarks.corpus import corpus_facts
 from benchmarks.decoding import measure_decoding, measure_growth
 from benchmarks.levers import measure_levers
@@ -110,6 +111,13 @@ def levers(options: argparse.Namespace) -> dict[str, Any]:
     return measure_levers(chosen(options), SMALL, LEVER_BATCHES, *arguments)
 
 
+def freed_memory(options: argparse.Namespace) -> dict[str, Any]:
+    """Time training steps on the CPU with and without `keep_freed_memory`."""
+    small = sentence_batches(SIZES["b"].config, SMALL, N_BATCHES, options.seed)
+    work = [(TOY_SIZES["toy"], toy_batches(TOY_STEPS, options.seed)), (SIZES["b"], small)]
+    return measure_allocator(work, options.rounds, options.seed)
+
+
 def roofline(options: argparse.Namespace) -> dict[str, Any]:
     """Measure the machine's ceilings and the parts of a model under them."""
     return measure_roofline(chosen(options), options.device, options.rounds, options.seed)
@@ -165,6 +173,7 @@ SECTIONS = {
     "two threads": two_threads,
     "compiled": compiled,
     "levers": levers,
+    "freed memory": freed_memory,
     "toy": toy,
     "memory": memory,
     "profile": profiles,

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from transformer.fast import FastLinear
+from transformer.kernels import HAS_ONEDNN, linear_by_onednn
 
 MIB = 2**20
 # Rows, inner size and columns: of the position-wise network, and square ones, which are the easiest.
@@ -91,8 +92,8 @@ def product_peak(
 ) -> dict[str, Any]:
     """The fastest matrix product of this process.
 
-    The package's dense layer is tried beside torch's. In float32 on a CPU so is oneDNN through a private
-    operator of torch, which the package does not use: what a public way to the same library leaves.
+    The package's dense layer is tried beside torch's, and oneDNN by itself in float32 on a CPU, also where
+    the package would leave the product to torch.
 
     Args:
         precision: `"float32"` or `"bfloat16"`.
@@ -101,7 +102,7 @@ def product_peak(
         repeats: timed rounds of each; the fastest counts.
 
     Returns:
-        `"flops"`: a second, of the best; `"public"`: of the best by public operators; `"products"`: all.
+        `"flops"`: a second, of the best; `"products"`: all.
     """
     dtype = {"float32": torch.float32, "bfloat16": torch.bfloat16}[precision]
     shapes = shapes or PRODUCTS[device.type]
@@ -109,9 +110,8 @@ def product_peak(
         "F.linear": lambda weight: partial(F.linear, weight=weight),
         "ours": _our_layer,
     }
-    private = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
-    if device.type == "cpu" and precision == "float32" and private:
-        kernels["oneDNN (private)"] = lambda weight: partial(_onednn_linear, weight=weight)
+    if device.type == "cpu" and precision == "float32" and HAS_ONEDNN:
+        kernels["oneDNN"] = lambda weight: partial(linear_by_onednn, weight=weight)
     products = []
     for kernel, layer_of in kernels.items():
         for rows, inner, columns in shapes:
@@ -120,8 +120,7 @@ def product_peak(
             flops = 2 * rows * inner * columns
             flops /= _fastest(partial(layer_of(weight), x), flops, repeats, device)
             products.append({"kernel": kernel, "shape": [rows, inner, columns], "flops": flops})
-    public = max(product["flops"] for product in products if "private" not in product["kernel"])
-    return {"flops": max(product["flops"] for product in products), "public": public, "products": products}
+    return {"flops": max(product["flops"] for product in products), "products": products}
 
 
 def _fastest(product: Callable[[], Tensor], flops: int, repeats: int, device: torch.device) -> float:
@@ -141,10 +140,6 @@ def _our_layer(weight: Tensor) -> nn.Module:
     layer = FastLinear(weight.size(1), weight.size(0), bias=False)
     layer.weight = nn.Parameter(weight)
     return layer
-
-
-def _onednn_linear(x: Tensor, weight: Tensor) -> Tensor:
-    return torch.ops.mkldnn._linear_pointwise(x, weight, None, "none", [], "")
 
 
 def memory_bandwidth(device: torch.device, repeats: int = 5) -> dict[str, float]:

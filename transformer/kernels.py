@@ -4,7 +4,7 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 """
 
 __all__ = [
-    "linear_by_convolution",
+    "HAS_ONEDNN",
     "linear_by_onednn",
     "linear_by_columns",
     "linear_by_dot_products",
@@ -20,10 +20,11 @@ __all__ = [
     "fast_attention",
     "linear_cross_entropy",
     "linear_r_drop",
+    "keep_freed_memory",
 ]
 
 
-# %% book/10-speed.ipynb · A dense layer as a convolution · [kernel-linear]
+# %% book/10-speed.ipynb · A dense layer by another library · [kernel-linear]
 import platform
 import re
 from collections.abc import Callable, Sequence
@@ -40,26 +41,41 @@ from transformer.attention import causal_mask, fused_attention, scaled_dot_produ
 from transformer.loss import label_smoothed_cross_entropy, symmetric_kl
 from transformer.validation import is_traced
 
+HAS_ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
-def linear_by_convolution(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Compute `torch.nn.functional.linear` as a convolution with a kernel of one pixel."""
-    rows = x.numel() // x.size(-1)
-    fits = x.dim() == 3 and x.size(0) >= 16 and x.size(1) > 1  # a batch is a stack of pictures already
-    pictures = x
-    if not fits:
-        pictures = F.pad(x.reshape(rows, -1), (0, 0, 0, -rows % 16)).view(16, -1, x.size(-1))
-    channels_last = pictures[:, None].permute(0, 3, 1, 2)  # [pictures, d_in, 1, pixels]
-    filtered = F.conv2d(channels_last, weight[:, :, None, None], bias)
-    result = filtered.permute(0, 2, 3, 1).squeeze(1)  # [pictures, pixels, d_out]
-    return result if fits else result.reshape(-1, weight.size(0))[:rows].view(*x.shape[:-1], -1)
+
+def linear_by_onednn(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Compute `torch.nn.functional.linear` in float32 by oneDNN."""
+    multiply = _OneDNNLinear.apply if torch.is_grad_enabled() else _onednn_linear
+    product: Tensor = multiply(x, weight, bias)
+    return product
+
+
+def _onednn_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    product: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+    return product
+
+
+class _OneDNNLinear(torch.autograd.Function):
+    # The operator has no derivative of its own. This one consists of such products again.
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return _onednn_linear(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        d_x = linear_by_onednn(slope, weight.T)
+        rows, slopes = x.flatten(0, -2), slope.flatten(0, -2)  # [n, d_in], [n, d_out]
+        if len(weight) < weight.size(1):  # the operator copies its first argument: let it be the smaller
+            d_weight = linear_by_onednn(slopes.T, rows.T)
+        else:
+            d_weight = linear_by_onednn(rows.T, slopes.T).T
+        return d_x, d_weight, slopes.sum(0) if ctx.needs_input_grad[2] else None
 
 
 # %% book/10-speed.ipynb · Few rows · [kernel-steps]
-def linear_by_onednn(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Compute `torch.nn.functional.linear` in oneDNN's own tensors, where no gradient is wanted."""
-    return F.linear(x.to_mkldnn(), weight, bias).to_dense()
-
-
 def linear_by_columns(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Compute `torch.nn.functional.linear` of a few rows `[N, d_in]` as (W xᵀ)ᵀ."""
     product = (weight @ x.T).T  # [N, d_out]
@@ -129,27 +145,22 @@ def onednn_wins(x: Tensor, weight: Tensor) -> bool:
         and not is_traced(x)
         and x.numel() * weight.size(0) >= _least_work()
         and not torch.is_autocast_enabled("cpu")
-        and torch.backends.mkldnn.is_available()
+        and HAS_ONEDNN
         and bool(torch.backends.mkldnn.enabled)
     )
 
 
 # %% book/10-speed.ipynb · One table of choices · [conditions]
 def _is_large(x: Tensor, weight: Tensor) -> bool:
-    many = x.numel() >= 128 * x.size(-1)
-    return onednn_wins(x, weight) and many and x.numel() * weight.size(0) >= 2**22
+    return onednn_wins(x, weight) and x.numel() * weight.size(0) >= 2**21
 
 
 def _is_one_small(x: Tensor, weight: Tensor) -> bool:
     return x.size(0) == 1 and weight.numel() <= 2**19 and onednn_wins(x, weight)
 
 
-def _is_one_or_many(x: Tensor, weight: Tensor) -> bool:
-    return (x.size(0) == 1 or x.size(0) >= 32) and onednn_wins(x, weight)
-
-
 def _is_few_and_narrow(x: Tensor, weight: Tensor) -> bool:
-    return x.size(0) <= 4 and x.size(-1) <= 1024 and onednn_wins(x, weight)
+    return 2 <= x.size(0) <= 4 and x.size(-1) <= 1024 and onednn_wins(x, weight)
 
 
 def _is_on_the_cpu(x: Tensor) -> bool:
@@ -173,13 +184,13 @@ def _always(*tensors: Tensor) -> bool:
 # The kernels for each task, fastest first, each with the condition under which it wins.
 CHOICES: dict[str, list[tuple[Callable[..., bool], Callable[..., Tensor]]]] = {
     "linear": [
-        (_is_large, linear_by_convolution),
+        (_is_large, linear_by_onednn),
         (_always, F.linear),
     ],
     "step linear": [  # of the few rows of a search, without gradients
         (_is_one_small, linear_by_dot_products),
-        (_is_one_or_many, linear_by_onednn),
         (_is_few_and_narrow, linear_by_columns),
+        (onednn_wins, linear_by_onednn),
         (_always, F.linear),
     ],
     "dropout": [
@@ -283,20 +294,17 @@ class _ChunkedLoss(torch.autograd.Function):
         half = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
         dtype = torch.get_autocast_dtype(device) if half else weight.dtype
         table, total, slopes = weight.to(dtype), weight.new_zeros(()), []  # cast once, not for every chunk
-        multiply: Callable[[Tensor, Tensor], Tensor] = F.linear
-        columns = table.T
-        if onednn_wins(hidden, table):
-            multiply, columns = linear_by_onednn, table.T.contiguous()
+        multiply = linear_by_onednn if onednn_wins(hidden, table) else F.linear
         n = max(1, _AT_ONCE.get(device, 2**26) // (len(table) * (hidden.dim() - 1)))
         for rows, y in zip(hidden.to(dtype).split(n, -2), targets.split(n)):
             loss, slope = loss_and_slope(multiply(rows, table), y)
             total = total + loss
-            slopes.append(multiply(slope, columns))
+            slopes.append(multiply(slope, table.T))
             slope, rows = slope.flatten(0, -2), rows.flatten(0, -2)
-            if dtype == d_weight.dtype:  # in place: a matrix of that size is expensive to make
+            if multiply is F.linear and dtype == d_weight.dtype:  # in place, without a matrix of that size
                 d_weight.addmm_(slope.T, rows)
             else:
-                d_weight += slope.T @ rows
+                d_weight += multiply(slope.T, rows.T)
         ctx.save_for_backward(torch.cat(slopes, -2).to(hidden.dtype), d_weight.to(weight.dtype))
         return total
 
@@ -368,3 +376,14 @@ def linear_r_drop(
         return (loss_p + loss_q + alpha * symmetric_kl(p, q, targets, pad_id)) / 2
     loss_and_slope = partial(_r_drop_and_slope, smoothing=smoothing, pad_id=pad_id, alpha=alpha)
     return _ChunkedLoss.apply(hidden, weight, targets, loss_and_slope)
+
+
+# %% book/10-speed.ipynb · Memory that is not given back · [keep-freed-memory]
+def keep_freed_memory() -> None:
+    """Let the C library keep the memory that one training step frees for the next.
+
+    By default glibc soon returns it to the system, which must then map and clear it again, page by page.
+    Once a block of nearly 32 MiB has come and gone, glibc keeps up to 64 MiB (mallopt(3), under
+    M_MMAP_THRESHOLD). With other C libraries nothing changes.
+    """
+    torch.empty(2**25 - 2**16, dtype=torch.uint8)  # freed at once, and never touched

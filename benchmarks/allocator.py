@@ -1,0 +1,87 @@
+"""What it is worth to keep freed memory: the same training steps in processes that do so and that do not."""
+
+from __future__ import annotations
+
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
+from functools import partial
+from importlib.util import find_spec
+from multiprocessing import get_context
+from typing import Any
+from unittest import mock
+
+import torch
+
+from benchmarks.measure import milliseconds_text, ratio, ratio_text, seconds, spread, table
+from benchmarks.peers import Training, peer_trainings
+from benchmarks.workload import Batch, Size
+
+_round: list[tuple[Training, list[Batch]]] = []  # what this process has prepared
+
+
+def prepare(size: Size, batches: list[Batch], keeps: bool, threads: int, seed: int) -> None:
+    """Build the fast model, with or without the call by which `accelerate` keeps freed memory."""
+    torch.set_num_threads(threads)
+    with ExitStack() as stack:
+        if not keeps:
+            stack.enter_context(mock.patch("transformer.fast.keep_freed_memory"))
+        _round.append((peer_trainings(size, "float32", torch.device("cpu"), seed)["ours"](), batches))
+
+
+def page_faults() -> int:
+    """How often this process has asked the system for a page of memory; 0 where the system does not tell."""
+    if find_spec("resource") is None:
+        return 0
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+
+def go_round() -> tuple[float, float]:
+    """Seconds and page faults of a step, on average over the batches."""
+
+    def work() -> None:
+        for batch in batches:
+            training.step(batch)
+
+    ((training, batches),) = _round
+    before = page_faults()
+    taken = seconds(work, torch.device("cpu"))
+    return taken / len(batches), (page_faults() - before) / len(batches)
+
+
+def measure_allocator(sizes: list[tuple[Size, list[Batch]]], rounds: int, seed: int) -> dict[str, Any]:
+    """Time training steps of each size, round by round in two processes that take turns.
+
+    Returns:
+        for each size, of both processes, seconds and page faults of a step; `"gain"`: the ratio of the times.
+    """
+    results: dict[str, Any] = {}
+    rows = []
+    for size, batches in sizes:
+        with ExitStack() as stack:
+            new_process = partial(ProcessPoolExecutor, 1, get_context("spawn"), prepare)
+            threads = torch.get_num_threads()
+            processes = {
+                name: stack.enter_context(new_process((size, batches, name == "kept", threads, seed)))
+                for name in ("returned", "kept")
+            }
+            found: dict[str, list[tuple[float, float]]] = {name: [] for name in processes}
+            for number in range(rounds + 1):
+                for name in reversed(processes) if number % 2 else processes:
+                    found[name].append(processes[name].submit(go_round).result())
+        times, faults = (
+            {name: [one[place] for one in values[1:]] for name, values in found.items()} for place in (0, 1)
+        )
+        results[size.name] = {
+            name: {"seconds": spread(times[name]), "faults": spread(faults[name])} for name in processes
+        }
+        results[size.name]["gain"] = ratio(times["returned"], times["kept"])
+        for name in processes:
+            row = results[size.name][name]
+            gain = ratio_text(results[size.name]["gain"]) if name == "kept" else None
+            texts = milliseconds_text(row["seconds"]), f"{row['faults']['median']:,.0f}"
+            rows.append([size.name, name, *texts, gain])
+    headers = ["model", "freed memory", "ms a step", "page faults", "× as fast"]
+    print(table("Freed memory, returned to the system or kept", headers, rows), end="\n\n", flush=True)
+    return results
