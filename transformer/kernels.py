@@ -265,7 +265,8 @@ def fast_attention(
 def _loss_and_slope(
     logits: Tensor, targets: Tensor, smoothing: float, pad_id: int
 ) -> tuple[Tensor, Tensor]:
-    # Of rows [n, V] and targets [n]: the summed loss, and its derivative P - Q with respect to the logits.
+    # Of rows [n, V] and targets [n]: the summed loss, and its derivative P - Q with respect to the logits,
+    # in the rows of the padding as well.
     z = logits.to(torch.promote_types(logits.dtype, torch.float32))
     real = (targets != pad_id)[:, None]  # [n, 1]
     true = targets[:, None].where(real, 0)  # the padding may lie outside [0, V)
@@ -274,23 +275,24 @@ def _loss_and_slope(
     loss = -wanted.masked_fill(~real, 0.0).sum()
     slope = log_p.exp_().sub_(smoothing / z.size(-1))
     slope.scatter_add_(1, true, torch.full_like(wanted, smoothing - 1))
-    return loss, slope.masked_fill_(~real, 0.0).to(logits.dtype)
+    return loss, slope.to(logits.dtype)
 
 
 # %% book/10-speed.ipynb · The loss without the logits · [chunked-loss]
-_FEW_LOGITS = 2**20  # 4 MB in float32, which fit into a processor's cache
+_FEW_LOGITS = 2**21  # 8 MB in float32, which fit into a processor's cache
 _AT_ONCE = {"cpu": _FEW_LOGITS}  # larger on a GPU, so that there are few launches
 _LossAndSlope = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]  # of logits and targets
 
 
 class _ChunkedLoss(torch.autograd.Function):
-    # Of hidden rows [n, d_model], or two passes of them [2, n, d_model], and their n targets.
+    # Of hidden rows [n, d_model], or two passes of them [2, n, d_model], and their n targets. The rows of the
+    # padding must be zero: only then have they no part in the gradient of the table.
     @staticmethod
     def forward(
         ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, loss_and_slope: _LossAndSlope
     ) -> Tensor:
         device, wide = hidden.device.type, torch.promote_types(weight.dtype, torch.float32)
-        d_weight = torch.zeros_like(weight, dtype=wide)  # summed over the chunks
+        d_columns = torch.zeros_like(weight.T, dtype=wide)  # of the table, transposed; summed over the chunks
         half = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
         dtype = torch.get_autocast_dtype(device) if half else weight.dtype
         table, total, slopes = weight.to(dtype), weight.new_zeros(()), []  # cast once, not for every chunk
@@ -301,11 +303,12 @@ class _ChunkedLoss(torch.autograd.Function):
             total = total + loss
             slopes.append(multiply(slope, table.T))
             slope, rows = slope.flatten(0, -2), rows.flatten(0, -2)
-            if multiply is F.linear and dtype == d_weight.dtype:  # in place, without a matrix of that size
-                d_weight.addmm_(slope.T, rows)
+            if multiply is F.linear and dtype == wide:  # in place, without another matrix of that size
+                d_columns.addmm_(rows.T, slope)
             else:
-                d_weight += multiply(slope.T, rows.T)
-        ctx.save_for_backward(torch.cat(slopes, -2).to(hidden.dtype), d_weight.to(weight.dtype))
+                d_columns += multiply(rows.T, slope.T)
+        d_weight = d_columns.T.to(weight.dtype).contiguous()
+        ctx.save_for_backward(torch.cat(slopes, -2).to(hidden.dtype), d_weight)
         return total
 
     @staticmethod
@@ -328,7 +331,7 @@ def linear_cross_entropy(
         smoothing, pad_id: as in `label_smoothed_cross_entropy`.
 
     Returns:
-        a scalar, in nats, that can be differentiated once; for up to 2²⁰ logits, any number of times.
+        a scalar, in nats, that can be differentiated once; for up to 2²¹ logits, any number of times.
     """
     if hidden.shape[:-1] != targets.shape:  # rows and targets would be matched all the same
         given = f"{list(hidden.shape)} and {list(targets.shape)}"
@@ -337,9 +340,10 @@ def linear_cross_entropy(
     if whole or targets.numel() * len(weight) <= _FEW_LOGITS:
         logits = fast_linear(hidden, weight)
         return label_smoothed_cross_entropy(logits, targets, smoothing, pad_id, reduction="sum")
-    rows = hidden.reshape(-1, hidden.size(-1))
+    targets = targets.reshape(-1)
+    rows = hidden.reshape(-1, hidden.size(-1)).masked_fill((targets == pad_id)[:, None], 0.0)
     loss_and_slope = partial(_loss_and_slope, smoothing=smoothing, pad_id=pad_id)
-    return _ChunkedLoss.apply(rows, weight, targets.reshape(-1), loss_and_slope)
+    return _ChunkedLoss.apply(rows, weight, targets, loss_and_slope)
 
 
 # %% book/10-speed.ipynb · Two passes in chunks · [linear-r-drop]
@@ -352,9 +356,8 @@ def _r_drop_and_slope(
     log_p = z.log_softmax(-1)
     p = log_p.exp()  # [2, n, V]
     gap, difference = log_p[0] - log_p[1], p[0] - p[1]
-    padding = (targets == pad_id)[:, None]  # [n, 1]
-    divergence = (difference * gap).masked_fill(padding, 0.0).sum() / 2
-    pull = p.mul_(gap - (p * gap).sum(-1, keepdim=True)).add_(difference).masked_fill_(padding, 0.0)
+    divergence = (difference * gap).sum() / 2  # none in rows that are zero in both passes
+    pull = p.mul_(gap - (p * gap).sum(-1, keepdim=True)).add_(difference)
     pull[1].neg_()
     slope = slope.view_as(z).add_(pull, alpha=alpha / 2).div_(2)
     return (loss + alpha * divergence) / 2, slope.to(logits.dtype)
@@ -375,7 +378,8 @@ def linear_r_drop(
         loss_q = label_smoothed_cross_entropy(q, targets, smoothing, pad_id, "sum")
         return (loss_p + loss_q + alpha * symmetric_kl(p, q, targets, pad_id)) / 2
     loss_and_slope = partial(_r_drop_and_slope, smoothing=smoothing, pad_id=pad_id, alpha=alpha)
-    return _ChunkedLoss.apply(hidden, weight, targets, loss_and_slope)
+    rows = hidden.masked_fill((targets == pad_id)[:, None], 0.0)
+    return _ChunkedLoss.apply(rows, weight, targets, loss_and_slope)
 
 
 # %% book/10-speed.ipynb · Memory that is not given back · [keep-freed-memory]
