@@ -4,41 +4,6 @@ from faults import Fault
 
 FAULTS = [
     Fault(
-        "onednn-mean-of-biases",
-        "the gradient of a bias is a mean over the rows",
-        "_OneDNNLinear.backward",
-        "slopes.sum(0)",
-        "slopes.mean(0)",
-    ),
-    Fault(
-        "onednn-swapped-gradient",
-        "the gradient of a wide matrix is transposed by its shape alone",
-        "_OneDNNLinear.backward",
-        "linear_by_onednn(rows.T, slopes.T).T",
-        "linear_by_onednn(rows.T, slopes.T).reshape(weight.shape)",
-    ),
-    Fault(
-        "onednn-once",
-        "a gradient cannot be differentiated again",
-        "linear_by_onednn",
-        "torch.is_grad_enabled()",
-        "torch.is_grad_enabled() and not torch._C._current_autograd_node()",
-    ),
-    Fault(
-        "onednn-unasked",
-        "the operator is called where there is none",
-        "onednn_wins",
-        "and HAS_ONEDNN",
-        "",
-    ),
-    Fault(
-        "forgets-memory",
-        "the block that comes and goes is too small to teach the C library anything",
-        "keep_freed_memory",
-        "2**25 - 2**16",
-        "2**16",
-    ),
-    Fault(
         "dropout-lost-bit",
         "one number in four has only 15 random bits",
         "dropout_by_bytes",
