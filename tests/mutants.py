@@ -149,7 +149,7 @@ class Outcome:
 
 
 class Copy:
-    """A copy of package and tests in which faults are tried, one at a time.
+    """A copy of package, benchmarks and tests in which faults are tried, one at a time.
 
     Args:
         folder: a folder that does not exist yet.
@@ -158,7 +158,7 @@ class Copy:
     def __init__(self, folder: Path) -> None:
         self.folder, self.attempts = folder.resolve(), 0
         left_out = shutil.ignore_patterns("__pycache__")
-        for name in ("transformer", "tests"):
+        for name in ("transformer", "benchmarks", "tests"):
             shutil.copytree(ROOT / name, self.folder / name, ignore=left_out)
         shutil.copy(ROOT / "pyproject.toml", self.folder)
 
@@ -312,6 +312,8 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", metavar="PART", help="faults by a part of their names")
     options = parser.parse_args()
     chosen = [f for f in FAULTS if not options.only or any(part in f.id for part in options.only)]
+    if not chosen:
+        parser.error(f"no fault's name has any of {options.only} in it")
 
     run, start = facts(), time.perf_counter()
     tests, outcomes = run_faults(chosen, options.workers)
