@@ -201,7 +201,7 @@ def accelerate(model: Transformer) -> FastTransformer:
     """The same model by the fastest kernels that are known for this machine.
 
     It has the same parameters and gives the same results, but for rounding and for which entries
-    dropout drops. From now on, this process keeps up to 64 MiB of freed memory (`keep_freed_memory`).
+    dropout drops. From now on, this process keeps up to 1 GiB of freed memory (`keep_freed_memory`).
 
     Args:
         model: a `Transformer` whose every part is as its configuration makes it, without hooks.

@@ -25,6 +25,7 @@ __all__ = [
 
 
 # %% book/10-speed.ipynb · A dense layer by another library · [kernel-linear]
+import ctypes
 import platform
 import re
 from collections.abc import Callable, Sequence
@@ -384,10 +385,12 @@ def linear_r_drop(
 
 # %% book/10-speed.ipynb · Memory that is not given back · [keep-freed-memory]
 def keep_freed_memory() -> None:
-    """Let the C library keep the memory that one training step frees for the next.
+    """Let the C library keep the memory that one training step frees for the next: up to 1 GiB.
 
     By default glibc soon returns it to the system, which must then map and clear it again, page by page.
-    Once a block of nearly 32 MiB has come and gone, glibc keeps up to 64 MiB (mallopt(3), under
-    M_MMAP_THRESHOLD). With other C libraries nothing changes.
+    With other C libraries nothing changes. Source: mallopt(3).
     """
-    torch.empty(2**25 - 2**16, dtype=torch.uint8)  # freed at once, and never touched
+    if platform.libc_ver()[0] == "glibc":
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(-3, 2**25)  # M_MMAP_THRESHOLD
+        mallopt(-1, 2**30)  # M_TRIM_THRESHOLD

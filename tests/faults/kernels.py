@@ -90,9 +90,9 @@ FAULTS = [
     ),
     Fault(
         "forgets-memory",
-        "the block is too small for glibc to change its mind",
+        "as much freed memory is kept as by default",
         "keep_freed_memory",
-        "2**25 - 2**16",
-        "2**16",
+        "2**30",
+        "2**17",
     ),
 ]
