@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import time
+from collections.abc import Collection
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -214,13 +215,22 @@ def read_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     return options
 
 
-def earlier_sections(path: Path, facts: dict[str, Any]) -> dict[str, Any]:
-    """The sections of an earlier run in the same circumstances; none where there is no such file."""
+def earlier_sections(path: Path, facts: dict[str, Any], measured: Collection[str]) -> dict[str, Any]:
+    """The sections that a file has from an earlier run, without those to be measured again.
+
+    Raises:
+        ValueError: they would be lost, because they were measured in other circumstances.
+    """
     earlier = read_record(path) if path.exists() else {}
+    kept = {name: earlier[name] for name in SECTIONS if name in earlier and name not in measured}
     circumstances = ("machine", "versions", "peers", "device", "seed", "rounds")
-    if any(earlier.get(name) != facts[name] for name in circumstances):
-        return {}
-    return {name: earlier[name] for name in SECTIONS if name in earlier}
+    differing = [name for name in circumstances if earlier.get(name) != facts[name]]
+    if kept and differing:
+        raise ValueError(
+            f"output {path} has sections that were measured with other {', '.join(differing)}: "
+            f"{', '.join(kept)}; choose another file, or delete this one"
+        )
+    return kept
 
 
 def prepare(options: argparse.Namespace) -> None:
@@ -245,7 +255,7 @@ def in_new_process(name: str, options: argparse.Namespace) -> dict[str, Any]:
 def main(arguments: list[str] | None = None) -> None:
     """Run the sections asked for; the file is written at the end, whole or not at all.
 
-    What the file holds of other sections stays, if machine, versions, seed and rounds are the same.
+    What the file has of other sections stays. Machine, versions, seed and rounds must be theirs.
     """
     options = read_arguments(arguments)
     prepare(options)
@@ -253,11 +263,12 @@ def main(arguments: list[str] | None = None) -> None:
         print(line)
     record = run_facts(options.device) | machine_facts(options.device)
     record |= {"seed": options.seed, "rounds": options.rounds}
+    sections = options.only or [*SECTIONS]
     facts = {name: record[name] for name in ("command", "commit", "date")}  # of each section
-    record = earlier_sections(options.output, record) | record
+    record = earlier_sections(options.output, record, sections) | record
     processor, torch_version = record["machine"]["processor"], record["versions"]["torch"]
     print(f"{processor}, {record['device']}, torch {torch_version}\n", flush=True)
-    for name in options.only or SECTIONS:
+    for name in sections:
         start = time.perf_counter()
         record[name] = in_new_process(name, options)
         record[name] |= {"duration": round(time.perf_counter() - start, 1), **facts}

@@ -681,8 +681,12 @@ def test_sections_measured_before_stay_if_nothing_else_has_changed(monkeypatch, 
     record = json.loads(path.read_text(encoding="utf8"))
     assert [record[name]["answer"] for name in ("growth", "peak")] == ["growth", "peak"]
     assert record["growth"]["commit"] == record["commit"] and "date" in record["peak"]
-    bench.main(["--only", "peak", "--rounds", "3", "--output", str(path)])
-    assert "growth" not in json.loads(path.read_text(encoding="utf8"))
+    others = ["--rounds", "3", "--output", str(path)]
+    with pytest.raises(ValueError, match=r"bench.json has .* with other rounds: growth; choose"):
+        bench.main(["--only", "peak", *others])
+    assert json.loads(path.read_text(encoding="utf8")) == record
+    bench.main(["--only", "peak", "--only", "growth", *others])  # nothing would be lost
+    assert json.loads(path.read_text(encoding="utf8"))["rounds"] == 3
 
 
 @pytest.mark.usefixtures("here")

@@ -328,7 +328,7 @@ def test_figures_of_the_readme_are_those_of_the_records():
     toy, talks, longer = (transformer.load_record(name) for name in ("toy", "ted-small", "ted-longer"))
     scores = [run["scores"]["test, unseen"]["tuned"]["BLEU-detok"]["score"] for run in (talks, longer)]
     factors = []
-    for name in ("speed-second", "speed"):
+    for name in ("speed-second", "speed", "speed-avx2"):
         steps = transformer.load_record(name)["training"]["steps"]
         engines = next(step["engines"] for step in steps if step["precision"] == "float32")
         factors.append(f"{engines['torch.nn, no inner dropout']['ours']['median']:.1f} ×")  # the same work

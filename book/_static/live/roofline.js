@@ -29,7 +29,7 @@
     const part = html("select", { change: update }, ...Object.keys(PARTS).map((name, i) => html("option", { selected: i === 1 }, name)));
     const rows = slider("Rows n", range(0, 13).map((power) => 2 ** power), 64, (value) => value.toLocaleString("en"), update);
     const field = (value) => html("input", { type: "number", min: 1, max: 1e7, value, input: update });
-    const [peak, bandwidth] = [field(230), field(39)];
+    const [peak, bandwidth] = [field(240), field(39)];
     const plot = new live.Plot();
     const said = html("output", { class: "live-said" });
 
