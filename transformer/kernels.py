@@ -385,7 +385,7 @@ def linear_r_drop(
 
 # %% book/10-speed.ipynb · Memory that is not given back · [keep-freed-memory]
 def keep_freed_memory() -> None:
-    """Let the C library keep the memory that one training step frees for the next: up to 1 GiB.
+    """Keep up to 1 GiB of the memory that a training step frees for the next one.
 
     By default glibc soon returns it to the system, which must then map and clear it again, page by page.
     With other C libraries nothing changes. Source: mallopt(3).
