@@ -247,7 +247,7 @@ def test_linear_by_onednn_is_linear_in_values_and_gradients(rows, widths, bias):
 @ONEDNN
 @settings(max_examples=30)
 @given(
-    leading=st.lists(st.integers(1, 40), min_size=1, max_size=3),
+    leading=st.lists(st.integers(1, 40), min_size=0, max_size=3),
     d_in=st.integers(1, 20),
     d_out=st.integers(1, 20),
 )

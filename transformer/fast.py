@@ -201,7 +201,7 @@ def accelerate(model: Transformer) -> FastTransformer:
     """The same model by the fastest kernels that are known for this machine.
 
     It has the same parameters and gives the same results, but for rounding and for which entries
-    dropout drops. From now on, this process keeps up to 1 GiB of freed memory (`keep_freed_memory`).
+    dropout drops. From now on, this process keeps more freed memory (`keep_freed_memory`).
 
     Args:
         model: a `Transformer` whose every part is as its configuration makes it, without hooks.
@@ -215,8 +215,9 @@ def accelerate(model: Transformer) -> FastTransformer:
         >>> torch.allclose(accelerate(model)(src, tgt), model(src, tgt), atol=1e-4)
         True
     """
+    fast = model if isinstance(model, FastTransformer) else FastTransformer(model)
     keep_freed_memory()
-    return model if isinstance(model, FastTransformer) else FastTransformer(model)
+    return fast
 
 
 # %% book/10-speed.ipynb · Which models can be accelerated · [accelerated]
@@ -477,7 +478,7 @@ class QuantizedLinear(nn.Module):
         x = torch.div(x, largest, out=scaled)
         if self.whole is None:
             y = _product_of_bytes(x, self.packed)  # [..., d_out]
-        else:  # sums of whole numbers below 2**24, of up to 2,097 inputs, are exact in float32
+        else:  # sums of whole numbers below 2**24, of up to 2,096 inputs, are exact in float32
             whole, scale = self.whole
             y = F.linear(x.nan_to_num_().mul_(63).round_(), whole) * (scale / 63)
         return y.mul_(largest) if self.bias is None else torch.addcmul(self.bias, y, largest, out=y)

@@ -68,8 +68,8 @@ class _OneDNNLinear(torch.autograd.Function):
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         d_x = linear_by_onednn(slope, weight.T)
-        rows, slopes = x.flatten(0, -2), slope.flatten(0, -2)  # [n, d_in], [n, d_out]
-        if len(weight) < weight.size(1):  # the operator copies its first argument: let it be the smaller
+        rows, slopes = (y.reshape(-1, y.size(-1)) for y in (x, slope))  # [n, d_in], [n, d_out]
+        if len(weight) < weight.size(1):  # a transposed first argument is copied: let it be the smaller
             d_weight = linear_by_onednn(slopes.T, rows.T)
         else:
             d_weight = linear_by_onednn(rows.T, slopes.T).T
@@ -129,8 +129,8 @@ def _family() -> int:
 
 @cache
 def _least_work() -> float:
-    # The number of multiplications from which oneDNN is worth it. On AMD's processors MKL works on 256
-    # bits at a time. From family 26 on, that leaves half of the processor idle; earlier ones gain less.
+    # The number of multiplications from which oneDNN is worth it. On AMD's processors MKL seems to work on
+    # 256 bits at a time. Servers of family 26 multiply 512 at once; earlier ones gain less.
     capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # not in every torch
     amd = "AMD" in capabilities.get("cpu_name", "")
     if not amd or torch.backends.cpu.get_cpu_capability() != "AVX512":
@@ -296,7 +296,8 @@ class _ChunkedLoss(torch.autograd.Function):
         d_columns = torch.zeros_like(weight.T, dtype=wide)  # of the table, transposed; summed over the chunks
         half = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
         dtype = torch.get_autocast_dtype(device) if half else weight.dtype
-        table, total, slopes = weight.to(dtype), weight.new_zeros(()), []  # cast once, not for every chunk
+        table = weight.to(dtype)  # once, and not for every chunk
+        total, slopes = weight.new_zeros(()), []
         multiply = linear_by_onednn if onednn_wins(hidden, table) else F.linear
         n = max(1, _AT_ONCE.get(device, 2**26) // (len(table) * (hidden.dim() - 1)))
         for rows, y in zip(hidden.to(dtype).split(n, -2), targets.split(n)):
@@ -385,9 +386,9 @@ def linear_r_drop(
 
 # %% book/10-speed.ipynb · Memory that is not given back · [keep-freed-memory]
 def keep_freed_memory() -> None:
-    """Keep up to 1 GiB of the memory that a training step frees for the next one.
+    """Keep freed blocks of less than 32 MiB for the next training step, and up to 1 GiB at the heap's end.
 
-    By default glibc soon returns it to the system, which must then map and clear it again, page by page.
+    By default glibc returns part of them to the system, which must then map and clear pages again.
     With other C libraries nothing changes. Source: mallopt(3).
     """
     if platform.libc_ver()[0] == "glibc":
