@@ -16,6 +16,8 @@ from benchmarks.measure import milliseconds_text, ratio, ratio_text, seconds, sp
 from benchmarks.peers import Training, peer_trainings
 from benchmarks.workload import Batch, Size
 
+WARM_UP = 4  # rounds that are not counted: a heap grows for some steps until every block finds its place
+
 _round: list[tuple[Training, list[Batch]]] = []  # what this process has prepared
 
 
@@ -67,11 +69,11 @@ def measure_allocator(sizes: list[tuple[Size, list[Batch]]], rounds: int, seed: 
                 for name in ("returned", "kept")
             }
             found: dict[str, list[tuple[float, float]]] = {name: [] for name in processes}
-            for number in range(rounds + 1):
+            for number in range(WARM_UP + rounds):
                 for name in reversed(processes) if number % 2 else processes:
                     found[name].append(processes[name].submit(go_round).result())
         times, faults = (
-            {name: [one[place] for one in values[1:]] for name, values in found.items()} for place in (0, 1)
+            {name: [one[place] for one in values[WARM_UP:]] for name, values in found.items()} for place in (0, 1)
         )
         results[size.name] = {
             name: {"seconds": spread(times[name]), "faults": spread(faults[name])} for name in processes
