@@ -72,8 +72,9 @@ def measure_allocator(sizes: list[tuple[Size, list[Batch]]], rounds: int, seed: 
             for number in range(WARM_UP + rounds):
                 for name in reversed(processes) if number % 2 else processes:
                     found[name].append(processes[name].submit(go_round).result())
+        counted = {name: values[WARM_UP:] for name, values in found.items()}
         times, faults = (
-            {name: [one[place] for one in values[WARM_UP:]] for name, values in found.items()} for place in (0, 1)
+            {name: [one[place] for one in values] for name, values in counted.items()} for place in (0, 1)
         )
         results[size.name] = {
             name: {"seconds": spread(times[name]), "faults": spread(faults[name])} for name in processes
