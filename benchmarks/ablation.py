@@ -58,6 +58,9 @@ ROWS: dict[str, dict[str, Any]] = {
     "half-width": {"d_model": 128, "d_ff": 512},
     "one-head": {"n_heads": 1},
 }
+# What a chapter says a word about is trained with three seeds a side.
+REPEATED = ("dropout-01", "one-head", "vocabulary-8000", "r-drop", "bpe-dropout")
+ROWS |= {f"{row}-seed-{seed}": ROWS[row] | {"seed": seed} for row in REPEATED for seed in (1, 2)}
 # What is not a setting of a recipe: where it is looked up, and what stands there instead.
 PATCHES = {
     "no-positions": (
