@@ -7,12 +7,14 @@ import math
 
 import pytest
 import torch
+from helpers import refuses
 from helpers import run_batches as make_batches
 from helpers import run_model as make_model
 from helpers import run_rate as rate
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
+from torch.utils.data import DataLoader
 
 import transformer.training
 from transformer import (
@@ -26,7 +28,7 @@ from transformer import (
     noam_rate,
     teacher_forced_loss,
 )
-from transformer.training import adamw, evaluating, record_path, to_device
+from transformer.training import adamw, as_epochs, check_loss, evaluating, record_path, to_device
 
 
 class Cut(Exception):
@@ -211,6 +213,48 @@ def test_a_batch_may_be_a_dictionary_and_a_count_a_number(make):
     fit(usual, teacher_forced_loss, make_batches, rate, steps=3)
     assert Trainer(trained, loss, batches, rate, config).fit().step == 3
     assert all(map(torch.equal, model.parameters(), usual.parameters()))
+
+
+def in_turn(pairs: list) -> DataLoader:
+    return DataLoader(pairs, batch_size=None, shuffle=False)
+
+
+@pytest.mark.parametrize("kind", [list, tuple, in_turn])
+def test_batches_may_be_a_list_or_a_data_loader(kind):
+    """Every epoch gets all of them: twelve updates take five batches twice, and two of them once more."""
+    usual, other, batches = make_model(dropout=0.0), make_model(dropout=0.0), make_batches(0)
+    run(model=usual, batches=lambda epoch: batches)
+    history = run(model=other, batches=kind(batches))
+    assert [entry["epoch"] for entry in history] == [0] * 5 + [1] * 5 + [2] * 2
+    assert all(map(torch.equal, usual.parameters(), other.parameters()))
+
+
+@pytest.mark.parametrize("batches", [iter([]), (batch for batch in ()), 3, None])
+def test_batches_that_last_one_epoch_are_refused(batches):
+    with pytest.raises(TypeError, match=f"^batches must be a Callable .*, not {type(batches).__name__}$"):
+        run(batches=batches)
+    assert as_epochs(make_batches) is make_batches
+
+
+@pytest.mark.parametrize(
+    "result, kind",
+    [
+        (torch.tensor(2.0), "Tensor"),
+        (torch.tensor([2.0, 3.0]), "Tensor"),
+        (2.0, "float"),
+        (None, "NoneType"),
+        ((torch.tensor(2.0), torch.zeros(3, 4)), "tuple"),  # a loss and its logits
+        ((2.0, 3), "tuple"),
+    ],
+)
+def test_a_loss_that_is_no_sum_with_its_count_is_refused(result, kind):
+    model, told = make_model(), "two scalars, a sum and the number of its target tokens, and not a mean alone"
+    before = model.output.weight.clone()
+    with refuses(TypeError, f"loss must return {told}, but returned a {kind}"):
+        run(model=model, loss=lambda model, batch: result)
+    assert model.output.weight.equal(before)
+    total = torch.tensor(2.0)
+    assert check_loss((total, 3)) == (total, 3) == check_loss([total, torch.tensor(3)])
 
 
 def test_fit_and_trainer_make_the_same_updates():
