@@ -7,9 +7,9 @@ A code cell tagged `export:attention` becomes a piece of `transformer/attention.
 stand, in the order of `_toc.yml`. Around them tangle writes a header, a marker line above each piece,
 `__all__` and `transformer/__init__.py`; nothing else. What a cell with the tag `api` defines can be imported
 from `transformer` itself, everything else from its module. `__init__.py` also says which version of which
-book this is: `__version__` and `__book__`, the address, both from pyproject.toml. And it lists the modules that
-tangle has written, which are the only ones that it ever removes. A book that breaks a rule is refused whole:
-every fault is named by notebook, cell and line, and no file is touched.
+book this is: `__version__` and `__book__`, the address, both from pyproject.toml. And it lists the modules
+that tangle has written, which are the only ones that it ever removes. A book that breaks a rule is refused
+whole: every fault is named by notebook, cell and line, and no file is touched.
 """
 
 import argparse

@@ -1029,6 +1029,7 @@ IN_THE_WAY = "is a folder or a link, and no file; move it away"
         (f".more.py.{os.getpid()}", "is in the way; remove it"),
         ("more", "is a folder, and would hide the module; move it away"),
     ],
+    ids=["the module", "beside it", "without its ending"],
 )
 def test_what_is_no_file_is_neither_followed_nor_replaced(good, name, make, problem):
     write_book(good, GOOD | {"03-more": [api("more", "MORE = 1")]})
