@@ -4,11 +4,13 @@ import io
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import time
 import tracemalloc
+from contextlib import redirect_stdout
 from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
@@ -67,7 +69,7 @@ def quick(monkeypatch):
 
 
 def subparsers() -> dict:
-    (commands,) = (action for action in parser()._actions if action.choices)
+    (commands,) = (action for action in parser()._actions if isinstance(action.choices, dict))
     return commands.choices
 
 
@@ -106,6 +108,51 @@ def test_help_lists_the_recipes_and_info_their_settings(capsys):
         assert main(["info", "--recipe", name]) == 0
         shown = capsys.readouterr().out.splitlines()
         assert shown == [f"{key}: {value}" for key, value in settings(recipe).items()]
+
+
+COMPLETE = """\
+source "$1"
+COMP_WORDS=("${@:2}") COMP_CWORD=$(($# - 2))
+_shtab_transformer_book
+printf '%s\\n' "${COMPREPLY[@]}"
+"""
+
+
+@pytest.fixture(scope="module")
+def completion(tmp_path_factory):
+    """Completes a line as bash does with what the command line prints for it."""
+    pytest.importorskip("shtab", reason="shtab is not installed")
+    if not shutil.which("bash"):
+        pytest.skip("there is no bash")
+    script = tmp_path_factory.mktemp("completion") / "script"
+    with script.open("w") as out, redirect_stdout(out), pytest.raises(SystemExit) as ended:
+        main(["--print-completion", "bash"])
+    assert ended.value.code == 0
+
+    def complete(*words: str) -> list[str]:
+        line = ["bash", "-c", COMPLETE, "bash", script, "transformer-book", *words]
+        ran = subprocess.run(line, cwd=script.parent, capture_output=True, text=True, check=True)
+        return ran.stdout.split()
+
+    return complete
+
+
+def test_a_shell_completes_commands_options_recipes_and_files(completion):
+    assert completion("tr") == ["train", "translate"]
+    assert completion("translate", "--le") == ["--length-penalty"]
+    assert completion("train", "ted-") == [name for name in RECIPES if name.startswith("ted-")]
+    assert completion("info", "--recipe", "to") == ["toy"]
+    assert completion("train", "--config", "scr") == ["script"]
+    assert completion("translate", "--model", "scr") == []  # is no folder
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_other_shells_have_a_completion_too(shell, capsys):
+    pytest.importorskip("shtab", reason="shtab is not installed")
+    with pytest.raises(SystemExit):
+        main(["--print-completion", shell])
+    said = capsys.readouterr().out
+    assert "transformer-book" in said and "--length-penalty" in said.replace(" -l ", " --")
 
 
 # Settings
@@ -696,8 +743,17 @@ def test_info_shows_what_a_translator_is_made_of(capsys):
     assert main(["info"]) == 0
     said = capsys.readouterr().out
     model = Translator.load("phrases").model
-    assert f"{sum(parameter.numel() for parameter in model.parameters()):,} parameters" in said
-    assert f"\nd_model: {model.config.d_model}\n" in said
+    size = sum(parameter.numel() for parameter in model.parameters())
+    shown = {"parameters": size} | asdict(model.config)
+    assert said.splitlines() == [f"{key}: {value}" for key, value in shown.items()]
+    assert main(["info", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == shown
+
+
+def test_info_is_read_by_other_programs_for_every_recipe(capsys):
+    for name, recipe in RECIPES.items():
+        assert main(["info", "--recipe", name, "--json"]) == 0
+        assert json.loads(capsys.readouterr().out) == settings(recipe)
 
 
 @pytest.mark.parametrize(
