@@ -726,14 +726,16 @@ def parser() -> argparse.ArgumentParser:
     debug = "show the traceback of an error (default: one line that says what is wrong)"
     whole.add_argument("--debug", action="store_true", help=debug)
     script = "print what makes bash, zsh or fish complete transformer-book at the Tab key"
-    shells = {"choices": ("bash", "zsh", "fish"), "metavar": "SHELL"}
-    whole.add_argument("--print-completion", action=Completion, **shells, help=script)
+    shells = ("bash", "zsh", "fish")
+    whole.add_argument(
+        "--print-completion", action=Completion, choices=shells, metavar="SHELL", help=script
+    )
     commands = whole.add_subparsers(title="commands", metavar="command")
     recipes = "\n".join(f"  {key:12}{summary(recipe)}" for key, recipe in RECIPES.items())
     training = TRAIN_HELP.format(recipes=recipes)
     for run, line, more, fill in (
         (train, "train a model, or go on with a run that was stopped", training, train_options),
-        (translate, "translate sentences, those of a file or what you type", TRANSLATE_HELP, translate_options),
+        (translate, "translate sentences, given here or line by line", TRANSLATE_HELP, translate_options),
         (evaluate, "score a translator with sacreBLEU", EVALUATE_HELP, evaluate_options),
         (serve, "translate over HTTP", SERVE_HELP, serve_options),
         (check, "look for faults of a model of yours", CHECK_HELP, check_options),

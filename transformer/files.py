@@ -543,6 +543,9 @@ def read_record(path: Path | str) -> dict[str, Any]:
 class RunFolder:
     """The folder of a run, made when it is first locked: its checkpoints, best weights and log."""
 
+    path: Path
+    best: Path
+
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
         self.best = self.path / "best.pt"

@@ -122,6 +122,11 @@ class MovingAverage:
     Source: averaging: Polyak and Juditsky (1992).
     """
 
+    parameters: list[nn.Parameter]
+    decay: float
+    n_updates: int
+    weights: list[Tensor]
+
     def __init__(self, model: nn.Module, decay: float) -> None:
         check_type(nn.Module, model=model)
         check_rate(decay=decay)
@@ -249,6 +254,16 @@ class Updater:
             are `None` where they are not needed.
     """
 
+    parameters: list[nn.Parameter]
+    device: torch.device
+    clip_norm: float
+    precision: str
+    optimizer: torch.optim.AdamW
+    scaler: torch.amp.GradScaler
+    average: MovingAverage | None
+    engine: nn.parallel.DistributedDataParallel | None
+    loss: Callable[[Any], tuple[Tensor, Tensor]]
+
     def __init__(self, model: nn.Module, loss: _Loss, config: TrainingConfig) -> None:
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         if not self.parameters:
@@ -308,6 +323,13 @@ class BatchStream:
     Attributes:
         epoch, position: the epoch, and how many of its batches have been handed out, to any process.
     """
+
+    batches: Callable[[int], Iterable[Any]]
+    size: int
+    rank: int
+    world_size: int
+    epoch: int
+    position: int
 
     def __init__(
         self,
@@ -425,6 +447,8 @@ def _numbers_of_all(
 # %% book/11-long-runs.ipynb · The line of the log · [log-line]
 class LogLine:
     """The next line of a log; with `check_norms`, an infinite gradient is an error."""
+
+    seconds: float
 
     def __init__(self, check_norms: bool = True) -> None:
         self.check_norms = check_norms
@@ -587,6 +611,9 @@ class StoppedRun(KeyboardInterrupt):
         step: number of updates made.
     """
 
+    signal: int
+    step: int
+
     def __init__(self, message: str, number: int, step: int) -> None:
         super().__init__(message)
         self.signal, self.step = number, step
@@ -712,6 +739,24 @@ class RunState:
         rank, world_size: which process this is, and how many there are.
     """
 
+    model: Any
+    loss: _Loss
+    batches: _Batches
+    schedule: _Schedule
+    config: TrainingConfig
+    rank: int
+    world_size: int
+    updater: Updater
+    device: torch.device
+    precision: str
+    average: MovingAverage | None
+    stream: BatchStream
+    line: LogLine
+    step: int
+    best: float
+    best_step: int
+    stale: int
+
     def __init__(
         self, model: nn.Module, loss: _Loss, batches: _Batches, schedule: _Schedule,
         config: TrainingConfig,
@@ -799,6 +844,9 @@ def _alone(folder: RunFolder | None) -> Iterator[None]:
 # %% book/11-long-runs.ipynb · How it is kept · [run]
 class Run(RunState):
     """A training run that is kept in a folder; its arguments are those of `Trainer`."""
+
+    directory: Path | None
+    folder: RunFolder | None
 
     def __init__(
         self, model: nn.Module, loss: _Loss, batches: _Batches, schedule: _Schedule,
@@ -937,6 +985,9 @@ class Trainer(Run):
         >>> [entry["step"] for entry in trainer.history]
         [2, 4, 6]
     """
+
+    evaluate: _Evaluation | None
+    progress: bool
 
     def __init__(
         self, model: nn.Module, loss: _Loss, batches: _Batches, schedule: _Schedule,
