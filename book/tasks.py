@@ -30,8 +30,9 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 QUIET = {"OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0", "PYDEVD_DISABLE_FILE_VALIDATION": "1"}
 # A file is run by one worker. Files begin in the order given, chapters first: the longest is one of them.
 BY_FILE = ("--dist", "loadfile", "--no-loadscope-reorder")
-# One process more than cores: the tests of the browser wait for it.
-WORKERS = min(os.cpu_count() or 1, 7) + 1
+CORES = min(os.cpu_count() or 1, 7)
+# One process more than cores: the tests of the browser, and of notebooks, wait for another program.
+WORKERS = CORES + 1
 COMMANDS = {}
 
 
@@ -298,12 +299,13 @@ def main(arguments: list[str]) -> None:
     )
     parser.add_argument("command", choices=COMMANDS, metavar="command")
     parser.add_argument(
-        "--workers", default=str(WORKERS), metavar="N", help=f"test processes at a time ({WORKERS})"
+        "--workers", metavar="N", help=f"test processes at a time ({WORKERS}; of test-fast {CORES})"
     )
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         parser.print_help()
         return
     options, options.arguments = parser.parse_known_args(arguments)
+    options.workers = options.workers or str(CORES if options.command == "test-fast" else WORKERS)
     try:
         COMMANDS[options.command](options)
     except KeyboardInterrupt:

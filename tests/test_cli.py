@@ -167,6 +167,7 @@ def test_changes_take_the_type_of_their_field():
 # Training
 
 
+@pytest.mark.slow
 def test_toy_trains_into_a_folder(tmp_path, capsys):
     assert main(["train", "toy", "--directory", str(tmp_path), *TOY]) == 0
     assert {"log.jsonl", "model.safetensors", "record.json", "config.json"} <= set(files_in(tmp_path))
@@ -174,6 +175,7 @@ def test_toy_trains_into_a_folder(tmp_path, capsys):
     assert "exact match" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_toys_run_in_slices_ends_as_in_one(tmp_path, capsys):
     command = ["train", "toy", *TOY, "--directory"]
     assert main([*command, str(tmp_path / "slices"), "--max-minutes", "0"]) == 0
@@ -203,6 +205,7 @@ def test_a_run_has_a_folder_without_being_told(quick, tmp_path, monkeypatch):
     assert (tmp_path / "runs" / "tiny" / "record.json").exists()
 
 
+@pytest.mark.slow
 def test_a_run_can_be_repeated_from_its_record(quick, tmp_path):
     assert main(["train", "tiny", "--directory", str(tmp_path / "one"), "--set", "seed=5"]) == 0
     for file in ("config.json", "record.json"):
@@ -223,6 +226,7 @@ def test_a_stopped_run_says_where_it_goes_on(quick, tmp_path, capsys):
     assert json.loads(last)["step"] == 4
 
 
+@pytest.mark.slow
 def test_a_run_in_slices_says_how_far_it_is_and_can_be_used(quick, tmp_path, capsys):
     command = ["train", "tiny", "--directory", str(tmp_path / "slices")]
     assert main([*command, "--max-minutes", "0"]) == 0
@@ -272,6 +276,7 @@ def test_a_run_of_another_recipe_is_left_alone(name, tmp_path):
     assert files_in(tmp_path) == before
 
 
+@pytest.mark.slow
 def test_steps_may_be_raised_and_that_is_said(quick, tmp_path, capsys):
     folder = ["--directory", str(tmp_path / "run")]
     assert main(["train", "tiny", *folder]) == 0
@@ -399,6 +404,7 @@ def test_finished_training_says_that_scoring_takes_its_time(quick, tmp_path, cap
     assert "scoring dev and test takes some minutes" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_toy_run_is_no_place_for_a_translator(quick, tmp_path, capsys):
     assert main(["train", "toy", "--directory", str(tmp_path), *TOY]) == 0
     before = files_in(tmp_path)
@@ -506,6 +512,7 @@ class Endless(io.RawIOBase):
         return self.line if self.given < self.left else b""
 
 
+@pytest.mark.slow
 def test_more_lines_need_no_more_memory(monkeypatch):
     # If lines were kept, the 80,000 more of them would show at least their pointers, of 8 bytes.
     def translate(self, sentences, *search):
@@ -575,6 +582,7 @@ for path in sys.argv[1:]:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is counted in other units elsewhere")
 def test_a_line_of_ten_megabytes_needs_no_more_memory_than_one_of_thousands(tmp_path):
     """The system's figure is the most that the process ever had: what the second line adds is its own."""
@@ -587,6 +595,7 @@ def test_a_line_of_ten_megabytes_needs_no_more_memory_than_one_of_thousands(tmp_
     assert peaks[1] < peaks[0] + 100
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="signals are of another kind there")
 def test_a_request_to_terminate_ends_it_with_a_word():
     with subprocess.Popen(
@@ -634,6 +643,7 @@ def test_interrupted_it_ends_with_the_status_of_the_shell(capsys, monkeypatch):
     assert "Traceback" not in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_as_a_program_it_reads_and_writes_pipes():
     ran = subprocess.run(
         [sys.executable, "-m", "transformer", "translate"],
@@ -848,6 +858,7 @@ def run(redirected: str, **given) -> subprocess.CompletedProcess:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="needs a shell that can close streams")
 @pytest.mark.parametrize(
     ("redirected", "message"),
@@ -862,6 +873,7 @@ def test_closed_streams_are_no_reason_for_a_traceback(redirected, message):
     assert (ran.returncode, ran.stderr) == (2, message)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
 def test_a_full_disk_is_said_once():
     ran = run("translate a >/dev/full")

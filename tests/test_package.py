@@ -211,6 +211,18 @@ def test_metadata_names_author_and_pages():
     assert commands[0].load() is sys.modules["transformer.__main__"].main
 
 
+@pytest.mark.slow
+def test_the_program_does_not_mind_a_folder_of_the_packages_name(tmp_path):
+    """With `-m`, Python takes the folder instead, and no program can help that."""
+    (tmp_path / "transformer").mkdir()
+    (tmp_path / "transformer" / "__init__.py").touch()
+    program = shutil.which("transformer-book", path=sysconfig.get_path("scripts"))
+    for command, status in (([program], 0), ([sys.executable, "-m", "transformer"], 1)):
+        ran = subprocess.run([*command, "--version"], cwd=tmp_path, capture_output=True, text=True)
+        assert ran.returncode == status, ran.stderr
+        assert ran.stdout == ("" if status else f"transformer-book {transformer.__version__}\n")
+
+
 # Libraries that only a part needs -------------------------------------------------------------------
 
 
@@ -375,6 +387,7 @@ def test_program_of_the_readme_works_as_pasted(tmp_path):
     assert "->" in printed and ", 0 FAIL" in printed
 
 
+@pytest.mark.slow
 def test_the_readme_shows_what_the_command_prints(tmp_path):
     """But for digits, which depend on the processor."""
     program = re.search(r"^# faulty\.py\n.*?^```", README, flags=re.M | re.S)[0].rstrip("`")
@@ -488,6 +501,7 @@ def test_version_is_the_same_everywhere():
     assert newest == version
 
 
+@pytest.mark.slow
 def test_one_command_makes_a_release_everywhere(tmp_path):
     copy_named_files(tmp_path)
     old = repository.project()["version"]

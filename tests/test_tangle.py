@@ -1096,6 +1096,7 @@ def test_the_command_writes_checks_and_fails(tmp_path):
 READ_ALL = "import nbformat, sys; [nbformat.read(path, as_version=4) for path in sys.argv[1:]]"
 
 
+@pytest.mark.slow
 def test_this_package_is_what_this_book_says_and_it_is_soon_known(tmp_path):
     def cpu_seconds(*command) -> float:
         before = os.times()
