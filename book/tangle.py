@@ -7,8 +7,9 @@ A code cell tagged `export:attention` becomes a piece of `transformer/attention.
 stand, in the order of `_toc.yml`. Around them tangle writes a header, a marker line above each piece,
 `__all__` and `transformer/__init__.py`; nothing else. What a cell with the tag `api` defines can be imported
 from `transformer` itself, everything else from its module. `__init__.py` also says which version of which
-book this is: `__version__` and `__book__`, the address, both from pyproject.toml. A book that breaks a rule
-is refused whole: every fault is named by notebook, cell and line, and no file is touched.
+book this is: `__version__` and `__book__`, the address, both from pyproject.toml. And it lists the modules
+that tangle has written, which are the only ones that it ever removes. A book that breaks a rule is refused
+whole: every fault is named by notebook, cell and line, and no file is touched.
 """
 
 import argparse
@@ -16,24 +17,25 @@ import ast
 import builtins
 import dis
 import inspect
+import json
 import keyword
 import os
 import re
+import reprlib
 import sys
 import textwrap
 import tomllib
-import warnings
+import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import CodeType
-
-import nbformat
-from nbformat.warnings import DuplicateCellId, MissingIDFieldWarning
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "transformer"
 MAIN = "__main__"
+MODULE = f"(?:[a-z][a-z0-9_]{{0,63}}|{MAIN})"  # the form of a module's name
 API = "api"  # the tag of cells whose public names the package itself re-exports
 WIDTH = 110  # of the lines that tangle writes itself
 
@@ -43,13 +45,24 @@ VERSION, BOOK = "__version__", "__book__"
 # The third line of every file that tangle writes. By it tangle tells its own files from a stranger's.
 SIGN = "Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost."
 
+# The line of `__init__.py` above the names of all modules that tangle has written.
+INDEX = "# Modules that tangle has written, and removes once no chapter exports them:"
+
+# What Python's parser and compiler raise for a text that is no program.
+NO_PYTHON = (SyntaxError, ValueError, RecursionError, MemoryError)
+
 
 class TangleError(Exception):
     """The book, or the package beside it, breaks a rule; one line for each fault."""
 
     def __init__(self, faults: list[str]):
-        super().__init__("\n".join(faults))
-        self.faults = faults
+        self.faults = [printable(fault) for fault in faults]
+        super().__init__("\n".join(self.faults))
+
+
+def printable(text: str) -> str:
+    """The text with escapes for what a terminal cannot show, so that a fault stays on its line."""
+    return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text)
 
 
 # ---------- reading: from `_toc.yml` to chapters and their cells
@@ -75,19 +88,29 @@ class Cell:
         return f"{self.notebook}, cell {self.id or self.index}, line {line}: {problem}"
 
 
+def read_text(root: Path, name: str, purpose: str) -> str:
+    """A file beside the book that must be there."""
+    try:
+        return (root / name).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise TangleError([f"{name}: is missing, and with it {purpose}"]) from None
+    except UnicodeDecodeError as error:
+        raise TangleError([f"{name}: is not UTF-8, at byte {error.start}"]) from None
+
+
 def reading_order(root: Path, faults: list[str]) -> list[str]:
     """The notebooks that `_toc.yml` lists, in its order, as paths from the root."""
-    toc = root / "_toc.yml"
-    if not toc.is_file():
-        raise TangleError(["_toc.yml: is missing, and with it the order of the chapters"])
     order: list[str] = []
-    for number, line in enumerate(toc.read_text(encoding="utf-8").splitlines(), start=1):
+    toc = read_text(root, "_toc.yml", "the order of the chapters")
+    for number, line in enumerate(toc.splitlines(), start=1):
         entry = re.match(r"""[\s-]*(?:root|file)\s*:\s*["']?([^\s"'#]+)""", line)
         if not entry:
             continue
         page = re.sub(r"\.(ipynb|md)$", "", entry[1])
         notebook = f"{page}.ipynb"
-        if notebook in order:
+        if page.startswith("/") or ".." in page.split("/"):
+            faults.append(f"_toc.yml, line {number}: {page} is not below the folder of _toc.yml")
+        elif notebook in order:
             faults.append(f"_toc.yml, line {number}: {page} is listed twice")
         elif (root / notebook).is_file():
             order.append(notebook)
@@ -99,35 +122,77 @@ def reading_order(root: Path, faults: list[str]) -> list[str]:
     return order
 
 
-def headings(markdown: str) -> list[str]:
-    """The headings of a text, without their markup, and without what only looks like one inside a fence."""
-    prose = re.sub(r"^ *(`{3,}|~{3,}).*?^ *\1[`~]*\s*$", "", markdown, flags=re.MULTILINE | re.DOTALL)
-    found = re.findall(r"^#{1,6} +(.+?)[ #]*$", prose, flags=re.MULTILINE)
-    return [re.sub(r'[`*$"\\]', "", heading) for heading in found]
+def headings(markdown: str) -> Iterator[tuple[int, str]]:
+    """The headings of a text and their lines, without what only looks like one inside a fence."""
+    fence = re.compile(r"^ *(`{3,}|~{3,}).*?^ *\1[`~]*\s*$", flags=re.MULTILINE | re.DOTALL)
+    prose = fence.sub(lambda block: "\n" * block[0].count("\n"), markdown)
+    for line, text in enumerate(prose.split("\n"), start=1):
+        if found := re.match(r"#{1,6} +(.*[^ #])", text):
+            yield line, found[1]
 
 
 def read_chapter(root: Path, notebook: str, chapter: int, faults: list[str]) -> list[Cell]:
     """The cells of one notebook."""
     try:
-        with warnings.catch_warnings():
-            # nbformat would make up an id at random, and the marker line would change with every run
-            warnings.simplefilter("error", MissingIDFieldWarning)
-            warnings.simplefilter("error", DuplicateCellId)
-            found = nbformat.read(root / notebook, as_version=4).cells
-    except Exception as error:  # nbformat has many ways to say that a file is no notebook
-        reason = f"{type(error).__name__}: {error}".split(". ")[0]
-        faults.append(f"{notebook}: cannot be read as a notebook ({reason})")
+        found = json.loads((root / notebook).read_bytes())
+    except (ValueError, RecursionError) as error:
+        faults.append(f"{notebook}: cannot be read as a notebook ({error})")
+        return []
+    if not isinstance(found, dict) or found.get("nbformat") != 4 or not isinstance(found.get("cells"), list):
+        faults.append(f"{notebook}: cannot be read as a notebook (no cells in format 4)")
         return []
     cells: list[Cell] = []
+    seen: set[str] = set()
     above: list[str] = []
-    for index, cell in enumerate(found):
-        if cell.cell_type == "markdown":
-            above += headings(cell.source)
-        title, heading = (above[0], above[-1]) if above else ("", "")
-        place = (notebook, chapter, index, cell.get("id", ""))
-        tags = cell.metadata.get("tags", [])
-        cells.append(Cell(*place, cell.cell_type, cell.source, tags, title, heading))
+    may_lack_ids = found.get("nbformat_minor") in range(5)
+    for index, raw in enumerate(found["cells"]):
+        if problem := malformed(raw, may_lack_ids, seen):
+            known = isinstance(raw, dict) and isinstance(raw.get("id"), str) and raw["id"][:64]
+            faults.append(f"{notebook}, cell {known or index}, line 1: {problem}")
+            continue
+        id_, kind, source = raw.get("id", ""), raw["cell_type"], "".join(raw["source"])
+        seen.add(id_)
+        cell = Cell(notebook, chapter, index, id_, kind, source, raw["metadata"].get("tags", []), "", "")
+        for line, heading in headings(source) if kind == "markdown" else ():
+            if control := next((sign for sign in heading if unicodedata.category(sign) in CONTROLS), None):
+                faults.append(cell.fault(line, f"{control!a} has no place in a heading"))
+            above.append(re.sub(r'[`*$"\\]', "", heading))
+        if above:
+            cell.title, cell.heading = above[0], above[-1]
+        cells.append(cell)
     return cells
+
+
+CONTROLS = {"Cc", "Cs"}  # the categories of control characters and lone surrogates
+
+
+def malformed(cell: Any, may_lack_id: bool, seen: set[str]) -> str | None:
+    """What is wrong with a cell as the notebook's file has it; None where nothing is.
+
+    A notebook's reader would mend some of it, and the marker line would change with every run.
+    """
+    if not isinstance(cell, dict):
+        return "is no cell"
+    if "id" in cell or not may_lack_id:
+        id_ = cell.get("id")
+        if not isinstance(id_, str) or not re.fullmatch(r"[\w-]{1,64}", id_, flags=re.ASCII):
+            return f"its id must be 1 to 64 letters, digits, - or _, not {reprlib.repr(id_)}"
+        if id_ in seen:
+            return f"another cell has its id, {id_}"
+    kind, source, metadata = (cell.get(name) for name in ("cell_type", "source", "metadata"))
+    if kind not in ("code", "markdown", "raw"):
+        return f"its type must be code, markdown or raw, not {reprlib.repr(kind)}"
+    if not isinstance(source, str) and not is_texts(source):
+        return "its source must be a text or a list of texts"
+    if not isinstance(metadata, dict):
+        return f"its metadata must be an object, not {reprlib.repr(metadata)}"
+    if not is_texts(tags := metadata.get("tags", [])):
+        return f"its tags must be a list of texts, not {reprlib.repr(tags)}"
+    return None
+
+
+def is_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
 
 
 # ---------- form: what an exported cell must look like
@@ -141,7 +206,7 @@ def exported_to(cell: Cell, faults: list[str]) -> str | None:
         return None
     if len(exports) > 1:
         problem = f"a cell goes to one module, not to {' and '.join(names)}"
-    elif not re.fullmatch(rf"export:([a-z][a-z0-9_]*|{MAIN})", exports[0]) or keyword.iskeyword(names[0]):
+    elif not re.fullmatch(f"export:{MODULE}", exports[0]) or keyword.iskeyword(names[0]):
         problem = f"unknown tag {exports[0]!r}; it should read 'export:<module>'"
     elif cell.kind != "code":
         problem = f"only code can be exported, and this is a {cell.kind} cell"
@@ -162,18 +227,23 @@ def parse_exported(cell: Cell, faults: list[str]) -> None:
     try:
         cell.tree = ast.parse(cell.source)
         compile(cell.tree, cell.notebook, "exec")  # sees what the parser does not, such as a stray `return`
-    except (SyntaxError, ValueError) as error:
-        line = getattr(error, "lineno", None) or 1
-        text = lines[min(line, len(lines)) - 1].strip()
+        nodes = cell.tree.body
+        unfitting = [(node.lineno, problem) for node in nodes if (problem := unfit(node, cell.module))]
+    except NO_PYTHON as error:
+        line, problem = what_is_wrong(error)
+        text = lines[min(line, len(lines)) - 1].strip()[:WIDTH]
         magic = re.match(r"[%!?]|[\w.]+\?+$|[\w, ]+= *[%!]", text)
-        problem = "a magic has no place in a module" if magic else getattr(error, "msg", error)
-        faults.append(cell.fault(line, f"{problem}: {text}"))
+        faults.append(cell.fault(line, f"{'a magic has no place in a module' if magic else problem}: {text}"))
         return
     if not cell.tree.body:
         faults.append(cell.fault(1, "exports nothing"))
-    for node in cell.tree.body:
-        if problem := unfit(node, cell.module):
-            faults.append(cell.fault(node.lineno, problem))
+    faults += [cell.fault(line, problem) for line, problem in unfitting]
+
+
+def what_is_wrong(error: Exception) -> tuple[int, str]:
+    """The line and the words of what Python raises for a text that is no program."""
+    problem = getattr(error, "msg", None) or str(error) or type(error).__name__
+    return getattr(error, "lineno", None) or 1, problem
 
 
 def unfit(node: ast.stmt, module: str) -> str | None:
@@ -211,7 +281,7 @@ def parse_loosely(source: str) -> ast.Module | None:
     for text in (source, re.sub(r"^([ \t]*)[%!].*", r"\1pass", source, flags=re.MULTILINE)):
         try:
             return ast.parse(text)
-        except (SyntaxError, ValueError):
+        except NO_PYTHON:
             pass
     return None
 
@@ -277,10 +347,11 @@ def bound(node: ast.stmt) -> list[tuple[str, str]]:
 
 def is_overload(node: ast.stmt) -> bool:
     """Whether a statement only adds a signature to a function that a later statement defines."""
-    marks = ("overload", "typing.overload")
-    return isinstance(node, ast.FunctionDef) and any(
-        ast.unparse(mark) in marks for mark in node.decorator_list
-    )
+    for mark in node.decorator_list if isinstance(node, ast.FunctionDef) else ():
+        match mark:
+            case ast.Name("overload") | ast.Attribute(ast.Name("typing"), "overload"):
+                return True
+    return False
 
 
 def bind_names(module: Module, faults: list[str]) -> None:
@@ -456,7 +527,8 @@ def read_book(root: Path) -> Modules:
 
 def fitted(before: str, text: str, after: str) -> str:
     """The three on one line, the middle one shortened where that is too long."""
-    return before + textwrap.shorten(text, WIDTH - len(before + after), placeholder=" …") + after
+    room = max(WIDTH - len(before + after), 1)
+    return before + textwrap.shorten(text, room, placeholder=" …") + after
 
 
 def header(first_line: str) -> str:
@@ -477,35 +549,45 @@ def all_of(names: list[str]) -> str:
     return "\n" + listing("__all__ = ", [f'"{name}"' for name in names], "[]")
 
 
-def render_module(module: Module) -> str:
+def render_module(module: Module, faults: list[str]) -> str:
+    """The text of a module, which Python must be able to read as a whole too."""
     first = module.pieces[0]
     text = header(fitted(f'"""{PACKAGE}.{module.name}, from {first.notebook}, "', first.title, '".'))
     if module.name != MAIN:
         text += all_of(module.public)
+    begins: list[tuple[int, Cell]] = []  # the line of the module above each piece
     for cell in module.pieces:
         marker = fitted(f"# %% {cell.notebook} · ", cell.heading, f" · [{cell.id}]")
+        begins.append((text.count("\n") + 3, cell))
         text += f"\n\n{marker}\n{cell.source}\n"
+    try:
+        compile(text, f"{module.name}.py", "exec")
+    except NO_PYTHON as error:
+        line, problem = what_is_wrong(error)
+        above, cell = next((piece for piece in reversed(begins) if piece[0] < line), begins[0])
+        faults.append(cell.fault(max(line - above, 1), f"{problem} (within {module.name}.py)"))
     return text
 
 
 def book_facts(root: Path) -> dict[str, str]:
     """What pyproject.toml says of the book, under the names that the package has for it."""
     try:
-        project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-        return {VERSION: project["version"], BOOK: project["urls"]["Repository"]}
-    except FileNotFoundError:
-        raise TangleError(["pyproject.toml: is missing, and with it the version"]) from None
-    except (tomllib.TOMLDecodeError, KeyError) as error:
+        project = tomllib.loads(read_text(root, "pyproject.toml", "the version"))["project"]
+        facts = {VERSION: project["version"], BOOK: project["urls"]["Repository"]}
+    except (tomllib.TOMLDecodeError, KeyError, TypeError) as error:
         raise TangleError(
             [f"pyproject.toml: no version, or no address of the repository ({error})"]
         ) from None
+    for name, fact in facts.items():
+        if not isinstance(fact, str) or not re.fullmatch(r"[\w.+:/~-]+", fact, flags=re.ASCII):
+            raise TangleError([f"pyproject.toml: {name} would be {reprlib.repr(fact)}"])
+    return facts
 
 
 def render_init(modules: Modules, facts: dict[str, str]) -> str:
     exporting = [module for module in modules.values() if module.api]
-    text = header(
-        '"""The Transformer as its book builds it: what users import, in reading order.'
-    )
+    text = header('"""The Transformer as its book builds it: what users import, in reading order.')
+    text += f"\n{INDEX}\n" + "".join(f"#     {name}\n" for name in modules)
     text += "\n# ruff: noqa: I001 (the order is that of the chapters)\n"
     text += "".join(f'{name} = "{fact}"\n' for name, fact in facts.items()) + "\n"
     for module in exporting:
@@ -513,19 +595,49 @@ def render_init(modules: Modules, facts: dict[str, str]) -> str:
     return text + all_of([name for module in exporting for name in module.api])
 
 
+def index_of(init: str) -> set[str]:
+    """The files that an earlier `__init__.py` says tangle has written, itself included."""
+    names = re.findall(rf"^#     ({MODULE})$", init.partition(f"\n{INDEX}\n")[2], flags=re.MULTILINE)
+    return {f"{name}.py" for name in ("__init__", *names)}
+
+
+def signed(content: bytes) -> bool:
+    return content.splitlines()[2:3] == [SIGN.encode()]
+
+
 def differences(root: Path) -> dict[Path, bytes | None]:
-    """What must be written to make the package what the book says, and (as None) what must be removed."""
-    modules = read_book(root)
-    texts = {f"{module.name}.py": render_module(module) for module in modules.values()}
+    """What must be written to make the package what the book says, and (as None) what must be removed.
+
+    A file is tangle's own to change if it has tangle's header, and to remove if the index has it as well.
+    """
+    modules, faults, package = read_book(root), [], root / PACKAGE
+    texts = {f"{module.name}.py": render_module(module, faults) for module in modules.values()}
     texts["__init__.py"] = render_init(modules, book_facts(root))
-    wanted = {root / PACKAGE / name: text.encode() for name, text in texts.items()}
-    found = {path: path.read_bytes() for path in sorted((root / PACKAGE).glob("*.py")) if path.is_file()}
-    own = [path for path, content in found.items() if content.splitlines()[2:3] == [SIGN.encode()]]
-    strangers = [path.name for path in found if path in wanted and path not in own]
-    if strangers:
-        raise TangleError([f"{PACKAGE}/{name}: not written by tangle; move it away" for name in strangers])
-    changed = {path: content for path, content in wanted.items() if found.get(path) != content}
-    return changed | {path: None for path in own if path not in wanted}
+    if package.is_symlink() or package.exists() and not package.is_dir():
+        raise TangleError([*faults, f"{PACKAGE}: is no folder of its own; move it away"])
+    for name in modules:
+        if (package / name).is_dir():
+            faults.append(f"{PACKAGE}/{name}: is a folder, and would hide the module; move it away")
+    found: dict[str, bytes] = {}
+    for path in sorted(package.glob("*.py")):
+        if path.is_file() and not path.is_symlink():
+            found[path.name] = path.read_bytes()
+        elif path.name in texts:
+            faults.append(f"{PACKAGE}/{path.name}: is a folder or a link, and no file; move it away")
+    own = index_of(found.get("__init__.py", b"").decode(errors="replace"))
+    for name, content in found.items():
+        if name in texts and not signed(content):
+            faults.append(f"{PACKAGE}/{name}: not written by tangle; move it away")
+        elif name not in texts and name not in own and signed(content):
+            faults.append(
+                f"{PACKAGE}/{name}: has tangle's header, but is not in the index of __init__.py; move it away"
+            )
+    if faults:
+        raise TangleError(faults)
+    wanted = {name: text.encode() for name, text in texts.items()}
+    changed = {package / name: content for name, content in wanted.items() if found.get(name) != content}
+    gone = [name for name in found.keys() & own - wanted.keys() if signed(found[name])]
+    return changed | {package / name: None for name in sorted(gone)}
 
 
 def check(root: Path) -> None:
@@ -545,22 +657,41 @@ def check(root: Path) -> None:
         raise TangleError(faults)
 
 
+def write_new(path: Path, content: bytes) -> None:
+    """Write a file that is not there yet; a link of its name is not followed."""
+    try:
+        file = path.open("xb")
+    except FileExistsError:
+        raise TangleError([f"{PACKAGE}/{path.name}: is in the way; remove it"]) from None
+    try:
+        with file:
+            file.write(content)
+    except BaseException:
+        path.unlink()
+        raise
+
+
 def tangle(root: Path) -> list[str]:
-    """Make the package what the book says, each file in one step or not at all; returns what was done."""
+    """Make the package what the book says, each file in one step or not at all; returns what was done.
+
+    `__init__.py`, and with it the index, comes last, so that a run that is cut short forgets no file.
+    """
     changes = differences(root)
     (root / PACKAGE).mkdir(exist_ok=True)
-    written = [path for path, content in changes.items() if content]
-    beside = {path: path.with_name(f".{path.name}.{os.getpid()}") for path in written}
+    beside: dict[Path, Path] = {}  # by path, the new content under a name of its own
     try:
-        for path, temporary in beside.items():
-            temporary.write_bytes(changes[path])
+        for path, content in changes.items():
+            if content is not None:
+                temporary = path.with_name(f".{path.name}.{os.getpid()}")
+                write_new(temporary, content)
+                beside[path] = temporary
+        for path in changes.keys() - beside.keys():
+            path.unlink()
         for path, temporary in beside.items():
             os.replace(temporary, path)
     finally:
         for temporary in beside.values():
             temporary.unlink(missing_ok=True)
-    for path in changes.keys() - beside.keys():
-        path.unlink()
     return [f"{'wrote' if content else 'removed'} {PACKAGE}/{path.name}" for path, content in changes.items()]
 
 
@@ -573,6 +704,9 @@ def main(arguments: list[str] | None = None) -> int:
         done = check(options.root) if options.check else tangle(options.root)
     except TangleError as error:
         print(error, file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(printable(f"{error.filename or PACKAGE}: {error.strerror or error}"), file=sys.stderr)
         return 1
     print("\n".join(done or [f"{PACKAGE}/ is what the book says"]))
     return 0

@@ -30,8 +30,9 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 QUIET = {"OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0", "PYDEVD_DISABLE_FILE_VALIDATION": "1"}
 # A file is run by one worker. Files begin in the order given, chapters first: the longest is one of them.
 BY_FILE = ("--dist", "loadfile", "--no-loadscope-reorder")
-# One process more than cores: the tests of the browser wait for it.
-WORKERS = min(os.cpu_count() or 1, 7) + 1
+CORES = min(os.cpu_count() or 1, 7)
+# One process more than cores: the tests of the browser, and of notebooks, wait for another program.
+WORKERS = CORES + 1
 COMMANDS = {}
 
 
@@ -62,10 +63,23 @@ def digest(*names: str) -> str:
     return hashlib.sha256(b"\0".join((ROOT / name).read_bytes() for name in names)).hexdigest()
 
 
+def remove(path: Path) -> None:
+    """Remove a folder and what is in it, or a file or a link, and of a link not what it leads to."""
+    if path.is_symlink() or path.is_file():
+        path.unlink()
+    elif path.exists():
+        shutil.rmtree(path)
+
+
+def read(stamp: Path) -> str | None:
+    """What a stamp says, however damaged; None if it is missing."""
+    return stamp.read_text(errors="replace") if stamp.is_file() else None
+
+
 def installed() -> Path:
     """The interpreter of `.venv`, which is made first and brought up to date where it is not."""
     python, stamp = python_of(VENV), VENV / ".installed"
-    if stamp.is_file() and stamp.read_text() == digest(*REQUIREMENTS) and python.exists():
+    if read(stamp) == digest(*REQUIREMENTS) and python.exists():
         return python
     if not python.exists() or subprocess.run([str(python), "-c", ""], check=False).returncode:
         if sys.version_info < OLDEST_PYTHON:
@@ -76,8 +90,7 @@ def installed() -> Path:
                 )
             )
         call(sys.executable, "-m", "venv", "--clear", VENV)
-    if stamp.exists():
-        stamp.unlink()
+    remove(stamp)
     pip = (python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
     call(*pip, "--requirement", "requirements.txt")
     call(*pip, "--no-deps", "--no-build-isolation", "--editable", ".")
@@ -212,7 +225,7 @@ def types(options) -> None:
 def bench(options) -> None:
     """measure speed and memory beside peers: bench --device cuda --only training"""
     python, stamp, needs = installed(), VENV / ".bench-installed", "benchmarks/requirements.txt"
-    if not stamp.is_file() or stamp.read_text() != digest(*REQUIREMENTS, needs):
+    if read(stamp) != digest(*REQUIREMENTS, needs):
         call(python, "-m", "pip", "install", "--quiet", "--requirement", needs)
         stamp.write_text(digest(*REQUIREMENTS, needs))
     call(python, "-m", "benchmarks.bench", *options.arguments)
@@ -264,12 +277,12 @@ def repository(options) -> None:
 def clean(options) -> None:
     """remove what was built; .venv stays"""
     for name in ("_build", "build", "dist", ".pytest_cache", ".ruff_cache", ".mypy_cache", ".hypothesis"):
-        shutil.rmtree(ROOT / name, ignore_errors=True)
-    for folder in ROOT.glob("*.egg-info"):
-        shutil.rmtree(folder)
+        remove(ROOT / name)
+    for path in ROOT.glob("*.egg-info"):
+        remove(path)
     for top in ("book", "tests", "transformer", "benchmarks"):
-        for folder in list((ROOT / top).rglob("__pycache__")):
-            shutil.rmtree(folder, ignore_errors=True)
+        for path in list((ROOT / top).rglob("__pycache__")):
+            remove(path)
 
 
 def main(arguments: list[str]) -> None:
@@ -286,16 +299,19 @@ def main(arguments: list[str]) -> None:
     )
     parser.add_argument("command", choices=COMMANDS, metavar="command")
     parser.add_argument(
-        "--workers", default=str(WORKERS), metavar="N", help=f"test processes at a time ({WORKERS})"
+        "--workers", metavar="N", help=f"test processes at a time ({WORKERS}; of test-fast {CORES})"
     )
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         parser.print_help()
         return
     options, options.arguments = parser.parse_known_args(arguments)
+    options.workers = options.workers or str(CORES if options.command == "test-fast" else WORKERS)
     try:
         COMMANDS[options.command](options)
     except KeyboardInterrupt:
         sys.exit(130)
+    except OSError as error:
+        sys.exit(f"{error.filename or options.command}: {error.strerror or error}")
 
 
 if __name__ == "__main__":

@@ -270,6 +270,7 @@ def test_refused_by_name(module, call, argument, value, error, said):
     assert raised.parent == Path(transformer.__file__).parent  # and not the depths of a library
 
 
+@pytest.mark.slow
 def test_a_program_in_a_pipe_that_is_closed_ends_silently():
     """Like other tools, by the status that a closed pipe has in the shell, and without a word."""
     command = [sys.executable, "-m", "transformer", "info"]

@@ -567,6 +567,7 @@ def test_the_peak_of_a_product_is_that_of_the_best():
     assert any(product["kernel"] == "oneDNN" for product in found["products"]) == kernels.HAS_ONEDNN
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries have other rules")
 def test_freed_memory_is_returned_in_one_process_and_kept_in_the_other(capsys):
     batches = [workload.even_batch(WIDE.config, 16, 4096)]
@@ -577,6 +578,7 @@ def test_freed_memory_is_returned_in_one_process_and_kept_in_the_other(capsys):
     assert len(kept) == 7 and "page faults" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the system does not tell")
 def test_peak_memory_asks_every_engine_for_what_it_can(monkeypatch, capsys):
     """Each process that the parent begins finds the engine that it is told to measure."""
@@ -594,6 +596,7 @@ def test_peak_memory_asks_every_engine_for_what_it_can(monkeypatch, capsys):
     assert all(isinstance(held, int) for engines in found.values() for held in engines.values())
 
 
+@pytest.mark.slow
 def test_the_peak_of_a_process_is_its_own():
     """A parent that holds much memory, or held it, leaves its child's peak alone."""
     held = torch.zeros(1000 * measure.MIB // 4).add_(1)
@@ -623,6 +626,7 @@ def here(monkeypatch):
     monkeypatch.setattr(bench, "in_new_process", bench.measure)
 
 
+@pytest.mark.slow
 def test_a_section_runs_in_a_process_of_its_own(monkeypatch):
     monkeypatch.delenv("TRANSFORMER_DATA", raising=False)
     found = bench.in_new_process("padding", bench.read_arguments(["--threads", "1"]))
@@ -743,6 +747,7 @@ def test_facts_by_hand(monkeypatch):
     assert facts["test"]["in train"] == 1
 
 
+@pytest.mark.slow
 def test_batches_in_turn_waste_much():
     train = load_corpus("phrases", "train")
     encoded = encode_pairs(train, Vocabulary.train((side for pair in train for side in pair), 800))

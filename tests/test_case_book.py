@@ -26,6 +26,7 @@ def test_record_has_every_trial():
             assert 0 <= trial["free"] <= 1 and 0 <= trial["teacher"] <= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_recorded_curve_begins_as_the_chapter_does(names, fault):
     """Twenty updates: on another processor the last digits differ, and later the curves part."""

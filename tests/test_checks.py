@@ -66,6 +66,7 @@ def result(report: CheckReport, name: str) -> CheckResult:
 # -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("seed", "changes"),
     list(enumerate([
@@ -446,6 +447,7 @@ def report_on(fault: str) -> CheckReport:
     return check(FAULTS[fault][0]())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_fails_its_checks_and_no_other(name):
     report, expected = report_on(name), FAULTS[name][1]
@@ -493,6 +495,7 @@ def finite_minus(query, key, value, mask=None, dropout=0.0):
     return hidden_by(-1e9, mask, scores_of(query, key)).softmax(-1) @ value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("attention", "expected"),
     [
@@ -535,6 +538,7 @@ def test_not_finite_in_training_mode_alone():
 # -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "dropout", "verdict"),
     [
@@ -575,6 +579,7 @@ def cached_search(model, start=2, first=0, masked=True, training=False):
     return search
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "verdict"),
     [
@@ -899,6 +904,7 @@ def test_blind_spots_are_as_the_chapter_says(make):
 # -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "training"),
     [(None, True), (None, False), ("memory detached", True), ("time first", False), ("float32 alone", True)],
@@ -1043,6 +1049,7 @@ class Theirs(nn.Module):
         return Named(ours.project(ours.decode(decoder_input_ids, memory, mask)))
 
 
+@pytest.mark.slow
 def test_an_encoder_decoder_of_hugging_face_gets_its_mask_and_its_tokens():
     model = Theirs()
     report = check_model(seq2seq(model))
@@ -1070,6 +1077,7 @@ def language_model(positions: str, n_layers: int = 2) -> nn.Module:
     return decoder_only(LanguageModel(LanguageModelConfig(V, positions=positions, **sizes)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("positions", ["rotary", "alibi", "none"])
 @pytest.mark.parametrize("n_layers", [2, 3])
 def test_a_decoder_alone_passes_whatever_its_positions(positions, n_layers):
@@ -1209,6 +1217,7 @@ def test_overflow_in_float64_alone_is_no_fault():
     assert check(Casts(config())).passed
 
 
+@pytest.mark.slow
 def test_only_the_check_of_positions_depends_on_what_is_said_of_them():
     model = Transformer(TransformerConfig(17, 17, d_model=12, n_heads=3, n_layers=2, d_ff=20, max_length=40))
     unsaid = check_model(model).results

@@ -4,11 +4,13 @@ import io
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import time
 import tracemalloc
+from contextlib import redirect_stdout
 from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
@@ -67,7 +69,7 @@ def quick(monkeypatch):
 
 
 def subparsers() -> dict:
-    (commands,) = (action for action in parser()._actions if action.choices)
+    (commands,) = (action for action in parser()._actions if isinstance(action.choices, dict))
     return commands.choices
 
 
@@ -108,6 +110,51 @@ def test_help_lists_the_recipes_and_info_their_settings(capsys):
         assert shown == [f"{key}: {value}" for key, value in settings(recipe).items()]
 
 
+COMPLETE = """\
+source "$1"
+COMP_WORDS=("${@:2}") COMP_CWORD=$(($# - 2))
+_shtab_transformer_book
+printf '%s\\n' "${COMPREPLY[@]}"
+"""
+
+
+@pytest.fixture(scope="module")
+def completion(tmp_path_factory):
+    """Completes a line as bash does with what the command line prints for it."""
+    pytest.importorskip("shtab", reason="shtab is not installed")
+    if not shutil.which("bash"):
+        pytest.skip("there is no bash")
+    script = tmp_path_factory.mktemp("completion") / "script"
+    with script.open("w") as out, redirect_stdout(out), pytest.raises(SystemExit) as ended:
+        main(["--print-completion", "bash"])
+    assert ended.value.code == 0
+
+    def complete(*words: str) -> list[str]:
+        line = ["bash", "-c", COMPLETE, "bash", script, "transformer-book", *words]
+        ran = subprocess.run(line, cwd=script.parent, capture_output=True, text=True, check=True)
+        return ran.stdout.split()
+
+    return complete
+
+
+def test_a_shell_completes_commands_options_recipes_and_files(completion):
+    assert completion("tr") == ["train", "translate"]
+    assert completion("translate", "--le") == ["--length-penalty"]
+    assert completion("train", "ted-") == [name for name in RECIPES if name.startswith("ted-")]
+    assert completion("info", "--recipe", "to") == ["toy"]
+    assert completion("train", "--config", "scr") == ["script"]
+    assert completion("translate", "--model", "scr") == []  # is no folder
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_other_shells_have_a_completion_too(shell, capsys):
+    pytest.importorskip("shtab", reason="shtab is not installed")
+    with pytest.raises(SystemExit):
+        main(["--print-completion", shell])
+    said = capsys.readouterr().out
+    assert "transformer-book" in said and "--length-penalty" in said.replace(" -l ", " --")
+
+
 # Settings
 
 
@@ -120,6 +167,7 @@ def test_changes_take_the_type_of_their_field():
 # Training
 
 
+@pytest.mark.slow
 def test_toy_trains_into_a_folder(tmp_path, capsys):
     assert main(["train", "toy", "--directory", str(tmp_path), *TOY]) == 0
     assert {"log.jsonl", "model.safetensors", "record.json", "config.json"} <= set(files_in(tmp_path))
@@ -127,6 +175,7 @@ def test_toy_trains_into_a_folder(tmp_path, capsys):
     assert "exact match" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_toys_run_in_slices_ends_as_in_one(tmp_path, capsys):
     command = ["train", "toy", *TOY, "--directory"]
     assert main([*command, str(tmp_path / "slices"), "--max-minutes", "0"]) == 0
@@ -156,6 +205,7 @@ def test_a_run_has_a_folder_without_being_told(quick, tmp_path, monkeypatch):
     assert (tmp_path / "runs" / "tiny" / "record.json").exists()
 
 
+@pytest.mark.slow
 def test_a_run_can_be_repeated_from_its_record(quick, tmp_path):
     assert main(["train", "tiny", "--directory", str(tmp_path / "one"), "--set", "seed=5"]) == 0
     for file in ("config.json", "record.json"):
@@ -176,6 +226,7 @@ def test_a_stopped_run_says_where_it_goes_on(quick, tmp_path, capsys):
     assert json.loads(last)["step"] == 4
 
 
+@pytest.mark.slow
 def test_a_run_in_slices_says_how_far_it_is_and_can_be_used(quick, tmp_path, capsys):
     command = ["train", "tiny", "--directory", str(tmp_path / "slices")]
     assert main([*command, "--max-minutes", "0"]) == 0
@@ -225,6 +276,7 @@ def test_a_run_of_another_recipe_is_left_alone(name, tmp_path):
     assert files_in(tmp_path) == before
 
 
+@pytest.mark.slow
 def test_steps_may_be_raised_and_that_is_said(quick, tmp_path, capsys):
     folder = ["--directory", str(tmp_path / "run")]
     assert main(["train", "tiny", *folder]) == 0
@@ -352,6 +404,7 @@ def test_finished_training_says_that_scoring_takes_its_time(quick, tmp_path, cap
     assert "scoring dev and test takes some minutes" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_toy_run_is_no_place_for_a_translator(quick, tmp_path, capsys):
     assert main(["train", "toy", "--directory", str(tmp_path), *TOY]) == 0
     before = files_in(tmp_path)
@@ -459,6 +512,7 @@ class Endless(io.RawIOBase):
         return self.line if self.given < self.left else b""
 
 
+@pytest.mark.slow
 def test_more_lines_need_no_more_memory(monkeypatch):
     # If lines were kept, the 80,000 more of them would show at least their pointers, of 8 bytes.
     def translate(self, sentences, *search):
@@ -528,6 +582,7 @@ for path in sys.argv[1:]:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is counted in other units elsewhere")
 def test_a_line_of_ten_megabytes_needs_no_more_memory_than_one_of_thousands(tmp_path):
     """The system's figure is the most that the process ever had: what the second line adds is its own."""
@@ -540,6 +595,7 @@ def test_a_line_of_ten_megabytes_needs_no_more_memory_than_one_of_thousands(tmp_
     assert peaks[1] < peaks[0] + 100
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="signals are of another kind there")
 def test_a_request_to_terminate_ends_it_with_a_word():
     with subprocess.Popen(
@@ -587,6 +643,7 @@ def test_interrupted_it_ends_with_the_status_of_the_shell(capsys, monkeypatch):
     assert "Traceback" not in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_as_a_program_it_reads_and_writes_pipes():
     ran = subprocess.run(
         [sys.executable, "-m", "transformer", "translate"],
@@ -696,8 +753,17 @@ def test_info_shows_what_a_translator_is_made_of(capsys):
     assert main(["info"]) == 0
     said = capsys.readouterr().out
     model = Translator.load("phrases").model
-    assert f"{sum(parameter.numel() for parameter in model.parameters()):,} parameters" in said
-    assert f"\nd_model: {model.config.d_model}\n" in said
+    size = sum(parameter.numel() for parameter in model.parameters())
+    shown = {"parameters": size} | asdict(model.config)
+    assert said.splitlines() == [f"{key}: {value}" for key, value in shown.items()]
+    assert main(["info", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == shown
+
+
+def test_info_is_read_by_other_programs_for_every_recipe(capsys):
+    for name, recipe in RECIPES.items():
+        assert main(["info", "--recipe", name, "--json"]) == 0
+        assert json.loads(capsys.readouterr().out) == settings(recipe)
 
 
 @pytest.mark.parametrize(
@@ -792,6 +858,7 @@ def run(redirected: str, **given) -> subprocess.CompletedProcess:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="needs a shell that can close streams")
 @pytest.mark.parametrize(
     ("redirected", "message"),
@@ -806,6 +873,7 @@ def test_closed_streams_are_no_reason_for_a_traceback(redirected, message):
     assert (ran.returncode, ran.stderr) == (2, message)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
 def test_a_full_disk_is_said_once():
     ran = run("translate a >/dev/full")

@@ -117,6 +117,7 @@ def libraries(slow: bool) -> Iterator[None]:
 # The same numbers ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(
     seed=st.integers(0, 2**16),
@@ -761,6 +762,7 @@ def test_a_step_costs_what_the_formula_says(beam_size):
         assert operations == rows * (dense + layers * 2 * 2 * d * (t + S))
 
 
+@pytest.mark.slow
 def test_a_longer_past_adds_to_a_step_in_proportion():
     counts = counted_steps(make_model(max_length=60), make_sources(), 60)
     operations = [count for _, count in counts]
@@ -955,6 +957,7 @@ def test_what_int8_cannot_do_is_refused_by_name():
         quantize(float_model()).train()(torch.tensor([[4]]), torch.tensor([[BOS]]))
 
 
+@pytest.mark.slow
 @QUIET
 @pytest.mark.parametrize("beam_size", [1, 4])
 def test_neither_speed_nor_int8_costs_quality(beam_size):

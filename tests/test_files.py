@@ -253,6 +253,7 @@ def refuses(path: Path, content: bytes) -> bool:
     return True
 
 
+@pytest.mark.slow
 def test_no_bit_of_a_checkpoint_can_be_flipped(tmp_path):
     """Wherever it stands. Of one in a zip's table of contents torch made numbers that nobody had written."""
     make_trainer(tmp_path, average=0.5).fit()
@@ -641,6 +642,7 @@ except OSError as error:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="such limits are those of Unix")
 def test_a_file_that_the_system_does_not_take_is_told_in_the_systems_words(tmp_path):
     command = [sys.executable, "-c", LIMITED, str(tmp_path / "a.pt")]
@@ -657,6 +659,7 @@ def test_what_a_killed_run_was_writing_is_removed_and_nothing_else(tmp_path):
     assert [path.name for path in tmp_path.glob(".*")] == [".config.json.0123.part"]
 
 
+@pytest.mark.slow
 def test_equal_weights_make_equal_files(tmp_path):
     """In processes of their own: a table in another order would differ only there."""
     code = "import sys, torch; from torch import nn; from transformer import save_weights\n"

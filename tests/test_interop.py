@@ -217,6 +217,7 @@ def test_attention_is_the_same_function(widths, bias, batch_first, training):
     assert_same_function(theirs, ours, batch_first)
 
 
+@pytest.mark.slow
 @BATCH_FIRST
 @BIASES
 @ACTIVATIONS

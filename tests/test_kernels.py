@@ -728,6 +728,7 @@ print(*counts)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries have other rules")
 def test_freed_memory_is_kept():
     """Fifty blocks come and go, of 256 pages and more: first they are mapped one by one, then hardly ever."""

@@ -117,6 +117,7 @@ def test_halves_are_read_exactly():
     assert in_node("[...live.load_model(record).x]", script=keeping, record=record) == numbers.tolist()
 
 
+@pytest.mark.slow
 @needs_node
 @pytest.mark.parametrize("name", live.MODELS)
 def test_search_finds_what_the_package_finds(name):
@@ -150,6 +151,7 @@ def lens_without(model: Transformer, src: list[int], tgt: list[int], silent: set
     return torch.stack([model.project(model.decoder.norm(state))[0].softmax(-1) for state in states])
 
 
+@pytest.mark.slow
 @needs_node
 @pytest.mark.parametrize("name", live.MODELS)
 @pytest.mark.parametrize("silent", [(), (1,), (2, 3), (5,), (1, 2, 3, 4, 5, 6)], ids=str)
@@ -540,6 +542,7 @@ def best_of(sentence: str, beam_size: int, alpha: float) -> list[tuple[str, floa
     ]
 
 
+@pytest.mark.slow
 @needs_node
 @pytest.mark.parametrize(
     ("beam_size", "alpha", "longest"), [(1, 0.6, 20), (4, 0.0, 20), (5, 1.5, 20), (3, 0.6, 4)]

@@ -578,6 +578,7 @@ def test_one_guess_leaves_the_distribution_as_it_is(seed):
     assert_close(torch.tensor([found[i] for i in range(5)]), p)
 
 
+@pytest.mark.slow
 def test_the_whole_search_writes_as_the_large_model_alone():
     large, small = lively(0, vocab_size=3, n_layers=1), lively(1, vocab_size=3, n_layers=1)
     prompt = torch.tensor([[1]])

@@ -211,6 +211,18 @@ def test_metadata_names_author_and_pages():
     assert commands[0].load() is sys.modules["transformer.__main__"].main
 
 
+@pytest.mark.slow
+def test_the_program_does_not_mind_a_folder_of_the_packages_name(tmp_path):
+    """With `-m`, Python takes the folder instead, and no program can help that."""
+    (tmp_path / "transformer").mkdir()
+    (tmp_path / "transformer" / "__init__.py").touch()
+    program = shutil.which("transformer-book", path=sysconfig.get_path("scripts"))
+    for command, status in (([program], 0), ([sys.executable, "-m", "transformer"], 1)):
+        ran = subprocess.run([*command, "--version"], cwd=tmp_path, capture_output=True, text=True)
+        assert ran.returncode == status, ran.stderr
+        assert ran.stdout == ("" if status else f"transformer-book {transformer.__version__}\n")
+
+
 # Libraries that only a part needs -------------------------------------------------------------------
 
 
@@ -250,8 +262,9 @@ def test_an_extra_suffices_for_its_task():
     assert libraries["text"] | libraries["translation"] | {"safetensors"} <= brought_by("text") | progress
     assert libraries["interop"] <= brought_by("interchange")  # which is large, and so not in all
     assert libraries["serve"] <= brought_by("serve")
-    rest = set().union(*libraries.values()) - brought_by("interchange") - libraries["serve"]
-    assert rest == brought_by("train") == brought_by("all")
+    assert libraries["__main__"] - brought_by("all") == set()
+    rest = set().union(*libraries.values()) - brought_by("interchange")
+    assert rest == brought_by("all") >= brought_by("train")
 
 
 # What runs the tests --------------------------------------------------------------------------------
@@ -297,6 +310,72 @@ def test_make_and_the_program_know_the_same_commands():
     assert set(tasks.COMMANDS) - table <= {"setup", "style", "html"}
 
 
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    """What a clone holds before anything is built, as far as `book/tasks.py` asks for it."""
+    for name in ("benchmarks", "book", "tests", "transformer"):
+        (tmp_path / name).mkdir()
+    for name in ("requirements.txt", "pyproject.toml", "book/tasks.py"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    return tmp_path
+
+
+def task(root: Path, *words: str) -> tuple[int, str]:
+    """The status of a task and what it says."""
+    program = [sys.executable, root / "book" / "tasks.py", *words]
+    ran = subprocess.run(program, capture_output=True, text=True, timeout=60)
+    return ran.returncode, ran.stdout + ran.stderr
+
+
+def test_clean_removes_what_was_built_and_not_what_a_link_leads_to(clone):
+    before = sorted(clone.rglob("*"))
+    for name in ("_build/html", "dist", "a.egg-info", "transformer/__pycache__"):
+        (clone / name).mkdir(parents=True)
+    kept = [clone / "elsewhere", clone / "elsewhere" / "file"]
+    kept[0].mkdir()
+    kept[1].touch()
+    for name in ("build", "b.egg-info", "tests/__pycache__"):
+        (clone / name).symlink_to(kept[0])
+    (clone / "c.egg-info").symlink_to("nowhere")
+    (clone / "d.egg-info").touch()
+    assert task(clone, "clean") == (0, "")
+    assert sorted(clone.rglob("*")) == sorted(before + kept)
+
+
+def test_a_task_names_what_it_cannot_read_in_one_line(clone):
+    (clone / "requirements.txt").unlink()
+    missing = f"{clone / 'requirements.txt'}: No such file or directory\n"
+    assert task(clone, "setup") == (1, missing)
+    assert not (clone / ".venv").exists()
+
+
+def test_a_damaged_stamp_is_one_that_says_something_else(tmp_path):
+    import tasks
+
+    (tmp_path / "stamp").write_bytes(b"\xff")
+    assert tasks.read(tmp_path / "stamp") != tasks.digest(*tasks.REQUIREMENTS)
+    assert tasks.read(tmp_path / "nothing") is tasks.read(tmp_path) is None
+
+
+SCRATCH = "import os\nx = undefined\n"
+
+
+def test_scratch_files_beside_the_book_are_nobodys_business(clone):
+    """And those inside it are seen."""
+    config = ("--config", clone / "pyproject.toml", "--no-cache")
+    for name in ("scratch.py", "scratch.ipynb", "notes.txt"):
+        (clone / name).write_text(SCRATCH)
+    ruff = [sys.executable, "-m", "ruff", "check", *config]
+    ran = subprocess.run(ruff, cwd=clone, capture_output=True, text=True)
+    assert (ran.returncode, ran.stdout) == (0, "All checks passed!\n"), ran.stdout
+    (clone / "tests" / "scratch.py").write_text(SCRATCH)
+    ran = subprocess.run([*ruff, "--output-format", "concise"], cwd=clone, capture_output=True, text=True)
+    assert (
+        set(re.findall(r"^(\S+?):", ran.stdout, re.M)) >= {"tests/scratch.py"}
+        and "\nscratch" not in ran.stdout
+    )
+
+
 # The page that opens the repository ----------------------------------------------------------------
 
 
@@ -308,6 +387,7 @@ def test_program_of_the_readme_works_as_pasted(tmp_path):
     assert "->" in printed and ", 0 FAIL" in printed
 
 
+@pytest.mark.slow
 def test_the_readme_shows_what_the_command_prints(tmp_path):
     """But for digits, which depend on the processor."""
     program = re.search(r"^# faulty\.py\n.*?^```", README, flags=re.M | re.S)[0].rstrip("`")
@@ -421,6 +501,7 @@ def test_version_is_the_same_everywhere():
     assert newest == version
 
 
+@pytest.mark.slow
 def test_one_command_makes_a_release_everywhere(tmp_path):
     copy_named_files(tmp_path)
     old = repository.project()["version"]

@@ -239,6 +239,7 @@ def test_sizes_and_order(corpus):
     assert all(len({source for source, _ in pairs}) == len(pairs) for pairs in corpus.values())
 
 
+@pytest.mark.slow
 def test_the_grammar_writes_the_file_that_the_package_carries(tmp_path):
     """The text byte for byte; how it is compressed may differ between versions of the compressor."""
     path, carried = tmp_path / "phrases.tsv.gz", record_path("phrases.tsv.gz")

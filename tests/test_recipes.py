@@ -211,6 +211,7 @@ def test_best_is_the_run_s_highest_share_of_whole_sequences(monkeypatch):
     assert train_toy(TOY).best == 0.75
 
 
+@pytest.mark.slow
 def test_interrupted_run_ends_where_the_whole_one_does(tmp_path):
     whole = train_toy(TOY)
     train_toy(changed(TOY, steps=3), tmp_path)
@@ -227,6 +228,7 @@ def test_the_limit_of_time_reaches_the_trainer(monkeypatch):
     assert seen == [None, 2.5]
 
 
+@pytest.mark.slow
 def test_the_toys_record_holds_its_curve_and_its_score():
     trainer = train_toy(TOY)
     kept = toy_record(trainer, TOY)

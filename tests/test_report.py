@@ -194,6 +194,7 @@ def test_record_asks_our_own_sentences(examined):
         torch.testing.assert_close(weights, words.weights.mean(dim=1), atol=6e-4, rtol=0)
 
 
+@pytest.mark.slow
 def test_record_says_which_words_changed_places():
     search = {"beam_size": 4, "length_penalty": 0.6}
     kept = examine(Translator.load("phrases"), {"grid": [search]}, "ours", corpus)
@@ -232,6 +233,7 @@ def test_a_run_is_examined_from_its_folder(tmp_path, monkeypatch):
     assert json.loads(path.read_text()) == before | {"examined": "now"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -276,6 +276,7 @@ def test_a_signal_ends_a_run_with_a_checkpoint_and_a_sentence_and_it_goes_on_wit
     assert digest(tmp_path / "stopped") == digest(tmp_path / "whole")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="signals are of another kind there")
 def test_a_second_signal_ends_a_process_as_ever(tmp_path):
     with started(str(tmp_path), "hang") as process:

@@ -289,6 +289,7 @@ def ask(address: str, sentence: str) -> str | None:
     return json.loads(content)["translations"][0]
 
 
+@pytest.mark.slow
 @needs_server
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGTERM to ask a program to end")
 def test_many_at_once_get_their_answers_and_nothing_is_lost_at_the_end():

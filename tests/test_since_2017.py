@@ -156,6 +156,7 @@ def measure(monkeypatch, *arguments: str) -> None:
     bench.main()
 
 
+@pytest.mark.slow
 def test_a_record_grows_by_what_it_lacks(record, monkeypatch):
     measure(monkeypatch, "rms", "--seeds", "1", "--task", "toy")
     (first,) = json.loads(record.read_text())["runs"]

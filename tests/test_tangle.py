@@ -1,14 +1,18 @@
 """The rules of `book/tangle.py`, on small books that keep or break them."""
 
+import copy as copying
 import importlib.util
 import json
 import os
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = ROOT / "book" / "tangle.py"
@@ -134,6 +138,12 @@ INIT = '''\
 Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
 """
 
+# Modules that tangle has written, and removes once no chapter exports them:
+#     shapes
+#     drawing
+#     solids
+#     __main__
+
 # ruff: noqa: I001 (the order is that of the chapters)
 __version__ = "1.2.3"
 __book__ = "https://github.com/someone/solids"
@@ -203,6 +213,15 @@ def test_every_cell_may_ask_which_version_of_which_book_this_is(tmp_path):
         (
             "[project]\nversion = '1'\nurls = {}",
             "pyproject.toml: no version, or no address of the repository ('Repository')",
+        ),
+        (
+            "project = 1",
+            "pyproject.toml: no version, or no address of the repository ('int' object is not subscriptable)",
+        ),
+        (PROJECT.replace('"1.2.3"', "[1]"), "pyproject.toml: __version__ would be [1]"),
+        (
+            PROJECT.replace("1.2.3", '\\"; import os; \\"'),
+            "pyproject.toml: __version__ would be '\"; import os; \"'",
         ),
     ],
 )
@@ -473,6 +492,7 @@ BOOK_FAULTS = {
                 to("class", "X = 1"),
                 to("a.b", "X = 1"),
                 to("", "X = 1"),
+                to("a" * 65, "X = 1"),
             ]
         ],
         f"01-one c0 1: unknown tag 'export:__init__'; {SHOULD}",
@@ -480,6 +500,7 @@ BOOK_FAULTS = {
         f"01-one c2 1: unknown tag 'export:class'; {SHOULD}",
         f"01-one c3 1: unknown tag 'export:a.b'; {SHOULD}",
         f"01-one c4 1: unknown tag 'export:'; {SHOULD}",
+        f"01-one c5 1: unknown tag 'export:{'a' * 65}'; {SHOULD}",
     ),
     "signatures of what is not a function, or stands elsewhere": (
         [
@@ -622,7 +643,7 @@ def test_a_book_is_refused(tmp_path, rows):
 
 
 @pytest.mark.parametrize(
-    ("toc", "fault"),
+    "rows",
     [
         ("root: book/intro\n", "book/01-one.ipynb: is not in _toc.yml"),
         (
@@ -633,49 +654,216 @@ def test_a_book_is_refused(tmp_path, rows):
             "root: book/01-one\nchapters:\n- file: book/01-one\n",
             "_toc.yml, line 3: book/01-one is listed twice",
         ),
+        (
+            "root: book/01-one\nchapters:\n- file: book/../../other\n- file: /etc/other\n",
+            "_toc.yml, line 3: book/../../other is not below the folder of _toc.yml",
+            "_toc.yml, line 4: /etc/other is not below the folder of _toc.yml",
+        ),
     ],
 )
-def test_contents_that_do_not_fit_are_refused(tmp_path, toc, fault):
+def test_contents_that_do_not_fit_are_refused(tmp_path, rows):
+    toc, *faults = rows
     write_book(tmp_path, {"01-one": [to("one", "X = 1")]}, toc=toc)
-    assert faults_of(tangle.tangle, tmp_path) == [fault]
+    assert faults_of(tangle.tangle, tmp_path) == faults
 
 
-def test_a_book_without_contents_is_refused(tmp_path):
-    assert faults_of(tangle.tangle, tmp_path) == [
-        "_toc.yml: is missing, and with it the order of the chapters"
-    ]
+@pytest.mark.parametrize("name", ["_toc.yml", "pyproject.toml"])
+def test_a_book_without_contents_or_version_is_refused(good, name):
+    purpose = {"_toc.yml": "the order of the chapters", "pyproject.toml": "the version"}[name]
+    (good / name).write_bytes(b"# caf\xe9")
+    assert faults_of(tangle.tangle, good) == [f"{name}: is not UTF-8, at byte 5"]
+    (good / name).unlink()
+    assert faults_of(tangle.tangle, good) == [f"{name}: is missing, and with it {purpose}"]
 
 
-def test_what_is_no_notebook_is_refused(tmp_path):
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("{", "Expecting property name enclosed in double quotes: line 1 column 2 (char 1)"),
+        (b"\xff\xfe\x00", "'utf-16-le' codec can't decode byte 0x00 in position 2: truncated data"),
+        ("[" * 100_000, "maximum recursion depth exceeded"),
+        ("[]", "no cells in format 4"),
+        ('{"cells": {}, "nbformat": 4}', "no cells in format 4"),
+        ('{"worksheets": [], "nbformat": 3}', "no cells in format 4"),
+    ],
+    ids=["cut", "other bytes", "deep", "list", "cells", "old"],
+)
+def test_what_is_no_notebook_is_refused(tmp_path, content, reason):
     write_book(tmp_path, {"01-one": []})
-    (tmp_path / "book" / "01-one.ipynb").write_text("{")
+    data = content if isinstance(content, bytes) else content.encode()
+    (tmp_path / "book" / "01-one.ipynb").write_bytes(data)
     (fault,) = faults_of(tangle.tangle, tmp_path)
-    assert fault.startswith("book/01-one.ipynb: cannot be read as a notebook (NotJSONError")
-
-
-NOT_READ = "book/01-one.ipynb: cannot be read as a notebook"
+    assert fault.startswith(f"book/01-one.ipynb: cannot be read as a notebook ({reason}")
 
 
 @pytest.mark.parametrize(
     ("ids", "minor", "fault"),
     [
-        (
-            [None],
-            4,
-            "book/01-one.ipynb, cell 0, line 1: an exported cell needs an id: save the notebook",
-        ),
-        ([None], 5, f"{NOT_READ} (MissingIDFieldWarning: Cell is missing an id field"),
-        (["a", "a"], 5, f"{NOT_READ} (DuplicateCellId: Non-unique cell id 'a' detected)"),
+        ([None], 4, "cell 0, line 1: an exported cell needs an id: save the notebook in format 4.5"),
+        ([None], 5, "cell 0, line 1: its id must be 1 to 64 letters, digits, - or _, not None"),
+        (["a", "a"], 5, "cell a, line 1: another cell has its id, a"),
     ],
     ids=["missing, as old notebooks may", "missing", "twice"],
 )
-def test_ids_that_nbformat_would_make_up_are_refused(tmp_path, ids, minor, fault):
+def test_ids_that_a_reader_of_notebooks_would_make_up_are_refused(tmp_path, ids, minor, fault):
     cells = [to("one", f"X{number} = 1") | ({"id": id_} if id_ else {}) for number, id_ in enumerate(ids)]
     notebook = {"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": minor}
     write_book(tmp_path, {"01-one": []})
     (tmp_path / "book" / "01-one.ipynb").write_text(json.dumps(notebook))
-    (found,) = faults_of(tangle.tangle, tmp_path)
-    assert found.startswith(fault)
+    assert faults_of(tangle.tangle, tmp_path) == [f"book/01-one.ipynb, {fault}"]
+
+
+GOOD_ID = "its id must be 1 to 64 letters, digits, - or _, not"
+
+# What a cell has instead of the right thing, the cell as the fault names it, and what is said of it.
+MALFORMED = {
+    "no tags": ({"metadata": {"tags": None}}, "c0", "its tags must be a list of texts, not None"),
+    "one tag": (
+        {"metadata": {"tags": "export:one"}},
+        "c0",
+        "its tags must be a list of texts, not 'export:one'",
+    ),
+    "tags of numbers": ({"metadata": {"tags": [1]}}, "c0", "its tags must be a list of texts, not [1]"),
+    "metadata": ({"metadata": None}, "c0", "its metadata must be an object, not None"),
+    "source": ({"source": {"X": 1}}, "c0", "its source must be a text or a list of texts"),
+    "lines of the source": ({"source": ["X = 1", 2]}, "c0", "its source must be a text or a list of texts"),
+    "type": ({"cell_type": "heading"}, "c0", "its type must be code, markdown or raw, not 'heading'"),
+    "long id": ({"id": "a" * 100}, "a" * 64, f"{GOOD_ID} {'a' * 12 + '...' + 'a' * 13!r}"),
+    "line in the id": ({"id": "a\nimport os"}, "a\\nimport os", rf"{GOOD_ID} 'a\nimport os'"),
+    "NUL in the id": ({"id": "a\0"}, "a\\x00", rf"{GOOD_ID} 'a\x00'"),
+    "number as id": ({"id": 7}, "0", f"{GOOD_ID} 7"),
+    "byte-order mark": (
+        {"source": "\ufeffX = 1"},
+        "c0",
+        r"invalid non-printable character U+FEFF: \ufeffX = 1",
+    ),
+    "half a character": (
+        {"source": "X = '\ud800'"},
+        "c0",
+        "'utf-8' codec can't encode character '\\ud800' in position 5: surrogates not allowed: X = '\\ud800'",
+    ),
+    "a deep nest": ({"source": "X = " + "(" * 5000}, "c0", "too many nested parentheses: X = " + "(" * 106),
+    "NUL in a heading": (
+        {"cell_type": "markdown", "source": "\n```\n# a\n```\n## a\0b", "metadata": {}},
+        "c0",
+        r"'\x00' has no place in a heading",
+    ),
+}
+
+
+@pytest.mark.parametrize(("changes", "name", "problem"), MALFORMED.values(), ids=MALFORMED)
+def test_a_cell_that_cannot_be_read_is_named(good, changes, name, problem):
+    write_book(good, GOOD | {"03-one": [to("one", "X = 1") | changes]})
+    line = 5 if problem.endswith("heading") else 1
+    before = snapshot(good)
+    for action in (tangle.tangle, tangle.check):
+        assert faults_of(action, good) == [f"book/03-one.ipynb, cell {name}, line {line}: {problem}"]
+    assert snapshot(good) == before
+
+
+def test_what_is_no_cell_is_named(good):
+    write_book(good, GOOD | {"03-one": []})
+    path = good / "book" / "03-one.ipynb"
+    path.write_text(json.dumps({"cells": [None, "X = 1"], "nbformat": 4, "nbformat_minor": 5}))
+    assert faults_of(tangle.tangle, good) == [
+        f"book/03-one.ipynb, cell {index}, line 1: is no cell" for index in range(2)
+    ]
+
+
+def test_a_long_name_of_a_notebook_leaves_its_marker_whole(tmp_path):
+    name, id_ = "01-" + "n" * 150, "i" * 64
+    write_book(tmp_path, {name: [md("# One"), to("one", "X = 1") | {"id": id_}]})
+    tangle.tangle(tmp_path)
+    text = (tmp_path / "transformer" / "one.py").read_text(encoding="utf-8")
+    assert f"\n# %% book/{name}.ipynb · … · [{id_}]\nX = 1\n" in text
+
+
+def test_a_module_that_does_not_compile_as_a_whole_is_refused(good):
+    write_book(good, GOOD | {r"03-\N": [md("# One"), to("one", "X = 1"), to("one", "Y = 1")]})
+    before = snapshot(good)
+    (fault,) = faults_of(tangle.tangle, good)
+    assert fault.startswith(r"book/03-\N.ipynb, cell c1, line 1: (unicode error)")
+    assert fault.endswith("(within one.py)")
+    assert snapshot(good) == before
+
+
+# What may stand anywhere in a notebook's file, and what may stand in a cell.
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(), max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=5,
+)
+PIECES = [
+    *"X=1()*:%.'\\\0\ufeff\r#`\n",
+    "    ",
+    '"""',
+    "def f():",
+    "class A:",
+    "@overload\n",
+    "import transformer",
+]
+PIECES += ["from ", "-" * 3000, "lambda: " * 300, "(" * 150]
+SOURCES = st.lists(st.sampled_from(PIECES), max_size=12).map("".join)
+
+
+def places(value, path=()):
+    """The paths to everything inside a value of JSON."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in inner:
+        yield (*path, key)
+        yield from places(item, (*path, key))
+
+
+BOOK = {
+    name: [{"id": f"c{index}", **each} for index, each in enumerate(cells)] for name, cells in GOOD.items()
+}
+
+
+@settings(max_examples=300)
+@given(st.data())
+def test_any_change_of_a_notebook_is_tangled_or_refused_by_name(data):
+    """Whatever stands in a file, a package that compiles comes out, or every file stays as it was."""
+    book = copying.deepcopy(BOOK)
+    for _ in range(data.draw(st.integers(1, 2))):
+        *path, last = data.draw(st.sampled_from(list(places(book))[1:]))
+        where = book
+        for key in path:
+            where = where[key]
+        where[last] = data.draw(SOURCES if last == "source" and data.draw(st.booleans()) else ANYTHING)
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        write_book(root, GOOD)
+        tangle.tangle(root)
+        before = snapshot(root / "transformer")
+        for name, cells in book.items():
+            notebook = {"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
+            (root / "book" / f"{name}.ipynb").write_text(json.dumps(notebook))
+        try:
+            tangle.tangle(root)
+        except tangle.TangleError as error:
+            assert error.faults and all(re.match(r"book/\S+\.ipynb", fault) for fault in error.faults)
+            assert all(fault.isprintable() for fault in error.faults)
+            assert snapshot(root / "transformer") == before
+        else:
+            for path in (root / "transformer").glob("*.py"):
+                compile(path.read_bytes(), path, "exec")
+            tangle.check(root)
+
+
+@settings(max_examples=200)
+@given(st.sampled_from(["book/01-shapes.ipynb", "_toc.yml", "pyproject.toml"]), st.data())
+def test_damaged_bytes_are_tangled_or_refused_by_name(name, data):
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        write_book(root, GOOD)
+        content = bytearray((root / name).read_bytes())
+        at = data.draw(st.integers(0, len(content) - 1))
+        content[at : at + data.draw(st.integers(0, 3))] = data.draw(st.binary(max_size=3))
+        (root / name).write_bytes(content)
+        try:
+            tangle.tangle(root)
+        except tangle.TangleError as error:
+            assert error.faults and not (root / "transformer").exists()
 
 
 @pytest.mark.parametrize(
@@ -720,10 +908,6 @@ def crlf(path: Path) -> None:
     path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
 
 
-def copy(path: Path) -> None:
-    path.with_name("orphan.py").write_bytes(path.read_bytes())
-
-
 @pytest.mark.parametrize(
     ("change", "fault"),
     [
@@ -731,7 +915,6 @@ def copy(path: Path) -> None:
         (truncate, "transformer/shapes.py, line 24: not what the book says"),
         (crlf, "transformer/shapes.py, line 1: not what the book says"),
         (Path.unlink, "transformer/shapes.py: missing"),
-        (copy, "transformer/orphan.py: orphaned, no chapter exports it"),
     ],
 )
 def test_a_package_that_is_not_the_book_is_found_and_mended(good, change, fault):
@@ -767,6 +950,45 @@ def test_a_stranger_keeps_its_files(good):
     assert snapshot(good) == before
 
 
+def without(module: str) -> dict[str, list]:
+    """The small book, and one module less."""
+    return {
+        name: [each for each in cells if f"export:{module}" not in each["metadata"]["tags"]]
+        for name, cells in GOOD.items()
+    }
+
+
+def test_a_module_that_no_chapter_exports_any_more_is_removed(good):
+    write_book(good, without("__main__"))
+    assert faults_of(tangle.check, good) == [
+        "transformer/__init__.py, line 10: not what the book says",
+        "transformer/__main__.py: orphaned, no chapter exports it",
+    ]
+    assert tangle.tangle(good) == ["wrote transformer/__init__.py", "removed transformer/__main__.py"]
+    left = [path.name for path in sorted((good / "transformer").glob("*.py"))]
+    assert left == ["__init__.py", "drawing.py", "shapes.py", "solids.py"]
+
+
+def test_what_tangle_has_not_listed_is_refused_and_never_removed(good):
+    package = good / "transformer"
+    (package / "my_shapes.py").write_bytes((package / "shapes.py").read_bytes())
+    before = snapshot(good)
+    for action in (tangle.tangle, tangle.check):
+        assert faults_of(action, good) == [
+            "transformer/my_shapes.py: has tangle's header, but is not in the index of __init__.py; "
+            "move it away"
+        ]
+    assert snapshot(good) == before
+
+
+@pytest.mark.parametrize("content", [b"", b"MINE = 1\n", tangle.SIGN.encode()])
+def test_a_module_that_has_been_taken_over_is_not_removed(good, content):
+    (good / "transformer" / "__main__.py").write_bytes(content)
+    write_book(good, without("__main__"))
+    assert tangle.tangle(good) == ["wrote transformer/__init__.py"]
+    assert (good / "transformer" / "__main__.py").read_bytes() == content
+
+
 def test_a_stranger_in_the_way_stops_everything(good):
     (good / "transformer" / "more.py").write_text("MINE = 1\n")
     write_book(good, GOOD | {"03-more": [api("more", "MORE = 1")]})
@@ -783,7 +1005,55 @@ def test_a_fault_anywhere_leaves_every_file_as_it_was(good):
     assert snapshot(good) == before
 
 
-@pytest.mark.parametrize("step", [(os, "replace"), (Path, "write_bytes")], ids=["replacing", "writing"])
+def folder(path: Path) -> None:
+    path.mkdir()
+
+
+def link(path: Path) -> None:
+    (path.parent.parent / "elsewhere").write_text("MINE = 1\n")
+    path.symlink_to(path.parent.parent / "elsewhere")
+
+
+def link_to_nothing(path: Path) -> None:
+    path.symlink_to("nowhere")
+
+
+IN_THE_WAY = "is a folder or a link, and no file; move it away"
+
+
+@pytest.mark.parametrize("make", [folder, link, link_to_nothing])
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("more.py", IN_THE_WAY),
+        (f".more.py.{os.getpid()}", "is in the way; remove it"),
+        ("more", "is a folder, and would hide the module; move it away"),
+    ],
+    ids=["the module", "beside it", "without its ending"],
+)
+def test_what_is_no_file_is_neither_followed_nor_replaced(good, name, make, problem):
+    write_book(good, GOOD | {"03-more": [api("more", "MORE = 1")]})
+    make(good / "transformer" / name)
+    before = snapshot(good)
+    if name == "more" and make is not folder:
+        tangle.tangle(good)
+    else:
+        assert faults_of(tangle.tangle, good) == [f"transformer/{name}: {problem}"]
+        assert snapshot(good) == before
+    assert not (good / "elsewhere").exists() or (good / "elsewhere").read_text() == "MINE = 1\n"
+    assert os.path.lexists(good / "transformer" / name)
+
+
+@pytest.mark.parametrize("make", [Path.touch, link_to_nothing, lambda path: path.symlink_to("elsewhere")])
+def test_a_package_that_is_no_folder_is_refused(tmp_path, make):
+    write_book(tmp_path, GOOD)
+    (tmp_path / "elsewhere").mkdir()
+    make(tmp_path / "transformer")
+    assert faults_of(tangle.tangle, tmp_path) == ["transformer: is no folder of its own; move it away"]
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+@pytest.mark.parametrize("step", [(os, "replace"), (tangle, "write_new")], ids=["replacing", "writing"])
 def test_a_broken_disk_leaves_old_content_and_no_rubbish(good, monkeypatch, step):
     before = snapshot(good / "transformer")
     changed = [api("shapes", "circle_area = UNIT = 1"), *GOOD["01-shapes"][-1:]]
@@ -826,6 +1096,7 @@ def test_the_command_writes_checks_and_fails(tmp_path):
 READ_ALL = "import nbformat, sys; [nbformat.read(path, as_version=4) for path in sys.argv[1:]]"
 
 
+@pytest.mark.slow
 def test_this_package_is_what_this_book_says_and_it_is_soon_known(tmp_path):
     def cpu_seconds(*command) -> float:
         before = os.times()

@@ -65,6 +65,7 @@ def test_round_trip(vocabulary, words):
     assert "".join(vocabulary.tokens(ids)) == "".join("▁" + word for word in words)
 
 
+@pytest.mark.slow
 @given(anything=st.text(max_size=30))
 def test_any_text_survives_or_becomes_unknown(vocabulary, anything):
     ids = vocabulary.encode(anything)
@@ -402,6 +403,7 @@ def test_waste_by_hand():
         padding_waste([])
 
 
+@pytest.mark.slow
 def test_little_of_a_batch_is_padding():
     train = load_corpus("phrases", "train")
     encoded = encode_pairs(train, Vocabulary.train((side for pair in train for side in pair), 800))
@@ -469,6 +471,7 @@ def exact_chances(pieces: tuple[str, ...], merges: list[tuple[str, str]], p: flo
     return dict(total)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("word", ["gato", "do", "menina", "posso", "ana", "z"])
 @pytest.mark.parametrize("p", [0.1, 0.5])
 def test_frequencies_are_those_of_the_algorithm(vocabulary, word, p):
@@ -511,6 +514,7 @@ def test_words_are_cut_where_the_library_cuts_them(vocabulary, anything):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.95])
 def test_any_cut_spells_the_same_text(vocabulary, p):
     pairs = PAIRS + ODD
@@ -551,6 +555,7 @@ def test_cuts_depend_on_seed_and_epoch_alone(vocabulary):
     assert len({str(drawn) for drawn in others}) == 3
 
 
+@pytest.mark.slow
 def test_what_is_remembered_changes_nothing(vocabulary, monkeypatch):
     expected = BPEDropout(PAIRS, vocabulary, 0.3)(1)
     monkeypatch.setattr(text, "_REMEMBERED", 2)
@@ -599,6 +604,7 @@ def test_sampled_batches_are_an_epochs_and_the_same_again(vocabulary):
     assert shapes[0] != shapes[1]
 
 
+@pytest.mark.slow
 def test_a_run_with_drawn_cuts_and_two_passes_resumes_to_the_same_bits(vocabulary, tmp_path):
     """Stopped in the middle of its second epoch, with another number of batches than the first."""
     sampled = sampled_batches(PAIRS[:60], vocabulary, 80, 0.3)

@@ -136,6 +136,7 @@ def test_scores_by_copies_are_of_sequences_with_so_many(monkeypatch):
     assert match_by_copies(model, 20) == {copies: float(copies > 4) for copies in range(1, 11)}
 
 
+@pytest.mark.slow
 def test_crowd_copies_from_the_places_up_to_its_own():
     before = torch.arange(10).repeat(30_000, 1)
     after = crowd(before, torch.Generator().manual_seed(0))

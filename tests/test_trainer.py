@@ -466,6 +466,7 @@ def test_an_error_in_an_update_is_not_counted_as_one():
     assert trainer.step == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["bfloat16", "float16"])
 def test_half_precision_is_in_the_products_only(tmp_path, precision):
     trainer = make_trainer(tmp_path, precision=precision, steps=60, evaluate_every=30).fit()
@@ -533,6 +534,7 @@ def test_two_runs_are_equal_but_for_the_seed():
     assert not same_state(one, make_trainer(model=make_model(seed=1)).fit())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("accumulate", [1, 2, 3])
 @pytest.mark.parametrize("updates", [4, 5, 7, 8, 11])
 def test_interrupted_and_resumed_is_uninterrupted(tmp_path, accumulate, updates):
@@ -732,6 +734,7 @@ def test_a_checkpoint_in_the_old_format_is_named_and_not_passed_over(tmp_path, m
 # -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("directory", [True, False])
 def test_slices_make_the_run_that_is_made_in_one_piece(tmp_path, directory):
     """Whatever the caller draws between them; a call whose time is over makes one update."""
@@ -827,6 +830,7 @@ def test_the_bar_moves_with_every_update(tmp_path, monkeypatch, capfd):
         assert shown in line and line.count("loss=") == bool(shown)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("slices", [True, False])
 def test_patience_ends_a_run_and_outlives_an_interruption(tmp_path, slices):
     scores = {0: 9.0, 1: 1.0, 2: 3.0, 3: 2.0, 4: 3.0, 5: 4.0, 6: 0.0, 7: 4.0, 8: 3.0}

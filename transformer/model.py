@@ -75,6 +75,9 @@ class TransformerConfig(LayerConfig):
 class Encoder(nn.Module):
     """A stack of encoder layers on vectors, with a norm on top where `config.has_final_norm`."""
 
+    layers: nn.ModuleList
+    norm: nn.Module
+
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.n_layers))
@@ -90,6 +93,9 @@ class Encoder(nn.Module):
 # %% book/05-model.ipynb · Two stacks · [decoder-stack]
 class Decoder(nn.Module):
     """A stack of decoder layers on vectors, with a norm on top where `config.has_final_norm`."""
+
+    layers: nn.ModuleList
+    norm: nn.Module
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -174,6 +180,13 @@ def _visible(tgt: Tensor, offset: int) -> Tensor | None:
 # %% book/05-model.ipynb · The Transformer · [encoder-decoder]
 class EncoderDecoder(_TiedTables):
     """The parts of a `Transformer`, with a method for each line of its equation."""
+
+    src_embedding: TokenEmbedding
+    tgt_embedding: TokenEmbedding
+    output: nn.Linear
+    positions: PositionalEncoding
+    encoder: Encoder
+    decoder: Decoder
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()

@@ -529,6 +529,9 @@ class Translator:
         ['the girl likes the black cat.']
     """
 
+    model: Transformer
+    vocabulary: Vocabulary
+
     def __init__(self, model: Transformer, vocabulary: Vocabulary) -> None:
         check_type(nn.Module, model=model)
         check_type(Vocabulary, vocabulary=vocabulary)

@@ -290,6 +290,7 @@ _EXTRAS = {
     "sacrebleu": "text",
     "safetensors": "text",
     "sentencepiece": "interchange",
+    "shtab": "completion",
     "tokenizers": "text",
     "tqdm": "train",
     "transformers": "interchange",
