@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import http.client
+import itertools
 import json
 import os
 import re
@@ -15,6 +16,8 @@ import time
 from importlib.util import find_spec
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from transformer import Translator
 from transformer.__main__ import main
@@ -22,6 +25,7 @@ from transformer.serve import (
     LARGEST_BODY,
     LONGEST_SENTENCE,
     MOST_SENTENCES,
+    SHORTEST,
     Batcher,
     Metrics,
     Refusal,
@@ -51,7 +55,8 @@ def run(calls, **options):
     async def scene():
         batcher = Batcher(translate, **options)
         worker = asyncio.create_task(batcher.run())
-        answers = await asyncio.gather(*map(batcher.submit, calls), return_exceptions=True)
+        asked = (batcher.submit(call, [SHORTEST] * len(call)) for call in calls)
+        answers = await asyncio.gather(*asked, return_exceptions=True)
         assert batcher.waiting == 0 and batcher.batches == len(batches)
         worker.cancel()
         return answers
@@ -61,43 +66,104 @@ def run(calls, **options):
 
 def test_callers_share_a_batch_and_each_gets_its_own():
     answers, batches = run([["a", "b"], [], ["c"]])
-    assert answers == [["A", "B"], [], ["C"]] and batches == [["a", "b", "c"]]
+    assert answers == [["A", "B"], [], ["C"]] and batches == [["a", "c", "b"]]
 
 
 def test_a_batch_has_a_size():
-    answers, batches = run([[f"{n}"] for n in range(10)], size=4)
+    answers, batches = run([[f"{n}"] for n in range(10)], size=4 * SHORTEST)
     assert answers == [[f"{n}"] for n in range(10)] and [len(batch) for batch in batches] == [4, 4, 2]
 
 
 def test_who_finds_no_room_is_refused_and_the_others_are_answered():
-    answers, _ = run([["a"] * 3, ["b"] * 3, ["c"] * 2], room=5)
+    answers, _ = run([["a"] * 3, ["b"] * 3, ["c"] * 2], room=5 * SHORTEST)
     assert answers[0] == ["A"] * 3 and answers[2] == ["C"] * 2
     assert isinstance(answers[1], Refusal) and answers[1].status == 503
-    assert str(answers[1]) == "3 sentences are waiting: try again later"
+    assert str(answers[1]) == "96 tokens are waiting: try again later"
 
 
 def test_who_has_gone_is_not_translated_and_keeps_no_room():
     async def scene():
         batches = []
-        batcher = Batcher(lambda texts: batches.append(texts) or texts, room=10, size=4)
-        gone = [asyncio.create_task(batcher.submit(["x"] * 5)) for _ in range(3)]
+        batcher = Batcher(lambda texts: batches.append(texts) or texts, room=10 * SHORTEST)
+        gone = [asyncio.create_task(batcher.submit(["x"] * 5, [1] * 5)) for _ in range(3)]
         await asyncio.sleep(0)
+        assert batcher.waiting == 10 * SHORTEST
         for task in gone:
             task.cancel()
         refused = (await asyncio.gather(*gone, return_exceptions=True))[2]
-        assert isinstance(refused, Refusal) and batcher.waiting == 10  # until their turn comes
+        assert isinstance(refused, Refusal) and batcher.waiting == 0
         running = asyncio.create_task(batcher.run())
-        while batcher.waiting:
-            await asyncio.sleep(0.01)
-        assert await batcher.submit(["a", "b"]) == ["a", "b"]
+        assert await batcher.submit(["a", "b"], [1, 1]) == ["a", "b"]
         assert batches == [["a", "b"]] and batcher.waiting == 0
         running.cancel()
 
     asyncio.run(asyncio.wait_for(scene(), 30))
 
 
+def order(calls, later=(), after=0, **options):
+    """Who was translated, batch by batch; of the calls, each a name and its tokens, some come after a batch."""
+    batches = []
+
+    def translate(texts):
+        batches.append(texts)
+        return texts
+
+    async def scene():
+        batcher = Batcher(translate, window=0.0, **options)
+        asked = [asyncio.create_task(batcher.submit([name] * len(tokens), tokens)) for name, tokens in calls]
+        await asyncio.sleep(0)
+        running = asyncio.create_task(batcher.run())
+        while len(batches) < after:
+            await asyncio.sleep(0)
+        for name, tokens in later:
+            asked.append(asyncio.create_task(batcher.submit([name] * len(tokens), tokens)))
+        await asyncio.gather(*asked)
+        running.cancel()
+
+    asyncio.run(asyncio.wait_for(scene(), 30))
+    return batches
+
+
+@pytest.mark.parametrize("after", [1, 2, 5, 20, 40])
+@pytest.mark.parametrize(
+    "calls",
+    [[(name, [500] * 64) for name in "ABC"], [(f"{n}", [500]) for n in range(260)]],
+    ids=["three worst", "many long"],
+)
+def test_a_short_one_waits_for_no_more_than_the_batch_in_work_and_its_share(calls, after):
+    batches = order(calls, [("short", [10])], after)
+    assert len(batches) > 45
+    n = next(n for n, batch in enumerate(batches) if "short" in batch)
+    assert n <= after + 1  # the next one, or the one after if that was begun meanwhile
+
+
+def test_many_short_ones_do_not_hold_up_a_long_one_for_ever():
+    async def scene():
+        batches = []
+        batcher = Batcher(lambda texts: batches.append(texts) or texts, window=0.0)
+        running = asyncio.create_task(batcher.run())
+        long = asyncio.create_task(batcher.submit(["long"] * 64, [500] * 64))
+
+        async def ask_again_and_again():
+            while not long.done():
+                await batcher.submit(["short"] * 16, [SHORTEST] * 16)
+
+        await asyncio.gather(long, *(ask_again_and_again() for _ in range(9)))
+        running.cancel()
+        return batches
+
+    batches = asyncio.run(asyncio.wait_for(scene(), 60))
+    tokens = sum(500 if text == "long" else SHORTEST for batch in batches for text in batch)
+    assert 5 * 64 * 500 < tokens < 1.2 * 10 * 64 * 500  # one share of ten
+
+
+def test_a_batch_has_as_many_tokens_as_it_may():
+    assert [len(batch) for batch in order([("A", [300, 300, 300, 900, 10])], size=700)] == [2, 1, 1, 1]
+
+
 def test_a_failure_is_that_of_its_batch_and_the_next_one_is_answered():
-    answers, _ = run([["a"], ["bad"], ["c"], ["d"]], size=2)
+    answers, batches = run([["a"], ["bad", "e", "f"], ["c"], ["d"]], size=2 * SHORTEST)
+    assert not any("f" in batch for batch in batches)  # nobody waits for it
     assert [str(answer) for answer in answers[:2]] == ["it is bad"] * 2
     assert answers[2:] == [["C"], ["D"]]
 
@@ -108,8 +174,8 @@ def test_a_wrong_number_of_translations_is_an_error_and_the_next_batch_is_answer
         batcher = Batcher(lambda texts: found if texts == ["a"] else texts)
         worker = asyncio.create_task(batcher.run())
         with pytest.raises(RuntimeError, match=f"1 sentences gave {len(found)} translations"):
-            await asyncio.wait_for(batcher.submit(["a"]), 30)
-        assert await asyncio.wait_for(batcher.submit(["b"]), 30) == ["b"]
+            await asyncio.wait_for(batcher.submit(["a"], [1]), 30)
+        assert await asyncio.wait_for(batcher.submit(["b"], [1]), 30) == ["b"]
         worker.cancel()
 
     asyncio.run(main())
@@ -119,7 +185,7 @@ def test_who_leaves_disturbs_nobody():
     async def scene():
         batcher = Batcher(lambda texts: [text.upper() for text in texts], window=0.05)
         worker = asyncio.create_task(batcher.run())
-        calls = [asyncio.create_task(batcher.submit([text])) for text in "abc"]
+        calls = [asyncio.create_task(batcher.submit([text], [1])) for text in "abc"]
         await asyncio.sleep(0)
         calls[1].cancel()
         answers = await asyncio.gather(*calls, return_exceptions=True)
@@ -194,7 +260,11 @@ def test_sentences_are_translated_in_their_order(client):
             413,
             "sentence 1 has ",
         ),
-        (b" " * (LARGEST_BODY + 1), 413, "the body has 1048577 bytes; 1048576 are allowed"),
+        (b" " * (LARGEST_BODY + 1), 413, "the body has more than the 1048576 bytes that are allowed"),
+        (rb'{"sentences": ["\ud83d\ude00", "\ud83d"]}', 422, "sentence 2 has half of a surrogate pair"),
+        (b'{"sentences": ["n\xe3o"]}', 422, "send JSON such as"),
+        (b"[" * 100_000, 422, "send JSON such as"),
+        (b'{"sentences": [' + b"9" * 10_000 + b"]}", 422, "send JSON such as"),
     ],
 )
 def test_what_is_too_much_or_misshapen_is_refused_with_a_reason(client, body, status, said):
@@ -205,10 +275,40 @@ def test_what_is_too_much_or_misshapen_is_refused_with_a_reason(client, body, st
 
 
 @needs_server
-def test_a_body_of_unknown_length_is_refused(client):
-    answer = client.post("/translate", content=iter([b'{"sentences": []}']))
-    assert answer.status_code == 411
-    assert answer.json() == {"detail": "the header Content-Length is missing"}
+def test_a_body_in_pieces_is_counted_while_it_is_read(client):
+    json_type = {"Content-Type": "application/json"}
+    pieces = iter([b'{"sentences"', b': ["Gosto disto."]}'])
+    assert client.post("/translate", content=pieces, headers=json_type).json() == {
+        "translations": ["i like this."]
+    }
+    endless = client.post("/translate", content=itertools.repeat(b" " * 65536, 64), headers=json_type)
+    assert endless.status_code == 413
+
+
+@needs_server
+@given(
+    st.one_of(
+        st.binary(max_size=200),
+        st.recursive(
+            st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=20),
+            lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=9), inner, max_size=3),
+        ).map(lambda value: json.dumps({"sentences": value}).encode()),
+        st.lists(st.text(st.characters(), max_size=12), max_size=3).map(
+            lambda texts: json.dumps({"sentences": texts}).encode()
+        ),
+    ),
+    st.integers(0, 300),
+)
+@settings(
+    max_examples=150,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+def test_whatever_the_body_is_the_answer_is_json_and_no_failure(client, body, cut):
+    answer = client.post("/translate", content=body[:cut], headers={"Content-Type": "application/json"})
+    assert answer.status_code in (200, 422), (body, answer.text)
+    assert set(answer.json()) == ({"translations"} if answer.status_code == 200 else {"detail"})
 
 
 @needs_server
@@ -216,7 +316,7 @@ def test_with_too_many_waiting_it_asks_to_come_again(client, app, monkeypatch):
     monkeypatch.setattr(app.state.service.batcher, "room", 1)
     answer = client.post("/translate", json={"sentences": list(SAID)})
     assert answer.status_code == 503 and answer.headers["retry-after"] == "1"
-    assert answer.json() == {"detail": "0 sentences are waiting: try again later"}
+    assert answer.json() == {"detail": "0 tokens are waiting: try again later"}
 
 
 @needs_server
