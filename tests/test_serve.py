@@ -101,7 +101,7 @@ def test_who_has_gone_is_not_translated_and_keeps_no_room():
 
 
 def order(calls, later=(), after=0, **options):
-    """Who was translated, batch by batch; of the calls, each a name and its tokens, some come after a batch."""
+    """Who was translated, batch by batch. Each call is a name and its tokens; some come after a batch."""
     batches = []
 
     def translate(texts):
@@ -154,7 +154,7 @@ def test_many_short_ones_do_not_hold_up_a_long_one_for_ever():
 
     batches = asyncio.run(asyncio.wait_for(scene(), 60))
     tokens = sum(500 if text == "long" else SHORTEST for batch in batches for text in batch)
-    assert 5 * 64 * 500 < tokens < 1.2 * 10 * 64 * 500  # one share of ten
+    assert 2 * 64 * 500 < tokens < 1.2 * 10 * 64 * 500  # the others were served, and it had its share of ten
 
 
 def test_a_batch_has_as_many_tokens_as_it_may():

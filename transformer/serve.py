@@ -534,9 +534,10 @@ def timed_protocol(most: int) -> Any:
 
 # %% book/B-command-line.ipynb · Stopping · [run-server]
 STOPPING_SECONDS = 20.0  # that a server which stops has for what it has accepted
+_BACKLOG = 1024  # connections that the system holds until the server accepts them
 
 
-def listen(host: str, port: int, backlog: int) -> socket.socket:
+def listen(host: str, port: int) -> socket.socket:
     """A socket that takes connections, of IPv6 if the address has a colon.
 
     Raises:
@@ -546,9 +547,10 @@ def listen(host: str, port: int, backlog: int) -> socket.socket:
     if not host:
         raise ValueError("host is empty; 0.0.0.0 stands for every address of this machine")
     if ":" not in host:
-        return socket.create_server((host, port), backlog=backlog)
+        return socket.create_server((host, port), backlog=_BACKLOG)
     both = host == "::" and socket.has_dualstack_ipv6()  # every address, that of IPv4 as well
-    return socket.create_server((host, port), family=socket.AF_INET6, backlog=backlog, dualstack_ipv6=both)
+    ipv6 = socket.AF_INET6
+    return socket.create_server((host, port), family=ipv6, backlog=_BACKLOG, dualstack_ipv6=both)
 
 
 def run_server(app: Any, host: str = "127.0.0.1", port: int = 8000) -> None:
@@ -568,17 +570,22 @@ def run_server(app: Any, host: str = "127.0.0.1", port: int = 8000) -> None:
         ImportError: uvicorn is not installed.
     """
     uvicorn, most = optional_import("uvicorn"), most_connections()
-    settings = uvicorn.Config(
-        app,
-        http=timed_protocol(most),
-        ws="none",
-        log_level="error",
-        access_log=False,
-        backlog=most // 4,  # as many are accepted before one of them is counted
-        limit_concurrency=most + 1,  # beyond what fits although nobody could be closed: status 503
-        timeout_graceful_shutdown=STOPPING_SECONDS,
-    )
-    with listen(host, port, settings.backlog) as listening:
+    with listen(host, port) as listening:
+
+        async def lengthen() -> None:  # the system's queue, which asyncio makes as short as the other
+            listening.listen(_BACKLOG)
+
+        settings = uvicorn.Config(
+            app,
+            http=timed_protocol(most),
+            ws="none",
+            log_level="error",
+            access_log=False,
+            backlog=most // 4,  # that asyncio accepts at once, before any of them is counted
+            callback_notify=lengthen,
+            limit_concurrency=most + 1,  # one more, if none can be closed, has status 503
+            timeout_graceful_shutdown=STOPPING_SECONDS,
+        )
         host, port = listening.getsockname()[:2]
         print(f"listening on http://{f'[{host}]' if ':' in host else host}:{port}", flush=True)
         with suppress(KeyboardInterrupt):  # uvicorn raises the signal once more at its end
