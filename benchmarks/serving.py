@@ -52,7 +52,7 @@ def servers(count: int, files: int | None = None, beam: int = BEAM) -> Iterator[
         for each in started:
             each.terminate()
         for each in started:
-            each.wait(60)
+            each.communicate(timeout=60)
 
 
 class Client(threading.Thread):

@@ -9,16 +9,24 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from importlib.util import find_spec
+from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from benchmarks import serving as benchmark
 from transformer import Translator
 from transformer.__main__ import main
 from transformer.serve import (
@@ -291,7 +299,7 @@ def test_a_body_in_pieces_is_counted_while_it_is_read(client):
         st.binary(max_size=200),
         st.recursive(
             st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=20),
-            lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=9), inner, max_size=3),
+            lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=9), inner),
         ).map(lambda value: json.dumps({"sentences": value}).encode()),
         st.lists(st.text(st.characters(), max_size=12), max_size=3).map(
             lambda texts: json.dumps({"sentences": texts}).encode()
@@ -330,6 +338,12 @@ def test_a_failure_is_an_answer_too_and_the_server_goes_on(client, app, monkeypa
     assert client.post("/translate", json={"sentences": ["Gosto disto."]}).status_code == 200
 
 
+def values(text: str) -> Counter[str]:
+    """The numbers of a server's metrics, by their names."""
+    lines = (line.rsplit(" ", 1) for line in text.splitlines() if line[0] != "#")
+    return Counter({name: float(value) for name, value in lines})
+
+
 @needs_server
 def test_health_metrics_and_pages(client):
     assert client.get("/health").json() == {"status": "ok"}
@@ -338,17 +352,14 @@ def test_health_metrics_and_pages(client):
     after = client.get("/metrics")
     assert after.headers["content-type"].startswith("text/plain")
 
-    def value(text, name):
-        return float(dict(line.rsplit(" ", 1) for line in text.splitlines() if line[0] != "#").get(name, 0))
-
     for name, more in (
         ('transformer_requests_total{status="200"}', 1),
         ("transformer_sentences_total", 2),
         ("transformer_batches_total", 1),
         ('transformer_request_seconds_bucket{le="+Inf"}', 1),
-        ("transformer_waiting_sentences", 0),
+        ("transformer_waiting_tokens", 0),
     ):
-        assert value(after.text, name) - value(before, name) == more
+        assert values(after.text)[name] - values(before)[name] == more
     page = client.get("/").text
     assert page.startswith("<!DOCTYPE html>") and '<label for="text">' in page
     assert "/translate" in client.get("/openapi.json").json()["paths"]
@@ -365,8 +376,6 @@ def test_a_missing_library_is_named_with_its_extra(monkeypatch, capsys):
 
 @needs_server
 def test_a_port_that_is_taken_is_said_in_one_line(capsys):
-    import socket
-
     with socket.create_server(("127.0.0.1", 0)) as taken:
         assert main(["serve", "--port", str(taken.getsockname()[1])]) == 2
     said = capsys.readouterr().err
@@ -389,15 +398,243 @@ def ask(address: str, sentence: str) -> str | None:
     return json.loads(content)["translations"][0]
 
 
+@pytest.mark.parametrize(
+    ("host", "shown"), [("127.0.0.1", r"127\.0\.0\.1"), ("::1", r"\[::1\]"), ("::", r"\[::\]")]
+)
+def test_it_listens_where_it_is_told_and_says_where(host, shown):
+    if ":" in host and not socket.has_ipv6:
+        pytest.skip("this machine has no IPv6")
+    with serving("--host", host) as server:
+        assert re.fullmatch(rf"{shown}:\d+", server.address)
+        for at in {"::": ["127.0.0.1", "::1"]}.get(host, [host]):
+            with socket.create_connection((at, server.port), timeout=60) as connection:
+                connection.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+                assert connection.recv(1000).startswith(b"HTTP/1.1 200 OK")
+
+
+@needs_server
+def test_an_empty_host_is_refused_by_name(capsys):
+    assert main(["serve", "--host", "", "--port", "0"]) == 2
+    assert capsys.readouterr().err.startswith("error: host is empty; ")
+
+
+class Served(NamedTuple):
+    process: subprocess.Popen[str]
+    address: str
+    connections: ExitStack
+
+    @property
+    def port(self) -> int:
+        return int(self.address.rpartition(":")[2])
+
+    def connect(self) -> socket.socket:
+        connection = socket.create_connection(("127.0.0.1", self.port), timeout=60)
+        return self.connections.enter_context(connection)
+
+    def metrics(self) -> Counter[str]:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=60) as answer:
+            return values(answer.read().decode())
+
+
+@contextmanager
+def serving(*options: str, **limits: float) -> Iterator[Served]:
+    """A server in a process of its own, with some of the module's limits changed."""
+    changed = "".join(f"serve.{name} = {value}; " for name, value in limits.items())
+    program = f"import sys; from transformer import serve; {changed}from transformer.__main__ import main"
+    command = [sys.executable, "-c", f"{program}; sys.exit(main())", "serve", "--port", "0", "--beam", "1"]
+    pipe = subprocess.PIPE
+    process = subprocess.Popen([*command, *options], stdout=pipe, stderr=pipe, text=True)
+    address = process.stdout.readline().strip().removeprefix("listening on http://")
+    with ExitStack() as connections:
+        connections.callback(process.communicate)
+        connections.callback(process.kill)
+        yield Served(process, address, connections)
+
+
+HEAD = b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+HALF_A_HEAD = HEAD[:-20]
+HALF_A_BODY = HEAD + b'Content-Length: 60\r\n\r\n{"sentences": ["Gosto'
+WHOLE = HEAD + b'Content-Length: 31\r\n\r\n{"sentences": ["Gosto disto."]}'
+
+
+def until_closed(connection: socket.socket) -> tuple[bytes, float]:
+    """What a server sends until it closes the connection, and after how many seconds it does."""
+    start, received = time.monotonic(), b""
+    with suppress(ConnectionResetError):
+        while part := connection.recv(65536):
+            received += part
+    return received, time.monotonic() - start
+
+
+@needs_server
+def test_what_does_not_arrive_is_waited_for_only_so_long():
+    with serving(ARRIVAL_SECONDS=1.0) as server:
+        connections = [server.connect() for _ in range(4)]
+        silent, head, body, dripping = connections
+        head.sendall(HALF_A_HEAD)
+        body.sendall(HALF_A_BODY)
+        dripping.sendall(HEAD + b"Content-Length: 60\r\n\r\n")
+
+        def drip() -> None:
+            with suppress(OSError):
+                while True:
+                    dripping.sendall(b" ")
+                    time.sleep(0.1)
+
+        threading.Thread(target=drip, daemon=True).start()
+        for connection, said in zip(connections, (b"", b"", b" 408 ", b" 408 "), strict=True):
+            received, seconds = until_closed(connection)
+            assert said in received and bool(said) == bool(received) and seconds < 20
+            assert not said or b"the body did not arrive within 1 seconds" in received
+        assert server.metrics()['transformer_requests_total{status="408"}'] == 2
+        assert ask(server.address, "Gosto disto.") == "i like this."
+
+
+@needs_server
+def test_an_answer_that_nobody_takes_is_not_kept():
+    with serving(ARRIVAL_SECONDS=1.0) as server, socket.socket() as greedy:
+        greedy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        greedy.settimeout(0.5)
+        greedy.connect(("127.0.0.1", server.port))
+        asked = b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n" * 100
+        start = time.monotonic()
+        with pytest.raises(ConnectionError):  # closed, after it took no more requests
+            while time.monotonic() < start + 60:
+                with suppress(TimeoutError):
+                    greedy.send(asked)
+
+
+@needs_server
+@pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="reads the memory from /proc")
+def test_an_endless_body_is_not_read_whatever_length_it_announces():
+    with serving() as server:
+        connection = server.connect()
+        status = Path(f"/proc/{server.process.pid}/status")
+        memory = lambda: int(re.search(r"VmHWM:\s+(\d+)", status.read_text())[1]) // 1024  # MiB
+        ask(server.address, "Gosto disto.")
+        before, sent = memory(), 0
+        connection.sendall(HEAD + b"Content-Length: 10\r\nTransfer-Encoding: chunked\r\n\r\n")
+        with pytest.raises(ConnectionError):
+            while sent < 300 << 20:
+                connection.sendall(b"10000\r\n" + b" " * 65536 + b"\r\n")
+                sent += 65536
+        assert sent < 32 << 20  # the buffers of the system included
+        assert memory() - before < 32
+        assert server.metrics()['transformer_requests_total{status="413"}'] == 1
+
+
+@needs_server
+def test_who_waits_for_an_answer_keeps_the_connection_and_who_keeps_us_waiting_does_not():
+    with serving(MOST_CONNECTIONS=8) as server:
+        for _ in range(30):  # far more than there may be, one after another
+            connections = [server.connect() for _ in range(3)]
+            for connection, sent in zip(connections, (b"", HALF_A_HEAD, HALF_A_BODY), strict=True):
+                connection.sendall(sent)
+            assert ask(server.address, "Gosto disto.") == "i like this."
+        received, _ = until_closed(connections[0])
+        assert received == b""
+
+
+LONG = json.dumps({"sentences": ["a menina gosta do gato preto . " * 30] * 64}).encode()
+LONG = HEAD + b"Content-Length: %d\r\n\r\n" % len(LONG) + LONG
+
+
+@needs_server
+def test_of_too_many_whole_requests_the_last_is_asked_to_come_again():
+    with serving(MOST_CONNECTIONS=8) as server:
+        at_work = [server.connect() for _ in range(7)]
+        for connection in at_work:
+            connection.sendall(LONG)
+        while server.metrics()["transformer_waiting_tokens"] < 7 * 64 * 200:
+            time.sleep(0.05)
+        at_work.append(server.connect())
+        at_work[-1].sendall(LONG)
+        time.sleep(0.5)
+        late = server.connect()
+        late.sendall(WHOLE)
+        assert late.recv(1000).startswith(b"HTTP/1.1 503 ")
+        assert [connection.recv(12) for connection in at_work] == [b"HTTP/1.1 200"] * 8
+
+
+@needs_server
+def test_who_leaves_is_translated_no_more():
+    with serving() as server:
+        with server.connect() as leaving:
+            leaving.sendall(LONG)
+            while not server.metrics()["transformer_waiting_tokens"]:
+                time.sleep(0.01)
+        deadline = time.monotonic() + 60
+        while server.metrics()["transformer_waiting_tokens"] and time.monotonic() < deadline:
+            time.sleep(0.01)
+        after = server.metrics()
+        assert after['transformer_requests_total{status="499"}'] == 1
+        assert after["transformer_sentences_total"] == 0 and after["transformer_batches_total"] <= 3
+
+
+@needs_server
+@pytest.mark.skipif(os.name == "nt", reason="limits the files of the server with ulimit")
+def test_an_attacker_costs_the_honest_at_most_twice_their_time():
+    sentences = list(SAID) * 4
+    with benchmark.servers(1, files=128, beam=1) as addresses:
+        for _ in range(4):  # what else the machine does only adds
+            calm = benchmark.measure(addresses, 4, 2.0, sentences, fresh=True)
+            met = benchmark.under_attack(addresses, 150, 2.0, sentences)
+            assert met["opened in all"] >= 150
+            if all(met[key] <= 2 * calm[key] for key in ("p50 ms", "p95 ms")):
+                return
+        pytest.fail(f"alone {calm}, under attack {met}")
+
+
+@needs_server
+def test_a_short_request_passes_three_of_the_longest():
+    with benchmark.servers(1) as (address,):
+        benchmark.ask(address, list(SAID))
+        sentences = ["Gosto disto.", *["o menino come a maçã na casa ."] * 40]
+        found = benchmark.behind_large_ones(address, sentences)
+        assert found["behind longest ms"] < 1000 * found["the last of them s"] / 3
+
+
+@needs_server
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGTERM to ask a program to end")
+def test_half_a_request_does_not_keep_a_server_that_is_to_stop():
+    with serving(STOPPING_SECONDS=2.0, ARRIVAL_SECONDS=100.0) as server:
+        body, head = server.connect(), server.connect()
+        body.sendall(HALF_A_BODY)
+        head.sendall(HALF_A_HEAD)
+        assert ask(server.address, "Gosto disto.") == "i like this."
+        start = time.monotonic()
+        server.process.send_signal(signal.SIGTERM)
+        said, _ = server.process.communicate(timeout=60)
+        assert time.monotonic() - start < 2.0 + 8.0  # the interpreter's end included
+        assert b" 503 " in until_closed(body)[0]
+    assert server.process.returncode == 0 and said == "answered 1 requests\n"
+
+
+@needs_server
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGINT to send to one program")
+def test_a_second_interrupt_ends_it_and_nobody_gets_a_failure():
+    long = json.dumps({"sentences": ["a menina gosta do gato preto . " * 30] * 6}).encode()
+    with serving() as server:
+        connections = [server.connect() for _ in range(40)]
+        for connection in connections:
+            connection.sendall(HEAD + b"Content-Length: %d\r\n\r\n" % len(long) + long)
+        while server.metrics()["transformer_waiting_tokens"] < 40 * 6 * 200:
+            time.sleep(0.05)
+        for _ in range(2):
+            server.process.send_signal(signal.SIGINT)
+            time.sleep(0.3)
+        said, complained = server.process.communicate(timeout=60)
+        statuses = [until_closed(connection)[0][9:12] for connection in connections]
+    assert server.process.returncode == 0 and complained == ""
+    assert set(statuses) <= {b"200", b"503"} and b"503" in statuses
+    assert said == f"answered {statuses.count(b'200')} requests\n"
+
+
 @needs_server
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGTERM to ask a program to end")
 def test_many_at_once_get_their_answers_and_nothing_is_lost_at_the_end():
-    command = [sys.executable, "-m", "transformer", "serve", "--port", "0", "--beam", "1"]
-    server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     answers: list[tuple[str, str]] = []
-    try:
-        address = server.stdout.readline().strip().removeprefix("listening on http://")
-        assert address.startswith("127.0.0.1:")
+    with serving() as (server, address, _):
 
         def client(number: int) -> None:
             sentence = list(SAID)[number % 2]
@@ -414,8 +651,6 @@ def test_many_at_once_get_their_answers_and_nothing_is_lost_at_the_end():
         for thread in clients:
             thread.join(120)
         said, complained = server.communicate(timeout=120)
-    finally:
-        server.kill()
     assert server.returncode == 0 and complained == ""
     assert len(answers) >= 40
     assert all(SAID[sentence] == found for sentence, found in answers)

@@ -17,7 +17,6 @@ __all__ = [
     "read_body",
     "Metrics",
     "Service",
-    "unless_left",
     "Gate",
     "make_app",
     "MOST_CONNECTIONS",
@@ -257,7 +256,7 @@ class Metrics:
         for name, kind, value in (
             ("sentences_total", "counter", self.sentences),
             ("batches_total", "counter", batcher.batches),
-            ("waiting_sentences", "gauge", batcher.waiting),
+            ("waiting_tokens", "gauge", batcher.waiting),
         ):
             lines += [f"# TYPE transformer_{name} {kind}", f"transformer_{name} {value}"]
         lines.append("# TYPE transformer_request_seconds histogram")
@@ -365,11 +364,11 @@ class Service:
 
 
 # %% book/B-command-line.ipynb · The application · [gate]
-async def unless_left(answering: Awaitable[None], receive: _Receive, begun: Callable[[], bool]) -> None:
+async def _unless_left(answering: Awaitable[None], receive: _Receive, begun: Callable[[], bool]) -> None:
     """Await an answer, but cancel it if its client leaves before it has begun.
 
     Raises:
-        Refusal: the client has left, or the server stops and cancels what it cannot answer in time.
+        Refusal: the client has left.
     """
 
     async def watch() -> None:
@@ -382,10 +381,19 @@ async def unless_left(answering: Awaitable[None], receive: _Receive, begun: Call
     try:
         await task
     except asyncio.CancelledError:
-        left = Refusal(499, "the client has left")
-        raise left if watching.done() else Refusal(503, "the server is stopping") from None
+        if watching.done() and not watching.cancelled():
+            raise Refusal(499, "the client has left") from None
+        raise
     finally:
         watching.cancel()
+
+
+async def _ended(receive: _Receive) -> _Message:
+    """The next event in the server's life, which an interrupt ends as a shutdown does."""
+    try:
+        return await receive()
+    except asyncio.CancelledError:
+        return {"type": "lifespan.shutdown"}
 
 
 class Gate:
@@ -402,7 +410,7 @@ class Gate:
     async def __call__(self, scope: _Message, receive: _Receive, send: _Send) -> None:
         """Answer a request, whatever becomes of it."""
         if scope["type"] != "http":  # the server's start and its end
-            return await self.app(scope, receive, send)
+            return await self.app(scope, lambda: _ended(receive), send)
         start, status = time.perf_counter(), 0
         parts: list[_Message] = []
 
@@ -416,9 +424,11 @@ class Gate:
 
         try:
             parts.append({"type": "http.request", "body": await read_body(receive)})
-            await unless_left(self.app(scope, whole, noted), receive, lambda: status > 0)
-        except Refusal as refusal:
-            if not status:
+            await _unless_left(self.app(scope, whole, noted), receive, lambda: status > 0)
+        except (Refusal, asyncio.CancelledError) as error:
+            if not status:  # the answer has not begun
+                stopping = Refusal(503, "the server is stopping")
+                refusal = error if isinstance(error, Refusal) else stopping
                 response = await self.service.refused(scope, refusal)
                 await response(scope, receive, noted)
         finally:
