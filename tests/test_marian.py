@@ -473,7 +473,7 @@ FROM_PARTS = {
     another_rate: (ValueError, "dropout of model.decoder.layers.1 must be 0.1 as configured, not 0.5"),
     a_table_of_its_own: (ValueError, "must share the parameters that its configuration shares"),
     one_layer_twice: (ValueError, "must share the parameters that its configuration shares"),
-    another_size: (ValueError, r"weight of Linear must have shape \[20, 12\], not \[21, 12\]"),
+    another_size: (ValueError, r"layers.0.fc1.weight must have shape \[20, 12\], not \[21, 12\]"),
     banned_phrase: (ValueError, r"bad_words_ids must hold single tokens, not \[\[4, 5\]\]"),
 }
 

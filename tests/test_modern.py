@@ -383,6 +383,10 @@ def written(folder: Path, **changes) -> Path:
     return folder
 
 
+def of_family(name: str) -> dict:
+    return {"model_type": name, "architectures": [f"{name.capitalize()}ForCausalLM"]}
+
+
 def test_a_recorded_llama_is_met_to_the_last_digits(tmp_path):
     pytest.importorskip("safetensors")
     record = load_record("llama")
@@ -457,13 +461,14 @@ def test_the_stretch_of_llama_is_read(tmp_path, key):
 @pytest.mark.parametrize("family, read", [("llama", "gelu"), ("gemma", "gelu_tanh")])
 def test_gelu_is_another_function_in_gemmas_configurations(tmp_path, family, read):
     pytest.importorskip("safetensors")
-    assert from_llama(written(tmp_path, hidden_act="gelu", model_type=family)).config.activation == read
+    folder = written(tmp_path, hidden_act="gelu", **of_family(family))
+    assert from_llama(folder).config.activation == read
 
 
 def test_gemmas_norms_keep_their_digits(tmp_path):
     """1 + weight, rounded to bfloat16, would lose all but the first of the weight's digits."""
     safetensors = pytest.importorskip("safetensors.torch")
-    folder = written(tmp_path, model_type="gemma", hidden_act="gelu_pytorch_tanh")
+    folder = written(tmp_path, hidden_act="gelu_pytorch_tanh", **of_family("gemma"))
     weights = safetensors.load_file(folder / "model.safetensors")
     half = {name: value.bfloat16() for name, value in weights.items()}
     safetensors.save_file(half, folder / "model.safetensors")
