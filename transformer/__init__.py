@@ -26,12 +26,13 @@ from transformer.fast import FastTransformer, accelerate, quantize
 from transformer.files import save_weights, load_weights
 from transformer.distributed import process_group
 from transformer.trainer import TrainingConfig, Trainer
+from transformer.wording import Preparation
 from transformer.text import Vocabulary, encode_pairs, pad, TokenBatches, BPEDropout
-from transformer.corpora import load_corpus, read_pairs
+from transformer.corpora import load_corpus, read_pairs, held_out
 from transformer.translation import corpus_scores, Alignment, Translator
 from transformer.interop import from_torch, to_torch
 from transformer.checks import check_model
-from transformer.recipes import Recipe, RECIPES, train_translator
+from transformer.recipes import Recipe, RECIPES, recipe_for, train_translator
 
 __all__ = [
     "TokenEmbedding",
@@ -78,6 +79,7 @@ __all__ = [
     "process_group",
     "TrainingConfig",
     "Trainer",
+    "Preparation",
     "Vocabulary",
     "encode_pairs",
     "pad",
@@ -85,6 +87,7 @@ __all__ = [
     "BPEDropout",
     "load_corpus",
     "read_pairs",
+    "held_out",
     "corpus_scores",
     "Alignment",
     "Translator",
@@ -93,5 +96,6 @@ __all__ = [
     "check_model",
     "Recipe",
     "RECIPES",
+    "recipe_for",
     "train_translator",
 ]
