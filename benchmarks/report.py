@@ -29,10 +29,9 @@ from transformer.translation import (
     by_length,
     by_words,
     corpus_scores,
-    detokenize,
     sentence_scores,
-    tokenize,
 )
+from transformer.wording import detokenize, tokenize
 
 # A noun and its adjective, which change places.
 SWAPS = {

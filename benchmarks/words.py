@@ -15,7 +15,7 @@ from typing import Any
 from benchmarks.report import OFTEN, load_sentences, words_of
 from transformer.corpora import Pair, load_corpus
 from transformer.files import run_facts, write_record
-from transformer.translation import tokenize
+from transformer.wording import tokenize
 
 RECORD = Path(__file__).resolve().parents[1] / "transformer" / "records" / "words.json"
 EDGES = (1, 10, 100, 1000)

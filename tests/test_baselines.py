@@ -15,7 +15,7 @@ from benchmarks.words import spread, word_facts
 from transformer import beam_search, greedy_search, load_corpus, load_record
 from transformer.corpora import Pair
 from transformer.files import save_checkpoint
-from transformer.translation import tokenize
+from transformer.wording import tokenize
 
 PAIRS = [
     Pair("o gato dorme", "the cat sleeps"),

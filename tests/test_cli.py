@@ -76,7 +76,7 @@ def subparsers() -> dict:
 def test_alone_it_explains_itself(capsys):
     assert main([]) == 2
     said = capsys.readouterr().err
-    assert len(re.findall("^  python -m transformer ", said, re.MULTILINE)) == 3
+    assert len(re.findall("^  python -m transformer ", said, re.MULTILINE)) == 4
     assert set(subparsers()) == {"train", "translate", "evaluate", "info", "serve", "check"}
     assert all(re.search(rf"^ +{name}\b", said, re.MULTILINE) for name in subparsers())
 
@@ -260,6 +260,7 @@ def test_torchrun_starts_a_run_of_several_processes(tmp_path):
 def another(name: str, value):
     """A value of a setting that is not the one of TINY; of steps fewer, since more may be asked for."""
     known = {"precision": "bfloat16", "activation": "gelu", "n_heads": 4, "steps": 2}
+    known |= {"preparation": "as it is", "languages": "de en"}
     if name in known or isinstance(value, str | bool):
         return known.get(name, not value if isinstance(value, bool) else f"{value}2")
     return value / 2 + 0.25 if isinstance(value, float) else 2 * value + 2
@@ -401,7 +402,7 @@ def test_a_moving_average_needs_memory_too(monkeypatch):
 
 def test_finished_training_says_that_scoring_takes_its_time(quick, tmp_path, capsys):
     assert main(["train", "tiny", "--directory", str(tmp_path)]) == 0
-    assert "scoring dev and test takes some minutes" in capsys.readouterr().err
+    assert "scoring it takes some minutes" in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -691,7 +692,8 @@ def test_evaluation_searches_as_asked_and_gives_intervals(short, capsys, monkeyp
     assert seen == [(3, 0.0)]
     said = capsys.readouterr().out.splitlines()
     assert said == ["20 pairs, beam 3, length penalty 0.0", *lines(short["test"], 3, 0.0, 50)]
-    assert all("(μ = " in line and "bs:50" in line for line in said[1:])
+    assert all("(μ = " in line and "bs:50" in line for line in said[1:4])
+    assert re.fullmatch(r"exact\|nrefs:1\|case:lc = \d+\.\d \(\d+ of 20\) ± \d+\.\d", said[4])
     assert main(["evaluate", "--beam", "1", "--bootstrap"]) == 0
     assert "bs:1000" in capsys.readouterr().out
 
@@ -700,12 +702,12 @@ def test_pairs_that_training_showed_are_left_out_in_a_second_count(short, capsys
     short["test"][:5] = short["train"][:5]
     assert main(["evaluate", "--beam", "1"]) == 0
     said = capsys.readouterr().out.splitlines()
-    assert said[4:] == [
+    assert said[5:] == [
         "15 pairs, without 5 that are in the training split as well",
         *lines(short["test"][5:]),
     ]
     assert main(["evaluate", "--beam", "1", "--split", "train"]) == 0
-    assert len(capsys.readouterr().out.splitlines()) == 4
+    assert len(capsys.readouterr().out.splitlines()) == 5
 
 
 def test_files_of_ones_own_are_scored(tmp_path, capsys):
@@ -769,8 +771,8 @@ def test_info_is_read_by_other_programs_for_every_recipe(capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["train"], "train needs either the name of a recipe or --config"),
-        (["train", "toy", "--config", "a.json"], "train needs either the name of a recipe or --config"),
+        (["train"], "train needs one of three: the name of a recipe, --config, or texts of your own"),
+        (["train", "toy", "--config", "a.json"], "train needs one of three: the name of a recipe, --config, or texts of your own"),
         (["train", "--config", "a.json"], "--config needs --directory as well"),
         (["train", "--config", "a.json", "--directory", "b"], "a.json"),
         (["train", "phrases", "--max-minutes", "-1"], "--max-minutes: must lie in [0.0, inf], but is -1"),

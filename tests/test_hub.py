@@ -90,7 +90,7 @@ def test_a_saved_folder_is_that_of_save_with_a_card(translator, tmp_path):
 
 def test_the_card_can_be_read_by_the_hub_and_tells_the_run(translator):
     record = load_record("phrases")
-    card = model_card(translator.model.config, record, "a/b")
+    card = model_card(translator.model.config, record, "a/b", translator.preparation)
     head = yaml.safe_load(card.split("---\n")[1])
     assert head["language"] == ["pt", "en"] and head["pipeline_tag"] == "translation"
     for said in (record["command"], record["commit"], record["device"], "| d_model | 128 |"):

@@ -47,7 +47,8 @@ from transformer import (
 )
 from transformer.corpora import load_corpus
 from transformer.recipes import Schedule
-from transformer.translation import by_words, tokenize
+from transformer.translation import by_words
+from transformer.wording import tokenize
 
 sys.path.insert(0, str(ROOT / "book" / "_ext"))
 import live

@@ -35,11 +35,10 @@ from transformer.text import EOS_ID
 from transformer.translation import (
     SEARCHES,
     by_words,
-    detokenize,
     sentence_scores,
-    tokenize,
     tune_search,
 )
+from transformer.wording import detokenize, tokenize
 
 REFERENCES = ["the cat sees the old house .", "i like this very much .", "it is late ."] * 9
 HYPOTHESES = ["the cat sees the house .", "i like this very much .", "is it late ?"] * 9

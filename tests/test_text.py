@@ -293,7 +293,10 @@ LENGTHS = st.lists(st.tuples(st.integers(1, 12), st.integers(2, 12)), min_size=1
 
 def pairs_of(lengths: list[tuple[int, int]]) -> list[tuple[list[int], list[int]]]:
     """Pairs of these lengths, each of its own number, so that it can be recognized in a batch."""
-    return [([index + 4] * source, [index + 4] * target) for index, (source, target) in enumerate(lengths)]
+    return [
+        ([index + 4] * source, [BOS_ID, *[index + 4] * (target - 1)])
+        for index, (source, target) in enumerate(lengths)
+    ]
 
 
 def test_encoded_pairs_feed_teacher_forcing(vocabulary):
@@ -422,6 +425,14 @@ def test_little_of_a_batch_is_padding():
             "pairs[1] has 9 tokens, more than max_tokens=8",
         ),
         ([([4], [])], {"max_tokens": 8}, ValueError, "pairs[0] has an empty side"),
+        ([("a", "b")], {"max_tokens": 8}, TypeError, "pairs[0] is text: pairs must be ids, as encode_pairs"),
+        ([([4], "b")], {"max_tokens": 8}, TypeError, "pairs[0] is text: pairs must be ids, as encode_pairs"),
+        (
+            [([4, 3], [2, 4, 3]), ([4, 3], [4, 3])],
+            {"max_tokens": 8},
+            ValueError,
+            "the target of pairs[1] must begin with the start token 2, not with 4",
+        ),
         (pairs_of([(2, 2)]), {"max_tokens": 0}, ValueError, "max_tokens must be at least 1, but is 0"),
         (pairs_of([(2, 2)]), {"max_tokens": 8.0}, TypeError, "max_tokens must be an int"),
         (pairs_of([(2, 2)]), {"max_tokens": 8, "seed": -1}, ValueError, "seed must be at least 0, but is -1"),

@@ -40,19 +40,18 @@ from transformer.training import record_path
 from transformer.translation import (
     by_length,
     by_words,
-    detokenize,
     evaluate_translator,
     sentence_scores,
-    tokenize,
     tune_search,
     unseen_pairs,
 )
+from transformer.wording import CORPORA, detokenize, tokenize
 
 
 @pytest.fixture(scope="module")
 def translator():
     torch.manual_seed(0)
-    vocabulary = Vocabulary.train((text for pair in PAIRS for text in pair), 90)
+    vocabulary = Vocabulary.train((text for pair in PAIRS for text in pair), 90, preparation=CORPORA)
     size = len(vocabulary)
     config = TransformerConfig(size, size, d_model=16, n_heads=2, n_layers=2, d_ff=24, max_length=30)
     return Translator(Transformer(config).eval(), vocabulary)
@@ -361,14 +360,13 @@ def test_every_flipped_bit_is_noticed(translator, tmp_path):
 
 
 def test_files_of_two_translators_are_no_translator(translator, tmp_path):
-    """What saving leaves that is cut off after the first file, or after the second."""
     translator.save(tmp_path / "old")
     torch.manual_seed(1)
     other = Translator(Transformer(translator.model.config).eval(), translator.vocabulary)
     other.save(tmp_path / "new")
     shutil.copytree(tmp_path / "old", tmp_path / "mixed")
     shutil.copy(tmp_path / "new" / "model.safetensors", tmp_path / "mixed")
-    with pytest.raises(CheckpointError, match="model.safetensors does not match .*saving was cut off"):
+    with pytest.raises(CheckpointError, match="model.safetensors does not match .*damaged or changed"):
         Translator.load(tmp_path / "mixed")
 
 

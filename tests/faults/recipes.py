@@ -7,8 +7,8 @@ FAULTS = [
         "evaluated-on-training-data",
         "the best weights are chosen by the loss on the training split",
         "train_translator",
-        "encode_pairs(dev, vocabulary)",
-        "encode_pairs(train, vocabulary)",
+        "encode_pairs(dev, vocabulary, data.longest)",
+        "encode_pairs(train, vocabulary, data.longest)",
     ),
     Fault(
         "returned-in-training-mode",
@@ -28,8 +28,8 @@ FAULTS = [
         "subwords-not-seeded",
         "every seed of a recipe sees the same subwords in the same order",
         "Translations.batches",
-        "self.bpe_dropout, seed)",
-        "self.bpe_dropout)",
+        "self.bpe_dropout, seed, longest)",
+        "self.bpe_dropout, max_length=longest)",
     ),
     Fault(
         "average-thrown-away",
