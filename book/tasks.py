@@ -256,8 +256,14 @@ def browser(options) -> None:
 
 @command
 def repository(options) -> None:
-    """print or change the repository's address and the version, everywhere"""
+    """print the repository's address and the version, or change the address everywhere"""
     call(installed(), "book/repository.py", *options.arguments)
+
+
+@command
+def release(options) -> None:
+    """commit and tag a version, with its cells and its changelog: release 0.3.0"""
+    call(installed(), "book/repository.py", "--release", *options.arguments)
 
 
 @command

@@ -4,7 +4,7 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 """
 
 # ruff: noqa: I001 (the order is that of the chapters)
-__version__ = "0.2.0"
+__version__ = "0.3.0.dev0"
 __book__ = "https://github.com/example/transformer-book"
 
 from transformer.embedding import TokenEmbedding, sinusoidal_encoding, PositionalEncoding
