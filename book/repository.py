@@ -1,18 +1,17 @@
-"""Change the repository's address, or make a release, wherever the book, its package and its programs name them.
+"""Change the repository's address wherever the book, its package and its programs name it, or make a release.
 
     python book/repository.py                                   # print address and version
     python book/repository.py https://github.com/OWNER/NAME     # change the address everywhere
     python book/repository.py --cells                           # write the first cell of each notebook again
     python book/repository.py --release 0.3.0                   # make a release: two commits and a tag
 
-Address and version stand in pyproject.toml: the address is `Repository` under `[project.urls]`. Links that are
-made of it, to Colab and to the published pages, change with it. On `main` the version ends in `.dev0`, and a
-notebook that Colab opens installs the package of `main`; in a release, it installs that release by its tag, `v`
-and the version.
+Both stand in pyproject.toml: the address is `Repository` under `[project.urls]`. Links that are made of it, to
+Colab and to the published pages, change with it. On `main` the version ends in `.dev0`, and a notebook that
+Colab opens installs the package of `main`; in a release, it installs that release by its tag, `v` and the version.
 
-A release commits the version, its date and its heading in the changelog, tags the commit, and commits the next
-version's `.dev0` on top. Nothing leaves the machine: the last line printed is the command that publishes all
-of it at once.
+A release commits the version, its date and its heading in the changelog, tags the commit, and commits the
+next version's `.dev0` on top. Nothing leaves the machine: the last line printed is the command that publishes
+all of it at once.
 """
 
 from __future__ import annotations
@@ -167,7 +166,7 @@ def release(version: str, root: Path = ROOT) -> str:
     """Commit and tag a release, begin the next version, and return the command that publishes them.
 
     Raises:
-        ValueError: `version` is not of the form 1.2.3, or not above the last one; the changelog has no news; or
+        ValueError: `version` is not of the form 1.2.3, or not above the last one; the changelog has no news;
             the checkout is of another branch, or not clean. Nothing was changed then.
     """
     if not RELEASE.fullmatch(version):

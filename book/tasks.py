@@ -32,6 +32,8 @@ QUIET = {"OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0", "PYDEVD_DISABLE_FILE_VAL
 BY_FILE = ("--dist", "loadfile", "--no-loadscope-reorder")
 # One process more than cores: the tests of the browser wait for it.
 WORKERS = min(os.cpu_count() or 1, 7) + 1
+# Warnings are errors with the packages of requirements.txt; newer ones have others to give.
+ANY_VERSIONS = ("-W", "default")
 COMMANDS = {}
 
 
@@ -151,7 +153,7 @@ def test_here(options) -> None:
     """
     call(sys.executable, "book/tangle.py", "--check")
     call(
-        *(sys.executable, "-m", "pytest", "--numprocesses", options.workers, *BY_FILE),
+        *(sys.executable, "-m", "pytest", *ANY_VERSIONS, "--numprocesses", options.workers, *BY_FILE),
         *("--nbval-lax", "--nbval-current-env", "--nbval-cell-timeout", CELL_TIMEOUT),
         *("--ignore=tests/test_book.py", "--ignore=tests/test_live.py", "book", "tests"),
         **QUIET,

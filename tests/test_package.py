@@ -20,7 +20,6 @@ import zipfile
 from importlib.metadata import Distribution, distribution, distributions
 from pathlib import Path
 
-import nbformat
 import pytest
 import repository
 import yaml
@@ -32,6 +31,7 @@ import transformer
 
 ROOT = Path(__file__).resolve().parents[1]
 README, CONTRIBUTING = ((ROOT / name).read_text(encoding="utf8") for name in ("README.md", "CONTRIBUTING.md"))
+REQUIREMENTS = (ROOT / "requirements.txt").read_text(encoding="utf8")
 SITE = repository.project()["urls"]["Homepage"]
 PUBLIC = [name for name in transformer.__all__ if not name.startswith("__")]
 CALLABLES = [
@@ -293,9 +293,50 @@ def test_make_and_the_program_know_the_same_commands():
 
     phony = re.search(r"^\.PHONY: (.*)", (ROOT / "Makefile").read_text(encoding="utf8"), re.M)[1].split()
     assert set(phony) == {"help", *tasks.COMMANDS}
-    table = re.findall(r"^\| `([a-z-]+)[^`]*` \| `([a-z-]+)", CONTRIBUTING, re.M)
+    table = re.findall(r"^\| `([a-z-]+)[^`]*` \| `([a-z-]+)[^`]*` \|", CONTRIBUTING, re.M)[1:]
     assert [make for make, _ in table] == [program for _, program in table]
     assert sorted(make for make, _ in table) == sorted(tasks.COMMANDS)
+
+
+def test_workflows_trust_no_name_that_can_be_moved():
+    """An action is known by its commit, its version stands beside it, and no checkout keeps a password."""
+    for path in WORKFLOWS.glob("*.yml"):
+        jobs = workflow(path.name)["jobs"].values()
+        steps = [step for job in jobs for step in job.get("steps", []) if "uses" in step]
+        assert steps and all(re.fullmatch(r"[\w./-]+@[0-9a-f]{40}", step["uses"]) for step in steps)
+        versions = re.findall(r"uses: \S+@[0-9a-f]{40} # v\d+\.\d+\.\d+$", path.read_text("utf8"), re.M)
+        assert len(versions) == len(steps)
+        checkouts = [step for step in steps if step["uses"].startswith("actions/checkout@")]
+        assert all(step["with"]["persist-credentials"] == "false" for step in checkouts)
+
+
+def test_warnings_are_errors_with_the_pinned_packages_only(tmp_path):
+    import tasks
+
+    (tmp_path / "test_new.py").write_text("import warnings\n\ndef test_new():\n    warnings.warn('new')\n")
+    settings = ("--config-file", ROOT / "pyproject.toml", "-p", "no:cacheprovider")
+    program = [sys.executable, "-m", "pytest", *settings]
+    ended = [
+        subprocess.run([*program, *more, tmp_path], cwd=tmp_path, capture_output=True).returncode
+        for more in ((), tasks.ANY_VERSIONS)
+    ]
+    assert ended == [1, 0]
+    extras = workflow("test.yml")["jobs"]["extras"]["steps"]
+    assert any(f"pytest {' '.join(tasks.ANY_VERSIONS)} " in step.get("run", "") for step in extras)
+
+
+def test_make_setup_installs_what_contributing_uses():
+    pins = [Requirement(line) for line in REQUIREMENTS.splitlines() if line and not line.startswith("#")]
+    versions = {pin.name: str(pin.specifier).removeprefix("==") for pin in pins}
+    assert tuple(map(int, versions["pip"].split("."))) >= (25, 1)  # --group
+    assert "pre_commit" in versions and "pre-commit install" in CONTRIBUTING
+
+
+def test_the_container_has_the_python_of_the_stored_outputs():
+    container = json.loads((ROOT / ".devcontainer" / "devcontainer.json").read_text(encoding="utf8"))
+    book = workflow("test.yml")["jobs"]["book"]["steps"]
+    (pinned,) = (step["with"]["python-version"] for step in book if "setup-python" in step.get("uses", ""))
+    assert container["image"].endswith(f":{pinned}")
 
 
 # The page that opens the repository ----------------------------------------------------------------
@@ -354,8 +395,9 @@ def test_links_of_the_readme_lead_somewhere_on_the_package_index_too():
 def test_readme_is_short_and_says_first_how_to_begin():
     lines = README.splitlines()
     assert len(lines) <= 150
-    start = "\n".join(lines[:45])
-    assert all(word in start for word in ("git clone", "make book", "pip install .", "```python", "placeholder"))
+    start = "\n".join(lines[:40])
+    for first in ("git clone", "make book", "pip install .", "placeholder", "make repository URL=", "```python"):
+        assert first in start
 
 
 def test_readme_names_both_ways_to_the_commands():
