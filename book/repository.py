@@ -5,9 +5,10 @@
     python book/repository.py --cells                           # write the first cell of each notebook again
     python book/repository.py --release 0.3.0                   # make a release: two commits and a tag
 
-Both stand in pyproject.toml: the address is `Repository` under `[project.urls]`. Links that are made of it, to
-Colab and to the published pages, change with it. On `main` the version ends in `.dev0`, and a notebook that
-Colab opens installs the package of `main`; in a release, it installs that release by its tag, `v` and the version.
+Both stand in pyproject.toml: the address is `Repository` under `[project.urls]`. Links that are made of it,
+to Colab and to the published pages, change with it. On `main` the version ends in `.dev0`, and a notebook
+that Colab opens installs the package of `main`; in a release, it installs that release by its tag, `v` and
+the version.
 
 A release commits the version, its date and its heading in the changelog, tags the commit, and commits the
 next version's `.dev0` on top. Nothing leaves the machine: the last line printed is the command that publishes

@@ -56,7 +56,7 @@ TERM = re.compile(r"\*\*([A-Za-z-]+(?: [A-Za-z-]+){0,2})\*\*")
 WORD = re.compile(r"[^\W\d_]{3,}")
 # What is not text in a cell's Markdown: names of equations, formulas, labels, languages of code, addresses.
 NOT_SHOWN = re.compile(
-    r"\$\$.*?\$\$(?: \(eq-[\w-]+\))?|\$(?:[^$\n]|\n(?!\n))+\$|\[\((eq-[\w-]+)\)\]\([^()\s]+\)"
+    r"\$\$.*?\$\$|\$(?:[^$\n]|\n(?!\n))+\$"
     r'|<a id="[\w-]+"></a>|^ *```\w*|\[Live figure: [\w-]+\]\(\S+\)\.|\]\([^()\s]+\)|https?://\S+',
     flags=re.MULTILINE | re.DOTALL,
 )
@@ -163,6 +163,15 @@ def test_citations_read_the_same_in_the_notebook_and_in_the_book(name, soups):
     shown = soups[HTML / f"{name}.html"].select('article.bd-article a[href^="bibliography.html#"]')
     # Several in one pair of brackets are put into the order of the bibliography.
     assert sorted(written) == sorted(" ".join(link.text.split()) for link in shown)
+
+
+@reads_pages
+@pytest.mark.parametrize("name", CHAPTERS)
+def test_equations_have_the_same_numbers_in_the_notebook_and_in_the_book(name, soups):
+    equations = [found for text in markdown_of(name) for found in plain.EQUATION.finditer(text)]
+    labels = soups[HTML / f"{name}.html"].select('div.math[id^="equation-"]')
+    shown = [(label["id"], label.select_one(".eqno").find(string=True)) for label in labels]
+    assert shown == [(f"equation-{found[1]}", f"({found[3]})") for found in equations]
 
 
 @reads_pages

@@ -396,7 +396,7 @@ def test_readme_is_short_and_says_first_how_to_begin():
     lines = README.splitlines()
     assert len(lines) <= 150
     start = "\n".join(lines[:40])
-    for first in ("git clone", "make book", "pip install .", "placeholder", "make repository URL=", "```python"):
+    for first in ("git clone", "make book", "pip install .", "placeholder", "make repository", "```python"):
         assert first in start
 
 
