@@ -146,6 +146,31 @@ def test_links_and_images_of_page_exist(page, soups, anchors):
     assert broken == []
 
 
+@reads_pages
+def test_programs_find_every_page_as_markdown(soups):
+    """`llms.txt` lists the pages in reading order, and each page names its own."""
+    base = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf8"))["html"]["baseurl"]
+    listed = re.findall(r"^- \[.+\]\((.+)\)$", (HTML / "llms.txt").read_text(encoding="utf8"), re.MULTILINE)
+    assert listed == [f"{base}{name}.html.md" for name in PAGES]
+    for name in PAGES:
+        text = (HTML / f"{name}.html.md").read_text(encoding="utf8")
+        assert re.match(r"# \w", text) and not re.search(r"^```\{|\x1b", text, re.MULTILINE)
+        (link,) = soups[HTML / f"{name}.html"].select('link[type="text/markdown"]')
+        assert (HTML / f"{name}.html").parent / link["href"] == HTML / f"{name}.html.md"
+    api = (HTML / "book" / "api.html.md").read_text(encoding="utf8")
+    assert "transformer.sinusoidal_encoding(length: int, d_model: int" in api and "[source]" not in api
+    works = (HTML / "book" / "bibliography.html.md").read_text(encoding="utf8")
+    assert works.count("arXiv:1706.03762") <= 1 < works.count("arXiv:")
+
+
+@reads_pages
+def test_names_of_pytorch_lead_to_its_pages(soups):
+    links = soups[HTML / "book" / "api.html"].select('a[href^="https://docs.pytorch.org/docs/stable/"]')
+    shown = {link["href"].partition("#")[2] for link in links}
+    inventory = (ROOT / "book" / "_ext" / "torch.inv").read_text(encoding="utf8").splitlines()[3:]
+    assert shown == {line.split()[0] for line in inventory}
+
+
 def markdown_of(name: str) -> list[str]:
     """The texts of a notebook's Markdown cells."""
     cells = nbformat.read(ROOT / f"{name}.ipynb", as_version=4).cells

@@ -244,6 +244,15 @@ def test_message_names_the_extra_that_brings_the_library():
         assert library in brought_by(extra)
 
 
+@pytest.mark.slow
+def test_what_a_message_recommends_takes_the_package_that_is_installed(tmp_path):
+    """`pip install "transformer-book[text]"` asks an index for the libraries, and not for the package."""
+    pip = [sys.executable, "-m", "pip", "install", "--no-index", "--dry-run", "transformer-book[text]"]
+    environment = {name: text for name, text in os.environ.items() if name != "PYTHONPATH"}
+    environment["PIP_CONFIG_FILE"] = os.devnull
+    subprocess.run(pip, cwd=tmp_path, env=environment, check=True, capture_output=True, timeout=300)
+
+
 def test_an_extra_suffices_for_its_task():
     libraries = optional_libraries()
     assert libraries["plots"] <= brought_by("plots")
@@ -323,6 +332,23 @@ def test_warnings_are_errors_with_the_pinned_packages_only(tmp_path):
     assert ended == [1, 0]
     extras = workflow("test.yml")["jobs"]["extras"]["steps"]
     assert any(f"pytest {' '.join(tasks.ANY_VERSIONS)} " in step.get("run", "") for step in extras)
+
+
+def test_what_runs_with_any_versions_needs_nothing_that_builds_the_pages():
+    """`make test-here` has the packages of the group `test`, and of these no page is made."""
+    import tasks
+
+    makers = {path.stem for path in (ROOT / "book" / "_ext").glob("*.py")}
+    makers |= {"sphinx", "docutils", "bs4", "fontTools", "playwright", "pybtex", "equations"}
+    needing = {
+        path.stem
+        for path in (ROOT / "tests").glob("test_*.py")
+        for node in ast.parse(path.read_text(encoding="utf8")).body
+        if isinstance(node, (ast.Import, ast.ImportFrom))
+        for name in ([alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module])
+        if name.partition(".")[0] in makers
+    }
+    assert needing == set(tasks.OF_THE_BUILD)
 
 
 def test_make_setup_installs_what_contributing_uses():

@@ -15,7 +15,7 @@ the chapters say in plain Markdown what all three can show, and `to_myst` rewrit
 
 SITE is the address of the published pages, `baseurl` in `_config.yml`. A notebook that is read elsewhere has
 no labels that a link could lead to, no API, and in Colab no file beside it. So what only the book has is
-linked where it is published, and the build leads each of these links to its own pages. A link without a label,
+linked where it is published, and the build leads each of these links to its own pages. A link without label,
 such as `[Chapter 3](03-attention.ipynb)`, is the same for all. `book/equations.py` numbers the equations.
 """
 
