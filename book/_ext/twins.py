@@ -82,7 +82,7 @@ def twin(app: Sphinx, page: str, doctree: nodes.document) -> str:
         return TO_PAGE.sub(r"\1.html.md", source)
     writer = Writer(doctree, app.builder)
     doctree.walkabout(writer)
-    return writer.body
+    return writer.body.lstrip()
 
 
 def write_twin(app: Sphinx, doctree: nodes.document, page: str) -> None:
