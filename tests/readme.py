@@ -4,7 +4,7 @@
 
 Installs the archive alone and runs the README's programs; then the extra for text, and the README's
 translation. Set as the package index sets it, the description has no link that only a repository can follow.
-Needs readme_renderer, which twine brings.
+Needs `readme_renderer[md]`.
 """
 
 from __future__ import annotations
