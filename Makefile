@@ -6,11 +6,12 @@ CHAPTER ?=
 BENCH   ?=
 COLAB   ?=
 URL     ?=
+VERSION ?=
 
 TASKS := $(PYTHON) book/tasks.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup book html pdf test test-pages test-fast test-here style types tangle run bench anywhere mutants colab browser repository clean
+.PHONY: help setup book html pdf test test-pages test-fast test-here style types tangle run bench anywhere mutants colab browser repository release clean
 
 help:
 	@$(TASKS)
@@ -32,3 +33,6 @@ colab: # make colab COLAB="--python /path/to/python3.13 03"
 
 repository: # make repository URL=https://…
 	@$(TASKS) $@ $(URL)
+
+release: # make release VERSION=0.3.0
+	@$(TASKS) $@ $(VERSION)

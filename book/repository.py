@@ -1,13 +1,18 @@
-"""Change the repository's address, or the version, wherever the book, its package and its programs name it.
+"""Change the repository's address wherever the book, its package and its programs name it, or make a release.
 
-    python book/repository.py                                   # print both
+    python book/repository.py                                   # print address and version
     python book/repository.py https://github.com/OWNER/NAME     # change the address everywhere
-    python book/repository.py --version 0.3.0                   # begin a release: version, date, tag
     python book/repository.py --cells                           # write the first cell of each notebook again
+    python book/repository.py --release 0.3.0                   # make a release: two commits and a tag
 
 Both stand in pyproject.toml: the address is `Repository` under `[project.urls]`. Links that are made of it,
-to Colab and to the published pages, change with it. A notebook in Colab is the one of the last release, and
-installs the package of that release by its tag: `v` and the version.
+to Colab and to the published pages, change with it. On `main` the version ends in `.dev0`, and a notebook
+that Colab opens installs the package of `main`; in a release, it installs that release by its tag, `v` and
+the version.
+
+A release commits the version, its date and its heading in the changelog, tags the commit, and commits the
+next version's `.dev0` on top. Nothing leaves the machine: the last line printed is the command that publishes
+all of it at once.
 """
 
 from __future__ import annotations
@@ -15,6 +20,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import re
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -24,7 +30,9 @@ import nbformat
 
 ROOT = Path(__file__).resolve().parents[1]
 FORM = re.compile(r"https://github\.com/(?P<owner>[\w.-]+)/(?P<name>[\w.-]+?)(?:\.git)?/?")
-VERSION = re.compile(r"\d+\.\d+\.\d+((a|b|rc)\d+)?")
+RELEASE = re.compile(r"\d+\.\d+\.\d+")
+BRANCH = "main"  # where the next release grows
+UNRELEASED = "## Unreleased\n"
 NAMED = (
     *("pyproject.toml", "README.md", "CITATION.cff", "CHANGELOG.md", "CONTRIBUTING.md", "_config.yml"),
     *(".github/ISSUE_TEMPLATE/config.yml", "transformer/__init__.py"),
@@ -35,7 +43,7 @@ FIRST_CELL = """\
 import importlib.util
 
 if importlib.util.find_spec("transformer") is None:
-    %pip install -q "transformer-book[all] @ git+{address}@v{version}"
+    %pip install -q "transformer-book[all] @ git+{address}@{ref}"
 import transformer
 
 if not hasattr(transformer, "__book__"):
@@ -54,9 +62,14 @@ def current(root: Path = ROOT) -> str:
     return project(root)["urls"]["Repository"]
 
 
+def ref(version: str) -> str:
+    """Return what git calls the state of this version: a release has a tag, what comes next is a branch."""
+    return f"v{version}" if RELEASE.fullmatch(version) else BRANCH
+
+
 def first_cell(root: Path = ROOT) -> str:
     """Return the source of every notebook's first code cell."""
-    return FIRST_CELL.format(address=current(root), version=project(root)["version"])
+    return FIRST_CELL.format(address=current(root), ref=ref(project(root)["version"]))
 
 
 def forms(address: str) -> tuple[str, ...]:
@@ -94,17 +107,31 @@ def change(address: str, root: Path = ROOT) -> list[Path]:
     return substitute([(re.escape(old) + r"(?![\w-])", new) for old, new in pairs], root)
 
 
-def release(version: str, date: datetime.date, root: Path = ROOT) -> list[Path]:
-    """Make `version` the version, released on `date`, and return the files that changed."""
-    if not VERSION.fullmatch(version):
-        raise ValueError(f"the version must look like 1.2.3 or 1.2.3rc1, got {version!r}")
-    old = re.escape(project(root)["version"])
-    # It stands at the start of a line in three files, in the README's BibTeX, and as a tag behind an address.
-    assignment = rf"^((?:version|__version__|  note   )(?: = \"|: |= {{Version )){old}(?=[\"}}]?,?$)"
-    tag = rf"(?<=[@/])v{old}(?=[\"/\\])|(?<=^  branch: )v{old}$"
-    dated = r"(?<=^date-released: )\S+$"
-    pairs = [(assignment, rf"\g<1>{version}"), (tag, f"v{version}"), (dated, date.isoformat())]
-    return substitute(pairs, root)
+def set_version(version: str, root: Path = ROOT) -> list[Path]:
+    """Make `version` the version, released today if it is a release, and return the files that changed."""
+    old = project(root)["version"]
+    date = f"\ndate-released: {datetime.date.today()}" if RELEASE.fullmatch(version) else ""
+    mark = re.escape(ref(old))
+    pairs = [
+        (rf'^((?:version|__version__) = "){re.escape(old)}"$', rf'\g<1>{version}"'),
+        (rf"^version: {re.escape(old)}(?:\ndate-released: \S+)?$", f"version: {version}{date}"),
+        # A tag or the branch, in an address and in the configuration of the pages.
+        (rf"(?<=blob/){mark}(?=/book/\S+\.ipynb)|(?<=^  branch: ){mark}$", ref(version)),
+    ]
+    changed = substitute(pairs, root)
+    return list(dict.fromkeys([*changed, *write_changelog(version, root), *write_first_cells(root)]))
+
+
+def write_changelog(version: str, root: Path) -> list[Path]:
+    """Name what is unreleased after a release; otherwise open a place for it. Return the file."""
+    path = root / "CHANGELOG.md"
+    text = path.read_text(encoding="utf8")
+    if RELEASE.fullmatch(version):
+        text = text.replace(UNRELEASED, f"## {version}\n", 1)
+    elif UNRELEASED not in text:
+        text = text.replace("\n## ", f"\n{UNRELEASED}\n## ", 1)
+    path.write_text(text, encoding="utf8", newline="\n")
+    return [path]
 
 
 def write_first_cells(root: Path = ROOT) -> list[Path]:
@@ -124,22 +151,61 @@ def write_first_cells(root: Path = ROOT) -> list[Path]:
     return changed
 
 
+def git(*words: str, root: Path = ROOT) -> str:
+    """Run git in the repository, and return what it prints."""
+    ran = subprocess.run(["git", *words], cwd=root, capture_output=True, encoding="utf8")
+    if ran.returncode:
+        raise ValueError(f"git {words[0]}: {ran.stderr.strip() or ran.stdout.strip()}")
+    return ran.stdout.strip()
+
+
+def numbers_of(version: str) -> tuple[int, ...]:
+    return tuple(map(int, version.split(".")))
+
+
+def release(version: str, root: Path = ROOT) -> str:
+    """Commit and tag a release, begin the next version, and return the command that publishes them.
+
+    Raises:
+        ValueError: `version` is not of the form 1.2.3, or not above the last one; the changelog has no news;
+            the checkout is of another branch, or not clean. Nothing was changed then.
+    """
+    if not RELEASE.fullmatch(version):
+        raise ValueError(f"the version must look like 1.2.3, got {version!r}")
+    _, found, news = (root / "CHANGELOG.md").read_text(encoding="utf8").partition(UNRELEASED)
+    if not found or not news.partition("\n## ")[0].strip():
+        raise ValueError("CHANGELOG.md says nothing under Unreleased")
+    last = re.search(r"^## (.*)$", news, re.MULTILINE)[1]
+    if numbers_of(version) <= numbers_of(last):
+        raise ValueError(f"the version must be above {last}, got {version!r}")
+    if git("tag", "--list", ref(version), root=root):
+        raise ValueError(f"there is a tag {ref(version)} already")
+    if (branch := git("branch", "--show-current", root=root)) != BRANCH:
+        raise ValueError(f"a release is made on {BRANCH}, not on {branch or 'a detached commit'}")
+    if changes := git("status", "--porcelain", root=root):
+        raise ValueError(f"a release needs a clean checkout; not committed:\n{changes}")
+    set_version(version, root)
+    git("commit", "--all", "--quiet", "--message", f"Version {version}", root=root)
+    git("tag", "--annotate", ref(version), "--message", f"Version {version}", root=root)
+    major, minor, _ = numbers_of(version)
+    following = f"{major}.{minor + 1}.0.dev0"
+    set_version(following, root)
+    git("commit", "--all", "--quiet", "--message", f"Begin {following}", root=root)
+    return f"git push --atomic origin {BRANCH} {ref(version)}"
+
+
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("address", nargs="?", help="the new address")
-    parser.add_argument("--version", help="the new version")
     parser.add_argument("--cells", action="store_true", help="only write the first cell of each notebook")
+    parser.add_argument("--release", metavar="VERSION", help="commit and tag this version")
     options = parser.parse_args(arguments)
-    changed: list[Path] = []
     try:
-        if options.address:
-            changed += change(options.address)
-        if options.version:
-            changed += release(options.version, datetime.date.today())
-        if options.cells:
-            changed += write_first_cells()
+        changed = change(options.address) if options.address else []
+        changed += write_first_cells() if options.cells else []
+        command = release(options.release) if options.release else ""
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2
@@ -147,6 +213,8 @@ def main(arguments: list[str]) -> int:
         print(current(), project()["version"])
     for path in dict.fromkeys(changed):
         print(path.relative_to(ROOT))
+    if command:
+        print(f"Committed and tagged. To publish:\n{command}")
     return 0
 
 

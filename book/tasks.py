@@ -33,6 +33,10 @@ BY_FILE = ("--dist", "loadfile", "--no-loadscope-reorder")
 CORES = min(os.cpu_count() or 1, 7)
 # One process more than cores: the tests of the browser, and of notebooks, wait for another program.
 WORKERS = CORES + 1
+# Warnings are errors with the packages of requirements.txt; newer ones have others to give.
+ANY_VERSIONS = ("-W", "default")
+# The tests of what builds the pages need all that builds them.
+OF_THE_BUILD = ("test_book", "test_live", "test_plain", "test_weave")
 COMMANDS = {}
 
 
@@ -164,9 +168,10 @@ def test_here(options) -> None:
     """
     call(sys.executable, "book/tangle.py", "--check")
     call(
-        *(sys.executable, "-m", "pytest", "--numprocesses", options.workers, *BY_FILE),
+        *(sys.executable, "-m", "pytest", *ANY_VERSIONS, "--numprocesses", options.workers, *BY_FILE),
         *("--nbval-lax", "--nbval-current-env", "--nbval-cell-timeout", CELL_TIMEOUT),
-        *("--ignore=tests/test_book.py", "--ignore=tests/test_live.py", "book", "tests"),
+        *(f"--ignore=tests/{name}.py" for name in OF_THE_BUILD),
+        *("book", "tests"),
         **QUIET,
     )
 
@@ -269,8 +274,14 @@ def browser(options) -> None:
 
 @command
 def repository(options) -> None:
-    """print or change the repository's address and the version, everywhere"""
+    """print the repository's address and the version, or change the address everywhere"""
     call(installed(), "book/repository.py", *options.arguments)
+
+
+@command
+def release(options) -> None:
+    """commit and tag a version, with its cells and its changelog: release 0.3.0"""
+    call(installed(), "book/repository.py", "--release", *options.arguments)
 
 
 @command

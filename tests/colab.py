@@ -90,7 +90,7 @@ def as_in_colab(path: Path, source: str) -> nbformat.NotebookNode:
     for cell in notebook.cells:
         if cell.cell_type == "code":
             cell.outputs, cell.execution_count = [], None
-    address = f"git+{repository.current()}@v{repository.project()['version']}"
+    address = f"git+{repository.current()}@{repository.ref(repository.project()['version'])}"
     first = next(cell for cell in notebook.cells if cell.cell_type == "code")
     if first.source.count(address) != 1:
         raise SystemExit(f"{path.name}: the first code cell does not install {address}")

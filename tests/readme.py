@@ -1,9 +1,10 @@
 """Does a built archive keep what the README promises? In a fresh environment, from an empty folder.
 
-    python tests/readme.py dist/transformer_book-0.2.0-py3-none-any.whl
+    python tests/readme.py dist/transformer_book-0.3.0-py3-none-any.whl
 
 Installs the archive alone and runs the README's programs; then the extra for text, and the README's
-translation.
+translation. Set as the package index sets it, the description has no link that only a repository can follow.
+Needs `readme_renderer[md]`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import sys
 import tempfile
 import tomllib
 from pathlib import Path
+
+from readme_renderer import markdown
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -51,6 +54,11 @@ def main(archive: Path) -> None:
         run(tools / "python", "-m", "pip", "install", "--quiet", archive)
         said = run(tools / "python", "-c", "import transformer; print(transformer.__version__)")
         check("imports without a word beside its version", said == f"{version}\n", said)
+        show = "from importlib.metadata import metadata as of; print(of('transformer-book')['Description'])"
+        page = markdown.render(run(tools / "python", "-c", show))
+        links = re.findall(r'(?:href|src|srcset)="([^"]*)"', page)
+        dead = [link for link in links if not link.startswith(("https://", "#"))]
+        check(f"the {len(links)} links of the description are absolute", bool(links) and not dead, f"{dead}")
         said = run(tools / "python", "-c", programs)
         check("the README's programs run", "->" in said and ", 0 FAIL" in said, said)
         run(tools / "python", "-m", "pip", "install", "--quiet", f"{archive}[text]")

@@ -56,7 +56,7 @@ TERM = re.compile(r"\*\*([A-Za-z-]+(?: [A-Za-z-]+){0,2})\*\*")
 WORD = re.compile(r"[^\W\d_]{3,}")
 # What is not text in a cell's Markdown: names of equations, formulas, labels, languages of code, addresses.
 NOT_SHOWN = re.compile(
-    r"\$\$.*?\$\$(?: \(eq-[\w-]+\))?|\$(?:[^$\n]|\n(?!\n))+\$|\[\((eq-[\w-]+)\)\]\([^()\s]+\)"
+    r"\$\$.*?\$\$|\$(?:[^$\n]|\n(?!\n))+\$"
     r'|<a id="[\w-]+"></a>|^ *```\w*|\[Live figure: [\w-]+\]\(\S+\)\.|\]\([^()\s]+\)|https?://\S+',
     flags=re.MULTILINE | re.DOTALL,
 )
@@ -146,6 +146,31 @@ def test_links_and_images_of_page_exist(page, soups, anchors):
     assert broken == []
 
 
+@reads_pages
+def test_programs_find_every_page_as_markdown(soups):
+    """`llms.txt` lists the pages in reading order, and each page names its own."""
+    base = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf8"))["html"]["baseurl"]
+    listed = re.findall(r"^- \[.+\]\((.+)\)$", (HTML / "llms.txt").read_text(encoding="utf8"), re.MULTILINE)
+    assert listed == [f"{base}{name}.html.md" for name in PAGES]
+    for name in PAGES:
+        text = (HTML / f"{name}.html.md").read_text(encoding="utf8")
+        assert re.match(r"# \w", text) and not re.search(r"^```\{|\x1b", text, re.MULTILINE)
+        (link,) = soups[HTML / f"{name}.html"].select('link[type="text/markdown"]')
+        assert (HTML / f"{name}.html").parent / link["href"] == HTML / f"{name}.html.md"
+    api = (HTML / "book" / "api.html.md").read_text(encoding="utf8")
+    assert "transformer.sinusoidal_encoding(length: int, d_model: int" in api and "[source]" not in api
+    works = (HTML / "book" / "bibliography.html.md").read_text(encoding="utf8")
+    assert works.count("arXiv:1706.03762") == 1
+
+
+@reads_pages
+def test_names_of_pytorch_lead_to_its_pages(soups):
+    links = soups[HTML / "book" / "api.html"].select('a[href^="https://docs.pytorch.org/docs/stable/"]')
+    shown = {link["href"].partition("#")[2] for link in links}
+    inventory = (ROOT / "book" / "_ext" / "torch.inv").read_text(encoding="utf8").splitlines()[3:]
+    assert shown == {line.split()[0] for line in inventory}
+
+
 def markdown_of(name: str) -> list[str]:
     """The texts of a notebook's Markdown cells."""
     cells = nbformat.read(ROOT / f"{name}.ipynb", as_version=4).cells
@@ -163,6 +188,15 @@ def test_citations_read_the_same_in_the_notebook_and_in_the_book(name, soups):
     shown = soups[HTML / f"{name}.html"].select('article.bd-article a[href^="bibliography.html#"]')
     # Several in one pair of brackets are put into the order of the bibliography.
     assert sorted(written) == sorted(" ".join(link.text.split()) for link in shown)
+
+
+@reads_pages
+@pytest.mark.parametrize("name", CHAPTERS)
+def test_equations_have_the_same_numbers_in_the_notebook_and_in_the_book(name, soups):
+    equations = [found for text in markdown_of(name) for found in plain.EQUATION.finditer(text)]
+    labels = soups[HTML / f"{name}.html"].select('div.math[id^="equation-"]')
+    shown = [(label["id"], label.select_one(".eqno").find(string=True)) for label in labels]
+    assert shown == [(f"equation-{found[1]}", f"({found[3]})") for found in equations]
 
 
 @reads_pages

@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "book" / "_static" / "diagrams"
 FILES = sorted(FOLDER.glob("*.svg"))
-LINK = re.compile(r"!\[([^\]]*)\]\(_static/diagrams/([\w-]+\.svg)\)")
+LINK = re.compile(r"!\[([^\]]*)\]\(\S*_static/diagrams/([\w-]+\.svg)\)")
 
 sys.path.insert(0, str(ROOT / "book" / "diagrams"))
 import pencil  # noqa: E402

@@ -20,7 +20,6 @@ import zipfile
 from importlib.metadata import Distribution, distribution, distributions
 from pathlib import Path
 
-import nbformat
 import pytest
 import repository
 import yaml
@@ -31,7 +30,9 @@ from packaging.specifiers import SpecifierSet
 import transformer
 
 ROOT = Path(__file__).resolve().parents[1]
-README = (ROOT / "README.md").read_text(encoding="utf8")
+README, CONTRIBUTING = ((ROOT / name).read_text(encoding="utf8") for name in ("README.md", "CONTRIBUTING.md"))
+REQUIREMENTS = (ROOT / "requirements.txt").read_text(encoding="utf8")
+SITE = repository.project()["urls"]["Homepage"]
 PUBLIC = [name for name in transformer.__all__ if not name.startswith("__")]
 CALLABLES = [
     name
@@ -255,6 +256,15 @@ def test_message_names_the_extra_that_brings_the_library():
         assert library in brought_by(extra)
 
 
+@pytest.mark.slow
+def test_what_a_message_recommends_takes_the_package_that_is_installed(tmp_path):
+    """`pip install "transformer-book[text]"` asks an index for the libraries, and not for the package."""
+    pip = [sys.executable, "-m", "pip", "install", "--no-index", "--dry-run", "transformer-book[text]"]
+    environment = {name: text for name, text in os.environ.items() if name != "PYTHONPATH"}
+    environment["PIP_CONFIG_FILE"] = os.devnull
+    subprocess.run(pip, cwd=tmp_path, env=environment, check=True, capture_output=True, timeout=300)
+
+
 def test_an_extra_suffices_for_its_task():
     libraries = optional_libraries()
     assert libraries["plots"] <= brought_by("plots")
@@ -305,9 +315,67 @@ def test_make_and_the_program_know_the_same_commands():
 
     phony = re.search(r"^\.PHONY: (.*)", (ROOT / "Makefile").read_text(encoding="utf8"), re.M)[1].split()
     assert set(phony) == {"help", *tasks.COMMANDS}
-    table = set(re.findall(r"^\| `[^`]+` \| `([a-z-]+)", README, re.M)) - {"python"}
-    assert table <= set(tasks.COMMANDS)
-    assert set(tasks.COMMANDS) - table <= {"setup", "style", "html"}
+    table = re.findall(r"^\| `([a-z-]+)[^`]*` \| `([a-z-]+)[^`]*` \|", CONTRIBUTING, re.M)[1:]
+    assert [make for make, _ in table] == [program for _, program in table]
+    assert sorted(make for make, _ in table) == sorted(tasks.COMMANDS)
+
+
+def test_workflows_trust_no_name_that_can_be_moved():
+    """An action is known by its commit, its version stands beside it, and no checkout keeps a password."""
+    for path in WORKFLOWS.glob("*.yml"):
+        jobs = workflow(path.name)["jobs"].values()
+        steps = [step for job in jobs for step in job.get("steps", []) if "uses" in step]
+        assert steps and all(re.fullmatch(r"[\w./-]+@[0-9a-f]{40}", step["uses"]) for step in steps)
+        versions = re.findall(r"uses: \S+@[0-9a-f]{40} # v\d+\.\d+\.\d+$", path.read_text("utf8"), re.M)
+        assert len(versions) == len(steps)
+        checkouts = [step for step in steps if step["uses"].startswith("actions/checkout@")]
+        assert all(step["with"]["persist-credentials"] == "false" for step in checkouts)
+
+
+def test_warnings_are_errors_with_the_pinned_packages_only(tmp_path):
+    import tasks
+
+    (tmp_path / "test_new.py").write_text("import warnings\n\ndef test_new():\n    warnings.warn('new')\n")
+    settings = ("--config-file", ROOT / "pyproject.toml", "-p", "no:cacheprovider")
+    program = [sys.executable, "-m", "pytest", *settings]
+    ended = [
+        subprocess.run([*program, *more, tmp_path], cwd=tmp_path, capture_output=True).returncode
+        for more in ((), tasks.ANY_VERSIONS)
+    ]
+    assert ended == [1, 0]
+    extras = workflow("test.yml")["jobs"]["extras"]["steps"]
+    assert any(f"pytest {' '.join(tasks.ANY_VERSIONS)} " in step.get("run", "") for step in extras)
+
+
+def test_what_runs_with_any_versions_needs_nothing_that_builds_the_pages():
+    """`make test-here` has the packages of the group `test`, and of these no page is made."""
+    import tasks
+
+    makers = {path.stem for path in (ROOT / "book" / "_ext").glob("*.py")}
+    makers |= {"sphinx", "docutils", "bs4", "fontTools", "playwright", "pybtex", "equations"}
+    needing = {
+        path.stem
+        for path in (ROOT / "tests").glob("test_*.py")
+        for node in ast.parse(path.read_text(encoding="utf8")).body
+        if isinstance(node, (ast.Import, ast.ImportFrom))
+        for name in ([alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module])
+        if name.partition(".")[0] in makers
+    }
+    assert needing == set(tasks.OF_THE_BUILD)
+
+
+def test_make_setup_installs_what_contributing_uses():
+    pins = [Requirement(line) for line in REQUIREMENTS.splitlines() if line and not line.startswith("#")]
+    versions = {pin.name: str(pin.specifier).removeprefix("==") for pin in pins}
+    assert tuple(map(int, versions["pip"].split("."))) >= (25, 1)  # --group
+    assert "pre_commit" in versions and "pre-commit install" in CONTRIBUTING
+
+
+def test_the_container_has_the_python_of_the_stored_outputs():
+    container = json.loads((ROOT / ".devcontainer" / "devcontainer.json").read_text(encoding="utf8"))
+    book = workflow("test.yml")["jobs"]["book"]["steps"]
+    (pinned,) = (step["with"]["python-version"] for step in book if "setup-python" in step.get("uses", ""))
+    assert container["image"].endswith(f":{pinned}")
 
 
 @pytest.fixture
@@ -387,23 +455,6 @@ def test_program_of_the_readme_works_as_pasted(tmp_path):
     assert "->" in printed and ", 0 FAIL" in printed
 
 
-@pytest.mark.slow
-def test_the_readme_shows_what_the_command_prints(tmp_path):
-    """But for digits, which depend on the processor."""
-    program = re.search(r"^# faulty\.py\n.*?^```", README, flags=re.M | re.S)[0].rstrip("`")
-    command, shown = re.search(
-        r"^\$ transformer-book (check \S+) \| grep -A1 \^FAIL\n(.*?)^```", README, flags=re.M | re.S
-    ).groups()
-    (tmp_path / "faulty.py").write_text(program)
-    ran = subprocess.run(
-        [sys.executable, "-m", "transformer", *command.split()],
-        cwd=tmp_path, capture_output=True, encoding="utf8", env=os.environ | {"PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
-    assert ran.returncode == 1 and ran.stderr == ""
-    found = re.findall(r"^FAIL.*\n.*\n", ran.stdout, flags=re.M)
-    assert re.sub(r"\d+", "0", "".join(found)) == re.sub(r"\d+", "0", shown)
-
-
 def test_figures_of_the_readme_are_those_of_the_records():
     toy, talks, longer = (transformer.load_record(name) for name in ("toy", "ted-small", "ted-longer"))
     scores = [run["scores"]["test, unseen"]["tuned"]["BLEU-detok"]["score"] for run in (talks, longer)]
@@ -424,16 +475,34 @@ def test_figures_of_the_readme_are_those_of_the_records():
 def test_readme_lists_the_chapters_of_the_book_in_their_order():
     parts = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf8"))["parts"]
     files = [chapter["file"] for part in parts for chapter in part["chapters"]]
-    listed = re.search(r"^## The chapters$(.*?)^## ", README, flags=re.M | re.S)[1]
+    listed = re.search(r"^\| part \| chapters \|$(.*?)^$", README, flags=re.M | re.S)[1]
     chapters = [file for file in files if (ROOT / f"{file}.ipynb").exists()]
-    assert re.findall(r"\((book/[^)]+)\.ipynb\)", listed) == chapters
+    assert re.findall(rf"\({re.escape(SITE)}(book/[^)]+)\.html\)", listed) == chapters
 
 
-def test_files_that_the_readme_names_exist():
-    targets = re.findall(r"\]\(([^)#]+)\)", README) + re.findall(r'(?:src|href)="([^"#]+)"', README)
-    local = [target for target in targets if not target.startswith("http")]
-    assert local
-    assert [target for target in local if not (ROOT / target).exists()] == []
+def test_links_of_the_readme_lead_somewhere_on_the_package_index_too():
+    """They are absolute, and what they name of this repository or of its pages exists."""
+    links = re.findall(r"\]\(([^)\s]+)\)", README) + re.findall(r'(?:src|srcset|href)="([^"]+)"', README)
+    assert len(links) > 40
+    headings = {re.sub(r"\W+", "-", title.lower()) for title in re.findall(r"^#+ (.*)$", README, re.M)}
+    named, pages = rf"{re.escape(repository.current())}/(?:blob|tree)/main/(.+)", rf"{re.escape(SITE)}(.+)"
+    for link in links:
+        assert re.match(r"https://[\w-]+\.[\w.-]+/|#", link), link
+        if link.startswith("#"):
+            assert link[1:] in headings
+        elif found := re.fullmatch(named, link):
+            assert (ROOT / found[1]).exists(), link
+        elif found := re.fullmatch(pages, link):
+            place = found[1].replace("_static/", "book/_static/").replace(".html", ".ipynb")
+            assert (ROOT / place).exists(), link
+
+
+def test_readme_is_short_and_says_first_how_to_begin():
+    lines = README.splitlines()
+    assert len(lines) <= 150
+    start = "\n".join(lines[:40])
+    for first in ("git clone", "make book", "pip install .", "placeholder", "make repository", "```python"):
+        assert first in start
 
 
 def test_readme_names_both_ways_to_the_commands():
@@ -490,36 +559,91 @@ def test_address_of_another_form_is_refused(address):
 
 def test_version_is_the_same_everywhere():
     version = repository.project()["version"]
+    released = repository.ref(version) != repository.BRANCH
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf8"))
     assert transformer.__version__ == citation["version"] == version
-    assert citation["date-released"] <= datetime.date.today()
+    assert ("date-released" in citation) == released
     branch = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf8"))["repository"]["branch"]
-    assert branch == f"v{version}"
-    assert set(re.findall(r"blob/([^/]+)/", README)) == {branch}
-    headings = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf8"), re.M)
-    newest = headings[headings[0] == "Unreleased"]  # what is to come may stand above it
-    assert newest == version
+    assert {branch} == {repository.ref(version)} == set(re.findall(r"/blob/([^/]+)/book/\S+ipynb", README))
+    newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf8"), re.M)[1]
+    assert newest == (version if released else "Unreleased")
+
+
+def test_what_the_notebooks_install_exists():
+    """The branch, or a tag that git knows."""
+    tags = repository.git("tag", "--list").split()
+    assert repository.ref(repository.project()["version"]) in [repository.BRANCH, *tags]
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """What a release changes, as the branch of a repository of its own that has a remote."""
+    root = tmp_path / "checkout"
+    copy_named_files(root)
+    repository.git("init", "--quiet", "--bare", str(tmp_path / "remote.git"), root=tmp_path)
+    repository.git("init", "--quiet", "--initial-branch", repository.BRANCH, root=root)
+    for name, value in (("user.name", "A"), ("user.email", "a@example.org"), ("core.autocrlf", "false")):
+        repository.git("config", name, value, root=root)
+    repository.git("remote", "add", "origin", str(tmp_path / "remote.git"), root=root)
+    repository.git("add", "--all", root=root)
+    repository.git("commit", "--quiet", "--message", "Before", root=root)
+    return root
+
+
+def state(clone: Path) -> tuple[dict, str, set[str], str]:
+    """Citation, the branch of the pages, what first cells and the README name, and the newest changes."""
+    branch = yaml.safe_load((clone / "_config.yml").read_text(encoding="utf8"))["repository"]["branch"]
+    notebooks = [path.read_text(encoding="utf8") for path in (clone / "book").glob("*.ipynb")]
+    named = {re.search(r"git\+https://[^@\s]+@([\w.]+)", text)[1] for text in notebooks}
+    named |= set(re.findall(r"/blob/([^/]+)/book/\S+ipynb", (clone / "README.md").read_text("utf8")))
+    headings = re.findall(r"^## (\S+)", (clone / "CHANGELOG.md").read_text(encoding="utf8"), re.M)
+    assert repository.write_first_cells(clone) == []
+    return yaml.safe_load((clone / "CITATION.cff").read_text("utf8")), branch, named, headings
 
 
 @pytest.mark.slow
-def test_one_command_makes_a_release_everywhere(tmp_path):
-    copy_named_files(tmp_path)
-    old = repository.project()["version"]
-    repository.release("12.3.4", datetime.date(2031, 5, 6), tmp_path)
-    assert repository.project(tmp_path)["version"] == "12.3.4"
-    citation = yaml.safe_load((tmp_path / "CITATION.cff").read_text(encoding="utf8"))
-    assert (citation["version"], citation["date-released"]) == ("12.3.4", datetime.date(2031, 5, 6))
-    assert '__version__ = "12.3.4"\n' in (tmp_path / "transformer" / "__init__.py").read_text("utf8")
-    assert "  branch: v12.3.4\n" in (tmp_path / "_config.yml").read_text("utf8")
-    readme = (tmp_path / "README.md").read_text("utf8")
-    assert "/blob/v12.3.4/" in readme and "{Version 12.3.4}" in readme and old not in readme
-    assert f"## {old}" in (tmp_path / "CHANGELOG.md").read_text("utf8")  # what was released stays
-    for path in (tmp_path / "book").glob("*.ipynb"):
-        cells = nbformat.read(path, as_version=4).cells
-        assert repository.first_cell(tmp_path) in [cell.source for cell in cells]
-    assert repository.write_first_cells(tmp_path) == []
-    with pytest.raises(ValueError, match="the version must look like 1.2.3"):
-        repository.release("v1", datetime.date.today(), tmp_path)
+def test_one_command_makes_a_release(tmp_path, checkout):
+    """Two commits and a tag, which one more command publishes: what is cloned then agrees with its name."""
+    before = state(checkout)
+    command = repository.release("12.3.4", checkout)
+    subprocess.run(command.split(), cwd=checkout, check=True, capture_output=True)
+    clones = {}
+    for name in ("v12.3.4", "main"):
+        clones[name] = tmp_path / name
+        remote = str(tmp_path / "remote.git")
+        clone = ("-c", "advice.detachedHead=false", "clone", "--quiet", "--branch", name, remote, name)
+        repository.git(*clone, root=tmp_path)
+    citation, branch, named, headings = state(clones["v12.3.4"])
+    assert (citation["version"], citation["date-released"]) == ("12.3.4", datetime.date.today())
+    assert (branch, named) == ("v12.3.4", {"v12.3.4"})
+    assert headings == ["12.3.4", *before[3][1:]]  # what was released stays
+    assert repository.project(clones["v12.3.4"])["version"] == "12.3.4"
+    assert '__version__ = "12.3.4"\n' in (clones["v12.3.4"] / "transformer" / "__init__.py").read_text("utf8")
+    citation, branch, named, headings = state(clones["main"])
+    assert citation["version"] == repository.project(clones["main"])["version"] == "12.4.0.dev0"
+    assert "date-released" not in citation and (branch, named) == ("main", {"main"})
+    assert headings == ["Unreleased", "12.3.4", *before[3][1:]]
+    assert repository.git("status", "--porcelain", root=checkout) == ""
+    with pytest.raises(ValueError, match="CHANGELOG.md says nothing under Unreleased"):
+        repository.release("12.3.5", checkout)
+
+
+def test_a_release_that_cannot_be_made_changes_nothing(checkout):
+    def refused(version: str, message: str) -> None:
+        before = repository.git("rev-parse", "HEAD", root=checkout)
+        with pytest.raises(ValueError, match=message):
+            repository.release(version, checkout)
+        assert repository.git("rev-parse", "HEAD", root=checkout) == before
+
+    refused("v1", "the version must look like 1.2.3, got 'v1'")
+    refused("0.2.0", "the version must be above 0.2.0, got '0.2.0'")
+    repository.git("tag", "v12.0.0", root=checkout)
+    refused("12.0.0", "there is a tag v12.0.0 already")
+    (checkout / "README.md").write_text("other")
+    refused("12.1.0", "a release needs a clean checkout; not committed:\n ?M README.md")
+    repository.git("checkout", "--quiet", "README.md", root=checkout)
+    repository.git("switch", "--quiet", "--create", "other", root=checkout)
+    refused("12.1.0", "a release is made on main, not on other")
 
 
 # The first cell of a notebook -------------------------------------------------------------------------
@@ -550,11 +674,11 @@ def first_cell_in(folder: Path) -> subprocess.CompletedProcess:
     )
 
 
-def test_first_cell_fetches_the_release_that_it_belongs_to(tmp_path):
+def test_first_cell_fetches_the_state_that_it_belongs_to(tmp_path):
     ran = first_cell_in(tmp_path)
-    version, address = repository.project()["version"], repository.current()
+    ref, address = repository.ref(repository.project()["version"]), repository.current()
     assert (ran.returncode, ran.stderr) == (0, "")
-    assert ran.stdout == f'pip install -q "transformer-book[all] @ git+{address}@v{version}"\n'
+    assert ran.stdout == f'pip install -q "transformer-book[all] @ git+{address}@{ref}"\n'
 
 
 def test_first_cell_leaves_the_book_s_own_package_alone(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import sys
 from collections import Counter
@@ -17,6 +18,7 @@ sys.path.insert(0, str(ROOT / "book" / "_ext"))
 import lookup  # noqa: E402
 import plots  # noqa: E402
 import slim  # noqa: E402
+import twins  # noqa: E402
 
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 
@@ -112,6 +114,41 @@ def test_rules_for_what_is_nowhere_are_taken_out():
         "@media (min-width:1px){#here .used:not(.not){a:b}}"
         '@font-face{font-family:not}a[class*=not],:is(.used,.not) b{a:url("data:,}.not{")}'
     )
+
+
+def test_a_chapter_as_markdown_holds_what_a_reader_sees():
+    printed = nbformat.v4.new_output("stream", name="stdout", text="2\n")
+    picture = nbformat.v4.new_output("display_data", {"image/svg+xml": "<svg/>", "text/plain": "<Figure>"})
+    failed = nbformat.v4.new_output("error", traceback=["\x1b[31mValueError\x1b[0m: no"])
+    value = nbformat.v4.new_output("execute_result", {"text/plain": "'```'"}, execution_count=1)
+    drawn = {"mystnb": {"image": {"alt": "Two curves."}}}
+    cell = nbformat.v4.new_code_cell
+    cells = [
+        cell("%pip install", metadata={"tags": ["remove-cell"]}),
+        nbformat.v4.new_markdown_cell("See [Chapter 3](03-attention.ipynb), [this](https://a.b/c.ipynb)."),
+        cell("print(2)", outputs=[printed, picture], metadata=drawn),
+        cell("wrong()", outputs=[failed]),
+        cell("x", outputs=[value]),
+    ]
+    assert twins.of_notebook(nbformat.v4.new_notebook(cells=cells)) == (
+        "See [Chapter 3](03-attention.html.md), [this](https://a.b/c.ipynb).\n\n"
+        "```python\nprint(2)\n```\n\n```text\n2\n```\n\n*Figure.* Two curves.\n\n"
+        "```python\nwrong()\n```\n\n```text\nValueError: no\n```\n\n"
+        "```python\nx\n```\n\n````text\n'```'\n````\n"
+    )
+
+
+def test_names_of_pytorch_lead_to_where_it_documents_them():
+    """The inventory is written by hand: every name is torch's, and its page is made of the name."""
+    lines = (ROOT / "book" / "_ext" / "torch.inv").read_text(encoding="utf8").splitlines()
+    assert lines[0] == "# Sphinx inventory version 1"
+    elsewhere = {"Tensor": "tensors.html"} | dict.fromkeys(("device", "dtype"), "tensor_attributes.html")
+    entries = [line.split() for line in lines[3:]]
+    assert len({name.rpartition(".")[2] for name, _, _ in entries}) == len(entries) > 10
+    for name, kind, page in entries:
+        module, _, own = name.rpartition(".")
+        assert kind == "class" and isinstance(getattr(importlib.import_module(module), own), type)
+        assert page == elsewhere.get(own, f"generated/{name}.html")
 
 
 def test_code_keeps_its_text_and_its_colors():

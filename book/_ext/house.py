@@ -2,8 +2,9 @@
 
 No request to another host: sphinx-thebe, which the book does not use and whose script names a CDN twice on
 every page, is taken out. No dead end in the API: a name has one entry, `transformer.Name`, by whichever
-module a signature calls it, and a default that is a function stands there by its name. No role that a screen
-reader stumbles over. And a chapter has the number of its file, wherever it stands in the table of contents.
+module a signature calls it, a default that is a function stands there by its name, and a name of PyTorch
+leads to its own page. No role that a screen reader stumbles over. And a chapter has the number of its file,
+wherever it stands in the table of contents.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from docutils import nodes
 from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
+from sphinx.ext.intersphinx import InventoryAdapter
 from sphinx_external_toc.collectors import TocTreeCollectorWithStyles
 
 PACKAGE = "transformer"
@@ -50,6 +52,18 @@ def resolve_by_short_name(
                 env, node["refdoc"], app.builder, node["reftype"], target, node, contnode
             )
     return None
+
+
+def resolve_by_public_name(
+    app: Sphinx, env: BuildEnvironment, node: pending_xref, contnode: nodes.Element
+) -> None:
+    """Have `torch.nn.modules.linear.Linear` looked up as `torch.nn.Linear`, under which it is documented."""
+    package, _, rest = node["reftarget"].partition(".")
+    if node.get("refdomain") == "py" and package == "torch":
+        known = InventoryAdapter(env).main_inventory.get("py:class", {})
+        own = rest.rpartition(".")[2]
+        public = (name for name in known if name.startswith("torch.") and name.rpartition(".")[2] == own)
+        node["reftarget"] = next(public, node["reftarget"])
 
 
 def name_functions(
@@ -130,6 +144,7 @@ def setup(app: Sphinx) -> dict:
     app.connect("config-inited", remove_thebe)
     app.connect("autodoc-process-signature", name_functions)
     app.connect("missing-reference", resolve_by_short_name)
+    app.connect("missing-reference", resolve_by_public_name, priority=400)  # before intersphinx
     app.connect("html-page-context", mend_body)
     app.connect("html-page-context", drop_unused, priority=900)
     app.connect("html-page-context", describe)

@@ -198,11 +198,12 @@ class Live(SphinxDirective):
         name = self.arguments[0]
         if name not in FIGURES:
             raise self.error(f"live figures are {', '.join(FIGURES)}, not {name!r}")
-        content = nodes.Element()
-        self.state.nested_parse(self.content, self.content_offset, content)
-        plain, *caption = content.children
+        parsed = nodes.Element()
+        self.state.nested_parse(self.content, self.content_offset, parsed)
+        plain, *caption = parsed.children
         self.env.note_dependency(still_of(name))
-        return [LiveFigure("", plain, instead_of(name), LiveCaption("", *caption), name=name)]
+        content = (plain, instead_of(name), LiveCaption("", *caption))
+        return [LiveFigure("", *content, name=name, ids=[f"live-{name}"])]
 
 
 def still_of(name: str) -> Path:

@@ -5,16 +5,18 @@ the chapters say in plain Markdown what all three can show, and `to_myst` rewrit
 
     [[Kingma and Ba, 2015](https://arxiv.org/abs/1412.6980)]   a citation, by its address in the bibliography
     Henry et al. [[2020](https://arxiv.org/abs/2010.04245)]    a citation in the sentence
-    [(eq-adam)](#eq-adam), [(eq-adam)](07-training.ipynb#eq-adam)   an equation, here or in another chapter
-    [below](#sec-stop), [there](11-long-runs.ipynb#sec-stop)   a section, here or in another chapter
-    <a id="sec-stop"></a>                                      its label, on a line above it
-    [`transformer.Encoder`](api.md)                            a name of the API
+    [(7.3)](SITE/book/07-training.html#equation-eq-adam)       an equation
+    [below](SITE/book/11-long-runs.html#sec-stop)              a section
+    <a id="eq-adam"></a>, <a id="sec-stop"></a>                their labels, on a line above them
+    [`transformer.fit`](SITE/book/api.html#transformer.fit)    a name of the API
     > **Paper and practice.** ...                              an aside
-    > ![What there is to see.](_static/diagrams/heads.svg)     a figure; after an empty line, its caption
-    > [Live figure: beam](https://.../08-decoding.html). ...   a live figure: what stands for it, its caption
+    > ![What there is to see.](SITE/_static/heads.svg)         a figure; after an empty line, its caption
+    > [Live figure: beam](SITE/book/08-decoding.html#live-beam). ...   what stands for it, then its caption
 
-A link without a label, such as `[Chapter 3](03-attention.ipynb)`, is the same for all. Equations alone keep
-their MyST label, `$$ (eq-layer-norm)`: elsewhere it stands beside the formula as its name.
+SITE is the address of the published pages, `baseurl` in `_config.yml`. A notebook that is read elsewhere has
+no labels that a link could lead to, no API, and in Colab no file beside it. So what only the book has is
+linked where it is published, and the build leads each of these links to its own pages. A link without label,
+such as `[Chapter 3](03-attention.ipynb)`, is the same for all. `book/equations.py` numbers the equations.
 """
 
 from __future__ import annotations
@@ -33,16 +35,22 @@ from sphinx.errors import ExtensionError
 FENCED = re.compile(r"^( *)(`{3,}|~{3,}).*?^\1\2[^\n]*$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[([^\[\]]+)\]\(([^()\s]+)\)")
 CITATION = re.compile(rf"\[({LINK.pattern}(?:,\s+{LINK.pattern})*)\]")
-OTHER_PAGE = r"(?:[\w-]+\.(?:ipynb|md))?"
-EQUATION = re.compile(rf"\[\((eq-[\w-]+)\)\]\({OTHER_PAGE}#\1\)")
-SECTION = re.compile(rf"\]\({OTHER_PAGE}#((?:sec|case|clinic)-[\w-]+)\)")
+# Links into the published pages: what stands behind their address.
+TO_EQUATION = re.compile(r"\[\([\d.]*\)\]\(book/[\w-]+\.html#equation-(eq-[\w-]+)\)")
+TO_SECTION = re.compile(r"\]\(book/[\w-]+\.html(#(?:sec|case|clinic)-[\w-]+)\)")
+TO_API_NAME = re.compile(r"\[`(transformer\.[\w.]+)`\]\(book/api\.html#\1\)")
+TO_API = re.compile(r"\]\(book/api\.html\)")
+OTHER_LINK = re.compile(r"\]\((book/[^)]*)\)")
+# A label, a formula without its end, a number.
+EQUATION = re.compile(
+    r'^<a id="(eq-[\w-]+)"></a>\n(\$\$\n(?:(?!\$\$).)*?)\n\\tag\{([\d.]*)\}\n\$\$$', re.MULTILINE | re.DOTALL
+)
 LABEL = re.compile(r'^<a id="((?:sec|case|clinic)-[\w-]+)"></a>$', re.MULTILINE)
-API_NAME = re.compile(r"\[`(transformer\.[\w.]+)`\]\(api\.md\)")
 QUOTE = re.compile(r"(?:^>.*\n?)+", re.MULTILINE)
 NOT_A_QUOTE = re.compile(r"^(>.*\n(?=[^>\s])| +>)", re.MULTILINE)  # a line that only belongs to it, or a list
 ASIDE = re.compile(r"\*\*([^*]+?)(?:\.|(?<=[?!]))\*\*\s+")
 PICTURE = re.compile(r"!\[[^\n]*\]\(\S+\) *\n *\n")
-LIVE = re.compile(r"\[Live figure: ([\w-]+)\]\(\S+\)\.\s+")
+LIVE = re.compile(r"\[Live figure: ([\w-]+)\]\(book/[\w-]+\.html#live-\1\)\.\s+")
 
 
 def address(entry: Entry) -> str | None:
@@ -55,25 +63,26 @@ def address(entry: Entry) -> str | None:
     return f"https://arxiv.org/abs/{fields['eprint']}" if "eprint" in fields else None
 
 
-def to_myst(text: str, keys: Mapping[str, str]) -> str:
+def to_myst(text: str, keys: Mapping[str, str], site: str) -> str:
     """Rewrite Markdown with MyST's roles and directives; fenced code stays as it is.
 
     Args:
         text: the Markdown.
         keys: the bibliography's keys by address.
+        site: the address of the published pages.
 
     Raises:
-        ValueError: a citation does not have the form above, or cites what the bibliography lacks; or a block
-            quote is none of the three, or does not stand apart.
+        ValueError: a citation, or a link to the published pages, does not have a form above; a citation cites
+            what the bibliography lacks; or a block quote is none of the three, or does not stand apart.
     """
     pieces, start = [], 0
     for code in FENCED.finditer(text):
-        pieces += [prose_to_myst(text[start : code.start()], keys), code[0]]
+        pieces += [prose_to_myst(text[start : code.start()], keys, site), code[0]]
         start = code.end()
-    return "".join([*pieces, prose_to_myst(text[start:], keys)])
+    return "".join([*pieces, prose_to_myst(text[start:], keys, site)])
 
 
-def prose_to_myst(text: str, keys: Mapping[str, str]) -> str:
+def prose_to_myst(text: str, keys: Mapping[str, str], site: str) -> str:
     """Do what `to_myst` does, without fenced code."""
 
     def citation(match: re.Match[str]) -> str:
@@ -85,14 +94,18 @@ def prose_to_myst(text: str, keys: Mapping[str, str]) -> str:
 
     if wrong := NOT_A_QUOTE.search(text):
         raise ValueError(f"a block quote stands apart, and each of its lines begins with >: {wrong[0]!r}")
+    text = text.replace(f"]({site}", "](")
     text = QUOTE.sub(directive, text)
     text = CITATION.sub(citation, text)
     if left := [url for _, url in LINK.findall(text) if url in keys]:
         raise ValueError(f"{left[0]} is cited in another form than [[Author, year](address)]")
-    text = EQUATION.sub(r"{eq}`\1`", text)
-    text = SECTION.sub(r"](#\1)", text)
-    text = API_NAME.sub(r"{py:obj}`\1`", text)
-    return LABEL.sub(r"(\1)=", text)
+    text = TO_EQUATION.sub(r"{eq}`\1`", text)
+    text = TO_SECTION.sub(r"](\1)", text)
+    text = TO_API_NAME.sub(r"{py:obj}`\1`", text)
+    text = TO_API.sub("](api.md)", text)
+    if left := OTHER_LINK.search(text):
+        raise ValueError(f"{site}{left[1]} is linked in another form than the build knows")
+    return LABEL.sub(r"(\1)=", EQUATION.sub(r"\2\n$$ (\1)", text))
 
 
 def directive(quote: re.Match[str]) -> str:
@@ -121,15 +134,16 @@ def rewrite(app: Sphinx, page: str, source: list[str], keys: Mapping[str, str]) 
     """Give Sphinx the MyST of a page, or of a notebook's Markdown."""
     for path in (__file__, *(str(Path(app.srcdir) / path) for path in app.config.bibtex_bibfiles)):
         app.env.note_dependency(path)
+    site = app.config.html_baseurl
     try:
         if Path(app.env.doc2path(page)).suffix == ".ipynb":
             notebook = json.loads(source[0])
             for cell in notebook["cells"]:
                 if cell["cell_type"] == "markdown":
-                    cell["source"] = to_myst("".join(cell["source"]), keys)
+                    cell["source"] = to_myst("".join(cell["source"]), keys, site)
             source[0] = json.dumps(notebook)
         else:
-            source[0] = to_myst(source[0], keys)
+            source[0] = to_myst(source[0], keys, site)
     except ValueError as error:
         raise ExtensionError(f"{page}: {error}") from error
 
