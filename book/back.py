@@ -47,8 +47,8 @@ def split(text: str, module: tangle.Module, name: str) -> dict[str, str]:
     if faults:
         raise tangle.TangleError(faults)
     sources = {cell.id: part.partition("\n")[2].strip("\n") for cell, part in zip(module.pieces, parts[1:])}
-    if empty := [f"{name}: the piece of cell {one} is empty; delete the cell" for one in sources if not sources[one]]:
-        raise tangle.TangleError(empty)
+    if empty := [one for one in sources if not sources[one]]:
+        raise tangle.TangleError([f"{name}: the piece of cell {one} is empty; delete the cell" for one in empty])
     # Blank lines at a cell's ends are between pieces here, and not what was edited.
     return {
         cell.id: cell.source if cell.source.strip("\n") == sources[cell.id] else sources[cell.id]
@@ -96,7 +96,8 @@ def edits(root: Path) -> dict[str, dict[str, str]]:
             if last.get(cell.id, cell.source) == sources[cell.id]:
                 faults.append(f"{name}: cell {cell.id} is newer than the module; tangle first")
             elif last.get(cell.id, cell.source) != cell.source:
-                faults.append(f"{name}: both the module and its cell {cell.id} were edited since the last commit")
+                both = f"the module and its cell {cell.id} were both edited since the last commit"
+                faults.append(f"{name}: {both}")
             else:
                 found.setdefault(cell.notebook, {})[cell.id] = sources[cell.id]
     if faults:

@@ -1,12 +1,12 @@
 """Edit a chapter as one text, in the editor of your choice: prose as comments, code as code.
 
-    python book/edit.py 03           # write the text, open it in $VISUAL or $EDITOR, carry it back when that ends
+    python book/edit.py 03           # open the text in $VISUAL or $EDITOR, and carry it back when that ends
     python book/edit.py --back 03    # carry back a text that was edited elsewhere
     python book/edit.py --show FILE  # print a notebook's text, for git to compare
 
-The text is `_build/edit/03-attention.py`, in the form that jupytext calls py:percent and that most editors know.
-Each cell begins with a line that holds its id and its tags. By the id its outputs find it again. A cell without
-an id is new and gets a readable one. What is carried back is tangled, and refused whole if it breaks a rule.
+The text is `_build/edit/03-attention.py`, in the form that jupytext calls py:percent and that most editors
+know. Each cell begins with a line that holds its id and its tags. By the id its outputs find it again. A cell
+without an id is new and gets a readable one. Once carried back, the chapter is tangled.
 """
 
 from __future__ import annotations
@@ -35,17 +35,16 @@ def written(notebook: NotebookNode) -> str:
     """A notebook as text; each cell's id is part of the line that begins it."""
     cells = []
     for cell in notebook.cells:
-        metadata = {"id": cell.id, **{key: cell.metadata[key] for key in ("tags", "mystnb") if key in cell.metadata}}
-        cells.append(NotebookNode(id=cell.id, cell_type=cell.cell_type, source=cell.source, metadata=metadata))
-        if cell.cell_type == "code":
-            cells[-1] |= {"outputs": [], "execution_count": None}
+        metadata = {key: cell.metadata[key] for key in ("tags", "mystnb") if key in cell.metadata}
+        new = nbformat.v4.new_code_cell if cell.cell_type == "code" else nbformat.v4.new_markdown_cell
+        cells.append(new(cell.source, id=cell.id, metadata={"id": cell.id, **metadata}))
     plain = nbformat.v4.new_notebook(cells=cells, metadata={"jupytext": {"cell_metadata_filter": "all"}})
     text: str = jupytext.writes(plain, fmt=FORM)
     return text[text.index("# %%") :]
 
 
 def read(text: str, before: NotebookNode) -> NotebookNode:
-    """The notebook that a text stands for; outputs, counts and the notebook's own metadata are those of `before`."""
+    """The notebook that a text stands for; outputs, counts and the rest are those of `before`."""
     known = {cell.id: cell for cell in before.cells}
     cells = []
     for cell in jupytext.reads(text, fmt=FORM).cells:
@@ -92,7 +91,7 @@ def carry_back(path: Path, folder: Path = TEXTS) -> None:
         raise ValueError(f"there is no {source}: python book/edit.py writes it")
     first, _, text = source.read_text(encoding="utf8").partition("\n")
     if first != f"{OF}{path.name} {fingerprint(path)}":
-        raise ValueError(f"{path.name} was changed after {source} was written: what the two say must be joined by hand")
+        raise ValueError(f"{path.name} was changed after {source} was written: join the two by hand")
     execute.write(path, read(text, nbformat.read(path, as_version=4)))
     source.unlink()
 

@@ -95,7 +95,7 @@ def name_cells(notebook: nbformat.NotebookNode) -> None:
     taken = {cell.id for cell in notebook.cells if not is_fresh(cell.get("id", ""))}
     for cell in notebook.cells:
         if is_fresh(cell.get("id", "")):
-            words = re.findall(r"[a-z]+[a-z0-9]*", re.sub(r"\b(def|class|import|from)\b", "", cell.source.lower()))
+            words = re.findall(r"\b(?!def|class|import|from)[a-z][a-z0-9]*", cell.source.lower())
             name = "-".join(words[:3]) or "empty"
             numbers = (f"{name}-{number}" if number > 1 else name for number in itertools.count(1))
             cell["id"] = next(free for free in numbers if free not in taken)
@@ -111,9 +111,10 @@ def normalize(notebook: nbformat.NotebookNode) -> None:
     """Bring what an editor has saved into the form of the book: names, counts and what else is not text."""
     name_cells(notebook)
     notebook.metadata["language_info"] = {"name": "python"}
-    counts = itertools.count(1)  # of the cells that were run; one that was not keeps its None, and a test sees it
+    counts = itertools.count(1)  # of cells that were run; one that was not keeps its None, and a test sees it
     for cell in notebook.cells:
-        cell.metadata = nbformat.NotebookNode({key: cell.metadata[key] for key in cell.metadata if key in KEPT})
+        for key in cell.metadata.keys() - KEPT:
+            del cell.metadata[key]
         if cell.cell_type == "code":
             run = cell.execution_count is not None and SKIP_TAG not in cell.metadata.get("tags", [])
             cell.execution_count = next(counts) if run else None

@@ -2,7 +2,7 @@
 
     python book/tangle.py            write what has changed
     python book/tangle.py --check    write nothing; fail where book and package differ
-    python book/tangle.py --back     carry what was edited in the package home into the chapters (book/back.py)
+    python book/tangle.py --back     carry edits of the package home into the chapters (book/back.py)
 
 A code cell tagged `export:attention` becomes a piece of `transformer/attention.py`. Pieces are copied as they
 stand, in the order of `_toc.yml`. Around them tangle writes a header, a marker line above each piece,

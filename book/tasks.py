@@ -177,7 +177,8 @@ def back(options) -> None:
 def edit(options) -> None:
     """edit a chapter as one text in $EDITOR, and carry it back: edit 03"""
     line = [str(installed()), "book/edit.py", *options.arguments]
-    sys.exit(subprocess.run(line, cwd=ROOT, check=False).returncode)  # unlike `call`: an editor reads the terminal
+    # Not by `call`: an editor reads the terminal.
+    sys.exit(subprocess.run(line, cwd=ROOT, check=False).returncode)
 
 
 @command

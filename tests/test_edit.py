@@ -27,7 +27,8 @@ def chapter(tmp_path) -> Path:
         new_code_cell("print(x + 1)", id="x-check", outputs=printed, execution_count=2),
     ]
     path = tmp_path / "01-first.ipynb"
-    notebook = new_notebook(cells=cells, metadata={"kernelspec": {"name": "python3", "display_name": "Python 3"}})
+    kernel = {"name": "python3", "display_name": "Python 3"}
+    notebook = new_notebook(cells=cells, metadata={"kernelspec": kernel})
     execute.normalize(notebook)
     execute.write(path, notebook)
     return path
@@ -35,8 +36,9 @@ def chapter(tmp_path) -> Path:
 
 @pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
 def test_a_chapter_comes_back_from_its_text_as_it_was(path):
-    text = edit.written(nbformat.read(path, as_version=4))
-    assert execute.dumps(edit.read(text, nbformat.read(path, as_version=4))) == path.read_text(encoding="utf8")
+    notebook = nbformat.read(path, as_version=4)
+    text = edit.written(notebook)
+    assert execute.dumps(edit.read(text, notebook)) == path.read_text(encoding="utf8")
 
 
 def test_one_changed_line_of_the_text_is_one_changed_line_of_the_notebook(chapter, tmp_path):
