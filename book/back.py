@@ -48,7 +48,7 @@ def split(text: str, module: tangle.Module, name: str) -> dict[str, str]:
         raise tangle.TangleError(faults)
     sources = {cell.id: part.partition("\n")[2].strip("\n") for cell, part in zip(module.pieces, parts[1:])}
     if empty := [one for one in sources if not sources[one]]:
-        raise tangle.TangleError([f"{name}: the piece of cell {one} is empty; delete the cell" for one in empty])
+        raise tangle.TangleError([f"{name}: piece {one} is empty; delete its cell" for one in empty])
     # Blank lines at a cell's ends are between pieces here, and not what was edited.
     return {
         cell.id: cell.source if cell.source.strip("\n") == sources[cell.id] else sources[cell.id]

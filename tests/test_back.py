@@ -91,7 +91,7 @@ def test_nothing_changes_where_nothing_was_edited(book):
     [
         ('from book/01-first.ipynb, "First".', "mine", "its header was edited"),
         ("[alpha-1]", "[alpha-9]", r"no cell has the marker .*alpha-9.*\n.*alpha-1\]' is gone"),
-        (ONE, "", "the piece of cell alpha-0 is empty"),
+        (ONE, "", "piece alpha-0 is empty"),
         (TWO, f"{TWO}\n\n\n# %% new\nx = 1", "no cell has the marker '# %% new'"),
         ("return 1", "return (", "line 2: '\\(' was never closed"),
         ("return 1", "return zero", "zero is neither defined nor imported"),
