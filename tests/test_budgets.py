@@ -29,7 +29,7 @@ class Page:
 
 
 ALLOWED = Page()
-# Where a chapter is still over its budget. What is no longer needed here is a failure: the table only shrinks.
+# Where a chapter is still over its budget. What is no longer needed here is a failure, so this only shrinks.
 OVER: dict[str, set[str]] = {}
 
 MEASURE = """
@@ -53,14 +53,14 @@ screen => {
   const above = range.cloneContents();
   above.querySelectorAll("script, style, .cell_input, mjx-container").forEach(element => element.remove());
   const code = [...article.querySelectorAll(".cell_input")];
-  const lines = code.flatMap(element => element.querySelector("pre").textContent.split("\\n")).filter(line => line.trim());
+  const text = code.map(element => element.querySelector("pre").textContent).join("\\n");
   return {
     first_output: above.textContent.split(/\\s+/).filter(word => /\\w/.test(word)).length,
     first_picture: Math.round(pictures.length ? pictures[0][0] + top + window.scrollY : height),
     longest_run: run / screen,
     open_code: code.filter(seen).reduce((sum, element) => sum + box(element).height, 0) / height,
     code_cells: code.length,
-    code_lines: lines.length,
+    code_lines: text.split("\\n").filter(line => line.trim()).length,
   };
 }
 """
