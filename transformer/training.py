@@ -16,7 +16,7 @@ __all__ = [
 ]
 
 
-# %% book/07-training.ipynb · Training · [imports]
+# %% book/07-training.ipynb · Five runs · [imports]
 import itertools
 import json
 import math
