@@ -11,18 +11,18 @@ VERSION ?=
 TASKS := $(PYTHON) book/tasks.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup book html pdf test test-pages test-fast test-here style types tangle run bench anywhere mutants colab browser repository release clean
+.PHONY: help setup book back edit tidy html pdf test test-pages test-fast test-here style types tangle run bench anywhere mutants colab browser repository release clean
 
 help:
 	@$(TASKS)
 
-setup book html tangle style types browser clean:
+setup book back html tangle style types browser clean:
 	@$(TASKS) $@
 
 test test-pages test-fast test-here anywhere mutants:
 	@$(TASKS) $@ $(if $(WORKERS),--workers $(WORKERS))
 
-run pdf: # make run CHAPTER=03, make pdf CHAPTER=03
+run pdf edit tidy: # make run CHAPTER=03, make pdf CHAPTER=03, make edit CHAPTER=03
 	@$(TASKS) $@ $(CHAPTER)
 
 bench: # make bench BENCH="--device cuda --only training"

@@ -12,6 +12,7 @@ possible: no timings, no kernel version, sorted keys, stable ids. A cell tagged 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import re
@@ -72,17 +73,54 @@ def join_streams(outputs: list) -> list:
     return joined
 
 
-def tidy(notebook: nbformat.NotebookNode, language_info: dict) -> None:
+def tidy(notebook: nbformat.NotebookNode) -> None:
     """Remove from an executed notebook what would differ on the next run or on another machine."""
-    notebook.metadata["language_info"] = language_info
+    normalize(notebook)
     for cell in notebook.cells:
         if cell.cell_type != "code":
             continue
-        cell.metadata.pop("execution", None)
         cell.outputs = join_streams(cell.outputs)
         for output in cell.outputs:
             if output.output_type == "error":
                 output.traceback = [line.replace(f"{ROOT}{os.sep}", "") for line in output.traceback]
+
+
+READABLE_ID = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+RANDOM_ID = re.compile(r"[0-9a-f]{8,}|[0-9a-f]{8}-[0-9a-f]{4}-.*")  # what Jupyter and VS Code give a new cell
+KEPT = {"tags", "mystnb", "jupyter", "cellView"}  # of a cell's metadata; the rest is an editor's
+
+
+def name_cells(notebook: nbformat.NotebookNode) -> None:
+    """Give cells that have no id, or a random one, a readable one made of how they begin."""
+    taken = {cell.id for cell in notebook.cells if not is_fresh(cell.get("id", ""))}
+    for cell in notebook.cells:
+        if is_fresh(cell.get("id", "")):
+            words = re.findall(r"\b(?!def|class|import|from)[a-z][a-z0-9]*", cell.source.lower())
+            name = "-".join(words[:3]) or "empty"
+            numbers = (f"{name}-{number}" if number > 1 else name for number in itertools.count(1))
+            cell["id"] = next(free for free in numbers if free not in taken)
+            taken.add(cell["id"])
+
+
+def is_fresh(name: str) -> bool:
+    """Whether an id was made up by an editor, or is none at all."""
+    return not READABLE_ID.fullmatch(name) or bool(RANDOM_ID.fullmatch(name))
+
+
+def normalize(notebook: nbformat.NotebookNode) -> None:
+    """Bring what an editor has saved into the form of the book: names, counts and what else is not text."""
+    name_cells(notebook)
+    notebook.metadata["language_info"] = {"name": "python"}
+    counts = itertools.count(1)  # of cells that were run; one that was not keeps its None, and a test sees it
+    for cell in notebook.cells:
+        for key in cell.metadata.keys() - KEPT:
+            del cell.metadata[key]
+        if cell.cell_type == "code":
+            run = cell.execution_count is not None and SKIP_TAG not in cell.metadata.get("tags", [])
+            cell.execution_count = next(counts) if run else None
+            for output in cell.outputs:
+                if "execution_count" in output:
+                    output.execution_count = cell.execution_count
 
 
 def fold(metadata: dict) -> None:
@@ -101,6 +139,10 @@ def dumps(notebook: nbformat.NotebookNode) -> str:
     lines = json.loads(nbformat.writes(notebook, version=4))
     for cell in lines["cells"]:
         fold(cell["metadata"])
+        for output in cell.get("outputs", []):
+            for kind, lines_of in output.get("data", {}).items():
+                if kind.startswith("image/"):  # a drawing is one line, so that a change of it reads as one
+                    output["data"][kind] = "".join(lines_of)
     return json.dumps(lines, indent=1, ensure_ascii=False, sort_keys=True) + "\n"
 
 
@@ -115,7 +157,6 @@ def execute(path: Path, timeout: int) -> None:
     """Run the notebook at `path` in its own folder and write it back whole, or not at all."""
     before = path.read_bytes()
     notebook = nbformat.reads(before.decode("utf8"), as_version=4)
-    language_info = {"name": "python"}
     for cell in notebook.cells:
         if cell.cell_type == "code":
             cell.outputs, cell.execution_count = [], None
@@ -129,7 +170,7 @@ def execute(path: Path, timeout: int) -> None:
         resources={"metadata": {"path": str(path.parent)}},
     )
     client.execute()
-    tidy(notebook, language_info)
+    tidy(notebook)
     if path.read_bytes() != before:
         raise RuntimeError(
             f"{path.name} was edited while it ran; its new text is kept and the outputs are not written"
@@ -159,7 +200,9 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(str(error))
     if options.tidy:
         for path in notebooks:
-            write(path, nbformat.read(path, as_version=4))
+            notebook = nbformat.read(path, as_version=4)
+            normalize(notebook)
+            write(path, notebook)
         return 0
     kernel_environment()
     failed = 0

@@ -2,6 +2,7 @@
 
     python book/tangle.py            write what has changed
     python book/tangle.py --check    write nothing; fail where book and package differ
+    python book/tangle.py --back     carry edits of the package home into the chapters (book/back.py)
 
 A code cell tagged `export:attention` becomes a piece of `transformer/attention.py`. Pieces are copied as they
 stand, in the order of `_toc.yml`. Around them tangle writes a header, a marker line above each piece,
@@ -697,11 +698,18 @@ def tangle(root: Path) -> list[str]:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Write the package out of the chapters.")
-    parser.add_argument("--check", action="store_true", help="only say where book and package differ")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--check", action="store_true", help="only say where book and package differ")
+    what.add_argument("--back", action="store_true", help="carry edits of the package home into the chapters")
     parser.add_argument("--root", type=Path, default=ROOT, help="the folder of _toc.yml")
     options = parser.parse_args(arguments)
     try:
-        done = check(options.root) if options.check else tangle(options.root)
+        if options.back:
+            from back import back  # which is built on this module
+
+            done = back(options.root)
+        else:
+            done = check(options.root) if options.check else tangle(options.root)
     except TangleError as error:
         print(error, file=sys.stderr)
         return 1
@@ -713,4 +721,6 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    import tangle  # under its own name, so that what imports it meets the same classes
+
+    sys.exit(tangle.main())

@@ -186,6 +186,26 @@ def tangle(options) -> None:
 
 
 @command
+def back(options) -> None:
+    """carry what was edited in transformer/*.py home into the chapters"""
+    call(installed(), "book/tangle.py", "--back")
+
+
+@command
+def edit(options) -> None:
+    """edit a chapter as one text in $EDITOR, and carry it back: edit 03"""
+    line = [str(installed()), "book/edit.py", *options.arguments]
+    # Not by `call`: an editor reads the terminal.
+    sys.exit(subprocess.run(line, cwd=ROOT, check=False).returncode)
+
+
+@command
+def tidy(options) -> None:
+    """bring what an editor has saved into the form of the book: tidy 03, or tidy alone for all"""
+    call(installed(), "book/execute.py", "--tidy", *options.arguments)
+
+
+@command
 def style(options) -> None:
     """package = book, ruff, form of the notebooks"""
     python = installed()

@@ -3,34 +3,6 @@
 Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
 """
 
-# Modules that tangle has written, and removes once no chapter exports them:
-#     embedding
-#     attention
-#     plots
-#     layers
-#     validation
-#     model
-#     loss
-#     training
-#     decoding
-#     toy
-#     kernels
-#     fast
-#     files
-#     distributed
-#     trainer
-#     text
-#     corpora
-#     translation
-#     inspection
-#     interop
-#     modern
-#     checks
-#     phrases
-#     recipes
-#     serve
-#     __main__
-
 # ruff: noqa: I001 (the order is that of the chapters)
 __version__ = "0.2.0"
 __book__ = "https://github.com/example/transformer-book"

@@ -365,20 +365,14 @@ def show_scores(scores: dict[str, dict[str, Any]]) -> None:
 
 
 # %% book/B-command-line.ipynb · The commands · [info-code]
-import json
-
-
 def info(options: argparse.Namespace) -> None:
     """Show what a translator is made of, or the settings of a recipe."""
     if options.recipe is not None:
         shown = settings(RECIPES[options.recipe])
     else:
         model = Translator.from_pretrained(options.model).model
-        shown = {"parameters": sum(parameter.numel() for parameter in model.parameters())}
-        shown |= asdict(model.config)
-    if options.json:
-        print(json.dumps(shown, indent=2))
-        return
+        print(f"{sum(parameter.numel() for parameter in model.parameters()):,} parameters")
+        shown = asdict(model.config)
     for name, value in shown.items():
         print(f"{name}: {value}")
 
@@ -482,8 +476,7 @@ def terminable() -> Iterator[None]:
 
 # %% book/B-command-line.ipynb · The options · [help-code]
 DESCRIPTION = """\
-Train a Transformer that translates, and use it.
-The one that is built in translates Portuguese into English; --model takes any other.
+Train a Transformer that translates Portuguese into English, and use it.
 
   python -m transformer translate "a menina gosta do gato preto ."
   python -m transformer train phrases --directory runs/mine
@@ -599,7 +592,7 @@ Add = Callable[..., Any]  # an argument parser's `add_argument`
 
 def train_options(add: Add) -> None:
     """The options of `train`."""
-    add("recipe", nargs="?", choices=list(RECIPES), metavar="recipe", help="one of the recipes below")
+    add("recipe", nargs="?", choices=RECIPES, metavar="recipe", help="one of the recipes below")
     instead = "take the recipe from a run's config.json or record.json instead"
     add("--config", type=place, metavar="FILE", help=instead)
     change = "change a setting of the recipe, such as steps=500; may be repeated"
@@ -622,8 +615,8 @@ def evaluate_options(add: Add) -> None:
     """The options of `evaluate`."""
     add("--corpus", help="phrases or ted (default: phrases)")
     add("--split", help="train, dev or test (default: test)")
-    add("--source", type=place, metavar="FILE", help="sentences of your own, one a line")
-    add("--reference", type=place, metavar="FILE", help="their translations, line by line")
+    add("--source", type=place, metavar="FILE", help="Portuguese of your own, a sentence a line")
+    add("--reference", type=place, metavar="FILE", help="its English, line by line")
     interval = "give a 95%% interval from N corpora drawn from this one "
     interval += "(default: none; without a number: 1000)"
     count = {"type": within(int, 0, 100_000), "nargs": "?", "const": 1000, "default": 0}
@@ -643,8 +636,7 @@ def serve_options(add: Add) -> None:
 
 def info_options(add: Add) -> None:
     """The options of `info`."""
-    add("--recipe", choices=list(RECIPES), help="show this recipe (default: a translator)")
-    add("--json", action="store_true", help="as JSON (default: none, a setting to a line)")
+    add("--recipe", choices=RECIPES, help="show this recipe (default: a translator)")
     model_option(add)
 
 
@@ -694,28 +686,6 @@ def check_options(add: Add) -> None:
 
 
 # %% book/B-command-line.ipynb · The options · [parser-code]
-class Completion(argparse.Action):
-    """Print a shell's completion of the command line, and end."""
-
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: Any,
-        option_string: str | None = None,
-    ) -> NoReturn:
-        shtab = optional_import("shtab")
-        (commands,) = (action.choices for action in parser._actions if isinstance(action.choices, dict))
-        for action in (action for command in commands.values() for action in command._actions):
-            if action.dest in ("model", "directory"):
-                action.complete = shtab.DIRECTORY
-            elif action.type is place:
-                action.complete = shtab.FILE
-        parser.prog = "transformer-book"
-        print(shtab.complete(parser, values))
-        parser.exit()
-
-
 def parser() -> argparse.ArgumentParser:
     """What may appear on the command line."""
     layout = argparse.RawDescriptionHelpFormatter
@@ -725,17 +695,12 @@ def parser() -> argparse.ArgumentParser:
     whole.add_argument("--version", action="version", version=f"transformer-book {__version__}")
     debug = "show the traceback of an error (default: one line that says what is wrong)"
     whole.add_argument("--debug", action="store_true", help=debug)
-    script = "print what makes bash, zsh or fish complete transformer-book at the Tab key"
-    shells = ("bash", "zsh", "fish")
-    whole.add_argument(
-        "--print-completion", action=Completion, choices=shells, metavar="SHELL", help=script
-    )
     commands = whole.add_subparsers(title="commands", metavar="command")
     recipes = "\n".join(f"  {key:12}{summary(recipe)}" for key, recipe in RECIPES.items())
     training = TRAIN_HELP.format(recipes=recipes)
     for run, line, more, fill in (
         (train, "train a model, or go on with a run that was stopped", training, train_options),
-        (translate, "translate sentences, given here or line by line", TRANSLATE_HELP, translate_options),
+        (translate, "translate Portuguese sentences into English", TRANSLATE_HELP, translate_options),
         (evaluate, "score a translator with sacreBLEU", EVALUATE_HELP, evaluate_options),
         (serve, "translate over HTTP", SERVE_HELP, serve_options),
         (check, "look for faults of a model of yours", CHECK_HELP, check_options),

@@ -675,8 +675,6 @@ class MarianTranslator:
         ImportError: transformers or sentencepiece is not installed.
     """
 
-    model: Transformer
-
     def __init__(self, folder: str | Path, device: torch.device | str = "cpu") -> None:
         optional_import("sentencepiece")  # which the tokenizer needs
         tokenizer = optional_import("transformers").MarianTokenizer

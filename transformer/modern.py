@@ -73,8 +73,6 @@ class RMSNorm(nn.Module):
     Source: Zhang and Sennrich (2019), equation 4.
     """
 
-    weight: nn.Parameter
-
     def __init__(self, d_model: int, eps: float = 1e-6) -> None:
         super().__init__()
         self.eps = eps
@@ -104,10 +102,6 @@ class GatedFeedForward(nn.Module):
 
     Source: Shazeer (2020), equation 6; with `"silu"` it is SwiGLU.
     """
-
-    w_gate: nn.Linear
-    w_1: nn.Linear
-    w_2: nn.Linear
 
     def __init__(self, d_model: int, d_ff: int, activation: str = "silu") -> None:
         super().__init__()
@@ -141,9 +135,6 @@ class RoutedFeedForward(nn.Module):
 
     Source: Jiang et al. (2024), section 2.1.
     """
-
-    router: nn.Linear
-    experts: nn.ModuleList
 
     def __init__(
         self, d_model: int, d_ff: int, n_experts: int = 8, n_chosen: int = 2, activation: str = "silu"
@@ -377,16 +368,6 @@ class GroupedQueryAttention(nn.Module):
     Source: Ainslie et al. (2023), section 2.2; with one shared head, Shazeer (2019), section 3.
     """
 
-    d_k: int
-    uses_alibi: bool
-    group: int
-    w_q: nn.Linear
-    w_k: nn.Linear
-    w_v: nn.Linear
-    w_o: nn.Linear
-    q_norm: nn.Module
-    k_norm: nn.Module
-
     def __init__(self, config: LanguageModelConfig) -> None:
         super().__init__()
         self.d_k, self.uses_alibi = config.d_k, config.positions == "alibi"
@@ -489,11 +470,6 @@ class LanguageModelLayer(nn.Module):
         config: sizes and choices.
     """
 
-    attention_norm: RMSNorm
-    attention: GroupedQueryAttention
-    feed_norm: RMSNorm
-    feed_forward: nn.Module
-
     def __init__(self, config: LanguageModelConfig) -> None:
         super().__init__()
         self.attention_norm = RMSNorm(config.d_model, config.norm_eps)
@@ -524,12 +500,6 @@ class LanguageModel(nn.Module):
         >>> model(torch.tensor([[5, 7, 3]])).shape
         torch.Size([1, 3, 20])
     """
-
-    config: LanguageModelConfig
-    embedding: nn.Embedding
-    layers: nn.ModuleList
-    norm: RMSNorm
-    output: nn.Linear
 
     def __init__(self, config: LanguageModelConfig) -> None:
         super().__init__()

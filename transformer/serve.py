@@ -54,13 +54,6 @@ class Batcher:
         room: the most sentences that may wait, including those in work and those of callers that left.
     """
 
-    translate: Callable[[list[str]], list[str]]
-    window: float
-    size: int
-    room: int
-    waiting: int
-    batches: int
-
     def __init__(
         self,
         translate: Callable[[list[str]], list[str]],
@@ -175,9 +168,6 @@ _BOUNDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)  # seconds
 class Metrics:
     """What a server has done since it started."""
 
-    sentences: int
-    seconds: float
-
     def __init__(self) -> None:
         self.requests: Counter[int] = Counter()  # of /translate, by status
         self.sentences, self.seconds, self._counts = 0, 0.0, [0] * (len(_BOUNDS) + 1)
@@ -254,10 +244,6 @@ class Service:
         beam_size: width of the beam.
         length_penalty: as in `beam_search`.
     """
-
-    translator: Translator | MarianTranslator
-    measured: Metrics
-    batcher: Batcher
 
     def __init__(
         self,

@@ -203,10 +203,6 @@ class Vocabulary:
         ['▁a', '▁gat', 'a']
     """
 
-    pieces: list[str]
-    merges: list[tuple[str, str]]
-    tokenizer: Any
-
     def __init__(self, pieces: Sequence[str], merges: Sequence[tuple[str, str]]) -> None:
         _check_entries(pieces, merges)
         self.pieces, self.merges = list(pieces), [(left, right) for left, right in merges]
@@ -403,10 +399,6 @@ class TokenBatches:
         [((2, 2), (2, 3))]
     """
 
-    pairs: Sequence[_Encoded]
-    seed: int
-    shuffle: bool
-
     def __init__(
         self, pairs: Sequence[_Encoded], max_tokens: int, seed: int = 0, shuffle: bool = True
     ) -> None:
@@ -558,9 +550,6 @@ class BPEDropout:
     Source:
         Provilkov et al. (2020), algorithm 1.
     """
-
-    dropout: float
-    seed: int
 
     def __init__(
         self,

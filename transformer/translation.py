@@ -529,9 +529,6 @@ class Translator:
         ['the girl likes the black cat.']
     """
 
-    model: Transformer
-    vocabulary: Vocabulary
-
     def __init__(self, model: Transformer, vocabulary: Vocabulary) -> None:
         check_type(nn.Module, model=model)
         check_type(Vocabulary, vocabulary=vocabulary)

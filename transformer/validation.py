@@ -290,7 +290,6 @@ _EXTRAS = {
     "sacrebleu": "text",
     "safetensors": "text",
     "sentencepiece": "interchange",
-    "shtab": "completion",
     "tokenizers": "text",
     "tqdm": "train",
     "transformers": "interchange",
