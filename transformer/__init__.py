@@ -3,8 +3,37 @@
 Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
 """
 
+# Modules that tangle has written, and removes once no chapter exports them:
+#     embedding
+#     attention
+#     plots
+#     layers
+#     validation
+#     model
+#     loss
+#     training
+#     decoding
+#     toy
+#     kernels
+#     fast
+#     files
+#     distributed
+#     trainer
+#     wording
+#     text
+#     corpora
+#     translation
+#     inspection
+#     interop
+#     modern
+#     checks
+#     phrases
+#     recipes
+#     serve
+#     __main__
+
 # ruff: noqa: I001 (the order is that of the chapters)
-__version__ = "0.2.0"
+__version__ = "0.3.0.dev0"
 __book__ = "https://github.com/example/transformer-book"
 
 from transformer.embedding import TokenEmbedding, sinusoidal_encoding, PositionalEncoding
@@ -26,12 +55,13 @@ from transformer.fast import FastTransformer, accelerate, quantize
 from transformer.files import save_weights, load_weights
 from transformer.distributed import process_group
 from transformer.trainer import TrainingConfig, Trainer
+from transformer.wording import Preparation
 from transformer.text import Vocabulary, encode_pairs, pad, TokenBatches, BPEDropout
-from transformer.corpora import load_corpus, read_pairs
+from transformer.corpora import load_corpus, read_pairs, held_out
 from transformer.translation import corpus_scores, Alignment, Translator
 from transformer.interop import from_torch, to_torch
 from transformer.checks import check_model
-from transformer.recipes import Recipe, RECIPES, train_translator
+from transformer.recipes import Recipe, RECIPES, recipe_for, train_translator
 
 __all__ = [
     "TokenEmbedding",
@@ -78,6 +108,7 @@ __all__ = [
     "process_group",
     "TrainingConfig",
     "Trainer",
+    "Preparation",
     "Vocabulary",
     "encode_pairs",
     "pad",
@@ -85,6 +116,7 @@ __all__ = [
     "BPEDropout",
     "load_corpus",
     "read_pairs",
+    "held_out",
     "corpus_scores",
     "Alignment",
     "Translator",
@@ -93,5 +125,6 @@ __all__ = [
     "check_model",
     "Recipe",
     "RECIPES",
+    "recipe_for",
     "train_translator",
 ]

@@ -18,6 +18,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
@@ -31,9 +32,11 @@ from transformer.files import RunFolder, atomic_file, save_weights, write_record
 from transformer.interop import ENGINES, load_translator
 from transformer.recipes import (
     RECIPES,
+    OwnTexts,
     Recipe,
     Reversals,
     changed,
+    own_recipe,
     read_recipe,
     settings,
     toy_record,
@@ -43,8 +46,9 @@ from transformer.recipes import (
 )
 from transformer.serve import make_app, run_server
 from transformer.trainer import Trainer, draw_curves
-from transformer.translation import Translator, corpus_scores, tokenize
+from transformer.translation import Translator, corpus_scores
 from transformer.validation import optional_import
+from transformer.wording import AS_IT_IS, CORPORA, PREPARATIONS, Preparation
 
 
 def parsed(recipe: Recipe, changes: Iterable[str]) -> dict[str, Any]:
@@ -180,6 +184,8 @@ def train(options: argparse.Namespace) -> None:
     with process_group(options.device) as device:
         check_memory(recipe, device)
         first = rank_and_world_size()[0] == 0
+        if first and isinstance(recipe.data, OwnTexts):
+            announce(recipe)
         with claimed(folder, recipe) if first else nullcontext():
             how = {"progress": True, "max_minutes": options.max_minutes}
             if toy:
@@ -194,15 +200,80 @@ def asked_for(options: argparse.Namespace) -> tuple[Recipe, Path]:
     """The recipe that `train` was given, and the folder of its run.
 
     Raises:
-        ValueError: neither a recipe nor a file is named, or both, or no folder for a file's recipe.
+        ValueError: not exactly one of a recipe, a file and texts is named; no folder for a file's
+            recipe; or as in `own_texts`.
+        CorpusError: the texts are no corpus.
     """
-    if (options.recipe is None) == (options.config is None):
-        raise ValueError("train needs either the name of a recipe or --config, and not both")
-    if options.recipe is None and options.directory is None:
+    own = own_texts(options)
+    if [options.recipe is None, options.config is None, not own].count(False) != 1:
+        raise ValueError(
+            "train needs one of three: the name of a recipe, --config, or texts of your own "
+            "(--source and --target, or --pairs)"
+        )
+    if options.config and options.directory is None:
         raise ValueError("--config needs --directory as well: a folder for the run")
-    recipe = RECIPES[options.recipe] if options.recipe else read_recipe(options.config)
-    folder = options.directory or Path("runs") / options.recipe
+    folder = options.directory or Path("runs") / (options.recipe or "own")
+    if own:
+        recipe = recipe_of_texts(options, own, folder)
+    else:
+        recipe = RECIPES[options.recipe] if options.recipe else read_recipe(options.config)
     return changed(recipe, **parsed(recipe, options.set)), folder
+
+
+# %% book/B-command-line.ipynb · The commands · [own-train-code]
+def own_texts(options: argparse.Namespace) -> dict[str, str]:
+    """The files that `train` was given, by the names that `OwnTexts` has for them; none for a recipe.
+
+    Raises:
+        ValueError: of two files that belong together, one is missing, or too many are named; or what is
+            said of texts is said of a recipe.
+    """
+    files: dict[str, str] = {}
+    for prefix in ("", "dev_"):
+        both, one = [getattr(options, f"{prefix}{side}") for side in ("source", "target")], f"{prefix}pairs"
+        flags = [f"--{prefix}{side}".replace("_", "-") for side in ("source", "target", "pairs")]
+        if both.count(None) == 1:
+            raise ValueError(f"{flags[0]} and {flags[1]} belong together: two files, a sentence a line")
+        if (pairs := getattr(options, one)) is not None:
+            if None not in both:
+                raise ValueError(f"{flags[2]} takes the place of {flags[0]} and {flags[1]}")
+            both = [pairs, ""]
+        if None not in both:
+            files |= {f"{prefix}{side}": str(path) for side, path in zip(("source", "target"), both)}
+    if "source" not in files:
+        for name in ("dev_source", "languages", "preparation"):
+            if files.get(name) or getattr(options, name, None):
+                option = "--" + name.replace("_", "-")
+                raise ValueError(f"{option} is for texts of your own: --source and --target, or --pairs")
+    return files
+
+
+def recipe_of_texts(options: argparse.Namespace, files: dict[str, str], folder: Path) -> Recipe:
+    """The recipe for texts: that of the run in the folder, if it has begun with these files, or a new one."""
+    languages = tuple(options.languages) if options.languages else None
+    if RunFolder(folder).checkpoints() and (folder / "config.json").is_file():
+        recipe, names = read_recipe(folder / "config.json"), ("source", "target", "dev_source", "dev_target")
+        there = {name: getattr(recipe.data, name, "") for name in names}
+        if there == dict.fromkeys(names, "") | files:
+            asked = {"preparation": options.preparation, "languages": " ".join(languages or ())}
+            return changed(recipe, **{name: value for name, value in asked.items() if value})
+    chosen = Preparation(options.preparation or AS_IT_IS.name, languages)
+    return own_recipe(**files, preparation=chosen)
+
+
+def announce(recipe: Recipe) -> None:
+    """Say what was chosen for texts of somebody's own."""
+    data, model, steps = recipe.data, recipe.model, recipe.training.steps
+    assert isinstance(data, OwnTexts)
+    train, dev = data.load("train"), data.load("dev")
+    origin = f"from {data.dev_source}" if data.dev_source else "held out: no copy of them is trained on"
+    print(f"{len(train):,} pairs to train on, {len(dev):,} to judge by, {origin}")
+    print(f"texts: {data.prepared}; a vocabulary of up to {data.vocab_size:,} tokens")
+    print(
+        f"{model.n_layers}+{model.n_layers} layers of width {model.d_model}, dropout {model.dropout}; "
+        f"{steps:,} updates with batches of {data.max_tokens:,} tokens",
+        flush=True,
+    )
 
 
 # %% book/B-command-line.ipynb · The commands · [results-code]
@@ -211,10 +282,8 @@ def leave_results(
 ) -> None:
     """Write what was trained into the run's folder and, once the run is over, its record."""
     usable = folder / ("model.safetensors" if translator is None else "translator")
-    if translator is None:
+    if translator is None:  # `train_translator` leaves its own
         save_weights(trainer.model, usable, torch.float16)
-    else:
-        translator.save(usable)
     with suppress(ImportError):  # without matplotlib the run is just as good
         draw_curves(trainer.history, folder / "curves.png")
     if not trainer.finished:
@@ -225,9 +294,12 @@ def leave_results(
         record = toy_record(trainer, recipe)
         print(f"exact match on 10,000 unseen sequences: {record['test']['sequences']:.2%}")
     else:
-        note("training is over; scoring dev and test takes some minutes more …")
+        note("training is over; scoring it takes some minutes more …")
         record = translation_record(translator, trainer, recipe)
-        show_scores(record["scores"]["test"]["tuned"])
+        if isinstance(recipe.data, OwnTexts):
+            show_scores(record["scores"]["held out"]["beam 4"])
+        else:
+            show_scores(record["scores"]["test"]["tuned"])
         translator.save_pretrained(usable, record=record)
     write_record(folder / "record.json", record)
     print(f"the run's folder: {one_line(folder)}")
@@ -322,31 +394,43 @@ def grouped(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
 def evaluate(options: argparse.Namespace) -> None:
     """Score a translator on a split of a corpus, or on two files."""
     translator = Translator.from_pretrained(options.model, device=options.device)
-    pairs, seen = evaluation_pairs(options)
-    sources, targets = [source for source, _ in pairs], [target for _, target in pairs]
+    pairs, seen = evaluation_pairs(options, translator.preparation)
+    sources = [source for source, _ in pairs]
+    targets = [translator.vocabulary.prepare(target) for _, target in pairs]
+    scored = partial(
+        corpus_scores, n_bootstrap=options.bootstrap, preparation=translator.preparation
+    )
     note(f"scoring {len(pairs):,} pairs …")
     hypotheses = translator.translate_tokenized(sources, options.beam, options.length_penalty)
     print(f"{len(pairs):,} pairs, beam {options.beam}, length penalty {options.length_penalty}")
-    show_scores(corpus_scores(hypotheses, targets, options.bootstrap))
+    show_scores(scored(hypotheses, targets))
     rows = [row for row, pair in enumerate(pairs) if pair not in seen]
     if 0 < len(rows) < len(pairs):
         print(
             f"{len(rows):,} pairs, without {len(pairs) - len(rows):,} that are in the training split as well"
         )
         ours, theirs = ([side[row] for row in rows] for side in (hypotheses, targets))
-        show_scores(corpus_scores(ours, theirs, options.bootstrap))
+        show_scores(scored(ours, theirs))
 
 
-def evaluation_pairs(options: argparse.Namespace) -> tuple[list[Pair], set[Pair]]:
-    """The pairs that `evaluate` is asked for, tokenized, and those that training showed.
+def evaluation_pairs(
+    options: argparse.Namespace, preparation: Preparation
+) -> tuple[list[Pair], set[Pair]]:
+    """The pairs that `evaluate` is asked for, and those that training showed.
 
     Raises:
-        ValueError: one of two files is missing, or a corpus is asked for as well.
+        ValueError: one of two files is missing, or a corpus is asked for as well, or it is not of the kind
+            of texts that the translator was made for.
         CorpusError: a file is not UTF-8, or the two do not have the same number of lines.
     """
     files = options.source, options.reference
     if files == (None, None):
         corpus, split = options.corpus or "phrases", options.split or "test"
+        if preparation != CORPORA:
+            raise ValueError(
+                f"a translator of texts that are {preparation} cannot be scored on --corpus {corpus}, whose "
+                f"texts are {CORPORA}: name --source and --reference"
+            )
         seen = load_corpus(corpus, "train") if split != "train" else []
         return load_corpus(corpus, split), set(seen)
     if None in files:
@@ -355,7 +439,7 @@ def evaluation_pairs(options: argparse.Namespace) -> tuple[list[Pair], set[Pair]
         raise ValueError(
             "--corpus and --split are for a corpus, --source and --reference for files"
         )
-    return [Pair(*map(tokenize, pair)) for pair in read_pairs(*files)], set()
+    return read_pairs(*files), set()
 
 
 def show_scores(scores: dict[str, dict[str, Any]]) -> None:
@@ -365,14 +449,20 @@ def show_scores(scores: dict[str, dict[str, Any]]) -> None:
 
 
 # %% book/B-command-line.ipynb · The commands · [info-code]
+import json
+
+
 def info(options: argparse.Namespace) -> None:
     """Show what a translator is made of, or the settings of a recipe."""
     if options.recipe is not None:
         shown = settings(RECIPES[options.recipe])
     else:
         model = Translator.from_pretrained(options.model).model
-        print(f"{sum(parameter.numel() for parameter in model.parameters()):,} parameters")
-        shown = asdict(model.config)
+        shown = {"parameters": sum(parameter.numel() for parameter in model.parameters())}
+        shown |= asdict(model.config)
+    if options.json:
+        print(json.dumps(shown, indent=2))
+        return
     for name, value in shown.items():
         print(f"{name}: {value}")
 
@@ -476,11 +566,13 @@ def terminable() -> Iterator[None]:
 
 # %% book/B-command-line.ipynb · The options · [help-code]
 DESCRIPTION = """\
-Train a Transformer that translates Portuguese into English, and use it.
+Train a Transformer that translates, on a corpus of this book or texts of your own, and use it.
+The one that is built in translates Portuguese into English; --model takes any other.
 
-  python -m transformer translate "a menina gosta do gato preto ."
+  python -m transformer translate "A menina gosta do gato preto."
   python -m transformer train phrases --directory runs/mine
   python -m transformer evaluate --model runs/mine/translator --corpus phrases
+  python -m transformer train --source train.de --target train.en
 
 Every command has a --help of its own."""
 
@@ -498,13 +590,25 @@ translate --model, or model.safetensors of the toy. At the end of the run, recor
 A run that was stopped, by Ctrl-C or --max-minutes, goes on when the same command is given again;
 steps may be raised then, and nothing else may change.
 
+Texts of your own take the place of a recipe: two files in UTF-8, of which line n of one translates line
+n of the other, or one file with a tab between sentence and translation.
+
+  python -m transformer train --source train.de --target train.en --languages de en
+  python -m transformer train --pairs dates.tsv --directory runs/dates --set steps=2000
+
+Vocabulary, model, batches and steps are chosen by the size of the corpus, and said. Without dev files
+a twentieth of the pairs, at most 1,000, is held out and scored at the end. What is done to the texts is
+kept with the translator, which treats whatever it translates in the same way.
+
 With several GPUs: torchrun --nproc-per-node=N -m transformer train NAME"""
 
 TRANSLATE_HELP = """\
-Sentences are written as one types them, in UTF-8; translations are in lower case, like the talks and
-phrases that the models learn from. An empty line gives an empty line. A line of more tokens than
-the model reads (512 for those of the recipes) is cut, with a warning on standard error, and so is one
-of more than 65,536 bytes; a translation has at most 200 tokens.
+Sentences are written as one types them, in UTF-8. The translator treats them as it did those that it
+has learned from; translations of models of the talks and phrases are in lower case, like these.
+
+An empty line gives an empty line. A line of more tokens than the model reads (512 for those of the
+recipes) is cut, with a warning on standard error, and so is one of more than 65,536 bytes; a translation
+has at most 200 tokens.
 
 A terminal is answered line by line. Anything else is read and translated in groups of 64 lines, in
 order, in a fixed amount of memory. A line that is not UTF-8 ends the program, with its number, once
@@ -535,12 +639,13 @@ seq2seq and decoder_only for models of Hugging Face, torch_transformer for torch
 The status is 0 if no check fails, 1 if one does, and 2 if there is nothing to check."""
 
 EVALUATE_HELP = """\
-Three lines as sacreBLEU prints them: BLEU on the tokens as the corpora have them (tok:none), BLEU
-and chrF2 on text as one types it. Of a corpus, pairs that its training split holds as well are
-then left out, and the rest is scored again. Files of your own are brought to lower case first.
+Lines as sacreBLEU prints them: BLEU on the tokens as the corpora have them (tok:none), if the texts of
+the translator are split into tokens; BLEU and chrF2 on text as one types it; and how many translations
+are equal to their reference. Of a corpus, pairs that its training split holds as well are then left out,
+and the rest is scored again. Files of your own are prepared as the translator's texts are.
 
   python -m transformer evaluate --model runs/ted/translator --corpus ted --split test --bootstrap
-  python -m transformer evaluate --source mine.pt --reference mine.en"""
+  python -m transformer evaluate --model runs/own/translator --source test.de --reference test.en"""
 
 
 # %% book/B-command-line.ipynb · The options · [kinds-code]
@@ -592,16 +697,34 @@ Add = Callable[..., Any]  # an argument parser's `add_argument`
 
 def train_options(add: Add) -> None:
     """The options of `train`."""
-    add("recipe", nargs="?", choices=RECIPES, metavar="recipe", help="one of the recipes below")
+    add("recipe", nargs="?", choices=list(RECIPES), metavar="recipe", help="one of the recipes below")
     instead = "take the recipe from a run's config.json or record.json instead"
     add("--config", type=place, metavar="FILE", help=instead)
     change = "change a setting of the recipe, such as steps=500; may be repeated"
     add("--set", action="append", default=[], metavar="NAME=VALUE", help=change)
-    folder = "the run's folder (default: runs/ and the recipe's name)"
+    texts_options(add)
+    folder = "the run's folder (default: runs/ and the recipe's name, or runs/own)"
     add("--directory", type=place, help=folder)
     stop = "stop training after M minutes; the same command goes on later (default: no limit)"
     add("--max-minutes", type=within(float, 0.0, float("inf")), metavar="M", help=stop)
     device_option(add)
+
+
+def texts_options(add: Add) -> None:
+    """What `train` can be given in place of a recipe."""
+    texts = "texts of your own to train on, a sentence a line (default: the corpus of a recipe)"
+    add("--source", type=place, metavar="FILE", help=texts)
+    add("--target", type=place, metavar="FILE", help="their translations, line by line (default: none)")
+    both = "one file in place of both, a tab between sentence and translation (default: none)"
+    add("--pairs", type=place, metavar="FILE", help=both)
+    judge = "texts to judge by, which are not trained on (default: some are held out)"
+    add("--dev-source", type=place, metavar="FILE", help=judge)
+    add("--dev-target", type=place, metavar="FILE", help="their translations (default: none)")
+    add("--dev-pairs", type=place, metavar="FILE", help="one file in place of both (default: none)")
+    codes = "their languages, such as de en, for the model card (default: not said)"
+    add("--languages", nargs=2, metavar=("SOURCE", "TARGET"), help=codes)
+    form = "what is done to all texts, in training and in use (default: as it is)"
+    add("--preparation", choices=PREPARATIONS, help=form)
 
 
 def translate_options(add: Add) -> None:
@@ -615,8 +738,8 @@ def evaluate_options(add: Add) -> None:
     """The options of `evaluate`."""
     add("--corpus", help="phrases or ted (default: phrases)")
     add("--split", help="train, dev or test (default: test)")
-    add("--source", type=place, metavar="FILE", help="Portuguese of your own, a sentence a line")
-    add("--reference", type=place, metavar="FILE", help="its English, line by line")
+    add("--source", type=place, metavar="FILE", help="texts of your own, one a line")
+    add("--reference", type=place, metavar="FILE", help="their translations, line by line")
     interval = "give a 95%% interval from N corpora drawn from this one "
     interval += "(default: none; without a number: 1000)"
     count = {"type": within(int, 0, 100_000), "nargs": "?", "const": 1000, "default": 0}
@@ -636,7 +759,8 @@ def serve_options(add: Add) -> None:
 
 def info_options(add: Add) -> None:
     """The options of `info`."""
-    add("--recipe", choices=RECIPES, help="show this recipe (default: a translator)")
+    add("--recipe", choices=list(RECIPES), help="show this recipe (default: a translator)")
+    add("--json", action="store_true", help="as JSON (default: none, a setting to a line)")
     model_option(add)
 
 
@@ -686,6 +810,28 @@ def check_options(add: Add) -> None:
 
 
 # %% book/B-command-line.ipynb · The options · [parser-code]
+class Completion(argparse.Action):
+    """Print a shell's completion of the command line, and end."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> NoReturn:
+        shtab = optional_import("shtab")
+        (commands,) = (action.choices for action in parser._actions if isinstance(action.choices, dict))
+        for action in (action for command in commands.values() for action in command._actions):
+            if action.dest in ("model", "directory"):
+                action.complete = shtab.DIRECTORY
+            elif action.type is place:
+                action.complete = shtab.FILE
+        parser.prog = "transformer-book"
+        print(shtab.complete(parser, values))
+        parser.exit()
+
+
 def parser() -> argparse.ArgumentParser:
     """What may appear on the command line."""
     layout = argparse.RawDescriptionHelpFormatter
@@ -695,12 +841,17 @@ def parser() -> argparse.ArgumentParser:
     whole.add_argument("--version", action="version", version=f"transformer-book {__version__}")
     debug = "show the traceback of an error (default: one line that says what is wrong)"
     whole.add_argument("--debug", action="store_true", help=debug)
+    script = "print what makes bash, zsh or fish complete transformer-book at the Tab key"
+    shells = ("bash", "zsh", "fish")
+    whole.add_argument(
+        "--print-completion", action=Completion, choices=shells, metavar="SHELL", help=script
+    )
     commands = whole.add_subparsers(title="commands", metavar="command")
     recipes = "\n".join(f"  {key:12}{summary(recipe)}" for key, recipe in RECIPES.items())
     training = TRAIN_HELP.format(recipes=recipes)
     for run, line, more, fill in (
         (train, "train a model, or go on with a run that was stopped", training, train_options),
-        (translate, "translate Portuguese sentences into English", TRANSLATE_HELP, translate_options),
+        (translate, "translate sentences, given here or line by line", TRANSLATE_HELP, translate_options),
         (evaluate, "score a translator with sacreBLEU", EVALUATE_HELP, evaluate_options),
         (serve, "translate over HTTP", SERVE_HELP, serve_options),
         (check, "look for faults of a model of yours", CHECK_HELP, check_options),

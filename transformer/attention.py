@@ -118,6 +118,8 @@ class KeyValueCache:
     It is made for generating, without gradients.
     """
 
+    length: int
+
     def __init__(self) -> None:
         self.length = 0
         self._grown: dict[nn.Module, tuple[Tensor, int]] = {}  # [2, B, H, room, d_k] and its length
@@ -161,6 +163,13 @@ class MultiHeadAttention(nn.Module):
 
     Source: Vaswani et al. (2017), section 3.2.2.
     """
+
+    n_heads: int
+    dropout: float
+    w_q: nn.Linear
+    w_k: nn.Linear
+    w_v: nn.Linear
+    w_o: nn.Linear
 
     def __init__(
         self, d_model: int, n_heads: int, dropout: float = 0.0, bias: bool = True,

@@ -468,6 +468,11 @@ class Adapted(nn.Module):
         reads_source: whether there is a source.
     """
 
+    model: nn.Module
+    call: Callable[[Any, Tensor, Tensor], Any]
+    pad_id: int | None
+    reads_source: bool
+
     def __init__(
         self,
         model: nn.Module,

@@ -3,7 +3,16 @@
 Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
 """
 
-__all__ = ["Pair", "CorpusError", "CorpusSource", "Corpus", "data_folder", "load_corpus", "read_pairs"]
+__all__ = [
+    "Pair",
+    "CorpusError",
+    "CorpusSource",
+    "Corpus",
+    "data_folder",
+    "load_corpus",
+    "read_pairs",
+    "held_out",
+]
 
 
 # %% book/12-text.ipynb · A loader that verifies · [corpora-pair]
@@ -20,8 +29,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+import torch
+
 from transformer.files import atomic_file, regular_file
+from transformer.text import normalize
 from transformer.training import record_path
+from transformer.wording import AS_IT_IS, Preparation
 
 
 class Pair(NamedTuple):
@@ -193,7 +206,9 @@ def _lines(text: str) -> list[str]:
 
 def _paired(source: list[str], target: list[str], name: str) -> list[Pair]:
     if len(source) != len(target):
-        raise CorpusError(f"{name}: {len(source):,} source lines but {len(target):,} target lines")
+        alone = min(len(source), len(target)) + 1
+        said = f"{name}: {len(source):,} source lines but {len(target):,} target lines"
+        raise CorpusError(f"{said}, so that line {alone:,} is alone")
     return [Pair(*pair) for pair in zip(source, target)]
 
 
@@ -280,31 +295,91 @@ def load_corpus(name: str, split: str) -> list[Pair]:
 
 # %% book/12-text.ipynb · A corpus of your own · [corpora-read-pairs]
 _MAX_FILE = 1 << 30  # bytes; a file is held in memory whole, several times over
+_MAX_LINE = 1 << 16  # bytes
 
 
-def read_pairs(source: str | Path, target: str | Path) -> list[Pair]:
-    """Read a parallel corpus from two text files, of which line n of one translates line n of the other.
+def _own_lines(path: Path) -> list[str]:
+    """The lines of a file of somebody's own, without what marks its beginning and the ends of lines."""
+    if (size := regular_file(path).stat().st_size) > _MAX_FILE:
+        raise CorpusError(f"{path} has {size:,} bytes, more than {_MAX_FILE:,}: divide it")
+    content = path.read_bytes()
+    for number, line in enumerate(content.split(b"\n"), start=1):
+        if len(line) > _MAX_LINE:
+            raise CorpusError(f"{path}: line {number:,} has {len(line):,} bytes, more than {_MAX_LINE:,}")
+    text = _decoded(content, path).removeprefix("\ufeff")
+    if "\0" in text:
+        number = text.count("\n", 0, text.index("\0")) + 1
+        raise CorpusError(f"{path} is not text in UTF-8: a zero byte in line {number:,}")
+    return [line.removesuffix("\r") for line in _lines(text)]
+
+
+def _own_rows(path: Path) -> list[Pair]:
+    """The pairs of a file that holds both sides."""
+    rows = [line.split("\t") for line in _own_lines(path)]
+    for number, row in enumerate(rows, start=1):
+        if len(row) != 2:
+            wanted = "not the one between a sentence and its translation"
+            raise CorpusError(f"{path}: line {number:,} has {len(row) - 1} tabs, {wanted}")
+    return [Pair(source, target) for source, target in rows]
+
+
+def read_pairs(source: str | Path, target: str | Path | None = None, keep_empty: bool = True) -> list[Pair]:
+    """Read a parallel corpus of your own.
 
     Args:
         source: A file in UTF-8 with one sentence a line.
-        target: Another with the translations.
+        target: Another, of which line n translates line n of the first. ``None`` if each line of the
+            first holds both, with a tab between them.
+        keep_empty: Whether a side may be empty, or nothing but spaces.
 
     Returns:
-        The pairs as they are, including those with an empty side. Only a line feed ends a line; a
-        carriage return before it and a byte order mark at the beginning are dropped.
+        The pairs as they are. Only a line feed ends a line; a carriage return before it and a byte order
+        mark at the beginning are dropped.
 
     Raises:
         OSError: A file cannot be opened; the message names it.
-        CorpusError: A file is not UTF-8, or has more than 1 GiB, or the numbers of lines differ; the message
-            says where.
+        CorpusError: A file is not UTF-8, or has more than 1 GiB, or a line of more than 64 KiB; the numbers
+            of lines differ; a line has not exactly one tab, where it should; or a side is empty, where none
+            may be. The message names file and line.
     """
-    sides = []
-    for path in (Path(source), Path(target)):
-        if (size := regular_file(path).stat().st_size) > _MAX_FILE:
-            raise CorpusError(f"{path} has {size:,} bytes, more than {_MAX_FILE:,}: divide it")
-        text = _decoded(path.read_bytes(), path).removeprefix("\ufeff")
-        if "\0" in text:
-            line = text.count("\n", 0, text.index("\0")) + 1
-            raise CorpusError(f"{path} is not text in UTF-8: a zero byte in line {line:,}")
-        sides.append([line.removesuffix("\r") for line in _lines(text)])
-    return _paired(sides[0], sides[1], f"{source}, {target}")
+    if target is None:
+        pairs = _own_rows(Path(source))
+    else:
+        pairs = _paired(_own_lines(Path(source)), _own_lines(Path(target)), f"{source}, {target}")
+    if not keep_empty:
+        for number, pair in enumerate(pairs, start=1):
+            for side, path in zip(pair, (source, target or source)):
+                if not side.strip():
+                    raise CorpusError(f"{path}: line {number:,} holds an empty sentence")
+    return pairs
+
+
+# %% book/12-text.ipynb · A corpus of your own · [corpora-held-out]
+def held_out(
+    pairs: Sequence[Pair], preparation: Preparation = AS_IT_IS, seed: int = 0
+) -> tuple[list[Pair], list[Pair]]:
+    """Divide a corpus into pairs to train on and pairs to judge by, of which training shows none.
+
+    Args:
+        pairs: The corpus.
+        preparation: Pairs that it makes equal count as one.
+        seed: Of the choice.
+
+    Returns:
+        Both lists, in the order of the corpus. The second holds a twentieth of the different pairs, but at
+        least 100 and at most 1,000; of fewer than 500, a fifth.
+
+    Raises:
+        ValueError: There are not two different pairs.
+    """
+    pairs = [Pair(*pair) for pair in pairs]
+    keys = [tuple(normalize(preparation.prepare(side)) for side in pair) for pair in pairs]
+    firsts = {key: place for place, key in reversed([*enumerate(keys)])}
+    if (n := len(firsts)) < 2:
+        raise ValueError(f"pairs must hold two different pairs, one of them to be held out, not {n}")
+    size = max(1, min(1000, max(n // 20, min(100, n // 5))))
+    order = torch.randperm(n, generator=torch.Generator().manual_seed(seed)).tolist()
+    places = sorted(sorted(firsts.values())[number] for number in order[:size])
+    chosen = {keys[place] for place in places}
+    train = [pair for pair, key in zip(pairs, keys) if key not in chosen]
+    return train, [pairs[place] for place in places]

@@ -44,6 +44,11 @@ class DecoderState:
         beam_size: number K of rows for each sentence.
     """
 
+    model: Transformer
+    cache: KeyValueCache
+    memory: Tensor
+    mask: Tensor
+
     def __init__(self, model: Transformer, src: Tensor, beam_size: int = 1) -> None:
         self.model, self.cache = model, KeyValueCache()
         self.memory = model.encode(src).repeat_interleave(beam_size, dim=0)  # [B·K, S, d_model]

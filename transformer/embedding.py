@@ -31,6 +31,10 @@ class TokenEmbedding(nn.Module):
         torch.Size([1, 3, 4])
     """
 
+    d_model: int
+    pad_id: int | None
+    weight: nn.Parameter
+
     def __init__(self, vocab_size: int, d_model: int, pad_id: int | None = None) -> None:
         super().__init__()
         self.d_model, self.pad_id = d_model, pad_id
@@ -80,6 +84,8 @@ class PositionalEncoding(nn.Module):
 
     Source: Vaswani et al. (2017), sections 3.5 and 5.4.
     """
+
+    dropout: nn.Dropout
 
     table: Tensor  # [max_length, d_model]
 

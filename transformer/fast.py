@@ -347,6 +347,14 @@ class _StepCache:
 class FastDecoderState(DecoderState):
     """The numbers of `DecoderState`, from the decoder's weights, without calling its modules."""
 
+    layers: list[_LayerStep]
+    norm: Callable[[Tensor], Tensor]
+    project: Callable[[Tensor], Tensor]
+    table: Tensor
+    scale: float
+    positions: Tensor
+    past: _StepCache
+
     @torch.inference_mode()
     def __init__(self, model: FastTransformer, src: Tensor, beam_size: int = 1) -> None:
         self.beam_size = beam_size
@@ -447,6 +455,10 @@ class QuantizedLinear(nn.Module):
     Args:
         weight, bias: `[d_out, d_in]` in float32 on the CPU, and `[d_out]` or `None`.
     """
+
+    packed: Any
+    whole: tuple[Tensor, Tensor] | None
+    bias: Tensor | None
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         super().__init__()

@@ -39,6 +39,7 @@ import subprocess
 import sys
 import warnings
 import zipfile
+import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -317,7 +318,7 @@ def _in_dtype(name: str, x: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def save_weights(model: nn.Module, path: Path | str, dtype: torch.dtype = torch.float32) -> None:
-    """Write a model's weights as safetensors, a shared table once.
+    """Write a model's weights as safetensors with a checksum, a shared table once.
 
     Args:
         model: the model.
@@ -343,7 +344,16 @@ def save_weights(model: nn.Module, path: Path | str, dtype: torch.dtype = torch.
             x = _in_dtype(name, x, dtype) if x.is_floating_point() else x
             weights[name] = x.cpu().clone(memory_format=torch.contiguous_format)
     with atomic_file(path) as part:
-        part.write_bytes(safetensors.save(weights))
+        part.write_bytes(safetensors.save(weights, {"sha256": _weights_sum(weights)}))
+
+
+def _weights_sum(weights: dict[str, Tensor]) -> str:
+    # A checksum of names, types, shapes and numbers.
+    total = hashlib.sha256()
+    for name, x in sorted(weights.items()):
+        total.update(f"{name} {x.dtype} {list(x.shape)}\n".encode())
+        total.update(x.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return total.hexdigest()
 
 
 # %% book/11-long-runs.ipynb · Weights to keep · [load-weights]
@@ -358,13 +368,17 @@ def load_weights(model: nn.Module, path: Path | str) -> None:
         TypeError: `model` is not a module.
         OSError: the file cannot be opened; `FileNotFoundError` where there is none.
         CheckpointError: the file is damaged, or does not fit the model, which then stays as it was;
-            the message names the file.
+            the message names the file. One without a checksum, from another program, is trusted.
         ImportError: safetensors is missing.
     """
     check_type(nn.Module, model=model)
     safetensors, content = optional_import("safetensors.torch"), regular_file(path).read_bytes()
     try:
         weights = safetensors.load(content)
+        length = 8 + int.from_bytes(content[:8], "little")
+        facts = json.loads(content[8:length]).get("__metadata__", {})
+        if facts.get("sha256") not in (None, _weights_sum(weights)):
+            raise ValueError("its checksum is wrong")
     except MemoryError:
         raise
     except Exception as error:
@@ -382,23 +396,25 @@ def read_log(directory: Path | str) -> list[dict[str, float]]:
     """The entries of a run's `log.jsonl`, without a last line that was cut off; `[]` without a log.
 
     Raises:
-        CheckpointError: the file is not a log; the message names it, and the line.
+        CheckpointError: the file is not a log, or a line has changed since it was written; the
+            message names it, and the line.
     """
-    path, entries = regular_file(Path(directory) / "log.jsonl"), []
+    path = regular_file(Path(directory) / "log.jsonl")
     try:
-        text = path.read_text(encoding="utf8") if path.exists() else ""
-        for number, line in enumerate(text.splitlines(keepends=True), start=1):
-            if line.endswith("\n"):
-                entries.append(_log_entry(line, number))
+        *lines, rest = path.read_bytes().decode("utf8").split("\n") if path.exists() else [""]
+        if "}" in rest[:-1]:  # a whole entry, and then something that is not the end of a line
+            raise ValueError(f"line {len(lines) + 1} has no end")
+        return [_log_entry(line, number) for number, line in enumerate(lines, start=1)]
     except (ValueError, TypeError, RecursionError) as error:
         raise CheckpointError(f"{path} is not the log of a run: {error}") from error
-    return entries
 
 
 def _log_entry(line: str, number: int) -> dict[str, float]:
     try:
         entry: dict[str, Any] = json.loads(line)
         check_type(dict, entry=entry)
+        if entry.pop("crc", None) not in (None, _line_sum(entry)):
+            raise ValueError("its checksum is wrong")
         step: Any = entry.get("step")
         check_size(minimum=0, step=step)
         check_type((int, float), **entry)
@@ -411,10 +427,18 @@ def _log_entry(line: str, number: int) -> dict[str, float]:
     return entry
 
 
+def _line(entry: dict[str, float]) -> str:
+    return json.dumps(entry | {"crc": _line_sum(entry)}) + "\n"
+
+
+def _line_sum(entry: dict[str, float]) -> str:
+    return f"{zlib.crc32(json.dumps(entry).encode()):08x}"
+
+
 def write_log(directory: Path | str, entries: list[dict[str, float]]) -> None:
     """Make `entries` the whole of a run's `log.jsonl`."""
     with atomic_file(Path(directory) / "log.jsonl") as part:
-        part.write_text("".join(json.dumps(entry) + "\n" for entry in entries), encoding="utf8")
+        part.write_text("".join(map(_line, entries)), encoding="utf8")
 
 
 # %% book/11-long-runs.ipynb · A log of lines · [append-log]
@@ -423,7 +447,7 @@ def append_log(directory: Path | str, entry: dict[str, float]) -> None:
     path = Path(directory) / "log.jsonl"
     is_new = not path.exists()
     with _naming(path), open(path, "a", encoding="utf8") as file:
-        file.write(json.dumps(entry) + "\n")
+        file.write(_line(entry))
         file.flush()
         os.fsync(file.fileno())
     if is_new:
@@ -517,23 +541,33 @@ def _commit() -> str:
 
 # %% book/11-long-runs.ipynb · Runs that can be repeated · [record-files]
 def write_record(path: Path | str, record: dict[str, Any]) -> None:
-    """Write a record as JSON, whole or not at all."""
+    """Write a record as JSON with a checksum under `"sha256"`, whole or not at all."""
+    record = {name: value for name, value in record.items() if name != "sha256"}
     with atomic_file(path) as part:
-        text = json.dumps(record, indent=1, ensure_ascii=False)
+        text = json.dumps(record | {"sha256": _record_sum(record)}, indent=1, ensure_ascii=False)
         part.write_text(text + "\n", encoding="utf8")
 
 
+def _record_sum(record: dict[str, Any]) -> str:
+    content = json.loads(json.dumps(record))  # as it will be read, with lists for tuples
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
 def read_record(path: Path | str) -> dict[str, Any]:
-    """Read what `write_record` wrote.
+    """Read what `write_record` wrote; a record without a checksum is read as it is.
 
     Raises:
         OSError: the file cannot be opened; `FileNotFoundError` where there is none.
-        CheckpointError: the file holds no record; the message names it.
+        CheckpointError: the file holds no record, or another one than was written; the message
+            names it.
     """
     path = regular_file(path)
     try:
         record: dict[str, Any] = json.loads(path.read_text(encoding="utf8"))
         check_type(dict, record=record)
+        if record.pop("sha256", None) not in (None, _record_sum(record)):
+            said = 'its checksum is wrong; if you have changed it yourself, delete the entry "sha256"'
+            raise ValueError(said)
     except (ValueError, TypeError, RecursionError) as error:
         raise CheckpointError(f"{path} is not a record: {error}") from error
     return record
@@ -541,27 +575,64 @@ def read_record(path: Path | str) -> dict[str, Any]:
 
 # %% book/11-long-runs.ipynb · One run per folder · [run-folder]
 class RunFolder:
-    """The folder of a run, made when it is first locked: its checkpoints, best weights and log."""
+    """The folder of a run, made when it is first locked: its checkpoints, best weights and log.
 
-    def __init__(self, path: Path | str) -> None:
-        self.path = Path(path)
+    Args:
+        path: of the folder.
+        config: what its `config.json` is to say of the run; `None` for no such file.
+    """
+
+    path: Path
+    config: dict[str, Any] | None
+    best: Path
+
+    def __init__(self, path: os.PathLike[str] | str, config: dict[str, Any] | None = None) -> None:
+        self.path, self.config = Path(path), config
         self.best = self.path / "best.pt"
         filelock = optional_import("filelock")  # here, because it takes long to import
         self._lock, self._timeout = filelock.FileLock(self.path / "run.lock"), filelock.Timeout
 
+    def __fspath__(self) -> str:
+        return str(self.path)
+
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other processes out, or raise `BlockingIOError`; this one may lock again."""
+        """Keep other processes out; this one may lock again. What is made for the lock goes with
+        it, unless a run has begun.
+
+        Raises:
+            BlockingIOError: another process is training there.
+            OSError: the folder cannot be made, or its file system knows no locks.
+        """
+        places = [self.path / "run.lock", self.path, *self.path.parents]
+        new = [place for place in places if not place.exists()]
+        try:
+            self._acquire()
+            yield
+        except BlockingIOError:
+            new = []  # they are the other process's
+            raise
+        finally:
+            for place in () if self.checkpoints() else new:
+                with suppress(OSError):  # there is something else in it
+                    place.rmdir() if place.is_dir() else place.unlink()
+            self._lock.release()
+
+    def _acquire(self) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
         try:
             self._lock.acquire(timeout=0)
         except self._timeout:
             said = f"{self.path} is in use: another process is training there"
             raise BlockingIOError(said) from None
-        try:
-            yield
-        finally:
-            self._lock.release()
+        except (OSError, NotImplementedError) as error:
+            said = f"{self.path} cannot be locked ({getattr(error, 'strerror', error)}), and without a"
+            raise OSError(f"{said} lock two runs could meet there: choose another folder") from error
+
+    def note_config(self) -> None:
+        """Write `config.json`, now that the run has begun or gone on."""
+        if self.config is not None:
+            write_record(self.path / "config.json", self.config)
 
     def checkpoint(self, step: int) -> Path:
         """Where the checkpoint of an update is."""
@@ -583,6 +654,7 @@ class RunFolder:
         """Remove all but the newest checkpoints up to an update, and what was never finished."""
         for path in [path for path in self.checkpoints() if path <= self.checkpoint(step)][:-keep]:
             path.unlink()
-        for name in ("checkpoint-*.pt", "best.pt", "log.jsonl"):
+        own = ("checkpoint-*.pt", "best.pt", "log.jsonl")
+        for name in own if self.config is None else (*own, "config.json"):
             for path in self.path.glob(f".{name}.*.part"):
                 path.unlink()

@@ -6,6 +6,9 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 __all__ = [
     "from_torch",
     "to_torch",
+    "refusing_damage",
+    "ForeignFolder",
+    "fitted_weights",
     "from_marian",
     "to_marian",
     "MarianTranslator",
@@ -18,9 +21,14 @@ __all__ = [
 
 
 # %% book/15-interchange.ipynb · Names side by side · [parts]
+import math
+import os
+import re
 import tempfile
 import warnings
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, overload
 
@@ -31,7 +39,7 @@ from transformer.attention import KeysAndValues, KeyValueCache, MultiHeadAttenti
 from transformer.decoding import length_norm
 from transformer.embedding import sinusoidal_encoding
 from transformer.fast import parameter_owners
-from transformer.files import read_record
+from transformer.files import CheckpointError, read_record, regular_file
 from transformer.layers import (
     ACTIVATIONS,
     DecoderLayer,
@@ -50,6 +58,7 @@ from transformer.validation import (
     check_number,
     check_rate,
     check_size,
+    check_type,
     optional_import,
 )
 
@@ -513,24 +522,30 @@ _MARIAN_FIELDS = {
     "eos_token_id": "eos_id",
     "max_position_embeddings": "max_length",
 }
+_MARIAN_DEFAULTS = {"share_encoder_decoder_embeddings": True, "tie_word_embeddings": True}  # in older files
 _MARIAN_SIZES = {"layers": "n_layers", "attention_heads": "n_heads", "ffn_dim": "d_ff"}  # of a stack
 _MARIAN_ACTIVATIONS = {name: name for name in ACTIVATIONS} | {"swish": "silu"}
 
 
-def _config_from_marian(theirs: Any) -> TransformerConfig:
-    check_choice([True], scale_embedding=theirs.scale_embedding)
-    check_choice([0], encoder_layerdrop=theirs.encoder_layerdrop)
-    check_choice([0], decoder_layerdrop=theirs.decoder_layerdrop)
-    check_choice(list(_MARIAN_ACTIVATIONS), activation_function=theirs.activation_function)
+def _config_from_marian(theirs: Mapping[str, Any]) -> TransformerConfig:
+    check_choice(["marian"], model_type=theirs.get("model_type"))
+    check_choice([["MarianMTModel"], None], architectures=theirs.get("architectures"))
+    theirs = _MARIAN_DEFAULTS | dict(theirs)
+    if theirs.get("decoder_vocab_size") is None:
+        theirs["decoder_vocab_size"] = theirs["vocab_size"]
+    check_choice([True], scale_embedding=theirs["scale_embedding"])
+    check_choice([0], encoder_layerdrop=theirs["encoder_layerdrop"])
+    check_choice([0], decoder_layerdrop=theirs["decoder_layerdrop"])
+    check_choice(list(_MARIAN_ACTIVATIONS), activation_function=theirs["activation_function"])
 
     def same(*names: str) -> Any:
-        return _one(" and ".join(names), [getattr(theirs, name) for name in names])
+        return _one(" and ".join(names), [theirs[name] for name in names])
 
     same("share_encoder_decoder_embeddings", "tie_word_embeddings")
-    settings = {field: getattr(theirs, name) for name, field in _MARIAN_FIELDS.items()}
+    settings = {field: theirs[name] for name, field in _MARIAN_FIELDS.items()}
     for name, field in _MARIAN_SIZES.items():
         settings[field] = same(f"encoder_{name}", f"decoder_{name}")
-    return TransformerConfig(**settings, activation=_MARIAN_ACTIVATIONS[theirs.activation_function])
+    return TransformerConfig(**settings, activation=_MARIAN_ACTIVATIONS[theirs["activation_function"]])
 
 
 def _config_to_marian(ours: TransformerConfig) -> dict[str, Any]:
@@ -547,8 +562,8 @@ def _config_to_marian(ours: TransformerConfig) -> dict[str, Any]:
 _SETTINGS = "p", "dropout", "activation_dropout", "eps", "n_heads", "num_heads", "norm_first"
 
 
-def _check_as_configured(model: Any) -> nn.Module:
-    """Refuse a whole model that is not as its configuration makes it; return one that is."""
+def _check_as_configured(model: Any) -> None:
+    """Refuse a whole model that is not as its configuration makes it, or not finite."""
     plan = _check_parts(model, model.config)
     for name, part in model.named_modules():
         for setting in _SETTINGS:
@@ -557,7 +572,7 @@ def _check_as_configured(model: Any) -> nn.Module:
                 raise ValueError(f"{setting} of {name} must be {wanted} as configured, not {given}")
     if not parameter_owners(model).items() >= parameter_owners(plan).items():
         raise ValueError("model must share the parameters that its configuration shares, and no others")
-    return plan
+    _check_finite({name: x for name, x in model.named_parameters() if name != "output.bias"})
 
 
 def _place_all(target: nn.Module, weights: Mapping[str, Tensor]) -> None:
@@ -571,6 +586,197 @@ def _place_all(target: nn.Module, weights: Mapping[str, Tensor]) -> None:
             setattr(part, leaf, target.get_parameter(owner))
 
 
+# %% book/15-interchange.ipynb · A folder from a stranger · [foreign-folder]
+_LARGEST_RECORD = 1 << 24  # bytes of a configuration, an index or a vocabulary
+_FLOATS = ("F64", "F32", "F16", "BF16")  # as the head of a file calls them
+
+
+@contextmanager
+def refusing_damage(path: Path) -> Iterator[None]:
+    """Turn whatever a stranger's file makes a program raise into a `CheckpointError` of one line.
+
+    Args:
+        path: what the message names. Errors of the system and of a missing library stay what they are.
+    """
+    try:
+        yield
+    except (CheckpointError, OSError, ImportError, MemoryError):
+        raise
+    except Exception as error:  # some twenty types, by the library that meets the damage
+        said = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+        if not isinstance(error, ValueError | TypeError | KeyError):
+            said = f"{type(error).__name__}: {said}"
+        raise CheckpointError(f"{path} cannot be used: {' '.join(said.split()):.300}") from error
+
+
+class ForeignFolder:
+    """A model as others publish it: `config.json`, and safetensors files, of which the heads are read.
+
+    Where there is an index, its files are read, and otherwise `model.safetensors`. A file must be
+    among those that the folder lists, so that no path leads out of it. Nothing is executed.
+
+    Args:
+        path: of the folder.
+
+    Raises:
+        OSError: there is no such folder, or a file is missing; the message names it.
+        CheckpointError: a file is damaged, or they do not belong together; the message names it.
+        ImportError: safetensors is not installed.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.listed = {entry.name for entry in self.path.iterdir()}
+        self.settings = self.record("config.json")
+        self.shapes: dict[str, list[int]] = {}  # of the tensors, by name
+        self._opened: dict[str, Any] = {}  # by the tensor's name
+        index = "model.safetensors.index.json"
+        self._read_heads(self._indexed(index) if index in self.listed else None)
+
+    def record(self, name: str) -> dict[str, Any]:
+        """What a JSON file of the folder holds; errors as above."""
+        path = regular_file(self.path / name)
+        if path.stat().st_size > _LARGEST_RECORD:
+            raise CheckpointError(f"{path} cannot be used: it has over {_LARGEST_RECORD:,} bytes")
+        return read_record(path)
+
+    def weights(self) -> dict[str, Tensor]:
+        """All tensors, in the dtypes that they have in the files."""
+        return {name: opened.get_tensor(name) for name, opened in self._opened.items()}
+
+    def _indexed(self, index: str) -> dict[str, str]:
+        with refusing_damage(self.path / index):
+            places = self.record(index)["weight_map"]
+            check_type(dict, weight_map=places)
+            for file in places.values():
+                if not isinstance(file, str) or file not in self.listed:
+                    raise ValueError(f"the folder lists no file {file!r:.80}")
+            if "model.safetensors" in self.listed - set(places.values()):
+                raise ValueError("it does not name model.safetensors, which is there as well")
+        return dict(places)
+
+    def _read_heads(self, places: dict[str, str] | None) -> None:
+        safetensors = optional_import("safetensors")
+        if places is None and "model.safetensors" not in self.listed:
+            raise FileNotFoundError(
+                f"{self.path} holds neither model.safetensors nor its index; where it has the weights in "
+                "another format, load it with transformers, and save it with save_pretrained"
+            )
+        for file in ["model.safetensors"] if places is None else sorted(set(places.values())):
+            path = regular_file(self.path / file)
+            with refusing_damage(path):
+                opened = safetensors.safe_open(path, "pt")
+                for name in opened.keys():
+                    if places is not None and places.get(name) != file:
+                        raise ValueError(f"it holds {name}, which the index does not put there")
+                    head = opened.get_slice(name)
+                    check_choice(_FLOATS, **{f"dtype of {name}": head.get_dtype()})
+                    self.shapes[name], self._opened[name] = head.get_shape(), opened
+        if missing := sorted((places or {}).keys() - self.shapes.keys()):
+            raise CheckpointError(f"{self.path} lacks {missing[0]}, which its index names")
+
+
+# %% book/15-interchange.ipynb · A folder from a stranger · [fitted-weights]
+_LAYER = re.compile(r"(?<=layers\.)\d+")
+
+
+def _check_finite(weights: Mapping[str, Tensor]) -> None:
+    """Refuse weights of which one is infinite or not a number.
+
+    Raises:
+        ValueError: by the name of the first tensor that holds it.
+    """
+    for name, x in weights.items():
+        if x.numel() and not all(math.isfinite(bound) for bound in torch.aminmax(x.detach())):
+            raise ValueError(f"{name} holds numbers that are not finite")
+
+
+def fitted_weights(
+    shapes: Mapping[str, Sequence[int]],
+    read: Callable[[], Mapping[str, Tensor]],
+    names: Mapping[str, str],
+    plan: nn.Module,
+    n_layers: int,
+    extras: Mapping[str, Sequence[int]],
+) -> dict[str, Tensor]:
+    """The weights of a model from elsewhere under our names, read when all names and shapes fit.
+
+    Args:
+        shapes: of their tensors.
+        read: returns the tensors.
+        names: for each of theirs, our name.
+        plan: our model with a single layer in each stack, on the meta device.
+        n_layers: how many layers the model has.
+        extras: shapes of tensors that are no parameters of ours, and may be missing.
+
+    Returns:
+        a tensor for each parameter, a shared one under the first of its names; extras under their own.
+
+    Raises:
+        ValueError: a tensor is missing, is one too many, has another shape, or numbers that are not
+            finite; or two that are one parameter of ours differ. The message names it.
+    """
+    owners, named = parameter_owners(plan), {**names, **{name: name for name in extras}}
+    ours = {name: owners.get(named.get(name, ""), named.get(name, "")) for name in shapes}
+    found = {number for name in ours.values() for number in _LAYER.findall(name)}
+    if len(found) != n_layers:
+        raise ValueError(f"the configuration has {n_layers:,} layers, and the weights {len(found):,}")
+    wanted = {name: list(shape) for name, shape in extras.items()} | {
+        _LAYER.sub(str(n), name): list(x.shape)
+        for name, x in plan.named_parameters()
+        for n in range(n_layers if _LAYER.search(name) else 1)
+    }
+    for name, own in ours.items():
+        if own not in wanted:
+            raise ValueError(f"{name} has no place in this model")
+        if wanted[own] != list(shapes[name]):
+            raise ValueError(f"{name} must have shape {wanted[own]}, not {list(shapes[name])}")
+    if missing := sorted(wanted.keys() - extras.keys() - set(ours.values())):
+        raise ValueError(f"no tensor stands for {missing[0]} of ours")
+    theirs = read()
+    _check_finite({name: theirs[name] for name in ours})
+    first: dict[str, str] = {}
+    for name, own in ours.items():
+        if not torch.equal(theirs[first.setdefault(own, name)], theirs[name]):
+            raise ValueError(f"{name} must equal {first[own]}, as both are one parameter here")
+    return {own: theirs[name] for own, name in first.items()}
+
+
+# %% book/15-interchange.ipynb · A folder from a stranger · [whole-folder]
+@contextmanager
+def _whole_folder(
+    folder: str | Path, replaced: Collection[str], ours: Callable[[Mapping[str, Any]], bool]
+) -> Iterator[Path]:
+    """An empty folder to write in, whose files are moved to `folder` at the end, if nothing fails.
+
+    Args:
+        folder: where the files belong; made if missing.
+        replaced: patterns of the files that an earlier export has left there.
+        ours: whether such an export wrote the `config.json` with these settings.
+
+    Raises:
+        ValueError: the folder holds another model.
+    """
+    folder = Path(folder).absolute()
+    for name in ("SHA256SUMS", "config.json"):
+        path = folder / name
+        if path.exists() and not (path.suffix == ".json" and ours(read_record(path))):
+            raise ValueError(f"folder must not hold another model, but {path} belongs to one: choose another")
+    at = folder if folder.exists() else folder.parent
+    at.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".export-", dir=at) as part:
+        whole = Path(part, "whole")
+        whole.mkdir()
+        yield whole
+        if at != folder:
+            os.replace(whole, folder)
+            return
+        for old in [path for pattern in replaced for path in folder.glob(pattern)]:
+            old.unlink()  # so that, cut off here, files are missing, and no old one stands beside a new one
+        for new in sorted(whole.iterdir()):
+            os.replace(new, folder / new.name)
+
+
 # %% book/15-interchange.ipynb · There and back · [from-marian]
 def from_marian(model: Any) -> Transformer:
     """Make a `Transformer` that computes what Hugging Face's Marian model does, with copies of its weights.
@@ -580,37 +786,70 @@ def from_marian(model: Any) -> Transformer:
     never to choose. Everything else that their configuration says about a search is left out.
 
     Args:
-        model: a `transformers.MarianMTModel`, or the path of a folder that holds one.
+        model: a `transformers.MarianMTModel`, or the path of a folder that holds one as safetensors,
+            for which `transformers` is not needed.
 
     Returns:
-        A `Transformer` of the same dtype, device and mode. Its padding and start token may be the same.
+        A `Transformer` of the same dtype, device and mode; that of a folder is in evaluation mode.
+        Its padding and start token may be the same.
 
     Raises:
         TypeError: `model`, or a part of it, is of another type; a subclass is another type.
         ValueError: it does what ours cannot: stacks of different size, an activation other than
             ReLU, exact GELU and SiLU, embeddings that are not scaled or shared in part, dropped
-            layers, learned positions; or it is not as its configuration says.
-        OSError, ValueError: there is no such folder, or no model in it.
-        ImportError: transformers is not installed.
+            layers, learned positions; or it is not as its configuration says, or not finite.
+        OSError, CheckpointError: as in `ForeignFolder`; what is refused in a folder is a
+            `CheckpointError` as well.
+        ImportError: transformers or safetensors is not installed.
     """
-    transformers = optional_import("transformers")
     if isinstance(model, str | Path):
-        model = transformers.AutoModelForSeq2SeqLM.from_pretrained(model, local_files_only=True)
-    _check_kind("model", model, transformers.MarianMTModel)
-    config = _config_from_marian(model.config)
+        folder = ForeignFolder(model)
+        with refusing_damage(folder.path):
+            named = "generation_config.json" in folder.listed  # older folders say it all in one file
+            search = folder.record("generation_config.json") if named else folder.settings
+            banned = search.get("bad_words_ids")
+            return _from_marian(folder.settings, banned, folder.shapes, folder.weights).eval()
+    _check_kind("model", model, optional_import("transformers").MarianMTModel)
+    settings, banned = model.config.to_dict(), model.generation_config.bad_words_ids
+    _config_from_marian(settings)
     _check_as_configured(model)
-    weights, order = model.state_dict(), _sines_first(config.d_model)
-    for stack in ("encoder", "decoder"):
-        _check_sinusoids(weights[f"model.{stack}.embed_positions.weight"][:, order])
-    names = _marian_names(weights)
+    weights = model.state_dict()
+    shapes = {name: x.shape for name, x in weights.items()}
+    return _from_marian(settings, banned, shapes, lambda: weights).train(model.training)
+
+
+_LARGEST_TABLE = 1 << 24  # numbers in the table of positions, which is computed
+
+
+def _from_marian(
+    settings: Mapping[str, Any],
+    banned: Any,
+    shapes: Mapping[str, Sequence[int]],
+    read: Callable[[], Mapping[str, Tensor]],
+) -> Transformer:
+    config = _config_from_marian(settings)
+    length, d_model = config.max_length, config.d_model
+    if length * d_model > _LARGEST_TABLE:
+        asked = f"{length:,} positions of {d_model:,} features"
+        raise ValueError(f"{asked} are more than {_LARGEST_TABLE:,} numbers")
+    with torch.device("meta"):
+        plan = Transformer(replace(config, n_layers=1))
+    tables = [f"model.{stack}.embed_positions.weight" for stack in ("encoder", "decoder")]
+    extras = {"final_logits_bias": [1, config.tgt_vocab_size], **dict.fromkeys(tables, [length, d_model])}
+    weights = fitted_weights(shapes, read, _marian_names(shapes), plan, config.n_layers, extras)
+    given, order = {name: weights.pop(name) for name in extras if name in weights}, _sines_first(d_model)
+    for name in given.keys() & tables:
+        _check_sinusoids(given[name][:, order])
     with torch.device("meta"):
         ours = Transformer(config)
-    _place_all(ours, _reordered({names[name]: weights[name] for name in names}, order))
-    bias = weights["final_logits_bias"][0].clone()
-    bias[_banned(model.generation_config)] = -torch.inf
+    _place_all(ours, _reordered(weights, order))
+    bias = torch.zeros_like(ours.output.weight[:, 0])
+    if "final_logits_bias" in given:
+        bias.copy_(given["final_logits_bias"][0])
+    bias[_banned(banned, len(bias))] = -torch.inf
     if bias.any():
-        ours.output.bias = nn.Parameter(bias, requires_grad=False)
-    return ours.to(ours.output.weight).train(model.training)
+        ours.output.bias = nn.Parameter(bias.detach(), requires_grad=False)
+    return ours.to(ours.output.weight)
 
 
 def _check_sinusoids(table: Tensor) -> None:
@@ -621,11 +860,16 @@ def _check_sinusoids(table: Tensor) -> None:
         raise ValueError("embed_positions must hold sinusoids: first all sines, then all cosines")
 
 
-def _banned(generation_config: Any) -> list[int]:
-    banned = generation_config.bad_words_ids or []
-    if any(len(tokens) != 1 for tokens in banned):
+def _banned(bad_words_ids: Any, end: int) -> list[int]:
+    check_type((list, type(None)), bad_words_ids=bad_words_ids)
+    banned = bad_words_ids or []
+    if any(not isinstance(tokens, list) or len(tokens) != 1 for tokens in banned):
         raise ValueError(f"bad_words_ids must hold single tokens, not {banned}")
-    return [token for tokens in banned for token in tokens]
+    found = [token for (token,) in banned]
+    check_size(minimum=0, **{f"bad_words_ids[{n}]": token for n, token in enumerate(found)})
+    if found and max(found) >= end:
+        raise ValueError(f"bad_words_ids must lie in [0, {end}), but hold {max(found)}")
+    return found
 
 
 # %% book/15-interchange.ipynb · There and back · [to-marian]
@@ -639,7 +883,9 @@ def to_marian(model: Transformer, folder: str | Path) -> None:
 
     Raises:
         TypeError: `model`, or a part of it, is of another type; a subclass is another type.
-        ValueError: it is of another form, or not as its configuration says.
+        ValueError: it is of another form, not as its configuration says, or not finite; or `folder`
+            holds another model.
+        OSError: a file cannot be written; the folder stays as it was.
         ImportError: transformers is not installed.
     """
     transformers = optional_import("transformers")
@@ -659,7 +905,41 @@ def to_marian(model: Transformer, folder: str | Path) -> None:
     theirs.final_logits_bias = bias.masked_fill(banned, 0.0)[None]
     theirs.generation_config.bad_words_ids = banned.nonzero().tolist() or None
     theirs.generation_config.max_length = model.config.max_length + 1  # theirs counts the start token
-    theirs.save_pretrained(folder)
+    written = ("config.json", "generation_config.json", "model*.safetensors", "model.safetensors.index.json")
+    with _whole_folder(folder, written, lambda found: found.get("model_type") == "marian") as part:
+        theirs.save_pretrained(part)
+
+
+# %% book/15-interchange.ipynb · There and back · [marian-tokenizer]
+def _marian_tokenizer(folder: ForeignFolder, config: TransformerConfig) -> Any:
+    """The tokenizer of a Marian model; its class is built from these files, whatever others may say."""
+    told = "tokenizer_config.json"
+    told_of = folder.record(told) if told in folder.listed else {}
+    used = ("source_lang", "target_lang", "separate_vocabs")
+    options = {name: told_of[name] for name in used if name in told_of}
+    files = {"source_spm": "source.spm", "target_spm": "target.spm", "vocab": "vocab.json"}
+    sizes = {"vocab.json": config.src_vocab_size}
+    if options.get("separate_vocabs"):
+        files["target_vocab_file"], sizes["target_vocab.json"] = "target_vocab.json", config.tgt_vocab_size
+    for name in files.values():
+        if not regular_file(folder.path / name).exists():
+            raise FileNotFoundError(f"{folder.path / name} is missing, which Marian's tokenizer needs")
+    for name, size in sizes.items():
+        with refusing_damage(folder.path / name):
+            _check_words(folder.record(name), size, config)
+    with refusing_damage(folder.path):
+        paths = {name: str(folder.path / file) for name, file in files.items()}
+        return optional_import("transformers").MarianTokenizer(**paths, **options)
+
+
+def _check_words(words: Mapping[str, Any], size: int, config: TransformerConfig) -> None:
+    for word, token in words.items():
+        check_size(minimum=0, **{f"number of {word!r:.40}": token})
+    if len(set(words.values())) < len(words) or max(words.values(), default=size) >= size:
+        raise ValueError(f"its words must have different numbers below {size}, as many as the model has")
+    for word, token in {"</s>": config.eos_id, "<pad>": config.pad_id}.items():
+        check_choice([token], **{f"number of {word!r}": words.get(word)})
+    words["<unk>"]
 
 
 # %% book/15-interchange.ipynb · There and back · [marian-translator]
@@ -671,15 +951,19 @@ class MarianTranslator:
         device: to translate on.
 
     Raises:
-        TypeError, ValueError, OSError: as in `from_marian`, or there is no such device.
+        OSError, CheckpointError: as in `from_marian`; or a file of the vocabulary is missing, is
+            damaged, or does not fit the model.
+        ValueError: there is no such device.
         ImportError: transformers or sentencepiece is not installed.
     """
 
+    model: Transformer
+
     def __init__(self, folder: str | Path, device: torch.device | str = "cpu") -> None:
         optional_import("sentencepiece")  # which the tokenizer needs
-        tokenizer = optional_import("transformers").MarianTokenizer
-        self._tokenizer = tokenizer.from_pretrained(folder, local_files_only=True)
-        self.model = from_marian(folder).to(check_device(device)).eval()
+        optional_import("transformers")
+        self.model = from_marian(folder).to(check_device(device))
+        self._tokenizer = _marian_tokenizer(ForeignFolder(folder), self.model.config)
 
     def translate(
         self, sentences: Sequence[str], beam_size: int = 4, length_penalty: float = 0.6
@@ -750,12 +1034,15 @@ def to_ctranslate2(
         model: a `Translator`, whose subwords become the engine's tokens and which adds an end token
             to each source; or a `Transformer`, whose tokens are then their numbers as strings.
         folder: where `model.bin`, `config.json` and the vocabulary are written. The engine's
-            `max_decoding_length` must not exceed our `max_length`.
+            `max_decoding_length` must not exceed our `max_length`, and its `min_decoding_length` has
+            to be set to 0, or no translation is empty.
         quantization: how weights are stored, such as `"int8"` or `"float16"`; `None` for float32.
 
     Raises:
         TypeError: `model`, or a part of it, is of another type; a subclass is another type.
-        ValueError: it is not as its configuration says, or the engine knows no such `quantization`.
+        ValueError: it is not as its configuration says, or not finite; the engine knows no such
+            `quantization`; or `folder` holds another model.
+        OSError: a file cannot be written; the folder stays as it was.
         ImportError: ctranslate2 is not installed.
     """
     specs = optional_import("ctranslate2.specs")
@@ -787,8 +1074,9 @@ def to_ctranslate2(
     spec.config.eos_token, spec.config.add_source_eos = words[config.eos_id], translates
     spec.validate()
     spec.optimize(quantization)
-    Path(folder).mkdir(parents=True, exist_ok=True)
-    spec.save(str(folder))
+    written = ("config.json", "model.bin", "*_vocabulary.*")
+    with _whole_folder(folder, written, lambda found: "add_source_eos" in found) as part:
+        spec.save(str(part))
 
 
 # %% book/15-interchange.ipynb · A translator on this engine · [engine]
@@ -834,6 +1122,7 @@ class CTranslate2Translator(Translator):
             num_hypotheses=beam_size,
             length_penalty=0,
             return_scores=True,
+            min_decoding_length=0,  # a translation may be empty; the engine's default is 1
             max_decoding_length=longest,
             max_batch_size=max_tokens,
             batch_type="tokens",
@@ -931,7 +1220,8 @@ def to_onnx(model: Transformer, folder: str | Path) -> None:
 
     Raises:
         TypeError: `model`, or a part of it, is of another type; a subclass is another type.
-        ValueError: it is not as its configuration says.
+        ValueError: it is not as its configuration says, or not finite; or `folder` holds another model.
+        OSError: a file cannot be written; the folder stays as it was.
         ImportError: onnxscript is not installed.
     """
     optional_import("onnxscript")  # which torch needs
@@ -953,15 +1243,15 @@ def to_onnx(model: Transformer, folder: str | Path) -> None:
                 {"last": {0: batch}, **changing, "own": {2: batch, 4: past}},
             ),
         }
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        for name, (graph, inputs, dynamic) in graphs.items():
-            torch.onnx.export(
-                graph(model),
-                tuple(inputs.values()),
-                Path(folder) / f"{name}.onnx",
-                input_names=list(inputs),
-                output_names=["mask", "cross"] if name == "encoder" else ["logits", "grown"],
-                dynamic_shapes=tuple(dynamic.values()),
-                dynamo=True,
-                verbose=False,
-            )
+        with _whole_folder(folder, [f"{name}.onnx*" for name in graphs], lambda found: False) as part:
+            for name, (graph, inputs, dynamic) in graphs.items():
+                torch.onnx.export(
+                    graph(model),
+                    tuple(inputs.values()),
+                    part / f"{name}.onnx",
+                    input_names=list(inputs),
+                    output_names=["mask", "cross"] if name == "encoder" else ["logits", "grown"],
+                    dynamic_shapes=tuple(dynamic.values()),
+                    dynamo=True,
+                    verbose=False,
+                )

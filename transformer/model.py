@@ -75,6 +75,9 @@ class TransformerConfig(LayerConfig):
 class Encoder(nn.Module):
     """A stack of encoder layers on vectors, with a norm on top where `config.has_final_norm`."""
 
+    layers: nn.ModuleList
+    norm: nn.Module
+
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.n_layers))
@@ -90,6 +93,9 @@ class Encoder(nn.Module):
 # %% book/05-model.ipynb · Two stacks · [decoder-stack]
 class Decoder(nn.Module):
     """A stack of decoder layers on vectors, with a norm on top where `config.has_final_norm`."""
+
+    layers: nn.ModuleList
+    norm: nn.Module
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -109,6 +115,21 @@ class Decoder(nn.Module):
 def _final_norm(config: TransformerConfig) -> nn.Module:
     # A stack without a norm on top has nn.Identity in its place.
     return LayerNorm(config.d_model, bias=config.bias) if config.has_final_norm else nn.Identity()
+
+
+# %% book/05-model.ipynb · Xavier's argument · [initialize]
+def initialize(module: nn.Module) -> None:
+    """Start a linear layer's weights Xavier-uniform and its bias at 0; leave other modules alone.
+
+    Args:
+        module: for `nn.Module.apply`, which calls this for every module inside another.
+
+    Source: Glorot and Bengio (2010), equation 16.
+    """
+    if isinstance(module, nn.Linear):
+        nn.init.xavier_uniform_(module.weight)
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)
 
 
 # %% book/05-model.ipynb · The Transformer · [tables]
@@ -156,24 +177,16 @@ def _visible(tgt: Tensor, offset: int) -> Tensor | None:
     return F.pad(causal_mask(tgt.size(1), tgt.device), (offset, 0), value=True)
 
 
-# %% book/05-model.ipynb · The Transformer · [initialize]
-def initialize(module: nn.Module) -> None:
-    """Start a linear layer's weights Xavier-uniform and its bias at 0; leave other modules alone.
-
-    Args:
-        module: for `nn.Module.apply`, which calls this for every module inside another.
-
-    Source: Glorot and Bengio (2010), equation 16.
-    """
-    if isinstance(module, nn.Linear):
-        nn.init.xavier_uniform_(module.weight)
-        if module.bias is not None:
-            nn.init.zeros_(module.bias)
-
-
 # %% book/05-model.ipynb · The Transformer · [encoder-decoder]
 class EncoderDecoder(_TiedTables):
     """The parts of a `Transformer`, with a method for each line of its equation."""
+
+    src_embedding: TokenEmbedding
+    tgt_embedding: TokenEmbedding
+    output: nn.Linear
+    positions: PositionalEncoding
+    encoder: Encoder
+    decoder: Decoder
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()

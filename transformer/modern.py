@@ -37,10 +37,9 @@ __all__ = [
 
 
 # %% book/16-since-2017.ipynb · A norm without the mean · [rms-norm]
-import json
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import KW_ONLY, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -50,6 +49,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from transformer.attention import KeysAndValues, KeyValueCache, Projection, causal_mask, fused_attention
+from transformer.interop import ForeignFolder, fitted_weights, refusing_damage
 from transformer.layers import ACTIVATIONS
 from transformer.model import initialize
 from transformer.training import cooldown, evaluating
@@ -59,7 +59,6 @@ from transformer.validation import (
     check_number,
     check_size,
     check_type,
-    optional_import,
 )
 
 
@@ -72,6 +71,8 @@ class RMSNorm(nn.Module):
 
     Source: Zhang and Sennrich (2019), equation 4.
     """
+
+    weight: nn.Parameter
 
     def __init__(self, d_model: int, eps: float = 1e-6) -> None:
         super().__init__()
@@ -102,6 +103,10 @@ class GatedFeedForward(nn.Module):
 
     Source: Shazeer (2020), equation 6; with `"silu"` it is SwiGLU.
     """
+
+    w_gate: nn.Linear
+    w_1: nn.Linear
+    w_2: nn.Linear
 
     def __init__(self, d_model: int, d_ff: int, activation: str = "silu") -> None:
         super().__init__()
@@ -135,6 +140,9 @@ class RoutedFeedForward(nn.Module):
 
     Source: Jiang et al. (2024), section 2.1.
     """
+
+    router: nn.Linear
+    experts: nn.ModuleList
 
     def __init__(
         self, d_model: int, d_ff: int, n_experts: int = 8, n_chosen: int = 2, activation: str = "silu"
@@ -237,6 +245,9 @@ class RotaryStretch:
         fast: one with more turns stays as it is.
         length: number of positions of the texts at first.
 
+    Raises:
+        TypeError, ValueError: a value is of the wrong type or out of its range.
+
     Source: `rope_scaling` of Llama 3.1; Peng et al. (2024), section 3.2.
     """
 
@@ -244,6 +255,14 @@ class RotaryStretch:
     slow: float = 1.0
     fast: float = 4.0
     length: int = 8192
+
+    def __post_init__(self) -> None:
+        check_number(factor=self.factor, slow=self.slow, fast=self.fast)
+        check_size(length=self.length)
+        if self.factor < 1:
+            raise ValueError(f"factor must be at least 1, but is {self.factor}")
+        if self.slow >= self.fast:
+            raise ValueError(f"slow must be below fast, but they are {self.slow} and {self.fast}")
 
     def __call__(self, speeds: Tensor) -> Tensor:
         """The new speeds, of the shape of `speeds`."""
@@ -348,6 +367,8 @@ def _check_config(config: LanguageModelConfig) -> None:
     check_choice(sorted(GATES), activation=config.activation)
     check_choice(("rotary", "alibi", "none"), positions=config.positions)
     check_number(rotary_base=config.rotary_base, norm_eps=config.norm_eps)
+    if config.rotary_base == 0:
+        raise ValueError("rotary_base must be positive, but is 0")
     if config.d_head is None and config.d_model % config.n_heads:
         given = f"{config.n_heads} does not divide {config.d_model}"
         raise ValueError(f"n_heads must divide d_model where d_head is None, but {given}")
@@ -367,6 +388,16 @@ class GroupedQueryAttention(nn.Module):
 
     Source: Ainslie et al. (2023), section 2.2; with one shared head, Shazeer (2019), section 3.
     """
+
+    d_k: int
+    uses_alibi: bool
+    group: int
+    w_q: nn.Linear
+    w_k: nn.Linear
+    w_v: nn.Linear
+    w_o: nn.Linear
+    q_norm: nn.Module
+    k_norm: nn.Module
 
     def __init__(self, config: LanguageModelConfig) -> None:
         super().__init__()
@@ -470,6 +501,11 @@ class LanguageModelLayer(nn.Module):
         config: sizes and choices.
     """
 
+    attention_norm: RMSNorm
+    attention: GroupedQueryAttention
+    feed_norm: RMSNorm
+    feed_forward: nn.Module
+
     def __init__(self, config: LanguageModelConfig) -> None:
         super().__init__()
         self.attention_norm = RMSNorm(config.d_model, config.norm_eps)
@@ -500,6 +536,12 @@ class LanguageModel(nn.Module):
         >>> model(torch.tensor([[5, 7, 3]])).shape
         torch.Size([1, 3, 20])
     """
+
+    config: LanguageModelConfig
+    embedding: nn.Embedding
+    layers: nn.ModuleList
+    norm: RMSNorm
+    output: nn.Linear
 
     def __init__(self, config: LanguageModelConfig) -> None:
         super().__init__()
@@ -622,6 +664,7 @@ _FIELDS = {
     "intermediate_size": "d_ff",
     "rms_norm_eps": "norm_eps",
 }
+_OPTIONAL = ("num_key_value_heads", "head_dim", "rms_norm_eps")  # where theirs and ours assume the same
 _FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {},
     "mistral": {},
@@ -643,27 +686,32 @@ def _our_name(name: str) -> str:
 
 
 # %% book/16-since-2017.ipynb · Is it the real thing? · [llama-config]
-def _config_from_llama(theirs: Mapping[str, Any], tied: bool) -> LanguageModelConfig:
-    family = str(theirs.get("model_type"))
-    check_choice(list(_FAMILIES), model_type=family)
+def _config_from_llama(theirs: Mapping[str, Any]) -> LanguageModelConfig:
+    check_choice(list(_FAMILIES), model_type=theirs.get("model_type"))
+    family: str = theirs["model_type"]
+    named = [f"{family.capitalize()}ForCausalLM"]
+    check_choice([named, None], architectures=theirs.get("architectures"))
     for name in ("attention_bias", "mlp_bias", "use_sliding_window"):
         check_choice([False, None], **{name: theirs.get(name)})
     rotary = theirs.get("rope_parameters") or theirs.get("rope_scaling") or {}
+    check_type(dict, rope_parameters=rotary)
     kind = rotary.get("rope_type", rotary.get("type", "default"))
     check_choice(["default", "llama3"], rope_type=kind)
     stretch = {ours: rotary[name] for name, ours in _STRETCH.items()} if kind == "llama3" else None
+    base = rotary.get("rope_theta", theirs.get("rope_theta"))
     activation = theirs.get("hidden_activation") or theirs.get("hidden_act", "silu")
     check_choice(list(_ACTIVATIONS), hidden_act=activation)
     if family == "gemma" and activation == "gelu":  # as older configurations call the other form
         activation = "gelu_pytorch_tanh"
+    told = [name for name in _FIELDS if name in theirs or name not in _OPTIONAL]
     return LanguageModelConfig(
-        **{ours: theirs[name] for name, ours in _FIELDS.items() if name in theirs},
+        **{_FIELDS[name]: theirs[name] for name in told},
         **_FAMILIES[family],
         activation=_ACTIVATIONS[activation],
-        rotary_base=float(rotary.get("rope_theta") or theirs.get("rope_theta") or 10_000.0),
+        rotary_base=10_000.0 if base is None else base,
         rotary_stretch=None if stretch is None else RotaryStretch(**stretch),
         window=theirs.get("sliding_window") if family == "mistral" else None,
-        tie_embeddings=tied,
+        tie_embeddings=theirs.get("tie_word_embeddings", family == "gemma"),
     )
 
 
@@ -673,47 +721,56 @@ def from_llama(model: Any) -> LanguageModel:
 
     Args:
         model: a `LlamaForCausalLM` of Hugging Face's `transformers`, or the Mistral, Qwen3 or Gemma
-            (1) model of the same kind; or the path of a folder with its `config.json` and
-            `model*.safetensors` files, for which `transformers` is not needed.
+            (1) model of the same kind; or the path of a folder with its `config.json` and its
+            weights as safetensors, for which `transformers` is not needed.
 
     Returns:
         a `LanguageModel` of the same dtype and device; Gemma's norms are at least in float32.
 
     Raises:
+        TypeError: `model` is neither a path nor such a model.
         ValueError: it is of another family, or does what ours cannot: biases, rotary
             positions scaled in another way than Llama 3.1's, windows in some layers only, other
-            activations.
-        OSError: there is no such folder, or no configuration in it.
-        RuntimeError: weights are missing, or do not fit the configuration.
+            activations; its weights are not those of its configuration, or not finite.
+        OSError, CheckpointError: as in `ForeignFolder`; what is refused in a folder is a
+            `CheckpointError` as well.
         ImportError: safetensors is not installed.
     """
     if isinstance(model, str | Path):
-        settings, weights = _read_folder(Path(model))
-    else:
-        settings = model.config.to_dict()
-        weights = {name: value.clone() for name, value in model.state_dict().items()}
-    if tied := bool(settings.get("tie_word_embeddings")) or "lm_head.weight" not in weights:
-        weights["lm_head.weight"] = weights["model.embed_tokens.weight"]
-    config = _config_from_llama(settings, tied)
+        folder = ForeignFolder(model)
+        with refusing_damage(folder.path):
+            return _from_llama(folder.settings, folder.shapes, folder.weights)
+    check_type(nn.Module, model=model)
+    check_type(nn.Module, **{"model.lm_head": getattr(model, "lm_head", None)})
+    weights = {name: value.clone() for name, value in model.state_dict().items()}
+    shapes = {name: value.shape for name, value in weights.items()}
+    return _from_llama(model.config.to_dict(), shapes, lambda: weights)
+
+
+def _from_llama(
+    settings: Mapping[str, Any],
+    shapes: Mapping[str, Sequence[int]],
+    read: Callable[[], Mapping[str, Tensor]],
+) -> LanguageModel:
+    config = _config_from_llama(settings)
+    # Older files hold a table of the rotary speeds, which are computed here.
+    shapes = {name: shape for name, shape in shapes.items() if not name.endswith(".rotary_emb.inv_freq")}
+    names = {name: _our_name(name) for name in shapes}
+    with torch.device("meta"):
+        plan = LanguageModel(replace(config, n_layers=1))
+    weights = fitted_weights(shapes, read, names, plan, config.n_layers, {})
     if settings["model_type"] == "gemma":  # whose norms multiply by 1 + weight
-        wide = torch.promote_types(weights["model.norm.weight"].dtype, torch.float32)
+        wide = torch.promote_types(weights["norm.weight"].dtype, torch.float32)
         weights |= {name: value.to(wide) + 1 for name, value in weights.items() if "norm." in name}
+    kinds = {value.dtype for name, value in weights.items() if "norm." not in name}
+    if len(kinds) > 1:
+        raise ValueError(f"all matrices must be of one dtype, not of {' and '.join(sorted(map(str, kinds)))}")
     with torch.device("meta"):
         ours = LanguageModel(config)
-    ours.load_state_dict({_our_name(name): value for name, value in weights.items()}, assign=True)
-    if tied:
+    ours.load_state_dict(weights, strict=False, assign=True)  # of a shared table, only one name is there
+    if config.tie_embeddings:
         ours.output.weight = ours.embedding.weight
     return ours.eval()
-
-
-def _read_folder(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    safetensors = optional_import("safetensors.torch")
-    settings = json.loads((folder / "config.json").read_text(encoding="utf8"))
-    weights: dict[str, Tensor] = {}
-    for path in sorted(folder.glob("model*.safetensors")):  # others hold other formats
-        weights |= safetensors.load_file(path)
-    # Older files hold a table of the rotary speeds, which are computed here.
-    return settings, {name: value for name, value in weights.items() if "inv_freq" not in name}
 
 
 # %% book/16-since-2017.ipynb · A model that writes · [next-token-loss]

@@ -34,6 +34,7 @@ from torch import Tensor
 
 from transformer.files import atomic_file, regular_file
 from transformer.validation import check_range, check_rate, check_size, check_type, optional_import
+from transformer.wording import AS_IT_IS, Preparation
 
 
 def normalize(text: str) -> str:
@@ -88,8 +89,12 @@ def _tokenizer(model: Any) -> Any:
     return tokenizer
 
 
+def _prepared(text: str, preparation: Preparation) -> str:
+    return normalize(preparation.prepare(text))
+
+
 def _learn(
-    sentences: Iterable[str], size: int, min_frequency: int
+    sentences: Iterable[str], size: int, min_frequency: int, preparation: Preparation
 ) -> tuple[list[str], list[tuple[str, str]]]:
     """The pieces and merges that byte-pair encoding finds in the sentences."""
     if isinstance(sentences, str):
@@ -105,7 +110,7 @@ def _learn(
         show_progress=False,
         max_token_length=_LONGEST_PIECE,
     )
-    learner.train_from_iterator(map(normalize, sentences), trainer)
+    learner.train_from_iterator((_prepared(text, preparation) for text in sentences), trainer)
     learned = json.loads(learner.to_str())["model"]
     numbers: dict[str, int] = learned["vocab"]
     if len(numbers) == len(_SPECIALS):
@@ -189,6 +194,7 @@ class Vocabulary:
     Args:
         pieces: The entries in the order of their numbers, the four special ones first.
         merges: Pairs of pieces, in the order in which they are joined.
+        preparation: What is done to every text before it is cut.
 
     Raises:
         ValueError: The special entries are missing, an entry occurs twice, or a merge joins something
@@ -203,34 +209,57 @@ class Vocabulary:
         ['▁a', '▁gat', 'a']
     """
 
-    def __init__(self, pieces: Sequence[str], merges: Sequence[tuple[str, str]]) -> None:
+    pieces: list[str]
+    merges: list[tuple[str, str]]
+    preparation: Preparation
+    tokenizer: Any
+
+    def __init__(
+        self,
+        pieces: Sequence[str],
+        merges: Sequence[tuple[str, str]],
+        preparation: Preparation = AS_IT_IS,
+    ) -> None:
         _check_entries(pieces, merges)
+        check_type(Preparation, preparation=preparation)
+        self.preparation = preparation
         self.pieces, self.merges = list(pieces), [(left, right) for left, right in merges]
         numbers = {piece: number for number, piece in enumerate(pieces)}
         model = optional_import("tokenizers").models.BPE(numbers, self.merges, unk_token=_SPECIALS[UNK_ID])
         self.tokenizer = _tokenizer(model)
 
     @classmethod
-    def train(cls, sentences: Iterable[str], size: int, min_frequency: int = 2) -> "Vocabulary":
+    def train(
+        cls,
+        sentences: Iterable[str],
+        size: int,
+        min_frequency: int = 2,
+        preparation: Preparation = AS_IT_IS,
+    ) -> "Vocabulary":
         """Learn at most `size` entries from `sentences`; no pair is merged that is below `min_frequency`."""
-        return cls(*_learn(sentences, size, min_frequency))
+        check_type(Preparation, preparation=preparation)
+        return cls(*_learn(sentences, size, min_frequency, preparation), preparation)
 
     def __len__(self) -> int:
         return len(self.pieces)
 
+    def prepare(self, text: str) -> str:
+        """The text that is cut: prepared as in training, and in normal form."""
+        return _prepared(text, self.preparation)
+
     def encode(self, text: str) -> list[int]:
         """Cut a sentence into ids, without start and end tokens; unknown characters become `UNK_ID`."""
-        ids: list[int] = self.tokenizer.encode(normalize(text)).ids
+        ids: list[int] = self.tokenizer.encode(self.prepare(text)).ids
         return ids
 
     def encode_batch(self, texts: Iterable[str]) -> list[list[int]]:
         """Cut many `texts`, in parallel: what `encode` gives for each."""
         if isinstance(texts, str):
             raise TypeError("texts must be several strings, got one")
-        return [cut.ids for cut in self.tokenizer.encode_batch([normalize(text) for text in texts])]
+        return [cut.ids for cut in self.tokenizer.encode_batch([self.prepare(text) for text in texts])]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Put a sentence back together from its `ids`, up to the first end token."""
+        """Put a sentence back together from its `ids`, up to the first end token; it is still prepared."""
         kept = takewhile(lambda index: index != EOS_ID, _numbers(ids))
         names = self.tokens(index for index in kept if index not in (PAD_ID, BOS_ID))
         return "".join(names).replace(_SPACE, " ").strip()
@@ -249,13 +278,16 @@ class Vocabulary:
             part.write_bytes(_file_content(self.pieces, self.merges))
 
     @classmethod
-    def load(cls, path: str | Path) -> "Vocabulary":
-        """Read the file at `path`, and refuse with `ValueError` what `save` would not have written."""
+    def load(cls, path: str | Path, preparation: Preparation = AS_IT_IS) -> "Vocabulary":
+        """Read the file at `path`, and refuse with `ValueError` what `save` would not have written.
+
+        The file holds pieces and merges; the `preparation` is kept elsewhere, and given here.
+        """
         optional_import("tokenizers")  # the file is not to blame if the library is missing
         with regular_file(path).open("rb") as file:
             content = file.read(_LARGEST_FILE + 1)
         try:
-            return cls(*_parsed(content))
+            return cls(*_parsed(content), preparation)
         except Exception as error:  # also what the parser or the library raises
             raise ValueError(f"{path} holds no vocabulary: {error}") from error
 
@@ -369,10 +401,15 @@ def _check_encoded(pairs: Sequence[_Encoded], max_tokens: int) -> None:
         check_type((tuple, list), **{f"pairs[{index}]": pair})
         if len(pair) != 2:
             raise ValueError(f"pairs[{index}] must be a source and a target, not {len(pair)} things")
+        if any(isinstance(side, str) for side in pair):
+            raise TypeError(f"pairs[{index}] is text: pairs must be ids, as encode_pairs returns them")
         if min(map(len, pair)) == 0:
             raise ValueError(f"pairs[{index}] has an empty side")
         if (longest := max(map(len, pair))) > max_tokens:
             raise ValueError(f"pairs[{index}] has {longest} tokens, more than max_tokens={max_tokens}")
+        if pair[1][0] != BOS_ID:
+            said = f"the target of pairs[{index}] must begin with the start token {BOS_ID}"
+            raise ValueError(f"{said}, not with {pair[1][0]!r:.60}")
 
 
 # %% book/12-text.ipynb · Batches by tokens · [text-batches]
@@ -390,14 +427,19 @@ class TokenBatches:
         shuffle: ``False`` gives every epoch in the same order, short sentences first.
 
     Raises:
-        TypeError: `max_tokens` or `seed` is not a whole number, or `shuffle` not a `bool`.
-        ValueError: No pairs, a pair with an empty side, or a sentence longer than `max_tokens`.
+        TypeError: `max_tokens` or `seed` is not a whole number, `shuffle` not a `bool`, or a pair is text.
+        ValueError: No pairs, a pair with an empty side, a sentence longer than `max_tokens`, or a target
+            without a start token.
 
     Example:
         >>> batches = TokenBatches([([5, 3], [2, 7, 3]), ([6, 3], [2, 8, 3])], max_tokens=8)
         >>> [(tuple(source.shape), tuple(target.shape)) for source, target in batches(epoch=0)]
         [((2, 2), (2, 3))]
     """
+
+    pairs: Sequence[_Encoded]
+    seed: int
+    shuffle: bool
 
     def __init__(
         self, pairs: Sequence[_Encoded], max_tokens: int, seed: int = 0, shuffle: bool = True
@@ -477,7 +519,7 @@ class _Merges:
     def undisturbed(self, word: str) -> list[_State]:
         """The course of a word from its letters on; one that is too long is cut once and for all."""
         if len(word) > _LONGEST:
-            return [(tuple(self.vocabulary.encode(word)), 0)]
+            return [(tuple(self.vocabulary.tokenizer.encode(word).ids), 0)]  # prepared already
         return self.course(tuple(self.ids.get(letter, UNK_ID) for letter in word), 0)
 
     def _course(self, pieces: tuple[int, ...], left_out: int) -> list[_State]:
@@ -551,6 +593,9 @@ class BPEDropout:
         Provilkov et al. (2020), algorithm 1.
     """
 
+    dropout: float
+    seed: int
+
     def __init__(
         self,
         pairs: Iterable[tuple[str, str]],
@@ -569,7 +614,7 @@ class BPEDropout:
         fitting = [(pair, ids) for pair, ids in both if max(map(len, ids)) <= longest]
         self.dropout, self.seed, self._longest = dropout, seed, longest
         self._usual, self._merges = [ids for _, ids in fitting], _Merges(vocabulary)
-        texts = [_words(normalize(text)) for pair, _ in fitting for text in pair]
+        texts = [_words(vocabulary.prepare(text)) for pair, _ in fitting for text in pair]
         courses = {word: self._merges.undisturbed(word) for word in set(chain.from_iterable(texts))}
         self._sizes = [len(words) for words in texts]
         self._courses = [courses[word] for word in chain.from_iterable(texts)]

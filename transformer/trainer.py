@@ -28,13 +28,14 @@ __all__ = [
 # %% book/11-long-runs.ipynb · What must stay in float32 · [trainer-imports]
 import hashlib
 import math
+import os
 import signal
 import sys
 import threading
 import time
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, is_dataclass
 from functools import cached_property, partial
 from itertools import islice
@@ -121,6 +122,11 @@ class MovingAverage:
 
     Source: averaging: Polyak and Juditsky (1992).
     """
+
+    parameters: list[nn.Parameter]
+    decay: float
+    n_updates: int
+    weights: list[Tensor]
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         check_type(nn.Module, model=model)
@@ -215,7 +221,7 @@ def _check_training(config: TrainingConfig) -> None:
 
 # %% book/11-long-runs.ipynb · The update · [updater-parts]
 from transformer.distributed import accumulate_gradients, data_parallel
-from transformer.training import adamw, to_device
+from transformer.training import adamw, as_epochs, check_loss, to_device
 
 _Loss = Callable[[Any, Any], tuple[Tensor, Tensor]]
 _Schedule = Callable[[int], float]
@@ -234,7 +240,8 @@ def _on_device(
 ) -> Callable[[Any], tuple[Tensor, Tensor]]:
     def loss_of(batch: Any) -> tuple[Tensor, Tensor]:
         with autocast(device, precision):
-            return loss(to_device(batch, device))
+            total, tokens = check_loss(loss(to_device(batch, device)))
+        return total, torch.as_tensor(tokens)
 
     return loss_of
 
@@ -245,9 +252,21 @@ class Updater:
 
     Attributes:
         parameters, device, precision, optimizer: what is trained, where, how exactly, and by what.
+        stepping: whether the parameters are being changed; an error then leaves neither the old
+            ones nor the new.
         scaler, average, engine: of float16, of the weights, and of several processes; the last two
             are `None` where they are not needed.
     """
+
+    parameters: list[nn.Parameter]
+    device: torch.device
+    clip_norm: float
+    precision: str
+    optimizer: torch.optim.AdamW
+    scaler: torch.amp.GradScaler
+    average: MovingAverage | None
+    engine: nn.parallel.DistributedDataParallel | None
+    loss: Callable[[Any], tuple[Tensor, Tensor]]
 
     def __init__(self, model: nn.Module, loss: _Loss, config: TrainingConfig) -> None:
         self.parameters = [p for p in model.parameters() if p.requires_grad]
@@ -261,6 +280,7 @@ class Updater:
         self.engine = data_parallel(model, loss)
         own = partial(loss, model) if self.engine is None else self.engine
         self.loss = _on_device(own, self.device, self.precision)
+        self.stepping = False
 
     def __call__(self, batches: list[Any], rate: float) -> tuple[Tensor, Tensor, Tensor]:
         """Make an update; return summed loss, number of target tokens and norm of the gradient."""
@@ -271,10 +291,12 @@ class Updater:
         norm = nn.utils.clip_grad_norm_(self.parameters, self.clip_norm)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
+        self.stepping = True
         self.scaler.step(self.optimizer)
         self.scaler.update()
         if self.average is not None:
             self.average.update()
+        self.stepping = False
         return total, tokens, norm
 
     def averaged(self) -> AbstractContextManager[None]:
@@ -301,29 +323,47 @@ class BatchStream:
     """The batches of all epochs in groups, each for one update, starting at any place.
 
     Args:
-        batches: `batches(epoch)` returns an epoch's batches.
+        batches: `batches(epoch)` returns an epoch's batches; or what can be iterated again in every
+            epoch, as a list or a `DataLoader` can.
         accumulate: number of batches that this process has in a group.
         rank, world_size: which process this is, and how many share the batches.
+        seed: what is drawn from torch's generator while an epoch's batches are made, as a
+            `DataLoader` does that shuffles, depends on this and on the epoch alone.
 
     Attributes:
         epoch, position: the epoch, and how many of its batches have been handed out, to any process.
+
+    Raises:
+        TypeError: `batches` is neither.
+        ValueError: it is a `DataLoader` with a generator of its own.
     """
+
+    batches: Callable[[int], Iterable[Any]]
+    size: int
+    rank: int
+    world_size: int
+    epoch: int
+    position: int
 
     def __init__(
         self,
-        batches: Callable[[int], Iterable[Any]],
+        batches: Callable[[int], Iterable[Any]] | Iterable[Any],
         accumulate: int = 1,
         rank: int = 0,
         world_size: int = 1,
+        seed: int = 0,
     ) -> None:
-        self.batches, self.size = batches, accumulate * world_size
-        self.rank, self.world_size = rank, world_size
+        if isinstance(getattr(batches, "generator", None), torch.Generator):
+            said = "batches must not have a generator of its own, whose state no checkpoint knows"
+            raise ValueError(f"{said}: leave it out, and the seed of the run decides")
+        self.batches, self.size = as_epochs(batches), accumulate * world_size
+        self.rank, self.world_size, self.seed = rank, world_size, seed
         self.epoch = self.position = 0
 
     def __iter__(self) -> Generator[list[Any], None, None]:
         group: list[Any] = []
         while True:
-            for batch in self._rest_of_epoch():
+            for batch in self._epoch(self.epoch, self.position):
                 self.position += 1
                 group.append(batch)
                 if len(group) == self.size:
@@ -335,15 +375,22 @@ class BatchStream:
 
     def first(self) -> Any:
         """The first batch of the first epoch; `None` where there is none."""
-        with torch.random.fork_rng(devices=[]):
-            return next(iter(self.batches(0)), None)
+        return next(self._epoch(0), None)
 
-    def _rest_of_epoch(self) -> Iterator[Any]:
-        with torch.random.fork_rng(devices=[]):  # dropout must not notice what is drawn here
-            batches = iter(self.batches(self.epoch))
-            for _ in islice(batches, self.position):
-                pass
-        return batches
+    def _epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
+        drawn = torch.Generator().manual_seed(self.seed * 1_000_003 + epoch).get_state()
+        batches, end = self._from(epoch, start), object()
+        while True:
+            with torch.random.fork_rng(devices=[]):  # dropout must not notice what is drawn here
+                torch.set_rng_state(drawn)
+                batch = next(batches, end)
+                drawn = torch.get_rng_state()
+            if batch is end:
+                return
+            yield batch
+
+    def _from(self, epoch: int, start: int) -> Iterator[Any]:
+        yield from islice(self.batches(epoch), start, None)  # begun only when the first is asked for
 
 
 # %% book/11-long-runs.ipynb · The random numbers · [random-state]
@@ -425,6 +472,8 @@ def _numbers_of_all(
 # %% book/11-long-runs.ipynb · The line of the log · [log-line]
 class LogLine:
     """The next line of a log; with `check_norms`, an infinite gradient is an error."""
+
+    seconds: float
 
     def __init__(self, check_norms: bool = True) -> None:
         self.check_norms = check_norms
@@ -511,6 +560,8 @@ def latest_numbers(history: list[dict[str, float]]) -> dict[str, str]:
 
 
 # %% book/11-long-runs.ipynb · The line of the log · [progress-bar]
+import shutil
+
 from transformer.validation import optional_import
 
 
@@ -522,14 +573,46 @@ def _progress_bar(
     if not shown:
         yield lambda step, numbers: None
         return
-    with optional_import("tqdm").tqdm(total=steps, initial=done, unit="step") as bar:
+    bar = _Bar(steps, done)
+    try:
+        yield bar.show
+    finally:
+        bar.draw("\n")
 
-        def show(step: int, numbers: dict[str, str]) -> None:
-            bar.update(step - bar.n)
-            if numbers:
-                bar.set_postfix(numbers)
 
-        yield show
+class _Bar:
+    # A line on standard error, by a clock that nobody sets; silent from where it cannot be written.
+    def __init__(self, steps: int, done: int) -> None:
+        self.format, self.start = optional_import("tqdm").tqdm.format_meter, time.monotonic()
+        self.steps, self.done, self.step = steps, done, done
+        self.numbers: dict[str, str] = {}
+        self.drawn, self.width, self.works = -math.inf, 0, True
+
+    def show(self, step: int, numbers: dict[str, str]) -> None:
+        self.step, self.numbers = step, self.numbers | numbers
+        if time.monotonic() - self.drawn > 0.1:
+            self.draw()
+
+    def draw(self, end: str = "") -> None:
+        self.drawn = time.monotonic()
+        if self.works:
+            try:
+                line = self.line()
+                sys.stderr.write(f"\r{line:<{self.width}}{end}")
+                sys.stderr.flush()
+                self.width = len(line)
+            except Exception:  # a reader that has gone, a terminal that was closed
+                self.works = False
+
+    def line(self) -> str:
+        columns = shutil.get_terminal_size((0, 0)).columns or None
+        plain = "utf" not in (sys.stderr.encoding or "").lower()
+        shown = ", ".join(f"{name}={value}" for name, value in self.numbers.items())
+        past, options = self.drawn - self.start, {"initial": self.done, "unit": "step"}
+        line: str = self.format(
+            self.step, self.steps, past, columns, ascii=plain, postfix=shown, **options
+        )
+        return line
 
 
 # %% book/11-long-runs.ipynb · The line of the log · [draw-curves]
@@ -580,12 +663,15 @@ def draw_curves(history: list[dict[str, float]], path: Path | str) -> Any:
 
 # %% book/11-long-runs.ipynb · Reasons to stop · [stopped-run]
 class StoppedRun(KeyboardInterrupt):
-    """Raised by `Trainer.fit` when SIGINT or SIGTERM asks the process to end.
+    """Raised by `Trainer.fit` when SIGINT, SIGTERM or SIGHUP asks the process to end.
 
     Attributes:
         signal: number of the signal.
         step: number of updates made.
     """
+
+    signal: int
+    step: int
 
     def __init__(self, message: str, number: int, step: int) -> None:
         super().__init__(message)
@@ -593,6 +679,10 @@ class StoppedRun(KeyboardInterrupt):
 
 
 # %% book/11-long-runs.ipynb · Reasons to stop · [noted-signals]
+# SIGHUP, where there is one, says that the terminal has been closed.
+_ENDINGS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+
+
 @contextmanager
 def _noted_signals() -> Iterator[list[int]]:
     # The signals that ask the process to end, noted instead of obeyed. A second one is obeyed, but
@@ -607,7 +697,7 @@ def _noted_signals() -> Iterator[list[int]]:
             signal.signal(number, before[number])
             signal.raise_signal(number)
 
-    found = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    found = {number: signal.getsignal(number) for number in _ENDINGS}
     before: dict[int, Any] = {
         number: how for number, how in found.items() if how not in (None, signal.SIG_IGN)
     }
@@ -668,10 +758,21 @@ def _settings(run: "RunState", remembered: Iterable[str]) -> dict[str, str]:
     return words | {"options of the loss": repr(plain), "first batch": run.fingerprint}
 
 
-def _check_settings(found: Any, own: dict[str, str], path: Path) -> None:
+def _tell_of_schedule(run: "RunState", steps: int, rate: float) -> None:
+    # What a run that was planned for so many steps, and made its last update at this rate, has to expect.
+    now = run.schedule(run.step)
+    if f"{now:.6e}" != f"{rate:.6e}":
+        said = f"the schedule is now that of {run.config.steps:,} updates and no longer of {steps:,}"
+        here = f"update {run.step:,} had the rate {rate:.1e}, and would have {now:.1e}"
+        warnings.warn(f"{said}: {here}", stacklevel=7)
+
+
+def _check_settings(found: Any, own: dict[str, str], path: Path, prolonged: bool) -> None:
+    # A run that is made longer may have another schedule.
     if not isinstance(found, dict) or found.keys() != own.keys():
         raise CheckpointError(f"{path} cannot be resumed from: its settings are other ones")
-    changed = [f"{n} = {found[n]!s:.60} and not {own[n]}" for n in own if found[n] != own[n]]
+    compared = [name for name in own if not (prolonged and name in _REMEMBERED)]
+    changed = [f"{n} = {found[n]!s:.60} and not {own[n]}" for n in compared if found[n] != own[n]]
     if changed:
         raise CheckpointError(f"{path} belongs to a run with {', '.join(changed)}")
 
@@ -679,7 +780,7 @@ def _check_settings(found: Any, own: dict[str, str], path: Path) -> None:
 # %% book/11-long-runs.ipynb · What a run consists of · [restore-random]
 from transformer.distributed import from_all, from_first
 
-_Batches = Callable[[int], Iterable[Any]]
+_Batches = Callable[[int], Iterable[Any]] | Iterable[Any]
 
 
 def _restore_random(states: Any, device: torch.device, path: Path) -> None:
@@ -706,11 +807,30 @@ class RunState:
             `LogLine` that has begun.
         device, precision, average: as in `Updater`.
         step: number of updates made.
+        settled: whether what the last update made due is done: line, evaluation, checkpoint.
         best, best_step, stale: the best score, the update it was reached at, and the number of
             evaluations since.
         history: the entries of the log.
         rank, world_size: which process this is, and how many there are.
     """
+
+    model: Any
+    loss: _Loss
+    batches: _Batches
+    schedule: _Schedule
+    config: TrainingConfig
+    rank: int
+    world_size: int
+    updater: Updater
+    device: torch.device
+    precision: str
+    average: MovingAverage | None
+    stream: BatchStream
+    line: LogLine
+    step: int
+    best: float
+    best_step: int
+    stale: int
 
     def __init__(
         self, model: nn.Module, loss: _Loss, batches: _Batches, schedule: _Schedule,
@@ -718,16 +838,18 @@ class RunState:
     ) -> None:
         check_type(nn.Module, model=model)
         check_type(TrainingConfig, config=config)
-        check_type(Callable, loss=loss, batches=batches, schedule=schedule)  # type: ignore[arg-type]
+        check_type(Callable, loss=loss, schedule=schedule)  # type: ignore[arg-type]
         self.model = accelerated(model, stacklevel=5)  # where a trainer is made
         self.loss, self.batches, self.schedule, self.config = loss, batches, schedule, config
         self.rank, self.world_size = rank_and_world_size()
         self.updater = updater = Updater(self.model, loss, config)
         self.device, self.precision = updater.device, updater.precision
         self.average = updater.average
-        self.stream = BatchStream(batches, config.accumulate, self.rank, self.world_size)
+        shares = (config.accumulate, self.rank, self.world_size)
+        self.stream = BatchStream(batches, *shares, config.seed)
         self.line = LogLine(check_norms=not updater.scaler.is_enabled())
-        self.step, self.best, self.best_step, self.stale = 0, -math.inf, 0, 0
+        self.step, self.settled = 0, True
+        self.best, self.best_step, self.stale = -math.inf, 0, 0
         self.history: list[dict[str, float]] = []
 
     @cached_property
@@ -740,21 +862,27 @@ class RunState:
         made = [name for name, step in _REMEMBERED.items() if step <= self.step]
         return {
             "settings": _settings(self, made),
+            "plan": {"steps": self.config.steps, "rate": self._rate()},
             "model": self.model.state_dict(),
             **self.updater.state_dict(),
             "progress": {
                 "step": self.step, "epoch": self.stream.epoch, "position": self.stream.position,
                 "best": self.best, "best_step": self.best_step, "stale": self.stale,
             },
+            "settled": self.settled,
             "line": self.line.state_dict(),
             "random": from_all(random_state(self.device)),
         }
+
+    def _rate(self) -> float:
+        return float(self.schedule(self.step)) if self.step else 0.0  # of the last update
 
     def load_state_dict(self, state: dict[str, Any], path: Path) -> None:
         """Go on from what `state_dict` returned and `path` held, once the model has its weights."""
         self.updater.load_state_dict(state)
         self.line.load_state_dict(state["line"], self.device)
         self._set_progress(**state["progress"])
+        self.settled = state.get("settled") is not False  # checkpoints of old do not say
         _restore_random(state["random"], self.device, path)
 
     def _set_progress(
@@ -800,13 +928,18 @@ def _alone(folder: RunFolder | None) -> Iterator[None]:
 class Run(RunState):
     """A training run that is kept in a folder; its arguments are those of `Trainer`."""
 
+    directory: Path | None
+    folder: RunFolder | None
+
     def __init__(
         self, model: nn.Module, loss: _Loss, batches: _Batches, schedule: _Schedule,
-        config: TrainingConfig, directory: Path | str | None = None,
+        config: TrainingConfig, directory: os.PathLike[str] | str | None = None,
     ) -> None:
         super().__init__(model, loss, batches, schedule, config)
-        self.directory = None if directory is None else Path(directory)
-        self.folder = None if directory is None else RunFolder(directory)
+        if directory is not None and not isinstance(directory, RunFolder):
+            directory = RunFolder(directory)
+        self.folder = directory
+        self.directory = None if self.folder is None else self.folder.path
 
     def checkpoints(self) -> list[Path]:
         """The checkpoints in the directory, oldest first."""
@@ -836,8 +969,8 @@ class Run(RunState):
         Raises:
             CheckpointError: no checkpoint is whole, or all are gone from a run; or the newest
                 whole one is of another model, of other settings (except `steps` and `keep`), of
-                another schedule, loss or first batch as far as a checkpoint tells, or in another
-                format. Nothing in the directory has changed then.
+                another schedule (unless `steps` is raised), loss or first batch as far as a
+                checkpoint tells, or in another format. Nothing in the directory has changed then.
             BlockingIOError: another process is training in the directory.
         """
         if self.folder is None:
@@ -849,21 +982,26 @@ class Run(RunState):
                 self.folder.check_unused()
                 return False
             self._restore(state or load_checkpoint(path), path)
-            log = read_log(self.folder.path)
-            self.history = [entry for entry in log if entry["step"] <= self.step]
+            log, last = read_log(self.folder.path), self.step if self.settled else self.step - 1
+            self.history = [entry for entry in log if entry["step"] <= last]
             if self.rank == 0:
                 write_log(self.folder.path, self.history)
                 self._tidy(self.folder)
+                self.folder.note_config()
             return True
 
     def _restore(self, state: dict[str, Any], path: Path) -> None:
         check_weights(self.model, state, path)
         settings = state.get("settings")
         made = [name for name in _REMEMBERED if isinstance(settings, dict) and name in settings]
-        _check_settings(settings, _settings(self, made), path)
+        plan = state.get("plan") or {"steps": math.inf}  # checkpoints of old have none
+        prolonged = isinstance(plan, dict) and plan["steps"] < self.config.steps
+        _check_settings(settings, _settings(self, made), path, prolonged)
         set_weights(self.model, state, path)
         try:
             self.load_state_dict(state, path)
+            if prolonged and self.step:
+                _tell_of_schedule(self, **plan)
         except Exception as error:  # weights alone, or another program's checkpoint
             message = f"{path} cannot be resumed from ({type(error).__name__}: {error})"
             raise CheckpointError(message) from error
@@ -891,7 +1029,7 @@ def _metrics(run: RunState, evaluate: _Evaluation) -> dict[str, float]:
     with run.updater.averaged(), evaluating(run.model), autocast(run.device, run.precision):
         metrics = evaluate(run.model)
     check_type(Mapping, **{"evaluate(model)": metrics})
-    if taken := metrics.keys() & {"step", "rate", "norm", "seconds"}:
+    if taken := metrics.keys() & {"step", "rate", "norm", "seconds", "crc"}:
         raise ValueError(f"evaluate returned {sorted(taken)}, which the log uses itself")
     return {name: float(value) for name, value in metrics.items()}
 
@@ -915,12 +1053,15 @@ class Trainer(Run):
             and where `accelerate` refuses, a warning says why; a hook set later is not called.
         loss: `loss(model, batch)` returns the summed loss and the number of target tokens.
         batches: `batches(epoch)` returns an epoch's batches. The same epoch must give the same
-            batches every time, in every process: this is what resuming rests on.
+            batches every time, in every process: this is what resuming rests on. A list serves for
+            every epoch; a `DataLoader` shuffles by the epoch's number and `config.seed`.
         schedule: `schedule(step)` returns the learning rate of update `step`, counted from 1.
         config: the run's settings.
-        directory: where log and checkpoints go; `None` for nowhere.
+        directory: where log and checkpoints go: a path, or a `RunFolder` that the caller may have
+            locked; `None` for nowhere.
         evaluate: `evaluate(model)` returns metrics; it is called in evaluation mode without gradients,
-            and only by the first of several processes.
+            and only by the first of several processes. The first call comes before the first update
+            and is a trial, which leaves no trace.
         progress: whether to show a progress bar.
 
     Attributes:
@@ -938,9 +1079,12 @@ class Trainer(Run):
         [2, 4, 6]
     """
 
+    evaluate: _Evaluation | None
+    progress: bool
+
     def __init__(
         self, model: nn.Module, loss: _Loss, batches: _Batches, schedule: _Schedule,
-        config: TrainingConfig, directory: Path | str | None = None,
+        config: TrainingConfig, directory: os.PathLike[str] | str | None = None,
         evaluate: _Evaluation | None = None, progress: bool = False,
     ) -> None:
         super().__init__(model, loss, batches, schedule, config, directory)
@@ -964,18 +1108,25 @@ class Trainer(Run):
             the trainer; its model is in training mode.
 
         Raises:
-            StoppedRun: SIGINT or SIGTERM came, if this is the main thread. The update in progress
-                was finished and, where there is a directory, a checkpoint written.
+            StoppedRun: SIGINT, SIGTERM or SIGHUP came, if this is the main thread. The update in
+                progress was finished and, where there is a directory, a checkpoint written.
             FloatingPointError: the loss, its gradient or the metric to monitor is not finite.
             ValueError: an epoch has no batch, or the metric to monitor is missing.
             CheckpointError, BlockingIOError: as in `resume`.
+
+        Any other error leaves a checkpoint of the last whole update, if there is a directory, this is
+        the only process, and all numbers are finite.
         """
         check_number(max_minutes=0 if max_minutes is None else max_minutes)
         deadline = None if max_minutes is None else time.monotonic() + 60 * max_minutes
         with _alone(self.folder):
             self._begin()
             with _noted_signals() as signals:
-                self._loop(signals, deadline)
+                try:
+                    self._loop(signals, deadline)
+                except Exception:
+                    self._rescue()
+                    raise
             self._random = random_state(self.device)
             stop = _reason_to_stop(signals)
         if stop:
@@ -987,23 +1138,39 @@ class Trainer(Run):
         if not self.resume():
             if self._random is not None:
                 set_random_state(self._random, self.device)
+            if self.step == 0 and self.evaluate is not None:
+                self._try(self.evaluate)
+            if self.folder is not None and self.rank == 0:
+                self.folder.note_config()
             self.save()  # before the log begins, so that no log is without a checkpoint
         self.model.train()
+        self._mark()
+
+    def _try(self, evaluate: _Evaluation) -> None:
+        # What is wrong with an evaluation should not come out after a thousand updates.
+        before = random_state(self.device)
+        metrics = from_first(_metrics(self, evaluate) if self.rank == 0 else None)
+        score_of(metrics, self.config.monitor)
+        set_random_state(before, self.device)
 
     def _loop(self, signals: list[int], deadline: float | None) -> None:
         stop, config = 0, self.config
         bar = _progress_bar(config.steps, self.step, self.progress and self.rank == 0)
         with closing(iter(self.stream)) as groups, bar as show:
-            while not (self.finished or stop):
-                self._make_update(groups)
+            while not (stop or self.finished and self.settled):
+                if self.settled:
+                    self._make_update(groups)
                 stop = _reason_to_stop(signals, deadline)
                 due = self.step % config.evaluate_every == 0 or self.step == config.steps
                 line = due or self.step % config.log_every == 0
                 if line:
                     self._log(self.line.entry(self.schedule(self.step)))
-                    self.line.clear()
                 if due and self.evaluate is not None:
                     self._evaluate(self.evaluate)
+                if line:
+                    self.line.clear()
+                self.settled = True
+                self._mark()
                 show(self.step, latest_numbers(self.history) if line else {})
                 if due or stop:
                     self.save()
@@ -1014,6 +1181,8 @@ class Trainer(Run):
         place = {"step": self.step, "epoch": self.stream.epoch, "batch": self.stream.position}
         rate = f"{self.schedule(self.step):.2e}"
         self.line.add(numbers, place | {"learning rate": rate}, time.perf_counter() - start)
+        self.settled = False
+        self._mark()
 
     def update(self, batches: list[Any]) -> tuple[Tensor, Tensor, Tensor]:
         """Make an update from the mean loss over all target tokens of this process's `batches`.
@@ -1027,6 +1196,23 @@ class Trainer(Run):
         numbers = self.updater(batches, rate)
         self.step += 1
         return numbers
+
+    def _mark(self) -> None:
+        # Where the run is, to come back to after an error in what follows.
+        place = (self.step, self.stream.epoch, self.stream.position)
+        self._marked = *place, random_state(self.device)
+
+    def _rescue(self) -> None:
+        # A checkpoint of the last whole update. Of several processes, one cannot know where the others are.
+        step, epoch, position, random = self._marked
+        if self.folder is None or self.world_size > 1 or self.updater.stepping or step != self.step:
+            return
+        with suppress(Exception):  # the error to tell of is the one that came first
+            whole = all(bool(p.isfinite().all()) for p in self.updater.parameters)
+            if whole and not self.folder.checkpoint(step).exists():
+                self.stream.epoch, self.stream.position = epoch, position
+                set_random_state(random, self.device)
+                self.save()
 
     def _log(self, entry: dict[str, float]) -> None:
         self.history.append(entry)

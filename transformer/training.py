@@ -10,6 +10,8 @@ __all__ = [
     "evaluating",
     "to_device",
     "evaluate_loss",
+    "as_epochs",
+    "check_loss",
     "fit",
     "record_path",
     "load_record",
@@ -173,10 +175,46 @@ def evaluate_loss(model: Any, batches: Iterable[tuple[Tensor, Tensor]]) -> dict[
     return {"loss": loss / max(n_tokens, 1), "accuracy": correct / max(n_tokens, 1)}
 
 
+# %% book/07-training.ipynb · fit · [what-fit-takes]
+def as_epochs(batches: Callable[[int], Iterable[Any]] | Iterable[Any]) -> Callable[[int], Iterable[Any]]:
+    """A function from an epoch's number to its batches.
+
+    Args:
+        batches: such a function, or what can be iterated again in every epoch, as a list of batches
+            or a `DataLoader` can.
+
+    Raises:
+        TypeError: `batches` is neither; an iterator is used up after one epoch.
+
+    Example:
+        >>> as_epochs(["one batch", "another"])(0)
+        ['one batch', 'another']
+    """
+    if callable(batches):
+        return batches
+    if not isinstance(batches, Iterable) or isinstance(batches, Iterator):
+        wanted = "Callable that takes the epoch, or an iterable for every epoch such as a list"
+        raise TypeError(f"batches must be a {wanted}, not {type(batches).__name__}")
+    return lambda epoch: batches
+
+
+def check_loss(result: Any) -> tuple[Tensor, Tensor | int]:
+    """The summed loss and the number of target tokens, if that is what a loss returned.
+
+    Raises:
+        TypeError: it returned something else, such as a mean.
+    """
+    match result:
+        case [Tensor(ndim=0) as total, Tensor(ndim=0) | int() as n_tokens]:
+            return total, n_tokens
+    wanted = "two scalars, a sum and the number of its target tokens, and not a mean alone"
+    raise TypeError(f"loss must return {wanted}, but returned a {type(result).__name__}")
+
+
 # %% book/07-training.ipynb · fit · [fit]
 def fit(
     model: nn.Module, loss: Callable[[Any, Any], tuple[Tensor, Tensor]],
-    batches: Callable[[int], Iterable[Any]], schedule: Callable[[int], float], steps: int, *,
+    batches: Callable[[int], Iterable[Any]] | Iterable[Any], schedule: Callable[[int], float], steps: int, *,
     clip_norm: float = 1.0, evaluate: Callable[[Any], Mapping[str, float]] | None = None,
     evaluate_every: int = 100, seed: int = 0,
 ) -> list[dict[str, float]]:
@@ -185,7 +223,8 @@ def fit(
     Args:
         model: what to train; its batches are brought to its device.
         loss: `loss(model, batch)` returns the summed loss and the number of target tokens.
-        batches: `batches(epoch)` returns the batches of an epoch, counted from 0.
+        batches: `batches(epoch)` returns the batches of an epoch, counted from 0; or a list of batches
+            or a `DataLoader`, for every epoch.
         schedule: `schedule(step)` returns the learning rate of update `step`, counted from 1.
         steps: number of updates.
         clip_norm: the longest gradient, as an L2 norm over all parameters; `inf` for no limit.
@@ -198,13 +237,14 @@ def fit(
         tokens; for each evaluation: step and metrics.
 
     Raises:
-        TypeError, ValueError: an argument is of the wrong type or out of its range.
+        TypeError, ValueError: an argument is of the wrong type or out of its range, or the loss returns
+            a mean alone.
         FloatingPointError: loss or gradient is not finite; the model keeps the weights it had before.
 
     Example:
         >>> model, x = nn.Linear(1, 1), torch.ones(4, 1)
         >>> loss = lambda model, x: ((model(x) - 2).square().sum(), torch.tensor(len(x)))
-        >>> len(fit(model, loss, lambda epoch: [x], lambda step: 0.1, steps=20))
+        >>> len(fit(model, loss, [x], lambda step: 0.1, steps=20))
         20
     """
     _check_run(model, steps, clip_norm, evaluate_every, seed)
@@ -213,8 +253,8 @@ def fit(
     optimizer, device = adamw(parameters), parameters[0].device
     history: list[dict[str, float]] = []
     model.train()
-    for step, (epoch, batch) in zip(range(1, steps + 1), _stream(batches)):
-        total, n_tokens = loss(model, to_device(batch, device))
+    for step, (epoch, batch) in zip(range(1, steps + 1), _stream(as_epochs(batches))):
+        total, n_tokens = check_loss(loss(model, to_device(batch, device)))
         mean, rate = total / max(int(n_tokens), 1), schedule(step)
         check_number(**{f"schedule({step})": rate})
         optimizer.zero_grad()

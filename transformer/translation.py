@@ -4,8 +4,6 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 """
 
 __all__ = [
-    "detokenize",
-    "tokenize",
     "corpus_scores",
     "sentence_scores",
     "by_length",
@@ -26,9 +24,9 @@ __all__ = [
 import hashlib
 import json
 import math
+import os
 import re
 import tempfile
-import unicodedata
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -63,66 +61,31 @@ from transformer.validation import (
     check_type,
     optional_import,
 )
-
-
-# %% book/13-translation.ipynb · As the corpus writes · [detokenize]
-def detokenize(text: str) -> str:
-    """Write an English sentence of the corpora as you would type it, in lower case.
-
-    Raises:
-        TypeError: `text` is not a string.
-    """
-    check_type(str, text=text)
-    text = re.sub(r"``(?: (?:``|''))*", "“", text)
-    text = re.sub(r"''(?: (?:``|''))*", "”", text)
-    text = re.sub(r" (?=[.,;:?!%)\]”]|n't\b|'(?:s|re|ve|m|ll|d)\b)", "", text)
-    text = re.sub(r"(?<=[(\[“$]) ", "", text)
-    return text.replace("“", '"').replace("”", '"')
-
-
-# %% book/13-translation.ipynb · As the corpus writes · [wording-code]
-_ENDING = r"(?:s|re|ve|m|ll|d)\b"  # of she's, we're and their like
-_TOKEN = re.compile(
-    rf"``|''|\.\.\.|\d+(?:[.,]\d+)+|n['’]t\b|['’]{_ENDING}"
-    rf"|\w+(?=n['’]t\b)|\w+(?:(?:-|['’](?!{_ENDING}))\w+)*|[^\w\s]"
-)
-
-
-def tokenize(text: str) -> str:
-    """Write raw text as the corpora are written: lower case, spaces around punctuation, paired
-    quotes.
-
-    Text that already has this form stays as it is.
-
-    Raises:
-        TypeError: `text` is not a string.
-    """
-    check_type(str, text=text)
-    tokens, opening = [], True
-    for token in _TOKEN.findall(unicodedata.normalize("NFC", text).lower()):
-        if token == '"':
-            token, opening = ("``" if opening else "''"), not opening
-        token = {"“": "``", "”": "''", "«": "``", "»": "''", "…": "..."}.get(token, token)
-        tokens.append(token.replace("’", "'"))
-    return " ".join(tokens)
+from transformer.wording import AS_IT_IS, CORPORA, Preparation, detokenize
 
 
 # %% book/13-translation.ipynb · How good is a translation? · [corpus-scores]
 def corpus_scores(
-    hypotheses: Sequence[str], references: Sequence[str], n_bootstrap: int = 0
+    hypotheses: Sequence[str],
+    references: Sequence[str],
+    n_bootstrap: int = 0,
+    preparation: Preparation = CORPORA,
 ) -> dict[str, dict[str, Any]]:
-    """BLEU and chrF of tokenized translations, each with the signature that says how it was
-    computed.
+    """BLEU, chrF and exact match of prepared translations, each with the signature that says how it
+    was computed.
 
     Args:
-        hypotheses: translations in the corpus's own tokenized lower-case form.
+        hypotheses: translations in the form that training showed, such as the tokenized lower-case
+            one of the book's corpora.
         references: one reference translation for each, in the same form.
         n_bootstrap: how many corpora to draw from this one for a 95% interval; 0 or 1 for none.
+        preparation: what gave both sides their form. Case counts where it keeps case.
 
     Returns:
-        for `"BLEU-tok"` (on the tokens as they are), `"BLEU-detok"` (both sides detokenized, then
-        sacreBLEU's own tokenization) and `"chrF2"` (detokenized) the `"score"` from 0 to 100, the
-        `"signature"`, and the `"line"` that sacreBLEU itself prints of them. With an
+        for `"BLEU-tok"` (on the tokens as they are, where the preparation makes any), `"BLEU-detok"`
+        (both sides as one types them, then sacreBLEU's own tokenization), `"chrF2"` (as one types
+        them) and `"exact"` (equal sentences, in percent) the `"score"` from 0 to 100, the
+        `"signature"`, and the `"line"` to print, as sacreBLEU itself does. With an
         `n_bootstrap` of at least 2 also the `"mean"` over the corpora drawn and the `"margin"`: the
         interval is mean ± margin.
 
@@ -136,13 +99,17 @@ def corpus_scores(
     _check_pairs(hypotheses, references)
     check_size(minimum=0, n_bootstrap=n_bootstrap)
     metrics = optional_import("sacrebleu.metrics")
-    typed = [detokenize(text) for text in hypotheses], [detokenize(text) for text in references]
+    fold, restore = not preparation.keeps_case, preparation.restore
+    typed = [restore(text) for text in hypotheses], [restore(text) for text in references]
     measured = {
-        "BLEU-tok": (metrics.BLEU(lowercase=True, tokenize="none", force=True), (hypotheses, references)),
-        "BLEU-detok": (metrics.BLEU(lowercase=True), typed),
-        "chrF2": (metrics.CHRF(lowercase=True), typed),
+        "BLEU-tok": (metrics.BLEU(lowercase=fold, tokenize="none", force=True), (hypotheses, references)),
+        "BLEU-detok": (metrics.BLEU(lowercase=fold), typed),
+        "chrF2": (metrics.CHRF(lowercase=fold), typed),
     }
-    return {name: _measured(metric, *sides, n_bootstrap) for name, (metric, sides) in measured.items()}
+    if not preparation.splits_words:
+        del measured["BLEU-tok"]
+    scores = {name: _measured(metric, *sides, n_bootstrap) for name, (metric, sides) in measured.items()}
+    return scores | {"exact": _equal(hypotheses, references, n_bootstrap, fold)}
 
 
 # %% book/13-translation.ipynb · How good is a translation? · [measured]
@@ -167,6 +134,19 @@ def _measured(
         score["mean"] = facts.get("confidence_mean", 0.0)
         score["margin"] = facts.get("confidence_var", 0.0)
     return score
+
+
+def _equal(
+    hypotheses: Sequence[str], references: Sequence[str], n_bootstrap: int, fold: bool
+) -> dict[str, Any]:
+    n, right = len(references), sum(map(str.__eq__, hypotheses, references))
+    share, signature = right / n, f"nrefs:1|case:{'lc' if fold else 'mixed'}"
+    line = f"exact|{signature} = {100 * share:.1f} ({right:,} of {n:,})"
+    score: dict[str, Any] = {"score": 100 * share, "signature": signature}
+    if n_bootstrap > 1:  # what the interval would be in the limit of many corpora
+        score["mean"], score["margin"] = 100 * share, 196 * (share * (1 - share) / n) ** 0.5
+        line += f" ± {score['margin']:.1f}"
+    return score | {"line": line}
 
 
 # %% book/13-translation.ipynb · How certain is a score? · [sentence-scores]
@@ -279,36 +259,58 @@ _FILES = ("config.json", "model.safetensors", "vocabulary.json")
 _SUMS = "SHA256SUMS"
 
 
-def _sums(files: Mapping[str, Path]) -> bytes:
-    """What the program `sha256sum` says of some files, each under the name that it is given."""
-    said = ""
-    for name, path in files.items():
-        with regular_file(path).open("rb") as file:
-            said += f"{hashlib.file_digest(file, 'sha256').hexdigest()}  {name}\n"
-    return said.encode()
+def _sum(name: str, path: Path) -> bytes:
+    """What the program `sha256sum` says of a file that is called `name`."""
+    with regular_file(path).open("rb") as file:
+        return f"{hashlib.file_digest(file, 'sha256').hexdigest()}  {name}\n".encode()
 
 
-def _check_sums(folder: Path) -> None:
-    """Refuse a folder in which a byte is not as `Translator.save` left it; the message names the file."""
-    missing = [name for name in (*_FILES, _SUMS) if not (folder / name).exists()]
-    if missing == [_SUMS]:
+def _written(folder: Path, name: str) -> Path:
+    """Where a new file is until the sums speak of it, and it takes its place."""
+    return folder / f".{name}.new"
+
+
+def _check_sums(folder: Path) -> dict[str, Path]:
+    """The files of a translator; refuses, by name, one that is not as `Translator.save` left it."""
+    places = {
+        name: [path for path in (folder / name, _written(folder, name)) if path.exists()]
+        for name in _FILES
+    }
+    missing = [name for name, paths in places.items() if not paths]
+    summed = (folder / _SUMS).exists()
+    if not (missing or summed):
         raise CheckpointError(
             f"{folder} has no {_SUMS}, so nobody would notice damage: an earlier version saved it. "
             f"If you trust its files, run there: sha256sum {' '.join(_FILES)} > {_SUMS}"
         )
-    if missing:
+    if missing or not summed:
         inner = folder / "translator"
         hint = f"; the translator of this run is {inner}" if inner.is_dir() else ""
-        raise FileNotFoundError(f"{folder} is not a translator, as {missing[0]} is missing{hint}")
-    found = _sums({name: folder / name for name in _FILES})
+        gone = (*missing, _SUMS)[0]
+        raise FileNotFoundError(f"{folder} is not a translator, as {gone} is missing{hint}")
     with regular_file(folder / _SUMS).open("rb") as file:
-        noted = file.read(len(found) + 1)
-    if noted != found:
-        changed = [line for line in found.splitlines() if line not in noted.splitlines()]
-        path = folder / (changed[0].decode().split()[1] if changed else _SUMS)
+        noted = file.read(1024).splitlines(keepends=True)
+    sums = {name: {_sum(name, path): path for path in reversed(paths)} for name, paths in places.items()}
+    lines = dict(zip(_FILES, noted))
+    changed = [name for name in _FILES if lines.get(name) not in sums[name]]
+    if changed or len(noted) != len(_FILES):
         raise CheckpointError(
-            f"{path} does not match {folder / _SUMS}: it was damaged or changed, or saving was cut off"
+            f"{folder / (changed or [_SUMS])[0]} does not match {folder / _SUMS}: it was damaged or changed"
         )
+    return {name: sums[name][line] for name, line in lines.items()}
+
+
+def _settle(folder: Path) -> None:
+    """Give new files their places if the sums speak of them; remove them, and what was begun, if not."""
+    noted = (folder / _SUMS).read_bytes() if (folder / _SUMS).exists() else b""
+    for name in (*_FILES, _SUMS):
+        if (new := _written(folder, name)).exists():
+            if _sum(name, new) in noted:
+                os.replace(new, folder / name)
+            else:
+                new.unlink()
+        for part in folder.glob(f".*{name}*.part"):
+            part.unlink()
 
 
 # %% book/13-translation.ipynb · In a folder · [translator-folder]
@@ -331,11 +333,14 @@ def _translator_folder(path: Path | str) -> Path:
 _LARGEST_CONFIG = 1 << 16  # bytes
 
 
-def _read_config(path: Path) -> TransformerConfig:
+def _read_config(path: Path) -> tuple[TransformerConfig, Preparation]:
     if regular_file(path).stat().st_size > _LARGEST_CONFIG:
         raise CheckpointError(f"{path} is not a configuration: it has over {_LARGEST_CONFIG:,} bytes")
     try:
-        return TransformerConfig(**read_record(path))
+        values = read_record(path)
+        said = values.pop("preparation", asdict(CORPORA))  # an earlier version knew no other
+        check_type(dict, preparation=said)
+        return TransformerConfig(**values), Preparation(**said)
     except (ValueError, TypeError) as error:
         raise CheckpointError(f"{path} is not a configuration: {error}") from error
 
@@ -431,9 +436,7 @@ def _not_finite(model: nn.Module, dtype: torch.dtype | None = None) -> str | Non
     return None
 
 
-def _read_model(folder: Path, device: torch.device) -> Transformer:
-    _check_sums(folder)
-    config, weights = _read_config(folder / "config.json"), folder / "model.safetensors"
+def _read_model(weights: Path, config: TransformerConfig, device: torch.device) -> Transformer:
     _check_header(weights, config)
     model = Transformer(config).to(device)
     load_weights(model, weights)
@@ -442,9 +445,11 @@ def _read_model(folder: Path, device: torch.device) -> Transformer:
     return model.eval()
 
 
-def _read_vocabulary(path: Path, config: TransformerConfig) -> Vocabulary:
+def _read_vocabulary(
+    path: Path, config: TransformerConfig, preparation: Preparation
+) -> Vocabulary:
     try:
-        vocabulary = Vocabulary.load(path)
+        vocabulary = Vocabulary.load(path, preparation)
         _check_fit(config, vocabulary)
     except ValueError as error:
         raise CheckpointError(f"{path} does not fit: {error}") from error
@@ -479,16 +484,16 @@ def _write(
     folder: Path, model: Transformer, vocabulary: Vocabulary, dtype: torch.dtype
 ) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    with (  # none takes its place before all are written; if cut off in between, the sums disagree
-        atomic_file(folder / _SUMS) as sums,
-        atomic_file(folder / "vocabulary.json") as tokens,
-        atomic_file(folder / "model.safetensors") as weights,
-        atomic_file(folder / "config.json") as config,
-    ):
-        write_record(config, asdict(model.config))
+    _settle(folder)  # a save that was cut off
+    config, weights, tokens = new = [_written(folder, name) for name in _FILES]
+    try:
+        write_record(config, asdict(model.config) | {"preparation": asdict(vocabulary.preparation)})
         save_weights(model, weights, dtype)
         vocabulary.save(tokens)
-        sums.write_bytes(_sums(dict(zip(_FILES, (config, weights, tokens), strict=True))))
+        with atomic_file(folder / _SUMS) as sums:  # when it takes its place, the new translator is there
+            sums.write_bytes(b"".join(map(_sum, _FILES, new)))
+    finally:
+        _settle(folder)
 
 
 # %% book/13-translation.ipynb · The class · [alignment]
@@ -513,6 +518,9 @@ def _cross_attention(model: Transformer, source: list[int], target: list[int]) -
 class Translator:
     """A trained model with its vocabulary: sentences in, sentences out.
 
+    Every sentence is prepared as the vocabulary prepared those of training, and every translation is
+    restored, by the vocabulary's `Preparation`.
+
     Searches run on the accelerated model, which is made here and has the same parameters: weights
     that change later count at once. If you replace or watch a part of the model, do so before. Where
     `accelerate` refuses, searches run on the model itself, and a warning says why.
@@ -528,6 +536,9 @@ class Translator:
         >>> Translator.load("phrases").translate(["A menina gosta do gato preto."])
         ['the girl likes the black cat.']
     """
+
+    model: Transformer
+    vocabulary: Vocabulary
 
     def __init__(self, model: Transformer, vocabulary: Vocabulary) -> None:
         check_type(nn.Module, model=model)
@@ -553,17 +564,26 @@ class Translator:
         """
         check_type((str, Path), path=path)
         device = check_device(device)
-        folder = _translator_folder(path)
-        model = _read_model(folder, device)
-        return cls(model, _read_vocabulary(folder / "vocabulary.json", model.config))
+        files = _check_sums(_translator_folder(path))
+        config, preparation = _read_config(files["config.json"])
+        model = _read_model(files["model.safetensors"], config, device)
+        return cls(model, _read_vocabulary(files["vocabulary.json"], config, preparation))
+
+    @property
+    def preparation(self) -> Preparation:
+        """What is done to every sentence, and to every translation."""
+        return self.vocabulary.preparation
 
     def save(self, path: Path | str, dtype: torch.dtype = torch.float16) -> None:
         """Write weights, configuration, vocabulary and checksums into a folder, made if missing.
 
+        Cut off at any moment, it leaves the earlier translator or the new one, and the next `save`
+        tidies up.
+
         Raises:
             TypeError: `dtype` is not a `torch.dtype`, or the model not a plain `Transformer`.
             ValueError: `dtype` is not one that a file can have, or a weight is not finite in it.
-            OSError: a file cannot be written; the message names it, and an earlier file stays.
+            OSError: a file cannot be written; the message names it, and an earlier translator stays.
         """
         check_type(torch.dtype, dtype=dtype)
         check_choice(_DTYPES.values(), dtype=dtype)
@@ -600,7 +620,7 @@ class Translator:
         Raises:
             TypeError, ValueError, OSError: as in `save` and `model_card`.
         """
-        card = model_card(self.model.config, record, repo_id)
+        card = model_card(self.model.config, record, repo_id, self.preparation)
         self.save(path)
         with atomic_file(Path(path) / "README.md") as part:
             part.write_text(card, encoding="utf8")
@@ -638,27 +658,29 @@ class Translator:
     def translate(
         self, sentences: Sequence[str], beam_size: int = 4, length_penalty: float = 0.6
     ) -> list[str]:
-        """Translate sentences as you type them; the translations are in lower case, as the corpora are.
+        """Translate sentences as you type them; translations are written as their `preparation` restores
+        them, which is in lower case for models of the book's corpora.
 
         Give each sentence a string of its own: of two in one string, the model may drop one. It writes
         a fluent sentence whatever it reads, and nothing here says how sure it is.
 
         Arguments and errors are those of `translate_tokenized`.
         """
-        typed = _shortened(sentences, self.model.config)
-        sources = _encoded(map(tokenize, typed), self.vocabulary, self.model.config)
+        config = self.model.config
+        sources = _encoded(_shortened(sentences, config), self.vocabulary, config)
         found = self.translate_ids(sources, beam_size, length_penalty)
-        return [detokenize(self.vocabulary.decode(ids)) for ids in found]
+        return [self.preparation.restore(self.vocabulary.decode(ids)) for ids in found]
 
     def translate_tokenized(
         self, sentences: Sequence[str], beam_size: int = 4, length_penalty: float = 0.6,
         max_length: int = 200, max_tokens: int = 4000,
     ) -> list[str]:
-        """Translate sentences written as the corpora are, and write the translations in the same way.
+        """Translate sentences, and leave the translations in the form that training showed, as scores
+        want them.
 
         Args:
-            sentences: tokenized lower-case text. What is longer than the model's `max_length` is cut,
-                with a warning.
+            sentences: text as you type it, or prepared already. What is longer than the model's
+                `max_length` is cut, with a warning.
             beam_size: width of the beam; 1 for greedy search.
             length_penalty: as in `beam_search`.
             max_length: the most tokens of a translation; never more than the model's `max_length`.
@@ -675,7 +697,7 @@ class Translator:
 
     def n_tokens(self, sentence: str) -> int:
         """How many tokens the model reads of a sentence as you type it, the end token included."""
-        return len(self.vocabulary.encode(tokenize(sentence))) + 1
+        return len(self.vocabulary.encode(sentence)) + 1
 
     def translate_ids(
         self, sources: list[list[int]], beam_size: int = 4, length_penalty: float = 0.6,
@@ -686,7 +708,7 @@ class Translator:
         return translate_ids(self._searched, sources, *settings)
 
     def align(self, sentence: str, beam_size: int = 4, length_penalty: float = 0.6) -> Alignment:
-        """Translate one tokenized sentence and note what the decoder attended to while it did.
+        """Translate one sentence and note what the decoder attended to while it did.
 
         Arguments and errors are those of `translate_tokenized`.
         """
@@ -749,26 +771,30 @@ def _asking_hub(name: str) -> Iterator[None]:
 # %% book/13-translation.ipynb · On a hub · [card-text]
 _CARD = """\
 ---
-language: [pt, en]
-library_name: transformer-book
+{language}library_name: transformer-book
 pipeline_tag: translation
 ---
 
-# A translator from Portuguese into English
+# A translator{between}
 
 An encoder-decoder Transformer. The package `transformer-book`, with its extra `text`, runs it:
 
 ```python
 from transformer import Translator
 
-Translator.from_pretrained("{name}").translate(["Gosto disto."])
+Translator.from_pretrained("{name}").translate(["{example}"])
 ```
 
-It reads single sentences of up to {max_length} tokens. Translations are in lower case.
+It reads single sentences of up to {max_length} tokens, {form}.
 
 | setting | value |
 | --- | --- |
 """
+_FORMS = {
+    "as it is": "as they are written",
+    "lower case": "which it brings to lower case; translations are in lower case",
+    "tokenized": "which it brings to lower case and splits into tokens; translations are in lower case",
+}
 _TRAINED = """
 ## Training
 
@@ -782,7 +808,7 @@ _TRAINED = """
 
 ## Scores
 
-On the test split of the corpus, as sacreBLEU prints them:
+On {scored}:
 
 ```text
 {scores}
@@ -791,30 +817,49 @@ On the test split of the corpus, as sacreBLEU prints them:
 
 
 # %% book/13-translation.ipynb · On a hub · [model-card]
-def model_card(config: TransformerConfig, record: Mapping[str, Any] | None, name: str) -> str:
+def model_card(
+    config: TransformerConfig,
+    record: Mapping[str, Any] | None,
+    name: str,
+    preparation: Preparation = AS_IT_IS,
+) -> str:
     """The text of a translator's `README.md` on the Hugging Face hub.
 
     Args:
         config: the model's.
         record: what was noted of its training, as `translation_record` returns it, or `None`.
         name: what the card's example loads it by.
+        preparation: the translator's. The card names languages only if it does.
 
     Raises:
         TypeError, ValueError: `record` is not that of a translator.
     """
     check_type(TransformerConfig, config=config)
     check_type((Mapping, type(None)), record=record)
+    check_type(Preparation, preparation=preparation)
+    facts = {"language": "", "between": "", "example": "…"}
+    if preparation.languages:
+        source, target = preparation.languages
+        facts["language"] = f"language: {json.dumps(preparation.languages)}\n"
+        facts["between"] = f" from {source} to {target}"
+        facts["example"] = "Gosto disto." if source == "pt" else "…"
+    facts |= {"name": name, "max_length": str(config.max_length - 1), "form": _FORMS[preparation.name]}
     rows = [f"| {setting} | {value} |\n" for setting, value in asdict(config).items()]
-    card = "".join([_CARD.format(name=name, max_length=config.max_length - 1), *rows])
+    card = "".join([_CARD.format(**facts), *rows])
     if record is None:
         return card
     try:
-        scores = [measured["line"] for measured in record["scores"]["test"]["tuned"].values()]
         facts = {fact: record[fact] for fact in ("command", "commit", "date", "device")}
-        facts["corpus"] = record["recipe"]["data"]["corpus"]
+        facts["corpus"], scores = record["recipe"]["data"]["corpus"], record["scores"]
+        if own := scores.get("held out"):
+            facts["scored"] = f"{own['pairs']:,} pairs that training did not show"
+            measured = own["beam 4"]
+        else:
+            facts["scored"], measured = "the test split of the corpus", scores["test"]["tuned"]
+        facts["scores"] = "\n".join(score["line"] for score in measured.values())
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"record is not that of a translator: {error!r}") from error
-    return card + _TRAINED.format(**facts, scores="\n".join(scores))
+    return card + _TRAINED.format(**facts)
 
 
 # %% book/13-translation.ipynb · Between words · [crossing]
@@ -849,12 +894,14 @@ def _words(tokens: list[str], like: Tensor) -> Tensor:
 def evaluate_translator(
     translator: Translator, pairs: Sequence[Pair], beam_size: int = 4, length_penalty: float = 0.6
 ) -> dict[str, dict[str, Any]]:
-    """The `corpus_scores` of translating the sources of `pairs`, against their targets."""
+    """The `corpus_scores` of translating the sources of `pairs`, against their targets, in the form
+    that training showed."""
     check_type(Translator, translator=translator)
     hypotheses = translator.translate_tokenized(
         [source for source, _ in pairs], beam_size, length_penalty
     )
-    return corpus_scores(hypotheses, [target for _, target in pairs])
+    references = [translator.vocabulary.prepare(target) for _, target in pairs]
+    return corpus_scores(hypotheses, references, preparation=translator.preparation)
 
 
 def unseen_pairs(pairs: Iterable[Pair], train: Iterable[Pair]) -> list[Pair]:

@@ -234,7 +234,7 @@ def check_memory(memory: Tensor, tgt: Tensor, d_model: int) -> None:
         raise ValueError(f"tgt and memory must have the same batch size, not {given}")
 
 
-# %% book/05-model.ipynb · Checking arguments · [check-place]
+# %% book/05-model.ipynb · It learns, and it writes · [check-place]
 def check_place(name: str, x: Tensor, like: Tensor, of: str = "the weights") -> None:
     """Refuse a tensor whose device or floating-point dtype differs from another's.
 
@@ -276,7 +276,7 @@ def check_device(device: torch.device | str) -> torch.device:
         raise ValueError(f"device {device!r} cannot be used here: {message}") from error
 
 
-# %% book/05-model.ipynb · Checking arguments · [optional-import]
+# %% book/05-model.ipynb · It learns, and it writes · [optional-import]
 import importlib
 from types import ModuleType
 
@@ -290,6 +290,7 @@ _EXTRAS = {
     "sacrebleu": "text",
     "safetensors": "text",
     "sentencepiece": "interchange",
+    "shtab": "completion",
     "tokenizers": "text",
     "tqdm": "train",
     "transformers": "interchange",
