@@ -391,7 +391,10 @@ def check(options: argparse.Namespace) -> int:
     """Examine the model that a function builds; the status is 1 if a check fails."""
     sizes = options.src_vocab_size, options.tgt_vocab_size
     special = options.pad_id, options.bos_id
-    report = check_model(built(options.factory), *sizes, *special, positions=options.positions)
+    try:
+        report = check_model(built(options.factory), *sizes, *special, positions=options.positions)
+    except SystemExit as error:  # not a status of this program
+        raise ValueError(f"{options.factory} called exit({error.code!r}), and left no model") from error
     print(report)
     return int(not report.passed)
 
