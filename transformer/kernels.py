@@ -40,7 +40,7 @@ from torch import Tensor, nn
 
 from transformer.attention import causal_mask, fused_attention, scaled_dot_product_attention
 from transformer.loss import label_smoothed_cross_entropy, symmetric_kl
-from transformer.validation import is_traced
+from transformer.validation import check_range, check_rate, is_traced
 
 HAS_ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
@@ -334,10 +334,16 @@ def linear_cross_entropy(
 
     Returns:
         a scalar, in nats, that can be differentiated once; for up to 2²¹ logits, any number of times.
+
+    Raises:
+        TypeError, ValueError: shapes do not fit, or `smoothing` is not in [0, 1).
+        IndexError: on the CPU, a target is not in the vocabulary.
     """
     if hidden.shape[:-1] != targets.shape:  # rows and targets would be matched all the same
         given = f"{list(hidden.shape)} and {list(targets.shape)}"
         raise ValueError(f"hidden and targets must have shapes [..., d_model] and [...], not {given}")
+    check_rate(smoothing=smoothing)
+    check_range("targets", targets.where(targets != pad_id, 0), len(weight))
     whole = is_traced(hidden, weight) or not torch.is_grad_enabled()
     if whole or targets.numel() * len(weight) <= _FEW_LOGITS:
         logits = fast_linear(hidden, weight)
@@ -373,7 +379,13 @@ def linear_r_drop(
     alpha: float = 5.0,
     pad_id: int = 0,
 ) -> Tensor:
-    """What `r_drop_loss` sums, for two passes `[2, n, d_model]` and targets `[n]`, chunk by chunk."""
+    """What `r_drop_loss` sums, for two passes `[2, n, d_model]` and targets `[n]`, chunk by chunk.
+
+    Raises:
+        TypeError, ValueError, IndexError: as in `linear_cross_entropy`.
+    """
+    check_rate(smoothing=smoothing)
+    check_range("targets", targets.where(targets != pad_id, 0), len(weight))
     if is_traced(hidden, weight) or not torch.is_grad_enabled() or targets.numel() == 0:
         p, q = fast_linear(hidden, weight)
         loss_p = label_smoothed_cross_entropy(p, targets, smoothing, pad_id, "sum")

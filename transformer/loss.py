@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from transformer.model import Transformer
-from transformer.validation import check_choice
+from transformer.validation import check_choice, check_rate
 
 
 # %% book/06-loss.ipynb · Which mean · [label-smoothed-cross-entropy]
@@ -46,6 +46,9 @@ def label_smoothed_cross_entropy(
         a scalar, in nats; 0 where every target is padding. Under half precision it is computed in
         float32.
 
+    Raises:
+        TypeError, ValueError: shapes do not fit, `smoothing` is not in [0, 1), or `reduction` is another.
+
     Source: Szegedy et al. (2016), section 7; Vaswani et al. (2017), section 5.4.
 
     Example:
@@ -54,6 +57,7 @@ def label_smoothed_cross_entropy(
     """
     _check_shapes(logits, targets)
     check_choice(("mean", "sum"), reduction=reduction)
+    check_rate(smoothing=smoothing)  # torch takes a negative one for 0
     total = F.cross_entropy(
         logits.reshape(-1, logits.size(-1)).to(torch.promote_types(logits.dtype, torch.float32)),
         targets.reshape(-1),
