@@ -23,8 +23,9 @@ import transformer.__main__ as cli
 from transformer import RECIPES, Translator, corpus_scores, load_corpus, train_translator
 from transformer.__main__ import check_folder, check_memory, claimed, main, parsed, parser
 from transformer.corpora import CorpusError, Pair
-from transformer.files import run_facts, write_record
+from transformer.files import RunFolder, read_log, run_facts, write_record
 from transformer.recipes import changed, read_recipe, settings
+from transformer.trainer import Trainer
 
 TINY = changed(
     RECIPES["phrases"], corpus="ours", vocab_size=90, d_model=16, n_heads=2, n_layers=1, d_ff=24, dropout=0.1,
@@ -269,7 +270,8 @@ def another(name: str, value):
 
 @pytest.mark.parametrize("name", list(settings(TINY)))
 def test_a_run_of_another_recipe_is_left_alone(name, tmp_path):
-    with claimed(tmp_path, TINY):
+    with claimed(tmp_path, TINY) as run:
+        run.note_config()
         (tmp_path / "checkpoint-00000002.pt").write_bytes(b"weights")
     before, value = files_in(tmp_path), settings(TINY)[name]
     other = another(name, value)
@@ -312,7 +314,7 @@ def test_nothing_begins_anew_over_results(left, quick, tmp_path, capsys):
     (tmp_path / left).exists() or (tmp_path / left).touch()
     before = files_in(tmp_path)
     assert main(["train", "tiny", "--directory", str(tmp_path)]) == 2
-    assert f"holds {left} of a run, but no checkpoint to go on from" in capsys.readouterr().err
+    assert f"holds {left}, but no checkpoint of a run to go on from" in capsys.readouterr().err
     assert files_in(tmp_path) == before
 
 
@@ -344,26 +346,144 @@ def test_a_run_that_fails_leaves_what_was_there_before(quick, tmp_path, monkeypa
     assert files_in(tmp_path) == before
 
 
-def test_a_run_that_meets_another_leaves_it_its_recipe(quick, tmp_path, monkeypatch):
-    def refuse(*given, **named):
-        raise BlockingIOError("another process is training there")
-
-    write_record(tmp_path / "config.json", asdict(TINY))
-    (tmp_path / "log.jsonl").write_text('{"step": 1}\n')
-    before = files_in(tmp_path)
-    monkeypatch.setattr(cli, "train_translator", refuse)
-    assert main(["train", "tiny", "--directory", str(tmp_path), "--set", "seed=5"]) == 2
-    assert files_in(tmp_path) == before
+def test_a_run_that_meets_another_is_refused_before_it_reads_or_writes(quick, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(cli, "train_translator", lambda *given, **named: pytest.fail("it has begun"))
+    with RunFolder(tmp_path / "run").locked():
+        assert main(["train", "tiny", "--directory", str(tmp_path / "run")]) == 2
+        assert "is in use: another process is training there" in capsys.readouterr().err
+        assert files_in(tmp_path) == {"run/run.lock": b""}
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_run_that_has_begun_keeps_its_recipe(quick, tmp_path, monkeypatch):
-    def fail(recipe, folder, *given, **named):
-        (folder / "log.jsonl").write_text('{"step": 1}\n')
+    def fail(*given):
         raise FloatingPointError("the loss is nan at step 2")
 
-    monkeypatch.setattr(cli, "train_translator", fail)
+    monkeypatch.setattr(Trainer, "_log", fail)
     assert main(["train", "tiny", "--directory", str(tmp_path / "run")]) == 2
-    assert set(files_in(tmp_path / "run")) == {"config.json", "log.jsonl"}
+    assert read_recipe(tmp_path / "run" / "config.json") == TINY
+    assert (tmp_path / "run" / "checkpoint-00000000.pt").exists()
+
+
+COOLING = ["--set", "cooldown=0.6", "--set", "warmup_steps=2"]  # a schedule that depends on the number of steps
+
+
+def test_a_finished_run_that_is_made_longer_goes_on_by_the_longer_schedule_and_says_so(tmp_path, capsys):
+    """Its rates of updates 1 and 10 were others; the rate that it ended with, too."""
+    command = ["train", "toy", "--directory", str(tmp_path), *TOY, *COOLING]
+    assert main([*command, "--set", "steps=12"]) == 0
+    said = r"schedule is now that of 24 updates and no longer of 12: update 12 had the rate .*, and would have "
+    with pytest.warns(UserWarning, match=said):
+        assert main([*command, "--set", "steps=24"]) == 0
+    assert "going on from step 12 of 24, raised from 12\n" in capsys.readouterr().out
+    recipe = read_recipe(tmp_path / "config.json")
+    assert recipe.training.steps == 24 == json.loads((tmp_path / "record.json").read_text())["curve"][-1]["step"]
+    rates = {entry["step"]: entry["rate"] for entry in read_log(tmp_path) if "rate" in entry}
+    assert rates[24] == recipe.rate(24) and rates[12] == changed(recipe, steps=12).rate(12) != recipe.rate(12)
+    assert main([*command, "--set", "steps=24"]) == 0  # and goes on as ever
+
+
+@pytest.mark.parametrize("damage", ["data", "checkpoint"])
+def test_a_refused_change_leaves_every_byte_and_the_first_command_goes_on(
+    damage, quick, tmp_path, capsys, monkeypatch
+):
+    """Though the recipe is accepted: here the data are others, or the checkpoint cannot be read."""
+    folder = ["--directory", str(tmp_path / "run")]
+    assert main(["train", "tiny", *folder]) == 0
+    checkpoint = tmp_path / "run" / "checkpoint-00000004.pt"
+    if damage == "data":
+        with monkeypatch.context() as patch:
+            other = lambda corpus, split: [Pair(*pair[::-1]) for pair in ours(corpus, split)]
+            patch.setattr(
+                cli, "train_translator", lambda *given, **named: train_translator(*given, load=other, **named)
+            )
+            before = files_in(tmp_path)
+            assert main(["train", "tiny", *folder, "--set", "steps=9"]) == 2
+        assert "belongs to a run with" in capsys.readouterr().err
+    else:
+        whole = checkpoint.read_bytes()
+        (tmp_path / "run" / "checkpoint-00000002.pt").unlink()
+        checkpoint.write_bytes(whole[:-1])
+        before = files_in(tmp_path)
+        assert main(["train", "tiny", *folder, "--set", "steps=9"]) == 2
+        assert "no checkpoint of it is whole" in capsys.readouterr().err
+        assert files_in(tmp_path) == before
+        checkpoint.write_bytes(whole)
+        before = files_in(tmp_path)
+    assert files_in(tmp_path) == before
+    assert main(["train", "tiny", *folder]) == 0
+    assert "going on from step 4 of 4\n" in capsys.readouterr().out
+
+
+STRANGERS = {
+    "a stranger's": ({"config.json": b'{"model_type": "marian"}'}, "config.json holds no recipe: it has no data"),
+    "not even JSON": ({"config.json": b"mine"}, "config.json is not a record"),
+    "a translator's": (None, "holds model.safetensors, but no checkpoint of a run"),
+    "half a translator's": ({"config.json": b"{}", "vocabulary.json": b"{}"}, "holds vocabulary.json, but no"),
+    "a picture": ({"curves.png": b"mine"}, "holds curves.png, but no checkpoint of a run"),
+}
+
+
+@pytest.mark.parametrize(("files", "said"), STRANGERS.values(), ids=STRANGERS)
+def test_a_folder_of_something_else_is_left_as_it_is(files, said, quick, tmp_path, capsys):
+    if files is None:
+        Translator.load("phrases").save(tmp_path)
+    for name, content in (files or {}).items():
+        (tmp_path / name).write_bytes(content)
+    before = files_in(tmp_path)
+    assert main(["train", "tiny", "--directory", str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert said in error and "name another --directory, or move it away" in error and error.count("\n") == 1
+    assert files_in(tmp_path) == before
+
+
+def test_a_metric_that_nobody_measures_is_refused_before_the_first_update(quick, tmp_path, capsys):
+    folder = ["--directory", str(tmp_path / "run")]
+    assert main(["train", "tiny", *folder, "--set", "monitor=bleu"]) == 2
+    assert "monitor is 'bleu', but evaluate returned ['accuracy', 'loss']" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+    assert main(["train", "tiny", *folder]) == 0  # and the folder takes another recipe
+
+
+MEETING = """
+import os, sys, torch
+from pathlib import Path
+from transformer.__main__ import main
+
+def begin(folder, seed, gate):
+    os.close(gate[1])
+    os.read(gate[0], 1)  # until the other is as far
+    command = ["train", "toy", "--directory", folder, "--set", f"seed={seed}"]
+    os._exit(main([*command, *sys.argv[2:]]))
+
+torch.set_num_threads(1)
+for number in range(12):
+    folder, gate = str(Path(sys.argv[1]) / str(number)), os.pipe()
+    children = []
+    for seed in (1, 2):
+        if (child := os.fork()) == 0:
+            begin(folder, seed, gate)
+        children.append(child)
+    os.close(gate[1])
+    os.close(gate[0])
+    print(*(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children), file=sys.stderr)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name == "nt", reason="no process can be forked like this there")
+def test_of_two_recipes_that_begin_at_once_one_is_refused_and_the_folder_is_the_others(tmp_path, capsys):
+    command = [sys.executable, "-c", MEETING, str(tmp_path), *TOY]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
+    *_, endings = ran.stderr, re.findall(r"^(\d) (\d)$", ran.stderr, re.MULTILINE)
+    assert len(endings) == 12
+    for number, statuses in enumerate(endings):
+        assert sorted(statuses) == ["0", "2"], ran.stderr
+        folder, seed = tmp_path / str(number), 1 + statuses.index("0")
+        assert read_recipe(folder / "config.json").training.seed == seed
+        assert json.loads((folder / "record.json").read_text())["recipe"]["training"]["seed"] == seed
+    again = ["train", "toy", "--directory", str(folder), *TOY, "--set", f"seed={seed}"]
+    assert main(again) == 0 and "going on from step 2 of 2" in capsys.readouterr().out
 
 
 def test_a_stopped_run_ends_with_the_trainers_sentence_and_its_signal(quick, tmp_path, capsys, monkeypatch):

@@ -1,9 +1,10 @@
 """A run that is killed at any moment, and started again, ends as the run that nobody touched.
 
-No exception is thrown here: SIGKILL ends the process, and no line of Python runs after it. This file is also
-the program that is killed: `python tests/test_resumption.py FOLDER` makes a run, and forks one that dies at
-its first event, one that dies at its second, and so on, where the events are all the batches, writes, renames
-and removals of the run. `python tests/test_resumption.py FOLDER NAME` plays one of the scenes below.
+SIGKILL ends the process, and no line of Python runs after it. This file is also the program that is killed:
+`python tests/test_resumption.py FOLDER` makes a run, and forks one that dies at its first event, one that dies
+at its second, and so on, where the events are all the batches, evaluations, writes, renames and removals of the
+run. With ERRORS in place of the end by SIGKILL, an error is raised there, and the run has to leave the last
+whole update. `python tests/test_resumption.py FOLDER NAME` plays one of the scenes below.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def make_batches(epoch: int, n_batches: int = 5) -> list[tuple[torch.Tensor, tor
     return [(batch, torch.nn.functional.pad(batch, (1, 0), value=2)) for batch in ids]
 
 
-def make_trainer(folder: Path | str, loss: Callable = teacher_forced_loss) -> Trainer:
+def make_trainer(folder: Path | str | None, loss: Callable = teacher_forced_loss, **how) -> Trainer:
     torch.manual_seed(0)
     config = TransformerConfig(9, 9, d_model=8, n_heads=2, n_layers=1, d_ff=12, dropout=0.2, max_length=8)
     return Trainer(
@@ -60,6 +61,7 @@ def make_trainer(folder: Path | str, loss: Callable = teacher_forced_loss) -> Tr
         TrainingConfig(**SETTINGS),
         folder,
         partial(evaluate_loss, batches=make_batches(99)),
+        **how,
     )
 
 
@@ -68,22 +70,30 @@ def make_trainer(folder: Path | str, loss: Callable = teacher_forced_loss) -> Tr
 # -------------------------------------------------------------------------------------------------
 
 
-def mortal(death: int) -> tuple[Callable, list[str]]:
-    """A function to be called at every event, which kills the process at event number `death`."""
+def kill() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def fail() -> None:
+    raise RuntimeError("an error that nobody expects")
+
+
+def mortal(death: int, end: Callable[[], None]) -> tuple[Callable, list[str]]:
+    """A function to be called at every event, which ends the process at event number `death`."""
     events: list[str] = []
 
     def event(name: str, just_before: Callable[[], None] = lambda: None) -> None:
         events.append(name)
         if len(events) == death:
             just_before()
-            os.kill(os.getpid(), signal.SIGKILL)
+            end()
 
     return event, events
 
 
-def run(folder: str, death: int = 0) -> list[str]:
+def run(folder: str, death: int = 0, end: Callable[[], None] = kill) -> list[str]:
     """Make or go on with a run that dies at event number `death`; 0 for never."""
-    event, events = mortal(death)
+    event, events = mortal(death, end)
 
     def save(state, file, save=torch.save):
         save(state, file)
@@ -106,6 +116,11 @@ def run(folder: str, death: int = 0) -> list[str]:
         event("batch")
         return teacher_forced_loss(model, batch)
 
+    def evaluate(model):
+        torch.rand(1)  # whatever it draws
+        event("evaluation")
+        return evaluation(model)
+
     def log(entry):
         event("half a line", lambda: half_a_line(folder))
         write(entry)
@@ -114,6 +129,7 @@ def run(folder: str, death: int = 0) -> list[str]:
     torch.save, os.fsync, os.replace, Path.unlink = save, fsync, replace, unlink
     trainer = make_trainer(folder, loss)
     write, trainer._log = trainer._log, log
+    evaluation, trainer.evaluate = trainer.evaluate, evaluate
     trainer.fit()
     return events
 
@@ -155,18 +171,21 @@ def contents(value, name: str = ""):
         yield name, value.numpy().tobytes() if isinstance(value, torch.Tensor) else pickle.dumps(value)
 
 
-def kill_everywhere(root: Path) -> list[dict]:
-    """Every event of a run with the statuses of the killed and the resumed run, and what differs."""
+def end_everywhere(root: Path, end: Callable[[], None]) -> list[dict]:
+    """Every event of a run with the statuses of the ended and the resumed run, what the first of them left,
+    and what differs."""
     make_trainer(root / "warm").fit()  # what is imported and made ready now, a fork need not
     forked(run_and_note, str(root / "whole"), str(root / "events.json"))
     events, whole = json.loads((root / "events.json").read_text()), digest(root / "whole")
     report = [{"event": "none", "whole": whole}]
     for death, event in enumerate(events, start=1):
         folder = root / str(death)
-        statuses = [forked(run, str(folder), death), forked(run, str(folder))]
+        statuses = [forked(run, str(folder), death, end)]
+        kept = max((path.name for path in folder.glob("checkpoint-*.pt")), default="")
+        statuses.append(forked(run, str(folder)))
         left = digest(folder)
         different = sorted(name for name in whole.keys() | left.keys() if whole.get(name) != left.get(name))
-        report.append({"event": event, "statuses": statuses, "different": different})
+        report.append({"event": event, "kept": kept, "statuses": statuses, "different": different})
     return report
 
 
@@ -193,6 +212,14 @@ def work(folder: str) -> None:
     except StoppedRun as stopped:
         print(stopped)
         sys.exit(128 + stopped.signal)
+
+
+def watched(folder: str) -> None:
+    """A run with a bar that nobody looks at any more."""
+    print("begun", flush=True)
+    sys.stdin.readline()
+    make_trainer(folder, progress=True).fit()
+    print("done", flush=True)
 
 
 def hang(folder: str) -> None:
@@ -224,7 +251,7 @@ def test_killed_at_any_event_the_run_ends_with_the_same_bits(tmp_path):
     checkpoints = [f"checkpoint-0000000{step}.pt" for step in (0, 2, 4)]
     for name in (*checkpoints, "best.pt"):
         assert {f"before replacing {name}", f"after replacing {name}"} <= names
-    assert {"batch", "half a file", "half a line", "before fsync", "after the line of step 3"} <= names
+    assert {"batch", "evaluation", "half a file", "half a line", "before fsync", "after the line of step 3"} <= names
     assert "before removing checkpoint-00000002.pt" in names
     for entry in report:
         assert entry["statuses"] == [-signal.SIGKILL, 0] and entry["different"] == [], entry
@@ -253,8 +280,40 @@ def wait_for_batch(process: subprocess.Popen) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(os.name == "nt", reason="no process can be forked like this there")
+def test_an_error_at_any_event_leaves_the_last_whole_update_and_the_run_ends_with_the_same_bits(tmp_path):
+    """In a batch, in the evaluation, in the log and in the checkpoint itself; but the very first one, which
+    stands before all updates, cannot be written twice."""
+    done = start(str(tmp_path), "ERRORS")
+    assert done.returncode == 0, done.stderr
+    _, *report = json.loads(done.stdout)
+    batches = evaluations = 0
+    for entry in report:
+        assert entry["statuses"] == [1, 0] and entry["different"] == [], entry
+        if entry["event"] == "batch":
+            assert entry["kept"] == f"checkpoint-{batches // 2:08d}.pt", (batches, entry)
+            batches += 1
+        if entry["event"] == "evaluation":  # the first is a trial before all updates
+            assert entry["kept"] == (f"checkpoint-{2 * evaluations:08d}.pt" if evaluations else ""), entry
+            evaluations += 1
+    assert (batches, evaluations) == (2 * 4, 1 + 2)
+
+
+@pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="signals are of another kind there")
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_a_bar_whose_reader_is_gone_does_not_end_a_run(tmp_path):
+    with started(str(tmp_path / "run"), "watched") as process:
+        assert process.stdout.readline() == "begun\n"
+        process.stderr.close()
+        process.stderr = None
+        assert process.communicate("go on\n", timeout=60)[0] == "done\n"
+    make_trainer(tmp_path / "whole").fit()
+    assert digest(tmp_path / "run") == digest(tmp_path / "whole")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name == "nt", reason="signals are of another kind there")
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
 def test_a_signal_ends_a_run_with_a_checkpoint_and_a_sentence_and_it_goes_on_with_the_same_bits(
     tmp_path, name
 ):
@@ -362,7 +421,9 @@ def test_a_digest_differs_where_a_bit_does(tmp_path):
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    if sys.argv[2:]:
-        {"work": work, "hang": hang}[sys.argv[2]](sys.argv[1])
+    if sys.argv[2:] == ["ERRORS"]:
+        print(json.dumps(end_everywhere(Path(sys.argv[1]), fail)))
+    elif sys.argv[2:]:
+        {"work": work, "hang": hang, "watched": watched}[sys.argv[2]](sys.argv[1])
     else:
-        print(json.dumps(kill_everywhere(Path(sys.argv[1]))))
+        print(json.dumps(end_everywhere(Path(sys.argv[1]), kill)))
