@@ -16,7 +16,7 @@ import threading
 import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -28,7 +28,7 @@ from transformer import __version__
 from transformer.checks import check_model
 from transformer.corpora import Pair, load_corpus, read_pairs
 from transformer.distributed import process_group, rank_and_world_size
-from transformer.files import RunFolder, atomic_file, save_weights, write_record
+from transformer.files import RunFolder, save_weights, write_record
 from transformer.interop import ENGINES, load_translator
 from transformer.recipes import (
     RECIPES,
@@ -69,35 +69,39 @@ def parsed(recipe: Recipe, changes: Iterable[str]) -> dict[str, Any]:
 
 
 # %% book/B-command-line.ipynb · A run has a folder · [folder-code]
-# What a run leaves behind that is worth more than its log.
-_WORK = ("best.pt", "model.safetensors", "record.json", "translator")
+# What a run, or something else, has left that must not be written over.
+_WORK = ("best.pt", "model.safetensors", "vocabulary.json", "record.json", "translator", "curves.png")
 
 
 def check_folder(folder: Path, recipe: Recipe) -> None:
-    """Refuse a folder that holds another run.
+    """Refuse a folder that holds another run, or something else that training would write over.
 
     More steps than before may be asked for; any other setting must be as it was.
 
     Raises:
         ValueError: it holds a run of another recipe, and the message names the first setting that
-            differs; or checkpoints without a recipe, or results without checkpoints.
+            differs; checkpoints without a recipe, or results without checkpoints; or a
+            `config.json` that is no recipe.
     """
     config, elsewhere = folder / "config.json", "name another --directory"
     checkpoints = RunFolder(folder).checkpoints()
-    if not checkpoints:
-        for name in _WORK:
-            if (folder / name).exists():
-                raise ValueError(
-                    f"{folder} holds {name} of a run, but no checkpoint to go on from: "
-                    f"{elsewhere}, or move it away"
-                )
-        return
+    for name in () if checkpoints else _WORK:
+        if (folder / name).exists():
+            raise ValueError(
+                f"{folder} holds {name}, but no checkpoint of a run to go on from: "
+                f"{elsewhere}, or move it away"
+            )
     if not config.exists():
-        raise ValueError(
-            f"{folder} holds checkpoints, but no config.json that tells their recipe: put it back, "
-            f"or {elsewhere}"
-        )
-    before, asked = settings(read_recipe(config)), settings(recipe)
+        if checkpoints:
+            raise ValueError(
+                f"{folder} holds checkpoints, but no config.json that tells their recipe: "
+                f"put it back, or {elsewhere}"
+            )
+        return
+    try:
+        before, asked = settings(read_recipe(config)), settings(recipe)
+    except ValueError as error:
+        raise ValueError(f"{error}: {elsewhere}, or move it away") from None
     raised = before["steps"] < asked["steps"]
     for name in before | asked:
         there, here = before.get(name), asked.get(name)
@@ -106,39 +110,28 @@ def check_folder(folder: Path, recipe: Recipe) -> None:
                 f"{folder} holds a run with {name} = {there}, and {name} = {here} is asked "
                 f"for: {elsewhere}, or go on with --config {config}"
             )
-    step = int(checkpoints[-1].stem.rpartition("-")[2])
-    more = f", raised from {before['steps']:,}" if raised else ""
-    print(f"going on from step {step:,} of {asked['steps']:,}{more}")
+    if checkpoints:
+        step = int(checkpoints[-1].stem.rpartition("-")[2])
+        more = f", raised from {before['steps']:,}" if raised else ""
+        tell(f"going on from step {step:,} of {asked['steps']:,}{more}")
 
 
 # %% book/B-command-line.ipynb · A run has a folder · [claimed-code]
 @contextmanager
-def claimed(folder: Path, recipe: Recipe) -> Iterator[None]:
-    """Note the recipe in the folder of its run; a run that fails before it begins leaves no trace.
+def claimed(folder: Path, recipe: Recipe) -> Iterator[RunFolder]:
+    """Keep the folder of a run to this process, and refuse it where `check_folder` does.
+
+    Yields:
+        the folder, locked; the trainer writes the recipe into it once the run has begun or gone on.
 
     Raises:
         ValueError: as in `check_folder`.
+        BlockingIOError: another process is training there.
     """
-    check_folder(folder, recipe)
-    existed, config, log = folder.exists(), folder / "config.json", folder / "log.jsonl"
-    before = config.read_bytes() if config.is_file() else None
-    folder.mkdir(parents=True, exist_ok=True)
-    write_record(config, asdict(recipe))
-    try:
-        yield
-    except BaseException as error:
-        taken = isinstance(error, BlockingIOError)  # another process trains there
-        begun = RunFolder(folder).checkpoints() or (log.exists() and log.stat().st_size)
-        if before is not None and (taken or not begun):
-            with atomic_file(config) as part:
-                part.write_bytes(before)
-        elif before is None and not (taken or begun):
-            config.unlink(missing_ok=True)
-            log.unlink(missing_ok=True)
-            if not existed:
-                with suppress(OSError):  # something else is in it
-                    folder.rmdir()
-        raise
+    run = RunFolder(folder, asdict(recipe))
+    with run.locked():
+        check_folder(folder, recipe)
+        yield run
 
 
 # %% book/B-command-line.ipynb · A run has a folder · [memory-code]
@@ -186,12 +179,12 @@ def train(options: argparse.Namespace) -> None:
         first = rank_and_world_size()[0] == 0
         if first and isinstance(recipe.data, OwnTexts):
             announce(recipe)
-        with claimed(folder, recipe) if first else nullcontext():
+        with claimed(folder, recipe) if first else nullcontext(RunFolder(folder)) as place:
             how = {"progress": True, "max_minutes": options.max_minutes}
             if toy:
-                translator, trainer = None, train_toy(recipe, folder, device, **how)
+                translator, trainer = None, train_toy(recipe, place, device, **how)
             else:
-                translator, trainer = train_translator(recipe, folder, device, **how)
+                translator, trainer = train_translator(recipe, place, device, **how)
     if first:  # of several processes, one is enough from here on
         leave_results(folder, recipe, trainer, translator)
 
@@ -287,22 +280,22 @@ def leave_results(
     with suppress(ImportError):  # without matplotlib the run is just as good
         draw_curves(trainer.history, folder / "curves.png")
     if not trainer.finished:
-        print(f"time is over at step {trainer.step:,}; the same command goes on from there")
-        print(f"what can be used already: {one_line(usable)}")
+        tell(f"time is over at step {trainer.step:,}; the same command goes on from there")
+        tell(f"what can be used already: {one_line(usable)}")
         return
     if translator is None:
         record = toy_record(trainer, recipe)
-        print(f"exact match on 10,000 unseen sequences: {record['test']['sequences']:.2%}")
+        said = f"exact match on 10,000 unseen sequences: {record['test']['sequences']:.2%}"
     else:
         note("training is over; scoring it takes some minutes more …")
         record = translation_record(translator, trainer, recipe)
-        if isinstance(recipe.data, OwnTexts):
-            show_scores(record["scores"]["held out"]["beam 4"])
-        else:
-            show_scores(record["scores"]["test"]["tuned"])
+        own = isinstance(recipe.data, OwnTexts)
+        scores = record["scores"]["held out"]["beam 4"] if own else record["scores"]["test"]["tuned"]
+        said = "\n".join(score["line"] for score in scores.values())
         translator.save_pretrained(usable, record=record)
     write_record(folder / "record.json", record)
-    print(f"the run's folder: {one_line(folder)}")
+    tell(said)
+    tell(f"the run's folder: {one_line(folder)}")
 
 
 # %% book/B-command-line.ipynb · The commands · [translate-code]
@@ -481,7 +474,10 @@ def check(options: argparse.Namespace) -> int:
     """Examine the model that a function builds; the status is 1 if a check fails."""
     sizes = options.src_vocab_size, options.tgt_vocab_size
     special = options.pad_id, options.bos_id
-    report = check_model(built(options.factory), *sizes, *special, positions=options.positions)
+    try:
+        report = check_model(built(options.factory), *sizes, *special, positions=options.positions)
+    except SystemExit as error:  # not a status of this program
+        raise ValueError(f"{options.factory} called exit({error.code!r}), and left no model") from error
     print(report)
     return int(not report.passed)
 
@@ -518,8 +514,19 @@ def one_line(message: object) -> str:
 
 
 def note(message: object) -> None:
-    """Say something on standard error, on one line."""
-    print(one_line(message), file=sys.stderr, flush=True)
+    """Say something on standard error, on one line, whether or not somebody still reads it."""
+    try:
+        print(one_line(message), file=sys.stderr, flush=True)
+    except OSError:
+        drop_output()
+
+
+def tell(message: str) -> None:
+    """Say something on standard output, whether or not somebody still reads it."""
+    try:
+        print(message, flush=True)
+    except OSError:
+        drop_output()
 
 
 def refusal(error: Exception) -> str:
@@ -534,34 +541,41 @@ def refusal(error: Exception) -> str:
 # %% book/B-command-line.ipynb · One line for every mistake · [ending-code]
 def drop_output() -> None:
     """Discard output that was printed and cannot be written, which Python would try again at exit."""
-    if sys.stdout is not None:
+    for stream in filter(None, (sys.stdout, sys.stderr)):
         try:
-            sys.stdout.flush()
+            stream.flush()
         except OSError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 class Terminated(KeyboardInterrupt):
-    """A request to terminate, which ends the program as an interrupt does."""
+    """A request to terminate, which ends the program as an interrupt does.
 
-    signal = signal.SIGTERM
+    Attributes:
+        signal: its number.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__("terminated")
+        self.signal = number
 
 
 @contextmanager
 def terminable() -> Iterator[None]:
-    """Let a request to terminate end the program as an interrupt does, so that it can clean up."""
+    """Let a request to terminate, or the end of the terminal, end the program as an interrupt does,
+    so that it can clean up."""
 
     def stop(number: int, frame: object) -> None:
-        raise Terminated("terminated")
+        raise Terminated(number)
 
-    if threading.current_thread() is not threading.main_thread():  # others may not ask for signals
+    with ExitStack() as stack:
+        if threading.current_thread() is threading.main_thread():  # others may not ask for signals
+            for name in ("SIGTERM", "SIGHUP"):
+                number = getattr(signal, name, None)  # there is no terminal to be closed on Windows
+                if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
+                    before = signal.signal(number, stop)
+                    stack.callback(signal.signal, number, before or signal.SIG_DFL)
         yield
-        return
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
 
 
 # %% book/B-command-line.ipynb · The options · [help-code]
@@ -901,6 +915,7 @@ def main(arguments: list[str] | None = None) -> int:
         note(refusal(error))
         drop_output()
         return 2
+    drop_output()
     return status or 0
 
 

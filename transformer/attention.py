@@ -69,8 +69,8 @@ def scaled_dot_product_attention(
         dropout: rate at which weights are dropped.
 
     Returns:
-        context `[..., T, d_v]` and the weights that made it `[..., T, S]`, after dropout. Under
-        half precision the softmax is computed in float32.
+        context `[..., T, d_v]` and the weights that made it `[..., T, S]`, after dropout. Inputs in
+        half precision are computed with in float32.
 
     Source: Vaswani et al. (2017), equation 1; dropout on the weights is later practice.
 
@@ -79,15 +79,15 @@ def scaled_dot_product_attention(
         >>> scaled_dot_product_attention(query, key, value)
         (tensor([[2.]]), tensor([[0.5000, 0.5000]]))
     """
-    scores = (query / math.sqrt(query.size(-1))) @ key.transpose(-2, -1)  # [..., T, S]
-    scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+    Q, K, V = (x.to(torch.promote_types(x.dtype, torch.float32)) for x in (query, key, value))
+    scores = (Q / math.sqrt(Q.size(-1))) @ K.transpose(-2, -1)  # [..., T, S]
     if mask is not None:
         scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
     weights = scores.softmax(dim=-1)
     if mask is not None:
         weights = weights.masked_fill(~mask, 0.0)  # matters only in a row with nothing to attend to
-    weights = F.dropout(weights.to(value.dtype), dropout)
-    return weights @ value, weights
+    weights = F.dropout(weights, dropout)
+    return (weights @ V).to(value.dtype), weights.to(value.dtype)
 
 
 # %% book/03-attention.ipynb · The fused kernel · [fused-attention]
@@ -161,6 +161,9 @@ class MultiHeadAttention(nn.Module):
         dropout, bias: rate at which weights are dropped in training; whether layers have a bias.
         kdim, vdim: width of the keys' and the values' input; `None` for d_model.
 
+    Raises:
+        ValueError: `n_heads` does not divide `d_model`.
+
     Source: Vaswani et al. (2017), section 3.2.2.
     """
 
@@ -176,6 +179,8 @@ class MultiHeadAttention(nn.Module):
         kdim: int | None = None, vdim: int | None = None,
     ) -> None:
         super().__init__()
+        if n_heads < 1 or d_model % n_heads:
+            raise ValueError(f"n_heads must divide d_model, but {n_heads} does not divide {d_model}")
         self.n_heads, self.dropout = n_heads, dropout
         widths = d_model, kdim or d_model, vdim or d_model, d_model
         layers = [nn.Linear(width, d_model, bias) for width in widths]

@@ -14,6 +14,7 @@ __all__ = [
     "merge_hypotheses",
     "length_norm",
     "extend_beam",
+    "check_beam",
     "beam_search",
 ]
 
@@ -29,7 +30,7 @@ from torch import Tensor, nn
 from transformer.attention import KeyValueCache
 from transformer.model import Transformer, TransformerConfig
 from transformer.training import evaluating
-from transformer.validation import check_ids, check_number, check_size, check_type
+from transformer.validation import check_ids, check_number, check_positions, check_size, check_type
 
 
 # %% book/08-decoding.ipynb · Keep what does not change · [decoder-state]
@@ -85,7 +86,7 @@ def greedy_search(model: Transformer, src: Tensor, max_length: int) -> Tensor:
         token ids `[B, L]`, L ≤ max_length: no start token, and only padding after an end token.
 
     Raises:
-        TypeError, ValueError, IndexError: as in `check_search`.
+        TypeError, ValueError, IndexError: as in `check_search`; `model` gives NaN for a logit.
 
     Example:
         >>> from transformer import load_toy_model  # reverses digits, and marks every second equal one
@@ -99,7 +100,9 @@ def greedy_search(model: Transformer, src: Tensor, max_length: int) -> Tensor:
     with evaluating(model):
         state = decoder_state(model, src)
         for step in range(max_length):
-            last = state.step(last).argmax(-1)
+            logits = state.step(last)
+            last = logits.argmax(-1)  # of a NaN, where there is one
+            _check_numbers(logits.gather(1, last[:, None]))
             tokens[rows, step] = last
             going = (last != config.eos_id).nonzero()[:, 0]
             if len(going) == 0:
@@ -124,10 +127,15 @@ def check_search(model: Transformer, src: Tensor, max_length: int) -> None:
     check_ids("src", src, model.config.src_vocab_size, always=True)
     check_size(max_length=max_length)
     longest = model.config.max_length
-    if src.size(1) > longest:
-        raise ValueError(f"src must have at most {longest} tokens, but has {src.size(1)}")
+    check_positions("src", src.size(1), longest)
     if max_length > longest:
         raise ValueError(f"max_length must be at most the model's {longest}, but is {max_length}")
+
+
+def _check_numbers(best: Tensor) -> None:
+    # The best of some logits, or of scores that come from them, is NaN where any of them is.
+    if best.isnan().any():
+        raise ValueError("model must give numbers for logits, but gives NaN")
 
 
 # %% book/08-decoding.ipynb · The same with tensors · [beam-parts]
@@ -265,6 +273,22 @@ def _search(
     return BeamResult(result.tokens[:, :, :length], result.scores)
 
 
+# %% book/08-decoding.ipynb · The search · [check-beam]
+def check_beam(beam_size: int, length_penalty: float) -> None:
+    """Check the settings of a beam search.
+
+    Raises:
+        TypeError: `beam_size` is not an int, or `length_penalty` not a number.
+        ValueError: `beam_size` is not from 1 to 100, or `length_penalty` not from 0 to 10.
+    """
+    check_size(beam_size=beam_size)
+    check_number(length_penalty=length_penalty)
+    if beam_size > 100:
+        raise ValueError(f"beam_size must be at most 100, but is {beam_size}")
+    if length_penalty > 10:
+        raise ValueError(f"length_penalty must be at most 10, but is {length_penalty}")
+
+
 # %% book/08-decoding.ipynb · The search · [beam-search]
 @torch.no_grad()
 def beam_search(
@@ -276,8 +300,8 @@ def beam_search(
     Args:
         model: the model; dropout is off while it searches.
         src: source token ids `[B, S]`; apart from rounding, the rest of the batch plays no part.
-        beam_size: number K of beginnings followed; 1 is greedy search.
-        length_penalty: the exponent of `length_norm`, at least 0.
+        beam_size: number K of beginnings followed, from 1 to 100; 1 is greedy search.
+        length_penalty: the exponent of `length_norm`, from 0 to 10.
         max_length: the most tokens to generate, the end token included; `None` for 128, or for the
             model's own bound where that is less.
 
@@ -285,8 +309,8 @@ def beam_search(
         the K best hypotheses of every sentence with their scores, unfinished ones among them.
 
     Raises:
-        TypeError, ValueError, IndexError: as in `check_search`; `beam_size` is below 1, or
-            `length_penalty` negative or not finite.
+        TypeError, ValueError, IndexError: as in `check_search` and `check_beam`; `model` gives
+            NaN for a logit.
 
     Source: Wu et al. (2016), section 7.
 
@@ -298,10 +322,10 @@ def beam_search(
     """
     max_length = min(128, model.config.max_length) if max_length is None else max_length
     check_search(model, src, max_length)
-    check_size(beam_size=beam_size)
-    check_number(length_penalty=length_penalty)
+    check_beam(beam_size, length_penalty)
     with evaluating(model):
         state = decoder_state(model, src, beam_size)
         best = _search(state, src, beam_size, length_penalty, max_length, model.config)
+    _check_numbers(best.scores)
     absent = (best.scores == -torch.inf)[:, :, None]
     return BeamResult(best.tokens.masked_fill(absent, model.config.pad_id), best.scores)

@@ -189,6 +189,21 @@ class FastTransformer(Transformer):
             part._parameters, part._buffers = given[name]._parameters, given[name]._buffers
             part.training = given[name].training
             part.__class__ = _FASTER.get(type(part), type(part))
+        self._count_tensors()
+
+    def _count_tensors(self) -> None:
+        self._tensors = [part._parameters for part in self.modules()]
+        self._n_tensors = sum(map(len, self._tensors))
+
+    def encode(self, src: Tensor) -> Tensor:
+        """As in `Transformer`; refuses a model that has been parametrized since it was accelerated."""
+        if not torch.compiler.is_compiling() and sum(map(len, self._tensors)) != self._n_tensors:
+            with torch.device("meta"):
+                made = Transformer(self.config).named_modules()
+            parts = dict(self.named_modules())
+            names = [name for name, own in made if own._parameters.keys() != parts[name]._parameters.keys()]
+            raise TypeError(f"parametrize a model before it is accelerated: {names[0]} has changed since")
+        return super().encode(src)
 
     def __init_subclass__(cls, **options: object) -> None:
         if cls.__module__ != __name__:  # what a subclass overrides would not be called everywhere
@@ -485,6 +500,7 @@ class QuantizedLinear(nn.Module):
 
     def product(self, x: Tensor) -> Tensor:
         """What `forward` returns, for an `x` that has been checked."""
+        x = x.float()  # under autocast, attention returns fewer bits
         scaled = x.abs()  # at first: new memory is expensive, so this is used again
         largest = scaled.amax(dim=-1, keepdim=True)  # [..., 1]; 0 makes 0, whatever 0 / 0 becomes
         x = torch.div(x, largest, out=scaled)
@@ -561,6 +577,7 @@ def quantize(model: Transformer) -> QuantizedTransformer:
         parts = own.w_q, own.w_k, own.w_v
         bias = None if own.w_q.bias is None else torch.cat([part.bias for part in parts])
         own.w_qkv = QuantizedLinear(torch.cat([part.weight() for part in parts]), bias)
+    quantized._count_tensors()
     if quantized.output.packed is None:
         engine = torch.backends.quantized.engine
         why = f"this PyTorch has no product of bytes in its engine {engine!r} (those for x86 have one)"

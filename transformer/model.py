@@ -16,6 +16,7 @@ __all__ = [
 
 
 # %% book/05-model.ipynb · The configuration · [model-imports]
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import KW_ONLY, dataclass
@@ -28,7 +29,13 @@ from torch import Tensor, nn
 from transformer.attention import KeyValueCache, MultiHeadAttention, causal_mask, padding_mask
 from transformer.embedding import PositionalEncoding, TokenEmbedding
 from transformer.layers import DecoderLayer, EncoderLayer, LayerConfig, LayerNorm
-from transformer.validation import check_config, check_ids, check_memory, check_type
+from transformer.validation import (
+    check_config,
+    check_ids,
+    check_memory,
+    check_positions,
+    check_type,
+)
 
 
 # %% book/05-model.ipynb · The configuration · [transformer-config]
@@ -142,13 +149,17 @@ def _tables(config: TransformerConfig) -> tuple[TokenEmbedding, TokenEmbedding, 
 
 
 # %% book/05-model.ipynb · The Transformer · [tied-tables]
+_TABLES = "src_embedding", "tgt_embedding", "output"
+
+
 class _TiedTables(nn.Module):
     # A model whose tied tables stay one parameter, whatever replaces that parameter.
 
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
     ) -> NamedTuple:
-        """As in `torch.nn.Module`; tied tables stay one parameter even with `assign`."""
+        """As in `torch.nn.Module`; tied tables stay one parameter even with `assign`, and must be equal."""
+        self._check_tables(state_dict)
         with self._staying_tied():
             return super().load_state_dict(state_dict, strict, assign)
 
@@ -156,9 +167,17 @@ class _TiedTables(nn.Module):
         with self._staying_tied():  # to_empty makes new parameters, module by module
             return super()._apply(fn, recurse)
 
+    def _check_tables(self, state_dict: Mapping[str, Any]) -> None:
+        # By name: three keys for one parameter, of which the last would win.
+        own = {f"{name}.weight": getattr(getattr(self, name), "weight", None) for name in _TABLES}
+        for name, other in itertools.pairwise(name for name in own if name in state_dict):
+            one, two = state_dict[name], state_dict[other]
+            if own[name] is own[other] and not (one.is_meta or one.equal(two)):
+                raise ValueError(f"{name} and {other} must be equal, being tied, but differ")
+
     @contextmanager
     def _staying_tied(self) -> Iterator[None]:
-        tables = [getattr(self, name) for name in ("src_embedding", "tgt_embedding", "output")]
+        tables = [getattr(self, name) for name in _TABLES]
         old = getattr(tables[0], "weight", None)
         sharing = [table for table in tables if getattr(table, "weight", None) is old is not None]
         try:
@@ -206,6 +225,7 @@ class EncoderDecoder(_TiedTables):
     def encode(self, src: Tensor) -> Tensor:
         """Read source token ids `[B, S]`; return the memory `[B, S, d_model]`."""
         check_ids("src", src, self.config.src_vocab_size)
+        check_positions("src", src.size(1), self.config.max_length)
         return self.encoder(self.positions(self.src_embedding(src)), self.src_mask(src))
 
     def decode(
@@ -221,6 +241,7 @@ class EncoderDecoder(_TiedTables):
         check_ids("tgt", tgt, self.config.tgt_vocab_size)
         check_memory(memory, tgt, self.config.d_model)
         offset = cache.length if cache else 0
+        check_positions("tgt", offset + tgt.size(1), self.config.max_length)
         x = self.positions(self.tgt_embedding(tgt), offset)  # [B, T, d_model]
         return self.decoder(x, memory, _visible(tgt, offset), src_mask, cache)
 

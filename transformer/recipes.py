@@ -33,6 +33,7 @@ from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import asdict, dataclass, fields, replace
 from functools import lru_cache, partial
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -458,7 +459,7 @@ def own_recipe(
 # %% book/B-command-line.ipynb · Training by recipe · [train-toy]
 def train_toy(
     recipe: Recipe,
-    directory: Path | str | None = None,
+    directory: PathLike[str] | str | None = None,
     device: torch.device | str = "cpu",
     progress: bool = False,
     max_minutes: float | None = None,
@@ -501,7 +502,7 @@ def train_toy(
 # %% book/B-command-line.ipynb · Training by recipe · [train-translator]
 def train_translator(
     recipe: Recipe,
-    directory: Path | str | None = None,
+    directory: PathLike[str] | str | None = None,
     device: torch.device | str = "cpu",
     progress: bool = False,
     load: Callable[[str, str], list[Pair]] | None = None,

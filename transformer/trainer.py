@@ -311,8 +311,9 @@ class Updater:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from what `state_dict` returned; the settings stay those of the config."""
-        own = self.optimizer.state_dict()["param_groups"]
-        self.optimizer.load_state_dict(state["optimizer"] | {"param_groups": own})
+        own, kept = self.optimizer.state_dict()["param_groups"], state["optimizer"]["param_groups"]
+        groups = [a | {"lr": b["lr"]} for a, b in zip(own, kept, strict=True)]
+        self.optimizer.load_state_dict(state["optimizer"] | {"param_groups": groups})
         self.scaler.load_state_dict(state["scaler"])
         if self.average is not None:
             self.average.load_state_dict(state["average"])

@@ -22,6 +22,8 @@ __all__ = [
 import itertools
 import json
 import math
+import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import resources
@@ -120,19 +122,32 @@ def cooldown(step: int, steps: int, fraction: float) -> float:
 
 
 # %% book/07-training.ipynb · An evaluation that leaves no trace · [evaluating]
+_HELD: Counter[nn.Module] = Counter()  # modules in training, and how many evaluations hold each
+_LOCK = threading.Lock()
+
+
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Switch dropout and gradients off, and put every module back into its mode afterward."""
+    """Switch dropout and gradients off, and put every module back into its mode afterward.
+
+    Where evaluations of one model overlap, in several threads, that is after the last of them.
+    """
     check_type(nn.Module, model=model)
-    training = [module for module in model.modules() if module.training]
-    if training:
-        model.eval()
+    with _LOCK:
+        held = [module for module in model.modules() if module.training or module in _HELD]
+        _HELD.update(held)
+        if held:
+            model.eval()
     try:
         with torch.no_grad():
             yield
     finally:
-        for module in training:
-            module.training = True
+        with _LOCK:
+            _HELD.subtract(held)
+            for module in held:
+                if not _HELD[module]:
+                    del _HELD[module]
+                    module.training = True
 
 
 # %% book/07-training.ipynb · Loss and accuracy on unseen data · [evaluate-loss]
@@ -158,7 +173,7 @@ def evaluate_loss(model: Any, batches: Iterable[tuple[Tensor, Tensor]]) -> dict[
         `"loss"` in nats per target token, and `"accuracy"` in [0, 1].
 
     Raises:
-        TypeError, ValueError, IndexError: as in `Transformer`.
+        TypeError, ValueError, IndexError: as in `Transformer`; `batches` hold no target token.
     """
     check_type(nn.Module, model=model)
     device, pad_id = next(model.parameters()).device, model.config.pad_id
@@ -172,7 +187,9 @@ def evaluate_loss(model: Any, batches: Iterable[tuple[Tensor, Tensor]]) -> dict[
             correct = token_accuracy(logits, targets, pad_id) * n_tokens
             sums += torch.stack([loss, correct, n_tokens]).cpu()
     loss, correct, n_tokens = sums.tolist()
-    return {"loss": loss / max(n_tokens, 1), "accuracy": correct / max(n_tokens, 1)}
+    if not n_tokens:
+        raise ValueError("batches must hold at least one target token, but hold none")
+    return {"loss": loss / n_tokens, "accuracy": correct / n_tokens}
 
 
 # %% book/07-training.ipynb · fit · [what-fit-takes]

@@ -12,6 +12,7 @@ __all__ = [
     "check_number",
     "is_traced",
     "check_ids",
+    "check_positions",
     "check_range",
     "check_features",
     "check_memory",
@@ -174,6 +175,21 @@ def check_ids(name: str, ids: Tensor, vocab_size: int, always: bool = False) -> 
     if ids.dim() != 2:
         raise ValueError(f"{name} must have shape [batch, length], not {list(ids.shape)}")
     check_range(name, ids, vocab_size, always)
+
+
+def check_positions(name: str, length: int, max_length: int) -> None:
+    """Refuse token ids that are longer than a model has positions.
+
+    Args:
+        name: what the message calls the ids.
+        length: number of their tokens, with those before them.
+        max_length: the model's bound.
+
+    Raises:
+        ValueError: there are more.
+    """
+    if length > max_length:
+        raise ValueError(f"{name} must have at most max_length = {max_length} tokens, but has {length}")
 
 
 def check_range(name: str, ids: Tensor, end: int, always: bool = False) -> None:
