@@ -121,7 +121,7 @@ TABLES = {
         (beams, "length_penalty", NUMBERS),
         *((search, "src", TENSORS) for search in (greedy, beams)),
         *(
-            (search, "src", [(LONG, ValueError, "at most 12 tokens, but has 15")])
+            (search, "src", [(LONG, ValueError, "at most max_length = 12 tokens, but has 15")])
             for search in (greedy, beams)
         ),
         *((search, "src", [(IDS.to("meta"), ValueError, "meta device")]) for search in (greedy, beams)),
@@ -149,7 +149,7 @@ TABLES = {
         ),
         (settings, "monitor", [(None, TypeError, "str, not NoneType")]),
         *(
-            (train, name, [(None, TypeError, "Callable, not None")])
+            (train, name, [(None, TypeError, f"{name} must be a Callable")])
             for name in ("loss", "batches", "schedule")
         ),
         (train, "evaluate", [(3, TypeError, "Callable or NoneType, not int (3)")]),
