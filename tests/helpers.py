@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import json
 import pkgutil
 import re
 from pathlib import Path
@@ -14,8 +15,9 @@ import torch
 from torch import Tensor, nn
 
 import transformer
-from transformer import Transformer, TransformerConfig, noam_rate
+from transformer import Transformer, TransformerConfig, load_record, noam_rate
 from transformer.corpora import Pair
+from transformer.training import record_path
 
 # Every public name of every module, under its own name.
 MODULES = [m.name for m in pkgutil.iter_modules(transformer.__path__) if m.name != "__main__"]
@@ -53,6 +55,14 @@ def summed(folder: Path) -> Path:
     """The folder, with sums that agree with its files, as a stranger would make them."""
     sums = [f"{hashlib.sha256((folder / name).read_bytes()).hexdigest()}  {name}\n" for name in FILES]
     (folder / "SHA256SUMS").write_bytes("".join(sums).encode())
+    return folder
+
+
+def llama_folder(folder: Path, **changes) -> Path:
+    """The recorded Llama as others publish a model, with changes of its configuration."""
+    config = load_record("llama")["config"] | changes
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf8")
+    (folder / "model.safetensors").write_bytes(record_path("llama.safetensors").read_bytes())
     return folder
 
 

@@ -20,7 +20,7 @@ from transformer import (
     greedy_search,
     load_toy_model,
 )
-from transformer.interop import to_ctranslate2
+from transformer.interop import CTranslate2Translator, to_ctranslate2
 
 needs_ctranslate2 = pytest.mark.skipif(
     find_spec("ctranslate2") is None, reason="ctranslate2 is not installed: transformer-book[interchange]"
@@ -113,6 +113,22 @@ def test_a_translator_brings_its_words(tmp_path):
     numbers = {piece: number for number, piece in enumerate(vocabulary.pieces)}
     texts = [vocabulary.decode(numbers[piece] for piece in result.hypotheses[0]) for result in found]
     assert texts == translator.translate_tokenized(sentences, 1)
+
+
+@needs_ctranslate2
+@pytest.mark.parametrize("beam_size", [1, 4])
+def test_a_translation_may_be_empty(beam_size):
+    vocabulary, size = Translator.load("phrases").vocabulary, len(Translator.load("phrases").vocabulary)
+    model = Transformer(TransformerConfig(size, size, tie_embeddings=False, **SIZES))
+    with torch.no_grad():  # whatever was written, the end is the most probable
+        norm = model.decoder.layers[-1].feed_residual.norm
+        norm.weight.zero_()
+        norm.bias.fill_(1.0)
+        model.output.weight.zero_()
+        model.output.weight[model.config.eos_id] = 1.0
+    translator = Translator(model, vocabulary)
+    assert translator.translate_tokenized(["o gato ."], beam_size) == [""]
+    assert CTranslate2Translator(translator).translate_tokenized(["o gato ."], beam_size) == [""]
 
 
 @needs_ctranslate2

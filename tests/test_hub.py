@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import shutil
 import sys
 from importlib.util import find_spec
@@ -238,6 +239,65 @@ def test_a_marian_model_is_translated_with_from_the_hub(hub, marian, capsys):
     assert capsys.readouterr().out == load_translator(marian).translate(["o gato"], 1)[0] + "\n"
     assert main(["translate", "--model", "opus/tiny", "--engine", "ctranslate2", "o gato"]) == 2
     assert "engine must be one of ['pytorch'], not 'ctranslate2'" in capsys.readouterr().err
+
+
+WORDS = {
+    "a word that is no number": ({"▁o": "3"}, "vocab.json cannot be used: number of '▁o' must be an int"),
+    "a number beyond the table": ({"▁o": 10**6}, "must have different numbers below"),
+    "a negative number": ({"▁o": -1}, "number of '▁o' must be at least 0"),
+    "one number twice": ({"▁o": 0}, "must have different numbers below"),
+    "no end": ({"</s>": None}, "number of '</s>' must be"),
+    "another padding": ({"<pad>": 3}, "must have different numbers below"),
+    "no unknown": ({"<unk>": None}, "'<unk>' is missing"),
+}
+
+
+@needs("transformers", "sentencepiece")
+@pytest.mark.parametrize("changes, said", WORDS.values(), ids=WORDS)
+def test_words_that_do_not_fit_a_marian_model_are_refused(marian, tmp_path, changes, said):
+    folder = shutil.copytree(marian, tmp_path / "model")
+    words = json.loads((folder / "vocab.json").read_text()) | changes
+    kept = {word: number for word, number in words.items() if number is not None}
+    (folder / "vocab.json").write_text(json.dumps(kept))
+    with pytest.raises(CheckpointError, match=said):
+        load_translator(folder)
+
+
+@needs("transformers", "sentencepiece")
+@pytest.mark.parametrize("name", ["vocab.json", "source.spm", "target.spm", "tokenizer_config.json"])
+def test_any_damage_of_its_words_is_refused_in_one_line_or_does_no_harm(marian, tmp_path, name):
+    folder, draw = shutil.copytree(marian, tmp_path / "model"), random.Random(0)
+    path = folder / name
+    whole, refused = path.read_bytes(), 0
+    cuts = [whole[: draw.randrange(len(whole))] for _ in range(10)]
+    flips = [(draw.randrange(len(whole)), 1 << draw.randrange(8)) for _ in range(20)]
+    for content in (
+        *(b"", b"[]", b"{}", b"null", b"\xff" * 99, b'{"separate_vocabs": 1}', b'{"source_lang": [[]]}'),
+        *cuts,
+        *(whole[:at] + bytes([whole[at] ^ bit]) + whole[at + 1 :] for at, bit in flips),
+    ):
+        path.write_bytes(content)
+        try:
+            assert isinstance(load_translator(folder).translate(["o gato"], 1)[0], str)
+        except (CheckpointError, FileNotFoundError) as error:
+            assert str(folder) in str(error) and "\n" not in str(error)
+            refused += 1
+    assert refused > 5
+    path.unlink()
+    if name != "tokenizer_config.json":  # which only names the languages
+        with pytest.raises(FileNotFoundError, match=f"{name} is missing, which Marian's tokenizer needs"):
+            load_translator(folder)
+
+
+@needs("transformers", "sentencepiece")
+def test_no_tokenizer_of_marians_reads_a_file_elsewhere(marian, tmp_path):
+    folder, expected = shutil.copytree(marian, tmp_path / "model"), load_translator(marian)
+    told = {"source_lang": "pt", "target_lang": "en", "vocab": str(tmp_path / "words"), "unk_token": "</s>"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(told))
+    (tmp_path / "words").write_text('{"<unk>": 0}')
+    sentence = "a menina gosta do gato xyz ."
+    assert load_translator(folder).n_tokens(sentence) == expected.n_tokens(sentence)
+    assert load_translator(folder).translate([sentence], 1) == expected.translate([sentence], 1)
 
 
 @needs("transformers", "sentencepiece")

@@ -5,16 +5,14 @@ What needs transformers is skipped by name where it is missing; the record of a 
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import replace
 from itertools import product
-from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import assert_close, close, scrambled
+from helpers import assert_close, close, llama_folder, scrambled
 from torch import nn
 
 from transformer import (
@@ -52,7 +50,6 @@ from transformer.modern import (
     speculative_decoding,
     wsd_rate,
 )
-from transformer.training import record_path
 
 pytestmark = pytest.mark.usefixtures("float64")
 # No two sizes are equal, so that no axis can be taken for another.
@@ -375,14 +372,6 @@ def test_fit_learns_a_cycle_and_generate_goes_on_with_it():
 # -------------------------------------------------------------------------------------------------
 
 
-def written(folder: Path, **changes) -> Path:
-    """The recorded Llama as a folder, with changes of its configuration."""
-    config = load_record("llama")["config"] | changes
-    (folder / "config.json").write_text(json.dumps(config), encoding="utf8")
-    (folder / "model.safetensors").write_bytes(record_path("llama.safetensors").read_bytes())
-    return folder
-
-
 def of_family(name: str) -> dict:
     return {"model_type": name, "architectures": [f"{name.capitalize()}ForCausalLM"]}
 
@@ -390,7 +379,7 @@ def of_family(name: str) -> dict:
 def test_a_recorded_llama_is_met_to_the_last_digits(tmp_path):
     pytest.importorskip("safetensors")
     record = load_record("llama")
-    model, ids = from_llama(written(tmp_path)), torch.tensor(record["ids"])
+    model, ids = from_llama(llama_folder(tmp_path)), torch.tensor(record["ids"])
     with torch.no_grad():
         logits = model(ids)
     assert_close(logits, torch.tensor(record["logits"]), 1e-4)
@@ -412,12 +401,12 @@ def test_a_recorded_llama_is_met_to_the_last_digits(tmp_path):
 def test_what_ours_cannot_do_is_refused_by_name(tmp_path, changes, named):
     pytest.importorskip("safetensors")
     with pytest.raises(ValueError, match=named):
-        from_llama(written(tmp_path, **changes))
+        from_llama(llama_folder(tmp_path, **changes))
 
 
 def test_weights_in_another_format_beside_the_model_are_left_alone(tmp_path):
     safetensors = pytest.importorskip("safetensors.torch")
-    expected = from_llama(written(tmp_path)).state_dict()
+    expected = from_llama(llama_folder(tmp_path)).state_dict()
     others = {"layers.0.attention.wq.weight": torch.zeros(1)}
     safetensors.save_file(others, tmp_path / "consolidated.safetensors")
     assert_close(from_llama(tmp_path).state_dict(), expected, 0)
@@ -426,7 +415,7 @@ def test_weights_in_another_format_beside_the_model_are_left_alone(tmp_path):
 def test_the_older_form_of_a_configuration_is_read(tmp_path):
     pytest.importorskip("safetensors")
     older = {"rope_parameters": None, "rope_theta": 500.0, "rope_scaling": None}
-    assert from_llama(written(tmp_path, **older)).config.rotary_base == 500.0
+    assert from_llama(llama_folder(tmp_path, **older)).config.rotary_base == 500.0
 
 
 LLAMA3 = {
@@ -451,9 +440,9 @@ def test_stretched_rotations_by_cases():
 @pytest.mark.parametrize("key", ["rope_parameters", "rope_scaling"])
 def test_the_stretch_of_llama_is_read(tmp_path, key):
     pytest.importorskip("safetensors")
-    model = from_llama(written(tmp_path, **{"rope_parameters": None, key: LLAMA3}))
+    model = from_llama(llama_folder(tmp_path, **{"rope_parameters": None, key: LLAMA3}))
     assert model.config.rotary_stretch == RotaryStretch(8.0, 1.0, 4.0, 32)
-    plain = from_llama(written(tmp_path, rope_parameters={"rope_theta": 500.0}))
+    plain = from_llama(llama_folder(tmp_path, rope_parameters={"rope_theta": 500.0}))
     with torch.no_grad():
         assert not torch.allclose(model(tokens(1, 9)), plain(tokens(1, 9)), atol=1e-3)
 
@@ -461,14 +450,14 @@ def test_the_stretch_of_llama_is_read(tmp_path, key):
 @pytest.mark.parametrize("family, read", [("llama", "gelu"), ("gemma", "gelu_tanh")])
 def test_gelu_is_another_function_in_gemmas_configurations(tmp_path, family, read):
     pytest.importorskip("safetensors")
-    folder = written(tmp_path, hidden_act="gelu", **of_family(family))
+    folder = llama_folder(tmp_path, hidden_act="gelu", **of_family(family))
     assert from_llama(folder).config.activation == read
 
 
 def test_gemmas_norms_keep_their_digits(tmp_path):
     """1 + weight, rounded to bfloat16, would lose all but the first of the weight's digits."""
     safetensors = pytest.importorskip("safetensors.torch")
-    folder = written(tmp_path, hidden_act="gelu_pytorch_tanh", **of_family("gemma"))
+    folder = llama_folder(tmp_path, hidden_act="gelu_pytorch_tanh", **of_family("gemma"))
     weights = safetensors.load_file(folder / "model.safetensors")
     half = {name: value.bfloat16() for name, value in weights.items()}
     safetensors.save_file(half, folder / "model.safetensors")

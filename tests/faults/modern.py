@@ -83,7 +83,7 @@ FAULTS = [
     Fault(
         "gemma-in-half",
         "the norms of Gemma get their 1 in half precision",
-        "from_llama",
+        "_from_llama",
         "value.to(wide) + 1",
         "value + 1",
     ),
@@ -157,7 +157,7 @@ FAULTS = [
         "base-ignored",
         "every model turns at the speeds of 2021",
         "_config_from_llama",
-        'rotary.get("rope_theta") or theirs.get("rope_theta") or ',
-        "",
+        'rotary.get("rope_theta", theirs.get("rope_theta"))',
+        "None",
     ),
 ]
