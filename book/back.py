@@ -28,7 +28,7 @@ def split(text: str, module: tangle.Module, name: str) -> dict[str, str]:
     Raises:
         TangleError: Its header or its markers are not those of the book.
     """
-    rendered = tangle.render_module(module)
+    rendered = tangle.render_module(module, [])
     parts, own = (re.split(r"\n\n(?=# %% )", whole) for whole in (text, rendered))
     faults = []
     # The list of public names follows from the pieces, and tangle writes it anew.
@@ -81,7 +81,7 @@ def edits(root: Path) -> dict[str, dict[str, str]]:
     found: dict[str, dict[str, str]] = {}
     for module in tangle.read_book(root).values():
         path = root / tangle.PACKAGE / f"{module.name}.py"
-        if not path.is_file() or path.read_text(encoding="utf-8") == tangle.render_module(module):
+        if not path.is_file() or path.read_text(encoding="utf-8") == tangle.render_module(module, []):
             continue
         name = path.relative_to(root).as_posix()
         try:

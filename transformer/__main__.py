@@ -638,11 +638,12 @@ SERVE_HELP = """\
   curl --json '{"sentences": ["Gosto disto."]}' http://127.0.0.1:8000/translate
 
 A request has up to 64 sentences of up to 1,000 characters; more is refused with status 413, a body of
-another form with 422. Requests that arrive together are translated together. With 1,024 sentences
+another form with 422, and one that takes more than 20 seconds to arrive with 408. Requests that arrive
+together are translated together, and short ones need not wait for long ones. With 131,072 tokens
 waiting, others are refused with status 503. There is a page to try it at /, documentation at /docs,
 the state at /health, and numbers for Prometheus at /metrics. Ctrl-C, or SIGTERM, ends the program
-once it has answered what it has accepted. It has no encryption and no passwords: on an open network,
-put a web server that has them before it."""
+once it has answered what it has accepted; after 20 seconds, or at Ctrl-C again, it refuses the rest.
+It has no encryption and no passwords: on an open network, put a web server that has them before it."""
 
 CHECK_HELP = """\
   python -m transformer check mine:build
@@ -763,7 +764,8 @@ def evaluate_options(add: Add) -> None:
 
 def serve_options(add: Add) -> None:
     """The options of `serve`."""
-    address = "the address to listen on; 0.0.0.0 for every one of this machine (default: 127.0.0.1)"
+    address = "the address to listen on; 0.0.0.0 for every one of this machine, :: for those of IPv6 as well "
+    address += "(default: 127.0.0.1)"
     add("--host", default="127.0.0.1", help=address)
     port = "the port to listen on; 0 for any free one (default: 8000)"
     add("--port", type=within(int, 0, 65535), default=8000, help=port)

@@ -21,6 +21,7 @@ __all__ = [
 
 
 # %% book/15-interchange.ipynb · Names side by side · [parts]
+import json
 import math
 import os
 import re
@@ -609,6 +610,12 @@ def refusing_damage(path: Path) -> Iterator[None]:
         raise CheckpointError(f"{path} cannot be used: {' '.join(said.split()):.300}") from error
 
 
+def _int64(digits: str) -> int:
+    if not -(2**63) <= (number := int(digits)) < 2**63:  # which no tensor could hold
+        raise ValueError(f"{digits:.30} does not fit into 64 bits")
+    return number
+
+
 class ForeignFolder:
     """A model as others publish it: `config.json`, and safetensors files, of which the heads are read.
 
@@ -636,9 +643,12 @@ class ForeignFolder:
     def record(self, name: str) -> dict[str, Any]:
         """What a JSON file of the folder holds; errors as above."""
         path = regular_file(self.path / name)
-        if path.stat().st_size > _LARGEST_RECORD:
-            raise CheckpointError(f"{path} cannot be used: it has over {_LARGEST_RECORD:,} bytes")
-        return read_record(path)
+        with refusing_damage(path):
+            if path.stat().st_size > _LARGEST_RECORD:
+                raise ValueError(f"it has over {_LARGEST_RECORD:,} bytes")
+            record: dict[str, Any] = json.loads(path.read_text(encoding="utf8"), parse_int=_int64)
+            check_type(dict, record=record)
+        return record
 
     def weights(self) -> dict[str, Tensor]:
         """All tensors, in the dtypes that they have in the files."""

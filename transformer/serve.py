@@ -20,10 +20,8 @@ __all__ = [
     "Gate",
     "make_app",
     "MOST_CONNECTIONS",
-    "most_connections",
     "timed_protocol",
     "STOPPING_SECONDS",
-    "listen",
     "run_server",
 ]
 
@@ -482,7 +480,7 @@ MOST_CONNECTIONS = 512  # that are open at once, and no more than half of the fi
 _GRACE = 0.5  # seconds that a refused client has to read why, before its connection is closed
 
 
-def most_connections() -> int:
+def _most_connections() -> int:
     """How many connections the process can hold."""
     try:
         import resource
@@ -561,7 +559,7 @@ STOPPING_SECONDS = 20.0  # that a server which stops has for what it has accepte
 _BACKLOG = 1024  # connections that the system holds until the server accepts them
 
 
-def listen(host: str, port: int) -> socket.socket:
+def _listen(host: str, port: int) -> socket.socket:
     """A socket that takes connections, of IPv6 if the address has a colon.
 
     Raises:
@@ -593,8 +591,8 @@ def run_server(app: Any, host: str = "127.0.0.1", port: int = 8000) -> None:
         OSError: the port is taken, or not allowed.
         ImportError: uvicorn is not installed.
     """
-    uvicorn, most = optional_import("uvicorn"), most_connections()
-    with listen(host, port) as listening:
+    uvicorn, most = optional_import("uvicorn"), _most_connections()
+    with _listen(host, port) as listening:
 
         async def lengthen() -> None:  # the system's queue, which asyncio makes as short as the other
             listening.listen(_BACKLOG)
