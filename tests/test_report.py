@@ -30,7 +30,7 @@ from benchmarks.report import (
 from transformer import Alignment, Translator, beam_search, corpus_scores, load_corpus, load_record
 from transformer.corpora import Pair
 from transformer.decoding import length_norm
-from transformer.files import write_record
+from transformer.files import read_record, write_record
 from transformer.text import EOS_ID
 from transformer.translation import (
     SEARCHES,
@@ -226,10 +226,10 @@ def test_a_run_is_examined_from_its_folder(tmp_path, monkeypatch):
     monkeypatch.setattr(
         benchmarks.report, "examine", lambda *given: seen.append(given[1:]) or given[1] | {"examined": "now"}
     )
-    before = json.loads(path.read_text())
+    before = read_record(path)
     main([str(tmp_path)])
     assert seen == [(before, "phrases")]
-    assert json.loads(path.read_text()) == before | {"examined": "now"}
+    assert read_record(path) == before | {"examined": "now"}
 
 
 @pytest.mark.slow

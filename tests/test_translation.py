@@ -35,7 +35,7 @@ from transformer import (
     quantize,
 )
 from transformer.corpora import Pair
-from transformer.files import CheckpointError
+from transformer.files import CheckpointError, write_record
 from transformer.training import record_path
 from transformer.translation import (
     by_length,
@@ -482,7 +482,7 @@ def test_a_configuration_takes_no_memory_that_its_weights_do_not_fill(changes, m
     config = replace(translator.model.config, n_layers=1)
     Translator(Transformer(config).eval(), translator.vocabulary).save(tmp_path)
     written = json.loads((tmp_path / "config.json").read_text(encoding="utf8"))
-    (tmp_path / "config.json").write_text(json.dumps(written | changes), encoding="utf8")
+    write_record(tmp_path / "config.json", written | changes)
     before, start = peak_memory(), time.monotonic()
     with pytest.raises(CheckpointError, match=message):
         Translator.load(summed(tmp_path))
