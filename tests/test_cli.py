@@ -32,7 +32,6 @@ TINY = changed(
     max_tokens=2000, peak_rate=2e-3, cooldown=0.0, precision="float32", steps=4, evaluate_every=2,
 )  # fmt: skip
 TOY = ["--set", "steps=2", "--set", "evaluate_every=2", "--set", "batch_size=2", "--set", "length=3"]
-ONE_OF_THREE = "train needs one of three: the name of a recipe, --config, or texts of your own"
 CAT = "a menina gosta do gato preto ."
 
 
@@ -892,8 +891,17 @@ def test_info_is_read_by_other_programs_for_every_recipe(capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["train"], ONE_OF_THREE),
-        (["train", "toy", "--config", "a.json"], ONE_OF_THREE),
+        (["train"], "train needs one of three: the name of a recipe, --config, or texts of your own"),
+        (["train", "toy", "--config", "a.json"], "train needs one of three: the name of a recipe"),
+        (["train", "toy", "--pairs", "a.tsv"], "train needs one of three: the name of a recipe"),
+        (["train", "--source", "a"], "--source and --target belong together"),
+        (["train", "--source", "a", "--target", "b", "--pairs", "c"], "--pairs takes the place of --source"),
+        (["train", "--pairs", "a", "--dev-target", "b"], "--dev-source and --dev-target belong together"),
+        (["train", "toy", "--dev-pairs", "a"], "--dev-source is for texts of your own"),
+        (["train", "toy", "--languages", "de", "en"], "--languages is for texts of your own"),
+        (["train", "toy", "--preparation", "as it is"], "--preparation is for texts of your own"),
+        (["train", "--pairs", "nowhere.tsv"], "nowhere.tsv"),
+        (["train", "--pairs", "a", "--languages", "German", "en"], "must be a code such as 'pt'"),
         (["train", "--config", "a.json"], "--config needs --directory as well"),
         (["train", "--config", "a.json", "--directory", "b"], "a.json"),
         (["train", "phrases", "--max-minutes", "-1"], "--max-minutes: must lie in [0.0, inf], but is -1"),

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from transformer import corpora, load_corpus, read_pairs
+from transformer import Preparation, corpora, held_out, load_corpus, read_pairs
 from transformer.corpora import Corpus, CorpusError, CorpusSource, Pair, data_folder
 
 TEXTS = {
@@ -290,7 +290,11 @@ def test_lines_are_taken_as_they_are(tmp_path, source, target, pairs):
 @pytest.mark.parametrize(
     ("source", "target", "message"),
     [
-        ("a\nb\n", "a\n", r"train\.pt, .*train\.en: 2 source lines but 1 target lines"),
+        (
+            "a\nb\n",
+            "a\n",
+            r"train\.pt, .*train\.en: 2 source lines but 1 target lines, so that line 2 is alone$",
+        ),
         ("a\n", "a\n\n", r"1 source lines but 2 target lines"),
         ("", "a\n", r"0 source lines but 1 target lines"),
         ("a\nvocê\n".encode("latin-1"), "a\nb\n", r"train\.pt is not UTF-8: byte 0xea in line 2$"),
@@ -302,6 +306,68 @@ def test_lines_are_taken_as_they_are(tmp_path, source, target, pairs):
 def test_two_files_that_are_no_corpus(tmp_path, source, target, message):
     with pytest.raises(CorpusError, match=message):
         read_pairs(*write_sides(tmp_path, source, target))
+
+
+def test_a_corpus_of_one_file(tmp_path):
+    path = tmp_path / "own.tsv"
+    path.write_bytes("\ufeffum gato\ta cat\r\n\t\n dois \tDois".encode())
+    assert read_pairs(path) == [("um gato", "a cat"), ("", ""), (" dois ", "Dois")]
+    assert isinstance(read_pairs(path)[0], Pair)
+    for content, message in (
+        (b"a\tb\nc\n", "own.tsv: line 2 has 0 tabs"),
+        (b"a\tb\tc\n", "own.tsv: line 1 has 2 tabs"),
+        (b"a\tb\n\n", "own.tsv: line 2 has 0 tabs"),
+        (b"a\t\xff\n", "own.tsv is not UTF-8: byte 0xff in line 1"),
+    ):
+        path.write_bytes(content)
+        with pytest.raises(CorpusError, match=message):
+            read_pairs(path)
+
+
+def test_empty_sentences_are_refused_where_none_may_be(tmp_path):
+    sides = write_sides(tmp_path, "a\nb\n \n", "a\n\nc\n")
+    assert len(read_pairs(*sides)) == 3
+    with pytest.raises(CorpusError, match=r"train\.en: line 2 holds an empty sentence$"):
+        read_pairs(*sides, keep_empty=False)
+    (tmp_path / "own.tsv").write_text("a\tb\n\u3000\tc\n", encoding="utf8")
+    with pytest.raises(CorpusError, match=r"own\.tsv: line 2 holds an empty sentence$"):
+        read_pairs(tmp_path / "own.tsv", keep_empty=False)
+
+
+def test_a_line_without_end_is_refused_by_its_number(tmp_path):
+    longest = "a" * (1 << 16)
+    assert read_pairs(*write_sides(tmp_path, f"b\n{longest}\n", "b\nc\n"))[1] == (longest, "c")
+    with pytest.raises(CorpusError, match=r"train\.en: line 2 has 65,537 bytes, more than 65,536$"):
+        read_pairs(*write_sides(tmp_path, "b\nc\n", f"b\n{longest}a\n"))
+
+
+def cats(n: int) -> list[Pair]:
+    return [Pair(f"{number} gatos", f"{number} cats") for number in range(n)]
+
+
+@pytest.mark.parametrize(
+    ("n", "size"), [(2, 1), (4, 1), (10, 2), (100, 20), (600, 100), (5000, 250), (30000, 1000)]
+)
+def test_the_size_of_what_is_held_out(n, size):
+    train, dev = held_out(cats(n))
+    assert len(dev) == size and len(train) == n - size
+    assert set(train) | set(dev) == set(cats(n)) and train == sorted(train, key=cats(n).index)
+
+
+def test_what_is_held_out_is_not_trained_on_in_any_form():
+    own = [*cats(50), *cats(50), *(Pair(s.upper() + " ", t.upper()) for s, t in cats(50))]
+    train, dev = held_out(own, Preparation("lower case"))
+    assert len(dev) == len(set(dev)) == 10 and len(train) == 120
+    kept = {(source.lower().strip(), target.lower()) for source, target in train}
+    assert not kept & {(source.lower().strip(), target.lower()) for source, target in dev}
+    assert len(held_out(own)[1]) == 20  # as it is, a capital makes another pair
+
+
+def test_what_is_held_out_depends_on_the_seed_alone():
+    own = cats(100)
+    assert held_out(own, seed=1) == held_out(own, seed=1) != held_out(own, seed=2)
+    with pytest.raises(ValueError, match="pairs must hold two different pairs, .*not 1"):
+        held_out(own[:1] * 3)
 
 
 def test_files_that_are_none_are_named(tmp_path):
