@@ -364,19 +364,21 @@ def test_a_run_that_has_begun_keeps_its_recipe(quick, tmp_path, monkeypatch):
     assert (tmp_path / "run" / "checkpoint-00000000.pt").exists()
 
 
-COOLING = ["--set", "cooldown=0.6", "--set", "warmup_steps=2"]  # a schedule that depends on the number of steps
+# A schedule that depends on the number of steps.
+COOLING = ["--set", "cooldown=0.6", "--set", "warmup_steps=2"]
 
 
 def test_a_finished_run_that_is_made_longer_goes_on_by_the_longer_schedule_and_says_so(tmp_path, capsys):
     """Its rates of updates 1 and 10 were others; the rate that it ended with, too."""
     command = ["train", "toy", "--directory", str(tmp_path), *TOY, *COOLING]
     assert main([*command, "--set", "steps=12"]) == 0
-    said = r"schedule is now that of 24 updates and no longer of 12: update 12 had the rate .*, and would have "
+    said = "schedule is now that of 24 updates and no longer of 12: update 12 had the rate .*, and would have"
     with pytest.warns(UserWarning, match=said):
         assert main([*command, "--set", "steps=24"]) == 0
     assert "going on from step 12 of 24, raised from 12\n" in capsys.readouterr().out
     recipe = read_recipe(tmp_path / "config.json")
-    assert recipe.training.steps == 24 == json.loads((tmp_path / "record.json").read_text())["curve"][-1]["step"]
+    record = json.loads((tmp_path / "record.json").read_text())
+    assert recipe.training.steps == 24 == record["curve"][-1]["step"]
     rates = {entry["step"]: entry["rate"] for entry in read_log(tmp_path) if "rate" in entry}
     assert rates[24] == recipe.rate(24) and rates[12] == changed(recipe, steps=12).rate(12) != recipe.rate(12)
     assert main([*command, "--set", "steps=24"]) == 0  # and goes on as ever
@@ -415,10 +417,10 @@ def test_a_refused_change_leaves_every_byte_and_the_first_command_goes_on(
 
 
 STRANGERS = {
-    "a stranger's": ({"config.json": b'{"model_type": "marian"}'}, "config.json holds no recipe: it has no data"),
+    "a stranger's": ({"config.json": b'{"model_type": "marian"}'}, "holds no recipe: it has no data"),
     "not even JSON": ({"config.json": b"mine"}, "config.json is not a record"),
     "a translator's": (None, "holds model.safetensors, but no checkpoint of a run"),
-    "half a translator's": ({"config.json": b"{}", "vocabulary.json": b"{}"}, "holds vocabulary.json, but no"),
+    "half a translator's": ({"config.json": b"{}", "vocabulary.json": b""}, "holds vocabulary.json, but no"),
     "a picture": ({"curves.png": b"mine"}, "holds curves.png, but no checkpoint of a run"),
 }
 

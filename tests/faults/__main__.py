@@ -14,8 +14,8 @@ FAULTS = [
         "others-recipe-overwritten",
         "a refused run has replaced the recipe of the one that is running",
         "claimed",
-        "part.write_bytes(before)",
-        "part.write_bytes(config.read_bytes())",
+        "check_folder(folder, recipe)",
+        "(run.note_config(), check_folder(folder, recipe))",
     ),
     Fault(
         "unfinished-run-recorded",

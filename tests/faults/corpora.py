@@ -34,7 +34,7 @@ FAULTS = [
     Fault(
         "own-corpus-mark-kept",
         "a byte order mark becomes part of the first word",
-        "read_pairs",
+        "_own_lines",
         '.removeprefix("\\ufeff")',
         "",
     ),

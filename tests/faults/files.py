@@ -46,7 +46,11 @@ FAULTS = [
         "except ZeroDivisionError:",
     ),
     Fault(
-        "log-with-half-a-line", "a line that was cut off is read", "read_log", 'line.endswith("\\n")', "line"
+        "log-with-half-a-line",
+        "a line that was cut off is read",
+        "read_log",
+        "enumerate(lines, start=1)",
+        "enumerate([*lines, rest][: len(lines) + bool(rest)], start=1)",
     ),
     Fault(
         "weights-cast-in-place",
@@ -79,7 +83,7 @@ FAULTS = [
     Fault(
         "folder-without-a-lock",
         "two processes may train in one folder",
-        "RunFolder.locked",
+        "RunFolder._acquire",
         "self._lock.acquire(timeout=0)",
         "pass",
     ),

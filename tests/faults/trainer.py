@@ -55,7 +55,7 @@ FAULTS = [
     Fault(
         "skipping-disturbs-dropout",
         "skipping batches changes what dropout draws afterwards",
-        "BatchStream._rest_of_epoch",
+        "BatchStream._epoch",
         "torch.random.fork_rng(devices=[])",
         "nullcontext()",
     ),

@@ -22,8 +22,8 @@ FAULTS = [
         "evaluating-ends-in-training",
         "a part that was in evaluation mode comes back in training mode",
         "evaluating",
-        "[module for module in model.modules() if module.training]",
-        "list(model.modules())",
+        "module.training or module in _HELD",
+        "True",
     ),
     Fault(
         "evaluation-smoothed",
