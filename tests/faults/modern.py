@@ -4,13 +4,6 @@ from faults import Fault
 
 FAULTS = [
     Fault(
-        "other-files-are-weights",
-        "files of another format beside a Llama's are read as its weights",
-        "_read_folder",
-        '"model*.safetensors"',
-        '"*.safetensors"',
-    ),
-    Fault(
         "rms-of-the-sum",
         "the sum of squares is taken for their mean",
         "RMSNorm.forward",
