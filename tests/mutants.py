@@ -41,7 +41,7 @@ TEST_FILES = {
     "corpora": ("test_corpora.py", "test_text.py"),
     "distributed": ("test_distributed.py", "test_trainer.py"),
     "files": ("test_files.py", "test_resumption.py"),
-    "interop": ("test_interop.py", "test_marian.py"),
+    "interop": ("test_interop.py", "test_marian.py", "test_foreign.py"),
     "kernels": ("test_kernels.py", "test_fast.py"),
     "loss": ("test_loss.py", "test_model.py"),
     "recipes": ("test_recipes.py", "test_cli.py"),

@@ -447,6 +447,17 @@ def test_an_export_takes_the_place_of_an_earlier_one_and_of_nothing_else(tmp_pat
     assert folder.stat().st_mode & 0o777 == folder.parent.stat().st_mode & 0o777
 
 
+def test_an_export_refuses_the_folder_of_another_model(tmp_path):
+    for name, content in (("SHA256SUMS", ""), ("config.json", '{"kind": 2}'), ("config.json", "{")):
+        (tmp_path / name).write_text(content)
+        before = contents(tmp_path)
+        with pytest.raises(ValueError, match=re.escape(str(tmp_path / name))):
+            with _whole_folder(tmp_path, ["*"], lambda found: found == {"kind": 1}):
+                pass
+        assert contents(tmp_path) == before
+        (tmp_path / name).unlink()
+
+
 def translators(folder: Path) -> None:
     from transformer import Translator
 

@@ -3,8 +3,8 @@
 SIGKILL ends the process, and no line of Python runs after it. This file is also the program that is
 killed: `python tests/test_resumption.py FOLDER` makes a run, and forks one that dies at its first event, one
 that dies at its second, and so on, where the events are all the batches, evaluations, writes, renames and
-removals of the run. With ERRORS in place of the end by SIGKILL, an error is raised there, and the run has to leave the last
-whole update. `python tests/test_resumption.py FOLDER NAME` plays one of the scenes below.
+removals of the run. With ERRORS in place of the end by SIGKILL, an error is raised there, and the run has to
+leave the last whole update. `python tests/test_resumption.py FOLDER NAME` plays one of the scenes below.
 """
 
 from __future__ import annotations
