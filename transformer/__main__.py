@@ -68,6 +68,82 @@ def parsed(recipe: Recipe, changes: Iterable[str]) -> dict[str, Any]:
     return values
 
 
+# %% book/B-command-line.ipynb · One line for every mistake · [messages-code]
+def one_line(message: object) -> str:
+    """A message on one line, with escapes for what is not printable, and without C++ frames."""
+    text = str(message).partition("\nException raised from")[0]
+    text = " ".join(line.strip() for line in text.splitlines())
+    return "".join(
+        sign if sign.isprintable() else sign.encode("unicode_escape", "surrogatepass").decode()
+        for sign in text
+    )
+
+
+def note(message: object) -> None:
+    """Say something on standard error, on one line, whether or not somebody still reads it."""
+    try:
+        print(one_line(message), file=sys.stderr, flush=True)
+    except OSError:
+        drop_output()
+
+
+def tell(message: str) -> None:
+    """Say something on standard output, whether or not somebody still reads it."""
+    try:
+        print(message, flush=True)
+    except OSError:
+        drop_output()
+
+
+def refusal(error: Exception) -> str:
+    """The text for an error: its message and, if the error was not foreseen, its type."""
+    foreseen = (ValueError, TypeError, OSError, ImportError, ArithmeticError)
+    if isinstance(error, foreseen) and str(error):
+        return f"error: {one_line(error)}"
+    said = ": ".join(filter(None, (type(error).__name__, one_line(error))))
+    return f"error: {said} (--debug shows where)"
+
+
+# %% book/B-command-line.ipynb · One line for every mistake · [ending-code]
+def drop_output() -> None:
+    """Discard output that was printed and cannot be written, which Python would try again at exit."""
+    for stream in filter(None, (sys.stdout, sys.stderr)):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+class Terminated(KeyboardInterrupt):
+    """A request to terminate, which ends the program as an interrupt does.
+
+    Attributes:
+        signal: its number.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__("terminated")
+        self.signal = number
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """Let a request to terminate, or the end of the terminal, end the program as an interrupt does,
+    so that it can clean up."""
+
+    def stop(number: int, frame: object) -> None:
+        raise Terminated(number)
+
+    with ExitStack() as stack:
+        if threading.current_thread() is threading.main_thread():  # others may not ask for signals
+            for name in ("SIGTERM", "SIGHUP"):
+                number = getattr(signal, name, None)  # there is no terminal to be closed on Windows
+                if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
+                    before = signal.signal(number, stop)
+                    stack.callback(signal.signal, number, before or signal.SIG_DFL)
+        yield
+
+
 # %% book/B-command-line.ipynb · A run has a folder · [folder-code]
 # What a run, or something else, has left that must not be written over.
 _WORK = ("best.pt", "model.safetensors", "vocabulary.json", "record.json", "translator", "curves.png")
@@ -500,82 +576,6 @@ def built(name: str) -> Any:
     if not callable(factory):
         raise ValueError(f"module {module} has no function {function}")
     return factory()
-
-
-# %% book/B-command-line.ipynb · One line for every mistake · [messages-code]
-def one_line(message: object) -> str:
-    """A message on one line, with escapes for what is not printable, and without C++ frames."""
-    text = str(message).partition("\nException raised from")[0]
-    text = " ".join(line.strip() for line in text.splitlines())
-    return "".join(
-        sign if sign.isprintable() else sign.encode("unicode_escape", "surrogatepass").decode()
-        for sign in text
-    )
-
-
-def note(message: object) -> None:
-    """Say something on standard error, on one line, whether or not somebody still reads it."""
-    try:
-        print(one_line(message), file=sys.stderr, flush=True)
-    except OSError:
-        drop_output()
-
-
-def tell(message: str) -> None:
-    """Say something on standard output, whether or not somebody still reads it."""
-    try:
-        print(message, flush=True)
-    except OSError:
-        drop_output()
-
-
-def refusal(error: Exception) -> str:
-    """The text for an error: its message and, if the error was not foreseen, its type."""
-    foreseen = (ValueError, TypeError, OSError, ImportError, ArithmeticError)
-    if isinstance(error, foreseen) and str(error):
-        return f"error: {one_line(error)}"
-    said = ": ".join(filter(None, (type(error).__name__, one_line(error))))
-    return f"error: {said} (--debug shows where)"
-
-
-# %% book/B-command-line.ipynb · One line for every mistake · [ending-code]
-def drop_output() -> None:
-    """Discard output that was printed and cannot be written, which Python would try again at exit."""
-    for stream in filter(None, (sys.stdout, sys.stderr)):
-        try:
-            stream.flush()
-        except OSError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-
-
-class Terminated(KeyboardInterrupt):
-    """A request to terminate, which ends the program as an interrupt does.
-
-    Attributes:
-        signal: its number.
-    """
-
-    def __init__(self, number: int) -> None:
-        super().__init__("terminated")
-        self.signal = number
-
-
-@contextmanager
-def terminable() -> Iterator[None]:
-    """Let a request to terminate, or the end of the terminal, end the program as an interrupt does,
-    so that it can clean up."""
-
-    def stop(number: int, frame: object) -> None:
-        raise Terminated(number)
-
-    with ExitStack() as stack:
-        if threading.current_thread() is threading.main_thread():  # others may not ask for signals
-            for name in ("SIGTERM", "SIGHUP"):
-                number = getattr(signal, name, None)  # there is no terminal to be closed on Windows
-                if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
-                    before = signal.signal(number, stop)
-                    stack.callback(signal.signal, number, before or signal.SIG_DFL)
-        yield
 
 
 # %% book/B-command-line.ipynb · The options · [help-code]

@@ -272,12 +272,10 @@ def _written(folder: Path, name: str) -> Path:
 
 def _check_sums(folder: Path) -> dict[str, Path]:
     """The files of a translator; refuses, by name, one that is not as `Translator.save` left it."""
-    places = {
-        name: [path for path in (folder / name, _written(folder, name)) if path.exists()]
-        for name in _FILES
-    }
-    missing = [name for name, paths in places.items() if not paths]
     summed = (folder / _SUMS).exists()
+    places = {name: [folder / name, *[_written(folder, name)] * summed] for name in _FILES}
+    places = {name: [path for path in paths if path.exists()] for name, paths in places.items()}
+    missing = [name for name, paths in places.items() if not paths]
     if not (missing or summed):
         raise CheckpointError(
             f"{folder} has no {_SUMS}, so nobody would notice damage: an earlier version saved it. "
