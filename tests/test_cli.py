@@ -544,6 +544,145 @@ def test_what_failed_before_its_first_checkpoint_may_be_put_right(quick, tmp_pat
     assert read_recipe(tmp_path / "config.json") == TINY
 
 
+# Texts of one's own
+
+
+def dates(n: int) -> list[Pair]:
+    """Days in two spellings, each different."""
+    months = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()
+    days = [(1900 + 7 * number % 200, number % 12 + 1, number % 28 + 1) for number in range(n)]
+    return [
+        Pair(f"{day} {months[month - 1]} {year}", f"{year}-{month:02}-{day:02}") for year, month, day in days
+    ]
+
+
+QUICK = ["steps=4", "evaluate_every=2", "warmup_steps=2", "d_model=16", "n_heads=2", "n_layers=1", "d_ff=24"]
+QUICK = [word for setting in (*QUICK, "precision=float32") for word in ("--set", setting)]
+
+
+@pytest.fixture
+def texts(tmp_path) -> list[str]:
+    """The options for two files of a hundred dates, and how little is trained on them."""
+    for side, name in enumerate(("train.words", "train.iso")):
+        lines = "".join(pair[side] + "\n" for pair in dates(100))
+        (tmp_path / name).write_text(lines, encoding="utf8")
+    files = ["--source", str(tmp_path / "train.words"), "--target", str(tmp_path / "train.iso")]
+    return ["train", *files, "--directory", str(tmp_path / "run"), *QUICK]
+
+
+def test_own_files_end_in_a_translator_that_every_command_takes(texts, tmp_path, capsys):
+    assert main([*texts, "--languages", "en", "zxx"]) == 0
+    said = capsys.readouterr().out
+    assert "80 pairs to train on, 20 to judge by, held out" in said
+    assert "texts: as it is, en to zxx; a vocabulary of up to " in said
+    assert "1+1 layers of width 16, dropout 0.1; 4 updates with batches of 1,000 tokens" in said
+    record = json.loads((tmp_path / "run" / "record.json").read_text(encoding="utf8"))
+    held = record["scores"]["held out"]
+    assert held["pairs"] == 20 and set(held["beam 4"]) == {"BLEU-detok", "chrF2", "exact"}
+    assert all(score["line"] in said for score in held["beam 4"].values())
+    model = str(tmp_path / "run" / "translator")
+    card = (tmp_path / "run" / "translator" / "README.md").read_text(encoding="utf8")
+    assert 'language: ["en", "zxx"]' in card and "20 pairs that training did not show" in card
+    translator = Translator.load(model)
+    assert main(["translate", "--model", model, "1 Jan 1900"]) == 0
+    assert capsys.readouterr().out == "".join(text + "\n" for text in translator.translate(["1 Jan 1900"]))
+    files = ["--source", str(tmp_path / "train.words"), "--reference", str(tmp_path / "train.iso")]
+    assert main(["evaluate", "--model", model, *files]) == 0
+    assert capsys.readouterr().out.count("case:mixed") == 3
+    assert main(["info", "--model", model]) == 0
+    data = read_recipe(tmp_path / "run" / "config.json").data
+    assert data.languages == "en zxx" and data.preparation == "as it is"
+
+
+def test_a_run_on_own_files_goes_on_and_ends_as_in_one(texts, tmp_path, capsys):
+    assert main([*texts, "--max-minutes", "0"]) == 0
+    assert "the same command goes on from there" in capsys.readouterr().out
+    assert Translator.load(tmp_path / "run" / "translator").translate([""]) == [""]
+    assert main(texts) == 0
+    assert "going on from step 1 of 4" in capsys.readouterr().out
+    whole = [str(tmp_path / "whole") if word == str(tmp_path / "run") else word for word in texts]
+    assert main(whole) == 0
+    weights = [tmp_path / name / "translator" / "model.safetensors" for name in ("run", "whole")]
+    assert weights[0].read_bytes() == weights[1].read_bytes()
+    config = tmp_path / "run" / "config.json"
+    more = ["train", "--config", str(config), "--directory", str(tmp_path / "run"), "--set", "steps=5"]
+    assert main(more) == 0  # the recipe alone is enough to go on
+    assert "going on from step 4 of 5, raised from 4" in capsys.readouterr().out
+
+
+def test_a_file_that_has_changed_is_refused_by_its_name(texts, tmp_path, capsys):
+    assert main([*texts, "--max-minutes", "0"]) == 0
+    path = tmp_path / "train.iso"
+    path.write_bytes(path.read_bytes().replace(b"1900", b"1901"))
+    before = files_in(tmp_path / "run")
+    assert main(texts) == 2
+    assert f"error: {path} has changed: its sha256 was" in capsys.readouterr().err
+    assert files_in(tmp_path / "run") == before
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (
+            ["--preparation", "lower case"],
+            "preparation = as it is, and preparation = lower case is asked for",
+        ),
+        (["--languages", "en", "de"], "languages = , and languages = en de is asked for"),
+        (["--source", "{}/train.iso"], "train.iso: name another --directory"),
+    ],
+)
+def test_a_run_on_own_files_is_not_continued_otherwise(texts, more, message, tmp_path, capsys):
+    assert main([*texts, "--max-minutes", "0"]) == 0
+    before = files_in(tmp_path / "run")
+    assert main([*texts, *(word.format(tmp_path) for word in more)]) == 2
+    assert message in capsys.readouterr().err
+    assert files_in(tmp_path / "run") == before
+
+
+def test_own_pairs_of_one_file_with_dev_pairs_of_another(tmp_path, capsys):
+    for name, pairs in (("train.tsv", dates(60)), ("dev.tsv", dates(70)[60:])):
+        text = "".join("\t".join(pair) + "\n" for pair in pairs)
+        (tmp_path / name).write_text(text, encoding="utf8")
+    files = ["--pairs", str(tmp_path / "train.tsv"), "--dev-pairs", str(tmp_path / "dev.tsv")]
+    form = ["--preparation", "tokenized", "--directory", str(tmp_path / "run"), *QUICK]
+    assert main(["train", *files, *form]) == 0
+    assert f"60 pairs to train on, 10 to judge by, from {tmp_path / 'dev.tsv'}" in capsys.readouterr().out
+    assert Translator.load(tmp_path / "run" / "translator").preparation.name == "tokenized"
+    record = json.loads((tmp_path / "run" / "record.json").read_text(encoding="utf8"))
+    assert (
+        record["scores"]["held out"]["pairs"] == 10 and "BLEU-tok" in record["scores"]["held out"]["beam 4"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("train.iso", b"1900-01-01\n", "100 source lines but 1 target lines, so that line 2 is alone"),
+        ("train.iso", b"\n" * 100, "train.iso: line 1 holds an empty sentence"),
+        ("train.words", b"a\n" * 98 + b"\xff\na\n", "train.words is not UTF-8: byte 0xff in line 99"),
+        ("train.words", b"a\n" + b"a" * 70_000, "train.words: line 2 has 70,000 bytes, more than 65,536"),
+        ("train.words", b"", "0 source lines but 100 target lines"),
+    ],
+)
+def test_own_files_that_are_no_corpus_are_refused_by_line(texts, name, content, message, tmp_path, capsys):
+    (tmp_path / name).write_bytes(content)
+    assert main(texts) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: ") and message in said and said.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_corpus_of_the_book_is_for_translators_of_its_texts(texts, tmp_path, capsys):
+    assert main([*texts, "--max-minutes", "0"]) == 0
+    capsys.readouterr()
+    model = ["--model", str(tmp_path / "run" / "translator")]
+    for corpus in ([], ["--corpus", "ted"]):
+        assert main(["evaluate", *model, *corpus]) == 2
+        said = capsys.readouterr().err
+        name = "ted" if corpus else "phrases"
+        assert f"texts that are as it is cannot be scored on --corpus {name}" in said
+
+
 # Translating
 
 

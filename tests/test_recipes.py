@@ -2,7 +2,7 @@
 
 import json
 import re
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from functools import partial
 from importlib import metadata
 
@@ -14,29 +14,35 @@ import transformer.recipes
 from transformer import (
     RECIPES,
     FastTransformer,
+    Preparation,
     Recipe,
     TokenBatches,
     Trainer,
     TrainingConfig,
     Transformer,
+    Translator,
     Vocabulary,
     corpus_scores,
     encode_pairs,
     evaluate_loss,
+    held_out,
     load_record,
     r_drop_loss,
+    recipe_for,
     reverse_and_mark,
     teacher_forced_loss,
     train_translator,
 )
-from transformer.corpora import Pair
+from transformer.corpora import CorpusError, Pair
 from transformer.files import load_checkpoint, set_weights, write_record
 from transformer.recipes import (
     Loss,
+    OwnTexts,
     Schedule,
     Stacks,
     Translations,
     changed,
+    own_recipe,
     read_recipe,
     settings,
     toy_record,
@@ -46,6 +52,7 @@ from transformer.recipes import (
 from transformer.text import sampled_batches
 from transformer.training import record_path
 from transformer.translation import evaluate_translator, tune_search
+from transformer.wording import AS_IT_IS, CORPORA
 
 TOY = changed(
     RECIPES["toy"], steps=6, batch_size=4, length=5, warmup_steps=3, evaluate_every=3, cooldown=0.0
@@ -399,6 +406,100 @@ def test_interrupted_training_ends_where_the_whole_one_does(tmp_path):
     assert trainer.step == 6
     for name, weight in whole.model.state_dict().items():
         assert resumed.model.state_dict()[name].equal(weight), name
+
+
+# A recipe for texts of one's own
+
+
+def numbers(n: int, length: int = 1) -> list[Pair]:
+    return [Pair(f"{row} gatos" * length, f"{row} cats" * length) for row in range(n)]
+
+
+def test_sizes_follow_the_texts(monkeypatch):
+    monkeypatch.setattr(transformer.recipes, "_OWN_LIMITS", (1_200, 20_000))
+    small, large = recipe_for(numbers(300)), recipe_for(numbers(301, length=10))
+    assert (small.model.n_layers, small.model.d_model, small.data.max_tokens) == (2, 128, 1000)
+    assert (large.model.n_layers, large.model.d_model, large.data.max_tokens) == (3, 256, 2000)
+    assert small.training.steps == 1000 and small.data.preparation == "as it is"
+    # Ten digits, the letters of both words, the four special tokens and the space; two words are frequent.
+    assert small.data.vocab_size == 5 + 10 + len(set("gatoscats")) + 1
+    monkeypatch.setattr(transformer.recipes, "_OWN_LIMITS", (1, 2))
+    largest = recipe_for(numbers(10_000, length=5))
+    assert (largest.model.n_layers, largest.model.d_model, largest.data.max_tokens) == (6, 512, 4096)
+    vocabulary = vocabulary_of(largest, numbers(10_000, length=5))
+    batches = TokenBatches(encode_pairs(numbers(10_000, length=5), vocabulary), 4096)
+    assert largest.training.steps == 10 * len(batches) > 1000
+    for recipe in (small, large, largest):
+        assert recipe.schedule.warmup_steps == recipe.training.steps // 8
+        assert max(map(recipe.rate, range(1, recipe.training.steps + 1))) == pytest.approx(
+            recipe.schedule.peak_rate
+        )
+    with pytest.raises(ValueError, match="hold no words"):
+        recipe_for([Pair(" ", "")])
+
+
+def vocabulary_of(recipe, pairs):
+    texts = (text for pair in pairs for text in pair)
+    return Vocabulary.train(texts, recipe.data.vocab_size, preparation=recipe.data.prepared)
+
+
+def test_what_is_counted_are_the_prepared_texts():
+    pairs = [Pair("Gatos GATOS gatos", "Cats CATS cats")] * 5
+    assert recipe_for(pairs).data.vocab_size > recipe_for(pairs, Preparation("lower case")).data.vocab_size
+    recipe = recipe_for(pairs, Preparation("tokenized", ("pt", "en")))
+    assert recipe.data.prepared == CORPORA
+
+
+def test_pairs_of_ones_own_are_trained_on_but_for_those_held_out(tmp_path):
+    quick = {"steps": 1, "evaluate_every": 1, "precision": "float32"}
+    recipe = changed(recipe_for(numbers(100)), d_model=16, n_heads=2, n_layers=1, d_ff=24, **quick)
+    translator, trainer = train_translator(recipe, tmp_path, pairs=numbers(100))
+    train, dev = held_out(numbers(100))
+    assert list(trainer.batches.pairs) == encode_pairs(train, translator.vocabulary)
+    assert translator.vocabulary.pieces == vocabulary_of(recipe, train).pieces
+    wanted = evaluate_loss(trainer.model, TokenBatches(encode_pairs(dev, translator.vocabulary), 1000)(0))
+    assert trainer.history[-1]["loss"] == pytest.approx(wanted["loss"])
+    kept = Translator.load(tmp_path / "translator")
+    assert kept.preparation == translator.preparation == AS_IT_IS
+    assert kept.translate(["3 gatos"], 1) == translator.translate(["3 gatos"], 1)
+
+
+def test_pairs_that_no_batch_can_hold_are_left_out_and_counted():
+    recipe = changed(TINY, steps=1, max_tokens=40)
+    pairs = [*PAIRS, Pair("o gato " * 40, "the cat"), Pair("o gato", "the cat " * 40)]
+    with pytest.warns(UserWarning, match="2 of 6 pairs have over 40 tokens and are left out"):
+        _, trainer = train_translator(recipe, load=lambda corpus, split: pairs)
+    assert len(trainer.batches.pairs) == 4
+    longer = changed(TINY, steps=1, max_tokens=5000)
+    pairs = [*PAIRS, Pair("o gato " * 600, "the cat")]
+    with pytest.warns(UserWarning, match="1 of 5 pairs have over 512 tokens"):  # the model's positions
+        train_translator(longer, load=lambda corpus, split: pairs)
+
+
+def test_a_recipe_of_own_files_is_read_as_it_was_written(tmp_path):
+    path = tmp_path / "own.tsv"
+    path.write_text("".join(f"{pair.source}\t{pair.target}\n" for pair in numbers(30)), encoding="utf8")
+    recipe = own_recipe(path, preparation=Preparation("lower case", ("pt", "en")))
+    write_record(tmp_path / "config.json", asdict(recipe))
+    assert read_recipe(tmp_path / "config.json") == recipe
+    assert isinstance(recipe.data, OwnTexts) and recipe.data.files == [str(path)]
+    assert (recipe.data.load("train"), recipe.data.load("dev")) == held_out(numbers(30))
+    assert replace(recipe.data, vocab_size=9).load("dev") == held_out(numbers(30))[1]
+    path.write_text("a\tb\n", encoding="utf8")
+    with pytest.raises(CorpusError, match="own.tsv has changed: its sha256 was"):
+        recipe.data.load("train")
+
+
+def test_an_old_recipe_is_that_of_a_corpus_of_the_book(tmp_path):
+    values = asdict(RECIPES["phrases"])
+    del values["data"]["preparation"], values["data"]["languages"]
+    write_record(tmp_path / "config.json", values)
+    assert read_recipe(tmp_path / "config.json") == RECIPES["phrases"]
+    assert RECIPES["ted"].data.prepared == CORPORA
+    with pytest.raises(ValueError, match="name must be one of .*not 'none'"):
+        changed(RECIPES["phrases"], preparation="none")
+    with pytest.raises(ValueError, match="a language must be a code"):
+        changed(RECIPES["phrases"], languages="pt")
 
 
 # Records
