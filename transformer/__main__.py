@@ -326,6 +326,9 @@ def recipe_of_texts(options: argparse.Namespace, files: dict[str, str], folder: 
         if there == dict.fromkeys(names, "") | files:
             asked = {"preparation": options.preparation, "languages": " ".join(languages or ())}
             return changed(recipe, **{name: value for name, value in asked.items() if value})
+        if isinstance(recipe.data, OwnTexts):
+            theirs, ours = ", ".join(recipe.data.files), ", ".join(filter(None, files.values()))
+            raise ValueError(f"{folder} holds a run on {theirs}, not on {ours}: name another --directory")
     chosen = Preparation(options.preparation or AS_IT_IS.name, languages)
     return own_recipe(**files, preparation=chosen)
 

@@ -121,6 +121,13 @@ def teacher_forced_loss(
 
     Returns:
         the summed loss in nats, and the number of real target tokens that it sums over.
+
+    Example:
+        >>> model = Transformer(TransformerConfig(9, 9, d_model=8, n_heads=2, n_layers=1, d_ff=8))
+        >>> batch = torch.tensor([[5, 6, 3]]), torch.tensor([[2, 7, 8, 3]])  # 2 begins, 3 ends
+        >>> loss, n_tokens = teacher_forced_loss(model, batch)
+        >>> int(n_tokens)  # 7, 8 and the end
+        3
     """
     src, tgt = batch
     pad_id, targets = model.config.pad_id, tgt[:, 1:]
