@@ -456,6 +456,24 @@ def test_program_of_the_readme_works_as_pasted(tmp_path):
     assert "->" in printed and ", 0 FAIL" in printed
 
 
+@pytest.mark.slow
+def test_own_data_of_the_readme_trains(tmp_path, monkeypatch, capsys):
+    """As pasted, but for the number of updates."""
+    pytest.importorskip("tokenizers")
+    monkeypatch.chdir(tmp_path)
+    days = [f"{day} of May {year}" for day in range(1, 29) for year in range(1990, 2000)]
+    (tmp_path / "train.src").write_text("\n".join(days) + "\n", encoding="utf8")
+    (tmp_path / "train.tgt").write_text("\n".join(days) + "\n", encoding="utf8")
+    program = re.search(r"^```py\n(.*?)^```", README, re.M | re.S)[1]
+    assert "recipe_for(pairs)\n" in program
+    few = "changed(recipe_for(pairs), steps=4, evaluate_every=2, warmup_steps=1)\n"
+    program = "from transformer.recipes import changed\n" + program.replace("recipe_for(pairs)\n", few)
+    names: dict[str, object] = {}
+    exec(program, names)
+    assert names["same"].translate(days[:2]) == names["translator"].translate(days[:2])
+    assert capsys.readouterr().out.startswith("[")
+
+
 def test_figures_of_the_readme_are_those_of_the_records():
     toy, talks, longer = (transformer.load_record(name) for name in ("toy", "ted-small", "ted-longer"))
     scores = [run["scores"]["test, unseen"]["tuned"]["BLEU-detok"]["score"] for run in (talks, longer)]
