@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import sys
 from importlib.util import find_spec
@@ -113,6 +114,8 @@ def test_a_translator_brings_its_words(tmp_path):
     numbers = {piece: number for number, piece in enumerate(vocabulary.pieces)}
     texts = [vocabulary.decode(numbers[piece] for piece in result.hypotheses[0]) for result in found]
     assert texts == translator.translate_tokenized(sentences, 1)
+    said = json.loads((tmp_path / "config.json").read_text(encoding="utf8"))
+    assert said["preparation"] == {"name": "tokenized", "languages": ["pt", "en"]}
 
 
 @needs_ctranslate2
