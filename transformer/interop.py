@@ -1045,7 +1045,8 @@ def to_ctranslate2(
             to each source; or a `Transformer`, whose tokens are then their numbers as strings.
         folder: where `model.bin`, `config.json` and the vocabulary are written. The engine's
             `max_decoding_length` must not exceed our `max_length`, and its `min_decoding_length` has
-            to be set to 0, or no translation is empty.
+            to be set to 0, or no translation is empty. A translator's `config.json` says how texts
+            are to be prepared, which the engine leaves to whoever calls it.
         quantization: how weights are stored, such as `"int8"` or `"float16"`; `None` for float32.
 
     Raises:
@@ -1082,6 +1083,8 @@ def to_ctranslate2(
     spec.config.unk_token = words[UNK_ID]
     spec.config.bos_token = spec.config.decoder_start_token = words[config.bos_id]
     spec.config.eos_token, spec.config.add_source_eos = words[config.eos_id], translates
+    if isinstance(model, Translator):
+        spec.config.add_attribute("preparation", vars(model.preparation))
     spec.validate()
     spec.optimize(quantization)
     written = ("config.json", "model.bin", "*_vocabulary.*")
