@@ -43,6 +43,19 @@ VERSION, BOOK = "__version__", "__book__"
 # The third line of every file that tangle writes. By it tangle tells its own files from a stranger's.
 SIGN = "Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost."
 
+# What `__init__.py` does before it imports anything else: no line of `__main__` runs until it is done.
+QUIET = """\
+# A program that is interrupted while it is imported ends at once and silently; `main` takes over.
+import signal
+import sys
+
+_module = sys.argv[:1] == ["-m"] and ("-m", __name__) in zip(sys.orig_argv, sys.orig_argv[1:])
+_script = "".join(sys.argv[:1]).endswith(("transformer-book", "transformer-book.exe"))
+if (_module or _script) and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+"""
+
 
 class TangleError(Exception):
     """The book, or the package beside it, breaks a rule; one line for each fault."""
@@ -508,6 +521,7 @@ def render_init(modules: Modules, facts: dict[str, str]) -> str:
     )
     text += "\n# ruff: noqa: I001 (the order is that of the chapters)\n"
     text += "".join(f'{name} = "{fact}"\n' for name, fact in facts.items()) + "\n"
+    text += QUIET
     for module in exporting:
         text += listing(f"from {PACKAGE}.{module.name} import ", module.api, "()")
     return text + all_of([name for module in exporting for name in module.api])

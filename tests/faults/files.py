@@ -46,7 +46,32 @@ FAULTS = [
         "except ZeroDivisionError:",
     ),
     Fault(
-        "log-with-half-a-line", "a line that was cut off is read", "read_log", 'line.endswith("\\n")', "line"
+        "log-with-half-a-line",
+        "a line that was cut off is read",
+        "read_log",
+        "enumerate(lines, start=1)",
+        "enumerate([*lines, *filter(None, [rest])], start=1)",
+    ),
+    Fault(
+        "line-sum-unread",
+        "a line of the log in which a bit has changed is read",
+        "_log_entry",
+        "not in (None, _line_sum(entry))",
+        "== 0",
+    ),
+    Fault(
+        "record-sum-unread",
+        "a record in which a bit has changed is read",
+        "read_record",
+        "not in (None, _record_sum(record))",
+        "== 0",
+    ),
+    Fault(
+        "weights-sum-unread",
+        "weights in which a bit has changed are read",
+        "load_weights",
+        "not in (None, _weights_sum(weights))",
+        "== 0",
     ),
     Fault(
         "weights-cast-in-place",
@@ -79,7 +104,7 @@ FAULTS = [
     Fault(
         "folder-without-a-lock",
         "two processes may train in one folder",
-        "RunFolder.locked",
+        "RunFolder._acquire",
         "self._lock.acquire(timeout=0)",
         "pass",
     ),
