@@ -52,6 +52,19 @@ INDEX = "# Modules that tangle has written, and removes once no chapter exports 
 # What Python's parser and compiler raise for a text that is no program.
 NO_PYTHON = (SyntaxError, ValueError, RecursionError, MemoryError)
 
+# What `__init__.py` does before it imports anything else: no line of `__main__` runs until it is done.
+QUIET = """\
+# A program that is interrupted while it is imported ends at once and silently; `main` takes over.
+import signal
+import sys
+
+_module = sys.argv[:1] == ["-m"] and ("-m", __name__) in zip(sys.orig_argv, sys.orig_argv[1:])
+_script = "".join(sys.argv[:1]).endswith(("transformer-book", "transformer-book.exe"))
+if (_module or _script) and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+"""
+
 
 class TangleError(Exception):
     """The book, or the package beside it, breaks a rule; one line for each fault."""
@@ -591,6 +604,7 @@ def render_init(modules: Modules, facts: dict[str, str]) -> str:
     text += f"\n{INDEX}\n" + "".join(f"#     {name}\n" for name in modules)
     text += "\n# ruff: noqa: I001 (the order is that of the chapters)\n"
     text += "".join(f'{name} = "{fact}"\n' for name, fact in facts.items()) + "\n"
+    text += QUIET
     for module in exporting:
         text += listing(f"from {PACKAGE}.{module.name} import ", module.api, "()")
     return text + all_of([name for module in exporting for name in module.api])

@@ -23,7 +23,7 @@ import transformer.__main__ as cli
 from transformer import RECIPES, Translator, corpus_scores, load_corpus, train_translator
 from transformer.__main__ import check_folder, check_memory, claimed, main, parsed, parser
 from transformer.corpora import CorpusError, Pair
-from transformer.files import RunFolder, read_log, run_facts, write_record
+from transformer.files import RunFolder, load_checkpoint, read_log, read_record, run_facts, write_record
 from transformer.recipes import changed, read_recipe, settings
 from transformer.trainer import Trainer
 
@@ -364,8 +364,7 @@ def test_a_run_that_has_begun_keeps_its_recipe(quick, tmp_path, monkeypatch):
     assert (tmp_path / "run" / "checkpoint-00000000.pt").exists()
 
 
-# A schedule that depends on the number of steps.
-COOLING = ["--set", "cooldown=0.6", "--set", "warmup_steps=2"]
+COOLING = ["--set", "cooldown=0.6", "--set", "warmup_steps=2"]  # a schedule that depends on steps
 
 
 def test_a_finished_run_that_is_made_longer_goes_on_by_the_longer_schedule_and_says_so(tmp_path, capsys):
@@ -377,8 +376,7 @@ def test_a_finished_run_that_is_made_longer_goes_on_by_the_longer_schedule_and_s
         assert main([*command, "--set", "steps=24"]) == 0
     assert "going on from step 12 of 24, raised from 12\n" in capsys.readouterr().out
     recipe = read_recipe(tmp_path / "config.json")
-    record = json.loads((tmp_path / "record.json").read_text())
-    assert recipe.training.steps == 24 == record["curve"][-1]["step"]
+    assert recipe.training.steps == 24 == read_record(tmp_path / "record.json")["curve"][-1]["step"]
     rates = {entry["step"]: entry["rate"] for entry in read_log(tmp_path) if "rate" in entry}
     assert rates[24] == recipe.rate(24) and rates[12] == changed(recipe, steps=12).rate(12) != recipe.rate(12)
     assert main([*command, "--set", "steps=24"]) == 0  # and goes on as ever
@@ -417,10 +415,10 @@ def test_a_refused_change_leaves_every_byte_and_the_first_command_goes_on(
 
 
 STRANGERS = {
-    "a stranger's": ({"config.json": b'{"model_type": "marian"}'}, "holds no recipe: it has no data"),
+    "a stranger's": ({"config.json": b'{"model_type": "marian"}'}, "config.json holds no recipe: it has"),
     "not even JSON": ({"config.json": b"mine"}, "config.json is not a record"),
     "a translator's": (None, "holds model.safetensors, but no checkpoint of a run"),
-    "half a translator's": ({"config.json": b"{}", "vocabulary.json": b""}, "holds vocabulary.json, but no"),
+    "half a translator's": ({"config.json": b"{}", "vocabulary.json": b"{}"}, "holds vocabulary.json, but"),
     "a picture": ({"curves.png": b"mine"}, "holds curves.png, but no checkpoint of a run"),
 }
 
@@ -476,7 +474,7 @@ for number in range(12):
 def test_of_two_recipes_that_begin_at_once_one_is_refused_and_the_folder_is_the_others(tmp_path, capsys):
     command = [sys.executable, "-c", MEETING, str(tmp_path), *TOY]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
-    *_, endings = ran.stderr, re.findall(r"^(\d) (\d)$", ran.stderr, re.MULTILINE)
+    endings = re.findall(r"^(\d) (\d)$", ran.stderr, re.MULTILINE)
     assert len(endings) == 12
     for number, statuses in enumerate(endings):
         assert sorted(statuses) == ["0", "2"], ran.stderr
@@ -681,6 +679,89 @@ def test_a_corpus_of_the_book_is_for_translators_of_its_texts(texts, tmp_path, c
         said = capsys.readouterr().err
         name = "ted" if corpus else "phrases"
         assert f"texts that are as it is cannot be scored on --corpus {name}" in said
+
+
+# Runs whose terminal, or whose reader, goes away
+
+
+LONG = ["train", "toy", "--set", "steps=100000", "--set", "evaluate_every=100000", "--set", "batch_size=2"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name == "nt", reason="has no terminals of this kind")
+@pytest.mark.parametrize("asked", ["closed", "ignored"])
+def test_a_run_whose_terminal_is_closed_leaves_a_checkpoint_and_one_under_nohup_goes_on(asked, tmp_path):
+    import pty
+
+    process, terminal = pty.fork()
+    if process == 0:
+        if asked == "ignored":
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+        command = [sys.executable, "-m", "transformer", *LONG, "--directory", str(tmp_path)]
+        os.execv(command[0], command)
+    shown = b""
+    while not re.search(rb" [1-9]\d*/100000", shown):
+        shown += os.read(terminal, 1000)
+    os.close(terminal)
+    if asked == "ignored":
+        time.sleep(2)
+        assert os.waitpid(process, os.WNOHANG) == (0, 0)  # it goes on, without its bar
+        os.kill(process, signal.SIGTERM)
+    status = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+    assert status == 128 + (signal.SIGHUP if asked == "closed" else signal.SIGTERM)
+    _, newest = RunFolder(tmp_path).checkpoints()
+    assert load_checkpoint(newest)["progress"]["step"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name == "nt", reason="its pipes break in another way")
+def test_a_run_whose_readers_are_gone_ends_as_ever(tmp_path):
+    """Those of standard output and of standard error, before the first update."""
+    options = ["--set", "steps=40", "--set", "evaluate_every=20", "--set", "batch_size=2"]
+    train = ["train", "toy", "--directory", str(tmp_path), *options]
+    command = [sys.executable, "-u", "-m", "transformer", *train]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.close()
+        process.stderr.close()
+        process.stdout = process.stderr = None
+        assert process.wait(timeout=300) == 0
+    assert read_record(tmp_path / "record.json")["curve"][-1]["step"] == 40
+    assert len(read_log(tmp_path)) == 4
+
+
+# Interrupts
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs to see how far another process is")
+def test_an_interrupt_while_the_program_is_imported_ends_it_silently(tmp_path):
+    command = [sys.executable, "-m", "transformer", "info"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        while b"libtorch" not in Path(f"/proc/{process.pid}/maps").read_bytes():
+            assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=60) == (b"", b"")
+        assert process.returncode == -signal.SIGINT  # which a shell calls 130
+
+
+def test_an_interrupt_that_a_callback_swallows_comes_once_more(capsys, monkeypatch):
+    """Python ignores what is raised where an object is thrown away."""
+
+    class Swallows:
+        def __del__(self):
+            signal.raise_signal(number)
+            (lambda: None)()  # here at the latest the signal is handled
+
+    def never_ends(*given):
+        Swallows()
+        time.sleep(60)
+
+    monkeypatch.setattr(Translator, "translate", never_ends)
+    names = ("SIGINT", "SIGTERM", *(["SIGHUP"] if hasattr(signal, "SIGHUP") else []))
+    for name in names:
+        number, said = getattr(signal, name), "interrupted\n" if name == "SIGINT" else "terminated\n"
+        assert main(["translate", CAT]) == 128 + number
+        assert capsys.readouterr().err == said
 
 
 # Translating

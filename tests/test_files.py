@@ -35,6 +35,7 @@ from transformer import (
     TransformerConfig,
     Translator,
     Vocabulary,
+    load_record,
     load_weights,
     save_weights,
     teacher_forced_loss,
@@ -57,6 +58,7 @@ from transformer.files import (
     write_record,
 )
 from transformer.files import _seal as seal
+from transformer.training import record_path
 
 VOCABULARY = Vocabulary.train(["o gato preto", "a casa branca"] * 3, 30)
 SIZES = dict(d_model=8, n_heads=2, n_layers=1, d_ff=16, max_length=6)
@@ -269,6 +271,79 @@ def test_no_bit_of_a_checkpoint_can_be_flipped(tmp_path):
             assert refuses(path, content[:place] + bytes(4096) + content[place + 4096 :])
         path.write_bytes(content)
         load_checkpoint(path)
+
+
+UPDATES = {"step": 2, "epoch": 0, "loss": 2.5, "rate": 1e-3, "norm": 1.25, "tokens": 90, "seconds": 0.5}
+WRITTEN = {
+    "weights": ("a.safetensors", lambda path: save_weights(make_model(), path, torch.float16)),
+    "record": ("a.json", lambda path: write_record(path, {"recipe": {"seed": 3}, "scores": [27.5, "pão"]})),
+    "log": ("log.jsonl", lambda path: write_log(path.parent, [UPDATES, {"step": 2, "loss": 2.0}])),
+}
+
+
+def read_again(path: Path):
+    """What one of them tells, in a form that can be compared."""
+    if path.suffix == ".safetensors":
+        load_weights(model := make_model(seed=1), path)
+        return [p.tolist() for p in model.parameters()]
+    return read_log(path.parent) if path.suffix == ".jsonl" else read_record(path)
+
+
+@pytest.mark.parametrize("kind", WRITTEN)
+def test_no_bit_of_weights_records_and_logs_can_be_flipped_unnoticed(tmp_path, kind):
+    """Refused by name; or, as in spaces and in the name of the checksum, of no consequence."""
+    name, write = WRITTEN[kind]
+    path = tmp_path / name
+    write(path)
+    content, whole, refused = path.read_bytes(), read_again(path), 0
+    bits = range(8 * len(content))
+    for bit in bits if len(bits) < 10_000 else random.Random(0).sample(bits, 2000):
+        path.write_bytes(flipped(content, bit))
+        try:
+            told = read_again(path)
+        except CheckpointError as error:
+            assert str(path) in str(error)
+            refused += 1
+        else:
+            if kind == "record":  # the checksum's name
+                told = {key: value for key, value in told.items() if key in whole}
+            assert told == whole, (bit, flipped(content, bit))
+    assert refused > 0.7 * min(len(bits), 2000)
+
+
+def test_files_without_checksums_are_read_as_they_are(tmp_path):
+    """Those that other programs wrote, or this one before it had any; records are changed by hand, too."""
+    save_file = pytest.importorskip("safetensors.torch").save_file
+    model = make_model()
+    weights = {id(x): name for name, x in reversed(model.state_dict(keep_vars=True).items())}
+    save_file({name: model.state_dict()[name] for name in weights.values()}, tmp_path / "a")
+    load_weights(other := make_model(seed=1), tmp_path / "a")
+    assert all(map(torch.equal, model.parameters(), other.parameters()))
+    (tmp_path / "log.jsonl").write_text('{"step": 1, "loss": 0.5}\n')
+    assert read_log(tmp_path) == [{"step": 1, "loss": 0.5}]
+    write_record(tmp_path / "a.json", {"seed": 3})
+    text = (tmp_path / "a.json").read_text().replace("3,", "4,")
+    (tmp_path / "a.json").write_text(text)
+    with pytest.raises(CheckpointError, match='if you have changed it yourself, delete the entry "sha256"'):
+        read_record(tmp_path / "a.json")
+    (tmp_path / "a.json").write_text(re.sub(r",\s*\"sha256.*", "}", text, flags=re.DOTALL))
+    assert read_record(tmp_path / "a.json") == {"seed": 4}
+    assert "sha256" not in load_record("toy") and read_record(record_path("toy.json")) == load_record("toy")
+
+
+def test_a_log_has_no_other_lines_than_those_that_end_in_a_line_feed(tmp_path):
+    append_log(tmp_path, {"step": 1})
+    append_log(tmp_path, {"step": 2})
+    one, two = (tmp_path / "log.jsonl").read_bytes().split(b"\n")[:2]
+    for end in (b"\x0b", b"\x0c", b"\x1c", "\u2028".encode(), b"J"):  # what else text may be split at
+        (tmp_path / "log.jsonl").write_bytes(one + end + two + b"\n")
+        with pytest.raises(CheckpointError, match="line 1: "):
+            read_log(tmp_path)
+        (tmp_path / "log.jsonl").write_bytes(one + b"\n" + two + end)
+        with pytest.raises(CheckpointError, match="line 2 has no end"):
+            read_log(tmp_path)
+    (tmp_path / "log.jsonl").write_bytes(one + b"\n" + two)  # cut off exactly there
+    assert read_log(tmp_path) == [{"step": 1}]
 
 
 def test_a_checkpoint_is_a_file_that_torch_itself_can_read(tmp_path):
@@ -956,6 +1031,38 @@ def test_a_folder_is_held_by_one_and_may_be_held_twice_by_it(tmp_path):
                 pass
     with RunFolder(tmp_path / "new").locked():
         pass
+
+
+@pytest.mark.parametrize("code", [errno.ENOLCK, errno.ENOTSUP, errno.EIO], ids=errno.errorcode.get)
+@pytest.mark.skipif(os.name == "nt", reason="its locks are of another kind")
+def test_a_file_system_without_locks_is_refused_in_one_sentence(tmp_path, monkeypatch, code):
+    def flock(*given):
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr("fcntl.flock", flock)
+    folder = tmp_path / "runs" / "mine"
+    for go_on in (Trainer.fit, Trainer.resume):
+        with pytest.raises(OSError, match="and without a lock two runs could meet there: choose another"):
+            go_on(make_trainer(folder))
+        with pytest.raises(OSError, match=re.escape(f"{folder} cannot be locked ({os.strerror(code)}), ")):
+            go_on(make_trainer(folder))
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_made_for_a_lock_goes_with_it_unless_something_is_in_it(tmp_path):
+    folder = RunFolder(tmp_path / "runs" / "mine")
+    with folder.locked():
+        with folder.locked():
+            assert (folder.path / "run.lock").exists()
+        assert (folder.path / "run.lock").exists()
+    assert list(tmp_path.iterdir()) == []
+    with folder.locked():
+        (folder.path / "notes.txt").write_text("mine")
+    assert contents(folder.path) == {"notes.txt": b"mine"}
+    with pytest.raises(KeyError), folder.locked():
+        save_checkpoint(folder.checkpoint(0), {})
+        raise KeyError
+    assert contents(folder.path).keys() == {"notes.txt", "run.lock", "checkpoint-00000000.pt"}
 
 
 def test_a_line_is_added_to_a_log(tmp_path):

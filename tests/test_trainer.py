@@ -9,9 +9,11 @@ import re
 import stat
 import sys
 import warnings
+from contextlib import nullcontext
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -169,6 +171,66 @@ def test_processes_share_the_batches_of_an_update():
         mixed = [batch for batches in zip(*shares) for batch in batches]
         assert [len(share) for share in shares] == [2, 2, 2]
         assert all(torch.equal(a, b) for one, two in zip(group, mixed) for a, b in zip(one, two))
+
+
+LINES = [torch.randint(4, 9, (6,), generator=torch.Generator().manual_seed(n)) for n in range(10)]
+
+
+def loader(**options):
+    """A stranger's: sentences of one length, shuffled by torch's own generator."""
+    pairs = [(ids, nn.functional.pad(ids, (1, 0), value=2)) for ids in LINES]
+    return torch.utils.data.DataLoader(pairs, batch_size=3, shuffle=True, **options)
+
+
+def test_a_list_serves_for_every_epoch():
+    batches = make_batches(0)
+    assert same_state(make_trainer(batches=batches).fit(), make_trainer(batches=lambda epoch: batches).fit())
+    assert list(islice(BatchStream("ab"), 5)) == [["a"], ["b"], ["a"], ["b"], ["a"]]
+
+
+@pytest.mark.parametrize("updates", [2, 4, 7])
+def test_a_loader_that_shuffles_gives_the_same_batches_when_the_run_is_resumed(tmp_path, updates):
+    """And other ones in every epoch; whatever is drawn for them, dropout does not notice."""
+    seen = []
+
+    def loss(model, batch):
+        seen.append(batch[0])
+        return teacher_forced_loss(model, batch)
+
+    whole = make_trainer(batches=loader(), loss=loss).fit()
+    first, second, third = (torch.cat(seen[epoch * 4 : epoch * 4 + 4]) for epoch in range(3))
+    assert not first.equal(second) and not second.equal(third)
+    assert sorted(first.tolist()) == sorted(second.tolist()) == sorted(torch.stack(LINES).tolist())
+    with pytest.raises(Cut):
+        make_trainer(tmp_path, batches=loader(), loss=cut_after(updates), evaluate_every=1).fit()
+    assert same_state(
+        make_trainer(batches=loader(), evaluate_every=1).fit(),
+        make_trainer(tmp_path, make_model(seed=3), batches=loader(), evaluate_every=1).fit(),
+    )
+    assert not same_state(whole, make_trainer(batches=loader(), seed=1).fit())
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "said"),
+    [
+        ({"batches": iter([])}, TypeError, "batches must be a Callable .*, or an iterable for every epoch"),
+        ({"batches": 3}, TypeError, "batches must be a Callable .*, not int"),
+        (
+            {"batches": loader(generator=torch.Generator())},
+            ValueError,
+            "batches must not have a generator of its own, whose state no checkpoint knows",
+        ),
+        (
+            {"loss": lambda model, batch: model(batch[0], batch[1][:, :-1]).mean()},
+            TypeError,
+            "loss must return two scalars, .* and not a mean alone, but returned a Tensor",
+        ),
+    ],
+    ids=["iterator", "number", "generator", "mean"],
+)
+def test_batches_and_losses_that_no_run_can_be_made_of_are_refused(tmp_path, changes, error, said):
+    with pytest.raises(error, match=said):
+        make_trainer(tmp_path, **changes).fit()
 
 
 # -------------------------------------------------------------------------------------------------
@@ -557,6 +619,32 @@ def test_a_finished_run_is_left_as_it_is_and_can_be_prolonged(tmp_path):
     assert same_state(make_trainer(steps=12).fit(), make_trainer(tmp_path, steps=12).fit())
 
 
+def test_a_longer_run_has_the_longer_schedule_and_says_so(tmp_path):
+    """The rates that a checkpoint remembers may then be others; but in no other case."""
+    plan = lambda steps: {"steps": steps, "schedule": lambda step: rate(step) * (1 - step / (steps + 1))}
+    make_trainer(tmp_path, **plan(8)).fit()
+    before = contents(tmp_path)
+    with pytest.raises(CheckpointError, match="rate of update 1 = .* and not"):
+        make_trainer(tmp_path, **plan(12) | {"steps": 8}).fit()
+    assert contents(tmp_path) == before
+    said = "that of 12 updates and no longer of 8: update 8 had the rate 9.9e-04, and would have 3.4e-03$"
+    with pytest.warns(UserWarning, match=said):
+        longer = make_trainer(tmp_path, **plan(12)).fit()
+    rates = {entry["step"]: entry["rate"] for entry in longer.history if "rate" in entry}
+    assert rates[8] == plan(8)["schedule"](8) and rates[12] == plan(12)["schedule"](12)
+    make_trainer(tmp_path, **plan(12)).fit()  # nothing more to say
+
+
+def test_a_checkpoint_that_does_not_tell_its_plan_holds_its_run_to_its_schedule(tmp_path):
+    """As those that were written before there was one."""
+    (newest,) = make_trainer(tmp_path, steps=4, keep=1).fit().checkpoints()
+    state = {name: part for name, part in load_checkpoint(newest).items() if name not in ("format", "plan")}
+    save_checkpoint(newest, {name: part for name, part in state.items() if name != "settled"})
+    with pytest.raises(CheckpointError, match="rate of update 1 = "):
+        make_trainer(tmp_path, schedule=lambda step: 2 * rate(step)).fit()
+    assert same_state(make_trainer().fit(), make_trainer(tmp_path).fit())
+
+
 def test_batches_that_draw_from_the_global_generator_do_not_disturb_dropout(tmp_path):
     def batches(epoch):
         for batch in make_batches(epoch):
@@ -806,6 +894,42 @@ def test_a_metric_may_not_have_a_name_that_the_log_uses(tmp_path, name):
         make_trainer(tmp_path, evaluate=lambda model: {"loss": 1.0, name: 2.0}).fit()
 
 
+def test_an_error_while_weights_are_changed_leaves_no_checkpoint(tmp_path):
+    """They are neither the old ones nor the new."""
+    trainer = make_trainer(tmp_path)
+
+    def average():
+        if trainer.step == 2:
+            raise RuntimeError("in the middle")
+
+    trainer.updater.average = SimpleNamespace(update=average, applied=nullcontext, state_dict=lambda: None)
+    with pytest.raises(RuntimeError, match="in the middle"):
+        trainer.fit()
+    assert [path.name for path in trainer.checkpoints()] == ["checkpoint-00000000.pt"]
+
+
+def test_an_evaluation_that_fails_does_so_before_the_first_update_and_is_made_again_later(tmp_path):
+    calls = []
+
+    def evaluate(model):
+        calls.append(trainer.step)
+        if len(calls) in (1, 3):
+            raise ZeroDivisionError
+        return {"loss": 1.0}
+
+    for left in ([], ["checkpoint-00000000.pt", "checkpoint-00000004.pt"]):
+        trainer = make_trainer(tmp_path / "run", evaluate=evaluate)
+        with pytest.raises(ZeroDivisionError):
+            trainer.fit()
+        assert [path.name for path in trainer.checkpoints()] == left
+        assert (tmp_path / "run").exists() == bool(left)
+    trainer = make_trainer(tmp_path / "run", evaluate=evaluate)
+    trainer.fit()
+    assert calls == [0, 0, 4, 4, 8, 12]
+    whole = make_trainer(evaluate=lambda model: {"loss": 1.0}).fit()
+    assert same_state(whole, trainer)
+
+
 def test_no_checkpoint_is_written_after_a_number_that_is_none(tmp_path):
     loss = lambda model, batch: (math.nan * teacher_forced_loss(model, batch)[0], torch.tensor(3))
     with pytest.raises(FloatingPointError, match="the loss is nan at step 1, "):
@@ -828,6 +952,24 @@ def test_the_bar_moves_with_every_update(tmp_path, monkeypatch, capfd):
     lines = [f"loss={entry['loss']:.3f}" for entry in trainer.history]  # an evaluation ends a line as well
     for line, shown in zip(second, ["", lines[0], lines[1], lines[1], lines[2], lines[2]], strict=True):
         assert shown in line and line.count("loss=") == bool(shown)
+
+
+@pytest.mark.parametrize(
+    "error", [BrokenPipeError, ValueError("I/O operation on closed file"), None], ids=repr
+)
+def test_a_bar_that_cannot_be_drawn_falls_silent(monkeypatch, error):
+    """Its reader has gone, its file was closed, or there is none; the run is what it would have been."""
+    asked = []
+
+    def write(text):
+        asked.append(text)
+        raise error
+
+    stream = error and SimpleNamespace(write=write, flush=lambda: None, encoding="utf8")
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stderr", stream)
+        trainer = make_trainer(progress=True).fit()
+    assert len(asked) == bool(error) and same_state(trainer, make_trainer().fit())
 
 
 @pytest.mark.slow
@@ -1056,8 +1198,10 @@ def test_an_epoch_without_a_batch_and_a_metric_that_is_missing_stop_the_run():
         make_trainer(batches=lambda epoch: []).fit()
     with pytest.raises(ValueError, match=r"batches\(1\) gave no batch"):
         make_trainer(batches=lambda epoch: make_batches(0)[epoch * 9 :]).fit()
+    trainer = make_trainer(monitor="bleu")
     with pytest.raises(ValueError, match="monitor is 'bleu', but evaluate returned"):
-        make_trainer(monitor="bleu").fit()
+        trainer.fit()
+    assert trainer.step == 0
 
 
 def test_the_bar_is_drawn_only_when_asked_for_and_needs_tqdm_only_then(monkeypatch, capfd):

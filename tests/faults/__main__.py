@@ -11,11 +11,11 @@ FAULTS = [
         "False",
     ),
     Fault(
-        "others-recipe-overwritten",
-        "a refused run has replaced the recipe of the one that is running",
+        "recipe-noted-before-it-is-accepted",
+        "a run that is refused later has left its recipe in the folder",
         "claimed",
-        "check_folder(folder, recipe)",
-        "(run.note_config(), check_folder(folder, recipe))",
+        "        yield run",
+        "        run.note_config()\n        yield run",
     ),
     Fault(
         "unfinished-run-recorded",
@@ -44,6 +44,27 @@ FAULTS = [
         "main",
         "drop_output()\n        return 2",
         "drop_output()\n        return 0",
+    ),
+    Fault(
+        "folder-of-something-else-taken",
+        "training begins over a translator or a stranger's files",
+        "check_folder",
+        "() if checkpoints else _WORK",
+        "()",
+    ),
+    Fault(
+        "interrupt-swallowed",
+        "an interrupt that comes in a callback is lost",
+        "raise_again",
+        "issubclass(ignored.exc_type, KeyboardInterrupt)",
+        "False",
+    ),
+    Fault(
+        "closed-terminal-unnoticed",
+        "a program whose terminal is closed ends without cleaning up",
+        "terminable",
+        '"SIGHUP": stop',
+        '"SIGTERM": stop',
     ),
     Fault(
         "signal-forgotten",
