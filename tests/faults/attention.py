@@ -21,8 +21,8 @@ FAULTS = [
         "scale-missing",
         "scores are not divided by √d_k",
         "scaled_dot_product_attention",
-        "query / math.sqrt(query.size(-1))",
-        "query",
+        "Q / math.sqrt(Q.size(-1))",
+        "Q",
     ),
     Fault(
         "softmax-over-queries",
@@ -33,10 +33,10 @@ FAULTS = [
     ),
     Fault(
         "softmax-in-half-precision",
-        "the softmax is not computed in float32",
+        "scores and softmax are not computed in float32",
         "scaled_dot_product_attention",
-        "scores.to(torch.promote_types(scores.dtype, torch.float32))",
-        "scores.clone()",
+        "x.to(torch.promote_types(x.dtype, torch.float32))",
+        "x",
     ),
     Fault(
         "forbidden-score-minus-1e9",
