@@ -8,7 +8,7 @@ import warnings
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import assert_same
+from helpers import assert_same, refuses
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -197,6 +197,42 @@ def test_half_precision_survives_scores_that_only_the_scale_keeps_in_range(dtype
     k = torch.stack([q[0], -q[0]])
     context, weights = scaled_dot_product_attention(q, k, torch.eye(2, dtype=dtype))
     assert weights.tolist() == context.tolist() == [[1, 0]]
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize(
+    "dtype, size",
+    [
+        (torch.float16, 300.0),  # scores of 360,000 and more, which float16 does not have
+        (torch.float16, 65504.0),
+        (torch.bfloat16, 1e15),  # scores of 1e30 and more
+        (torch.float32, 1e15),
+        (torch.float64, 1e15),
+    ],
+    ids=str,
+)
+def test_large_scores_are_finite_wherever_the_fused_kernel_is(dtype, size, masked):
+    mask = causal_mask(5)[0, 0].clone() if masked else None
+    if masked:
+        mask[2] = False  # nothing to attend to
+    found = []
+    for attend in ATTENTIONS.values():
+        torch.manual_seed(0)
+        drawn = ((s * randn(2, 3, 5, 16)).clamp(-s, s) for s in (size, size, 1.0))
+        q, k, v = (x.to(dtype).requires_grad_() for x in drawn)
+        context = attend(q, k, v, mask)
+        found.append([context, *torch.autograd.grad(context.float().square().sum(), (q, k, v))])
+        assert all(x.isfinite().all() for x in found[-1])
+    (ours, _, _, slope), (fused, _, _, wanted) = found
+    assert_same(ours.double(), fused.double(), 4 * torch.finfo(dtype).eps)
+    assert_same(slope.double(), wanted.double(), 8 * torch.finfo(dtype).eps)
+
+
+def test_the_largest_values_of_float16_have_a_finite_mean():
+    """Weights that are rounded before they meet the values may sum to more than 1."""
+    q, k = (x.half() for x in (randn(40, 2, 7, 16), randn(40, 2, 9, 16)))
+    largest = torch.full((40, 2, 9, 4), 65504.0, dtype=torch.float16)
+    assert (scaled_dot_product_attention(q, k, largest)[0] == 65504).all()
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -627,9 +663,11 @@ def test_a_cache_of_another_batch_is_refused(n):
             module(other, other, other, cache=cache.append)
 
 
-def test_a_number_of_heads_that_does_not_divide_the_width_is_refused_by_torch():
-    with pytest.raises(RuntimeError):
-        MultiHeadAttention(12, 5)(*[randn(2, 3, 12, dtype=torch.float32)] * 3)
+@pytest.mark.parametrize("d_model, n_heads", [(10, 3), (8, 0), (8, -2), (4, 8)])
+def test_a_number_of_heads_that_does_not_divide_the_width_is_refused_when_the_layer_is_made(d_model, n_heads):
+    told = f"n_heads must divide d_model, but {n_heads} does not divide {d_model}"
+    with refuses(ValueError, told):
+        MultiHeadAttention(d_model, n_heads)
 
 
 @pytest.mark.parametrize(("bias", "count"), [(True, 4 * (12 * 12 + 12)), (False, 4 * 12 * 12)])

@@ -28,6 +28,7 @@ NAN, INF = math.nan, math.inf
 X = torch.zeros(2, 5, D, dtype=torch.float64)
 IDS = torch.ones(2, 5, dtype=torch.long)
 LONG = IDS.repeat(1, 3)  # longer than the model's 12 positions
+TOO_LONG = [(LONG, ValueError, "at most max_length = 12 tokens, but has 15")]
 MODEL = make_model().eval()
 VOCABULARY = t.Vocabulary.train(["o gato preto", "a casa branca"] * 3, 30)
 SIZE = len(VOCABULARY)
@@ -108,6 +109,8 @@ TABLES = {
         (make_config, "tgt_vocab_size", [(9, ValueError, f"src_vocab_size is {V} and tgt_vocab_size is 9")]),
         (t.Transformer, "config", [({"d_model": 8}, TypeError, "TransformerConfig, not dict")]),
         *((partial(MODEL, src=IDS, tgt=IDS), name, TENSORS) for name in ("src", "tgt")),
+        *((partial(MODEL, src=IDS, tgt=IDS), name, TOO_LONG) for name in ("src", "tgt")),
+        (MODEL.encode, "src", TOO_LONG),
         *((partial(MODEL.attention_maps, src=IDS, tgt=IDS), name, TENSORS) for name in ("src", "tgt")),
         (MODEL.encode, "src", TENSORS),
         (decode, "tgt", TENSORS),
@@ -118,7 +121,9 @@ TABLES = {
         (greedy, "max_length", SIZES),
         (beams, "max_length", COUNTS),
         (beams, "beam_size", SIZES),
+        (beams, "beam_size", [(size, ValueError, f"at most 100, but is {size}") for size in (101, 10**6)]),
         (beams, "length_penalty", NUMBERS),
+        (beams, "length_penalty", [(at, ValueError, f"at most 10, but is {at}") for at in (10.1, 100, 1e4)]),
         *((search, "src", TENSORS) for search in (greedy, beams)),
         *(
             (search, "src", [(LONG, ValueError, "at most max_length = 12 tokens, but has 15")])

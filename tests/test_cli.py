@@ -19,6 +19,7 @@ import pytest
 import torch
 from helpers import PAIRS
 
+import transformer
 import transformer.__main__ as cli
 from transformer import RECIPES, Translator, corpus_scores, load_corpus, train_translator
 from transformer.__main__ import check_folder, check_memory, claimed, main, parsed, parser
@@ -984,6 +985,24 @@ def test_interrupted_it_ends_with_the_status_of_the_shell(capsys, monkeypatch):
     monkeypatch.setattr(Translator, "translate", interrupt)
     assert main(["translate", CAT]) == 130
     assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "source",
+    ["import sys\nsys.exit(0)", "def build():\n    raise SystemExit"],
+    ids=["the module", "the function"],
+)
+def test_a_module_that_ends_the_program_has_passed_no_check(source, tmp_path):
+    (tmp_path / "mine.py").write_text(source)
+    command = [sys.executable, "-m", "transformer", "check", "mine:build"]
+    environment = os.environ | {"PYTHONPATH": str(Path(transformer.__file__).parents[1])}
+    ran = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+    code = 0 if "exit(0)" in source else None
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert ran.stderr == f"error: mine:build called exit({code}), and left no model\n"
 
 
 @pytest.mark.slow

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 import math
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import greedy_by_hand, lively_model
+from helpers import assert_close, greedy_by_hand, lively_model, refuses
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -22,6 +23,7 @@ from transformer import (
     attention_tap,
     beam_search,
     greedy_search,
+    quantize,
 )
 from transformer.decoding import (
     BeamResult,
@@ -183,10 +185,10 @@ def test_a_beam_of_one_is_greedy_search(seed, alpha):
 @settings(max_examples=12)
 @given(
     seed=st.integers(0, 10**6),
-    vocab_size=st.integers(4, 6),
+    vocab_size=st.integers(4, 5),
     max_length=st.integers(1, 3),
     alpha=st.floats(0, 2),
-    spare=st.integers(0, 20),
+    spare=st.integers(0, 15),
 )
 def test_a_beam_that_drops_nothing_is_exhaustive_search(seed, vocab_size, max_length, alpha, spare):
     model = make_model(seed, vocab_size=vocab_size, n_layers=1)
@@ -203,6 +205,54 @@ def test_a_beam_that_drops_nothing_is_exhaustive_search(seed, vocab_size, max_le
     assert torch.allclose(scores[0, : len(log_p)], torch.tensor(expected, dtype=torch.float64))
     assert (scores[0].diff()[: len(log_p) - 1] <= 0).all()
     assert (scores[0, len(log_p) :] == -INF).all() and (tokens[0, len(log_p) :] == PAD).all()
+
+
+def spoiled_weights(model: Transformer) -> None:
+    model.decoder.layers[0].feed_forward.w_1.weight[0, 0] = math.nan
+
+
+def spoiled_end(model: Transformer) -> None:
+    model.output.weight[EOS] = math.nan
+
+
+def spoiled_word(model: Transformer) -> None:
+    """A row that matters only once a search has chosen its token."""
+    chosen = greedy_search(model, make_sources(0), 1)[0, 0]
+    assert chosen not in (EOS, BOS)
+    model.tgt_embedding.weight[chosen] = math.nan
+
+
+SEARCHES = [partial(greedy_search, max_length=6), partial(beam_search, max_length=6)]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", [lambda model: model, accelerate, quantize], ids=["plain", "fast", "int8"])
+@pytest.mark.parametrize("search", SEARCHES, ids=["greedy", "beam"])
+@pytest.mark.parametrize("spoil", [spoiled_weights, spoiled_end, spoiled_word])
+@pytest.mark.filterwarnings("ignore:this PyTorch has no product of bytes")
+def test_a_model_that_gives_nan_writes_no_empty_translation(spoil, search, kind):
+    model = make_model(1, tie_embeddings=False).float().eval()
+    spoil(model)
+    with refuses(ValueError, "model must give numbers for logits, but gives NaN"):
+        search(kind(model), make_sources(0))
+
+
+def test_threads_that_search_a_model_in_training_never_see_dropout():
+    model, src = make_model(1, dropout=0.5).train(), make_sources(1)
+    wanted = [search(model, src) for search in SEARCHES]
+    assert model.training
+    with ThreadPoolExecutor(3) as pool:
+        found = [*pool.map(lambda number: SEARCHES[number % 2](model, src), range(60))]
+    for number, result in enumerate(found):
+        assert_close(result, wanted[number % 2], 0.0)
+    assert all(module.training for module in model.modules())
+
+
+def test_the_widest_beam_and_the_greatest_penalty_give_finite_scores():
+    model, src = make_model(2), make_sources(2)
+    tokens, scores = beam_search(model, src, 100, 10, 8)
+    assert tokens.shape[:2] == scores.shape == (4, 100)
+    assert scores[:, 0].isfinite().all() and (scores[:, 0] < 0).all()
 
 
 def beam_by_hand(model, src, beam_size, alpha, max_length) -> list[tuple[float, tuple[int, ...]]]:

@@ -15,7 +15,7 @@ import helpers
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import DROPPING, assert_same
+from helpers import DROPPING, assert_same, refuses
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -535,6 +535,40 @@ def test_a_changed_model_is_refused_by_name(name):
         quantize(model)
 
 
+LATER = {
+    "parametrized": lambda m: parametrize.register_parametrization(m.w_1, "weight", nn.Identity()),
+    "normalized weights": lambda m: nn.utils.parametrizations.weight_norm(m.w_1),
+    "pruned": lambda m: prune.l1_unstructured(m.w_1, "weight", 0.5),
+    "a buffer of one's own": lambda m: m.w_1.register_buffer("seen", torch.ones(1)),
+}
+
+
+@pytest.mark.parametrize("name", LATER)
+@pytest.mark.parametrize("of", ["plain", "fast"])
+def test_a_layer_that_is_changed_after_the_model_was_accelerated_is_refused_by_name(name, of):
+    model, (src, tgt) = make_model(), make_batch()
+    fast = accelerate(model)
+    LATER[name]((model if of == "plain" else fast).decoder.layers[1].feed_forward)
+    told = "decoder.layers.1.feed_forward.w_1 must stay as it was when accelerated, but has other tensors now"
+    for call in (
+        lambda: fast(src, tgt),
+        lambda: fast.encode(src),
+        lambda: teacher_forced_loss(fast, (src, tgt)),
+        lambda: r_drop_loss(fast, (src, tgt)),
+        lambda: greedy_search(fast, src, 4),
+        lambda: beam_search(fast, src, 2, max_length=4),
+    ):
+        with refuses(TypeError, told):
+            call()
+
+
+def test_a_layer_that_has_been_put_back_does_not_matter():
+    model, (src, tgt) = make_model(), make_batch()
+    fast, layer = accelerate(model), model.decoder.layers[1].feed_forward.w_1
+    prune.remove(prune.l1_unstructured(layer, "weight", 0.5), "weight")
+    assert_same([fast(src, tgt)], [model(src, tgt)])
+
+
 def test_what_is_no_transformer_is_refused():
     for something in (nn.Linear(2, 2), None, make_model().config):
         with pytest.raises(TypeError, match="model must be a Transformer"):
@@ -929,6 +963,23 @@ def test_both_searches_take_a_quantized_model(tied):
         assert torch.equal(alone.tokens[0], tokens[b, :, : alone.tokens.size(2)])
         log_p = [log_probability(light, src[b : b + 1], row) for row in tokens[b].tolist()]
         assert torch.allclose(scores[b], torch.tensor(log_p), rtol=0, atol=0.05)
+
+
+@QUIET
+@torch.no_grad()
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("batch", [5, 40])  # attention in a step is written out, or fused
+def test_a_quantized_model_runs_under_autocast(batch, dtype):
+    light, (src, tgt) = quantize(float_model(1)), make_batch(batch)
+    logits, found = light(src, tgt), greedy_search(light, src, 6)
+    loss, _ = teacher_forced_loss(light, (src, tgt))
+    with torch.autocast("cpu", dtype=dtype):
+        near = light(src, tgt)
+        assert_same([teacher_forced_loss(light, (src, tgt))[0]], [loss], 0.01)
+        searched = greedy_search(light, src, 6), beam_search(light, src, 3, max_length=6).tokens
+    assert (near - logits).abs().mean() < 0.02 * logits.std()
+    assert searched[0].shape == found.shape and searched[1].shape[:2] == (len(src), 3)
+    assert (searched[0] == found).float().mean() > 0.9
 
 
 @QUIET

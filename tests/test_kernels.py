@@ -13,7 +13,7 @@ from functools import partial
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import assert_same, make_model
+from helpers import assert_same, make_model, refuses
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -660,6 +660,33 @@ def test_r_drop_in_chunks_equals_whole_logits(n):
     if n == 1:
         loss = partial(linear_r_drop, targets=targets, smoothing=0.2, alpha=3.0, pad_id=40)
         assert torch.autograd.gradcheck(loss, (rows, table))
+
+
+@pytest.mark.parametrize("target", [40, -1])
+@pytest.mark.parametrize("few", [2**21, 0], ids=["whole", "in chunks"])
+def test_a_target_outside_the_vocabulary_is_refused_by_name(target, few, monkeypatch):
+    monkeypatch.setattr(transformer.kernels, "_FEW_LOGITS", few)
+    rows, table = torch.randn(2, 5, 4, requires_grad=True), torch.randn(40, 4, requires_grad=True)
+    targets = torch.tensor([3, 39, target, 99, 0])  # the padding may be any number
+    told = f"targets must lie in [0, 40), but holds {target}"
+    with refuses(IndexError, told):
+        linear_cross_entropy(rows[0], table, targets, 0.1, 99)
+    with refuses(IndexError, told):
+        linear_r_drop(rows, table, targets, 0.1, 5.0, 99)
+    targets[2] = 7
+    assert linear_cross_entropy(rows[0], table, targets, 0.1, 99).isfinite()
+    assert linear_r_drop(rows, table, targets, 0.1, 5.0, 99).isfinite()
+
+
+@pytest.mark.parametrize("smoothing", [-0.1, 1.0, math.nan])
+def test_smoothing_of_losses_in_chunks_is_a_rate(smoothing, monkeypatch):
+    monkeypatch.setattr(transformer.kernels, "_FEW_LOGITS", 0)
+    rows, table = torch.randn(2, 3, 4, requires_grad=True), torch.randn(9, 4)
+    told = f"smoothing must lie in [0, 1), but is {smoothing}"
+    with refuses(ValueError, told):
+        linear_cross_entropy(rows[0], table, torch.ones(3).long(), smoothing)
+    with refuses(ValueError, told):
+        linear_r_drop(rows, table, torch.ones(3).long(), smoothing)
 
 
 def test_r_drop_of_no_rows_is_zero():

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import close
+from helpers import close, refuses
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -331,6 +331,22 @@ def test_a_target_outside_the_vocabulary(target, smoothing):
 def test_batches_that_the_model_refuses(model, loss, batch, error, message):
     with pytest.raises(error, match=message):
         loss(model, batch)
+
+
+WRONG_RATES = [
+    *((x, ValueError, f"smoothing must lie in [0, 1), but is {x}") for x in (-0.1, 1.0, 1.5, math.nan)),
+    ("0.1", TypeError, "smoothing must be a number, not str ('0.1')"),
+]
+
+
+@pytest.mark.parametrize("smoothing, error, told", WRONG_RATES, ids=lambda value: str(value)[:4])
+@pytest.mark.parametrize("kind", [lambda model: model, accelerate], ids=["plain", "accelerated"])
+def test_smoothing_is_checked_where_it_enters(model, kind, smoothing, error, told):
+    with refuses(error, told):
+        label_smoothed_cross_entropy(draw_logits(), TARGETS, smoothing)
+    for loss in (teacher_forced_loss, r_drop_loss):
+        with refuses(error, told):
+            loss(kind(model), (SRC, TGT), smoothing)
 
 
 # Two passes that should agree ----------------------------------------------------------------------------

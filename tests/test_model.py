@@ -13,7 +13,7 @@ import helpers
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import DROPPING, MODES, NORM_ORDERS, close
+from helpers import DROPPING, MODES, NORM_ORDERS, close, refuses
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -478,6 +478,25 @@ def test_shared_gradient_is_the_sum_of_three():
     assert all(part.abs().max() > 0 for part in parts)
 
 
+def test_tables_that_differ_are_no_state_of_a_tied_model():
+    tied, untied = make_model(), make_model(seed=1, tie_embeddings=False)
+    before, state = tied.output.weight.clone(), untied.state_dict()
+    assert state.keys() == tied.state_dict().keys()  # the names alone cannot tell
+    told = "src_embedding.weight and tgt_embedding.weight must be equal, being tied, but differ"
+    for assign in (False, True):
+        with refuses(ValueError, told):
+            tied.load_state_dict(state, assign=assign)
+    state["tgt_embedding.weight"] = state["src_embedding.weight"].clone()
+    with refuses(ValueError, "tgt_embedding.weight and output.weight must be equal, being tied, but differ"):
+        tied.load_state_dict(state, strict=False)
+    assert is_tied(tied) and tied.output.weight.equal(before)
+
+    state["output.weight"] = state["src_embedding.weight"].clone()  # equal tables are one table
+    tied.load_state_dict(state)
+    untied.load_state_dict(tied.state_dict())
+    assert close(tied(SRC, TGT), untied(SRC, TGT), 0)
+
+
 def through_torch_save(model: Transformer) -> Transformer:
     file = io.BytesIO()
     torch.save(model.state_dict(), file)
@@ -812,8 +831,8 @@ LONG = torch.ones(2, 41, dtype=torch.long)
         (SRC[0], TGT, ValueError, r"src must have shape \[batch, length\], not \[7\]"),
         (SRC, TGT[None], ValueError, r"tgt must have shape \[batch, length\], not \[1, 2, 5\]"),
         (SRC, TGT[:1], ValueError, "tgt and memory must have the same batch size, not 1 and 2"),
-        (LONG, TGT, ValueError, "positions 0 to 40 do not fit into 40"),
-        (SRC, LONG, ValueError, "positions 0 to 40 do not fit into 40"),
+        (LONG, TGT, ValueError, "^src must have at most max_length = 40 tokens, but has 41$"),
+        (SRC, LONG, ValueError, "^tgt must have at most max_length = 40 tokens, but has 41$"),
     ],
 )
 def test_forward_refuses(src, tgt, error, message):
@@ -841,5 +860,5 @@ def test_cache_refuses_to_outgrow_the_positions():
     model = make_model(max_length=6)
     memory, cache = model.encode(SRC[:, :6]), KeyValueCache()
     model.decode(TGT, memory, None, cache)
-    with pytest.raises(ValueError, match="positions 5 to 6 do not fit into 6"):
+    with pytest.raises(ValueError, match="^tgt must have at most max_length = 6 tokens, but has 7$"):
         model.decode(TGT[:, :2], memory, None, cache)

@@ -33,7 +33,7 @@ FAULTS = [
     ),
     Fault(
         "softmax-in-half-precision",
-        "the softmax is not computed in float32",
+        "scores and softmax are not computed in float32",
         "scaled_dot_product_attention",
         "x.to(torch.promote_types(x.dtype, torch.float32))",
         "x",

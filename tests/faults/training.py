@@ -22,8 +22,15 @@ FAULTS = [
         "evaluating-ends-in-training",
         "a part that was in evaluation mode comes back in training mode",
         "evaluating",
-        "module.training or module in _HELD",
-        "True",
+        "[module for module in model.modules() if module.training or module in _HELD]",
+        "list(model.modules())",
+    ),
+    Fault(
+        "evaluating-ends-with-the-first",
+        "the first of several threads to finish switches dropout on for the others",
+        "evaluating",
+        "if module.training or module in _HELD",
+        "if module.training",
     ),
     Fault(
         "evaluation-smoothed",
@@ -38,6 +45,13 @@ FAULTS = [
         "evaluate_loss",
         "pad_id) * n_tokens",
         "pad_id) * targets.numel()",
+    ),
+    Fault(
+        "no-token-is-perfect",
+        "the loss of no token at all is 0",
+        "evaluate_loss",
+        "if not n_tokens:",
+        "if not n_tokens:\n        return {\"loss\": 0.0, \"accuracy\": 0.0}",
     ),
     Fault(
         "gradients-pile-up",
