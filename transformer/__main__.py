@@ -134,14 +134,26 @@ def terminable() -> Iterator[None]:
     def stop(number: int, frame: object) -> None:
         raise Terminated(number)
 
+    handlers = {"SIGINT": signal.default_int_handler, "SIGTERM": stop, "SIGHUP": stop}
     with ExitStack() as stack:
         if threading.current_thread() is threading.main_thread():  # others may not ask for signals
-            for name in ("SIGTERM", "SIGHUP"):
+            for name, handler in handlers.items():
                 number = getattr(signal, name, None)  # there is no terminal to be closed on Windows
                 if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
-                    before = signal.signal(number, stop)
+                    before = signal.signal(number, handler)
                     stack.callback(signal.signal, number, before or signal.SIG_DFL)
+            stack.callback(setattr, sys, "unraisablehook", sys.unraisablehook)
+            sys.unraisablehook = partial(raise_again, sys.unraisablehook)
         yield
+
+
+def raise_again(report: Callable[[Any], object], ignored: Any) -> None:
+    """Send an interrupt once more that came in a callback, where Python ignores exceptions."""
+    if issubclass(ignored.exc_type, KeyboardInterrupt):  # the value may be missing
+        number = getattr(ignored.exc_value, "signal", signal.SIGINT)
+        threading.Timer(0.01, signal.raise_signal, [number]).start()  # by then, the callback is over
+    else:
+        report(ignored)
 
 
 # %% book/B-command-line.ipynb · A run has a folder · [folder-code]

@@ -259,7 +259,7 @@ def _search(
         norm = length_norm(length, alpha)
         ended, alive, origin = _set_aside(ended, found, origin, norm, config)  # K of 2K
         rows = first_row[: len(origin)] + origin  # of the state
-        going = (ended.scores == -torch.inf).any(dim=1) & (alive.scores > -torch.inf).any(dim=1)
+        going = (ended.scores == -torch.inf).any(dim=1) & (alive.scores != -torch.inf).any(dim=1)
         if not going.all():
             _write(result, sentences, ended)
             sentences, rows = sentences[going], rows[going]

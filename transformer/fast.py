@@ -192,17 +192,19 @@ class FastTransformer(Transformer):
         self._count_tensors()
 
     def _count_tensors(self) -> None:
-        self._tensors = [part._parameters for part in self.modules()]
+        kinds = [(part._parameters, part._buffers) for part in self.modules()]
+        self._tensors = [tensors for kind in kinds for tensors in kind]
         self._n_tensors = sum(map(len, self._tensors))
 
     def encode(self, src: Tensor) -> Tensor:
-        """As in `Transformer`; refuses a model that has been parametrized since it was accelerated."""
+        """As in `Transformer`; a model whose layers have been parametrized meanwhile is refused."""
         if not torch.compiler.is_compiling() and sum(map(len, self._tensors)) != self._n_tensors:
             with torch.device("meta"):
-                made = Transformer(self.config).named_modules()
-            parts = dict(self.named_modules())
-            names = [name for name, own in made if own._parameters.keys() != parts[name]._parameters.keys()]
-            raise TypeError(f"parametrize a model before it is accelerated: {names[0]} has changed since")
+                made = Transformer(self.config)
+            kept = lambda part: {*part._parameters, *part._buffers}
+            pairs = zip(made.named_modules(), self.modules(), strict=False)
+            name = next(name for (name, own), part in pairs if kept(own) != kept(part))
+            raise TypeError(f"{name} must stay as it was when accelerated, but has other tensors now")
         return super().encode(src)
 
     def __init_subclass__(cls, **options: object) -> None:
