@@ -148,6 +148,15 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 __version__ = "1.2.3"
 __book__ = "https://github.com/someone/solids"
 
+# A program that is interrupted while it is imported ends at once and silently; `main` takes over.
+import signal
+import sys
+
+_module = sys.argv[:1] == ["-m"] and ("-m", __name__) in zip(sys.orig_argv, sys.orig_argv[1:])
+_script = "".join(sys.argv[:1]).endswith(("transformer-book", "transformer-book.exe"))
+if (_module or _script) and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
 from transformer.shapes import circle_area
 from transformer.drawing import Pen
 from transformer.solids import cylinder_volume

@@ -123,6 +123,7 @@ def teacher_forced_loss(
         the summed loss in nats, and the number of real target tokens that it sums over.
 
     Example:
+        >>> from transformer import TransformerConfig
         >>> model = Transformer(TransformerConfig(9, 9, d_model=8, n_heads=2, n_layers=1, d_ff=8))
         >>> batch = torch.tensor([[5, 6, 3]]), torch.tensor([[2, 7, 8, 3]])  # 2 begins, 3 ends
         >>> loss, n_tokens = teacher_forced_loss(model, batch)

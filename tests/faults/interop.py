@@ -4,13 +4,6 @@ from faults import Fault
 
 FAULTS = [
     Fault(
-        "index-not-followed",
-        "a tensor is read from a file in which the index does not put it",
-        "ForeignFolder._read_heads",
-        "places.get(name) != file",
-        "False",
-    ),
-    Fault(
         "second-norm-of-an-encoder",
         "a decoder's second norm is taken for the last one, as in an encoder",
         "_DECODER_PARTS",
