@@ -492,6 +492,8 @@ def timed_protocol(most: int) -> Any:
             super().connection_made(transport)
             if len(self.connections) > most and waiting:
                 next(iter(waiting)).drop()
+            elif len(self.connections) > most:
+                self.limit_concurrency = 0  # uvicorn answers with status 503
             self.watch()
 
         def data_received(self, data: bytes) -> None:
@@ -591,7 +593,6 @@ def run_server(app: Any, host: str = "127.0.0.1", port: int = 8000) -> None:
             access_log=False,
             backlog=most // 4,  # that asyncio accepts at once, before any of them is counted
             callback_notify=lengthen,
-            limit_concurrency=most + 1,  # one more, if none can be closed, has status 503
             timeout_graceful_shutdown=STOPPING_SECONDS,
         )
         host, port = listening.getsockname()[:2]
