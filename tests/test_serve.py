@@ -544,7 +544,7 @@ LONG = HEAD + b"Content-Length: %d\r\n\r\n" % len(LONG) + LONG
 
 @needs_server
 def test_of_too_many_whole_requests_the_last_is_asked_to_come_again():
-    with serving("--beam", "20", MOST_CONNECTIONS=7) as server:
+    with serving("--beam", "4", MOST_CONNECTIONS=7) as server:
         at_work = [server.connect() for _ in range(6)]
         for connection in at_work:
             connection.sendall(LONG)
@@ -552,7 +552,7 @@ def test_of_too_many_whole_requests_the_last_is_asked_to_come_again():
             time.sleep(0.05)
         at_work.append(server.connect())
         at_work[-1].sendall(LONG)
-        time.sleep(0.5)
+        time.sleep(0.3)
         late = server.connect()
         late.sendall(WHOLE)
         assert late.recv(1000).startswith(b"HTTP/1.1 503 ")
