@@ -168,7 +168,8 @@ def used_up() -> Iterator:
 
 
 @pytest.mark.parametrize(
-    "batches", [[], used_up(), [(torch.ones(2, 3).long(), torch.tensor([[2, 0, 0]] * 2))]],
+    "batches",
+    [[], used_up(), [(torch.ones(2, 3).long(), torch.tensor([[2, 0, 0]] * 2))]],
     ids=["no batch", "used up", "padding alone"],
 )
 def test_no_target_token_is_no_perfect_score(batches):
