@@ -977,7 +977,7 @@ def test_a_quantized_model_runs_under_autocast(batch, dtype):
         near = light(src, tgt)
         assert_same([teacher_forced_loss(light, (src, tgt))[0]], [loss], 0.01)
         searched = greedy_search(light, src, 6), beam_search(light, src, 3, max_length=6).tokens
-    assert (near - logits).abs().mean() < 0.02 * logits.std()
+    assert (near - logits).abs().mean() < 0.06 * logits.std()
     assert searched[0].shape == found.shape and searched[1].shape[:2] == (len(src), 3)
     assert (searched[0] == found).float().mean() > 0.9
 
