@@ -605,7 +605,8 @@ def test_a_run_on_own_files_goes_on_and_ends_as_in_one(texts, tmp_path, capsys):
     assert weights[0].read_bytes() == weights[1].read_bytes()
     config = tmp_path / "run" / "config.json"
     more = ["train", "--config", str(config), "--directory", str(tmp_path / "run"), "--set", "steps=5"]
-    assert main(more) == 0  # the recipe alone is enough to go on
+    with pytest.warns(UserWarning, match="schedule is now that of 5 updates"):
+        assert main(more) == 0  # the recipe alone is enough to go on
     assert "going on from step 4 of 5, raised from 4" in capsys.readouterr().out
 
 
