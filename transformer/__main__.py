@@ -151,7 +151,10 @@ def raise_again(report: Callable[[Any], object], ignored: Any) -> None:
     """Send an interrupt once more that came in a callback, where Python ignores exceptions."""
     if issubclass(ignored.exc_type, KeyboardInterrupt):  # the value may be missing
         number = getattr(ignored.exc_value, "signal", signal.SIGINT)
-        threading.Timer(0.01, signal.raise_signal, [number]).start()  # by then, the callback is over
+        send = signal.raise_signal
+        if hasattr(signal, "pthread_kill"):  # not on Windows; it also wakes a thread that sleeps
+            send = partial(signal.pthread_kill, threading.get_ident())
+        threading.Timer(0.01, send, [number]).start()  # by then, the callback is over
     else:
         report(ignored)
 
