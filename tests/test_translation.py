@@ -421,6 +421,7 @@ def test_a_folder_of_an_earlier_version_reads_as_what_it_was(translator, tmp_pat
     path = tmp_path / "config.json"
     values = json.loads(path.read_text(encoding="utf8"))
     assert values.pop("preparation") == {"name": "tokenized", "languages": ["pt", "en"]}
+    assert values.pop("sha256")
     path.write_text(json.dumps(values), encoding="utf8")
     assert Translator.load(summed(tmp_path)).preparation == CORPORA
     assert Translator.load("phrases").preparation == CORPORA
