@@ -608,7 +608,7 @@ def test_half_a_request_does_not_keep_a_server_that_is_to_stop():
         start = time.monotonic()
         server.process.send_signal(signal.SIGTERM)
         said, _ = server.process.communicate(timeout=60)
-        assert time.monotonic() - start < 2.0 + 8.0  # the interpreter's end included
+        assert time.monotonic() - start < 2.0 + 30.0  # the interpreter's end, on a busy machine, included
         assert b" 503 " in until_closed(body)[0]
     assert server.process.returncode == 0 and said == "answered 1 requests\n"
 

@@ -439,8 +439,7 @@ def test_a_folder_of_an_earlier_version_reads_as_what_it_was(translator, tmp_pat
 def test_an_unknown_preparation_is_refused_by_name(translator, tmp_path, said, message):
     translator.save(tmp_path)
     path = tmp_path / "config.json"
-    values = json.loads(path.read_text(encoding="utf8")) | {"preparation": said}
-    path.write_text(json.dumps(values), encoding="utf8")
+    write_record(path, json.loads(path.read_text(encoding="utf8")) | {"preparation": said})
     with pytest.raises(CheckpointError, match=f"config.json is not a configuration: .*{message}"):
         Translator.load(summed(tmp_path))
 

@@ -60,13 +60,6 @@ FAULTS = [
         "False",
     ),
     Fault(
-        "closed-terminal-unnoticed",
-        "a program whose terminal is closed ends without cleaning up",
-        "terminable",
-        '"SIGHUP": stop',
-        '"SIGTERM": stop',
-    ),
-    Fault(
         "signal-forgotten",
         "a terminated run ends as if it had been interrupted",
         "main",
