@@ -52,25 +52,4 @@ FAULTS = [
         "(len(order), generator=generator)",
         "(len(order))",
     ),
-    Fault(
-        "batch-not-prepared",
-        "training sees texts as they are, whatever is done to them later",
-        "Vocabulary.encode_batch",
-        "self.prepare(text)",
-        "normalize(text)",
-    ),
-    Fault(
-        "vocabulary-of-unprepared-text",
-        "the vocabulary is learned from texts that no model will see",
-        "_learn",
-        "_prepared(text, preparation)",
-        "normalize(text)",
-    ),
-    Fault(
-        "drawn-cuts-not-prepared",
-        "random cuts are those of texts as they are",
-        "BPEDropout.__init__",
-        "vocabulary.prepare(text)",
-        "normalize(text)",
-    ),
 ]

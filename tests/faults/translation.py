@@ -39,13 +39,6 @@ FAULTS = [
         "",
     ),
     Fault(
-        "references-not-prepared",
-        "capitals and punctuation of a reference count as mistakes of a translator that writes none",
-        "evaluate_translator",
-        "translator.vocabulary.prepare(target)",
-        "target",
-    ),
-    Fault(
         "overflow-saved",
         "a number too large for float16 is written as infinity",
         "_check_kept",
