@@ -398,6 +398,7 @@ def ask(address: str, sentence: str) -> str | None:
     return json.loads(content)["translations"][0]
 
 
+@needs_server
 @pytest.mark.parametrize(
     ("host", "shown"), [("127.0.0.1", r"127\.0\.0\.1"), ("::1", r"\[::1\]"), ("::", r"\[::\]")]
 )
