@@ -4,13 +4,14 @@
     python book/tangle.py --check    write nothing; fail where book and package differ
     python book/tangle.py --back     carry edits of the package home into the chapters (book/back.py)
 
-A code cell tagged `export:attention` becomes a piece of `transformer/attention.py`. Pieces are copied as they
-stand, in the order of `_toc.yml`. Around them tangle writes a header, a marker line above each piece,
-`__all__` and `transformer/__init__.py`; nothing else. What a cell with the tag `api` defines can be imported
-from `transformer` itself, everything else from its module. `__init__.py` also says which version of which
-book this is: `__version__` and `__book__`, the address, both from pyproject.toml. And it lists the modules
-that tangle has written, which are the only ones that it ever removes. A book that breaks a rule is refused
-whole: every fault is named by notebook, cell and line, and no file is touched.
+A code cell tagged `export:attention` becomes a piece of `transformer/attention.py`, one tagged
+`export:speed/fast` a piece of `transformer/speed/fast.py`. Pieces are copied as they stand, in the order of
+`_toc.yml`. Around them tangle writes a header, a marker line above each piece, `__all__`, an `__init__.py` in
+each folder, which says what lies there, and `transformer/__init__.py`; nothing else. What a cell with the tag
+`api` defines can be imported from `transformer` itself, everything else from its module. `__init__.py` also
+says which version of which book this is: `__version__` and `__book__`, the address, both from pyproject.toml.
+And it lists the modules that tangle has written, which are the only ones that it ever removes. A book that
+breaks a rule is refused whole: every fault is named by notebook, cell and line, and no file is touched.
 """
 
 import argparse
@@ -27,7 +28,7 @@ import sys
 import textwrap
 import tomllib
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import CodeType
@@ -36,7 +37,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "transformer"
 MAIN = "__main__"
-MODULE = f"(?:[a-z][a-z0-9_]{{0,63}}|{MAIN})"  # the form of a module's name
+NAME = "[a-z][a-z0-9_]{0,63}"  # the form of a module's or a folder's name
+MODULE = f"(?:(?:{NAME}/)?{NAME}|{MAIN})"  # of a module with its folder, as tags have it
 API = "api"  # the tag of cells whose public names the package itself re-exports
 WIDTH = 110  # of the lines that tangle writes itself
 
@@ -220,8 +222,8 @@ def exported_to(cell: Cell, faults: list[str]) -> str | None:
         return None
     if len(exports) > 1:
         problem = f"a cell goes to one module, not to {' and '.join(names)}"
-    elif not re.fullmatch(f"export:{MODULE}", exports[0]) or keyword.iskeyword(names[0]):
-        problem = f"unknown tag {exports[0]!r}; it should read 'export:<module>'"
+    elif not re.fullmatch(f"export:{MODULE}", exports[0]) or is_reserved(names[0]):
+        problem = f"unknown tag {exports[0]!r}; it should read 'export:<module>', or <folder>/<module>"
     elif cell.kind != "code":
         problem = f"only code can be exported, and this is a {cell.kind} cell"
     elif not cell.id:
@@ -230,6 +232,11 @@ def exported_to(cell: Cell, faults: list[str]) -> str | None:
         return names[0]
     faults.append(cell.fault(1, problem))
     return None
+
+
+def is_reserved(module: str) -> bool:
+    """Whether Python reserves the name of the module or of its folder."""
+    return any(keyword.iskeyword(name) for name in module.split("/"))
 
 
 def parse_exported(cell: Cell, faults: list[str]) -> None:
@@ -317,14 +324,23 @@ class Binding:
 class Module:
     """A module of the package: its pieces, and the names that they bind."""
 
-    name: str
+    name: str  # with its folder, as tags have it, "speed/fast"
     pieces: list[Cell] = field(default_factory=list)
     bindings: dict[str, Binding] = field(default_factory=dict)
+    needs: dict[str, tuple[Cell, int]] = field(default_factory=dict)  # modules of its chapter, and where
 
     @property
-    def place(self) -> tuple[int, int]:
-        """A module imports only those of a smaller place, so that the package has no circle."""
-        return self.pieces[0].chapter, self.pieces[0].index
+    def folder(self) -> str:
+        return self.name.rpartition("/")[0]
+
+    @property
+    def path(self) -> str:
+        """As Python imports it, "transformer.speed.fast"."""
+        return f"{PACKAGE}.{self.name.replace('/', '.')}"
+
+    @property
+    def chapter(self) -> int:
+        return self.pieces[0].chapter
 
     @property
     def defined(self) -> list[str]:
@@ -433,15 +449,17 @@ def check_uses(module: Module, faults: list[str]) -> None:
 
 
 def check_public(modules: Modules, owners: Modules, faults: list[str]) -> None:
-    """A public name has one owner, and is not called like a module, which it would hide."""
+    """A public name has one owner, and is not called like a module or a folder, which it would hide."""
+    tops = {module.folder or module.name for module in modules.values()}
     for module in modules.values():
         for name in module.public:
             binding, owner = module.bindings[name], owners[name]
             if owner is not module:
                 first = owner.bindings[name].cell
                 problem = f"{name} is already public in {owner.name} ({first.notebook}, cell {first.id})"
-            elif name in modules:
-                problem = f"{name} is the name of a module too, and would hide it"
+            elif name in tops:
+                kind = "module" if name in modules else "folder"
+                problem = f"{name} is the name of a {kind} too, and would hide it"
             else:
                 continue
             faults.append(binding.cell.fault(binding.line, problem))
@@ -472,10 +490,13 @@ def imports(tree: ast.Module) -> Iterator[tuple[int, str, str | None]]:
 def check_imports(cell: Cell, modules: Modules, owners: Modules, faults: list[str]) -> None:
     """A chapter imports what earlier chapters export; its own modules may build on each other."""
     for line, path, name in imports(cell.tree):
-        package, _, module = path.partition(".")
+        package, _, inner = path.partition(".")
+        module = inner.replace(".", "/")
         owner = modules.get(module) if module else owners.get(name) or modules.get(name)
+        if owner is None and module and name:  # from transformer.speed import kernels
+            owner = modules.get(f"{module}/{name}")
         what = name or path
-        allowed = modules[cell.module].place if cell.module else (cell.chapter, 0)  # earlier than this
+        whole = owner is not None and owner.name == "/".join(filter(None, (module, name)))
         problem = None
         if path.startswith("."):
             problem = f"relative import; write 'from {PACKAGE}.<module> import {name}'"
@@ -483,23 +504,42 @@ def check_imports(cell: Cell, modules: Modules, owners: Modules, faults: list[st
             continue
         elif path == PACKAGE and name in (VERSION, BOOK):  # stand in __init__.py before any import
             continue
-        elif cell.module and not (module and name):
-            home = owner.name if owner else "<module>"
-            problem = f"an exported cell names the module: 'from {PACKAGE}.{home} import {name or '…'}'"
+        elif cell.module and (not (module and name) or whole):
+            home, taken = owner.path if owner else f"{PACKAGE}.<module>", "…" if whole else name or "…"
+            problem = f"an exported cell names the module: 'from {home} import {taken}'"
         elif name == "*":
             problem = "'import *' does not say what it imports"
         elif owner is None:
             problem = f"no chapter exports {path if module else what}"
-        elif owner.place[0] > cell.chapter:
+        elif owner.chapter > cell.chapter:
             problem = f"{what} comes only later, in {owner.pieces[0].notebook}"
-        elif owner.place >= allowed:
+        elif owner.chapter == cell.chapter and cell.module in (None, owner.name):
             problem = f"{what} is made in this very chapter, and cannot be imported here"
-        elif module and name and name not in owner.defined:
+        elif module and name and not whole and name not in owner.defined:
             problem = f"{path} defines no {name}"
-        elif not module and name not in modules and name not in owner.api:
-            problem = f"{PACKAGE} itself has no {name}: write 'from {PACKAGE}.{owner.name} import {name}'"
+        elif not module and not whole and name not in owner.api:
+            problem = f"{PACKAGE} itself has no {name}: write 'from {owner.path} import {name}'"
+        elif cell.module and owner.chapter == cell.chapter:
+            modules[cell.module].needs.setdefault(owner.name, (cell, line))
         if problem:
             faults.append(cell.fault(line, problem))
+
+
+def check_circles(modules: Modules, faults: list[str]) -> None:
+    """The modules of one chapter build on each other without a circle; each circle is named once."""
+    done: set[str] = set()
+
+    def visit(name: str, above: tuple[str, ...]) -> None:
+        for other, (cell, line) in modules[name].needs.items():
+            if other in (*above, name):
+                faults.append(cell.fault(line, f"{other} imports {name} already, directly or by others"))
+            elif other not in done:
+                visit(other, (*above, name))
+        done.add(name)
+
+    for name in modules:
+        if name not in done:
+            visit(name, ())
 
 
 def read_book(root: Path) -> Modules:
@@ -518,6 +558,9 @@ def read_book(root: Path) -> Modules:
             parse_exported(cell, faults)
         elif cell.kind == "code" and "raises-exception" not in cell.tags:
             cell.tree = parse_loosely(cell.source)
+    for module in modules.values():
+        if module.folder in modules:
+            faults.append(module.pieces[0].fault(1, f"{module.folder} is a module too, and no folder"))
     if faults:  # names are worth a look only where the form is right
         raise TangleError(faults)
 
@@ -531,6 +574,7 @@ def read_book(root: Path) -> Modules:
         check_api(cell, modules, faults)
         if cell.tree:
             check_imports(cell, modules, owners, faults)
+    check_circles(modules, faults)
     if faults:
         raise TangleError(faults)
     return modules
@@ -566,7 +610,7 @@ def all_of(names: list[str]) -> str:
 def render_module(module: Module, faults: list[str]) -> str:
     """The text of a module, which Python must be able to read as a whole too."""
     first = module.pieces[0]
-    text = header(fitted(f'"""{PACKAGE}.{module.name}, from {first.notebook}, "', first.title, '".'))
+    text = header(fitted(f'"""{module.path}, from {first.notebook}, "', first.title, '".'))
     if module.name != MAIN:
         text += all_of(module.public)
     begins: list[tuple[int, Cell]] = []  # the line of the module above each piece
@@ -606,14 +650,23 @@ def render_init(modules: Modules, facts: dict[str, str]) -> str:
     text += "".join(f'{name} = "{fact}"\n' for name, fact in facts.items()) + "\n"
     text += QUIET
     for module in exporting:
-        text += listing(f"from {PACKAGE}.{module.name} import ", module.api, "()")
+        text += listing(f"from {module.path} import ", module.api, "()")
     return text + all_of([name for module in exporting for name in module.api])
 
 
-def index_of(init: str) -> set[str]:
-    """The files that an earlier `__init__.py` says tangle has written, itself included."""
-    names = re.findall(rf"^#     ({MODULE})$", init.partition(f"\n{INDEX}\n")[2], flags=re.MULTILINE)
-    return {f"{name}.py" for name in ("__init__", *names)}
+def render_folder(folder: str, modules: Modules) -> str:
+    """The `__init__.py` of a folder: it says what lies there, and imports nothing."""
+    names = [module.name.rpartition("/")[2] for module in modules.values() if module.folder == folder]
+    return header(fitted(f'"""{PACKAGE}.{folder}: ', ", ".join(names), "."))
+
+
+def index_of(init: str) -> list[str]:
+    """The modules that an earlier `__init__.py` says tangle has written."""
+    return re.findall(rf"^#     ({MODULE})$", init.partition(f"\n{INDEX}\n")[2], flags=re.MULTILINE)
+
+
+def folders_of(modules: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(folder for name in modules if (folder := name.rpartition("/")[0])))
 
 
 def signed(content: bytes) -> bool:
@@ -627,19 +680,30 @@ def differences(root: Path) -> dict[Path, bytes | None]:
     """
     modules, faults, package = read_book(root), [], root / PACKAGE
     texts = {f"{module.name}.py": render_module(module, faults) for module in modules.values()}
+    for folder in folders_of(modules):
+        texts[f"{folder}/__init__.py"] = render_folder(folder, modules)
     texts["__init__.py"] = render_init(modules, book_facts(root))
     if package.is_symlink() or package.exists() and not package.is_dir():
         raise TangleError([*faults, f"{PACKAGE}: is no folder of its own; move it away"])
     for name in modules:
         if (package / name).is_dir():
             faults.append(f"{PACKAGE}/{name}: is a folder, and would hide the module; move it away")
+    init = package / "__init__.py"
+    index = index_of(init.read_text("utf-8", "replace")) if init.is_file() and not init.is_symlink() else []
+    own = {f"{name}.py" for name in index} | {f"{name}/__init__.py" for name in folders_of(index)}
+    own.add("__init__.py")
     found: dict[str, bytes] = {}
-    for path in sorted(package.glob("*.py")):
-        if path.is_file() and not path.is_symlink():
-            found[path.name] = path.read_bytes()
-        elif path.name in texts:
-            faults.append(f"{PACKAGE}/{path.name}: is a folder or a link, and no file; move it away")
-    own = index_of(found.get("__init__.py", b"").decode(errors="replace"))
+    for folder in dict.fromkeys(["", *folders_of([*index, *modules])]):
+        place = package / folder
+        if folder and (place.is_symlink() or place.exists() and not place.is_dir()):
+            faults.append(f"{PACKAGE}/{folder}: is a file or a link, and no folder; move it away")
+            continue
+        for path in sorted(place.glob("*.py")):
+            name = path.relative_to(package).as_posix()
+            if path.is_file() and not path.is_symlink():
+                found[name] = path.read_bytes()
+            elif name in texts:
+                faults.append(f"{PACKAGE}/{name}: is a folder or a link, and no file; move it away")
     for name, content in found.items():
         if name in texts and not signed(content):
             faults.append(f"{PACKAGE}/{name}: not written by tangle; move it away")
@@ -655,11 +719,16 @@ def differences(root: Path) -> dict[Path, bytes | None]:
     return changed | {package / name: None for name in sorted(gone)}
 
 
+def shown(path: Path, root: Path) -> str:
+    """A file as messages name it."""
+    return path.relative_to(root).as_posix()
+
+
 def check(root: Path) -> None:
     """Raise TangleError where the package is not what the book says, naming every such file."""
     faults = []
     for path, content in differences(root).items():
-        name = f"{PACKAGE}/{path.name}"
+        name = shown(path, root)
         if content is None:
             faults.append(f"{name}: orphaned, no chapter exports it")
         elif not path.exists():
@@ -672,12 +741,12 @@ def check(root: Path) -> None:
         raise TangleError(faults)
 
 
-def write_new(path: Path, content: bytes) -> None:
+def write_new(root: Path, path: Path, content: bytes) -> None:
     """Write a file that is not there yet; a link of its name is not followed."""
     try:
         file = path.open("xb")
     except FileExistsError:
-        raise TangleError([f"{PACKAGE}/{path.name}: is in the way; remove it"]) from None
+        raise TangleError([f"{shown(path, root)}: is in the way; remove it"]) from None
     try:
         with file:
             file.write(content)
@@ -692,22 +761,25 @@ def tangle(root: Path) -> list[str]:
     `__init__.py`, and with it the index, comes last, so that a run that is cut short forgets no file.
     """
     changes = differences(root)
-    (root / PACKAGE).mkdir(exist_ok=True)
+    for folder in {root / PACKAGE, *(path.parent for path, content in changes.items() if content)}:
+        folder.mkdir(parents=True, exist_ok=True)
     beside: dict[Path, Path] = {}  # by path, the new content under a name of its own
     try:
         for path, content in changes.items():
             if content is not None:
                 temporary = path.with_name(f".{path.name}.{os.getpid()}")
-                write_new(temporary, content)
+                write_new(root, temporary, content)
                 beside[path] = temporary
         for path in changes.keys() - beside.keys():
             path.unlink()
+            if path.parent != root / PACKAGE and not any(path.parent.iterdir()):
+                path.parent.rmdir()
         for path, temporary in beside.items():
             os.replace(temporary, path)
     finally:
         for temporary in beside.values():
             temporary.unlink(missing_ok=True)
-    return [f"{'wrote' if content else 'removed'} {PACKAGE}/{path.name}" for path, content in changes.items()]
+    return [f"{'wrote' if content else 'removed'} {shown(path, root)}" for path, content in changes.items()]
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -243,6 +243,42 @@ def test_a_book_without_a_version_is_refused(good, project, fault):
     assert snapshot(good / "transformer") == before
 
 
+def test_modules_in_folders_build_on_each_other_in_any_order_without_a_circle(tmp_path):
+    chapters = {
+        "01-fast": [
+            md("# Speed"),
+            api("fast/one", "from transformer.fast.two import Y\n\nX = Y + 1"),
+            to("fast/two", "Y = 1"),
+        ],
+        "02-use": [cell("from transformer.fast import two\nimport transformer.fast.one")],
+    }
+    write_book(tmp_path, chapters)
+    assert "wrote transformer/fast/one.py" in tangle.tangle(tmp_path)
+    init = (tmp_path / "transformer" / "fast" / "__init__.py").read_text(encoding="utf-8")
+    assert init == f'"""transformer.fast: one, two.\n\n{tangle.SIGN}\n"""\n'
+    code = "import transformer as t; print(t.X, t.fast.one.__doc__.splitlines()[0], t.fast.two.__all__)"
+    said = "2 transformer.fast.one, from book/01-fast.ipynb, \"Speed\". ['Y']\n"
+    assert run("-c", code, cwd=tmp_path).stdout == said
+    assert tangle.tangle(tmp_path) == []
+
+
+def test_a_folder_that_no_chapter_fills_is_removed_and_a_strangers_stays(tmp_path):
+    write_book(tmp_path, {"01-one": [to("fast/one", "X = 1"), to("slow/one", "Y = 1")]})
+    tangle.tangle(tmp_path)
+    package = tmp_path / "transformer"
+    (package / "slow" / "mine.py").write_text("Z = 1\n")
+    (package / "own").mkdir()
+    (package / "own" / "one.py").write_bytes((package / "fast" / "one.py").read_bytes())
+    write_book(tmp_path, {"01-one": [to("flat", "X = 1")]})
+    gone = [f"transformer/{folder}/{name}.py" for folder in ("fast", "slow") for name in ("__init__", "one")]
+    orphaned = [f"{name}: orphaned, no chapter exports it" for name in gone]
+    assert faults_of(tangle.check, tmp_path)[-4:] == orphaned
+    tangle.tangle(tmp_path)
+    left = sorted(path.relative_to(package).as_posix() for path in package.rglob("*.py"))
+    assert left == ["__init__.py", "flat.py", "own/one.py", "slow/mine.py"]
+    assert not (package / "fast").exists()
+
+
 def test_main_has_no_public_names(good):
     assert "__all__" not in (good / "transformer" / "__main__.py").read_text(encoding="utf-8")
 
@@ -357,7 +393,7 @@ def test_contents_may_be_written_in_several_ways(tmp_path, toc):
 
 ONLY = "only imports, constants, functions and classes are exported, not:"
 UNBOUND = "is neither defined nor imported by a cell of one"
-SHOULD = "it should read 'export:<module>'"
+SHOULD = "it should read 'export:<module>', or <folder>/<module>"
 OWN = "is made in this very chapter, and cannot be imported here"
 
 # One exported cell, the line of its fault, and what is said of it.
@@ -575,9 +611,49 @@ BOOK_FAULTS = {
         [[to("one", "def f():\n    import os\n    from transformer.two import Y")], [to("two", "Y = 1")]],
         "01-one c0 3: Y comes only later, in book/02-two.ipynb",
     ),
-    "import of a later module of the chapter": (
-        [[to("one", "from transformer.other import Y"), to("other", "Y = 1")]],
-        f"01-one c0 1: Y {OWN}",
+    "import of a module by itself": (
+        [[to("one", "X = 1"), to("one", "from transformer.one import X as Y")]],
+        f"01-one c1 1: X {OWN}",
+    ),
+    "modules that import each other": (
+        [
+            [
+                to("one", "from transformer.fast.two import Y\n\nX = Y"),
+                to("fast/two", "from transformer.fast.three import Z\n\nY = Z"),
+                to("fast/three", "Z = 1"),
+                to("fast/three", "def f():\n    from transformer.one import X\n    return X"),
+            ]
+        ],
+        "01-one c3 2: one imports fast/three already, directly or by others",
+    ),
+    "a folder that is a module": (
+        [[to("fast", "X = 1")], [to("fast/one", "Y = 1")]],
+        "02-two c0 1: fast is a module too, and no folder",
+    ),
+    "a public name that hides a folder": (
+        [[to("one", "def fast():\n    pass")], [to("fast/two", "X = 1")]],
+        "01-one c0 1: fast is the name of a folder too, and would hide it",
+    ),
+    "bad folder names": (
+        [[to("class/one", "X = 1"), to("a/b/c", "X = 1"), to("/one", "X = 1"), to("Fast/one", "X = 1")]],
+        *(
+            f"01-one c{index} 1: unknown tag 'export:{name}'; "
+            "it should read 'export:<module>', or <folder>/<module>"
+            for index, name in enumerate(("class/one", "a/b/c", "/one", "Fast/one"))
+        ),
+    ),
+    "exported import of a module in a folder": (
+        [
+            [to("fast/one", "X = 1")],
+            [to("two", "from transformer.fast import one\nimport transformer.fast.one")],
+        ],
+        "02-two c0 1: an exported cell names the module: 'from transformer.fast.one import …'",
+        "02-two c0 2: an exported cell names the module: 'from transformer.fast.one import …'",
+    ),
+    "import from a folder": (
+        [[to("fast/one", "X = 1")], [cell("from transformer.fast import X\nfrom transformer import fast")]],
+        "02-two c0 1: no chapter exports transformer.fast",
+        "02-two c0 2: no chapter exports fast",
     ),
     "import of what a module does not define": (
         [[to("one", "import math")], [to("two", "from transformer.one import math, pi")]],
