@@ -19,10 +19,13 @@ TWO = "def two() -> int:\n    return one() + 1"
 def book(tmp_path) -> Path:
     """A book of two chapters, tangled and committed."""
     (tmp_path / "book").mkdir()
-    for name, module, sources in (("01-first", "alpha", (ONE, TWO)), ("02-second", "beta", ("b = 1\n",))):
+    for name, module, sources in (
+        ("01-first", "alpha", (ONE, TWO)),
+        ("02-second", "more/beta", ("b = 1\n",)),
+    ):
         cells = [new_markdown_cell("# First", id="title"), new_code_cell("assert True", id="free")]
         cells += [
-            new_code_cell(source, id=f"{module}-{number}", metadata={"tags": [f"export:{module}"]})
+            new_code_cell(source, id=f"{Path(module).name}-{number}", metadata={"tags": [f"export:{module}"]})
             for number, source in enumerate(sources)
         ]
         notebook = new_notebook(cells=cells)
@@ -62,9 +65,9 @@ def source(book: Path, name: str, cell: str) -> str:
 
 def test_an_edit_goes_home(book):
     edit(book, "alpha", "return 1", "return 1  # the first")
-    edit(book, "beta", "b = 1", "b = 2")
+    edit(book, "more/beta", "b = 1", "b = 2")
     carried = ["book/01-first.ipynb: alpha-0", "book/02-second.ipynb: beta-0"]
-    assert back.back(book) == [*carried, "wrote transformer/beta.py"]
+    assert back.back(book) == [*carried, "wrote transformer/more/beta.py"]
     assert source(book, "01-first", "alpha-0") == f"{ONE}  # the first"
     tangle.check(book)
     assert back.back(book) == []
@@ -99,7 +102,7 @@ def test_nothing_changes_where_nothing_was_edited(book):
     ids=["header", "marker", "emptied", "new-piece", "syntax", "rule"],
 )
 def test_what_has_no_home_is_refused_and_nothing_is_written(book, old, new, said):
-    edit(book, "beta", "b = 1", "b = 2")  # would go home by itself
+    edit(book, "more/beta", "b = 1", "b = 2")  # would go home by itself
     edit(book, "alpha", old, new)
     before = contents(book)
     with pytest.raises(tangle.TangleError, match=said):
