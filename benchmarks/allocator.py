@@ -26,7 +26,7 @@ def prepare(size: Size, batches: list[Batch], keeps: bool, threads: int, seed: i
     torch.set_num_threads(threads)
     with ExitStack() as stack:
         if not keeps:
-            stack.enter_context(mock.patch("transformer.fast.keep_freed_memory"))
+            stack.enter_context(mock.patch("transformer.speed.fast.keep_freed_memory"))
         _round.append((peer_trainings(size, "float32", torch.device("cpu"), seed)["ours"](), batches))
 
 

@@ -33,7 +33,7 @@ from benchmarks.training import (
 )
 from benchmarks.workload import SIZES, TOY_SIZES, Batch, Size, sentence_batches, toy_batches
 from transformer import Translator, load_corpus
-from transformer.files import read_record, run_facts, write_record
+from transformer.runs.folder import read_record, run_facts, write_record
 
 N_BATCHES = 6
 LEVER_BATCHES = 3  # by length; at random the same sentences make about twice as many

@@ -13,9 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from transformer.corpora import load_corpus
-from transformer.files import run_facts, write_record
-from transformer.text import BPEDropout, TokenBatches, Vocabulary, encode_pairs, pad, padding_waste
+from transformer.language.batches import BPEDropout, TokenBatches, encode_pairs, pad, padding_waste
+from transformer.language.corpora import load_corpus
+from transformer.language.vocabulary import Vocabulary
+from transformer.runs.folder import run_facts, write_record
 
 Encoded = tuple[list[int], list[int]]
 

@@ -15,8 +15,8 @@ from benchmarks.peers import Training, described, our_model
 from benchmarks.training import agreement
 from benchmarks.workload import Batch, Size, sentence_batches, shuffled_batches, token_counts, training_flops
 from transformer import MultiHeadAttention, Transformer, accelerate
-from transformer.fast import FastDropout, FastLinear, FastMultiHeadAttention
-from transformer.text import padding_waste
+from transformer.language.batches import padding_waste
+from transformer.speed.fast import FastDropout, FastLinear, FastMultiHeadAttention
 from transformer.training import to_device
 
 FAST_PARTS: dict[str, tuple[type[nn.Module], type[nn.Module]]] = {

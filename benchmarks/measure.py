@@ -17,8 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from transformer.fast import FastLinear
-from transformer.kernels import HAS_ONEDNN, linear_by_onednn
+from transformer.speed.fast import FastLinear
+from transformer.speed.kernels import HAS_ONEDNN, linear_by_onednn
 
 MIB = 2**20
 # Rows, inner size and columns: of the position-wise network, and square ones, which are the easiest.

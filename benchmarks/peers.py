@@ -28,9 +28,9 @@ from transformer import (
     to_torch,
 )
 from transformer.decoding import DecoderState
-from transformer.fast import FastDecoderState
-from transformer.interop import to_marian
-from transformer.trainer import autocast
+from transformer.exchange.marian import to_marian
+from transformer.runs.precision import autocast
+from transformer.speed.fast import FastDecoderState
 
 LEARNING_RATE = 1e-4
 HAS_MARIAN = find_spec("transformers") is not None
@@ -224,7 +224,7 @@ class TrainerTraining(Training):
 
 def only_f_linear() -> AbstractContextManager[object]:
     """Circumstances in which all dense products are left to `F.linear`, those of the loss as well."""
-    return mock.patch("transformer.kernels.onednn_wins", lambda *_: False)
+    return mock.patch("transformer.speed.kernels.onednn_wins", lambda *_: False)
 
 
 def peer_trainings(

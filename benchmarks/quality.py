@@ -7,8 +7,8 @@ from typing import Any
 
 from benchmarks.measure import table
 from transformer import Translator, quantize
-from transformer.corpora import Pair
-from transformer.translation import evaluate_translator
+from transformer.language.corpora import Pair
+from transformer.language.translator import evaluate_translator
 
 SEARCHES = {"greedy": 1, "beam 4": 4}
 

@@ -4,11 +4,11 @@
     python -m benchmarks.serving --attack
 
 Each client sends one sentence of the phrases' test split, waits for the answer, and sends the next. Of two
-servers, it asks now the one, now the other. Writes transformer/records/serving.json.
+servers, it asks now the one, now the other. Writes transformer/records/book/serving.json.
 
 With --attack, four such clients ask one server while somebody else holds connections open with requests that
 never end, and one client asks while three of the largest requests are being answered. Writes
-transformer/records/serving-attack.json. Needs the extra `serve`.
+transformer/records/book/serving-attack.json. Needs the extra `serve`.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from transformer.corpora import load_corpus
-from transformer.files import run_facts, write_record
+from transformer.language.corpora import load_corpus
+from transformer.runs.folder import run_facts, write_record
 
 RECORDS = Path(__file__).resolve().parents[1] / "transformer" / "records"
 BEAM = 4

@@ -26,7 +26,7 @@ from benchmarks.measure import (
 )
 from benchmarks.peers import Training, described, peer_trainings
 from benchmarks.workload import Batch, Size, token_counts, training_flops
-from transformer.text import padding_waste
+from transformer.language.batches import padding_waste
 from transformer.training import evaluating, to_device
 
 # A name of an operation holds one of these; the first kind that fits counts.

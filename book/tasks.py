@@ -36,7 +36,7 @@ WORKERS = CORES + 1
 # Warnings are errors with the packages of requirements.txt; newer ones have others to give.
 ANY_VERSIONS = ("-W", "default")
 # The tests of what builds the pages need all that builds them.
-OF_THE_BUILD = ("test_book", "test_live", "test_plain", "test_weave")
+OF_THE_BUILD = ("book/test_book", "book/test_live", "book/test_plain", "book/test_weave")
 COMMANDS = {}
 
 
@@ -143,7 +143,7 @@ def test_pages(options) -> None:
     html(options)
     call(
         *(python, "-m", "pytest", "--numprocesses", options.workers, "--dist", "worksteal"),
-        *("-m", "pages", "tests/test_book.py", "tests/test_live.py"),
+        *("-m", "pages", "tests/book/test_book.py", "tests/book/test_live.py"),
         **QUIET,
     )
 
@@ -210,7 +210,7 @@ def style(options) -> None:
     """package = book, ruff, form of the notebooks"""
     python = installed()
     sound(python)
-    call(python, "-m", "pytest", "--quiet", "tests/test_notebooks.py", **QUIET)
+    call(python, "-m", "pytest", "--quiet", "tests/book/test_notebooks.py", **QUIET)
 
 
 @command
@@ -311,7 +311,7 @@ def clean(options) -> None:
         remove(ROOT / name)
     for path in ROOT.glob("*.egg-info"):
         remove(path)
-    for top in ("book", "tests", "transformer", "benchmarks"):
+    for top in ("book", "tests", "transformer", "benchmarks", "experiments"):
         for path in list((ROOT / top).rglob("__pycache__")):
             remove(path)
 

@@ -147,7 +147,7 @@ def shown(cell: nbformat.NotebookNode) -> list[str]:
 
 def processor() -> str:
     """The processor's name and the best instruction set that PyTorch finds in it."""
-    from transformer.files import run_facts
+    from transformer.runs.folder import run_facts
 
     program = "import torch; print(torch.backends.cpu.get_cpu_capability())"
     environment = {name: value for name, value in os.environ.items() if name != "ATEN_CPU_CAPABILITY"}

@@ -33,7 +33,7 @@ sys.path.insert(0, str(ROOT / "book"))
 import execute  # noqa: E402
 import repository  # noqa: E402
 
-from transformer.files import processor  # noqa: E402
+from transformer.runs.precision import processor  # noqa: E402
 
 REQUIREMENTS = ROOT / "tests" / "colab-requirements.txt"
 RECORD = ROOT / "tests" / "colab.json"

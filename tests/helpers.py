@@ -16,12 +16,14 @@ from torch import Tensor, nn
 
 import transformer
 from transformer import Transformer, TransformerConfig, load_record, noam_rate
-from transformer.corpora import Pair
+from transformer.language.corpora import Pair
 from transformer.training import record_path
 
 # Every public name of every module, under its own name.
-MODULES = [m.name for m in pkgutil.iter_modules(transformer.__path__) if m.name != "__main__"]
-FOUND = [importlib.import_module(f"transformer.{name}") for name in MODULES]
+MODULES = [
+    m.name for m in pkgutil.walk_packages(transformer.__path__, "transformer.") if "__main__" not in m.name
+]
+FOUND = [module for module in map(importlib.import_module, MODULES) if hasattr(module, "__all__")]
 everything = SimpleNamespace(**{name: getattr(module, name) for module in FOUND for name in module.__all__})
 
 PAIRS = [  # a corpus of four sentences

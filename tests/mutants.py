@@ -34,19 +34,62 @@ TIME_LIMIT = 600.0  # seconds for tests without a fault
 PATIENCE = 30.0, 4.0  # with a fault they may take this many seconds, and so many times as long
 GOOD = ("caught", "timeout", "equivalent")  # a test that no longer ends has noticed as well
 
-# A module's tests are tests/test_<module>.py, but for these.
+# A module's tests are tests/<folder>/test_<module>.py, but for these.
 TEST_FILES = {
-    "__main__": ("test_cli.py",),
+    "__main__": ("commands/test_cli.py",),
     "attention": ("test_attention.py", "test_model.py"),
-    "corpora": ("test_corpora.py", "test_text.py"),
-    "distributed": ("test_distributed.py", "test_trainer.py"),
-    "files": ("test_files.py", "test_resumption.py"),
-    "interop": ("test_interop.py", "test_marian.py", "test_foreign.py"),
-    "kernels": ("test_kernels.py", "test_fast.py"),
+    "commands/recipes": ("commands/test_recipes.py", "commands/test_cli.py"),
+    "commands/terminal": ("commands/test_cli.py",),
+    "commands/train": ("commands/test_cli.py",),
+    "commands/translate": ("commands/test_cli.py",),
+    "exchange/foreign": (
+        "exchange/test_exchange_torch.py",
+        "exchange/test_marian.py",
+        "exchange/test_foreign.py",
+    ),
+    "exchange/llama": ("modern/test_language_model.py",),
+    "exchange/torch": (
+        "exchange/test_exchange_torch.py",
+        "exchange/test_marian.py",
+        "exchange/test_foreign.py",
+    ),
+    "language/batches": ("language/test_vocabulary.py",),
+    "language/corpora": ("language/test_corpora.py", "language/test_vocabulary.py"),
+    "language/folder": ("language/test_translator.py",),
+    "language/scores": ("language/test_translator.py",),
     "loss": ("test_loss.py", "test_model.py"),
-    "recipes": ("test_recipes.py", "test_cli.py"),
-    "trainer": ("test_trainer.py", "test_resumption.py", "test_files.py", "test_distributed.py"),
-    "training": ("test_training.py",),
+    "modern/generate": ("modern/test_language_model.py",),
+    "modern/parts": ("modern/test_language_model.py",),
+    "runs/accumulation": ("runs/test_distributed.py", "runs/test_trainer.py"),
+    "runs/checkpoints": ("runs/test_checkpoints.py", "runs/test_resumption.py"),
+    "runs/folder": ("runs/test_checkpoints.py", "runs/test_resumption.py"),
+    "runs/journal": (
+        "runs/test_trainer.py",
+        "runs/test_resumption.py",
+        "runs/test_checkpoints.py",
+        "runs/test_distributed.py",
+    ),
+    "runs/stream": (
+        "runs/test_trainer.py",
+        "runs/test_resumption.py",
+        "runs/test_checkpoints.py",
+        "runs/test_distributed.py",
+    ),
+    "runs/trainer": (
+        "runs/test_trainer.py",
+        "runs/test_resumption.py",
+        "runs/test_checkpoints.py",
+        "runs/test_distributed.py",
+    ),
+    "runs/update": (
+        "runs/test_trainer.py",
+        "runs/test_resumption.py",
+        "runs/test_checkpoints.py",
+        "runs/test_distributed.py",
+    ),
+    "speed/chunked_loss": ("speed/test_kernels.py", "speed/test_fast.py"),
+    "speed/int8": ("speed/test_fast.py",),
+    "speed/kernels": ("speed/test_kernels.py", "speed/test_fast.py"),
     "validation": ("test_validation.py", "test_model.py"),
 }
 
@@ -57,7 +100,8 @@ PRELOAD += ["sacrebleu", "safetensors.torch", "tokenizers"]
 
 def files_for(module: str) -> tuple[str, ...]:
     """The files whose tests have to notice a fault in `module`."""
-    return TEST_FILES.get(module, (f"test_{module}.py",))
+    folder, _, name = module.rpartition("/")
+    return TEST_FILES.get(module, ((f"{folder}/" if folder else "") + f"test_{name}.py",))
 
 
 # --------------------------------------------------------------------------------------------------
@@ -149,7 +193,7 @@ class Outcome:
 
 
 class Copy:
-    """A copy of package, benchmarks and tests in which faults are tried, one at a time.
+    """A copy of package, benchmarks, experiments and tests in which faults are tried, one at a time.
 
     Args:
         folder: a folder that does not exist yet.
@@ -158,7 +202,7 @@ class Copy:
     def __init__(self, folder: Path) -> None:
         self.folder, self.attempts = folder.resolve(), 0
         left_out = shutil.ignore_patterns("__pycache__")
-        for name in ("transformer", "benchmarks", "tests"):
+        for name in ("transformer", "benchmarks", "experiments", "tests"):
             shutil.copytree(ROOT / name, self.folder / name, ignore=left_out)
         shutil.copy(ROOT / "pyproject.toml", self.folder)
 
@@ -273,7 +317,7 @@ def run_faults(faults: list[Fault], workers: int) -> tuple[dict[str, int], dict[
 
 def facts() -> dict:
     """Command, commit, machine, versions and date; of the moment at which the copies are made."""
-    from transformer.files import run_facts
+    from transformer.runs.folder import run_facts
 
     known = run_facts("cpu")
     known["versions"] |= {name: metadata.version(name) for name in ("pytest", "hypothesis")}
@@ -286,7 +330,7 @@ def write(run: dict, outcomes: dict[str, Outcome]) -> None:
     After a run of some faults, what is said of the run stays that of the last run of all; `later`
     holds command, commit and date of the others.
     """
-    from transformer.files import read_record, write_record
+    from transformer.runs.folder import read_record, write_record
 
     found = {name: outcome.said for name, outcome in outcomes.items()}
     record = run | {"faults": found}

@@ -59,8 +59,8 @@ from transformer import (
     token_accuracy,
     toy_config,
 )
-from transformer.distributed import accumulate_gradients
-from transformer.text import BOS_ID, EOS_ID, PAD_ID, UNK_ID
+from transformer.language.vocabulary import BOS_ID, EOS_ID, PAD_ID, UNK_ID
+from transformer.runs.accumulation import accumulate_gradients
 from transformer.toy import reversal_batches
 
 # B 2, S 7, T 5: no two sizes are equal.
@@ -356,7 +356,7 @@ def test_empty_sentences_among_others_leave_training_in_numbers(norm_first, dtyp
 
 
 def test_special_ids_are_defined_once():
-    """See also test_text.py: test_special_ids_are_the_models; the toy's own are tested below."""
+    """See also language/test_vocabulary.py: test_special_ids_are_the_models. Below are the toy's own."""
     assert (PAD_ID, UNK_ID, BOS_ID, EOS_ID) == (0, 1, 2, 3)
     config = TransformerConfig(9, 9)
     assert (config.pad_id, config.bos_id, config.eos_id) == (PAD_ID, BOS_ID, EOS_ID)
@@ -413,7 +413,7 @@ def test_a_training_step_reads_nothing_back_from_its_device(kind):
 # Randomness: a seed or a generator for every choice, and torch's own for dropout
 # -------------------------------------------------------------------------------------------------
 
-# test_toy.py: test_stream_depends_on_seed_and_epoch_and_on_nothing_else; test_text.py:
+# test_toy.py: test_stream_depends_on_seed_and_epoch_and_on_nothing_else; language/test_vocabulary.py:
 # test_order_depends_on_seed_and_epoch_alone; test_training.py: test_two_runs_are_equal_but_for_the_seed;
 # test_model.py: test_dropout_only_in_training_and_only_by_torchs_generator.
 
@@ -573,7 +573,7 @@ def test_the_compiled_model_computes_the_same():
 # test_loss.py: test_equals_torch_for_any_shape_with_gradients, test_nothing_to_count_is_zero;
 # test_decoding.py: test_length_norm_is_the_formula_of_wu_et_al, test_a_beam_of_one_is_greedy_search,
 # test_a_beam_that_drops_nothing_is_exhaustive_search, test_batch_mates_have_no_influence. The accelerated
-# and the quantized model: test_fast.py, test_kernels.py.
+# and the quantized model: speed/test_fast.py, speed/test_kernels.py.
 
 
 @pytest.mark.parametrize("shape", [(0, 3), (0, 0), (2, 0), (2, 3)], ids=str)

@@ -35,7 +35,7 @@ from transformer.decoding import (
     length_norm,
     merge_hypotheses,
 )
-from transformer.fast import FastDecoderState
+from transformer.speed.fast import FastDecoderState
 
 PAD, BOS, EOS = 0, 2, 3
 INF = math.inf

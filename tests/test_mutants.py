@@ -12,7 +12,9 @@ from faults import FAULTS, Fault
 from mutants import RECORD, Copy, files_for
 
 ROOT = Path(__file__).resolve().parents[1]
-SOURCES = {path.stem: path.read_text(encoding="utf8") for path in (ROOT / "transformer").glob("*.py")}
+PACKAGE = ROOT / "transformer"
+FILES = {path.relative_to(PACKAGE).with_suffix("").as_posix(): path for path in PACKAGE.rglob("*.py")}
+SOURCES = {name: path.read_text(encoding="utf8") for name, path in FILES.items()}
 
 
 def program(source: str) -> str:

@@ -139,7 +139,14 @@ def test_public_name_is_typed_and_described(name):
 @pytest.mark.parametrize("name", ["embedding", "attention", "layers", "model", "loss", "decoding", "toy"])
 def test_the_plain_model_knows_no_trick_of_speed(name):
     text = (ROOT / "transformer" / f"{name}.py").read_text(encoding="utf8")
-    for word in ("transformer.kernels", "transformer.fast", "mkldnn", "onednn", "is_compiling", "is_traced"):
+    for word in (
+        "transformer.speed.kernels",
+        "transformer.speed.fast",
+        "mkldnn",
+        "onednn",
+        "is_compiling",
+        "is_traced",
+    ):
         assert word not in text.lower(), word
 
 
@@ -238,14 +245,15 @@ def brought_by(extra: str) -> set[str]:
 def optional_libraries() -> dict[str, set[str]]:
     """Return what the modules import when it is needed and torch does not bring, by module."""
     found, brought = {}, needed_by("torch") | sys.stdlib_module_names | {"transformer"}
-    for path in (ROOT / "transformer").glob("*.py"):
+    for path in (ROOT / "transformer").rglob("*.py"):
         tree = ast.parse(path.read_text("utf8"))
         calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
         given = [call.args[0] for call in calls if ast.unparse(call.func) == "optional_import"]
         names = [name.value for name in given if isinstance(name, ast.Constant)]  # or a loop
         imports = [node for node in ast.walk(tree) if isinstance(node, ast.Import)]
         names += [alias.name for node in imports if node not in tree.body for alias in node.names]
-        found[path.stem] = {name.partition(".")[0] for name in names} - brought
+        module = path.relative_to(ROOT / "transformer").with_suffix("").as_posix()
+        found[module] = {name.partition(".")[0] for name in names} - brought
     return found
 
 
@@ -269,11 +277,14 @@ def test_an_extra_suffices_for_its_task():
     libraries = optional_libraries()
     assert libraries["plots"] <= brought_by("plots")
     progress = {"tqdm"}  # is left out where it is missing
-    assert libraries["text"] | libraries["translation"] | {"safetensors"} <= brought_by("text") | progress
+    language = set().union(*(found for name, found in libraries.items() if name.startswith("language/")))
+    assert language | {"safetensors"} <= brought_by("text") | progress
+    exchange = set().union(*(found for name, found in libraries.items() if name.startswith("exchange/")))
     # The extra interchange is large, and so not in all; what reads and writes files is in text as well.
-    assert libraries["interop"] <= brought_by("interchange") | brought_by("text")
-    assert libraries["serve"] <= brought_by("serve")
-    assert libraries["__main__"] - brought_by("all") == set()
+    assert exchange <= brought_by("interchange") | brought_by("text")
+    assert libraries["commands/serve"] <= brought_by("serve")
+    commands = (found for name, found in libraries.items() if name.startswith(("commands/", "__main__")))
+    assert set().union(*commands) - brought_by("all") == set()
     rest = set().union(*libraries.values()) - brought_by("interchange")
     assert rest == brought_by("all") >= brought_by("train")
 
@@ -355,8 +366,8 @@ def test_what_runs_with_any_versions_needs_nothing_that_builds_the_pages():
     makers = {path.stem for path in (ROOT / "book" / "_ext").glob("*.py")}
     makers |= {"sphinx", "docutils", "bs4", "fontTools", "playwright", "pybtex", "equations"}
     needing = {
-        path.stem
-        for path in (ROOT / "tests").glob("test_*.py")
+        path.relative_to(ROOT / "tests").with_suffix("").as_posix()
+        for path in (ROOT / "tests").rglob("test_*.py")
         for node in ast.parse(path.read_text(encoding="utf8")).body
         if isinstance(node, (ast.Import, ast.ImportFrom))
         for name in ([alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module])
@@ -467,7 +478,9 @@ def test_own_data_of_the_readme_trains(tmp_path, monkeypatch, capsys):
     program = re.search(r"^```py\n(.*?)^```", README, re.M | re.S)[1]
     assert "recipe_for(pairs)\n" in program
     few = "changed(recipe_for(pairs), steps=4, evaluate_every=2, warmup_steps=1)\n"
-    program = "from transformer.recipes import changed\n" + program.replace("recipe_for(pairs)\n", few)
+    program = "from transformer.commands.recipes import changed\n" + program.replace(
+        "recipe_for(pairs)\n", few
+    )
     names: dict[str, object] = {}
     exec(program, names)
     same = transformer.Translator.load("runs/mine/translator")
@@ -719,9 +732,12 @@ def test_first_cell_takes_no_other_package_for_the_book_s(tmp_path, stranger):
     assert said.endswith("hides the package of this book: rename it, or uninstall it")
 
 
-@pytest.mark.parametrize("name", [found.name for found in pkgutil.iter_modules(transformer.__path__)])
+MODULES = [found.name for found in pkgutil.walk_packages(transformer.__path__, "transformer.")]
+
+
+@pytest.mark.parametrize("name", MODULES)
 def test_examples_in_docstrings_hold(name):
-    found = doctest.testmod(importlib.import_module(f"transformer.{name}"))
+    found = doctest.testmod(importlib.import_module(name))
     assert found.failed == 0
 
 
@@ -734,8 +750,8 @@ def test_every_public_name_stands_on_the_api_page_once():
     page = (ROOT / "book" / "api.md").read_text(encoding="utf8")
     listed = re.findall(r"^\.\. (?:autofunction|autoclass|py:data):: transformer\.([\w.]+)$", page, re.M)
     public = [
-        each if each in PUBLIC else f"{found.name}.{each}"
-        for found in pkgutil.iter_modules(transformer.__path__)
-        for each in getattr(importlib.import_module(f"transformer.{found.name}"), "__all__", [])
+        each if each in PUBLIC else f"{name.removeprefix('transformer.')}.{each}"
+        for name in MODULES
+        for each in getattr(importlib.import_module(name), "__all__", [])
     ]
     assert sorted(listed) == sorted(public)

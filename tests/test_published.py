@@ -1,6 +1,6 @@
 """Numbers that others have published, printed or expect in their tests: ours are the same.
 
-The layers' numbers in PyTorch's tests are in test_torch_cases.py, BLEU in test_translation.py.
+The layers' numbers in PyTorch's tests are in test_torch_cases.py, BLEU in language/test_translator.py.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from transformer import Transformer, TransformerConfig, beam_search, sinusoidal_encoding
 from transformer.attention import KeyValueCache
-from transformer.text import EOS_ID, PAD_ID
+from transformer.language.vocabulary import EOS_ID, PAD_ID
 
 
 def test_sinusoids_are_those_that_roformers_tests_print():

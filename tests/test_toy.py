@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-import transformer.recipes
+import transformer.commands.recipes
 import transformer.toy
 from transformer import (
     Transformer,
@@ -149,7 +149,7 @@ def test_crowd_copies_from_the_places_up_to_its_own():
 
 
 def test_crowded_batches_follow_the_rule_and_crowd_a_share():
-    from benchmarks.toy import crowded_batches
+    from experiments.toy import crowded_batches
 
     batches = list(crowded_batches(1, share=0.25, batch_size=40, per_epoch=50, seed=3))
     inputs, outputs = (torch.stack(part) for part in zip(*batches, strict=True))  # [50, 40, L]
@@ -160,7 +160,7 @@ def test_crowded_batches_follow_the_rule_and_crowd_a_share():
 
 
 def test_crowded_stream_depends_on_seed_and_epoch():
-    from benchmarks.toy import crowded_batches
+    from experiments.toy import crowded_batches
 
     def first(epoch, seed):
         return next(crowded_batches(epoch, share=0.5, seed=seed))[0]

@@ -14,23 +14,50 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 #     training
 #     decoding
 #     toy
-#     kernels
-#     fast
-#     files
-#     distributed
-#     trainer
-#     wording
-#     text
-#     corpora
-#     translation
-#     inspection
-#     interop
-#     modern
-#     checks
-#     phrases
-#     recipes
-#     serve
+#     speed/chunked_loss
+#     speed/kernels
+#     speed/int8
+#     speed/fast
+#     runs/folder
+#     runs/precision
+#     runs/checkpoints
+#     runs/accumulation
+#     runs/distributed
+#     runs/averaging
+#     runs/update
+#     runs/stream
+#     runs/journal
+#     runs/trainer
+#     language/wording
+#     language/batches
+#     language/vocabulary
+#     language/corpora
+#     language/translator
+#     language/folder
+#     language/hub
+#     language/scores
+#     study/inspection
+#     exchange/marian
+#     exchange/foreign
+#     exchange/ctranslate2
+#     exchange/onnx
+#     exchange/torch
+#     modern/language_model
+#     modern/generate
+#     exchange/llama
+#     modern/parts
+#     study/checks
+#     study/phrases
+#     commands/recipes
+#     commands/serve
+#     commands/terminal
+#     commands/translate
+#     commands/evaluate
+#     commands/info
+#     commands/check
+#     commands/options
 #     __main__
+#     commands/train
 
 # ruff: noqa: I001 (the order is that of the chapters)
 __version__ = "0.3.0.dev0"
@@ -60,17 +87,21 @@ from transformer.loss import (
 from transformer.training import noam_rate, cooldown, evaluate_loss, fit, load_record
 from transformer.decoding import greedy_search, beam_search
 from transformer.toy import reverse_and_mark, reversal_batch, toy_config, load_toy_model
-from transformer.fast import FastTransformer, accelerate, quantize
-from transformer.files import save_weights, load_weights
-from transformer.distributed import process_group
-from transformer.trainer import TrainingConfig, Trainer
-from transformer.wording import Preparation
-from transformer.text import Vocabulary, encode_pairs, pad, TokenBatches, BPEDropout
-from transformer.corpora import load_corpus, read_pairs, held_out
-from transformer.translation import corpus_scores, Alignment, Translator
-from transformer.interop import from_torch, to_torch
-from transformer.checks import check_model
-from transformer.recipes import Recipe, RECIPES, recipe_for, train_translator
+from transformer.speed.int8 import quantize
+from transformer.speed.fast import FastTransformer, accelerate
+from transformer.runs.checkpoints import save_weights, load_weights
+from transformer.runs.distributed import process_group
+from transformer.runs.update import TrainingConfig
+from transformer.runs.trainer import Trainer
+from transformer.language.wording import Preparation
+from transformer.language.batches import encode_pairs, pad, TokenBatches, BPEDropout
+from transformer.language.vocabulary import Vocabulary
+from transformer.language.corpora import load_corpus, read_pairs, held_out
+from transformer.language.translator import Alignment, Translator
+from transformer.language.scores import corpus_scores
+from transformer.exchange.torch import from_torch, to_torch
+from transformer.study.checks import check_model
+from transformer.commands.recipes import Recipe, RECIPES, recipe_for, train_translator
 
 __all__ = [
     "TokenEmbedding",
@@ -109,26 +140,26 @@ __all__ = [
     "reversal_batch",
     "toy_config",
     "load_toy_model",
+    "quantize",
     "FastTransformer",
     "accelerate",
-    "quantize",
     "save_weights",
     "load_weights",
     "process_group",
     "TrainingConfig",
     "Trainer",
     "Preparation",
-    "Vocabulary",
     "encode_pairs",
     "pad",
     "TokenBatches",
     "BPEDropout",
+    "Vocabulary",
     "load_corpus",
     "read_pairs",
     "held_out",
-    "corpus_scores",
     "Alignment",
     "Translator",
+    "corpus_scores",
     "from_torch",
     "to_torch",
     "check_model",

@@ -325,16 +325,18 @@ def _check_finite(entry: dict[str, float]) -> None:
 def record_path(name: str) -> Path:
     """The path of a file of the recorded runs in the installed package.
 
+    What only the book's chapters read lies in a folder of its own, `book`.
+
     Raises:
         TypeError: `name` is not a string.
         FileNotFoundError: there is no such file; the message says which there are.
     """
     check_type(str, name=name)
     folder = Path(str(resources.files("transformer"))) / "records"
-    known = sorted(path.name for path in folder.glob("*"))
+    known = {path.name: path for place in (folder / "book", folder) for path in place.glob("*")}
     if name not in known:  # a path that leads out of the folder is not known either
-        raise FileNotFoundError(f"there is no recorded file {name!r}, but there are {known}")
-    return folder / name
+        raise FileNotFoundError(f"there is no recorded file {name!r}, but there are {sorted(known)}")
+    return known[name]
 
 
 # %% book/07-training.ipynb · Runs on record · [load-record]

@@ -24,7 +24,8 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-from transformer import Transformer, Translator, greedy_search, load_toy_model, phrases
+from transformer import Transformer, Translator, greedy_search, load_toy_model
+from transformer.study import phrases
 
 SCRIPTS = ("transformer", "weights", "vocabulary", "page")
 

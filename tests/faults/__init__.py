@@ -1,6 +1,6 @@
 """Mistakes that people make in this program, for tests/mutants.py to put in one at a time.
 
-There is a file for each part of the package. A fault names the function, method or constant that it is in
+There is a file for each module of the package, in the same folders. A fault names the function, method or constant that it is in
 and a fragment of its source, so that an edit elsewhere leaves it alone. A file's `MODULE`, where it has one,
 is the module that its faults are in; otherwise, the module has the file's name.
 """
@@ -69,9 +69,11 @@ def lines_of(place: str, tree: ast.Module | ast.ClassDef) -> tuple[int, int]:
 
 
 def _faults_in(file: str) -> list[Fault]:
-    part = import_module(f"faults.{file}")
+    part = import_module(f"faults.{file.replace('/', '.')}")
     return [replace(fault, module=getattr(part, "MODULE", file)) for fault in part.FAULTS]
 
 
-FILES = sorted(path.stem for path in Path(__file__).parent.glob("*.py") if path.stem != "__init__")
+HERE = Path(__file__).parent
+FILES = sorted(path.relative_to(HERE).with_suffix("").as_posix() for path in HERE.rglob("*.py"))
+FILES.remove("__init__")
 FAULTS = [fault for file in FILES for fault in _faults_in(file)]

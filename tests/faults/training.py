@@ -51,7 +51,7 @@ FAULTS = [
         "the loss of no token at all is 0",
         "evaluate_loss",
         "if not n_tokens:",
-        "if not n_tokens:\n        return {\"loss\": 0.0, \"accuracy\": 0.0}",
+        'if not n_tokens:\n        return {"loss": 0.0, "accuracy": 0.0}',
     ),
     Fault(
         "gradients-pile-up",

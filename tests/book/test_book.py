@@ -1,0 +1,665 @@
+"""The woven book as a reader meets it: its HTML, then the same pages in a browser that reaches no network."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from copy import copy
+from pathlib import Path
+from urllib.parse import unquote, urldefrag, urlsplit
+
+import axe_playwright_python
+import nbformat
+import pydata_sphinx_theme
+import pytest
+import sphinx_book_theme
+import yaml
+from bs4 import BeautifulSoup
+from playwright.sync_api import Browser, Page, sync_playwright
+from pybtex.database import parse_file
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "book" / "_ext"))
+import live
+import plain
+
+ROOT = Path(__file__).resolve().parents[2]
+HTML = ROOT / "_build" / "html"
+MAX_PAGE_BYTES = 1_000_000
+MAX_LOADED_BYTES = 1_400_000  # with all that a page loads, but for a model
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+BROWSER_ARGUMENTS = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1",
+)
+
+needs_book = pytest.mark.skipif(not (HTML / "index.html").exists(), reason="the book is not built: make book")
+
+
+def reads_pages(test):
+    """Mark a test of what the build wrote, a part of `make test-pages`, which builds the book before it."""
+    return pytest.mark.pages(needs_book(test))
+
+
+def pages_of_contents() -> list[str]:
+    """Return the pages that `_toc.yml` names, in reading order, without suffix."""
+    contents = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf8"))
+    chapters = [chapter["file"] for part in contents["parts"] for chapter in part["chapters"]]
+    return [contents["root"], *chapters]
+
+
+TERM = re.compile(r"\*\*([A-Za-z-]+(?: [A-Za-z-]+){0,2})\*\*")
+WORD = re.compile(r"[^\W\d_]{3,}")
+# What is not text in a cell's Markdown: names of equations, formulas, labels, languages of code, addresses.
+NOT_SHOWN = re.compile(
+    r"\$\$.*?\$\$|\$(?:[^$\n]|\n(?!\n))+\$"
+    r'|<a id="[\w-]+"></a>|^ *```\w*|\[Live figure: [\w-]+\]\(\S+\)\.|\]\([^()\s]+\)|https?://\S+',
+    flags=re.MULTILINE | re.DOTALL,
+)
+ASSERTS = re.compile(r"^assert ", flags=re.MULTILINE)
+PAGES = pages_of_contents()
+CHAPTERS = [name for name in PAGES if (ROOT / f"{name}.ipynb").exists()]
+
+
+class Soups(dict):
+    """Parsed pages by path, each read once."""
+
+    def __missing__(self, path: Path) -> BeautifulSoup:
+        self[path] = BeautifulSoup(path.read_text(encoding="utf8"), "html.parser")
+        return self[path]
+
+
+class Anchors(dict):
+    """What links can lead to in a page, by its path."""
+
+    def __init__(self, soups: Soups) -> None:
+        self.soups = soups
+
+    def __missing__(self, path: Path) -> set[str]:
+        self[path] = {element["id"] for element in self.soups[path].find_all(id=True)}
+        return self[path]
+
+
+@pytest.fixture(scope="module")
+def soups() -> Soups:
+    return Soups()
+
+
+@pytest.fixture(scope="module")
+def anchors(soups: Soups) -> Anchors:
+    return Anchors(soups)
+
+
+@pytest.fixture(params=PAGES)
+def page(request: pytest.FixtureRequest) -> Path:
+    """The HTML file of one page of the table of contents."""
+    return HTML / f"{request.param}.html"
+
+
+def is_outside(address: str) -> bool:
+    return bool(urlsplit(address).netloc) or urlsplit(address).scheme in ("http", "https")
+
+
+def addresses(soup: BeautifulSoup, attribute: str) -> list[str]:
+    return [tag[attribute] for tag in soup.find_all(attrs={attribute: True})]
+
+
+@reads_pages
+def test_the_first_page_leads_to_the_book(soups):
+    refresh = soups[HTML / "index.html"].find("meta", attrs={"http-equiv": "Refresh"})
+    assert refresh["content"].endswith(f"url={PAGES[0]}.html")
+
+
+@reads_pages
+def test_page_is_light_and_has_one_title(page, soups):
+    assert page.stat().st_size <= MAX_PAGE_BYTES
+    assert len(soups[page].select("article.bd-article h1")) == 1
+    own, _, rest = soups[page].title.text.strip().partition(" — ")
+    assert own and own != rest
+    assert len(soups[page].select("meta[name=viewport]")) == 1
+
+
+@reads_pages
+def test_page_loads_nothing_from_another_host(page, soups):
+    loaded = addresses(soups[page], "src") + addresses(soups[page], "srcset")
+    links = soups[page].find_all("link", href=True)
+    loaded += [link["href"] for link in links if link["rel"] != ["canonical"]]  # says where the page lives
+    assert [address for address in loaded if is_outside(address)] == []
+
+
+@reads_pages
+def test_links_and_images_of_page_exist(page, soups, anchors):
+    broken = []
+    for address in addresses(soups[page], "href") + addresses(soups[page], "src"):
+        if is_outside(address) or address.startswith(("mailto:", "data:", "javascript:")) or address == "#":
+            continue
+        path, fragment = urldefrag(address)
+        target = (page.parent / unquote(urlsplit(path).path)).resolve() if path else page
+        if not target.exists():
+            broken.append(address)
+        elif fragment and target.suffix == ".html" and unquote(fragment) not in anchors[target]:
+            broken.append(address)
+    assert broken == []
+
+
+@reads_pages
+def test_programs_find_every_page_as_markdown(soups):
+    """`llms.txt` lists the pages in reading order, and each page names its own."""
+    base = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf8"))["html"]["baseurl"]
+    listed = re.findall(r"^- \[.+\]\((.+)\)$", (HTML / "llms.txt").read_text(encoding="utf8"), re.MULTILINE)
+    assert listed == [f"{base}{name}.html.md" for name in PAGES]
+    for name in PAGES:
+        text = (HTML / f"{name}.html.md").read_text(encoding="utf8")
+        assert re.match(r"# \w", text) and not re.search(r"^```\{|\x1b", text, re.MULTILINE)
+        (link,) = soups[HTML / f"{name}.html"].select('link[type="text/markdown"]')
+        assert (HTML / f"{name}.html").parent / link["href"] == HTML / f"{name}.html.md"
+    api = (HTML / "book" / "api.html.md").read_text(encoding="utf8")
+    assert "transformer.sinusoidal_encoding(length: int, d_model: int" in api and "[source]" not in api
+    works = (HTML / "book" / "bibliography.html.md").read_text(encoding="utf8")
+    assert works.count("arXiv:1706.03762") == 1
+
+
+@reads_pages
+def test_names_of_pytorch_lead_to_its_pages(soups):
+    links = soups[HTML / "book" / "api.html"].select('a[href^="https://docs.pytorch.org/docs/stable/"]')
+    shown = {link["href"].partition("#")[2] for link in links}
+    inventory = (ROOT / "book" / "_ext" / "torch.inv").read_text(encoding="utf8").splitlines()[3:]
+    assert shown == {line.split()[0] for line in inventory}
+
+
+def markdown_of(name: str) -> list[str]:
+    """The texts of a notebook's Markdown cells."""
+    cells = nbformat.read(ROOT / f"{name}.ipynb", as_version=4).cells
+    return [cell.source for cell in cells if cell.cell_type == "markdown"]
+
+
+@reads_pages
+@pytest.mark.parametrize("name", CHAPTERS)
+def test_citations_read_the_same_in_the_notebook_and_in_the_book(name, soups):
+    """What stands in the text of a link to a work is what the build makes of its key."""
+    entries = parse_file(str(ROOT / "book" / "references.bib")).entries.values()
+    works = {plain.address(entry) for entry in entries}
+    links = [link for text in markdown_of(name) for link in plain.LINK.findall(text)]
+    written = [" ".join(label.split()) for label, address in links if address in works]
+    shown = soups[HTML / f"{name}.html"].select('article.bd-article a[href^="bibliography.html#"]')
+    # Several in one pair of brackets are put into the order of the bibliography.
+    assert sorted(written) == sorted(" ".join(link.text.split()) for link in shown)
+
+
+@reads_pages
+@pytest.mark.parametrize("name", CHAPTERS)
+def test_equations_have_the_same_numbers_in_the_notebook_and_in_the_book(name, soups):
+    equations = [found for text in markdown_of(name) for found in plain.EQUATION.finditer(text)]
+    labels = soups[HTML / f"{name}.html"].select('div.math[id^="equation-"]')
+    shown = [(label["id"], label.select_one(".eqno").find(string=True)) for label in labels]
+    assert shown == [(f"equation-{found[1]}", f"({found[3]})") for found in equations]
+
+
+@reads_pages
+@pytest.mark.parametrize("name", CHAPTERS)
+def test_no_word_of_the_notebook_is_lost_in_the_book(name, soups):
+    """MyST takes a line that begins with a percent sign for a comment, and says nothing."""
+    article = copy(soups[HTML / f"{name}.html"].select_one("article.bd-article"))
+    for element in article.select("mjx-container, .cell_input, .cell_output"):
+        element.decompose()
+    alternatives = " ".join(image["alt"] for image in article.select("img"))
+    drawn = " ".join(picture["aria-label"] for picture in article.select("svg[aria-label]"))
+    shown = Counter(WORD.findall(f"{article.get_text(' ')} {alternatives} {drawn}"))
+    written = Counter(word for text in markdown_of(name) for word in WORD.findall(NOT_SHOWN.sub(" ", text)))
+    assert written - shown == Counter()
+
+
+@reads_pages
+def test_images_of_page_say_what_they_show(page, soups):
+    main = soups[page].find("main")
+    silent = [image["src"][:80] for image in main.find_all("img") if not image.get("alt", "").strip()]
+    assert silent == []
+    assert all(plot["role"] == "img" and len(plot["aria-label"]) > 20 for plot in main.select("svg.plot"))
+
+
+def test_the_glossary_has_every_term_in_bold():
+    """A term that Chapters 1 to 8 introduce in bold has an entry; a whole sentence in bold is not a term."""
+    glossary = (ROOT / "book" / "glossary.md").read_text(encoding="utf8")
+    headings = re.findall(r"^(\S.*)\n  \S", glossary, flags=re.MULTILINE)
+    entries = {name.strip().lower() for heading in headings for name in heading.split(",")}
+    assert len(entries) > 60
+    for chapter in CHAPTERS[:8]:
+        cells = nbformat.read(ROOT / f"{chapter}.ipynb", as_version=4).cells
+        text = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
+        assert {term.lower() for term in TERM.findall(text)} <= entries, chapter
+
+
+# In the browser ------------------------------------------------------------------------------------
+
+UNRENDERED = """() => [...document.querySelectorAll('.math')]
+    .filter(element => !element.querySelector('mjx-container') || element.querySelector('mjx-merror'))
+    .map(element => element.textContent.slice(0, 80))"""
+TOO_WIDE = "() => document.documentElement.scrollWidth - window.innerWidth"
+WIDTHS = (1280, 820, 390)
+STOPS_INSIDE_FORMULAS = "() => document.querySelectorAll('mjx-container [tabindex=\"0\"]').length"
+# MathJax draws up to the edge of its box, and a box that scrolls sideways cuts there.
+CUT_OFF = """() => [...document.querySelectorAll('mjx-container[display="true"]')].filter(box => {
+    const parts = [...box.querySelectorAll('mjx-math *')];
+    const roof = Math.min(...parts.map(part => part.getBoundingClientRect().top));
+    return roof < box.getBoundingClientRect().top;
+}).map(box => box.parentElement.id)"""
+# On a phone a figure keeps a size at which its labels can be read, which for one panel is less, and scrolls.
+SHRUNK = """() => [...document.querySelectorAll('div.cell_output figure :is(img, svg.plot)')]
+    .filter(image => {
+        const least = image.matches('.small') ? 430 : 540;
+        return image.getBoundingClientRect().width < Math.min(image.getAttribute('width'), least) - 1;
+    })
+    .map(image => image.outerHTML.slice(0, 200))"""
+# What plots are written in, what the text of the page is, and what lies between a plot and the page's ground.
+INKS = """() => {
+    const look = (element, ...names) => names.map(name => getComputedStyle(element)[name]).join();
+    const once = values => [...new Set(values)];
+    const labels = [...document.querySelectorAll('svg.plot text')];
+    const plain = labels.filter(text => !text.closest('.paper, [style*="fill"]') && !text.matches('.code'));
+    const layers = [...document.querySelectorAll('svg.plot')].flatMap(plot => {
+        const found = [];
+        for (let box = plot; !box.matches('.bd-article'); box = box.parentElement) found.push(box);
+        return found;
+    });
+    return [
+        once(plain.map(text => look(text, 'fill', 'fontFamily'))),
+        look(document.querySelector('.bd-article'), 'color', 'fontFamily'),
+        once(layers.map(box => look(box, 'backgroundColor', 'backgroundImage', 'filter', 'mixBlendMode'))),
+    ];
+}"""
+# The selectors of a style sheet that select something on the page, whatever its state.
+SELECTING = """css => {
+    const sheet = new CSSStyleSheet();
+    sheet.replaceSync(css);
+    const rules = list => [...list].flatMap(rule => rule.selectorText ?? rules(rule.cssRules ?? []));
+    const selectors = rules(sheet.cssRules).flatMap(text => text.split(/,(?![^()]*\\))/));
+    const state = /::?(?:before|after|marker|placeholder|hover|focus(?:-\\w+)?|active|disabled|checked)/g;
+    return [...new Set(selectors.map(text => text.trim()))].filter(selector => {
+        try { return document.querySelector(selector.replace(state, '')); } catch { return false; }
+    });
+}"""
+PATIENCE = 180_000  # milliseconds: a busy machine is not a fault of the book
+# A color that is fading into another cannot be judged.
+STILL = (
+    "* { transition: none !important; animation: none !important; content-visibility: visible !important; }"
+)
+# What a page can do without: the search's index, the theme's icons, MathJax.
+NEEDLESS = {"searchindex.js", "sections.js", "fontawesome.js", "fa-solid-900.woff2", "tex-chtml.js"}
+# What the copy buttons put on the clipboard: book/_ext leaves out what unfolds a docstring.
+COPIED = """() => [...document.querySelectorAll('.cell-exported pre')].map(pre => {
+    const copy = pre.cloneNode(true);
+    copy.querySelectorAll('.nocopy, button').forEach(part => part.remove());
+    return copy.textContent;
+})"""
+# A chapter has thousands of words of code in a dozen colors and as many pieces of equations, and the page of
+# the API hundreds of entries of one form. Plain text for the first, and three sections of the last, are
+# judged in a hundredth of the time; the colors of code are judged on one page.
+PLAIN = """() => {
+    document.querySelectorAll('.highlight pre, mjx-container').forEach(element => {
+        element.textContent = element.tagName === 'PRE' ? element.textContent : 'x';
+    });
+    const api = 'section:has(> dl.py)';
+    document.querySelectorAll(`${api} ~ ${api} ~ ${api} ~ ${api}`).forEach(section => section.remove());
+}"""
+# What has the same tags and classes up to the page has the same colors, and its first text is judged for all.
+ALIKE = """() => {
+    const path = one => one && `${path(one.parentElement)} ${one.tagName}.${one.className}`;
+    const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+    const seen = new Set();
+    while (texts.nextNode()) {
+        const text = texts.currentNode;
+        if (!text.data.trim()) continue;
+        const key = path(text.parentElement);
+        if (seen.has(key)) text.data = ' ';
+        seen.add(key);
+    }
+}"""
+COLORS = ["color-contrast", "link-in-text-block"]
+AXE = """async only => {
+    const rules = {'color-contrast': {enabled: false}, 'link-in-text-block': {enabled: false},
+        'label-content-name-mismatch': {enabled: true}};
+    const asked = only ? {runOnly: only} : {rules};
+    const result = await axe.run({preload: false, resultTypes: ['violations'], ...asked});
+    const examples = fault => fault.nodes.slice(0, 3).map(node => node.html.slice(0, 120)).join(' | ');
+    return result.violations.map(fault => `${fault.id}: ${examples(fault)}`);
+}"""
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    executable = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if executable is None:
+        pytest.skip("there is no Chromium: make browser")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=executable, args=list(BROWSER_ARGUMENTS))
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def tab(chromium: Browser) -> Iterator[Page]:
+    """A fresh page that ends with the claim that it asked no other host for anything and met no error."""
+    outside, faults = [], []
+    tab = chromium.new_page(viewport={"width": 1280, "height": 900}, color_scheme="light")
+    tab.set_default_timeout(PATIENCE)
+    tab.on("request", lambda request: is_outside(request.url) and outside.append(request.url))
+    tab.on("console", lambda message: message.type == "error" and faults.append(message.text))
+    tab.on("pageerror", lambda error: faults.append(str(error)))
+    yield tab
+    tab.close()
+    assert outside == []
+    assert faults == []
+
+
+@pytest.fixture(scope="module")
+def axe() -> str:
+    return (Path(axe_playwright_python.__file__).parent / "axe.min.js").read_text(encoding="utf8")
+
+
+def visit(tab: Page, page: Path) -> None:
+    """Open `page` from the disk, all of it laid out, and wait for its fonts, and until formulas fit."""
+    tab.goto(page.as_uri())
+    tab.add_style_tag(content=STILL)
+    tab.evaluate("() => document.fonts.ready.then(() => null)")
+    tab.wait_for_function("() => document.documentElement.dataset.settled !== undefined")
+
+
+def show(tab: Page, width: int, scheme: str) -> None:
+    """Turn the page to `scheme` and make it `width` pixels wide."""
+    if tab.viewport_size["width"] != width:
+        tab.set_viewport_size({"width": width, "height": 900})
+        tab.wait_for_timeout(500)  # the theme looks again a moment later which boxes scroll
+    tab.emulate_media(color_scheme=scheme)
+    tab.wait_for_function("scheme => document.documentElement.dataset.theme === scheme", arg=scheme)
+
+
+@reads_pages
+def test_page_in_the_browser(page, tab, axe):
+    """One visit a page: from the disk, at three widths, light and dark.
+
+    Of axe's rules two depend on the colors, and they do not depend on the width.
+    """
+    visit(tab, page)
+    assert tab.evaluate(UNRENDERED) == []
+    assert tab.evaluate(STOPS_INSIDE_FORMULAS) == 0
+    for width in WIDTHS:
+        show(tab, width, "light")
+        take_screenshot(tab, f"{page.stem}-{width}")
+        assert tab.evaluate(TOO_WIDE) <= 0, f"at {width} pixels the page scrolls sideways"
+        assert tab.evaluate(CUT_OFF) == [], f"at {width} pixels an equation loses its upper edge"
+    assert tab.evaluate(SHRUNK) == []
+    tab.evaluate(PLAIN)
+    tab.evaluate(axe)
+    for width in (*WIDTHS[1:], WIDTHS[0]):  # never the same twice: the theme looks again which boxes scroll
+        show(tab, width, "light")
+        assert tab.evaluate(AXE) == [], f"{width} pixels"
+    tab.evaluate(ALIKE)
+    for scheme in ("light", "dark"):
+        show(tab, WIDTHS[0], scheme)
+        assert tab.evaluate(AXE, COLORS) == [], scheme
+
+
+@reads_pages
+def test_colors_of_code_can_be_read(tab, axe):
+    visit(tab, HTML / f"{CHAPTERS[0]}.html")
+    tab.evaluate(
+        "() => document.querySelectorAll('div.cell').forEach((cell, number) => number > 6 && cell.remove())"
+    )
+    # A formula's signs are drawn by the style sheet, where axe does not look for text.
+    tab.evaluate("() => document.querySelectorAll('mjx-container').forEach(one => one.textContent = 'x')")
+    tab.evaluate(axe)
+    for scheme in ("light", "dark"):
+        show(tab, 1280, scheme)
+        assert tab.evaluate(AXE, COLORS) == [], scheme
+
+
+@reads_pages
+def test_search_finds_sections_and_marks_the_words_without_a_server(tab):
+    """A section's own title comes first, then what quotes the words; a result leads to the words, marked."""
+    tab.goto(f"{(HTML / 'search.html').as_uri()}?q=label+smoothing")
+    results = tab.locator("#search-results li")
+    assert results.first.locator("a").text_content() == "Label smoothing"
+    assert "label smoothing" in results.nth(1).text_content().lower()
+    results.first.locator("a").click()
+    tab.wait_for_selector("article span.highlighted")
+    assert urldefrag(tab.url).fragment
+
+
+@reads_pages
+def test_search_finds_a_public_name_and_says_when_it_finds_nothing(tab):
+    tab.goto(f"{(HTML / 'search.html').as_uri()}?q=beam_search")
+    assert tab.locator("#search-results li a").first.text_content() == "transformer.beam_search"
+    tab.goto(f"{(HTML / 'search.html').as_uri()}?q=xyzzy")
+    assert tab.locator("#search-results").text_content() == "No sections hold “xyzzy”."
+
+
+# What each page is made of ----------------------------------------------------------------------------
+
+
+@reads_pages
+@pytest.mark.parametrize("name", CHAPTERS)
+def test_exported_cells_say_where_they_go(name, soups):
+    """Once each, in the order of the notebook, and nothing else is labeled so."""
+    cells = nbformat.read(ROOT / f"{name}.ipynb", as_version=4).cells
+    tags = [tag for cell in cells for tag in cell.metadata.get("tags", []) if tag.startswith("export:")]
+    labels = [label.text for label in soups[HTML / f"{name}.html"].select(".cell-exported .cell-label")]
+    assert labels == [f"→ transformer/{tag.removeprefix('export:')}.py" for tag in tags]
+
+
+@reads_pages
+@pytest.mark.parametrize("name", CHAPTERS)
+def test_a_check_is_marked_where_it_ran(name, soups):
+    """A cell that is marked compares something, shows no traceback, and is not a part of the package."""
+    marked = soups[HTML / f"{name}.html"].select(".cell-checked")
+    assert marked
+    for cell in marked:
+        assert not cell.select(".traceback")
+        assert "cell-exported" not in cell["class"]
+    asserting = [
+        cell for cell in soups[HTML / f"{name}.html"].select("div.cell") if ASSERTS.search(cell.text)
+    ]
+    assert all({"cell-checked", "cell-exported"} & set(cell["class"]) for cell in asserting)
+
+
+@reads_pages
+def test_page_describes_itself(page, soups):
+    description = soups[page].find("meta", attrs={"name": "description"})
+    assert 20 <= len(description["content"]) <= 200
+
+
+# The live figures -------------------------------------------------------------------------------------
+
+PAGE_OF = {
+    "toy": "09-toy-task",
+    "phrases": "intro",
+    "attention": "03-attention",
+    "beam": "08-decoding",
+    "positions": "02-embedding",
+    "schedule": "07-training",
+    "smoothing": "06-loss",
+    "anatomy": "05-model",
+    "roofline": "10-speed",
+    "stream": "14-looking-inside",
+}
+PLACES = {name: HTML / "book" / f"{page}.html" for name, page in PAGE_OF.items()}
+
+
+@reads_pages
+@pytest.mark.parametrize("name", PAGES)
+def test_only_pages_with_a_figure_load_scripts(name):
+    text = (HTML / f"{name}.html").read_text(encoding="utf8")
+    figures = set(re.findall(r'<figure[^>]* data-live="(\w+)"', text))
+    models = {live.FIGURES[figure] for figure in figures} - {None}
+    assert set(re.findall(r' data-model="(\w+)-model\.js', text)) == models
+    assert "-model.js" not in re.sub(r' data-model="[^"]*"', "", text)  # comes when a reader comes near
+    assert bool(re.search(r'(src|href)="[^"]*/_static/live/', text)) == bool(figures)
+
+
+@reads_pages
+def test_every_figure_stands_on_its_page():
+    assert set(PLACES) == set(live.FIGURES)
+    for name, page in PLACES.items():
+        assert f'data-live="{name}"' in page.read_text(encoding="utf8")
+
+
+# The published site ----------------------------------------------------------------------------------
+
+BASE = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf8"))["html"]["baseurl"]
+
+
+def file_of(address: str) -> Path:
+    """The built file that stands at an address of the published site."""
+    assert address.startswith(BASE), address
+    return HTML / unquote(address.removeprefix(BASE))
+
+
+@reads_pages
+def test_the_map_lists_every_page():
+    listed = re.findall("<loc>(.*?)</loc>", (HTML / "sitemap.xml").read_text(encoding="utf8"))
+    assert {file_of(address) for address in listed} == {HTML / f"{name}.html" for name in PAGES}
+
+
+@reads_pages
+def test_page_has_a_card(page, soups):
+    """A card needs whole addresses: of the page itself, and of a picture that is there."""
+    said = {meta["property"]: meta["content"] for meta in soups[page].find_all("meta", property=True)}
+    assert file_of(said["og:url"]) == page
+    assert file_of(said["og:image"]).read_bytes().startswith(b"\x89PNG")
+    assert said["og:title"] and said["og:description"] and said["og:image:alt"]
+    assert soups[page].find("meta", attrs={"name": "twitter:card"})["content"] == "summary_large_image"
+
+
+@reads_pages
+def test_the_page_for_what_is_missing_works_at_any_address(soups):
+    """A host shows it at the address that was asked for, so no link of it may be relative."""
+    missing = soups[HTML / "404.html"]
+    path = urlsplit(BASE).path
+    places = addresses(missing, "href") + addresses(missing, "src") + addresses(missing, "action")
+    assert len(places) >= 3
+    for place in places:
+        assert place.startswith(path) and (HTML / place.removeprefix(path)).is_file(), place
+
+
+@reads_pages
+def test_the_first_picture_is_dark_where_the_system_is(chromium):
+    """The theme is known before any file of scripts is read; with no script at all, the page is light."""
+    address = (HTML / f"{CHAPTERS[0]}.html").as_uri()
+    for scripts, theme in ((True, "dark"), (False, "light")):
+        context = chromium.new_context(color_scheme="dark", java_script_enabled=scripts)
+        tab = context.new_page()
+        tab.route("**/*.js*", lambda route: route.abort())
+        tab.goto(address, timeout=PATIENCE)
+        assert tab.locator("html").get_attribute("data-theme") == theme
+        context.close()
+
+
+def weigh(tab: Page, page: Path) -> tuple[int, set[str]]:
+    """How many bytes a page loads, and which files, until it is quiet."""
+    loaded: set[Path] = set()
+    tab.on("requestfinished", lambda request: loaded.add(Path(unquote(urlsplit(request.url).path))))
+    visit(tab, page)
+    return sum(path.stat().st_size for path in loaded if path.is_file()), {path.name for path in loaded}
+
+
+@reads_pages
+def test_page_is_light_to_load(page, tab):
+    """Formulas need no program, the index comes only to the search page, and a model with its figure."""
+    size, names = weigh(tab, page)
+    assert not NEEDLESS & names
+    if tab.locator("figure[data-model]").count() and page.stem != "intro":  # there it is the first thing
+        assert not [name for name in names if name.endswith("-model.js")]
+    models = sum((HTML / "_static" / "live" / name).stat().st_size for name in names if "-model.js" in name)
+    assert size - models < MAX_LOADED_BYTES
+
+
+@reads_pages
+def test_what_is_far_is_laid_out_when_a_reader_comes_near(tab):
+    """A chapter opens without its last sections, a link leads to them, and blocks become tab stops."""
+    address = (HTML / f"{CHAPTERS[2]}.html").as_uri()
+    tab.set_viewport_size({"width": 390, "height": 900})
+    last, laid_out = "#further-reading", "e => e.checkVisibility({ contentVisibilityAuto: true })"
+    tab.goto(address)
+    assert not tab.locator(f"{last} li").first.evaluate(laid_out)
+    tab.goto(f"{address}#exercises")
+    tab.wait_for_function(
+        "() => Math.abs(document.querySelector('#exercises h2').getBoundingClientRect().top) < 200"
+    )
+    tab.locator(f"{last} li").first.scroll_into_view_if_needed()
+    assert tab.locator(f"{last} li").first.evaluate(laid_out)
+    wide = tab.locator("pre").filter(has_text="def additive_scores").first
+    wide.scroll_into_view_if_needed()
+    is_stop = "e => e.scrollWidth > e.clientWidth + 1 && e.tabIndex === 0"
+    tab.wait_for_function(is_stop, arg=wide.element_handle())
+
+
+@reads_pages
+@pytest.mark.parametrize("name", ["book/intro", CHAPTERS[2], "book/api", "search", "genindex"])
+@pytest.mark.parametrize("theme", [pydata_sphinx_theme, sphinx_book_theme], ids=lambda theme: theme.__name__)
+def test_no_rule_of_a_theme_is_missing_that_selects_something(tab, theme, name):
+    visit(tab, HTML / f"{name}.html")
+    if (menu := tab.locator("button[data-bs-toggle=dropdown]")).count():
+        menu.first.click()
+    sheet = f"static/styles/{theme.__name__.replace('_', '-')}.css"
+    whole = Path(theme.__file__).parent / "theme" / theme.__name__ / sheet
+    kept = HTML / f"_{sheet}"
+    assert kept.stat().st_size < 0.8 * whole.stat().st_size
+    used, left = (tab.evaluate(SELECTING, path.read_text(encoding="utf8")) for path in (whole, kept))
+    assert len(used) > 20 and set(used) - set(left) == set()
+
+
+@reads_pages
+@pytest.mark.parametrize("name", [name for name in CHAPTERS if name[5:7] in {"02", "06", "09", "18"}])
+def test_plots_stand_on_the_page_s_ground_in_its_ink(tab, name):
+    visit(tab, HTML / f"{name}.html")
+    inks = set()
+    for scheme in ("light", "dark"):
+        show(tab, WIDTHS[0], scheme)
+        drawn, ink, grounds = tab.evaluate(INKS)
+        assert drawn == [ink]
+        assert grounds == ["rgba(0, 0, 0, 0),none,none,normal"]
+        inks.add(ink)
+    assert len(inks) == 2
+
+
+@reads_pages
+def test_what_is_folded_can_be_unfolded_and_is_copied_and_printed(tab):
+    name = "book/03-attention"
+    visit(tab, HTML / f"{name}.html")
+    cells = nbformat.read(ROOT / f"{name}.ipynb", as_version=4).cells
+    sources = [
+        cell.source for cell in cells if any("export:" in tag for tag in cell.metadata.get("tags", []))
+    ]
+    copied = tab.evaluate(COPIED)
+    assert [text.strip() for text in copied] == [source.strip() for source in sources]
+    rest = tab.locator(".docstring-rest").first
+    assert not rest.is_visible()
+    tab.locator(".nocopy button").first.click()
+    assert rest.is_visible()
+    tab.emulate_media(media="print")
+    assert all(part.is_visible() for part in tab.locator(".docstring-rest").all())
+    assert tab.evaluate(
+        "() => [...document.querySelectorAll('.tall pre')].every(e => e.clientHeight >= e.scrollHeight)"
+    )
+
+
+def take_screenshot(tab: Page, name: str) -> None:
+    """Leave a picture in _build/screenshots for a person to look at."""
+    folder = ROOT / "_build" / "screenshots"
+    folder.mkdir(parents=True, exist_ok=True)
+    tab.screenshot(path=folder / f"{name}.png")
+
+
+@reads_pages
+def test_a_chapter_can_be_printed(chromium, tmp_path, monkeypatch):
+    """The PDF is small, has some pages, and names no file of the machine that printed it."""
+    import pdf
+
+    monkeypatch.setattr(pdf, "PDF", tmp_path)
+    printed = pdf.print_page(chromium, HTML / f"{CHAPTERS[0]}.html").read_bytes()
+    assert printed.startswith(b"%PDF") and len(printed) < 5_000_000
+    assert len(re.findall(rb"/Type\s*/Page\b", printed)) > 5
+    assert b"file:" not in printed and bytes(ROOT) not in printed

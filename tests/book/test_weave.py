@@ -1,0 +1,173 @@
+"""What the build makes of plots and of style sheets: nothing that a reader sees is lost."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+from collections import Counter
+from html import unescape
+from pathlib import Path
+from xml.etree import ElementTree
+
+import nbformat
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "book" / "_ext"))
+import lookup  # noqa: E402
+import plots  # noqa: E402
+import slim  # noqa: E402
+import twins  # noqa: E402
+
+NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
+
+
+def drawings() -> list[tuple[str, str]]:
+    """Every plot that the notebooks hold, by notebook and place."""
+    found = []
+    for path in sorted((ROOT / "book").glob("*.ipynb")):
+        cells = nbformat.read(path, as_version=4).cells
+        outputs = [output.get("data", {}) for cell in cells for output in cell.get("outputs", [])]
+        pictures = [data["image/svg+xml"] for data in outputs if "image/svg+xml" in data]
+        found += [(f"{path.stem}-{place}", picture) for place, picture in enumerate(pictures)]
+    return found
+
+
+DRAWINGS = drawings()
+every_plot = pytest.mark.parametrize("source", [pytest.param(source, id=name) for name, source in DRAWINGS])
+
+
+def numbers(path: str) -> list[float]:
+    return [float(found) for found in NUMBER.findall(path)]
+
+
+def paths(svg: str) -> list[list[float]]:
+    """The points of all curves: paths that a frame clips."""
+    tags = re.findall(r"<path [^>]*>", svg)
+    return [
+        numbers(re.search(r' d="([^"]*)"', tag)[1]) for tag in tags if "clip-path" in tag and ' d="' in tag
+    ]
+
+
+@every_plot
+def test_curves_of_a_plot_stay_where_they_are(source):
+    woven = plots.Plot(source, "plot").html("A plot.")
+    drawn, wanted = paths(woven), paths(source)
+    assert len(drawn) == len(wanted)
+    for given, asked in zip(drawn, wanted):
+        assert given == pytest.approx(asked, abs=0.0051)
+    assert woven.count("data:image/png;base64,") == source.count("data:image/png;base64,")
+
+
+@every_plot
+def test_labels_of_a_plot_become_text(source):
+    root = ElementTree.fromstring(plots.Plot(source, "plot").html("A plot."))
+    shown = Counter("".join(text.itertext()) for text in root.iter("text"))
+    labels = re.findall(r"<!-- (.*?) -->", source)
+    plain = Counter(unescape(label).strip() for label in labels if "$" not in label)
+    assert plain == {label: shown[label] for label in plain}
+    assert sum(shown.values()) == len(labels)
+    assert not [text for text in shown if re.search(r"[\\${}]", text)]
+
+
+@every_plot
+def test_a_plot_brings_no_ids_that_it_does_not_use_and_no_color_of_a_page(source):
+    woven = plots.Plot(source, "plot7").html("A plot.")
+    ids = re.findall(r' id="([^"]*)"', woven)
+    used = set(re.findall(r'(?:url\(|href=")#([\w-]+)', woven))
+    assert len(ids) == len(set(ids)) and set(ids) == used
+    assert all(name.startswith("plot7-") for name in ids)
+    assert not re.search(r"#(?:000000|ffffff|1f77b4|ff7f0e|2ca02c|d62728)\b", woven)
+    assert len(woven) < 0.6 * len(source)
+
+
+def test_formulas_in_labels_are_read():
+    assert plots.words("loss") == "loss"
+    assert (
+        "".join(ElementTree.fromstring(f"<t>{plots.words(r'width $d_k$')}</t>").itertext())
+        == "width dk\u200b"
+    )
+    assert 'dy="-0.38em" class="shifted">−3</tspan>' in plots.words(r"$\mathdefault{10^{−3}}$")
+    assert plots.words("a &lt; b &amp; c") == "a &lt; b &amp; c"
+    with pytest.raises(ValueError, match="cannot read"):
+        plots.words(r"$\frac{1}{2}$")
+
+
+def test_colors_are_those_of_the_page():
+    assert [plots.paint(color) for color in ("#000000", "#ffffff", "#ff7f0e", "none", "#4b0082")] == [
+        "currentcolor",
+        "var(--plot-ground)",
+        "var(--plot-1)",
+        "none",
+        "#4b0082",
+    ]
+    assert plots.paint("#808080") == "color-mix(in srgb,currentcolor 50%,var(--plot-ground))"
+
+
+def test_rules_for_what_is_nowhere_are_taken_out():
+    sheet = """@charset "UTF-8";/*! By, .not; {x} */.used,.not,p.used:hover{color:red}.not>.used{x:y}
+    @media (min-width:1px){.not{a:b}#here .used:not(.not){a:b}}@media print{.not{a:b}}
+    @font-face{font-family:not}a[class*=not],:is(.used,.not) b{a:url("data:,}.not{")}"""
+    assert re.sub(r"\s*\n\s*", "", slim.pruned(sheet, {"used", "here"})) == (
+        '@charset "UTF-8";/*! By, .not; {x} */.used,p.used:hover{color:red}'
+        "@media (min-width:1px){#here .used:not(.not){a:b}}"
+        '@font-face{font-family:not}a[class*=not],:is(.used,.not) b{a:url("data:,}.not{")}'
+    )
+
+
+def test_a_chapter_as_markdown_holds_what_a_reader_sees():
+    printed = nbformat.v4.new_output("stream", name="stdout", text="2\n")
+    picture = nbformat.v4.new_output("display_data", {"image/svg+xml": "<svg/>", "text/plain": "<Figure>"})
+    failed = nbformat.v4.new_output("error", traceback=["\x1b[31mValueError\x1b[0m: no"])
+    value = nbformat.v4.new_output("execute_result", {"text/plain": "'```'"}, execution_count=1)
+    drawn = {"mystnb": {"image": {"alt": "Two curves."}}}
+    cell = nbformat.v4.new_code_cell
+    cells = [
+        cell("%pip install", metadata={"tags": ["remove-cell"]}),
+        nbformat.v4.new_markdown_cell("See [Chapter 3](03-attention.ipynb), [this](https://a.b/c.ipynb)."),
+        cell("print(2)", outputs=[printed, picture], metadata=drawn),
+        cell("wrong()", outputs=[failed]),
+        cell("x", outputs=[value]),
+    ]
+    assert twins.of_notebook(nbformat.v4.new_notebook(cells=cells)) == (
+        "See [Chapter 3](03-attention.html.md), [this](https://a.b/c.ipynb).\n\n"
+        "```python\nprint(2)\n```\n\n```text\n2\n```\n\n*Figure.* Two curves.\n\n"
+        "```python\nwrong()\n```\n\n```text\nValueError: no\n```\n\n"
+        "```python\nx\n```\n\n````text\n'```'\n````\n"
+    )
+
+
+def test_names_of_pytorch_lead_to_where_it_documents_them():
+    """The inventory is written by hand: every name is torch's, and its page is made of the name."""
+    lines = (ROOT / "book" / "_ext" / "torch.inv").read_text(encoding="utf8").splitlines()
+    assert lines[0] == "# Sphinx inventory version 1"
+    elsewhere = {"Tensor": "tensors.html"} | dict.fromkeys(("device", "dtype"), "tensor_attributes.html")
+    entries = [line.split() for line in lines[3:]]
+    assert len({name.rpartition(".")[2] for name, _, _ in entries}) == len(entries) > 10
+    for name, kind, page in entries:
+        module, _, own = name.rpartition(".")
+        assert kind == "class" and isinstance(getattr(importlib.import_module(module), own), type)
+        assert page == elsewhere.get(own, f"generated/{name}.html")
+
+
+def test_code_keeps_its_text_and_its_colors():
+    plain = re.compile(r'<span class="(?:n|p)">([^<]*)</span>')
+    code = (
+        '<span class="n">x</span><span class="o">=</span><span class="s2">"</span><span class="s2">a</span>'
+    )
+    assert slim.merged(code, plain) == 'x<span class="o">=</span><span class="s2">"a</span>'
+
+
+@pytest.mark.parametrize(
+    "tex, shown",
+    [
+        (r"\varepsilon_{\text{ls}}", "ε_ls"),
+        (r"\tfrac12 \sqrt{d_k}", "1/2 √d_k"),
+        (r"\lVert W^\top x \rVert \approx \frac{1}{\sigma}", "‖ W^⊤ x ‖ ≈ 1/σ"),
+        (r"\log p(y \mid x) \le -\infty", "log p(y ∣ x) ≤ -∞"),
+        (r"\hat m_t\, \mathbf 1", "m_t 1"),
+    ],
+)
+def test_search_quotes_formulas_without_tex(tex, shown):
+    assert lookup.one_line(lookup.plain(tex)) == shown

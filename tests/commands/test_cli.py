@@ -1,0 +1,1279 @@
+"""The command line: what it says, what it refuses, and what it leaves behind."""
+
+import io
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import tracemalloc
+from contextlib import redirect_stdout
+from dataclasses import asdict
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+import torch
+from helpers import PAIRS
+
+import transformer
+import transformer.commands.evaluate
+import transformer.commands.train
+from transformer import RECIPES, Translator, corpus_scores, load_corpus, train_translator
+from transformer.__main__ import main, parser
+from transformer.commands.recipes import changed, read_recipe, settings
+from transformer.commands.train import check_folder, check_room, claimed, parsed
+from transformer.language.corpora import CorpusError, Pair
+from transformer.runs.checkpoints import load_checkpoint
+from transformer.runs.folder import RunFolder, read_log, read_record, run_facts, write_record
+from transformer.runs.trainer import Trainer
+
+TINY = changed(
+    RECIPES["phrases"], corpus="ours", vocab_size=90, d_model=16, n_heads=2, n_layers=1, d_ff=24, dropout=0.1,
+    max_tokens=2000, peak_rate=2e-3, cooldown=0.0, precision="float32", steps=4, evaluate_every=2,
+)  # fmt: skip
+TOY = ["--set", "steps=2", "--set", "evaluate_every=2", "--set", "batch_size=2", "--set", "length=3"]
+CAT = "a menina gosta do gato preto ."
+
+
+def ours(corpus, split):
+    return {"train": PAIRS, "dev": PAIRS[:2], "test": [PAIRS[0], Pair("gosto da casa .", "i like it .")]}[
+        split
+    ]
+
+
+def type_in(monkeypatch, text: bytes):
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text), encoding="ascii"))
+
+
+def files_in(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Training and examining, small enough for a test; the recipe `tiny` runs through the real code."""
+    monkeypatch.setitem(RECIPES, "tiny", TINY)
+    monkeypatch.setattr(
+        transformer.commands.train,
+        "train_translator",
+        lambda *given, **named: train_translator(*given, load=ours, **named),
+    )
+    scores = {"tuned": {"BLEU-tok": {"line": "BLEU = 1.00"}}}
+    monkeypatch.setattr(
+        transformer.commands.train,
+        "translation_record",
+        lambda translator, trainer, recipe: (
+            run_facts("cpu") | {"recipe": asdict(recipe), "scores": {"test": scores}}
+        ),
+    )
+
+
+# Help
+
+
+def subparsers() -> dict:
+    (commands,) = (action for action in parser()._actions if isinstance(action.choices, dict))
+    return commands.choices
+
+
+def test_alone_it_explains_itself(capsys):
+    assert main([]) == 2
+    said = capsys.readouterr().err
+    assert len(re.findall("^  python -m transformer ", said, re.MULTILINE)) == 4
+    assert set(subparsers()) == {"train", "translate", "evaluate", "info", "serve", "check"}
+    assert all(re.search(rf"^ +{name}\b", said, re.MULTILINE) for name in subparsers())
+
+
+@pytest.mark.parametrize("name", ["train", "translate", "evaluate", "info", "serve", "check"])
+def test_every_option_says_what_it_does_and_what_it_is_without(name, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main([name, "--help"])
+    assert ended.value.code == 0
+    said = capsys.readouterr().out
+    for action in subparsers()[name]._actions:
+        assert action.help, action.dest
+        if action.dest in ("help", "debug", "set", "config", "recipe", "source", "reference"):
+            continue  # without them nothing is set, read or chosen
+        if action.required:
+            continue  # there is nothing without it
+        assert "(default" in action.help, action.dest
+        if not isinstance(action.default, None | list):
+            assert str(action.default or "none") in action.help, action.dest
+    assert "Traceback" not in said
+
+
+def test_help_lists_the_recipes_and_info_their_settings(capsys):
+    with pytest.raises(SystemExit):
+        main(["train", "--help"])
+    said = capsys.readouterr().out
+    for name, recipe in RECIPES.items():
+        assert re.search(rf"^  {name} +.*\b{recipe.training.steps:,} updates", said, re.MULTILINE)
+        assert main(["info", "--recipe", name]) == 0
+        shown = capsys.readouterr().out.splitlines()
+        assert shown == [f"{key}: {value}" for key, value in settings(recipe).items()]
+
+
+COMPLETE = """\
+source "$1"
+COMP_WORDS=("${@:2}") COMP_CWORD=$(($# - 2))
+_shtab_transformer_book
+printf '%s\\n' "${COMPREPLY[@]}"
+"""
+
+
+@pytest.fixture(scope="module")
+def completion(tmp_path_factory):
+    """Completes a line as bash does with what the command line prints for it."""
+    pytest.importorskip("shtab", reason="shtab is not installed")
+    if not shutil.which("bash"):
+        pytest.skip("there is no bash")
+    script = tmp_path_factory.mktemp("completion") / "script"
+    with script.open("w") as out, redirect_stdout(out), pytest.raises(SystemExit) as ended:
+        main(["--print-completion", "bash"])
+    assert ended.value.code == 0
+
+    def complete(*words: str) -> list[str]:
+        line = ["bash", "-c", COMPLETE, "bash", script, "transformer-book", *words]
+        ran = subprocess.run(line, cwd=script.parent, capture_output=True, text=True, check=True)
+        return ran.stdout.split()
+
+    return complete
+
+
+def test_a_shell_completes_commands_options_recipes_and_files(completion):
+    assert completion("tr") == ["train", "translate"]
+    assert completion("translate", "--le") == ["--length-penalty"]
+    assert completion("train", "ted-") == [name for name in RECIPES if name.startswith("ted-")]
+    assert completion("info", "--recipe", "to") == ["toy"]
+    assert completion("train", "--config", "scr") == ["script"]
+    assert completion("translate", "--model", "scr") == []  # is no folder
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_other_shells_have_a_completion_too(shell, capsys):
+    pytest.importorskip("shtab", reason="shtab is not installed")
+    with pytest.raises(SystemExit):
+        main(["--print-completion", shell])
+    said = capsys.readouterr().out
+    assert "transformer-book" in said and "--length-penalty" in said.replace(" -l ", " --")
+
+
+# Settings
+
+
+def test_changes_take_the_type_of_their_field():
+    changes = parsed(RECIPES["phrases"], ["steps=12", "dropout=0.25", "norm_first=false", "corpus=ted"])
+    assert changes == {"steps": 12, "dropout": 0.25, "norm_first": False, "corpus": "ted"}
+    assert parsed(RECIPES["toy"], ["unknown=3"]) == {"unknown": "3"}  # which `changed` refuses
+
+
+# Training
+
+
+@pytest.mark.slow
+def test_toy_trains_into_a_folder(tmp_path, capsys):
+    assert main(["train", "toy", "--directory", str(tmp_path), *TOY]) == 0
+    assert {"log.jsonl", "model.safetensors", "record.json", "config.json"} <= set(files_in(tmp_path))
+    assert json.loads((tmp_path / "record.json").read_text())["recipe"]["training"]["steps"] == 2
+    assert "exact match" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_the_toys_run_in_slices_ends_as_in_one(tmp_path, capsys):
+    command = ["train", "toy", *TOY, "--directory"]
+    assert main([*command, str(tmp_path / "slices"), "--max-minutes", "0"]) == 0
+    weights = tmp_path / "slices" / "model.safetensors"
+    assert capsys.readouterr().out.splitlines() == [
+        "time is over at step 1; the same command goes on from there",
+        f"what can be used already: {weights}",
+    ]
+    assert not (tmp_path / "slices" / "record.json").exists()
+    assert main([*command, str(tmp_path / "slices")]) == main([*command, str(tmp_path / "whole")]) == 0
+    assert weights.read_bytes() == (tmp_path / "whole" / "model.safetensors").read_bytes()
+
+
+def test_a_run_leaves_its_recipe_and_its_translator(quick, tmp_path, capsys):
+    assert main(["train", "tiny", "--directory", str(tmp_path / "run"), "--set", "seed=5"]) == 0
+    said = capsys.readouterr().out
+    assert said.splitlines() == ["BLEU = 1.00", f"the run's folder: {tmp_path / 'run'}"]
+    assert (tmp_path / "run" / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert read_recipe(tmp_path / "run" / "config.json") == changed(TINY, seed=5)
+    assert read_recipe(tmp_path / "run" / "record.json") == changed(TINY, seed=5)
+    assert main(["translate", "--model", str(tmp_path / "run" / "translator"), "gosto disto ."]) == 0
+
+
+def test_a_run_has_a_folder_without_being_told(quick, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", "tiny"]) == 0
+    assert (tmp_path / "runs" / "tiny" / "record.json").exists()
+
+
+@pytest.mark.slow
+def test_a_run_can_be_repeated_from_its_record(quick, tmp_path):
+    assert main(["train", "tiny", "--directory", str(tmp_path / "one"), "--set", "seed=5"]) == 0
+    for file in ("config.json", "record.json"):
+        recorded = ["--config", str(tmp_path / "one" / file)]
+        assert main(["train", *recorded, "--directory", str(tmp_path / file)]) == 0
+        one, other = (Translator.load(tmp_path / run / "translator") for run in ("one", file))
+        weights = one.model.state_dict()
+        assert all(weights[name].equal(x) for name, x in other.model.state_dict().items())
+
+
+def test_a_stopped_run_says_where_it_goes_on(quick, tmp_path, capsys):
+    folder = ["--directory", str(tmp_path)]
+    train_translator(changed(TINY, steps=2), tmp_path, load=ours)
+    write_record(tmp_path / "config.json", asdict(TINY))
+    assert main(["train", "tiny", *folder]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == "going on from step 2 of 4"
+    last = (tmp_path / "log.jsonl").read_text().splitlines()[-1]
+    assert json.loads(last)["step"] == 4
+
+
+@pytest.mark.slow
+def test_a_run_in_slices_says_how_far_it_is_and_can_be_used(quick, tmp_path, capsys):
+    command = ["train", "tiny", "--directory", str(tmp_path / "slices")]
+    assert main([*command, "--max-minutes", "0"]) == 0
+    over, usable = capsys.readouterr().out.splitlines()
+    step = re.fullmatch(r"time is over at step ([1-3]); the same command goes on from there", over)[1]
+    assert usable == f"what can be used already: {tmp_path / 'slices' / 'translator'}"
+    assert not (tmp_path / "slices" / "record.json").exists()
+    assert Translator.load(tmp_path / "slices" / "translator").translate([""]) == [""]
+    assert main([*command, "--max-minutes", "5"]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == f"going on from step {step} of 4"
+    assert main(["train", "tiny", "--directory", str(tmp_path / "whole")]) == 0
+    one, other = (Translator.load(tmp_path / run / "translator") for run in ("slices", "whole"))
+    weights = one.model.state_dict()
+    assert all(weights[name].equal(x) for name, x in other.model.state_dict().items())
+
+
+@pytest.mark.slow
+def test_torchrun_starts_a_run_of_several_processes(tmp_path):
+    ran = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+        + ["-m", "transformer", "train", "toy", "--device", "cpu", "--directory", str(tmp_path), *TOY],
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.count("exact match") == 1
+    assert {"log.jsonl", "model.safetensors", "record.json", "config.json"} <= set(files_in(tmp_path))
+    first = json.loads((tmp_path / "log.jsonl").read_text().splitlines()[0])
+    assert first["tokens"] == 2 * 2 * 2 * 3  # processes, updates, sequences, digits
+
+
+def another(name: str, value):
+    """A value of a setting that is not the one of TINY; of steps fewer, since more may be asked for."""
+    known = {"precision": "bfloat16", "activation": "gelu", "n_heads": 4, "steps": 2}
+    known |= {"preparation": "as it is", "languages": "de en"}
+    if name in known or isinstance(value, str | bool):
+        return known.get(name, not value if isinstance(value, bool) else f"{value}2")
+    return value / 2 + 0.25 if isinstance(value, float) else 2 * value + 2
+
+
+@pytest.mark.parametrize("name", list(settings(TINY)))
+def test_a_run_of_another_recipe_is_left_alone(name, tmp_path):
+    with claimed(tmp_path, TINY) as run:
+        run.note_config()
+        (tmp_path / "checkpoint-00000002.pt").write_bytes(b"weights")
+    before, value = files_in(tmp_path), settings(TINY)[name]
+    other = another(name, value)
+    with pytest.raises(ValueError, match=re.escape(f"a run with {name} = {value}, and {name} = {other}")):
+        check_folder(tmp_path, changed(TINY, **{name: other}))
+    assert files_in(tmp_path) == before
+
+
+@pytest.mark.slow
+def test_steps_may_be_raised_and_that_is_said(quick, tmp_path, capsys):
+    folder = ["--directory", str(tmp_path / "run")]
+    assert main(["train", "tiny", *folder]) == 0
+    assert main(["train", "tiny", *folder, "--set", "steps=6"]) == 0
+    assert "going on from step 4 of 6, raised from 4\n" in capsys.readouterr().out
+    assert read_recipe(tmp_path / "run" / "config.json").training.steps == 6
+    log = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
+    assert log[-1]["step"] == 6 and [entry["step"] for entry in log if "rate" in entry] == [2, 4, 6]
+    assert main(["train", "tiny", *folder]) == 2
+    assert "a run with steps = 6, and steps = 4 is asked for" in capsys.readouterr().err
+
+
+def test_checkpoints_without_a_recipe_are_left_alone(quick, tmp_path, capsys):
+    folder = ["--directory", str(tmp_path)]
+    assert main(["train", "tiny", *folder]) == 0
+    (tmp_path / "config.json").unlink()
+    before = files_in(tmp_path)
+    assert main(["train", "tiny", *folder, "--set", "dropout=0.5"]) == 2
+    assert "holds checkpoints, but no config.json" in capsys.readouterr().err
+    assert files_in(tmp_path) == before
+
+
+@pytest.mark.parametrize("left", ["best.pt", "record.json", "translator"])
+def test_nothing_begins_anew_over_results(left, quick, tmp_path, capsys):
+    assert main(["train", "tiny", "--directory", str(tmp_path)]) == 0
+    for path in tmp_path.iterdir():
+        if path.name not in (left, "config.json") and path.is_file():
+            path.unlink()
+        elif path.is_dir() and left != path.name:
+            path.rename(tmp_path.parent / f"{path.name} of {left}")
+    (tmp_path / left).exists() or (tmp_path / left).touch()
+    before = files_in(tmp_path)
+    assert main(["train", "tiny", "--directory", str(tmp_path)]) == 2
+    assert f"holds {left}, but no checkpoint of a run to go on from" in capsys.readouterr().err
+    assert files_in(tmp_path) == before
+
+
+@pytest.mark.parametrize("failure", ["corpus", "library", "setting", "interrupt"])
+def test_a_run_that_fails_at_once_leaves_nothing_behind(failure, quick, tmp_path, capsys, monkeypatch):
+    given = ["train", "tiny", "--directory", str(tmp_path / "run")]
+    error = {"corpus": CorpusError("no corpus"), "interrupt": KeyboardInterrupt()}.get(failure)
+
+    def fail(*given, **named):
+        raise error
+
+    if failure == "library":
+        error = ImportError("no tqdm")
+        monkeypatch.setattr(transformer.commands.train, "optional_import", fail)
+    elif failure == "setting":
+        given += ["--set", "n_heads=3"]
+    else:
+        monkeypatch.setattr(transformer.commands.train, "train_translator", fail)
+    assert main(given) == (130 if failure == "interrupt" else 2)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_that_fails_leaves_what_was_there_before(quick, tmp_path, monkeypatch):
+    write_record(tmp_path / "config.json", asdict(TINY))
+    (tmp_path / "mine.txt").write_text("mine")
+    monkeypatch.setattr(transformer.commands.train, "train_translator", lambda *given, **named: 1 / 0)
+    before = files_in(tmp_path)
+    assert main(["train", "tiny", "--directory", str(tmp_path)]) == 2
+    assert files_in(tmp_path) == before
+
+
+def test_a_run_that_meets_another_is_refused_before_it_reads_or_writes(quick, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(
+        transformer.commands.train, "train_translator", lambda *given, **named: pytest.fail("it has begun")
+    )
+    with RunFolder(tmp_path / "run").locked():
+        assert main(["train", "tiny", "--directory", str(tmp_path / "run")]) == 2
+        assert "is in use: another process is training there" in capsys.readouterr().err
+        assert files_in(tmp_path) == {"run/run.lock": b""}
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_that_has_begun_keeps_its_recipe(quick, tmp_path, monkeypatch):
+    def fail(*given):
+        raise FloatingPointError("the loss is nan at step 2")
+
+    monkeypatch.setattr(Trainer, "_log", fail)
+    assert main(["train", "tiny", "--directory", str(tmp_path / "run")]) == 2
+    assert read_recipe(tmp_path / "run" / "config.json") == TINY
+    assert (tmp_path / "run" / "checkpoint-00000000.pt").exists()
+
+
+COOLING = ["--set", "cooldown=0.6", "--set", "warmup_steps=2"]  # a schedule that depends on steps
+
+
+def test_a_finished_run_that_is_made_longer_goes_on_by_the_longer_schedule_and_says_so(tmp_path, capsys):
+    """Its rates of updates 1 and 10 were others; the rate that it ended with, too."""
+    command = ["train", "toy", "--directory", str(tmp_path), *TOY, *COOLING]
+    assert main([*command, "--set", "steps=12"]) == 0
+    said = "schedule is now that of 24 updates and no longer of 12: update 12 had the rate .*, and would have"
+    with pytest.warns(UserWarning, match=said):
+        assert main([*command, "--set", "steps=24"]) == 0
+    assert "going on from step 12 of 24, raised from 12\n" in capsys.readouterr().out
+    recipe = read_recipe(tmp_path / "config.json")
+    assert recipe.training.steps == 24 == read_record(tmp_path / "record.json")["curve"][-1]["step"]
+    rates = {entry["step"]: entry["rate"] for entry in read_log(tmp_path) if "rate" in entry}
+    assert rates[24] == recipe.rate(24) and rates[12] == changed(recipe, steps=12).rate(12) != recipe.rate(12)
+    assert main([*command, "--set", "steps=24"]) == 0  # and goes on as ever
+
+
+@pytest.mark.parametrize("damage", ["data", "checkpoint"])
+def test_a_refused_change_leaves_every_byte_and_the_first_command_goes_on(
+    damage, quick, tmp_path, capsys, monkeypatch
+):
+    """Though the recipe is accepted: here the data are others, or the checkpoint cannot be read."""
+    folder = ["--directory", str(tmp_path / "run")]
+    assert main(["train", "tiny", *folder]) == 0
+    checkpoint = tmp_path / "run" / "checkpoint-00000004.pt"
+    if damage == "data":
+        with monkeypatch.context() as patch:
+            other = lambda corpus, split: [Pair(*pair[::-1]) for pair in ours(corpus, split)]
+            patch.setattr(
+                transformer.commands.train,
+                "train_translator",
+                lambda *given, **named: train_translator(*given, load=other, **named),
+            )
+            before = files_in(tmp_path)
+            assert main(["train", "tiny", *folder, "--set", "steps=9"]) == 2
+        assert "belongs to a run with" in capsys.readouterr().err
+    else:
+        whole = checkpoint.read_bytes()
+        (tmp_path / "run" / "checkpoint-00000002.pt").unlink()
+        checkpoint.write_bytes(whole[:-1])
+        before = files_in(tmp_path)
+        assert main(["train", "tiny", *folder, "--set", "steps=9"]) == 2
+        assert "no checkpoint of it is whole" in capsys.readouterr().err
+        assert files_in(tmp_path) == before
+        checkpoint.write_bytes(whole)
+        before = files_in(tmp_path)
+    assert files_in(tmp_path) == before
+    assert main(["train", "tiny", *folder]) == 0
+    assert "going on from step 4 of 4\n" in capsys.readouterr().out
+
+
+STRANGERS = {
+    "a stranger's": ({"config.json": b'{"model_type": "marian"}'}, "config.json holds no recipe: it has"),
+    "not even JSON": ({"config.json": b"mine"}, "config.json is not a record"),
+    "a translator's": (None, "holds model.safetensors, but no checkpoint of a run"),
+    "half a translator's": ({"config.json": b"{}", "vocabulary.json": b"{}"}, "holds vocabulary.json, but"),
+    "a picture": ({"curves.png": b"mine"}, "holds curves.png, but no checkpoint of a run"),
+}
+
+
+@pytest.mark.parametrize(("files", "said"), STRANGERS.values(), ids=STRANGERS)
+def test_a_folder_of_something_else_is_left_as_it_is(files, said, quick, tmp_path, capsys):
+    if files is None:
+        Translator.load("phrases").save(tmp_path)
+    for name, content in (files or {}).items():
+        (tmp_path / name).write_bytes(content)
+    before = files_in(tmp_path)
+    assert main(["train", "tiny", "--directory", str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert said in error and "name another --directory, or move it away" in error and error.count("\n") == 1
+    assert files_in(tmp_path) == before
+
+
+def test_a_metric_that_nobody_measures_is_refused_before_the_first_update(quick, tmp_path, capsys):
+    folder = ["--directory", str(tmp_path / "run")]
+    assert main(["train", "tiny", *folder, "--set", "monitor=bleu"]) == 2
+    assert "monitor is 'bleu', but evaluate returned ['accuracy', 'loss']" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+    assert main(["train", "tiny", *folder]) == 0  # and the folder takes another recipe
+
+
+MEETING = """
+import os, sys, torch
+from pathlib import Path
+from transformer.__main__ import main
+
+def begin(folder, seed, gate):
+    os.close(gate[1])
+    os.read(gate[0], 1)  # until the other is as far
+    command = ["train", "toy", "--directory", folder, "--set", f"seed={seed}"]
+    os._exit(main([*command, *sys.argv[2:]]))
+
+torch.set_num_threads(1)
+for number in range(12):
+    folder, gate = str(Path(sys.argv[1]) / str(number)), os.pipe()
+    children = []
+    for seed in (1, 2):
+        if (child := os.fork()) == 0:
+            begin(folder, seed, gate)
+        children.append(child)
+    os.close(gate[1])
+    os.close(gate[0])
+    print(*(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children), file=sys.stderr)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name == "nt", reason="no process can be forked like this there")
+def test_of_two_recipes_that_begin_at_once_one_is_refused_and_the_folder_is_the_others(tmp_path, capsys):
+    command = [sys.executable, "-c", MEETING, str(tmp_path), *TOY]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
+    endings = re.findall(r"^(\d) (\d)$", ran.stderr, re.MULTILINE)
+    assert len(endings) == 12
+    for number, statuses in enumerate(endings):
+        assert sorted(statuses) == ["0", "2"], ran.stderr
+        folder, seed = tmp_path / str(number), 1 + statuses.index("0")
+        assert read_recipe(folder / "config.json").training.seed == seed
+        assert json.loads((folder / "record.json").read_text())["recipe"]["training"]["seed"] == seed
+    again = ["train", "toy", "--directory", str(folder), *TOY, "--set", f"seed={seed}"]
+    assert main(again) == 0 and "going on from step 2 of 2" in capsys.readouterr().out
+
+
+def test_a_stopped_run_ends_with_the_trainers_sentence_and_its_signal(quick, tmp_path, capsys, monkeypatch):
+    def stop(*given, **named):
+        error = KeyboardInterrupt("stopped by SIGTERM at step 3; the same command goes on from there")
+        error.signal = signal.SIGTERM
+        raise error
+
+    monkeypatch.setattr(transformer.commands.train, "train_translator", stop)
+    assert main(["train", "tiny", "--directory", str(tmp_path / "run")]) == 143
+    said = capsys.readouterr().err
+    assert said == "stopped by SIGTERM at step 3; the same command goes on from there\n"
+
+
+def test_memory_is_asked_for_before_it_is_taken():
+    for recipe in RECIPES.values():
+        check_room(recipe)
+    with pytest.raises(ValueError, match="parameters needs [0-9,]+ GB in training"):
+        check_room(changed(TINY, vocab_size=10**12))
+
+
+def test_the_memory_that_counts_is_that_of_the_device(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (0, 10**5))
+    check_room(TINY)
+    with pytest.raises(ValueError, match=r"cuda:1 has 0 GB$"):
+        check_room(TINY, "cuda:1")
+
+
+def test_a_moving_average_needs_memory_too(monkeypatch):
+    d, d_ff, n_layers = TINY.model.d_model, TINY.model.d_ff, TINY.model.n_layers
+    parameters = TINY.data.vocab_size * d + n_layers * (12 * d**2 + 4 * d * d_ff)
+    monkeypatch.setattr(
+        transformer.commands.train, "memory_of", lambda device: 18 * parameters + 500_000 * n_layers
+    )
+    check_room(changed(TINY, average=0.0))
+    with pytest.raises(ValueError, match="in training"):
+        check_room(changed(TINY, average=0.999))
+
+
+def test_finished_training_says_that_scoring_takes_its_time(quick, tmp_path, capsys):
+    assert main(["train", "tiny", "--directory", str(tmp_path)]) == 0
+    assert "scoring it takes some minutes" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_toy_run_is_no_place_for_a_translator(quick, tmp_path, capsys):
+    assert main(["train", "toy", "--directory", str(tmp_path), *TOY]) == 0
+    before = files_in(tmp_path)
+    assert main(["train", "tiny", "--directory", str(tmp_path)]) == 2
+    assert "holds a run with batch_size = 2" in capsys.readouterr().err
+    assert files_in(tmp_path) == before
+
+
+def test_what_failed_before_its_first_checkpoint_may_be_put_right(quick, tmp_path, capsys):
+    folder = ["--directory", str(tmp_path)]
+    assert main(["train", "tiny", *folder, "--set", "n_heads=3"]) == 2
+    assert "d_model" in capsys.readouterr().err
+    assert main(["train", "tiny", *folder]) == 0
+    assert read_recipe(tmp_path / "config.json") == TINY
+
+
+# Texts of one's own
+
+
+def dates(n: int) -> list[Pair]:
+    """Days in two spellings, each different."""
+    months = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()
+    days = [(1900 + 7 * number % 200, number % 12 + 1, number % 28 + 1) for number in range(n)]
+    return [
+        Pair(f"{day} {months[month - 1]} {year}", f"{year}-{month:02}-{day:02}") for year, month, day in days
+    ]
+
+
+QUICK = ["steps=4", "evaluate_every=2", "warmup_steps=2", "d_model=16", "n_heads=2", "n_layers=1", "d_ff=24"]
+QUICK = [word for setting in (*QUICK, "precision=float32") for word in ("--set", setting)]
+
+
+@pytest.fixture
+def texts(tmp_path) -> list[str]:
+    """The options for two files of a hundred dates, and how little is trained on them."""
+    for side, name in enumerate(("train.words", "train.iso")):
+        lines = "".join(pair[side] + "\n" for pair in dates(100))
+        (tmp_path / name).write_text(lines, encoding="utf8")
+    files = ["--source", str(tmp_path / "train.words"), "--target", str(tmp_path / "train.iso")]
+    return ["train", *files, "--directory", str(tmp_path / "run"), *QUICK]
+
+
+def test_own_files_end_in_a_translator_that_every_command_takes(texts, tmp_path, capsys):
+    assert main([*texts, "--languages", "en", "zxx"]) == 0
+    said = capsys.readouterr().out
+    assert "80 pairs to train on, 20 to judge by, held out" in said
+    assert "texts: as it is, en to zxx; a vocabulary of up to " in said
+    assert "1+1 layers of width 16, dropout 0.1; 4 updates with batches of 1,000 tokens" in said
+    record = json.loads((tmp_path / "run" / "record.json").read_text(encoding="utf8"))
+    held = record["scores"]["held out"]
+    assert held["pairs"] == 20 and set(held["beam 4"]) == {"BLEU-detok", "chrF2", "exact"}
+    assert all(score["line"] in said for score in held["beam 4"].values())
+    model = str(tmp_path / "run" / "translator")
+    card = (tmp_path / "run" / "translator" / "README.md").read_text(encoding="utf8")
+    assert 'language: ["en", "zxx"]' in card and "20 pairs that training did not show" in card
+    translator = Translator.load(model)
+    assert main(["translate", "--model", model, "1 Jan 1900"]) == 0
+    assert capsys.readouterr().out == "".join(text + "\n" for text in translator.translate(["1 Jan 1900"]))
+    files = ["--source", str(tmp_path / "train.words"), "--reference", str(tmp_path / "train.iso")]
+    assert main(["evaluate", "--model", model, *files]) == 0
+    assert capsys.readouterr().out.count("case:mixed") == 3
+    assert main(["info", "--model", model]) == 0
+    data = read_recipe(tmp_path / "run" / "config.json").data
+    assert data.languages == "en zxx" and data.preparation == "as it is"
+
+
+def test_a_run_on_own_files_goes_on_and_ends_as_in_one(texts, tmp_path, capsys):
+    assert main([*texts, "--max-minutes", "0"]) == 0
+    assert "the same command goes on from there" in capsys.readouterr().out
+    assert Translator.load(tmp_path / "run" / "translator").translate([""]) == [""]
+    assert main(texts) == 0
+    assert "going on from step 1 of 4" in capsys.readouterr().out
+    whole = [str(tmp_path / "whole") if word == str(tmp_path / "run") else word for word in texts]
+    assert main(whole) == 0
+    weights = [tmp_path / name / "translator" / "model.safetensors" for name in ("run", "whole")]
+    assert weights[0].read_bytes() == weights[1].read_bytes()
+    config = tmp_path / "run" / "config.json"
+    more = ["train", "--config", str(config), "--directory", str(tmp_path / "run"), "--set", "steps=5"]
+    with pytest.warns(UserWarning, match="schedule is now that of 5 updates"):
+        assert main(more) == 0  # the recipe alone is enough to go on
+    assert "going on from step 4 of 5, raised from 4" in capsys.readouterr().out
+
+
+def test_a_file_that_has_changed_is_refused_by_its_name(texts, tmp_path, capsys):
+    assert main([*texts, "--max-minutes", "0"]) == 0
+    path = tmp_path / "train.iso"
+    path.write_bytes(path.read_bytes().replace(b"1900", b"1901"))
+    before = files_in(tmp_path / "run")
+    assert main(texts) == 2
+    assert f"error: {path} has changed: its sha256 was" in capsys.readouterr().err
+    assert files_in(tmp_path / "run") == before
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (
+            ["--preparation", "lower case"],
+            "preparation = as it is, and preparation = lower case is asked for",
+        ),
+        (["--languages", "en", "de"], "languages = , and languages = en de is asked for"),
+        (["--source", "{}/train.iso"], "train.iso: name another --directory"),
+    ],
+)
+def test_a_run_on_own_files_is_not_continued_otherwise(texts, more, message, tmp_path, capsys):
+    assert main([*texts, "--max-minutes", "0"]) == 0
+    before = files_in(tmp_path / "run")
+    assert main([*texts, *(word.format(tmp_path) for word in more)]) == 2
+    assert message in capsys.readouterr().err
+    assert files_in(tmp_path / "run") == before
+
+
+def test_own_pairs_of_one_file_with_dev_pairs_of_another(tmp_path, capsys):
+    for name, pairs in (("train.tsv", dates(60)), ("dev.tsv", dates(70)[60:])):
+        text = "".join("\t".join(pair) + "\n" for pair in pairs)
+        (tmp_path / name).write_text(text, encoding="utf8")
+    files = ["--pairs", str(tmp_path / "train.tsv"), "--dev-pairs", str(tmp_path / "dev.tsv")]
+    form = ["--preparation", "tokenized", "--directory", str(tmp_path / "run"), *QUICK]
+    assert main(["train", *files, *form]) == 0
+    assert f"60 pairs to train on, 10 to judge by, from {tmp_path / 'dev.tsv'}" in capsys.readouterr().out
+    assert Translator.load(tmp_path / "run" / "translator").preparation.name == "tokenized"
+    record = json.loads((tmp_path / "run" / "record.json").read_text(encoding="utf8"))
+    assert (
+        record["scores"]["held out"]["pairs"] == 10 and "BLEU-tok" in record["scores"]["held out"]["beam 4"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("train.iso", b"1900-01-01\n", "100 source lines but 1 target lines, so that line 2 is alone"),
+        ("train.iso", b"\n" * 100, "train.iso: line 1 holds an empty sentence"),
+        ("train.words", b"a\n" * 98 + b"\xff\na\n", "train.words is not UTF-8: byte 0xff in line 99"),
+        ("train.words", b"a\n" + b"a" * 70_000, "train.words: line 2 has 70,000 bytes, more than 65,536"),
+        ("train.words", b"", "0 source lines but 100 target lines"),
+    ],
+)
+def test_own_files_that_are_no_corpus_are_refused_by_line(texts, name, content, message, tmp_path, capsys):
+    (tmp_path / name).write_bytes(content)
+    assert main(texts) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: ") and message in said and said.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_corpus_of_the_book_is_for_translators_of_its_texts(texts, tmp_path, capsys):
+    assert main([*texts, "--max-minutes", "0"]) == 0
+    capsys.readouterr()
+    model = ["--model", str(tmp_path / "run" / "translator")]
+    for corpus in ([], ["--corpus", "ted"]):
+        assert main(["evaluate", *model, *corpus]) == 2
+        said = capsys.readouterr().err
+        name = "ted" if corpus else "phrases"
+        assert f"texts that are as it is cannot be scored on --corpus {name}" in said
+
+
+# Runs whose terminal, or whose reader, goes away
+
+
+LONG = ["train", "toy", "--set", "steps=100000", "--set", "evaluate_every=100000", "--set", "batch_size=2"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name == "nt", reason="has no terminals of this kind")
+@pytest.mark.parametrize("asked", ["closed", "ignored"])
+def test_a_run_whose_terminal_is_closed_leaves_a_checkpoint_and_one_under_nohup_goes_on(asked, tmp_path):
+    import pty
+
+    process, terminal = pty.fork()
+    if process == 0:
+        if asked == "ignored":
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+        command = [sys.executable, "-m", "transformer", *LONG, "--directory", str(tmp_path)]
+        os.execv(command[0], command)
+    shown = b""
+    while not re.search(rb" [1-9]\d*/100000", shown):
+        shown += os.read(terminal, 1000)
+    os.close(terminal)
+    if asked == "ignored":
+        time.sleep(2)
+        assert os.waitpid(process, os.WNOHANG) == (0, 0)  # it goes on, without its bar
+        os.kill(process, signal.SIGTERM)
+    status = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+    assert status == 128 + (signal.SIGHUP if asked == "closed" else signal.SIGTERM)
+    _, newest = RunFolder(tmp_path).checkpoints()
+    assert load_checkpoint(newest)["progress"]["step"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name == "nt", reason="its pipes break in another way")
+def test_a_run_whose_readers_are_gone_ends_as_ever(tmp_path):
+    """Those of standard output and of standard error, before the first update."""
+    options = ["--set", "steps=40", "--set", "evaluate_every=20", "--set", "batch_size=2"]
+    train = ["train", "toy", "--directory", str(tmp_path), *options]
+    command = [sys.executable, "-u", "-m", "transformer", *train]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.close()
+        process.stderr.close()
+        process.stdout = process.stderr = None
+        assert process.wait(timeout=300) == 0
+    assert read_record(tmp_path / "record.json")["curve"][-1]["step"] == 40
+    assert len(read_log(tmp_path)) == 4
+
+
+# Interrupts
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs to see how far another process is")
+def test_an_interrupt_while_the_program_is_imported_ends_it_silently(tmp_path):
+    command = [sys.executable, "-m", "transformer", "info"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        while b"libtorch" not in Path(f"/proc/{process.pid}/maps").read_bytes():
+            assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=60) == (b"", b"")
+        assert process.returncode == -signal.SIGINT  # which a shell calls 130
+
+
+def test_an_interrupt_that_a_callback_swallows_comes_once_more(capsys, monkeypatch):
+    """Python ignores what is raised where an object is thrown away."""
+
+    class Swallows:
+        def __del__(self):
+            signal.raise_signal(number)
+            (lambda: None)()  # here at the latest the signal is handled
+
+    def never_ends(*given):
+        Swallows()
+        time.sleep(60)
+
+    monkeypatch.setattr(Translator, "translate", never_ends)
+    names = ("SIGINT", "SIGTERM", *(["SIGHUP"] if hasattr(signal, "SIGHUP") else []))
+    for name in names:
+        number, said = getattr(signal, name), "interrupted\n" if name == "SIGINT" else "terminated\n"
+        assert main(["translate", CAT]) == 128 + number
+        assert capsys.readouterr().err == said
+
+
+# Translating
+
+
+def test_arguments_and_lines_are_translated(capsys, monkeypatch):
+    assert main(["translate", CAT, ""]) == 0
+    assert capsys.readouterr().out == "the girl likes the black cat.\n\n"
+    type_in(monkeypatch, f"\ufeffGosto disto.\r\n\n{CAT}".encode())
+    assert main(["translate", "--beam", "1"]) == 0
+    first, *others = capsys.readouterr().out.splitlines()
+    assert first == Translator.load("phrases").translate(["Gosto disto."], 1)[0]
+    assert others == ["", "the girl likes the black cat."]
+
+
+def test_search_is_the_one_that_was_asked_for(capsys, monkeypatch):
+    seen = []
+    monkeypatch.setattr(
+        Translator, "translate", lambda self, sentences, *search: seen.append(search) or sentences
+    )
+    assert main(["translate", CAT]) == 0
+    assert main(["translate", "--beam", "7", "--length-penalty", "1.5", CAT]) == 0
+    assert seen == [(4, 0.6), (7, 1.5)]
+
+
+def test_line_that_is_no_utf_8_is_named(capsys, monkeypatch):
+    type_in(monkeypatch, CAT.encode() + b"\nn\xe3o\n")
+    assert main(["translate", "--beam", "1"]) == 2
+    said = capsys.readouterr()
+    assert said.out == "the girl likes the black cat.\n"
+    assert said.err == "error: standard input, line 2 is not UTF-8: byte 0xe3 at position 2\n"
+
+
+def test_argument_that_is_no_utf_8_is_named(capsys):
+    assert main(["translate", "--beam", "1", "n\udce3o"]) == 2
+    assert capsys.readouterr().err == "error: sentence 1 is not UTF-8: byte 0xe3 at position 2\n"
+
+
+def test_a_line_of_ten_thousand_tokens_is_cut_and_said_so(capsys, monkeypatch):
+    type_in(monkeypatch, b"gosto disto .\n" + b"gato " * 10_000 + b"\ngosto disto .\n")
+    assert main(["translate", "--beam", "1"]) == 0
+    said = capsys.readouterr()
+    assert len(said.out.splitlines()) == 3
+    assert said.err.splitlines() == [
+        "warning: standard input, line 2 is cut to its first 32,768 characters",
+        "warning: standard input, line 2 is cut to its first 511 tokens",
+    ]
+
+
+def groups_of(monkeypatch) -> list[list[str]]:
+    """Let sentences pass untranslated, and note the groups in which they came."""
+    groups = []
+    monkeypatch.setattr(
+        Translator, "translate", lambda self, given, *search: groups.append(list(given)) or groups[-1]
+    )
+    return groups
+
+
+def test_lines_are_translated_in_groups_and_answered_in_order(capsys, monkeypatch):
+    groups = groups_of(monkeypatch)
+    type_in(monkeypatch, b"".join(b"%d\n" % number for number in range(150)))
+    assert main(["translate"]) == 0
+    assert [len(group) for group in groups] == [64, 64, 22]
+    assert capsys.readouterr().out.splitlines() == [str(number) for number in range(150)]
+
+
+def test_a_terminal_is_answered_line_by_line(capsys, monkeypatch):
+    groups = groups_of(monkeypatch)
+    type_in(monkeypatch, b"um\n\ndois\n")
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
+    assert main(["translate"]) == 0
+    assert groups == [["um"], [""], ["dois"]]
+
+
+def test_groups_translate_as_single_lines_do(capsys, monkeypatch):
+    sources = [source for source, _ in load_corpus("phrases", "test")[:70]]
+    type_in(monkeypatch, "\n".join(sources).encode())
+    assert main(["translate", "--beam", "1"]) == 0
+    alone = Translator.load("phrases")
+    assert capsys.readouterr().out.splitlines() == [alone.translate([text], 1)[0] for text in sources]
+
+
+class Endless(io.RawIOBase):
+    """A stream of lines, made as they are read."""
+
+    def __init__(self, n_lines: int, line: bytes = b"gosto disto .\n") -> None:
+        self.left, self.line, self.given = n_lines, line, 0
+
+    def readline(self, size: int = -1) -> bytes:
+        self.given += self.given < self.left
+        return self.line if self.given < self.left else b""
+
+
+@pytest.mark.slow
+def test_more_lines_need_no_more_memory(monkeypatch):
+    # If lines were kept, the 80,000 more of them would show at least their pointers, of 8 bytes.
+    def translate(self, sentences, *search):
+        behind.append(stream.given - sum(behind))
+        return sentences
+
+    monkeypatch.setattr(Translator, "translate", translate)
+    Translator.load("phrases")
+    peaks = []
+    for count in (20_000, 100_000):
+        stream, behind = Endless(count), []
+        source = type("Input", (), {"buffer": stream, "isatty": lambda self: False})()
+        monkeypatch.setattr("sys.stdin", source)
+        with open(os.devnull, "w") as nowhere:
+            monkeypatch.setattr("sys.stdout", nowhere)
+            tracemalloc.start()
+            assert main(["translate"]) == 0
+            peaks.append(tracemalloc.get_traced_memory()[1])
+            tracemalloc.stop()
+        assert max(behind) <= 64 and stream.given == count
+        behind.clear()
+    assert peaks[1] < peaks[0] + 300_000
+
+
+def test_what_comes_before_a_line_that_is_no_utf_8_is_answered(capsys, monkeypatch):
+    groups_of(monkeypatch)
+    type_in(monkeypatch, b"ol\xc3\xa1\n" * 69 + b"n\xe3o\n" + b"never\n" * 9)
+    assert main(["translate"]) == 2
+    said = capsys.readouterr()
+    assert said.out == "olá\n" * 69
+    assert said.err == "error: standard input, line 70 is not UTF-8: byte 0xe3 at position 2\n"
+
+
+def test_a_warning_names_the_line_in_whatever_group_it_came(capsys, monkeypatch):
+    type_in(monkeypatch, b"\n" * 69 + b"gato " * 600 + b"\n\n")
+    assert main(["translate", "--beam", "1"]) == 0
+    said = capsys.readouterr()
+    assert said.err == "warning: standard input, line 70 is cut to its first 511 tokens\n"
+    assert [bool(line) for line in said.out.splitlines()] == [False] * 69 + [True, False]
+
+
+@pytest.mark.parametrize("more", [0, 1, 65_536, 200_000])
+def test_a_line_is_read_up_to_its_bound(more, capsys, monkeypatch):
+    groups = groups_of(monkeypatch)
+    type_in(monkeypatch, f"{'é' * 32_768}{'x' * more}\nfim\n".encode())
+    assert main(["translate"]) == 0
+    assert groups == [["é" * 32_768, "fim"]]
+    said = capsys.readouterr().err
+    warned = "warning: standard input, line 1 is cut to its first 65,536 bytes\n"
+    assert said == (warned if more > 0 else "")
+
+
+def test_a_character_at_the_bound_is_left_out_and_no_error(capsys, monkeypatch):
+    groups = groups_of(monkeypatch)
+    type_in(monkeypatch, ("x" + "é" * 40_000).encode())
+    assert main(["translate"]) == 0
+    assert groups == [["x" + "é" * 32_767]]
+
+
+MEMORY = """
+import resource, sys
+from transformer.__main__ import main
+for path in sys.argv[1:]:
+    with open(path) as sys.stdin:
+        assert main(["translate", "--beam", "1"]) == 0
+    print("memory", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, file=sys.stderr)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is counted in other units elsewhere")
+def test_a_line_of_ten_megabytes_needs_no_more_memory_than_one_of_thousands(tmp_path):
+    """The system's figure is the most that the process ever had: what the second line adds is its own."""
+    paths = [tmp_path / str(size) for size in (3_000, 10_000_000)]
+    for path in paths:
+        path.write_bytes(b"gato " * (int(path.name) // 5) + b"\ngosto disto .\n")
+    ran = subprocess.run([sys.executable, "-c", MEMORY, *paths], capture_output=True, timeout=300, check=True)
+    assert ran.stdout.splitlines()[1::2] == [b"i like this."] * 2
+    peaks = [int(peak) / 1000 for peak in re.findall(rb"memory (\d+)", ran.stderr)]  # MB
+    assert peaks[1] < peaks[0] + 100
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name == "nt", reason="signals are of another kind there")
+def test_a_request_to_terminate_ends_it_with_a_word():
+    with subprocess.Popen(
+        [sys.executable, "-m", "transformer", "translate"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as program:  # fmt: skip
+        program.stdin.write(b"gosto disto .\n" * 64)
+        program.stdin.flush()
+        assert program.stdout.readline() == b"i like this.\n"  # it is at work
+        time.sleep(0.2)
+        program.send_signal(signal.SIGTERM)
+        _, said = program.communicate(timeout=60)
+    assert (program.returncode, said) == (143, b"terminated\n")
+
+
+def test_the_name_of_the_built_in_translator_means_no_folder(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "phrases").mkdir()
+    assert main(["translate", CAT]) == main(["translate", "--model", "phrases", CAT]) == 0
+    assert capsys.readouterr().out == "the girl likes the black cat.\n" * 2
+    assert main(["translate", "--model", "./phrases", CAT]) == 2
+    assert "phrases is not a translator, as config.json is missing" in capsys.readouterr().err
+
+
+def test_the_folder_of_a_run_leads_to_its_translator(quick, tmp_path, capsys):
+    assert main(["train", "tiny", "--directory", str(tmp_path / "run")]) == 0
+    assert main(["translate", "--model", str(tmp_path / "run"), "a"]) == 2
+    hint = f"the translator of this run is {tmp_path / 'run' / 'translator'}"
+    assert hint in capsys.readouterr().err
+
+
+def test_someone_who_sits_before_it_is_told_what_to_do(capsys, monkeypatch):
+    type_in(monkeypatch, b"")
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
+    assert main(["translate"]) == 0
+    assert "One sentence a line" in capsys.readouterr().err
+
+
+def test_interrupted_it_ends_with_the_status_of_the_shell(capsys, monkeypatch):
+    def interrupt(*given):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Translator, "translate", interrupt)
+    assert main(["translate", CAT]) == 130
+    assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "source",
+    ["import sys\nsys.exit(0)", "def build():\n    raise SystemExit"],
+    ids=["the module", "the function"],
+)
+def test_a_module_that_ends_the_program_has_passed_no_check(source, tmp_path):
+    (tmp_path / "mine.py").write_text(source)
+    command = [sys.executable, "-m", "transformer", "check", "mine:build"]
+    environment = os.environ | {"PYTHONPATH": str(Path(transformer.__file__).parents[1])}
+    ran = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+    code = 0 if "exit(0)" in source else None
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert ran.stderr == f"error: mine:build called exit({code}), and left no model\n"
+
+
+@pytest.mark.slow
+def test_as_a_program_it_reads_and_writes_pipes():
+    ran = subprocess.run(
+        [sys.executable, "-m", "transformer", "translate"],
+        input=f"{CAT}\n\n".encode(),
+        capture_output=True,
+        timeout=120,
+        check=False,
+    )
+    assert (ran.returncode, ran.stderr) == (0, b"")
+    assert ran.stdout.decode().splitlines() == ["the girl likes the black cat.", ""]
+
+
+# Scores
+
+
+@pytest.fixture
+def short(monkeypatch):
+    pairs = {split: load_corpus("phrases", split)[:20] for split in ("train", "dev", "test")}
+    monkeypatch.setattr(transformer.commands.evaluate, "load_corpus", lambda name, split: pairs[split])
+    return pairs
+
+
+def lines(pairs, beam_size=1, length_penalty=0.6, n_bootstrap=0):
+    written = Translator.load("phrases").translate_tokenized(
+        [pair.source for pair in pairs], beam_size, length_penalty
+    )
+    scores = corpus_scores(written, [pair.target for pair in pairs], n_bootstrap)
+    return [score["line"] for score in scores.values()]
+
+
+def test_scores_are_the_lines_of_sacrebleu(short, capsys):
+    assert main(["evaluate", "--beam", "1", "--split", "dev"]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said == ["20 pairs, beam 1, length penalty 0.6", *lines(short["dev"])]
+    assert re.match(r"BLEU\|nrefs:1\|.*\|tok:none\|.* = \d+\.\d\d \d+\.\d/.* \(BP = ", said[1])
+    assert "tok:13a" in said[2] and said[3].startswith("chrF2|")
+
+
+def test_evaluation_searches_as_asked_and_gives_intervals(short, capsys, monkeypatch):
+    seen, search = [], Translator.translate_tokenized
+    monkeypatch.setattr(
+        Translator, "translate_tokenized", lambda *given: seen.append(given[2:]) or search(*given)
+    )
+    assert main(["evaluate", "--beam", "3", "--length-penalty", "0", "--bootstrap", "50"]) == 0
+    assert seen == [(3, 0.0)]
+    said = capsys.readouterr().out.splitlines()
+    assert said == ["20 pairs, beam 3, length penalty 0.0", *lines(short["test"], 3, 0.0, 50)]
+    assert all("(μ = " in line and "bs:50" in line for line in said[1:4])
+    assert re.fullmatch(r"exact\|nrefs:1\|case:lc = \d+\.\d \(\d+ of 20\) ± \d+\.\d", said[4])
+    assert main(["evaluate", "--beam", "1", "--bootstrap"]) == 0
+    assert "bs:1000" in capsys.readouterr().out
+
+
+def test_pairs_that_training_showed_are_left_out_in_a_second_count(short, capsys):
+    short["test"][:5] = short["train"][:5]
+    assert main(["evaluate", "--beam", "1"]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[5:] == [
+        "15 pairs, without 5 that are in the training split as well",
+        *lines(short["test"][5:]),
+    ]
+    assert main(["evaluate", "--beam", "1", "--split", "train"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 5
+
+
+def test_files_of_ones_own_are_scored(tmp_path, capsys):
+    source, reference = tmp_path / "mine.pt", tmp_path / "mine.en"
+    source.write_bytes("A menina gosta do gato preto.\nNão os conheço.\n".encode())
+    reference.write_bytes(b"The girl likes the black cat.\r\nI don't know them.")
+    files = ["--source", str(source), "--reference", str(reference)]
+    assert main(["evaluate", "--beam", "1", *files]) == 0
+    said = capsys.readouterr().out.splitlines()
+    pairs = [
+        Pair("a menina gosta do gato preto .", "the girl likes the black cat ."),
+        Pair("não os conheço .", "i do n't know them ."),
+    ]
+    assert said == ["2 pairs, beam 1, length penalty 0.6", *lines(pairs)]
+
+
+@pytest.mark.parametrize(
+    ("source", "reference", "message"),
+    [
+        (b"um\ndois\n", b"one\n", "2 source lines but 1 target lines"),
+        (b"um\nn\xe3o\n", b"one\nno\n", "mine.pt is not"),
+        (b"um\n", None, "mine.en"),
+    ],
+)
+def test_files_that_do_not_fit_are_refused(source, reference, message, tmp_path, capsys):
+    (tmp_path / "mine.pt").write_bytes(source)
+    if reference is not None:
+        (tmp_path / "mine.en").write_bytes(reference)
+    files = ["--source", str(tmp_path / "mine.pt"), "--reference", str(tmp_path / "mine.en")]
+    assert main(["evaluate", *files]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: ") and message in said and said.count("\n") == 1
+
+
+def test_lines_end_where_a_line_feed_is_and_nowhere_else(capsys, monkeypatch):
+    type_in(monkeypatch, "\r\x0b\x85\u2028gosto disto .\n\n".encode())
+    assert main(["translate", "--beam", "1"]) == 0
+    assert capsys.readouterr().out == "i like this.\n\n"
+
+
+# What is wrong
+
+
+def test_info_shows_what_a_translator_is_made_of(capsys):
+    assert main(["info"]) == 0
+    said = capsys.readouterr().out
+    model = Translator.load("phrases").model
+    size = sum(parameter.numel() for parameter in model.parameters())
+    shown = {"parameters": size} | asdict(model.config)
+    assert said.splitlines() == [f"{key}: {value}" for key, value in shown.items()]
+    assert main(["info", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == shown
+
+
+def test_info_is_read_by_other_programs_for_every_recipe(capsys):
+    for name, recipe in RECIPES.items():
+        assert main(["info", "--recipe", name, "--json"]) == 0
+        assert json.loads(capsys.readouterr().out) == settings(recipe)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train"], "train needs one of three: the name of a recipe, --config, or texts of your own"),
+        (["train", "toy", "--config", "a.json"], "train needs one of three: the name of a recipe"),
+        (["train", "toy", "--pairs", "a.tsv"], "train needs one of three: the name of a recipe"),
+        (["train", "--source", "a"], "--source and --target belong together"),
+        (["train", "--source", "a", "--target", "b", "--pairs", "c"], "--pairs takes the place of --source"),
+        (["train", "--pairs", "a", "--dev-target", "b"], "--dev-source and --dev-target belong together"),
+        (["train", "toy", "--dev-pairs", "a"], "--dev-source is for texts of your own"),
+        (["train", "toy", "--languages", "de", "en"], "--languages is for texts of your own"),
+        (["train", "toy", "--preparation", "as it is"], "--preparation is for texts of your own"),
+        (["train", "--pairs", "nowhere.tsv"], "nowhere.tsv"),
+        (["train", "--pairs", "a", "--languages", "German", "en"], "must be a code such as 'pt'"),
+        (["train", "--config", "a.json"], "--config needs --directory as well"),
+        (["train", "--config", "a.json", "--directory", "b"], "a.json"),
+        (["train", "phrases", "--max-minutes", "-1"], "--max-minutes: must lie in [0.0, inf], but is -1"),
+        (["train", "phrases", "--device", "nowhere"], "device 'nowhere'"),
+        (["train", "toy", "--set", "setps=3"], "'setps' is not a setting of this recipe"),
+        (["train", "toy", "--set", "steps"], "steps must be an int, not ''"),
+        (["train", "toy", "--set", "steps=2.5"], "steps must be an int, not '2.5'"),
+        (["train", "toy", "--set", "dropout=much"], "dropout must be a float, not 'much'"),
+        (["train", "toy", "--set", "norm_first=yes"], "norm_first must be true or false, not 'yes'"),
+        (["translate", "--model", "nowhere", "a"], "nowhere"),
+        (["translate", "--beam", "0", "o gato"], "--beam: must lie in [1, 100], but is 0"),
+        (["translate", "--beam", "1000000", "o gato"], "--beam: must lie in [1, 100], but is 1000000"),
+        (["translate", "--beam", "wide", "o gato"], "--beam: "),
+        (["evaluate", "--beam", "101"], "--beam: must lie in [1, 100], but is 101"),
+        (["translate", "--length-penalty", "-1", "o gato"], "--length-penalty: must lie in [0.0, 10.0]"),
+        (["translate", "--length-penalty", "200", "o gato"], "--length-penalty: must lie in [0.0, 10.0]"),
+        (["translate", "--length-penalty", "nan", "o gato"], "--length-penalty: must lie in [0.0, 10.0]"),
+        (["evaluate", "--bootstrap", "-1"], "--bootstrap: must lie in [0, 100000], but is -1"),
+        (["train", "phrases", "--max-minutes", "nan"], "--max-minutes: must lie in"),
+        (["train", "toy", "--directory", ""], "--directory: must not be empty"),
+        (["train", "phrases", "--set", "d_model=100000"], "240,324,800,000 parameters needs 3,845 GB"),
+        (["train", "phrases", "--set", "n_layers=1000000"], "GB in training, but cpu has"),
+        (["translate", "--model", "", "a"], "there is no translator ''"),
+        (["translate", "--model", "missing/", "a"], "there is no translator 'missing/'"),
+        (["translate", "--model", "\x1b[31mred\n\x9b", "a"], "no translator '\\x1b[31mred\\n\\x9b'"),
+        (["fly"], "fly"),
+        (["--fly\x1b"], "\\x1b"),
+        (["evaluate", "--corpus", "klingon"], "klingon"),
+        (["evaluate", "--split", "exam"], "exam"),
+        (["evaluate", "--source", "a"], "--source and --reference belong together"),
+        (["evaluate", "--reference", "a"], "--source and --reference belong together"),
+        (
+            ["evaluate", "--corpus", "ted", "--source", "a", "--reference", "b"],
+            "--corpus and --split are for",
+        ),
+        (["evaluate", "--split", "dev", "--source", "a", "--reference", "b"], "--corpus and --split are for"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(arguments, message, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: ") and message in said and said.count("\n") == 1
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", said)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_nobody_foresaw_is_one_line_too_and_debug_shows_where(capsys, monkeypatch):
+    def fail(*given):
+        raise RuntimeError("no memory\nException raised from alloc (most recent call first):\nframe #0: 0x7f")
+
+    monkeypatch.setattr(Translator, "translate", fail)
+    assert main(["translate", CAT]) == 2
+    said = "error: RuntimeError: no memory (--debug shows where)\n"
+    assert capsys.readouterr().err == said
+    for arguments in (["--debug", "translate", CAT], ["translate", "--debug", CAT]):
+        assert main(arguments) == 2
+        shown = capsys.readouterr().err
+        assert shown.startswith("Traceback") and "in fail" in shown and shown.endswith(said)
+
+
+def test_an_error_without_words_is_named(capsys, monkeypatch):
+    def fail(*given):
+        raise MemoryError
+
+    monkeypatch.setattr(Translator, "translate", fail)
+    assert main(["translate", CAT]) == 2
+    assert capsys.readouterr().err == "error: MemoryError (--debug shows where)\n"
+
+
+def test_a_message_of_many_lines_is_put_on_one(capsys, monkeypatch):
+    def fail(*given):
+        raise CorpusError("not here:\n  a\n  b\nPut it there.")
+
+    monkeypatch.setattr(transformer.commands.evaluate, "load_corpus", fail)
+    assert main(["evaluate"]) == 2
+    assert capsys.readouterr().err == "error: not here: a b Put it there.\n"
+
+
+def run(redirected: str, **given) -> subprocess.CompletedProcess:
+    """The program as a shell starts it, with some of its streams closed or led elsewhere."""
+    command = f'exec "$0" -m transformer {redirected}'
+    return subprocess.run(
+        ["sh", "-c", command, sys.executable], capture_output=True, timeout=300, check=False, **given
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name == "nt", reason="needs a shell that can close streams")
+@pytest.mark.parametrize(
+    ("redirected", "message"),
+    [
+        ("translate <&-", b"error: standard input is closed, and no sentence is given\n"),
+        ("translate a >&-", b"error: standard output is closed\n"),
+        ("translate a >&- 2>&-", b""),
+    ],
+)
+def test_closed_streams_are_no_reason_for_a_traceback(redirected, message):
+    ran = run(redirected)
+    assert (ran.returncode, ran.stderr) == (2, message)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_full_disk_is_said_once():
+    ran = run("translate a >/dev/full")
+    assert ran.returncode == 2 and ran.stderr.startswith(b"error: ") and ran.stderr.count(b"\n") == 1
+
+
+def test_version_is_that_of_the_package(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"transformer-book {metadata.version('transformer-book')}\n"
+
+
+def test_help_speaks_of_the_program_by_the_name_it_was_started_by(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/transformer-book"])
+    assert main([]) == 2
+    said = capsys.readouterr().err
+    assert "usage: transformer-book " in said and "\n  transformer-book train phrases" in said
+    assert "python -m transformer" not in said

@@ -1,0 +1,557 @@
+"""Recipes: settings by name, in files, and what training makes of them."""
+
+import json
+import re
+from dataclasses import asdict, fields, replace
+from functools import partial
+from importlib import metadata
+
+import pytest
+import torch
+from helpers import PAIRS, corpus
+
+import transformer.commands.recipes
+from transformer import (
+    RECIPES,
+    FastTransformer,
+    Preparation,
+    Recipe,
+    TokenBatches,
+    Trainer,
+    TrainingConfig,
+    Transformer,
+    Translator,
+    Vocabulary,
+    corpus_scores,
+    encode_pairs,
+    evaluate_loss,
+    held_out,
+    load_record,
+    r_drop_loss,
+    recipe_for,
+    reverse_and_mark,
+    teacher_forced_loss,
+    train_translator,
+)
+from transformer.commands.recipes import (
+    Loss,
+    OwnTexts,
+    Schedule,
+    Stacks,
+    Translations,
+    changed,
+    own_recipe,
+    read_recipe,
+    settings,
+    toy_record,
+    train_toy,
+    translation_record,
+)
+from transformer.language.batches import sampled_batches
+from transformer.language.corpora import CorpusError, Pair
+from transformer.language.translator import evaluate_translator, tune_search
+from transformer.language.wording import AS_IT_IS, CORPORA
+from transformer.runs.checkpoints import load_checkpoint, set_weights
+from transformer.runs.folder import write_record
+from transformer.training import record_path
+
+TOY = changed(
+    RECIPES["toy"], steps=6, batch_size=4, length=5, warmup_steps=3, evaluate_every=3, cooldown=0.0
+)  # fmt: skip
+TINY = Recipe(
+    Translations("ours", vocab_size=90),
+    Stacks(d_model=16, n_heads=2, n_layers=1, d_ff=24, norm_first=True),
+    Schedule(warmup_steps=200, peak_rate=2e-3),
+    TrainingConfig(6, evaluate_every=3),
+)
+
+
+def ours(corpus, split):
+    return PAIRS if split == "train" else PAIRS[:2]
+
+
+# Settings
+
+
+def test_changes_reach_the_part_that_they_belong_to():
+    recipe = changed(TINY, steps=12, dropout=0.25, corpus="ted", r_drop=5.0, cooldown=0.5)
+    assert (recipe.training.steps, recipe.model.dropout, recipe.data.corpus) == (12, 0.25, "ted")
+    assert (recipe.loss.r_drop, recipe.schedule.cooldown) == (5.0, 0.5)
+    assert changed(recipe, **settings(TINY)) == TINY and changed(TINY) == TINY
+
+
+@pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
+def test_every_setting_has_a_name_of_its_own(recipe):
+    names = [field.name for part in fields(recipe) for field in fields(getattr(recipe, part.name))]
+    assert len(set(names)) == len(names) == len(settings(recipe))
+
+
+def test_an_unknown_setting_is_named_beside_those_that_there_are():
+    with pytest.raises(ValueError, match="'setps' is not a setting of this recipe; there are batch_size"):
+        changed(RECIPES["toy"], setps=3)
+    with pytest.raises(ValueError, match="'corpus' is not a setting of this recipe"):
+        changed(RECIPES["toy"], corpus="ted")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"d_model": 17}, "n_heads must divide d_model"),
+        ({"n_layers": 0}, "n_layers must"),
+        ({"peak_rate": -1.0}, "peak_rate must be finite and at least 0"),
+        ({"cooldown": 2.0}, "must lie in"),
+        ({"warmup_steps": 0}, "warmup_steps must"),
+        ({"smoothing": 1.0}, "smoothing must lie in"),
+        ({"r_drop": -1.0}, "r_drop must be finite and at least 0, but is -1.0"),
+        ({"bpe_dropout": 1.0}, "bpe_dropout must lie in"),
+        ({"max_tokens": 0}, "max_tokens must"),
+        ({"seed": -1}, "seed must"),
+    ],
+)
+def test_what_no_run_can_do_is_refused_at_once(change, message):
+    with pytest.raises(ValueError, match=message):
+        changed(TINY, **change)
+
+
+def test_the_data_of_the_other_kind_are_refused():
+    with pytest.raises(TypeError, match="data must be Reversals, not Translations"):
+        train_toy(TINY)
+    with pytest.raises(TypeError, match="data must be Translations, not Reversals"):
+        train_translator(TOY, load=ours)
+
+
+def test_a_peak_decides_the_factor():
+    by_factor, by_peak = Schedule(warmup_steps=100, factor=0.5), Schedule(warmup_steps=100, peak_rate=0.01)
+    assert by_factor.rate(100, 1000, 64) == pytest.approx(0.5 * 64**-0.5 * 100**-0.5)
+    assert by_peak.rate(100, 1000, 64) == by_peak.rate(100, 1000, 256) == pytest.approx(0.01)
+
+
+# In files
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_comes_back_from_its_file(name, tmp_path):
+    recipe = RECIPES[name]
+    write_record(tmp_path / "config.json", asdict(recipe))
+    assert read_recipe(tmp_path / "config.json") == recipe
+    write_record(tmp_path / "record.json", {"date": "today", "recipe": asdict(recipe)})
+    assert read_recipe(tmp_path / "record.json") == recipe
+
+
+def test_settings_that_an_old_file_does_not_know_have_their_defaults(tmp_path):
+    data = {"corpus": "ted", "vocab_size": 300}
+    values = {"data": data, "model": {"dropout": 1}, "schedule": {}, "training": {"steps": 3}, "loss": {}}
+    values["model"] = {"d_ff": 64, "dropout": 0}
+    write_record(tmp_path / "old.json", values)
+    wanted = Recipe(Translations(**data), Stacks(d_ff=64, dropout=0), Schedule(), TrainingConfig(3), Loss())
+    assert read_recipe(tmp_path / "old.json") == wanted
+
+
+WHOLE = asdict(TINY)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (WHOLE | {"data": {"corpus": "ted", "vocab_size": 300, "warmth": 3}}, "'warmth' is not a setting"),
+        (WHOLE | {"data": {"corpus": "ted", "vocab_size": "300"}}, "vocab_size is '300', not of type int"),
+        (WHOLE | {"data": {"corpus": "ted", "vocab_size": True}}, "vocab_size is True, not of type int"),
+        (WHOLE | {"data": {"corpus": "ted", "vocab_size": 300.0}}, "vocab_size is 300.0, not of type int"),
+        (WHOLE | {"data": {"corpus": "ted"}}, "vocab_size"),
+        (WHOLE | {"data": {"batch_size": 5, "corpsu": "ted"}}, "'corpsu' is not a setting"),
+        (WHOLE | {"model": {"norm_first": 1}}, "norm_first is 1, not of type bool"),
+        (WHOLE | {"model": {"n_heads": 3}}, "n_heads must divide d_model"),
+        (WHOLE | {"training": [1]}, "part must be a dict"),
+        (WHOLE | {"weather": {}}, "'weather' is not a part of one"),
+        ({name: part for name, part in WHOLE.items() if name != "training"}, "it has no training"),
+        ({"recipe": [1]}, "it has no data"),
+        ({"src_vocab_size": 5}, "it has no data"),
+        ({"corpus": "ted", "vocab_size": 300}, "it has no data"),
+        ({}, "it has no data"),
+    ],
+)
+def test_what_is_no_recipe_is_refused_by_name(values, message, tmp_path):
+    write_record(tmp_path / "some.json", values)
+    with pytest.raises(ValueError, match=re.escape(message)) as refusal:
+        read_recipe(tmp_path / "some.json")
+    assert "some.json holds no recipe" in str(refusal.value)
+
+
+# The toy
+
+
+def test_schedule_warms_up_and_cools_down():
+    recipe = changed(RECIPES["toy"], steps=1000, warmup_steps=100, factor=1.0)
+    rates = [recipe.rate(step) for step in range(1, 1001)]
+    assert rates.index(max(rates)) == 99
+    assert rates[99] == pytest.approx(128**-0.5 * 100**-0.5)
+    assert rates[-1] == pytest.approx(128**-0.5 * 1000**-0.5 / 500)
+
+
+def test_the_seed_of_a_recipe_decides_weights_and_data():
+    def trained(seed, before):
+        torch.manual_seed(before)  # which must not matter
+        trainer = train_toy(changed(TOY, steps=1, evaluate_every=1, seed=seed))
+        return trainer.model.src_embedding.weight, next(iter(trainer.batches(0)))[0]
+
+    (weights, inputs), (same, again) = trained(3, before=0), trained(3, before=1)
+    (others, unlike) = trained(4, before=0)
+    assert same.equal(weights) and again.equal(inputs)
+    assert not others.equal(weights) and not unlike.equal(inputs)
+
+
+def test_run_is_evaluated_on_a_stream_of_its_own(monkeypatch):
+    seen = []
+
+    def search(model, src, length):
+        seen.append(src)
+        return reverse_and_mark(src, 10)
+
+    monkeypatch.setattr(transformer.toy, "greedy_search", search)
+    trainer = train_toy(changed(TOY, steps=1, evaluate_every=1))
+    inputs, _ = next(iter(trainer.batches(0)))
+    assert seen[0].shape == (1000, 5) and not seen[0][: len(inputs)].equal(inputs)
+
+
+def test_best_is_the_run_s_highest_share_of_whole_sequences(monkeypatch):
+    scores = iter([0.0, 0.25, 0.75])  # the first of a trial
+    monkeypatch.setattr(
+        transformer.commands.recipes, "exact_match", lambda model, **how: {"sequences": next(scores)}
+    )
+    assert train_toy(TOY).best == 0.75
+
+
+@pytest.mark.slow
+def test_interrupted_run_ends_where_the_whole_one_does(tmp_path):
+    whole = train_toy(TOY)
+    train_toy(changed(TOY, steps=3), tmp_path)
+    resumed = train_toy(TOY, tmp_path)
+    assert resumed.step == 6
+    for name, weight in whole.model.state_dict().items():
+        assert resumed.model.state_dict()[name].equal(weight), name
+
+
+def test_the_limit_of_time_reaches_the_trainer(monkeypatch):
+    seen = []
+    monkeypatch.setattr(Trainer, "fit", lambda self, max_minutes=None: seen.append(max_minutes) or self)
+    train_toy(TOY), train_toy(TOY, max_minutes=2.5)
+    assert seen == [None, 2.5]
+
+
+@pytest.mark.slow
+def test_the_toys_record_holds_its_curve_and_its_score():
+    trainer = train_toy(TOY)
+    kept = toy_record(trainer, TOY)
+    assert kept["recipe"] == asdict(TOY)
+    assert [entry["step"] for entry in kept["curve"]] == [3, 6] and set(kept["test"]) == {
+        "sequences",
+        "tokens",
+    }
+
+
+# Translators
+
+
+@pytest.mark.parametrize("name", [name for name in RECIPES if name != "toy"])
+def test_recipes_reach_their_peak_at_the_end_of_warm_up(name):
+    recipe = RECIPES[name]
+    schedule, steps = recipe.schedule, recipe.training.steps
+    rates = [recipe.rate(step) for step in range(1, steps + 1)]
+    assert max(rates) == pytest.approx(schedule.peak_rate)
+    assert rates.index(max(rates)) + 1 == schedule.warmup_steps
+    uncooled = changed(recipe, cooldown=0.0).rate(steps)
+    falling = schedule.cooldown * steps
+    assert rates[-1] == pytest.approx(uncooled / falling if falling else uncooled)
+
+
+def test_training_follows_its_recipe():
+    dev = [Pair("a casa não é velha .", "the house is not old .")]
+    recipe = changed(TINY, steps=1, seed=5, smoothing=0.3, max_tokens=20)
+    translator, trainer = train_translator(
+        recipe, load=lambda corpus, split: PAIRS if split == "train" else dev
+    )
+    model, vocabulary = translator.model, translator.vocabulary
+    assert not model.training
+    # Both languages are in the vocabulary, and nothing but the training split.
+    learned = Vocabulary.train((text for pair in PAIRS for text in pair), recipe.data.vocab_size)
+    assert vocabulary.tokenizer.to_str() == learned.tokenizer.to_str()
+    batches = list(trainer.batches(0))
+    wanted = list(TokenBatches(encode_pairs(PAIRS, vocabulary), 20, seed=5)(0))
+    assert all(a.equal(b) for one, two in zip(batches, wanted, strict=True) for a, b in zip(one, two))
+    smoothed, _ = teacher_forced_loss(model, batches[0], smoothing=0.3)
+    assert trainer.loss(model, batches[0])[0].equal(smoothed)
+    held_out = TokenBatches(encode_pairs(dev, vocabulary), 20)(0)
+    assert trainer.evaluate(model) == evaluate_loss(model, held_out)
+
+
+def test_the_loss_is_the_one_that_the_recipe_asks_for():
+    recipe = changed(TINY, steps=1, smoothing=0.3, dropout=0.2, r_drop=2.0)
+    _, trainer = train_translator(recipe, load=ours)
+    batch = next(iter(trainer.batches(0)))
+    trainer.model.train()
+    losses = []
+    for loss in (trainer.loss, partial(r_drop_loss, smoothing=0.3, alpha=2.0)):
+        torch.manual_seed(0)
+        losses.append(loss(trainer.model, batch)[0])
+    assert losses[0].equal(losses[1])
+
+
+def test_subwords_are_cut_anew_in_every_epoch_where_the_recipe_says_so():
+    recipe = changed(TINY, steps=1, seed=5, max_tokens=60, bpe_dropout=0.3)
+    translator, trainer = train_translator(recipe, load=ours)
+    wanted = sampled_batches(PAIRS, translator.vocabulary, 60, 0.3, 5)
+    for epoch in (0, 3):
+        given = [x.tolist() for batch in trainer.batches(epoch) for x in batch]
+        assert given == [x.tolist() for batch in wanted(epoch) for x in batch]
+    usual = TokenBatches(encode_pairs(PAIRS, translator.vocabulary), 60, seed=5)(0)
+    assert sum(batch[0].numel() for batch in trainer.batches(0)) > sum(batch[0].numel() for batch in usual)
+
+
+def test_settings_reach_the_trainer():
+    changes = {"accumulate": 2, "clip_norm": 0.5, "average": 0.25, "patience": 7, "seed": 3}
+    changes |= {"weight_decay": 0.125, "precision": "auto"}
+    _, trainer = train_translator(changed(TINY, steps=1, **changes), load=ours)
+    assert changes.items() <= asdict(trainer.config).items()
+    assert trainer.config == changed(TINY, steps=1, **changes).training
+
+
+def weights_equal(model, other) -> bool:
+    weights = other.state_dict()
+    return all(weights[name].equal(x) for name, x in model.state_dict().items())
+
+
+def test_averaged_weights_are_what_is_kept():
+    translator, trainer = train_translator(changed(TINY, average=0.5), load=ours)
+    assert translator.model is not trainer.model
+    assert not weights_equal(translator.model, trainer.model)
+    with trainer.average.applied():
+        assert weights_equal(translator.model, trainer.model)
+    plain, trainer = train_translator(TINY, load=ours)
+    assert weights_equal(plain.model, trainer.model)
+
+
+def test_the_accelerated_model_is_trained_and_the_plain_one_kept(tmp_path):
+    translator, trainer = train_translator(TINY, tmp_path, load=ours)
+    assert type(trainer.model) is FastTransformer and type(translator.model) is Transformer
+    shared = zip(translator.model.parameters(), trainer.model.parameters(), strict=True)
+    assert all(own is theirs for own, theirs in shared)
+    plain = Transformer(translator.model.config)
+    set_weights(plain, load_checkpoint(trainer.checkpoints()[-1]), "the checkpoint of the run")
+    assert weights_equal(plain, translator.model)
+    for changes in ({"average": 0.5}, {"patience": 9}):
+        kept, trainer = train_translator(changed(TINY, **changes), tmp_path / str(changes), load=ours)
+        assert type(trainer.model) is FastTransformer and type(kept.model) is Transformer
+
+
+def test_a_patient_run_keeps_its_best_weights(tmp_path):
+    # Too high a rate: it gets worse, and ends before its time.
+    recipe = changed(TINY, steps=40, evaluate_every=1, warmup_steps=8, peak_rate=3.0, patience=2)
+    translator, trainer = train_translator(recipe, tmp_path, load=ours)
+    assert trainer.finished and trainer.best_step == trainer.step - 2 < 38
+    loss = trainer.evaluate(translator.model)["loss"]
+    losses = [entry["loss"] for entry in trainer.history if "accuracy" in entry]
+    assert loss == pytest.approx(min(losses)) and loss < losses[-1]
+    nowhere, other = train_translator(recipe, load=ours)
+    assert other.step == trainer.step and weights_equal(nowhere.model, other.model)
+
+
+def test_a_run_in_slices_ends_where_the_whole_one_does(tmp_path):
+    recipe = changed(TINY, average=0.5, patience=9, dropout=0.2)
+    _, trainer = train_translator(recipe, tmp_path / "slices", load=ours, max_minutes=0)
+    assert 0 < trainer.step < recipe.training.steps and not trainer.finished
+    translator, trainer = train_translator(recipe, tmp_path / "slices", load=ours, max_minutes=5)
+    assert trainer.finished
+    whole, _ = train_translator(recipe, tmp_path / "whole", load=ours)
+    assert weights_equal(whole.model, translator.model)
+
+
+def test_a_slice_of_a_patient_run_gives_its_newest_weights(tmp_path):
+    recipe = changed(TINY, steps=60, evaluate_every=60, average=0.5, patience=9)
+    translator, trainer = train_translator(recipe, tmp_path, load=ours, max_minutes=0)
+    assert 0 < trainer.step < 60 and not (tmp_path / "best.pt").exists()
+    with trainer.average.applied():
+        assert weights_equal(translator.model, trainer.model)
+
+
+def test_the_recipes_of_recorded_runs_stay_as_they_were():
+    recorded = {
+        "corpus": "ted",
+        "vocab_size": 4000,
+        "max_tokens": 2000,
+        "bpe_dropout": 0.0,
+        "norm_first": True,
+    }
+    recorded |= {
+        "d_model": 256,
+        "n_heads": 4,
+        "n_layers": 3,
+        "d_ff": 1024,
+        "dropout": 0.2,
+        "norm_first": True,
+    }
+    recorded |= {"peak_rate": 1.2e-3, "warmup_steps": 1000, "cooldown": 0.5, "smoothing": 0.1, "r_drop": 0.0}
+    recorded |= {"steps": 10_000, "precision": "auto", "evaluate_every": 500, "seed": 0, "clip_norm": 1.0}
+    assert recorded.items() <= settings(RECIPES["ted-small"]).items()
+    for name in ("toy", "ted-tiny", "ted-small", "phrases"):  # their records tell which precision that was
+        kept = read_recipe(record_path(f"{name}.json"))
+        assert RECIPES[name] == changed(kept, precision=RECIPES[name].training.precision)
+
+
+def test_every_recipe_leaves_the_precision_to_the_device():
+    found = {name: recipe.training.precision for name, recipe in RECIPES.items()}
+    assert found == dict.fromkeys(RECIPES, "auto") | {"toy": "float32"}
+
+
+def test_interrupted_training_ends_where_the_whole_one_does(tmp_path):
+    whole, _ = train_translator(TINY, load=ours)
+    train_translator(changed(TINY, steps=3), tmp_path, load=ours)
+    resumed, trainer = train_translator(TINY, tmp_path, load=ours)
+    assert trainer.step == 6
+    for name, weight in whole.model.state_dict().items():
+        assert resumed.model.state_dict()[name].equal(weight), name
+
+
+# A recipe for texts of one's own
+
+
+def numbers(n: int, length: int = 1) -> list[Pair]:
+    return [Pair(f"{row} gatos" * length, f"{row} cats" * length) for row in range(n)]
+
+
+def test_sizes_follow_the_texts(monkeypatch):
+    monkeypatch.setattr(transformer.commands.recipes, "_OWN_LIMITS", (1_200, 20_000))
+    small, large = recipe_for(numbers(300)), recipe_for(numbers(301, length=10))
+    assert (small.model.n_layers, small.model.d_model, small.data.max_tokens) == (2, 128, 1000)
+    assert (large.model.n_layers, large.model.d_model, large.data.max_tokens) == (3, 256, 2000)
+    assert small.training.steps == 1000 and small.data.preparation == "as it is"
+    # Ten digits, the letters of both words, the four special tokens and the space; two words are frequent.
+    assert small.data.vocab_size == 5 + 10 + len(set("gatoscats")) + 1
+    monkeypatch.setattr(transformer.commands.recipes, "_OWN_LIMITS", (1, 2))
+    largest = recipe_for(numbers(10_000, length=5))
+    assert (largest.model.n_layers, largest.model.d_model, largest.data.max_tokens) == (6, 512, 4096)
+    vocabulary = vocabulary_of(largest, numbers(10_000, length=5))
+    batches = TokenBatches(encode_pairs(numbers(10_000, length=5), vocabulary), 4096)
+    assert largest.training.steps == 10 * len(batches) > 1000
+    for recipe in (small, large, largest):
+        assert recipe.schedule.warmup_steps == recipe.training.steps // 8
+        assert max(map(recipe.rate, range(1, recipe.training.steps + 1))) == pytest.approx(
+            recipe.schedule.peak_rate
+        )
+    with pytest.raises(ValueError, match="hold no words"):
+        recipe_for([Pair(" ", "")])
+
+
+def vocabulary_of(recipe, pairs):
+    texts = (text for pair in pairs for text in pair)
+    return Vocabulary.train(texts, recipe.data.vocab_size, preparation=recipe.data.prepared)
+
+
+def test_what_is_counted_are_the_prepared_texts():
+    pairs = [Pair("Gatos GATOS gatos", "Cats CATS cats")] * 5
+    assert recipe_for(pairs).data.vocab_size > recipe_for(pairs, Preparation("lower case")).data.vocab_size
+    recipe = recipe_for(pairs, Preparation("tokenized", ("pt", "en")))
+    assert recipe.data.prepared == CORPORA
+
+
+def test_pairs_of_ones_own_are_trained_on_but_for_those_held_out(tmp_path):
+    quick = {"steps": 1, "evaluate_every": 1, "precision": "float32"}
+    recipe = changed(recipe_for(numbers(100)), d_model=16, n_heads=2, n_layers=1, d_ff=24, **quick)
+    translator, trainer = train_translator(recipe, tmp_path, pairs=numbers(100))
+    train, dev = held_out(numbers(100))
+    assert list(trainer.batches.pairs) == encode_pairs(train, translator.vocabulary)
+    assert translator.vocabulary.pieces == vocabulary_of(recipe, train).pieces
+    wanted = evaluate_loss(trainer.model, TokenBatches(encode_pairs(dev, translator.vocabulary), 1000)(0))
+    assert trainer.history[-1]["loss"] == pytest.approx(wanted["loss"])
+    kept = Translator.load(tmp_path / "translator")
+    assert kept.preparation == translator.preparation == AS_IT_IS
+    assert kept.translate(["3 gatos"], 1) == translator.translate(["3 gatos"], 1)
+
+
+def test_pairs_that_no_batch_can_hold_are_left_out_and_counted():
+    recipe = changed(TINY, steps=1, max_tokens=40)
+    pairs = [*PAIRS, Pair("o gato " * 40, "the cat"), Pair("o gato", "the cat " * 40)]
+    with pytest.warns(UserWarning, match="2 of 6 pairs have over 40 tokens and are left out"):
+        _, trainer = train_translator(recipe, load=lambda corpus, split: pairs)
+    assert len(trainer.batches.pairs) == 4
+    longer = changed(TINY, steps=1, max_tokens=5000)
+    pairs = [*PAIRS, Pair("o gato " * 600, "the cat")]
+    with pytest.warns(UserWarning, match="1 of 5 pairs have over 512 tokens"):  # the model's positions
+        train_translator(longer, load=lambda corpus, split: pairs)
+
+
+def test_a_recipe_of_own_files_is_read_as_it_was_written(tmp_path):
+    path = tmp_path / "own.tsv"
+    path.write_text("".join(f"{pair.source}\t{pair.target}\n" for pair in numbers(30)), encoding="utf8")
+    recipe = own_recipe(path, preparation=Preparation("lower case", ("pt", "en")))
+    write_record(tmp_path / "config.json", asdict(recipe))
+    assert read_recipe(tmp_path / "config.json") == recipe
+    assert isinstance(recipe.data, OwnTexts) and recipe.data.files == [str(path)]
+    assert (recipe.data.load("train"), recipe.data.load("dev")) == held_out(numbers(30))
+    assert replace(recipe.data, vocab_size=9).load("dev") == held_out(numbers(30))[1]
+    path.write_text("a\tb\n", encoding="utf8")
+    with pytest.raises(CorpusError, match="own.tsv has changed: its sha256 was"):
+        recipe.data.load("train")
+
+
+def test_an_old_recipe_is_that_of_a_corpus_of_the_book(tmp_path):
+    values = asdict(RECIPES["phrases"])
+    del values["data"]["preparation"], values["data"]["languages"]
+    write_record(tmp_path / "config.json", values)
+    assert read_recipe(tmp_path / "config.json") == RECIPES["phrases"]
+    assert RECIPES["ted"].data.prepared == CORPORA
+    with pytest.raises(ValueError, match="name must be one of .*not 'none'"):
+        changed(RECIPES["phrases"], preparation="none")
+    with pytest.raises(ValueError, match="a language must be a code"):
+        changed(RECIPES["phrases"], languages="pt")
+
+
+# Records
+
+
+@pytest.fixture(scope="module")
+def record():
+    translator, trainer = train_translator(TINY, load=ours)
+    return translator, trainer, translation_record(translator, trainer, TINY, load=corpus)
+
+
+def test_record_holds_the_run(record):
+    translator, trainer, kept = record
+    assert kept["recipe"] == asdict(TINY) and kept["log"] == trainer.history
+    assert kept["parameters"] == sum(p.numel() for p in translator.model.parameters())
+    assert kept["versions"]["torch"] == metadata.version("torch")
+    assert json.loads(json.dumps(kept))["grid"] == kept["grid"]
+
+
+def test_record_takes_the_search_from_the_development_split_to_the_test_split(record):
+    translator, _, kept = record
+    assert kept["grid"] == tune_search(translator, PAIRS[:2])
+    best = kept["grid"][0]["beam_size"], kept["grid"][0]["length_penalty"]
+    assert kept["scores"]["dev"]["tuned"] == evaluate_translator(translator, PAIRS[:2], *best)
+    test = corpus("", "test")
+    references = [pair.target for pair in test]
+    for name, search in (("greedy", (1, 0.6)), ("beam 4", (4, 0.6)), ("tuned", best)):
+        written = translator.translate_tokenized([pair.source for pair in test], *search)
+        assert kept["scores"]["test"][name] == corpus_scores(written, references, 1000)
+        assert kept["scores"]["test, unseen"][name] == corpus_scores(written[:1], references[:1], 1000)
+    pairs = {split: measured["pairs"] for split, measured in kept["scores"].items()}
+    assert pairs == {"dev": 2, "test": 2, "test, unseen": 1}
+
+
+def recorded_runs() -> list[str]:
+    names = sorted(path.stem for path in record_path("ted-corpus.json").parent.glob("ted*.json"))
+    return [name for name in names if name != "ted-corpus"]
+
+
+@pytest.mark.parametrize("name", ["phrases", *recorded_runs()])
+def test_record_has_all_that_the_chapter_shows(name):
+    record = load_record(name)
+    assert record["commit"] and record["versions"]["torch"] and record["date"]
+    corpus = read_recipe(record_path(f"{name}.json")).data.corpus
+    assert set(record["scores"]) == {"dev", "test", "test, unseen"}
+    assert record["scores"]["test"]["pairs"] == {"phrases": 1000, "ted": 1803}[corpus]
+    assert ("lecture" in record) == (name != "ted-longer")  # of which only curve and scores are shown
+    assert all(len(found) == 5 for found in record.get("lecture", {}).values())
+    for split in record["scores"].values():
+        for search in split.keys() - {"pairs"}:
+            assert set(split[search]) == {"BLEU-tok", "BLEU-detok", "chrF2"}
+        assert {"greedy", "beam 4"} <= set(split)

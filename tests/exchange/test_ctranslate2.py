@@ -1,0 +1,174 @@
+"""Models written for CTranslate2: its probabilities and its translations are ours."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from importlib.util import find_spec
+
+import pytest
+import torch
+from helpers import scrambled
+from torch import nn
+
+from transformer import (
+    Transformer,
+    TransformerConfig,
+    Translator,
+    accelerate,
+    beam_search,
+    greedy_search,
+    load_toy_model,
+)
+from transformer.exchange.ctranslate2 import CTranslate2Translator, to_ctranslate2
+
+needs_ctranslate2 = pytest.mark.skipif(
+    find_spec("ctranslate2") is None, reason="ctranslate2 is not installed: transformer-book[interchange]"
+)
+V = 23
+SIZES = {"d_model": 16, "n_heads": 4, "n_layers": 2, "d_ff": 24, "max_length": 40}
+FORMS = {
+    "post-norm": {},
+    "pre-norm": {"norm_first": True},
+    "pre-norm, none on top": {"norm_first": True, "final_norm": False},
+    "norm on top of post-norm": {"final_norm": True},
+    "no biases": {"bias": False},
+    "gelu": {"activation": "gelu"},
+    "silu": {"activation": "silu"},
+    "three tables": {"tie_embeddings": False, "tgt_vocab_size": V + 5},
+    "other special tokens": {"pad_id": 20, "bos_id": 20, "eos_id": 0},
+}
+
+
+def model_of(form: str, output_bias: bool = False) -> Transformer:
+    torch.manual_seed(0)
+    sizes = {"src_vocab_size": V, "tgt_vocab_size": V, **SIZES, **FORMS[form]}
+    model = Transformer(TransformerConfig(**sizes)).eval()
+    scrambled(nn.ModuleList([model.encoder, model.decoder]))
+    if output_bias:
+        model.output.bias = nn.Parameter(torch.randn(model.config.tgt_vocab_size))
+    return model
+
+
+def engine(folder, **options):
+    import ctranslate2
+
+    return ctranslate2.Translator(str(folder), device="cpu", intra_threads=1, **options)
+
+
+def written(ids) -> list[str]:
+    return [str(token) for token in ids]
+
+
+def test_a_missing_library_is_named_with_its_extra(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ctranslate2", None)
+    monkeypatch.setitem(sys.modules, "ctranslate2.specs", None)
+    with pytest.raises(ImportError, match=r'pip install "transformer-book\[interchange\]"'):
+        to_ctranslate2(load_toy_model(), tmp_path)
+
+
+@needs_ctranslate2
+@pytest.mark.parametrize("output_bias", [False, True], ids=["no output bias", "output bias"])
+@pytest.mark.parametrize("form", FORMS)
+def test_the_probabilities_of_any_target_are_equal(form, output_bias, tmp_path):
+    model = model_of(form, output_bias)
+    config, draw = model.config, random.Random(1)
+    to_ctranslate2(model, tmp_path)
+    sources = [[draw.randrange(4, 20) for _ in range(length)] for length in (3, 9, 20)]
+    targets = [[draw.randrange(4, 20) for _ in range(length)] for length in (11, 1, 5)]
+    scored = engine(tmp_path).score_batch(list(map(written, sources)), list(map(written, targets)))
+    for source, target, found in zip(sources, targets, scored):
+        tgt = torch.tensor([[config.bos_id, *target, config.eos_id]])
+        with torch.no_grad():
+            log_probs = model(torch.tensor([source]), tgt[:, :-1]).log_softmax(-1)
+        expected = log_probs.gather(2, tgt[:, 1:, None])[0, :, 0]
+        assert found.tokens == written(tgt[0, 1:].tolist())
+        assert torch.allclose(torch.tensor(found.log_probs), expected, atol=1e-3)
+        assert expected.std() > 0.05
+
+
+@needs_ctranslate2
+def test_searches_of_a_trained_model_find_the_same(tmp_path):
+    model = load_toy_model()
+    to_ctranslate2(model, tmp_path)
+    src = torch.randint(10, (40, 12), generator=torch.Generator().manual_seed(2))
+    sources = list(map(written, src.tolist()))
+    found = engine(tmp_path).translate_batch(sources, beam_size=1, max_decoding_length=12)
+    expected = [written(row) for row in greedy_search(model, src, 12).tolist()]
+    assert [result.hypotheses[0] for result in found] == expected
+    options = {"beam_size": 3, "length_penalty": 0.0, "max_decoding_length": 12}
+    found = engine(tmp_path).translate_batch(sources, **options)
+    best = beam_search(model, src, 3, length_penalty=0.0, max_length=12).tokens[:, 0]
+    assert [result.hypotheses[0] for result in found] == list(map(written, best.tolist()))
+
+
+@needs_ctranslate2
+def test_a_translator_brings_its_words(tmp_path):
+    translator = Translator.load("phrases")
+    to_ctranslate2(translator, tmp_path)
+    sentences = ["a menina gosta do gato preto .", "o homem lê um livro .", "ela não vê a casa ."]
+    vocabulary = translator.vocabulary
+    sources = [vocabulary.tokens(vocabulary.encode(text)) for text in sentences]
+    found = engine(tmp_path).translate_batch(sources, beam_size=1)
+    numbers = {piece: number for number, piece in enumerate(vocabulary.pieces)}
+    texts = [vocabulary.decode(numbers[piece] for piece in result.hypotheses[0]) for result in found]
+    assert texts == translator.translate_tokenized(sentences, 1)
+    said = json.loads((tmp_path / "config.json").read_text(encoding="utf8"))
+    assert said["preparation"] == {"name": "tokenized", "languages": ["pt", "en"]}
+
+
+@needs_ctranslate2
+@pytest.mark.parametrize("beam_size", [1, 4])
+def test_a_translation_may_be_empty(beam_size):
+    vocabulary, size = Translator.load("phrases").vocabulary, len(Translator.load("phrases").vocabulary)
+    model = Transformer(TransformerConfig(size, size, tie_embeddings=False, **SIZES))
+    with torch.no_grad():  # whatever was written, the end is the most probable
+        norm = model.decoder.layers[-1].feed_residual.norm
+        norm.weight.zero_()
+        norm.bias.fill_(1.0)
+        model.output.weight.zero_()
+        model.output.weight[model.config.eos_id] = 1.0
+    translator = Translator(model, vocabulary)
+    assert translator.translate_tokenized(["o gato ."], beam_size) == [""]
+    assert CTranslate2Translator(translator).translate_tokenized(["o gato ."], beam_size) == [""]
+
+
+@needs_ctranslate2
+def test_eight_bits_are_smaller_and_nearly_as_good(tmp_path):
+    model = load_toy_model()
+    for name, quantization in (("whole", None), ("small", "int8")):
+        to_ctranslate2(model, tmp_path / "of" / name, quantization)
+    size = {name: (tmp_path / "of" / name / "model.bin").stat().st_size for name in ("whole", "small")}
+    assert size["small"] < 0.6 * size["whole"]
+    src = torch.randint(10, (40, 12), generator=torch.Generator().manual_seed(3))
+    sources = list(map(written, src.tolist()))
+    engines = [engine(tmp_path / "of" / name) for name in size]
+    whole, small = (
+        [result.hypotheses[0] for result in one.translate_batch(sources, max_decoding_length=12)]
+        for one in engines
+    )
+    assert sum(a == b for a, b in zip(whole, small)) >= 30
+    with pytest.raises(ValueError, match="int3"):
+        to_ctranslate2(model, tmp_path / "none", "int3")
+    assert not (tmp_path / "none").exists()
+
+
+@needs_ctranslate2
+def test_a_model_in_another_dtype_is_written_in_float32_and_left_alone(tmp_path):
+    model = model_of("post-norm").double()
+    to_ctranslate2(model, tmp_path)
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float64}
+    assert engine(tmp_path).compute_type == "float32"
+
+
+@needs_ctranslate2
+def test_other_models_are_refused_by_name(tmp_path):
+    model = model_of("post-norm")
+    for other in (accelerate(model), model.encoder, None):
+        with pytest.raises(TypeError, match="model must be of type transformer.model.Transformer, not"):
+            to_ctranslate2(other, tmp_path)
+    model.decoder.layers[1].feed_residual.norm.eps = 1e-3
+    with pytest.raises(ValueError, match="eps of decoder.layers.1.feed_residual.norm must be 1e-05"):
+        to_ctranslate2(model, tmp_path)
+    assert not list(tmp_path.iterdir())

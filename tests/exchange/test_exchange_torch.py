@@ -1,0 +1,1009 @@
+"""Weights carried between ours and torch.nn: equal in outputs and all gradients, or refused by name."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import pickle
+import re
+
+import pytest
+import torch
+import torch.nn.functional as F
+from helpers import ACTIVATIONS, BIASES, MODES, NORM_ORDERS, close, scrambled
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from transformer import (
+    Decoder,
+    DecoderLayer,
+    Encoder,
+    EncoderLayer,
+    LayerConfig,
+    LayerNorm,
+    MultiHeadAttention,
+    Transformer,
+    TransformerConfig,
+    accelerate,
+    causal_mask,
+    from_torch,
+    sinusoidal_encoding,
+    to_torch,
+)
+
+B, S, T, D, H, D_FF, KDIM, VDIM = 3, 7, 5, 12, 4, 20, 9, 10  # no two alike
+LENGTHS = torch.tensor([7, 4, 5])
+LAYER = LayerConfig(d_model=D, n_heads=H, d_ff=D_FF)
+SIZES = {"d_model": D, "n_heads": H, "d_ff": D_FF}
+REAL = torch.arange(S) < LENGTHS[:, None]  # [B, S], True = a token
+PADDING_MASK = REAL[:, None, None]  # [B, 1, 1, S]
+
+pytestmark = pytest.mark.usefixtures("float64")
+BATCH_FIRST = pytest.mark.parametrize("batch_first", [True, False], ids=["batch first", "time first"])
+
+
+# -------------------------------------------------------------------------------------------------
+# Modules of torch's, in every form
+# -------------------------------------------------------------------------------------------------
+
+
+def attention(batch_first=True, **options):
+    return scrambled(nn.MultiheadAttention(D, H, batch_first=batch_first, **options))
+
+
+def layer(kind, batch_first=True, dropout=0.0, **options):
+    return scrambled(kind(D, H, D_FF, dropout, batch_first=batch_first, **options))
+
+
+def stack(kind, final_norm=True, n_layers=2, norm_bias=True, norm_eps=1e-5, **options):
+    encodes = kind is nn.TransformerEncoder
+    one = layer(nn.TransformerEncoderLayer if encodes else nn.TransformerDecoderLayer, **options)
+    norm = nn.LayerNorm(D, norm_eps, bias=norm_bias) if final_norm else None
+    extra = {"enable_nested_tensor": False} if encodes else {}
+    return scrambled(kind(one, n_layers, norm, **extra))
+
+
+def whole(batch_first=True, final_norm=True, n_layers=(2, 3), **options):
+    halves = {
+        "custom_encoder": stack(nn.TransformerEncoder, final_norm, n_layers[0], **options),
+        "custom_decoder": stack(nn.TransformerDecoder, final_norm, n_layers[1], **options),
+    }
+    theirs = nn.Transformer(D, H, batch_first=batch_first, **halves)
+    for part in theirs.modules():
+        if isinstance(part, nn.MultiheadAttention):
+            part.batch_first = batch_first
+    return scrambled(theirs)
+
+
+KINDS = {
+    "encoder layer": lambda **options: layer(nn.TransformerEncoderLayer, **options),
+    "decoder layer": lambda **options: layer(nn.TransformerDecoderLayer, **options),
+    "encoder": lambda **options: stack(nn.TransformerEncoder, **options),
+    "decoder": lambda **options: stack(nn.TransformerDecoder, **options),
+    "transformer": whole,
+}
+EVERY_KIND = KINDS | {"attention": attention}
+LAYERED = pytest.mark.parametrize("kind", KINDS)
+EACH_KIND = pytest.mark.parametrize("kind", EVERY_KIND)
+OURS = {
+    "attention": MultiHeadAttention,
+    "encoder layer": EncoderLayer,
+    "decoder layer": DecoderLayer,
+    "encoder": Encoder,
+    "decoder": Decoder,
+}
+
+
+def together(ours) -> nn.Module:
+    """One module, also of the pair."""
+    return nn.ModuleList(ours) if isinstance(ours, tuple) else ours
+
+
+def inputs_for(theirs, batch=B, dtype=torch.float64) -> list[Tensor]:
+    """Batch first: what a module reads, in the order of its arguments."""
+    x, z = ((batch, S, D), (batch, T, D))
+    if isinstance(theirs, nn.MultiheadAttention):
+        shapes = [z, (batch, S, theirs.kdim), (batch, S, theirs.vdim)]
+    elif isinstance(theirs, nn.TransformerEncoderLayer | nn.TransformerEncoder):
+        shapes = [x]
+    else:
+        shapes = [x, z] if isinstance(theirs, nn.Transformer) else [z, x]
+    return [torch.randn(shape, dtype=dtype, requires_grad=True) for shape in shapes]
+
+
+def run_torch(theirs, inputs, batch_first=True, masked=True):
+    """Torch's output, batch first whatever the module wants."""
+    padding = ~REAL[: len(inputs[0])] if masked else None
+    future = ~causal_mask(T)[0, 0] if masked else None
+    given = inputs if batch_first else [x.transpose(0, 1) for x in inputs]
+    if isinstance(theirs, nn.MultiheadAttention):
+        output, _ = theirs(*given, key_padding_mask=padding, need_weights=False)
+    elif isinstance(theirs, nn.TransformerEncoderLayer | nn.TransformerEncoder):
+        output = theirs(*given, src_key_padding_mask=padding)
+    else:
+        masks = {"tgt_mask": future, "memory_key_padding_mask": padding}
+        if isinstance(theirs, nn.Transformer):
+            masks["src_key_padding_mask"] = padding
+        output = theirs(*given, **masks)
+    return output if batch_first else output.transpose(0, 1)
+
+
+def run_ours(ours, inputs, masked=True):
+    mask = PADDING_MASK[: len(inputs[0])] if masked else None
+    causal = causal_mask(T) if masked else None
+    if isinstance(ours, tuple):
+        return ours[1](inputs[1], ours[0](inputs[0], mask), causal, mask)
+    if isinstance(ours, MultiHeadAttention):
+        return ours(*inputs, mask)[0]
+    masks = [mask] if isinstance(ours, EncoderLayer | Encoder) else [causal, mask]
+    return ours(*inputs, *masks)
+
+
+def renamed(theirs, ours, take) -> dict[str, Tensor]:
+    """What `take` finds in torch's parameters, under our names; written apart from the library."""
+    if isinstance(theirs, nn.Transformer):
+        encoder = renamed(theirs.encoder, ours[0], take)
+        decoder = renamed(theirs.decoder, ours[1], take)
+        pairs = (("0", encoder), ("1", decoder))
+        return {f"{half}.{name}": x for half, found in pairs for name, x in found.items()}
+    cross = "residual" if isinstance(theirs, nn.TransformerDecoderLayer | nn.TransformerDecoder) else ""
+    norm2 = f"cross_{cross}.norm" if cross else "feed_residual.norm"
+    found = {}
+    for name, parameter in theirs.named_parameters():
+        for old, new in (
+            (r"\bself_attn\b", "self_attention"),
+            (r"\bmultihead_attn\b", "cross_attention"),
+            (r"\blinear", "feed_forward.w_"),
+            (r"\bnorm1\b", "self_residual.norm"),
+            (r"\bnorm2\b", norm2),
+            (r"\bnorm3\b", "feed_residual.norm"),
+            (r"\bout_proj\b", "w_o"),
+            (r"\b([qkv])_proj_weight", r"w_\1.weight"),
+        ):
+            name = re.sub(old, new, name)
+        if "in_proj_" in name:
+            for letter, rows in zip("qkv", take(parameter).chunk(3)):
+                found[name.replace("in_proj_", f"w_{letter}.")] = rows
+        else:
+            found[name] = take(parameter)
+    return found
+
+
+def assert_same_function(theirs, ours, batch_first=True, masked=True):
+    """Equal outputs, and equal gradients of all inputs and of all parameters."""
+    inputs = inputs_for(theirs)
+    copies = [x.detach().clone().requires_grad_() for x in inputs]
+    expected = run_torch(theirs, inputs, batch_first, masked)
+    output = run_ours(ours, copies, masked)
+    assert close(output, expected)
+    direction = torch.randn_like(expected)
+    (expected * direction).sum().backward()
+    (output * direction).sum().backward()
+    for x, copied in zip(inputs, copies):
+        assert x.grad.abs().max() > 1e-3
+        assert close(copied.grad, x.grad)
+    gradients = renamed(theirs, ours, lambda parameter: parameter.grad)
+    parameters = dict(together(ours).named_parameters())
+    assert gradients.keys() == parameters.keys()
+    for name, parameter in parameters.items():
+        assert close(parameter.grad, gradients[name]), name
+        if not name.endswith("w_k.bias"):  # a softmax is blind to it: its gradient is 0
+            assert parameter.grad.abs().max() > 1e-6, name
+
+
+# -------------------------------------------------------------------------------------------------
+# Equal in outputs and gradients
+# -------------------------------------------------------------------------------------------------
+
+
+@MODES
+@BATCH_FIRST
+@BIASES
+@pytest.mark.parametrize(
+    "widths",
+    [{}, {"kdim": KDIM, "vdim": VDIM}, {"kdim": KDIM}, {"vdim": VDIM}],
+    ids=["one width", "three widths", "keys' own", "values' own"],
+)
+def test_attention_is_the_same_function(widths, bias, batch_first, training):
+    theirs = attention(batch_first, bias=bias, **widths).train(training)
+    ours = from_torch(theirs)
+    widths = ours.w_k.in_features, ours.w_v.in_features
+    assert (*widths, ours.n_heads) == (theirs.kdim, theirs.vdim, H)
+    assert_same_function(theirs, ours, batch_first)
+    theirs = to_torch(scrambled(ours), batch_first=batch_first)
+    ours.zero_grad()
+    assert (theirs.kdim, theirs.vdim) == (ours.w_k.in_features, ours.w_v.in_features)
+    assert_same_function(theirs, ours, batch_first)
+
+
+@pytest.mark.slow
+@BATCH_FIRST
+@BIASES
+@ACTIVATIONS
+@NORM_ORDERS
+@LAYERED
+def test_layers_and_stacks_are_the_same_function(kind, norm_first, activation, bias, batch_first):
+    options = {"norm_first": norm_first, "activation": activation, "bias": bias}
+    theirs = KINDS[kind](batch_first=batch_first, **options)
+    ours = from_torch(theirs)
+    assert_same_function(theirs, ours, batch_first)
+    scrambled(together(ours)).zero_grad()
+    assert_same_function(to_torch(ours, batch_first=batch_first), ours, batch_first)
+
+
+@pytest.mark.parametrize("final_norm", [True, False], ids=["norm on top", "none"])
+@NORM_ORDERS
+@pytest.mark.parametrize("kind", ["encoder", "decoder", "transformer"])
+def test_a_norm_on_top_is_carried_over(kind, norm_first, final_norm):
+    theirs = KINDS[kind](final_norm=final_norm, norm_first=norm_first)
+    ours = from_torch(theirs)
+    for half in ours if isinstance(ours, tuple) else (ours,):
+        assert type(half.norm) is (LayerNorm if final_norm else nn.Identity)
+    assert_same_function(theirs, ours)
+    scrambled(together(ours)).zero_grad()
+    again = to_torch(ours)
+    for half in (again.encoder, again.decoder) if kind == "transformer" else (again,):
+        assert (half.norm is not None) == final_norm
+    assert_same_function(again, ours)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # torch's, that it will not cut out padding
+@NORM_ORDERS
+def test_what_torchs_constructor_makes_has_norms_on_top_in_either_order(norm_first):
+    theirs = nn.Transformer(D, H, 1, 2, D_FF, 0.0, norm_first=norm_first, batch_first=True, bias=False)
+    encoder, decoder = ours = from_torch(scrambled(theirs))
+    assert (len(encoder.layers), len(decoder.layers)) == (1, 2)
+    assert type(encoder.norm) is type(decoder.norm) is LayerNorm
+    assert_same_function(theirs, ours)
+
+
+@pytest.mark.parametrize("kind", ["encoder", "decoder"])
+def test_a_norm_on_top_may_have_a_bias_and_an_epsilon_of_its_own(kind):
+    for bias, norm_bias in ((False, True), (True, False)):
+        theirs = KINDS[kind](bias=bias, norm_bias=norm_bias, norm_eps=0.3)
+        ours = from_torch(theirs)
+        assert (ours.norm.bias is not None) == norm_bias
+        assert_same_function(theirs, ours)
+        again = to_torch(ours)
+        assert (again.norm.bias is not None) == norm_bias and again.norm.eps == 0.3
+        ours.zero_grad()
+        assert_same_function(again, ours)
+
+
+@LAYERED
+def test_epsilons_are_carried_over_place_by_place(kind):
+    theirs = KINDS[kind](layer_norm_eps=1e-2)
+    norms = [part for part in theirs.modules() if isinstance(part, nn.LayerNorm)]
+    for number, norm in enumerate(norms):
+        norm.eps = 0.1 + 0.05 * number
+    ours = from_torch(theirs)
+    assert_same_function(theirs, ours)
+    again = to_torch(ours)
+    assert [part.eps for part in again.modules() if isinstance(part, nn.LayerNorm)] == [
+        norm.eps for norm in norms
+    ]
+
+
+def test_the_default_configuration_of_ours_goes_to_torch_and_back():
+    model = Transformer(TransformerConfig(30, 30, n_layers=2, **SIZES)).eval()
+    theirs = to_torch((model.encoder, model.decoder))
+    ids, so_far = torch.randint(4, 30, (2, S)), torch.randint(4, 30, (2, T))
+    x = model.positions(model.src_embedding(ids))
+    z = model.positions(model.tgt_embedding(so_far))
+    hidden = theirs(x, z, tgt_mask=~causal_mask(T)[0, 0])
+    assert close(model.project(hidden), model(ids, so_far))
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # torch's, that it will not cut out padding
+@pytest.mark.parametrize("tied", [True, False], ids=["one table", "three tables"])
+@NORM_ORDERS
+def test_stacks_and_tables_of_theirs_make_a_whole_model_of_ours(norm_first, tied):
+    theirs = scrambled(nn.Transformer(D, H, 2, 2, D_FF, norm_first=norm_first, batch_first=True)).eval()
+    tables = [nn.Parameter(torch.randn(30, D)) for _ in range(3)]
+    tables = tables[:1] * 3 if tied else tables
+    rates = {name: 0.1 for name in ("dropout", "attention_dropout", "activation_dropout")}
+    form = {"norm_first": norm_first, "final_norm": True, "tie_embeddings": tied, "n_layers": 2}
+    ours = Transformer(TransformerConfig(30, 30, **form, **rates, **SIZES)).eval()
+    ours.encoder, ours.decoder = from_torch(theirs)
+    for part, table in zip((ours.src_embedding, ours.tgt_embedding, ours.output), tables):
+        part.weight = table
+    src, tgt = torch.randint(1, 30, (B, S)).where(REAL, 0), torch.randint(30, (B, T))
+    x, z = (
+        table[ids] * D**0.5 + sinusoidal_encoding(ids.size(1), D) for table, ids in zip(tables, (src, tgt))
+    )
+    padding = {"src_key_padding_mask": ~REAL, "memory_key_padding_mask": ~REAL}
+    expected = theirs(x, z, tgt_mask=~causal_mask(T)[0, 0], **padding) @ tables[2].T
+    assert close(ours(src, tgt), expected)
+    assert close(accelerate(ours)(src, tgt), expected)
+
+
+@settings(max_examples=15)
+@given(
+    heads=st.integers(1, 4),
+    d_k=st.integers(1, 5),
+    d_ff=st.integers(1, 9),
+    depth=st.integers(1, 3),
+    norm_first=st.booleans(),
+    final_norm=st.booleans(),
+    bias=st.booleans(),
+    activation=st.sampled_from(["relu", "gelu"]),
+    seed=st.integers(0, 2**31),
+)
+def test_any_encoder_is_the_same_function_with_any_mask(
+    heads, d_k, d_ff, depth, norm_first, final_norm, bias, activation, seed
+):
+    torch.manual_seed(seed)
+    sizes = {"d_model": heads * d_k, "n_heads": heads, "n_layers": depth, "d_ff": d_ff, "dropout": 0.0}
+    options = {"norm_first": norm_first, "final_norm": final_norm, "activation": activation}
+    ours = scrambled(Encoder(TransformerConfig(4, 4, **sizes, **options, bias=bias)))
+    theirs = to_torch(ours)
+    x = torch.randn(2, 6, heads * d_k)
+    mask = (torch.rand(2, heads, 6, 6) < 0.5) | torch.eye(6, dtype=torch.bool)
+    expected = theirs(x, mask=~mask.flatten(0, 1))
+    assert close(ours(x, mask), expected, atol=1e-9)
+    assert same_state(from_torch(theirs), ours)
+
+
+# -------------------------------------------------------------------------------------------------
+# There and back
+# -------------------------------------------------------------------------------------------------
+
+
+def same_state(a: nn.Module, b: nn.Module) -> bool:
+    first, second = a.state_dict(), b.state_dict()
+    return list(first) == list(second) and all(
+        torch.equal(first[name], second[name]) and first[name].dtype == second[name].dtype for name in first
+    )
+
+
+@BIASES
+@EACH_KIND
+def test_there_and_back_gives_the_same_weights_and_types(kind, bias):
+    theirs = EVERY_KIND[kind](bias=bias)
+    ours = from_torch(theirs)
+    back, again = to_torch(ours), from_torch(to_torch(ours))
+    assert type(back) is type(theirs) and same_state(back, theirs)
+    assert type(again) is type(ours) and same_state(together(again), together(ours))
+    if kind == "transformer":
+        assert [type(half) for half in ours] == [Encoder, Decoder]
+        assert (back.d_model, back.nhead, back.batch_first) == (D, H, True)
+    else:
+        assert type(ours) is OURS[kind]
+    if kind in ("encoder", "decoder"):
+        assert back.num_layers == len(ours.layers) == 2
+
+
+@EACH_KIND
+def test_weights_are_copied_and_never_shared(kind):
+    theirs = EVERY_KIND[kind]()
+    ours = from_torch(theirs)
+    third = to_torch(ours)
+    before = [copy.deepcopy(together(module).state_dict()) for module in (theirs, ours, third)]
+    memory = [
+        {p.untyped_storage().data_ptr() for p in together(module).parameters()}
+        for module in (theirs, ours, third)
+    ]
+    assert not memory[0] & memory[1] and not memory[1] & memory[2]
+    assert len(memory[1]) == len(list(together(ours).parameters()))  # each parameter has its own
+
+    with torch.no_grad():
+        for parameter in together(ours).parameters():
+            parameter.add_(1.0)
+    for module, state, changed in zip((theirs, ours, third), before, (False, True, False)):
+        now = together(module).state_dict()
+        for name, tensor in state.items():
+            assert torch.equal(now[name], tensor) != changed, name
+
+
+@EACH_KIND
+def test_the_random_numbers_of_others_are_left_alone(kind):
+    theirs = EVERY_KIND[kind]()
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    to_torch(from_torch(theirs))
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_layers_of_a_stack_keep_their_own_weights():
+    """torch makes all layers of a stack by copying one."""
+    ours = from_torch(stack(nn.TransformerEncoder, n_layers=3))
+    theirs = to_torch(ours)
+    for number, one in enumerate(theirs.layers):
+        assert torch.equal(one.linear1.weight, ours.layers[number].feed_forward.w_1.weight)
+    assert not torch.equal(theirs.layers[0].linear1.weight, theirs.layers[1].linear1.weight)
+
+
+@EACH_KIND
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_dtype_is_kept(kind, dtype):
+    theirs = EVERY_KIND[kind]().to(dtype)
+    ours = from_torch(theirs)
+    back = to_torch(ours)
+    assert {p.dtype for p in together(ours).parameters()} == {dtype}
+    assert same_state(back, theirs)
+    inputs = inputs_for(theirs, dtype=dtype)
+    expected, output = run_torch(theirs, inputs), run_ours(ours, inputs)
+    assert output.dtype == dtype
+    largest = expected.abs().max().item()
+    assert close(output, expected, atol=64 * torch.finfo(dtype).eps * largest)
+
+
+def test_a_part_keeps_its_own_dtype():
+    theirs = layer(nn.TransformerEncoderLayer).to(torch.bfloat16)
+    theirs.norm1.float()
+    ours = from_torch(theirs)
+    assert ours.self_residual.norm.weight.dtype == torch.float32
+    assert ours.feed_residual.norm.weight.dtype == torch.bfloat16
+    assert same_state(to_torch(ours), theirs)
+
+
+@EACH_KIND
+def test_meta_modules_stay_there(kind):
+    ours = from_torch(EVERY_KIND[kind]().to("meta"))
+    assert {p.device.type for p in together(ours).parameters()} == {"meta"}
+    assert {p.device.type for p in to_torch(ours).parameters()} == {"meta"}
+
+
+@EACH_KIND
+def test_results_can_be_stored_copied_and_trained(kind):
+    ours = from_torch(EVERY_KIND[kind]())
+    theirs = to_torch(ours)
+    for module in (together(ours), theirs):
+        for twin in (pickle.loads(pickle.dumps(module)), copy.deepcopy(module)):
+            assert same_state(twin, module)
+        assert all(p.is_leaf and p.requires_grad and p.grad is None for p in module.parameters())
+    inputs = inputs_for(theirs)
+    parameters = list(together(ours).parameters())
+    for optimizer, call in (
+        (torch.optim.Adam(parameters, 1e-2), lambda: run_ours(ours, inputs)),
+        (torch.optim.Adam(theirs.parameters(), 1e-2), lambda: run_torch(theirs, inputs)),
+    ):
+        losses = []
+        for _ in range(3):
+            optimizer.zero_grad()
+            loss = call().square().mean()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        assert losses[-1] < losses[0]
+    for name, value in renamed(theirs, ours, torch.Tensor.detach).items():
+        # A step of Adam turns rounding into a sign where the gradient is nothing but rounding.
+        if not name.endswith("w_k.bias"):
+            assert close(dict(together(ours).named_parameters())[name], value, atol=1e-6), name
+
+
+# -------------------------------------------------------------------------------------------------
+# What is not a weight: mode, gradients wanted, rates
+# -------------------------------------------------------------------------------------------------
+
+
+@MODES
+@EACH_KIND
+def test_the_mode_is_kept(kind, training):
+    theirs = EVERY_KIND[kind]().train(training)
+    ours = from_torch(theirs)
+    halves = ours if isinstance(ours, tuple) else (ours,)
+    assert {part.training for half in halves for part in half.modules()} == {training}
+    assert {part.training for part in to_torch(ours).modules()} == {training}
+
+
+@LAYERED
+def test_a_part_in_another_mode_keeps_it(kind):
+    theirs = KINDS[kind]()
+    first = next(m for m in theirs.modules() if hasattr(m, "linear1"))
+    first.self_attn.eval()
+    first.dropout2.eval()
+    ours = from_torch(theirs)
+    ours_first = next(m for m in together(ours).modules() if hasattr(m, "feed_forward"))
+    second = ours_first.cross_residual if hasattr(ours_first, "cross_residual") else ours_first.feed_residual
+    assert not ours_first.self_attention.training and not second.dropout.training
+    assert ours_first.feed_forward.dropout.training and ours_first.self_residual.dropout.training
+    back = next(m for m in to_torch(ours).modules() if hasattr(m, "linear1"))
+    assert [name for name, m in back.named_children() if not m.training] == [
+        name for name, m in first.named_children() if not m.training
+    ]
+
+
+def test_frozen_parameters_stay_frozen():
+    theirs = layer(nn.TransformerDecoderLayer)
+    theirs.self_attn.in_proj_weight.requires_grad_(False)
+    theirs.norm2.bias.requires_grad_(False)
+    theirs.linear1.weight.requires_grad_(False)
+    ours = from_torch(theirs)
+    frozen = {name for name, p in ours.named_parameters() if not p.requires_grad}
+    assert frozen == {
+        *(f"self_attention.w_{letter}.weight" for letter in "qkv"),
+        "cross_residual.norm.bias",
+        "feed_forward.w_1.weight",
+    }
+    back = {name for name, p in to_torch(ours).named_parameters() if not p.requires_grad}
+    assert back == {"self_attn.in_proj_weight", "norm2.bias", "linear1.weight"}
+
+
+def test_gradients_wanted_do_not_depend_on_where_the_copy_is_made():
+    with torch.no_grad():
+        ours = from_torch(attention())
+        theirs = to_torch(ours)
+    assert all(p.requires_grad for p in [*ours.parameters(), *theirs.parameters()])
+
+
+def test_what_torch_stacks_must_be_frozen_together():
+    ours = MultiHeadAttention(D, H)
+    ours.w_k.weight.requires_grad_(False)
+    with pytest.raises(ValueError, match="requires_grad of w_q, w_k and w_v .* False and True"):
+        to_torch(ours)
+    separate = MultiHeadAttention(D, H, kdim=KDIM)
+    separate.w_k.weight.requires_grad_(False)
+    theirs = to_torch(separate)  # not stacked here, so it may
+    assert {name for name, p in theirs.named_parameters() if not p.requires_grad} == {"k_proj_weight"}
+
+
+RATES = {
+    "encoder layer": ("self_attn", "dropout", "dropout1", "dropout2"),
+    "decoder layer": ("self_attn", "multihead_attn", "dropout", "dropout1", "dropout2", "dropout3"),
+}
+
+
+def set_rate(theirs: nn.Module, place: str, rate: float) -> None:
+    part = getattr(theirs, place)
+    setattr(part, "dropout" if isinstance(part, nn.MultiheadAttention) else "p", rate)
+
+
+@NORM_ORDERS
+@pytest.mark.parametrize("kind, place", [(kind, place) for kind in RATES for place in RATES[kind]])
+def test_each_place_keeps_its_rate(kind, place, norm_first):
+    """One sentence, one seed: both draw the same numbers, and drop the same."""
+    theirs = KINDS[kind](norm_first=norm_first)
+    inputs = inputs_for(theirs, batch=1)
+    without = run_torch(theirs, inputs)
+    set_rate(theirs, place, 0.4)
+    ours = from_torch(theirs)
+    results = []
+    for call in (
+        lambda: run_torch(theirs, inputs),
+        lambda: run_ours(ours, inputs),
+        lambda: run_torch(to_torch(ours), inputs),
+    ):
+        torch.manual_seed(1)
+        results.append(call())
+    assert not close(results[0], without, atol=0.1)  # something is dropped
+    assert close(results[1], results[0]) and close(results[2], results[0])
+
+
+def test_one_dropout_in_two_places_is_two_of_the_same_rate():
+    """A dropout has nothing to learn, so nothing is lost when it is copied."""
+    theirs = layer(nn.TransformerEncoderLayer, dropout=0.3)
+    theirs.dropout2 = theirs.dropout1
+    ours = from_torch(theirs)
+    assert ours.self_residual.dropout.p == ours.feed_residual.dropout.p == 0.3
+
+
+def test_all_rates_of_ours_reach_their_places():
+    rates = {"dropout": 0.1, "attention_dropout": 0.2, "activation_dropout": 0.3}
+    theirs = to_torch(DecoderLayer(LayerConfig(**SIZES, **rates)))
+    assert (theirs.self_attn.dropout, theirs.multihead_attn.dropout) == (0.2, 0.2)
+    assert theirs.dropout.p == 0.3
+    assert (theirs.dropout1.p, theirs.dropout2.p, theirs.dropout3.p) == (0.1, 0.1, 0.1)
+    assert to_torch(MultiHeadAttention(D, H, dropout=0.2)).dropout == 0.2
+    assert from_torch(nn.MultiheadAttention(D, H, dropout=0.2)).dropout == 0.2
+
+
+# -------------------------------------------------------------------------------------------------
+# Evaluation without gradients, for which torch has a path of its own
+# -------------------------------------------------------------------------------------------------
+
+
+@ACTIVATIONS
+@NORM_ORDERS
+@pytest.mark.parametrize("kind", ["encoder layer", "encoder", "transformer"])
+@pytest.mark.parametrize("masked", [True, False], ids=["masked", "unmasked"])
+def test_evaluation_without_gradients_gives_the_same(kind, norm_first, activation, masked):
+    theirs = KINDS[kind](norm_first=norm_first, activation=activation).eval()
+    ours = from_torch(theirs)
+    with torch.no_grad():
+        inputs = inputs_for(theirs)
+        expected = run_torch(theirs, inputs, masked=masked)
+        assert close(run_ours(ours, inputs, masked), expected)
+        converted = run_torch(to_torch(ours), inputs, masked=masked)
+    assert close(converted, expected)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # of nested tensors
+def test_where_torch_cuts_out_padding_real_positions_are_the_same():
+    theirs = stack(nn.TransformerEncoder)
+    theirs = nn.TransformerEncoder(theirs.layers[0], 2, enable_nested_tensor=True)
+    ours = from_torch(scrambled(theirs).eval())
+    (x,) = inputs_for(theirs)
+    with torch.no_grad():
+        expected, output = theirs(x, src_key_padding_mask=~REAL), ours(x, PADDING_MASK)
+        same = to_torch(ours)(x, src_key_padding_mask=~REAL)
+    assert close(output[REAL], expected[REAL])
+    assert close(same, output)  # what we hand over keeps padding, everywhere
+
+
+# -------------------------------------------------------------------------------------------------
+# Refused by name
+# -------------------------------------------------------------------------------------------------
+
+
+def with_part(module: nn.Module, path: str, part) -> nn.Module:
+    parent, _, name = path.rpartition(".")
+    setattr(module.get_submodule(parent), name, part)
+    return module
+
+
+class Subclass(nn.TransformerEncoderLayer):
+    """Of another type, whatever it computes."""
+
+
+class Doubled(nn.Linear):
+    """With the parameters of a linear layer, and another function."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 2 * super().forward(x)
+
+
+def differing(change) -> nn.TransformerEncoder:
+    theirs = stack(nn.TransformerEncoder)
+    theirs.layers[1] = change
+    return theirs
+
+
+def tied() -> nn.TransformerEncoder:
+    theirs = stack(nn.TransformerEncoder)
+    theirs.layers[1] = theirs.layers[0]
+    return theirs
+
+
+def half_tied() -> nn.Transformer:
+    theirs = whole()
+    theirs.decoder.norm.weight = theirs.encoder.norm.weight
+    return theirs
+
+
+def mixed_batch_first() -> nn.TransformerEncoder:
+    theirs = stack(nn.TransformerEncoder)
+    theirs.layers[1].self_attn.batch_first = False
+    return theirs
+
+
+def unequal_halves() -> nn.Transformer:
+    halves = {
+        "custom_encoder": stack(nn.TransformerEncoder, norm_first=True),
+        "custom_decoder": stack(nn.TransformerDecoder, norm_first=False),
+    }
+    return nn.Transformer(D, H, batch_first=True, **halves)
+
+
+def encoder_layer(**options):
+    return layer(nn.TransformerEncoderLayer, **options)
+
+
+FROM = {
+    "add_bias_kv": (lambda: attention(add_bias_kv=True), ValueError, "add_bias_kv"),
+    "add_zero_attn": (lambda: attention(add_zero_attn=True), ValueError, "add_zero_attn"),
+    "add_bias_kv in a layer": (
+        lambda: with_part(encoder_layer(), "self_attn", attention(add_bias_kv=True)),
+        ValueError,
+        "add_bias_kv",
+    ),
+    "tanh": (
+        lambda: encoder_layer(activation=F.tanh),
+        ValueError,
+        "activation .*'gelu', 'relu', 'silu'.* tanh",
+    ),
+    "nn.Tanh": (lambda: encoder_layer(activation=nn.Tanh()), ValueError, "activation .* Tanh"),
+    "a lambda": (lambda: encoder_layer(activation=lambda x: x), ValueError, "activation .*<lambda>"),
+    "approximate gelu": (
+        lambda: encoder_layer(activation=nn.GELU(approximate="tanh")),
+        ValueError,
+        "activation .*approximate='tanh'",
+    ),
+    "a rate of 1": (lambda: encoder_layer(dropout=1.0), ValueError, r"dropout must lie in \[0, 1\)"),
+    "attention's rate of 1": (lambda: attention(dropout=1.0), ValueError, r"dropout must lie in \[0, 1\)"),
+    "another norm": (
+        lambda: with_part(encoder_layer(), "norm2", nn.RMSNorm(D)),
+        TypeError,
+        "norm2 must be of type .*LayerNorm, not .*RMSNorm",
+    ),
+    "another dropout": (
+        lambda: with_part(encoder_layer(), "dropout1", nn.AlphaDropout(0.0)),
+        TypeError,
+        "dropout1 must be of type .*Dropout, not .*AlphaDropout",
+    ),
+    "a part too many": (
+        lambda: with_part(encoder_layer(), "adapter", nn.Linear(D, D)),
+        TypeError,
+        "adapter must be of type NoneType, not .*Linear",
+    ),
+    "a part of attention": (
+        lambda: with_part(attention(), "out_proj", nn.Bilinear(D, D, D)),
+        TypeError,
+        "out_proj must be of type .*Linear, not .*Bilinear",
+    ),
+    "a part too few": (
+        lambda: (module := encoder_layer(), delattr(module, "dropout2"))[0],
+        TypeError,
+        "TransformerEncoderLayer must have a part dropout2",
+    ),
+    "another width": (
+        lambda: with_part(encoder_layer(), "linear2", nn.Linear(D_FF + 1, D)),
+        ValueError,
+        r"weight of Linear must have shape \[12, 20\], not \[12, 21\]",
+    ),
+    "a bias too few": (
+        lambda: with_part(encoder_layer(), "norm1", nn.LayerNorm(D, bias=False)),
+        ValueError,
+        r"bias of LayerNorm must have shape \[12\], not None",
+    ),
+    "a norm without weights": (
+        lambda: with_part(stack(nn.TransformerEncoder), "norm", nn.LayerNorm(D, elementwise_affine=False)),
+        ValueError,
+        r"weight of LayerNorm must have shape \[12\], not None",
+    ),
+    "another norm on top": (
+        lambda: with_part(stack(nn.TransformerDecoder), "norm", nn.RMSNorm(D)),
+        TypeError,
+        "norm must be of type .*LayerNorm or NoneType, not .*RMSNorm",
+    ),
+    "layers of different activation": (
+        lambda: differing(encoder_layer(activation="gelu")),
+        ValueError,
+        "activation must be the same everywhere, not gelu and relu",
+    ),
+    "layers of different order": (
+        lambda: differing(encoder_layer(norm_first=True)),
+        ValueError,
+        "norm_first must be the same everywhere, not False and True",
+    ),
+    "layers of different width": (
+        lambda: differing(nn.TransformerEncoderLayer(D, H, D_FF + 3, batch_first=True)),
+        ValueError,
+        "d_ff must be the same everywhere, not 20 and 23",
+    ),
+    "layers of different heads": (
+        lambda: differing(nn.TransformerEncoderLayer(D, H - 1, D_FF, batch_first=True)),
+        ValueError,
+        "n_heads must be the same everywhere, not 3 and 4",
+    ),
+    "layers of different biases": (
+        lambda: differing(encoder_layer(bias=False)),
+        ValueError,
+        "bias must be the same everywhere, not False and True",
+    ),
+    "layers of different kinds": (
+        lambda: differing(layer(nn.TransformerDecoderLayer)),
+        TypeError,
+        "layers.1 must be of type .*TransformerEncoderLayer, not .*TransformerDecoderLayer",
+    ),
+    "attentions of different heads": (
+        lambda: with_part(
+            layer(nn.TransformerDecoderLayer), "multihead_attn", nn.MultiheadAttention(D, 3, batch_first=True)
+        ),
+        ValueError,
+        "num_heads must be the same everywhere, not 3 and 4",
+    ),
+    "no layers": (
+        lambda: nn.TransformerEncoder(encoder_layer(), 0, enable_nested_tensor=False),
+        ValueError,
+        "layers must hold at least one layer",
+    ),
+    "a mixture of batch_first": (
+        mixed_batch_first,
+        ValueError,
+        "batch_first must be the same everywhere, not False and True",
+    ),
+    "one layer twice": (tied, ValueError, "one parameter in two places"),
+    "one parameter in both halves": (half_tied, ValueError, "one parameter in two places"),
+    "halves of different form": (
+        unequal_halves,
+        ValueError,
+        "norm_first must be the same everywhere, not False and True",
+    ),
+    "another encoder": (
+        lambda: with_part(whole(), "encoder", nn.Identity()),
+        TypeError,
+        "encoder must be of type .*TransformerEncoder, not .*Identity",
+    ),
+    "another decoder": (
+        lambda: with_part(whole(), "decoder", nn.Identity()),
+        TypeError,
+        "decoder must be of type .*TransformerDecoder, not .*Identity",
+    ),
+    "a subclass": (lambda: Subclass(D, H), TypeError, "module must be of type .*, not .*Subclass"),
+    "another module": (lambda: nn.Linear(D, D), TypeError, "module must be of type .*, not .*Linear"),
+    "ours": (lambda: EncoderLayer(LAYER), TypeError, "not transformer.layers.EncoderLayer"),
+    "no module": (lambda: {"weight": 1}, TypeError, "module must be of type .*, not dict"),
+}
+
+
+@pytest.mark.parametrize("make, error, said", FROM.values(), ids=FROM.keys())
+def test_from_torch_refuses(make, error, said):
+    with pytest.raises(error, match=said):
+        from_torch(make())
+
+
+def our_stack(kind=Encoder, **changes):
+    return kind(TransformerConfig(4, 4, **(SIZES | {"n_layers": 2} | changes)))
+
+
+def our_tied() -> Encoder:
+    ours = our_stack()
+    ours.layers[1].feed_forward = ours.layers[0].feed_forward
+    return ours
+
+
+def our_pair_tied() -> tuple[Encoder, Decoder]:
+    pair = our_stack(), our_stack(Decoder)
+    pair[1].layers[0].feed_forward = pair[0].layers[0].feed_forward
+    return pair
+
+
+def our_mixed_order() -> EncoderLayer:
+    ours = EncoderLayer(LAYER)
+    ours.feed_residual.norm_first = True
+    return ours
+
+
+def our_half_bias() -> MultiHeadAttention:
+    ours = MultiHeadAttention(D, H)
+    ours.w_k.bias = None
+    return ours
+
+
+def our_differing(**options) -> Encoder:
+    ours = our_stack()
+    ours.layers[1] = EncoderLayer(LayerConfig(**(SIZES | options)))
+    return ours
+
+
+TO = {
+    "a pair of different form": (
+        lambda: (our_stack(), our_stack(Decoder, activation="gelu")),
+        ValueError,
+        "activation must be the same everywhere, not gelu and relu",
+    ),
+    "a pair of different widths": (
+        lambda: (our_stack(), our_stack(Decoder, d_model=16)),
+        ValueError,
+        "d_model must be the same everywhere, not 12 and 16",
+    ),
+    "a pair the wrong way round": (
+        lambda: (our_stack(Decoder), our_stack()),
+        TypeError,
+        r"module must be a pair \(Encoder, Decoder\), not \(Decoder, Encoder\)",
+    ),
+    "three": (
+        lambda: (our_stack(), our_stack(Decoder), our_stack()),
+        TypeError,
+        r"not \(Encoder, Decoder, Encoder\)",
+    ),
+    "a pair that shares": (our_pair_tied, ValueError, "one parameter in two places"),
+    "a stack that shares": (our_tied, ValueError, "one parameter in two places"),
+    "layers that differ": (
+        lambda: our_differing(n_heads=3),
+        ValueError,
+        "n_heads must be the same everywhere, not 3 and 4",
+    ),
+    "a mixture of orders": (
+        our_mixed_order,
+        ValueError,
+        "norm_first must be the same everywhere, not False and True",
+    ),
+    "a bias for two of three": (
+        our_half_bias,
+        ValueError,
+        "bias of w_q, w_k and w_v must be the same everywhere, not False and True",
+    ),
+    "another projection": (
+        lambda: with_part(MultiHeadAttention(D, H), "w_v", Doubled(D, D)),
+        TypeError,
+        "w_v must be of type .*Linear, not .*Doubled",
+    ),
+    "another norm": (
+        lambda: with_part(EncoderLayer(LAYER), "self_residual.norm", nn.RMSNorm(D)),
+        TypeError,
+        "self_residual.norm must be of type transformer.layers.LayerNorm, not .*RMSNorm",
+    ),
+    "another norm on top": (
+        lambda: with_part(our_stack(), "norm", nn.LayerNorm(D)),
+        TypeError,
+        "norm must be of type .*LayerNorm or .*Identity, not torch",
+    ),
+    "a layer of another kind": (
+        lambda: with_part(our_stack(Decoder), "layers.0", EncoderLayer(LAYER)),
+        TypeError,
+        "layers.0 must be of type .*DecoderLayer, not .*EncoderLayer",
+    ),
+    "a whole model": (
+        lambda: Transformer(TransformerConfig(9, 9, n_layers=1, **SIZES)),
+        TypeError,
+        "module must be of type .*, not transformer.model.Transformer",
+    ),
+    "an accelerated model's": (
+        lambda: accelerate(Transformer(TransformerConfig(9, 9, n_layers=1, **SIZES))).encoder,
+        TypeError,
+        "must be of type .*, not transformer.speed.fast.Fast",
+    ),
+    "torch's": (lambda: nn.Linear(D, D), TypeError, "module must be of type .*, not torch"),
+}
+
+
+@pytest.mark.parametrize("make, error, said", TO.values(), ids=TO.keys())
+def test_to_torch_refuses(make, error, said):
+    with pytest.raises(error, match=said):
+        to_torch(make())
+
+
+def test_batch_first_is_a_bool():
+    for module in (MultiHeadAttention(D, H), (our_stack(), our_stack(Decoder))):
+        with pytest.raises(TypeError, match="batch_first must be of type .*bool, not .*str"):
+            to_torch(module, batch_first="no")
+
+
+@pytest.mark.parametrize(
+    "given, name",
+    [
+        (nn.ReLU(), "relu"),
+        (F.relu, "relu"),
+        (nn.GELU(), "gelu"),
+        (F.gelu, "gelu"),
+        (nn.SiLU(), "silu"),
+        (F.silu, "silu"),
+    ],
+)
+def test_activations_may_be_functions_or_modules(given, name):
+    theirs = layer(nn.TransformerEncoderLayer, activation=given)
+    ours = from_torch(theirs)
+    assert ours.feed_forward.activation == name
+    assert_same_function(theirs, ours)
+    assert to_torch(ours).activation is getattr(F, name)
+
+
+def test_a_refused_module_is_left_as_it_was():
+    theirs = whole()
+    before = copy.deepcopy(theirs.state_dict())
+    theirs.decoder.layers[2].norm3 = nn.RMSNorm(D)
+    with pytest.raises(TypeError):
+        from_torch(theirs)
+    now = theirs.state_dict()
+    assert all(torch.equal(now[name], before[name]) for name in now if "2.norm3" not in name)
+    assert all(p.requires_grad and p.device.type == "cpu" for p in theirs.parameters())
+
+
+# -------------------------------------------------------------------------------------------------
+# The comparison has teeth
+# -------------------------------------------------------------------------------------------------
+
+SWAPS = [
+    ("self_attention.w_k", "self_attention.w_v"),
+    ("self_attention.w_q", "self_attention.w_k"),
+    ("cross_attention.w_k", "cross_attention.w_v"),
+    ("self_attention", "cross_attention"),
+    *itertools.combinations(["self_residual.norm", "cross_residual.norm", "feed_residual.norm"], 2),
+]
+
+
+@pytest.mark.parametrize("first, second", SWAPS)
+def test_the_comparison_notices_two_parts_exchanged(first, second):
+    theirs = layer(nn.TransformerDecoderLayer)
+    ours = from_torch(theirs)
+    kept = ours.get_submodule(first), ours.get_submodule(second)
+    with_part(with_part(ours, first, kept[1]), second, kept[0])
+    with pytest.raises(AssertionError):
+        assert_same_function(theirs, ours)
+
+
+def test_the_comparison_notices_every_single_parameter():
+    theirs = layer(nn.TransformerDecoderLayer)
+    ours = from_torch(theirs)
+    inputs = inputs_for(theirs)
+    expected = run_torch(theirs, inputs)
+    for name, parameter in ours.named_parameters():
+        with torch.no_grad():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+            unseen = close(run_ours(ours, inputs), expected)
+            parameter.copy_(renamed(theirs, ours, torch.Tensor.detach)[name])
+        assert unseen == name.endswith("w_k.bias"), name

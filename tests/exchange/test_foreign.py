@@ -1,0 +1,505 @@
+"""Folders of models that others have published, and what damage, malice and mistakes make of them.
+
+A Llama and a Marian model of random weights are written by hand, so that none of this needs transformers.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import shutil
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from helpers import contents, llama_folder, refuses, scrambled
+
+from transformer import Transformer, TransformerConfig
+from transformer.exchange.ctranslate2 import to_ctranslate2
+from transformer.exchange.foreign import whole_folder
+from transformer.exchange.llama import from_llama
+from transformer.exchange.marian import _MARIAN_PARTS, _reordered, _sines_first, from_marian, to_marian
+from transformer.exchange.onnx import to_onnx
+from transformer.modern.language_model import LanguageModelConfig
+from transformer.modern.parts import RotaryStretch
+from transformer.runs.checkpoints import CheckpointError
+
+safetensors = pytest.importorskip("safetensors.torch")
+
+V, PAD, INDEX = 13, 12, "model.safetensors.index.json"
+SIZES = {"d_model": 8, "n_heads": 2, "n_layers": 2, "d_ff": 10, "max_length": 16}
+
+
+def small_model(**changes) -> Transformer:
+    torch.manual_seed(0)
+    special = {"pad_id": PAD, "bos_id": PAD, "eos_id": 0}
+    return scrambled(Transformer(TransformerConfig(V, V, **SIZES, **special, **changes))).eval()
+
+
+def marian_folder(folder: Path, **changes) -> Path:
+    """`small_model` as Marian's, with changes of its configuration."""
+    model = small_model()
+    parts = {ours: theirs for theirs, ours in _MARIAN_PARTS.items()}
+    weights = _reordered(model.state_dict(), _sines_first(8).argsort())
+    table = weights.pop("src_embedding.weight")
+    named = {"model.shared.weight": table, "final_logits_bias": torch.zeros(1, V)}
+    for name, x in weights.items():
+        if "layers" in name:
+            for ours, theirs in parts.items():
+                name = name.replace(f".{ours}.", f".{theirs}.")
+            named[f"model.{name}"] = x.contiguous()
+    safetensors.save_file(named, folder / "model.safetensors")
+    settings = {
+        "model_type": "marian", "vocab_size": V, "d_model": 8, "max_position_embeddings": 16,
+        "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 2, "decoder_attention_heads": 2,
+        "encoder_ffn_dim": 10, "decoder_ffn_dim": 10, "encoder_layerdrop": 0.0, "decoder_layerdrop": 0.0,
+        "dropout": 0.1, "attention_dropout": 0.0, "activation_dropout": 0.0, "activation_function": "relu",
+        "scale_embedding": True, "pad_token_id": PAD, "decoder_start_token_id": PAD, "eos_token_id": 0,
+    }  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(settings | changes), encoding="utf8")
+    search = {"bad_words_ids": [[PAD]]}
+    (folder / "generation_config.json").write_text(json.dumps(search), encoding="utf8")
+    return folder
+
+
+KINDS = {"Llama": (llama_folder, from_llama), "Marian": (marian_folder, from_marian)}
+BOTH = pytest.mark.parametrize("write, read", KINDS.values(), ids=KINDS)
+
+
+def stored(folder: Path) -> dict[str, torch.Tensor]:
+    return safetensors.load_file(folder / "model.safetensors")
+
+
+def restored(folder: Path, weights: dict[str, torch.Tensor]) -> Path:
+    safetensors.save_file({name: x.clone() for name, x in weights.items()}, folder / "model.safetensors")
+    return folder
+
+
+def divided(folder: Path, **moved: str) -> Path:
+    """The weights in two files, with an index that names them, or what `moved` has in their place."""
+    weights = stored(folder)
+    (folder / "model.safetensors").unlink()
+    places = {}
+    for turn in (0, 1):
+        file, names = f"model-{turn}.safetensors", sorted(weights)[turn::2]
+        safetensors.save_file({name: weights[name] for name in names}, folder / file)
+        places |= dict.fromkeys(names, moved.get(f"file_{turn}", file))
+    (folder / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": places}), encoding="utf8")
+    return folder
+
+
+def same(first: torch.nn.Module, second: torch.nn.Module) -> bool:
+    """Whether two models have equal parameters."""
+    a, b = first.state_dict(), second.state_dict()
+    return a.keys() == b.keys() and all(torch.equal(x, b[name]) for name, x in a.items())
+
+
+# -------------------------------------------------------------------------------------------------
+# Which files are read
+# -------------------------------------------------------------------------------------------------
+
+
+def test_a_folder_by_hand_is_the_model(tmp_path):
+    ours, read = small_model(), from_marian(marian_folder(tmp_path))
+    src, tgt = torch.randint(V - 1, (3, 5)), torch.randint(V - 1, (3, 4))
+    found, expected = read(src, tgt), ours(src, tgt)
+    assert torch.allclose(found[..., :PAD], expected[..., :PAD], atol=1e-5)
+    assert (found[..., PAD] == -torch.inf).all() and not read.training
+    assert read.config.bos_id == PAD and read.config.max_length == 16
+
+
+@BOTH
+def test_an_index_is_followed(write, read, tmp_path):
+    expected = read(write(tmp_path))
+    stray = {name: x + 1 for name, x in stored(tmp_path).items()}
+    assert same(read(divided(tmp_path)), expected)
+    safetensors.save_file(stray, tmp_path / "model-9.safetensors")  # which nobody names
+    assert same(read(tmp_path), expected)
+
+
+@BOTH
+def test_links_of_the_cache_of_the_hub_are_followed(write, read, tmp_path):
+    blobs, snapshot = tmp_path / "blobs", tmp_path / "snapshots" / "0123"
+    for folder in (blobs, snapshot):
+        folder.mkdir(parents=True)
+    expected = read(write(blobs))
+    for number, path in enumerate(sorted(divided(blobs).iterdir())):
+        path.rename(blobs / f"{number:064x}")
+        (snapshot / path.name).symlink_to(os.path.join("..", "..", "blobs", f"{number:064x}"))
+    assert same(read(snapshot), expected)
+
+
+@BOTH
+@pytest.mark.parametrize(
+    "named", ["../outside.safetensors", "{absolute}", "in/side.safetensors", "", ".", "a\0b"], ids=repr
+)
+def test_no_path_leads_out_of_the_folder(write, read, named, tmp_path):
+    folder, outside = tmp_path / "model", tmp_path / "outside.safetensors"
+    (folder / "in").mkdir(parents=True)
+    write(folder)
+    divided(folder, file_1=named.format(absolute=outside))
+    for path in (outside, folder / "in" / "side.safetensors"):  # where all that is asked for would be found
+        shutil.copy(folder / "model-1.safetensors", path)
+    with pytest.raises(CheckpointError, match="index.json cannot be used: the folder lists no file"):
+        read(folder)
+
+
+def twice(folder):
+    safetensors.save_file(
+        stored_in(folder, 0) | dict(list(stored_in(folder, 1).items())[:1]), folder / "model-0.safetensors"
+    )
+
+
+def stored_in(folder: Path, number: int) -> dict[str, torch.Tensor]:
+    return safetensors.load_file(folder / f"model-{number}.safetensors")
+
+
+def exchanged(folder):
+    os.replace(folder / "model-0.safetensors", folder / "model-2.safetensors")
+    os.replace(folder / "model-1.safetensors", folder / "model-0.safetensors")
+    os.replace(folder / "model-2.safetensors", folder / "model-1.safetensors")
+
+
+def fewer(folder):
+    safetensors.save_file(dict(list(stored_in(folder, 1).items())[1:]), folder / "model-1.safetensors")
+
+
+def both(folder):
+    shutil.copy(folder / "model-0.safetensors", folder / "model.safetensors")
+
+
+def no_map(folder):
+    (folder / INDEX).write_text("{}")
+
+
+def no_dictionary(folder):
+    (folder / INDEX).write_text('{"weight_map": ["model-0.safetensors"]}')
+
+
+DISAGREEMENTS = {
+    twice: "holds .*, which the index does not put there",
+    exchanged: "holds .*, which the index does not put there",
+    fewer: "lacks .*, which its index names",
+    both: "does not name model.safetensors, which is there as well",
+    no_map: "'weight_map' is missing",
+    no_dictionary: "weight_map must be a dict, not list",
+}
+
+
+@BOTH
+@pytest.mark.parametrize("damage, said", DISAGREEMENTS.items(), ids=lambda one: getattr(one, "__name__", ""))
+def test_index_and_files_must_agree(write, read, damage, said, tmp_path):
+    damage(divided(write(tmp_path)))
+    with pytest.raises(CheckpointError, match=said):
+        read(tmp_path)
+
+
+@BOTH
+def test_one_tensor_under_two_names_must_be_one(write, read, tmp_path):
+    weights = stored(write(tmp_path))
+    name = next(name for name in weights if name.startswith("model.") and "layers.1" in name)
+    expected = read(restored(tmp_path, weights | {name.removeprefix("model."): weights[name].clone()}))
+    assert same(expected, read(restored(tmp_path, weights)))
+    restored(tmp_path, weights | {name.removeprefix("model."): weights[name] + 1})
+    with pytest.raises(CheckpointError, match="must equal .*, as both are one parameter here"):
+        read(tmp_path)
+
+
+@BOTH
+def test_what_is_not_there_is_named(write, read, tmp_path):
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        read(tmp_path / "nowhere")
+    with pytest.raises(FileNotFoundError, match="config.json"):
+        read(tmp_path)
+    (write(tmp_path) / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
+    with pytest.raises(FileNotFoundError, match="and save it with save_pretrained$"):
+        read(tmp_path)
+    (tmp_path / "model.safetensors").mkdir()
+    with pytest.raises(OSError, match="model.safetensors is not a regular file"):
+        read(tmp_path)
+
+
+# -------------------------------------------------------------------------------------------------
+# What they hold
+# -------------------------------------------------------------------------------------------------
+
+
+@BOTH
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
+def test_numbers_that_are_not_finite_are_refused_by_the_name_of_their_tensor(
+    write, read, value, dtype, tmp_path
+):
+    weights = {name: x.to(dtype) for name, x in stored(write(tmp_path)).items()}
+    assert {x.dtype for x in read(restored(tmp_path, weights)).parameters() if x.dim() > 1} == {dtype}
+    for name in ("final_logits_bias", list(weights)[-1]):
+        if name in weights:
+            changed = weights[name].clone()
+            changed.view(-1)[-1] = value
+            restored(tmp_path, weights | {name: changed})
+            with pytest.raises(CheckpointError, match=f"{re.escape(name)} holds numbers that are not finite"):
+                read(tmp_path)
+
+
+@BOTH
+def test_other_tensors_are_refused_by_name(write, read, tmp_path):
+    weights = stored(write(tmp_path))
+    name = next(name for name in weights if "layers.1" in name)
+    for other, said in (
+        (weights | {name: weights[name].int()}, f"dtype of {name} must be one of"),
+        (weights | {name: weights[name][:-1].contiguous()}, f"{name} must have shape"),
+        (weights | {name: weights[name][None]}, f"{name} must have shape"),
+        (weights | {"model.bias": torch.zeros(3)}, "model.bias has no place in this model"),
+        (weights | {name.replace("1", "3", 1): weights[name]}, "2 layers, and the weights 3"),
+        ({one: x for one, x in weights.items() if one != name}, "no tensor stands for"),
+        ({one: x for one, x in weights.items() if "layers.1" not in one}, "2 layers, and the weights 1"),
+    ):
+        with pytest.raises(CheckpointError, match=re.escape(said)):
+            read(restored(tmp_path, other))
+
+
+def test_matrices_of_a_language_model_have_one_dtype(tmp_path):
+    weights = stored(llama_folder(tmp_path))
+    weights["model.layers.0.mlp.up_proj.weight"] = weights["model.layers.0.mlp.up_proj.weight"].half()
+    with pytest.raises(CheckpointError, match="all matrices must be of one dtype, not of torch.float16 and"):
+        from_llama(restored(tmp_path, weights))
+
+
+ROPE = {"rope_type": "llama3", "rope_theta": 500.0, "factor": 8.0, "low_freq_factor": 1.0}
+ROPE |= {"high_freq_factor": 4.0, "original_max_position_embeddings": 32}
+LLAMAS = {
+    "of another family": ({"model_type": "gemma"}, "architectures must be one of"),
+    "with another head": ({"architectures": ["LlamaForTokenClassification"]}, "architectures must be"),
+    "with norms that are not there": (
+        {"model_type": "qwen3", "architectures": None},
+        "no tensor stands for layers.0.attention.k_norm.weight",
+    ),
+    "tied, with an output of its own": ({"tie_word_embeddings": True}, "must equal .*, as both are one"),
+    "a factor of 0": ({"rope_parameters": ROPE | {"factor": 0}}, "factor must be at least 1, but is 0"),
+    "slow above fast": ({"rope_parameters": ROPE | {"low_freq_factor": 5}}, "slow must be below fast"),
+    "no length": ({"rope_parameters": {k: ROPE[k] for k in list(ROPE)[:-1]}}, "_embeddings' is missing"),
+    "no turns": ({"rope_parameters": {"rope_theta": 0}}, "rotary_base must be positive, but is 0"),
+    "heads that do not divide": ({"num_attention_heads": 3, "head_dim": None}, "n_heads must divide d_model"),
+    "groups that do not divide": ({"num_key_value_heads": 3}, "n_kv_heads must divide n_heads"),
+    "no heads": ({"num_attention_heads": 0}, "n_heads must be at least 1, but is 0"),
+    "no shared heads": ({"num_key_value_heads": 0}, "n_kv_heads must be at least 1, but is 0"),
+    "a width as a word": ({"hidden_size": "16"}, "d_model must be an int, not str"),
+}
+MARIANS = {
+    "of another family": ({"model_type": "bart"}, "model_type must be one of"),
+    "heads that do not divide": (
+        {"encoder_attention_heads": 3, "decoder_attention_heads": 3},
+        "n_heads must divide d_model",
+    ),
+    "no heads": ({"encoder_attention_heads": 0, "decoder_attention_heads": 0}, "n_heads must be at least 1"),
+    "in part tied": ({"tie_word_embeddings": False}, "share_encoder_decoder_embeddings and tie_word"),
+    "padding that is no word": ({"pad_token_id": V}, r"pad_id must lie in \[0, 13\), but is 13"),
+    "two ends": ({"eos_token_id": [0, 1]}, "eos_id must be an int, not list"),
+    "more words": ({"vocab_size": V + 1}, r"final_logits_bias must have shape \[1, 14\], not \[1, 13\]"),
+    "more positions than memory": ({"max_position_embeddings": 10**12}, "positions of 8 features are more"),
+}
+
+
+@pytest.mark.parametrize("changes, said", LLAMAS.values(), ids=LLAMAS)
+def test_a_configuration_that_no_llama_has_is_refused(changes, said, tmp_path):
+    with pytest.raises(CheckpointError, match=said):
+        from_llama(llama_folder(tmp_path, **changes))
+
+
+@pytest.mark.parametrize("changes, said", MARIANS.values(), ids=MARIANS)
+def test_a_configuration_that_no_marian_has_is_refused(changes, said, tmp_path):
+    with pytest.raises(CheckpointError, match=said):
+        from_marian(marian_folder(tmp_path, **changes))
+
+
+@pytest.mark.parametrize("banned", [[[V]], [[-1]], [[1, 2]], [3], "3", {"3": 4}, [[None]], [[True]]], ids=str)
+def test_tokens_that_no_search_may_choose_are_tokens(banned, tmp_path):
+    (marian_folder(tmp_path) / "generation_config.json").write_text(json.dumps({"bad_words_ids": banned}))
+    with pytest.raises(CheckpointError, match="bad_words_ids"):
+        from_marian(tmp_path)
+
+
+def test_older_folders_say_in_their_configuration_what_a_search_may_choose(tmp_path):
+    (marian_folder(tmp_path, bad_words_ids=[[3]]) / "generation_config.json").unlink()
+    assert (from_marian(tmp_path).output.bias == -torch.inf).nonzero().tolist() == [[3]]
+
+
+@BOTH
+@pytest.mark.parametrize("size", [20_000, 10**9, 10**15, 10**30], ids=str)
+def test_sizes_are_refused_at_once(write, read, size, tmp_path):
+    read(write(tmp_path))  # the first model on the meta device makes torch import for seconds
+    settings = json.loads((tmp_path / "config.json").read_text())
+    names = ("layers", "ffn_dim", "intermediate_size", "d_model", "hidden_size", "vocab_size")
+    for name in (name for name in settings if name.endswith(names)):
+        twins = [name.replace("encoder", side) for side in ("encoder", "decoder")]
+        write(tmp_path, **dict.fromkeys(twins, size))
+        began = time.process_time()
+        with pytest.raises(CheckpointError):
+            read(tmp_path)
+        assert time.process_time() - began < 2
+
+
+def test_a_stretch_is_checked_where_it_is_made():
+    with refuses(ValueError, "factor must be at least 1, but is 0.5"):
+        RotaryStretch(factor=0.5)
+    with refuses(ValueError, "slow must be below fast, but they are 4.0 and 4.0"):
+        RotaryStretch(slow=4.0)
+    with refuses(ValueError, "rotary_base must be positive, but is 0"):
+        LanguageModelConfig(9, rotary_base=0)
+
+
+def test_what_is_no_model_of_theirs_is_refused_by_its_type():
+    for other in (None, 3, torch.nn.Linear(2, 2)):
+        with pytest.raises(TypeError, match="model"):
+            from_llama(other)
+
+
+# -------------------------------------------------------------------------------------------------
+# Any damage
+# -------------------------------------------------------------------------------------------------
+
+VALUES = (None, True, 0, -1, 3, 0.5, 1e400, 10**30, "", "8", [], [1], {}, {"a": [{}]})
+TEXTS = (b"", b"{", b"[]", b"null", b"\xff\xfe", b"[" * 100_000, b'{"a": ' + b"9" * 5000 + b"}", b"\0" * 64)
+
+
+def damaged(folder: Path, files: list[str], draw: random.Random):
+    """Damage of every kind to the files of a folder, one at a time; each is undone afterward."""
+    for name in files:
+        path = folder / name
+        whole = path.read_bytes()
+        for text in TEXTS:
+            path.write_bytes(text)
+            yield
+        for at in (*range(0, 20, 4), *(draw.randrange(len(whole)) for _ in range(10))):
+            path.write_bytes(whole[:at])
+            yield
+        for n in range(60):
+            at = draw.randrange(min(len(whole), 4000) if n % 3 else len(whole))
+            path.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << draw.randrange(8)]) + whole[at + 1 :])
+            yield
+        if name.endswith(".json"):
+            settings = json.loads(whole)
+            for key in settings:
+                path.write_text(json.dumps({one: x for one, x in settings.items() if one != key}))
+                yield
+                for value in VALUES:
+                    path.write_text(json.dumps(settings | {key: value}))
+                    yield
+        path.write_bytes(whole + b"\0")
+        yield
+        path.unlink()
+        yield
+        path.write_bytes(whole)
+
+
+@BOTH
+@pytest.mark.slow
+def test_any_damage_is_refused_in_one_line_or_does_no_harm(write, read, tmp_path):
+    files, verdicts = sorted(contents(divided(write(tmp_path)))), {True: 0, False: 0}
+    ids = torch.tensor([[1, 2, 3]])
+    for _ in damaged(tmp_path, files, random.Random(0)):
+        try:
+            model = read(tmp_path)
+        except (CheckpointError, FileNotFoundError) as error:
+            assert str(tmp_path) in str(error) and "\n" not in str(error)
+            verdicts[False] += 1
+        else:
+            with torch.no_grad():
+                assert model(ids, ids).shape[-1] > 3 if read is from_marian else model(ids).shape[-1] > 3
+            verdicts[True] += 1
+    assert verdicts[False] > verdicts[True] > 0
+
+
+# -------------------------------------------------------------------------------------------------
+# Writing
+# -------------------------------------------------------------------------------------------------
+
+
+def test_an_export_that_fails_leaves_everything_as_it_was(tmp_path):
+    folder = tmp_path / "model"
+    for earlier in ({}, {"config.json": b"{}", "a.bin": b"old", "words": b"kept"}):
+        for name, content in earlier.items():
+            folder.mkdir(exist_ok=True)
+            (folder / name).write_bytes(content)
+        with pytest.raises(OSError, match="full"):
+            with whole_folder(folder, ["*.bin"], lambda found: True) as part:
+                (part / "a.bin").write_bytes(b"ne")
+                raise OSError("full")
+        assert folder.exists() == bool(earlier) and (not earlier or contents(folder) == earlier)
+        assert [path.name for path in tmp_path.iterdir()] == ["model"] * bool(earlier)
+
+
+def test_an_export_takes_the_place_of_an_earlier_one_and_of_nothing_else(tmp_path):
+    folder = tmp_path / "new" / "model"
+    for written in ("a.bin", "b.bin"):
+        with whole_folder(folder, ["*.bin"], lambda found: found == {"kind": 1}) as part:
+            (part / "config.json").write_text('{"kind": 1}')
+            (part / written).write_text(written)
+        (folder / "words").write_text("kept")
+    assert sorted(contents(folder)) == ["b.bin", "config.json", "words"]
+    assert folder.stat().st_mode & 0o777 == folder.parent.stat().st_mode & 0o777
+
+
+def test_an_export_refuses_the_folder_of_another_model(tmp_path):
+    for name, content in (("SHA256SUMS", ""), ("config.json", '{"kind": 2}'), ("config.json", "{")):
+        (tmp_path / name).write_text(content)
+        before = contents(tmp_path)
+        with pytest.raises(ValueError, match=re.escape(str(tmp_path / name))):
+            with whole_folder(tmp_path, ["*"], lambda found: found == {"kind": 1}):
+                pass
+        assert contents(tmp_path) == before
+        (tmp_path / name).unlink()
+
+
+def translators(folder: Path) -> None:
+    from transformer import Translator
+
+    Translator.load("phrases").save(folder)
+
+
+def strangers(folder: Path) -> None:
+    folder.mkdir()
+    (folder / "config.json").write_text('{"model_type": "bert"}')
+
+
+def sums_alone(folder: Path) -> None:
+    translators(folder)
+    (folder / "config.json").unlink()
+
+
+def damaged_one(folder: Path) -> None:
+    folder.mkdir()
+    (folder / "config.json").write_text("{")
+
+
+EXPORTS = {to_marian: "transformers", to_ctranslate2: "ctranslate2", to_onnx: "onnxscript"}
+
+
+@pytest.mark.parametrize("export, library", EXPORTS.items(), ids=EXPORTS.values())
+@pytest.mark.parametrize("made", [translators, strangers, sums_alone, damaged_one])
+@pytest.mark.filterwarnings("ignore")  # what an exporter has to say of itself
+def test_no_export_writes_into_the_folder_of_another_model(export, library, made, tmp_path):
+    pytest.importorskip(library, reason=f"{library} is not installed: transformer-book[interchange]")
+    made(tmp_path / "model")
+    before = contents(tmp_path / "model")
+    with pytest.raises(ValueError, match=re.escape(str(tmp_path / "model"))):
+        export(small_model(), tmp_path / "model")
+    assert contents(tmp_path / "model") == before
+
+
+@pytest.mark.parametrize("export, library", EXPORTS.items(), ids=EXPORTS.values())
+def test_a_model_with_numbers_that_are_not_finite_is_not_exported(export, library, tmp_path, monkeypatch):
+    if library == "onnxscript":
+        monkeypatch.setitem(sys.modules, library, sys)
+    else:
+        pytest.importorskip(library, reason=f"{library} is not installed: transformer-book[interchange]")
+    model = small_model()
+    with torch.no_grad():
+        model.decoder.layers[1].feed_forward.w_1.weight[3, 4] = torch.nan
+    with refuses(ValueError, "decoder.layers.1.feed_forward.w_1.weight holds numbers that are not finite"):
+        export(model, tmp_path / "model")
+    assert not (tmp_path / "model").exists()

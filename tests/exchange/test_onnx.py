@@ -1,0 +1,82 @@
+"""The exported graphs: run by another program, they find what `greedy_search` finds."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+import torch
+from helpers import refuses
+
+from transformer import Transformer, TransformerConfig, accelerate, greedy_search, load_toy_model
+from transformer.exchange.onnx import to_onnx
+
+CHAPTER = Path(__file__).resolve().parents[2] / "book" / "15-interchange.ipynb"
+
+
+@pytest.fixture(scope="module")
+def graph_search():
+    """The loop as the chapter shows it."""
+    (loop,) = (cell.source for cell in nbformat.read(CHAPTER, 4).cells if cell.id == "onnx-loop")
+    shown: dict = {}
+    exec(loop, shown)
+    return shown["graph_search"]
+
+
+def model_of(form: str) -> Transformer:
+    if form == "toy":
+        return load_toy_model()
+    torch.manual_seed(0)
+    sizes = {"d_model": 16, "n_heads": 2, "n_layers": 3, "d_ff": 24, "max_length": 20}
+    choices = {"norm_first": True, "activation": "silu", "bias": False, "tie_embeddings": False}
+    special = {"pad_id": 1, "bos_id": 0, "eos_id": 5}
+    return Transformer(TransformerConfig(11, 17, **sizes, **choices, **special)).eval()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["toy", "other settings"])
+@pytest.mark.filterwarnings("ignore")  # what an exporter has to say of itself
+def test_the_runtime_finds_what_greedy_search_finds(form, graph_search, tmp_path):
+    for library in ("onnx", "onnxscript"):
+        pytest.importorskip(library, reason=f"{library} is not installed: transformer-book[interchange]")
+    runtime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+    model = model_of(form)
+    to_onnx(model, tmp_path)
+    encoder, decoder = (
+        runtime.InferenceSession(tmp_path / f"{name}.onnx", providers=["CPUExecutionProvider"])
+        for name in ("encoder", "decoder")
+    )
+    names = [value.name for value in decoder.get_inputs()]
+    assert names == ["last", "mask", "cross", "own"]
+
+    def read(src):
+        return encoder.run(None, {"src": src})
+
+    def write(*given):
+        return decoder.run(None, dict(zip(names, given)))
+
+    draw = torch.Generator().manual_seed(1)
+    for batch, length in ((1, 1), (1, 7), (5, 12)):
+        src = torch.randint(6, 10, (batch, length), generator=draw)
+        if length > 5:
+            src[-1, 5:] = model.config.pad_id
+        found = graph_search(read, write, src.numpy(), 15, model.config)
+        assert found.tolist() == greedy_search(model, src, 15).tolist()
+
+
+def test_what_is_no_plain_model_is_refused_before_anything_is_written(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnxscript", sys)
+    with refuses(
+        TypeError,
+        "model must be of type transformer.model.Transformer, not transformer.speed.fast.FastTransformer",
+    ):
+        to_onnx(accelerate(load_toy_model()), tmp_path / "graphs")
+    assert not (tmp_path / "graphs").exists()
+
+
+def test_a_missing_library_is_named_with_its_extra(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
+    with pytest.raises(ImportError, match=r'pip install "transformer-book\[interchange\]"'):
+        to_onnx(load_toy_model(), tmp_path)

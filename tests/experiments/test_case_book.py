@@ -1,0 +1,42 @@
+"""The trials of Chapter 18: their record is of the chapter's own faults, model and training."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from experiments.case_book import FAULTS, SEEDS, chapter, run
+from transformer import load_record
+
+
+@pytest.fixture(scope="module")
+def names():
+    return chapter()
+
+
+def test_record_has_every_trial():
+    record = load_record("case-book")
+    assert record["trials"].keys() == FAULTS.keys() and record["seeds"] == len(SEEDS)
+    for trials in record["trials"].values():
+        assert len(trials) == len(SEEDS)
+        for trial in trials:
+            assert [step for step, _ in trial["losses"]] == list(range(10, 301, 10))
+            assert 0 <= trial["free"] <= 1 and 0 <= trial["teacher"] <= 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_recorded_curve_begins_as_the_chapter_does(names, fault):
+    """Twenty updates: on another processor the last digits differ, and later the curves part."""
+    begun = run(names, fault, seed=1, steps=20)["losses"]
+    recorded = load_record("case-book")["trials"][fault]
+    assert begun == [(step, pytest.approx(loss, abs=0.01)) for step, loss in recorded[1]["losses"][:2]]
+    assert begun != [tuple(point) for point in recorded[0]["losses"][:2]]
+
+
+def test_a_fault_ends_with_its_trial(names):
+    right = run(names, "right", seed=0, steps=10)
+    assert run(names, "no positions", seed=0, steps=10)["losses"] != right["losses"]
+    assert run(names, "right", seed=0, steps=10) == right

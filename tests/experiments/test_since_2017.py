@@ -1,0 +1,186 @@
+"""The measurement behind Chapter 16's tables: each row changes what its name says, and nothing else."""
+
+import json
+import sys
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from experiments import since_2017 as bench
+from transformer import LayerNorm, load_record, reversal_batch
+
+
+def kinds(model: nn.Module) -> Counter:
+    """How many modules of each type a model has."""
+    return Counter(type(module).__name__ for module in model.modules())
+
+
+def built(row: str) -> nn.Module:
+    return bench.build(bench.ROWS[row], vocab_size=12)
+
+
+@pytest.mark.parametrize("row", bench.ROWS)
+def test_a_row_has_about_as_many_parameters_as_2017(row):
+    ours, theirs = (sum(p.numel() for p in built(name).parameters()) for name in (row, "2017"))
+    assert abs(ours / theirs - 1) < 0.03
+
+
+@pytest.mark.parametrize(
+    ("row", "gone", "come"),
+    [
+        ("rms", "LayerNorm", "RMSNorm"),
+        ("gate", "FeedForward", "GatedFeedForward"),
+        ("rotary", "SinusoidalEmbedding", "Embedding"),
+        ("alibi", "SinusoidalEmbedding", "Embedding"),
+        ("prefix", "LanguageModel", "PrefixModel"),
+    ],
+)
+def test_a_row_puts_a_part_in_the_place_of_another(row, gone, come):
+    before, after = kinds(built("2017")), kinds(built(row))
+    assert before[gone] and not after[gone]
+    assert after[come] > before[come]
+
+
+def test_no_bias_takes_all_biases_and_nothing_else():
+    names = {row: set(dict(built(row).named_parameters())) for row in ("2017", "no-bias")}
+    assert names["no-bias"] == {name for name in names["2017"] if not name.endswith("bias")}
+
+
+@pytest.mark.parametrize("row", ["wsd", "cooled", "muon", "longer"])
+def test_what_changes_the_training_leaves_the_model_alone(row):
+    torch.manual_seed(0)
+    first = built("2017").state_dict()
+    torch.manual_seed(0)
+    second = built(row).state_dict()
+    assert first.keys() == second.keys()
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_all_changes_leave_no_part_of_2017():
+    model = built("all")
+    assert not any(isinstance(module, LayerNorm | bench.SinusoidalEmbedding) for module in model.modules())
+    assert not any(name.endswith("bias") for name, _ in model.named_parameters())
+
+
+def test_schedules_begin_in_the_warm_up_and_end_as_they_say():
+    at = lambda step, *changes: bench.shape(step, 100, 10, changes)
+    for changes in ((), ("wsd",), ("cooled",)):
+        assert at(5, *changes) == pytest.approx(0.5) and at(10, *changes) == pytest.approx(1.0)
+    assert at(40) == pytest.approx(0.5)  # the square root of the warm-up's share
+    assert at(60, "wsd") == pytest.approx(1.0)
+    assert at(100, "wsd") < 0.1 and at(100, "cooled") < 0.1 < at(100)
+
+
+def test_muon_moves_the_matrices_of_the_layers_and_each_parameter_is_moved_once():
+    model = built("2017")
+    both = bench.optimizers(model, muon=True)
+    moved = [p for optimizer, _ in both for group in optimizer.param_groups for p in group["params"]]
+    assert Counter(map(id, moved)) == Counter(map(id, model.parameters()))
+    muon = both[0][0]
+    assert isinstance(muon, torch.optim.Muon)
+    assert all(p.dim() == 2 for p in muon.param_groups[0]["params"])
+
+
+def influence(model: nn.Module, ids: torch.Tensor) -> torch.Tensor:
+    """Whether a changed token changes the logits at a place, `[place, token]`."""
+    with torch.no_grad():
+        model.eval()
+        seen = torch.zeros(ids.size(1), ids.size(1), dtype=torch.bool)
+        for token in range(ids.size(1)):
+            other = ids.clone()
+            other[:, token] = (ids[:, token] + 1) % 12
+            seen[:, token] = (model(other) - model(ids)).abs().amax(dim=(0, 2)) > 1e-6
+    return seen
+
+
+def test_a_prefix_sees_all_of_itself_and_nothing_later():
+    torch.manual_seed(0)
+    ids = bench.reversals(2)[:, :-1]
+    places = torch.arange(ids.size(1))
+    causal = places[:, None] >= places
+    assert torch.equal(influence(built("2017"), ids), causal)
+    prefix = (places[:, None] <= bench.DIGITS) & (places <= bench.DIGITS)
+    assert torch.equal(influence(built("prefix"), ids), causal | prefix)
+
+
+class Oracle(nn.Module):
+    """Knows the right answers but for some of them."""
+
+    def __init__(self, wrong: int = 0) -> None:
+        super().__init__()
+        self.wrong = wrong
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        whole = torch.cat([ids, bench.reversals(len(ids), torch.Generator().manual_seed(10_000))[:, -1:]], 1)
+        logits = nn.functional.one_hot(whole[:, 1:], 12).float()
+        logits[: self.wrong, bench.DIGITS] = 0.0  # the first place of the answer
+        logits[: self.wrong, bench.DIGITS, bench.DIGITS + 1] = 1.0  # the start token is not an answer
+        return 50 * logits
+
+
+def test_scores_of_a_model_that_knows_how_much_is_wrong():
+    assert bench.exact(Oracle()) == {"tokens": 1.0, "sequences": 1.0}
+    found = bench.exact(Oracle(wrong=200))
+    assert found == {"tokens": pytest.approx(1 - 200 / 20_000), "sequences": pytest.approx(0.9)}
+
+
+def test_the_loss_of_the_toy_is_that_of_the_answers_alone():
+    inputs, outputs = reversal_batch(2000, bench.DIGITS, generator=torch.Generator().manual_seed(10_000))
+    loss, count = bench.answer_loss(Oracle(), torch.cat([inputs, outputs], dim=1))
+    assert count == 2000 * bench.DIGITS and loss < 1e-6 * count
+
+
+def test_the_pair_reads_the_same_sequences():
+    torch.manual_seed(0)
+    logits, answer = bench.answers(bench.encoder_decoder(), bench.reversals(3))
+    assert logits.shape[:2] == answer.shape == (3, bench.DIGITS)
+
+
+@pytest.fixture
+def record(tmp_path, monkeypatch) -> Path:
+    """A record that is not there yet, of tasks with two updates."""
+    whole = bench.task
+    monkeypatch.setattr(bench, "RECORD", tmp_path / "since.json")
+    monkeypatch.setattr(bench, "task", lambda name: replace(whole(name), steps=2, warmup=1))
+    return tmp_path / "since.json"
+
+
+def measure(monkeypatch, *arguments: str) -> None:
+    monkeypatch.setattr(sys, "argv", ["since_2017", *arguments])
+    bench.main()
+
+
+@pytest.mark.slow
+def test_a_record_grows_by_what_it_lacks(record, monkeypatch):
+    measure(monkeypatch, "rms", "--seeds", "1", "--task", "toy")
+    (first,) = json.loads(record.read_text())["runs"]
+    measure(monkeypatch, "rms", "longer", "--seeds", "1", "--task", "toy")
+    assert json.loads(record.read_text())["runs"][0] == first  # not run again
+    measure(monkeypatch, "rms", "--seeds", "1", "--peak", "2")
+    runs = json.loads(record.read_text())["runs"]
+    assert [bench.identity(entry) for entry in runs] == [
+        ("toy", "rms", 0, 1.0), ("toy", "longer", 0, 1.0), ("letters", "rms", 0, 2.0)
+    ]  # fmt: skip
+    assert {"tokens", "sequences"} < runs[0].keys() and {"loss", "loss_long"} < runs[2].keys()
+
+
+@pytest.mark.parametrize("row", ["foo", "prefix"])
+def test_a_row_that_a_task_has_not_is_refused(record, monkeypatch, capsys, row):
+    with pytest.raises(SystemExit, match="2"):
+        measure(monkeypatch, row)
+    assert f"the task letters has no row {row}" in capsys.readouterr().err
+    assert not record.exists()
+
+
+def test_no_run_of_the_record_stands_twice_and_each_row_has_three_seeds():
+    runs = load_record("since-2017")["runs"]
+    assert set(Counter(map(bench.identity, runs)).values()) == {1}
+    seeds = Counter((entry["task"], entry["row"]) for entry in runs if entry["peak"] == 1)
+    rows = {(on, row) for on in bench.TASKS for row in bench.task(on).rows}
+    assert seeds == {row: 1 if row == ("letters", "cooled") else 3 for row in rows}  # compared by its rates

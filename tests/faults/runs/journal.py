@@ -1,0 +1,20 @@
+"""Mistakes in `transformer.runs.journal`."""
+
+from faults import Fault
+
+FAULTS = [
+    Fault(
+        "bar-ends-the-run",
+        "a run ends when nobody reads its progress bar",
+        "_Bar.draw",
+        "except Exception:",
+        "except ZeroDivisionError:",
+    ),
+    Fault(
+        "line-is-a-mean-of-means",
+        "in a line of the log, short batches count as much as long ones",
+        "LogLine.entry",
+        "losses.double().sum().item() / max(tokens, 1)",
+        "(losses.double() / counts.clamp(min=1)).mean().item()",
+    ),
+]

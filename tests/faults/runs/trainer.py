@@ -1,0 +1,83 @@
+"""Mistakes in `transformer.runs.trainer`."""
+
+from faults import Fault
+
+FAULTS = [
+    Fault(
+        "rate-one-step-late",
+        "an update has the rate of the one before",
+        "Trainer.update",
+        "rate = self.schedule(self.step + 1)",
+        "rate = self.schedule(max(self.step, 1))",
+    ),
+    Fault(
+        "best-before-the-checkpoint",
+        "best weights are replaced before a checkpoint knows of them",
+        "Run.save",
+        "save_checkpoint(self.folder.checkpoint(self.step), state)\n            self._tidy(self.folder)",
+        "self._tidy(self.folder)\n            save_checkpoint(self.folder.checkpoint(self.step), state)",
+    ),
+    Fault(
+        "schedule-of-another-run",
+        "a run goes on with another schedule though its number of steps is the same",
+        "_check_settings",
+        "not (prolonged and name in _REMEMBERED)",
+        "name not in _REMEMBERED",
+    ),
+    Fault(
+        "evaluation-left-out-after-an-error",
+        "what an update made due is never done if an error came before it",
+        "Trainer._make_update",
+        "self.settled = False",
+        "self.settled = True",
+    ),
+    Fault(
+        "half-an-update-kept",
+        "an error in the optimizer's step leaves a checkpoint of what is neither before nor after it",
+        "Trainer._rescue",
+        "self.updater.stepping or step != self.step",
+        "False",
+    ),
+    Fault(
+        "evaluation-untried",
+        "a metric that is missing is found out at the first evaluation only",
+        "Trainer._begin",
+        "self._try(self.evaluate)",
+        "pass",
+    ),
+    Fault(
+        "patience-forgotten",
+        "a resumed run counts its patience from 0",
+        "RunState._set_progress",
+        "= step, best, best_step, stale",
+        "= step, best, best_step, 0",
+    ),
+    Fault(
+        "rates-not-remembered",
+        "a checkpoint does not say which rates its updates had",
+        "RunState.state_dict",
+        "if step <= self.step",
+        "if step < 0",
+    ),
+    Fault(
+        "any-first-batch",
+        "data whose first batch is another one are taken for the same",
+        "_fingerprint",
+        "waiting = [batch]",
+        "waiting = [None]",
+    ),
+    Fault(
+        "options-of-the-loss-forgotten",
+        "a run goes on with another smoothing",
+        "_settings",
+        "isinstance(value, float | int | str)",
+        "False",
+    ),
+    Fault(
+        "metric-not-a-number",
+        "a metric that is not a number counts as no new best",
+        "Trainer._evaluate",
+        "check_finite(f",
+        "(lambda *given: None)(f",
+    ),
+]

@@ -1,0 +1,27 @@
+"""Mistakes in `transformer.runs.update`."""
+
+from faults import Fault
+
+FAULTS = [
+    Fault(
+        "gradients-pile-up",
+        "gradients of earlier updates are not cleared",
+        "Updater.__call__",
+        "self.optimizer.zero_grad()",
+        "pass",
+    ),
+    Fault(
+        "unscale-missing",
+        "with float16, the gradient is clipped while it is still scaled",
+        "Updater.__call__",
+        "self.scaler.unscale_(self.optimizer)",
+        "pass",
+    ),
+    Fault(
+        "infinite-loss-passes",
+        "an infinite loss does not stop the run",
+        "check_finite",
+        "(~values.isfinite())",
+        "values.isnan()",
+    ),
+]

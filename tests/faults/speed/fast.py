@@ -1,0 +1,97 @@
+"""Mistakes in `transformer.speed.fast`."""
+
+from faults import Fault
+
+FAULTS = [
+    Fault(
+        "dropout-in-use",
+        "dropout is on in evaluation mode",
+        "FastDropout.forward",
+        "self.training and self.p",
+        "self.p",
+    ),
+    Fault(
+        "other-kinds-taken",
+        "a part of another kind is accelerated as if it were the book's",
+        "_differences",
+        "type(part) is not kind",
+        "not isinstance(part, kind)",
+    ),
+    Fault(
+        "other-settings-taken",
+        "a decoder part with other heads, or with a hook, is taken for a known one",
+        "_differences",
+        "key not in _FREE and not (type(given) is type(usual) and given == usual)",
+        "False",
+    ),
+    Fault(
+        "other-sharing-taken",
+        "tables that were parted, or tied by hand, are taken for the configuration's",
+        "_differences",
+        "parameter_owners(model) != parameter_owners(made)",
+        "False",
+    ),
+    Fault(
+        "missing-part-passes",
+        "a model with an unknown part more, or a part less, is accelerated",
+        "_differences",
+        "name not in parts or name not in wanted",
+        "name not in parts",
+    ),
+    Fault(
+        "subclasses-allowed",
+        "a subclass of the fast model overrides what its searches do not call",
+        "FastTransformer.__init_subclass__",
+        "not overrides_nothing",
+        "False",
+    ),
+    Fault(
+        "smoothing-not-passed-on",
+        "the batch loss smooths by the default, whatever was asked for",
+        "_teacher_forced_loss",
+        "targets, smoothing, pad_id",
+        "targets, pad_id=pad_id",
+    ),
+    Fault(
+        "lean-always-pre-norm",
+        "a search's steps know one order of norm and sum",
+        "_LayerStep.__call__",
+        "x + sublayer(norm(x)) if self.norm_first else norm(x + sublayer(x))",
+        "x + sublayer(norm(x))",
+    ),
+    Fault(
+        "lean-beams-mixed-up",
+        "the beams of one sentence are read as those of different sentences",
+        "_LayerStep.attend_memory",
+        "(-1, self.beam_size)",
+        "(self.beam_size, -1)).transpose(0, 1",
+    ),
+    Fault(
+        "mask-dropped-too-early",
+        "one sentence without padding speaks for all",
+        "FastDecoderState.__init__",
+        "mask.all",
+        "mask[:1].all",
+    ),
+    Fault(
+        "order-of-as-many-rows-is-the-old-one",
+        "a new order of equally many rows is taken for the old one",
+        "FastDecoderState.keep",
+        "torch.equal(rows, torch.arange(len(rows)))",
+        "True",
+    ),
+    Fault(
+        "steps-keep-the-mask",
+        "sentences that go on are masked like those that have left",
+        "FastDecoderState.keep",
+        "None if self.memory_mask is None else self.memory_mask[sentences]",
+        "self.memory_mask",
+    ),
+    Fault(
+        "parts-of-a-wide-beam-mixed-up",
+        "a search too large for one part continues the beginnings of other sentences",
+        "_extend_beam",
+        "torch.cat(origin)",
+        "torch.cat(origin[::-1])",
+    ),
+]

@@ -1,0 +1,111 @@
+"""Mistakes in `transformer.study.checks`."""
+
+from faults import Fault
+
+FAULTS = [
+    Fault(
+        "nan-is-no-change",
+        "a change that is not a number counts as none",
+        "_unchanged",
+        "not change <= probe.tolerance",
+        "change > probe.tolerance",
+    ),
+    Fault(
+        "future-in-evaluation-only",
+        "a causal mask that is missing in training goes unnoticed",
+        "_check_future",
+        '("evaluation", "training")',
+        '("evaluation",)',
+    ),
+    Fault(
+        "own-position-unread",
+        "a decoder that does not see its own token passes",
+        "_check_target_reach",
+        ".triu()",
+        ".triu(1)",
+    ),
+    Fault(
+        "gradient-of-zeros",
+        "a parameter whose gradient is always 0 counts as trained",
+        "_check_gradients",
+        " or not gradient.any()",
+        "",
+    ),
+    Fault(
+        "model-not-copied",
+        "the checks leave their traces in the model",
+        "_run_check",
+        "copy.deepcopy(model)",
+        "model",
+    ),
+    Fault(
+        "generator-disturbed",
+        "what a program draws after the checks depends on them",
+        "check_model",
+        "torch.random.fork_rng(forked, device_type=device.type)",
+        "torch.enable_grad()",
+    ),
+    Fault(
+        "order-of-the-target-unread",
+        "a decoder that takes the words so far as a set passes",
+        "_check_target_positions",
+        "not ordered or ",
+        "",
+    ),
+    Fault(
+        "relative-positions-fail",
+        "a right model with rotary positions fails",
+        "_check_target_positions",
+        'placed or probe.positions == "absolute"',
+        "True",
+    ),
+    Fault(
+        "small-weights-are-blind",
+        "a right model with small weights fails",
+        "_run_check",
+        "_redrawn(copied) if name in _INFLUENCES else copied",
+        "copied",
+    ),
+    Fault(
+        "frozen-tables-redrawn",
+        "a model whose positions are zeros for good passes",
+        "_redrawn",
+        " and parameter.requires_grad",
+        "",
+    ),
+    Fault(
+        "empty-source-in-float64",
+        "a model that overflows in float64 alone fails",
+        "_run_checks",
+        'given if name == "empty source" else exact',
+        "exact",
+    ),
+    Fault(
+        "mask-not-passed-on",
+        "a right model of Hugging Face fails, for want of its mask",
+        "seq2seq",
+        "(src != pad_id).long()",
+        "torch.ones_like(src)",
+    ),
+    Fault(
+        "mask-of-torch-inverted",
+        "the adapter of torch.nn hides what may be seen",
+        "torch_transformer",
+        "~causal_mask",
+        "causal_mask",
+    ),
+    Fault(
+        "two-paddings",
+        "the adapter masks one token, and the checks pad with another",
+        "_described",
+        "model.pad_id not in (None, known[2])",
+        "False",
+    ),
+    Fault(
+        "bare-model-taken",
+        "a model that takes its source for a mask gets a report with wrong suspects",
+        "check_model",
+        "_called_plainly(model)",
+        "pass",
+    ),
+]

@@ -1,0 +1,450 @@
+"""Corpora: verified before use, taken as they are, and named where something is wrong with them."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import io
+import re
+import sys
+import tarfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from transformer import Preparation, held_out, load_corpus, read_pairs
+from transformer.language import corpora
+from transformer.language.corpora import Corpus, CorpusError, CorpusSource, Pair, data_folder
+
+TEXTS = {
+    "pt.train": "olá .\nobrigado .\n\naté já .\n",
+    "en.train": "hello .\nthank you .\n\nsee you soon .\n",
+    "pt.dev": "sim .\n",
+    "en.dev": "yes .\n",
+}
+SUMS = {name: hashlib.sha256(content.encode()).hexdigest() for name, content in TEXTS.items()}
+READ = [
+    Pair("olá .", "hello ."),
+    Pair("obrigado .", "thank you ."),
+    Pair("", ""),
+    Pair("até já .", "see you soon ."),
+]
+
+
+def write_archive(path: Path, members: dict[str, str | bytes], kind: bytes = tarfile.REGTYPE) -> CorpusSource:
+    """Pack an archive and describe it, so that it counts as the right one whatever it holds."""
+    with tarfile.open(path, "w:gz") as tar:
+        for name, content in members.items():
+            data = content if isinstance(content, bytes) else content.encode()
+            entry = tarfile.TarInfo(name)
+            entry.type, entry.size, entry.linkname = (
+                kind,
+                len(data) if kind == tarfile.REGTYPE else 0,
+                "/etc/passwd",
+            )
+            tar.addfile(entry, io.BytesIO(data))
+    return described(path)
+
+
+def described(path: Path) -> CorpusSource:
+    return CorpusSource(
+        path.name, path.as_uri(), path.stat().st_size, hashlib.sha256(path.read_bytes()).hexdigest()
+    )
+
+
+def in_folder(texts: dict[str, str | bytes]) -> dict[str, str | bytes]:
+    return {f"set/{name}": content for name, content in texts.items()}
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> tuple[Path, Path]:
+    server, cache = tmp_path / "server", tmp_path / "cache"
+    server.mkdir()
+    return server, cache
+
+
+def corpus_of(*sources: CorpusSource) -> Corpus:
+    return Corpus("greetings", sources, "set", ("pt", "en"), SUMS)
+
+
+def read(corpus: Corpus, cache: Path, split: str = "train") -> list[Pair]:
+    return corpora._archived_pairs(corpus, split, cache)
+
+
+# -------------------------------------------------------------------------------------------------
+# Corpora
+# -------------------------------------------------------------------------------------------------
+
+
+def test_the_authors_archive_is_asked_for_before_a_copy():
+    hosts = [source.url.split("/")[2] for source in corpora._TED.sources]
+    assert hosts[0] == "www.phontron.com" and len(hosts) == 2
+
+
+def test_archive_is_fetched_once_then_used_where_it_lies(folders):
+    server, cache = folders
+    corpus = corpus_of(write_archive(server / "a.tar.gz", in_folder(TEXTS)))
+    assert read(corpus, cache) == READ
+    (server / "a.tar.gz").unlink()
+    assert read(corpus, cache) == READ and read(corpus, cache, "dev") == [Pair("sim .", "yes .")]
+    assert [path.name for path in cache.iterdir()] == ["a.tar.gz"]
+
+
+def test_second_source_is_tried_and_found_too(folders):
+    server, cache = folders
+    good = write_archive(server / "b.tar.gz", in_folder(TEXTS))
+    gone = replace(good, file="a.tar.gz", url=(server / "nowhere.tar.gz").as_uri())
+    assert read(corpus_of(gone, good), cache) == READ
+    Path(server / "b.tar.gz").unlink()
+    assert read(corpus_of(gone, good), cache) == READ  # the second file lies in the cache now
+
+
+@pytest.mark.parametrize(
+    ("spoil", "problem"),
+    [
+        (lambda data: data[: len(data) // 2], "bytes instead of"),
+        (lambda data: data + b"!", "bytes instead of"),
+        (lambda data: data[:-1] + bytes([data[-1] ^ 1]), "sha256 [0-9a-f]{64} instead of"),
+        (lambda data: b"", "has 0 bytes instead of"),
+    ],
+    ids=["truncated", "too long", "altered", "empty"],
+)
+@pytest.mark.parametrize("where", ["server", "cache"])
+def test_a_wrong_archive_is_never_used(folders, spoil, problem, where):
+    server, cache = folders
+    source = write_archive(server / "a.tar.gz", in_folder(TEXTS))
+    whole = (server / "a.tar.gz").read_bytes()
+    cache.mkdir()
+    (folders[where == "cache"] / "a.tar.gz").write_bytes(spoil(whole))
+    if where == "cache":
+        assert read(corpus_of(source), cache) == READ  # it is replaced by a good one
+        assert (cache / "a.tar.gz").read_bytes() == whole
+        return
+    with pytest.raises(CorpusError, match=problem):
+        read(corpus_of(source), cache)
+    assert list(cache.iterdir()) == []  # neither the archive nor a piece of it
+
+
+def test_half_finished_download_is_no_archive(folders):
+    server, cache = folders
+    source = write_archive(server / "a.tar.gz", in_folder(TEXTS))
+    cache.mkdir()
+    (cache / "a.tar.gz.123.part").write_bytes((server / "a.tar.gz").read_bytes())
+    (server / "a.tar.gz").unlink()
+    with pytest.raises(CorpusError, match="could not be fetched"):
+        read(corpus_of(source), cache)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ConnectionResetError("the line went dead"), http.client.IncompleteRead(b""), TimeoutError("no answer")],
+)
+def test_interrupted_download_leaves_nothing(folders, monkeypatch, error):
+    server, cache = folders
+    source = write_archive(server / "a.tar.gz", in_folder(TEXTS))
+
+    class Broken(io.BytesIO):
+        def read(self, size: int = -1) -> bytes:
+            if self.tell():
+                raise error
+            return super().read(10)
+
+    monkeypatch.setattr(corpora.urllib.request, "urlopen", lambda url, timeout: Broken(b"x" * 100))
+    with pytest.raises(CorpusError, match=re.escape(str(error))):
+        read(corpus_of(source), cache)
+    assert list(cache.iterdir()) == []
+
+
+def test_a_server_that_never_stops_is_stopped(folders, monkeypatch):
+    server, cache = folders
+    source = write_archive(server / "a.tar.gz", in_folder(TEXTS))
+    sent = []
+
+    class Endless(io.BytesIO):
+        def read(self, size: int = -1) -> bytes:
+            sent.append(size)
+            return b"x" * size
+
+    monkeypatch.setattr(corpora.urllib.request, "urlopen", lambda url, timeout: Endless())
+    with pytest.raises(CorpusError, match="bytes instead of"):
+        read(corpus_of(source), cache)
+    assert len(sent) == 1
+
+
+def test_without_network_the_message_says_what_to_put_where(folders):
+    server, cache = folders
+    source = write_archive(server / "a.tar.gz", in_folder(TEXTS))
+    (server / "a.tar.gz").unlink()
+    with pytest.raises(CorpusError) as error:
+        read(corpus_of(source), cache)
+    message = str(error.value)
+    for part in ("'greetings'", str(cache), "a.tar.gz", f"{source.size:,} bytes", source.sha256, source.url):
+        assert part in message
+    assert "TRANSFORMER_DATA" in message and isinstance(error.value, OSError)
+
+
+def test_foreign_and_climbing_members_are_left_alone(folders, tmp_path):
+    server, cache = folders
+    foreign = {"../up.txt": "x", "/tmp/absolute-name.txt": "x", "set/._pt.train": "x", "other/pt.train": "x"}
+    assert read(corpus_of(write_archive(server / "a.tar.gz", foreign | in_folder(TEXTS))), cache) == READ
+    written = sorted(path.name for path in tmp_path.rglob("*") if path.is_file())
+    assert written == ["a.tar.gz", "a.tar.gz"]  # the server's and the cache's
+
+
+def test_links_are_not_followed(folders):
+    server, cache = folders
+    source = write_archive(server / "a.tar.gz", in_folder(TEXTS), kind=tarfile.SYMTYPE)
+    with pytest.raises(CorpusError, match="has no member set/pt.train, set/en.train"):
+        read(corpus_of(source), cache)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"pt.train": "something else .\n"}, "set/pt.train has sha256"),
+        ({"pt.train": b"\xff\xfe"}, "set/pt.train has sha256"),
+        ({"pt.train": None}, "has no member set/pt.train"),
+    ],
+)
+def test_members_are_verified(folders, change, message):
+    server, cache = folders
+    members = {name: content for name, content in (TEXTS | change).items() if content is not None}
+    with pytest.raises(CorpusError, match=message):
+        read(corpus_of(write_archive(server / "a.tar.gz", in_folder(members))), cache)
+
+
+def test_oversized_member_is_not_unpacked(folders, monkeypatch):
+    server, cache = folders
+    monkeypatch.setattr(corpora, "_MAX_MEMBER", 10)
+    with pytest.raises(CorpusError, match=r"set/pt.train claims \d\d bytes"):
+        read(corpus_of(write_archive(server / "a.tar.gz", in_folder(TEXTS))), cache)
+
+
+def test_what_is_no_archive_is_named(folders):
+    server, cache = folders
+    (server / "a.tar.gz").write_bytes(b"this was never packed")
+    with pytest.raises(CorpusError, match="a.tar.gz cannot be read"):
+        read(corpus_of(described(server / "a.tar.gz")), cache)
+
+
+def test_unequal_numbers_of_lines(folders):
+    server, cache = folders
+    texts = TEXTS | {"en.train": "hello .\n"}
+    sums = SUMS | {"en.train": hashlib.sha256(b"hello .\n").hexdigest()}
+    corpus = replace(corpus_of(write_archive(server / "a.tar.gz", in_folder(texts))), sha256=sums)
+    with pytest.raises(CorpusError, match="greetings train: 4 source lines but 1 target lines"):
+        read(corpus, cache)
+
+
+def test_only_a_line_feed_ends_a_line(folders):
+    server, cache = folders
+    odd = "one\u2028line\x85 .\nanother\x0c\r .\n"
+    texts = TEXTS | {"pt.dev": odd, "en.dev": "first .\nsecond .\n"}
+    sums = {name: hashlib.sha256(content.encode()).hexdigest() for name, content in texts.items()}
+    corpus = replace(corpus_of(write_archive(server / "a.tar.gz", in_folder(texts))), sha256=sums)
+    sources = [pair.source for pair in read(corpus, cache, "dev")]
+    assert sources == ["one\u2028line\x85 .", "another\x0c\r ."]
+
+
+def test_an_archive_in_another_encoding_is_named(folders):
+    server, cache = folders
+    content = "olá .\nvocê não .\n".encode("latin-1")
+    sums = SUMS | {"pt.dev": hashlib.sha256(content).hexdigest()}
+    source = write_archive(server / "a.tar.gz", in_folder(TEXTS | {"pt.dev": content}))
+    corpus = replace(corpus_of(source), sha256=sums)
+    with pytest.raises(CorpusError, match=r"a\.tar\.gz: set/pt\.dev is not UTF-8: byte 0xe1 in line 1$"):
+        read(corpus, cache, "dev")
+
+
+def write_sides(folder: Path, source: str | bytes, target: str | bytes) -> tuple[Path, Path]:
+    paths = folder / "train.pt", folder / "train.en"
+    for path, content in zip(paths, (source, target)):
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return paths
+
+
+def test_a_corpus_of_two_files(tmp_path):
+    paths = write_sides(tmp_path, TEXTS["pt.train"], TEXTS["en.train"])
+    assert read_pairs(*paths) == READ and isinstance(read_pairs(*paths)[0], Pair)
+    assert read_pairs(*map(str, paths)) == READ
+    assert read_pairs(*write_sides(tmp_path, "sim .", "yes .\n")) == [Pair("sim .", "yes .")]  # no last feed
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "pairs"),
+    [
+        ("", "", []),
+        ("\n", "\n", [("", "")]),
+        ("\n\n", "a\n\n", [("", "a"), ("", "")]),
+        ("a\n\nb", "c\nd\n\n", [("a", "c"), ("", "d"), ("b", "")]),
+        ("a\r\n\r\nb\r\n", "c\nd\ne\n", [("a", "c"), ("", "d"), ("b", "e")]),
+        ("\ufeffa\n\ufeffb\n", "c\nd\n", [("a", "c"), ("\ufeffb", "d")]),
+        ("one\u2028line\x85 .\nb\x0c\rc\n", "d\ne\n", [("one\u2028line\x85 .", "d"), ("b\x0c\rc", "e")]),
+        ("  a \t b \n", "c\n", [("  a \t b ", "c")]),
+    ],
+)
+def test_lines_are_taken_as_they_are(tmp_path, source, target, pairs):
+    assert read_pairs(*write_sides(tmp_path, source, target)) == pairs
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "message"),
+    [
+        (
+            "a\nb\n",
+            "a\n",
+            r"train\.pt, .*train\.en: 2 source lines but 1 target lines, so that line 2 is alone$",
+        ),
+        ("a\n", "a\n\n", r"1 source lines but 2 target lines"),
+        ("", "a\n", r"0 source lines but 1 target lines"),
+        ("a\nvocê\n".encode("latin-1"), "a\nb\n", r"train\.pt is not UTF-8: byte 0xea in line 2$"),
+        ("a\n", "você\n".encode("utf-16"), r"train\.en is not UTF-8: byte 0xff in line 1$"),
+        ("a\nb\n", "a\nb\n".encode("utf-16-le"), r"train\.en is not text in UTF-8: a zero byte in line 1$"),
+        (b"a\nb\0\n", "a\nb\n", r"train\.pt is not text in UTF-8: a zero byte in line 2$"),
+    ],
+)
+def test_two_files_that_are_no_corpus(tmp_path, source, target, message):
+    with pytest.raises(CorpusError, match=message):
+        read_pairs(*write_sides(tmp_path, source, target))
+
+
+def test_a_corpus_of_one_file(tmp_path):
+    path = tmp_path / "own.tsv"
+    path.write_bytes("\ufeffum gato\ta cat\r\n\t\n dois \tDois".encode())
+    assert read_pairs(path) == [("um gato", "a cat"), ("", ""), (" dois ", "Dois")]
+    assert isinstance(read_pairs(path)[0], Pair)
+    for content, message in (
+        (b"a\tb\nc\n", "own.tsv: line 2 has 0 tabs"),
+        (b"a\tb\tc\n", "own.tsv: line 1 has 2 tabs"),
+        (b"a\tb\n\n", "own.tsv: line 2 has 0 tabs"),
+        (b"a\t\xff\n", "own.tsv is not UTF-8: byte 0xff in line 1"),
+    ):
+        path.write_bytes(content)
+        with pytest.raises(CorpusError, match=message):
+            read_pairs(path)
+
+
+def test_empty_sentences_are_refused_where_none_may_be(tmp_path):
+    sides = write_sides(tmp_path, "a\nb\n \n", "a\n\nc\n")
+    assert len(read_pairs(*sides)) == 3
+    with pytest.raises(CorpusError, match=r"train\.en: line 2 holds an empty sentence$"):
+        read_pairs(*sides, keep_empty=False)
+    (tmp_path / "own.tsv").write_text("a\tb\n\u3000\tc\n", encoding="utf8")
+    with pytest.raises(CorpusError, match=r"own\.tsv: line 2 holds an empty sentence$"):
+        read_pairs(tmp_path / "own.tsv", keep_empty=False)
+
+
+def test_a_line_without_end_is_refused_by_its_number(tmp_path):
+    longest = "a" * (1 << 16)
+    assert read_pairs(*write_sides(tmp_path, f"b\n{longest}\n", "b\nc\n"))[1] == (longest, "c")
+    with pytest.raises(CorpusError, match=r"train\.en: line 2 has 65,537 bytes, more than 65,536$"):
+        read_pairs(*write_sides(tmp_path, "b\nc\n", f"b\n{longest}a\n"))
+
+
+def cats(n: int) -> list[Pair]:
+    return [Pair(f"{number} gatos", f"{number} cats") for number in range(n)]
+
+
+@pytest.mark.parametrize(
+    ("n", "size"), [(2, 1), (4, 1), (10, 2), (100, 20), (600, 100), (5000, 250), (30000, 1000)]
+)
+def test_the_size_of_what_is_held_out(n, size):
+    train, dev = held_out(cats(n))
+    assert len(dev) == size and len(train) == n - size
+    assert set(train) | set(dev) == set(cats(n)) and train == sorted(train, key=cats(n).index)
+
+
+def test_what_is_held_out_is_not_trained_on_in_any_form():
+    own = [*cats(50), *cats(50), *(Pair(s.upper() + " ", t.upper()) for s, t in cats(50))]
+    train, dev = held_out(own, Preparation("lower case"))
+    assert len(dev) == len(set(dev)) == 10 and len(train) == 120
+    kept = {(source.lower().strip(), target.lower()) for source, target in train}
+    assert not kept & {(source.lower().strip(), target.lower()) for source, target in dev}
+    assert len(held_out(own)[1]) == 20  # as it is, a capital makes another pair
+
+
+def test_what_is_held_out_depends_on_the_seed_alone():
+    own = cats(100)
+    assert held_out(own, seed=1) == held_out(own, seed=1) != held_out(own, seed=2)
+    with pytest.raises(ValueError, match="pairs must hold two different pairs, .*not 1"):
+        held_out(own[:1] * 3)
+
+
+def test_files_that_are_none_are_named(tmp_path):
+    path, _ = write_sides(tmp_path, "a\n", "b\n")
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        read_pairs(path, tmp_path / "nowhere")
+    with pytest.raises(OSError, match="is not a regular file"):
+        read_pairs(tmp_path, path)
+
+
+def test_data_folder(monkeypatch, tmp_path):
+    monkeypatch.setenv("TRANSFORMER_DATA", str(tmp_path))
+    assert data_folder() == tmp_path
+    monkeypatch.delenv("TRANSFORMER_DATA")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("LOCALAPPDATA", str(tmp_path / "local"))
+    for platform, folder in (("linux", tmp_path / "cache"), ("win32", tmp_path / "local")):
+        monkeypatch.setattr(sys, "platform", platform)
+        assert data_folder() == folder / "transformer-book"
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert data_folder().parts[-3:] == ("Library", "Caches", "transformer-book")
+
+
+def test_the_talks_come_from_where_the_book_says(monkeypatch, tmp_path):
+    """Nothing is fetched: both sources are out of reach, and the message names them."""
+
+    def unreachable(url, timeout):
+        raise OSError("no network")
+
+    monkeypatch.setenv("TRANSFORMER_DATA", str(tmp_path))
+    monkeypatch.setattr(corpora.urllib.request, "urlopen", unreachable)
+    with pytest.raises(CorpusError) as error:
+        load_corpus("ted", "dev")
+    message = str(error.value)
+    for part in (
+        "ted_hrlr_pt_to_en.tar.gz",
+        "3,492,119",
+        "qi18naacl-dataset.tar.gz",
+        "131,005,909",
+        str(tmp_path),
+    ):
+        assert part in message
+    assert message.index("qi18naacl") < message.index("ted_hrlr")
+
+
+def test_the_talks_are_read_from_portuguese_to_english(monkeypatch, tmp_path):
+    members = {f"datasets/pt_to_en/{name}": content for name, content in TEXTS.items()}
+    source = write_archive(tmp_path / "talks.tar.gz", members)
+    monkeypatch.setattr(corpora, "_TED", replace(corpora._TED, sources=(source,), sha256=SUMS))
+    monkeypatch.setenv("TRANSFORMER_DATA", str(tmp_path))
+    assert load_corpus("ted", "train") == READ
+
+
+def test_load_phrases():
+    pairs = load_corpus("phrases", "dev")
+    assert len(pairs) == 500 and isinstance(pairs[0], Pair) and pairs[0].source == pairs[0][0]
+    pairs.clear()  # a caller cannot spoil the corpus
+    assert len(load_corpus("phrases", "dev")) == 500
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("Ted", "train"), "name must be one of phrases, ted, got 'Ted'"),
+        (("phrases", "valid"), "split must be one of train, dev, test, got 'valid'"),
+        (("ted", None), "split must be one of train, dev, test, got None"),
+    ],
+)
+def test_unknown_names(arguments, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        load_corpus(*arguments)
+
+
+def test_files_of_ones_own_have_a_bound(tmp_path, monkeypatch):
+    for name in ("a.pt", "a.en"):
+        (tmp_path / name).write_text("um\n")
+    monkeypatch.setattr(corpora, "_MAX_FILE", 2)
+    with pytest.raises(CorpusError, match="a.pt has 3 bytes, more than 2: divide it"):
+        read_pairs(tmp_path / "a.pt", tmp_path / "a.en")

@@ -1,0 +1,806 @@
+"""Wording, scores, translators on disk, what they look at, recipes and records."""
+
+import json
+import math
+import os
+import random
+import shutil
+import struct
+import subprocess
+import sys
+import time
+import unicodedata
+from collections import Counter
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+import torch
+from helpers import FILES, PAIRS, contents, summed
+
+import transformer.language.translator
+from transformer import (
+    Alignment,
+    FastTransformer,
+    Transformer,
+    TransformerConfig,
+    Translator,
+    Vocabulary,
+    accelerate,
+    attention_tap,
+    corpus_scores,
+    encode_pairs,
+    load_corpus,
+    load_record,
+    quantize,
+)
+from transformer.language.corpora import Pair
+from transformer.language.scores import sentence_scores, unseen_pairs
+from transformer.language.translator import by_length, by_words, evaluate_translator, tune_search
+from transformer.language.wording import CORPORA, detokenize
+from transformer.runs.checkpoints import CheckpointError
+from transformer.runs.folder import write_record
+from transformer.training import record_path
+
+
+@pytest.fixture(scope="module")
+def translator():
+    torch.manual_seed(0)
+    vocabulary = Vocabulary.train((text for pair in PAIRS for text in pair), 90, preparation=CORPORA)
+    size = len(vocabulary)
+    config = TransformerConfig(size, size, d_model=16, n_heads=2, n_layers=2, d_ff=24, max_length=30)
+    return Translator(Transformer(config).eval(), vocabulary)
+
+
+def test_accents_may_be_characters_of_their_own(translator):
+    """As in file names of macOS and text from PDFs: the translation is the same."""
+    usual = "Não os conheço, João."
+    taken_apart = unicodedata.normalize("NFD", usual)
+    assert taken_apart != usual
+    assert translator.translate([taken_apart]) == translator.translate([usual])
+
+
+def bleu(hypotheses, references):
+    def ngrams(words, n):
+        return Counter(zip(*(words[i:] for i in range(n)), strict=False))
+
+    ours, theirs = ([text.split() for text in side] for side in (hypotheses, references))
+    logs = 0.0
+    for n in range(1, 5):
+        counts = [(ngrams(a, n), ngrams(b, n)) for a, b in zip(ours, theirs, strict=True)]
+        logs += math.log(sum((a & b).total() for a, b in counts) / sum(a.total() for a, _ in counts))
+    c, r = (sum(map(len, side)) for side in (ours, theirs))
+    return 100 * min(1, math.exp(1 - r / c)) * math.exp(logs / 4)
+
+
+def test_bleu_is_the_one_of_the_definition():
+    references = ["the cat sees the old house .", "i like this very much ."]
+    hypotheses = ["the cat sees the house .", "i like this so much ."]
+    scores = corpus_scores(hypotheses, references)
+    assert scores["BLEU-tok"]["score"] == pytest.approx(bleu(hypotheses, references), abs=0.01)
+    assert "tok:none" in scores["BLEU-tok"]["signature"]
+    assert "tok:13a" in scores["BLEU-detok"]["signature"]
+    assert all("case:lc" in score["signature"] for score in scores.values())  # as both sides are written
+    assert scores["chrF2"]["signature"]
+
+
+def test_a_copy_of_the_references_has_full_marks_however_it_is_written():
+    references = ["`` i do n't know '' , he said .", "we 'll see ( perhaps ) ..."]
+    assert {score["score"] for score in corpus_scores(references, references).values()} == {100.0}
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [(["a"], ["a", "b"]), ([], [])])
+def test_scores_refuse_unequal_or_empty_lists(ours, theirs):
+    with pytest.raises(ValueError, match=f"not {len(ours)} and {len(theirs)}"):
+        corpus_scores(ours, theirs)
+
+
+REFERENCES = ["the cat sees the old house .", "i like this very much .", "it is late ."] * 9
+HYPOTHESES = ["the cat sees the house .", "i like this very much .", "is it late ?"] * 9
+
+
+def test_each_score_comes_with_the_line_that_sacrebleu_prints():
+    from sacrebleu.metrics import BLEU, CHRF
+
+    scores = corpus_scores(HYPOTHESES, REFERENCES)
+    metric = BLEU(lowercase=True, tokenize="none", force=True)
+    found = metric.corpus_score(HYPOTHESES, [REFERENCES])
+    assert scores["BLEU-tok"]["line"] == found.format(signature=str(metric.get_signature()))
+    typed = [[detokenize(text) for text in side] for side in (HYPOTHESES, REFERENCES)]
+    metric = CHRF(lowercase=True)
+    found = metric.corpus_score(typed[0], typed[1:])
+    assert scores["chrF2"]["line"] == found.format(signature=str(metric.get_signature()))
+    assert all(set(score) == {"score", "signature", "line"} for score in scores.values())
+
+
+def test_bootstrap_gives_the_interval_that_sacrebleu_gives():
+    from sacrebleu.metrics import BLEU
+
+    scores = corpus_scores(HYPOTHESES, REFERENCES, n_bootstrap=200)
+    for name, score in corpus_scores(HYPOTHESES, REFERENCES).items():
+        assert scores[name]["score"] == score["score"]
+        assert scores[name]["margin"] > 0
+        assert abs(scores[name]["mean"] - score["score"]) < scores[name]["margin"]
+    metric = BLEU(lowercase=True, tokenize="none", force=True)
+    found = metric.corpus_score(HYPOTHESES, [REFERENCES], n_bootstrap=200)
+    measured = scores["BLEU-tok"]
+    assert f"(μ = {measured['mean']:.2f} ± {measured['margin']:.2f})" in found.format()
+    assert "bs:200" in measured["signature"] and measured["signature"] in measured["line"]
+
+
+def test_bootstrap_of_what_is_all_wrong_has_an_interval_too():
+    scores = corpus_scores(["x y z ."] * 3, ["a b c d e"] * 3, n_bootstrap=5)
+    assert (scores["BLEU-tok"]["mean"], scores["BLEU-tok"]["margin"]) == (0.0, 0.0)
+
+
+def test_a_sentence_is_scored_alone_and_as_one_types_it():
+    scores = sentence_scores(["i do n't know .", "no", ""], ["i do n't know .", "yes .", "a"])
+    assert scores[0] == 100.0 and scores[1:] == [0.0, 0.0]
+    from sacrebleu.metrics import CHRF
+
+    (score,) = sentence_scores(["she 's late ."], ["he 's late ."])
+    assert score == round(CHRF().sentence_score("she's late.", ["he's late."]).score, 2)
+
+
+def test_the_search_is_tuned_by_bleu_and_ties_go_to_the_first(translator):
+    settings = [(2, 1.0), (1, 0.0), (1, 0.6)]
+    grid = tune_search(translator, PAIRS, settings)
+    assert sorted((entry["beam_size"], entry["length_penalty"]) for entry in grid) == sorted(settings)
+    for entry in grid:
+        search = entry["beam_size"], entry["length_penalty"]
+        assert entry["scores"] == evaluate_translator(translator, PAIRS, *search)
+    scores = [entry["scores"]["BLEU-detok"]["score"] for entry in grid]
+    assert scores == sorted(scores, reverse=True)
+    same = tune_search(translator, PAIRS, settings[1:])  # greedy search has no length penalty
+    assert [entry["length_penalty"] for entry in same] == [0.0, 0.6]
+    with pytest.raises(ValueError, match="settings must hold at least one"):
+        tune_search(translator, PAIRS, [])
+
+
+def test_the_best_search_comes_first(translator, monkeypatch):
+    points = {(1, 0.6): 10.0, (4, 0.6): 30.0, (4, 1.0): 20.0}
+    monkeypatch.setattr(
+        transformer.language.translator,
+        "evaluate_translator",
+        lambda translator, pairs, *search: {"BLEU-detok": {"score": points[search]}},
+    )
+    grid = tune_search(translator, PAIRS, list(points))
+    assert [(entry["beam_size"], entry["length_penalty"]) for entry in grid] == [
+        (4, 0.6),
+        (4, 1.0),
+        (1, 0.6),
+    ]
+
+
+def test_unseen_pairs_need_both_sides_to_differ_from_training():
+    test = [PAIRS[0], Pair(PAIRS[0].source, "another translation ."), PAIRS[2]]
+    assert unseen_pairs(test, PAIRS[:2]) == test[1:]
+
+
+@pytest.mark.parametrize("max_tokens", [1, 7, 20, 1000])
+def test_by_length_gives_every_sentence_once_within_the_budget(max_tokens):
+    lengths = [3, 1, 9, 2, 2, 5, 9, 4]
+    groups = list(by_length([[5] * length for length in lengths], max_tokens))
+    assert sorted(row for rows in groups for row in rows) == [0, 2, 3, 4, 5, 6, 7]
+    for rows in groups:
+        assert len(rows) == 1 or len(rows) * max(lengths[row] for row in rows) <= max_tokens
+
+
+def test_batch_mates_and_order_change_nothing(translator):
+    sources = [pair.source for pair in PAIRS] + ["", "gato", "日本"]
+    together = translator.translate_tokenized(sources, max_length=12)
+    assert together[4] == ""
+    for beam_size in (1, 4):
+        together = translator.translate_tokenized(sources, beam_size, max_length=12)
+        alone = [translator.translate_tokenized([text], beam_size, max_length=12)[0] for text in sources]
+        assert together == alone
+        assert translator.translate_tokenized(sources[::-1], beam_size, max_length=12) == alone[::-1]
+
+
+def test_long_sentence_is_cut_and_said_so(translator):
+    with pytest.warns(UserWarning, match="sentence 2 is cut to its first 29 tokens"):
+        translations = translator.translate_tokenized(["gato", "gato " * 100], 1, max_length=5)
+    assert len(translations) == 2
+
+
+def test_a_warning_names_the_line_of_the_call(translator):
+    for search in (translator.translate, translator.translate_tokenized):
+        with pytest.warns(UserWarning, match="is cut to its first") as caught:
+            search(["gato " * 1000], 1)
+        assert len(caught) == 2 and {warning.filename for warning in caught} == {__file__}
+
+
+def test_a_sentence_loses_no_token_without_a_warning(translator):
+    width = len(translator.vocabulary.encode("gato"))
+    full = " ".join(["gato"] * (30 // width))  # no room for the end token
+    with pytest.warns(UserWarning, match="sentence 1 is cut to its first 29 tokens"):
+        translator.translate_tokenized([full], 1, max_length=2)
+    translator.translate_tokenized([full[: -len(" gato")]], 1, max_length=2)  # and no warning
+
+
+def test_the_model_reads_sentences_as_training_showed_them(translator, monkeypatch):
+    seen = []
+    search = transformer.language.translator.beam_search
+    monkeypatch.setattr(
+        transformer.language.translator, "beam_search", lambda *given: seen.append(given[1]) or search(*given)
+    )
+    translator.translate_tokenized([PAIRS[0].source], beam_size=2, max_length=2)
+    source, _ = encode_pairs(PAIRS, translator.vocabulary)[0]
+    assert seen[0].tolist() == [source]
+
+
+def test_the_best_of_the_beam_is_what_is_said():
+    translator = Translator.load("phrases")
+    text = "a menina gosta do gato preto ."
+    src = torch.tensor([[*translator.vocabulary.encode(text), translator.model.config.eos_id]])
+    found = transformer.language.translator.beam_search(translator.model, src, 4, 0.6, 60).tokens[0]
+    said = [translator.vocabulary.decode(ids) for ids in found.tolist()]
+    assert len(set(said)) == 4 and translator.translate_tokenized([text], 4, 0.6) == said[:1]
+
+
+def test_a_single_string_is_no_list_of_sentences(translator):
+    with pytest.raises(TypeError, match="list of strings, not one string"):
+        translator.translate("gosto disto .")
+
+
+def test_model_and_vocabulary_must_agree(translator):
+    other = Transformer(replace(translator.model.config, src_vocab_size=99, tgt_vocab_size=99))
+    with pytest.raises(ValueError, match="the model has \\[99\\] tokens, the vocabulary"):
+        Translator(other, translator.vocabulary)
+
+
+def test_saved_translator_says_the_same(translator, tmp_path):
+    translator.save(tmp_path / "kept", dtype=torch.float32)
+    again = Translator.load(tmp_path / "kept")
+    assert not again.model.training
+    assert asdict(again.model.config) == asdict(translator.model.config)
+    assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == [
+        "SHA256SUMS",
+        "config.json",
+        "model.safetensors",
+        "vocabulary.json",
+    ]
+    for name, weight in translator.model.state_dict().items():
+        assert again.model.state_dict()[name].equal(weight)
+    sources = [pair.source for pair in PAIRS]
+    assert again.translate(sources) == translator.translate(sources)
+
+
+def peak_memory() -> int:
+    """The most kilobytes that this process ever had; 0 on systems that count otherwise."""
+    if sys.platform != "linux":
+        return 0
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("config.json", b"{"),
+        ("config.json", b'{"src_vocab_size": 5, "nonsense": 1}'),
+        ("config.json", b'{"src_vocab_size": 5, "tgt_vocab_size": 5, "d_model": "wide"}'),
+        ("config.json", b"[" * 60_000),
+        ("config.json", b" " * 70_000 + b"{}"),
+        ("model.safetensors", b"not weights"),
+        ("model.safetensors", b""),
+        ("model.safetensors", None),
+        ("vocabulary.json", b"{}"),
+    ],
+)
+@pytest.mark.parametrize("agreeing", [False, True])
+def test_damaged_folder_is_refused_by_name(translator, tmp_path, file, content, agreeing):
+    translator.save(tmp_path)
+    path = tmp_path / file
+    path.write_bytes(path.read_bytes()[:-100] if content is None else content)
+    with pytest.raises(CheckpointError, match=file) as refusal:
+        Translator.load(summed(tmp_path) if agreeing else tmp_path)
+    assert agreeing or f"does not match {tmp_path / 'SHA256SUMS'}" in str(refusal.value)
+
+
+def test_every_flipped_bit_is_noticed(translator, tmp_path):
+    translator.save(tmp_path)
+    dice = random.Random(0)
+    for name in (*FILES, "SHA256SUMS"):
+        path = tmp_path / name
+        whole = path.read_bytes()
+        for _ in range(250):
+            place = dice.randrange(8 * len(whole))
+            damaged = bytearray(whole)
+            damaged[place // 8] ^= 1 << place % 8
+            path.write_bytes(damaged)
+            with pytest.raises(CheckpointError, match="does not match"):
+                Translator.load(tmp_path)
+        path.write_bytes(whole)
+    assert Translator.load(tmp_path).translate([""]) == [""]
+
+
+def test_files_of_two_translators_are_no_translator(translator, tmp_path):
+    translator.save(tmp_path / "old")
+    torch.manual_seed(1)
+    other = Translator(Transformer(translator.model.config).eval(), translator.vocabulary)
+    other.save(tmp_path / "new")
+    shutil.copytree(tmp_path / "old", tmp_path / "mixed")
+    shutil.copy(tmp_path / "new" / "model.safetensors", tmp_path / "mixed")
+    with pytest.raises(CheckpointError, match="model.safetensors does not match .*damaged or changed"):
+        Translator.load(tmp_path / "mixed")
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+import torch
+from transformer import Preparation, Transformer, TransformerConfig, Translator, Vocabulary
+torch.set_num_threads(1)
+place = Path(sys.argv[1])
+texts = ["o gato come", "a gata come"]
+made = []
+for seed, name in enumerate(("as it is", "lower case", "tokenized")):
+    torch.manual_seed(seed)
+    vocabulary = Vocabulary.train(texts[seed % 2 :], 20 + seed, 1, Preparation(name))
+    size = len(vocabulary)
+    config = TransformerConfig(size, size, d_model=8, n_heads=2, d_ff=8, n_layers=1)
+    made.append(Translator(Transformer(config).eval(), vocabulary))
+STEPS = {"open", "os.rename", "os.remove", "os.mkdir"}
+
+def cut_off(translator, folder, last):
+    # Whether saving lives; it is killed before the step number `last` on files of the folder.
+    if child := os.fork():
+        return os.waitpid(child, 0)[1] == 0
+    steps = iter(range(last, -1, -1))
+    def hook(event, arguments):
+        if event in STEPS and str(folder) in str(arguments[0]) and next(steps) == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+    sys.addaudithook(hook)
+    translator.save(folder)
+    os._exit(0)
+
+def found(folder):
+    loaded = Translator.load(folder)
+    (number,) = [n for n, one in enumerate(made) if one.vocabulary.pieces == loaded.vocabulary.pieces]
+    theirs = made[number]
+    assert loaded.preparation == theirs.preparation and loaded.model.config == theirs.model.config
+    for name, x in theirs.model.state_dict().items():
+        assert torch.equal(loaded.model.state_dict()[name], x.half().float())
+    return number
+
+outcomes = []
+for first in range(200):
+    folder = place / str(first)
+    made[0].save(folder)
+    if cut_off(made[1], folder, first):
+        break
+    before = found(folder)
+    assert before in (0, 1)
+    outcomes.append(before)
+    alive = cut_off(made[2], folder, (5 * first) % 23)  # and once more, over what the first has left
+    assert found(folder) in ({2} if alive else {before, 2})
+    made[0].save(folder)
+    assert found(folder) == 0 and len(list(folder.iterdir())) == 4, list(folder.iterdir())
+    fresh = place / f"fresh {first}"  # where there was nothing, there is nothing or the new one
+    if not cut_off(made[1], fresh, first):
+        try:
+            assert found(fresh) == 1
+        except FileNotFoundError:
+            pass
+print(*outcomes)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="a process cannot be copied here")
+def test_saving_that_is_killed_at_any_step_leaves_the_old_translator_or_the_new_one(tmp_path):
+    script = [sys.executable, "-c", KILLED, str(tmp_path)]
+    done = subprocess.run(script, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    assert done.returncode == 0, done.stderr
+    outcomes = list(map(int, done.stdout.split()))
+    assert len(outcomes) > 20 and outcomes == sorted(outcomes) and set(outcomes) == {0, 1}
+
+
+def test_what_saving_fails_to_write_leaves_nothing_behind(translator, tmp_path, monkeypatch):
+    translator.save(tmp_path)
+    before = contents(tmp_path)
+
+    def full(self, path):
+        raise OSError(28, "No space left on device", str(path))
+
+    monkeypatch.setattr(Vocabulary, "save", full)
+    other = Translator(Transformer(translator.model.config).eval(), translator.vocabulary)
+    with pytest.raises(OSError, match="No space left"):
+        other.save(tmp_path)
+    assert contents(tmp_path) == before
+
+
+def test_a_folder_of_an_earlier_version_reads_as_what_it_was(translator, tmp_path):
+    translator.save(tmp_path)
+    path = tmp_path / "config.json"
+    values = json.loads(path.read_text(encoding="utf8"))
+    assert values.pop("preparation") == {"name": "tokenized", "languages": ["pt", "en"]}
+    assert values.pop("sha256")
+    path.write_text(json.dumps(values), encoding="utf8")
+    assert Translator.load(summed(tmp_path)).preparation == CORPORA
+    assert Translator.load("phrases").preparation == CORPORA
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ({"name": "upper case", "languages": None}, "name must be one of .*'upper case'"),
+        ({"name": "as it is", "languages": ["pt", "]"]}, "a language must be a code"),
+        ({"name": "as it is", "extra": 1}, "extra"),
+        ("tokenized", "preparation must be a dict"),
+    ],
+)
+def test_an_unknown_preparation_is_refused_by_name(translator, tmp_path, said, message):
+    translator.save(tmp_path)
+    path = tmp_path / "config.json"
+    write_record(path, json.loads(path.read_text(encoding="utf8")) | {"preparation": said})
+    with pytest.raises(CheckpointError, match=f"config.json is not a configuration: .*{message}"):
+        Translator.load(summed(tmp_path))
+
+
+def test_heads_and_swapped_entries_are_noticed_though_every_shape_fits(tmp_path):
+    carried = record_path("phrases")
+    for damage in ("heads", "entries"):
+        folder = tmp_path / damage
+        shutil.copytree(carried, folder)
+        if damage == "heads":
+            config = json.loads((folder / "config.json").read_text(encoding="utf8"))
+            (folder / "config.json").write_text(json.dumps(config | {"n_heads": 128}), encoding="utf8")
+        else:
+            text = (folder / "vocabulary.json").read_text(encoding="utf8")
+            vocab = json.loads(text)["model"]["vocab"]
+            one, two = list(vocab)[100:102]
+            text = text.replace(f'"{one}": 100', '"?": 100').replace(f'"{two}": 101', f'"{one}": 101')
+            (folder / "vocabulary.json").write_text(text.replace('"?"', f'"{two}"'), encoding="utf8")
+        with pytest.raises(CheckpointError, match="does not match"):
+            Translator.load(folder)
+
+
+def test_a_folder_without_sums_says_how_to_make_them(translator, tmp_path):
+    translator.save(tmp_path)
+    whole = (tmp_path / "SHA256SUMS").read_bytes()
+    (tmp_path / "SHA256SUMS").unlink()
+    with pytest.raises(CheckpointError, match="has no SHA256SUMS.*run there: sha256sum") as refusal:
+        Translator.load(tmp_path)
+    command = str(refusal.value).partition("run there: ")[2]
+    if shutil.which("sha256sum"):
+        subprocess.run(["sh", "-c", command], cwd=tmp_path, check=True)
+        assert (tmp_path / "SHA256SUMS").read_bytes() == whole
+        assert Translator.load(tmp_path).translate([""]) == [""]
+
+
+def rewritten(path: Path, **changes) -> None:
+    """Weights with some tensors changed, added, or (`None`) left out, in a file as it should be."""
+    from safetensors.torch import load_file, save_file
+
+    tensors = load_file(path)
+    tensors.update({name: x for name, x in changes.items() if x is not None})
+    save_file({name: x for name, x in tensors.items() if changes.get(name, x) is not None}, path)
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
+def test_weights_that_are_not_finite_are_refused(translator, tmp_path, value):
+    translator.save(tmp_path)
+    name = next(name for name, x in translator.model.named_parameters() if x.dim() == 1)
+    rewritten(tmp_path / "model.safetensors", **{name: torch.full((16,), value).half()})
+    with pytest.raises(CheckpointError, match=f"model.safetensors .*{name}"):
+        Translator.load(summed(tmp_path))
+
+
+def test_other_tensors_than_the_models_are_refused(translator, tmp_path):
+    name = next(name for name, x in translator.model.named_parameters() if x.dim() == 1)
+    short, extra = {name: torch.zeros(8)}, {"more": torch.zeros(8)}
+    for changes, message in (
+        (short, r"has shape \(8,\), but stands \(16,\)"),
+        (extra, "tensors, not"),
+        ({name: None}, "tensors, not"),
+        (extra | {name: None}, "'more' has shape .* but stands in no place"),
+        ({name: torch.zeros(16, dtype=torch.int32)}, "KeyError: 'I32'"),
+    ):
+        translator.save(tmp_path)
+        rewritten(tmp_path / "model.safetensors", **changes)
+        with pytest.raises(CheckpointError, match=message):
+            Translator.load(summed(tmp_path))
+
+
+def with_header(header: object, numbers: int = 0) -> bytes:
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + bytes(numbers)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        with_header([]),
+        with_header(b"{" * 1000),
+        with_header(b'{"a":' * 50_000),
+        with_header({"a": 3}),
+        with_header({"a": {"dtype": "F32", "shape": [2**62, 2**62]}}),
+        with_header({"a": {"dtype": "F32", "shape": [-1]}}, 4),
+        with_header({"a": {"dtype": "F32", "shape": [1.0]}}, 4),
+        with_header({"a": {"dtype": "F32", "shape": "2"}}, 8),
+        with_header({"a": {"dtype": "F32", "shape": [3]}}, 8),
+        with_header({"a": {"dtype": "F32", "shape": [1]}}, 8),
+        with_header({"a": {"dtype": ["F32"], "shape": [2]}}, 8),
+        struct.pack("<Q", 2**63) + b"{}",
+        struct.pack("<Q", 1 << 19) + b" " * (1 << 19),
+    ],
+)
+def test_hostile_headers_are_refused(translator, tmp_path, content):
+    translator.save(tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(content)
+    with pytest.raises(CheckpointError, match="model.safetensors is not a file of weights") as refusal:
+        Translator.load(summed(tmp_path))
+    assert len(str(refusal.value)) < 500
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"src_vocab_size": 200_000_000, "tgt_vocab_size": 200_000_000}, "src_vocab_size is 200,000,000"),
+        ({"d_ff": 10**15}, "d_ff is 1,000,000,000,000,000"),
+        ({"d_model": 2 * 10**12}, "d_model is 2,000,000,000,000"),
+        ({"n_layers": 20_000}, "it has 47 tensors, not"),
+        ({"n_layers": 10**12}, "it has 47 tensors, not"),
+        ({"max_length": 10**13}, "numbers of positions, more than 16,777,216"),
+    ],
+)
+def test_a_configuration_takes_no_memory_that_its_weights_do_not_fill(changes, message, tmp_path):
+    translator = Translator.load("phrases")
+    config = replace(translator.model.config, n_layers=1)
+    Translator(Transformer(config).eval(), translator.vocabulary).save(tmp_path)
+    written = json.loads((tmp_path / "config.json").read_text(encoding="utf8"))
+    write_record(tmp_path / "config.json", written | changes)
+    before, start = peak_memory(), time.monotonic()
+    with pytest.raises(CheckpointError, match=message):
+        Translator.load(summed(tmp_path))
+    assert peak_memory() < before + 100_000
+    assert time.monotonic() - start < 30
+
+
+def test_what_float16_turns_into_infinity_is_not_saved(translator, tmp_path):
+    model = Transformer(translator.model.config).eval()
+    name, weight = next((name, x) for name, x in model.named_parameters() if x.dim() == 1)
+    big = Translator(model, translator.vocabulary)
+    big.save(tmp_path)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    with torch.no_grad():
+        weight[3] = 1e5
+    with pytest.raises(ValueError, match=f"{name} holds a number that is not finite in torch.float16"):
+        big.save(tmp_path)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    for dtype in (torch.float32, torch.bfloat16):
+        big.save(tmp_path, dtype)
+        assert Translator.load(tmp_path).model.state_dict()[name][3] == torch.tensor(1e5).to(dtype)
+    with pytest.raises(ValueError, match="dtype must be one of"):
+        big.save(tmp_path, torch.float8_e4m3fn)
+
+
+def test_what_cannot_be_read_again_is_not_saved(translator, tmp_path):
+    lean = Translator(quantize(translator.model), translator.vocabulary)
+    with pytest.raises(TypeError, match="a plain Transformer to be saved, not a QuantizedTransformer: save"):
+        lean.save(tmp_path / "kept")
+    other = Transformer(translator.model.config).eval()
+    other.decoder.layers[1].feed_residual.norm.eps = 0.1  # which no configuration can say
+    with pytest.warns(UserWarning, match="as it is"):
+        own = Translator(other, translator.vocabulary)
+    with pytest.raises(TypeError, match="to be saved: .*feed_residual.norm has another eps"):
+        own.save(tmp_path / "kept")
+    assert not (tmp_path / "kept").exists()
+
+
+def test_an_accelerated_model_is_saved_as_the_plain_one(translator, tmp_path):
+    translator.save(tmp_path / "plain")
+    Translator(accelerate(translator.model), translator.vocabulary).save(tmp_path / "fast")
+    for name in (*FILES, "SHA256SUMS"):
+        assert (tmp_path / "plain" / name).read_bytes() == (tmp_path / "fast" / name).read_bytes(), name
+    assert type(Translator.load(tmp_path / "fast").model) is Transformer
+
+
+@pytest.fixture
+def searched(monkeypatch):
+    """The models that searches run on, as they come."""
+    models = []
+    for name in ("greedy_search", "beam_search"):
+        search = getattr(transformer.language.translator, name)
+
+        def noting(model, *rest, search=search):
+            models.append(model)
+            return search(model, *rest)
+
+        monkeypatch.setattr(transformer.language.translator, name, noting)
+    return models
+
+
+def every_search(translator):
+    """What all ways to translate say."""
+    sentences = ["O gato vê a casa.", "Gosto disto."]
+    said = [translator.translate(sentences, size) for size in (1, 3)]
+    written = translator.translate_tokenized(sentences, 2)
+    return said, written, translator.align("o gato vê a casa .", 2)[:2]
+
+
+def test_searches_run_on_the_accelerated_model(translator, searched):
+    every_search(translator)
+    assert {type(model) for model in searched} == {FastTransformer}
+    assert type(translator.model) is Transformer
+    searched.clear()
+    every_search(translator)
+    assert len(set(searched)) == 1  # accelerated once
+
+
+def test_who_watches_a_model_watches_the_searches_of_its_translator(translator, searched):
+    with attention_tap(translator.model) as maps:
+        with pytest.warns(UserWarning, match="as it is, .*hooks") as caught:
+            watched = Translator(translator.model, translator.vocabulary)
+        assert every_search(watched) == every_search(translator)
+    assert len(caught) == 1 and len(maps) == 6 and watched.model in searched
+
+
+def loaded(model, trained):
+    model.load_state_dict(trained.state_dict())
+
+
+def assigned(model, trained):
+    model.load_state_dict(trained.state_dict(), assign=True)
+
+
+def replaced(model, trained):
+    for name, parameter in trained.named_parameters(remove_duplicate=False):
+        part, _, last = name.rpartition(".")
+        setattr(model.get_submodule(part), last, parameter)
+
+
+def written(model, trained):
+    with torch.no_grad():
+        for own, other in zip(model.parameters(), trained.parameters(), strict=True):
+            own.copy_(other)
+
+
+@pytest.mark.parametrize("change", [loaded, assigned, replaced, written])
+def test_new_weights_count_at_once(translator, searched, change):
+    torch.manual_seed(1)
+    model = Transformer(translator.model.config).eval()
+    late = Translator(model, translator.vocabulary)
+    wanted = every_search(translator)
+    assert every_search(late) != wanted
+    change(model, translator.model)
+    assert every_search(late) == wanted
+    assert {type(model) for model in searched} == {FastTransformer}
+
+
+def test_a_model_that_is_cast_is_searched_so(translator, searched):
+    model = Transformer(translator.model.config).eval()
+    cast = Translator(model, translator.vocabulary)
+    model.load_state_dict(translator.model.state_dict())
+    model.double()  # which computes another table of positions
+    assert every_search(cast) == every_search(translator)
+    exact = searched[0]
+    assert type(exact) is FastTransformer and exact.positions.table.dtype == torch.float64
+    assert exact.positions.table is model.positions.table and exact.output.weight is model.output.weight
+
+
+class Own(Transformer):
+    """Not what `accelerate` knows."""
+
+
+def test_a_model_that_cannot_be_accelerated_translates_and_says_so_once(translator, searched):
+    model = Own(translator.model.config).eval()
+    model.load_state_dict(translator.model.state_dict())
+    with pytest.warns(UserWarning, match="as it is, .* of Own, not of Transformer") as caught:
+        own = Translator(model, translator.vocabulary)
+    assert len(caught) == 1 and caught[0].filename == __file__
+    said = every_search(own)  # without another word
+    assert set(searched) == {model}
+    assert said == every_search(translator)
+
+
+def test_a_quantized_model_is_searched_as_it_is(translator, searched):
+    lean = Translator(quantize(translator.model), translator.vocabulary)
+    every_search(lean)
+    assert set(searched) == {lean.model}
+
+
+@pytest.mark.skipif(os.name == "nt", reason="files have no such modes there")
+@pytest.mark.parametrize("mask", [0o022, 0o027, 0o077])
+def test_whoever_may_read_new_files_may_read_the_translator(translator, tmp_path, mask):
+    before = os.umask(mask)
+    try:
+        translator.save(tmp_path / "kept")
+    finally:
+        os.umask(before)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "kept").iterdir()}
+    assert modes == dict.fromkeys((*FILES, "SHA256SUMS"), 0o666 & ~mask)
+
+
+def test_the_name_of_a_carried_translator_is_no_folders(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("phrases").mkdir()
+    assert len(Translator.load("phrases").vocabulary) == 1200
+    for own in ("./phrases", Path("phrases"), Path("phrases").absolute()):
+        with pytest.raises(FileNotFoundError, match="phrases is not a translator, as config.json is missing"):
+            Translator.load(own)
+
+
+def test_a_sentence_of_ten_megabytes_is_cut_before_it_costs_memory(translator):
+    before = peak_memory()
+    with pytest.warns(UserWarning) as caught:
+        translator.translate(["gato", "gato " * 2_000_000], beam_size=1)
+    said = [str(warning.message) for warning in caught]
+    assert said == [f"sentence 2 is cut to its first {what}" for what in ("1,920 characters", "29 tokens")]
+    assert peak_memory() < before + 100_000
+
+
+def test_unknown_translator_names_the_known_ones():
+    with pytest.raises(FileNotFoundError, match="phrases"):
+        Translator.load("no-such-translator")
+
+
+def test_align_returns_the_weights_of_the_pass_it_describes(translator):
+    found = translator.align("o gato vê a casa .", beam_size=2)
+    layers, heads, rows, columns = found.weights.shape
+    assert (layers, heads) == (2, 2)
+    assert (rows, columns) == (len(found.target), len(found.source))
+    assert torch.allclose(found.weights.sum(-1), torch.ones(layers, heads, rows), atol=1e-5)
+
+
+def test_align_ends_with_its_sentence_and_reads_the_target_shifted():
+    translator = Translator.load("phrases")
+    found = translator.align("a joana é mais rápida do que o joão .")  # its rivals are longer
+    ids = [translator.vocabulary.tokenizer.token_to_id(name) for name in found.target]
+    config = translator.model.config
+    assert ids.index(config.eos_id) == len(ids) - 1
+    src = [translator.vocabulary.tokenizer.token_to_id(name) for name in found.source]
+    tgt = [config.bos_id, *ids[:-1]]
+    maps = translator.model.attention_maps(torch.tensor([src]), torch.tensor([tgt])).cross[:, 0]
+    assert torch.allclose(found.weights, maps, atol=1e-6)
+
+
+def test_align_describes_the_search_that_it_is_asked_for(translator):
+    for search in ((1, 0.6), (3, 0.0), (3, 5.0)):
+        found = translator.align("o gato não gosta da casa .", *search)
+        ids = [translator.vocabulary.tokenizer.token_to_id(name) for name in found.target]
+        (said,) = translator.translate_tokenized(["o gato não gosta da casa ."], *search)
+        assert translator.vocabulary.decode(ids) == said
+
+
+def alignment(source, target, *heads):
+    return Alignment(source, target, torch.tensor([heads]))
+
+
+def test_weights_between_words_add_up_what_is_received_and_average_what_is_paid():
+    found = alignment(
+        ["▁gat", "o", "▁preto", "</s>"],
+        ["▁black", "▁c", "at", "</s>"],
+        [[0.0, 0.2, 0.7, 0.1], [0.5, 0.3, 0.1, 0.1], [0.1, 0.1, 0.5, 0.3], [0.0, 0.0, 0.0, 1.0]],
+        [[1.0, 0.0, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0], [0.0, 0.0, 1.0, 0.0], [0.0, 0.0, 0.0, 1.0]],
+    )
+    words = by_words(found)
+    assert (words.source, words.target) == (["gato", "preto", "</s>"], ["black", "cat", "</s>"])
+    wanted = [
+        [[0.2, 0.7, 0.1], [0.5, 0.3, 0.2], [0.0, 0.0, 1.0]],
+        [[1.0, 0.0, 0.0], [0.5, 0.5, 0.0], [0.0, 0.0, 1.0]],
+    ]
+    torch.testing.assert_close(words.weights, torch.tensor([wanted]))
+
+
+def test_words_are_those_of_the_translation():
+    translator = Translator.load("phrases")
+    found = translator.align("o joão vê a casa .")
+    words = by_words(found)
+    assert words.source == ["o", "joão", "vê", "a", "casa", ".", "</s>"]
+    ids = [translator.vocabulary.tokenizer.token_to_id(name) for name in found.target]
+    assert words.target == [*translator.vocabulary.decode(ids).split(), "</s>"]
+    shape = *found.weights.shape[:2], len(words.target), len(words.source)
+    assert words.weights.shape == shape
+    torch.testing.assert_close(words.weights.sum(-1), torch.ones(shape[:3]))
+
+
+def test_built_in_translator_is_as_good_as_its_record():
+    record = load_record("phrases")
+    assert record["commit"] and record["command"].startswith("python -m transformer train phrases")
+    assert record["parameters"] <= 1_400_000
+    test = load_corpus("phrases", "test")[:200]
+    scores = evaluate_translator(Translator.load("phrases"), test, beam_size=1)
+    assert scores["BLEU-tok"]["score"] >= 85

@@ -1,0 +1,667 @@
+"""Vocabularies that lose nothing, batches that hold each pair once, cuts that can be repeated."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections import Counter
+from functools import partial
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import transformer.language.batches
+from transformer import (
+    BPEDropout,
+    TokenBatches,
+    Trainer,
+    TrainingConfig,
+    Transformer,
+    TransformerConfig,
+    Vocabulary,
+    encode_pairs,
+    load_corpus,
+    pad,
+    r_drop_loss,
+)
+from transformer.language.batches import padding_waste, sampled_batches
+from transformer.language.corpora import Pair
+from transformer.language.vocabulary import BOS_ID, EOS_ID, PAD_ID, UNK_ID, normalize
+
+# -------------------------------------------------------------------------------------------------
+# Vocabulary
+# -------------------------------------------------------------------------------------------------
+
+SENTENCES = [side for pair in load_corpus("phrases", "dev") for side in pair]
+ALPHABET = sorted({character for sentence in SENTENCES for character in sentence} - {" "})
+
+
+@pytest.fixture(scope="module")
+def vocabulary() -> Vocabulary:
+    return Vocabulary.train(SENTENCES, size=300)
+
+
+def test_special_ids_are_the_models():
+    config = TransformerConfig(10, 10)
+    assert (PAD_ID, BOS_ID, EOS_ID) == (config.pad_id, config.bos_id, config.eos_id) and UNK_ID == 1
+
+
+@given(words=st.lists(st.text(st.sampled_from(ALPHABET), min_size=1, max_size=8), max_size=6))
+def test_round_trip(vocabulary, words):
+    sentence = " ".join(words)
+    ids = vocabulary.encode(sentence)
+    assert vocabulary.decode(ids) == normalize(sentence)
+    assert min(ids, default=4) > EOS_ID and max(ids, default=4) < len(vocabulary)
+    assert "".join(vocabulary.tokens(ids)) == "".join("▁" + word for word in words)
+
+
+@pytest.mark.slow
+@given(anything=st.text(max_size=30))
+def test_any_text_survives_or_becomes_unknown(vocabulary, anything):
+    ids = vocabulary.encode(anything)
+    assert all(index == UNK_ID or EOS_ID < index < len(vocabulary) for index in ids)
+    assert isinstance(vocabulary.decode(ids), str)
+    known = all(character in ALPHABET or character.isspace() for character in normalize(anything))
+    assert known <= (UNK_ID not in ids)
+
+
+def test_unknown_characters_leave_the_rest_alone(vocabulary):
+    assert vocabulary.decode(vocabulary.encode("o gato 猫 preto .")) == "o gato <unk> preto ."
+
+
+@pytest.mark.parametrize("special", ["<pad>", "<unk>", "<s>", "</s>"])
+def test_a_text_cannot_spell_special_tokens(vocabulary, special):
+    assert not {PAD_ID, BOS_ID, EOS_ID} & set(vocabulary.encode(f"o {special} gato{special}"))
+
+
+def test_decode_stops_at_the_end_and_drops_what_is_no_text(vocabulary):
+    ids = vocabulary.encode("o gato")
+    for row in ([BOS_ID, *ids, EOS_ID, *ids], [*ids, EOS_ID, PAD_ID, PAD_ID], [*ids, PAD_ID]):
+        assert vocabulary.decode(row) == vocabulary.decode(torch.tensor(row)) == "o gato"
+    assert vocabulary.decode([]) == vocabulary.decode([EOS_ID]) == ""
+
+
+def test_accents_written_in_two_ways_are_one(vocabulary):
+    assert normalize("irma\u0303  e\u0301\n") == "irmã é"
+    assert vocabulary.encode("irma\u0303") == vocabulary.encode("irmã")
+
+
+def test_normal_form_keeps_signs_that_are_only_compatible():
+    assert normalize("5½ ﬁ …") == "5½ ﬁ …"
+
+
+def test_rare_pieces_are_not_merged():
+    sentences = ["xyz xyz xyz", "klm klm"]
+    merged = {n: Vocabulary.train(sentences, 100, min_frequency=n) for n in (2, 3)}
+    assert len(merged[2].encode("klm")) == 1 < len(merged[3].encode("klm"))
+    assert len(merged[3].encode("xyz")) == 1
+
+
+def test_batch_equals_one_by_one(vocabulary):
+    assert vocabulary.encode_batch(["irma\u0303  e"]) == [vocabulary.encode("irmã e")]
+    assert vocabulary.encode_batch(SENTENCES[:50]) == [
+        vocabulary.encode(sentence) for sentence in SENTENCES[:50]
+    ]
+    assert vocabulary.encode_batch([]) == []
+
+
+def test_training_is_repeatable(vocabulary):
+    assert Vocabulary.train(SENTENCES, size=300).tokenizer.to_str() == vocabulary.tokenizer.to_str()
+
+
+def test_size_is_a_bound(vocabulary):
+    assert len(vocabulary) == 300
+    assert len(Vocabulary.train(["a b a b"], size=300)) < 300
+
+
+def test_saved_and_loaded(vocabulary, tmp_path):
+    vocabulary.save(tmp_path / "vocabulary.json")
+    loaded = Vocabulary.load(tmp_path / "vocabulary.json")
+    assert len(loaded) == len(vocabulary)
+    assert loaded.encode_batch(SENTENCES) == vocabulary.encode_batch(SENTENCES)
+    assert UNK_ID in loaded.encode("猫")
+
+
+@pytest.mark.parametrize("content", ["", "{}", '{"model": 3}', "cos\nsystem\n(S'true'\ntR."])
+def test_loading_refuses_what_is_no_vocabulary(content, tmp_path):
+    (tmp_path / "v.json").write_text(content)
+    with pytest.raises(ValueError, match="v.json holds no vocabulary"):
+        Vocabulary.load(tmp_path / "v.json")
+
+
+def test_loading_refuses_another_programs_vocabulary(tmp_path):
+    tokenizers = pytest.importorskip("tokenizers")
+    tokenizers.Tokenizer(tokenizers.models.BPE({"a": 0, "b": 1}, [])).save(str(tmp_path / "v.json"))
+    with pytest.raises(ValueError, match="v.json holds no vocabulary: 'pre_tokenizer' is None, not"):
+        Vocabulary.load(tmp_path / "v.json")
+
+
+def test_the_file_can_be_read_by_the_library_itself(vocabulary, tmp_path):
+    tokenizers = pytest.importorskip("tokenizers")
+    vocabulary.save(tmp_path / "v.json")
+    theirs = tokenizers.Tokenizer.from_file(str(tmp_path / "v.json"))
+    texts = [normalize(sentence) for sentence in SENTENCES[:50]]
+    assert [encoding.ids for encoding in theirs.encode_batch(texts)] == vocabulary.encode_batch(texts)
+    again = tmp_path / "again.json"
+    Vocabulary.load(tmp_path / "v.json").save(again)
+    assert again.read_bytes() == (tmp_path / "v.json").read_bytes()
+
+
+def _set(**changes):
+    return lambda content: content.update(changes)
+
+
+def _in_model(**changes):
+    return lambda content: content["model"].update(changes)
+
+
+def _entry(piece, index):
+    return lambda content: content["model"]["vocab"].update({piece: index})
+
+
+def _merge(*merge):
+    return lambda content: content["model"]["merges"].append(list(merge))
+
+
+REPLACE = {"type": "Replace", "pattern": {"String": "a"}, "content": "aaaaaaaaaa"}
+TEMPLATE = {"type": "TemplateProcessing", "single": [], "pair": [], "special_tokens": {}}
+SPLIT = {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated", "invert": False}
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (_in_model(dropout=0.5), "'dropout' is 0.5, not None"),
+        (_in_model(byte_fallback=True), "'byte_fallback' is True, not False"),
+        (_in_model(type="WordPiece"), "'type' is 'WordPiece', not 'BPE'"),
+        (_in_model(unk_token="nowhere"), "'unk_token' is 'nowhere'"),
+        (_in_model(surprise=1), "'surprise' is 1, not 'missing'"),
+        (lambda content: content.pop("decoder"), "'decoder' is 'missing', not None"),
+        (_set(truncation={"max_length": 2, "strategy": "LongestFirst", "stride": 9}), "'truncation' is"),
+        (_set(padding={"strategy": {"Fixed": 10**12}}), "'padding' is"),
+        (_set(normalizer={"type": "Sequence", "normalizers": [REPLACE] * 12}), "'normalizer' is"),
+        (_set(pre_tokenizer=SPLIT), "'pre_tokenizer' is"),
+        (_set(post_processor=TEMPLATE), "'post_processor' is"),
+        (_set(added_tokens=[{"id": 9, "content": "gato"}]), "'added_tokens' is"),
+        (_set(model=[]), "model must be a dict"),
+        (_in_model(vocab=["a"]), "vocab must be a dict"),
+        (_in_model(merges={"a": "b"}), "merges must be a list"),
+        (_entry("new", 301), "entry 300 is 'new' with number 301"),
+        (_entry("new", "300"), "entry 300 is 'new' with number '300'"),
+        (_entry("", 300), "entry 300 is ''"),
+        (_entry("x" * 257, 300), "entry 300 is 'xxx"),
+        (_entry("\ud800", 300), "surrogates not allowed"),
+        (_in_model(vocab={"<unk>": 0, "<pad>": 1, "<s>": 2, "</s>": 3, "a": 4}, merges=[]), "must be \\("),
+        (_in_model(vocab={"<pad>": False, "<unk>": True}), "entry 0 is '<pad>' with number False"),
+        (_merge("a", "nowhere"), "merge \\d+ is \\['a', 'nowhere'\\]"),
+        (_merge("▁", "▁"), "merge \\d+ is"),
+        (_merge("a", "b", "c"), "merge \\d+ is"),
+        (_merge("a", 3), "merge \\d+ is"),
+        (lambda content: content["model"]["merges"].append(7), "merge \\d+ is 7"),
+    ],
+)
+def test_loading_takes_entries_and_merges_and_no_other_rule(damage, message, vocabulary, tmp_path):
+    vocabulary.save(tmp_path / "v.json")
+    content = json.loads((tmp_path / "v.json").read_text(encoding="utf8"))
+    damage(content)
+    (tmp_path / "v.json").write_text(json.dumps(content), encoding="utf8")
+    with pytest.raises(ValueError, match=message) as refusal:
+        Vocabulary.load(tmp_path / "v.json")
+    assert "v.json holds no vocabulary" in str(refusal.value) and len(str(refusal.value)) < 500
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"[" * 1_000_000, "recursion"),
+        (b" " * ((1 << 24) + 1), "it has more than 16,777,216 bytes"),
+        (b"\xff{}", "decode"),
+        (b'{"model": NaN}', "model must be a dict"),
+    ],
+)
+def test_loading_survives_what_is_too_deep_too_large_or_no_text(content, message, tmp_path):
+    (tmp_path / "v.json").write_bytes(content)
+    with pytest.raises(ValueError, match=f"v.json holds no vocabulary: .*{message}"):
+        Vocabulary.load(tmp_path / "v.json")
+
+
+def test_a_vocabulary_is_its_pieces_and_merges(vocabulary):
+    again = Vocabulary(vocabulary.pieces, vocabulary.merges)
+    assert again.tokenizer.to_str() == vocabulary.tokenizer.to_str()
+    assert [vocabulary.tokenizer.id_to_token(number) for number in range(len(again))] == again.pieces
+
+
+@pytest.mark.parametrize(
+    ("pieces", "merges", "message"),
+    [
+        (["<pad>", "<unk>", "<s>", "a"], [], "the first entries of a vocabulary must be ("),
+        (["<pad>", "<unk>", "<s>", "</s>", "a", "a"], [], "must differ from one another"),
+        (["<pad>", "<unk>", "<s>", "</s>", "a", ""], [], "entry 5 is ''"),
+        (["<pad>", "<unk>", "<s>", "</s>", "a"], [("a", "a")], "merge 0 is ('a', 'a')"),
+        (["<pad>", "<unk>", "<s>", "</s>", ">", "<s>>"], [("<s>", ">")], "merge 0 is ('<s>', '>')"),
+    ],
+)
+def test_a_vocabulary_refuses_what_is_not_learned(pieces, merges, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        Vocabulary(pieces, merges)
+
+
+def test_no_piece_becomes_longer_than_a_file_may_hold(tmp_path):
+    vocabulary = Vocabulary.train(["a" * 2000] * 3, 3000)
+    assert max(map(len, vocabulary.tokens(range(4, len(vocabulary))))) <= 256
+    vocabulary.save(tmp_path / "v.json")
+    assert len(Vocabulary.load(tmp_path / "v.json")) == len(vocabulary)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (
+            lambda v: Vocabulary.train("one string", 100),
+            TypeError,
+            "sentences must be several strings, got one",
+        ),
+        (lambda v: Vocabulary.train(["a"], 4), ValueError, "size must be at least 5, but is 4"),
+        (lambda v: Vocabulary.train(["a"], 10.0), TypeError, "size must be an int"),
+        (lambda v: Vocabulary.train([], 10), ValueError, "sentences hold no words to learn from"),
+        (lambda v: v.encode(None), TypeError, "text must be a str, not NoneType (None)"),
+        (lambda v: v.decode([300]), IndexError, "ids must lie in [0, 300), got 300"),
+        (lambda v: v.tokens([-1]), IndexError, "ids must lie in [0, 300), got -1"),
+    ],
+)
+def test_vocabulary_refuses(vocabulary, call, error, message):
+    with pytest.raises(error, match=re.escape(message)):
+        call(vocabulary)
+
+
+# -------------------------------------------------------------------------------------------------
+# Pairs, tensors, batches
+# -------------------------------------------------------------------------------------------------
+
+LENGTHS = st.lists(st.tuples(st.integers(1, 12), st.integers(2, 12)), min_size=1, max_size=60)
+
+
+def pairs_of(lengths: list[tuple[int, int]]) -> list[tuple[list[int], list[int]]]:
+    """Pairs of these lengths, each of its own number, so that it can be recognized in a batch."""
+    return [
+        ([index + 4] * source, [BOS_ID, *[index + 4] * (target - 1)])
+        for index, (source, target) in enumerate(lengths)
+    ]
+
+
+def test_encoded_pairs_feed_teacher_forcing(vocabulary):
+    source, target = encode_pairs([("o gato", "the cat")], vocabulary)[0]
+    assert source == [*vocabulary.encode("o gato"), EOS_ID]
+    assert target == [BOS_ID, *vocabulary.encode("the cat"), EOS_ID]
+
+
+def test_long_pairs_are_left_out(vocabulary):
+    pairs = load_corpus("phrases", "dev")
+    every = encode_pairs(pairs, vocabulary)
+    short = encode_pairs(pairs, vocabulary, max_tokens=12)
+    assert short == [pair for pair in every if len(pair[0]) <= 12 and len(pair[1]) <= 12]
+    assert 0 < len(short) < len(every) == len(pairs)
+    with pytest.raises(ValueError, match="max_tokens must be at least 1, but is 0"):
+        encode_pairs(pairs, vocabulary, max_tokens=0)
+
+
+def test_empty_and_endless_sentences_are_kept_or_left_out_as_asked(vocabulary):
+    """Nothing is lost without being asked for, and what does not fit a batch is named."""
+    endless = " ".join(["gato"] * 10_000)
+    pairs = [Pair("", ""), Pair(endless, "the cat ."), Pair("o gato", "")]
+    encoded = encode_pairs(pairs, vocabulary)
+    assert encoded[0] == ([EOS_ID], [BOS_ID, EOS_ID]) and len(encoded) == 3
+    assert len(encoded[1][0]) > 10_000 and vocabulary.decode(encoded[1][0]) == endless
+    assert encode_pairs(pairs, vocabulary, max_tokens=100) == [encoded[0], encoded[2]]
+    with pytest.raises(ValueError, match=r"pairs\[1\] has \d+ tokens, more than max_tokens=4096"):
+        TokenBatches(encoded, 4096)
+    assert sum(len(source) for source, _ in TokenBatches(encoded, 40_000)(0)) == 3
+    drawn = BPEDropout(pairs, vocabulary, 0.3)(0)
+    assert drawn[0] == encoded[0] and vocabulary.decode(drawn[1][0]) == endless
+    assert sum(len(source) for source, _ in sampled_batches(pairs, vocabulary, 4096, 0.3)(0)) == 2
+
+
+def test_pad():
+    assert pad([[5, 6], [7], []]).tolist() == [[5, 6], [7, 0], [0, 0]]
+    assert pad([torch.tensor([5]), torch.tensor([6, 7])], pad_id=9).tolist() == [[5, 9], [6, 7]]
+    assert pad([[1]]).dtype == torch.long
+    with pytest.raises(ValueError, match="sequences must hold at least one sequence"):
+        pad([])
+
+
+@given(
+    lengths=LENGTHS,
+    max_tokens=st.integers(12, 60),
+    seed=st.integers(0, 5),
+    epoch=st.integers(0, 5),
+    shuffle=st.booleans(),
+)
+def test_batches_hold_every_pair_once_within_the_budget(lengths, max_tokens, seed, epoch, shuffle):
+    pairs = pairs_of(lengths)
+    batches = TokenBatches(pairs, max_tokens, seed, shuffle)
+    seen = []
+    for source, target in batches(epoch):
+        assert source.numel() <= max_tokens and target.numel() <= max_tokens and len(source) == len(target)
+        for row, column in zip(source.tolist(), target.tolist(), strict=True):
+            index = row[0] - 4
+            assert [token for token in row if token] == pairs[index][0]
+            assert [token for token in column if token] == pairs[index][1]
+            seen.append(index)
+    assert sorted(seen) == list(range(len(pairs)))
+    assert len(batches) == len(batches.indices(epoch)) == len(batches.indices(epoch + 1))
+
+
+def test_order_depends_on_seed_and_epoch_alone(vocabulary):
+    encoded = encode_pairs(load_corpus("phrases", "dev"), vocabulary)
+    batches, twin, other = (TokenBatches(encoded, 200, seed) for seed in (1, 1, 2))
+    torch.manual_seed(99)
+    assert batches.indices(3) == twin.indices(3)
+    assert len({str(b.indices(epoch)) for b in (batches, other) for epoch in range(3)}) == 6
+    assert sorted(map(len, batches.indices(0))) == sorted(map(len, batches.indices(1)))
+    before = torch.random.get_rng_state()
+    list(batches(0))
+    assert torch.equal(before, torch.random.get_rng_state())  # the dropout of a training run is not disturbed
+
+
+def test_long_and_short_batches_come_in_random_order(vocabulary):
+    batches = TokenBatches(encode_pairs(load_corpus("phrases", "dev"), vocabulary), 200)
+    widths = [[source.size(1) for source, _ in batches(epoch)] for epoch in range(2)]
+    assert sorted(widths[0]) == sorted(widths[1])
+    assert widths[0] != widths[1] and sorted(widths[0]) not in widths
+
+
+def test_resumption_skips_batches(vocabulary):
+    batches = TokenBatches(encode_pairs(load_corpus("phrases", "dev"), vocabulary), 200)
+    whole = list(batches(0))
+    again = batches(0)
+    for _ in range(5):
+        next(again)
+    assert all(
+        torch.equal(a, b) for left, right in zip(whole[5:], again, strict=True) for a, b in zip(left, right)
+    )
+
+
+def test_unshuffled_batches_are_the_same_in_every_epoch():
+    batches = TokenBatches(pairs_of([(n % 7 + 1, n % 5 + 2) for n in range(40)]), 30, shuffle=False)
+    assert batches.indices(0) == batches.indices(5)
+    longest = [max(source.size(1), target.size(1)) for source, target in batches(0)]
+    assert longest == sorted(longest)
+
+
+def test_waste_by_hand():
+    batch = torch.tensor([[5, 6, 7], [8, 0, 0]]), torch.tensor([[5, 6], [7, 0]])
+    assert padding_waste([batch]) == 3 / 10
+    assert padding_waste([batch, (torch.tensor([[1] * 10]), torch.empty(1, 0))]) == 3 / 20
+    with pytest.raises(ValueError, match="batches must hold at least one batch"):
+        padding_waste([])
+
+
+@pytest.mark.slow
+def test_little_of_a_batch_is_padding():
+    train = load_corpus("phrases", "train")
+    encoded = encode_pairs(train, Vocabulary.train((side for pair in train for side in pair), 800))
+    for max_tokens, bound in ((2000, 0.03), (4096, 0.05)):
+        assert padding_waste(TokenBatches(encoded, max_tokens)(0)) <= bound
+
+
+@pytest.mark.parametrize(
+    ("pairs", "options", "error", "message"),
+    [
+        ([], {"max_tokens": 8}, ValueError, "pairs must hold at least one pair"),
+        (
+            pairs_of([(2, 2), (9, 3)]),
+            {"max_tokens": 8},
+            ValueError,
+            "pairs[1] has 9 tokens, more than max_tokens=8",
+        ),
+        ([([4], [])], {"max_tokens": 8}, ValueError, "pairs[0] has an empty side"),
+        ([("a", "b")], {"max_tokens": 8}, TypeError, "pairs[0] is text: pairs must be ids, as encode_pairs"),
+        ([([4], "b")], {"max_tokens": 8}, TypeError, "pairs[0] is text: pairs must be ids, as encode_pairs"),
+        (
+            [([4, 3], [2, 4, 3]), ([4, 3], [4, 3])],
+            {"max_tokens": 8},
+            ValueError,
+            "the target of pairs[1] must begin with the start token 2, not with 4",
+        ),
+        (pairs_of([(2, 2)]), {"max_tokens": 0}, ValueError, "max_tokens must be at least 1, but is 0"),
+        (pairs_of([(2, 2)]), {"max_tokens": 8.0}, TypeError, "max_tokens must be an int"),
+        (pairs_of([(2, 2)]), {"max_tokens": 8, "seed": -1}, ValueError, "seed must be at least 0, but is -1"),
+    ],
+)
+def test_batches_refuse(pairs, options, error, message):
+    with pytest.raises(error, match=re.escape(message)):
+        TokenBatches(pairs, **options)
+
+
+def test_epoch_is_a_number():
+    batches = TokenBatches(pairs_of([(2, 2)]), 8)
+    with pytest.raises(ValueError, match="epoch must be at least 0, but is -1"):
+        next(batches(-1))
+
+
+# -------------------------------------------------------------------------------------------------
+# BPE-dropout
+# -------------------------------------------------------------------------------------------------
+
+PAIRS = load_corpus("phrases", "dev")
+ODD = [
+    Pair("", ""),
+    Pair("o gato 猫猫 preto .", "the 猫"),
+    Pair("a▁b ▁ ▁▁c d▁", "▁"),
+    Pair("irma\u0303  e\u0301\n", "<s> </s> <pad>"),
+    Pair("gato" * 40, "x" * 300),
+]
+
+
+def exact_chances(pieces: tuple[str, ...], merges: list[tuple[str, str]], p: float) -> dict:
+    """The probability of every cut, as the paper's algorithm is printed: by all subsets that may remain."""
+    possible = [
+        (merges.index(pair), place) for place, pair in enumerate(zip(pieces, pieces[1:])) if pair in merges
+    ]
+    total: Counter = Counter()
+    for kept in itertools.product((True, False), repeat=len(possible)):
+        chance = (1 - p) ** sum(kept) * p ** (len(kept) - sum(kept))
+        remaining = list(itertools.compress(possible, kept))
+        if not remaining:
+            total[pieces] += chance
+            continue
+        _, i = min(remaining)
+        merged = (*pieces[:i], pieces[i] + pieces[i + 1], *pieces[i + 2 :])
+        for cut, share in exact_chances(merged, merges, p).items():
+            total[cut] += chance * share
+    return dict(total)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("word", ["gato", "do", "menina", "posso", "ana", "z"])
+@pytest.mark.parametrize("p", [0.1, 0.5])
+def test_frequencies_are_those_of_the_algorithm(vocabulary, word, p):
+    """5 standard deviations for every cut; one word occurs twice, so that its two draws must differ too."""
+    exact = exact_chances(tuple("▁" + word), vocabulary.merges, p)
+    assert sum(exact.values()) == pytest.approx(1)
+    n = 5000
+    drawn = BPEDropout([Pair(f"{word} {word}", "")] * n, vocabulary, p, seed=7)(2)
+    halves = [[], []]
+    for source, _ in drawn:
+        tokens = vocabulary.tokens(source[:-1])
+        second = tokens.index(next(token for token in tokens[1:] if token.startswith("▁")), 1)
+        halves[0].append(tuple(tokens[:second]))
+        halves[1].append(tuple(tokens[second:]))
+    found = Counter(halves[0] + halves[1])
+    assert set(found) <= set(exact)
+    for cut, chance in exact.items():
+        assert abs(found[cut] / (2 * n) - chance) < 5 * (chance * (1 - chance) / (2 * n)) ** 0.5 + 1e-9
+    likeliest = max(exact.values())
+    both = sum(a == b for a, b in zip(*halves)) / n  # of two independent draws
+    expected = sum(chance**2 for chance in exact.values())
+    assert abs(both - expected) < 5 * (expected * (1 - expected) / n) ** 0.5 + 1e-9, likeliest
+
+
+def test_without_dropout_it_is_the_vocabulary(vocabulary):
+    pairs = PAIRS + ODD
+    assert BPEDropout(pairs, vocabulary, dropout=0.0)(3) == encode_pairs(pairs, vocabulary)
+    # The same by the way that is used with dropout: every word's course to its end.
+    sampler = BPEDropout(pairs, vocabulary, dropout=1e-12)
+    assert sampler(0) == encode_pairs(pairs, vocabulary)
+
+
+@given(anything=st.text(max_size=30))
+def test_words_are_cut_where_the_library_cuts_them(vocabulary, anything):
+    text_ = normalize(anything)
+    theirs = [word for word, _ in vocabulary.tokenizer.pre_tokenizer.pre_tokenize_str(text_)]
+    assert transformer.language.batches._words(text_) == theirs
+    assert BPEDropout([(anything, text_)], vocabulary, 1e-12)(0) == encode_pairs(
+        [(anything, text_)], vocabulary
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("p", [0.1, 0.5, 0.95])
+def test_any_cut_spells_the_same_text(vocabulary, p):
+    pairs = PAIRS + ODD
+    for epoch in range(2):
+        drawn = BPEDropout(pairs, vocabulary, p)(epoch)
+        for (source, target), pair in zip(drawn, pairs, strict=True):
+            assert source[-1] == target[-1] == EOS_ID and target[0] == BOS_ID
+            for ids, side in ((source[:-1], pair.source), (target[1:-1], pair.target)):
+                usual = vocabulary.encode(side)
+                assert "".join(vocabulary.tokens(ids)) == "".join(vocabulary.tokens(usual))
+                assert not {PAD_ID, BOS_ID, EOS_ID} & set(ids)
+
+
+def test_more_dropout_makes_longer_sentences_up_to_characters(vocabulary):
+    counts = [
+        sum(len(source) + len(target) - 3 for source, target in BPEDropout(PAIRS, vocabulary, p)(0))
+        for p in (0.0, 0.1, 0.3, 0.999999)
+    ]
+    assert counts[1] > 1.05 * counts[0] and counts[2] > 1.1 * counts[1]
+    assert counts[3] == sum(len(side.replace(" ", "")) + len(side.split()) for pair in PAIRS for side in pair)
+
+
+def test_cuts_depend_on_seed_and_epoch_alone(vocabulary):
+    sampler, twin = (BPEDropout(PAIRS, vocabulary, 0.2, seed=3) for _ in range(2))
+    later = sampler(4)
+    before = torch.random.get_rng_state()
+    torch.manual_seed(99)
+    state = torch.random.get_rng_state()
+    assert twin(4) == later == sampler(4)
+    assert torch.equal(torch.random.get_rng_state(), state)  # the dropout of a training run is not disturbed
+    torch.random.set_rng_state(before)
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert sampler(4) == later
+    finally:
+        torch.set_default_dtype(torch.float32)
+    others = [later, sampler(5), BPEDropout(PAIRS, vocabulary, 0.2, seed=4)(4)]
+    assert len({str(drawn) for drawn in others}) == 3
+
+
+@pytest.mark.slow
+def test_what_is_remembered_changes_nothing(vocabulary, monkeypatch):
+    expected = BPEDropout(PAIRS, vocabulary, 0.3)(1)
+    monkeypatch.setattr(transformer.language.batches, "_REMEMBERED", 2)
+    assert BPEDropout(PAIRS, vocabulary, 0.3)(1) == expected
+
+
+def test_the_vocabulary_itself_goes_on_without_dropout(vocabulary):
+    before = vocabulary.encode_batch(side for pair in PAIRS for side in pair)
+    BPEDropout(PAIRS, vocabulary, 0.5)(0)
+    assert vocabulary.encode_batch(side for pair in PAIRS for side in pair) == before
+    assert vocabulary.tokenizer.model.dropout is None
+
+
+def test_a_pair_that_chance_makes_too_long_is_cut_as_usual(vocabulary):
+    usual = encode_pairs(PAIRS, vocabulary, max_tokens=14)
+    drawn = BPEDropout(PAIRS, vocabulary, 0.3, max_tokens=14)(0)
+    free = BPEDropout(PAIRS, vocabulary, 0.3)(0)
+    assert 0 < len(drawn) == len(usual) < len(free) == len(PAIRS)
+    assert max(len(side) for pair in drawn for side in pair) == 14
+    kept = sum(new == old for new, old in zip(drawn, usual))
+    assert 0 < kept < len(usual)
+    assert max(len(side) for pair in free for side in pair) > 14
+
+
+def test_a_word_without_end_is_cut_as_usual(vocabulary):
+    pair = Pair("gato" * 5000, "o gato")
+    drawn = [BPEDropout([pair], vocabulary, 0.5)(epoch)[0] for epoch in range(5)]
+    assert {tuple(source) for source, _ in drawn} == {(*vocabulary.encode(pair.source), EOS_ID)}
+    assert len({tuple(target) for _, target in drawn}) > 1
+    just = "gato" * 15 + "ga"  # 63 characters with the sign for the space, and with one more 64
+    for word, changes in ((just + "to"[:1], True), (just + "to", False)):
+        assert len("▁" + word) == (64 if changes else 65)
+        cuts = {str(BPEDropout([(word, "")], vocabulary, 0.5)(epoch)) for epoch in range(3)}
+        assert (len(cuts) > 1) == changes
+
+
+def test_sampled_batches_are_an_epochs_and_the_same_again(vocabulary):
+    batches, twin = (sampled_batches(PAIRS, vocabulary, 300, 0.2, seed=5) for _ in range(2))
+    sampler = BPEDropout(PAIRS, vocabulary, 0.2, seed=5, max_tokens=300)
+    for epoch in (0, 3):
+        expected = list(TokenBatches(sampler(epoch), 300, seed=5)(epoch))
+        for found in (batches(epoch), twin(epoch), batches(epoch)):
+            for one, two in zip(found, expected, strict=True):
+                assert torch.equal(one[0], two[0]) and torch.equal(one[1], two[1])
+    shapes = [sorted((tuple(s.shape), tuple(t.shape)) for s, t in batches(epoch)) for epoch in (0, 1)]
+    assert shapes[0] != shapes[1]
+
+
+@pytest.mark.slow
+def test_a_run_with_drawn_cuts_and_two_passes_resumes_to_the_same_bits(vocabulary, tmp_path):
+    """Stopped in the middle of its second epoch, with another number of batches than the first."""
+    sampled = sampled_batches(PAIRS[:60], vocabulary, 80, 0.3)
+    first, second = (sum(1 for _ in sampled(epoch)) for epoch in (0, 1))
+    assert first != second
+    ends = []
+    for stops in ([first + second], [first + 2, first + second]):
+        for steps in stops:
+            torch.manual_seed(0)
+            sizes = dict(d_model=8, n_heads=2, n_layers=1, d_ff=16, dropout=0.3)
+            trainer = Trainer(
+                Transformer(TransformerConfig(len(vocabulary), len(vocabulary), **sizes)),
+                loss=partial(r_drop_loss, alpha=5),
+                batches=sampled_batches(PAIRS[:60], vocabulary, 80, 0.3),
+                schedule=lambda step: 1e-3,
+                config=TrainingConfig(steps, evaluate_every=1000, log_every=1000),
+                directory=tmp_path / str(len(stops)),
+            ).fit()
+        assert trainer.step == first + second
+        ends.append(list(trainer.model.parameters()))
+    assert all(torch.equal(one, two) for one, two in zip(*ends, strict=True))
+
+
+def test_sampled_batches_keep_within_a_models_length(vocabulary):
+    batches = sampled_batches(PAIRS, vocabulary, 300, 0.5, max_length=14)
+    widths = [side.size(1) for epoch in range(2) for batch in batches(epoch) for side in batch]
+    assert max(widths) == 14
+    sentences = sum(len(source) for source, _ in batches(0))
+    assert sentences == len(encode_pairs(PAIRS, vocabulary, max_tokens=14))
+    free = sampled_batches(PAIRS, vocabulary, 40, 0.9)  # nearly characters, most too many for a batch of 40
+    assert sum(len(source) for source, _ in free(0)) == len(encode_pairs(PAIRS, vocabulary, max_tokens=40))
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"dropout": 1.0}, ValueError, "dropout must lie in [0, 1), but is 1.0"),
+        ({"dropout": "0.1"}, TypeError, "dropout must be a number, not str"),
+        ({"seed": -1}, ValueError, "seed must be at least 0, but is -1"),
+        ({"max_tokens": 0}, ValueError, "max_tokens must be at least 1, but is 0"),
+        ({"vocabulary": None}, TypeError, "vocabulary must be a Vocabulary"),
+        ({"pairs": [("a",)]}, ValueError, "pairs[0] must be a source and a target, not 1 things"),
+        ({"pairs": [("a", 3)]}, TypeError, "text must be a str, not int (3)"),
+    ],
+)
+def test_sampler_refuses(vocabulary, options, error, message):
+    with pytest.raises(error, match=re.escape(message)):
+        BPEDropout(**({"pairs": PAIRS[:2], "vocabulary": vocabulary} | options))
+
+
+def test_sampler_refuses_epochs_that_are_none_and_no_pairs(vocabulary):
+    with pytest.raises(ValueError, match="epoch must be at least 0, but is -1"):
+        BPEDropout(PAIRS[:2], vocabulary)(-1)
+    assert BPEDropout([], vocabulary)(0) == []
+    with pytest.raises(ValueError, match="pairs must hold at least one pair"):
+        sampled_batches([], vocabulary, 100)(0)

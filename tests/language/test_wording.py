@@ -1,0 +1,245 @@
+"""Texts are prepared in one way, in training and through every door by which they come in later."""
+
+import io
+import os
+import unicodedata
+from importlib.util import find_spec
+
+import pytest
+
+from transformer import BPEDropout, Preparation, Translator, Vocabulary, encode_pairs, load_corpus
+from transformer import train_translator as train
+from transformer.__main__ import main
+from transformer.commands.recipes import RECIPES, changed
+from transformer.exchange.ctranslate2 import CTranslate2Translator, load_translator
+from transformer.language.corpora import Pair
+from transformer.language.translator import evaluate_translator
+from transformer.language.vocabulary import BOS_ID, EOS_ID, normalize
+from transformer.language.wording import AS_IT_IS, CORPORA, PREPARATIONS, detokenize, tokenize
+
+# Each is a sentence for some preparation and none for another; two have accents in pieces or two spaces.
+OWN = [
+    Pair("3rd of May 1999", "1999-05-03"),
+    Pair("Der Hund  SCHLÄFT.", "The dog is ASLEEP."),
+    Pair('Ela disse: "Não!"', 'She said: "No!"'),
+    Pair(unicodedata.normalize("NFD", "Não os conheço, João."), "I don't know them, João."),
+    Pair("«Já!» … disse o Sr. Silva", "“Now!” … said Mr. Silva"),
+    Pair("`` sim '' , disse", "`` yes '' , she 'd said"),
+]
+
+
+@pytest.mark.parametrize(
+    ("raw", "written"),
+    [
+        ("Gosto disto.", "gosto disto ."),
+        ('"Sim", disse ela.', "`` sim '' , disse ela ."),
+        ("«Não!» … talvez", "`` não ! '' ... talvez"),
+        ("Custa 1.250,50 € (hoje)", "custa 1.250,50 € ( hoje )"),
+        ("guarda-chuva; d'água", "guarda-chuva ; d'água"),
+        ("Don't! We’re late, she'd said.", "do n't ! we 're late , she 'd said ."),
+        ("o McDonald’s d’agora", "o mcdonald 's d'agora"),
+        (unicodedata.normalize("NFD", "Não os conheço, João."), "não os conheço , joão ."),
+        ("  ", ""),
+        ("", ""),
+    ],
+)
+def test_tokenize(raw, written):
+    assert tokenize(raw) == written
+    assert tokenize(written) == written
+
+
+@pytest.mark.parametrize(
+    ("written", "typed"),
+    [
+        ("i do n't know .", "i don't know."),
+        ("we 'll see , she 's here : yes !", "we'll see, she's here: yes!"),
+        ("`` yes '' , he said", '"yes", he said'),
+        ("`` `` '' groups '' '' . ''", '"groups"."'),
+        ("( twice ) [ once ] 50 %", "(twice) [once] 50%"),
+        ("so ...", "so..."),
+    ],
+)
+def test_detokenize(written, typed):
+    assert detokenize(written) == typed
+
+
+def test_the_phrases_have_their_form_already():
+    texts = [text for split in ("dev", "test") for pair in load_corpus("phrases", split) for text in pair]
+    assert [CORPORA.prepare(text) for text in texts] == texts
+    assert [CORPORA.prepare(CORPORA.restore(text)) for text in texts] == texts
+
+
+def test_each_preparation_does_what_its_name_says():
+    typed, found = "Ela disse: NÃO!", {}
+    for name in PREPARATIONS:
+        choice = Preparation(name)
+        prepared = choice.prepare(typed)
+        assert choice.prepare(prepared) == prepared
+        found[name] = prepared, choice.restore(prepared), choice.keeps_case, choice.splits_words
+    assert found == {
+        "as it is": (typed, typed, True, False),
+        "lower case": ("ela disse: não!", "ela disse: não!", False, False),
+        "tokenized": ("ela disse : não !", "ela disse: não!", False, True),
+    }
+    assert Preparation() == AS_IT_IS and Preparation("tokenized", ["pt", "en"]) == CORPORA
+    assert str(CORPORA) == "tokenized, pt to en" and str(AS_IT_IS) == "as it is"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        (("upper case",), ValueError, "name must be one of .*not 'upper case'"),
+        (("as it is", ("pt",)), ValueError, "languages must be two codes"),
+        (("as it is", "pt"), TypeError, "languages must be"),
+        (("as it is", ("pt", 3)), TypeError, "a language must be"),
+        (("as it is", ("pt", "en]\nx: y")), ValueError, "a language must be a code such as"),
+        (("as it is", ("Portuguese", "en")), ValueError, "not 'Portuguese'"),
+    ],
+)
+def test_what_is_no_preparation_is_refused(arguments, error, message):
+    with pytest.raises(error, match=message):
+        Preparation(*arguments)
+
+
+def test_texts_must_be_strings():
+    for call in (AS_IT_IS.prepare, AS_IT_IS.restore, CORPORA.prepare, CORPORA.restore):
+        with pytest.raises(TypeError, match="text must be a str"):
+            call(3)
+
+
+TINY = changed(
+    RECIPES["phrases"], corpus="own", vocab_size=130, d_model=16, n_heads=2, n_layers=1, d_ff=24, steps=1,
+    evaluate_every=1, warmup_steps=1, precision="float32", languages="",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=PREPARATIONS)
+def run(request, tmp_path_factory):
+    """A translator, the folder that it is in, and the sources that training showed, in the order of `OWN`."""
+    folder = tmp_path_factory.mktemp("run")
+    recipe = changed(TINY, preparation=request.param)
+    translator, trainer = train(recipe, folder, load=lambda corpus, split: OWN)
+    return translator, folder / "translator", [source for source, _ in trainer.batches.pairs]
+
+
+@pytest.fixture
+def read(monkeypatch):
+    """The sources that any search is given from now on."""
+    seen = []
+    for kind in (Translator, CTranslate2Translator):
+        search = kind.translate_ids
+
+        def watched(self, sources, *settings, search=search):
+            seen.extend(sources)
+            return search(self, sources, *settings)
+
+        monkeypatch.setattr(kind, "translate_ids", watched)
+    return seen
+
+
+def test_training_sees_prepared_texts(run):
+    translator, _, shown = run
+    prepare = translator.preparation.prepare
+    vocabulary = translator.vocabulary
+    assert [vocabulary.decode(ids) for ids in shown] == [normalize(prepare(pair.source)) for pair in OWN]
+    encoded = encode_pairs(OWN, vocabulary)
+    assert [source for source, _ in encoded] == shown
+    for source, target in encoded:
+        assert source[-1] == EOS_ID and (target[0], target[-1]) == (BOS_ID, EOS_ID)
+    learned = [normalize(prepare(text)) for pair in OWN for text in pair]
+    assert Vocabulary.train(learned, TINY.data.vocab_size).pieces == vocabulary.pieces
+    assert BPEDropout(OWN, vocabulary, 0.0)(0) == encoded
+    drawn = BPEDropout(OWN, vocabulary, 0.5)(0)
+    assert [[vocabulary.decode(ids) for ids in pair] for pair in drawn] == [
+        [vocabulary.decode(ids) for ids in pair] for pair in encoded
+    ]
+    assert drawn != encoded
+
+
+def test_a_long_word_is_not_prepared_twice(run):
+    vocabulary = run[0].vocabulary
+    pairs = [("a" * 80 + " b", "c")]
+    assert BPEDropout(pairs, vocabulary, 1e-9)(0) == encode_pairs(pairs, vocabulary)
+
+
+@pytest.mark.parametrize("door", ["translate", "translate_tokenized", "evaluate_translator", "align"])
+def test_a_translator_reads_what_training_showed(run, read, door):
+    _, folder, shown = run
+    translator, sources = Translator.load(folder), [pair.source for pair in OWN]
+    if door == "evaluate_translator":
+        evaluate_translator(translator, OWN)
+    elif door == "align":
+        for source in sources:
+            translator.align(source)
+    else:
+        getattr(translator, door)(sources)
+    assert read == shown
+    assert [translator.n_tokens(source) for source in sources] == list(map(len, shown))
+
+
+def test_the_command_line_reads_what_training_showed(run, read, tmp_path, monkeypatch, capsys):
+    _, folder, shown = run
+    model = ["--model", str(folder), "--beam", "1"]
+    assert main(["translate", *model, *(pair.source for pair in OWN)]) == 0
+    assert read == shown
+    lines = "".join(pair.source + "\n" for pair in OWN)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(lines.encode())))
+    assert main(["translate", *model]) == 0
+    assert read[len(OWN) :] == shown
+    (tmp_path / "a").write_text(lines, encoding="utf8")
+    (tmp_path / "b").write_text("".join(pair.target + "\n" for pair in OWN), encoding="utf8")
+    files = ["--source", str(tmp_path / "a"), "--reference", str(tmp_path / "b")]
+    assert main(["evaluate", *model, *files]) == 0
+    assert read[2 * len(OWN) :] == shown
+
+
+@pytest.mark.skipif(not (find_spec("fastapi") and find_spec("httpx")), reason="fastapi or httpx is missing")
+def test_the_server_reads_what_training_showed(run, read):
+    from fastapi.testclient import TestClient
+
+    from transformer.commands.serve import make_app
+
+    _, folder, shown = run
+    with TestClient(make_app(load_translator(folder), beam_size=1)) as client:
+        answer = client.post("/translate", json={"sentences": [pair.source for pair in OWN]})
+    assert answer.status_code == 200 and read == shown
+
+
+@pytest.mark.skipif(not find_spec("ctranslate2"), reason="ctranslate2 is missing")
+def test_the_engine_reads_what_training_showed(run, read):
+    translator, folder, shown = run
+    engine = load_translator(folder, engine="ctranslate2")
+    engine.translate([pair.source for pair in OWN], 1)
+    assert read == shown and engine.preparation == translator.preparation
+
+
+def test_translations_are_restored_and_scored_as_they_are_prepared(run, monkeypatch):
+    """A translator that is always right: what it writes is what a person types, and its score is full."""
+    translator, folder, _ = run
+    answers = [ids[1:-1] for _, ids in encode_pairs(OWN, translator.vocabulary)]
+    monkeypatch.setattr(Translator, "translate_ids", lambda *given: answers)
+    loaded = Translator.load(folder)
+    prepared = [translator.vocabulary.prepare(pair.target) for pair in OWN]
+    sources = [pair.source for pair in OWN]
+    assert loaded.translate_tokenized(sources) == prepared
+    assert loaded.translate(sources) == list(map(translator.preparation.restore, prepared))
+    scores = evaluate_translator(loaded, OWN)
+    assert ("BLEU-tok" in scores) == (translator.preparation.name == "tokenized")
+    assert {score["score"] for score in scores.values()} == {100.0}
+    case = "mixed" if translator.preparation.name == "as it is" else "lc"
+    assert all(f"case:{case}" in score["signature"] for score in scores.values())
+
+
+def test_the_card_says_what_a_translator_expects(run):
+    translator, folder, _ = run
+    translator.save_pretrained(folder.parent / "carded")
+    card = (folder.parent / "carded" / "README.md").read_text(encoding="utf8")
+    assert "language:" not in card and "Portuguese" not in card and "Gosto" not in card
+    assert ("lower case" in card) == (translator.preparation.name != "as it is")
+    assert Translator.load(folder.parent / "carded").preparation == translator.preparation
+
+
+@pytest.mark.skipif(not os.environ.get("TRANSFORMER_DATA"), reason="the talks are not here")
+def test_most_of_the_talks_have_their_form_already():
+    sides = zip(*load_corpus("ted", "train"))
+    assert [sum(CORPORA.prepare(text) != text for text in side) for side in sides] == [679, 772]

@@ -1,0 +1,611 @@
+"""The decoder-only model: parts against references, the whole against Hugging Face's, searches exactly.
+
+What needs transformers is skipped by name where it is missing; the record of a Llama is compared everywhere.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from itertools import product
+
+import pytest
+import torch
+import torch.nn.functional as F
+from helpers import assert_close, close, llama_folder, scrambled
+from torch import nn
+
+from transformer import (
+    MultiHeadAttention,
+    causal_mask,
+    fit,
+    load_record,
+    scaled_dot_product_attention,
+    sinusoidal_encoding,
+)
+from transformer.attention import KeyValueCache
+from transformer.exchange.llama import from_llama
+from transformer.modern.generate import RewindableCache, accept, generate, speculative_decoding
+from transformer.modern.language_model import (
+    GroupedQueryAttention,
+    LanguageModel,
+    LanguageModelConfig,
+    cache_bytes,
+    next_token_loss,
+)
+from transformer.modern.parts import (
+    GATES,
+    GatedFeedForward,
+    RMSNorm,
+    RotaryStretch,
+    RoutedFeedForward,
+    alibi,
+    balance_loss,
+    orthogonalize,
+    prefix_mask,
+    rotary_table,
+    rotate,
+    route,
+    sliding_mask,
+    wsd_rate,
+)
+
+pytestmark = pytest.mark.usefixtures("float64")
+# No two sizes are equal, so that no axis can be taken for another.
+CONFIG = LanguageModelConfig(13, d_model=24, n_heads=6, n_kv_heads=3, d_head=8, n_layers=2, d_ff=20)
+POSITIONS = pytest.mark.parametrize("positions", ["rotary", "alibi", "none"])
+
+
+def lively(seed: int = 0, **changes) -> LanguageModel:
+    """A model whose next token depends on what came before."""
+    torch.manual_seed(seed)
+    return scrambled(LanguageModel(replace(CONFIG, **changes)))
+
+
+def tokens(*shape: int) -> torch.Tensor:
+    return torch.randint(CONFIG.vocab_size, shape)
+
+
+# -------------------------------------------------------------------------------------------------
+# Parts
+# -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_rms_norm_is_torchs(dtype):
+    ours, theirs = scrambled(RMSNorm(12, eps=1e-3)).to(dtype), nn.RMSNorm(12, eps=1e-3).to(dtype)
+    theirs.load_state_dict(ours.state_dict())
+    x = (3 * torch.randn(2, 5, 12)).to(dtype).requires_grad_()
+    rounding = 4 * torch.finfo(dtype).eps
+    assert ours(x).dtype == dtype
+    assert_close(ours(x), theirs(x), rounding, rounding)
+    grads = [torch.autograd.grad(norm(x).square().sum(), (x, norm.weight)) for norm in (ours, theirs)]
+    assert_close(*grads, 40 * rounding, 40 * rounding)
+
+
+@pytest.mark.parametrize("activation", GATES)
+def test_the_gate_and_not_the_other_layer_has_the_activation(activation):
+    network, x = GatedFeedForward(6, 10, activation), torch.randn(2, 3, 6)
+    functions = {"relu": nn.ReLU(), "gelu": nn.GELU(), "silu": nn.SiLU(), "gelu_tanh": nn.GELU("tanh")}
+    gate = functions[activation](F.linear(x, network.w_gate.weight))
+    assert close(network(x), F.linear(gate * F.linear(x, network.w_1.weight), network.w_2.weight))
+    assert all(part.bias is None for part in (network.w_gate, network.w_1, network.w_2))
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_rotation_multiplies_pairs_by_complex_numbers(interleaved):
+    x, d_k = torch.randn(2, 3, 7, 8), 8
+    speeds = 100.0 ** (-torch.arange(0, d_k, 2) / d_k)
+    turns = torch.polar(torch.ones(7, 4), torch.outer(torch.arange(5, 12).double(), speeds))
+    pairs = (x[..., 0::2], x[..., 1::2]) if interleaved else (x[..., :4], x[..., 4:])
+    turned = rotate(x, rotary_table(7, d_k, base=100.0, offset=5), interleaved)
+    found = (turned[..., 0::2], turned[..., 1::2]) if interleaved else (turned[..., :4], turned[..., 4:])
+    assert close(torch.complex(*found), torch.complex(*pairs) * turns)
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_scores_of_turned_vectors_depend_on_distances_only(interleaved):
+    q, k = torch.randn(2, 9, 8)
+    tables = [rotary_table(9, 8, offset=offset) for offset in (0, 17)]
+    scores = [rotate(q, table, interleaved) @ rotate(k, table, interleaved).T for table in tables]
+    assert close(*scores) and not torch.allclose(scores[0], q @ k.T, atol=0.1)
+
+
+def test_the_rotary_table_has_the_speeds_of_the_sinusoids():
+    cos, sin = rotary_table(11, 8)
+    assert close(torch.stack([sin, cos], dim=-1).flatten(-2), sinusoidal_encoding(11, 8))
+
+
+@pytest.mark.parametrize("n_heads", [1, 3, 8])
+def test_alibi_lowers_scores_by_distance_times_slope(n_heads):
+    q, k, v = torch.randn(3, 2, n_heads, 5, 4)
+    slopes = torch.tensor([2 ** (-8 * h / n_heads) for h in range(1, n_heads + 1)])
+    distance = torch.arange(5)[:, None] - torch.arange(5)
+    bias = (-slopes[:, None, None] * distance).masked_fill(distance < 0, -torch.inf)
+    expected = F.scaled_dot_product_attention(q, k, v, bias)
+    assert close(scaled_dot_product_attention(*alibi(q, k), v, causal_mask(5))[0], expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_alibi_tells_all_places_apart_in_half_precision(dtype):
+    """Places need more digits than the dtype has; the scores are summed in float32 by the kernels."""
+    q, k = torch.randn(2, 1, 8, 2048, 64).to(dtype)
+    slopes = torch.tensor([2.0**-h for h in range(1, 9)])[:, None]
+    scores = q[:, :, -1:].double() @ k.double().mT / 8 + (slopes * torch.arange(-2047, 1))[:, None]
+    values = torch.eye(2048, dtype=dtype).expand(1, 8, -1, -1)
+    query, key = alibi(q[:, :, -1:], k)
+    found = F.scaled_dot_product_attention(query, key, values)
+    assert query.dtype == key.dtype == dtype
+    assert_close(found.double(), scores.softmax(-1), 0.01)
+
+
+def test_a_model_with_slopes_computes_in_bfloat16_what_it_does_in_double():
+    model, ids = lively(positions="alibi"), tokens(1, 700)
+    with torch.no_grad():
+        exact = model(ids).softmax(-1)
+        found = model.bfloat16()(ids).double().softmax(-1)
+    assert (found - exact).abs().mean() < 0.01
+
+
+def test_routed_networks_by_their_definition():
+    torch.manual_seed(0)
+    network, x = scrambled(RoutedFeedForward(6, 10, n_experts=5, n_chosen=2)), torch.randn(2, 7, 6)
+    found = network(x)
+    for b, t in product(range(2), range(7)):
+        scores = network.router.weight @ x[b, t]
+        best = scores.argsort(descending=True)[:2]
+        total = scores[best].exp().sum()
+        parts = [scores[e].exp() / total * network.experts[int(e)](x[b, t]) for e in best]
+        assert close(found[b, t], parts[0] + parts[1])
+
+
+def test_all_experts_with_equal_gates_are_one_wide_network():
+    routed, wide = RoutedFeedForward(6, 4, 3, 3, activation="gelu"), GatedFeedForward(6, 12, "gelu")
+    nn.init.zeros_(routed.router.weight)
+    parts = {name: [getattr(e, name).weight for e in routed.experts] for name in ("w_gate", "w_1", "w_2")}
+    wide.load_state_dict(
+        {f"{name}.weight": torch.cat(found, int(name == "w_2")) / (3 if name == "w_2" else 1)
+         for name, found in parts.items()}
+    )  # fmt: skip
+    x = torch.randn(2, 5, 6)
+    assert close(routed(x), wide(x))
+
+
+def test_a_routed_network_learns_by_its_gates_and_does_not_look_ahead():
+    model, ids = lively(), tokens(2, 9)
+    for layer in model.layers:
+        layer.feed_forward = scrambled(RoutedFeedForward(24, 8, n_experts=4, n_chosen=2))
+    loss, _ = next_token_loss(model, ids)
+    loss.backward()
+    assert all(layer.feed_forward.router.weight.grad.abs().max() > 0 for layer in model.layers)
+    changed = ids.clone()
+    changed[:, 5] = (ids[:, 5] + 1) % CONFIG.vocab_size
+    with torch.no_grad():
+        moved = (model(changed) - model(ids)).abs().amax((0, 2))
+    assert moved[:5].max() < 1e-12 < moved[5]
+
+
+@pytest.mark.parametrize("n_chosen", [0, 5])
+def test_as_many_experts_are_chosen_as_there_are(n_chosen):
+    with pytest.raises(ValueError, match="n_chosen must be"):
+        RoutedFeedForward(6, 4, n_experts=4, n_chosen=n_chosen)
+
+
+def test_balance_loss_by_its_definition():
+    torch.manual_seed(0)
+    scores = torch.randn(3, 4, 5, requires_grad=True)
+    chosen, _ = route(scores, 2)
+    share = torch.tensor([(chosen == e).sum() / 24 for e in range(5)])
+    assert close(balance_loss(scores, 2), 5 * (share * scores.softmax(-1).mean((0, 1))).sum())
+    even, one = 99 * torch.eye(4), 99 * torch.eye(4)[:1].expand(4, -1)
+    assert close(balance_loss(even, 1), torch.tensor(1.0))
+    assert close(balance_loss(one, 1), torch.tensor(4.0))
+
+
+@pytest.mark.parametrize("n_kv_heads", [1, 2, 6, None])
+def test_shared_heads_are_repeated_heads(n_kv_heads):
+    config = replace(CONFIG, n_kv_heads=n_kv_heads, d_head=None, positions="none")
+    ours, full = GroupedQueryAttention(config), MultiHeadAttention(24, 6, bias=False)
+    weights = ours.state_dict()
+    for name in ("w_k.weight", "w_v.weight"):
+        heads = weights[name].unflatten(0, (-1, config.d_k))
+        weights[name] = heads.repeat_interleave(6 // len(heads), dim=0).flatten(0, 1)
+    full.load_state_dict(weights)
+    x = torch.randn(2, 7, 24)
+    assert close(ours(x, causal_mask(7)), full(x, x, x, causal_mask(7))[0])
+
+
+def test_normalized_queries_and_keys_bound_the_scores():
+    x = torch.randn(2, 7, 24)
+    attention = GroupedQueryAttention(replace(CONFIG, qk_norm=True))
+    before = attention(x, causal_mask(7))
+    with torch.no_grad():
+        attention.w_q.weight *= 1000
+        attention.w_k.weight *= 1000
+    assert close(attention(x, causal_mask(7)), before, atol=1e-4)  # epsilon
+
+
+def test_normalized_heads_depend_on_distances_alone():
+    """Normalized first and turned then: the norm's weights would not turn with the features."""
+    config = replace(CONFIG, qk_norm=True)
+    x, attention = torch.randn(2, 7, 24), GroupedQueryAttention(config)
+    for norm in (attention.q_norm, attention.k_norm):
+        nn.init.normal_(norm.weight)
+    near, far = (rotary_table(7, config.d_k, offset=offset).to(x.dtype) for offset in (0, 5))
+    assert close(attention(x, causal_mask(7), far), attention(x, causal_mask(7), near), atol=1e-5)
+
+
+@pytest.mark.parametrize("window", [None, 1, 2, 4, 99])
+@pytest.mark.parametrize("offset", [0, 3])
+def test_sliding_mask_by_its_definition(window, offset):
+    mask = sliding_mask(5, offset, window)
+    assert mask.shape == (1, 1, 5, offset + 5)
+    for t, s in product(range(5), range(offset + 5)):
+        assert mask[0, 0, t, s] == (0 <= offset + t - s < (window or 1000))
+
+
+def test_prefix_mask_by_its_definition():
+    mask = prefix_mask(5, torch.tensor([0, 3, 5]))
+    for b, t, s in product(range(3), range(5), range(5)):
+        assert mask[b, 0, t, s] == (s <= t or s < (0, 3, 5)[b])
+
+
+def test_wsd_rate_rises_stays_and_falls():
+    rates = [wsd_rate(step, 20, 3.0, warmup_steps=5, decay=0.25) for step in range(1, 21)]
+    assert_close(rates, [0.6, 1.2, 1.8, 2.4, *[3.0] * 12, 2.4, 1.8, 1.2, 0.6])
+    with pytest.raises(ValueError, match="warmup_steps"):
+        wsd_rate(1, 20, 3.0, warmup_steps=0)
+
+
+@pytest.mark.parametrize("shape", [(6, 6), (4, 30), (30, 4)])
+def test_orthogonalize_keeps_singular_vectors_and_evens_out_values(shape):
+    torch.manual_seed(0)
+    u, _, vh = torch.linalg.svd(torch.randn(shape), full_matrices=False)
+    values = torch.linspace(0.05, 1, len(vh)) if shape[0] > shape[1] else torch.linspace(0.05, 1, u.size(1))
+    result = orthogonalize(u * values @ vh)
+    inside = u.T @ result @ vh.T
+    assert close(inside, torch.diag(inside.diagonal()))
+    assert inside.diagonal().min() > 0.6 and inside.diagonal().max() < 1.3
+    expected = values / values.norm()
+    for _ in range(5):
+        expected = 3.4445 * expected - 4.7750 * expected**3 + 2.0315 * expected**5
+    assert close(inside.diagonal(), expected)
+
+
+# -------------------------------------------------------------------------------------------------
+# The whole
+# -------------------------------------------------------------------------------------------------
+
+
+@POSITIONS
+@pytest.mark.parametrize("changes", [{}, {"window": 3}, {"qk_norm": True, "scale_embedding": True}], ids=str)
+def test_with_a_cache_as_without_and_no_look_ahead(positions, changes):
+    model, ids = lively(positions=positions, **changes), tokens(2, 9)
+    with torch.no_grad():
+        logits, cache = model(ids), KeyValueCache()
+        parts = [model(part, cache=cache) for part in ids.split([3, 1, 4, 1], dim=1)]
+        assert close(torch.cat(parts, dim=1), logits)
+        changed = ids.clone()
+        changed[:, 5] = (ids[:, 5] + 1) % CONFIG.vocab_size
+        moved = (model(changed) - logits).abs().amax((0, 2))
+    assert moved[:5].max() == 0 and moved[5] > 1e-6
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_parameters_by_the_formula(tied):
+    model = LanguageModel(replace(CONFIG, tie_embeddings=tied, qk_norm=True))
+    layer = 2 * 24 * 6 * 8 + 2 * 24 * 3 * 8 + 3 * 24 * 20 + 2 * 24 + 2 * 8
+    assert sum(p.numel() for p in model.parameters()) == (1 if tied else 2) * 13 * 24 + 2 * layer + 24
+    assert (model.output.weight is model.embedding.weight) == tied
+
+
+def test_the_cache_holds_as_many_bytes_as_it_should():
+    model, cache = lively(), KeyValueCache()
+    model(tokens(2, 9), cache=cache)
+    nothing = torch.zeros(2, 3, 0, 8)
+    attentions = [layer.attention for layer in model.layers]
+    kept = [part for each in attentions for part in cache.append(each, lambda: (nothing, nothing))]
+    assert sum(part.nbytes for part in kept) == cache_bytes(CONFIG, 9, batch=2, dtype=torch.float64)
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"n_kv_heads": 4}, "n_kv_heads must divide n_heads, but 4 does not divide 6"),
+        ({"d_head": None, "d_model": 25}, "n_heads must divide d_model where d_head is None"),
+        ({"d_head": 7}, "d_head must be even for rotary positions, but is 7"),
+        ({"positions": "learned"}, "positions must be one of"),
+        ({"activation": "tanh"}, "activation must be one of"),
+        ({"window": 0}, "window must be at least 1, but is 0"),
+        ({"norm_eps": -1.0}, "norm_eps must be finite and at least 0"),
+    ],
+    ids=str,
+)
+def test_a_configuration_that_cannot_be_built_is_refused(changes, message):
+    with pytest.raises(ValueError, match=f"^{message}"):
+        replace(CONFIG, **changes)
+
+
+def test_bad_input_is_refused_by_name():
+    model = lively()
+    with pytest.raises(IndexError, match="prompt"):
+        generate(model, torch.tensor([[13]]), 3)
+    with pytest.raises(ValueError, match="prompt_length"):
+        generate(model, tokens(1, 0), 3)
+    with pytest.raises(TypeError, match="ids"):
+        model(torch.zeros(1, 3))
+    with pytest.raises(ValueError, match="rows_of_prompt"):
+        speculative_decoding(model, model, tokens(2, 3), 3)
+    with pytest.raises(ValueError, match="n_ahead"):
+        speculative_decoding(model, model, tokens(1, 3), 3, n_ahead=0)
+
+
+def test_texts_end_where_each_has_written_its_end():
+    model, ids = lively(), tokens(3, 4)
+    free = generate(model, ids, 12)
+    end = int(free[0, 2])
+    ended = generate(model, ids, 12, eos_id=end)
+    for row, text in zip(ended.tolist(), free.tolist(), strict=True):
+        place = text.index(end) + 1 if end in text else 12
+        assert row == (text[:place] + [end] * 12)[: len(row)]
+    lengths = [text.index(end) + 1 if end in text else 12 for text in free.tolist()]
+    assert ended.size(1) == max(lengths) and min(lengths) <= 3
+
+
+def test_a_row_writes_nothing_after_its_end():
+    told = torch.tensor([[1, 9, 2, 3], [2, 2, 9, 4], [1, 2, 3, 9]])
+    words = iter(told.T)
+    ended = generate(lively(), tokens(3, 4), 12, choose=lambda logits: next(words), eos_id=9)
+    assert ended.tolist() == [[1, 9, 9, 9], [2, 2, 9, 9], [1, 2, 3, 9]]
+
+
+def test_fit_learns_a_cycle_and_generate_goes_on_with_it():
+    model, cycle = lively(), (torch.arange(12) % 5)[None].expand(4, 12)
+    history = fit(model, next_token_loss, lambda epoch: [cycle] * 10, lambda step: 1e-2, steps=80)
+    assert history[-1]["loss"] < 0.1 < 1 < history[0]["loss"]
+    assert generate(model, torch.tensor([[3, 4, 0]]), 7).tolist() == [[1, 2, 3, 4, 0, 1, 2]]
+
+
+# -------------------------------------------------------------------------------------------------
+# Hugging Face's models
+# -------------------------------------------------------------------------------------------------
+
+
+def of_family(name: str) -> dict:
+    return {"model_type": name, "architectures": [f"{name.capitalize()}ForCausalLM"]}
+
+
+def test_a_recorded_llama_is_met_to_the_last_digits(tmp_path):
+    pytest.importorskip("safetensors")
+    record = load_record("llama")
+    model, ids = from_llama(llama_folder(tmp_path)), torch.tensor(record["ids"])
+    with torch.no_grad():
+        logits = model(ids)
+    assert_close(logits, torch.tensor(record["logits"]), 1e-4)
+    assert_close(logits, torch.tensor(record["logits in float64"]), 1e-12)
+    assert generate(model, ids, 20).tolist() == record["continued"]
+
+
+@pytest.mark.parametrize(
+    "changes, named",
+    [
+        ({"model_type": "gpt2"}, "model_type"),
+        ({"attention_bias": True}, "attention_bias"),
+        ({"mlp_bias": True}, "mlp_bias"),
+        ({"hidden_act": "relu"}, "hidden_act"),
+        ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 8.0}}, "rope_type"),
+    ],
+    ids=str,
+)
+def test_what_ours_cannot_do_is_refused_by_name(tmp_path, changes, named):
+    pytest.importorskip("safetensors")
+    with pytest.raises(ValueError, match=named):
+        from_llama(llama_folder(tmp_path, **changes))
+
+
+def test_weights_in_another_format_beside_the_model_are_left_alone(tmp_path):
+    safetensors = pytest.importorskip("safetensors.torch")
+    expected = from_llama(llama_folder(tmp_path)).state_dict()
+    others = {"layers.0.attention.wq.weight": torch.zeros(1)}
+    safetensors.save_file(others, tmp_path / "consolidated.safetensors")
+    assert_close(from_llama(tmp_path).state_dict(), expected, 0)
+
+
+def test_the_older_form_of_a_configuration_is_read(tmp_path):
+    pytest.importorskip("safetensors")
+    older = {"rope_parameters": None, "rope_theta": 500.0, "rope_scaling": None}
+    assert from_llama(llama_folder(tmp_path, **older)).config.rotary_base == 500.0
+
+
+LLAMA3 = {
+    "rope_type": "llama3", "rope_theta": 500.0, "factor": 8.0, "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0, "original_max_position_embeddings": 32,
+}  # fmt: skip
+
+
+def test_stretched_rotations_by_cases():
+    speeds = 500_000.0 ** (-torch.arange(0, 128, 2) / 128)
+    for before, after in zip(speeds, RotaryStretch(8.0, 1.0, 4.0, 8192)(speeds), strict=True):
+        length = 2 * math.pi / before  # of a wave
+        if length < 8192 / 4:
+            assert after == before
+        elif length > 8192:
+            assert close(after, before / 8)
+        else:
+            share = (8192 / length - 1) / 3
+            assert close(after, (1 - share) * before / 8 + share * before)
+
+
+@pytest.mark.parametrize("key", ["rope_parameters", "rope_scaling"])
+def test_the_stretch_of_llama_is_read(tmp_path, key):
+    pytest.importorskip("safetensors")
+    model = from_llama(llama_folder(tmp_path, **{"rope_parameters": None, key: LLAMA3}))
+    assert model.config.rotary_stretch == RotaryStretch(8.0, 1.0, 4.0, 32)
+    plain = from_llama(llama_folder(tmp_path, rope_parameters={"rope_theta": 500.0}))
+    with torch.no_grad():
+        assert not torch.allclose(model(tokens(1, 9)), plain(tokens(1, 9)), atol=1e-3)
+
+
+@pytest.mark.parametrize("family, read", [("llama", "gelu"), ("gemma", "gelu_tanh")])
+def test_gelu_is_another_function_in_gemmas_configurations(tmp_path, family, read):
+    pytest.importorskip("safetensors")
+    folder = llama_folder(tmp_path, hidden_act="gelu", **of_family(family))
+    assert from_llama(folder).config.activation == read
+
+
+def test_gemmas_norms_keep_their_digits(tmp_path):
+    """1 + weight, rounded to bfloat16, would lose all but the first of the weight's digits."""
+    safetensors = pytest.importorskip("safetensors.torch")
+    folder = llama_folder(tmp_path, hidden_act="gelu_pytorch_tanh", **of_family("gemma"))
+    weights = safetensors.load_file(folder / "model.safetensors")
+    half = {name: value.bfloat16() for name, value in weights.items()}
+    safetensors.save_file(half, folder / "model.safetensors")
+    model = from_llama(folder)
+    assert model.embedding.weight.dtype == torch.bfloat16
+    assert close(model.norm.weight, half["model.norm.weight"].float() + 1, atol=0)
+    x = torch.randn(3, 16).bfloat16()
+    wide = F.rms_norm(x.float(), (16,), eps=model.config.norm_eps)
+    expected = (wide * (1 + half["model.norm.weight"].float())).bfloat16()
+    assert_close(model.norm(x), expected, 2**-7, 2**-7)
+    assert model.norm(x).dtype == torch.bfloat16 and (model.norm(x) == expected).float().mean() > 0.95
+
+
+@pytest.mark.parametrize("family", ["Llama", "Gemma"])
+def test_half_precision_is_theirs(family):
+    transformers = pytest.importorskip("transformers")
+    from experiments.llama import random_model
+
+    torch.manual_seed(0)
+    kinds = getattr(transformers, f"{family}ForCausalLM"), getattr(transformers, f"{family}Config")
+    theirs, ids = random_model(*kinds).bfloat16(), torch.randint(32, (2, 9))
+    ours, seen = from_llama(theirs), []
+    hooks = [
+        model.get_submodule(name).register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
+        for model, name in ((theirs, "model.layers.0.mlp.gate_proj"), (ours, "layers.0.feed_forward.w_gate"))
+    ]
+    with torch.no_grad():
+        found, expected = ours(ids), theirs(ids).logits
+    for hook in hooks:
+        hook.remove()
+    assert found.dtype == torch.bfloat16
+    assert (seen[0] == seen[1]).float().mean() > 0.8  # after an embedding, an attention and two norms
+    assert (found - expected).float().norm() < 0.02 * expected.float().norm()
+
+
+@pytest.mark.parametrize(
+    "family, changes",
+    [
+        ("Llama", {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0}}),
+        ("Llama", {"tie_word_embeddings": True}),
+        ("Llama", {"rope_parameters": LLAMA3}),
+        ("Llama", {"hidden_act": "gelu"}),
+        ("Mistral", {"sliding_window": 3}),
+        ("Qwen3", {}),
+        ("Gemma", {}),
+    ],
+    ids=["Llama", "Llama, tied", "Llama, stretched", "Llama, exact gelu", "Mistral", "Qwen3", "Gemma"],
+)
+def test_logits_and_greedy_continuations_are_theirs(family, changes, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    from experiments.llama import in_double, random_model
+
+    torch.manual_seed(0)
+    kinds = getattr(transformers, f"{family}ForCausalLM"), getattr(transformers, f"{family}Config")
+    theirs, ids = random_model(*kinds, **changes), torch.randint(32, (2, 9))
+    ours = from_llama(theirs)
+    with torch.no_grad():
+        assert_close(ours(ids), theirs(ids).logits, 1e-4)
+        theirs.save_pretrained(tmp_path)
+        assert_close(from_llama(tmp_path)(ids), ours(ids), 1e-12)
+        exact = in_double(theirs)
+        assert_close(ours(ids), exact(ids).logits, 1e-11)
+        assert exact(ids).logits.abs().max() > 1
+        mask = torch.ones_like(ids)
+        continued = exact.generate(ids, attention_mask=mask, max_new_tokens=15, do_sample=False)
+    assert torch.equal(generate(ours, ids, 15), continued[:, 9:])
+    before = theirs.model.embed_tokens.weight.clone()
+    with torch.no_grad():
+        ours.embedding.weight.zero_()
+    assert torch.equal(theirs.model.embed_tokens.weight, before)  # a copy
+
+
+# -------------------------------------------------------------------------------------------------
+# Speculative decoding
+# -------------------------------------------------------------------------------------------------
+
+
+class Choice(Exception):
+    """More is drawn than the script says; how many choices there are."""
+
+
+def all_outcomes(program, script=()):
+    """Every result of a program that draws, with its probability."""
+    weights = []
+
+    def draw(probabilities):
+        if len(weights) == len(script):
+            raise Choice(len(probabilities))
+        weights.append(float(probabilities[script[len(weights)]]))
+        return script[len(weights) - 1]
+
+    try:
+        yield program(draw), math.prod(weights)
+    except Choice as choice:
+        for index in range(choice.args[0]):
+            yield from all_outcomes(program, (*script, index))
+
+
+def distribution_of(program) -> dict:
+    found: dict = {}
+    for result, weight in all_outcomes(program):
+        found[result] = found.get(result, 0.0) + weight
+    return found
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_one_guess_leaves_the_distribution_as_it_is(seed):
+    torch.manual_seed(seed)
+    p, after, q = torch.randn(3, 5).softmax(-1)
+    first = lambda draw: accept([draw(q)], q[None], torch.stack([p, after]), draw)[0]
+    found = distribution_of(first)
+    assert_close(torch.tensor([found[i] for i in range(5)]), p)
+
+
+@pytest.mark.slow
+def test_the_whole_search_writes_as_the_large_model_alone():
+    large, small = lively(0, vocab_size=3, n_layers=1), lively(1, vocab_size=3, n_layers=1)
+    prompt = torch.tensor([[1]])
+    search = lambda draw: tuple(speculative_decoding(large, small, prompt, 2, 1, draw=draw)[0].tolist())
+    found = distribution_of(search)
+    for text in product(range(3), repeat=2):
+        with torch.no_grad():
+            probs = large(torch.tensor([[1, *text[:1]]]))[0].softmax(-1)
+        expected = float(torch.tensor([probs[t, token] for t, token in enumerate(text)]).prod())
+        assert abs(found[text] - expected) < 1e-10
+
+
+@POSITIONS
+@pytest.mark.parametrize("n_ahead", [1, 3, 6])
+def test_greedy_speculation_is_greedy(positions, n_ahead):
+    large, small = lively(0, positions=positions), lively(1, positions=positions, n_layers=1)
+    greedily = lambda logits: F.one_hot(logits.argmax(-1), logits.size(-1)).double()
+    prompt = tokens(1, 4)
+    alone = generate(large, prompt, 17)
+    for draft in (small, large):
+        calls = []
+        handle = large.register_forward_hook(lambda *_, calls=calls: calls.append(1))
+        found = speculative_decoding(large, draft, prompt, 17, n_ahead, greedily)
+        handle.remove()
+        assert torch.equal(found, alone)
+    assert len(calls) == -(-17 // (n_ahead + 1)) * (n_ahead + 1)  # each guess of its own is kept
+
+
+def test_a_rewound_cache_has_forgotten():
+    model, ids, cache = lively(), tokens(2, 8), RewindableCache()
+    with torch.no_grad():
+        model(ids, cache=cache)
+        cache.rewind(5)
+        assert cache.length == 5
+        assert close(model(ids[:, 5:], cache=cache), model(ids)[:, 5:])
+        cache.rewind(100)
+    assert cache.length == 8

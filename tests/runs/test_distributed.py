@@ -1,0 +1,478 @@
+"""Several processes make the run that one process makes, and nobody waits for ever.
+
+This file is also the program that torchrun starts: `torchrun --nproc-per-node=2
+tests/runs/test_distributed.py SCENES FOLDER` plays scenes, and every process leaves a report in the folder.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import filelock
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import distributed, nn
+
+import transformer.runs.accumulation
+import transformer.runs.distributed
+from transformer import (
+    Trainer,
+    TrainingConfig,
+    Transformer,
+    TransformerConfig,
+    evaluate_loss,
+    process_group,
+    teacher_forced_loss,
+)
+from transformer.runs.accumulation import accumulate_gradients
+from transformer.runs.checkpoints import load_checkpoint
+from transformer.runs.distributed import (
+    data_parallel,
+    from_all,
+    from_first,
+    largest,
+    rank_and_world_size,
+    summed_over_all,
+)
+from transformer.runs.folder import read_log
+from transformer.runs.trainer import StoppedRun
+
+SETTINGS = dict(steps=7, log_every=2, evaluate_every=3, keep=9, average=0.8)
+
+
+def make_batches(epoch: int, n_batches: int = 5) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Five to an epoch, which two processes cannot share evenly; of unequal length, one without a target."""
+    generator = torch.Generator().manual_seed(epoch)
+    batches = []
+    for number in range(n_batches):
+        size, length = torch.randint(2, 7, (2,), generator=generator).tolist()
+        ids = torch.randint(4, 9, (size, length), generator=generator)
+        tgt = nn.functional.pad(ids, (1, 0), value=2)
+        tgt[0 if number != 3 else slice(None), 1:] = 0
+        batches.append((ids, tgt))
+    return batches
+
+
+def make_trainer(folder=None, dropout: float = 0.0, seed: int = 0, loss=teacher_forced_loss, **changes):
+    torch.manual_seed(seed)
+    config = TransformerConfig(9, 9, d_model=8, n_heads=2, n_layers=1, d_ff=12, dropout=dropout, max_length=9)
+    evaluate = changes.pop("evaluate", partial(evaluate_loss, batches=make_batches(99)))
+    model, rate = Transformer(config).to(changes.pop("dtype", torch.float32)), lambda step: 0.02 / step
+    return Trainer(model, loss, make_batches, rate, TrainingConfig(**SETTINGS | changes), folder, evaluate)
+
+
+def weights(trainer: Trainer) -> list[float]:
+    return torch.cat([p.detach().flatten() for p in trainer.model.parameters()]).tolist()
+
+
+def story(trainer: Trainer) -> list[dict]:
+    return [{name: entry[name] for name in entry if name != "seconds"} for entry in trainer.history]
+
+
+# -------------------------------------------------------------------------------------------------
+# The scenes: what every process does, and what it reports
+# -------------------------------------------------------------------------------------------------
+
+
+def alike(folder: Path) -> dict:
+    """Without dropout: each process starts with other weights, and the first's must win."""
+    runs = {}
+    for accumulate in (1, 2):
+        seed = rank_and_world_size()[0]
+        trainer = make_trainer(seed=seed, accumulate=accumulate, dtype=torch.float64).fit()
+        runs[str(accumulate)] = {"log": story(trainer), "weights": weights(trainer)}
+    return runs
+
+
+def whole(folder: Path, name: str = "whole", **changes) -> dict:
+    """With dropout, in one piece."""
+    trainer = make_trainer(folder / name, dropout=0.3, **changes).fit()
+    return {
+        "log": story(trainer),
+        "weights": weights(trainer),
+        "place": [trainer.stream.epoch, trainer.stream.position],
+    }
+
+
+def whole_of_four(folder: Path) -> dict:
+    """As `whole`, with four batches to an update."""
+    return whole(folder, "four", accumulate=2)
+
+
+def killed(folder: Path) -> dict:
+    """As `whole_of_four`, but the second process dies in its eleventh batch and torchrun starts both anew."""
+    calls = []
+
+    def loss(model, batch):
+        calls.append(batch)
+        if len(calls) == 11 and os.environ["RANK"] == "1" and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return teacher_forced_loss(model, batch)
+
+    return whole(folder, "killed", loss=loss, accumulate=2)
+
+
+def slices(folder: Path) -> dict:
+    """As `whole`, but the first process has no time."""
+    minutes = 0.0 if rank_and_world_size()[0] == 0 else 1e6
+    ends, over = [], False
+    while not over:
+        trainer = make_trainer(folder / "slices", dropout=0.3, seed=min(len(ends), 1))
+        ends.append(trainer.fit(max_minutes=minutes).step)
+        over = trainer.finished
+    return {"ends": ends, "log": story(trainer), "weights": weights(trainer)}
+
+
+def stopped(folder: Path) -> dict:
+    """As `whole`, but the second process gets a signal in its fifth update, and both go on when both have
+    ended."""
+
+    def loss(model, batch):
+        if trainer.step == 4 and trainer.rank == 1 and not ends:
+            signal.raise_signal(signal.SIGTERM)
+        return teacher_forced_loss(model, batch)
+
+    trainer, ends = None, []
+    while trainer is None or not trainer.finished:
+        trainer = make_trainer(folder / "stopped", dropout=0.3, seed=len(ends), loss=loss)
+        try:
+            ends.append([0, trainer.fit().step])
+        except StoppedRun as stop:
+            ends.append([int(stop.signal), stop.step])
+    return {"ends": ends, "log": story(trainer), "weights": weights(trainer)}
+
+
+def locked(folder: Path) -> dict:
+    """Another process is training in the folder; here, the first one itself."""
+    lock = filelock.FileLock(folder / "locked" / "run.lock")
+    if rank_and_world_size()[0] == 0:
+        (folder / "locked").mkdir()
+        lock.acquire()
+    try:
+        make_trainer(folder / "locked").fit()
+    except BlockingIOError as error:
+        return {"error": str(error)}
+    return {"error": ""}
+
+
+def patience(folder: Path) -> dict:
+    """The score never improves; and only the first process is asked for it."""
+    asked = []
+
+    def evaluate(model):
+        asked.append(trainer.rank)
+        return {"loss": 1.0}
+
+    trainer = make_trainer(folder / "patience", patience=1, steps=90, evaluate=evaluate)
+    trainer.fit()
+    return {"step": trainer.step, "asked": asked, "stale": trainer.stale}
+
+
+def bad(folder: Path) -> dict:
+    """The loss of one batch, which the second process has, is not a number."""
+
+    def loss(model, batch):
+        total, count = teacher_forced_loss(model, batch)
+        return total * (math.nan if trainer.step == 4 and trainer.rank == 1 else 1.0), count
+
+    trainer = make_trainer(folder / "bad", loss=loss, log_every=3)
+    try:
+        trainer.fit()
+    except FloatingPointError as error:
+        return {"error": str(error), "files": sorted(path.name for path in (folder / "bad").iterdir())}
+    return {"error": ""}
+
+
+def half(folder: Path) -> dict:
+    """A loss scaler that overflows in one process has to skip the update in both."""
+
+    def loss(model, batch):
+        total, count = teacher_forced_loss(model, batch)
+        return total * (1e36 if trainer.step == 2 and trainer.rank == 1 else 1.0), count
+
+    plain = make_trainer(precision="float16").fit()
+    trainer = make_trainer(loss=loss, precision="float16")
+    trainer.fit()
+    scales = [run.updater.scaler.get_scale() for run in (plain, trainer)]
+    return {"weights": weights(trainer), "scales": scales}
+
+
+def play(names: str, folder: str) -> None:
+    torch.set_num_threads(1)
+    with process_group("cpu") as device:
+        assert device == torch.device("cpu")
+        rank, world_size = rank_and_world_size()
+        report = {"world_size": world_size}
+        for name in names.split(","):
+            report[name] = globals()[name](Path(folder))
+        (Path(folder) / f"{names}-{rank}.json").write_text(json.dumps(report))
+    assert not distributed.is_initialized()
+
+
+# -------------------------------------------------------------------------------------------------
+# The tests
+# -------------------------------------------------------------------------------------------------
+
+
+def torchrun(names: str, folder: Path, restarts: int = 0) -> list[dict]:
+    if os.name == "nt":
+        pytest.skip("signals are of another kind there")
+    root = str(Path(__file__).resolve().parents[2])
+    options = ["--standalone", "--nproc-per-node=2", f"--max-restarts={restarts}", "--monitor-interval=0.1"]
+    command = [sys.executable, "-m", "torch.distributed.run", *options, __file__, names, str(folder)]
+    environment = os.environ | {"PYTHONPATH": root, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return [json.loads((folder / f"{names}-{rank}.json").read_text()) for rank in (0, 1)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("distributed")
+
+
+@pytest.fixture(scope="module")
+def reports(folder) -> list[dict]:
+    """What both processes report of all scenes that end well."""
+    return torchrun("alike,whole,whole_of_four,slices,stopped,locked,patience,bad,half", folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_two_processes_make_the_updates_of_one_with_twice_the_batches(reports, accumulate):
+    trainer = make_trainer(accumulate=2 * accumulate, dtype=torch.float64).fit()
+    expected_weights = torch.tensor(weights(trainer), dtype=torch.float64)
+    for report in reports:
+        assert report["world_size"] == 2
+        run = report["alike"][str(accumulate)]
+        for entry, expected in zip(run["log"], story(trainer), strict=True):
+            assert entry.keys() == expected.keys()
+            assert all(math.isclose(entry[name], expected[name], rel_tol=1e-9) for name in entry), entry
+        own = torch.tensor(run["weights"], dtype=torch.float64)
+        assert torch.allclose(own, expected_weights, rtol=0, atol=1e-9)
+    assert reports[0]["alike"] == reports[1]["alike"]  # to the last bit
+
+
+@pytest.mark.slow
+def test_dropout_differs_between_processes_and_weights_do_not(reports, folder):
+    assert reports[0]["whole"] == reports[1]["whole"]
+    random = load_checkpoint(folder / "whole" / "checkpoint-00000007.pt")["random"]
+    assert len(random) == 2 and not torch.equal(random[0]["cpu"], random[1]["cpu"])
+
+
+@pytest.mark.slow
+def test_slices_of_two_processes_make_the_same_bits(reports, folder):
+    for report in reports:
+        assert report["slices"]["ends"] == [1, 2, 3, 4, 5, 6, 7]
+        assert report["slices"]["log"] == report["whole"]["log"]
+        assert report["slices"]["weights"] == report["whole"]["weights"]
+    one, two = (load_checkpoint(folder / name / "checkpoint-00000007.pt") for name in ("whole", "slices"))
+    for a, b in zip(one["random"], two["random"], strict=True):
+        assert torch.equal(a["cpu"], b["cpu"])
+
+
+@pytest.mark.slow
+def test_a_signal_to_one_process_stops_all_after_the_same_update(reports, folder):
+    for report in reports:
+        assert report["stopped"]["ends"] == [[signal.SIGTERM, 5], [0, 7]]
+        assert report["stopped"]["log"] == report["whole"]["log"]
+        assert report["stopped"]["weights"] == report["whole"]["weights"]
+
+
+@pytest.mark.slow
+def test_a_folder_in_use_is_refused_in_all_processes(reports, folder):
+    for report in reports:
+        said = f"{folder / 'locked'} is in use: another process is training there"
+        assert report["locked"]["error"] == said
+
+
+@pytest.mark.slow
+def test_decisions_are_made_together(reports, folder):
+    said = "the loss is nan at step 5, epoch 1, batch 5, learning rate 4.00e-03"
+    for rank, report in enumerate(reports):
+        assert report["patience"] == {"step": 6, "asked": [0, 0, 0] if rank == 0 else [], "stale": 1}
+        assert report["bad"]["error"] == said
+        names = ["best.pt", "checkpoint-00000000.pt", "checkpoint-00000003.pt", "log.jsonl", "run.lock"]
+        assert report["bad"]["files"] == names
+    assert reports[0]["half"] == reports[1]["half"]
+    plain, skipped = reports[0]["half"]["scales"]
+    assert skipped == plain / 2
+
+
+@pytest.mark.slow
+def test_only_one_process_writes(reports, folder):
+    assert [entry["step"] for entry in read_log(folder / "whole")] == [2, 3, 3, 4, 6, 6, 7, 7]
+    names = ["best.pt", *(f"checkpoint-0000000{step}.pt" for step in (0, 3, 6, 7)), "log.jsonl", "run.lock"]
+    assert sorted(path.name for path in (folder / "whole").iterdir()) == names
+
+
+@pytest.mark.slow
+def test_a_process_is_killed_and_torchrun_starts_all_again(reports, folder):
+    """The second dies in update 6; both go on from the checkpoint of update 3."""
+    for report in torchrun("killed", folder, restarts=1):
+        assert report["killed"] == reports[0]["whole_of_four"]
+
+
+@pytest.mark.slow
+def test_another_number_of_processes_goes_on_with_a_warning(reports, folder):
+    with pytest.warns(UserWarning, match="was written by 2 processes, not 1: dropout starts anew"):
+        trainer = make_trainer(folder / "whole", dropout=0.3, seed=5).fit()
+    assert trainer.step == 7 and weights(trainer) == reports[0]["whole"]["weights"]
+
+
+def test_without_torchrun_there_is_no_group(monkeypatch):
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    with process_group() as device:
+        assert device.type == ("cuda" if torch.cuda.is_available() else "cpu")
+        assert rank_and_world_size() == (0, 1) and not distributed.is_initialized()
+    with pytest.raises(ValueError, match="device 'nowhere' cannot be used here"), process_group("nowhere"):
+        pass
+
+
+@pytest.fixture
+def torchruns_environment(monkeypatch):
+    """As of the only process; the test process itself can join it."""
+    for name, value in dict(
+        RANK=0, WORLD_SIZE=1, LOCAL_RANK=0, MASTER_ADDR="localhost", MASTER_PORT=0
+    ).items():
+        monkeypatch.setenv(name, str(value))
+    return monkeypatch
+
+
+def test_one_process_is_a_group_as_well(torchruns_environment):
+    with process_group("cpu") as device:
+        assert device.type == "cpu" and distributed.is_initialized()
+        trainer = make_trainer()
+        assert (trainer.rank, trainer.world_size, trainer.updater.engine) == (0, 1, None)
+    assert not distributed.is_initialized()
+
+
+@pytest.mark.parametrize(
+    "changes, device, error, said",
+    [
+        ({"RANK": "first"}, "cpu", ValueError, "RANK must be a number, as torchrun sets it, but is 'first'"),
+        (
+            {"WORLD_SIZE": ""},
+            "cpu",
+            ValueError,
+            "WORLD_SIZE must be a number, as torchrun ",
+        ),
+        ({"LOCAL_RANK": "99"}, "cuda", ValueError, r"\d+ GPUs are too few for process 99, counted from 0"),
+        ({}, "meta", ValueError, "several processes need cpu or cuda, not meta"),
+        ({"MASTER_PORT": "no"}, "cpu", RuntimeError, "the processes that torchrun started do not find each"),
+    ],
+    ids=str,
+)
+def test_an_environment_that_is_not_torchruns_is_named(torchruns_environment, changes, device, error, said):
+    for name, value in changes.items():
+        torchruns_environment.setenv(name, value)
+    with pytest.raises(error, match=said), process_group(device):
+        pass
+
+
+@pytest.mark.parametrize("missing", ["is_available", "is_gloo_available"])
+def test_a_torch_that_cannot_connect_processes_says_so(torchruns_environment, missing):
+    torchruns_environment.setattr(transformer.runs.distributed.distributed, missing, lambda: False)
+    message = "this torch was built without gloo: start one process only"
+    with pytest.raises(RuntimeError, match=message), process_group("cpu"):
+        pass
+
+
+def test_who_forgets_to_join_the_others_is_told(torchruns_environment):
+    assert rank_and_world_size() == (0, 1)  # there are no others
+    torchruns_environment.setenv("WORLD_SIZE", "2")
+    with pytest.raises(RuntimeError, match="torchrun has started several processes: join them by"):
+        make_trainer()
+
+
+# -------------------------------------------------------------------------------------------------
+# Gradients of many batches
+# -------------------------------------------------------------------------------------------------
+
+
+def squares(weight, batch):
+    """A sum of squares and its number of terms; where x is 0 there is no target."""
+    x, y = batch
+    return ((x * weight - y) ** 2 * (x != 0)).sum(), (x != 0).sum()
+
+
+@given(st.lists(st.integers(0, 7), min_size=1, max_size=6), st.integers(0, 2**30))
+def test_accumulated_gradient_is_the_big_batch_s(sizes, seed):
+    generator = torch.Generator().manual_seed(seed)
+    x, y = torch.randn(2, sum(sizes), dtype=torch.float64, generator=generator)
+    x[::5] = 0  # so that some batches have fewer targets than entries, or none
+    weight = nn.Parameter(torch.tensor(0.7, dtype=torch.float64))
+
+    batches = list(zip(x.split(sizes), y.split(sizes)))
+    total, tokens = accumulate_gradients(partial(squares, weight), batches, [weight])
+
+    count = int((x != 0).sum())
+    residual = (x * weight - y).detach() * (x != 0)
+    gradient = (2 * residual * x).sum() / max(count, 1)  # on paper
+    assert torch.allclose(weight.grad, gradient, rtol=0, atol=1e-12)
+    assert torch.allclose(total, residual.square().sum(), rtol=0, atol=1e-12)
+    assert tokens == count and not total.requires_grad
+
+
+def test_accumulation_scales_and_leaves_unused_parameters_alone():
+    used, unused = nn.Parameter(torch.tensor(2.0)), nn.Parameter(torch.tensor(1.0))
+    batch = (torch.tensor([1.0, 3.0]), torch.tensor([0.0, 0.0]))
+    scale = lambda loss: 1024 * loss
+    accumulate_gradients(partial(squares, used), [batch, batch], [used, unused], scale)
+    assert used.grad == 1024 * 2 * (2 * 1 + 6 * 3) / 2
+    assert unused.grad is None
+
+
+def test_of_two_processes_each_divides_by_its_part_of_all_tokens(monkeypatch):
+    """On paper: the other process has 5 tokens, and the engine's mean is a half of what both have."""
+    alone = []
+
+    class Engine:
+        @contextmanager
+        def no_sync(self):
+            alone.append(True)
+            yield
+            alone.append(False)
+
+    monkeypatch.setattr(transformer.runs.distributed.distributed, "all_reduce", lambda count: count.add_(5))
+    for module in (transformer.runs.accumulation, transformer.runs.distributed):
+        monkeypatch.setattr(module, "rank_and_world_size", lambda: (0, 2))
+    weight, seen = nn.Parameter(torch.tensor(2.0)), []
+
+    def loss(batch):
+        seen.append(bool(alone and alone[-1]))
+        return squares(weight, batch)
+
+    batches = [(torch.tensor([1.0, 3.0]), torch.zeros(2)), (torch.tensor([2.0]), torch.zeros(1))]
+    total, tokens = accumulate_gradients(loss, batches * 2, [weight], engine=Engine())
+    own = 2 * (2 * 2 * (1 + 9) + 2 * 2 * 4)  # the sum of this process's derivatives
+    assert weight.grad == own / (11 / 2)
+    assert tokens == 6 and total == 2 * (4 + 36 + 16)  # of its own batches
+    assert seen == [True, True, True, False]  # the gradients travel with the last batch
+
+
+def test_accumulation_holds_no_graph_of_a_batch_that_is_done():
+    weight = nn.Parameter(torch.tensor(2.0))
+    batch = (torch.tensor([1.0, 3.0]), torch.tensor([0.0, 0.0]))
+    total, _ = accumulate_gradients(partial(squares, weight), [batch, batch], [weight])
+    assert not total.requires_grad
+
+
+def test_alone_a_process_talks_to_itself():
+    assert from_first({"a": 1}) == {"a": 1} and from_all("x") == ["x"] and largest(7) == 7
+    x = torch.ones(2)
+    assert summed_over_all(x) is x and data_parallel(nn.Linear(1, 1), lambda *given: given) is None
+
+
+if __name__ == "__main__":
+    play(*sys.argv[1:])

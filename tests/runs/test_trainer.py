@@ -1,0 +1,1214 @@
+"""The trainer: against a loop written out, resumed bit by bit, stopped where it should be."""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+import re
+import stat
+import sys
+import warnings
+from contextlib import nullcontext
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from helpers import contents
+from helpers import run_batches as make_batches
+from helpers import run_model as make_model
+from helpers import run_rate as rate
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+import transformer.runs.checkpoints
+import transformer.runs.journal
+import transformer.runs.precision
+import transformer.runs.trainer
+from transformer import (
+    Trainer,
+    TrainingConfig,
+    evaluate_loss,
+    teacher_forced_loss,
+)
+from transformer.commands.recipes import Loss
+from transformer.runs.averaging import MovingAverage
+from transformer.runs.checkpoints import CheckpointError, load_checkpoint, save_checkpoint
+from transformer.runs.folder import read_log, run_facts
+from transformer.runs.journal import LogLine, draw_curves, latest_numbers, score_of
+from transformer.runs.precision import autocast, best_precision
+from transformer.runs.stream import BatchStream, random_state, set_random_state
+from transformer.runs.update import check_finite
+
+# What a processor without units for 16 bits is told of has a test of its own.
+pytestmark = pytest.mark.filterwarnings("ignore:this processor has no units for")
+
+
+def make_trainer(directory=None, model=None, loss=teacher_forced_loss, **changes):
+    evaluate = changes.pop("evaluate", partial(evaluate_loss, batches=make_batches(99)))
+    batches = changes.pop("batches", make_batches)
+    schedule = changes.pop("schedule", rate)
+    progress = changes.pop("progress", False)
+    settings = dict(steps=12, log_every=2, evaluate_every=4, keep=2) | changes
+    config = TrainingConfig(**settings)
+    model = model or make_model()
+    return Trainer(model, loss, batches, schedule, config, directory, evaluate, progress)
+
+
+class Cut(BaseException):
+    """The power is gone: nothing is done about it."""
+
+
+def cut_after(calls: int):
+    """The loss, until it has been called `calls` times."""
+    left = [calls]
+
+    def loss(model, batch):
+        left[0] -= 1
+        if left[0] < 0:
+            raise Cut
+        return teacher_forced_loss(model, batch)
+
+    return loss
+
+
+def same_state(one: Trainer, two: Trainer) -> bool:
+    """Whether parameters, optimizer, scaler, place and history are equal, bit for bit."""
+    a, b = one.model.state_dict(), two.model.state_dict()
+    averages, others = (t.updater.optimizer.state_dict()["state"] for t in (one, two))
+    names = ("step", "best", "best_step", "stale")
+    places = [[getattr(t, name) for name in names] + [t.stream.epoch, t.stream.position] for t in (one, two)]
+    place = [places[i] + [t.updater.scaler.state_dict()] for i, t in enumerate((one, two))]
+    means = [t.average.state_dict() if t.average else {"n_updates": 0, "weights": []} for t in (one, two)]
+    histories = [[entry | {"seconds": 0} for entry in t.history] for t in (one, two)]
+    return (
+        all(torch.equal(a[name], b[name]) for name in a)
+        and averages.keys() == others.keys()
+        and all(torch.equal(averages[p][k], others[p][k]) for p in averages for k in averages[p])
+        and place[0] == place[1]
+        and means[0]["n_updates"] == means[1]["n_updates"]
+        and all(map(torch.equal, means[0]["weights"], means[1]["weights"]))
+        and histories[0] == histories[1]
+    )
+
+
+# -------------------------------------------------------------------------------------------------
+# Bad input
+# -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "call, error, message",
+    [
+        (lambda: TrainingConfig(0), ValueError, "steps must be at least 1, but is 0"),
+        (lambda: TrainingConfig(1, accumulate=0), ValueError, "accumulate must be at least 1"),
+        (lambda: TrainingConfig(1, keep=0), ValueError, "keep must be at least 1, but is 0"),
+        (
+            lambda: TrainingConfig(1, log_every=2.5),
+            TypeError,
+            "log_every must be an int, not float",
+        ),
+        (lambda: TrainingConfig(1, seed=-1), ValueError, "seed must be at least 0, but is -1"),
+        (lambda: TrainingConfig(1, average=1.0), ValueError, r"average must lie in \[0, 1\), but is 1.0"),
+        (lambda: TrainingConfig(1, average=None), TypeError, "average must be a number, not NoneType"),
+        (lambda: MovingAverage(None, 0.5), TypeError, "model must be a Module, not NoneType"),
+        (lambda: MovingAverage(make_model(), -0.5), ValueError, r"decay must lie in \[0, 1\), but is -0.5"),
+        (lambda: TrainingConfig(1, patience=-1), ValueError, "patience must be at least 0, but is -1"),
+        (
+            lambda: make_trainer().fit(max_minutes=-1.0),
+            ValueError,
+            "max_minutes must be finite and at least 0, but is -1.0",
+        ),
+        (lambda: TrainingConfig(1, clip_norm=0), ValueError, "clip_norm must be greater than 0"),
+        (lambda: TrainingConfig(1, clip_norm=math.nan), ValueError, "clip_norm must be greater"),
+        (
+            lambda: TrainingConfig(1, precision="half"),
+            ValueError,
+            r"precision must be one of \['float32', 'bfloat16', 'float16', 'auto'\], not 'half'",
+        ),
+        (
+            lambda: TrainingConfig(1, weight_decay=-0.1),
+            ValueError,
+            "weight_decay must be finite and at least 0, but is -0.1",
+        ),
+        (lambda: best_precision("cuda"), TypeError, r"device must be a device, not str \('cuda'\)"),
+        (lambda: draw_curves(None, "a.png"), TypeError, "history must be a list, not NoneType"),
+        (lambda: latest_numbers({}), TypeError, "history must be a list, not dict"),
+        (lambda: random_state("cpu"), TypeError, "device must be a device, not str"),
+        (lambda: set_random_state(None, torch.device("cpu")), TypeError, "state must be a Mapping, not"),
+        (lambda: check_finite("loss", [1.0], [{}]), TypeError, "values must be a Tensor, not list"),
+        (lambda: draw_curves([], "a.doc"), ValueError, r"ending must be one of \[.*'png'.*\], not 'doc'"),
+        (
+            lambda: score_of({"loss": 1.0}, "accuracy"),
+            ValueError,
+            r"monitor is 'accuracy', but evaluate returned \['loss'\]",
+        ),
+    ],
+)
+def test_bad_input_is_refused_by_name(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
+
+
+# -------------------------------------------------------------------------------------------------
+# The place in the data
+# -------------------------------------------------------------------------------------------------
+
+
+def test_processes_share_the_batches_of_an_update():
+    whole = islice(BatchStream(make_batches, 6), 4)
+    parts = [islice(BatchStream(make_batches, 2, rank, 3), 4) for rank in (0, 1, 2)]
+    for group, *shares in zip(whole, *parts):
+        mixed = [batch for batches in zip(*shares) for batch in batches]
+        assert [len(share) for share in shares] == [2, 2, 2]
+        assert all(torch.equal(a, b) for one, two in zip(group, mixed) for a, b in zip(one, two))
+
+
+LINES = [torch.randint(4, 9, (6,), generator=torch.Generator().manual_seed(n)) for n in range(10)]
+
+
+def loader(**options):
+    """A stranger's: sentences of one length, shuffled by torch's own generator."""
+    pairs = [(ids, nn.functional.pad(ids, (1, 0), value=2)) for ids in LINES]
+    return torch.utils.data.DataLoader(pairs, batch_size=3, shuffle=True, **options)
+
+
+def test_a_list_serves_for_every_epoch():
+    batches = make_batches(0)
+    assert same_state(make_trainer(batches=batches).fit(), make_trainer(batches=lambda epoch: batches).fit())
+    assert list(islice(BatchStream("ab"), 5)) == [["a"], ["b"], ["a"], ["b"], ["a"]]
+
+
+@pytest.mark.parametrize("updates", [2, 4, 7])
+def test_a_loader_that_shuffles_gives_the_same_batches_when_the_run_is_resumed(tmp_path, updates):
+    """And other ones in every epoch; whatever is drawn for them, dropout does not notice."""
+    seen = []
+
+    def loss(model, batch):
+        seen.append(batch[0])
+        return teacher_forced_loss(model, batch)
+
+    whole = make_trainer(batches=loader(), loss=loss).fit()
+    first, second, third = (torch.cat(seen[epoch * 4 : epoch * 4 + 4]) for epoch in range(3))
+    assert not first.equal(second) and not second.equal(third)
+    assert sorted(first.tolist()) == sorted(second.tolist()) == sorted(torch.stack(LINES).tolist())
+    with pytest.raises(Cut):
+        make_trainer(tmp_path, batches=loader(), loss=cut_after(updates), evaluate_every=1).fit()
+    assert same_state(
+        make_trainer(batches=loader(), evaluate_every=1).fit(),
+        make_trainer(tmp_path, make_model(seed=3), batches=loader(), evaluate_every=1).fit(),
+    )
+    assert not same_state(whole, make_trainer(batches=loader(), seed=1).fit())
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "said"),
+    [
+        ({"batches": iter([])}, TypeError, "batches must be a Callable .*, or an iterable for every epoch"),
+        ({"batches": 3}, TypeError, "batches must be a Callable .*, not int"),
+        (
+            {"batches": loader(generator=torch.Generator())},
+            ValueError,
+            "batches must not have a generator of its own, whose state no checkpoint knows",
+        ),
+        (
+            {"loss": lambda model, batch: model(batch[0], batch[1][:, :-1]).mean()},
+            TypeError,
+            "loss must return two scalars, .* and not a mean alone, but returned a Tensor",
+        ),
+    ],
+    ids=["iterator", "number", "generator", "mean"],
+)
+def test_batches_and_losses_that_no_run_can_be_made_of_are_refused(tmp_path, changes, error, said):
+    with pytest.raises(error, match=said):
+        make_trainer(tmp_path, **changes).fit()
+
+
+# -------------------------------------------------------------------------------------------------
+# Averaged weights
+# -------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.floats(-10, 10), min_size=1, max_size=30), st.floats(0, 0.999))
+def test_moving_average_is_its_weighted_sum(values, decay):
+    model = nn.Linear(1, 1, bias=False).double()
+    start = model.weight.item()
+    average = MovingAverage(model, decay)
+    for value in values:
+        nn.init.constant_(model.weight, value)
+        average.update()
+    decays = [min(decay, (1 + n) / (10 + n)) for n in range(1, len(values) + 1)]
+    shares = [(1 - d) * math.prod(decays[n + 1 :]) for n, d in enumerate(decays)]
+    expected = math.prod(decays) * start + math.fsum(w * x for w, x in zip(shares, values))
+    assert math.isclose(average.weights[0].item(), expected, rel_tol=1e-9, abs_tol=1e-9)
+    assert model.weight.item() == values[-1] and average.n_updates == len(values)
+
+
+@pytest.mark.parametrize("tie", [True, False])
+def test_averaged_weights_are_lent_and_given_back_even_after_a_failure(tie):
+    model = make_model(tie_embeddings=tie)
+    average, own = MovingAverage(model, 0.9), {name: p.clone() for name, p in model.state_dict().items()}
+    addresses = [p.data_ptr() for p in model.parameters()]
+    assert len(average.weights) == len(addresses)  # a shared table once
+    with torch.no_grad():
+        for weight in average.weights:
+            weight.add_(1.0)
+    with pytest.raises(Cut), average.applied():
+        shared = model.output.weight is model.src_embedding.weight
+        assert shared == tie and model.output.weight.requires_grad
+        for name, x in model.state_dict().items():
+            assert torch.equal(x, own[name] + 1) or "weight" not in name and "bias" not in name
+        raise Cut
+    assert [p.data_ptr() for p in model.parameters()] == addresses
+    assert all(torch.equal(x, own[name]) for name, x in model.state_dict().items())
+    average.update()  # by the model's own weights, with 2/11 of what was there
+    assert torch.allclose(average.weights[0], model.src_embedding.weight + 2 / 11, atol=1e-6)
+
+
+def test_an_average_comes_back_and_another_model_s_is_refused():
+    model = make_model()
+    average, other = MovingAverage(model, 0.9), MovingAverage(make_model(seed=1), 0.9)
+    average.update()
+    other.load_state_dict(average.state_dict())
+    assert other.n_updates == 1 and all(map(torch.equal, average.weights, other.weights))
+    assert not any(a is b for a, b in zip(average.weights, other.weights))
+    with pytest.raises(ValueError, match="the averaged weights are another model's"):
+        average.load_state_dict(MovingAverage(make_model(d_ff=20), 0.9).state_dict())
+    with pytest.raises(TypeError, match="average must be a dict, not NoneType"):
+        average.load_state_dict(None)
+
+
+# -------------------------------------------------------------------------------------------------
+# What is shown of a log
+# -------------------------------------------------------------------------------------------------
+
+
+HISTORY = [
+    {"step": 5, "epoch": 0, "loss": 4.5, "rate": 1e-3, "norm": 2.0, "tokens": 9000, "seconds": 2.0},
+    {"step": 5, "loss": 4.25, "bleu": 1.5},
+    {"step": 9, "epoch": 1, "loss": 3.5, "rate": 2e-3, "norm": 1.0, "tokens": 7000, "seconds": 0.0},
+]
+
+
+def test_a_score_turns_less_into_more():
+    assert score_of({"loss": 2.0, "bleu": 30.0}, "-loss") == -2.0
+    assert score_of({"loss": 2.0, "bleu": 30.0}, "bleu") == 30.0
+
+
+def test_what_is_shown_of_a_log_are_its_last_lines():
+    dev = {"dev loss": "4.250", "dev bleu": "1.500"}
+    assert latest_numbers([]) == {}
+    assert latest_numbers(HISTORY[:1]) == {"loss": "4.500", "rate": "1.0e-03", "tokens/s": "4,500"}
+    assert latest_numbers(HISTORY) == {"loss": "3.500", "rate": "2.0e-03", "tokens/s": "7,000,000"} | dev
+
+
+@pytest.mark.parametrize("ending", ["png", "svg", "pdf"])
+def test_curves_are_those_of_the_log(tmp_path, ending):
+    figure = draw_curves(HISTORY, tmp_path / f"curves.{ending}")
+    drawn = {
+        (ax.get_ylabel(), line.get_label()): list(zip(*line.get_data()))
+        for ax in figure.axes
+        for line in ax.get_lines()
+    }
+    assert drawn == {
+        ("loss", "training"): [(5, 4.5), (9, 3.5)],
+        ("loss", "unseen"): [(5, 4.25)],
+        ("bleu", "unseen"): [(5, 1.5)],
+        ("rate", "learning rate"): [(5, 1e-3), (9, 2e-3)],
+    }
+    start = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}[ending]
+    assert (tmp_path / f"curves.{ending}").read_bytes().startswith(start)
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_curves_of_a_run_without_evaluations_or_without_lines(tmp_path):
+    assert len(draw_curves(HISTORY[:1], tmp_path / "a.png").axes) == 2
+    assert len(draw_curves([], str(tmp_path / "b.png")).axes) == 2
+    with pytest.raises(FileNotFoundError, match="c.png"):
+        draw_curves([], tmp_path / "none" / "c.png")
+
+
+# -------------------------------------------------------------------------------------------------
+# The trainer makes the updates that it says
+# -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("accumulate, clip_norm", [(1, math.inf), (1, 0.5), (3, 0.5)])
+def test_trainer_equals_a_loop_written_out(accumulate, clip_norm):
+    trainer = make_trainer(
+        model=make_model(dropout=0.0).double(),
+        accumulate=accumulate,
+        clip_norm=clip_norm,
+        log_every=1,
+        evaluate=None,
+    ).fit()
+
+    model = make_model(dropout=0.0).double()
+    parameters = list(model.parameters())
+    averages = [(torch.zeros_like(p), torch.zeros_like(p)) for p in parameters]
+    stream = [batch for epoch in range(20) for batch in make_batches(epoch)]
+    for step, entry in enumerate(trainer.history, start=1):
+        group = stream[(step - 1) * accumulate : step * accumulate]
+        losses, counts = zip(*(teacher_forced_loss(model, batch) for batch in group))
+        gradients = torch.autograd.grad(sum(losses) / sum(counts), parameters)
+        norm = math.sqrt(sum(g.square().sum().item() for g in gradients))
+        clip = min(1.0, clip_norm / norm)
+        with torch.no_grad():
+            for p, g, (m, v) in zip(parameters, gradients, averages):
+                m.mul_(0.9).add_(0.1 * clip * g)
+                v.mul_(0.98).add_(0.02 * (clip * g) ** 2)
+                p -= rate(step) * (m / (1 - 0.9**step)) / ((v / (1 - 0.98**step)).sqrt() + 1e-9)
+        assert entry["step"] == step and entry["tokens"] == sum(counts)
+        assert math.isclose(entry["loss"], sum(losses).item() / sum(counts).item(), rel_tol=1e-6)
+        assert math.isclose(entry["norm"], norm, rel_tol=1e-6)
+        assert math.isclose(entry["rate"], rate(step))
+    assert trainer.step == len(trainer.history) == 12
+    # torch adds 1e-6 to the norm before it divides, which is all the difference there is
+    for p, q in zip(parameters, trainer.model.parameters()):
+        assert torch.allclose(p, q, rtol=0, atol=1e-6)
+
+
+def test_adam_s_epsilon_is_the_paper_s():
+    model = nn.Linear(1, 1, bias=False).double()
+    start, slope = model.weight.item(), 1e-8  # small enough for epsilon to matter
+    loss = lambda model, batch: (slope * model.weight.sum(), torch.tensor(1))
+    settings = dict(steps=1, clip_norm=math.inf, evaluate=None)
+    make_trainer(model=model, loss=loss, batches=lambda epoch: torch.zeros(1, 1), **settings).fit()
+    moved = start - model.weight.item()
+    assert math.isclose(moved, rate(1) * slope / (slope + 1e-9), rel_tol=1e-3)
+
+
+def test_a_line_of_the_log_is_about_all_updates_since_the_line_before():
+    single, lines = (make_trainer(evaluate=None, log_every=n).fit().history for n in (1, 4))
+    assert [entry["step"] for entry in lines] == [4, 8, 12]
+    for number, line in enumerate(lines):
+        part = single[4 * number : 4 * number + 4]
+        tokens = sum(entry["tokens"] for entry in part)
+        loss = sum(entry["loss"] * entry["tokens"] for entry in part) / tokens
+        assert line["tokens"] == tokens and math.isclose(line["loss"], loss, rel_tol=1e-6)
+        assert line["norm"] == part[-1]["norm"]
+
+
+def test_matrices_decay_beside_the_step_and_vectors_do_not():
+    """Two equal runs of one update, but for the decay: what differs is a share of the old weights."""
+    start = dict(make_model().named_parameters())
+    plain, decayed = (make_trainer(steps=1, weight_decay=decay).fit() for decay in (0.0, 3.0))
+    shrunk = 0
+    for (name, p), q in zip(plain.model.named_parameters(), decayed.model.parameters(), strict=True):
+        share = rate(1) * 3.0 if p.dim() > 1 else 0.0
+        assert torch.allclose(p - q, share * start[name], rtol=0, atol=1e-6)
+        shrunk += p.dim() > 1
+    assert 0 < shrunk < len(start)
+    settings = [
+        (group["betas"], group["eps"], group["fused"]) for group in plain.updater.optimizer.param_groups
+    ]
+    assert settings == [((0.9, 0.98), 1e-9, True)] * 2
+
+
+def test_the_optimizers_settings_are_the_configurations_and_not_the_files(tmp_path):
+    make_trainer(tmp_path, steps=4, weight_decay=0.5).fit()
+    path = tmp_path / "checkpoint-00000004.pt"
+    state = load_checkpoint(path)
+    for group in state["optimizer"]["param_groups"]:
+        group |= {"weight_decay": 7.0, "betas": (0.5, 0.5), "maximize": True}
+    save_checkpoint(path, {name: value for name, value in state.items() if name != "format"})
+    trainer = make_trainer(tmp_path, steps=4, weight_decay=0.5).fit()
+    groups = trainer.updater.optimizer.param_groups
+    assert [group["weight_decay"] for group in groups] == [0.5, 0.0]
+    assert all(group["betas"] == (0.9, 0.98) and not group["maximize"] for group in groups)
+    assert trainer.updater.optimizer.state_dict()["state"][0]["step"] == 4
+
+
+@pytest.mark.parametrize(
+    "capability, precision",
+    [((6, 1), "float32"), ((7, 5), "float16"), ((8, 0), "bfloat16"), ((9, 0), "bfloat16")],
+)
+def test_a_gpu_gets_the_precision_that_its_generation_has(monkeypatch, capability, precision):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    assert best_precision(torch.device("cuda", 0)) == precision
+    assert best_precision(torch.device("mps")) == best_precision(torch.device("meta")) == "float32"
+
+
+INTEL = "flags\t\t: fpu avx2 avx512f avx512_bf16 amx_bf16\n"
+PROCESSORS = {
+    "processor\t: 0\nmodel name\t: Some EPYC\nflags\t\t: fpu avx2\n": ("Some EPYC", ["avx2"], "float32"),
+    f"model name\t: Some Xeon\n{INTEL}flags\t: fpu\n": (
+        "Some Xeon",
+        ["amx_bf16", "avx2", "avx512_bf16", "avx512f"],
+        "bfloat16",
+    ),
+    "processor\t: 0\nFeatures\t: fp asimd sve bf16 i8mm\n": (None, ["bf16", "i8mm", "sve"], "bfloat16"),
+    "processor\t: 0\nFeatures\t: fp asimd ebf16\n": (None, [], "float32"),
+    "": (None, [], "float32"),
+}
+
+
+def tell_of_processor(monkeypatch, text):
+    """Let Linux tell this of its processor; other files are read as ever, by Python's own library too."""
+    read = Path.read_text
+    told = lambda path, **named: text if path.name == "cpuinfo" else read(path, **named)
+    monkeypatch.setattr(Path, "read_text", told)
+
+
+@pytest.mark.parametrize("text", PROCESSORS, ids=repr)
+def test_a_processor_gets_the_precision_that_it_has_units_for(monkeypatch, text):
+    """Whoever made it. What Linux tells of it stands in a file; here, in one of ours."""
+    monkeypatch.setattr(torch.cpu, "get_capabilities", dict, raising=False)
+    tell_of_processor(monkeypatch, text)
+    monkeypatch.setattr(sys, "platform", "linux")
+    model, instructions, precision = PROCESSORS[text]
+    assert best_precision(torch.device("cpu")) == precision
+    assert run_facts("cpu")["processor"]["instructions"] == instructions
+    assert model is None or run_facts("cpu")["processor"]["model"] == model
+    for asked, warned in (("bfloat16", precision == "float32"), ("float32", False)):
+        with warnings.catch_warnings(record=True) as noticed:
+            warnings.simplefilter("always")
+            trainer = make_trainer(precision=asked)
+        assert trainer.precision == asked  # a notice, and no refusal
+        assert [str(notice.message)[:44] for notice in noticed] == [
+            "this processor has no units for bfloat16 and"
+        ] * warned
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert best_precision(torch.device("cpu")) == "float32"
+
+
+def test_what_torch_tells_of_a_processor_is_asked_where_linux_tells_nothing(monkeypatch):
+    told = {"cpu_name": "Another", "avx512_f": True, "avx512_bf16": True, "amx_bf16": False, "l2": 1024}
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: told, raising=False)
+    tell_of_processor(monkeypatch, "")
+    monkeypatch.setattr(sys, "platform", "win32")
+    assert best_precision(torch.device("cpu")) == "bfloat16"
+    facts = run_facts("cpu")
+    assert facts["processor"]["instructions"] == ["avx512_bf16", "avx512f"]
+    assert facts["processor"]["model"] == "Another" and facts["device"].startswith("cpu: Another, ")
+
+
+def test_the_generator_of_an_apple_gpu_is_remembered(monkeypatch):
+    states = [torch.arange(3)]
+    monkeypatch.setattr(torch.mps, "get_rng_state", lambda: states[-1])
+    monkeypatch.setattr(torch.mps, "set_rng_state", states.append)
+    state = random_state(torch.device("mps"))
+    set_random_state(state, torch.device("cpu"))
+    assert len(states) == 1 and sorted(state) == ["cpu", "mps"]
+    set_random_state(state, torch.device("mps"))
+    assert len(states) == 2 and states[1] is states[0]
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
+def test_auto_is_the_precision_of_the_device(monkeypatch, precision):
+    monkeypatch.setattr(transformer.runs.precision, "best_precision", lambda device: precision)
+    trainer = make_trainer(precision="auto").fit()
+    assert trainer.precision == precision and trainer.updater.scaler.is_enabled() == (precision == "float16")
+    assert same_state(trainer, make_trainer(precision=precision).fit())
+
+
+def test_trainer_stops_for_log_and_evaluation_where_it_should():
+    trainer = make_trainer(steps=11, log_every=3, evaluate_every=4).fit()
+    assert [e["step"] for e in trainer.history if "rate" in e] == [3, 4, 6, 8, 9, 11]
+    assert [e["step"] for e in trainer.history if "accuracy" in e] == [4, 8, 11]
+    assert trainer.model.training
+    logged = sum(entry.get("tokens", 0) for entry in trainer.history)
+    stream = [batch for epoch in range(3) for batch in make_batches(epoch)][:11]
+    assert logged == sum(int((tgt[:, 1:] != 0).sum()) for _, tgt in stream)
+
+
+def test_an_error_in_an_update_is_not_counted_as_one():
+    trainer = make_trainer(loss=cut_after(6), accumulate=2)
+    with pytest.raises(Cut):
+        trainer.fit()
+    assert trainer.step == 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+def test_half_precision_is_in_the_products_only(tmp_path, precision):
+    trainer = make_trainer(tmp_path, precision=precision, steps=60, evaluate_every=30).fit()
+    exact = make_trainer(steps=60, evaluate_every=30).fit()
+    assert all(p.dtype == p.grad.dtype == torch.float32 for p in trainer.model.parameters())
+    assert abs(trainer.history[-1]["loss"] - exact.history[-1]["loss"]) < 0.1
+    assert trainer.updater.scaler.is_enabled() == (precision == "float16")
+    with autocast(torch.device("cpu"), precision):
+        assert trainer.model(*make_batches(0)[0]).dtype == getattr(torch, precision)
+
+
+def test_the_loss_is_computed_in_the_precision_asked_for():
+    seen = []
+
+    def loss(model, batch):
+        seen.append(model(batch[0], batch[1][:, :-1]).dtype)
+        return teacher_forced_loss(model, batch)
+
+    make_trainer(loss=loss, precision="bfloat16", steps=1, evaluate=None).fit()
+    assert seen == [torch.bfloat16]
+
+
+def test_float16_clips_and_logs_the_gradient_without_its_scale():
+    norms = []
+    for precision in ("float32", "float16"):
+        settings = dict(steps=1, clip_norm=0.01, evaluate=None, precision=precision)
+        trainer = make_trainer(model=make_model(dropout=0.0), **settings)
+        enabled = trainer.updater.scaler.is_enabled()
+        trainer.updater.scaler = torch.amp.GradScaler("cpu", init_scale=64.0, enabled=enabled)
+        trainer.fit()
+        left = torch.stack([p.grad.norm() for p in trainer.updater.parameters]).norm().item()
+        assert math.isclose(left, 0.01, rel_tol=0.01)
+        norms.append(trainer.history[0]["norm"])
+    assert math.isclose(*norms, rel_tol=0.05)
+
+
+def test_float16_skips_an_update_that_overflows_and_remembers_the_scale(tmp_path):
+    spoiled = []
+
+    def loss(model, batch):
+        total, count = teacher_forced_loss(model, batch)
+        if len(spoiled) < 1:
+            spoiled.append(True)
+            total = total * 1e36  # times the scale this is infinite, and so is the gradient
+        return total, count
+
+    trainer = make_trainer(tmp_path, loss=loss, precision="float16", steps=1, evaluate=None)
+    before = trainer.updater.scaler.get_scale()
+    trainer.fit()
+    start = make_model().state_dict()
+    assert all(torch.equal(start[name], p) for name, p in trainer.model.state_dict().items())
+    again = make_trainer(tmp_path, precision="float16", steps=1, evaluate=None).fit()
+    assert again.updater.scaler.get_scale() == before / 2
+
+
+# -------------------------------------------------------------------------------------------------
+# The trainer resumes
+# -------------------------------------------------------------------------------------------------
+
+
+def test_two_runs_are_equal_but_for_the_seed():
+    one = make_trainer().fit()
+    assert same_state(one, make_trainer().fit())
+    assert not same_state(one, make_trainer(seed=1).fit())  # another dropout
+    assert not same_state(one, make_trainer(model=make_model(seed=1)).fit())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("accumulate", [1, 2, 3])
+@pytest.mark.parametrize("updates", [4, 5, 7, 8, 11])
+def test_interrupted_and_resumed_is_uninterrupted(tmp_path, accumulate, updates):
+    settings = dict(accumulate=accumulate, average=0.9 if accumulate == 2 else 0.0)
+    unbroken = make_trainer(**settings).fit()
+    cut = cut_after(accumulate * updates + accumulate // 2)  # in the middle of an update
+    with pytest.raises(Cut):
+        make_trainer(tmp_path, loss=cut, **settings).fit()
+    assert not (tmp_path / "checkpoint-00000012.pt").exists()
+
+    # Another model's weights and another random state to start from: the checkpoint must win.
+    resumed = make_trainer(tmp_path, make_model(seed=7), **settings).fit()
+    assert same_state(unbroken, resumed)
+    assert read_log(tmp_path) == resumed.history
+
+
+def test_a_finished_run_is_left_as_it_is_and_can_be_prolonged(tmp_path):
+    finished = make_trainer(tmp_path, steps=8).fit()
+    assert same_state(finished, make_trainer(tmp_path, steps=8, loss=cut_after(0)).fit())
+    assert same_state(make_trainer(steps=12).fit(), make_trainer(tmp_path, steps=12).fit())
+
+
+def test_a_longer_run_has_the_longer_schedule_and_says_so(tmp_path):
+    """The rates that a checkpoint remembers may then be others; but in no other case."""
+    plan = lambda steps: {"steps": steps, "schedule": lambda step: rate(step) * (1 - step / (steps + 1))}
+    make_trainer(tmp_path, **plan(8)).fit()
+    before = contents(tmp_path)
+    with pytest.raises(CheckpointError, match="rate of update 1 = .* and not"):
+        make_trainer(tmp_path, **plan(12) | {"steps": 8}).fit()
+    assert contents(tmp_path) == before
+    said = "that of 12 updates and no longer of 8: update 8 had the rate 9.9e-04, and would have 3.4e-03$"
+    with pytest.warns(UserWarning, match=said):
+        longer = make_trainer(tmp_path, **plan(12)).fit()
+    rates = {entry["step"]: entry["rate"] for entry in longer.history if "rate" in entry}
+    assert rates[8] == plan(8)["schedule"](8) and rates[12] == plan(12)["schedule"](12)
+    make_trainer(tmp_path, **plan(12)).fit()  # nothing more to say
+
+
+def test_a_checkpoint_that_does_not_tell_its_plan_holds_its_run_to_its_schedule(tmp_path):
+    """As those that were written before there was one."""
+    (newest,) = make_trainer(tmp_path, steps=4, keep=1).fit().checkpoints()
+    state = {name: part for name, part in load_checkpoint(newest).items() if name not in ("format", "plan")}
+    save_checkpoint(newest, {name: part for name, part in state.items() if name != "settled"})
+    with pytest.raises(CheckpointError, match="rate of update 1 = "):
+        make_trainer(tmp_path, schedule=lambda step: 2 * rate(step)).fit()
+    assert same_state(make_trainer().fit(), make_trainer(tmp_path).fit())
+
+
+def test_batches_that_draw_from_the_global_generator_do_not_disturb_dropout(tmp_path):
+    def batches(epoch):
+        for batch in make_batches(epoch):
+            torch.rand(3)  # as a data loader does
+            yield batch
+
+    unbroken = make_trainer(batches=batches).fit()
+    with pytest.raises(Cut):
+        make_trainer(tmp_path, batches=batches, loss=cut_after(9)).fit()
+    assert same_state(unbroken, make_trainer(tmp_path, batches=batches).fit())
+
+
+def test_a_damaged_checkpoint_is_reported_and_the_one_before_it_used(tmp_path):
+    unbroken = make_trainer().fit()
+    with pytest.raises(Cut):
+        make_trainer(tmp_path, loss=cut_after(10)).fit()
+    newest = tmp_path / "checkpoint-00000008.pt"
+    newest.write_bytes(newest.read_bytes()[:-500])
+    with pytest.warns(UserWarning, match="checkpoint-00000008.pt is not a whole checkpoint"):
+        resumed = make_trainer(tmp_path).fit()
+    assert same_state(unbroken, resumed)
+    load_checkpoint(newest)  # it has been written again
+
+
+def test_a_run_cut_off_before_its_first_evaluation_begins_where_it_began(tmp_path):
+    """Even if it is started again with other weights: those that it had are in the checkpoint of step 0."""
+    with pytest.raises(Cut):
+        make_trainer(tmp_path, loss=cut_after(3)).fit()
+    assert read_log(tmp_path) and [path.name for path in tmp_path.glob("*.pt")] == ["checkpoint-00000000.pt"]
+    trainer = make_trainer(tmp_path, make_model(seed=7)).fit()
+    assert same_state(make_trainer().fit(), trainer)
+    assert read_log(tmp_path) == trainer.history  # no line twice
+
+
+@pytest.mark.parametrize("damage", [lambda content: content[:-500], lambda content: b"", bytes.swapcase])
+def test_where_every_checkpoint_is_damaged_nothing_begins_and_nothing_changes(tmp_path, damage):
+    make_trainer(tmp_path).fit()
+    for path in tmp_path.glob("checkpoint-*.pt"):
+        path.write_bytes(damage(path.read_bytes()))
+    before = contents(tmp_path)
+    said = "holds a run, but no checkpoint of it is whole: .*00000012.pt is not .*00000008.pt is not a whole"
+    for go_on in (Trainer.fit, Trainer.resume):
+        with pytest.raises(CheckpointError, match=said) as refusal:
+            go_on(make_trainer(tmp_path))
+        assert str(tmp_path) in str(refusal.value) and "in another folder" in str(refusal.value)
+        assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("left", ["log.jsonl", "best.pt"])
+def test_work_whose_checkpoints_are_gone_is_not_written_over(tmp_path, left):
+    make_trainer(tmp_path).fit()
+    for path in tmp_path.iterdir():
+        if path.name not in (left, "run.lock"):
+            path.unlink()
+    before = contents(tmp_path)
+    with pytest.raises(CheckpointError, match=f"{left} is of a run whose checkpoints are gone"):
+        make_trainer(tmp_path).fit()
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("error", [MemoryError(), OSError(errno.EIO, "Input/output error")], ids=repr)
+@pytest.mark.parametrize("place", ["hashlib.sha256", "torch.load"])
+def test_what_the_machine_lacks_is_not_taken_for_damage(tmp_path, monkeypatch, error, place):
+    """Were it, the run would go on from an older checkpoint, or be refused as damaged."""
+    make_trainer(tmp_path).fit()
+    before = contents(tmp_path)
+
+    def fail(*given, **named):
+        raise error
+
+    monkeypatch.setattr(place, fail)
+    with pytest.raises(type(error)):
+        make_trainer(tmp_path).fit()
+    monkeypatch.undo()
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    "changes, said",
+    [
+        ({"clip_norm": 0.5, "seed": 3}, "clip_norm = 1.0 and not 0.5, seed = 0 and not 3"),
+        ({"average": 0.9}, "average = 0.0 and not 0.9"),
+        ({"model": make_model(dropout=0.3)}, "model.dropout = 0.2 and not 0.3"),
+        ({"schedule": lambda step: 2 * rate(step), "steps": 4}, "rate of update 1 = "),
+        (
+            {"loss": partial(teacher_forced_loss, smoothing=0.3)},
+            "options of the loss = {} and not {'smoothing': 0.3}",
+        ),
+        ({"loss": Loss(smoothing=0.3)}, "options of the loss = {} and not {'smoothing': 0.3, 'r_drop': 0.0}"),
+        ({"batches": lambda epoch: make_batches(epoch + 1)}, "first batch = '?[0-9a-f]{16}"),
+        ({"batches": lambda epoch: [batch[::-1] for batch in make_batches(epoch)]}, "first batch = "),
+    ],
+    ids=["config", "average", "model", "schedule", "partial", "loss", "data", "sides"],
+)
+def test_a_run_does_not_go_on_with_other_settings(tmp_path, changes, said):
+    make_trainer(tmp_path, steps=4).fit()
+    before = contents(tmp_path)
+    changes = {"model": make_model(seed=7)} | changes
+    model = changes["model"]
+    weights = [parameter.detach().clone() for parameter in model.parameters()]
+    with pytest.raises(CheckpointError, match=f"00000004.pt belongs to a run with {said}"):
+        make_trainer(tmp_path, **changes).fit()
+    assert contents(tmp_path) == before
+    assert all(map(torch.equal, weights, model.parameters()))
+    assert make_trainer(tmp_path, steps=5, keep=7).fit().step == 5  # these may change
+
+
+def test_a_batch_is_known_by_its_tensors_wherever_they_are():
+    """Nested, of any dtype, in their order and shape; what is not a tensor does not count."""
+    mark = transformer.runs.trainer._fingerprint
+    ids, half = torch.arange(6), torch.ones(2, dtype=torch.bfloat16)
+    batch = {"ids": ids, "more": (half, ["a name", torch.tensor(True)])}
+    assert mark(batch) == mark({"ids": ids.clone(), "more": [half, ("another", torch.tensor(True))]})
+    others = [ids, half, None, (ids, half), (half, ids), ids.view(2, 3), ids.int(), {"ids": ids + 1}]
+    assert len({mark(other) for other in (batch, *others)}) == len(others) + 1
+    assert mark(ids.view(2, 3).T) == mark(ids.view(2, 3).T.contiguous()) != mark(ids.view(3, 2))
+
+
+def test_the_first_batch_is_made_once_and_draws_nothing(tmp_path):
+    """However often a checkpoint is written: each holds its checksum."""
+    asked = []
+
+    def batches(epoch):
+        asked.append(epoch)
+        torch.rand(7)  # as a loader that shuffles would
+        return make_batches(epoch)
+
+    quiet = make_trainer(tmp_path / "a", model=make_model(), steps=4, evaluate_every=1).fit()
+    loud = make_trainer(tmp_path / "b", model=make_model(), steps=4, evaluate_every=1, batches=batches).fit()
+    assert asked == [0, 0] and same_state(quiet, loud)
+
+
+def test_a_metric_that_is_no_number_stops_the_run(tmp_path):
+    """Instead of ending it for want of patience, with nothing kept as the best."""
+    with pytest.raises(FloatingPointError, match="the metric -loss is nan at step 4$"):
+        make_trainer(tmp_path, evaluate=lambda model: {"loss": math.nan}, patience=1).fit()
+    endless = make_trainer(evaluate=lambda model: {"loss": 1.0, "perplexity": math.inf}).fit()
+    assert endless.step == 12  # what is not monitored may be infinite
+
+
+def test_another_model_s_directory_is_refused_and_kept(tmp_path):
+    make_trainer(tmp_path).fit()
+    before = sorted(p.name for p in tmp_path.iterdir())
+    with pytest.raises(CheckpointError, match="checkpoint-00000012.pt belongs to another model"):
+        make_trainer(tmp_path, model=make_model(d_ff=20)).fit()
+    assert sorted(p.name for p in tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize("keep", [1, 2, 5])
+def test_the_newest_checkpoints_are_kept_and_a_broken_later_one_does_not_count(tmp_path, keep):
+    make_trainer(tmp_path, keep=keep, steps=4).fit()
+    (tmp_path / "checkpoint-00000999.pt").write_text("not one of ours")
+    with pytest.warns(UserWarning, match="00000999.pt is not a whole .*; going on from .*00000004.pt"):
+        trainer = make_trainer(tmp_path, keep=keep).fit()
+    steps = [int(path.stem[-8:]) for path in trainer.checkpoints()]
+    assert steps == [0, 4, 8, 12][-keep:] + [999]
+
+
+def test_a_checkpoint_in_the_old_format_is_named_and_not_passed_over(tmp_path, monkeypatch):
+    """Though there are others that are in the new one."""
+    *_, newest = make_trainer(tmp_path).fit().checkpoints()
+    state = {name: part for name, part in load_checkpoint(newest).items() if name != "format"}
+    with monkeypatch.context() as patch:
+        patch.setattr(transformer.runs.checkpoints, "CHECKPOINT_FORMAT", "transformer-checkpoint-1")
+        save_checkpoint(newest, state)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    said = "00000012.pt is not a checkpoint in the format 'transformer-checkpoint-3', but says 'transf.*-1'"
+    with pytest.raises(CheckpointError, match=said):
+        make_trainer(tmp_path).fit()
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+# -------------------------------------------------------------------------------------------------
+# The end of a run, and slices of it
+# -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("directory", [True, False])
+def test_slices_make_the_run_that_is_made_in_one_piece(tmp_path, directory):
+    """Whatever the caller draws between them; a call whose time is over makes one update."""
+    folder = tmp_path if directory else None
+    settings = dict(accumulate=3, log_every=3, evaluate_every=5)
+    trainer, ends = make_trainer(folder, **settings), []
+    while not trainer.finished and len(ends) < 12:
+        if directory:
+            trainer = make_trainer(folder, make_model(seed=7 if ends else 0), **settings)
+        torch.rand(3)
+        trainer.fit(max_minutes=0)
+        ends.append(trainer.step)
+    assert ends == list(range(1, 13))
+    assert same_state(make_trainer(**settings).fit(), trainer)
+    if directory:
+        assert read_log(tmp_path) == trainer.history
+        assert trainer.checkpoints()[-1].name == "checkpoint-00000012.pt"
+
+
+def test_time_is_looked_at_after_every_update(monkeypatch):
+    clock = iter(range(0, 600, 60))
+    monkeypatch.setattr(transformer.runs.journal.time, "monotonic", lambda: next(clock))
+    trainer = make_trainer(log_every=10, evaluate_every=10).fit(max_minutes=2)
+    assert trainer.step == 2 and trainer.history == []
+    assert next(clock) == 180  # the start and two updates
+    assert make_trainer(log_every=1).fit().step == 12
+
+
+def test_a_stop_between_two_lines_changes_no_line(tmp_path):
+    """What the line will tell of the updates before the stop waits in the checkpoint."""
+    whole = make_trainer(log_every=6, evaluate_every=12).fit()
+    stopped = make_trainer(tmp_path, log_every=6, evaluate_every=12).fit(max_minutes=0)
+    assert stopped.step == 1 and not (tmp_path / "log.jsonl").exists()
+    resumed = make_trainer(tmp_path, make_model(seed=7), log_every=6, evaluate_every=12).fit()
+    assert [entry["step"] for entry in resumed.history] == [6, 12, 12]
+    assert same_state(whole, resumed)
+
+
+def test_of_several_processes_the_first_takes_up_the_line_and_the_others_add_nothing(tmp_path, monkeypatch):
+    make_trainer(tmp_path, log_every=6, evaluate_every=12).fit(max_minutes=0)
+    line = load_checkpoint(tmp_path / "checkpoint-00000001.pt")["line"]
+    for rank in (0, 1):
+        monkeypatch.setattr(transformer.runs.journal, "rank_and_world_size", lambda rank=rank: (rank, 2))
+        taken = LogLine()
+        taken.load_state_dict(line, torch.device("cpu"))
+        ((loss, count, norm),) = taken.updates
+        assert (loss > 0, count > 0, norm > 0) == (rank == 0, rank == 0, True)
+
+
+@pytest.mark.parametrize(
+    "losses, norms, said",
+    [
+        ([1, 1, math.nan], [1, math.inf, math.nan], "the norm is inf at step 2"),
+        ([1, math.nan, math.nan], [1, math.nan, math.nan], "the loss is nan at step 2"),
+        ([math.nan, 1, 1], [1, 1, 1], "the loss is nan at step 1"),
+    ],
+)
+def test_the_update_that_went_wrong_first_is_named(losses, norms, said):
+    line = LogLine()
+    for step, (loss, norm) in enumerate(zip(losses, norms), start=1):
+        line.add((torch.tensor(float(loss)), torch.tensor(3), torch.tensor(float(norm))), {"step": step}, 0.1)
+    with pytest.raises(FloatingPointError, match=f"^{said}"):
+        line.numbers()
+
+
+@pytest.mark.parametrize("name", ["step", "rate", "norm", "seconds"])
+def test_a_metric_may_not_have_a_name_that_the_log_uses(tmp_path, name):
+    with pytest.raises(ValueError, match=f"evaluate returned .*'{name}'.*, which the log uses itself"):
+        make_trainer(tmp_path, evaluate=lambda model: {"loss": 1.0, name: 2.0}).fit()
+
+
+def test_an_error_while_weights_are_changed_leaves_no_checkpoint(tmp_path):
+    """They are neither the old ones nor the new."""
+    trainer = make_trainer(tmp_path)
+
+    def average():
+        if trainer.step == 2:
+            raise RuntimeError("in the middle")
+
+    trainer.updater.average = SimpleNamespace(update=average, applied=nullcontext, state_dict=lambda: None)
+    with pytest.raises(RuntimeError, match="in the middle"):
+        trainer.fit()
+    assert [path.name for path in trainer.checkpoints()] == ["checkpoint-00000000.pt"]
+
+
+def test_an_evaluation_that_fails_does_so_before_the_first_update_and_is_made_again_later(tmp_path):
+    calls = []
+
+    def evaluate(model):
+        calls.append(trainer.step)
+        if len(calls) in (1, 3):
+            raise ZeroDivisionError
+        return {"loss": 1.0}
+
+    for left in ([], ["checkpoint-00000000.pt", "checkpoint-00000004.pt"]):
+        trainer = make_trainer(tmp_path / "run", evaluate=evaluate)
+        with pytest.raises(ZeroDivisionError):
+            trainer.fit()
+        assert [path.name for path in trainer.checkpoints()] == left
+        assert (tmp_path / "run").exists() == bool(left)
+    trainer = make_trainer(tmp_path / "run", evaluate=evaluate)
+    trainer.fit()
+    assert calls == [0, 0, 4, 4, 8, 12]
+    whole = make_trainer(evaluate=lambda model: {"loss": 1.0}).fit()
+    assert same_state(whole, trainer)
+
+
+def test_no_checkpoint_is_written_after_a_number_that_is_none(tmp_path):
+    loss = lambda model, batch: (math.nan * teacher_forced_loss(model, batch)[0], torch.tensor(3))
+    with pytest.raises(FloatingPointError, match="the loss is nan at step 1, "):
+        make_trainer(tmp_path, loss=loss, log_every=6).fit(max_minutes=0)
+    assert [path.name for path in tmp_path.glob("*.pt")] == ["checkpoint-00000000.pt"]
+
+
+def test_the_bar_moves_with_every_update(tmp_path, monkeypatch, capfd):
+    """By a clock that no one sets: here it stands still but for a second in every look at it."""
+    clock = iter(range(1000))
+    monkeypatch.setattr(transformer.runs.journal.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(transformer.runs.journal.time, "time", lambda: 1e12)
+    trainer = make_trainer(tmp_path, progress=True, log_every=3, steps=6, evaluate=None)
+    trainer.fit(max_minutes=0)
+    trainer.fit()
+    first, second = (part.split("\r")[1:] for part in capfd.readouterr().err.split("\n")[:2])
+    at = lambda lines: [int(re.search(r"(\d)/6 \[", line)[1]) for line in lines]
+    assert (at(first), at(second)) == ([1, 1], [2, 3, 4, 5, 6, 6])  # the last is drawn once more at the end
+    assert all(re.search(r"\[00:\d\d[<,]", line) for line in first + second)
+    lines = [f"loss={entry['loss']:.3f}" for entry in trainer.history]  # an evaluation ends a line as well
+    for line, shown in zip(second, ["", lines[0], lines[1], lines[1], lines[2], lines[2]], strict=True):
+        assert shown in line and line.count("loss=") == bool(shown)
+
+
+@pytest.mark.parametrize(
+    "error", [BrokenPipeError, ValueError("I/O operation on closed file"), None], ids=repr
+)
+def test_a_bar_that_cannot_be_drawn_falls_silent(monkeypatch, error):
+    """Its reader has gone, its file was closed, or there is none; the run is what it would have been."""
+    asked = []
+
+    def write(text):
+        asked.append(text)
+        raise error
+
+    stream = error and SimpleNamespace(write=write, flush=lambda: None, encoding="utf8")
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stderr", stream)
+        trainer = make_trainer(progress=True).fit()
+    assert len(asked) == bool(error) and same_state(trainer, make_trainer().fit())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("slices", [True, False])
+def test_patience_ends_a_run_and_outlives_an_interruption(tmp_path, slices):
+    scores = {0: 9.0, 1: 1.0, 2: 3.0, 3: 2.0, 4: 3.0, 5: 4.0, 6: 0.0, 7: 4.0, 8: 3.0}
+    seen = []
+
+    def run():
+        def evaluate(model):
+            seen.append(trainer.step)
+            return {"score": scores[trainer.step]}
+
+        settings = dict(steps=12, patience=3, evaluate_every=1, monitor="score")
+        trainer = make_trainer(tmp_path, evaluate=evaluate, **settings)
+        return trainer.fit(max_minutes=0 if slices else None)
+
+    calls = 0
+    while not (trainer := run()).finished:
+        calls += 1
+        assert slices and calls < 8
+    assert seen == list(scores) and (trainer.step, trainer.best_step, trainer.stale) == (8, 5, 3)
+    assert trainer.checkpoints()[-1].name == "checkpoint-00000008.pt"
+    assert run().step == 8 and seen == list(scores)  # over is over
+
+
+def test_without_patience_a_run_ends_with_its_steps(tmp_path):
+    evaluate = lambda model: {"score": 0.0}
+    trainer = make_trainer(tmp_path, evaluate=evaluate, evaluate_every=1, monitor="score")
+    assert not trainer.finished
+    assert trainer.fit().step == 12 and trainer.stale == 11 and trainer.finished
+
+
+# -------------------------------------------------------------------------------------------------
+# The best weights
+# -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("monitor, best_step", [("score", 8), ("-score", 4)])
+def test_best_weights_are_those_of_the_best_score(tmp_path, monitor, best_step):
+    scores = iter([9.0, 1.0, 3.0, 2.0])  # the first is that of a trial
+    weights = []
+
+    def evaluate(model):
+        assert not model.training and not torch.is_grad_enabled()
+        weights.append({name: t.clone() for name, t in model.state_dict().items()})
+        return {"score": next(scores)}
+
+    trainer = make_trainer(tmp_path, evaluate=evaluate, monitor=monitor).fit()
+    trainer.load_best()
+    best = weights[best_step // 4]
+    assert all(torch.equal(best[name], t) for name, t in trainer.model.state_dict().items())
+
+
+def test_the_average_is_of_every_update_and_is_what_is_evaluated_and_kept(tmp_path):
+    seen, raw = [], []
+
+    def loss(model, batch):
+        raw.append([p.detach().clone() for p in model.parameters()])
+        return teacher_forced_loss(model, batch)
+
+    def evaluate(model):
+        seen.append([p.detach().clone() for p in model.parameters()])
+        return {"score": float(len(seen) == 3)}
+
+    settings = dict(average=0.6, loss=loss, evaluate=evaluate, monitor="score")
+    trainer = make_trainer(tmp_path, **settings).fit()
+    raw.append([p.detach().clone() for p in trainer.model.parameters()])
+    mean, means = raw[0], []
+    for n, weights in enumerate(raw[1:], start=1):
+        d = min(0.6, (1 + n) / (10 + n))
+        mean = [d * m + (1 - d) * w for m, w in zip(mean, weights)]
+        means.append(mean)
+    for weights, expected in zip(seen[1:], means[3::4], strict=True):
+        assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(weights, expected))
+    trainer.load_best()
+    assert all(map(torch.equal, trainer.model.parameters(), seen[2]))
+
+    # Training itself is what it is without an average.
+    plain = make_trainer(evaluate=None).fit()
+    assert all(map(torch.equal, plain.model.parameters(), raw[-1]))
+    assert plain.average is None
+
+
+def test_of_equal_scores_the_first_stays_the_best(tmp_path):
+    weights = []
+
+    def evaluate(model):
+        weights.append(model.output.weight.clone())
+        return {"score": 1.0}
+
+    trainer = make_trainer(tmp_path, evaluate=evaluate, monitor="score").fit()
+    trainer.load_best()
+    assert trainer.model.output.weight.equal(weights[1]) and not weights[1].equal(weights[-1])
+
+
+def test_best_survives_resuming_and_nan_is_never_best(tmp_path):
+    make_trainer(tmp_path, evaluate=lambda model: {"score": 5.0}, monitor="score", steps=4).fit()
+    first = (tmp_path / "best.pt").read_bytes()
+    for score in (4.0, math.nan):
+        trainer = make_trainer(
+            tmp_path, evaluate=lambda model, score=score: {"score": score}, monitor="score"
+        ).fit()
+    assert trainer.best == 5.0 and (tmp_path / "best.pt").read_bytes() == first
+
+
+def test_best_weights_that_were_not_written_before_the_cut_are_written_on_resuming(tmp_path):
+    evaluate = lambda model: {"score": 1.0}
+    make_trainer(tmp_path, evaluate=evaluate, steps=4, monitor="score").fit()
+    best = (tmp_path / "best.pt").read_bytes()
+    (tmp_path / "best.pt").unlink()  # the power was cut before it had its name
+    make_trainer(tmp_path, make_model(seed=3), steps=4, evaluate=None, monitor="score").fit()
+    assert (tmp_path / "best.pt").read_bytes() == best
+
+    # A later checkpoint, whose weights are not the best, puts nothing in its place.
+    make_trainer(tmp_path, evaluate=evaluate, steps=8, monitor="score").fit()
+    assert (tmp_path / "best.pt").read_bytes() == best
+    assert load_checkpoint(tmp_path / "best.pt")["step"] == 4
+
+
+def test_best_weights_are_written_when_a_checkpoint_knows_of_them(tmp_path, monkeypatch):
+    """Cut off between the two, the run must not have best weights that no score belongs to."""
+    written, replace = [], os.replace
+    note = lambda source, target: (written.append(Path(target).name), replace(source, target))
+    monkeypatch.setattr(transformer.runs.checkpoints.os, "replace", note)
+    make_trainer(tmp_path, steps=4).fit()
+    assert written == ["checkpoint-00000000.pt", "checkpoint-00000004.pt", "best.pt"]
+
+
+def test_a_line_of_the_log_is_on_the_disk_before_the_checkpoint_after_it(tmp_path, monkeypatch):
+    done, fsync, save = [], os.fsync, torch.save
+
+    def note(file):
+        done.append("names" if stat.S_ISDIR(os.fstat(file).st_mode) else "disk")
+        fsync(file)
+
+    monkeypatch.setattr(transformer.runs.checkpoints.os, "fsync", note)
+    monkeypatch.setattr(torch, "save", lambda *given: (done.append("save"), save(*given)))
+    make_trainer(tmp_path, steps=4, log_every=2, evaluate=None).fit()
+    checkpoint, first, line = ["save", "disk", "names"], ["disk", "names"], ["disk"]  # a new file, and not
+    names = ["names"] if os.name == "posix" else []  # Windows opens no directory
+    expected = [*checkpoint, *first, *line, *checkpoint]
+    assert done == [word for word in expected if word != "names" or names]
+
+
+def test_older_checkpoints_that_were_left_over_are_removed_on_resuming(tmp_path):
+    make_trainer(tmp_path).fit()
+    names = [path.name for path in tmp_path.iterdir()]
+    (tmp_path / "checkpoint-00000004.pt").write_text("left over")
+    make_trainer(tmp_path).fit()
+    assert sorted(names) == sorted(path.name for path in tmp_path.iterdir())
+
+
+def test_metrics_of_any_number_type_can_be_stored(tmp_path):
+    evaluate = lambda model: {"a": torch.tensor(1.5), "b": torch.ones(1).numpy()[0], "c": 2}
+    trainer = make_trainer(tmp_path, evaluate=evaluate, monitor="b").fit()
+    assert read_log(tmp_path)[-1] == {"step": 12, "a": 1.5, "b": 1.0, "c": 2.0}
+    assert load_checkpoint(trainer.checkpoints()[-1])["progress"]["best"] == 1.0
+
+
+def test_nothing_is_written_without_a_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    trainer = make_trainer().fit()
+    assert not list(tmp_path.iterdir()) and trainer.checkpoints() == []
+    with pytest.raises(ValueError, match="a trainer without a directory keeps no best weights"):
+        trainer.load_best()
+    with pytest.raises(FileNotFoundError, match="best.pt"):
+        make_trainer(tmp_path, evaluate=None).fit().load_best()
+
+
+# -------------------------------------------------------------------------------------------------
+# The trainer stops
+# -------------------------------------------------------------------------------------------------
+
+
+def no_slope(weight):
+    """0, with a derivative that is not a number."""
+    return (weight - weight.detach()).abs().sqrt()
+
+
+@pytest.mark.parametrize(
+    "first_bad, extra, message",
+    [
+        (8, lambda weight: math.nan, "the loss is nan at step 8, epoch 3, batch 1, learning rate 8.94e-03"),
+        (6, lambda weight: math.inf, "the loss is inf at step 6, epoch 2, batch 2, learning rate 6.71e-03"),
+        (10, lambda weight: -math.inf, "the loss is -inf at step 10, epoch 3, batch 5, "),
+        (10, no_slope, "the norm is nan at step 10, "),  # every loss is finite until the very end
+    ],
+)
+def test_numbers_that_are_none_stop_the_run_before_a_checkpoint(tmp_path, first_bad, extra, message):
+    trainer = None
+
+    def loss(model, batch):
+        total, count = teacher_forced_loss(model, batch)
+        bad = trainer.step + 1 >= first_bad
+        return total + extra(model.output.weight[4, 0]) if bad else total, count
+
+    settings = dict(steps=10, log_every=10, evaluate_every=5, accumulate=2)
+    trainer = make_trainer(tmp_path, loss=loss, **settings)
+    with pytest.raises(FloatingPointError, match=message):
+        trainer.fit()
+    names = ["checkpoint-00000000.pt", "checkpoint-00000005.pt"]
+    assert [path.name for path in trainer.checkpoints()] == names
+    state = load_checkpoint(trainer.checkpoints()[1])["model"]
+    assert all(t.isfinite().all() for t in state.values())
+    assert all(math.isfinite(value) for entry in read_log(tmp_path) for value in entry.values())
+
+
+def test_with_float16_a_loss_that_is_no_number_stops_the_run_and_an_infinite_gradient_does_not():
+    trainer = None
+
+    def loss(model, batch):
+        total, count = teacher_forced_loss(model, batch)
+        if trainer.step == 2:
+            total = total * 1e36  # times the scale this is infinite, and so is the gradient
+        return total * (math.nan if trainer.step == 7 else 1.0), count
+
+    trainer = make_trainer(loss=loss, precision="float16", log_every=4)
+    with pytest.raises(FloatingPointError, match="the loss is nan at step 8, "):
+        trainer.fit()
+    assert [entry["step"] for entry in trainer.history if "rate" in entry] == [4]
+
+
+def test_an_epoch_without_a_batch_and_a_metric_that_is_missing_stop_the_run():
+    with pytest.raises(ValueError, match=r"batches\(0\) gave no batch"):
+        make_trainer(batches=lambda epoch: []).fit()
+    with pytest.raises(ValueError, match=r"batches\(1\) gave no batch"):
+        make_trainer(batches=lambda epoch: make_batches(0)[epoch * 9 :]).fit()
+    trainer = make_trainer(monitor="bleu")
+    with pytest.raises(ValueError, match="monitor is 'bleu', but evaluate returned"):
+        trainer.fit()
+    assert trainer.step == 0
+
+
+def test_the_bar_is_drawn_only_when_asked_for_and_needs_tqdm_only_then(monkeypatch, capfd):
+    monkeypatch.setenv("COLUMNS", "200")  # wide enough for all numbers
+    monkeypatch.setenv("LINES", "50")
+    trainer = make_trainer(progress=True).fit()
+    shown = capfd.readouterr().err
+    assert "12/12" in shown
+    for name, value in latest_numbers(trainer.history).items():
+        assert f"{name}={value}" in shown
+    monkeypatch.setitem(sys.modules, "tqdm", None)
+    make_trainer().fit()
+    assert capfd.readouterr().err == ""
+    with pytest.raises(ImportError, match=r"needs the library tqdm: pip install .*\[train\]"):
+        make_trainer(progress=True).fit()

@@ -1,0 +1,1015 @@
+"""The fast model: the numbers of the plain one, for those models that have no others."""
+
+from __future__ import annotations
+
+import copy
+import io
+import math
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from unittest import mock
+
+import helpers
+import pytest
+import torch
+import torch.nn.functional as F
+from helpers import DROPPING, assert_same, refuses
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn.utils import parametrize, prune
+from torch.profiler import ProfilerActivity, profile
+
+import transformer.speed.fast
+import transformer.speed.kernels
+from transformer import (
+    FastTransformer,
+    LayerNorm,
+    MultiHeadAttention,
+    Trainer,
+    TrainingConfig,
+    Transformer,
+    TransformerConfig,
+    Translator,
+    accelerate,
+    beam_search,
+    evaluate_loss,
+    fit,
+    greedy_search,
+    load_corpus,
+    quantize,
+    r_drop_loss,
+    teacher_forced_loss,
+)
+from transformer.attention import KeyValueCache
+from transformer.decoding import DecoderState, decoder_state
+from transformer.language.translator import evaluate_translator
+from transformer.speed.fast import FastDecoderState, FastDropout, FastLinear, FastMultiHeadAttention
+from transformer.speed.int8 import QuantizedLinear, QuantizedTransformer
+from transformer.speed.kernels import CHOICES
+from transformer.training import evaluating
+
+V, PAD, BOS = 11, 0, 2
+LOSSES = {"cross-entropy": teacher_forced_loss, "R-Drop": r_drop_loss}
+QUIET = pytest.mark.filterwarnings("ignore:this PyTorch has no product of bytes")
+
+
+def make_model(seed: int = 0, dtype: torch.dtype = torch.float64, **changes) -> Transformer:
+    return helpers.make_model(seed=seed, dtype=dtype, **({"dropout": 0.1} | changes)).eval()
+
+
+def make_sources(batch: int = 5, length: int = 6) -> Tensor:
+    """Sources of length 6, 5, 4, …, the last of padding alone."""
+    generator = torch.Generator().manual_seed(0)
+    src = torch.randint(4, V, (batch, length), generator=generator)
+    lengths = torch.arange(length, length - batch + 1, -1).clamp_min(0).tolist() + [0]
+    return src.masked_fill(torch.arange(length) >= torch.tensor(lengths)[:, None], PAD)
+
+
+def make_batch(batch: int = 5, length: int = 6) -> tuple[Tensor, Tensor]:
+    """Sources and targets, both with padding."""
+    tgt = make_sources(batch, length).flip(1).flip(1)
+    start = torch.full((batch, 1), BOS)
+    return make_sources(batch, length), torch.cat((start, tgt), 1)
+
+
+def with_gradients(value: Tensor, model: nn.Module) -> list[Tensor]:
+    return [value, *torch.autograd.grad(value.square().sum() / 7, list(model.parameters()))]
+
+
+FORMS = {
+    "post-norm": {},
+    "pre-norm": {"norm_first": True},
+    "pre-norm, none on top": {"norm_first": True, "final_norm": False},
+    "norm on top of post-norm": {"final_norm": True},
+    "no bias": {"bias": False},
+    "gelu": {"activation": "gelu"},
+    "silu": {"activation": "silu"},
+    "three tables": {"tie_embeddings": False},
+    "dropout in its place": DROPPING,
+}
+EITHER_LIBRARY = pytest.mark.parametrize("slow", [False, True], ids=["MKL", "oneDNN"])
+
+
+@contextmanager
+def libraries(slow: bool) -> Iterator[None]:
+    """As on a machine where oneDNN is the faster library, or is not, whatever the number of rows."""
+    if slow and not torch.backends.mkldnn.is_available():
+        pytest.skip("this PyTorch has no oneDNN")
+    linear = [
+        (lambda x, weight: slow and transformer.speed.kernels.onednn_wins(x, weight), CHOICES["linear"][0][1])
+    ]
+    with (
+        mock.patch("transformer.speed.kernels._least_work", lambda: 0 if slow else float("inf")),
+        mock.patch.dict(CHOICES, {"linear": [*linear, CHOICES["linear"][1]]}),
+    ):
+        yield
+
+
+# The same numbers ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@settings(max_examples=25)
+@given(
+    seed=st.integers(0, 2**16),
+    batch=st.integers(1, 30),
+    length=st.integers(1, 9),
+    n_layers=st.integers(1, 2),
+    norm_first=st.booleans(),
+    final_norm=st.sampled_from([None, False, True]),
+    tie_embeddings=st.booleans(),
+    bias=st.booleans(),
+    activation=st.sampled_from(["relu", "gelu"]),
+    pieces=st.booleans(),
+)
+def test_outputs_losses_and_gradients_are_those_of_the_plain_model(seed, batch, length, pieces, **changes):
+    model = make_model(seed, **changes)
+    fast = accelerate(model)
+    src, tgt = make_batch(batch, length)
+    assert_same(*(with_gradients(one(src, tgt[:, :-1]), model) for one in (fast, model)))
+    at_once = 5 * V if pieces else 2**20
+    limits = {"_FEW_LOGITS": 0 if pieces else at_once, "_AT_ONCE": {"cpu": at_once}}
+    with mock.patch.multiple(transformer.speed.kernels, **limits):
+        for loss in LOSSES.values():
+            found, wanted = (loss(one, (src, tgt)) for one in (fast, model))
+            assert found[1] == wanted[1]
+            assert_same(*(with_gradients(value, model) for value, _ in (found, wanted)))
+
+
+@EITHER_LIBRARY
+@pytest.mark.parametrize("form", FORMS)
+def test_it_is_the_plain_model_in_float32_by_whatever_library(form, slow):
+    model = make_model(dtype=torch.float32, **FORMS[form])
+    src, tgt = make_batch(20, 9)
+    with libraries(slow):
+        fast = accelerate(model)
+        assert_same(*(with_gradients(one(src, tgt), model) for one in (fast, model)), 1e-4)
+        for loss in LOSSES.values():
+            assert_same(*(with_gradients(loss(one, (src, tgt))[0], model) for one in (fast, model)), 1e-3)
+        with torch.no_grad():
+            assert_same([fast(src, tgt)], [model(src, tgt)], 1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_it_keeps_half_precision(dtype):
+    model, (src, tgt) = make_model(dtype=dtype), make_batch(20, 9)
+    logits = accelerate(model)(src, tgt)
+    assert logits.dtype == dtype
+    torch.testing.assert_close(logits, model(src, tgt), atol=0.1, rtol=0.05)
+    logits.sum().backward()
+    assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
+@pytest.mark.parametrize("options", [{"smoothing": 0.0}, {"smoothing": 0.4}], ids=str)
+def test_losses_are_smoothed_as_asked_and_leave_out_the_configured_padding(loss, options):
+    model, (src, tgt) = make_model(pad_id=7), make_batch()
+    batch = src.where(src != PAD, 7), tgt.where(tgt != PAD, 7)
+    assert (batch[0] == 7).any() and not (batch[0] == PAD).any()
+    assert_same(loss(accelerate(model), batch, **options), loss(model, batch, **options))
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_with_torchs_dropout_it_draws_what_the_plain_model_draws(loss, monkeypatch):
+    monkeypatch.setitem(CHOICES, "dropout", [(lambda x: True, F.dropout)])
+    model, batch = make_model(**DROPPING).train(), make_batch(20, 6)
+    results = []
+    for one in (accelerate(model), model):
+        torch.manual_seed(3)
+        results.append(with_gradients(LOSSES[loss](one, batch)[0], model))
+    assert_same(*results)
+
+
+def test_its_own_dropout_drops_at_every_place_and_in_training_only():
+    model, (src, tgt) = make_model(dropout=0.5), make_batch()
+    fast, rates = accelerate(model).train(), []
+
+    def note(module, given, output):
+        rates.append((output == 0)[given[0] != 0].double().mean().item())
+
+    for module in fast.modules():
+        if isinstance(module, FastDropout) and module.p:
+            module.register_forward_hook(note)
+    fast(src.expand(5, 6).repeat(20, 1), tgt.repeat(20, 1))
+    assert len(rates) == 2 + 2 * 2 + 2 * 3 and all(0.45 < rate < 0.55 for rate in rates)
+    rates.clear()
+    assert torch.equal(fast.eval()(src, tgt), fast(src, tgt)) and set(rates) == {0.0}
+
+
+def test_dropout_of_rate_zero_and_in_evaluation_is_nothing():
+    x = torch.ones(40, 50)
+    assert FastDropout(0.0)(x) is x and FastDropout(0.5).eval()(x) is x
+    assert 0.4 < (FastDropout(0.5)(x) == 0).double().mean() < 0.6
+
+
+def test_attention_maps_and_a_cache_are_the_plain_ones():
+    model, (src, tgt) = make_model(), make_batch()
+    fast = accelerate(model)
+    assert_same(fast.attention_maps(src, tgt), model.attention_maps(src, tgt))
+    results = []
+    for one in (fast, model):
+        cache, memory = KeyValueCache(), one.encode(src)
+        with torch.no_grad():
+            results.append([one.decode(part, memory, None, cache) for part in tgt.split(3, dim=1)])
+    assert_same(*results)
+
+
+def test_attention_with_three_inputs_and_other_widths_is_the_plain_one():
+    plain = MultiHeadAttention(12, 3, kdim=7, vdim=5).double()
+    fast = copy.deepcopy(plain)
+    fast.__class__ = FastMultiHeadAttention
+    inputs = [torch.randn(4, n, width, dtype=torch.float64) for n, width in ((3, 12), (6, 7), (6, 5))]
+    assert_same([fast(*inputs)[0]], [plain(*inputs)[0]])
+    with pytest.raises(RuntimeError):
+        fast(inputs[0], inputs[0], inputs[0])
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_training_brings_both_models_to_the_same_weights(loss):
+    weights = []
+    for make in (accelerate, lambda model: model):
+        model = make_model(d_model=12, dropout=0.0)
+        fit(make(model), LOSSES[loss], lambda epoch: [make_batch()], lambda step: 1e-2, steps=3)
+        weights.append(list(model.parameters()))
+    assert_same(*weights, 1e-7)
+    assert (weights[0][0] - make_model().src_embedding.weight).abs().max() > 1e-3
+
+
+def test_a_trainer_trains_the_accelerated_model():
+    model = make_model()
+    given = teacher_forced_loss, lambda epoch: [make_batch()], lambda step: 1e-2, TrainingConfig(steps=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        trainer = Trainer(model, *given)
+        assert (
+            type(trainer.model) is FastTransformer
+            and Trainer(nn.Linear(2, 2), *given).model.weight.dim() == 2
+        )
+    before = model.output.weight.detach().clone()
+    trainer.fit()
+    assert not torch.equal(model.output.weight, before)  # the parameters are the model's
+    calls = []
+    model.output.register_forward_hook(lambda *given: calls.append(given))
+    with pytest.warns(
+        UserWarning, match="without faster kernels: accelerate takes only .* output has another"
+    ):
+        trainer = Trainer(model, *given)
+    assert trainer.model is model and trainer.fit().step == 1 and calls
+
+
+def test_it_can_be_evaluated():
+    model = make_model(dropout=0.5)
+    fast = accelerate(model).train()
+    fast.encoder.eval()
+    with evaluating(fast):
+        assert not any(module.training for module in fast.modules()) and not torch.is_grad_enabled()
+    assert fast.training and fast.decoder.training and not fast.encoder.training
+    found, wanted = (evaluate_loss(one, [make_batch()]) for one in (fast, model))
+    assert found == pytest.approx(wanted, abs=1e-12) and fast.training and not model.training
+
+
+# The same parameters -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_parameters_are_shared_and_called_the_same(tied):
+    model = make_model(tie_embeddings=tied)
+    model.src_embedding.weight.requires_grad_(False)  # frozen, and to stay so
+    state = torch.get_rng_state()
+    fast = accelerate(model)
+    assert torch.equal(torch.get_rng_state(), state)
+    ours, theirs = (dict(one.named_parameters(remove_duplicate=False)) for one in (fast, model))
+    assert ours.keys() == theirs.keys() and all(ours[name] is theirs[name] for name in ours)
+    assert (
+        not fast.src_embedding.weight.requires_grad
+        and fast.encoder.layers[0].feed_forward.w_1.weight.requires_grad
+    )
+    assert fast.positions.table is model.positions.table
+    assert list(fast.state_dict()) == list(model.state_dict())
+    assert {type(module) for module in model.modules()}.isdisjoint({FastLinear, FastDropout, FastTransformer})
+
+
+@pytest.mark.parametrize("change", ["double", "load", "assign", "to_empty"])
+def test_what_is_done_to_the_numbers_of_one_is_done_to_the_other(change):
+    for direction in (1, -1):
+        model = make_model(dtype=torch.float32)
+        one, other = (model, accelerate(model))[::direction]
+        if change == "double":
+            one.double()
+        elif change == "to_empty":
+            one.to_empty(device="meta")
+        else:
+            one.load_state_dict(make_model(5, torch.float32).state_dict(), assign=change == "assign")
+        for a, b in zip(one.state_dict().values(), other.state_dict().values(), strict=True):
+            assert a.dtype == b.dtype and a.device == b.device and (a.is_meta or torch.equal(a, b))
+        assert other.positions.table is one.positions.table
+        assert other.src_embedding.weight is other.output.weight
+
+
+def test_each_has_its_own_mode():
+    model = make_model().train()
+    model.encoder.eval()
+    fast = accelerate(model)
+    assert fast.training and fast.decoder.training and not fast.encoder.training
+    fast.eval()
+    assert model.training and not fast.training
+    fast.train()
+    model.eval()
+    assert fast.training and not model.training
+
+
+def test_acceleration_happens_once():
+    model = make_model(dtype=torch.float32)
+    fast = accelerate(model)
+    assert type(fast) is FastTransformer and accelerate(fast) is fast and accelerate(model) is not fast
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        light = quantize(model)
+    assert accelerate(light) is light
+
+
+def test_a_model_on_meta_and_any_default_device_will_do():
+    model = make_model()
+    with torch.device("meta"):
+        made, fast = accelerate(Transformer(model.config).to("meta")), accelerate(model)
+    assert made(torch.zeros(2, 3, dtype=torch.long, device="meta"), make_batch(2, 4)[1].to("meta")).is_meta
+    src, tgt = make_batch()
+    assert_same([fast(src, tgt)], [model(src, tgt)])
+
+
+def test_a_copy_stands_by_itself():
+    model, (src, tgt) = make_model(), make_batch()
+    fast = accelerate(model)
+    file = io.BytesIO()
+    torch.save(fast, file)
+    file.seek(0)
+    for again in (copy.deepcopy(fast), torch.load(file, weights_only=False)):
+        assert type(again) is FastTransformer and again.output.weight is again.src_embedding.weight
+        assert again.output.weight is not model.output.weight
+        assert_same([again(src, tgt)], [model(src, tgt)])
+        assert_same([teacher_forced_loss(again, (src, tgt))[0]], [teacher_forced_loss(model, (src, tgt))[0]])
+        assert torch.equal(greedy_search(again, src, 5), greedy_search(model, src, 5))
+
+
+def test_there_is_no_class_derived_from_it():
+    with pytest.raises(TypeError, match="derive from Transformer"):
+        type("Own", (FastTransformer,), {})
+
+
+# Who may not be accelerated ------------------------------------------------------------------------------
+
+
+class Own(Transformer):
+    pass
+
+
+class Louder(nn.Linear):
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+class Numbers(nn.Parameter):
+    pass
+
+
+def layer(model: Transformer):
+    return model.decoder.layers[1]
+
+
+def exchange(module: nn.Module, name: str, **others) -> None:
+    """Put another layer with the same numbers in the place of a dense one."""
+    old = getattr(module, name)
+    new = others["kind"](old.in_features, old.out_features, bias=old.bias is not None)
+    new.load_state_dict(old.state_dict())
+    setattr(module, name, new.to(old.weight.dtype))
+
+
+def untie(model: Transformer) -> None:
+    model.output.weight = nn.Parameter(model.output.weight.detach().clone())
+
+
+def share(model: Transformer) -> None:
+    layer(model).feed_forward.w_1.weight = model.decoder.layers[0].feed_forward.w_1.weight
+
+
+def share_layer(model: Transformer) -> None:
+    model.encoder.layers[1] = model.encoder.layers[0]
+
+
+REFUSED = {  # a change, and what the message names
+    "a subclass": (lambda m: setattr(m, "__class__", Own), "the model is of Own, not of Transformer"),
+    "a dense layer of one's own": (
+        lambda m: exchange(layer(m).self_attention, "w_q", kind=Louder),
+        "decoder.layers.1.self_attention.w_q is of Louder, not of Linear",
+    ),
+    "another norm": (lambda m: setattr(m.encoder, "norm", LayerNorm(12)), "encoder.norm is of LayerNorm"),
+    "another dropout": (lambda m: setattr(m.positions, "dropout", nn.Tanh()), "positions.dropout is of Tanh"),
+    "another embedding": (
+        lambda m: setattr(m, "tgt_embedding", nn.Embedding(V, 12)),
+        "tgt_embedding is of Embedding",
+    ),
+    "a layer too few": (lambda m: m.encoder.layers.pop(1), "encoder.layers.1 is missing"),
+    "a layer too many": (
+        lambda m: m.encoder.layers.append(copy.deepcopy(m.encoder.layers[0])),
+        "encoder.layers.2 is one more",
+    ),
+    "one layer twice": (share_layer, "encoder.layers.1 is missing"),
+    "a part of one's own": (lambda m: setattr(m, "extra", nn.Linear(2, 2)), "extra is one more"),
+    "other heads": (
+        lambda m: setattr(layer(m).cross_attention, "n_heads", 2),
+        "decoder.layers.1.cross_attention has another n_heads",
+    ),
+    "another order": (
+        lambda m: setattr(layer(m).feed_residual, "norm_first", True),
+        "decoder.layers.1.feed_residual has another norm_first",
+    ),
+    "another rate": (
+        lambda m: setattr(layer(m).feed_residual.dropout, "p", 0.3),
+        "decoder.layers.1.feed_residual.dropout has another p",
+    ),
+    "another eps": (
+        lambda m: setattr(layer(m).self_residual.norm, "eps", 1.0),
+        "decoder.layers.1.self_residual.norm has another eps",
+    ),
+    "another padding": (lambda m: setattr(m.src_embedding, "pad_id", 1), "src_embedding has another pad_id"),
+    "another activation": (
+        lambda m: setattr(layer(m).feed_forward, "activation", "gelu"),
+        "decoder.layers.1.feed_forward has another activation",
+    ),
+    "another configuration": (
+        lambda m: setattr(m, "config", TransformerConfig(V, V, d_model=12, n_heads=2, n_layers=2, d_ff=20)),
+        "has another n_heads|has another max_length|has other",
+    ),
+    "a forward": (
+        lambda m: setattr(layer(m).feed_forward, "forward", lambda x: x),
+        "decoder.layers.1.feed_forward has another forward",
+    ),
+    "a projection": (lambda m: setattr(m, "project", lambda x: x), "the model has another project"),
+    "a decode": (lambda m: setattr(m, "decode", lambda *x: x), "the model has another decode"),
+    "an attribute": (lambda m: setattr(layer(m), "note", 1), "decoder.layers.1 has another note"),
+    "a tensor for an attribute": (
+        lambda m: setattr(layer(m), "shift", torch.ones(3)),
+        "decoder.layers.1 has another shift",
+    ),
+    "a tensor in the place of a number": (
+        lambda m: setattr(m.encoder.layers[0].self_attention, "n_heads", torch.tensor([3, 3])),
+        "encoder.layers.0.self_attention has another n_heads",
+    ),
+    "a hook": (
+        lambda m: m.output.register_forward_hook(lambda *given: None),
+        "output has another _forward_hooks",
+    ),
+    "a hook before": (
+        lambda m: m.register_forward_pre_hook(lambda *given: None),
+        "the model has another _forward_pre_hooks",
+    ),
+    "a backward hook": (
+        lambda m: layer(m).register_full_backward_hook(lambda *given: None),
+        "decoder.layers.1 has another _backward_hooks",
+    ),
+    "a backward hook before": (
+        lambda m: layer(m).register_full_backward_pre_hook(lambda *given: None),
+        "decoder.layers.1 has another _backward_pre_hooks",
+    ),
+    "pruned weights": (
+        lambda m: prune.l1_unstructured(layer(m).feed_forward.w_1, "weight", 0.5),
+        "decoder.layers.1.feed_forward.w_1 has another",
+    ),
+    "computed weights": (
+        lambda m: parametrize.register_parametrization(layer(m).feed_forward.w_1, "weight", nn.Identity()),
+        "decoder.layers.1.feed_forward.w_1 is of ParametrizedLinear",
+    ),
+    "a parameter of one's own": (
+        lambda m: layer(m).register_parameter("scale", nn.Parameter(torch.ones(1))),
+        "decoder.layers.1 has other parameters",
+    ),
+    "a parameter of another shape": (
+        lambda m: setattr(layer(m).feed_forward.w_1, "weight", nn.Parameter(torch.ones(3, 12))),
+        "decoder.layers.1.feed_forward.w_1 has other parameters",
+    ),
+    "a parameter of another kind": (
+        lambda m: setattr(layer(m).feed_forward.w_1, "weight", Numbers(torch.ones(20, 12))),
+        "decoder.layers.1.feed_forward.w_1 has other parameters",
+    ),
+    "no bias": (
+        lambda m: setattr(layer(m).feed_forward.w_1, "bias", None),
+        "decoder.layers.1.feed_forward.w_1 has other parameters",
+    ),
+    "a buffer of one's own": (
+        lambda m: m.encoder.register_buffer("seen", torch.ones(1), persistent=False),
+        "encoder has another _non_persistent_buffers_set|encoder has other buffers",
+    ),
+    "positions of another length": (
+        lambda m: setattr(m.positions, "table", torch.zeros(5, 12)),
+        "positions has other buffers",
+    ),
+    "tables of their own": (untie, "its parameters are not shared as configured"),
+    "a weight for two": (share, "its parameters are not shared as configured"),
+    "two dtypes": (lambda m: layer(m).float(), "its parameters have several devices or dtypes"),
+    "two devices": (lambda m: layer(m).to("meta"), "its parameters have several devices or dtypes"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_changed_model_is_refused_by_name(name):
+    change, message = REFUSED[name]
+    model = make_model()
+    accelerate(model)
+    change(model)
+    with pytest.raises(
+        TypeError, match=f"accelerate takes only what a configuration makes, but .*({message})"
+    ):
+        accelerate(model)
+    with pytest.raises(TypeError, match="accelerate takes only"):
+        FastTransformer(model)
+    with pytest.raises(TypeError, match="accelerate takes only"):
+        quantize(model)
+
+
+LATER = {
+    "parametrized": lambda m: parametrize.register_parametrization(m.w_1, "weight", nn.Identity()),
+    "normalized weights": lambda m: nn.utils.parametrizations.weight_norm(m.w_1),
+    "pruned": lambda m: prune.l1_unstructured(m.w_1, "weight", 0.5),
+    "a buffer of one's own": lambda m: m.w_1.register_buffer("seen", torch.ones(1)),
+}
+
+
+@pytest.mark.parametrize("name", LATER)
+@pytest.mark.parametrize("of", ["plain", "fast"])
+def test_a_layer_that_is_changed_after_the_model_was_accelerated_is_refused_by_name(name, of):
+    model, (src, tgt) = make_model(), make_batch()
+    fast = accelerate(model)
+    LATER[name]((model if of == "plain" else fast).decoder.layers[1].feed_forward)
+    told = "decoder.layers.1.feed_forward.w_1 must stay as it was when accelerated, but has other tensors now"
+    for call in (
+        lambda: fast(src, tgt),
+        lambda: fast.encode(src),
+        lambda: teacher_forced_loss(fast, (src, tgt)),
+        lambda: r_drop_loss(fast, (src, tgt)),
+        lambda: greedy_search(fast, src, 4),
+        lambda: beam_search(fast, src, 2, max_length=4),
+    ):
+        with refuses(TypeError, told):
+            call()
+
+
+def test_a_layer_that_has_been_put_back_does_not_matter():
+    model, (src, tgt) = make_model(), make_batch()
+    fast, layer = accelerate(model), model.decoder.layers[1].feed_forward.w_1
+    prune.remove(prune.l1_unstructured(layer, "weight", 0.5), "weight")
+    assert_same([fast(src, tgt)], [model(src, tgt)])
+
+
+def test_what_is_no_transformer_is_refused():
+    for something in (nn.Linear(2, 2), None, make_model().config):
+        with pytest.raises(TypeError, match="model must be a Transformer"):
+            accelerate(something)
+
+
+def test_a_hook_that_has_been_taken_away_does_not_matter():
+    model = make_model()
+    for register in ("forward", "forward_pre", "full_backward", "full_backward_pre"):
+        getattr(model.output, f"register_{register}_hook")(lambda *given: None).remove()
+    prune.remove(prune.l1_unstructured(model.encoder.layers[0].feed_forward.w_1, "weight", 0.5), "weight")
+    model.encoder.layers[1].feed_forward = model.encoder.layers[1].feed_forward  # once more at the same place
+    norm = model.encoder.layers[0].self_residual.norm
+    del model.encoder.layers[0].self_residual.norm
+    model.encoder.layers[0].self_residual.norm = norm  # the last of its parts now, no longer the first
+    src, tgt = make_batch()
+    assert_same([accelerate(model)(src, tgt)], [model(src, tgt)])
+
+
+# Captured, transformed, in mixed precision ---------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("loss", [None, *LOSSES])
+def test_it_is_captured_by_compile(loss):
+    model, (src, tgt) = make_model(n_layers=1), make_batch(20, 9)
+    fast = accelerate(model)
+    work = fast if loss is None else partial(LOSSES[loss], fast)
+    given = (src, tgt) if loss is None else ((src, tgt),)
+    compiled = torch.compile(work, fullgraph=True, backend="aot_eager")
+    found, wanted = compiled(*given), work(*given)
+    found, wanted = (x if isinstance(x, Tensor) else x[0] for x in (found, wanted))
+    assert_same(*(with_gradients(value, model) for value in (found, wanted)))
+
+
+@pytest.mark.slow
+def test_it_is_captured_by_export_for_any_lengths():
+    fast, (src, tgt) = accelerate(make_model(n_layers=1)), make_batch(5, 6)
+    batch, source, target = (torch.export.Dim(name, min=2, max=11) for name in ("batch", "source", "target"))
+    dynamic = ({0: batch, 1: source}, {0: batch, 1: target})
+    program = torch.export.export(fast, (src, tgt), dynamic_shapes=dynamic, strict=True)
+    src, tgt = make_batch(3, 4)
+    assert_same([program.module()(src, tgt)], [fast(src, tgt)])
+
+
+def test_it_is_differentiated_sentence_by_sentence():
+    model, (src, tgt) = make_model(n_layers=1), make_batch()
+    src[-1, 0] = 5
+    fast = accelerate(model)
+
+    def loss(parameters, src, tgt, one=model):
+        logits = torch.func.functional_call(one, parameters, (src[None], tgt[None, :-1]))
+        return F.cross_entropy(logits[0], tgt[1:], ignore_index=PAD, reduction="sum")
+
+    parameters = {name: p.detach() for name, p in model.named_parameters()}
+    with warnings.catch_warnings():  # the plain model's kernel is slow there
+        warnings.simplefilter("ignore")
+        found, wanted = (
+            torch.func.vmap(torch.func.grad(partial(loss, one=one)), (None, 0, 0))(parameters, src, tgt)
+            for one in (fast, model)
+        )
+    assert_same(list(found.values()), list(wanted.values()))
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_it_runs_under_autocast(loss):
+    model, batch = make_model(dtype=torch.float32), make_batch(20, 9)
+    exact, _ = LOSSES[loss](model, batch)
+    with torch.autocast("cpu", torch.bfloat16):
+        found, _ = LOSSES[loss](accelerate(model), batch)
+    assert found.dtype == torch.float32 and abs(found / exact - 1) < 0.02
+    found.backward()
+    assert all(parameter.grad.dtype == torch.float32 for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("batch", [2, 40])
+def test_searches_run_under_autocast(batch):
+    fast, src = accelerate(make_model(dtype=torch.float32)), torch.full((batch, 5), 6)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert greedy_search(fast, src, 9).size(0) == batch
+        assert beam_search(fast, src, 2, max_length=9).tokens.size(0) == batch
+
+
+# A step of a search --------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def walk(state: DecoderState, beam_size: int, n_steps: int = 6, sentences: int = 5) -> list[Tensor]:
+    """The logits of steps between which rows change places, and sentences leave."""
+    generator = torch.Generator().manual_seed(1)
+    last = torch.full((sentences * beam_size,), BOS)
+    logits = []
+    for step in range(n_steps):
+        logits.append(state.step(last))
+        before = sentences
+        if step in (2, 4):
+            sentences -= 1  # the first one leaves
+        first = torch.arange(before - sentences, before)[:, None] * beam_size
+        rows = first + torch.randint(beam_size, (sentences, beam_size), generator=generator)
+        state.keep(rows.flatten())
+        last = torch.randint(3, V, (sentences * beam_size,), generator=generator)
+    return logits
+
+
+def both_states(model: Transformer, src: Tensor, beam_size: int) -> tuple[DecoderState, DecoderState]:
+    with torch.no_grad():
+        fast, plain = decoder_state(accelerate(model), src, beam_size), DecoderState(model, src, beam_size)
+    assert type(fast) is FastDecoderState
+    return fast, plain
+
+
+@pytest.mark.parametrize("beam_size", [1, 3])
+@pytest.mark.parametrize("form", FORMS)
+def test_fast_steps_are_the_plain_ones(form, beam_size):
+    model = make_model(**FORMS[form])
+    assert_same(*(walk(state, beam_size) for state in both_states(model, make_sources(), beam_size)))
+
+
+@EITHER_LIBRARY
+@pytest.mark.parametrize("beam_size", [1, 2, 20])
+def test_fast_steps_are_the_plain_ones_in_float32_by_whatever_library(beam_size, slow):
+    with libraries(slow):
+        states = both_states(make_model(dtype=torch.float32), make_sources(), beam_size)
+        assert_same(*(walk(state, beam_size) for state in states), 1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_fast_steps_keep_half_precision(dtype):
+    fast, plain = (walk(state, 2) for state in both_states(make_model(dtype=dtype), make_sources(), 2))
+    assert all(logits.dtype == dtype for logits in fast)
+    for ours, theirs in zip(fast, plain):
+        torch.testing.assert_close(ours, theirs, atol=0.1, rtol=0.05)
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("sentences", [5, 40])
+def test_few_sentences_and_many_attend_to_the_same(padded, sentences):
+    src = torch.randint(4, V, (sentences, 6))
+    if padded:
+        src[::3, 4:] = PAD
+        src[1] = PAD
+    states = both_states(make_model(), src, 1)
+    assert_same(*(walk(state, 1, sentences=sentences) for state in states))
+
+
+def test_rows_keep_their_places_beyond_the_first_room_of_the_cache():
+    states = both_states(make_model(max_length=40), make_sources(), 2)
+    assert_same(*(walk(state, 2, 36) for state in states))
+
+
+def test_an_unchanged_order_moves_nothing():
+    src = make_sources()
+    state = FastDecoderState(accelerate(make_model()), src, 2)
+    state.step(torch.full((2 * len(src),), BOS))
+    before, unchanged = state.past.kept.data_ptr(), torch.arange(2 * len(src))
+    state.keep(unchanged)
+    assert state.past.kept.data_ptr() == before
+    state.keep(unchanged.view(-1, 2).flip(1).flatten())
+    assert state.past.kept.data_ptr() != before
+    state.keep(unchanged.view(-1, 2).flip(1).flatten())
+    assert state.past.kept.data_ptr() == before  # back and forth between two buffers
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_searches_find_the_same(seed, dtype):
+    model, src = make_model(seed, dtype, norm_first=seed == 1), make_sources()
+    fast = accelerate(model)
+    assert torch.equal(greedy_search(fast, src, 10), greedy_search(model, src, 10))
+    many = torch.cat([src.roll(n, 0) for n in range(12)])  # more than is ranked at a time
+    found, wanted = (beam_search(one, many, 3, max_length=10) for one in (fast, model))
+    assert torch.equal(found.tokens, wanted.tokens)
+    assert_same([found.scores], [wanted.scores], 1e-10 if dtype == torch.float64 else 1e-4)
+
+
+def test_what_a_search_returns_can_be_learned_from():
+    """Steps are in inference mode, whose tensors autograd refuses; what a search returns it must not."""
+    fast, src = accelerate(make_model()), make_sources()
+    found = greedy_search(fast, src, 5), *beam_search(fast, src, 2, max_length=5)
+    assert not any(x.is_inference() for x in found)
+    table = torch.randn(V, 3, requires_grad=True)
+    F.embedding(found[0], table).sum().backward()
+    weight = torch.ones(found[2].shape, dtype=torch.float64, requires_grad=True)
+    (weight * found[2]).sum().backward()
+    assert table.grad.any() and torch.equal(weight.grad, found[2])
+
+
+def test_a_search_between_updates_sees_the_new_weights():
+    model, src = make_model(), make_sources()
+    fast = accelerate(model)
+    greedy_search(fast, src, 5)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter))
+    assert torch.equal(greedy_search(fast, src, 9), greedy_search(model, src, 9))
+    teacher_forced_loss(fast, make_batch())[0].backward()
+
+
+def counted_steps(model: Transformer, src: Tensor, n_steps: int, beam_size: int = 1) -> list[tuple[int, int]]:
+    """Of every step the number of dense products, and the operations in them and in attention."""
+    counts, last = [], torch.full((len(src) * beam_size,), 5)
+    with libraries(False):
+        state = FastDecoderState(accelerate(model), src, beam_size)
+        for _ in range(n_steps):
+            with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as seen:
+                state.step(last)
+            shapes = {name: [] for name in ("aten::mm", "aten::addmm", "aten::scaled_dot_product_attention")}
+            for event in seen.events():
+                shapes.get(event.name, []).append(event.input_shapes)
+            *dense, attended = shapes.values()
+            products = [given[-2:] for given in dense[0]] + [given[1:3] for given in dense[1]]
+            operations = sum(2 * math.prod(left) * right[1] for left, right in products)
+            operations += sum(4 * math.prod(query) * key[2] for query, key, *_ in attended)
+            counts.append((len(products), operations))
+    return counts
+
+
+@pytest.mark.parametrize("beam_size", [1, 4])
+def test_a_step_costs_what_the_formula_says(beam_size):
+    d, d_ff, layers, S, rows = 12, 20, 2, 6, 3 * beam_size
+    counts = counted_steps(make_model(dtype=torch.float32), torch.full((3, S), 7), 8, beam_size)
+    for t, (products, operations) in enumerate(counts, start=1):
+        assert products == 8 * layers + 1
+        dense = layers * (6 * 2 * d * d + 2 * 2 * d * d_ff) + 2 * d * V
+        assert operations == rows * (dense + layers * 2 * 2 * d * (t + S))
+
+
+@pytest.mark.slow
+def test_a_longer_past_adds_to_a_step_in_proportion():
+    counts = counted_steps(make_model(max_length=60), make_sources(), 60)
+    operations = [count for _, count in counts]
+    assert len(set(b - a for a, b in zip(operations, operations[1:]))) == 1 and operations[0] < operations[1]
+
+
+# int8 ----------------------------------------------------------------------------------------------------
+
+PRODUCTS = ["of bytes", "of whole numbers"]  # the second where PyTorch has no product of bytes
+
+
+@contextmanager
+def product(kind: str) -> Iterator[None]:
+    """Make int8 layers as on a processor that has a product of bytes, or on one that has none."""
+    if kind == "of whole numbers":
+        with mock.patch("transformer.speed.int8._packed", lambda rounded: None):
+            yield
+    elif QuantizedLinear(torch.ones(1, 1)).packed is None:
+        pytest.skip("this PyTorch has no product of bytes")
+    else:
+        yield
+
+
+def float_model(seed: int = 0, **changes) -> Transformer:
+    """A model in float32 that is wide enough for int8 to be no coincidence."""
+    sizes = dict(vocab_size=30, d_model=32, n_heads=4, d_ff=64) | changes
+    return make_model(seed, torch.float32, **sizes)
+
+
+@pytest.mark.parametrize("kind", PRODUCTS)
+@settings(max_examples=30)
+@given(
+    rows=st.integers(1, 70),
+    d_in=st.integers(1, 130),
+    d_out=st.integers(1, 70),
+    seed=st.integers(0, 10**6),
+    with_bias=st.booleans(),
+)
+def test_a_quantized_layer_is_a_product_of_rounded_numbers(kind, rows, d_in, d_out, seed, with_bias):
+    generator = torch.Generator().manual_seed(seed)
+    draw = lambda *shape: torch.randn(*shape, generator=generator)
+    x, weight, bias = draw(rows, d_in), draw(d_out, d_in), draw(d_out) if with_bias else None
+    with product(kind):
+        layer = QuantizedLinear(weight, bias).eval()
+    s = weight.abs().amax(1, keepdim=True).double() / 127
+    r = x.abs().amax(1, keepdim=True).double() / 63
+    assert ((layer.weight() - weight).abs() <= 0.5001 * s).all()
+
+    exact = x.double() @ weight.double().T + (0 if bias is None else bias)
+    bound = r / 2 * layer.weight().abs().sum(1) + s.T / 2 * x.abs().sum(1, keepdim=True)
+    assert ((layer(x) - exact).abs() <= 1.001 * bound + 1e-5).all()
+    p, q = (x / r).round(), (layer.weight() / s).round()
+    by_hand = (p @ q.T) * r * s.T + (0 if bias is None else bias)
+    # A number halfway between two may be rounded either way, by the last bit of its scale.
+    assert (layer(x) - by_hand).abs().double().median() < 1e-5
+
+
+@pytest.mark.parametrize("kind", PRODUCTS)
+def test_a_quantized_layer_rounds_every_row_by_itself(kind):
+    generator = torch.Generator().manual_seed(0)
+    weight, x = torch.randn(50, 40, generator=generator), torch.randn(9, 40, generator=generator)
+    x[3] *= 1000
+    x[5] = 0
+    with product(kind):
+        layer = QuantizedLinear(weight, torch.ones(50)).eval()
+        of_nothing = QuantizedLinear(0 * weight).eval()
+    assert torch.equal(torch.cat([layer(row[None]) for row in x]), layer(x))
+    assert (layer(x)[5] == 1).all() and torch.equal(layer(x.view(3, 3, 40)), layer(x).view(3, 3, 50))
+    assert (of_nothing(x) == 0).all()
+    strided = x.T.contiguous().T
+    assert not strided.is_contiguous() and torch.equal(layer(strided), layer(x))
+    half = layer(x[:3]).double() - 1  # what is 1000 times as large is rounded 1000 times as much
+    assert torch.allclose(layer(1000 * x[:3]).double() - 1, 1000 * half, rtol=1e-4, atol=1e-2)
+
+
+def test_without_a_product_of_bytes_the_numbers_are_the_same():
+    generator = torch.Generator().manual_seed(1)
+    weight, x = torch.randn(50, 40, generator=generator), torch.randn(9, 40, generator=generator)
+    with product("of bytes"):
+        expected = QuantizedLinear(weight).eval()
+    with product("of whole numbers"):
+        layer = QuantizedLinear(weight).eval()
+    assert torch.equal(layer.weight(), expected.weight())
+    torch.testing.assert_close(layer(x), expected(x), rtol=1e-5, atol=1e-5)
+
+
+def test_where_there_is_no_product_of_bytes_a_warning_says_so():
+    """PyTorch's engine for Arm packs the weights, and refuses the product."""
+    backend = torch.backends.quantized
+    if "qnnpack" not in backend.supported_engines:
+        pytest.skip("this PyTorch has no other engine")
+    model, src, engine = float_model(), make_sources(), backend.engine
+    backend.engine = "qnnpack"
+    try:
+        with pytest.warns(UserWarning, match="no product of bytes .* compute in float32") as caught:
+            light = quantize(model)
+    finally:
+        backend.engine = engine
+    assert len(caught) == 1 and caught[0].filename == __file__
+    assert light.output.packed is None and greedy_search(light, src, 10).size(0) == len(src)
+    with product("of bytes"), warnings.catch_warnings():
+        warnings.simplefilter("error")  # nothing is to be said here
+        expected = quantize(model)
+    # A number halfway between two may be rounded either way.
+    assert ((light(src, src) - expected(src, src)).abs() < 1e-4).double().mean() > 0.9
+
+
+@QUIET
+@pytest.mark.parametrize("kind", PRODUCTS)
+@pytest.mark.parametrize("batch", [5, 40])  # few rows, and so many that a float model joins projections
+def test_a_quantized_model_is_near_the_model_and_leaves_it_alone(kind, batch):
+    model, (src, tgt) = float_model(norm_first=True), make_batch(batch, 6)
+    before = copy.deepcopy(model.state_dict())
+    with product(kind):
+        light = quantize(model)
+    assert type(light) is QuantizedTransformer
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    assert not any(isinstance(module, nn.Linear) for module in light.modules())
+    assert not light.training and not any(p.requires_grad for p in light.parameters())
+    layers = [module for module in light.modules() if isinstance(module, QuantizedLinear)]
+    assert len(layers) == 2 * (4 + 2) + 2 * (8 + 2 + 1) + 1  # query, key and value also as one
+    assert all(p.requires_grad for p in model.parameters())
+    assert torch.equal(light.src_embedding.weight, model.src_embedding.weight)
+    assert not any("w_q" in name or "output" in name for name in light.state_dict())
+
+    exact, logits = model(src, tgt).detach(), light(src, tgt)
+    assert 1e-4 < (logits - exact).norm() / exact.norm() < 0.05
+    assert torch.equal(copy.deepcopy(light)(src, tgt), logits)
+    for loss in LOSSES.values():
+        (found, count), (wanted, wanted_count) = (loss(one, (src, tgt)) for one in (light, model))
+        assert count == wanted_count and abs(found / wanted - 1) < 0.05
+    assert light.attention_maps(src, tgt).cross.shape == (2, batch, 4, 7, 6)
+
+
+@QUIET
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_fast_steps_of_int8_layers_are_the_plain_ones(beam_size, bias):
+    light, src = quantize(make_model(dtype=torch.float32, bias=bias)), make_sources()
+    with torch.no_grad():
+        fast, plain = decoder_state(light, src, beam_size), DecoderState(light, src, beam_size)
+    assert type(fast) is FastDecoderState
+    for ours, theirs in zip(walk(fast, beam_size), walk(plain, beam_size)):
+        torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=1e-5)
+
+
+@torch.no_grad()
+def log_probability(model: Transformer, src: Tensor, tokens: list[int]) -> float:
+    """Of a hypothesis that is read at once, its padding left out."""
+    eos_id = model.config.eos_id
+    tokens = tokens[: tokens.index(eos_id) + 1] if eos_id in tokens else tokens
+    log_probs = model(src, torch.tensor([[BOS, *tokens[:-1]]])).log_softmax(-1)[0]
+    return sum(row[token].item() for row, token in zip(log_probs, tokens))
+
+
+@QUIET
+@pytest.mark.parametrize("tied", [True, False])
+def test_both_searches_take_a_quantized_model(tied):
+    light, src = quantize(float_model(1, tie_embeddings=tied)), make_sources()[:-1]
+    tokens, scores = beam_search(light, src, 3, 0.0, 10)
+    assert torch.equal(beam_search(light, src, 1, 0.0, 10).tokens[:, 0], greedy_search(light, src, 10))
+    for b, source in enumerate(src):
+        alone = beam_search(light, source[source != PAD][None], 3, 0.0, 10)
+        assert torch.equal(alone.tokens[0], tokens[b, :, : alone.tokens.size(2)])
+        log_p = [log_probability(light, src[b : b + 1], row) for row in tokens[b].tolist()]
+        assert torch.allclose(scores[b], torch.tensor(log_p), rtol=0, atol=0.05)
+
+
+@QUIET
+@torch.no_grad()
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("batch", [5, 40])  # attention in a step is written out, or fused
+def test_a_quantized_model_runs_under_autocast(batch, dtype):
+    light, (src, tgt) = quantize(float_model(1)), make_batch(batch)
+    logits, found = light(src, tgt), greedy_search(light, src, 6)
+    loss, _ = teacher_forced_loss(light, (src, tgt))
+    with torch.autocast("cpu", dtype=dtype):
+        near = light(src, tgt)
+        assert_same([teacher_forced_loss(light, (src, tgt))[0]], [loss], 0.01)
+        searched = greedy_search(light, src, 6), beam_search(light, src, 3, max_length=6).tokens
+    assert (near - logits).abs().mean() < 0.06 * logits.std()
+    assert searched[0].shape == found.shape and searched[1].shape[:2] == (len(src), 3)
+    assert (searched[0] == found).float().mean() > 0.9
+
+
+@QUIET
+def test_what_int8_cannot_do_is_refused_by_name():
+    layer, x = QuantizedLinear(torch.ones(3, 4)), torch.ones(2, 4)
+    with pytest.raises(ValueError, match=r"no gradient: call eval\(\)"):
+        layer(x)
+    layer.eval()
+    with pytest.raises(ValueError, match="no gradient"):
+        layer(x.clone().requires_grad_())
+    with torch.no_grad():
+        assert layer(x.clone().requires_grad_()).shape == (2, 3)
+    with pytest.raises(TypeError, match="x must be of torch.float32 like int8 layers"):
+        layer(x.double())
+    with pytest.raises(ValueError, match="x must lie on cpu like int8 layers, not on meta"):
+        layer(x.to("meta"))
+    with pytest.raises(TypeError, match="weight must be of torch.float32 like int8 layers"):
+        quantize(make_model())
+    with pytest.raises(ValueError, match="weight must lie on cpu like int8 layers, not on meta"):
+        quantize(float_model().to("meta"))
+    with pytest.raises(ValueError, match="weight must have 2 axes"):
+        QuantizedLinear(torch.ones(3))
+    with pytest.raises(TypeError, match="model must be a Transformer, not Linear"):
+        quantize(nn.Linear(2, 2))
+    with pytest.raises(ValueError, match="no gradient"):
+        quantize(float_model()).train()(torch.tensor([[4]]), torch.tensor([[BOS]]))
+
+
+@pytest.mark.slow
+@QUIET
+@pytest.mark.parametrize("beam_size", [1, 4])
+def test_neither_speed_nor_int8_costs_quality(beam_size):
+    translator = Translator.load("phrases")
+    pairs, model = load_corpus("phrases", "test"), translator.model
+    bleu = [
+        evaluate_translator(Translator(one, translator.vocabulary), pairs, beam_size)["BLEU-tok"]["score"]
+        for one in (model, accelerate(model), quantize(model))
+    ]
+    assert bleu[0] > 95 and abs(bleu[1] - bleu[0]) < 0.1 and bleu[2] >= bleu[0] - 0.2

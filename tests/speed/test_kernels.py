@@ -1,0 +1,774 @@
+"""The kernels of the fast model: every one is its plain form in values and gradients, and has its place."""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+import subprocess
+import sys
+import warnings
+from functools import partial
+
+import pytest
+import torch
+import torch.nn.functional as F
+from helpers import assert_same, make_model, refuses
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+import transformer.speed.chunked_loss
+import transformer.speed.kernels
+from transformer import accelerate, causal_mask, label_smoothed_cross_entropy, scaled_dot_product_attention
+from transformer.attention import fused_attention
+from transformer.loss import symmetric_kl
+from transformer.speed.chunked_loss import linear_cross_entropy, linear_r_drop
+from transformer.speed.kernels import (
+    CHOICES,
+    HAS_ONEDNN,
+    dropout_by_bytes,
+    fast_attention,
+    fast_linear,
+    fastest,
+    fused_projections,
+    linear_by_columns,
+    linear_by_dot_products,
+    linear_by_onednn,
+    onednn_wins,
+    step_linear,
+    widened_attention,
+    written_out_attention,
+)
+
+ONEDNN = pytest.mark.skipif(not HAS_ONEDNN, reason="this PyTorch has no oneDNN")
+
+
+def randn(*shape: int, grad: bool = True, dtype: torch.dtype = torch.float64) -> Tensor:
+    return torch.randn(*shape, dtype=dtype, requires_grad=grad)
+
+
+def with_gradients(outputs, inputs) -> list[Tensor]:
+    """The outputs and the gradients of all inputs that want one, every output with another weight."""
+    outputs = [outputs] if isinstance(outputs, Tensor) else list(outputs)
+    loss = sum((place + 1) * y.square().sum() for place, y in enumerate(outputs))
+    return [*outputs, *torch.autograd.grad(loss, [x for x in inputs if x is not None])]
+
+
+@pytest.fixture
+def slow_mkl(monkeypatch):
+    """As on a machine where oneDNN is the faster library."""
+    if not HAS_ONEDNN:
+        pytest.skip("this PyTorch has no oneDNN")
+    monkeypatch.setattr(transformer.speed.kernels, "_least_work", lambda: 0)
+
+
+def taken(monkeypatch, task: str) -> list[str]:
+    """The names of the kernels that are taken for a task from now on."""
+    names: list[str] = []
+
+    def spied(kernel):
+        def spy(*inputs, **options):
+            names.append(kernel.__name__)
+            return kernel(*inputs, **options)
+
+        return spy
+
+    choices = [(condition, spied(kernel)) for condition, kernel in CHOICES[task]]
+    monkeypatch.setitem(CHOICES, task, choices)
+    return names
+
+
+# The table of choices ------------------------------------------------------------------------------------
+
+# For every task, inputs for which each kernel is the first of the table, where oneDNN is the faster library.
+REACHED = {
+    "linear": {
+        "linear_by_onednn": lambda: (torch.randn(64, 256), torch.randn(128, 256)),
+        "linear": lambda: (torch.randn(63, 256), torch.randn(128, 256)),
+    },
+    "step linear": {
+        "linear_by_dot_products": lambda: (torch.randn(1, 8), torch.randn(9, 8)),
+        "linear_by_columns": lambda: (torch.randn(4, 8), torch.randn(9, 8)),
+        "linear_by_onednn": lambda: (torch.randn(5, 8), torch.randn(9, 8)),
+        "linear": lambda: (torch.randn(5, 8).double(), torch.randn(9, 8).double()),
+    },
+    "dropout": {
+        "dropout_by_bytes": lambda: (torch.randn(3, 4),),
+        "dropout": lambda: (torch.randn(3, 4, device="meta"),),
+    },
+    "attention": {
+        "widened_attention": lambda: (torch.randn(1, 2, 3, 4, dtype=torch.bfloat16),),
+        "scaled_dot_product_attention": lambda: (torch.randn(1, 2, 3, 4),),
+    },
+    "step attention": {
+        "written_out_attention": lambda: (torch.randn(32, 2, 1, 4), torch.randn(32, 2, 7, 4)),
+        "fused_attention": lambda: (torch.randn(31, 2, 1, 4), torch.randn(31, 2, 7, 4)),
+    },
+}
+
+
+@pytest.mark.usefixtures("slow_mkl")
+@pytest.mark.parametrize("task", CHOICES)
+def test_every_kernel_of_the_table_is_reached(task):
+    kernels = [kernel.__name__ for _, kernel in CHOICES[task]]
+    assert list(REACHED[task]) == kernels
+    for name, inputs in REACHED[task].items():
+        assert fastest(task, *inputs()).__name__ == name
+
+
+@ONEDNN
+@pytest.mark.parametrize("task", ["linear", "step linear"])
+def test_every_product_of_the_table_is_linear(task):
+    for _, kernel in CHOICES[task]:
+        rows = 1 if kernel is linear_by_dot_products else 6
+        x, weight, bias = (torch.randn(*shape) for shape in ((rows, 8), (9, 8), (9,)))
+        for shift in (None, bias):
+            torch.testing.assert_close(
+                kernel(x, weight, shift), F.linear(x, weight, shift), atol=1e-5, rtol=1e-5
+            )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_every_kernel_that_is_trained_with_has_the_gradients_of_the_last(dtype):
+    shapes = {"linear": [(40, 5, 8), (9, 8), (9,)], "attention": [(2, 3, 5, 4)] * 3}
+    for task in shapes:
+        inputs = [randn(*shape, dtype=dtype) for shape in shapes[task]]
+        wanted = with_gradients(CHOICES[task][-1][1](*inputs), inputs)
+        for _, kernel in CHOICES[task]:
+            if kernel is linear_by_onednn and not (HAS_ONEDNN and dtype == torch.float32):
+                continue
+            exact = dtype == torch.float64 and kernel is not widened_attention
+            assert_same(with_gradients(kernel(*inputs), inputs), wanted, 1e-10 if exact else 1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_every_dropout_of_the_table_drops_and_scales_and_so_does_its_gradient(dtype):
+    x = randn(300, 40, dtype=dtype)
+    for _, kernel in CHOICES["dropout"]:
+        y = kernel(x, 0.25)
+        (slope,) = torch.autograd.grad(y.sum(), x)
+        torch.testing.assert_close(slope * x, y)
+        assert set(slope.unique().tolist()) == {0.0, slope.max().item()}
+        assert slope.max().item() == pytest.approx(4 / 3) and 0.2 < (y == 0).double().mean() < 0.3
+
+
+def test_every_step_attention_of_the_table_is_attention():
+    query, key, value = torch.randn(3, 2, 2, 4), torch.randn(3, 2, 7, 4), torch.randn(3, 2, 7, 4)
+    mask = (torch.arange(7) < torch.tensor([[7], [3], [0]]))[:, None, None]
+    for _, kernel in CHOICES["step attention"]:
+        for hidden in (None, mask):
+            wanted = scaled_dot_product_attention(query, key, value, hidden)[0]
+            torch.testing.assert_close(kernel(query, key, value, hidden), wanted)
+
+
+def test_a_table_that_has_no_kernel_is_said_so(monkeypatch):
+    monkeypatch.setitem(CHOICES, "linear", [])
+    with pytest.raises(LookupError, match="linear"):
+        fast_linear(torch.ones(2, 3), torch.ones(4, 3))
+
+
+@pytest.mark.usefixtures("slow_mkl")
+def test_onednn_wins_with_float32_on_the_cpu_alone(monkeypatch):
+    x, weight = torch.randn(2, 3), torch.randn(4, 3)
+    assert onednn_wins(x, weight)
+    for other in (x.double(), x.bfloat16(), x.to("meta")):
+        assert not onednn_wins(other, weight)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert not onednn_wins(x, weight)
+    with warnings.catch_warnings():  # the switch may warn of GPUs that are not there
+        warnings.simplefilter("ignore")
+        with torch.backends.mkldnn.flags(enabled=False):
+            assert not onednn_wins(x, weight)
+    with monkeypatch.context() as without:
+        without.setattr(transformer.speed.kernels, "HAS_ONEDNN", False)
+        assert not onednn_wins(x, weight)
+    seen = []
+    torch.func.vmap(lambda row: seen.append(onednn_wins(row, weight)) or row)(x)
+    assert seen == [False]
+    for least, wins in ((24, True), (25, False)):  # 2 rows of 3 numbers, 4 outputs
+        monkeypatch.setattr(transformer.speed.kernels, "_least_work", lambda least=least: least)
+        assert onednn_wins(x, weight) == wins
+
+
+@pytest.mark.parametrize(
+    "name, kernels, family, least",
+    [
+        ("AMD EPYC", "AVX512", 26, 0),
+        ("AMD EPYC", "AVX512", 25, 2**27),
+        ("AMD EPYC", "AVX512", 0, 2**27),
+        ("AMD EPYC", "AVX2", 26, float("inf")),
+        ("Intel(R) Xeon(R)", "AVX512", 6, float("inf")),
+    ],
+)
+def test_where_onednn_is_worth_it_follows_from_the_processor(name, kernels, family, least, monkeypatch):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"cpu_name": name}, raising=False)
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: kernels)
+    monkeypatch.setattr(transformer.speed.kernels, "_family", lambda: family)
+    assert transformer.speed.kernels._least_work.__wrapped__() == least
+
+
+@pytest.mark.parametrize(
+    "told, family",
+    [
+        ("processor\t: 0\nvendor_id\t: AuthenticAMD\ncpu family\t: 26\nmodel\t\t: 2\n", 26),
+        ("AMD64 Family 25 Model 97 Stepping 2, AuthenticAMD", 25),
+        ("arm", 0),
+    ],
+)
+def test_family_is_read_from_what_the_system_tells(told, family, monkeypatch, tmp_path):
+    on_linux = told.startswith("processor")
+    (tmp_path / "cpuinfo").write_text(told)
+    path = tmp_path / ("cpuinfo" if on_linux else "nothing")
+    monkeypatch.setattr(transformer.speed.kernels, "Path", lambda name: path)
+    monkeypatch.setattr(transformer.speed.kernels.platform, "processor", lambda: "" if on_linux else told)
+    assert transformer.speed.kernels._family() == family
+
+
+# Dense layers --------------------------------------------------------------------------------------------
+
+
+@ONEDNN
+@pytest.mark.parametrize("rows", [(1,), (15, 1), (16, 8), (5, 26), (131, 3), (2, 3, 4)])
+@pytest.mark.parametrize("widths", [(6, 9), (9, 6), (7, 7)])
+@pytest.mark.parametrize("bias", [True, False])
+def test_linear_by_onednn_is_linear_in_values_and_gradients(rows, widths, bias):
+    d_in, d_out = widths
+    inputs = [randn(*shape, dtype=torch.float32) for shape in ((*rows, d_in), (d_out, d_in), (d_out,))]
+    inputs = inputs if bias else [*inputs[:2], None]
+    found, wanted = (with_gradients(dense(*inputs), inputs) for dense in (linear_by_onednn, F.linear))
+    assert found[0].is_contiguous() and found[0].layout == torch.strided
+    assert_same(found, wanted, 1e-4)
+    with torch.no_grad():
+        assert_same([linear_by_onednn(*inputs)], [F.linear(*inputs)], 1e-4)
+
+
+@ONEDNN
+@settings(max_examples=30)
+@given(
+    leading=st.lists(st.integers(1, 40), min_size=0, max_size=3),
+    d_in=st.integers(1, 20),
+    d_out=st.integers(1, 20),
+)
+def test_linear_by_onednn_takes_any_shape(leading, d_in, d_out):
+    inputs = [randn(*shape, dtype=torch.float32) for shape in ((*leading, d_in), (d_out, d_in), (d_out,))]
+    assert_same(*(with_gradients(dense(*inputs), inputs) for dense in (linear_by_onednn, F.linear)), 1e-3)
+
+
+@ONEDNN
+@pytest.mark.parametrize("make", [lambda x: x.T, lambda x: x[:, ::2], lambda x: x[:1].expand(12, 12)])
+def test_linear_by_onednn_takes_tensors_that_lie_anyhow_in_memory(make):
+    """Also slopes: that of a sum is one number, expanded."""
+    x, weight = (make(torch.randn(12, 12)).detach().requires_grad_() for _ in range(2))
+    found, wanted = (
+        [y := dense(x, weight), *torch.autograd.grad(y.sum(), (x, weight))]
+        for dense in (linear_by_onednn, F.linear)
+    )
+    assert_same(found, wanted, 1e-4)
+
+
+@ONEDNN
+def test_linear_by_onednn_can_be_differentiated_again():
+    inputs = [randn(*shape, dtype=torch.float32) for shape in ((8, 6), (9, 6), (9,))]
+    found = []
+    for dense in (linear_by_onednn, F.linear):
+        slopes = torch.autograd.grad(dense(*inputs).square().sum(), inputs, create_graph=True)
+        found.append(torch.autograd.grad(sum(slope.square().sum() for slope in slopes), inputs))
+    assert_same(*found, 1e-3)
+
+
+@ONEDNN
+def test_linear_by_onednn_computes_no_gradient_of_a_bias_that_wants_none():
+    x, weight = (randn(5, 6, dtype=torch.float32) for _ in range(2))
+    bias = torch.randn(5)
+    linear_by_onednn(x, weight, bias).sum().backward()
+    assert x.grad is not None and weight.grad is not None and bias.grad is None
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_products_of_few_rows_are_linear(bias):
+    weight, shift = randn(9, 7, grad=False), randn(9, grad=False) if bias else None
+    for kernel, rows in ((linear_by_dot_products, 1), (linear_by_columns, 1), (linear_by_columns, 5)):
+        x = randn(rows, 7, grad=False)
+        assert_same([kernel(x, weight, shift)], [F.linear(x, weight, shift)])
+
+
+@pytest.mark.usefixtures("slow_mkl")
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("d_in", [7, 1030])
+@pytest.mark.parametrize("rows", [1, 2, 4, 5, 31, 32, 33])
+def test_step_linear_is_linear(rows, d_in, bias):
+    x, weight, shift = torch.randn(rows, d_in), torch.randn(9, d_in), torch.randn(9) if bias else None
+    wanted = F.linear(x.double(), weight.double(), None if shift is None else shift.double())
+    found = step_linear(x, weight, shift)
+    assert found.shape == (rows, 9) and found.layout == torch.strided
+    torch.testing.assert_close(found.double(), wanted, atol=1e-4, rtol=1e-5)
+
+
+@pytest.mark.usefixtures("slow_mkl")
+def test_only_large_products_go_to_onednn(monkeypatch):
+    names = taken(monkeypatch, "linear")
+    for x, weight in (((4, 16, 64), (512, 64)), ((64, 32), (1023, 32))):  # 2²¹ multiplications, and fewer
+        x, weight = torch.randn(x), torch.randn(weight)
+        torch.testing.assert_close(fast_linear(x, weight), F.linear(x, weight), atol=1e-3, rtol=1e-4)
+    assert names == ["linear_by_onednn", "linear"]
+
+
+@pytest.mark.usefixtures("slow_mkl")
+def test_a_captured_graph_has_the_plain_product(monkeypatch):
+    names, x, weight = taken(monkeypatch, "linear"), torch.randn(200, 256), torch.randn(512, 256)
+    compiled = torch.compile(fast_linear, fullgraph=True, backend="eager")
+    torch.testing.assert_close(compiled(x, weight), F.linear(x, weight))
+    assert names == ["linear"]
+
+
+# Several dense layers at once ----------------------------------------------------------------------------
+
+
+class Counted(TorchFunctionMode):
+    """Counts the dense layers that are computed."""
+
+    products = 0
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        self.products += function is F.linear
+        return function(*args, **(kwargs or {}))
+
+
+LAYERS = {
+    "three": lambda: [nn.Linear(6, 9) for _ in range(3)],
+    "without biases": lambda: [nn.Linear(6, 9, bias=False) for _ in range(2)],
+    "of several widths": lambda: [nn.Linear(6, width) for width in (9, 4, 1)],
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("shape", [(4, 32, 6), (128, 6), (127, 6), (3, 6)])
+def test_projections_in_one_product_are_those_one_by_one(name, shape):
+    layers, x = [layer.double() for layer in LAYERS[name]()], randn(*shape)
+    inputs = [x, *(p for layer in layers for p in layer.parameters())]
+    with Counted() as counted:
+        made = fused_projections(x, layers)
+    assert counted.products == (1 if x.numel() >= 128 * 6 else len(layers))
+    assert_same(with_gradients(made, inputs), with_gradients([layer(x) for layer in layers], inputs))
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_projections_of_which_one_has_no_bias_are_refused(order):
+    layers = [nn.Linear(6, 9), nn.Linear(6, 9, bias=False)][::order]
+    with pytest.raises(TypeError):
+        fused_projections(torch.randn(128, 6), layers)
+
+
+def test_a_captured_graph_of_projections_serves_few_rows_and_many():
+    layers = [nn.Linear(6, 9) for _ in range(3)]
+    compiled = torch.compile(partial(fused_projections, layers=layers), backend="eager", dynamic=True)
+    for rows in (3, 200):
+        x = torch.randn(rows, 6)
+        for found, layer in zip(compiled(x), layers):
+            torch.testing.assert_close(found, layer(x), atol=1e-5, rtol=1e-5)
+
+
+# Dropout -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("rate", [0.1, 0.5, 0.97])
+def test_dropout_drops_its_share_and_scales_the_rest(rate, dtype):
+    x = torch.randn(401, 503, dtype=torch.float64).abs().add(1).to(dtype)  # nothing is 0 by itself
+    y = dropout_by_bytes(x, rate)
+    assert y.dtype == dtype and y.shape == x.shape
+    lost = y == 0
+    sigma = math.sqrt(rate * (1 - rate) / x.numel())
+    assert abs(lost.double().mean() - rate) < 4 * sigma
+    factor = 2**16 / (2**16 - round(rate * 2**16))
+    torch.testing.assert_close(y[~lost], x[~lost] * factor)
+    for axis in (0, 1):  # rows and columns lose alike
+        shares = lost.double().mean(axis)
+        assert abs(shares - rate).max() < 6 * sigma * math.sqrt(x.size(1 - axis))
+
+
+def test_dropout_draws_from_torch_s_generator_and_anew_each_time():
+    x = torch.ones(7, 9)
+    torch.manual_seed(3)
+    first, second = dropout_by_bytes(x, 0.5), dropout_by_bytes(x, 0.5)
+    torch.manual_seed(3)
+    assert torch.equal(dropout_by_bytes(x, 0.5), first) and not torch.equal(first, second)
+
+
+def test_the_gradient_of_dropout_goes_the_way_of_what_was_kept():
+    x = randn(50, 20)
+    y = dropout_by_bytes(x, 0.3)
+    (slope,) = torch.autograd.grad(y.sum(), x)
+    torch.testing.assert_close(slope * x, y)
+    assert set(slope.unique().tolist()) == {0.0, 2**16 / (2**16 - 19661)}
+
+
+@pytest.mark.parametrize("rate", [0.0, 1e-6, 0.999999])
+def test_extreme_rates_of_dropout(rate):
+    y = dropout_by_bytes(torch.ones(3, 5), rate)
+    assert torch.isfinite(y).all() and torch.equal(y, torch.full((3, 5), float(rate < 0.5)))
+
+
+@pytest.mark.parametrize("shape", [(0,), (1,), (3, 0), (5,)])
+def test_dropout_takes_any_number_of_entries(shape):
+    assert dropout_by_bytes(torch.ones(shape), 0.5).shape == shape
+
+
+# Attention -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("masked", [False, True])
+def test_attention_in_half_precision_is_widened_where_gradients_are_recorded(dtype, masked, monkeypatch):
+    names = taken(monkeypatch, "attention")
+    half = [torch.randn(2, 3, 5, 4).to(dtype).requires_grad_() for _ in range(3)]
+    mask = (torch.rand(2, 3, 5, 5) < 0.6,) if masked else ()
+    found = fast_attention(*half, *mask)
+    wanted = fused_attention(*(x.float() for x in half), *mask)
+    assert found.dtype == dtype and torch.equal(found, wanted.to(dtype))
+    found.sum().backward()
+    assert all(x.grad.dtype == dtype for x in half)
+    with torch.no_grad():
+        torch.testing.assert_close(fast_attention(*half, *mask), wanted.to(dtype), atol=0.03, rtol=0.03)
+    fast_attention(*(x.float() for x in half), *mask)
+    assert names == ["widened_attention", *["scaled_dot_product_attention"] * 2]
+
+
+def test_attention_is_widened_under_autocast():
+    inputs = [torch.randn(2, 3, 5, 4, dtype=torch.bfloat16, requires_grad=True) for _ in range(3)]
+    with torch.autocast("cpu", torch.bfloat16):
+        found = widened_attention(*inputs)
+    assert torch.equal(found, F.scaled_dot_product_attention(*(x.float() for x in inputs)).bfloat16())
+
+
+def test_written_out_attention_is_the_context_alone():
+    query, key, value = randn(2, 3, 5, 4), randn(2, 3, 7, 4), randn(2, 3, 7, 6)
+    mask = torch.rand(2, 1, 5, 7) < 0.5
+    wanted, _ = scaled_dot_product_attention(query, key, value, mask)
+    assert torch.equal(written_out_attention(query, key, value, mask), wanted)
+
+
+MASKS = {  # and whether the kernel gets a mask, and whether it is told of causality
+    "none": (None, (False, False)),
+    "all": (torch.ones(1, 1, 1, 5, dtype=torch.bool), (False, False)),
+    "all, in full": (torch.ones(2, 3, 5, 5, dtype=torch.bool), (False, False)),
+    "causal": (causal_mask(5), (False, True)),
+    "nearly causal": (causal_mask(5).index_fill(-2, torch.tensor([4]), False), (True, False)),
+    "causal, and padding": (causal_mask(5) & (torch.arange(5) < 4), (True, False)),
+    "padding": ((torch.arange(5) < 3)[None, None, None], (True, False)),
+    "one for each head": (torch.arange(150).view(2, 3, 5, 5) % 7 > 2, (True, False)),
+    "nothing in one sentence": ((torch.arange(5) < torch.tensor([[5], [0]]))[:, None, None], (True, False)),
+    "nothing": (torch.zeros(1, 1, 1, 5, dtype=torch.bool), (True, False)),
+}
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_masks_that_say_little_reach_the_kernel_as_less(name, monkeypatch):
+    mask, expected = MASKS[name]
+    asked, kernel = [], F.scaled_dot_product_attention
+
+    def spy(query, key, value, mask=None, dropout_p=0.0, is_causal=False):
+        asked.append((mask is not None, is_causal))
+        return kernel(query, key, value, mask, dropout_p, is_causal)
+
+    monkeypatch.setitem(CHOICES, "attention", [(lambda query: True, spy)])
+    inputs = [randn(2, 3, 5, 4) for _ in range(3)]
+    found = with_gradients(fast_attention(*inputs, mask), inputs)
+    assert_same(found, with_gradients(scaled_dot_product_attention(*inputs, mask)[0], inputs))
+    assert asked == [expected]
+
+
+def test_a_causal_square_for_a_longer_past_is_no_causal_mask():
+    query, key = randn(1, 1, 3, 4), randn(1, 1, 5, 4)
+    mask = F.pad(causal_mask(3), (2, 0), value=True)
+    wanted = scaled_dot_product_attention(query, key, key, mask)[0]
+    assert_same([fast_attention(query, key, key, mask)], [wanted])
+
+
+@pytest.mark.parametrize("mask", [None, causal_mask(5), torch.arange(5) < 3], ids=["none", "causal", "some"])
+def test_dropout_of_attention_weights_acts_whatever_the_mask(mask):
+    query, key, value = (torch.randn(200, 2, 5, 4) for _ in range(3))
+    mask = mask if mask is None else mask.expand(1, 1, 5, 5)
+    exact = scaled_dot_product_attention(query, key, value, mask)[0]
+    found = fast_attention(query, key, value, mask, 0.5)
+    assert (found - exact).abs().max() > 0.1  # and on average nothing has changed
+    total = sum(fast_attention(query, key, value, mask, 0.5) for _ in range(200)) / 200
+    assert (total - exact).abs().mean() < 0.1
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_attention_maps_over_a_batch_and_is_captured_whole(masked):
+    query, key, value = (randn(4, 2, 3, 5, 4, grad=False) for _ in range(3))
+    mask = causal_mask(5) if masked else None
+    wanted = scaled_dot_product_attention(query, key, value, mask)[0]
+    each = torch.func.vmap(lambda q, k, v: fast_attention(q, k, v, mask))
+    assert_same([each(query, key, value)], [wanted])
+    compiled = torch.compile(fast_attention, fullgraph=True, backend="eager")
+    assert_same([compiled(query[0], key[0], value[0], mask)], [wanted[0]])
+
+
+# The loss without the logits -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def chunks(monkeypatch):
+    """However few the logits, they are made a few rows at a time: 256 for eleven tokens."""
+    monkeypatch.setattr(transformer.speed.chunked_loss, "_FEW_LOGITS", 0)
+    monkeypatch.setattr(transformer.speed.chunked_loss, "_AT_ONCE", {"cpu": 256 * 11})
+
+
+@pytest.mark.usefixtures("chunks")
+def test_a_row_of_logits_is_the_least_that_is_made_at_once(monkeypatch):
+    monkeypatch.setattr(transformer.speed.chunked_loss, "_AT_ONCE", {"cpu": 5})  # less than the vocabulary
+    hidden, table = torch.randn(3, 4), torch.randn(11, 4, requires_grad=True)
+    targets = torch.tensor([1, 5, 9])
+    plain = label_smoothed_cross_entropy(hidden @ table.T, targets, reduction="sum")
+    torch.testing.assert_close(linear_cross_entropy(hidden, table, targets), plain)
+
+
+def test_chunks_of_half_precision_are_summed_in_float32(monkeypatch):
+    """So that the table's gradient is no further from the exact one than that of whole logits."""
+    monkeypatch.setattr(transformer.speed.chunked_loss, "_AT_ONCE", {"cpu": 2**14})
+    monkeypatch.setattr(transformer.speed.chunked_loss, "_FEW_LOGITS", 0)
+    torch.manual_seed(0)
+    hidden, table = torch.randn(2048, 16, dtype=torch.float64), torch.randn(256, 16, dtype=torch.float64)
+    targets = torch.randint(1, 256, (2048,))
+
+    def gradient(loss, dtype):
+        weight = table.to(dtype, copy=True).requires_grad_()
+        loss(hidden.to(dtype), weight).backward()
+        return weight.grad.double()
+
+    chunked = lambda x, weight: linear_cross_entropy(x, weight, targets)
+    whole = lambda x, w: label_smoothed_cross_entropy(F.linear(x, w), targets, reduction="sum")
+    exact = gradient(whole, torch.float64)
+    errors = [(gradient(loss, torch.bfloat16) - exact).norm() / exact.norm() for loss in (chunked, whole)]
+    assert errors[0] < 1.1 * errors[1]
+
+
+def test_the_loss_of_few_logits_has_second_derivatives():
+    targets = torch.tensor([1, 4, 0, 2])
+    loss = lambda h, w: linear_cross_entropy(h, w, targets, 0.2)
+    assert torch.autograd.gradgradcheck(loss, (randn(4, 3), randn(5, 3)))
+
+
+def test_few_logits_are_computed_as_a_whole_and_many_are_not(monkeypatch):
+    sizes, part = [], transformer.speed.chunked_loss._loss_and_slope
+
+    def spy(logits, *given, **options):
+        sizes.append(list(logits.shape))
+        return part(logits, *given, **options)
+
+    monkeypatch.setattr(transformer.speed.chunked_loss, "_loss_and_slope", spy)
+    table = torch.randn(1024, 2, requires_grad=True)
+    for rows in (2048, 2049):
+        linear_cross_entropy(torch.randn(rows, 2), table, torch.ones(rows, dtype=torch.long))
+    assert sizes == [[2048, 1024], [1, 1024]]
+
+
+@ONEDNN
+@pytest.mark.parametrize("smoothing", [0.0, 0.3])
+def test_chunked_loss_is_the_same_by_either_library(smoothing, monkeypatch):
+    hidden, table = torch.randn(300, 16, requires_grad=True), torch.randn(4000, 16, requires_grad=True)
+    targets = torch.randint(0, 4000, (300,))
+    results = []
+    for least in (0, float("inf")):
+        monkeypatch.setattr(transformer.speed.kernels, "_least_work", lambda least=least: least)
+        loss = linear_cross_entropy(hidden, table, targets, smoothing)
+        results.append([loss, *torch.autograd.grad(loss / 300, (hidden, table))])
+    for ours, theirs in zip(*results):
+        torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.usefixtures("chunks")
+@pytest.mark.parametrize("smoothing", [0.0, 0.3])
+@pytest.mark.parametrize("shape", [(1,), (3, 5), (257,), (6, 100)])
+@pytest.mark.parametrize("pad_id", [0, 40, -1])
+def test_chunked_loss_equals_the_loss_of_all_logits_with_both_gradients(shape, smoothing, pad_id):
+    hidden, table, targets = randn(*shape, 6), randn(11, 6), torch.randint(0, 11, shape)
+    targets[torch.rand(shape) < 0.3] = pad_id
+    plain = label_smoothed_cross_entropy(hidden @ table.T, targets, smoothing, pad_id, reduction="sum")
+    chunked = linear_cross_entropy(hidden, table, targets, smoothing, pad_id)
+    with torch.no_grad():  # where there is no backward pass, there are no chunks
+        unchunked = linear_cross_entropy(hidden, table, targets, smoothing, pad_id)
+    assert_same([chunked, unchunked], [plain, plain])
+    assert_same(*(torch.autograd.grad(loss / 3, (hidden, table)) for loss in (chunked, plain)))
+
+
+@pytest.mark.usefixtures("chunks")
+def test_chunked_loss_passes_the_numerical_gradient_check():
+    targets = torch.tensor([1, 4, 0, 2])
+    loss = lambda h, w: linear_cross_entropy(h, w, targets, 0.2)
+    assert torch.autograd.gradcheck(loss, (randn(4, 3), randn(5, 3)))
+
+
+@pytest.mark.usefixtures("chunks")
+def test_chunked_loss_keeps_no_logits_for_the_backward_pass():
+    hidden, table = torch.randn(600, 4, requires_grad=True), torch.randn(50, 4, requires_grad=True)
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x.numel()) or x, lambda x: x):
+        linear_cross_entropy(hidden, table, torch.randint(1, 50, (600,)))
+    assert sum(kept) == hidden.numel() + table.numel() + len(hidden)  # and which rows are padding
+
+
+@pytest.mark.usefixtures("chunks")
+@pytest.mark.parametrize("backward", [True, False])
+def test_chunked_loss_under_autocast_is_near_and_its_gradients_have_the_parameters_dtype(backward):
+    hidden, table = torch.randn(300, 16, requires_grad=True), torch.randn(40, 16, requires_grad=True)
+    targets = torch.randint(0, 40, (300,))
+    exact = linear_cross_entropy(hidden, table, targets)
+    with torch.autocast("cpu", torch.bfloat16), torch.set_grad_enabled(backward):
+        half = linear_cross_entropy(hidden, table, targets)
+    assert half.dtype == torch.float32 and abs(half / exact - 1) < 0.01
+    if backward:
+        for near, right in zip(*(torch.autograd.grad(loss, (hidden, table)) for loss in (half, exact))):
+            assert near.dtype == torch.float32 and (near - right).norm() < 0.02 * right.norm()
+
+
+def test_chunked_loss_of_nothing_is_zero():
+    hidden, table = torch.randn(2, 0, 4, requires_grad=True), torch.randn(5, 4, requires_grad=True)
+    for vectors, targets in ((hidden, torch.zeros(2, 0).long()), (torch.randn(3, 4), torch.zeros(3).long())):
+        loss = linear_cross_entropy(vectors, table, targets)
+        assert loss == 0
+        (slope,) = torch.autograd.grad(loss, table)
+        assert (slope == 0).all()
+
+
+@pytest.mark.usefixtures("chunks")
+@pytest.mark.parametrize("shape", [(2,), (2, 3), (6,)])
+def test_rows_without_targets_of_their_own_are_refused(shape):
+    with pytest.raises(ValueError, match=r"must have shapes \[..., d_model\] and \[...\]"):
+        linear_cross_entropy(torch.randn(3, 2, 4), torch.randn(7, 4), torch.ones(shape, dtype=torch.long))
+
+
+@pytest.mark.usefixtures("chunks")
+@pytest.mark.parametrize("n", [1, 127, 128, 129, 300])
+def test_r_drop_in_chunks_equals_whole_logits(n):
+    """Across the borders of the chunks, with padding beyond the vocabulary, and by finite differences."""
+    rows, table = randn(2, n, 6), randn(11, 6)
+    targets = torch.randint(0, 11, (n,)).masked_fill(torch.rand(n) < 0.2, 40)
+    p, q = rows @ table.T
+    whole = sum(label_smoothed_cross_entropy(z, targets, 0.2, 40, "sum") for z in (p, q)) / 2
+    whole = whole + 1.5 * symmetric_kl(p, q, targets, 40)
+    chunked = linear_r_drop(rows, table, targets, 0.2, 3.0, 40)
+    with torch.no_grad():
+        unchunked = linear_r_drop(rows, table, targets, 0.2, 3.0, 40)
+    assert_same([chunked, unchunked], [whole, whole], 1e-9)
+    assert_same(*(torch.autograd.grad(x / 7, (rows, table)) for x in (chunked, whole)))
+    if n == 1:
+        loss = partial(linear_r_drop, targets=targets, smoothing=0.2, alpha=3.0, pad_id=40)
+        assert torch.autograd.gradcheck(loss, (rows, table))
+
+
+@pytest.mark.parametrize("target", [40, -1])
+@pytest.mark.parametrize("few", [2**21, 0], ids=["whole", "in chunks"])
+def test_a_target_outside_the_vocabulary_is_refused_by_name(target, few, monkeypatch):
+    monkeypatch.setattr(transformer.speed.chunked_loss, "_FEW_LOGITS", few)
+    rows, table = torch.randn(2, 5, 4, requires_grad=True), torch.randn(40, 4, requires_grad=True)
+    targets = torch.tensor([3, 39, target, 99, 0])  # the padding may be any number
+    told = f"targets must lie in [0, 40), but holds {target}"
+    with refuses(IndexError, told):
+        linear_cross_entropy(rows[0], table, targets, 0.1, 99)
+    with refuses(IndexError, told):
+        linear_r_drop(rows, table, targets, 0.1, 5.0, 99)
+    targets[2] = 7
+    assert linear_cross_entropy(rows[0], table, targets, 0.1, 99).isfinite()
+    assert linear_r_drop(rows, table, targets, 0.1, 5.0, 99).isfinite()
+
+
+@pytest.mark.parametrize("smoothing", [-0.1, 1.0, math.nan])
+def test_smoothing_of_losses_in_chunks_is_a_rate(smoothing, monkeypatch):
+    monkeypatch.setattr(transformer.speed.chunked_loss, "_FEW_LOGITS", 0)
+    rows, table = torch.randn(2, 3, 4, requires_grad=True), torch.randn(9, 4)
+    told = f"smoothing must lie in [0, 1), but is {smoothing}"
+    with refuses(ValueError, told):
+        linear_cross_entropy(rows[0], table, torch.ones(3).long(), smoothing)
+    with refuses(ValueError, told):
+        linear_r_drop(rows, table, torch.ones(3).long(), smoothing)
+
+
+def test_r_drop_of_no_rows_is_zero():
+    table = torch.randn(5, 4, requires_grad=True)
+    assert linear_r_drop(torch.randn(2, 0, 4), table, torch.zeros(0).long()) == 0
+
+
+def test_r_drop_keeps_no_logits_for_the_backward_pass():
+    rows, table = torch.randn(2, 60, 4, requires_grad=True), torch.randn(600, 4, requires_grad=True)
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x.size(-1)) or x, lambda x: x):
+        linear_r_drop(rows, table, torch.ones(60, dtype=torch.long))
+    assert kept and 600 not in kept
+
+
+@pytest.mark.parametrize("backward", [True, False])
+def test_r_drop_under_autocast_is_near_and_in_float32(backward):
+    rows, table = torch.randn(2, 50, 16, requires_grad=True), torch.randn(40, 16, requires_grad=True)
+    targets = torch.randint(0, 40, (50,))
+    exact = linear_r_drop(rows, table, targets)
+    with torch.autocast("cpu", torch.bfloat16), torch.set_grad_enabled(backward):
+        half = linear_r_drop(rows, table, targets)
+    assert half.dtype == torch.float32 and abs(half / exact - 1) < 0.02
+
+
+# -------------------------------------------------------------------------------------------------
+# Inside torch.func's transforms, where no piece of a loss may stand
+# -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("passes", [1, 2])
+def test_gradients_of_many_logits_by_transforms_are_autograds(passes):
+    n, d, size = 1200, 3, 1000  # more logits than are computed as a whole
+    targets = torch.randint(0, size, (n,))
+    hidden, weight = torch.randn(2, n, d, dtype=torch.float64), torch.randn(size, d, dtype=torch.float64)
+    loss = linear_r_drop if passes == 2 else lambda rows, *others: linear_cross_entropy(rows[0], *others)
+    found = torch.func.grad(loss, argnums=(0, 1))(hidden, weight, targets)
+    leaves = [x.clone().requires_grad_() for x in (hidden, weight)]
+    wanted = torch.autograd.grad(loss(*leaves, targets), leaves)
+    for x, y in zip(found, wanted, strict=True):
+        torch.testing.assert_close(x, y)
+
+
+# Memory --------------------------------------------------------------------------------------------------
+
+TRAINS_AND_COUNTS = """
+import resource, torch
+from transformer.speed.kernels import keep_freed_memory
+
+def faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+def work():  # every block is larger than all before it, so that by default the system maps it separately
+    for _ in range(50):
+        sizes.append(sizes[-1] + 2**10)
+        torch.ones(sizes[-1])
+
+sizes, counts = [2**18], []
+for call in (lambda: None, keep_freed_memory):
+    call()
+    work()
+    before = faults()
+    work()
+    counts.append(faults() - before)
+print(*counts)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries have other rules")
+def test_freed_memory_is_kept():
+    """Fifty blocks come and go, of 256 pages and more: first they are mapped one by one, then hardly ever."""
+    settings = ("MALLOC_", "GLIBC_", "LD_PRELOAD")  # of the memory, or of another allocator
+    own = {name: value for name, value in os.environ.items() if not name.startswith(settings)}
+    command = [sys.executable, "-c", TRAINS_AND_COUNTS]
+    told = subprocess.run(command, env=own, capture_output=True, text=True, check=True).stdout
+    returned, kept = map(int, told.split())
+    assert returned > 10_000 > 1_000 > kept
+
+
+def test_a_fast_model_keeps_freed_memory(monkeypatch):
+    calls = []
+    monkeypatch.setattr("transformer.speed.fast.keep_freed_memory", lambda: calls.append(1))
+    accelerate(make_model())
+    assert calls == [1]

@@ -1,0 +1,1306 @@
+"""The clinic: right models pass every check, each broken one fails the checks meant for it and no other."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import re
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import NamedTuple
+
+import pytest
+import torch
+import torch.nn.functional as F
+from helpers import make_config, refuses
+from torch import Tensor, nn
+
+import transformer.attention
+from transformer import (
+    LayerNorm,
+    Transformer,
+    TransformerConfig,
+    accelerate,
+    causal_mask,
+    check_model,
+    greedy_search,
+)
+from transformer.__main__ import main
+from transformer.attention import KeyValueCache
+from transformer.modern.generate import generate
+from transformer.modern.language_model import LanguageModel, LanguageModelConfig
+from transformer.study.checks import (
+    Adapted,
+    CheckReport,
+    CheckResult,
+    decoder_only,
+    seq2seq,
+    torch_transformer,
+)
+
+ROOT = Path(__file__).resolve().parents[2]
+V = 17
+NAMES = (
+    "logits", "repeatable", "scores", "dropout", "future", "padding", "batch", "source reach",
+    "target reach", "source positions", "target positions", "empty source", "one token", "gradients",
+    "search",
+)  # fmt: skip
+
+
+config = functools.partial(make_config, V, n_layers=1, max_length=9, dropout=0.1)
+
+
+def check(model: nn.Module, **options) -> CheckReport:
+    return check_model(model, V, V, **options)
+
+
+def result(report: CheckReport, name: str) -> CheckResult:
+    (found,) = (found for found in report.results if found.name == name)
+    return found
+
+
+# -------------------------------------------------------------------------------------------------
+# Right models
+# -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("seed", "changes"),
+    list(enumerate([
+        {},
+        {"norm_first": True},
+        {"tie_embeddings": False, "tgt_vocab_size": 19},
+        {"dropout": 0.0, "n_layers": 2},
+        {"dropout": 0.0, "attention_dropout": 0.1},
+        {"pad_id": 5, "bos_id": 0},
+        {"bias": False, "final_norm": True, "activation": "gelu"},
+    ])),
+    ids=str,
+)  # fmt: skip
+@pytest.mark.parametrize("made", [lambda model: model, accelerate], ids=["plain", "accelerated"])
+def test_right_models_pass_everything(made, seed, changes):
+    settings = config(**changes)
+    model = made(Transformer(settings))
+    report = check_model(
+        model,
+        V,
+        settings.tgt_vocab_size,
+        settings.pad_id,
+        settings.bos_id,
+        dropout=settings.dropout + settings.attention_dropout > 0,
+        search=lambda src, max_length: greedy_search(model, src, max_length),
+        seed=seed,
+    )
+    assert report.passed, report
+    assert [found.name for found in report.results] == list(NAMES)
+    assert {found.verdict for found in report.results} == {"pass"}
+    assert report.arithmetic == "float64"
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
+def test_the_precision_of_the_model_plays_no_part(dtype):
+    seen = []
+    model = Broken({"logits": lambda m, s, t, z: seen.append(z.dtype) or z}).to(dtype)
+    report = check(model, tolerance=1e-12)
+    assert report.passed and report.arithmetic == "float64"
+    assert set(seen) == {torch.float64, dtype}  # an empty source is tried in the model's own precision
+
+
+def test_the_smallest_vocabularies_are_enough():
+    model = Transformer(TransformerConfig(4, 4, d_model=12, n_heads=3, n_layers=1, d_ff=20, max_length=9))
+    report = check_model(model, 4, 4)
+    assert report.passed, report
+
+
+class TorchTransformer(nn.Module):
+    """`torch.nn.Transformer`, with all that it leaves to its user."""
+
+    def __init__(self, n_heads: int, norm_first: bool):
+        super().__init__()
+        self.src_table, self.tgt_table = nn.Embedding(V, 12), nn.Embedding(V, 12)
+        self.positions = nn.Parameter(torch.randn(9, 12))
+        options = dict(nhead=n_heads, dim_feedforward=20, batch_first=True, norm_first=norm_first)
+        layer = nn.TransformerEncoderLayer(12, **options)
+        encoder = nn.TransformerEncoder(layer, 1, nn.LayerNorm(12), enable_nested_tensor=False)
+        self.core = nn.Transformer(12, num_decoder_layers=1, custom_encoder=encoder, **options)
+        self.output = nn.Linear(12, V)
+
+    def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
+        T, padding = tgt.size(1), src == 0
+        hidden = self.core(
+            self.src_table(src) + self.positions[: src.size(1)],
+            self.tgt_table(tgt) + self.positions[:T],
+            tgt_mask=torch.ones(T, T, dtype=torch.bool).triu(1),
+            src_key_padding_mask=padding,
+            memory_key_padding_mask=padding,
+        )
+        return self.output(hidden)
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_a_model_of_torch_passes(norm_first):
+    report = check(TorchTransformer(3, norm_first), dropout=True)
+    assert report.passed, report
+
+
+class Recurrent(nn.Module):
+    """No Transformer at all: an encoder and a decoder that read one token after the other."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.output = nn.Embedding(V, 12, padding_idx=0), nn.Linear(12, V)
+        self.encoder, self.decoder = nn.GRUCell(12, 12), nn.GRUCell(12, 12)
+
+    def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
+        state, states = torch.zeros_like(self.table(src[:, 0])), []
+        for ids in src.T:
+            state = torch.where(ids[:, None] == 0, state, self.encoder(self.table(ids), state))
+        for ids in tgt.T:
+            state = self.decoder(self.table(ids), state)
+            states.append(state)
+        return self.output(torch.stack(states, dim=1))
+
+
+def test_a_recurrent_model_passes():
+    report = check(Recurrent(), dropout=False)
+    assert report.passed, report
+
+
+def test_a_frozen_parameter_needs_no_gradient():
+    model = Transformer(config())
+    model.encoder.requires_grad_(False)
+    assert check(model).passed
+
+
+def test_logits_may_sum_to_one():
+    step = lambda m, s, t, z: z - z.mean(-1, keepdim=True) + 1 / V
+    assert check(Broken({"logits": step})).passed
+
+
+def test_log_probabilities_are_logits():
+    class LogProbabilities(Transformer):
+        def project(self, hidden):
+            return super().project(hidden).log_softmax(-1)
+
+    assert check(LogProbabilities(config())).passed
+
+
+# -------------------------------------------------------------------------------------------------
+# Broken models: a name, the model, what must fail
+# -------------------------------------------------------------------------------------------------
+
+
+class Broken(Transformer):
+    """A Transformer of which single steps can be replaced by functions."""
+
+    def __init__(self, steps: dict[str, Callable], **changes):
+        super().__init__(config(**changes))
+        self.steps = steps
+
+    def forward(self, src, tgt):
+        if "source" in self.steps:
+            src = self.steps["source"](src)
+        if "target" in self.steps:
+            tgt = self.steps["target"](tgt)
+        logits = super().forward(src, tgt)
+        return self.steps["logits"](self, src, tgt, logits) if "logits" in self.steps else logits
+
+    def encode(self, src):
+        if "encode" in self.steps:
+            return self.steps["encode"](self, src)
+        return super().encode(src)
+
+    def decode(self, tgt, memory, src_mask=None, cache=None):
+        if "decode" in self.steps:
+            return self.steps["decode"](self, tgt, memory, src_mask)
+        return super().decode(tgt, memory, src_mask, cache)
+
+    def project(self, hidden):
+        if "hidden" in self.steps:
+            hidden = self.steps["hidden"](self, hidden)
+        return super().project(hidden)
+
+
+def encoded(model, src, mask=None, positions=True):
+    x = model.src_embedding(src)
+    return model.encoder(model.positions(x) if positions else x, mask)
+
+
+def decoded(model, tgt, memory, mask, memory_mask, positions=True):
+    x = model.tgt_embedding(tgt)
+    return model.decoder(model.positions(x) if positions else x, memory, mask, memory_mask)
+
+
+def causal(model, tgt, memory, src_mask):
+    return decoded(model, tgt, memory, causal_mask(tgt.size(1)), src_mask)
+
+
+def causal_in(training: bool):
+    def decode(model, tgt, memory, src_mask):
+        mask = causal_mask(tgt.size(1)) if model.training == training else None
+        return decoded(model, tgt, memory, mask, src_mask)
+
+    return decode
+
+
+def one_ahead(model, tgt, memory, src_mask):
+    T = tgt.size(1)
+    return decoded(model, tgt, memory, torch.ones(1, 1, T, T, dtype=torch.bool).tril(1), src_mask)
+
+
+def sees_later_padding(model, tgt, memory, src_mask):
+    mask = causal_mask(tgt.size(1)) | (tgt == 0)[:, None, None, :]
+    return decoded(model, tgt, memory, mask, src_mask)
+
+
+def only_itself(model, tgt, memory, src_mask):
+    mask = torch.eye(tgt.size(1), dtype=torch.bool)[None, None]
+    return decoded(model, tgt, memory, mask, src_mask)
+
+
+def masked_in_evaluation(model, tgt, memory, src_mask):
+    return causal(model, tgt, memory, None if model.training else src_mask)
+
+
+def mask_of_one_row(model, tgt, memory, src_mask):
+    return causal(model, tgt, memory, src_mask[:1])
+
+
+def blind_to_the_first(model, tgt, memory, src_mask):
+    beyond = torch.arange(memory.size(1)) > 0
+    return causal(model, tgt, memory, src_mask & beyond)
+
+
+def encode_blind_to_the_first(model, src):
+    return encoded(model, src, model.src_mask(src) & (torch.arange(src.size(1)) > 0))
+
+
+def last_call_remembered(model, src, tgt, logits):
+    before = getattr(model, "before", 0.0)
+    model.before = logits.detach().mean()
+    return logits + before
+
+
+def second_thoughts(model, src, tgt, logits):
+    """Changes its mind for good as soon as it is asked about something else."""
+    first = vars(model).setdefault("first", src)
+    model.changed = getattr(model, "changed", False) or not torch.equal(first, src)
+    return logits + model.changed
+
+
+def not_finite_backwards(model, hidden):
+    return hidden + (hidden * 0).sum().abs().sqrt()
+
+
+def unused_layer(model: Transformer) -> Transformer:
+    model.spare = nn.Linear(3, 3)
+    return model
+
+
+def layer_times_zero(model: Transformer) -> Transformer:
+    model.spare = nn.Linear(12, 12)
+    model.steps["hidden"] = lambda model, hidden: hidden + 0 * model.spare(hidden)
+    return model
+
+
+class AlongBatch(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(9, 12))
+
+    def forward(self, x, offset=0):
+        return x + self.table[: x.size(0), None]
+
+
+class NormOverWords(nn.Module):
+    def forward(self, x):
+        return F.layer_norm(x, x.shape[1:])
+
+
+def with_positions(positions: nn.Module) -> Transformer:
+    model = Transformer(config())
+    model.positions = positions
+    return model
+
+
+def with_norms(make: Callable[[], nn.Module], stack: str) -> Transformer:
+    model = Transformer(config())
+    for module in list(getattr(model, stack).modules()):
+        for name, part in module.named_children():
+            if isinstance(part, LayerNorm):
+                setattr(module, name, make())
+    return model
+
+
+def broken(**steps) -> Callable[[], Transformer]:
+    return lambda: Broken(steps)
+
+
+FAULTS: dict[str, tuple[Callable[[], nn.Module], set[str]]] = {
+    "a pair for a result": (broken(logits=lambda m, s, t, z: (z, None)), {"logits"}),
+    "ids for a result": (broken(logits=lambda m, s, t, z: z.argmax(-1)), {"logits"}),
+    "integers": (broken(logits=lambda m, s, t, z: (1000 * z).long()), {"logits"}),
+    "time first": (broken(logits=lambda m, s, t, z: z.transpose(0, 1)), {"logits"}),
+    "a token too many": (broken(logits=lambda m, s, t, z: F.pad(z, (0, 1))), {"logits"}),
+    "the last position only": (broken(logits=lambda m, s, t, z: z[:, -1:]), {"logits"}),
+    "a forbidden token": (
+        broken(logits=lambda m, s, t, z: z.index_fill(2, torch.tensor(0), -torch.inf)),
+        {"logits"},
+    ),
+    "not finite for short sources": (
+        broken(logits=lambda m, s, t, z: z / (s.size(1) >= t.size(1))),
+        {"logits"},
+    ),
+    "not finite in training": (broken(logits=lambda m, s, t, z: z / (not m.training)), {"logits"}),
+    "one length for both": (broken(logits=lambda m, s, t, z: z + 0 * s[..., None]), {"logits"}),
+    "dropout without the flag": (broken(hidden=lambda m, h: F.dropout(h, 0.1)), {"repeatable"}),
+    "a state between calls": (broken(logits=last_call_remembered), {"repeatable"}),
+    "a state that other sentences change": (broken(logits=second_thoughts), {"repeatable"}),
+    "probabilities": (broken(logits=lambda m, s, t, z: z.softmax(-1)), {"scores"}),
+    "no causal mask": (
+        broken(decode=lambda m, t, memory, mask: decoded(m, t, memory, None, mask)),
+        {"future"},
+    ),
+    "causal in training only": (broken(decode=causal_in(training=True)), {"future"}),
+    "causal in evaluation only": (broken(decode=causal_in(training=False)), {"future"}),
+    "one token ahead": (broken(decode=one_ahead), {"future"}),
+    "later padding seen": (broken(decode=sees_later_padding), {"future"}),
+    "scaled by the length": (broken(logits=lambda m, s, t, z: z / t.size(1)), {"future"}),
+    "encoder without a mask": (broken(encode=encoded), {"padding"}),
+    "memory without a mask": (
+        broken(decode=lambda m, t, memory, mask: causal(m, t, memory, None)),
+        {"padding"},
+    ),
+    "memory masked in evaluation only": (
+        lambda: Broken({"decode": masked_in_evaluation}, dropout=0.0),
+        {"padding"},
+    ),
+    "not a number beside padding": (
+        broken(logits=lambda m, s, t, z: z * torch.where(s[:, -1:, None] == 0, torch.nan, 1.0)),
+        {"padding", "batch", "empty source"},
+    ),
+    "mean of the batch": (broken(hidden=lambda m, h: h + h.mean(0)), {"batch"}),
+    "mean of the batch in training": (
+        broken(hidden=lambda m, h: h + h.mean(0) * m.training),
+        {"batch"},
+    ),
+    "numbered rows": (
+        broken(hidden=lambda m, h: h + torch.arange(1.0, len(h) + 1)[:, None, None] * h.sin()),
+        {"batch"},
+    ),
+    "mask of one row for all": (broken(decode=mask_of_one_row), {"batch"}),
+    "positions along the batch": (
+        lambda: with_positions(AlongBatch()),
+        {"batch", "source positions", "target positions"},
+    ),
+    "norm over words in the encoder": (lambda: with_norms(NormOverWords, "encoder"), {"padding"}),
+    "norm over words in the decoder": (lambda: with_norms(NormOverWords, "decoder"), {"future"}),
+    "source ignored": (
+        broken(encode=lambda m, s: torch.zeros(*s.shape, 12, dtype=m.output.weight.dtype)),
+        {"source reach", "source positions", "gradients"},
+    ),
+    "first source token unseen": (
+        broken(decode=blind_to_the_first, encode=encode_blind_to_the_first),
+        {"source reach"},
+    ),
+    "all logits equal": (
+        broken(logits=lambda m, s, t, z: 0 * z),
+        {"source reach", "target reach", "source positions", "target positions", "gradients"},
+    ),
+    "shift inside": (
+        broken(target=lambda t: F.pad(t[:, :-1], (1, 0), value=2)),
+        {"target reach"},
+    ),
+    "no history": (broken(decode=only_itself), {"target reach", "target positions"}),
+    "source without positions": (
+        broken(encode=lambda m, s: encoded(m, s, m.src_mask(s), positions=False)),
+        {"source positions"},
+    ),
+    "target without positions": (
+        broken(
+            decode=lambda m, t, memory, mask: decoded(
+                m, t, memory, causal_mask(t.size(1)), mask, positions=False
+            )
+        ),
+        {"target positions"},
+    ),
+    "squeeze": (broken(hidden=lambda m, h: h.squeeze()), {"one token"}),
+    "deviation of a batch of one": (
+        broken(hidden=lambda m, h: h if len(h) > 1 else h * torch.nan),
+        {"one token"},
+    ),
+    "memory detached": (
+        broken(encode=lambda m, s: encoded(m, s, m.src_mask(s)).detach()),
+        {"gradients"},
+    ),
+    "an unused layer": (lambda: unused_layer(Transformer(config())), {"gradients"}),
+    "a layer times zero": (lambda: layer_times_zero(Broken({})), {"gradients"}),
+    "gradients not finite": (broken(hidden=not_finite_backwards), {"empty source", "gradients"}),
+}  # fmt: skip
+
+
+@functools.cache
+def report_on(fault: str) -> CheckReport:
+    return check(FAULTS[fault][0]())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_fails_its_checks_and_no_other(name):
+    report, expected = report_on(name), FAULTS[name][1]
+    assert set(report.failures) == expected, report
+    assert not report.passed
+
+
+# -------------------------------------------------------------------------------------------------
+# Broken attention
+# -------------------------------------------------------------------------------------------------
+
+
+def scores_of(query: Tensor, key: Tensor) -> Tensor:
+    return query @ key.transpose(-2, -1) / query.size(-1) ** 0.5
+
+
+def hidden_by(value: float, mask: Tensor | None, scores: Tensor) -> Tensor:
+    return scores if mask is None else scores.masked_fill(~mask, value)
+
+
+def mask_after_softmax(query, key, value, mask=None, dropout=0.0):
+    return hidden_by(0.0, mask, scores_of(query, key).softmax(-1)) @ value
+
+
+def softmax_over_queries(query, key, value, mask=None, dropout=0.0):
+    return hidden_by(-1e9, mask, scores_of(query, key)).softmax(-2) @ value
+
+
+def softmax_over_batch(query, key, value, mask=None, dropout=0.0):
+    weights = scores_of(query, key).softmax(0)
+    return hidden_by(0.0, mask, weights) @ value
+
+
+def nothing_is_nan(query, key, value, mask=None, dropout=0.0):
+    return hidden_by(-torch.inf, mask, scores_of(query, key)).softmax(-1) @ value
+
+
+def nan_replaced_late(query, key, value, mask=None, dropout=0.0):
+    scores = scores_of(query, key)
+    scores = scores + hidden_by(-torch.inf, mask, torch.zeros_like(scores))
+    return scores.softmax(-1).nan_to_num(0.0) @ value
+
+
+def finite_minus(query, key, value, mask=None, dropout=0.0):
+    return hidden_by(-1e9, mask, scores_of(query, key)).softmax(-1) @ value
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("attention", "expected"),
+    [
+        (finite_minus, set()),
+        (mask_after_softmax, {"future", "padding"}),
+        (softmax_over_queries, {"future", "padding"}),
+        (softmax_over_batch, {"batch"}),
+        (nothing_is_nan, {"empty source"}),
+        (nan_replaced_late, {"empty source"}),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_faults_of_an_attention(monkeypatch, attention, expected):
+    monkeypatch.setattr(transformer.attention, "fused_attention", attention)
+    report = check(Transformer(config()))
+    assert set(report.failures) == expected, report
+
+
+def test_what_is_not_finite_is_told_apart(monkeypatch):
+    monkeypatch.setattr(transformer.attention, "fused_attention", nothing_is_nan)
+    report = check(Transformer(config()))
+    assert result(report, "empty source").measured == "logits not finite in evaluation mode"
+    monkeypatch.setattr(transformer.attention, "fused_attention", nan_replaced_late)
+    measured = result(check(Transformer(config())), "empty source").measured
+    assert re.fullmatch(r"logits finite, gradients not: \S+, \S+ and \d+ more", measured)
+
+
+def test_not_finite_in_training_mode_alone():
+    def step(model, src, tgt, logits):
+        empty = (src == 0).all(dim=1)[:, None, None]
+        return logits.masked_fill(empty & model.training, torch.nan)
+
+    report = check(Broken({"logits": step}))
+    assert report.failures == ("empty source",)
+    assert result(report, "empty source").measured == "logits not finite in training mode"
+
+
+# -------------------------------------------------------------------------------------------------
+# What only the owner knows: dropout and search
+# -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("changes", "dropout", "verdict"),
+    [
+        ({"dropout": 0.1}, True, "pass"),
+        ({"dropout": 0.1}, False, "FAIL"),
+        ({"dropout": 0.0}, False, "pass"),
+        ({"dropout": 0.0}, True, "FAIL"),
+        ({"dropout": 0.0, "attention_dropout": 0.1}, False, "FAIL"),
+        ({"dropout": 0.1}, None, "skipped"),
+    ],
+    ids=str,
+)
+def test_dropout_is_what_it_is_said_to_be(changes, dropout, verdict):
+    report = check(Transformer(config(**changes)), dropout=dropout)
+    assert result(report, "dropout").verdict == verdict
+    assert report.failures == (("dropout",) if verdict == "FAIL" else ())
+
+
+@pytest.fixture
+def searched() -> Transformer:
+    """A model in whose searches no token is repeated for ever."""
+    torch.manual_seed(3)
+    return Transformer(config(tie_embeddings=False)).eval()
+
+
+def cached_search(model, start=2, first=0, masked=True, training=False):
+    @torch.no_grad()
+    def search(src, max_length):
+        model.train(training)
+        memory, mask, cache = model.encode(src), model.src_mask(src), KeyValueCache()
+        tokens = [torch.full((len(src), 1), start)]
+        for position in range(first, first + max_length - 1):
+            x = model.positions(model.tgt_embedding(tokens[-1]), position)
+            hidden = model.decoder(x, memory, None, mask if masked else None, cache)
+            tokens.append(model.project(hidden).argmax(-1))
+        return torch.cat(tokens[1:], dim=1)
+
+    return search
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("options", "verdict"),
+    [
+        ({}, "pass"),
+        ({"start": 3}, "FAIL"),
+        ({"first": 1}, "FAIL"),
+        ({"masked": False}, "FAIL"),
+        ({"training": True}, "FAIL"),
+    ],
+    ids=str,
+)
+def test_a_search_finds_what_the_model_says(searched, options, verdict):
+    report = check(searched, search=cached_search(searched, **options))
+    assert result(report, "search").verdict == verdict
+    assert report.failures == (("search",) if verdict == "FAIL" else ())
+
+
+@pytest.mark.parametrize(
+    ("change", "verdict", "measured"),
+    [
+        (lambda found: found[:, :1], "pass", "0 of 3 tokens are not the model's best"),
+        (lambda found: found[0], "FAIL", "shape [8], not [3, 1 to 9]"),
+        (lambda found: found[:2], "FAIL", "shape [2, 8], not [3, 1 to 9]"),
+        (lambda found: found[:, :0], "FAIL", "shape [3, 0], not [3, 1 to 9]"),
+        (lambda found: found.repeat(1, 2), "FAIL", "shape [3, 16], not [3, 1 to 9]"),
+        (lambda found: found * 0, "FAIL", "3 of 3 tokens are not the model's best"),
+        (lambda found: (found + 1) % V, "FAIL", None),
+        (lambda found: found * (torch.arange(8) < 5), "pass", "0 of 15 tokens are not the model's best"),
+        (lambda found: F.pad(found, (0, 1)), "pass", "0 of 24 tokens are not the model's best"),
+        (lambda found: found.tolist(), "FAIL", "AttributeError: 'list' object has no attribute 'dim'"),
+    ],
+)
+def test_results_of_a_search(change, verdict, measured):
+    class Table(nn.Module):
+        """Logits that depend on the last token alone, and never prefer padding."""
+
+        def __init__(self):
+            super().__init__()
+            self.rows = nn.Parameter(torch.randn(V, V).index_fill(1, torch.tensor(0), -9.0))
+
+        def forward(self, src, tgt):
+            return self.rows[tgt]
+
+    def search(src, max_length):
+        tokens = [torch.full((len(src), 1), 2)]
+        for _ in range(max_length - 1):
+            tokens.append(model.rows[tokens[-1]].argmax(-1))
+        return change(torch.cat(tokens[1:], dim=1))
+
+    model = Table()
+    found = result(check(model, search=search), "search")
+    assert found.verdict == verdict
+    assert measured in (None, found.measured)
+
+
+def test_a_search_is_asked_for_padded_sources_once(searched):
+    asked = []
+
+    def search(src, max_length):
+        asked.append((src, max_length))
+        return cached_search(searched)(src, max_length)
+
+    check(searched, search=search)
+    ((src, max_length),) = asked
+    assert (src != 0).sum(dim=1).tolist() == [7, 6, 5] and max_length == 9
+
+
+# -------------------------------------------------------------------------------------------------
+# What a model is asked
+# -------------------------------------------------------------------------------------------------
+
+
+def asked_first(**options) -> tuple[Tensor, Tensor]:
+    """The first sentences that a model is given."""
+    asked = []
+
+    class Asked(nn.Module):
+        def forward(self, src, tgt):
+            asked.append((src, tgt))  # and returns nothing, so that the rest is skipped
+
+    check(Asked(), **options)
+    return asked[0]
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("pad_id", "bos_id"), [(0, 2), (6, 0), (3, 3)])
+def test_sentences_are_fit_for_their_purpose(pad_id, bos_id, seed):
+    src, tgt = asked_first(pad_id=pad_id, bos_id=bos_id, seed=seed)
+    assert src.shape == (3, 7) and tgt.shape == (3, 5)
+    assert (tgt[:, 0] == bos_id).all()
+    for ids in (src, tgt[:, 1:]):
+        assert not torch.isin(ids, torch.tensor([pad_id, bos_id])).any()
+        assert (ids[:, 1:] != ids[:, :-1]).all()
+
+
+def test_the_seed_decides_the_sentences():
+    (src, tgt), (again, same), (other, _) = (asked_first(seed=seed) for seed in (0, 0, 1))
+    assert torch.equal(src, again) and torch.equal(tgt, same) and not torch.equal(src, other)
+
+
+def test_what_is_put_in_the_place_of_a_token_is_an_ordinary_other_one():
+    asked = []
+    assert check(Broken({"logits": lambda m, s, t, z: asked.append((s, t)) or z})).passed
+    whole = asked[0][0]
+    one_changed = [s for s, _ in asked if s.shape == whole.shape and (s != whole).sum(dim=1).eq(1).all()]
+    assert {int((s != whole)[0].nonzero()) for s in one_changed} == set(range(7))
+    for src in one_changed:
+        assert not torch.isin(src[src != whole], torch.tensor([0, 2])).any()
+    assert max(s.size(1) for s, _ in asked) == 9 and max(t.size(1) for _, t in asked) == 5
+
+
+def test_a_model_that_writes_into_its_input_spoils_nothing():
+    def step(model, src, tgt, logits):
+        if not torch.is_grad_enabled():  # a backward pass would find it out by itself
+            src.fill_(1), tgt.fill_(1)
+        return logits
+
+    report = check(Broken({"logits": step}))
+    assert report.passed, report
+
+
+@pytest.mark.parametrize(("leak", "tolerance", "seen"), [
+    (1e-7, 1e-5, False), (1e-3, 1e-5, True), (1e-3, 0.1, False), (1e-7, 1e-9, True),
+])  # fmt: skip
+def test_tolerance_decides_what_counts_as_a_change(leak, tolerance, seen):
+    def step(model, src, tgt, logits):
+        return logits + leak * logits.detach().abs().max() * (tgt[:, -1:, None] / V)
+
+    failures = check(Broken({"logits": step}), tolerance=tolerance).failures
+    assert ("future" in failures) == seen
+
+
+def test_changes_are_measured_as_shares_of_the_largest_logit():
+    """The parity of the last token leaks into a logit that is otherwise a number of words."""
+
+    class Counts(nn.Module):
+        def __init__(self, scale):
+            super().__init__()
+            self.weight = nn.Parameter(torch.tensor(float(scale)))
+
+        def forward(self, src, tgt):
+            number = (src != 0).sum(dim=1)[:, None] + tgt[:, -1:] % 2 + torch.arange(tgt.size(1))
+            return self.weight * F.one_hot(number * 0, V) * number[:, :, None]
+
+    # The first logits are 7 for the words of the source, or 8 where the last token of the target is odd.
+    for scale in (1, 1000):
+        assert result(check(Counts(scale)), "future").measured == "change: evaluation 0.12, training 0.12"
+
+
+# -------------------------------------------------------------------------------------------------
+# The report
+# -------------------------------------------------------------------------------------------------
+
+
+def test_every_check_has_been_seen_to_fail():
+    seen = set().union(*(expected for _, expected in FAULTS.values()))
+    assert seen | {"dropout", "search"} == set(NAMES)
+
+
+def test_text_of_a_report():
+    report = CheckReport(
+        "float64",
+        (
+            CheckResult("logits", "pass", "shape [1]", ""),
+            CheckResult("future", "FAIL", "change: 0.5", "the mask"),
+            CheckResult("search", "skipped", "no search was given", ""),
+        ),
+    )
+    assert str(report) == (
+        "1 pass, 1 FAIL, 1 skipped; computed in float64\n"
+        "pass     logits            shape [1]\n"
+        "FAIL     future            change: 0.5\n"
+        "         suspects:         the mask\n"
+        "skipped  search            no search was given"
+    )
+    assert report.failures == ("future",) and not report.passed
+
+
+def test_suspects_are_named_for_failures_only():
+    report = report_on("causal in training only")
+    assert "causal mask" in result(report, "future").suspects
+    assert [found.name for found in report.results if found.suspects] == ["future"]
+    measured = result(report, "future").measured
+    assert re.fullmatch(r"change: evaluation 0\.\d+, training none", measured)
+    measured = result(report_on("causal in evaluation only"), "future").measured
+    assert re.fullmatch(r"change: evaluation none, training \d+\.\d+", measured)
+
+
+def test_padding_is_tried_in_training_mode_where_that_is_not_random():
+    assert result(check(Transformer(config())), "padding").measured == "change: evaluation none"
+    report = report_on("memory masked in evaluation only")
+    assert re.fullmatch(r"change: evaluation none, training [\d.]+", result(report, "padding").measured)
+
+
+def test_parameters_without_a_gradient_are_named():
+    report = check(unused_layer(Transformer(config())))
+    assert result(report, "gradients").measured == "none for spare.weight, spare.bias"
+    measured = result(report_on("memory detached"), "gradients").measured
+    assert re.fullmatch(r"none for encoder\.\S+, encoder\.\S+ and \d+ more", measured)
+
+
+@pytest.mark.parametrize(
+    ("name", "needed"), [("time first", "logits"), ("a state between calls", "repeatable")]
+)
+def test_where_nothing_can_be_measured_the_rest_is_skipped(name, needed):
+    report = report_on(name)
+    later = report.results[NAMES.index(needed) + 1 :]
+    assert {(found.verdict, found.measured) for found in later} == {("skipped", f"needs {needed!r} to pass")}
+
+
+@pytest.mark.parametrize(
+    ("name", "measured"),
+    [
+        ("a pair for a result", "not logits: tuple"),
+        ("integers", "not logits: torch.int64"),
+        ("time first", "shape [5, 3, 17], not [3, 5, 17]"),
+        ("a forbidden token", "shape [3, 5, 17], not all finite"),
+    ],
+)
+def test_what_is_wrong_with_logits_is_said(name, measured):
+    assert result(report_on(name), "logits").measured == measured
+
+
+def test_a_check_that_raises_has_failed_and_the_others_go_on():
+    def step(model, src, tgt, logits):
+        if (src == 0).all(dim=1).any():
+            raise KeyError("an empty sentence\nand more")
+        return logits
+
+    report = check(Broken({"logits": step}))
+    assert report.failures == ("empty source",)
+    assert result(report, "empty source").measured == "KeyError: 'an empty sentence\\nand more'"
+    assert result(report, "gradients").verdict == "pass"
+
+
+def test_an_exception_is_quoted_by_its_first_line():
+    def step(model, src, tgt, logits):
+        raise RuntimeError("x" * 200 + "\nsecond line")
+
+    report = check(Broken({"logits": step}))
+    assert report.failures == ("logits",)
+    assert result(report, "logits").measured == "RuntimeError: " + "x" * 80
+
+
+def test_a_model_that_cannot_be_copied_fails_instead_of_raising():
+    model = Transformer(config())
+    model.kept = model.output.weight * 2  # a tensor with a history
+    report = check(model)
+    assert report.failures == ("logits",) and "deepcopy" in result(report, "logits").measured
+
+
+# -------------------------------------------------------------------------------------------------
+# Precision
+# -------------------------------------------------------------------------------------------------
+
+
+class OwnDtype(Transformer):
+    """Has a dtype written into its code, and fails in every other."""
+
+    def project(self, hidden):
+        return super().project(hidden @ torch.eye(12, dtype=torch.float32))
+
+
+class LayerInList(Transformer):
+    """Has a layer that it has not registered."""
+
+    def __init__(self):
+        super().__init__(config())
+        self.more = [nn.Linear(12, 12)]
+
+    def project(self, hidden):
+        return super().project(hidden + self.more[0](hidden))
+
+
+@pytest.mark.parametrize("make", [lambda: OwnDtype(config()), LayerInList])
+def test_a_model_that_cannot_do_float64_is_checked_as_it_is(make):
+    report = check(make())
+    assert report.passed, report
+    assert report.arithmetic.startswith("the model's own precision; in float64, ")
+
+
+def test_a_softmax_in_float32_is_no_fault(monkeypatch):
+    def attention(query, key, value, mask=None, dropout=0.0):
+        scores = hidden_by(-1e9, mask, scores_of(query, key))
+        return scores.softmax(-1, dtype=torch.float32).to(value.dtype) @ value
+
+    monkeypatch.setattr(transformer.attention, "fused_attention", attention)
+    report = check(Transformer(config(n_layers=3)))
+    assert report.passed and report.arithmetic == "float64"
+
+
+# -------------------------------------------------------------------------------------------------
+# What is known to be invisible from outside
+# -------------------------------------------------------------------------------------------------
+
+
+class SampleNorm(nn.Module):
+    def forward(self, x):
+        return (x - x.mean(-1, keepdim=True)) / (x.std(-1, keepdim=True) + 1e-6)
+
+
+def strictly_causal(model, tgt, memory, src_mask):
+    T = tgt.size(1)
+    return decoded(model, tgt, memory, torch.ones(1, 1, T, T, dtype=torch.bool).tril(-1), src_mask)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: with_norms(SampleNorm, "decoder"),
+        broken(decode=strictly_causal),
+        broken(encode=lambda m, s: encoded(m, s, m.src_mask(s) & causal_mask(s.size(1)))),
+    ],
+    ids=["deviation with n - 1", "mask without its diagonal", "causal encoder"],
+)
+def test_blind_spots_are_as_the_chapter_says(make):
+    assert check(make()).passed
+
+
+# -------------------------------------------------------------------------------------------------
+# Nothing is left behind
+# -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "training"),
+    [(None, True), (None, False), ("memory detached", True), ("time first", False), ("float32 alone", True)],
+)
+def test_model_and_generators_are_left_as_they_were(name, training):
+    model = FAULTS[name][0]() if name in FAULTS else OwnDtype(config()) if name else Transformer(config())
+    model.train(training).encoder.train(not training)
+    model.spare = nn.BatchNorm1d(3)
+    model.output.weight.grad = torch.ones_like(model.output.weight)
+    before = copy.deepcopy(model.state_dict())
+    modes = [module.training for module in model.modules()]
+    attributes = set(vars(model))
+    state = torch.get_rng_state()
+    check(model, dropout=True)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert [module.training for module in model.modules()] == modes
+    assert set(vars(model)) == attributes
+    for key, value in model.state_dict().items():
+        assert torch.equal(value, before[key]) and value.dtype == before[key].dtype
+    gradients = {key: parameter.grad for key, parameter in model.named_parameters()}
+    assert [key for key, gradient in gradients.items() if gradient is not None] == ["src_embedding.weight"]
+    assert (model.output.weight.grad == 1).all()
+
+
+def test_gradients_kept_from_before_do_not_count():
+    model = unused_layer(Transformer(config()))
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    assert check(model).failures == ("gradients",)
+
+
+def test_generators_are_left_alone_even_where_a_check_is_interrupted():
+    def interrupt(model, src, tgt, logits):
+        raise KeyboardInterrupt
+
+    model, state = Broken({"logits": interrupt}), torch.get_rng_state()
+    with pytest.raises(KeyboardInterrupt):
+        check(model)
+    assert torch.equal(torch.get_rng_state(), state) and model.training
+
+
+def test_results_do_not_depend_on_the_state_of_the_generators():
+    model = Transformer(config())
+    torch.manual_seed(1)
+    first = check(model, dropout=True)
+    torch.manual_seed(2)
+    assert check(model, dropout=True) == first
+
+
+def test_a_model_whose_train_returns_nothing():
+    class Silent(Transformer):
+        def train(self, mode=True):
+            super().train(mode)
+
+    assert check(Silent(config())).passed
+
+
+# -------------------------------------------------------------------------------------------------
+# At the door
+# -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "said"),
+    [
+        ({"model": print}, TypeError, "model must be a torch.nn.Module, not builtin_function_or_method"),
+        ({"model": Transformer}, TypeError, "model must be a torch.nn.Module, not type"),
+        ({"src_vocab_size": 17.0}, TypeError, "src_vocab_size must be an int, not float (17.0)"),
+        ({"tgt_vocab_size": 0}, ValueError, "tgt_vocab_size must be at least 1, but is 0"),
+        ({"src_vocab_size": 3}, ValueError,
+         "src_vocab_size must leave 2 tokens besides pad_id and bos_id, but is 3"),
+        ({"src_vocab_size": 10**12}, ValueError,
+         "src_vocab_size must be at most 4194304, but is 1000000000000"),
+        ({"tgt_vocab_size": 2**22 + 1}, ValueError,
+         "tgt_vocab_size must be at most 4194304, but is 4194305"),
+        ({"tgt_vocab_size": 3}, ValueError,
+         "tgt_vocab_size must leave 2 tokens besides pad_id and bos_id, but is 3"),
+        ({"pad_id": -1}, ValueError, "pad_id must be at least 0, but is -1"),
+        ({"pad_id": 17}, ValueError, "pad_id must lie in [0, 17), but is 17"),
+        ({"pad_id": 18, "src_vocab_size": 20}, ValueError, "pad_id must lie in [0, 17), but is 18"),
+        ({"bos_id": 17, "src_vocab_size": 20}, ValueError, "bos_id must lie in [0, 17), but is 17"),
+        ({"bos_id": True}, TypeError, "bos_id must be an int, not bool (True)"),
+        ({"dropout": 0.1}, TypeError, "dropout must be True, False or None, not 0.1"),
+        ({"positions": "rotary"}, ValueError,
+         "positions must be one of ['absolute', 'relative', 'none', None], not 'rotary'"),
+        ({"search": "greedy"}, TypeError, "search must be callable, not str"),
+        ({"tolerance": -1e-5}, ValueError, "tolerance must lie in [0, 1), but is -1e-05"),
+        ({"seed": -1}, ValueError, "seed must be at least 0, but is -1"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_bad_arguments_are_refused(changes, error, said):
+    arguments = {"model": Transformer(config()), "src_vocab_size": V, "tgt_vocab_size": V}
+    with refuses(error, said):
+        check_model(**(arguments | changes))
+
+
+def test_a_start_token_beyond_the_source_vocabulary_is_allowed():
+    model = Transformer(TransformerConfig(12, V, **{"tie_embeddings": False, "max_length": 9} | {
+        "d_model": 12, "n_heads": 3, "n_layers": 1, "d_ff": 20,
+    }))  # fmt: skip
+    assert check_model(model, 12, V, bos_id=15).passed
+
+
+class Renamed(Transformer):
+    """Called as models of Hugging Face are: the second argument is a mask."""
+
+    def forward(self, input_ids, attention_mask=None, decoder_input_ids=None):
+        return super().forward(input_ids, decoder_input_ids)
+
+
+def test_a_model_that_is_called_in_another_way_needs_a_word():
+    model = Renamed(TransformerConfig(17, 17, d_model=12, n_heads=3, n_layers=2, d_ff=20, max_length=40))
+    said = "model takes (input_ids, attention_mask, decoder_input_ids), not (src, tgt): pass "
+    with refuses(ValueError, said + "seq2seq(model) instead, from transformer.study.checks"):
+        check_model(model, 17, 17)
+    by_name = lambda model, src, tgt: model(input_ids=src, decoder_input_ids=tgt)
+    assert check_model(model, 17, 17, call=by_name).passed
+    swapped = lambda model, src, tgt: model(input_ids=tgt, decoder_input_ids=src)
+    assert not check_model(model, 17, 17, call=swapped).passed
+
+
+class Named(NamedTuple):
+    """What models of Hugging Face return."""
+
+    logits: Tensor
+
+
+class Theirs(nn.Module):
+    """Takes a mask of the source, 1 for words, and makes none, as models of Hugging Face do."""
+
+    def __init__(self):
+        super().__init__()
+        self.ours = Transformer(config(bos_id=5))
+        self.config = SimpleNamespace(
+            vocab_size=V, pad_token_id=0, bos_token_id=None, decoder_start_token_id=5
+        )
+
+    def forward(self, input_ids, attention_mask=None, decoder_input_ids=None):
+        ours, mask = self.ours, None if attention_mask is None else attention_mask[:, None, None] == 1
+        memory = ours.encoder(ours.positions(ours.src_embedding(input_ids)), mask)
+        return Named(ours.project(ours.decode(decoder_input_ids, memory, mask)))
+
+
+@pytest.mark.slow
+def test_an_encoder_decoder_of_hugging_face_gets_its_mask_and_its_tokens():
+    model = Theirs()
+    report = check_model(seq2seq(model))
+    assert report.passed, report
+    assert {found.verdict for found in report.results} == {"pass", "skipped"}
+    starts = set()
+
+    def spy(model, src, tgt):
+        starts.add(tgt[0, 0].item())
+        return model(src, (src != 0).long(), tgt)
+
+    assert check_model(Adapted(model, spy)).passed and 5 in starts  # as the configuration says
+    without = Adapted(model, lambda model, src, tgt: model(src, None, tgt))
+    assert check_model(without).failures == ("padding",)
+
+
+def test_an_adapter_and_the_checks_agree_on_the_padding():
+    with refuses(ValueError, "pad_id is 1, but the adapter masks 0"):
+        check_model(seq2seq(Theirs()), pad_id=1)
+    assert seq2seq(Theirs(), pad_id=4).pad_id == 4
+
+
+def language_model(positions: str, n_layers: int = 2) -> nn.Module:
+    sizes = {"d_model": 12, "n_heads": 3, "n_layers": n_layers, "d_ff": 20}
+    return decoder_only(LanguageModel(LanguageModelConfig(V, positions=positions, **sizes)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("positions", ["rotary", "alibi", "none"])
+@pytest.mark.parametrize("n_layers", [2, 3])
+def test_a_decoder_alone_passes_whatever_its_positions(positions, n_layers):
+    model = language_model(positions, n_layers)
+    report = check_model(model, dropout=False)
+    assert report.passed, report
+    skipped = {found.name for found in report.results if found.verdict == "skipped"}
+    assert skipped == {
+        "padding", "source reach", "source positions", "empty source", "search", "target positions"
+    }  # fmt: skip
+    assert "decoder-only" in result(report, "source reach").measured
+    said = "none" if positions == "none" else "relative"
+    assert check_model(model, positions=said).passed
+    verdict = result(check_model(model, positions=said), "target positions").verdict
+    assert verdict == ("skipped" if said == "none" else "pass")
+    assert check_model(model, positions="absolute").failures == ("target positions",)
+
+
+def test_a_decoder_that_cannot_tell_the_order_of_its_words_fails():
+    """One layer without positions takes the words before a position as a set."""
+    for said in (None, "relative", "absolute"):
+        assert check_model(language_model("none", 1), positions=said).failures == ("target positions",)
+        assert check_model(language_model("rotary", 1), positions="relative").passed
+    assert check_model(language_model("none", 1), positions="none").passed
+
+
+def test_a_search_of_a_decoder_alone_is_checked():
+    model = language_model("rotary")
+    search = lambda src, max_length: generate(model.model, torch.full((len(src), 1), 2), max_length)
+    report = check_model(model, search=search)
+    assert result(report, "search").verdict == "pass", report
+    wrong = lambda src, max_length: (search(src, max_length) + 1) % V
+    assert check_model(model, search=wrong).failures == ("search",)
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_a_transformer_of_torch_is_adapted(batch_first, norm_first):
+    class Placed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table, self.positions = nn.Embedding(V, 12), nn.Parameter(torch.randn(9, 12))
+
+        def forward(self, ids):
+            return self.table(ids) + self.positions[: ids.size(1)]
+
+    layers = {"num_encoder_layers": 1, "num_decoder_layers": 1, "dim_feedforward": 20}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # on nested tensors, which are for other options
+        core = nn.Transformer(12, 3, **layers, batch_first=batch_first, norm_first=norm_first)
+    whole = torch_transformer(core, Placed(), Placed(), nn.Linear(12, V), pad_id=4)
+    report = check_model(whole, V, dropout=True)
+    assert report.passed, report
+    with pytest.raises(ValueError, match=r"^model takes \(src, tgt, src_mask, …\).* torch_transformer\("):
+        check_model(core, V)
+
+
+@pytest.mark.parametrize(
+    ("forward", "taken", "adapter"),
+    [
+        (lambda self, ids: None, "ids", "decoder_only(model)"),
+        (lambda self, input_ids, use_cache=True: None, "input_ids, use_cache", "decoder_only(model)"),
+        (LanguageModel.forward, "ids, mask, cache", "decoder_only(model)"),
+        (
+            lambda self, x, mask, y, z: None,
+            "x, mask, y, …",
+            "Adapted(model, lambda model, src, tgt: …)",
+        ),
+    ],
+)
+def test_a_model_with_other_arguments_is_told_its_adapter(forward, taken, adapter):
+    other = type("Other", (nn.Module,), {"forward": forward})
+    said = f"model takes ({taken}), not (src, tgt): pass {adapter} instead, from transformer.study.checks"
+    with refuses(ValueError, said):
+        check_model(other(), V)
+
+
+def test_a_wrapper_that_passes_everything_on_is_not_refused():
+    class Passes(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model = Transformer(config())
+
+        def forward(self, *args):
+            return self.model(*args)
+
+    assert check_model(Passes(), V).passed
+
+
+def test_what_is_not_said_is_read_from_the_configuration():
+    settings = config(pad_id=5, bos_id=0, tie_embeddings=False, tgt_vocab_size=19)
+    model = Transformer(settings)
+    assert check_model(model) == check_model(model, V, 19, 5, 0)
+    with refuses(ValueError, "src_vocab_size must be given: the model has no configuration that says it"):
+        check_model(Recurrent())
+    assert check_model(Recurrent(), V).passed  # the target has as many tokens as the source
+
+
+def test_small_weights_are_no_blindness():
+    """What matters must be seen whatever the scale of the weights, and blindness stays blindness."""
+    model = Transformer(config(n_layers=2, norm_first=True))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1e-3)
+    assert check(model, positions="absolute").passed
+    blind = Broken({"encode": lambda m, s: encoded(m, s, m.src_mask(s), positions=False)})
+    with torch.no_grad():
+        for parameter in blind.parameters():
+            parameter.mul_(1e-3)
+    assert check(blind).failures == ("source positions",)
+
+
+def test_a_table_that_stays_zero_is_blindness():
+    class Nowhere(nn.Module):
+        def __init__(self, learns):
+            super().__init__()
+            self.table = nn.Parameter(torch.zeros(9, 12), requires_grad=learns)
+
+        def forward(self, x, offset=0):
+            return x + self.table[: x.size(1)]
+
+    assert check(with_positions(Nowhere(learns=True)), positions="absolute").passed
+    found = check(with_positions(Nowhere(learns=False)), positions="absolute").failures
+    assert found == ("source positions", "target positions")
+
+
+def test_overflow_in_float64_alone_is_no_fault():
+    class Casts(Transformer):
+        def project(self, hidden):
+            empty = (self.src == 0).all(1)[:, None, None] & (hidden.dtype == torch.float64)
+            return super().project(hidden).masked_fill(empty, torch.nan)
+
+        def encode(self, src):
+            self.src = src
+            return super().encode(src)
+
+    assert check(Casts(config())).passed
+
+
+@pytest.mark.slow
+def test_only_the_check_of_positions_depends_on_what_is_said_of_them():
+    model = Transformer(TransformerConfig(17, 17, d_model=12, n_heads=3, n_layers=2, d_ff=20, max_length=40))
+    unsaid = check_model(model).results
+    for said, others in {
+        "absolute": set(),
+        "relative": {"target positions"},
+        "none": {"source positions", "target positions"},
+    }.items():
+        report = check_model(model, positions=said)
+        assert report.passed
+        changed = {one.name for one, other in zip(unsaid, report.results, strict=True) if one != other}
+        assert changed == others
+
+
+# -------------------------------------------------------------------------------------------------
+# From the command line
+# -------------------------------------------------------------------------------------------------
+
+MINE = """
+import torch
+from torch import nn
+from transformer import Transformer, TransformerConfig
+
+def right():
+    return Transformer(TransformerConfig(20, 20, d_model=12, n_heads=3, n_layers=1, d_ff=20))
+
+def wrong():
+    return nn.Sequential(nn.Embedding(20, 20))
+
+def nothing():
+    return 3
+
+def breaks():
+    raise RuntimeError("no such weights")
+
+number = 3
+"""
+
+
+@pytest.fixture
+def mine(tmp_path, monkeypatch):
+    (tmp_path / "mine_to_check.py").write_text(MINE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
+    yield "mine_to_check"
+    sys.modules.pop("mine_to_check", None)
+
+
+def test_the_command_prints_the_report_and_says_by_its_status_whether_all_is_well(mine, capsys):
+    assert main(["check", f"{mine}:right"]) == 0
+    said = capsys.readouterr().out
+    assert ", 0 FAIL, " in said and "least change" in said
+    broken = ["check", f"{mine}:right", "--positions", "relative", "--pad-id", "3"]
+    assert main(broken) == 1  # the model takes 0 for padding
+    assert "FAIL     padding" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["{}:nowhere"], "module mine_to_check has no function nowhere"),
+        (["{}:number"], "module mine_to_check has no function number"),
+        (["{}"], "a factory is named as module:function, not 'mine_to_check'"),
+        ([":right"], "a factory is named as module:function, not ':right'"),
+        (["no_module_of_this_name:right"], "No module named 'no_module_of_this_name'"),
+        (["{}:nothing"], "model must be a torch.nn.Module, not int"),
+        (["{}:breaks"], "RuntimeError: no such weights (--debug shows where)"),
+        (["{}:wrong"], "src_vocab_size must be given: the model has no configuration that says it"),
+        (
+            ["{}:wrong", "--src-vocab-size", "20"],
+            "pass decoder_only(model) instead, from transformer.study.checks",
+        ),
+        (["{}:right", "--src-vocab-size", "0"], "must lie in [1, 4194304], but is 0"),
+    ],
+)
+def test_what_cannot_be_checked_is_said_in_one_line(mine, arguments, said, capsys):
+    assert main(["check", *(text.format(mine) for text in arguments)]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == "" and said in printed.err
+    assert printed.err.startswith("error: ") and printed.err.count("\n") == 1
+
+
+def test_a_fault_in_the_factory_is_shown_with_debug(mine, capsys):
+    assert main(["check", "--debug", f"{mine}:breaks"]) == 2
+    assert "in breaks" in capsys.readouterr().err

@@ -1,0 +1,74 @@
+"""transformer.commands.check, from book/B-command-line.ipynb, "Appendix B: The command line".
+
+Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
+"""
+
+__all__ = ["check", "built", "CHECK_HELP", "check_options"]
+
+
+# %% book/B-command-line.ipynb · From the command line · [check-imports]
+import argparse
+import importlib
+import os
+import sys
+from typing import Any
+
+from transformer.commands.options import Add, within
+from transformer.study.checks import check_model
+
+
+# %% book/B-command-line.ipynb · The commands · [check-code]
+def check(options: argparse.Namespace) -> int:
+    """Examine the model that a function builds; the status is 1 if a check fails."""
+    sizes = options.src_vocab_size, options.tgt_vocab_size
+    special = options.pad_id, options.bos_id
+    try:
+        report = check_model(built(options.factory), *sizes, *special, positions=options.positions)
+    except SystemExit as error:  # not a status of this program
+        raise ValueError(f"{options.factory} called exit({error.code!r}), and left no model") from error
+    print(report)
+    return int(not report.passed)
+
+
+def built(name: str) -> Any:
+    """What a user's own function returns.
+
+    Args:
+        name: as in `module:function`; a module in the current folder is found as well.
+
+    Raises:
+        ValueError: there is no such function, or the name has another form.
+    """
+    module, _, function = name.partition(":")
+    if not (module and function):
+        raise ValueError(f"a factory is named as module:function, not {name!r}")
+    if (here := os.getcwd()) not in sys.path:
+        sys.path.insert(0, here)
+    factory = getattr(importlib.import_module(module), function, None)
+    if not callable(factory):
+        raise ValueError(f"module {module} has no function {function}")
+    return factory()
+
+
+# %% book/B-command-line.ipynb · The options · [help-code-check]
+CHECK_HELP = """\
+  python -m transformer check mine:build
+
+calls the function build of mine.py, in the current folder, and examines the model that it returns.
+A model that is not called as model(src, tgt) needs an adapter around it, from transformer.study.checks:
+seq2seq and decoder_only for models of Hugging Face, torch_transformer for torch.nn.Transformer.
+The status is 0 if no check fails, 1 if one does, and 2 if there is nothing to check."""
+
+
+# %% book/B-command-line.ipynb · The options · [check-options-code]
+def check_options(add: Add) -> None:
+    """The options of `check`."""
+    add("factory", metavar="MODULE:FUNCTION", help="a function without arguments that builds the model")
+    unsaid = "(default: as the model's configuration says)"
+    size = within(int, 1, 2**22)
+    add("--src-vocab-size", type=size, metavar="N", help=f"number of source tokens {unsaid}")
+    add("--tgt-vocab-size", type=size, metavar="N", help=f"number of target tokens {unsaid}")
+    add("--pad-id", type=int, metavar="ID", help=f"the padding token {unsaid}")
+    add("--bos-id", type=int, metavar="ID", help=f"the token that a target begins with {unsaid}")
+    kinds = "what the model is meant to have; rotary positions are relative (default: not said)"
+    add("--positions", choices=("absolute", "relative", "none"), help=kinds)

@@ -1,0 +1,102 @@
+"""transformer.commands.evaluate, from book/B-command-line.ipynb, "Appendix B: The command line".
+
+Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
+"""
+
+__all__ = ["evaluate", "evaluation_pairs", "show_scores", "EVALUATE_HELP", "evaluate_options"]
+
+
+# %% book/B-command-line.ipynb · From the command line · [evaluate-imports]
+import argparse
+from functools import partial
+from typing import Any
+
+from transformer.commands.options import Add, place, search_options, within
+from transformer.commands.terminal import note
+from transformer.language.corpora import Pair, load_corpus, read_pairs
+from transformer.language.scores import corpus_scores
+from transformer.language.translator import Translator
+from transformer.language.wording import CORPORA, Preparation
+
+
+# %% book/B-command-line.ipynb · The commands · [evaluate-code]
+def evaluate(options: argparse.Namespace) -> None:
+    """Score a translator on a split of a corpus, or on two files."""
+    translator = Translator.from_pretrained(options.model, device=options.device)
+    pairs, seen = evaluation_pairs(options, translator.preparation)
+    sources = [source for source, _ in pairs]
+    targets = [translator.vocabulary.prepare(target) for _, target in pairs]
+    scored = partial(
+        corpus_scores, n_bootstrap=options.bootstrap, preparation=translator.preparation
+    )
+    note(f"scoring {len(pairs):,} pairs …")
+    hypotheses = translator.translate_tokenized(sources, options.beam, options.length_penalty)
+    print(f"{len(pairs):,} pairs, beam {options.beam}, length penalty {options.length_penalty}")
+    show_scores(scored(hypotheses, targets))
+    rows = [row for row, pair in enumerate(pairs) if pair not in seen]
+    if 0 < len(rows) < len(pairs):
+        print(
+            f"{len(rows):,} pairs, without {len(pairs) - len(rows):,} that are in the training split as well"
+        )
+        ours, theirs = ([side[row] for row in rows] for side in (hypotheses, targets))
+        show_scores(scored(ours, theirs))
+
+
+def evaluation_pairs(
+    options: argparse.Namespace, preparation: Preparation
+) -> tuple[list[Pair], set[Pair]]:
+    """The pairs that `evaluate` is asked for, and those that training showed.
+
+    Raises:
+        ValueError: one of two files is missing, or a corpus is asked for as well, or it is not of the kind
+            of texts that the translator was made for.
+        CorpusError: a file is not UTF-8, or the two do not have the same number of lines.
+    """
+    files = options.source, options.reference
+    if files == (None, None):
+        corpus, split = options.corpus or "phrases", options.split or "test"
+        if preparation != CORPORA:
+            raise ValueError(
+                f"a translator of texts that are {preparation} cannot be scored on --corpus {corpus}, whose "
+                f"texts are {CORPORA}: name --source and --reference"
+            )
+        seen = load_corpus(corpus, "train") if split != "train" else []
+        return load_corpus(corpus, split), set(seen)
+    if None in files:
+        raise ValueError("--source and --reference belong together: two files, a sentence a line")
+    if (options.corpus, options.split) != (None, None):
+        raise ValueError(
+            "--corpus and --split are for a corpus, --source and --reference for files"
+        )
+    return read_pairs(*files), set()
+
+
+def show_scores(scores: dict[str, dict[str, Any]]) -> None:
+    """Print scores as sacreBLEU does, one to a line."""
+    for measured in scores.values():
+        print(measured["line"])
+
+
+# %% book/B-command-line.ipynb · The options · [help-code-evaluate]
+EVALUATE_HELP = """\
+Lines as sacreBLEU prints them: BLEU on the tokens as the corpora have them (tok:none), if the texts of
+the translator are split into tokens; BLEU and chrF2 on text as one types it; and how many translations
+are equal to their reference. Of a corpus, pairs that its training split holds as well are then left out,
+and the rest is scored again. Files of your own are prepared as the translator's texts are.
+
+  python -m transformer evaluate --model runs/ted/translator --corpus ted --split test --bootstrap
+  python -m transformer evaluate --model runs/own/translator --source test.de --reference test.en"""
+
+
+# %% book/B-command-line.ipynb · The options · [options-code-evaluate]
+def evaluate_options(add: Add) -> None:
+    """The options of `evaluate`."""
+    add("--corpus", help="phrases or ted (default: phrases)")
+    add("--split", help="train, dev or test (default: test)")
+    add("--source", type=place, metavar="FILE", help="texts of your own, one a line")
+    add("--reference", type=place, metavar="FILE", help="their translations, line by line")
+    interval = "give a 95%% interval from N corpora drawn from this one "
+    interval += "(default: none; without a number: 1000)"
+    count = {"type": within(int, 0, 100_000), "nargs": "?", "const": 1000, "default": 0}
+    add("--bootstrap", **count, metavar="N", help=interval)
+    search_options(add)

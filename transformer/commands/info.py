@@ -1,0 +1,40 @@
+"""transformer.commands.info, from book/B-command-line.ipynb, "Appendix B: The command line".
+
+Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
+"""
+
+__all__ = ["info", "info_options"]
+
+
+# %% book/B-command-line.ipynb · From the command line · [info-imports]
+import argparse
+import json
+from dataclasses import asdict
+
+from transformer.commands.options import Add, model_option
+from transformer.commands.recipes import RECIPES, settings
+from transformer.language.translator import Translator
+
+
+# %% book/B-command-line.ipynb · The commands · [info-code]
+def info(options: argparse.Namespace) -> None:
+    """Show what a translator is made of, or the settings of a recipe."""
+    if options.recipe is not None:
+        shown = settings(RECIPES[options.recipe])
+    else:
+        model = Translator.from_pretrained(options.model).model
+        shown = {"parameters": sum(parameter.numel() for parameter in model.parameters())}
+        shown |= asdict(model.config)
+    if options.json:
+        print(json.dumps(shown, indent=2))
+        return
+    for name, value in shown.items():
+        print(f"{name}: {value}")
+
+
+# %% book/B-command-line.ipynb · The options · [options-code-info]
+def info_options(add: Add) -> None:
+    """The options of `info`."""
+    add("--recipe", choices=list(RECIPES), help="show this recipe (default: a translator)")
+    add("--json", action="store_true", help="as JSON (default: none, a setting to a line)")
+    model_option(add)

@@ -1,0 +1,97 @@
+"""transformer.commands.options, from book/B-command-line.ipynb, "Appendix B: The command line".
+
+Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
+"""
+
+__all__ = [
+    "Arguments",
+    "within",
+    "place",
+    "program",
+    "Add",
+    "search_options",
+    "model_option",
+    "engine_option",
+    "device_option",
+]
+
+
+# %% book/B-command-line.ipynb · From the command line · [options-imports]
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+
+from transformer.exchange.ctranslate2 import ENGINES
+
+
+# %% book/B-command-line.ipynb · The options · [kinds-code]
+class Arguments(argparse.ArgumentParser):
+    """A parser that leaves it to `main` to say what is wrong."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(f"{message} (see {self.prog} --help)")
+
+
+def within(kind: type, low: float, high: float) -> Callable[[str], Any]:
+    """A parser of numbers of a type, from the lowest to the highest allowed."""
+
+    def number(text: str) -> Any:
+        value = kind(text)
+        if not low <= value <= high:
+            raise argparse.ArgumentTypeError(f"must lie in [{low}, {high}], but is {text}")
+        return value
+
+    number.__name__ = kind.__name__  # for the message about what is not a number
+    return number
+
+
+def place(text: str) -> Path:
+    """A path, which must not be empty: that would be the current folder."""
+    if not text:
+        raise argparse.ArgumentTypeError("must not be empty")
+    return Path(text)
+
+
+def program() -> str:
+    """The name under which the program was started."""
+    name = Path(sys.argv[0]).stem
+    return name if name == "transformer-book" else "python -m transformer"
+
+
+# %% book/B-command-line.ipynb · The options · [options-code]
+Add = Callable[..., Any]  # an argument parser's `add_argument`
+
+
+# %% book/B-command-line.ipynb · The options · [shared-options-code]
+def search_options(add: Add) -> None:
+    """Which translator searches, how, and where."""
+    model_option(add)
+    width = "width of the beam, from 1 to 100: hypotheses kept; 1 for greedy search (default: 4)"
+    add("--beam", type=within(int, 1, 100), default=4, help=width)
+    length = "how much a long translation is favored, from 0 (not at all) to 10 (default: 0.6)"
+    number = within(float, 0.0, 10.0)
+    add("--length-penalty", type=number, default=0.6, metavar="ALPHA", help=length)
+    device_option(add)
+
+
+def model_option(add: Add) -> None:
+    """Which translator."""
+    name = "a translator's folder, such as runs/ted/translator, or OWNER/NAME on the Hugging Face hub "
+    name += "(default: phrases, the small one that is built in; a folder of that name is ./phrases)"
+    add("--model", default="phrases", metavar="NAME", help=name)
+
+
+def engine_option(add: Add) -> None:
+    """What runs the search."""
+    engine = "what searches: pytorch, or ctranslate2, a program in C++ (default: pytorch)"
+    add("--engine", choices=ENGINES, default="pytorch", help=engine)
+
+
+def device_option(add: Add) -> None:
+    """On which device."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    add("--device", default=device, help=f"where to compute (default: {device})")

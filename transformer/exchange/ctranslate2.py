@@ -1,0 +1,213 @@
+"""transformer.exchange.ctranslate2, from book/15-interchange.ipynb, "Interchange".
+
+Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
+"""
+
+__all__ = ["to_ctranslate2", "CTranslate2Translator", "ENGINES", "load_translator"]
+
+
+# %% book/15-interchange.ipynb · Names side by side · [ctranslate2-imports]
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from transformer.decoding import length_norm
+from transformer.embedding import sinusoidal_encoding
+from transformer.exchange.foreign import whole_folder
+from transformer.exchange.marian import MarianTranslator, check_as_configured
+from transformer.exchange.torch import check_exact_type
+from transformer.language.hub import pretrained_folder
+from transformer.language.translator import Translator
+from transformer.language.vocabulary import UNK_ID
+from transformer.layers import DecoderLayer, LayerNorm
+from transformer.model import Decoder, Encoder, Transformer
+from transformer.runs.folder import read_record
+from transformer.validation import check_choice, check_number, check_size, optional_import
+
+
+# %% book/15-interchange.ipynb · CTranslate2 · [ctranslate2-slots]
+def _array(*parts: Tensor) -> Any:
+    return torch.cat([part.detach() for part in parts]).to("cpu", torch.float32).numpy()
+
+
+def _fill_linear(place: Any, *layers: nn.Linear) -> None:
+    """Put linear layers that read the same vectors on top of one another."""
+    place.weight = _array(*(layer.weight for layer in layers))
+    if layers[0].bias is not None:
+        place.bias = _array(*(layer.bias for layer in layers))
+
+
+def _fill_norm(place: Any, norm: LayerNorm) -> None:
+    place.gamma = _array(norm.weight)
+    place.beta = _array(torch.zeros_like(norm.weight) if norm.bias is None else norm.bias)
+
+
+def _fill_stack(place: Any, stack: Encoder | Decoder) -> None:
+    """Fill the layers of a stack in the engine's specification, and the norm on top."""
+    layers: Any = stack.layers
+    for spot, layer in zip(place.layer, layers, strict=True):
+        own = layer.self_attention
+        _fill_linear(spot.self_attention.linear[0], own.w_q, own.w_k, own.w_v)
+        _fill_linear(spot.self_attention.linear[1], own.w_o)
+        _fill_norm(spot.self_attention.layer_norm, layer.self_residual.norm)
+        if isinstance(layer, DecoderLayer):
+            cross = layer.cross_attention
+            _fill_linear(spot.attention.linear[0], cross.w_q)
+            _fill_linear(spot.attention.linear[1], cross.w_k, cross.w_v)
+            _fill_linear(spot.attention.linear[2], cross.w_o)
+            _fill_norm(spot.attention.layer_norm, layer.cross_residual.norm)
+        _fill_linear(spot.ffn.linear_0, layer.feed_forward.w_1)
+        _fill_linear(spot.ffn.linear_1, layer.feed_forward.w_2)
+        _fill_norm(spot.ffn.layer_norm, layer.feed_residual.norm)
+    if isinstance(stack.norm, LayerNorm):
+        _fill_norm(place.layer_norm, stack.norm)
+
+
+# %% book/15-interchange.ipynb · CTranslate2 · [to-ctranslate2]
+_CTRANSLATE2_ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "silu": "SWISH"}
+
+
+def to_ctranslate2(
+    model: Transformer | Translator, folder: str | Path, quantization: str | None = None
+) -> None:
+    """Write a folder from which `ctranslate2.Translator` translates with the weights of ours.
+
+    Args:
+        model: a `Translator`, whose subwords become the engine's tokens and which adds an end token
+            to each source; or a `Transformer`, whose tokens are then their numbers as strings.
+        folder: where `model.bin`, `config.json` and the vocabulary are written. The engine's
+            `max_decoding_length` must not exceed our `max_length`, and its `min_decoding_length` has
+            to be set to 0, or no translation is empty. A translator's `config.json` says how texts
+            are to be prepared, which the engine leaves to whoever calls it.
+        quantization: how weights are stored, such as `"int8"` or `"float16"`; `None` for float32.
+
+    Raises:
+        TypeError: `model`, or a part of it, is of another type; a subclass is another type.
+        ValueError: it is not as its configuration says, or not finite; the engine knows no such
+            `quantization`; or `folder` holds another model.
+        OSError: a file cannot be written; the folder stays as it was.
+        ImportError: ctranslate2 is not installed.
+    """
+    specs = optional_import("ctranslate2.specs")
+    translates = isinstance(model, Translator)
+    plain = model.model if isinstance(model, Translator) else model
+    check_exact_type("model", plain, Transformer)
+    check_as_configured(plain)
+    config = plain.config
+    spec = specs.TransformerSpec.from_config(
+        config.n_layers,
+        config.n_heads,
+        no_final_norm=not config.has_final_norm,
+        activation=specs.Activation[_CTRANSLATE2_ACTIVATIONS[config.activation]],
+    )
+    spec.encoder.embeddings[0].weight = _array(plain.src_embedding.weight)
+    spec.decoder.embeddings.weight = _array(plain.tgt_embedding.weight)
+    _fill_linear(spec.decoder.projection, plain.output)
+    table = sinusoidal_encoding(config.max_length, config.d_model, torch.float32).numpy()
+    for place, stack in ((spec.encoder, plain.encoder), (spec.decoder, plain.decoder)):
+        place.position_encodings.encodings = table
+        place.pre_norm = config.norm_first  # only now, because with False it has no place for a final norm
+        _fill_stack(place, stack)
+    numbers = [str(token) for token in range(max(config.src_vocab_size, config.tgt_vocab_size))]
+    words = model.vocabulary.pieces if isinstance(model, Translator) else numbers
+    spec.register_source_vocabulary(words[: config.src_vocab_size])
+    spec.register_target_vocabulary(words[: config.tgt_vocab_size])
+    spec.config.unk_token = words[UNK_ID]
+    spec.config.bos_token = spec.config.decoder_start_token = words[config.bos_id]
+    spec.config.eos_token, spec.config.add_source_eos = words[config.eos_id], translates
+    if isinstance(model, Translator):
+        spec.config.add_attribute("preparation", vars(model.preparation))
+    spec.validate()
+    spec.optimize(quantization)
+    written = ("config.json", "model.bin", "*_vocabulary.*")
+    with whole_folder(folder, written, lambda found: "add_source_eos" in found) as part:
+        spec.save(str(part))
+
+
+# %% book/15-interchange.ipynb · A translator on this engine · [engine]
+class CTranslate2Translator(Translator):
+    """A translator whose searches are run by CTranslate2.
+
+    Its beam ends by the engine's own rule, so that a rare translation differs from those of PyTorch.
+
+    Args:
+        translator: where weights and vocabulary come from; later changes to the weights have no effect.
+        quantization: as in `to_ctranslate2`.
+
+    Raises:
+        TypeError, ValueError, ImportError: as in `to_ctranslate2`.
+    """
+
+    def __init__(self, translator: Translator, quantization: str | None = None) -> None:
+        super().__init__(translator.model, translator.vocabulary)
+        engine = optional_import("ctranslate2").Translator
+        device = next(self.model.parameters()).device.type
+        self._ids = {piece: number for number, piece in enumerate(self.vocabulary.pieces)}
+        with tempfile.TemporaryDirectory() as folder:
+            to_ctranslate2(translator, folder, quantization)
+            self._engine = engine(folder, device=device, intra_threads=torch.get_num_threads())
+
+    def translate_ids(
+        self,
+        sources: list[list[int]],
+        beam_size: int = 4,
+        length_penalty: float = 0.6,
+        max_length: int = 200,
+        max_tokens: int = 4000,
+    ) -> list[list[int]]:
+        """As in `Translator`, by the engine."""
+        check_size(beam_size=beam_size, max_length=max_length, max_tokens=max_tokens)
+        check_number(length_penalty=length_penalty)
+        longest = min(max_length, self.model.config.max_length)
+        found: list[list[int]] = [[] for _ in sources]
+        rows = [row for row, ids in enumerate(sources) if len(ids) > 1]  # not the empty ones
+        results = self._engine.translate_batch(
+            [self.vocabulary.tokens(sources[row][:-1]) for row in rows],  # it adds the end itself
+            beam_size=beam_size,
+            num_hypotheses=beam_size,
+            length_penalty=0,
+            return_scores=True,
+            min_decoding_length=0,  # a translation may be empty; the engine's default is 1
+            max_decoding_length=longest,
+            max_batch_size=max_tokens,
+            batch_type="tokens",
+        )
+        for row, result in zip(rows, results, strict=True):
+            lengths = [min(len(pieces) + 1, longest) for pieces in result.hypotheses]
+            ranked = zip(result.scores, lengths, result.hypotheses, strict=True)
+            best = max(ranked, key=lambda each: each[0] / length_norm(each[1], length_penalty))
+            found[row] = [self._ids[piece] for piece in best[2]]
+        return found
+
+
+# %% book/15-interchange.ipynb · A translator on this engine · [load-translator]
+ENGINES = ("pytorch", "ctranslate2")
+
+
+def load_translator(
+    name: str | Path, device: torch.device | str = "cpu", engine: str = "pytorch", **download: Any
+) -> Translator | MarianTranslator:
+    """The translator that a name stands for, ours or Marian's.
+
+    Args:
+        name: a folder, the name of a translator that the package carries, or `"OWNER/NAME"` on the
+            Hugging Face hub.
+        device: to translate on.
+        engine: what searches, one of `ENGINES`; a Marian model runs on `"pytorch"` only.
+        **download: as in `pretrained_folder`.
+
+    Raises:
+        TypeError, ValueError, OSError, ImportError: as in `pretrained_folder`, and in `Translator.load`,
+            `CTranslate2Translator` or `MarianTranslator`.
+    """
+    check_choice(ENGINES, engine=engine)
+    folder = pretrained_folder(name, **download)
+    config = folder / "config.json"
+    if config.is_file() and read_record(config).get("model_type") == "marian":
+        check_choice(["pytorch"], engine=engine)
+        return MarianTranslator(folder, device)
+    translator = Translator.load(folder, device)
+    return translator if engine == "pytorch" else CTranslate2Translator(translator)

@@ -1,0 +1,226 @@
+"""transformer.exchange.foreign, from book/15-interchange.ipynb, "Interchange".
+
+Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
+"""
+
+__all__ = ["refusing_damage", "ForeignFolder", "check_finite_weights", "fitted_weights", "whole_folder"]
+
+
+# %% book/15-interchange.ipynb · Names side by side · [foreign-imports]
+import json
+import math
+import os
+import re
+import tempfile
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from transformer.runs.checkpoints import CheckpointError, regular_file
+from transformer.runs.folder import read_record
+from transformer.speed.fast import parameter_owners
+from transformer.validation import check_choice, check_type, optional_import
+
+
+# %% book/15-interchange.ipynb · A folder from a stranger · [foreign-folder]
+_LARGEST_RECORD = 1 << 24  # bytes of a configuration, an index or a vocabulary
+_FLOATS = ("F64", "F32", "F16", "BF16")  # as the head of a file calls them
+
+
+@contextmanager
+def refusing_damage(path: Path) -> Iterator[None]:
+    """Turn whatever a stranger's file makes a program raise into a `CheckpointError` of one line.
+
+    Args:
+        path: what the message names. Errors of the system and of a missing library stay what they are.
+    """
+    try:
+        yield
+    except (CheckpointError, OSError, ImportError, MemoryError):
+        raise
+    except Exception as error:  # some twenty types, by the library that meets the damage
+        said = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+        if not isinstance(error, ValueError | TypeError | KeyError):
+            said = f"{type(error).__name__}: {said}"
+        raise CheckpointError(f"{path} cannot be used: {' '.join(said.split()):.300}") from error
+
+
+def _int64(digits: str) -> int:
+    if not -(2**63) <= (number := int(digits)) < 2**63:  # which no tensor could hold
+        raise ValueError(f"{digits:.30} does not fit into 64 bits")
+    return number
+
+
+class ForeignFolder:
+    """A model as others publish it: `config.json`, and safetensors files, of which the heads are read.
+
+    Where there is an index, its files are read, and otherwise `model.safetensors`. A file must be
+    among those that the folder lists, so that no path leads out of it. Nothing is executed.
+
+    Args:
+        path: of the folder.
+
+    Raises:
+        OSError: there is no such folder, or a file is missing; the message names it.
+        CheckpointError: a file is damaged, or they do not belong together; the message names it.
+        ImportError: safetensors is not installed.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.listed = {entry.name for entry in self.path.iterdir()}
+        self.settings = self.record("config.json")
+        self.shapes: dict[str, list[int]] = {}  # of the tensors, by name
+        self._opened: dict[str, Any] = {}  # by the tensor's name
+        index = "model.safetensors.index.json"
+        self._read_heads(self._indexed(index) if index in self.listed else None)
+
+    def record(self, name: str) -> dict[str, Any]:
+        """What a JSON file of the folder holds; errors as above."""
+        path = regular_file(self.path / name)
+        with refusing_damage(path):
+            if path.stat().st_size > _LARGEST_RECORD:
+                raise ValueError(f"it has over {_LARGEST_RECORD:,} bytes")
+            record: dict[str, Any] = json.loads(path.read_text(encoding="utf8"), parse_int=_int64)
+            check_type(dict, record=record)
+        return record
+
+    def weights(self) -> dict[str, Tensor]:
+        """All tensors, in the dtypes that they have in the files."""
+        return {name: opened.get_tensor(name) for name, opened in self._opened.items()}
+
+    def _indexed(self, index: str) -> dict[str, str]:
+        with refusing_damage(self.path / index):
+            places = self.record(index)["weight_map"]
+            check_type(dict, weight_map=places)
+            for file in places.values():
+                if not isinstance(file, str) or file not in self.listed:
+                    raise ValueError(f"the folder lists no file {file!r:.80}")
+            if "model.safetensors" in self.listed - set(places.values()):
+                raise ValueError("it does not name model.safetensors, which is there as well")
+        return dict(places)
+
+    def _read_heads(self, places: dict[str, str] | None) -> None:
+        safetensors = optional_import("safetensors")
+        if places is None and "model.safetensors" not in self.listed:
+            raise FileNotFoundError(
+                f"{self.path} holds neither model.safetensors nor its index; where it has the weights in "
+                "another format, load it with transformers, and save it with save_pretrained"
+            )
+        for file in ["model.safetensors"] if places is None else sorted(set(places.values())):
+            path = regular_file(self.path / file)
+            with refusing_damage(path):
+                opened = safetensors.safe_open(path, "pt")
+                for name in opened.keys():
+                    if places is not None and places.get(name) != file:
+                        raise ValueError(f"it holds {name}, which the index does not put there")
+                    head = opened.get_slice(name)
+                    check_choice(_FLOATS, **{f"dtype of {name}": head.get_dtype()})
+                    self.shapes[name], self._opened[name] = head.get_shape(), opened
+        if missing := sorted((places or {}).keys() - self.shapes.keys()):
+            raise CheckpointError(f"{self.path} lacks {missing[0]}, which its index names")
+
+
+# %% book/15-interchange.ipynb · A folder from a stranger · [fitted-weights]
+_LAYER = re.compile(r"(?<=layers\.)\d+")
+
+
+def check_finite_weights(weights: Mapping[str, Tensor]) -> None:
+    """Refuse weights of which one is infinite or not a number.
+
+    Raises:
+        ValueError: by the name of the first tensor that holds it.
+    """
+    for name, x in weights.items():
+        if x.numel() and not all(math.isfinite(bound) for bound in torch.aminmax(x.detach())):
+            raise ValueError(f"{name} holds numbers that are not finite")
+
+
+def fitted_weights(
+    shapes: Mapping[str, Sequence[int]],
+    read: Callable[[], Mapping[str, Tensor]],
+    names: Mapping[str, str],
+    plan: nn.Module,
+    n_layers: int,
+    extras: Mapping[str, Sequence[int]],
+) -> dict[str, Tensor]:
+    """The weights of a model from elsewhere under our names, read when all names and shapes fit.
+
+    Args:
+        shapes: of their tensors.
+        read: returns the tensors.
+        names: for each of theirs, our name.
+        plan: our model with a single layer in each stack, on the meta device.
+        n_layers: how many layers the model has.
+        extras: shapes of tensors that are no parameters of ours, and may be missing.
+
+    Returns:
+        a tensor for each parameter, a shared one under the first of its names; extras under their own.
+
+    Raises:
+        ValueError: a tensor is missing, is one too many, has another shape, or numbers that are not
+            finite; or two that are one parameter of ours differ. The message names it.
+    """
+    owners, named = parameter_owners(plan), {**names, **{name: name for name in extras}}
+    ours = {name: owners.get(named.get(name, ""), named.get(name, "")) for name in shapes}
+    found = {number for name in ours.values() for number in _LAYER.findall(name)}
+    if len(found) != n_layers:
+        raise ValueError(f"the configuration has {n_layers:,} layers, and the weights {len(found):,}")
+    wanted = {name: list(shape) for name, shape in extras.items()} | {
+        _LAYER.sub(str(n), name): list(x.shape)
+        for name, x in plan.named_parameters()
+        for n in range(n_layers if _LAYER.search(name) else 1)
+    }
+    for name, own in ours.items():
+        if own not in wanted:
+            raise ValueError(f"{name} has no place in this model")
+        if wanted[own] != list(shapes[name]):
+            raise ValueError(f"{name} must have shape {wanted[own]}, not {list(shapes[name])}")
+    if missing := sorted(wanted.keys() - extras.keys() - set(ours.values())):
+        raise ValueError(f"no tensor stands for {missing[0]} of ours")
+    theirs = read()
+    check_finite_weights({name: theirs[name] for name in ours})
+    first: dict[str, str] = {}
+    for name, own in ours.items():
+        if not torch.equal(theirs[first.setdefault(own, name)], theirs[name]):
+            raise ValueError(f"{name} must equal {first[own]}, as both are one parameter here")
+    return {own: theirs[name] for own, name in first.items()}
+
+
+# %% book/15-interchange.ipynb · A folder from a stranger · [whole-folder]
+@contextmanager
+def whole_folder(
+    folder: str | Path, replaced: Collection[str], ours: Callable[[Mapping[str, Any]], bool]
+) -> Iterator[Path]:
+    """An empty folder to write in, whose files are moved to `folder` at the end, if nothing fails.
+
+    Args:
+        folder: where the files belong; made if missing.
+        replaced: patterns of the files that an earlier export has left there.
+        ours: whether such an export wrote the `config.json` with these settings.
+
+    Raises:
+        ValueError: the folder holds another model.
+    """
+    folder = Path(folder).absolute()
+    for name in ("SHA256SUMS", "config.json"):
+        path = folder / name
+        if path.exists() and not (path.suffix == ".json" and ours(read_record(path))):
+            raise ValueError(f"folder must not hold another model, but {path} belongs to one: choose another")
+    at = folder if folder.exists() else folder.parent
+    at.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".export-", dir=at) as part:
+        whole = Path(part, "whole")
+        whole.mkdir()
+        yield whole
+        if at != folder:
+            os.replace(whole, folder)
+            return
+        for old in [path for pattern in replaced for path in folder.glob(pattern)]:
+            old.unlink()  # so that, cut off here, files are missing, and no old one stands beside a new one
+        for new in sorted(whole.iterdir()):
+            os.replace(new, folder / new.name)

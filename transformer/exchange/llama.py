@@ -1,0 +1,156 @@
+"""transformer.exchange.llama, from book/16-since-2017.ipynb, "Since 2017".
+
+Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
+"""
+
+__all__ = ["from_llama"]
+
+
+# %% book/16-since-2017.ipynb · A norm without the mean · [llama-imports]
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from transformer.exchange.foreign import ForeignFolder, fitted_weights, refusing_damage
+from transformer.modern.language_model import LanguageModel, LanguageModelConfig
+from transformer.modern.parts import RotaryStretch
+from transformer.validation import check_choice, check_type
+
+
+# %% book/16-since-2017.ipynb · Is it the real thing? · [llama-names]
+_PARTS = {
+    "self_attn": "attention",
+    "q_proj": "w_q",
+    "k_proj": "w_k",
+    "v_proj": "w_v",
+    "o_proj": "w_o",
+    "mlp": "feed_forward",
+    "gate_proj": "w_gate",
+    "up_proj": "w_1",
+    "down_proj": "w_2",
+    "input_layernorm": "attention_norm",
+    "post_attention_layernorm": "feed_norm",
+    "embed_tokens": "embedding",
+    "lm_head": "output",
+}
+_FIELDS = {
+    "vocab_size": "vocab_size",
+    "hidden_size": "d_model",
+    "num_attention_heads": "n_heads",
+    "num_key_value_heads": "n_kv_heads",
+    "head_dim": "d_head",
+    "num_hidden_layers": "n_layers",
+    "intermediate_size": "d_ff",
+    "rms_norm_eps": "norm_eps",
+}
+_OPTIONAL = ("num_key_value_heads", "head_dim", "rms_norm_eps")  # where theirs and ours assume the same
+_FAMILIES: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "mistral": {},
+    "qwen3": {"qk_norm": True},
+    "gemma": {"scale_embedding": True},
+}
+_ACTIVATIONS = {"silu": "silu", "gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh"}
+_STRETCH = {
+    "factor": "factor",
+    "low_freq_factor": "slow",
+    "high_freq_factor": "fast",
+    "original_max_position_embeddings": "length",
+}
+
+
+def _our_name(name: str) -> str:
+    path = name.removeprefix("model.").split(".")
+    return ".".join(_PARTS.get(part, part) for part in path)
+
+
+# %% book/16-since-2017.ipynb · Is it the real thing? · [llama-config]
+def _config_from_llama(theirs: Mapping[str, Any]) -> LanguageModelConfig:
+    check_choice(list(_FAMILIES), model_type=theirs.get("model_type"))
+    family: str = theirs["model_type"]
+    named = [f"{family.capitalize()}ForCausalLM"]
+    check_choice([named, None], architectures=theirs.get("architectures"))
+    for name in ("attention_bias", "mlp_bias", "use_sliding_window"):
+        check_choice([False, None], **{name: theirs.get(name)})
+    rotary = theirs.get("rope_parameters") or theirs.get("rope_scaling") or {}
+    check_type(dict, rope_parameters=rotary)
+    kind = rotary.get("rope_type", rotary.get("type", "default"))
+    check_choice(["default", "llama3"], rope_type=kind)
+    stretch = {ours: rotary[name] for name, ours in _STRETCH.items()} if kind == "llama3" else None
+    base = rotary.get("rope_theta", theirs.get("rope_theta"))
+    activation = theirs.get("hidden_activation") or theirs.get("hidden_act", "silu")
+    check_choice(list(_ACTIVATIONS), hidden_act=activation)
+    if family == "gemma" and activation == "gelu":  # as older configurations call the other form
+        activation = "gelu_pytorch_tanh"
+    told = [name for name in _FIELDS if name in theirs or name not in _OPTIONAL]
+    return LanguageModelConfig(
+        **{_FIELDS[name]: theirs[name] for name in told},
+        **_FAMILIES[family],
+        activation=_ACTIVATIONS[activation],
+        rotary_base=10_000.0 if base is None else base,
+        rotary_stretch=None if stretch is None else RotaryStretch(**stretch),
+        window=theirs.get("sliding_window") if family == "mistral" else None,
+        tie_embeddings=theirs.get("tie_word_embeddings", family == "gemma"),
+    )
+
+
+# %% book/16-since-2017.ipynb · Is it the real thing? · [from-llama]
+def from_llama(model: Any) -> LanguageModel:
+    """Make a `LanguageModel` that computes what a model of Llama's form does, with copies of its weights.
+
+    Args:
+        model: a `LlamaForCausalLM` of Hugging Face's `transformers`, or the Mistral, Qwen3 or Gemma
+            (1) model of the same kind; or the path of a folder with its `config.json` and its
+            weights as safetensors, for which `transformers` is not needed.
+
+    Returns:
+        a `LanguageModel` of the same dtype and device; Gemma's norms are at least in float32.
+
+    Raises:
+        TypeError: `model` is neither a path nor such a model.
+        ValueError: it is of another family, or does what ours cannot: biases, rotary
+            positions scaled in another way than Llama 3.1's, windows in some layers only, other
+            activations; its weights are not those of its configuration, or not finite.
+        OSError, CheckpointError: as in `ForeignFolder`; what is refused in a folder is a
+            `CheckpointError` as well.
+        ImportError: safetensors is not installed.
+    """
+    if isinstance(model, str | Path):
+        folder = ForeignFolder(model)
+        with refusing_damage(folder.path):
+            return _from_llama(folder.settings, folder.shapes, folder.weights)
+    check_type(nn.Module, model=model)
+    check_type(nn.Module, **{"model.lm_head": getattr(model, "lm_head", None)})
+    weights = {name: value.clone() for name, value in model.state_dict().items()}
+    shapes = {name: value.shape for name, value in weights.items()}
+    return _from_llama(model.config.to_dict(), shapes, lambda: weights)
+
+
+def _from_llama(
+    settings: Mapping[str, Any],
+    shapes: Mapping[str, Sequence[int]],
+    read: Callable[[], Mapping[str, Tensor]],
+) -> LanguageModel:
+    config = _config_from_llama(settings)
+    # Older files hold a table of the rotary speeds, which are computed here.
+    shapes = {name: shape for name, shape in shapes.items() if not name.endswith(".rotary_emb.inv_freq")}
+    names = {name: _our_name(name) for name in shapes}
+    with torch.device("meta"):
+        plan = LanguageModel(replace(config, n_layers=1))
+    weights = fitted_weights(shapes, read, names, plan, config.n_layers, {})
+    if settings["model_type"] == "gemma":  # whose norms multiply by 1 + weight
+        wide = torch.promote_types(weights["norm.weight"].dtype, torch.float32)
+        weights |= {name: value.to(wide) + 1 for name, value in weights.items() if "norm." in name}
+    kinds = {value.dtype for name, value in weights.items() if "norm." not in name}
+    if len(kinds) > 1:
+        raise ValueError(f"all matrices must be of one dtype, not of {' and '.join(sorted(map(str, kinds)))}")
+    with torch.device("meta"):
+        ours = LanguageModel(config)
+    ours.load_state_dict(weights, strict=False, assign=True)  # of a shared table, only one name is there
+    if config.tie_embeddings:
+        ours.output.weight = ours.embedding.weight
+    return ours.eval()

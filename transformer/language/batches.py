@@ -1,0 +1,386 @@
+"""transformer.language.batches, from book/12-text.ipynb, "Text".
+
+Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
+"""
+
+__all__ = ["encode_pairs", "pad", "TokenBatches", "padding_waste", "BPEDropout", "sampled_batches"]
+
+
+# %% book/12-text.ipynb · A vocabulary for real use · [batches-imports]
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
+from itertools import chain, islice
+
+import torch
+from torch import Tensor
+
+from transformer.language.vocabulary import BOS_ID, EOS_ID, PAD_ID, SPACE, UNK_ID, Vocabulary
+from transformer.validation import check_range, check_rate, check_size, check_type
+
+
+# %% book/12-text.ipynb · From pairs to tensors · [text-encode-pairs]
+_Encoded = tuple[list[int], list[int]]
+
+
+def encode_pairs(
+    pairs: Iterable[tuple[str, str]], vocabulary: Vocabulary, max_tokens: int | None = None
+) -> list[_Encoded]:
+    """Turn sentence pairs into the numbers that training needs.
+
+    Args:
+        pairs: Pairs (source, target).
+        vocabulary: The vocabulary of both languages.
+        max_tokens: Pairs with more tokens than this on either side, special ones included, are left
+            out, and the result is that much shorter; ``None`` keeps them all.
+
+    Returns:
+        For each pair the source ids, `EOS_ID` at their end, and the target ids between `BOS_ID` and
+        `EOS_ID`.
+
+    Raises:
+        TypeError: An argument is of the wrong type.
+        ValueError: `max_tokens` is below 1, or what should be a pair is not one.
+    """
+    check_type(Vocabulary, vocabulary=vocabulary)
+    if max_tokens is not None:
+        check_size(max_tokens=max_tokens)
+    pairs = _checked(pairs)
+    sources = vocabulary.encode_batch(source for source, _ in pairs)
+    targets = vocabulary.encode_batch(target for _, target in pairs)
+    encoded = [([*source, EOS_ID], [BOS_ID, *target, EOS_ID]) for source, target in zip(sources, targets)]
+    return [pair for pair in encoded if max_tokens is None or max(map(len, pair)) <= max_tokens]
+
+
+def _checked(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    pairs = list(pairs)
+    for index, pair in enumerate(pairs):
+        check_type(tuple, **{f"pairs[{index}]": pair})
+        if len(pair) != 2:
+            raise ValueError(f"pairs[{index}] must be a source and a target, not {len(pair)} things")
+    return pairs
+
+
+# %% book/12-text.ipynb · From pairs to tensors · [text-pad]
+def pad(sequences: Sequence[Sequence[int]], pad_id: int = PAD_ID) -> Tensor:
+    """Pad sequences of different lengths into one tensor.
+
+    Args:
+        sequences: At least one sequence of ids.
+        pad_id: What fills the rows up, after their last id.
+
+    Returns:
+        ``torch.long`` tensor [B, L], L being the longest length.
+
+    Raises:
+        TypeError: An id is not a whole number.
+        ValueError: There is no sequence.
+        IndexError: An id is negative.
+
+    Example:
+        >>> pad([[5, 6, 7], [8]]).tolist()
+        [[5, 6, 7], [8, 0, 0]]
+    """
+    check_type(int, pad_id=pad_id)
+    check_type(Sequence, sequences=sequences)
+    if len(sequences) == 0:
+        raise ValueError("sequences must hold at least one sequence")
+    lengths = torch.tensor([len(sequence) for sequence in sequences])
+    rows = torch.full((len(sequences), int(lengths.max())), pad_id, dtype=torch.long)  # [B, L]
+    rows[torch.arange(rows.size(1)) < lengths[:, None]] = _ids(list(chain.from_iterable(sequences)))
+    return rows
+
+
+def _ids(numbers: list[int]) -> Tensor:
+    try:
+        ids = torch.tensor(numbers or [0])[: len(numbers)]  # if the dtype were given, 1.5 would become 1
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(f"sequences must hold ids, not {numbers!r:.60}") from error
+    if ids.dtype != torch.long or ids.dim() != 1:
+        raise TypeError(f"sequences must hold ids, not {numbers!r:.60}")
+    check_range("sequences", ids, 2**63)
+    return ids
+
+
+# %% book/12-text.ipynb · Batches by tokens · [text-by-length]
+def _by_length(pair: _Encoded) -> tuple[int, int]:
+    """Longer side first; among equals how much longer the target is, alternately rising and falling."""
+    source, target = map(len, pair)
+    longest, difference = max(source, target), target - source
+    return longest, difference if longest % 2 else -difference
+
+
+def _cuts(lengths: list[int], max_tokens: int) -> list[slice]:
+    """Where batches begin and end: lengths rise, so the last one in a batch decides what it costs."""
+    cuts, start = [], 0
+    for index, longest in enumerate(lengths):
+        if (index + 1 - start) * longest > max_tokens:
+            cuts.append(slice(start, index))
+            start = index
+    return [*cuts, slice(start, len(lengths))]
+
+
+def _check_encoded(pairs: Sequence[_Encoded], max_tokens: int) -> None:
+    check_type(Sequence, pairs=pairs)
+    if len(pairs) == 0:
+        raise ValueError("pairs must hold at least one pair")
+    for index, pair in enumerate(pairs):
+        check_type((tuple, list), **{f"pairs[{index}]": pair})
+        if len(pair) != 2:
+            raise ValueError(f"pairs[{index}] must be a source and a target, not {len(pair)} things")
+        if any(isinstance(side, str) for side in pair):
+            raise TypeError(f"pairs[{index}] is text: pairs must be ids, as encode_pairs returns them")
+        if min(map(len, pair)) == 0:
+            raise ValueError(f"pairs[{index}] has an empty side")
+        if (longest := max(map(len, pair))) > max_tokens:
+            raise ValueError(f"pairs[{index}] has {longest} tokens, more than max_tokens={max_tokens}")
+        if pair[1][0] != BOS_ID:
+            said = f"the target of pairs[{index}] must begin with the start token {BOS_ID}"
+            raise ValueError(f"{said}, not with {pair[1][0]!r:.60}")
+
+
+# %% book/12-text.ipynb · Batches by tokens · [text-batches]
+class TokenBatches:
+    """Batches of about equally many tokens, made of sentences of about equal length.
+
+    Called with the number of an epoch it yields that epoch's batches: source [B, S] and target [B, T], padded
+    with `PAD_ID`. They depend on `seed` and epoch alone. All epochs have the same number of batches, of the
+    same shapes, in different orders, and sentences of equal lengths change places.
+
+    Args:
+        pairs: What `encode_pairs` returns.
+        max_tokens: Bound on the sizes B·S of the source and B·T of the target tensor, padding included.
+        seed: Of the random order.
+        shuffle: ``False`` gives every epoch in the same order, short sentences first.
+
+    Raises:
+        TypeError: `max_tokens` or `seed` is not a whole number, `shuffle` not a `bool`, or a pair is text.
+        ValueError: No pairs, a pair with an empty side, a sentence longer than `max_tokens`, or a target
+            without a start token.
+
+    Example:
+        >>> batches = TokenBatches([([5, 3], [2, 7, 3]), ([6, 3], [2, 8, 3])], max_tokens=8)
+        >>> [(tuple(source.shape), tuple(target.shape)) for source, target in batches(epoch=0)]
+        [((2, 2), (2, 3))]
+    """
+
+    pairs: Sequence[_Encoded]
+    seed: int
+    shuffle: bool
+
+    def __init__(
+        self, pairs: Sequence[_Encoded], max_tokens: int, seed: int = 0, shuffle: bool = True
+    ) -> None:
+        check_size(max_tokens=max_tokens)
+        check_size(0, seed=seed)
+        check_type(bool, shuffle=shuffle)
+        _check_encoded(pairs, max_tokens)
+        self.pairs, self.seed, self.shuffle = pairs, seed, shuffle
+        self._keys = [_by_length(pair) for pair in pairs]
+        self._cuts = _cuts([longest for longest, _ in sorted(self._keys)], max_tokens)
+
+    def __len__(self) -> int:
+        return len(self._cuts)
+
+    def indices(self, epoch: int) -> list[list[int]]:
+        """For each batch of an `epoch` the indices of its pairs; over the epoch every index occurs once."""
+        check_size(0, epoch=epoch)
+        generator = torch.Generator().manual_seed(1_000_003 * self.seed + epoch)
+        order, cuts = list(range(len(self.pairs))), self._cuts
+        if self.shuffle:  # sorting is stable: pairs of equal lengths keep this random order
+            order = torch.randperm(len(order), generator=generator).tolist()
+            cuts = [cuts[number] for number in torch.randperm(len(cuts), generator=generator).tolist()]
+        order.sort(key=self._keys.__getitem__)
+        return [order[cut] for cut in cuts]
+
+    def __call__(self, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
+        for batch in self.indices(epoch):
+            sources, targets = zip(*(self.pairs[index] for index in batch))
+            yield pad(sources), pad(targets)
+
+
+# %% book/12-text.ipynb · Batches by tokens · [text-waste]
+def padding_waste(batches: Iterable[tuple[Tensor, Tensor]]) -> float:
+    """How much of the batches is padding.
+
+    Args:
+        batches: Pairs of tensors of ids, [B, S] and [B, T], as `TokenBatches` yields them.
+
+    Returns:
+        The share of positions, source and target together, that hold `PAD_ID`, between 0 and 1.
+
+    Raises:
+        TypeError: A batch does not hold tensors.
+        ValueError: There is no batch.
+    """
+    padding = total = 0
+    for batch in batches:
+        check_type((tuple, list), batch=batch)
+        for ids in batch:
+            check_type(Tensor, ids=ids)
+            padding += int((ids == PAD_ID).sum())
+            total += ids.numel()
+    if total == 0:
+        raise ValueError("batches must hold at least one batch")
+    return padding / total
+
+
+# %% book/12-text.ipynb · Random cuts that can be repeated · [text-courses]
+_State = tuple[tuple[int, ...], int]  # pieces, and how many of their possible merges have just been left out
+_REMEMBERED = 1 << 18  # courses; about 300 MB
+_LONGEST = 64  # letters; what is longer is not a word, and its course would fill the memory
+
+
+class _Merges:
+    """What a vocabulary's merges make of a word, step by step."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self.vocabulary = vocabulary
+        self.ids = ids = {piece: number for number, piece in enumerate(vocabulary.pieces)}
+        self.merges = {
+            (ids[left], ids[right]): (age, ids[left + right])
+            for age, (left, right) in enumerate(vocabulary.merges)
+        }
+        self.course = lru_cache(_REMEMBERED)(self._course)
+
+    def undisturbed(self, word: str) -> list[_State]:
+        """The course of a word from its letters on; one that is too long is cut once and for all."""
+        if len(word) > _LONGEST:
+            return [(tuple(self.vocabulary.tokenizer.encode(word).ids), 0)]  # prepared already
+        return self.course(tuple(self.ids.get(letter, UNK_ID) for letter in word), 0)
+
+    def _course(self, pieces: tuple[int, ...], left_out: int) -> list[_State]:
+        """The state itself, and those that it passes through if no further merge is left out."""
+        course = [(pieces, left_out)]
+        while True:
+            pairs = enumerate(zip(pieces, pieces[1:]))
+            possible = sorted((self.merges[pair], i) for i, pair in pairs if pair in self.merges)
+            if len(possible) <= left_out:
+                return course
+            (_, merged), i = possible[left_out]
+            pieces = (*pieces[:i], merged, *pieces[i + 2 :])
+            left_out = 0
+            course.append((pieces, 0))
+
+
+# %% book/12-text.ipynb · Random cuts that can be repeated · [text-draw]
+def _draw_cuts(
+    courses: list[list[_State]],
+    course: Callable[[tuple[int, ...], int], list[_State]],
+    dropout: float,
+    generator: torch.Generator,
+) -> list[tuple[int, ...]]:
+    """For each word, given its undisturbed course, the pieces that it gets when merges are left out."""
+    courses = list(courses)
+    places = torch.arange(len(courses))
+    merges = torch.tensor([len(states) - 1 for states in courses])
+    while len(places):
+        draws = torch.empty(len(places), dtype=torch.float64).geometric_(dropout, generator=generator)
+        disturbed = draws <= merges
+        places, draws = places[disturbed], draws[disturbed].long()
+        left = []
+        for place, draw in zip(places.tolist(), draws.tolist()):
+            pieces, left_out = courses[place][draw - 1]
+            courses[place] = course(pieces, left_out + 1)
+            left.append(len(courses[place]) - 1)
+        merges = torch.tensor(left)
+    return [states[-1][0] for states in courses]
+
+
+# %% book/12-text.ipynb · Random cuts that can be repeated · [text-words]
+def _words(text: str) -> list[str]:
+    """Where merges stop: the words of a normalized text, each with the sign for the space before it."""
+    marked = text.replace(" ", SPACE)
+    if not marked.startswith(SPACE):
+        marked = SPACE * bool(marked) + marked
+    return re.findall(f"{SPACE}[^{SPACE}]*", marked)
+
+
+# %% book/12-text.ipynb · Random cuts that can be repeated · [text-sampler]
+class BPEDropout:
+    """Sentence pairs, cut anew for every epoch by BPE-dropout.
+
+    Called with the number of an epoch it returns what `encode_pairs` would, in the same order, with merges
+    left out at random. The cuts depend on `seed` and epoch alone. For training only: text that is translated
+    or evaluated is cut by the vocabulary itself. Words of more than 64 characters are always cut as usual.
+
+    Args:
+        pairs: Pairs (source, target).
+        vocabulary: The vocabulary of both languages.
+        dropout: Probability p, in [0, 1), with which each possible merge is left out.
+        seed: Of the cuts.
+        max_tokens: Pairs that `encode_pairs` finds too long are left out; a pair that only a random cut makes
+            too long is cut as usual. ``None`` for no bound.
+
+    Raises:
+        TypeError: An argument is of the wrong type.
+        ValueError: A number is out of its range, or what should be a pair is not one.
+
+    Source:
+        Provilkov et al. (2020), algorithm 1.
+    """
+
+    dropout: float
+    seed: int
+
+    def __init__(
+        self,
+        pairs: Iterable[tuple[str, str]],
+        vocabulary: Vocabulary,
+        dropout: float = 0.1,
+        seed: int = 0,
+        max_tokens: int | None = None,
+    ) -> None:
+        check_rate(dropout=dropout)
+        check_size(0, seed=seed)
+        if max_tokens is not None:
+            check_size(max_tokens=max_tokens)
+        pairs = _checked(pairs)
+        longest = max_tokens or float("inf")
+        both = zip(pairs, encode_pairs(pairs, vocabulary))
+        fitting = [(pair, ids) for pair, ids in both if max(map(len, ids)) <= longest]
+        self.dropout, self.seed, self._longest = dropout, seed, longest
+        self._usual, self._merges = [ids for _, ids in fitting], _Merges(vocabulary)
+        texts = [_words(vocabulary.prepare(text)) for pair, _ in fitting for text in pair]
+        courses = {word: self._merges.undisturbed(word) for word in set(chain.from_iterable(texts))}
+        self._sizes = [len(words) for words in texts]
+        self._courses = [courses[word] for word in chain.from_iterable(texts)]
+
+    def __call__(self, epoch: int) -> list[_Encoded]:
+        check_size(0, epoch=epoch)
+        if self.dropout == 0:
+            return self._usual
+        generator = torch.Generator().manual_seed(1_000_003 * self.seed + epoch + (1 << 31))
+        cuts = iter(_draw_cuts(self._courses, self._merges.course, self.dropout, generator))
+        texts = [[*chain.from_iterable(islice(cuts, size)), EOS_ID] for size in self._sizes]
+        drawn = [(source, [BOS_ID, *target]) for source, target in zip(texts[::2], texts[1::2])]
+        return [new if max(map(len, new)) <= self._longest else old for new, old in zip(drawn, self._usual)]
+
+
+# %% book/12-text.ipynb · Random cuts that can be repeated · [text-sampled-batches]
+def sampled_batches(
+    pairs: Iterable[tuple[str, str]],
+    vocabulary: Vocabulary,
+    max_tokens: int,
+    dropout: float = 0.1,
+    seed: int = 0,
+    max_length: int | None = None,
+) -> Callable[[int], Iterator[tuple[Tensor, Tensor]]]:
+    """Batches for training by BPE-dropout: `TokenBatches` of what `BPEDropout` gives in each epoch.
+
+    Args:
+        pairs, vocabulary, dropout: As in `BPEDropout`.
+        max_tokens: As in `TokenBatches`.
+        seed: Of cuts and order.
+        max_length: Longest sentence in tokens, special ones included. By default what a batch can hold.
+
+    Returns:
+        A function that yields the batches of the epoch whose number it is given, the same whenever it
+        is called. Their number may differ from epoch to epoch.
+
+    Raises:
+        TypeError, ValueError: As in `BPEDropout` and `TokenBatches`.
+    """
+    check_size(max_tokens=max_tokens)
+    cut = BPEDropout(pairs, vocabulary, dropout, seed, max_tokens if max_length is None else max_length)
+    return lambda epoch: TokenBatches(cut(epoch), max_tokens, seed)(epoch)

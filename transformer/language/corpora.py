@@ -1,0 +1,385 @@
+"""transformer.language.corpora, from book/12-text.ipynb, "Text".
+
+Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
+"""
+
+__all__ = [
+    "Pair",
+    "CorpusError",
+    "CorpusSource",
+    "Corpus",
+    "data_folder",
+    "load_corpus",
+    "read_pairs",
+    "held_out",
+]
+
+
+# %% book/12-text.ipynb · A loader that verifies · [corpora-pair]
+import gzip
+import hashlib
+import http.client
+import os
+import sys
+import tarfile
+import urllib.request
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from transformer.language.vocabulary import normalize
+from transformer.language.wording import AS_IT_IS, Preparation
+from transformer.runs.checkpoints import atomic_file, regular_file
+from transformer.training import record_path
+
+
+class Pair(NamedTuple):
+    """A sentence and its translation."""
+
+    source: str
+    target: str
+
+
+class CorpusError(OSError):
+    """A corpus that can be neither found nor fetched, or is not what it should be."""
+
+
+_SPLITS = ("train", "dev", "test")
+
+
+# %% book/12-text.ipynb · A loader that verifies · [corpora-sources]
+@dataclass(frozen=True)
+class CorpusSource:
+    """An archive that holds a corpus.
+
+    Args:
+        file: Its name in the data folder.
+        url: Where it can be fetched.
+        size: Its size in bytes.
+        sha256: Its fingerprint.
+    """
+
+    file: str
+    url: str
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A parallel corpus in a tar archive.
+
+    Args:
+        name: What `load_corpus` calls it.
+        sources: Archives that hold it, the preferred one first.
+        folder: The folder inside the archive.
+        languages: Source and target. The member ``folder/language.split`` holds one sentence a line.
+        sha256: The fingerprint of each member, under ``language.split``.
+    """
+
+    name: str
+    sources: tuple[CorpusSource, ...]
+    folder: str
+    languages: tuple[str, str]
+    sha256: Mapping[str, str]
+
+
+# %% book/12-text.ipynb · A loader that verifies · [corpora-ted]
+_TED = Corpus(
+    name="ted",
+    sources=(
+        CorpusSource(
+            file="qi18naacl-dataset.tar.gz",
+            url="http://www.phontron.com/data/qi18naacl-dataset.tar.gz",
+            size=131_005_909,
+            sha256="216a86c3df4d4f522856fe9b920ff5be6b394d769cc88974ae8f9f5546953bbc",
+        ),
+        CorpusSource(
+            file="ted_hrlr_pt_to_en.tar.gz",
+            url="https://raw.githubusercontent.com/zeynabmirzazada/holbertonschool-machine_learning/"
+            "ecc2f2804100e5d7617879175b57c5fca07f3889/supervised_learning/transformer_apps/ted_hrlr_pt_to_en.tar.gz",
+            size=3_492_119,
+            sha256="e753eac6bbc55e513146ee6994ebe9de45d977187f34b510cad5f00400c228c5",
+        ),
+    ),
+    folder="datasets/pt_to_en",
+    languages=("pt", "en"),
+    sha256={
+        "pt.train": "278e1bb96a2a6e18cc5ac6294fcf4ce01e77c58c74a4c36a6b567ef601144cb2",
+        "en.train": "e7c74d6e1b8b7041a23df5f812c9819dafd67a200535a3ffc4c483e32b622863",
+        "pt.dev": "c9fedee6935999d3302008640f7f80e3afbe87c230f17b73759a78caf18d1de4",
+        "en.dev": "01c9b58f68cc3bb6505560dfc7f9dfe972baf659e67689724aefb9abc5137a80",
+        "pt.test": "f8b88eff89b575c9a5756953d0b70d9f6b79babd881983581070fcdeb1b7ffa0",
+        "en.test": "6a9a6818a03e676bb8e951cc166c3110bbc7d47836d091c3c514f263e4f21636",
+    },
+)
+
+
+# %% book/12-text.ipynb · A loader that verifies · [corpora-folder]
+def data_folder() -> Path:
+    """Where downloaded corpora are kept.
+
+    Returns:
+        The folder that the environment variable ``TRANSFORMER_DATA`` names; without it
+        ``transformer-book`` in the user's cache folder (``XDG_CACHE_HOME``, ``%LOCALAPPDATA%`` or the
+        system's habit). It need not exist.
+    """
+    if named := os.environ.get("TRANSFORMER_DATA"):
+        return Path(named).expanduser()
+    if sys.platform == "win32":
+        cache = os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local"
+    elif sys.platform == "darwin":
+        cache = Path.home() / "Library" / "Caches"
+    else:
+        cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(cache) / "transformer-book"
+
+
+# %% book/12-text.ipynb · A loader that verifies · [corpora-fetch]
+_CHUNK = 1 << 18  # bytes read at a time
+
+
+def _fault(path: Path, source: CorpusSource) -> str:
+    """What is wrong with an archive on the disk; the empty string where it is the right one."""
+    if path.stat().st_size != source.size:
+        return f"has {path.stat().st_size:,} bytes instead of {source.size:,}"
+    with path.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    return "" if found == source.sha256 else f"has sha256 {found} instead of {source.sha256}"
+
+
+def _download(source: CorpusSource, folder: Path) -> Path:
+    """Fetch an archive; it gets its name only when it is whole and the right one."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with atomic_file(folder / source.file) as part:
+        with urllib.request.urlopen(source.url, timeout=30) as response, part.open("wb") as file:
+            while file.tell() <= source.size and (chunk := response.read(_CHUNK)):
+                file.write(chunk)
+        if problem := _fault(part, source):
+            raise CorpusError(f"the download {problem}")
+    return folder / source.file
+
+
+# %% book/12-text.ipynb · A loader that verifies · [corpora-archive]
+def _archive(corpus: Corpus, folder: Path) -> Path:
+    """The verified archive of a corpus: one that is here already, else the first that can be fetched."""
+    report = []
+    for source in corpus.sources:
+        path = folder / source.file
+        if path.is_file():
+            if not (problem := _fault(path, source)):
+                return path
+            report.append(f"{path} {problem}")
+    for source in corpus.sources:
+        try:
+            return _download(source, folder)
+        except (OSError, ValueError, http.client.HTTPException) as error:  # no network, a full disk …
+            report.append(f"{source.url}: {error}")
+    wanted = "\n".join(
+        f"  {source.file} ({source.size:,} bytes, sha256 {source.sha256}) from {source.url}"
+        for source in corpus.sources
+    )
+    raise CorpusError(
+        f"the corpus {corpus.name!r} is not here and could not be fetched:\n"
+        + "\n".join(f"  {line}" for line in report)
+        + f"\nPut one of these files, as it is, into the folder {folder}:\n{wanted}\n"
+        "or name another folder in the environment variable TRANSFORMER_DATA."
+    )
+
+
+# %% book/12-text.ipynb · A loader that verifies · [corpora-lines]
+def _decoded(content: bytes, name: str | Path) -> str:
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        byte, line = content[error.start], content.count(b"\n", 0, error.start) + 1
+        raise CorpusError(f"{name} is not UTF-8: byte {byte:#04x} in line {line:,}") from error
+
+
+def _lines(text: str) -> list[str]:
+    return text.removesuffix("\n").split("\n") if text else []
+
+
+def _paired(source: list[str], target: list[str], name: str) -> list[Pair]:
+    if len(source) != len(target):
+        alone = min(len(source), len(target)) + 1
+        said = f"{name}: {len(source):,} source lines but {len(target):,} target lines"
+        raise CorpusError(f"{said}, so that line {alone:,} is alone")
+    return [Pair(*pair) for pair in zip(source, target)]
+
+
+# %% book/12-text.ipynb · A loader that verifies · [corpora-unpack]
+_MAX_MEMBER = 1 << 26  # no text of a corpus is larger than this; what claims to be is not unpacked
+
+
+def _member(tar: tarfile.TarFile, member: tarfile.TarInfo, name: str, corpus: Corpus) -> str:
+    """One text, straight out of the archive, if it is what its fingerprint says."""
+    where = f"{tar.name!s}: {member.name}"
+    if member.size > _MAX_MEMBER:
+        raise CorpusError(f"{where} claims {member.size:,} bytes")
+    file = tar.extractfile(member)
+    content = file.read() if file else b""
+    found = hashlib.sha256(content).hexdigest()
+    if found != corpus.sha256[name]:
+        raise CorpusError(f"{where} has sha256 {found} instead of {corpus.sha256[name]}")
+    return _decoded(content, where)
+
+
+def _texts(archive: Path, corpus: Corpus, names: Sequence[str]) -> dict[str, str]:
+    """The named texts of an archive; none of its own names becomes a path here."""
+    wanted = {f"{corpus.folder}/{name}": name for name in names}
+    texts: dict[str, str] = {}
+    try:
+        with tarfile.open(archive, "r:gz") as tar:
+            for member in tar:
+                name = wanted.get(member.name.removeprefix("./"))
+                if name is not None and member.isreg():
+                    texts[name] = _member(tar, member, name, corpus)
+                if len(texts) == len(wanted):
+                    break
+    except (tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError) as error:
+        raise CorpusError(f"{archive} cannot be read: {error}") from error
+    if missing := [path for path, name in wanted.items() if name not in texts]:
+        raise CorpusError(f"{archive} has no member {', '.join(missing)}")
+    return texts
+
+
+# %% book/12-text.ipynb · A loader that verifies · [corpora-pairs]
+def _packed_pairs(split: str) -> list[Pair]:
+    with gzip.open(record_path("phrases.tsv.gz"), "rt", encoding="utf-8", newline="\n") as file:
+        rows = [line.removesuffix("\n").split("\t") for line in file]
+    return [Pair(source, target) for name, source, target in rows if name == split]
+
+
+def _archived_pairs(corpus: Corpus, split: str, folder: Path) -> list[Pair]:
+    names = [f"{language}.{split}" for language in corpus.languages]
+    texts = _texts(_archive(corpus, folder), corpus, names)
+    source, target = (_lines(texts[name]) for name in names)
+    return _paired(source, target, f"{corpus.name} {split}")
+
+
+# %% book/12-text.ipynb · A loader that verifies · [corpora-load]
+def load_corpus(name: str, split: str) -> list[Pair]:
+    """Load one split of a Portuguese–English corpus.
+
+    Args:
+        name: ``"phrases"``, the sentences that come with this package; or ``"ted"``, translated talks
+            (CC BY-NC-ND 4.0), downloaded into `data_folder` unless an archive is there already.
+        split: ``"train"``, ``"dev"`` or ``"test"``.
+
+    Returns:
+        The pairs (Portuguese, English), already tokenized and in lower case, in a fixed order.
+
+    Raises:
+        ValueError: An unknown corpus or split.
+        CorpusError: The corpus can be neither found nor fetched, or is not what its fingerprint says; the
+            message says which file to put where.
+
+    Source:
+        "ted": Qi et al. (2018), section 3.
+
+    Example:
+        >>> load_corpus("phrases", "test")[1]
+        Pair(source='a nossa prima está feliz .', target='our cousin is happy .')
+    """
+    if name not in ("phrases", "ted"):
+        raise ValueError(f"name must be one of phrases, ted, got {name!r}")
+    if split not in _SPLITS:
+        raise ValueError(f"split must be one of {', '.join(_SPLITS)}, got {split!r}")
+    return _packed_pairs(split) if name == "phrases" else _archived_pairs(_TED, split, data_folder())
+
+
+# %% book/12-text.ipynb · A corpus of your own · [corpora-read-pairs]
+_MAX_FILE = 1 << 30  # bytes; a file is held in memory whole, several times over
+_MAX_LINE = 1 << 16  # bytes
+
+
+def _own_lines(path: Path) -> list[str]:
+    """The lines of a file of somebody's own, without what marks its beginning and the ends of lines."""
+    if (size := regular_file(path).stat().st_size) > _MAX_FILE:
+        raise CorpusError(f"{path} has {size:,} bytes, more than {_MAX_FILE:,}: divide it")
+    content = path.read_bytes()
+    for number, line in enumerate(content.split(b"\n"), start=1):
+        if len(line) > _MAX_LINE:
+            raise CorpusError(f"{path}: line {number:,} has {len(line):,} bytes, more than {_MAX_LINE:,}")
+    text = _decoded(content, path).removeprefix("\ufeff")
+    if "\0" in text:
+        number = text.count("\n", 0, text.index("\0")) + 1
+        raise CorpusError(f"{path} is not text in UTF-8: a zero byte in line {number:,}")
+    return [line.removesuffix("\r") for line in _lines(text)]
+
+
+def _own_rows(path: Path) -> list[Pair]:
+    """The pairs of a file that holds both sides."""
+    rows = [line.split("\t") for line in _own_lines(path)]
+    for number, row in enumerate(rows, start=1):
+        if len(row) != 2:
+            wanted = "not the one between a sentence and its translation"
+            raise CorpusError(f"{path}: line {number:,} has {len(row) - 1} tabs, {wanted}")
+    return [Pair(source, target) for source, target in rows]
+
+
+def read_pairs(source: str | Path, target: str | Path | None = None, keep_empty: bool = True) -> list[Pair]:
+    """Read a parallel corpus of your own.
+
+    Args:
+        source: A file in UTF-8 with one sentence a line.
+        target: Another, of which line n translates line n of the first. ``None`` if each line of the
+            first holds both, with a tab between them.
+        keep_empty: Whether a side may be empty, or nothing but spaces.
+
+    Returns:
+        The pairs as they are. Only a line feed ends a line; a carriage return before it and a byte order
+        mark at the beginning are dropped.
+
+    Raises:
+        OSError: A file cannot be opened; the message names it.
+        CorpusError: A file is not UTF-8, or has more than 1 GiB, or a line of more than 64 KiB; the numbers
+            of lines differ; a line has not exactly one tab, where it should; or a side is empty, where none
+            may be. The message names file and line.
+    """
+    if target is None:
+        pairs = _own_rows(Path(source))
+    else:
+        pairs = _paired(_own_lines(Path(source)), _own_lines(Path(target)), f"{source}, {target}")
+    if not keep_empty:
+        for number, pair in enumerate(pairs, start=1):
+            for side, path in zip(pair, (source, target or source)):
+                if not side.strip():
+                    raise CorpusError(f"{path}: line {number:,} holds an empty sentence")
+    return pairs
+
+
+# %% book/12-text.ipynb · A corpus of your own · [corpora-held-out]
+def held_out(
+    pairs: Sequence[Pair], preparation: Preparation = AS_IT_IS, seed: int = 0
+) -> tuple[list[Pair], list[Pair]]:
+    """Divide a corpus into pairs to train on and pairs to judge by, of which training shows none.
+
+    Args:
+        pairs: The corpus.
+        preparation: Pairs that it makes equal count as one.
+        seed: Of the choice.
+
+    Returns:
+        Both lists, in the order of the corpus. The second holds a twentieth of the different pairs, but at
+        least 100 and at most 1,000; of fewer than 500, a fifth.
+
+    Raises:
+        ValueError: There are not two different pairs.
+    """
+    pairs = [Pair(*pair) for pair in pairs]
+    keys = [tuple(normalize(preparation.prepare(side)) for side in pair) for pair in pairs]
+    firsts = {key: place for place, key in reversed([*enumerate(keys)])}
+    if (n := len(firsts)) < 2:
+        raise ValueError(f"pairs must hold two different pairs, one of them to be held out, not {n}")
+    size = max(1, min(1000, max(n // 20, min(100, n // 5))))
+    order = torch.randperm(n, generator=torch.Generator().manual_seed(seed)).tolist()
+    places = sorted(sorted(firsts.values())[number] for number in order[:size])
+    chosen = {keys[place] for place in places}
+    train = [pair for pair, key in zip(pairs, keys) if key not in chosen]
+    return train, [pairs[place] for place in places]

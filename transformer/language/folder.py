@@ -1,0 +1,284 @@
+"""transformer.language.folder, from book/13-translation.ipynb, "Portuguese to English".
+
+Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
+"""
+
+__all__ = [
+    "SUMS",
+    "check_sums",
+    "translator_folder",
+    "read_config",
+    "SAFETENSORS_DTYPES",
+    "read_model",
+    "read_vocabulary",
+    "check_fit",
+    "check_savable",
+    "write_translator",
+]
+
+
+# %% book/13-translation.ipynb · As the corpus writes · [folder-imports]
+import hashlib
+import json
+import math
+import os
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from transformer.language.vocabulary import BOS_ID, EOS_ID, PAD_ID, Vocabulary
+from transformer.language.wording import CORPORA, Preparation
+from transformer.model import Transformer, TransformerConfig
+from transformer.runs.checkpoints import (
+    CheckpointError,
+    atomic_file,
+    load_weights,
+    regular_file,
+    save_weights,
+)
+from transformer.runs.folder import read_record, write_record
+from transformer.speed.fast import FastTransformer, accelerate
+from transformer.training import record_path
+from transformer.validation import check_size, check_type
+
+
+# %% book/13-translation.ipynb · In a folder · [translator-files]
+_FILES = ("config.json", "model.safetensors", "vocabulary.json")
+SUMS = "SHA256SUMS"
+
+
+def _sum(name: str, path: Path) -> bytes:
+    """What the program `sha256sum` says of a file that is called `name`."""
+    with regular_file(path).open("rb") as file:
+        return f"{hashlib.file_digest(file, 'sha256').hexdigest()}  {name}\n".encode()
+
+
+def _written(folder: Path, name: str) -> Path:
+    """Where a new file is until the sums speak of it, and it takes its place."""
+    return folder / f".{name}.new"
+
+
+def check_sums(folder: Path) -> dict[str, Path]:
+    """The files of a translator; refuses, by name, one that is not as `Translator.save` left it."""
+    summed = (folder / SUMS).exists()
+    places = {name: [folder / name, *[_written(folder, name)] * summed] for name in _FILES}
+    places = {name: [path for path in paths if path.exists()] for name, paths in places.items()}
+    missing = [name for name, paths in places.items() if not paths]
+    if not (missing or summed):
+        raise CheckpointError(
+            f"{folder} has no {SUMS}, so nobody would notice damage: an earlier version saved it. "
+            f"If you trust its files, run there: sha256sum {' '.join(_FILES)} > {SUMS}"
+        )
+    if missing or not summed:
+        inner = folder / "translator"
+        hint = f"; the translator of this run is {inner}" if inner.is_dir() else ""
+        gone = (*missing, SUMS)[0]
+        raise FileNotFoundError(f"{folder} is not a translator, as {gone} is missing{hint}")
+    with regular_file(folder / SUMS).open("rb") as file:
+        noted = file.read(1024).splitlines(keepends=True)
+    sums = {name: {_sum(name, path): path for path in reversed(paths)} for name, paths in places.items()}
+    lines = dict(zip(_FILES, noted))
+    changed = [name for name in _FILES if lines.get(name) not in sums[name]]
+    if changed or len(noted) != len(_FILES):
+        raise CheckpointError(
+            f"{folder / (changed or [SUMS])[0]} does not match {folder / SUMS}: it was damaged or changed"
+        )
+    return {name: sums[name][line] for name, line in lines.items()}
+
+
+def _settle(folder: Path) -> None:
+    """Give new files their places if the sums speak of them; remove them, and what was begun, if not."""
+    noted = (folder / SUMS).read_bytes() if (folder / SUMS).exists() else b""
+    for name in (*_FILES, SUMS):
+        if (new := _written(folder, name)).exists():
+            if _sum(name, new) in noted:
+                os.replace(new, folder / name)
+            else:
+                new.unlink()
+        for part in folder.glob(f".*{name}*.part"):
+            part.unlink()
+
+
+# %% book/13-translation.ipynb · In a folder · [translator-folder]
+_CARRIED = ("phrases",)  # translators that are part of the package
+
+
+def translator_folder(path: Path | str) -> Path:
+    if isinstance(path, str) and path in _CARRIED:  # whatever the current folder holds
+        return record_path(path)
+    if not str(path) or not Path(path).is_dir():
+        known = ", ".join(_CARRIED)
+        raise FileNotFoundError(
+            f"there is no translator {str(path)!r}: no folder has this name, and those that the "
+            f"package carries are called {known}"
+        )
+    return Path(path)
+
+
+# %% book/13-translation.ipynb · In a folder · [translator-config]
+_LARGEST_CONFIG = 1 << 16  # bytes
+
+
+def read_config(path: Path) -> tuple[TransformerConfig, Preparation]:
+    if regular_file(path).stat().st_size > _LARGEST_CONFIG:
+        raise CheckpointError(f"{path} is not a configuration: it has over {_LARGEST_CONFIG:,} bytes")
+    try:
+        values = read_record(path)
+        said = values.pop("preparation", asdict(CORPORA))  # an earlier version knew no other
+        check_type(dict, preparation=said)
+        return TransformerConfig(**values), Preparation(**said)
+    except (ValueError, TypeError) as error:
+        raise CheckpointError(f"{path} is not a configuration: {error}") from error
+
+
+# %% book/13-translation.ipynb · In a folder · [translator-header]
+_LARGEST_HEADER = 1 << 18  # bytes; for six layers on either side it has about 25,000
+SAFETENSORS_DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+}
+
+
+def _read_header(path: Path) -> dict[str, tuple[int, ...]]:
+    """The names and shapes in a file of weights, of which no tensor is read.
+
+    Raises:
+        CheckpointError: it is not such a file, or its tensors do not fill it.
+    """
+    size = regular_file(path).stat().st_size
+    try:
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            if length > min(_LARGEST_HEADER, size - 8):
+                raise ValueError(f"its header claims to have {length:,} bytes")
+            header = json.loads(file.read(length))
+        header.pop("__metadata__", None)
+        shapes = {name: tuple(entry["shape"]) for name, entry in header.items()}
+        for side in (x for shape in shapes.values() for x in shape):
+            check_size(minimum=0, size=side)
+        filled = sum(
+            math.prod(shapes[name]) * SAFETENSORS_DTYPES[entry["dtype"]].itemsize
+            for name, entry in header.items()
+        )
+        if 8 + length + filled != size:
+            raise ValueError(f"its header names {filled:,} bytes of numbers in {size:,} of file")
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        said = f"{type(error).__name__}: {error}"
+        raise CheckpointError(f"{path} is not a file of weights ({said:.200})") from error
+    return shapes
+
+
+# %% book/13-translation.ipynb · In a folder · [header-check]
+_LARGEST_TABLE = 1 << 24  # numbers in the table of positions, which is computed, not stored
+
+
+def _on_meta(config: TransformerConfig) -> dict[str, Tensor]:
+    with torch.device("meta"):
+        return Transformer(config).state_dict(keep_vars=True)  # a shared table is one object
+
+
+def _n_tensors(config: TransformerConfig) -> int:
+    # All layers have equally many, so two small models tell the number for any depth.
+    one, two = (
+        len({id(x) for x in _on_meta(replace(config, n_layers=n)).values()}) for n in (1, 2)
+    )
+    return one + (config.n_layers - 1) * (two - one)
+
+
+def _check_header(path: Path, config: TransformerConfig) -> None:
+    """Refuse weights that are not a configuration's, before memory is taken for its model.
+
+    Raises:
+        CheckpointError: they are not; the message names the file.
+    """
+    shapes, misfit = _read_header(path), f"{path} does not hold this model's weights"
+    numbers = sum(map(math.prod, shapes.values()))
+    for name in ("src_vocab_size", "tgt_vocab_size", "d_model", "d_ff"):
+        if (asked := getattr(config, name)) > numbers:
+            raise CheckpointError(f"{misfit}: it has {numbers:,} numbers, and {name} is {asked:,}")
+    if (table := config.max_length * config.d_model) > _LARGEST_TABLE:
+        raise CheckpointError(
+            f"{path.parent} asks for {table:,} numbers of positions, more than {_LARGEST_TABLE:,}"
+        )
+    if len(shapes) != (n_tensors := _n_tensors(config)):
+        raise CheckpointError(f"{misfit}: it has {len(shapes)} tensors, not {n_tensors:,}")
+    own = _on_meta(config)
+    for name, shape in shapes.items():
+        wanted = tuple(own[name].shape) if name in own else "in no place"
+        if shape != wanted:
+            raise CheckpointError(f"{misfit}: {name!r:.80} has shape {shape}, but stands {wanted}")
+    if len({id(own[name]) for name in shapes}) != len(shapes):
+        raise CheckpointError(f"{misfit}: a shared table is there twice")
+
+
+# %% book/13-translation.ipynb · In a folder · [reading]
+def _not_finite(model: nn.Module, dtype: torch.dtype | None = None) -> str | None:
+    # The first parameter that has a number that is not finite once written in `dtype`.
+    for name, x in model.named_parameters():
+        if not x.detach().to(dtype or x.dtype).isfinite().all():
+            return name
+    return None
+
+
+def read_model(weights: Path, config: TransformerConfig, device: torch.device) -> Transformer:
+    _check_header(weights, config)
+    model = Transformer(config).to(device)
+    load_weights(model, weights)
+    if (name := _not_finite(model)) is not None:
+        raise CheckpointError(f"{weights} holds numbers that are not finite, in {name}")
+    return model.eval()
+
+
+def read_vocabulary(
+    path: Path, config: TransformerConfig, preparation: Preparation
+) -> Vocabulary:
+    try:
+        vocabulary = Vocabulary.load(path, preparation)
+        check_fit(config, vocabulary)
+    except ValueError as error:
+        raise CheckpointError(f"{path} does not fit: {error}") from error
+    return vocabulary
+
+
+def check_fit(config: TransformerConfig, vocabulary: Vocabulary) -> None:
+    sizes, special = {config.src_vocab_size, config.tgt_vocab_size}, (PAD_ID, BOS_ID, EOS_ID)
+    if sizes != {len(vocabulary)}:
+        raise ValueError(f"the model has {sorted(sizes)} tokens, the vocabulary {len(vocabulary)}")
+    if (ids := (config.pad_id, config.bos_id, config.eos_id)) != special:
+        raise ValueError(
+            f"the model has padding, start and end at {ids}, the vocabulary at {special}"
+        )
+
+
+# %% book/13-translation.ipynb · In a folder · [keeping]
+def check_savable(model: Transformer, dtype: torch.dtype) -> None:
+    wanted = "model must be a plain Transformer to be saved"
+    try:
+        kind = type(accelerate(model))
+    except TypeError as error:
+        raise TypeError(f"{wanted}: {error}") from error
+    if kind is not FastTransformer:
+        raise TypeError(f"{wanted}, not a {kind.__name__}: save the model that it was made of")
+    if (name := _not_finite(model, dtype)) is not None:
+        bound = f"holds a number that is not finite in {dtype}"
+        raise ValueError(f"{name} {bound}, whose largest is {torch.finfo(dtype).max:.4g}")
+
+
+def write_translator(
+    folder: Path, model: Transformer, vocabulary: Vocabulary, dtype: torch.dtype
+) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    _settle(folder)  # a save that was cut off
+    config, weights, tokens = new = [_written(folder, name) for name in _FILES]
+    try:
+        write_record(config, asdict(model.config) | {"preparation": asdict(vocabulary.preparation)})
+        save_weights(model, weights, dtype)
+        vocabulary.save(tokens)
+        with atomic_file(folder / SUMS) as sums:  # when it takes its place, the new translator is there
+            sums.write_bytes(b"".join(map(_sum, _FILES, new)))
+    finally:
+        _settle(folder)

@@ -1,0 +1,128 @@
+"""transformer.language.scores, from book/13-translation.ipynb, "Portuguese to English".
+
+Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
+"""
+
+__all__ = ["corpus_scores", "sentence_scores", "unseen_pairs"]
+
+
+# %% book/13-translation.ipynb · As the corpus writes · [translation-imports]
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from transformer.language.corpora import Pair
+from transformer.language.wording import CORPORA, Preparation, detokenize
+from transformer.validation import check_size, check_type, optional_import
+
+
+# %% book/13-translation.ipynb · How good is a translation? · [corpus-scores]
+def corpus_scores(
+    hypotheses: Sequence[str],
+    references: Sequence[str],
+    n_bootstrap: int = 0,
+    preparation: Preparation = CORPORA,
+) -> dict[str, dict[str, Any]]:
+    """BLEU, chrF and exact match of prepared translations, each with the signature that says how it
+    was computed.
+
+    Args:
+        hypotheses: translations in the form that training showed, such as the tokenized lower-case
+            one of the book's corpora.
+        references: one reference translation for each, in the same form.
+        n_bootstrap: how many corpora to draw from this one for a 95% interval; 0 or 1 for none.
+        preparation: what gave both sides their form. Case counts where it keeps case.
+
+    Returns:
+        for `"BLEU-tok"` (on the tokens as they are, where the preparation makes any), `"BLEU-detok"`
+        (both sides as one types them, then sacreBLEU's own tokenization), `"chrF2"` (as one types
+        them) and `"exact"` (equal sentences, in percent) the `"score"` from 0 to 100, the
+        `"signature"`, and the `"line"` to print, as sacreBLEU itself does. With an
+        `n_bootstrap` of at least 2 also the `"mean"` over the corpora drawn and the `"margin"`: the
+        interval is mean ± margin.
+
+    Raises:
+        TypeError: they are not lists of strings, or `n_bootstrap` is not an int.
+        ValueError: there are no references, or not as many as hypotheses, or `n_bootstrap` is
+            negative.
+
+    Source: Papineni et al. (2002); Post (2018); Popović (2015); Koehn (2004) for the interval.
+    """
+    _check_pairs(hypotheses, references)
+    check_size(minimum=0, n_bootstrap=n_bootstrap)
+    metrics = optional_import("sacrebleu.metrics")
+    fold, restore = not preparation.keeps_case, preparation.restore
+    typed = [restore(text) for text in hypotheses], [restore(text) for text in references]
+    measured = {
+        "BLEU-tok": (metrics.BLEU(lowercase=fold, tokenize="none", force=True), (hypotheses, references)),
+        "BLEU-detok": (metrics.BLEU(lowercase=fold), typed),
+        "chrF2": (metrics.CHRF(lowercase=fold), typed),
+    }
+    if not preparation.splits_words:
+        del measured["BLEU-tok"]
+    scores = {name: _measured(metric, *sides, n_bootstrap) for name, (metric, sides) in measured.items()}
+    return scores | {"exact": _equal(hypotheses, references, n_bootstrap, fold)}
+
+
+# %% book/13-translation.ipynb · How good is a translation? · [measured]
+def _check_pairs(hypotheses: Sequence[str], references: Sequence[str]) -> None:
+    check_type((list, tuple), hypotheses=hypotheses, references=references)
+    if not references or len(hypotheses) != len(references):
+        raise ValueError(
+            f"hypotheses and references must be equally many and at least one, "
+            f"not {len(hypotheses)} and {len(references)}"
+        )
+
+
+def _measured(
+    metric: Any, hypotheses: Sequence[str], references: Sequence[str], n_bootstrap: int
+) -> dict[str, Any]:
+    found = metric.corpus_score(list(hypotheses), [list(references)], n_bootstrap=n_bootstrap)
+    signature = str(metric.get_signature())
+    facts = json.loads(found.format(signature=signature, is_json=True))
+    line = found.format(signature=signature)
+    score = {"score": facts["score"], "signature": signature, "line": line}
+    if n_bootstrap > 1:  # the library says nothing about a mean of 0
+        score["mean"] = facts.get("confidence_mean", 0.0)
+        score["margin"] = facts.get("confidence_var", 0.0)
+    return score
+
+
+def _equal(
+    hypotheses: Sequence[str], references: Sequence[str], n_bootstrap: int, fold: bool
+) -> dict[str, Any]:
+    n, right = len(references), sum(map(str.__eq__, hypotheses, references))
+    share, signature = right / n, f"nrefs:1|case:{'lc' if fold else 'mixed'}"
+    line = f"exact|{signature} = {100 * share:.1f} ({right:,} of {n:,})"
+    score: dict[str, Any] = {"score": 100 * share, "signature": signature}
+    if n_bootstrap > 1:  # what the interval would be in the limit of many corpora
+        score["mean"], score["margin"] = 100 * share, 196 * (share * (1 - share) / n) ** 0.5
+        line += f" ± {score['margin']:.1f}"
+    return score | {"line": line}
+
+
+# %% book/13-translation.ipynb · How certain is a score? · [sentence-scores]
+def sentence_scores(hypotheses: Sequence[str], references: Sequence[str]) -> list[float]:
+    """chrF2 of each translation alone, detokenized, from 0 to 100.
+
+    Args:
+        hypotheses: translations in the corpus's own tokenized lower-case form.
+        references: one reference translation for each, in the same form.
+
+    Raises:
+        TypeError: they are not lists of strings.
+        ValueError: there are no references, or not as many as hypotheses.
+
+    Source: Popović (2015).
+    """
+    _check_pairs(hypotheses, references)
+    metric = optional_import("sacrebleu.metrics").CHRF()
+    typed = zip(map(detokenize, hypotheses), map(detokenize, references), strict=True)
+    return [round(metric.sentence_score(ours, [theirs]).score, 2) for ours, theirs in typed]
+
+
+# %% book/13-translation.ipynb · Which search? · [evaluate-translator-scores]
+def unseen_pairs(pairs: Iterable[Pair], train: Iterable[Pair]) -> list[Pair]:
+    """The pairs that do not occur in the training split as well."""
+    known = set(train)
+    return [pair for pair in pairs if pair not in known]

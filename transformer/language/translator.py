@@ -1,0 +1,447 @@
+"""transformer.language.translator, from book/13-translation.ipynb, "Portuguese to English".
+
+Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
+"""
+
+__all__ = [
+    "by_length",
+    "translate_ids",
+    "Alignment",
+    "Translator",
+    "by_words",
+    "evaluate_translator",
+    "SEARCHES",
+    "tune_search",
+]
+
+
+# %% book/13-translation.ipynb · As the corpus writes · [translator-imports]
+import tempfile
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from transformer.decoding import beam_search, greedy_search
+from transformer.language.batches import pad
+from transformer.language.corpora import Pair
+from transformer.language.folder import (
+    SAFETENSORS_DTYPES,
+    check_fit,
+    check_savable,
+    check_sums,
+    read_config,
+    read_model,
+    read_vocabulary,
+    translator_folder,
+    write_translator,
+)
+from transformer.language.hub import asking_hub, model_card, pretrained_folder
+from transformer.language.scores import corpus_scores
+from transformer.language.vocabulary import Vocabulary
+from transformer.language.wording import Preparation
+from transformer.model import Transformer, TransformerConfig
+from transformer.runs.checkpoints import atomic_file
+from transformer.speed.fast import accelerated
+from transformer.training import evaluating
+from transformer.validation import (
+    check_choice,
+    check_device,
+    check_number,
+    check_size,
+    check_type,
+    optional_import,
+)
+
+
+# %% book/13-translation.ipynb · Reading and searching · [by-length]
+def by_length(sequences: Sequence[Sequence[int]], max_tokens: int) -> Iterator[list[int]]:
+    """Groups of rows of about the same length, the longest first, so that trouble with memory comes
+    at once.
+
+    Args:
+        sequences: token ids. A sequence of a single token, an end token alone, is left out: it
+            says nothing.
+        max_tokens: the most tokens in a group, padding included; a longer sequence makes a group of
+            its own.
+
+    Raises:
+        TypeError: `max_tokens` is not an int.
+        ValueError: it is below 1.
+    """
+    check_size(max_tokens=max_tokens)
+    rows = sorted(
+        (row for row, ids in enumerate(sequences) if len(ids) > 1),
+        key=lambda row: -len(sequences[row]),
+    )
+    while rows:
+        size = max(1, max_tokens // len(sequences[rows[0]]))
+        yield rows[:size]
+        rows = rows[size:]
+
+
+# %% book/13-translation.ipynb · Reading and searching · [encoding]
+_READ = 64  # characters of a sentence for each token that the model reads; what follows is cut off
+
+
+def _shortened(sentences: Sequence[str], config: TransformerConfig) -> list[str]:
+    if isinstance(sentences, str):
+        raise TypeError("sentences must be a list of strings, not one string")
+    limit, kept = _READ * config.max_length, list(sentences)
+    for row, text in enumerate(kept):
+        if isinstance(text, str) and len(text) > limit:
+            said = f"sentence {row + 1} is cut to its first {limit:,} characters"
+            warnings.warn(said, stacklevel=3)  # at the call of a translator's method
+            kept[row] = text[:limit]
+    return kept
+
+
+def _encoded(
+    sentences: Iterable[str], vocabulary: Vocabulary, config: TransformerConfig
+) -> list[list[int]]:
+    longest, sources = config.max_length - 1, []  # and the end token
+    for number, ids in enumerate(vocabulary.encode_batch(sentences), start=1):
+        if len(ids) > longest:
+            warnings.warn(f"sentence {number} is cut to its first {longest} tokens", stacklevel=3)
+        sources.append([*ids[:longest], config.eos_id])
+    return sources
+
+
+# %% book/13-translation.ipynb · Reading and searching · [searching]
+def translate_ids(
+    model: Transformer,
+    sources: list[list[int]],
+    beam_size: int,
+    length_penalty: float,
+    max_length: int = 200,
+    max_tokens: int = 4000,
+) -> list[list[int]]:
+    """Translate sources of token ids, each with its end token, in batches of about the same length.
+
+    Arguments after `sources` and errors are those of `Translator.translate_tokenized`.
+
+    Returns:
+        the ids of each translation without padding; none for an empty source.
+    """
+    check_size(beam_size=beam_size, max_length=max_length, max_tokens=max_tokens)
+    check_number(length_penalty=length_penalty)
+    device, pad_id = next(model.parameters()).device, model.config.pad_id
+    max_length = min(max_length, model.config.max_length)
+    found: list[list[int]] = [[] for _ in sources]
+    for rows in by_length(sources, max_tokens):
+        src = pad([sources[row] for row in rows], pad_id).to(device)
+        if beam_size == 1:
+            best = greedy_search(model, src, max_length)
+        else:
+            best = beam_search(model, src, beam_size, length_penalty, max_length).tokens[:, 0]
+        for row, ids in zip(rows, best.tolist(), strict=True):
+            found[row] = [token for token in ids if token != pad_id]
+    return found
+
+
+# %% book/13-translation.ipynb · The class · [alignment]
+class Alignment(NamedTuple):
+    """A translation and what its cross-attention looked at: subwords, or words after `by_words`."""
+
+    source: list[str]
+    target: list[str]
+    weights: Tensor  # [n_layers, H, T, S]
+
+
+def _cross_attention(model: Transformer, source: list[int], target: list[int]) -> Tensor:
+    # What the decoder looks at while it writes `target`, end token included: [n_layers, H, T, S].
+    device = next(model.parameters()).device
+    src = torch.tensor([source], device=device)
+    tgt = torch.tensor([[model.config.bos_id, *target[:-1]]], device=device)
+    with evaluating(model):
+        return model.attention_maps(src, tgt).cross[:, 0]
+
+
+# %% book/13-translation.ipynb · The class · [translator]
+class Translator:
+    """A trained model with its vocabulary: sentences in, sentences out.
+
+    Every sentence is prepared as the vocabulary prepared those of training, and every translation is
+    restored, by the vocabulary's `Preparation`.
+
+    Searches run on the accelerated model, which is made here and has the same parameters: weights
+    that change later count at once. If you replace or watch a part of the model, do so before. Where
+    `accelerate` refuses, searches run on the model itself, and a warning says why.
+
+    Args:
+        model: a trained `Transformer` with one vocabulary for both languages.
+        vocabulary: that vocabulary.
+
+    Raises:
+        TypeError, ValueError: an argument is of the wrong type, or they do not belong together.
+
+    Example:
+        >>> Translator.load("phrases").translate(["A menina gosta do gato preto."])
+        ['the girl likes the black cat.']
+    """
+
+    model: Transformer
+    vocabulary: Vocabulary
+
+    def __init__(self, model: Transformer, vocabulary: Vocabulary) -> None:
+        check_type(nn.Module, model=model)
+        check_type(Vocabulary, vocabulary=vocabulary)
+        check_fit(model.config, vocabulary)
+        self.model, self.vocabulary = model, vocabulary
+        self._searched = accelerated(model, stacklevel=3)  # where a translator is made
+
+    @classmethod
+    def load(cls, path: Path | str, device: torch.device | str = "cpu") -> "Translator":
+        """Read a translator from the folder that `save` wrote; nothing in it is executed.
+
+        Args:
+            path: the folder, or the name of a translator that the package carries, such as
+                `"phrases"`. For a folder of that name, write `"./phrases"` or a `Path`.
+            device: to translate on.
+
+        Raises:
+            TypeError: `path` is not a path.
+            FileNotFoundError: there is no such folder, or a file is missing in it.
+            CheckpointError: a file is damaged, or they do not belong together; the message names it.
+            ValueError: there is no such device.
+        """
+        check_type((str, Path), path=path)
+        device = check_device(device)
+        files = check_sums(translator_folder(path))
+        config, preparation = read_config(files["config.json"])
+        model = read_model(files["model.safetensors"], config, device)
+        return cls(model, read_vocabulary(files["vocabulary.json"], config, preparation))
+
+    @property
+    def preparation(self) -> Preparation:
+        """What is done to every sentence, and to every translation."""
+        return self.vocabulary.preparation
+
+    def save(self, path: Path | str, dtype: torch.dtype = torch.float16) -> None:
+        """Write weights, configuration, vocabulary and checksums into a folder, made if missing.
+
+        Cut off at any moment, it leaves the earlier translator or the new one, and the next `save`
+        tidies up.
+
+        Raises:
+            TypeError: `dtype` is not a `torch.dtype`, or the model not a plain `Transformer`.
+            ValueError: `dtype` is not one that a file can have, or a weight is not finite in it.
+            OSError: a file cannot be written; the message names it, and an earlier translator stays.
+        """
+        check_type(torch.dtype, dtype=dtype)
+        check_choice(SAFETENSORS_DTYPES.values(), dtype=dtype)
+        check_savable(self.model, dtype)
+        write_translator(Path(path), self.model, self.vocabulary, dtype)
+
+    @classmethod
+    def from_pretrained(
+        cls, name: Path | str, *, device: torch.device | str = "cpu", **download: Any
+    ) -> "Translator":
+        """`load`, which fetches a translator from the Hugging Face hub where no folder has that name.
+
+        Args:
+            name: as in `load`, or `"OWNER/NAME"`.
+            device: to translate on.
+            **download: as in `pretrained_folder`.
+
+        Raises:
+            TypeError, OSError, CheckpointError, ValueError: as in `load` and `pretrained_folder`.
+        """
+        return cls.load(pretrained_folder(name, **download), device)
+
+    def save_pretrained(
+        self, path: Path | str, *, record: Mapping[str, Any] | None = None,
+        repo_id: str = "OWNER/NAME",
+    ) -> None:
+        """`save`, with a model card beside it.
+
+        Args:
+            path: the folder.
+            record: what was noted of the training, as `translation_record` returns it.
+            repo_id: the model's name on the hub, for the card's example.
+
+        Raises:
+            TypeError, ValueError, OSError: as in `save` and `model_card`.
+        """
+        card = model_card(self.model.config, record, repo_id, self.preparation)
+        self.save(path)
+        with atomic_file(Path(path) / "README.md") as part:
+            part.write_text(card, encoding="utf8")
+
+    def push_to_hub(
+        self, repo_id: str, *, record: Mapping[str, Any] | None = None,
+        commit_message: str = "Add a translator", private: bool | None = None,
+        token: str | None = None,
+    ) -> str:
+        """Upload what `save_pretrained` writes, as one commit; the repository is made if missing.
+
+        Args:
+            repo_id: its name, `"OWNER/NAME"`.
+            record: as in `save_pretrained`.
+            commit_message: of the commit.
+            private: whether a new repository is; `None` for its owner's default.
+            token: of an account; `None` for the one that has logged in.
+
+        Returns:
+            the address of the commit.
+
+        Raises:
+            TypeError, ValueError: as in `save_pretrained`.
+            OSError: the hub refuses, or cannot be reached.
+            ImportError: huggingface_hub is missing.
+        """
+        hub = optional_import("huggingface_hub").HfApi(token=token)
+        with tempfile.TemporaryDirectory() as folder:
+            self.save_pretrained(folder, record=record, repo_id=repo_id)
+            with asking_hub(repo_id):
+                hub.create_repo(repo_id, private=private, exist_ok=True)
+                what = {"folder_path": folder, "commit_message": commit_message}
+                return str(hub.upload_folder(repo_id=repo_id, **what))
+
+    def translate(
+        self, sentences: Sequence[str], beam_size: int = 4, length_penalty: float = 0.6
+    ) -> list[str]:
+        """Translate sentences as you type them; translations are written as their `preparation` restores
+        them, which is in lower case for models of the book's corpora.
+
+        Give each sentence a string of its own: of two in one string, the model may drop one. It writes
+        a fluent sentence whatever it reads, and nothing here says how sure it is.
+
+        Arguments and errors are those of `translate_tokenized`.
+        """
+        config = self.model.config
+        sources = _encoded(_shortened(sentences, config), self.vocabulary, config)
+        found = self.translate_ids(sources, beam_size, length_penalty)
+        return [self.preparation.restore(self.vocabulary.decode(ids)) for ids in found]
+
+    def translate_tokenized(
+        self, sentences: Sequence[str], beam_size: int = 4, length_penalty: float = 0.6,
+        max_length: int = 200, max_tokens: int = 4000,
+    ) -> list[str]:
+        """Translate sentences, and leave the translations in the form that training showed, as scores
+        want them.
+
+        Args:
+            sentences: text as you type it, or prepared already. What is longer than the model's
+                `max_length` is cut, with a warning.
+            beam_size: width of the beam; 1 for greedy search.
+            length_penalty: as in `beam_search`.
+            max_length: the most tokens of a translation; never more than the model's `max_length`.
+            max_tokens: the most source tokens, padding included, that are translated at once.
+
+        Raises:
+            TypeError, ValueError: `sentences` is a single string or holds a non-string, or a
+                setting is of the wrong type or out of its range.
+        """
+        config = self.model.config
+        sources = _encoded(_shortened(sentences, config), self.vocabulary, config)
+        found = self.translate_ids(sources, beam_size, length_penalty, max_length, max_tokens)
+        return [self.vocabulary.decode(ids) for ids in found]
+
+    def n_tokens(self, sentence: str) -> int:
+        """How many tokens the model reads of a sentence as you type it, the end token included."""
+        return len(self.vocabulary.encode(sentence)) + 1
+
+    def translate_ids(
+        self, sources: list[list[int]], beam_size: int = 4, length_penalty: float = 0.6,
+        max_length: int = 200, max_tokens: int = 4000,
+    ) -> list[list[int]]:
+        """The function `translate_ids` on this translator's model, with its arguments."""
+        settings = beam_size, length_penalty, max_length, max_tokens
+        return translate_ids(self._searched, sources, *settings)
+
+    def align(self, sentence: str, beam_size: int = 4, length_penalty: float = 0.6) -> Alignment:
+        """Translate one sentence and note what the decoder attended to while it did.
+
+        Arguments and errors are those of `translate_tokenized`.
+        """
+        check_type(str, sentence=sentence)
+        config = self.model.config
+        (source,) = _encoded(_shortened([sentence], config), self.vocabulary, config)
+        (found,) = self.translate_ids([source], beam_size, length_penalty)
+        target = found or [config.eos_id]  # of an empty sentence
+        names, weights = self.vocabulary.tokens, _cross_attention(self.model, source, target)
+        return Alignment(names(source), names(target), weights)
+
+
+# %% book/13-translation.ipynb · Between words · [crossing]
+def by_words(found: Alignment) -> Alignment:
+    """The same alignment between words: weights are summed over a source word's subwords, and
+    averaged over a target word's.
+
+    Args:
+        found: what `Translator.align` returned.
+
+    Raises:
+        TypeError: `found` is not an `Alignment`.
+    """
+    check_type(Alignment, found=found)
+    columns, rows = (_words(side, found.weights) for side in (found.source, found.target))
+    rows = rows / rows.sum(dim=1, keepdim=True)
+    source, target = (
+        "".join(side).replace("</s>", "▁</s>").removeprefix("▁").split("▁")
+        for side in (found.source, found.target)
+    )
+    return Alignment(source, target, rows @ found.weights @ columns.T)
+
+
+def _words(tokens: list[str], like: Tensor) -> Tensor:
+    # [words, tokens], 1 where a token belongs to a word.
+    starts = [i == 0 or token[0] == "▁" or token == "</s>" for i, token in enumerate(tokens)]
+    word = torch.tensor(starts).cumsum(dim=0) - 1
+    return F.one_hot(word).T.to(like)
+
+
+# %% book/13-translation.ipynb · Which search? · [evaluate-translator]
+def evaluate_translator(
+    translator: Translator, pairs: Sequence[Pair], beam_size: int = 4, length_penalty: float = 0.6
+) -> dict[str, dict[str, Any]]:
+    """The `corpus_scores` of translating the sources of `pairs`, against their targets, in the form
+    that training showed."""
+    check_type(Translator, translator=translator)
+    hypotheses = translator.translate_tokenized(
+        [source for source, _ in pairs], beam_size, length_penalty
+    )
+    references = [translator.vocabulary.prepare(target) for _, target in pairs]
+    return corpus_scores(hypotheses, references, preparation=translator.preparation)
+
+
+# %% book/13-translation.ipynb · Which search? · [tune-search]
+SEARCHES = ((1, 0.6), (4, 0.0), (4, 0.6), (4, 1.0), (4, 1.4), (8, 1.0))
+
+
+def tune_search(
+    translator: Translator,
+    pairs: Sequence[Pair],
+    settings: Sequence[tuple[int, float]] = SEARCHES,
+) -> list[dict[str, Any]]:
+    """Score several searches on the development split.
+
+    Args:
+        translator: a trained translator.
+        pairs: of a split that decides this and nothing else.
+        settings: pairs of a beam size and a length penalty.
+
+    Returns:
+        for each setting `"beam_size"`, `"length_penalty"` and `"scores"`, as `corpus_scores` gives
+        them; the highest BLEU-detok first, and equal ones in the order of `settings`.
+
+    Raises:
+        TypeError, ValueError: a setting is out of its range, or there is none, or no pair.
+    """
+    check_type(Translator, translator=translator)
+    if not settings:
+        raise ValueError("settings must hold at least one pair of beam size and length penalty")
+    grid = [
+        {
+            "beam_size": beam_size,
+            "length_penalty": length_penalty,
+            "scores": evaluate_translator(translator, pairs, beam_size, length_penalty),
+        }
+        for beam_size, length_penalty in settings
+    ]
+    return sorted(grid, key=lambda entry: -entry["scores"]["BLEU-detok"]["score"])

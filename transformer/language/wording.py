@@ -1,0 +1,128 @@
+"""transformer.language.wording, from book/12-text.ipynb, "Text".
+
+Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
+"""
+
+__all__ = ["detokenize", "tokenize", "Preparation", "PREPARATIONS", "AS_IT_IS", "CORPORA"]
+
+
+# %% book/12-text.ipynb · As a corpus writes · [detokenize]
+import re
+import unicodedata
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from transformer.validation import check_choice, check_type
+
+
+def detokenize(text: str) -> str:
+    """Write a sentence of the corpora as you would type it, in lower case.
+
+    Raises:
+        TypeError: `text` is not a string.
+    """
+    check_type(str, text=text)
+    text = re.sub(r"``(?: (?:``|''))*", "“", text)
+    text = re.sub(r"''(?: (?:``|''))*", "”", text)
+    text = re.sub(r" (?=[.,;:?!%)\]”]|n't\b|'(?:s|re|ve|m|ll|d)\b)", "", text)
+    text = re.sub(r"(?<=[(\[“$]) ", "", text)
+    return text.replace("“", '"').replace("”", '"')
+
+
+# %% book/12-text.ipynb · As a corpus writes · [wording-code]
+_ENDING = r"(?:s|re|ve|m|ll|d)\b"  # of she's, we're and their like
+_TOKEN = re.compile(
+    rf"``|''|\.\.\.|\d+(?:[.,]\d+)+|n['’]t\b|['’]{_ENDING}"
+    rf"|\w+(?=n['’]t\b)|\w+(?:(?:-|['’](?!{_ENDING}))\w+)*|[^\w\s]"
+)
+
+
+def tokenize(text: str) -> str:
+    """Write raw text as the corpora are written: lower case, spaces around punctuation, paired
+    quotes.
+
+    Text that already has this form stays as it is.
+
+    Raises:
+        TypeError: `text` is not a string.
+    """
+    check_type(str, text=text)
+    tokens, opening = [], True
+    for token in _TOKEN.findall(unicodedata.normalize("NFC", text).lower()):
+        if token == '"':
+            token, opening = ("``" if opening else "''"), not opening
+        token = {"“": "``", "”": "''", "«": "``", "»": "''", "…": "..."}.get(token, token)
+        tokens.append(token.replace("’", "'"))
+    return " ".join(tokens)
+
+
+# %% book/12-text.ipynb · As a corpus writes · [preparation]
+_CHANGES: dict[str, tuple[Callable[[str], str], Callable[[str], str]]] = {  # of a text, of a translation
+    "as it is": (str, str),
+    "lower case": (str.lower, str),
+    "tokenized": (tokenize, detokenize),
+}
+_CODE = re.compile(r"[a-z]{2,3}(?:-[A-Za-z0-9]{2,8})*")
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """What is done to a text before it is cut into subwords, and to a translation once it is written.
+
+    Args:
+        name: ``"as it is"``, ``"lower case"``, or ``"tokenized"``, which is the form of the book's
+            corpora.
+        languages: Codes of source and target, such as ``("pt", "en")``; ``None`` if they are not known.
+
+    Raises:
+        TypeError, ValueError: There is no such preparation, or a code is not one.
+
+    Example:
+        >>> Preparation("tokenized").prepare("Gosto disto.")
+        'gosto disto .'
+    """
+
+    name: str = "as it is"
+    languages: tuple[str, str] | None = None
+
+    def __post_init__(self) -> None:
+        check_choice(_CHANGES, name=self.name)
+        if self.languages is None:
+            return
+        check_type((tuple, list), languages=self.languages)
+        if len(self.languages) != 2:
+            raise ValueError(f"languages must be two codes, source and target, not {self.languages!r:.60}")
+        for code in self.languages:
+            check_type(str, **{"a language": code})
+            if not _CODE.fullmatch(code):
+                raise ValueError(f"a language must be a code such as 'pt' or 'zh-Hant', not {code!r:.60}")
+        object.__setattr__(self, "languages", tuple(self.languages))  # JSON knows no tuples
+
+    def __str__(self) -> str:
+        return self.name + (f", {self.languages[0]} to {self.languages[1]}" if self.languages else "")
+
+    @property
+    def keeps_case(self) -> bool:
+        """Whether a text keeps its capitals."""
+        return self.name == "as it is"
+
+    @property
+    def splits_words(self) -> bool:
+        """Whether spaces separate the tokens of a prepared text, so that a score may count these."""
+        return self.name == "tokenized"
+
+    def prepare(self, text: str) -> str:
+        """What training shows of a text."""
+        check_type(str, text=text)
+        return _CHANGES[self.name][0](text)
+
+    def restore(self, text: str) -> str:
+        """What a person would type for a prepared text."""
+        check_type(str, text=text)
+        return _CHANGES[self.name][1](text)
+
+
+# %% book/12-text.ipynb · As a corpus writes · [preparations]
+PREPARATIONS = tuple(_CHANGES)
+AS_IT_IS = Preparation()
+CORPORA = Preparation("tokenized", ("pt", "en"))  # that of the phrases and the talks

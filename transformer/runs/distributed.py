@@ -1,0 +1,170 @@
+"""transformer.runs.distributed, from book/11-long-runs.ipynb, "Long runs".
+
+Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
+"""
+
+__all__ = [
+    "process_group",
+    "rank_and_world_size",
+    "from_first",
+    "from_all",
+    "largest",
+    "summed_over_all",
+    "data_parallel",
+]
+
+
+# %% book/11-long-runs.ipynb · Several processes · [distributed-imports]
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch import Tensor, distributed, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from transformer.validation import check_device
+
+
+# %% book/11-long-runs.ipynb · Several processes · [process-group]
+@contextmanager
+def process_group(device: torch.device | str | None = None) -> Iterator[torch.device]:
+    """Join the processes that torchrun has started; without torchrun there is nothing to join.
+
+    Args:
+        device: to compute on; `None` for a GPU if there is one. Under torchrun each process of a
+            machine gets a GPU of its own.
+
+    Yields:
+        the device of this process.
+
+    Raises:
+        ValueError: there is no such device, there are fewer GPUs than processes, or the environment
+            is not torchrun's.
+        RuntimeError: this torch cannot connect processes, or they do not find each other.
+    """
+    if device is None:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    if "LOCAL_RANK" not in os.environ:
+        yield check_device(device)
+        return
+    device = _own_device(device)
+    _connect(_backend(device))
+    yield device
+    # Not after an error: all processes must leave together, and the others do not know of it.
+    distributed.destroy_process_group()
+
+
+def _own_device(device: torch.device | str) -> torch.device:
+    values = {name: os.environ.get(name, "") for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
+    for name, value in values.items():
+        if not value.isdecimal():
+            raise ValueError(f"{name} must be a number, as torchrun sets it, but is {value!r}")
+    if not str(device).startswith("cuda"):
+        return check_device(device)
+    own, n_devices = int(values["LOCAL_RANK"]), torch.cuda.device_count()
+    if own >= n_devices:
+        raise ValueError(f"{n_devices} GPUs are too few for process {own}, counted from 0")
+    torch.cuda.set_device(own)
+    return torch.device("cuda", own)
+
+
+# %% book/11-long-runs.ipynb · Several processes · [connect]
+def _backend(device: torch.device) -> str:
+    # What carries tensors of each kind of device from process to process.
+    backends = {"cpu": {"cpu": "gloo"}, "cuda": {"cpu": "gloo", "cuda": "nccl"}}.get(device.type)
+    if backends is None:
+        raise ValueError(f"several processes need cpu or cuda, not {device.type}")
+    for name in backends.values():
+        if not (distributed.is_available() and getattr(distributed, f"is_{name}_available")()):
+            raise RuntimeError(f"this torch was built without {name}: start one process only")
+    return ",".join(f"{kind}:{name}" for kind, name in backends.items())
+
+
+def _connect(backend: str) -> None:
+    try:
+        store, rank, world_size = next(distributed.rendezvous("env://"))  # type: ignore
+        # When torchrun starts them again, they must not meet at the addresses of those that died.
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        store = distributed.PrefixStore(f"attempt {attempt}", store)  # type: ignore
+        long = timedelta(hours=2)  # the others wait while the first evaluates
+        distributed.init_process_group(
+            backend, timeout=long, store=store, rank=rank, world_size=world_size
+        )
+    except (RuntimeError, ValueError) as error:
+        message = f"the processes that torchrun started do not find each other: {error}"
+        raise RuntimeError(message) from error
+
+
+def rank_and_world_size() -> tuple[int, int]:
+    """Which process this is, counted from 0, and how many there are; (0, 1) outside of a group.
+
+    Raises:
+        RuntimeError: torchrun has started several, and this one has not joined the others.
+    """
+    if distributed.is_available() and distributed.is_initialized():
+        return distributed.get_rank(), distributed.get_world_size()
+    if "LOCAL_RANK" in os.environ and os.environ.get("WORLD_SIZE") != "1":
+        raise RuntimeError("torchrun has started several processes: join them by `process_group`")
+    return 0, 1
+
+
+# %% book/11-long-runs.ipynb · What must be agreed on · [processes-talk]
+def from_first(value: Any) -> Any:
+    """Give every process the first one's value; all of them wait for it."""
+    box = [value]
+    if rank_and_world_size()[1] > 1:
+        distributed.broadcast_object_list(box, src=0)
+    return box[0]
+
+
+def from_all(value: Any) -> list[Any]:
+    """Collect a value from every process, by rank."""
+    n_processes = rank_and_world_size()[1]
+    values = [value] * n_processes
+    if n_processes > 1:
+        distributed.all_gather_object(values, value)
+    return values
+
+
+def largest(number: int) -> int:
+    """The largest number among all processes, exchanged on the CPU."""
+    if rank_and_world_size()[1] == 1:
+        return number
+    told = torch.tensor(number)
+    distributed.all_reduce(told, distributed.ReduceOp.MAX)
+    return int(told)
+
+
+def summed_over_all(x: Tensor) -> Tensor:
+    """The sum of the tensors of all processes, on the device of `x`."""
+    if rank_and_world_size()[1] > 1:
+        x = x.clone()
+        distributed.all_reduce(x)
+    return x
+
+
+# %% book/11-long-runs.ipynb · One gradient for all · [data-parallel]
+def data_parallel(
+    model: nn.Module, loss: Callable[[Any, Any], tuple[Tensor, Tensor]]
+) -> DistributedDataParallel | None:
+    """A loss of a batch whose gradient is averaged over all processes; `None` for one process."""
+    if rank_and_world_size()[1] == 1:
+        return None
+    engine = DistributedDataParallel(_LossOf(model, loss))
+    engine.broadcast_buffers = False  # they are constants, like the table of positions
+    return engine
+
+
+class _LossOf(nn.Module):
+    # A loss calls parts of the model; DistributedDataParallel must see one forward pass.
+    def __init__(
+        self, model: nn.Module, loss: Callable[[Any, Any], tuple[Tensor, Tensor]]
+    ) -> None:
+        super().__init__()
+        self.model, self.loss = model, loss
+
+    def forward(self, batch: Any) -> tuple[Tensor, Tensor]:
+        return self.loss(self.model, batch)

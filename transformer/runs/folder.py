@@ -1,0 +1,276 @@
+"""transformer.runs.folder, from book/11-long-runs.ipynb, "Long runs".
+
+Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
+"""
+
+__all__ = ["read_log", "write_log", "append_log", "run_facts", "write_record", "read_record", "RunFolder"]
+
+
+# %% book/11-long-runs.ipynb · Write beside, then rename · [folder-imports]
+import hashlib
+import json
+import os
+import platform
+import shlex
+import subprocess
+import sys
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from importlib import metadata, resources
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from transformer.runs.checkpoints import CheckpointError, atomic_file, naming_errors, regular_file, sync_names
+from transformer.runs.precision import processor
+from transformer.validation import check_device, check_size, check_type, optional_import
+
+
+# %% book/11-long-runs.ipynb · A log of lines · [log-files]
+_COLUMNS = ("step", "epoch", "loss", "rate", "norm", "tokens", "seconds")  # of a line of updates
+
+
+def read_log(directory: Path | str) -> list[dict[str, float]]:
+    """The entries of a run's `log.jsonl`, without a last line that was cut off; `[]` without a log.
+
+    Raises:
+        CheckpointError: the file is not a log, or a line has changed since it was written; the
+            message names it, and the line.
+    """
+    path = regular_file(Path(directory) / "log.jsonl")
+    try:
+        *lines, rest = path.read_bytes().decode("utf8").split("\n") if path.exists() else [""]
+        if "}" in rest[:-1]:  # a whole entry, and then something that is not the end of a line
+            raise ValueError(f"line {len(lines) + 1} has no end")
+        return [_log_entry(line, number) for number, line in enumerate(lines, start=1)]
+    except (ValueError, TypeError, RecursionError) as error:
+        raise CheckpointError(f"{path} is not the log of a run: {error}") from error
+
+
+def _log_entry(line: str, number: int) -> dict[str, float]:
+    try:
+        entry: dict[str, Any] = json.loads(line)
+        check_type(dict, entry=entry)
+        if entry.pop("crc", None) not in (None, _line_sum(entry)):
+            raise ValueError("its checksum is wrong")
+        step: Any = entry.get("step")
+        check_size(minimum=0, step=step)
+        check_type((int, float), **entry)
+        if entry.keys() & {"rate", "norm", "seconds"}:  # updates, and no evaluation
+            for name in _COLUMNS:
+                if name not in entry:
+                    raise ValueError(f"{name!r} is missing")
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ValueError(f"line {number}: {error}") from error
+    return entry
+
+
+def _line(entry: dict[str, float]) -> str:
+    return json.dumps(entry | {"crc": _line_sum(entry)}) + "\n"
+
+
+def _line_sum(entry: dict[str, float]) -> str:
+    return f"{zlib.crc32(json.dumps(entry).encode()):08x}"
+
+
+def write_log(directory: Path | str, entries: list[dict[str, float]]) -> None:
+    """Make `entries` the whole of a run's `log.jsonl`."""
+    with atomic_file(Path(directory) / "log.jsonl") as part:
+        part.write_text("".join(map(_line, entries)), encoding="utf8")
+
+
+# %% book/11-long-runs.ipynb · A log of lines · [append-log]
+def append_log(directory: Path | str, entry: dict[str, float]) -> None:
+    """Add a line to a run's `log.jsonl`; it is on the disk when this returns."""
+    path = Path(directory) / "log.jsonl"
+    is_new = not path.exists()
+    with naming_errors(path), open(path, "a", encoding="utf8") as file:
+        file.write(_line(entry))
+        file.flush()
+        os.fsync(file.fileno())
+    if is_new:
+        sync_names(path.parent)
+
+
+# %% book/11-long-runs.ipynb · Runs that can be repeated · [records]
+def run_facts(device: torch.device | str) -> dict[str, Any]:
+    """What it takes to repeat a run.
+
+    Args:
+        device: that the run used.
+
+    Returns:
+        command, commit (with a `+` where the package differs from it), device, processor (model,
+        architecture, the instruction sets that decide how fast products are, and the one that
+        torch's own kernels use), versions, and the date in UTC. What cannot be found out is an empty
+        string.
+
+    Raises:
+        ValueError: there is no such device.
+    """
+    device = check_device(device)
+    model, instructions = processor()
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else model
+    versions = {"python": platform.python_version()}
+    for library in ("torch", "tokenizers", "sacrebleu"):
+        with suppress(metadata.PackageNotFoundError):
+            versions[library] = metadata.version(library)
+    return {
+        "command": _command(),
+        "commit": _commit(),
+        "device": f"{device.type}: {name}, {torch.get_num_threads()} threads",
+        "processor": {
+            "model": model,
+            "architecture": platform.machine(),
+            "instructions": sorted(instructions),
+            "kernels": torch.backends.cpu.get_cpu_capability(),
+        },
+        "versions": versions,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+# %% book/11-long-runs.ipynb · Runs that can be repeated · [command-and-commit]
+def _command() -> str:
+    # As it was typed, except for the path of the interpreter.
+    arguments = sys.orig_argv[1:]
+    if any("ipykernel_launcher" in argument for argument in arguments):
+        return "a cell of a notebook"
+    return shlex.join(["python", *arguments])
+
+
+def _commit() -> str:
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(resources.files("transformer")), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        if not git("ls-files", "*.py"):  # installed inside a repository that is not ours
+            return ""
+        return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "*.py") else "")
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+
+
+# %% book/11-long-runs.ipynb · Runs that can be repeated · [record-files]
+def write_record(path: Path | str, record: dict[str, Any]) -> None:
+    """Write a record as JSON with a checksum under `"sha256"`, whole or not at all."""
+    record = {name: value for name, value in record.items() if name != "sha256"}
+    with atomic_file(path) as part:
+        text = json.dumps(record | {"sha256": _record_sum(record)}, indent=1, ensure_ascii=False)
+        part.write_text(text + "\n", encoding="utf8")
+
+
+def _record_sum(record: dict[str, Any]) -> str:
+    content = json.loads(json.dumps(record))  # as it will be read, with lists for tuples
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def read_record(path: Path | str) -> dict[str, Any]:
+    """Read what `write_record` wrote; a record without a checksum is read as it is.
+
+    Raises:
+        OSError: the file cannot be opened; `FileNotFoundError` where there is none.
+        CheckpointError: the file holds no record, or another one than was written; the message
+            names it.
+    """
+    path = regular_file(path)
+    try:
+        record: dict[str, Any] = json.loads(path.read_text(encoding="utf8"))
+        check_type(dict, record=record)
+        if record.pop("sha256", None) not in (None, _record_sum(record)):
+            said = 'its checksum is wrong; if you have changed it yourself, delete the entry "sha256"'
+            raise ValueError(said)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise CheckpointError(f"{path} is not a record: {error}") from error
+    return record
+
+
+# %% book/11-long-runs.ipynb · One run per folder · [run-folder]
+class RunFolder:
+    """The folder of a run, made when it is first locked: its checkpoints, best weights and log.
+
+    Args:
+        path: of the folder.
+        config: what its `config.json` is to say of the run; `None` for no such file.
+    """
+
+    path: Path
+    config: dict[str, Any] | None
+    best: Path
+
+    def __init__(self, path: os.PathLike[str] | str, config: dict[str, Any] | None = None) -> None:
+        self.path, self.config = Path(path), config
+        self.best = self.path / "best.pt"
+        filelock = optional_import("filelock")  # here, because it takes long to import
+        self._lock, self._timeout = filelock.FileLock(self.path / "run.lock"), filelock.Timeout
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes out; this one may lock again. What is made for the lock goes with
+        it, unless a run has begun.
+
+        Raises:
+            BlockingIOError: another process is training there.
+            OSError: the folder cannot be made, or its file system knows no locks.
+        """
+        places = [self.path / "run.lock", self.path, *self.path.parents]
+        new = [place for place in places if not place.exists()]
+        try:
+            self._acquire()
+            yield
+        except BlockingIOError:
+            new = []  # they are the other process's
+            raise
+        finally:
+            for place in () if self.checkpoints() else new:
+                with suppress(OSError):  # there is something else in it
+                    place.rmdir() if place.is_dir() else place.unlink()
+            self._lock.release()
+
+    def _acquire(self) -> None:
+        self.path.mkdir(parents=True, exist_ok=True)
+        try:
+            self._lock.acquire(timeout=0)
+        except self._timeout:
+            said = f"{self.path} is in use: another process is training there"
+            raise BlockingIOError(said) from None
+        except (OSError, NotImplementedError) as error:
+            said = f"{self.path} cannot be locked ({getattr(error, 'strerror', error)}), and without a"
+            raise OSError(f"{said} lock two runs could meet there: choose another folder") from error
+
+    def note_config(self) -> None:
+        """Write `config.json`, now that the run has begun or gone on."""
+        if self.config is not None:
+            write_record(self.path / "config.json", self.config)
+
+    def checkpoint(self, step: int) -> Path:
+        """Where the checkpoint of an update is."""
+        return self.path / f"checkpoint-{step:08d}.pt"
+
+    def checkpoints(self) -> list[Path]:
+        """All checkpoints, oldest first."""
+        digits = 8 * "[0-9]"  # a copy of one under another name is not one of them
+        return sorted(self.path.glob(f"checkpoint-{digits}.pt"))
+
+    def check_unused(self) -> None:
+        """Refuse a folder without checkpoints that holds other parts of a run."""
+        for path in (self.best, self.path / "log.jsonl"):
+            if path.exists() and path.stat().st_size:
+                gone = f"{path} is of a run whose checkpoints are gone"
+                raise CheckpointError(f"{gone}: put one back, or begin in another folder")
+
+    def tidy(self, step: int, keep: int) -> None:
+        """Remove all but the newest checkpoints up to an update, and what was never finished."""
+        for path in [path for path in self.checkpoints() if path <= self.checkpoint(step)][:-keep]:
+            path.unlink()
+        own = ("checkpoint-*.pt", "best.pt", "log.jsonl")
+        for name in own if self.config is None else (*own, "config.json"):
+            for path in self.path.glob(f".{name}.*.part"):
+                path.unlink()

@@ -1,0 +1,227 @@
+"""transformer.runs.journal, from book/11-long-runs.ipynb, "Long runs".
+
+Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
+"""
+
+__all__ = ["LogLine", "score_of", "latest_numbers", "progress_bar", "draw_curves"]
+
+
+# %% book/11-long-runs.ipynb · What must stay in float32 · [journal-imports]
+import math
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from transformer.plots import plot_curves
+from transformer.runs.checkpoints import atomic_file
+from transformer.runs.distributed import rank_and_world_size, summed_over_all
+from transformer.runs.update import check_finite
+from transformer.validation import check_choice, check_type, optional_import
+
+
+# %% book/11-long-runs.ipynb · The line of the log · [numbers-of-all]
+def _numbers_of_all(
+    updates: list[tuple[Tensor, ...]], places: list[dict[str, Any]], check_norms: bool
+) -> list[Tensor]:
+    # Losses, tokens and norms [n] of all processes together, on the CPU, all finite.
+    if not updates:
+        return [torch.zeros(0), torch.zeros(0, dtype=torch.long), torch.zeros(0)]
+    losses, counts, norms = (torch.stack(column) for column in zip(*updates))
+    losses, counts = summed_over_all(losses).cpu(), summed_over_all(counts).cpu()
+    norms = norms.cpu()
+    # A bad gradient makes all later losses bad, so the first bad norm says where to look.
+    good = norms.isfinite().long().cumprod(0) if check_norms else torch.ones(len(norms))
+    check_finite("loss", losses[: int(good.sum()) + 1], places)
+    if check_norms:
+        check_finite("norm", norms, places)
+    return [losses, counts, norms]
+
+
+# %% book/11-long-runs.ipynb · The line of the log · [log-line]
+class LogLine:
+    """The next line of a log; with `check_norms`, an infinite gradient is an error."""
+
+    seconds: float
+
+    def __init__(self, check_norms: bool = True) -> None:
+        self.check_norms = check_norms
+        self.clear()
+
+    def clear(self) -> None:
+        """Begin a new line."""
+        self.updates: list[tuple[Tensor, ...]] = []  # loss, tokens, norm; they stay on the device
+        self.places: list[dict[str, Any]] = []  # step, epoch, batch, learning rate
+        self.seconds = 0.0
+
+    def add(self, numbers: tuple[Tensor, ...], place: dict[str, Any], seconds: float) -> None:
+        """Note an update of this process, where it was, and how long it took."""
+        self.updates.append(numbers)
+        self.places.append(place)
+        self.seconds += seconds
+
+    def numbers(self) -> list[Tensor]:
+        """Losses, tokens and norms `[n]` of all processes together, on the CPU, all finite."""
+        start = time.perf_counter()
+        numbers = _numbers_of_all(self.updates, self.places, self.check_norms)
+        if self.updates:  # a line that has not begun takes no time, not even in a checkpoint
+            self.seconds += time.perf_counter() - start
+        return numbers
+
+    def entry(self, rate: float) -> dict[str, float]:
+        """The line, with the learning rate of its last update."""
+        losses, counts, norms = self.numbers()
+        tokens, norm, place = int(counts.sum()), norms[-1].item(), self.places[-1]
+        loss, seconds = losses.double().sum().item() / max(tokens, 1), round(self.seconds, 3)
+        entry = {"step": place["step"], "epoch": place["epoch"], "loss": loss, "rate": rate}
+        return entry | {"norm": norm, "tokens": tokens, "seconds": seconds}
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint needs."""
+        return {"numbers": self.numbers(), "places": self.places, "seconds": self.seconds}
+
+    def load_state_dict(self, state: dict[str, Any], device: torch.device) -> None:
+        """Go on from what `state_dict` returned: sums over all processes, which the first takes over."""
+        losses, counts, norms = (column.to(device) for column in state["numbers"])
+        if rank_and_world_size()[0] > 0:
+            losses, counts = torch.zeros_like(losses), torch.zeros_like(counts)
+        self.updates, self.places = list(zip(losses, counts, norms)), state["places"]
+        self.seconds = float(state["seconds"])
+
+
+# %% book/11-long-runs.ipynb · The line of the log · [score-of]
+def score_of(metrics: Mapping[str, float], monitor: str) -> float:
+    """The metric that `TrainingConfig.monitor` names, with the sign that makes more better.
+
+    Raises:
+        ValueError: there is no such metric.
+    """
+    name = monitor.removeprefix("-")
+    if name not in metrics:
+        raise ValueError(f"monitor is {monitor!r}, but evaluate returned {sorted(metrics)}")
+    return -metrics[name] if monitor.startswith("-") else metrics[name]
+
+
+# %% book/11-long-runs.ipynb · The line of the log · [log-shown]
+def latest_numbers(history: list[dict[str, float]]) -> dict[str, str]:
+    """What a progress bar shows of a log: its last updates, and its last evaluation.
+
+    Args:
+        history: entries as in `Trainer.history`, or as `read_log` returns them.
+
+    Returns:
+        numbers as text, by name; those of the evaluation begin with `dev`.
+
+    Raises:
+        TypeError: `history` is not a list.
+    """
+    check_type(list, history=history)
+    shown: dict[str, str] = {}
+    for entry in history:
+        if "rate" in entry:
+            speed = entry["tokens"] / max(entry["seconds"], 1e-3)
+            shown |= {"loss": f"{entry['loss']:.3f}", "rate": f"{entry['rate']:.1e}"}
+            shown["tokens/s"] = f"{speed:,.0f}"
+        else:
+            metrics = {name: value for name, value in entry.items() if name != "step"}
+            shown |= {f"dev {name}": f"{value:.3f}" for name, value in metrics.items()}
+    return shown
+
+
+# %% book/11-long-runs.ipynb · The line of the log · [progress-bar]
+@contextmanager
+def progress_bar(
+    steps: int, done: int, shown: bool
+) -> Iterator[Callable[[int, dict[str, str]], None]]:
+    # Yields a function that takes the number of updates made, and new numbers where there are any.
+    if not shown:
+        yield lambda step, numbers: None
+        return
+    bar = _Bar(steps, done)
+    try:
+        yield bar.show
+    finally:
+        bar.draw("\n")
+
+
+class _Bar:
+    # A line on standard error, by a clock that nobody sets; silent from where it cannot be written.
+    def __init__(self, steps: int, done: int) -> None:
+        self.format, self.start = optional_import("tqdm").tqdm.format_meter, time.monotonic()
+        self.steps, self.done, self.step = steps, done, done
+        self.numbers: dict[str, str] = {}
+        self.drawn, self.width, self.works = -math.inf, 0, True
+
+    def show(self, step: int, numbers: dict[str, str]) -> None:
+        self.step, self.numbers = step, self.numbers | numbers
+        if time.monotonic() - self.drawn > 0.1:
+            self.draw()
+
+    def draw(self, end: str = "") -> None:
+        self.drawn = time.monotonic()
+        if self.works:
+            try:
+                line = self.line()
+                sys.stderr.write(f"\r{line:<{self.width}}{end}")
+                sys.stderr.flush()
+                self.width = len(line)
+            except Exception:  # a reader that has gone, a terminal that was closed
+                self.works = False
+
+    def line(self) -> str:
+        columns = shutil.get_terminal_size((0, 0)).columns or None
+        plain = "utf" not in (sys.stderr.encoding or "").lower()
+        shown = ", ".join(f"{name}={value}" for name, value in self.numbers.items())
+        past, options = self.drawn - self.start, {"initial": self.done, "unit": "step"}
+        line: str = self.format(
+            self.step, self.steps, past, columns, ascii=plain, postfix=shown, **options
+        )
+        return line
+
+
+# %% book/11-long-runs.ipynb · The line of the log · [draw-curves]
+def draw_curves(history: list[dict[str, float]], path: Path | str) -> Any:
+    """Draw what a log tells over the updates: the loss, the metrics, the learning rate.
+
+    Args:
+        history: entries as in `Trainer.history`, or as `read_log` returns them.
+        path: where the picture goes; its ending is the format, such as `.png` or `.svg`.
+
+    Returns:
+        the matplotlib figure.
+
+    Raises:
+        TypeError: `history` is not a list.
+        ValueError: the format is unknown.
+        OSError: the file cannot be written; the message names it.
+        ImportError: matplotlib is missing.
+    """
+    check_type(list, history=history)
+    path, updates = Path(path), [entry for entry in history if "rate" in entry]
+    tests = [entry for entry in history if "rate" not in entry]
+    metrics = dict.fromkeys(name for entry in tests for name in entry if name != "step")
+    panels = {"loss": {"training": updates, "unseen": tests}}
+    panels |= {name: {"unseen": tests} for name in metrics if name != "loss"}
+    panels |= {"rate": {"learning rate": updates}}
+
+    figure = optional_import("matplotlib.figure").Figure(
+        (3 * len(panels), 2.8), layout="constrained"
+    )
+    check_choice(figure.canvas.get_supported_filetypes(), ending=path.suffix[1:])
+    for ax, (name, entries) in zip(figure.subplots(1, len(panels)), panels.items()):
+        curves = {
+            label: [(entry["step"], entry[name]) for entry in chosen if name in entry]
+            for label, chosen in entries.items()
+        }
+        plot_curves(
+            {label: points for label, points in curves.items() if points}, "update", name, ax
+        )
+    with atomic_file(path) as part:
+        figure.savefig(part, format=path.suffix[1:])
+    return figure

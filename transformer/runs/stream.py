@@ -1,0 +1,146 @@
+"""transformer.runs.stream, from book/11-long-runs.ipynb, "Long runs".
+
+Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
+"""
+
+__all__ = ["BatchStream", "random_state", "set_random_state", "EpochBatches", "restore_random"]
+
+
+# %% book/11-long-runs.ipynb · What must stay in float32 · [stream-imports]
+import warnings
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from transformer.runs.distributed import rank_and_world_size
+from transformer.training import as_epochs
+from transformer.validation import check_type
+
+
+# %% book/11-long-runs.ipynb · The place in the data · [batch-stream]
+class BatchStream:
+    """The batches of all epochs in groups, each for one update, starting at any place.
+
+    Args:
+        batches: `batches(epoch)` returns an epoch's batches; or what can be iterated again in every
+            epoch, as a list or a `DataLoader` can.
+        accumulate: number of batches that this process has in a group.
+        rank, world_size: which process this is, and how many share the batches.
+        seed: what is drawn from torch's generator while an epoch's batches are made, as a
+            `DataLoader` does that shuffles, depends on this and on the epoch alone.
+
+    Attributes:
+        epoch, position: the epoch, and how many of its batches have been handed out, to any process.
+
+    Raises:
+        TypeError: `batches` is neither.
+        ValueError: it is a `DataLoader` with a generator of its own.
+    """
+
+    batches: Callable[[int], Iterable[Any]]
+    size: int
+    rank: int
+    world_size: int
+    epoch: int
+    position: int
+
+    def __init__(
+        self,
+        batches: Callable[[int], Iterable[Any]] | Iterable[Any],
+        accumulate: int = 1,
+        rank: int = 0,
+        world_size: int = 1,
+        seed: int = 0,
+    ) -> None:
+        if isinstance(getattr(batches, "generator", None), torch.Generator):
+            said = "batches must not have a generator of its own, whose state no checkpoint knows"
+            raise ValueError(f"{said}: leave it out, and the seed of the run decides")
+        self.batches, self.size = as_epochs(batches), accumulate * world_size
+        self.rank, self.world_size, self.seed = rank, world_size, seed
+        self.epoch = self.position = 0
+
+    def __iter__(self) -> Generator[list[Any], None, None]:
+        group: list[Any] = []
+        while True:
+            for batch in self._epoch(self.epoch, self.position):
+                self.position += 1
+                group.append(batch)
+                if len(group) == self.size:
+                    yield group[self.rank :: self.world_size]
+                    group = []
+            if self.position == 0:
+                raise ValueError(f"batches({self.epoch}) gave no batch")
+            self.epoch, self.position = self.epoch + 1, 0
+
+    def first(self) -> Any:
+        """The first batch of the first epoch; `None` where there is none."""
+        return next(self._epoch(0), None)
+
+    def _epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
+        drawn = torch.Generator().manual_seed(self.seed * 1_000_003 + epoch).get_state()
+        batches, end = self._from(epoch, start), object()
+        while True:
+            with torch.random.fork_rng(devices=[]):  # dropout must not notice what is drawn here
+                torch.set_rng_state(drawn)
+                batch = next(batches, end)
+                drawn = torch.get_rng_state()
+            if batch is end:
+                return
+            yield batch
+
+    def _from(self, epoch: int, start: int) -> Iterator[Any]:
+        yield from islice(self.batches(epoch), start, None)  # begun only when the first is asked for
+
+
+# %% book/11-long-runs.ipynb · The random numbers · [random-state]
+def random_state(device: torch.device) -> dict[str, Tensor]:
+    """The states of torch's own random generators, on the CPU and on `device`.
+
+    Raises:
+        TypeError: `device` is not a `torch.device`.
+    """
+    check_type(torch.device, device=device)
+    state = {"cpu": torch.get_rng_state()}
+    if device.type == "cuda":
+        state["cuda"] = torch.cuda.get_rng_state(device)
+    elif device.type == "mps":
+        state["mps"] = torch.mps.get_rng_state()
+    return state
+
+
+def set_random_state(state: Mapping[str, Tensor], device: torch.device) -> None:
+    """Go on with the random numbers that followed when `random_state` was called.
+
+    Args:
+        state: what it returned.
+        device: the device to draw on; a state that belongs to another kind of device is left out.
+
+    Raises:
+        TypeError: `state` is not a mapping.
+        KeyError: it lacks the state of the CPU.
+    """
+    check_type(Mapping, state=state)
+    torch.set_rng_state(state["cpu"])
+    if "cuda" in state and device.type == "cuda":
+        torch.cuda.set_rng_state(state["cuda"], device)
+    elif "mps" in state and device.type == "mps":
+        torch.mps.set_rng_state(state["mps"])
+
+
+# %% book/11-long-runs.ipynb · What a run consists of · [restore-random]
+EpochBatches = Callable[[int], Iterable[Any]] | Iterable[Any]
+
+
+def restore_random(states: Any, device: torch.device, path: Path) -> None:
+    # Each process has its own.
+    check_type(list, random=states)
+    rank, world_size = rank_and_world_size()
+    if len(states) == world_size:
+        set_random_state(states[rank], device)
+    else:
+        said = f"{path} was written by {len(states)} processes, not {world_size}"
+        warnings.warn(f"{said}: dropout starts anew", stacklevel=6)

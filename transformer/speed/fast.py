@@ -1,0 +1,423 @@
+"""transformer.speed.fast, from book/10-speed.ipynb, "Speed".
+
+Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
+"""
+
+__all__ = [
+    "FastLinear",
+    "FastDropout",
+    "FastMultiHeadAttention",
+    "parameter_owners",
+    "FastTransformer",
+    "accelerate",
+    "accelerated",
+    "FastDecoderState",
+]
+
+
+# %% book/10-speed.ipynb · The fast model · [fast-imports]
+import warnings
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from transformer.attention import KeysAndValues, MultiHeadAttention, Projection
+from transformer.decoding import BeamResult, DecoderState, best_continuations, decoder_state, extend_beam
+from transformer.layers import ACTIVATIONS, LayerNorm
+from transformer.loss import r_drop_loss, teacher_forced_loss
+from transformer.model import Transformer, TransformerConfig
+from transformer.speed.chunked_loss import linear_cross_entropy, linear_r_drop
+from transformer.speed.kernels import (
+    fast_attention,
+    fast_linear,
+    fastest,
+    fused_projections,
+    keep_freed_memory,
+    step_linear,
+)
+from transformer.validation import check_type
+
+
+# %% book/10-speed.ipynb · The fast model · [fast-modules]
+class FastLinear(nn.Linear):
+    """`torch.nn.Linear`, by the fastest kernel."""
+
+    def __init__(self, in_features: int, out_features: int, bias: bool = True) -> None:
+        super().__init__(in_features, out_features, bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Compute x Wᵀ + b for `x` `[..., d_in]`; the result is `[..., d_out]`."""
+        return fast_linear(x, self.weight, self.bias)
+
+    def for_steps(self) -> Callable[[Tensor], Tensor]:
+        """The same as a plain function of a few rows `[N, d_in]`, for a search."""
+        return partial(step_linear, weight=self.weight, bias=self.bias)
+
+
+class FastDropout(nn.Dropout):
+    """`torch.nn.Dropout`, by the fastest kernel."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Drop entries of `x` in training; the shape stays."""
+        return fastest("dropout", x)(x, self.p) if self.training and self.p else x
+
+
+# %% book/10-speed.ipynb · The fast model · [fast-attention-module]
+class FastMultiHeadAttention(MultiHeadAttention):
+    """`MultiHeadAttention`, by the fastest kernels."""
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None = None,
+        need_weights: bool = False,
+        cache: Callable[[nn.Module, Projection], KeysAndValues] | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """As in `MultiHeadAttention`."""
+        if need_weights or cache is not None:
+            return super().forward(query, key, value, mask, need_weights, cache)
+        q, k, v = (self._split(x) for x in self.project(query, key, value))  # [B, H, T, d_k]
+        context = fast_attention(q, k, v, mask, self.dropout if self.training else 0.0)
+        return self.w_o(context.transpose(1, 2).flatten(2)), None
+
+    def project(self, query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
+        """Queries, keys and values `[B, T, d_model]`; what has one input is made in one product."""
+        if query is key and key is value:
+            return [*fused_projections(query, (self.w_q, self.w_k, self.w_v))]
+        if key is value:
+            return [self.w_q(query), *fused_projections(key, (self.w_k, self.w_v))]
+        return [self.w_q(query), self.w_k(key), self.w_v(value)]
+
+    def for_steps(self) -> Callable[[Tensor], Tensor]:
+        """Query, key and value of a few rows `[N, d_model]`, one behind the other `[N, 3 d_model]`."""
+        layers: list[Any] = [self.w_q, self.w_k, self.w_v]  # fast ones, like all in a fast model
+        products = [layer.for_steps() for layer in layers]
+        return lambda x: torch.cat([product(x) for product in products], dim=1)
+
+
+# %% book/10-speed.ipynb · Which models can be accelerated · [accelerate-check]
+# Free to differ, or compared elsewhere, or left behind by hooks that are gone.
+_FREE = {"_parameters", "_buffers", "_modules", "training", "_is_full_backward_hook"}
+
+
+def _differences(model: Transformer, made: Transformer) -> Iterator[str]:
+    # How a model differs, apart from its numbers, from one newly made from its configuration.
+    parts, wanted = dict(model.named_modules()), dict(made.named_modules())
+    for name in {**wanted, **parts}:
+        what = name or "the model"
+        if name not in parts or name not in wanted:
+            yield f"{what} is {'missing' if name in wanted else 'one more'}"
+            continue
+        part, own = parts[name], wanted[name]
+        kind = type(own) if name else Transformer
+        if type(part) is not kind:
+            yield f"{what} is of {type(part).__name__}, not of {kind.__name__}"
+        for key in {**vars(own), **vars(part)}:
+            given, usual = (vars(one).get(key, _Absent) for one in (part, own))
+            if key not in _FREE and not (type(given) is type(usual) and given == usual):
+                yield f"{what} has another {key}"
+        for key in ("_parameters", "_buffers"):
+            if _shapes(vars(part)[key]) != _shapes(vars(own)[key]):
+                yield f"{what} has other {key[1:]}"
+    if parameter_owners(model) != parameter_owners(made):
+        yield "its parameters are not shared as configured"
+    if len({(parameter.device, parameter.dtype) for parameter in model.parameters()}) > 1:
+        yield "its parameters have several devices or dtypes"
+
+
+class _Absent:
+    pass
+
+
+def _shapes(tensors: dict[str, Tensor | None]) -> dict[str, object]:
+    return {name: None if x is None else (type(x), x.shape) for name, x in tensors.items()}
+
+
+def parameter_owners(module: nn.Module) -> dict[str, str]:
+    """For every parameter's name, the first name of the same parameter."""
+    first: dict[int, str] = {}
+    named = module.named_parameters(remove_duplicate=False)
+    return {name: first.setdefault(id(parameter), name) for name, parameter in named}
+
+
+# %% book/10-speed.ipynb · Which models can be accelerated · [fast-transformer]
+_FASTER = {
+    nn.Linear: FastLinear,
+    nn.Dropout: FastDropout,
+    MultiHeadAttention: FastMultiHeadAttention,
+}
+
+
+class FastTransformer(Transformer):
+    """A `Transformer` by the fastest kernels, as `accelerate` makes it.
+
+    It computes what its model does, and has the same parameters and buffers under the same names;
+    only its training mode is its own. Its searches and its losses do not call all of its modules,
+    so hooks belong on the model and not here.
+
+    Args:
+        model: as in `accelerate`.
+    """
+
+    def __init__(self, model: Transformer) -> None:
+        check_type(Transformer, model=model)
+        with torch.device("meta"):
+            super().__init__(model.config)
+        for difference in _differences(model, self):
+            raise TypeError(f"accelerate takes only what a configuration makes, but {difference}")
+        given = dict(model.named_modules())
+        for name, part in self.named_modules():
+            # One dictionary for both: what is moved, cast or replaced in one is in the other, too.
+            part._parameters, part._buffers = given[name]._parameters, given[name]._buffers
+            part.training = given[name].training
+            part.__class__ = _FASTER.get(type(part), type(part))
+        self._count_tensors()
+
+    def _count_tensors(self) -> None:
+        kinds = [(part._parameters, part._buffers) for part in self.modules()]
+        self._tensors = [tensors for kind in kinds for tensors in kind]
+        self._n_tensors = sum(map(len, self._tensors))
+
+    def encode(self, src: Tensor) -> Tensor:
+        """As in `Transformer`; a model whose layers have been parametrized meanwhile is refused."""
+        if not torch.compiler.is_compiling() and sum(map(len, self._tensors)) != self._n_tensors:
+            with torch.device("meta"):
+                made = Transformer(self.config)
+            kept = lambda part: {*part._parameters, *part._buffers}
+            pairs = zip(made.named_modules(), self.modules(), strict=False)
+            name = next(name for (name, own), part in pairs if kept(own) != kept(part))
+            raise TypeError(f"{name} must stay as it was when accelerated, but has other tensors now")
+        return super().encode(src)
+
+    def __init_subclass__(cls, overrides_nothing: bool = False, **options: object) -> None:
+        if not overrides_nothing:  # what a subclass overrides would not be called everywhere
+            raise TypeError("FastTransformer has no subclasses: derive from Transformer instead")
+        super().__init_subclass__(**options)
+
+
+# %% book/10-speed.ipynb · Which models can be accelerated · [accelerate]
+def accelerate(model: Transformer) -> FastTransformer:
+    """The same model by the fastest kernels that are known for this machine.
+
+    It has the same parameters and gives the same results, but for rounding and for which entries
+    dropout drops. From now on, this process keeps more freed memory (`keep_freed_memory`).
+
+    Args:
+        model: a `Transformer` whose every part is as its configuration makes it, without hooks.
+
+    Raises:
+        TypeError: a part is of another kind, has other settings, or has hooks; the message names it.
+
+    Example:
+        >>> model = Transformer(TransformerConfig(20, 20, d_model=16, n_heads=2)).eval()
+        >>> src, tgt = torch.tensor([[5, 7, 3]]), torch.tensor([[2, 9]])
+        >>> torch.allclose(accelerate(model)(src, tgt), model(src, tgt), atol=1e-4)
+        True
+    """
+    fast = model if isinstance(model, FastTransformer) else FastTransformer(model)
+    keep_freed_memory()
+    return fast
+
+
+# %% book/10-speed.ipynb · Which models can be accelerated · [accelerated]
+def accelerated(model: Any, stacklevel: int = 2) -> Any:
+    """The accelerated model; where `accelerate` refuses, the model itself, and a warning says why.
+
+    Args:
+        model: any model; what is no `Transformer` is returned as it is.
+        stacklevel: for `warnings.warn`: whose line the warning names, 2 for the caller's.
+    """
+    if not isinstance(model, Transformer):
+        return model
+    try:
+        return accelerate(model)
+    except TypeError as error:
+        said = f"the model runs as it is, without faster kernels: {error}"
+        warnings.warn(said, stacklevel=stacklevel)
+        return model
+
+
+# %% book/10-speed.ipynb · Its losses · [fast-losses]
+@teacher_forced_loss.register
+def _teacher_forced_loss(
+    model: FastTransformer, batch: tuple[Tensor, Tensor], smoothing: float = 0.1
+) -> tuple[Tensor, Tensor]:
+    src, tgt = batch
+    targets, pad_id = tgt[:, 1:], model.config.pad_id
+    hidden = model.decode(tgt[:, :-1], model.encode(src), model.src_mask(src))
+    loss = linear_cross_entropy(hidden, model.output.weight, targets, smoothing, pad_id)
+    return loss, (targets != pad_id).sum()
+
+
+@r_drop_loss.register
+def _r_drop_loss(
+    model: FastTransformer,
+    batch: tuple[Tensor, Tensor],
+    smoothing: float = 0.1,
+    alpha: float = 5.0,
+) -> tuple[Tensor, Tensor]:
+    src, tgt = batch
+    targets, pad_id = tgt[:, 1:], model.config.pad_id
+    src, tgt = torch.cat((src, src)), torch.cat((tgt, tgt))  # [2B, S], [2B, T + 1]
+    hidden = model.decode(tgt[:, :-1], model.encode(src), model.src_mask(src))
+    passes = hidden.reshape(2, targets.numel(), hidden.size(-1))
+    y, weight = targets.reshape(-1), model.output.weight
+    return linear_r_drop(passes, weight, y, smoothing, alpha, pad_id), (targets != pad_id).sum()
+
+
+# %% book/10-speed.ipynb · A lean decoding step · [fast-context]
+def _context(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
+    return fastest("step attention", query, key)(query, key, value, mask)
+
+
+def _norm(norm: nn.Module) -> Callable[[Tensor], Tensor]:
+    if not isinstance(norm, LayerNorm):
+        return norm.forward  # of an identity
+    shape, weight, bias = (norm.d_model,), norm.weight, norm.bias
+    return partial(torch.layer_norm, normalized_shape=shape, weight=weight, bias=bias, eps=norm.eps)
+
+
+# %% book/10-speed.ipynb · A lean decoding step · [fast-layer]
+class _LayerStep:
+    # A fast model's decoder layer for one new position in every row, from the layer's weights.
+    def __init__(self, layer: Any, memory: Tensor, beam_size: int) -> None:
+        own, cross, feed = layer.self_attention, layer.cross_attention, layer.feed_forward
+        self.n_heads, self.beam_size = own.n_heads, beam_size
+        self.qkv, self.own_output = own.for_steps(), own.w_o.for_steps()
+        self.query, self.cross_output = cross.w_q.for_steps(), cross.w_o.for_steps()
+        self.w_1, self.w_2 = feed.w_1.for_steps(), feed.w_2.for_steps()
+        self.activation = ACTIVATIONS[feed.activation]
+        residuals = layer.self_residual, layer.cross_residual, layer.feed_residual
+        self.norms = [_norm(residual.norm) for residual in residuals]
+        self.norm_first = layer.self_residual.norm_first
+        pair = torch.stack((cross.w_k(memory), cross.w_v(memory)))  # [2, B, S, d_model]
+        self.memory = pair.unflatten(3, (self.n_heads, -1)).transpose(2, 3).contiguous()
+
+    # Of vectors x [N, d_model]; keys and values `kept` [2, N, H, t, d_k] end in the new place.
+    def __call__(self, x: Tensor, kept: Tensor, mask: Tensor | None) -> Tensor:
+        attend, attend_memory = partial(self.attend, kept=kept), partial(self.attend_memory, mask=mask)
+        sublayers: list[Callable[[Tensor], Tensor]] = [attend, attend_memory, self.feed]
+        for norm, sublayer in zip(self.norms, sublayers, strict=True):
+            x = x + sublayer(norm(x)) if self.norm_first else norm(x + sublayer(x))
+        return x
+
+    def attend(self, x: Tensor, kept: Tensor) -> Tensor:
+        qkv = self.qkv(x).unflatten(1, (3, self.n_heads, 1, -1))  # [N, 3, H, 1, d_k]
+        kept[:, :, :, -1:] = qkv[:, 1:].transpose(0, 1)
+        context = _context(qkv[:, 0], kept[0], kept[1])  # [N, H, 1, d_k]
+        return self.own_output(context.flatten(1))
+
+    def attend_memory(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        query = self.query(x).unflatten(1, (self.n_heads, -1))  # [N, H, d_k]
+        query = query.unflatten(0, (-1, self.beam_size)).transpose(1, 2)  # [B, H, K, d_k]
+        context = _context(query, self.memory[0], self.memory[1], mask)
+        return self.cross_output(context.transpose(1, 2).reshape(x.shape))
+
+    def feed(self, x: Tensor) -> Tensor:
+        return self.w_2(self.activation(self.w_1(x)))
+
+
+# %% book/10-speed.ipynb · A lean decoding step · [fast-cache]
+_ROOM = 16  # for that many tokens at first
+
+
+class _StepCache:
+    # Keys and values of all layers [n_layers, 2, N, H, room, d_k], and as much again for another order.
+    def __init__(self, config: TransformerConfig, memory: Tensor, rows: int) -> None:
+        heads = config.n_heads, _ROOM, config.d_model // config.n_heads
+        self.kept, self.length = memory.new_empty(config.n_layers, 2, rows, *heads), 0
+        self.spare = self.kept[:, :, :0]
+
+    def lengthen(self) -> Tensor:
+        # Makes room for one more position, and returns all of them, of all layers.
+        if self.length == self.kept.size(4):
+            self.kept = torch.cat((self.kept, torch.empty_like(self.kept)), 4)  # doubled
+        self.length += 1
+        return self.kept[..., : self.length, :]
+
+    def reorder(self, rows: Tensor) -> None:
+        if self.spare.shape[2:] != self.kept[:, :, : len(rows)].shape[2:]:
+            self.spare = torch.empty_like(self.kept[:, :, : len(rows)])
+        ordered = torch.index_select(self.kept, 2, rows, out=self.spare)
+        self.kept, self.spare = ordered, self.kept
+
+
+# %% book/10-speed.ipynb · A lean decoding step · [fast-state]
+class FastDecoderState(DecoderState):
+    """The numbers of `DecoderState`, from the decoder's weights, without calling its modules."""
+
+    layers: list[_LayerStep]
+    norm: Callable[[Tensor], Tensor]
+    project: Callable[[Tensor], Tensor]
+    table: Tensor
+    scale: float
+    positions: Tensor
+    past: _StepCache
+
+    @torch.inference_mode()
+    def __init__(self, model: FastTransformer, src: Tensor, beam_size: int = 1) -> None:
+        self.beam_size = beam_size
+        self.memory, mask = model.encode(src), model.src_mask(src)  # [B, S, d_model]
+        self.memory_mask = None if mask.all() else mask  # checked once here, and not at every step
+        self.layers = [_LayerStep(layer, self.memory, beam_size) for layer in model.decoder.layers]
+        output: Any = model.output
+        self.norm, self.project = _norm(model.decoder.norm), output.for_steps()
+        self.table, self.scale = model.tgt_embedding.weight, model.config.d_model**0.5
+        self.positions = model.positions.table
+        self.past = _StepCache(model.config, self.memory, len(src) * beam_size)
+
+    @torch.inference_mode()
+    def step(self, last: Tensor) -> Tensor:
+        """As in `DecoderState`."""
+        return self.project(self.read(last))
+
+    @torch.inference_mode()
+    def read(self, last: Tensor) -> Tensor:
+        """Read one more token in every row, `last` `[N]`; return the vectors of the next, `[N, d_model]`."""
+        position = self.positions[self.past.length]  # [d_model]
+        x = F.embedding(last, self.table) * self.scale + position  # [N, d_model]
+        for layer, kept in zip(self.layers, self.past.lengthen(), strict=True):
+            x = layer(x, kept, self.memory_mask)
+        return self.norm(x)
+
+    @torch.inference_mode()
+    def keep(self, rows: Tensor) -> None:
+        """As in `DecoderState`; the rows come in groups of K, each group for one sentence."""
+        sentences = rows[:: self.beam_size] // self.beam_size
+        if len(sentences) < len(self.memory):
+            self.memory = self.memory[sentences]
+            self.memory_mask = None if self.memory_mask is None else self.memory_mask[sentences]
+            for layer in self.layers:
+                layer.memory = layer.memory[:, sentences]
+        elif rows.device.type == "cpu" and torch.equal(rows, torch.arange(len(rows))):
+            return
+        self.past.reorder(rows)
+
+
+# %% book/10-speed.ipynb · A lean decoding step · [fast-beam]
+@decoder_state.register
+def _decoder_state(model: FastTransformer, src: Tensor, beam_size: int = 1) -> DecoderState:
+    return FastDecoderState(model, src, beam_size)
+
+
+_ROWS = 64  # so few that their logits stay in a processor's cache until they are ranked
+
+
+@extend_beam.register
+def _extend_beam(
+    state: FastDecoderState, last: Tensor, alive: BeamResult
+) -> tuple[BeamResult, Tensor]:
+    parts, n = [], max(1, _ROWS // state.beam_size)  # sentences at a time
+    hidden = state.read(last).unflatten(0, alive.scores.shape)  # [B, K, d_model]
+    for x, tokens, scores in zip(hidden.split(n), *(part.split(n) for part in alive), strict=True):
+        log_probs = state.project(x.flatten(0, 1)).log_softmax(-1, dtype=scores.dtype)
+        log_probs = log_probs.unflatten(0, scores.shape)  # [n, K, V]
+        parts.append(best_continuations(BeamResult(tokens, scores), log_probs))
+    found, origin = zip(*parts, strict=True)
+    return BeamResult(*map(torch.cat, zip(*found, strict=True))), torch.cat(origin)

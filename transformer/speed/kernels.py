@@ -1,0 +1,272 @@
+"""transformer.speed.kernels, from book/10-speed.ipynb, "Speed".
+
+Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
+"""
+
+__all__ = [
+    "HAS_ONEDNN",
+    "linear_by_onednn",
+    "linear_by_columns",
+    "linear_by_dot_products",
+    "dropout_by_bytes",
+    "widened_attention",
+    "written_out_attention",
+    "onednn_wins",
+    "CHOICES",
+    "fastest",
+    "fast_linear",
+    "step_linear",
+    "fused_projections",
+    "fast_attention",
+    "keep_freed_memory",
+]
+
+
+# %% book/10-speed.ipynb · A dense layer by another library · [kernel-linear]
+import ctypes
+import platform
+import re
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from transformer.attention import causal_mask, fused_attention, scaled_dot_product_attention
+from transformer.validation import is_traced
+
+HAS_ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+
+
+def linear_by_onednn(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Compute `torch.nn.functional.linear` in float32 by oneDNN."""
+    multiply = _OneDNNLinear.apply if torch.is_grad_enabled() else _onednn_linear
+    product: Tensor = multiply(x, weight, bias)
+    return product
+
+
+def _onednn_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    product: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+    return product
+
+
+class _OneDNNLinear(torch.autograd.Function):
+    # The operator has no derivative of its own. This one consists of such products again.
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return _onednn_linear(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        d_x = linear_by_onednn(slope, weight.T)
+        rows, slopes = (y.reshape(-1, y.size(-1)) for y in (x, slope))  # [n, d_in], [n, d_out]
+        if len(weight) < weight.size(1):  # a transposed first argument is copied: let it be the smaller
+            d_weight = linear_by_onednn(slopes.T, rows.T)
+        else:
+            d_weight = linear_by_onednn(rows.T, slopes.T).T
+        return d_x, d_weight, slopes.sum(0) if ctx.needs_input_grad[2] else None
+
+
+# %% book/10-speed.ipynb · Few rows · [kernel-steps]
+def linear_by_columns(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Compute `torch.nn.functional.linear` of a few rows `[N, d_in]` as (W xᵀ)ᵀ."""
+    product = (weight @ x.T).T  # [N, d_out]
+    return product if bias is None else product + bias
+
+
+def linear_by_dot_products(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Compute `torch.nn.functional.linear` of one row `[1, d_in]` as d_out dot products."""
+    product = torch.linalg.vecdot(weight, x)[None]  # [1, d_out]
+    return product if bias is None else product + bias
+
+
+# %% book/10-speed.ipynb · Four random numbers at a time · [kernel-dropout]
+def dropout_by_bytes(x: Tensor, rate: float) -> Tensor:
+    """Compute `torch.nn.functional.dropout` from 16 random bits an entry."""
+    dropped = min(round(rate * 2**16), 2**16 - 1)  # of 2¹⁶ equally likely numbers
+    words = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
+    numbers = words.view(torch.int16)[: x.numel()].view(x.shape)  # from -2¹⁵ to 2¹⁵ - 1
+    keep = torch.empty(x.shape, dtype=torch.uint8)  # truth values are slower to multiply with
+    torch.ge(numbers, dropped - 2**15, out=keep)
+    return (x * keep).mul_(2**16 / (2**16 - dropped))
+
+
+# %% book/10-speed.ipynb · Attention in half precision, and attention with one query · [kernel-attention]
+def widened_attention(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, **options: Any
+) -> Tensor:
+    """Compute PyTorch's fused attention in float32, whose backward pass is faster on the CPU."""
+    wide = query.float(), key.float(), value.float()
+    with torch.autocast("cpu", enabled=False):
+        return F.scaled_dot_product_attention(*wide, mask, **options).to(query.dtype)
+
+
+def written_out_attention(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None
+) -> Tensor:
+    """The context of `scaled_dot_product_attention`, without its weights."""
+    return scaled_dot_product_attention(query, key, value, mask)[0]
+
+
+# %% book/10-speed.ipynb · One table of choices · [onednn-wins]
+def _family() -> int:
+    # The processor's family, as Windows and Linux report it; 0 where neither does.
+    told = platform.processor()
+    with suppress(OSError):
+        told = Path("/proc/cpuinfo").read_text(encoding="utf8")
+    found = re.search(r"family\s*:?\s*(\d+)", told, flags=re.IGNORECASE)
+    return int(found[1]) if found else 0
+
+
+@cache
+def _least_work() -> float:
+    # The number of multiplications from which oneDNN is worth it. On AMD's processors MKL seems to work on
+    # 256 bits at a time. Servers of family 26 multiply 512 at once; earlier ones gain less.
+    capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # not in every torch
+    amd = "AMD" in capabilities.get("cpu_name", "")
+    if not amd or torch.backends.cpu.get_cpu_capability() != "AVX512":
+        return float("inf")
+    return 0 if _family() >= 26 else 2**27
+
+
+def onednn_wins(x: Tensor, weight: Tensor) -> bool:
+    """Whether oneDNN multiplies `x` and `weight` faster than the library that PyTorch would take."""
+    return (
+        x.device.type == "cpu"
+        and x.dtype == torch.float32
+        and not is_traced(x)
+        and x.numel() * weight.size(0) >= _least_work()
+        and not torch.is_autocast_enabled("cpu")
+        and HAS_ONEDNN
+        and bool(torch.backends.mkldnn.enabled)
+    )
+
+
+# %% book/10-speed.ipynb · One table of choices · [conditions]
+def _is_large(x: Tensor, weight: Tensor) -> bool:
+    return onednn_wins(x, weight) and x.numel() * weight.size(0) >= 2**21
+
+
+def _is_one_small(x: Tensor, weight: Tensor) -> bool:
+    return x.size(0) == 1 and weight.numel() <= 2**19 and onednn_wins(x, weight)
+
+
+def _is_few_and_narrow(x: Tensor, weight: Tensor) -> bool:
+    return 2 <= x.size(0) <= 4 and x.size(-1) <= 1024 and onednn_wins(x, weight)
+
+
+def _is_on_the_cpu(x: Tensor) -> bool:
+    return x.device.type == "cpu" and not is_traced(x)
+
+
+def _is_half_with_gradient(query: Tensor) -> bool:
+    half = query.dtype in (torch.bfloat16, torch.float16)
+    return half and query.device.type == "cpu" and torch.is_grad_enabled()
+
+
+def _are_many_sentences(query: Tensor, key: Tensor) -> bool:
+    return key.size(0) >= 32 and key.device.type == "cpu"
+
+
+def _always(*tensors: Tensor) -> bool:
+    return True
+
+
+# %% book/10-speed.ipynb · One table of choices · [choices]
+# The kernels for each task, fastest first, each with the condition under which it wins.
+CHOICES: dict[str, list[tuple[Callable[..., bool], Callable[..., Tensor]]]] = {
+    "linear": [
+        (_is_large, linear_by_onednn),
+        (_always, F.linear),
+    ],
+    "step linear": [  # of the few rows of a search, without gradients
+        (_is_one_small, linear_by_dot_products),
+        (_is_few_and_narrow, linear_by_columns),
+        (onednn_wins, linear_by_onednn),
+        (_always, F.linear),
+    ],
+    "dropout": [
+        (_is_on_the_cpu, dropout_by_bytes),
+        (_always, F.dropout),
+    ],
+    "attention": [
+        (_is_half_with_gradient, widened_attention),
+        (_always, F.scaled_dot_product_attention),
+    ],
+    "step attention": [  # of one query, or of one beam's queries, in every sentence
+        (_are_many_sentences, written_out_attention),
+        (_always, fused_attention),
+    ],
+}
+
+
+def fastest(task: str, *tensors: Tensor) -> Callable[..., Tensor]:
+    """The first kernel of `CHOICES[task]` whose condition holds for the tensors that decide."""
+    for condition, kernel in CHOICES[task]:
+        if condition(*tensors):
+            return kernel
+    raise LookupError(f"no kernel of CHOICES[{task!r}] can do this")
+
+
+# %% book/10-speed.ipynb · One table of choices · [fast-linear]
+def fast_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """`torch.nn.functional.linear`, by the fastest kernel."""
+    return fastest("linear", x, weight)(x, weight, bias)
+
+
+def step_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """The same for a few rows `[N, d_in]`, without gradients, by the fastest kernel for those."""
+    return fastest("step linear", x, weight)(x, weight, bias)
+
+
+# %% book/10-speed.ipynb · Three products in one · [fused-projections]
+def fused_projections(x: Tensor, layers: Sequence[nn.Linear]) -> Sequence[Tensor]:
+    """Apply several dense layers to one input `[..., d_in]`, in one product where that saves time."""
+    # For few rows, copying the weights would be most of the work; a captured graph serves any number.
+    if not torch.compiler.is_compiling() and x.numel() < 128 * x.size(-1):
+        return [layer(x) for layer in layers]
+    weight = torch.cat(tuple(layer.weight for layer in layers))
+    biases = tuple(layer.bias for layer in layers)  # all or none
+    bias = None if all(bias is None for bias in biases) else torch.cat(biases)
+    return fast_linear(x, weight, bias).split([len(layer.weight) for layer in layers], dim=-1)
+
+
+# %% book/10-speed.ipynb · What a look at the mask saves · [fast-attention]
+def fast_attention(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, dropout: float = 0.0
+) -> Tensor:
+    """`fused_attention`, which leaves a mask out where a look at it shows that none is needed."""
+    if is_traced(query, key, value) and not torch.compiler.is_compiling():  # vmap has no fused kernel
+        return scaled_dot_product_attention(query, key, value, mask, dropout)[0]
+    attend = partial(fastest("attention", query), query, key, value, dropout_p=dropout)
+    if mask is None:
+        return attend()
+    nothing = ~mask.any(dim=-1, keepdim=True)  # [..., T, 1]
+    if mask.device.type == "cpu" and not is_traced(mask):  # on a GPU, looking means waiting
+        if mask.all():
+            return attend()
+        T, S = query.size(-2), key.size(-2)
+        if mask.shape == (1, 1, T, S) and torch.equal(mask, causal_mask(T)):
+            return attend(is_causal=True)
+        if not nothing.any():
+            return attend(mask)
+    return attend(mask | nothing).masked_fill(nothing, 0.0)
+
+
+# %% book/10-speed.ipynb · Memory that is not given back · [keep-freed-memory]
+def keep_freed_memory() -> None:
+    """Keep freed blocks of less than 32 MiB for the next training step, and up to 1 GiB at the heap's end.
+
+    By default glibc returns part of them to the system, which must then map and clear pages again.
+    With other C libraries nothing changes. Source: mallopt(3).
+    """
+    if platform.libc_ver()[0] == "glibc":
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(-3, 2**25)  # M_MMAP_THRESHOLD
+        mallopt(-1, 2**30)  # M_TRIM_THRESHOLD

@@ -1,0 +1,4 @@
+"""transformer.study: inspection, checks, phrases.
+
+Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
+"""

@@ -1,0 +1,706 @@
+"""transformer.study.checks, from book/17-clinic.ipynb, "The clinic".
+
+Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
+"""
+
+__all__ = [
+    "CheckResult",
+    "CheckReport",
+    "Adapted",
+    "seq2seq",
+    "decoder_only",
+    "torch_transformer",
+    "check_model",
+]
+
+
+# %% book/17-clinic.ipynb · Reports · [check-result]
+import copy
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from transformer.attention import causal_mask
+from transformer.validation import check_choice, check_rate, check_size
+
+
+class CheckResult(NamedTuple):
+    """What one check found."""
+
+    name: str
+    verdict: str  # "pass", "FAIL" or "skipped"
+    measured: str  # what was measured, what was raised, or why the check was skipped
+    suspects: str  # where to look first; empty unless the check failed
+
+
+# %% book/17-clinic.ipynb · Reports · [check-report]
+@dataclass(frozen=True)
+class CheckReport:
+    """What the checks of a model found; `print` shows it as a table.
+
+    Args:
+        arithmetic: the precision that the checks computed in.
+        results: one for each check.
+    """
+
+    arithmetic: str
+    results: tuple[CheckResult, ...]
+
+    @property
+    def failures(self) -> tuple[str, ...]:
+        """The names of the checks that failed."""
+        return tuple(result.name for result in self.results if result.verdict == "FAIL")
+
+    @property
+    def passed(self) -> bool:
+        """Whether no check failed."""
+        return not self.failures
+
+    def __str__(self) -> str:
+        verdicts = [result.verdict for result in self.results]
+        counts = ", ".join(f"{verdicts.count(name)} {name}" for name in ("pass", "FAIL", "skipped"))
+        lines = [f"{counts}; computed in {self.arithmetic}"]
+        for result in self.results:
+            lines.append(f"{result.verdict:8} {result.name:17} {result.measured}")
+            if result.suspects:
+                lines.append(f"{'':8} {'suspects:':17} {result.suspects}")
+        return "\n".join(lines)
+
+
+# %% book/17-clinic.ipynb · What the model is asked · [check-probe]
+_BATCH, _SOURCE, _TARGET = 3, 7, 5
+_LONGEST = _SOURCE + 2  # the most tokens that a model is given
+_MOST_TOKENS = 2**22  # of a vocabulary: far more than any has, and few enough to be listed
+
+
+class _Probe(NamedTuple):
+    # What a model is asked, and what its owner says about it.
+    src: Tensor  # [B, S]
+    tgt: Tensor  # [B, T], starting with the start token
+    other_src: Tensor  # another token in every place
+    other_tgt: Tensor
+    pad_id: int
+    tgt_vocab_size: int
+    tolerance: float
+    dropout: bool | None
+    search: Callable[[Tensor, int], Tensor] | None
+    positions: str | None
+    reads_source: bool
+
+    def ragged(self, src: Tensor) -> Tensor:
+        # Sources cut to different lengths: the first is whole, each further one a token shorter.
+        B, S = src.shape
+        beyond = torch.arange(S) >= S - torch.arange(B)[:, None]  # [B, S]
+        return src.masked_fill(beyond.to(src.device), self.pad_id)
+
+
+# %% book/17-clinic.ipynb · What the model is asked · [check-draw]
+def _sentences(
+    vocab_size: int, length: int, special: set[int], generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    # Random tokens [B, length], and another one in place of each.
+    ordinary = torch.arange(vocab_size)
+    ordinary = ordinary[~torch.isin(ordinary, torch.tensor(sorted(special)))]
+    steps = torch.randint(1, len(ordinary), (_BATCH, length), generator=generator)
+    index = steps.cumsum(dim=1) % len(ordinary)  # a step is never 0, so neighbors differ
+    return ordinary[index], ordinary[(index + 1) % len(ordinary)]
+
+
+def _draw(
+    src_size: int, tgt_size: int, pad_id: int, bos_id: int, seed: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    # Source and target, and the same with every token replaced.
+    generator, special = torch.Generator().manual_seed(seed), {pad_id, bos_id}
+    src, other_src = _sentences(src_size, _SOURCE, special, generator)
+    tgt, other_tgt = _sentences(tgt_size, _TARGET, special, generator)
+    tgt[:, 0] = bos_id
+    return src, tgt, other_src, other_tgt
+
+
+# %% book/17-clinic.ipynb · How answers are compared · [check-compare]
+def _logits(
+    model: nn.Module, src: Tensor, tgt: Tensor, training: bool = False, seed: int = 0
+) -> Tensor:
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        model.train(training)  # a model's own `train` need not return it
+        return model(src.clone(), tgt.clone())
+
+
+def _changes(one: Tensor, other: Tensor) -> Tensor:
+    # How much logits differ at each position [T], as a share of the largest logit.
+    scale = one.abs().max().clamp(min=torch.finfo(one.dtype).tiny)
+    return (one - other).abs().amax(dim=(0, 2)) / scale
+
+
+def _influence(call: Callable[[Tensor], Tensor], ids: Tensor, other: Tensor) -> Tensor:
+    # Row u: how much the logits at every position [T] change with token u of `ids`.
+    whole, places = call(ids), torch.arange(ids.size(1), device=ids.device)
+    changed = (call(torch.where(places == u, other, ids)) for u in places)
+    return torch.stack([_changes(whole, logits) for logits in changed])
+
+
+# %% book/17-clinic.ipynb · How answers are compared · [check-outcome]
+_Outcome = tuple[bool | None, str]  # passed (None: skipped), and what was measured
+
+
+def _unchanged(probe: _Probe, **changes: Tensor) -> _Outcome:
+    largest = {mode: change.max().item() for mode, change in changes.items()}
+    # "Not at most" rather than "more than", because a NaN is neither.
+    moved = {mode: not change <= probe.tolerance for mode, change in largest.items()}
+    said = (f"{mode} {f'{largest[mode]:.2g}' if moved[mode] else 'none'}" for mode in largest)
+    return not any(moved.values()), "change: " + ", ".join(said)
+
+
+def _changed(probe: _Probe, changes: Tensor) -> _Outcome:
+    least = changes.min().item()
+    seen = least > probe.tolerance
+    return seen, f"least change: {f'{least:.2g}' if seen else 'none'}"
+
+
+# %% book/17-clinic.ipynb · Is it a model at all? · [check-form]
+def _check_logits(model: nn.Module, probe: _Probe) -> _Outcome:
+    """The result is `[B, T, V]`, floating-point and finite, for S > T, S = T and S < T."""
+    wanted = [*probe.tgt.shape, probe.tgt_vocab_size]
+    for length in (_SOURCE, _TARGET, _TARGET - 2):
+        for training in (False, True):
+            logits = _logits(model, probe.src[:, :length], probe.tgt, training)
+            if not isinstance(logits, Tensor) or not logits.is_floating_point():
+                return False, f"not logits: {getattr(logits, 'dtype', type(logits).__name__)}"
+            if list(logits.shape) != wanted:
+                return False, f"shape {list(logits.shape)}, not {wanted}"
+            if not logits.isfinite().all():
+                return False, f"shape {wanted}, not all finite"
+    return True, f"shape {wanted}, finite"
+
+
+def _check_repeatable(model: nn.Module, probe: _Probe) -> _Outcome:
+    """In evaluation mode a call repeats itself, whatever was drawn and asked before."""
+    first = _logits(model, probe.src, probe.tgt)
+    _logits(model, probe.other_src, probe.other_tgt)
+    return _unchanged(
+        probe, evaluation=_changes(first, _logits(model, probe.src, probe.tgt, seed=1))
+    )
+
+
+# %% book/17-clinic.ipynb · Is it a model at all? · [check-scores]
+def _check_scores(model: nn.Module, probe: _Probe) -> _Outcome:
+    """The result is not a probability distribution already."""
+    logits = _logits(model, probe.src, probe.tgt)
+    sums = logits.sum(dim=-1)
+    if (logits >= 0).all() and (sums - 1).abs().max() <= probe.tolerance:
+        return False, "not negative, and at every position the sum is 1"
+    return True, f"from {logits.min().item():.2g} to {logits.max().item():.2g}"
+
+
+def _is_random(model: nn.Module, probe: _Probe) -> bool:
+    one, other = (_logits(model, probe.src, probe.tgt, True, seed) for seed in (0, 1))
+    return _changes(one, other).max().item() > probe.tolerance
+
+
+def _check_dropout(model: nn.Module, probe: _Probe) -> _Outcome:
+    """Training mode is random where the model has dropout, and only there."""
+    if probe.dropout is None:
+        return None, "whether there is dropout was not said"
+    random = _is_random(model, probe)
+    return random == probe.dropout, f"training mode is {'' if random else 'not '}random"
+
+
+# %% book/17-clinic.ipynb · What must not matter · [check-blindness]
+def _check_future(model: nn.Module, probe: _Probe) -> _Outcome:
+    """Logits do not depend on what stands after their position, or whether anything does."""
+    src, tgt, changes = probe.src, probe.tgt, {}
+    for mode in ("evaluation", "training"):
+        training = mode == "training"
+        whole, moved = _logits(model, src, tgt, training), []
+        for t in range(1, _TARGET):
+            rests = [probe.other_tgt[:, t:], torch.full_like(tgt[:, t:], probe.pad_id)]
+            if t > 1 and not training:  # one token alone is for another check
+                rests.append(tgt[:, :0])
+            for rest in rests:
+                logits = _logits(model, src, torch.cat([tgt[:, :t], rest], dim=1), training)
+                moved.append(_changes(whole[:, :t], logits[:, :t]))
+        changes[mode] = torch.cat(moved)
+    return _unchanged(probe, **changes)
+
+
+def _check_padding(model: nn.Module, probe: _Probe) -> _Outcome:
+    """Padding after the source changes nothing."""
+    src = probe.ragged(probe.src)
+    padded, changes = F.pad(src, (0, _LONGEST - _SOURCE), value=probe.pad_id), {}
+    for mode in ("evaluation",) if _is_random(model, probe) else ("evaluation", "training"):
+        calls = (_logits(model, ids, probe.tgt, mode == "training") for ids in (src, padded))
+        changes[mode] = _changes(*calls)
+    return _unchanged(probe, **changes)
+
+
+# %% book/17-clinic.ipynb · What must not matter · [check-batch]
+def _check_batch(model: nn.Module, probe: _Probe) -> _Outcome:
+    """A sentence's logits depend neither on the rest of its batch nor on its row."""
+    src, tgt, changes = probe.ragged(probe.src), probe.tgt, {}
+    other_src = torch.cat([src[:1], probe.ragged(probe.other_src)[1:]])
+    other_tgt = torch.cat([tgt[:1], probe.other_tgt[1:]])
+    whole = _logits(model, src, tgt)
+    changes["rows reversed"] = _changes(whole, _logits(model, src.flip(0), tgt.flip(0)).flip(0))
+    for mode in ("evaluation", "training"):
+        whole = _logits(model, src, tgt, mode == "training")
+        mixed = _logits(model, other_src, other_tgt, mode == "training")
+        changes[mode] = _changes(whole[:1], mixed[:1])
+    return _unchanged(probe, **changes)
+
+
+# %% book/17-clinic.ipynb · What must matter · [check-sight]
+def _check_source_reach(model: nn.Module, probe: _Probe) -> _Outcome:
+    """Every source token matters at every target position."""
+    return _changed(
+        probe,
+        _influence(lambda src: _logits(model, src, probe.tgt), probe.src, probe.other_src),
+    )
+
+
+def _check_target_reach(model: nn.Module, probe: _Probe) -> _Outcome:
+    """Every target token matters at its own position and at all later ones."""
+    influence = _influence(lambda tgt: _logits(model, probe.src, tgt), probe.tgt, probe.other_tgt)
+    own_and_later = torch.ones_like(influence, dtype=torch.bool).triu()
+    return _changed(probe, influence[own_and_later])
+
+
+# %% book/17-clinic.ipynb · What must matter · [check-order]
+def _swapped(ids: Tensor, place: int) -> Tensor:
+    # The tokens at `place` and after it have changed places.
+    order = torch.arange(ids.size(1))
+    order[[place, place + 1]] = order[[place + 1, place]]
+    return ids[:, order]
+
+
+def _check_source_positions(model: nn.Module, probe: _Probe) -> _Outcome:
+    """Two neighbors of the source cannot be swapped unnoticed."""
+    if probe.positions == "none":
+        return None, "the model has no positions, as its owner says"
+    whole, changes = _logits(model, probe.src, probe.tgt), []
+    for s in range(_SOURCE - 1):
+        moved = _logits(model, _swapped(probe.src, s), probe.tgt)
+        changes.append(_changes(whole, moved).max())
+    return _changed(probe, torch.stack(changes))
+
+
+# %% book/17-clinic.ipynb · What must matter · [check-target-order]
+def _check_target_positions(model: nn.Module, probe: _Probe) -> _Outcome:
+    """The order of earlier target tokens matters and, with absolute positions, their places."""
+    if probe.positions == "none":
+        return None, "the model has no positions, as its owner says"
+    whole, changes = _logits(model, probe.src, probe.tgt), []
+    for t in range(1, _TARGET - 2):
+        moved = _logits(model, probe.src, _swapped(probe.tgt, t))
+        changes.append(_changes(whole, moved)[t + 2 :].max())  # where both have been read
+    ordered, measured = _changed(probe, torch.stack(changes))
+    if not ordered or probe.positions == "relative":
+        return ordered, measured
+    same = _logits(model, probe.src, probe.tgt[:, 1:2].expand(-1, _TARGET))
+    placed, measured = _changed(probe, _changes(same[:, 1:], same[:, :-1]))
+    if placed or probe.positions == "absolute":
+        return placed, f"one token in every place, {measured}"
+    return None, "only the order is seen: positions are relative, or there are none"
+
+
+# %% book/17-clinic.ipynb · Edge cases and the backward pass · [check-edges]
+def _gradients(model: nn.Module, src: Tensor, probe: _Probe) -> dict[str, Tensor | None]:
+    torch.manual_seed(0)
+    model.train()
+    logits = model(src.clone(), probe.tgt.clone())  # [B, T, V]
+    F.cross_entropy(logits.transpose(1, 2), probe.other_tgt).backward()
+    return {name: p.grad for name, p in model.named_parameters() if p.requires_grad}
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - 2} more" if len(names) > 2 else ""
+    return ", ".join(names[:2]) + more
+
+
+def _check_empty_source(model: nn.Module, probe: _Probe) -> _Outcome:
+    """A source of padding alone leaves logits and gradients finite."""
+    src = probe.src.clone()
+    src[-1] = probe.pad_id
+    for mode in ("evaluation", "training"):
+        if not _logits(model, src, probe.tgt, mode == "training").isfinite().all():
+            return False, f"logits not finite in {mode} mode"
+    gradients = _gradients(model, src, probe)
+    wrong = [n for n, g in gradients.items() if g is not None and not g.isfinite().all()]
+    if wrong:
+        return False, f"logits finite, gradients not: {_listed(wrong)}"
+    return True, "logits and gradients finite"
+
+
+# %% book/17-clinic.ipynb · Edge cases and the backward pass · [check-alive]
+def _check_one_token(model: nn.Module, probe: _Probe) -> _Outcome:
+    """One sentence of one token, source and target, is handled like any other."""
+    for training in (False, True):
+        logits = _logits(model, probe.src[:1, :1], probe.tgt[:1, :1], training)
+        if logits.shape != (1, 1, probe.tgt_vocab_size) or not logits.isfinite().all():
+            return False, f"shape {list(logits.shape)}, finite: {bool(logits.isfinite().all())}"
+    return True, f"shape {list(logits.shape)}, finite"
+
+
+def _check_gradients(model: nn.Module, probe: _Probe) -> _Outcome:
+    """Every parameter that is to be trained gets a gradient, a finite one."""
+    gradients = _gradients(model, probe.src, probe)
+    wrong = [n for n, g in gradients.items() if g is not None and not g.isfinite().all()]
+    if wrong:
+        return False, f"not finite: {_listed(wrong)}"
+    dead = [name for name, gradient in gradients.items() if gradient is None or not gradient.any()]
+    if dead:
+        return False, f"none for {_listed(dead)}"
+    return True, f"all of {len(gradients)} parameters have one"
+
+
+# %% book/17-clinic.ipynb · Does the search do what the model says? · [check-search-code]
+def _check_search(model: nn.Module, probe: _Probe) -> _Outcome:
+    """Greedy search finds what the model, read in one pass and without a cache, says is best."""
+    if probe.search is None:
+        return None, "no search was given"
+    src = probe.ragged(probe.src)
+    found = probe.search(src.clone(), _LONGEST)  # [B, L]
+    if found.dim() != 2 or len(found) != _BATCH or not 1 <= found.size(1) <= _LONGEST:
+        return False, f"shape {list(found.shape)}, not [{_BATCH}, 1 to {_LONGEST}]"
+    read = torch.cat([probe.tgt[:, :1], found[:, :-1]], dim=1)  # [B, L]
+    logits = _logits(model, src, read)
+    taken = logits.gather(2, found[:, :, None])[:, :, 0]
+    behind = (logits.amax(dim=2) - taken) / logits.abs().max()  # [B, L]
+    real = found != probe.pad_id
+    real[:, 0] = True
+    wrong = (real & ~(behind <= probe.tolerance)).sum().item()
+    return wrong == 0, f"{wrong} of {real.sum().item()} tokens are not the model's best"
+
+
+# %% book/17-clinic.ipynb · All of them · [check-table]
+_CHECKS: dict[str, tuple[Callable[[nn.Module, _Probe], _Outcome], str]] = {
+    "logits": (_check_logits, "more than one result, axes swapped, S taken for T, masks of -inf"),
+    "repeatable": (_check_repeatable, "dropout without the training flag, state between calls"),
+    "scores": (_check_scores, "a softmax at the end; the loss applies its own"),
+    "dropout": (_check_dropout, "a rate that does not reach all its layers, or none of them"),
+    "future": (
+        _check_future,
+        "causal mask missing, in one mode only or after the softmax; softmax or norm over words",
+    ),
+    "padding": (
+        _check_padding,
+        "no padding mask in encoder or cross-attention, or inverted; softmax or norm over words",
+    ),
+    "batch": (
+        _check_batch,
+        "mask, positions or norm along the batch axis, mask of one row for all",
+    ),
+    "source reach": (_check_source_reach, "cross-attention not connected, or masks inverted"),
+    "target reach": (_check_target_reach, "target shifted inside as well, decoder masks inverted"),
+    "source positions": (_check_source_positions, "positions missing, or along the batch axis"),
+    "target positions": (_check_target_positions, "positions missing, or along the batch axis"),
+    "empty source": (_check_empty_source, "-inf in every score of a row, NaN replaced too late"),
+    "one token": (_check_one_token, "squeeze() without an axis"),
+    "gradients": (_check_gradients, "detach or no_grad, a layer that is built and not used"),
+    "search": (_check_search, "cache positions, start token, masks or dropout while searching"),
+}
+
+
+# %% book/17-clinic.ipynb · All of them · [check-redrawn]
+_INFLUENCES = (
+    *("future", "padding", "batch"),
+    *("source reach", "target reach", "source positions", "target positions"),
+)
+
+
+def _redrawn(model: nn.Module) -> nn.Module:
+    # Matrices of ordinary size, in place, so that every influence is large enough to be seen.
+    torch.manual_seed(0)
+    for parameter in model.parameters():
+        if parameter.dim() > 1 and parameter.requires_grad:
+            nn.init.normal_(parameter, std=parameter.size(-1) ** -0.5)
+    return model
+
+
+# %% book/17-clinic.ipynb · All of them · [check-run]
+_NEEDED = ("logits", "repeatable")  # where one of them fails, later ones would measure nothing
+_OF_SOURCE = ("padding", "source reach", "source positions", "empty source")
+
+
+def _said(error: Exception) -> str:
+    first_line = str(error).partition("\n")[0]
+    return f"{type(error).__name__}: {first_line[:80]}"
+
+
+def _run_check(name: str, model: nn.Module, probe: _Probe) -> CheckResult:
+    check, suspects = _CHECKS[name]
+    try:
+        copied = copy.deepcopy(model)
+        passed, measured = check(_redrawn(copied) if name in _INFLUENCES else copied, probe)
+    except Exception as error:  # a failure of this check; the others are still tried
+        passed, measured = False, _said(error)
+    verdict = "skipped" if passed is None else "pass" if passed else "FAIL"
+    return CheckResult(name, verdict, measured, suspects if passed is False else "")
+
+
+def _run_checks(given: nn.Module, exact: nn.Module, probe: _Probe) -> tuple[CheckResult, ...]:
+    results: list[CheckResult] = []
+    for name in _CHECKS:
+        missing = [r.name for r in results if r.name in _NEEDED and r.verdict == "FAIL"]
+        if missing:
+            results.append(CheckResult(name, "skipped", f"needs {missing[0]!r} to pass", ""))
+        elif name in _OF_SOURCE and not probe.reads_source:
+            results.append(CheckResult(name, "skipped", "a decoder-only model has no source", ""))
+        else:
+            model = given if name == "empty source" else exact  # what overflows depends on the dtype
+            results.append(_run_check(name, model, probe))
+    return tuple(results)
+
+
+# %% book/17-clinic.ipynb · Adapters: models that are called in another way · [check-called]
+class Adapted(nn.Module):
+    """A model that is called as `model(src, tgt)`, whatever its own arguments are.
+
+    Args:
+        model: any module.
+        call: `call(model, src, tgt)` returns the logits, or an object that has them as `logits`.
+        pad_id: the padding token that the call masks; `None` if it masks none.
+        reads_source: whether there is a source.
+    """
+
+    model: nn.Module
+    call: Callable[[Any, Tensor, Tensor], Any]
+    pad_id: int | None
+    reads_source: bool
+
+    def __init__(
+        self,
+        model: nn.Module,
+        call: Callable[[Any, Tensor, Tensor], Any],
+        pad_id: int | None = None,
+        reads_source: bool = True,
+    ) -> None:
+        super().__init__()
+        self.model, self.call, self.pad_id, self.reads_source = model, call, pad_id, reads_source
+
+    @property
+    def config(self) -> Any:
+        """The model's configuration, if it has one."""
+        return getattr(self.model, "config", None)
+
+    def forward(self, src: Tensor, tgt: Tensor) -> Any:
+        """The logits `[B, T, V]` for source ids `[B, S]` and target ids `[B, T]`."""
+        output = self.call(self.model, src, tgt)
+        return getattr(output, "logits", output)
+
+
+# %% book/17-clinic.ipynb · Adapters: models that are called in another way · [check-hugging-face]
+def seq2seq(model: Any, pad_id: int | None = None) -> Adapted:
+    """Adapt an encoder–decoder of Hugging Face's library, which takes the mask of the source.
+
+    Args:
+        model: called as `model(input_ids=…, attention_mask=…, decoder_input_ids=…)`.
+        pad_id: the padding token; `None`: as the model's configuration says.
+    """
+    pad_id = model.config.pad_token_id if pad_id is None else pad_id
+
+    def call(model: Any, src: Tensor, tgt: Tensor) -> Any:
+        mask = (src != pad_id).long()
+        return model(input_ids=src, attention_mask=mask, decoder_input_ids=tgt)
+
+    return Adapted(model, call, pad_id)
+
+
+def decoder_only(model: nn.Module) -> Adapted:
+    """Adapt a language model: `model(ids)` returns logits, or an object that has them as `logits`."""
+    return Adapted(model, lambda model, src, tgt: model(tgt), reads_source=False)
+
+
+# %% book/17-clinic.ipynb · Adapters: models that are called in another way · [check-torch]
+def torch_transformer(
+    model: nn.Transformer,
+    src_embedding: nn.Module,
+    tgt_embedding: nn.Module,
+    output: nn.Module,
+    pad_id: int = 0,
+) -> Adapted:
+    """Put `torch.nn.Transformer` between two tables and a projection, with the masks that it needs.
+
+    Args:
+        model: batch first or not.
+        src_embedding: from source ids `[B, S]` to vectors `[B, S, d_model]`, with their positions.
+        tgt_embedding: from target ids `[B, T]` to vectors `[B, T, d_model]`, likewise.
+        output: from vectors to logits.
+        pad_id: the padding token.
+    """
+    batch_first = model.batch_first
+    parts = {"core": model, "src": src_embedding, "tgt": tgt_embedding, "output": output}
+
+    def call(parts: Any, src: Tensor, tgt: Tensor) -> Tensor:
+        x, y = parts["src"](src), parts["tgt"](tgt)
+        if not batch_first:
+            x, y = x.transpose(0, 1), y.transpose(0, 1)
+        hidden = parts["core"](
+            x,
+            y,
+            tgt_mask=~causal_mask(tgt.size(1), device=tgt.device)[0, 0],  # True = may not attend
+            src_key_padding_mask=src == pad_id,
+            memory_key_padding_mask=src == pad_id,
+        )
+        logits: Tensor = parts["output"](hidden if batch_first else hidden.transpose(0, 1))
+        return logits
+
+    return Adapted(nn.ModuleDict(parts), call, pad_id)
+
+
+# %% book/17-clinic.ipynb · Adapters: models that are called in another way · [check-called-plainly]
+def _called_plainly(model: nn.Module) -> None:
+    # Refuse a model that `model(src, tgt)` would misunderstand, and name its adapter.
+    names = [*inspect.signature(model.forward).parameters]
+    if isinstance(model, nn.Transformer):
+        adapter = "torch_transformer(model, src_embedding, tgt_embedding, output)"
+    elif "decoder_input_ids" in names:
+        adapter = "seq2seq(model)"
+    elif names[:1] in (["input_ids"], ["ids"]) or (len(names) == 1 and names != ["args"]):
+        adapter = "decoder_only(model)"
+    elif "mask" in "".join(names[1:2]):
+        adapter = "Adapted(model, lambda model, src, tgt: …)"
+    else:
+        return
+    taken = ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
+    raise ValueError(
+        f"model takes ({taken}), not (src, tgt): pass {adapter} instead, from transformer.study.checks"
+    )
+
+
+# %% book/17-clinic.ipynb · Adapters: models that are called in another way · [check-float64]
+def _in_float64(model: nn.Module, probe: _Probe) -> tuple[nn.Module, str]:
+    try:
+        _logits(copy.deepcopy(model).double(), probe.src, probe.tgt)
+    except Exception as error:
+        return model, f"the model's own precision; in float64, {_said(error)}"
+    return copy.deepcopy(model).double(), "float64"
+
+
+# %% book/17-clinic.ipynb · Adapters: models that are called in another way · [check-doors]
+_SAID = {  # the names of what a model or its configuration says: ours, then Hugging Face's
+    "src_vocab_size": ("src_vocab_size", "vocab_size"),
+    "tgt_vocab_size": ("tgt_vocab_size", "decoder_vocab_size", "vocab_size"),
+    "pad_id": ("pad_id", "pad_token_id"),
+    "bos_id": ("bos_id", "decoder_start_token_id", "bos_token_id"),
+}
+
+
+def _described(model: nn.Module, *given: int | None) -> tuple[int, ...]:
+    # Sizes, padding and start token: as given, as the model or its configuration says, or by default.
+    places, known = (model, getattr(model, "config", None)), []
+    defaults = None, given[0], 0, 2
+    for (name, names), value, default in zip(_SAID.items(), given, defaults, strict=True):
+        said = [getattr(place, other, None) for place in places for other in names]
+        found = [value for value in (value, *said, default) if value is not None]
+        if not found:
+            raise ValueError(f"{name} must be given: the model has no configuration that says it")
+        known.append(found[0])
+    if isinstance(model, Adapted) and model.pad_id not in (None, known[2]):
+        raise ValueError(f"pad_id is {known[2]}, but the adapter masks {model.pad_id}")
+    return tuple(known)
+
+
+# %% book/17-clinic.ipynb · Adapters: models that are called in another way · [check-arguments]
+def _check_arguments(
+    model: object, dropout: object, search: object, tolerance: float, seed: int, positions: object
+) -> None:
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model must be a torch.nn.Module, not {type(model).__name__}")
+    if dropout is not None and not isinstance(dropout, bool):
+        raise TypeError(f"dropout must be True, False or None, not {dropout!r}")
+    if search is not None and not callable(search):
+        raise TypeError(f"search must be callable, not {type(search).__name__}")
+    check_choice(("absolute", "relative", "none", None), positions=positions)
+    check_rate(tolerance=tolerance)
+    check_size(minimum=0, seed=seed)
+
+
+def _check_vocabularies(src_size: int, tgt_size: int, pad_id: int, bos_id: int) -> None:
+    check_size(src_vocab_size=src_size, tgt_vocab_size=tgt_size)
+    check_size(minimum=0, pad_id=pad_id, bos_id=bos_id)
+    ends = {"pad_id": (pad_id, min(src_size, tgt_size)), "bos_id": (bos_id, tgt_size)}
+    for name, (value, end) in ends.items():
+        if value >= end:
+            raise ValueError(f"{name} must lie in [0, {end}), but is {value}")
+    for name, size in (("src_vocab_size", src_size), ("tgt_vocab_size", tgt_size)):
+        if size > _MOST_TOKENS:
+            raise ValueError(f"{name} must be at most {_MOST_TOKENS}, but is {size}")
+        if size - len({token for token in (pad_id, bos_id) if token < size}) < 2:
+            raise ValueError(f"{name} must leave 2 tokens besides pad_id and bos_id, but is {size}")
+
+
+# %% book/17-clinic.ipynb · Adapters: models that are called in another way · [check-model]
+def check_model(
+    model: nn.Module,
+    src_vocab_size: int | None = None,
+    tgt_vocab_size: int | None = None,
+    pad_id: int | None = None,
+    bos_id: int | None = None,
+    dropout: bool | None = None,
+    search: Callable[[Tensor, int], Tensor] | None = None,
+    tolerance: float = 1e-5,
+    seed: int = 0,
+    call: Callable[[Any, Tensor, Tensor], Any] | None = None,
+    positions: str | None = None,
+) -> CheckReport:
+    """Look for faults in a Transformer from outside, by the logits it returns.
+
+    The model, its mode, its gradients and the state of the generators are left as they are.
+
+    Args:
+        model: called as `model(src, tgt)` with source ids `[B, S]` and target ids `[B, T]` that
+            begin with the start token, it returns logits `[B, T, V]`; S and T are at most 9. It
+            makes its masks itself, and can be copied. Other models need an adapter: `seq2seq`,
+            `decoder_only`, `torch_transformer` or `Adapted`.
+        src_vocab_size: number of source tokens, at most 4,194,304. This and the next three are
+            read from the model or its configuration where they are `None`.
+        tgt_vocab_size: number of target tokens V, likewise; without a configuration, as many as source.
+        pad_id: the padding token; without a configuration, 0.
+        bos_id: the token that a target begins with; without a configuration, 2.
+        dropout: whether the model is meant to be random in training mode; `None` to skip the check.
+        search: greedy search with the model, called as `search(src, max_length)` on padded sources;
+            returns ids `[B, L]`, L ≤ max_length, without the start token and with only padding
+            after the end token. `None` to skip the check.
+        tolerance: the largest change that counts as none, as a share of the largest logit.
+        seed: of the random sentences.
+        call: for a model that is called in another way: `call(model, src, tgt)` returns the logits.
+        positions: what the model is meant to have, `"absolute"`, `"relative"` (rotary ones as well)
+            or `"none"`; `None`: not said, and a decoder may have either or none.
+
+    Returns:
+        a report with one result for each check. A check that raises has failed.
+
+    Raises:
+        TypeError: an argument is of the wrong type.
+        ValueError: an argument is out of its range, a vocabulary has fewer than two tokens besides
+            padding and start, or the model is not called as `model(src, tgt)`.
+
+    Example:
+        >>> from transformer import Transformer, TransformerConfig
+        >>> model = Transformer(TransformerConfig(20, 20, d_model=16, n_heads=2, n_layers=1))
+        >>> check_model(model).passed
+        True
+    """
+    _check_arguments(model, dropout, search, tolerance, seed, positions)
+    given = src_vocab_size, tgt_vocab_size, pad_id, bos_id
+    src_size, tgt_size, pad, start = _described(model, *given)
+    _check_vocabularies(src_size, tgt_size, pad, start)
+    if call is None:
+        _called_plainly(model)
+    else:
+        model = Adapted(model, call)
+    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    src, tgt, *others = (ids.to(device) for ids in _draw(src_size, tgt_size, pad, start, seed))
+    reads_source = getattr(model, "reads_source", True)
+    options = tolerance, dropout, search, positions, reads_source
+    probe = _Probe(src, tgt, others[0], others[1], pad, tgt_size, *options)
+    forked = [] if device.type == "cpu" else [device]
+    with torch.random.fork_rng(forked, device_type=device.type):
+        exact, arithmetic = _in_float64(model, probe)
+        return CheckReport(arithmetic, _run_checks(model, exact, probe))
