@@ -1,7 +1,7 @@
 """Run chapters in place, for the record: the outputs that readers see are the outputs of this program.
 
     python book/execute.py                     # every notebook, in reading order
-    python book/execute.py 03 07 B             # chapters by number, appendices by letter
+    python book/execute.py 03 07 B             # chapters by number, workshop notebooks by letter
     python book/execute.py book/03-attention.ipynb
     python book/execute.py --tidy 03           # run nothing, only write the file in its one form
 
@@ -189,7 +189,7 @@ def kernel_environment() -> None:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument(
-        "notebooks", nargs="*", help="paths, chapter numbers or appendix letters; all if none is given"
+        "notebooks", nargs="*", help="paths, chapter numbers or workshop letters; all if none is given"
     )
     parser.add_argument("--tidy", action="store_true", help="run nothing, write the file in its one form")
     parser.add_argument("--timeout", type=int, default=1800, help="seconds that one cell may take (1800)")

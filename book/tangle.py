@@ -32,7 +32,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import CodeType
-from typing import Any
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "transformer"
@@ -327,7 +327,7 @@ class Module:
     name: str  # with its folder, as tags have it, "speed/fast"
     pieces: list[Cell] = field(default_factory=list)
     bindings: dict[str, Binding] = field(default_factory=dict)
-    needs: dict[str, tuple[Cell, int]] = field(default_factory=dict)  # modules of its chapter, and where
+    needs: dict[str, tuple[Cell, int]] = field(default_factory=dict)  # modules that it imports, and where
 
     @property
     def folder(self) -> str:
@@ -339,8 +339,8 @@ class Module:
         return f"{PACKAGE}.{self.name.replace('/', '.')}"
 
     @property
-    def chapter(self) -> int:
-        return self.pieces[0].chapter
+    def notebook(self) -> str:
+        return self.pieces[0].notebook
 
     @property
     def defined(self) -> list[str]:
@@ -356,6 +356,22 @@ class Module:
 
 
 Modules = dict[str, Module]  # by name: their own, or one that is public in them
+
+
+class Use(NamedTuple):
+    """A name of the package that a cell imports."""
+
+    cell: Cell
+    line: int
+    path: str
+    name: str | None
+    owner: Module
+    whole: bool  # the module itself, not a name in it
+
+
+def is_workshop(notebook: str) -> bool:
+    """Whether a notebook belongs to the workshop, whose names begin with a letter, or is a chapter."""
+    return re.match(r"book/[A-Z]-", notebook) is not None
 
 
 def bound(node: ast.stmt) -> list[tuple[str, str]]:
@@ -487,8 +503,9 @@ def imports(tree: ast.Module) -> Iterator[tuple[int, str, str | None]]:
             yield from ((node.lineno, path, alias.name) for alias in node.names)
 
 
-def check_imports(cell: Cell, modules: Modules, owners: Modules, faults: list[str]) -> None:
-    """A chapter imports what earlier chapters export; its own modules may build on each other."""
+def check_imports(cell: Cell, modules: Modules, owners: Modules, faults: list[str]) -> list[Use]:
+    """What a cell imports from the package has a home, and is imported as it should be; each such use."""
+    uses: list[Use] = []
     for line, path, name in imports(cell.tree):
         package, _, inner = path.partition(".")
         module = inner.replace(".", "/")
@@ -511,22 +528,56 @@ def check_imports(cell: Cell, modules: Modules, owners: Modules, faults: list[st
             problem = "'import *' does not say what it imports"
         elif owner is None:
             problem = f"no chapter exports {path if module else what}"
-        elif owner.chapter > cell.chapter:
-            problem = f"{what} comes only later, in {owner.pieces[0].notebook}"
-        elif owner.chapter == cell.chapter and cell.module in (None, owner.name):
+        elif owner.notebook == cell.notebook and cell.module in (None, owner.name):
             problem = f"{what} is made in this very chapter, and cannot be imported here"
-        elif module and name and not whole and name not in owner.defined:
-            problem = f"{path} defines no {name}"
-        elif not module and not whole and name not in owner.api:
-            problem = f"{PACKAGE} itself has no {name}: write 'from {owner.path} import {name}'"
-        elif cell.module and owner.chapter == cell.chapter:
-            modules[cell.module].needs.setdefault(owner.name, (cell, line))
+        else:
+            uses.append(Use(cell, line, path, name, owner, whole))
+            if cell.module:
+                modules[cell.module].needs.setdefault(owner.name, (cell, line))
         if problem:
             faults.append(cell.fault(line, problem))
+    return uses
+
+
+def check_use(use: Use, latest: dict[str, Cell], faults: list[str]) -> None:
+    """What a cell takes is there when it comes to it: from no later chapter, and under its name."""
+    cell, line, path, name, owner, whole = use
+    what, last = name or path, latest.get(owner.name, cell)
+    if not is_workshop(cell.notebook) and not is_workshop(last.notebook) and last.chapter > cell.chapter:
+        way = "in" if last.notebook == owner.notebook else f"after what {owner.notebook} needs from"
+        problem = f"{what} comes only later, {way} {last.notebook}"
+    elif path != PACKAGE and name and not whole and name not in owner.defined:
+        problem = f"{path} defines no {name}"
+    elif path == PACKAGE and not whole and name not in owner.api:
+        problem = f"{PACKAGE} itself has no {name}: write 'from {owner.path} import {name}'"
+    else:
+        return
+    faults.append(cell.fault(line, problem))
+
+
+def latest_chapters(modules: Modules) -> dict[str, Cell]:
+    """For each module a cell of the last chapter that it needs, or one of its own where it needs none.
+
+    A module of the workshop comes, wherever its notebook stands, right after that chapter.
+    """
+    latest: dict[str, Cell] = {}
+
+    def last(name: str) -> Cell:
+        if name not in latest:
+            own = modules[name].pieces[0]
+            chapters = [
+                cell for cell in (own, *map(last, modules[name].needs)) if not is_workshop(cell.notebook)
+            ]
+            latest[name] = max(chapters, key=lambda cell: cell.chapter, default=own)
+        return latest[name]
+
+    for name in modules:
+        last(name)
+    return latest
 
 
 def check_circles(modules: Modules, faults: list[str]) -> None:
-    """The modules of one chapter build on each other without a circle; each circle is named once."""
+    """Modules build on each other without a circle; each circle is named once."""
     done: set[str] = set()
 
     def visit(name: str, above: tuple[str, ...]) -> None:
@@ -553,7 +604,7 @@ def read_book(root: Path) -> Modules:
         if cell.module:
             module = modules.setdefault(cell.module, Module(cell.module))
             module.pieces.append(cell)
-            if (home := module.pieces[0].notebook) != cell.notebook:
+            if (home := module.notebook) != cell.notebook:
                 faults.append(cell.fault(1, f"module {cell.module} belongs to {home} already"))
             parse_exported(cell, faults)
         elif cell.kind == "code" and "raises-exception" not in cell.tags:
@@ -570,11 +621,16 @@ def read_book(root: Path) -> Modules:
         check_uses(module, faults)
         owners |= {name: module for name in module.public if name not in owners}
     check_public(modules, owners, faults)
+    uses: list[Use] = []
     for cell in cells:
         check_api(cell, modules, faults)
         if cell.tree:
-            check_imports(cell, modules, owners, faults)
+            uses += check_imports(cell, modules, owners, faults)
+    known = len(faults)
     check_circles(modules, faults)
+    latest = latest_chapters(modules) if len(faults) == known else {}  # in a circle nothing comes first
+    for use in uses:
+        check_use(use, latest, faults)
     if faults:
         raise TangleError(faults)
     return modules

@@ -95,7 +95,7 @@ TENSES = ("present", "perfect", "progressive", "going", "can")
 
 
 def words_of_grammar() -> dict[str, Any]:
-    """Subjects, verbs and objects of appendix A, inflected, for the page to put together.
+    """Subjects, verbs and objects of workshop A, inflected, for the page to put together.
 
     Returns:
         `"subjects"`: words and grammatical person; `"verbs"`: infinitive, preposition, the nouns that it may

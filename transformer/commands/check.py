@@ -1,4 +1,4 @@
-"""transformer.commands.check, from book/B-command-line.ipynb, "Appendix B: The command line".
+"""transformer.commands.check, from book/B-commands.ipynb, "Workshop B: The command line".
 
 Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
 """
@@ -6,7 +6,7 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 __all__ = ["check", "built", "CHECK_HELP", "check_options"]
 
 
-# %% book/B-command-line.ipynb · From the command line · [check-imports]
+# %% book/B-commands.ipynb · From the command line · [check-imports]
 import argparse
 import importlib
 import os
@@ -17,7 +17,7 @@ from transformer.commands.options import Add, within
 from transformer.study.checks import check_model
 
 
-# %% book/B-command-line.ipynb · The commands · [check-code]
+# %% book/B-commands.ipynb · The commands · [check-code]
 def check(options: argparse.Namespace) -> int:
     """Examine the model that a function builds; the status is 1 if a check fails."""
     sizes = options.src_vocab_size, options.tgt_vocab_size
@@ -50,7 +50,7 @@ def built(name: str) -> Any:
     return factory()
 
 
-# %% book/B-command-line.ipynb · The options · [help-code-check]
+# %% book/B-commands.ipynb · The options · [help-code-check]
 CHECK_HELP = """\
   python -m transformer check mine:build
 
@@ -60,7 +60,7 @@ seq2seq and decoder_only for models of Hugging Face, torch_transformer for torch
 The status is 0 if no check fails, 1 if one does, and 2 if there is nothing to check."""
 
 
-# %% book/B-command-line.ipynb · The options · [check-options-code]
+# %% book/B-commands.ipynb · The options · [check-options-code]
 def check_options(add: Add) -> None:
     """The options of `check`."""
     add("factory", metavar="MODULE:FUNCTION", help="a function without arguments that builds the model")

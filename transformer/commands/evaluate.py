@@ -1,4 +1,4 @@
-"""transformer.commands.evaluate, from book/B-command-line.ipynb, "Appendix B: The command line".
+"""transformer.commands.evaluate, from book/B-commands.ipynb, "Workshop B: The command line".
 
 Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
 """
@@ -6,7 +6,7 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 __all__ = ["evaluate", "evaluation_pairs", "show_scores", "EVALUATE_HELP", "evaluate_options"]
 
 
-# %% book/B-command-line.ipynb · From the command line · [evaluate-imports]
+# %% book/B-commands.ipynb · From the command line · [evaluate-imports]
 import argparse
 from functools import partial
 from typing import Any
@@ -19,7 +19,7 @@ from transformer.language.translator import Translator
 from transformer.language.wording import CORPORA, Preparation
 
 
-# %% book/B-command-line.ipynb · The commands · [evaluate-code]
+# %% book/B-commands.ipynb · The commands · [evaluate-code]
 def evaluate(options: argparse.Namespace) -> None:
     """Score a translator on a split of a corpus, or on two files."""
     translator = Translator.from_pretrained(options.model, device=options.device)
@@ -77,7 +77,7 @@ def show_scores(scores: dict[str, dict[str, Any]]) -> None:
         print(measured["line"])
 
 
-# %% book/B-command-line.ipynb · The options · [help-code-evaluate]
+# %% book/B-commands.ipynb · The options · [help-code-evaluate]
 EVALUATE_HELP = """\
 Lines as sacreBLEU prints them: BLEU on the tokens as the corpora have them (tok:none), if the texts of
 the translator are split into tokens; BLEU and chrF2 on text as one types it; and how many translations
@@ -88,7 +88,7 @@ and the rest is scored again. Files of your own are prepared as the translator's
   python -m transformer evaluate --model runs/own/translator --source test.de --reference test.en"""
 
 
-# %% book/B-command-line.ipynb · The options · [options-code-evaluate]
+# %% book/B-commands.ipynb · The options · [options-code-evaluate]
 def evaluate_options(add: Add) -> None:
     """The options of `evaluate`."""
     add("--corpus", help="phrases or ted (default: phrases)")

@@ -1,4 +1,4 @@
-"""transformer.commands.options, from book/B-command-line.ipynb, "Appendix B: The command line".
+"""transformer.commands.options, from book/B-commands.ipynb, "Workshop B: The command line".
 
 Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
 """
@@ -16,7 +16,7 @@ __all__ = [
 ]
 
 
-# %% book/B-command-line.ipynb · From the command line · [options-imports]
+# %% book/B-commands.ipynb · From the command line · [options-imports]
 import argparse
 import sys
 from collections.abc import Callable
@@ -28,7 +28,7 @@ import torch
 from transformer.exchange.ctranslate2 import ENGINES
 
 
-# %% book/B-command-line.ipynb · The options · [kinds-code]
+# %% book/B-commands.ipynb · The options · [kinds-code]
 class Arguments(argparse.ArgumentParser):
     """A parser that leaves it to `main` to say what is wrong."""
 
@@ -62,11 +62,11 @@ def program() -> str:
     return name if name == "transformer-book" else "python -m transformer"
 
 
-# %% book/B-command-line.ipynb · The options · [options-code]
+# %% book/B-commands.ipynb · The options · [options-code]
 Add = Callable[..., Any]  # an argument parser's `add_argument`
 
 
-# %% book/B-command-line.ipynb · The options · [shared-options-code]
+# %% book/B-commands.ipynb · The options · [shared-options-code]
 def search_options(add: Add) -> None:
     """Which translator searches, how, and where."""
     model_option(add)

@@ -1,4 +1,4 @@
-"""transformer.commands.recipes, from book/B-command-line.ipynb, "Appendix B: The command line".
+"""transformer.commands.recipes, from book/B-commands.ipynb, "Workshop B: The command line".
 
 Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
 """
@@ -24,7 +24,7 @@ __all__ = [
 ]
 
 
-# %% book/B-command-line.ipynb · A recipe is data · [recipe-data]
+# %% book/B-commands.ipynb · A recipe is data · [recipe-data]
 import hashlib
 import warnings
 from collections import Counter
@@ -88,7 +88,7 @@ class Reversals:
         return partial(reversal_batches, batch_size=self.batch_size, length=self.length, seed=seed)
 
 
-# %% book/B-command-line.ipynb · A recipe is data · [recipe-translations]
+# %% book/B-commands.ipynb · A recipe is data · [recipe-translations]
 @dataclass(frozen=True)
 class Translations:
     """The data of a translator: pairs of sentences, cut into subwords.
@@ -144,7 +144,7 @@ class Translations:
         return TokenBatches(encoded, size, seed=seed)
 
 
-# %% book/B-command-line.ipynb · A recipe is data · [own-texts]
+# %% book/B-commands.ipynb · A recipe is data · [own-texts]
 def _sha256(path: str) -> str:
     with regular_file(path).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
@@ -204,7 +204,7 @@ def _own_splits(
     return train, dev
 
 
-# %% book/B-command-line.ipynb · A recipe is data · [recipe-stacks]
+# %% book/B-commands.ipynb · A recipe is data · [recipe-stacks]
 @dataclass(frozen=True, kw_only=True)
 class Stacks(LayerConfig):
     """The model: the settings of its layers, and how many there are.
@@ -221,7 +221,7 @@ class Stacks(LayerConfig):
         TransformerConfig(4, 4, **asdict(self))  # refuses settings that no model can have
 
 
-# %% book/B-command-line.ipynb · A recipe is data · [recipe-schedule]
+# %% book/B-commands.ipynb · A recipe is data · [recipe-schedule]
 @dataclass(frozen=True)
 class Schedule:
     """The learning rate: the paper's, with a cool-down at the end.
@@ -251,7 +251,7 @@ class Schedule:
         )
 
 
-# %% book/B-command-line.ipynb · A recipe is data · [recipe-loss]
+# %% book/B-commands.ipynb · A recipe is data · [recipe-loss]
 @dataclass(frozen=True)
 class Loss:
     """What is minimized; called with a model and a batch, it is the loss that `Trainer` asks for.
@@ -277,7 +277,7 @@ class Loss:
         return teacher_forced_loss(model, batch, smoothing=self.smoothing)
 
 
-# %% book/B-command-line.ipynb · A recipe is data · [recipe]
+# %% book/B-commands.ipynb · A recipe is data · [recipe]
 @dataclass(frozen=True)
 class Recipe:
     """How a model is trained.
@@ -306,7 +306,7 @@ class Recipe:
         return self.schedule.rate(step, self.training.steps, self.model.d_model)
 
 
-# %% book/B-command-line.ipynb · A recipe is data · [recipe-settings]
+# %% book/B-commands.ipynb · A recipe is data · [recipe-settings]
 def settings(recipe: Recipe) -> dict[str, Any]:
     """All settings of a recipe by name; no two parts have one of the same name."""
     check_type(Recipe, recipe=recipe)
@@ -334,7 +334,7 @@ def changed(recipe: Recipe, **changes: Any) -> Recipe:
     return Recipe(**parts)
 
 
-# %% book/B-command-line.ipynb · The recipes of this book · [recipe-list]
+# %% book/B-commands.ipynb · The recipes of this book · [recipe-list]
 _TOY = Stacks(d_model=128, n_heads=8, n_layers=2, d_ff=256, dropout=0.0, norm_first=True)
 _SMALL = Stacks(d_model=128, n_heads=4, n_layers=2, d_ff=256, dropout=0.05, norm_first=True)
 
@@ -381,7 +381,7 @@ RECIPES = {
 }
 
 
-# %% book/B-command-line.ipynb · A recipe for your own texts · [own-recipe]
+# %% book/B-commands.ipynb · A recipe for your own texts · [own-recipe]
 _OWN_LIMITS = 1_000_000, 10_000_000  # words up to which the first size is taken, and the second
 _OWN_SIZES = (  # the layers, the highest rate, tokens in a batch
     (replace(_SMALL, dropout=0.1), 3e-3, 1000),
@@ -434,7 +434,7 @@ def recipe_for(pairs: Sequence[tuple[str, str]], preparation: Preparation = AS_I
     )
 
 
-# %% book/B-command-line.ipynb · A recipe for your own texts · [own-files-recipe]
+# %% book/B-commands.ipynb · A recipe for your own texts · [own-files-recipe]
 def own_recipe(
     source: Path | str,
     target: Path | str = "",
@@ -460,7 +460,7 @@ def own_recipe(
     return replace(recipe, data=OwnTexts(**asdict(recipe.data), **named))
 
 
-# %% book/B-command-line.ipynb · Training by recipe · [train-toy]
+# %% book/B-commands.ipynb · Training by recipe · [train-toy]
 def train_toy(
     recipe: Recipe,
     directory: PathLike[str] | str | None = None,
@@ -503,7 +503,7 @@ def train_toy(
     ).fit(max_minutes)
 
 
-# %% book/B-command-line.ipynb · Training by recipe · [train-translator]
+# %% book/B-commands.ipynb · Training by recipe · [train-translator]
 def train_translator(
     recipe: Recipe,
     directory: PathLike[str] | str | None = None,
@@ -580,7 +580,7 @@ def _chosen(trainer: Trainer, model: Transformer) -> Transformer:
     return model
 
 
-# %% book/B-command-line.ipynb · What is recorded · [toy-record]
+# %% book/B-commands.ipynb · What is recorded · [toy-record]
 def toy_record(trainer: Trainer, recipe: Recipe) -> dict[str, Any]:
     """The record of a finished toy run.
 
@@ -600,7 +600,7 @@ def toy_record(trainer: Trainer, recipe: Recipe) -> dict[str, Any]:
     return run_facts(trainer.device) | {"recipe": asdict(recipe), "curve": curve, "test": test}
 
 
-# %% book/B-command-line.ipynb · What is recorded · [translation-record]
+# %% book/B-commands.ipynb · What is recorded · [translation-record]
 def translation_record(
     translator: Translator,
     trainer: Trainer,
@@ -679,7 +679,7 @@ def _test_scores(
     return scores
 
 
-# %% book/B-command-line.ipynb · What is recorded · [config-code]
+# %% book/B-commands.ipynb · What is recorded · [config-code]
 def read_recipe(path: Path | str) -> Recipe:
     """The recipe in a run's `config.json`, or in a record.
 

@@ -1,4 +1,4 @@
-"""transformer.commands.terminal, from book/B-command-line.ipynb, "Appendix B: The command line".
+"""transformer.commands.terminal, from book/B-commands.ipynb, "Workshop B: The command line".
 
 Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
 """
@@ -6,7 +6,7 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 __all__ = ["one_line", "note", "tell", "refusal", "drop_output", "Terminated", "terminable", "raise_again"]
 
 
-# %% book/B-command-line.ipynb · From the command line · [terminal-imports]
+# %% book/B-commands.ipynb · From the command line · [terminal-imports]
 import os
 import signal
 import sys
@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 
 
-# %% book/B-command-line.ipynb · One line for every mistake · [messages-code]
+# %% book/B-commands.ipynb · One line for every mistake · [messages-code]
 def one_line(message: object) -> str:
     """A message on one line, with escapes for what is not printable, and without C++ frames."""
     text = str(message).partition("\nException raised from")[0]
@@ -53,7 +53,7 @@ def refusal(error: Exception) -> str:
     return f"error: {said} (--debug shows where)"
 
 
-# %% book/B-command-line.ipynb · One line for every mistake · [ending-code]
+# %% book/B-commands.ipynb · One line for every mistake · [ending-code]
 def drop_output() -> None:
     """Discard output that was printed and cannot be written, which Python would try again at exit."""
     for stream in filter(None, (sys.stdout, sys.stderr)):

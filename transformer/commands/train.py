@@ -1,4 +1,4 @@
-"""transformer.commands.train, from book/B-command-line.ipynb, "Appendix B: The command line".
+"""transformer.commands.train, from book/B-commands.ipynb, "Workshop B: The command line".
 
 Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
 """
@@ -22,7 +22,7 @@ __all__ = [
 ]
 
 
-# %% book/B-command-line.ipynb · From the command line · [command-line-code-train]
+# %% book/B-commands.ipynb · From the command line · [command-line-code-train]
 import argparse
 import os
 from collections.abc import Iterable, Iterator
@@ -76,7 +76,7 @@ def parsed(recipe: Recipe, changes: Iterable[str]) -> dict[str, Any]:
     return values
 
 
-# %% book/B-command-line.ipynb · A run has a folder · [folder-code]
+# %% book/B-commands.ipynb · A run has a folder · [folder-code]
 # What a run, or something else, has left that must not be written over.
 _WORK = ("best.pt", "model.safetensors", "vocabulary.json", "record.json", "translator", "curves.png")
 
@@ -124,7 +124,7 @@ def check_folder(folder: Path, recipe: Recipe) -> None:
         tell(f"going on from step {step:,} of {asked['steps']:,}{more}")
 
 
-# %% book/B-command-line.ipynb · A run has a folder · [claimed-code]
+# %% book/B-commands.ipynb · A run has a folder · [claimed-code]
 @contextmanager
 def claimed(folder: Path, recipe: Recipe) -> Iterator[RunFolder]:
     """Keep the folder of a run to this process, and refuse it where `check_folder` does.
@@ -142,7 +142,7 @@ def claimed(folder: Path, recipe: Recipe) -> Iterator[RunFolder]:
         yield run
 
 
-# %% book/B-command-line.ipynb · A run has a folder · [memory-code]
+# %% book/B-commands.ipynb · A run has a folder · [memory-code]
 def memory_of(device: torch.device | str) -> int | None:
     """The bytes of memory that a device has; `None` where the system does not tell."""
     if torch.device(device).type == "cuda":
@@ -175,7 +175,7 @@ def check_room(recipe: Recipe, device: torch.device | str = "cpu") -> None:
         )
 
 
-# %% book/B-command-line.ipynb · The commands · [train-code]
+# %% book/B-commands.ipynb · The commands · [train-code]
 def train(options: argparse.Namespace) -> None:
     """Train, and leave the model, its record and its log in the run's folder."""
     recipe, folder = asked_for(options)
@@ -221,7 +221,7 @@ def asked_for(options: argparse.Namespace) -> tuple[Recipe, Path]:
     return changed(recipe, **parsed(recipe, options.set)), folder
 
 
-# %% book/B-command-line.ipynb · The commands · [own-train-code]
+# %% book/B-commands.ipynb · The commands · [own-train-code]
 def own_texts(options: argparse.Namespace) -> dict[str, str]:
     """The files that `train` was given, by the names that `OwnTexts` has for them; none for a recipe.
 
@@ -280,7 +280,7 @@ def announce(recipe: Recipe) -> None:
     )
 
 
-# %% book/B-command-line.ipynb · The commands · [results-code]
+# %% book/B-commands.ipynb · The commands · [results-code]
 def leave_results(
     folder: Path, recipe: Recipe, trainer: Trainer, translator: Translator | None
 ) -> None:
@@ -309,7 +309,7 @@ def leave_results(
     tell(f"the run's folder: {one_line(folder)}")
 
 
-# %% book/B-command-line.ipynb · The options · [help-code-train]
+# %% book/B-commands.ipynb · The options · [help-code-train]
 TRAIN_HELP = """\
 recipes:
 {recipes}
@@ -337,7 +337,7 @@ kept with the translator, which treats whatever it translates in the same way.
 With several GPUs: torchrun --nproc-per-node=N -m transformer train NAME"""
 
 
-# %% book/B-command-line.ipynb · The options · [kinds-code-train]
+# %% book/B-commands.ipynb · The options · [kinds-code-train]
 def summary(recipe: Recipe) -> str:
     """A recipe in a line."""
     model, steps = recipe.model, recipe.training.steps
@@ -347,7 +347,7 @@ def summary(recipe: Recipe) -> str:
     return f"the corpus {recipe.data.corpus}; {size}, {steps:,} updates"
 
 
-# %% book/B-command-line.ipynb · The options · [options-code-train]
+# %% book/B-commands.ipynb · The options · [options-code-train]
 def train_options(add: Add) -> None:
     """The options of `train`."""
     add("recipe", nargs="?", choices=list(RECIPES), metavar="recipe", help="one of the recipes below")

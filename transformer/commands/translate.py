@@ -1,4 +1,4 @@
-"""transformer.commands.translate, from book/B-command-line.ipynb, "Appendix B: The command line".
+"""transformer.commands.translate, from book/B-commands.ipynb, "Workshop B: The command line".
 
 Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
 """
@@ -16,7 +16,7 @@ __all__ = [
 ]
 
 
-# %% book/B-command-line.ipynb · From the command line · [translate-imports]
+# %% book/B-commands.ipynb · From the command line · [translate-imports]
 import argparse
 import codecs
 import os
@@ -31,7 +31,7 @@ from transformer.commands.terminal import note
 from transformer.exchange.ctranslate2 import load_translator
 
 
-# %% book/B-command-line.ipynb · The commands · [translate-code]
+# %% book/B-commands.ipynb · The commands · [translate-code]
 GROUP = 64  # lines that are translated together
 
 
@@ -63,7 +63,7 @@ def placed(warning: str, places: Sequence[str]) -> str:
     return re.sub(r"^sentence (\d+)", lambda number: places[int(number[1]) - 1], warning)
 
 
-# %% book/B-command-line.ipynb · The commands · [lines-code]
+# %% book/B-commands.ipynb · The commands · [lines-code]
 LONGEST_LINE = 1 << 16  # bytes of a line that are read
 
 
@@ -98,7 +98,7 @@ def decoded(lines: Iterable[tuple[bytes, bool]], place: str) -> Iterator[tuple[s
         yield f"{place} {number}", text.rstrip("\r\n").removeprefix("\ufeff")
 
 
-# %% book/B-command-line.ipynb · The commands · [grouped-code]
+# %% book/B-commands.ipynb · The commands · [grouped-code]
 def grouped(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
     """Lists of up to `size` items; an error comes after the items before it."""
     group: list[Any] = []
@@ -116,7 +116,7 @@ def grouped(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
         yield group
 
 
-# %% book/B-command-line.ipynb · The options · [help-code-translate]
+# %% book/B-commands.ipynb · The options · [help-code-translate]
 TRANSLATE_HELP = """\
 Sentences are written as one types them, in UTF-8. The translator treats them as it did those that it
 has learned from; translations of models of the talks and phrases are in lower case, like these.
@@ -136,7 +136,7 @@ Translator.push_to_hub has put there, or a Marian model with weights in safetens
 execute nothing are fetched, and they are kept, so that the next call needs no network."""
 
 
-# %% book/B-command-line.ipynb · The options · [options-code-translate]
+# %% book/B-commands.ipynb · The options · [options-code-translate]
 def translate_options(add: Add) -> None:
     """The options of `translate`."""
     add("sentence", nargs="*", help="a sentence, in quotes (default: the lines of standard input)")

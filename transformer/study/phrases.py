@@ -1,4 +1,4 @@
-"""transformer.study.phrases, from book/A-small-portuguese.ipynb, "Appendix A: Small Portuguese".
+"""transformer.study.phrases, from book/A-small-portuguese.ipynb, "Workshop A: Small Portuguese".
 
 Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
 """
