@@ -22,7 +22,7 @@ KNOWN_TAGS = {
     "hide-cell", "hide-input", "hide-output", "remove-cell", "remove-input", "remove-output",
     "nbval-skip", "nbval-ignore-output", "raises-exception", "api",
 }  # fmt: skip
-# A row of the table of a workshop notebook: what can go wrong, what it does, and in the repository the test of it.
+# A row of the table in a workshop notebook: what can go wrong, what it does, and the test that shows it.
 FAULT_ROW = re.compile(r"^\| .*\]\(https://\S+?/blob/main/(tests/[\w/]+\.py)\)", re.M)
 # What differs on the next run or on another machine: addresses, times of day, places on a disk.
 UNSTABLE = re.compile(
@@ -173,7 +173,7 @@ def test_chapter_checks_its_claims(chapter):
 
 @pytest.mark.parametrize("path", WORKSHOP, ids=lambda path: path.stem)
 def test_workshop_opens_with_its_flow_and_says_what_can_go_wrong(path):
-    """A drawing, something that works, and the table of faults, each with the test that shows what happens."""
+    """A drawing, something that works, and a table of faults, each with the test that shows it."""
     notebook = nbformat.read(path, as_version=4)
     title, *others = [heading for heading in headings(notebook) if heading.startswith("# ")]
     assert title.startswith(f"# Workshop {path.name[0]}: ") and others == []
