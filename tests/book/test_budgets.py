@@ -1,9 +1,9 @@
-"""How chapters and workshop notebooks read on their built pages, in numbers: when they show something, how much is code.
+"""How a notebook reads on its built page, in numbers: when it first shows something, how much of it is code.
 
     python -m pytest tests/book/test_budgets.py -m pages -s    # prints the table
 
-A screen is 900 pixels of a page that is 1280 wide. What is folded takes no height. A live figure counts as an output,
-since it answers.
+A screen is 900 pixels of a page that is 1280 wide. What is folded takes no height. A live figure counts as
+an output, since it answers.
 """
 
 from __future__ import annotations
