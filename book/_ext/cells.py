@@ -152,7 +152,8 @@ def mark(app: Sphinx, doctree: nodes.document) -> None:
     for number, (cell, tree) in enumerate(zip(cells, trees, strict=True)):
         learn(tree, checkers)
         module = module_of(cell)
-        learn_records([] if module else tree.body, recorded)  # weights that the package loads are run, not read
+        if not module:  # what the package loads, such as weights, is run, not read
+            learn_records(tree.body, recorded)
         checked = ran(cell) and any(compares(node, checkers) for node in executed(tree))
         from_record = ran(cell) and (checked or has_output(cell)) and reads(tree, recorded)
         mode = cell.get("hide_mode")
