@@ -1,4 +1,4 @@
-"""transformer.speed.fast, from book/10-speed.ipynb, "Speed".
+"""transformer.speed.fast, from book/C-kernels.ipynb, "Workshop C: Kernels".
 
 Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
 """
@@ -15,7 +15,7 @@ __all__ = [
 ]
 
 
-# %% book/10-speed.ipynb · The fast model · [fast-imports]
+# %% book/C-kernels.ipynb · The fast model · [fast-imports]
 import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -42,7 +42,7 @@ from transformer.speed.kernels import (
 from transformer.validation import check_type
 
 
-# %% book/10-speed.ipynb · The fast model · [fast-modules]
+# %% book/C-kernels.ipynb · The fast model · [fast-modules]
 class FastLinear(nn.Linear):
     """`torch.nn.Linear`, by the fastest kernel."""
 
@@ -66,7 +66,7 @@ class FastDropout(nn.Dropout):
         return fastest("dropout", x)(x, self.p) if self.training and self.p else x
 
 
-# %% book/10-speed.ipynb · The fast model · [fast-attention-module]
+# %% book/C-kernels.ipynb · The fast model · [fast-attention-module]
 class FastMultiHeadAttention(MultiHeadAttention):
     """`MultiHeadAttention`, by the fastest kernels."""
 
@@ -101,7 +101,7 @@ class FastMultiHeadAttention(MultiHeadAttention):
         return lambda x: torch.cat([product(x) for product in products], dim=1)
 
 
-# %% book/10-speed.ipynb · Which models can be accelerated · [accelerate-check]
+# %% book/C-kernels.ipynb · Which models can be accelerated · [accelerate-check]
 # Free to differ, or compared elsewhere, or left behind by hooks that are gone.
 _FREE = {"_parameters", "_buffers", "_modules", "training", "_is_full_backward_hook"}
 
@@ -146,7 +146,7 @@ def parameter_owners(module: nn.Module) -> dict[str, str]:
     return {name: first.setdefault(id(parameter), name) for name, parameter in named}
 
 
-# %% book/10-speed.ipynb · Which models can be accelerated · [fast-transformer]
+# %% book/C-kernels.ipynb · Which models can be accelerated · [fast-transformer]
 _FASTER = {
     nn.Linear: FastLinear,
     nn.Dropout: FastDropout,
@@ -201,7 +201,7 @@ class FastTransformer(Transformer):
         super().__init_subclass__(**options)
 
 
-# %% book/10-speed.ipynb · Which models can be accelerated · [accelerate]
+# %% book/C-kernels.ipynb · Which models can be accelerated · [accelerate]
 def accelerate(model: Transformer) -> FastTransformer:
     """The same model by the fastest kernels that are known for this machine.
 
@@ -225,7 +225,7 @@ def accelerate(model: Transformer) -> FastTransformer:
     return fast
 
 
-# %% book/10-speed.ipynb · Which models can be accelerated · [accelerated]
+# %% book/C-kernels.ipynb · Which models can be accelerated · [accelerated]
 def accelerated(model: Any, stacklevel: int = 2) -> Any:
     """The accelerated model; where `accelerate` refuses, the model itself, and a warning says why.
 
@@ -243,7 +243,7 @@ def accelerated(model: Any, stacklevel: int = 2) -> Any:
         return model
 
 
-# %% book/10-speed.ipynb · Its losses · [fast-losses]
+# %% book/C-kernels.ipynb · Its losses · [fast-losses]
 @teacher_forced_loss.register
 def _teacher_forced_loss(
     model: FastTransformer, batch: tuple[Tensor, Tensor], smoothing: float = 0.1
@@ -271,7 +271,7 @@ def _r_drop_loss(
     return linear_r_drop(passes, weight, y, smoothing, alpha, pad_id), (targets != pad_id).sum()
 
 
-# %% book/10-speed.ipynb · A lean decoding step · [fast-context]
+# %% book/C-kernels.ipynb · A lean decoding step · [fast-context]
 def _context(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
     return fastest("step attention", query, key)(query, key, value, mask)
 
@@ -283,7 +283,7 @@ def _norm(norm: nn.Module) -> Callable[[Tensor], Tensor]:
     return partial(torch.layer_norm, normalized_shape=shape, weight=weight, bias=bias, eps=norm.eps)
 
 
-# %% book/10-speed.ipynb · A lean decoding step · [fast-layer]
+# %% book/C-kernels.ipynb · A lean decoding step · [fast-layer]
 class _LayerStep:
     # A fast model's decoder layer for one new position in every row, from the layer's weights.
     def __init__(self, layer: Any, memory: Tensor, beam_size: int) -> None:
@@ -323,7 +323,7 @@ class _LayerStep:
         return self.w_2(self.activation(self.w_1(x)))
 
 
-# %% book/10-speed.ipynb · A lean decoding step · [fast-cache]
+# %% book/C-kernels.ipynb · A lean decoding step · [fast-cache]
 _ROOM = 16  # for that many tokens at first
 
 
@@ -348,7 +348,7 @@ class _StepCache:
         self.kept, self.spare = ordered, self.kept
 
 
-# %% book/10-speed.ipynb · A lean decoding step · [fast-state]
+# %% book/C-kernels.ipynb · A lean decoding step · [fast-state]
 class FastDecoderState(DecoderState):
     """The numbers of `DecoderState`, from the decoder's weights, without calling its modules."""
 
@@ -400,7 +400,7 @@ class FastDecoderState(DecoderState):
         self.past.reorder(rows)
 
 
-# %% book/10-speed.ipynb · A lean decoding step · [fast-beam]
+# %% book/C-kernels.ipynb · A lean decoding step · [fast-beam]
 @decoder_state.register
 def _decoder_state(model: FastTransformer, src: Tensor, beam_size: int = 1) -> DecoderState:
     return FastDecoderState(model, src, beam_size)
