@@ -176,16 +176,19 @@ def kernels_flow() -> Diagram:
     d.text(340, 134, "quantize", "code over")
     d.arrow(model.bottom, (70, 112), fast.left, kind="weight")
     d.text(74, 134, "its parameters", "")
-    uses = [d.box(x, 190, name, "attention", 124, 34) for x, name in ((78, "forward"), (242, "loss in chunks"))]
-    uses.append(d.box(404, 190, "search step", "attention", 112, 34))
+    columns = (78, 124), (242, 124), (404, 112)
+    names = "forward", "loss in chunks", "search step"
+    uses = [
+        d.box(x, 190, name, "attention", width, 34) for (x, width), name in zip(columns, names, strict=True)
+    ]
     for use in uses:
         bend = () if use.x == fast.x else ((fast.x, 152), (use.x, 152))
         d.arrow(fast.bottom, *bend, use.top)
     table = d.box(242, 256, "CHOICES: (when, which)", "weight", 436, 34, look="code")
     for use in uses:
         d.arrow(use.bottom, (use.x, table.y - 17))
-    kernels = ((78, 124, "F.linear\noneDNN, …"), (242, 124, "dropout\nby bytes, …"), (404, 112, "fused\nattention, …"))
-    for x, width, name in kernels:
+    kernels = "F.linear\noneDNN, …", "dropout\nby bytes, …", "fused\nattention, …"
+    for (x, width), name in zip(columns, kernels, strict=True):
         kernel = d.box(x, 322, name, "plain", width, 46)
         d.arrow((x, table.y + 17), kernel.top)
     return d

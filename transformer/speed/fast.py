@@ -26,7 +26,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from transformer.attention import KeysAndValues, MultiHeadAttention, Projection
-from transformer.decoding import BeamResult, DecoderState, best_continuations, decoder_state, extend_beam
+from transformer.decoding import DecoderState, decoder_state
 from transformer.layers import ACTIVATIONS, LayerNorm
 from transformer.loss import r_drop_loss, teacher_forced_loss
 from transformer.model import Transformer, TransformerConfig
@@ -36,7 +36,6 @@ from transformer.speed.kernels import (
     fast_linear,
     fastest,
     fused_projections,
-    keep_freed_memory,
     step_linear,
 )
 from transformer.validation import check_type
@@ -205,8 +204,7 @@ class FastTransformer(Transformer):
 def accelerate(model: Transformer) -> FastTransformer:
     """The same model by the fastest kernels that are known for this machine.
 
-    It has the same parameters and gives the same results, but for rounding and for which entries
-    dropout drops. From now on, this process keeps more freed memory (`keep_freed_memory`).
+    It has the same parameters and gives the same results up to rounding; dropout draws other masks.
 
     Args:
         model: a `Transformer` whose every part is as its configuration makes it, without hooks.
@@ -220,9 +218,7 @@ def accelerate(model: Transformer) -> FastTransformer:
         >>> torch.allclose(accelerate(model)(src, tgt), model(src, tgt), atol=1e-4)
         True
     """
-    fast = model if isinstance(model, FastTransformer) else FastTransformer(model)
-    keep_freed_memory()
-    return fast
+    return model if isinstance(model, FastTransformer) else FastTransformer(model)
 
 
 # %% book/C-kernels.ipynb · Which models can be accelerated · [accelerated]
@@ -375,16 +371,11 @@ class FastDecoderState(DecoderState):
     @torch.inference_mode()
     def step(self, last: Tensor) -> Tensor:
         """As in `DecoderState`."""
-        return self.project(self.read(last))
-
-    @torch.inference_mode()
-    def read(self, last: Tensor) -> Tensor:
-        """Read one more token in every row, `last` `[N]`; return the vectors of the next, `[N, d_model]`."""
         position = self.positions[self.past.length]  # [d_model]
         x = F.embedding(last, self.table) * self.scale + position  # [N, d_model]
         for layer, kept in zip(self.layers, self.past.lengthen(), strict=True):
             x = layer(x, kept, self.memory_mask)
-        return self.norm(x)
+        return self.project(self.norm(x))
 
     @torch.inference_mode()
     def keep(self, rows: Tensor) -> None:
@@ -400,24 +391,7 @@ class FastDecoderState(DecoderState):
         self.past.reorder(rows)
 
 
-# %% book/C-kernels.ipynb · A lean decoding step · [fast-beam]
+# %% book/C-kernels.ipynb · A lean decoding step · [fast-search]
 @decoder_state.register
 def _decoder_state(model: FastTransformer, src: Tensor, beam_size: int = 1) -> DecoderState:
     return FastDecoderState(model, src, beam_size)
-
-
-_ROWS = 64  # so few that their logits stay in a processor's cache until they are ranked
-
-
-@extend_beam.register
-def _extend_beam(
-    state: FastDecoderState, last: Tensor, alive: BeamResult
-) -> tuple[BeamResult, Tensor]:
-    parts, n = [], max(1, _ROWS // state.beam_size)  # sentences at a time
-    hidden = state.read(last).unflatten(0, alive.scores.shape)  # [B, K, d_model]
-    for x, tokens, scores in zip(hidden.split(n), *(part.split(n) for part in alive), strict=True):
-        log_probs = state.project(x.flatten(0, 1)).log_softmax(-1, dtype=scores.dtype)
-        log_probs = log_probs.unflatten(0, scores.shape)  # [n, K, V]
-        parts.append(best_continuations(BeamResult(tokens, scores), log_probs))
-    found, origin = zip(*parts, strict=True)
-    return BeamResult(*map(torch.cat, zip(*found, strict=True))), torch.cat(origin)

@@ -264,6 +264,7 @@ def keep_freed_memory() -> None:
     """Keep freed blocks of less than 32 MiB for the next training step, and up to 1 GiB at the heap's end.
 
     By default glibc returns part of them to the system, which must then map and clear pages again.
+    This holds for the whole process, so a program calls it at its own start, and a library does not.
     With other C libraries nothing changes. Source: mallopt(3).
     """
     if platform.libc_ver()[0] == "glibc":
