@@ -8,13 +8,13 @@ from functools import partial
 from importlib.util import find_spec
 from multiprocessing import get_context
 from typing import Any
-from unittest import mock
 
 import torch
 
 from benchmarks.measure import milliseconds_text, ratio, ratio_text, seconds, spread, table
 from benchmarks.peers import Training, peer_trainings
 from benchmarks.workload import Batch, Size
+from transformer.speed.kernels import keep_freed_memory
 
 WARM_UP = 4  # rounds that are not counted: a heap grows for some steps until every block finds its place
 
@@ -22,12 +22,11 @@ _round: list[tuple[Training, list[Batch]]] = []  # what this process has prepare
 
 
 def prepare(size: Size, batches: list[Batch], keeps: bool, threads: int, seed: int) -> None:
-    """Build the fast model, with or without the call by which `accelerate` keeps freed memory."""
+    """Build the fast model, in a process that keeps freed memory or not."""
     torch.set_num_threads(threads)
-    with ExitStack() as stack:
-        if not keeps:
-            stack.enter_context(mock.patch("transformer.speed.fast.keep_freed_memory"))
-        _round.append((peer_trainings(size, "float32", torch.device("cpu"), seed)["ours"](), batches))
+    if keeps:
+        keep_freed_memory()
+    _round.append((peer_trainings(size, "float32", torch.device("cpu"), seed)["ours"](), batches))
 
 
 def page_faults() -> int:

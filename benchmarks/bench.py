@@ -34,6 +34,7 @@ from benchmarks.training import (
 from benchmarks.workload import SIZES, TOY_SIZES, Batch, Size, sentence_batches, toy_batches
 from transformer import Translator, load_corpus
 from transformer.runs.folder import read_record, run_facts, write_record
+from transformer.speed.kernels import keep_freed_memory
 
 N_BATCHES = 6
 LEVER_BATCHES = 3  # by length; at random the same sentences make about twice as many
@@ -241,7 +242,8 @@ def prepare(options: argparse.Namespace) -> None:
 
 
 def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Run one section."""
+    """Run one section, in a process that keeps freed memory, as the command line's does."""
+    keep_freed_memory()
     prepare(options)
     return SECTIONS[name](options)
 

@@ -15,6 +15,7 @@ from benchmarks.decoding import LENGTH, able
 from benchmarks.measure import MIB, table
 from benchmarks.peers import peer_trainings, searches
 from benchmarks.workload import SIZES, Size, decoding_sources, sentence_batches
+from transformer.speed.kernels import keep_freed_memory
 from transformer.training import to_device
 
 WORKS = ("training step", "beam search")
@@ -103,6 +104,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--threads", type=int, required=True)
     options = parser.parse_args()
+    keep_freed_memory()
     torch.set_num_threads(options.threads)
     device = torch.device(options.device)
     print(peak_of(options.work, options.engine, SIZES[options.size], device, options.seed))

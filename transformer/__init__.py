@@ -15,9 +15,6 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 #     decoding
 #     toy
 #     speed/chunked_loss
-#     speed/kernels
-#     speed/int8
-#     speed/fast
 #     runs/folder
 #     runs/precision
 #     runs/checkpoints
@@ -58,6 +55,9 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 #     commands/options
 #     __main__
 #     commands/train
+#     speed/kernels
+#     speed/int8
+#     speed/fast
 
 # ruff: noqa: I001 (the order is that of the chapters)
 __version__ = "0.3.0.dev0"
@@ -87,8 +87,6 @@ from transformer.loss import (
 from transformer.training import noam_rate, cooldown, evaluate_loss, fit, load_record
 from transformer.decoding import greedy_search, beam_search
 from transformer.toy import reverse_and_mark, reversal_batch, toy_config, load_toy_model
-from transformer.speed.int8 import quantize
-from transformer.speed.fast import FastTransformer, accelerate
 from transformer.runs.checkpoints import save_weights, load_weights
 from transformer.runs.distributed import process_group
 from transformer.runs.update import TrainingConfig
@@ -102,6 +100,8 @@ from transformer.language.scores import corpus_scores
 from transformer.exchange.torch import from_torch, to_torch
 from transformer.study.checks import check_model
 from transformer.commands.recipes import Recipe, RECIPES, recipe_for, train_translator
+from transformer.speed.int8 import quantize
+from transformer.speed.fast import FastTransformer, accelerate
 
 __all__ = [
     "TokenEmbedding",
@@ -140,9 +140,6 @@ __all__ = [
     "reversal_batch",
     "toy_config",
     "load_toy_model",
-    "quantize",
-    "FastTransformer",
-    "accelerate",
     "save_weights",
     "load_weights",
     "process_group",
@@ -167,4 +164,7 @@ __all__ = [
     "RECIPES",
     "recipe_for",
     "train_translator",
+    "quantize",
+    "FastTransformer",
+    "accelerate",
 ]

@@ -22,6 +22,7 @@ from transformer.commands.serve import SERVE_HELP, serve, serve_options
 from transformer.commands.terminal import drop_output, note, refusal, terminable
 from transformer.commands.train import TRAIN_HELP, summary, train, train_options
 from transformer.commands.translate import TRANSLATE_HELP, translate, translate_options
+from transformer.speed.kernels import keep_freed_memory
 from transformer.validation import optional_import
 
 
@@ -115,6 +116,7 @@ def main(arguments: list[str] | None = None) -> int:
         if not hasattr(options, "run"):
             known.print_help(sys.stderr)
             return 2
+        keep_freed_memory()  # the process is this program's own
         with terminable():
             status: int | None = options.run(options)
         sys.stdout.flush()

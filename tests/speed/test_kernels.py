@@ -9,6 +9,7 @@ import subprocess
 import sys
 import warnings
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -21,7 +22,15 @@ from torch.overrides import TorchFunctionMode
 
 import transformer.speed.chunked_loss
 import transformer.speed.kernels
-from transformer import accelerate, causal_mask, label_smoothed_cross_entropy, scaled_dot_product_attention
+from transformer import (
+    Translator,
+    accelerate,
+    causal_mask,
+    label_smoothed_cross_entropy,
+    quantize,
+    scaled_dot_product_attention,
+)
+from transformer.__main__ import main
 from transformer.attention import fused_attention
 from transformer.loss import symmetric_kl
 from transformer.speed.chunked_loss import linear_cross_entropy, linear_r_drop
@@ -767,8 +776,14 @@ def test_freed_memory_is_kept():
     assert returned > 10_000 > 1_000 > kept
 
 
-def test_a_fast_model_keeps_freed_memory(monkeypatch):
-    calls = []
-    monkeypatch.setattr("transformer.speed.fast.keep_freed_memory", lambda: calls.append(1))
-    accelerate(make_model())
-    assert calls == [1]
+def test_only_a_program_retunes_its_memory(monkeypatch, capsys):
+    """Whatever the package is used for, malloc stays as it is; the command line sets it, once."""
+    found = []
+    library = SimpleNamespace(mallopt=lambda *setting: found.append(setting))
+    monkeypatch.setattr("transformer.speed.kernels.ctypes", SimpleNamespace(CDLL=lambda name: library))
+    monkeypatch.setattr(platform, "libc_ver", lambda: ("glibc", ""))
+    Translator.load("phrases").translate(["Gosto disto."])
+    quantize(accelerate(make_model(dtype=torch.float32)))
+    assert found == []
+    assert main(["info"]) == 0 and "parameters" in capsys.readouterr().out
+    assert found == [(-3, 2**25), (-1, 2**30)]

@@ -6,7 +6,7 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 __all__ = ["linear_cross_entropy", "linear_r_drop"]
 
 
-# %% book/10-speed.ipynb · A dense layer by another library · [chunked-loss-imports]
+# %% book/10-speed.ipynb · The loss without the logits · [chunked-loss-imports]
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -112,7 +112,7 @@ def linear_cross_entropy(
     return _ChunkedLoss.apply(rows, weight, targets, loss_and_slope)
 
 
-# %% book/10-speed.ipynb · Two passes in chunks · [linear-r-drop]
+# %% book/10-speed.ipynb · The loss without the logits · [linear-r-drop]
 def _r_drop_and_slope(
     logits: Tensor, targets: Tensor, smoothing: float, pad_id: int, alpha: float
 ) -> tuple[Tensor, Tensor]:

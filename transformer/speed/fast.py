@@ -1,4 +1,4 @@
-"""transformer.speed.fast, from book/10-speed.ipynb, "Speed".
+"""transformer.speed.fast, from book/C-kernels.ipynb, "Workshop C: Kernels".
 
 Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
 """
@@ -15,7 +15,7 @@ __all__ = [
 ]
 
 
-# %% book/10-speed.ipynb · The fast model · [fast-imports]
+# %% book/C-kernels.ipynb · The fast model · [fast-imports]
 import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -26,7 +26,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from transformer.attention import KeysAndValues, MultiHeadAttention, Projection
-from transformer.decoding import BeamResult, DecoderState, best_continuations, decoder_state, extend_beam
+from transformer.decoding import DecoderState, decoder_state
 from transformer.layers import ACTIVATIONS, LayerNorm
 from transformer.loss import r_drop_loss, teacher_forced_loss
 from transformer.model import Transformer, TransformerConfig
@@ -36,13 +36,12 @@ from transformer.speed.kernels import (
     fast_linear,
     fastest,
     fused_projections,
-    keep_freed_memory,
     step_linear,
 )
 from transformer.validation import check_type
 
 
-# %% book/10-speed.ipynb · The fast model · [fast-modules]
+# %% book/C-kernels.ipynb · The fast model · [fast-modules]
 class FastLinear(nn.Linear):
     """`torch.nn.Linear`, by the fastest kernel."""
 
@@ -66,7 +65,7 @@ class FastDropout(nn.Dropout):
         return fastest("dropout", x)(x, self.p) if self.training and self.p else x
 
 
-# %% book/10-speed.ipynb · The fast model · [fast-attention-module]
+# %% book/C-kernels.ipynb · The fast model · [fast-attention-module]
 class FastMultiHeadAttention(MultiHeadAttention):
     """`MultiHeadAttention`, by the fastest kernels."""
 
@@ -101,7 +100,7 @@ class FastMultiHeadAttention(MultiHeadAttention):
         return lambda x: torch.cat([product(x) for product in products], dim=1)
 
 
-# %% book/10-speed.ipynb · Which models can be accelerated · [accelerate-check]
+# %% book/C-kernels.ipynb · Which models can be accelerated · [accelerate-check]
 # Free to differ, or compared elsewhere, or left behind by hooks that are gone.
 _FREE = {"_parameters", "_buffers", "_modules", "training", "_is_full_backward_hook"}
 
@@ -146,7 +145,7 @@ def parameter_owners(module: nn.Module) -> dict[str, str]:
     return {name: first.setdefault(id(parameter), name) for name, parameter in named}
 
 
-# %% book/10-speed.ipynb · Which models can be accelerated · [fast-transformer]
+# %% book/C-kernels.ipynb · Which models can be accelerated · [fast-transformer]
 _FASTER = {
     nn.Linear: FastLinear,
     nn.Dropout: FastDropout,
@@ -201,12 +200,11 @@ class FastTransformer(Transformer):
         super().__init_subclass__(**options)
 
 
-# %% book/10-speed.ipynb · Which models can be accelerated · [accelerate]
+# %% book/C-kernels.ipynb · Which models can be accelerated · [accelerate]
 def accelerate(model: Transformer) -> FastTransformer:
     """The same model by the fastest kernels that are known for this machine.
 
-    It has the same parameters and gives the same results, but for rounding and for which entries
-    dropout drops. From now on, this process keeps more freed memory (`keep_freed_memory`).
+    It has the same parameters and gives the same results up to rounding; dropout draws other masks.
 
     Args:
         model: a `Transformer` whose every part is as its configuration makes it, without hooks.
@@ -220,12 +218,10 @@ def accelerate(model: Transformer) -> FastTransformer:
         >>> torch.allclose(accelerate(model)(src, tgt), model(src, tgt), atol=1e-4)
         True
     """
-    fast = model if isinstance(model, FastTransformer) else FastTransformer(model)
-    keep_freed_memory()
-    return fast
+    return model if isinstance(model, FastTransformer) else FastTransformer(model)
 
 
-# %% book/10-speed.ipynb · Which models can be accelerated · [accelerated]
+# %% book/C-kernels.ipynb · Which models can be accelerated · [accelerated]
 def accelerated(model: Any, stacklevel: int = 2) -> Any:
     """The accelerated model; where `accelerate` refuses, the model itself, and a warning says why.
 
@@ -243,7 +239,7 @@ def accelerated(model: Any, stacklevel: int = 2) -> Any:
         return model
 
 
-# %% book/10-speed.ipynb · Its losses · [fast-losses]
+# %% book/C-kernels.ipynb · Its losses · [fast-losses]
 @teacher_forced_loss.register
 def _teacher_forced_loss(
     model: FastTransformer, batch: tuple[Tensor, Tensor], smoothing: float = 0.1
@@ -271,7 +267,7 @@ def _r_drop_loss(
     return linear_r_drop(passes, weight, y, smoothing, alpha, pad_id), (targets != pad_id).sum()
 
 
-# %% book/10-speed.ipynb · A lean decoding step · [fast-context]
+# %% book/C-kernels.ipynb · A lean decoding step · [fast-context]
 def _context(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
     return fastest("step attention", query, key)(query, key, value, mask)
 
@@ -283,7 +279,7 @@ def _norm(norm: nn.Module) -> Callable[[Tensor], Tensor]:
     return partial(torch.layer_norm, normalized_shape=shape, weight=weight, bias=bias, eps=norm.eps)
 
 
-# %% book/10-speed.ipynb · A lean decoding step · [fast-layer]
+# %% book/C-kernels.ipynb · A lean decoding step · [fast-layer]
 class _LayerStep:
     # A fast model's decoder layer for one new position in every row, from the layer's weights.
     def __init__(self, layer: Any, memory: Tensor, beam_size: int) -> None:
@@ -323,7 +319,7 @@ class _LayerStep:
         return self.w_2(self.activation(self.w_1(x)))
 
 
-# %% book/10-speed.ipynb · A lean decoding step · [fast-cache]
+# %% book/C-kernels.ipynb · A lean decoding step · [fast-cache]
 _ROOM = 16  # for that many tokens at first
 
 
@@ -348,7 +344,7 @@ class _StepCache:
         self.kept, self.spare = ordered, self.kept
 
 
-# %% book/10-speed.ipynb · A lean decoding step · [fast-state]
+# %% book/C-kernels.ipynb · A lean decoding step · [fast-state]
 class FastDecoderState(DecoderState):
     """The numbers of `DecoderState`, from the decoder's weights, without calling its modules."""
 
@@ -375,16 +371,11 @@ class FastDecoderState(DecoderState):
     @torch.inference_mode()
     def step(self, last: Tensor) -> Tensor:
         """As in `DecoderState`."""
-        return self.project(self.read(last))
-
-    @torch.inference_mode()
-    def read(self, last: Tensor) -> Tensor:
-        """Read one more token in every row, `last` `[N]`; return the vectors of the next, `[N, d_model]`."""
         position = self.positions[self.past.length]  # [d_model]
         x = F.embedding(last, self.table) * self.scale + position  # [N, d_model]
         for layer, kept in zip(self.layers, self.past.lengthen(), strict=True):
             x = layer(x, kept, self.memory_mask)
-        return self.norm(x)
+        return self.project(self.norm(x))
 
     @torch.inference_mode()
     def keep(self, rows: Tensor) -> None:
@@ -400,24 +391,7 @@ class FastDecoderState(DecoderState):
         self.past.reorder(rows)
 
 
-# %% book/10-speed.ipynb · A lean decoding step · [fast-beam]
+# %% book/C-kernels.ipynb · A lean decoding step · [fast-search]
 @decoder_state.register
 def _decoder_state(model: FastTransformer, src: Tensor, beam_size: int = 1) -> DecoderState:
     return FastDecoderState(model, src, beam_size)
-
-
-_ROWS = 64  # so few that their logits stay in a processor's cache until they are ranked
-
-
-@extend_beam.register
-def _extend_beam(
-    state: FastDecoderState, last: Tensor, alive: BeamResult
-) -> tuple[BeamResult, Tensor]:
-    parts, n = [], max(1, _ROWS // state.beam_size)  # sentences at a time
-    hidden = state.read(last).unflatten(0, alive.scores.shape)  # [B, K, d_model]
-    for x, tokens, scores in zip(hidden.split(n), *(part.split(n) for part in alive), strict=True):
-        log_probs = state.project(x.flatten(0, 1)).log_softmax(-1, dtype=scores.dtype)
-        log_probs = log_probs.unflatten(0, scores.shape)  # [n, K, V]
-        parts.append(best_continuations(BeamResult(tokens, scores), log_probs))
-    found, origin = zip(*parts, strict=True)
-    return BeamResult(*map(torch.cat, zip(*found, strict=True))), torch.cat(origin)

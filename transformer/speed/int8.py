@@ -1,4 +1,4 @@
-"""transformer.speed.int8, from book/10-speed.ipynb, "Speed".
+"""transformer.speed.int8, from book/C-kernels.ipynb, "Workshop C: Kernels".
 
 Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
 """
@@ -6,7 +6,7 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 __all__ = ["QuantizedLinear", "QuantizedMultiHeadAttention", "QuantizedTransformer", "quantize"]
 
 
-# %% book/10-speed.ipynb · The fast model · [int8-imports]
+# %% book/C-kernels.ipynb · The fast model · [int8-imports]
 import copy
 import warnings
 from collections.abc import Callable
@@ -22,7 +22,7 @@ from transformer.speed.fast import FastMultiHeadAttention, FastTransformer, acce
 from transformer.validation import check_features, check_place
 
 
-# %% book/10-speed.ipynb · Whole numbers and a scale · [int8-product]
+# %% book/C-kernels.ipynb · int8 · [int8-product]
 _FLOAT = torch.empty(0, dtype=torch.float32, device="cpu")  # what int8 layers take and return
 _LEAST = 1e-30  # weights that are all zero need a scale, too
 
@@ -52,7 +52,7 @@ def _rounded(weight: Tensor) -> Tensor:
         return torch.quantize_per_channel(weight, scale, zero, 0, torch.qint8)
 
 
-# %% book/10-speed.ipynb · Whole numbers and a scale · [quantized-linear]
+# %% book/C-kernels.ipynb · int8 · [quantized-linear]
 class QuantizedLinear(nn.Module):
     """A dense layer for inference on the CPU: int8 weights, inputs rounded row by row.
 
@@ -105,7 +105,7 @@ class QuantizedLinear(nn.Module):
         return self.product
 
 
-# %% book/10-speed.ipynb · A whole model · [quantize]
+# %% book/C-kernels.ipynb · A whole model · [quantize]
 class QuantizedMultiHeadAttention(FastMultiHeadAttention):
     """`FastMultiHeadAttention` whose dense layers hold int8, as `quantize` makes it."""
 
@@ -129,7 +129,7 @@ _int8_loss = teacher_forced_loss.register(QuantizedTransformer, teacher_forced_l
 _int8_r_drop_loss = r_drop_loss.register(QuantizedTransformer, r_drop_loss.dispatch(object))
 
 
-# %% book/10-speed.ipynb · A whole model · [quantize-model]
+# %% book/C-kernels.ipynb · A whole model · [quantize-model]
 def quantize(model: Transformer) -> QuantizedTransformer:
     """Copy a model for faster inference on the CPU, with int8 weights in its dense layers.
 

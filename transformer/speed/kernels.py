@@ -1,4 +1,4 @@
-"""transformer.speed.kernels, from book/10-speed.ipynb, "Speed".
+"""transformer.speed.kernels, from book/C-kernels.ipynb, "Workshop C: Kernels".
 
 Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
 """
@@ -22,7 +22,7 @@ __all__ = [
 ]
 
 
-# %% book/10-speed.ipynb · A dense layer by another library · [kernel-linear]
+# %% book/C-kernels.ipynb · A dense layer by another library · [kernel-linear]
 import ctypes
 import platform
 import re
@@ -73,7 +73,7 @@ class _OneDNNLinear(torch.autograd.Function):
         return d_x, d_weight, slopes.sum(0) if ctx.needs_input_grad[2] else None
 
 
-# %% book/10-speed.ipynb · Few rows · [kernel-steps]
+# %% book/C-kernels.ipynb · Few rows · [kernel-steps]
 def linear_by_columns(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Compute `torch.nn.functional.linear` of a few rows `[N, d_in]` as (W xᵀ)ᵀ."""
     product = (weight @ x.T).T  # [N, d_out]
@@ -86,7 +86,7 @@ def linear_by_dot_products(x: Tensor, weight: Tensor, bias: Tensor | None = None
     return product if bias is None else product + bias
 
 
-# %% book/10-speed.ipynb · Four random numbers at a time · [kernel-dropout]
+# %% book/C-kernels.ipynb · Four random numbers at a time · [kernel-dropout]
 def dropout_by_bytes(x: Tensor, rate: float) -> Tensor:
     """Compute `torch.nn.functional.dropout` from 16 random bits an entry."""
     dropped = min(round(rate * 2**16), 2**16 - 1)  # of 2¹⁶ equally likely numbers
@@ -97,7 +97,7 @@ def dropout_by_bytes(x: Tensor, rate: float) -> Tensor:
     return (x * keep).mul_(2**16 / (2**16 - dropped))
 
 
-# %% book/10-speed.ipynb · Attention in half precision, and attention with one query · [kernel-attention]
+# %% book/C-kernels.ipynb · Attention in half precision, and attention with one query · [kernel-attention]
 def widened_attention(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, **options: Any
 ) -> Tensor:
@@ -114,7 +114,7 @@ def written_out_attention(
     return scaled_dot_product_attention(query, key, value, mask)[0]
 
 
-# %% book/10-speed.ipynb · One table of choices · [onednn-wins]
+# %% book/C-kernels.ipynb · One table of choices · [onednn-wins]
 def _family() -> int:
     # The processor's family, as Windows and Linux report it; 0 where neither does.
     told = platform.processor()
@@ -148,7 +148,7 @@ def onednn_wins(x: Tensor, weight: Tensor) -> bool:
     )
 
 
-# %% book/10-speed.ipynb · One table of choices · [conditions]
+# %% book/C-kernels.ipynb · One table of choices · [conditions]
 def _is_large(x: Tensor, weight: Tensor) -> bool:
     return onednn_wins(x, weight) and x.numel() * weight.size(0) >= 2**21
 
@@ -178,7 +178,7 @@ def _always(*tensors: Tensor) -> bool:
     return True
 
 
-# %% book/10-speed.ipynb · One table of choices · [choices]
+# %% book/C-kernels.ipynb · One table of choices · [choices]
 # The kernels for each task, fastest first, each with the condition under which it wins.
 CHOICES: dict[str, list[tuple[Callable[..., bool], Callable[..., Tensor]]]] = {
     "linear": [
@@ -214,7 +214,7 @@ def fastest(task: str, *tensors: Tensor) -> Callable[..., Tensor]:
     raise LookupError(f"no kernel of CHOICES[{task!r}] can do this")
 
 
-# %% book/10-speed.ipynb · One table of choices · [fast-linear]
+# %% book/C-kernels.ipynb · One table of choices · [fast-linear]
 def fast_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """`torch.nn.functional.linear`, by the fastest kernel."""
     return fastest("linear", x, weight)(x, weight, bias)
@@ -225,7 +225,7 @@ def step_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor
     return fastest("step linear", x, weight)(x, weight, bias)
 
 
-# %% book/10-speed.ipynb · Three products in one · [fused-projections]
+# %% book/C-kernels.ipynb · Three products in one · [fused-projections]
 def fused_projections(x: Tensor, layers: Sequence[nn.Linear]) -> Sequence[Tensor]:
     """Apply several dense layers to one input `[..., d_in]`, in one product where that saves time."""
     # For few rows, copying the weights would be most of the work; a captured graph serves any number.
@@ -237,7 +237,7 @@ def fused_projections(x: Tensor, layers: Sequence[nn.Linear]) -> Sequence[Tensor
     return fast_linear(x, weight, bias).split([len(layer.weight) for layer in layers], dim=-1)
 
 
-# %% book/10-speed.ipynb · What a look at the mask saves · [fast-attention]
+# %% book/C-kernels.ipynb · What a look at the mask saves · [fast-attention]
 def fast_attention(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, dropout: float = 0.0
 ) -> Tensor:
@@ -259,11 +259,12 @@ def fast_attention(
     return attend(mask | nothing).masked_fill(nothing, 0.0)
 
 
-# %% book/10-speed.ipynb · Memory that is not given back · [keep-freed-memory]
+# %% book/C-kernels.ipynb · Memory that is not given back · [keep-freed-memory]
 def keep_freed_memory() -> None:
     """Keep freed blocks of less than 32 MiB for the next training step, and up to 1 GiB at the heap's end.
 
     By default glibc returns part of them to the system, which must then map and clear pages again.
+    This holds for the whole process, so a program calls it at its own start, and a library does not.
     With other C libraries nothing changes. Source: mallopt(3).
     """
     if platform.libc_ver()[0] == "glibc":

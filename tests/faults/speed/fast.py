@@ -87,11 +87,4 @@ FAULTS = [
         "None if self.memory_mask is None else self.memory_mask[sentences]",
         "self.memory_mask",
     ),
-    Fault(
-        "parts-of-a-wide-beam-mixed-up",
-        "a search too large for one part continues the beginnings of other sentences",
-        "_extend_beam",
-        "torch.cat(origin)",
-        "torch.cat(origin[::-1])",
-    ),
 ]
