@@ -37,14 +37,8 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 #     language/hub
 #     language/scores
 #     study/inspection
-#     exchange/marian
-#     exchange/foreign
-#     exchange/ctranslate2
-#     exchange/onnx
-#     exchange/torch
 #     modern/language_model
 #     modern/generate
-#     exchange/llama
 #     modern/parts
 #     study/checks
 #     study/phrases
@@ -58,6 +52,12 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 #     commands/options
 #     __main__
 #     commands/train
+#     exchange/torch
+#     exchange/foreign
+#     exchange/marian
+#     exchange/llama
+#     exchange/ctranslate2
+#     exchange/onnx
 
 # ruff: noqa: I001 (the order is that of the chapters)
 __version__ = "0.3.0.dev0"
@@ -99,9 +99,9 @@ from transformer.language.vocabulary import Vocabulary
 from transformer.language.corpora import load_corpus, read_pairs, held_out
 from transformer.language.translator import Alignment, Translator
 from transformer.language.scores import corpus_scores
-from transformer.exchange.torch import from_torch, to_torch
 from transformer.study.checks import check_model
 from transformer.commands.recipes import Recipe, RECIPES, recipe_for, train_translator
+from transformer.exchange.torch import from_torch, to_torch
 
 __all__ = [
     "TokenEmbedding",
@@ -160,11 +160,11 @@ __all__ = [
     "Alignment",
     "Translator",
     "corpus_scores",
-    "from_torch",
-    "to_torch",
     "check_model",
     "Recipe",
     "RECIPES",
     "recipe_for",
     "train_translator",
+    "from_torch",
+    "to_torch",
 ]
