@@ -1,12 +1,14 @@
-"""What the real programs compute with the same weights: `python -m experiments.agreement`, four minutes.
+"""What the real programs compute with the same weights: `python -m experiments.agreement`, some minutes.
 
-It writes transformer/records/book/agreement.json, from which Chapter 15 makes its table. Each row is a library
-and a trained model that both have: `torch.nn`, Hugging Face's Marian and Llama, CTranslate2 and ONNX Runtime. On
-the test sentences of Small Portuguese it holds the largest difference of the logits, and how many tokens and
-whole sentences of their searches are equal. It needs transformers, ctranslate2, onnx, onnxscript and onnxruntime.
+It writes transformer/records/book/agreement.json, from which Chapter 15 makes its table. Each row is a
+library and a trained model that both have: `torch.nn`, Hugging Face's Marian and Llama, CTranslate2 and ONNX
+Runtime. On 200 test sentences of Small Portuguese it holds the largest difference of the logits, and how many
+tokens and whole sentences of their searches are equal. It needs transformers, ctranslate2, onnx, onnxscript
+and onnxruntime.
 
-The packaged translator is pre-norm, and Marian is post-norm. So a small post-norm model is trained for it here;
-and the Llama is trained by transformers' own code, before ours reads it.
+The packaged translator is pre-norm, and Marian is post-norm. So a small post-norm model is trained for it
+here; and the Llama is trained by transformers' own code, before ours reads it. Two libraries round some of
+their own numbers to float32 in a model of float64: they are compared as they are and without these roundings.
 """
 
 from __future__ import annotations
@@ -66,6 +68,10 @@ class Data:
         self.src, tgt = pad(self.sources), pad(self.targets)
         self.tgt, self.real = tgt[:, :-1], tgt[:, 1:] != 0  # what is read, and where a logit counts
 
+    def logits(self, model: nn.Module) -> Tensor:
+        """The logits of all target tokens `[N, V]`, of a model that reads source and target."""
+        return model(self.src, self.tgt)[self.real]
+
     def _encoded(self, pairs: Sequence[Pair]) -> list[tuple[list[int], list[int]]]:
         return encode_pairs(pairs, self.vocabulary)
 
@@ -96,6 +102,13 @@ def equal(ours: Ids, theirs: Ids) -> dict[str, int]:
         "tokens": sum(map(len, ours)),
         "equal tokens": sum(a == b for one, other in zip(ours, theirs) for a, b in zip(one, other)),
     }
+
+
+def in_float64(model: Transformer) -> Transformer:
+    """A copy of a model in float64, positions included."""
+    wide = Transformer(model.config).double().eval()
+    wide.load_state_dict(model.state_dict())
+    return wide
 
 
 def ours_finds(model: Transformer, data: Data) -> tuple[Ids, Ids]:
@@ -159,17 +172,17 @@ def torch_nn(data: Data) -> Row:
     ours = data.translator.model
     theirs = Theirs(ours).eval()
     found = ours_finds(ours, data)[0]
-    row = {
+    greedy = greedily(lambda tgt: theirs(data.src, tgt)[:, -1], len(data.src), ours.config)
+    expected = data.logits(ours)
+    wide = in_float64(ours)
+    return {
         "library": "torch.nn", "version": torch.__version__, "model": "phrases", "compared": "logits",
-        "largest": ours(data.src, data.tgt)[data.real].abs().max().item(),
-        "float32": apart(ours(data.src, data.tgt)[data.real], theirs(data.src, data.tgt)[data.real]),
-        "greedy": equal(found, greedily(lambda tgt: theirs(data.src, tgt)[:, -1], len(data.src), ours.config)),
+        "largest": expected.abs().max().item(),
+        "float32": apart(expected, data.logits(theirs)),
+        "float64": apart(data.logits(wide), data.logits(Theirs(wide).eval())),
+        "greedy": equal(found, greedy),
         "beam": None,
     }  # fmt: skip
-    wide = Transformer(ours.config).double().eval()
-    wide.load_state_dict(ours.state_dict())
-    theirs = Theirs(wide).eval()
-    return row | {"float64": apart(wide(data.src, data.tgt)[data.real], theirs(data.src, data.tgt)[data.real])}
 
 
 def marian(data: Data, ours: Transformer) -> Row:
@@ -194,20 +207,18 @@ def marian(data: Data, ours: Transformer) -> Row:
         "library": "Hugging Face Marian", "version": metadata.version("transformers"), "model": "post-norm",
         "compared": "logits",
         "largest": logits(theirs).abs().max().item(),
-        "float32": apart(ours(data.src, data.tgt)[data.real], logits(theirs)),
+        "float32": apart(data.logits(ours), logits(theirs)),
         "greedy": equal(found[0], until_end(greedy[:, 1:], config.eos_id)),
         "beam": equal(found[1], until_end(beam[:, 1:], config.eos_id)),
     }  # fmt: skip
-    wide = Transformer(config).double().eval()
-    wide.load_state_dict(ours.state_dict())
+    expected = data.logits(in_float64(ours))
     theirs.double()
-    row["float64"] = apart(wide(data.src, data.tgt)[data.real], logits(theirs))
+    row["float64"] = apart(expected, logits(theirs))
     for stack in (theirs.model.encoder, theirs.model.decoder):  # their table, without its rounding to float32
         length, d_model = stack.embed_positions.weight.shape
         exact = sinusoidal_encoding(length, d_model, torch.float64)
         stack.embed_positions.weight.data = torch.cat([exact[:, 0::2], exact[:, 1::2]], dim=1)
-    row["float64, their table exact"] = apart(wide(data.src, data.tgt)[data.real], logits(theirs))
-    return row
+    return row | {"float64, theirs exact": apart(expected, logits(theirs))}
 
 
 def ctranslate2(data: Data) -> Row:
@@ -226,15 +237,18 @@ def ctranslate2(data: Data) -> Row:
     given = {"max_decoding_length": LONGEST, "min_decoding_length": 0}
     greedy = theirs.translate_batch(sources, beam_size=1, **given)
     beam = theirs.translate_batch(sources, beam_size=BEAM, length_penalty=0.0, **given)
-    pieces = [[[numbers[piece] for piece in each.hypotheses[0]] for each in found] for found in (greedy, beam)]
-    found = [[[t for t in row if t != ours.config.eos_id] for row in rows] for rows in ours_finds(ours, data)]
+    theirs_found = [
+        [[numbers[piece] for piece in each.hypotheses[0]] for each in rows] for rows in (greedy, beam)
+    ]
+    ended = ours.config.eos_id  # which its hypotheses leave out
+    found = [[[token for token in row if token != ended] for row in rows] for rows in ours_finds(ours, data)]
     return {
         "library": "CTranslate2", "version": metadata.version("ctranslate2"), "model": "phrases",
         "compared": "log-probabilities of the targets",
         "largest": expected.abs().max().item(),
         "float32": apart(expected, torch.tensor([x for each in scored for x in each.log_probs])),
-        "greedy": equal(found[0], pieces[0]),
-        "beam": equal(found[1], pieces[1]),
+        "greedy": equal(found[0], theirs_found[0]),
+        "beam": equal(found[1], theirs_found[1]),
     }  # fmt: skip
 
 
@@ -261,7 +275,7 @@ def onnx(data: Data) -> Row:
     forced = torch.stack([step(data.tgt[:, : t + 1]) for t in range(data.tgt.size(1))], dim=1)[data.real]
     kept["own"] = cross[..., :0, :]
     greedy = greedily(step, len(data.src), ours.config)
-    expected = ours(data.src, data.tgt)[data.real]
+    expected = data.logits(ours)
     return {
         "library": "ONNX Runtime", "version": metadata.version("onnxruntime"), "model": "phrases",
         "compared": "logits",
@@ -309,10 +323,10 @@ def llama(data: Data, steps: int) -> Row:
         "beam": None,
     }  # fmt: skip
     theirs.double()
-    ours = from_llama(theirs)
-    row["float64"] = apart(ours(data.tgt)[data.real], theirs(data.tgt).logits[data.real])
-    theirs = in_double(theirs)
-    return row | {"float64, their tables exact": apart(ours(data.tgt)[data.real], theirs(data.tgt).logits[data.real])}
+    expected = from_llama(theirs)(data.tgt)[data.real]
+    row["float64"] = apart(expected, theirs(data.tgt).logits[data.real])
+    exact = in_double(theirs)(data.tgt).logits[data.real]
+    return row | {"float64, theirs exact": apart(expected, exact)}
 
 
 def measured(n_sentences: int = SENTENCES, steps: int = STEPS) -> list[Row]:
