@@ -305,9 +305,9 @@ def modern_layer() -> Diagram:
     """Chapter 16: a decoder-only layer with the parts of 2017, and one with those of today."""
     d = Diagram(474, 400)
     columns = (
-        (118, "2017", ("positions are added", "norm", "attention\nH heads of K and V", "norm",
+        (124, "2017, norms first", ("positions are added", "norm", "attention\nH heads of K and V", "norm",
                        "ReLU(x W_{1}) W_{2}"), False),
-        (356, "today", ("nothing is added", "RMS norm", "attention, q and k turned\nfew heads of K and V",
+        (362, "today", ("nothing is added", "RMS norm", "attention, q and k turned\nfew heads of K and V",
                         "RMS norm", "(φ(x W_{g}) ⊙ x W_{1}) W_{2}"), True),
     )  # fmt: skip
     for x, name, (start, first, attention, second, network), new in columns:
