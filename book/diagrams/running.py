@@ -275,29 +275,29 @@ def two_programs() -> Diagram:
 
 def exchange() -> Diagram:
     """Workshop G: models come in by one gate, and leave by another."""
-    d = Diagram(474, 512)
-    d.text(18, 16, "in", "bold start")
-    for x, name in ((76, "torch.nn"), (226, "a Marian folder"), (390, "a Llama folder")):
-        source = d.box(x, 46, name, "memory", 128, 32)
-        d.arrow(source.bottom, (x, 96))
-    heads = d.box(237, 114, "settings, names, shapes, types", "plain", 440, 34)
-    plan = d.box(150, 182, "a plan on the meta device", "weight", 222, 34)
-    d.arrow((150, 131), plan.top)
-    d.arrow((310, 131), (310, 182), (412, 182), (412, 226), dashed=True, kind="logits")
-    d.text(412, 236, "refused by name", "")
-    numbers = d.box(150, 254, "numbers, read and finite", "plain", 222, 34)
+    d = Diagram(474, 420)
+    d.text(12, 24, "in", "bold start")
+    for x, name in ((100, "torch.nn"), (242, "a Marian folder"), (390, "a Llama folder")):
+        source = d.box(x, 24, name, "memory", 128, 30)
+        d.arrow(source.bottom, (x, 67))
+    d.box(237, 82, "settings, names, shapes, types", "plain", 440, 30)
+    plan = d.box(150, 142, "a plan on the meta device", "weight", 222, 30)
+    d.arrow((150, 97), plan.top)
+    d.arrow((310, 97), (310, 142), (412, 142), (412, 178), dashed=True, kind="logits")
+    d.text(412, 190, "refused by name")
+    numbers = d.box(150, 206, "numbers, read and finite", "plain", 222, 30)
     d.arrow(plan.bottom, numbers.top, label="all fit", look="over")
-    d.arrow(numbers.right, (340, 254), (340, 236), (352, 236), dashed=True, kind="logits", tip=False)
-    model = d.box(150, 326, "Transformer, LanguageModel", "attention", 252, 36)
+    d.arrow(numbers.right, (326, 206), (326, 190), (350, 190), dashed=True, kind="logits", tip=False)
+    model = d.box(150, 268, "Transformer, LanguageModel", "attention", 222, 32)
     d.arrow(numbers.bottom, model.top, label="copied", look="over")
-    d.text(18, 360, "out", "bold start")
-    check = d.box(237, 396, "as configured, and finite", "plain", 440, 32)
-    d.arrow(model.bottom, (150, 380))
-    d.arrow((412, 380), (412, 248), dashed=True, kind="logits")
-    for x, name in ((64, "torch.nn"), (174, "Marian"), (290, "CTranslate2"), (406, "ONNX")):
-        folder = d.box(x, 458, name, "memory", 100, 32)
-        d.arrow((x, 412), folder.top)
-    d.text(290, 494, "a whole folder, or none")
+    d.box(237, 324, "as configured, and finite", "plain", 440, 30)
+    d.arrow(model.bottom, (150, 309))
+    d.arrow((412, 309), (412, 202), dashed=True, kind="logits")
+    d.text(12, 380, "out", "bold start")
+    for x, name in ((88, "torch.nn"), (190, "Marian"), (300, "CTranslate2"), (412, "ONNX")):
+        folder = d.box(x, 380, name, "memory", 94, 30)
+        d.arrow((x, 339), folder.top)
+    d.text(300, 408, "a whole folder, or none")
     return d
 
 

@@ -1,4 +1,4 @@
-"""The recorded run with the real programs: in small it agrees as well, and the record says what was compared."""
+"""The recorded run with the real programs: in small it agrees as well; the record says what was compared."""
 
 import sys
 from pathlib import Path
