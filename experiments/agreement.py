@@ -45,11 +45,12 @@ from transformer.exchange.marian import to_marian
 from transformer.exchange.onnx import to_onnx
 from transformer.language.batches import pad
 from transformer.language.corpora import Pair
+from transformer.language.vocabulary import EOS_ID
 from transformer.modern.generate import generate
 from transformer.runs.folder import run_facts, write_record
 
 RECORD = Path(__file__).resolve().parents[1] / "transformer" / "records" / "book" / "agreement.json"
-SENTENCES, STEPS, LONGEST, BEAM, ADDED = 200, 600, 40, 4, 20
+SENTENCES, STEPS, LONGEST, BEAM, ADDED, SHOWN = 200, 600, 40, 4, 20, 4
 
 Row = dict[str, Any]
 Ids = list[list[int]]
@@ -313,14 +314,16 @@ def llama(data: Data, steps: int) -> Row:
     begun = torch.tensor([target[:3] for target in data.targets])  # the start token and two more
     mask = torch.ones_like(begun)
     continued = theirs.generate(begun, attention_mask=mask, max_new_tokens=ADDED, do_sample=False)
-    expected = theirs(data.tgt).logits[data.real]
+    found, expected = generate(ours, begun, ADDED), theirs(data.tgt).logits[data.real]
     row = {
         "library": "Hugging Face Llama", "version": metadata.version("transformers"),
         "model": "decoder-only, trained by transformers", "compared": "logits",
         "largest": expected.abs().max().item(),
         "float32": apart(ours(data.tgt)[data.real], expected),
-        "greedy": equal(generate(ours, begun, ADDED).tolist(), continued[:, begun.size(1) :].tolist()),
+        "greedy": equal(found.tolist(), continued[:, begun.size(1) :].tolist()),
         "beam": None,
+        "begun": [data.vocabulary.decode(row[1:]) for row in begun[:SHOWN].tolist()],
+        "written": [data.vocabulary.decode(row) for row in until_end(found[:SHOWN], EOS_ID)],
     }  # fmt: skip
     theirs.double()
     expected = from_llama(theirs)(data.tgt)[data.real]
