@@ -274,3 +274,151 @@ def bucketed_batches() -> Diagram:
         empty = places - sum(map(sum, batches))
         d.text(x, 316, f"{empty} of {places} places are padding", "start")
     return d
+
+
+def two_programs() -> Diagram:
+    """Chapter 15: the weights are carried over, and both programs compute the same outputs."""
+    d = Diagram(474, 330)
+    d.text(112, 18, "ours", "bold")
+    d.text(362, 18, "torch.nn", "bold")
+    rows = (("w_q", "query", 52), ("w_k", "key", 88), ("w_v", "value", 124))
+    for third, (name, kind, y) in enumerate(rows):
+        ours = d.box(112, y, name, kind, 96, 28, radius=0, look="code")
+        stacked = 70 + 28 * third
+        d.box(362, stacked, "", kind, 124, 28, radius=0)
+        d.arrow(ours.right, (218, y), (258, stacked), (300, stacked), kind=kind)
+    d.text(362, 98, "in_proj_weight", "code")
+    d.text(238, 34, "φ", "bold")
+    left = d.box(112, 206, "f(x; θ)", "attention", 120, 36)
+    right = d.box(362, 206, "f ′(x; φ(θ))", "attention", 120, 36)
+    d.arrow((112, 140), left.top, label="θ", at=(96, 164), look="")
+    d.arrow((362, 142), right.top, label="φ(θ)", at=(390, 164), look="")
+    x = d.box(237, 206, "x", "plain", 44, 30)
+    d.arrow(x.left, left.right)
+    d.arrow(x.right, right.left)
+    one = d.box(112, 290, "outputs\nand gradients", "logits", 124, 48)
+    other = d.box(362, 290, "outputs\nand gradients", "logits", 124, 48)
+    d.arrow(left.bottom, one.top)
+    d.arrow(right.bottom, other.top)
+    d.text(237, 290, "equal", "bold")
+    d.arrow((206, 290), one.right)
+    d.arrow((268, 290), other.left)
+    return d
+
+
+def exchange() -> Diagram:
+    """Workshop G: models come in by one gate, and leave by another."""
+    d = Diagram(474, 420)
+    d.text(12, 24, "in", "bold start")
+    for x, name in ((100, "torch.nn"), (242, "a Marian folder"), (390, "a Llama folder")):
+        source = d.box(x, 24, name, "memory", 128, 30)
+        d.arrow(source.bottom, (x, 67))
+    d.box(237, 82, "settings, names, shapes, types", "plain", 440, 30)
+    plan = d.box(150, 142, "a plan on the meta device", "weight", 222, 30)
+    d.arrow((150, 97), plan.top)
+    d.arrow((310, 97), (310, 142), (412, 142), (412, 178), dashed=True, kind="logits")
+    d.text(412, 190, "refused by name")
+    numbers = d.box(150, 206, "numbers, read and finite", "plain", 222, 30)
+    d.arrow(plan.bottom, numbers.top, label="all fit", look="over")
+    d.arrow(numbers.right, (326, 206), (326, 190), (350, 190), dashed=True, kind="logits", tip=False)
+    model = d.box(150, 268, "Transformer, LanguageModel", "attention", 222, 32)
+    d.arrow(numbers.bottom, model.top, label="copied", look="over")
+    d.box(237, 324, "as configured, and finite", "plain", 440, 30)
+    d.arrow(model.bottom, (150, 309))
+    d.arrow((412, 309), (412, 202), dashed=True, kind="logits")
+    d.text(12, 380, "out", "bold start")
+    for x, name in ((88, "torch.nn"), (190, "Marian"), (300, "CTranslate2"), (412, "ONNX")):
+        folder = d.box(x, 380, name, "memory", 94, 30)
+        d.arrow((x, 339), folder.top)
+    d.text(300, 408, "a whole folder, or none")
+    return d
+
+
+def modern_layer() -> Diagram:
+    """Chapter 16: a decoder-only layer with the parts of 2017, and one with those of today."""
+    d = Diagram(474, 400)
+    columns = (
+        (124, "2017, norms first", ("positions are added", "norm", "attention\nH heads of K and V", "norm",
+                       "ReLU(x W_{1}) W_{2}"), False),
+        (362, "today", ("nothing is added", "RMS norm", "attention, q and k turned\nfew heads of K and V",
+                        "RMS norm", "(φ(x W_{g}) ⊙ x W_{1}) W_{2}"), True),
+    )  # fmt: skip
+    for x, name, (start, first, attention, second, network), new in columns:
+        d.text(x, 16, name, "bold")
+        base = d.box(x, 374, start, "norm" if new else "memory", 196, 30)
+        stream = x - 108
+        d.arrow((x - 98, 374), (stream, 374), (stream, 34), wide=True)
+        for y, norm, part, kind, height in (
+            (252, first, attention, "attention", 50),
+            (98, second, network, "value" if new else "plain", 36),
+        ):
+            normed = d.box(x, y + 62, norm, "weight" if new else "norm", 150, 28)
+            main = d.box(x, y, part, kind, 196, height)
+            d.arrow((stream, y + 94), (x, y + 94), normed.bottom)
+            d.arrow(normed.top, main.bottom)
+            d.arrow(main.top, (x, y - 46), (stream + 10, y - 46))
+            d.plus(stream, y - 46)
+        assert base.x == x
+    return d
+
+
+def shared_heads() -> Diagram:
+    """Chapter 16: six heads of queries read six heads of keys and values, two, or one."""
+    d = Diagram(474, 176)
+    for x, name, count in ((84, "multi-head", 6), (238, "grouped-query", 2), (392, "multi-query", 1)):
+        d.text(x, 18, name, "bold")
+        width = 130 / 6
+        for head in range(6):
+            across = x + width * (head - 2.5)
+            d.box(across, 52, "", "query", width - 4, 24, radius=0)
+            shared = x + 130 / count * (head * count // 6 - (count - 1) / 2)
+            d.arrow((across, 64), (shared, 100), tip=False)
+        for kept in range(count):
+            across = x + 130 / count * (kept - (count - 1) / 2)
+            for y, kind in ((112, "key"), (136, "value")):
+                d.box(across, y, "", kind, width - 4, 22, radius=0)
+        d.text(x, 164, f"{2 * count} d_{{k}} per token")
+    return d
+
+
+def routed_network() -> Diagram:
+    """Chapter 16: a router gives each token to two networks of eight."""
+    d = Diagram(474, 200)
+    x = d.box(36, 110, "x", "plain", 44, 30)
+    router = d.box(126, 110, "router\nx W_{r}", "weight", 76, 46)
+    d.arrow(x.right, router.left)
+    total = d.plus(410, 110)
+    for expert in range(8):
+        y = 20 + 23 * expert
+        chosen = expert in (1, 5)
+        kind = "value" if chosen else "norm"
+        box = d.box(282, y, f"FFN_{{{expert + 1}}}", kind, 110, 20)
+        if chosen:
+            gate = "g = 0.7" if expert == 1 else "g = 0.3"
+            d.arrow(router.right, (190, 110), (190, y), box.left, kind="value")
+            d.arrow(box.right, (374, y), (374, 110), total.left, kind="value")
+            d.text(404, y + (-12 if expert == 1 else 14), gate, "start")
+    d.arrow(total.right, (466, 110))
+    return d
+
+
+def speculation() -> Diagram:
+    """Chapter 16: the small model guesses four tokens, and the large one checks them in a single pass."""
+    d = Diagram(474, 236)
+    rows = ((44, "small model", ["o", "gato", "dorme", "na"], "query"),
+            (118, "large model", ["o", "gato", "dorme", "no", ""], "attention"),
+            (202, "kept", ["o", "gato", "dorme", "no"], "value"))  # fmt: skip
+    for y, name, words, kind in rows:
+        d.text(8, y, name, "start")
+        for place, word in enumerate(words):
+            wrong = (name, place) == ("small model", 3)
+            d.box(152 + 72 * place, y, word, "logits" if wrong else kind, 62, 30)
+    for place in range(4):
+        x = 152 + 72 * place
+        d.arrow((x, 60), (x, 102))
+        d.arrow((x, 134), (x, 186), kind="logits" if place == 3 else "value")
+        if place < 3:
+            d.arrow((x + 31, 44), (x + 41, 44))
+    d.text(260, 18, "four passes, one after the other")
+    d.text(296, 152, "one pass over all of them", "over")
+    return d

@@ -22,6 +22,7 @@ from transformer import (
     TransformerConfig,
     accelerate,
     beam_search,
+    check_model,
     greedy_search,
     padding_mask,
     sinusoidal_encoding,
@@ -381,6 +382,17 @@ def test_without_a_bias_it_can_be_accelerated_and_with_one_it_is_refused():
     assert close(accelerate(ours)(src, tgt), ours(src, tgt))
     with pytest.raises(TypeError, match="output has other parameters"):
         accelerate(from_marian(marian()))
+
+
+def test_a_ban_stops_the_checks_until_it_is_lifted():
+    """As Chapter 15 says of a published model, in which no search may choose the padding token."""
+    torch.manual_seed(0)
+    model = Transformer(TransformerConfig(V, V, **SIZES, **SPECIAL)).eval()
+    model.output.bias = nn.Parameter(torch.randn(V), requires_grad=False)
+    model.output.bias[PAD] = -torch.inf
+    assert check_model(model).failures == ("logits",)
+    model.output.bias[PAD] = 0.0
+    assert check_model(model).failures == ()
 
 
 def test_every_bias_of_the_output_counts_in_searches_and_losses():

@@ -13,13 +13,13 @@ from helpers import refuses
 from transformer import Transformer, TransformerConfig, accelerate, greedy_search, load_toy_model
 from transformer.exchange.onnx import to_onnx
 
-CHAPTER = Path(__file__).resolve().parents[2] / "book" / "15-interchange.ipynb"
+WORKSHOP = Path(__file__).resolve().parents[2] / "book" / "G-exchange.ipynb"
 
 
 @pytest.fixture(scope="module")
 def graph_search():
-    """The loop as the chapter shows it."""
-    (loop,) = (cell.source for cell in nbformat.read(CHAPTER, 4).cells if cell.id == "onnx-loop")
+    """The loop as the workshop shows it."""
+    (loop,) = (cell.source for cell in nbformat.read(WORKSHOP, 4).cells if cell.id == "onnx-loop")
     shown: dict = {}
     exec(loop, shown)
     return shown["graph_search"]

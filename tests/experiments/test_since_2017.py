@@ -25,10 +25,17 @@ def built(row: str) -> nn.Module:
     return bench.build(bench.ROWS[row], vocab_size=12)
 
 
+def n_parameters(model: nn.Module) -> int:
+    return sum(p.numel() for p in model.parameters())
+
+
 @pytest.mark.parametrize("row", bench.ROWS)
 def test_a_row_has_about_as_many_parameters_as_2017(row):
-    ours, theirs = (sum(p.numel() for p in built(name).parameters()) for name in (row, "2017"))
-    assert abs(ours / theirs - 1) < 0.03
+    assert abs(n_parameters(built(row)) / n_parameters(built("2017")) - 1) < 0.03
+
+
+def test_encoder_and_decoder_have_as_many_parameters_as_a_decoder_alone():
+    assert abs(n_parameters(bench.encoder_decoder()) / n_parameters(built("2017")) - 1) < 0.03
 
 
 @pytest.mark.parametrize(

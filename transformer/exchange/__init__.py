@@ -1,4 +1,4 @@
-"""transformer.exchange: marian, foreign, ctranslate2, onnx, torch, llama.
+"""transformer.exchange: torch, foreign, marian, llama, ctranslate2, onnx.
 
 Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
 """

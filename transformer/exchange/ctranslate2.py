@@ -1,4 +1,4 @@
-"""transformer.exchange.ctranslate2, from book/15-interchange.ipynb, "Interchange".
+"""transformer.exchange.ctranslate2, from book/G-exchange.ipynb, "Workshop G: Exchange".
 
 Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
 """
@@ -6,7 +6,7 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 __all__ = ["to_ctranslate2", "CTranslate2Translator", "ENGINES", "load_translator"]
 
 
-# %% book/15-interchange.ipynb · Names side by side · [ctranslate2-imports]
+# %% book/G-exchange.ipynb · CTranslate2 · [ctranslate2-imports]
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from transformer.runs.folder import read_record
 from transformer.validation import check_choice, check_number, check_size, optional_import
 
 
-# %% book/15-interchange.ipynb · CTranslate2 · [ctranslate2-slots]
+# %% book/G-exchange.ipynb · CTranslate2 · [ctranslate2-slots]
 def _array(*parts: Tensor) -> Any:
     return torch.cat([part.detach() for part in parts]).to("cpu", torch.float32).numpy()
 
@@ -66,7 +66,7 @@ def _fill_stack(place: Any, stack: Encoder | Decoder) -> None:
         _fill_norm(place.layer_norm, stack.norm)
 
 
-# %% book/15-interchange.ipynb · CTranslate2 · [to-ctranslate2]
+# %% book/G-exchange.ipynb · CTranslate2 · [to-ctranslate2]
 _CTRANSLATE2_ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "silu": "SWISH"}
 
 
@@ -127,7 +127,7 @@ def to_ctranslate2(
         spec.save(str(part))
 
 
-# %% book/15-interchange.ipynb · A translator on this engine · [engine]
+# %% book/G-exchange.ipynb · CTranslate2 · [engine]
 class CTranslate2Translator(Translator):
     """A translator whose searches are run by CTranslate2.
 
@@ -183,7 +183,7 @@ class CTranslate2Translator(Translator):
         return found
 
 
-# %% book/15-interchange.ipynb · A translator on this engine · [load-translator]
+# %% book/G-exchange.ipynb · CTranslate2 · [load-translator]
 ENGINES = ("pytorch", "ctranslate2")
 
 

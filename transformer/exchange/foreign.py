@@ -1,4 +1,4 @@
-"""transformer.exchange.foreign, from book/15-interchange.ipynb, "Interchange".
+"""transformer.exchange.foreign, from book/G-exchange.ipynb, "Workshop G: Exchange".
 
 Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
 """
@@ -6,7 +6,7 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 __all__ = ["refusing_damage", "ForeignFolder", "check_finite_weights", "fitted_weights", "whole_folder"]
 
 
-# %% book/15-interchange.ipynb · Names side by side · [foreign-imports]
+# %% book/G-exchange.ipynb · A folder from a stranger · [foreign-imports]
 import json
 import math
 import os
@@ -26,7 +26,7 @@ from transformer.speed.fast import parameter_owners
 from transformer.validation import check_choice, check_type, optional_import
 
 
-# %% book/15-interchange.ipynb · A folder from a stranger · [foreign-folder]
+# %% book/G-exchange.ipynb · A folder from a stranger · [foreign-folder]
 _LARGEST_RECORD = 1 << 24  # bytes of a configuration, an index or a vocabulary
 _FLOATS = ("F64", "F32", "F16", "BF16")  # as the head of a file calls them
 
@@ -125,7 +125,7 @@ class ForeignFolder:
             raise CheckpointError(f"{self.path} lacks {missing[0]}, which its index names")
 
 
-# %% book/15-interchange.ipynb · A folder from a stranger · [fitted-weights]
+# %% book/G-exchange.ipynb · A folder from a stranger · [fitted-weights]
 _LAYER = re.compile(r"(?<=layers\.)\d+")
 
 
@@ -191,7 +191,7 @@ def fitted_weights(
     return {own: theirs[name] for own, name in first.items()}
 
 
-# %% book/15-interchange.ipynb · A folder from a stranger · [whole-folder]
+# %% book/G-exchange.ipynb · A folder from a stranger · [whole-folder]
 @contextmanager
 def whole_folder(
     folder: str | Path, replaced: Collection[str], ours: Callable[[Mapping[str, Any]], bool]

@@ -1,4 +1,4 @@
-"""transformer.exchange.llama, from book/16-since-2017.ipynb, "Since 2017".
+"""transformer.exchange.llama, from book/G-exchange.ipynb, "Workshop G: Exchange".
 
 Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
 """
@@ -6,7 +6,7 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 __all__ = ["from_llama"]
 
 
-# %% book/16-since-2017.ipynb · A norm without the mean · [llama-imports]
+# %% book/G-exchange.ipynb · Llama, Mistral, Qwen3, Gemma · [llama-imports]
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +21,7 @@ from transformer.modern.parts import RotaryStretch
 from transformer.validation import check_choice, check_type
 
 
-# %% book/16-since-2017.ipynb · Is it the real thing? · [llama-names]
+# %% book/G-exchange.ipynb · Llama, Mistral, Qwen3, Gemma · [llama-names]
 _PARTS = {
     "self_attn": "attention",
     "q_proj": "w_q",
@@ -68,7 +68,7 @@ def _our_name(name: str) -> str:
     return ".".join(_PARTS.get(part, part) for part in path)
 
 
-# %% book/16-since-2017.ipynb · Is it the real thing? · [llama-config]
+# %% book/G-exchange.ipynb · Llama, Mistral, Qwen3, Gemma · [llama-config]
 def _config_from_llama(theirs: Mapping[str, Any]) -> LanguageModelConfig:
     check_choice(list(_FAMILIES), model_type=theirs.get("model_type"))
     family: str = theirs["model_type"]
@@ -98,7 +98,7 @@ def _config_from_llama(theirs: Mapping[str, Any]) -> LanguageModelConfig:
     )
 
 
-# %% book/16-since-2017.ipynb · Is it the real thing? · [from-llama]
+# %% book/G-exchange.ipynb · Llama, Mistral, Qwen3, Gemma · [from-llama]
 def from_llama(model: Any) -> LanguageModel:
     """Make a `LanguageModel` that computes what a model of Llama's form does, with copies of its weights.
 

@@ -1,4 +1,4 @@
-"""transformer.exchange.marian, from book/15-interchange.ipynb, "Interchange".
+"""transformer.exchange.marian, from book/G-exchange.ipynb, "Workshop G: Exchange".
 
 Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
 """
@@ -6,7 +6,7 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 __all__ = ["check_as_configured", "from_marian", "to_marian", "MarianTranslator"]
 
 
-# %% book/15-interchange.ipynb · Names side by side · [marian-imports]
+# %% book/G-exchange.ipynb · Marian · [marian-imports]
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
@@ -33,7 +33,7 @@ from transformer.speed.fast import parameter_owners
 from transformer.validation import check_choice, check_device, check_size, check_type, optional_import
 
 
-# %% book/15-interchange.ipynb · Features have no order · [feature-order]
+# %% book/G-exchange.ipynb · Marian · [feature-order]
 _WRITERS = ("w_o", "w_2", "norm")  # what they return has the features of the residual stream
 
 
@@ -54,7 +54,7 @@ def _sines_first(d_model: int) -> Tensor:
     return torch.arange(2 * half).view(2, half).T.flatten()[:d_model]
 
 
-# %% book/15-interchange.ipynb · Names and settings · [marian-parts]
+# %% book/G-exchange.ipynb · Marian · [marian-parts]
 _MARIAN_PARTS = {
     "self_attn": "self_attention",
     "encoder_attn": "cross_attention",
@@ -86,7 +86,7 @@ def _marian_names(theirs: Collection[str]) -> dict[str, str]:
     return names
 
 
-# %% book/15-interchange.ipynb · Names and settings · [marian-config]
+# %% book/G-exchange.ipynb · Marian · [marian-config]
 _MARIAN_FIELDS = {
     "vocab_size": "src_vocab_size",
     "decoder_vocab_size": "tgt_vocab_size",
@@ -136,7 +136,7 @@ def _config_to_marian(ours: TransformerConfig) -> dict[str, Any]:
     return settings | {"scale_embedding": True, "forced_eos_token_id": None}
 
 
-# %% book/15-interchange.ipynb · Names and settings · [as-configured]
+# %% book/G-exchange.ipynb · Marian · [as-configured]
 _SETTINGS = "p", "dropout", "activation_dropout", "eps", "n_heads", "num_heads", "norm_first"
 
 
@@ -164,7 +164,7 @@ def _place_all(target: nn.Module, weights: Mapping[str, Tensor]) -> None:
             setattr(part, leaf, target.get_parameter(owner))
 
 
-# %% book/15-interchange.ipynb · There and back · [from-marian]
+# %% book/G-exchange.ipynb · Marian · [from-marian]
 def from_marian(model: Any) -> Transformer:
     """Make a `Transformer` that computes what Hugging Face's Marian model does, with copies of its weights.
 
@@ -259,7 +259,7 @@ def _banned(bad_words_ids: Any, end: int) -> list[int]:
     return found
 
 
-# %% book/15-interchange.ipynb · There and back · [to-marian]
+# %% book/G-exchange.ipynb · Marian · [to-marian]
 def to_marian(model: Transformer, folder: str | Path) -> None:
     """Write a folder from which Hugging Face's transformers loads a Marian model with the weights of ours.
 
@@ -297,7 +297,7 @@ def to_marian(model: Transformer, folder: str | Path) -> None:
         theirs.save_pretrained(part)
 
 
-# %% book/15-interchange.ipynb · There and back · [marian-tokenizer]
+# %% book/G-exchange.ipynb · Marian · [marian-tokenizer]
 def _marian_tokenizer(folder: ForeignFolder, config: TransformerConfig) -> Any:
     """The tokenizer of a Marian model; its class is built from these files, whatever others may say."""
     told = "tokenizer_config.json"
@@ -329,7 +329,7 @@ def _check_words(words: Mapping[str, Any], size: int, config: TransformerConfig)
     words["<unk>"]
 
 
-# %% book/15-interchange.ipynb · There and back · [marian-translator]
+# %% book/G-exchange.ipynb · Marian · [marian-translator]
 class MarianTranslator:
     """A Marian model of Hugging Face with its vocabulary: sentences in, sentences out.
 

@@ -1,4 +1,4 @@
-"""transformer.exchange.onnx, from book/15-interchange.ipynb, "Interchange".
+"""transformer.exchange.onnx, from book/G-exchange.ipynb, "Workshop G: Exchange".
 
 Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
 """
@@ -6,7 +6,7 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 __all__ = ["to_onnx"]
 
 
-# %% book/15-interchange.ipynb · Names side by side · [onnx-imports]
+# %% book/G-exchange.ipynb · ONNX · [onnx-imports]
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from transformer.training import evaluating
 from transformer.validation import optional_import
 
 
-# %% book/15-interchange.ipynb · ONNX · [onnx-graphs]
+# %% book/G-exchange.ipynb · ONNX · [onnx-graphs]
 class _GivenCache(KeyValueCache):
     """Keys and values from tensors `[n_layers, 2, B, H, length, d_k]`; what has grown is in `grown`."""
 
@@ -62,7 +62,7 @@ class _DecoderGraph(_Graph):
         return self.model.project(hidden[:, -1]), torch.stack(cache.grown)
 
 
-# %% book/15-interchange.ipynb · ONNX · [to-onnx]
+# %% book/G-exchange.ipynb · ONNX · [to-onnx]
 def to_onnx(model: Transformer, folder: str | Path) -> None:
     """Write a model as two graphs, `encoder.onnx` and `decoder.onnx`, that a runtime for ONNX can run.
 

@@ -15,7 +15,7 @@ __all__ = [
 ]
 
 
-# %% book/16-since-2017.ipynb · A norm without the mean · [generate-imports]
+# %% book/16-since-2017.ipynb · Since 2017 · [generate-imports]
 from collections.abc import Callable
 
 import torch

@@ -13,7 +13,7 @@ __all__ = [
 ]
 
 
-# %% book/16-since-2017.ipynb · A norm without the mean · [language-model-imports]
+# %% book/16-since-2017.ipynb · Since 2017 · [language-model-imports]
 import math
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
