@@ -46,7 +46,6 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 #     modern/generate
 #     exchange/llama
 #     modern/parts
-#     study/checks
 #     study/phrases
 #     commands/recipes
 #     commands/serve
@@ -58,6 +57,7 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 #     commands/options
 #     __main__
 #     commands/train
+#     study/checks
 
 # ruff: noqa: I001 (the order is that of the chapters)
 __version__ = "0.3.0.dev0"
@@ -100,8 +100,8 @@ from transformer.language.corpora import load_corpus, read_pairs, held_out
 from transformer.language.translator import Alignment, Translator
 from transformer.language.scores import corpus_scores
 from transformer.exchange.torch import from_torch, to_torch
-from transformer.study.checks import check_model
 from transformer.commands.recipes import Recipe, RECIPES, recipe_for, train_translator
+from transformer.study.checks import check_model
 
 __all__ = [
     "TokenEmbedding",
@@ -162,9 +162,9 @@ __all__ = [
     "corpus_scores",
     "from_torch",
     "to_torch",
-    "check_model",
     "Recipe",
     "RECIPES",
     "recipe_for",
     "train_translator",
+    "check_model",
 ]
