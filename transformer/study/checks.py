@@ -310,6 +310,7 @@ def _check_target_positions(model: nn.Module, probe: _Probe) -> _Outcome:
 
 # %% book/H-examination.ipynb · Edge cases and the backward pass · [check-edges]
 def _gradients(model: nn.Module, src: Tensor, probe: _Probe) -> dict[str, Tensor | None]:
+    # Of every parameter that is to be trained, added to what an earlier call has left.
     torch.manual_seed(0)
     model.train()
     logits = model(src.clone(), probe.tgt.clone())  # [B, T, V]
@@ -346,13 +347,32 @@ def _check_one_token(model: nn.Module, probe: _Probe) -> _Outcome:
     return True, f"shape {list(logits.shape)}, finite"
 
 
+_DRAWS = 12  # of the weights, without a new gradient, before a parameter is called dead
+
+
+def _redrawn(model: nn.Module, seed: int = 0) -> nn.Module:
+    # Matrices and gates of ordinary size, in place, so that every influence is large enough to be seen.
+    torch.manual_seed(seed)
+    for parameter in model.parameters():
+        if (parameter.dim() > 1 or parameter.numel() == 1) and parameter.requires_grad:
+            nn.init.normal_(parameter, std=parameter.shape[-1:].numel() ** -0.5)
+    return model
+
+
+def _without(gradients: dict[str, Tensor | None]) -> list[str]:
+    return [name for name, gradient in gradients.items() if gradient is None or not gradient.any()]
+
+
 def _check_gradients(model: nn.Module, probe: _Probe) -> _Outcome:
-    """Every parameter that is to be trained gets a gradient, a finite one."""
+    """Every parameter that is to be trained can get a gradient, a finite one."""
     gradients = _gradients(model, probe.src, probe)
     wrong = [n for n, g in gradients.items() if g is not None and not g.isfinite().all()]
     if wrong:
         return False, f"not finite: {_listed(wrong)}"
-    dead = [name for name, gradient in gradients.items() if gradient is None or not gradient.any()]
+    dead, seed, fruitless = _without(gradients), 0, 0
+    while dead and fruitless < _DRAWS:
+        left = _without(_gradients(_redrawn(model, seed), probe.src, probe))
+        dead, seed, fruitless = left, seed + 1, fruitless + 1 if left == dead else 0
     if dead:
         return False, f"none for {_listed(dead)}"
     return True, f"all of {len(gradients)} parameters have one"
@@ -411,15 +431,6 @@ _INFLUENCES = (
     *("future", "padding", "batch"),
     *("source reach", "target reach", "source positions", "target positions"),
 )
-
-
-def _redrawn(model: nn.Module) -> nn.Module:
-    # Matrices of ordinary size, in place, so that every influence is large enough to be seen.
-    torch.manual_seed(0)
-    for parameter in model.parameters():
-        if parameter.dim() > 1 and parameter.requires_grad:
-            nn.init.normal_(parameter, std=parameter.size(-1) ** -0.5)
-    return model
 
 
 # %% book/H-examination.ipynb · All of them · [check-run]
@@ -556,20 +567,25 @@ def torch_transformer(
 # %% book/H-examination.ipynb · Adapters: models that are called in another way · [check-called-plainly]
 def _called_plainly(model: nn.Module) -> None:
     # Refuse a model that `model(src, tgt)` would misunderstand, and name its adapter.
-    names = [*inspect.signature(model.forward).parameters]
+    taken = inspect.signature(model.forward).parameters.values()
+    names = [parameter.name for parameter in taken]
+    open_ended = any(parameter.kind is parameter.VAR_POSITIONAL for parameter in taken)
+    required = [p for p in taken if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD]
     if isinstance(model, nn.Transformer):
         adapter = "torch_transformer(model, src_embedding, tgt_embedding, output)"
+    elif names[:2] == ["src", "tgt"]:
+        return
     elif "decoder_input_ids" in names:
         adapter = "seq2seq(model)"
-    elif names[:1] in (["input_ids"], ["ids"]) or (len(names) == 1 and names != ["args"]):
+    elif names[:1] in (["input_ids"], ["ids"]) or (len(required) == 1 and not open_ended):
         adapter = "decoder_only(model)"
     elif "mask" in "".join(names[1:2]):
         adapter = "Adapted(model, lambda model, src, tgt: …)"
     else:
         return
-    taken = ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
+    shown = ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
     raise ValueError(
-        f"model takes ({taken}), not (src, tgt): pass {adapter} instead, from transformer.study.checks"
+        f"model takes ({shown}), not (src, tgt): pass {adapter} instead, from transformer.study.checks"
     )
 
 
