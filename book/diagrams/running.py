@@ -421,4 +421,81 @@ def speculation() -> Diagram:
             d.arrow((x + 31, 44), (x + 41, 44))
     d.text(260, 18, "four passes, one after the other")
     d.text(296, 152, "one pass over all of them", "over")
+def tools_inside() -> Diagram:
+    """Chapter 14: the four places where a hook reads or changes a layer of a trained model."""
+    d = Diagram(470, 306)
+    left = 150
+    before = d.box(left, 276, "state before", "plain", 138, 28)
+    after = d.box(left, 30, "state after", "plain", 138, 28)
+    attention = d.box(left, 214, "softmax(QKᵀ/√d_{k})", "attention", 150, 30)
+    heads = [
+        d.box(left - 51 + 34 * h, 152, "0" if h == 2 else "h", "norm" if h == 2 else "value", 28, 26)
+        for h in range(4)
+    ]
+    mixed = d.box(left, 94, "W^{O}, and the sum", "weight", 138, 28)
+    d.arrow(before.top, attention.bottom)
+    for head in heads:
+        d.arrow((head.x, attention.top[1]), head.bottom, kind="attention")
+        d.arrow(head.top, (head.x, mixed.bottom[1]), kind="value")
+    d.arrow(mixed.top, after.bottom)
+    d.arrow(before.left, (38, 276), (38, 94), mixed.left)
+    rows = (
+        (30, after, "reads: lengths, logit lens,\na probe"),
+        (152, heads[3], "changes: a head gives 0,\nor its mean"),
+        (214, attention, "reads: where a head looks"),
+        (276, before, "changes: a vector of\nanother sentence"),
+    )
+    for y, box, said in rows:
+        d.arrow((268, y), (box.right[0] + 2, y), kind="query", dashed=True)
+        for line, words in enumerate(said.split("\n")):
+            d.text(276, y + 17 * (line - (said.count("\n")) / 2), words, "start")
+    return d
+
+
+def two_calls() -> Diagram:
+    """Chapter 17: what two calls of a model may tell about it, without knowing a right answer."""
+    d = Diagram(470, 334)
+    panels = (  # two targets, the places where they differ, and how the logits elsewhere are related
+        (20, "must not matter: a later token", ("the cat sleeps .", "the cat sleeps ?"), (3,), "="),
+        (186, "must matter: the order", ("the cat bites it", "cat the bites it"), (0, 1), "≠"),
+    )
+    for top, name, targets, changed, related in panels:
+        d.text(8, top, name, "bold start")
+        for y, target in zip((top + 26, top + 98), targets, strict=True):
+            for t, word in enumerate(target.split()):
+                d.box(54 + 62 * t, y, word, "logits" if t in changed else "plain", 56, 26)
+                moved = related == "≠" and target == targets[1]
+                kind = "norm" if t in changed else "logits" if moved else "value"
+                d.box(378 + 21 * t, y, "", kind, 18, 26, radius=0)
+            model = d.box(310, y, "model", "weight", 62, 28)
+            d.arrow((268, y), model.left)
+            d.arrow(model.right, (366, y))
+        d.text(399 if related == "=" else 430, top + 62, related, "bold")
+    d.text(409, 326, "logits", "code")
+    return d
+
+
+def examination() -> Diagram:
+    """Workshop H: from a model to its report."""
+    d = Diagram(470, 330)
+    given = d.box(64, 34, "a model", "plain", 104, 36)
+    called = d.box(226, 34, "adapter, where it\nis not (src, tgt)", "norm", 136, 46)
+    exact = d.box(396, 34, "copy in float64,\nif it can", "plain", 124, 46)
+    d.arrow(given.right, called.left)
+    d.arrow(called.right, exact.left)
+    d.frame(235, 180, 454, 178)
+    d.text(92, 106, "each of the fifteen checks", "bold start")
+    own = d.box(78, 148, "a copy of its own", "plain", 128, 36)
+    redrawn = d.box(238, 148, "matrices redrawn,\nfor influences", "weight", 138, 46)
+    calls = d.box(396, 148, "calls on\nrelated input", "attention", 120, 46)
+    judged = d.box(388, 232, "passed, or not;\nwhat was measured", "logits", 140, 46)
+    raised = d.box(214, 232, "raises: failed", "norm", 128, 36)
+    d.arrow(exact.bottom, (396, 78), (78, 78), own.top, at=(300, 78))
+    d.arrow(own.right, redrawn.left)
+    d.arrow(redrawn.right, calls.left)
+    d.arrow(calls.bottom, (396, 209))
+    d.arrow(raised.right, judged.left)
+    report = d.box(388, 304, "CheckReport", "value", 124, 34)
+    d.arrow(judged.bottom, report.top)
+    d.text(312, 304, "15 × CheckResult", "code end")
     return d

@@ -32,6 +32,7 @@ from transformer.__main__ import main
 from transformer.attention import KeyValueCache
 from transformer.modern.generate import generate
 from transformer.modern.language_model import LanguageModel, LanguageModelConfig
+from transformer.modern.parts import RoutedFeedForward
 from transformer.study.checks import (
     Adapted,
     CheckReport,
@@ -174,6 +175,51 @@ def test_a_frozen_parameter_needs_no_gradient():
     model = Transformer(config())
     model.encoder.requires_grad_(False)
     assert check(model).passed
+
+
+def routed(model: nn.Module) -> nn.Module:
+    """The model, each position-wise network one of eight experts, of which a token uses two."""
+    for layer in (*model.encoder.layers, *model.decoder.layers):
+        layer.feed_forward = RoutedFeedForward(12, 20)
+    return model
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_experts_that_few_tokens_reach_are_alive(seed):
+    torch.manual_seed(seed)
+    model = routed(Transformer(config()))
+    F.cross_entropy(model(*asked_first()).transpose(1, 2), asked_first()[1]).backward()
+    assert any(p.grad is None or not p.grad.any() for p in model.parameters())  # one pass does not reach all
+    report = check(model)
+    assert report.passed, report
+
+
+def test_an_expert_that_no_token_can_reach_is_dead():
+    class Avoided(nn.Linear):
+        def forward(self, x):
+            return super().forward(x).index_fill(-1, torch.tensor(7), -torch.inf)
+
+    model = routed(Transformer(config()))
+    model.encoder.layers[0].feed_forward.router = Avoided(12, 8, bias=False)
+    report = check(model)
+    assert report.failures == ("gradients",)
+    said = result(report, "gradients").measured
+    expert = r"encoder\.layers\.0\.feed_forward\.experts\.7\.\w+\.weight"
+    assert re.fullmatch(f"none for {expert}, {expert} and 1 more", said)
+
+
+def test_what_lies_behind_a_gate_that_starts_at_zero_is_alive():
+    class Gated(Transformer):
+        def __init__(self):
+            super().__init__(config())
+            self.gate = nn.Parameter(torch.zeros(()))
+
+        def encode(self, src):
+            x = self.positions(self.src_embedding(src))
+            return x + self.gate * self.encoder(x, self.src_mask(src))
+
+    report = check(Gated())
+    assert report.passed, report
 
 
 def test_logits_may_sum_to_one():
@@ -1142,6 +1188,7 @@ def test_a_transformer_of_torch_is_adapted(batch_first, norm_first):
         (lambda self, ids: None, "ids", "decoder_only(model)"),
         (lambda self, input_ids, use_cache=True: None, "input_ids, use_cache", "decoder_only(model)"),
         (LanguageModel.forward, "ids, mask, cache", "decoder_only(model)"),
+        (lambda self, idx, targets=None: None, "idx, targets", "decoder_only(model)"),
         (
             lambda self, x, mask, y, z: None,
             "x, mask, y, …",
@@ -1154,6 +1201,22 @@ def test_a_model_with_other_arguments_is_told_its_adapter(forward, taken, adapte
     said = f"model takes ({taken}), not (src, tgt): pass {adapter} instead, from transformer.study.checks"
     with refuses(ValueError, said):
         check_model(other(), V)
+
+
+def test_a_target_may_be_optional_where_the_names_say_what_it_is():
+    class Named(Transformer):
+        def forward(self, src, tgt=None):
+            return super().forward(src, tgt)
+
+    class Unnamed(Transformer):
+        def forward(self, x, y=None):
+            return super().forward(x, y)
+
+    assert check(Named(config())).passed
+    said = "model takes (x, y), not (src, tgt): pass decoder_only(model) instead, from transformer.study.checks"
+    with refuses(ValueError, said):
+        check(Unnamed(config()))
+    assert check(Unnamed(config()), call=lambda model, src, tgt: model(src, tgt)).passed
 
 
 def test_a_wrapper_that_passes_everything_on_is_not_refused():

@@ -1,4 +1,4 @@
-"""transformer.study: inspection, checks, phrases.
+"""transformer.study: inspection, phrases, checks.
 
 Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
 """

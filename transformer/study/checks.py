@@ -1,4 +1,4 @@
-"""transformer.study.checks, from book/17-clinic.ipynb, "The clinic".
+"""transformer.study.checks, from book/H-examination.ipynb, "Workshop H: The examination".
 
 Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
 """
@@ -14,7 +14,7 @@ __all__ = [
 ]
 
 
-# %% book/17-clinic.ipynb · Reports · [check-result]
+# %% book/H-examination.ipynb · Reports · [check-result]
 import copy
 import inspect
 from collections.abc import Callable
@@ -38,7 +38,7 @@ class CheckResult(NamedTuple):
     suspects: str  # where to look first; empty unless the check failed
 
 
-# %% book/17-clinic.ipynb · Reports · [check-report]
+# %% book/H-examination.ipynb · Reports · [check-report]
 @dataclass(frozen=True)
 class CheckReport:
     """What the checks of a model found; `print` shows it as a table.
@@ -72,7 +72,7 @@ class CheckReport:
         return "\n".join(lines)
 
 
-# %% book/17-clinic.ipynb · What the model is asked · [check-probe]
+# %% book/H-examination.ipynb · What the model is asked · [check-probe]
 _BATCH, _SOURCE, _TARGET = 3, 7, 5
 _LONGEST = _SOURCE + 2  # the most tokens that a model is given
 _MOST_TOKENS = 2**22  # of a vocabulary: far more than any has, and few enough to be listed
@@ -99,7 +99,7 @@ class _Probe(NamedTuple):
         return src.masked_fill(beyond.to(src.device), self.pad_id)
 
 
-# %% book/17-clinic.ipynb · What the model is asked · [check-draw]
+# %% book/H-examination.ipynb · What the model is asked · [check-draw]
 def _sentences(
     vocab_size: int, length: int, special: set[int], generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
@@ -122,7 +122,7 @@ def _draw(
     return src, tgt, other_src, other_tgt
 
 
-# %% book/17-clinic.ipynb · How answers are compared · [check-compare]
+# %% book/H-examination.ipynb · How answers are compared · [check-compare]
 def _logits(
     model: nn.Module, src: Tensor, tgt: Tensor, training: bool = False, seed: int = 0
 ) -> Tensor:
@@ -145,7 +145,7 @@ def _influence(call: Callable[[Tensor], Tensor], ids: Tensor, other: Tensor) -> 
     return torch.stack([_changes(whole, logits) for logits in changed])
 
 
-# %% book/17-clinic.ipynb · How answers are compared · [check-outcome]
+# %% book/H-examination.ipynb · How answers are compared · [check-outcome]
 _Outcome = tuple[bool | None, str]  # passed (None: skipped), and what was measured
 
 
@@ -163,7 +163,7 @@ def _changed(probe: _Probe, changes: Tensor) -> _Outcome:
     return seen, f"least change: {f'{least:.2g}' if seen else 'none'}"
 
 
-# %% book/17-clinic.ipynb · Is it a model at all? · [check-form]
+# %% book/H-examination.ipynb · Is it a model at all? · [check-form]
 def _check_logits(model: nn.Module, probe: _Probe) -> _Outcome:
     """The result is `[B, T, V]`, floating-point and finite, for S > T, S = T and S < T."""
     wanted = [*probe.tgt.shape, probe.tgt_vocab_size]
@@ -188,7 +188,7 @@ def _check_repeatable(model: nn.Module, probe: _Probe) -> _Outcome:
     )
 
 
-# %% book/17-clinic.ipynb · Is it a model at all? · [check-scores]
+# %% book/H-examination.ipynb · Is it a model at all? · [check-scores]
 def _check_scores(model: nn.Module, probe: _Probe) -> _Outcome:
     """The result is not a probability distribution already."""
     logits = _logits(model, probe.src, probe.tgt)
@@ -211,7 +211,7 @@ def _check_dropout(model: nn.Module, probe: _Probe) -> _Outcome:
     return random == probe.dropout, f"training mode is {'' if random else 'not '}random"
 
 
-# %% book/17-clinic.ipynb · What must not matter · [check-blindness]
+# %% book/H-examination.ipynb · What must not matter · [check-blindness]
 def _check_future(model: nn.Module, probe: _Probe) -> _Outcome:
     """Logits do not depend on what stands after their position, or whether anything does."""
     src, tgt, changes = probe.src, probe.tgt, {}
@@ -239,7 +239,7 @@ def _check_padding(model: nn.Module, probe: _Probe) -> _Outcome:
     return _unchanged(probe, **changes)
 
 
-# %% book/17-clinic.ipynb · What must not matter · [check-batch]
+# %% book/H-examination.ipynb · What must not matter · [check-batch]
 def _check_batch(model: nn.Module, probe: _Probe) -> _Outcome:
     """A sentence's logits depend neither on the rest of its batch nor on its row."""
     src, tgt, changes = probe.ragged(probe.src), probe.tgt, {}
@@ -254,7 +254,7 @@ def _check_batch(model: nn.Module, probe: _Probe) -> _Outcome:
     return _unchanged(probe, **changes)
 
 
-# %% book/17-clinic.ipynb · What must matter · [check-sight]
+# %% book/H-examination.ipynb · What must matter · [check-sight]
 def _check_source_reach(model: nn.Module, probe: _Probe) -> _Outcome:
     """Every source token matters at every target position."""
     return _changed(
@@ -270,7 +270,7 @@ def _check_target_reach(model: nn.Module, probe: _Probe) -> _Outcome:
     return _changed(probe, influence[own_and_later])
 
 
-# %% book/17-clinic.ipynb · What must matter · [check-order]
+# %% book/H-examination.ipynb · What must matter · [check-order]
 def _swapped(ids: Tensor, place: int) -> Tensor:
     # The tokens at `place` and after it have changed places.
     order = torch.arange(ids.size(1))
@@ -289,7 +289,7 @@ def _check_source_positions(model: nn.Module, probe: _Probe) -> _Outcome:
     return _changed(probe, torch.stack(changes))
 
 
-# %% book/17-clinic.ipynb · What must matter · [check-target-order]
+# %% book/H-examination.ipynb · What must matter · [check-target-order]
 def _check_target_positions(model: nn.Module, probe: _Probe) -> _Outcome:
     """The order of earlier target tokens matters and, with absolute positions, their places."""
     if probe.positions == "none":
@@ -308,8 +308,9 @@ def _check_target_positions(model: nn.Module, probe: _Probe) -> _Outcome:
     return None, "only the order is seen: positions are relative, or there are none"
 
 
-# %% book/17-clinic.ipynb · Edge cases and the backward pass · [check-edges]
+# %% book/H-examination.ipynb · Edge cases and the backward pass · [check-edges]
 def _gradients(model: nn.Module, src: Tensor, probe: _Probe) -> dict[str, Tensor | None]:
+    # Of every parameter that is to be trained, added to what an earlier call has left.
     torch.manual_seed(0)
     model.train()
     logits = model(src.clone(), probe.tgt.clone())  # [B, T, V]
@@ -336,7 +337,7 @@ def _check_empty_source(model: nn.Module, probe: _Probe) -> _Outcome:
     return True, "logits and gradients finite"
 
 
-# %% book/17-clinic.ipynb · Edge cases and the backward pass · [check-alive]
+# %% book/H-examination.ipynb · Edge cases and the backward pass · [check-alive]
 def _check_one_token(model: nn.Module, probe: _Probe) -> _Outcome:
     """One sentence of one token, source and target, is handled like any other."""
     for training in (False, True):
@@ -346,19 +347,38 @@ def _check_one_token(model: nn.Module, probe: _Probe) -> _Outcome:
     return True, f"shape {list(logits.shape)}, finite"
 
 
+_DRAWS = 12  # of the weights, without a new gradient, before a parameter is called dead
+
+
+def _redrawn(model: nn.Module, seed: int = 0) -> nn.Module:
+    # Matrices and gates of ordinary size, in place, so that every influence is large enough to be seen.
+    torch.manual_seed(seed)
+    for parameter in model.parameters():
+        if (parameter.dim() > 1 or parameter.numel() == 1) and parameter.requires_grad:
+            nn.init.normal_(parameter, std=parameter.shape[-1:].numel() ** -0.5)
+    return model
+
+
+def _without(gradients: dict[str, Tensor | None]) -> list[str]:
+    return [name for name, gradient in gradients.items() if gradient is None or not gradient.any()]
+
+
 def _check_gradients(model: nn.Module, probe: _Probe) -> _Outcome:
-    """Every parameter that is to be trained gets a gradient, a finite one."""
+    """Every parameter that is to be trained can get a gradient, a finite one."""
     gradients = _gradients(model, probe.src, probe)
     wrong = [n for n, g in gradients.items() if g is not None and not g.isfinite().all()]
     if wrong:
         return False, f"not finite: {_listed(wrong)}"
-    dead = [name for name, gradient in gradients.items() if gradient is None or not gradient.any()]
+    dead, seed, fruitless = _without(gradients), 0, 0
+    while dead and fruitless < _DRAWS:
+        left = _without(_gradients(_redrawn(model, seed), probe.src, probe))
+        dead, seed, fruitless = left, seed + 1, fruitless + 1 if left == dead else 0
     if dead:
         return False, f"none for {_listed(dead)}"
     return True, f"all of {len(gradients)} parameters have one"
 
 
-# %% book/17-clinic.ipynb · Does the search do what the model says? · [check-search-code]
+# %% book/H-examination.ipynb · Does the search do what the model says? · [check-search-code]
 def _check_search(model: nn.Module, probe: _Probe) -> _Outcome:
     """Greedy search finds what the model, read in one pass and without a cache, says is best."""
     if probe.search is None:
@@ -377,7 +397,7 @@ def _check_search(model: nn.Module, probe: _Probe) -> _Outcome:
     return wrong == 0, f"{wrong} of {real.sum().item()} tokens are not the model's best"
 
 
-# %% book/17-clinic.ipynb · All of them · [check-table]
+# %% book/H-examination.ipynb · All of them · [check-table]
 _CHECKS: dict[str, tuple[Callable[[nn.Module, _Probe], _Outcome], str]] = {
     "logits": (_check_logits, "more than one result, axes swapped, S taken for T, masks of -inf"),
     "repeatable": (_check_repeatable, "dropout without the training flag, state between calls"),
@@ -406,23 +426,14 @@ _CHECKS: dict[str, tuple[Callable[[nn.Module, _Probe], _Outcome], str]] = {
 }
 
 
-# %% book/17-clinic.ipynb · All of them · [check-redrawn]
+# %% book/H-examination.ipynb · All of them · [check-redrawn]
 _INFLUENCES = (
     *("future", "padding", "batch"),
     *("source reach", "target reach", "source positions", "target positions"),
 )
 
 
-def _redrawn(model: nn.Module) -> nn.Module:
-    # Matrices of ordinary size, in place, so that every influence is large enough to be seen.
-    torch.manual_seed(0)
-    for parameter in model.parameters():
-        if parameter.dim() > 1 and parameter.requires_grad:
-            nn.init.normal_(parameter, std=parameter.size(-1) ** -0.5)
-    return model
-
-
-# %% book/17-clinic.ipynb · All of them · [check-run]
+# %% book/H-examination.ipynb · All of them · [check-run]
 _NEEDED = ("logits", "repeatable")  # where one of them fails, later ones would measure nothing
 _OF_SOURCE = ("padding", "source reach", "source positions", "empty source")
 
@@ -457,7 +468,7 @@ def _run_checks(given: nn.Module, exact: nn.Module, probe: _Probe) -> tuple[Chec
     return tuple(results)
 
 
-# %% book/17-clinic.ipynb · Adapters: models that are called in another way · [check-called]
+# %% book/H-examination.ipynb · Adapters: models that are called in another way · [check-called]
 class Adapted(nn.Module):
     """A model that is called as `model(src, tgt)`, whatever its own arguments are.
 
@@ -494,7 +505,7 @@ class Adapted(nn.Module):
         return getattr(output, "logits", output)
 
 
-# %% book/17-clinic.ipynb · Adapters: models that are called in another way · [check-hugging-face]
+# %% book/H-examination.ipynb · Adapters: models that are called in another way · [check-hugging-face]
 def seq2seq(model: Any, pad_id: int | None = None) -> Adapted:
     """Adapt an encoder–decoder of Hugging Face's library, which takes the mask of the source.
 
@@ -516,7 +527,7 @@ def decoder_only(model: nn.Module) -> Adapted:
     return Adapted(model, lambda model, src, tgt: model(tgt), reads_source=False)
 
 
-# %% book/17-clinic.ipynb · Adapters: models that are called in another way · [check-torch]
+# %% book/H-examination.ipynb · Adapters: models that are called in another way · [check-torch]
 def torch_transformer(
     model: nn.Transformer,
     src_embedding: nn.Module,
@@ -553,27 +564,32 @@ def torch_transformer(
     return Adapted(nn.ModuleDict(parts), call, pad_id)
 
 
-# %% book/17-clinic.ipynb · Adapters: models that are called in another way · [check-called-plainly]
+# %% book/H-examination.ipynb · Adapters: models that are called in another way · [check-called-plainly]
 def _called_plainly(model: nn.Module) -> None:
     # Refuse a model that `model(src, tgt)` would misunderstand, and name its adapter.
-    names = [*inspect.signature(model.forward).parameters]
+    taken = inspect.signature(model.forward).parameters.values()
+    names = [parameter.name for parameter in taken]
+    open_ended = any(parameter.kind is parameter.VAR_POSITIONAL for parameter in taken)
+    required = [p for p in taken if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD]
     if isinstance(model, nn.Transformer):
         adapter = "torch_transformer(model, src_embedding, tgt_embedding, output)"
+    elif names[:2] == ["src", "tgt"]:
+        return
     elif "decoder_input_ids" in names:
         adapter = "seq2seq(model)"
-    elif names[:1] in (["input_ids"], ["ids"]) or (len(names) == 1 and names != ["args"]):
+    elif names[:1] in (["input_ids"], ["ids"]) or (len(required) == 1 and not open_ended):
         adapter = "decoder_only(model)"
     elif "mask" in "".join(names[1:2]):
         adapter = "Adapted(model, lambda model, src, tgt: …)"
     else:
         return
-    taken = ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
+    shown = ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
     raise ValueError(
-        f"model takes ({taken}), not (src, tgt): pass {adapter} instead, from transformer.study.checks"
+        f"model takes ({shown}), not (src, tgt): pass {adapter} instead, from transformer.study.checks"
     )
 
 
-# %% book/17-clinic.ipynb · Adapters: models that are called in another way · [check-float64]
+# %% book/H-examination.ipynb · Adapters: models that are called in another way · [check-float64]
 def _in_float64(model: nn.Module, probe: _Probe) -> tuple[nn.Module, str]:
     try:
         _logits(copy.deepcopy(model).double(), probe.src, probe.tgt)
@@ -582,7 +598,7 @@ def _in_float64(model: nn.Module, probe: _Probe) -> tuple[nn.Module, str]:
     return copy.deepcopy(model).double(), "float64"
 
 
-# %% book/17-clinic.ipynb · Adapters: models that are called in another way · [check-doors]
+# %% book/H-examination.ipynb · Adapters: models that are called in another way · [check-doors]
 _SAID = {  # the names of what a model or its configuration says: ours, then Hugging Face's
     "src_vocab_size": ("src_vocab_size", "vocab_size"),
     "tgt_vocab_size": ("tgt_vocab_size", "decoder_vocab_size", "vocab_size"),
@@ -606,7 +622,7 @@ def _described(model: nn.Module, *given: int | None) -> tuple[int, ...]:
     return tuple(known)
 
 
-# %% book/17-clinic.ipynb · Adapters: models that are called in another way · [check-arguments]
+# %% book/H-examination.ipynb · Adapters: models that are called in another way · [check-arguments]
 def _check_arguments(
     model: object, dropout: object, search: object, tolerance: float, seed: int, positions: object
 ) -> None:
@@ -635,7 +651,7 @@ def _check_vocabularies(src_size: int, tgt_size: int, pad_id: int, bos_id: int) 
             raise ValueError(f"{name} must leave 2 tokens besides pad_id and bos_id, but is {size}")
 
 
-# %% book/17-clinic.ipynb · Adapters: models that are called in another way · [check-model]
+# %% book/H-examination.ipynb · Adapters: models that are called in another way · [check-model]
 def check_model(
     model: nn.Module,
     src_vocab_size: int | None = None,

@@ -11,6 +11,7 @@ __all__ = [
     "share_on",
     "head_shares",
     "without_heads",
+    "mean_contexts",
     "head_costs",
     "plot_heads",
     "pruning_curve",
@@ -194,12 +195,16 @@ def head_shares(
 
 # %% book/14-looking-inside.ipynb · What a head is worth · [without-heads]
 @contextmanager
-def without_heads(model: Transformer, heads: Iterable[Head]) -> Iterator[None]:
-    """Let some heads of a model contribute nothing, for a while.
+def without_heads(
+    model: Transformer, heads: Iterable[Head], instead: Mapping[Head, Tensor] | None = None
+) -> Iterator[None]:
+    """Let some heads of a model contribute nothing, or the same everywhere, for a while.
 
     Args:
         model: a plain model; an accelerated one calls no hooks.
         heads: which; none is fine.
+        instead: what stands in place of a head's context, `[d_k]` or `[B, T, d_k]`, such as its mean
+            (`mean_contexts`); `None`: zeros.
 
     Source: Michel et al. (2019), section 2.3.
 
@@ -211,34 +216,66 @@ def without_heads(model: Transformer, heads: Iterable[Head]) -> Iterator[None]:
         torch.Size([1, 3, 128])
     """
 
-    def silence(n_heads: int, numbers: list[int]) -> Callable[..., Tensor]:
+    def replace(n_heads: int, values: dict[int, Tensor | float]) -> Callable[..., Tensor]:
         def hook(module: nn.Module, args: tuple[Tensor]) -> Tensor:
-            context = args[0].unflatten(-1, (n_heads, -1))  # [B, T, H, d_k]
-            gone = torch.tensor(numbers, device=context.device)
-            return context.index_fill(-2, gone, 0.0).flatten(-2)
+            context = args[0].unflatten(-1, (n_heads, -1)).clone()  # [B, T, H, d_k]
+            for number, value in values.items():
+                context[..., number, :] = value
+            return context.flatten(-2)
 
         return hook
 
-    chosen: dict[str, list[int]] = {}
-    for attention, number in heads:
-        chosen.setdefault(attention, []).append(number)
+    chosen: dict[str, dict[int, Tensor | float]] = {}
+    for head in heads:
+        chosen.setdefault(head.attention, {})[head.number] = instead[head] if instead else 0.0
     attentions = _attentions(model)
     with ExitStack() as hooks:
-        for name, numbers in chosen.items():
-            hook = silence(attentions[name].n_heads, numbers)
+        for name, values in chosen.items():
+            hook = replace(attentions[name].n_heads, values)
             hooks.callback(attentions[name].w_o.register_forward_pre_hook(hook).remove)
         yield
 
 
+# %% book/14-looking-inside.ipynb · What a head is worth · [mean-contexts]
+@torch.no_grad()
+def mean_contexts(model: Transformer, src: Tensor, tgt: Tensor) -> dict[Head, Tensor]:
+    """What each head contributes on average, over the positions of a batch that are not padding.
+
+    Args:
+        model: a plain model; an accelerated one calls no hooks.
+        src: source token ids `[B, S]`.
+        tgt: target token ids `[B, T]` that begin with the start token.
+
+    Returns:
+        for each head, its mean context `[d_k]`.
+    """
+    contexts: dict[str, Tensor] = {}
+    with evaluating(model), ExitStack() as hooks:
+        for name, attention in _attentions(model).items():
+            note = lambda module, args, name=name: contexts.update({name: args[0]})
+            hooks.callback(attention.w_o.register_forward_pre_hook(note).remove)
+        model(src, tgt)
+    real = {"encoder": src != model.config.pad_id, "decoder": tgt != model.config.pad_id}
+    means = {}
+    for head in all_heads(model):
+        asking = real["encoder" if head.kind == "encoder" else "decoder"]
+        mean = contexts[head.attention][asking].mean(dim=0)  # [H * d_k]
+        means[head] = mean.unflatten(-1, (_attentions(model)[head.attention].n_heads, -1))[head.number]
+    return means
+
+
 # %% book/14-looking-inside.ipynb · What a head is worth · [head-costs]
 def head_costs(
-    model: Transformer, score: Callable[[Transformer], float]
+    model: Transformer,
+    score: Callable[[Transformer], float],
+    instead: Mapping[Head, Tensor] | None = None,
 ) -> dict[Head, float]:
     """What each head is worth: how far a score falls without it.
 
     Args:
         model: a plain model.
         score: what is measured, the more the better.
+        instead: what stands in its place, as for `without_heads`.
 
     Returns:
         for each head, the score of the model less the score without that head.
@@ -247,7 +284,7 @@ def head_costs(
     """
     whole, costs = score(model), {}
     for head in all_heads(model):
-        with without_heads(model, [head]):
+        with without_heads(model, [head], instead):
             costs[head] = whole - score(model)
     return costs
 
@@ -274,7 +311,10 @@ def plot_heads(values: Mapping[Head, float], title: str = "", ax: Any = None) ->
 
 # %% book/14-looking-inside.ipynb · One after another · [pruning]
 def pruning_curve(
-    model: Transformer, score: Callable[[Transformer], float], order: Sequence[Head]
+    model: Transformer,
+    score: Callable[[Transformer], float],
+    order: Sequence[Head],
+    instead: Mapping[Head, Tensor] | None = None,
 ) -> list[float]:
     """The score as one head after another is taken away.
 
@@ -282,13 +322,14 @@ def pruning_curve(
         model: a plain model.
         score: what is measured.
         order: the heads, in the order in which they go.
+        instead: what stands in their places, as for `without_heads`.
 
     Returns:
         the scores without the first 0, 1, …, `len(order)` of them.
     """
     scores = []
     for gone in range(len(order) + 1):
-        with without_heads(model, order[:gone]):
+        with without_heads(model, order[:gone], instead):
             scores.append(score(model))
     return scores
 

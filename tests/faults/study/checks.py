@@ -32,6 +32,20 @@ FAULTS = [
         "",
     ),
     Fault(
+        "one-pass-decides",
+        "a right model fails whose router sends no token to some expert",
+        "_check_gradients",
+        "dead and fruitless < _DRAWS",
+        "False",
+    ),
+    Fault(
+        "optional-labels-taken",
+        "a decoder that takes its labels for an option gets a report with wrong suspects",
+        "_called_plainly",
+        "len(required) == 1 and not open_ended",
+        "False",
+    ),
+    Fault(
         "model-not-copied",
         "the checks leave their traces in the model",
         "_run_check",
