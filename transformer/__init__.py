@@ -49,7 +49,6 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 #     study/checks
 #     study/phrases
 #     commands/recipes
-#     commands/serve
 #     commands/terminal
 #     commands/translate
 #     commands/evaluate
@@ -58,6 +57,7 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 #     commands/options
 #     __main__
 #     commands/train
+#     commands/serve
 
 # ruff: noqa: I001 (the order is that of the chapters)
 __version__ = "0.3.0.dev0"

@@ -1,4 +1,4 @@
-"""transformer.commands.serve, from book/B-commands.ipynb, "Workshop B: The command line".
+"""transformer.commands.serve, from book/I-server.ipynb, "Workshop I: The server".
 
 Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
 """
@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 
-# %% book/B-commands.ipynb · Requests share a batch · [batcher]
+# %% book/I-server.ipynb · Requests share a batch · [batcher]
 import argparse
 import asyncio
 import itertools
@@ -170,7 +170,7 @@ class Batcher:
                 asked.answer.set_result(translation)
 
 
-# %% book/B-commands.ipynb · Limits · [service]
+# %% book/I-server.ipynb · Limits · [service]
 LONGEST_SENTENCE = 1000  # characters, and no more tokens than the model reads
 MOST_SENTENCES = 64  # in a request
 LARGEST_BODY = 1 << 20  # bytes
@@ -242,7 +242,7 @@ async def read_body(receive: _Receive) -> bytes:
     return bytes(body)
 
 
-# %% book/B-commands.ipynb · What is measured · [metrics]
+# %% book/I-server.ipynb · What is measured · [metrics]
 _BOUNDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)  # seconds
 
 
@@ -283,7 +283,7 @@ class Metrics:
         return "\n".join(lines) + "\n"
 
 
-# %% book/B-commands.ipynb · The application · [page]
+# %% book/I-server.ipynb · The application · [page]
 _PAGE = """\
 <!DOCTYPE html>
 <html lang="en">
@@ -319,7 +319,7 @@ _PAGE = """\
 """
 
 
-# %% book/B-commands.ipynb · The application · [service-app]
+# %% book/I-server.ipynb · The application · [service-app]
 class Service:
     """Answers requests for translations.
 
@@ -381,7 +381,7 @@ class Service:
         worker.cancel()
 
 
-# %% book/B-commands.ipynb · The application · [gate]
+# %% book/I-server.ipynb · The application · [gate]
 async def _unless_left(answering: Awaitable[None], receive: _Receive, begun: Callable[[], bool]) -> None:
     """Await an answer, but cancel it if its client leaves before it has begun.
 
@@ -454,7 +454,7 @@ class Gate:
                 self.service.measured.note(status or 500, time.perf_counter() - start)
 
 
-# %% book/B-commands.ipynb · The application · [make-app]
+# %% book/I-server.ipynb · The application · [make-app]
 def make_app(
     translator: Translator | MarianTranslator, beam_size: int = 4, length_penalty: float = 0.6
 ) -> Any:
@@ -481,7 +481,7 @@ def make_app(
     return app
 
 
-# %% book/B-commands.ipynb · Connections · [arrival]
+# %% book/I-server.ipynb · Connections · [arrival]
 MOST_CONNECTIONS = 512  # that are open at once, and no more than half of the files that the process may open
 _GRACE = 0.5  # seconds that a refused client has to read why, before its connection is closed
 
@@ -562,7 +562,7 @@ def timed_protocol(most: int) -> Any:
     return Timed
 
 
-# %% book/B-commands.ipynb · Stopping · [run-server]
+# %% book/I-server.ipynb · Stopping · [run-server]
 STOPPING_SECONDS = 20.0  # that a server which stops has for what it has accepted
 _BACKLOG = 1024  # connections that the system holds until the server accepts them
 
@@ -622,7 +622,7 @@ def run_server(app: Any, host: str = "127.0.0.1", port: int = 8000) -> None:
     print(f"answered {app.state.service.measured.requests[200]} requests", flush=True)
 
 
-# %% book/B-commands.ipynb · The commands · [serve-code]
+# %% book/I-server.ipynb · Stopping · [serve-code]
 def serve(options: argparse.Namespace) -> None:
     """Translate over HTTP until a signal to stop."""
     for library in ("fastapi", "uvicorn"):
@@ -631,7 +631,7 @@ def serve(options: argparse.Namespace) -> None:
     run_server(make_app(translator, options.beam, options.length_penalty), options.host, options.port)
 
 
-# %% book/B-commands.ipynb · The options · [help-code-serve]
+# %% book/I-server.ipynb · Stopping · [help-code-serve]
 SERVE_HELP = """\
   curl --json '{"sentences": ["Gosto disto."]}' http://127.0.0.1:8000/translate
 
@@ -644,7 +644,7 @@ once it has answered what it has accepted; after 20 seconds, or at Ctrl-C again,
 It has no encryption and no passwords: on an open network, put a web server that has them before it."""
 
 
-# %% book/B-commands.ipynb · The options · [options-code-serve]
+# %% book/I-server.ipynb · Stopping · [options-code-serve]
 def serve_options(add: Add) -> None:
     """The options of `serve`."""
     address = "the address to listen on; 0.0.0.0 for every one of this machine, :: for those of IPv6 as well "
