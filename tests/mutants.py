@@ -38,10 +38,13 @@ GOOD = ("caught", "timeout", "equivalent")  # a test that no longer ends has not
 TEST_FILES = {
     "__main__": ("commands/test_cli.py",),
     "attention": ("test_attention.py", "test_model.py"),
+    "commands/claim": ("commands/test_cli.py",),
+    "commands/data": ("commands/test_recipes.py", "commands/test_cli.py"),
+    "commands/lines": ("commands/test_cli.py",),
     "commands/recipes": ("commands/test_recipes.py", "commands/test_cli.py"),
     "commands/terminal": ("commands/test_cli.py",),
     "commands/train": ("commands/test_cli.py",),
-    "commands/translate": ("commands/test_cli.py",),
+    "commands/training": ("commands/test_recipes.py", "commands/test_cli.py"),
     "exchange/foreign": (
         "exchange/test_exchange_torch.py",
         "exchange/test_marian.py",

@@ -48,7 +48,11 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 #     modern/parts
 #     study/checks
 #     study/phrases
+#     commands/data
+#     commands/own_texts
 #     commands/recipes
+#     commands/sizes
+#     commands/training
 #     commands/terminal
 #     commands/translate
 #     commands/evaluate
@@ -57,7 +61,16 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 #     commands/options
 #     __main__
 #     commands/train
+#     commands/claim
+#     commands/train_texts
+#     commands/lines
+#     commands/batching
+#     commands/limits
+#     commands/metrics
+#     commands/service
+#     commands/gate
 #     commands/serve
+#     commands/connections
 
 # ruff: noqa: I001 (the order is that of the chapters)
 __version__ = "0.3.0.dev0"
@@ -101,7 +114,9 @@ from transformer.language.translator import Alignment, Translator
 from transformer.language.scores import corpus_scores
 from transformer.exchange.torch import from_torch, to_torch
 from transformer.study.checks import check_model
-from transformer.commands.recipes import Recipe, RECIPES, recipe_for, train_translator
+from transformer.commands.recipes import Recipe, RECIPES
+from transformer.commands.sizes import recipe_for
+from transformer.commands.training import train_translator
 
 __all__ = [
     "TokenEmbedding",

@@ -1,4 +1,4 @@
-"""transformer.commands: recipes, terminal, translate, evaluate, info, check, options, train, serve.
+"""transformer.commands: data, own_texts, recipes, sizes, training, terminal, translate, evaluate, info, ….
 
 Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
 """
