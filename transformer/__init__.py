@@ -64,13 +64,13 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 #     commands/claim
 #     commands/train_texts
 #     commands/lines
-#     commands/batching
 #     commands/limits
+#     commands/batching
 #     commands/metrics
 #     commands/service
 #     commands/gate
-#     commands/serve
 #     commands/connections
+#     commands/serve
 
 # ruff: noqa: I001 (the order is that of the chapters)
 __version__ = "0.3.0.dev0"

@@ -241,3 +241,58 @@ def bucketed_batches() -> Diagram:
         empty = places - sum(map(sum, batches))
         d.text(x, 316, f"{empty} of {places} places are padding", "start")
     return d
+
+
+def command_flow() -> Diagram:
+    """Workshop B: three ways to name a recipe, a folder for the run, and what reads it afterwards."""
+    d = Diagram(470, 412)
+    recipe = d.frame(235, 110, 446, 74)
+    for x, name in ((84, "a recipe’s name"), (235, "a file, --config"), (386, "texts of your own")):
+        given = d.box(x, 28, name, "plain", 136, 32)
+        d.arrow(given.bottom, (x, recipe.top[1]))
+    d.text(235, 88, "Recipe", "bold")
+    for x, name in zip((58, 146, 235, 324, 412), ("data", "model", "schedule", "training", "loss")):
+        d.box(x, 120, name, "weight", 80, 30)
+    claim = d.box(
+        235, 192, "claim: the folder is locked, its recipe compared,\nthe memory counted", "norm", 400, 46
+    )
+    d.arrow(recipe.bottom, claim.top)
+    run = d.box(98, 278, "train_recipe", "attention", 140, 46)
+    folder = d.box(344, 278, "config.json  log.jsonl\ncheckpoint-*.pt  best.pt", "memory", 220, 46, look="code")
+    left = d.box(344, 338, "translator/  record.json", "value", 220, 32, look="code")
+    d.arrow((98, 215), run.top)
+    d.arrow((168, 270), (234, 270), label="saves", at=(201, 258), look="")
+    d.arrow((234, 288), (168, 288), label="goes on", at=(201, 302), look="", dashed=True)
+    d.arrow(folder.bottom, left.top)
+    d.text(344, 244, "the run’s folder", "bold")
+    for x, name in ((62, "translate"), (178, "evaluate"), (294, "serve"), (410, "info")):
+        command = d.box(x, 392, name, "plain", 96, 30, look="code")
+        d.arrow(left.bottom, (344, 366), (x, 366), command.top, kind="value")
+    return d
+
+
+def server_flow() -> Diagram:
+    """Workshop I: the way of a request, and where it can be turned away."""
+    d = Diagram(470, 428)
+    rows = (
+        (82, "connection", "a clock while it is the client’s turn", "closed"),
+        (148, "gate", "counts bytes, watches the client", "408  413  499"),
+        (214, "service", "checks sentences and tokens", "413  422"),
+        (280, "batcher", "orders by fair queuing", "503"),
+    )
+    client = d.box(170, 24, "client", "plain", 120, 32)
+    above = client
+    for y, name, work, refusal in rows:
+        box = d.box(170, y, f"{name}\n{work}", "memory" if name == "batcher" else "norm", 260, 44)
+        d.arrow(above.bottom, box.top)
+        away = d.box(408, y, refusal, "logits", 112, 30, look="code")
+        d.arrow(box.right, away.left, kind="logits")
+        above = box
+    model = d.box(170, 350, "model, in a thread\n2,048 tokens at a time", "attention", 260, 44)
+    d.arrow(above.bottom, model.top)
+    d.arrow(model.left, (18, 350), (18, 24), client.left, kind="value")
+    d.text(64, 404, "each answer to its own client", "start")
+    d.box(48, 404, "", "value", 20, 16)
+    d.box(290, 404, "", "logits", 20, 16)
+    d.text(306, 404, "refused, with a reason", "start")
+    return d

@@ -6,7 +6,7 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 __all__ = ["make_app", "STOPPING_SECONDS", "run_server", "serve", "SERVE_HELP", "serve_options"]
 
 
-# %% book/I-server.ipynb · The application · [make-app]
+# %% book/I-server.ipynb · Stopping · [make-app]
 import argparse
 import socket
 from contextlib import suppress
