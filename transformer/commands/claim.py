@@ -6,7 +6,7 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 __all__ = ["check_folder", "claimed", "memory_of", "check_room"]
 
 
-# %% book/B-commands.ipynb · A run has a folder · [folder-code]
+# %% book/B-commands.ipynb · train: a run has a folder · [folder-code]
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -66,7 +66,7 @@ def check_folder(folder: Path, recipe: Recipe) -> None:
         tell(f"going on from step {step:,} of {asked['steps']:,}{more}")
 
 
-# %% book/B-commands.ipynb · A run has a folder · [claimed-code]
+# %% book/B-commands.ipynb · train: a run has a folder · [claimed-code]
 @contextmanager
 def claimed(folder: Path, recipe: Recipe) -> Iterator[RunFolder]:
     """Keep the folder of a run to this process, and refuse it where `check_folder` does.
@@ -84,7 +84,7 @@ def claimed(folder: Path, recipe: Recipe) -> Iterator[RunFolder]:
         yield run
 
 
-# %% book/B-commands.ipynb · A run has a folder · [memory-code]
+# %% book/B-commands.ipynb · train: a run has a folder · [memory-code]
 def memory_of(device: torch.device | str) -> int | None:
     """The bytes of memory that a device has; `None` where the system does not tell."""
     if torch.device(device).type == "cuda":

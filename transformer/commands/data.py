@@ -6,7 +6,7 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 __all__ = ["Batches", "Load", "Reversals", "Translations", "Lessons"]
 
 
-# %% book/B-commands.ipynb · A recipe is data · [recipe-data]
+# %% book/B-commands.ipynb · What a run learns from · [recipe-data]
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -90,7 +90,7 @@ class Reversals:
         return f"exact match on 10,000 unseen sequences: {record['test']['sequences']:.2%}"
 
 
-# %% book/B-commands.ipynb · A recipe is data · [recipe-translations]
+# %% book/B-commands.ipynb · What a run learns from · [recipe-translations]
 @dataclass(frozen=True)
 class Translations:
     """The data of a translator: pairs of sentences, cut into subwords.
@@ -151,7 +151,7 @@ class Translations:
         return Lessons(self, split("train"), split("dev"), test)
 
 
-# %% book/B-commands.ipynb · A recipe is data · [lessons]
+# %% book/B-commands.ipynb · What a run learns from · [lessons]
 class Lessons:
     """The data of a translator once they are read.
 
@@ -244,7 +244,7 @@ class Lessons:
         return "\n".join(score["line"] for score in best.values())
 
 
-# %% book/B-commands.ipynb · A recipe is data · [test-scores]
+# %% book/B-commands.ipynb · What a run learns from · [test-scores]
 def _test_scores(
     translator: Translator,
     searches: dict[str, tuple[int, float]],

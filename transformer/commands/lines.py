@@ -6,7 +6,7 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 __all__ = ["LONGEST_LINE", "read_lines", "decoded", "grouped"]
 
 
-# %% book/B-commands.ipynb · The commands · [lines-code]
+# %% book/B-commands.ipynb · translate: lines in, lines out · [lines-code]
 import codecs
 from collections.abc import Iterable, Iterator
 from typing import Any, BinaryIO
@@ -47,7 +47,7 @@ def decoded(lines: Iterable[tuple[bytes, bool]], place: str) -> Iterator[tuple[s
         yield f"{place} {number}", text.rstrip("\r\n").removeprefix("\ufeff")
 
 
-# %% book/B-commands.ipynb · The commands · [grouped-code]
+# %% book/B-commands.ipynb · translate: lines in, lines out · [grouped-code]
 def grouped(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
     """Lists of up to `size` items; an error comes after the items before it."""
     group: list[Any] = []

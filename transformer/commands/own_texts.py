@@ -6,7 +6,7 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 __all__ = ["checksum", "OwnTexts", "own_splits"]
 
 
-# %% book/B-commands.ipynb · A recipe is data · [own-texts]
+# %% book/B-commands.ipynb · What a run learns from · [own-texts]
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -147,10 +147,10 @@ def changed(recipe: Recipe, **changes: Any) -> Recipe:
                 f"{name!r} is not a setting of this recipe; there are {', '.join(known)}"
             )
     parts = {}
-    for place in fields(recipe):
-        part = getattr(recipe, place.name)
+    for slot in fields(recipe):
+        part = getattr(recipe, slot.name)
         own = {field.name for field in fields(part)} & set(changes)
-        parts[place.name] = replace(part, **{name: changes[name] for name in own})
+        parts[slot.name] = replace(part, **{name: changes[name] for name in own})
     return Recipe(**parts)
 
 
@@ -219,7 +219,7 @@ RECIPES = {
 }
 
 
-# %% book/B-commands.ipynb · The recipes of this book · [config-code]
+# %% book/B-commands.ipynb · A recipe in a file · [config-code]
 def read_recipe(path: Path | str) -> Recipe:
     """The recipe in a run's `config.json`, or in a record.
 

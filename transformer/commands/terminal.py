@@ -6,7 +6,7 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 __all__ = ["one_line", "note", "tell", "refusal", "drop_output", "Terminated", "terminable", "raise_again"]
 
 
-# %% book/B-commands.ipynb · From the command line · [terminal-imports]
+# %% book/B-commands.ipynb · One line for every mistake · [terminal-imports]
 import os
 import signal
 import sys

@@ -3,10 +3,10 @@
 Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
 """
 
-__all__ = ["train", "asked_for", "leave_results", "TRAIN_HELP", "summary", "train_options"]
+__all__ = ["train", "asked_for", "leave_results", "summary", "train_options", "TRAIN_HELP"]
 
 
-# %% book/B-commands.ipynb · From the command line · [command-line-code-train]
+# %% book/B-commands.ipynb · train: a run has a folder · [command-line-code-train]
 import argparse
 from contextlib import nullcontext, suppress
 from pathlib import Path
@@ -23,7 +23,7 @@ from transformer.runs.journal import draw_curves
 from transformer.validation import optional_import
 
 
-# %% book/B-commands.ipynb · The commands · [train-code]
+# %% book/B-commands.ipynb · train: a run has a folder · [train-code]
 def train(options: argparse.Namespace) -> None:
     """Train, and leave the model, its record and its log in the run's folder."""
     recipe, folder = asked_for(options)
@@ -64,7 +64,7 @@ def asked_for(options: argparse.Namespace) -> tuple[Recipe, Path]:
     return changed(recipe, **parsed(recipe, options.set)), folder
 
 
-# %% book/B-commands.ipynb · The commands · [results-code]
+# %% book/B-commands.ipynb · train: a run has a folder · [results-code]
 def leave_results(folder: Path, recipe: Recipe, run: Trained) -> None:
     """Write the curves into the run's folder and, once the run is over, its record."""
     trainer, usable = run.trainer, folder / run.data.left
@@ -82,7 +82,31 @@ def leave_results(folder: Path, recipe: Recipe, run: Trained) -> None:
     tell(f"the run's folder: {one_line(folder)}")
 
 
-# %% book/B-commands.ipynb · The options · [help-code-train]
+# %% book/B-commands.ipynb · train: a run has a folder · [kinds-code-train]
+def summary(recipe: Recipe) -> str:
+    """A recipe in a line."""
+    model, steps = recipe.model, recipe.training.steps
+    size = f"{model.n_layers}+{model.n_layers} layers of width {model.d_model}"
+    return f"{recipe.data}; {size}, {steps:,} updates"
+
+
+# %% book/B-commands.ipynb · train: a run has a folder · [options-code-train]
+def train_options(add: Add) -> None:
+    """The options of `train`."""
+    add("recipe", nargs="?", choices=list(RECIPES), metavar="recipe", help="one of the recipes below")
+    instead = "take the recipe from a run's config.json or record.json instead"
+    add("--config", type=place, metavar="FILE", help=instead)
+    change = "change a setting of the recipe, such as steps=500; may be repeated"
+    add("--set", action="append", default=[], metavar="NAME=VALUE", help=change)
+    texts_options(add)
+    folder = "the run's folder (default: runs/ and the recipe's name, or runs/own)"
+    add("--directory", type=place, help=folder)
+    stop = "stop training after M minutes; the same command goes on later (default: no limit)"
+    add("--max-minutes", type=within(float, 0.0, float("inf")), metavar="M", help=stop)
+    device_option(add)
+
+
+# %% book/B-commands.ipynb · train: a run has a folder · [help-code-train]
 TRAIN_HELP = """\
 recipes:
 {recipes}
@@ -108,27 +132,3 @@ a twentieth of the pairs, at most 1,000, is held out and scored at the end. What
 kept with the translator, which treats whatever it translates in the same way.
 
 With several GPUs: torchrun --nproc-per-node=N -m transformer train NAME"""
-
-
-# %% book/B-commands.ipynb · The options · [kinds-code-train]
-def summary(recipe: Recipe) -> str:
-    """A recipe in a line."""
-    model, steps = recipe.model, recipe.training.steps
-    size = f"{model.n_layers}+{model.n_layers} layers of width {model.d_model}"
-    return f"{recipe.data}; {size}, {steps:,} updates"
-
-
-# %% book/B-commands.ipynb · The options · [options-code-train]
-def train_options(add: Add) -> None:
-    """The options of `train`."""
-    add("recipe", nargs="?", choices=list(RECIPES), metavar="recipe", help="one of the recipes below")
-    instead = "take the recipe from a run's config.json or record.json instead"
-    add("--config", type=place, metavar="FILE", help=instead)
-    change = "change a setting of the recipe, such as steps=500; may be repeated"
-    add("--set", action="append", default=[], metavar="NAME=VALUE", help=change)
-    texts_options(add)
-    folder = "the run's folder (default: runs/ and the recipe's name, or runs/own)"
-    add("--directory", type=place, help=folder)
-    stop = "stop training after M minutes; the same command goes on later (default: no limit)"
-    add("--max-minutes", type=within(float, 0.0, float("inf")), metavar="M", help=stop)
-    device_option(add)

@@ -6,7 +6,7 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 __all__ = ["own_texts", "recipe_of_texts", "announce", "texts_options"]
 
 
-# %% book/B-commands.ipynb · The commands · [own-train-code]
+# %% book/B-commands.ipynb · train: a run has a folder · [own-train-code]
 import argparse
 from pathlib import Path
 
@@ -76,7 +76,7 @@ def announce(recipe: Recipe) -> None:
     )
 
 
-# %% book/B-commands.ipynb · The commands · [texts-options-code]
+# %% book/B-commands.ipynb · train: a run has a folder · [texts-options-code]
 def texts_options(add: Add) -> None:
     """What `train` can be given in place of a recipe."""
     texts = "texts of your own to train on, a sentence a line (default: the corpus of a recipe)"

@@ -165,7 +165,7 @@ def train_translator(
     return run.learned, run.trainer
 
 
-# %% book/B-commands.ipynb · What is recorded · [toy-record]
+# %% book/B-commands.ipynb · Training by recipe · [toy-record]
 def record_of(recipe: Recipe, run: Trained) -> dict[str, Any]:
     """The record of a finished run: the facts of `run_facts`, the recipe, and what its data note."""
     facts = run_facts(run.trainer.device) | {"recipe": asdict(recipe)}
@@ -187,7 +187,7 @@ def toy_record(trainer: Trainer, recipe: Recipe) -> dict[str, Any]:
     return record_of(recipe, Trained(recipe.data.read(), trainer.model, trainer))
 
 
-# %% book/B-commands.ipynb · What is recorded · [translation-record]
+# %% book/B-commands.ipynb · Training by recipe · [translation-record]
 def translation_record(
     translator: Translator,
     trainer: Trainer,

@@ -3,10 +3,10 @@
 Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
 """
 
-__all__ = ["GROUP", "translate", "placed", "TRANSLATE_HELP", "translate_options"]
+__all__ = ["GROUP", "translate", "placed", "translate_options", "TRANSLATE_HELP"]
 
 
-# %% book/B-commands.ipynb · From the command line · [translate-imports]
+# %% book/B-commands.ipynb · translate: lines in, lines out · [translate-imports]
 import argparse
 import os
 import re
@@ -20,7 +20,7 @@ from transformer.commands.terminal import note
 from transformer.exchange.ctranslate2 import load_translator
 
 
-# %% book/B-commands.ipynb · The commands · [translate-code]
+# %% book/B-commands.ipynb · translate: lines in, lines out · [translate-code]
 GROUP = 64  # lines that are translated together
 
 
@@ -52,7 +52,15 @@ def placed(warning: str, places: Sequence[str]) -> str:
     return re.sub(r"^sentence (\d+)", lambda number: places[int(number[1]) - 1], warning)
 
 
-# %% book/B-commands.ipynb · The options · [help-code-translate]
+# %% book/B-commands.ipynb · translate: lines in, lines out · [options-code-translate]
+def translate_options(add: Add) -> None:
+    """The options of `translate`."""
+    add("sentence", nargs="*", help="a sentence, in quotes (default: the lines of standard input)")
+    engine_option(add)
+    search_options(add)
+
+
+# %% book/B-commands.ipynb · translate: lines in, lines out · [help-code-translate]
 TRANSLATE_HELP = """\
 Sentences are written as one types them, in UTF-8. The translator treats them as it did those that it
 has learned from; translations of models of the talks and phrases are in lower case, like these.
@@ -70,11 +78,3 @@ the lines before it are answered.
 A name with one slash that is not a folder is looked up on the Hugging Face hub: a translator that
 Translator.push_to_hub has put there, or a Marian model with weights in safetensors. Only files that
 execute nothing are fetched, and they are kept, so that the next call needs no network."""
-
-
-# %% book/B-commands.ipynb · The options · [options-code-translate]
-def translate_options(add: Add) -> None:
-    """The options of `translate`."""
-    add("sentence", nargs="*", help="a sentence, in quotes (default: the lines of standard input)")
-    engine_option(add)
-    search_options(add)
