@@ -296,3 +296,26 @@ def server_flow() -> Diagram:
     d.box(290, 404, "", "logits", 20, 16)
     d.text(306, 404, "refused, with a reason", "start")
     return d
+
+
+def fair_queue() -> Diagram:
+    """Workshop I: who is translated when, by arrival and by the time at which a sentence would be finished."""
+    d = Diagram(470, 208)
+    kinds = {"A": "query", "B": "key", "C": "value"}
+    clock = {"A1": 4, "A2": 8, "A3": 12, "A4": 16, "B1": 4, "B2": 8, "B3": 12, "B4": 16, "C": 6}
+    rows = (
+        (66, "in order of arrival", "A1 A2 A3 A4 B1 B2 B3 B4 C"),
+        (170, "in order of the finishing times", "A1 B1 C A2 B2 A3 B3 A4 B4"),
+    )
+    for y, name, order in rows:
+        d.text(20, y - 48, name, "bold start")
+        left = 20.0
+        for sentence in order.split():
+            width = 48 if sentence != "C" else 24
+            d.box(left + width / 2, y, sentence, kinds[sentence[0]], width - 2, 30, radius=2)
+            if y > 100:
+                d.text(left + width / 2, y + 28, str(clock[sentence]), "code")
+            left += width
+        d.text(460, y - 30, "C asks here", "end")
+        d.arrow((376, y - 30), (116, y - 30), (116, y - 16), kind="value", dashed=True)
+    return d
