@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 import tracemalloc
 from contextlib import redirect_stdout
@@ -752,8 +753,13 @@ def test_an_interrupt_while_the_program_is_imported_ends_it_silently(tmp_path):
         assert process.returncode == -signal.SIGINT  # which a shell calls 130
 
 
-def test_an_interrupt_that_a_callback_swallows_comes_once_more(capsys, monkeypatch):
-    """Python ignores what is raised where an object is thrown away."""
+@pytest.mark.parametrize("seconds", [0.0, 0.2], ids=["fast machine", "slow machine"])
+def test_an_interrupt_that_a_callback_swallows_comes_once_more(seconds, capsys, monkeypatch):
+    """Python ignores what is raised where an object is thrown away, and in the hook that hears of it."""
+    begin, delays = threading.Timer.start, iter([seconds])
+    monkeypatch.setattr(
+        threading.Timer, "start", lambda timer: begin(timer) or time.sleep(next(delays, 0.0))
+    )
 
     class Swallows:
         def __del__(self):

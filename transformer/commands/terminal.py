@@ -103,6 +103,9 @@ def raise_again(report: Callable[[Any], object], ignored: Any) -> None:
         send = signal.raise_signal
         if hasattr(signal, "pthread_kill"):  # not on Windows; it also wakes a thread that sleeps
             send = partial(signal.pthread_kill, threading.get_ident())
-        threading.Timer(0.01, send, [number]).start()  # by then, the callback is over
-    else:
-        report(ignored)
+        while True:
+            try:
+                return threading.Timer(0.01, send, [number]).start()  # by then, the callback is over
+            except KeyboardInterrupt:  # or not: it came while this was still at work, and would be ignored
+                continue
+    report(ignored)
