@@ -258,7 +258,8 @@ def command_flow() -> Diagram:
     )
     d.arrow(recipe.bottom, claim.top)
     run = d.box(98, 278, "train_recipe", "attention", 140, 46)
-    folder = d.box(344, 278, "config.json  log.jsonl\ncheckpoint-*.pt  best.pt", "memory", 220, 46, look="code")
+    kept = "config.json  log.jsonl\ncheckpoint-*.pt  best.pt"
+    folder = d.box(344, 278, kept, "memory", 220, 46, look="code")
     left = d.box(344, 338, "translator/  record.json", "value", 220, 32, look="code")
     d.arrow((98, 215), run.top)
     d.arrow((168, 270), (234, 270), label="saves", at=(201, 258), look="")
@@ -299,7 +300,7 @@ def server_flow() -> Diagram:
 
 
 def fair_queue() -> Diagram:
-    """Workshop I: who is translated when, by arrival and by the time at which a sentence would be finished."""
+    """Workshop I: who is translated when, by arrival and by the time at which it would be finished."""
     d = Diagram(470, 208)
     kinds = {"A": "query", "B": "key", "C": "value"}
     clock = {"A1": 4, "A2": 8, "A3": 12, "A4": 16, "B1": 4, "B2": 8, "B3": 12, "B4": 16, "C": 6}
@@ -318,4 +319,25 @@ def fair_queue() -> Diagram:
             left += width
         d.text(460, y - 30, "C asks here", "end")
         d.arrow((376, y - 30), (116, y - 30), (116, y - 16), kind="value", dashed=True)
+    return d
+
+
+def lessons_of_a_run() -> Diagram:
+    """Workshop B: what is written down of data, what is read, and what a run asks them for."""
+    d = Diagram(470, 250)
+    d.text(84, 20, "settings, in a file", "bold")
+    d.text(250, 20, "read", "bold")
+    toy = d.box(84, 62, "Reversals", "weight", 136, 44, look="code")
+    book = d.box(84, 134, "Translations", "weight", 136, 44, look="code")
+    own = d.box(84, 206, "OwnTexts", "weight", 136, 44, look="code")
+    lessons = d.box(250, 170, "Lessons\npairs, vocabulary", "memory", 136, 52)
+    d.arrow(book.right, (166, 134), (166, 162), (182, 162), kind="weight")
+    d.arrow(own.right, (166, 206), (166, 178), (182, 178), kind="weight")
+    asked = ("model", "batches", "evaluate", "keep", "record")
+    d.text(408, 20, "a run asks for", "bold")
+    run = d.frame(408, 140, 118, 212)
+    for row, name in enumerate(asked):
+        d.box(408, 56 + 42 * row, name, "attention", 98, 30, look="code")
+    d.arrow(toy.right, (run.left[0], 62))
+    d.arrow(lessons.right, (run.left[0], 170), kind="memory")
     return d

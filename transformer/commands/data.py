@@ -162,6 +162,8 @@ class Lessons:
         test: gives the pairs that are scored at the end; `None` for those to judge by.
     """
 
+    left: ClassVar[str] = "translator"  # in the run's folder
+
     def __init__(
         self,
         data: Translations,
@@ -170,8 +172,6 @@ class Lessons:
         test: Callable[[], list[Pair]] | None = None,
     ) -> None:
         self.data, self.train, self.dev, self.test = data, train, dev, test
-
-    left: ClassVar[str] = "translator"  # in the run's folder
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
@@ -194,9 +194,7 @@ class Lessons:
         """The training batches by epoch. Pairs that are too long are left out, with a warning."""
         data, size, longest = self.data, self.data.max_tokens, self.data.longest
         if data.bpe_dropout:
-            return sampled_batches(
-                self.train, self.vocabulary, size, data.bpe_dropout, seed, longest
-            )
+            return sampled_batches(self.train, self.vocabulary, size, data.bpe_dropout, seed, longest)
         encoded = encode_pairs(self.train, self.vocabulary, longest)
         if left := len(self.train) - len(encoded):
             said = f"{left:,} of {len(self.train):,} pairs have over {longest} tokens and are left out"
@@ -211,9 +209,7 @@ class Lessons:
         """What the run has made: model and vocabulary."""
         return Translator(model, self.vocabulary)
 
-    def keep(
-        self, translator: Translator, folder: Path, record: dict[str, Any] | None = None
-    ) -> None:
+    def keep(self, translator: Translator, folder: Path, record: dict[str, Any] | None = None) -> None:
         """Write the translator into the run's folder, with a model card if there is a record."""
         if record is None:
             translator.save(folder / self.left)
