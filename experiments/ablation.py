@@ -25,7 +25,8 @@ from sacrebleu.metrics import BLEU
 
 from benchmarks.measure import table
 from transformer import TransformerConfig, Translator, load_corpus
-from transformer.commands.recipes import RECIPES, changed, train_translator
+from transformer.commands.recipes import RECIPES, changed
+from transformer.commands.training import train_translator
 from transformer.runs.checkpoints import atomic_file, load_checkpoint
 from transformer.runs.folder import RunFolder, read_record, run_facts, write_record
 
@@ -62,7 +63,7 @@ PATCHES = {
         lambda length, d_model, dtype=None: torch.zeros(length, d_model, dtype=dtype),
     ),
     "untied": (
-        "transformer.commands.recipes.TransformerConfig",
+        "transformer.commands.data.TransformerConfig",
         partial(TransformerConfig, tie_embeddings=False),
     ),
 }

@@ -42,7 +42,8 @@ from transformer import (
     evaluate_loss,
     load_corpus,
 )
-from transformer.commands.recipes import RECIPES, Recipe, Translations, changed
+from transformer.commands.data import Translations
+from transformer.commands.recipes import RECIPES, Recipe, changed
 from transformer.language.batches import TokenBatches, encode_pairs
 from transformer.language.corpora import Pair
 from transformer.language.translator import translate_ids

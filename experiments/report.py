@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from transformer.commands.recipes import Translations, read_recipe
+from transformer.commands.data import Translations
+from transformer.commands.recipes import read_recipe
 from transformer.language.batches import pad
 from transformer.language.corpora import Pair, load_corpus
 from transformer.language.scores import corpus_scores, sentence_scores

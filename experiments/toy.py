@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from transformer import Transformer, load_toy_model, reversal_batch, reverse_and_mark, toy_config
-from transformer.commands.recipes import RECIPES, changed, toy_record, train_toy
+from transformer.commands.recipes import RECIPES, changed
+from transformer.commands.training import toy_record, train_toy
 from transformer.runs.folder import run_facts, write_record
 from transformer.runs.trainer import Trainer
 from transformer.toy import crowd, faultless, match_by_copies

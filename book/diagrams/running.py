@@ -498,4 +498,101 @@ def examination() -> Diagram:
     report = d.box(388, 304, "CheckReport", "value", 124, 34)
     d.arrow(judged.bottom, report.top)
     d.text(312, 304, "15 × CheckResult", "code end")
+def command_flow() -> Diagram:
+    """Workshop B: three ways to name a recipe, a folder for the run, and what reads it afterwards."""
+    d = Diagram(470, 412)
+    recipe = d.frame(235, 110, 446, 74)
+    for x, name in ((84, "a recipe’s name"), (235, "a file, --config"), (386, "texts of your own")):
+        given = d.box(x, 28, name, "plain", 136, 32)
+        d.arrow(given.bottom, (x, recipe.top[1]))
+    d.text(235, 88, "Recipe", "bold")
+    for x, name in zip((58, 146, 235, 324, 412), ("data", "model", "schedule", "training", "loss")):
+        d.box(x, 120, name, "weight", 80, 30)
+    claim = d.box(
+        235, 192, "claim: the folder is locked, its recipe compared,\nthe memory counted", "norm", 400, 46
+    )
+    d.arrow(recipe.bottom, claim.top)
+    run = d.box(98, 278, "train_recipe", "attention", 140, 46)
+    kept = "config.json  log.jsonl\ncheckpoint-*.pt  best.pt"
+    folder = d.box(344, 278, kept, "memory", 220, 46, look="code")
+    left = d.box(344, 338, "translator/  record.json", "value", 220, 32, look="code")
+    d.arrow((98, 215), run.top)
+    d.arrow((168, 270), (234, 270), label="saves", at=(201, 258), look="")
+    d.arrow((234, 288), (168, 288), label="goes on", at=(201, 302), look="", dashed=True)
+    d.arrow(folder.bottom, left.top)
+    d.text(344, 244, "the run’s folder", "bold")
+    for x, name in ((62, "translate"), (178, "evaluate"), (294, "serve"), (410, "info")):
+        command = d.box(x, 392, name, "plain", 96, 30, look="code")
+        d.arrow(left.bottom, (344, 366), (x, 366), command.top, kind="value")
+    return d
+
+
+def server_flow() -> Diagram:
+    """Workshop I: the way of a request, and where it can be turned away."""
+    d = Diagram(470, 428)
+    rows = (
+        (82, "connection", "a clock while it is the client’s turn", "closed"),
+        (148, "gate", "counts bytes, watches the client", "408  413  499"),
+        (214, "service", "checks sentences and tokens", "413  422"),
+        (280, "batcher", "orders by fair queuing", "503"),
+    )
+    client = d.box(170, 24, "client", "plain", 120, 32)
+    above = client
+    for y, name, work, refusal in rows:
+        box = d.box(170, y, f"{name}\n{work}", "memory" if name == "batcher" else "norm", 260, 44)
+        d.arrow(above.bottom, box.top)
+        away = d.box(408, y, refusal, "logits", 112, 30, look="code")
+        d.arrow(box.right, away.left, kind="logits")
+        above = box
+    model = d.box(170, 350, "model, in a thread\n2,048 tokens at a time", "attention", 260, 44)
+    d.arrow(above.bottom, model.top)
+    d.arrow(model.left, (18, 350), (18, 24), client.left, kind="value")
+    d.text(64, 404, "each answer to its own client", "start")
+    d.box(48, 404, "", "value", 20, 16)
+    d.box(290, 404, "", "logits", 20, 16)
+    d.text(306, 404, "refused, with a reason", "start")
+    return d
+
+
+def fair_queue() -> Diagram:
+    """Workshop I: who is translated when, by arrival and by the time at which it would be finished."""
+    d = Diagram(470, 208)
+    kinds = {"A": "query", "B": "key", "C": "value"}
+    clock = {"A1": 4, "A2": 8, "A3": 12, "A4": 16, "B1": 4, "B2": 8, "B3": 12, "B4": 16, "C": 6}
+    rows = (
+        (66, "in order of arrival", "A1 A2 A3 A4 B1 B2 B3 B4 C"),
+        (170, "in order of the finishing times", "A1 B1 C A2 B2 A3 B3 A4 B4"),
+    )
+    for y, name, order in rows:
+        d.text(20, y - 48, name, "bold start")
+        left = 20.0
+        for sentence in order.split():
+            width = 48 if sentence != "C" else 24
+            d.box(left + width / 2, y, sentence, kinds[sentence[0]], width - 2, 30, radius=2)
+            if y > 100:
+                d.text(left + width / 2, y + 28, str(clock[sentence]), "code")
+            left += width
+        d.text(460, y - 30, "C asks here", "end")
+        d.arrow((376, y - 30), (116, y - 30), (116, y - 16), kind="value", dashed=True)
+    return d
+
+
+def lessons_of_a_run() -> Diagram:
+    """Workshop B: what is written down of data, what is read, and what a run asks them for."""
+    d = Diagram(470, 250)
+    d.text(84, 20, "settings, in a file", "bold")
+    d.text(250, 20, "read", "bold")
+    toy = d.box(84, 62, "Reversals", "weight", 136, 44, look="code")
+    book = d.box(84, 134, "Translations", "weight", 136, 44, look="code")
+    own = d.box(84, 206, "OwnTexts", "weight", 136, 44, look="code")
+    lessons = d.box(250, 170, "Lessons\npairs, vocabulary", "memory", 136, 52)
+    d.arrow(book.right, (166, 134), (166, 162), (182, 162), kind="weight")
+    d.arrow(own.right, (166, 206), (166, 178), (182, 178), kind="weight")
+    asked = ("model", "batches", "evaluate", "keep", "record")
+    d.text(408, 20, "a run asks for", "bold")
+    run = d.frame(408, 140, 118, 212)
+    for row, name in enumerate(asked):
+        d.box(408, 56 + 42 * row, name, "attention", 98, 30, look="code")
+    d.arrow(toy.right, (run.left[0], 62))
+    d.arrow(lessons.right, (run.left[0], 170), kind="memory")
     return d

@@ -10,7 +10,8 @@ import pytest
 import torch
 from helpers import PAIRS, corpus
 
-import transformer.commands.recipes
+import transformer.commands.data
+import transformer.commands.sizes
 from transformer import (
     RECIPES,
     FastTransformer,
@@ -33,20 +34,11 @@ from transformer import (
     teacher_forced_loss,
     train_translator,
 )
-from transformer.commands.recipes import (
-    Loss,
-    OwnTexts,
-    Schedule,
-    Stacks,
-    Translations,
-    changed,
-    own_recipe,
-    read_recipe,
-    settings,
-    toy_record,
-    train_toy,
-    translation_record,
-)
+from transformer.commands.data import Translations
+from transformer.commands.own_texts import OwnTexts
+from transformer.commands.recipes import Loss, Schedule, Stacks, changed, read_recipe, settings
+from transformer.commands.sizes import own_recipe
+from transformer.commands.training import toy_record, train_toy, translation_record
 from transformer.language.batches import sampled_batches
 from transformer.language.corpora import CorpusError, Pair
 from transformer.language.translator import evaluate_translator, tune_search
@@ -114,9 +106,9 @@ def test_what_no_run_can_do_is_refused_at_once(change, message):
 
 
 def test_the_data_of_the_other_kind_are_refused():
-    with pytest.raises(TypeError, match="data must be Reversals, not Translations"):
+    with pytest.raises(TypeError, match="data must be a Reversals, not Translations"):
         train_toy(TINY)
-    with pytest.raises(TypeError, match="data must be Translations, not Reversals"):
+    with pytest.raises(TypeError, match="data must be a Translations, not Reversals"):
         train_translator(TOY, load=ours)
 
 
@@ -216,7 +208,7 @@ def test_run_is_evaluated_on_a_stream_of_its_own(monkeypatch):
 def test_best_is_the_run_s_highest_share_of_whole_sequences(monkeypatch):
     scores = iter([0.0, 0.25, 0.75])  # the first of a trial
     monkeypatch.setattr(
-        transformer.commands.recipes, "exact_match", lambda model, **how: {"sequences": next(scores)}
+        transformer.commands.data, "exact_match", lambda model, **how: {"sequences": next(scores)}
     )
     assert train_toy(TOY).best == 0.75
 
@@ -419,14 +411,14 @@ def numbers(n: int, length: int = 1) -> list[Pair]:
 
 
 def test_sizes_follow_the_texts(monkeypatch):
-    monkeypatch.setattr(transformer.commands.recipes, "_OWN_LIMITS", (1_200, 20_000))
+    monkeypatch.setattr(transformer.commands.sizes, "_OWN_LIMITS", (1_200, 20_000))
     small, large = recipe_for(numbers(300)), recipe_for(numbers(301, length=10))
     assert (small.model.n_layers, small.model.d_model, small.data.max_tokens) == (2, 128, 1000)
     assert (large.model.n_layers, large.model.d_model, large.data.max_tokens) == (3, 256, 2000)
     assert small.training.steps == 1000 and small.data.preparation == "as it is"
     # Ten digits, the letters of both words, the four special tokens and the space; two words are frequent.
     assert small.data.vocab_size == 5 + 10 + len(set("gatoscats")) + 1
-    monkeypatch.setattr(transformer.commands.recipes, "_OWN_LIMITS", (1, 2))
+    monkeypatch.setattr(transformer.commands.sizes, "_OWN_LIMITS", (1, 2))
     largest = recipe_for(numbers(10_000, length=5))
     assert (largest.model.n_layers, largest.model.d_model, largest.data.max_tokens) == (6, 512, 4096)
     vocabulary = vocabulary_of(largest, numbers(10_000, length=5))

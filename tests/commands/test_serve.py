@@ -29,16 +29,10 @@ from hypothesis import strategies as st
 from benchmarks import serving as benchmark
 from transformer import Translator
 from transformer.__main__ import main
-from transformer.commands.serve import (
-    LARGEST_BODY,
-    LONGEST_SENTENCE,
-    MOST_SENTENCES,
-    SHORTEST,
-    Batcher,
-    Metrics,
-    Refusal,
-    make_app,
-)
+from transformer.commands.batching import SHORTEST, Batcher
+from transformer.commands.limits import LARGEST_BODY, LONGEST_SENTENCE, MOST_SENTENCES, Refusal
+from transformer.commands.metrics import Metrics
+from transformer.commands.serve import make_app
 
 needs_server = pytest.mark.skipif(
     not (find_spec("fastapi") and find_spec("uvicorn") and find_spec("httpx")),
@@ -439,10 +433,15 @@ class Served(NamedTuple):
 
 @contextmanager
 def serving(*options: str, **limits: float) -> Iterator[Served]:
-    """A server in a process of its own, with some of the module's limits changed."""
-    changed = "".join(f"serve.{name} = {value}; " for name, value in limits.items())
-    program = f"import sys; from transformer import serve; {changed}from transformer.__main__ import main"
-    command = [sys.executable, "-c", f"{program}; sys.exit(main())", "serve", "--port", "0", "--beam", "1"]
+    """A server in a process of its own, with some of its limits changed wherever they are read."""
+    program = f"""
+import sys
+from transformer.commands import connections, limits, serve
+from transformer.__main__ import main
+for module in (connections, limits, serve):
+    vars(module).update({{name: value for name, value in {limits}.items() if name in vars(module)}})
+sys.exit(main())"""
+    command = [sys.executable, "-c", program, "serve", "--port", "0", "--beam", "1"]
     pipe = subprocess.PIPE
     process = subprocess.Popen([*command, *options], stdout=pipe, stderr=pipe, text=True)
     address = process.stdout.readline().strip().removeprefix("listening on http://")

@@ -3,10 +3,10 @@
 Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
 """
 
-__all__ = ["check", "built", "CHECK_HELP", "check_options"]
+__all__ = ["check", "built", "check_options", "CHECK_HELP"]
 
 
-# %% book/B-commands.ipynb · From the command line · [check-imports]
+# %% book/B-commands.ipynb · evaluate, info, check · [check-imports]
 import argparse
 import importlib
 import os
@@ -17,7 +17,7 @@ from transformer.commands.options import Add, within
 from transformer.study.checks import check_model
 
 
-# %% book/B-commands.ipynb · The commands · [check-code]
+# %% book/B-commands.ipynb · evaluate, info, check · [check-code]
 def check(options: argparse.Namespace) -> int:
     """Examine the model that a function builds; the status is 1 if a check fails."""
     sizes = options.src_vocab_size, options.tgt_vocab_size
@@ -50,17 +50,7 @@ def built(name: str) -> Any:
     return factory()
 
 
-# %% book/B-commands.ipynb · The options · [help-code-check]
-CHECK_HELP = """\
-  python -m transformer check mine:build
-
-calls the function build of mine.py, in the current folder, and examines the model that it returns.
-A model that is not called as model(src, tgt) needs an adapter around it, from transformer.study.checks:
-seq2seq and decoder_only for models of Hugging Face, torch_transformer for torch.nn.Transformer.
-The status is 0 if no check fails, 1 if one does, and 2 if there is nothing to check."""
-
-
-# %% book/B-commands.ipynb · The options · [check-options-code]
+# %% book/B-commands.ipynb · evaluate, info, check · [check-options-code]
 def check_options(add: Add) -> None:
     """The options of `check`."""
     add("factory", metavar="MODULE:FUNCTION", help="a function without arguments that builds the model")
@@ -72,3 +62,13 @@ def check_options(add: Add) -> None:
     add("--bos-id", type=int, metavar="ID", help=f"the token that a target begins with {unsaid}")
     kinds = "what the model is meant to have; rotary positions are relative (default: not said)"
     add("--positions", choices=("absolute", "relative", "none"), help=kinds)
+
+
+# %% book/B-commands.ipynb · evaluate, info, check · [help-code-check]
+CHECK_HELP = """\
+  python -m transformer check mine:build
+
+calls the function build of mine.py, in the current folder, and examines the model that it returns.
+A model that is not called as model(src, tgt) needs an adapter around it, from transformer.study.checks:
+seq2seq and decoder_only for models of Hugging Face, torch_transformer for torch.nn.Transformer.
+The status is 0 if no check fails, 1 if one does, and 2 if there is nothing to check."""

@@ -3,10 +3,10 @@
 Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
 """
 
-__all__ = ["evaluate", "evaluation_pairs", "show_scores", "EVALUATE_HELP", "evaluate_options"]
+__all__ = ["evaluate", "evaluation_pairs", "show_scores", "evaluate_options", "EVALUATE_HELP"]
 
 
-# %% book/B-commands.ipynb · From the command line · [evaluate-imports]
+# %% book/B-commands.ipynb · evaluate, info, check · [evaluate-imports]
 import argparse
 from functools import partial
 from typing import Any
@@ -19,7 +19,7 @@ from transformer.language.translator import Translator
 from transformer.language.wording import CORPORA, Preparation
 
 
-# %% book/B-commands.ipynb · The commands · [evaluate-code]
+# %% book/B-commands.ipynb · evaluate, info, check · [evaluate-code]
 def evaluate(options: argparse.Namespace) -> None:
     """Score a translator on a split of a corpus, or on two files."""
     translator = Translator.from_pretrained(options.model, device=options.device)
@@ -77,18 +77,7 @@ def show_scores(scores: dict[str, dict[str, Any]]) -> None:
         print(measured["line"])
 
 
-# %% book/B-commands.ipynb · The options · [help-code-evaluate]
-EVALUATE_HELP = """\
-Lines as sacreBLEU prints them: BLEU on the tokens as the corpora have them (tok:none), if the texts of
-the translator are split into tokens; BLEU and chrF2 on text as one types it; and how many translations
-are equal to their reference. Of a corpus, pairs that its training split holds as well are then left out,
-and the rest is scored again. Files of your own are prepared as the translator's texts are.
-
-  python -m transformer evaluate --model runs/ted/translator --corpus ted --split test --bootstrap
-  python -m transformer evaluate --model runs/own/translator --source test.de --reference test.en"""
-
-
-# %% book/B-commands.ipynb · The options · [options-code-evaluate]
+# %% book/B-commands.ipynb · evaluate, info, check · [options-code-evaluate]
 def evaluate_options(add: Add) -> None:
     """The options of `evaluate`."""
     add("--corpus", help="phrases or ted (default: phrases)")
@@ -100,3 +89,14 @@ def evaluate_options(add: Add) -> None:
     count = {"type": within(int, 0, 100_000), "nargs": "?", "const": 1000, "default": 0}
     add("--bootstrap", **count, metavar="N", help=interval)
     search_options(add)
+
+
+# %% book/B-commands.ipynb · evaluate, info, check · [help-code-evaluate]
+EVALUATE_HELP = """\
+Lines as sacreBLEU prints them: BLEU on the tokens as the corpora have them (tok:none), if the texts of
+the translator are split into tokens; BLEU and chrF2 on text as one types it; and how many translations
+are equal to their reference. Of a corpus, pairs that its training split holds as well are then left out,
+and the rest is scored again. Files of your own are prepared as the translator's texts are.
+
+  python -m transformer evaluate --model runs/ted/translator --corpus ted --split test --bootstrap
+  python -m transformer evaluate --model runs/own/translator --source test.de --reference test.en"""

@@ -6,7 +6,7 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 __all__ = ["info", "info_options"]
 
 
-# %% book/B-commands.ipynb · From the command line · [info-imports]
+# %% book/B-commands.ipynb · evaluate, info, check · [info-imports]
 import argparse
 import json
 from dataclasses import asdict
@@ -16,7 +16,7 @@ from transformer.commands.recipes import RECIPES, settings
 from transformer.language.translator import Translator
 
 
-# %% book/B-commands.ipynb · The commands · [info-code]
+# %% book/B-commands.ipynb · evaluate, info, check · [info-code]
 def info(options: argparse.Namespace) -> None:
     """Show what a translator is made of, or the settings of a recipe."""
     if options.recipe is not None:
@@ -32,7 +32,7 @@ def info(options: argparse.Namespace) -> None:
         print(f"{name}: {value}")
 
 
-# %% book/B-commands.ipynb · The options · [options-code-info]
+# %% book/B-commands.ipynb · evaluate, info, check · [options-code-info]
 def info_options(add: Add) -> None:
     """The options of `info`."""
     add("--recipe", choices=list(RECIPES), help="show this recipe (default: a translator)")

@@ -16,7 +16,7 @@ __all__ = [
 ]
 
 
-# %% book/B-commands.ipynb · From the command line · [options-imports]
+# %% book/B-commands.ipynb · Options · [options-imports]
 import argparse
 import sys
 from collections.abc import Callable
@@ -28,7 +28,7 @@ import torch
 from transformer.exchange.ctranslate2 import ENGINES
 
 
-# %% book/B-commands.ipynb · The options · [kinds-code]
+# %% book/B-commands.ipynb · Options · [kinds-code]
 class Arguments(argparse.ArgumentParser):
     """A parser that leaves it to `main` to say what is wrong."""
 
@@ -62,11 +62,11 @@ def program() -> str:
     return name if name == "transformer-book" else "python -m transformer"
 
 
-# %% book/B-commands.ipynb · The options · [options-code]
+# %% book/B-commands.ipynb · Options · [options-code]
 Add = Callable[..., Any]  # an argument parser's `add_argument`
 
 
-# %% book/B-commands.ipynb · The options · [shared-options-code]
+# %% book/B-commands.ipynb · Options · [shared-options-code]
 def search_options(add: Add) -> None:
     """Which translator searches, how, and where."""
     model_option(add)

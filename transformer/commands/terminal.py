@@ -6,7 +6,7 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 __all__ = ["one_line", "note", "tell", "refusal", "drop_output", "Terminated", "terminable", "raise_again"]
 
 
-# %% book/B-commands.ipynb · From the command line · [terminal-imports]
+# %% book/B-commands.ipynb · One line for every mistake · [terminal-imports]
 import os
 import signal
 import sys
@@ -103,6 +103,9 @@ def raise_again(report: Callable[[Any], object], ignored: Any) -> None:
         send = signal.raise_signal
         if hasattr(signal, "pthread_kill"):  # not on Windows; it also wakes a thread that sleeps
             send = partial(signal.pthread_kill, threading.get_ident())
-        threading.Timer(0.01, send, [number]).start()  # by then, the callback is over
-    else:
-        report(ignored)
+        while True:
+            try:
+                return threading.Timer(0.01, send, [number]).start()  # by then, the callback is over
+            except KeyboardInterrupt:  # or not: it came while this was still at work, and would be ignored
+                continue
+    report(ignored)

@@ -3,35 +3,24 @@
 Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
 """
 
-__all__ = [
-    "GROUP",
-    "translate",
-    "placed",
-    "LONGEST_LINE",
-    "read_lines",
-    "decoded",
-    "grouped",
-    "TRANSLATE_HELP",
-    "translate_options",
-]
+__all__ = ["GROUP", "translate", "placed", "translate_options", "TRANSLATE_HELP"]
 
 
-# %% book/B-commands.ipynb · From the command line · [translate-imports]
+# %% book/B-commands.ipynb · translate: lines in, lines out · [translate-imports]
 import argparse
-import codecs
 import os
 import re
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, BinaryIO
+from collections.abc import Sequence
 
+from transformer.commands.lines import decoded, grouped, read_lines
 from transformer.commands.options import Add, engine_option, search_options
 from transformer.commands.terminal import note
 from transformer.exchange.ctranslate2 import load_translator
 
 
-# %% book/B-commands.ipynb · The commands · [translate-code]
+# %% book/B-commands.ipynb · translate: lines in, lines out · [translate-code]
 GROUP = 64  # lines that are translated together
 
 
@@ -63,60 +52,15 @@ def placed(warning: str, places: Sequence[str]) -> str:
     return re.sub(r"^sentence (\d+)", lambda number: places[int(number[1]) - 1], warning)
 
 
-# %% book/B-commands.ipynb · The commands · [lines-code]
-LONGEST_LINE = 1 << 16  # bytes of a line that are read
+# %% book/B-commands.ipynb · translate: lines in, lines out · [options-code-translate]
+def translate_options(add: Add) -> None:
+    """The options of `translate`."""
+    add("sentence", nargs="*", help="a sentence, in quotes (default: the lines of standard input)")
+    engine_option(add)
+    search_options(add)
 
 
-def read_lines(stream: BinaryIO) -> Iterator[tuple[bytes, bool]]:
-    """The lines of a stream, each with whether it was cut off at `LONGEST_LINE` bytes."""
-    while line := stream.readline(LONGEST_LINE + 1):
-        cut = len(line) > LONGEST_LINE and not line.endswith(b"\n")
-        if cut:
-            while (rest := stream.readline(LONGEST_LINE)) and not rest.endswith(b"\n"):
-                pass
-        yield line[:LONGEST_LINE], cut
-
-
-def decoded(lines: Iterable[tuple[bytes, bool]], place: str) -> Iterator[tuple[str, str]]:
-    """Each line's place and its text; a warning says which were cut.
-
-    Args:
-        lines: in UTF-8, each with whether it was cut.
-        place: what a line is called, before its number.
-
-    Raises:
-        ValueError: a line is not UTF-8; the message names its place.
-    """
-    for number, (line, cut) in enumerate(lines, start=1):
-        if cut:
-            note(f"warning: {place} {number} is cut to its first {LONGEST_LINE:,} bytes")
-        try:  # a character that the cut went through is left out
-            text = codecs.getincrementaldecoder("utf-8")().decode(line, final=not cut)
-        except UnicodeDecodeError as error:
-            wrong = f"byte {line[error.start]:#04x} at position {error.start + 1}"
-            raise ValueError(f"{place} {number} is not UTF-8: {wrong}") from None
-        yield f"{place} {number}", text.rstrip("\r\n").removeprefix("\ufeff")
-
-
-# %% book/B-commands.ipynb · The commands · [grouped-code]
-def grouped(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
-    """Lists of up to `size` items; an error comes after the items before it."""
-    group: list[Any] = []
-    try:
-        for item in items:
-            group.append(item)
-            if len(group) == size:
-                yield group
-                group = []
-    except ValueError:
-        if group:
-            yield group
-        raise
-    if group:
-        yield group
-
-
-# %% book/B-commands.ipynb · The options · [help-code-translate]
+# %% book/B-commands.ipynb · translate: lines in, lines out · [help-code-translate]
 TRANSLATE_HELP = """\
 Sentences are written as one types them, in UTF-8. The translator treats them as it did those that it
 has learned from; translations of models of the talks and phrases are in lower case, like these.
@@ -134,11 +78,3 @@ the lines before it are answered.
 A name with one slash that is not a folder is looked up on the Hugging Face hub: a translator that
 Translator.push_to_hub has put there, or a Marian model with weights in safetensors. Only files that
 execute nothing are fetched, and they are kept, so that the next call needs no network."""
-
-
-# %% book/B-commands.ipynb · The options · [options-code-translate]
-def translate_options(add: Add) -> None:
-    """The options of `translate`."""
-    add("sentence", nargs="*", help="a sentence, in quotes (default: the lines of standard input)")
-    engine_option(add)
-    search_options(add)

@@ -38,4 +38,11 @@ FAULTS = [
         "len(ids) > longest",
         "len(ids) > longest + 1",
     ),
+    Fault(
+        "references-not-prepared",
+        "capitals and punctuation of a reference count as mistakes of a translator that writes none",
+        "evaluate_translator",
+        "translator.vocabulary.prepare(target)",
+        "target",
+    ),
 ]

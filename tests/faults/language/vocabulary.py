@@ -17,4 +17,18 @@ FAULTS = [
         "takewhile(lambda index: index != EOS_ID, _numbers(ids))",
         "(index for index in _numbers(ids) if index != EOS_ID)",
     ),
+    Fault(
+        "batch-not-prepared",
+        "training sees texts as they are, whatever is done to them later",
+        "Vocabulary.encode_batch",
+        "self.prepare(text)",
+        "normalize(text)",
+    ),
+    Fault(
+        "vocabulary-of-unprepared-text",
+        "the vocabulary is learned from texts that no model will see",
+        "_learn",
+        "_prepared(text, preparation)",
+        "normalize(text)",
+    ),
 ]

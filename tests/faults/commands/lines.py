@@ -1,4 +1,4 @@
-"""Mistakes in `transformer.commands.translate`."""
+"""Mistakes in `transformer.commands.lines`."""
 
 from faults import Fault
 
