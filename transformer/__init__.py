@@ -28,10 +28,8 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 #     runs/stream
 #     runs/journal
 #     runs/trainer
-#     language/wording
 #     language/batches
 #     language/vocabulary
-#     language/corpora
 #     language/translator
 #     language/folder
 #     language/hub
@@ -58,6 +56,10 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 #     commands/options
 #     __main__
 #     commands/train
+#     language/wording
+#     language/bpe_file
+#     language/bpe_dropout
+#     language/corpora
 
 # ruff: noqa: I001 (the order is that of the chapters)
 __version__ = "0.3.0.dev0"
@@ -93,15 +95,16 @@ from transformer.runs.checkpoints import save_weights, load_weights
 from transformer.runs.distributed import process_group
 from transformer.runs.update import TrainingConfig
 from transformer.runs.trainer import Trainer
-from transformer.language.wording import Preparation
-from transformer.language.batches import encode_pairs, pad, TokenBatches, BPEDropout
+from transformer.language.batches import encode_pairs, pad, TokenBatches
 from transformer.language.vocabulary import Vocabulary
-from transformer.language.corpora import load_corpus, read_pairs, held_out
 from transformer.language.translator import Alignment, Translator
 from transformer.language.scores import corpus_scores
 from transformer.exchange.torch import from_torch, to_torch
 from transformer.study.checks import check_model
 from transformer.commands.recipes import Recipe, RECIPES, recipe_for, train_translator
+from transformer.language.wording import Preparation
+from transformer.language.bpe_dropout import BPEDropout
+from transformer.language.corpora import load_corpus, read_pairs, held_out
 
 __all__ = [
     "TokenEmbedding",
@@ -148,15 +151,10 @@ __all__ = [
     "process_group",
     "TrainingConfig",
     "Trainer",
-    "Preparation",
     "encode_pairs",
     "pad",
     "TokenBatches",
-    "BPEDropout",
     "Vocabulary",
-    "load_corpus",
-    "read_pairs",
-    "held_out",
     "Alignment",
     "Translator",
     "corpus_scores",
@@ -167,4 +165,9 @@ __all__ = [
     "RECIPES",
     "recipe_for",
     "train_translator",
+    "Preparation",
+    "BPEDropout",
+    "load_corpus",
+    "read_pairs",
+    "held_out",
 ]

@@ -47,7 +47,7 @@ from transformer.commands.recipes import (
     train_toy,
     translation_record,
 )
-from transformer.language.batches import sampled_batches
+from transformer.language.bpe_dropout import sampled_batches
 from transformer.language.corpora import CorpusError, Pair
 from transformer.language.translator import evaluate_translator, tune_search
 from transformer.language.wording import AS_IT_IS, CORPORA

@@ -40,7 +40,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from transformer.language.batches import TokenBatches, encode_pairs, sampled_batches
+from transformer.language.batches import TokenBatches, encode_pairs
+from transformer.language.bpe_dropout import sampled_batches
 from transformer.language.corpora import CorpusError, Pair, held_out, load_corpus, read_pairs
 from transformer.language.scores import corpus_scores
 from transformer.language.translator import Translator, evaluate_translator, tune_search
