@@ -28,8 +28,8 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 #     runs/stream
 #     runs/journal
 #     runs/trainer
-#     language/batches
 #     language/vocabulary
+#     language/batches
 #     language/translator
 #     language/folder
 #     language/hub
@@ -95,8 +95,8 @@ from transformer.runs.checkpoints import save_weights, load_weights
 from transformer.runs.distributed import process_group
 from transformer.runs.update import TrainingConfig
 from transformer.runs.trainer import Trainer
-from transformer.language.batches import encode_pairs, pad, TokenBatches
 from transformer.language.vocabulary import Vocabulary
+from transformer.language.batches import encode_pairs, pad, TokenBatches
 from transformer.language.translator import Alignment, Translator
 from transformer.language.scores import corpus_scores
 from transformer.exchange.torch import from_torch, to_torch
@@ -151,10 +151,10 @@ __all__ = [
     "process_group",
     "TrainingConfig",
     "Trainer",
+    "Vocabulary",
     "encode_pairs",
     "pad",
     "TokenBatches",
-    "Vocabulary",
     "Alignment",
     "Translator",
     "corpus_scores",

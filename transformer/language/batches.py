@@ -3,7 +3,7 @@
 Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
 """
 
-__all__ = ["encode_pairs", "pad", "TokenBatches", "padding_waste"]
+__all__ = ["encode_pairs", "pad", "padding_waste", "TokenBatches"]
 
 
 # %% book/12-text.ipynb · A vocabulary for real use · [batches-imports]
@@ -118,6 +118,33 @@ def _cuts(lengths: list[int], max_tokens: int) -> list[slice]:
     return [*cuts, slice(start, len(lengths))]
 
 
+# %% book/12-text.ipynb · Batches by tokens · [text-waste]
+def padding_waste(batches: Iterable[tuple[Tensor, Tensor]]) -> float:
+    """How much of the batches is padding.
+
+    Args:
+        batches: Pairs of tensors of ids, [B, S] and [B, T], as `TokenBatches` yields them.
+
+    Returns:
+        The share of positions, source and target together, that hold `PAD_ID`, between 0 and 1.
+
+    Raises:
+        TypeError: A batch does not hold tensors.
+        ValueError: There is no batch.
+    """
+    padding = total = 0
+    for batch in batches:
+        check_type((tuple, list), batch=batch)
+        for ids in batch:
+            check_type(Tensor, ids=ids)
+            padding += int((ids == PAD_ID).sum())
+            total += ids.numel()
+    if total == 0:
+        raise ValueError("batches must hold at least one batch")
+    return padding / total
+
+
+# %% book/12-text.ipynb · Batches by tokens · [text-check-encoded]
 def _check_encoded(pairs: Sequence[_Encoded], max_tokens: int) -> None:
     check_type(Sequence, pairs=pairs)
     if len(pairs) == 0:
@@ -195,29 +222,3 @@ class TokenBatches:
         for batch in self.indices(epoch):
             sources, targets = zip(*(self.pairs[index] for index in batch))
             yield pad(sources), pad(targets)
-
-
-# %% book/12-text.ipynb · Batches by tokens · [text-waste]
-def padding_waste(batches: Iterable[tuple[Tensor, Tensor]]) -> float:
-    """How much of the batches is padding.
-
-    Args:
-        batches: Pairs of tensors of ids, [B, S] and [B, T], as `TokenBatches` yields them.
-
-    Returns:
-        The share of positions, source and target together, that hold `PAD_ID`, between 0 and 1.
-
-    Raises:
-        TypeError: A batch does not hold tensors.
-        ValueError: There is no batch.
-    """
-    padding = total = 0
-    for batch in batches:
-        check_type((tuple, list), batch=batch)
-        for ids in batch:
-            check_type(Tensor, ids=ids)
-            padding += int((ids == PAD_ID).sum())
-            total += ids.numel()
-    if total == 0:
-        raise ValueError("batches must hold at least one batch")
-    return padding / total

@@ -3,7 +3,11 @@
 Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
 """
 
-__all__ = ["normalize", "PAD_ID", "UNK_ID", "BOS_ID", "EOS_ID", "Vocabulary"]
+__all__ = ["PAD_ID", "UNK_ID", "BOS_ID", "EOS_ID", "normalize", "Vocabulary"]
+
+
+# %% book/12-text.ipynb · A vocabulary for real use · [text-entries]
+PAD_ID, UNK_ID, BOS_ID, EOS_ID = 0, 1, 2, 3
 
 
 # %% book/12-text.ipynb · A vocabulary for real use · [text-normalize]
@@ -44,10 +48,6 @@ def normalize(text: str) -> str:
     check_type(str, text=text)
     text.encode()  # a UnicodeEncodeError is a ValueError
     return " ".join(unicodedata.normalize("NFC", text).split())
-
-
-# %% book/12-text.ipynb · A vocabulary for real use · [text-entries]
-PAD_ID, UNK_ID, BOS_ID, EOS_ID = 0, 1, 2, 3
 
 
 # %% book/12-text.ipynb · A vocabulary for real use · [text-learn]
