@@ -25,39 +25,54 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 #     runs/stream
 #     runs/journal
 #     runs/trainer
-#     language/wording
-#     language/batches
 #     language/vocabulary
-#     language/corpora
+#     language/batches
 #     language/translator
 #     language/folder
 #     language/hub
 #     language/scores
 #     study/inspection
-#     exchange/marian
-#     exchange/foreign
-#     exchange/ctranslate2
-#     exchange/onnx
-#     exchange/torch
 #     modern/language_model
 #     modern/generate
-#     exchange/llama
 #     modern/parts
-#     study/checks
 #     study/phrases
 #     commands/recipes
-#     commands/serve
+#     commands/data
+#     commands/own_texts
+#     commands/sizes
+#     commands/training
 #     commands/terminal
+#     commands/options
+#     commands/claim
+#     commands/train_texts
+#     commands/train
+#     commands/lines
 #     commands/translate
 #     commands/evaluate
 #     commands/info
 #     commands/check
-#     commands/options
 #     __main__
-#     commands/train
 #     speed/kernels
 #     speed/int8
 #     speed/fast
+#     language/wording
+#     language/bpe_file
+#     language/bpe_dropout
+#     language/corpora
+#     exchange/torch
+#     exchange/foreign
+#     exchange/marian
+#     exchange/llama
+#     exchange/ctranslate2
+#     exchange/onnx
+#     study/checks
+#     commands/limits
+#     commands/batching
+#     commands/metrics
+#     commands/service
+#     commands/gate
+#     commands/connections
+#     commands/serve
 
 # ruff: noqa: I001 (the order is that of the chapters)
 __version__ = "0.3.0.dev0"
@@ -91,17 +106,20 @@ from transformer.runs.checkpoints import save_weights, load_weights
 from transformer.runs.distributed import process_group
 from transformer.runs.update import TrainingConfig
 from transformer.runs.trainer import Trainer
-from transformer.language.wording import Preparation
-from transformer.language.batches import encode_pairs, pad, TokenBatches, BPEDropout
 from transformer.language.vocabulary import Vocabulary
-from transformer.language.corpora import load_corpus, read_pairs, held_out
+from transformer.language.batches import encode_pairs, pad, TokenBatches
 from transformer.language.translator import Alignment, Translator
 from transformer.language.scores import corpus_scores
-from transformer.exchange.torch import from_torch, to_torch
-from transformer.study.checks import check_model
-from transformer.commands.recipes import Recipe, RECIPES, recipe_for, train_translator
+from transformer.commands.recipes import Recipe, RECIPES
+from transformer.commands.sizes import recipe_for
+from transformer.commands.training import train_translator
 from transformer.speed.int8 import quantize
 from transformer.speed.fast import FastTransformer, accelerate
+from transformer.language.wording import Preparation
+from transformer.language.bpe_dropout import BPEDropout
+from transformer.language.corpora import load_corpus, read_pairs, held_out
+from transformer.exchange.torch import from_torch, to_torch
+from transformer.study.checks import check_model
 
 __all__ = [
     "TokenEmbedding",
@@ -145,21 +163,13 @@ __all__ = [
     "process_group",
     "TrainingConfig",
     "Trainer",
-    "Preparation",
+    "Vocabulary",
     "encode_pairs",
     "pad",
     "TokenBatches",
-    "BPEDropout",
-    "Vocabulary",
-    "load_corpus",
-    "read_pairs",
-    "held_out",
     "Alignment",
     "Translator",
     "corpus_scores",
-    "from_torch",
-    "to_torch",
-    "check_model",
     "Recipe",
     "RECIPES",
     "recipe_for",
@@ -167,4 +177,12 @@ __all__ = [
     "quantize",
     "FastTransformer",
     "accelerate",
+    "Preparation",
+    "BPEDropout",
+    "load_corpus",
+    "read_pairs",
+    "held_out",
+    "from_torch",
+    "to_torch",
+    "check_model",
 ]

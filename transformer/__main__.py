@@ -4,7 +4,7 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 """
 
 
-# %% book/B-commands.ipynb · From the command line · [command-line-code]
+# %% book/B-commands.ipynb · The program itself · [command-line-code]
 import argparse
 import os
 import signal
@@ -26,7 +26,7 @@ from transformer.speed.kernels import keep_freed_memory
 from transformer.validation import optional_import
 
 
-# %% book/B-commands.ipynb · The options · [help-code]
+# %% book/B-commands.ipynb · The program itself · [help-code]
 DESCRIPTION = """\
 Train a Transformer that translates, on a corpus of this book or texts of your own, and use it.
 The one that is built in translates Portuguese into English; --model takes any other.
@@ -39,7 +39,7 @@ The one that is built in translates Portuguese into English; --model takes any o
 Every command has a --help of its own."""
 
 
-# %% book/B-commands.ipynb · The options · [parser-code]
+# %% book/B-commands.ipynb · The program itself · [parser-code]
 class Completion(argparse.Action):
     """Print a shell's completion of the command line, and end."""
 
@@ -97,7 +97,7 @@ def parser() -> argparse.ArgumentParser:
     return whole
 
 
-# %% book/B-commands.ipynb · The options · [main-code]
+# %% book/B-commands.ipynb · The program itself · [main-code]
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; bad input ends in one line on standard error and status 2.
 

@@ -73,7 +73,7 @@ def sinusoidal_encoding(length: int, d_model: int, dtype: torch.dtype | None = N
     return table.to(dtype or torch.get_default_dtype())
 
 
-# %% book/02-embedding.ipynb · The module · [positional-encoding]
+# %% book/02-embedding.ipynb · Adding them · [positional-encoding]
 class PositionalEncoding(nn.Module):
     """Adds the sinusoidal position vectors to a sequence of vectors, then applies dropout.
 

@@ -78,6 +78,7 @@ FIGURES: dict[str, str | None] = {
     "anatomy": "phrases",
     "roofline": None,
     "stream": "phrases",
+    "merges": None,
 }
 
 

@@ -249,6 +249,89 @@ def data_parallel() -> Diagram:
     return d
 
 
+def merge_tree() -> Diagram:
+    """Chapter 12: the letters of a word, and the merges that make two pieces of them."""
+    d = Diagram(470, 268)
+    rows = (214, 154, 94, 34)
+    letters = [d.box(44 + 54 * i, rows[0], sign, "plain", 34, 30) for i, sign in enumerate("▁comemos")]
+
+    def merge(row: int, text: str, when: int, *parts: Box) -> Box:
+        x = (parts[0].x + parts[1].x) / 2
+        kind = "value" if text in ("▁come", "mos") else "memory"
+        box = Box(x, rows[row], 26 + 9 * len(text), 30)
+        for part in parts:
+            d.arrow(part.top, box.bottom, tip=False)
+        d.box(box.x, box.y, text, kind, box.width, box.height)
+        d.text(box.right[0] + 8, box.y - 8, str(when), "code start")
+        return box
+
+    co = merge(1, "co", 1, letters[1], letters[2])
+    me = merge(1, "me", 2, letters[3], letters[4])
+    mo = merge(1, "mo", 9, letters[5], letters[6])
+    merge(3, "▁come", 4, merge(2, "▁co", 3, letters[0], co), me)
+    merge(2, "mos", 10, mo, letters[7])
+    d.text(235, 250, "▁ stands for the space in front of the word")
+    return d
+
+
+def corpus_flow() -> Diagram:
+    """Workshop E: from an archive, a file or a keyboard to tensors of ids."""
+    d = Diagram(470, 520)
+    server = d.box(96, 28, "a server", "plain", 130, 30)
+    archive = d.box(96, 104, "archive", "memory", 130, 30)
+    own = d.box(374, 28, "your own files", "memory", 150, 30)
+    pairs = d.box(235, 180, "list[Pair]", "plain", 150, 30)
+    form = d.box(235, 246, "Preparation", "plain", 150, 30)
+    words = d.box(235, 320, "Vocabulary", "weight", 150, 30)
+    file = d.box(68, 320, "its file", "memory", 96, 30)
+    once = d.box(130, 396, "encode_pairs", "weight", 140, 30)
+    anew = d.box(340, 396, "BPEDropout", "plain", 140, 30)
+    batches = d.box(235, 466, "TokenBatches", "weight", 150, 30)
+    d.arrow(server.bottom, archive.top, label="size, SHA-256")
+    d.arrow(archive.bottom, (96, 180), pairs.left, label="load_corpus", at=(96, 150))
+    d.arrow(own.bottom, (374, 180), pairs.right, label="read_pairs: UTF-8, equal lines", at=(350, 92))
+    d.arrow(pairs.bottom, form.top)
+    d.arrow(form.bottom, words.top, label="lower case, tokens apart")
+    d.arrow(file.right, words.left)
+    d.text(68, 348, "bpe_file", "code")
+    d.arrow(words.bottom, (235, 352), (130, 352), once.top, label="once", at=(130, 367))
+    d.arrow(words.bottom, (235, 352), (340, 352), anew.top, label="in each epoch", at=(340, 367))
+    d.arrow(once.bottom, (130, 432), (222, 432), (222, 451))
+    d.arrow(anew.bottom, (340, 432), (248, 432), (248, 451))
+    d.arrow(batches.bottom, (235, 500), tip=False)
+    d.text(235, 508, "[B, S] and [B, T]", "code over")
+    return d
+
+
+def two_trees() -> Diagram:
+    """Workshop A: one derivation and two sentences; lines cross where the order of the words differs."""
+    d = Diagram(470, 380)
+    phrases = (("subject", 0, 2), ("verb", 2, 3), ("object", 3, 6))
+    sides = (
+        ("o amigo|da joana|abre|o|saco|branco", (26, 82, 140)),
+        ("joana 's|friend|opens|the|white|bag", (354, 298, 240)),
+    )
+    kinds = ("query", "key", "weight", "plain", "memory", "value")
+    leaves = []
+    for sentence, (root, middle, low) in sides:
+        downward = 1 if root < low else -1
+        top = d.box(235, root, "sentence", "norm", 90, 30)
+        order = kinds if downward > 0 else tuple(kinds[i] for i in (1, 0, 2, 3, 5, 4))
+        words = [Box(45 + 76 * i, low, 70, 30) for i in range(6)]
+        for name, start, end in phrases:
+            x = (words[start].x + words[end - 1].x) / 2
+            d.arrow((top.x, root + 15 * downward), (x, middle - 15 * downward), tip=False)
+            for word in words[start:end]:
+                d.arrow((x, middle + 15 * downward), (word.x, low - 15 * downward), tip=False)
+            d.box(x, middle, name, "norm", 76, 30)
+        for word, text, kind in zip(words, sentence.split("|"), order, strict=True):
+            d.box(word.x, low, text, kind, word.width, word.height)
+        leaves.append(dict(zip(order, words, strict=True)))
+    for kind in kinds:
+        d.arrow(leaves[0][kind].bottom, leaves[1][kind].top, kind=kind, tip=False)
+    return d
+
+
 def bucketed_batches() -> Diagram:
     """Chapter 12: batches as they come, and sorted under a budget of tokens."""
     d = Diagram(470, 334)

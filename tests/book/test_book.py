@@ -496,6 +496,7 @@ PAGE_OF = {
     "anatomy": "05-model",
     "roofline": "10-speed",
     "stream": "14-looking-inside",
+    "merges": "12-text",
 }
 PLACES = {name: HTML / "book" / f"{page}.html" for name, page in PAGE_OF.items()}
 

@@ -820,6 +820,38 @@ def test_roofline_counts_what_the_record_counts(tab):
     assert "positive numbers" in said(tab)
 
 
+# Byte pairs ----------------------------------------------------------------------------------------
+
+
+def printed_merges() -> list[tuple[str, str, int]]:
+    """What the cell of Chapter 12 has printed: the two parts of each merge, and how often it applies."""
+    cells = json.loads((ROOT / "book" / "12-text.ipynb").read_text(encoding="utf8"))["cells"]
+    text = next("".join(cell["outputs"][0]["text"]) for cell in cells if cell["id"] == "bpe-toy")
+    return [(a, b, int(n)) for a, b, n in re.findall(r"(\S+) \+ (\S+) +-> \S+ +(\d+) times", text)]
+
+
+@reads_pages
+def test_merges_in_the_page_are_the_chapter_s(tab):
+    ready(tab, "merges")
+    wanted = printed_merges()
+    assert len(wanted) == 10
+    for number, (left, right, count) in enumerate(wanted, start=1):
+        slide(tab, "Merges", number)
+        assert said(tab).startswith(f"Merge {number}: {left} + {right} → {left}{right}, {count} times.")
+    slide(tab, "Merges", 0)
+    assert said(tab) == "Letters only. The text is 95 pieces long."
+
+
+@reads_pages
+def test_merges_are_learned_from_what_one_types(tab):
+    ready(tab, "merges")
+    field = tab.get_by_label("Text to learn from")
+    field.fill("aaa aaa")
+    assert said(tab) == "Merge 3: ▁aa + a → ▁aaa, 2 times. The text is 2 pieces long."
+    field.fill("  ")
+    assert said(tab) == "Letters only. The text is 0 pieces long." and slider(tab, "Merges").is_disabled()
+
+
 # Small Portuguese ----------------------------------------------------------------------------------
 
 

@@ -39,7 +39,7 @@ from transformer.commands.own_texts import OwnTexts
 from transformer.commands.recipes import Loss, Schedule, Stacks, changed, read_recipe, settings
 from transformer.commands.sizes import own_recipe
 from transformer.commands.training import toy_record, train_toy, translation_record
-from transformer.language.batches import sampled_batches
+from transformer.language.bpe_dropout import sampled_batches
 from transformer.language.corpora import CorpusError, Pair
 from transformer.language.translator import evaluate_translator, tune_search
 from transformer.language.wording import AS_IT_IS, CORPORA

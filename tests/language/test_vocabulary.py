@@ -13,7 +13,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-import transformer.language.batches
 from transformer import (
     BPEDropout,
     TokenBatches,
@@ -27,7 +26,9 @@ from transformer import (
     pad,
     r_drop_loss,
 )
-from transformer.language.batches import padding_waste, sampled_batches
+from transformer.language import bpe_dropout
+from transformer.language.batches import padding_waste
+from transformer.language.bpe_dropout import sampled_batches
 from transformer.language.corpora import Pair
 from transformer.language.vocabulary import BOS_ID, EOS_ID, PAD_ID, UNK_ID, normalize
 
@@ -512,7 +513,7 @@ def test_without_dropout_it_is_the_vocabulary(vocabulary):
 def test_words_are_cut_where_the_library_cuts_them(vocabulary, anything):
     text_ = normalize(anything)
     theirs = [word for word, _ in vocabulary.tokenizer.pre_tokenizer.pre_tokenize_str(text_)]
-    assert transformer.language.batches._words(text_) == theirs
+    assert bpe_dropout._words(text_) == theirs
     assert BPEDropout([(anything, text_)], vocabulary, 1e-12)(0) == encode_pairs(
         [(anything, text_)], vocabulary
     )
@@ -562,7 +563,7 @@ def test_cuts_depend_on_seed_and_epoch_alone(vocabulary):
 @pytest.mark.slow
 def test_what_is_remembered_changes_nothing(vocabulary, monkeypatch):
     expected = BPEDropout(PAIRS, vocabulary, 0.3)(1)
-    monkeypatch.setattr(transformer.language.batches, "_REMEMBERED", 2)
+    monkeypatch.setattr(bpe_dropout, "_REMEMBERED", 2)
     assert BPEDropout(PAIRS, vocabulary, 0.3)(1) == expected
 
 

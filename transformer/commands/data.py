@@ -17,7 +17,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from transformer.language.batches import TokenBatches, encode_pairs, sampled_batches
+from transformer.language.batches import TokenBatches, encode_pairs
+from transformer.language.bpe_dropout import sampled_batches
 from transformer.language.corpora import Pair, load_corpus
 from transformer.language.scores import corpus_scores
 from transformer.language.translator import Translator, evaluate_translator, tune_search

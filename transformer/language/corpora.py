@@ -1,4 +1,4 @@
-"""transformer.language.corpora, from book/12-text.ipynb, "Text".
+"""transformer.language.corpora, from book/E-corpora.ipynb, "Workshop E: Corpora".
 
 Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
 """
@@ -15,7 +15,7 @@ __all__ = [
 ]
 
 
-# %% book/12-text.ipynb · A loader that verifies · [corpora-pair]
+# %% book/E-corpora.ipynb · A loader that verifies · [corpora-pair]
 import gzip
 import hashlib
 import http.client
@@ -51,7 +51,7 @@ class CorpusError(OSError):
 _SPLITS = ("train", "dev", "test")
 
 
-# %% book/12-text.ipynb · A loader that verifies · [corpora-sources]
+# %% book/E-corpora.ipynb · A loader that verifies · [corpora-sources]
 @dataclass(frozen=True)
 class CorpusSource:
     """An archive that holds a corpus.
@@ -88,7 +88,7 @@ class Corpus:
     sha256: Mapping[str, str]
 
 
-# %% book/12-text.ipynb · A loader that verifies · [corpora-ted]
+# %% book/E-corpora.ipynb · A loader that verifies · [corpora-ted]
 _TED = Corpus(
     name="ted",
     sources=(
@@ -119,7 +119,7 @@ _TED = Corpus(
 )
 
 
-# %% book/12-text.ipynb · A loader that verifies · [corpora-folder]
+# %% book/E-corpora.ipynb · A loader that verifies · [corpora-folder]
 def data_folder() -> Path:
     """Where downloaded corpora are kept.
 
@@ -139,7 +139,7 @@ def data_folder() -> Path:
     return Path(cache) / "transformer-book"
 
 
-# %% book/12-text.ipynb · A loader that verifies · [corpora-fetch]
+# %% book/E-corpora.ipynb · A loader that verifies · [corpora-fetch]
 _CHUNK = 1 << 18  # bytes read at a time
 
 
@@ -164,7 +164,7 @@ def _download(source: CorpusSource, folder: Path) -> Path:
     return folder / source.file
 
 
-# %% book/12-text.ipynb · A loader that verifies · [corpora-archive]
+# %% book/E-corpora.ipynb · A loader that verifies · [corpora-archive]
 def _archive(corpus: Corpus, folder: Path) -> Path:
     """The verified archive of a corpus: one that is here already, else the first that can be fetched."""
     report = []
@@ -191,7 +191,7 @@ def _archive(corpus: Corpus, folder: Path) -> Path:
     )
 
 
-# %% book/12-text.ipynb · A loader that verifies · [corpora-lines]
+# %% book/E-corpora.ipynb · A loader that verifies · [corpora-lines]
 def _decoded(content: bytes, name: str | Path) -> str:
     try:
         return content.decode()
@@ -212,7 +212,7 @@ def _paired(source: list[str], target: list[str], name: str) -> list[Pair]:
     return [Pair(*pair) for pair in zip(source, target)]
 
 
-# %% book/12-text.ipynb · A loader that verifies · [corpora-unpack]
+# %% book/E-corpora.ipynb · A loader that verifies · [corpora-unpack]
 _MAX_MEMBER = 1 << 26  # no text of a corpus is larger than this; what claims to be is not unpacked
 
 
@@ -248,7 +248,7 @@ def _texts(archive: Path, corpus: Corpus, names: Sequence[str]) -> dict[str, str
     return texts
 
 
-# %% book/12-text.ipynb · A loader that verifies · [corpora-pairs]
+# %% book/E-corpora.ipynb · A loader that verifies · [corpora-pairs]
 def _packed_pairs(split: str) -> list[Pair]:
     with gzip.open(record_path("phrases.tsv.gz"), "rt", encoding="utf-8", newline="\n") as file:
         rows = [line.removesuffix("\n").split("\t") for line in file]
@@ -262,7 +262,7 @@ def _archived_pairs(corpus: Corpus, split: str, folder: Path) -> list[Pair]:
     return _paired(source, target, f"{corpus.name} {split}")
 
 
-# %% book/12-text.ipynb · A loader that verifies · [corpora-load]
+# %% book/E-corpora.ipynb · A loader that verifies · [corpora-load]
 def load_corpus(name: str, split: str) -> list[Pair]:
     """Load one split of a Portuguese–English corpus.
 
@@ -293,7 +293,7 @@ def load_corpus(name: str, split: str) -> list[Pair]:
     return _packed_pairs(split) if name == "phrases" else _archived_pairs(_TED, split, data_folder())
 
 
-# %% book/12-text.ipynb · A corpus of your own · [corpora-read-pairs]
+# %% book/E-corpora.ipynb · A corpus of your own · [corpora-read-pairs]
 _MAX_FILE = 1 << 30  # bytes; a file is held in memory whole, several times over
 _MAX_LINE = 1 << 16  # bytes
 
@@ -354,7 +354,7 @@ def read_pairs(source: str | Path, target: str | Path | None = None, keep_empty:
     return pairs
 
 
-# %% book/12-text.ipynb · A corpus of your own · [corpora-held-out]
+# %% book/E-corpora.ipynb · A corpus of your own · [corpora-held-out]
 def held_out(
     pairs: Sequence[Pair], preparation: Preparation = AS_IT_IS, seed: int = 0
 ) -> tuple[list[Pair], list[Pair]]:

@@ -3,7 +3,11 @@
 Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
 """
 
-__all__ = ["normalize", "PAD_ID", "UNK_ID", "BOS_ID", "EOS_ID", "SPACE", "Vocabulary"]
+__all__ = ["PAD_ID", "UNK_ID", "BOS_ID", "EOS_ID", "normalize", "Vocabulary"]
+
+
+# %% book/12-text.ipynb · A vocabulary for real use · [text-entries]
+PAD_ID, UNK_ID, BOS_ID, EOS_ID = 0, 1, 2, 3
 
 
 # %% book/12-text.ipynb · A vocabulary for real use · [text-normalize]
@@ -16,8 +20,15 @@ from typing import Any
 
 from torch import Tensor
 
+from transformer.language.bpe_file import (
+    LONGEST_PIECE,
+    SPACE,
+    SPECIALS,
+    check_entries,
+    read_entries,
+    write_entries,
+)
 from transformer.language.wording import AS_IT_IS, Preparation
-from transformer.runs.checkpoints import atomic_file, regular_file
 from transformer.validation import check_size, check_type, optional_import
 
 
@@ -39,31 +50,6 @@ def normalize(text: str) -> str:
     return " ".join(unicodedata.normalize("NFC", text).split())
 
 
-# %% book/12-text.ipynb · A vocabulary for real use · [text-entries]
-PAD_ID, UNK_ID, BOS_ID, EOS_ID = 0, 1, 2, 3
-_SPECIALS = ("<pad>", "<unk>", "<s>", "</s>")
-SPACE = "▁"  # stands for the space in front of a word
-_LONGEST_PIECE = 256  # characters
-
-
-def _check_entries(pieces: Sequence[str], merges: Sequence[tuple[str, str]]) -> None:
-    """Refuse what byte-pair encoding cannot have learned."""
-    check_type((list, tuple), pieces=pieces, merges=merges)
-    if tuple(pieces[: len(_SPECIALS)]) != _SPECIALS:
-        raise ValueError(f"the first entries of a vocabulary must be {_SPECIALS}, got {pieces[:4]!r:.60}")
-    for number, piece in enumerate(pieces):
-        if not 0 < len(piece) <= _LONGEST_PIECE:
-            raise ValueError(f"entry {number} is {piece!r:.60}")
-        piece.encode()  # half of a surrogate pair raises a ValueError
-    known = set(pieces) - set(_SPECIALS)
-    if len(known) != len(pieces) - len(_SPECIALS):
-        raise ValueError("the entries of a vocabulary must differ from one another")
-    for number, merge in enumerate(merges):
-        strings = isinstance(merge, list | tuple) and [type(part) for part in merge] == [str, str]
-        if not strings or not {*merge, "".join(merge)} <= known:
-            raise ValueError(f"merge {number} is {merge!r:.60}")
-
-
 # %% book/12-text.ipynb · A vocabulary for real use · [text-learn]
 def _tokenizer(model: Any) -> Any:
     """The library's tokenizer: it marks where words begin, cuts there, and leaves the rest to `model`."""
@@ -83,82 +69,23 @@ def _learn(
     """The pieces and merges that byte-pair encoding finds in the sentences."""
     if isinstance(sentences, str):
         raise TypeError("sentences must be several strings, got one")
-    check_size(len(_SPECIALS) + 1, size=size)
+    check_size(len(SPECIALS) + 1, size=size)
     check_size(min_frequency=min_frequency)
     tokenizers = optional_import("tokenizers")
-    learner = _tokenizer(tokenizers.models.BPE(unk_token=_SPECIALS[UNK_ID]))
+    learner = _tokenizer(tokenizers.models.BPE(unk_token=SPECIALS[UNK_ID]))
     trainer = tokenizers.trainers.BpeTrainer(
         vocab_size=size,
         min_frequency=min_frequency,
-        special_tokens=list(_SPECIALS),
+        special_tokens=list(SPECIALS),
         show_progress=False,
-        max_token_length=_LONGEST_PIECE,
+        max_token_length=LONGEST_PIECE,
     )
     learner.train_from_iterator((_prepared(text, preparation) for text in sentences), trainer)
     learned = json.loads(learner.to_str())["model"]
     numbers: dict[str, int] = learned["vocab"]
-    if len(numbers) == len(_SPECIALS):
+    if len(numbers) == len(SPECIALS):
         raise ValueError("sentences hold no words to learn from")
     return sorted(numbers, key=numbers.__getitem__), [(left, right) for left, right in learned["merges"]]
-
-
-# %% book/12-text.ipynb · A vocabulary for real use · [text-vocabulary-form]
-_LARGEST_FILE = 1 << 24  # bytes; a vocabulary of 37,000 entries has about 3 million
-_FORM: dict[str, Any] = {  # what other programs expect in the file besides entries and merges
-    "version": "1.0",
-    "truncation": None,
-    "padding": None,
-    "added_tokens": [],
-    "normalizer": None,
-    "pre_tokenizer": {"type": "Metaspace", "replacement": SPACE, "prepend_scheme": "always", "split": True},
-    "post_processor": None,
-    "decoder": None,
-}
-_BPE_FORM: dict[str, Any] = {
-    "type": "BPE",
-    "dropout": None,
-    "unk_token": _SPECIALS[UNK_ID],
-    "continuing_subword_prefix": None,
-    "end_of_word_suffix": None,
-    "fuse_unk": False,
-    "byte_fallback": False,
-    "ignore_merges": False,
-}
-
-
-# %% book/12-text.ipynb · A vocabulary for real use · [text-vocabulary-file]
-def _check_form(given: Any, form: dict[str, Any]) -> None:
-    """Refuse a file at the first setting in which it departs from the form."""
-    check_type(dict, content=given)
-    for name in {**form, **given}:
-        if name not in given or name not in form or given[name] != form[name]:
-            there, wanted = given.get(name, "missing"), form.get(name, "missing")
-            raise ValueError(f"{name!r:.60} is {there!r:.60}, not {wanted!r:.60}")
-
-
-def _parsed(content: bytes) -> tuple[list[str], list[tuple[str, str]]]:
-    """The pieces and merges in a file's content; refuses what `Vocabulary.save` would not have written."""
-    if len(content) > _LARGEST_FILE:
-        raise ValueError(f"it has more than {_LARGEST_FILE:,} bytes")
-    given = json.loads(content)  # too deeply nested, it raises a RecursionError
-    check_type(dict, content=given)
-    model = given.pop("model", None)
-    check_type(dict, model=model)
-    vocab, merges = model.pop("vocab", None), model.pop("merges", None)
-    _check_form(given, _FORM)
-    _check_form(model, _BPE_FORM)
-    check_type(dict, vocab=vocab)
-    check_type(list, merges=merges)
-    for number, (piece, index) in enumerate(vocab.items()):
-        if type(index) is not int or index != number:
-            raise ValueError(f"entry {number} is {piece!r:.60} with number {index!r:.60}")
-    return list(vocab), merges
-
-
-def _file_content(pieces: Sequence[str], merges: Sequence[tuple[str, str]]) -> bytes:
-    vocab = {piece: number for number, piece in enumerate(pieces)}
-    model = {**_BPE_FORM, "vocab": vocab, "merges": merges}
-    return json.dumps({**_FORM, "model": model}, indent=2, ensure_ascii=False).encode()
 
 
 # %% book/12-text.ipynb · A vocabulary for real use · [text-numbers]
@@ -204,12 +131,12 @@ class Vocabulary:
         merges: Sequence[tuple[str, str]],
         preparation: Preparation = AS_IT_IS,
     ) -> None:
-        _check_entries(pieces, merges)
+        check_entries(pieces, merges)
         check_type(Preparation, preparation=preparation)
         self.preparation = preparation
         self.pieces, self.merges = list(pieces), [(left, right) for left, right in merges]
         numbers = {piece: number for number, piece in enumerate(pieces)}
-        model = optional_import("tokenizers").models.BPE(numbers, self.merges, unk_token=_SPECIALS[UNK_ID])
+        model = optional_import("tokenizers").models.BPE(numbers, self.merges, unk_token=SPECIALS[UNK_ID])
         self.tokenizer = _tokenizer(model)
 
     @classmethod
@@ -258,8 +185,7 @@ class Vocabulary:
 
     def save(self, path: str | Path) -> None:
         """Write the vocabulary to `path` as a JSON file, whole or not at all."""
-        with atomic_file(path) as part:
-            part.write_bytes(_file_content(self.pieces, self.merges))
+        write_entries(path, self.pieces, self.merges)
 
     @classmethod
     def load(cls, path: str | Path, preparation: Preparation = AS_IT_IS) -> "Vocabulary":
@@ -268,9 +194,4 @@ class Vocabulary:
         The file holds pieces and merges; the `preparation` is kept elsewhere, and given here.
         """
         optional_import("tokenizers")  # the file is not to blame if the library is missing
-        with regular_file(path).open("rb") as file:
-            content = file.read(_LARGEST_FILE + 1)
-        try:
-            return cls(*_parsed(content), preparation)
-        except Exception as error:  # also what the parser or the library raises
-            raise ValueError(f"{path} holds no vocabulary: {error}") from error
+        return cls(*read_entries(path), preparation)

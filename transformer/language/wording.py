@@ -1,4 +1,4 @@
-"""transformer.language.wording, from book/12-text.ipynb, "Text".
+"""transformer.language.wording, from book/E-corpora.ipynb, "Workshop E: Corpora".
 
 Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
 """
@@ -6,7 +6,7 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 __all__ = ["detokenize", "tokenize", "Preparation", "PREPARATIONS", "AS_IT_IS", "CORPORA"]
 
 
-# %% book/12-text.ipynb · As a corpus writes · [detokenize]
+# %% book/E-corpora.ipynb · The form of a text · [detokenize]
 import re
 import unicodedata
 from collections.abc import Callable
@@ -29,7 +29,7 @@ def detokenize(text: str) -> str:
     return text.replace("“", '"').replace("”", '"')
 
 
-# %% book/12-text.ipynb · As a corpus writes · [wording-code]
+# %% book/E-corpora.ipynb · The form of a text · [wording-code]
 _ENDING = r"(?:s|re|ve|m|ll|d)\b"  # of she's, we're and their like
 _TOKEN = re.compile(
     rf"``|''|\.\.\.|\d+(?:[.,]\d+)+|n['’]t\b|['’]{_ENDING}"
@@ -56,7 +56,7 @@ def tokenize(text: str) -> str:
     return " ".join(tokens)
 
 
-# %% book/12-text.ipynb · As a corpus writes · [preparation]
+# %% book/E-corpora.ipynb · The form of a text · [preparation]
 _CHANGES: dict[str, tuple[Callable[[str], str], Callable[[str], str]]] = {  # of a text, of a translation
     "as it is": (str, str),
     "lower case": (str.lower, str),
@@ -122,7 +122,7 @@ class Preparation:
         return _CHANGES[self.name][1](text)
 
 
-# %% book/12-text.ipynb · As a corpus writes · [preparations]
+# %% book/E-corpora.ipynb · The form of a text · [preparations]
 PREPARATIONS = tuple(_CHANGES)
 AS_IT_IS = Preparation()
 CORPORA = Preparation("tokenized", ("pt", "en"))  # that of the phrases and the talks

@@ -8,7 +8,7 @@ FAULTS = [
         '"</s>" in a text ends the sentence',
         "Vocabulary.__init__",
         "self.tokenizer = _tokenizer(model)",
-        "self.tokenizer = _tokenizer(model)\n        self.tokenizer.add_special_tokens(list(_SPECIALS))",
+        "self.tokenizer = _tokenizer(model)\n        self.tokenizer.add_special_tokens(list(SPECIALS))",
     ),
     Fault(
         "decode-beyond-end",
