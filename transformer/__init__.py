@@ -18,16 +18,9 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 #     speed/kernels
 #     speed/int8
 #     speed/fast
-#     runs/folder
 #     runs/precision
-#     runs/checkpoints
 #     runs/accumulation
-#     runs/distributed
 #     runs/averaging
-#     runs/update
-#     runs/stream
-#     runs/journal
-#     runs/trainer
 #     language/wording
 #     language/batches
 #     language/vocabulary
@@ -58,6 +51,13 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 #     commands/options
 #     __main__
 #     commands/train
+#     runs/checkpoints
+#     runs/folder
+#     runs/distributed
+#     runs/update
+#     runs/stream
+#     runs/journal
+#     runs/trainer
 
 # ruff: noqa: I001 (the order is that of the chapters)
 __version__ = "0.3.0.dev0"
@@ -89,10 +89,6 @@ from transformer.decoding import greedy_search, beam_search
 from transformer.toy import reverse_and_mark, reversal_batch, toy_config, load_toy_model
 from transformer.speed.int8 import quantize
 from transformer.speed.fast import FastTransformer, accelerate
-from transformer.runs.checkpoints import save_weights, load_weights
-from transformer.runs.distributed import process_group
-from transformer.runs.update import TrainingConfig
-from transformer.runs.trainer import Trainer
 from transformer.language.wording import Preparation
 from transformer.language.batches import encode_pairs, pad, TokenBatches, BPEDropout
 from transformer.language.vocabulary import Vocabulary
@@ -102,6 +98,10 @@ from transformer.language.scores import corpus_scores
 from transformer.exchange.torch import from_torch, to_torch
 from transformer.study.checks import check_model
 from transformer.commands.recipes import Recipe, RECIPES, recipe_for, train_translator
+from transformer.runs.checkpoints import save_weights, load_weights
+from transformer.runs.distributed import process_group
+from transformer.runs.update import TrainingConfig
+from transformer.runs.trainer import Trainer
 
 __all__ = [
     "TokenEmbedding",
@@ -143,11 +143,6 @@ __all__ = [
     "quantize",
     "FastTransformer",
     "accelerate",
-    "save_weights",
-    "load_weights",
-    "process_group",
-    "TrainingConfig",
-    "Trainer",
     "Preparation",
     "encode_pairs",
     "pad",
@@ -167,4 +162,9 @@ __all__ = [
     "RECIPES",
     "recipe_for",
     "train_translator",
+    "save_weights",
+    "load_weights",
+    "process_group",
+    "TrainingConfig",
+    "Trainer",
 ]

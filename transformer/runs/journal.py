@@ -1,4 +1,4 @@
-"""transformer.runs.journal, from book/11-long-runs.ipynb, "Long runs".
+"""transformer.runs.journal, from book/D-runs.ipynb, "Workshop D: Runs".
 
 Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
 """
@@ -6,7 +6,7 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 __all__ = ["LogLine", "score_of", "latest_numbers", "progress_bar", "draw_curves"]
 
 
-# %% book/11-long-runs.ipynb · What must stay in float32 · [journal-imports]
+# %% book/D-runs.ipynb · The journal · [journal-imports]
 import math
 import shutil
 import sys
@@ -26,7 +26,7 @@ from transformer.runs.update import check_finite
 from transformer.validation import check_choice, check_type, optional_import
 
 
-# %% book/11-long-runs.ipynb · The line of the log · [numbers-of-all]
+# %% book/D-runs.ipynb · The journal · [numbers-of-all]
 def _numbers_of_all(
     updates: list[tuple[Tensor, ...]], places: list[dict[str, Any]], check_norms: bool
 ) -> list[Tensor]:
@@ -44,7 +44,7 @@ def _numbers_of_all(
     return [losses, counts, norms]
 
 
-# %% book/11-long-runs.ipynb · The line of the log · [log-line]
+# %% book/D-runs.ipynb · The journal · [log-line]
 class LogLine:
     """The next line of a log; with `check_norms`, an infinite gradient is an error."""
 
@@ -95,7 +95,7 @@ class LogLine:
         self.seconds = float(state["seconds"])
 
 
-# %% book/11-long-runs.ipynb · The line of the log · [score-of]
+# %% book/D-runs.ipynb · The journal · [score-of]
 def score_of(metrics: Mapping[str, float], monitor: str) -> float:
     """The metric that `TrainingConfig.monitor` names, with the sign that makes more better.
 
@@ -108,7 +108,7 @@ def score_of(metrics: Mapping[str, float], monitor: str) -> float:
     return -metrics[name] if monitor.startswith("-") else metrics[name]
 
 
-# %% book/11-long-runs.ipynb · The line of the log · [log-shown]
+# %% book/D-runs.ipynb · The journal · [log-shown]
 def latest_numbers(history: list[dict[str, float]]) -> dict[str, str]:
     """What a progress bar shows of a log: its last updates, and its last evaluation.
 
@@ -134,7 +134,7 @@ def latest_numbers(history: list[dict[str, float]]) -> dict[str, str]:
     return shown
 
 
-# %% book/11-long-runs.ipynb · The line of the log · [progress-bar]
+# %% book/D-runs.ipynb · The journal · [progress-bar]
 @contextmanager
 def progress_bar(
     steps: int, done: int, shown: bool
@@ -185,7 +185,7 @@ class _Bar:
         return line
 
 
-# %% book/11-long-runs.ipynb · The line of the log · [draw-curves]
+# %% book/D-runs.ipynb · The journal · [draw-curves]
 def draw_curves(history: list[dict[str, float]], path: Path | str) -> Any:
     """Draw what a log tells over the updates: the loss, the metrics, the learning rate.
 

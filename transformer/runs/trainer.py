@@ -1,4 +1,4 @@
-"""transformer.runs.trainer, from book/11-long-runs.ipynb, "Long runs".
+"""transformer.runs.trainer, from book/D-runs.ipynb, "Workshop D: Runs".
 
 Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
 """
@@ -6,7 +6,7 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 __all__ = ["StoppedRun", "RunState", "Run", "Trainer"]
 
 
-# %% book/11-long-runs.ipynb · What must stay in float32 · [runs-trainer-imports]
+# %% book/D-runs.ipynb · Reasons to stop · [runs-trainer-imports]
 import hashlib
 import math
 import os
@@ -44,7 +44,7 @@ from transformer.training import evaluating
 from transformer.validation import check_number, check_size, check_type
 
 
-# %% book/11-long-runs.ipynb · Reasons to stop · [stopped-run]
+# %% book/D-runs.ipynb · Reasons to stop · [stopped-run]
 class StoppedRun(KeyboardInterrupt):
     """Raised by `Trainer.fit` when SIGINT, SIGTERM or SIGHUP asks the process to end.
 
@@ -61,7 +61,7 @@ class StoppedRun(KeyboardInterrupt):
         self.signal, self.step = number, step
 
 
-# %% book/11-long-runs.ipynb · Reasons to stop · [noted-signals]
+# %% book/D-runs.ipynb · Reasons to stop · [noted-signals]
 # SIGHUP, where there is one, says that the terminal has been closed.
 _ENDINGS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
@@ -95,7 +95,7 @@ def _noted_signals() -> Iterator[list[int]]:
             signal.signal(number, how)
 
 
-# %% book/11-long-runs.ipynb · Reasons to stop · [reason-to-stop]
+# %% book/D-runs.ipynb · Reasons to stop · [reason-to-stop]
 def _reason_to_stop(signals: list[int], deadline: float | None = None) -> int:
     # 0 for none, 1 if time is over by the first process's clock, or the number of a signal; the
     # same in all processes, because they ask after the same update.
@@ -104,7 +104,7 @@ def _reason_to_stop(signals: list[int], deadline: float | None = None) -> int:
     return largest(max(signals, default=int(late and first)))
 
 
-# %% book/11-long-runs.ipynb · Settings that must agree · [fingerprint]
+# %% book/D-runs.ipynb · Settings that must agree · [fingerprint]
 def _fingerprint(batch: Any) -> str:
     # Of all tensors in nested tuples, lists and dictionaries; whatever else a batch holds is left out.
     total = hashlib.sha256()
@@ -119,7 +119,7 @@ def _fingerprint(batch: Any) -> str:
     return total.hexdigest()[:16]
 
 
-# %% book/11-long-runs.ipynb · Settings that must agree · [settings]
+# %% book/D-runs.ipynb · Settings that must agree · [settings]
 _REMEMBERED = {f"rate of update {step}": step for step in (1, 10, 100)}
 
 
@@ -157,7 +157,7 @@ def _check_settings(found: Any, own: dict[str, str], path: Path, prolonged: bool
         raise CheckpointError(f"{path} belongs to a run with {', '.join(changed)}")
 
 
-# %% book/11-long-runs.ipynb · What a run consists of · [run-state]
+# %% book/D-runs.ipynb · What a run consists of · [run-state]
 class RunState:
     """What a training run consists of; its arguments are those of `Trainer`.
 
@@ -255,7 +255,7 @@ class RunState:
         self.stream.epoch, self.stream.position = epoch, position
 
 
-# %% book/11-long-runs.ipynb · How it is kept · [run-alone]
+# %% book/D-runs.ipynb · How it is kept · [run-alone]
 @contextmanager
 def _alone(folder: RunFolder | None) -> Iterator[None]:
     # The first process holds the lock on the folder; the others are told if it is taken.
@@ -271,7 +271,7 @@ def _alone(folder: RunFolder | None) -> Iterator[None]:
         yield
 
 
-# %% book/11-long-runs.ipynb · How it is kept · [run]
+# %% book/D-runs.ipynb · How it is kept · [run]
 class Run(RunState):
     """A training run that is kept in a folder; its arguments are those of `Trainer`."""
 
@@ -366,7 +366,7 @@ class Run(RunState):
         set_weights(self.model, load_checkpoint(self.folder.best), self.folder.best)
 
 
-# %% book/11-long-runs.ipynb · How it goes · [trainer-parts]
+# %% book/D-runs.ipynb · How it goes · [trainer-parts]
 _Evaluation = Callable[[Any], Mapping[str, float]]
 
 
@@ -385,7 +385,7 @@ def _stopped(run: Run, number: int) -> StoppedRun:
     return StoppedRun(message, number, run.step)
 
 
-# %% book/11-long-runs.ipynb · How it goes · [trainer]
+# %% book/D-runs.ipynb · How it goes · [trainer]
 class Trainer(Run):
     """Trains a model: batches in; updates, log, evaluations and checkpoints out.
 

@@ -1,4 +1,4 @@
-"""transformer.runs.update, from book/11-long-runs.ipynb, "Long runs".
+"""transformer.runs.update, from book/D-runs.ipynb, "Workshop D: Runs".
 
 Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
 """
@@ -6,7 +6,7 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 __all__ = ["TrainingConfig", "SummedLoss", "RateSchedule", "Updater", "check_finite"]
 
 
-# %% book/11-long-runs.ipynb · What must stay in float32 · [update-imports]
+# %% book/D-runs.ipynb · The update · [update-imports]
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ from transformer.training import adamw, check_loss, to_device
 from transformer.validation import check_choice, check_number, check_rate, check_size, check_type
 
 
-# %% book/11-long-runs.ipynb · Settings · [training-config]
+# %% book/D-runs.ipynb · The update · [training-config]
 @dataclass(frozen=True)
 class TrainingConfig:
     """The settings of a training run, apart from model, loss, data and schedule.
@@ -65,7 +65,7 @@ class TrainingConfig:
         _check_training(self)
 
 
-# %% book/11-long-runs.ipynb · Settings · [check-training-config]
+# %% book/D-runs.ipynb · The update · [check-training-config]
 def _check_training(config: TrainingConfig) -> None:
     names = ("steps", "accumulate", "log_every", "evaluate_every", "keep")
     check_size(**{name: getattr(config, name) for name in names})
@@ -79,7 +79,7 @@ def _check_training(config: TrainingConfig) -> None:
         raise ValueError(f"clip_norm must be greater than 0, but is {config.clip_norm}")
 
 
-# %% book/11-long-runs.ipynb · The update · [updater-parts]
+# %% book/D-runs.ipynb · The update · [updater-parts]
 SummedLoss = Callable[[Any, Any], tuple[Tensor, Tensor]]
 RateSchedule = Callable[[int], float]
 
@@ -95,7 +95,7 @@ def _on_device(
     return loss_of
 
 
-# %% book/11-long-runs.ipynb · The update · [updater]
+# %% book/D-runs.ipynb · The update · [updater]
 class Updater:
     """Makes the updates of a run, from the model, loss and settings of a `Trainer`.
 
@@ -168,7 +168,7 @@ class Updater:
             self.average.load_state_dict(state["average"])
 
 
-# %% book/11-long-runs.ipynb · The line of the log · [check-finite]
+# %% book/D-runs.ipynb · The update · [check-finite]
 def check_finite(name: str, values: Tensor, steps: list[dict[str, Any]]) -> None:
     """Stop where a number of an update is infinite or not a number.
 
