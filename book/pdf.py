@@ -1,4 +1,4 @@
-"""Print the built chapters for reading on paper: `make pdf` writes `_build/pdf/NN.pdf`, workshop notebooks by letter.
+"""Print the built pages for reading on paper: `make pdf` writes `_build/pdf/NN.pdf`, the workshop by letter.
 
     python book/pdf.py          # every chapter
     python book/pdf.py 03 B     # some of them

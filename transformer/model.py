@@ -124,21 +124,6 @@ def _final_norm(config: TransformerConfig) -> nn.Module:
     return LayerNorm(config.d_model, bias=config.bias) if config.has_final_norm else nn.Identity()
 
 
-# %% book/05-model.ipynb · Xavier's argument · [initialize]
-def initialize(module: nn.Module) -> None:
-    """Start a linear layer's weights Xavier-uniform and its bias at 0; leave other modules alone.
-
-    Args:
-        module: for `nn.Module.apply`, which calls this for every module inside another.
-
-    Source: Glorot and Bengio (2010), equation 16.
-    """
-    if isinstance(module, nn.Linear):
-        nn.init.xavier_uniform_(module.weight)
-        if module.bias is not None:
-            nn.init.zeros_(module.bias)
-
-
 # %% book/05-model.ipynb · The Transformer · [tables]
 def _tables(config: TransformerConfig) -> tuple[TokenEmbedding, TokenEmbedding, nn.Linear]:
     # Source, target and output table; of tied ones only the first has numbers.
@@ -194,6 +179,21 @@ def _visible(tgt: Tensor, offset: int) -> Tensor | None:
     if tgt.size(1) == 1:
         return None
     return F.pad(causal_mask(tgt.size(1), tgt.device), (offset, 0), value=True)
+
+
+# %% book/05-model.ipynb · The Transformer · [initialize]
+def initialize(module: nn.Module) -> None:
+    """Start a linear layer's weights Xavier-uniform and its bias at 0; leave other modules alone.
+
+    Args:
+        module: for `nn.Module.apply`, which calls this for every module inside another.
+
+    Source: Glorot and Bengio (2010), equation 16.
+    """
+    if isinstance(module, nn.Linear):
+        nn.init.xavier_uniform_(module.weight)
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)
 
 
 # %% book/05-model.ipynb · The Transformer · [encoder-decoder]

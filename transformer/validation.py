@@ -250,7 +250,7 @@ def check_memory(memory: Tensor, tgt: Tensor, d_model: int) -> None:
         raise ValueError(f"tgt and memory must have the same batch size, not {given}")
 
 
-# %% book/05-model.ipynb · It learns, and it writes · [check-place]
+# %% book/05-model.ipynb · Checking arguments · [check-place]
 def check_place(name: str, x: Tensor, like: Tensor, of: str = "the weights") -> None:
     """Refuse a tensor whose device or floating-point dtype differs from another's.
 
@@ -292,7 +292,7 @@ def check_device(device: torch.device | str) -> torch.device:
         raise ValueError(f"device {device!r} cannot be used here: {message}") from error
 
 
-# %% book/05-model.ipynb · It learns, and it writes · [optional-import]
+# %% book/05-model.ipynb · Checking arguments · [optional-import]
 import importlib
 from types import ModuleType
 

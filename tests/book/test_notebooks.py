@@ -1,4 +1,4 @@
-"""The form of the chapters: what nbval does not see and a reader would."""
+"""The form of chapters and workshop notebooks: what nbval does not see and a reader would."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ import repository
 from nbformat import NotebookNode
 
 ROOT = Path(__file__).resolve().parents[2]
-CHAPTERS = sorted((ROOT / "book").glob("*.ipynb"))
+NOTEBOOKS = sorted((ROOT / "book").glob("*.ipynb"))
+CHAPTERS = [path for path in NOTEBOOKS if path.name[0].isdigit()]
+WORKSHOP = [path for path in NOTEBOOKS if path not in CHAPTERS]
 MAX_OUTPUT_BYTES = 10_000_000
 MIN_EXERCISES = 4
 
@@ -20,6 +22,8 @@ KNOWN_TAGS = {
     "hide-cell", "hide-input", "hide-output", "remove-cell", "remove-input", "remove-output",
     "nbval-skip", "nbval-ignore-output", "raises-exception", "api",
 }  # fmt: skip
+# A row of the table in a workshop notebook: what can go wrong, what it does, and the test that shows it.
+FAULT_ROW = re.compile(r"^\| .*\]\(https://\S+?/blob/main/(tests/[\w/]+\.py)\)", re.M)
 # What differs on the next run or on another machine: addresses, times of day, places on a disk.
 UNSTABLE = re.compile(
     r"0x[0-9a-f]{6,}|\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d|\b\d\d:\d\d:\d\d\b"
@@ -27,7 +31,7 @@ UNSTABLE = re.compile(
 )
 
 
-@pytest.fixture(scope="module", params=CHAPTERS, ids=lambda path: path.stem)
+@pytest.fixture(scope="module", params=NOTEBOOKS, ids=lambda path: path.stem)
 def path(request: pytest.FixtureRequest) -> Path:
     return request.param
 
@@ -35,6 +39,11 @@ def path(request: pytest.FixtureRequest) -> Path:
 @pytest.fixture(scope="module")
 def notebook(path: Path) -> NotebookNode:
     return nbformat.read(path, as_version=4)
+
+
+@pytest.fixture(scope="module", params=CHAPTERS, ids=lambda path: path.stem)
+def chapter(request: pytest.FixtureRequest) -> NotebookNode:
+    return nbformat.read(request.param, as_version=4)
 
 
 def code_cells(notebook: NotebookNode) -> list[NotebookNode]:
@@ -56,13 +65,17 @@ def pictures(cell: NotebookNode) -> list[str]:
     return [kind for output in cell.outputs for kind in output.get("data", {}) if kind.startswith("image/")]
 
 
+def exported(tag: str) -> bool:
+    return tag.startswith("export:")
+
+
 def headings(notebook: NotebookNode) -> list[str]:
     sources = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
     return re.findall(r"^#+ .*$", re.sub(r"^```.*?^```", "", sources, flags=re.M | re.S), flags=re.M)
 
 
-def test_there_are_chapters():
-    assert CHAPTERS
+def test_there_are_chapters_and_a_workshop():
+    assert CHAPTERS and WORKSHOP
 
 
 def test_file_is_what_execute_writes(path, notebook):
@@ -146,21 +159,37 @@ def test_pictures_say_what_they_show(notebook):
     assert silent == []
 
 
-def test_chapter_has_its_parts(notebook):
-    assert re.match(r"# \S", notebook.cells[0].source)
-    titles = headings(notebook)
+def test_chapter_has_its_parts(chapter):
+    assert re.match(r"# \S", chapter.cells[0].source)
+    titles = headings(chapter)
     assert sum(title.startswith("# ") for title in titles) == 1
     assert any(title.startswith("## What this chapter added") for title in titles)
     assert titles[-1] == "## Further reading"
 
 
-def test_chapter_checks_its_claims(notebook):
-    assert any(re.search(r"^\s*assert\b", cell.source, flags=re.M) for cell in code_cells(notebook))
+def test_chapter_checks_its_claims(chapter):
+    assert any(re.search(r"^\s*assert\b", cell.source, flags=re.M) for cell in code_cells(chapter))
 
 
-def test_every_exercise_has_a_folded_solution_that_runs(notebook):
+@pytest.mark.parametrize("path", WORKSHOP, ids=lambda path: path.stem)
+def test_workshop_opens_with_its_flow_and_says_what_can_go_wrong(path):
+    """A drawing, something that works, and a table of faults, each with the test that shows it."""
+    notebook = nbformat.read(path, as_version=4)
+    title, *others = [heading for heading in headings(notebook) if heading.startswith("# ")]
+    assert title.startswith(f"# Workshop {path.name[0]}: ") and others == []
+    first = next(index for index, cell in enumerate(notebook.cells) if any(map(exported, tags(cell))))
+    opening = notebook.cells[:first]
+    assert any("diagrams/" in cell.source for cell in opening if cell.cell_type == "markdown")
+    assert any(cell.outputs for cell in opening if cell.cell_type == "code")
+    rows = [row for cell in opening for row in FAULT_ROW.findall(cell.source)]
+    assert len(rows) >= 5
+    missing = [name for name in rows if not (ROOT / name).is_file()]
+    assert missing == []
+
+
+def test_every_exercise_has_a_folded_solution_that_runs(chapter):
     numbers, solved = [], set()
-    for cell in notebook.cells:
+    for cell in chapter.cells:
         if cell.cell_type == "markdown":
             numbers += map(int, re.findall(r"^### Exercise (\d+) — \S", cell.source, flags=re.M))
         elif numbers and "hide-cell" in tags(cell):
@@ -173,6 +202,6 @@ def test_every_exercise_has_a_folded_solution_that_runs(notebook):
 def test_outputs_are_light_enough_to_be_cloned():
     size = sum(
         len(nbformat.writes(nbformat.v4.new_notebook(cells=code_cells(nbformat.read(path, 4)))))
-        for path in CHAPTERS
+        for path in NOTEBOOKS
     )
     assert size <= MAX_OUTPUT_BYTES

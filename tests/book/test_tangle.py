@@ -732,9 +732,9 @@ def test_a_workshop_comes_right_after_the_chapters_that_it_needs(tmp_path):
         tmp_path,
         {
             "01-one": [to("one", "X = 1")],
-            "02-two": [to("two", "from transformer.shop.tool import T\nY = T"), cell("import transformer.end")],
+            "02-two": [to("two", "from transformer.shop.t import T\nY = T"), cell("import transformer.end")],
             "03-three": [to("three", "Z = 3")],
-            "A-shop": [to("shop/tool", "from transformer.one import X\nT = X")],
+            "A-shop": [to("shop/t", "from transformer.one import X\nT = X")],
             "B-end": [to("end", "from transformer.two import Y\nE = Y")],
         },
     )
@@ -746,9 +746,9 @@ def test_a_chapter_takes_nothing_from_a_later_one_by_way_of_the_workshop(tmp_pat
     write_book(
         tmp_path,
         {
-            "01-one": [to("one", "from transformer.shop.tool import T\nX = T"), cell("import transformer.end")],
+            "01-one": [to("one", "from transformer.shop.t import T\nX = T"), cell("import transformer.end")],
             "02-two": [to("two", "Y = 1")],
-            "A-shop": [to("shop/tool", "from transformer.two import Y\nT = Y")],
+            "A-shop": [to("shop/t", "from transformer.two import Y\nT = Y")],
             "B-end": [to("end", "E = 1"), cell("from transformer import end")],
         },
     )
