@@ -18,8 +18,8 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 #     speed/kernels
 #     speed/int8
 #     speed/fast
-#     runs/precision
 #     runs/accumulation
+#     runs/precision
 #     runs/averaging
 #     language/wording
 #     language/batches
