@@ -3,7 +3,7 @@
 Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
 """
 
-__all__ = ["LogLine", "score_of", "latest_numbers", "progress_bar", "draw_curves"]
+__all__ = ["LogLine", "Journal", "score_of", "Best", "latest_numbers", "progress_bar", "draw_curves"]
 
 
 # %% book/D-runs.ipynb · The journal · [journal-imports]
@@ -22,8 +22,9 @@ from torch import Tensor
 from transformer.plots import plot_curves
 from transformer.runs.checkpoints import atomic_file
 from transformer.runs.distributed import rank_and_world_size, summed_over_all
+from transformer.runs.folder import append_log, read_log, write_log
 from transformer.runs.update import check_finite
-from transformer.validation import check_choice, check_type, optional_import
+from transformer.validation import check_choice, check_size, check_type, optional_import
 
 
 # %% book/D-runs.ipynb · The journal · [numbers-of-all]
@@ -95,6 +96,39 @@ class LogLine:
         self.seconds = float(state["seconds"])
 
 
+# %% book/D-runs.ipynb · The journal · [journal]
+class Journal:
+    """What a run notes: its history, the line that has begun, and the log in its folder.
+
+    Args:
+        directory: of the log; `None` for none.
+        check_norms: as in `LogLine`.
+
+    Attributes:
+        history: the entries of the log.
+        line: the `LogLine` that has begun.
+    """
+
+    history: list[dict[str, float]]
+    line: LogLine
+
+    def __init__(self, directory: Path | None = None, check_norms: bool = True) -> None:
+        self.history, self.line, self.directory = [], LogLine(check_norms), directory
+
+    def write(self, entry: dict[str, float]) -> None:
+        """Add an entry; of several processes, the first writes it into the log."""
+        self.history.append(entry)
+        if self.directory is not None and rank_and_world_size()[0] == 0:
+            append_log(self.directory, entry)
+
+    def take_up(self, last: int) -> None:
+        """Read the log up to update `last`, and remove what was written after it."""
+        if self.directory is not None:
+            self.history = [entry for entry in read_log(self.directory) if entry["step"] <= last]
+            if rank_and_world_size()[0] == 0:
+                write_log(self.directory, self.history)
+
+
 # %% book/D-runs.ipynb · The journal · [score-of]
 def score_of(metrics: Mapping[str, float], monitor: str) -> float:
     """The metric that `TrainingConfig.monitor` names, with the sign that makes more better.
@@ -106,6 +140,49 @@ def score_of(metrics: Mapping[str, float], monitor: str) -> float:
     if name not in metrics:
         raise ValueError(f"monitor is {monitor!r}, but evaluate returned {sorted(metrics)}")
     return -metrics[name] if monitor.startswith("-") else metrics[name]
+
+
+# %% book/D-runs.ipynb · The journal · [best-score]
+class Best:
+    """The best score of a run so far.
+
+    Args:
+        monitor: as in `TrainingConfig`.
+
+    Attributes:
+        score, step: the score, more being better, and the update it was reached at.
+        stale: number of evaluations since.
+    """
+
+    score: float
+    step: int
+    stale: int
+
+    def __init__(self, monitor: str) -> None:
+        self.monitor = monitor
+        self.score, self.step, self.stale = -math.inf, 0, 0
+
+    def score_of(self, metrics: Mapping[str, float], step: int) -> float:
+        """The score of an evaluation after update `step`; one that is no number is an error."""
+        score = score_of(metrics, self.monitor)
+        check_finite(f"metric {self.monitor}", torch.tensor([score]), [{"step": step}])
+        return score
+
+    def take(self, score: float, step: int) -> None:
+        """Count an evaluation."""
+        self.stale += 1
+        if score > self.score:
+            self.score, self.step, self.stale = score, step, 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint needs."""
+        return {"best": self.score, "best_step": self.step, "stale": self.stale}
+
+    def load_state_dict(self, best: float, best_step: int, stale: int) -> None:
+        """Go on from what `state_dict` returned."""
+        check_type((int, float), best=best)
+        check_size(minimum=0, best_step=best_step, stale=stale)
+        self.score, self.step, self.stale = best, best_step, stale
 
 
 # %% book/D-runs.ipynb · The journal · [log-shown]

@@ -97,5 +97,5 @@ def precision_on(device: torch.device, precision: str) -> str:
     chosen = best_precision(device) if precision == "auto" else precision
     if device.type == "cpu" and chosen in _UNITS and not _UNITS[chosen] & processor()[1]:
         said = f"this processor has no units for {chosen} and only imitates it, which can take"
-        warnings.warn(f"{said} many times as long as float32", stacklevel=6)
+        warnings.warn(f"{said} many times as long as float32", stacklevel=4)
     return chosen

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from transformer.runs.distributed import rank_and_world_size
 from transformer.training import as_epochs
-from transformer.validation import check_type
+from transformer.validation import check_size, check_type
 
 
 # %% book/D-runs.ipynb · The place in the data · [batch-stream]
@@ -75,6 +75,15 @@ class BatchStream:
             if self.position == 0:
                 raise ValueError(f"batches({self.epoch}) gave no batch")
             self.epoch, self.position = self.epoch + 1, 0
+
+    def state_dict(self) -> dict[str, int]:
+        """The place in the data, as a checkpoint needs it."""
+        return {"epoch": self.epoch, "position": self.position}
+
+    def load_state_dict(self, epoch: int, position: int) -> None:
+        """Go on at the place that `state_dict` returned."""
+        check_size(minimum=0, epoch=epoch, position=position)
+        self.epoch, self.position = epoch, position
 
     def first(self) -> Any:
         """The first batch of the first epoch; `None` where there is none."""
