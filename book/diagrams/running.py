@@ -329,6 +329,30 @@ def two_trees() -> Diagram:
         leaves.append(dict(zip(order, words, strict=True)))
     for kind in kinds:
         d.arrow(leaves[0][kind].bottom, leaves[1][kind].top, kind=kind, tip=False)
+def parts_of_a_run() -> Diagram:
+    """Workshop D: what a trainer is made of, and what becomes a file."""
+    d = Diagram(470, 354)
+    batches = d.box(66, 40, "batches", "plain", 100)
+    stream = d.box(228, 40, "BatchStream", "key", 116)
+    updater = d.box(396, 40, "Updater", "attention", 110)
+    evaluate = d.box(66, 128, "evaluate", "plain", 100)
+    best = d.box(228, 128, "Best", "value", 116)
+    journal = d.box(396, 128, "Journal", "query", 110)
+    state = d.box(206, 216, "Trainer.state_dict()\nweights, averages, place in the data, …", "memory", 372, 50)
+    d.frame(235, 308, 458, 82)
+    d.text(16, 334, "the folder, locked by run.lock", "start")
+    best_file = d.box(66, 298, "best.pt", "weight", 96, 30, look="code")
+    checkpoint = d.box(228, 298, "checkpoint-….pt", "weight", 160, 30, look="code")
+    log = d.box(396, 298, "log.jsonl", "weight", 110, 30, look="code")
+    d.arrow(batches.right, stream.left)
+    d.arrow(stream.right, updater.left, label="group", at=(313, 22))
+    d.arrow(updater.bottom, journal.top, label="loss, tokens, norm", at=(386, 84))
+    d.arrow(evaluate.right, best.left, label="metrics", at=(143, 110))
+    d.arrow(best.bottom, (228, 191), kind="memory")
+    d.arrow((370, 145), (370, 191), kind="memory")
+    d.arrow((66, 241), best_file.top, kind="memory", label="if best", at=(66, 256))
+    d.arrow((228, 241), checkpoint.top, kind="memory")
+    d.arrow((430, 145), (430, 283), kind="query")
     return d
 
 

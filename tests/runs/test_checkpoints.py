@@ -796,7 +796,7 @@ def test_a_log_that_cannot_be_written_is_named(tmp_path):
     trainer = make_trainer(tmp_path)
     (tmp_path / "log.jsonl").symlink_to("/dev/full")
     with pytest.raises(OSError, match=r"No space left on device: '.*log\.jsonl'"):
-        trainer._log({"step": 1})
+        trainer.journal.write({"step": 1})
 
 
 def test_a_run_goes_on_after_the_disk_was_full(tmp_path, monkeypatch):

@@ -129,7 +129,7 @@ def run(folder: str, death: int = 0, end: Callable[[], None] = kill) -> list[str
 
     torch.save, os.fsync, os.replace, Path.unlink = save, fsync, replace, unlink
     trainer = make_trainer(folder, loss)
-    write, trainer._log = trainer._log, log
+    write, trainer.journal.write = trainer.journal.write, log
     evaluation, trainer.evaluate = trainer.evaluate, evaluate
     trainer.fit()
     return events

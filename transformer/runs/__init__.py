@@ -1,4 +1,4 @@
-"""transformer.runs: folder, precision, checkpoints, accumulation, distributed, averaging, update, stream, ….
+"""transformer.runs: accumulation, precision, averaging, checkpoints, folder, distributed, update, stream, ….
 
 Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
 """

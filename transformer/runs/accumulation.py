@@ -6,7 +6,7 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 __all__ = ["accumulate_gradients"]
 
 
-# %% book/11-long-runs.ipynb · Several processes · [accumulation-imports]
+# %% book/11-long-runs.ipynb · Several batches, one gradient · [accumulation-imports]
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from typing import Any
@@ -19,7 +19,7 @@ from transformer.runs.distributed import rank_and_world_size, summed_over_all
 from transformer.validation import check_type
 
 
-# %% book/11-long-runs.ipynb · One gradient for all · [accumulate-gradients]
+# %% book/11-long-runs.ipynb · Several batches, one gradient · [accumulate-gradients]
 def accumulate_gradients(
     loss: Callable[[Any], tuple[Tensor, Tensor]], batches: Iterable[Any],
     parameters: list[nn.Parameter], scale: Callable[[Tensor], Tensor] = lambda loss: loss,

@@ -6,7 +6,7 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 __all__ = ["MovingAverage"]
 
 
-# %% book/11-long-runs.ipynb · What must stay in float32 · [averaging-imports]
+# %% book/11-long-runs.ipynb · Forgetting the start · [averaging-imports]
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any

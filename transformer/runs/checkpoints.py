@@ -1,4 +1,4 @@
-"""transformer.runs.checkpoints, from book/11-long-runs.ipynb, "Long runs".
+"""transformer.runs.checkpoints, from book/D-runs.ipynb, "Workshop D: Runs".
 
 Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
 """
@@ -21,7 +21,7 @@ __all__ = [
 ]
 
 
-# %% book/11-long-runs.ipynb · Write beside, then rename · [files-imports]
+# %% book/D-runs.ipynb · Files that are whole · [files-imports]
 import hashlib
 import json
 import math
@@ -40,7 +40,7 @@ from torch import Tensor, nn
 from transformer.validation import check_type, optional_import
 
 
-# %% book/11-long-runs.ipynb · Write beside, then rename · [atomic-files]
+# %% book/D-runs.ipynb · Files that are whole · [atomic-files]
 @contextmanager
 def atomic_file(path: Path | str) -> Iterator[Path]:
     """An empty file to write to, which replaces `path` at the end in a single step.
@@ -88,7 +88,7 @@ def naming_errors(path: Path) -> Iterator[None]:
         raise OSError(error.errno, error.strerror, str(path)) from error
 
 
-# %% book/11-long-runs.ipynb · A container for checkpoints · [checkpoint-errors]
+# %% book/D-runs.ipynb · A container for checkpoints · [checkpoint-errors]
 CHECKPOINT_FORMAT = "transformer-checkpoint-3"
 
 
@@ -112,7 +112,7 @@ def regular_file(path: Path | str) -> Path:
     return path
 
 
-# %% book/11-long-runs.ipynb · A container for checkpoints · [checkpoint-files]
+# %% book/D-runs.ipynb · A container for checkpoints · [checkpoint-files]
 def save_checkpoint(path: Path | str, state: dict[str, Any]) -> None:
     """Write tensors, numbers and dictionaries of them, and a checksum; whole or not at all.
 
@@ -156,7 +156,7 @@ def _check_sum(file: BinaryIO, end: int) -> bytes:
     return check_sum.digest()
 
 
-# %% book/11-long-runs.ipynb · A container for checkpoints · [load-checkpoint]
+# %% book/D-runs.ipynb · A container for checkpoints · [load-checkpoint]
 def load_checkpoint(path: Path | str) -> dict[str, Any]:
     """Read onto the CPU what `save_checkpoint` wrote, executing nothing.
 
@@ -195,7 +195,7 @@ def load_checkpoint(path: Path | str) -> dict[str, Any]:
     return dict(state)
 
 
-# %% book/11-long-runs.ipynb · A container for checkpoints · [checkpoint-malice]
+# %% book/D-runs.ipynb · A container for checkpoints · [checkpoint-malice]
 def _check_archive(file: BinaryIO) -> None:
     # A small archive can hold something large once unpacked, and torch unpacks it all.
     entries = zipfile.ZipFile(file).infolist()
@@ -224,7 +224,7 @@ def _is_hollow(x: Tensor) -> bool:
     return x.is_meta or x.layout != torch.strided or x.nbytes > x.untyped_storage().nbytes()
 
 
-# %% book/11-long-runs.ipynb · A container for checkpoints · [newest-whole]
+# %% book/D-runs.ipynb · A container for checkpoints · [newest-whole]
 def newest_whole(paths: list[Path]) -> tuple[Path, dict[str, Any]] | tuple[None, None]:
     """The last whole one of some checkpoints, and its state; `None` twice for no checkpoints.
 
@@ -249,7 +249,7 @@ def newest_whole(paths: list[Path]) -> tuple[Path, dict[str, Any]] | tuple[None,
     return None, None
 
 
-# %% book/11-long-runs.ipynb · Weights that fit · [set-weights]
+# %% book/D-runs.ipynb · Weights that fit · [set-weights]
 def set_weights(model: nn.Module, state: dict[str, Any], path: Path | str) -> None:
     """Give a model the weights of a checkpoint.
 
@@ -295,7 +295,7 @@ def _misfit(model: nn.Module, weights: dict[str, Any]) -> str:
     return f"it lacks {missing[0]!r}" if missing else ""
 
 
-# %% book/11-long-runs.ipynb · Weights to keep · [save-weights]
+# %% book/D-runs.ipynb · Weights to keep · [save-weights]
 def _in_dtype(name: str, x: Tensor, dtype: torch.dtype) -> Tensor:
     wide, bound = x.double(), torch.finfo(dtype).max
     lost = wide[wide.isfinite() & (wide.abs() > bound)]  # what would become infinite
@@ -343,7 +343,7 @@ def _weights_sum(weights: dict[str, Tensor]) -> str:
     return total.hexdigest()
 
 
-# %% book/11-long-runs.ipynb · Weights to keep · [load-weights]
+# %% book/D-runs.ipynb · Weights to keep · [load-weights]
 def load_weights(model: nn.Module, path: Path | str) -> None:
     """Read what `save_weights` wrote into a model of the same configuration.
 

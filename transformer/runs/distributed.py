@@ -1,4 +1,4 @@
-"""transformer.runs.distributed, from book/11-long-runs.ipynb, "Long runs".
+"""transformer.runs.distributed, from book/D-runs.ipynb, "Workshop D: Runs".
 
 Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
 """
@@ -14,7 +14,7 @@ __all__ = [
 ]
 
 
-# %% book/11-long-runs.ipynb · Several processes · [distributed-imports]
+# %% book/D-runs.ipynb · Several processes · [distributed-imports]
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -28,7 +28,7 @@ from torch.nn.parallel import DistributedDataParallel
 from transformer.validation import check_device
 
 
-# %% book/11-long-runs.ipynb · Several processes · [process-group]
+# %% book/D-runs.ipynb · Several processes · [process-group]
 @contextmanager
 def process_group(device: torch.device | str | None = None) -> Iterator[torch.device]:
     """Join the processes that torchrun has started; without torchrun there is nothing to join.
@@ -71,7 +71,7 @@ def _own_device(device: torch.device | str) -> torch.device:
     return torch.device("cuda", own)
 
 
-# %% book/11-long-runs.ipynb · Several processes · [connect]
+# %% book/D-runs.ipynb · Several processes · [connect]
 def _backend(device: torch.device) -> str:
     # What carries tensors of each kind of device from process to process.
     backends = {"cpu": {"cpu": "gloo"}, "cuda": {"cpu": "gloo", "cuda": "nccl"}}.get(device.type)
@@ -111,7 +111,7 @@ def rank_and_world_size() -> tuple[int, int]:
     return 0, 1
 
 
-# %% book/11-long-runs.ipynb · What must be agreed on · [processes-talk]
+# %% book/D-runs.ipynb · What must be agreed on · [processes-talk]
 def from_first(value: Any) -> Any:
     """Give every process the first one's value; all of them wait for it."""
     box = [value]
@@ -146,7 +146,7 @@ def summed_over_all(x: Tensor) -> Tensor:
     return x
 
 
-# %% book/11-long-runs.ipynb · One gradient for all · [data-parallel]
+# %% book/D-runs.ipynb · One gradient for all · [data-parallel]
 def data_parallel(
     model: nn.Module, loss: Callable[[Any, Any], tuple[Tensor, Tensor]]
 ) -> DistributedDataParallel | None:

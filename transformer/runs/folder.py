@@ -1,4 +1,4 @@
-"""transformer.runs.folder, from book/11-long-runs.ipynb, "Long runs".
+"""transformer.runs.folder, from book/D-runs.ipynb, "Workshop D: Runs".
 
 Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
 """
@@ -6,7 +6,7 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 __all__ = ["read_log", "write_log", "append_log", "run_facts", "write_record", "read_record", "RunFolder"]
 
 
-# %% book/11-long-runs.ipynb · Write beside, then rename · [folder-imports]
+# %% book/D-runs.ipynb · A log of lines · [folder-imports]
 import hashlib
 import json
 import os
@@ -29,7 +29,7 @@ from transformer.runs.precision import processor
 from transformer.validation import check_device, check_size, check_type, optional_import
 
 
-# %% book/11-long-runs.ipynb · A log of lines · [log-files]
+# %% book/D-runs.ipynb · A log of lines · [log-files]
 _COLUMNS = ("step", "epoch", "loss", "rate", "norm", "tokens", "seconds")  # of a line of updates
 
 
@@ -82,7 +82,7 @@ def write_log(directory: Path | str, entries: list[dict[str, float]]) -> None:
         part.write_text("".join(map(_line, entries)), encoding="utf8")
 
 
-# %% book/11-long-runs.ipynb · A log of lines · [append-log]
+# %% book/D-runs.ipynb · A log of lines · [append-log]
 def append_log(directory: Path | str, entry: dict[str, float]) -> None:
     """Add a line to a run's `log.jsonl`; it is on the disk when this returns."""
     path = Path(directory) / "log.jsonl"
@@ -95,7 +95,7 @@ def append_log(directory: Path | str, entry: dict[str, float]) -> None:
         sync_names(path.parent)
 
 
-# %% book/11-long-runs.ipynb · Runs that can be repeated · [records]
+# %% book/D-runs.ipynb · Records · [records]
 def run_facts(device: torch.device | str) -> dict[str, Any]:
     """What it takes to repeat a run.
 
@@ -133,7 +133,7 @@ def run_facts(device: torch.device | str) -> dict[str, Any]:
     }
 
 
-# %% book/11-long-runs.ipynb · Runs that can be repeated · [command-and-commit]
+# %% book/D-runs.ipynb · Records · [command-and-commit]
 def _command() -> str:
     # As it was typed, except for the path of the interpreter.
     arguments = sys.orig_argv[1:]
@@ -155,7 +155,7 @@ def _commit() -> str:
         return ""
 
 
-# %% book/11-long-runs.ipynb · Runs that can be repeated · [record-files]
+# %% book/D-runs.ipynb · Records · [record-files]
 def write_record(path: Path | str, record: dict[str, Any]) -> None:
     """Write a record as JSON with a checksum under `"sha256"`, whole or not at all."""
     record = {name: value for name, value in record.items() if name != "sha256"}
@@ -189,7 +189,7 @@ def read_record(path: Path | str) -> dict[str, Any]:
     return record
 
 
-# %% book/11-long-runs.ipynb · One run per folder · [run-folder]
+# %% book/D-runs.ipynb · One run per folder · [run-folder]
 class RunFolder:
     """The folder of a run, made when it is first locked: its checkpoints, best weights and log.
 

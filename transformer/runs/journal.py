@@ -1,12 +1,12 @@
-"""transformer.runs.journal, from book/11-long-runs.ipynb, "Long runs".
+"""transformer.runs.journal, from book/D-runs.ipynb, "Workshop D: Runs".
 
 Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
 """
 
-__all__ = ["LogLine", "score_of", "latest_numbers", "progress_bar", "draw_curves"]
+__all__ = ["LogLine", "Journal", "score_of", "Best", "latest_numbers", "progress_bar", "draw_curves"]
 
 
-# %% book/11-long-runs.ipynb · What must stay in float32 · [journal-imports]
+# %% book/D-runs.ipynb · The journal · [journal-imports]
 import math
 import shutil
 import sys
@@ -22,11 +22,12 @@ from torch import Tensor
 from transformer.plots import plot_curves
 from transformer.runs.checkpoints import atomic_file
 from transformer.runs.distributed import rank_and_world_size, summed_over_all
+from transformer.runs.folder import append_log, read_log, write_log
 from transformer.runs.update import check_finite
-from transformer.validation import check_choice, check_type, optional_import
+from transformer.validation import check_choice, check_size, check_type, optional_import
 
 
-# %% book/11-long-runs.ipynb · The line of the log · [numbers-of-all]
+# %% book/D-runs.ipynb · The journal · [numbers-of-all]
 def _numbers_of_all(
     updates: list[tuple[Tensor, ...]], places: list[dict[str, Any]], check_norms: bool
 ) -> list[Tensor]:
@@ -44,7 +45,7 @@ def _numbers_of_all(
     return [losses, counts, norms]
 
 
-# %% book/11-long-runs.ipynb · The line of the log · [log-line]
+# %% book/D-runs.ipynb · The journal · [log-line]
 class LogLine:
     """The next line of a log; with `check_norms`, an infinite gradient is an error."""
 
@@ -95,7 +96,40 @@ class LogLine:
         self.seconds = float(state["seconds"])
 
 
-# %% book/11-long-runs.ipynb · The line of the log · [score-of]
+# %% book/D-runs.ipynb · The journal · [journal]
+class Journal:
+    """What a run notes: its history, the line that has begun, and the log in its folder.
+
+    Args:
+        directory: of the log; `None` for none.
+        check_norms: as in `LogLine`.
+
+    Attributes:
+        history: the entries of the log.
+        line: the `LogLine` that has begun.
+    """
+
+    history: list[dict[str, float]]
+    line: LogLine
+
+    def __init__(self, directory: Path | None = None, check_norms: bool = True) -> None:
+        self.history, self.line, self.directory = [], LogLine(check_norms), directory
+
+    def write(self, entry: dict[str, float]) -> None:
+        """Add an entry; of several processes, the first writes it into the log."""
+        self.history.append(entry)
+        if self.directory is not None and rank_and_world_size()[0] == 0:
+            append_log(self.directory, entry)
+
+    def take_up(self, last: int) -> None:
+        """Read the log up to update `last`, and remove what was written after it."""
+        if self.directory is not None:
+            self.history = [entry for entry in read_log(self.directory) if entry["step"] <= last]
+            if rank_and_world_size()[0] == 0:
+                write_log(self.directory, self.history)
+
+
+# %% book/D-runs.ipynb · The journal · [score-of]
 def score_of(metrics: Mapping[str, float], monitor: str) -> float:
     """The metric that `TrainingConfig.monitor` names, with the sign that makes more better.
 
@@ -108,7 +142,50 @@ def score_of(metrics: Mapping[str, float], monitor: str) -> float:
     return -metrics[name] if monitor.startswith("-") else metrics[name]
 
 
-# %% book/11-long-runs.ipynb · The line of the log · [log-shown]
+# %% book/D-runs.ipynb · The journal · [best-score]
+class Best:
+    """The best score of a run so far.
+
+    Args:
+        monitor: as in `TrainingConfig`.
+
+    Attributes:
+        score, step: the score, more being better, and the update it was reached at.
+        stale: number of evaluations since.
+    """
+
+    score: float
+    step: int
+    stale: int
+
+    def __init__(self, monitor: str) -> None:
+        self.monitor = monitor
+        self.score, self.step, self.stale = -math.inf, 0, 0
+
+    def score_of(self, metrics: Mapping[str, float], step: int) -> float:
+        """The score of an evaluation after update `step`; one that is no number is an error."""
+        score = score_of(metrics, self.monitor)
+        check_finite(f"metric {self.monitor}", torch.tensor([score]), [{"step": step}])
+        return score
+
+    def take(self, score: float, step: int) -> None:
+        """Count an evaluation."""
+        self.stale += 1
+        if score > self.score:
+            self.score, self.step, self.stale = score, step, 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint needs."""
+        return {"best": self.score, "best_step": self.step, "stale": self.stale}
+
+    def load_state_dict(self, best: float, best_step: int, stale: int) -> None:
+        """Go on from what `state_dict` returned."""
+        check_type((int, float), best=best)
+        check_size(minimum=0, best_step=best_step, stale=stale)
+        self.score, self.step, self.stale = best, best_step, stale
+
+
+# %% book/D-runs.ipynb · The journal · [log-shown]
 def latest_numbers(history: list[dict[str, float]]) -> dict[str, str]:
     """What a progress bar shows of a log: its last updates, and its last evaluation.
 
@@ -134,7 +211,7 @@ def latest_numbers(history: list[dict[str, float]]) -> dict[str, str]:
     return shown
 
 
-# %% book/11-long-runs.ipynb · The line of the log · [progress-bar]
+# %% book/D-runs.ipynb · The journal · [progress-bar]
 @contextmanager
 def progress_bar(
     steps: int, done: int, shown: bool
@@ -185,7 +262,7 @@ class _Bar:
         return line
 
 
-# %% book/11-long-runs.ipynb · The line of the log · [draw-curves]
+# %% book/D-runs.ipynb · The journal · [draw-curves]
 def draw_curves(history: list[dict[str, float]], path: Path | str) -> Any:
     """Draw what a log tells over the updates: the loss, the metrics, the learning rate.
 

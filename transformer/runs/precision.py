@@ -6,7 +6,7 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 __all__ = ["processor", "PRECISIONS", "autocast", "best_precision", "precision_on"]
 
 
-# %% book/11-long-runs.ipynb · Write beside, then rename · [precision-imports]
+# %% book/11-long-runs.ipynb · What must stay in float32 · [precision-imports]
 import platform
 import sys
 import warnings
@@ -19,7 +19,7 @@ import torch
 from transformer.validation import check_choice, check_type
 
 
-# %% book/11-long-runs.ipynb · Runs that can be repeated · [processor]
+# %% book/11-long-runs.ipynb · What must stay in float32 · [processor]
 _INSTRUCTIONS = {
     *("avx2", "avx512f", "avx512_vnni", "avx_vnni", "amx_int8", "i8mm", "sve", "sve2"),
     *("avx512_bf16", "amx_bf16", "bf16", "avx512_fp16", "amx_fp16", "asimdhp"),
@@ -71,7 +71,7 @@ _UNITS = {
 
 
 def best_precision(device: torch.device) -> str:
-    """The precision in which a device is fast and trains as well as in float32.
+    """The precision in which a device is fast, of those in which Chapter 11 trains as in float32.
 
     Args:
         device: to train on.
@@ -92,10 +92,10 @@ def best_precision(device: torch.device) -> str:
     return "bfloat16" if known and _UNITS["bfloat16"] & processor()[1] else "float32"
 
 
-# %% book/11-long-runs.ipynb · The update · [updater-parts-precision]
+# %% book/11-long-runs.ipynb · Which of the three · [updater-parts-precision]
 def precision_on(device: torch.device, precision: str) -> str:
     chosen = best_precision(device) if precision == "auto" else precision
     if device.type == "cpu" and chosen in _UNITS and not _UNITS[chosen] & processor()[1]:
         said = f"this processor has no units for {chosen} and only imitates it, which can take"
-        warnings.warn(f"{said} many times as long as float32", stacklevel=6)
+        warnings.warn(f"{said} many times as long as float32", stacklevel=4)
     return chosen

@@ -1,4 +1,4 @@
-"""transformer.runs.stream, from book/11-long-runs.ipynb, "Long runs".
+"""transformer.runs.stream, from book/D-runs.ipynb, "Workshop D: Runs".
 
 Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
 """
@@ -6,7 +6,7 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 __all__ = ["BatchStream", "random_state", "set_random_state", "EpochBatches", "restore_random"]
 
 
-# %% book/11-long-runs.ipynb · What must stay in float32 · [stream-imports]
+# %% book/D-runs.ipynb · The place in the data · [stream-imports]
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from itertools import islice
@@ -18,10 +18,10 @@ from torch import Tensor
 
 from transformer.runs.distributed import rank_and_world_size
 from transformer.training import as_epochs
-from transformer.validation import check_type
+from transformer.validation import check_size, check_type
 
 
-# %% book/11-long-runs.ipynb · The place in the data · [batch-stream]
+# %% book/D-runs.ipynb · The place in the data · [batch-stream]
 class BatchStream:
     """The batches of all epochs in groups, each for one update, starting at any place.
 
@@ -76,6 +76,15 @@ class BatchStream:
                 raise ValueError(f"batches({self.epoch}) gave no batch")
             self.epoch, self.position = self.epoch + 1, 0
 
+    def state_dict(self) -> dict[str, int]:
+        """The place in the data, as a checkpoint needs it."""
+        return {"epoch": self.epoch, "position": self.position}
+
+    def load_state_dict(self, epoch: int, position: int) -> None:
+        """Go on at the place that `state_dict` returned."""
+        check_size(minimum=0, epoch=epoch, position=position)
+        self.epoch, self.position = epoch, position
+
     def first(self) -> Any:
         """The first batch of the first epoch; `None` where there is none."""
         return next(self._epoch(0), None)
@@ -96,7 +105,7 @@ class BatchStream:
         yield from islice(self.batches(epoch), start, None)  # begun only when the first is asked for
 
 
-# %% book/11-long-runs.ipynb · The random numbers · [random-state]
+# %% book/D-runs.ipynb · The random numbers · [random-state]
 def random_state(device: torch.device) -> dict[str, Tensor]:
     """The states of torch's own random generators, on the CPU and on `device`.
 
@@ -131,7 +140,7 @@ def set_random_state(state: Mapping[str, Tensor], device: torch.device) -> None:
         torch.mps.set_rng_state(state["mps"])
 
 
-# %% book/11-long-runs.ipynb · What a run consists of · [restore-random]
+# %% book/D-runs.ipynb · The random numbers · [restore-random]
 EpochBatches = Callable[[int], Iterable[Any]] | Iterable[Any]
 
 

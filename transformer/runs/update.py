@@ -1,13 +1,13 @@
-"""transformer.runs.update, from book/11-long-runs.ipynb, "Long runs".
+"""transformer.runs.update, from book/D-runs.ipynb, "Workshop D: Runs".
 
 Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
 """
 
-__all__ = ["TrainingConfig", "SummedLoss", "RateSchedule", "Updater", "check_finite"]
+__all__ = ["TrainingConfig", "SummedLoss", "RateSchedule", "Evaluation", "Updater", "check_finite"]
 
 
-# %% book/11-long-runs.ipynb · What must stay in float32 · [update-imports]
-from collections.abc import Callable
+# %% book/D-runs.ipynb · The update · [update-imports]
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -18,13 +18,13 @@ from torch import Tensor, nn
 
 from transformer.runs.accumulation import accumulate_gradients
 from transformer.runs.averaging import MovingAverage
-from transformer.runs.distributed import data_parallel
+from transformer.runs.distributed import data_parallel, from_first, rank_and_world_size
 from transformer.runs.precision import PRECISIONS, autocast, precision_on
-from transformer.training import adamw, check_loss, to_device
+from transformer.training import adamw, check_loss, evaluating, to_device
 from transformer.validation import check_choice, check_number, check_rate, check_size, check_type
 
 
-# %% book/11-long-runs.ipynb · Settings · [training-config]
+# %% book/D-runs.ipynb · The update · [training-config]
 @dataclass(frozen=True)
 class TrainingConfig:
     """The settings of a training run, apart from model, loss, data and schedule.
@@ -65,7 +65,7 @@ class TrainingConfig:
         _check_training(self)
 
 
-# %% book/11-long-runs.ipynb · Settings · [check-training-config]
+# %% book/D-runs.ipynb · The update · [check-training-config]
 def _check_training(config: TrainingConfig) -> None:
     names = ("steps", "accumulate", "log_every", "evaluate_every", "keep")
     check_size(**{name: getattr(config, name) for name in names})
@@ -79,9 +79,10 @@ def _check_training(config: TrainingConfig) -> None:
         raise ValueError(f"clip_norm must be greater than 0, but is {config.clip_norm}")
 
 
-# %% book/11-long-runs.ipynb · The update · [updater-parts]
+# %% book/D-runs.ipynb · The update · [updater-parts]
 SummedLoss = Callable[[Any, Any], tuple[Tensor, Tensor]]
 RateSchedule = Callable[[int], float]
+Evaluation = Callable[[Any], Mapping[str, float]]
 
 
 def _on_device(
@@ -95,12 +96,20 @@ def _on_device(
     return loss_of
 
 
-# %% book/11-long-runs.ipynb · The update · [updater]
+def _as_metrics(found: Any) -> dict[str, float]:
+    """What an evaluation returned, as the log can hold it."""
+    check_type(Mapping, **{"evaluate(model)": found})
+    if taken := found.keys() & {"step", "rate", "norm", "seconds", "crc"}:
+        raise ValueError(f"evaluate returned {sorted(taken)}, which the log uses itself")
+    return {name: float(value) for name, value in found.items()}
+
+
+# %% book/D-runs.ipynb · The update · [updater]
 class Updater:
     """Makes the updates of a run, from the model, loss and settings of a `Trainer`.
 
     Attributes:
-        parameters, device, precision, optimizer: what is trained, where, how exactly, and by what.
+        model, parameters, device, precision, optimizer: what is trained, where, how exactly, by what.
         stepping: whether the parameters are being changed; an error then leaves neither the old
             ones nor the new.
         scaler, average, engine: of float16, of the weights, and of several processes; the last two
@@ -118,6 +127,7 @@ class Updater:
     loss: Callable[[Any], tuple[Tensor, Tensor]]
 
     def __init__(self, model: nn.Module, loss: SummedLoss, config: TrainingConfig) -> None:
+        self.model = model
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         if not self.parameters:
             raise ValueError("model must have a parameter that can be trained, but has none")
@@ -152,6 +162,15 @@ class Updater:
         """A context where the model has the averaged weights, if there are any."""
         return nullcontext() if self.average is None else self.average.applied()
 
+    def metrics(self, evaluate: Evaluation) -> dict[str, float]:
+        """What `evaluate` finds of the averaged weights; the first process evaluates for all."""
+        found = None
+        if rank_and_world_size()[0] == 0:
+            with self.averaged(), evaluating(self.model), autocast(self.device, self.precision):
+                found = _as_metrics(evaluate(self.model))
+        metrics: dict[str, float] = from_first(found)
+        return metrics
+
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint needs."""
         average = None if self.average is None else self.average.state_dict()
@@ -168,7 +187,7 @@ class Updater:
             self.average.load_state_dict(state["average"])
 
 
-# %% book/11-long-runs.ipynb · The line of the log · [check-finite]
+# %% book/D-runs.ipynb · The update · [check-finite]
 def check_finite(name: str, values: Tensor, steps: list[dict[str, Any]]) -> None:
     """Stop where a number of an update is infinite or not a number.
 
