@@ -32,9 +32,6 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 #     language/batches
 #     language/vocabulary
 #     language/corpora
-#     language/translator
-#     language/folder
-#     language/hub
 #     language/scores
 #     study/inspection
 #     exchange/marian
@@ -58,6 +55,9 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 #     commands/options
 #     __main__
 #     commands/train
+#     language/translator
+#     language/folder
+#     language/hub
 
 # ruff: noqa: I001 (the order is that of the chapters)
 __version__ = "0.3.0.dev0"
@@ -97,11 +97,11 @@ from transformer.language.wording import Preparation
 from transformer.language.batches import encode_pairs, pad, TokenBatches, BPEDropout
 from transformer.language.vocabulary import Vocabulary
 from transformer.language.corpora import load_corpus, read_pairs, held_out
-from transformer.language.translator import Alignment, Translator
 from transformer.language.scores import corpus_scores
 from transformer.exchange.torch import from_torch, to_torch
 from transformer.study.checks import check_model
 from transformer.commands.recipes import Recipe, RECIPES, recipe_for, train_translator
+from transformer.language.translator import Alignment, Translator
 
 __all__ = [
     "TokenEmbedding",
@@ -157,8 +157,6 @@ __all__ = [
     "load_corpus",
     "read_pairs",
     "held_out",
-    "Alignment",
-    "Translator",
     "corpus_scores",
     "from_torch",
     "to_torch",
@@ -167,4 +165,6 @@ __all__ = [
     "RECIPES",
     "recipe_for",
     "train_translator",
+    "Alignment",
+    "Translator",
 ]
