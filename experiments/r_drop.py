@@ -1,4 +1,4 @@
-"""Train chapter 6's small corpus with and without R-Drop, from several seeds: `python -m experiments.r_drop`.
+"""Train chapter 13's small corpus with and without R-Drop, from several seeds: `python -m experiments.r_drop`.
 
 It runs the chapter's own cells and writes transformer/records/book/r-drop.json, which the chapter reads.
 """
@@ -18,7 +18,7 @@ import torch
 from transformer.runs.folder import run_facts, write_record
 
 ROOT = Path(__file__).resolve().parents[1]
-CHAPTER = ROOT / "book" / "06-loss.ipynb"
+CHAPTER = ROOT / "book" / "13-translation.ipynb"
 CELLS = ("imports", "r-drop-toy")
 ALPHAS = (0, 1, 5)
 

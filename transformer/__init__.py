@@ -15,21 +15,11 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 #     decoding
 #     toy
 #     speed/chunked_loss
-#     runs/folder
-#     runs/precision
-#     runs/checkpoints
 #     runs/accumulation
-#     runs/distributed
+#     runs/precision
 #     runs/averaging
-#     runs/update
-#     runs/stream
-#     runs/journal
-#     runs/trainer
 #     language/vocabulary
 #     language/batches
-#     language/translator
-#     language/folder
-#     language/hub
 #     language/scores
 #     study/inspection
 #     modern/language_model
@@ -55,10 +45,20 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 #     speed/kernels
 #     speed/int8
 #     speed/fast
+#     runs/checkpoints
+#     runs/folder
+#     runs/distributed
+#     runs/update
+#     runs/stream
+#     runs/journal
+#     runs/trainer
 #     language/wording
 #     language/bpe_file
 #     language/bpe_dropout
 #     language/corpora
+#     language/translator
+#     language/folder
+#     language/hub
 #     exchange/torch
 #     exchange/foreign
 #     exchange/marian
@@ -102,22 +102,22 @@ from transformer.loss import (
 from transformer.training import noam_rate, cooldown, evaluate_loss, fit, load_record
 from transformer.decoding import greedy_search, beam_search
 from transformer.toy import reverse_and_mark, reversal_batch, toy_config, load_toy_model
-from transformer.runs.checkpoints import save_weights, load_weights
-from transformer.runs.distributed import process_group
-from transformer.runs.update import TrainingConfig
-from transformer.runs.trainer import Trainer
 from transformer.language.vocabulary import Vocabulary
 from transformer.language.batches import encode_pairs, pad, TokenBatches
-from transformer.language.translator import Alignment, Translator
 from transformer.language.scores import corpus_scores
 from transformer.commands.recipes import Recipe, RECIPES
 from transformer.commands.sizes import recipe_for
 from transformer.commands.training import train_translator
 from transformer.speed.int8 import quantize
 from transformer.speed.fast import FastTransformer, accelerate
+from transformer.runs.checkpoints import save_weights, load_weights
+from transformer.runs.distributed import process_group
+from transformer.runs.update import TrainingConfig
+from transformer.runs.trainer import Trainer
 from transformer.language.wording import Preparation
 from transformer.language.bpe_dropout import BPEDropout
 from transformer.language.corpora import load_corpus, read_pairs, held_out
+from transformer.language.translator import Alignment, Translator
 from transformer.exchange.torch import from_torch, to_torch
 from transformer.study.checks import check_model
 
@@ -158,17 +158,10 @@ __all__ = [
     "reversal_batch",
     "toy_config",
     "load_toy_model",
-    "save_weights",
-    "load_weights",
-    "process_group",
-    "TrainingConfig",
-    "Trainer",
     "Vocabulary",
     "encode_pairs",
     "pad",
     "TokenBatches",
-    "Alignment",
-    "Translator",
     "corpus_scores",
     "Recipe",
     "RECIPES",
@@ -177,11 +170,18 @@ __all__ = [
     "quantize",
     "FastTransformer",
     "accelerate",
+    "save_weights",
+    "load_weights",
+    "process_group",
+    "TrainingConfig",
+    "Trainer",
     "Preparation",
     "BPEDropout",
     "load_corpus",
     "read_pairs",
     "held_out",
+    "Alignment",
+    "Translator",
     "from_torch",
     "to_torch",
     "check_model",

@@ -158,7 +158,7 @@ def symmetric_kl(logits_p: Tensor, logits_q: Tensor, targets: Tensor, pad_id: in
     return divergence.masked_fill(targets == pad_id, 0.0).sum()
 
 
-# %% book/06-loss.ipynb · Its gradient · [r-drop]
+# %% book/06-loss.ipynb · Two passes that should agree · [r-drop]
 @singledispatch
 def r_drop_loss(
     model: Transformer,

@@ -702,4 +702,27 @@ def lessons_of_a_run() -> Diagram:
         d.box(408, 56 + 42 * row, name, "attention", 98, 30, look="code")
     d.arrow(toy.right, (run.left[0], 62))
     d.arrow(lessons.right, (run.left[0], 170), kind="memory")
+def translator_flow() -> Diagram:
+    """Workshop F: how a translator is loaded, and the way of a sentence through it."""
+    d = Diagram(476, 256)
+    hub = d.box(46, 32, "hub", "plain", 68, 30)
+    folder = d.box(160, 32, "folder", "plain", 84, 30)
+    checked = d.box(310, 32, "sums, header, numbers", "norm", 178, 30)
+    d.arrow(hub.right, folder.left, dashed=True)
+    d.arrow(folder.right, checked.left)
+    vocabulary = d.box(160, 126, "vocabulary", "weight", 96, 32)
+    model = d.box(310, 126, "model", "weight", 76, 32)
+    d.arrow(checked.bottom, model.top)
+    d.arrow((288, 47), (288, 79), (160, 79), vocabulary.top)
+    said = d.box(52, 210, "sentence", "plain", 80, 32)
+    ids = d.box(160, 210, "ids", "query", 60, 32)
+    search = d.box(310, 210, "search", "attention", 76, 32)
+    written = d.box(426, 210, "translation", "logits", 88, 32)
+    d.arrow(said.right, ids.left)
+    d.arrow(ids.right, search.left, label="[B, S]")
+    d.arrow(search.right, written.left)
+    d.arrow(vocabulary.bottom, ids.top, kind="weight")
+    d.arrow(model.bottom, search.top, kind="weight")
+    for x, note in ((52, "as typed"), (160, "prepared"), (310, "by length"), (426, "restored")):
+        d.text(x, 240, note)
     return d

@@ -1,4 +1,4 @@
-"""transformer.language.folder, from book/13-translation.ipynb, "Portuguese to English".
+"""transformer.language.folder, from book/F-translator.ipynb, "Workshop F: The translator".
 
 Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
 """
@@ -17,7 +17,7 @@ __all__ = [
 ]
 
 
-# %% book/13-translation.ipynb · As the corpus writes · [folder-imports]
+# %% book/F-translator.ipynb · In a folder · [folder-imports]
 import hashlib
 import json
 import math
@@ -44,7 +44,7 @@ from transformer.training import record_path
 from transformer.validation import check_size, check_type
 
 
-# %% book/13-translation.ipynb · In a folder · [translator-files]
+# %% book/F-translator.ipynb · In a folder · [translator-files]
 _FILES = ("config.json", "model.safetensors", "vocabulary.json")
 SUMS = "SHA256SUMS"
 
@@ -101,7 +101,7 @@ def _settle(folder: Path) -> None:
             part.unlink()
 
 
-# %% book/13-translation.ipynb · In a folder · [translator-folder]
+# %% book/F-translator.ipynb · In a folder · [translator-folder]
 _CARRIED = ("phrases",)  # translators that are part of the package
 
 
@@ -117,7 +117,7 @@ def translator_folder(path: Path | str) -> Path:
     return Path(path)
 
 
-# %% book/13-translation.ipynb · In a folder · [translator-config]
+# %% book/F-translator.ipynb · A stranger's folder · [translator-config]
 _LARGEST_CONFIG = 1 << 16  # bytes
 
 
@@ -133,7 +133,7 @@ def read_config(path: Path) -> tuple[TransformerConfig, Preparation]:
         raise CheckpointError(f"{path} is not a configuration: {error}") from error
 
 
-# %% book/13-translation.ipynb · In a folder · [translator-header]
+# %% book/F-translator.ipynb · A stranger's folder · [translator-header]
 _LARGEST_HEADER = 1 << 18  # bytes; for six layers on either side it has about 25,000
 SAFETENSORS_DTYPES = {
     "F64": torch.float64,
@@ -172,7 +172,7 @@ def _read_header(path: Path) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-# %% book/13-translation.ipynb · In a folder · [header-check]
+# %% book/F-translator.ipynb · A stranger's folder · [header-check]
 _LARGEST_TABLE = 1 << 24  # numbers in the table of positions, which is computed, not stored
 
 
@@ -215,7 +215,7 @@ def _check_header(path: Path, config: TransformerConfig) -> None:
         raise CheckpointError(f"{misfit}: a shared table is there twice")
 
 
-# %% book/13-translation.ipynb · In a folder · [reading]
+# %% book/F-translator.ipynb · A stranger's folder · [reading]
 def _not_finite(model: nn.Module, dtype: torch.dtype | None = None) -> str | None:
     # The first parameter that has a number that is not finite once written in `dtype`.
     for name, x in model.named_parameters():
@@ -254,7 +254,7 @@ def check_fit(config: TransformerConfig, vocabulary: Vocabulary) -> None:
         )
 
 
-# %% book/13-translation.ipynb · In a folder · [keeping]
+# %% book/F-translator.ipynb · What is saved can be read · [keeping]
 def check_savable(model: Transformer, dtype: torch.dtype) -> None:
     wanted = "model must be a plain Transformer to be saved"
     try:

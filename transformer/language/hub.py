@@ -1,4 +1,4 @@
-"""transformer.language.hub, from book/13-translation.ipynb, "Portuguese to English".
+"""transformer.language.hub, from book/F-translator.ipynb, "Workshop F: The translator".
 
 Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
 """
@@ -6,7 +6,7 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 __all__ = ["pretrained_folder", "asking_hub", "model_card"]
 
 
-# %% book/13-translation.ipynb · As the corpus writes · [hub-imports]
+# %% book/F-translator.ipynb · On a hub · [hub-imports]
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -21,7 +21,7 @@ from transformer.model import TransformerConfig
 from transformer.validation import check_type, optional_import
 
 
-# %% book/13-translation.ipynb · On a hub · [hub-folder]
+# %% book/F-translator.ipynb · On a hub · [hub-folder]
 _FETCHED = ("*.json", "*.safetensors", "*.spm", SUMS)  # reading them executes nothing
 _REFUSALS = {
     "RepositoryNotFoundError": "there is none of that name, or it is private",
@@ -68,7 +68,7 @@ def asking_hub(name: str) -> Iterator[None]:
         raise OSError(f"{name} on the Hugging Face hub: {said}") from error
 
 
-# %% book/13-translation.ipynb · On a hub · [card-text]
+# %% book/F-translator.ipynb · A model card · [card-text]
 _CARD = """\
 ---
 {language}library_name: transformer-book
@@ -116,7 +116,7 @@ On {scored}:
 """
 
 
-# %% book/13-translation.ipynb · On a hub · [model-card]
+# %% book/F-translator.ipynb · A model card · [model-card]
 def model_card(
     config: TransformerConfig,
     record: Mapping[str, Any] | None,

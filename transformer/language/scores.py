@@ -6,7 +6,7 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 __all__ = ["corpus_scores", "sentence_scores", "unseen_pairs"]
 
 
-# %% book/13-translation.ipynb · As the corpus writes · [translation-imports]
+# %% book/13-translation.ipynb · How good is a translation? · [translation-imports]
 import json
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -121,7 +121,7 @@ def sentence_scores(hypotheses: Sequence[str], references: Sequence[str]) -> lis
     return [round(metric.sentence_score(ours, [theirs]).score, 2) for ours, theirs in typed]
 
 
-# %% book/13-translation.ipynb · Which search? · [evaluate-translator-scores]
+# %% book/13-translation.ipynb · How certain is a score? · [evaluate-translator-scores]
 def unseen_pairs(pairs: Iterable[Pair], train: Iterable[Pair]) -> list[Pair]:
     """The pairs that do not occur in the training split as well."""
     known = set(train)

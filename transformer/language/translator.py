@@ -1,4 +1,4 @@
-"""transformer.language.translator, from book/13-translation.ipynb, "Portuguese to English".
+"""transformer.language.translator, from book/F-translator.ipynb, "Workshop F: The translator".
 
 Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
 """
@@ -15,7 +15,7 @@ __all__ = [
 ]
 
 
-# %% book/13-translation.ipynb · As the corpus writes · [translator-imports]
+# %% book/F-translator.ipynb · Reading and searching · [translator-imports]
 import tempfile
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -58,7 +58,7 @@ from transformer.validation import (
 )
 
 
-# %% book/13-translation.ipynb · Reading and searching · [by-length]
+# %% book/F-translator.ipynb · Reading and searching · [by-length]
 def by_length(sequences: Sequence[Sequence[int]], max_tokens: int) -> Iterator[list[int]]:
     """Groups of rows of about the same length, the longest first, so that trouble with memory comes
     at once.
@@ -84,7 +84,7 @@ def by_length(sequences: Sequence[Sequence[int]], max_tokens: int) -> Iterator[l
         rows = rows[size:]
 
 
-# %% book/13-translation.ipynb · Reading and searching · [encoding]
+# %% book/F-translator.ipynb · Reading and searching · [encoding]
 _READ = 64  # characters of a sentence for each token that the model reads; what follows is cut off
 
 
@@ -111,7 +111,7 @@ def _encoded(
     return sources
 
 
-# %% book/13-translation.ipynb · Reading and searching · [searching]
+# %% book/F-translator.ipynb · Reading and searching · [searching]
 def translate_ids(
     model: Transformer,
     sources: list[list[int]],
@@ -143,7 +143,7 @@ def translate_ids(
     return found
 
 
-# %% book/13-translation.ipynb · The class · [alignment]
+# %% book/F-translator.ipynb · The class · [alignment]
 class Alignment(NamedTuple):
     """A translation and what its cross-attention looked at: subwords, or words after `by_words`."""
 
@@ -161,7 +161,7 @@ def _cross_attention(model: Transformer, source: list[int], target: list[int]) -
         return model.attention_maps(src, tgt).cross[:, 0]
 
 
-# %% book/13-translation.ipynb · The class · [translator]
+# %% book/F-translator.ipynb · The class · [translator]
 class Translator:
     """A trained model with its vocabulary: sentences in, sentences out.
 
@@ -368,7 +368,7 @@ class Translator:
         return Alignment(names(source), names(target), weights)
 
 
-# %% book/13-translation.ipynb · Between words · [crossing]
+# %% book/F-translator.ipynb · Between words · [crossing]
 def by_words(found: Alignment) -> Alignment:
     """The same alignment between words: weights are summed over a source word's subwords, and
     averaged over a target word's.
@@ -396,7 +396,7 @@ def _words(tokens: list[str], like: Tensor) -> Tensor:
     return F.one_hot(word).T.to(like)
 
 
-# %% book/13-translation.ipynb · Which search? · [evaluate-translator]
+# %% book/F-translator.ipynb · Scored · [evaluate-translator]
 def evaluate_translator(
     translator: Translator, pairs: Sequence[Pair], beam_size: int = 4, length_penalty: float = 0.6
 ) -> dict[str, dict[str, Any]]:
@@ -410,7 +410,7 @@ def evaluate_translator(
     return corpus_scores(hypotheses, references, preparation=translator.preparation)
 
 
-# %% book/13-translation.ipynb · Which search? · [tune-search]
+# %% book/F-translator.ipynb · Scored · [tune-search]
 SEARCHES = ((1, 0.6), (4, 0.0), (4, 0.6), (4, 1.0), (4, 1.4), (8, 1.0))
 
 
