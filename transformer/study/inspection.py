@@ -258,7 +258,8 @@ def mean_contexts(model: Transformer, src: Tensor, tgt: Tensor) -> dict[Head, Te
     read, written = src != model.config.pad_id, tgt != model.config.pad_id
     means = {}
     for head in all_heads(model):
-        context = contexts[head.attention][read if head.kind == "encoder" else written]  # [positions, d_model]
+        asking = read if head.kind == "encoder" else written
+        context = contexts[head.attention][asking]  # [positions, d_model]
         n_heads = _attentions(model)[head.attention].n_heads
         means[head] = context.unflatten(-1, (n_heads, -1))[:, head.number].mean(dim=0)
     return means
