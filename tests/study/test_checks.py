@@ -1213,8 +1213,8 @@ def test_a_target_may_be_optional_where_the_names_say_what_it_is():
             return super().forward(x, y)
 
     assert check(Named(config())).passed
-    said = "model takes (x, y), not (src, tgt): pass decoder_only(model) instead, from transformer.study.checks"
-    with refuses(ValueError, said):
+    said = "model takes (x, y), not (src, tgt): pass decoder_only(model) instead, from "
+    with refuses(ValueError, said + "transformer.study.checks"):
         check(Unnamed(config()))
     assert check(Unnamed(config()), call=lambda model, src, tgt: model(src, tgt)).passed
 

@@ -22,6 +22,7 @@ from transformer.study.inspection import (
     ibm_model_1,
     linear_probe,
     logit_lens,
+    mean_contexts,
     patched,
     plot_heads,
     pruning_curve,
@@ -164,6 +165,38 @@ def test_a_head_that_is_not_there_is_no_head(model):
 
 
 @torch.no_grad()
+def test_a_mean_over_one_position_changes_nothing(model):
+    src, tgt = SRC[:1, :1], TGT[:1, :1]
+    before, means = model(src, tgt), mean_contexts(model, src, tgt)
+    with without_heads(model, all_heads(model), means):
+        assert_close(model(src, tgt), before)
+    with without_heads(model, all_heads(model)):
+        assert (model(src, tgt) - before).abs().max() > 1e-3
+
+
+def test_means_leave_padding_out_and_the_mode_as_it_was(model):
+    model.train()
+    whole = mean_contexts(model, SRC, TGT)
+    assert all(module.training for module in model.modules())
+    one, other = (mean_contexts(model, *ids) for ids in ((SRC[:1], TGT[:1]), (SRC[1:, :3], TGT[1:, :2])))
+    for head in all_heads(model):
+        n, m = (5, 3) if head.kind == "encoder" else (4, 2)
+        assert_close(whole[head], (n * one[head] + m * other[head]) / (n + m))
+
+
+@torch.no_grad()
+def test_what_stands_in_place_of_a_head_may_differ_by_sentence(model):
+    head, contexts = Head("encoder.layers.0.self_attention", 1), []
+    w_o = model.get_submodule(head.attention).w_o
+    with w_o.register_forward_pre_hook(lambda module, args: contexts.append(args[0])):
+        before = model.encode(SRC)
+        with without_heads(model, [head], {head: contexts[0][..., 4:8]}):
+            assert_close(model.encode(SRC), before)
+        with without_heads(model, [head], {head: contexts[0][..., 4:8].flip(0)}):
+            assert (model.encode(SRC) - before).abs().amax(dim=(1, 2)).min() > 1e-3
+
+
+@torch.no_grad()
 def test_costs_and_curve_are_scores_without_heads(model):
     score = lambda model: model(SRC, TGT).sum().item()
     heads = all_heads(model)
@@ -175,6 +208,10 @@ def test_costs_and_curve_are_scores_without_heads(model):
     assert len(curve) == 4 and curve[0] == score(model) and curve[1] == without
     with without_heads(model, heads[3:6]):
         assert curve[3] == score(model)
+    means = mean_contexts(model, SRC, TGT)
+    assert head_costs(model, score, means)[heads[3]] != pytest.approx(costs[heads[3]])
+    with without_heads(model, heads[3:6], means):
+        assert pruning_curve(model, score, heads[3:6], means)[3] == score(model)
 
 
 def test_plot_has_a_row_for_each_attention(model):

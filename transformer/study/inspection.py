@@ -255,12 +255,13 @@ def mean_contexts(model: Transformer, src: Tensor, tgt: Tensor) -> dict[Head, Te
             note = lambda module, args, name=name: contexts.update({name: args[0]})
             hooks.callback(attention.w_o.register_forward_pre_hook(note).remove)
         model(src, tgt)
-    real = {"encoder": src != model.config.pad_id, "decoder": tgt != model.config.pad_id}
+    read, written = src != model.config.pad_id, tgt != model.config.pad_id
     means = {}
     for head in all_heads(model):
-        asking = real["encoder" if head.kind == "encoder" else "decoder"]
-        mean = contexts[head.attention][asking].mean(dim=0)  # [H * d_k]
-        means[head] = mean.unflatten(-1, (_attentions(model)[head.attention].n_heads, -1))[head.number]
+        asking = read if head.kind == "encoder" else written
+        context = contexts[head.attention][asking]  # [positions, d_model]
+        n_heads = _attentions(model)[head.attention].n_heads
+        means[head] = context.unflatten(-1, (n_heads, -1))[:, head.number].mean(dim=0)
     return means
 
 

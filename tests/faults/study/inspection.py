@@ -63,8 +63,15 @@ FAULTS = [
         "only-the-last-head-goes",
         "of two heads of one attention only one is taken away",
         "without_heads",
-        "chosen.setdefault(attention, []).append(number)",
-        "chosen[attention] = [number]",
+        "chosen.setdefault(head.attention, {})[head.number] = instead[head] if instead else 0.0",
+        "chosen[head.attention] = {head.number: instead[head] if instead else 0.0}",
+    ),
+    Fault(
+        "padding-in-the-mean",
+        "a head's mean is taken over padding as well",
+        "mean_contexts",
+        "src != model.config.pad_id, tgt != model.config.pad_id",
+        "src >= 0, tgt >= 0",
     ),
     Fault(
         "cost-with-the-wrong-sign",
