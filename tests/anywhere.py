@@ -12,6 +12,7 @@ another. The record keeps the last run of every chapter on each kind of processo
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import subprocess
@@ -167,6 +168,12 @@ def commit() -> str:
     return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "book", "transformer") else "")
 
 
+def code_of(notebook: nbformat.NotebookNode) -> str:
+    """A fingerprint of the code of a notebook: a run tells nothing of code that has changed since."""
+    code = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "code")
+    return hashlib.sha256(code.encode()).hexdigest()[:16]
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run what is asked for, print what fails, and keep the record of a whole run."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -205,7 +212,7 @@ def main(arguments: list[str] | None = None) -> int:
                 "torch": metadata.version("torch"),
                 "date": datetime.now(UTC).date().isoformat(),
                 "conditions": names,
-                "chapters": [chapter.stem for chapter in chapters],
+                "chapters": {chapter.stem: code_of(nbformat.read(chapter, 4)) for chapter in chapters},
                 "failures": sorted(found, key=lambda entry: (entry["chapter"], entry["cell"])),
                 "seconds": seconds,
             }
@@ -230,7 +237,7 @@ def keep(run: dict) -> None:
     runs = json.loads(RECORD.read_text(encoding="utf8"))["runs"] if RECORD.exists() else []
     for other in runs:
         if other["processor"] == run["processor"]:
-            other["chapters"] = [name for name in other["chapters"] if name not in run["chapters"]]
+            other["chapters"] = {n: code for n, code in other["chapters"].items() if n not in run["chapters"]}
             left = [entry for entry in other["failures"] if entry["chapter"] in other["chapters"]]
             other["failures"] = left
     runs = [other for other in runs if other["chapters"]] + [run]

@@ -15,8 +15,11 @@ from hypothesis import settings
 settings.register_profile("book", deadline=None, derandomize=True, database=None, print_blob=True)
 settings.load_profile("book")
 
-# A shell lets programs in the background ignore Ctrl-C, and the programs that tests start would do the same.
+# A shell lets programs in the background ignore Ctrl-C, nohup lets them ignore a closed terminal, and the
+# programs that tests start would do the same.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+if hasattr(signal, "SIGHUP"):
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture

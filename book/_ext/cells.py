@@ -1,8 +1,9 @@
 """What kind of cell a reader has before them, read from the cell itself.
 
 An exported cell says which module of the package it goes to. A cell that compares values, and reached its end
-when it was last executed, says so. Code that draws a picture and hands nothing on to later cells is folded
-above the picture, as the solutions of exercises are. Nothing of this is typed by hand.
+when it was last executed, says so; where it goes on with what a recorded run has found, it says that instead.
+Code that draws a picture and hands nothing on to later cells is folded above the picture, as the solutions of
+exercises are. Nothing of this is typed by hand.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from docutils import nodes
 from sphinx.application import Sphinx
 
 EXPORT = "export:"
-# torch.testing.assert_close, and the short name that the chapters give it.
-COMPARISONS = {"torch.testing.assert_close", "close"}
+# torch.testing.assert_close, and the short names that the chapters give it.
+COMPARISONS = {"torch.testing.assert_close", "assert_close", "close"}
+RECORDS = {"load_record"}  # what reads the record of a run
 
 
 def code_cells(doctree: nodes.document) -> list[nodes.container]:
@@ -76,6 +78,33 @@ def names(tree: ast.Module, context: type[ast.expr_context]) -> set[str]:
     return {node.id for node in found if isinstance(node.ctx, context)}
 
 
+def learn_records(statements: list[ast.stmt], recorded: set[str]) -> None:
+    """Add the names that statements bind to what comes out of a record, and remove those that they bind anew.
+
+    Such a name may be a function that reads one.
+    """
+    for node in statements:
+        match node:
+            case ast.Assign(value=value) | ast.AnnAssign(value=ast.expr() as value) | ast.For(iter=value):
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                (recorded.update if reads(value, recorded) else recorded.difference_update)(bound(*targets))
+            case ast.FunctionDef(name=name):
+                (recorded.add if reads(node, recorded - bound(node)) else recorded.discard)(name)
+        learn_records([] if isinstance(node, ast.FunctionDef) else getattr(node, "body", []), recorded)
+
+
+def bound(*nodes: ast.AST) -> set[str]:
+    """Return the names that pieces of a program bind, a function's arguments included."""
+    pieces = [piece for node in nodes for piece in ast.walk(node)]
+    named = {piece.id for piece in pieces if isinstance(piece, ast.Name) and isinstance(piece.ctx, ast.Store)}
+    return named | {piece.arg for piece in pieces if isinstance(piece, ast.arg)}
+
+
+def reads(tree: ast.AST, recorded: set[str]) -> bool:
+    """Tell whether a piece of a program goes on with what comes out of a record."""
+    return any(isinstance(node, ast.Name) and node.id in recorded for node in ast.walk(tree))
+
+
 def only_draws(number: int, cells: list[nodes.container], trees: list[ast.Module]) -> bool:
     """Tell whether a cell makes a picture and defines nothing that a later cell goes on with."""
     open_names = names(trees[number], ast.Store)
@@ -86,6 +115,10 @@ def only_draws(number: int, cells: list[nodes.container], trees: list[ast.Module
             return False
         open_names -= bound
     return has_picture(cells[number])
+
+
+def has_output(cell: nodes.container) -> bool:
+    return any(child.get("nb_element") == "cell_code_output" for child in cell.children)
 
 
 def has_picture(cell: nodes.container) -> bool:
@@ -115,11 +148,14 @@ def mark(app: Sphinx, doctree: nodes.document) -> None:
     """Label and fold the code cells of a page."""
     cells = code_cells(doctree)
     trees = [syntax(cell) for cell in cells]
-    checkers = set(COMPARISONS)
+    checkers, recorded = set(COMPARISONS), set(RECORDS)
     for number, (cell, tree) in enumerate(zip(cells, trees, strict=True)):
         learn(tree, checkers)
         module = module_of(cell)
+        if not module:  # what the package loads, such as weights, is run, not read
+            learn_records(tree.body, recorded)
         checked = ran(cell) and any(compares(node, checkers) for node in executed(tree))
+        from_record = ran(cell) and (checked or has_output(cell)) and reads(tree, recorded)
         mode = cell.get("hide_mode")
         if mode == "all":
             fold(cell, mode, "Solution" if in_exercise(cell) else "Code and result")
@@ -129,6 +165,8 @@ def mark(app: Sphinx, doctree: nodes.document) -> None:
             fold(cell, "input", "Code of the figure" if has_picture(cell) else "Code")
         if module:
             label(cell, "exported", f"→ transformer/{module}.py")
+        elif from_record:
+            label(cell, "recorded", "▤ read from a record")
         elif checked:
             label(cell, "checked", "✓ checked by value")
 

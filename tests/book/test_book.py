@@ -455,14 +455,26 @@ def test_exported_cells_say_where_they_go(name, soups):
 def test_a_check_is_marked_where_it_ran(name, soups):
     """A cell that is marked compares something, shows no traceback, and is not a part of the package."""
     marked = soups[HTML / f"{name}.html"].select(".cell-checked")
-    assert marked
+    assert marked or not Path(name).name[0].isdigit()
     for cell in marked:
         assert not cell.select(".traceback")
         assert "cell-exported" not in cell["class"]
     asserting = [
         cell for cell in soups[HTML / f"{name}.html"].select("div.cell") if ASSERTS.search(cell.text)
     ]
-    assert all({"cell-checked", "cell-exported"} & set(cell["class"]) for cell in asserting)
+    assert all({"cell-checked", "cell-exported", "cell-recorded"} & set(cell["class"]) for cell in asserting)
+
+
+@reads_pages
+def test_what_comes_from_a_record_says_so_and_is_no_live_check(soups):
+    """Chapter 9 shows all three kinds."""
+    cells = soups[HTML / "book/09-toy-task.html"].select("div.cell")
+    reading = [cell for cell in cells if "load_record(" in cell.text and cell.select(".cell_output")]
+    assert reading and all("cell-recorded" in cell["class"] for cell in reading)
+    kinds = ("cell-exported", "cell-checked", "cell-recorded")
+    counts = [sum(kind in cell["class"] for cell in cells) for kind in kinds]
+    assert min(counts) >= 3
+    assert all(sum(kind in cell["class"] for kind in kinds) <= 1 for cell in cells)
 
 
 @reads_pages

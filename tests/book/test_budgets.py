@@ -1,0 +1,90 @@
+"""How a notebook reads on its built page, in numbers: when it first shows something, how much of it is code.
+
+    python -m pytest tests/book/test_budgets.py -m pages -s    # prints the table
+
+A screen is 900 pixels of a page that is 1280 wide. What is folded takes no height. A live figure counts as
+an output, since it answers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, astuple, dataclass, fields
+from pathlib import Path
+
+from playwright.sync_api import Page as Tab
+from test_book import CHAPTERS, HTML, chromium, reads_pages, tab, visit  # noqa: F401 (two are fixtures)
+
+SCREEN = 900
+
+
+@dataclass(frozen=True)
+class Page:
+    """What is measured of a page; as a value of its own, what a chapter may have."""
+
+    first_output: int = 300  # words above what it first prints or draws, or what answers
+    first_picture: int = SCREEN  # pixels above it
+    longest_run: float = 8.0  # screens without a picture
+    open_code: float = 0.3  # share of the height
+    code_cells: int = 60
+    code_lines: int = 700
+
+    def over(self, allowed: Page) -> set[str]:
+        return {part.name for part in fields(Page) if getattr(self, part.name) > getattr(allowed, part.name)}
+
+
+ALLOWED = Page()
+# A workshop notebook holds a program: only its first screen has a budget.
+WORKSHOP = Page(longest_run=999.0, open_code=1.0, code_cells=999, code_lines=9999)
+# Where a chapter is still over its budget. What is no longer needed here is a failure, so this only shrinks.
+OVER: dict[str, set[str]] = {}
+
+MEASURE = """
+screen => {
+  const article = document.querySelector("article.bd-article");
+  const box = element => element.getBoundingClientRect();
+  const seen = element => element.checkVisibility() && box(element).height > 0;
+  const {top, height} = box(article);
+  const pictures = [...article.querySelectorAll("figure, svg, img, canvas")]
+    .filter(element => seen(element) && box(element).height > 60 && box(element).width > 120)
+    .map(element => [box(element).top - top, box(element).bottom - top]).sort((a, b) => a[0] - b[0]);
+  let run = 0, end = 0;
+  for (const [start, stop] of [...pictures, [height, height]]) {
+    run = Math.max(run, start - end);
+    end = Math.max(end, stop);
+  }
+  const range = document.createRange();
+  range.selectNodeContents(article);
+  const shown = [...article.querySelectorAll(".cell_output, [data-live]")].find(seen);
+  if (shown) range.setEndBefore(shown);
+  const above = range.cloneContents();
+  above.querySelectorAll("script, style, .cell_input, mjx-container").forEach(element => element.remove());
+  const code = [...article.querySelectorAll(".cell_input")];
+  const text = code.map(element => element.querySelector("pre").textContent).join("\\n");
+  return {
+    first_output: above.textContent.split(/\\s+/).filter(word => /\\w/.test(word)).length,
+    first_picture: Math.round(pictures.length ? pictures[0][0] + top + window.scrollY : height),
+    longest_run: run / screen,
+    open_code: code.filter(seen).reduce((sum, element) => sum + box(element).height, 0) / height,
+    code_cells: code.length,
+    code_lines: text.split("\\n").filter(line => line.trim()).length,
+  };
+}
+"""
+
+
+def row(name: str, values: tuple[object, ...]) -> str:
+    shown = (f"{value:.2f}" if isinstance(value, float) else f"{value}" for value in values)
+    return f"{name:20}" + "".join(f"{value:>15}" for value in shown)
+
+
+@reads_pages
+def test_chapters_keep_their_budgets(tab: Tab):  # noqa: F811
+    print("\n" + row("", tuple(part.name.replace("_", " ") for part in fields(Page))))
+    print(row("allowed", astuple(ALLOWED)))
+    over = {}
+    for chapter in CHAPTERS:
+        visit(tab, HTML / f"{chapter}.html")
+        name, page = Path(chapter).name, Page(**tab.evaluate(MEASURE, SCREEN))
+        print(row(name, tuple(asdict(page).values())), flush=True)
+        over[name] = page.over(ALLOWED if name[0].isdigit() else WORKSHOP)
+    assert {name: parts for name, parts in over.items() if parts} == OVER
