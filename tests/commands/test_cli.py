@@ -34,7 +34,7 @@ from transformer.commands.training import train_recipe
 from transformer.language.corpora import CorpusError, Pair
 from transformer.runs.checkpoints import load_checkpoint
 from transformer.runs.folder import RunFolder, read_log, read_record, write_record
-from transformer.runs.trainer import Trainer
+from transformer.runs.journal import Journal
 
 TINY = changed(
     RECIPES["phrases"], corpus="ours", vocab_size=90, d_model=16, n_heads=2, n_layers=1, d_ff=24, dropout=0.1,
@@ -366,7 +366,7 @@ def test_a_run_that_has_begun_keeps_its_recipe(quick, tmp_path, monkeypatch):
     def fail(*given):
         raise FloatingPointError("the loss is nan at step 2")
 
-    monkeypatch.setattr(Trainer, "_log", fail)
+    monkeypatch.setattr(Journal, "write", fail)
     assert main(["train", "tiny", "--directory", str(tmp_path / "run")]) == 2
     assert read_recipe(tmp_path / "run" / "config.json") == TINY
     assert (tmp_path / "run" / "checkpoint-00000000.pt").exists()

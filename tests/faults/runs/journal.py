@@ -17,4 +17,18 @@ FAULTS = [
         "losses.double().sum().item() / max(tokens, 1)",
         "(losses.double() / counts.clamp(min=1)).mean().item()",
     ),
+    Fault(
+        "patience-forgotten",
+        "a resumed run counts its patience from 0",
+        "Best.load_state_dict",
+        "= best, best_step, stale",
+        "= best, best_step, 0",
+    ),
+    Fault(
+        "metric-not-a-number",
+        "a metric that is not a number counts as no new best",
+        "Best.score_of",
+        "check_finite(f",
+        "(lambda *given: None)(f",
+    ),
 ]
