@@ -169,7 +169,7 @@ def model_card(
 
 # %% book/F-translator.ipynb · The methods of a translator · [on-hub]
 class OnHub(Protocol):
-    """A model with its vocabulary that `save`s and `load`s a folder, and so can be kept on a hub."""
+    """A model with its vocabulary that can `save` and `load` a folder, and so be kept on a hub."""
 
     model: Transformer
     vocabulary: Vocabulary
