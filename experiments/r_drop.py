@@ -1,4 +1,4 @@
-"""Train chapter 13's small corpus with and without R-Drop, from several seeds: `python -m experiments.r_drop`.
+"""Train chapter 13's small corpus with and without R-Drop, from many seeds: `python -m experiments.r_drop`.
 
 It runs the chapter's own cells and writes transformer/records/book/r-drop.json, which the chapter reads.
 """

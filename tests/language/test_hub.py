@@ -21,6 +21,7 @@ from transformer.__main__ import main
 from transformer.exchange.ctranslate2 import load_translator
 from transformer.exchange.marian import from_marian, to_marian
 from transformer.language.hub import model_card, pretrained_folder
+from transformer.language.wording import Preparation
 from transformer.runs.checkpoints import CheckpointError
 
 SAID = ["A menina gosta do gato preto.", "Gosto disto.", ""]
@@ -100,6 +101,14 @@ def test_the_card_can_be_read_by_the_hub_and_tells_the_run(translator):
     for measured in record["scores"]["test"]["tuned"].values():
         assert measured["line"] in card
     assert "## Scores" not in model_card(translator.model.config, None, "a/b")
+
+
+def test_the_card_says_the_languages_of_its_own_model():
+    config = TransformerConfig(9, 9, d_model=8, n_heads=2, n_layers=1, d_ff=8)
+    for languages in (("de", "en"), ("pt", "zh-Hant"), None):
+        card = model_card(config, None, "a/b", Preparation("lower case", languages))
+        assert yaml.safe_load(card.split("---\n")[1]).get("language") == (languages and [*languages])
+        assert ("from pt to" in card) == ("Gosto disto." in card) == (languages == ("pt", "zh-Hant"))
 
 
 @pytest.mark.parametrize("record", [{}, {"scores": {"test": {}}}, {"scores": 3}, load_record("toy")])

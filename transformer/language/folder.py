@@ -19,7 +19,6 @@ __all__ = [
 
 # %% book/F-translator.ipynb · In a folder · [folder-imports]
 import hashlib
-import json
 import math
 import os
 from dataclasses import asdict, replace
@@ -41,7 +40,7 @@ from transformer.runs.checkpoints import (
 from transformer.runs.folder import read_record, write_record
 from transformer.speed.fast import FastTransformer, accelerate
 from transformer.training import record_path
-from transformer.validation import check_size, check_type
+from transformer.validation import check_choice, check_type, optional_import
 
 
 # %% book/F-translator.ipynb · In a folder · [translator-files]
@@ -149,24 +148,17 @@ def _read_header(path: Path) -> dict[str, tuple[int, ...]]:
     Raises:
         CheckpointError: it is not such a file, or its tensors do not fill it.
     """
-    size = regular_file(path).stat().st_size
+    safetensors, shapes = optional_import("safetensors"), {}
     try:
-        with path.open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            if length > min(_LARGEST_HEADER, size - 8):
+        with regular_file(path).open("rb") as file:
+            if (length := int.from_bytes(file.read(8), "little")) > _LARGEST_HEADER:
                 raise ValueError(f"its header claims to have {length:,} bytes")
-            header = json.loads(file.read(length))
-        header.pop("__metadata__", None)
-        shapes = {name: tuple(entry["shape"]) for name, entry in header.items()}
-        for side in (x for shape in shapes.values() for x in shape):
-            check_size(minimum=0, size=side)
-        filled = sum(
-            math.prod(shapes[name]) * SAFETENSORS_DTYPES[entry["dtype"]].itemsize
-            for name, entry in header.items()
-        )
-        if 8 + length + filled != size:
-            raise ValueError(f"its header names {filled:,} bytes of numbers in {size:,} of file")
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        with safetensors.safe_open(path, framework="pt") as header:
+            for name in header.keys():
+                tensor = header.get_slice(name)
+                shapes[name] = tuple(tensor.get_shape())
+                SAFETENSORS_DTYPES[tensor.get_dtype()]
+    except (ValueError, KeyError, safetensors.SafetensorError) as error:
         said = f"{type(error).__name__}: {error}"
         raise CheckpointError(f"{path} is not a file of weights ({said:.200})") from error
     return shapes
@@ -256,6 +248,8 @@ def check_fit(config: TransformerConfig, vocabulary: Vocabulary) -> None:
 
 # %% book/F-translator.ipynb · What is saved can be read · [keeping]
 def check_savable(model: Transformer, dtype: torch.dtype) -> None:
+    check_type(torch.dtype, dtype=dtype)
+    check_choice(SAFETENSORS_DTYPES.values(), dtype=dtype)
     wanted = "model must be a plain Transformer to be saved"
     try:
         kind = type(accelerate(model))

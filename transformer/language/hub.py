@@ -3,21 +3,26 @@
 Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
 """
 
-__all__ = ["pretrained_folder", "asking_hub", "model_card"]
+__all__ = ["pretrained_folder", "asking_hub", "model_card", "OnHub"]
 
 
 # %% book/F-translator.ipynb · On a hub · [hub-imports]
 import json
 import re
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, Self
+
+import torch
 
 from transformer.language.folder import SUMS, translator_folder
+from transformer.language.vocabulary import Vocabulary
 from transformer.language.wording import AS_IT_IS, Preparation
-from transformer.model import TransformerConfig
+from transformer.model import Transformer, TransformerConfig
+from transformer.runs.checkpoints import atomic_file
 from transformer.validation import check_type, optional_import
 
 
@@ -160,3 +165,88 @@ def model_card(
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"record is not that of a translator: {error!r}") from error
     return card + _TRAINED.format(**facts)
+
+
+# %% book/F-translator.ipynb · The methods of a translator · [on-hub]
+class OnHub(Protocol):
+    """A model with its vocabulary that can `save` and `load` a folder, and so be kept on a hub."""
+
+    model: Transformer
+    vocabulary: Vocabulary
+
+    @classmethod
+    def load(cls, path: Path | str, device: torch.device | str = "cpu") -> Self:
+        """Read it from a folder."""
+
+    def save(self, path: Path | str) -> None:
+        """Write it into a folder."""
+
+    @property
+    def preparation(self) -> Preparation:
+        """What is done to every sentence, and to every translation."""
+        return self.vocabulary.preparation
+
+    @classmethod
+    def from_pretrained(
+        cls, name: Path | str, *, device: torch.device | str = "cpu", **download: Any
+    ) -> Self:
+        """`load`, which fetches a translator from the Hugging Face hub where no folder has that name.
+
+        Args:
+            name: as in `load`, or `"OWNER/NAME"`.
+            device: to translate on.
+            **download: as in `pretrained_folder`.
+
+        Raises:
+            TypeError, OSError, CheckpointError, ValueError: as in `load` and `pretrained_folder`.
+        """
+        return cls.load(pretrained_folder(name, **download), device)
+
+    def save_pretrained(
+        self, path: Path | str, *, record: Mapping[str, Any] | None = None,
+        repo_id: str = "OWNER/NAME",
+    ) -> None:
+        """`save`, with a model card beside it.
+
+        Args:
+            path: the folder.
+            record: what was noted of the training, as `translation_record` returns it.
+            repo_id: the model's name on the hub, for the card's example.
+
+        Raises:
+            TypeError, ValueError, OSError: as in `save` and `model_card`.
+        """
+        card = model_card(self.model.config, record, repo_id, self.preparation)
+        self.save(path)
+        with atomic_file(Path(path) / "README.md") as part:
+            part.write_text(card, encoding="utf8")
+
+    def push_to_hub(
+        self, repo_id: str, *, record: Mapping[str, Any] | None = None,
+        commit_message: str = "Add a translator", private: bool | None = None,
+        token: str | None = None,
+    ) -> str:
+        """Upload what `save_pretrained` writes, as one commit; the repository is made if missing.
+
+        Args:
+            repo_id: its name, `"OWNER/NAME"`.
+            record: as in `save_pretrained`.
+            commit_message: of the commit.
+            private: whether a new repository is; `None` for its owner's default.
+            token: of an account; `None` for the one that has logged in.
+
+        Returns:
+            the address of the commit.
+
+        Raises:
+            TypeError, ValueError: as in `save_pretrained`.
+            OSError: the hub refuses, or cannot be reached.
+            ImportError: huggingface_hub is missing.
+        """
+        hub = optional_import("huggingface_hub").HfApi(token=token)
+        with tempfile.TemporaryDirectory() as folder:
+            self.save_pretrained(folder, record=record, repo_id=repo_id)
+            with asking_hub(repo_id):
+                hub.create_repo(repo_id, private=private, exist_ok=True)
+                what = {"folder_path": folder, "commit_message": commit_message}
+                return str(hub.upload_folder(repo_id=repo_id, **what))

@@ -16,11 +16,10 @@ __all__ = [
 
 
 # %% book/F-translator.ipynb · Reading and searching · [translator-imports]
-import tempfile
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 import torch.nn.functional as F
@@ -30,7 +29,6 @@ from transformer.decoding import beam_search, greedy_search
 from transformer.language.batches import pad
 from transformer.language.corpora import Pair
 from transformer.language.folder import (
-    SAFETENSORS_DTYPES,
     check_fit,
     check_savable,
     check_sums,
@@ -40,21 +38,17 @@ from transformer.language.folder import (
     translator_folder,
     write_translator,
 )
-from transformer.language.hub import asking_hub, model_card, pretrained_folder
+from transformer.language.hub import OnHub
 from transformer.language.scores import corpus_scores
 from transformer.language.vocabulary import Vocabulary
-from transformer.language.wording import Preparation
 from transformer.model import Transformer, TransformerConfig
-from transformer.runs.checkpoints import atomic_file
 from transformer.speed.fast import accelerated
 from transformer.training import evaluating
 from transformer.validation import (
-    check_choice,
     check_device,
     check_number,
     check_size,
     check_type,
-    optional_import,
 )
 
 
@@ -95,16 +89,17 @@ def _shortened(sentences: Sequence[str], config: TransformerConfig) -> list[str]
     for row, text in enumerate(kept):
         if isinstance(text, str) and len(text) > limit:
             said = f"sentence {row + 1} is cut to its first {limit:,} characters"
-            warnings.warn(said, stacklevel=3)  # at the call of a translator's method
+            warnings.warn(said, stacklevel=4)  # at the call of a translator's method
             kept[row] = text[:limit]
     return kept
 
 
 def _encoded(
-    sentences: Iterable[str], vocabulary: Vocabulary, config: TransformerConfig
+    sentences: Sequence[str], vocabulary: Vocabulary, config: TransformerConfig
 ) -> list[list[int]]:
     longest, sources = config.max_length - 1, []  # and the end token
-    for number, ids in enumerate(vocabulary.encode_batch(sentences), start=1):
+    encoded = vocabulary.encode_batch(_shortened(sentences, config))
+    for number, ids in enumerate(encoded, start=1):
         if len(ids) > longest:
             warnings.warn(f"sentence {number} is cut to its first {longest} tokens", stacklevel=3)
         sources.append([*ids[:longest], config.eos_id])
@@ -122,10 +117,19 @@ def translate_ids(
 ) -> list[list[int]]:
     """Translate sources of token ids, each with its end token, in batches of about the same length.
 
-    Arguments after `sources` and errors are those of `Translator.translate_tokenized`.
+    Args:
+        model: any model that searches know.
+        sources: token ids.
+        beam_size: width of the beam; 1 for greedy search.
+        length_penalty: as in `beam_search`.
+        max_length: the most tokens of a translation; never more than the model's `max_length`.
+        max_tokens: the most source tokens, padding included, that are translated at once.
 
     Returns:
         the ids of each translation without padding; none for an empty source.
+
+    Raises:
+        TypeError, ValueError: a setting is of the wrong type or out of its range.
     """
     check_size(beam_size=beam_size, max_length=max_length, max_tokens=max_tokens)
     check_number(length_penalty=length_penalty)
@@ -162,15 +166,13 @@ def _cross_attention(model: Transformer, source: list[int], target: list[int]) -
 
 
 # %% book/F-translator.ipynb · The class · [translator]
-class Translator:
+class Translator(OnHub):
     """A trained model with its vocabulary: sentences in, sentences out.
 
-    Every sentence is prepared as the vocabulary prepared those of training, and every translation is
-    restored, by the vocabulary's `Preparation`.
-
-    Searches run on the accelerated model, which is made here and has the same parameters: weights
-    that change later count at once. If you replace or watch a part of the model, do so before. Where
-    `accelerate` refuses, searches run on the model itself, and a warning says why.
+    Sentences are prepared as those of training were, and translations restored, by the vocabulary's
+    `Preparation`. Searches run on the accelerated model, which is made here and has the same parameters:
+    weights that change later count at once. If you replace or watch a part of the model, do so before.
+    Where `accelerate` refuses, searches run on the model itself, and a warning says why.
 
     Args:
         model: a trained `Transformer` with one vocabulary for both languages.
@@ -184,9 +186,6 @@ class Translator:
         ['the girl likes the black cat.']
     """
 
-    model: Transformer
-    vocabulary: Vocabulary
-
     def __init__(self, model: Transformer, vocabulary: Vocabulary) -> None:
         check_type(nn.Module, model=model)
         check_type(Vocabulary, vocabulary=vocabulary)
@@ -195,7 +194,7 @@ class Translator:
         self._searched = accelerated(model, stacklevel=3)  # where a translator is made
 
     @classmethod
-    def load(cls, path: Path | str, device: torch.device | str = "cpu") -> "Translator":
+    def load(cls, path: Path | str, device: torch.device | str = "cpu") -> Self:
         """Read a translator from the folder that `save` wrote; nothing in it is executed.
 
         Args:
@@ -204,117 +203,39 @@ class Translator:
             device: to translate on.
 
         Raises:
-            TypeError: `path` is not a path.
-            FileNotFoundError: there is no such folder, or a file is missing in it.
-            CheckpointError: a file is damaged, or they do not belong together; the message names it.
-            ValueError: there is no such device.
+            TypeError, ValueError: `path` is not a path, or there is no such device.
+            FileNotFoundError, CheckpointError: the folder or a file is missing, a file is damaged, or
+                they do not belong together; the message names it.
         """
         check_type((str, Path), path=path)
-        device = check_device(device)
         files = check_sums(translator_folder(path))
         config, preparation = read_config(files["config.json"])
-        model = read_model(files["model.safetensors"], config, device)
+        model = read_model(files["model.safetensors"], config, check_device(device))
         return cls(model, read_vocabulary(files["vocabulary.json"], config, preparation))
-
-    @property
-    def preparation(self) -> Preparation:
-        """What is done to every sentence, and to every translation."""
-        return self.vocabulary.preparation
 
     def save(self, path: Path | str, dtype: torch.dtype = torch.float16) -> None:
         """Write weights, configuration, vocabulary and checksums into a folder, made if missing.
 
-        Cut off at any moment, it leaves the earlier translator or the new one, and the next `save`
-        tidies up.
+        Cut off at any moment, it leaves the earlier translator or the new one; the next `save` tidies up.
 
         Raises:
             TypeError: `dtype` is not a `torch.dtype`, or the model not a plain `Transformer`.
             ValueError: `dtype` is not one that a file can have, or a weight is not finite in it.
             OSError: a file cannot be written; the message names it, and an earlier translator stays.
         """
-        check_type(torch.dtype, dtype=dtype)
-        check_choice(SAFETENSORS_DTYPES.values(), dtype=dtype)
         check_savable(self.model, dtype)
         write_translator(Path(path), self.model, self.vocabulary, dtype)
-
-    @classmethod
-    def from_pretrained(
-        cls, name: Path | str, *, device: torch.device | str = "cpu", **download: Any
-    ) -> "Translator":
-        """`load`, which fetches a translator from the Hugging Face hub where no folder has that name.
-
-        Args:
-            name: as in `load`, or `"OWNER/NAME"`.
-            device: to translate on.
-            **download: as in `pretrained_folder`.
-
-        Raises:
-            TypeError, OSError, CheckpointError, ValueError: as in `load` and `pretrained_folder`.
-        """
-        return cls.load(pretrained_folder(name, **download), device)
-
-    def save_pretrained(
-        self, path: Path | str, *, record: Mapping[str, Any] | None = None,
-        repo_id: str = "OWNER/NAME",
-    ) -> None:
-        """`save`, with a model card beside it.
-
-        Args:
-            path: the folder.
-            record: what was noted of the training, as `translation_record` returns it.
-            repo_id: the model's name on the hub, for the card's example.
-
-        Raises:
-            TypeError, ValueError, OSError: as in `save` and `model_card`.
-        """
-        card = model_card(self.model.config, record, repo_id, self.preparation)
-        self.save(path)
-        with atomic_file(Path(path) / "README.md") as part:
-            part.write_text(card, encoding="utf8")
-
-    def push_to_hub(
-        self, repo_id: str, *, record: Mapping[str, Any] | None = None,
-        commit_message: str = "Add a translator", private: bool | None = None,
-        token: str | None = None,
-    ) -> str:
-        """Upload what `save_pretrained` writes, as one commit; the repository is made if missing.
-
-        Args:
-            repo_id: its name, `"OWNER/NAME"`.
-            record: as in `save_pretrained`.
-            commit_message: of the commit.
-            private: whether a new repository is; `None` for its owner's default.
-            token: of an account; `None` for the one that has logged in.
-
-        Returns:
-            the address of the commit.
-
-        Raises:
-            TypeError, ValueError: as in `save_pretrained`.
-            OSError: the hub refuses, or cannot be reached.
-            ImportError: huggingface_hub is missing.
-        """
-        hub = optional_import("huggingface_hub").HfApi(token=token)
-        with tempfile.TemporaryDirectory() as folder:
-            self.save_pretrained(folder, record=record, repo_id=repo_id)
-            with asking_hub(repo_id):
-                hub.create_repo(repo_id, private=private, exist_ok=True)
-                what = {"folder_path": folder, "commit_message": commit_message}
-                return str(hub.upload_folder(repo_id=repo_id, **what))
 
     def translate(
         self, sentences: Sequence[str], beam_size: int = 4, length_penalty: float = 0.6
     ) -> list[str]:
-        """Translate sentences as you type them; translations are written as their `preparation` restores
-        them, which is in lower case for models of the book's corpora.
+        """Translate sentences as you type them, into what `preparation` restores: lower case for the
+        book's corpora. Arguments and errors are those of `translate_tokenized`.
 
         Give each sentence a string of its own: of two in one string, the model may drop one. It writes
         a fluent sentence whatever it reads, and nothing here says how sure it is.
-
-        Arguments and errors are those of `translate_tokenized`.
         """
-        config = self.model.config
-        sources = _encoded(_shortened(sentences, config), self.vocabulary, config)
+        sources = _encoded(sentences, self.vocabulary, self.model.config)
         found = self.translate_ids(sources, beam_size, length_penalty)
         return [self.preparation.restore(self.vocabulary.decode(ids)) for ids in found]
 
@@ -322,23 +243,15 @@ class Translator:
         self, sentences: Sequence[str], beam_size: int = 4, length_penalty: float = 0.6,
         max_length: int = 200, max_tokens: int = 4000,
     ) -> list[str]:
-        """Translate sentences, and leave the translations in the form that training showed, as scores
-        want them.
+        """Translate sentences into the form that training showed, as scores want them.
 
-        Args:
-            sentences: text as you type it, or prepared already. What is longer than the model's
-                `max_length` is cut, with a warning.
-            beam_size: width of the beam; 1 for greedy search.
-            length_penalty: as in `beam_search`.
-            max_length: the most tokens of a translation; never more than the model's `max_length`.
-            max_tokens: the most source tokens, padding included, that are translated at once.
+        `sentences` are text as you type it, or prepared already. What is longer than the model's
+        `max_length` is cut, with a warning. The other arguments are those of the function `translate_ids`.
 
         Raises:
-            TypeError, ValueError: `sentences` is a single string or holds a non-string, or a
-                setting is of the wrong type or out of its range.
+            TypeError, ValueError: `sentences` is a string or holds a non-string, or as `translate_ids`.
         """
-        config = self.model.config
-        sources = _encoded(_shortened(sentences, config), self.vocabulary, config)
+        sources = _encoded(sentences, self.vocabulary, self.model.config)
         found = self.translate_ids(sources, beam_size, length_penalty, max_length, max_tokens)
         return [self.vocabulary.decode(ids) for ids in found]
 
@@ -351,19 +264,14 @@ class Translator:
         max_length: int = 200, max_tokens: int = 4000,
     ) -> list[list[int]]:
         """The function `translate_ids` on this translator's model, with its arguments."""
-        settings = beam_size, length_penalty, max_length, max_tokens
-        return translate_ids(self._searched, sources, *settings)
+        return translate_ids(self._searched, sources, beam_size, length_penalty, max_length, max_tokens)
 
     def align(self, sentence: str, beam_size: int = 4, length_penalty: float = 0.6) -> Alignment:
-        """Translate one sentence and note what the decoder attended to while it did.
-
-        Arguments and errors are those of `translate_tokenized`.
-        """
+        """Translate one sentence as `translate` does, and note what the decoder attended to meanwhile."""
         check_type(str, sentence=sentence)
-        config = self.model.config
-        (source,) = _encoded(_shortened([sentence], config), self.vocabulary, config)
+        (source,) = _encoded([sentence], self.vocabulary, self.model.config)
         (found,) = self.translate_ids([source], beam_size, length_penalty)
-        target = found or [config.eos_id]  # of an empty sentence
+        target = found or [self.model.config.eos_id]  # of an empty sentence
         names, weights = self.vocabulary.tokens, _cross_attention(self.model, source, target)
         return Alignment(names(source), names(target), weights)
 
