@@ -36,7 +36,7 @@ WORKERS = CORES + 1
 # Warnings are errors with the packages of requirements.txt; newer ones have others to give.
 ANY_VERSIONS = ("-W", "default")
 # The tests of what builds the pages need all that builds them.
-OF_THE_BUILD = ("book/test_book", "book/test_live", "book/test_plain", "book/test_weave")
+OF_THE_BUILD = ("book/test_book", "book/test_budgets", "book/test_live", "book/test_plain", "book/test_weave")
 COMMANDS = {}
 
 

@@ -57,7 +57,7 @@ TEST_FILES = {
         "exchange/test_foreign.py",
     ),
     "language/batches": ("language/test_vocabulary.py", "language/test_wording.py"),
-    "language/bpe_dropout": ("language/test_vocabulary.py",),
+    "language/bpe_dropout": ("language/test_vocabulary.py", "language/test_wording.py"),
     "language/bpe_file": ("language/test_vocabulary.py",),
     "language/corpora": ("language/test_corpora.py", "language/test_vocabulary.py"),
     "language/folder": ("language/test_translator.py",),

@@ -161,39 +161,6 @@ def step_memory() -> Diagram:
     return d
 
 
-def kernels_flow() -> Diagram:
-    """Workshop C: from a model to the kernels that compute it."""
-    d = Diagram(476, 352)
-    model = d.box(70, 34, "Transformer", "plain", 112, 34)
-    check = d.box(242, 34, "as configured?", "norm", 124, 34)
-    error = d.box(410, 34, "TypeError,\nby name", "logits", 104, 44)
-    fast = d.box(242, 112, "FastTransformer", "attention", 132, 34)
-    light = d.box(410, 112, "int8 copy", "memory", 104, 34)
-    d.arrow(model.right, check.left)
-    d.arrow(check.right, error.left, label="no", look="", dashed=True)
-    d.arrow(check.bottom, fast.top, label="yes", look="")
-    d.arrow(fast.right, light.left, dashed=True)
-    d.text(340, 134, "quantize", "code over")
-    d.arrow(model.bottom, (70, 112), fast.left, kind="weight")
-    d.text(74, 134, "its parameters", "")
-    columns = (78, 124), (242, 124), (404, 112)
-    names = "forward", "loss in chunks", "search step"
-    uses = [
-        d.box(x, 190, name, "attention", width, 34) for (x, width), name in zip(columns, names, strict=True)
-    ]
-    for use in uses:
-        bend = () if use.x == fast.x else ((fast.x, 152), (use.x, 152))
-        d.arrow(fast.bottom, *bend, use.top)
-    table = d.box(242, 256, "CHOICES: (when, which)", "weight", 436, 34, look="code")
-    for use in uses:
-        d.arrow(use.bottom, (use.x, table.y - 17))
-    kernels = "F.linear\noneDNN, …", "dropout\nby bytes, …", "fused\nattention, …"
-    for (x, width), name in zip(columns, kernels, strict=True):
-        kernel = d.box(x, 322, name, "plain", width, 46)
-        d.arrow((x, table.y + 17), kernel.top)
-    return d
-
-
 def resumption() -> Diagram:
     """Chapter 11: a run without a break, and one that is cut off and goes on from its checkpoint."""
     d = Diagram(470, 250)
@@ -249,113 +216,6 @@ def data_parallel() -> Diagram:
     return d
 
 
-def merge_tree() -> Diagram:
-    """Chapter 12: the letters of a word, and the merges that make two pieces of them."""
-    d = Diagram(470, 268)
-    rows = (214, 154, 94, 34)
-    letters = [d.box(44 + 54 * i, rows[0], sign, "plain", 34, 30) for i, sign in enumerate("▁comemos")]
-
-    def merge(row: int, text: str, when: int, *parts: Box) -> Box:
-        x = (parts[0].x + parts[1].x) / 2
-        kind = "value" if text in ("▁come", "mos") else "memory"
-        box = Box(x, rows[row], 26 + 9 * len(text), 30)
-        for part in parts:
-            d.arrow(part.top, box.bottom, tip=False)
-        d.box(box.x, box.y, text, kind, box.width, box.height)
-        d.text(box.right[0] + 8, box.y - 8, str(when), "code start")
-        return box
-
-    co = merge(1, "co", 1, letters[1], letters[2])
-    me = merge(1, "me", 2, letters[3], letters[4])
-    mo = merge(1, "mo", 9, letters[5], letters[6])
-    merge(3, "▁come", 4, merge(2, "▁co", 3, letters[0], co), me)
-    merge(2, "mos", 10, mo, letters[7])
-    d.text(235, 250, "▁ stands for the space in front of the word")
-    return d
-
-
-def corpus_flow() -> Diagram:
-    """Workshop E: from an archive, a file or a keyboard to tensors of ids."""
-    d = Diagram(470, 520)
-    server = d.box(96, 28, "a server", "plain", 130, 30)
-    archive = d.box(96, 104, "archive", "memory", 130, 30)
-    own = d.box(374, 28, "your own files", "memory", 150, 30)
-    pairs = d.box(235, 180, "list[Pair]", "plain", 150, 30)
-    form = d.box(235, 246, "Preparation", "plain", 150, 30)
-    words = d.box(235, 320, "Vocabulary", "weight", 150, 30)
-    file = d.box(68, 320, "its file", "memory", 96, 30)
-    once = d.box(130, 396, "encode_pairs", "weight", 140, 30)
-    anew = d.box(340, 396, "BPEDropout", "plain", 140, 30)
-    batches = d.box(235, 466, "TokenBatches", "weight", 150, 30)
-    d.arrow(server.bottom, archive.top, label="size, SHA-256")
-    d.arrow(archive.bottom, (96, 180), pairs.left, label="load_corpus", at=(96, 150))
-    d.arrow(own.bottom, (374, 180), pairs.right, label="read_pairs: UTF-8, equal lines", at=(350, 92))
-    d.arrow(pairs.bottom, form.top)
-    d.arrow(form.bottom, words.top, label="lower case, tokens apart")
-    d.arrow(file.right, words.left)
-    d.text(68, 348, "bpe_file", "code")
-    d.arrow(words.bottom, (235, 352), (130, 352), once.top, label="once", at=(130, 367))
-    d.arrow(words.bottom, (235, 352), (340, 352), anew.top, label="in each epoch", at=(340, 367))
-    d.arrow(once.bottom, (130, 432), (222, 432), (222, 451))
-    d.arrow(anew.bottom, (340, 432), (248, 432), (248, 451))
-    d.arrow(batches.bottom, (235, 500), tip=False)
-    d.text(235, 508, "[B, S] and [B, T]", "code over")
-    return d
-
-
-def two_trees() -> Diagram:
-    """Workshop A: one derivation and two sentences; lines cross where the order of the words differs."""
-    d = Diagram(470, 380)
-    phrases = (("subject", 0, 2), ("verb", 2, 3), ("object", 3, 6))
-    sides = (
-        ("o amigo|da joana|abre|o|saco|branco", (26, 82, 140)),
-        ("joana 's|friend|opens|the|white|bag", (354, 298, 240)),
-    )
-    kinds = ("query", "key", "weight", "plain", "memory", "value")
-    leaves = []
-    for sentence, (root, middle, low) in sides:
-        downward = 1 if root < low else -1
-        top = d.box(235, root, "sentence", "norm", 90, 30)
-        order = kinds if downward > 0 else tuple(kinds[i] for i in (1, 0, 2, 3, 5, 4))
-        words = [Box(45 + 76 * i, low, 70, 30) for i in range(6)]
-        for name, start, end in phrases:
-            x = (words[start].x + words[end - 1].x) / 2
-            d.arrow((top.x, root + 15 * downward), (x, middle - 15 * downward), tip=False)
-            for word in words[start:end]:
-                d.arrow((x, middle + 15 * downward), (word.x, low - 15 * downward), tip=False)
-            d.box(x, middle, name, "norm", 76, 30)
-        for word, text, kind in zip(words, sentence.split("|"), order, strict=True):
-            d.box(word.x, low, text, kind, word.width, word.height)
-        leaves.append(dict(zip(order, words, strict=True)))
-    for kind in kinds:
-        d.arrow(leaves[0][kind].bottom, leaves[1][kind].top, kind=kind, tip=False)
-def parts_of_a_run() -> Diagram:
-    """Workshop D: what a trainer is made of, and what becomes a file."""
-    d = Diagram(470, 354)
-    batches = d.box(66, 40, "batches", "plain", 100)
-    stream = d.box(228, 40, "BatchStream", "key", 116)
-    updater = d.box(396, 40, "Updater", "attention", 110)
-    evaluate = d.box(66, 128, "evaluate", "plain", 100)
-    best = d.box(228, 128, "Best", "value", 116)
-    journal = d.box(396, 128, "Journal", "query", 110)
-    d.box(206, 216, "Trainer.state_dict()\nweights, averages, place in the data, …", "memory", 372, 50)
-    d.frame(235, 308, 458, 82)
-    d.text(16, 334, "the folder, locked by run.lock", "start")
-    best_file = d.box(66, 298, "best.pt", "weight", 96, 30, look="code")
-    checkpoint = d.box(228, 298, "checkpoint-….pt", "weight", 160, 30, look="code")
-    d.box(396, 298, "log.jsonl", "weight", 110, 30, look="code")
-    d.arrow(batches.right, stream.left)
-    d.arrow(stream.right, updater.left, label="group", at=(313, 22))
-    d.arrow(updater.bottom, journal.top, label="loss, tokens, norm", at=(386, 84))
-    d.arrow(evaluate.right, best.left, label="metrics", at=(143, 110))
-    d.arrow(best.bottom, (228, 191), kind="memory")
-    d.arrow((370, 145), (370, 191), kind="memory")
-    d.arrow((66, 241), best_file.top, kind="memory", label="if best", at=(66, 256))
-    d.arrow((228, 241), checkpoint.top, kind="memory")
-    d.arrow((430, 145), (430, 283), kind="query")
-    return d
-
-
 def bucketed_batches() -> Diagram:
     """Chapter 12: batches as they come, and sorted under a budget of tokens."""
     d = Diagram(470, 334)
@@ -380,6 +240,39 @@ def bucketed_batches() -> Diagram:
         places = sum(len(lengths) * max(lengths) for lengths in batches)
         empty = places - sum(map(sum, batches))
         d.text(x, 316, f"{empty} of {places} places are padding", "start")
+    return d
+
+
+def kernels_flow() -> Diagram:
+    """Workshop C: from a model to the kernels that compute it."""
+    d = Diagram(476, 352)
+    model = d.box(70, 34, "Transformer", "plain", 112, 34)
+    check = d.box(242, 34, "as configured?", "norm", 124, 34)
+    error = d.box(410, 34, "TypeError,\nby name", "logits", 104, 44)
+    fast = d.box(242, 112, "FastTransformer", "attention", 132, 34)
+    light = d.box(410, 112, "int8 copy", "memory", 104, 34)
+    d.arrow(model.right, check.left)
+    d.arrow(check.right, error.left, label="no", look="", dashed=True)
+    d.arrow(check.bottom, fast.top, label="yes", look="")
+    d.arrow(fast.right, light.left, dashed=True)
+    d.text(340, 134, "quantize", "code over")
+    d.arrow(model.bottom, (70, 112), fast.left, kind="weight")
+    d.text(74, 134, "its parameters", "")
+    columns = (78, 124), (242, 124), (404, 112)
+    names = "forward", "loss in chunks", "search step"
+    uses = [
+        d.box(x, 190, name, "attention", width, 34) for (x, width), name in zip(columns, names, strict=True)
+    ]
+    for use in uses:
+        bend = () if use.x == fast.x else ((fast.x, 152), (use.x, 152))
+        d.arrow(fast.bottom, *bend, use.top)
+    table = d.box(242, 256, "CHOICES: (when, which)", "weight", 436, 34, look="code")
+    for use in uses:
+        d.arrow(use.bottom, (use.x, table.y - 17))
+    kernels = "F.linear\noneDNN, …", "dropout\nby bytes, …", "fused\nattention, …"
+    for (x, width), name in zip(columns, kernels, strict=True):
+        kernel = d.box(x, 322, name, "plain", width, 46)
+        d.arrow((x, table.y + 17), kernel.top)
     return d
 
 
@@ -528,6 +421,9 @@ def speculation() -> Diagram:
             d.arrow((x + 31, 44), (x + 41, 44))
     d.text(260, 18, "four passes, one after the other")
     d.text(296, 152, "one pass over all of them", "over")
+    return d
+
+
 def tools_inside() -> Diagram:
     """Chapter 14: the four places where a hook reads or changes a layer of a trained model."""
     d = Diagram(470, 306)
@@ -605,6 +501,92 @@ def examination() -> Diagram:
     report = d.box(388, 304, "CheckReport", "value", 124, 34)
     d.arrow(judged.bottom, report.top)
     d.text(312, 304, "15 × CheckResult", "code end")
+    return d
+
+
+def merge_tree() -> Diagram:
+    """Chapter 12: the letters of a word, and the merges that make two pieces of them."""
+    d = Diagram(470, 268)
+    rows = (214, 154, 94, 34)
+    letters = [d.box(44 + 54 * i, rows[0], sign, "plain", 34, 30) for i, sign in enumerate("▁comemos")]
+
+    def merge(row: int, text: str, when: int, *parts: Box) -> Box:
+        x = (parts[0].x + parts[1].x) / 2
+        kind = "value" if text in ("▁come", "mos") else "memory"
+        box = Box(x, rows[row], 26 + 9 * len(text), 30)
+        for part in parts:
+            d.arrow(part.top, box.bottom, tip=False)
+        d.box(box.x, box.y, text, kind, box.width, box.height)
+        d.text(box.right[0] + 8, box.y - 8, str(when), "code start")
+        return box
+
+    co = merge(1, "co", 1, letters[1], letters[2])
+    me = merge(1, "me", 2, letters[3], letters[4])
+    mo = merge(1, "mo", 9, letters[5], letters[6])
+    merge(3, "▁come", 4, merge(2, "▁co", 3, letters[0], co), me)
+    merge(2, "mos", 10, mo, letters[7])
+    d.text(235, 250, "▁ stands for the space in front of the word")
+    return d
+
+
+def corpus_flow() -> Diagram:
+    """Workshop E: from an archive, a file or a keyboard to tensors of ids."""
+    d = Diagram(470, 520)
+    server = d.box(96, 28, "a server", "plain", 130, 30)
+    archive = d.box(96, 104, "archive", "memory", 130, 30)
+    own = d.box(374, 28, "your own files", "memory", 150, 30)
+    pairs = d.box(235, 180, "list[Pair]", "plain", 150, 30)
+    form = d.box(235, 246, "Preparation", "plain", 150, 30)
+    words = d.box(235, 320, "Vocabulary", "weight", 150, 30)
+    file = d.box(68, 320, "its file", "memory", 96, 30)
+    once = d.box(130, 396, "encode_pairs", "weight", 140, 30)
+    anew = d.box(340, 396, "BPEDropout", "plain", 140, 30)
+    batches = d.box(235, 466, "TokenBatches", "weight", 150, 30)
+    d.arrow(server.bottom, archive.top, label="size, SHA-256")
+    d.arrow(archive.bottom, (96, 180), pairs.left, label="load_corpus", at=(96, 150))
+    d.arrow(own.bottom, (374, 180), pairs.right, label="read_pairs: UTF-8, equal lines", at=(350, 92))
+    d.arrow(pairs.bottom, form.top)
+    d.arrow(form.bottom, words.top, label="lower case, tokens apart")
+    d.arrow(file.right, words.left)
+    d.text(68, 348, "bpe_file", "code")
+    d.arrow(words.bottom, (235, 352), (130, 352), once.top, label="once", at=(130, 367))
+    d.arrow(words.bottom, (235, 352), (340, 352), anew.top, label="in each epoch", at=(340, 367))
+    d.arrow(once.bottom, (130, 432), (222, 432), (222, 451))
+    d.arrow(anew.bottom, (340, 432), (248, 432), (248, 451))
+    d.arrow(batches.bottom, (235, 500), tip=False)
+    d.text(235, 508, "[B, S] and [B, T]", "code over")
+    return d
+
+
+def two_trees() -> Diagram:
+    """Workshop A: one derivation and two sentences; lines cross where the order of the words differs."""
+    d = Diagram(470, 380)
+    phrases = (("subject", 0, 2), ("verb", 2, 3), ("object", 3, 6))
+    sides = (
+        ("o amigo|da joana|abre|o|saco|branco", (26, 82, 140)),
+        ("joana 's|friend|opens|the|white|bag", (354, 298, 240)),
+    )
+    kinds = ("query", "key", "weight", "plain", "memory", "value")
+    leaves = []
+    for sentence, (root, middle, low) in sides:
+        downward = 1 if root < low else -1
+        top = d.box(235, root, "sentence", "norm", 90, 30)
+        order = kinds if downward > 0 else tuple(kinds[i] for i in (1, 0, 2, 3, 5, 4))
+        words = [Box(45 + 76 * i, low, 70, 30) for i in range(6)]
+        for name, start, end in phrases:
+            x = (words[start].x + words[end - 1].x) / 2
+            d.arrow((top.x, root + 15 * downward), (x, middle - 15 * downward), tip=False)
+            for word in words[start:end]:
+                d.arrow((x, middle + 15 * downward), (word.x, low - 15 * downward), tip=False)
+            d.box(x, middle, name, "norm", 76, 30)
+        for word, text, kind in zip(words, sentence.split("|"), order, strict=True):
+            d.box(word.x, low, text, kind, word.width, word.height)
+        leaves.append(dict(zip(order, words, strict=True)))
+    for kind in kinds:
+        d.arrow(leaves[0][kind].bottom, leaves[1][kind].top, kind=kind, tip=False)
+    return d
+
+
 def command_flow() -> Diagram:
     """Workshop B: three ways to name a recipe, a folder for the run, and what reads it afterwards."""
     d = Diagram(470, 412)
@@ -702,6 +684,36 @@ def lessons_of_a_run() -> Diagram:
         d.box(408, 56 + 42 * row, name, "attention", 98, 30, look="code")
     d.arrow(toy.right, (run.left[0], 62))
     d.arrow(lessons.right, (run.left[0], 170), kind="memory")
+    return d
+
+
+def parts_of_a_run() -> Diagram:
+    """Workshop D: what a trainer is made of, and what becomes a file."""
+    d = Diagram(470, 354)
+    batches = d.box(66, 40, "batches", "plain", 100)
+    stream = d.box(228, 40, "BatchStream", "key", 116)
+    updater = d.box(396, 40, "Updater", "attention", 110)
+    evaluate = d.box(66, 128, "evaluate", "plain", 100)
+    best = d.box(228, 128, "Best", "value", 116)
+    journal = d.box(396, 128, "Journal", "query", 110)
+    d.box(206, 216, "Trainer.state_dict()\nweights, averages, place in the data, …", "memory", 372, 50)
+    d.frame(235, 308, 458, 82)
+    d.text(16, 334, "the folder, locked by run.lock", "start")
+    best_file = d.box(66, 298, "best.pt", "weight", 96, 30, look="code")
+    checkpoint = d.box(228, 298, "checkpoint-….pt", "weight", 160, 30, look="code")
+    d.box(396, 298, "log.jsonl", "weight", 110, 30, look="code")
+    d.arrow(batches.right, stream.left)
+    d.arrow(stream.right, updater.left, label="group", at=(313, 22))
+    d.arrow(updater.bottom, journal.top, label="loss, tokens, norm", at=(386, 84))
+    d.arrow(evaluate.right, best.left, label="metrics", at=(143, 110))
+    d.arrow(best.bottom, (228, 191), kind="memory")
+    d.arrow((370, 145), (370, 191), kind="memory")
+    d.arrow((66, 241), best_file.top, kind="memory", label="if best", at=(66, 256))
+    d.arrow((228, 241), checkpoint.top, kind="memory")
+    d.arrow((430, 145), (430, 283), kind="query")
+    return d
+
+
 def translator_flow() -> Diagram:
     """Workshop F: how a translator is loaded, and the way of a sentence through it."""
     d = Diagram(476, 256)

@@ -38,11 +38,4 @@ FAULTS = [
         "(len(order), generator=generator)",
         "(len(order))",
     ),
-    Fault(
-        "drawn-cuts-not-prepared",
-        "random cuts are those of texts as they are",
-        "BPEDropout.__init__",
-        "vocabulary.prepare(text)",
-        "text",
-    ),
 ]

@@ -27,7 +27,7 @@ FAULTS = [
     Fault(
         "gradient-of-zeros",
         "a parameter whose gradient is always 0 counts as trained",
-        "_check_gradients",
+        "_without",
         " or not gradient.any()",
         "",
     ),
