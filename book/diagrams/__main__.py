@@ -3,7 +3,7 @@
     python book/diagrams            # write the files that changed
     python book/diagrams --check    # write nothing, and fail if a file is not what would be written
 
-A drawing is a function of no arguments in `model.py` (Chapters 1 to 5) or `running.py` (Chapters 6 to 18 and the workshop)
+A drawing is a function of no arguments in `model.py` (Chapters 1 to 5) or `running.py` (what comes after)
 that returns a `Diagram`; its file has its name, with hyphens. To show it in a chapter or a Markdown page:
 
     > ![What a person sees who cannot see the picture.](_static/diagrams/scaled-scores.svg)
