@@ -143,7 +143,7 @@ def test_pages(options) -> None:
     html(options)
     call(
         *(python, "-m", "pytest", "--numprocesses", options.workers, "--dist", "worksteal"),
-        *("-m", "pages", "tests/book/test_book.py", "tests/book/test_live.py"),
+        *("-m", "pages", *(f"tests/book/{name}.py" for name in ("test_book", "test_budgets", "test_live"))),
         **QUIET,
     )
 
