@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize, prune
 from torch.profiler import ProfilerActivity, profile
 
+import transformer.speed.chunked_loss
 import transformer.speed.fast
 import transformer.speed.kernels
 from transformer import (
@@ -132,7 +133,7 @@ def test_outputs_losses_and_gradients_are_those_of_the_plain_model(seed, batch, 
     assert_same(*(with_gradients(one(src, tgt[:, :-1]), model) for one in (fast, model)))
     at_once = 5 * V if pieces else 2**20
     limits = {"_FEW_LOGITS": 0 if pieces else at_once, "_AT_ONCE": {"cpu": at_once}}
-    with mock.patch.multiple(transformer.speed.kernels, **limits):
+    with mock.patch.multiple(transformer.speed.chunked_loss, **limits):
         for loss in LOSSES.values():
             found, wanted = (loss(one, (src, tgt)) for one in (fast, model))
             assert found[1] == wanted[1]

@@ -186,6 +186,9 @@ class Translator(OnHub):
         ['the girl likes the black cat.']
     """
 
+    model: Transformer
+    vocabulary: Vocabulary
+
     def __init__(self, model: Transformer, vocabulary: Vocabulary) -> None:
         check_type(nn.Module, model=model)
         check_type(Vocabulary, vocabulary=vocabulary)

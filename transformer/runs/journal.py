@@ -109,6 +109,8 @@ class Journal:
         line: the `LogLine` that has begun.
     """
 
+    directory: Path | None
+
     history: list[dict[str, float]]
     line: LogLine
 

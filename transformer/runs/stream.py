@@ -41,6 +41,8 @@ class BatchStream:
         ValueError: it is a `DataLoader` with a generator of its own.
     """
 
+    seed: int
+
     batches: Callable[[int], Iterable[Any]]
     size: int
     rank: int

@@ -25,6 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from transformer.runs.averaging import MovingAverage
 from transformer.runs.checkpoints import (
     CheckpointError,
     check_weights,
@@ -128,6 +129,12 @@ class Settings:
         fingerprint: a checksum of the first batch of all.
     """
 
+    model: nn.Module
+    loss: SummedLoss
+    stream: BatchStream
+    schedule: RateSchedule
+    config: TrainingConfig
+
     def __init__(
         self, model: nn.Module, loss: SummedLoss, stream: BatchStream, schedule: RateSchedule,
         config: TrainingConfig,
@@ -191,6 +198,10 @@ class Keeper:
         run: what is kept.
         folder: where; `None` for nowhere.
     """
+
+    run: "Trainer"
+    folder: RunFolder | None
+    first: bool
 
     def __init__(self, run: "Trainer", folder: RunFolder | None) -> None:
         self.run, self.folder = run, folder
@@ -330,9 +341,32 @@ class Trainer:
         [2, 4, 6]
     """
 
-    history = property(attrgetter("journal.history"))
-    best, best_step = property(attrgetter("scores.score")), property(attrgetter("scores.step"))
-    stale = property(attrgetter("scores.stale"))
+    loss: SummedLoss
+    batches: EpochBatches
+    schedule: RateSchedule
+    config: TrainingConfig
+    evaluate: Evaluation | None
+    progress: bool
+    rank: int
+    world_size: int
+    folder: RunFolder | None
+    directory: Path | None
+    updater: Updater
+    device: torch.device
+    precision: str
+    average: MovingAverage | None
+    stream: BatchStream
+    journal: Journal
+    scores: Best
+    keeper: Keeper
+    settings: Settings
+    step: int
+    settled: bool
+
+    history: property = property(attrgetter("journal.history"))
+    best: property = property(attrgetter("scores.score"))
+    best_step: property = property(attrgetter("scores.step"))
+    stale: property = property(attrgetter("scores.stale"))
 
     def __init__(
         self, model: nn.Module, loss: SummedLoss, batches: EpochBatches, schedule: RateSchedule,

@@ -116,6 +116,8 @@ class Updater:
             are `None` where they are not needed.
     """
 
+    stepping: bool
+
     parameters: list[nn.Parameter]
     device: torch.device
     clip_norm: float
