@@ -131,7 +131,8 @@ def test(options) -> None:
     sound(python)
     call(
         *(python, "-m", "pytest", "--numprocesses", options.workers, *BY_FILE, "-m", "not pages"),
-        *("--nbval", "--nbval-current-env", "--nbval-cell-timeout", CELL_TIMEOUT, "book", "tests"),
+        *("--nbval", "--nbval-current-env", "--nbval-cell-timeout", CELL_TIMEOUT),
+        *("--nbval-sanitize-with", "tests/sanitize.cfg", "book", "tests"),
         **QUIET,
     )
 

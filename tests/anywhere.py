@@ -12,9 +12,11 @@ another. The record keeps the last run of every chapter on each kind of processo
 from __future__ import annotations
 
 import argparse
+import configparser
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -36,6 +38,10 @@ sys.path.insert(0, str(ROOT / "book"))
 import execute  # noqa: E402
 
 RECORD = ROOT / "tests" / "anywhere.json"
+# What nbval leaves out of the texts that it compares, and so do we.
+SANITIZE = configparser.ConfigParser()
+SANITIZE.read(ROOT / "tests" / "sanitize.cfg", encoding="utf8")
+ROUNDING = SANITIZE["rounding"]
 
 # Runs before the first cell and adds to every seed that is set. `torch.Generator` itself cannot be changed,
 # so a subclass takes its name; wherever a type is checked, each passes for the other.
@@ -136,14 +142,17 @@ def failures(chapter: Path, condition: Condition, timeout: int) -> dict[str, str
 
 
 def shown(cell: nbformat.NotebookNode) -> list[str]:
-    """The texts that stand under a cell; those of errors are left out, for they hold places on a disk."""
+    """The texts that stand under a cell, as nbval compares them.
+
+    Those of errors are left out, for they hold places on a disk.
+    """
     texts = []
     for output in cell.outputs:
         if output.output_type == "stream":
             texts.append(output.text)
         elif output.output_type != "error" and not any(kind.startswith("image/") for kind in output.data):
             texts.append(output.data.get("text/plain", ""))
-    return texts
+    return [re.sub(ROUNDING["regex"], ROUNDING["replace"], text) for text in texts]
 
 
 def processor() -> str:

@@ -4,6 +4,7 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 """
 
 # Modules that tangle has written, and removes once no chapter exports them:
+#     study/equality
 #     embedding
 #     attention
 #     plots

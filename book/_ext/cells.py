@@ -15,8 +15,8 @@ from docutils import nodes
 from sphinx.application import Sphinx
 
 EXPORT = "export:"
-# torch.testing.assert_close, and the short names that the chapters give it.
-COMPARISONS = {"torch.testing.assert_close", "assert_close", "close"}
+# torch.testing.assert_close, the short names that the chapters give it, and the book's line of what is equal.
+COMPARISONS = {"torch.testing.assert_close", "assert_close", "close", "show_equal"}
 RECORDS = {"load_record"}  # what reads the record of a run
 
 
