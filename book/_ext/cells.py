@@ -26,10 +26,10 @@ def code_cells(doctree: nodes.document) -> list[nodes.container]:
     return [cell for cell in cells if cell.children and cell[0].get("nb_element") == "cell_code_source"]
 
 
-def syntax(cell: nodes.container) -> ast.Module:
+def syntax(source: str) -> ast.Module:
     """Return the syntax tree of a cell; a cell that is not Python has an empty one."""
     try:
-        return ast.parse(cell[0].astext())
+        return ast.parse(source)
     except SyntaxError:
         return ast.Module([], [])
 
@@ -147,7 +147,7 @@ def fold(cell: nodes.container, mode: str, prompt: str) -> None:
 def mark(app: Sphinx, doctree: nodes.document) -> None:
     """Label and fold the code cells of a page."""
     cells = code_cells(doctree)
-    trees = [syntax(cell) for cell in cells]
+    trees = [syntax(cell[0].astext()) for cell in cells]
     checkers, recorded = set(COMPARISONS), set(RECORDS)
     for number, (cell, tree) in enumerate(zip(cells, trees, strict=True)):
         learn(tree, checkers)

@@ -15,6 +15,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "book" / "_ext"))
+import cells  # noqa: E402
 import lookup  # noqa: E402
 import plots  # noqa: E402
 import slim  # noqa: E402
@@ -171,3 +172,31 @@ def test_code_keeps_its_text_and_its_colors():
 )
 def test_search_quotes_formulas_without_tex(tex, shown):
     assert lookup.one_line(lookup.plain(tex)) == shown
+
+
+def silent(notebook: nbformat.NotebookNode) -> list[str]:
+    """The cells that compare values and show nothing of it, whether folded or not."""
+    found, checkers = [], set(cells.COMPARISONS)
+    for cell in notebook.cells:
+        tags = cell.metadata.get("tags", [])
+        if cell.cell_type != "code" or "nbval-skip" in tags:
+            continue
+        tree = cells.syntax(cell.source)
+        cells.learn(tree, checkers)
+        checks = any(cells.compares(node, checkers) for node in cells.executed(tree))
+        if checks and not cell.outputs and not any(tag.startswith(cells.EXPORT) for tag in tags):
+            found.append(cell.id)
+    return found
+
+
+def test_a_check_without_a_line_is_found():
+    check = "def close(a, b):\n    assert a == b\n\n\nclose(1, 1)"
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(check, id="check")])
+    assert silent(notebook) == ["check"]
+    notebook.cells[0].outputs = [nbformat.v4.new_output("stream", text="equal")]
+    assert silent(notebook) == []
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "book").glob("*.ipynb")), ids=lambda path: path.stem)
+def test_every_check_shows_what_it_found(path):
+    assert silent(nbformat.read(path, as_version=4)) == []
