@@ -79,7 +79,10 @@ FIGURES: dict[str, str | None] = {
     "roofline": None,
     "stream": "phrases",
     "merges": None,
+    "learner": None,
 }
+# What a figure needs beside what all of them share.
+MORE_SCRIPTS = {"learner": ("learning",)}
 
 
 @lru_cache
@@ -243,7 +246,8 @@ def load_scripts(
     names = sorted({figure["name"] for figure in doctree.findall(LiveFigure)}) if doctree else []
     if names:
         app.add_css_file("live/live.css")
-    for script in (*SCRIPTS, *names) if names else ():
+    more = [script for name in names for script in MORE_SCRIPTS.get(name, ())]
+    for script in (*SCRIPTS, *more, *names) if names else ():
         app.add_js_file(f"live/{script}.js", loading_method="defer")
 
 
