@@ -497,6 +497,7 @@ PAGE_OF = {
     "roofline": "10-speed",
     "stream": "14-looking-inside",
     "merges": "12-text",
+    "learner": "playground",
 }
 PLACES = {name: HTML / "book" / f"{page}.html" for name, page in PAGE_OF.items()}
 

@@ -33,6 +33,7 @@ from test_book import (  # noqa: F401
 
 from transformer import (
     Transformer,
+    TransformerConfig,
     Translator,
     Vocabulary,
     beam_search,
@@ -226,6 +227,173 @@ def test_weights_are_small(name):
     assert len(script_of(name).encode()) < 3_000_000
 
 
+# The one that learns: batches, gradients and updates.
+PAIRS = [([1, 2, 3, 4, 5], [5, 4, 3, 2, 1]), ([7, 7, 2], [2, 10, 7]), ([0, 9, 9, 1], [1, 10, 9, 0])]
+LEARNING = (SCRIPTS / "learning.js").read_text(encoding="utf8")
+IN_JAVASCRIPT = """(() => {
+    const { Learner, Rows, Tape, Adam, batch_of, label_smoothed_cross_entropy, rate_of } = live.learning();
+    const mapped = (parts, make) =>
+        Object.fromEntries(Object.entries(parts).map(([name, each]) => [name, make(each)]));
+    const state = mapped(given, (values) => new Rows(Float32Array.from(values)));
+    const { src, tgt, targets, B } = batch_of(pairs);
+    const adam = new Adam();
+    let loss, first;
+    for (let step = 1; step <= 3; step++) {
+        for (const { grad } of Object.values(state)) grad.fill(0);
+        const tape = new Tape();
+        const logits = new Learner(config, state).forward(tape, src, tgt, B);
+        loss = label_smoothed_cross_entropy(logits, targets, 0.1);
+        tape.backward();
+        first ??= { loss, gradients: mapped(state, ({ grad }) => [...grad]) };
+        adam.update(state, rate_of(step, { peak: 0.01, warmup: 2 }));
+    }
+    return { ...first, state: mapped(state, ({ data }) => [...data]) };
+})()"""
+
+
+def padded(rows: list[list[int]]) -> torch.Tensor:
+    return torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], True, padding_value=13)
+
+
+def learned_in_python(model: Transformer) -> dict[str, Any]:
+    """What three updates make of a model: the first loss, the first gradients, the parameters at the end."""
+    src, tgt = padded([src for src, _ in PAIRS]), padded([[11, *tgt] for _, tgt in PAIRS])
+    targets = padded([[*tgt, 12] for _, tgt in PAIRS])
+    optimizer = torch.optim.Adam(model.parameters(), betas=(0.9, 0.98), eps=1e-9)
+    schedule = Schedule(warmup_steps=2, peak_rate=0.01)
+    found: dict[str, Any] = {}
+    for step in (1, 2, 3):
+        optimizer.param_groups[0]["lr"] = schedule.rate(step, 3, model.config.d_model)
+        model.zero_grad()
+        loss = label_smoothed_cross_entropy(model(src, tgt), targets, smoothing=0.1, pad_id=13)
+        loss.backward()
+        gradients = {name: value.grad.clone() for name, value in model.named_parameters()}
+        found = found or {"loss": loss.item(), "gradients": gradients}
+        optimizer.step()
+    return {**found, "state": dict(model.named_parameters())}
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["post-norm", "pre-norm"])
+def learner(request: pytest.FixtureRequest) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A configuration and weights in the form of the page, and what Python makes of them."""
+    torch.manual_seed(0)
+    config = {
+        "d_model": 16,
+        "n_heads": 4,
+        "n_layers": 2,
+        "d_ff": 32,
+        "norm_first": request.param,
+        "dropout": 0.0,
+    }
+    model = Transformer(TransformerConfig(14, 14, **config, max_length=16, bos_id=11, eos_id=12, pad_id=13))
+    with torch.no_grad():
+        for value in model.parameters():
+            value.add_(0.1 * torch.randn_like(value))
+    given = {name: value.flatten().tolist() for name, value in model.named_parameters()}
+    values = {"config": {**config, "vocab_size": 14}, "given": given, "pairs": PAIRS}
+    return values, learned_in_python(model)
+
+
+def check_learned(found: dict[str, Any], wanted: dict[str, Any]) -> None:
+    assert found["loss"] == pytest.approx(wanted["loss"], abs=1e-5)
+    for part, tolerance in (("gradients", 1e-6), ("state", 1e-4)):
+        assert found[part].keys() == wanted[part].keys()
+        for name, values in found[part].items():
+            # What a key's bias adds to a row of scores is lost in the softmax. Its gradient is rounding,
+            # and Adam magnifies it.
+            if part == "gradients" or not name.endswith("w_k.bias"):
+                given, value = torch.tensor(values), wanted[part][name].detach().flatten()
+                torch.testing.assert_close(given, value, rtol=0, atol=tolerance)
+
+
+@needs_node
+def test_gradients_and_updates_are_those_of_pytorch(learner):
+    values, wanted = learner
+    check_learned(in_node(IN_JAVASCRIPT, script=LEARNING, **values), wanted)
+
+
+@needs_node
+def test_learner_begins_like_the_package():
+    program = """(() => {
+        const { initialize, generator } = live.learning();
+        const sizes = { d_model: 64, d_ff: 128, n_layers: 2, vocab_size: 14 };
+        const state = initialize({ ...sizes, norm_first: true }, generator(1));
+        return Object.fromEntries(Object.entries(state).map(([name, { data }]) => [name, [...data]]));
+    })()"""
+    found = {
+        name: torch.tensor(values, dtype=torch.float32)
+        for name, values in in_node(program, script=LEARNING).items()
+    }
+    config = TransformerConfig(
+        14, 14, d_model=64, n_heads=2, n_layers=2, d_ff=128, norm_first=True, bos_id=11, eos_id=12, pad_id=13
+    )
+    torch.manual_seed(0)
+    wanted = {name: value.detach().flatten() for name, value in Transformer(config).named_parameters()}
+    assert {name: len(value) for name, value in found.items()} == {
+        name: len(value) for name, value in wanted.items()
+    }
+    for name, value in found.items():
+        assert value.std().item() == pytest.approx(wanted[name].std().item(), rel=0.08, abs=1e-6), name
+        assert value.mean().item() == pytest.approx(wanted[name].mean().item(), abs=0.02), name
+
+
+@needs_node
+@pytest.mark.parametrize(
+    "task, digits, answer",
+    [
+        ("copy", [3, 1, 4], [3, 1, 4]),
+        ("reverse", [3, 1, 4], [4, 1, 3]),
+        ("reverse, with X", [0, 1, 5, 0, 3, 0], [0, 3, 10, 5, 1, 0]),
+        ("sort", [3, 1, 4, 1], [1, 1, 3, 4]),
+        ("add one", [1, 9, 9], [2, 0, 0]),
+        ("add one", [9, 9], [0, 0]),
+    ],
+)
+def test_tasks_have_their_answers(task, digits, answer):
+    assert in_node("live.learning().TASKS[task](digits)", script=LEARNING, task=task, digits=digits) == answer
+    if task == "reverse, with X":
+        assert reverse_and_mark(torch.tensor([digits]), mark=10)[0].tolist() == answer
+
+
+RUN = """(() => {
+    const { Run } = live.learning();
+    const first = { task: "reverse", digits: 5, seed: 0, d_model: 32, n_heads: 2, n_layers: 1, dropout: 0,
+        smoothing: 0, norm_first: false, peak: 0.003, warmup: 100, parts: {} };
+    const run = new Run({ ...first, ...settings });
+    const losses = [];
+    for (let i = 0; i < updates; i++) losses.push(run.update());
+    return { losses, drawn: [...run.kept], ...run.evaluate() };
+})()"""
+
+
+@needs_node
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_learns_to_reverse_what_it_has_not_seen(seed):
+    found = in_node(RUN, script=LEARNING, settings={"seed": seed}, updates=300)
+    assert found["share"] >= 0.95 and len(found["drawn"]) == 64
+
+
+@needs_node
+def test_a_run_is_repeated_by_its_settings():
+    settings = {"dropout": 0.1, "smoothing": 0.1, "norm_first": True, "n_layers": 2}
+    one, two = (in_node(RUN, script=LEARNING, settings=settings, updates=5) for _ in range(2))
+    assert one == two
+    assert in_node(RUN, script=LEARNING, settings={**settings, "seed": 1}, updates=5) != one
+
+
+@needs_node
+def test_without_the_mask_a_low_loss_proves_nothing():
+    found = in_node(RUN, script=LEARNING, settings={"parts": {"mask": False}}, updates=300)
+    assert found["losses"][-1] < 0.1 and found["share"] < 0.2
+
+
+@needs_node
+def test_own_pairs_are_learned_by_heart():
+    pairs = [[[1, 2], [7, 7, 7]], [[3, 4, 5], [10]], [[9], [8, 1, 8, 1]]]
+    found = in_node(RUN, script=LEARNING, settings={"pairs": pairs}, updates=150)
+    assert found["answers"] == [answer for _, answer in pairs]
+
+
 # On the pages --------------------------------------------------------------------------------------
 
 
@@ -263,8 +431,17 @@ def test_without_javascript_there_is_a_picture_and_a_caption(chromium: Browser, 
     context.close()
 
 
+def train(tab: Page, seconds: int = 120) -> None:
+    """Press the button, and wait until the run has ended by itself."""
+    tab.get_by_role("button", name="Train", exact=True).click()
+    tab.get_by_role("button", name="Pause", exact=True).wait_for()
+    tab.get_by_role("button", name="Train", exact=True).wait_for(timeout=1000 * seconds)
+
+
 def pictures_of(tab: Page, name: str) -> str:
     ready(tab, name)
+    if name == "learner":
+        train(tab)
     drawn = tab.locator("figure.live svg").evaluate_all("all => all.map(picture => picture.outerHTML)")
     return "\n".join([*drawn, ""])
 
@@ -934,6 +1111,59 @@ def test_words_appear_one_by_one(tab):
     assert first < count
     tab.wait_for_function(f"{shown.removeprefix('() => ')} === {count}")
     assert tab.locator(".live-spoken").inner_text() == "does the girl like the black cat ?"
+
+
+@reads_pages
+def test_gradients_in_the_browser_are_those_of_pytorch(tab, learner):
+    values, wanted = learner
+    ready(tab, "learner")
+    constants = "".join(f"const {name} = {json.dumps(value)};" for name, value in values.items())
+    check_learned(tab.evaluate(f"() => {{ {constants} return {IN_JAVASCRIPT}; }}"), wanted)
+
+
+@reads_pages
+def test_a_transformer_learns_in_the_page_and_is_taken_apart(tab):
+    ready(tab, "learner")
+    figure = tab.locator("figure[data-live=learner]")
+    assert figure.locator(".live-sample").count() == 6 and figure.locator(".live-map").count() == 6
+    tab.get_by_role("button", name="One update").click()
+    tab.get_by_text("After update 1 the loss").wait_for()
+    train(tab)
+    assert "64 of 64 unseen sequences are right" in said(tab)
+    assert figure.locator(".live-wrong").count() == 0
+    figure.locator(".live-sample").nth(3).press("Enter")
+    tab.wait_for_selector(".live-sample:nth-child(4)[aria-pressed=true]")
+    tab.get_by_role("button", name="Keep to compare").click()
+    tab.get_by_text("Settings, and what to take away").click()
+    tab.get_by_label("without positions").check()
+    tab.get_by_text("Nothing is trained yet").wait_for()
+    assert "without=positions" in figure.get_by_text("Link to this run").get_attribute("href")
+    for _ in range(3):
+        tab.get_by_role("button", name="One update").click()
+    tab.get_by_text("After update 3 the loss").wait_for()
+    assert "Dashed: first settings, 100% after" in said(tab) and "without positions" in said(tab)
+    tab.get_by_text("Look into a tensor").click()
+    figure.get_by_label("Tensor").select_option("encoder.layers.0.feed_forward.w_2.weight")
+    tab.get_by_text("w_2.weight, 32 × 64: entries").wait_for()
+
+
+@reads_pages
+def test_a_link_brings_the_run_back_and_own_pairs_are_checked(tab):
+    visit(tab, PLACES["learner"])
+    tab.goto(f"{PLACES['learner'].as_uri()}?task=sort&digits=3&seed=4&norm=pre&n_heads=4&without=scale")
+    tab.wait_for_selector("figure.live-ready .live-map:nth-child(12)")  # three attentions of four heads
+    assert slider(tab, "Digits").input_value() == "1"
+    assert tab.get_by_label("Task", exact=True).input_value() == "sort"
+    tab.get_by_label("Task", exact=True).select_option("own pairs")
+    pairs = tab.get_by_label("Own pairs, one on each line")
+    pairs.fill("12 = 21\n3 + 4")
+    pairs.blur()
+    assert "“3 + 4” is not a pair such as 123 = 321" in said(tab)
+    assert tab.get_by_role("button", name="Train", exact=True).is_disabled()
+    pairs.fill("12 = 777\n345 = X")
+    pairs.blur()
+    train(tab)
+    assert "2 of 2 pairs are right" in said(tab)
 
 
 @reads_pages

@@ -115,7 +115,7 @@
     const maps = html("div", { class: "live-maps" });
     const which = html("select", { change: () => send({ tensor: which.value }) });
     const grid = html("canvas", { class: "live-tensor", role: "img" });
-    const tensor_said = html("output", { class: "live-said" });
+    const tensor_said = html("output", { class: "live-tensor-words" });
     const said = html("output", { class: "live-said" });
     let worker, running = false, run, kept, seconds, since, sample = 0;
 
