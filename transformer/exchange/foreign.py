@@ -7,6 +7,7 @@ __all__ = [
     "refusing_damage",
     "ForeignFolder",
     "check_finite_weights",
+    "our_name",
     "check_as_configured",
     "fitted_weights",
     "whole_folder",
@@ -14,7 +15,6 @@ __all__ = [
 
 
 # %% book/G-exchange.ipynb · A folder from a stranger · [foreign-imports]
-import json
 import math
 import os
 import tempfile
@@ -56,12 +56,6 @@ def refusing_damage(path: Path) -> Iterator[None]:
         raise CheckpointError(f"{path} cannot be used: {' '.join(said.split()):.300}") from error
 
 
-def _int64(digits: str) -> int:
-    if not -(2**63) <= (number := int(digits)) < 2**63:  # which no tensor could hold
-        raise ValueError(f"{digits:.30} does not fit into 64 bits")
-    return number
-
-
 class ForeignFolder:
     """A model as others publish it: `config.json`, and safetensors files, of which the heads are read.
 
@@ -88,13 +82,7 @@ class ForeignFolder:
 
     def record(self, name: str) -> dict[str, Any]:
         """What a JSON file of the folder holds; errors as above."""
-        path = regular_file(self.path / name)
-        with refusing_damage(path):
-            if path.stat().st_size > _LARGEST_RECORD:
-                raise ValueError(f"it has over {_LARGEST_RECORD:,} bytes")
-            record: dict[str, Any] = json.loads(path.read_text(encoding="utf8"), parse_int=_int64)
-            check_type(dict, record=record)
-        return record
+        return read_record(self.path / name, _LARGEST_RECORD)
 
     def weights(self) -> dict[str, Tensor]:
         """All tensors, in the dtypes that they have in the files."""
@@ -145,6 +133,11 @@ def check_finite_weights(weights: Mapping[str, Tensor]) -> None:
     for name, x in weights.items():
         if x.numel() and not all(math.isfinite(bound) for bound in torch.aminmax(x.detach())):
             raise ValueError(f"{name} holds numbers that are not finite")
+
+
+def our_name(name: str, parts: Mapping[str, str]) -> str:
+    """A tensor's name with our names for the `parts` of a model; what is not among them keeps its name."""
+    return ".".join(parts.get(part, part) for part in name.removeprefix("model.").split("."))
 
 
 def check_as_configured(model: Any) -> None:

@@ -21,6 +21,7 @@ from transformer.exchange.foreign import (
     ForeignFolder,
     check_as_configured,
     fitted_weights,
+    our_name,
     refusing_damage,
     whole_folder,
 )
@@ -79,11 +80,7 @@ _MARIAN_TABLES = {
 def _marian_names(theirs: Collection[str]) -> dict[str, str]:
     """Of Marian's weights, those that a `Transformer` has as well, each with our name."""
     names = {name: ours for name, ours in _MARIAN_TABLES.items() if name in theirs}
-    for name in theirs:
-        if ".layers." in name:
-            path = name.removeprefix("model.").split(".")
-            names[name] = ".".join(_MARIAN_PARTS.get(part, part) for part in path)
-    return names
+    return names | {name: our_name(name, _MARIAN_PARTS) for name in theirs if ".layers." in name}
 
 
 # %% book/G-exchange.ipynb · Marian · [marian-config]

@@ -122,10 +122,8 @@ _LARGEST_CONFIG = 1 << 16  # bytes
 
 
 def read_config(path: Path) -> tuple[TransformerConfig, Preparation]:
-    if regular_file(path).stat().st_size > _LARGEST_CONFIG:
-        raise CheckpointError(f"{path} is not a configuration: it has over {_LARGEST_CONFIG:,} bytes")
     try:
-        values = read_record(path)
+        values = read_record(path, _LARGEST_CONFIG)
         said = values.pop("preparation", asdict(CORPORA))  # an earlier version knew no other
         check_type(dict, preparation=said)
         return TransformerConfig(**values), Preparation(**said)
