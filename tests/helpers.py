@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import json
+import math
 import pkgutil
 import re
 from pathlib import Path
@@ -129,6 +130,23 @@ def greedy_by_hand(model: Transformer, source: list[int], max_length: int) -> li
         tgt = torch.tensor([[config.bos_id, *tokens]])
         tokens.append(int(model(torch.tensor([source]), tgt)[0, -1].argmax()))
     return tokens
+
+
+def adam_by_hand(
+    parameters: list[Tensor], gradients: tuple[Tensor, ...], averages: list, step: int, clip_norm: float
+) -> float:
+    """Make update `step`, at the rate `run_rate`, by Adam written out; return the gradients' norm.
+
+    `averages` holds for each parameter those of its gradients and of their squares.
+    """
+    norm = math.sqrt(sum(g.square().sum().item() for g in gradients))
+    clip = min(1.0, clip_norm / norm)
+    with torch.no_grad():
+        for p, g, (m, v) in zip(parameters, gradients, averages):
+            m.mul_(0.9).add_(0.1 * clip * g)
+            v.mul_(0.98).add_(0.02 * (clip * g) ** 2)
+            p -= run_rate(step) * (m / (1 - 0.9**step)) / ((v / (1 - 0.98**step)).sqrt() + 1e-9)
+    return norm
 
 
 RUN_SIZES = dict(d_model=8, n_heads=2, n_layers=1, d_ff=12, max_length=12)  # of a run that takes no time

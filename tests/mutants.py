@@ -95,6 +95,7 @@ TEST_FILES = {
         "runs/test_distributed.py",
     ),
     "speed/chunked_loss": ("speed/test_kernels.py", "speed/test_fast.py"),
+    "speed/configured": ("speed/test_fast.py", "exchange/test_foreign.py", "runs/test_checkpoints.py"),
     "speed/int8": ("speed/test_fast.py",),
     "speed/kernels": ("speed/test_kernels.py", "speed/test_fast.py"),
     "validation": ("test_validation.py", "test_model.py"),

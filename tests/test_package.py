@@ -31,7 +31,6 @@ import transformer
 
 ROOT = Path(__file__).resolve().parents[1]
 README, CONTRIBUTING = ((ROOT / name).read_text(encoding="utf8") for name in ("README.md", "CONTRIBUTING.md"))
-REQUIREMENTS = (ROOT / "requirements.txt").read_text(encoding="utf8")
 SITE = repository.project()["urls"]["Homepage"]
 PUBLIC = [name for name in transformer.__all__ if not name.startswith("__")]
 CALLABLES = [
@@ -376,9 +375,22 @@ def test_what_runs_with_any_versions_needs_nothing_that_builds_the_pages():
     assert needing == set(tasks.OF_THE_BUILD)
 
 
+def pins(*names: str) -> dict[str, str]:
+    """The version of each library that the files pin."""
+    lines = "\n".join((ROOT / name).read_text(encoding="utf8") for name in names).splitlines()
+    found = [Requirement(line) for line in lines if line and not line.startswith("#")]
+    return {pin.name: str(pin.specifier).removeprefix("==") for pin in found}
+
+
+def test_what_the_package_and_its_extras_ask_for_is_pinned_within_their_ranges():
+    project, versions = repository.project(), pins("requirements.txt", "tests/requirements-extras.txt")
+    asked = [*project["dependencies"], *sum(project["optional-dependencies"].values(), [])]
+    for need in map(Requirement, asked):
+        assert need.name == "transformer-book" or versions[need.name] in need.specifier, need
+
+
 def test_make_setup_installs_what_contributing_uses():
-    pins = [Requirement(line) for line in REQUIREMENTS.splitlines() if line and not line.startswith("#")]
-    versions = {pin.name: str(pin.specifier).removeprefix("==") for pin in pins}
+    versions = pins("requirements.txt")
     assert tuple(map(int, versions["pip"].split("."))) >= (25, 1)  # --group
     assert "pre_commit" in versions and "pre-commit install" in CONTRIBUTING
 

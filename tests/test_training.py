@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from helpers import refuses
+from helpers import adam_by_hand, refuses
 from helpers import run_batches as make_batches
 from helpers import run_model as make_model
 from helpers import run_rate as rate
@@ -244,13 +244,7 @@ def test_fit_equals_a_loop_written_out(clip_norm):
     for step, (entry, (epoch, batch)) in enumerate(zip(history, stream), start=1):
         loss, count = teacher_forced_loss(model, batch)
         gradients = torch.autograd.grad(loss / count, parameters)
-        norm = math.sqrt(sum(g.square().sum().item() for g in gradients))
-        clip = min(1.0, clip_norm / norm)
-        with torch.no_grad():
-            for p, g, (m, v) in zip(parameters, gradients, averages):
-                m.mul_(0.9).add_(0.1 * clip * g)
-                v.mul_(0.98).add_(0.02 * (clip * g) ** 2)
-                p -= rate(step) * (m / (1 - 0.9**step)) / ((v / (1 - 0.98**step)).sqrt() + 1e-9)
+        norm = adam_by_hand(parameters, gradients, averages, step, clip_norm)
         assert (entry["step"], entry["epoch"], entry["tokens"]) == (step, epoch, count)
         assert math.isclose(entry["loss"], (loss / count).item(), rel_tol=1e-6)
         assert math.isclose(entry["norm"], norm, rel_tol=1e-6)

@@ -46,6 +46,7 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 #     speed/kernels
 #     speed/int8
 #     speed/fast
+#     speed/configured
 #     runs/checkpoints
 #     runs/folder
 #     runs/distributed

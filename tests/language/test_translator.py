@@ -184,6 +184,7 @@ def test_by_length_gives_every_sentence_once_within_the_budget(max_tokens):
     assert sorted(row for rows in groups for row in rows) == [0, 2, 3, 4, 5, 6, 7]
     for rows in groups:
         assert len(rows) == 1 or len(rows) * max(lengths[row] for row in rows) <= max_tokens
+    assert list(by_length([[5], []], max_tokens)) == []
 
 
 def test_batch_mates_and_order_change_nothing(translator):

@@ -17,7 +17,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from helpers import contents
+from helpers import adam_by_hand, contents
 from helpers import run_batches as make_batches
 from helpers import run_model as make_model
 from helpers import run_rate as rate
@@ -355,13 +355,7 @@ def test_trainer_equals_a_loop_written_out(accumulate, clip_norm):
         group = stream[(step - 1) * accumulate : step * accumulate]
         losses, counts = zip(*(teacher_forced_loss(model, batch) for batch in group))
         gradients = torch.autograd.grad(sum(losses) / sum(counts), parameters)
-        norm = math.sqrt(sum(g.square().sum().item() for g in gradients))
-        clip = min(1.0, clip_norm / norm)
-        with torch.no_grad():
-            for p, g, (m, v) in zip(parameters, gradients, averages):
-                m.mul_(0.9).add_(0.1 * clip * g)
-                v.mul_(0.98).add_(0.02 * (clip * g) ** 2)
-                p -= rate(step) * (m / (1 - 0.9**step)) / ((v / (1 - 0.98**step)).sqrt() + 1e-9)
+        norm = adam_by_hand(parameters, gradients, averages, step, clip_norm)
         assert entry["step"] == step and entry["tokens"] == sum(counts)
         assert math.isclose(entry["loss"], sum(losses).item() / sum(counts).item(), rel_tol=1e-6)
         assert math.isclose(entry["norm"], norm, rel_tol=1e-6)

@@ -417,7 +417,7 @@ REFUSED = {  # a change, and what the message names
         lambda m: m.encoder.layers.append(copy.deepcopy(m.encoder.layers[0])),
         "encoder.layers.2 is one more",
     ),
-    "one layer twice": (share_layer, "encoder.layers.1 is missing"),
+    "one layer twice": (share_layer, "its parameters are not shared as configured"),
     "a part of one's own": (lambda m: setattr(m, "extra", nn.Linear(2, 2)), "extra is one more"),
     "other heads": (
         lambda m: setattr(layer(m).cross_attention, "n_heads", 2),

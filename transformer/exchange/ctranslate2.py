@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from transformer.decoding import length_norm
 from transformer.embedding import sinusoidal_encoding
-from transformer.exchange.foreign import whole_folder
-from transformer.exchange.marian import MarianTranslator, check_as_configured
+from transformer.exchange.foreign import check_as_configured, whole_folder
+from transformer.exchange.marian import MarianTranslator
 from transformer.exchange.torch import check_exact_type
 from transformer.language.hub import pretrained_folder
 from transformer.language.translator import Translator

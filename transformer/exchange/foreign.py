@@ -3,14 +3,20 @@
 Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
 """
 
-__all__ = ["refusing_damage", "ForeignFolder", "check_finite_weights", "fitted_weights", "whole_folder"]
+__all__ = [
+    "refusing_damage",
+    "ForeignFolder",
+    "check_finite_weights",
+    "our_name",
+    "check_as_configured",
+    "fitted_weights",
+    "whole_folder",
+]
 
 
 # %% book/G-exchange.ipynb · A folder from a stranger · [foreign-imports]
-import json
 import math
 import os
-import re
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,9 +26,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from transformer.exchange.torch import check_parts
 from transformer.runs.checkpoints import CheckpointError, regular_file
 from transformer.runs.folder import read_record
-from transformer.speed.fast import parameter_owners
+from transformer.speed.configured import LAYER, by_parameter, check_shapes, parameter_owners, planned_shapes
 from transformer.validation import check_choice, check_type, optional_import
 
 
@@ -47,12 +54,6 @@ def refusing_damage(path: Path) -> Iterator[None]:
         if not isinstance(error, ValueError | TypeError | KeyError):
             said = f"{type(error).__name__}: {said}"
         raise CheckpointError(f"{path} cannot be used: {' '.join(said.split()):.300}") from error
-
-
-def _int64(digits: str) -> int:
-    if not -(2**63) <= (number := int(digits)) < 2**63:  # which no tensor could hold
-        raise ValueError(f"{digits:.30} does not fit into 64 bits")
-    return number
 
 
 class ForeignFolder:
@@ -81,13 +82,7 @@ class ForeignFolder:
 
     def record(self, name: str) -> dict[str, Any]:
         """What a JSON file of the folder holds; errors as above."""
-        path = regular_file(self.path / name)
-        with refusing_damage(path):
-            if path.stat().st_size > _LARGEST_RECORD:
-                raise ValueError(f"it has over {_LARGEST_RECORD:,} bytes")
-            record: dict[str, Any] = json.loads(path.read_text(encoding="utf8"), parse_int=_int64)
-            check_type(dict, record=record)
-        return record
+        return read_record(self.path / name, _LARGEST_RECORD)
 
     def weights(self) -> dict[str, Tensor]:
         """All tensors, in the dtypes that they have in the files."""
@@ -126,7 +121,7 @@ class ForeignFolder:
 
 
 # %% book/G-exchange.ipynb · A folder from a stranger · [fitted-weights]
-_LAYER = re.compile(r"(?<=layers\.)\d+")
+_SETTINGS = "p", "dropout", "activation_dropout", "eps", "n_heads", "num_heads", "norm_first"
 
 
 def check_finite_weights(weights: Mapping[str, Tensor]) -> None:
@@ -138,6 +133,17 @@ def check_finite_weights(weights: Mapping[str, Tensor]) -> None:
     for name, x in weights.items():
         if x.numel() and not all(math.isfinite(bound) for bound in torch.aminmax(x.detach())):
             raise ValueError(f"{name} holds numbers that are not finite")
+
+
+def our_name(name: str, parts: Mapping[str, str]) -> str:
+    """A tensor's name with our names for the `parts` of a model; what is not among them keeps its name."""
+    return ".".join(parts.get(part, part) for part in name.removeprefix("model.").split("."))
+
+
+def check_as_configured(model: Any) -> None:
+    """Refuse a whole model that is not as its configuration makes it, or not finite."""
+    check_parts(model, model.config, compared=(*_SETTINGS, "sharing"))
+    check_finite_weights({name: x for name, x in model.named_parameters() if name != "output.bias"})
 
 
 def fitted_weights(
@@ -166,29 +172,16 @@ def fitted_weights(
             finite; or two that are one parameter of ours differ. The message names it.
     """
     owners, named = parameter_owners(plan), {**names, **{name: name for name in extras}}
-    ours = {name: owners.get(named.get(name, ""), named.get(name, "")) for name in shapes}
-    found = {number for name in ours.values() for number in _LAYER.findall(name)}
+    places = {name: owners.get(named.get(name, ""), named.get(name, "")) for name in shapes}
+    found = {number for name in places.values() for number in LAYER.findall(name)}
     if len(found) != n_layers:
         raise ValueError(f"the configuration has {n_layers:,} layers, and the weights {len(found):,}")
-    wanted = {name: list(shape) for name, shape in extras.items()} | {
-        _LAYER.sub(str(n), name): list(x.shape)
-        for name, x in plan.named_parameters()
-        for n in range(n_layers if _LAYER.search(name) else 1)
-    }
-    for name, own in ours.items():
-        if own not in wanted:
-            raise ValueError(f"{name} has no place in this model")
-        if wanted[own] != list(shapes[name]):
-            raise ValueError(f"{name} must have shape {wanted[own]}, not {list(shapes[name])}")
-    if missing := sorted(wanted.keys() - extras.keys() - set(ours.values())):
-        raise ValueError(f"no tensor stands for {missing[0]} of ours")
+    given = {name: tuple(shape) for name, shape in extras.items() if name in shapes}
+    check_shapes(shapes, planned_shapes(plan, n_layers) | given, places)
     theirs = read()
-    check_finite_weights({name: theirs[name] for name in ours})
-    first: dict[str, str] = {}
-    for name, own in ours.items():
-        if not torch.equal(theirs[first.setdefault(own, name)], theirs[name]):
-            raise ValueError(f"{name} must equal {first[own]}, as both are one parameter here")
-    return {own: theirs[name] for own, name in first.items()}
+    theirs = {name: theirs[name] for name in shapes}
+    check_finite_weights(theirs)
+    return by_parameter(theirs, places)
 
 
 # %% book/G-exchange.ipynb · A folder from a stranger · [whole-folder]

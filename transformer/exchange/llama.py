@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from transformer.exchange.foreign import ForeignFolder, fitted_weights, refusing_damage
+from transformer.exchange.foreign import ForeignFolder, fitted_weights, our_name, refusing_damage
 from transformer.modern.language_model import LanguageModel, LanguageModelConfig
 from transformer.modern.parts import RotaryStretch
 from transformer.validation import check_choice, check_type
@@ -61,11 +61,6 @@ _STRETCH = {
     "high_freq_factor": "fast",
     "original_max_position_embeddings": "length",
 }
-
-
-def _our_name(name: str) -> str:
-    path = name.removeprefix("model.").split(".")
-    return ".".join(_PARTS.get(part, part) for part in path)
 
 
 # %% book/G-exchange.ipynb · Llama, Mistral, Qwen3, Gemma · [llama-config]
@@ -138,7 +133,7 @@ def _from_llama(
     config = _config_from_llama(settings)
     # Older files hold a table of the rotary speeds, which are computed here.
     shapes = {name: shape for name, shape in shapes.items() if not name.endswith(".rotary_emb.inv_freq")}
-    names = {name: _our_name(name) for name in shapes}
+    names = {name: our_name(name, _PARTS) for name in shapes}
     with torch.device("meta"):
         plan = LanguageModel(replace(config, n_layers=1))
     weights = fitted_weights(shapes, read, names, plan, config.n_layers, {})

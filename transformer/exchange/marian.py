@@ -3,7 +3,7 @@
 Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
 """
 
-__all__ = ["check_as_configured", "from_marian", "to_marian", "MarianTranslator"]
+__all__ = ["from_marian", "to_marian", "MarianTranslator"]
 
 
 # %% book/G-exchange.ipynb · Marian · [marian-imports]
@@ -19,17 +19,18 @@ from torch import Tensor, nn
 from transformer.embedding import sinusoidal_encoding
 from transformer.exchange.foreign import (
     ForeignFolder,
-    check_finite_weights,
+    check_as_configured,
     fitted_weights,
+    our_name,
     refusing_damage,
     whole_folder,
 )
-from transformer.exchange.torch import agreed, check_exact_type, check_parts, place_copy
+from transformer.exchange.torch import agreed, check_exact_type, place_copy
 from transformer.language.translator import translate_ids
 from transformer.layers import ACTIVATIONS
 from transformer.model import Transformer, TransformerConfig
 from transformer.runs.checkpoints import regular_file
-from transformer.speed.fast import parameter_owners
+from transformer.speed.configured import parameter_owners
 from transformer.validation import check_choice, check_device, check_size, check_type, optional_import
 
 
@@ -79,11 +80,7 @@ _MARIAN_TABLES = {
 def _marian_names(theirs: Collection[str]) -> dict[str, str]:
     """Of Marian's weights, those that a `Transformer` has as well, each with our name."""
     names = {name: ours for name, ours in _MARIAN_TABLES.items() if name in theirs}
-    for name in theirs:
-        if ".layers." in name:
-            path = name.removeprefix("model.").split(".")
-            names[name] = ".".join(_MARIAN_PARTS.get(part, part) for part in path)
-    return names
+    return names | {name: our_name(name, _MARIAN_PARTS) for name in theirs if ".layers." in name}
 
 
 # %% book/G-exchange.ipynb · Marian · [marian-config]
@@ -137,22 +134,6 @@ def _config_to_marian(ours: TransformerConfig) -> dict[str, Any]:
 
 
 # %% book/G-exchange.ipynb · Marian · [as-configured]
-_SETTINGS = "p", "dropout", "activation_dropout", "eps", "n_heads", "num_heads", "norm_first"
-
-
-def check_as_configured(model: Any) -> None:
-    """Refuse a whole model that is not as its configuration makes it, or not finite."""
-    plan = check_parts(model, model.config)
-    for name, part in model.named_modules():
-        for setting in _SETTINGS:
-            given, wanted = (getattr(one, setting, None) for one in (part, plan.get_submodule(name)))
-            if given != wanted and not isinstance(given, nn.Module):
-                raise ValueError(f"{setting} of {name} must be {wanted} as configured, not {given}")
-    if not parameter_owners(model).items() >= parameter_owners(plan).items():
-        raise ValueError("model must share the parameters that its configuration shares, and no others")
-    check_finite_weights({name: x for name, x in model.named_parameters() if name != "output.bias"})
-
-
 def _place_all(target: nn.Module, weights: Mapping[str, Tensor]) -> None:
     """Fill a whole model that was built on the meta device; shared parameters stay shared."""
     for name, owner in parameter_owners(target).items():

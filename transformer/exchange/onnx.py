@@ -14,8 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from transformer.attention import KeysAndValues, KeyValueCache, Projection
-from transformer.exchange.foreign import whole_folder
-from transformer.exchange.marian import check_as_configured
+from transformer.exchange.foreign import check_as_configured, whole_folder
 from transformer.exchange.torch import check_exact_type
 from transformer.model import Transformer
 from transformer.training import evaluating

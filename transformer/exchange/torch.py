@@ -7,7 +7,7 @@ __all__ = ["agreed", "place_copy", "check_exact_type", "check_parts", "from_torc
 
 
 # %% book/G-exchange.ipynb · Modules of torch.nn · [parts]
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, overload
 
 import torch
@@ -16,6 +16,7 @@ from torch import nn
 from transformer.attention import MultiHeadAttention
 from transformer.layers import ACTIVATIONS, DecoderLayer, EncoderLayer, LayerConfig, LayerNorm, Residual
 from transformer.model import Decoder, Encoder, TransformerConfig
+from transformer.speed.configured import differences, parameter_owners
 from transformer.validation import check_rate
 
 _ENCODER_PARTS = {
@@ -149,21 +150,22 @@ def check_exact_type(name: str, value: Any, *kinds: type) -> None:
         raise TypeError(f"{name} must be of type {' or '.join(wanted)}, not {given}")
 
 
-def check_parts(module: nn.Module, *form: Any) -> nn.Module:
+def check_parts(module: nn.Module, *form: Any, compared: Collection[str] = ()) -> None:
     with torch.device("meta"):
-        plan: nn.Module = type(module)(*form)
-    kinds = {name: type(part) for name, part in plan.named_modules()}
-    for name, part in module.named_modules(remove_duplicate=False):
+        plan = type(module)(*form)
+    for name, what, given, wanted in differences(module, plan, compared):
+        if what == "sharing":
+            raise ValueError("model must share the parameters that its configuration shares, and no others")
+        if what != "class":
+            raise ValueError(f"{what} of {name} must be {wanted} as configured, not {given}")
+        if given is None:
+            raise TypeError(f"{type(module).__name__} must have a part {name}")
         if not name.startswith("activation"):
-            check_exact_type(name, part, kinds.pop(name, type(None)))
-    if kinds:
-        raise TypeError(f"{type(module).__name__} must have a part {min(kinds)}")
-    return plan
+            check_exact_type(name, given, type(wanted))
 
 
 def _check_untied(module: nn.Module) -> None:
-    parameters = [parameter for _, parameter in module.named_parameters(remove_duplicate=False)]
-    if len({id(parameter) for parameter in parameters}) < len(parameters):
+    if any(name != owner for name, owner in parameter_owners(module).items()):
         raise ValueError("module must not use one parameter in two places: its copies would part")
 
 

@@ -3,7 +3,7 @@
 Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
 """
 
-__all__ = ["encode_pairs", "pad", "padding_waste", "TokenBatches"]
+__all__ = ["encode_pairs", "pad", "batch_cuts", "padding_waste", "TokenBatches"]
 
 
 # %% book/12-text.ipynb · A vocabulary for real use · [batches-imports]
@@ -101,21 +101,22 @@ def _ids(numbers: list[int]) -> Tensor:
 
 
 # %% book/12-text.ipynb · Batches by tokens · [text-by-length]
-def _by_length(pair: _Encoded) -> tuple[int, int]:
+def _mowing_order(pair: _Encoded) -> tuple[int, int]:
     """Longer side first; among equals how much longer the target is, alternately rising and falling."""
     source, target = map(len, pair)
     longest, difference = max(source, target), target - source
     return longest, difference if longest % 2 else -difference
 
 
-def _cuts(lengths: list[int], max_tokens: int) -> list[slice]:
-    """Where batches begin and end: lengths rise, so the last one in a batch decides what it costs."""
-    cuts, start = [], 0
-    for index, longest in enumerate(lengths):
-        if (index + 1 - start) * longest > max_tokens:
+def batch_cuts(lengths: Sequence[int], max_tokens: int) -> list[slice]:
+    """Where batches begin and end, each as large as `max_tokens` allows, padding included."""
+    cuts, start, longest = [], 0, 0
+    for index, length in enumerate(lengths):
+        longest = max(longest, length)
+        if index > start and (index + 1 - start) * longest > max_tokens:
             cuts.append(slice(start, index))
-            start = index
-    return [*cuts, slice(start, len(lengths))]
+            start, longest = index, length
+    return [*cuts, slice(start, len(lengths))] if lengths else []
 
 
 # %% book/12-text.ipynb · Batches by tokens · [text-waste]
@@ -201,8 +202,8 @@ class TokenBatches:
         check_type(bool, shuffle=shuffle)
         _check_encoded(pairs, max_tokens)
         self.pairs, self.seed, self.shuffle = pairs, seed, shuffle
-        self._keys = [_by_length(pair) for pair in pairs]
-        self._cuts = _cuts([longest for longest, _ in sorted(self._keys)], max_tokens)
+        self._keys = [_mowing_order(pair) for pair in pairs]
+        self._cuts = batch_cuts([longest for longest, _ in sorted(self._keys)], max_tokens)
 
     def __len__(self) -> int:
         return len(self._cuts)

@@ -25,7 +25,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from transformer.language.vocabulary import BOS_ID, EOS_ID, PAD_ID, Vocabulary
 from transformer.language.wording import CORPORA, Preparation
@@ -38,6 +38,7 @@ from transformer.runs.checkpoints import (
     save_weights,
 )
 from transformer.runs.folder import read_record, write_record
+from transformer.speed.configured import LAYER, parameter_owners, planned_shapes
 from transformer.speed.fast import FastTransformer, accelerate
 from transformer.training import record_path
 from transformer.validation import check_choice, check_type, optional_import
@@ -121,10 +122,8 @@ _LARGEST_CONFIG = 1 << 16  # bytes
 
 
 def read_config(path: Path) -> tuple[TransformerConfig, Preparation]:
-    if regular_file(path).stat().st_size > _LARGEST_CONFIG:
-        raise CheckpointError(f"{path} is not a configuration: it has over {_LARGEST_CONFIG:,} bytes")
     try:
-        values = read_record(path)
+        values = read_record(path, _LARGEST_CONFIG)
         said = values.pop("preparation", asdict(CORPORA))  # an earlier version knew no other
         check_type(dict, preparation=said)
         return TransformerConfig(**values), Preparation(**said)
@@ -168,19 +167,6 @@ def _read_header(path: Path) -> dict[str, tuple[int, ...]]:
 _LARGEST_TABLE = 1 << 24  # numbers in the table of positions, which is computed, not stored
 
 
-def _on_meta(config: TransformerConfig) -> dict[str, Tensor]:
-    with torch.device("meta"):
-        return Transformer(config).state_dict(keep_vars=True)  # a shared table is one object
-
-
-def _n_tensors(config: TransformerConfig) -> int:
-    # All layers have equally many, so two small models tell the number for any depth.
-    one, two = (
-        len({id(x) for x in _on_meta(replace(config, n_layers=n)).values()}) for n in (1, 2)
-    )
-    return one + (config.n_layers - 1) * (two - one)
-
-
 def _check_header(path: Path, config: TransformerConfig) -> None:
     """Refuse weights that are not a configuration's, before memory is taken for its model.
 
@@ -196,15 +182,16 @@ def _check_header(path: Path, config: TransformerConfig) -> None:
         raise CheckpointError(
             f"{path.parent} asks for {table:,} numbers of positions, more than {_LARGEST_TABLE:,}"
         )
-    if len(shapes) != (n_tensors := _n_tensors(config)):
+    with torch.device("meta"):
+        plan, n_layers = Transformer(replace(config, n_layers=1)), config.n_layers
+    n_tensors = sum(n_layers if LAYER.search(name) else 1 for name, _ in plan.named_parameters())
+    if len(shapes) != n_tensors:
         raise CheckpointError(f"{misfit}: it has {len(shapes)} tensors, not {n_tensors:,}")
-    own = _on_meta(config)
+    wanted, owners = planned_shapes(plan, n_layers), parameter_owners(plan)
     for name, shape in shapes.items():
-        wanted = tuple(own[name].shape) if name in own else "in no place"
-        if shape != wanted:
-            raise CheckpointError(f"{misfit}: {name!r:.80} has shape {shape}, but stands {wanted}")
-    if len({id(own[name]) for name in shapes}) != len(shapes):
-        raise CheckpointError(f"{misfit}: a shared table is there twice")
+        stands = wanted.pop(owners.get(name, name), "in no place")
+        if shape != stands:
+            raise CheckpointError(f"{misfit}: {name!r:.80} has shape {shape}, but stands {stands}")
 
 
 # %% book/F-translator.ipynb · A stranger's folder · [reading]

@@ -26,7 +26,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from transformer.decoding import beam_search, greedy_search
-from transformer.language.batches import pad
+from transformer.language.batches import batch_cuts, pad
 from transformer.language.corpora import Pair
 from transformer.language.folder import (
     check_fit,
@@ -68,14 +68,10 @@ def by_length(sequences: Sequence[Sequence[int]], max_tokens: int) -> Iterator[l
         ValueError: it is below 1.
     """
     check_size(max_tokens=max_tokens)
-    rows = sorted(
-        (row for row, ids in enumerate(sequences) if len(ids) > 1),
-        key=lambda row: -len(sequences[row]),
-    )
-    while rows:
-        size = max(1, max_tokens // len(sequences[rows[0]]))
-        yield rows[:size]
-        rows = rows[size:]
+    rows = [row for row, ids in enumerate(sequences) if len(ids) > 1]
+    rows.sort(key=lambda row: -len(sequences[row]))
+    for cut in batch_cuts([len(sequences[row]) for row in rows], max_tokens):
+        yield rows[cut]
 
 
 # %% book/F-translator.ipynb · Reading and searching · [encoding]

@@ -37,6 +37,7 @@ from typing import Any, BinaryIO
 import torch
 from torch import Tensor, nn
 
+from transformer.speed.configured import by_parameter, check_shapes
 from transformer.validation import check_type, optional_import
 
 
@@ -272,27 +273,21 @@ def check_weights(model: nn.Module, state: dict[str, Any], path: Path | str) -> 
     weights = state.get("model") if isinstance(state, dict) else None
     if not isinstance(weights, dict):
         raise CheckpointError(f"{path} holds no weights")
-    if fault := _misfit(model, weights):
-        raise CheckpointError(f"{path} belongs to another model: {fault}")
+    try:
+        _check_fit(model, weights)
+    except ValueError as error:
+        raise CheckpointError(f"{path} belongs to another model: {error}") from error
 
 
-def _misfit(model: nn.Module, weights: dict[str, Any]) -> str:
-    # Why the weights do not fit the model; "" where they do.
-    own = model.state_dict()
+def _check_fit(model: nn.Module, weights: dict[str, Any]) -> None:
+    own, first = model.state_dict(), dict[int, str]()
+    places = {name: first.setdefault(x.data_ptr(), name) for name, x in own.items()}
+    wanted = {name: tuple(own[name].shape) for name in places.values()}
+    check_shapes({name: getattr(x, "shape", ()) for name, x in weights.items()}, wanted, places)
     for name, x in weights.items():
-        if name not in own:
-            return f"it knows no {name!r}"
         if not isinstance(x, Tensor) or x.is_floating_point() != own[name].is_floating_point():
-            return f"{name!r} is {getattr(x, 'dtype', type(x).__name__)}, not {own[name].dtype}"
-        if x.shape != own[name].shape:
-            return f"{name!r} has shape {list(x.shape)}, not {list(own[name].shape)}"
-    filled: dict[int, str] = {}
-    for name, x in weights.items():
-        first = filled.setdefault(own[name].data_ptr(), name)
-        if not torch.equal(x, weights[first]):
-            return f"{first!r} and {name!r} differ, and are one table here"
-    missing = [name for name in own if own[name].data_ptr() not in filled]
-    return f"it lacks {missing[0]!r}" if missing else ""
+            raise ValueError(f"{name} is {getattr(x, 'dtype', type(x).__name__)}, not {own[name].dtype}")
+    by_parameter(weights, places)
 
 
 # %% book/D-runs.ipynb · Weights to keep · [save-weights]
@@ -366,10 +361,9 @@ def load_weights(model: nn.Module, path: Path | str) -> None:
         facts = json.loads(content[8:length]).get("__metadata__", {})
         if facts.get("sha256") not in (None, _weights_sum(weights)):
             raise ValueError("its checksum is wrong")
+        _check_fit(model, weights)
     except MemoryError:
         raise
     except Exception as error:
         raise CheckpointError(f"{path} does not hold this model's weights: {error}") from error
-    if fault := _misfit(model, weights):
-        raise CheckpointError(f"{path} does not hold this model's weights: {fault}")
     model.load_state_dict(weights, strict=False)  # a shared table is in the file once

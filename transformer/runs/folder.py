@@ -169,8 +169,18 @@ def _record_sum(record: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def read_record(path: Path | str) -> dict[str, Any]:
+def _int64(digits: str) -> int:
+    if not -(2**63) <= (number := int(digits)) < 2**63:  # which no tensor could hold
+        raise ValueError(f"{digits:.30} does not fit into 64 bits")
+    return number
+
+
+def read_record(path: Path | str, largest: float = float("inf")) -> dict[str, Any]:
     """Read what `write_record` wrote; a record without a checksum is read as it is.
+
+    Args:
+        path: of the file.
+        largest: how many bytes it may have.
 
     Raises:
         OSError: the file cannot be opened; `FileNotFoundError` where there is none.
@@ -179,7 +189,9 @@ def read_record(path: Path | str) -> dict[str, Any]:
     """
     path = regular_file(path)
     try:
-        record: dict[str, Any] = json.loads(path.read_text(encoding="utf8"))
+        if path.stat().st_size > largest:
+            raise ValueError(f"it has over {largest:,} bytes")
+        record: dict[str, Any] = json.loads(path.read_text(encoding="utf8"), parse_int=_int64)
         check_type(dict, record=record)
         if record.pop("sha256", None) not in (None, _record_sum(record)):
             said = 'its checksum is wrong; if you have changed it yourself, delete the entry "sha256"'

@@ -7,7 +7,6 @@ __all__ = [
     "FastLinear",
     "FastDropout",
     "FastMultiHeadAttention",
-    "parameter_owners",
     "FastTransformer",
     "accelerate",
     "accelerated",
@@ -17,7 +16,7 @@ __all__ = [
 
 # %% book/C-kernels.ipynb · The fast model · [fast-imports]
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -31,6 +30,7 @@ from transformer.layers import ACTIVATIONS, LayerNorm
 from transformer.loss import r_drop_loss, teacher_forced_loss
 from transformer.model import Transformer, TransformerConfig
 from transformer.speed.chunked_loss import linear_cross_entropy, linear_r_drop
+from transformer.speed.configured import differences
 from transformer.speed.kernels import (
     fast_attention,
     fast_linear,
@@ -100,51 +100,6 @@ class FastMultiHeadAttention(MultiHeadAttention):
         return lambda x: torch.cat([product(x) for product in products], dim=1)
 
 
-# %% book/C-kernels.ipynb · Which models can be accelerated · [accelerate-check]
-# Free to differ, or compared elsewhere, or left behind by hooks that are gone.
-_FREE = {"_parameters", "_buffers", "_modules", "training", "_is_full_backward_hook"}
-
-
-def _differences(model: Transformer, made: Transformer) -> Iterator[str]:
-    # How a model differs, apart from its numbers, from one newly made from its configuration.
-    parts, wanted = dict(model.named_modules()), dict(made.named_modules())
-    for name in {**wanted, **parts}:
-        what = name or "the model"
-        if name not in parts or name not in wanted:
-            yield f"{what} is {'missing' if name in wanted else 'one more'}"
-            continue
-        part, own = parts[name], wanted[name]
-        kind = type(own) if name else Transformer
-        if type(part) is not kind:
-            yield f"{what} is of {type(part).__name__}, not of {kind.__name__}"
-        for key in {**vars(own), **vars(part)}:
-            given, usual = (vars(one).get(key, _Absent) for one in (part, own))
-            if key not in _FREE and not (type(given) is type(usual) and given == usual):
-                yield f"{what} has another {key}"
-        for key in ("_parameters", "_buffers"):
-            if _shapes(vars(part)[key]) != _shapes(vars(own)[key]):
-                yield f"{what} has other {key[1:]}"
-    if parameter_owners(model) != parameter_owners(made):
-        yield "its parameters are not shared as configured"
-    if len({(parameter.device, parameter.dtype) for parameter in model.parameters()}) > 1:
-        yield "its parameters have several devices or dtypes"
-
-
-class _Absent:
-    pass
-
-
-def _shapes(tensors: dict[str, Tensor | None]) -> dict[str, object]:
-    return {name: None if x is None else (type(x), x.shape) for name, x in tensors.items()}
-
-
-def parameter_owners(module: nn.Module) -> dict[str, str]:
-    """For every parameter's name, the first name of the same parameter."""
-    first: dict[int, str] = {}
-    named = module.named_parameters(remove_duplicate=False)
-    return {name: first.setdefault(id(parameter), name) for name, parameter in named}
-
-
 # %% book/C-kernels.ipynb · Which models can be accelerated · [fast-transformer]
 _FASTER = {
     nn.Linear: FastLinear,
@@ -167,10 +122,14 @@ class FastTransformer(Transformer):
     def __init__(self, model: Transformer) -> None:
         check_type(Transformer, model=model)
         with torch.device("meta"):
-            super().__init__(model.config)
-        for difference in _differences(model, self):
-            raise TypeError(f"accelerate takes only what a configuration makes, but {difference}")
-        given = dict(model.named_modules())
+            plan = Transformer(model.config)
+        wrong = [str(difference) for difference in differences(model, plan)]
+        if len({(parameter.device, parameter.dtype) for parameter in model.parameters()}) > 1:
+            wrong.append("its parameters have several devices or dtypes")
+        if wrong:
+            raise TypeError(f"accelerate takes only what a configuration makes, but {wrong[0]}")
+        vars(self).update(vars(plan))
+        given = dict(model.named_modules(remove_duplicate=False))
         for name, part in self.named_modules():
             # One dictionary for both: what is moved, cast or replaced in one is in the other, too.
             part._parameters, part._buffers = given[name]._parameters, given[name]._buffers

@@ -20,14 +20,14 @@ FAULTS = [
     Fault(
         "budget-of-source-only",
         "the target tensor may exceed the budget",
-        "_by_length",
+        "_mowing_order",
         "max(source, target)",
         "source",
     ),
     Fault(
         "last-batch-lost",
         "the sentences after the last cut are never seen",
-        "_cuts",
+        "batch_cuts",
         "[*cuts, slice(start, len(lengths))]",
         "cuts or [slice(start, len(lengths))]",
     ),

@@ -1,0 +1,125 @@
+"""transformer.speed.configured, from book/C-kernels.ipynb, "Workshop C: Kernels".
+
+Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
+"""
+
+__all__ = [
+    "Difference",
+    "differences",
+    "parameter_owners",
+    "LAYER",
+    "planned_shapes",
+    "check_shapes",
+    "by_parameter",
+]
+
+
+# %% book/C-kernels.ipynb · Is it as configured? · [configured]
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+_TENSORS = "_parameters", "_buffers"
+_FREE = {*_TENSORS, "_modules", "training", "_is_full_backward_hook"}  # a hook that is gone leaves the last
+
+
+class Difference(NamedTuple):
+    """How a part is not as planned: in `what`, which is "class", an attribute, or "sharing" of
+    parameters; `None` stands for what is not there."""
+
+    name: str
+    what: str
+    given: Any
+    wanted: Any
+
+    def __str__(self) -> str:
+        where, what, given, wanted = self.name or "the model", *self[1:]
+        if what == "sharing":
+            return "its parameters are not shared as configured"
+        if what != "class":
+            return f"{where} has " + (f"other {what[1:]}" if what in _TENSORS else f"another {what}")
+        if given is None or wanted is None:
+            return f"{where} is {'missing' if given is None else 'one more'}"
+        return f"{where} is of {type(given).__name__}, not of {type(wanted).__name__}"
+
+
+def differences(
+    module: nn.Module, plan: nn.Module, compared: Collection[str] | None = None
+) -> Iterator[Difference]:
+    """How a module differs from a new one, apart from its numbers.
+
+    Args:
+        compared: attributes, and "sharing"; `None` for all. Classes are compared in any case.
+    """
+    parts, planned = (dict(one.named_modules(remove_duplicate=False)) for one in (module, plan))
+    for name in {**planned, **parts}:
+        part, own = parts.get(name), planned.get(name)
+        if type(part) is not type(own):
+            yield Difference(name, "class", part, own)
+            continue
+        facts, usual = _facts(part), _facts(own)
+        for what in {**usual, **facts} if compared is None else compared:
+            given, wanted = facts.get(what), usual.get(what)
+            if type(given) is not type(wanted) or given != wanted:
+                yield Difference(name, what, given, wanted)
+    owners, wanted = parameter_owners(module), parameter_owners(plan)
+    if (compared is None or "sharing" in compared) and not owners.items() >= wanted.items():
+        yield Difference("", "sharing", owners, wanted)
+
+
+def _facts(part: Any) -> dict[str, Any]:
+    kinds = {
+        key: {name: None if x is None else (type(x), x.shape) for name, x in vars(part)[key].items()}
+        for key in _TENSORS
+    }
+    return {key: value for key, value in vars(part).items() if key not in _FREE} | kinds
+
+
+def parameter_owners(module: nn.Module) -> dict[str, str]:
+    """For every parameter's name, the first name of the same parameter."""
+    first: dict[int, str] = {}
+    named = module.named_parameters(remove_duplicate=False)
+    return {name: first.setdefault(id(parameter), name) for name, parameter in named}
+
+
+# %% book/C-kernels.ipynb · Is it as configured? · [weights-fit]
+LAYER = re.compile(r"(?<=layers\.)\d+")  # in a parameter's name
+
+
+def planned_shapes(plan: nn.Module, n_layers: int) -> dict[str, tuple[int, ...]]:
+    """The shapes of a model's parameters, from a plan with one layer in each stack."""
+    return {
+        LAYER.sub(str(number), name): tuple(x.shape)
+        for name, x in plan.named_parameters()
+        for number in range(n_layers if LAYER.search(name) else 1)
+    }
+
+
+def check_shapes(
+    shapes: Mapping[str, Iterable[int]], wanted: Mapping[str, tuple[int, ...]], places: Mapping[str, str]
+) -> None:
+    """Refuse tensors by name and shape; `places` says which parameter each one is, under another name.
+
+    Raises:
+        ValueError: a tensor is missing, is one too many, or has another shape than `wanted`.
+    """
+    for name, shape in shapes.items():
+        if (own := wanted.get(places.get(name, name))) is None:
+            raise ValueError(f"{name!s:.80} has no place in this model")
+        if own != tuple(shape):
+            raise ValueError(f"{name} must have shape {list(own)}, not {list(shape)}")
+    for name in sorted(wanted.keys() - {places.get(name, name) for name in shapes}):
+        raise ValueError(f"no tensor stands for {name} of ours")
+
+
+def by_parameter(weights: Mapping[str, Tensor], places: Mapping[str, str]) -> dict[str, Tensor]:
+    """Each parameter's tensor; a `ValueError` names two that are one parameter and differ."""
+    first: dict[str, str] = {}
+    for name, x in weights.items():
+        same = first.setdefault(places.get(name, name), name)
+        if same != name and not torch.equal(weights[same], x):
+            raise ValueError(f"{name} must equal {same}, as both are one parameter here")
+    return {place: weights[name] for place, name in first.items()}
