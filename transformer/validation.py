@@ -178,39 +178,24 @@ def check_ids(name: str, ids: Tensor, vocab_size: int, always: bool = False) -> 
 
 
 def check_positions(name: str, length: int, max_length: int) -> None:
-    """Refuse token ids that are longer than a model has positions.
-
-    Args:
-        name: what the message calls the ids.
-        length: number of their tokens, with those before them.
-        max_length: the model's bound.
-
-    Raises:
-        ValueError: there are more.
-    """
+    """Refuse ids (`name`) whose `length`, with those before them, is above `max_length` (`ValueError`)."""
     if length > max_length:
         raise ValueError(f"{name} must have at most max_length = {max_length} tokens, but has {length}")
 
 
 def check_range(name: str, ids: Tensor, end: int, always: bool = False) -> None:
-    """Refuse whole numbers outside [0, end), on the CPU and where not `is_traced`.
+    """Refuse whole numbers outside [0, end) (`IndexError`), on the CPU and where not `is_traced`.
 
     Args:
         name, ids: a tensor of them, of any shape, and what the message calls it.
         end: the first number that is too large.
-        always: whether to look at the values wherever they are.
-
-    Raises:
-        ValueError: the values are asked for, and on the meta device there are none.
-        IndexError: a number is negative, or not below `end`.
+        always: whether to look wherever they are; on the meta device there are none (`ValueError`).
     """
     if is_traced(ids) or not (always or ids.device.type == "cpu"):
         return
     if ids.is_meta:
         raise ValueError(f"{name} must have values, but lies on the meta device")
-    if ids.numel() == 0:
-        return
-    low, high = (int(bound) for bound in torch.aminmax(ids))
+    low, high = map(int, torch.aminmax(ids)) if ids.numel() else (0, -1)
     if low < 0 or high >= end:
         raise IndexError(f"{name} must lie in [0, {end}), but holds {low if low < 0 else high}")
 
