@@ -18,7 +18,7 @@ __all__ = [
 ]
 
 
-# %% book/07-training.ipynb · Five runs · [imports]
+# %% book/07-training.ipynb · First runs · [imports]
 import itertools
 import json
 import math
