@@ -18,7 +18,7 @@ __all__ = [
 ]
 
 
-# %% book/07-training.ipynb · Five runs · [imports]
+# %% book/07-training.ipynb · First runs · [imports]
 import itertools
 import json
 import math
@@ -240,33 +240,27 @@ def fit(
     Args:
         model: what to train; its batches are brought to its device.
         loss: `loss(model, batch)` returns the summed loss and the number of target tokens.
-        batches: `batches(epoch)` returns the batches of an epoch, counted from 0; or a list of batches
-            or a `DataLoader`, for every epoch.
-        schedule: `schedule(step)` returns the learning rate of update `step`, counted from 1.
-        steps: number of updates.
+        batches: `batches(epoch)` returns those of an epoch, from 0 on; or a list or `DataLoader` for all.
+        schedule, steps: `schedule(step)` returns the learning rate of update `step`, from 1 to `steps`.
         clip_norm: the longest gradient, as an L2 norm over all parameters; `inf` for no limit.
         evaluate: `evaluate(model)` returns metrics; called without dropout and gradients.
         evaluate_every: updates between two evaluations; one more follows the last update.
         seed: of dropout.
 
     Returns:
-        for each update: step, epoch, loss per target token, rate, gradient norm and number of target
-        tokens; for each evaluation: step and metrics.
+        for an update step, epoch, loss per token, rate, norm and tokens; for an evaluation step and metrics.
 
     Raises:
-        TypeError, ValueError: an argument is of the wrong type or out of its range, or the loss returns
-            a mean alone.
+        TypeError, ValueError: an argument is of the wrong type or out of range, or the loss is a mean alone.
         FloatingPointError: loss or gradient is not finite; the model keeps the weights it had before.
 
     Example:
-        >>> model, x = nn.Linear(1, 1), torch.ones(4, 1)
-        >>> loss = lambda model, x: ((model(x) - 2).square().sum(), torch.tensor(len(x)))
-        >>> len(fit(model, loss, [x], lambda step: 0.1, steps=20))
+        >>> loss = lambda model, x: ((model(x) - 2).square().sum(), len(x))
+        >>> len(fit(nn.Linear(1, 1), loss, [torch.ones(4, 1)], lambda step: 0.1, steps=20))
         20
     """
-    _check_run(model, steps, clip_norm, evaluate_every, seed)
+    parameters = _check_run(model, steps, clip_norm, evaluate_every, seed)
     torch.manual_seed(seed)
-    parameters = [p for p in model.parameters() if p.requires_grad]
     optimizer, device = adamw(parameters), parameters[0].device
     history: list[dict[str, float]] = []
     model.train()
@@ -274,16 +268,8 @@ def fit(
         total, n_tokens = check_loss(loss(model, to_device(batch, device)))
         mean, rate = total / max(int(n_tokens), 1), schedule(step)
         check_number(**{f"schedule({step})": rate})
-        optimizer.zero_grad()
-        mean.backward()
-        norm = nn.utils.clip_grad_norm_(parameters, clip_norm)
-        entry = {"step": step, "epoch": epoch, "loss": mean.item(), "rate": rate}
-        entry |= {"norm": norm.item(), "tokens": int(n_tokens)}
-        _check_finite(entry)
-        for group in optimizer.param_groups:
-            group["lr"] = rate
-        optimizer.step()
-        history.append(entry)
+        measured = _update(parameters, optimizer, mean, rate, clip_norm, f"step {step}, epoch {epoch}")
+        history.append({"step": step, "epoch": epoch, **measured, "tokens": int(n_tokens)})
         if evaluate is not None and (step % evaluate_every == 0 or step == steps):
             with evaluating(model):
                 history.append({"step": step, **evaluate(model)})
@@ -291,6 +277,22 @@ def fit(
 
 
 # %% book/07-training.ipynb · fit · [fit-parts]
+def _update(
+    parameters: list[nn.Parameter], optimizer: torch.optim.Optimizer, mean: Tensor, rate: float,
+    clip_norm: float, when: str,
+) -> dict[str, float]:
+    # One step downhill, unless loss or gradient is not finite; the norm is that before clipping.
+    optimizer.zero_grad()
+    mean.backward()
+    norm = nn.utils.clip_grad_norm_(parameters, clip_norm).item()
+    if not (math.isfinite(mean.item()) and math.isfinite(norm)):
+        raise FloatingPointError(f"the loss is {mean.item()} and its gradient's norm {norm} at {when}")
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+    optimizer.step()
+    return {"loss": mean.item(), "rate": rate, "norm": norm}
+
+
 def _stream(batches: Callable[[int], Iterable[Any]]) -> Iterator[tuple[int, Any]]:
     # The batches of all epochs in turn, each with the number of its epoch.
     for epoch in itertools.count():
@@ -304,21 +306,18 @@ def _stream(batches: Callable[[int], Iterable[Any]]) -> Iterator[tuple[int, Any]
 
 def _check_run(
     model: nn.Module, steps: int, clip_norm: float, evaluate_every: int, seed: int
-) -> None:
+) -> list[nn.Parameter]:
+    # The parameters that can be trained.
     check_type(nn.Module, model=model)
-    if not any(p.requires_grad for p in model.parameters()):
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    if not parameters:
         raise ValueError("model must have a parameter that can be trained, but has none")
     check_size(steps=steps, evaluate_every=evaluate_every)
     check_size(minimum=0, seed=seed)
     check_type((int, float), clip_norm=clip_norm)
     if not clip_norm > 0:
         raise ValueError(f"clip_norm must be greater than 0, but is {clip_norm}")
-
-
-def _check_finite(entry: dict[str, float]) -> None:
-    if not (math.isfinite(entry["loss"]) and math.isfinite(entry["norm"])):
-        told = f"the loss is {entry['loss']} and its gradient's norm {entry['norm']}"
-        raise FloatingPointError(f"{told} at step {entry['step']}, epoch {entry['epoch']}")
+    return parameters
 
 
 # %% book/07-training.ipynb · Runs on record · [record-files]

@@ -56,7 +56,7 @@ FAULTS = [
     Fault(
         "gradients-pile-up",
         "gradients of earlier updates are not cleared",
-        "fit",
+        "_update",
         "optimizer.zero_grad()",
         "pass",
     ),
@@ -70,8 +70,8 @@ FAULTS = [
     Fault(
         "rate-after-the-step",
         "the rate is set when the update is made already",
-        "fit",
-        'for group in optimizer.param_groups:\n            group["lr"] = rate\n        optimizer.step()',
-        'optimizer.step()\n        for group in optimizer.param_groups:\n            group["lr"] = rate',
+        "_update",
+        'for group in optimizer.param_groups:\n        group["lr"] = rate\n    optimizer.step()',
+        'optimizer.step()\n    for group in optimizer.param_groups:\n        group["lr"] = rate',
     ),
 ]
