@@ -13,7 +13,6 @@ __all__ = [
     "without_heads",
     "mean_contexts",
     "head_costs",
-    "plot_heads",
     "pruning_curve",
     "ResidualStream",
     "residual_stream",
@@ -34,7 +33,6 @@ from torch import Tensor, nn
 
 from transformer.attention import MultiHeadAttention
 from transformer.model import Decoder, Encoder, Transformer, attention_tap
-from transformer.plots import plot_attention
 from transformer.training import evaluating
 
 
@@ -288,26 +286,6 @@ def head_costs(
         with without_heads(model, [head], instead):
             costs[head] = whole - score(model)
     return costs
-
-
-def plot_heads(values: Mapping[Head, float], title: str = "", ax: Any = None) -> Any:
-    """Draw a number for each head as a grid of gray values, a row per attention.
-
-    Args:
-        values: from each head of a model to a number, from 0 (white) to 1 (black).
-        title: of the picture.
-        ax: the matplotlib axes to draw into; `None` for the current ones.
-
-    Returns:
-        The matplotlib axes.
-    """
-    rows: dict[str, list[float]] = {}
-    for head, value in values.items():
-        rows.setdefault(str(head).partition(".")[0], []).append(value)
-    numbers = [str(number + 1) for number in range(len(next(iter(rows.values()))))]
-    ax = plot_attention(torch.tensor(list(rows.values())), list(rows), numbers, title, ax)
-    ax.set(xlabel="head", ylabel="")
-    return ax
 
 
 # %% book/14-looking-inside.ipynb · One after another · [pruning]
