@@ -55,9 +55,7 @@ def ibm_alignment(table: Tensor, src: Tensor, tgt: Tensor, pad_id: int = 0) -> T
     return (likely / likely.sum(dim=-1, keepdim=True)).nan_to_num()
 
 
-def ibm_model_1(
-    src: Tensor, tgt: Tensor, vocab_size: int, rounds: int = 5, pad_id: int = 0
-) -> Tensor:
+def ibm_model_1(src: Tensor, tgt: Tensor, vocab_size: int, rounds: int = 5, pad_id: int = 0) -> Tensor:
     """Estimate which target tokens a source token becomes, by expectation maximization.
 
     Args:
@@ -375,9 +373,7 @@ def logit_lens(model: Transformer, src: Tensor, tgt: Tensor) -> Tensor:
 
 
 # %% book/14-looking-inside.ipynb · Attention, gradients, counting · [gradient-times-input]
-def gradient_times_input(
-    model: Transformer, src: Tensor, tgt: Tensor, targets: Tensor
-) -> Tensor:
+def gradient_times_input(model: Transformer, src: Tensor, tgt: Tensor, targets: Tensor) -> Tensor:
     """How much each source token matters for what is written, by gradient times input.
 
     Args:
@@ -423,9 +419,7 @@ def linear_probe(x: Tensor, labels: Tensor, ridge: float = 10.0) -> tuple[Tensor
 
 # %% book/14-looking-inside.ipynb · Changing one vector · [patched]
 @contextmanager
-def patched(
-    stack: Encoder | Decoder, depth: int, position: int, vectors: Tensor
-) -> Iterator[None]:
+def patched(stack: Encoder | Decoder, depth: int, position: int, vectors: Tensor) -> Iterator[None]:
     """Put another vector in the place of one state between the layers, for a while.
 
     Args:
