@@ -24,7 +24,6 @@ from transformer.study.inspection import (
     logit_lens,
     mean_contexts,
     patched,
-    plot_heads,
     pruning_curve,
     residual_stream,
     share_on,
@@ -212,16 +211,6 @@ def test_costs_and_curve_are_scores_without_heads(model):
     assert head_costs(model, score, means)[heads[3]] != pytest.approx(costs[heads[3]])
     with without_heads(model, heads[3:6], means):
         assert pruning_curve(model, score, heads[3:6], means)[3] == score(model)
-
-
-def test_plot_has_a_row_for_each_attention(model):
-    figure = pytest.importorskip("matplotlib.figure").Figure()
-    values = {head: index / 100 for index, head in enumerate(all_heads(model))}
-    ax = plot_heads(values, "cost", figure.subplots())
-    assert [label.get_text() for label in ax.get_yticklabels()] == [
-        "encoder 1", "encoder 2", "decoder 1", "cross 1", "decoder 2", "cross 2",
-    ]  # fmt: skip
-    assert ax.images[0].get_array().flatten().tolist() == pytest.approx([n / 100 for n in range(18)])
 
 
 # The states between layers -------------------------------------------------------------------------

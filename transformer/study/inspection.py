@@ -13,7 +13,6 @@ __all__ = [
     "without_heads",
     "mean_contexts",
     "head_costs",
-    "plot_heads",
     "pruning_curve",
     "ResidualStream",
     "residual_stream",
@@ -34,7 +33,6 @@ from torch import Tensor, nn
 
 from transformer.attention import MultiHeadAttention
 from transformer.model import Decoder, Encoder, Transformer, attention_tap
-from transformer.plots import plot_attention
 from transformer.training import evaluating
 
 
@@ -57,9 +55,7 @@ def ibm_alignment(table: Tensor, src: Tensor, tgt: Tensor, pad_id: int = 0) -> T
     return (likely / likely.sum(dim=-1, keepdim=True)).nan_to_num()
 
 
-def ibm_model_1(
-    src: Tensor, tgt: Tensor, vocab_size: int, rounds: int = 5, pad_id: int = 0
-) -> Tensor:
+def ibm_model_1(src: Tensor, tgt: Tensor, vocab_size: int, rounds: int = 5, pad_id: int = 0) -> Tensor:
     """Estimate which target tokens a source token becomes, by expectation maximization.
 
     Args:
@@ -290,26 +286,6 @@ def head_costs(
     return costs
 
 
-def plot_heads(values: Mapping[Head, float], title: str = "", ax: Any = None) -> Any:
-    """Draw a number for each head as a grid of gray values, a row per attention.
-
-    Args:
-        values: from each head of a model to a number, from 0 (white) to 1 (black).
-        title: of the picture.
-        ax: the matplotlib axes to draw into; `None` for the current ones.
-
-    Returns:
-        The matplotlib axes.
-    """
-    rows: dict[str, list[float]] = {}
-    for head, value in values.items():
-        rows.setdefault(str(head).partition(".")[0], []).append(value)
-    numbers = [str(number + 1) for number in range(len(next(iter(rows.values()))))]
-    ax = plot_attention(torch.tensor(list(rows.values())), list(rows), numbers, title, ax)
-    ax.set(xlabel="head", ylabel="")
-    return ax
-
-
 # %% book/14-looking-inside.ipynb · One after another · [pruning]
 def pruning_curve(
     model: Transformer,
@@ -397,9 +373,7 @@ def logit_lens(model: Transformer, src: Tensor, tgt: Tensor) -> Tensor:
 
 
 # %% book/14-looking-inside.ipynb · Attention, gradients, counting · [gradient-times-input]
-def gradient_times_input(
-    model: Transformer, src: Tensor, tgt: Tensor, targets: Tensor
-) -> Tensor:
+def gradient_times_input(model: Transformer, src: Tensor, tgt: Tensor, targets: Tensor) -> Tensor:
     """How much each source token matters for what is written, by gradient times input.
 
     Args:
@@ -445,9 +419,7 @@ def linear_probe(x: Tensor, labels: Tensor, ridge: float = 10.0) -> tuple[Tensor
 
 # %% book/14-looking-inside.ipynb · Changing one vector · [patched]
 @contextmanager
-def patched(
-    stack: Encoder | Decoder, depth: int, position: int, vectors: Tensor
-) -> Iterator[None]:
+def patched(stack: Encoder | Decoder, depth: int, position: int, vectors: Tensor) -> Iterator[None]:
     """Put another vector in the place of one state between the layers, for a while.
 
     Args:
