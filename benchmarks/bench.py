@@ -15,23 +15,20 @@ import torch
 
 from benchmarks.allocator import measure_allocator
 from benchmarks.corpus import corpus_facts
-from benchmarks.decoding import measure_decoding, measure_growth
+from benchmarks.decoding import measure_decoding
 from benchmarks.levers import measure_levers
 from benchmarks.measure import machine_facts, table
 from benchmarks.peak import measure_peak
 from benchmarks.peers import missing_peers
 from benchmarks.quality import measure_quality
 from benchmarks.roofline import measure_roofline
-from benchmarks.scaling import measure_scaling
 from benchmarks.training import (
     measure_compiled,
     measure_profile,
     measure_saved,
     measure_training,
-    print_steps,
-    time_steps,
 )
-from benchmarks.workload import SIZES, TOY_SIZES, Batch, Size, sentence_batches, toy_batches
+from benchmarks.workload import SIZES, TOY, Batch, Size, sentence_batches, toy_batches
 from transformer import Translator, load_corpus
 from transformer.runs.folder import read_record, run_facts, write_record
 from transformer.speed.kernels import keep_freed_memory
@@ -73,19 +70,6 @@ def compiled(options: argparse.Namespace) -> dict[str, Any]:
     return measure_compiled(chosen(options), middle_batch(options), *arguments)
 
 
-def toy(options: argparse.Namespace) -> dict[str, Any]:
-    """Time steps of the toy model, post-norm with dropout and as its recipe trains it."""
-    results = {}
-    for name, size in TOY_SIZES.items():
-        batches = toy_batches(TOY_STEPS, options.seed)
-        results[name] = time_steps(
-            size, batches, "float32", options.device, options.rounds, seed=options.seed
-        )
-        kind = "pre-norm, no dropout" if size.config.norm_first else "post-norm, dropout"
-        print_steps(f"Training (toy, {kind}), float32, 32 sequences a batch", results[name])
-    return results
-
-
 def chosen(options: argparse.Namespace) -> Size:
     """The size asked for."""
     return SIZES[options.size or "b"]
@@ -116,7 +100,7 @@ def levers(options: argparse.Namespace) -> dict[str, Any]:
 def freed_memory(options: argparse.Namespace) -> dict[str, Any]:
     """Time training steps on the CPU with and without `keep_freed_memory`."""
     small = sentence_batches(SIZES["b"].config, SMALL, N_BATCHES, options.seed)
-    work = [(TOY_SIZES["toy"], toy_batches(TOY_STEPS, options.seed)), (SIZES["b"], small)]
+    work = [(TOY, toy_batches(TOY_STEPS, options.seed)), (SIZES["b"], small)]
     return measure_allocator(work, options.rounds, options.seed)
 
 
@@ -125,19 +109,9 @@ def roofline(options: argparse.Namespace) -> dict[str, Any]:
     return measure_roofline(chosen(options), options.device, options.rounds, options.seed)
 
 
-def scaling(options: argparse.Namespace) -> dict[str, Any]:
-    """Time training steps by length and by width."""
-    return measure_scaling(chosen(options), options.device, options.rounds, options.seed)
-
-
 def decoding(options: argparse.Namespace) -> dict[str, Any]:
     """Time searches."""
     return measure_decoding(chosen(options), options.device, options.rounds, options.seed)
-
-
-def growth(options: argparse.Namespace) -> dict[str, Any]:
-    """Time the steps of a long search."""
-    return measure_growth(chosen(options), options.device, max(1, options.rounds // 2), options.seed)
 
 
 def peak(options: argparse.Namespace) -> dict[str, Any]:
@@ -176,12 +150,9 @@ SECTIONS = {
     "compiled": compiled,
     "levers": levers,
     "freed memory": freed_memory,
-    "toy": toy,
     "memory": memory,
     "profile": profiles,
-    "scaling": scaling,
     "decoding": decoding,
-    "growth": growth,
     "peak": peak,
     "padding": padding,
     "quality": quality,

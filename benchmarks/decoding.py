@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import statistics
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -21,10 +19,9 @@ from benchmarks.measure import (
     ratio_text,
     ratios_to_ours,
     spread,
-    synchronize,
     table,
 )
-from benchmarks.peers import Search, our_model, searches, step_clock
+from benchmarks.peers import Search, our_model, searches
 from benchmarks.workload import Batch, Size, decoding_sources, sentence_batches
 from transformer import Transformer
 from transformer.training import evaluating, to_device
@@ -32,8 +29,6 @@ from transformer.training import evaluating, to_device
 LENGTH = 32  # tokens that are generated for every sentence
 # Name, beam size, sentences, and how often a round repeats the search.
 CASES = [("greedy 64", 1, 64, 1), ("beam 4, 64", 4, 64, 1), ("greedy 1", 1, 1, 4), ("beam 4, 1", 4, 1, 4)]
-LONG = 500
-WINDOW = 50
 
 
 def checked(search: Search, src: Tensor, beam_size: int) -> Tensor:
@@ -181,45 +176,3 @@ def report_case(name: str, case: dict[str, Any]) -> None:
         rows.append([engine, milliseconds_text(step), f"{rate:,.0f}", beside, f"{agreed:.0%}"])
     headers = ["engine", "ms", "tok/s", "ours × as fast", "same as ours"]
     print(table(f"Decoding, {name}, {LENGTH} tokens each", headers, rows), end="\n\n", flush=True)
-
-
-def measure_growth(
-    size: Size, device: torch.device, rounds: int, seed: int, length: int = LONG
-) -> dict[str, Any]:
-    """Time every step of a long greedy search, by our package and by Marian."""
-    results: dict[str, Any] = {}
-    found = searches(size, device, seed)
-    for sentences in (1, 64):
-        src = to_device(decoding_sources(size.config, sentences, seed), device)
-        for name in ("ours", "Marian"):
-            if name not in found:
-                continue
-            runs = [step_times(found[name], src, length, device) for _ in range(1 + rounds)][1:]
-            curve = [statistics.median(step) for step in zip(*runs)]
-            ratio = statistics.median(curve[-WINDOW:]) / statistics.median(curve[:WINDOW])
-            results[f"{name}, batch {sentences}"] = {"seconds": curve, "last to first": ratio}
-    rows = [
-        [
-            name,
-            f"{1000 * statistics.median(row['seconds'][:WINDOW]):.2f}",
-            f"{1000 * statistics.median(row['seconds'][-WINDOW:]):.2f}",
-            f"{row['last to first']:.2f}",
-        ]
-        for name, row in results.items()
-    ]
-    title = f"A decoding step, first and last {WINDOW} of {length}"
-    print(table(title, ["engine", "first, ms", "last, ms", "ratio"], rows), end="\n\n", flush=True)
-    return {"size": size.name, "length": length, "engines": results}
-
-
-def step_times(search: Search, src: Tensor, length: int, device: torch.device) -> list[float]:
-    """Seconds of each step of a greedy search.
-
-    Raises:
-        ValueError: the steps could not be told apart.
-    """
-    with step_clock(search, partial(synchronize, device)) as times:
-        search(src, 1, length)
-    if len(times) != length:
-        raise ValueError(f"the decoder was called {len(times)} times for {length} tokens")
-    return [after - before for before, after in zip(times, times[1:])]

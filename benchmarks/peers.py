@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from importlib.util import find_spec
 from tempfile import TemporaryDirectory
@@ -17,7 +16,6 @@ from torch import Tensor, nn
 import transformer
 from benchmarks.workload import Batch, Size
 from transformer import (
-    FastTransformer,
     Trainer,
     TrainingConfig,
     Transformer,
@@ -27,10 +25,8 @@ from transformer import (
     teacher_forced_loss,
     to_torch,
 )
-from transformer.decoding import DecoderState
 from transformer.exchange.marian import to_marian
 from transformer.runs.precision import autocast
-from transformer.speed.fast import FastDecoderState
 
 LEARNING_RATE = 1e-4
 HAS_MARIAN = find_spec("transformers") is not None
@@ -310,32 +306,3 @@ def searches(size: Size, device: torch.device, seed: int = 0) -> dict[str, Searc
     if HAS_MARIAN:
         found["Marian"] = partial(marian_search, Marian(model).to(device).eval())
     return found
-
-
-@contextmanager
-def step_clock(search: Search, synchronize: Callable[[], None]):
-    """Note the time at which each decoding step of our or Marian's search begins.
-
-    Yields:
-        a list that grows by one time in seconds at every step.
-    """
-    model = search.args[0]
-    times: list[float] = []
-
-    def note(*_) -> None:
-        synchronize()
-        times.append(time.perf_counter())
-
-    kind = FastDecoderState if isinstance(model, FastTransformer) else DecoderState
-    step = kind.step
-
-    def noted(state: DecoderState, last: Tensor) -> Tensor:
-        note()
-        return step(state, last)
-
-    if isinstance(model, Marian):
-        listening = model.marian.model.decoder.register_forward_pre_hook(note)
-    else:  # the fast state calls no module that could be listened to
-        listening = mock.patch.object(kind, "step", noted)
-    with listening:
-        yield times

@@ -36,16 +36,7 @@ SIZES = {
     "b": Size("b", TransformerConfig(8000, 8000, d_model=256, n_heads=4, n_layers=4, d_ff=1024)),
     "base": Size("base", TransformerConfig(8000, 8000)),
 }
-_RECIPE = RECIPES["toy"]
-TOY_SIZES = {
-    "toy": Size("toy", toy_config(), smoothing=0.0, clip_norm=5.0),
-    "toy recipe": Size(
-        "toy recipe",
-        toy_config(**asdict(_RECIPE.model)),
-        smoothing=0.0,
-        clip_norm=5.0,
-    ),
-}
+TOY = Size("toy", toy_config(), smoothing=0.0, clip_norm=5.0)
 
 
 def _sentence(config: TransformerConfig, length: int, generator: torch.Generator) -> list[int]:
@@ -115,18 +106,10 @@ def shuffled_batches(
     ]
 
 
-def even_batch(config: TransformerConfig, length: int, target_tokens: int, seed: int = 0) -> Batch:
-    """A batch without padding, of `target_tokens` tokens on each side, in sentences of one length."""
-    generator = torch.Generator().manual_seed(seed)
-    sentences = [_sentence(config, length, generator) for _ in range(2 * target_tokens // length)]
-    targets = [[config.bos_id, *sentence] for sentence in sentences[1::2]]
-    return pad(sentences[::2], config.pad_id), pad(targets, config.pad_id)
-
-
 def toy_batches(n_batches: int, seed: int = 0) -> list[Batch]:
     """Batches of the toy task as its recipe makes them."""
     generator = torch.Generator().manual_seed(seed)
-    batch = partial(reversal_batch, **asdict(_RECIPE.data), generator=generator)
+    batch = partial(reversal_batch, **asdict(RECIPES["toy"].data), generator=generator)
     return [batch() for _ in range(n_batches)]
 
 

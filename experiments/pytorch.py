@@ -11,11 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
-from transformer import scaled_dot_product_attention
-from transformer.attention import fused_attention
 from transformer.runs.folder import run_facts, write_record
 
 D, H, D_FF = 12, 4, 20
@@ -94,48 +90,6 @@ def padded_places() -> dict[str, bool]:
     return found
 
 
-class Traffic(TorchDispatchMode):
-    """Chapter 10's counter of operations that move data, and of the bytes of their arguments and results."""
-
-    operations = bytes = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        results = func(*args, **(kwargs or {}))
-        if not func.is_view:
-            self.operations += 1
-            self.bytes += sum(t.nbytes for t in tree_leaves((args, kwargs, results)) if isinstance(t, Tensor))
-        return results
-
-
-def traffic(work: Callable[[], object]) -> dict[str, int]:
-    """What `Traffic` counts in `work`."""
-    with Traffic() as counted:
-        work()
-    return {"operations": counted.operations, "bytes": counted.bytes}
-
-
-def adam() -> dict[str, dict[str, int]]:
-    """The traffic of an update of 1,000 parameters, by PyTorch's default and fused."""
-    found = {}
-    for name, fused in (("default", False), ("fused", True)):
-        weight = torch.randn(1000, requires_grad=True)
-        weight.grad = torch.randn(1000)
-        optimizer = torch.optim.Adam([weight], fused=fused)
-        optimizer.step()  # makes its averages
-        found[name] = traffic(optimizer.step)
-    return found
-
-
-def attention() -> dict[str, dict[str, int]]:
-    """The traffic of an attention of 64 sentences of 32 tokens, written out and fused."""
-    heads = [torch.randn(64, 4, 32, 64) for _ in range(3)]
-    mask = (torch.arange(32) < 31)[None, None, None].expand(64, 1, 1, 32)
-    return {
-        "written out": traffic(lambda: scaled_dot_product_attention(*heads, mask)),
-        "fused": traffic(lambda: fused_attention(*heads, mask)),
-    }
-
-
 def measure() -> dict[str, Any]:
     """Everything that the book reads."""
     torch.manual_seed(0)
@@ -145,7 +99,6 @@ def measure() -> dict[str, Any]:
         "empty sentence": empty_sentence(),
         "operations": operations(),
         "padded places": padded_places(),
-        "traffic": {"Adam": adam(), "attention": attention()},
     }
 
 

@@ -490,7 +490,7 @@ def test_an_old_recipe_is_that_of_a_corpus_of_the_book(tmp_path):
     del values["data"]["preparation"], values["data"]["languages"]
     write_record(tmp_path / "config.json", values)
     assert read_recipe(tmp_path / "config.json") == RECIPES["phrases"]
-    assert RECIPES["ted"].data.prepared == CORPORA
+    assert RECIPES["ted-small"].data.prepared == CORPORA
     with pytest.raises(ValueError, match="name must be one of .*not 'none'"):
         changed(RECIPES["phrases"], preparation="none")
     with pytest.raises(ValueError, match="a language must be a code"):

@@ -98,5 +98,5 @@ the translator are split into tokens; BLEU and chrF2 on text as one types it; an
 are equal to their reference. Of a corpus, pairs that its training split holds as well are then left out,
 and the rest is scored again. Files of your own are prepared as the translator's texts are.
 
-  python -m transformer evaluate --model runs/ted/translator --corpus ted --split test --bootstrap
+  python -m transformer evaluate --model runs/ted-small/translator --corpus ted --split test --bootstrap
   python -m transformer evaluate --model runs/own/translator --source test.de --reference test.en"""

@@ -80,7 +80,7 @@ def search_options(add: Add) -> None:
 
 def model_option(add: Add) -> None:
     """Which translator."""
-    name = "a translator's folder, such as runs/ted/translator, or OWNER/NAME on the Hugging Face hub "
+    name = "a translator's folder, such as runs/ted-small/translator, or OWNER/NAME on the Hugging Face hub "
     name += "(default: phrases, the small one that is built in; a folder of that name is ./phrases)"
     add("--model", default="phrases", metavar="NAME", help=name)
 

@@ -202,20 +202,6 @@ RECIPES = {
         Schedule(warmup_steps=1000, cooldown=0.5, peak_rate=1.2e-3),
         TrainingConfig(10_000, evaluate_every=500, precision="auto"),
     ),
-    "ted": Recipe(
-        Translations("ted", vocab_size=8000, max_tokens=4096, bpe_dropout=0.1),
-        replace(_SMALL, d_model=512, n_layers=6, d_ff=1024, dropout=0.3),
-        Schedule(warmup_steps=4000, peak_rate=5e-4),
-        TrainingConfig(
-            60_000,
-            evaluate_every=500,
-            precision="auto",
-            weight_decay=1e-4,
-            average=0.999,
-            patience=20,
-        ),
-        Loss(r_drop=5.0),
-    ),
 }
 
 
