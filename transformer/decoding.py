@@ -204,7 +204,6 @@ def length_norm(length: int, alpha: float) -> float:
 
 
 # %% book/08-decoding.ipynb · The search · [extend-beam]
-@singledispatch
 def extend_beam(state: DecoderState, last: Tensor, alive: BeamResult) -> tuple[BeamResult, Tensor]:
     """Read `last` `[B·K]`, the last token of every beginning; return their `best_continuations`."""
     log_probs = state.step(last).log_softmax(-1, dtype=alive.scores.dtype)  # [B·K, V]
