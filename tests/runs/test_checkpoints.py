@@ -934,6 +934,17 @@ def test_weights_come_back_in_any_dtype_with_shared_tables_once(tmp_path, dtype,
         assert q.dtype == torch.float64 and torch.allclose(p.double(), q, rtol=0, atol=atol)
 
 
+def test_weights_that_are_no_numbers_come_back_as_well(tmp_path):
+    """They are a run's own: that a number differs from itself is not taken for another model."""
+    model, other = make_model(), make_model(seed=1)
+    with torch.no_grad():
+        model.src_embedding.weight[3, 2] = math.nan
+    save_weights(model, tmp_path / "model.safetensors")
+    load_weights(other, tmp_path / "model.safetensors")
+    assert torch.equal(other.output.weight.isnan(), model.output.weight.isnan())
+    assert other.output.weight.isnan().sum() == 1
+
+
 def test_weights_that_do_not_fit_are_named(tmp_path):
     path = tmp_path / "model.safetensors"
     save_weights(make_model(), path)

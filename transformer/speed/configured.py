@@ -49,9 +49,11 @@ class Difference(NamedTuple):
 def differences(
     module: nn.Module, plan: nn.Module, compared: Collection[str] | None = None
 ) -> Iterator[Difference]:
-    """How a module differs from a new one, apart from its numbers.
+    """How a module differs from what it should be, apart from its numbers.
 
     Args:
+        module: the module.
+        plan: a new one, as the configuration makes it; the meta device will do.
         compared: attributes, and "sharing"; `None` for all. Classes are compared in any case.
     """
     parts, planned = (dict(one.named_modules(remove_duplicate=False)) for one in (module, plan))
@@ -101,7 +103,12 @@ def planned_shapes(plan: nn.Module, n_layers: int) -> dict[str, tuple[int, ...]]
 def check_shapes(
     shapes: Mapping[str, Iterable[int]], wanted: Mapping[str, tuple[int, ...]], places: Mapping[str, str]
 ) -> None:
-    """Refuse tensors by name and shape; `places` says which parameter each one is, under another name.
+    """Refuse tensors that are not a model's parameters, by their names and shapes.
+
+    Args:
+        shapes: of the tensors.
+        wanted: of the parameters.
+        places: for a tensor's name that of its parameter, where it has another.
 
     Raises:
         ValueError: a tensor is missing, is one too many, or has another shape than `wanted`.
@@ -116,7 +123,11 @@ def check_shapes(
 
 
 def by_parameter(weights: Mapping[str, Tensor], places: Mapping[str, str]) -> dict[str, Tensor]:
-    """Each parameter's tensor; a `ValueError` names two that are one parameter and differ."""
+    """Each parameter's tensor, where `places` says which it is, as in `check_shapes`.
+
+    Raises:
+        ValueError: two tensors that are one parameter differ.
+    """
     first: dict[str, str] = {}
     for name, x in weights.items():
         same = first.setdefault(places.get(name, name), name)
