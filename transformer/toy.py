@@ -17,11 +17,12 @@ __all__ = [
 ]
 
 
-# %% book/09-toy-task.ipynb · The rule · [reversal-batch]
+# %% book/09-toy-task.ipynb · The rule · [reverse-and-mark]
 from collections.abc import Iterator
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from transformer.decoding import greedy_search
@@ -57,6 +58,12 @@ def reverse_and_mark(digits: Tensor, mark: int) -> Tensor:
     return digits.masked_fill(occurrence % 2 == 0, mark).flip(1)
 
 
+# %% book/09-toy-task.ipynb · The rule · [reversal-batch]
+def _outputs(inputs: Tensor, n_digits: int) -> Tensor:
+    # What the toy task makes of digits, behind the start token: [B, L] -> [B, L + 1].
+    return F.pad(reverse_and_mark(inputs, n_digits), (1, 0), value=n_digits + 1)
+
+
 def reversal_batch(
     batch_size: int, length: int, n_digits: int = 10, generator: torch.Generator | None = None
 ) -> tuple[Tensor, Tensor]:
@@ -79,8 +86,7 @@ def reversal_batch(
     check_size(batch_size=batch_size, length=length, n_digits=n_digits)
     check_type((torch.Generator, type(None)), generator=generator)
     inputs = torch.randint(n_digits, (batch_size, length), generator=generator)
-    start = torch.full((batch_size, 1), n_digits + 1)
-    return inputs, torch.cat([start, reverse_and_mark(inputs, n_digits)], dim=1)
+    return inputs, _outputs(inputs, n_digits)
 
 
 # %% book/09-toy-task.ipynb · A small model · [toy-config]
@@ -134,6 +140,7 @@ def reversal_batches(
         yield reversal_batch(batch_size, length, generator=generator)
 
 
+# %% book/09-toy-task.ipynb · Training · [exact-match]
 def exact_match(
     model: Transformer, n_sequences: int = 10_000, length: int = 10, seed: int = 10_000
 ) -> dict[str, float]:
@@ -159,10 +166,8 @@ def exact_match(
     generator = torch.Generator().manual_seed(seed)
     device = next(model.parameters()).device
     inputs, outputs = reversal_batch(n_sequences, length, model.config.bos_id - 1, generator)
-    decoded = torch.cat(
-        [greedy_search(model, part.to(device), length).cpu() for part in torch.split(inputs, 1000)]
-    )
-    right = decoded == outputs[:, 1:]
+    parts = [greedy_search(model, part.to(device), length).cpu() for part in inputs.split(1000)]
+    right = torch.cat(parts) == outputs[:, 1:]
     return {
         "sequences": right.all(dim=1).double().mean().item(),
         "tokens": right.double().mean().item(),
@@ -177,7 +182,7 @@ def load_toy_model() -> Transformer:
     return model.eval()
 
 
-# %% book/09-toy-task.ipynb · Samples · [match-by-copies]
+# %% book/09-toy-task.ipynb · Samples · [with-copies]
 def with_copies(copies: int, n_sequences: int, generator: torch.Generator) -> Tensor:
     """Sequences of ten digits in which one occurs a given number of times, and none more often.
 
@@ -198,6 +203,7 @@ def with_copies(copies: int, n_sequences: int, generator: torch.Generator) -> Te
     return permuted(torch.cat([digits[:, :1].expand(-1, copies), others], dim=1))
 
 
+# %% book/09-toy-task.ipynb · Samples · [match-by-copies]
 def faultless(model: Transformer, inputs: Tensor) -> Tensor:
     """Which sequences a greedy search gets right, from one pass that reads the true outputs.
 
@@ -208,9 +214,7 @@ def faultless(model: Transformer, inputs: Tensor) -> Tensor:
     Returns:
         `[B]`, boolean.
     """
-    mark = model.config.bos_id - 1
-    start = torch.full((len(inputs), 1), model.config.bos_id)
-    outputs = torch.cat([start, reverse_and_mark(inputs, mark)], dim=1)
+    outputs = _outputs(inputs, n_digits=model.config.bos_id - 1)
     with torch.no_grad():
         return (model(inputs, outputs[:, :-1]).argmax(-1) == outputs[:, 1:]).all(dim=1)
 
