@@ -10,7 +10,6 @@ __all__ = [
     "fused_attention",
     "KeysAndValues",
     "Projection",
-    "Keeping",
     "KeyValueCache",
     "MultiHeadAttention",
 ]
@@ -111,7 +110,7 @@ def fused_attention(
 # %% book/03-attention.ipynb · Keys and values kept for later · [key-value-cache]
 KeysAndValues = tuple[Tensor, Tensor]
 Projection = Callable[[], KeysAndValues]
-Keeping = Callable[[nn.Module, Projection], KeysAndValues]  # `append` or `hold` of a cache
+_Keeping = Callable[[nn.Module, Projection], KeysAndValues]  # `append` or `hold` of a cache
 
 
 class KeyValueCache:
@@ -186,7 +185,7 @@ class MultiHeadAttention(nn.Module):
 
     def forward(
         self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None,
-        need_weights: bool = False, cache: Keeping | None = None,
+        need_weights: bool = False, cache: _Keeping | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Let queries `[B, T, d_model]` attend to keys `[B, S, kdim]`, values `[B, S, vdim]`.
 
