@@ -110,6 +110,7 @@ def fused_attention(
 # %% book/03-attention.ipynb · Keys and values kept for later · [key-value-cache]
 KeysAndValues = tuple[Tensor, Tensor]
 Projection = Callable[[], KeysAndValues]
+_Keeping = Callable[[nn.Module, Projection], KeysAndValues]  # `append` or `hold` of a cache
 
 
 class KeyValueCache:
@@ -161,9 +162,6 @@ class MultiHeadAttention(nn.Module):
         dropout, bias: rate at which weights are dropped in training; whether layers have a bias.
         kdim, vdim: width of the keys' and the values' input; `None` for d_model.
 
-    Raises:
-        ValueError: `n_heads` does not divide `d_model`.
-
     Source: Vaswani et al. (2017), section 3.2.2.
     """
 
@@ -183,20 +181,16 @@ class MultiHeadAttention(nn.Module):
             raise ValueError(f"n_heads must divide d_model, but {n_heads} does not divide {d_model}")
         self.n_heads, self.dropout = n_heads, dropout
         widths = d_model, kdim or d_model, vdim or d_model, d_model
-        layers = [nn.Linear(width, d_model, bias) for width in widths]
-        self.w_q, self.w_k, self.w_v, self.w_o = layers
+        self.w_q, self.w_k, self.w_v, self.w_o = (nn.Linear(width, d_model, bias) for width in widths)
 
     def forward(
         self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None,
-        need_weights: bool = False,
-        cache: Callable[[nn.Module, Projection], KeysAndValues] | None = None,
+        need_weights: bool = False, cache: _Keeping | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Let queries `[B, T, d_model]` attend to keys `[B, S, kdim]`, values `[B, S, vdim]`.
 
-        Args:
-            mask: `torch.bool`, broadcastable to `[B, H, T, S]`, True where a query may attend.
-            need_weights: whether to return weights `[B, H, T, S]` along with output `[B, T, d_model]`.
-            cache: `append` or `hold` of a `KeyValueCache`; S then counts what is kept as well.
+        The mask broadcasts to `[B, H, T, S]`, as do the weights that come with the output if wanted.
+        With `append` or `hold` of a `KeyValueCache`, S counts what is kept as well.
         """
         q = self._split(self.w_q(query))  # [B, H, T, d_k]
         project = lambda: (self._split(self.w_k(key)), self._split(self.w_v(value)))
