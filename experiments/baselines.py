@@ -46,7 +46,7 @@ from transformer.commands.data import Translations
 from transformer.commands.recipes import RECIPES, Recipe, changed
 from transformer.language.batches import TokenBatches, encode_pairs
 from transformer.language.corpora import Pair
-from transformer.language.translator import translate_ids
+from transformer.language.translator import Search, translate_ids
 from transformer.runs.checkpoints import load_checkpoint
 from transformer.runs.folder import RunFolder, read_record, run_facts, write_record
 from transformer.runs.update import Updater
@@ -163,7 +163,8 @@ def translated(
 ) -> list[str]:
     """The sources, translated by any model that searches know, tokenized as they are."""
     sources = [[*ids, 3] for ids in vocabulary.encode_batch([pair.source for pair in pairs])]
-    return [vocabulary.decode(ids) for ids in translate_ids(model, sources, beam_size, 0.6)]
+    found = translate_ids(model, sources, Search(beam_size))
+    return [vocabulary.decode(ids) for ids in found]
 
 
 def score_curves(folders: dict[str, Path]) -> None:

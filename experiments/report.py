@@ -23,7 +23,7 @@ from transformer.commands.recipes import read_recipe
 from transformer.language.batches import pad
 from transformer.language.corpora import Pair, load_corpus
 from transformer.language.scores import corpus_scores, sentence_scores
-from transformer.language.translator import Alignment, Translator, by_length, by_words
+from transformer.language.translator import Alignment, Search, Translator, by_length, by_words
 from transformer.language.wording import detokenize, tokenize
 from transformer.runs.folder import read_record, run_facts, write_record
 from transformer.training import evaluating, record_path
@@ -245,7 +245,7 @@ def translate_surely(
     """Tokenized translations, with the mean log-probability of a token of each, rounded to four digits."""
     eos_id = translator.model.config.eos_id
     sources = [[*ids, eos_id] for ids in translator.vocabulary.encode_batch(sentences)]
-    found = translator.translate_ids(sources, *search)
+    found = translator.translate_ids(sources, Search(*search))
     means = log_probabilities(translator, sources, found)
     return [translator.vocabulary.decode(ids) for ids in found], [round(mean, 4) for mean in means]
 

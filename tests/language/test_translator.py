@@ -36,7 +36,14 @@ from transformer import (
 )
 from transformer.language.corpora import Pair
 from transformer.language.scores import sentence_scores, unseen_pairs
-from transformer.language.translator import by_length, by_words, evaluate_translator, tune_search
+from transformer.language.translator import (
+    Search,
+    by_length,
+    by_words,
+    evaluate_translator,
+    translate_ids,
+    tune_search,
+)
 from transformer.language.wording import CORPORA, detokenize
 from transformer.runs.checkpoints import CheckpointError
 from transformer.runs.folder import write_record
@@ -196,6 +203,25 @@ def test_batch_mates_and_order_change_nothing(translator):
         alone = [translator.translate_tokenized([text], beam_size, max_length=12)[0] for text in sources]
         assert together == alone
         assert translator.translate_tokenized(sources[::-1], beam_size, max_length=12) == alone[::-1]
+
+
+@pytest.mark.parametrize("name", ["beam_size", "length_penalty", "max_length", "max_tokens"])
+def test_a_search_refuses_a_value_by_its_name_when_it_is_made(name):
+    low = -0.5 if name == "length_penalty" else 0
+    with pytest.raises(ValueError, match=f"{name} must .*{low}"):
+        Search(**{name: low})
+    with pytest.raises(TypeError, match=name):
+        Search(**{name: "4"})
+
+
+def test_arguments_of_a_translator_are_those_of_its_search(translator):
+    sources = [[*translator.vocabulary.encode(pair.source), translator.model.config.eos_id] for pair in PAIRS]
+    wide = {"beam_size": 3, "length_penalty": 0.0, "max_tokens": 9}
+    for settings in ({}, {"beam_size": 1, "max_length": 3}, wide):
+        found = translate_ids(translator.model, sources, Search(**settings))
+        assert max(map(len, found)) <= settings.get("max_length", 30)
+        said = translator.translate_tokenized([pair.source for pair in PAIRS], **settings)
+        assert said == list(map(translator.vocabulary.decode, found))
 
 
 def test_long_sentence_is_cut_and_said_so(translator):
