@@ -20,12 +20,12 @@ from transformer.exchange.foreign import check_as_configured, whole_folder
 from transformer.exchange.marian import MarianTranslator
 from transformer.exchange.torch import check_exact_type
 from transformer.language.hub import pretrained_folder
-from transformer.language.translator import Translator
+from transformer.language.translator import Search, Translator
 from transformer.language.vocabulary import UNK_ID
 from transformer.layers import DecoderLayer, LayerNorm
 from transformer.model import Decoder, Encoder, Transformer
 from transformer.runs.folder import read_record
-from transformer.validation import check_choice, check_number, check_size, optional_import
+from transformer.validation import check_choice, optional_import
 
 
 # %% book/G-exchange.ipynb · CTranslate2 · [ctranslate2-slots]
@@ -150,35 +150,26 @@ class CTranslate2Translator(Translator):
             to_ctranslate2(translator, folder, quantization)
             self._engine = engine(folder, device=device, intra_threads=torch.get_num_threads())
 
-    def translate_ids(
-        self,
-        sources: list[list[int]],
-        beam_size: int = 4,
-        length_penalty: float = 0.6,
-        max_length: int = 200,
-        max_tokens: int = 4000,
-    ) -> list[list[int]]:
+    def translate_ids(self, sources: list[list[int]], search: Search) -> list[list[int]]:
         """As in `Translator`, by the engine."""
-        check_size(beam_size=beam_size, max_length=max_length, max_tokens=max_tokens)
-        check_number(length_penalty=length_penalty)
-        longest = min(max_length, self.model.config.max_length)
+        longest = min(search.max_length, self.model.config.max_length)
         found: list[list[int]] = [[] for _ in sources]
         rows = [row for row, ids in enumerate(sources) if len(ids) > 1]  # not the empty ones
         results = self._engine.translate_batch(
             [self.vocabulary.tokens(sources[row][:-1]) for row in rows],  # it adds the end itself
-            beam_size=beam_size,
-            num_hypotheses=beam_size,
+            beam_size=search.beam_size,
+            num_hypotheses=search.beam_size,
             length_penalty=0,
             return_scores=True,
             min_decoding_length=0,  # a translation may be empty; the engine's default is 1
             max_decoding_length=longest,
-            max_batch_size=max_tokens,
+            max_batch_size=search.max_tokens,
             batch_type="tokens",
         )
         for row, result in zip(rows, results, strict=True):
             lengths = [min(len(pieces) + 1, longest) for pieces in result.hypotheses]
             ranked = zip(result.scores, lengths, result.hypotheses, strict=True)
-            best = max(ranked, key=lambda each: each[0] / length_norm(each[1], length_penalty))
+            best = max(ranked, key=lambda each: each[0] / length_norm(each[1], search.length_penalty))
             found[row] = [self._ids[piece] for piece in best[2]]
         return found
 

@@ -26,7 +26,7 @@ from transformer.exchange.foreign import (
     whole_folder,
 )
 from transformer.exchange.torch import agreed, check_exact_type, place_copy
-from transformer.language.translator import translate_ids
+from transformer.language.translator import Search, translate_ids
 from transformer.layers import ACTIVATIONS
 from transformer.model import Transformer, TransformerConfig
 from transformer.runs.checkpoints import regular_file
@@ -343,7 +343,7 @@ class MarianTranslator:
             if len(ids) >= longest:
                 warnings.warn(f"sentence {number} is cut to its first {longest - 1} tokens", stacklevel=2)
             sources.append([*ids[: longest - 1], end])
-        found = translate_ids(self.model, sources, beam_size, length_penalty)
+        found = translate_ids(self.model, sources, Search(beam_size, length_penalty))
         return list(self._tokenizer.batch_decode(found, skip_special_tokens=True))
 
     def n_tokens(self, sentence: str) -> int:

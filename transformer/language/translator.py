@@ -5,6 +5,7 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 
 __all__ = [
     "by_length",
+    "Search",
     "translate_ids",
     "Alignment",
     "Translator",
@@ -18,6 +19,7 @@ __all__ = [
 # %% book/F-translator.ipynb · Reading and searching · [translator-imports]
 import warnings
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -103,41 +105,43 @@ def _encoded(
 
 
 # %% book/F-translator.ipynb · Reading and searching · [searching]
-def translate_ids(
-    model: Transformer,
-    sources: list[list[int]],
-    beam_size: int,
-    length_penalty: float,
-    max_length: int = 200,
-    max_tokens: int = 4000,
-) -> list[list[int]]:
-    """Translate sources of token ids, each with its end token, in batches of about the same length.
+@dataclass(frozen=True)
+class Search:
+    """How a translation is searched for.
 
     Args:
-        model: any model that searches know.
-        sources: token ids.
         beam_size: width of the beam; 1 for greedy search.
         length_penalty: as in `beam_search`.
         max_length: the most tokens of a translation; never more than the model's `max_length`.
         max_tokens: the most source tokens, padding included, that are translated at once.
 
-    Returns:
-        the ids of each translation without padding; none for an empty source.
-
     Raises:
         TypeError, ValueError: a setting is of the wrong type or out of its range.
     """
-    check_size(beam_size=beam_size, max_length=max_length, max_tokens=max_tokens)
-    check_number(length_penalty=length_penalty)
+
+    beam_size: int = 4
+    length_penalty: float = 0.6
+    max_length: int = 200
+    max_tokens: int = 4000
+
+    def __post_init__(self) -> None:
+        check_size(beam_size=self.beam_size, max_length=self.max_length, max_tokens=self.max_tokens)
+        check_number(length_penalty=self.length_penalty)
+
+
+def translate_ids(model: Transformer, sources: list[list[int]], search: Search) -> list[list[int]]:
+    """Translate sources of token ids, each with its end token, in batches of about the same length:
+    the ids of each translation without padding, none for an empty source."""
     device, pad_id = next(model.parameters()).device, model.config.pad_id
-    max_length = min(max_length, model.config.max_length)
+    longest = min(search.max_length, model.config.max_length)
     found: list[list[int]] = [[] for _ in sources]
-    for rows in by_length(sources, max_tokens):
+    for rows in by_length(sources, search.max_tokens):
         src = pad([sources[row] for row in rows], pad_id).to(device)
-        if beam_size == 1:
-            best = greedy_search(model, src, max_length)
+        if search.beam_size == 1:
+            best = greedy_search(model, src, longest)
         else:
-            best = beam_search(model, src, beam_size, length_penalty, max_length).tokens[:, 0]
+            beam = beam_search(model, src, search.beam_size, search.length_penalty, longest)
+            best = beam.tokens[:, 0]
         for row, ids in zip(rows, best.tolist(), strict=True):
             found[row] = [token for token in ids if token != pad_id]
     return found
@@ -235,7 +239,7 @@ class Translator(OnHub):
         a fluent sentence whatever it reads, and nothing here says how sure it is.
         """
         sources = _encoded(sentences, self.vocabulary, self.model.config)
-        found = self.translate_ids(sources, beam_size, length_penalty)
+        found = self.translate_ids(sources, Search(beam_size, length_penalty))
         return [self.preparation.restore(self.vocabulary.decode(ids)) for ids in found]
 
     def translate_tokenized(
@@ -245,31 +249,29 @@ class Translator(OnHub):
         """Translate sentences into the form that training showed, as scores want them.
 
         `sentences` are text as you type it, or prepared already. What is longer than the model's
-        `max_length` is cut, with a warning. The other arguments are those of the function `translate_ids`.
+        `max_length` is cut, with a warning. The other arguments are those of `Search`.
 
         Raises:
-            TypeError, ValueError: `sentences` is a string or holds a non-string, or as `translate_ids`.
+            TypeError, ValueError: `sentences` is a string or holds a non-string, or as in `Search`.
         """
         sources = _encoded(sentences, self.vocabulary, self.model.config)
-        found = self.translate_ids(sources, beam_size, length_penalty, max_length, max_tokens)
+        search = Search(beam_size, length_penalty, max_length, max_tokens)
+        found = self.translate_ids(sources, search)
         return [self.vocabulary.decode(ids) for ids in found]
 
     def n_tokens(self, sentence: str) -> int:
         """How many tokens the model reads of a sentence as you type it, the end token included."""
         return len(self.vocabulary.encode(sentence)) + 1
 
-    def translate_ids(
-        self, sources: list[list[int]], beam_size: int = 4, length_penalty: float = 0.6,
-        max_length: int = 200, max_tokens: int = 4000,
-    ) -> list[list[int]]:
-        """The function `translate_ids` on this translator's model, with its arguments."""
-        return translate_ids(self._searched, sources, beam_size, length_penalty, max_length, max_tokens)
+    def translate_ids(self, sources: list[list[int]], search: Search) -> list[list[int]]:
+        """The function `translate_ids` on this translator's model."""
+        return translate_ids(self._searched, sources, search)
 
     def align(self, sentence: str, beam_size: int = 4, length_penalty: float = 0.6) -> Alignment:
         """Translate one sentence as `translate` does, and note what the decoder attended to meanwhile."""
         check_type(str, sentence=sentence)
         (source,) = _encoded([sentence], self.vocabulary, self.model.config)
-        (found,) = self.translate_ids([source], beam_size, length_penalty)
+        (found,) = self.translate_ids([source], Search(beam_size, length_penalty))
         target = found or [self.model.config.eos_id]  # of an empty sentence
         names, weights = self.vocabulary.tokens, _cross_attention(self.model, source, target)
         return Alignment(names(source), names(target), weights)
