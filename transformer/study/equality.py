@@ -42,4 +42,4 @@ def show_equal(claim: str, actual: Any, expected: Any, **tolerance: Any) -> None
     gaps = list(_gaps(actual, expected))
     largest = max(gap.max().item() for gap in gaps if gap.numel())
     numbers = sum(gap.numel() for gap in gaps)
-    print(f"✓ {claim}: {numbers:,} numbers, largest difference {largest:.1g}")
+    print(f"✓ {claim}: {numbers:,} number{'s' * (numbers != 1)}, largest difference {largest:.1g}")
