@@ -39,7 +39,6 @@ WORKSHOP = Page(longest_run=999.0, open_code=1.0, code_cells=999, code_lines=999
 OVER = {
     "03-attention": {"code_lines"},
     "05-model": {"code_lines"},  # checks of arguments, folded, are a third of them
-    "14-looking-inside": {"code_lines"},
     "16-since-2017": {"code_lines"},  # two thirds are exported
     "18-case-book": {"open_code", "code_cells", "code_lines"},  # a collection
 }
