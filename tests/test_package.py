@@ -511,7 +511,9 @@ def test_figures_of_the_readme_are_those_of_the_records():
     for figure in (
         f"{100 * toy['test']['sequences']:.2f}%",
         f"| {scores[0]:.1f}, {scores[1]:.1f} |",
-        f"after {talks['seconds'] / 3600:.1f} and after {longer['seconds'] / 3600:.1f} hours",
+        "after {:,} and after {:,} updates".format(
+            *(run["recipe"]["training"]["steps"] for run in (talks, longer))
+        ),
         ", ".join(factors),
     ):
         assert figure in README

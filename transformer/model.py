@@ -200,6 +200,13 @@ def initialize(module: nn.Module) -> None:
 class EncoderDecoder(_TiedTables):
     """The parts of a `Transformer`, with a method for each line of its equation."""
 
+    src_embedding: TokenEmbedding
+    tgt_embedding: TokenEmbedding
+    output: nn.Linear
+    positions: PositionalEncoding
+    encoder: Encoder
+    decoder: Decoder
+
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         check_type(TransformerConfig, config=config)
