@@ -76,7 +76,7 @@
   const sign_of = (id) => (id === 10 ? "X" : id < 10 ? String(id) : ["start", "end", "pad"][id - 11]);
 
   function choice(label, values, first, changed) {
-    const field = html("select", { change: changed }, ...values.map((value) => html("option", { value, selected: String(value) === String(first) }, String(value))));
+    const field = html("select", { "aria-label": label, change: changed }, ...values.map((value) => html("option", { value, selected: String(value) === String(first) }, String(value))));
     return { row: html("label", { class: "live-slider" }, html("span", {}, label), field), get value() { return field.value; } };
   }
 
@@ -113,7 +113,7 @@
     const [losses, shares] = [new live.Plot(), new live.Plot()];
     const samples = html("div", { class: "live-samples", role: "group", "aria-label": "Sequences that are never trained on" });
     const maps = html("div", { class: "live-maps" });
-    const which = html("select", { change: () => send({ tensor: which.value }) });
+    const which = html("select", { "aria-label": "Tensor", change: () => send({ tensor: which.value }) });
     const grid = html("canvas", { class: "live-tensor", role: "img" });
     const tensor_said = html("output", { class: "live-tensor-words" });
     const said = html("output", { class: "live-said" });
@@ -221,9 +221,8 @@
         const tokens = made.map((id, i) => html("span", { class: id === wanted[i] ? "live-token" : "live-token live-wrong" }, sign_of(id)));
         const words = made.length ? tokens : [html("span", { class: "live-label" }, "nothing")];
         const button = html("button", { type: "button", class: "live-sample", "aria-pressed": String(number === sample), click: () => { sample = number; send({ sample }); } },
-          html("span", { class: "live-tokens" }, ...src.map((id) => html("span", { class: "live-token" }, sign_of(id)))), html("span", { "aria-hidden": "true" }, "→"),
-          html("span", { class: "live-tokens" }, ...words), html("span", { class: "live-verdict" }, run.right[number] ? "✓" : "✗"));
-        button.setAttribute("aria-label", `${src.map(sign_of).join(" ")} becomes ${made.map(sign_of).join(" ")}: ${run.right[number] ? "right" : "wrong"}`);
+          html("span", { class: "live-tokens" }, ...src.map((id) => html("span", { class: "live-token" }, sign_of(id)))), html("span", {}, "→"),
+          html("span", { class: "live-tokens" }, ...words), html("span", { class: "live-verdict" }, run.right[number] ? "✓ right" : "✗ wrong"));
         return button;
       });
       const focused = [...samples.children].indexOf(document.activeElement);
