@@ -6,7 +6,7 @@
   // What runs beside the page; a report after every few updates, and whenever one is asked for.
   function work({ Run }) {
     const EVERY = 10, LAST = 3000;
-    let run, going = false, asked, losses = [], sample = 0, perfect = 0;
+    let run, going = false, asked, losses = [], sample = 0, perfect = 0, heard;
 
     function report() {
       const found = run.evaluate();
@@ -14,7 +14,7 @@
       perfect = found.share === 1 ? perfect + 1 : 0;
       if (perfect === 3 || run.step >= LAST) going = false;
       postMessage({
-        ...found, step: run.step, losses: losses.splice(0), unseen: run.unseen, maps: run.maps(sample), going,
+        ...found, step: run.step, losses: losses.splice(0), unseen: run.unseen, maps: run.maps(sample), going, heard,
         names: Object.keys(run.model.state), tensor: tensor && { name: asked, data: tensor.data, grad: tensor.grad },
       });
     }
@@ -31,6 +31,7 @@
     }
 
     onmessage = ({ data }) => {
+      heard = data.number;
       if (data.settings) [run, going, losses, perfect] = [new Run(data.settings), false, [], 0];
       if ("tensor" in data) asked = data.tensor;
       if ("sample" in data) sample = data.sample;
@@ -117,7 +118,7 @@
     const grid = html("canvas", { class: "live-tensor", role: "img" });
     const tensor_said = html("output", { class: "live-tensor-words" });
     const said = html("output", { class: "live-said" });
-    let worker, running = false, run, kept, seconds, since, sample = 0;
+    let worker, running = false, run, kept, seconds, since, sample = 0, sent = 0;
 
     function settings() {
       const parts = Object.fromEntries(without.map(({ name, box }) => [name, !box.checked]));
@@ -136,7 +137,7 @@
     function send(message) {
       if ("going" in message || message.updates) since ??= performance.now();
       if (message.going) set_running(true);
-      worker?.postMessage(message);
+      worker?.postMessage({ ...message, number: ++sent });
     }
 
     function set_running(value) {
@@ -174,10 +175,12 @@
       draw();
     }
 
-    function take({ step, losses: new_losses, share, answers, right, unseen, maps: found, going, names, tensor }) {
-      if (since !== undefined) seconds += (performance.now() - since) / 1000;
-      since = going ? performance.now() : undefined;
-      set_running(going);
+    function take({ step, losses: new_losses, share, answers, right, unseen, maps: found, going, heard, names, tensor }) {
+      if (heard === sent) { // or else it was written before the latest message came
+        if (since !== undefined) seconds += (performance.now() - since) / 1000;
+        since = going ? performance.now() : undefined;
+        set_running(going);
+      }
       run.losses.push(...new_losses);
       if (run.shares.at(-1)?.[0] !== step) run.shares.push([step, share]);
       Object.assign(run, { step, share, answers, right, unseen, maps: found });
