@@ -1125,7 +1125,7 @@ def test_gradients_in_the_browser_are_those_of_pytorch(tab, learner):
 def test_a_transformer_learns_in_the_page_and_is_taken_apart(tab):
     ready(tab, "learner")
     figure = tab.locator("figure[data-live=learner]")
-    figure.locator(".live-map").nth(5).wait_for()  # three attentions of two heads; the worker draws at its pace
+    figure.locator(".live-map").nth(5).wait_for()  # three attentions of two heads, when the worker has run
     assert figure.locator(".live-sample").count() == 6 and figure.locator(".live-map").count() == 6
     tab.get_by_role("button", name="One update").click()
     tab.get_by_text("After update 1 the loss").wait_for()
