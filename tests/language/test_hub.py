@@ -19,7 +19,7 @@ from huggingface_hub import errors
 from transformer import Transformer, TransformerConfig, Translator, beam_search, greedy_search, load_record
 from transformer.__main__ import main
 from transformer.exchange.ctranslate2 import load_translator
-from transformer.exchange.marian import from_marian, to_marian
+from transformer.exchange.marian import Forbidding, from_marian, to_marian
 from transformer.language.hub import model_card, pretrained_folder
 from transformer.language.wording import Preparation
 from transformer.runs.checkpoints import CheckpointError
@@ -221,9 +221,11 @@ def marian(tmp_path_factory) -> Path:
     config = TransformerConfig(size, size, d_model=16, n_heads=2, n_layers=2, d_ff=24, **special)
     model = Transformer(config)
     bias = torch.zeros(size)
-    bias[pad] = -torch.inf
+    bias[pad] = 50.0  # it would be written at every step
     model.output.bias = torch.nn.Parameter(bias, requires_grad=False)
     to_marian(model, folder)
+    written = folder / "generation_config.json"
+    written.write_text(json.dumps(json.loads(written.read_text()) | {"bad_words_ids": [[pad]]}))
     return folder
 
 
@@ -234,6 +236,7 @@ def test_a_marian_folder_is_a_translator_with_its_own_words(marian):
     sentences, ours = ["a menina gosta do gato preto .", "o gato"], load_translator(marian)
     tokenizer = transformers.MarianTokenizer.from_pretrained(marian)
     model = from_marian(marian).eval()
+    model = Forbidding(model, [model.config.pad_id])
     src = tokenizer(sentences, return_tensors="pt", padding=True).input_ids
     assert [ours.n_tokens(text) for text in sentences] == (src != model.config.pad_id).sum(1).tolist()
     greedy, found = greedy_search(model, src, 40), beam_search(model, src, 3, 0.5, 40).tokens[:, 0]

@@ -143,7 +143,7 @@ def our_name(name: str, parts: Mapping[str, str]) -> str:
 def check_as_configured(model: Any) -> None:
     """Refuse a whole model that is not as its configuration makes it, or not finite."""
     check_parts(model, model.config, compared=(*_SETTINGS, "sharing"))
-    check_finite_weights({name: x for name, x in model.named_parameters() if name != "output.bias"})
+    check_finite_weights(dict(model.named_parameters()))
 
 
 def fitted_weights(

@@ -3,7 +3,7 @@
 Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
 """
 
-__all__ = ["from_marian", "to_marian", "MarianTranslator"]
+__all__ = ["from_marian", "to_marian", "Forbidding", "MarianTranslator"]
 
 
 # %% book/G-exchange.ipynb · Marian · [marian-imports]
@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from transformer.decoding import DecoderState, decoder_state
 from transformer.embedding import sinusoidal_encoding
 from transformer.exchange.foreign import (
     ForeignFolder,
@@ -31,6 +32,7 @@ from transformer.layers import ACTIVATIONS
 from transformer.model import Transformer, TransformerConfig
 from transformer.runs.checkpoints import regular_file
 from transformer.speed.configured import parameter_owners
+from transformer.speed.fast import accelerated
 from transformer.validation import check_choice, check_device, check_size, check_type, optional_import
 
 
@@ -150,8 +152,8 @@ def from_marian(model: Any) -> Transformer:
     """Make a `Transformer` that computes what Hugging Face's Marian model does, with copies of its weights.
 
     The features of its vectors are in our order, so that positions are our own. A bias of the logits
-    that is not zero becomes `output.bias`, and is minus infinity for tokens that `generate` was told
-    never to choose. Everything else that their configuration says about a search is left out.
+    that is not zero becomes `output.bias`. What their configuration says about a search is left out;
+    tokens that `generate` was told never to choose are for `Forbidding`, and `MarianTranslator` has them.
 
     Args:
         model: a `transformers.MarianMTModel`, or the path of a folder that holds one as safetensors,
@@ -173,17 +175,14 @@ def from_marian(model: Any) -> Transformer:
     if isinstance(model, str | Path):
         folder = ForeignFolder(model)
         with refusing_damage(folder.path):
-            named = "generation_config.json" in folder.listed  # older folders say it all in one file
-            search = folder.record("generation_config.json") if named else folder.settings
-            banned = search.get("bad_words_ids")
-            return _from_marian(folder.settings, banned, folder.shapes, folder.weights).eval()
+            return _from_marian(folder.settings, folder.shapes, folder.weights).eval()
     check_exact_type("model", model, optional_import("transformers").MarianMTModel)
-    settings, banned = model.config.to_dict(), model.generation_config.bad_words_ids
+    settings = model.config.to_dict()
     _config_from_marian(settings)
     check_as_configured(model)
     weights = model.state_dict()
     shapes = {name: x.shape for name, x in weights.items()}
-    return _from_marian(settings, banned, shapes, lambda: weights).train(model.training)
+    return _from_marian(settings, shapes, lambda: weights).train(model.training)
 
 
 _LARGEST_TABLE = 1 << 24  # numbers in the table of positions, which is computed
@@ -191,7 +190,6 @@ _LARGEST_TABLE = 1 << 24  # numbers in the table of positions, which is computed
 
 def _from_marian(
     settings: Mapping[str, Any],
-    banned: Any,
     shapes: Mapping[str, Sequence[int]],
     read: Callable[[], Mapping[str, Tensor]],
 ) -> Transformer:
@@ -211,12 +209,10 @@ def _from_marian(
     with torch.device("meta"):
         ours = Transformer(config)
     _place_all(ours, _reordered(weights, order))
-    bias = torch.zeros_like(ours.output.weight[:, 0])
-    if "final_logits_bias" in given:
-        bias.copy_(given["final_logits_bias"][0])
-    bias[_banned(banned, len(bias))] = -torch.inf
-    if bias.any():
-        ours.output.bias = nn.Parameter(bias.detach(), requires_grad=False)
+    bias = given.get("final_logits_bias")
+    if bias is not None and bias.any():
+        copied = bias[0].detach().to(ours.output.weight, copy=True)
+        ours.output.bias = nn.Parameter(copied, requires_grad=False)
     return ours.to(ours.output.weight)
 
 
@@ -228,25 +224,12 @@ def _check_sinusoids(table: Tensor) -> None:
         raise ValueError("embed_positions must hold sinusoids: first all sines, then all cosines")
 
 
-def _banned(bad_words_ids: Any, end: int) -> list[int]:
-    check_type((list, type(None)), bad_words_ids=bad_words_ids)
-    banned = bad_words_ids or []
-    if any(not isinstance(tokens, list) or len(tokens) != 1 for tokens in banned):
-        raise ValueError(f"bad_words_ids must hold single tokens, not {banned}")
-    found = [token for (token,) in banned]
-    check_size(minimum=0, **{f"bad_words_ids[{n}]": token for n, token in enumerate(found)})
-    if found and max(found) >= end:
-        raise ValueError(f"bad_words_ids must lie in [0, {end}), but hold {max(found)}")
-    return found
-
-
 # %% book/G-exchange.ipynb · Marian · [to-marian]
 def to_marian(model: Transformer, folder: str | Path) -> None:
     """Write a folder from which Hugging Face's transformers loads a Marian model with the weights of ours.
 
     Args:
-        model: a post-norm `Transformer` without norms on top, with biases. Its output may have a
-            bias, in which minus infinity becomes a token that `generate` never chooses.
+        model: a post-norm `Transformer` without norms on top, with biases. Its output may have a bias.
         folder: where `config.json`, `generation_config.json` and `model.safetensors` are written.
 
     Raises:
@@ -269,9 +252,7 @@ def to_marian(model: Transformer, folder: str | Path) -> None:
     positions = {f"model.{stack}.embed_positions.weight": table for stack in ("encoder", "decoder")}
     _place_all(theirs, {name: moved[names[name]] for name in names} | positions)
     bias = weights.get("output.bias", torch.zeros_like(model.output.weight[:, 0]))
-    banned = bias == -torch.inf
-    theirs.final_logits_bias = bias.masked_fill(banned, 0.0)[None]
-    theirs.generation_config.bad_words_ids = banned.nonzero().tolist() or None
+    theirs.final_logits_bias = bias[None]
     theirs.generation_config.max_length = model.config.max_length + 1  # theirs counts the start token
     written = ("config.json", "generation_config.json", "model*.safetensors", "model.safetensors.index.json")
     with whole_folder(folder, written, lambda found: found.get("model_type") == "marian") as part:
@@ -310,6 +291,59 @@ def _check_words(words: Mapping[str, Any], size: int, config: TransformerConfig)
     words["<unk>"]
 
 
+# %% book/G-exchange.ipynb · Marian · [marian-bans]
+class Forbidding(nn.Module):
+    """A model for searches that never choose some of its tokens.
+
+    Args:
+        model: what `greedy_search` and `beam_search` take.
+        banned: the tokens.
+
+    Raises:
+        TypeError, ValueError: `banned` is not a list of ints, or one of them is no token of the model.
+    """
+
+    banned: Tensor
+
+    def __init__(self, model: Any, banned: list[int]) -> None:
+        super().__init__()
+        check_type(nn.Module, model=model)
+        check_type(list, banned=banned)
+        check_size(minimum=0, **{f"banned[{n}]": token for n, token in enumerate(banned)})
+        if banned and max(banned) >= (end := model.config.tgt_vocab_size):
+            raise ValueError(f"banned must lie in [0, {end}), but holds {max(banned)}")
+        self.model, self.config = model, model.config
+        self.register_buffer("banned", torch.tensor(banned, dtype=torch.long), persistent=False)
+
+
+class _ForbiddingState(DecoderState):
+    def __init__(self, model: Forbidding, src: Tensor, beam_size: int) -> None:
+        self.allowed, self.banned = decoder_state(model.model, src, beam_size), model.banned
+        self.memory = self.allowed.memory
+
+    def step(self, last: Tensor) -> Tensor:
+        return self.allowed.step(last).index_fill(-1, self.banned.to(last.device), -torch.inf)
+
+    def keep(self, rows: Tensor) -> None:
+        self.allowed.keep(rows)
+
+
+@decoder_state.register
+def _forbidding_state(model: Forbidding, src: Tensor, beam_size: int = 1) -> DecoderState:
+    return _ForbiddingState(model, src, beam_size)
+
+
+def _banned(folder: ForeignFolder) -> list[int]:
+    """The tokens that a folder's searches must never choose."""
+    named = "generation_config.json" in folder.listed  # older folders say it all in one file
+    search = folder.record("generation_config.json") if named else folder.settings
+    banned = search.get("bad_words_ids")
+    check_type((list, type(None)), bad_words_ids=banned)
+    if any(not isinstance(tokens, list) or len(tokens) != 1 for tokens in banned or []):
+        raise ValueError(f"bad_words_ids must hold single tokens, not {banned}")
+    return [token for (token,) in banned or []]
+
+
 # %% book/G-exchange.ipynb · Marian · [marian-translator]
 class MarianTranslator:
     """A Marian model of Hugging Face with its vocabulary: sentences in, sentences out.
@@ -330,8 +364,10 @@ class MarianTranslator:
     def __init__(self, folder: str | Path, device: torch.device | str = "cpu") -> None:
         optional_import("sentencepiece")  # which the tokenizer needs
         optional_import("transformers")
-        self.model = from_marian(folder).to(check_device(device))
-        self._tokenizer = _marian_tokenizer(ForeignFolder(folder), self.model.config)
+        self.model, opened = from_marian(folder).to(check_device(device)), ForeignFolder(folder)
+        self._tokenizer = _marian_tokenizer(opened, self.model.config)
+        with refusing_damage(opened.path):
+            self._searched = Forbidding(accelerated(self.model, stacklevel=3), _banned(opened))
 
     def translate(
         self, sentences: Sequence[str], beam_size: int = 4, length_penalty: float = 0.6
@@ -343,7 +379,7 @@ class MarianTranslator:
             if len(ids) >= longest:
                 warnings.warn(f"sentence {number} is cut to its first {longest - 1} tokens", stacklevel=2)
             sources.append([*ids[: longest - 1], end])
-        found = translate_ids(self.model, sources, Search(beam_size, length_penalty))
+        found = translate_ids(self._searched, sources, Search(beam_size, length_penalty))
         return list(self._tokenizer.batch_decode(found, skip_special_tokens=True))
 
     def n_tokens(self, sentence: str) -> int:

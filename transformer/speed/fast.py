@@ -123,6 +123,8 @@ class FastTransformer(Transformer):
         check_type(Transformer, model=model)
         with torch.device("meta"):
             plan = Transformer(model.config)
+            if model.output.bias is not None:  # no part of a configuration, but of published models
+                plan.output.bias = nn.Parameter(plan.output.weight.new_empty(plan.config.tgt_vocab_size))
         wrong = [str(difference) for difference in differences(model, plan)]
         if len({(parameter.device, parameter.dtype) for parameter in model.parameters()}) > 1:
             wrong.append("its parameters have several devices or dtypes")
@@ -166,7 +168,8 @@ def accelerate(model: Transformer) -> FastTransformer:
     It has the same parameters and gives the same results up to rounding; dropout draws other masks.
 
     Args:
-        model: a `Transformer` whose every part is as its configuration makes it, without hooks.
+        model: a `Transformer` whose every part is as its configuration makes it, without hooks; the
+            output may have a bias.
 
     Raises:
         TypeError: a part is of another kind, has other settings, or has hooks; the message names it.
@@ -203,6 +206,8 @@ def accelerated(model: Any, stacklevel: int = 2) -> Any:
 def _teacher_forced_loss(
     model: FastTransformer, batch: tuple[Tensor, Tensor], smoothing: float = 0.1
 ) -> tuple[Tensor, Tensor]:
+    if model.output.bias is not None:  # which the loss in chunks does not know
+        return teacher_forced_loss.dispatch(Transformer)(model, batch, smoothing)
     src, tgt = batch
     targets, pad_id = tgt[:, 1:], model.config.pad_id
     hidden = model.decode(tgt[:, :-1], model.encode(src), model.src_mask(src))
@@ -217,6 +222,8 @@ def _r_drop_loss(
     smoothing: float = 0.1,
     alpha: float = 5.0,
 ) -> tuple[Tensor, Tensor]:
+    if model.output.bias is not None:
+        return r_drop_loss.dispatch(Transformer)(model, batch, smoothing, alpha)
     src, tgt = batch
     targets, pad_id = tgt[:, 1:], model.config.pad_id
     src, tgt = torch.cat((src, src)), torch.cat((tgt, tgt))  # [2B, S], [2B, T + 1]
