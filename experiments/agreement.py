@@ -1,14 +1,15 @@
 """What the real programs compute with the same weights: `python -m experiments.agreement`, some minutes.
 
 It writes transformer/records/book/agreement.json, from which Chapter 15 makes its table. Each row is a
-library and a trained model that both have: `torch.nn`, Hugging Face's Marian and Llama, CTranslate2 and ONNX
-Runtime. On 200 test sentences of Small Portuguese it holds the largest difference of the logits, and how many
-tokens and whole sentences of their searches are equal. It needs transformers, ctranslate2, onnx, onnxscript
-and onnxruntime.
+library and a trained model that both have: `torch.nn`, Hugging Face's Pegasus, Marian and Llama, CTranslate2
+and ONNX Runtime. On 200 test sentences of Small Portuguese it holds the largest difference of the logits, and
+how many tokens and whole sentences of their searches are equal. It needs transformers, ctranslate2, onnx,
+onnxscript and onnxruntime.
 
-The packaged translator is pre-norm, and Marian is post-norm. So a small post-norm model is trained for it
-here; and the Llama is trained by transformers' own code, before ours reads it. Two libraries round some of
-their own numbers to float32 in a model of float64: they are compared as they are and without these roundings.
+The packaged translator is pre-norm, as Pegasus is, and Marian is post-norm. So a small post-norm model is
+trained for it here; and the Llama is trained by transformers' own code, before ours reads it. Three libraries
+round some of their own numbers to float32 in a model of float64: they are compared as they are and without
+these roundings.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from transformer import (
 )
 from transformer.exchange.ctranslate2 import to_ctranslate2
 from transformer.exchange.llama import from_llama
-from transformer.exchange.marian import to_marian
+from transformer.exchange.marian import to_marian, to_pegasus
 from transformer.exchange.onnx import to_onnx
 from transformer.language.batches import pad
 from transformer.language.corpora import Pair
@@ -186,14 +187,26 @@ def torch_nn(data: Data) -> Row:
     }  # fmt: skip
 
 
+def pegasus(data: Data) -> Row:
+    """The packaged translator in Hugging Face's `PegasusForConditionalGeneration`."""
+    return hugging_face(data, data.translator.model, "phrases", "Pegasus", to_pegasus)
+
+
 def marian(data: Data, ours: Transformer) -> Row:
     """A trained post-norm model in Hugging Face's `MarianMTModel`."""
+    return hugging_face(data, ours, "post-norm", "Marian", to_marian)
+
+
+def hugging_face(
+    data: Data, ours: Transformer, name: str, family: str, export: Callable[[Transformer, str], None]
+) -> Row:
+    """A model in the class of `transformers` that its export is for."""
     import transformers
 
     mask, config = (data.src != 0).long(), ours.config
     with tempfile.TemporaryDirectory() as folder:
-        to_marian(ours, folder)
-        theirs = transformers.MarianMTModel.from_pretrained(folder).eval()
+        export(ours, folder)
+        theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
 
     def logits(model: Any) -> Tensor:
         given = {"input_ids": data.src, "attention_mask": mask, "decoder_input_ids": data.tgt}
@@ -205,7 +218,7 @@ def marian(data: Data, ours: Transformer) -> Row:
         beam = theirs.generate(num_beams=BEAM, length_penalty=0.0, early_stopping=True, **given)
     found = ours_finds(ours, data)
     row = {
-        "library": "Hugging Face Marian", "version": metadata.version("transformers"), "model": "post-norm",
+        "library": f"Hugging Face {family}", "version": metadata.version("transformers"), "model": name,
         "compared": "logits",
         "largest": logits(theirs).abs().max().item(),
         "float32": apart(data.logits(ours), logits(theirs)),
@@ -337,7 +350,8 @@ def measured(n_sentences: int = SENTENCES, steps: int = STEPS) -> list[Row]:
     data = Data(n_sentences)
     post_norm = trained(data, steps)
     with torch.no_grad():
-        return [torch_nn(data), marian(data, post_norm), ctranslate2(data), onnx(data), llama(data, steps)]
+        engines = [ctranslate2(data), onnx(data)]
+        return [torch_nn(data), pegasus(data), marian(data, post_norm), *engines, llama(data, steps)]
 
 
 def main() -> None:

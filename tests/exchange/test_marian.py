@@ -20,9 +20,11 @@ from torch import Tensor, nn
 from transformer import (
     Transformer,
     TransformerConfig,
+    Translator,
     accelerate,
     beam_search,
     greedy_search,
+    load_corpus,
     padding_mask,
     r_drop_loss,
     sinusoidal_encoding,
@@ -34,8 +36,12 @@ from transformer.exchange.marian import (
     _reordered,
     _sines_first,
     from_marian,
+    from_pegasus,
     to_marian,
+    to_pegasus,
 )
+from transformer.language.vocabulary import EOS_ID
+from transformer.runs.checkpoints import CheckpointError
 
 pytestmark = pytest.mark.usefixtures("float64")
 needs_transformers = pytest.mark.skipif(
@@ -421,6 +427,96 @@ def test_every_bias_of_the_output_counts_in_searches_and_losses():
     assert (beam_search(model, src, 1, max_length=6).tokens == 9).all()
     assert teacher_forced_loss(model, (src, torch.full((3, 4), 9)), smoothing=0.0)[0] == 0.0
     assert padding_mask(src, PAD).all()
+
+
+# -------------------------------------------------------------------------------------------------
+# Pegasus, the same with norms first
+# -------------------------------------------------------------------------------------------------
+
+
+def pegasus(form="as OPUS-MT", **changes):
+    """A Pegasus model with random weights, as `marian` makes one."""
+    import transformers
+
+    settings = marian(form).config.to_dict()
+    for name in ("model_type", "architectures", "transformers_version", "decoder_vocab_size"):
+        settings.pop(name, None)
+    torch.manual_seed(1)
+    config = transformers.PegasusConfig(**settings | changes)
+    theirs = transformers.PegasusForConditionalGeneration(config).double().eval()
+    with torch.no_grad():
+        for name, parameter in theirs.named_parameters():
+            if "embed_positions" not in name:
+                parameter.normal_(1.0 if "norm.weight" in name else 0.0, 0.4)
+        theirs.final_logits_bias.normal_()
+        theirs.final_logits_bias[:, EOS] += 2.0
+    return exact_positions(theirs)
+
+
+@needs_transformers
+@pytest.mark.parametrize("form", [form for form in FORMS if form != "three tables"])
+def test_pegasus_there_and_back_with_equal_logits_and_searches(form, tmp_path):
+    import transformers
+
+    theirs = pegasus(form)
+    ours = from_pegasus(theirs)
+    assert ours.config.norm_first and ours.config.has_final_norm
+    src, tgt = sentences(theirs, batch=12)
+    expected = their_logits(theirs, src, tgt)
+    assert close(ours(src, tgt), expected) and expected.std() > 0.5
+    assert close(accelerate(ours)(src, tgt), expected)
+    found, wanted = greedy_search(ours, src, 30), generated(theirs, src, 30).sequences[:, 1:]
+    assert without_padding(found, ours.config) == without_padding(wanted, ours.config)
+    to_pegasus(ours, tmp_path)
+    back = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
+    assert type(back) is type(theirs)
+    state = exact_positions(back).state_dict()
+    assert all(torch.equal(state[name], value) for name, value in theirs.state_dict().items())
+    assert close(from_pegasus(str(tmp_path))(src, tgt), expected)
+
+
+@needs_transformers
+def test_transformers_alone_translates_with_the_packaged_translator(tmp_path):
+    import transformers
+
+    ours = Translator.load("phrases")
+    to_pegasus(ours, tmp_path)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path).eval()
+    sentences = [ours.vocabulary.prepare(source) for source, _ in load_corpus("phrases", "test")[:20]]
+    read = tokenizer(sentences, return_tensors="pt", padding=True)
+    found = [ids[kept == 1].tolist() for ids, kept in zip(read.input_ids, read.attention_mask)]
+    assert found == [[*ids, EOS_ID] for ids in ours.vocabulary.encode_batch(sentences)]
+    kept = {"input_ids": read.input_ids, "attention_mask": read.attention_mask}
+    torch.set_default_dtype(torch.float32)
+    written = theirs.generate(**kept, num_beams=1, do_sample=False)
+    torch.set_default_dtype(torch.float64)
+    said = tokenizer.batch_decode(written, skip_special_tokens=True)
+    assert said == ours.translate_tokenized(sentences, beam_size=1)
+
+
+@needs_transformers
+def test_each_order_of_norms_has_its_family(tmp_path):
+    ours = from_pegasus(pegasus())
+    to_pegasus(ours, tmp_path)
+    with pytest.raises(ValueError, match=r"norm_first must be one of \[False\]"):
+        to_marian(ours, tmp_path / "marian")
+    with pytest.raises(ValueError, match="must not hold another model"):
+        to_marian(from_marian(marian()), tmp_path)
+    with pytest.raises(CheckpointError, match="model_type must be one of"):
+        from_marian(tmp_path)
+
+
+@needs_transformers
+@pytest.mark.parametrize("changes, said", [
+    ({"norm_first": False}, r"norm_first must be one of \[True\]"),
+    ({"norm_first": True, "final_norm": False}, r"final_norm must be one of \[True\]"),
+    ({"norm_first": True, "tie_embeddings": False}, r"tie_embeddings must be one of \[True\]"),
+    ({"norm_first": True, "bias": False}, r"bias must be one of \[True\]"),
+], ids=str)  # fmt: skip
+def test_to_pegasus_refuses(changes, said, tmp_path):
+    with pytest.raises(ValueError, match=said):
+        to_pegasus(Transformer(TransformerConfig(V, V, **SIZES, **changes)), tmp_path)
 
 
 # -------------------------------------------------------------------------------------------------

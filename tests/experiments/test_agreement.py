@@ -28,6 +28,7 @@ def test_torch_nn_agrees(data):
 @pytest.mark.parametrize(
     ("name", "libraries"),
     [
+        ("pegasus", ["transformers"]),
         ("marian", ["transformers"]),
         ("ctranslate2", ["ctranslate2"]),
         ("onnx", ["onnx", "onnxscript", "onnxruntime"]),
@@ -56,6 +57,7 @@ def test_the_record_has_a_row_for_each_program():
     assert record["sentences"] == agreement.SENTENCES and record["beam"] == agreement.BEAM
     assert [row["library"] for row in record["rows"]] == [
         "torch.nn",
+        "Hugging Face Pegasus",
         "Hugging Face Marian",
         "CTranslate2",
         "ONNX Runtime",

@@ -3,7 +3,7 @@
 Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
 """
 
-__all__ = ["from_marian", "to_marian", "Forbidding", "MarianTranslator"]
+__all__ = ["from_marian", "from_pegasus", "to_marian", "to_pegasus", "Forbidding", "MarianTranslator"]
 
 
 # %% book/G-exchange.ipynb · Marian · [marian-imports]
@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -27,7 +27,9 @@ from transformer.exchange.foreign import (
     whole_folder,
 )
 from transformer.exchange.torch import agreed, check_exact_type, place_copy
-from transformer.language.translator import Search, translate_ids
+from transformer.language.bpe_file import SPACE, SPECIALS
+from transformer.language.translator import Search, Translator, translate_ids
+from transformer.language.vocabulary import EOS_ID, Vocabulary
 from transformer.layers import ACTIVATIONS
 from transformer.model import Transformer, TransformerConfig
 from transformer.runs.checkpoints import regular_file
@@ -70,6 +72,7 @@ _MARIAN_PARTS = {
     "self_attn_layer_norm": "self_residual.norm",
     "encoder_attn_layer_norm": "cross_residual.norm",
     "final_layer_norm": "feed_residual.norm",
+    "layer_norm": "norm",  # on top of a stack, in Pegasus
 }
 _MARIAN_TABLES = {
     "model.shared.weight": "src_embedding.weight",  # where all are one
@@ -80,59 +83,76 @@ _MARIAN_TABLES = {
 
 
 def _marian_names(theirs: Collection[str]) -> dict[str, str]:
-    """Of Marian's weights, those that a `Transformer` has as well, each with our name."""
+    """Of Marian's or Pegasus's weights, those that a `Transformer` has as well, each with our name."""
     names = {name: ours for name, ours in _MARIAN_TABLES.items() if name in theirs}
-    return names | {name: our_name(name, _MARIAN_PARTS) for name in theirs if ".layers." in name}
+    parts = (name for name in theirs if ".layers." in name or ".layer_norm." in name)
+    return names | {name: our_name(name, _MARIAN_PARTS) for name in parts}
 
 
 # %% book/G-exchange.ipynb · Marian · [marian-config]
-_MARIAN_FIELDS = {
+class _Family(NamedTuple):
+    # One of their classes that computes what a `Transformer` does.
+    name: str
+    model: str
+    norm_first: bool  # with norms on top
+    fields: Mapping[str, str]  # of ours, by their names
+
+
+_FIELDS = {
     "vocab_size": "src_vocab_size",
-    "decoder_vocab_size": "tgt_vocab_size",
     "d_model": "d_model",
     "dropout": "dropout",
     "attention_dropout": "attention_dropout",
     "activation_dropout": "activation_dropout",
-    "share_encoder_decoder_embeddings": "tie_embeddings",
+    "tie_word_embeddings": "tie_embeddings",
     "pad_token_id": "pad_id",
     "decoder_start_token_id": "bos_id",
     "eos_token_id": "eos_id",
     "max_position_embeddings": "max_length",
 }
-_MARIAN_DEFAULTS = {"share_encoder_decoder_embeddings": True, "tie_word_embeddings": True}  # in older files
-_MARIAN_SIZES = {"layers": "n_layers", "attention_heads": "n_heads", "ffn_dim": "d_ff"}  # of a stack
-_MARIAN_ACTIVATIONS = {name: name for name in ACTIVATIONS} | {"swish": "silu"}
+_TABLES = {"decoder_vocab_size": "tgt_vocab_size", "share_encoder_decoder_embeddings": "tie_embeddings"}
+_MARIAN = _Family("Marian", "MarianMTModel", False, {**_FIELDS, **_TABLES})
+_PEGASUS = _Family("Pegasus", "PegasusForConditionalGeneration", True, _FIELDS)
+_DEFAULTS = {"share_encoder_decoder_embeddings": True, "tie_word_embeddings": True}  # in older files
+_SIZES = {"layers": "n_layers", "attention_heads": "n_heads", "ffn_dim": "d_ff"}  # of a stack
+_ACTIVATIONS = {name: name for name in ACTIVATIONS} | {"swish": "silu"}
 
 
-def _config_from_marian(theirs: Mapping[str, Any]) -> TransformerConfig:
-    check_choice(["marian"], model_type=theirs.get("model_type"))
-    check_choice([["MarianMTModel"], None], architectures=theirs.get("architectures"))
-    theirs = _MARIAN_DEFAULTS | dict(theirs)
+def _config_from(theirs: Mapping[str, Any], family: _Family) -> TransformerConfig:
+    check_choice([family.name.lower()], model_type=theirs.get("model_type"))
+    check_choice([[family.model], None], architectures=theirs.get("architectures"))
+    theirs = _DEFAULTS | dict(theirs)
     if theirs.get("decoder_vocab_size") is None:
         theirs["decoder_vocab_size"] = theirs["vocab_size"]
     check_choice([True], scale_embedding=theirs["scale_embedding"])
     check_choice([0], encoder_layerdrop=theirs["encoder_layerdrop"])
     check_choice([0], decoder_layerdrop=theirs["decoder_layerdrop"])
-    check_choice(list(_MARIAN_ACTIVATIONS), activation_function=theirs["activation_function"])
+    check_choice(list(_ACTIVATIONS), activation_function=theirs["activation_function"])
 
     def same(*names: str) -> Any:
         return agreed(" and ".join(names), [theirs[name] for name in names])
 
     same("share_encoder_decoder_embeddings", "tie_word_embeddings")
-    settings = {field: theirs[name] for name, field in _MARIAN_FIELDS.items()}
-    for name, field in _MARIAN_SIZES.items():
+    settings = {field: theirs[name] for name, field in {**_FIELDS, **_TABLES}.items()}
+    for name, field in _SIZES.items():
         settings[field] = same(f"encoder_{name}", f"decoder_{name}")
-    return TransformerConfig(**settings, activation=_MARIAN_ACTIVATIONS[theirs["activation_function"]])
+    activation = _ACTIVATIONS[theirs["activation_function"]]
+    return TransformerConfig(**settings, activation=activation, norm_first=family.norm_first)
 
 
-def _config_to_marian(ours: TransformerConfig) -> dict[str, Any]:
-    check_choice([False], norm_first=ours.norm_first, final_norm=ours.has_final_norm)
+def _config_to(ours: TransformerConfig, family: _Family) -> dict[str, Any]:
+    check_choice([family.norm_first], norm_first=ours.norm_first, final_norm=ours.has_final_norm)
     check_choice([True], bias=ours.bias)
-    settings = {name: getattr(ours, field) for name, field in _MARIAN_FIELDS.items()}
-    for name, field in _MARIAN_SIZES.items():
+    if family is _PEGASUS:
+        check_choice([True], tie_embeddings=ours.tie_embeddings)
+    settings = {name: getattr(ours, field) for name, field in family.fields.items()}
+    for name, field in _SIZES.items():
         settings |= dict.fromkeys((f"encoder_{name}", f"decoder_{name}"), getattr(ours, field))
-    settings |= {"activation_function": ours.activation, "tie_word_embeddings": ours.tie_embeddings}
-    return settings | {"scale_embedding": True, "forced_eos_token_id": None}
+    return settings | {
+        "activation_function": ours.activation,
+        "scale_embedding": True,
+        "forced_eos_token_id": None,
+    }
 
 
 # %% book/G-exchange.ipynb · Marian · [as-configured]
@@ -172,28 +192,43 @@ def from_marian(model: Any) -> Transformer:
             `CheckpointError` as well.
         ImportError: transformers or safetensors is not installed.
     """
+    return _from(model, _MARIAN)
+
+
+def from_pegasus(model: Any) -> Transformer:
+    """Make a `Transformer` that computes what Hugging Face's Pegasus model does: Marian's with pre-norm.
+
+    Args:
+        model: a `transformers.PegasusForConditionalGeneration`, or the path of a folder, as in
+            `from_marian`; so are the result and the errors.
+    """
+    return _from(model, _PEGASUS)
+
+
+def _from(model: Any, family: _Family) -> Transformer:
     if isinstance(model, str | Path):
         folder = ForeignFolder(model)
         with refusing_damage(folder.path):
-            return _from_marian(folder.settings, folder.shapes, folder.weights).eval()
-    check_exact_type("model", model, optional_import("transformers").MarianMTModel)
+            return _built(folder.settings, family, folder.shapes, folder.weights).eval()
+    check_exact_type("model", model, getattr(optional_import("transformers"), family.model))
     settings = model.config.to_dict()
-    _config_from_marian(settings)
+    _config_from(settings, family)
     check_as_configured(model)
     weights = model.state_dict()
     shapes = {name: x.shape for name, x in weights.items()}
-    return _from_marian(settings, shapes, lambda: weights).train(model.training)
+    return _built(settings, family, shapes, lambda: weights).train(model.training)
 
 
 _LARGEST_TABLE = 1 << 24  # numbers in the table of positions, which is computed
 
 
-def _from_marian(
+def _built(
     settings: Mapping[str, Any],
+    family: _Family,
     shapes: Mapping[str, Sequence[int]],
     read: Callable[[], Mapping[str, Tensor]],
 ) -> Transformer:
-    config = _config_from_marian(settings)
+    config = _config_from(settings, family)
     length, d_model = config.max_length, config.d_model
     if length * d_model > _LARGEST_TABLE:
         asked = f"{length:,} positions of {d_model:,} features"
@@ -239,12 +274,33 @@ def to_marian(model: Transformer, folder: str | Path) -> None:
         OSError: a file cannot be written; the folder stays as it was.
         ImportError: transformers is not installed.
     """
+    _write(model, folder, _MARIAN)
+
+
+def to_pegasus(model: Transformer | Translator, folder: str | Path) -> None:
+    """Write a folder from which Hugging Face's transformers loads a Pegasus model with the weights of ours.
+
+    Args:
+        model: a `Translator`, of which a tokenizer is written too, for text that its vocabulary has
+            prepared; or a `Transformer`. It is pre-norm with norms on top, with biases and one table,
+            as the recipes of this package train it.
+        folder: as in `to_marian`; so are the errors.
+    """
+    if isinstance(model, Translator):
+        _write(model.model, folder, _PEGASUS, model.vocabulary)
+    else:
+        _write(model, folder, _PEGASUS)
+
+
+def _write(
+    model: Transformer, folder: str | Path, family: _Family, vocabulary: Vocabulary | None = None
+) -> None:
     transformers = optional_import("transformers")
     check_exact_type("model", model, Transformer)
-    settings = transformers.MarianConfig(**_config_to_marian(model.config))
+    settings = getattr(transformers, f"{family.name}Config")(**_config_to(model.config, family))
     check_as_configured(model)
     with torch.device("meta"):
-        theirs = transformers.MarianMTModel(settings)
+        theirs = getattr(transformers, family.model)(settings)
     weights, order = model.state_dict(), _sines_first(model.config.d_model).argsort()
     names = _marian_names(theirs.state_dict())
     moved = _reordered({name: weights[name] for name in names.values()}, order)
@@ -254,9 +310,24 @@ def to_marian(model: Transformer, folder: str | Path) -> None:
     bias = weights.get("output.bias", torch.zeros_like(model.output.weight[:, 0]))
     theirs.final_logits_bias = bias[None]
     theirs.generation_config.max_length = model.config.max_length + 1  # theirs counts the start token
-    written = ("config.json", "generation_config.json", "model*.safetensors", "model.safetensors.index.json")
-    with whole_folder(folder, written, lambda found: found.get("model_type") == "marian") as part:
+    written = ("*config.json", "tokenizer.json", "model*.safetensors", "model.safetensors.index.json")
+    ours = lambda found: found.get("model_type") == family.name.lower()
+    with whole_folder(folder, written, ours) as part:
         theirs.save_pretrained(part)
+        if vocabulary is not None:
+            _tokenizer_of(vocabulary).save_pretrained(part)
+
+
+def _tokenizer_of(vocabulary: Vocabulary) -> Any:
+    """A tokenizer of transformers with the pieces and merges of ours; it adds the end token."""
+    tokenizers = optional_import("tokenizers")
+    fast = tokenizers.Tokenizer.from_str(vocabulary.tokenizer.to_str())
+    fast.normalizer = tokenizers.normalizers.NFC()
+    fast.decoder = tokenizers.decoders.Metaspace(replacement=SPACE, prepend_scheme="always")
+    end, with_end = SPECIALS[EOS_ID], tokenizers.processors.TemplateProcessing
+    fast.post_processor = with_end(f"$A {end}", special_tokens=[(end, EOS_ID)])
+    names = dict(zip(("pad_token", "unk_token", "bos_token", "eos_token"), SPECIALS, strict=True))
+    return optional_import("transformers").PreTrainedTokenizerFast(tokenizer_object=fast, **names)
 
 
 # %% book/G-exchange.ipynb · Marian · [marian-tokenizer]
