@@ -6,7 +6,7 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 __all__ = ["from_marian", "from_pegasus", "to_marian", "to_pegasus", "Forbidding", "MarianTranslator"]
 
 
-# %% book/G-exchange.ipynb · Marian · [marian-imports]
+# %% book/G-exchange.ipynb · Marian and Pegasus · [marian-imports]
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
@@ -38,7 +38,7 @@ from transformer.speed.fast import accelerated
 from transformer.validation import check_choice, check_device, check_size, check_type, optional_import
 
 
-# %% book/G-exchange.ipynb · Marian · [feature-order]
+# %% book/G-exchange.ipynb · Marian and Pegasus · [feature-order]
 _WRITERS = ("w_o", "w_2", "norm")  # what they return has the features of the residual stream
 
 
@@ -59,7 +59,7 @@ def _sines_first(d_model: int) -> Tensor:
     return torch.arange(2 * half).view(2, half).T.flatten()[:d_model]
 
 
-# %% book/G-exchange.ipynb · Marian · [marian-parts]
+# %% book/G-exchange.ipynb · Marian and Pegasus · [marian-parts]
 _MARIAN_PARTS = {
     "self_attn": "self_attention",
     "encoder_attn": "cross_attention",
@@ -89,7 +89,7 @@ def _marian_names(theirs: Collection[str]) -> dict[str, str]:
     return names | {name: our_name(name, _MARIAN_PARTS) for name in parts}
 
 
-# %% book/G-exchange.ipynb · Marian · [marian-config]
+# %% book/G-exchange.ipynb · Marian and Pegasus · [marian-config]
 class _Family(NamedTuple):
     # One of their classes that computes what a `Transformer` does.
     name: str
@@ -155,7 +155,7 @@ def _config_to(ours: TransformerConfig, family: _Family) -> dict[str, Any]:
     }
 
 
-# %% book/G-exchange.ipynb · Marian · [as-configured]
+# %% book/G-exchange.ipynb · Marian and Pegasus · [as-configured]
 def _place_all(target: nn.Module, weights: Mapping[str, Tensor]) -> None:
     """Fill a whole model that was built on the meta device; shared parameters stay shared."""
     for name, owner in parameter_owners(target).items():
@@ -167,7 +167,7 @@ def _place_all(target: nn.Module, weights: Mapping[str, Tensor]) -> None:
             setattr(part, leaf, target.get_parameter(owner))
 
 
-# %% book/G-exchange.ipynb · Marian · [from-marian]
+# %% book/G-exchange.ipynb · Marian and Pegasus · [from-marian]
 def from_marian(model: Any) -> Transformer:
     """Make a `Transformer` that computes what Hugging Face's Marian model does, with copies of its weights.
 
@@ -259,7 +259,7 @@ def _check_sinusoids(table: Tensor) -> None:
         raise ValueError("embed_positions must hold sinusoids: first all sines, then all cosines")
 
 
-# %% book/G-exchange.ipynb · Marian · [to-marian]
+# %% book/G-exchange.ipynb · Marian and Pegasus · [to-marian]
 def to_marian(model: Transformer, folder: str | Path) -> None:
     """Write a folder from which Hugging Face's transformers loads a Marian model with the weights of ours.
 
@@ -330,7 +330,7 @@ def _tokenizer_of(vocabulary: Vocabulary) -> Any:
     return optional_import("transformers").PreTrainedTokenizerFast(tokenizer_object=fast, **names)
 
 
-# %% book/G-exchange.ipynb · Marian · [marian-tokenizer]
+# %% book/G-exchange.ipynb · Marian and Pegasus · [marian-tokenizer]
 def _marian_tokenizer(folder: ForeignFolder, config: TransformerConfig) -> Any:
     """The tokenizer of a Marian model; its class is built from these files, whatever others may say."""
     told = "tokenizer_config.json"
@@ -362,7 +362,7 @@ def _check_words(words: Mapping[str, Any], size: int, config: TransformerConfig)
     words["<unk>"]
 
 
-# %% book/G-exchange.ipynb · Marian · [marian-bans]
+# %% book/G-exchange.ipynb · Marian and Pegasus · [marian-bans]
 class Forbidding(nn.Module):
     """A model for searches that never choose some of its tokens.
 
@@ -415,7 +415,7 @@ def _banned(folder: ForeignFolder) -> list[int]:
     return [token for (token,) in banned or []]
 
 
-# %% book/G-exchange.ipynb · Marian · [marian-translator]
+# %% book/G-exchange.ipynb · Marian and Pegasus · [marian-translator]
 class MarianTranslator:
     """A Marian model of Hugging Face with its vocabulary: sentences in, sentences out.
 
