@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +26,7 @@ from transformer.exchange.foreign import (
     whole_folder,
 )
 from transformer.exchange.torch import agreed, check_exact_type, place_copy
-from transformer.language.translator import Search, translate_ids
+from transformer.language.translator import Search, SearchSettings, adjusted, translate_ids
 from transformer.layers import ACTIVATIONS
 from transformer.model import Transformer, TransformerConfig
 from transformer.runs.checkpoints import regular_file
@@ -334,7 +334,7 @@ class MarianTranslator:
         self._tokenizer = _marian_tokenizer(ForeignFolder(folder), self.model.config)
 
     def translate(
-        self, sentences: Sequence[str], beam_size: int = 4, length_penalty: float = 0.6
+        self, sentences: Sequence[str], search: Search = Search(), **changes: Unpack[SearchSettings]
     ) -> list[str]:
         """Translate sentences; arguments and errors are those of `Translator.translate_tokenized`."""
         longest, sources = self.model.config.max_length, []
@@ -343,7 +343,7 @@ class MarianTranslator:
             if len(ids) >= longest:
                 warnings.warn(f"sentence {number} is cut to its first {longest - 1} tokens", stacklevel=2)
             sources.append([*ids[: longest - 1], end])
-        found = translate_ids(self.model, sources, Search(beam_size, length_penalty))
+        found = translate_ids(self.model, sources, adjusted(search, changes))
         return list(self._tokenizer.batch_decode(found, skip_special_tokens=True))
 
     def n_tokens(self, sentence: str) -> int:
