@@ -86,7 +86,7 @@ def test_a_word_is_known_that_training_showed_often():
 def test_log_probabilities_are_those_of_the_search():
     translator = Translator.load("phrases")
     sentences = ["gosto disto .", "a menina gosta do gato preto .", ""]
-    texts, means = translate_surely(translator, sentences, 4, 0.6)
+    texts, means = translate_surely(translator, sentences, Search(4, 0.6))
     assert texts == translator.translate_tokenized(sentences) and means[2] == 0
     for sentence, mean in zip(sentences[:2], means):
         src = torch.tensor([[*translator.vocabulary.encode(sentence), EOS_ID]])

@@ -21,6 +21,7 @@ from transformer.__main__ import main
 from transformer.exchange.ctranslate2 import load_translator
 from transformer.exchange.marian import from_marian, to_marian
 from transformer.language.hub import model_card, pretrained_folder
+from transformer.language.translator import Search
 from transformer.language.wording import Preparation
 from transformer.runs.checkpoints import CheckpointError
 
@@ -336,8 +337,8 @@ def test_the_engine_says_what_pytorch_says(translator, capsys):
 
     sources = [pair.source for pair in load_corpus("phrases", "test")[:100]]
     engine = load_translator("phrases", engine="ctranslate2")
-    for search in ((1, 0.6), (4, 0.6), (4, 0.0)):
-        pairs = zip(engine.translate(sources, *search), translator.translate(sources, *search))
+    for search in (Search(1), Search(4), Search(4, 0.0)):
+        pairs = zip(engine.translate(sources, search), translator.translate(sources, search))
         assert sum(a == b for a, b in pairs) >= 97
     assert engine.translate(["", "gosto disto ."]) == ["", "i like this."]
     assert engine.translate_tokenized(["a menina gosta do gato preto ."], beam_size=1, max_length=3)[0] != ""
@@ -346,7 +347,7 @@ def test_the_engine_says_what_pytorch_says(translator, capsys):
 
 
 @needs("ctranslate2")
-@pytest.mark.parametrize("search", [(0,), (4, -1.0), (4, 0.6, 0)])
-def test_the_engine_refuses_what_translate_refuses(search):
+@pytest.mark.parametrize("changes", [{"beam_size": 101}, {"length_penalty": -1.0}, {"max_length": 0}])
+def test_the_engine_refuses_what_translate_refuses(changes):
     with pytest.raises(ValueError):
-        load_translator("phrases", engine="ctranslate2").translate_tokenized(["a"], *search)
+        load_translator("phrases", engine="ctranslate2").translate_tokenized(["a"], **changes)

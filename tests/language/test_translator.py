@@ -666,7 +666,7 @@ def searched(monkeypatch):
 def every_search(translator):
     """What all ways to translate say."""
     sentences = ["O gato vê a casa.", "Gosto disto."]
-    said = [translator.translate(sentences, size) for size in (1, 3)]
+    said = [translator.translate(sentences, beam_size=size) for size in (1, 3)]
     written = translator.translate_tokenized(sentences, beam_size=2)
     return said, written, translator.align("o gato vê a casa .", beam_size=2)[:2]
 
@@ -808,10 +808,10 @@ def test_align_ends_with_its_sentence_and_reads_the_target_shifted():
 
 
 def test_align_describes_the_search_that_it_is_asked_for(translator):
-    for search in ((1, 0.6), (3, 0.0), (3, 5.0)):
-        found = translator.align("o gato não gosta da casa .", *search)
+    for search in (Search(1), Search(3, 0.0), Search(3, 5.0)):
+        found = translator.align("o gato não gosta da casa .", search)
         ids = [translator.vocabulary.tokenizer.token_to_id(name) for name in found.target]
-        (said,) = translator.translate_tokenized(["o gato não gosta da casa ."], *search)
+        (said,) = translator.translate_tokenized(["o gato não gosta da casa ."], search)
         assert translator.vocabulary.decode(ids) == said
 
 
