@@ -243,10 +243,7 @@ class Lessons:
 
 # %% book/B-commands.ipynb · What a run learns from · [test-scores]
 def _test_scores(
-    translator: Translator,
-    searches: dict[str, Search],
-    test: Sequence[Pair],
-    train: Iterable[Pair],
+    translator: Translator, searches: dict[str, Search], test: Sequence[Pair], train: Iterable[Pair]
 ) -> dict[str, dict[str, Any]]:
     sources, known = [pair.source for pair in test], set(train)
     written = {  # each search once, though it may have two names

@@ -75,13 +75,7 @@ Add = Callable[..., Any]  # an argument parser's `add_argument`
 class Setting(argparse.Action):
     """An option that changes one setting, `const`, of the value at `dest`, which checks it."""
 
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: Any,
-        option_string: str | None = None,
-    ) -> None:
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: Any = None) -> None:
         before = getattr(namespace, self.dest)
         try:
             setattr(namespace, self.dest, replace(before, **{self.const: values}))
