@@ -8,9 +8,9 @@ from typing import Any
 from benchmarks.measure import table
 from transformer import Translator, quantize
 from transformer.language.corpora import Pair
-from transformer.language.translator import evaluate_translator
+from transformer.language.translator import Search, evaluate_translator
 
-SEARCHES = {"greedy": 1, "beam 4": 4}
+SEARCHES = {"greedy": Search(1), "beam 4": Search(4)}
 
 
 def measure_quality(name: str, translator: Translator, pairs: Sequence[Pair]) -> dict[str, Any]:
@@ -26,10 +26,10 @@ def measure_quality(name: str, translator: Translator, pairs: Sequence[Pair]) ->
     """
     light = Translator(quantize(translator.model), translator.vocabulary)
     results: dict[str, Any] = {}
-    for search, beam_size in SEARCHES.items():
-        results[search] = {
-            "float32": evaluate_translator(translator, pairs, beam_size),
-            "int8": evaluate_translator(light, pairs, beam_size),
+    for label, search in SEARCHES.items():
+        results[label] = {
+            "float32": evaluate_translator(translator, pairs, search),
+            "int8": evaluate_translator(light, pairs, search),
         }
     rows = [
         [f"{search}, {precision}", *(f"{score['score']:.2f}" for score in scores.values())]

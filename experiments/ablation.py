@@ -27,6 +27,7 @@ from benchmarks.measure import table
 from transformer import TransformerConfig, Translator, load_corpus
 from transformer.commands.recipes import RECIPES, changed
 from transformer.commands.training import train_translator
+from transformer.language.translator import Search
 from transformer.runs.checkpoints import atomic_file, load_checkpoint
 from transformer.runs.folder import RunFolder, read_record, run_facts, write_record
 
@@ -67,7 +68,12 @@ PATCHES = {
         partial(TransformerConfig, tie_embeddings=False),
     ),
 }
-SEARCHES = {"greedy": (1, 0.6), "beam 4": (4, 0.6), "beam 4, no penalty": (4, 0.0), "beam 8": (8, 0.6)}
+SEARCHES = {
+    "greedy": Search(1),
+    "beam 4": Search(4),
+    "beam 4, no penalty": Search(4, 0.0),
+    "beam 8": Search(8),
+}
 # Weights of the last checkpoints, oldest first: means, and a moving average that halves what it held.
 AVERAGES = {
     "average of 2": [1] * 2,
@@ -95,13 +101,13 @@ def train(row: str, max_minutes: float | None) -> None:
             parameters = sum(parameter.numel() for parameter in translator.model.parameters())
             facts = run_facts(trainer.device) | {"parameters": parameters, "seconds": seconds}
             write_record(folder / "record.json", facts | {"log": trainer.history})
-            write_record(folder / "dev.json", {"beam 4": translated(translator, *SEARCHES["beam 4"])})
+            write_record(folder / "dev.json", {"beam 4": translated(translator, SEARCHES["beam 4"])})
 
 
-def translated(translator: Translator, beam_size: int, length_penalty: float) -> list[str]:
+def translated(translator: Translator, search: Search) -> list[str]:
     """The development split, translated."""
     sources = [pair.source for pair in load_corpus("ted", "dev")]
-    return translator.translate_tokenized(sources, beam_size, length_penalty)
+    return translator.translate_tokenized(sources, search)
 
 
 def averaged(folder: Path, weights: Sequence[int]) -> Translator:
@@ -190,7 +196,7 @@ def free(folder: Path) -> dict[str, list[str]]:
             translator = (
                 averaged(folder, AVERAGES[name]) if is_mean else Translator.load(folder / "translator")
             )
-            found[name] = translated(translator, *SEARCHES["beam 4" if is_mean else name])
+            found[name] = translated(translator, SEARCHES["beam 4" if is_mean else name])
             write_record(path, found)
     return found
 

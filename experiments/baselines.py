@@ -158,12 +158,10 @@ def checkpoints(folder: Path) -> Iterator[tuple[int, dict[str, Tensor]]]:
             yield step, load_checkpoint(path)["model"]
 
 
-def translated(
-    model: nn.Module, vocabulary: Vocabulary, pairs: Sequence[Pair], beam_size: int = 1
-) -> list[str]:
+def translated(model: nn.Module, vocabulary: Vocabulary, pairs: Sequence[Pair], search: Search) -> list[str]:
     """The sources, translated by any model that searches know, tokenized as they are."""
     sources = [[*ids, 3] for ids in vocabulary.encode_batch([pair.source for pair in pairs])]
-    found = translate_ids(model, sources, Search(beam_size))
+    found = translate_ids(model, sources, search)
     return [vocabulary.decode(ids) for ids in found]
 
 
@@ -177,7 +175,7 @@ def score_curves(folders: dict[str, Path]) -> None:
         for step, weights in checkpoints(folders[name]):
             if str(step) not in curve:
                 model.load_state_dict(weights)
-                said = translated(searched, vocabulary, dev)
+                said = translated(searched, vocabulary, dev, Search(1))
                 curve[str(step)] = corpus_scores(said, [pair.target for pair in dev])["BLEU-tok"]["score"]
                 write_record(path, curves)
                 print(f"{name}, update {step:,}: {curve[str(step)]:.2f}", flush=True)
@@ -227,7 +225,7 @@ def row(name: str, folder: Path) -> dict[str, Any]:
     *_, (step, weights) = checkpoints(RUNS / "recurrent")
     assert step == pace["steps"]
     model.load_state_dict(weights)
-    scores = scores_of(lambda pairs: translated(model.eval(), vocabulary, pairs, beam_size=4))
+    scores = scores_of(lambda pairs: translated(model.eval(), vocabulary, pairs, Search(4)))
     return facts | {"run": record, "parameters": pace["parameters"]["recurrent"], "scores": scores}
 
 

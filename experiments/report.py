@@ -225,9 +225,9 @@ def crosses_over(found: Alignment, source: Sequence[str], target: Sequence[str])
     return crossed.tolist()
 
 
-def find_swap(translator: Translator, source: str, target: str, *search: float) -> dict[str, Any]:
+def find_swap(translator: Translator, source: str, target: str, search: Search) -> dict[str, Any]:
     """Translate a noun phrase, and say whether attention crosses over where both words are as expected."""
-    words = by_words(translator.align(f"isto é {source} .", *search))
+    words = by_words(translator.align(f"isto é {source} .", search))
     pairs = source.split()[1:], target.split()[1:]
     as_said = set(pairs[0]) <= set(words.source) and set(pairs[1]) <= set(words.target)
     crossed = crosses_over(words, *pairs) if as_said else None
@@ -240,34 +240,34 @@ def rounded(weights: Tensor) -> Any:
 
 
 def translate_surely(
-    translator: Translator, sentences: Sequence[str], *search: float
+    translator: Translator, sentences: Sequence[str], search: Search
 ) -> tuple[list[str], list[float]]:
     """Tokenized translations, with the mean log-probability of a token of each, rounded to four digits."""
     eos_id = translator.model.config.eos_id
     sources = [[*ids, eos_id] for ids in translator.vocabulary.encode_batch(sentences)]
-    found = translator.translate_ids(sources, Search(*search))
+    found = translator.translate_ids(sources, search)
     means = log_probabilities(translator, sources, found)
     return [translator.vocabulary.decode(ids) for ids in found], [round(mean, 4) for mean in means]
 
 
-def ask_own_sentences(translator: Translator, *search: float) -> dict[str, Any]:
+def ask_own_sentences(translator: Translator, search: Search) -> dict[str, Any]:
     """Translate what was written for the book, and what the lecture shows."""
     ours, lecture = load_sentences(), list(load_lecture())
     sources, targets = ([tokenize(sentence[side]) for sentence in ours] for side in (1, 2))
-    found, sure = translate_surely(translator, sources, *search)
+    found, sure = translate_surely(translator, sources, search)
     scores = sentence_scores(found, targets)
     moved = [s for s, sentence in zip(sources, ours, strict=True) if sentence.category == "adjectives"]
-    reordered = [by_words(translator.align(source, *search)) for source in moved[:3]]
+    reordered = [by_words(translator.align(source, search)) for source in moved[:3]]
     aligned = [translator.align(source) for source in lecture[:2]]
     return {
         "sentences": [
             {**sentence._asdict(), "translation": detokenize(text), "chrF2": score, "log-probability": mean}
             for sentence, text, score, mean in zip(ours, found, scores, sure, strict=True)
         ],
-        "swaps": [find_swap(translator, *pair, *search) for pair in SWAPS.items()],
+        "swaps": [find_swap(translator, *pair, search) for pair in SWAPS.items()],
         "reordered": [{**x._asdict(), "weights": rounded(x.weights.mean(dim=1))} for x in reordered],
         "lecture": {
-            name: translator.translate_tokenized(lecture, size)
+            name: translator.translate_tokenized(lecture, beam_size=size)
             for name, size in (("greedy", 1), ("beam 4", 4))
         },
         "alignments": [{**x._asdict(), "weights": rounded(x.weights[-1])} for x in aligned],
@@ -282,14 +282,14 @@ def examine(
 ) -> dict[str, Any]:
     """The record of a run, with what the book keeps beside it. The search is the best of its grid."""
     best = record["grid"][0]
-    search = best["beam_size"], best["length_penalty"]
+    search = Search(best["beam_size"], best["length_penalty"])
     train, test = load(corpus, "train"), load(corpus, "test")
-    written, sure = translate_surely(translator, [pair.source for pair in test], *search)
+    written, sure = translate_surely(translator, [pair.source for pair in test], search)
     return record | {
         "examined": run_facts(next(translator.model.parameters()).device),
         "analysis": analyse_translations(written, test, train),
         "confidence": {"sentences": sure, "tokens": calibration(translator, test)},
-        **ask_own_sentences(translator, *search),
+        **ask_own_sentences(translator, search),
     }
 
 

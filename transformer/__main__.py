@@ -43,13 +43,7 @@ Every command has a --help of its own."""
 class Completion(argparse.Action):
     """Print a shell's completion of the command line, and end."""
 
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: Any,
-        option_string: str | None = None,
-    ) -> NoReturn:
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: Any = None) -> NoReturn:
         shtab = optional_import("shtab")
         (commands,) = (action.choices for action in parser._actions if isinstance(action.choices, dict))
         for action in (action for command in commands.values() for action in command._actions):

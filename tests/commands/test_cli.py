@@ -1,5 +1,6 @@
 """The command line: what it says, what it refuses, and what it leaves behind."""
 
+import inspect
 import io
 import json
 import os
@@ -12,7 +13,7 @@ import threading
 import time
 import tracemalloc
 from contextlib import redirect_stdout
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from functools import partial
 from importlib import metadata
 from pathlib import Path
@@ -32,6 +33,7 @@ from transformer.commands.data import Lessons
 from transformer.commands.recipes import changed, parsed, read_recipe, settings
 from transformer.commands.training import train_recipe
 from transformer.language.corpora import CorpusError, Pair
+from transformer.language.translator import Search
 from transformer.runs.checkpoints import load_checkpoint
 from transformer.runs.folder import RunFolder, read_log, read_record, write_record
 from transformer.runs.journal import Journal
@@ -101,7 +103,7 @@ def test_every_option_says_what_it_does_and_what_it_is_without(name, capsys):
         if action.required:
             continue  # there is nothing without it
         assert "(default" in action.help, action.dest
-        if not isinstance(action.default, None | list):
+        if not isinstance(action.default, None | list | Search):
             assert str(action.default or "none") in action.help, action.dest
     assert "Traceback" not in said
 
@@ -757,9 +759,7 @@ def test_an_interrupt_while_the_program_is_imported_ends_it_silently(tmp_path):
 def test_an_interrupt_that_a_callback_swallows_comes_once_more(seconds, capsys, monkeypatch):
     """Python ignores what is raised where an object is thrown away, and in the hook that hears of it."""
     begin, delays = threading.Timer.start, iter([seconds])
-    monkeypatch.setattr(
-        threading.Timer, "start", lambda timer: begin(timer) or time.sleep(next(delays, 0.0))
-    )
+    monkeypatch.setattr(threading.Timer, "start", lambda timer: begin(timer) or time.sleep(next(delays, 0.0)))
 
     class Swallows:
         def __del__(self):
@@ -787,18 +787,29 @@ def test_arguments_and_lines_are_translated(capsys, monkeypatch):
     type_in(monkeypatch, f"\ufeffGosto disto.\r\n\n{CAT}".encode())
     assert main(["translate", "--beam", "1"]) == 0
     first, *others = capsys.readouterr().out.splitlines()
-    assert first == Translator.load("phrases").translate(["Gosto disto."], 1)[0]
+    assert first == Translator.load("phrases").translate(["Gosto disto."], beam_size=1)[0]
     assert others == ["", "the girl likes the black cat."]
 
 
 def test_search_is_the_one_that_was_asked_for(capsys, monkeypatch):
     seen = []
     monkeypatch.setattr(
-        Translator, "translate", lambda self, sentences, *search: seen.append(search) or sentences
+        Translator, "translate", lambda self, sentences, search: seen.append(search) or sentences
     )
     assert main(["translate", CAT]) == 0
     assert main(["translate", "--beam", "7", "--length-penalty", "1.5", CAT]) == 0
-    assert seen == [(4, 0.6), (7, 1.5)]
+    assert main(["translate", "--beam-size", "7", "--max-length", "9", "--max-tokens", "99", CAT]) == 0
+    assert seen == [Search(), Search(7, 1.5), Search(7, max_length=9, max_tokens=99)]
+
+
+@pytest.mark.parametrize("name", ["translate", "evaluate", "serve"])
+def test_every_setting_of_a_search_is_an_option_and_its_help_is_the_docstring(name):
+    options = {action.const: action for action in subparsers()[name]._actions if action.dest == "search"}
+    assert list(options) == [setting.name for setting in fields(Search)]
+    for setting in fields(Search):
+        said, _, default = options[setting.name].help.rpartition(" (default: ")
+        assert f"    {setting.name}: {said}.\n" in inspect.getdoc(Search) and default == f"{setting.default})"
+    assert "--beam" in options["beam_size"].option_strings
 
 
 def test_line_that_is_no_utf_8_is_named(capsys, monkeypatch):
@@ -855,7 +866,9 @@ def test_groups_translate_as_single_lines_do(capsys, monkeypatch):
     type_in(monkeypatch, "\n".join(sources).encode())
     assert main(["translate", "--beam", "1"]) == 0
     alone = Translator.load("phrases")
-    assert capsys.readouterr().out.splitlines() == [alone.translate([text], 1)[0] for text in sources]
+    assert capsys.readouterr().out.splitlines() == [
+        alone.translate([text], beam_size=1)[0] for text in sources
+    ]
 
 
 class Endless(io.RawIOBase):
@@ -1041,10 +1054,8 @@ def short(monkeypatch):
     return pairs
 
 
-def lines(pairs, beam_size=1, length_penalty=0.6, n_bootstrap=0):
-    written = Translator.load("phrases").translate_tokenized(
-        [pair.source for pair in pairs], beam_size, length_penalty
-    )
+def lines(pairs, search=Search(1), n_bootstrap=0):
+    written = Translator.load("phrases").translate_tokenized([pair.source for pair in pairs], search)
     scores = corpus_scores(written, [pair.target for pair in pairs], n_bootstrap)
     return [score["line"] for score in scores.values()]
 
@@ -1063,9 +1074,9 @@ def test_evaluation_searches_as_asked_and_gives_intervals(short, capsys, monkeyp
         Translator, "translate_tokenized", lambda *given: seen.append(given[2:]) or search(*given)
     )
     assert main(["evaluate", "--beam", "3", "--length-penalty", "0", "--bootstrap", "50"]) == 0
-    assert seen == [(3, 0.0)]
+    assert seen == [(Search(3, 0.0),)]
     said = capsys.readouterr().out.splitlines()
-    assert said == ["20 pairs, beam 3, length penalty 0.0", *lines(short["test"], 3, 0.0, 50)]
+    assert said == ["20 pairs, beam 3, length penalty 0.0", *lines(short["test"], Search(3, 0.0), 50)]
     assert all("(μ = " in line and "bs:50" in line for line in said[1:4])
     assert re.fullmatch(r"exact\|nrefs:1\|case:lc = \d+\.\d \(\d+ of 20\) ± \d+\.\d", said[4])
     assert main(["evaluate", "--beam", "1", "--bootstrap"]) == 0
@@ -1166,13 +1177,27 @@ def test_info_is_read_by_other_programs_for_every_recipe(capsys):
         (["train", "toy", "--set", "dropout=much"], "dropout must be a float, not 'much'"),
         (["train", "toy", "--set", "norm_first=yes"], "norm_first must be true or false, not 'yes'"),
         (["translate", "--model", "nowhere", "a"], "nowhere"),
-        (["translate", "--beam", "0", "o gato"], "--beam: must lie in [1, 100], but is 0"),
-        (["translate", "--beam", "1000000", "o gato"], "--beam: must lie in [1, 100], but is 1000000"),
-        (["translate", "--beam", "wide", "o gato"], "--beam: "),
-        (["evaluate", "--beam", "101"], "--beam: must lie in [1, 100], but is 101"),
-        (["translate", "--length-penalty", "-1", "o gato"], "--length-penalty: must lie in [0.0, 10.0]"),
-        (["translate", "--length-penalty", "200", "o gato"], "--length-penalty: must lie in [0.0, 10.0]"),
-        (["translate", "--length-penalty", "nan", "o gato"], "--length-penalty: must lie in [0.0, 10.0]"),
+        (["translate", "--beam", "0", "o gato"], "--beam-size: beam_size must be at least 1, but is 0"),
+        (["translate", "--beam", "1000000", "o gato"], "beam_size must be at most 100, but is 1000000"),
+        (["translate", "--beam", "wide", "o gato"], "--beam-size: invalid int value: 'wide'"),
+        (["evaluate", "--beam", "101"], "beam_size must be at most 100, but is 101"),
+        (
+            ["translate", "--length-penalty", "-1", "o gato"],
+            "length_penalty must be finite and at least 0, but is -1",
+        ),
+        (
+            ["translate", "--length-penalty", "200", "o gato"],
+            "--length-penalty: length_penalty must be at most 10, but",
+        ),
+        (
+            ["translate", "--length-penalty", "nan", "o gato"],
+            "length_penalty must be finite and at least 0, but is nan",
+        ),
+        (
+            ["translate", "--max-length", "0", "o gato"],
+            "--max-length: max_length must be at least 1, but is 0",
+        ),
+        (["serve", "--max-tokens", "0"], "--max-tokens: max_tokens must be at least 1, but is 0"),
         (["evaluate", "--bootstrap", "-1"], "--bootstrap: must lie in [0, 100000], but is -1"),
         (["train", "phrases", "--max-minutes", "nan"], "--max-minutes: must lie in"),
         (["train", "toy", "--directory", ""], "--directory: must not be empty"),

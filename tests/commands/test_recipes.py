@@ -41,7 +41,7 @@ from transformer.commands.sizes import own_recipe
 from transformer.commands.training import toy_record, train_toy, translation_record
 from transformer.language.bpe_dropout import sampled_batches
 from transformer.language.corpora import CorpusError, Pair
-from transformer.language.translator import evaluate_translator, tune_search
+from transformer.language.translator import Search, evaluate_translator, tune_search
 from transformer.language.wording import AS_IT_IS, CORPORA
 from transformer.runs.checkpoints import load_checkpoint, set_weights
 from transformer.runs.folder import write_record
@@ -456,7 +456,7 @@ def test_pairs_of_ones_own_are_trained_on_but_for_those_held_out(tmp_path):
     assert trainer.history[-1]["loss"] == pytest.approx(wanted["loss"])
     kept = Translator.load(tmp_path / "translator")
     assert kept.preparation == translator.preparation == AS_IT_IS
-    assert kept.translate(["3 gatos"], 1) == translator.translate(["3 gatos"], 1)
+    assert kept.translate(["3 gatos"], beam_size=1) == translator.translate(["3 gatos"], beam_size=1)
 
 
 def test_pairs_that_no_batch_can_hold_are_left_out_and_counted():
@@ -517,12 +517,12 @@ def test_record_holds_the_run(record):
 def test_record_takes_the_search_from_the_development_split_to_the_test_split(record):
     translator, _, kept = record
     assert kept["grid"] == tune_search(translator, PAIRS[:2])
-    best = kept["grid"][0]["beam_size"], kept["grid"][0]["length_penalty"]
-    assert kept["scores"]["dev"]["tuned"] == evaluate_translator(translator, PAIRS[:2], *best)
+    best = Search(kept["grid"][0]["beam_size"], kept["grid"][0]["length_penalty"])
+    assert kept["scores"]["dev"]["tuned"] == evaluate_translator(translator, PAIRS[:2], best)
     test = corpus("", "test")
     references = [pair.target for pair in test]
-    for name, search in (("greedy", (1, 0.6)), ("beam 4", (4, 0.6)), ("tuned", best)):
-        written = translator.translate_tokenized([pair.source for pair in test], *search)
+    for name, search in (("greedy", Search(1)), ("beam 4", Search(4)), ("tuned", best)):
+        written = translator.translate_tokenized([pair.source for pair in test], search)
         assert kept["scores"]["test"][name] == corpus_scores(written, references, 1000)
         assert kept["scores"]["test, unseen"][name] == corpus_scores(written[:1], references[:1], 1000)
     pairs = {split: measured["pairs"] for split, measured in kept["scores"].items()}

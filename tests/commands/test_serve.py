@@ -33,6 +33,7 @@ from transformer.commands.batching import SHORTEST, Batcher
 from transformer.commands.limits import LARGEST_BODY, LONGEST_SENTENCE, MOST_SENTENCES, Refusal
 from transformer.commands.metrics import Metrics
 from transformer.commands.serve import make_app
+from transformer.language.translator import Search
 
 needs_server = pytest.mark.skipif(
     not (find_spec("fastapi") and find_spec("uvicorn") and find_spec("httpx")),
@@ -222,7 +223,7 @@ def translator():
 
 @pytest.fixture
 def app(translator):
-    return make_app(translator, beam_size=1)
+    return make_app(translator, Search(beam_size=1))
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ from transformer import (
     load_toy_model,
 )
 from transformer.exchange.ctranslate2 import CTranslate2Translator, to_ctranslate2
+from transformer.language.translator import Search
 
 needs_ctranslate2 = pytest.mark.skipif(
     find_spec("ctranslate2") is None, reason="ctranslate2 is not installed: transformer-book[interchange]"
@@ -113,7 +114,7 @@ def test_a_translator_brings_its_words(tmp_path):
     found = engine(tmp_path).translate_batch(sources, beam_size=1)
     numbers = {piece: number for number, piece in enumerate(vocabulary.pieces)}
     texts = [vocabulary.decode(numbers[piece] for piece in result.hypotheses[0]) for result in found]
-    assert texts == translator.translate_tokenized(sentences, 1)
+    assert texts == translator.translate_tokenized(sentences, beam_size=1)
     said = json.loads((tmp_path / "config.json").read_text(encoding="utf8"))
     assert said["preparation"] == {"name": "tokenized", "languages": ["pt", "en"]}
 
@@ -130,8 +131,8 @@ def test_a_translation_may_be_empty(beam_size):
         model.output.weight.zero_()
         model.output.weight[model.config.eos_id] = 1.0
     translator = Translator(model, vocabulary)
-    assert translator.translate_tokenized(["o gato ."], beam_size) == [""]
-    assert CTranslate2Translator(translator).translate_tokenized(["o gato ."], beam_size) == [""]
+    assert translator.translate_tokenized(["o gato ."], Search(beam_size)) == [""]
+    assert CTranslate2Translator(translator).translate_tokenized(["o gato ."], Search(beam_size)) == [""]
 
 
 @needs_ctranslate2

@@ -31,7 +31,7 @@ from transformer import Alignment, Translator, beam_search, corpus_scores, load_
 from transformer.decoding import length_norm
 from transformer.language.corpora import Pair
 from transformer.language.scores import sentence_scores
-from transformer.language.translator import SEARCHES, by_words, tune_search
+from transformer.language.translator import SEARCHES, Search, by_words, tune_search
 from transformer.language.vocabulary import EOS_ID
 from transformer.language.wording import detokenize, tokenize
 from transformer.runs.folder import read_record, write_record
@@ -86,7 +86,7 @@ def test_a_word_is_known_that_training_showed_often():
 def test_log_probabilities_are_those_of_the_search():
     translator = Translator.load("phrases")
     sentences = ["gosto disto .", "a menina gosta do gato preto .", ""]
-    texts, means = translate_surely(translator, sentences, 4, 0.6)
+    texts, means = translate_surely(translator, sentences, Search(4, 0.6))
     assert texts == translator.translate_tokenized(sentences) and means[2] == 0
     for sentence, mean in zip(sentences[:2], means):
         src = torch.tensor([[*translator.vocabulary.encode(sentence), EOS_ID]])
@@ -156,7 +156,7 @@ def few_sentences():
 @pytest.fixture(scope="module")
 def examined():
     translator = Translator.load("phrases")
-    run = {"date": "then", "grid": tune_search(translator, PAIRS[:2], [(2, 1.0), (1, 0.6)])}
+    run = {"date": "then", "grid": tune_search(translator, PAIRS[:2], [Search(2, 1.0), Search(1)])}
     with pytest.MonkeyPatch.context() as patch:  # the fewer, the sooner
         patch.setattr(experiments.report, "load_sentences", few_sentences)
         patch.setattr(experiments.report, "SWAPS", dict(list(SWAPS.items())[:3]))
@@ -165,10 +165,10 @@ def examined():
 
 def test_record_asks_our_own_sentences(examined):
     translator, kept = examined
-    best = kept["grid"][0]["beam_size"], kept["grid"][0]["length_penalty"]
+    best = Search(kept["grid"][0]["beam_size"], kept["grid"][0]["length_penalty"])
     sources = [tokenize(sentence.source) for sentence in few_sentences()]
-    written, sure = translate_surely(translator, sources, *best)
-    assert written == translator.translate_tokenized(sources, *best)
+    written, sure = translate_surely(translator, sources, best)
+    assert written == translator.translate_tokenized(sources, best)
     references = [tokenize(sentence.target) for sentence in few_sentences()]
     scores = sentence_scores(written, references)
     for i, (entry, sentence) in enumerate(zip(kept["sentences"], few_sentences(), strict=True)):
@@ -176,14 +176,14 @@ def test_record_asks_our_own_sentences(examined):
         assert entry == sentence._asdict() | added
     assert len(kept["swaps"]) == 3
     for entry, source in zip(kept["swaps"], SWAPS, strict=False):
-        words = by_words(translator.align(f"isto é {source} .", *best))
+        words = by_words(translator.align(f"isto é {source} .", best))
         assert (entry["source"], entry["target"]) == (words.source, words.target)
     adjectives = [
         text for text, s in zip(sources, few_sentences(), strict=True) if s.category == "adjectives"
     ]
     assert len(kept["reordered"]) == 3
     for found, source in zip(kept["reordered"], adjectives, strict=False):
-        words = by_words(translator.align(source, *best))
+        words = by_words(translator.align(source, best))
         assert (found["source"], found["target"]) == (words.source, words.target)
         weights = torch.tensor(found["weights"])  # [n_layers, T, S]
         torch.testing.assert_close(weights, words.weights.mean(dim=1), atol=6e-4, rtol=0)
@@ -196,16 +196,16 @@ def test_record_says_which_words_changed_places():
     for entry, (source, target) in zip(kept["swaps"], SWAPS.items(), strict=True):
         as_said = set(target.split()[1:]) <= set(entry["target"])
         assert (entry["crossed"] is not None) == as_said, (source, entry)
-    best = kept["grid"][0]["beam_size"], kept["grid"][0]["length_penalty"]
-    words = by_words(Translator.load("phrases").align("isto é um gato preto .", *best))
+    best = Search(kept["grid"][0]["beam_size"], kept["grid"][0]["length_penalty"])
+    words = by_words(Translator.load("phrases").align("isto é um gato preto .", best))
     assert kept["swaps"][0]["crossed"] == crosses_over(words, ("gato", "preto"), ("black", "cat"))
 
 
 def test_what_training_recorded_stays_and_the_test_split_is_analyzed(examined):
     translator, kept = examined
-    best = kept["grid"][0]["beam_size"], kept["grid"][0]["length_penalty"]
+    best = Search(kept["grid"][0]["beam_size"], kept["grid"][0]["length_penalty"])
     test = corpus("", "test")
-    written = translator.translate_tokenized([pair.source for pair in test], *best)
+    written = translator.translate_tokenized([pair.source for pair in test], best)
     assert kept["date"] == "then" and kept["analysis"] == analyse_translations(written, test, PAIRS)
     assert kept["examined"]["versions"]["torch"] and json.loads(json.dumps(kept))["grid"] == kept["grid"]
 

@@ -21,6 +21,7 @@ from transformer.__main__ import main
 from transformer.exchange.ctranslate2 import load_translator
 from transformer.exchange.marian import Forbidding, from_marian, to_marian
 from transformer.language.hub import model_card, pretrained_folder
+from transformer.language.translator import Search
 from transformer.language.wording import Preparation
 from transformer.runs.checkpoints import CheckpointError
 
@@ -240,16 +241,18 @@ def test_a_marian_folder_is_a_translator_with_its_own_words(marian):
     src = tokenizer(sentences, return_tensors="pt", padding=True).input_ids
     assert [ours.n_tokens(text) for text in sentences] == (src != model.config.pad_id).sum(1).tolist()
     greedy, found = greedy_search(model, src, 40), beam_search(model, src, 3, 0.5, 40).tokens[:, 0]
-    assert ours.translate(sentences, 1) == tokenizer.batch_decode(greedy, skip_special_tokens=True)
-    assert ours.translate(sentences, 3, 0.5) == tokenizer.batch_decode(found, skip_special_tokens=True)
-    assert any(ours.translate(sentences, 1))
+    assert ours.translate(sentences, beam_size=1) == tokenizer.batch_decode(greedy, skip_special_tokens=True)
+    assert ours.translate(sentences, beam_size=3, length_penalty=0.5) == tokenizer.batch_decode(
+        found, skip_special_tokens=True
+    )
+    assert any(ours.translate(sentences, beam_size=1))
 
 
 @needs("transformers", "sentencepiece")
 def test_a_marian_model_is_translated_with_from_the_hub(hub, marian, capsys):
     shutil.copytree(marian, hub / "opus" / "tiny")
     assert main(["translate", "--model", "opus/tiny", "--beam", "1", "o gato"]) == 0
-    assert capsys.readouterr().out == load_translator(marian).translate(["o gato"], 1)[0] + "\n"
+    assert capsys.readouterr().out == load_translator(marian).translate(["o gato"], beam_size=1)[0] + "\n"
     assert main(["translate", "--model", "opus/tiny", "--engine", "ctranslate2", "o gato"]) == 2
     assert "engine must be one of ['pytorch'], not 'ctranslate2'" in capsys.readouterr().err
 
@@ -291,7 +294,7 @@ def test_any_damage_of_its_words_is_refused_in_one_line_or_does_no_harm(marian, 
     ):
         path.write_bytes(content)
         try:
-            assert isinstance(load_translator(folder).translate(["o gato"], 1)[0], str)
+            assert isinstance(load_translator(folder).translate(["o gato"], beam_size=1)[0], str)
         except (CheckpointError, FileNotFoundError) as error:
             assert str(folder) in str(error) and "\n" not in str(error)
             refused += 1
@@ -310,13 +313,15 @@ def test_no_tokenizer_of_marians_reads_a_file_elsewhere(marian, tmp_path):
     (tmp_path / "words").write_text('{"<unk>": 0}')
     sentence = "a menina gosta do gato xyz ."
     assert load_translator(folder).n_tokens(sentence) == expected.n_tokens(sentence)
-    assert load_translator(folder).translate([sentence], 1) == expected.translate([sentence], 1)
+    assert load_translator(folder).translate([sentence], beam_size=1) == expected.translate(
+        [sentence], beam_size=1
+    )
 
 
 @needs("transformers", "sentencepiece")
 def test_a_sentence_too_long_for_a_marian_model_is_cut_and_said_so(marian):
     with pytest.warns(UserWarning, match="^sentence 2 is cut to its first 39 tokens$"):
-        load_translator(marian).translate(["o gato", "o gato vê a casa . " * 20], 1)
+        load_translator(marian).translate(["o gato", "o gato vê a casa . " * 20], beam_size=1)
 
 
 # The engine -----------------------------------------------------------------------------------------
@@ -335,17 +340,17 @@ def test_the_engine_says_what_pytorch_says(translator, capsys):
 
     sources = [pair.source for pair in load_corpus("phrases", "test")[:100]]
     engine = load_translator("phrases", engine="ctranslate2")
-    for search in ((1, 0.6), (4, 0.6), (4, 0.0)):
-        pairs = zip(engine.translate(sources, *search), translator.translate(sources, *search))
+    for search in (Search(1), Search(4), Search(4, 0.0)):
+        pairs = zip(engine.translate(sources, search), translator.translate(sources, search))
         assert sum(a == b for a, b in pairs) >= 97
     assert engine.translate(["", "gosto disto ."]) == ["", "i like this."]
-    assert engine.translate_tokenized(["a menina gosta do gato preto ."], 1, max_length=3)[0] != ""
+    assert engine.translate_tokenized(["a menina gosta do gato preto ."], beam_size=1, max_length=3)[0] != ""
     assert main(["translate", "--engine", "ctranslate2", SAID[0]]) == 0
     assert capsys.readouterr().out == f"{GIRL}\n"
 
 
 @needs("ctranslate2")
-@pytest.mark.parametrize("search", [(0,), (4, -1.0), (4, 0.6, 0)])
-def test_the_engine_refuses_what_translate_refuses(search):
+@pytest.mark.parametrize("changes", [{"beam_size": 101}, {"length_penalty": -1.0}, {"max_length": 0}])
+def test_the_engine_refuses_what_translate_refuses(changes):
     with pytest.raises(ValueError):
-        load_translator("phrases", engine="ctranslate2").translate_tokenized(["a"], *search)
+        load_translator("phrases", engine="ctranslate2").translate_tokenized(["a"], **changes)

@@ -9,6 +9,7 @@ import struct
 import subprocess
 import sys
 import time
+import typing
 import unicodedata
 from collections import Counter
 from dataclasses import asdict, replace
@@ -38,6 +39,8 @@ from transformer.language.corpora import Pair
 from transformer.language.scores import sentence_scores, unseen_pairs
 from transformer.language.translator import (
     Search,
+    SearchSettings,
+    adjusted,
     by_length,
     by_words,
     evaluate_translator,
@@ -149,34 +152,34 @@ def test_a_sentence_is_scored_alone_and_as_one_types_it():
     assert score == round(CHRF().sentence_score("she's late.", ["he's late."]).score, 2)
 
 
+def searches_of(grid):
+    return [Search(entry["beam_size"], entry["length_penalty"]) for entry in grid]
+
+
 def test_the_search_is_tuned_by_bleu_and_ties_go_to_the_first(translator):
-    settings = [(2, 1.0), (1, 0.0), (1, 0.6)]
-    grid = tune_search(translator, PAIRS, settings)
-    assert sorted((entry["beam_size"], entry["length_penalty"]) for entry in grid) == sorted(settings)
-    for entry in grid:
-        search = entry["beam_size"], entry["length_penalty"]
-        assert entry["scores"] == evaluate_translator(translator, PAIRS, *search)
+    searches = [Search(2, 1.0), Search(1, 0.0), Search(1, 0.6)]
+    grid = tune_search(translator, PAIRS, searches)
+    assert set(searches_of(grid)) == set(searches)
+    for entry, search in zip(grid, searches_of(grid), strict=True):
+        assert entry["scores"] == evaluate_translator(translator, PAIRS, search)
     scores = [entry["scores"]["BLEU-detok"]["score"] for entry in grid]
     assert scores == sorted(scores, reverse=True)
-    same = tune_search(translator, PAIRS, settings[1:])  # greedy search has no length penalty
-    assert [entry["length_penalty"] for entry in same] == [0.0, 0.6]
-    with pytest.raises(ValueError, match="settings must hold at least one"):
+    same = tune_search(translator, PAIRS, searches[1:])  # greedy search has no length penalty
+    assert searches_of(same) == searches[1:]
+    with pytest.raises(ValueError, match="searches must hold at least one Search, but is empty"):
         tune_search(translator, PAIRS, [])
+    with pytest.raises(TypeError, match="search must be a Search, not tuple"):
+        tune_search(translator, PAIRS, [(4, 0.6)])
 
 
 def test_the_best_search_comes_first(translator, monkeypatch):
-    points = {(1, 0.6): 10.0, (4, 0.6): 30.0, (4, 1.0): 20.0}
+    points = {Search(1): 10.0, Search(4): 30.0, Search(4, 1.0): 20.0}
     monkeypatch.setattr(
         transformer.language.translator,
         "evaluate_translator",
-        lambda translator, pairs, *search: {"BLEU-detok": {"score": points[search]}},
+        lambda translator, pairs, search: {"BLEU-detok": {"score": points[search]}},
     )
-    grid = tune_search(translator, PAIRS, list(points))
-    assert [(entry["beam_size"], entry["length_penalty"]) for entry in grid] == [
-        (4, 0.6),
-        (4, 1.0),
-        (1, 0.6),
-    ]
+    assert searches_of(tune_search(translator, PAIRS, list(points))) == [Search(4), Search(4, 1.0), Search(1)]
 
 
 def test_unseen_pairs_need_both_sides_to_differ_from_training():
@@ -198,11 +201,11 @@ def test_batch_mates_and_order_change_nothing(translator):
     sources = [pair.source for pair in PAIRS] + ["", "gato", "日本"]
     together = translator.translate_tokenized(sources, max_length=12)
     assert together[4] == ""
-    for beam_size in (1, 4):
-        together = translator.translate_tokenized(sources, beam_size, max_length=12)
-        alone = [translator.translate_tokenized([text], beam_size, max_length=12)[0] for text in sources]
+    for search in (Search(1), Search(4)):
+        together = translator.translate_tokenized(sources, search, max_length=12)
+        alone = [translator.translate_tokenized([text], search, max_length=12)[0] for text in sources]
         assert together == alone
-        assert translator.translate_tokenized(sources[::-1], beam_size, max_length=12) == alone[::-1]
+        assert translator.translate_tokenized(sources[::-1], search, max_length=12) == alone[::-1]
 
 
 @pytest.mark.parametrize("name", ["beam_size", "length_penalty", "max_length", "max_tokens"])
@@ -214,26 +217,46 @@ def test_a_search_refuses_a_value_by_its_name_when_it_is_made(name):
         Search(**{name: "4"})
 
 
+def test_a_search_has_the_bounds_of_the_beam_for_every_engine():
+    for setting in ({"beam_size": 101}, {"length_penalty": 10.5}):
+        ((name, value),) = setting.items()
+        with pytest.raises(ValueError, match=f"{name} must be at most 100?, but is {value}"):
+            Search(**setting)
+
+
+def test_settings_by_name_are_those_of_a_search():
+    assert typing.get_type_hints(SearchSettings) == typing.get_type_hints(Search)
+    assert adjusted(Search(2, max_length=9), {"beam_size": 3}) == Search(3, max_length=9)
+    for search, changes, message in (
+        (1, {}, "search must be a Search, not int"),
+        (Search(), {"beem": 2}, "beem"),
+    ):
+        with pytest.raises(TypeError, match=message):
+            adjusted(search, changes)
+
+
 def test_arguments_of_a_translator_are_those_of_its_search(translator):
     sources = [[*translator.vocabulary.encode(pair.source), translator.model.config.eos_id] for pair in PAIRS]
     wide = {"beam_size": 3, "length_penalty": 0.0, "max_tokens": 9}
     for settings in ({}, {"beam_size": 1, "max_length": 3}, wide):
         found = translate_ids(translator.model, sources, Search(**settings))
         assert max(map(len, found)) <= settings.get("max_length", 30)
-        said = translator.translate_tokenized([pair.source for pair in PAIRS], **settings)
+        texts = [pair.source for pair in PAIRS]
+        said = translator.translate_tokenized(texts, **settings)
         assert said == list(map(translator.vocabulary.decode, found))
+        assert said == translator.translate_tokenized(texts, Search(**settings))
 
 
 def test_long_sentence_is_cut_and_said_so(translator):
     with pytest.warns(UserWarning, match="sentence 2 is cut to its first 29 tokens"):
-        translations = translator.translate_tokenized(["gato", "gato " * 100], 1, max_length=5)
+        translations = translator.translate_tokenized(["gato", "gato " * 100], beam_size=1, max_length=5)
     assert len(translations) == 2
 
 
 def test_a_warning_names_the_line_of_the_call(translator):
     for search in (translator.translate, translator.translate_tokenized):
         with pytest.warns(UserWarning, match="is cut to its first") as caught:
-            search(["gato " * 1000], 1)
+            search(["gato " * 1000], beam_size=1)
         assert len(caught) == 2 and {warning.filename for warning in caught} == {__file__}
 
 
@@ -241,8 +264,8 @@ def test_a_sentence_loses_no_token_without_a_warning(translator):
     width = len(translator.vocabulary.encode("gato"))
     full = " ".join(["gato"] * (30 // width))  # no room for the end token
     with pytest.warns(UserWarning, match="sentence 1 is cut to its first 29 tokens"):
-        translator.translate_tokenized([full], 1, max_length=2)
-    translator.translate_tokenized([full[: -len(" gato")]], 1, max_length=2)  # and no warning
+        translator.translate_tokenized([full], beam_size=1, max_length=2)
+    translator.translate_tokenized([full[: -len(" gato")]], beam_size=1, max_length=2)  # and no warning
 
 
 def test_the_model_reads_sentences_as_training_showed_them(translator, monkeypatch):
@@ -262,7 +285,7 @@ def test_the_best_of_the_beam_is_what_is_said():
     src = torch.tensor([[*translator.vocabulary.encode(text), translator.model.config.eos_id]])
     found = transformer.language.translator.beam_search(translator.model, src, 4, 0.6, 60).tokens[0]
     said = [translator.vocabulary.decode(ids) for ids in found.tolist()]
-    assert len(set(said)) == 4 and translator.translate_tokenized([text], 4, 0.6) == said[:1]
+    assert len(set(said)) == 4 and translator.translate_tokenized([text], beam_size=4) == said[:1]
 
 
 def test_a_single_string_is_no_list_of_sentences(translator):
@@ -643,9 +666,9 @@ def searched(monkeypatch):
 def every_search(translator):
     """What all ways to translate say."""
     sentences = ["O gato vê a casa.", "Gosto disto."]
-    said = [translator.translate(sentences, size) for size in (1, 3)]
-    written = translator.translate_tokenized(sentences, 2)
-    return said, written, translator.align("o gato vê a casa .", 2)[:2]
+    said = [translator.translate(sentences, beam_size=size) for size in (1, 3)]
+    written = translator.translate_tokenized(sentences, beam_size=2)
+    return said, written, translator.align("o gato vê a casa .", beam_size=2)[:2]
 
 
 def test_searches_run_on_the_accelerated_model(translator, searched):
@@ -785,10 +808,10 @@ def test_align_ends_with_its_sentence_and_reads_the_target_shifted():
 
 
 def test_align_describes_the_search_that_it_is_asked_for(translator):
-    for search in ((1, 0.6), (3, 0.0), (3, 5.0)):
-        found = translator.align("o gato não gosta da casa .", *search)
+    for search in (Search(1), Search(3, 0.0), Search(3, 5.0)):
+        found = translator.align("o gato não gosta da casa .", search)
         ids = [translator.vocabulary.tokenizer.token_to_id(name) for name in found.target]
-        (said,) = translator.translate_tokenized(["o gato não gosta da casa ."], *search)
+        (said,) = translator.translate_tokenized(["o gato não gosta da casa ."], search)
         assert translator.vocabulary.decode(ids) == said
 
 
@@ -829,5 +852,5 @@ def test_built_in_translator_is_as_good_as_its_record():
     assert record["commit"] and record["command"].startswith("python -m transformer train phrases")
     assert record["parameters"] <= 1_400_000
     test = load_corpus("phrases", "test")[:200]
-    scores = evaluate_translator(Translator.load("phrases"), test, beam_size=1)
+    scores = evaluate_translator(Translator.load("phrases"), test, Search(1))
     assert scores["BLEU-tok"]["score"] >= 85

@@ -13,7 +13,7 @@ from transformer.__main__ import main
 from transformer.commands.recipes import RECIPES, changed
 from transformer.exchange.ctranslate2 import CTranslate2Translator, load_translator
 from transformer.language.corpora import Pair
-from transformer.language.translator import evaluate_translator
+from transformer.language.translator import Search, evaluate_translator
 from transformer.language.vocabulary import BOS_ID, EOS_ID, normalize
 from transformer.language.wording import AS_IT_IS, CORPORA, PREPARATIONS, detokenize, tokenize
 
@@ -200,7 +200,7 @@ def test_the_server_reads_what_training_showed(run, read):
     from transformer.commands.serve import make_app
 
     _, folder, shown = run
-    with TestClient(make_app(load_translator(folder), beam_size=1)) as client:
+    with TestClient(make_app(load_translator(folder), Search(beam_size=1))) as client:
         answer = client.post("/translate", json={"sentences": [pair.source for pair in OWN]})
     assert answer.status_code == 200 and read == shown
 
@@ -209,7 +209,7 @@ def test_the_server_reads_what_training_showed(run, read):
 def test_the_engine_reads_what_training_showed(run, read):
     translator, folder, shown = run
     engine = load_translator(folder, engine="ctranslate2")
-    engine.translate([pair.source for pair in OWN], 1)
+    engine.translate([pair.source for pair in OWN], beam_size=1)
     assert read == shown and engine.preparation == translator.preparation
 
 

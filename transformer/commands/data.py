@@ -21,7 +21,7 @@ from transformer.language.batches import TokenBatches, encode_pairs
 from transformer.language.bpe_dropout import sampled_batches
 from transformer.language.corpora import Pair, load_corpus
 from transformer.language.scores import corpus_scores
-from transformer.language.translator import Translator, evaluate_translator, tune_search
+from transformer.language.translator import Search, Translator, evaluate_translator, tune_search
 from transformer.language.vocabulary import Vocabulary
 from transformer.language.wording import CORPORA, Preparation
 from transformer.model import Transformer, TransformerConfig
@@ -228,8 +228,8 @@ class Lessons:
             held = {"pairs": len(self.dev), "beam 4": evaluate_translator(translator, self.dev)}
             return kept | {"scores": {"held out": held}}
         test, grid = self.test(), tune_search(translator, self.dev)
-        on_dev = {(entry["beam_size"], entry["length_penalty"]): entry["scores"] for entry in grid}
-        searches = {"greedy": (1, 0.6), "beam 4": (4, 0.6), "tuned": next(iter(on_dev))}
+        on_dev = {Search(entry["beam_size"], entry["length_penalty"]): entry["scores"] for entry in grid}
+        searches = {"greedy": Search(1), "beam 4": Search(4), "tuned": next(iter(on_dev))}
         scores = {"dev": {"pairs": len(self.dev)}}
         scores["dev"] |= {name: on_dev[search] for name, search in searches.items()}
         return kept | {"grid": grid, "scores": scores | _test_scores(translator, searches, test, self.train)}
@@ -243,14 +243,11 @@ class Lessons:
 
 # %% book/B-commands.ipynb · What a run learns from · [test-scores]
 def _test_scores(
-    translator: Translator,
-    searches: dict[str, tuple[int, float]],
-    test: Sequence[Pair],
-    train: Iterable[Pair],
+    translator: Translator, searches: dict[str, Search], test: Sequence[Pair], train: Iterable[Pair]
 ) -> dict[str, dict[str, Any]]:
     sources, known = [pair.source for pair in test], set(train)
     written = {  # each search once, though it may have two names
-        search: translator.translate_tokenized(sources, *search)
+        search: translator.translate_tokenized(sources, search)
         for search in dict.fromkeys(searches.values())
     }
     unseen = [row for row, pair in enumerate(test) if pair not in known]

@@ -24,14 +24,12 @@ def evaluate(options: argparse.Namespace) -> None:
     """Score a translator on a split of a corpus, or on two files."""
     translator = Translator.from_pretrained(options.model, device=options.device)
     pairs, seen = evaluation_pairs(options, translator.preparation)
-    sources = [source for source, _ in pairs]
+    sources, search = [source for source, _ in pairs], options.search
     targets = [translator.vocabulary.prepare(target) for _, target in pairs]
-    scored = partial(
-        corpus_scores, n_bootstrap=options.bootstrap, preparation=translator.preparation
-    )
+    scored = partial(corpus_scores, n_bootstrap=options.bootstrap, preparation=translator.preparation)
     note(f"scoring {len(pairs):,} pairs …")
-    hypotheses = translator.translate_tokenized(sources, options.beam, options.length_penalty)
-    print(f"{len(pairs):,} pairs, beam {options.beam}, length penalty {options.length_penalty}")
+    hypotheses = translator.translate_tokenized(sources, search)
+    print(f"{len(pairs):,} pairs, beam {search.beam_size}, length penalty {search.length_penalty}")
     show_scores(scored(hypotheses, targets))
     rows = [row for row, pair in enumerate(pairs) if pair not in seen]
     if 0 < len(rows) < len(pairs):
@@ -65,9 +63,7 @@ def evaluation_pairs(
     if None in files:
         raise ValueError("--source and --reference belong together: two files, a sentence a line")
     if (options.corpus, options.split) != (None, None):
-        raise ValueError(
-            "--corpus and --split are for a corpus, --source and --reference for files"
-        )
+        raise ValueError("--corpus and --split are for a corpus, --source and --reference for files")
     return read_pairs(*files), set()
 
 

@@ -22,8 +22,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any
 
-from transformer.exchange.marian import MarianTranslator
-from transformer.language.translator import Translator
+from transformer.language.translator import AnyTranslator
 
 LONGEST_SENTENCE = 1000  # characters, and no more tokens than the model reads
 MOST_SENTENCES = 64  # in a request
@@ -43,7 +42,7 @@ class Refusal(Exception):
         self.status = status
 
 
-def check_sentences(sentences: Sequence[str], translator: Translator | MarianTranslator) -> list[int]:
+def check_sentences(sentences: Sequence[str], translator: AnyTranslator) -> list[int]:
     """Refuse sentences of one request that are too many, or longer than the model reads.
 
     Returns:

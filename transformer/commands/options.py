@@ -9,6 +9,7 @@ __all__ = [
     "place",
     "program",
     "Add",
+    "Setting",
     "search_options",
     "model_option",
     "engine_option",
@@ -18,14 +19,18 @@ __all__ = [
 
 # %% book/B-commands.ipynb · Options · [options-imports]
 import argparse
+import inspect
+import re
 import sys
 from collections.abc import Callable
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
 
 from transformer.exchange.ctranslate2 import ENGINES
+from transformer.language.translator import Search
 
 
 # %% book/B-commands.ipynb · Options · [kinds-code]
@@ -67,14 +72,27 @@ Add = Callable[..., Any]  # an argument parser's `add_argument`
 
 
 # %% book/B-commands.ipynb · Options · [shared-options-code]
+class Setting(argparse.Action):
+    """An option that changes one setting, `const`, of the value at `dest`, which checks it."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: Any = None) -> None:
+        before = getattr(namespace, self.dest)
+        try:
+            setattr(namespace, self.dest, replace(before, **{self.const: values}))
+        except ValueError as error:
+            raise argparse.ArgumentError(self, str(error)) from None
+
+
 def search_options(add: Add) -> None:
-    """Which translator searches, how, and where."""
+    """Which translator searches, how, and where; `options.search` is the `Search`."""
     model_option(add)
-    width = "width of the beam, from 1 to 100: hypotheses kept; 1 for greedy search (default: 4)"
-    add("--beam", type=within(int, 1, 100), default=4, help=width)
-    length = "how much a long translation is favored, from 0 (not at all) to 10 (default: 0.6)"
-    number = within(float, 0.0, 10.0)
-    add("--length-penalty", type=number, default=0.6, metavar="ALPHA", help=length)
+    said = dict(re.findall(r"^    (\w+): (.+)\.$", inspect.getdoc(Search) or "", re.M))
+    for setting in fields(Search):
+        short = ["--beam"] if setting.name == "beam_size" else []
+        flag = "--" + setting.name.replace("_", "-")
+        text = f"{said.get(setting.name, setting.name)} (default: {setting.default})"
+        kept = {"dest": "search", "default": Search(), "const": setting.name}
+        add(*short, flag, action=Setting, type=setting.type, metavar="N", help=text, **kept)
     device_option(add)
 
 

@@ -18,14 +18,11 @@ from transformer.commands.limits import Refusal
 from transformer.commands.options import Add, engine_option, search_options, within
 from transformer.commands.service import Service
 from transformer.exchange.ctranslate2 import load_translator
-from transformer.exchange.marian import MarianTranslator
-from transformer.language.translator import Translator
+from transformer.language.translator import AnyTranslator, Search
 from transformer.validation import optional_import
 
 
-def make_app(
-    translator: Translator | MarianTranslator, beam_size: int = 4, length_penalty: float = 0.6
-) -> Any:
+def make_app(translator: AnyTranslator, search: Search = Search()) -> Any:
     """A `fastapi.FastAPI` that translates: what `serve` runs, for use in your own server.
 
     Arguments are those of `Service`.
@@ -33,7 +30,7 @@ def make_app(
     Raises:
         ImportError: fastapi is not installed.
     """
-    fastapi, service = optional_import("fastapi"), Service(translator, beam_size, length_penalty)
+    fastapi, service = optional_import("fastapi"), Service(translator, search)
     app = fastapi.FastAPI(title="Translator", lifespan=service.working)
     app.state.service = service
     app.add_api_route("/translate", service.translate, methods=["POST"])
@@ -115,7 +112,7 @@ def serve(options: argparse.Namespace) -> None:
     for library in ("fastapi", "uvicorn"):
         optional_import(library)  # better to find out now than after loading that it is missing
     translator = load_translator(options.model, options.device, options.engine)
-    run_server(make_app(translator, options.beam, options.length_penalty), options.host, options.port)
+    run_server(make_app(translator, options.search), options.host, options.port)
 
 
 # %% book/I-server.ipynb · Stopping · [help-code-serve]

@@ -16,8 +16,7 @@ from typing import Any
 from transformer.commands.batching import Batcher
 from transformer.commands.limits import Refusal, check_sentences
 from transformer.commands.metrics import Metrics
-from transformer.exchange.marian import MarianTranslator
-from transformer.language.translator import Translator
+from transformer.language.translator import AnyTranslator, Search
 from transformer.validation import optional_import
 
 _PAGE = """\
@@ -78,22 +77,16 @@ class Service:
 
     Args:
         translator: what translates.
-        beam_size: width of the beam.
-        length_penalty: as in `beam_search`.
+        search: how it searches.
     """
 
-    translator: Translator | MarianTranslator
+    translator: AnyTranslator
     measured: Metrics
     batcher: Batcher
 
-    def __init__(
-        self,
-        translator: Translator | MarianTranslator,
-        beam_size: int = 4,
-        length_penalty: float = 0.6,
-    ) -> None:
+    def __init__(self, translator: AnyTranslator, search: Search = Search()) -> None:
         self.translator, self.measured = translator, Metrics()
-        self.batcher = Batcher(lambda texts: translator.translate(texts, beam_size, length_penalty))
+        self.batcher = Batcher(lambda texts: translator.translate(texts, search))
         responses = optional_import("fastapi.responses")
         self._json, self._text = responses.JSONResponse, responses.PlainTextResponse
 

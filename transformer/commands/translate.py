@@ -41,7 +41,7 @@ def translate(options: argparse.Namespace) -> None:
         places, sentences = zip(*group, strict=True)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            answers = translator.translate(sentences, options.beam, options.length_penalty)
+            answers = translator.translate(sentences, options.search)
         for warning in caught:
             note(f"warning: {placed(str(warning.message), places)}")
         print(*answers, sep="\n", flush=True)
@@ -66,8 +66,7 @@ Sentences are written as one types them, in UTF-8. The translator treats them as
 has learned from; translations of models of the talks and phrases are in lower case, like these.
 
 An empty line gives an empty line. A line of more tokens than the model reads (512 for those of the
-recipes) is cut, with a warning on standard error, and so is one of more than 65,536 bytes; a translation
-has at most 200 tokens.
+recipes) is cut, with a warning on standard error, and so is one of more than 65,536 bytes.
 
 A terminal is answered line by line. Anything else is read and translated in groups of 64 lines, in
 order, in a fixed amount of memory. A line that is not UTF-8 ends the program, with its number, once

@@ -20,7 +20,7 @@ from transformer.exchange.foreign import check_as_configured, whole_folder
 from transformer.exchange.marian import MarianTranslator
 from transformer.exchange.torch import check_exact_type
 from transformer.language.hub import pretrained_folder
-from transformer.language.translator import Search, Translator
+from transformer.language.translator import AnyTranslator, Search, Translator
 from transformer.language.vocabulary import UNK_ID
 from transformer.layers import DecoderLayer, LayerNorm
 from transformer.model import Decoder, Encoder, Transformer
@@ -180,7 +180,7 @@ ENGINES = ("pytorch", "ctranslate2")
 
 def load_translator(
     name: str | Path, device: torch.device | str = "cpu", engine: str = "pytorch", **download: Any
-) -> Translator | MarianTranslator:
+) -> AnyTranslator:
     """The translator that a name stands for, ours or Marian's.
 
     Args:

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -28,7 +28,7 @@ from transformer.exchange.foreign import (
 )
 from transformer.exchange.torch import agreed, check_exact_type, place_copy
 from transformer.language.bpe_file import SPACE, SPECIALS
-from transformer.language.translator import Search, Translator, translate_ids
+from transformer.language.translator import Search, SearchSettings, Translator, adjusted, translate_ids
 from transformer.language.vocabulary import EOS_ID, Vocabulary
 from transformer.layers import ACTIVATIONS
 from transformer.model import Transformer, TransformerConfig
@@ -441,7 +441,7 @@ class MarianTranslator:
             self._searched = Forbidding(accelerated(self.model, stacklevel=3), _banned(opened))
 
     def translate(
-        self, sentences: Sequence[str], beam_size: int = 4, length_penalty: float = 0.6
+        self, sentences: Sequence[str], search: Search = Search(), **changes: Unpack[SearchSettings]
     ) -> list[str]:
         """Translate sentences; arguments and errors are those of `Translator.translate_tokenized`."""
         longest, sources = self.model.config.max_length, []
@@ -450,7 +450,7 @@ class MarianTranslator:
             if len(ids) >= longest:
                 warnings.warn(f"sentence {number} is cut to its first {longest - 1} tokens", stacklevel=2)
             sources.append([*ids[: longest - 1], end])
-        found = translate_ids(self._searched, sources, Search(beam_size, length_penalty))
+        found = translate_ids(self._searched, sources, adjusted(search, changes))
         return list(self._tokenizer.batch_decode(found, skip_special_tokens=True))
 
     def n_tokens(self, sentence: str) -> int:

@@ -6,9 +6,12 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 __all__ = [
     "by_length",
     "Search",
+    "SearchSettings",
+    "adjusted",
     "translate_ids",
     "Alignment",
     "Translator",
+    "AnyTranslator",
     "by_words",
     "evaluate_translator",
     "SEARCHES",
@@ -19,15 +22,15 @@ __all__ = [
 # %% book/F-translator.ipynb · Reading and searching · [translator-imports]
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Protocol, Self, TypedDict, Unpack
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from transformer.decoding import beam_search, greedy_search
+from transformer.decoding import beam_search, check_beam, greedy_search
 from transformer.language.batches import batch_cuts, pad
 from transformer.language.corpora import Pair
 from transformer.language.folder import (
@@ -46,12 +49,7 @@ from transformer.language.vocabulary import Vocabulary
 from transformer.model import Transformer, TransformerConfig
 from transformer.speed.fast import accelerated
 from transformer.training import evaluating
-from transformer.validation import (
-    check_device,
-    check_number,
-    check_size,
-    check_type,
-)
+from transformer.validation import check_device, check_size, check_type
 
 
 # %% book/F-translator.ipynb · Reading and searching · [by-length]
@@ -107,12 +105,13 @@ def _encoded(
 # %% book/F-translator.ipynb · Reading and searching · [searching]
 @dataclass(frozen=True)
 class Search:
-    """How a translation is searched for.
+    """How a translation is searched for. The command line has an option for each setting, and its help
+    says what stands here.
 
     Args:
-        beam_size: width of the beam; 1 for greedy search.
-        length_penalty: as in `beam_search`.
-        max_length: the most tokens of a translation; never more than the model's `max_length`.
+        beam_size: width of the beam, from 1 to 100: hypotheses kept; 1 for greedy search.
+        length_penalty: how much a long translation is favored, from 0 (not at all) to 10.
+        max_length: the most tokens of a translation; a model may allow fewer.
         max_tokens: the most source tokens, padding included, that are translated at once.
 
     Raises:
@@ -125,8 +124,27 @@ class Search:
     max_tokens: int = 4000
 
     def __post_init__(self) -> None:
-        check_size(beam_size=self.beam_size, max_length=self.max_length, max_tokens=self.max_tokens)
-        check_number(length_penalty=self.length_penalty)
+        check_beam(self.beam_size, self.length_penalty)
+        check_size(max_length=self.max_length, max_tokens=self.max_tokens)
+
+
+class SearchSettings(TypedDict, total=False):
+    """The settings of a `Search` by name, for whoever gives a few of them."""
+
+    beam_size: int
+    length_penalty: float
+    max_length: int
+    max_tokens: int
+
+
+def adjusted(search: Search, changes: SearchSettings) -> Search:
+    """A search with some settings changed.
+
+    Raises:
+        TypeError, ValueError: `search` is not a `Search`, or there is no such setting, or as in `Search`.
+    """
+    check_type(Search, search=search)
+    return replace(search, **changes)
 
 
 def translate_ids(model: Transformer, sources: list[list[int]], search: Search) -> list[list[int]]:
@@ -230,7 +248,7 @@ class Translator(OnHub):
         write_translator(Path(path), self.model, self.vocabulary, dtype)
 
     def translate(
-        self, sentences: Sequence[str], beam_size: int = 4, length_penalty: float = 0.6
+        self, sentences: Sequence[str], search: Search = Search(), **changes: Unpack[SearchSettings]
     ) -> list[str]:
         """Translate sentences as you type them, into what `preparation` restores: lower case for the
         book's corpora. Arguments and errors are those of `translate_tokenized`.
@@ -239,24 +257,25 @@ class Translator(OnHub):
         a fluent sentence whatever it reads, and nothing here says how sure it is.
         """
         sources = _encoded(sentences, self.vocabulary, self.model.config)
-        found = self.translate_ids(sources, Search(beam_size, length_penalty))
+        found = self.translate_ids(sources, adjusted(search, changes))
         return [self.preparation.restore(self.vocabulary.decode(ids)) for ids in found]
 
     def translate_tokenized(
-        self, sentences: Sequence[str], beam_size: int = 4, length_penalty: float = 0.6,
-        max_length: int = 200, max_tokens: int = 4000,
+        self, sentences: Sequence[str], search: Search = Search(), **changes: Unpack[SearchSettings]
     ) -> list[str]:
         """Translate sentences into the form that training showed, as scores want them.
 
-        `sentences` are text as you type it, or prepared already. What is longer than the model's
-        `max_length` is cut, with a warning. The other arguments are those of `Search`.
+        Args:
+            sentences: text as you type it, or prepared already. What is longer than the model's
+                `max_length` is cut, with a warning.
+            search: how to search.
+            **changes: settings of `search` to change, such as `beam_size=1`.
 
         Raises:
-            TypeError, ValueError: `sentences` is a string or holds a non-string, or as in `Search`.
+            TypeError, ValueError: `sentences` is a string or holds a non-string, or as in `adjusted`.
         """
         sources = _encoded(sentences, self.vocabulary, self.model.config)
-        search = Search(beam_size, length_penalty, max_length, max_tokens)
-        found = self.translate_ids(sources, search)
+        found = self.translate_ids(sources, adjusted(search, changes))
         return [self.vocabulary.decode(ids) for ids in found]
 
     def n_tokens(self, sentence: str) -> int:
@@ -267,14 +286,29 @@ class Translator(OnHub):
         """The function `translate_ids` on this translator's model."""
         return translate_ids(self._searched, sources, search)
 
-    def align(self, sentence: str, beam_size: int = 4, length_penalty: float = 0.6) -> Alignment:
+    def align(
+        self, sentence: str, search: Search = Search(), **changes: Unpack[SearchSettings]
+    ) -> Alignment:
         """Translate one sentence as `translate` does, and note what the decoder attended to meanwhile."""
         check_type(str, sentence=sentence)
         (source,) = _encoded([sentence], self.vocabulary, self.model.config)
-        (found,) = self.translate_ids([source], Search(beam_size, length_penalty))
+        (found,) = self.translate_ids([source], adjusted(search, changes))
         target = found or [self.model.config.eos_id]  # of an empty sentence
         names, weights = self.vocabulary.tokens, _cross_attention(self.model, source, target)
         return Alignment(names(source), names(target), weights)
+
+
+# %% book/F-translator.ipynb · The class · [any-translator]
+class AnyTranslator(Protocol):
+    """What the command line and the server ask of a translator, ours or another program's."""
+
+    model: Transformer
+
+    def translate(self, sentences: Sequence[str], search: Search = Search()) -> list[str]:
+        """Translate sentences as you type them."""
+
+    def n_tokens(self, sentence: str) -> int:
+        """How many tokens the model reads of a sentence as you type it, the end token included."""
 
 
 # %% book/F-translator.ipynb · Between words · [crossing]
@@ -307,50 +341,48 @@ def _words(tokens: list[str], like: Tensor) -> Tensor:
 
 # %% book/F-translator.ipynb · Scored · [evaluate-translator]
 def evaluate_translator(
-    translator: Translator, pairs: Sequence[Pair], beam_size: int = 4, length_penalty: float = 0.6
+    translator: Translator, pairs: Sequence[Pair], search: Search = Search()
 ) -> dict[str, dict[str, Any]]:
     """The `corpus_scores` of translating the sources of `pairs`, against their targets, in the form
     that training showed."""
     check_type(Translator, translator=translator)
-    hypotheses = translator.translate_tokenized(
-        [source for source, _ in pairs], beam_size, length_penalty
-    )
+    hypotheses = translator.translate_tokenized([source for source, _ in pairs], search)
     references = [translator.vocabulary.prepare(target) for _, target in pairs]
     return corpus_scores(hypotheses, references, preparation=translator.preparation)
 
 
 # %% book/F-translator.ipynb · Scored · [tune-search]
-SEARCHES = ((1, 0.6), (4, 0.0), (4, 0.6), (4, 1.0), (4, 1.4), (8, 1.0))
+SEARCHES = (Search(1), Search(4, 0.0), Search(4), Search(4, 1.0), Search(4, 1.4), Search(8, 1.0))
 
 
 def tune_search(
-    translator: Translator,
-    pairs: Sequence[Pair],
-    settings: Sequence[tuple[int, float]] = SEARCHES,
+    translator: Translator, pairs: Sequence[Pair], searches: Sequence[Search] = SEARCHES
 ) -> list[dict[str, Any]]:
     """Score several searches on the development split.
 
     Args:
         translator: a trained translator.
         pairs: of a split that decides this and nothing else.
-        settings: pairs of a beam size and a length penalty.
+        searches: which to try.
 
     Returns:
-        for each setting `"beam_size"`, `"length_penalty"` and `"scores"`, as `corpus_scores` gives
-        them; the highest BLEU-detok first, and equal ones in the order of `settings`.
+        for each search `"beam_size"`, `"length_penalty"` and `"scores"`, as `corpus_scores` gives
+        them; the highest BLEU-detok first, and equal ones in the order of `searches`.
 
     Raises:
-        TypeError, ValueError: a setting is out of its range, or there is none, or no pair.
+        TypeError, ValueError: one is not a `Search`, or there is none, or no pair.
     """
     check_type(Translator, translator=translator)
-    if not settings:
-        raise ValueError("settings must hold at least one pair of beam size and length penalty")
+    if not searches:
+        raise ValueError("searches must hold at least one Search, but is empty")
+    for search in searches:
+        check_type(Search, search=search)
     grid = [
         {
-            "beam_size": beam_size,
-            "length_penalty": length_penalty,
-            "scores": evaluate_translator(translator, pairs, beam_size, length_penalty),
+            "beam_size": search.beam_size,
+            "length_penalty": search.length_penalty,
+            "scores": evaluate_translator(translator, pairs, search),
         }
-        for beam_size, length_penalty in settings
+        for search in searches
     ]
     return sorted(grid, key=lambda entry: -entry["scores"]["BLEU-detok"]["score"])
