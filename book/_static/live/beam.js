@@ -130,7 +130,12 @@
       if (x < scrollLeft || x + wide > scrollLeft + clientWidth) window_on.scrollLeft = x + wide / 2 - clientWidth / 2;
     }
 
-    new ResizeObserver(() => show(shown)).observe(window_on);
+    let width = 0;
+    new ResizeObserver(() => requestAnimationFrame(() => {
+      if (window_on.clientWidth === width) return;
+      width = window_on.clientWidth;
+      show(shown);
+    })).observe(window_on);
     search();
     show(FIRST_STOP);
     return html("div", { class: "live-panel live-beam" },

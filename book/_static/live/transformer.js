@@ -244,6 +244,27 @@
     return { tokens, probabilities };
   }
 
+  // The words that may come next, by their first token, each completed with the most probable tokens until another word
+  // begins; a word's probability is the product of those of its tokens.
+  function next_words(model, memory, read, count, begins) {
+    const cache = new KeyValueCache();
+    const predict = (tokens, cache) => softmax([...model.output.forward(model.decode(tokens, memory, cache).slice(-1))[0]]);
+    const likely = (probabilities) => [...probabilities.keys()].sort((a, b) => probabilities[b] - probabilities[a]);
+    const first = predict(read, cache);
+    return likely(first).slice(0, count).map((token) => {
+      const [own, tokens] = [cache.fork(), [token]];
+      let probability = first[token];
+      while (token !== model.config.eos_id && tokens.length < 20) {
+        const probabilities = predict(tokens.slice(-1), own);
+        const [best] = likely(probabilities);
+        if (begins(best)) break;
+        tokens.push(best);
+        probability *= probabilities[best];
+      }
+      return { tokens, probability };
+    });
+  }
+
   const length_norm = (length, alpha) => ((5 + length) / 6) ** alpha;
 
   // The best hypotheses, and for each step its 2K best candidates and what has ended so far. A candidate knows the one
@@ -297,6 +318,6 @@
 
   globalThis.live ??= {};
   Object.assign(live, {
-    residual_stream, logit_lens, sinusoidal_encoding, add_positions, scaled_dot_product_attention, KeyValueCache, Transformer, greedy_search, length_norm, beam_search,
+    residual_stream, logit_lens, sinusoidal_encoding, add_positions, scaled_dot_product_attention, KeyValueCache, Transformer, greedy_search, next_words, length_norm, beam_search,
   });
 }
