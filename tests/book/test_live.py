@@ -442,7 +442,7 @@ def pictures_of(tab: Page, name: str) -> str:
     ready(tab, name)
     if name == "learner":
         train(tab)
-    drawn = tab.locator("figure.live svg").evaluate_all("all => all.map(picture => picture.outerHTML)")
+    drawn = tab.locator("figure.live svg:not(.live-head *)").evaluate_all("all => all.map(picture => picture.outerHTML)")
     return "\n".join([*drawn, ""])
 
 

@@ -104,11 +104,13 @@
       const [k, v] = cache ? cache(this, project) : project();
       const context = q.map((vector) => new Float32Array(vector.length));
       this.weights = []; // of the latest call, [H][T][S]
+      this.heads = []; // the same with what they are made of and what they give
       for (let head = 0; head < this.n_heads; head++) {
         const start = head * this.d_k;
         const [qs, ks, vs] = [q, k, v].map((x) => x.map((vector) => vector.subarray(start, start + this.d_k)));
         const [part, weights] = scaled_dot_product_attention(qs, ks, vs, mask, this.scale);
         this.weights.push(weights);
+        this.heads.push({ q: qs, k: ks, v: vs, weights, context: part });
         if (!this.silent.has(head)) part.forEach((vector, t) => context[t].set(vector, start));
       }
       return this.w_o.forward(context);
