@@ -49,7 +49,7 @@
         + `Computing takes ${duration(computing)}, moving ${duration(moving)}. Bound by ${bound}: at least ${duration(Math.max(computing, moving))}, `
         + `at ${short(reached)} GFLOP/s. The ridge is at ${short(P / beta)}.`;
 
-      const power = (value) => (value < 0.01 || value > 1e5 ? scientific(value, 0).replace("1 · ", "") : Number(value.toPrecision(1)).toLocaleString("en"));
+      const power = (value) => (value < 0.01 || value >= 1e5 ? scientific(value, 0).replace("1 · ", "") : Number(value.toPrecision(1)).toLocaleString("en"));
       const [from, to] = [0.05, Math.max(1000, (5 * P) / beta)];
       plot.axes({ from, to, log: true, label: "operations per byte", show: power },
         { from: from * Math.min(beta, P), to: 2 * P, log: true, label: "GFLOP/s", show: power }, sentence);
