@@ -53,6 +53,7 @@
         going = data.going;
         if (going && runs.every(ended)) for (const each of runs) each.perfect = 0; // whoever presses on wants more
         if (going) setTimeout(cycle);
+        else report(); // that it has stopped
       } else report();
     };
   }
