@@ -25,6 +25,7 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 from transformer import Transformer, Translator, greedy_search, load_toy_model
+from transformer.language.corpora import load_corpus
 from transformer.study import phrases
 
 SCRIPTS = ("transformer", "weights", "vocabulary", "page")
@@ -59,7 +60,8 @@ def small_portuguese() -> LiveModel:
     src = [*vocabulary.encode(sentence), model.config.eos_id]
     answer = greedy_search(model, torch.tensor([src]), 20)[0].tolist()
     words = {"pieces": vocabulary.pieces, "merges": vocabulary.merges}
-    more = {"vocabulary": words, "words": words_of_grammar(), "sentence": sentence}
+    read = sorted({word for source, _ in load_corpus("phrases", "train") for word in source.split()})
+    more = {"vocabulary": words, "words": words_of_grammar(), "sentence": sentence, "read": " ".join(read)}
     return LiveModel(
         model, src, [model.config.bos_id, *answer[:-1]], (sentence, vocabulary.decode(answer)), more
     )

@@ -139,6 +139,53 @@ def test_search_finds_what_the_package_finds(name):
         assert tokens == greedy_search(model, torch.tensor([src]), longest)[0].tolist()
 
 
+def words_after(
+    translator: Translator, src: list[int], read: list[int], count: int
+) -> list[tuple[str, float]]:
+    """The most probable words by their first token, completed greedily, each with its probability."""
+    model, vocabulary = translator.model, translator.vocabulary
+
+    @torch.no_grad()
+    def predict(tokens: list[int]) -> torch.Tensor:
+        return model(torch.tensor([src]), torch.tensor([[*read, *tokens]]))[0, -1].softmax(-1)
+
+    found = []
+    for token in predict([]).topk(count).indices.tolist():
+        tokens, probability = [token], predict([])[token].item()
+        while token != 3 and len(tokens) < 20:
+            best = int(predict(tokens).argmax())
+            if best == 3 or vocabulary.pieces[best].startswith("▁"):
+                break
+            probability *= predict(tokens)[best].item()
+            tokens.append(best)
+        begins = token == 3 or vocabulary.pieces[token].startswith("▁")
+        text = "".join(vocabulary.pieces[each] for each in tokens).replace("▁", "")
+        found.append(("end" if token == 3 else text if begins else f"-{text}", probability))
+    return found
+
+
+@needs_node
+def test_next_words_are_those_of_the_package():
+    translator = rounded_translator()
+    vocabulary, sentence = translator.vocabulary, live.live_model("phrases").more["sentence"]
+    src = [*vocabulary.encode(sentence), 3]
+    read = [2, *greedy_search(translator.model, torch.tensor([src]), 20)[0].tolist()]
+    program = """(() => {
+        const record = live.models.phrases, model = live.load_model(record);
+        const vocabulary = new live.Vocabulary(record.vocabulary), memory = model.encode(src);
+        const begins = (id) => id === 3 || vocabulary.begins(id);
+        return reads.map(read => live.next_words(model, memory, read, 3, begins));
+    })()"""
+    reads = [read[:length] for length in range(1, len(read))]
+    for given, found in zip(reads, in_node(program, "phrases", src=src, reads=reads), strict=True):
+        wanted = words_after(translator, src, given, 3)
+        assert [each["probability"] for each in found] == pytest.approx(
+            [share for _, share in wanted], abs=1e-4
+        )
+        texts = ["".join(vocabulary.pieces[id] for id in each["tokens"]).replace("▁", "") for each in found]
+        assert [text.replace("</s>", "end") for text in texts] == [text.lstrip("-") for text, _ in wanted]
+
+
 @torch.no_grad()
 def lens_without(model: Transformer, src: list[int], tgt: list[int], silent: set[int]) -> torch.Tensor:
     """What the decoder's stream would say `[1 + sublayers, T, V]`, where some sublayers add nothing."""
@@ -442,7 +489,9 @@ def pictures_of(tab: Page, name: str) -> str:
     ready(tab, name)
     if name == "learner":
         train(tab)
-    drawn = tab.locator("figure.live svg").evaluate_all("all => all.map(picture => picture.outerHTML)")
+    drawn = tab.locator("figure.live svg:not(.live-head *)").evaluate_all(
+        "all => all.map(picture => picture.outerHTML)"
+    )
     return "\n".join([*drawn, ""])
 
 
@@ -469,6 +518,14 @@ def slider(tab: Page, label: str) -> Locator:
 def slide(tab: Page, label: str, place: int) -> None:
     """Move a slider to its value number `place`, counted from 0."""
     slider(tab, label).fill(str(place))
+
+
+def check_refused(tab: Page, field: Locator, words: str) -> None:
+    """The field is marked, and what is wrong is said in a line that belongs to it."""
+    assert field.get_attribute("aria-invalid") == "true"
+    note = tab.locator(f"#{field.get_attribute('aria-describedby')}")
+    assert words in note.inner_text() and note.is_visible()
+    assert tab.evaluate(TOO_WIDE) <= 0
 
 
 def said(tab: Page) -> str:
@@ -563,13 +620,18 @@ def search_without_mask(model: Transformer, src: torch.Tensor) -> list[int]:
 @reads_pages
 def test_toy_answers_as_one_types(toy):
     field = toy.locator(".live-digits")
+    for wrong, words in (("", "1 and 10 digits"), ("12345678901", "not 11"), ("12a4", "not “a”")):
+        field.fill(wrong)
+        check_refused(toy, field, words)
+        assert toy.locator(".live-tokens > span, .live-toy svg > *").count() == 0
+        assert toy.locator(".live-verdict").inner_text() == said(toy) == ""
     field.fill("")
-    assert "Type some digits" in toy.locator(".live-verdict").inner_text()
     field.press_sequentially("0159035258")
     assert answer_of(toy) == [8, 5, 2, 10, 3, 10, 9, 5, 1, 0]  # by hand: the second 0 and the second 5
     assert "10 of 10 right" in toy.locator(".live-verdict").inner_text()
+    assert field.get_attribute("aria-invalid") == "false"
     field.press("Home")
-    field.press_sequentially("x77")  # no letter goes in; the field is full, so each digit replaces the next
+    field.press_sequentially("77")  # the field is full, so each digit replaces the next
     assert field.input_value() == "7759035258"
     assert answer_of(toy) == reverse_and_mark(digits_of(toy), 10)[0].tolist()
     toy.get_by_text("Shuffle").click()
@@ -649,11 +711,13 @@ def test_toy_without_positions_scale_or_mask_answers_as_pytorch_does(toy):
 
 
 @reads_pages
-def test_attention_in_the_plane_is_the_package_s(tab):
+@pytest.mark.parametrize("width", [1280, 390])
+def test_attention_in_the_plane_is_the_package_s(tab, width):
     ready(tab, "attention")
+    show(tab, width, "light")
     check_plane(tab)
     tab.get_by_label("q, first number").fill("-2")
-    tab.get_by_label("value of k₃").fill("7")
+    tab.get_by_label("v₃, second number").fill("2.5")
     check_plane(tab)
     before = tab.get_by_label("q, second number").input_value()
     tab.get_by_label("q, second number").press("ArrowUp")
@@ -663,35 +727,76 @@ def test_attention_in_the_plane_is_the_package_s(tab):
 
 
 @reads_pages
-def test_a_key_can_be_dragged(tab):
+@pytest.mark.parametrize("width", [1280, 390])
+def test_the_plane_has_bounds_and_no_answer_beyond_them(tab, width):
     ready(tab, "attention")
-    plane = tab.locator(".live-plane")
-    plane.scroll_into_view_if_needed()
-    box, key = plane.bounding_box(), tab.locator(".live-handle", has_text="k₁").bounding_box()
-    tab.mouse.move(key["x"] + key["width"] / 2, key["y"] + key["height"] / 2)
-    tab.mouse.down()
-    unit = box["width"] / 6.6
-    tab.mouse.move(box["x"] + (3.3 - 2) * unit, box["y"] + (3.3 + 1) * unit)
-    tab.mouse.up()
-    tab.mouse.move(box["x"], box["y"])  # what is let go stays
-    found = [float(tab.get_by_label(f"k₁, {which} number").input_value()) for which in ("first", "second")]
+    show(tab, width, "dark")
+    first = said(tab)
+    for label in ("q, first number", "v₂, second number"):
+        field = tab.get_by_label(label)
+        before = field.input_value()
+        for wrong in ("-99", "", "3.01"):
+            field.fill(wrong)
+            check_refused(tab, field, f"{label}: a number from −3 to 3.")
+            assert said(tab) == "" and tab.locator(".live-plane .live-output").count() == 0
+            assert tab.locator(".live-attention .live-bar").all_inner_texts() == ["–"] * 3
+        field.fill(before)
+        assert said(tab) == first
+    tab.get_by_label("k₁, first number").fill("7")  # whoever drags the point mends the field
+    drag(tab, "k₁", -1, 1)
+    assert tab.get_by_label("k₁, first number").get_attribute("aria-invalid") == "false"
+    check_plane(tab)
+
+
+@reads_pages
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("name", ["k₁", "v₃"])
+def test_a_point_can_be_dragged(tab, name, width):
+    ready(tab, "attention")
+    show(tab, width, "light")
+    drag(tab, name, -2, -1)
+    tab.mouse.move(2, 2)  # what is let go stays
+    found = [
+        float(tab.get_by_label(f"{name}, {which} number").input_value()) for which in ("first", "second")
+    ]
     assert found == pytest.approx([-2, -1], abs=0.11)
     check_plane(tab)
 
 
+def drag(tab: Page, name: str, x: float, y: float) -> None:
+    """Take the point of that name to a place of its plane."""
+    point = tab.locator(".live-handle", has_text=name)
+    point.scroll_into_view_if_needed()
+    box = point.locator("xpath=ancestor::*[name()='svg']").bounding_box()
+    start = point.locator("text").bounding_box()
+    reach = point.locator(".live-reach").bounding_box()
+    assert min(reach["width"], reach["height"]) >= 24
+    tab.mouse.move(start["x"] + start["width"] / 2, start["y"] + start["height"] / 2)
+    tab.mouse.down()
+    unit = box["width"] / 6.6
+    tab.mouse.move(box["x"] + (3.3 + x) * unit, box["y"] + (3.3 - y) * unit)
+    tab.mouse.up()
+
+
 def check_plane(tab: Page, scale: float = 1.0) -> None:
+    """What is written and drawn is the package's output for what the fields hold."""
+
     def numbers(label: str) -> list[float]:
         fields = tab.locator(".live-attention").get_by_label(label)  # as drawings have
         return [float(field.input_value()) for field in fields.all()]
 
-    query, *keys = (numbers(f"{name}, ") for name in ("q", "k₁", "k₂", "k₃"))
-    values = [numbers(f"value of {name}") for name in ("k₁", "k₂", "k₃")]
-    q, k, v = (torch.tensor(rows) for rows in ([query], keys, values))
+    q, k, v = (
+        torch.tensor([numbers(f"{name}, ") for name in names])
+        for names in (["q"], ["k₁", "k₂", "k₃"], ["v₁", "v₂", "v₃"])
+    )
     context, weights = scaled_dot_product_attention(q * scale, k, v)
-    said = tab.locator(".live-attention .live-said").inner_text()
-    shown = [float(number) for number in re.findall(r"([\d.]+) ·", said)]
+    shown = [float(number) for number in re.findall(r"([\d.]+) ·", said(tab))]
     assert shown == pytest.approx(weights[0].tolist(), abs=6e-4)
-    assert float(said.split(" = ")[1]) == pytest.approx(context.item(), abs=6e-3)
+    written = [float(number) for number in NUMBER.findall(said(tab).split(" = ")[1])]
+    assert written == pytest.approx(context[0].tolist(), abs=6e-3)
+    dot = tab.locator("circle.live-output")
+    drawn = [float(dot.get_attribute("cx")), -float(dot.get_attribute("cy"))]
+    assert drawn == pytest.approx(context[0].tolist(), abs=1e-4)
 
 
 # Beam search ---------------------------------------------------------------------------------------
@@ -778,21 +883,67 @@ def check_ranking(tab: Page, wanted: list[tuple[str, float]]) -> None:
 def test_beam_grows_and_shrinks_by_steps(tab):
     """With K = 3, a step adds six boxes; the box of a step holds the logarithms that the package computes."""
     ready(tab, "beam")
-    nodes = tab.locator(".live-node")
-    whole = nodes.count()
+    nodes, whole = tab.locator(".live-node:not(.live-later)"), tab.locator(".live-node").count()
+    assert nodes.count() == 1 + 18 and said(tab).startswith("Step 3 of 7:")
     tab.get_by_role("button", name="First step").press("Enter")
     assert nodes.count() == 1 + 6 and said(tab).startswith("Step 1 of")
     translator = rounded_translator()
     src = torch.tensor([[*translator.vocabulary.encode(SENTENCES[0]), 3]])
     with torch.no_grad():
         wanted = translator.model(src, torch.tensor([[2]])).log_softmax(-1)[0, 0].topk(6).values
-    shown = [float(text.replace("−", "-")) for text in tab.locator(".live-number").all_text_contents()]
+    shown = [float(text.replace("−", "-")) for text in nodes.locator(".live-number").all_text_contents()]
     assert shown == pytest.approx(wanted.tolist(), abs=0.006)
     assert ranking_of(tab) == [] and tab.get_by_role("button", name="Back").is_disabled()
     tab.get_by_role("button", name="Forward").press("Enter")
     assert nodes.count() == 1 + 12
     tab.get_by_role("button", name="Last step").click()
     assert nodes.count() == whole and tab.get_by_role("button", name="Forward").is_disabled()
+
+
+CUT = """() => {
+    const frame = document.querySelector('.live-beam .live-scroll').getBoundingClientRect();
+    return [...document.querySelectorAll('.live-node')].filter(node => {
+        const { left, right } = node.getBoundingClientRect();
+        return left < frame.left - 1 || right > frame.right + 1;
+    }).length;
+}"""
+
+
+@reads_pages
+@pytest.mark.parametrize("width", [1280, 390])
+def test_beam_opens_where_the_winner_is_seen(tab, width):
+    ready(tab, "beam")
+    show(tab, width, "light")
+    tab.wait_for_function(f"({CUT})() === 0")
+    (best, _), *_ = best_of(SENTENCES[0], 3, 0.6)
+    assert f"In the end “{best}” will win." in said(tab)
+    tokens = tab.locator(".live-node.live-winning text:first-of-type").all_text_contents()
+    assert tokens == ["rita", ".", "end"]
+    for _ in range(4):
+        tab.get_by_role("button", name="Forward").click()
+    path = tab.locator(".live-node.live-best text:first-of-type").all_text_contents()
+    assert path == ["start", "the", "writers", "invite", "rita", ".", "end"]
+    assert tab.evaluate(CUT) == 0 and tab.evaluate(TOO_WIDE) <= 0
+    slide(tab, "Beam size K", 4)  # ten boxes a step: a phone scrolls to the winner
+    ends = tab.locator(".live-node.live-best").last.bounding_box()
+    frame = tab.locator(".live-beam .live-scroll").bounding_box()
+    assert frame["x"] - 1 <= ends["x"] and ends["x"] + ends["width"] <= frame["x"] + frame["width"] + 1
+    assert tab.evaluate(TOO_WIDE) <= 0
+
+
+@reads_pages
+@pytest.mark.parametrize(("name", "most"), [("beam", 60), ("stream", 60), ("merges", 300), ("phrases", 90)])
+def test_long_texts_are_refused_and_leave_no_answer(tab, name, most):
+    ready(tab, name)
+    show(tab, 390, "light")
+    field = tab.locator("figure.live input[type=text]")
+    for length in (most + 1, 20_000):
+        field.fill("a" * length)
+        check_refused(tab, field, f"At most {most} characters are read; these are {length}.")
+        drawn = "figure.live :is(.live-tree, .live-ladder, .live-piece, .live-links) > *, .live-words > *"
+        assert tab.locator(drawn).count() == 0
+    field.fill("a" * most)
+    assert field.get_attribute("aria-invalid") == "false" and said(tab)
 
 
 # Positions -----------------------------------------------------------------------------------------
@@ -923,6 +1074,51 @@ def test_boxes_of_the_model_hold_the_package_s_numbers(tab):
     assert said(tab).endswith(f"stands for: {' '.join(names)}.")
 
 
+@torch.no_grad()
+def insides_of(model: Transformer, src: list[int], tgt: list[int], name: str, head: int) -> dict[str, Any]:
+    """What stands inside one head of an attention: of the chapter's names, each with its matrix."""
+    attention = model.get_submodule(name)
+    given: list[torch.Tensor] = []
+    attention.register_forward_pre_hook(lambda module, inputs: given.extend(inputs[:3]))
+    maps = model.attention_maps(torch.tensor([src]), torch.tensor([tgt]))
+    layer, kind = int(name.split(".")[2]), name.split(".")[3]
+    stack = "cross" if kind == "cross_attention" else name.split(".")[0]
+    weights = getattr(maps, stack)[layer, 0, head]
+    width = model.config.d_model // model.config.n_heads
+    q, k, v = (
+        projection(x)[0][:, head * width : (head + 1) * width]
+        for projection, x in zip((attention.w_q, attention.w_k, attention.w_v), given, strict=False)
+    )
+    return {"Q": q, "K": k, "V": v, "softmax(QKᵀ/√dₖ)": weights, "softmax(QKᵀ/√dₖ) V": weights @ v}
+
+
+@reads_pages
+@pytest.mark.parametrize("width", [1280, 390])
+def test_attentions_of_the_model_open_into_their_heads(tab, width):
+    ready(tab, "anatomy")
+    show(tab, width, "light")
+    found, model = live.live_model("phrases"), rounded_translator().model
+    names = tab.locator(".live-part").all_text_contents()
+    for box, name, head in (
+        (3, "encoder.layers.0.self_attention", 0),
+        (names.index("cross-attention 2"), "decoder.layers.1.cross_attention", 2),
+    ):
+        slide(tab, "Box", box)
+        slide(tab, "Head", head)
+        inside = insides_of(copy.deepcopy(model), found.src, found.tgt, name, head)
+        for part, tensor in inside.items():
+            tab.get_by_role("radio", name=part, exact=True).press("Space")
+            texts = tab.locator(".live-numbers rect + text").all_text_contents()
+            wanted = tensor if part == "softmax(QKᵀ/√dₖ)" else tensor[:, :8]
+            shown = [float(text.replace("−", "-")) for text in texts]
+            assert shown == pytest.approx(wanted.flatten().tolist(), abs=0.0052), part
+            assert said(tab)[1:].startswith(f"{part} of head {head + 1}"[1:])
+            assert f"[{', '.join(map(str, tensor.shape))}]" in said(tab)
+    assert tab.evaluate(TOO_WIDE) <= 0
+    slide(tab, "Box", 2)  # what is no attention has no heads
+    assert tab.locator(".live-inside").is_hidden()
+
+
 # The residual stream -------------------------------------------------------------------------------
 
 
@@ -993,8 +1189,34 @@ def test_roofline_counts_what_the_record_counts(tab):
         assert float(amount.replace(",", "")) * {"s": 1, "ms": 1e-3, "µs": 1e-6, "ns": 1e-9}[
             unit
         ] == pytest.approx(least, rel=2e-2)
-    fields[1].fill("")
-    assert "positive numbers" in said(tab)
+    assert said(tab)
+    for width, wrong in ((1280, ""), (390, "99999999999"), (390, "0")):
+        show(tab, width, "light")
+        fields[1].fill(wrong)
+        check_refused(tab, fields[1], "GB/s from memory: a number from 0.1 to 100,000.")
+        assert said(tab) == "" and tab.locator(".live-plot > *").count() == 0
+
+
+@reads_pages
+@pytest.mark.parametrize(
+    "ends", [("1000000", "0.1"), ("0.1", "100000"), ("0.1", "0.1"), ("1000000", "100000")]
+)
+def test_the_roof_is_drawn_at_the_ends_of_its_bounds(tab, ends):
+    ready(tab, "roofline")
+    for unit, number in zip(("GFLOP/s", "GB/s"), ends, strict=True):
+        tab.get_by_role("spinbutton", name=unit).fill(number)
+    assert "Bound by" in said(tab) and tab.locator(".live-plot circle").count() == 1
+    boxes = tab.locator(".live-axes text").evaluate_all(
+        """all => all.map(text => text.getBoundingClientRect())
+            .map(({ left, top, right, bottom }) => [left, top, right, bottom])"""
+    )
+    overlapping = [
+        (one, two)
+        for place, one in enumerate(boxes)
+        for two in boxes[:place]
+        if one[0] < two[2] and two[0] < one[2] and one[1] < two[3] - 2 and two[1] < one[3] - 2
+    ]
+    assert overlapping == []
 
 
 # Byte pairs ----------------------------------------------------------------------------------------
@@ -1062,6 +1284,99 @@ def test_typed_sentences_are_translated_as_the_package_does(translator):
         assert english_of(translator) == package.translate_tokenized([tokenize(text)], beam_size=1)[0]
     translator.locator(".live-text").fill("")
     assert english_of(translator) == ""
+
+
+THROUGH = """() => {
+    const frame = document.querySelector('.live-links').getBoundingClientRect();
+    const buttons = [...document.querySelectorAll('.live-pair .live-word')];
+    const words = buttons.map(word => word.getBoundingClientRect());
+    return [...document.querySelectorAll('.live-links path')].filter(path => {
+        const length = path.getTotalLength();
+        return [...Array(41).keys()].some(i => {
+            const point = path.getPointAtLength(length * i / 40);
+            const [x, y] = [point.x + frame.left, point.y + frame.top];
+            return words.some(({ left, right, top, bottom }) =>
+                x > left + 2 && x < right - 2 && y > top + 2 && y < bottom - 2);
+        });
+    }).length;
+}"""
+LONG = "a professora inteligente não estava a procurar os telemóveis vermelhos da avó ?"
+
+
+@reads_pages
+@pytest.mark.parametrize("width", [1280, 390])
+def test_no_line_runs_through_a_word(translator, width):
+    show(translator, width, "light")
+    for text, upright in (("ela come a sopa .", False), (LONG, True)):
+        translator.locator(".live-text").fill(text)
+        translator.wait_for_function(f"({THROUGH})() === 0")
+        assert translator.locator(".live-upright").count() == upright
+        assert translator.locator(".live-links path").count() > 5 and translator.evaluate(TOO_WIDE) <= 0
+
+
+def bars_of(tab: Page) -> list[tuple[str, float]]:
+    rows = [row.locator("span").all_inner_texts() for row in tab.locator(".live-candidate").all()]
+    return [(text, float(share.replace("%", "")) / 100) for text, _, share in rows]
+
+
+@reads_pages
+@pytest.mark.parametrize("width", [1280, 390])
+def test_each_word_has_its_candidates_and_leads_to_its_chapters(translator, width):
+    show(translator, width, "dark")
+    package, words = rounded_translator(), translator.locator(".live-made button")
+    src = [*package.vocabulary.encode("a menina gosta do gato preto ."), 3]
+    read = [2, *greedy_search(package.model, torch.tensor([src]), 20)[0].tolist()]
+    starts = [i for i, token in enumerate(read) if package.vocabulary.pieces[token].startswith("▁")]
+    for place, start in list(enumerate(starts))[:3]:
+        words.nth(place).focus()
+        wanted = words_after(package, src, read[:start], 3)
+        assert [text for text, _ in bars_of(translator)] == [text for text, _ in wanted]
+        assert [share for _, share in bars_of(translator)] == pytest.approx(
+            [share for _, share in wanted], abs=6e-4
+        )
+        assert bars_of(translator)[0][0] == words.nth(place).inner_text()
+    words.nth(5).click()
+    translator.mouse.move(0, 0)
+    translator.locator(".live-phrases .live-text").focus()  # what has been clicked stays
+    assert said(translator).startswith("cat attended to")
+    translator.locator(".live-given button").nth(4).press("Enter")
+    assert said(translator).startswith("gato is read as 2 tokens, g -ato (Chapter 12)")
+    links = translator.locator(".live-phrases a")
+    chapters = {Path(address).name for address in links.evaluate_all("all => all.map(link => link.href)")}
+    assert len(chapters) >= 7
+    assert all((ROOT / "book" / name.replace(".html", ".ipynb")).exists() for name in chapters)
+    assert translator.evaluate(TOO_WIDE) <= 0
+
+
+@reads_pages
+@pytest.mark.parametrize("width", [1280, 390])
+def test_what_the_translator_cannot_know_is_marked(translator, width):
+    show(translator, width, "light")
+    pale = translator.locator(".live-made .live-unsure")
+    assert pale.count() == 0 and translator.locator(".live-given .live-unsure, .live-aside").count() == 0
+    translator.locator(".live-text").fill("o computador explodiu ontem Ñandú")
+    unread = translator.locator(".live-given .live-unsure").all_inner_texts()
+    assert unread == ["computador", "explodiu", "ñandú"]
+    assert translator.locator(".live-given mark").all_inner_texts() == ["ñ"]
+    assert "lacks a letter of “ñandú”" in said(translator) and "never read “computador”, “explodiu”" in said(
+        translator
+    )
+    assert pale.count() >= 3 and "not sure" in said(translator)
+    shares = [
+        float(re.match(r"([\d.]+)% sure", words)[1])
+        for words in translator.locator(".live-made button").evaluate_all(
+            "all => all.map(word => word.ariaDescription)"
+        )
+    ]
+    states = translator.locator(".live-made button").evaluate_all(
+        "all => all.map(word => word.matches('.live-unsure'))"
+    )
+    assert [share < 50 for share in shares] == states
+    assert translator.locator(".live-aside select").count() == 6  # the menus hold another sentence
+    assert translator.get_by_text("a sentence of your own").is_visible()
+    translator.get_by_label("subject").select_option("nós")
+    assert translator.locator(".live-aside").count() == 0
+    assert translator.locator(".live-text").input_value() == "nós gostamos do gato preto ."
 
 
 @reads_pages
@@ -1134,18 +1449,102 @@ def test_a_transformer_learns_in_the_page_and_is_taken_apart(tab):
     assert figure.locator(".live-wrong").count() == 0
     figure.locator(".live-sample").nth(3).press("Enter")
     tab.wait_for_selector(".live-sample:nth-child(4)[aria-pressed=true]")
-    tab.get_by_role("button", name="Keep to compare").click()
-    tab.get_by_text("Settings, and what to take away").click()
-    tab.get_by_label("without positions").check()
-    tab.get_by_text("Nothing is trained yet").wait_for()
-    assert "without=positions" in figure.get_by_text("Link to this run").get_attribute("href")
-    for _ in range(3):
-        tab.get_by_role("button", name="One update").click()
-    tab.get_by_text("After update 3 the loss").wait_for()
-    assert "Dashed: first settings, 100% after" in said(tab) and "without positions" in said(tab)
     tab.get_by_text("Look into a tensor").click()
     figure.get_by_label("Tensor").select_option("encoder.layers.0.feed_forward.w_2.weight")
     tab.get_by_text("w_2.weight, 32 × 64: entries").wait_for()
+
+
+WRAPPED = """() => [...document.querySelectorAll('.live-samples .live-tokens')].filter(row =>
+    row.lastElementChild.offsetTop > row.firstElementChild.offsetTop + 8).length"""
+
+
+@reads_pages
+@pytest.mark.parametrize("width", [1280, 390])
+def test_cells_of_the_learner_have_one_width_before_and_after_training(tab, width):
+    ready(tab, "learner")
+    show(tab, width, "light")
+    figure = tab.locator("figure[data-live=learner]")
+    figure.locator(".live-sign").first.wait_for()  # start or padding, which only an untrained model writes
+    assert {"start", "pad"} & {
+        text.strip() for text in figure.locator(".live-sign .live-spoken").all_inner_texts()
+    }
+    widths = "all => all.map(cell => Math.round(10 * cell.getBoundingClientRect().width))"
+    assert len(set(figure.locator(".live-samples .live-token").evaluate_all(widths))) == 1
+    rows = "all => all.map(sample => Math.round(sample.getBoundingClientRect().height))"
+    heights = figure.locator(".live-sample").evaluate_all(rows)
+    assert max(heights) < 60 and tab.evaluate(WRAPPED) == 0  # one line each
+
+
+def losses_of(settings: dict[str, Any], updates: int) -> float:
+    """The mean of the first losses of one run by itself."""
+    losses = in_node(RUN, script=LEARNING, settings=settings, updates=updates)["losses"]
+    return sum(losses) / updates
+
+
+@needs_node
+@reads_pages
+@pytest.mark.parametrize("width", [1280, 390])
+def test_two_runs_learn_in_turn_from_one_seed(tab, width):
+    """Each comes to the loss that it has by itself; a link brings both back."""
+    ready(tab, "learner")
+    show(tab, width, "dark")
+    figure = tab.locator("figure[data-live=learner]")
+    figure.locator(".live-map").first.wait_for()
+    tab.get_by_role("button", name="Compare", exact=True).click()
+    tab.get_by_label("without positions").check()
+    slide(tab, "Seed", 2)
+    figure.locator(".live-map").nth(11).wait_for()  # six of each run
+    for _ in range(3):
+        tab.get_by_role("button", name="One update").click()
+    tab.get_by_text("After update 3 the loss").wait_for()
+    check_comparison(tab)
+    assert figure.locator(".live-sample").first.locator(".live-answer").count() == 2
+    assert tab.evaluate(WRAPPED) == 0 and tab.evaluate(TOO_WIDE) <= 0
+    query = figure.get_by_text("Link to this run").get_attribute("href").split("?")[1]
+    if width == 1280:
+        tab.goto(f"{PLACES['learner'].as_uri()}?{query}")
+        tab.get_by_role("button", name="Stop comparing").wait_for()
+        figure.locator(".live-map").nth(11).wait_for()
+        for _ in range(3):
+            tab.get_by_role("button", name="One update").click()
+        tab.get_by_text("After update 3 the loss").wait_for()
+        check_comparison(tab)
+    tab.get_by_role("button", name="Stop comparing").click()
+    tab.get_by_text("Nothing is trained yet").wait_for()
+    assert "Dashed" not in said(tab)
+
+
+def check_comparison(tab: Page) -> None:
+    words = re.search(
+        r"After update 3 the loss is ([\d.]+) .* Dashed, from the same seed: (.*), loss ([\d.]+), "
+        r"\d+ of 64 right after update 3. Solid: (.*)\.$",
+        said(tab),
+    )
+    assert words[2] == "first settings" and words[4] == "without positions"
+    wanted = [losses_of({"seed": 2, "parts": parts}, 3) for parts in ({"positions": False}, {})]
+    assert [float(words[1]), float(words[3])] == pytest.approx(wanted, abs=0.006)
+
+
+@reads_pages
+def test_of_two_runs_the_slower_one_goes_on(tab):
+    """One pair is soon known by heart; a rate of 10⁻⁴ needs longer. Pausing ends both."""
+    visit(tab, PLACES["learner"])
+    settings = "own=1%3D2&d_model=16&peak=0.01&warmup=1&beside=peak%3D0.0001%26d_model%3D16"
+    tab.goto(f"{PLACES['learner'].as_uri()}?{settings}")
+    figure = tab.locator("figure[data-live=learner]")
+    figure.locator(".live-map").nth(11).wait_for()
+    tab.get_by_role("button", name="Train", exact=True).click()
+    tab.wait_for_function(
+        """() => {
+            const [, mine, other] = document.querySelector('.live-learner .live-said').textContent
+                .match(/After update (\\d+) .* after update (\\d+)/) ?? [];
+            return Number(other) > Number(mine);
+        }""",
+        timeout=120_000,
+    )
+    assert "1 of 1 pairs are right" in said(tab)
+    tab.get_by_role("button", name="Pause", exact=True).click()
+    tab.get_by_role("button", name="Train", exact=True).wait_for()
 
 
 @reads_pages
@@ -1165,6 +1564,18 @@ def test_a_link_brings_the_run_back_and_own_pairs_are_checked(tab):
     pairs.blur()
     train(tab)
     assert "2 of 2 pairs are right" in said(tab)
+
+
+@reads_pages
+@pytest.mark.parametrize("name", live.FIGURES)
+def test_sliders_can_be_met_by_a_finger(tab, name):
+    ready(tab, name)
+    show(tab, 390, "light")
+    tab.locator("figure.live details").evaluate_all("all => all.forEach(details => (details.open = true))")
+    targets = tab.locator("figure.live :is(input[type=range], .live-head, button, select):visible")
+    for target in targets.all():
+        box = target.bounding_box()
+        assert min(box["width"], box["height"]) >= 23.5, target.evaluate("target => target.outerHTML")
 
 
 @reads_pages

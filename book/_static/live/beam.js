@@ -2,8 +2,33 @@
 "use strict";
 {
   const { html, svg, signed, slider, range } = live;
-  const [WIDE, HIGH] = [126, 42]; // from step to step, from candidate to candidate
-  const BOX = 106;
+  const NARROW = 560; // pixels; below them the tree grows downward
+  const FIRST_STOP = 3; // steps that are seen at first
+
+  // Where a tree of so many steps and candidates has its boxes, in a window of that width. A step is a column, and on
+  // a narrow window a row, with a token above its number.
+  function layout(window_width, steps, candidates) {
+    if (window_width < NARROW) {
+      const each = Math.max(52, Math.min(120, (window_width - 2) / candidates));
+      const [width, height] = [each * candidates, 60 + 70 * steps];
+      const box = { wide: each - 5, high: 44, start: [width / 2 - 31, 4], token: [(each - 5) / 2, 18], number: [(each - 5) / 2, 36] };
+      return { width, height, ...box, down: true, place: (step, rank) => [rank * each + 2, 60 + 70 * step] };
+    }
+    const each = Math.max(92, Math.min(126, (window_width - 70) / steps));
+    const [width, height] = [70 + each * steps, 8 + 42 * candidates];
+    const box = { wide: each - 18, high: 34, start: [4, 8], token: [7, 22], number: [each - 24, 22] };
+    return { width, height, ...box, down: false, place: (step, rank) => [84 + each * step, 8 + 42 * rank] };
+  }
+
+  // The curve from one box to another, in the direction of growth.
+  function link(from, [x, y], { wide, high, down }, width_of_first) {
+    if (down) {
+      const [x0, y0] = [from[0] + (width_of_first ?? wide) / 2, from[1] + (width_of_first ? 34 : high)];
+      return `M${x0} ${y0}C${x0} ${y0 + 14} ${x + wide / 2} ${y - 14} ${x + wide / 2} ${y}`;
+    }
+    const [x0, y0] = [from[0] + (width_of_first ?? wide), from[1] + 17];
+    return `M${x0} ${y0}C${x0 + 12} ${y0} ${x - 12} ${y + 17} ${x} ${y + 17}`;
+  }
 
   function build(model, record) {
     const vocabulary = new live.Vocabulary(record.vocabulary);
@@ -11,10 +36,7 @@
     let found;
     let shown = 0; // steps
 
-    const input = html("input", {
-      type: "text", class: "live-text", lang: "pt", maxlength: 60, autocomplete: "off", autocapitalize: "off", spellcheck: "false",
-      value: "as escritoras convidam a rita .", input: search,
-    });
+    const field = live.text_field({ class: "live-text", lang: "pt", value: "as escritoras convidam a rita ." }, 60, search);
     const beam_size = slider("Beam size K", range(1, 5), 3, String, search);
     const alpha = slider("Length penalty α", range(0, 2, 0.1), 0.6, (value) => value.toFixed(1), search);
     const button = (text, change) => html("button", { type: "button", class: "live-button", click: () => show(shown + change) }, text);
@@ -31,12 +53,22 @@
     const sentence = (tokens) => vocabulary.words(tokens.filter((token) => token !== eos_id)).map(({ text }) => text).join(" ");
 
     function search() {
-      const src = [...vocabulary.encode(live.tokenize(input.value)), eos_id];
+      if (!field.fits) return clear();
+      const src = [...vocabulary.encode(live.tokenize(field.input.value)), eos_id];
       found = live.beam_search(model, src, beam_size.value, alpha.value, 2 * src.length + 10);
       show(Infinity);
     }
 
+    // Without a sentence that can be read, nothing is left of the search before.
+    function clear() {
+      found = undefined;
+      for (const part of [tree, ranking, said]) part.replaceChildren();
+      tree.setAttribute("aria-label", "There is no search.");
+      allow([...back, ...forward], false);
+    }
+
     function show(step) {
+      if (!found) return;
       const { steps, best } = found;
       shown = Math.max(1, Math.min(steps.length, step));
       const last = shown === steps.length;
@@ -48,45 +80,66 @@
         html("td", { lang: "en" }, sentence(tokens), fate === "kept" ? " …" : ""), html("td", {}, String(tokens.length)),
         html("td", {}, signed(log_prob)), html("td", {}, signed(score)))));
       const kept = steps[shown - 1].found.filter(({ fate }) => fate === "kept");
-      const goes_on = `It goes on with ${kept.map(({ tokens, log_prob }) => `“${sentence(tokens)}” (${signed(log_prob)})`).join(", ")}.`;
+      const goes_on = `It goes on with ${kept.map(({ tokens, log_prob }) => `“${sentence(tokens)}” (${signed(log_prob)})`).join(", ")}. `
+        + `In the end “${sentence(best[0].tokens)}” will win.`;
       const result = `The best is “${sentence(best[0].tokens)}”, with the score ${signed(best[0].score)}.`;
       const count = `${steps[shown - 1].ended.length} of ${beam_size.value} translations are finished`;
       said.replaceChildren(`Step ${shown} of ${steps.length}: ${count}. ${last ? result : goes_on}`);
     }
 
+    // The steps so far and, pale, those to come.
     function draw(chosen) {
-      const steps = found.steps.slice(0, shown);
-      const places = new Map();
-      steps.forEach(({ found }, step) => found.forEach((each, rank) => places.set(each, [(step + 1) * WIDE - 34, 8 + rank * HIGH])));
-      const way = new Set(); // to the best so far
-      for (let each = chosen[0] ?? steps.at(-1).found[0]; each; each = each.from) way.add(each);
+      const { steps, best } = found;
+      const form = layout(window_on.clientWidth || 790, steps.length, 2 * beam_size.value);
+      const places = new Map(steps.flatMap(({ found }, step) => found.map((each, rank) => [each, form.place(step, rank)])));
+      const way_to = (end) => {
+        const way = new Set();
+        for (let each = end; each; each = each.from) way.add(each);
+        return way;
+      };
+      const way = way_to(chosen[0] ?? steps[shown - 1].found[0]); // to the best so far
+      const [winning, seen] = [way_to(best[0]), new Set(steps.slice(0, shown).flatMap(({ found }) => found))];
+      const state = (each) => `live-${each.fate}${way.has(each) ? " live-best" : ""}${seen.has(each) ? "" : ` live-later${winning.has(each) ? " live-winning" : ""}`}`;
       const all = [...places.keys()];
-      const links = all.map((each) => {
-        const [x, y] = places.get(each);
-        const [x0, y0] = places.get(each.from) ?? [66 - BOX, 8];
-        const d = `M${x0 + BOX} ${y0 + 17}C${x0 + BOX + 14} ${y0 + 17} ${x - 14} ${y + 17} ${x} ${y + 17}`;
-        return svg("path", { class: `live-link live-${each.fate}${way.has(each) ? " live-best" : ""}`, d });
-      });
+      const links = all.map((each) => svg("path", {
+        class: `live-link ${state(each)}`, d: link(places.get(each.from) ?? form.start, places.get(each), form, each.from.token === undefined ? 62 : undefined),
+      }));
       const boxes = all.map((each) => {
         const [x, y] = places.get(each);
-        return svg("g", { class: `live-node live-${each.fate}${way.has(each) ? " live-best" : ""}` },
-          svg("rect", { x, y, width: BOX, height: 34, rx: 5 }),
-          svg("text", { x: x + 7, y: y + 22 }, vocabulary.shown(each.token)),
-          svg("text", { class: "live-number", x: x + BOX - 6, y: y + 22, "text-anchor": "end" }, signed(each.log_prob)));
+        const anchors = form.down ? ["middle", "middle"] : ["start", "end"];
+        return svg("g", { class: `live-node ${state(each)}` },
+          svg("rect", { x, y, width: form.wide, height: form.high, rx: 5 }),
+          svg("text", { x: x + form.token[0], y: y + form.token[1], "text-anchor": anchors[0] }, vocabulary.shown(each.token)),
+          svg("text", { class: "live-number", x: x + form.number[0], y: y + form.number[1], "text-anchor": anchors[1] }, signed(each.log_prob)));
       });
-      const start = svg("g", { class: "live-node live-kept live-best" }, svg("rect", { x: 4, y: 8, width: 62, height: 34, rx: 5 }),
-        svg("text", { x: 35, y: 30, "text-anchor": "middle" }, "start"));
-      const [width, height] = [(shown + 1) * WIDE - 46, 8 + 2 * beam_size.value * HIGH];
+      const [x, y] = form.start;
+      const start = svg("g", { class: "live-node live-kept live-best" }, svg("rect", { x, y, width: 62, height: 34, rx: 5 }),
+        svg("text", { x: x + 31, y: y + 22, "text-anchor": "middle" }, "start"));
+      const { width, height } = form;
       for (const [name, value] of Object.entries({ width, height, viewBox: `0 0 ${width} ${height}` })) tree.setAttribute(name, value);
-      tree.setAttribute("aria-label", `${shown} steps of the search. The best so far: ${
+      tree.setAttribute("aria-label", `${shown} of ${steps.length} steps of the search. The best so far: ${
         [...way].reverse().slice(1).map(({ token, log_prob }) => `${vocabulary.shown(token)} ${signed(log_prob)}`).join(", ")}.`);
       tree.replaceChildren(...links, start, ...boxes);
-      window_on.scrollLeft = width;
+      bring_into_view([...way].filter((each) => seen.has(each)).map((each) => places.get(each)), form);
     }
 
+    // Where the tree is wider than its window, the window goes to the newest box of the best way.
+    function bring_into_view(way, { wide }) {
+      const [[x]] = way.length ? way : [[0]];
+      const { clientWidth, scrollLeft } = window_on;
+      if (x < scrollLeft || x + wide > scrollLeft + clientWidth) window_on.scrollLeft = x + wide / 2 - clientWidth / 2;
+    }
+
+    let width = 0;
+    new ResizeObserver(() => requestAnimationFrame(() => {
+      if (window_on.clientWidth === width) return;
+      width = window_on.clientWidth;
+      show(shown);
+    })).observe(window_on);
     search();
+    show(FIRST_STOP);
     return html("div", { class: "live-panel live-beam" },
-      html("label", { class: "live-row live-typed" }, "Portuguese ", input),
+      html("label", { class: "live-row live-typed" }, "Portuguese ", field.input), field.note,
       html("div", { class: "live-sliders live-stack" }, beam_size.row, alpha.row),
       html("div", { class: "live-row" }, ...back, ...forward), window_on, said,
       html("table", { class: "live-table live-ranking" }, html("thead", {}, html("tr", {}, ...heads)), ranking));

@@ -1,43 +1,59 @@
 // A Transformer that is trained in the page: its worker, its controls, and what is seen while it learns.
 "use strict";
 {
-  const { html, svg, slider, range, scientific, percent } = live;
+  const { html, svg, slider, range, scientific } = live;
 
-  // What runs beside the page; a report after every few updates, and whenever one is asked for.
+  // What runs beside the page: one run, or two that learn in turn. A report comes after every few updates, and whenever
+  // one is asked for.
   function work({ Run }) {
     const EVERY = 10, LAST = 3000;
-    let run, going = false, asked, losses = [], sample = 0, perfect = 0, heard;
+    let runs = [], going = false, asked, sample = 0, heard;
+
+    const begin = (settings) => {
+      const run = new Run(settings);
+      return { run, losses: [], perfect: 0, found: run.evaluate() };
+    };
+    const ended = ({ run, perfect }) => perfect >= 3 || run.step >= LAST;
+
+    const report_of = ({ run, losses, found }) =>
+      ({ ...found, step: run.step, losses: losses.splice(0), unseen: run.unseen, maps: run.maps(sample) });
 
     function report() {
-      const found = run.evaluate();
-      const tensor = run.model.state[asked];
-      perfect = found.share === 1 ? perfect + 1 : 0;
-      if (perfect === 3 || run.step >= LAST) going = false;
-      postMessage({
-        ...found, step: run.step, losses: losses.splice(0), unseen: run.unseen, maps: run.maps(sample), going, heard,
-        names: Object.keys(run.model.state), tensor: tensor && { name: asked, data: tensor.data, grad: tensor.grad },
-      });
+      const reports = runs.map(report_of);
+      going &&= !runs.every(ended);
+      const { state } = runs[0].run.model;
+      const tensor = state[asked];
+      postMessage({ reports, going, heard, names: Object.keys(state), tensor: tensor && { name: asked, data: tensor.data, grad: tensor.grad } });
     }
 
-    function advance(updates) {
-      for (let i = 0; i < updates; i++) losses.push([run.step + 1, run.update()]);
+    function advance(some, updates) {
+      for (let i = 0; i < updates; i++) for (const { run, losses } of some) losses.push([run.step + 1, run.update()]);
+      for (const each of some) {
+        each.found = each.run.evaluate();
+        each.perfect = each.found.share === 1 ? each.perfect + 1 : 0;
+      }
       report();
     }
 
     function cycle() {
       if (!going) return;
-      advance(EVERY - (run.step % EVERY));
+      const learning = runs.filter((each) => !ended(each));
+      if (!learning.length) return report();
+      advance(learning, EVERY - (learning[0].run.step % EVERY));
       setTimeout(cycle); // lets the page's messages in
     }
 
     onmessage = ({ data }) => {
       heard = data.number;
-      if (data.settings) [run, going, losses, perfect] = [new Run(data.settings), false, [], 0];
+      if (data.settings) [runs, going] = [data.settings.map(begin), false];
       if ("tensor" in data) asked = data.tensor;
       if ("sample" in data) sample = data.sample;
-      if (data.updates) advance(data.updates);
+      if (data.updates) advance(runs, data.updates);
       else if ("going" in data) {
-        if ((going = data.going)) setTimeout(cycle);
+        going = data.going;
+        if (going && runs.every(ended)) for (const each of runs) each.perfect = 0; // whoever presses on wants more
+        if (going) setTimeout(cycle);
+        else report(); // that it has stopped
       } else report();
     };
   }
@@ -46,22 +62,36 @@
   const start_worker = () =>
     new Worker(URL.createObjectURL(new Blob([`(${work})((${live.learning})());`], { type: "text/javascript" })));
 
-  // The settings with their first values, as they stand in the page's address.
+  // The settings with their first values, as they stand in the page's address, and what each slider can be set to.
   const FIRST = {
     task: "reverse", digits: 5, d_model: 32, n_heads: 2, n_layers: 1, peak: 0.003, warmup: 100, dropout: 0, smoothing: 0,
     norm: "post", seed: 0, without: "", own: "",
   };
+  const VALUES = {
+    digits: range(2, 8), d_model: [16, 32, 48, 64], n_heads: [1, 2, 4], n_layers: [1, 2], warmup: [1, 10, 30, 100, 200, 400],
+    peak: [1e-4, 3e-4, 1e-3, 2e-3, 3e-3, 5e-3, 1e-2, 3e-2, 1e-1], dropout: range(0, 0.5, 0.05), smoothing: range(0, 0.3, 0.05), seed: range(0, 9),
+  };
+  const SHARED = ["task", "digits", "seed", "own"]; // by two runs that are compared
   const PARTS = { positions: "positions", mask: "the causal mask", scale: "the scale 1/√d_k", residuals: "the residual connections" };
   const SHOWN = 6;
   const OWN_PAIRS = 200, OWN_LENGTH = 12;
 
-  function from_address() {
-    const given = new URLSearchParams(location.search);
+  const near = (values, value) => values.reduce((best, each) => (Math.abs(each - value) < Math.abs(best - value) ? each : best));
+
+  // The settings of an address; a number that no slider has becomes the nearest that one has.
+  function from_address(query) {
+    const given = new URLSearchParams(query);
     return Object.fromEntries(Object.entries(FIRST).map(([name, first]) => {
       const text = given.get(name);
-      return [name, text === null ? first : typeof first === "number" ? Number(text) : text];
+      if (text === null) return [name, first];
+      return [name, VALUES[name] ? near(VALUES[name], Number(text)) : text];
     }));
   }
+
+  // What differs from the first settings: it makes the address, and the name of a run.
+  const differences = (values) => Object.entries(values).filter(([name, value]) => String(value) !== String(FIRST[name]));
+  const name_of = (values) =>
+    differences(values).filter(([name]) => !SHARED.includes(name)).map(([name, value]) => `${name} ${value}`).join(", ") || "first settings";
 
   // "123 = 321", a pair a line, of digits and X.
   function pairs_of(text) {
@@ -74,7 +104,13 @@
     return { pairs: lines.map((line) => line.split("=").map(ids)) };
   }
 
-  const sign_of = (id) => (id === 10 ? "X" : id < 10 ? String(id) : ["start", "end", "pad"][id - 11]);
+  // A cell for a token, as wide as any other; what no answer should hold has a sign for the eye and a name for the ear.
+  function token_cell(id, wrong) {
+    const state = wrong ? "live-token live-wrong" : "live-token";
+    if (id <= 10) return html("span", { class: state }, id === 10 ? "X" : String(id));
+    const name = ["start", "end", "pad"][id - 11];
+    return html("span", { class: `${state} live-sign`, title: name }, html("span", { "aria-hidden": "true" }, "▸■·"[id - 11]), html("span", { class: "live-spoken" }, name));
+  }
 
   function choice(label, values, first, changed) {
     const field = html("select", { "aria-label": label, change: changed }, ...values.map((value) => html("option", { value, selected: String(value) === String(first) }, String(value))));
@@ -82,56 +118,64 @@
   }
 
   function build() {
-    const given = from_address();
-    const near = (values, value) => values.reduce((best, each) => (Math.abs(each - value) < Math.abs(best - value) ? each : best));
-    const among = (label, values, value, show = String) => slider(label, values, near(values, value), show, restart);
+    const given = from_address(location.search);
+    const among = (label, name, show = String) => slider(label, VALUES[name], given[name], show, restart);
     const share = (value) => `${Math.round(100 * value)}%`;
 
     const task = choice("Task", [...Object.keys(live.learning().TASKS), "own pairs"], given.own ? "own pairs" : given.task, restart);
-    const digits = among("Digits", range(2, 8), given.digits);
-    const d_model = among("d_model", [16, 32, 48, 64], given.d_model);
-    const n_heads = among("Heads", [1, 2, 4], given.n_heads);
-    const n_layers = among("Layers", [1, 2], given.n_layers, (number) => `${number} + ${number}`);
-    const peak = among("Highest rate", [1e-4, 3e-4, 1e-3, 2e-3, 3e-3, 5e-3, 1e-2, 3e-2, 1e-1], given.peak, (rate) => scientific(rate, 0));
-    const warmup = among("Warm-up", [1, 10, 30, 100, 200, 400], given.warmup, (number) => `${number} updates`);
-    const dropout = among("Dropout", range(0, 0.5, 0.05), given.dropout, share);
-    const smoothing = among("Smoothing", range(0, 0.3, 0.05), given.smoothing, share);
-    const seed = among("Seed", range(0, 9), given.seed);
+    const digits = among("Digits", "digits");
+    const d_model = among("d_model", "d_model");
+    const n_heads = among("Heads", "n_heads");
+    const n_layers = among("Layers", "n_layers", (number) => `${number} + ${number}`);
+    const peak = among("Highest rate", "peak", (rate) => scientific(rate, 0));
+    const warmup = among("Warm-up", "warmup", (number) => `${number} updates`);
+    const dropout = among("Dropout", "dropout", share);
+    const smoothing = among("Smoothing", "smoothing", share);
+    const seed = among("Seed", "seed");
     const norm = choice("Norm", ["post", "pre"], given.norm, restart);
     const without = Object.entries(PARTS).map(([name, words]) => {
       const box = html("input", { type: "checkbox", checked: given.without.split(",").includes(name), change: restart });
       return { name, words, box, row: html("label", { class: "live-switch" }, box, ` without ${words}`) };
     });
-    const own = html("textarea", { class: "live-own", rows: 4, maxlength: 6000, spellcheck: "false", "aria-label": "Own pairs, one on each line", change: restart }, given.own || "12 = 21\n345 = 543\n6789 = 9876\n");
+    const own = html("textarea", { class: "live-own", rows: 4, spellcheck: "false", "aria-label": "Own pairs, one on each line", change: restart }, given.own || "12 = 21\n345 = 543\n6789 = 9876\n");
     const own_row = html("div", { class: "live-own-pairs" }, html("p", {}, `A pair on each line, such as 123 = 321: up to ${OWN_PAIRS} pairs of digits and X. There is nothing unseen then; the pairs themselves are tested.`), own);
 
     const go = html("button", { type: "button", class: "live-button live-go", click: () => (running ? send({ going: false }) : send({ going: true })) }, "Train");
     const one = html("button", { type: "button", class: "live-button", click: () => send({ updates: 1 }) }, "One update");
     const again = html("button", { type: "button", class: "live-button", click: restart }, "From the start");
-    const keep = html("button", { type: "button", class: "live-button", click: keep_run }, "Keep to compare");
+    const compare = html("button", { type: "button", class: "live-button", click: toggle_comparison });
     const link = html("a", { class: "live-address" }, "Link to this run");
 
     const [losses, shares] = [new live.Plot(), new live.Plot()];
     const samples = html("div", { class: "live-samples", role: "group", "aria-label": "Sequences that are never trained on" });
-    const maps = html("div", { class: "live-maps" });
+    const maps = html("div");
     const which = html("select", { "aria-label": "Tensor", change: () => send({ tensor: which.value }) });
     const grid = html("canvas", { class: "live-tensor", role: "img" });
     const tensor_said = html("output", { class: "live-tensor-words" });
     const said = html("output", { class: "live-said" });
-    let worker, running = false, run, kept, seconds, since, sample = 0, sent = 0;
+    let worker, running = false, runs, seconds, since, sample = 0, sent = 0;
+    let beside = new URLSearchParams(location.search).has("beside") ? from_address(new URLSearchParams(location.search).get("beside")) : undefined;
 
-    function settings() {
-      const parts = Object.fromEntries(without.map(({ name, box }) => [name, !box.checked]));
-      const mine = task.value === "own pairs" ? pairs_of(own.value) : {};
-      const values = Object.fromEntries(Object.entries({ digits, d_model, n_heads, n_layers, peak, warmup, dropout, smoothing, seed }).map(([name, each]) => [name, each.value]));
-      return { ...values, task: task.value, norm_first: norm.value === "pre", parts, ...mine };
+    // What is chosen, under the names of the address.
+    const chosen = () => ({
+      ...Object.fromEntries(Object.entries({ digits, d_model, n_heads, n_layers, peak, warmup, dropout, smoothing, seed }).map(([name, each]) => [name, each.value])),
+      task: task.value, norm: norm.value, without: without.filter(({ box }) => box.checked).map(({ name }) => name).join(","),
+      own: task.value === "own pairs" ? own.value : "",
+    });
+
+    // The same as the worker wants it.
+    function settings_of({ norm, without, own, ...values }) {
+      const parts = Object.fromEntries(Object.keys(PARTS).map((name) => [name, !without.split(",").includes(name)]));
+      return { ...values, norm_first: norm === "pre", parts, ...(values.task === "own pairs" ? pairs_of(own) : {}) };
     }
 
-    // What differs from the first settings: it makes the address, and the name of a run.
-    function differences() {
-      const now = settings();
-      const said = { ...now, norm: norm.value, without: without.filter(({ box }) => box.checked).map(({ name }) => name).join(","), own: now.task === "own pairs" ? own.value : "" };
-      return Object.entries(FIRST).filter(([name, first]) => String(said[name]) !== String(first)).map(([name]) => [name, said[name]]);
+    // What runs beside it, from the same seed and on the same task.
+    const other = (now) => ({ ...beside, ...Object.fromEntries(SHARED.map((name) => [name, now[name]])) });
+
+    function toggle_comparison() {
+      beside = beside ? undefined : chosen();
+      if (beside) settings_box.open = true;
+      restart();
     }
 
     function send(message) {
@@ -147,43 +191,40 @@
     }
 
     function restart() {
-      const { error, ...now } = settings();
+      const now = chosen();
+      const { error, pairs } = settings_of(now);
       own_row.hidden = now.task !== "own pairs";
       digits.input.disabled = !own_row.hidden;
-      for (const button of [go, one]) button.disabled = Boolean(error);
-      if (error || (now.pairs && !now.pairs.length)) {
-        worker?.terminate();
-        worker = undefined;
-        set_running(false);
-        for (const button of [go, one]) button.disabled = true;
-        said.replaceChildren(error ?? "There is no pair to learn yet.");
-        return;
-      }
+      compare.replaceChildren(beside ? "Stop comparing" : "Compare");
       worker?.terminate();
+      worker = undefined;
+      set_running(false);
+      const impossible = error ?? (pairs && !pairs.length ? "There is no pair to learn yet." : undefined);
+      for (const button of [go, one]) button.disabled = Boolean(impossible);
+      if (impossible) return said.replaceChildren(impossible);
       worker = start_worker();
       worker.onmessage = ({ data }) => take(data);
-      run = { losses: [], shares: [], name: differences().map(([name, value]) => `${name} ${value}`).join(", ") || "first settings" };
+      const all = beside ? [now, other(now)] : [now];
+      runs = all.map((values) => ({ losses: [], shares: [], name: name_of(values) }));
       [seconds, since, sample] = [0, undefined, 0];
-      set_running(false);
-      const query = new URLSearchParams(differences()).toString();
+      const shared_left_out = beside && differences(beside).filter(([name]) => !SHARED.includes(name));
+      const query = new URLSearchParams([...differences(now), ...(beside ? [["beside", new URLSearchParams(shared_left_out)]] : [])]).toString();
       link.setAttribute("href", `${location.pathname}${query && `?${query}`}#live-learner`);
-      send({ settings: now, tensor: which.value || "src_embedding.weight" });
+      send({ settings: all.map(settings_of), tensor: which.value || "src_embedding.weight" });
     }
 
-    function keep_run() {
-      kept = run.shares.length > 1 && { ...run, losses: [...run.losses], shares: [...run.shares] };
-      draw();
-    }
-
-    function take({ step, losses: new_losses, share, answers, right, unseen, maps: found, going, heard, names, tensor }) {
+    function take({ reports, going, heard, names, tensor }) {
       if (heard === sent) { // or else it was written before the latest message came
         if (since !== undefined) seconds += (performance.now() - since) / 1000;
         since = going ? performance.now() : undefined;
         set_running(going);
       }
-      run.losses.push(...new_losses);
-      if (run.shares.at(-1)?.[0] !== step) run.shares.push([step, share]);
-      Object.assign(run, { step, share, answers, right, unseen, maps: found });
+      reports.forEach(({ losses: new_losses, ...report }, i) => {
+        const run = runs[i];
+        run.losses.push(...new_losses);
+        if (run.shares.at(-1)?.[0] !== report.step) run.shares.push([report.step, report.share]);
+        Object.assign(run, report);
+      });
       if (names.length !== which.length || !which.length) {
         which.replaceChildren(...names.map((name) => html("option", { value: name, selected: name === tensor?.name }, name)));
       }
@@ -193,48 +234,54 @@
       if (tensor) draw_tensor(tensor);
     }
 
+    const smooth = (points) => points.map(([step], i) => {
+      const recent = points.slice(Math.max(0, i - 9), i + 1);
+      return [step, recent.reduce((sum, [, loss]) => sum + loss, 0) / recent.length];
+    });
+    const loss_of = ({ losses }) => (losses.length ? smooth(losses.slice(-10)).at(-1)[1] : undefined);
+    const right_of = ({ right, unseen }) => `${right.filter(Boolean).length} of ${unseen.length}`;
+
     function draw() {
-      const last = Math.max(100, run.losses.length, kept ? kept.losses.length : 0);
+      const [run, second] = runs;
+      const last = Math.max(100, ...runs.map(({ losses }) => losses.length));
       const across = { from: 0, to: last, label: "update" };
-      const smooth = (points) => points.map(([step], i) => {
-        const recent = points.slice(Math.max(0, i - 9), i + 1);
-        return [step, recent.reduce((sum, [, loss]) => sum + loss, 0) / recent.length];
-      });
-      const loss = run.losses.length ? smooth(run.losses).at(-1)[1] : undefined;
+      const loss = loss_of(run);
       const now = loss === undefined ? "Nothing is trained yet" : `After update ${run.step} the loss is ${loss.toFixed(2)}`;
-      const count = `${run.right.filter(Boolean).length} of ${run.unseen.length}`;
       losses.axes(across, { from: 0, to: 4, label: "loss, nats a token" }, `${now}.`);
-      shares.axes(across, { from: 0, to: 1.02, label: "right from end to end", show: (value) => share_words(value) }, `${count} are right.`);
-      if (kept) {
-        losses.curve(smooth(kept.losses), "live-other");
-        shares.curve(kept.shares, "live-other");
+      shares.axes(across, { from: 0, to: 1.02, label: "right from end to end", show: share }, `${right_of(run)} are right.`);
+      for (const each of [...runs].reverse()) {
+        const state = each === run ? "live-main" : "live-other";
+        losses.curve(smooth(each.losses), state);
+        shares.curve(each.shares, state);
       }
-      losses.curve(smooth(run.losses), "live-main");
-      shares.curve(run.shares, "live-main");
-      const beside = kept ? ` Dashed: ${kept.name}, ${percent(kept.share)} after ${kept.step} updates. Now: ${run.name}.` : "";
       const time = seconds ? ` in ${seconds.toFixed(1)} s` : "";
-      said.replaceChildren(`${now}${time}; ${count} ${settings().pairs ? "pairs" : "unseen sequences"} are right.${beside}`);
+      const words = `${now}${time}; ${right_of(run)} ${own_row.hidden ? "unseen sequences" : "pairs"} are right.`;
+      const second_loss = second && loss_of(second);
+      const so_far = second_loss === undefined ? "" : `, loss ${second_loss.toFixed(2)}, ${right_of(second)} right after update ${second.step}`;
+      said.replaceChildren(second ? `${words} Dashed, from the same seed: ${second.name}${so_far}. Solid: ${run.name}.` : words);
     }
 
-    const share_words = (value) => `${Math.round(100 * value)}%`;
+    // One run's answer to a sequence, with a line in the style of its curve.
+    function answer_of({ answers, right, unseen }, number, style) {
+      const made = answers[number].map((id, i) => token_cell(id, id !== unseen[number][1][i]));
+      const key = style ? [html("span", { class: `live-key live-key-${style}` }, html("span", { class: "live-spoken" }, `${style}: `))] : [];
+      return html("span", { class: "live-answer" }, ...key, html("span", {}, "→"),
+        html("span", { class: "live-tokens" }, ...(made.length ? made : [html("span", { class: "live-label" }, "nothing")])),
+        html("span", { class: "live-verdict" }, right[number] ? "✓" : "✗", html("span", { class: "live-spoken" }, right[number] ? " right" : " wrong")));
+    }
 
     function draw_samples() {
-      const rows = run.unseen.slice(0, SHOWN).map(([src, wanted], number) => {
-        const made = run.answers[number];
-        const tokens = made.map((id, i) => html("span", { class: id === wanted[i] ? "live-token" : "live-token live-wrong" }, sign_of(id)));
-        const words = made.length ? tokens : [html("span", { class: "live-label" }, "nothing")];
-        const button = html("button", { type: "button", class: "live-sample", "aria-pressed": String(number === sample), click: () => { sample = number; send({ sample }); } },
-          html("span", { class: "live-tokens" }, ...src.map((id) => html("span", { class: "live-token" }, sign_of(id)))), html("span", {}, "→"),
-          html("span", { class: "live-tokens" }, ...words), html("span", { class: "live-verdict" }, run.right[number] ? "✓ right" : "✗ wrong"));
-        return button;
-      });
+      const rows = runs[0].unseen.slice(0, SHOWN).map(([src], number) => html("button", {
+        type: "button", class: "live-sample", "aria-pressed": String(number === sample), click: () => { sample = number; send({ sample }); },
+      }, html("span", { class: "live-tokens" }, ...src.map((id) => token_cell(id))),
+        html("span", { class: "live-answers" }, ...runs.map((run, i) => answer_of(run, number, runs.length > 1 && ["solid", "dashed"][i])))));
       const focused = [...samples.children].indexOf(document.activeElement);
       samples.replaceChildren(...rows);
       if (focused >= 0) rows[focused]?.focus();
     }
 
     function draw_maps() {
-      const pictures = run.maps.flatMap(({ name, weights, n_heads, T, S }) => range(0, n_heads - 1).map((head) => {
+      const map = ({ name, weights, n_heads, T, S }, head) => {
         const cells = range(0, T * S - 1).map((cell) => {
           const weight = weights[head * T * S + cell];
           return svg("rect", { x: (cell % S) * 10, y: Math.floor(cell / S) * 10, width: 10, height: 10, style: `--weight:${weight.toFixed(3)}` });
@@ -242,8 +289,11 @@
         const [stack, , number, kind] = name.split(".");
         const words = `${stack} ${Number(number) + 1}, ${kind.split("_")[0]}, head ${head + 1}`;
         return html("figure", { class: "live-map" }, svg("svg", { class: "live-weights", viewBox: `0 0 ${10 * S} ${10 * T}`, role: "img", "aria-label": `Attention of ${words}: ${T} queries, ${S} keys` }, ...cells), html("figcaption", {}, words));
+      };
+      maps.replaceChildren(...runs.flatMap((run, i) => {
+        const title = runs.length > 1 ? [html("p", { class: "live-label" }, `${["Solid", "Dashed"][i]}: ${run.name}`)] : [];
+        return [...title, html("div", { class: "live-maps" }, ...run.maps.flatMap((each) => range(0, each.n_heads - 1).map((head) => map(each, head))))];
       }));
-      maps.replaceChildren(...pictures);
     }
 
     // A square for each number: the accent's color for positive ones, the warning's for negative ones.
@@ -268,14 +318,15 @@
     }
 
     const stack = (...parts) => html("div", { class: "live-sliders live-stack" }, ...parts.map(({ row }) => row));
+    const settings_box = html("details", {}, html("summary", {}, "Settings, and what to take away"),
+      html("div", { class: "live-halves" }, stack(d_model, n_heads, n_layers, norm, seed), stack(peak, warmup, dropout, smoothing)),
+      html("fieldset", { class: "live-kinds" }, html("legend", {}, "Take one away and see it fail"), ...without.map(({ row }) => row)));
+    const legend = html("p", { class: "live-label" }, "▸ and · are the tokens start and padding, which no answer should hold.");
     const panel = html("div", { class: "live-panel live-learner" },
-      html("div", { class: "live-row" }, task.row, digits.row, go, one, again, keep, link),
+      html("div", { class: "live-row" }, task.row, digits.row, go, one, again, compare, link),
       own_row,
       html("div", { class: "live-halves" }, losses.svg, shares.svg), said,
-      html("div", { class: "live-halves" }, samples, maps),
-      html("details", {}, html("summary", {}, "Settings, and what to take away"),
-        html("div", { class: "live-halves" }, stack(d_model, n_heads, n_layers, norm, seed), stack(peak, warmup, dropout, smoothing)),
-        html("fieldset", { class: "live-kinds" }, html("legend", {}, "Take one away and see it fail"), ...without.map(({ row }) => row))),
+      html("div", { class: "live-halves" }, html("div", {}, samples, legend), maps), settings_box,
       html("details", {}, html("summary", {}, "Look into a tensor"), html("label", { class: "live-slider" }, html("span", {}, "Tensor"), which), grid, tensor_said));
     restart();
     return panel;

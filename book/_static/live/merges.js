@@ -42,14 +42,15 @@
   }
 
   function build() {
-    const field = html("input", { type: "text", class: "live-own", maxlength: 300, spellcheck: "false", "aria-label": "Text to learn from", input: () => start() });
+    const text = live.text_field({ class: "live-own", "aria-label": "Text to learn from" }, 300, () => start());
+    const field = text.input;
     const place = html("div", { class: "live-sliders live-stack" });
     const picture = svg("svg", { class: "live-merges", role: "img" });
     const said = html("output", { class: "live-said" });
     let steps, done;
 
     function start(first) {
-      steps = learn(field.value);
+      steps = learn(text.fits ? field.value : "");
       const last = steps.length - 1;
       done = slider("Merges", range(0, last), first ?? last, (number) => `${number} of ${last}`, update);
       done.input.disabled = !last;
@@ -83,7 +84,7 @@
 
     field.value = FIRST;
     start(4);
-    return html("div", { class: "live-panel" }, field, place, picture, said);
+    return html("div", { class: "live-panel" }, field, text.note, place, picture, said);
   }
 
   live.mount("merges", build);

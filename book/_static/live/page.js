@@ -36,6 +36,46 @@
     return { input, tell, row: html("label", { class: "live-slider" }, html("span", {}, label), input, shown), get value() { return values[input.value]; } };
   }
 
+  let notes = 0;
+
+  // A line beside a field that says what is wrong with it; `complain` with words marks the field, without them it does not.
+  function note_for(input) {
+    const note = html("output", { class: "live-note", id: `live-note-${++notes}` });
+    input.setAttribute("aria-describedby", note.id);
+    const complain = (words) => {
+      input.setAttribute("aria-invalid", Boolean(words));
+      if (note.textContent !== (words || "")) note.replaceChildren(words || "");
+    };
+    return { note, complain };
+  }
+
+  // A field for a number between two bounds. While it holds anything else, it is marked and has no value.
+  function number_field(name, first, [from, to], step, changed) {
+    const input = html("input", { type: "number", "aria-label": name, min: from, max: to, step, value: first, input: () => { check(); changed(); } });
+    const { note, complain } = note_for(input);
+    const [low, high] = [from, to].map((bound) => bound.toLocaleString("en").replace("-", "−"));
+    const fits = () => input.valueAsNumber >= from && input.valueAsNumber <= to;
+    const check = () => complain(!fits() && `${name}: a number from ${low} to ${high}.`);
+    return {
+      input, note,
+      get value() { return fits() ? input.valueAsNumber : undefined; },
+      set value(number) {
+        if (input.valueAsNumber !== number) input.value = number; // or else "1.50" becomes "1.5" under the hand that types it
+        check();
+      },
+    };
+  }
+
+  // A line of text of at most so many characters. What is longer is not cut, but marked.
+  function text_field(attributes, most, changed) {
+    const input = html("input", { type: "text", autocomplete: "off", autocapitalize: "off", spellcheck: "false", ...attributes, input: () => { check(); changed(); } });
+    const { note, complain } = note_for(input);
+    const length = () => [...input.value].length;
+    const check = () => complain(length() > most && `At most ${most} characters are read; these are ${length()}.`);
+    check();
+    return { input, note, check, get fits() { return length() <= most; } };
+  }
+
   const range = (from, to, step = 1) =>
     Array.from({ length: Math.round((to - from) / step) + 1 }, (_, i) => Number((from + i * step).toPrecision(12)));
   const rounded = (numbers) => numbers.map((number) => Number(number.toFixed(1)));
@@ -50,7 +90,10 @@
     #place = ([x, y]) => rounded([62 + 392 * this.#share(this.x, x), 204 - 190 * this.#share(this.y, y)]);
 
     #ticks({ from, to, log }) {
-      if (log) return range(Math.ceil(Math.log10(from)), Math.floor(Math.log10(to))).map((power) => 10 ** power);
+      if (log) {
+        const [least, most] = [Math.ceil(Math.log10(from)), Math.floor(Math.log10(to))];
+        return range(least, most, Math.ceil((most - least) / 6) || 1).filter((power) => power <= most).map((power) => 10 ** power);
+      }
       const unit = 10 ** Math.floor(Math.log10((to - from) / 3));
       const step = unit * [5, 2, 1].find((each) => (to - from) / (each * unit) >= 3);
       return range(Math.ceil(from / step) * step, Math.floor(to / step + 1e-9) * step, step);
@@ -72,6 +115,12 @@
       const side = svg("text", { transform: "translate(13 109) rotate(-90)", "text-anchor": "middle" }, y.label);
       this.svg.setAttribute("aria-label", label);
       this.svg.replaceChildren(svg("g", { class: "live-axes" }, ...across, ...up, title, side));
+    }
+
+    // Nothing, where there is no answer.
+    clear(label) {
+      this.svg.setAttribute("aria-label", label);
+      this.svg.replaceChildren();
     }
 
     // A curve through points [x, y], as far as they lie between the ends of y.
@@ -136,5 +185,5 @@
     return scientific(Math.ceil(number / unit) * unit, 0);
   }
 
-  Object.assign(live, { html, svg, percent, signed, scientific, slider, range, Plot, mount });
+  Object.assign(live, { html, svg, percent, signed, scientific, slider, number_field, text_field, note_for, range, Plot, mount });
 }

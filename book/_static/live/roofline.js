@@ -1,7 +1,7 @@
 // The roofline, for Chapter 10: a part of the model and a number of rows, and which of two limits it meets.
 "use strict";
 {
-  const { html, slider, range } = live;
+  const { html, slider, number_field, range, scientific } = live;
   const [D_MODEL, D_FF, VOCABULARY, LENGTH] = [256, 1024, 8000, 32]; // of the record's model
   const BYTES = 4;
 
@@ -28,14 +28,18 @@
   function build() {
     const part = html("select", { change: update }, ...Object.keys(PARTS).map((name, i) => html("option", { selected: i === 1 }, name)));
     const rows = slider("Rows n", range(0, 13).map((power) => 2 ** power), 64, (value) => value.toLocaleString("en"), update);
-    const field = (value) => html("input", { type: "number", min: 1, max: 1e7, value, input: update });
-    const [peak, bandwidth] = [field(240), field(39)];
+    const peak = number_field("GFLOP/s at the peak", 240, [0.1, 1e6], "any", update);
+    const bandwidth = number_field("GB/s from memory", 39, [0.1, 1e5], "any", update);
     const plot = new live.Plot();
     const said = html("output", { class: "live-said" });
 
     function update() {
-      const [P, beta] = [peak.valueAsNumber, bandwidth.valueAsNumber];
-      if (!(P > 0 && beta > 0)) return said.replaceChildren("Two positive numbers are needed.");
+      const [P, beta] = [peak.value, bandwidth.value];
+      if (!P || !beta) {
+        said.replaceChildren();
+        plot.clear("Without two numbers within their bounds there is no roof.");
+        return;
+      }
       const [work, traffic] = PARTS[part.value](rows.value);
       const intensity = work / traffic;
       const [computing, moving] = [work / (1e9 * P), traffic / (1e9 * beta)];
@@ -45,7 +49,7 @@
         + `Computing takes ${duration(computing)}, moving ${duration(moving)}. Bound by ${bound}: at least ${duration(Math.max(computing, moving))}, `
         + `at ${short(reached)} GFLOP/s. The ridge is at ${short(P / beta)}.`;
 
-      const power = (value) => (value < 1 ? String(Number(value.toPrecision(1))) : value.toLocaleString("en"));
+      const power = (value) => (value < 0.01 || value >= 1e5 ? scientific(value, 0).replace("1 · ", "") : Number(value.toPrecision(1)).toLocaleString("en"));
       const [from, to] = [0.05, Math.max(1000, (5 * P) / beta)];
       plot.axes({ from, to, log: true, label: "operations per byte", show: power },
         { from: from * Math.min(beta, P), to: 2 * P, log: true, label: "GFLOP/s", show: power }, sentence);
@@ -56,10 +60,11 @@
       said.replaceChildren(sentence);
     }
 
+    const field_row = ({ input, note }, words) => html("div", { class: "live-row" }, html("label", {}, input, words), note);
     update();
     return html("div", { class: "live-panel live-roofline" }, html("div", { class: "live-halves" },
       html("div", { class: "live-stack" }, html("label", { class: "live-row" }, "Part ", part), rows.row,
-        html("label", { class: "live-row" }, peak, " GFLOP/s at the peak"), html("label", { class: "live-row" }, bandwidth, " GB/s from memory"), said), plot.svg));
+        field_row(peak, " GFLOP/s at the peak"), field_row(bandwidth, " GB/s from memory"), said), plot.svg));
   }
 
   live.mount("roofline", build);

@@ -18,10 +18,8 @@
     const token = (id) => vocabulary.shown(id);
     let memory, read, made; // what the decoder reads at each position, and what it makes of it with all of its sublayers
 
-    const input = html("input", {
-      type: "text", class: "live-text", lang: "pt", maxlength: 60, autocomplete: "off", autocapitalize: "off", spellcheck: "false",
-      value: record.sentence, "aria-label": "A sentence of small Portuguese", input: () => { translate(); update(); },
-    });
+    const field = live.text_field({ class: "live-text", lang: "pt", value: record.sentence, "aria-label": "A sentence of small Portuguese" }, 60, retell);
+    const { input } = field;
     translate();
     const place = slider("Position", range(0, LONGEST), 5, (t) => `${t + 1}, after “${token(read[t] ?? eos_id)}”`, update);
     const drawing = svg("svg", { class: "live-ladder", role: "img" });
@@ -34,6 +32,11 @@
       memory = model.encode(src);
       made = live.greedy_search(model, src, LONGEST).tokens;
       read = [bos_id, ...made.slice(0, -1)];
+    }
+
+    function retell() {
+      if (field.fits) translate();
+      update();
     }
 
     function toggle(sublayer) {
@@ -51,7 +54,14 @@
       });
     }
 
+    // Without a sentence that can be read, nothing is left of the one before.
+    function clear() {
+      for (const part of [drawing, said]) part.replaceChildren();
+      drawing.setAttribute("aria-label", "There is no answer.");
+    }
+
     function update() {
+      if (!field.fits) return clear();
       place.input.max = read.length - 1;
       place.tell();
       const t = place.value;
@@ -88,7 +98,7 @@
     }
 
     update();
-    return html("div", { class: "live-panel live-stream" }, html("div", { class: "live-row live-typed" }, input), place.row, drawing, said,
+    return html("div", { class: "live-panel live-stream" }, html("div", { class: "live-row live-typed" }, input), field.note, place.row, drawing, said,
       html("div", { class: "live-row", role: "group", "aria-label": "Remove" }, html("span", {}, "Remove:"), ...buttons, back));
   }
 

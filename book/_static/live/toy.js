@@ -3,6 +3,7 @@
 {
   const { html, svg, percent } = live;
   const X = 10;
+  const LONGEST = 10; // digits
   const KINDS = {
     encoder: { name: "the encoder", asks: "Input token", stack: "encoder", module: "self_attention" },
     decoder: { name: "the decoder", asks: "Output token", stack: "decoder", module: "self_attention" },
@@ -51,10 +52,9 @@
     // Controls ---------------------------------------------------------------------------------------
 
     const input = html("input", {
-      class: "live-digits", inputmode: "numeric", maxlength: 10, autocomplete: "off", spellcheck: "false",
-      beforeinput: type_over,
-      input: () => answer(),
+      class: "live-digits", inputmode: "numeric", autocomplete: "off", spellcheck: "false", beforeinput: type_over, input: () => answer(),
     });
+    const { note, complain } = live.note_for(input);
     const slider = html("input", { type: "range", min: 1, max: 10, step: 1, input: () => look({ row: slider.value - 1 }) });
     const asks = html("span");
     const place = html("output", { class: "live-place" });
@@ -93,10 +93,9 @@
     // With ten digits in the field, a new one takes the place of the next.
     function type_over(event) {
       const { value, selectionStart, selectionEnd } = input;
-      if (event.data && /\D/.test(event.data)) event.preventDefault();
-      else if (event.data?.length === 1 && value.length === 10 && selectionStart === selectionEnd) {
+      if (/^\d$/.test(event.data) && value.length === LONGEST && selectionStart === selectionEnd) {
         event.preventDefault();
-        const at = selectionStart % 10;
+        const at = selectionStart % LONGEST;
         input.setRangeText(event.data, at, at + 1, "end");
         answer();
       }
@@ -130,13 +129,26 @@
       }));
     }
 
+    function mistake_in(text) {
+      if (/\D/.test(text)) return `Only the digits 0 to 9 can be read, not “${text.match(/\D/)[0]}”.`;
+      return text.length >= 1 && text.length <= LONGEST ? "" : `Between 1 and ${LONGEST} digits are read, not ${text.length}.`;
+    }
+
+    // Without digits nothing is left of the answer before.
+    function clear() {
+      for (const part of [tokens, verdict, drawing, said, place, ...heads.map((label) => label.lastChild)]) part.replaceChildren();
+      drawing.setAttribute("aria-label", "There is no answer.");
+    }
+
     // What the model says ----------------------------------------------------------------------------
 
     function answer() {
-      digits = [...input.value.replace(/\D/g, "")].map(Number);
       measurement++;
       score.replaceChildren();
-      if (!digits.length) return verdict.replaceChildren("Type some digits.");
+      const wrong = mistake_in(input.value);
+      complain(wrong);
+      if (wrong) return clear();
+      digits = [...input.value].map(Number);
       found = live.greedy_search(model, digits, digits.length);
       maps = model.attention_maps(digits, read());
       look({});
@@ -163,6 +175,7 @@
 
     function look(change) {
       Object.assign(view, change);
+      if (mistake_in(input.value)) return;
       view.row = Math.min(view.row, queries().length - 1);
       show_answer();
       show_heads();
@@ -235,11 +248,8 @@
       place.replaceChildren(`${view.row + 1} of ${below.length}`);
     }
 
-    input.value = record.check.src.join("");
-    answer();
-    look(head_at([{ maps: maps.cross, wanted: (t, s) => t + s === digits.length - 1 }])); // where reversal looks
-    return html("div", { class: "live-panel live-toy" },
-      html("div", { class: "live-row" }, html("label", {}, "Digits ", input),
+    const panel = html("div", { class: "live-panel live-toy" },
+      html("div", { class: "live-row" }, html("label", {}, "Digits ", input), note,
         button("Shuffle", () => { input.value = random_digits(Math.random).join(""); answer(); })),
       html("div", { class: "live-row" }, html("span", { class: "live-label" }, "Answer "), tokens, verdict),
       html("div", { class: "live-columns" },
@@ -251,6 +261,10 @@
             html("div", { class: "live-heads", role: "radiogroup", "aria-label": "layer and head" }, ...heads)),
           html("fieldset", {}, html("legend", {}, "Take away"),
             ...Object.keys(switches).map((part) => html("label", { class: "live-switch" }, boxes[part], labels[part]))))));
+    input.value = record.check.src.join("");
+    answer();
+    look(head_at([{ maps: maps.cross, wanted: (t, s) => t + s === digits.length - 1 }])); // where reversal looks
+    return panel;
   }
 
   live.mount("toy", build);

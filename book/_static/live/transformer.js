@@ -104,11 +104,13 @@
       const [k, v] = cache ? cache(this, project) : project();
       const context = q.map((vector) => new Float32Array(vector.length));
       this.weights = []; // of the latest call, [H][T][S]
+      this.heads = []; // the same with what they are made of and what they give
       for (let head = 0; head < this.n_heads; head++) {
         const start = head * this.d_k;
         const [qs, ks, vs] = [q, k, v].map((x) => x.map((vector) => vector.subarray(start, start + this.d_k)));
         const [part, weights] = scaled_dot_product_attention(qs, ks, vs, mask, this.scale);
         this.weights.push(weights);
+        this.heads.push({ q: qs, k: ks, v: vs, weights, context: part });
         if (!this.silent.has(head)) part.forEach((vector, t) => context[t].set(vector, start));
       }
       return this.w_o.forward(context);
@@ -244,6 +246,27 @@
     return { tokens, probabilities };
   }
 
+  // The words that may come next, by their first token, each completed with the most probable tokens until another word
+  // begins; a word's probability is the product of those of its tokens.
+  function next_words(model, memory, read, count, begins) {
+    const cache = new KeyValueCache();
+    const predict = (tokens, cache) => softmax([...model.output.forward(model.decode(tokens, memory, cache).slice(-1))[0]]);
+    const likely = (probabilities) => [...probabilities.keys()].sort((a, b) => probabilities[b] - probabilities[a]);
+    const first = predict(read, cache);
+    return likely(first).slice(0, count).map((token) => {
+      const [own, tokens] = [cache.fork(), [token]];
+      let probability = first[token];
+      while (token !== model.config.eos_id && tokens.length < 20) {
+        const probabilities = predict(tokens.slice(-1), own);
+        const [best] = likely(probabilities);
+        if (begins(best)) break;
+        tokens.push(best);
+        probability *= probabilities[best];
+      }
+      return { tokens, probability };
+    });
+  }
+
   const length_norm = (length, alpha) => ((5 + length) / 6) ** alpha;
 
   // The best hypotheses, and for each step its 2K best candidates and what has ended so far. A candidate knows the one
@@ -297,6 +320,6 @@
 
   globalThis.live ??= {};
   Object.assign(live, {
-    residual_stream, logit_lens, sinusoidal_encoding, add_positions, scaled_dot_product_attention, KeyValueCache, Transformer, greedy_search, length_norm, beam_search,
+    residual_stream, logit_lens, sinusoidal_encoding, add_positions, scaled_dot_product_attention, KeyValueCache, Transformer, greedy_search, next_words, length_norm, beam_search,
   });
 }

@@ -35,10 +35,13 @@
       return words.flatMap((word) => this.cut(SPACE + word)).map((piece) => this.numbers.get(piece) ?? 1);
     }
 
+    // Whether a token begins a word.
+    begins = (id) => this.pieces[id].startsWith(SPACE);
+
     // A token by itself; a hyphen stands for the earlier part of its word.
     shown(id) {
       const piece = this.pieces[id];
-      return { "<s>": "start", "</s>": "end" }[piece] ?? (piece.startsWith(SPACE) ? piece.slice(1) : `-${piece}`);
+      return { "<s>": "start", "</s>": "end" }[piece] ?? (this.begins(id) ? piece.slice(1) : `-${piece}`);
     }
 
     // The words of some tokens, as {text, places}: which of the tokens make up each of them.
@@ -46,7 +49,7 @@
       const words = [];
       ids.forEach((id, place) => {
         const piece = this.pieces[id];
-        if (piece.startsWith(SPACE) || piece === "</s>" || !words.length) words.push({ text: "", places: [] });
+        if (this.begins(id) || piece === "</s>" || !words.length) words.push({ text: "", places: [] });
         words.at(-1).text += piece.replace(SPACE, "");
         words.at(-1).places.push(place);
       });
