@@ -36,7 +36,14 @@ WORKERS = CORES + 1
 # Warnings are errors with the packages of requirements.txt; newer ones have others to give.
 ANY_VERSIONS = ("-W", "default")
 # The tests of what builds the pages need all that builds them.
-OF_THE_BUILD = ("book/test_book", "book/test_budgets", "book/test_live", "book/test_plain", "book/test_weave")
+OF_THE_BUILD = (
+    "book/test_book",
+    "book/test_budgets",
+    "book/test_live",
+    "book/test_plain",
+    "book/test_search",
+    "book/test_weave",
+)
 COMMANDS = {}
 
 
@@ -144,7 +151,11 @@ def test_pages(options) -> None:
     html(options)
     call(
         *(python, "-m", "pytest", "--numprocesses", options.workers, "--dist", "worksteal"),
-        *("-m", "pages", *(f"tests/book/{name}.py" for name in ("test_book", "test_budgets", "test_live"))),
+        *(
+            "-m",
+            "pages",
+            *(f"tests/book/{name}.py" for name in ("test_book", "test_budgets", "test_live", "test_search")),
+        ),
         **QUIET,
     )
 
