@@ -40,6 +40,7 @@ OF_THE_BUILD = (
     "book/test_book",
     "book/test_budgets",
     "book/test_live",
+    "book/test_paper",
     "book/test_plain",
     "book/test_search",
     "book/test_weave",
@@ -154,7 +155,10 @@ def test_pages(options) -> None:
         *(
             "-m",
             "pages",
-            *(f"tests/book/{name}.py" for name in ("test_book", "test_budgets", "test_live", "test_search")),
+            *(
+                f"tests/book/{name}.py"
+                for name in ("test_book", "test_budgets", "test_live", "test_paper", "test_search")
+            ),
         ),
         **QUIET,
     )
@@ -241,9 +245,16 @@ def html(options) -> None:
 
 @command
 def pdf(options) -> None:
-    """print chapters for reading on paper, with Chromium, to _build/pdf: pdf 03 B, or pdf alone for all"""
+    """print the whole book for reading on paper, with Chromium, to _build/pdf; pdf 03 B prints chapters"""
     html(options)
     call(installed(), "book/pdf.py", *options.arguments)
+
+
+@command
+def epub(options) -> None:
+    """write the whole book as an EPUB, with Chromium, to _build/epub, for epubcheck to judge"""
+    html(options)
+    call(installed(), "book/epub.py")
 
 
 @command
