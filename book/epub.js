@@ -20,11 +20,13 @@ async ({ name, names, ids }) => {
   function dress(original, copy, parent) {
     const style = getComputedStyle(original);
     const said = {};
+    copy.removeAttribute("style");
     for (const property of INHERITED) {
       let value = style.getPropertyValue(property);
       if (property === "font-family") value = /mono|code/i.test(value) ? CODE : FONT;
       if (value.startsWith("url(")) value = `url(#${value.match(/#([^"')]+)/)[1]})`;
       said[property] = value;
+      copy.removeAttribute(property);
       if (value !== (parent?.[property] ?? "")) copy.style.setProperty(property, value);
     }
     for (const [property, usual] of Object.entries(OWN)) {
@@ -39,8 +41,8 @@ async ({ name, names, ids }) => {
 
   function draw(original) {
     const copy = original.cloneNode(true);
-    copy.removeAttribute("style");
     dress(original, copy, null);
+    copy.querySelectorAll("style").forEach(rules => rules.remove());
     const box = original.getBoundingClientRect();
     const view = original.viewBox.baseVal;
     const [width, height] = view?.width ? [view.width, view.height] : [box.width, box.height];
