@@ -8,7 +8,7 @@ async ({ name, names, ids }) => {
   const CODE = "'Source Code Pro', 'Liberation Mono', monospace";
   const INHERITED = ["fill", "stroke", "stroke-width", "stroke-dasharray", "stroke-linecap", "stroke-linejoin",
     "fill-opacity", "stroke-opacity", "font-size", "font-weight", "font-style", "font-family", "text-anchor",
-    "dominant-baseline", "visibility", "marker-end", "marker-start"];
+    "dominant-baseline", "visibility", "marker-end", "marker-start", "paint-order", "image-rendering"];
   const OWN = { opacity: "1", display: "", "stop-color": "", "vector-effect": "none" };
   const drawings = [];
   const USELESS = ".headerlink, .copybtn, .nocopy, button, script, noscript, article style:not(svg *), input, .toctree-wrapper, "
