@@ -36,7 +36,15 @@ WORKERS = CORES + 1
 # Warnings are errors with the packages of requirements.txt; newer ones have others to give.
 ANY_VERSIONS = ("-W", "default")
 # The tests of what builds the pages need all that builds them.
-OF_THE_BUILD = ("book/test_book", "book/test_budgets", "book/test_live", "book/test_plain", "book/test_weave")
+OF_THE_BUILD = (
+    "book/test_book",
+    "book/test_budgets",
+    "book/test_live",
+    "book/test_paper",
+    "book/test_plain",
+    "book/test_search",
+    "book/test_weave",
+)
 COMMANDS = {}
 
 
@@ -144,7 +152,14 @@ def test_pages(options) -> None:
     html(options)
     call(
         *(python, "-m", "pytest", "--numprocesses", options.workers, "--dist", "worksteal"),
-        *("-m", "pages", *(f"tests/book/{name}.py" for name in ("test_book", "test_budgets", "test_live"))),
+        *(
+            "-m",
+            "pages",
+            *(
+                f"tests/book/{name}.py"
+                for name in ("test_book", "test_budgets", "test_live", "test_paper", "test_search")
+            ),
+        ),
         **QUIET,
     )
 
@@ -230,9 +245,16 @@ def html(options) -> None:
 
 @command
 def pdf(options) -> None:
-    """print chapters for reading on paper, with Chromium, to _build/pdf: pdf 03 B, or pdf alone for all"""
+    """print the whole book for reading on paper, with Chromium, to _build/pdf; pdf 03 B prints chapters"""
     html(options)
     call(installed(), "book/pdf.py", *options.arguments)
+
+
+@command
+def epub(options) -> None:
+    """write the whole book as an EPUB, with Chromium, to _build/epub, for epubcheck to judge"""
+    html(options)
+    call(installed(), "book/epub.py")
 
 
 @command

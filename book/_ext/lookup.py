@@ -1,24 +1,42 @@
 """Search by section: what `search.js` looks through, written once for the whole book.
 
 Sphinx's index knows pages, not sections, and cannot quote from a page that is opened from the disk. Here each
-section gives its title, the title of its page, its words and its code, and each public name its place on the
-API page.
+section gives its title, the title of its page, its words and the names in its code, each term of the glossary
+its meaning, and each public name its place on the API page. `concepts.toml` has what readers may type instead
+of the book's own words, and where the book answers.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 from docutils import nodes
 from docutils.utils.math import tex2unichar
+from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
+from sphinx.util import logging
 
-Entry = tuple[str, str, str, str, str]  # address, title, title of its page, words, code
-SILENT = (nodes.section, nodes.title, nodes.math_block, nodes.raw, nodes.Invisible)
+logger = logging.getLogger(__name__)
+CONCEPTS = "book/concepts.toml"
+Entry = tuple[
+    str, str, str, str, str, str
+]  # kind, address, title, title of its page, words, names in its code
+KINDS = {"book/api": "api", "book/glossary": "term"}  # of what stands on these pages; the rest are sections
+SILENT = (
+    nodes.section,
+    nodes.title,
+    nodes.math_block,
+    nodes.raw,
+    nodes.Invisible,
+    addnodes.desc,
+    addnodes.glossary,
+)
+NAME = re.compile(r"[^\W\d]\w+")
 # TeX as one line of text: its signs, the names of its functions, and fractions with a slash.
 SIGNS = tex2unichar.mathop | tex2unichar.mathbin | tex2unichar.mathrel | tex2unichar.mathord
 SIGNS |= tex2unichar.mathalpha
@@ -31,7 +49,8 @@ LAYOUT = re.compile(
 
 
 def one_line(text: str) -> str:
-    return " ".join(text.split())
+    """Return a text in one line, without the gap that a citation leaves before a mark."""
+    return re.sub(r"(?<=\w) (?=[.,;:!?)](?:\s|$))", "", " ".join(text.split()))
 
 
 def plain(tex: str) -> str:
@@ -52,30 +71,65 @@ def words(node: nodes.Node) -> str:
     return ("" if isinstance(node, nodes.TextElement) else " ").join(map(words, node.children))
 
 
-def code(node: nodes.Element) -> str:
+def code(node: nodes.Node) -> str:
     """Return what is written and printed in a code cell; of anything else, nothing."""
-    return (
-        " ".join(block.astext() for block in node.findall(nodes.literal_block))
-        if node.get("nb_element")
-        else ""
-    )
+    if not isinstance(node, nodes.Element) or not node.get("nb_element"):
+        return ""
+    return " ".join(block.astext() for block in node.findall(nodes.literal_block))
+
+
+def names(text: str, known: str) -> str:
+    """Return the names in a piece of code, each once, but for those that are known already."""
+    seen = set(NAME.findall(known.lower()))
+    return " ".join(name for name in dict.fromkeys(NAME.findall(text.lower())) if name not in seen)
 
 
 def sections(env: BuildEnvironment, page: str) -> Iterator[Entry]:
-    """Yield an entry for each section of a page, in order."""
-    title = one_line(env.titles[page].astext())
-    for section in env.get_doctree(page).findall(nodes.section):
+    """Yield an entry for each section of a page, in order, and for each term that it explains."""
+    title, kind = one_line(env.titles[page].astext()), KINDS.get(page, "section")
+    doctree = env.get_doctree(page)
+    for section in doctree.findall(nodes.section):
         is_page = isinstance(section.parent, nodes.document)
         address = f"{page}.html" if is_page else f"{page}.html#{section['ids'][0]}"
-        heading = "".join(map(words, section[0].children))
-        texts = (" ".join(map(text, section.children)) for text in (words, code))
-        yield (address, *map(one_line, (heading, title, *texts)))
+        heading = one_line("".join(map(words, section[0].children)))
+        text = one_line(" ".join(map(words, section.children)))
+        yield kind, address, heading, title, text, names(" ".join(map(code, section.children)), text)
+    for item in doctree.findall(nodes.definition_list_item):
+        for term in item.findall(nodes.term) if isinstance(item.parent.parent, addnodes.glossary) else ():
+            meaning = one_line(" ".join(map(words, item[-1].children)))
+            yield kind, f"{page}.html#{term['ids'][0]}", one_line(words(term)), title, meaning, ""
 
 
 def public_names(env: BuildEnvironment) -> Iterator[Entry]:
-    for name, entry in env.get_domain("py").objects.items():
-        if not entry.aliased:
-            yield f"{entry.docname}.html#{entry.node_id}", name, env.titles[entry.docname].astext(), "", ""
+    """Yield an entry for each name of the package, with the first sentence of its docstring."""
+    objects = {name: entry for name, entry in env.get_domain("py").objects.items() if not entry.aliased}
+    said: dict[str, str] = {}
+    for page in {entry.docname for entry in objects.values()}:
+        for described in env.get_doctree(page).findall(addnodes.desc):
+            first = next((part for part in described[-1].children if isinstance(part, nodes.paragraph)), None)
+            for signature in described.findall(addnodes.desc_signature):
+                for anchor in signature["ids"] if first and signature.parent is described else ():
+                    said[anchor] = one_line(words(first))
+    for name, entry in objects.items():
+        address, page = f"{entry.docname}.html#{entry.node_id}", env.titles[entry.docname].astext()
+        yield "api", address, name, page, said.get(entry.node_id, ""), ""
+
+
+def concepts(app: Sphinx, addresses: set[str]) -> list[tuple[list[str], list[str]]]:
+    """Return the names and the places of each concept; of a place that is not there, the build warns."""
+    listed = tomllib.loads(Path(app.srcdir, CONCEPTS).read_text(encoding="utf8"))["concepts"]
+    found = []
+    for concept in listed:
+        places = []
+        for place in concept["places"]:
+            page, _, anchor = place.partition("#")
+            address = f"book/{page}.html#{anchor}"
+            if address in addresses:
+                places.append(address)
+            elif f"book/{page}" in app.env.found_docs:
+                logger.warning("there is no section %s", place, location=CONCEPTS)
+        found.append((concept["names"], places))
+    return found
 
 
 def write_sections(app: Sphinx, error: Exception | None) -> None:
@@ -83,7 +137,12 @@ def write_sections(app: Sphinx, error: Exception | None) -> None:
         return
     entries = [entry for page in sorted(app.env.found_docs) for entry in sections(app.env, page)]
     entries += public_names(app.env)
-    script = f"const SECTIONS = {json.dumps(entries, ensure_ascii=False, separators=(',', ':'))};\n"
+    known = concepts(app, {entry[1] for entry in entries})
+    contents = {"SECTIONS": entries, "CONCEPTS": known}
+    script = "".join(
+        f"globalThis.{name} = {json.dumps(content, ensure_ascii=False, separators=(',', ':'))};\n"
+        for name, content in contents.items()
+    )
     Path(app.outdir, "_static", "sections.js").write_text(script, encoding="utf8")
 
 

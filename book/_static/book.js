@@ -115,6 +115,18 @@
     });
   });
 
+  // The index of the search comes when a reader reaches for it; the search page has it already.
+  function fetchSearch(event) {
+    if (!event.target.matches("input[name=q]")) return;
+    document.removeEventListener("focusin", fetchSearch);
+    if (document.getElementById("search-results")) return;
+    for (const name of ["sections", "search"]) {
+      const src = `${document.documentElement.dataset.content_root}_static/${name}.js`;
+      document.head.append(Object.assign(document.createElement("script"), { src, async: false }));
+    }
+  }
+  document.addEventListener("focusin", fetchSearch);
+
   // On paper nothing can be unfolded.
   window.addEventListener("beforeprint", () => document.querySelectorAll("details").forEach(details => { details.open = true; }));
 })();

@@ -1,0 +1,93 @@
+"""What the PDF and the EPUB of the whole book share: its order, its titles, its cover, and the browser."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import yaml
+from bs4 import BeautifulSoup, Tag
+from playwright.sync_api import Browser, sync_playwright
+from tasks import BROWSERS, HTML, ROOT
+
+COVER = ROOT / "book" / "_static" / "cover.svg"
+LIVE = re.compile(r"/_static/live/[^/]*\.js")  # a live figure is its first picture
+
+
+class Section(NamedTuple):
+    """A section of a page, by the id of its place."""
+
+    anchor: str
+    title: str
+
+
+class Page(NamedTuple):
+    """A page of the book, its sections in order, and the part that begins with it."""
+
+    name: str
+    title: str
+    sections: list[Section]
+    part: str | None
+
+    @property
+    def path(self) -> Path:
+        return HTML / "book" / f"{self.name}.html"
+
+
+@cache
+def settings() -> dict:
+    """Return what `_config.yml` says."""
+    return yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf8"))
+
+
+@cache
+def version() -> str:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf8"))["project"]["version"]
+
+
+def order() -> Iterator[tuple[str, str | None]]:
+    """Yield the names of the pages in reading order, each with the caption of the part that it begins."""
+    contents = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf8"))
+    yield Path(contents["root"]).name, None
+    for part in contents["parts"]:
+        for number, chapter in enumerate(part["chapters"]):
+            yield Path(chapter["file"]).name, None if number else part["caption"]
+
+
+def title_of(heading: Tag) -> str:
+    """Return the text of a heading, with its number and without the sign that links to it."""
+    text = "".join(part for part in heading.strings if not part.find_parent(class_="headerlink"))
+    return " ".join(text.split())
+
+
+def read_page(name: str, part: str | None) -> Page:
+    """Read the titles of a built page."""
+    soup = BeautifulSoup((HTML / "book" / f"{name}.html").read_text(encoding="utf8"), "html.parser")
+    article = soup.select_one("article.bd-article")
+    headings = [heading for heading in article.find_all("h2") if heading.parent.name == "section"]
+    sections = [Section(heading.parent["id"], title_of(heading)) for heading in headings]
+    return Page(name, title_of(article.h1), sections, part)
+
+
+def pages() -> list[Page]:
+    """Return the pages of the built book in reading order."""
+    return [read_page(name, part) for name, part in order()]
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """Start Chromium, or end the program where there is none."""
+    executable = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if executable is None:
+        sys.exit("There is no Chromium: make browser")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
+        yield browser
+        browser.close()

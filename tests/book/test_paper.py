@@ -1,0 +1,122 @@
+"""The book as a PDF and as an EPUB: how their parts are put together, and two pages of each."""
+# ruff: noqa: F811 (a fixture has the name under which it is imported)
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+from xml.etree import ElementTree
+from zipfile import ZIP_STORED, ZipFile
+
+import pytest
+import yaml
+from playwright.sync_api import Browser
+from test_book import HTML, PAGES, ROOT, chromium, reads_pages  # noqa: F401
+
+sys.path.insert(0, str(ROOT / "book"))
+import epub
+import paper
+import pdf
+
+SHOWN = (
+    "06-loss",
+    "glossary",
+)  # a chapter with plots, formulas and a live figure, and a page that it links to
+SECTIONS = [paper.Section("first", "1.1. First & foremost"), paper.Section("second", "1.2. Second")]
+TWO = [paper.Page("intro", "The book", [], None), paper.Page("01-one", "1. One", SECTIONS, "The model")]
+OPF = "{http://www.idpf.org/2007/opf}"
+
+
+def test_the_order_is_that_of_the_contents():
+    contents = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf8"))
+    assert [f"book/{name}" for name, _ in paper.order()] == PAGES
+    assert [part for _, part in paper.order() if part] == [part["caption"] for part in contents["parts"]]
+
+
+def test_the_table_of_contents_on_paper_has_the_numbers_of_pages():
+    numbers = {"intro": 1, "01-one": 5, "01-one#first": 6, "01-one#second": 11}
+    html = pdf.front_matter(TWO, numbers)
+    lines = re.findall(r'href="https://page.invalid/([^"]+)"><span>([^<]*)</span><i>(\d+)</i>', html)
+    assert lines == [
+        ("intro", "The book", "1"),
+        ("01-one", "1. One", "5"),
+        ("01-one#first", "1.1. First &amp; foremost", "6"),
+        ("01-one#second", "1.2. Second", "11"),
+    ]
+    assert "<h2>The model</h2>" in html and paper.version() in html
+
+
+def test_the_navigation_has_parts_pages_and_sections():
+    tree = ElementTree.fromstring(epub.navigation(TWO))
+    links = [link.get("href") for link in tree.iter("{http://www.w3.org/1999/xhtml}a")]
+    assert links[:4] == ["intro.xhtml", "01-one.xhtml", "01-one.xhtml#first", "01-one.xhtml#second"]
+    assert [part.text for part in tree.iter("{http://www.w3.org/1999/xhtml}span")] == ["The model"]
+
+
+def test_the_archive_says_what_it_is_and_lists_its_files(tmp_path, monkeypatch):
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
+    page = epub.XHTML.format(title="One", body="<p>1</p>").encode()
+    items = [epub.Item("nav.xhtml", page, "nav", True), epub.Item("images/a.svg", b"<svg/>")]
+    items.append(epub.Item("01-one.xhtml", page, "mathml", True))
+    for name in ("one.epub", "two.epub"):
+        epub.archive(items, tmp_path / name)
+    assert (tmp_path / "one.epub").read_bytes() == (tmp_path / "two.epub").read_bytes()
+    with ZipFile(tmp_path / "one.epub") as book:
+        first = book.infolist()[0]
+        assert (first.filename, first.compress_type) == ("mimetype", ZIP_STORED)
+        package = ElementTree.fromstring(book.read("EPUB/package.opf"))
+        listed = [item.get("href") for item in package.iter(f"{OPF}item")]
+        assert [f"EPUB/{path}" for path in listed] == book.namelist()[3:]
+    assert [item.get("idref") for item in package.iter(f"{OPF}itemref")] == ["i0", "i2"]
+    assert "2023-11-14T22:13:20Z" in [meta.text for meta in package.iter(f"{OPF}meta")]
+
+
+@pytest.fixture(scope="module")
+def shown() -> list[paper.Page]:
+    return [paper.read_page(name, part) for name, part in paper.order() if name in SHOWN]
+
+
+@reads_pages
+def test_the_pdf_has_a_cover_contents_bookmarks_and_links(chromium: Browser, shown, tmp_path):
+    from pypdf import PdfReader
+
+    pdf.print_book(chromium, shown).write(tmp_path / "book.pdf")
+    book = PdfReader(tmp_path / "book.pdf")
+    texts = [page.extract_text() for page in book.pages]
+    first = book.page_labels.index("1")
+    assert "Executed" in texts[0] and "Contents" in texts[first - 1] and texts[first].startswith("6. Loss")
+    assert book.page_labels[:2] == ["i", "ii"] and len(texts) - first > 10
+    assert all(text.rstrip().endswith(f"{number}") for number, text in enumerate(texts[first:], 1))
+    titles = [entry.title for entry in book.outline if not isinstance(entry, list)]
+    assert titles[0] == "Contents" and shown[0].part in titles
+    links = [link.get_object() for page in book.pages for link in page.get("/Annots", [])]
+    addresses = [link["/A"]["/URI"] for link in links if "/A" in link]
+    assert sum("/Dest" in link for link in links) > 20
+    assert not [address for address in addresses if not address.startswith("http") or pdf.PLACE in address]
+    assert not any("Code of the figure" in text for text in texts) and any(
+        "Solution" in text for text in texts
+    )
+    content = (tmp_path / "book.pdf").read_bytes()
+    assert len(content) < 5_000_000 and b"file:" not in content and bytes(ROOT) not in content
+
+
+@reads_pages
+def test_the_epub_is_sound(chromium: Browser, shown, tmp_path, capfd):
+    target = tmp_path / "book.epub"
+    epub.write_book(chromium, shown, target)
+    with ZipFile(target) as book:
+        files = {
+            name: book.read(name).decode() for name in book.namelist() if name.endswith((".xhtml", ".svg"))
+        }
+    chapter = files["EPUB/06-loss.xhtml"]
+    assert chapter.count("<math") > 100 and "mjx" not in chapter and "<script" not in chapter
+    assert 'href="glossary.xhtml' in files["EPUB/nav.xhtml"] and "Solution" in chapter
+    images = re.findall(r'<img src="([^"]+)" alt="([^"]+)"', chapter)
+    assert len(images) == chapter.count("<img") >= 5
+    for path, _ in images:
+        drawing = files[f"EPUB/{path}"]
+        ElementTree.fromstring(drawing)
+        assert "var(" not in drawing and "currentcolor" not in drawing.lower() and "class=" not in drawing
+    if shutil.which("epubcheck") and shutil.which("java"):
+        assert epub.check(target) == 0, capfd.readouterr()

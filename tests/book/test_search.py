@@ -1,0 +1,154 @@
+"""The search as a reader uses it: what comes first for a query, and the box that answers while one types."""
+# ruff: noqa: F811 (a fixture has the name under which it is imported)
+
+from __future__ import annotations
+
+import re
+from urllib.parse import urldefrag
+
+import pytest
+from playwright.sync_api import Page
+from test_book import AXE, COLORS, HTML, TOO_WIDE, axe, chromium, reads_pages, show, tab  # noqa: F401
+
+# What is typed, and the section that comes first; of several, each stands among the first five.
+FIRST = {
+    "KV cache": "08-decoding#keep-what-does-not-change 03-attention#keys-and-values-kept-for-later",
+    "key-value cache": "08-decoding#keep-what-does-not-change",
+    "warmup": "07-training#why-it-must-rise-first",
+    "warm-up": "07-training#why-it-must-rise-first",
+    "rotary": "16-since-2017#positions-that-turn",
+    "RoPE": "16-since-2017#positions-that-turn",
+    "int8": "10-speed#smaller-numbers",
+    "quantization": "10-speed#smaller-numbers C-kernels#int8",
+    "checkpoint": "11-long-runs#killed-and-resumed",
+    "checkpoints": "11-long-runs#killed-and-resumed",
+    "flash attention": "03-attention#the-fused-kernel",
+    "FlashAttention": "03-attention#the-fused-kernel",
+    "BPE": "12-text#byte-pair-encoding",
+    "byte pair": "12-text#byte-pair-encoding",
+    "SDPA": "03-attention#scaled-dot-product-attention",
+    "why divide by sqrt": "03-attention#why-divide-by-a-square-root",
+    "multi-head attention": "03-attention#many-heads",
+    "layer norm": "04-layers#layer-normalization",
+    "LayerNorm": "04-layers#layer-normalization",
+    "pre-norm": "04-layers#where-the-norm-goes",
+    "dropout": "04-layers#dropout",
+    "skip connection": "04-layers#residuals",
+    "teacher forcing": "05-model#read-one-step-behind",
+    "label smoothing": "06-loss#label-smoothing",
+    "perplexity": "06-loss#accuracy-and-perplexity",
+    "gradient clipping": "07-training#clipping",
+    "Adam": "07-training#the-step-of-adam 01-gradients#adam-in-nine-lines",
+    "beam search": "08-decoding#beam-search",
+    "length penalty": "08-decoding#the-length-of-a-translation",
+    "mixed precision": "11-long-runs#half-the-bits",
+    "gradient accumulation": "11-long-runs#several-batches-one-gradient",
+    "GQA": "16-since-2017#heads-that-share-their-keys-and-values",
+    "mixture of experts": "16-since-2017#many-networks-few-used",
+    "BLEU": "13-translation#how-good-is-a-translation",
+    "my own corpus": "E-corpora#a-corpus-of-your-own",
+    "ONNX": "G-exchange#onnx",
+    "beam_search": "api#transformer.beam_search",
+    "transformer.fit": "api#transformer.fit",
+    # Typing errors, and what is half typed
+    "softmx": "03-attention#why-a-softmax",
+    "roatry": "16-since-2017#positions-that-turn",
+    "quantizaton": "10-speed#smaller-numbers",
+    "lable smoothing": "06-loss#label-smoothing",
+    "flash atention": "03-attention#the-fused-kernel",
+    "flash att": "03-attention#the-fused-kernel",
+    "perplex": "06-loss#accuracy-and-perplexity",
+}
+CODE = re.compile(r"\b(?:import|def|assert) \w+[(:.]|\bself\.|\bprint\(| = torch\.")
+SECTIONS_FIRST = ("warmup", "rotary", "int8", "checkpoint", "attention", "layers", "training", "translator")
+
+
+def ask(tab: Page, query: str) -> list[str]:
+    """Type a query on the open search page, and return the places of the results, as `page#section`."""
+    tab.locator("main input[name=q]").fill(query)
+    tab.wait_for_function(
+        "q => document.querySelector('#search-results [role=status]').textContent.includes(q)", arg=query
+    )
+    links = tab.locator("#search-results a").evaluate_all("links => links.map(link => link.href)")
+    parts = (urldefrag(link) for link in links)
+    return [f"{page.partition('.html')[0].rpartition('/')[2]}#{anchor}" for page, anchor in parts]
+
+
+@pytest.fixture
+def search(tab: Page) -> Page:
+    tab.goto((HTML / "search.html").as_uri())
+    return tab
+
+
+@reads_pages
+def test_what_a_query_finds_first(search):
+    wrong = {}
+    for query, wanted in FIRST.items():
+        first, *others = wanted.split()
+        found = ask(search, query)
+        if found[:1] != [first] or not set(others) <= set(found[:5]):
+            wrong[query] = found[:5]
+    assert wrong == {}
+
+
+@reads_pages
+def test_sections_come_before_names_of_the_package(search):
+    for query in SECTIONS_FIRST:
+        pages = [place.partition("#")[0] for place in ask(search, query)]
+        assert "api" not in pages[:3], query
+
+
+@reads_pages
+def test_excerpts_are_sentences_without_code(search):
+    """An excerpt is cut from the prose of its section, and most begin where a sentence does."""
+    for query in ("KV cache", "softmax", "learning rate", "beam search", "layer norm"):
+        ask(search, query)
+        texts = search.locator("#search-results li p").all_text_contents()
+        assert len(texts) > 5
+        assert all(len(text) < 260 for text in texts)
+        assert not [text for text in texts if CODE.search(text)], query
+        assert sum(not text.startswith("…") for text in texts) > len(texts) / 2, query
+
+
+@reads_pages
+def test_a_query_that_nothing_answers_says_so_and_one_that_parts_of_do(search):
+    assert ask(search, "xyzzy") == []
+    assert search.locator("#search-results").text_content() == "No sections hold “xyzzy”."
+    assert len(ask(search, "softmax xyzzy")) > 5
+    assert "No section holds all of" in search.locator("#search-results [role=status]").text_content()
+    ask(search, "softmx")
+    assert "hold “softmax”, for “softmx”" in search.locator("#search-results [role=status]").text_content()
+
+
+@reads_pages
+@pytest.mark.parametrize("width", [1280, 390])
+def test_the_box_answers_while_one_types(tab, axe, width):
+    """Its index comes when the box is opened; arrows walk through the results, and Enter follows one."""
+    loaded = []
+    tab.on("request", lambda request: loaded.append(request.url.rpartition("/")[2]))
+    tab.set_viewport_size({"width": width, "height": 844})
+    tab.goto((HTML / "book" / "06-loss.html").as_uri())
+    assert "sections.js" not in loaded
+    tab.keyboard.press("Control+k")
+    tab.keyboard.type("kv cach")
+    results = tab.locator("#pst-search-dialog li a")
+    results.first.wait_for()
+    assert "sections.js" in loaded
+    assert results.first.text_content() == "Keep what does not change"
+    assert "sections hold “kv cach”" in tab.locator("#pst-search-dialog [role=status]").text_content()
+    assert tab.evaluate(TOO_WIDE) <= 0
+    box = tab.locator("#pst-search-dialog").bounding_box()
+    assert box["x"] >= 0 and box["x"] + box["width"] <= width and box["y"] + box["height"] <= 844
+    tab.evaluate("() => document.querySelector('.bd-container').remove()")
+    tab.evaluate(axe)
+    for scheme in ("light", "dark"):
+        show(tab, width, scheme)
+        assert tab.evaluate(AXE) == [] and tab.evaluate(AXE, COLORS) == []
+    for key, focused in (("ArrowDown", 0), ("ArrowDown", 1), ("ArrowUp", 0)):
+        tab.keyboard.press(key)
+        assert results.nth(focused).evaluate("link => link === document.activeElement")
+    tab.keyboard.press("ArrowUp")
+    assert tab.evaluate("() => document.activeElement.name") == "q"
+    tab.keyboard.press("ArrowDown")
+    tab.keyboard.press("Enter")
+    tab.wait_for_url("**/08-decoding.html*#keep-what-does-not-change", timeout=60_000)
