@@ -10,6 +10,7 @@ Setup and says what it holds. Nothing of this is typed by hand.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from docutils import nodes
@@ -19,6 +20,7 @@ from sphinx.application import Sphinx
 EXPORT = "export:"
 # torch.testing.assert_close, the short names that the chapters give it, and the book's line of what is equal.
 COMPARISONS = {"torch.testing.assert_close", "assert_close", "close", "show_equal"}
+MAGIC = re.compile(r"^%.*$", re.MULTILINE)
 RECORDS = {"load_record"}  # what reads the record of a run
 
 
@@ -184,7 +186,8 @@ def runs(cells: list[nodes.container]) -> Iterator[list[nodes.container]]:
 
 def content_of(run: list[nodes.container]) -> str:
     """Return in a few words what the cells of a run hold."""
-    statements = [statement for cell in run for statement in syntax(cell[0].astext()).body]
+    programs = [MAGIC.sub("", cell[0].astext()) for cell in run]
+    statements = [statement for program in programs for statement in syntax(program).body]
     kinds = {
         "imports": (ast.Import, ast.ImportFrom),
         "functions": (ast.FunctionDef,),
