@@ -3,8 +3,8 @@
 An exported cell says which module of the package it goes to. A cell that compares values, and reached its end
 when it was last executed, says so; where it goes on with what a recorded run has found, it says that instead.
 Code that draws a picture and hands nothing on to later cells is folded above the picture, as the solutions of
-exercises are. Folded cells that follow one another stand behind one line, which at a chapter's top is called
-Setup and says what it holds. Nothing of this is typed by hand.
+exercises are. Folded cells that follow one another stand behind one line. For imports, and at a chapter's top,
+it is called Setup and says what it holds. Nothing of this is typed by hand.
 """
 
 from __future__ import annotations
@@ -202,8 +202,10 @@ def content_of(run: list[nodes.container]) -> str:
 
 def prompt_of_run(run: list[nodes.container]) -> str:
     """Return what the line says that the cells of a run are folded behind."""
-    if at_the_top(run[0]):
-        return f"Setup: {content_of(run)}"
+    content = content_of(run)
+    prepares = content.startswith("imports") and not has_output(run[-1]) and not in_exercise(run[0])
+    if at_the_top(run[0]) or prepares:
+        return f"Setup: {content}"
     prompts = [cell["prompt_show"] for cell in run]
     return next((prompt for prompt in reversed(prompts) if prompt != "Code"), "Code")
 

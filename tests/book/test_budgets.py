@@ -36,7 +36,15 @@ class Page:
 
 ALLOWED = Page()
 # A workshop notebook holds a program: only its first screen has a budget.
-WORKSHOP = Page(folds=99, promises=9999, longest_run=999.0, open_code=1.0, code_cells=999, code_lines=9999)
+WORKSHOP = Page(
+    first_picture=SCREEN,
+    folds=99,
+    promises=9999,
+    longest_run=999.0,
+    open_code=1.0,
+    code_cells=999,
+    code_lines=9999,
+)
 # Where a chapter is still over its budget. What is no longer needed here is a failure, so this only shrinks.
 OVER = {
     "03-attention": {"code_lines"},

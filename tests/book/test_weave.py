@@ -159,12 +159,10 @@ def test_folded_cells_that_follow_one_another_stand_behind_one_line():
 
 def test_what_is_to_be_seen_between_folded_cells_parts_them():
     said = nodes.paragraph("", "", nodes.strong("", "why"))
-    top, _ = woven(code_cell("import math", "input"), said, code_cell("class A: pass", "input"))
-    assert top == [
-        ("Setup: imports", "input", "import math"),
-        "strong",
-        ("Setup: classes", "input", "class A: pass"),
-    ]
+    top, below = woven(code_cell("import math", "input"), said, code_cell("class A: pass", "input"))
+    imports = ("Setup: imports", "input", "import math")
+    assert top == [imports, "strong", ("Setup: classes", "input", "class A: pass")]
+    assert below == [imports, "strong", ("Code", "input", "class A: pass")]
     printed = nodes.paragraph("", "2")
     _, below = woven(code_cell("print(2)", "input", printed), code_cell("x = 1", "all"))
     assert below == [("Code", "input", "print(2)"), ("Code", "all", "x = 1")]
