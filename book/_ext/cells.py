@@ -3,8 +3,8 @@
 An exported cell says which module of the package it goes to. A cell that compares values, and reached its end
 when it was last executed, says so; where it goes on with what a recorded run has found, it says that instead.
 Code that draws a picture and hands nothing on to later cells is folded above the picture, as the solutions of
-exercises are. Folded cells that follow one another stand behind one line. For imports, and at a chapter's top,
-it is called Setup and says what it holds. Nothing of this is typed by hand.
+exercises are. Folded cells that follow one another stand behind one line. For imports, and at a chapter's
+top, it is called Setup and says what it holds. Nothing of this is typed by hand.
 """
 
 from __future__ import annotations
