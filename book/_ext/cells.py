@@ -3,20 +3,24 @@
 An exported cell says which module of the package it goes to. A cell that compares values, and reached its end
 when it was last executed, says so; where it goes on with what a recorded run has found, it says that instead.
 Code that draws a picture and hands nothing on to later cells is folded above the picture, as the solutions of
-exercises are. Nothing of this is typed by hand.
+exercises are. Folded cells that follow one another stand behind one line. For imports, and at a chapter's
+top, it is called Setup and says what it holds. Nothing of this is typed by hand.
 """
 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from docutils import nodes
+from myst_nb.sphinx_ import HideCodeCellNode
 from sphinx.application import Sphinx
 
 EXPORT = "export:"
 # torch.testing.assert_close, the short names that the chapters give it, and the book's line of what is equal.
 COMPARISONS = {"torch.testing.assert_close", "assert_close", "close", "show_equal"}
+MAGIC = re.compile(r"^%.*$", re.MULTILINE)
 RECORDS = {"load_record"}  # what reads the record of a run
 
 
@@ -144,6 +148,88 @@ def fold(cell: nodes.container, mode: str, prompt: str) -> None:
     cell["hide_mode"], cell["prompt_show"], cell["prompt_hide"] = mode, prompt, prompt
 
 
+def prompt_of(cell: nodes.container) -> str:
+    """Return what the line says that a cell, or its input alone, is folded behind."""
+    if cell["hide_mode"] == "all":
+        return "Solution" if in_exercise(cell) else "Code and result" if has_output(cell) else "Code"
+    return "Code of the figure" if has_picture(cell) else "Code"
+
+
+# Several folded cells ----------------------------------------------------------------------------------
+
+
+def at_the_top(cell: nodes.container) -> bool:
+    """Tell whether a cell stands before the first section of its chapter."""
+    return isinstance(cell.parent, nodes.section) and isinstance(cell.parent.parent, nodes.document)
+
+
+def follows(cell: nodes.container, before: nodes.container) -> bool:
+    """Tell whether nothing is to be seen between two cells of which the former is folded."""
+    siblings = cell.parent.children
+    shows = before["hide_mode"] == "input" and has_output(before)
+    return before.parent is cell.parent and siblings.index(cell) == siblings.index(before) + 1 and not shows
+
+
+def runs(cells: list[nodes.container]) -> Iterator[list[nodes.container]]:
+    """Yield the folded cells that follow one another; the last may show its output."""
+    run: list[nodes.container] = []
+    for cell in cells:
+        folded = cell.get("hide_mode") in ("all", "input")
+        if run and not (folded and follows(cell, run[-1])):
+            yield run
+            run = []
+        if folded:
+            run.append(cell)
+    if run:
+        yield run
+
+
+def content_of(run: list[nodes.container]) -> str:
+    """Return in a few words what the cells of a run hold."""
+    programs = [MAGIC.sub("", cell[0].astext()) for cell in run]
+    statements = [statement for program in programs for statement in syntax(program).body]
+    kinds = {
+        "imports": (ast.Import, ast.ImportFrom),
+        "functions": (ast.FunctionDef,),
+        "classes": (ast.ClassDef,),
+    }
+    found = [name for name, types in kinds.items() if any(isinstance(one, types) for one in statements)]
+    if has_picture(run[-1]):
+        found.append("code of the figure")
+    *first, last = found or ["values"]
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def prompt_of_run(run: list[nodes.container]) -> str:
+    """Return what the line says that the cells of a run are folded behind."""
+    content = content_of(run)
+    prepares = content.startswith("imports") and not has_output(run[-1]) and not in_exercise(run[0])
+    if at_the_top(run[0]) or prepares:
+        return f"Setup: {content}"
+    prompts = [cell["prompt_show"] for cell in run]
+    return next((prompt for prompt in reversed(prompts) if prompt != "Code"), "Code")
+
+
+def gather(run: list[nodes.container]) -> None:
+    """Put the cells of a run behind one line. What the last of them shows stays where it is."""
+    first, last, prompt = run[0], run[-1], prompt_of_run(run)
+    if len(run) == 1:
+        if not has_picture(last):
+            fold(last, last["hide_mode"], prompt)
+        return
+    box = HideCodeCellNode(prompt_show=prompt, prompt_hide=prompt, classes=["above-input", "several"])
+    first.replace_self([nodes.container("", box, nb_element="cells", classes=["cell"]), first])
+    shows = last["hide_mode"] == "input" and has_output(last)
+    for cell in run:
+        del cell["hide_mode"]
+        if cell is last and shows:
+            source = cell.pop(0)
+            cell = nodes.container("", source, nb_element="cell_code", classes=list(cell["classes"]))
+        else:
+            cell.parent.remove(cell)
+        box.append(cell)
+
+
 def mark(app: Sphinx, doctree: nodes.document) -> None:
     """Label and fold the code cells of a page."""
     cells = code_cells(doctree)
@@ -157,18 +243,19 @@ def mark(app: Sphinx, doctree: nodes.document) -> None:
         checked = ran(cell) and any(compares(node, checkers) for node in executed(tree))
         from_record = ran(cell) and (checked or has_output(cell)) and reads(tree, recorded)
         mode = cell.get("hide_mode")
-        if mode == "all":
-            fold(cell, mode, "Solution" if in_exercise(cell) else "Code and result")
-        elif mode == "output":
+        if mode == "output":
             fold(cell, mode, "Result")
-        elif mode == "input" or (not module and not checked and only_draws(number, cells, trees)):
-            fold(cell, "input", "Code of the figure" if has_picture(cell) else "Code")
+        elif mode or (not module and not checked and only_draws(number, cells, trees)):
+            cell["hide_mode"] = "all" if mode == "all" else "input"
+            fold(cell, cell["hide_mode"], prompt_of(cell))
         if module:
             label(cell, "exported", f"→ transformer/{module}.py")
         elif from_record:
             label(cell, "recorded", "▤ read from a record")
         elif checked:
             label(cell, "checked", "✓ checked by value")
+    for run in list(runs(cells)):
+        gather(run)
 
 
 def setup(app: Sphinx) -> dict:

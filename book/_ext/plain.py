@@ -10,6 +10,8 @@ the chapters say in plain Markdown what all three can show, and `to_myst` rewrit
     <a id="eq-adam"></a>, <a id="sec-stop"></a>                their labels, on a line above them
     [`transformer.fit`](SITE/book/api.html#transformer.fit)    a name of the API
     > **Paper and practice.** ...                              an aside
+    > *Nat.* ...                                               a note beside the text, before its paragraph
+    > **You will have**, a list, **You need** ...              what a chapter gives and asks for, as a strip
     > ![What there is to see.](SITE/_static/heads.svg)         a figure; after an empty line, its caption
     > [Live figure: beam](SITE/book/08-decoding.html#live-beam). ...   what stands for it, then its caption
 
@@ -49,6 +51,8 @@ LABEL = re.compile(r'^<a id="((?:sec|case|clinic)-[\w-]+)"></a>$', re.MULTILINE)
 QUOTE = re.compile(r"(?:^>.*\n?)+", re.MULTILINE)
 NOT_A_QUOTE = re.compile(r"^(>.*\n(?=[^>\s])| +>)", re.MULTILINE)  # a line that only belongs to it, or a list
 ASIDE = re.compile(r"\*\*([^*]+?)(?:\.|(?<=[?!]))\*\*\s+")
+NOTE = re.compile(r"\*[^*]+\.\*\s")
+PROMISES = re.compile(r"\*\*You will have\*\*\n\n((?:[-] .+\n(?: .+\n)*)+)\n(\*\*You need\*\* [\s\S]+)")
 PICTURE = re.compile(r"!\[[^\n]*\]\(\S+\) *\n *\n")
 LIVE = re.compile(r"\[Live figure: ([\w-]+)\]\(book/[\w-]+\.html#live-\1\)\.\s+")
 
@@ -73,7 +77,7 @@ def to_myst(text: str, keys: Mapping[str, str], site: str) -> str:
 
     Raises:
         ValueError: a citation, or a link to the published pages, does not have a form above; a citation cites
-            what the bibliography lacks; or a block quote is none of the three, or does not stand apart.
+            what the bibliography lacks; or a block quote is none of the above, or does not stand apart.
     """
     pieces, start = [], 0
     for code in FENCED.finditer(text):
@@ -118,13 +122,18 @@ def directive(quote: re.Match[str]) -> str:
     if aside := ASIDE.match(content):
         opening = f"{{admonition}} {' '.join(aside[1].split())}\n:class: note\n"
         content = content[aside.end() :]
+    elif promises := PROMISES.fullmatch(content):
+        opening, content = "{container} promises", f"You will have\n\n{promises[1]}- {promises[2]}"
+    elif NOTE.match(content):
+        opening = "{container} side-note"
     elif PICTURE.match(content):
         opening = "{figure-md}"
     elif live := LIVE.match(content):
         opening, content = f"{{live}} {live[1]}", content[live.end() :]
     else:
         forms = (
-            "**Title.** and text, a picture with a caption after an empty line, or a link to a live figure"
+            "**Title.** and text, *Term.* and text, **You will have** with its list and what is needed, "
+            "a picture with a caption after an empty line, or a link to a live figure"
         )
         raise ValueError(f"a block quote begins with {forms}, not with {content[:60]!r}")
     return f":::{opening}\n{content}\n:::\n"

@@ -3,7 +3,7 @@
     python -m pytest tests/book/test_budgets.py -m pages -s    # prints the table
 
 A screen is 900 pixels of a page that is 1280 wide. What is folded takes no height. A live figure counts as
-an output, since it answers.
+an output, since it answers. Of the first picture, 200 pixels are to be seen on the first screen.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ class Page:
     """What is measured of a page; as a value of its own, what a chapter may have."""
 
     first_output: int = 300  # words above what it first prints or draws, or what answers
-    first_picture: int = SCREEN  # pixels above it
+    first_picture: int = SCREEN - 200  # pixels above it, or above the part of it that is higher than 200
+    folds: int = 1  # lines with folded code behind them before the first section
+    promises: int = 120  # height of the strip that says what the chapter gives
     longest_run: float = 8.0  # screens without a picture
     open_code: float = 0.3  # share of the height
     code_cells: int = 60
@@ -34,7 +36,15 @@ class Page:
 
 ALLOWED = Page()
 # A workshop notebook holds a program: only its first screen has a budget.
-WORKSHOP = Page(longest_run=999.0, open_code=1.0, code_cells=999, code_lines=9999)
+WORKSHOP = Page(
+    first_picture=SCREEN,
+    folds=99,
+    promises=9999,
+    longest_run=999.0,
+    open_code=1.0,
+    code_cells=999,
+    code_lines=9999,
+)
 # Where a chapter is still over its budget. What is no longer needed here is a failure, so this only shrinks.
 OVER = {
     "05-model": {"code_lines"},  # checks of arguments, folded, are a third of them
@@ -51,11 +61,15 @@ screen => {
   const pictures = [...article.querySelectorAll("figure, svg, img, canvas")]
     .filter(element => seen(element) && box(element).height > 60 && box(element).width > 120)
     .map(element => [box(element).top - top, box(element).bottom - top]).sort((a, b) => a[0] - b[0]);
+  const reached = pictures.length ? Math.min(pictures[0][0], pictures[0][1] - 200) : height;
   let run = 0, end = 0;
   for (const [start, stop] of [...pictures, [height, height]]) {
     run = Math.max(run, start - end);
     end = Math.max(end, stop);
   }
+  const heading = article.querySelector("h2");
+  const opens = element => element.compareDocumentPosition(heading) & Node.DOCUMENT_POSITION_FOLLOWING;
+  const strips = [...article.querySelectorAll(".promises")];
   const range = document.createRange();
   range.selectNodeContents(article);
   const shown = [...article.querySelectorAll(".cell_output, [data-live]")].find(seen);
@@ -66,7 +80,9 @@ screen => {
   const text = code.map(element => element.querySelector("pre").textContent).join("\\n");
   return {
     first_output: above.textContent.split(/\\s+/).filter(word => /\\w/.test(word)).length,
-    first_picture: Math.round(pictures.length ? pictures[0][0] + top + window.scrollY : height),
+    first_picture: Math.round(reached + top + window.scrollY),
+    folds: [...article.querySelectorAll("details.hide")].filter(opens).length,
+    promises: Math.round(Math.max(0, ...strips.map(strip => box(strip).height)) || 9999),
     longest_run: run / screen,
     open_code: code.filter(seen).reduce((sum, element) => sum + box(element).height, 0) / height,
     code_cells: code.length,

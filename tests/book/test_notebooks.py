@@ -74,6 +74,14 @@ def headings(notebook: NotebookNode) -> list[str]:
     return re.findall(r"^#+ .*$", re.sub(r"^```.*?^```", "", sources, flags=re.M | re.S), flags=re.M)
 
 
+def test_a_chapter_says_in_four_items_what_it_gives_and_what_it_asks_for(chapter):
+    (strip,) = [cell.source for cell in chapter.cells if cell.id == "promises"]
+    assert strip.count("> **You will have**") == strip.count("> **You need** ") == 1
+    items = re.findall(r"^> - (.*)$", strip, re.M)
+    shown = [re.sub(r"\]\([^)]*\)", "]", item) for item in items]
+    assert 2 <= len(shown) <= 4 and max(map(len, shown)) <= 90
+
+
 def test_there_are_chapters_and_a_workshop():
     assert CHAPTERS and WORKSHOP
 

@@ -53,6 +53,15 @@ REWRITTEN = {
         "> **Why\n> not?** Since\n",
         ":::{admonition} Why not?\n:class: note\n\nSince\n:::\n",
     ),
+    "a note beside the text": (
+        f"> *Nat.* The unit [[2015]({ADAM})].\n\nAfter",
+        ":::{container} side-note\n*Nat.* The unit {cite:yearpar}`kingma2015adam`.\n:::\n\nAfter",
+    ),
+    "what a chapter promises": (
+        "> **You will have**\n>\n> - one\n> - two,\n>   in two lines\n>\n> **You need** an hour.",
+        ":::{container} promises\nYou will have\n\n"
+        "- one\n- two,\n  in two lines\n- **You need** an hour.\n:::\n",
+    ),
     "a figure": (
         f"> ![Four heads.]({SITE}_static/diagrams/heads.svg)\n>\n> Four heads are blocks.",
         ":::{figure-md}\n![Four heads.](_static/diagrams/heads.svg)\n\nFour heads are blocks.\n:::\n",
@@ -120,6 +129,7 @@ def test_what_is_the_same_everywhere_stays(source):
         (f"[x]({SITE}book/intro.html#up)", f"{SITE}book/intro.html#up is linked in another form"),
         ("> Words", "a link to a live figure, not with 'Words'"),
         ("> ![A picture.](a.svg)\n> Its caption.", "a picture with a caption after an empty line"),
+        ("> **You will have**\n>\n> - one", "**You will have** with its list and what is needed"),
         ("> **A.** Words\nthat go on", "each of its lines begins with >"),
         ("- a list\n\n  > **A.** Words", "a block quote stands apart"),
     ],

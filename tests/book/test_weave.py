@@ -12,6 +12,8 @@ from xml.etree import ElementTree
 
 import nbformat
 import pytest
+from docutils import nodes
+from docutils.utils import new_document
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "book" / "_ext"))
@@ -104,6 +106,68 @@ def test_colors_are_those_of_the_page():
         "#4b0082",
     ]
     assert plots.paint("#808080") == "color-mix(in srgb,currentcolor 50%,var(--plot-ground))"
+
+
+def code_cell(source: str, mode: str | None = None, output: nodes.Node | None = None) -> nodes.container:
+    """A cell as myst-nb leaves it to Sphinx."""
+    written = nodes.container("", nodes.literal_block(source, source), nb_element="cell_code_source")
+    shown = [nodes.container("", output, nb_element="cell_code_output")] if output else []
+    cell = nodes.container("", written, *shown, nb_element="cell_code", cell_metadata={}, exec_count=1)
+    if mode:
+        cell["hide_mode"] = mode
+    return cell
+
+
+def outline(section: nodes.section) -> list[object]:
+    """What a reader sees of cells: lines, with what is folded behind them, and what stands open."""
+    shown: list[object] = []
+    for node in section.children[1:]:
+        if node.get("nb_element") == "cells":
+            sources = [block.astext() for block in node.findall(nodes.literal_block)]
+            shown.append((node[0]["prompt_show"], *sources))
+        elif mode := node.get("hide_mode"):
+            shown.append((node["prompt_show"], mode, node[0][0].astext()))
+        else:
+            shown += [type(part[0] if part.get("nb_element") else part).__name__ for part in node.children]
+    return shown
+
+
+def woven(*parts: nodes.Node) -> tuple[list[object], list[object]]:
+    """The outlines of a chapter's top and of its first section, which both hold these parts."""
+    document = new_document("page")
+    inner = nodes.section("", nodes.title("", "One"), *(part.deepcopy() for part in parts))
+    document += nodes.section("", nodes.title("", "Chapter"), *parts, inner)
+    cells.mark(None, document)
+    outer = document[0]
+    assert outer.pop() is inner
+    return outline(outer), outline(inner)
+
+
+def picture() -> nodes.container:
+    return nodes.container("", mime_type="image/svg+xml")
+
+
+def test_folded_cells_that_follow_one_another_stand_behind_one_line():
+    imports, define = "%matplotlib inline\nimport math", "def f():\n    pass"
+    top, below = woven(
+        code_cell(imports, "all"), code_cell(define, "input"), code_cell("plot()", "input", picture())
+    )
+    folded = (imports, define, "plot()")
+    assert top == [("Setup: imports, functions and code of the figure", *folded), "container"]
+    assert below == [("Code of the figure", *folded), "container"]
+
+
+def test_what_is_to_be_seen_between_folded_cells_parts_them():
+    said = nodes.paragraph("", "", nodes.strong("", "why"))
+    top, below = woven(code_cell("import math", "input"), said, code_cell("class A: pass", "input"))
+    imports = ("Setup: imports", "input", "import math")
+    assert top == [imports, "strong", ("Setup: classes", "input", "class A: pass")]
+    assert below == [imports, "strong", ("Code", "input", "class A: pass")]
+    printed = nodes.paragraph("", "2")
+    _, below = woven(code_cell("print(2)", "input", printed), code_cell("x = 1", "all"))
+    assert below == [("Code", "input", "print(2)"), ("Code", "all", "x = 1")]
+    _, below = woven(code_cell("print(2)", "all", printed), code_cell("x = 1", "all"))
+    assert below == [("Code and result", "print(2)", "x = 1")]
 
 
 def test_rules_for_what_is_nowhere_are_taken_out():

@@ -2,7 +2,7 @@
 "use strict";
 {
   const { html, svg, percent, slider, range } = live;
-  const HIGH = 44; // from rung to rung
+  const HIGH = 41; // from rung to rung
   const SHOWN = 3; // tokens of a rung
   const LONGEST = 40; // tokens of a translation
 
@@ -98,8 +98,9 @@
     }
 
     update();
-    return html("div", { class: "live-panel live-stream" }, html("div", { class: "live-row live-typed" }, input), field.note, place.row, drawing, said,
-      html("div", { class: "live-row", role: "group", "aria-label": "Remove" }, html("span", {}, "Remove:"), ...buttons, back));
+    return html("div", { class: "live-panel live-stream" }, html("div", { class: "live-row live-typed" }, input), field.note, place.row,
+      html("div", { class: "live-beside" }, drawing, html("div", {}, said,
+        html("div", { class: "live-row", role: "group", "aria-label": "Remove" }, html("span", {}, "Remove:"), ...buttons, back))));
   }
 
   live.mount("stream", build, "phrases");
