@@ -80,6 +80,7 @@ FIGURES: dict[str, str | None] = {
     "stream": "phrases",
     "merges": None,
     "learner": None,
+    "rotary": None,
 }
 # What a figure needs beside what all of them share.
 MORE_SCRIPTS = {"learner": ("learning",)}

@@ -498,6 +498,7 @@ PAGE_OF = {
     "stream": "14-looking-inside",
     "merges": "12-text",
     "learner": "playground",
+    "rotary": "16-since-2017",
 }
 PLACES = {name: HTML / "book" / f"{page}.html" for name, page in PAGE_OF.items()}
 

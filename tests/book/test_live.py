@@ -50,6 +50,8 @@ from transformer.commands.recipes import Schedule
 from transformer.language.corpora import load_corpus
 from transformer.language.translator import by_words
 from transformer.language.wording import tokenize
+from transformer.modern.language_model import LanguageModelConfig, cache_bytes
+from transformer.modern.parts import rotary_table, rotate
 from transformer.study import phrases
 
 sys.path.insert(0, str(ROOT / "book" / "_ext"))
@@ -821,6 +823,90 @@ def test_clocks_show_the_package_s_positions(tab):
     slider(tab, "Position p").press("ArrowRight")
     assert said(tab).startswith("PE(1)") and said(tab).split(" = ")[1] == before  # by the offset alone
     assert slider(tab, "Position p").get_attribute("aria-valuetext") == "1"
+
+
+# Rotary positions and shared heads --------------------------------------------------------------------
+
+
+def in_figure(program: str, figure: str, **values: Any) -> Any:
+    """The value of `program` after the script of a figure, which finds no page to stand in."""
+    script = f"live.mount = () => {{}};\n{(SCRIPTS / f'{figure}.js').read_text(encoding='utf8')}"
+    return in_node(program, script=script, **values)
+
+
+@needs_node
+@pytest.mark.parametrize("d_k", [2, 8, 64])
+def test_rotations_are_the_package_s(d_k):
+    x = torch.randn(d_k, dtype=torch.float64)
+    places = [0, 1, 7, 100]
+    turned = in_figure("places.map(p => live.rotate(x, p))", "rotary", x=x.tolist(), places=places)
+    wanted = rotate(x.expand(101, d_k), rotary_table(101, d_k))[places]
+    assert (torch.tensor(turned, dtype=torch.float64) - wanted).abs().max() < 1e-12
+
+
+@needs_node
+def test_bytes_of_the_cache_are_the_package_s():
+    cases = [(heads, length) for heads in (1, 2, 4, 8, 16, 32) for length in (1, 4096, 131_072)]
+    found = in_figure("cases.map(([heads, length]) => live.cache_bytes(live.rotary.LLAMA, heads, length))",
+                      "rotary", cases=cases)  # fmt: skip
+    sizes = {"d_model": 4096, "n_heads": 32, "n_layers": 32, "d_ff": 14_336}
+    assert found == [
+        cache_bytes(LanguageModelConfig(128_256, n_kv_heads=heads, **sizes), length)
+        for heads, length in cases
+    ]
+
+
+def score_at(t: int, s: int) -> float:
+    q, k = in_figure("[live.rotary.QUERY, live.rotary.KEY]", "rotary")
+    at = lambda x, place: rotate(torch.tensor(x, dtype=torch.float64).expand(101, 8), rotary_table(101, 8))[
+        place
+    ]
+    return (at(q, t) @ at(k, s)).item()
+
+
+@reads_pages
+@needs_node
+def test_a_score_depends_on_the_distance_alone(tab):
+    ready(tab, "rotary")
+    words = tab.locator("figure.live .live-said").first
+    at = lambda: tuple(int(slider(tab, name).input_value()) for name in ("Query at t", "Key at s"))
+
+    def check(t, s):
+        assert at() == (t, s)
+        shown = words.inner_text().replace("−", "-")
+        distance, score = re.search(r"t - s = (-?\d+): .*, (-?[\d.]+)\.$", shown).groups()
+        assert int(distance) == t - s and float(score) == pytest.approx(score_at(t, s), abs=0.006)
+        return shown
+
+    first = check(7, 4)
+    slide(tab, "Move both", 60)
+    assert check(63, 60) == first  # nothing has changed
+    slider(tab, "Move both").press("End")
+    assert check(100, 97) == first
+    slide(tab, "Query at t", 0)
+    slide(tab, "Key at s", 90)
+    assert check(0, 90) != first
+    slider(tab, "Move both").press("End")
+    check(10, 100)
+    slider(tab, "Move both").press("ArrowLeft")
+    check(9, 99)
+
+
+@reads_pages
+def test_shared_heads_take_the_bytes_that_the_chapter_prints(tab):
+    cells = json.loads((ROOT / "book" / "16-since-2017.ipynb").read_text(encoding="utf8"))["cells"]
+    printed = next("".join(c["outputs"][0]["text"]) for c in cells if c["id"] == "cache-example")
+    ready(tab, "rotary")
+    words = tab.locator("figure.live .live-said").nth(1)
+    found = re.findall(r"(\d+) heads: (\d+ KiB) a token, (\d+ GiB) for 131,072 tokens", printed)
+    assert [heads for heads, *_ in found] == ["8", "32"]
+    for heads, token, text in found:
+        slide(tab, "Shared heads", int(heads).bit_length() - 1)
+        assert words.inner_text().startswith(f"{heads} heads: {token} a token, {text} for 131,072 tokens")
+        assert tab.locator(".live-shared").count() == int(heads)
+    slider(tab, "Shared heads").press("Home")
+    slider(tab, "Tokens").press("Home")
+    assert words.inner_text() == "1 head: 16 KiB a token, 16 KiB for 1 token instead of 512 KiB."
 
 
 # The schedule --------------------------------------------------------------------------------------
