@@ -24,8 +24,8 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-from transformer import Transformer, Translator, greedy_search, load_toy_model
-from transformer.study import phrases
+from transformer import Transformer, Translator, greedy_search, load_record, load_toy_model
+from transformer.study import checks, phrases
 
 SCRIPTS = ("transformer", "weights", "vocabulary", "page")
 
@@ -81,6 +81,7 @@ FIGURES: dict[str, str | None] = {
     "merges": None,
     "learner": None,
     "rotary": None,
+    "examination": None,
 }
 # What a figure needs beside what all of them share.
 MORE_SCRIPTS = {"learner": ("learning",)}
@@ -134,6 +135,44 @@ def forms_of(verb: str, tense: str) -> list[str]:
     return [" ".join(phrases._portuguese_verb(verb, tense, person)).strip() for person in range(5)]
 
 
+# What the book has measured --------------------------------------------------------------------------
+
+
+def examination() -> dict[str, Any]:
+    """What `check_model` found on models with faults, from the record of Chapter 17.
+
+    Returns:
+        `"checks"`: of each, in their order, what it asks and whom it suspects; `"needed"`: the checks without
+        which later ones are not made; `"models"`: library, name, what is skipped, and for each fault, and for
+        none, the checks that fail; `"unseen"`: faults that no look from outside can find.
+    """
+    record = load_record("clinic")
+    faults: dict[str, dict[str, list[str]]] = {}
+    for row in record["faults"]:
+        faults.setdefault(row["model"], {})[row["fault"]] = row["failures"]
+    return {
+        "checks": {
+            name: [(check.__doc__ or "").replace("`", ""), suspects]
+            for name, (check, suspects) in checks._CHECKS.items()
+        },
+        "needed": checks._NEEDED,
+        "models": [
+            [
+                model["library"],
+                model["model"],
+                model["skipped"],
+                {"": model["failures"], **faults[model["model"]]},
+            ]
+            for model in record["models"]
+        ],
+        "unseen": sorted({row["fault"] for row in record["faults"] if not row["visible"]}),
+    }
+
+
+# Figures that show records: what their scripts find in `live.data`.
+DATA: dict[str, Callable[[], Any]] = {"examination": examination}
+
+
 # Their files -----------------------------------------------------------------------------------------
 
 
@@ -169,13 +208,22 @@ def script_of_model(name: str) -> bytes:
     return script_of(name, live_model(name)).encode()
 
 
+def script_of_data(name: str) -> str:
+    """A script that sets `live.data[name]`."""
+    content = json.dumps(DATA[name](), ensure_ascii=False, separators=(",", ":"))
+    return f"((globalThis.live ??= {{}}).data ??= {{}}).{name} = {content};\n"
+
+
 def write_models(app: Sphinx) -> None:
+    """Write models and data where the pages find them."""
     if app.builder.format != "html":
         return
     folder = Path(app.outdir, "_static", "live")
     folder.mkdir(parents=True, exist_ok=True)
     for name in MODELS:
         (folder / f"{name}-model.js").write_bytes(script_of_model(name))
+    for name in DATA:
+        (folder / f"{name}-data.js").write_text(script_of_data(name), encoding="utf8")
 
 
 def address_of(name: str) -> str:
@@ -248,6 +296,7 @@ def load_scripts(
     if names:
         app.add_css_file("live/live.css")
     more = [script for name in names for script in MORE_SCRIPTS.get(name, ())]
+    more += [f"{name}-data" for name in names if name in DATA]
     for script in (*SCRIPTS, *more, *names) if names else ():
         app.add_js_file(f"live/{script}.js", loading_method="defer")
 

@@ -499,6 +499,7 @@ PAGE_OF = {
     "merges": "12-text",
     "learner": "playground",
     "rotary": "16-since-2017",
+    "examination": "17-clinic",
 }
 PLACES = {name: HTML / "book" / f"{page}.html" for name, page in PAGE_OF.items()}
 

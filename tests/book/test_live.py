@@ -37,6 +37,7 @@ from transformer import (
     Translator,
     Vocabulary,
     beam_search,
+    check_model,
     greedy_search,
     label_smoothed_cross_entropy,
     load_record,
@@ -907,6 +908,96 @@ def test_shared_heads_take_the_bytes_that_the_chapter_prints(tab):
     slider(tab, "Shared heads").press("Home")
     slider(tab, "Tokens").press("Home")
     assert words.inner_text() == "1 head: 16 KiB a token, 16 KiB for 1 token instead of 512 KiB."
+
+
+# The examination -------------------------------------------------------------------------------------
+
+
+def data_of(name: str) -> dict[str, Any]:
+    """What a figure shows of the records."""
+    return json.loads(live.script_of_data(name).partition(" = ")[2].rstrip(";\n"))
+
+
+@pytest.mark.parametrize("name", live.DATA)
+def test_data_of_figures_are_small(name):
+    assert len(live.script_of_data(name).encode()) <= 60_000
+
+
+def test_the_examination_is_the_record():
+    data, record = data_of("examination"), load_record("clinic")
+    models = {name: (library, skipped, faults) for library, name, skipped, faults in data["models"]}
+    for model in record["models"]:
+        library, skipped, faults = models[model["model"]]
+        assert (library, skipped, faults.pop("")) == (model["library"], model["skipped"], [])
+    for row in record["faults"]:
+        assert models[row["model"]][2].pop(row["fault"]) == row["failures"]
+        named = [data["checks"][name][1].replace("; ", ", ").split(", ") for name in row["failures"]]
+        assert sum(named, []) == row["suspects"]
+    assert not any(faults for _, _, faults in models.values()) and len(data["checks"]) == 15
+
+
+class MemoryDetached(Transformer):
+    def encode(self, src):
+        return super().encode(src).detach()
+
+
+class TwoResults(Transformer):
+    def forward(self, *inputs):
+        return super().forward(*inputs), None
+
+
+@needs_node
+@pytest.mark.parametrize(
+    ("kind", "fault"), [(Transformer, ""), (MemoryDetached, "memory detached"), (TwoResults, "two results")]
+)
+def test_lamps_say_what_check_model_says(kind, fault):
+    torch.manual_seed(0)
+    sizes = {"d_model": 12, "n_heads": 3, "n_layers": 2, "d_ff": 20}
+    model = kind(TransformerConfig(20, 20, dropout=0.1, max_length=40, **sizes))
+    search = lambda src, max_length: greedy_search(model, src, max_length)
+    report = check_model(model, dropout=True, search=search, positions="absolute")
+    found = in_figure(
+        "live.verdicts(data, data.models.find(model => model[1] === 'Transformer, post-norm'), fault)",
+        "examination",
+        data=data_of("examination"),
+        fault=fault,
+    )
+    assert found == {result.name: result.verdict for result in report.results}
+
+
+def lamps(tab: Page) -> dict[str, str]:
+    shown = tab.locator(".live-lamp").evaluate_all(
+        "all => all.map(lamp => [lamp.textContent, lamp.getAttribute('class').split('-').at(-1)])"
+    )
+    return dict(shown)
+
+
+@reads_pages
+def test_a_fault_lights_up_the_checks_that_notice_it(tab):
+    ready(tab, "examination")
+    kind, fault = (tab.get_by_role("combobox", name=name) for name in ("Model", "Fault"))
+    for row in load_record("clinic")["faults"][::7]:
+        kind.select_option(label=row["model"])
+        fault.select_option(row["fault"])
+        assert [name for name, state in lamps(tab).items() if state == "fail"] == row["failures"]
+        for name in row["failures"]:
+            assert f"{name}. " in tab.locator(".live-found").inner_text()
+    kind.select_option(label="Llama")
+    fault.select_option("two results")
+    assert set(lamps(tab).values()) == {"fail", "skipped"}
+    kind.select_option(label="Transformer, pre-norm")
+    assert fault.input_value() == "two results"  # the fault stays where the other model has it
+    fault.select_option(label="none")
+    assert set(lamps(tab).values()) == {"pass"} and said(tab).startswith("Nothing is wrong")
+    tab.get_by_role("button", name="Previous fault").press("Enter")  # around to the last
+    tab.get_by_role("button", name="Next fault").press("Enter")
+    tab.get_by_role("button", name="Next fault").press("Enter")
+    assert fault.input_value() == "two results"
+    kind.select_option(label="Marian")
+    fault.select_option("search from another token")
+    assert said(tab).endswith("a miss.")  # the only one
+    fault.select_option("norm with n - 1")
+    assert "cannot be told" in said(tab)
 
 
 # The schedule --------------------------------------------------------------------------------------
