@@ -28,6 +28,7 @@ from transformer import Transformer, Translator, greedy_search, load_record, loa
 from transformer.study import checks, phrases
 
 SCRIPTS = ("transformer", "weights", "vocabulary", "page")
+BOOK = Path(__file__).parents[1]
 
 
 class LiveModel(NamedTuple):
@@ -82,6 +83,7 @@ FIGURES: dict[str, str | None] = {
     "learner": None,
     "rotary": None,
     "examination": None,
+    "switch": None,
 }
 # What a figure needs beside what all of them share.
 MORE_SCRIPTS = {"learner": ("learning",)}
@@ -169,8 +171,70 @@ def examination() -> dict[str, Any]:
     }
 
 
+class Case(NamedTuple):
+    """A fault of `experiments/case_book.py`, and where Chapter 18 has it."""
+
+    fault: str
+    name: str
+    section: str
+    cell: str
+    line: str  # how the line that differs begins
+    meant: str = ""  # where the line does not say so itself
+
+
+CASES = (
+    Case("counted from one", "counted from one", "case-frequencies", "positions-speeds", "speed ="),
+    Case("base 100000", "base 100000", "case-frequencies", "positions-test", "speed =", "the base 10000"),
+    Case(
+        *("no positions", "no positions", "case-no-positions", "positions-train", "return torch.zeros"),
+        meant="sines and cosines",
+    ),
+    Case(
+        *("added late", "mask added late", "case-mask-softmax", "attention-wrong", "weights = weights"),
+        meant="added to the scores",
+    ),
+    Case(
+        *("multiplied late", "mask multiplied late", "case-mask-softmax", "attention-wrong"),
+        *("return (weights if", "a mask of the scores"),
+    ),
+    Case(
+        *("over the queries", "softmax over the queries", "case-mask-softmax", "attention-wrong"),
+        line="return scores.softmax",
+    ),
+    Case("over the words", "norm over the words", "case-norm-axis", "layers-words", "mean = x"),
+    Case(
+        *("unbiased norm", "unbiased norm", "case-norm-std", "layers-std", "deviation = x"),
+        meant="a mean over d squares",
+    ),
+    Case("wrong stream", "wrong stream", "case-residual", "layers-residual", "return y +"),
+)
+
+
+def switch() -> dict[str, Any]:
+    """The trials of Chapter 18, from its record, and the lines of its cells that make the faults.
+
+    Returns:
+        `"updates"`: of the points of a curve; `"right"`: the trials of the right model, each its losses, its
+        share of right tokens, and its share of right sentences; `"faults"`: name, section, line, what was
+        meant, and the trials.
+    """
+    trials = {
+        fault: [[[loss for _, loss in trial["losses"]], trial["teacher"], trial["free"]] for trial in runs]
+        for fault, runs in load_record("case-book")["trials"].items()
+    }
+    chapter = json.loads((BOOK / "18-case-book.ipynb").read_text(encoding="utf8"))
+    cells = {cell["id"]: "".join(cell["source"]).splitlines() for cell in chapter["cells"]}
+    faults = []
+    for case in CASES:
+        line = next(line.strip() for line in cells[case.cell] if line.strip().startswith(case.line))
+        code, _, comment = line.partition("  # ")
+        meant = case.meant or comment.removeprefix("meant: ")
+        faults.append([case.name, case.section, code, meant, trials[case.fault]])
+    return {"updates": list(range(10, 301, 10)), "right": trials["right"], "faults": faults}
+
+
 # Figures that show records: what their scripts find in `live.data`.
-DATA: dict[str, Callable[[], Any]] = {"examination": examination}
+DATA: dict[str, Callable[[], Any]] = {"examination": examination, "switch": switch}
 
 
 # Their files -----------------------------------------------------------------------------------------

@@ -500,6 +500,7 @@ PAGE_OF = {
     "learner": "playground",
     "rotary": "16-since-2017",
     "examination": "17-clinic",
+    "switch": "18-case-book",
 }
 PLACES = {name: HTML / "book" / f"{page}.html" for name, page in PAGE_OF.items()}
 

@@ -895,8 +895,7 @@ def test_a_score_depends_on_the_distance_alone(tab):
 
 @reads_pages
 def test_shared_heads_take_the_bytes_that_the_chapter_prints(tab):
-    cells = json.loads((ROOT / "book" / "16-since-2017.ipynb").read_text(encoding="utf8"))["cells"]
-    printed = next("".join(c["outputs"][0]["text"]) for c in cells if c["id"] == "cache-example")
+    printed = "".join(cell_of("16-since-2017", "cache-example")["outputs"][0]["text"])
     ready(tab, "rotary")
     words = tab.locator("figure.live .live-said").nth(1)
     found = re.findall(r"(\d+) heads: (\d+ KiB) a token, (\d+ GiB) for 131,072 tokens", printed)
@@ -998,6 +997,59 @@ def test_a_fault_lights_up_the_checks_that_notice_it(tab):
     assert said(tab).endswith("a miss.")  # the only one
     fault.select_option("norm with n - 1")
     assert "cannot be told" in said(tab)
+
+
+# Faults with their switches --------------------------------------------------------------------------
+
+
+def cell_of(chapter: str, name: str) -> dict[str, Any]:
+    cells = json.loads((ROOT / "book" / f"{chapter}.ipynb").read_text(encoding="utf8"))["cells"]
+    return next(cell for cell in cells if cell["id"] == name)
+
+
+def test_switches_show_the_trials_of_the_record():
+    data, trials = data_of("switch"), load_record("case-book")["trials"]
+    assert [case.fault for case in live.CASES] == [fault for fault in trials if fault != "right"]
+    shown = {"right": data["right"], **{case.fault: row[4] for case, row in zip(live.CASES, data["faults"])}}
+    for fault, runs in trials.items():
+        for (losses, teacher, free), run in zip(shown[fault], runs, strict=True):
+            assert [list(point) for point in zip(data["updates"], losses)] == run["losses"]
+            assert (teacher, free) == (run["teacher"], run["free"])
+
+
+def test_switches_have_the_chapter_s_names_lines_and_sections():
+    examined = "".join(cell_of("18-case-book", "seen")["source"])
+    sections = (ROOT / "book" / "18-case-book.ipynb").read_text(encoding="utf8")
+    for case, (name, section, line, meant, _) in zip(live.CASES, data_of("switch")["faults"]):
+        assert f'"{name}": ' in examined and f'<a id=\\"{section}\\"></a>' in sections
+        source = "".join(cell_of("18-case-book", case.cell)["source"])
+        assert source.count(line) == 1 and meant
+
+
+@reads_pages
+def test_a_switch_puts_one_fault_into_the_model(tab):
+    ready(tab, "switch")
+    data = data_of("switch")
+    share = lambda x: f"{100 * x:.1f}%".replace("100.0%", "100%")
+    words = lambda trial: f"loss {trial[0][-1]:.2f}, tokens {share(trial[1])}, sentences {share(trial[2])}."
+    toggle = lambda name: tab.get_by_role("switch", name=name, exact=True)
+    for place, (name, section, line, meant, trials) in enumerate(data["faults"]):
+        slide(tab, "Seed", place)
+        if toggle(name).get_attribute("aria-checked") == "false":
+            toggle(name).press("Enter")
+        assert tab.locator("[role=switch][aria-checked=true]").all_inner_texts() == [name]
+        right = data["right"][place]
+        assert said(tab) == f"Right model: {words(right)} With “{name}”: {words(trials[place])}"
+        assert tab.locator(".live-line code").inner_text() == line
+        assert f"Meant: {meant}." in tab.locator(".live-line").inner_text().replace("−", "-")
+        assert tab.locator(f".live-line a[href='#{section}']").count() == 1
+        assert tab.locator(f"#{section}").count() == 1
+        assert tab.locator(".live-strip circle.live-main").count() == 20
+        drawn = tab.locator(".live-faults .live-plot path.live-main").get_attribute("d")
+        assert len(re.findall("[ML]", drawn)) == 30
+    toggle(name).click()
+    assert tab.locator("[role=switch][aria-checked=true]").count() == 0
+    assert said(tab).endswith("Switch on a fault.") and tab.locator(".live-plot path.live-main").count() == 0
 
 
 # The schedule --------------------------------------------------------------------------------------
