@@ -84,6 +84,7 @@ FIGURES: dict[str, str | None] = {
     "rotary": None,
     "examination": None,
     "switch": None,
+    "kills": None,
 }
 # What a figure needs beside what all of them share.
 MORE_SCRIPTS = {"learner": ("learning",)}

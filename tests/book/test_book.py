@@ -501,6 +501,7 @@ PAGE_OF = {
     "rotary": "16-since-2017",
     "examination": "17-clinic",
     "switch": "18-case-book",
+    "kills": "11-long-runs",
 }
 PLACES = {name: HTML / "book" / f"{page}.html" for name, page in PAGE_OF.items()}
 

@@ -1052,6 +1052,100 @@ def test_a_switch_puts_one_fault_into_the_model(tab):
     assert said(tab).endswith("Switch on a fault.") and tab.locator(".live-plot path.live-main").count() == 0
 
 
+# A run to be killed ----------------------------------------------------------------------------------
+
+RUN = """(() => {
+    const { begin, batch, update, rate } = live.kills;
+    const run = begin(), made = { pairs: [], losses: [], rates: [] };
+    while (run.step < 40) {
+        const pairs = batch(run);
+        made.pairs.push(pairs);
+        made.losses.push(update(run, pairs));
+        made.rates.push(rate(run.step));
+    }
+    return { ...made, weights: [...run.weights] };
+})()"""
+
+
+@needs_node
+def test_the_run_to_be_killed_trains_as_pytorch_does():
+    found = in_figure(RUN, "kills")
+    weights = torch.zeros(12, 12, dtype=torch.float64, requires_grad=True)
+    adam = torch.optim.Adam([weights], betas=(0.9, 0.98), eps=1e-9)
+    for pairs, loss, rate in zip(*(torch.tensor(found[name]) for name in ("pairs", "losses", "rates"))):
+        adam.param_groups[0]["lr"] = rate.item()
+        adam.zero_grad()
+        mean = torch.nn.functional.cross_entropy(weights[pairs[:, 0]], pairs[:, 1])
+        mean.backward()
+        adam.step()
+        assert mean.item() == pytest.approx(loss.item(), abs=1e-6)
+    wanted = torch.tensor(found["weights"], dtype=torch.float64).view(12, 12)
+    assert (weights - wanted).abs().max() < 1e-9
+
+
+KILLED = """forgets.map(forget => {
+    const { begin, update, resume, difference } = live.kills, whole = begin();
+    let saved = null;
+    while (whole.step < 80) {
+        if (whole.step === at) saved = structuredClone(whole);
+        update(whole);
+    }
+    const run = resume(at ? saved : null, forget);
+    const first = run.step;
+    while (run.step < 80) update(run);
+    return [first, difference(run, whole)];
+})"""
+
+
+@needs_node
+@pytest.mark.parametrize("at", [0, 1, 27, 40, 79])
+def test_only_a_full_checkpoint_brings_back_every_bit(at):
+    forgets = ["", "Adam's averages", "the place in the data"]
+    found = in_figure(KILLED, "kills", at=at, forgets=forgets)
+    assert [first for first, _ in found] == [at] * 3
+    assert found[0][1] == 0
+    assert all(off > 0.01 for _, off in found[1:]) if at else found[1:] == found[:1] * 2
+
+
+@reads_pages
+def test_a_run_is_killed_and_resumed_in_the_page(tab):
+    ready(tab, "kills")
+    equal = "✓ Equal to the run without a kill, bit for bit."
+    killed = "Killed once: 7 updates lost, 7 made again. "
+    assert said(tab) == f"Update 45 of 80 after 52 updates of work. {killed}{equal}"
+    press = lambda name: tab.get_by_role("button", name=name, exact=True).press("Enter")
+    forget = tab.get_by_label("Forget", exact=True)
+    press("Kill")
+    assert said(tab).startswith("Update 40 of 80 after 52") and "2 times: 12 updates lost, 7 made" in said(
+        tab
+    )
+    slider(tab, "Checkpoint").press("Home")
+    assert slider(tab, "Checkpoint").get_attribute("aria-valuetext") == "never"
+    forget.select_option("Adam's averages")
+    press("Kill")
+    assert "The largest difference of a weight or an average is" in said(tab)
+    tab.emulate_media(reduced_motion="reduce")
+    press("Run")
+    press("Pause")
+    tab.get_by_role("button", name="Run", exact=True).click()
+    tab.wait_for_function("() => document.querySelector('.live-said').innerText.startsWith('Update 80')")
+    off, lower = re.search(r"average is ([\d.]+)\. The last 10 losses are ([\d.]+) lower", said(tab)).groups()
+    assert float(off) > 0.01 and float(lower) > 0.01  # it looks better, and is another run
+    press("Run")  # it is over
+    assert said(tab).startswith("Update 80")
+
+    press("Start over")  # and no checkpoint
+    assert said(tab) == f"Update 0 of 80 after 0 updates of work. {equal}"
+    tab.emulate_media(reduced_motion="no-preference")
+    press("Run")
+    tab.wait_for_function("() => document.querySelector('.live-said').innerText.startsWith('Update 12 ')")
+    press("Pause")
+    made = int(re.match(r"Update (\d+) ", said(tab))[1])
+    press("Kill")
+    lost = f"Killed once: {made} updates lost, 0 made again."
+    assert said(tab) == f"Update 0 of 80 after {made} updates of work. {lost} {equal}"
+
+
 # The schedule --------------------------------------------------------------------------------------
 
 SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-")
