@@ -24,11 +24,12 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-from transformer import Transformer, Translator, greedy_search, load_toy_model
+from transformer import Transformer, Translator, greedy_search, load_record, load_toy_model
 from transformer.language.corpora import load_corpus
-from transformer.study import phrases
+from transformer.study import checks, phrases
 
 SCRIPTS = ("transformer", "weights", "vocabulary", "page")
+BOOK = Path(__file__).parents[1]
 
 
 class LiveModel(NamedTuple):
@@ -82,6 +83,10 @@ FIGURES: dict[str, str | None] = {
     "stream": "phrases",
     "merges": None,
     "learner": None,
+    "rotary": None,
+    "examination": None,
+    "switch": None,
+    "kills": None,
 }
 # What a figure needs beside what all of them share.
 MORE_SCRIPTS = {"learner": ("learning",)}
@@ -135,6 +140,106 @@ def forms_of(verb: str, tense: str) -> list[str]:
     return [" ".join(phrases._portuguese_verb(verb, tense, person)).strip() for person in range(5)]
 
 
+# What the book has measured --------------------------------------------------------------------------
+
+
+def examination() -> dict[str, Any]:
+    """What `check_model` found on models with faults, from the record of Chapter 17.
+
+    Returns:
+        `"checks"`: of each, in their order, what it asks and whom it suspects; `"needed"`: the checks without
+        which later ones are not made; `"models"`: library, name, what is skipped, and for each fault, and for
+        none, the checks that fail; `"unseen"`: faults that no look from outside can find.
+    """
+    record = load_record("clinic")
+    faults: dict[str, dict[str, list[str]]] = {}
+    for row in record["faults"]:
+        faults.setdefault(row["model"], {})[row["fault"]] = row["failures"]
+    return {
+        "checks": {
+            name: [(check.__doc__ or "").replace("`", ""), suspects]
+            for name, (check, suspects) in checks._CHECKS.items()
+        },
+        "needed": checks._NEEDED,
+        "models": [
+            [
+                model["library"],
+                model["model"],
+                model["skipped"],
+                {"": model["failures"], **faults[model["model"]]},
+            ]
+            for model in record["models"]
+        ],
+        "unseen": sorted({row["fault"] for row in record["faults"] if not row["visible"]}),
+    }
+
+
+class Case(NamedTuple):
+    """A fault of `experiments/case_book.py`, and where Chapter 18 has it."""
+
+    fault: str
+    name: str
+    section: str
+    cell: str
+    line: str  # how the line that differs begins
+    meant: str = ""  # where the line does not say so itself
+
+
+CASES = (
+    Case("counted from one", "counted from one", "case-frequencies", "positions-speeds", "speed ="),
+    Case("base 100000", "base 100000", "case-frequencies", "positions-test", "speed =", "the base 10000"),
+    Case(
+        *("no positions", "no positions", "case-no-positions", "positions-train", "return torch.zeros"),
+        meant="sines and cosines",
+    ),
+    Case(
+        *("added late", "mask added late", "case-mask-softmax", "attention-wrong", "weights = weights"),
+        meant="added to the scores",
+    ),
+    Case(
+        *("multiplied late", "mask multiplied late", "case-mask-softmax", "attention-wrong"),
+        *("return (weights if", "a mask of the scores"),
+    ),
+    Case(
+        *("over the queries", "softmax over the queries", "case-mask-softmax", "attention-wrong"),
+        line="return scores.softmax",
+    ),
+    Case("over the words", "norm over the words", "case-norm-axis", "layers-words", "mean = x"),
+    Case(
+        *("unbiased norm", "unbiased norm", "case-norm-std", "layers-std", "deviation = x"),
+        meant="a mean over d squares",
+    ),
+    Case("wrong stream", "wrong stream", "case-residual", "layers-residual", "return y +"),
+)
+
+
+def switch() -> dict[str, Any]:
+    """The trials of Chapter 18, from its record, and the lines of its cells that make the faults.
+
+    Returns:
+        `"updates"`: of the points of a curve; `"right"`: the trials of the right model, each its losses, its
+        share of right tokens, and its share of right sentences; `"faults"`: name, section, line, what was
+        meant, and the trials.
+    """
+    trials = {
+        fault: [[[loss for _, loss in trial["losses"]], trial["teacher"], trial["free"]] for trial in runs]
+        for fault, runs in load_record("case-book")["trials"].items()
+    }
+    chapter = json.loads((BOOK / "18-case-book.ipynb").read_text(encoding="utf8"))
+    cells = {cell["id"]: "".join(cell["source"]).splitlines() for cell in chapter["cells"]}
+    faults = []
+    for case in CASES:
+        line = next(line.strip() for line in cells[case.cell] if line.strip().startswith(case.line))
+        code, _, comment = line.partition("  # ")
+        meant = case.meant or comment.removeprefix("meant: ")
+        faults.append([case.name, case.section, code, meant, trials[case.fault]])
+    return {"updates": list(range(10, 301, 10)), "right": trials["right"], "faults": faults}
+
+
+# Figures that show records: what their scripts find in `live.data`.
+DATA: dict[str, Callable[[], Any]] = {"examination": examination, "switch": switch}
+
+
 # Their files -----------------------------------------------------------------------------------------
 
 
@@ -170,13 +275,22 @@ def script_of_model(name: str) -> bytes:
     return script_of(name, live_model(name)).encode()
 
 
+def script_of_data(name: str) -> str:
+    """A script that sets `live.data[name]`."""
+    content = json.dumps(DATA[name](), ensure_ascii=False, separators=(",", ":"))
+    return f"((globalThis.live ??= {{}}).data ??= {{}}).{name} = {content};\n"
+
+
 def write_models(app: Sphinx) -> None:
+    """Write models and data where the pages find them."""
     if app.builder.format != "html":
         return
     folder = Path(app.outdir, "_static", "live")
     folder.mkdir(parents=True, exist_ok=True)
     for name in MODELS:
         (folder / f"{name}-model.js").write_bytes(script_of_model(name))
+    for name in DATA:
+        (folder / f"{name}-data.js").write_text(script_of_data(name), encoding="utf8")
 
 
 def address_of(name: str) -> str:
@@ -249,6 +363,7 @@ def load_scripts(
     if names:
         app.add_css_file("live/live.css")
     more = [script for name in names for script in MORE_SCRIPTS.get(name, ())]
+    more += [f"{name}-data" for name in names if name in DATA]
     for script in (*SCRIPTS, *more, *names) if names else ():
         app.add_js_file(f"live/{script}.js", loading_method="defer")
 

@@ -498,6 +498,10 @@ PAGE_OF = {
     "stream": "14-looking-inside",
     "merges": "12-text",
     "learner": "playground",
+    "rotary": "16-since-2017",
+    "examination": "17-clinic",
+    "switch": "18-case-book",
+    "kills": "11-long-runs",
 }
 PLACES = {name: HTML / "book" / f"{page}.html" for name, page in PAGE_OF.items()}
 

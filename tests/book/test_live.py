@@ -37,6 +37,7 @@ from transformer import (
     Translator,
     Vocabulary,
     beam_search,
+    check_model,
     greedy_search,
     label_smoothed_cross_entropy,
     load_record,
@@ -50,6 +51,8 @@ from transformer.commands.recipes import Schedule
 from transformer.language.corpora import load_corpus
 from transformer.language.translator import by_words
 from transformer.language.wording import tokenize
+from transformer.modern.language_model import LanguageModelConfig, cache_bytes
+from transformer.modern.parts import rotary_table, rotate
 from transformer.study import phrases
 
 sys.path.insert(0, str(ROOT / "book" / "_ext"))
@@ -972,6 +975,326 @@ def test_clocks_show_the_package_s_positions(tab):
     slider(tab, "Position p").press("ArrowRight")
     assert said(tab).startswith("PE(1)") and said(tab).split(" = ")[1] == before  # by the offset alone
     assert slider(tab, "Position p").get_attribute("aria-valuetext") == "1"
+
+
+# Rotary positions and shared heads --------------------------------------------------------------------
+
+
+def in_figure(program: str, figure: str, **values: Any) -> Any:
+    """The value of `program` after the script of a figure, which finds no page to stand in."""
+    script = f"live.mount = () => {{}};\n{(SCRIPTS / f'{figure}.js').read_text(encoding='utf8')}"
+    return in_node(program, script=script, **values)
+
+
+@needs_node
+@pytest.mark.parametrize("d_k", [2, 8, 64])
+def test_rotations_are_the_package_s(d_k):
+    x = torch.randn(d_k, dtype=torch.float64)
+    places = [0, 1, 7, 100]
+    turned = in_figure("places.map(p => live.rotate(x, p))", "rotary", x=x.tolist(), places=places)
+    wanted = rotate(x.expand(101, d_k), rotary_table(101, d_k))[places]
+    assert (torch.tensor(turned, dtype=torch.float64) - wanted).abs().max() < 1e-12
+
+
+@needs_node
+def test_bytes_of_the_cache_are_the_package_s():
+    cases = [(heads, length) for heads in (1, 2, 4, 8, 16, 32) for length in (1, 4096, 131_072)]
+    found = in_figure("cases.map(([heads, length]) => live.cache_bytes(live.rotary.LLAMA, heads, length))",
+                      "rotary", cases=cases)  # fmt: skip
+    sizes = {"d_model": 4096, "n_heads": 32, "n_layers": 32, "d_ff": 14_336}
+    assert found == [
+        cache_bytes(LanguageModelConfig(128_256, n_kv_heads=heads, **sizes), length)
+        for heads, length in cases
+    ]
+
+
+def score_at(t: int, s: int) -> float:
+    q, k = in_figure("[live.rotary.QUERY, live.rotary.KEY]", "rotary")
+    at = lambda x, place: rotate(torch.tensor(x, dtype=torch.float64).expand(101, 8), rotary_table(101, 8))[
+        place
+    ]
+    return (at(q, t) @ at(k, s)).item()
+
+
+@reads_pages
+@needs_node
+def test_a_score_depends_on_the_distance_alone(tab):
+    ready(tab, "rotary")
+    words = tab.locator("figure.live .live-said").first
+    at = lambda: tuple(int(slider(tab, name).input_value()) for name in ("Query at t", "Key at s"))
+
+    def check(t, s):
+        assert at() == (t, s)
+        shown = words.inner_text().replace("−", "-")
+        distance, score = re.search(r"t - s = (-?\d+): .*, (-?[\d.]+)\.$", shown).groups()
+        assert int(distance) == t - s and float(score) == pytest.approx(score_at(t, s), abs=0.006)
+        return shown
+
+    first = check(7, 4)
+    slide(tab, "Move both", 60)
+    assert check(63, 60) == first  # nothing has changed
+    slider(tab, "Move both").press("End")
+    assert check(100, 97) == first
+    slide(tab, "Query at t", 0)
+    slide(tab, "Key at s", 90)
+    assert check(0, 90) != first
+    slider(tab, "Move both").press("End")
+    check(10, 100)
+    slider(tab, "Move both").press("ArrowLeft")
+    check(9, 99)
+
+
+@reads_pages
+def test_shared_heads_take_the_bytes_that_the_chapter_prints(tab):
+    printed = "".join(cell_of("16-since-2017", "cache-example")["outputs"][0]["text"])
+    ready(tab, "rotary")
+    words = tab.locator("figure.live .live-said").nth(1)
+    found = re.findall(r"(\d+) heads: (\d+ KiB) a token, (\d+ GiB) for 131,072 tokens", printed)
+    assert [heads for heads, *_ in found] == ["8", "32"]
+    for heads, token, text in found:
+        slide(tab, "Shared heads", int(heads).bit_length() - 1)
+        assert words.inner_text().startswith(f"{heads} heads: {token} a token, {text} for 131,072 tokens")
+        assert tab.locator(".live-shared").count() == int(heads)
+    slider(tab, "Shared heads").press("Home")
+    slider(tab, "Tokens").press("Home")
+    assert words.inner_text() == "1 head: 16 KiB a token, 16 KiB for 1 token instead of 512 KiB."
+
+
+# The examination -------------------------------------------------------------------------------------
+
+
+def data_of(name: str) -> dict[str, Any]:
+    """What a figure shows of the records."""
+    return json.loads(live.script_of_data(name).partition(" = ")[2].rstrip(";\n"))
+
+
+@pytest.mark.parametrize("name", live.DATA)
+def test_data_of_figures_are_small(name):
+    assert len(live.script_of_data(name).encode()) <= 60_000
+
+
+def test_the_examination_is_the_record():
+    data, record = data_of("examination"), load_record("clinic")
+    models = {name: (library, skipped, faults) for library, name, skipped, faults in data["models"]}
+    for model in record["models"]:
+        library, skipped, faults = models[model["model"]]
+        assert (library, skipped, faults.pop("")) == (model["library"], model["skipped"], [])
+    for row in record["faults"]:
+        assert models[row["model"]][2].pop(row["fault"]) == row["failures"]
+        named = [data["checks"][name][1].replace("; ", ", ").split(", ") for name in row["failures"]]
+        assert sum(named, []) == row["suspects"]
+    assert not any(faults for _, _, faults in models.values()) and len(data["checks"]) == 15
+
+
+class MemoryDetached(Transformer):
+    def encode(self, src):
+        return super().encode(src).detach()
+
+
+class TwoResults(Transformer):
+    def forward(self, *inputs):
+        return super().forward(*inputs), None
+
+
+@needs_node
+@pytest.mark.parametrize(
+    ("kind", "fault"), [(Transformer, ""), (MemoryDetached, "memory detached"), (TwoResults, "two results")]
+)
+def test_lamps_say_what_check_model_says(kind, fault):
+    torch.manual_seed(0)
+    sizes = {"d_model": 12, "n_heads": 3, "n_layers": 2, "d_ff": 20}
+    model = kind(TransformerConfig(20, 20, dropout=0.1, max_length=40, **sizes))
+    search = lambda src, max_length: greedy_search(model, src, max_length)
+    report = check_model(model, dropout=True, search=search, positions="absolute")
+    found = in_figure(
+        "live.verdicts(data, data.models.find(model => model[1] === 'Transformer, post-norm'), fault)",
+        "examination",
+        data=data_of("examination"),
+        fault=fault,
+    )
+    assert found == {result.name: result.verdict for result in report.results}
+
+
+def lamps(tab: Page) -> dict[str, str]:
+    shown = tab.locator(".live-lamp").evaluate_all(
+        "all => all.map(lamp => [lamp.textContent, lamp.getAttribute('class').split('-').at(-1)])"
+    )
+    return dict(shown)
+
+
+@reads_pages
+def test_a_fault_lights_up_the_checks_that_notice_it(tab):
+    ready(tab, "examination")
+    kind, fault = (tab.get_by_role("combobox", name=name) for name in ("Model", "Fault"))
+    for row in load_record("clinic")["faults"][::7]:
+        kind.select_option(label=row["model"])
+        fault.select_option(row["fault"])
+        assert [name for name, state in lamps(tab).items() if state == "fail"] == row["failures"]
+        for name in row["failures"]:
+            assert f"{name}. " in tab.locator(".live-found").inner_text()
+    kind.select_option(label="Llama")
+    fault.select_option("two results")
+    assert set(lamps(tab).values()) == {"fail", "skipped"}
+    kind.select_option(label="Transformer, pre-norm")
+    assert fault.input_value() == "two results"  # the fault stays where the other model has it
+    fault.select_option(label="none")
+    assert set(lamps(tab).values()) == {"pass"} and said(tab).startswith("Nothing is wrong")
+    tab.get_by_role("button", name="Previous fault").press("Enter")  # around to the last
+    tab.get_by_role("button", name="Next fault").press("Enter")
+    tab.get_by_role("button", name="Next fault").press("Enter")
+    assert fault.input_value() == "two results"
+    kind.select_option(label="Marian")
+    fault.select_option("search from another token")
+    assert said(tab).endswith("a miss.")  # the only one
+    fault.select_option("norm with n - 1")
+    assert "cannot be told" in said(tab)
+
+
+# Faults with their switches --------------------------------------------------------------------------
+
+
+def cell_of(chapter: str, name: str) -> dict[str, Any]:
+    cells = json.loads((ROOT / "book" / f"{chapter}.ipynb").read_text(encoding="utf8"))["cells"]
+    return next(cell for cell in cells if cell["id"] == name)
+
+
+def test_switches_show_the_trials_of_the_record():
+    data, trials = data_of("switch"), load_record("case-book")["trials"]
+    assert [case.fault for case in live.CASES] == [fault for fault in trials if fault != "right"]
+    shown = {"right": data["right"], **{case.fault: row[4] for case, row in zip(live.CASES, data["faults"])}}
+    for fault, runs in trials.items():
+        for (losses, teacher, free), run in zip(shown[fault], runs, strict=True):
+            assert [list(point) for point in zip(data["updates"], losses)] == run["losses"]
+            assert (teacher, free) == (run["teacher"], run["free"])
+
+
+def test_switches_have_the_chapter_s_names_lines_and_sections():
+    examined = "".join(cell_of("18-case-book", "seen")["source"])
+    sections = (ROOT / "book" / "18-case-book.ipynb").read_text(encoding="utf8")
+    for case, (name, section, line, meant, _) in zip(live.CASES, data_of("switch")["faults"]):
+        assert f'"{name}": ' in examined and f'<a id=\\"{section}\\"></a>' in sections
+        source = "".join(cell_of("18-case-book", case.cell)["source"])
+        assert source.count(line) == 1 and meant
+
+
+@reads_pages
+def test_a_switch_puts_one_fault_into_the_model(tab):
+    ready(tab, "switch")
+    data = data_of("switch")
+    share = lambda x: f"{100 * x:.1f}%".replace("100.0%", "100%")
+    words = lambda trial: f"loss {trial[0][-1]:.2f}, tokens {share(trial[1])}, sentences {share(trial[2])}."
+    toggle = lambda name: tab.get_by_role("switch", name=name, exact=True)
+    for place, (name, section, line, meant, trials) in enumerate(data["faults"]):
+        slide(tab, "Seed", place)
+        if toggle(name).get_attribute("aria-checked") == "false":
+            toggle(name).press("Enter")
+        assert tab.locator("[role=switch][aria-checked=true]").all_inner_texts() == [name]
+        right = data["right"][place]
+        assert said(tab) == f"Right model: {words(right)} With “{name}”: {words(trials[place])}"
+        assert tab.locator(".live-line code").inner_text() == line
+        assert f"Meant: {meant}." in tab.locator(".live-line").inner_text().replace("−", "-")
+        assert tab.locator(f".live-line a[href='#{section}']").count() == 1
+        assert tab.locator(f"#{section}").count() == 1
+        assert tab.locator(".live-strip circle.live-main").count() == 20
+        drawn = tab.locator(".live-faults .live-plot path.live-main").get_attribute("d")
+        assert len(re.findall("[ML]", drawn)) == 30
+    toggle(name).click()
+    assert tab.locator("[role=switch][aria-checked=true]").count() == 0
+    assert said(tab).endswith("Switch on a fault.") and tab.locator(".live-plot path.live-main").count() == 0
+
+
+# A run to be killed ----------------------------------------------------------------------------------
+
+RUN = """(() => {
+    const { begin, batch, update, rate } = live.kills;
+    const run = begin(), made = { pairs: [], losses: [], rates: [] };
+    while (run.step < 40) {
+        const pairs = batch(run);
+        made.pairs.push(pairs);
+        made.losses.push(update(run, pairs));
+        made.rates.push(rate(run.step));
+    }
+    return { ...made, weights: [...run.weights] };
+})()"""
+
+
+@needs_node
+def test_the_run_to_be_killed_trains_as_pytorch_does():
+    found = in_figure(RUN, "kills")
+    weights = torch.zeros(12, 12, dtype=torch.float64, requires_grad=True)
+    adam = torch.optim.Adam([weights], betas=(0.9, 0.98), eps=1e-9)
+    for pairs, loss, rate in zip(*(torch.tensor(found[name]) for name in ("pairs", "losses", "rates"))):
+        adam.param_groups[0]["lr"] = rate.item()
+        adam.zero_grad()
+        mean = torch.nn.functional.cross_entropy(weights[pairs[:, 0]], pairs[:, 1])
+        mean.backward()
+        adam.step()
+        assert mean.item() == pytest.approx(loss.item(), abs=1e-6)
+    wanted = torch.tensor(found["weights"], dtype=torch.float64).view(12, 12)
+    assert (weights - wanted).abs().max() < 1e-9
+
+
+KILLED = """forgets.map(forget => {
+    const { begin, update, resume, difference } = live.kills, whole = begin();
+    let saved = null;
+    while (whole.step < 80) {
+        if (whole.step === at) saved = structuredClone(whole);
+        update(whole);
+    }
+    const run = resume(at ? saved : null, forget);
+    const first = run.step;
+    while (run.step < 80) update(run);
+    return [first, difference(run, whole)];
+})"""
+
+
+@needs_node
+@pytest.mark.parametrize("at", [0, 1, 27, 40, 79])
+def test_only_a_full_checkpoint_brings_back_every_bit(at):
+    forgets = ["", "Adam's averages", "the place in the data"]
+    found = in_figure(KILLED, "kills", at=at, forgets=forgets)
+    assert [first for first, _ in found] == [at] * 3
+    assert found[0][1] == 0
+    assert all(off > 0.01 for _, off in found[1:]) if at else found[1:] == found[:1] * 2
+
+
+@reads_pages
+def test_a_run_is_killed_and_resumed_in_the_page(tab):
+    ready(tab, "kills")
+    equal = "✓ Equal to the run without a kill, bit for bit."
+    killed = "Killed once: 7 updates lost, 7 made again. "
+    assert said(tab) == f"Update 45 of 80 after 52 updates of work. {killed}{equal}"
+    press = lambda name: tab.get_by_role("button", name=name, exact=True).press("Enter")
+    forget = tab.get_by_label("Forget", exact=True)
+    press("Kill")
+    assert said(tab).startswith("Update 40 of 80 after 52") and "2 times: 12 updates lost, 7 made" in said(
+        tab
+    )
+    slider(tab, "Checkpoint").press("Home")
+    assert slider(tab, "Checkpoint").get_attribute("aria-valuetext") == "never"
+    forget.select_option("Adam's averages")
+    press("Kill")
+    assert "The largest difference of a weight or an average is" in said(tab)
+    tab.emulate_media(reduced_motion="reduce")
+    press("Run")
+    press("Pause")
+    tab.get_by_role("button", name="Run", exact=True).click()
+    tab.wait_for_function("() => document.querySelector('.live-said').innerText.startsWith('Update 80')")
+    off, lower = re.search(r"average is ([\d.]+)\. The last 10 losses are ([\d.]+) lower", said(tab)).groups()
+    assert float(off) > 0.01 and float(lower) > 0.01  # it looks better, and is another run
+    press("Run")  # it is over
+    assert said(tab).startswith("Update 80")
+
+    press("Start over")  # and no checkpoint
+    assert said(tab) == f"Update 0 of 80 after 0 updates of work. {equal}"
+    tab.emulate_media(reduced_motion="no-preference")
+    press("Run")
+    tab.wait_for_function("() => document.querySelector('.live-said').innerText.startsWith('Update 12 ')")
+    press("Pause")
+    made = int(re.match(r"Update (\d+) ", said(tab))[1])
+    press("Kill")
+    lost = f"Killed once: {made} updates lost, 0 made again."
+    assert said(tab) == f"Update 0 of 80 after {made} updates of work. {lost} {equal}"
 
 
 # The schedule --------------------------------------------------------------------------------------
