@@ -2,8 +2,8 @@
 
 `execute.py` loads this into the kernels that run the chapters. Whenever a cell shows a figure, the figure is
 drawn once more, 340 CSS pixels wide: panels stand below each other, letters keep a size at which they can be
-read, titles break into lines, and legends move below their axes. The drawing goes into the metadata of the output,
-where Jupyter, GitHub and Colab show nothing of it; `book/_ext/plots.py` puts it into the page.
+read, titles break into lines, and legends move below their axes. The drawing goes into the metadata of the
+output, where Jupyter, GitHub and Colab show nothing of it; `book/_ext/plots.py` puts it into the page.
 """
 
 from __future__ import annotations
@@ -117,16 +117,16 @@ def stack(figure: Figure) -> None:
     natural = height / rows
     across = len(panels) / rows  # panels in a row of the wide form
     maps = all(is_map(axes[0]) for axes in panels)
-    columns = next(
-        number for number in (3, 2, 1) if number == 1 or maps and fits(panels, number, width / across)
-    )
+    beside = (3, 2) if maps else ()
+    columns = next((number for number in beside if fits(panels, number, width / across)), 1)
     if len(panels) > 1 and across > 1:
         number = -(-len(panels) // columns)
         grid = figure.add_gridspec(number, columns)
         for order, axes in enumerate(panels):
             for ax in axes:
                 put(ax, grid[order // columns, order % columns])
-                ax.xaxis.set_tick_params(labelbottom=True) if columns == 1 and not maps else None
+                if not maps:
+                    ax.xaxis.set_tick_params(labelbottom=True)
                 if columns == 1 or order % columns == 0:
                     ax.yaxis.set_tick_params(labelleft=True)
         rows = number
@@ -140,7 +140,7 @@ def stack(figure: Figure) -> None:
 
 
 def fits(panels: list[list[Axes]], number: int, width: float) -> bool:
-    """Tell whether so many maps can stand side by side, with all their labels and not much smaller than now."""
+    """Tell whether so many maps can stand side by side, with all their labels and not much smaller."""
     if len(panels) < number or width > 1.4 * WIDTH / number:
         return False
     beside = max(label_length(axes[0].get_yticklabels()) for axes in panels)
@@ -233,13 +233,9 @@ def stand(label: Text, room: float) -> None:
     if height <= room or "\n" in label.get_text():
         return
     words = pieces(label.get_text())
-    middle = min(
-        range(1, len(words)),
-        key=lambda cut: abs(len(" ".join(words[:cut])) - len(" ".join(words[cut:]))),
-        default=0,
-    )
-    if middle:
-        label.set_text(" ".join(words[:middle]) + "\n" + " ".join(words[middle:]))
+    halves = [(" ".join(words[:cut]), " ".join(words[cut:])) for cut in range(1, len(words))]
+    if halves:
+        label.set_text("\n".join(min(halves, key=lambda pair: max(map(len, pair)))))
 
 
 def spread(ax: Axes) -> None:

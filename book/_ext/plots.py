@@ -11,8 +11,10 @@ as narrow as a phone's it shows, instead of a plot, the narrow form that the not
 from __future__ import annotations
 
 import re
+from base64 import b64decode
 from collections.abc import Iterable, Iterator
 from html import escape, unescape
+from io import BytesIO
 from math import cos, radians, sin
 from pathlib import Path
 from xml.etree import ElementTree
@@ -20,6 +22,7 @@ from xml.etree.ElementTree import Element
 
 import nbformat
 from docutils import nodes
+from PIL import Image
 from sphinx.application import Sphinx
 from sphinx.transforms import SphinxTransform
 
@@ -27,6 +30,7 @@ KIND = "image/svg+xml"
 SVG, HREF = "{http://www.w3.org/2000/svg}", "{http://www.w3.org/1999/xlink}href"
 PIXELS = 4 / 3  # in a point
 SMALL = 460  # points, about one panel: on a phone such a plot can be narrower
+WHITE = 240  # of 255, or lighter
 SIZE = 10  # Matplotlib's letters, in points; the style sheet gives those of the page as high an x
 CYCLE = "1f77b4 ff7f0e 2ca02c d62728 9467bd 8c564b e377c2 7f7f7f bcbd22 17becf".split()
 # What Matplotlib would write for itself and a page need not read.
@@ -198,6 +202,20 @@ def is_map(axes: Element) -> bool:
     return filled or axes.find(f".//{SVG}image") is not None
 
 
+def is_white(axes: Element) -> bool:
+    """Tell whether a map has white for nothing, as ours of attention have, not a color for every value."""
+    images = [image.get(HREF, "").partition("base64,")[2] for image in axes.iter(f"{SVG}image")]
+    return bool(images) and all(brightest(image) >= WHITE for image in images)
+
+
+def brightest(image: str) -> int:
+    """The least of the three parts of the lightest color in a picture."""
+    with Image.open(BytesIO(b64decode(image))) as picture:
+        return max(
+            min(color[:3]) for _, color in picture.convert("RGB").getcolors(picture.width * picture.height)
+        )
+
+
 def points_of(path: Element) -> list[tuple[float, float]]:
     """The points that a path names, corners and others."""
     return [(float(x), float(y)) for x, y in re.findall(r"(-?[\d.]+) (-?[\d.]+)", path.get("d", ""))]
@@ -295,7 +313,8 @@ class Plot:
         parts: dict[bool, list[Element]] = {True: [], False: []}
         for group in axes:
             parts[is_inside(group)].append(group)
-        return f'<g class="paper">{self.all(parts[True])}</g>{self.all(parts[False])}'
+        paper = "paper white" if is_white(axes) else "paper"
+        return f'<g class="{paper}">{self.all(parts[True])}</g>{self.all(parts[False])}'
 
     def side(self, tick: Element) -> float:
         """Where a tick's label is held: at the end that is nearer to the tick, or at its middle under one."""
