@@ -153,7 +153,10 @@ def with_names(table: str) -> str:
 
 
 def named_cell(name: str, text: str) -> str:
-    label = f'<span class="column-name">{name}</span>' if name and text.strip() else ""
+    """Write a cell; one of formulas alone has no letters of its own."""
+    if not TAG.sub("", text).strip() and "<mjx-" not in text:
+        return '<td role="cell"></td>'
+    label = f'<span class="column-name">{name}</span>' if name else ""
     return f'<td role="cell">{label}{text.strip()}</td>'
 
 
