@@ -485,25 +485,13 @@ def test_lines_of_attention_that_a_screen_placed_are_not_printed(tab):
 
 
 @reads_pages
-def test_the_way_back_to_the_top_covers_no_text(tab, axe):
-    """It stands beside the text, or there is none."""
+def test_no_button_lies_on_the_text(tab):
+    """The theme shows a way back to the top to a reader who scrolls up, over text and figures."""
     visit(tab, HTML / f"{CHAPTERS[0]}.html")
     for width in WIDTHS:
         show(tab, width, "light")
-        tab.evaluate(
-            "() => document.getElementById('pst-back-to-top').style.display = 'block'"
-        )  # as the theme does
-        button = tab.locator("#pst-back-to-top")
-        if width < 1200:
-            assert not button.is_visible()
-            continue
-        article, place = tab.locator(".bd-article").bounding_box(), button.bounding_box()
-        assert place["x"] >= article["x"] + article["width"]
-        tab.evaluate(axe)
-        for scheme in ("light", "dark"):
-            show(tab, width, scheme)
-            contrast = "async only => (await axe.run('#pst-back-to-top', {runOnly: only})).violations.length"
-            assert tab.evaluate(contrast, ["color-contrast"]) == 0
+        tab.evaluate("() => { document.getElementById('pst-back-to-top').style.display = 'block'; }")
+        assert not tab.locator("#pst-back-to-top").is_visible()
 
 
 @reads_pages
