@@ -4,6 +4,7 @@
     python book/execute.py 03 07 B             # chapters by number, workshop notebooks by letter
     python book/execute.py book/03-attention.ipynb
     python book/execute.py --tidy 03           # run nothing, only write the file in its one form
+    python book/execute.py --narrow 03         # run, but renew only the narrow forms of plots
 
 A notebook is written back only when the whole of it has run, and so that a second run changes as few lines as
 possible: no timings, no kernel version, sorted keys, stable ids. A cell tagged `nbval-skip` is not run.
@@ -20,9 +21,11 @@ import sys
 import time
 from pathlib import Path
 
+import narrow
 import nbformat
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
+from nbformat import NotebookNode
 
 ROOT = Path(__file__).resolve().parents[1]
 BOOK = ROOT / "book"
@@ -32,6 +35,7 @@ FIGURES = (
     "--InlineBackend.figure_formats=svg",
     "--InlineBackend.print_figure_kwargs={'bbox_inches': 'tight', 'metadata': {'Date': None}}",
     "--InlineBackend.rc={'svg.hashsalt': 'book', 'image.interpolation': 'none'}",
+    "--IPKernelApp.extra_extensions=['narrow']",  # narrow.py, which draws each once more for a phone
 )
 
 
@@ -73,7 +77,7 @@ def join_streams(outputs: list) -> list:
     return joined
 
 
-def tidy(notebook: nbformat.NotebookNode) -> None:
+def tidy(notebook: NotebookNode) -> None:
     """Remove from an executed notebook what would differ on the next run or on another machine."""
     normalize(notebook)
     for cell in notebook.cells:
@@ -90,7 +94,7 @@ RANDOM_ID = re.compile(r"[0-9a-f]{8,}|[0-9a-f]{8}-[0-9a-f]{4}-.*")  # what Jupyt
 KEPT = {"tags", "mystnb", "jupyter", "cellView"}  # of a cell's metadata; the rest is an editor's
 
 
-def name_cells(notebook: nbformat.NotebookNode) -> None:
+def name_cells(notebook: NotebookNode) -> None:
     """Give cells that have no id, or a random one, a readable one made of how they begin."""
     taken = {cell.id for cell in notebook.cells if not is_fresh(cell.get("id", ""))}
     for cell in notebook.cells:
@@ -107,7 +111,7 @@ def is_fresh(name: str) -> bool:
     return not READABLE_ID.fullmatch(name) or bool(RANDOM_ID.fullmatch(name))
 
 
-def normalize(notebook: nbformat.NotebookNode) -> None:
+def normalize(notebook: NotebookNode) -> None:
     """Bring what an editor has saved into the form of the book: names, counts and what else is not text."""
     name_cells(notebook)
     notebook.metadata["language_info"] = {"name": "python"}
@@ -132,7 +136,7 @@ def fold(metadata: dict) -> None:
             metadata[name] = value
 
 
-def dumps(notebook: nbformat.NotebookNode) -> str:
+def dumps(notebook: NotebookNode) -> str:
     """Return the one text that stands for `notebook` on disk."""
     nbformat.validate(notebook)
     # nbformat splits long strings into lists of lines, which is what makes a diff readable.
@@ -146,17 +150,15 @@ def dumps(notebook: nbformat.NotebookNode) -> str:
     return json.dumps(lines, indent=1, ensure_ascii=False, sort_keys=True) + "\n"
 
 
-def write(path: Path, notebook: nbformat.NotebookNode) -> None:
+def write(path: Path, notebook: NotebookNode) -> None:
     """Put `notebook` in the place of the file at `path`, in one step."""
     temporary = path.with_name(f".{path.name}.tmp")
     temporary.write_text(dumps(notebook), encoding="utf8", newline="\n")
     os.replace(temporary, path)
 
 
-def execute(path: Path, timeout: int) -> None:
-    """Run the notebook at `path` in its own folder and write it back whole, or not at all."""
-    before = path.read_bytes()
-    notebook = nbformat.reads(before.decode("utf8"), as_version=4)
+def run(notebook: NotebookNode, path: Path, timeout: int, allow_errors: bool = False) -> None:
+    """Run the cells of `notebook` in a fresh kernel, in the folder of the file at `path`."""
     for cell in notebook.cells:
         if cell.cell_type == "code":
             cell.outputs, cell.execution_count = [], None
@@ -165,12 +167,22 @@ def execute(path: Path, timeout: int) -> None:
         timeout=timeout,
         kernel_name="python3",
         record_timing=False,
+        allow_errors=allow_errors,
         skip_cells_with_tag=SKIP_TAG,
         extra_arguments=["--log-level=ERROR", *FIGURES],
         resources={"metadata": {"path": str(path.parent)}},
     )
     client.execute()
+
+
+def execute(path: Path, timeout: int) -> None:
+    """Run the notebook at `path` in its own folder and write it back whole, or not at all."""
+    before = path.read_bytes()
+    notebook = nbformat.reads(before.decode("utf8"), as_version=4)
+    run(notebook, path, timeout)
     tidy(notebook)
+    if faults := plots_without_narrow_form(notebook):
+        raise RuntimeError("\n".join(faults))
     if path.read_bytes() != before:
         raise RuntimeError(
             f"{path.name} was edited while it ran; its new text is kept and the outputs are not written"
@@ -178,9 +190,66 @@ def execute(path: Path, timeout: int) -> None:
     write(path, notebook)
 
 
+# Plots for narrow screens ----------------------------------------------------------------------------
+
+
+def plots(cell: NotebookNode) -> list[NotebookNode]:
+    """The outputs of a cell that are plots."""
+    return [output for output in cell.get("outputs", []) if narrow.KIND in output.get("data", {})]
+
+
+def narrow_form(plot: NotebookNode) -> dict:
+    """What the kernel noted of a plot beside it: its narrow form, or why there is none."""
+    return plot.metadata.get(narrow.KIND, {})
+
+
+def plots_without_narrow_form(notebook: NotebookNode) -> list[str]:
+    """Name the cells whose plots a phone could not show."""
+    return [
+        f"{cell.id}: a plot has no narrow form{': ' * ('error' in form)}{form.get('error', '')}"
+        for cell in notebook.cells
+        for form in map(narrow_form, plots(cell))
+        if not form.get("narrow")
+    ]
+
+
+def renew_narrow_forms(path: Path, timeout: int) -> list[str]:
+    """Draw the narrow forms of the plots at `path` anew, and change nothing else of the file.
+
+    The notebook may be edited while its cells run here: a cell that reads otherwise afterwards, or shows
+    another number of plots, keeps what it has.
+
+    Returns:
+        What a person should know: cells left out, errors, and plots that came out otherwise than before.
+    """
+    ran = nbformat.read(path, as_version=4)
+    last = max((place for place, cell in enumerate(ran.cells) if plots(cell)), default=-1)
+    ran.cells = ran.cells[: last + 1]
+    if not ran.cells:
+        return []
+    run(ran, path, timeout, allow_errors=True)
+    drawn = {cell.id: cell for cell in ran.cells}
+    notebook, said = nbformat.read(path, as_version=4), []
+    for cell in filter(plots, notebook.cells):
+        new = drawn.get(cell.id, {})
+        if new.get("source") != cell.source or len(plots(new)) != len(plots(cell)):
+            said.append(f"{cell.id}: its plots are not those of the run, and keep the narrow form they had")
+            continue
+        for plot, other in zip(plots(cell), plots(new), strict=True):
+            plot.metadata[narrow.KIND] = narrow_form(other)
+            if plot.data[narrow.KIND].split() != other.data[narrow.KIND].split():
+                said.append(f"{cell.id}: the stored plot shows another run than its narrow form")
+    errors = [cell.id for cell in ran.cells for output in cell.get("outputs", []) if "ename" in output]
+    meant = [cell.id for cell in ran.cells if "raises-exception" in cell.metadata.get("tags", [])]
+    said += [f"{name}: raised an error" for name in errors if name not in meant]
+    write(path, notebook)
+    return said + plots_without_narrow_form(notebook)
+
+
 def kernel_environment() -> None:
-    """Give kernels what the tests give them: this package, one thread, no start-up noise."""
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    """Give kernels what the tests give them: this package, one thread, no start-up noise; and narrow.py."""
+    paths = [str(ROOT), os.environ.get("PYTHONPATH"), str(BOOK)]
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ.setdefault("PYTHONHASHSEED", "0")
     os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")
@@ -192,6 +261,11 @@ def main(arguments: list[str] | None = None) -> int:
         "notebooks", nargs="*", help="paths, chapter numbers or workshop letters; all if none is given"
     )
     parser.add_argument("--tidy", action="store_true", help="run nothing, write the file in its one form")
+    parser.add_argument(
+        "--narrow",
+        action="store_true",
+        help="run, but renew only the narrow forms of plots and no output",
+    )
     parser.add_argument("--timeout", type=int, default=1800, help="seconds that one cell may take (1800)")
     options = parser.parse_args(arguments)
     try:
@@ -209,12 +283,14 @@ def main(arguments: list[str] | None = None) -> int:
     for path in notebooks:
         started = time.perf_counter()
         try:
-            execute(path, options.timeout)
+            said = (renew_narrow_forms if options.narrow else execute)(path, options.timeout)
         except (CellExecutionError, CellTimeoutError, DeadKernelError, RuntimeError) as error:
             failed += 1
             print(f"{path.name}: not written\n{error}", file=sys.stderr)
         else:
             print(f"{path.name}: {time.perf_counter() - started:.1f} s", flush=True)
+            for line in said or []:
+                print(f"  {line}", flush=True)
     return 1 if failed else 0
 
 

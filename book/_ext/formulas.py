@@ -91,7 +91,8 @@ def cut(font: Path, target: Path, wanted: set[int]) -> None:
     options.drop_tables += ["FFTM"]  # the time when it was made
     loaded = subset.load_font(font, options)
     cutter = subset.Subsetter(options)
-    cutter.populate(unicodes=wanted)
+    own = loaded.getBestCmap().keys()
+    cutter.populate(unicodes=own & wanted or own)  # a browser cannot read a font without any sign
     cutter.subset(loaded)
     subset.save_font(loaded, target, options)
 

@@ -24,6 +24,11 @@ MATH_AND_MARKS = re.compile(
     r'[(\[“]?<span class="math [^>]*><mjx-container.*?</mjx-container></span>[.,;:!?)\]”]*'
 )
 FIGURE = re.compile(r"(<figure[^>]*>\s*)(<img [^>]*>|<a [^>]*>\s*<img [^>]*>\s*</a>)")
+TABLE = re.compile(r'<table class="(?:docutils |table|align)[^"]*">.*?</table>', re.DOTALL)
+ROW, CELL = re.compile(r"<tr\b.*?</tr>", re.DOTALL), re.compile(r"<td[^>]*>(.*?)</td>", re.DOTALL)
+TAG = re.compile(r"<[^>]*>")
+ROLES = {"tr": "row", "thead": "rowgroup", "tbody": "rowgroup", "th": "columnheader"}
+MANY_LETTERS, MANY_COLUMNS = 60, 6  # in the longest cells of a table's columns together; of figures
 NEEDED_BY = {"formulas.css": 'class="math', "sphinx-design": 'class="sd-', "design-tabs": 'class="sd-'}
 DESCRIPTION_LENGTH = 200  # characters, about what a search engine shows
 
@@ -117,6 +122,44 @@ def mend_body(app: Sphinx, pagename: str, templatename: str, context: dict, doct
         context["body"] = body
 
 
+def name_cells(app: Sphinx, pagename: str, templatename: str, context: dict, doctree: object) -> None:
+    """Write the name of its column into each cell of a table that a narrow screen shows as cards."""
+    if "body" in context and app.builder.name == "html":
+        context["body"] = TABLE.sub(lambda table: with_names(table[0]), context["body"])
+
+
+def with_names(table: str) -> str:
+    """Mark a table that is too wide for a narrow screen: `cards` has many words, `many` has many columns.
+
+    Cards are boxes of their own, so what they are in the table is said by roles.
+    """
+    head, separator, body = table.partition("</thead>")
+    names = re.findall(r'<t[hd] class="head[^"]*">(?:<p>)?(.*?)(?:</p>)?</t[hd]>', head, re.DOTALL)
+    rows = [CELL.findall(row) for row in ROW.findall(body)]
+    widths = [max(len(TAG.sub("", text)) for text in column) for column in zip(names, *rows)]
+    if len(names) >= MANY_COLUMNS and sum(widths) <= MANY_LETTERS:
+        return table.replace('<table class="', '<table class="many ', 1)
+    if len(names) < 3 or sum(widths) <= MANY_LETTERS:
+        return table
+
+    def named(row: re.Match[str]) -> str:
+        place = iter(names)
+        return CELL.sub(lambda cell: named_cell(next(place, ""), cell[1]), row[0])
+
+    for tag, role in ROLES.items():
+        head, body = (re.sub(rf"<{tag}\b", f'<{tag} role="{role}"', part) for part in (head, body))
+    head = head.replace('<table class="', '<table role="table" class="cards ', 1)
+    return head + separator + ROW.sub(named, body)
+
+
+def named_cell(name: str, text: str) -> str:
+    """Write a cell; one of formulas alone has no letters of its own."""
+    if not TAG.sub("", text).strip() and "<mjx-" not in text:
+        return '<td role="cell"></td>'
+    label = f'<span class="column-name">{name}</span>' if name else ""
+    return f'<td role="cell">{label}{text.strip()}</td>'
+
+
 def drop_unused(app: Sphinx, pagename: str, templatename: str, context: dict, doctree: object) -> None:
     """Load what only some pages need, by the mark that these have in their HTML, on those pages alone."""
     body = context.get("body", "")
@@ -146,6 +189,7 @@ def setup(app: Sphinx) -> dict:
     app.connect("missing-reference", resolve_by_short_name)
     app.connect("missing-reference", resolve_by_public_name, priority=400)  # before intersphinx
     app.connect("html-page-context", mend_body)
+    app.connect("html-page-context", name_cells)
     app.connect("html-page-context", drop_unused, priority=900)
     app.connect("html-page-context", describe)
     app.add_css_file("book.css", priority=900)

@@ -4,26 +4,33 @@ The notebooks keep what Matplotlib drew, in its own style and with every letter 
 built, the letters become text again; black becomes the page's ink and white its ground; grays lie between;
 Matplotlib's ten colors become the book's, which a color-blind reader can tell apart; and the frame around the
 axes becomes two thin lines. A map, whose tones are its values, keeps them, as if printed on paper. With
-whole paths and few digits a plot weighs a quarter of what it did. `book.css` has the colors.
+whole paths and few digits a plot weighs a quarter of what it did. `book.css` has the colors, and on a screen
+as narrow as a phone's it shows, instead of a plot, the narrow form that the notebook keeps beside it.
 """
 
 from __future__ import annotations
 
 import re
+from base64 import b64decode
 from collections.abc import Iterable, Iterator
 from html import escape, unescape
+from io import BytesIO
 from math import cos, radians, sin
 from pathlib import Path
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
+import nbformat
 from docutils import nodes
+from PIL import Image
 from sphinx.application import Sphinx
 from sphinx.transforms import SphinxTransform
 
+KIND = "image/svg+xml"
 SVG, HREF = "{http://www.w3.org/2000/svg}", "{http://www.w3.org/1999/xlink}href"
 PIXELS = 4 / 3  # in a point
 SMALL = 460  # points, about one panel: on a phone such a plot can be narrower
+WHITE = 240  # of 255, or lighter
 SIZE = 10  # Matplotlib's letters, in points; the style sheet gives those of the page as high an x
 CYCLE = "1f77b4 ff7f0e 2ca02c d62728 9467bd 8c564b e377c2 7f7f7f bcbd22 17becf".split()
 # What Matplotlib would write for itself and a page need not read.
@@ -195,6 +202,20 @@ def is_map(axes: Element) -> bool:
     return filled or axes.find(f".//{SVG}image") is not None
 
 
+def is_white(axes: Element) -> bool:
+    """Tell whether a map has white for nothing, as ours of attention have, not a color for every value."""
+    images = [image.get(HREF, "").partition("base64,")[2] for image in axes.iter(f"{SVG}image")]
+    return bool(images) and all(brightest(image) >= WHITE for image in images)
+
+
+def brightest(image: str) -> int:
+    """The least of the three parts of the lightest color in a picture."""
+    with Image.open(BytesIO(b64decode(image))) as picture:
+        return max(
+            min(color[:3]) for _, color in picture.convert("RGB").getcolors(picture.width * picture.height)
+        )
+
+
 def points_of(path: Element) -> list[tuple[float, float]]:
     """The points that a path names, corners and others."""
     return [(float(x), float(y)) for x, y in re.findall(r"(-?[\d.]+) (-?[\d.]+)", path.get("d", ""))]
@@ -244,10 +265,10 @@ class Plot:
         used = re.findall(r'(?:url\(|xlink:href=")#([\w-]+)', source)
         self.ids = {old: f"{name}-{number}" for number, old in enumerate(dict.fromkeys(used))}
 
-    def html(self, alt: str) -> str:
-        """Write the drawing, which a screen reader announces as `alt`."""
+    def html(self, alt: str, form: str = "") -> str:
+        """Write the drawing, which a screen reader announces as `alt`; of two forms a page shows one."""
         _, _, width, height = self.root.get("viewBox", "").split()
-        classes = "plot small" if float(width) <= SMALL else "plot"
+        classes = f"plot {form}".strip() + " small" * (form != "narrow" and float(width) <= SMALL)
         pixels = f'width="{float(width) * PIXELS:.0f}" height="{float(height) * PIXELS:.0f}"'
         begin = f'<svg class="{classes}" role="img" aria-label="{escape(alt)}" {pixels}'
         return f'{begin} viewBox="0 0 {number(width)} {number(height)}">{self.all(self.root)}</svg>'
@@ -292,7 +313,8 @@ class Plot:
         parts: dict[bool, list[Element]] = {True: [], False: []}
         for group in axes:
             parts[is_inside(group)].append(group)
-        return f'<g class="paper">{self.all(parts[True])}</g>{self.all(parts[False])}'
+        paper = "paper white" if is_white(axes) else "paper"
+        return f'<g class="{paper}">{self.all(parts[True])}</g>{self.all(parts[False])}'
 
     def side(self, tick: Element) -> float:
         """Where a tick's label is held: at the end that is nearer to the tick, or at its middle under one."""
@@ -352,10 +374,29 @@ class TakeIn(SphinxTransform):
 
     def apply(self) -> None:
         images = [image for image in self.document.findall(nodes.image) if is_plot(image)]
+        narrow_forms = read_narrow_forms(Path(self.env.doc2path(self.env.docname))) if images else {}
         for place, image in enumerate(images):
             source = Path(f"{self.env.srcdir}{image['uri']}").read_text(encoding="utf8")
-            drawing = Plot(source, f"plot{place}").html(image.get("alt", ""))
+            alt, narrow = image.get("alt", ""), narrow_forms.get(fingerprint(source))
+            drawing = Plot(source, f"plot{place}").html(alt, "wide" if narrow else "")
+            if narrow:
+                drawing += Plot(narrow, f"plot{place}n").html(alt, "narrow")
             image.replace_self(nodes.raw("", f'<div class="picture">{drawing}</div>', format="html"))
+
+
+def fingerprint(drawing: str) -> int:
+    """What tells a drawing from the others on a page, however its lines end."""
+    return hash(tuple(drawing.split()))
+
+
+def read_narrow_forms(path: Path) -> dict[int, str]:
+    """The narrow forms that a notebook keeps, by the plots that they belong to: see `book/narrow.py`."""
+    if path.suffix != ".ipynb":
+        return {}
+    cells = nbformat.read(path, as_version=4).cells
+    plots = [output for cell in cells for output in cell.get("outputs", []) if KIND in output.get("data", {})]
+    forms = ((plot.data[KIND], plot.metadata.get(KIND, {}).get("narrow")) for plot in plots)
+    return {fingerprint(wide): narrow for wide, narrow in forms if narrow}
 
 
 def is_plot(image: nodes.image) -> bool:

@@ -127,6 +127,13 @@
   }
   document.addEventListener("focusin", fetchSearch);
 
-  // On paper nothing can be unfolded.
-  window.addEventListener("beforeprint", () => document.querySelectorAll("details").forEach(details => { details.open = true; }));
+  // On paper nothing can be unfolded, and the ground is white.
+  const root = document.documentElement;
+  let theme;
+  window.addEventListener("beforeprint", () => {
+    document.querySelectorAll("details").forEach(details => { details.open = true; });
+    theme = root.dataset.theme;
+    root.dataset.theme = "light";
+  });
+  window.addEventListener("afterprint", () => { root.dataset.theme = theme; });
 })();

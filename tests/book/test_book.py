@@ -242,6 +242,7 @@ UNRENDERED = """() => [...document.querySelectorAll('.math')]
     .map(element => element.textContent.slice(0, 80))"""
 TOO_WIDE = "() => document.documentElement.scrollWidth - window.innerWidth"
 WIDTHS = (1280, 820, 390)
+NARROWEST = 320  # 1280, four times enlarged
 STOPS_INSIDE_FORMULAS = "() => document.querySelectorAll('mjx-container [tabindex=\"0\"]').length"
 # MathJax draws up to the edge of its box, and a box that scrolls sideways cuts there.
 CUT_OFF = """() => [...document.querySelectorAll('mjx-container[display="true"]')].filter(box => {
@@ -249,13 +250,26 @@ CUT_OFF = """() => [...document.querySelectorAll('mjx-container[display="true"]'
     const roof = Math.min(...parts.map(part => part.getBoundingClientRect().top));
     return roof < box.getBoundingClientRect().top;
 }).map(box => box.parentElement.id)"""
-# On a phone a figure keeps a size at which its labels can be read, which for one panel is less, and scrolls.
-SHRUNK = """() => [...document.querySelectorAll('div.cell_output figure :is(img, svg.plot)')]
-    .filter(image => {
-        const least = image.matches('.small') ? 430 : 540;
-        return image.getBoundingClientRect().width < Math.min(image.getAttribute('width'), least) - 1;
-    })
-    .map(image => image.outerHTML.slice(0, 200))"""
+# What a phone shows of plots and diagrams: those that scroll sideways, or have letters below 11 pixels.
+# A sign above or below the line may be smaller.
+UNREADABLE = """() => [...document.querySelectorAll('svg.plot, svg.diagram')]
+    .filter(drawing => drawing.checkVisibility() && drawing.getClientRects().length)
+    .flatMap(drawing => {
+        const box = drawing.closest('.picture');
+        const scale = drawing.getScreenCTM().a;
+        const letters = [...drawing.querySelectorAll('text')];
+        const sizes = letters.map(text => parseFloat(getComputedStyle(text).fontSize) * scale);
+        const faults = [];
+        if (drawing.matches('.plot') && box.scrollWidth > box.clientWidth + 1) faults.push('scrolls');
+        if (Math.min(...sizes) < 10.95) faults.push(`${Math.min(...sizes).toFixed(1)} px`);
+        return faults.map(fault => `${fault}: ${drawing.getAttribute('aria-label').slice(0, 60)}`);
+    })"""
+# Of a plot's two forms one is seen, and so one is heard.
+SEEN_TWICE = """() => [...document.querySelectorAll('.picture:has(svg.narrow)')]
+    .filter(box => [...box.children].filter(form => form.getClientRects().length).length !== 1).length"""
+# Tables that a phone cannot show whole.
+WIDE_TABLES = """() => [...document.querySelectorAll('.pst-scrollable-table-container')]
+    .filter(box => box.scrollWidth > box.clientWidth + 1).map(box => box.textContent.slice(0, 60))"""
 # What plots are written in, what the text of the page is, and what lies between a plot and the page's ground.
 INKS = """() => {
     const look = (element, ...names) => names.map(name => getComputedStyle(element)[name]).join();
@@ -323,7 +337,7 @@ ALIKE = """() => {
 COLORS = ["color-contrast", "link-in-text-block"]
 AXE = """async only => {
     const rules = {'color-contrast': {enabled: false}, 'link-in-text-block': {enabled: false},
-        'label-content-name-mismatch': {enabled: true}};
+        'label-content-name-mismatch': {enabled: true}, 'target-size': {enabled: true}};
     const asked = only ? {runOnly: only} : {rules};
     const result = await axe.run({preload: false, resultTypes: ['violations'], ...asked});
     const examples = fault => fault.nodes.slice(0, 3).map(node => node.html.slice(0, 120)).join(' | ');
@@ -342,6 +356,11 @@ def chromium() -> Iterator[Browser]:
         browser.close()
 
 
+def is_fault(kind: str, text: str) -> bool:
+    """Tell whether a message of the browser is one of an error, or of a font that it cannot read."""
+    return kind == "error" or "decode" in text or "OTS" in text
+
+
 @pytest.fixture
 def tab(chromium: Browser) -> Iterator[Page]:
     """A fresh page that ends with the claim that it asked no other host for anything and met no error."""
@@ -349,7 +368,7 @@ def tab(chromium: Browser) -> Iterator[Page]:
     tab = chromium.new_page(viewport={"width": 1280, "height": 900}, color_scheme="light")
     tab.set_default_timeout(PATIENCE)
     tab.on("request", lambda request: is_outside(request.url) and outside.append(request.url))
-    tab.on("console", lambda message: message.type == "error" and faults.append(message.text))
+    tab.on("console", lambda message: is_fault(message.type, message.text) and faults.append(message.text))
     tab.on("pageerror", lambda error: faults.append(str(error)))
     yield tab
     tab.close()
@@ -393,7 +412,11 @@ def test_page_in_the_browser(page, tab, axe):
         take_screenshot(tab, f"{page.stem}-{width}")
         assert tab.evaluate(TOO_WIDE) <= 0, f"at {width} pixels the page scrolls sideways"
         assert tab.evaluate(CUT_OFF) == [], f"at {width} pixels an equation loses its upper edge"
-    assert tab.evaluate(SHRUNK) == []
+        assert tab.evaluate(SEEN_TWICE) == 0
+    assert tab.evaluate(UNREADABLE) == []
+    assert tab.evaluate(WIDE_TABLES) == []
+    show(tab, NARROWEST, "light")
+    assert tab.evaluate(TOO_WIDE) <= 0, f"at {NARROWEST} pixels the page scrolls sideways"
     tab.evaluate(PLAIN)
     tab.evaluate(axe)
     for width in (*WIDTHS[1:], WIDTHS[0]):  # never the same twice: the theme looks again which boxes scroll
@@ -403,6 +426,95 @@ def test_page_in_the_browser(page, tab, axe):
     for scheme in ("light", "dark"):
         show(tab, WIDTHS[0], scheme)
         assert tab.evaluate(AXE, COLORS) == [], scheme
+
+
+# How far what a page shows at first moves while it loads, as browsers add it up.
+SHIFTS = """new PerformanceObserver(list => {
+    for (const entry of list.getEntries())
+        if (!entry.hadRecentInput) window.shifted = (window.shifted ?? 0) + entry.value;
+}).observe({ type: 'layout-shift', buffered: true })"""
+MAX_SHIFT = 0.05
+
+
+@reads_pages
+@pytest.mark.parametrize("width", [1280, 390])
+def test_nothing_moves_while_a_page_loads(page, tab, width):
+    tab.set_viewport_size({"width": width, "height": 900})
+    tab.add_init_script(SHIFTS)
+    tab.goto(page.as_uri())
+    tab.wait_for_function("() => document.documentElement.dataset.settled !== undefined")
+    tab.wait_for_timeout(500)
+    assert tab.evaluate("() => window.shifted ?? 0") < MAX_SHIFT
+
+
+@reads_pages
+def test_icons_are_there_where_the_system_forces_its_colors(chromium):
+    tab = chromium.new_page(forced_colors="active")
+    tab.set_default_timeout(PATIENCE)
+    tab.goto((HTML / f"{CHAPTERS[0]}.html").as_uri())
+    grounds = tab.evaluate(
+        """() => [...document.querySelectorAll('i[class*="fa-"], span[class*="fa-"]')]
+            .filter(icon => icon.checkVisibility())
+            .map(icon => [getComputedStyle(icon, '::before'), getComputedStyle(document.body)])
+            .map(styles => styles.map(style => style.backgroundColor))"""
+    )
+    tab.close()
+    assert len(grounds) > 4 and all(icon != ground for icon, ground in grounds)
+
+
+@reads_pages
+def test_paper_is_white_whatever_the_theme(tab):
+    """The theme is the light one while a page is printed, and again the reader's after that."""
+    visit(tab, HTML / f"{CHAPTERS[6]}.html")
+    show(tab, 1280, "dark")
+    looks = """() => [...document.querySelectorAll('.bd-article p, .highlight pre')]
+        .map(text => getComputedStyle(text).color).join()"""
+    dark = tab.evaluate(looks)
+    tab.evaluate("() => dispatchEvent(new Event('beforeprint'))")
+    printed = tab.evaluate(looks)
+    tab.evaluate("() => dispatchEvent(new Event('afterprint'))")
+    assert tab.evaluate(looks) == dark
+    show(tab, 1280, "light")
+    assert tab.evaluate(looks) == printed != dark
+
+
+@reads_pages
+def test_lines_of_attention_that_a_screen_placed_are_not_printed(tab):
+    visit(tab, HTML / "book/intro.html")
+    tab.locator("svg.live-links").first.scroll_into_view_if_needed()
+    tab.emulate_media(media="print")
+    assert not tab.locator("svg.live-links").first.is_visible()
+
+
+@reads_pages
+def test_no_button_lies_on_the_text(tab):
+    """The theme shows a way back to the top to a reader who scrolls up, over text and figures."""
+    visit(tab, HTML / f"{CHAPTERS[0]}.html")
+    for width in WIDTHS:
+        show(tab, width, "light")
+        tab.evaluate("() => { document.getElementById('pst-back-to-top').style.display = 'block'; }")
+        assert not tab.locator("#pst-back-to-top").is_visible()
+
+
+@reads_pages
+def test_meanings_have_room_on_the_page_of_notation(tab):
+    visit(tab, HTML / "book/notation.html")
+    table = tab.locator("table").first
+    meaning = table.locator("tr").nth(1).locator("td").last
+    assert meaning.bounding_box()["width"] > 0.25 * table.bounding_box()["width"]
+    show(tab, 390, "light")
+    assert meaning.bounding_box()["x"] + meaning.bounding_box()["width"] <= 390
+    assert meaning.locator(".column-name").inner_text() == "meaning"
+
+
+@reads_pages
+def test_maps_of_attention_are_dark_in_the_dark(tab):
+    visit(tab, HTML / f"{CHAPTERS[4]}.html")
+    show(tab, 1280, "dark")
+    filters = tab.evaluate(
+        "() => [...document.querySelectorAll('svg.wide .paper')].map(e => getComputedStyle(e).filter)"
+    )
+    assert len(filters) >= 6 and all("invert" in said for said in filters)
 
 
 @reads_pages

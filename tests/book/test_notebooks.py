@@ -167,6 +167,19 @@ def test_pictures_say_what_they_show(notebook):
     assert silent == []
 
 
+def test_plots_have_a_form_for_narrow_screens(notebook, path):
+    """Of the width that a phone shows whole; what it weighs is little beside the plot."""
+    assert execute.plots_without_narrow_form(notebook) == [], (
+        f"python book/execute.py --narrow {path.name[:2]}"
+    )
+    for cell in code_cells(notebook):
+        for plot in execute.plots(cell):
+            narrow = execute.narrow_form(plot)["narrow"]
+            width = float(re.match(r'<svg [^>]*\bwidth="([\d.]+)pt"', narrow)[1])
+            assert width == pytest.approx(340 * 3 / 4) and "\n" not in narrow, cell.id
+            assert len(narrow) < max(60_000, len(plot.data["image/svg+xml"])), cell.id
+
+
 def test_chapter_has_its_parts(chapter):
     assert re.match(r"# \S", chapter.cells[0].source)
     titles = headings(chapter)
