@@ -80,9 +80,12 @@ FIGURES: dict[str, str | None] = {
     "stream": "phrases",
     "merges": None,
     "learner": None,
+    "descent": None,
+    "depth": None,
+    "bleu": None,
 }
 # What a figure needs beside what all of them share.
-MORE_SCRIPTS = {"learner": ("learning",)}
+MORE_SCRIPTS = {"learner": ("learning",), "depth": ("learning",)}
 
 
 @lru_cache

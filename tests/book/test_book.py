@@ -498,6 +498,9 @@ PAGE_OF = {
     "stream": "14-looking-inside",
     "merges": "12-text",
     "learner": "playground",
+    "descent": "01-gradients",
+    "depth": "04-layers",
+    "bleu": "13-translation",
 }
 PLACES = {name: HTML / "book" / f"{page}.html" for name, page in PAGE_OF.items()}
 
