@@ -52,18 +52,18 @@
       "aria-label": "Your translation", input: () => update(true),
     });
     const drawing = svg("svg", { class: "live-ngrams", role: "img" });
-    const look = slider("Look at", range(0, 4 * LONGEST), 0, () => looked_at().words, () => update(false));
     const table = html("tbody"), total = html("p", { class: "live-bleu-total" });
     const said = html("output", { class: "live-said" });
     let words, reference, found, places = []; // each n-gram typed, as its length and its start
+    const look = slider("Look at", range(0, 4 * LONGEST), 0, (place) => looked_at(place).words, () => update(false));
 
     function choose() {
       field.value = SENTENCES[chosen.value][2];
       update(true);
     }
 
-    function looked_at() {
-      const [n, i] = places[look?.input.value ?? 0] ?? [];
+    function looked_at(place = look.value) {
+      const [n, i] = places[place] ?? [];
       return n ? { n, i, words: found.orders[n - 1].ours[i] } : { words: "nothing yet" };
     }
 
@@ -134,6 +134,6 @@
         html("div", {}, html("table", { class: "live-table" }, table), total)), said);
   }
 
-  live.bleu = bleu;
+  live.bleu = Object.assign(bleu, { SENTENCES });
   live.mount("bleu", build);
 }

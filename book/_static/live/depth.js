@@ -109,7 +109,7 @@
     let seed = 0;
 
     const number = (value) => (value < 0.01 ? scientific(value, 0) : value.toFixed(2));
-    const power = (value) => (value < 0.01 ? `10${scientific(value, 0).split("10")[1]}` : String(value));
+    const power = (value) => (value < 1 ? scientific(value, 0).slice(4) : String(value)); // without its "1 · "
     const ends = (runs, side, log) => {
       const values = Object.values(runs).flatMap((run) => run[side]);
       const [low, high] = [Math.min(...values), Math.max(...values)];

@@ -19,11 +19,13 @@
     -3.26, 1.63, -3.76, 1.39,
   ];
   const UPDATES = 60;
-  const W = { from: -1, to: 5, label: "weight w" }, B = { from: -7, to: 3, label: "bias b" };
+  const signed = (value) => String(value).replace("-", "−");
+  const W = { from: -1, to: 5, label: "weight w", show: signed }, B = { from: -7, to: 3, label: "bias b", show: signed };
   const MOMENTUM = 0.9;
   const METHODS = { plain: "Gradient descent", momentum: "with momentum 0.9", adam: "Adam" };
   const RATES = range(-30, 30).map((i) => Number((10 ** (i / 20)).toPrecision(2)));
-  const FIRST_RATE = { plain: 7.1, momentum: 2, adam: 0.32 }; // where each of them shows its habits
+  const FIRST_RATE = { plain: 4.5, momentum: 1, adam: 0.32 }; // where each of them shows its habits
+  const FIRST_SHIFT = 1.5;
   const HEIGHTS = [0.01, 0.03, 0.1, 0.3, 1, 3]; // of the contours, above the least loss
 
   const mean = (xs, value) => xs.reduce((sum, x, n) => sum + value(x, n % 2), 0) / xs.length;
@@ -104,7 +106,7 @@
   function build() {
     const figures = (value) => value.toPrecision(2);
     const rate = slider("Rate η", RATES, FIRST_RATE.plain, figures, () => show(UPDATES));
-    const shift = slider("Inputs moved by", range(0, 2, 0.25), 1, String, () => show(UPDATES));
+    const shift = slider("Inputs moved by", range(0, 2, 0.25), FIRST_SHIFT, String, () => show(UPDATES));
     const method = html("select", { "aria-label": "Method", change: choose }, ...Object.entries(METHODS).map(([value, name]) => html("option", { value }, name)));
     const button = (name, click) => html("button", { type: "button", class: "live-button", click }, name);
     const mark = html("span", { class: "live-critical", "aria-hidden": "true" });
@@ -136,7 +138,7 @@
     }
 
     function reset() {
-      [method.value, shift.input.value, start] = ["plain", 4, [0, 0]];
+      [method.value, shift.input.value, start] = ["plain", 4 * FIRST_SHIFT, [0, 0]];
       shift.tell();
       choose();
     }
@@ -162,7 +164,7 @@
       mark.style.setProperty("--place", (Math.log(critical / RATES[0]) / Math.log(RATES.at(-1) / RATES[0])).toFixed(4));
 
       const bound = method.value === "adam" ? "" : ` With η above ${figures(critical)} (the mark) it cannot settle there.`;
-      const sentence = `After ${shown} updates from w = ${start[0]}, b = ${start[1]} the loss is ${losses.at(-1).toFixed(4)}, at the minimum ${least.toFixed(4)}.`;
+      const sentence = `After ${shown} updates from w = ${signed(start[0])}, b = ${signed(start[1])} the loss is ${losses.at(-1).toFixed(4)}, at the minimum ${least.toFixed(4)}.`;
       plane.axes(W, B, `Contours of the loss over weight and bias, and the path to the minimum. Click, or press the arrow keys, to move the start.`);
       for (const each of contours) plane.line(each, "live-contour");
       plane.line(points, "live-main");
@@ -172,7 +174,7 @@
       curve.axes({ from: 0, to: UPDATES, label: "updates" }, { from: 0, to: 1.05 * Math.max(1, ...losses), label: "loss" }, sentence);
       curve.curve([[0, least], [UPDATES, least]], "live-other");
       curve.curve(losses.map((value, t) => [t, value]), "live-main");
-      said.replaceChildren(sentence.replaceAll("-", "−") + bound);
+      said.replaceChildren(sentence + bound);
     }
 
     draw(UPDATES);
