@@ -83,9 +83,12 @@ FIGURES: dict[str, str | None] = {
     "descent": None,
     "depth": None,
     "bleu": None,
+    "warmup": None,
+    "reversing": None,
 }
 # What a figure needs beside what all of them share.
-MORE_SCRIPTS = {"learner": ("learning",), "depth": ("learning",)}
+RUN = ("learning", "learner", "trial")
+MORE_SCRIPTS = {"learner": ("learning",), "depth": ("learning",), "warmup": RUN, "reversing": RUN}
 
 
 @lru_cache

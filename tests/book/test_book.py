@@ -501,6 +501,8 @@ PAGE_OF = {
     "descent": "01-gradients",
     "depth": "04-layers",
     "bleu": "13-translation",
+    "warmup": "07-training",
+    "reversing": "09-toy-task",
 }
 PLACES = {name: HTML / "book" / f"{page}.html" for name, page in PAGE_OF.items()}
 

@@ -14,7 +14,6 @@ import sys
 import unicodedata
 from collections import Counter
 from functools import lru_cache, partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -584,12 +583,13 @@ def test_bleu_in_the_page_is_the_package_s():
 # On the pages --------------------------------------------------------------------------------------
 
 
-def go_to_figure(page: Page, path: Path) -> None:
+def go_to_figure(page: Page, name: str) -> None:
     """Open a page at the section of its live figure: what is far from the screen is not laid out."""
+    path, figure = PLACES[name], page.locator(f"figure[data-live={name}]")
     page.goto(path.as_uri())
-    section = page.locator("figure.live").locator("xpath=ancestor::section[1]").get_attribute("id")
+    section = figure.locator("xpath=ancestor::section[1]").get_attribute("id")
     page.goto(f"{path.as_uri()}#{section}")
-    page.locator("figure.live figcaption").scroll_into_view_if_needed()
+    figure.locator("figcaption").scroll_into_view_if_needed()
     page.wait_for_timeout(500)
 
 
@@ -598,10 +598,10 @@ def go_to_figure(page: Page, path: Path) -> None:
 def test_without_javascript_there_is_an_answer_and_a_caption(chromium: Browser, name):
     context = chromium.new_context(java_script_enabled=False)
     page = context.new_page()
-    go_to_figure(page, PLACES[name])
+    go_to_figure(page, name)
     given, made = live.live_model(name).example
-    assert f"{given} → {made}" in page.locator("figure.live").inner_text()
-    assert len(page.locator("figure.live figcaption").inner_text()) > 100
+    assert f"{given} → {made}" in page.locator(f"figure[data-live={name}]").inner_text()
+    assert len(page.locator(f"figure[data-live={name}] figcaption").inner_text()) > 100
     context.close()
 
 
@@ -610,11 +610,11 @@ def test_without_javascript_there_is_an_answer_and_a_caption(chromium: Browser, 
 def test_without_javascript_there_is_a_picture_and_a_caption(chromium: Browser, name):
     context = chromium.new_context(java_script_enabled=False)
     page = context.new_page()
-    go_to_figure(page, PLACES[name])
-    pictures = page.locator("figure.live .live-still > svg")
+    go_to_figure(page, name)
+    pictures = page.locator(f"figure[data-live={name}] .live-still > svg")
     assert all(picture.bounding_box()["width"] > 200 for picture in pictures.all()) and pictures.count()
     assert len(pictures.first.get_attribute("aria-label")) > 30
-    assert len(page.locator("figure.live figcaption").inner_text()) > 100
+    assert len(page.locator(f"figure[data-live={name}] figcaption").inner_text()) > 100
     context.close()
 
 
@@ -629,7 +629,9 @@ def pictures_of(tab: Page, name: str) -> str:
     ready(tab, name)
     if name == "learner":
         train(tab)
-    drawn = tab.locator("figure.live svg").evaluate_all("all => all.map(picture => picture.outerHTML)")
+    drawn = tab.locator(f"figure[data-live={name}] svg").evaluate_all(
+        "all => all.map(picture => picture.outerHTML)"
+    )
     return "\n".join([*drawn, ""])
 
 
@@ -1429,6 +1431,31 @@ def test_bleu_follows_what_one_types(tab):
     assert said(tab) == "Type a translation." and "0.00" in total.inner_text() and look.is_disabled()
 
 
+# Single runs ---------------------------------------------------------------------------------------
+
+
+@reads_pages
+@pytest.mark.parametrize(("name", "updates"), [("warmup", 250), ("reversing", 600)])
+def test_a_chapter_s_run_learns_as_one_watches(tab, name, updates):
+    ready(tab, name)
+    figure = tab.locator(f"figure[data-live={name}]")
+    heard = figure.locator(".live-heard")
+    button = figure.get_by_role("button")
+    button.press("Enter")
+    heard.get_by_text(re.compile(r"^After \d+0 updates the loss is [\d.]+, and")).wait_for(timeout=60_000)
+    assert button.inner_text() == "Stop" and figure.locator(".live-sample").count() == 6
+    button.click()
+    assert button.inner_text() == "Run"
+    if name == "warmup":
+        figure.get_by_label("Updates of warm-up").fill("0")
+    button.click()  # the stopped run stays, dashed
+    assert figure.locator("path.live-other").get_attribute("d").startswith("M")
+    figure.get_by_text(re.compile("After 50 updates")).wait_for(timeout=120_000)
+    loss = float(re.search(r"loss is ([\d.]+)", heard.inner_text())[1])
+    assert 1 < loss < 3.5
+    assert figure.locator("figcaption a[href*=playground]").count() == 1
+
+
 # The Transformer that learns -----------------------------------------------------------------------
 
 
@@ -1499,7 +1526,7 @@ def test_figures_fit_a_phone_in_every_state(tab):
     assert tab.evaluate(TOO_WIDE) <= 0
     for name in STILLS:
         ready(tab, name)
-        for each in tab.locator("figure.live input[type=range]").all():
+        for each in tab.locator(f"figure[data-live={name}] input[type=range]").all():
             each.press("End")
         assert tab.evaluate(TOO_WIDE) <= 0, name
 
