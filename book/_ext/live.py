@@ -87,9 +87,15 @@ FIGURES: dict[str, str | None] = {
     "examination": None,
     "switch": None,
     "kills": None,
+    "descent": None,
+    "depth": None,
+    "bleu": None,
+    "warmup": None,
+    "reversing": None,
 }
 # What a figure needs beside what all of them share.
-MORE_SCRIPTS = {"learner": ("learning",)}
+RUN = ("learning", "learner", "trial")
+MORE_SCRIPTS = {"learner": ("learning",), "depth": ("learning",), "warmup": RUN, "reversing": RUN}
 
 
 @lru_cache

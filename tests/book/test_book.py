@@ -614,6 +614,11 @@ PAGE_OF = {
     "examination": "17-clinic",
     "switch": "18-case-book",
     "kills": "11-long-runs",
+    "descent": "01-gradients",
+    "depth": "04-layers",
+    "bleu": "13-translation",
+    "warmup": "07-training",
+    "reversing": "09-toy-task",
 }
 PLACES = {name: HTML / "book" / f"{page}.html" for name, page in PAGE_OF.items()}
 

@@ -5,20 +5,23 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import random
 import re
 import shutil
 import subprocess
 import sys
 import unicodedata
-from functools import lru_cache
-from pathlib import Path
+from collections import Counter
+from functools import lru_cache, partial
 from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from helpers import lively_model
 from playwright.sync_api import Browser, Locator, Page
+from sacrebleu.metrics import BLEU
 from test_book import (  # noqa: F401
     HTML,
     PLACES,
@@ -30,14 +33,20 @@ from test_book import (  # noqa: F401
     tab,
     visit,
 )
+from torch.autograd.functional import hessian
+from torch.func import grad, grad_and_value
 
 from transformer import (
+    EncoderLayer,
+    LayerConfig,
+    LayerNorm,
     Transformer,
     TransformerConfig,
     Translator,
     Vocabulary,
     beam_search,
     check_model,
+    corpus_scores,
     greedy_search,
     label_smoothed_cross_entropy,
     load_record,
@@ -444,15 +453,193 @@ def test_own_pairs_are_learned_by_heart():
     assert found["answers"] == [answer for _, answer in pairs]
 
 
+# Figures without a model: their scripts run in Node, where they find no page to stand on.
+NO_PAGE = "globalThis.document = { currentScript: { src: '' }, querySelectorAll: () => [] };\n"
+
+
+def in_node_as(name: str, program: str, **values: Any) -> Any:
+    """The value of `program` with what the script of the figure `name` has put into `live`."""
+    scripts = ("page", *live.MORE_SCRIPTS.get(name, ()), name)
+    source = "\n".join((SCRIPTS / f"{script}.js").read_text(encoding="utf8") for script in scripts)
+    return in_node(program, script=NO_PAGE + source, **values)
+
+
+float64 = partial(torch.tensor, dtype=torch.float64)
+
+
+def names_of_chapter(chapter: str, *cells: str) -> dict[str, Any]:
+    """What some cells of a chapter define."""
+    source = {
+        cell["id"]: "".join(cell["source"])
+        for cell in json.loads((ROOT / "book" / f"{chapter}.ipynb").read_text(encoding="utf8"))["cells"]
+    }
+    names: dict[str, Any] = {"math": math, "torch": torch, "Counter": Counter, "grad": grad, "F": F}
+    names["grad_and_value"] = grad_and_value
+    for cell in cells:
+        exec(source[cell], names)
+    return names
+
+
+def descended(shift: float, start: list[float], rate: float, method: str) -> torch.Tensor:
+    """The chapter's parameters, before the first of its 60 updates and after each: `[61, 2]`, as w and b."""
+    chapter = names_of_chapter("01-gradients", "logistic", "stable-loss", "adam")
+    x = torch.tensor(in_node_as("descent", "live.descent.X"), dtype=torch.float64)[:, None] + shift
+    y = torch.arange(len(x)) % 2.0
+
+    def loss(params: dict[str, torch.Tensor]) -> torch.Tensor:
+        return chapter["log_loss"](chapter["score"](params, x), y)
+
+    params = {"w": torch.tensor(start[:1]).double(), "b": torch.tensor(start[1]).double()}
+    m = v = {name: torch.zeros_like(p) for name, p in params.items()}
+    path = [params]
+    for t in range(1, 61):
+        grads = grad(loss)(params)
+        if method == "adam":
+            params, m, v = chapter["adam"](params, grads, m, v, t, rate)
+        else:
+            m = {name: (0.9 * m[name] if method == "momentum" else 0) + g for name, g in grads.items()}
+            params = {name: p - rate * m[name] for name, p in params.items()}
+        path.append(params)
+    return torch.stack([torch.cat([params["w"], params["b"][None]]) for params in path])
+
+
+@needs_node
+@pytest.mark.parametrize(
+    ("shift", "rate", "method"),
+    [(0, 7.1, "plain"), (1.5, 6.3, "plain"), (1, 2, "momentum"), (2, 0.32, "adam")],
+)
+def test_descent_is_the_chapter_s(shift, rate, method):
+    program = "live.descent.path(live.descent.X.map((x) => x + shift), start, rate, method)"
+    values = {"shift": shift, "start": [0.5, -2.0], "rate": rate, "method": method}
+    found = torch.tensor(in_node_as("descent", program, **values), dtype=torch.float64)
+    torch.testing.assert_close(found, descended(**values), rtol=1e-9, atol=1e-9)
+
+
+@needs_node
+def test_descent_has_the_chapter_s_data_and_minimum():
+    found = in_node_as(
+        "descent",
+        """(() => {
+            const { X, minimum, critical_rate } = live.descent, xs = X.map((x) => x + 1);
+            const rates = ["plain", "momentum"].map((name) => critical_rate(xs, name));
+            return { X, rates, minimum: minimum(xs) };
+        })()""",
+    )
+    torch.set_default_dtype(torch.float64)  # as the chapter does
+    try:
+        x = names_of_chapter("01-gradients", "blobs")["x"][:, 0]
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert (torch.tensor(found["X"]).double() - x).abs().max() < 0.00501
+    x, y = torch.tensor(found["X"]).double() + 1, (torch.arange(200) % 2).double()
+
+    def loss(theta: torch.Tensor) -> torch.Tensor:
+        return F.binary_cross_entropy_with_logits(theta[0] * x + theta[1], y)
+
+    theta = torch.tensor(found["minimum"]).double()
+    assert grad(loss)(theta).abs().max() < 1e-7
+    largest = torch.linalg.eigvalsh(hessian(loss, theta))[1].item()
+    assert found["rates"] == pytest.approx([2 / largest, 3.8 / largest], rel=1e-5)
+
+
+IN_ROWS = """(() => {
+    const { stream, given, layers } = live.depth.stack(kind, order, 3, 7);
+    const numbers = ({ weight, bias }) => [[...weight.data], [...bias.data]];
+    return {
+        data: stream.map(({ data }) => [...data]), grad: stream.map(({ grad }) => [...grad]),
+        given: [...given], layers: layers.map((layer) => layer.flat().map(numbers)),
+    };
+})()"""
+KINDS = [
+    *(("networks", order) for order in ("chain", "sum", "post", "pre")),
+    ("layers", "post"),
+    ("layers", "pre"),
+]
+
+
+@needs_node
+@pytest.mark.parametrize(("kind", "order"), KINDS)
+def test_gradients_in_a_stack_are_those_of_pytorch(kind, order):
+    found = in_node_as("depth", IN_ROWS, kind=kind, order=order)
+    data, gradients = (float64(found[name]).view(-1, 1, 8, 32) for name in ("data", "grad"))
+    norm = LayerNorm(32).double()
+    config = LayerConfig(d_model=32, n_heads=4, d_ff=128, dropout=0.0, norm_first=order == "pre")
+    stream = [data[0].requires_grad_()]
+    for layer in found["layers"]:
+        if kind == "layers":
+            module = EncoderLayer(config).double()
+            parts = [getattr(module.self_attention, name) for name in ("w_q", "w_k", "w_v", "w_o")]
+            parts += [module.feed_forward.w_1, module.feed_forward.w_2]
+        else:
+            parts = [torch.nn.Linear(32, 64).double(), torch.nn.Linear(64, 32).double()]
+            module = torch.nn.Sequential(parts[0], torch.nn.ReLU(), parts[1])
+        for part, (weight, bias) in zip(parts, layer, strict=True):
+            part.weight.data = float64(weight).view_as(part.weight)
+            part.bias.data = float64(bias)
+        x = stream[-1]
+        if kind == "layers" or order == "chain":
+            stream.append(module(x))
+        else:
+            y = x + module(norm(x) if order == "pre" else x)
+            stream.append(norm(y) if order == "post" else y)
+    top = norm(stream[-1]) if (kind, order) == ("layers", "pre") else stream[-1]
+    given = float64(found["given"]).view(1, 8, 32)
+    wanted = torch.autograd.grad(top, stream, given)
+    torch.testing.assert_close(data, torch.stack(stream), rtol=0, atol=1e-12)
+    torch.testing.assert_close(gradients, torch.stack(wanted), rtol=0, atol=1e-12)
+
+
+@needs_node
+def test_stacks_in_the_page_do_what_the_chapter_predicts():
+    program = "seeds.map((seed) => live.depth.measured(kind, order, 24, seed))"
+    seeds = list(range(10))
+
+    def mean(kind: str, order: str, side: str) -> torch.Tensor:
+        runs = in_node_as("depth", program, kind=kind, order=order, seeds=seeds)
+        return torch.tensor([run[side] for run in runs]).double().log().mean(0).exp()
+
+    assert 0.4 < mean("networks", "chain", "left")[0] / 18.0**-12 < 2
+    for order, bottom in (("sum", (19 / 18) ** 12), ("post", 1.0), ("pre", (42 / 18) ** 0.5)):
+        assert mean("networks", order, "left")[0].item() == pytest.approx(bottom, rel=0.15)
+    share = mean("layers", "post", "right")
+    assert 0.4 < (share[24] / share[8]) ** (1 / 16) < 0.55 and mean("layers", "pre", "right")[24] > 0.04
+
+
+@needs_node
+def test_bleu_in_the_page_is_the_package_s():
+    dice = random.Random(0)
+    texts = [
+        [" ".join(dice.choices(dice.choice(("ab", "abcde")), k=dice.randint(1, 12))) for _ in range(2)]
+        for _ in range(300)
+    ]
+    texts += [[reference, reference] for _, reference in texts[:5]] + [["", "a b"], ["x y", "a b c"]]
+    program = "pairs.map(([ours, theirs]) => live.bleu(ours, theirs))"
+    pairs = [[text.split() for text in pair] for pair in texts]
+    library = BLEU(lowercase=True, tokenize="none", force=True)  # as in corpus_scores, which rounds
+    by_hand = names_of_chapter("13-translation", "bleu-by-hand")["bleu_by_hand"]
+    exact = 0
+    for (ours, theirs), found in zip(texts, in_node_as("bleu", program, pairs=pairs), strict=True):
+        assert found["smoothed"] == pytest.approx(library.corpus_score([ours], [[theirs]]).score, abs=1e-9)
+        rounded = corpus_scores([ours], [theirs])["BLEU-tok"]["score"]
+        assert found["smoothed"] == pytest.approx(rounded, abs=0.00501), (ours, theirs)
+        if found["score"]:
+            exact += 1
+            assert found["score"] == pytest.approx(by_hand([ours], [theirs]), abs=1e-9)
+        else:
+            assert min(found["precisions"]) == 0 or not ours
+    assert exact > 20
+
+
 # On the pages --------------------------------------------------------------------------------------
 
 
-def go_to_figure(page: Page, path: Path) -> None:
+def go_to_figure(page: Page, name: str) -> None:
     """Open a page at the section of its live figure: what is far from the screen is not laid out."""
+    path, figure = PLACES[name], page.locator(f"figure[data-live={name}]")
     page.goto(path.as_uri())
-    section = page.locator("figure.live").locator("xpath=ancestor::section[1]").get_attribute("id")
+    section = figure.locator("xpath=ancestor::section[1]").get_attribute("id")
     page.goto(f"{path.as_uri()}#{section}")
-    page.locator("figure.live figcaption").scroll_into_view_if_needed()
+    figure.locator("figcaption").scroll_into_view_if_needed()
     page.wait_for_timeout(500)
 
 
@@ -461,10 +648,10 @@ def go_to_figure(page: Page, path: Path) -> None:
 def test_without_javascript_there_is_an_answer_and_a_caption(chromium: Browser, name):
     context = chromium.new_context(java_script_enabled=False)
     page = context.new_page()
-    go_to_figure(page, PLACES[name])
+    go_to_figure(page, name)
     given, made = live.live_model(name).example
-    assert f"{given} → {made}" in page.locator("figure.live").inner_text()
-    assert len(page.locator("figure.live figcaption").inner_text()) > 100
+    assert f"{given} → {made}" in page.locator(f"figure[data-live={name}]").inner_text()
+    assert len(page.locator(f"figure[data-live={name}] figcaption").inner_text()) > 100
     context.close()
 
 
@@ -473,11 +660,11 @@ def test_without_javascript_there_is_an_answer_and_a_caption(chromium: Browser, 
 def test_without_javascript_there_is_a_picture_and_a_caption(chromium: Browser, name):
     context = chromium.new_context(java_script_enabled=False)
     page = context.new_page()
-    go_to_figure(page, PLACES[name])
-    pictures = page.locator("figure.live .live-still > svg")
+    go_to_figure(page, name)
+    pictures = page.locator(f"figure[data-live={name}] .live-still > svg")
     assert all(picture.bounding_box()["width"] > 200 for picture in pictures.all()) and pictures.count()
     assert len(pictures.first.get_attribute("aria-label")) > 30
-    assert len(page.locator("figure.live figcaption").inner_text()) > 100
+    assert len(page.locator(f"figure[data-live={name}] figcaption").inner_text()) > 100
     context.close()
 
 
@@ -492,7 +679,7 @@ def pictures_of(tab: Page, name: str) -> str:
     ready(tab, name)
     if name == "learner":
         train(tab)
-    drawn = tab.locator("figure.live svg:not(.live-head *)").evaluate_all(
+    drawn = tab.locator(f"figure[data-live={name}] svg:not(.live-head *)").evaluate_all(
         "all => all.map(picture => picture.outerHTML)"
     )
     return "\n".join([*drawn, ""])
@@ -1751,6 +1938,163 @@ def test_words_appear_one_by_one(tab):
     assert tab.locator(".live-spoken").inner_text() == "does the girl like the black cat ?"
 
 
+# Gradient descent ----------------------------------------------------------------------------------
+
+
+def check_descent(tab: Page, shift: float, start: list[float], rate: float, method: str) -> None:
+    w, b, loss = map(float, re.search(r"w = (\S+), b = (\S+) the loss is ([\d.]+),", said(tab)).groups())
+    assert [w, b] == pytest.approx(start)
+    end = descended(shift, start, rate, method)[-1]
+    x = torch.tensor(tab.evaluate("() => live.descent.X"), dtype=torch.float64) + shift
+    wanted = F.binary_cross_entropy_with_logits(end[0] * x + end[1], (torch.arange(200) % 2).double())
+    assert loss == pytest.approx(wanted.item(), abs=6e-5)
+
+
+@needs_node
+@reads_pages
+def test_descent_in_the_page_goes_where_the_chapter_goes(tab):
+    tab.emulate_media(reduced_motion="reduce")
+    ready(tab, "descent")
+    check_descent(tab, 1.5, [0, 0], 4.5, "plain")
+    mark = tab.locator(".live-critical")
+    handle = slider(tab, "Rate η").bounding_box()
+    place = (mark.bounding_box()["x"] - handle["x"]) / handle["width"]
+    assert place == pytest.approx(math.log10(5.179 / 0.032) / 3, abs=0.03)
+    assert "With η above 5.2" in said(tab)
+    slider(tab, "Rate η").press("End")
+    check_descent(tab, 1.5, [0, 0], 32, "plain")
+    assert float(re.search(r"loss is ([\d.]+),", said(tab))[1]) > 0.36  # it does not settle
+    tab.get_by_label("Method").select_option("momentum")
+    plane = tab.locator(".live-contours")
+    plane.press("ArrowUp")
+    plane.press("ArrowLeft")
+    check_descent(tab, 1.5, [-0.25, 0.25], 1, "momentum")
+    tab.get_by_label("Method").select_option("adam")
+    slide(tab, "Inputs moved by", 0)
+    check_descent(tab, 0, [-0.25, 0.25], 0.32, "adam")
+    assert mark.is_hidden() and "cannot settle" not in said(tab)
+    box = plane.bounding_box()
+    plane.click(
+        position={"x": box["width"] * (62 + 392 / 2) / 480, "y": box["width"] * (204 - 190 / 2) / 480}
+    )
+    w, b = map(float, re.search(r"w = (\S+), b = (\S+) the", said(tab)).groups())
+    assert [w, b] == pytest.approx([2, -2], abs=0.06)
+    tab.get_by_role("button", name="Reset").click()
+    tab.get_by_role("button", name="One update").click()
+    assert said(tab).startswith("After 1 updates from w = 0, b = 0")
+    tab.get_by_role("button", name="Run").click()  # at once, where motion is not wanted
+    check_descent(tab, 1.5, [0, 0], 4.5, "plain")
+
+
+@reads_pages
+def test_a_run_is_seen_update_by_update(tab):
+    ready(tab, "descent")
+    tab.get_by_role("button", name="Run").click()
+    tab.get_by_text(re.compile(r"^After [1-9] updates")).wait_for()
+    tab.get_by_text("After 60 updates").wait_for()
+
+
+# Depth ---------------------------------------------------------------------------------------------
+
+
+def arrived(tab: Page, order: str) -> list[float]:
+    """The numbers beside the name of an order."""
+    text = tab.locator(f".live-order.live-{order}").inner_text()
+    numbers = re.findall(r"([\d.]+)(?: · 10([⁻⁰¹²³⁴⁵⁶⁷⁸⁹]+))?(?=[\s,)]|$)", text)
+    return [float(f"{digits}e{power.translate(SUPERSCRIPTS) or 0}") for digits, power in numbers]
+
+
+@reads_pages
+def test_depth_in_the_page_is_what_its_stacks_say(tab):
+    ready(tab, "depth")
+    for kind, depth, seed in (("networks", 24, 0), ("networks", 48, 0), ("layers", 1, 0), ("layers", 12, 1)):
+        tab.get_by_label("encoder layers" if kind == "layers" else "small networks").check()
+        slide(tab, "Depth", depth - 1)
+        if seed:
+            tab.get_by_role("button", name="Other weights").click()
+        for order in ("post", "pre") if kind == "layers" else ("chain", "sum", "post", "pre"):
+            program = f"() => live.depth.measured('{kind}', '{order}', {depth}, {seed})"
+            found = tab.evaluate(program)
+            wanted = [min(found["left"]), found["right"][-1]] if kind == "layers" else [found["left"][0]]
+            shown = arrived(tab, order)[: len(wanted)]
+            for value, right in zip(shown, wanted, strict=True):
+                assert value == pytest.approx(right, abs=0.006 if right >= 0.01 else 0.5 * right), (
+                    kind,
+                    order,
+                )
+        if (kind, depth) == ("networks", 48):
+            assert arrived(tab, "chain")[1] == pytest.approx(18.0**-24, rel=0.2)
+
+
+# BLEU ----------------------------------------------------------------------------------------------
+
+
+@reads_pages
+def test_bleu_follows_what_one_types(tab):
+    ready(tab, "bleu")
+    menu, field = tab.get_by_label("Portuguese sentence"), tab.get_by_label("Your translation")
+    references = tab.evaluate("() => live.bleu.SENTENCES.map(([, reference]) => reference)")
+    total = tab.locator(".live-bleu-total")
+    for number, text in (
+        (0, None),
+        (1, None),
+        (2, "The doctor didn't buy the white house."),
+        (3, None),
+        (0, "a cat ."),
+    ):
+        menu.select_option(str(number))
+        if text:
+            field.fill(text)
+        ours = tokenize(field.input_value())
+        wanted = corpus_scores([ours], [references[number]])["BLEU-tok"]["score"]
+        assert float(re.findall(r"[\d.]+", total.inner_text())[-1]) == pytest.approx(wanted, abs=0.006)
+        found = re.findall(r"(\d+) of (\d+)", tab.locator(".live-bleu .live-table").inner_text())
+        lit = tab.locator(".live-ngram.live-found").count()
+        assert lit == 2 * sum(int(some) for some, _ in found)  # as many in the reference as here
+    menu.select_option("3")
+    assert (
+        said(tab)
+        == "“the” is here 4 times and in the reference once. This one is too many and does not count."
+    )
+    look = slider(tab, "Look at")
+    look.press("Home")
+    assert said(tab).endswith("once. It counts.") and look.get_attribute("aria-valuetext") == "the"
+    tab.locator(".live-ngram").last.click()
+    assert "the the the ." in said(tab)
+    field.fill(" ".join("abcdefghijklmno"))
+    assert "Only the first 12 words count." in said(tab)
+    field.fill("")
+    assert said(tab) == "Type a translation." and "0.00" in total.inner_text() and look.is_disabled()
+
+
+# Single runs ---------------------------------------------------------------------------------------
+
+
+@reads_pages
+@pytest.mark.parametrize(("name", "updates"), [("warmup", 250), ("reversing", 600)])
+def test_a_chapter_s_run_learns_as_one_watches(tab, name, updates):
+    ready(tab, name)
+    figure = tab.locator(f"figure[data-live={name}]")
+    heard = figure.locator(".live-heard")
+    button = figure.get_by_role("button")
+    button.press("Enter")
+    heard.get_by_text(re.compile(r"^After \d+0 updates the loss is [\d.]+, and")).wait_for(timeout=60_000)
+    assert button.inner_text() == "Stop" and figure.locator(".live-sample").count() == 6
+    button.click()
+    assert button.inner_text() == "Run"
+    if name == "warmup":
+        figure.get_by_label("Updates of warm-up").fill("0")
+    button.click()  # the stopped run stays, dashed
+    assert figure.locator("path.live-other").get_attribute("d").startswith("M")
+    figure.get_by_text(re.compile("After 20 updates")).wait_for(timeout=120_000)
+    loss = float(re.search(r"loss is ([\d.]+)", heard.inner_text())[1])
+    assert 1 < loss < 3.5
+    assert figure.locator("figcaption a[href*=playground]").count() == 1
+
+
+# The Transformer that learns -----------------------------------------------------------------------
+
+
 @reads_pages
 def test_gradients_in_the_browser_are_those_of_pytorch(tab, learner):
     values, wanted = learner
@@ -1914,7 +2258,7 @@ def test_figures_fit_a_phone_in_every_state(tab):
     assert tab.evaluate(TOO_WIDE) <= 0
     for name in STILLS:
         ready(tab, name)
-        for each in tab.locator("figure.live input[type=range]").all():
+        for each in tab.locator(f"figure[data-live={name}] input[type=range]").all():
             each.press("End")
         assert tab.evaluate(TOO_WIDE) <= 0, name
 

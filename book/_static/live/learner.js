@@ -332,5 +332,6 @@
     return panel;
   }
 
+  live.start_worker = start_worker; // for the single runs of chapters
   live.mount("learner", build);
 }

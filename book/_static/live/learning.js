@@ -2,15 +2,15 @@
 // `transformer.js` computes for one sentence stands here for a batch, with the gradient of every step beside it.
 "use strict";
 {
-  // One function holds it all, because its text is what a worker is made of.
-  function learning() {
+  // One function holds it all, because its text is what a worker is made of. `Numbers` is the precision.
+  function learning(Numbers = Float32Array) {
     const PAD = 13, EOS = 12, BOS = 11, MARK = 10; // after the ten digits
 
     // Numbers with their gradient: rows of equal length, a row for each position of each sequence.
     class Rows {
       constructor(data) {
         this.data = data;
-        this.grad = new Float32Array(data.length);
+        this.grad = new Numbers(data.length);
       }
     }
 
@@ -19,7 +19,7 @@
       #steps = [];
 
       record(size, step) {
-        const result = new Rows(new Float32Array(size));
+        const result = new Rows(new Numbers(size));
         this.#steps.push(() => step(result));
         return result;
       }
@@ -71,7 +71,7 @@
     // Chapter 2 --------------------------------------------------------------------------------------------
 
     function sinusoidal_encoding(position, d_model) {
-      return Float32Array.from({ length: d_model }, (_, i) => {
+      return Numbers.from({ length: d_model }, (_, i) => {
         const angle = position * 10000 ** -((i - (i % 2)) / d_model);
         return i % 2 ? Math.cos(angle) : Math.sin(angle);
       });
@@ -96,9 +96,9 @@
     // `visible(b, t, s)` says whether query t of sequence b may attend to key s.
     function attention(tape, q, k, v, { B, T, S, d_model, n_heads, scale, visible }) {
       const d_k = d_model / n_heads;
-      const weights = new Float32Array(B * n_heads * T * S);
+      const weights = new Numbers(B * n_heads * T * S);
       const row_of = (b, head, t) => ((b * n_heads + head) * T + t) * S;
-      const dP = new Float32Array(S);
+      const dP = new Numbers(S);
       const each = (step) => {
         for (let b = 0; b < B; b++)
           for (let head = 0; head < n_heads; head++)
@@ -150,7 +150,7 @@
 
     function dropout(tape, x, rate, random) {
       if (!rate || !random) return x;
-      const kept = Float32Array.from(x.data, () => (random() < rate ? 0 : 1 / (1 - rate)));
+      const kept = Numbers.from(x.data, () => (random() < rate ? 0 : 1 / (1 - rate)));
       const y = tape.record(kept.length, ({ grad }) => {
         for (let i = 0; i < kept.length; i++) x.grad[i] += kept[i] * grad[i];
       });
@@ -172,7 +172,7 @@
     // With n = (x − mean) / σ and g = dY ⊙ w: dX = (g − mean of g − n · mean of g ⊙ n) / σ, row by row.
     function layer_norm(tape, x, weight, bias) {
       const d = weight.data.length;
-      const normed = new Float32Array(x.data.length), scales = new Float32Array(x.data.length / d);
+      const normed = new Numbers(x.data.length), scales = new Numbers(x.data.length / d);
       const y = tape.record(x.data.length, ({ grad }) => {
         for (let row = 0, start = 0; row < scales.length; row++, start += d) {
           let mean = 0, along = 0;
@@ -208,7 +208,7 @@
     function initialize({ d_model, d_ff, n_layers, norm_first, vocab_size }, random) {
       const state = {};
       const normal = () => Math.sqrt(-2 * Math.log(1 - random())) * Math.cos(2 * Math.PI * random());
-      const fill = (name, size, value) => (state[name] = new Rows(Float32Array.from({ length: size }, value)));
+      const fill = (name, size, value) => (state[name] = new Rows(Numbers.from({ length: size }, value)));
       const dense = (name, n_in, n_out) => {
         const bound = Math.sqrt(6 / (n_in + n_out));
         fill(`${name}.weight`, n_in * n_out, () => bound * (2 * random() - 1));
@@ -340,7 +340,7 @@
         this.#step++;
         const [c_1, c_2] = [1 - beta_1 ** this.#step, 1 - beta_2 ** this.#step];
         for (const [name, { data, grad }] of Object.entries(state)) {
-          if (!this.#moments.has(name)) this.#moments.set(name, [new Float32Array(data.length), new Float32Array(data.length)]);
+          if (!this.#moments.has(name)) this.#moments.set(name, [new Numbers(data.length), new Numbers(data.length)]);
           const [m, v] = this.#moments.get(name);
           for (let i = 0; i < data.length; i++) {
             m[i] += (1 - beta_1) * (grad[i] - m[i]);
@@ -467,7 +467,8 @@
       }
     }
 
-    return { Tape, Rows, Learner, Adam, Run, TASKS, batch_of, generator, initialize, label_smoothed_cross_entropy, rate_of };
+    const steps = { linear, relu, attention, add, layer_norm };
+    return { Tape, Rows, steps, Learner, Adam, Run, TASKS, batch_of, generator, initialize, label_smoothed_cross_entropy, rate_of };
   }
 
   globalThis.live ??= {};

@@ -80,10 +80,13 @@
     Array.from({ length: Math.round((to - from) / step) + 1 }, (_, i) => Number((from + i * step).toPrecision(12)));
   const rounded = (numbers) => numbers.map((number) => Number(number.toFixed(1)));
 
+  let plots = 0; // drawn so far; each clips its lines by a rectangle of its own
+
   // Axes with their ticks; an axis is {from, to, label, log, show}.
   class Plot {
     constructor(kind = "") {
       this.svg = svg("svg", { class: `live-plot ${kind}`, viewBox: "0 0 480 250", role: "img" });
+      this.clip = `live-inside-${++plots}`;
     }
 
     #share = ({ from, to, log }, value) => (log ? Math.log(value / from) / Math.log(to / from) : (value - from) / (to - from));
@@ -91,8 +94,9 @@
 
     #ticks({ from, to, log }) {
       if (log) {
-        const [least, most] = [Math.ceil(Math.log10(from)), Math.floor(Math.log10(to))];
-        return range(least, most, Math.ceil((most - least) / 6) || 1).filter((power) => power <= most).map((power) => 10 ** power);
+        const [low, high] = [Math.ceil(Math.log10(from)), Math.floor(Math.log10(to))];
+        const step = Math.ceil((high - low) / 6) || 1;
+        return range(low, high).filter((power) => (high - power) % step === 0).map((power) => 10 ** power);
       }
       const unit = 10 ** Math.floor(Math.log10((to - from) / 3));
       const step = unit * [5, 2, 1].find((each) => (to - from) / (each * unit) >= 3);
@@ -128,6 +132,30 @@
       const inside = ([, y]) => Number.isFinite(y) && y >= this.y.from && y <= this.y.to;
       const path = points.map((point, i) => inside(point) && `${i && inside(points[i - 1]) ? "L" : "M"}${this.#place(point).join(" ")}`);
       this.svg.append(svg("path", { class: state, d: path.filter(Boolean).join("") }));
+    }
+
+    #inside(state, d) {
+      if (!this.svg.querySelector("clipPath")) {
+        this.svg.append(svg("clipPath", { id: this.clip }, svg("rect", { x: 62, y: 14, width: 392, height: 190 })));
+      }
+      this.svg.append(svg("path", { class: state, d, "clip-path": `url(#${this.clip})` }));
+    }
+
+    // A line through points [x, y], cut off at the edges of the plot.
+    line(points, state) {
+      this.#inside(state, `M${points.map((point) => this.#place(point).join(" ")).join("L")}`);
+    }
+
+    // Points too small to be handled.
+    specks(points, state) {
+      this.#inside(state, points.map((point) => `M${this.#place(point).join(" ")}h0`).join(""));
+    }
+
+    // Where on its linear axes a pointer is.
+    values_at({ clientX, clientY }) {
+      const { left, top, width } = this.svg.getBoundingClientRect();
+      const [right, up] = [((clientX - left) * 480) / width - 62, 204 - ((clientY - top) * 480) / width];
+      return [this.x.from + ((this.x.to - this.x.from) * right) / 392, this.y.from + ((this.y.to - this.y.from) * up) / 190];
     }
 
     dot(point, state) {
