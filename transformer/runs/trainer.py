@@ -407,6 +407,11 @@ class Trainer:
     best: property = property(attrgetter("scores.best"))
     best_step: property = property(attrgetter("scores.best_step"))
     stale: property = property(attrgetter("scores.stale"))
+    rank: property = property(attrgetter("stream.rank"))
+    world_size: property = property(attrgetter("stream.world_size"))
+    device: property = property(attrgetter("updater.device"))
+    precision: property = property(attrgetter("updater.precision"))
+    average: property = property(attrgetter("updater.average"))
 
     def __init__(
         self, model: nn.Module, loss: SummedLoss, batches: EpochBatches, schedule: RateSchedule,
@@ -416,17 +421,16 @@ class Trainer:
         _check_parts(model, loss, schedule, config, evaluate)
         self.model: Any = accelerated(model, stacklevel=3)  # where a trainer is made
         self.loss, self.batches, self.schedule, self.config = loss, batches, schedule, config
-        self.rank, self.world_size = rank_and_world_size()
         folder = directory if isinstance(directory, RunFolder | None) else RunFolder(directory)
-        self.directory = None if folder is None else folder.path
-        self.updater = updater = Updater(self.model, loss, schedule, config)
-        self.device, self.precision, self.average = updater.device, updater.precision, updater.average
-        self.stream = BatchStream(batches, config.accumulate, self.rank, self.world_size, config.seed)
-        self.random = RandomNumbers(config.seed, self.device)
-        self.journal = Journal(self.directory, not updater.scaler.is_enabled(), progress)
-        self.scores = Scores(updater, evaluate, config.monitor)
-        self.settings = Settings(self.model, loss, self.stream, schedule, config)
-        self.keeper = Keeper(self, folder)
+        self.directory: Path | None = None if folder is None else folder.path
+        self.updater: Updater = Updater(self.model, loss, schedule, config)
+        size, (rank, world_size) = config.accumulate, rank_and_world_size()
+        self.stream: BatchStream = BatchStream(batches, size, rank, world_size, config.seed)
+        self.random: RandomNumbers = RandomNumbers(config.seed, self.device)
+        self.journal: Journal = Journal(self.directory, not self.updater.scaler.is_enabled(), progress)
+        self.scores: Scores = Scores(self.updater, evaluate, config.monitor)
+        self.settings: Settings = Settings(self.model, loss, self.stream, schedule, config)
+        self.keeper: Keeper = Keeper(self, folder)
 
     @property
     def finished(self) -> bool:
