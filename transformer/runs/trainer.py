@@ -420,7 +420,8 @@ class Trainer:
     ) -> None:
         _check_parts(model, loss, schedule, config, evaluate)
         self.model: Any = accelerated(model, stacklevel=3)  # where a trainer is made
-        self.loss, self.batches, self.schedule, self.config = loss, batches, schedule, config
+        self.loss, self.batches, self.schedule = loss, batches, schedule
+        self.config: TrainingConfig = config
         folder = directory if isinstance(directory, RunFolder | None) else RunFolder(directory)
         self.directory: Path | None = None if folder is None else folder.path
         self.updater: Updater = Updater(self.model, loss, schedule, config)

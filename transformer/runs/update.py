@@ -117,6 +117,7 @@ class Updater:
             are `None` where they are not needed.
     """
 
+    model: nn.Module
     step: int
     stepping: bool
     schedule: RateSchedule
