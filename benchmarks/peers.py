@@ -215,7 +215,7 @@ class TrainerTraining(Training):
         trainer = Trainer(self.model, self.loss, lambda epoch: [], lambda step: LEARNING_RATE, settings)
         if trainer.model is not self.model:
             raise TypeError(f"to be timed is a {type(self.model)}, but trained is a {type(trainer.model)}")
-        return lambda batch: trainer.update([batch])
+        return lambda batch: trainer.updater([batch])
 
 
 def only_f_linear() -> AbstractContextManager[object]:

@@ -112,13 +112,14 @@ def measure_pace(rounds: int = 3, n_batches: int = 12) -> dict[str, Any]:
     found = models(vocabulary)
     parameters = {name: sum(p.numel() for p in model.parameters()) for name, model in found.items()}
     found["transformer"] = accelerate(found["transformer"])
-    updaters = {name: Updater(model, BASE.loss, BASE.training) for name, model in found.items()}
+    slow, config = lambda step: 1e-5, BASE.training
+    updaters = {name: Updater(model, BASE.loss, slow, config) for name, model in found.items()}
     seconds: dict[str, list[float]] = {name: [] for name in updaters}
     for _ in range(rounds + 1):
         for name, updater in updaters.items():
             start = time.process_time()
             for batch in batches:
-                updater([batch], rate=1e-5)
+                updater([batch])
             seconds[name].append((time.process_time() - start) / n_batches)
     pace = {name: sum(values[1:]) / rounds for name, values in seconds.items()}
     steps = round(BASE.training.steps * pace["transformer"] / pace["recurrent"], -2)

@@ -694,7 +694,7 @@ def parts_of_a_run() -> Diagram:
     stream = d.box(228, 40, "BatchStream", "key", 116)
     updater = d.box(396, 40, "Updater", "attention", 110)
     evaluate = d.box(66, 128, "evaluate", "plain", 100)
-    best = d.box(228, 128, "Best", "value", 116)
+    best = d.box(228, 128, "Scores", "value", 116)
     journal = d.box(396, 128, "Journal", "query", 110)
     d.box(206, 216, "Trainer.state_dict()\nweights, averages, place in the data, …", "memory", 372, 50)
     d.frame(235, 308, 458, 82)

@@ -130,7 +130,7 @@ def run(folder: str, death: int = 0, end: Callable[[], None] = kill) -> list[str
     torch.save, os.fsync, os.replace, Path.unlink = save, fsync, replace, unlink
     trainer = make_trainer(folder, loss)
     write, trainer.journal.write = trainer.journal.write, log
-    evaluation, trainer.evaluate = trainer.evaluate, evaluate
+    evaluation, trainer.scores.evaluate = trainer.scores.evaluate, evaluate
     trainer.fit()
     return events
 
@@ -379,7 +379,7 @@ def test_a_signal_in_the_last_moment_is_not_lost():
         return {"loss": 1.0}
 
     trainer = make_trainer(None)
-    trainer.evaluate = evaluate
+    trainer.scores.evaluate = evaluate
     with pytest.raises(StoppedRun, match="stopped at step 4 of 4"):
         trainer.fit()
 

@@ -3,7 +3,7 @@
 Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
 """
 
-__all__ = ["LogLine", "Journal", "score_of", "Best", "latest_numbers", "progress_bar", "draw_curves"]
+__all__ = ["LogLine", "Journal", "score_of", "Scores", "latest_numbers", "progress_bar", "draw_curves"]
 
 
 # %% book/D-runs.ipynb · The journal · [journal-imports]
@@ -23,7 +23,8 @@ from transformer.plots import plot_curves
 from transformer.runs.checkpoints import atomic_file
 from transformer.runs.distributed import rank_and_world_size, summed_over_all
 from transformer.runs.folder import append_log, read_log, write_log
-from transformer.runs.update import check_finite
+from transformer.runs.stream import undisturbed
+from transformer.runs.update import Evaluation, Updater, check_finite
 from transformer.validation import check_choice, check_size, check_type, optional_import
 
 
@@ -103,6 +104,7 @@ class Journal:
     Args:
         directory: of the log; `None` for none.
         check_norms: as in `LogLine`.
+        progress: whether the first process shows a progress bar.
 
     Attributes:
         history: the entries of the log.
@@ -110,12 +112,16 @@ class Journal:
     """
 
     directory: Path | None
+    progress: bool
 
     history: list[dict[str, float]]
     line: LogLine
 
-    def __init__(self, directory: Path | None = None, check_norms: bool = True) -> None:
+    def __init__(
+        self, directory: Path | None = None, check_norms: bool = True, progress: bool = False
+    ) -> None:
         self.history, self.line, self.directory = [], LogLine(check_norms), directory
+        self.progress = progress and rank_and_world_size()[0] == 0
 
     def write(self, entry: dict[str, float]) -> None:
         """Add an entry; of several processes, the first writes it into the log."""
@@ -129,6 +135,16 @@ class Journal:
             self.history = [entry for entry in read_log(self.directory) if entry["step"] <= last]
             if rank_and_world_size()[0] == 0:
                 write_log(self.directory, self.history)
+
+    @contextmanager
+    def bar(self, steps: int, done: int) -> Iterator[Callable[[int, bool], None]]:
+        """Show the progress of a run that has made `done` of its updates.
+
+        Yields:
+            a function that takes the number of updates made, and whether the log has new entries.
+        """
+        with progress_bar(steps, done, self.progress) as show:
+            yield lambda step, logged: show(step, latest_numbers(self.history) if logged else {})
 
 
 # %% book/D-runs.ipynb · The journal · [score-of]
@@ -145,46 +161,57 @@ def score_of(metrics: Mapping[str, float], monitor: str) -> float:
 
 
 # %% book/D-runs.ipynb · The journal · [best-score]
-class Best:
-    """The best score of a run so far.
+class Scores:
+    """What the evaluations of a run find, and the best of them so far.
 
     Args:
+        updater: has the model that is evaluated.
+        evaluate: as in `Trainer`; `None` for no evaluations.
         monitor: as in `TrainingConfig`.
 
     Attributes:
-        score, step: the score, more being better, and the update it was reached at.
+        best, best_step: the best score, more being better, and the update it was reached at.
         stale: number of evaluations since.
     """
 
-    score: float
-    step: int
+    updater: Updater
+    evaluate: Evaluation | None
+    monitor: str
+    best: float
+    best_step: int
     stale: int
 
-    def __init__(self, monitor: str) -> None:
-        self.monitor = monitor
-        self.score, self.step, self.stale = -math.inf, 0, 0
+    def __init__(self, updater: Updater, evaluate: Evaluation | None, monitor: str) -> None:
+        self.updater, self.evaluate, self.monitor = updater, evaluate, monitor
+        self.best, self.best_step, self.stale = -math.inf, 0, 0
 
-    def score_of(self, metrics: Mapping[str, float], step: int) -> float:
-        """The score of an evaluation after update `step`; one that is no number is an error."""
+    def trial(self) -> None:
+        """Evaluate and leave no trace, since an error should not come late."""
+        if self.evaluate is not None:
+            with undisturbed(self.updater.device):
+                score_of(self.updater.metrics(self.evaluate), self.monitor)
+
+    def take(self, step: int, write: Callable[[dict[str, float]], None]) -> None:
+        """Evaluate after update `step`, `write` what was found, and then count it."""
+        if self.evaluate is None:
+            return
+        metrics = self.updater.metrics(self.evaluate)
         score = score_of(metrics, self.monitor)
         check_finite(f"metric {self.monitor}", torch.tensor([score]), [{"step": step}])
-        return score
-
-    def take(self, score: float, step: int) -> None:
-        """Count an evaluation."""
+        write({"step": step, **metrics})
         self.stale += 1
-        if score > self.score:
-            self.score, self.step, self.stale = score, step, 0
+        if score > self.best:
+            self.best, self.best_step, self.stale = score, step, 0
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint needs."""
-        return {"best": self.score, "best_step": self.step, "stale": self.stale}
+        return {"best": self.best, "best_step": self.best_step, "stale": self.stale}
 
     def load_state_dict(self, best: float, best_step: int, stale: int) -> None:
         """Go on from what `state_dict` returned."""
         check_type((int, float), best=best)
         check_size(minimum=0, best_step=best_step, stale=stale)
-        self.score, self.step, self.stale = best, best_step, stale
+        self.best, self.best_step, self.stale = best, best_step, stale
 
 
 # %% book/D-runs.ipynb · The journal · [log-shown]

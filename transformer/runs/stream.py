@@ -3,12 +3,13 @@
 Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
 """
 
-__all__ = ["BatchStream", "random_state", "set_random_state", "EpochBatches", "restore_random"]
+__all__ = ["BatchStream", "random_state", "set_random_state", "EpochBatches", "RandomNumbers", "undisturbed"]
 
 
 # %% book/D-runs.ipynb · The place in the data · [stream-imports]
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from transformer.runs.distributed import rank_and_world_size
+from transformer.runs.distributed import from_all, rank_and_world_size
 from transformer.training import as_epochs
 from transformer.validation import check_size, check_type
 
@@ -146,12 +147,51 @@ def set_random_state(state: Mapping[str, Tensor], device: torch.device) -> None:
 EpochBatches = Callable[[int], Iterable[Any]] | Iterable[Any]
 
 
-def restore_random(states: Any, device: torch.device, path: Path) -> None:
-    # Each process has its own.
-    check_type(list, random=states)
-    rank, world_size = rank_and_world_size()
-    if len(states) == world_size:
-        set_random_state(states[rank], device)
-    else:
-        said = f"{path} was written by {len(states)} processes, not {world_size}"
-        warnings.warn(f"{said}: dropout starts anew", stacklevel=6)
+class RandomNumbers:
+    """What a run draws from torch's own generators, other numbers in every process.
+
+    Args:
+        seed: of the run.
+        device: where it draws, beside the CPU.
+    """
+
+    seed: int
+    device: torch.device
+
+    def __init__(self, seed: int, device: torch.device) -> None:
+        rank, world_size = rank_and_world_size()
+        self.seed, self.device = seed * world_size + rank, device
+        self._paused: dict[str, Tensor] | None = None
+
+    def begin(self) -> None:
+        """Begin with the seed, or where `pause` was called."""
+        torch.manual_seed(self.seed)
+        if self._paused is not None:
+            set_random_state(self._paused, self.device)
+
+    def pause(self) -> None:
+        """Note where the generators are, since others may draw before the run goes on."""
+        self._paused = random_state(self.device)
+
+    def state_dict(self) -> list[dict[str, Tensor]]:
+        """What a checkpoint needs: the states of all processes."""
+        return from_all(random_state(self.device))
+
+    def load_state_dict(self, states: Any, path: Path) -> None:
+        """Go on from what `state_dict` returned and `path` held, each process from its own."""
+        check_type(list, random=states)
+        rank, world_size = rank_and_world_size()
+        if len(states) == world_size:
+            set_random_state(states[rank], self.device)
+        else:
+            said = f"{path} was written by {len(states)} processes, not {world_size}"
+            warnings.warn(f"{said}: dropout starts anew", stacklevel=6)
+            torch.manual_seed(self.seed)
+
+
+@contextmanager
+def undisturbed(device: torch.device) -> Iterator[None]:
+    """A context that leaves the random numbers on the CPU and on `device` as if it drew none."""
+    before = random_state(device)
+    yield
+    set_random_state(before, device)

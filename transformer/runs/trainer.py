@@ -3,7 +3,7 @@
 Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
 """
 
-__all__ = ["StoppedRun", "Settings", "Keeper", "Trainer"]
+__all__ = ["StoppedRun", "Stop", "Settings", "Keeper", "Trainer"]
 
 
 # %% book/D-runs.ipynb · Reasons to stop · [runs-trainer-imports]
@@ -15,7 +15,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from dataclasses import is_dataclass
 from functools import cached_property
 from operator import attrgetter
@@ -25,7 +25,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from transformer.runs.averaging import MovingAverage
 from transformer.runs.checkpoints import (
     CheckpointError,
     check_weights,
@@ -34,18 +33,19 @@ from transformer.runs.checkpoints import (
     save_checkpoint,
     set_weights,
 )
-from transformer.runs.distributed import from_all, from_first, largest, rank_and_world_size
+from transformer.runs.distributed import from_first, largest, rank_and_world_size
 from transformer.runs.folder import RunFolder
-from transformer.runs.journal import Best, Journal, latest_numbers, progress_bar, score_of
-from transformer.runs.stream import BatchStream, EpochBatches, random_state, restore_random, set_random_state
+from transformer.runs.journal import Journal, Scores
+from transformer.runs.stream import BatchStream, EpochBatches, RandomNumbers, random_state, set_random_state
 from transformer.runs.update import Evaluation, RateSchedule, SummedLoss, TrainingConfig, Updater
 from transformer.speed.fast import accelerated
-from transformer.validation import check_number, check_size, check_type
+from transformer.validation import check_number, check_type
 
 
 # %% book/D-runs.ipynb · Reasons to stop · [stopped-run]
 class StoppedRun(KeyboardInterrupt):
-    """Raised by `Trainer.fit` when SIGINT, SIGTERM or SIGHUP asks the process to end.
+    """Raised by `Trainer.fit` in the main thread, when SIGINT, SIGTERM or SIGHUP asks the process to
+    end. The update in progress was finished and, where there is a directory, a checkpoint written.
 
     Attributes:
         signal: number of the signal.
@@ -66,10 +66,9 @@ _ENDINGS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if
 
 
 @contextmanager
-def _noted_signals() -> Iterator[list[int]]:
+def _noted_in(noted: list[int]) -> Iterator[None]:
     # The signals that ask the process to end, noted instead of obeyed. A second one is obeyed, but
     # not within a second, because Ctrl-C reaches every process, and a launcher passes it on again.
-    noted: list[int] = []
     times: list[float] = []
 
     def note(number: int, frame: Any) -> None:
@@ -88,19 +87,44 @@ def _noted_signals() -> Iterator[list[int]]:
     try:
         for number in before:
             signal.signal(number, note)
-        yield noted
+        yield
     finally:
         for number, how in before.items():
             signal.signal(number, how)
 
 
 # %% book/D-runs.ipynb · Reasons to stop · [reason-to-stop]
-def _reason_to_stop(signals: list[int], deadline: float | None = None) -> int:
-    # 0 for none, 1 if time is over by the first process's clock, or the number of a signal; the
-    # same in all processes, because they ask after the same update.
-    late = deadline is not None and time.monotonic() >= deadline
-    first = rank_and_world_size()[0] == 0
-    return largest(max(signals, default=int(late and first)))
+class Stop:
+    """Says when a call of `Trainer.fit` ends before its run does.
+
+    Args:
+        max_minutes: the time that the call has; `None` for no limit.
+    """
+
+    deadline: float | None
+    signals: list[int]
+
+    def __init__(self, max_minutes: float | None = None) -> None:
+        check_number(max_minutes=0 if max_minutes is None else max_minutes)
+        self.deadline = None if max_minutes is None else time.monotonic() + 60 * max_minutes
+        self.signals = []
+
+    def noting(self) -> AbstractContextManager[None]:
+        """A context in which the signals that ask the process to end are noted instead of obeyed."""
+        return _noted_in(self.signals)
+
+    def is_due(self) -> bool:
+        """Whether time is over by the first process's clock, or a signal has come; the same in all
+        processes, because they ask after the same update."""
+        late = self.deadline is not None and time.monotonic() >= self.deadline
+        first = rank_and_world_size()[0] == 0
+        return largest(int(bool(self.signals) or (late and first))) > 0
+
+    def obey(self, step: int, steps: int, kept: bool) -> None:
+        """Raise `StoppedRun` if any process has noted a signal."""
+        if number := largest(max(self.signals, default=0)):
+            how = " with a checkpoint; the same call goes on from there" if kept else ""
+            raise StoppedRun(f"stopped at step {step:,} of {steps:,}{how}", number, step)
 
 
 # %% book/D-runs.ipynb · Settings that must agree · [fingerprint]
@@ -197,14 +221,18 @@ class Keeper:
     Args:
         run: what is kept.
         folder: where; `None` for nowhere.
+
+    Attributes:
+        settled: whether what the last update made due is done.
     """
 
     run: "Trainer"
     folder: RunFolder | None
     first: bool
+    settled: bool
 
     def __init__(self, run: "Trainer", folder: RunFolder | None) -> None:
-        self.run, self.folder = run, folder
+        self.run, self.folder, self.settled = run, folder, True
         self.first = rank_and_world_size()[0] == 0  # the process that writes
 
     @contextmanager
@@ -220,6 +248,12 @@ class Keeper:
             if fault := from_first(fault):
                 raise BlockingIOError(fault)
             yield
+
+    def begin(self) -> None:
+        """Write the first checkpoint, before the log begins, so that no log is without one."""
+        if self.folder is not None and self.first:
+            self.folder.note_config()
+        self.save()
 
     def save(self) -> None:
         """Write a checkpoint of all processes, and then the best weights, if these are the best."""
@@ -241,7 +275,15 @@ class Keeper:
         folder.tidy(run.step, run.config.keep)
 
     def resume(self) -> bool:
-        """Take up the newest whole checkpoint, chosen by the first process; return whether there was one."""
+        """Take up the newest whole checkpoint, chosen by the first process; return whether there was one.
+
+        Raises:
+            CheckpointError: no checkpoint is whole, or all are gone from a run; or the newest
+                whole one is of another model, of other settings (except `steps` and `keep`), of
+                another schedule (unless `steps` is raised), loss or first batch as far as a
+                checkpoint tells, or in another format. Nothing in the directory has changed then.
+            BlockingIOError: another process is training in the directory.
+        """
         if self.folder is None:
             return False
         with self.alone():
@@ -251,7 +293,7 @@ class Keeper:
                 self.folder.check_unused()
                 return False
             self._restore(state or load_checkpoint(path), path)
-            self.run.journal.take_up(self.run.step if self.run.settled else self.run.step - 1)
+            self.run.journal.take_up(self.run.step if self.settled else self.run.step - 1)
             if self.first:
                 self._tidy(self.folder)
                 self.folder.note_config()
@@ -268,30 +310,50 @@ class Keeper:
             message = f"{path} cannot be resumed from ({type(error).__name__}: {error})"
             raise CheckpointError(message) from error
 
-    def begin(self) -> None:
-        """Write the first checkpoint, before the log begins, so that no log is without one."""
-        if self.folder is not None and self.first:
-            self.folder.note_config()
-        self.save()
+    def checkpoints(self) -> list[Path]:
+        """The checkpoints in the folder, oldest first."""
+        return [] if self.folder is None else self.folder.checkpoints()
 
-    def mark(self) -> None:
+    def load_best(self) -> None:
+        """Give the model the weights that `config.monitor` found best.
+
+        Raises:
+            ValueError: there is no folder.
+            FileNotFoundError: nothing has been evaluated yet.
+            CheckpointError: the file is damaged, or belongs to another model.
+        """
+        if self.folder is None:
+            raise ValueError("a trainer without a directory keeps no best weights")
+        set_weights(self.run.model, load_checkpoint(self.folder.best), self.folder.best)
+
+    def mark(self, settled: bool) -> None:
         """Note where the run is, to come back to after an error in what follows."""
-        run = self.run
+        run, self.settled = self.run, settled
         self._marked = run.step, run.stream.state_dict(), random_state(run.device)
 
-    def rescue(self) -> None:
-        """After an error, write a checkpoint of the last whole update."""
+    @contextmanager
+    def rescuing(self) -> Iterator[None]:
+        """A context that leaves a checkpoint of the last whole update after an error inside it, if
+        there is a folder, this is the only process, and all numbers are finite."""
+        self.mark(self.settled)
+        try:
+            yield
+        except Exception:
+            with suppress(Exception):  # the error to tell of is the one that came first
+                self._rescue()
+            raise
+
+    def _rescue(self) -> None:
         (step, place, random), run = self._marked, self.run
         if run.world_size > 1:  # one process cannot know where the others are
             return
         if self.folder is None or run.updater.stepping or step != run.step:
             return
-        with suppress(Exception):  # the error to tell of is the one that came first
-            whole = all(bool(p.isfinite().all()) for p in run.updater.parameters)
-            if whole and not self.folder.checkpoint(step).exists():
-                run.stream.load_state_dict(**place)
-                set_random_state(random, run.device)
-                self.save()
+        whole = all(bool(p.isfinite().all()) for p in run.updater.parameters)
+        if whole and not self.folder.checkpoint(step).exists():
+            run.stream.load_state_dict(**place)
+            set_random_state(random, run.device)
+            self.save()
 
 
 # %% book/D-runs.ipynb · The whole · [trainer-parts]
@@ -316,21 +378,19 @@ class Trainer:
         model: the model, on the device that it is to be trained on. A `Transformer` is accelerated,
             and where `accelerate` refuses, a warning says why; a hook set later is not called.
         loss: `loss(model, batch)` returns the summed loss and the number of target tokens.
-        batches: `batches(epoch)` returns an epoch's batches. The same epoch must give the same
-            batches every time, in every process: this is what resuming rests on. A list serves for
-            every epoch; a `DataLoader` shuffles by the epoch's number and `config.seed`.
+        batches: `batches(epoch)` returns an epoch's batches, the same ones every time and in every
+            process, on which resuming rests; or a list, or a `DataLoader`, as in `BatchStream`.
         schedule: `schedule(step)` returns the learning rate of update `step`, counted from 1.
         config: the run's settings.
         directory: where log and checkpoints go: a path, or a `RunFolder` that the caller may have
             locked; `None` for nowhere.
-        evaluate: `evaluate(model)` returns metrics; it is called in evaluation mode without gradients,
-            and only by the first of several processes. The first call comes before the first update
-            and is a trial, which leaves no trace.
+        evaluate: `evaluate(model)` returns metrics, in evaluation mode and without gradients. Only the
+            first of several processes calls it, and once before the first update, as a trial.
         progress: whether to show a progress bar.
 
     Attributes:
-        updater, stream, journal, scores, keeper, settings: its parts.
-        step: number of updates made; history, best, best_step, stale: as its parts have them.
+        updater, stream, random, journal, scores, settings, keeper: its parts.
+        step, history, best, best_step, stale: as its parts have them.
 
     Example:
         >>> model, x = nn.Linear(1, 1), torch.ones(4, 1)
@@ -341,32 +401,17 @@ class Trainer:
         [2, 4, 6]
     """
 
-    loss: SummedLoss
-    batches: EpochBatches
-    schedule: RateSchedule
-    config: TrainingConfig
-    evaluate: Evaluation | None
-    progress: bool
-    rank: int
-    world_size: int
-    folder: RunFolder | None
-    directory: Path | None
-    updater: Updater
-    device: torch.device
-    precision: str
-    average: MovingAverage | None
-    stream: BatchStream
-    journal: Journal
-    scores: Best
-    keeper: Keeper
-    settings: Settings
-    step: int
-    settled: bool
-
+    step: property = property(attrgetter("updater.step"))
+    evaluate: property = property(attrgetter("scores.evaluate"))
     history: property = property(attrgetter("journal.history"))
-    best: property = property(attrgetter("scores.score"))
-    best_step: property = property(attrgetter("scores.step"))
+    best: property = property(attrgetter("scores.best"))
+    best_step: property = property(attrgetter("scores.best_step"))
     stale: property = property(attrgetter("scores.stale"))
+    rank: property = property(attrgetter("stream.rank"))
+    world_size: property = property(attrgetter("stream.world_size"))
+    device: property = property(attrgetter("updater.device"))
+    precision: property = property(attrgetter("updater.precision"))
+    average: property = property(attrgetter("updater.average"))
 
     def __init__(
         self, model: nn.Module, loss: SummedLoss, batches: EpochBatches, schedule: RateSchedule,
@@ -375,19 +420,18 @@ class Trainer:
     ) -> None:
         _check_parts(model, loss, schedule, config, evaluate)
         self.model: Any = accelerated(model, stacklevel=3)  # where a trainer is made
-        self.loss, self.batches, self.schedule, self.config = loss, batches, schedule, config
-        self.evaluate, self.progress = evaluate, progress
-        self.rank, self.world_size = rank_and_world_size()
-        self.folder = directory if isinstance(directory, RunFolder | None) else RunFolder(directory)
-        self.directory = None if self.folder is None else self.folder.path
-        self.updater = updater = Updater(self.model, loss, config)
-        self.device, self.precision, self.average = updater.device, updater.precision, updater.average
-        self.stream = BatchStream(batches, config.accumulate, self.rank, self.world_size, config.seed)
-        self.journal = Journal(self.directory, check_norms=not updater.scaler.is_enabled())
-        self.scores, self.keeper = Best(config.monitor), Keeper(self, self.folder)
-        self.settings = Settings(self.model, loss, self.stream, schedule, config)
-        self.step, self.settled = 0, True  # settled: what the last update made due is done
-        self._random: dict[str, Tensor] | None = None  # between two calls of `fit`
+        self.loss, self.batches, self.schedule = loss, batches, schedule
+        self.config: TrainingConfig = config
+        folder = directory if isinstance(directory, RunFolder | None) else RunFolder(directory)
+        self.directory: Path | None = None if folder is None else folder.path
+        self.updater: Updater = Updater(self.model, loss, schedule, config)
+        size, (rank, world_size) = config.accumulate, rank_and_world_size()
+        self.stream: BatchStream = BatchStream(batches, size, rank, world_size, config.seed)
+        self.random: RandomNumbers = RandomNumbers(config.seed, self.device)
+        self.journal: Journal = Journal(self.directory, not self.updater.scaler.is_enabled(), progress)
+        self.scores: Scores = Scores(self.updater, evaluate, config.monitor)
+        self.settings: Settings = Settings(self.model, loss, self.stream, schedule, config)
+        self.keeper: Keeper = Keeper(self, folder)
 
     @property
     def finished(self) -> bool:
@@ -398,149 +442,83 @@ class Trainer:
         """Train until the run is finished, from the newest checkpoint if there is one.
 
         Args:
-            max_minutes: when this time is over, the call ends after the update in progress, with a
-                checkpoint, and the next call goes on; `None` for no limit.
-
-        Returns:
-            the trainer; its model is in training mode.
+            max_minutes: the time after which the call ends with a checkpoint, and the next call goes
+                on; `None` for no limit.
 
         Raises:
-            StoppedRun: SIGINT, SIGTERM or SIGHUP came, if this is the main thread. The update in
-                progress was finished and, where there is a directory, a checkpoint written.
+            StoppedRun: a signal asked the process to end.
             FloatingPointError: the loss, its gradient or the metric to monitor is not finite.
             ValueError: an epoch has no batch, or the metric to monitor is missing.
-            CheckpointError, BlockingIOError: as in `resume`.
-
-        Any other error leaves a checkpoint of the last whole update, if there is a directory, this is
-        the only process, and all numbers are finite.
+            CheckpointError, BlockingIOError: as in `Keeper.resume`; and see `Keeper.rescuing`.
         """
-        check_number(max_minutes=0 if max_minutes is None else max_minutes)
-        deadline = None if max_minutes is None else time.monotonic() + 60 * max_minutes
+        stop = Stop(max_minutes)
         with self.keeper.alone():
-            self._begin()
-            with _noted_signals() as signals:
-                try:
-                    self._loop(signals, deadline)
-                except Exception:
-                    self.keeper.rescue()
-                    raise
-            self._random, stop = random_state(self.device), _reason_to_stop(signals)
-        if stop:
-            kept = " with a checkpoint; the same call goes on from there" if self.folder else ""
-            raise StoppedRun(f"stopped at step {self.step:,} of {self.config.steps:,}{kept}", stop, self.step)
+            self.random.begin()
+            if not self.resume():
+                if self.step == 0:
+                    self.scores.trial()
+                self.keeper.begin()
+            with stop.noting(), self.keeper.rescuing():
+                self._loop(stop)
+            self.random.pause()
+            stop.obey(self.step, self.config.steps, kept=self.directory is not None)
         return self
 
-    def _loop(self, signals: list[int], deadline: float | None) -> None:
-        stop, config = 0, self.config
-        bar = progress_bar(config.steps, self.step, self.progress and self.rank == 0)
-        with closing(iter(self.stream)) as groups, bar as show:
-            while not (stop or self.finished and self.settled):
-                if self.settled:  # or else an error came before what the last update made due
+    def _loop(self, stop: Stop) -> None:
+        config, keeper, journal = self.config, self.keeper, self.journal
+        self.model.train()
+        with closing(iter(self.stream)) as groups, journal.bar(config.steps, self.step) as show:
+            stopping = False
+            while not (stopping or self.finished and keeper.settled):
+                if keeper.settled:  # or else an error came before what the last update made due
                     self._make_update(groups)
-                stop = _reason_to_stop(signals, deadline)
+                stopping = stop.is_due()
                 due = self.step % config.evaluate_every == 0 or self.step == config.steps
-                line = due or self.step % config.log_every == 0
-                if line:
-                    self.journal.write(self.journal.line.entry(self.schedule(self.step)))
-                if due and self.evaluate is not None:
-                    self._evaluate(self.evaluate)
-                if line:
-                    self.journal.line.clear()
-                self.settled = True
-                self.keeper.mark()
-                show(self.step, latest_numbers(self.history) if line else {})
-                if due or stop:
-                    self.save()
+                logged = due or self.step % config.log_every == 0
+                if logged:
+                    journal.write(journal.line.entry(self.schedule(self.step)))
+                if due:
+                    self.scores.take(self.step, journal.write)
+                if logged:
+                    journal.line.clear()
+                keeper.mark(settled=True)
+                show(self.step, logged)
+                if due or stopping:
+                    keeper.save()
 
-    def update(self, batches: list[Any]) -> tuple[Tensor, Tensor, Tensor]:
-        """Make an update from the mean loss over all target tokens of this process's `batches`; return
-        their summed loss, their number of tokens, and the gradient's norm before clipping, all tensors."""
-        rate = self.schedule(self.step + 1)
-        check_number(**{f"schedule({self.step + 1})": rate})
-        numbers = self.updater(batches, rate)
-        self.step += 1
-        return numbers
+    def _make_update(self, groups: Iterator[list[Any]]) -> None:
+        start = time.perf_counter()
+        numbers = self.updater(next(groups))
+        place = {"step": self.step, "epoch": self.stream.epoch, "batch": self.stream.position}
+        place["learning rate"] = f"{self.schedule(self.step):.2e}"
+        self.journal.line.add(numbers, place, time.perf_counter() - start)
+        self.keeper.mark(settled=False)
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint holds: the state of every part."""
-        return {
-            **self.settings.state_dict(self.step),
-            "model": self.model.state_dict(),
-            **self.updater.state_dict(),
-            "progress": {"step": self.step, **self.stream.state_dict(), **self.scores.state_dict()},
-            "settled": self.settled,
-            "line": self.journal.line.state_dict(),
-            "random": from_all(random_state(self.device)),
-        }
+        parts = self.settings.state_dict(self.step) | self.updater.state_dict()
+        progress = {"step": self.step, **self.stream.state_dict(), **self.scores.state_dict()}
+        parts |= {"progress": progress, "settled": self.keeper.settled}
+        return parts | {"line": self.journal.line.state_dict(), "random": self.random.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any], path: Path) -> None:
         """Go on from what `state_dict` returned and `path` held, once the model has its weights."""
-        self.updater.load_state_dict(state)
-        self.journal.line.load_state_dict(state["line"], self.device)
         progress = dict(state["progress"])
-        check_size(minimum=0, step=(step := progress.pop("step")))
+        self.updater.load_state_dict(state, progress.pop("step"))
         self.stream.load_state_dict(progress.pop("epoch"), progress.pop("position"))
         self.scores.load_state_dict(**progress)
-        self.step = step
-        self.settled = state.get("settled") is not False  # checkpoints of old do not say
-        restore_random(state["random"], self.device, path)
-
-    def save(self) -> None:
-        """Write a checkpoint, and best weights if these are; keep the newest `config.keep`."""
-        self.keeper.save()
+        self.keeper.settled = state.get("settled") is not False  # checkpoints of old do not say
+        self.journal.line.load_state_dict(state["line"], self.device)
+        self.random.load_state_dict(state["random"], path)
 
     def resume(self) -> bool:
-        """Take up the newest whole checkpoint in the directory; return whether there was one.
-
-        Raises:
-            CheckpointError: no checkpoint is whole, or all are gone from a run; or the newest
-                whole one is of another model, of other settings (except `steps` and `keep`), of
-                another schedule (unless `steps` is raised), loss or first batch as far as a
-                checkpoint tells, or in another format. Nothing in the directory has changed then.
-            BlockingIOError: another process is training in the directory.
-        """
+        """Take up the newest whole checkpoint, as `Keeper.resume` does; return whether there was one."""
         return self.keeper.resume()
 
     def checkpoints(self) -> list[Path]:
         """The checkpoints in the directory, oldest first."""
-        return [] if self.folder is None else self.folder.checkpoints()
+        return self.keeper.checkpoints()
 
     def load_best(self) -> None:
-        """Give the model the weights that `config.monitor` found best.
-
-        Raises:
-            ValueError: the trainer has no directory.
-            FileNotFoundError: nothing has been evaluated yet.
-            CheckpointError: the file is damaged, or belongs to another model.
-        """
-        if self.folder is None:
-            raise ValueError("a trainer without a directory keeps no best weights")
-        set_weights(self.model, load_checkpoint(self.folder.best), self.folder.best)
-
-    def _begin(self) -> None:
-        torch.manual_seed(self.config.seed * self.world_size + self.rank)
-        if not self.resume():
-            if self._random is not None:
-                set_random_state(self._random, self.device)
-            if self.step == 0 and self.evaluate is not None:  # a trial: its errors should not come late
-                before = random_state(self.device)
-                score_of(self.updater.metrics(self.evaluate), self.config.monitor)
-                set_random_state(before, self.device)
-            self.keeper.begin()
-        self.model.train()
-        self.keeper.mark()
-
-    def _make_update(self, groups: Iterator[list[Any]]) -> None:
-        start = time.perf_counter()
-        numbers = self.update(next(groups))
-        place = {"step": self.step, "epoch": self.stream.epoch, "batch": self.stream.position}
-        rate = f"{self.schedule(self.step):.2e}"
-        self.journal.line.add(numbers, place | {"learning rate": rate}, time.perf_counter() - start)
-        self.settled = False
-        self.keeper.mark()
-
-    def _evaluate(self, evaluate: Evaluation) -> None:
-        metrics = self.updater.metrics(evaluate)
-        score = self.scores.score_of(metrics, self.step)
-        self.journal.write({"step": self.step, **metrics})
-        self.scores.take(score, self.step)
+        """Give the model the weights that `config.monitor` found best, as `Keeper.load_best` does."""
+        self.keeper.load_best()

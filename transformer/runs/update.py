@@ -106,9 +106,10 @@ def _as_metrics(found: Any) -> dict[str, float]:
 
 # %% book/D-runs.ipynb · The update · [updater]
 class Updater:
-    """Makes the updates of a run, from the model, loss and settings of a `Trainer`.
+    """Makes and counts the updates of a run, from the model, loss, schedule and settings of a `Trainer`.
 
     Attributes:
+        step: number of updates made.
         model, parameters, device, precision, optimizer: what is trained, where, how exactly, by what.
         stepping: whether the parameters are being changed; an error then leaves neither the old
             ones nor the new.
@@ -116,8 +117,10 @@ class Updater:
             are `None` where they are not needed.
     """
 
+    model: nn.Module
+    step: int
     stepping: bool
-
+    schedule: RateSchedule
     parameters: list[nn.Parameter]
     device: torch.device
     clip_norm: float
@@ -128,8 +131,10 @@ class Updater:
     engine: nn.parallel.DistributedDataParallel | None
     loss: Callable[[Any], tuple[Tensor, Tensor]]
 
-    def __init__(self, model: nn.Module, loss: SummedLoss, config: TrainingConfig) -> None:
-        self.model = model
+    def __init__(
+        self, model: nn.Module, loss: SummedLoss, schedule: RateSchedule, config: TrainingConfig
+    ) -> None:
+        self.model, self.schedule = model, schedule
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         if not self.parameters:
             raise ValueError("model must have a parameter that can be trained, but has none")
@@ -141,10 +146,12 @@ class Updater:
         self.engine = data_parallel(model, loss)
         own = partial(loss, model) if self.engine is None else self.engine
         self.loss = _on_device(own, self.device, self.precision)
-        self.stepping = False
+        self.step, self.stepping = 0, False
 
-    def __call__(self, batches: list[Any], rate: float) -> tuple[Tensor, Tensor, Tensor]:
-        """Make an update; return summed loss, number of target tokens and norm of the gradient."""
+    def __call__(self, batches: list[Any]) -> tuple[Tensor, Tensor, Tensor]:
+        """Make an update from the mean loss over all target tokens of this process's `batches`; return
+        their summed loss, their number of tokens, and the gradient's norm before clipping, all tensors."""
+        check_number(**{f"schedule({self.step + 1})": (rate := self.schedule(self.step + 1))})
         self.optimizer.zero_grad()
         scale, engine = self.scaler.scale, self.engine
         total, tokens = accumulate_gradients(self.loss, batches, self.parameters, scale, engine)
@@ -157,7 +164,7 @@ class Updater:
         self.scaler.update()
         if self.average is not None:
             self.average.update()
-        self.stepping = False
+        self.step, self.stepping = self.step + 1, False
         return total, tokens, norm
 
     def averaged(self) -> AbstractContextManager[None]:
@@ -176,17 +183,20 @@ class Updater:
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint needs."""
         average = None if self.average is None else self.average.state_dict()
-        states = {"optimizer": self.optimizer.state_dict(), "scaler": self.scaler.state_dict()}
-        return states | {"average": average}
+        states = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+        return states | {"scaler": self.scaler.state_dict(), "average": average}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from what `state_dict` returned; the settings stay those of the config."""
+    def load_state_dict(self, state: dict[str, Any], step: int) -> None:
+        """Go on from what `state_dict` returned after `step` updates, once the model has its weights;
+        the settings stay those of the config."""
+        check_size(minimum=0, step=step)
         own, kept = self.optimizer.state_dict()["param_groups"], state["optimizer"]["param_groups"]
         groups = [a | {"lr": b["lr"]} for a, b in zip(own, kept, strict=True)]
         self.optimizer.load_state_dict(state["optimizer"] | {"param_groups": groups})
         self.scaler.load_state_dict(state["scaler"])
         if self.average is not None:
             self.average.load_state_dict(state["average"])
+        self.step = step
 
 
 # %% book/D-runs.ipynb · The update · [check-finite]

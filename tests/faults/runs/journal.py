@@ -20,14 +20,14 @@ FAULTS = [
     Fault(
         "patience-forgotten",
         "a resumed run counts its patience from 0",
-        "Best.load_state_dict",
+        "Scores.load_state_dict",
         "= best, best_step, stale",
         "= best, best_step, 0",
     ),
     Fault(
         "metric-not-a-number",
         "a metric that is not a number counts as no new best",
-        "Best.score_of",
+        "Scores.take",
         "check_finite(f",
         "(lambda *given: None)(f",
     ),

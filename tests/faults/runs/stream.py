@@ -6,8 +6,8 @@ FAULTS = [
     Fault(
         "random-state-not-restored",
         "a resumed run draws another dropout",
-        "restore_random",
-        "set_random_state(states[rank], device)",
+        "RandomNumbers.load_state_dict",
+        "set_random_state(states[rank], self.device)",
         "pass",
     ),
     Fault(

@@ -4,13 +4,6 @@ from faults import Fault
 
 FAULTS = [
     Fault(
-        "rate-one-step-late",
-        "an update has the rate of the one before",
-        "Trainer.update",
-        "rate = self.schedule(self.step + 1)",
-        "rate = self.schedule(max(self.step, 1))",
-    ),
-    Fault(
         "best-before-the-checkpoint",
         "best weights are replaced before a checkpoint knows of them",
         "Keeper.save",
@@ -28,21 +21,21 @@ FAULTS = [
         "evaluation-left-out-after-an-error",
         "what an update made due is never done if an error came before it",
         "Trainer._make_update",
-        "self.settled = False",
-        "self.settled = True",
+        "settled=False",
+        "settled=True",
     ),
     Fault(
         "half-an-update-kept",
         "an error in the optimizer's step leaves a checkpoint of what is neither before nor after it",
-        "Keeper.rescue",
+        "Keeper._rescue",
         "run.updater.stepping or step != run.step",
         "False",
     ),
     Fault(
         "evaluation-untried",
         "a metric that is missing is found out at the first evaluation only",
-        "Trainer._begin",
-        "score_of(self.updater.metrics(self.evaluate), self.config.monitor)",
+        "Trainer.fit",
+        "self.scores.trial()",
         "pass",
     ),
     Fault(

@@ -4,6 +4,13 @@ from faults import Fault
 
 FAULTS = [
     Fault(
+        "rate-one-step-late",
+        "an update has the rate of the one before",
+        "Updater.__call__",
+        "rate := self.schedule(self.step + 1)",
+        "rate := self.schedule(max(self.step, 1))",
+    ),
+    Fault(
         "gradients-pile-up",
         "gradients of earlier updates are not cleared",
         "Updater.__call__",
