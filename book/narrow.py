@@ -57,8 +57,11 @@ def with_narrow_form(print_figure: Callable) -> Callable:
 
 def draw(figure: Figure) -> str:
     """Lay `figure` out anew, for good, and return it as an SVG of one line."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.transforms import Bbox
 
+    if not hasattr(figure.canvas, "get_renderer"):
+        FigureCanvasAgg(figure)  # a figure made without pyplot has nothing to measure its letters with
     stack(figure)
     legends = [*filter(None, (ax.get_legend() for ax in figure.axes)), *figure.legends]
     for legend in legends:
