@@ -13,7 +13,8 @@ import subprocess
 import sys
 import unicodedata
 from collections import Counter
-from functools import lru_cache, partial
+from functools import lru_cache
+from pathlib import Path, partial
 from typing import Any
 
 import pytest

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "book").glob("*.ipynb"))
 CHAPTERS = [path for path in NOTEBOOKS if path.name[0].isdigit()]
 WORKSHOP = [path for path in NOTEBOOKS if path not in CHAPTERS]
-MAX_OUTPUT_BYTES = 12_000_000
+MAX_OUTPUT_BYTES = 16_000_000  # every plot is there twice, the second time for narrow screens
 MIN_EXERCISES = 4
 
 KNOWN_TAGS = {
