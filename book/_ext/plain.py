@@ -41,7 +41,7 @@ CITATION = re.compile(rf"\[({LINK.pattern}(?:,\s+{LINK.pattern})*)\]")
 TO_EQUATION = re.compile(r"\[\([\d.]*\)\]\(book/[\w-]+\.html#equation-(eq-[\w-]+)\)")
 TO_SECTION = re.compile(r"\]\(book/[\w-]+\.html(#(?:sec|case|clinic)-[\w-]+)\)")
 TO_API_NAME = re.compile(r"\[`(transformer\.[\w.]+)`\]\(book/api\.html#\1\)")
-TO_API = re.compile(r"\]\(book/api\.html\)")
+TO_PAGE = re.compile(r"\]\(book/(api|playground)\.html\)")  # that only the book has
 OTHER_LINK = re.compile(r"\]\((book/[^)]*)\)")
 # A label, a formula without its end, a number.
 EQUATION = re.compile(
@@ -106,7 +106,7 @@ def prose_to_myst(text: str, keys: Mapping[str, str], site: str) -> str:
     text = TO_EQUATION.sub(r"{eq}`\1`", text)
     text = TO_SECTION.sub(r"](\1)", text)
     text = TO_API_NAME.sub(r"{py:obj}`\1`", text)
-    text = TO_API.sub("](api.md)", text)
+    text = TO_PAGE.sub(r"](\1.md)", text)
     if left := OTHER_LINK.search(text):
         raise ValueError(f"{site}{left[1]} is linked in another form than the build knows")
     return LABEL.sub(r"(\1)=", EQUATION.sub(r"\2\n$$ (\1)", text))
