@@ -13,8 +13,8 @@ import subprocess
 import sys
 import unicodedata
 from collections import Counter
-from functools import lru_cache
-from pathlib import Path, partial
+from functools import lru_cache, partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -663,7 +663,7 @@ def test_without_javascript_there_is_a_picture_and_a_caption(chromium: Browser, 
     page = context.new_page()
     go_to_figure(page, name)
     pictures = page.locator(f"figure[data-live={name}] .live-still > svg")
-    assert all(picture.bounding_box()["width"] > 200 for picture in pictures.all()) and pictures.count()
+    assert all(picture.bounding_box()["width"] > 100 for picture in pictures.all()) and pictures.count()
     assert len(pictures.first.get_attribute("aria-label")) > 30
     assert len(page.locator(f"figure[data-live={name}] figcaption").inner_text()) > 100
     context.close()
@@ -1393,7 +1393,7 @@ def test_a_switch_puts_one_fault_into_the_model(tab):
 
 # A run to be killed ----------------------------------------------------------------------------------
 
-RUN = """(() => {
+KILLED = """(() => {
     const { begin, batch, update, rate } = live.kills;
     const run = begin(), made = { pairs: [], losses: [], rates: [] };
     while (run.step < 40) {
@@ -1408,7 +1408,7 @@ RUN = """(() => {
 
 @needs_node
 def test_the_run_to_be_killed_trains_as_pytorch_does():
-    found = in_figure(RUN, "kills")
+    found = in_figure(KILLED, "kills")
     weights = torch.zeros(12, 12, dtype=torch.float64, requires_grad=True)
     adam = torch.optim.Adam([weights], betas=(0.9, 0.98), eps=1e-9)
     for pairs, loss, rate in zip(*(torch.tensor(found[name]) for name in ("pairs", "losses", "rates"))):

@@ -20,7 +20,7 @@
       [before, losses, step] = [losses, [], 0];
       worker = live.start_worker();
       worker.onmessage = ({ data }) => take(data);
-      worker.postMessage({ settings: { ...MODEL, ...settings, peak: peak.value, warmup: warmup.value } });
+      worker.postMessage({ settings: [{ ...MODEL, ...settings, peak: peak.value, warmup: warmup.value }] });
       worker.postMessage({ going: true });
       go.replaceChildren("Stop");
       draw("The run has begun.");
@@ -32,7 +32,7 @@
       go.replaceChildren("Run");
     }
 
-    function take({ step: now, losses: more, share, right, answers: made, unseen, going }) {
+    function take({ reports: [{ step: now, losses: more, share, right, answers: made, unseen }], going }) {
       losses.push(...more);
       step = now;
       const recent = losses.slice(-EVERY).reduce((sum, [, loss]) => sum + loss, 0) / Math.min(EVERY, losses.length);
