@@ -1393,7 +1393,7 @@ def test_a_switch_puts_one_fault_into_the_model(tab):
 
 # A run to be killed ----------------------------------------------------------------------------------
 
-KILLED = """(() => {
+UNHARMED = """(() => {
     const { begin, batch, update, rate } = live.kills;
     const run = begin(), made = { pairs: [], losses: [], rates: [] };
     while (run.step < 40) {
@@ -1408,7 +1408,7 @@ KILLED = """(() => {
 
 @needs_node
 def test_the_run_to_be_killed_trains_as_pytorch_does():
-    found = in_figure(KILLED, "kills")
+    found = in_figure(UNHARMED, "kills")
     weights = torch.zeros(12, 12, dtype=torch.float64, requires_grad=True)
     adam = torch.optim.Adam([weights], betas=(0.9, 0.98), eps=1e-9)
     for pairs, loss, rate in zip(*(torch.tensor(found[name]) for name in ("pairs", "losses", "rates"))):
