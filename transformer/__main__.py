@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 import traceback
-from typing import Any, NoReturn
+from typing import Any
 
 from transformer import __version__
 from transformer.commands.check import CHECK_HELP, check, check_options
@@ -43,7 +43,7 @@ Every command has a --help of its own."""
 class Completion(argparse.Action):
     """Print a shell's completion of the command line, and end."""
 
-    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: Any = None) -> NoReturn:
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: Any = None) -> None:
         shtab = optional_import("shtab")
         (commands,) = (action.choices for action in parser._actions if isinstance(action.choices, dict))
         for action in (action for command in commands.values() for action in command._actions):

@@ -46,7 +46,7 @@ from transformer import (
 )
 from transformer.attention import KeyValueCache
 from transformer.decoding import DecoderState, decoder_state
-from transformer.language.translator import evaluate_translator
+from transformer.language.translator import Search, evaluate_translator
 from transformer.speed.fast import FastDecoderState, FastDropout, FastLinear, FastMultiHeadAttention
 from transformer.speed.int8 import QuantizedLinear, QuantizedTransformer
 from transformer.speed.kernels import CHOICES
@@ -1010,7 +1010,7 @@ def test_neither_speed_nor_int8_costs_quality(beam_size):
     translator = Translator.load("phrases")
     pairs, model = load_corpus("phrases", "test"), translator.model
     bleu = [
-        evaluate_translator(Translator(one, translator.vocabulary), pairs, beam_size)["BLEU-tok"]["score"]
+        evaluate_translator(Translator(one, translator.vocabulary), pairs, Search(beam_size))["BLEU-tok"]["score"]
         for one in (model, accelerate(model), quantize(model))
     ]
     assert bleu[0] > 95 and abs(bleu[1] - bleu[0]) < 0.1 and bleu[2] >= bleu[0] - 0.2

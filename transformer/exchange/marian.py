@@ -400,7 +400,7 @@ class _ForbiddingState(DecoderState):
 
 
 @decoder_state.register
-def _forbidding_state(model: Forbidding, src: Tensor, beam_size: int = 1) -> DecoderState:
+def _forbidding_state(model: Forbidding, src: Tensor, beam_size: int = 1) -> DecoderState:  # type: ignore
     return _ForbiddingState(model, src, beam_size)
 
 
@@ -438,7 +438,7 @@ class MarianTranslator:
         self.model, opened = from_marian(folder).to(check_device(device)), ForeignFolder(folder)
         self._tokenizer = _marian_tokenizer(opened, self.model.config)
         with refusing_damage(opened.path):
-            self._searched = Forbidding(accelerated(self.model, stacklevel=3), _banned(opened))
+            self._searched: Any = Forbidding(accelerated(self.model, stacklevel=3), _banned(opened))
 
     def translate(
         self, sentences: Sequence[str], search: Search = Search(), **changes: Unpack[SearchSettings]
