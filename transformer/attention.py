@@ -155,22 +155,13 @@ class KeyValueCache:
 
 # %% book/03-attention.ipynb · The whole class · [multi-head-attention]
 class MultiHeadAttention(nn.Module):
-    """Attention in `n_heads` subspaces of width d_k = d_model / n_heads at once.
+    """Attention in `n_heads` subspaces at once, as in section 3.2.2 of Vaswani et al. (2017).
 
     Args:
         d_model, n_heads: width of queries and result, and number of heads H, which divides it.
         dropout, bias: rate at which weights are dropped in training; whether layers have a bias.
         kdim, vdim: width of the keys' and the values' input; `None` for d_model.
-
-    Source: Vaswani et al. (2017), section 3.2.2.
     """
-
-    n_heads: int
-    dropout: float
-    w_q: nn.Linear
-    w_k: nn.Linear
-    w_v: nn.Linear
-    w_o: nn.Linear
 
     def __init__(
         self, d_model: int, n_heads: int, dropout: float = 0.0, bias: bool = True,
@@ -179,9 +170,12 @@ class MultiHeadAttention(nn.Module):
         super().__init__()
         if n_heads < 1 or d_model % n_heads:
             raise ValueError(f"n_heads must divide d_model, but {n_heads} does not divide {d_model}")
-        self.n_heads, self.dropout = n_heads, dropout
-        widths = d_model, kdim or d_model, vdim or d_model, d_model
-        self.w_q, self.w_k, self.w_v, self.w_o = (nn.Linear(width, d_model, bias) for width in widths)
+        self.n_heads: int = n_heads
+        self.dropout: float = dropout
+        self.w_q: nn.Linear = nn.Linear(d_model, d_model, bias)
+        self.w_k: nn.Linear = nn.Linear(kdim or d_model, d_model, bias)
+        self.w_v: nn.Linear = nn.Linear(vdim or d_model, d_model, bias)
+        self.w_o: nn.Linear = nn.Linear(d_model, d_model, bias)
 
     def forward(
         self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None,
