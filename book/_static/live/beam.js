@@ -15,9 +15,9 @@
       return { width, height, ...box, down: true, place: (step, rank) => [rank * each + 2, 60 + 70 * step] };
     }
     const each = Math.max(92, Math.min(126, (window_width - 70) / steps));
-    const [width, height] = [70 + each * steps, 8 + 42 * candidates];
-    const box = { wide: each - 18, high: 34, start: [4, 8], token: [7, 22], number: [each - 24, 22] };
-    return { width, height, ...box, down: false, place: (step, rank) => [84 + each * step, 8 + 42 * rank] };
+    const [width, height] = [70 + each * steps, 8 + 35 * candidates];
+    const box = { wide: each - 18, high: 28, start: [4, 8], token: [7, 19], number: [each - 24, 19] };
+    return { width, height, ...box, down: false, place: (step, rank) => [84 + each * step, 8 + 35 * rank] };
   }
 
   // The curve from one box to another, in the direction of growth.
@@ -26,8 +26,8 @@
       const [x0, y0] = [from[0] + (width_of_first ?? wide) / 2, from[1] + (width_of_first ? 34 : high)];
       return `M${x0} ${y0}C${x0} ${y0 + 14} ${x + wide / 2} ${y - 14} ${x + wide / 2} ${y}`;
     }
-    const [x0, y0] = [from[0] + (width_of_first ?? wide), from[1] + 17];
-    return `M${x0} ${y0}C${x0 + 12} ${y0} ${x - 12} ${y + 17} ${x} ${y + 17}`;
+    const [x0, y0] = [from[0] + (width_of_first ?? wide), from[1] + high / 2];
+    return `M${x0} ${y0}C${x0 + 12} ${y0} ${x - 12} ${y + high / 2} ${x} ${y + high / 2}`;
   }
 
   function build(model, record) {
@@ -113,8 +113,8 @@
           svg("text", { class: "live-number", x: x + form.number[0], y: y + form.number[1], "text-anchor": anchors[1] }, signed(each.log_prob)));
       });
       const [x, y] = form.start;
-      const start = svg("g", { class: "live-node live-kept live-best" }, svg("rect", { x, y, width: 62, height: 34, rx: 5 }),
-        svg("text", { x: x + 31, y: y + 22, "text-anchor": "middle" }, "start"));
+      const start = svg("g", { class: "live-node live-kept live-best" }, svg("rect", { x, y, width: 62, height: form.down ? 34 : form.high, rx: 5 }),
+        svg("text", { x: x + 31, y: y + (form.down ? 22 : 19), "text-anchor": "middle" }, "start"));
       const { width, height } = form;
       for (const [name, value] of Object.entries({ width, height, viewBox: `0 0 ${width} ${height}` })) tree.setAttribute(name, value);
       tree.setAttribute("aria-label", `${shown} of ${steps.length} steps of the search. The best so far: ${
