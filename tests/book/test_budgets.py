@@ -3,7 +3,8 @@
     python -m pytest tests/book/test_budgets.py -m pages -s    # prints the table
 
 A screen is 900 pixels of a page that is 1280 wide. What is folded takes no height. A live figure counts as
-an output, since it answers. Of the first picture, 200 pixels are to be seen on the first screen.
+an output, since it answers. The first picture of a chapter ends on the first screen; of a workshop
+notebook's, 200 pixels are to be seen there.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ class Page:
 
     first_output: int = 300  # words above what it first prints or draws, or what answers
     first_picture: int = SCREEN - 200  # pixels above it, or above the part of it that is higher than 200
+    picture_ends: int = SCREEN  # pixels above its end
     folds: int = 1  # lines with folded code behind them before the first section
     promises: int = 120  # height of the strip that says what the chapter gives
     longest_run: float = 8.0  # screens without a picture
@@ -38,6 +40,7 @@ ALLOWED = Page()
 # A workshop notebook holds a program: only its first screen has a budget.
 WORKSHOP = Page(
     first_picture=SCREEN,
+    picture_ends=2 * SCREEN,
     folds=99,
     promises=9999,
     longest_run=999.0,
@@ -81,6 +84,7 @@ screen => {
   return {
     first_output: above.textContent.split(/\\s+/).filter(word => /\\w/.test(word)).length,
     first_picture: Math.round(reached + top + window.scrollY),
+    picture_ends: Math.round((pictures.length ? pictures[0][1] : height) + top + window.scrollY),
     folds: [...article.querySelectorAll("details.hide")].filter(opens).length,
     promises: Math.round(Math.max(0, ...strips.map(strip => box(strip).height)) || 9999),
     longest_run: run / screen,
