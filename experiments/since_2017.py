@@ -6,8 +6,8 @@ on Chapter 9's task, where the digits, the start token and the answer are one se
 added, a prefix mask and the encoder and decoder of 2017. With `--peak 2` all learning rates are twice as
 high. With `--choose`, each row on characters gets the rates that are best for it: runs from a seed of their
 own double them until the loss on the development split has its least inside, and three other seeds are then
-trained at those rates, for the loss on the test split. The record transformer/records/book/since-2017.json, which Chapter 16 reads, grows by one run at a time;
-what it holds already is not run again.
+trained at those rates, for the loss on the test split. The record transformer/records/book/since-2017.json,
+which Chapter 16 reads, grows by one run at a time; what it holds already is not run again.
 """
 
 from __future__ import annotations
@@ -307,7 +307,7 @@ def ensure(on: str, name: str, seed: int, factor: float) -> dict[str, Any]:
 
 
 def chosen_factor(name: str) -> float:
-    """The factor of the rates with the least loss on the development split; not the largest that was tried."""
+    """The factor of the rates with the least loss on the development split, never the largest tried."""
     tried = {factor: ensure("letters", name, CHOOSER, factor)["loss_dev"] for factor in FACTORS}
     while (best := min(tried, key=tried.__getitem__)) == max(tried):
         tried[2 * best] = ensure("letters", name, CHOOSER, 2 * best)["loss_dev"]
