@@ -16,7 +16,7 @@ import torch
 from benchmarks.allocator import measure_allocator
 from benchmarks.corpus import corpus_facts
 from benchmarks.decoding import measure_decoding
-from benchmarks.levers import measure_levers
+from benchmarks.levers import measure_levers, measure_on_text
 from benchmarks.measure import machine_facts, table
 from benchmarks.peak import measure_peak
 from benchmarks.peers import missing_peers
@@ -35,6 +35,7 @@ from transformer.speed.kernels import keep_freed_memory
 
 N_BATCHES = 6
 LEVER_BATCHES = 3  # by length; at random the same sentences make about twice as many
+TEXT_BATCHES = 4  # the same on real sentences, which make two to three times as many
 SMALL, LARGE = 2000, 40_000  # target tokens of a batch
 TOY_STEPS = 60  # of a round
 PRECISIONS = ["float32", "bfloat16"]
@@ -97,6 +98,17 @@ def levers(options: argparse.Namespace) -> dict[str, Any]:
     return measure_levers(chosen(options), SMALL, LEVER_BATCHES, *arguments)
 
 
+def levers_on_text(options: argparse.Namespace) -> dict[str, Any]:
+    """The same on real sentences: of the package's corpus, and of TED where it is."""
+    arguments = (chosen(options), SMALL, TEXT_BATCHES, options.device, options.rounds, options.seed)
+    return {corpus: measure_on_text(corpus, *arguments) for corpus in corpora()}
+
+
+def corpora() -> list[str]:
+    """The corpora that are at hand."""
+    return ["phrases", *(["ted"] if os.environ.get("TRANSFORMER_DATA") else [])]
+
+
 def freed_memory(options: argparse.Namespace) -> dict[str, Any]:
     """Time training steps on the CPU with and without `keep_freed_memory`."""
     small = sentence_batches(SIZES["b"].config, SMALL, N_BATCHES, options.seed)
@@ -122,7 +134,7 @@ def peak(options: argparse.Namespace) -> dict[str, Any]:
 def padding(options: argparse.Namespace) -> dict[str, Any]:
     """Count the padding in batches of real sentences: of the package's corpus, and of TED where it is."""
     results, rows = {}, []
-    for name in ["phrases", *(["ted"] if os.environ.get("TRANSFORMER_DATA") else [])]:
+    for name in corpora():
         results[name] = corpus_facts(name, sizes=(8000,), budgets=(2000, 4096))["batches"]
         for row in results[name]:
             shares = [f"{row[key]:.2%}" for key in ("waste", "waste at random")]
@@ -149,6 +161,7 @@ SECTIONS = {
     "two threads": two_threads,
     "compiled": compiled,
     "levers": levers,
+    "levers on text": levers_on_text,
     "freed memory": freed_memory,
     "memory": memory,
     "profile": profiles,

@@ -5,9 +5,10 @@ parameters, trained for the same number of updates: on characters of small Portu
 on Chapter 9's task, where the digits, the start token and the answer are one sequence. There two rows are
 added, a prefix mask and the encoder and decoder of 2017. With `--peak 2` all learning rates are twice as
 high. With `--choose`, each row on characters gets the rates that are best for it: runs from a seed of their
-own double them until the loss on the development split has its least inside, and three other seeds are then
-trained at those rates, for the loss on the test split. The record transformer/records/book/since-2017.json,
-which Chapter 16 reads, grows by one run at a time; what it holds already is not run again.
+own double or halve them until the least loss on the development split lies inside, and three other seeds
+are then trained at those rates, for the loss on the test split. The record
+transformer/records/book/since-2017.json, which Chapter 16 reads, grows by one run at a time; what it holds
+already is not run again.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ SIZES: dict[str, int] = {"d_model": 64, "n_heads": 4, "n_layers": 2}
 CONTEXT, LONG, DIGITS = 64, 256, 10  # lengths of windows of characters, and of the toy task's inputs
 RATE, MUON_RATE = 3e-3, 2e-2  # the peak of the schedule; muon: of the matrices in the layers
 CHOOSER = 3  # the seed that chooses among rates; the seeds that are compared are others
-FACTORS = (1.0, 2.0, 4.0, 8.0)  # of the rates, at least
+FACTORS = (2.0, 4.0)  # of the rates, to begin with
 
 
 class SinusoidalEmbedding(nn.Sequential):
@@ -307,10 +308,12 @@ def ensure(on: str, name: str, seed: int, factor: float) -> dict[str, Any]:
 
 
 def chosen_factor(name: str) -> float:
-    """The factor of the rates with the least loss on the development split, never the largest tried."""
-    tried = {factor: ensure("letters", name, CHOOSER, factor)["loss_dev"] for factor in FACTORS}
-    while (best := min(tried, key=tried.__getitem__)) == max(tried):
-        tried[2 * best] = ensure("letters", name, CHOOSER, 2 * best)["loss_dev"]
+    """The factor of the rates with the least loss on the development split, between two that are worse."""
+    at = lambda factor: ensure("letters", name, CHOOSER, factor)["loss_dev"]
+    tried = {factor: at(factor) for factor in FACTORS}
+    while (best := min(tried, key=tried.__getitem__)) in (min(tried), max(tried)):
+        beyond = best / 2 if best == min(tried) else 2 * best
+        tried[beyond] = at(beyond)
     return best
 
 

@@ -1,4 +1,4 @@
-"""The grid of searches behind Chapter 13's table: its best lies inside, and it says how short translations are."""
+"""The grid of searches behind Chapter 13: its best lies inside, and the brevity penalty is shown."""
 
 import json
 import math
