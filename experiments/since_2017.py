@@ -4,9 +4,9 @@ Every row is a decoder-only model of 2017 with one change, or with all of them, 
 parameters, trained for the same number of updates: on characters of small Portuguese, or with `--task toy`
 on Chapter 9's task, where the digits, the start token and the answer are one sequence. There two rows are
 added, a prefix mask and the encoder and decoder of 2017. With `--peak 2` all learning rates are twice as
-high. With `--choose`, each row on characters gets the rates that are best for it: runs from a seed of their
-own double or halve them until the least loss on the development split lies inside, and three other seeds
-are then trained at those rates, for the loss on the test split. The record
+high. With `--choose`, each row on characters gets the rates that are best for it: one seed doubles or halves them
+until the least loss on the development split lies inside, and two other seeds are then trained at those
+rates as well. What is compared is the loss on the test split. The record
 transformer/records/book/since-2017.json, which Chapter 16 reads, grows by one run at a time; what it holds
 already is not run again.
 """
@@ -61,7 +61,7 @@ PAIR = "encoder-decoder"  # for the toy task
 SIZES: dict[str, int] = {"d_model": 64, "n_heads": 4, "n_layers": 2}
 CONTEXT, LONG, DIGITS = 64, 256, 10  # lengths of windows of characters, and of the toy task's inputs
 RATE, MUON_RATE = 3e-3, 2e-2  # the peak of the schedule; muon: of the matrices in the layers
-CHOOSER = 3  # the seed that chooses among rates; the seeds that are compared are others
+CHOOSER = 3  # the seed that chooses among rates
 FACTORS = (2.0, 4.0)  # of the rates, to begin with
 
 
@@ -333,7 +333,8 @@ def main() -> None:
     torch.set_num_threads(1)
     names = options.rows or task(options.task).rows
     factors = {name: chosen_factor(name) if options.choose else options.peak for name in names}
-    for seed in range(options.seeds):
+    seeds = [CHOOSER, *range(options.seeds - 1)] if options.choose else range(options.seeds)
+    for seed in seeds:
         for name, factor in factors.items():
             ensure(options.task, name, seed, factor)
 

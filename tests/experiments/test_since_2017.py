@@ -178,7 +178,7 @@ def test_a_record_grows_by_what_it_lacks(record, monkeypatch):
     assert {"tokens", "sequences"} < runs[0].keys() and {"loss", "loss_long", "loss_dev"} < runs[2].keys()
 
 
-def test_rates_are_chosen_on_the_development_split_and_compared_by_other_seeds(record, monkeypatch):
+def test_rates_are_chosen_on_the_development_split_by_one_seed_of_three(record, monkeypatch):
     best = {"rms": 1.0, "gate": 8.0}  # beyond what is tried at first, on either side
 
     def run(on, name, seed, factor):
@@ -188,11 +188,10 @@ def test_rates_are_chosen_on_the_development_split_and_compared_by_other_seeds(r
 
     monkeypatch.setattr(bench, "run", run)
     measure(monkeypatch, "rms", "gate", "--choose")
-    runs = [entry for entry in json.loads(record.read_text())["runs"] if entry["seed"] != bench.CHOOSER]
-    assert sorted((entry["row"], entry["seed"], entry["peak"]) for entry in runs) == [
-        (name, seed, best[name]) for name in ("gate", "rms") for seed in range(3)
-    ]
     entries = json.loads(record.read_text())["runs"]
+    for name, factor in best.items():
+        at_best = {entry["seed"] for entry in entries if (entry["row"], entry["peak"]) == (name, factor)}
+        assert at_best == {bench.CHOOSER, 0, 1}
     tried = {name: {entry["peak"] for entry in entries if entry["row"] == name} for name in best}
     assert tried == {"rms": {0.5, 1.0, 2.0, 4.0}, "gate": {2.0, 4.0, 8.0, 16.0}}
 
@@ -220,10 +219,10 @@ def test_no_run_of_the_record_stands_twice_and_each_row_has_three_seeds():
     assert seeds == {row: 1 if row == ("letters", "cooled") else 3 for row in rows}  # compared by its rates
 
 
-def test_the_record_has_three_seeds_of_each_row_at_the_rates_that_another_seed_chose():
+def test_the_record_has_three_seeds_of_each_row_at_the_rates_that_one_of_them_chose():
     runs = [entry for entry in load_record("since-2017")["runs"] if entry["task"] == "letters"]
     for row in {entry["row"] for entry in runs} - {"longer"}:
         tried = {e["peak"]: e["loss_dev"] for e in runs if (e["row"], e["seed"]) == (row, bench.CHOOSER)}
         best = min(tried, key=tried.__getitem__)
         assert min(tried) < best < max(tried)
-        assert {e["seed"] for e in runs if (e["row"], e["peak"]) == (row, best)} >= {0, 1, 2}
+        assert {e["seed"] for e in runs if (e["row"], e["peak"]) == (row, best)} >= {0, 1, bench.CHOOSER}
