@@ -4,9 +4,9 @@ Every row is a decoder-only model of 2017 with one change, or with all of them, 
 parameters, trained for the same number of updates: on characters of small Portuguese, or with `--task toy`
 on Chapter 9's task, where the digits, the start token and the answer are one sequence. There two rows are
 added, a prefix mask and the encoder and decoder of 2017. With `--peak 2` all learning rates are twice as
-high. With `--choose`, each row on characters gets the rates that are best for it: one seed doubles or halves them
-until the least loss on the development split lies inside, and two other seeds are then trained at those
-rates as well. What is compared is the loss on the test split. The record
+high. With `--choose`, each row on characters gets the rates that are best for it. One seed doubles or halves
+them until the least loss on the development split lies inside, and two other seeds are then trained at
+those rates as well. What is compared is the loss on the test split. The record
 transformer/records/book/since-2017.json, which Chapter 16 reads, grows by one run at a time; what it holds
 already is not run again.
 """
