@@ -35,7 +35,7 @@ from transformer.speed.kernels import keep_freed_memory
 
 N_BATCHES = 6
 LEVER_BATCHES = 3  # by length; at random the same sentences make about twice as many
-TEXT_BATCHES = 4  # the same on real sentences, which make two to three times as many
+TEXT_BATCHES = 3  # the same on real sentences, which make two to three times as many
 SMALL, LARGE = 2000, 40_000  # target tokens of a batch
 TOY_STEPS = 60  # of a round
 PRECISIONS = ["float32", "bfloat16"]
