@@ -33,13 +33,11 @@ def test_a_record_grows_by_what_it_lacks(tmp_path, monkeypatch):
     assert row["versions"]["torch"]
 
 
-def test_the_best_recorded_search_of_the_talks_lies_inside_and_the_package_tries_its_penalty():
-    rows = {name: row for name, row in load_record("searches")["rows"].items() if row["corpus"] == "ted"}
-    assert len(rows) >= 2
+def test_the_best_recorded_search_lies_inside_and_the_package_tries_penalties_as_large():
+    rows = load_record("searches")["rows"]
     tried = {search.length_penalty for search in SEARCHES}
     for name, row in rows.items():
-        for beam in (4, 8):
-            scores = {e["length_penalty"]: e["BLEU-detok"] for e in row["grid"] if e["beam_size"] == beam}
-            best = max(scores, key=scores.__getitem__)
-            assert min(scores) < best < max(scores), (name, beam)
-            assert best < max(tried), (name, beam)
+        scores = {e["length_penalty"]: e["BLEU-detok"] for e in row["grid"] if e["beam_size"] == 4}
+        best = max(scores, key=scores.__getitem__)
+        assert min(scores) < best < max(scores), name
+        assert best < max(tried), name
