@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Collection
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,7 @@ from transformer.speed.kernels import keep_freed_memory
 
 N_BATCHES = 6
 LEVER_BATCHES = 3  # by length; at random the same sentences make about twice as many
-TEXT_BATCHES = 3  # the same on real sentences, which make two to three times as many
+TEXT_BATCHES = 2  # the same on real sentences, which make two to three times as many
 SMALL, LARGE = 2000, 40_000  # target tokens of a batch
 TOY_STEPS = 60  # of a round
 PRECISIONS = ["float32", "bfloat16"]
@@ -98,10 +99,10 @@ def levers(options: argparse.Namespace) -> dict[str, Any]:
     return measure_levers(chosen(options), SMALL, LEVER_BATCHES, *arguments)
 
 
-def levers_on_text(options: argparse.Namespace) -> dict[str, Any]:
-    """The same on real sentences: of the package's corpus, and of TED where it is."""
+def levers_on(corpus: str, options: argparse.Namespace) -> dict[str, Any]:
+    """The same on real sentences, of one corpus."""
     arguments = (chosen(options), SMALL, TEXT_BATCHES, options.device, options.rounds, options.seed)
-    return {corpus: measure_on_text(corpus, *arguments) for corpus in corpora()}
+    return measure_on_text(corpus, *arguments)
 
 
 def corpora() -> list[str]:
@@ -161,7 +162,8 @@ SECTIONS = {
     "two threads": two_threads,
     "compiled": compiled,
     "levers": levers,
-    "levers on text": levers_on_text,
+    "levers on phrases": partial(levers_on, "phrases"),
+    "levers on ted": partial(levers_on, "ted"),  # where TRANSFORMER_DATA says where it is
     "freed memory": freed_memory,
     "memory": memory,
     "profile": profiles,
@@ -249,7 +251,8 @@ def main(arguments: list[str] | None = None) -> None:
         print(line)
     record = run_facts(options.device) | machine_facts(options.device)
     record |= {"seed": options.seed, "rounds": options.rounds}
-    sections = options.only or [*SECTIONS]
+    at_hand = [name for name in SECTIONS if name != "levers on ted" or "ted" in corpora()]
+    sections = options.only or at_hand
     facts = {name: record[name] for name in ("command", "commit", "date")}  # of each section
     record = earlier_sections(options.output, record, sections) | record
     processor, torch_version = record["machine"]["processor"], record["versions"]["torch"]

@@ -22,7 +22,7 @@ def test_brevity_is_read_off_the_line_that_sacrebleu_prints():
 
 def test_a_record_grows_by_what_it_lacks(tmp_path, monkeypatch):
     monkeypatch.setattr(searches, "RECORD", tmp_path / "searches.json")
-    monkeypatch.setattr(searches, "load_corpus", lambda *of: load_corpus(*of)[:20])
+    monkeypatch.setattr(searches, "load_corpus", lambda *of: load_corpus(*of)[:60])
     monkeypatch.setattr(searches, "GRID", [Search(1)])
     searches.add("phrases", "phrases", Translator.load("phrases"), {})
     (first,) = json.loads(searches.RECORD.read_text())["rows"]["phrases"]["grid"]
