@@ -3,9 +3,9 @@
     python -m experiments.searches phrases                                    # the translator of the package
     python -m experiments.searches ted runs/ablation/dropout-01-seed-1        # runs of experiments.ablation
 
-Every search translates each third pair of the development split, whose BLEU, length and brevity penalty go into the record
-transformer/records/book/searches.json, one search at a time; what it holds already is not searched again.
-TRANSFORMER_DATA names the folder that holds the TED corpus.
+Every search translates each third pair of the development split. BLEU, length and brevity penalty go into
+the record transformer/records/book/searches.json, one search at a time; what it holds already is not
+searched again. TRANSFORMER_DATA names the folder that holds the TED corpus.
 """
 
 from __future__ import annotations
