@@ -26,12 +26,12 @@ from transformer.runs.folder import read_record, run_facts, write_record
 
 RECORD = Path(__file__).resolve().parents[1] / "transformer" / "records" / "book" / "searches.json"
 EVERY = 3
-PENALTIES = (0.6, 1.0, 0.0, 1.4, 2.0, 3.0)  # those near the usual one first
+PENALTIES = (0.6, 1.0, 0.0, 1.4, 2.0, 3.0, 4.0)  # those near the usual one first
 # Greedy search knows no penalty.
 GRID = (
     Search(1),
     *(Search(4, penalty) for penalty in PENALTIES),
-    *(Search(8, penalty) for penalty in (1.0, 2.0)),
+    *(Search(8, penalty) for penalty in (1.0, 1.4, 2.0)),
 )
 
 
