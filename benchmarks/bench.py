@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Collection
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import torch
 from benchmarks.allocator import measure_allocator
 from benchmarks.corpus import corpus_facts
 from benchmarks.decoding import measure_decoding
-from benchmarks.levers import measure_levers
+from benchmarks.levers import measure_levers, measure_on_text
 from benchmarks.measure import machine_facts, table
 from benchmarks.peak import measure_peak
 from benchmarks.peers import missing_peers
@@ -35,6 +36,7 @@ from transformer.speed.kernels import keep_freed_memory
 
 N_BATCHES = 6
 LEVER_BATCHES = 3  # by length; at random the same sentences make about twice as many
+TEXT_BATCHES = 2  # the same on real sentences, which make two to three times as many
 SMALL, LARGE = 2000, 40_000  # target tokens of a batch
 TOY_STEPS = 60  # of a round
 PRECISIONS = ["float32", "bfloat16"]
@@ -97,6 +99,17 @@ def levers(options: argparse.Namespace) -> dict[str, Any]:
     return measure_levers(chosen(options), SMALL, LEVER_BATCHES, *arguments)
 
 
+def levers_on(corpus: str, options: argparse.Namespace) -> dict[str, Any]:
+    """The same on real sentences, of one corpus."""
+    arguments = (chosen(options), SMALL, TEXT_BATCHES, options.device, options.rounds, options.seed)
+    return measure_on_text(corpus, *arguments)
+
+
+def corpora() -> list[str]:
+    """The corpora that are at hand."""
+    return ["phrases", *(["ted"] if os.environ.get("TRANSFORMER_DATA") else [])]
+
+
 def freed_memory(options: argparse.Namespace) -> dict[str, Any]:
     """Time training steps on the CPU with and without `keep_freed_memory`."""
     small = sentence_batches(SIZES["b"].config, SMALL, N_BATCHES, options.seed)
@@ -122,7 +135,7 @@ def peak(options: argparse.Namespace) -> dict[str, Any]:
 def padding(options: argparse.Namespace) -> dict[str, Any]:
     """Count the padding in batches of real sentences: of the package's corpus, and of TED where it is."""
     results, rows = {}, []
-    for name in ["phrases", *(["ted"] if os.environ.get("TRANSFORMER_DATA") else [])]:
+    for name in corpora():
         results[name] = corpus_facts(name, sizes=(8000,), budgets=(2000, 4096))["batches"]
         for row in results[name]:
             shares = [f"{row[key]:.2%}" for key in ("waste", "waste at random")]
@@ -149,6 +162,8 @@ SECTIONS = {
     "two threads": two_threads,
     "compiled": compiled,
     "levers": levers,
+    "levers on phrases": partial(levers_on, "phrases"),
+    "levers on ted": partial(levers_on, "ted"),  # where TRANSFORMER_DATA says where it is
     "freed memory": freed_memory,
     "memory": memory,
     "profile": profiles,
@@ -236,7 +251,8 @@ def main(arguments: list[str] | None = None) -> None:
         print(line)
     record = run_facts(options.device) | machine_facts(options.device)
     record |= {"seed": options.seed, "rounds": options.rounds}
-    sections = options.only or [*SECTIONS]
+    at_hand = [name for name in SECTIONS if name != "levers on ted" or "ted" in corpora()]
+    sections = options.only or at_hand
     facts = {name: record[name] for name in ("command", "commit", "date")}  # of each section
     record = earlier_sections(options.output, record, sections) | record
     processor, torch_version = record["machine"]["processor"], record["versions"]["torch"]

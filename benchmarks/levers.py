@@ -10,12 +10,23 @@ from typing import Any
 import torch
 from torch import nn
 
-from benchmarks.measure import MIB, interleaved, ratio, ratio_text, saved_bytes, spread, table
+from benchmarks.corpus import in_turn
+from benchmarks.measure import (
+    MIB,
+    interleaved,
+    memory_bandwidth,
+    product_peak,
+    ratio,
+    ratio_text,
+    saved_bytes,
+    spread,
+    table,
+)
 from benchmarks.peers import Training, described, our_model
-from benchmarks.training import agreement
+from benchmarks.training import agreement, profile_step
 from benchmarks.workload import Batch, Size, sentence_batches, shuffled_batches, token_counts, training_flops
-from transformer import MultiHeadAttention, Transformer, accelerate
-from transformer.language.batches import padding_waste
+from transformer import MultiHeadAttention, Transformer, Vocabulary, accelerate, load_corpus
+from transformer.language.batches import TokenBatches, encode_pairs, padding_waste
 from transformer.speed.fast import FastDropout, FastLinear, FastMultiHeadAttention
 from transformer.training import to_device
 
@@ -91,8 +102,71 @@ def measure_levers(
     """
     by_length = sentence_batches(size.config, target_tokens, n_batches, seed)
     at_random = shuffled_batches(size.config, by_length, target_tokens, seed)
+    return time_levers(size, by_length, at_random, device, rounds, seed)
+
+
+def measure_on_text(
+    corpus: str, size: Size, max_tokens: int, n_batches: int, device: torch.device, rounds: int, seed: int
+) -> dict[str, Any]:
+    """The same on sentences of a corpus, after what the predictions need.
+
+    Some batches are taken from all those of the training split, the short and the long ones alike; the same
+    sentences in random order are cut as they come.
+
+    Args:
+        corpus: as in `load_corpus`.
+        max_tokens: the most positions of a batch on either side.
+        size, n_batches, device, rounds, seed: as in `measure_levers`.
+    """
+    train = load_corpus(corpus, "train")
+    vocabulary = Vocabulary.train((text for pair in train for text in pair), size.config.tgt_vocab_size)
+    batches = [*TokenBatches(encode_pairs(train, vocabulary), max_tokens, shuffle=False)(0)]
+    by_length = [batches[int(len(batches) * (part + 0.5) / n_batches)] for part in range(n_batches)]
+    pairs = [
+        tuple(ids[ids != size.config.pad_id].tolist() for ids in pair)
+        for batch in by_length
+        for pair in zip(*batch)
+    ]
+    order = torch.randperm(len(pairs), generator=torch.Generator().manual_seed(seed)).tolist()
+    at_random = [*in_turn([pairs[place] for place in order], max_tokens)]
+    before = before_levers(size, by_length[n_batches // 2], device, seed)
+    return {"corpus": corpus, "before": before} | time_levers(
+        size, by_length, at_random, device, rounds, seed
+    )
+
+
+def before_levers(size: Size, batch: Batch, device: torch.device, seed: int) -> dict[str, Any]:
+    """What the levers are predicted from: the best products, a copy's rate, shares of two profiles."""
+    models = {"plain": Setup(by_length=True), "fast": setups()["loss in chunks"]}
+    profiles = {
+        name: profile_step(
+            Training(model_of(size, setup, seed), size, "float32", device), to_device(batch, device)
+        )
+        for name, setup in models.items()
+    }
+    best: dict[str, dict[str, float]] = {}
+    for precision in ("float32", "bfloat16"):
+        kernels = best.setdefault(precision, {})
+        for product in product_peak(precision, device)["products"]:
+            kernels[product["kernel"]] = max(kernels.get(product["kernel"], 0.0), product["flops"])
+    return {
+        "best products": best,
+        "bandwidth": memory_bandwidth(device),
+        "shares": {name: found["shares"] for name, found in profiles.items()},
+    }
+
+
+def time_levers(
+    size: Size,
+    by_length: list[Batch],
+    at_random: list[Batch],
+    device: torch.device,
+    rounds: int,
+    seed: int,
+) -> dict[str, Any]:
+    """Time training on batches of the same sentences, in two orders, with each setup."""
     by_length, at_random = ([to_device(batch, device) for batch in some] for some in (by_length, at_random))
-    middle = by_length[n_batches // 2]
+    middle = by_length[len(by_length) // 2]
     trainings = {
         name: Training(model_of(size, setup, seed), size, setup.precision, device)
         for name, setup in setups().items()

@@ -4,8 +4,11 @@ Every row is a decoder-only model of 2017 with one change, or with all of them, 
 parameters, trained for the same number of updates: on characters of small Portuguese, or with `--task toy`
 on Chapter 9's task, where the digits, the start token and the answer are one sequence. There two rows are
 added, a prefix mask and the encoder and decoder of 2017. With `--peak 2` all learning rates are twice as
-high. The record transformer/records/book/since-2017.json, which Chapter 16 reads, grows by one run at a time;
-what it holds already is not run again.
+high. With `--choose`, each row on characters gets the rates that are best for it. One seed doubles or halves
+them until the least loss on the development split lies inside, and two other seeds are then trained at
+those rates as well. What is compared is the loss on the test split. The record
+transformer/records/book/since-2017.json, which Chapter 16 reads, grows by one run at a time; what it holds
+already is not run again.
 """
 
 from __future__ import annotations
@@ -58,6 +61,8 @@ PAIR = "encoder-decoder"  # for the toy task
 SIZES: dict[str, int] = {"d_model": 64, "n_heads": 4, "n_layers": 2}
 CONTEXT, LONG, DIGITS = 64, 256, 10  # lengths of windows of characters, and of the toy task's inputs
 RATE, MUON_RATE = 3e-3, 2e-2  # the peak of the schedule; muon: of the matrices in the layers
+CHOOSER = 3  # the seed that chooses among rates
+FACTORS = (2.0, 4.0)  # of the rates, to begin with
 
 
 class SinusoidalEmbedding(nn.Sequential):
@@ -184,9 +189,9 @@ def windows(batch: int) -> Tensor:
     return train[torch.randint(len(train) - CONTEXT, (batch, 1)) + torch.arange(CONTEXT + 1)]
 
 
-def test_loss(model: nn.Module, length: int) -> float:
-    """Nats per character on the first 16,384 characters of the test, in windows of a length."""
-    found = characters("test")[:16_385].unfold(0, length + 1, length)
+def loss_on(split: str, model: nn.Module, length: int) -> float:
+    """Nats per character on the first 16,384 characters of a split, in windows of a length."""
+    found = characters(split)[:16_385].unfold(0, length + 1, length)
     with evaluating(model):
         losses = [next_token_loss(model, batch)[0] for batch in found.split(16)]
     return float(sum(losses)) / (len(found) * length)
@@ -231,7 +236,11 @@ def task(name: str) -> Task:
         rows = (*(row for row in ROWS if row != "cooled"), PAIR)
         return Task(rows, DIGITS + 2, 800, 100, 64, reversals, answer_loss, exact)
     n_characters = int(characters("train").max()) + 1
-    examine = lambda model: {"loss": test_loss(model, CONTEXT), "loss_long": test_loss(model, LONG)}
+    examine = lambda model: {
+        "loss": loss_on("test", model, CONTEXT),
+        "loss_long": loss_on("test", model, LONG),
+        "loss_dev": loss_on("dev", model, CONTEXT),
+    }
     rows = tuple(row for row in ROWS if row != "prefix")
     return Task(rows, n_characters, 400, 40, 32, windows, next_token_loss, examine)
 
@@ -276,6 +285,38 @@ def identity(entry: dict[str, Any]) -> tuple[Any, ...]:
     return tuple(entry[key] for key in ("task", "row", "seed", "peak"))
 
 
+def recorded() -> list[dict[str, Any]]:
+    """The runs in the record."""
+    return json.loads(RECORD.read_text(encoding="utf8"))["runs"] if RECORD.exists() else []
+
+
+def ensure(on: str, name: str, seed: int, factor: float) -> dict[str, Any]:
+    """A run from the record, or a new one that the record then holds."""
+    runs = recorded()
+    for entry in runs:
+        if identity(entry) == (on, name, seed, factor):
+            return entry
+    entry = run(on, name, seed, factor)
+    settings = {name: task(name).setting for name in TASKS}
+    lengths = {"context": CONTEXT, "long": LONG, "digits": DIGITS}
+    runs.append(entry)
+    write_record(
+        RECORD,
+        {"settings": settings, "lengths": lengths, "longer": LONGER, "chooser": CHOOSER, "runs": runs},
+    )
+    return entry
+
+
+def chosen_factor(name: str) -> float:
+    """The factor of the rates with the least loss on the development split, between two that are worse."""
+    at = lambda factor: ensure("letters", name, CHOOSER, factor)["loss_dev"]
+    tried = {factor: at(factor) for factor in FACTORS}
+    while (best := min(tried, key=tried.__getitem__)) in (min(tried), max(tried)):
+        beyond = best / 2 if best == min(tried) else 2 * best
+        tried[beyond] = at(beyond)
+    return best
+
+
 def main() -> None:
     """Run what is asked for and not in the record yet."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -283,20 +324,19 @@ def main() -> None:
     parser.add_argument("--task", choices=TASKS, default="letters")
     parser.add_argument("--seeds", type=int, default=3, help="runs of each row (3)")
     parser.add_argument("--peak", type=float, default=1.0, help="a factor for all learning rates (1)")
+    parser.add_argument("--choose", action="store_true", help="find each row's best factor, and use that")
     options = parser.parse_args()
     if unknown := set(options.rows) - set(task(options.task).rows):
         parser.error(f"the task {options.task} has no row {', '.join(sorted(unknown))}")
+    if options.choose and options.task != "letters":
+        parser.error("only the task letters has a split by which to choose")
     torch.set_num_threads(1)
-    record = json.loads(RECORD.read_text(encoding="utf8")) if RECORD.exists() else {"runs": []}
-    for seed in range(options.seeds):
-        for name in options.rows or task(options.task).rows:
-            asked = (options.task, name, seed, options.peak)
-            if asked not in map(identity, record["runs"]):
-                record["runs"].append(run(*asked))
-                settings = {name: task(name).setting for name in TASKS}
-                lengths = {"context": CONTEXT, "long": LONG, "digits": DIGITS}
-                record = {"settings": settings, "lengths": lengths, "longer": LONGER, "runs": record["runs"]}
-                write_record(RECORD, record)
+    names = options.rows or task(options.task).rows
+    factors = {name: chosen_factor(name) if options.choose else options.peak for name in names}
+    seeds = [CHOOSER, *range(options.seeds - 1)] if options.choose else range(options.seeds)
+    for seed in seeds:
+        for name, factor in factors.items():
+            ensure(options.task, name, seed, factor)
 
 
 if __name__ == "__main__":

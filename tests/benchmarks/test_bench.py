@@ -6,7 +6,9 @@ import json
 import platform
 import subprocess
 import sys
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -378,6 +380,26 @@ def test_levers_are_measured_on_the_same_sentences(capsys):
         lever["saved bytes"] > 0 and lever["seconds"]["median"] > 0 for lever in found["levers"].values()
     )
     assert "From plain to fast" in capsys.readouterr().out
+
+
+def test_levers_are_measured_on_real_sentences_too(capsys):
+    """Of the corpus, after what the predictions need; sentences in random order have more padding."""
+    size = replace(SMALL, config=replace(SMALL.config, src_vocab_size=1000, tgt_vocab_size=1000))
+    found = levers.measure_on_text("phrases", size, 300, 2, CPU, rounds=1, seed=0)
+    assert list(found["levers"]) == list(levers.LEVERS) and found["corpus"] == "phrases"
+    assert found["levers"]["plain"]["padding waste"] > 2 * found["levers"]["dropout"]["padding waste"]
+    before = found["before"]
+    assert set(before["best products"]) == {"float32", "bfloat16"} and before["bandwidth"]["memory"] > 0
+    assert all(sum(shares.values()) == pytest.approx(1) for shares in before["shares"].values())
+    assert "From plain to fast" in capsys.readouterr().out
+
+
+def test_one_thread_is_timed_by_what_it_spends(monkeypatch):
+    """Sleep is no work of one thread; two threads are timed by the wall clock."""
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    assert measure.seconds(lambda: time.sleep(0.05), CPU) < 0.04
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    assert measure.seconds(lambda: time.sleep(0.05), CPU) >= 0.05
 
 
 def test_parts_by_formula_are_what_torch_counts():

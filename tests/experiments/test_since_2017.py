@@ -1,6 +1,7 @@
 """The measurement behind Chapter 16's tables: each row changes what its name says, and nothing else."""
 
 import json
+import math
 import sys
 from collections import Counter
 from dataclasses import replace
@@ -174,7 +175,31 @@ def test_a_record_grows_by_what_it_lacks(record, monkeypatch):
     assert [bench.identity(entry) for entry in runs] == [
         ("toy", "rms", 0, 1.0), ("toy", "longer", 0, 1.0), ("letters", "rms", 0, 2.0)
     ]  # fmt: skip
-    assert {"tokens", "sequences"} < runs[0].keys() and {"loss", "loss_long"} < runs[2].keys()
+    assert {"tokens", "sequences"} < runs[0].keys() and {"loss", "loss_long", "loss_dev"} < runs[2].keys()
+
+
+def test_rates_are_chosen_on_the_development_split_by_one_seed_of_three(record, monkeypatch):
+    best = {"rms": 1.0, "gate": 8.0}  # beyond what is tried at first, on either side
+
+    def run(on, name, seed, factor):
+        loss = abs(math.log2(factor / best[name]))
+        scores = {"loss_dev": loss, "loss": -loss}  # the test split would choose otherwise
+        return {"task": on, "row": name, "seed": seed, "peak": factor, **scores}
+
+    monkeypatch.setattr(bench, "run", run)
+    measure(monkeypatch, "rms", "gate", "--choose")
+    entries = json.loads(record.read_text())["runs"]
+    for name, factor in best.items():
+        at_best = {entry["seed"] for entry in entries if (entry["row"], entry["peak"]) == (name, factor)}
+        assert at_best == {bench.CHOOSER, 0, 1}
+    tried = {name: {entry["peak"] for entry in entries if entry["row"] == name} for name in best}
+    assert tried == {"rms": {0.5, 1.0, 2.0, 4.0}, "gate": {2.0, 4.0, 8.0, 16.0}}
+
+
+def test_only_a_task_with_a_development_split_chooses(record, monkeypatch, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        measure(monkeypatch, "rms", "--task", "toy", "--choose")
+    assert "only the task letters" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("row", ["foo", "prefix"])
@@ -188,6 +213,18 @@ def test_a_row_that_a_task_has_not_is_refused(record, monkeypatch, capsys, row):
 def test_no_run_of_the_record_stands_twice_and_each_row_has_three_seeds():
     runs = load_record("since-2017")["runs"]
     assert set(Counter(map(bench.identity, runs)).values()) == {1}
-    seeds = Counter((entry["task"], entry["row"]) for entry in runs if entry["peak"] == 1)
+    usual = [entry for entry in runs if entry["peak"] == 1 and entry["seed"] != bench.CHOOSER]
+    seeds = Counter((entry["task"], entry["row"]) for entry in usual)
     rows = {(on, row) for on in bench.TASKS for row in bench.task(on).rows}
     assert seeds == {row: 1 if row == ("letters", "cooled") else 3 for row in rows}  # compared by its rates
+
+
+def test_the_record_has_three_seeds_of_each_row_at_the_rates_that_one_of_them_chose():
+    runs = [entry for entry in load_record("since-2017")["runs"] if entry["task"] == "letters"]
+    rows = {entry["row"] for entry in runs if entry["seed"] == bench.CHOOSER}
+    assert {"2017", "all"} < rows
+    for row in rows:
+        tried = {e["peak"]: e["loss_dev"] for e in runs if (e["row"], e["seed"]) == (row, bench.CHOOSER)}
+        best = min(tried, key=tried.__getitem__)
+        assert min(tried) < best < max(tried)
+        assert {e["seed"] for e in runs if (e["row"], e["peak"]) == (row, best)} >= {0, 1, bench.CHOOSER}

@@ -352,7 +352,8 @@ def evaluate_translator(
 
 
 # %% book/F-translator.ipynb · Scored · [tune-search]
-SEARCHES = (Search(1), Search(4, 0.0), Search(4), Search(4, 1.0), Search(4, 1.4), Search(8, 1.0))
+_PENALTIES = (0.0, 0.6, 1.0, 1.4, 2.0, 3.0)  # so far that the best lies inside
+SEARCHES = (Search(1), *(Search(4, penalty) for penalty in _PENALTIES), Search(8, 1.0), Search(8, 2.0))
 
 
 def tune_search(
