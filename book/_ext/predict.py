@@ -1,10 +1,10 @@
 """Questions that a reader can answer in the page, each above the cell that answers it.
 
 `book/predictions.py` says what a question is. Here the cell that asks becomes a choice or a slider, and the
-output of the cell that answers is marked, so that `_static/predict.js` can veil it until the reader has guessed
-or wants to see it. Before the exercises stands a list of the chapter's questions, which the script fills with
-the guesses. Nothing is veiled, and nothing can be pressed, where scripts do not run: there the question is a
-paragraph, and so it is on paper.
+output of the cell that answers is marked, so that `_static/predict.js` can veil it until the reader has
+guessed or wants to see it. Before the exercises stands a list of the chapter's questions, which the script
+fills with the guesses. Nothing is veiled, and nothing can be pressed, where scripts do not run: there the
+question is a paragraph, and so it is on paper.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from sphinx.application import Sphinx
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import predictions  # noqa: E402
+from cells import has_picture  # noqa: E402
 from predictions import Question  # noqa: E402
 
 MARK = "predict"
@@ -40,12 +41,22 @@ def ask(app: Sphinx, doctree: nodes.document) -> None:
     for answer in answers:
         asked = answer["cell_metadata"][MARK]["ask"]
         (question,) = (one for one in questions if one.ask == asked)
-        (output,) = (part for part in answer.children if part.get("nb_element") == "cell_code_output")
-        output["ids"].append(f"answer-{question.name}")
+        for output in outputs(answer):
+            output["classes"].append(f"answers-{question.name}")
     if questions:
         doctree[MARK] = True
         place = exercises(doctree)
         place.parent.insert(place.parent.index(place), nodes.raw("", summary_of(questions), format="html"))
+
+
+def outputs(answer: nodes.container) -> list[nodes.container]:
+    """Return what a cell shows, and what the next one draws of it if no word stands between them."""
+    shown = [part for part in answer.children if part.get("nb_element") == "cell_code_output"]
+    after = answer.next_node(descend=False, siblings=True)
+    if isinstance(after, nodes.container) and MARK not in after.get("cell_metadata", {MARK: None}):
+        drawn = [part for part in after.children if part.get("nb_element") == "cell_code_output"]
+        shown += [part for part in drawn if has_picture(part)]
+    return shown
 
 
 def exercises(doctree: nodes.document) -> nodes.section:
@@ -61,7 +72,7 @@ def html_of(question: Question) -> str:
     name = f"predict-{question.name}"
     known = {"name": question.name, "found": question.found}
     if question.choices:
-        known |= {"answer": question.answer}
+        known |= {"answer": question.answer, "figure": question.figure}
     else:
         known |= {"value": question.value, "unit": question.unit, "log": question.log}
         known |= {"low": question.low, "high": question.high, "step": question.step}

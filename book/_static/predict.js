@@ -23,7 +23,8 @@
 
   function shown(value, known) {
     if (known.log) {
-      if (value >= 1e9 || value < 1e-3) return withUnit(value.toExponential(1).replace("-", "−"), known.unit);
+      const few = value.toExponential(1).replace(/([+-])(\d)$/, "$10$2");
+      if (value >= 1e9 || value < 1e-3) return withUnit(few, known.unit);
       return withUnit(Number(value.toPrecision(2)).toLocaleString("en-US", { maximumFractionDigits: 4 }), known.unit);
     }
     const digits = (String(known.step).split(".")[1] ?? "").length;
@@ -33,10 +34,13 @@
   function distance(guess, known) {
     if (known.log) {
       const factor = Math.max(guess / known.value, known.value / guess);
-      return factor < 1.05 ? "right on it" : `a factor of ${factor >= 1e4 ? factor.toExponential(0).replace("+", "") : Number(factor.toPrecision(2))} apart`;
+      if (factor < 1.05) return "as you did";
+      const said = factor < 1e4 ? Number(factor.toPrecision(2)) : factor.toExponential(0).replace("+", "");
+      return `so you were off by a factor of ${said}`;
     }
     const apart = Number(Math.abs(guess - known.value).toPrecision(3));
-    return apart ? `${known.unit === "%" ? `${apart} points` : withUnit(apart, known.unit)} apart` : "right on it";
+    if (!apart) return "as you did";
+    return `so you were off by ${known.unit === "%" ? `${apart} points` : withUnit(apart, known.unit)}`;
   }
 
   function isClose(guess, known) {
@@ -49,7 +53,7 @@
     constructor(box, changed) {
       this.box = box;
       this.known = JSON.parse(box.dataset.question);
-      this.output = document.getElementById(`answer-${this.known.name}`);
+      this.outputs = [...document.getElementsByClassName(`answers-${this.known.name}`)];
       this.range = box.querySelector("input[type=range]");
       this.radios = [...box.querySelectorAll("input[type=radio]")];
       this.result = box.querySelector(".predict-result");
@@ -145,29 +149,34 @@
         const found = `The cell found ${known.found}`;
         return guess === null ? `${found}.` : `You guessed ${shown(guess, known)}. ${found}, ${distance(guess, known)}.`;
       }
-      return guess === known.answer ? `Yes, ${known.found}.` : `${guess === null ? "The answer is" : "No, the answer is"} ${known.found}.`;
+      const said = guess === null ? "The answer is" : guess === known.answer ? "Yes, it is" : "No, it is";
+      return `${said} ${known.found}. The cell prints ${known.figure}.`;
     }
 
-    // The veil lies on the output without changing its size; what is under it cannot be reached or read out.
+    // A veil lies on an output without changing its size; what is under it cannot be reached or read out.
     veil() {
-      if (!this.output || this.output.querySelector(".predict-veil")) return;
-      for (const part of this.output.children) part.inert = true;
-      const veil = document.createElement("div");
-      veil.className = "predict-veil";
-      const show = Object.assign(document.createElement("button"), { type: "button", className: "nocopy", textContent: "Show me" });
-      show.addEventListener("click", () => this.answer(null, true));
-      const back = Object.assign(document.createElement("a"), { href: `#${this.box.id}`, textContent: "guess first" });
-      const line = document.createElement("span");
-      line.append("Veiled: ", back, " or ", show);
-      veil.append(line);
-      this.output.classList.add("veiled");
-      this.output.append(veil);
+      for (const output of this.outputs) {
+        if (output.classList.contains("veiled")) continue;
+        for (const part of output.children) part.inert = true;
+        const veil = document.createElement("div");
+        veil.className = "predict-veil";
+        const line = document.createElement("span");
+        const show = Object.assign(document.createElement("button"), { type: "button", textContent: "Show me" });
+        show.addEventListener("click", () => this.answer(null, true));
+        const back = Object.assign(document.createElement("a"), { href: `#${this.box.id}`, textContent: "guess first" });
+        line.append("Veiled: ", back, " or ", show);
+        veil.append(line);
+        output.classList.add("veiled");
+        output.append(veil);
+      }
     }
 
     unveil() {
-      this.output?.querySelector(".predict-veil")?.remove();
-      this.output?.classList.remove("veiled");
-      for (const part of this.output?.children ?? []) part.inert = false;
+      for (const output of this.outputs) {
+        output.querySelector(".predict-veil")?.remove();
+        output.classList.remove("veiled");
+        for (const part of output.children) part.inert = false;
+      }
     }
   }
 
@@ -176,14 +185,15 @@
     const close = guessed.filter(({ known }) => isClose(guesses[known.name], known));
     const total = questions.length;
     const [status] = box.getElementsByTagName("p");
+    const were = close.length === 1 ? "One was" : `${close.length || "None"} ${close.length ? "were" : "was"}`;
     status.textContent = guessed.length
-      ? `You guessed ${guessed.length} of this chapter’s ${total} predictions and came close in ${close.length}: the right choice, within a tenth of the scale, or within a factor of two where the scale is logarithmic.`
+      ? `You have made ${guessed.length} of this chapter’s ${total} predictions. ${were} close, which means the right choice, within a tenth of the scale, or within a factor of two where the scale is logarithmic.`
       : `This chapter asks for ${total} predictions. You have made none yet.`;
-    for (const { known } of questions) {
+    for (const { known, radios } of questions) {
       const guess = guesses[known.name];
       const item = box.querySelector(`li[data-name="${known.name}"]`);
-      const yours = typeof guess !== "number" ? "" : "answer" in known ? (isClose(guess, known) ? "right" : "wrong") : `you ${shown(guess, known)}`;
-      item.lastElementChild.textContent = guess === undefined ? "" : `${[yours, `found ${known.found}`].filter(Boolean).join(", ")}`;
+      const yours = typeof guess !== "number" ? "" : `You said ${radios[guess]?.parentElement.textContent.trim() ?? shown(guess, known)}. `;
+      item.lastElementChild.textContent = guess === undefined ? "" : `${yours}Found: ${known.found}.`;
       item.classList.toggle("close", typeof guess === "number" && isClose(guess, known));
     }
     box.querySelector(".forget").disabled = !Object.keys(guesses).length;
