@@ -102,7 +102,8 @@ def slider(question: Question, name: str) -> str:
     ends = [end(value, question) for value in (question.low, question.high)]
     middle = low + round((high - low) / 2 / step) * step
     return (
-        '<div class="predict-scale"><output class="pst-js-only"></output><div class="predict-track">'
+        '<div class="predict-scale"><span class="predict-value pst-js-only" aria-hidden="true"></span>'
+        '<div class="predict-track">'
         f'<input class="pst-js-only" type="range" min="{low}" max="{high}" step="{step}" value="{middle:g}"'
         f' aria-labelledby="{name}-ask"></div>'
         f'<p class="predict-ends"><span>{ends[0]}</span> <span>{ends[1]}</span></p></div>'

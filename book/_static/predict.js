@@ -91,7 +91,7 @@
     say() {
       if (this.range) {
         const text = shown(this.chosen, this.known);
-        this.box.querySelector("output").textContent = text;
+        this.box.querySelector(".predict-value").textContent = text;
         this.range.setAttribute("aria-valuetext", text);
       } else {
         this.guessButton.disabled = this.chosen < 0;
