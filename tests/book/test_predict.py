@@ -224,7 +224,7 @@ def test_a_guess_by_keyboard_is_compared_kept_summed_up_and_forgotten(width, tab
     assert float(box(tab, question).locator(".predict-value").inner_text()) == guess
     tab.keyboard.press("Tab")
     tab.keyboard.press("Enter")
-    status = box(tab, question).get_by_role("status")
+    status = box(tab, question).locator(".predict-result[role=status]")
     far = f"{abs(guess - question.value):g}"
     assert status.inner_text() == (
         f"You guessed {guess:g}. The cell found {question.found}, so you were off by {far}."
@@ -242,7 +242,7 @@ def test_a_guess_by_keyboard_is_compared_kept_summed_up_and_forgotten(width, tab
     assert f"You said {guess:g}. Found: {question.found}." in summary.inner_text()
 
     summary.get_by_role("button", name="Forget my guesses").click()
-    assert veil(tab, question).count() == 1 and status.inner_text() == ""
+    assert veil(tab, question).count() == 1 and status.text_content() == ""
     assert "none yet" in summary.inner_text()
     tab.reload()
     assert veil(tab, question).count() == 1
