@@ -81,10 +81,10 @@ def html_of(question: Question) -> str:
         f' data-question="{escape(json.dumps(known))}">'
         f'<p class="predict-ask" id="{name}-ask"><strong>Predict.</strong> {escape(question.ask)}</p>'
         f"{choices(question, name) if question.choices else slider(question, name)}"
-        '<div class="predict-foot"><p class="predict-buttons pst-js-only">'
+        '<div class="predict-foot pst-js-only"><p class="predict-buttons">'
         '<button type="button" class="guess">Guess</button>'
         '<button type="button" class="show">Show me</button></p>'
-        '<p class="predict-result pst-js-only" role="status" tabindex="-1"></p></div></div>\n'
+        '<p class="predict-result" role="status" tabindex="-1"></p></div></div>\n'
     )
 
 
@@ -111,7 +111,7 @@ def slider(question: Question, name: str) -> str:
 
 
 def end(value: float, question: Question) -> str:
-    shown = f"{value:,.0f}" if 1e3 <= value < 1e9 else f"{value:g}".replace("-", "\u2212")
+    shown = f"{value:,.0f}" if 1e3 <= value < 1e12 else f"{value:g}".replace("-", "\u2212")
     return escape(predictions.with_unit(shown, question.unit))
 
 
