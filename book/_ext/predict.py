@@ -123,8 +123,8 @@ def summary_of(questions: list[Question]) -> str:
     ]
     return (
         '<div class="predict-summary pst-js-only" role="group" aria-label="Your predictions">'
-        f'<p role="status"></p><ul>{"".join(items)}</ul>'
-        '<p><button type="button" class="forget">Forget my guesses</button></p></div>\n'
+        f'<p role="status"></p><details><summary>The questions</summary><ul>{"".join(items)}</ul>'
+        '<button type="button" class="forget">Forget my guesses</button></details></div>\n'
     )
 
 

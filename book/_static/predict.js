@@ -187,7 +187,7 @@
     const [status] = box.getElementsByTagName("p");
     const were = close.length === 1 ? "One was" : `${close.length || "None"} ${close.length ? "were" : "was"}`;
     status.textContent = guessed.length
-      ? `You have made ${guessed.length} of this chapter’s ${total} predictions. ${were} close, which means the right choice, within a tenth of the scale, or within a factor of two where the scale is logarithmic.`
+      ? `You have made ${guessed.length} of this chapter’s ${total} predictions. ${were} close: the right choice, within a tenth of the scale, or within a factor of two where it is logarithmic.`
       : `This chapter asks for ${total} predictions. You have made none yet.`;
     for (const { known, radios } of questions) {
       const guess = guesses[known.name];

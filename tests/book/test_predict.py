@@ -233,12 +233,14 @@ def test_a_guess_by_keyboard_is_compared_kept_summed_up_and_forgotten(width, tab
     assert tab.evaluate(LAYOUT, question.name) == before and tab.evaluate(TOO_WIDE) <= 0
     assert veil(tab, question).count() == 0
     summary = tab.locator(".predict-summary")
+    summary.get_by_text("The questions").click()
     assert f"1 of this chapter’s {total} predictions" in summary.inner_text()
 
     tab.reload()
     tab.wait_for_function("() => document.documentElement.dataset.settled !== undefined")
     assert status.inner_text().startswith(f"You guessed {guess:g}.")
     assert veil(tab, question).count() == 0 and veil(tab, ASKED[name][1]).count() == 1
+    summary.get_by_text("The questions").click()
     assert f"You said {guess:g}. Found: {question.found}." in summary.inner_text()
 
     summary.get_by_role("button", name="Forget my guesses").click()
@@ -305,6 +307,7 @@ def test_a_browser_that_stores_nothing_asks_all_the_same(tab):
     visit(tab, HTML / "book/13-translation.html")
     box(tab, question).get_by_role("button", name="Guess").click()
     assert "You guessed" in box(tab, question).get_by_role("status").inner_text()
+    tab.get_by_text("The questions").click()
     tab.get_by_role("button", name="Forget my guesses").click()
     assert veil(tab, question).count() == 1
 
