@@ -35,7 +35,7 @@ def written(notebook: NotebookNode) -> str:
     """A notebook as text; each cell's id is part of the line that begins it."""
     cells = []
     for cell in notebook.cells:
-        metadata = {key: cell.metadata[key] for key in ("tags", "mystnb") if key in cell.metadata}
+        metadata = {key: cell.metadata[key] for key in ("tags", "mystnb", "predict") if key in cell.metadata}
         new = nbformat.v4.new_code_cell if cell.cell_type == "code" else nbformat.v4.new_markdown_cell
         cells.append(new(cell.source, id=cell.id, metadata={"id": cell.id, **metadata}))
     plain = nbformat.v4.new_notebook(cells=cells, metadata={"jupytext": {"cell_metadata_filter": "all"}})

@@ -11,7 +11,7 @@ async ({ name, names, ids }) => {
     "dominant-baseline", "visibility", "marker-end", "marker-start", "paint-order", "image-rendering"];
   const OWN = { opacity: "1", display: "", "stop-color": "", "vector-effect": "none" };
   const drawings = [];
-  const USELESS = ".headerlink, .copybtn, .nocopy, button, script, noscript, article style:not(svg *), input, .toctree-wrapper, "
+  const USELESS = ".headerlink, .copybtn, .nocopy, button, script, noscript, article style:not(svg *), input, .predict-value, .predict-foot, .predict-summary, .toctree-wrapper, "
     + ".viewcode-link, .viewcode-back, svg path:not([d])";
   article.querySelectorAll(USELESS).forEach(element => element.remove());
 

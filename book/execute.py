@@ -23,6 +23,7 @@ from pathlib import Path
 
 import narrow
 import nbformat
+import predictions
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 from nbformat import NotebookNode
@@ -91,7 +92,7 @@ def tidy(notebook: NotebookNode) -> None:
 
 READABLE_ID = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 RANDOM_ID = re.compile(r"[0-9a-f]{8,}|[0-9a-f]{8}-[0-9a-f]{4}-.*")  # what Jupyter and VS Code give a new cell
-KEPT = {"tags", "mystnb", "jupyter", "cellView"}  # of a cell's metadata; the rest is an editor's
+KEPT = {"tags", "mystnb", "predict", "jupyter", "cellView"}  # of a cell's metadata; the rest is an editor's
 
 
 def name_cells(notebook: NotebookNode) -> None:
@@ -114,6 +115,7 @@ def is_fresh(name: str) -> bool:
 def normalize(notebook: NotebookNode) -> None:
     """Bring what an editor has saved into the form of the book: names, counts and what else is not text."""
     name_cells(notebook)
+    predictions.ask(notebook, nbformat.v4.new_code_cell)
     notebook.metadata["language_info"] = {"name": "python"}
     counts = itertools.count(1)  # of cells that were run; one that was not keeps its None, and a test sees it
     for cell in notebook.cells:
@@ -128,11 +130,13 @@ def normalize(notebook: NotebookNode) -> None:
 
 
 def fold(metadata: dict) -> None:
-    """Fold in Jupyter and in Colab what the page folds."""
-    folded = not {"hide-cell", "hide-input"}.isdisjoint(metadata.get("tags", []))
-    for name, value in (("jupyter", {"source_hidden": True}), ("cellView", "form")):
+    """Fold in Jupyter and in Colab what the page folds; a question is a form in Colab."""
+    tags = set(metadata.get("tags", []))
+    folded = bool({"hide-cell", "hide-input"} & tags)
+    form = folded or predictions.TAG in tags
+    for name, value, holds in (("jupyter", {"source_hidden": True}, folded), ("cellView", "form", form)):
         metadata.pop(name, None)
-        if folded:
+        if holds:
             metadata[name] = value
 
 
@@ -284,7 +288,7 @@ def main(arguments: list[str] | None = None) -> int:
         started = time.perf_counter()
         try:
             said = (renew_narrow_forms if options.narrow else execute)(path, options.timeout)
-        except (CellExecutionError, CellTimeoutError, DeadKernelError, RuntimeError) as error:
+        except (CellExecutionError, CellTimeoutError, DeadKernelError, RuntimeError, ValueError) as error:
             failed += 1
             print(f"{path.name}: not written\n{error}", file=sys.stderr)
         else:

@@ -18,7 +18,9 @@ from playwright.sync_api import Browser, sync_playwright
 from tasks import BROWSERS, HTML, ROOT
 
 COVER = ROOT / "book" / "_static" / "cover.svg"
-LIVE = re.compile(r"/_static/live/[^/]*\.js")  # a live figure is its first picture
+LIVE = re.compile(
+    r"/_static/(live/[^/]*|predict)\.js"
+)  # a live figure is its first picture, and nothing is veiled
 
 
 class Section(NamedTuple):

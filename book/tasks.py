@@ -42,6 +42,7 @@ OF_THE_BUILD = (
     "book/test_live",
     "book/test_paper",
     "book/test_plain",
+    "book/test_predict",
     "book/test_search",
     "book/test_weave",
 )
@@ -157,7 +158,14 @@ def test_pages(options) -> None:
             "pages",
             *(
                 f"tests/book/{name}.py"
-                for name in ("test_book", "test_budgets", "test_live", "test_paper", "test_search")
+                for name in (
+                    "test_book",
+                    "test_budgets",
+                    "test_live",
+                    "test_paper",
+                    "test_predict",
+                    "test_search",
+                )
             ),
         ),
         **QUIET,

@@ -43,8 +43,15 @@ def shown(output: NotebookNode, description: str) -> str:
 def of_notebook(notebook: NotebookNode) -> str:
     """Return a notebook as Markdown: what it says, its code, and what that printed."""
     pieces = []
+    asked = {
+        f"predict-{cell.id}": cell.metadata.predict.ask
+        for cell in notebook.cells
+        if "predict" in cell.metadata
+    }
     for cell in notebook.cells:
-        if cell.cell_type == "markdown":
+        if cell.id in asked:
+            pieces.append(f"**Predict.** {asked[cell.id]}")
+        elif cell.cell_type == "markdown":
             pieces.append(TO_PAGE.sub(r"\1.html.md", cell.source))
         elif "remove-cell" not in cell.metadata.get("tags", []):
             description = cell.metadata.get("mystnb", {}).get("image", {}).get("alt", "")

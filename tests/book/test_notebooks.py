@@ -20,7 +20,7 @@ MIN_EXERCISES = 4
 
 KNOWN_TAGS = {
     "hide-cell", "hide-input", "hide-output", "remove-cell", "remove-input", "remove-output",
-    "nbval-skip", "nbval-ignore-output", "raises-exception", "api",
+    "nbval-skip", "nbval-ignore-output", "raises-exception", "api", "predict",
 }  # fmt: skip
 # A row of the table in a workshop notebook: what can go wrong, what it does, and the test that shows it.
 FAULT_ROW = re.compile(r"^\| .*\]\(https://\S+?/blob/main/(tests/[\w/]+\.py)\)", re.M)

@@ -1,0 +1,346 @@
+"""Predict, then look: questions that the cells below them answer, in the notebooks and in the pages."""
+# ruff: noqa: F811 (a fixture has the name under which it is imported)
+
+from __future__ import annotations
+
+import copy
+import re
+from contextlib import redirect_stdout
+from io import StringIO
+from pathlib import Path
+
+import execute
+import nbformat
+import predictions
+import pytest
+from nbformat import NotebookNode
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+from playwright.sync_api import Browser, Locator, Page
+from predictions import PREFIX, Question
+from test_book import HTML, PATIENCE, ROOT, TOO_WIDE, chromium, reads_pages, show, tab, visit  # noqa: F401
+
+PATHS = sorted((ROOT / "book").glob("[0-9][0-9]-*.ipynb"))
+NOTEBOOKS = {path.stem: nbformat.read(path, as_version=4) for path in PATHS}
+ASKED = {name: predictions.questions(notebook) for name, notebook in NOTEBOOKS.items()}
+EVERY = [
+    pytest.param(NOTEBOOKS[name], question, id=f"{name[:2]}-{question.name}")
+    for name, questions in ASKED.items()
+    for question in questions
+]
+each_question = pytest.mark.parametrize("notebook, question", EVERY)
+SMALL = {"ask": "How many?", "pattern": r"found (\d+)", "from": 0, "to": 10, "step": 1}
+
+
+# In the notebooks ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_a_chapter_asks_two_to_four_questions(name):
+    assert 2 <= len(ASKED[name]) <= 4
+    assert len({question.ask for question in ASKED[name]}) == len(ASKED[name])
+
+
+@each_question
+def test_a_question_can_be_answered(notebook, question):
+    assert question.ask.endswith("?") and len(question.ask) <= 220
+    if question.choices:
+        assert 2 <= len(set(question.choices)) == len(question.choices) <= 5
+        assert 0 <= question.answer < len(question.choices)
+        return
+    assert question.low <= question.value <= question.high
+    if question.log:
+        assert 0 < question.low and question.high / question.low >= 100
+    else:
+        steps = (question.high - question.low) / question.step
+        assert 4 <= round(steps) <= 200 and steps == pytest.approx(round(steps))
+
+
+def place(notebook: NotebookNode, name: str) -> int:
+    return [cell.id for cell in notebook.cells].index(name)
+
+
+@each_question
+def test_a_question_comes_before_its_answer_is_told(notebook, question):
+    """A figure of three digits or more stands in no text above; of a shorter one a program cannot tell."""
+    asks, answers = place(notebook, PREFIX + question.name), place(notebook, question.name)
+    assert asks < answers
+    figure = question.figure.rstrip("%").replace(",", "")
+    if len(re.sub(r"\D", "", figure).lstrip("0")) >= 3:
+        text = "\n".join(cell.source for cell in notebook.cells[:asks] if cell.cell_type == "markdown")
+        numbers = re.findall(r"\d[\d,]*(?:\.\d+)?", text)
+        assert figure not in {number.rstrip(",").replace(",", "") for number in numbers}
+
+
+@each_question
+def test_the_cell_that_asks_is_what_the_metadata_say(notebook, question):
+    cell = notebook.cells[place(notebook, PREFIX + question.name)]
+    assert cell.source == predictions.source_of(question), "python book/execute.py --tidy"
+    assert cell.metadata == {"tags": predictions.TAGS, "cellView": "form"}
+    assert cell.execution_count is None and cell.outputs == []
+    assert max(map(len, cell.source.splitlines())) <= 110
+    others = [other for other in notebook.cells if not other.id.startswith(PREFIX)]
+    assert not any("my_guess" in other.source for other in others)
+
+
+def said(source: str, guess: str | None = None) -> str:
+    """What a cell that asks prints, as it stands or with a guess."""
+    if guess is not None:
+        source = re.sub(r"(?m)^my_guess = .*?(?=  #)", f"my_guess = {guess}", source)
+    with redirect_stdout(StringIO()) as printed:
+        exec(source, {})  # noqa: S102 (a cell of the book)
+    return printed.getvalue()
+
+
+@each_question
+def test_a_person_who_runs_it_is_told_the_figure_and_the_distance(notebook, question):
+    source = predictions.source_of(question)
+    assert re.match("(Guess|Choose)", said(source)) and question.found not in said(source)
+    if question.choices:
+        right = question.choices[question.answer]
+        wrong = next(choice for choice in question.choices if choice != right)
+        assert said(source, repr(right)).startswith("Yes.") and right in said(source, repr(right))
+        assert said(source, repr(wrong)).startswith("No:") and right in said(source, repr(wrong))
+        return
+    guess = (question.low + question.high) / 2
+    answer = said(source, repr(guess))
+    assert question.found in answer
+    far = max(guess / question.value, question.value / guess) if question.log else abs(guess - question.value)
+    assert float(re.search(r"are (\S+)", answer)[1]) == pytest.approx(far, rel=0.006)
+
+
+def small() -> NotebookNode:
+    cells = [
+        new_markdown_cell("# A", id="title"),
+        new_code_cell("print('found 7')", id="count", metadata={"predict": dict(SMALL)}),
+    ]
+    cells[1].outputs = [new_output("stream", name="stdout", text="found 7\n")]
+    return new_notebook(cells=cells)
+
+
+def test_a_question_is_written_before_its_answer_and_stays_where_it_was_moved():
+    notebook = small()
+    predictions.ask(notebook, new_code_cell)
+    assert [cell.id for cell in notebook.cells] == ["title", "predict-count", "count"]
+    notebook.cells[:2] = reversed(notebook.cells[:2])
+    before = copy.deepcopy(notebook)
+    predictions.ask(notebook, new_code_cell)
+    assert notebook == before
+    del notebook.cells[2].metadata["predict"]
+    predictions.ask(notebook, new_code_cell)
+    assert [cell.id for cell in notebook.cells] == ["title", "count"]
+
+
+def test_the_figure_is_what_the_cell_printed_last():
+    notebook = small()
+    notebook.cells[1].outputs[0].text = "found 9\n"
+    assert predictions.question_of(notebook.cells[1]).value == 9
+    predictions.ask(notebook, new_code_cell)
+    assert "the cell below found 9." in notebook.cells[1].source
+    notebook.cells[2].outputs[0].text = "none\n"
+    with pytest.raises(ValueError, match="count: nothing that the cell prints is"):
+        predictions.question_of(notebook.cells[2])
+    notebook.cells[2].outputs = []  # an editor has cleared it
+    predictions.ask(notebook, new_code_cell)
+    assert "the cell below found 9." in notebook.cells[1].source
+
+
+@pytest.mark.slow
+def test_a_run_of_the_book_does_not_ask(tmp_path: Path):
+    path = tmp_path / "01-small.ipynb"
+    notebook = small()
+    notebook.metadata["kernelspec"] = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    path.write_text(nbformat.writes(notebook), encoding="utf8")
+    for _ in range(2):
+        assert execute.main([str(path)]) == 0
+    asks, answers = nbformat.read(path, as_version=4).cells[1:]
+    assert asks.outputs == [] and asks.execution_count is None
+    assert answers.execution_count == 1
+
+
+# In the pages ----------------------------------------------------------------------------------------
+
+# How far the end of an answer lies below the top of its question.
+LAYOUT = """name => document.querySelector(`.answers-${name}`).getBoundingClientRect().bottom
+    - document.getElementById(`predict-${name}`).getBoundingClientRect().top"""
+
+# As a browser does that keeps nothing for a page; the theme's own scripts are not asked how they take it.
+REFUSE = """for (const name of ['getItem', 'setItem', 'removeItem']) {
+    const usual = Storage.prototype[name];
+    Storage.prototype[name] = function (key, ...rest) {
+        if (key.startsWith('predictions')) throw new DOMException('refused', 'SecurityError');
+        return usual.call(this, key, ...rest);
+    };
+}"""
+
+
+def numeric(name: str) -> Question:
+    return next(question for question in ASKED[name] if not question.choices)
+
+
+def box(tab: Page, question: Question) -> Locator:
+    return tab.locator(f"#{PREFIX}{question.name}")
+
+
+def answer(tab: Page, question: Question) -> Locator:
+    return tab.locator(f".answers-{question.name}").first
+
+
+def veil(tab: Page, question: Question) -> Locator:
+    return answer(tab, question).locator(".predict-veil")
+
+
+@reads_pages
+@pytest.mark.parametrize("name", ASKED)
+def test_every_question_veils_its_answer_until_it_is_shown(name, tab):
+    visit(tab, HTML / "book" / f"{name}.html")
+    assert tab.locator(".predict").count() == len(ASKED[name])
+    for question in ASKED[name]:
+        box(tab, question).scroll_into_view_if_needed()
+        assert question.ask in box(tab, question).inner_text()
+        cover, under = veil(tab, question).bounding_box(), answer(tab, question).bounding_box()
+        assert cover == pytest.approx(under, abs=1), question.name
+        assert answer(tab, question).locator("> :not(.predict-veil)").first.evaluate("one => one.inert")
+        before = tab.evaluate(LAYOUT, question.name)
+        veil(tab, question).get_by_role("button", name="Show me").click()
+        assert tab.evaluate(LAYOUT, question.name) == before
+        assert veil(tab, question).count() == 0
+        assert question.found in box(tab, question).get_by_role("status").inner_text()
+    assert "none yet" in tab.locator(".predict-summary").inner_text()
+
+
+@reads_pages
+@pytest.mark.parametrize("width", [1280, 390])
+def test_a_guess_by_keyboard_is_compared_kept_summed_up_and_forgotten(width, tab):
+    name = "13-translation"
+    question, total = numeric(name), len(ASKED[name])
+    visit(tab, HTML / "book" / f"{name}.html")
+    show(tab, width, "light")
+    slider = box(tab, question).locator("input[type=range]")
+    slider.focus()
+    middle = float(slider.input_value())
+    before = tab.evaluate(LAYOUT, question.name)
+    tab.keyboard.press("ArrowRight")
+    guess = middle + question.step
+    assert float(box(tab, question).locator(".predict-value").inner_text()) == guess
+    tab.keyboard.press("Tab")
+    tab.keyboard.press("Enter")
+    status = box(tab, question).locator(".predict-result[role=status]")
+    far = f"{abs(guess - question.value):g}"
+    assert status.inner_text() == (
+        f"You guessed {guess:g}. The cell found {question.found}, so you were off by {far}."
+    )
+    assert status.evaluate("one => one === document.activeElement")
+    assert tab.evaluate(LAYOUT, question.name) == before and tab.evaluate(TOO_WIDE) <= 0
+    assert veil(tab, question).count() == 0
+    summary = tab.locator(".predict-summary")
+    summary.get_by_text("The questions").click()
+    assert f"1 of this chapter’s {total} predictions" in summary.inner_text()
+
+    tab.reload()
+    tab.wait_for_function("() => document.documentElement.dataset.settled !== undefined")
+    assert status.inner_text().startswith(f"You guessed {guess:g}.")
+    assert veil(tab, question).count() == 0 and veil(tab, ASKED[name][1]).count() == 1
+    summary.get_by_text("The questions").click()
+    assert f"You said {guess:g}. Found: {question.found}." in summary.inner_text()
+
+    summary.get_by_role("button", name="Forget my guesses").click()
+    assert veil(tab, question).count() == 1 and status.text_content() == ""
+    assert "none yet" in summary.inner_text()
+    tab.reload()
+    assert veil(tab, question).count() == 1
+
+
+@reads_pages
+def test_a_choice_is_made_by_keyboard(tab):
+    name = "15-interchange"
+    question = next(question for question in ASKED[name] if question.choices)
+    visit(tab, HTML / "book" / f"{name}.html")
+    guess = box(tab, question).get_by_role("button", name="Guess")
+    assert guess.is_disabled()
+    box(tab, question).get_by_role("radio").first.focus()
+    tab.keyboard.press("Space")
+    for _ in range(question.answer):
+        tab.keyboard.press("ArrowDown")
+    tab.keyboard.press("Tab")
+    tab.keyboard.press("Enter")
+    assert box(tab, question).get_by_role("status").inner_text().startswith(f"Yes, it is {question.found}.")
+    summary = tab.locator(".predict-summary").inner_text()
+    assert f"1 of this chapter’s {len(ASKED[name])} predictions. One was close" in summary
+
+
+@reads_pages
+def test_a_logarithmic_slider_reaches_both_ends(tab):
+    question = next(question for question in ASKED["05-model"] if question.log)
+    visit(tab, HTML / "book/05-model.html")
+    slider, said = (
+        box(tab, question).locator("input[type=range]"),
+        box(tab, question).locator(".predict-value"),
+    )
+    for key, value in (("Home", question.low), ("End", question.high)):
+        slider.press(key)
+        assert float(said.inner_text().replace(",", "")) == pytest.approx(value)
+        assert slider.get_attribute("aria-valuetext") == said.inner_text()
+    box(tab, question).get_by_role("button", name="Guess").click()
+    assert "off by a factor of" in box(tab, question).get_by_role("status").inner_text()
+
+
+@reads_pages
+def test_what_a_browser_stores_of_another_book_is_passed_over(tab):
+    question = numeric("13-translation")
+    for stored in (
+        "'{'",
+        "'[1]'",
+        f"""'{{"{question.name}": 1e9, "x": 1}}'""",
+        f"""'{{"{question.name}": "7"}}'""",
+    ):
+        tab.goto((HTML / "book/13-translation.html").as_uri())
+        tab.evaluate(f"() => localStorage.setItem('predictions:13-translation.html', {stored})")
+        tab.reload()
+        assert tab.locator(".predict").count() == len(ASKED["13-translation"])
+        assert "none yet" in tab.locator(".predict-summary").inner_text()
+
+
+@reads_pages
+def test_a_browser_that_stores_nothing_asks_all_the_same(tab):
+    tab.add_init_script(REFUSE)
+    question = numeric("13-translation")
+    visit(tab, HTML / "book/13-translation.html")
+    box(tab, question).get_by_role("button", name="Guess").click()
+    assert "You guessed" in box(tab, question).get_by_role("status").inner_text()
+    tab.get_by_text("The questions").click()
+    tab.get_by_role("button", name="Forget my guesses").click()
+    assert veil(tab, question).count() == 1
+
+
+@reads_pages
+def test_without_scripts_a_question_is_a_paragraph_and_nothing_is_hidden(chromium: Browser):
+    tab = chromium.new_page(java_script_enabled=False)
+    tab.set_default_timeout(PATIENCE)
+    question = numeric("13-translation")
+    tab.goto((HTML / "book/13-translation.html").as_uri())
+    box(tab, question).scroll_into_view_if_needed()
+    assert question.ask in box(tab, question).inner_text()
+    assert answer(tab, question).locator("pre").first.is_visible()
+    hidden = tab.locator(".predict-summary, .predict-veil, .predict button, .predict input")
+    assert not any(one.is_visible() for one in hidden.all())
+    tab.close()
+
+
+@reads_pages
+def test_nothing_is_veiled_on_paper(tab):
+    question = numeric("13-translation")
+    visit(tab, HTML / "book/13-translation.html")
+    tab.emulate_media(media="print")
+    assert box(tab, question).is_visible() and not veil(tab, question).is_visible()
+    assert not tab.locator(".predict-summary").is_visible()
+
+
+@reads_pages
+def test_a_veil_covers_where_the_system_forces_its_colors(chromium: Browser):
+    tab = chromium.new_page(forced_colors="active")
+    tab.set_default_timeout(PATIENCE)
+    tab.goto((HTML / "book/13-translation.html").as_uri())
+    looks = "one => { const s = getComputedStyle(one); return [s.backgroundColor, s.backgroundImage]; }"
+    color, image = veil(tab, numeric("13-translation")).evaluate(looks)
+    assert not color.endswith(" 0)") and image == "none"
+    tab.close()
