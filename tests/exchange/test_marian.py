@@ -114,6 +114,7 @@ FORMS = {
     "as OPUS-MT": {},
     "relu": {"activation_function": "relu", "d_model": 16},
     "gelu": {"activation_function": "gelu", "encoder_layers": 1, "decoder_layers": 1},
+    "deep and shallow": {"encoder_layers": 3, "decoder_layers": 1},
     "an odd width": {"d_model": 15, "encoder_attention_heads": 5, "decoder_attention_heads": 5},
     "three tables": {**UNTIED, "decoder_vocab_size": V + 4},
     "a start token of its own": {"decoder_start_token_id": 2, "pad_token_id": 1},
@@ -524,7 +525,6 @@ def test_to_pegasus_refuses(changes, said, tmp_path):
 # -------------------------------------------------------------------------------------------------
 
 FROM_CONFIG = {
-    "stacks of different depth": ({"decoder_layers": 1}, "encoder_layers and decoder_layers .* 1 and 2"),
     "stacks of different heads": (
         {"decoder_attention_heads": 3},
         "encoder_attention_heads and decoder_attention_heads",

@@ -98,7 +98,7 @@ def to_ctranslate2(
     check_as_configured(plain)
     config = plain.config
     spec = specs.TransformerSpec.from_config(
-        config.n_layers,
+        config.depths,
         config.n_heads,
         no_final_norm=not config.has_final_norm,
         activation=specs.Activation[_CTRANSLATE2_ACTIVATIONS[config.activation]],

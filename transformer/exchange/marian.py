@@ -114,7 +114,7 @@ _TABLES = {"decoder_vocab_size": "tgt_vocab_size", "share_encoder_decoder_embedd
 _MARIAN = _Family("Marian", "MarianMTModel", False, {**_FIELDS, **_TABLES})
 _PEGASUS = _Family("Pegasus", "PegasusForConditionalGeneration", True, _FIELDS)
 _DEFAULTS = {"share_encoder_decoder_embeddings": True, "tie_word_embeddings": True}  # in older files
-_SIZES = {"layers": "n_layers", "attention_heads": "n_heads", "ffn_dim": "d_ff"}  # of a stack
+_SIZES = {"attention_heads": "n_heads", "ffn_dim": "d_ff"}  # of both stacks
 _ACTIVATIONS = {name: name for name in ACTIVATIONS} | {"swish": "silu"}
 
 
@@ -136,6 +136,7 @@ def _config_from(theirs: Mapping[str, Any], family: _Family) -> TransformerConfi
     settings = {field: theirs[name] for name, field in {**_FIELDS, **_TABLES}.items()}
     for name, field in _SIZES.items():
         settings[field] = same(f"encoder_{name}", f"decoder_{name}")
+    settings["n_layers"] = theirs["encoder_layers"], theirs["decoder_layers"]
     activation = _ACTIVATIONS[theirs["activation_function"]]
     return TransformerConfig(**settings, activation=activation, norm_first=family.norm_first)
 
@@ -148,6 +149,7 @@ def _config_to(ours: TransformerConfig, family: _Family) -> dict[str, Any]:
     settings = {name: getattr(ours, field) for name, field in family.fields.items()}
     for name, field in _SIZES.items():
         settings |= dict.fromkeys((f"encoder_{name}", f"decoder_{name}"), getattr(ours, field))
+    settings["encoder_layers"], settings["decoder_layers"] = ours.depths
     return settings | {
         "activation_function": ours.activation,
         "scale_embedding": True,
@@ -185,7 +187,7 @@ def from_marian(model: Any) -> Transformer:
 
     Raises:
         TypeError: `model`, or a part of it, is of another type; a subclass is another type.
-        ValueError: it does what ours cannot: stacks of different size, an activation other than
+        ValueError: it does what ours cannot: stacks of different width, an activation other than
             ReLU, exact GELU and SiLU, embeddings that are not scaled or shared in part, dropped
             layers, learned positions; or it is not as its configuration says, or not finite.
         OSError, CheckpointError: as in `ForeignFolder`; what is refused in a folder is a
