@@ -209,6 +209,12 @@ RECIPES = {
         Schedule(warmup_steps=200, cooldown=0.6, peak_rate=3e-3),
         TrainingConfig(1400, evaluate_every=350, precision="auto"),
     ),
+    "phrases-post": Recipe(
+        Translations("phrases", vocab_size=1200, max_tokens=1000),
+        replace(_SMALL, norm_first=False),
+        Schedule(warmup_steps=400, cooldown=0.6, peak_rate=2e-3),
+        TrainingConfig(1400, evaluate_every=350, precision="auto"),
+    ),
     "ted-tiny": Recipe(
         Translations("ted", vocab_size=4000),
         replace(_SMALL, n_heads=8, n_layers=4, d_ff=512, dropout=0.1),
