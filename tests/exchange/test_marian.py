@@ -32,11 +32,11 @@ from transformer import (
 )
 from transformer.exchange.marian import (
     Forbidding,
-    _marian_names,
     _reordered,
     _sines_first,
     from_marian,
     from_pegasus,
+    marian_names,
     to_marian,
     to_pegasus,
 )
@@ -93,7 +93,7 @@ def test_each_of_our_parameters_has_names_of_marians(tied):
             parts += [f"{name}_layer_norm" for name in attentions] + ["fc1", "fc2", "final_layer_norm"]
             theirs += [f"model.{stack}.layers.{n}.{p}.{kind}" for p in parts for kind in ("weight", "bias")]
     other = ["model.encoder.embed_positions.weight", "final_logits_bias"]
-    names = _marian_names([*theirs, *other])
+    names = marian_names([*theirs, *other])
     assert list(names) == theirs and sorted(names.values()) == sorted(ours)
 
 
