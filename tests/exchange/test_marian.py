@@ -6,7 +6,10 @@ What needs no transformers is tested everywhere; the rest is skipped by name whe
 from __future__ import annotations
 
 import copy
+import shlex
+import subprocess
 import sys
+from dataclasses import asdict, replace
 from importlib.util import find_spec
 
 import pytest
@@ -30,10 +33,13 @@ from transformer import (
     sinusoidal_encoding,
     teacher_forced_loss,
 )
+from transformer.commands.recipes import RECIPES
 from transformer.exchange.marian import (
+    _MARIAN,
     Forbidding,
     _reordered,
     _sines_first,
+    config_to,
     from_marian,
     from_pegasus,
     marian_names,
@@ -617,6 +623,29 @@ def test_from_marian_refuses_other_models_and_empty_folders(tmp_path):
     for folder in (tmp_path, tmp_path / "none"):
         with pytest.raises((OSError, ValueError), match=folder.name):
             from_marian(folder)
+
+
+@needs_transformers
+@pytest.mark.slow
+def test_weights_in_another_format_are_converted_by_the_command_that_is_named(tmp_path):
+    theirs = marian()
+    theirs.save_pretrained(tmp_path)
+    src, tgt = sentences(theirs)
+    torch.save(theirs.state_dict(), tmp_path / "pytorch_model.bin")
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(FileNotFoundError, match="pytorch_model.bin, convert them once: python -c") as refusal:
+        from_marian(tmp_path)
+    command = shlex.split(str(refusal.value).partition("convert them once: ")[2])
+    subprocess.run([sys.executable, *command[1:]], check=True, capture_output=True)
+    assert close(from_marian(tmp_path)(src, tgt), their_logits(theirs, src, tgt))
+
+
+def test_the_recipe_that_is_post_norm_is_of_marians_form():
+    config = TransformerConfig(V, V, **asdict(RECIPES["phrases-post"].model))
+    settings = config_to(config, _MARIAN)
+    assert (settings["encoder_layers"], settings["decoder_layers"]) == config.depths == (2, 2)
+    with pytest.raises(ValueError, match="norm_first must be one of .False., not True"):
+        config_to(replace(config, norm_first=True), _MARIAN)
 
 
 TO_CONFIG = {
