@@ -4,8 +4,8 @@ It writes transformer/records/book/agreement.json, from which Chapter 15 makes i
 library and a trained model that both have: `torch.nn`, Hugging Face's Pegasus, Marian, M2M-100 and Llama,
 CTranslate2 and ONNX Runtime. On 200 test sentences of Small Portuguese it holds the largest difference of the
 logits, and how many tokens and whole sentences of their searches are equal. It needs transformers,
-ctranslate2, onnx, onnxscript and onnxruntime. `python -m experiments.agreement m2m100` measures that row alone,
-and writes beside it when and where.
+ctranslate2, onnx, onnxscript and onnxruntime. `python -m experiments.agreement m2m100` measures that row
+alone, and writes beside it when and where.
 
 The packaged translator is pre-norm, as Pegasus is, and Marian is post-norm. So a small post-norm model is
 trained for it here, and one with M2M-100's positions and more layers that read than write; the Llama is

@@ -395,9 +395,15 @@ def test_the_recipes_of_recorded_runs_stay_as_they_were():
     recorded |= {"peak_rate": 1.2e-3, "warmup_steps": 1000, "cooldown": 0.5, "smoothing": 0.1, "r_drop": 0.0}
     recorded |= {"steps": 10_000, "precision": "auto", "evaluate_every": 500, "seed": 0, "clip_norm": 1.0}
     assert recorded.items() <= settings(RECIPES["ted-small"]).items()
-    for name in ("toy", "ted-tiny", "ted-small", "phrases"):  # their records tell which precision that was
+    for name in ("toy", "ted-tiny", "ted-small", "phrases", "phrases-post"):
+        # Their records tell which precision that was.
         kept = read_recipe(record_path(f"{name}.json"))
         assert RECIPES[name] == changed(kept, precision=RECIPES[name].training.precision)
+
+
+def test_either_order_of_norms_learns_small_portuguese():
+    for name in ("phrases", "phrases-post"):
+        assert load_record(name)["scores"]["test"]["greedy"]["BLEU-tok"]["score"] > 98
 
 
 def test_every_recipe_leaves_the_precision_to_the_device():
