@@ -146,9 +146,11 @@ def forward_flops(config: TransformerConfig, src_length: int, tgt_length: int) -
     encoder = S * (4 * square + feed_forward)
     # The attention to the source makes queries and output from the target, keys and values from the source.
     decoder = T * (6 * square + feed_forward) + S * 2 * square
-    linear = config.n_layers * (encoder + decoder) + T * d_model * config.tgt_vocab_size
-    pairs = S * S + T * (T + 1) // 2 + T * S  # of a query and a key that it may attend to
-    return {"linear": 2 * linear, "attention": 2 * config.n_layers * 2 * d_model * pairs}
+    reads, writes = config.depths
+    linear = reads * encoder + writes * decoder + T * d_model * config.tgt_vocab_size
+    # Pairs of a query and a key that it may attend to.
+    pairs = reads * S * S + writes * (T * (T + 1) // 2 + T * S)
+    return {"linear": 2 * linear, "attention": 2 * 2 * d_model * pairs}
 
 
 def training_flops(config: TransformerConfig, batches: list[Batch]) -> int:

@@ -1,20 +1,23 @@
 """What the real programs compute with the same weights: `python -m experiments.agreement`, some minutes.
 
 It writes transformer/records/book/agreement.json, from which Chapter 15 makes its table. Each row is a
-library and a trained model that both have: `torch.nn`, Hugging Face's Pegasus, Marian and Llama, CTranslate2
-and ONNX Runtime. On 200 test sentences of Small Portuguese it holds the largest difference of the logits, and
-how many tokens and whole sentences of their searches are equal. It needs transformers, ctranslate2, onnx,
-onnxscript and onnxruntime.
+library and a trained model that both have: `torch.nn`, Hugging Face's Pegasus, Marian, M2M-100 and Llama,
+CTranslate2 and ONNX Runtime. On 200 test sentences of Small Portuguese it holds the largest difference of the
+logits, and how many tokens and whole sentences of their searches are equal. It needs transformers,
+ctranslate2, onnx, onnxscript and onnxruntime. `python -m experiments.agreement m2m100` measures that row
+alone, and writes beside it when and where.
 
 The packaged translator is pre-norm, as Pegasus is, and Marian is post-norm. So a small post-norm model is
-trained for it here; and the Llama is trained by transformers' own code, before ours reads it. Three libraries
-round some of their own numbers to float32 in a model of float64: they are compared as they are and without
-these roundings.
+trained for it here, and one with M2M-100's positions and more layers that read than write; the Llama is
+trained by transformers' own code, before ours reads it. Four libraries round some of their own numbers to
+float32 in a model of float64: they are compared as they are and without these roundings.
 """
 
 from __future__ import annotations
 
+import copy
 import math
+import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Sequence
@@ -42,13 +45,14 @@ from transformer import (
 )
 from transformer.exchange.ctranslate2 import to_ctranslate2
 from transformer.exchange.llama import from_llama
+from transformer.exchange.m2m100 import M2M100Transformer, to_m2m100
 from transformer.exchange.marian import to_marian, to_pegasus
 from transformer.exchange.onnx import to_onnx
 from transformer.language.batches import pad
 from transformer.language.corpora import Pair
 from transformer.language.vocabulary import EOS_ID
 from transformer.modern.generate import generate
-from transformer.runs.folder import run_facts, write_record
+from transformer.runs.folder import read_record, run_facts, write_record
 
 RECORD = Path(__file__).resolve().parents[1] / "transformer" / "records" / "book" / "agreement.json"
 SENTENCES, STEPS, LONGEST, BEAM, ADDED, SHOWN = 200, 600, 40, 4, 20, 4
@@ -69,10 +73,18 @@ class Data:
         self.targets = [target for _, target in test]  # with start and end
         self.src, tgt = pad(self.sources), pad(self.targets)
         self.tgt, self.real = tgt[:, :-1], tgt[:, 1:] != 0  # what is read, and where a logit counts
+        self.pad_id, self.numbers = 0, torch.arange(len(self.vocabulary))  # of the tokens in a model
 
     def logits(self, model: nn.Module) -> Tensor:
         """The logits of all target tokens `[N, V]`, of a model that reads source and target."""
         return model(self.src, self.tgt)[self.real]
+
+    def with_padding_as_token_1(self) -> Data:
+        """The same, with the numbers of padding and of the unknown token exchanged, as M2M-100 has them."""
+        other = copy.copy(self)
+        other.pad_id, other.numbers = 1, torch.tensor([1, 0, *range(2, len(self.vocabulary))])
+        other.src, other.tgt = other.numbers[self.src], other.numbers[self.tgt]
+        return other
 
     def _encoded(self, pairs: Sequence[Pair]) -> list[tuple[list[int], list[int]]]:
         return encode_pairs(pairs, self.vocabulary)
@@ -108,7 +120,7 @@ def equal(ours: Ids, theirs: Ids) -> dict[str, int]:
 
 def in_float64(model: Transformer) -> Transformer:
     """A copy of a model in float64, positions included."""
-    wide = Transformer(model.config).double().eval()
+    wide = type(model)(model.config).double().eval()
     wide.load_state_dict(model.state_dict())
     return wide
 
@@ -121,14 +133,15 @@ def ours_finds(model: Transformer, data: Data) -> tuple[Ids, Ids]:
     return until_end(greedy, end), until_end(beam, end)
 
 
-def trained(data: Data, steps: int) -> Transformer:
-    """A post-norm translator of the paper's form, trained for a minute."""
+def trained(data: Data, steps: int, kind: type[Transformer] = Transformer, **changes: Any) -> Transformer:
+    """A translator, trained for a minute: post-norm and of the paper's form, but for the changes."""
     size = len(data.vocabulary)
     torch.manual_seed(0)
     sizes = {"d_model": 96, "n_heads": 4, "n_layers": 2, "d_ff": 192, "dropout": 0.0, "max_length": 128}
-    model = Transformer(TransformerConfig(size, size, **sizes))
+    model = kind(TransformerConfig(size, size, **{**sizes, "pad_id": data.pad_id, **changes}))
     batches = TokenBatches(data.train, max_tokens=1200)
-    fit(model, teacher_forced_loss, batches, lambda step: 2e-3 * min(1.0, step / 100), steps=steps)
+    numbered = lambda epoch: ((data.numbers[src], data.numbers[tgt]) for src, tgt in batches(epoch))
+    fit(model, teacher_forced_loss, numbered, lambda step: 2e-3 * min(1.0, step / 100), steps=steps)
     return model.eval()
 
 
@@ -197,13 +210,21 @@ def marian(data: Data, ours: Transformer) -> Row:
     return hugging_face(data, ours, "post-norm", "Marian", to_marian)
 
 
+def m2m100(data: Data, steps: int) -> Row:
+    """A trained model with M2M-100's positions, in `M2M100ForConditionalGeneration`."""
+    data = data.with_padding_as_token_1()
+    with torch.enable_grad():
+        ours = trained(data, steps, M2M100Transformer, norm_first=True, n_layers=(3, 1))
+    return hugging_face(data, ours, "its positions, 3 + 1 layers", "M2M-100", to_m2m100)
+
+
 def hugging_face(
-    data: Data, ours: Transformer, name: str, family: str, export: Callable[[Transformer, str], None]
+    data: Data, ours: Transformer, name: str, family: str, export: Callable[[Any, str], None]
 ) -> Row:
     """A model in the class of `transformers` that its export is for."""
     import transformers
 
-    mask, config = (data.src != 0).long(), ours.config
+    mask, config = (data.src != data.pad_id).long(), ours.config
     with tempfile.TemporaryDirectory() as folder:
         export(ours, folder)
         theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
@@ -228,10 +249,13 @@ def hugging_face(
     expected = data.logits(in_float64(ours))
     theirs.double()
     row["float64"] = apart(expected, logits(theirs))
+    exact = in_float64(ours).positions.table
     for stack in (theirs.model.encoder, theirs.model.decoder):  # their table, without its rounding to float32
-        length, d_model = stack.embed_positions.weight.shape
-        exact = sinusoidal_encoding(length, d_model, torch.float64)
-        stack.embed_positions.weight.data = torch.cat([exact[:, 0::2], exact[:, 1::2]], dim=1)
+        positions = stack.embed_positions
+        if isinstance(ours, M2M100Transformer):  # whose first two places are not used
+            positions.weights = torch.cat([exact[:2], exact])
+        else:
+            positions.weight.data = torch.cat([exact[:, 0::2], exact[:, 1::2]], dim=1)
     return row | {"float64, theirs exact": apart(expected, logits(theirs))}
 
 
@@ -351,11 +375,20 @@ def measured(n_sentences: int = SENTENCES, steps: int = STEPS) -> list[Row]:
     post_norm = trained(data, steps)
     with torch.no_grad():
         engines = [ctranslate2(data), onnx(data)]
-        return [torch_nn(data), pegasus(data), marian(data, post_norm), *engines, llama(data, steps)]
+        classes = [pegasus(data), marian(data, post_norm), m2m100(data, steps)]
+        return [torch_nn(data), *classes, *engines, llama(data, steps)]
 
 
-def main() -> None:
-    """Write the record."""
+def main(only: Sequence[str] = ()) -> None:
+    """Write the record, or the row of M2M-100 into the one that there is."""
+    if list(only) == ["m2m100"]:
+        record = read_record(RECORD)
+        with torch.no_grad():
+            row = {**m2m100(Data(), STEPS), "run": run_facts("cpu")}
+        others = [each for each in record["rows"] if each["library"] != row["library"]]
+        write_record(RECORD, {**record, "rows": [*others[:3], row, *others[3:]]})
+        print(row)
+        return
     rows = measured()
     for row in rows:
         print(row)
@@ -363,4 +396,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

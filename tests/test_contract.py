@@ -193,7 +193,7 @@ def cases(draw) -> tuple[Transformer, Tensor, Tensor]:
         tgt_size,
         d_model=n_heads * d_k,
         n_heads=n_heads,
-        n_layers=draw(st.integers(1, 2)),
+        n_layers=(draw(st.integers(1, 2)), draw(st.integers(1, 2))),
         d_ff=draw(st.integers(1, 9)),
         dropout=0.0,
         activation=draw(st.sampled_from(["relu", "gelu"])),
@@ -272,7 +272,7 @@ class ByHand:
         return self.state[table][tokens] * math.sqrt(d_model) + waves
 
     def stack(self, x: Tensor, side: str, memory: Tensor | None = None) -> Tensor:
-        for number in range(self.config.n_layers):
+        for number in range(self.config.depths[side == "decoder"]):
             name = f"{side}.layers.{number}"
             attend = partial(self.attention, name=f"{name}.self_attention", causal=memory is not None)
             x = self.residual(x, lambda y, attend=attend: attend(y, y), f"{name}.self_residual")
@@ -523,7 +523,7 @@ def names_of(config: TransformerConfig) -> list[str]:
     names = ["src_embedding.weight", "tgt_embedding.weight", "output.weight"]
     for side in ("encoder", "decoder"):
         kinds = ["self", "cross"] if side == "decoder" else ["self"]
-        for number in range(config.n_layers):
+        for number in range(config.depths[side == "decoder"]):
             layer = f"{side}.layers.{number}"
             for kind in kinds:
                 for part in "qkvo":

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import copy
 import io
+import json
 import math
 import pickle
-from dataclasses import FrozenInstanceError
+from dataclasses import FrozenInstanceError, asdict, replace
 from functools import partial
 
 import helpers
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import DROPPING, MODES, NORM_ORDERS, close, refuses
+from helpers import DROPPING, MODES, NORM_ORDERS, assert_close, close, refuses
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -105,8 +106,9 @@ def torch_stacks(config: TransformerConfig) -> tuple[nn.TransformerEncoder, nn.T
 
     encoder_layer = nn.TransformerEncoderLayer(*sizes, **shared)
     decoder_layer = nn.TransformerDecoderLayer(*sizes, **shared)
-    encoder = nn.TransformerEncoder(encoder_layer, config.n_layers, norm(), enable_nested_tensor=False)
-    return encoder, nn.TransformerDecoder(decoder_layer, config.n_layers, norm())
+    reads, writes = config.depths
+    encoder = nn.TransformerEncoder(encoder_layer, reads, norm(), enable_nested_tensor=False)
+    return encoder, nn.TransformerDecoder(decoder_layer, writes, norm())
 
 
 def embedded(ids: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
@@ -156,6 +158,46 @@ def test_logits_and_gradients_equal_torch(norm_first, final_norm, activation, bi
             assert close(gradients[name], parameter.grad), name
     for our_table, table in zip(our_tables, tables):
         assert close(our_table.grad, table.grad)
+
+
+# -------------------------------------------------------------------------------------------------
+# Stacks of unequal depth
+# -------------------------------------------------------------------------------------------------
+
+
+@NORM_ORDERS
+@pytest.mark.parametrize("depths", [(3, 1), (1, 3)], ids=str)
+def test_stacks_of_unequal_depth_are_those_of_two_models(depths, norm_first):
+    """Encoder and decoder of one model compute what they do in two models of equal stacks."""
+    model = make_model(n_layers=depths, norm_first=norm_first)
+    deep, shallow = (make_model(n_layers=depth, norm_first=norm_first) for depth in depths)
+    mine = model.state_dict()
+    for whole, part in ((deep, "encoder"), (shallow, "decoder")):
+        own = whole.state_dict()
+        kept = [name for name in own if name.startswith(part) or "layers" not in name]
+        assert kept == [name for name in mine if name.startswith(part) or "layers" not in name]
+        whole.load_state_dict(own | {name: mine[name] for name in kept})
+    memory = deep.encode(SRC)
+    assert_close(model.encode(SRC), memory)
+    assert_close(model(SRC, TGT), shallow.project(shallow.decode(TGT, memory, model.src_mask(SRC))))
+    maps = model.attention_maps(SRC, TGT)
+    assert [len(each) for each in maps] == [depths[0], depths[1], depths[1]]
+
+
+def test_equal_models_have_equal_configurations():
+    """However their depths are written, in JSON for example, which has lists and no tuples."""
+    for n_layers, depths in ((2, (2, 2)), ((2, 2), (2, 2)), ([3, 1], (3, 1)), ((1, 3), (1, 3))):
+        config = make_config(n_layers=n_layers)
+        assert config.depths == depths
+        assert config == make_config(n_layers=depths) and hash(config) == hash(make_config(n_layers=depths))
+        assert TransformerConfig(**json.loads(json.dumps(asdict(config)))) == config
+        assert replace(config, n_layers=1).depths == (1, 1)
+    assert make_config(n_layers=(2, 2)).n_layers == 2
+
+
+def test_a_stack_alone_takes_its_own_depth():
+    config = make_config(n_layers=(4, 2))
+    assert len(Encoder(config).layers) == 4 and len(Decoder(config).layers) == 2
 
 
 # -------------------------------------------------------------------------------------------------
@@ -760,6 +802,10 @@ def test_forward_is_captured_by_export_for_any_lengths(norm_first):
     [
         ({"d_model": 0}, ValueError, "d_model must be at least 1, but is 0"),
         ({"n_layers": -1}, ValueError, "n_layers must be at least 1, but is -1"),
+        ({"n_layers": (2, 0)}, ValueError, r"n_layers\[1\] must be at least 1, but is 0"),
+        ({"n_layers": (2, 2.0)}, TypeError, r"n_layers\[1\] must be an int, not float"),
+        ({"n_layers": [6, 2, 1]}, ValueError, r"a number or a pair, encoder and decoder, not \[6, 2, 1\]"),
+        ({"n_layers": "6"}, TypeError, r"n_layers must be an int, not str \('6'\)"),
         ({"d_ff": 2.5}, TypeError, r"d_ff must be an int, not float \(2.5\)"),
         ({"max_length": True}, TypeError, "max_length must be an int, not bool"),
         ({"src_vocab_size": "17"}, TypeError, "src_vocab_size must be an int, not str"),

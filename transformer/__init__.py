@@ -64,6 +64,7 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 #     exchange/torch
 #     exchange/foreign
 #     exchange/marian
+#     exchange/m2m100
 #     exchange/llama
 #     exchange/ctranslate2
 #     exchange/onnx

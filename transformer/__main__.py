@@ -71,7 +71,7 @@ def parser() -> argparse.ArgumentParser:
         "--print-completion", action=Completion, choices=shells, metavar="SHELL", help=script
     )
     commands = whole.add_subparsers(title="commands", metavar="command")
-    recipes = "\n".join(f"  {key:12}{summary(recipe)}" for key, recipe in RECIPES.items())
+    recipes = "\n".join(f"  {key:13}{summary(recipe)}" for key, recipe in RECIPES.items())
     training = TRAIN_HELP.format(recipes=recipes)
     for run, line, more, fill in (
         (train, "train a model, or go on with a run that was stopped", training, train_options),

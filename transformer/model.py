@@ -48,7 +48,7 @@ class TransformerConfig(LayerConfig):
     Args:
         src_vocab_size: number of source tokens.
         tgt_vocab_size: number of target tokens V.
-        n_layers: number of encoder layers, and of decoder layers.
+        n_layers: number of layers of either stack; or a pair, of the encoder and of the decoder.
         final_norm: whether each stack ends in a norm; `None`: as `norm_first`.
         tie_embeddings: whether source, target and output table are one parameter.
         pad_id, bos_id, eos_id: the tokens for padding, start and end.
@@ -61,7 +61,7 @@ class TransformerConfig(LayerConfig):
     src_vocab_size: int
     tgt_vocab_size: int
     _: KW_ONLY
-    n_layers: int = 6
+    n_layers: int | tuple[int, int] = 6
     final_norm: bool | None = None
     tie_embeddings: bool = True
     pad_id: int = 0
@@ -71,6 +71,14 @@ class TransformerConfig(LayerConfig):
 
     def __post_init__(self) -> None:
         check_config(self)
+        encoder, decoder = self.depths  # equal models get equal configurations, also from JSON's lists
+        object.__setattr__(self, "n_layers", encoder if encoder == decoder else (encoder, decoder))
+
+    @property
+    def depths(self) -> tuple[int, int]:
+        """How many layers the encoder has, and how many the decoder."""
+        N = self.n_layers
+        return (N, N) if isinstance(N, int) else (N[0], N[1])
 
     @property
     def has_final_norm(self) -> bool:
@@ -87,7 +95,7 @@ class Encoder(nn.Module):
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.n_layers))
+        self.layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.depths[0]))
         self.norm = _final_norm(config)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -106,7 +114,7 @@ class Decoder(nn.Module):
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(DecoderLayer(config) for _ in range(config.n_layers))
+        self.layers = nn.ModuleList(DecoderLayer(config) for _ in range(config.depths[1]))
         self.norm = _final_norm(config)
 
     def forward(
@@ -280,7 +288,7 @@ class Transformer(EncoderDecoder):
         """The attention weights of `forward(src, tgt)`; with dropout, those of a separate pass."""
         with attention_tap(self) as maps:
             self(src, tgt)
-        return _by_layer(maps, self.config.n_layers)
+        return _by_layer(maps, self.config.depths)
 
 
 # %% book/05-model.ipynb · Attention maps · [attention-tap]
@@ -321,7 +329,10 @@ class AttentionMaps(NamedTuple):
     cross: Tensor  # [n_layers, B, H, T, S]
 
 
-def _by_layer(maps: dict[str, Tensor], n_layers: int) -> AttentionMaps:
+def _by_layer(maps: dict[str, Tensor], depths: tuple[int, int]) -> AttentionMaps:
     kinds = "encoder.layers.{}.self", "decoder.layers.{}.self", "decoder.layers.{}.cross"
-    names = [[f"{kind.format(n)}_attention" for n in range(n_layers)] for kind in kinds]
+    names = [
+        [f"{kind.format(number)}_attention" for number in range(depth)]
+        for kind, depth in zip(kinds, (*depths, depths[1]), strict=True)
+    ]
     return AttentionMaps(*(torch.stack([maps[name] for name in group]) for group in names))

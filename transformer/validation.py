@@ -38,8 +38,9 @@ def check_config(config: Any) -> None:
     def named(*names: str) -> dict[str, Any]:
         return {name: getattr(config, name) for name in names}
 
-    check_size(**named("src_vocab_size", "tgt_vocab_size", "d_model", "n_heads", "n_layers"))
+    check_size(**named("src_vocab_size", "tgt_vocab_size", "d_model", "n_heads"))
     check_size(**named("d_ff", "max_length"))
+    _check_depths(config.n_layers)
     check_size(minimum=0, **named("pad_id", "bos_id", "eos_id"))
     check_rate(**named("dropout", "attention_dropout", "activation_dropout"))
     check_choice(sorted(ACTIVATIONS), activation=config.activation)
@@ -57,6 +58,15 @@ def check_config(config: Any) -> None:
             raise ValueError(f"{name} must lie in [0, {end}), but is {getattr(config, name)}")
     if config.eos_id == config.pad_id:
         raise ValueError(f"pad_id and eos_id must differ, but both are {config.eos_id}")
+
+
+def _check_depths(n_layers: Any) -> None:
+    if not isinstance(n_layers, tuple | list):
+        check_size(n_layers=n_layers)
+    elif len(n_layers) != 2:
+        raise ValueError(f"n_layers must be a number or a pair, encoder and decoder, not {n_layers!r:.60}")
+    else:
+        check_size(**{f"n_layers[{number}]": depth for number, depth in enumerate(n_layers)})
 
 
 # %% book/05-model.ipynb · Checking arguments · [check-kinds]

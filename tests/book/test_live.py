@@ -116,6 +116,7 @@ def test_recorded_models_equal_pytorch(name):
     {"final_norm": True},
     {"norm_first": True, "final_norm": False, "bias": False},
     {"tie_embeddings": False, "n_layers": 3},
+    {"n_layers": (3, 1)},
 ], ids=str)  # fmt: skip
 def test_models_of_every_form_equal_pytorch(changes):
     model = lively_model(0, **changes).half().float().eval()  # what float16 can hold

@@ -170,6 +170,10 @@ def test_other_shells_have_a_completion_too(shell, capsys):
 def test_changes_take_the_type_of_their_field():
     changes = parsed(RECIPES["phrases"], ["steps=12", "dropout=0.25", "norm_first=false", "corpus=ted"])
     assert changes == {"steps": 12, "dropout": 0.25, "norm_first": False, "corpus": "ted"}
+    assert parsed(RECIPES["phrases"], ["n_layers=6,2"]) == {"n_layers": (6, 2)}
+    assert parsed(changed(RECIPES["toy"], n_layers=(6, 2)), ["n_layers=3"]) == {"n_layers": 3}
+    with pytest.raises(ValueError, match="n_layers must be an int, or two with a comma between them"):
+        parsed(RECIPES["toy"], ["n_layers=six"])
     assert parsed(RECIPES["toy"], ["unknown=3"]) == {"unknown": "3"}  # which `changed` refuses
 
 
@@ -517,6 +521,19 @@ def test_the_memory_that_counts_is_that_of_the_device(monkeypatch):
     check_room(TINY)
     with pytest.raises(ValueError, match=r"cuda:1 has 0 GB$"):
         check_room(TINY, "cuda:1")
+
+
+def test_the_memory_of_stacks_of_unequal_depth_lies_between_those_of_equal_ones(monkeypatch):
+    memory = {}
+    for depths in (1, (3, 1), (1, 3), 3):
+        monkeypatch.setattr(transformer.commands.claim, "memory_of", lambda device: 0)
+        with pytest.raises(ValueError) as refusal:
+            check_room(changed(TINY, n_layers=depths))
+        memory[depths] = int(str(refusal.value).split()[3].replace(",", ""))
+    d, d_ff = TINY.model.d_model, TINY.model.d_ff
+    assert memory[1, 3] - memory[1] == 2 * (8 * d**2 + 2 * d * d_ff)
+    assert memory[3, 1] - memory[1] == 2 * (4 * d**2 + 2 * d * d_ff)
+    assert memory[3] - memory[1] == memory[1, 3] + memory[3, 1] - 2 * memory[1]
 
 
 def test_a_moving_average_needs_memory_too(monkeypatch):

@@ -90,6 +90,7 @@ def test_an_unknown_setting_is_named_beside_those_that_there_are():
     [
         ({"d_model": 17}, "n_heads must divide d_model"),
         ({"n_layers": 0}, "n_layers must"),
+        ({"n_layers": (1, 2, 3)}, "n_layers must be a number or a pair"),
         ({"peak_rate": -1.0}, "peak_rate must be finite and at least 0"),
         ({"cooldown": 2.0}, "must lie in"),
         ({"warmup_steps": 0}, "warmup_steps must"),
@@ -130,6 +131,14 @@ def test_a_recipe_comes_back_from_its_file(name, tmp_path):
     assert read_recipe(tmp_path / "record.json") == recipe
 
 
+def test_two_depths_come_back_from_a_file_as_they_were(tmp_path):
+    recipe = changed(TINY, n_layers=(3, 1))
+    write_record(tmp_path / "config.json", asdict(recipe))
+    back = read_recipe(tmp_path / "config.json")
+    assert back == recipe and back.model.n_layers == back.model.depths == (3, 1)
+    assert changed(TINY, n_layers=[2, 2]) == changed(TINY, n_layers=2)
+
+
 def test_settings_that_an_old_file_does_not_know_have_their_defaults(tmp_path):
     data = {"corpus": "ted", "vocab_size": 300}
     values = {"data": data, "model": {"dropout": 1}, "schedule": {}, "training": {"steps": 3}, "loss": {}}
@@ -153,6 +162,8 @@ WHOLE = asdict(TINY)
         (WHOLE | {"data": {"batch_size": 5, "corpsu": "ted"}}, "'corpsu' is not a setting"),
         (WHOLE | {"model": {"norm_first": 1}}, "norm_first is 1, not of type bool"),
         (WHOLE | {"model": {"n_heads": 3}}, "n_heads must divide d_model"),
+        (WHOLE | {"model": {"n_layers": "3"}}, "n_layers must be an int, not str"),
+        (WHOLE | {"model": {"n_layers": [3]}}, "n_layers must be a number or a pair"),
         (WHOLE | {"training": [1]}, "part must be a dict"),
         (WHOLE | {"weather": {}}, "'weather' is not a part of one"),
         ({name: part for name, part in WHOLE.items() if name != "training"}, "it has no training"),
@@ -384,9 +395,15 @@ def test_the_recipes_of_recorded_runs_stay_as_they_were():
     recorded |= {"peak_rate": 1.2e-3, "warmup_steps": 1000, "cooldown": 0.5, "smoothing": 0.1, "r_drop": 0.0}
     recorded |= {"steps": 10_000, "precision": "auto", "evaluate_every": 500, "seed": 0, "clip_norm": 1.0}
     assert recorded.items() <= settings(RECIPES["ted-small"]).items()
-    for name in ("toy", "ted-tiny", "ted-small", "phrases"):  # their records tell which precision that was
+    for name in ("toy", "ted-tiny", "ted-small", "phrases", "phrases-post"):
+        # Their records tell which precision that was.
         kept = read_recipe(record_path(f"{name}.json"))
         assert RECIPES[name] == changed(kept, precision=RECIPES[name].training.precision)
+
+
+def test_either_order_of_norms_learns_small_portuguese():
+    for name in ("phrases", "phrases-post"):
+        assert load_record(name)["scores"]["test"]["greedy"]["BLEU-tok"]["score"] > 98
 
 
 def test_every_recipe_leaves_the_precision_to_the_device():

@@ -37,6 +37,7 @@ FORMS = {
     "no biases": {"bias": False},
     "gelu": {"activation": "gelu"},
     "silu": {"activation": "silu"},
+    "deep and shallow": {"n_layers": (3, 1)},
     "three tables": {"tie_embeddings": False, "tgt_vocab_size": V + 5},
     "other special tokens": {"pad_id": 20, "bos_id": 20, "eos_id": 0},
 }

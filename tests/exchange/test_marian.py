@@ -6,7 +6,10 @@ What needs no transformers is tested everywhere; the rest is skipped by name whe
 from __future__ import annotations
 
 import copy
+import shlex
+import subprocess
 import sys
+from dataclasses import asdict, replace
 from importlib.util import find_spec
 
 import pytest
@@ -30,13 +33,16 @@ from transformer import (
     sinusoidal_encoding,
     teacher_forced_loss,
 )
+from transformer.commands.recipes import RECIPES
 from transformer.exchange.marian import (
+    _MARIAN,
     Forbidding,
-    _marian_names,
     _reordered,
     _sines_first,
+    config_to,
     from_marian,
     from_pegasus,
+    marian_names,
     to_marian,
     to_pegasus,
 )
@@ -93,7 +99,7 @@ def test_each_of_our_parameters_has_names_of_marians(tied):
             parts += [f"{name}_layer_norm" for name in attentions] + ["fc1", "fc2", "final_layer_norm"]
             theirs += [f"model.{stack}.layers.{n}.{p}.{kind}" for p in parts for kind in ("weight", "bias")]
     other = ["model.encoder.embed_positions.weight", "final_logits_bias"]
-    names = _marian_names([*theirs, *other])
+    names = marian_names([*theirs, *other])
     assert list(names) == theirs and sorted(names.values()) == sorted(ours)
 
 
@@ -114,6 +120,7 @@ FORMS = {
     "as OPUS-MT": {},
     "relu": {"activation_function": "relu", "d_model": 16},
     "gelu": {"activation_function": "gelu", "encoder_layers": 1, "decoder_layers": 1},
+    "deep and shallow": {"encoder_layers": 3, "decoder_layers": 1},
     "an odd width": {"d_model": 15, "encoder_attention_heads": 5, "decoder_attention_heads": 5},
     "three tables": {**UNTIED, "decoder_vocab_size": V + 4},
     "a start token of its own": {"decoder_start_token_id": 2, "pad_token_id": 1},
@@ -524,7 +531,6 @@ def test_to_pegasus_refuses(changes, said, tmp_path):
 # -------------------------------------------------------------------------------------------------
 
 FROM_CONFIG = {
-    "stacks of different depth": ({"decoder_layers": 1}, "encoder_layers and decoder_layers .* 1 and 2"),
     "stacks of different heads": (
         {"decoder_attention_heads": 3},
         "encoder_attention_heads and decoder_attention_heads",
@@ -617,6 +623,29 @@ def test_from_marian_refuses_other_models_and_empty_folders(tmp_path):
     for folder in (tmp_path, tmp_path / "none"):
         with pytest.raises((OSError, ValueError), match=folder.name):
             from_marian(folder)
+
+
+@needs_transformers
+@pytest.mark.slow
+def test_weights_in_another_format_are_converted_by_the_command_that_is_named(tmp_path):
+    theirs = marian()
+    theirs.save_pretrained(tmp_path)
+    src, tgt = sentences(theirs)
+    torch.save(theirs.state_dict(), tmp_path / "pytorch_model.bin")
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(FileNotFoundError, match="pytorch_model.bin, convert them once: python -c") as refusal:
+        from_marian(tmp_path)
+    command = shlex.split(str(refusal.value).partition("convert them once: ")[2])
+    subprocess.run([sys.executable, *command[1:]], check=True, capture_output=True)
+    assert close(from_marian(tmp_path)(src, tgt), their_logits(theirs, src, tgt))
+
+
+def test_the_recipe_that_is_post_norm_is_of_marians_form():
+    config = TransformerConfig(V, V, **asdict(RECIPES["phrases-post"].model))
+    settings = config_to(config, _MARIAN)
+    assert (settings["encoder_layers"], settings["decoder_layers"]) == config.depths == (2, 2)
+    with pytest.raises(ValueError, match="norm_first must be one of .False., not True"):
+        config_to(replace(config, norm_first=True), _MARIAN)
 
 
 TO_CONFIG = {

@@ -29,7 +29,7 @@ def model_of(form: str) -> Transformer:
     if form == "toy":
         return load_toy_model()
     torch.manual_seed(0)
-    sizes = {"d_model": 16, "n_heads": 2, "n_layers": 3, "d_ff": 24, "max_length": 20}
+    sizes = {"d_model": 16, "n_heads": 2, "n_layers": (2, 3), "d_ff": 24, "max_length": 20}
     choices = {"norm_first": True, "activation": "silu", "bias": False, "tie_embeddings": False}
     special = {"pad_id": 1, "bos_id": 0, "eos_id": 5}
     return Transformer(TransformerConfig(11, 17, **sizes, **choices, **special)).eval()

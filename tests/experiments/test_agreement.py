@@ -30,6 +30,7 @@ def test_torch_nn_agrees(data):
     [
         ("pegasus", ["transformers"]),
         ("marian", ["transformers"]),
+        ("m2m100", ["transformers"]),
         ("ctranslate2", ["ctranslate2"]),
         ("onnx", ["onnx", "onnxscript", "onnxruntime"]),
         ("llama", ["transformers"]),
@@ -39,9 +40,9 @@ def test_torch_nn_agrees(data):
 def test_the_others_agree(name, libraries, data):
     for library in libraries:
         pytest.importorskip(library, reason=f"{library} is not installed: transformer-book[interchange]")
-    more = {"marian": lambda: [agreement.trained(data, 3)], "llama": lambda: [3]}.get(name, list)()
+    more = {"marian": lambda: [agreement.trained(data, 3)], "llama": lambda: [3], "m2m100": lambda: [3]}
     with torch.no_grad():
-        row = getattr(agreement, name)(data, *more)
+        row = getattr(agreement, name)(data, *more.get(name, list)())
     assert row["float32"] < 1e-3 and row["largest"] > 0.1
     assert row.get("float64, theirs exact", 0) < 1e-12
     assert row["greedy"]["equal tokens"] == row["greedy"]["tokens"] > 10
@@ -59,6 +60,7 @@ def test_the_record_has_a_row_for_each_program():
         "torch.nn",
         "Hugging Face Pegasus",
         "Hugging Face Marian",
+        "Hugging Face M2M-100",
         "CTranslate2",
         "ONNX Runtime",
         "Hugging Face Llama",

@@ -7,8 +7,8 @@ FAULTS = [
         "encoder-layers-shared",
         "the encoder's layers are one layer n times",
         "Encoder.__init__",
-        "(EncoderLayer(config) for _ in range(config.n_layers))",
-        "([EncoderLayer(config)] * config.n_layers)",
+        "(EncoderLayer(config) for _ in range(config.depths[0]))",
+        "([EncoderLayer(config)] * config.depths[0])",
     ),
     Fault(
         "biases-at-random",

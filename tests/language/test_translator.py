@@ -316,6 +316,21 @@ def test_saved_translator_says_the_same(translator, tmp_path):
     assert again.translate(sources) == translator.translate(sources)
 
 
+@pytest.mark.parametrize("depths", [(3, 1), (1, 2)], ids=str)
+def test_stacks_of_unequal_depth_are_saved_as_they_are(translator, depths, tmp_path):
+    torch.manual_seed(1)
+    model = Transformer(replace(translator.model.config, n_layers=depths)).eval()
+    Translator(model, translator.vocabulary).save(tmp_path, dtype=torch.float32)
+    again = Translator.load(tmp_path).model
+    assert again.config == model.config and again.config.depths == depths
+    assert all(again.state_dict()[name].equal(weight) for name, weight in model.state_dict().items())
+    kept = json.loads((tmp_path / "config.json").read_text(encoding="utf8"))
+    for other in (list(reversed(depths)), 2, [2, 2]):
+        write_record(tmp_path / "config.json", kept | {"n_layers": other})
+        with pytest.raises(CheckpointError, match="does not hold this model's weights"):
+            Translator.load(summed(tmp_path))
+
+
 def peak_memory() -> int:
     """The most kilobytes that this process ever had; 0 on systems that count otherwise."""
     if sys.platform != "linux":
@@ -593,6 +608,7 @@ def test_hostile_headers_are_refused(translator, tmp_path, content):
         ({"d_model": 2 * 10**12}, "d_model is 2,000,000,000,000"),
         ({"n_layers": 20_000}, "it has 47 tensors, not"),
         ({"n_layers": 10**12}, "it has 47 tensors, not"),
+        ({"n_layers": [1, 10**12]}, "it has 47 tensors, not"),
         ({"max_length": 10**13}, "numbers of positions, more than 16,777,216"),
     ],
 )

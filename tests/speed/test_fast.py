@@ -118,7 +118,7 @@ def libraries(slow: bool) -> Iterator[None]:
     seed=st.integers(0, 2**16),
     batch=st.integers(1, 30),
     length=st.integers(1, 9),
-    n_layers=st.integers(1, 2),
+    n_layers=st.sampled_from([1, 2, (2, 1), (1, 3)]),
     norm_first=st.booleans(),
     final_norm=st.sampled_from([None, False, True]),
     tie_embeddings=st.booleans(),
@@ -924,6 +924,18 @@ def test_a_quantized_model_is_near_the_model_and_leaves_it_alone(kind, batch):
         (found, count), (wanted, wanted_count) = (loss(one, (src, tgt)) for one in (light, model))
         assert count == wanted_count and abs(found / wanted - 1) < 0.05
     assert light.attention_maps(src, tgt).cross.shape == (2, batch, 4, 7, 6)
+
+
+@QUIET
+@pytest.mark.parametrize("depths", [(3, 1), (1, 3)], ids=str)
+def test_stacks_of_unequal_depth_are_quantized_and_searched(depths):
+    model, src = float_model(norm_first=True, n_layers=depths), make_sources()
+    exact, fast, light = model(src, src), accelerate(model), quantize(model)
+    assert 1e-4 < (light(src, src) - exact).norm() / exact.norm() < 0.05
+    assert torch.equal(greedy_search(fast, src, 10), greedy_search(model, src, 10))
+    found, wanted = (beam_search(one, src, 3, max_length=10).tokens for one in (fast, model))
+    assert torch.equal(found, wanted)
+    assert len(decoder_state(light, src).layers) == depths[1]
 
 
 @QUIET

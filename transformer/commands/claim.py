@@ -99,16 +99,18 @@ def check_room(recipe: Recipe, device: torch.device | str = "cpu") -> None:
     """Refuse a model that cannot be trained in the memory of a device.
 
     It needs 16 bytes per parameter (weights, gradients, and two moments of Adam, each in float32), four
-    more for a moving average, and about half a megabyte of Python for a pair of layers. Batches need
+    more for a moving average, and about a quarter of a megabyte of Python for a layer. Batches need
     more memory still.
 
     Raises:
         ValueError: there is less memory; nothing is checked where the system does not tell.
     """
-    d, d_ff, n_layers = recipe.model.d_model, recipe.model.d_ff, recipe.model.n_layers
+    d, (encoder, decoder) = recipe.model.d_model, recipe.model.depths
     vocab_size = getattr(recipe.data, "vocab_size", 0)
-    parameters = vocab_size * d + n_layers * (12 * d**2 + 4 * d * d_ff)  # without biases and norms
-    needed = (16 + 4 * bool(recipe.training.average)) * parameters + 500_000 * n_layers
+    attentions, networks = encoder + 2 * decoder, encoder + decoder
+    # Biases and norms are not counted.
+    parameters = vocab_size * d + attentions * 4 * d**2 + networks * 2 * d * recipe.model.d_ff
+    needed = (16 + 4 * bool(recipe.training.average)) * parameters + 250_000 * networks
     memory = memory_of(device)
     if memory is not None and needed > memory:
         raise ValueError(

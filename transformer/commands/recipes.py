@@ -30,15 +30,21 @@ class Stacks(LayerConfig):
     """The model: the settings of its layers, and how many there are.
 
     Args:
-        n_layers: number of encoder layers, and of decoder layers.
+        n_layers: number of layers of either stack; or a pair, of the encoder and of the decoder.
 
     The other arguments are those of `LayerConfig`.
     """
 
-    n_layers: int = 6
+    n_layers: int | tuple[int, int] = 6
 
     def __post_init__(self) -> None:
-        TransformerConfig(4, 4, **asdict(self))  # refuses settings that no model can have
+        config = TransformerConfig(4, 4, **asdict(self))  # refuses settings that no model can have
+        object.__setattr__(self, "n_layers", config.n_layers)
+
+    @property
+    def depths(self) -> tuple[int, int]:
+        """As in `TransformerConfig`."""
+        return TransformerConfig(4, 4, **asdict(self)).depths
 
 
 # %% book/B-commands.ipynb · A recipe is data · [recipe-schedule]
@@ -155,6 +161,19 @@ def changed(recipe: Recipe, **changes: Any) -> Recipe:
 
 
 # %% book/B-commands.ipynb · A recipe is data · [parsed-code]
+def _depths(text: str) -> int | tuple[int, ...]:
+    numbers = tuple(map(int, text.split(",")))
+    return numbers if len(numbers) > 1 else numbers[0]
+
+
+_WANTED: dict[Any, str] = {
+    bool: "true or false",
+    int: "an int",
+    float: "a float",
+    _depths: "an int, or two with a comma between them, for encoder and decoder",
+}
+
+
 def parsed(recipe: Recipe, changes: Iterable[str]) -> dict[str, Any]:
     """Settings written as `name=value`, each as a value of the recipe's own type.
 
@@ -163,11 +182,11 @@ def parsed(recipe: Recipe, changes: Iterable[str]) -> dict[str, Any]:
     """
     known, values = settings(recipe), {}
     for name, _, text in (change.partition("=") for change in changes):
-        kind = type(known.get(name, ""))
+        kind = _depths if name == "n_layers" else type(known.get(name, ""))
         try:
             values[name] = {"true": True, "false": False}[text] if kind is bool else kind(text)
         except (ValueError, KeyError):
-            wanted = {bool: "true or false", int: "an int", float: "a float"}[kind]
+            wanted = _WANTED[kind]
             raise ValueError(f"{name} must be {wanted}, not {text!r}") from None
     return values
 
@@ -188,6 +207,12 @@ RECIPES = {
         Translations("phrases", vocab_size=1200, max_tokens=1000),
         _SMALL,
         Schedule(warmup_steps=200, cooldown=0.6, peak_rate=3e-3),
+        TrainingConfig(1400, evaluate_every=350, precision="auto"),
+    ),
+    "phrases-post": Recipe(
+        Translations("phrases", vocab_size=1200, max_tokens=1000),
+        replace(_SMALL, norm_first=False),
+        Schedule(warmup_steps=400, cooldown=0.6, peak_rate=2e-3),
         TrainingConfig(1400, evaluate_every=350, precision="auto"),
     ),
     "ted-tiny": Recipe(
@@ -237,6 +262,8 @@ def _part(kind: type, values: Any) -> Any:
     for name, value in values.items():
         if name not in kinds:
             raise ValueError(f"{name!r} is not a setting of one")
+        if name == "n_layers":  # a number or a list of two, of which `Stacks` says more
+            continue
         if type(value) is not kinds[name] and (type(value), kinds[name]) != (int, float):
             raise TypeError(f"{name} is {value!r:.60}, not of type {kinds[name].__name__}")
     return kind(**values)

@@ -86,7 +86,8 @@ def leave_results(folder: Path, recipe: Recipe, run: Trained) -> None:
 def summary(recipe: Recipe) -> str:
     """A recipe in a line."""
     model, steps = recipe.model, recipe.training.steps
-    size = f"{model.n_layers}+{model.n_layers} layers of width {model.d_model}"
+    encoder, decoder = model.depths
+    size = f"{encoder}+{decoder} layers of width {model.d_model}"
     return f"{recipe.data}; {size}, {steps:,} updates"
 
 

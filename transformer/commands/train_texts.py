@@ -64,13 +64,14 @@ def recipe_of_texts(options: argparse.Namespace, files: dict[str, str], folder: 
 def announce(recipe: Recipe) -> None:
     """Say what was chosen for texts of somebody's own."""
     data, model, steps = recipe.data, recipe.model, recipe.training.steps
+    encoder, decoder = model.depths
     assert isinstance(data, OwnTexts)
     train, dev = data.load("train"), data.load("dev")
     origin = f"from {data.dev_source}" if data.dev_source else "held out: no copy of them is trained on"
     print(f"{len(train):,} pairs to train on, {len(dev):,} to judge by, {origin}")
     print(f"texts: {data.prepared}; a vocabulary of up to {data.vocab_size:,} tokens")
     print(
-        f"{model.n_layers}+{model.n_layers} layers of width {model.d_model}, dropout {model.dropout}; "
+        f"{encoder}+{decoder} layers of width {model.d_model}, dropout {model.dropout}; "
         f"{steps:,} updates with batches of {data.max_tokens:,} tokens",
         flush=True,
     )

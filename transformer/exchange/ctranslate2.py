@@ -98,7 +98,7 @@ def to_ctranslate2(
     check_as_configured(plain)
     config = plain.config
     spec = specs.TransformerSpec.from_config(
-        config.n_layers,
+        config.depths,
         config.n_heads,
         no_final_norm=not config.has_final_norm,
         activation=specs.Activation[_CTRANSLATE2_ACTIVATIONS[config.activation]],
@@ -191,13 +191,17 @@ def load_translator(
         **download: as in `pretrained_folder`.
 
     Raises:
+        ValueError: it is an M2M-100 model, for `M2M100Translator`.
         TypeError, ValueError, OSError, ImportError: as in `pretrained_folder`, and in `Translator.load`,
             `CTranslate2Translator` or `MarianTranslator`.
     """
     check_choice(ENGINES, engine=engine)
     folder = pretrained_folder(name, **download)
     config = folder / "config.json"
-    if config.is_file() and read_record(config).get("model_type") == "marian":
+    kind = read_record(config).get("model_type") if config.is_file() else None
+    if kind == "m2m_100":
+        raise ValueError(f"{name} translates between many languages: M2M100Translator is told which")
+    if kind == "marian":
         check_choice(["pytorch"], engine=engine)
         return MarianTranslator(folder, device)
     translator = Translator.load(folder, device)

@@ -29,7 +29,14 @@ from torch import Tensor, nn
 from transformer.exchange.torch import check_parts
 from transformer.runs.checkpoints import CheckpointError, regular_file
 from transformer.runs.folder import read_record
-from transformer.speed.configured import LAYER, by_parameter, check_shapes, parameter_owners, planned_shapes
+from transformer.speed.configured import (
+    LAYER,
+    by_parameter,
+    check_shapes,
+    copies,
+    parameter_owners,
+    planned_shapes,
+)
 from transformer.validation import check_choice, check_type, optional_import
 
 
@@ -102,10 +109,7 @@ class ForeignFolder:
     def _read_heads(self, places: dict[str, str] | None) -> None:
         safetensors = optional_import("safetensors")
         if places is None and "model.safetensors" not in self.listed:
-            raise FileNotFoundError(
-                f"{self.path} holds neither model.safetensors nor its index; where it has the weights in "
-                "another format, load it with transformers, and save it with save_pretrained"
-            )
+            raise FileNotFoundError(self._how_to_convert())
         for file in ["model.safetensors"] if places is None else sorted(set(places.values())):
             path = regular_file(self.path / file)
             with refusing_damage(path):
@@ -118,6 +122,15 @@ class ForeignFolder:
                     self.shapes[name], self._opened[name] = head.get_shape(), opened
         if missing := sorted((places or {}).keys() - self.shapes.keys()):
             raise CheckpointError(f"{self.path} lacks {missing[0]}, which its index names")
+
+    def _how_to_convert(self) -> str:
+        kind = "Seq2Seq" if self.settings.get("is_encoder_decoder") else "Causal"
+        load = f"transformers.AutoModelFor{kind}LM.from_pretrained({str(self.path)!r})"
+        once = f'python -c "import transformers; {load}.save_pretrained({str(self.path)!r})"'
+        return (
+            f"{self.path} holds neither model.safetensors nor its index; where the weights are in another "
+            f"format, such as pytorch_model.bin, convert them once: {once}"
+        )
 
 
 # %% book/G-exchange.ipynb · A folder from a stranger · [fitted-weights]
@@ -151,7 +164,7 @@ def fitted_weights(
     read: Callable[[], Mapping[str, Tensor]],
     names: Mapping[str, str],
     plan: nn.Module,
-    n_layers: int,
+    n_layers: int | tuple[int, int],
     extras: Mapping[str, Sequence[int]],
 ) -> dict[str, Tensor]:
     """The weights of a model from elsewhere under our names, read when all names and shapes fit.
@@ -161,7 +174,7 @@ def fitted_weights(
         read: returns the tensors.
         names: for each of theirs, our name.
         plan: our model with a single layer in each stack, on the meta device.
-        n_layers: how many layers the model has.
+        n_layers: how many layers the model has, or its encoder and its decoder.
         extras: shapes of tensors that are no parameters of ours, and may be missing.
 
     Returns:
@@ -173,15 +186,23 @@ def fitted_weights(
     """
     owners, named = parameter_owners(plan), {**names, **{name: name for name in extras}}
     places = {name: owners.get(named.get(name, ""), named.get(name, "")) for name in shapes}
-    found = {number for name in places.values() for number in LAYER.findall(name)}
-    if len(found) != n_layers:
-        raise ValueError(f"the configuration has {n_layers:,} layers, and the weights {len(found):,}")
+    _check_depths(places.values(), plan, n_layers)
     given = {name: tuple(shape) for name, shape in extras.items() if name in shapes}
     check_shapes(shapes, planned_shapes(plan, n_layers) | given, places)
     theirs = read()
     theirs = {name: theirs[name] for name in shapes}
     check_finite_weights(theirs)
     return by_parameter(theirs, places)
+
+
+def _check_depths(names: Collection[str], plan: nn.Module, n_layers: int | tuple[int, int]) -> None:
+    """Refuse another number of layers before their shapes are planned, however many are claimed."""
+    in_layers = [name for name, _ in plan.named_parameters() if LAYER.search(name)]
+    for stack in sorted({LAYER.split(name)[0] for name in in_layers}):
+        found = {LAYER.findall(name)[0] for name in names if name.startswith(stack) and LAYER.search(name)}
+        if len(found) != (wanted := copies(stack + "0", n_layers)):
+            kind = stack.replace(".", " ").strip()  # such as "encoder layers"
+            raise ValueError(f"of {kind} the configuration has {wanted:,}, and the weights {len(found):,}")
 
 
 # %% book/G-exchange.ipynb · A folder from a stranger · [whole-folder]

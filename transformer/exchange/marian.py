@@ -3,7 +3,21 @@
 Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
 """
 
-__all__ = ["from_marian", "from_pegasus", "to_marian", "to_pegasus", "Forbidding", "MarianTranslator"]
+__all__ = [
+    "marian_names",
+    "Family",
+    "FIELDS",
+    "config_from",
+    "config_to",
+    "place_all",
+    "from_marian",
+    "from_pegasus",
+    "to_marian",
+    "to_pegasus",
+    "save_theirs",
+    "Forbidding",
+    "MarianTranslator",
+]
 
 
 # %% book/G-exchange.ipynb · Marian and Pegasus · [marian-imports]
@@ -82,7 +96,7 @@ _MARIAN_TABLES = {
 }
 
 
-def _marian_names(theirs: Collection[str]) -> dict[str, str]:
+def marian_names(theirs: Collection[str]) -> dict[str, str]:
     """Of Marian's or Pegasus's weights, those that a `Transformer` has as well, each with our name."""
     names = {name: ours for name, ours in _MARIAN_TABLES.items() if name in theirs}
     parts = (name for name in theirs if ".layers." in name or ".layer_norm." in name)
@@ -90,15 +104,17 @@ def _marian_names(theirs: Collection[str]) -> dict[str, str]:
 
 
 # %% book/G-exchange.ipynb · Marian and Pegasus · [marian-config]
-class _Family(NamedTuple):
-    # One of their classes that computes what a `Transformer` does.
+class Family(NamedTuple):
+    """One of Hugging Face's classes that computes what a `Transformer` does."""
+
     name: str
+    model_type: str
     model: str
     norm_first: bool  # with norms on top
     fields: Mapping[str, str]  # of ours, by their names
 
 
-_FIELDS = {
+FIELDS = {
     "vocab_size": "src_vocab_size",
     "d_model": "d_model",
     "dropout": "dropout",
@@ -111,15 +127,21 @@ _FIELDS = {
     "max_position_embeddings": "max_length",
 }
 _TABLES = {"decoder_vocab_size": "tgt_vocab_size", "share_encoder_decoder_embeddings": "tie_embeddings"}
-_MARIAN = _Family("Marian", "MarianMTModel", False, {**_FIELDS, **_TABLES})
-_PEGASUS = _Family("Pegasus", "PegasusForConditionalGeneration", True, _FIELDS)
+_MARIAN = Family("Marian", "marian", "MarianMTModel", False, {**FIELDS, **_TABLES})
+_PEGASUS = Family("Pegasus", "pegasus", "PegasusForConditionalGeneration", True, FIELDS)
 _DEFAULTS = {"share_encoder_decoder_embeddings": True, "tie_word_embeddings": True}  # in older files
-_SIZES = {"layers": "n_layers", "attention_heads": "n_heads", "ffn_dim": "d_ff"}  # of a stack
+_SIZES = {"attention_heads": "n_heads", "ffn_dim": "d_ff"}  # of both stacks
 _ACTIVATIONS = {name: name for name in ACTIVATIONS} | {"swish": "silu"}
+_LARGEST_TABLE = 1 << 24  # numbers in the table of positions, which is computed
 
 
-def _config_from(theirs: Mapping[str, Any], family: _Family) -> TransformerConfig:
-    check_choice([family.name.lower()], model_type=theirs.get("model_type"))
+def config_from(theirs: Mapping[str, Any], family: Family) -> TransformerConfig:
+    """Our configuration of a model of theirs, from what its configuration says.
+
+    Raises:
+        ValueError, TypeError, KeyError: no model of ours is like this one.
+    """
+    check_choice([family.model_type], model_type=theirs.get("model_type"))
     check_choice([[family.model], None], architectures=theirs.get("architectures"))
     theirs = _DEFAULTS | dict(theirs)
     if theirs.get("decoder_vocab_size") is None:
@@ -133,21 +155,28 @@ def _config_from(theirs: Mapping[str, Any], family: _Family) -> TransformerConfi
         return agreed(" and ".join(names), [theirs[name] for name in names])
 
     same("share_encoder_decoder_embeddings", "tie_word_embeddings")
-    settings = {field: theirs[name] for name, field in {**_FIELDS, **_TABLES}.items()}
+    settings = {field: theirs[name] for name, field in {**FIELDS, **_TABLES}.items()}
     for name, field in _SIZES.items():
         settings[field] = same(f"encoder_{name}", f"decoder_{name}")
+    settings["n_layers"] = theirs["encoder_layers"], theirs["decoder_layers"]
     activation = _ACTIVATIONS[theirs["activation_function"]]
-    return TransformerConfig(**settings, activation=activation, norm_first=family.norm_first)
+    config = TransformerConfig(**settings, activation=activation, norm_first=family.norm_first)
+    if config.max_length * config.d_model > _LARGEST_TABLE:
+        asked = f"{config.max_length:,} positions of {config.d_model:,} features"
+        raise ValueError(f"{asked} are more than {_LARGEST_TABLE:,} numbers")
+    return config
 
 
-def _config_to(ours: TransformerConfig, family: _Family) -> dict[str, Any]:
+def config_to(ours: TransformerConfig, family: Family) -> dict[str, Any]:
+    """The settings of a configuration of theirs; refuses what they cannot say (`ValueError`)."""
     check_choice([family.norm_first], norm_first=ours.norm_first, final_norm=ours.has_final_norm)
     check_choice([True], bias=ours.bias)
-    if family is _PEGASUS:
+    if "decoder_vocab_size" not in family.fields:
         check_choice([True], tie_embeddings=ours.tie_embeddings)
     settings = {name: getattr(ours, field) for name, field in family.fields.items()}
     for name, field in _SIZES.items():
         settings |= dict.fromkeys((f"encoder_{name}", f"decoder_{name}"), getattr(ours, field))
+    settings["encoder_layers"], settings["decoder_layers"] = ours.depths
     return settings | {
         "activation_function": ours.activation,
         "scale_embedding": True,
@@ -156,7 +185,7 @@ def _config_to(ours: TransformerConfig, family: _Family) -> dict[str, Any]:
 
 
 # %% book/G-exchange.ipynb · Marian and Pegasus · [as-configured]
-def _place_all(target: nn.Module, weights: Mapping[str, Tensor]) -> None:
+def place_all(target: nn.Module, weights: Mapping[str, Tensor]) -> None:
     """Fill a whole model that was built on the meta device; shared parameters stay shared."""
     for name, owner in parameter_owners(target).items():
         path, _, leaf = name.rpartition(".")
@@ -185,7 +214,7 @@ def from_marian(model: Any) -> Transformer:
 
     Raises:
         TypeError: `model`, or a part of it, is of another type; a subclass is another type.
-        ValueError: it does what ours cannot: stacks of different size, an activation other than
+        ValueError: it does what ours cannot: stacks of different width, an activation other than
             ReLU, exact GELU and SiLU, embeddings that are not scaled or shared in part, dropped
             layers, learned positions; or it is not as its configuration says, or not finite.
         OSError, CheckpointError: as in `ForeignFolder`; what is refused in a folder is a
@@ -205,45 +234,39 @@ def from_pegasus(model: Any) -> Transformer:
     return _from(model, _PEGASUS)
 
 
-def _from(model: Any, family: _Family) -> Transformer:
+def _from(model: Any, family: Family) -> Transformer:
     if isinstance(model, str | Path):
         folder = ForeignFolder(model)
         with refusing_damage(folder.path):
             return _built(folder.settings, family, folder.shapes, folder.weights).eval()
     check_exact_type("model", model, getattr(optional_import("transformers"), family.model))
     settings = model.config.to_dict()
-    _config_from(settings, family)
+    config_from(settings, family)
     check_as_configured(model)
     weights = model.state_dict()
     shapes = {name: x.shape for name, x in weights.items()}
     return _built(settings, family, shapes, lambda: weights).train(model.training)
 
 
-_LARGEST_TABLE = 1 << 24  # numbers in the table of positions, which is computed
-
-
 def _built(
     settings: Mapping[str, Any],
-    family: _Family,
+    family: Family,
     shapes: Mapping[str, Sequence[int]],
     read: Callable[[], Mapping[str, Tensor]],
 ) -> Transformer:
-    config = _config_from(settings, family)
+    config = config_from(settings, family)
     length, d_model = config.max_length, config.d_model
-    if length * d_model > _LARGEST_TABLE:
-        asked = f"{length:,} positions of {d_model:,} features"
-        raise ValueError(f"{asked} are more than {_LARGEST_TABLE:,} numbers")
     with torch.device("meta"):
         plan = Transformer(replace(config, n_layers=1))
     tables = [f"model.{stack}.embed_positions.weight" for stack in ("encoder", "decoder")]
     extras = {"final_logits_bias": [1, config.tgt_vocab_size], **dict.fromkeys(tables, [length, d_model])}
-    weights = fitted_weights(shapes, read, _marian_names(shapes), plan, config.n_layers, extras)
+    weights = fitted_weights(shapes, read, marian_names(shapes), plan, config.n_layers, extras)
     given, order = {name: weights.pop(name) for name in extras if name in weights}, _sines_first(d_model)
     for name in given.keys() & tables:
         _check_sinusoids(given[name][:, order])
     with torch.device("meta"):
         ours = Transformer(config)
-    _place_all(ours, _reordered(weights, order))
+    place_all(ours, _reordered(weights, order))
     bias = given.get("final_logits_bias")
     if bias is not None and bias.any():
         copied = bias[0].detach().to(ours.output.weight, copy=True)
@@ -293,25 +316,32 @@ def to_pegasus(model: Transformer | Translator, folder: str | Path) -> None:
 
 
 def _write(
-    model: Transformer, folder: str | Path, family: _Family, vocabulary: Vocabulary | None = None
+    model: Transformer, folder: str | Path, family: Family, vocabulary: Vocabulary | None = None
 ) -> None:
     transformers = optional_import("transformers")
     check_exact_type("model", model, Transformer)
-    settings = getattr(transformers, f"{family.name}Config")(**_config_to(model.config, family))
+    settings = getattr(transformers, f"{family.name}Config")(**config_to(model.config, family))
     check_as_configured(model)
     with torch.device("meta"):
         theirs = getattr(transformers, family.model)(settings)
     weights, order = model.state_dict(), _sines_first(model.config.d_model).argsort()
-    names = _marian_names(theirs.state_dict())
+    names = marian_names(theirs.state_dict())
     moved = _reordered({name: weights[name] for name in names.values()}, order)
     table = model.positions.table[:, order]
     positions = {f"model.{stack}.embed_positions.weight": table for stack in ("encoder", "decoder")}
-    _place_all(theirs, {name: moved[names[name]] for name in names} | positions)
+    place_all(theirs, {name: moved[names[name]] for name in names} | positions)
     bias = weights.get("output.bias", torch.zeros_like(model.output.weight[:, 0]))
     theirs.final_logits_bias = bias[None]
     theirs.generation_config.max_length = model.config.max_length + 1  # theirs counts the start token
+    save_theirs(theirs, folder, family, vocabulary)
+
+
+def save_theirs(
+    theirs: Any, folder: str | Path, family: Family, vocabulary: Vocabulary | None = None
+) -> None:
+    """Write the folder of a model of `transformers`, with a tokenizer of our vocabulary if there is one."""
     written = ("*config.json", "tokenizer.json", "model*.safetensors", "model.safetensors.index.json")
-    ours = lambda found: found.get("model_type") == family.name.lower()
+    ours = lambda found: found.get("model_type") == family.model_type
     with whole_folder(folder, written, ours) as part:
         theirs.save_pretrained(part)
         if vocabulary is not None:
@@ -451,8 +481,11 @@ class MarianTranslator:
                 warnings.warn(f"sentence {number} is cut to its first {longest - 1} tokens", stacklevel=2)
             sources.append([*ids[: longest - 1], end])
         found = translate_ids(self._searched, sources, adjusted(search, changes))
-        return list(self._tokenizer.batch_decode(found, skip_special_tokens=True))
+        return self._decoded(found)
 
     def n_tokens(self, sentence: str) -> int:
         """How many tokens the model reads of a sentence, the end token included."""
         return len(self._tokenizer(sentence).input_ids)
+
+    def _decoded(self, found: list[list[int]]) -> list[str]:
+        return list(self._tokenizer.batch_decode(found, skip_special_tokens=True))

@@ -38,7 +38,7 @@ from transformer.runs.checkpoints import (
     save_weights,
 )
 from transformer.runs.folder import read_record, write_record
-from transformer.speed.configured import LAYER, parameter_owners, planned_shapes
+from transformer.speed.configured import copies, parameter_owners, planned_shapes
 from transformer.speed.fast import FastTransformer, accelerate
 from transformer.training import record_path
 from transformer.validation import check_choice, check_type, optional_import
@@ -184,7 +184,7 @@ def _check_header(path: Path, config: TransformerConfig) -> None:
         )
     with torch.device("meta"):
         plan, n_layers = Transformer(replace(config, n_layers=1)), config.n_layers
-    n_tensors = sum(n_layers if LAYER.search(name) else 1 for name, _ in plan.named_parameters())
+    n_tensors = sum(copies(name, n_layers) for name, _ in plan.named_parameters())
     if len(shapes) != n_tensors:
         raise CheckpointError(f"{misfit}: it has {len(shapes)} tensors, not {n_tensors:,}")
     wanted, owners = planned_shapes(plan, n_layers), parameter_owners(plan)

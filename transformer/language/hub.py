@@ -59,7 +59,12 @@ def pretrained_folder(name: Path | str, **download: Any) -> Path:
     with asking_hub(str(name)):
         folder = Path(hub.snapshot_download(name, allow_patterns=_FETCHED, **download))
     if not any(folder.glob("*.safetensors")):
-        raise FileNotFoundError(f"the hub's {name} holds no weights in the format safetensors")
+        kinds = "(t.AutoModelForSeq2SeqLM, t.AutoTokenizer)"
+        once = f"[kind.from_pretrained('{name}').save_pretrained('FOLDER') for kind in {kinds}]"
+        raise FileNotFoundError(
+            f"the hub's {name} holds no weights in the format safetensors; where it has them in another, "
+            f'convert them once, and name FOLDER instead: python -c "import transformers as t; {once}"'
+        )
     return folder
 
 

@@ -8,6 +8,7 @@ __all__ = [
     "differences",
     "parameter_owners",
     "LAYER",
+    "copies",
     "planned_shapes",
     "check_shapes",
     "by_parameter",
@@ -91,12 +92,26 @@ def parameter_owners(module: nn.Module) -> dict[str, str]:
 LAYER = re.compile(r"(?<=layers\.)\d+")  # in a parameter's name
 
 
-def planned_shapes(plan: nn.Module, n_layers: int) -> dict[str, tuple[int, ...]]:
+def copies(name: str, n_layers: int | tuple[int, int]) -> int:
+    """How many parameters of a model one of a plan with a single layer in each stack stands for.
+
+    Args:
+        name: the parameter's.
+        n_layers: how many layers a stack of the model has, or its encoder and its decoder.
+    """
+    if not LAYER.search(name):
+        return 1
+    if isinstance(n_layers, int):
+        return n_layers
+    return n_layers[1] if name.startswith("decoder.") else n_layers[0]
+
+
+def planned_shapes(plan: nn.Module, n_layers: int | tuple[int, int]) -> dict[str, tuple[int, ...]]:
     """The shapes of a model's parameters, from a plan with one layer in each stack."""
     return {
         LAYER.sub(str(number), name): tuple(x.shape)
         for name, x in plan.named_parameters()
-        for number in range(n_layers if LAYER.search(name) else 1)
+        for number in range(copies(name, n_layers))
     }
 
 

@@ -290,10 +290,10 @@ _ROOM = 16  # for that many tokens at first
 
 
 class _StepCache:
-    # Keys and values of all layers [n_layers, 2, N, H, room, d_k], and as much again for another order.
+    # Keys and values of the decoder's layers [n_layers, 2, N, H, room, d_k], twice, for another order.
     def __init__(self, config: TransformerConfig, memory: Tensor, rows: int) -> None:
         heads = config.n_heads, _ROOM, config.d_model // config.n_heads
-        self.kept, self.length = memory.new_empty(config.n_layers, 2, rows, *heads), 0
+        self.kept, self.length = memory.new_empty(config.depths[1], 2, rows, *heads), 0
         self.spare = self.kept[:, :, :0]
 
     def lengthen(self) -> Tensor:

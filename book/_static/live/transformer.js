@@ -182,7 +182,8 @@
 
   class Stack {
     constructor(state, name, config, kinds) {
-      const layers = [...Array(config.n_layers).keys()];
+      const [encoder, decoder = encoder] = [config.n_layers].flat(); // one number, or one for each stack
+      const layers = [...Array(name === "encoder" ? encoder : decoder).keys()];
       this.layers = layers.map((n) => new Layer(state, `${name}.layers.${n}`, config, kinds));
       this.norm = (config.final_norm ?? config.norm_first) && new LayerNorm(state, `${name}.norm`);
     }
