@@ -68,6 +68,7 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 #     exchange/ctranslate2
 #     exchange/onnx
 #     study/checks
+#     study/workbook
 #     commands/limits
 #     commands/batching
 #     commands/metrics

@@ -1,0 +1,378 @@
+"""transformer.study.workbook, from book/H-examination.ipynb, "Workshop H: The examination".
+
+Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
+"""
+
+__all__ = [
+    "Mistake",
+    "Piece",
+    "pieces",
+    "context",
+    "defined",
+    "filled",
+    "outcomes",
+    "same",
+    "RIGHT",
+    "WRONG",
+    "MISSING",
+    "Verdict",
+    "judge",
+    "with_mistake",
+    "judge_code",
+    "difference",
+    "said",
+    "brief",
+    "CORE",
+    "Workbook",
+    "exported",
+    "written",
+    "judge_notebook",
+]
+
+
+# %% book/H-examination.ipynb · The examiner of the workbook · [workbook-imports]
+import functools
+import inspect
+import json
+import math
+import sys
+import tomllib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from transformer.training import record_path
+
+
+# %% book/H-examination.ipynb · The examiner of the workbook · [workbook-pieces]
+class Mistake(NamedTuple):
+    """A usual slip: some of the book's code, what stands in its place, and what its author is told."""
+
+    right: str
+    wrong: str
+    says: str
+
+
+class Piece(NamedTuple):
+    """Something that a reader can write, and how it is judged."""
+
+    chapter: str  # its file, without the ending
+    name: str
+    cell: str  # the id of its cell in the chapter
+    module: str  # that the chapter exports it to, or none
+    code: str  # the book's
+    imports: str  # what the code needs where there is no module
+    task: str
+    hints: tuple[str, ...]
+    given: str  # statements that make the inputs of the probes
+    probes: Mapping[str, str]  # what is asked, and an expression in which `piece` is what is judged
+    mistakes: tuple[Mistake, ...]
+
+    @property
+    def key(self) -> str:
+        """Its name in the metadata of a notebook, such as `03-attention/causal_mask`."""
+        return f"{self.chapter}/{self.name}"
+
+
+@functools.cache
+def pieces() -> dict[str, Piece]:
+    """All pieces of the workbook by their keys, in the order of the book."""
+    found = {}
+    chapters = tomllib.loads(record_path("workbook.toml").read_text(encoding="utf8"))
+    for chapter, entries in chapters.items():
+        imports = entries.pop("imports", "")
+        for name, entry in entries.items():
+            module = entry.get("module", "")
+            piece = Piece(
+                chapter,
+                name,
+                entry["cell"],
+                module,
+                entry.get("code") or _exported(module, entry["cell"]),
+                imports,
+                entry.get("task", ""),
+                tuple(entry["hints"]),
+                entry.get("given", ""),
+                entry["probes"],
+                tuple(Mistake(**mistake) for mistake in entry["mistakes"]),
+            )
+            found[piece.key] = piece
+    return found
+
+
+def _exported(module: str, cell: str) -> str:
+    # The text of a cell, which stands in its module below a line that names it.
+    text = inspect.getsource(import_module(f"transformer.{module}"))
+    parts = (part.partition("\n") for part in text.split("\n# %% ")[1:])
+    (code,) = (code for line, _, code in parts if line.endswith(f"[{cell}]"))
+    return code.strip() + "\n"
+
+
+# %% book/H-examination.ipynb · Probes · [workbook-probes]
+def context(piece: Piece) -> dict[str, Any]:
+    """The names that a piece may use: those of its module, or of what its chapter has defined before it."""
+    if piece.module:
+        return dict(vars(import_module(f"transformer.{piece.module}")))
+    names: dict[str, Any] = {"math": math, "torch": torch, "F": F, "nn": nn, "Tensor": Tensor}
+    exec(piece.imports, names)
+    for other in pieces().values():
+        if other == piece:
+            break
+        if other.chapter == piece.chapter and not other.module:
+            exec(other.code, names)
+    return names
+
+
+def defined(piece: Piece, code: str) -> Any:
+    """What `code` defines under the name of a piece."""
+    names = context(piece)
+    names.pop(piece.name, None)  # code that does not define it is no right code
+    exec(compile(code, f"<{piece.key}>", "exec"), names)
+    if piece.name not in names:
+        raise NameError(f"the cell defines no {piece.name}")
+    return names[piece.name]
+
+
+def filled(module: nn.Module) -> nn.Module:
+    """A module whose parameters are drawn anew, in the order of their names."""
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for _, parameter in sorted(module.named_parameters()):
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) / 2)
+    return module
+
+
+def outcomes(piece: Piece, candidate: Any) -> dict[str, Any]:
+    """What the probes of a piece give for a candidate: a value each, or the exception that it raised.
+
+    Raises:
+        NotImplementedError: the candidate is not written yet.
+    """
+    names = context(piece) | {"torch": torch, "F": F, "nn": nn, "math": math}
+    names |= {"filled": filled, "randn": torch.randn, "piece": candidate}
+    found: dict[str, Any] = {}
+    with _in_float64():
+        exec(piece.given, names)
+        for question, expression in piece.probes.items():
+            torch.manual_seed(0)
+            try:
+                found[question] = eval(expression, names)
+            except NotImplementedError:
+                raise
+            except Exception as error:  # one more thing that code can do
+                found[question] = error
+    return found
+
+
+@contextmanager
+def _in_float64() -> Iterator[None]:
+    # A wrong formula cannot hide behind rounding; what is drawn at random afterward stays the same.
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two outcomes agree: numbers but for rounding, exceptions in their type."""
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        alike = one.shape == other.shape and one.dtype == other.dtype
+        return alike and torch.allclose(one, other, rtol=1e-7, atol=1e-9, equal_nan=True)
+    if isinstance(other, Exception):
+        return type(one) is type(other)
+    if isinstance(one, float) and isinstance(other, float):
+        return math.isclose(one, other, rel_tol=1e-7, abs_tol=1e-9) or one != one and other != other
+    if isinstance(other, tuple | list):
+        alike = isinstance(one, tuple | list) and len(one) == len(other)
+        return alike and all(same(*pair) for pair in zip(one, other))
+    if isinstance(other, dict):
+        alike = isinstance(one, dict) and one.keys() == other.keys()
+        return alike and all(same(one[key], other[key]) for key in other)
+    return type(one) is type(other) and bool(one == other)
+
+
+# %% book/H-examination.ipynb · What is said · [workbook-verdict]
+RIGHT, WRONG, MISSING = "✓", "✗", "○"
+
+
+class Verdict(NamedTuple):
+    """What has become of a piece, and why."""
+
+    mark: str  # RIGHT, WRONG or MISSING
+    says: str
+
+
+def judge(piece: Piece, candidate: Any) -> Verdict:
+    """Compare a piece by value with the book's, and name the mistake that gives the values of a wrong one."""
+    try:
+        found = outcomes(piece, candidate)
+    except NotImplementedError:
+        return Verdict(MISSING, "not written yet")
+    right = outcomes(piece, defined(piece, piece.code))
+    different = [question for question in right if not same(found[question], right[question])]
+    if not different:
+        return Verdict(RIGHT, f"equal to the book's in {len(right)} probe{'s' * (len(right) > 1)}")
+    for mistake in piece.mistakes:
+        if same(found, outcomes(piece, with_mistake(piece, mistake))):
+            return Verdict(WRONG, mistake.says)
+    question = different[0]
+    return Verdict(WRONG, f"{question}: {difference(found[question], right[question])}")
+
+
+def with_mistake(piece: Piece, mistake: Mistake) -> Any:
+    """The book's piece with a mistake in it."""
+    return defined(piece, piece.code.replace(mistake.right, mistake.wrong))
+
+
+def judge_code(piece: Piece, code: str) -> Verdict:
+    """Judge the text of a reader's cell, whatever it does but not to end."""
+    try:
+        return judge(piece, defined(piece, code))
+    except NotImplementedError:
+        return Verdict(MISSING, "not written yet")
+    except Exception as error:
+        return Verdict(WRONG, f"its cell raises {said(error)}")
+
+
+def difference(found: Any, right: Any) -> str:
+    """How an outcome differs from the book's, in a few words."""
+    if isinstance(found, Exception):
+        return f"yours raises {said(found)}"
+    if isinstance(right, Exception):
+        return f"the book's raises {said(right)}, yours does not"
+    if isinstance(found, Tensor) and isinstance(right, Tensor):
+        for name, mine, books in (
+            ("has the shape", list(found.shape), list(right.shape)),
+            ("has the dtype", found.dtype, right.dtype),
+            ("holds NaN", int(found.isnan().sum()), int(right.isnan().sum())),
+        ):
+            if mine != books:
+                return f"yours {name} {mine}, the book's {books}"
+        apart = (found.double() - right.double()).abs().nan_to_num()
+        return f"the largest difference from the book's is {apart.max():.2g}, the shapes agree"
+    if isinstance(right, tuple | list) and isinstance(found, tuple | list) and len(found) == len(right):
+        (place, *_) = (i for i, pair in enumerate(zip(found, right)) if not same(*pair))
+        return f"part {place + 1} of {len(right)}: {difference(found[place], right[place])}"
+    return f"yours is {brief(found)}, the book's {brief(right)}"
+
+
+def said(error: BaseException) -> str:
+    """An exception in one line."""
+    return f"{type(error).__name__}: {brief(str(error), str)}".rstrip(": ")
+
+
+def brief(value: Any, write: Any = repr) -> str:
+    """A value in at most 80 characters of one line."""
+    text = " ".join(write(value).split())
+    return text if len(text) <= 80 else f"{text[:79]}…"
+
+
+# %% book/H-examination.ipynb · Whose piece is used · [workbook-use]
+# The modules in which a reader's pieces take the places of the book's.
+CORE = ("embedding", "attention", "layers", "model", "loss", "training", "decoding", "toy")
+
+
+class Workbook:
+    """A reader's pieces: a notebook runs on those of the notebooks before it, and on its own.
+
+    Args:
+        chapter: of the notebook, such as `"03-attention"`.
+        folder: where the reader's other notebooks lie.
+    """
+
+    verdicts: dict[str, Verdict]
+
+    def __init__(self, chapter: str, folder: str = ".") -> None:
+        import_module("transformer.speed.fast")  # before any piece is replaced: it takes the book's alone
+        self.chapter, self.verdicts = chapter, {}
+        self._books = {key: exported(piece) for key, piece in pieces().items() if piece.module}
+        self._now = dict(self._books)  # what the package has in their places
+        for other in dict.fromkeys(piece.chapter for piece in pieces().values()):
+            path = Path(folder) / f"{other}.ipynb"
+            if other < chapter and path.is_file():
+                self._take_over(path)
+        print(self)
+
+    def use(self, own: Any) -> Any:
+        """Judge a piece and say so; return it if it is right, and the book's if it is not."""
+        piece = pieces()[f"{self.chapter}/{own.__name__}"]
+        verdict = self.verdicts[piece.key] = judge(piece, own)
+        rest = "."
+        if verdict.mark != RIGHT:
+            own = self._books.get(piece.key) or defined(piece, piece.code)
+            rest = ". Until it is right, the cells below run on the book's."
+        self._put(piece, own)
+        color = {RIGHT: 32, WRONG: 31, MISSING: 33}[verdict.mark]
+        print(f"\x1b[{color}m{verdict.mark} {piece.name}\x1b[0m: {verdict.says.rstrip('.')}{rest}\n{self}")
+        return own
+
+    def __str__(self) -> str:
+        marks = [self.verdicts[key].mark if key in self.verdicts else MISSING for key in pieces()]
+        strip = "".join("■" if mark == RIGHT else "□" for mark in marks)
+        return f"{strip} {marks.count(RIGHT)} of {len(marks)} pieces are yours"
+
+    def _take_over(self, path: Path) -> None:
+        # What is right in an earlier notebook, and a line about it.
+        lacking, cells = [], written(path)
+        for key, code in cells.items():
+            piece = pieces()[key]
+            verdict = self.verdicts[key] = judge_code(piece, code)
+            if verdict.mark == RIGHT:
+                self._put(piece, defined(piece, code))
+            else:
+                lacking.append(f"{verdict.mark} {piece.name}")
+        books = f"; the book's: {', '.join(lacking)}" if lacking else ""
+        print(f"{path.stem}: {len(cells) - len(lacking)} of {len(cells)} are yours{books}")
+
+    def _put(self, piece: Piece, own: Any) -> None:
+        # Let the core of the package, which lies flat in it, use a piece wherever it has used another.
+        if piece.module in CORE and self._now[piece.key] is not own:
+            old, self._now[piece.key] = self._now[piece.key], own
+            for names in map(vars, _core()):
+                names.update({name: own for name, value in names.items() if value is old})
+            for child in old.__subclasses__() if isinstance(old, type) else ():
+                if child.__module__.removeprefix("transformer.") in CORE:
+                    child.__bases__ = tuple(own if base is old else base for base in child.__bases__)
+
+
+def exported(piece: Piece) -> Any:
+    """The book's piece, as the package has it."""
+    return getattr(import_module(f"transformer.{piece.module}"), piece.name)
+
+
+def _core() -> list[ModuleType]:
+    # These modules, and the package, which re-exports them.
+    names = ("transformer", *(f"transformer.{name}" for name in CORE))
+    return [sys.modules[name] for name in names if name in sys.modules]
+
+
+# %% book/H-examination.ipynb · A notebook in another process · [workbook-grade]
+def written(path: str | Path) -> dict[str, str]:
+    """The code that a notebook of the workbook has for each of its pieces, by their keys."""
+    cells = json.loads(Path(path).read_text(encoding="utf8"))["cells"]
+    found = {}
+    for cell in cells:
+        for key in cell["metadata"].get("workbook", []):
+            if key in pieces():  # and not a name of another edition
+                found[key] = "".join(cell["source"])
+    return found
+
+
+def judge_notebook(path: str, results: str, *keys: str) -> None:
+    """Judge some pieces of a notebook, and add a line to a file after each, since the next may never end."""
+    cells = written(path)
+    for key in keys:
+        verdict = judge_code(pieces()[key], cells[key])
+        with open(results, "a", encoding="utf8") as file:
+            file.write(json.dumps([key, *verdict]) + "\n")
