@@ -3,10 +3,10 @@
     python book/workbook.py             # workbook/NN-name.ipynb
     python book/workbook.py --zip       # the same, and _build/workbook.zip for a release
 
-Which pieces, with hints and probes, says `transformer/records/workbook.toml`; their code is the chapter's own. In its
-cell, the bodies of a piece give way to `raise NotImplementedError`. Above stand its hints, below the examiner
-(`transformer.study.workbook`) and the solution, all folded. A notebook in which somebody has written is never
-replaced.
+Which pieces, with hints and probes, says `transformer/records/workbook.toml`; their code is the chapter's
+own. In its cell, the body of a piece gives way to `raise NotImplementedError`. Above stand its hints, below
+the examiner (`transformer.study.workbook`) and the solution; hints and solution are folded. A notebook in
+which somebody has written is never replaced.
 """
 
 from __future__ import annotations
@@ -35,18 +35,16 @@ SITE = repository.project()["urls"]["Homepage"]
 HOW_TO = """\
 > **Workbook.** This is [the chapter]({page}), with {count} of its pieces for you to write: {names}.
 >
-> In each of their cells, replace `raise NotImplementedError` with your own code; all of it, helpers included, belongs \
-in that cell. The cell below it examines what you wrote by value, and says what is likely to be wrong. The chapter goes \
-on with your piece if it is right, and with the book's if it is not. Hints and the book's solution are folded. Keep all \
-notebooks of the workbook in one folder, since later chapters run on your pieces of the earlier ones."""
+> In the cell of a piece, replace `raise NotImplementedError` with your own code; helpers belong in the \
+same cell. The cell below it examines what you wrote by value, and says what is likely to be wrong. The \
+chapter goes on with your piece if it is right, and with the book's if it is not. Hints and the book's \
+solution are folded. Keep all notebooks of the workbook in one folder, because later chapters run on your \
+pieces of the earlier ones."""
 BEGIN = """\
 from transformer.study.workbook import Workbook
 
 use = Workbook("{chapter}", folder=".").use  # the folder of your other notebooks"""
 FOLD = "<details><summary>{title}</summary>\n\n{text}\n\n</details>"
-TRAINED = """\
-The Transformer of this chapter was made of the pieces that the first cell listed, and of those above. The cell below \
-trains one more, says whose pieces it runs on, and lets it solve ten sequences that it has not seen."""
 
 
 def functions(node: ast.stmt) -> list[ast.FunctionDef]:
@@ -61,15 +59,18 @@ def span(node: ast.stmt) -> tuple[int, int]:
     return first - 1, node.end_lineno
 
 
-def blanked(code: str, names: Collection[str]) -> str:
+def blanked(code: str, names: Collection[str], kept: Collection[str] = ()) -> str:
     """Code without the bodies of what bears one of the names; signatures and docstrings stay.
 
     Methods whose names begin with one underscore are the book's own way to its goal, and go as a whole.
+    Methods that are `kept` stay.
     """
     lines = code.splitlines()
     chosen = [node for node in ast.parse(code).body if getattr(node, "name", None) in names]
     for function in reversed([function for node in chosen for function in functions(node)]):
         start, end = span(function)
+        if function.name in kept:
+            continue
         if re.match("_[^_]", function.name) and function.name not in names:
             while not lines[start - 1].strip():
                 start -= 1
@@ -97,14 +98,15 @@ def solution(code: str, name: str) -> str:
 
 
 def exercise(cell: NotebookNode, own: list[Piece]) -> Iterator[NotebookNode]:
-    """A cell of the chapter as an exercise: what is to be written, hints, the blank, the examiner, the solution."""
+    """A cell as an exercise: what is to be written, hints, the blank, the examiner, the solution."""
     names = [piece.name for piece in own]
     code, rest = parted(cell.source, names)
     for piece in own:
         hints = [FOLD.format(title=f"Hint {n}", text=hint) for n, hint in enumerate(piece.hints, start=1)]
         task = f"**Yours to write: `{piece.name}`.** {piece.task}".strip()
         yield new_markdown_cell("\n\n".join([task, *hints]), id=f"{cell.id}-{names.index(piece.name)}")
-    blank = new_code_cell(blanked(code, names), id=cell.id)
+    kept = [method for piece in own for method in piece.kept]
+    blank = new_code_cell(blanked(code, names, kept), id=cell.id)
     blank.metadata["workbook"] = [piece.key for piece in own]
     yield blank
     yield new_code_cell("\n".join(f"{name} = use({name})" for name in names), id=f"{cell.id}-use")
@@ -119,7 +121,7 @@ def exercise(cell: NotebookNode, own: list[Piece]) -> Iterator[NotebookNode]:
 
 
 def plain(cell: NotebookNode, chapters: Collection[str]) -> NotebookNode:
-    """A cell without what only the book needs: outputs, tags for tangling, links to notebooks that stay behind."""
+    """A cell without what only the book needs: outputs, tags for tangling, links to what stays behind."""
     cell = deepcopy(cell)
     if cell.cell_type == "code":
         cell.outputs, cell.execution_count = [], None

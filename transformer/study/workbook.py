@@ -27,6 +27,7 @@ __all__ = [
     "exported",
     "written",
     "judge_notebook",
+    "read_verdicts",
 ]
 
 
@@ -34,6 +35,7 @@ __all__ = [
 import functools
 import inspect
 import json
+import linecache
 import math
 import sys
 import tomllib
@@ -69,6 +71,7 @@ class Piece(NamedTuple):
     module: str  # that the chapter exports it to, or none
     code: str  # the book's
     imports: str  # what the code needs where there is no module
+    kept: tuple[str, ...]  # methods of a class that are not to be written
     task: str
     hints: tuple[str, ...]
     given: str  # statements that make the inputs of the probes
@@ -97,6 +100,7 @@ def pieces() -> dict[str, Piece]:
                 module,
                 entry.get("code") or _exported(module, entry["cell"]),
                 imports,
+                tuple(entry.get("kept", ())),
                 entry.get("task", ""),
                 tuple(entry["hints"]),
                 entry.get("given", ""),
@@ -164,10 +168,10 @@ def outcomes(piece: Piece, candidate: Any) -> dict[str, Any]:
             torch.manual_seed(0)
             try:
                 found[question] = eval(expression, names)
-            except NotImplementedError:
-                raise
             except Exception as error:  # one more thing that code can do
-                found[question] = error
+                if isinstance(error, NotImplementedError) and not error.args:  # torch's have a text
+                    raise
+                found[question] = error.with_traceback(None)
     return found
 
 
@@ -219,20 +223,28 @@ def judge(piece: Piece, candidate: Any) -> Verdict:
         found = outcomes(piece, candidate)
     except NotImplementedError:
         return Verdict(MISSING, "not written yet")
-    right = outcomes(piece, defined(piece, piece.code))
+    right = _expected(piece.key)
     different = [question for question in right if not same(found[question], right[question])]
     if not different:
         return Verdict(RIGHT, f"equal to the book's in {len(right)} probe{'s' * (len(right) > 1)}")
-    for mistake in piece.mistakes:
-        if same(found, outcomes(piece, with_mistake(piece, mistake))):
+    for number, mistake in enumerate(piece.mistakes):
+        if same(found, _expected(piece.key, number)):
             return Verdict(WRONG, mistake.says)
     question = different[0]
     return Verdict(WRONG, f"{question}: {difference(found[question], right[question])}")
 
 
-def with_mistake(piece: Piece, mistake: Mistake) -> Any:
-    """The book's piece with a mistake in it."""
-    return defined(piece, piece.code.replace(mistake.right, mistake.wrong))
+@functools.cache
+def _expected(key: str, number: int | None = None) -> dict[str, Any]:
+    # The outcomes of the book's piece, or of the same with one of its mistakes.
+    piece = pieces()[key]
+    code = piece.code if number is None else with_mistake(piece, piece.mistakes[number])
+    return outcomes(piece, defined(piece, code))
+
+
+def with_mistake(piece: Piece, mistake: Mistake) -> str:
+    """The book's code with a mistake in it."""
+    return piece.code.replace(mistake.right, mistake.wrong)
 
 
 def judge_code(piece: Piece, code: str) -> Verdict:
@@ -307,7 +319,8 @@ class Workbook:
     def use(self, own: Any) -> Any:
         """Judge a piece and say so; return it if it is right, and the book's if it is not."""
         piece = pieces()[f"{self.chapter}/{own.__name__}"]
-        verdict = self.verdicts[piece.key] = judge(piece, own)
+        code = _cell_with(own)
+        verdict = self.verdicts[piece.key] = judge_code(piece, code) if code else judge(piece, own)
         rest = "."
         if verdict.mark != RIGHT:
             own = self._books.get(piece.key) or defined(piece, piece.code)
@@ -346,6 +359,16 @@ class Workbook:
                     child.__bases__ = tuple(own if base is old else base for base in child.__bases__)
 
 
+def _cell_with(own: Any) -> str:
+    # The text of the cell in which a function or class was defined; it is judged as `grade` will judge it,
+    # among the names of its module, of which the notebook may define some further down.
+    for part in vars(own).values() if isinstance(own, type) else [own]:
+        code = getattr(inspect.unwrap(part), "__code__", None)
+        if code is not None and (lines := linecache.getlines(code.co_filename)):
+            return "".join(lines)
+    return ""
+
+
 def exported(piece: Piece) -> Any:
     """The book's piece, as the package has it."""
     return getattr(import_module(f"transformer.{piece.module}"), piece.name)
@@ -359,20 +382,29 @@ def _core() -> list[ModuleType]:
 
 # %% book/H-examination.ipynb · A notebook in another process · [workbook-grade]
 def written(path: str | Path) -> dict[str, str]:
-    """The code that a notebook of the workbook has for each of its pieces, by their keys."""
-    cells = json.loads(Path(path).read_text(encoding="utf8"))["cells"]
-    found = {}
-    for cell in cells:
-        for key in cell["metadata"].get("workbook", []):
-            if key in pieces():  # and not a name of another edition
-                found[key] = "".join(cell["source"])
-    return found
+    """The code that a notebook of the workbook has for each of its pieces, by their keys.
+
+    Raises:
+        ValueError: it is no notebook.
+    """
+    try:
+        cells = json.loads(Path(path).read_text(encoding="utf8"))["cells"]
+        marked = [(cell["metadata"].get("workbook", []), "".join(cell["source"])) for cell in cells]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path} is no notebook") from error
+    return {key: code for keys, code in marked for key in keys if key in pieces()}
 
 
 def judge_notebook(path: str, results: str, *keys: str) -> None:
-    """Judge some pieces of a notebook, and add a line to a file after each, since the next may never end."""
+    """Judge some pieces of a notebook; a line goes to a file after each, since the next may never end."""
     cells = written(path)
     for key in keys:
         verdict = judge_code(pieces()[key], cells[key])
         with open(results, "a", encoding="utf8") as file:
             file.write(json.dumps([key, *verdict]) + "\n")
+
+
+def read_verdicts(results: Path) -> dict[str, Verdict]:
+    """What `judge_notebook` has written, as far as it came."""
+    lines = results.read_text(encoding="utf8").splitlines()
+    return {key: Verdict(mark, says) for key, mark, says in map(json.loads, lines)}
