@@ -25,7 +25,8 @@ JUDGE = "import sys; from transformer.study.workbook import judge_notebook; judg
 def grade(options: argparse.Namespace) -> int:
     """Judge notebooks of the workbook, and print a table; the status is 1 if one cannot be read."""
     found: dict[str, dict[str, Verdict]] = {}
-    read, unread = [], []
+    read: list[Path] = []
+    unread: list[Path] = []
     for path in options.notebooks:
         try:
             (read if written(path) else unread).append(path)
@@ -45,8 +46,7 @@ def graded(path: Path, limit: int) -> dict[str, Verdict]:
     left, found = list(written(path)), {}
     while left:
         with tempfile.TemporaryDirectory() as folder:
-            results = Path(folder) / "results"
-            results.touch()
+            results = Path(folder, "results")
             command = [sys.executable, "-c", JUDGE, str(path), str(results), *left]
             try:
                 ended = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=limit)
@@ -75,12 +75,12 @@ def table(found: dict[str, dict[str, Verdict]]) -> list[str]:
     cells["right"] = [f"{own.count(RIGHT)} of {len(own)}" for own in marks]
     width, first = max(8, *map(len, found)) + 2, max(map(len, keys))
     lines = [f"{head:{first}}" + "".join(f"{cell:>{width}}" for cell in row) for head, row in cells.items()]
-    wrong = [(student, key, own[key]) for student, own in found.items() for key in keys if key in own]
+    faults = [(f"{student}, {key}", own[key]) for student, own in found.items() for key in own]
     return [
         " " * first + "".join(f"{student:>{width}}" for student in found),
         *lines,
         f"{RIGHT} right, {WRONG} wrong, {MISSING} not written yet",
-        *(f"{WRONG} {student}, {key}: {verdict.says}" for student, key, verdict in wrong if verdict.mark == WRONG),
+        *(f"{WRONG} {where}: {verdict.says}" for where, verdict in faults if verdict.mark == WRONG),
     ]
 
 

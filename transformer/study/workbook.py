@@ -306,7 +306,7 @@ class Workbook:
     verdicts: dict[str, Verdict]
 
     def __init__(self, chapter: str, folder: str = ".") -> None:
-        import_module("transformer.speed.fast")  # before any piece is replaced: it takes the book's alone
+        import_module("transformer.speed.fast")  # before a piece is replaced: fast modules know the book's
         self.chapter, self.verdicts = chapter, {}
         self._books = {key: exported(piece) for key, piece in pieces().items() if piece.module}
         self._now = dict(self._books)  # what the package has in their places
@@ -406,5 +406,5 @@ def judge_notebook(path: str, results: str, *keys: str) -> None:
 
 def read_verdicts(results: Path) -> dict[str, Verdict]:
     """What `judge_notebook` has written, as far as it came."""
-    lines = results.read_text(encoding="utf8").splitlines()
+    lines = results.read_text(encoding="utf8").splitlines() if results.exists() else []
     return {key: Verdict(mark, says) for key, mark, says in map(json.loads, lines)}
