@@ -43,7 +43,10 @@ pieces of the earlier ones."""
 BEGIN = """\
 from transformer.study.workbook import Workbook
 
-use = Workbook("{chapter}", folder=".").use  # the folder of your other notebooks"""
+workbook = Workbook("{chapter}", folder=".")  # the folder of your other notebooks
+use = workbook.use"""
+TRAINED = "09-toy-task", "short-run"  # the chapter and the cell that trains the toy
+WHOSE = "The Transformer that has just learned the rule was made of your pieces, wherever they are right."
 FOLD = "<details><summary>{title}</summary>\n\n{text}\n\n</details>"
 
 
@@ -142,6 +145,9 @@ def workbook(notebook: NotebookNode, chapter: str) -> NotebookNode:
     for cell in (plain(cell, chapters) for cell in notebook.cells):
         here = [piece for piece in own if piece.cell == cell.id]
         made.cells += exercise(cell, here) if here else [cell]
+        if (chapter, cell.id) == TRAINED:
+            made.cells.append(new_markdown_cell(WHOSE, id="workbook-whose-text"))
+            made.cells.append(new_code_cell("print(workbook.whose(short))", id="workbook-whose"))
         if cell.id == "title":
             names = ", ".join(f"`{piece.name}`" for piece in own)
             text = HOW_TO.format(page=f"{SITE}book/{chapter}.html", count=len(own), names=names)

@@ -115,14 +115,11 @@ def test_what_is_not_written_yet_is_not_wrong():
 @pytest.mark.parametrize(
     "code, says",
     [
-        ("def padding_mask(ids, pad_id=0):\n    return (", "its cell raises SyntaxError"),
-        ("pass", "its cell raises NameError: the cell defines no padding_mask"),
-        (
-            "def padding_mask(ids, pad_id=0):\n    return 1 / 0",
-            "two sentences: yours raises ZeroDivisionError",
-        ),
-        ("def padding_mask(ids, pad_id=0):\n    return (ids != pad_id)", "has the shape [2, 3], the book's"),
-        ("def padding_mask(ids, pad_id=0):\n    return None", "yours is None, the book's tensor("),
+        ("return (", "its cell raises SyntaxError"),
+        ("return 1 / 0", "two sentences: yours raises ZeroDivisionError"),
+        ("return ids != pad_id", "two sentences: yours has the shape [2, 3], the book's [2, 1, 1, 3]"),
+        ("return None", "two sentences: yours is None, the book's tensor("),
+        ("return ((ids != pad_id) ^ (ids == 4))[:, None, None]", "two sentences: the largest difference"),
     ],
 )
 def test_what_no_mistake_explains_is_described(code, says):
@@ -191,21 +188,36 @@ def test_a_base_class_is_replaced_as_well(put_back):
 
 def test_a_wrong_piece_gives_way_to_the_books_and_comes_in_when_it_is_right(put_back, capsys):
     use, book = Workbook("03-attention").use, transformer.padding_mask
-    for form, expected in (("==", book), ("!=", None), ("==", book)):
-        names = dict(vars(transformer.attention))
+    names = dict(vars(transformer.attention), use=use)
+    for form in ("==", "!=", "=="):
         exec(MASK.format(form), names)
         mine = names["padding_mask"]
-        assert use(mine) is (expected or mine)
-        assert transformer.model.padding_mask is (expected or mine)
+        exec("padding_mask = use(padding_mask)", names)
+        assert (names["padding_mask"] is mine) == (form == "!=")
+        assert transformer.model.padding_mask is (mine if form == "!=" else book)
+        assert names["padding_mask"](torch.tensor([[5, 0]])).tolist() == [[[[True, False]]]]
+    lent = names["padding_mask"]
+    exec("padding_mask = use(padding_mask)", names)  # this cell alone, once more
+    assert names["padding_mask"] is lent
     said = capsys.readouterr().out
-    assert said.count("True means may attend. Until it is right, the cells below run on the book's.") == 2
+    assert said.count("True means may attend. Until it is right, the cells below run on the book's.") == 3
+
+
+def test_what_is_lent_fits_what_else_the_notebook_defines(put_back):
+    names = {"__name__": "__main__", "use": Workbook("05-model").use}
+    exec("from transformer.model import *\nfrom transformer.model import _TiedTables, check_type, nn", names)
+    exec("class EncoderDecoder(nn.Module):\n    def __init__(self, config): raise NotImplementedError", names)
+    exec("class TransformerConfig(TransformerConfig): pass\nEncoderDecoder = use(EncoderDecoder)", names)
+    assert names["EncoderDecoder"].__init__.__globals__ is names
+    with pytest.raises(TypeError, match="config must be a TransformerConfig"):
+        names["EncoderDecoder"](transformer.TransformerConfig(9, 9))
 
 
 def test_a_cell_is_judged_by_its_text_among_the_names_of_its_module(put_back):
     code = "def padding_mask(ids, pad_id=0):\n    return _later(ids, pad_id)\n"
     code += "def _later(ids, pad_id):\n    return (ids != pad_id)[:, None, None, :]\n"
     linecache.cache["<cell>"] = (len(code), None, code.splitlines(True), "<cell>")
-    names = {}
+    names = {"__name__": "__main__"}
     exec(compile(code, "<cell>", "exec"), names)
     del names["_later"]  # as if a later cell defined it
     assert Workbook("03-attention").use(names["padding_mask"]) is names["padding_mask"]
@@ -216,7 +228,7 @@ def test_a_later_chapter_runs_on_what_is_right_in_earlier_ones(put_back, tmp_pat
     wrong = "def causal_mask(length, device=None):\n    return torch.ones(1, 1, length, length).triu()"
     notebook_of(tmp_path / "03-attention.ipynb", padding_mask=MASK.format("!="), causal_mask=wrong)
     Workbook("04-layers", folder=str(tmp_path))
-    assert transformer.padding_mask.__code__.co_filename == "<03-attention/padding_mask>"
+    assert transformer.padding_mask.__code__.co_filename == "<padding_mask>"
     assert transformer.causal_mask is book
     said = capsys.readouterr().out
     assert said.startswith("03-attention: 1 of 2 are yours; the book's: ✗ causal_mask\n")

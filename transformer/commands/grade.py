@@ -3,7 +3,7 @@
 Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
 """
 
-__all__ = ["JUDGE", "grade", "graded", "students", "table", "grade_options", "GRADE_HELP"]
+__all__ = ["grade", "graded", "students", "table", "grade_options", "GRADE_HELP"]
 
 
 # %% book/B-commands.ipynb · evaluate, info, check · [grade-imports]
@@ -19,7 +19,7 @@ from transformer.study.workbook import MISSING, RIGHT, WRONG, Verdict, pieces, r
 
 
 # %% book/B-commands.ipynb · evaluate, info, check · [grade-code]
-JUDGE = "import sys; from transformer.study.workbook import judge_notebook; judge_notebook(*sys.argv[1:])"
+_JUDGE = "import sys; from transformer.study.workbook import judge_notebook; judge_notebook(*sys.argv[1:])"
 
 
 def grade(options: argparse.Namespace) -> int:
@@ -47,7 +47,7 @@ def graded(path: Path, limit: int) -> dict[str, Verdict]:
     while left:
         with tempfile.TemporaryDirectory() as folder:
             results = Path(folder, "results")
-            command = [sys.executable, "-c", JUDGE, str(path), str(results), *left]
+            command = [sys.executable, "-c", _JUDGE, str(path), str(results), *left]
             try:
                 ended = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=limit)
                 reason = f"its process ended with status {ended.returncode}"

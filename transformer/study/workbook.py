@@ -7,11 +7,9 @@ __all__ = [
     "Mistake",
     "Piece",
     "pieces",
-    "context",
     "defined",
     "filled",
     "outcomes",
-    "same",
     "RIGHT",
     "WRONG",
     "MISSING",
@@ -19,12 +17,8 @@ __all__ = [
     "judge",
     "with_mistake",
     "judge_code",
-    "difference",
-    "said",
-    "brief",
     "CORE",
     "Workbook",
-    "exported",
     "written",
     "judge_notebook",
     "read_verdicts",
@@ -32,6 +26,7 @@ __all__ = [
 
 
 # %% book/H-examination.ipynb · The examiner of the workbook · [workbook-imports]
+import ast
 import functools
 import inspect
 import json
@@ -120,7 +115,7 @@ def _exported(module: str, cell: str) -> str:
 
 
 # %% book/H-examination.ipynb · Probes · [workbook-probes]
-def context(piece: Piece) -> dict[str, Any]:
+def _context(piece: Piece) -> dict[str, Any]:
     """The names that a piece may use: those of its module, or of what its chapter has defined before it."""
     if piece.module:
         return dict(vars(import_module(f"transformer.{piece.module}")))
@@ -136,9 +131,9 @@ def context(piece: Piece) -> dict[str, Any]:
 
 def defined(piece: Piece, code: str) -> Any:
     """What `code` defines under the name of a piece."""
-    names = context(piece)
+    names = _context(piece)
     names.pop(piece.name, None)  # code that does not define it is no right code
-    exec(compile(code, f"<{piece.key}>", "exec"), names)
+    exec(compile(code, f"<{piece.name}>", "exec"), names)
     if piece.name not in names:
         raise NameError(f"the cell defines no {piece.name}")
     return names[piece.name]
@@ -159,7 +154,7 @@ def outcomes(piece: Piece, candidate: Any) -> dict[str, Any]:
     Raises:
         NotImplementedError: the candidate is not written yet.
     """
-    names = context(piece) | {"torch": torch, "F": F, "nn": nn, "math": math}
+    names = _context(piece) | {"torch": torch, "F": F, "nn": nn, "math": math}
     names |= {"filled": filled, "randn": torch.randn, "piece": candidate}
     found: dict[str, Any] = {}
     with _in_float64():
@@ -188,7 +183,7 @@ def _in_float64() -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-def same(one: Any, other: Any) -> bool:
+def _same(one: Any, other: Any) -> bool:
     """Whether two outcomes agree: numbers but for rounding, exceptions in their type."""
     if isinstance(one, Tensor) and isinstance(other, Tensor):
         alike = one.shape == other.shape and one.dtype == other.dtype
@@ -199,10 +194,10 @@ def same(one: Any, other: Any) -> bool:
         return math.isclose(one, other, rel_tol=1e-7, abs_tol=1e-9) or one != one and other != other
     if isinstance(other, tuple | list):
         alike = isinstance(one, tuple | list) and len(one) == len(other)
-        return alike and all(same(*pair) for pair in zip(one, other))
+        return alike and all(_same(*pair) for pair in zip(one, other))
     if isinstance(other, dict):
         alike = isinstance(one, dict) and one.keys() == other.keys()
-        return alike and all(same(one[key], other[key]) for key in other)
+        return alike and all(_same(one[key], other[key]) for key in other)
     return type(one) is type(other) and bool(one == other)
 
 
@@ -224,14 +219,14 @@ def judge(piece: Piece, candidate: Any) -> Verdict:
     except NotImplementedError:
         return Verdict(MISSING, "not written yet")
     right = _expected(piece.key)
-    different = [question for question in right if not same(found[question], right[question])]
+    different = [question for question in right if not _same(found[question], right[question])]
     if not different:
         return Verdict(RIGHT, f"equal to the book's in {len(right)} probe{'s' * (len(right) > 1)}")
     for number, mistake in enumerate(piece.mistakes):
-        if same(found, _expected(piece.key, number)):
+        if _same(found, _expected(piece.key, number)):
             return Verdict(WRONG, mistake.says)
     question = different[0]
-    return Verdict(WRONG, f"{question}: {difference(found[question], right[question])}")
+    return Verdict(WRONG, f"{question}: {_difference(found[question], right[question])}")
 
 
 @functools.cache
@@ -254,15 +249,15 @@ def judge_code(piece: Piece, code: str) -> Verdict:
     except NotImplementedError:
         return Verdict(MISSING, "not written yet")
     except Exception as error:
-        return Verdict(WRONG, f"its cell raises {said(error)}")
+        return Verdict(WRONG, f"its cell raises {_said(error)}")
 
 
-def difference(found: Any, right: Any) -> str:
+def _difference(found: Any, right: Any) -> str:
     """How an outcome differs from the book's, in a few words."""
     if isinstance(found, Exception):
-        return f"yours raises {said(found)}"
+        return f"yours raises {_said(found)}"
     if isinstance(right, Exception):
-        return f"the book's raises {said(right)}, yours does not"
+        return f"the book's raises {_said(right)}, yours does not"
     if isinstance(found, Tensor) and isinstance(right, Tensor):
         for name, mine, books in (
             ("has the shape", list(found.shape), list(right.shape)),
@@ -274,17 +269,17 @@ def difference(found: Any, right: Any) -> str:
         apart = (found.double() - right.double()).abs().nan_to_num()
         return f"the largest difference from the book's is {apart.max():.2g}, the shapes agree"
     if isinstance(right, tuple | list) and isinstance(found, tuple | list) and len(found) == len(right):
-        (place, *_) = (i for i, pair in enumerate(zip(found, right)) if not same(*pair))
-        return f"part {place + 1} of {len(right)}: {difference(found[place], right[place])}"
-    return f"yours is {brief(found)}, the book's {brief(right)}"
+        (place, *_) = (i for i, pair in enumerate(zip(found, right)) if not _same(*pair))
+        return f"part {place + 1} of {len(right)}: {_difference(found[place], right[place])}"
+    return f"yours is {_brief(found)}, the book's {_brief(right)}"
 
 
-def said(error: BaseException) -> str:
+def _said(error: BaseException) -> str:
     """An exception in one line."""
-    return f"{type(error).__name__}: {brief(str(error), str)}".rstrip(": ")
+    return f"{type(error).__name__}: {_brief(str(error), str)}".rstrip(": ")
 
 
-def brief(value: Any, write: Any = repr) -> str:
+def _brief(value: Any, write: Any = repr) -> str:
     """A value in at most 80 characters of one line."""
     text = " ".join(write(value).split())
     return text if len(text) <= 80 else f"{text[:79]}…"
@@ -308,8 +303,9 @@ class Workbook:
     def __init__(self, chapter: str, folder: str = ".") -> None:
         import_module("transformer.speed.fast")  # before a piece is replaced: fast modules know the book's
         self.chapter, self.verdicts = chapter, {}
-        self._books = {key: exported(piece) for key, piece in pieces().items() if piece.module}
+        self._books = {key: _in_package(piece) for key, piece in pieces().items() if piece.module}
         self._now = dict(self._books)  # what the package has in their places
+        self._lent: dict[str, Any] = {}  # what a notebook was given in place of its own pieces
         for other in dict.fromkeys(piece.chapter for piece in pieces().values()):
             path = Path(folder) / f"{other}.ipynb"
             if other < chapter and path.is_file():
@@ -319,16 +315,28 @@ class Workbook:
     def use(self, own: Any) -> Any:
         """Judge a piece and say so; return it if it is right, and the book's if it is not."""
         piece = pieces()[f"{self.chapter}/{own.__name__}"]
-        code = _cell_with(own)
-        verdict = self.verdicts[piece.key] = judge_code(piece, code) if code else judge(piece, own)
-        rest = "."
-        if verdict.mark != RIGHT:
-            own = self._books.get(piece.key) or defined(piece, piece.code)
-            rest = ". Until it is right, the cells below run on the book's."
-        self._put(piece, own)
-        color = {RIGHT: 32, WRONG: 31, MISSING: 33}[verdict.mark]
-        print(f"\x1b[{color}m{verdict.mark} {piece.name}\x1b[0m: {verdict.says.rstrip('.')}{rest}\n{self}")
+        if own is not self._lent.get(piece.key):  # or only this cell has been run again
+            code = _cell_with(own)
+            verdict = self.verdicts[piece.key] = judge_code(piece, code) if code else judge(piece, own)
+            if verdict.mark == RIGHT:
+                self._put(piece, defined(piece, code) if code else own)
+            else:
+                self._put(piece, self._books.get(piece.key))
+                own = self._lent[piece.key] = _defined_in(sys._getframe(1).f_globals, piece)
+        mark, says = self.verdicts[piece.key]
+        color = {RIGHT: 32, WRONG: 31, MISSING: 33}[mark]
+        rest = "." if mark == RIGHT else ". Until it is right, the cells below run on the book's."
+        print(f"\x1b[{color}m{mark} {piece.name}\x1b[0m: {says.rstrip('.')}{rest}\n{self}")
         return own
+
+    def whose(self, model: nn.Module) -> str:
+        """Which pieces a model is made of, the reader's and the book's."""
+        kinds = {type(part) for part in model.modules()}
+        yours, books = [], []
+        for key, piece in self._now.items():
+            if isinstance(piece, type) and any(issubclass(kind, piece) for kind in kinds):
+                (books if piece is self._books[key] else yours).append(pieces()[key].name)
+        return f"yours: {', '.join(yours) or 'nothing yet'}\nthe book's: {', '.join(books) or 'nothing'}"
 
     def __str__(self) -> str:
         marks = [self.verdicts[key].mark if key in self.verdicts else MISSING for key in pieces()]
@@ -360,16 +368,24 @@ class Workbook:
 
 
 def _cell_with(own: Any) -> str:
-    # The text of the cell in which a function or class was defined; it is judged as `grade` will judge it,
+    # The text of the notebook's cell that defines a function or class. It is judged as `grade` will judge it,
     # among the names of its module, of which the notebook may define some further down.
     for part in vars(own).values() if isinstance(own, type) else [own]:
-        code = getattr(inspect.unwrap(part), "__code__", None)
-        if code is not None and (lines := linecache.getlines(code.co_filename)):
-            return "".join(lines)
+        part = inspect.unwrap(part)
+        if getattr(part, "__module__", "") == "__main__" and hasattr(part, "__code__"):
+            if lines := linecache.getlines(part.__code__.co_filename):
+                return "".join(lines)
     return ""
 
 
-def exported(piece: Piece) -> Any:
+def _defined_in(names: dict[str, Any], piece: Piece) -> Any:
+    # The book's piece as if the notebook had defined it, so that it fits what else the notebook defines.
+    nodes = [node for node in ast.parse(piece.code).body if getattr(node, "name", None) == piece.name]
+    exec(compile(ast.Module(nodes, []), f"<the book's {piece.name}>", "exec"), names)
+    return names[piece.name]
+
+
+def _in_package(piece: Piece) -> Any:
     """The book's piece, as the package has it."""
     return getattr(import_module(f"transformer.{piece.module}"), piece.name)
 
