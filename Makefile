@@ -11,12 +11,12 @@ VERSION ?=
 TASKS := $(PYTHON) book/tasks.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup book back edit tidy html pdf epub test test-pages test-fast test-here style types tangle run bench anywhere mutants colab browser repository release clean
+.PHONY: help setup book back edit tidy html pdf epub workbook test test-pages test-fast test-here style types tangle run bench anywhere mutants colab browser repository release clean
 
 help:
 	@$(TASKS)
 
-setup book back html epub tangle style types browser clean:
+setup book back html epub workbook tangle style types browser clean:
 	@$(TASKS) $@
 
 test test-pages test-fast test-here anywhere mutants:

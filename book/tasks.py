@@ -266,6 +266,12 @@ def epub(options) -> None:
 
 
 @command
+def workbook(options) -> None:
+    """write the chapters with pieces to be written by the reader to workbook/, and as an archive to _build"""
+    call(installed(), "book/workbook.py", "--zip")
+
+
+@command
 def run(options) -> None:
     """execute chapters in place, for the record: run 03 07, or run alone for all"""
     call(installed(), "book/execute.py", *options.arguments)

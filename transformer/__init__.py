@@ -42,6 +42,7 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 #     commands/evaluate
 #     commands/info
 #     commands/check
+#     commands/grade
 #     __main__
 #     speed/kernels
 #     speed/int8
@@ -69,6 +70,7 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 #     exchange/ctranslate2
 #     exchange/onnx
 #     study/checks
+#     study/workbook
 #     commands/limits
 #     commands/batching
 #     commands/metrics

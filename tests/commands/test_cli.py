@@ -86,11 +86,11 @@ def test_alone_it_explains_itself(capsys):
     assert main([]) == 2
     said = capsys.readouterr().err
     assert len(re.findall("^  python -m transformer ", said, re.MULTILINE)) == 4
-    assert set(subparsers()) == {"train", "translate", "evaluate", "info", "serve", "check"}
+    assert set(subparsers()) == {"train", "translate", "evaluate", "info", "serve", "check", "grade"}
     assert all(re.search(rf"^ +{name}\b", said, re.MULTILINE) for name in subparsers())
 
 
-@pytest.mark.parametrize("name", ["train", "translate", "evaluate", "info", "serve", "check"])
+@pytest.mark.parametrize("name", ["train", "translate", "evaluate", "info", "serve", "check", "grade"])
 def test_every_option_says_what_it_does_and_what_it_is_without(name, capsys):
     with pytest.raises(SystemExit) as ended:
         main([name, "--help"])

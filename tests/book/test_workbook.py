@@ -1,0 +1,180 @@
+"""The workbook as readers get it: blanks, solutions put back, and notebooks that run to their ends."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from zipfile import ZipFile
+
+import nbformat
+import pytest
+import workbook
+
+from transformer.study.workbook import MISSING, RIGHT, judge_code, pieces
+
+ROOT = Path(__file__).resolve().parents[2]
+BOOKS = workbook.books()
+QUICK = ["06-loss.ipynb"]  # a chapter that takes few seconds
+
+# Runs the code cells of a notebook in one process, as a kernel would, and prints what went wrong.
+PLAY = """
+import json, linecache, os, sys, types, warnings
+import matplotlib
+matplotlib.use("Agg")
+warnings.filterwarnings("ignore", message="FigureCanvasAgg")
+path = sys.argv[1]
+os.chdir(os.path.dirname(path))
+main = sys.modules["__main__"] = types.ModuleType("__main__")
+for cell in json.load(open(path, encoding="utf8"))["cells"]:
+    if cell["cell_type"] == "code" and "nbval-skip" not in cell["metadata"].get("tags", []):
+        source, name = "".join(cell["source"]), f"<cell {cell['id']}>"
+        linecache.cache[name] = len(source), None, source.splitlines(True), name
+        exec(compile(source, name, "exec"), vars(main))
+"""
+
+
+def solved(notebook):
+    """A notebook with the folded solutions in the place of the blanks."""
+    for cell in notebook.cells:
+        own = [pieces()[key] for key in cell.metadata.get("workbook", [])]
+        lines = cell.source.splitlines()
+        nodes = {getattr(node, "name", None): node for node in ast.parse(cell.source).body} if own else {}
+        for piece in sorted(own, key=lambda piece: -nodes[piece.name].lineno):
+            start, end = workbook.span(nodes[piece.name])
+            lines[start:end] = workbook.solution(piece.code, piece.name).splitlines()
+        cell.source = "\n".join(lines)
+    return notebook
+
+
+def play(name: str, folder: Path, notebook) -> str:
+    nbformat.write(notebook, folder / name)
+    command = [sys.executable, "-c", PLAY, str(folder / name)]
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=900)
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    return ran.stdout
+
+
+@pytest.fixture(params=BOOKS)
+def name(request) -> str:
+    return request.param
+
+
+@pytest.fixture
+def notebook(name):
+    return nbformat.reads(BOOKS[name], as_version=4)
+
+
+def test_every_piece_has_hints_a_blank_an_examiner_and_a_solution(name, notebook):
+    ids = [cell.id for cell in notebook.cells]
+    assert len(set(ids)) == len(ids)
+    for cell in notebook.cells:
+        for key in cell.metadata.get("workbook", []):
+            piece, place = pieces()[key], ids.index(cell.id)
+            around = "\n".join(each.source for each in notebook.cells[place - 6 : place])
+            assert f"**Yours to write: `{piece.name}`.**" in around and all(h in around for h in piece.hints)
+            assert f"{piece.name} = use({piece.name})" in notebook.cells[place + 1].source
+            assert judge_code(piece, cell.source).mark == MISSING
+    assert not any(cell.get("outputs") for cell in notebook.cells)
+
+
+def test_the_solutions_put_back_are_right(name, notebook):
+    for cell in solved(notebook).cells:
+        for key in cell.metadata.get("workbook", []):
+            assert judge_code(pieces()[key], cell.source).mark == RIGHT, key
+
+
+def test_nothing_of_the_chapter_is_lost(name, notebook):
+    """With the solutions back and the workbook's own cells away, the code is that of the chapter."""
+    chapter = nbformat.read(ROOT / "book" / name, as_version=4)
+    own = re.compile("^workbook-|-use$")
+    lines = lambda cells: [
+        line
+        for cell in cells
+        if cell.cell_type == "code" and not own.search(cell.id)
+        for line in cell.source.splitlines()
+        if line.strip()
+    ]
+    assert lines(solved(notebook).cells) == lines(chapter.cells)
+
+
+def test_links_lead_to_notebooks_of_the_workbook_or_to_the_site(name, notebook):
+    text = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
+    for target in re.findall(r"\]\(([\w./:-]+\.(?:ipynb|md|svg|png|html))", text):
+        assert target in BOOKS or target.startswith("https://"), target
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", QUICK)
+def test_with_nothing_filled_in_a_notebook_runs_to_its_end_and_says_what_is_missing(name, tmp_path):
+    notebook = nbformat.reads(BOOKS[name], as_version=4)
+    said = play(name, tmp_path, notebook)
+    own = [piece for piece in pieces().values() if f"{piece.chapter}.ipynb" == name]
+    for piece in own:
+        assert f"{MISSING} {piece.name}\x1b[0m: not written yet. Until it is right" in said
+    assert f"0 of {len(pieces())} pieces are yours" in said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", QUICK)
+def test_with_its_solutions_put_back_a_notebook_is_green(name, tmp_path):
+    said = play(name, tmp_path, solved(nbformat.reads(BOOKS[name], as_version=4)))
+    own = [piece for piece in pieces().values() if f"{piece.chapter}.ipynb" == name]
+    assert said.count(RIGHT + " ") >= len(own) and "✗" not in said
+    assert f"{len(own)} of {len(pieces())} pieces are yours" in said
+
+
+@pytest.mark.slow
+def test_the_toy_learns_on_the_readers_own_transformer(tmp_path):
+    """The notebooks before Chapter 9 lie beside it, solved, but one; in 20 of its 600 updates."""
+    for name in [name for name in BOOKS if name < "09"]:
+        notebook = nbformat.reads(BOOKS[name], as_version=4)
+        nbformat.write(notebook if name[:2] == "04" else solved(notebook), tmp_path / name)
+    notebook = solved(nbformat.reads(BOOKS["09-toy-task.ipynb"], as_version=4))
+    cells = {cell.id: cell for cell in notebook.cells}
+    short = cells["short-run"]
+    short.source = short.source.partition("score = ")[0].replace("steps=600,", "steps=20,")
+    needed = "imports", "workbook-", "reverse", "reversal", "toy-config", "exact", "short"
+    notebook.cells = [cell for name, cell in cells.items() if name.startswith(needed)]
+    said = play("09-toy-task.ipynb", tmp_path, notebook)
+    assert "03-attention: 6 of 6 are yours\n04-layers: 0 of 6 are yours; the book's: ○ drop, ○ Layer" in said
+    model = "TokenEmbedding, PositionalEncoding, MultiHeadAttention, Encoder, Decoder, EncoderDecoder"
+    layers = "LayerNorm, FeedForward, Residual, EncoderLayer, DecoderLayer"
+    assert said.endswith(f"yours: {model}, Transformer\nthe book's: {layers}\n")
+
+
+def test_nobodys_work_is_replaced(tmp_path, capsys):
+    workbook.write(tmp_path)
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == list(BOOKS)
+    filled = json.loads((tmp_path / names[0]).read_text(encoding="utf8"))
+    filled["cells"][0]["source"] = ["mine"]
+    (tmp_path / names[0]).write_text(json.dumps(filled), encoding="utf8")
+    workbook.write(tmp_path)
+    assert json.loads((tmp_path / names[0]).read_text(encoding="utf8")) == filled
+    assert f"{names[0]} is left as it is" in capsys.readouterr().out
+
+
+def test_the_archive_holds_the_workbook_and_is_always_the_same(tmp_path):
+    for name in ("one.zip", "two.zip"):
+        workbook.pack(tmp_path / name)
+    assert (tmp_path / "one.zip").read_bytes() == (tmp_path / "two.zip").read_bytes()
+    with ZipFile(tmp_path / "one.zip") as archive:
+        assert archive.namelist() == [f"workbook/{name}" for name in BOOKS]
+
+
+def test_private_methods_go_and_kept_ones_stay():
+    code = (
+        'class A:\n    """Doc."""\n\n    x: int\n\n    def f(self) -> int:\n        """One."""\n'
+        "        # why\n        return self._g()\n\n    @property\n    def h(self):\n        return 1\n\n"
+        "    def _g(self):\n        return 2\n\n    def k(self):\n        return 3\n"
+    )
+    blank = workbook.blanked(code, ["A"], ["k"])
+    assert blank == (
+        'class A:\n    """Doc."""\n\n    x: int\n\n    def f(self) -> int:\n        """One."""\n'
+        "        raise NotImplementedError\n\n    @property\n    def h(self):\n"
+        "        raise NotImplementedError\n\n    def k(self):\n        return 3"
+    )
