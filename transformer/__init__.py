@@ -112,7 +112,7 @@ from transformer.commands.sizes import recipe_for
 from transformer.commands.training import train_translator
 from transformer.speed.int8 import quantize
 from transformer.speed.fast import FastTransformer, accelerate
-from transformer.runs.checkpoints import save_weights, load_weights
+from transformer.runs.checkpoints import save_weights, kept_facts, load_weights
 from transformer.runs.distributed import process_group
 from transformer.runs.update import TrainingConfig
 from transformer.runs.trainer import Trainer
@@ -120,6 +120,7 @@ from transformer.language.wording import Preparation
 from transformer.language.bpe_dropout import BPEDropout
 from transformer.language.corpora import load_corpus, read_pairs, held_out
 from transformer.language.translator import Alignment, Translator
+from transformer.language.folder import save_model, load_model
 from transformer.exchange.torch import from_torch, to_torch
 from transformer.study.checks import check_model
 
@@ -173,6 +174,7 @@ __all__ = [
     "FastTransformer",
     "accelerate",
     "save_weights",
+    "kept_facts",
     "load_weights",
     "process_group",
     "TrainingConfig",
@@ -184,6 +186,8 @@ __all__ = [
     "held_out",
     "Alignment",
     "Translator",
+    "save_model",
+    "load_model",
     "from_torch",
     "to_torch",
     "check_model",
