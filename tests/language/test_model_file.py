@@ -10,7 +10,15 @@ import pytest
 import torch
 from helpers import make_model
 
-from transformer import Transformer, accelerate, load_model, load_toy_model, quantize, save_model, save_weights
+from transformer import (
+    Transformer,
+    accelerate,
+    load_model,
+    load_toy_model,
+    quantize,
+    save_model,
+    save_weights,
+)
 from transformer.runs.checkpoints import CheckpointError, load_weights
 
 safetensors = pytest.importorskip("safetensors.torch")
