@@ -16,8 +16,8 @@ __all__ = [
     "newest_whole",
     "set_weights",
     "check_weights",
-    "save_weights",
     "kept_facts",
+    "save_weights",
     "load_weights",
 ]
 
@@ -291,6 +291,14 @@ def _check_fit(model: nn.Module, weights: dict[str, Any]) -> None:
     by_parameter(weights, places)
 
 
+# %% book/D-runs.ipynb · Weights to keep · [kept-facts]
+def kept_facts(metadata: dict[str, str]) -> dict[str, str]:
+    """The facts that `save_weights` has kept, and their checksum, from the metadata of its file."""
+    facts: dict[str, str] = json.loads(metadata["facts"]) if "facts" in metadata else dict(metadata)
+    check_type(dict, facts=facts)
+    return facts
+
+
 # %% book/D-runs.ipynb · Weights to keep · [save-weights]
 def _in_dtype(name: str, x: Tensor, dtype: torch.dtype) -> Tensor:
     wide, bound = x.double(), torch.finfo(dtype).max
@@ -337,13 +345,6 @@ def save_weights(
         kept = {"facts": json.dumps(facts | kept)}
     with atomic_file(path) as part:
         part.write_bytes(safetensors.save(weights, kept))
-
-
-def kept_facts(metadata: dict[str, str]) -> dict[str, str]:
-    """The facts that `save_weights` has kept, and their checksum, from the metadata of its file."""
-    facts: dict[str, str] = json.loads(metadata["facts"]) if "facts" in metadata else dict(metadata)
-    check_type(dict, facts=facts)
-    return facts
 
 
 def _weights_sum(weights: dict[str, Tensor], facts: dict[str, str]) -> str:
