@@ -140,6 +140,10 @@ def test_a_batch_is_a_tensor_or_a_tuple_of_tensors():
     assert named["src"].is_meta and len(named["sides"]) == 2 and named["sides"][1].is_meta
     moved = to_device((x, x), meta)
     assert isinstance(moved, tuple) and len(moved) == 2 and all(part.is_meta for part in moved)
+    with refuses(TypeError, "batch[1] must be a Tensor, not str ('a')"):
+        to_device((x, "a"), meta)
+    with pytest.raises(TypeError, match="batch must be a tuple or list, not str"):
+        to_device("ab", meta)
 
 
 def test_evaluate_loss_counts_every_token_once():
@@ -313,6 +317,35 @@ def test_a_loss_that_is_no_sum_with_its_count_is_refused(result, kind):
     assert model.output.weight.equal(before)
     total = torch.tensor(2.0)
     assert check_loss((total, 3)) == (total, 3) == check_loss([total, torch.tensor(3)])
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"loss": None}, "loss must be a Callable, not NoneType (None)"),
+        ({"schedule": 1e-3}, "schedule must be a Callable, not float (0.001)"),
+        ({"evaluate": {}}, "evaluate must be a Callable or NoneType, not dict ({})"),
+        ({"batches": lambda epoch: None}, "batches(0) must be an Iterable, not NoneType (None)"),
+        ({"batches": [("a", "b")]}, "batch[0] must be a Tensor, not str ('a')"),
+    ],
+)
+def test_what_fit_and_trainer_cannot_use_is_named(changes, message):
+    with refuses(TypeError, message):
+        run(**changes)
+    given = dict(model=make_model(), loss=teacher_forced_loss, batches=make_batches, schedule=rate)
+    with refuses(TypeError, message):
+        Trainer(**given | changes, config=TrainingConfig(2)).fit()
+
+
+def test_what_a_loss_is_evaluated_on_is_named():
+    model, (batch, *_) = make_model(), make_batches(0)
+    for batches, message in (
+        (make_batches, "batches must be an Iterable, not function"),
+        (batch, "batch must be a tuple or list, not Tensor"),  # one batch, and no list of them
+        ([{"src": batch[0], "tgt": batch[1]}], "batch must be a tuple or list, not dict"),
+    ):
+        with pytest.raises(TypeError, match=message):
+            evaluate_loss(model, batches)
 
 
 def test_fit_and_trainer_make_the_same_updates():

@@ -123,6 +123,7 @@ from transformer.language.wording import Preparation
 from transformer.language.bpe_dropout import BPEDropout
 from transformer.language.corpora import load_corpus, read_pairs, held_out
 from transformer.language.translator import Alignment, Translator
+from transformer.language.folder import save_model, load_model
 from transformer.exchange.torch import from_torch, to_torch
 from transformer.study.checks import check_model
 
@@ -187,6 +188,8 @@ __all__ = [
     "held_out",
     "Alignment",
     "Translator",
+    "save_model",
+    "load_model",
     "from_torch",
     "to_torch",
     "check_model",

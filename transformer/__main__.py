@@ -17,7 +17,7 @@ from transformer.commands.check import CHECK_HELP, check, check_options
 from transformer.commands.evaluate import EVALUATE_HELP, evaluate, evaluate_options
 from transformer.commands.grade import GRADE_HELP, grade, grade_options
 from transformer.commands.info import info, info_options
-from transformer.commands.options import Arguments, place, program
+from transformer.commands.options import Arguments, place, program, use_threads
 from transformer.commands.recipes import RECIPES
 from transformer.commands.serve import SERVE_HELP, serve, serve_options
 from transformer.commands.terminal import drop_output, note, refusal, terminable
@@ -113,6 +113,7 @@ def main(arguments: list[str] | None = None) -> int:
             known.print_help(sys.stderr)
             return 2
         keep_freed_memory()  # the process is this program's own
+        use_threads(options)
         with terminable():
             status: int | None = options.run(options)
         sys.stdout.flush()

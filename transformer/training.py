@@ -152,11 +152,13 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 # %% book/07-training.ipynb · Loss and accuracy on unseen data · [evaluate-loss]
 def to_device(batch: Any, device: torch.device) -> Any:
-    """A batch on a device: a tensor, or a sequence or mapping of such, as a tuple or a dictionary."""
+    """A batch on a device: a tensor, a tuple or list of tensors as a tuple, or a mapping of such."""
     if isinstance(batch, Tensor):
         return batch.to(device, non_blocking=True)
     if isinstance(batch, Mapping):
         return {name: to_device(part, device) for name, part in batch.items()}
+    check_type((tuple, list), batch=batch)
+    check_type(Tensor, **{f"batch[{index}]": part for index, part in enumerate(batch)})
     return tuple(part.to(device, non_blocking=True) for part in batch)
 
 
@@ -178,8 +180,10 @@ def evaluate_loss(model: Any, batches: Iterable[tuple[Tensor, Tensor]]) -> dict[
     check_type(nn.Module, model=model)
     device, pad_id = next(model.parameters()).device, model.config.pad_id
     sums = torch.zeros(3, dtype=torch.float64)
+    check_type(Iterable, batches=batches)
     with evaluating(model):
         for batch in batches:
+            check_type((tuple, list), batch=batch)
             src, tgt = to_device(batch, device)
             logits, targets = model(src, tgt[:, :-1]), tgt[:, 1:]
             n_tokens = (targets != pad_id).sum()
@@ -259,6 +263,8 @@ def fit(
         >>> len(fit(nn.Linear(1, 1), loss, [torch.ones(4, 1)], lambda step: 0.1, steps=20))
         20
     """
+    check_type(Callable, loss=loss, schedule=schedule)
+    check_type((Callable, type(None)), evaluate=evaluate)
     parameters = _check_run(model, steps, clip_norm, evaluate_every, seed)
     torch.manual_seed(seed)
     optimizer, device = adamw(parameters), parameters[0].device
@@ -296,8 +302,9 @@ def _update(
 def _stream(batches: Callable[[int], Iterable[Any]]) -> Iterator[tuple[int, Any]]:
     # The batches of all epochs in turn, each with the number of its epoch.
     for epoch in itertools.count():
-        empty = True
-        for batch in batches(epoch):
+        empty, given = True, batches(epoch)
+        check_type(Iterable, **{f"batches({epoch})": given})
+        for batch in given:
             empty = False
             yield epoch, batch
         if empty:

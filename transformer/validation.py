@@ -89,7 +89,7 @@ def check_type(kind: type | tuple[type, ...], **values: Any) -> None:
             names = " or ".join(kind.__name__ for kind in kinds)
             wanted = "number" if kinds == (int, float) else names
             article = "an" if wanted[0].lower() in "aeiou" else "a"
-            given = f"{type(value).__name__} ({value!r:.60})"
+            given = f"{type(value).__name__} ({' '.join(repr(value).split()):.60})"  # on one line
             raise TypeError(f"{name} must be {article} {wanted}, not {given}")
 
 

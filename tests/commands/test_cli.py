@@ -709,6 +709,37 @@ def test_a_corpus_of_the_book_is_for_translators_of_its_texts(texts, tmp_path, c
         assert f"texts that are as it is cannot be scored on --corpus {name}" in said
 
 
+@pytest.fixture
+def threads(monkeypatch) -> list[int]:
+    """The numbers of threads that are asked for, as they come."""
+    asked: list[int] = []
+    monkeypatch.setattr(torch, "set_num_threads", asked.append)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    return asked
+
+
+def test_a_narrow_model_is_trained_by_one_thread_and_a_wide_one_by_all(texts, threads, tmp_path, capsys):
+    assert main([*texts, "--max-minutes", "0"]) == 0
+    assert threads == [1]
+    wide = ["--directory", str(tmp_path / "wide"), "--set", "d_model=256", "--max-minutes", "0"]
+    assert main([*texts, *wide]) == 0
+    assert threads == [1]
+
+
+def test_threads_are_those_that_were_asked_for(texts, threads, monkeypatch, capsys):
+    assert main([*texts, "--max-minutes", "0", "--threads", "3"]) == 0
+    assert set(threads) == {3}
+    assert main(["translate", "--threads", "2", "Gosto disto."]) == 0
+    assert threads[-1] == 2
+    before = list(threads)
+    assert main(["translate", "Gosto disto."]) == 0  # as PyTorch has it
+    monkeypatch.setenv("OMP_NUM_THREADS", "4")  # asked for in another way
+    assert main([*texts, "--max-minutes", "0"]) == 0
+    assert threads == before
+    assert main(["translate", "--threads", "0", "Gosto disto."]) == 2
+    assert "--threads: must lie in [1, 1024], but is 0" in capsys.readouterr().err
+
+
 # Runs whose terminal, or whose reader, goes away
 
 

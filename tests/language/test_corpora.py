@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from transformer import Preparation, held_out, load_corpus, read_pairs
+from transformer import Preparation, held_out, load_corpus, read_pairs, recipe_for
 from transformer.language import corpora
 from transformer.language.corpora import Corpus, CorpusError, CorpusSource, Pair, data_folder
 
@@ -362,6 +362,22 @@ def test_what_is_held_out_is_not_trained_on_in_any_form():
     kept = {(source.lower().strip(), target.lower()) for source, target in train}
     assert not kept & {(source.lower().strip(), target.lower()) for source, target in dev}
     assert len(held_out(own)[1]) == 20  # as it is, a capital makes another pair
+
+
+@pytest.mark.parametrize(
+    "pair, error, message",
+    [
+        # Of which not the keys are meant.
+        ({"src": "um", "tgt": "one"}, TypeError, r"pairs\[1\] must be a tuple or list, not dict"),
+        ("ab", TypeError, r"pairs\[1\] must be a tuple or list, not str"),
+        (("a", "b", "c"), ValueError, r"pairs\[1\] must be a source and a target, not 3 things"),
+        (("um", 1), TypeError, r"pairs\[1\]\[1\] must be a str, not int \(1\)"),
+    ],
+)
+def test_what_is_no_pair_is_named(pair, error, message):
+    for take in (held_out, recipe_for):
+        with pytest.raises(error, match=message):
+            take([["dois", "two"], pair])
 
 
 def test_what_is_held_out_depends_on_the_seed_alone():

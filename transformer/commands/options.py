@@ -14,12 +14,14 @@ __all__ = [
     "model_option",
     "engine_option",
     "device_option",
+    "use_threads",
 ]
 
 
 # %% book/B-commands.ipynb · Options · [options-imports]
 import argparse
 import inspect
+import os
 import re
 import sys
 from collections.abc import Callable
@@ -113,3 +115,17 @@ def device_option(add: Add) -> None:
     """On which device."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     add("--device", default=device, help=f"where to compute (default: {device})")
+    many = "threads to compute with (default: as many as PyTorch takes, but one to train a narrow model)"
+    add("--threads", type=within(int, 1, 1024), metavar="N", help=many)
+
+
+_NARROW = 128  # a step of a model up to this width is too short to be shared
+
+
+def use_threads(options: argparse.Namespace, d_model: int | None = None) -> None:
+    """Compute with the threads asked for; unasked, with one for a run of a narrow model."""
+    asked: int | None = getattr(options, "threads", None)
+    if asked is None and d_model is not None and d_model <= _NARROW and "OMP_NUM_THREADS" not in os.environ:
+        asked = 1
+    if asked is not None:
+        torch.set_num_threads(asked)

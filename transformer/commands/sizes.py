@@ -17,6 +17,7 @@ from transformer.commands.data import Translations
 from transformer.commands.own_texts import OwnTexts, checksum, own_splits
 from transformer.commands.recipes import RECIPES, Recipe, Schedule
 from transformer.language.batches import TokenBatches, encode_pairs
+from transformer.language.corpora import as_pairs
 from transformer.language.vocabulary import Vocabulary
 from transformer.language.wording import AS_IT_IS, Preparation
 from transformer.runs.update import TrainingConfig
@@ -52,7 +53,7 @@ def recipe_for(pairs: Sequence[tuple[str, str]], preparation: Preparation = AS_I
         (16, 1000)
     """
     check_type(Preparation, preparation=preparation)
-    texts = [preparation.prepare(text) for pair in pairs for text in pair]
+    texts = [preparation.prepare(text) for pair in as_pairs(pairs) for text in pair]
     words = Counter(word for text in texts for word in text.split())
     often = sum(count >= 10 for count in words.values())
     vocab_size = min(5 + len(set().union(*words)) + often // 2, 16_000)  # four special ones, and the space

@@ -12,7 +12,7 @@ from contextlib import nullcontext, suppress
 from pathlib import Path
 
 from transformer.commands.claim import check_room, claimed
-from transformer.commands.options import Add, device_option, place, within
+from transformer.commands.options import Add, device_option, place, use_threads, within
 from transformer.commands.recipes import RECIPES, Recipe, changed, parsed, read_recipe
 from transformer.commands.terminal import note, one_line, tell
 from transformer.commands.train_texts import announce, own_texts, recipe_of_texts, texts_options
@@ -27,6 +27,7 @@ from transformer.validation import optional_import
 def train(options: argparse.Namespace) -> None:
     """Train, and leave the model, its record and its log in the run's folder."""
     recipe, folder = asked_for(options)
+    use_threads(options, recipe.model.d_model)
     for library in ("tqdm", "safetensors", *recipe.data.needs):
         optional_import(library)  # better to find out now than hours later that it is missing
     with process_group(options.device) as device:
@@ -131,5 +132,8 @@ n of the other, or one file with a tab between sentence and translation.
 Vocabulary, model, batches and steps are chosen by the size of the corpus, and said. Without dev files
 a twentieth of the pairs, at most 1,000, is held out and scored at the end. What is done to the texts is
 kept with the translator, which treats whatever it translates in the same way.
+
+A model up to 128 wide is trained by one thread, since its steps are too short to be shared, and threads
+that wait for one another are many times slower where another program is busy. --threads takes more.
 
 With several GPUs: torchrun --nproc-per-node=N -m transformer train NAME"""

@@ -11,6 +11,7 @@ __all__ = [
     "data_folder",
     "load_corpus",
     "read_pairs",
+    "as_pairs",
     "held_out",
 ]
 
@@ -24,7 +25,7 @@ import sys
 import tarfile
 import urllib.request
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -35,6 +36,7 @@ from transformer.language.vocabulary import normalize
 from transformer.language.wording import AS_IT_IS, Preparation
 from transformer.runs.checkpoints import atomic_file, regular_file
 from transformer.training import record_path
+from transformer.validation import check_type
 
 
 class Pair(NamedTuple):
@@ -354,6 +356,24 @@ def read_pairs(source: str | Path, target: str | Path | None = None, keep_empty:
     return pairs
 
 
+# %% book/E-corpora.ipynb · A corpus of your own · [corpora-as-pairs]
+def as_pairs(pairs: Iterable[Sequence[str]]) -> list[Pair]:
+    """Pairs of your own, tuples or lists of a source and a target, as `Pair`s.
+
+    Raises:
+        TypeError: what should be a pair is no tuple or list, or holds no texts.
+        ValueError: what should be a pair is not two texts.
+    """
+    found = []
+    for index, pair in enumerate(pairs):
+        check_type((tuple, list), **{f"pairs[{index}]": pair})
+        if len(pair) != 2:
+            raise ValueError(f"pairs[{index}] must be a source and a target, not {len(pair)} things")
+        check_type(str, **{f"pairs[{index}][{side}]": text for side, text in enumerate(pair)})
+        found.append(Pair(*pair))
+    return found
+
+
 # %% book/E-corpora.ipynb · A corpus of your own · [corpora-held-out]
 def held_out(
     pairs: Sequence[Pair], preparation: Preparation = AS_IT_IS, seed: int = 0
@@ -370,9 +390,9 @@ def held_out(
         least 100 and at most 1,000; of fewer than 500, a fifth.
 
     Raises:
-        ValueError: There are not two different pairs.
+        TypeError, ValueError: As in `as_pairs`, or there are not two different pairs.
     """
-    pairs = [Pair(*pair) for pair in pairs]
+    pairs = as_pairs(pairs)
     keys = [tuple(normalize(preparation.prepare(side)) for side in pair) for pair in pairs]
     firsts = {key: place for place, key in reversed([*enumerate(keys)])}
     if (n := len(firsts)) < 2:

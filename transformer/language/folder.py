@@ -14,11 +14,14 @@ __all__ = [
     "check_fit",
     "check_savable",
     "write_translator",
+    "save_model",
+    "load_model",
 ]
 
 
 # %% book/F-translator.ipynb · In a folder · [folder-imports]
 import hashlib
+import json
 import math
 import os
 from dataclasses import asdict, replace
@@ -33,6 +36,7 @@ from transformer.model import Transformer, TransformerConfig
 from transformer.runs.checkpoints import (
     CheckpointError,
     atomic_file,
+    kept_facts,
     load_weights,
     regular_file,
     save_weights,
@@ -41,7 +45,7 @@ from transformer.runs.folder import read_record, write_record
 from transformer.speed.configured import copies, parameter_owners, planned_shapes
 from transformer.speed.fast import FastTransformer, accelerate
 from transformer.training import record_path
-from transformer.validation import check_choice, check_type, optional_import
+from transformer.validation import check_choice, check_device, check_type, optional_import
 
 
 # %% book/F-translator.ipynb · In a folder · [translator-files]
@@ -263,3 +267,52 @@ def write_translator(
             sums.write_bytes(b"".join(map(_sum, _FILES, new)))
     finally:
         _settle(folder)
+
+
+# %% book/F-translator.ipynb · A model alone · [model-file]
+def save_model(model: Transformer, path: Path | str, dtype: torch.dtype = torch.float32) -> None:
+    """Write a model into a file, configuration and weights, for `load_model`.
+
+    Args:
+        model: a `Transformer`, plain or accelerated.
+        path: of the file.
+        dtype: to write in; `torch.float16` halves the file.
+
+    Raises:
+        TypeError: `model` is quantized, or has parts that its configuration does not describe.
+        ValueError: `dtype` is not one that a file can have, or a weight is not finite in it.
+        OSError: the file cannot be written; the message names it.
+    """
+    check_savable(model, dtype)
+    save_weights(model, path, dtype, {"config": json.dumps(asdict(model.config))})
+
+
+def load_model(path: Path | str, device: torch.device | str = "cpu") -> Transformer:
+    """Read the model that `save_model` wrote; nothing in the file is executed.
+
+    Args:
+        path: of the file.
+        device: to put the model on.
+
+    Returns:
+        the model, plain, in float32 and in evaluation mode: call `train()` to go on training.
+
+    Raises:
+        ValueError: there is no such device.
+        OSError: the file cannot be opened; `FileNotFoundError` where there is none.
+        CheckpointError: it is damaged, or holds weights without their configuration; the message names it.
+    """
+    device = check_device(device)
+    return read_model(Path(path), _kept_config(Path(path)), device)
+
+
+def _kept_config(path: Path) -> TransformerConfig:
+    _read_header(path)  # refuses what is no file of weights, or claims to have gigabytes of texts
+    with optional_import("safetensors").safe_open(path, framework="pt") as header:
+        metadata = header.metadata() or {}
+    if "facts" not in metadata:
+        raise CheckpointError(f"{path} holds weights alone: give them to a model with load_weights")
+    try:
+        return TransformerConfig(**json.loads(kept_facts(metadata)["config"]))
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise CheckpointError(f"{path} holds no configuration: {error}") from error

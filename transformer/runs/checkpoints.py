@@ -16,6 +16,7 @@ __all__ = [
     "newest_whole",
     "set_weights",
     "check_weights",
+    "kept_facts",
     "save_weights",
     "load_weights",
 ]
@@ -290,6 +291,14 @@ def _check_fit(model: nn.Module, weights: dict[str, Any]) -> None:
     by_parameter(weights, places)
 
 
+# %% book/D-runs.ipynb · Weights to keep · [kept-facts]
+def kept_facts(metadata: dict[str, str]) -> dict[str, str]:
+    """The facts that `save_weights` has kept, and their checksum, from the metadata of its file."""
+    facts: dict[str, str] = json.loads(metadata["facts"]) if "facts" in metadata else dict(metadata)
+    check_type(dict, facts=facts)
+    return facts
+
+
 # %% book/D-runs.ipynb · Weights to keep · [save-weights]
 def _in_dtype(name: str, x: Tensor, dtype: torch.dtype) -> Tensor:
     wide, bound = x.double(), torch.finfo(dtype).max
@@ -299,13 +308,19 @@ def _in_dtype(name: str, x: Tensor, dtype: torch.dtype) -> Tensor:
     return x.to(dtype)
 
 
-def save_weights(model: nn.Module, path: Path | str, dtype: torch.dtype = torch.float32) -> None:
+def save_weights(
+    model: nn.Module,
+    path: Path | str,
+    dtype: torch.dtype = torch.float32,
+    facts: dict[str, str] | None = None,
+) -> None:
     """Write a model's weights as safetensors with a checksum, a shared table once.
 
     Args:
         model: the model.
         path: of the file.
         dtype: to write in; `torch.float16` halves the file.
+        facts: texts to be kept with the weights, under the same checksum.
 
     Raises:
         TypeError: `model` is not a module, or `dtype` not a `torch.dtype`.
@@ -325,13 +340,18 @@ def save_weights(model: nn.Module, path: Path | str, dtype: torch.dtype = torch.
             seen.add(x.data_ptr())
             x = _in_dtype(name, x, dtype) if x.is_floating_point() else x
             weights[name] = x.cpu().clone(memory_format=torch.contiguous_format)
+    kept = {"sha256": _weights_sum(weights, facts or {})}
+    if facts:  # in a single text, since safetensors puts several into any order
+        kept = {"facts": json.dumps(facts | kept)}
     with atomic_file(path) as part:
-        part.write_bytes(safetensors.save(weights, {"sha256": _weights_sum(weights)}))
+        part.write_bytes(safetensors.save(weights, kept))
 
 
-def _weights_sum(weights: dict[str, Tensor]) -> str:
-    # A checksum of names, types, shapes and numbers.
+def _weights_sum(weights: dict[str, Tensor], facts: dict[str, str]) -> str:
+    # A checksum of facts, and of names, types, shapes and numbers.
     total = hashlib.sha256()
+    for name, text in sorted(facts.items()):
+        total.update(f"{name} {text}\n".encode())
     for name, x in sorted(weights.items()):
         total.update(f"{name} {x.dtype} {list(x.shape)}\n".encode())
         total.update(x.reshape(-1).view(torch.uint8).numpy().tobytes())
@@ -358,8 +378,8 @@ def load_weights(model: nn.Module, path: Path | str) -> None:
     try:
         weights = safetensors.load(content)
         length = 8 + int.from_bytes(content[:8], "little")
-        facts = json.loads(content[8:length]).get("__metadata__", {})
-        if facts.get("sha256") not in (None, _weights_sum(weights)):
+        facts = kept_facts(json.loads(content[8:length]).get("__metadata__", {}))
+        if facts.pop("sha256", None) not in (None, _weights_sum(weights, facts)):
             raise ValueError("its checksum is wrong")
         _check_fit(model, weights)
     except MemoryError:

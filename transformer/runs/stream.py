@@ -105,7 +105,9 @@ class BatchStream:
             yield batch
 
     def _from(self, epoch: int, start: int) -> Iterator[Any]:
-        yield from islice(self.batches(epoch), start, None)  # begun only when the first is asked for
+        given = self.batches(epoch)  # begun only when the first is asked for
+        check_type(Iterable, **{f"batches({epoch})": given})
+        yield from islice(given, start, None)
 
 
 # %% book/D-runs.ipynb · The random numbers · [random-state]

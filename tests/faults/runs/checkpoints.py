@@ -49,7 +49,7 @@ FAULTS = [
         "weights-sum-unread",
         "weights in which a bit has changed are read",
         "load_weights",
-        "not in (None, _weights_sum(weights))",
+        "not in (None, _weights_sum(weights, facts))",
         "== 0",
     ),
     Fault(

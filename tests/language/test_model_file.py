@@ -1,0 +1,157 @@
+"""A model in one file: configuration and weights come back together, and whatever else is refused by name."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+import torch
+from helpers import make_model
+
+from transformer import (
+    Transformer,
+    accelerate,
+    load_model,
+    load_toy_model,
+    quantize,
+    save_model,
+    save_weights,
+)
+from transformer.runs.checkpoints import CheckpointError, load_weights
+
+safetensors = pytest.importorskip("safetensors.torch")
+
+SRC, TGT = torch.tensor([[5, 7, 3], [6, 3, 0]]), torch.tensor([[2, 9], [2, 8]])
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Where a model is kept."""
+    return tmp_path / "model.safetensors"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"norm_first": True, "activation": "gelu", "dropout": 0.3, "bias": False},
+        {"tgt_vocab_size": 13, "tie_embeddings": False, "bos_id": 5},
+    ],
+    ids=["paper", "settings", "two vocabularies"],
+)
+def test_configuration_and_weights_come_back_from_one_file(path, changes):
+    model = make_model(dtype=torch.float32, **changes)
+    save_model(model, path)
+    again = load_model(str(path))
+    assert type(again) is Transformer and again.config == model.config
+    assert not again.training and next(again.parameters()).dtype == torch.float32
+    assert torch.equal(again(SRC, TGT), model.eval()(SRC, TGT))
+    assert (again.output.weight is again.src_embedding.weight) == model.config.tie_embeddings
+
+
+def test_the_accelerated_model_is_kept_as_the_plain_one_and_may_be_halved(path):
+    model = make_model(dtype=torch.float32)
+    save_model(model, path)
+    plain = path.read_bytes()
+    save_model(accelerate(model), path)
+    assert path.read_bytes() == plain
+    save_model(model, path, torch.float16)
+    assert len(path.read_bytes()) < 0.7 * len(plain)
+    assert torch.allclose(load_model(path)(SRC, TGT), model.eval()(SRC, TGT), atol=0.01)
+
+
+def test_the_file_serves_as_one_of_weights_too(path):
+    model, other = make_model(), make_model(seed=1)
+    save_model(model, path, torch.float64)
+    load_weights(other, path)
+    assert torch.equal(other.eval()(SRC, TGT), model.eval()(SRC, TGT))
+    save_weights(model, path)
+    with pytest.raises(CheckpointError, match=r"model\.safetensors holds weights alone: .* load_weights"):
+        load_model(path)
+
+
+def test_a_toy_becomes_a_file_of_its_own(path):
+    toy = load_toy_model()
+    save_model(toy, path)
+    assert load_model(path).config == toy.config
+
+
+def test_what_could_not_be_read_again_is_not_saved(path):
+    model = make_model(dtype=torch.float32)
+    with pytest.raises(TypeError, match="a plain Transformer to be saved, not a QuantizedTransformer"):
+        save_model(quantize(model), path)
+
+    class Own(Transformer):
+        pass
+
+    with pytest.raises(TypeError, match="plain Transformer to be saved: .*Own"):
+        save_model(Own(model.config), path)
+    with pytest.raises(TypeError, match="plain Transformer to be saved: .*Linear"):
+        save_model(torch.nn.Linear(1, 1), path)
+    with torch.no_grad():
+        model.src_embedding.weight[3, 2] = torch.nan
+    with pytest.raises(ValueError, match="not finite"):
+        save_model(model, path)
+    assert not path.exists()
+
+
+@pytest.mark.slow
+def test_every_flipped_bit_of_a_models_file_is_noticed(path):
+    """Also one that turns three heads into one, or moves a text of the configuration."""
+    model = make_model(dtype=torch.float32)
+    save_model(model, path)
+    whole, dice = path.read_bytes(), random.Random(0)
+    header = 8 + int.from_bytes(whole[:8], "little")
+    places = [dice.randrange(64, 8 * header) for _ in range(150)]
+    places += [dice.randrange(8 * len(whole)) for _ in range(50)]
+    for place in places:
+        damaged = bytearray(whole)
+        damaged[place // 8] ^= 1 << place % 8
+        path.write_bytes(damaged)
+        try:
+            again = load_model(path)
+        except CheckpointError as error:
+            assert "model.safetensors" in str(error)
+        else:  # a bit of the header that says nothing, such as its order
+            assert again.config == model.config and torch.equal(again(SRC, TGT), model.eval()(SRC, TGT))
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ("{", "holds no configuration"),
+        ("[]", "holds no configuration"),
+        ("[" * 100_000, "holds no configuration"),
+        ({"n_heads": 5}, "holds no configuration: n_heads must divide d_model"),
+        ({"color": 3}, "holds no configuration: .*color"),
+        ({"d_model": 12 * 10**12}, "d_model is 12,000,000,000,000"),
+        ({"n_layers": 20_000}, "tensors, not"),
+        ({"max_length": 10**13}, "numbers of positions, more than"),
+        ({"n_heads": 4}, "its checksum is wrong"),
+    ],
+)
+def test_a_models_file_is_refused_by_name(path, said, message):
+    model = make_model(dtype=torch.float32)
+    save_model(model, path)
+    with safetensors.safe_open(path, framework="pt") as file:
+        facts = json.loads(file.metadata()["facts"])
+    said = said if isinstance(said, str) else json.dumps(json.loads(facts["config"]) | said)
+    metadata = {"facts": json.dumps(facts | {"config": said})}
+    path.write_bytes(safetensors.save(safetensors.load(path.read_bytes()), metadata))
+    with pytest.raises(CheckpointError, match=message) as refusal:
+        load_model(path)
+    assert "model.safetensors" in str(refusal.value) or "positions" in message
+    assert len(str(refusal.value)) < 500
+
+
+def test_what_is_no_file_of_a_model_is_named(path):
+    with pytest.raises(FileNotFoundError, match="model.safetensors"):
+        load_model(path)
+    path.mkdir()
+    with pytest.raises(OSError, match="model.safetensors is not a regular file"):
+        load_model(path)
+    with pytest.raises(ValueError, match="device 'gpu' cannot be used here"):
+        load_model(path, "gpu")
