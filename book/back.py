@@ -81,11 +81,12 @@ def edits(root: Path) -> dict[str, dict[str, str]]:
     found: dict[str, dict[str, str]] = {}
     for module in tangle.read_book(root).values():
         path = root / tangle.PACKAGE / f"{module.name}.py"
-        if not path.is_file() or path.read_text(encoding="utf-8") == tangle.render_module(module, []):
-            continue
         name = path.relative_to(root).as_posix()
+        text = tangle.read_text(root, name, "its edits") if path.is_file() else None
+        if text in (None, tangle.render_module(module, [])):
+            continue
         try:
-            sources = split(path.read_text(encoding="utf-8"), module, name)
+            sources = split(text, module, name)
         except tangle.TangleError as error:
             faults += error.faults
             continue

@@ -157,6 +157,7 @@ def dumps(notebook: NotebookNode) -> str:
 def write(path: Path, notebook: NotebookNode) -> None:
     """Put `notebook` in the place of the file at `path`, in one step."""
     temporary = path.with_name(f".{path.name}.tmp")
+    temporary.unlink(missing_ok=True)  # of a run that was cut off, or a link
     temporary.write_text(dumps(notebook), encoding="utf8", newline="\n")
     os.replace(temporary, path)
 

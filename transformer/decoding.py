@@ -30,7 +30,14 @@ from torch import Tensor, nn
 from transformer.attention import KeyValueCache
 from transformer.model import Transformer, TransformerConfig
 from transformer.training import evaluating
-from transformer.validation import check_ids, check_number, check_positions, check_size, check_type
+from transformer.validation import (
+    check_finite_weights,
+    check_ids,
+    check_number,
+    check_positions,
+    check_size,
+    check_type,
+)
 
 
 # %% book/08-decoding.ipynb · Keep what does not change · [decoder-state]
@@ -119,8 +126,8 @@ def check_search(model: Transformer, src: Tensor, max_length: int) -> None:
 
     Raises:
         TypeError: `model` is not a module, `src` not `torch.long`, or `max_length` not an int.
-        ValueError: `src` is not `[B, S]` or longer than the model's `max_length`, or `max_length` is
-            not from 1 to that.
+        ValueError: `src` is not `[B, S]` or longer than the model's `max_length`, `max_length` is not
+            from 1 to that, or a weight on the CPU is not finite.
         IndexError: a source id is not in the vocabulary.
     """
     check_type(nn.Module, model=model)
@@ -130,6 +137,9 @@ def check_search(model: Transformer, src: Tensor, max_length: int) -> None:
     check_positions("src", src.size(1), longest)
     if max_length > longest:
         raise ValueError(f"max_length must be at most the model's {longest}, but is {max_length}")
+    # The CPU's kernel of attention makes numbers of NaN. A bias of -inf on logits is in order: it forbids a token.
+    weights = {name: p for name, p in model.named_parameters() if not name.endswith("output.bias")}
+    check_finite_weights({name: p for name, p in weights.items() if p.device.type == "cpu"})
 
 
 def _check_numbers(best: Tensor) -> None:

@@ -98,7 +98,8 @@ class PositionalEncoding(nn.Module):
         """Add positions `offset`, `offset + 1`, … to `x` `[B, T, d_model]`; the shape stays."""
         end = offset + x.size(1)
         if offset < 0 or end > len(self.table):  # a slice would silently be shorter
-            raise ValueError(f"positions {offset} to {end - 1} do not fit into {len(self.table)}")
+            given = f"has positions {offset} to {end - 1}"
+            raise ValueError(f"x must lie within max_length = {len(self.table)}, but {given}")
         return self.dropout(x + self.table[offset:end].to(x))
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:

@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from transformer.model import Transformer
-from transformer.validation import check_choice, check_rate
+from transformer.validation import check_choice, check_number, check_rate
 
 
 # %% book/06-loss.ipynb · Which mean · [label-smoothed-cross-entropy]
@@ -180,6 +180,7 @@ def r_drop_loss(
 
     Source: Liang et al. (2021), section 2.1.
     """
+    check_number(alpha=alpha)  # below 0, passes that differ would be a gain
     src, tgt = batch
     pad_id, targets = model.config.pad_id, tgt[:, 1:]
     logits = model(torch.cat((src, src)), torch.cat((tgt, tgt))[:, :-1])  # [2B, T, V]

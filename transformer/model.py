@@ -146,23 +146,26 @@ _TABLES = "src_embedding", "tgt_embedding", "output"
 
 
 class _TiedTables(nn.Module):
-    # A model whose tied tables stay one parameter, whatever replaces that parameter.
+    # A model whose tied tables stay one parameter, whatever replaces it, and take equal tables only.
 
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
     ) -> NamedTuple:
-        """As in `torch.nn.Module`; tied tables stay one parameter even with `assign`, and must be equal."""
-        self._check_tables(state_dict)
+        """As in `torch.nn.Module`; tied tables stay one parameter even with `assign`."""
         with self._staying_tied():
             return super().load_state_dict(state_dict, strict, assign)
+
+    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *rest: Any) -> None:
+        self._check_tables(state_dict, prefix)  # here, because the module around a model calls no other
+        super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         with self._staying_tied():  # to_empty makes new parameters, module by module
             return super()._apply(fn, recurse)
 
-    def _check_tables(self, state_dict: Mapping[str, Any]) -> None:
+    def _check_tables(self, state_dict: Mapping[str, Any], prefix: str) -> None:
         # By name: three keys for one parameter, of which the last would win.
-        own = {f"{name}.weight": getattr(getattr(self, name), "weight", None) for name in _TABLES}
+        own = {f"{prefix}{name}.weight": getattr(getattr(self, name), "weight", None) for name in _TABLES}
         for name, other in itertools.pairwise(name for name in own if name in state_dict):
             one, two = state_dict[name], state_dict[other]
             if own[name] is own[other] and not (one.is_meta or one.equal(two)):

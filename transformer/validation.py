@@ -17,6 +17,7 @@ __all__ = [
     "check_features",
     "check_memory",
     "check_place",
+    "check_finite_weights",
     "check_device",
     "optional_import",
 ]
@@ -70,7 +71,7 @@ def _check_depths(n_layers: Any) -> None:
 
 
 # %% book/05-model.ipynb · Checking arguments · [check-kinds]
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 
 def check_type(kind: type | tuple[type, ...], **values: Any) -> None:
@@ -266,6 +267,17 @@ def check_place(name: str, x: Tensor, like: Tensor, of: str = "the weights") -> 
     device = x.device.type
     if not (torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)):
         raise TypeError(f"{name} must be of {like.dtype} like {of}, not of {x.dtype}")
+
+
+def check_finite_weights(weights: Mapping[str, Tensor]) -> None:
+    """Refuse weights of which one is infinite or not a number.
+
+    Raises:
+        ValueError: by the name of the first tensor that holds it.
+    """
+    for name, x in weights.items():
+        if x.numel() and not all(math.isfinite(bound) for bound in torch.aminmax(x.detach())):
+            raise ValueError(f"{name} holds numbers that are not finite")
 
 
 def check_device(device: torch.device | str) -> torch.device:

@@ -6,7 +6,6 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 __all__ = [
     "refusing_damage",
     "ForeignFolder",
-    "check_finite_weights",
     "our_name",
     "check_as_configured",
     "fitted_weights",
@@ -15,7 +14,6 @@ __all__ = [
 
 
 # %% book/G-exchange.ipynb · A folder from a stranger · [foreign-imports]
-import math
 import os
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -23,7 +21,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from transformer.exchange.torch import check_parts
@@ -37,7 +34,7 @@ from transformer.speed.configured import (
     parameter_owners,
     planned_shapes,
 )
-from transformer.validation import check_choice, check_type, optional_import
+from transformer.validation import check_choice, check_finite_weights, check_type, optional_import
 
 
 # %% book/G-exchange.ipynb · A folder from a stranger · [foreign-folder]
@@ -135,17 +132,6 @@ class ForeignFolder:
 
 # %% book/G-exchange.ipynb · A folder from a stranger · [fitted-weights]
 _SETTINGS = "p", "dropout", "activation_dropout", "eps", "n_heads", "num_heads", "norm_first"
-
-
-def check_finite_weights(weights: Mapping[str, Tensor]) -> None:
-    """Refuse weights of which one is infinite or not a number.
-
-    Raises:
-        ValueError: by the name of the first tensor that holds it.
-    """
-    for name, x in weights.items():
-        if x.numel() and not all(math.isfinite(bound) for bound in torch.aminmax(x.detach())):
-            raise ValueError(f"{name} holds numbers that are not finite")
 
 
 def our_name(name: str, parts: Mapping[str, str]) -> str:

@@ -75,6 +75,8 @@ def _config_from_llama(theirs: Mapping[str, Any]) -> LanguageModelConfig:
     check_type(dict, rope_parameters=rotary)
     kind = rotary.get("rope_type", rotary.get("type", "default"))
     check_choice(["default", "llama3"], rope_type=kind)
+    partial = "partial_rotary_factor"  # of a head's features, how many turn
+    check_choice([1, None], **{partial: rotary.get(partial, theirs.get(partial))})
     stretch = {ours: rotary[name] for name, ours in _STRETCH.items()} if kind == "llama3" else None
     base = rotary.get("rope_theta", theirs.get("rope_theta"))
     activation = theirs.get("hidden_activation") or theirs.get("hidden_act", "silu")

@@ -253,10 +253,21 @@ def check_savable(model: Transformer, dtype: torch.dtype) -> None:
         raise ValueError(f"{name} {bound}, whose largest is {torch.finfo(dtype).max:.4g}")
 
 
+def _check_own(folder: Path) -> None:
+    """Refuse a folder that holds a run, or another program's model: without sums, and no `read_config`."""
+    config = folder / "config.json"
+    if config.exists() and not (folder / SUMS).exists():
+        try:
+            read_config(config)
+        except CheckpointError as error:
+            raise ValueError(f"{config} is not a translator's, and stays: choose another folder") from error
+
+
 def write_translator(
     folder: Path, model: Transformer, vocabulary: Vocabulary, dtype: torch.dtype
 ) -> None:
     folder.mkdir(parents=True, exist_ok=True)
+    _check_own(folder)
     _settle(folder)  # a save that was cut off
     config, weights, tokens = new = [_written(folder, name) for name in _FILES]
     try:

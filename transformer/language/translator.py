@@ -241,7 +241,8 @@ class Translator(OnHub):
 
         Raises:
             TypeError: `dtype` is not a `torch.dtype`, or the model not a plain `Transformer`.
-            ValueError: `dtype` is not one that a file can have, or a weight is not finite in it.
+            ValueError: `dtype` is not one that a file can have, a weight is not finite in it, or the
+                folder's `config.json` is not a translator's.
             OSError: a file cannot be written; the message names it, and an earlier translator stays.
         """
         check_savable(self.model, dtype)

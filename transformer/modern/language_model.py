@@ -15,8 +15,9 @@ __all__ = [
 
 # %% book/16-since-2017.ipynb · Since 2017 · [language-model-imports]
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -260,6 +261,14 @@ class LanguageModel(nn.Module):
         nn.init.normal_(self.embedding.weight, std=d_model**-0.5)
         if config.tie_embeddings:
             self.output.weight = self.embedding.weight
+
+    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *rest: Any) -> None:
+        names = [f"{prefix}{table}.weight" for table in ("embedding", "output")]
+        if self.output.weight is self.embedding.weight and all(name in state_dict for name in names):
+            one, two = (state_dict[name] for name in names)
+            if not (one.is_meta or one.equal(two)):  # of two names for one parameter, the last would win
+                raise ValueError(f"{' and '.join(names)} must be equal, being tied, but differ")
+        super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def forward(
         self, ids: Tensor, mask: Tensor | None = None, cache: KeyValueCache | None = None

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from transformer.loss import label_smoothed_cross_entropy, symmetric_kl
 from transformer.speed.kernels import fast_linear, linear_by_onednn, onednn_wins
-from transformer.validation import check_range, check_rate, is_traced
+from transformer.validation import check_number, check_range, check_rate, is_traced
 
 
 # %% book/10-speed.ipynb · The loss without the logits · [loss-and-slope]
@@ -143,6 +143,7 @@ def linear_r_drop(
         TypeError, ValueError, IndexError: as in `linear_cross_entropy`.
     """
     check_rate(smoothing=smoothing)
+    check_number(alpha=alpha)
     check_range("targets", targets.where(targets != pad_id, 0), len(weight))
     if is_traced(hidden, weight) or not torch.is_grad_enabled() or targets.numel() == 0:
         p, q = fast_linear(hidden, weight)

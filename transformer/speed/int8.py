@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from transformer.loss import r_drop_loss, teacher_forced_loss
 from transformer.model import Transformer
 from transformer.speed.fast import FastMultiHeadAttention, FastTransformer, accelerate
-from transformer.validation import check_features, check_place
+from transformer.validation import check_features, check_finite_weights, check_place
 
 
 # %% book/C-kernels.ipynb · int8 · [int8-product]
@@ -146,7 +146,7 @@ def quantize(model: Transformer) -> QuantizedTransformer:
 
     Raises:
         TypeError: `model` is not such a model, or not in float32.
-        ValueError: `model` is not on the CPU.
+        ValueError: `model` is not on the CPU, or a weight of it is not finite.
 
     Example:
         >>> from transformer import Transformer, TransformerConfig
@@ -162,6 +162,8 @@ def quantize(model: Transformer) -> QuantizedTransformer:
         for name, child in list(module.named_children()):
             if isinstance(child, nn.Linear):
                 setattr(module, name, QuantizedLinear(child.weight, child.bias))
+    weights = {name: p for name, p in model.named_parameters() if name != "output.bias"}
+    check_finite_weights(weights)  # of which int8 would have made numbers; -inf on logits forbids a token
     for layer in quantized.decoder.layers:
         own = layer.self_attention
         parts = own.w_q, own.w_k, own.w_v
