@@ -353,8 +353,12 @@ def evaluate_translator(
 
 
 # %% book/F-translator.ipynb · Scored · [tune-search]
-_PENALTIES = (0.0, 0.6, 1.0, 1.4, 2.0, 3.0)  # so far that the best lies inside
-SEARCHES = (Search(1), *(Search(4, penalty) for penalty in _PENALTIES), Search(8, 1.0), Search(8, 2.0))
+# Wide enough that the best penalty lies inside.
+SEARCHES = (
+    Search(1),
+    *(Search(4, penalty) for penalty in (0.0, 0.6, 1.0, 1.4, 2.0, 3.0)),
+    *(Search(8, penalty) for penalty in (1.0, 1.4, 2.0)),
+)
 
 
 def tune_search(
