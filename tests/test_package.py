@@ -305,6 +305,8 @@ def test_the_workflow_runs_what_the_metadata_promise():
     assert {pinned, *(leg["python"] for leg in legs)} == set(named)
     assert SpecifierSet(repository.project()["requires-python"]) == SpecifierSet(f">={named[0]}")
     assert {leg["os"].partition("-")[0] for leg in legs} == {"ubuntu", "macos", "windows"}
+    # Without it, pip takes gigabytes of CUDA on Linux.
+    assert workflow("test.yml")["env"]["PIP_EXTRA_INDEX_URL"].endswith("/whl/cpu")
     needs = {need.name: need for need in map(Requirement, repository.project()["dependencies"])}
     oldest = [Requirement(text) for leg in legs for text in leg.get("torch", "").split()]
     assert {need.name for need in oldest} == {"torch", "numpy"}
@@ -550,6 +552,9 @@ def test_readme_is_short_and_says_first_how_to_begin():
     start = "\n".join(lines[:40])
     for first in ("git clone", "make book", "pip install .", "placeholder", "make repository", "```python"):
         assert first in start
+    own = README[README.index("## Your own data") :].partition("\n## ")[0]
+    for step in ("train --source", "translate --model", "evaluate --model", "train_translator"):
+        assert step in own
 
 
 def test_readme_names_both_ways_to_the_commands():

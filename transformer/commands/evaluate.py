@@ -92,7 +92,8 @@ EVALUATE_HELP = """\
 Lines as sacreBLEU prints them: BLEU on the tokens as the corpora have them (tok:none), if the texts of
 the translator are split into tokens; BLEU and chrF2 on text as one types it; and how many translations
 are equal to their reference. Of a corpus, pairs that its training split holds as well are then left out,
-and the rest is scored again. Files of your own are prepared as the translator's texts are.
+and the rest is scored again. Files of your own are prepared as the translator's texts are. Where no
+translation has four words, such as of dates or numbers, BLEU is 0 and says nothing; look at the last line.
 
   python -m transformer evaluate --model runs/ted-small/translator --corpus ted --split test --bootstrap
   python -m transformer evaluate --model runs/own/translator --source test.de --reference test.en"""

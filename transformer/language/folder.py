@@ -36,7 +36,6 @@ from transformer.model import Transformer, TransformerConfig
 from transformer.runs.checkpoints import (
     CheckpointError,
     atomic_file,
-    kept_facts,
     load_weights,
     regular_file,
     save_weights,
@@ -324,6 +323,6 @@ def _kept_config(path: Path) -> TransformerConfig:
     if "facts" not in metadata:
         raise CheckpointError(f"{path} holds weights alone: give them to a model with load_weights")
     try:
-        return TransformerConfig(**json.loads(kept_facts(metadata)["config"]))
+        return TransformerConfig(**json.loads(json.loads(metadata["facts"])["config"]))
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise CheckpointError(f"{path} holds no configuration: {error}") from error

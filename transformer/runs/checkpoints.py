@@ -16,7 +16,6 @@ __all__ = [
     "newest_whole",
     "set_weights",
     "check_weights",
-    "kept_facts",
     "save_weights",
     "load_weights",
 ]
@@ -291,14 +290,6 @@ def _check_fit(model: nn.Module, weights: dict[str, Any]) -> None:
     by_parameter(weights, places)
 
 
-# %% book/D-runs.ipynb · Weights to keep · [kept-facts]
-def kept_facts(metadata: dict[str, str]) -> dict[str, str]:
-    """The facts that `save_weights` has kept, and their checksum, from the metadata of its file."""
-    facts: dict[str, str] = json.loads(metadata["facts"]) if "facts" in metadata else dict(metadata)
-    check_type(dict, facts=facts)
-    return facts
-
-
 # %% book/D-runs.ipynb · Weights to keep · [save-weights]
 def _in_dtype(name: str, x: Tensor, dtype: torch.dtype) -> Tensor:
     wide, bound = x.double(), torch.finfo(dtype).max
@@ -347,6 +338,11 @@ def save_weights(
         part.write_bytes(safetensors.save(weights, kept))
 
 
+def _kept_facts(metadata: dict[str, str]) -> dict[str, str]:
+    facts: dict[str, str] = json.loads(metadata["facts"]) if "facts" in metadata else dict(metadata)
+    return facts
+
+
 def _weights_sum(weights: dict[str, Tensor], facts: dict[str, str]) -> str:
     # A checksum of facts, and of names, types, shapes and numbers.
     total = hashlib.sha256()
@@ -378,7 +374,7 @@ def load_weights(model: nn.Module, path: Path | str) -> None:
     try:
         weights = safetensors.load(content)
         length = 8 + int.from_bytes(content[:8], "little")
-        facts = kept_facts(json.loads(content[8:length]).get("__metadata__", {}))
+        facts = _kept_facts(json.loads(content[8:length]).get("__metadata__", {}))
         if facts.pop("sha256", None) not in (None, _weights_sum(weights, facts)):
             raise ValueError("its checksum is wrong")
         _check_fit(model, weights)
