@@ -137,7 +137,7 @@ def check_search(model: Transformer, src: Tensor, max_length: int) -> None:
     check_positions("src", src.size(1), longest)
     if max_length > longest:
         raise ValueError(f"max_length must be at most the model's {longest}, but is {max_length}")
-    # The CPU's kernel of attention makes numbers of NaN. A bias of -inf on logits is in order: it forbids a token.
+    # The CPU's kernel of attention makes numbers of NaN. A bias of -inf forbids a token, and is in order.
     weights = {name: p for name, p in model.named_parameters() if not name.endswith("output.bias")}
     check_finite_weights({name: p for name, p in weights.items() if p.device.type == "cpu"})
 

@@ -997,6 +997,10 @@ def test_what_int8_cannot_do_is_refused_by_name():
         quantize(float_model().to("meta"))
     with pytest.raises(ValueError, match="weight must have 2 axes"):
         QuantizedLinear(torch.ones(3))
+    spoiled = float_model()
+    nn.init.constant_(spoiled.encoder.layers[0].feed_forward.w_1.weight, torch.nan)
+    with pytest.raises(ValueError, match="encoder.layers.0.feed_forward.w_1.weight holds numbers"):
+        quantize(spoiled)
     with pytest.raises(TypeError, match="model must be a Transformer, not Linear"):
         quantize(nn.Linear(2, 2))
     with pytest.raises(ValueError, match="no gradient"):
