@@ -1013,8 +1013,9 @@ def test_what_int8_cannot_do_is_refused_by_name():
 def test_neither_speed_nor_int8_costs_quality(beam_size):
     translator = Translator.load("phrases")
     pairs, model = load_corpus("phrases", "test"), translator.model
+    search = Search(beam_size)
     bleu = [
-        evaluate_translator(Translator(one, translator.vocabulary), pairs, Search(beam_size))["BLEU-tok"]["score"]
+        evaluate_translator(Translator(one, translator.vocabulary), pairs, search)["BLEU-tok"]["score"]
         for one in (model, accelerate(model), quantize(model))
     ]
     assert bleu[0] > 95 and abs(bleu[1] - bleu[0]) < 0.1 and bleu[2] >= bleu[0] - 0.2
