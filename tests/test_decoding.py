@@ -228,21 +228,6 @@ def test_a_model_that_gives_nan_writes_no_empty_translation(search, kind):
 
 @torch.no_grad()
 @KINDS
-@pytest.mark.parametrize("value", [math.nan, math.inf])
-@pytest.mark.filterwarnings("ignore:this PyTorch has no product of bytes")
-def test_no_weight_that_is_not_finite_is_searched_with_wherever_it_stands(value, kind):
-    """Some would leave no trace: the CPU's kernel of attention makes numbers of a query that is NaN."""
-    names = [name for name, _ in make_model(1, tie_embeddings=False).named_parameters()]
-    for name in names:
-        model = make_model(1, tie_embeddings=False).float().eval()
-        model.get_parameter(name).view(-1)[-1] = value
-        for search in SEARCHES:
-            with refuses(ValueError, f"{name} holds numbers that are not finite"):
-                search(kind(model), make_sources(0))
-
-
-@torch.no_grad()
-@KINDS
 @pytest.mark.filterwarnings("ignore:this PyTorch has no product of bytes")
 def test_a_bias_of_minus_infinity_forbids_a_token(kind):
     model = make_model(1, tie_embeddings=False).float().eval()

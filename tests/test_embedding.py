@@ -222,13 +222,13 @@ def test_embedding_and_positions_compile_into_one_graph():
     [
         (10, 0, "positions 0 to 9"),
         (3, 7, "positions 7 to 9"),
-        (3, 8, "8 to 10"),
+        (3, 8, "positions 8 to 10"),
         (3, -1, "positions -1 to 1"),
     ],
     ids=["too long", "too far", "one row that would be broadcast", "before the first"],
 )
 def test_positions_beyond_the_table_are_refused(length, offset, said):
-    with pytest.raises(ValueError, match=f"{said} do not fit into 9$"):
+    with pytest.raises(ValueError, match=f"x must lie within max_length = 9, but has {said}$"):
         PositionalEncoding(4, 0.1, 9)(torch.zeros(2, length, 4), offset)
 
 

@@ -352,6 +352,13 @@ def test_smoothing_is_checked_where_it_enters(model, kind, smoothing, error, tol
 # Two passes that should agree ----------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("alpha", [-1.0, math.inf, math.nan])
+@pytest.mark.parametrize("kind", [lambda model: model, accelerate], ids=["plain", "accelerated"])
+def test_passes_that_differ_are_never_a_gain(model, kind, alpha):
+    with refuses(ValueError, f"alpha must be finite and at least 0, but is {alpha}"):
+        r_drop_loss(kind(model), (SRC, TGT), 0.1, alpha)
+
+
 def divergences(p, q) -> tuple[float, float]:
     """Both Kullback–Leibler divergences of one token, by their definition, in Python's own floats."""
     p, q = (torch.softmax(z, -1).tolist() for z in (p, q))

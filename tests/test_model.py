@@ -531,6 +531,10 @@ def test_tables_that_differ_are_no_state_of_a_tied_model():
     state["tgt_embedding.weight"] = state["src_embedding.weight"].clone()
     with refuses(ValueError, "tgt_embedding.weight and output.weight must be equal, being tied, but differ"):
         tied.load_state_dict(state, strict=False)
+    around = {f"model.{name}": x for name, x in state.items()}
+    told = "model.tgt_embedding.weight and model.output.weight must be equal, being tied, but differ"
+    with refuses(ValueError, told):
+        nn.ModuleDict({"model": tied}).load_state_dict(around)
     assert is_tied(tied) and tied.output.weight.equal(before)
 
     state["output.weight"] = state["src_embedding.weight"].clone()  # equal tables are one table

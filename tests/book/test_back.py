@@ -110,6 +110,15 @@ def test_what_has_no_home_is_refused_and_nothing_is_written(book, old, new, said
     assert contents(book) == before
 
 
+def test_a_module_that_is_no_text_is_refused(book):
+    path = book / "transformer" / "alpha.py"
+    path.write_bytes(path.read_bytes() + b'a = "\xe9"\n')
+    before = contents(book)
+    with pytest.raises(tangle.TangleError, match="transformer/alpha.py: is not UTF-8, at byte"):
+        back.back(book)
+    assert contents(book) == before
+
+
 def test_pieces_in_another_order_are_refused(book):
     path = book / "transformer" / "alpha.py"
     header, first, second = path.read_text(encoding="utf8").split("\n\n# %% ")

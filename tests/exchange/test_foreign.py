@@ -289,6 +289,11 @@ LLAMAS = {
     "slow above fast": ({"rope_parameters": ROPE | {"low_freq_factor": 5}}, "slow must be below fast"),
     "no length": ({"rope_parameters": {k: ROPE[k] for k in list(ROPE)[:-1]}}, "_embeddings' is missing"),
     "no turns": ({"rope_parameters": {"rope_theta": 0}}, "rotary_base must be positive, but is 0"),
+    "a part that turns": ({"partial_rotary_factor": 0.5}, r"_factor must be one of \[1, None\], not 0.5"),
+    "a named part that turns": (
+        {"rope_parameters": ROPE | {"partial_rotary_factor": 0.5}},
+        r"partial_rotary_factor must be one of \[1, None\], not 0.5",
+    ),
     "heads that do not divide": ({"num_attention_heads": 3, "head_dim": None}, "n_heads must divide d_model"),
     "groups that do not divide": ({"num_key_value_heads": 3}, "n_kv_heads must divide n_heads"),
     "no heads": ({"num_attention_heads": 0}, "n_heads must be at least 1, but is 0"),

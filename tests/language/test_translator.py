@@ -643,6 +643,25 @@ def test_what_float16_turns_into_infinity_is_not_saved(translator, tmp_path):
         big.save(tmp_path, torch.float8_e4m3fn)
 
 
+@pytest.mark.parametrize("theirs", ['{"model_type": "marian"}', '{"data": "toy", "steps": 40}', "no JSON"])
+def test_another_model_and_a_run_are_not_written_over(translator, tmp_path, theirs):
+    for name in ("config.json", "model.safetensors"):
+        (tmp_path / name).write_text(theirs)
+    with pytest.raises(ValueError, match="config.json is not a translator's, and stays: choose another"):
+        translator.save(tmp_path)
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {
+        "config.json": theirs,
+        "model.safetensors": theirs,
+    }
+
+
+def test_a_translator_of_a_version_without_sums_is_written_over(translator, tmp_path):
+    translator.save(tmp_path)
+    (tmp_path / "SHA256SUMS").unlink()
+    translator.save(tmp_path)
+    Translator.load(tmp_path)
+
+
 def test_what_cannot_be_read_again_is_not_saved(translator, tmp_path):
     lean = Translator(quantize(translator.model), translator.vocabulary)
     with pytest.raises(TypeError, match="a plain Transformer to be saved, not a QuantizedTransformer: save"):

@@ -12,7 +12,7 @@ from itertools import product
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import assert_close, close, llama_folder, scrambled
+from helpers import assert_close, close, llama_folder, refuses, scrambled
 from torch import nn
 
 from transformer import (
@@ -297,6 +297,18 @@ def test_parameters_by_the_formula(tied):
     layer = 2 * 24 * 6 * 8 + 2 * 24 * 3 * 8 + 3 * 24 * 20 + 2 * 24 + 2 * 8
     assert sum(p.numel() for p in model.parameters()) == (1 if tied else 2) * 13 * 24 + 2 * layer + 24
     assert (model.output.weight is model.embedding.weight) == tied
+
+
+def test_tables_that_differ_are_no_state_of_a_tied_model():
+    tied, untied = (LanguageModel(replace(CONFIG, tie_embeddings=is_tied)) for is_tied in (True, False))
+    before, state = tied.output.weight.clone(), untied.state_dict()
+    for module, names in ((tied, ""), (torch.nn.ModuleDict({"model": tied}), "model.")):
+        told = f"{names}embedding.weight and {names}output.weight must be equal, being tied, but differ"
+        with refuses(ValueError, told):
+            module.load_state_dict({f"{names}{name}": x for name, x in state.items()})
+    assert tied.output.weight.equal(before)
+    tied.load_state_dict(state | {"output.weight": state["embedding.weight"].clone()})
+    assert tied.output.weight is tied.embedding.weight and tied.output.weight.equal(state["embedding.weight"])
 
 
 def test_the_cache_holds_as_many_bytes_as_it_should():

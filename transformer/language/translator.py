@@ -49,7 +49,7 @@ from transformer.language.vocabulary import Vocabulary
 from transformer.model import Transformer, TransformerConfig
 from transformer.speed.fast import accelerated
 from transformer.training import evaluating
-from transformer.validation import check_device, check_size, check_type
+from transformer.validation import check_device, check_finite_weights, check_size, check_type
 
 
 # %% book/F-translator.ipynb · Reading and searching · [by-length]
@@ -197,7 +197,8 @@ class Translator(OnHub):
         vocabulary: that vocabulary.
 
     Raises:
-        TypeError, ValueError: an argument is of the wrong type, or they do not belong together.
+        TypeError, ValueError: an argument is of the wrong type, they do not belong together, or a weight
+            is not finite.
 
     Example:
         >>> Translator.load("phrases").translate(["A menina gosta do gato preto."])
@@ -211,6 +212,7 @@ class Translator(OnHub):
         check_type(nn.Module, model=model)
         check_type(Vocabulary, vocabulary=vocabulary)
         check_fit(model.config, vocabulary)
+        check_finite_weights(dict(model.named_parameters()))  # kernels of attention make numbers of NaN
         self.model, self.vocabulary = model, vocabulary
         self._searched = accelerated(model, stacklevel=3)  # where a translator is made
 

@@ -162,7 +162,8 @@ def quantize(model: Transformer) -> QuantizedTransformer:
         for name, child in list(module.named_children()):
             if isinstance(child, nn.Linear):
                 setattr(module, name, QuantizedLinear(child.weight, child.bias))
-    check_finite_weights(dict(model.named_parameters()))  # int8 would have made numbers of them
+    weights = {name: p for name, p in model.named_parameters() if name != "output.bias"}
+    check_finite_weights(weights)  # of which int8 would have made numbers; -inf on logits forbids a token
     for layer in quantized.decoder.layers:
         own = layer.self_attention
         parts = own.w_q, own.w_k, own.w_v
