@@ -233,14 +233,14 @@ def test_a_guess_by_keyboard_is_compared_kept_summed_up_and_forgotten(width, tab
     assert tab.evaluate(LAYOUT, question.name) == before and tab.evaluate(TOO_WIDE) <= 0
     assert veil(tab, question).count() == 0
     summary = tab.locator(".predict-summary")
-    summary.get_by_text("The questions").click()
+    summary.get_by_text("The questions", exact=True).click()
     assert f"1 of this chapter’s {total} predictions" in summary.inner_text()
 
     tab.reload()
     tab.wait_for_function("() => document.documentElement.dataset.settled !== undefined")
     assert status.inner_text().startswith(f"You guessed {guess:g}.")
     assert veil(tab, question).count() == 0 and veil(tab, ASKED[name][1]).count() == 1
-    summary.get_by_text("The questions").click()
+    summary.get_by_text("The questions", exact=True).click()
     assert f"You said {guess:g}. Found: {question.found}." in summary.inner_text()
 
     summary.get_by_role("button", name="Forget my guesses").click()
@@ -307,7 +307,7 @@ def test_a_browser_that_stores_nothing_asks_all_the_same(tab):
     visit(tab, HTML / "book/13-translation.html")
     box(tab, question).get_by_role("button", name="Guess").click()
     assert "You guessed" in box(tab, question).get_by_role("status").inner_text()
-    tab.get_by_text("The questions").click()
+    tab.get_by_text("The questions", exact=True).click()
     tab.get_by_role("button", name="Forget my guesses").click()
     assert veil(tab, question).count() == 1
 
@@ -318,8 +318,7 @@ def test_without_scripts_a_question_is_a_paragraph_and_nothing_is_hidden(chromiu
     tab.set_default_timeout(PATIENCE)
     question = numeric("13-translation")
     tab.goto((HTML / "book/13-translation.html").as_uri())
-    box(tab, question).scroll_into_view_if_needed()
-    assert question.ask in box(tab, question).inner_text()
+    assert box(tab, question).is_visible() and question.ask in box(tab, question).text_content()
     assert answer(tab, question).locator("pre").first.is_visible()
     hidden = tab.locator(".predict-summary, .predict-veil, .predict button, .predict input")
     assert not any(one.is_visible() for one in hidden.all())
