@@ -204,8 +204,8 @@ def test_every_question_veils_its_answer_until_it_is_shown(name, tab):
         veil(tab, question).get_by_role("button", name="Show me").click()
         assert tab.evaluate(LAYOUT, question.name) == before
         assert veil(tab, question).count() == 0
-        assert question.found in box(tab, question).get_by_role("status").inner_text()
-    assert "none yet" in tab.locator(".predict-summary").inner_text()
+        assert question.found in box(tab, question).get_by_role("status").text_content()
+    assert "none yet" in tab.locator(".predict-summary").text_content()
 
 
 @reads_pages
@@ -226,26 +226,26 @@ def test_a_guess_by_keyboard_is_compared_kept_summed_up_and_forgotten(width, tab
     tab.keyboard.press("Enter")
     status = box(tab, question).locator(".predict-result[role=status]")
     far = f"{abs(guess - question.value):g}"
-    assert status.inner_text() == (
+    assert status.text_content() == (
         f"You guessed {guess:g}. The cell found {question.found}, so you were off by {far}."
     )
     assert status.evaluate("one => one === document.activeElement")
     assert tab.evaluate(LAYOUT, question.name) == before and tab.evaluate(TOO_WIDE) <= 0
     assert veil(tab, question).count() == 0
     summary = tab.locator(".predict-summary")
-    summary.get_by_text("The questions").click()
-    assert f"1 of this chapter’s {total} predictions" in summary.inner_text()
+    summary.get_by_text("The questions", exact=True).click()
+    assert f"1 of this chapter’s {total} predictions" in summary.text_content()
 
     tab.reload()
     tab.wait_for_function("() => document.documentElement.dataset.settled !== undefined")
-    assert status.inner_text().startswith(f"You guessed {guess:g}.")
+    assert status.text_content().startswith(f"You guessed {guess:g}.")
     assert veil(tab, question).count() == 0 and veil(tab, ASKED[name][1]).count() == 1
-    summary.get_by_text("The questions").click()
-    assert f"You said {guess:g}. Found: {question.found}." in summary.inner_text()
+    summary.get_by_text("The questions", exact=True).click()
+    assert f"You said {guess:g}. Found: {question.found}." in summary.text_content()
 
     summary.get_by_role("button", name="Forget my guesses").click()
     assert veil(tab, question).count() == 1 and status.text_content() == ""
-    assert "none yet" in summary.inner_text()
+    assert "none yet" in summary.text_content()
     tab.reload()
     assert veil(tab, question).count() == 1
 
@@ -263,8 +263,8 @@ def test_a_choice_is_made_by_keyboard(tab):
         tab.keyboard.press("ArrowDown")
     tab.keyboard.press("Tab")
     tab.keyboard.press("Enter")
-    assert box(tab, question).get_by_role("status").inner_text().startswith(f"Yes, it is {question.found}.")
-    summary = tab.locator(".predict-summary").inner_text()
+    assert box(tab, question).get_by_role("status").text_content().startswith(f"Yes, it is {question.found}.")
+    summary = tab.locator(".predict-summary").text_content()
     assert f"1 of this chapter’s {len(ASKED[name])} predictions. One was close" in summary
 
 
@@ -281,7 +281,7 @@ def test_a_logarithmic_slider_reaches_both_ends(tab):
         assert float(said.inner_text().replace(",", "")) == pytest.approx(value)
         assert slider.get_attribute("aria-valuetext") == said.inner_text()
     box(tab, question).get_by_role("button", name="Guess").click()
-    assert "off by a factor of" in box(tab, question).get_by_role("status").inner_text()
+    assert "off by a factor of" in box(tab, question).get_by_role("status").text_content()
 
 
 @reads_pages
@@ -297,7 +297,7 @@ def test_what_a_browser_stores_of_another_book_is_passed_over(tab):
         tab.evaluate(f"() => localStorage.setItem('predictions:13-translation.html', {stored})")
         tab.reload()
         assert tab.locator(".predict").count() == len(ASKED["13-translation"])
-        assert "none yet" in tab.locator(".predict-summary").inner_text()
+        assert "none yet" in tab.locator(".predict-summary").text_content()
 
 
 @reads_pages
@@ -306,8 +306,8 @@ def test_a_browser_that_stores_nothing_asks_all_the_same(tab):
     question = numeric("13-translation")
     visit(tab, HTML / "book/13-translation.html")
     box(tab, question).get_by_role("button", name="Guess").click()
-    assert "You guessed" in box(tab, question).get_by_role("status").inner_text()
-    tab.get_by_text("The questions").click()
+    assert "You guessed" in box(tab, question).get_by_role("status").text_content()
+    tab.get_by_text("The questions", exact=True).click()
     tab.get_by_role("button", name="Forget my guesses").click()
     assert veil(tab, question).count() == 1
 
@@ -318,8 +318,7 @@ def test_without_scripts_a_question_is_a_paragraph_and_nothing_is_hidden(chromiu
     tab.set_default_timeout(PATIENCE)
     question = numeric("13-translation")
     tab.goto((HTML / "book/13-translation.html").as_uri())
-    box(tab, question).scroll_into_view_if_needed()
-    assert question.ask in box(tab, question).inner_text()
+    assert box(tab, question).is_visible() and question.ask in box(tab, question).text_content()
     assert answer(tab, question).locator("pre").first.is_visible()
     hidden = tab.locator(".predict-summary, .predict-veil, .predict button, .predict input")
     assert not any(one.is_visible() for one in hidden.all())
