@@ -252,7 +252,7 @@ def test_in_float32_the_difference_is_that_of_rounding():
     src, tgt = torch.randint(3, V, (2, 390)), torch.randint(3, V, (2, 390))
     ours = from_m2m100(theirs)
     assert ours.positions.table.dtype == torch.float32
-    assert close(ours(src, tgt), their_logits(theirs, src, tgt), atol=1e-2)
+    assert close(ours(src, tgt), their_logits(theirs, src, tgt), atol=1e-3)
     assert close(ours(src[:, :9], tgt[:, :9]), their_logits(theirs, src[:, :9], tgt[:, :9]), atol=1e-4)
 
 
