@@ -542,8 +542,9 @@ def test_links_of_the_readme_lead_somewhere_on_the_package_index_too():
         elif found := re.fullmatch(named, link):
             assert (ROOT / found[1]).exists(), link
         elif found := re.fullmatch(pages, link):
-            place = found[1].replace("_static/", "book/_static/").replace(".html", ".ipynb")
-            assert (ROOT / place).exists(), link
+            place = found[1].replace("_static/", "book/_static/")
+            sources = [place.replace(".html", kind) for kind in (".ipynb", ".md")]
+            assert any((ROOT / source).exists() for source in sources), link
 
 
 def test_readme_is_short_and_says_first_how_to_begin():

@@ -205,7 +205,7 @@ def test_a_wrong_piece_gives_way_to_the_books_and_comes_in_when_it_is_right(put_
 
 def test_what_is_lent_fits_what_else_the_notebook_defines(put_back):
     names = {"__name__": "__main__", "use": Workbook("05-model").use}
-    exec("from transformer.model import *\nfrom transformer.model import _TiedTables, check_type, nn", names)
+    names |= {name: value for name, value in vars(transformer.model).items() if not name.startswith("__")}
     exec("class EncoderDecoder(nn.Module):\n    def __init__(self, config): raise NotImplementedError", names)
     exec("class TransformerConfig(TransformerConfig): pass\nEncoderDecoder = use(EncoderDecoder)", names)
     assert names["EncoderDecoder"].__init__.__globals__ is names

@@ -88,7 +88,7 @@ def table(found: dict[str, dict[str, Verdict]]) -> list[str]:
 def grade_options(add: Add) -> None:
     """The options of `grade`."""
     add("notebooks", nargs="+", type=place, metavar="NOTEBOOK", help="notebooks of the workbook")
-    limit = "how long the pieces of a notebook may take together (default: %(default)s)"
+    limit = "how long the pieces of a notebook may take together (default: 120)"
     add("--seconds", type=within(int, 1, 3600), default=120, metavar="N", help=limit)
 
 
