@@ -263,9 +263,7 @@ def fit(
         >>> len(fit(nn.Linear(1, 1), loss, [torch.ones(4, 1)], lambda step: 0.1, steps=20))
         20
     """
-    check_type(Callable, loss=loss, schedule=schedule)
-    check_type((Callable, type(None)), evaluate=evaluate)
-    parameters = _check_run(model, steps, clip_norm, evaluate_every, seed)
+    parameters = _check_run(model, steps, clip_norm, evaluate_every, seed, (loss, schedule, evaluate))
     torch.manual_seed(seed)
     optimizer, device = adamw(parameters), parameters[0].device
     history: list[dict[str, float]] = []
@@ -312,9 +310,12 @@ def _stream(batches: Callable[[int], Iterable[Any]]) -> Iterator[tuple[int, Any]
 
 
 def _check_run(
-    model: nn.Module, steps: int, clip_norm: float, evaluate_every: int, seed: int
+    model: nn.Module, steps: int, clip_norm: float, evaluate_every: int, seed: int, called: tuple[Any, ...]
 ) -> list[nn.Parameter]:
     # The parameters that can be trained.
+    loss, schedule, evaluate = called
+    check_type(Callable, loss=loss, schedule=schedule)
+    check_type((Callable, type(None)), evaluate=evaluate)
     check_type(nn.Module, model=model)
     parameters = [p for p in model.parameters() if p.requires_grad]
     if not parameters:

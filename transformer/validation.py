@@ -74,7 +74,7 @@ def _check_depths(n_layers: Any) -> None:
 from collections.abc import Collection, Mapping
 
 
-def check_type(kind: type | tuple[type, ...], **values: Any) -> None:
+def check_type(kind: Any, **values: Any) -> None:
     """Refuse values of another type.
 
     Args:

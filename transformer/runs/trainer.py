@@ -362,8 +362,8 @@ def _check_parts(
 ) -> None:
     check_type(nn.Module, model=model)
     check_type(TrainingConfig, config=config)
-    check_type(Callable, loss=loss, schedule=schedule)  # type: ignore[arg-type]
-    check_type((Callable, type(None)), evaluate=evaluate)  # type: ignore[arg-type]
+    check_type(Callable, loss=loss, schedule=schedule)
+    check_type((Callable, type(None)), evaluate=evaluate)
 
 
 # %% book/D-runs.ipynb · The whole · [trainer]
