@@ -79,8 +79,8 @@ def blanked(code: str, names: Collection[str], kept: Collection[str] = ()) -> st
                 start -= 1
             lines[start:end] = []
             continue
-        body = function.body[1:] if ast.get_docstring(function) else function.body
-        start = body[0].lineno - 1 if body else end
+        says = ast.get_docstring(function) is not None
+        start = function.body[0].end_lineno if says else function.body[0].lineno - 1
         indent = " " * (function.col_offset + 4)
         lines[start:end] = [f"{indent}raise NotImplementedError"]
     return "\n".join(lines)

@@ -37,9 +37,7 @@ def write_map(app: Sphinx, failure: Exception | None) -> None:
     Path(app.outdir, "sitemap.xml").write_text(text, encoding="utf8")
 
 
-def offer_workbook(
-    app: Sphinx, pagename: str, templatename: str, context: dict, doctree: object
-) -> None:
+def offer_workbook(app: Sphinx, pagename: str, templatename: str, context: dict, doctree: object) -> None:
     """Add the workbook of a chapter, where it has one, to the buttons that open the chapter elsewhere."""
     chapter = pagename.rpartition("/")[2]
     if chapter not in tomllib.loads(RECORD.read_text(encoding="utf8")):

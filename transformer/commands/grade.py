@@ -43,7 +43,7 @@ def grade(options: argparse.Namespace) -> int:
 
 def graded(path: Path, limit: int) -> dict[str, Verdict]:
     """The verdict on each piece of a notebook, by a process that may hang or end; another then goes on."""
-    left, found = list(written(path)), {}
+    left, found = list(written(path)), dict[str, Verdict]()
     while left:
         with tempfile.TemporaryDirectory() as folder:
             results = Path(folder, "results")

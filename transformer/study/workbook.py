@@ -332,7 +332,8 @@ class Workbook:
     def whose(self, model: nn.Module) -> str:
         """Which pieces a model is made of, the reader's and the book's."""
         kinds = {type(part) for part in model.modules()}
-        yours, books = [], []
+        yours: list[str] = []
+        books: list[str] = []
         for key, piece in self._now.items():
             if isinstance(piece, type) and any(issubclass(kind, piece) for kind in kinds):
                 (books if piece is self._books[key] else yours).append(pieces()[key].name)
@@ -362,7 +363,8 @@ class Workbook:
             old, self._now[piece.key] = self._now[piece.key], own
             for names in map(vars, _core()):
                 names.update({name: own for name, value in names.items() if value is old})
-            for child in old.__subclasses__() if isinstance(old, type) else ():
+            children: list[type] = old.__subclasses__() if isinstance(old, type) else []
+            for child in children:
                 if child.__module__.removeprefix("transformer.") in CORE:
                     child.__bases__ = tuple(own if base is old else base for base in child.__bases__)
 
