@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import functools
 import re
 import sys
@@ -38,6 +39,8 @@ from transformer.study.checks import (
     CheckReport,
     CheckResult,
     decoder_only,
+    encoder_only,
+    find_logits,
     seq2seq,
     torch_transformer,
 )
@@ -382,21 +385,31 @@ def with_norms(make: Callable[[], nn.Module], stack: str) -> Transformer:
     return model
 
 
+def banned(logits: Tensor, token: int = 0, value: float = -torch.inf) -> Tensor:
+    return logits.index_fill(2, torch.tensor(token), value)
+
+
 def broken(**steps) -> Callable[[], Transformer]:
     return lambda: Broken(steps)
 
 
 FAULTS: dict[str, tuple[Callable[[], nn.Module], set[str]]] = {
-    "a pair for a result": (broken(logits=lambda m, s, t, z: (z, None)), {"logits"}),
+    "two results": (broken(logits=lambda m, s, t, z: (z, z)), {"logits"}),
+    "no logits": (broken(logits=lambda m, s, t, z: {"loss": z.mean(), "hidden": z[..., :-1]}), {"logits"}),
     "ids for a result": (broken(logits=lambda m, s, t, z: z.argmax(-1)), {"logits"}),
     "integers": (broken(logits=lambda m, s, t, z: (1000 * z).long()), {"logits"}),
     "time first": (broken(logits=lambda m, s, t, z: z.transpose(0, 1)), {"logits"}),
     "a token too many": (broken(logits=lambda m, s, t, z: F.pad(z, (0, 1))), {"logits"}),
     "the last position only": (broken(logits=lambda m, s, t, z: z[:, -1:]), {"logits"}),
-    "a forbidden token": (
-        broken(logits=lambda m, s, t, z: z.index_fill(2, torch.tensor(0), -torch.inf)),
+    "a token banned at the start": (
+        broken(logits=lambda m, s, t, z: torch.cat([banned(z[:, :1]), z[:, 1:]], 1)),
         {"logits"},
     ),
+    "a token banned in evaluation only": (
+        broken(logits=lambda m, s, t, z: z if m.training else banned(z)),
+        {"logits"},
+    ),
+    "every token banned": (broken(logits=lambda m, s, t, z: z - torch.inf), {"logits"}),
     "not finite for short sources": (
         broken(logits=lambda m, s, t, z: z / (s.size(1) >= t.size(1))),
         {"logits"},
@@ -840,10 +853,12 @@ def test_where_nothing_can_be_measured_the_rest_is_skipped(name, needed):
 @pytest.mark.parametrize(
     ("name", "measured"),
     [
-        ("a pair for a result", "not logits: tuple"),
+        ("two results", "TypeError: which are the logits? tuple of item 0 [3, 5, 17], item 1 [3, 5, 17]"),
+        ("no logits", "TypeError: no logits in dict of loss [], hidden [3, 5, 16]"),
         ("integers", "not logits: torch.int64"),
         ("time first", "shape [5, 3, 17], not [3, 5, 17]"),
-        ("a forbidden token", "shape [3, 5, 17], not all finite"),
+        ("a token banned at the start", "shape [3, 5, 17], not all finite"),
+        ("a token banned in evaluation only", "shape [3, 5, 17], not all finite"),
     ],
 )
 def test_what_is_wrong_with_logits_is_said(name, measured):
@@ -1063,13 +1078,10 @@ class Renamed(Transformer):
         return super().forward(input_ids, decoder_input_ids)
 
 
-def test_a_model_that_is_called_in_another_way_needs_a_word():
-    model = Renamed(TransformerConfig(17, 17, d_model=12, n_heads=3, n_layers=2, d_ff=20, max_length=40))
-    said = "model takes (input_ids, attention_mask, decoder_input_ids), not (src, tgt): pass "
-    with refuses(ValueError, said + "seq2seq(model) instead, from transformer.study.checks"):
-        check_model(model, 17, 17)
-    by_name = lambda model, src, tgt: model(input_ids=src, decoder_input_ids=tgt)
-    assert check_model(model, 17, 17, call=by_name).passed
+def test_a_pair_that_names_the_input_of_its_decoder_is_understood():
+    settings = TransformerConfig(17, 17, d_model=12, n_heads=3, n_layers=2, d_ff=20, max_length=40)
+    model = Renamed(settings)
+    assert check_model(model).passed
     swapped = lambda model, src, tgt: model(input_ids=tgt, decoder_input_ids=src)
     assert not check_model(model, 17, 17, call=swapped).passed
 
@@ -1182,13 +1194,15 @@ def test_a_transformer_of_torch_is_adapted(batch_first, norm_first):
         check_model(core, V)
 
 
+EITHER = "decoder_only(model) or encoder_only(model)"
+
+
 @pytest.mark.parametrize(
     ("forward", "taken", "adapter"),
     [
-        (lambda self, ids: None, "ids", "decoder_only(model)"),
-        (lambda self, input_ids, use_cache=True: None, "input_ids, use_cache", "decoder_only(model)"),
-        (LanguageModel.forward, "ids, mask, cache", "decoder_only(model)"),
-        (lambda self, idx, targets=None: None, "idx, targets", "decoder_only(model)"),
+        (lambda self, ids: None, "ids", EITHER),
+        (lambda self, input_ids, use_cache=True: None, "input_ids, use_cache", EITHER),
+        (LanguageModel.forward, "ids, mask, cache", EITHER),
         (
             lambda self, x, mask, y, z: None,
             "x, mask, y, …",
@@ -1213,8 +1227,8 @@ def test_a_target_may_be_optional_where_the_names_say_what_it_is():
             return super().forward(x, y)
 
     assert check(Named(config())).passed
-    said = "model takes (x, y), not (src, tgt): pass decoder_only(model) instead, from "
-    with refuses(ValueError, said + "transformer.study.checks"):
+    said = f"model takes (x, y), not (src, tgt): pass {EITHER} instead, from transformer.study.checks"
+    with refuses(ValueError, said):
         check(Unnamed(config()))
     assert check(Unnamed(config()), call=lambda model, src, tgt: model(src, tgt)).passed
 
@@ -1297,6 +1311,263 @@ def test_only_the_check_of_positions_depends_on_what_is_said_of_them():
 
 
 # -------------------------------------------------------------------------------------------------
+# More kinds of models
+# -------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass
+class Scores:
+    scores: Tensor
+    loss: Tensor | None = None
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda z, h: z,
+        lambda z, h: (z, None),
+        lambda z, h: [h, z, (h, h)],
+        lambda z, h: (z.mean(), z.detach().argmax(-1), z),
+        lambda z, h: {"logits": z, "aux": z},
+        lambda z, h: {"hidden": h, "scores": z},
+        lambda z, h: Named(z),
+        lambda z, h: SimpleNamespace(logits=z, aux=z),
+        lambda z, h: Scores(z),
+    ],
+    ids=range(9),
+)
+def test_logits_are_found_in_what_a_model_returns(wrap):
+    logits, hidden = torch.randn(3, 5, V), torch.randn(3, 5, 12)
+    assert find_logits(wrap(logits, hidden), V) is logits
+
+
+@pytest.mark.parametrize(
+    ("output", "said"),
+    [
+        (None, "no logits in NoneType"),
+        ((torch.zeros(2), None), "no logits in tuple of item 0 [2]"),
+        ({"logits": None, "a": torch.zeros(1, 1, 3)}, "no logits in dict of a [1, 1, 3]"),
+        (Scores(torch.zeros(1, 1, V), torch.ones(1, 2, V)),
+         "which are the logits? Scores of scores [1, 1, 17], loss [1, 2, 17]"),
+    ],
+)  # fmt: skip
+def test_logits_that_are_not_there_or_twice_are_refused(output, said):
+    with refuses(TypeError, said):
+        find_logits(output, V)
+
+
+def test_other_vectors_are_not_taken_for_logits_where_the_sizes_differ():
+    both = torch.zeros(1, 1, V), torch.zeros(1, 1, 12)
+    assert find_logits(both, V) is both[0]
+    with refuses(TypeError, "which are the logits? tuple of item 0 [1, 1, 17], item 1 [1, 1, 12]"):
+        find_logits(both)
+
+
+@pytest.mark.slow
+def test_a_model_that_returns_a_dataclass_is_checked():
+    wrap = lambda m, s, t, z: Scores(z, z.mean())
+    assert check(Broken({"logits": wrap})).passed
+    blind = lambda m, t, memory, mask: decoded(m, t, memory, None, mask)
+    assert check(Broken({"logits": wrap, "decode": blind})).failures == ("future",)
+
+
+class AsNanoGPT(nn.Module):
+    """Only the last position's logits, where no targets are given."""
+
+    def __init__(self, place: int = -1, cut: bool = True, leaks: bool = False):
+        super().__init__()
+        sizes = {"d_model": 12, "n_heads": 3, "n_layers": 1, "d_ff": 20}
+        self.model = LanguageModel(LanguageModelConfig(V, **sizes))
+        self.place, self.cut, self.leaks = place, cut, leaks
+
+    def forward(self, idx, targets=None):
+        logits = self.model(idx)
+        if targets is None:
+            return logits[:, [max(self.place, -idx.size(1))], :] if self.cut else logits, None
+        if self.leaks:
+            logits = logits + logits.mean(1, keepdim=True)
+        if not self.cut:
+            logits = logits.flatten(0, 1)  # as some do, for the loss
+        return logits, F.cross_entropy(logits.view(-1, V), targets.reshape(-1))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("options", "failures"),
+    [
+        ({}, ()),
+        ({"cut": False}, ()),
+        ({"leaks": True}, ("future",)),
+        ({"place": -2}, ("future", "target reach")),
+    ],
+    ids=str,
+)
+def test_a_model_in_the_manner_of_nanogpt_is_checked_with_its_targets_and_without(options, failures):
+    torch.manual_seed(0)
+    model = AsNanoGPT(**options)
+    report = check_model(model, V, positions="relative")
+    assert report.failures == failures, report
+    assert check_model(decoder_only(model), V, positions="relative") == report
+
+
+class Cloze(Transformer):
+    """An encoder alone, which answers at every position; and some ways to get it wrong."""
+
+    def __init__(self, fault: str = "", labels: int = V):
+        super().__init__(config(n_layers=2, dropout=0.0))
+        self.decoder, self.tgt_embedding, self.fault = nn.Identity(), nn.Identity(), fault
+        self.output = nn.Linear(12, labels)
+
+    def forward(self, ids):
+        mask = self.src_mask(ids)
+        if self.fault == "no mask":
+            mask = None
+        elif self.fault == "causal":
+            mask = mask & causal_mask(ids.size(1))
+        elif self.fault == "mask of one row":
+            mask = mask[:1]
+        hidden = encoded(self, ids, mask, positions=self.fault != "no positions")
+        return {"scores": self.output(hidden), "hidden": hidden}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("fault", "failures"),
+    [
+        ("", ()),
+        ("no mask", ("padding",)),
+        ("causal", ("source reach", "source positions")),
+        ("mask of one row", ("batch",)),
+        ("no positions", ("source positions",)),
+    ],
+)
+def test_an_encoder_alone_is_asked_about_padding_order_and_batch(fault, failures):
+    torch.manual_seed(0)
+    report = check_model(encoder_only(Cloze(fault)), V)
+    assert report.failures == failures, report
+    skipped = [
+        found.name for found in report.results if found.measured == "an encoder-only model has no target"
+    ]
+    assert skipped == ["future", "target reach", "target positions", "search"]
+    assert result(report, "logits").measured == "shape [3, 7, 17], finite"
+    if fault == "causal":
+        assert "causal mask" in result(report, "source reach").suspects
+
+
+@pytest.mark.slow
+def test_an_encoder_that_takes_a_mask_gets_one():
+    class Masked(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = Cloze()
+
+        def forward(self, input_ids, attention_mask=None):
+            hidden = encoded(self.inner, input_ids, attention_mask[:, None, None] == 1)
+            return self.inner.output(hidden)
+
+    assert check_model(encoder_only(Masked()), V).passed
+    assert encoder_only(Masked(), pad_id=4).pad_id == 4
+
+
+@pytest.mark.slow
+def test_an_encoder_may_have_few_labels():
+    assert check_model(encoder_only(Cloze(labels=3)), V, 3).passed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("value", [-torch.inf, -1e9, torch.finfo(torch.float32).min], ids=str)
+def test_banned_tokens_are_counted_and_not_compared(value):
+    model = Broken({"logits": lambda m, s, t, z: banned(banned(z, 0, value), 6, value)})
+    report = check(model)
+    assert report.passed, report
+    assert result(report, "logits").measured == "shape [3, 5, 17], finite but for 2 banned tokens"
+    model.steps["decode"] = lambda m, t, memory, mask: decoded(m, t, memory, None, mask)
+    assert check(model).failures == ("future",)
+
+
+def test_a_search_that_writes_a_banned_token_is_wrong():
+    model = Broken({"logits": lambda m, s, t, z: banned(z, 6)})
+    writes = lambda token: lambda src, length: torch.full((len(src), 1), token)
+    assert (
+        result(check(model, search=writes(6)), "search").measured == "3 of 3 tokens are not the model's best"
+    )
+    assert "search" not in check(model, search=lambda s, n: greedy_search(model, s, n)).failures
+
+
+def test_a_bias_of_minus_infinity_is_not_redrawn():
+    class Bias(Transformer):
+        def __init__(self):
+            super().__init__(config(dropout=0.0))
+            self.bias = nn.Parameter(torch.zeros(1, V).index_fill(1, torch.tensor(0), -torch.inf))
+
+        def project(self, hidden):
+            return super().project(hidden) + self.bias
+
+    report = check(Bias())
+    assert report.passed, report
+
+
+class Hashed(nn.Module):
+    """Four experts, chosen by the token and not by a router."""
+
+    def __init__(self, fused: bool, reached: int = 4):
+        super().__init__()
+        self.whole, self.reached = Transformer(config(n_layers=1, dropout=0.0)), reached
+        matrices, layers = torch.randn(4, 12, 12), [nn.Linear(12, 12) for _ in range(4)]
+        self.experts = nn.Parameter(matrices) if fused else nn.ModuleList(layers)
+
+    def forward(self, src, tgt):
+        memory, mask = self.whole.encode(src), self.whole.src_mask(src)
+        hidden, chosen = self.whole.decode(tgt, memory, mask), (tgt // 4).clamp(max=self.reached - 1)
+        for number, expert in enumerate(self.experts):
+            picked = chosen == number
+            made = hidden[picked] @ expert if isinstance(expert, Tensor) else expert(hidden[picked])
+            hidden = hidden.index_put((picked,), made)
+        return self.whole.project(hidden)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fused", [False, True])
+def test_experts_that_one_batch_may_miss_are_alive_and_those_that_all_miss_are_dead(fused):
+    for seed in range(3):
+        report = check(Hashed(fused), seed=seed)
+        assert report.passed, report
+    report = check(Hashed(fused, reached=3))
+    assert report.failures == ("gradients",), report
+    name = "experts[3]" if fused else "experts.3.weight, experts.3.bias"
+    assert result(report, "gradients").measured == f"none for {name}"
+
+
+def test_dropout_that_draws_by_the_number_of_its_tokens_is_no_leak():
+    def step(model, hidden):
+        model.drawn(torch.ones(int((model.read == 4).sum()) + 1))  # as an expert does
+        return model.drawn(hidden)
+
+    class Draws(Broken):
+        def __init__(self):
+            super().__init__({"hidden": step})
+            self.drawn = nn.Dropout(0.5)
+
+        def forward(self, src, tgt):
+            self.read = tgt
+            return super().forward(src, tgt)
+
+    report = check(Draws())
+    assert report.passed, report
+
+
+@pytest.mark.slow
+def test_kinds_of_models_pass_and_their_faults_are_named():
+    """The record of the clinic's kinds, anew."""
+    pytest.importorskip("transformers", reason="transformers is not installed")
+    from experiments.clinic_kinds import KINDS, tried
+
+    for name, kind in KINDS.items():
+        row = tried(name, kind)
+        assert not row["failures"] and row["failures with the fault"] and row["named"], row
+
+
+# -------------------------------------------------------------------------------------------------
 # From the command line
 # -------------------------------------------------------------------------------------------------
 
@@ -1352,7 +1623,7 @@ def test_the_command_prints_the_report_and_says_by_its_status_whether_all_is_wel
         (["{}:wrong"], "src_vocab_size must be given: the model has no configuration that says it"),
         (
             ["{}:wrong", "--src-vocab-size", "20"],
-            "pass decoder_only(model) instead, from transformer.study.checks",
+            "pass decoder_only(model) or encoder_only(model) instead, from transformer.study.checks",
         ),
         (["{}:right", "--src-vocab-size", "0"], "must lie in [1, 4194304], but is 0"),
     ],

@@ -6,8 +6,10 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 __all__ = [
     "CheckResult",
     "CheckReport",
+    "find_logits",
     "Adapted",
     "seq2seq",
+    "encoder_only",
     "decoder_only",
     "torch_transformer",
     "check_model",
@@ -17,8 +19,9 @@ __all__ = [
 # %% book/H-examination.ipynb · Reports · [check-result]
 import copy
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -84,6 +87,7 @@ class _Probe(NamedTuple):
     tgt: Tensor  # [B, T], starting with the start token
     other_src: Tensor  # another token in every place
     other_tgt: Tensor
+    draw: Callable[[int], tuple[Tensor, ...]]  # four more of these, from a seed
     pad_id: int
     tgt_vocab_size: int
     tolerance: float
@@ -91,6 +95,7 @@ class _Probe(NamedTuple):
     search: Callable[[Tensor, int], Tensor] | None
     positions: str | None
     reads_source: bool
+    reads_target: bool
 
     def ragged(self, src: Tensor) -> Tensor:
         # Sources cut to different lengths: the first is whole, each further one a token shorter.
@@ -112,14 +117,14 @@ def _sentences(
 
 
 def _draw(
-    src_size: int, tgt_size: int, pad_id: int, bos_id: int, seed: int
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    src_size: int, tgt_size: int, pad_id: int, bos_id: int, seed: int, device: torch.device
+) -> tuple[Tensor, ...]:
     # Source and target, and the same with every token replaced.
     generator, special = torch.Generator().manual_seed(seed), {pad_id, bos_id}
     src, other_src = _sentences(src_size, _SOURCE, special, generator)
     tgt, other_tgt = _sentences(tgt_size, _TARGET, special, generator)
     tgt[:, 0] = bos_id
-    return src, tgt, other_src, other_tgt
+    return tuple(ids.to(device) for ids in (src, tgt, other_src, other_tgt))
 
 
 # %% book/H-examination.ipynb · How answers are compared · [check-compare]
@@ -166,17 +171,19 @@ def _changed(probe: _Probe, changes: Tensor) -> _Outcome:
 # %% book/H-examination.ipynb · Is it a model at all? · [check-form]
 def _check_logits(model: nn.Module, probe: _Probe) -> _Outcome:
     """The result is `[B, T, V]`, floating-point and finite, for S > T, S = T and S < T."""
-    wanted = [*probe.tgt.shape, probe.tgt_vocab_size]
-    for length in (_SOURCE, _TARGET, _TARGET - 2):
+    for length in (_TARGET, _TARGET - 2, _SOURCE):
+        wanted = [_BATCH, _TARGET if probe.reads_target else length, probe.tgt_vocab_size]
         for training in (False, True):
             logits = _logits(model, probe.src[:, :length], probe.tgt, training)
-            if not isinstance(logits, Tensor) or not logits.is_floating_point():
-                return False, f"not logits: {getattr(logits, 'dtype', type(logits).__name__)}"
+            if not logits.is_floating_point():
+                return False, f"not logits: {logits.dtype}"
             if list(logits.shape) != wanted:
                 return False, f"shape {list(logits.shape)}, not {wanted}"
             if not logits.isfinite().all():
                 return False, f"shape {wanted}, not all finite"
-    return True, f"shape {wanted}, finite"
+    banned = getattr(model, "banned", None)
+    number = 0 if banned is None else int(banned.sum())
+    return True, f"shape {wanted}, finite" + (f" but for {number} banned tokens" if number else "")
 
 
 def _check_repeatable(model: nn.Module, probe: _Probe) -> _Outcome:
@@ -234,8 +241,8 @@ def _check_padding(model: nn.Module, probe: _Probe) -> _Outcome:
     src = probe.ragged(probe.src)
     padded, changes = F.pad(src, (0, _LONGEST - _SOURCE), value=probe.pad_id), {}
     for mode in ("evaluation",) if _is_random(model, probe) else ("evaluation", "training"):
-        calls = (_logits(model, ids, probe.tgt, mode == "training") for ids in (src, padded))
-        changes[mode] = _changes(*calls)
+        short, long = (_logits(model, ids, probe.tgt, mode == "training") for ids in (src, padded))
+        changes[mode] = _changes(short, long[:, : short.size(1)])
     return _unchanged(probe, **changes)
 
 
@@ -284,8 +291,10 @@ def _check_source_positions(model: nn.Module, probe: _Probe) -> _Outcome:
         return None, "the model has no positions, as its owner says"
     whole, changes = _logits(model, probe.src, probe.tgt), []
     for s in range(_SOURCE - 1):
-        moved = _logits(model, _swapped(probe.src, s), probe.tgt)
-        changes.append(_changes(whole, moved).max())
+        change = _changes(whole, _logits(model, _swapped(probe.src, s), probe.tgt))
+        if not probe.reads_target:  # an encoder's logits at both places follow their words
+            change = torch.cat([change[:s], change[s + 2 :]])
+        changes.append(change.max())
     return _changed(probe, torch.stack(changes))
 
 
@@ -309,13 +318,23 @@ def _check_target_positions(model: nn.Module, probe: _Probe) -> _Outcome:
 
 
 # %% book/H-examination.ipynb · Edge cases and the backward pass · [check-edges]
+def _by_expert(name: str, parameter: nn.Parameter) -> dict[str, Tensor | None]:
+    # The gradient of a parameter; of each matrix in it, where it holds those of all experts.
+    gradient, name = parameter.grad, name.removeprefix("model.")
+    if gradient is None or gradient.dim() < 3 or "expert" not in name:
+        return {name: gradient}
+    return {f"{name}[{expert}]": part for expert, part in enumerate(gradient)}
+
+
 def _gradients(model: nn.Module, src: Tensor, probe: _Probe) -> dict[str, Tensor | None]:
     # Of every parameter that is to be trained, added to what an earlier call has left.
     torch.manual_seed(0)
     model.train()
     logits = model(src.clone(), probe.tgt.clone())  # [B, T, V]
-    F.cross_entropy(logits.transpose(1, 2), probe.other_tgt).backward()
-    return {name: p.grad for name, p in model.named_parameters() if p.requires_grad}
+    labels = probe.other_tgt if probe.reads_target else probe.other_src % probe.tgt_vocab_size
+    F.cross_entropy(logits.transpose(1, 2), labels).backward()
+    trained = ((name, p) for name, p in model.named_parameters() if p.requires_grad)
+    return {key: part for name, p in trained for key, part in _by_expert(name, p).items()}
 
 
 def _listed(names: list[str]) -> str:
@@ -347,14 +366,15 @@ def _check_one_token(model: nn.Module, probe: _Probe) -> _Outcome:
     return True, f"shape {list(logits.shape)}, finite"
 
 
-_DRAWS = 12  # of the weights, without a new gradient, before a parameter is called dead
+_DRAWS = 20  # batches and weights, without a new gradient, before a parameter is called dead
 
 
 def _redrawn(model: nn.Module, seed: int = 0) -> nn.Module:
     # Matrices and gates of ordinary size, in place, so that every influence is large enough to be seen.
     torch.manual_seed(seed)
     for parameter in model.parameters():
-        if (parameter.dim() > 1 or parameter.numel() == 1) and parameter.requires_grad:
+        drawn = (parameter.dim() > 1 or parameter.numel() == 1) and parameter.requires_grad
+        if drawn and parameter.isfinite().all():  # minus infinity bans a token, and stays
             nn.init.normal_(parameter, std=parameter.shape[-1:].numel() ** -0.5)
     return model
 
@@ -371,7 +391,9 @@ def _check_gradients(model: nn.Module, probe: _Probe) -> _Outcome:
         return False, f"not finite: {_listed(wrong)}"
     dead, seed, fruitless = _without(gradients), 0, 0
     while dead and fruitless < _DRAWS:
-        left = _without(_gradients(_redrawn(model, seed), probe.src, probe))
+        drawn = dict(zip(("src", "tgt", "other_src", "other_tgt"), probe.draw(seed + 1), strict=True))
+        batch = probe._replace(**drawn)
+        left = _without(_gradients(_redrawn(model, seed), batch.src, batch))
         dead, seed, fruitless = left, seed + 1, fruitless + 1 if left == dead else 0
     if dead:
         return False, f"none for {_listed(dead)}"
@@ -389,8 +411,11 @@ def _check_search(model: nn.Module, probe: _Probe) -> _Outcome:
         return False, f"shape {list(found.shape)}, not [{_BATCH}, 1 to {_LONGEST}]"
     read = torch.cat([probe.tgt[:, :1], found[:, :-1]], dim=1)  # [B, L]
     logits = _logits(model, src, read)
+    scale = logits.abs().max()
+    if (banned := getattr(model, "banned", None)) is not None:
+        logits = logits.masked_fill(banned, -torch.inf)
     taken = logits.gather(2, found[:, :, None])[:, :, 0]
-    behind = (logits.amax(dim=2) - taken) / logits.abs().max()  # [B, L]
+    behind = (logits.amax(dim=2) - taken) / scale  # [B, L]
     real = found != probe.pad_id
     real[:, 0] = True
     wrong = (real & ~(behind <= probe.tolerance)).sum().item()
@@ -424,6 +449,7 @@ _CHECKS: dict[str, tuple[Callable[[nn.Module, _Probe], _Outcome], str]] = {
     "gradients": (_check_gradients, "detach or no_grad, a layer that is built and not used"),
     "search": (_check_search, "cache positions, start token, masks or dropout while searching"),
 }
+_OF_ENCODERS = {"source reach": "a causal mask, or masks inverted"}  # without a decoder
 
 
 # %% book/H-examination.ipynb · All of them · [check-redrawn]
@@ -436,6 +462,7 @@ _INFLUENCES = (
 # %% book/H-examination.ipynb · All of them · [check-run]
 _NEEDED = ("logits", "repeatable")  # where one of them fails, later ones would measure nothing
 _OF_SOURCE = ("padding", "source reach", "source positions", "empty source")
+_OF_TARGET = ("future", "target reach", "target positions", "search")
 
 
 def _said(error: Exception) -> str:
@@ -443,11 +470,23 @@ def _said(error: Exception) -> str:
     return f"{type(error).__name__}: {first_line[:80]}"
 
 
+def _quiet(model: nn.Module) -> nn.Module:
+    # Dropout of rate 0. Inside an expert, it draws by how many tokens the expert gets.
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+    return model
+
+
 def _run_check(name: str, model: nn.Module, probe: _Probe) -> CheckResult:
     check, suspects = _CHECKS[name]
+    if not probe.reads_target:
+        suspects = _OF_ENCODERS.get(name, suspects)
     try:
         copied = copy.deepcopy(model)
         passed, measured = check(_redrawn(copied) if name in _INFLUENCES else copied, probe)
+        if passed is False and name in ("future", "batch"):
+            passed, measured = check(_redrawn(_quiet(copy.deepcopy(model))), probe)
     except Exception as error:  # a failure of this check; the others are still tried
         passed, measured = False, _said(error)
     verdict = "skipped" if passed is None else "pass" if passed else "FAIL"
@@ -462,10 +501,53 @@ def _run_checks(given: nn.Module, exact: nn.Module, probe: _Probe) -> tuple[Chec
             results.append(CheckResult(name, "skipped", f"needs {missing[0]!r} to pass", ""))
         elif name in _OF_SOURCE and not probe.reads_source:
             results.append(CheckResult(name, "skipped", "a decoder-only model has no source", ""))
+        elif name in _OF_TARGET and not probe.reads_target:
+            results.append(CheckResult(name, "skipped", "an encoder-only model has no target", ""))
         else:
             model = given if name == "empty source" else exact  # what overflows depends on the dtype
             results.append(_run_check(name, model, probe))
     return tuple(results)
+
+
+# %% book/H-examination.ipynb · Adapters: models that are called in another way · [check-find-logits]
+def _parts(output: Any) -> dict[str, Any]:
+    # What a result consists of, by name.
+    if isinstance(output, Mapping):
+        return {str(name): part for name, part in output.items()}
+    if isinstance(output, (tuple, list)) and not hasattr(output, "_fields"):
+        return {f"item {place}": part for place, part in enumerate(output)}
+    kinds = ("_fields", "__dataclass_fields__", "__dict__")  # a named tuple, a dataclass, any other
+    names = next((getattr(output, kind) for kind in kinds if hasattr(output, kind)), ())
+    return {name: getattr(output, name) for name in names}
+
+
+def find_logits(output: Any, vocab_size: int | None = None) -> Tensor:
+    """The logits in what a model returns.
+
+    Args:
+        output: the logits; or a dictionary, dataclass or tuple that calls them `logits`, or in which
+            one tensor alone may be `[B, T, V]`.
+        vocab_size: V, by which logits are told from other vectors, if it is known.
+
+    Raises:
+        TypeError: nothing in the result, or more than one thing, may be the logits.
+    """
+    if isinstance(output, Tensor):
+        return output
+    parts = _parts(output)
+    if isinstance(parts.get("logits"), Tensor):
+        return parts["logits"]
+    tensors = {name: part for name, part in parts.items() if isinstance(part, Tensor)}
+    found = [
+        part
+        for part in tensors.values()
+        if part.dim() == 3 and part.is_floating_point() and vocab_size in (None, part.size(-1))
+    ]
+    if len(found) == 1:
+        return found[0]
+    shapes = ", ".join(f"{name} {list(part.shape)}" for name, part in tensors.items())
+    which = "which are the logits?" if found else "no logits in"
+    raise TypeError(f"{which} {type(output).__name__}" + (f" of {shapes}" if shapes else ""))
 
 
 # %% book/H-examination.ipynb · Adapters: models that are called in another way · [check-called]
@@ -474,15 +556,17 @@ class Adapted(nn.Module):
 
     Args:
         model: any module.
-        call: `call(model, src, tgt)` returns the logits, or an object that has them as `logits`.
+        call: `call(model, src, tgt)` returns the logits, or what `find_logits` finds them in.
         pad_id: the padding token that the call masks; `None` if it masks none.
         reads_source: whether there is a source.
+        reads_target: whether there is a target. Without one, the logits are `[B, S, V]`.
     """
 
     model: nn.Module
     call: Callable[[Any, Tensor, Tensor], Any]
     pad_id: int | None
     reads_source: bool
+    reads_target: bool
 
     def __init__(
         self,
@@ -490,9 +574,11 @@ class Adapted(nn.Module):
         call: Callable[[Any, Tensor, Tensor], Any],
         pad_id: int | None = None,
         reads_source: bool = True,
+        reads_target: bool = True,
     ) -> None:
         super().__init__()
-        self.model, self.call, self.pad_id, self.reads_source = model, call, pad_id, reads_source
+        self.model, self.call, self.pad_id = model, call, pad_id
+        self.reads_source, self.reads_target = reads_source, reads_target
 
     @property
     def config(self) -> Any:
@@ -522,9 +608,48 @@ def seq2seq(model: Any, pad_id: int | None = None) -> Adapted:
     return Adapted(model, call, pad_id)
 
 
+def _taken(model: nn.Module) -> list[str]:
+    # The names of a model's arguments.
+    return list(inspect.signature(model.forward).parameters)
+
+
+def encoder_only(model: Any, pad_id: int | None = None) -> Adapted:
+    """Adapt a model such as BERT, which answers at every position of its one sentence.
+
+    Args:
+        model: called as `model(ids)`, or as `model(ids, attention_mask=…)` where it takes such a
+            mask, 1 for words.
+        pad_id: the padding token; `None`: as the model's configuration says, or 0.
+    """
+    if pad_id is None:
+        pad_id = getattr(getattr(model, "config", None), "pad_token_id", None) or 0
+    masked = "attention_mask" in _taken(model)
+
+    def call(model: Any, src: Tensor, tgt: Tensor) -> Any:
+        return model(src, attention_mask=(src != pad_id).long()) if masked else model(src)
+
+    return Adapted(model, call, pad_id, reads_target=False)
+
+
+# %% book/H-examination.ipynb · Adapters: models that are called in another way · [check-decoder-only]
 def decoder_only(model: nn.Module) -> Adapted:
-    """Adapt a language model: `model(ids)` returns logits, or an object that has them as `logits`."""
-    return Adapted(model, lambda model, src, tgt: model(tgt), reads_source=False)
+    """Adapt a language model, which answers at every position of its one sentence.
+
+    Args:
+        model: called as `model(ids)`. If that returns the last position's logits alone, as in
+            nanoGPT, the labels of its loss are given too, and in evaluation mode the logits of
+            both calls are put together, so that the checks examine both.
+    """
+    labels = next((name for name in _taken(model)[1:] if name in ("targets", "labels")), None)
+
+    def call(model: Any, src: Tensor, tgt: Tensor) -> Any:
+        output = model(tgt)
+        if labels is None or (last := find_logits(output)).shape[:2] == tgt.shape:
+            return output
+        whole = find_logits(model(tgt, **{labels: tgt}))
+        return whole if model.training else torch.cat([whole[:, :-1], last], dim=1)
+
+    return Adapted(model, call, reads_source=False)
 
 
 # %% book/H-examination.ipynb · Adapters: models that are called in another way · [check-torch]
@@ -565,8 +690,8 @@ def torch_transformer(
 
 
 # %% book/H-examination.ipynb · Adapters: models that are called in another way · [check-called-plainly]
-def _called_plainly(model: nn.Module) -> None:
-    # Refuse a model that `model(src, tgt)` would misunderstand, and name its adapter.
+def _understood(model: nn.Module, pad_id: int) -> nn.Module:
+    # The model with its adapter, where the signature says which; refused where it does not.
     taken = inspect.signature(model.forward).parameters.values()
     names = [parameter.name for parameter in taken]
     open_ended = any(parameter.kind is parameter.VAR_POSITIONAL for parameter in taken)
@@ -574,25 +699,61 @@ def _called_plainly(model: nn.Module) -> None:
     if isinstance(model, nn.Transformer):
         adapter = "torch_transformer(model, src_embedding, tgt_embedding, output)"
     elif names[:2] == ["src", "tgt"]:
-        return
+        return model
     elif "decoder_input_ids" in names:
-        adapter = "seq2seq(model)"
+        return seq2seq(model, pad_id)
+    elif "targets" in names[1:]:
+        return decoder_only(model)
     elif names[:1] in (["input_ids"], ["ids"]) or (len(required) == 1 and not open_ended):
-        adapter = "decoder_only(model)"
+        adapter = "decoder_only(model) or encoder_only(model)"
     elif "mask" in "".join(names[1:2]):
         adapter = "Adapted(model, lambda model, src, tgt: …)"
     else:
-        return
+        return model
     shown = ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
     raise ValueError(
         f"model takes ({shown}), not (src, tgt): pass {adapter} instead, from transformer.study.checks"
     )
 
 
+# %% book/H-examination.ipynb · Adapters: models that are called in another way · [check-read]
+_BANNED = -1e4  # a token whose logits are all below this, or minus infinity, is never to be written
+
+
+class _Read(nn.Module):
+    # A model whose result is read: found, and freed from what must not be compared.
+
+    banned: Tensor | None = None  # [V], True for a banned token
+
+    def __init__(self, model: nn.Module, vocab_size: int, pad_id: int) -> None:
+        super().__init__()
+        self.model, self.vocab_size, self.pad_id = model, vocab_size, pad_id
+        self.reads_target = getattr(model, "reads_target", True)
+
+    def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
+        logits = find_logits(self.model(src, tgt), self.vocab_size)
+        if not self.reads_target and logits.shape[:2] == src.shape:  # padding has no answer
+            logits = logits.masked_fill((src == self.pad_id)[:, :, None], 0)
+        if self.banned is not None and logits.size(-1) == self.vocab_size:
+            lifted = self.banned & ~(logits < _BANNED)  # a ban that comes and goes is a fault
+            logits = logits.masked_fill(self.banned, 0).masked_fill(lifted, torch.nan)
+        return logits
+
+    def see_bans(self, src: Tensor, tgt: Tensor) -> None:
+        # A token is banned if it is so at every position of a first call.
+        try:
+            logits = _logits(copy.deepcopy(self), src, tgt)
+            banned = (logits < _BANNED).all(dim=1).all(dim=0)
+        except Exception:  # the first check will say it
+            return
+        if banned.any() and not banned.all():
+            self.banned = banned
+
+
 # %% book/H-examination.ipynb · Adapters: models that are called in another way · [check-float64]
-def _in_float64(model: nn.Module, probe: _Probe) -> tuple[nn.Module, str]:
+def _in_float64(model: _Read, probe: _Probe) -> tuple[nn.Module, str]:
     try:
-        _logits(copy.deepcopy(model).double(), probe.src, probe.tgt)
+        _logits(copy.deepcopy(model.model).double(), probe.src, probe.tgt)
     except Exception as error:
         return model, f"the model's own precision; in float64, {_said(error)}"
     return copy.deepcopy(model).double(), "float64"
@@ -672,8 +833,10 @@ def check_model(
     Args:
         model: called as `model(src, tgt)` with source ids `[B, S]` and target ids `[B, T]` that
             begin with the start token, it returns logits `[B, T, V]`; S and T are at most 9. It
-            makes its masks itself, and can be copied. Other models need an adapter: `seq2seq`,
-            `decoder_only`, `torch_transformer` or `Adapted`.
+            makes its masks itself, and can be copied. `find_logits` looks for them in a tuple, a
+            dictionary or a dataclass. `model(input_ids, …, decoder_input_ids)` and `model(idx, targets)`
+            are called as they are meant. Other models need an adapter: `seq2seq`, `decoder_only`,
+            `encoder_only`, `torch_transformer` or `Adapted`.
         src_vocab_size: number of source tokens, at most 4,194,304. This and the next three are
             read from the model or its configuration where they are `None`.
         tgt_vocab_size: number of target tokens V, likewise; without a configuration, as many as source.
@@ -706,17 +869,17 @@ def check_model(
     _check_arguments(model, dropout, search, tolerance, seed, positions)
     given = src_vocab_size, tgt_vocab_size, pad_id, bos_id
     src_size, tgt_size, pad, start = _described(model, *given)
-    _check_vocabularies(src_size, tgt_size, pad, start)
-    if call is None:
-        _called_plainly(model)
-    else:
-        model = Adapted(model, call)
+    model = _understood(model, pad) if call is None else Adapted(model, call)
+    reads_source, reads_target = (getattr(model, f"reads_{x}", True) for x in ("source", "target"))
+    written = tgt_size if reads_target else src_size  # the labels of an encoder are not read
+    _check_vocabularies(src_size, written, pad, start)
+    read = _Read(model, tgt_size, pad)
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-    src, tgt, *others = (ids.to(device) for ids in _draw(src_size, tgt_size, pad, start, seed))
-    reads_source = getattr(model, "reads_source", True)
-    options = tolerance, dropout, search, positions, reads_source
-    probe = _Probe(src, tgt, others[0], others[1], pad, tgt_size, *options)
+    draw = partial(_draw, src_size, written, pad, start, device=device)
+    options = tolerance, dropout, search, positions, reads_source, reads_target
+    probe = _Probe(*draw(seed), draw, pad, tgt_size, *options)
     forked = [] if device.type == "cpu" else [device]
     with torch.random.fork_rng(forked, device_type=device.type):
-        exact, arithmetic = _in_float64(model, probe)
-        return CheckReport(arithmetic, _run_checks(model, exact, probe))
+        read.see_bans(probe.src, probe.tgt)
+        exact, arithmetic = _in_float64(read, probe)
+        return CheckReport(arithmetic, _run_checks(read, exact, probe))

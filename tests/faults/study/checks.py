@@ -40,8 +40,8 @@ FAULTS = [
     ),
     Fault(
         "optional-labels-taken",
-        "a decoder that takes its labels for an option gets a report with wrong suspects",
-        "_called_plainly",
+        "a decoder with an argument that may be left out gets a report with wrong suspects",
+        "_understood",
         "len(required) == 1 and not open_ended",
         "False",
     ),
@@ -49,8 +49,8 @@ FAULTS = [
         "model-not-copied",
         "the checks leave their traces in the model",
         "_run_check",
-        "copy.deepcopy(model)",
-        "model",
+        "copied = copy.deepcopy(model)",
+        "copied = model",
     ),
     Fault(
         "generator-disturbed",
@@ -119,7 +119,7 @@ FAULTS = [
         "bare-model-taken",
         "a model that takes its source for a mask gets a report with wrong suspects",
         "check_model",
-        "_called_plainly(model)",
-        "pass",
+        "_understood(model, pad) if call is None",
+        "model if call is None",
     ),
 ]
