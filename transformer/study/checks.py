@@ -87,7 +87,7 @@ class _Probe(NamedTuple):
     tgt: Tensor  # [B, T], starting with the start token
     other_src: Tensor  # another token in every place
     other_tgt: Tensor
-    draw: Callable[[int], tuple[Tensor, ...]]  # four more of these, from a seed
+    draw: Callable[[int], tuple[Tensor, Tensor, Tensor, Tensor]]  # four more of these, from a seed
     pad_id: int
     tgt_vocab_size: int
     tolerance: float
@@ -118,13 +118,13 @@ def _sentences(
 
 def _draw(
     src_size: int, tgt_size: int, pad_id: int, bos_id: int, seed: int, device: torch.device
-) -> tuple[Tensor, ...]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     # Source and target, and the same with every token replaced.
     generator, special = torch.Generator().manual_seed(seed), {pad_id, bos_id}
     src, other_src = _sentences(src_size, _SOURCE, special, generator)
     tgt, other_tgt = _sentences(tgt_size, _TARGET, special, generator)
     tgt[:, 0] = bos_id
-    return tuple(ids.to(device) for ids in (src, tgt, other_src, other_tgt))
+    return src.to(device), tgt.to(device), other_src.to(device), other_tgt.to(device)
 
 
 # %% book/H-examination.ipynb · How answers are compared · [check-compare]
@@ -391,8 +391,8 @@ def _check_gradients(model: nn.Module, probe: _Probe) -> _Outcome:
         return False, f"not finite: {_listed(wrong)}"
     dead, seed, fruitless = _without(gradients), 0, 0
     while dead and fruitless < _DRAWS:
-        drawn = dict(zip(("src", "tgt", "other_src", "other_tgt"), probe.draw(seed + 1), strict=True))
-        batch = probe._replace(**drawn)
+        src, tgt, other_src, other_tgt = probe.draw(seed + 1)
+        batch = probe._replace(src=src, tgt=tgt, other_src=other_src, other_tgt=other_tgt)
         left = _without(_gradients(_redrawn(model, seed), batch.src, batch))
         dead, seed, fruitless = left, seed + 1, fruitless + 1 if left == dead else 0
     if dead:
@@ -870,14 +870,15 @@ def check_model(
     given = src_vocab_size, tgt_vocab_size, pad_id, bos_id
     src_size, tgt_size, pad, start = _described(model, *given)
     model = _understood(model, pad) if call is None else Adapted(model, call)
-    reads_source, reads_target = (getattr(model, f"reads_{x}", True) for x in ("source", "target"))
+    reads_source: bool = getattr(model, "reads_source", True)
+    reads_target: bool = getattr(model, "reads_target", True)
     written = tgt_size if reads_target else src_size  # the labels of an encoder are not read
     _check_vocabularies(src_size, written, pad, start)
     read = _Read(model, tgt_size, pad)
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     draw = partial(_draw, src_size, written, pad, start, device=device)
-    options = tolerance, dropout, search, positions, reads_source, reads_target
-    probe = _Probe(*draw(seed), draw, pad, tgt_size, *options)
+    said = tolerance, dropout, search, positions
+    probe = _Probe(*draw(seed), draw, pad, tgt_size, *said, reads_source, reads_target)
     forked = [] if device.type == "cpu" else [device]
     with torch.random.fork_rng(forked, device_type=device.type):
         read.see_bans(probe.src, probe.tgt)
