@@ -14,7 +14,6 @@ __all__ = [
 
 
 # %% book/G-exchange.ipynb · A folder from a stranger · [foreign-imports]
-import math
 import os
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -22,7 +21,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from transformer.exchange.torch import check_parts
