@@ -358,7 +358,7 @@ def read_pairs(source: str | Path, target: str | Path | None = None, keep_empty:
 
 # %% book/E-corpora.ipynb · A corpus of your own · [corpora-as-pairs]
 def as_pairs(pairs: Iterable[Sequence[str]]) -> list[Pair]:
-    """Pairs of your own, tuples or lists of a source and a target, as `Pair`s.
+    """Pairs of your own, tuples or lists of a source and a target, each as a `Pair`.
 
     Raises:
         TypeError: what should be a pair is no tuple or list, or holds no texts.
