@@ -1282,7 +1282,7 @@ class MemoryDetached(Transformer):
 
 class TwoResults(Transformer):
     def forward(self, *inputs):
-        return super().forward(*inputs), None
+        return (super().forward(*inputs),) * 2
 
 
 @needs_node

@@ -76,9 +76,9 @@ class ForeignFolder:
     """
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
-        self.listed = {entry.name for entry in self.path.iterdir()}
-        self.settings = self.record("config.json")
+        self.path: Path = Path(path)
+        self.listed: set[str] = {entry.name for entry in self.path.iterdir()}
+        self.settings: dict[str, Any] = self.record("config.json")
         self.shapes: dict[str, list[int]] = {}  # of the tensors, by name
         self._opened: dict[str, Any] = {}  # by the tensor's name
         index = "model.safetensors.index.json"

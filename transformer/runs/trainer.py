@@ -420,7 +420,9 @@ class Trainer:
     ) -> None:
         _check_parts(model, loss, schedule, config, evaluate)
         self.model: Any = accelerated(model, stacklevel=3)  # where a trainer is made
-        self.loss, self.batches, self.schedule = loss, batches, schedule
+        self.loss: SummedLoss = loss
+        self.batches: EpochBatches = batches
+        self.schedule: RateSchedule = schedule
         self.config: TrainingConfig = config
         folder = directory if isinstance(directory, RunFolder | None) else RunFolder(directory)
         self.directory: Path | None = None if folder is None else folder.path

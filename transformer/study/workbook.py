@@ -302,7 +302,8 @@ class Workbook:
 
     def __init__(self, chapter: str, folder: str = ".") -> None:
         import_module("transformer.speed.fast")  # before a piece is replaced: fast modules know the book's
-        self.chapter, self.verdicts = chapter, {}
+        self.chapter: str = chapter
+        self.verdicts = {}
         self._books = {key: _in_package(piece) for key, piece in pieces().items() if piece.module}
         self._now = dict(self._books)  # what the package has in their places
         self._lent: dict[str, Any] = {}  # what a notebook was given in place of its own pieces
