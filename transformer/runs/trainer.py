@@ -366,6 +366,11 @@ def _check_parts(
     check_type((Callable, type(None)), evaluate=evaluate)
 
 
+def _of(part: str, says: str) -> property:
+    # What a trainer has from one of its parts.
+    return property(attrgetter(part), doc=says)
+
+
 # %% book/D-runs.ipynb · The whole · [trainer]
 class Trainer:
     """Trains a model: batches in; updates, log, evaluations and checkpoints out.
@@ -401,17 +406,17 @@ class Trainer:
         [2, 4, 6]
     """
 
-    step: property = property(attrgetter("updater.step"))
-    evaluate: property = property(attrgetter("scores.evaluate"))
-    history: property = property(attrgetter("journal.history"))
-    best: property = property(attrgetter("scores.best"))
-    best_step: property = property(attrgetter("scores.best_step"))
-    stale: property = property(attrgetter("scores.stale"))
-    rank: property = property(attrgetter("stream.rank"))
-    world_size: property = property(attrgetter("stream.world_size"))
-    device: property = property(attrgetter("updater.device"))
-    precision: property = property(attrgetter("updater.precision"))
-    average: property = property(attrgetter("updater.average"))
+    step: property = _of("updater.step", "Updates made.")
+    evaluate: property = _of("scores.evaluate", "What scores the model, if anything does.")
+    history: property = _of("journal.history", "The lines of the log.")
+    best: property = _of("scores.best", "The best value of the monitored metric.")
+    best_step: property = _of("scores.best_step", "The update that it belongs to.")
+    stale: property = _of("scores.stale", "Evaluations since then.")
+    rank: property = _of("stream.rank", "Number of this process.")
+    world_size: property = _of("stream.world_size", "Number of processes.")
+    device: property = _of("updater.device", "Where the model is.")
+    precision: property = _of("updater.precision", "What matrix products are computed in.")
+    average: property = _of("updater.average", "The moving average of the weights, if there is one.")
 
     def __init__(
         self, model: nn.Module, loss: SummedLoss, batches: EpochBatches, schedule: RateSchedule,
