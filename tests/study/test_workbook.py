@@ -39,10 +39,16 @@ MASK = "def padding_mask(ids, pad_id=0):\n    return (ids {} pad_id)[:, None, No
 @pytest.fixture
 def put_back():
     """The package as it was, whatever a reader's pieces have replaced."""
+    Workbook("99")  # which imports what a piece could be replaced in
+    names = [(vars(module), dict(vars(module))) for module in workbook._core()]
+    classes = {value for _, kept in names for value in kept.values() if isinstance(value, type)}
+    bases = {kind: kind.__bases__ for kind in classes if kind.__module__.startswith("transformer.")}
     yield
-    fresh = Workbook("99")
-    for key, book in fresh._books.items():
-        fresh._put(pieces()[key], book)
+    for now, kept in names:
+        now.update(kept)
+    for kind, before in bases.items():
+        if kind.__bases__ != before:
+            kind.__bases__ = before
 
 
 def cell_of(piece) -> str:
