@@ -2073,8 +2073,8 @@ def test_bleu_follows_what_one_types(tab):
 
 
 @reads_pages
-@pytest.mark.parametrize(("name", "updates"), [("warmup", 250), ("reversing", 600)])
-def test_a_chapter_s_run_learns_as_one_watches(tab, name, updates):
+@pytest.mark.parametrize("name", ["warmup", "reversing"])
+def test_a_chapter_s_run_learns_as_one_watches(tab, name):
     ready(tab, name)
     figure = tab.locator(f"figure[data-live={name}]")
     heard = figure.locator(".live-heard")
@@ -2088,9 +2088,9 @@ def test_a_chapter_s_run_learns_as_one_watches(tab, name, updates):
         figure.get_by_label("Updates of warm-up").fill("0")
     button.click()  # the stopped run stays, dashed
     assert figure.locator("path.live-other").get_attribute("d").startswith("M")
-    heard.get_by_text(re.compile(r"^After \d+0 updates")).wait_for(timeout=120_000)
+    heard.get_by_text(re.compile(r"^After \d{3} updates")).wait_for(timeout=240_000)
     loss = float(re.search(r"loss is ([\d.]+)", heard.inner_text())[1])
-    assert 0 < loss < 3.5
+    assert 0 < loss < 2.1  # after 100 updates 1.90 and 1.57; blind guesses among twelve tokens have 2.5
     assert figure.locator("figcaption a[href*=playground]").count() == 1
 
 
