@@ -130,7 +130,7 @@ def _is_large(x: Tensor) -> bool:
 
 def _is_short_half_with_gradient(query: Tensor) -> bool:
     half = query.dtype in (torch.bfloat16, torch.float16) and query.device.type == "cpu"
-    return half and torch.is_grad_enabled() and (is_traced(query) or query.size(-2) <= 256)
+    return half and torch.is_grad_enabled() and (is_traced(query) or query.size(-2) <= 128)
 
 
 def _always(*tensors: Tensor) -> bool:
