@@ -31,7 +31,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from transformer.attention import causal_mask, fused_attention, scaled_dot_product_attention
+from transformer.attention import causal_mask, scaled_dot_product_attention
 from transformer.validation import is_traced
 
 HAS_ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
