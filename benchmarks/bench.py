@@ -17,6 +17,7 @@ import torch
 from benchmarks.allocator import measure_allocator
 from benchmarks.corpus import corpus_facts
 from benchmarks.decoding import measure_decoding
+from benchmarks.kernels import measure_kernels
 from benchmarks.levers import measure_levers, measure_on_text
 from benchmarks.measure import machine_facts, table
 from benchmarks.peak import measure_peak
@@ -122,6 +123,11 @@ def roofline(options: argparse.Namespace) -> dict[str, Any]:
     return measure_roofline(chosen(options), options.device, options.rounds, options.seed)
 
 
+def kernels(options: argparse.Namespace) -> dict[str, Any]:
+    """Time every kernel of the package beside what it replaces, on the CPU."""
+    return measure_kernels(options.rounds, options.seed)
+
+
 def decoding(options: argparse.Namespace) -> dict[str, Any]:
     """Time searches."""
     return measure_decoding(chosen(options), options.device, options.rounds, options.seed)
@@ -167,6 +173,7 @@ SECTIONS = {
     "freed memory": freed_memory,
     "memory": memory,
     "profile": profiles,
+    "kernels": kernels,
     "decoding": decoding,
     "peak": peak,
     "padding": padding,

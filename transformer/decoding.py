@@ -138,7 +138,7 @@ def _check_numbers(best: Tensor) -> None:
         raise ValueError("model must give numbers for logits, but gives NaN")
 
 
-# %% book/08-decoding.ipynb · The same with tensors · [beam-parts]
+# %% book/08-decoding.ipynb · With tensors · [beam-parts]
 class BeamResult(NamedTuple):
     """K hypotheses for each of B sentences; those of `beam_search` come best first."""
 
@@ -163,7 +163,7 @@ def _rows(tokens: Tensor, index: Tensor) -> Tensor:
     return tokens.gather(1, index[:, :, None].expand(-1, -1, tokens.size(2)))
 
 
-# %% book/08-decoding.ipynb · The same with tensors · [beam-continuations]
+# %% book/08-decoding.ipynb · With tensors · [beam-continuations]
 def best_continuations(alive: BeamResult, log_probs: Tensor) -> tuple[BeamResult, Tensor]:
     """The 2K best ways to add one token to K beginnings.
 

@@ -27,6 +27,7 @@ from benchmarks import (  # noqa: E402
     bench,
     corpus,
     decoding,
+    kernels,
     levers,
     measure,
     peak,
@@ -311,6 +312,36 @@ def test_the_control_multiplies_by_f_linear_alone(monkeypatch):
     control.mean_loss(batch).backward()
     with pytest.raises(AssertionError, match="not to be called"):
         fast.step(batch)
+
+
+@pytest.mark.parametrize("family", ["products", "steps", "attention of a step", "projections", "masks"])
+def test_what_is_timed_beside_a_kernel_computes_what_it_does(family, monkeypatch):
+    """For the smallest shapes of each; steps take the same matrices in turn."""
+    monkeypatch.setattr(kernels, "WEIGHTS", 2**21)
+    for case in list(kernels.FAMILIES[family]())[:6]:
+        for _ in range(3):
+            theirs, ours = case.theirs(), case.ours()
+            pairs = [(theirs, ours)] if isinstance(theirs, torch.Tensor) else zip(theirs, ours, strict=True)
+            for one, other in pairs:
+                torch.testing.assert_close(one, other, atol=2e-3, rtol=1e-3)
+
+
+def test_kernels_are_timed_shape_by_shape(monkeypatch, capsys):
+    """A kernel that takes half the time is twice as fast."""
+
+    def busy(seconds):
+        end = time.process_time() + seconds
+        while time.process_time() < end:
+            pass
+
+    def family():
+        yield kernels.Case("half", "1 × 1", partial(busy, 0.004), partial(busy, 0.002), True)
+
+    monkeypatch.setattr(kernels, "FAMILIES", {"made up": family})
+    (row,) = kernels.measure_kernels(3, seed=0)["made up"]
+    assert row["kernel"] == "half" and row["chosen"]
+    assert 1.7 < row["gain"] < 2.3 and row["quartiles"][0] <= row["quartiles"][1]
+    assert row["theirs"] / row["ours"] == row["gain"] and "half" in capsys.readouterr().out
 
 
 def test_levers_are_switched_on_one_by_one():

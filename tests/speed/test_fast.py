@@ -99,13 +99,7 @@ def libraries(slow: bool) -> Iterator[None]:
     """As on a machine where oneDNN is the faster library, or is not, whatever the number of rows."""
     if slow and not torch.backends.mkldnn.is_available():
         pytest.skip("this PyTorch has no oneDNN")
-    linear = [
-        (lambda x, weight: slow and transformer.speed.kernels.onednn_wins(x, weight), CHOICES["linear"][0][1])
-    ]
-    with (
-        mock.patch("transformer.speed.kernels._least_work", lambda: 0 if slow else float("inf")),
-        mock.patch.dict(CHOICES, {"linear": [*linear, CHOICES["linear"][1]]}),
-    ):
+    with mock.patch("transformer.speed.kernels._least_work", lambda: 0 if slow else float("inf")):
         yield
 
 

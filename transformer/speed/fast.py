@@ -24,7 +24,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from transformer.attention import KeysAndValues, MultiHeadAttention, Projection
+from transformer.attention import KeysAndValues, MultiHeadAttention, Projection, fused_attention
 from transformer.decoding import DecoderState, decoder_state
 from transformer.layers import ACTIVATIONS, LayerNorm
 from transformer.loss import r_drop_loss, teacher_forced_loss
@@ -35,8 +35,6 @@ from transformer.speed.kernels import (
     fast_attention,
     fast_linear,
     fastest,
-    fused_projections,
-    step_linear,
 )
 from transformer.validation import check_type
 
@@ -54,7 +52,7 @@ class FastLinear(nn.Linear):
 
     def for_steps(self) -> Callable[[Tensor], Tensor]:
         """The same as a plain function of a few rows `[N, d_in]`, for a search."""
-        return partial(step_linear, weight=self.weight, bias=self.bias)
+        return partial(fast_linear, weight=self.weight, bias=self.bias)
 
 
 class FastDropout(nn.Dropout):
@@ -81,17 +79,10 @@ class FastMultiHeadAttention(MultiHeadAttention):
         """As in `MultiHeadAttention`."""
         if need_weights or cache is not None:
             return super().forward(query, key, value, mask, need_weights, cache)
-        q, k, v = (self._split(x) for x in self.project(query, key, value))  # [B, H, T, d_k]
+        q, k, v = self.w_q(query), self.w_k(key), self.w_v(value)  # [B, T, d_model]
+        q, k, v = self._split(q), self._split(k), self._split(v)  # [B, H, T, d_k]
         context = fast_attention(q, k, v, mask, self.dropout if self.training else 0.0)
         return self.w_o(context.transpose(1, 2).flatten(2)), None
-
-    def project(self, query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
-        """Queries, keys and values `[B, T, d_model]`; what has one input is made in one product."""
-        if query is key and key is value:
-            return [*fused_projections(query, (self.w_q, self.w_k, self.w_v))]
-        if key is value:
-            return [self.w_q(query), *fused_projections(key, (self.w_k, self.w_v))]
-        return [self.w_q(query), self.w_k(key), self.w_v(value)]
 
     def for_steps(self) -> Callable[[Tensor], Tensor]:
         """Query, key and value of a few rows `[N, d_model]`, one behind the other `[N, 3 d_model]`."""
@@ -234,10 +225,6 @@ def _r_drop_loss(
 
 
 # %% book/C-kernels.ipynb · A lean decoding step · [fast-context]
-def _context(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
-    return fastest("step attention", query, key)(query, key, value, mask)
-
-
 def _norm(norm: nn.Module) -> Callable[[Tensor], Tensor]:
     if not isinstance(norm, LayerNorm):
         return norm.forward  # of an identity
@@ -272,13 +259,13 @@ class _LayerStep:
     def attend(self, x: Tensor, kept: Tensor) -> Tensor:
         qkv = self.qkv(x).unflatten(1, (3, self.n_heads, 1, -1))  # [N, 3, H, 1, d_k]
         kept[:, :, :, -1:] = qkv[:, 1:].transpose(0, 1)
-        context = _context(qkv[:, 0], kept[0], kept[1])  # [N, H, 1, d_k]
+        context = fused_attention(qkv[:, 0], kept[0], kept[1])  # [N, H, 1, d_k]
         return self.own_output(context.flatten(1))
 
     def attend_memory(self, x: Tensor, mask: Tensor | None) -> Tensor:
         query = self.query(x).unflatten(1, (self.n_heads, -1))  # [N, H, d_k]
         query = query.unflatten(0, (-1, self.beam_size)).transpose(1, 2)  # [B, H, K, d_k]
-        context = _context(query, self.memory[0], self.memory[1], mask)
+        context = fused_attention(query, self.memory[0], self.memory[1], mask)
         return self.cross_output(context.transpose(1, 2).reshape(x.shape))
 
     def feed(self, x: Tensor) -> Tensor:

@@ -111,10 +111,6 @@ class QuantizedMultiHeadAttention(FastMultiHeadAttention):
 
     w_qkv: QuantizedLinear
 
-    def project(self, query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
-        """As in `FastMultiHeadAttention`, each by itself."""
-        return [self.w_q(query), self.w_k(key), self.w_v(value)]
-
     def for_steps(self) -> Callable[[Tensor], Tensor]:
         """As in `FastMultiHeadAttention`, by the one product that `quantize` has packed."""
         return self.w_qkv.product

@@ -6,17 +6,12 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 __all__ = [
     "HAS_ONEDNN",
     "linear_by_onednn",
-    "linear_by_columns",
-    "linear_by_dot_products",
     "dropout_by_bytes",
     "widened_attention",
-    "written_out_attention",
     "onednn_wins",
     "CHOICES",
     "fastest",
     "fast_linear",
-    "step_linear",
-    "fused_projections",
     "fast_attention",
     "keep_freed_memory",
 ]
@@ -26,7 +21,7 @@ __all__ = [
 import ctypes
 import platform
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
@@ -34,9 +29,9 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from transformer.attention import causal_mask, fused_attention, scaled_dot_product_attention
+from transformer.attention import causal_mask, scaled_dot_product_attention
 from transformer.validation import is_traced
 
 HAS_ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
@@ -73,19 +68,6 @@ class _OneDNNLinear(torch.autograd.Function):
         return d_x, d_weight, slopes.sum(0) if ctx.needs_input_grad[2] else None
 
 
-# %% book/C-kernels.ipynb · Few rows · [kernel-steps]
-def linear_by_columns(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Compute `torch.nn.functional.linear` of a few rows `[N, d_in]` as (W xᵀ)ᵀ."""
-    product = (weight @ x.T).T  # [N, d_out]
-    return product if bias is None else product + bias
-
-
-def linear_by_dot_products(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Compute `torch.nn.functional.linear` of one row `[1, d_in]` as d_out dot products."""
-    product = torch.linalg.vecdot(weight, x)[None]  # [1, d_out]
-    return product if bias is None else product + bias
-
-
 # %% book/C-kernels.ipynb · Four random numbers at a time · [kernel-dropout]
 def dropout_by_bytes(x: Tensor, rate: float) -> Tensor:
     """Compute `torch.nn.functional.dropout` from 16 random bits an entry."""
@@ -97,7 +79,7 @@ def dropout_by_bytes(x: Tensor, rate: float) -> Tensor:
     return (x * keep).mul_(2**16 / (2**16 - dropped))
 
 
-# %% book/C-kernels.ipynb · Attention in half precision, and attention with one query · [kernel-attention]
+# %% book/C-kernels.ipynb · Attention in half precision · [kernel-attention]
 def widened_attention(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, **options: Any
 ) -> Tensor:
@@ -105,13 +87,6 @@ def widened_attention(
     wide = query.float(), key.float(), value.float()
     with torch.autocast("cpu", enabled=False):
         return F.scaled_dot_product_attention(*wide, mask, **options).to(query.dtype)
-
-
-def written_out_attention(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None
-) -> Tensor:
-    """The context of `scaled_dot_product_attention`, without its weights."""
-    return scaled_dot_product_attention(query, key, value, mask)[0]
 
 
 # %% book/C-kernels.ipynb · One table of choices · [onednn-wins]
@@ -126,13 +101,13 @@ def _family() -> int:
 
 @cache
 def _least_work() -> float:
-    # The number of multiplications from which oneDNN is worth it. On AMD's processors MKL seems to work on
+    # The number of multiplications from which oneDNN is taken. On AMD's processors MKL seems to work on
     # 256 bits at a time. Servers of family 26 multiply 512 at once; earlier ones gain less.
     capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # not in every torch
     amd = "AMD" in capabilities.get("cpu_name", "")
     if not amd or torch.backends.cpu.get_cpu_capability() != "AVX512":
         return float("inf")
-    return 0 if _family() >= 26 else 2**27
+    return 2**22 if _family() >= 26 else 2**27
 
 
 def onednn_wins(x: Tensor, weight: Tensor) -> bool:
@@ -149,29 +124,13 @@ def onednn_wins(x: Tensor, weight: Tensor) -> bool:
 
 
 # %% book/C-kernels.ipynb · One table of choices · [conditions]
-def _is_large(x: Tensor, weight: Tensor) -> bool:
-    return onednn_wins(x, weight) and x.numel() * weight.size(0) >= 2**21
+def _is_large(x: Tensor) -> bool:
+    return not is_traced(x) and x.numel() >= 2**14 and x.device.type == "cpu"
 
 
-def _is_one_small(x: Tensor, weight: Tensor) -> bool:
-    return x.size(0) == 1 and weight.numel() <= 2**19 and onednn_wins(x, weight)
-
-
-def _is_few_and_narrow(x: Tensor, weight: Tensor) -> bool:
-    return 2 <= x.size(0) <= 4 and x.size(-1) <= 1024 and onednn_wins(x, weight)
-
-
-def _is_on_the_cpu(x: Tensor) -> bool:
-    return x.device.type == "cpu" and not is_traced(x)
-
-
-def _is_half_with_gradient(query: Tensor) -> bool:
-    half = query.dtype in (torch.bfloat16, torch.float16)
-    return half and query.device.type == "cpu" and torch.is_grad_enabled()
-
-
-def _are_many_sentences(query: Tensor, key: Tensor) -> bool:
-    return key.size(0) >= 32 and key.device.type == "cpu"
+def _is_short_half_with_gradient(query: Tensor) -> bool:
+    half = query.dtype in (torch.bfloat16, torch.float16) and query.device.type == "cpu"
+    return half and torch.is_grad_enabled() and (is_traced(query) or query.size(-2) <= 128)
 
 
 def _always(*tensors: Tensor) -> bool:
@@ -182,26 +141,16 @@ def _always(*tensors: Tensor) -> bool:
 # The kernels for each task, fastest first, each with the condition under which it wins.
 CHOICES: dict[str, list[tuple[Callable[..., bool], Callable[..., Tensor]]]] = {
     "linear": [
-        (_is_large, linear_by_onednn),
-        (_always, F.linear),
-    ],
-    "step linear": [  # of the few rows of a search, without gradients
-        (_is_one_small, linear_by_dot_products),
-        (_is_few_and_narrow, linear_by_columns),
         (onednn_wins, linear_by_onednn),
         (_always, F.linear),
     ],
     "dropout": [
-        (_is_on_the_cpu, dropout_by_bytes),
+        (_is_large, dropout_by_bytes),
         (_always, F.dropout),
     ],
     "attention": [
-        (_is_half_with_gradient, widened_attention),
+        (_is_short_half_with_gradient, widened_attention),
         (_always, F.scaled_dot_product_attention),
-    ],
-    "step attention": [  # of one query, or of one beam's queries, in every sentence
-        (_are_many_sentences, written_out_attention),
-        (_always, fused_attention),
     ],
 }
 
@@ -218,23 +167,6 @@ def fastest(task: str, *tensors: Tensor) -> Callable[..., Tensor]:
 def fast_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """`torch.nn.functional.linear`, by the fastest kernel."""
     return fastest("linear", x, weight)(x, weight, bias)
-
-
-def step_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """The same for a few rows `[N, d_in]`, without gradients, by the fastest kernel for those."""
-    return fastest("step linear", x, weight)(x, weight, bias)
-
-
-# %% book/C-kernels.ipynb · Three products in one · [fused-projections]
-def fused_projections(x: Tensor, layers: Sequence[nn.Linear]) -> Sequence[Tensor]:
-    """Apply several dense layers to one input `[..., d_in]`, in one product where that saves time."""
-    # For few rows, copying the weights would be most of the work; a captured graph serves any number.
-    if not torch.compiler.is_compiling() and x.numel() < 128 * x.size(-1):
-        return [layer(x) for layer in layers]
-    weight = torch.cat(tuple(layer.weight for layer in layers))
-    biases = tuple(layer.bias for layer in layers)  # all or none
-    bias = None if all(bias is None for bias in biases) else torch.cat(biases)
-    return fast_linear(x, weight, bias).split([len(layer.weight) for layer in layers], dim=-1)
 
 
 # %% book/C-kernels.ipynb · What a look at the mask saves · [fast-attention]
