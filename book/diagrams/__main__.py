@@ -4,7 +4,8 @@
     python book/diagrams --check    # write nothing, and fail if a file is not what would be written
 
 A drawing is a function of no arguments in `model.py` (Chapters 1 to 5), `running.py` (what comes after) or
-`workshop.py` (more of the workshop) that returns a `Diagram`; its file has its name, with hyphens. To show it in a chapter or a Markdown page:
+`workshop.py` (more of the workshop) that returns a `Diagram`; its file has its name, with hyphens. To show
+it in a chapter or a Markdown page:
 
     > ![What a person sees who cannot see the picture.](_static/diagrams/scaled-scores.svg)
     >

@@ -18,11 +18,9 @@ def joined_pronouns() -> Diagram:
         box = d.box(x, 88, f"{ending}\n{rule}", kind, 132, 44)
         bend = () if x == verb.x else ((235, 52), (x, 52))
         d.arrow(verb.bottom, *bend, box.top)
-        above = box
-        for i, (parts, whole) in enumerate(cases):
-            above = d.box(x, 144 + 52 * i, f"{parts}\n{whole}", "norm", 112, 42)
         d.arrow(box.bottom, (x, 123), kind=kind)
-        assert above.x == x
+        for i, (parts, whole) in enumerate(cases):
+            d.box(x, 144 + 52 * i, f"{parts}\n{whole}", "norm", 112, 42)
     d.text(235, 244, "two exceptions:  tens + o = tem-lo,  quer + o = quere-o")
     return d
 
@@ -146,21 +144,19 @@ def slices_of_a_run() -> Diagram:
     d.text(8, 24, "train phrases --max-minutes 30", "code start")
     for i, x in enumerate((74, 200, 326)):
         d.box(x, 62, f"30 minutes,\n{('begins', 'goes on', 'goes on')[i]}", "attention", 112, 44)
-        d.arrow((x, 84), (x, 120), kind="memory")
+        d.arrow((x, 84), (x, 112), kind="memory")
         if i:
-            d.arrow((x - 63, 120), (x - 63, 62), (x - 56, 62), kind="memory", dashed=True)
+            d.arrow((x - 63, 112), (x - 63, 62), (x - 56, 62), kind="memory", dashed=True)
     d.box(236, 136, "the run's folder\nconfig.json, checkpoints, translator/", "memory", 456, 48)
     for x, command, answer, kind in (
-        (88, "the same,\nmore steps", "goes on", "value"),
-        (234, "another width", "refused, and\nnothing changed", "logits"),
-        (382, "at the same time", "refused, locked", "logits"),
+        (88, "the same,\nmore steps", ("goes on",), "value"),
+        (234, "another width", ("refused, and", "nothing changed"), "logits"),
+        (382, "at the same time", ("refused, locked",), "logits"),
     ):
         asked = d.box(x, 250, command, "plain", 132, 40)
-        d.arrow(asked.top, (x, 161))
-        d.text(x, 196, answer.replace("\n", " "), "over") if "\n" not in answer else None
-        for line, words in enumerate(answer.split("\n") if "\n" in answer else ()):
-            d.text(x, 188 + 17 * line, words, "over")
-        assert kind in ("value", "logits")
+        d.arrow(asked.top, (x, 161), kind=kind)
+        for line, words in enumerate(answer):
+            d.text(x, 197 + 17 * (line - (len(answer) - 1) / 2), words, "over")
     return d
 
 
@@ -219,8 +215,8 @@ def joined_products() -> Diagram:
     d.text(82, 184, "·", "bold")
     for i, (name, kind) in enumerate((("Q", "query"), ("K", "key"), ("V", "value"))):
         d.box(120 + 56 * i, 184, f"W^{{{name}}}", kind, 54, 44, radius=0)
-        d.box(300 + 56 * i, 184, name, kind, 54, 44, radius=0)
-    d.text(258, 184, "=", "bold")
+        d.box(318 + 56 * i, 184, name, kind, 54, 44, radius=0)
+    d.text(275, 184, "=", "bold")
     d.text(237, 226, "copied for each call of at least 128 rows, then cut apart")
     return d
 
@@ -271,9 +267,9 @@ def int8_product() -> Diagram:
 def course_of_a_word() -> Diagram:
     """Workshop E: one number says where the first merge of a word is left out."""
     d = Diagram(470, 222)
-    d.text(8, 22, "falamos, four merges", "bold start")
-    for row, (place, told, stops) in enumerate((("G = 7", "G > 4: cut as always", 5),
-                                                ("G = 3", "two merges made, the third left out", 3))):  # fmt: skip
+    d.text(8, 22, "a word of four merges", "bold start")
+    draws = ("G = 7", "G > 4: cut as always", 5), ("G = 3", "two merges made, the third left out", 3)
+    for row, (place, told, stops) in enumerate(draws):
         y = 66 + 88 * row
         d.box(40, y, place, "query", 68, 30)
         before: Box | None = None
@@ -300,16 +296,16 @@ def way_of_an_archive() -> Diagram:
     part = d.box(318, 112, "a file without its name,\nat most its size", "memory", 184, 46)
     sums = d.box(318, 188, "size, SHA-256", "norm", 130, 32)
     d.arrow(here.bottom, right.top, label="yes", look="over")
-    d.arrow(right.bottom, use.top, label="right", look="over")
+    d.arrow(right.bottom, use.top, label="right", look="over", at=(86, 150))
     d.arrow(here.right, source.left, label="no", look="over")
     d.arrow(right.right, (206, 112), (206, 34), source.left, dashed=True)
     d.arrow(source.bottom, part.top)
     d.arrow(part.bottom, sums.top)
     d.arrow(sums.left, (86, 188), label="right: now it has its name", look="over", at=(186, 172))
-    d.arrow(sums.right, (446, 188), (446, 34), source.right, label="wrong", look="over", dashed=True)
-    none = d.box(360, 262, "no source left: which file\nto put where", "logits", 190, 46)
-    d.arrow((424, 50), (424, 239), kind="logits", dashed=True)
-    assert none.x > 0
+    d.arrow(sums.right, (462, 188), (462, 42), (386, 42), dashed=True)
+    d.text(406, 174, "wrong")
+    d.box(360, 262, "no source left: which file\nto put where", "logits", 190, 46)
+    d.arrow((386, 26), (432, 26), (432, 239), kind="logits", dashed=True)
     return d
 
 
@@ -377,7 +373,7 @@ def to_a_hub_and_back() -> Diagram:
 
 def form_of_a_layer() -> Diagram:
     """Workshop G: what a layer was built with, read off its parts."""
-    d = Diagram(474, 252)
+    d = Diagram(474, 266)
     d.text(96, 18, "a layer of torch.nn", "bold")
     d.text(388, 18, "its form", "bold")
     d.frame(96, 134, 184, 208)
@@ -392,7 +388,7 @@ def form_of_a_layer() -> Diagram:
         box = d.box(96, y, part, kind, 140, 34, look="code")
         form = d.box(388, y, said, kind, 160, 34, look="code")
         d.arrow(box.right, form.left)
-    d.text(252, 250 - 12, "all layers of a stack must agree")
+    d.text(237, 254, "all layers of a stack must agree")
     return d
 
 
@@ -415,24 +411,24 @@ def order_of_features() -> Diagram:
 
 
 def first_token_given() -> Diagram:
-    """Workshop G: one model of many languages; the first token, which says which, is not the model's choice."""
-    d = Diagram(474, 228)
-    d.text(8, 22, "Beginning, around a model", "bold start")
+    """Workshop G: the first token says which language the model writes, and is not the model's choice."""
+    d = Diagram(474, 246)
+    d.text(8, 18, "Beginning, around a model", "bold start")
     steps = (
         (92, "step 1", "⟨start⟩", "one token\nallowed", "fra_Latn", "logits"),
         (238, "step 2", "fra_Latn", "as the model\nsays", "merci", "value"),
         (384, "step 3", "merci", "as the model\nsays", "⟨end⟩", "value"),
     )
     for x, name, read, rule, written, kind in steps:
-        d.text(x - 46, 52, name, "end")
-        given = d.box(x, 52, read, "plain", 84, 28)
-        model = d.box(x, 116, rule, "norm" if kind == "logits" else "attention", 104, 46)
-        out = d.box(x, 186, written, kind, 84, 28)
+        d.text(x, 46, name)
+        given = d.box(x, 74, read, "plain", 84, 28)
+        model = d.box(x, 136, rule, "norm" if kind == "logits" else "attention", 104, 46)
+        out = d.box(x, 204, written, kind, 84, 28)
         d.arrow(given.bottom, model.top)
         d.arrow(model.bottom, out.top)
         if x < 384:
-            d.arrow(out.right, (x + 73, 186), (x + 73, 52), (x + 104, 52), dashed=True)
-    d.text(92, 216, "probability 1")
+            d.arrow(out.right, (x + 73, 204), (x + 73, 74), (x + 104, 74), dashed=True)
+    d.text(92, 234, "probability 1")
     return d
 
 
@@ -470,7 +466,7 @@ def two_graphs() -> Diagram:
     d = Diagram(474, 290)
     src = d.box(56, 40, "src", "plain", 72, 30, look="code")
     encoder = d.box(190, 40, "encoder.onnx", "weight", 120, 36, look="code")
-    d.arrow(src.right, encoder.left, label="[B, S]", at=(112, 24))
+    d.arrow(src.right, encoder.left)
     kept = d.box(390, 40, "mask, cross", "memory", 116, 36, look="code")
     d.arrow(encoder.right, kept.left)
     d.frame(237, 186, 458, 196)
@@ -480,13 +476,13 @@ def two_graphs() -> Diagram:
     decoder = d.box(224, 200, "decoder.onnx", "weight", 120, 44, look="code")
     d.arrow(last.right, (136, 164), (136, 192), (164, 192))
     d.arrow(own.right, (136, 236), (136, 208), (164, 208))
-    d.arrow(kept.bottom, (390, 140), (224, 140), decoder.top, kind="memory")
+    d.arrow((350, 58), (350, 146), (224, 146), decoder.top, kind="memory")
     logits = d.box(390, 182, "argmax of logits", "logits", 126, 30)
     grown = d.box(390, 232, "grown", "memory", 126, 30, look="code")
     d.arrow((284, 192), (310, 192), (310, 182), logits.left)
     d.arrow((284, 208), (310, 208), (310, 232), grown.left)
     d.arrow(grown.bottom, (390, 270), (64, 270), own.bottom, kind="memory", dashed=True)
-    d.arrow(logits.top, (390, 128), (64, 128), last.top, kind="logits", dashed=True)
+    d.arrow((420, 167), (420, 126), (64, 126), last.top, kind="logits", dashed=True)
     return d
 
 
@@ -504,15 +500,12 @@ def three_futures() -> Diagram:
         d.text(8, y, name, "start")
         for t, word in enumerate(words):
             d.box(104 + 60 * t, y, word, "plain" if t < 2 else kind, 56, 28)
-            if t < 2:
-                d.box(360 + 40 * t, y, "", "value", 36, 28, radius=0)
-            else:
-                d.box(360 + 40 * t, y, "", "norm", 36, 28, radius=0)
-        d.arrow((320, y), (336, y))
+            d.box(346 + 34 * t, y, "", "value" if t < 2 else "norm", 30, 28, radius=0)
+        d.arrow((314, y), (327, y))
     d.text(194, 18, "target")
-    d.text(420, 18, "logits")
+    d.text(397, 18, "logits")
     for i in range(3):
-        d.text(380, 71 + 46 * i, "=", "bold")
+        d.text(363, 71 + 46 * i, "=", "bold")
     d.text(237, 224, "for every t; here t = 2")
     return d
 
@@ -547,7 +540,7 @@ def two_paths_of_nanogpt() -> Diagram:
         (168, "model(idx)", ("",) * 3 + ("query",), "the last one"),
     )
     for y, call, kinds, said in calls:
-        box = d.box(180, y, call, "weight", 150, 36, look="code")
+        box = d.box(184, y, call, "weight", 164, 36, look="code")
         d.arrow(idx.right, (96, 110), (96, y), box.left)
         for t, kind in enumerate(kinds):
             if kind:
@@ -560,7 +553,7 @@ def two_paths_of_nanogpt() -> Diagram:
         d.box(x - 8, 110, "", kind, 22, 28, radius=0)
         end = (290 + 26 * t, 66) if t < 3 else (368, 154)
         d.arrow(end, (x - 8, 96 if t < 3 else 124), kind=kind)
-    d.text(405, 140, "in evaluation mode", "over")
+    d.text(120, 206, "in evaluation mode")
     return d
 
 
@@ -584,7 +577,7 @@ def whose_mistake() -> Diagram:
 
 
 def stop_of_a_server() -> Diagram:
-    """Workshop I: from the signal to the end: what is accepted is answered, what is late is told to go elsewhere."""
+    """Workshop I: what is accepted is answered after the signal, and what is late is told to go elsewhere."""
     d = Diagram(474, 220)
     start, stop, end = 96, 176, 396
     d.arrow((start, 28), (stop, 28), kind="value", wide=True, tip=False)
@@ -594,11 +587,31 @@ def stop_of_a_server() -> Diagram:
     d.text(end, 200, "20 seconds")
     for x in (stop, end):
         d.arrow((x, 14), (x, 186), dashed=True, tip=False)
-    rows = ((116, 150, "200", "value"), (140, 250, "200", "value"), (160, 396, "503", "logits"))
+    rows = ((104, 134, "200", "value"), (140, 250, "200", "value"), (160, 396, "503", "logits"))
     for i, (x0, x1, status, kind) in enumerate(rows):
         y = 62 + 32 * i
         d.arrow((x0, y), (x1, y), kind=kind)
         d.text(x1 + 8, y, status, "code start over")
-    d.arrow((212, 158), (236, 158), kind="logits")
-    d.text(244, 158, "a new connection: refused", "start over")
+    d.arrow((190, 158), (214, 158), kind="logits")
+    d.text(220, 158, "a new connection: refused", "start over")
+    return d
+
+
+def frames_of_a_verb() -> Diagram:
+    """Workshop A: a verb, its prepositions, what may follow them, and the English that each becomes."""
+    d = Diagram(470, 196)
+    verb = d.box(52, 98, "falar", "weight", 80, 34)
+    rows = (
+        (30, "–", "a language", "speak"),
+        (98, "com", "somebody", "talk to"),
+        (166, "de", "somebody, a book …", "talk about"),
+    )
+    for y, preposition, objects, english in rows:
+        joined = d.box(156, y, preposition, "norm", 60, 30)
+        bend = () if y == verb.y else ((108, 98), (108, y))
+        d.arrow(verb.right, *bend, joined.left)
+        allowed = d.box(268, y, objects, "query", 128, 30)
+        d.arrow(joined.right, allowed.left)
+        said = d.box(410, y, english, "key", 100, 30)
+        d.arrow(allowed.right, said.left)
     return d
