@@ -428,23 +428,51 @@ def test_page_in_the_browser(page, tab, axe):
         assert tab.evaluate(AXE, COLORS) == [], scheme
 
 
-# How far what a page shows at first moves while it loads, as browsers add it up.
-SHIFTS = """new PerformanceObserver(list => {
-    for (const entry of list.getEntries())
-        if (!entry.hadRecentInput) window.shifted = (window.shifted ?? 0) + entry.value;
+# How far what a page shows at first moves while it loads, as browsers add it up, and what moved.
+SHIFTS = """window.shifts = []; new PerformanceObserver(list => {
+    for (const entry of list.getEntries().filter(entry => !entry.hadRecentInput)) {
+        const moved = entry.sources.map(({ node }) => `${node?.nodeName}.${node?.className ?? ''}`).join(', ');
+        window.shifts.push([entry.value, moved]);
+    }
 }).observe({ type: 'layout-shift', buffered: true })"""
-MAX_SHIFT = 0.12  # 0.05 is the aim; where letters come late, chapters 4 and 8 have 0.1 and 0.06
+MAX_SHIFT = 0.05
+LOADS = 3
 
 
 @reads_pages
 @pytest.mark.parametrize("width", [1280, 390])
 def test_nothing_moves_while_a_page_loads(page, tab, width):
+    """How much moves depends on what comes late, so the worst of some loads counts."""
     tab.set_viewport_size({"width": width, "height": 900})
     tab.add_init_script(SHIFTS)
-    tab.goto(page.as_uri())
-    tab.wait_for_function("() => document.documentElement.dataset.settled !== undefined")
-    tab.wait_for_timeout(500)
-    assert tab.evaluate("() => window.shifted ?? 0") < MAX_SHIFT
+    for _ in range(LOADS):
+        tab.goto(page.as_uri())
+        tab.wait_for_function("() => document.documentElement.dataset.settled !== undefined")
+        tab.wait_for_timeout(500)
+        shifts = tab.evaluate("() => window.shifts")
+        assert sum(value for value, _ in shifts) < MAX_SHIFT, shifts
+
+
+# What comes late on a slow machine comes late here as well: the rest of the page, or its letters.
+@reads_pages
+@pytest.mark.parametrize("name", ["book/01-gradients", "book/04-layers", "book/18-case-book"])
+@pytest.mark.parametrize("width", [1280, 390])
+def test_nothing_moves_where_letters_come_late(name, tab, width):
+    tab.set_viewport_size({"width": width, "height": 900})
+    tab.add_init_script(SHIFTS)
+    for kind in ("woff2", "live/*.js"):
+
+        def late(route):
+            tab.wait_for_timeout(600)
+            route.continue_()
+
+        tab.route(f"**/*{kind}", late)
+        tab.goto((HTML / f"{name}.html").as_uri())
+        tab.wait_for_function("() => document.documentElement.dataset.settled !== undefined")
+        tab.wait_for_timeout(500)
+        shifts = tab.evaluate("() => window.shifts")
+        assert sum(value for value, _ in shifts) < MAX_SHIFT, (kind, shifts)
+        tab.unroute(f"**/*{kind}")
 
 
 @reads_pages

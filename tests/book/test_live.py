@@ -2265,5 +2265,55 @@ def test_figures_fit_a_phone_in_every_state(tab):
         assert tab.evaluate(TOO_WIDE) <= 0, name
 
 
+# What a figure writes in letters below 11 pixels. A sign above or below the line of a formula may be smaller.
+SMALL_LETTERS = """figure => {
+    const texts = document.createTreeWalker(figure, NodeFilter.SHOW_TEXT), found = [];
+    while (texts.nextNode()) {
+        const element = texts.currentNode.parentElement;
+        if (!texts.currentNode.data.trim() || !element.checkVisibility({ visibilityProperty: true })) continue;
+        if (element.closest('mjx-container, .live-spoken, option, style')) continue;
+        const drawing = element.closest('svg')?.getScreenCTM();
+        const size = parseFloat(getComputedStyle(element).fontSize) * (drawing ? Math.hypot(drawing.a, drawing.b) : 1);
+        if (size < 10.95) found.push(`${size.toFixed(1)} px: ${texts.currentNode.data.trim()}`);
+    }
+    return found;
+}"""
+
+
+@reads_pages
+@pytest.mark.parametrize("name", live.FIGURES)
+def test_letters_of_a_figure_can_be_read_on_a_phone(tab, name):
+    ready(tab, name)
+    show(tab, 390, "light")
+    figure = tab.locator(f"figure[data-live={name}]")
+    tab.locator("figure.live details").evaluate_all("all => all.forEach(details => (details.open = true))")
+    assert figure.evaluate(SMALL_LETTERS) == []
+    for each in figure.locator("input[type=range]:visible").all():
+        each.press("End")
+    assert figure.evaluate(SMALL_LETTERS) == []
+
+
+# How high a figure is, and how high its place is kept before it answers.
+HEIGHTS = """figure => {
+    const kept = parseFloat(getComputedStyle(figure).minHeight);
+    figure.style.minHeight = '0';
+    return [figure.getBoundingClientRect().height, kept];
+}"""
+# The first thing of a chapter leaves room for its text: 13 of the 19 figures that open one have at most 420.
+HIGHEST = {"toy": 520, "phrases": 600, "beam": 540, "stream": 540, "attention": 500, "learner": 900}
+
+
+@reads_pages
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("name", live.FIGURES)
+def test_the_place_of_a_figure_is_kept(tab, name, width):
+    """What stands below a figure does not move when the figure answers."""
+    tab.set_viewport_size({"width": width, "height": 900})
+    ready(tab, name)
+    tall, kept = tab.locator(f"figure[data-live={name}]").evaluate(HEIGHTS)
+    assert kept - 16 <= tall <= kept + 1
+    assert width < 600 or kept <= HIGHEST.get(name, 460)
+
+
 if __name__ == "__main__":
     write_stills()
