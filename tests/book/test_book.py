@@ -431,8 +431,8 @@ def test_page_in_the_browser(page, tab, axe):
 # How far what a page shows at first moves while it loads, as browsers add it up, and what moved.
 SHIFTS = """window.shifts = []; new PerformanceObserver(list => {
     for (const entry of list.getEntries().filter(entry => !entry.hadRecentInput)) {
-        const moved = entry.sources.map(({ node }) => `${node?.nodeName}.${node?.className ?? ''}`).join(', ');
-        window.shifts.push([entry.value, moved]);
+        const moved = entry.sources.map(({ node }) => `${node?.nodeName}.${node?.className ?? ''}`);
+        window.shifts.push([entry.value, moved.join(', ')]);
     }
 }).observe({ type: 'layout-shift', buffered: true })"""
 MAX_SHIFT = 0.05

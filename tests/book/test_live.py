@@ -2269,12 +2269,12 @@ def test_figures_fit_a_phone_in_every_state(tab):
 SMALL_LETTERS = """figure => {
     const texts = document.createTreeWalker(figure, NodeFilter.SHOW_TEXT), found = [];
     while (texts.nextNode()) {
-        const element = texts.currentNode.parentElement;
-        if (!texts.currentNode.data.trim() || !element.checkVisibility({ visibilityProperty: true })) continue;
+        const element = texts.currentNode.parentElement, words = texts.currentNode.data.trim();
+        if (!words || !element.checkVisibility({ visibilityProperty: true })) continue;
         if (element.closest('mjx-container, .live-spoken, option, style')) continue;
-        const drawing = element.closest('svg')?.getScreenCTM();
-        const size = parseFloat(getComputedStyle(element).fontSize) * (drawing ? Math.hypot(drawing.a, drawing.b) : 1);
-        if (size < 10.95) found.push(`${size.toFixed(1)} px: ${texts.currentNode.data.trim()}`);
+        const { a, b } = element.closest('svg')?.getScreenCTM() ?? { a: 1, b: 0 };
+        const size = parseFloat(getComputedStyle(element).fontSize) * Math.hypot(a, b);
+        if (size < 10.95) found.push(`${size.toFixed(1)} px: ${words}`);
     }
     return found;
 }"""

@@ -140,8 +140,8 @@
     show(FIRST_STOP);
     return html("div", { class: "live-panel live-beam" },
       html("div", { class: "live-row" }, html("label", { class: "live-typed" }, "Portuguese ", field.input), ...back, ...forward), field.note,
-      html("div", { class: "live-sliders live-stack" }, beam_size.row, alpha.row), window_on, said,
-      html("table", { class: "live-table live-ranking" }, html("thead", {}, html("tr", {}, ...heads)), ranking));
+      html("div", { class: "live-sliders live-stack" }, beam_size.row, alpha.row), window_on,
+      html("div", { class: "live-told" }, said, html("table", { class: "live-table live-ranking" }, html("thead", {}, html("tr", {}, ...heads)), ranking)));
   }
 
   live.mount("beam", build, "phrases");
