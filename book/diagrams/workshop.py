@@ -615,3 +615,68 @@ def frames_of_a_verb() -> Diagram:
         said = d.box(410, y, english, "key", 100, 30)
         d.arrow(allowed.right, said.left)
     return d
+
+
+def form_of_a_text() -> Diagram:
+    """Workshop E: a text is brought into the form of the corpus, and its translation is brought back."""
+    d = Diagram(470, 196)
+    typed = d.box(110, 36, "O João não veio.", "plain", 180, 32)
+    read = d.box(110, 150, "o joão não veio .", "query", 180, 32)
+    written = d.box(360, 150, "joão did n't come .", "key", 180, 32)
+    shown = d.box(360, 36, "joão didn't come.", "plain", 180, 32)
+    d.arrow(typed.bottom, read.top, label="lower case, tokens apart", look="over")
+    d.arrow(read.right, written.left)
+    d.arrow(written.top, shown.bottom, label="tokens together again", look="over")
+    d.text(235, 130, "model")
+    d.text(235, 186, "what the corpus looks like")
+    return d
+
+
+def pieces_to_words() -> Diagram:
+    """Workshop F: of the weights of pieces, columns are added and rows are averaged."""
+    d = Diagram(474, 196)
+    size = 46
+    panels = (
+        (88, "pieces", ("gos", "to", "."), (("li", (0.5, 0.3, 0.2)), ("ke", (0.3, 0.1, 0.6)))),
+        (254, "columns added", ("gosto", "."), (("li", (0.8, 0.2)), ("ke", (0.4, 0.6)))),
+        (412, "rows averaged", ("gosto", "."), (("like", (0.6, 0.4)),)),
+    )
+    for x, name, columns, rows in panels:
+        d.text(x, 18, name, "bold")
+        for j, column in enumerate(columns):
+            d.text(x + size * (j - (len(columns) - 1) / 2), 52, column)
+        words = [[f"{weight:.1f}" for weight in weights] for _, weights in rows]
+        kinds = [["attention"] * len(columns) for _ in rows]
+        grid = d.grid(x, 68 + size * len(rows) / 2, kinds, size, words)
+        for i, (row, _) in enumerate(rows):
+            d.text(x - grid.width / 2 - 4, 68 + size * (i + 0.5), row, "end")
+    d.text(237, 182, "each row still sums to 1")
+    return d
+
+
+def asked_of_a_model() -> Diagram:
+    """Workshop H: the input of the checks, whose three sizes differ."""
+    d = Diagram(474, 226)
+    size = 30
+    inputs = (130, 7, "source", "[B, S] = [3, 7]"), (378, 5, "target", "[B, T] = [3, 5]")
+    for x, columns, name, shape in inputs:
+        kinds = [
+            [
+                "norm" if name == "source" and s >= columns - row else
+                "logits" if name == "target" and s == 0 else
+                ("query", "key", "value")[(s + 2 * row) % 3]
+                for s in range(columns)
+            ]
+            for row in range(3)
+        ]  # fmt: skip
+        d.text(x, 20, name, "bold")
+        d.grid(x, 92, kinds, size)
+        d.text(x, 152, shape, "code")
+    for x, kind, meaning in (
+        (20, "norm", "cut off, so that lengths differ"),
+        (288, "logits", "start token"),
+    ):
+        d.box(x, 186, "", kind, 20, 16, radius=0)
+        d.text(x + 16, 186, meaning, "start")
+    d.text(237, 214, "neighbors differ, and each token has another one to be replaced by")
+    return d
