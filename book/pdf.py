@@ -48,11 +48,13 @@ NO_MARGINS = dict.fromkeys(MARGINS, "0")
 WIDTH = {"width": 643, "height": 900}  # pixels: 170 mm, between the margins, to which equations are fitted
 POINTS = 72 / 25.4  # in a millimeter
 PLACE = "https://page.invalid/"  # before the name and the anchor of a place, until all pages are joined
-# On paper nothing can be unfolded, and a link to a file beside the page leads nowhere.
+# On paper nothing can be unfolded, and a link to a file beside the page leads nowhere. The drawing in a
+# figure has the text for those who cannot see it, and the figure around it needs no second one.
 FOR_PAPER = """async () => {
     await document.fonts.ready;
     await new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)));
     document.querySelectorAll('details').forEach(details => { details.open = true; });
+    document.querySelectorAll('figure').forEach(figure => { figure.role = 'group'; });
     document.querySelectorAll('a[href]').forEach(link => {
         const within = link.getAttribute('href').startsWith('#');
         if (!within && !/^https?:/.test(link.href)) link.removeAttribute('href');
@@ -62,6 +64,7 @@ FOR_PAPER = """async () => {
 FOR_BOOK = """async ({names, wanted, place}) => {
     await document.fonts.ready;
     await new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)));
+    document.querySelectorAll('figure').forEach(figure => { figure.role = 'group'; });
     document.querySelectorAll('details').forEach(details => {
         details.open = true;
         if (/^Code of the figure/.test(details.textContent.trim())) details.remove();

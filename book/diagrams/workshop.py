@@ -610,9 +610,9 @@ def frames_of_a_verb() -> Diagram:
         joined = d.box(156, y, preposition, "norm", 60, 30)
         bend = () if y == verb.y else ((108, 98), (108, y))
         d.arrow(verb.right, *bend, joined.left)
-        allowed = d.box(268, y, objects, "query", 128, 30)
+        allowed = d.box(272, y, objects, "query", 144, 30)
         d.arrow(joined.right, allowed.left)
-        said = d.box(410, y, english, "key", 100, 30)
+        said = d.box(416, y, english, "key", 96, 30)
         d.arrow(allowed.right, said.left)
     return d
 
@@ -637,7 +637,7 @@ def pieces_to_words() -> Diagram:
     d = Diagram(474, 196)
     size = 46
     panels = (
-        (88, "pieces", ("gos", "to", "."), (("li", (0.5, 0.3, 0.2)), ("ke", (0.3, 0.1, 0.6)))),
+        (94, "pieces", ("gos", "to", "."), (("li", (0.5, 0.3, 0.2)), ("ke", (0.3, 0.1, 0.6)))),
         (254, "columns added", ("gosto", "."), (("li", (0.8, 0.2)), ("ke", (0.4, 0.6)))),
         (412, "rows averaged", ("gosto", "."), (("like", (0.6, 0.4)),)),
     )
