@@ -79,7 +79,7 @@ def shown() -> list[paper.Page]:
 
 
 def check_tags(book: PdfReader) -> None:
-    """What is marked on a page belongs to a part of the structure that knows the page; pictures have a text."""
+    """What is marked on a page belongs to a part of the structure that knows it, and pictures have a text."""
     structure = book.root_object["/StructTreeRoot"]
     assert book.root_object["/MarkInfo"]["/Marked"] and book.root_object["/Lang"] == "en"
     places = dict(pdf.numbered(structure["/ParentTree"]))
