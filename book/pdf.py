@@ -6,13 +6,15 @@
 What a page looks like on paper stands in the print part of `book/_static/book.css`. Live figures are printed
 as their first pictures, so their scripts are not loaded. Chromium prints a page of the book at a time; the
 whole book joins them behind a cover and a table of contents, with page numbers, bookmarks, and links that
-lead from one chapter to the other. There the code that only draws a figure is left out.
+lead from one chapter to the other. There the code that only draws a figure is left out. All of it is tagged:
+a program that reads aloud finds headings, lists, tables and the texts of figures, in their order.
 """
 
 from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterator
 from html import escape
 from io import BytesIO
 from pathlib import Path
@@ -26,12 +28,15 @@ from pypdf import PageObject, PdfReader, PdfWriter
 from pypdf.constants import PageLabelStyle
 from pypdf.generic import (
     ArrayObject,
+    BooleanObject,
     DecodedStreamObject,
     DictionaryObject,
     Fit,
     FloatObject,
     NameObject,
     NullObject,
+    NumberObject,
+    TextStringObject,
 )
 
 PDF = ROOT / "_build" / "pdf"
@@ -43,11 +48,13 @@ NO_MARGINS = dict.fromkeys(MARGINS, "0")
 WIDTH = {"width": 643, "height": 900}  # pixels: 170 mm, between the margins, to which equations are fitted
 POINTS = 72 / 25.4  # in a millimeter
 PLACE = "https://page.invalid/"  # before the name and the anchor of a place, until all pages are joined
-# On paper nothing can be unfolded, and a link to a file beside the page leads nowhere.
+# On paper nothing can be unfolded, and a link to a file beside the page leads nowhere. The drawing in a
+# figure has the text for those who cannot see it, and the figure around it needs no second one.
 FOR_PAPER = """async () => {
     await document.fonts.ready;
     await new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)));
     document.querySelectorAll('details').forEach(details => { details.open = true; });
+    document.querySelectorAll('figure').forEach(figure => { figure.role = 'group'; });
     document.querySelectorAll('a[href]').forEach(link => {
         const within = link.getAttribute('href').startsWith('#');
         if (!within && !/^https?:/.test(link.href)) link.removeAttribute('href');
@@ -57,6 +64,7 @@ FOR_PAPER = """async () => {
 FOR_BOOK = """async ({names, wanted, place}) => {
     await document.fonts.ready;
     await new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)));
+    document.querySelectorAll('figure').forEach(figure => { figure.role = 'group'; });
     document.querySelectorAll('details').forEach(details => {
         details.open = true;
         if (/^Code of the figure/.test(details.textContent.trim())) details.remove();
@@ -110,7 +118,7 @@ def printed(browser: Browser, page: Path, script: str, arguments: Any = None, **
     tab.set_viewport_size(WIDTH)
     tab.goto(page.as_uri())
     tab.evaluate(script, arguments)
-    content = tab.pdf(format="A4", margin=MARGINS, print_background=True, **options)
+    content = tab.pdf(format="A4", margin=MARGINS, print_background=True, tagged=True, **options)
     tab.close()
     return content
 
@@ -119,14 +127,14 @@ def print_page(browser: Browser, page: Path) -> Path:
     """Write one page as a PDF, and return where."""
     target = PDF / f"{short_name(page)}.pdf"
     footer = {"display_header_footer": True, "header_template": "<span></span>", "footer_template": FOOTER}
-    target.write_bytes(printed(browser, page, FOR_PAPER, **footer))
+    target.write_bytes(printed(browser, page, FOR_PAPER, outline=True, **footer))
     return target
 
 
 def print_html(browser: Browser, html: str, margin: dict[str, str]) -> bytes:
     tab = browser.new_page()
     tab.set_content(html)
-    content = tab.pdf(format="A4", margin=margin, print_background=True)
+    content = tab.pdf(format="A4", margin=margin, print_background=True, tagged=True)
     tab.close()
     return content
 
@@ -201,13 +209,13 @@ def foot(writer: PdfWriter, page: PageObject, title: str, number: int) -> None:
     fonts.get_object()[NameObject("/Foot")] = font
     left, right, height = 20 * POINTS, float(page.mediabox.width) - 20 * POINTS, 9 * POINTS
     digits = f"{number}"
-    text = b""
+    text = b"/Artifact BMC\n"
     for x, words in ((left, title), (right - 8 * 0.556 * len(digits), digits)):
         shown = re.sub(rb"([\\()])", rb"\\\1", words.encode("cp1252", "replace"))
         text += b"BT /Foot 8 Tf 0.35 g %.1f %.1f Td (%s) Tj ET\n" % (x, height, shown)
     before, after = DecodedStreamObject(), DecodedStreamObject()
     before.set_data(b"q\n")
-    after.set_data(b"\nQ\n" + text)
+    after.set_data(b"\nQ\n" + text + b"EMC\n")
     old = page[NameObject("/Contents")]
     content = old if isinstance(old.get_object(), ArrayObject) else ArrayObject([page.raw_get("/Contents")])
     page[NameObject("/Contents")] = ArrayObject(
@@ -233,6 +241,62 @@ def lead(writer: PdfWriter, places: dict[str, tuple[int, float]]) -> None:
                 continue  # of the marks that made Chromium note the places
             kept.append(link)
         page[NameObject("/Annots")] = kept
+
+
+def numbered(tree: DictionaryObject) -> Iterator[tuple[int, Any]]:
+    """Yield the numbers of a number tree with what stands there."""
+    pairs = tree.get("/Nums", ArrayObject())
+    yield from ((int(pairs[i]), list.__getitem__(pairs, i + 1)) for i in range(0, len(pairs), 2))
+    for kid in tree.get("/Kids", ArrayObject()):
+        yield from numbered(kid.get_object())
+
+
+class Tags:
+    """The structure of a book, put together from that of its parts.
+
+    What is marked on a page leads to its place in the structure by a number, which is counted on from the
+    parts before.
+
+    Args:
+        writer: of the book.
+    """
+
+    def __init__(self, writer: PdfWriter) -> None:
+        self.writer, self.next = writer, 0
+        self.places, self.kids = ArrayObject(), ArrayObject()
+        root = {"/Type": NameObject("/StructTreeRoot"), "/K": self.kids}
+        self.root = DictionaryObject({NameObject(name): value for name, value in root.items()})
+        self.reference = writer._add_object(self.root)
+
+    def take(self, reader: PdfReader, first: int) -> None:
+        """Take over the structure of a part, whose pages the book has from page `first` on."""
+        own = reader.root_object["/StructTreeRoot"].get_object().clone(self.writer)
+        kids = own["/K"] if isinstance(own["/K"], ArrayObject) else [own.raw_get("/K")]
+        for kid in kids:
+            kid.get_object()[NameObject("/P")] = self.reference
+            self.kids.append(kid)
+        last = -1
+        for number, place in numbered(own["/ParentTree"].get_object()):
+            self.places.extend([NumberObject(self.next + number), place])
+            last = max(last, number)
+        for before, page in zip(reader.pages, self.writer.pages[first:]):
+            if "/StructParents" in before:  # pypdf leaves it out
+                number = self.next + int(before["/StructParents"])
+                page[NameObject("/StructParents")] = NumberObject(number)
+            for link in page.get("/Annots", ArrayObject()):
+                if "/StructParent" in (marked := link.get_object()):
+                    number = self.next + int(marked["/StructParent"])
+                    marked[NameObject("/StructParent")] = NumberObject(number)
+        self.next += last + 1
+
+    def finish(self, language: str) -> None:
+        """Make this the structure of the book, which is written in a language."""
+        tree = self.writer._add_object(DictionaryObject({NameObject("/Nums"): self.places}))
+        self.root[NameObject("/ParentTree")] = tree
+        self.root[NameObject("/ParentTreeNextKey")] = NumberObject(self.next)
+        marked = DictionaryObject({NameObject("/Marked"): BooleanObject(True)})
+        said = {"/StructTreeRoot": self.reference, "/MarkInfo": marked, "/Lang": TextStringObject(language)}
+        self.writer.root_object.update({NameObject(name): value for name, value in said.items()})
 
 
 def destination(writer: PdfWriter, number: int, top: float) -> ArrayObject:
@@ -262,9 +326,13 @@ def join(
     contents = PdfReader(BytesIO(print_html(browser, front_matter(pages, numbers), MARGINS)))
 
     writer = PdfWriter()
+    tags = Tags(writer)
     for reader in (cover, contents, *(prints[page.name] for page in pages)):
+        first = len(writer.pages)
         for page in reader.pages:
             writer.add_page(page)
+        tags.take(reader, first)
+    tags.finish("en")
     before = len(cover.pages) + len(contents.pages)
     places = {name: (before + number, top) for name, (number, top) in inside.items()}
     lead(writer, places)

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from copy import copy
 from pathlib import Path
+from time import sleep
 from urllib.parse import unquote, urldefrag, urlsplit
 
 import axe_playwright_python
@@ -18,7 +19,7 @@ import pytest
 import sphinx_book_theme
 import yaml
 from bs4 import BeautifulSoup
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, Route, sync_playwright
 from pybtex.database import parse_file
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "book" / "_ext"))
@@ -428,23 +429,50 @@ def test_page_in_the_browser(page, tab, axe):
         assert tab.evaluate(AXE, COLORS) == [], scheme
 
 
-# How far what a page shows at first moves while it loads, as browsers add it up.
-SHIFTS = """new PerformanceObserver(list => {
-    for (const entry of list.getEntries())
-        if (!entry.hadRecentInput) window.shifted = (window.shifted ?? 0) + entry.value;
+# How far what a page shows at first moves while it loads, as browsers add it up, and what moved.
+SHIFTS = """window.shifts = []; new PerformanceObserver(list => {
+    for (const entry of list.getEntries().filter(entry => !entry.hadRecentInput)) {
+        const moved = entry.sources.map(({ node }) => `${node?.nodeName}.${node?.className ?? ''}`);
+        window.shifts.push([entry.value, moved.join(', ')]);
+    }
 }).observe({ type: 'layout-shift', buffered: true })"""
-MAX_SHIFT = 0.12  # 0.05 is the aim; where letters come late, chapters 4 and 8 have 0.1 and 0.06
+MAX_SHIFT = 0.05
+LOADS = 3
 
 
 @reads_pages
 @pytest.mark.parametrize("width", [1280, 390])
 def test_nothing_moves_while_a_page_loads(page, tab, width):
+    """How much moves depends on what comes late, so the worst of some loads counts."""
     tab.set_viewport_size({"width": width, "height": 900})
     tab.add_init_script(SHIFTS)
-    tab.goto(page.as_uri())
+    for _ in range(LOADS):
+        tab.goto(page.as_uri())
+        tab.wait_for_function("() => document.documentElement.dataset.settled !== undefined")
+        tab.wait_for_timeout(500)
+        shifts = tab.evaluate("() => window.shifts")
+        assert sum(value for value, _ in shifts) < MAX_SHIFT, shifts
+
+
+@reads_pages
+@pytest.mark.parametrize("name", ["book/01-gradients", "book/04-layers", "book/18-case-book"])
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("late", ["**/*.woff2", "**/live/page.js"], ids=["letters", "figures"])
+def test_nothing_moves_where_something_comes_late(name, tab, width, late):
+    """On a slow machine that happens by itself; here it happens on any."""
+
+    def wait(route: Route) -> None:
+        sleep(0.5)
+        route.continue_()
+
+    tab.set_viewport_size({"width": width, "height": 900})
+    tab.add_init_script(SHIFTS)
+    tab.route(late, wait)
+    tab.goto((HTML / f"{name}.html").as_uri())
     tab.wait_for_function("() => document.documentElement.dataset.settled !== undefined")
     tab.wait_for_timeout(500)
-    assert tab.evaluate("() => window.shifted ?? 0") < MAX_SHIFT
+    shifts = tab.evaluate("() => window.shifts")
+    assert sum(value for value, _ in shifts) < MAX_SHIFT, shifts
 
 
 @reads_pages

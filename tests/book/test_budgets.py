@@ -37,13 +37,12 @@ class Page:
 
 
 ALLOWED = Page()
-# A workshop notebook holds a program: only its first screen has a budget.
+# A workshop notebook holds a program: its first screen has a budget, and the way from picture to picture.
 WORKSHOP = Page(
     first_picture=SCREEN,
     picture_ends=2 * SCREEN,
     folds=99,
     promises=9999,
-    longest_run=999.0,
     open_code=1.0,
     code_cells=999,
     code_lines=9999,
@@ -53,6 +52,7 @@ OVER = {
     "05-model": {"code_lines"},  # checks of arguments, folded, are a third of them
     "16-since-2017": {"code_lines"},  # two thirds are exported
     "18-case-book": {"open_code", "code_cells", "code_lines"},  # a collection
+    "D-runs": {"longest_run"},  # its drawings are at its beginning and its end
 }
 
 MEASURE = """

@@ -2265,5 +2265,64 @@ def test_figures_fit_a_phone_in_every_state(tab):
         assert tab.evaluate(TOO_WIDE) <= 0, name
 
 
+# What a figure writes in letters below 11 pixels. A sign above or below the line of a formula may be smaller.
+SMALL_LETTERS = """figure => {
+    const texts = document.createTreeWalker(figure, NodeFilter.SHOW_TEXT), found = [];
+    while (texts.nextNode()) {
+        const element = texts.currentNode.parentElement, words = texts.currentNode.data.trim();
+        if (!words || !element.checkVisibility({ visibilityProperty: true })) continue;
+        if (element.closest('mjx-container, .live-spoken, option, style')) continue;
+        const { a, b } = element.closest('svg')?.getScreenCTM() ?? { a: 1, b: 0 };
+        const size = parseFloat(getComputedStyle(element).fontSize) * Math.hypot(a, b);
+        if (size < 10.95) found.push(`${size.toFixed(1)} px: ${words}`);
+    }
+    return found;
+}"""
+
+TO_THE_END = """sliders => sliders.forEach(slider => {
+    slider.value = slider.max;
+    slider.dispatchEvent(new Event('input', { bubbles: true }));
+})"""
+
+
+@reads_pages
+@pytest.mark.parametrize("name", live.FIGURES)
+def test_letters_of_a_figure_can_be_read_on_a_phone(tab, name):
+    ready(tab, name)
+    show(tab, 390, "light")
+    figure = tab.locator(f"figure[data-live={name}]")
+    tab.locator("figure.live details").evaluate_all("all => all.forEach(details => (details.open = true))")
+    assert figure.evaluate(SMALL_LETTERS) == []
+    figure.locator("input[type=range]").evaluate_all(TO_THE_END)
+    assert figure.evaluate(SMALL_LETTERS) == []
+
+
+KEPT = "figure => parseFloat(getComputedStyle(figure).minHeight)"
+# Whether a figure fills the place that is kept for it.
+FILLS = """figure => {
+    const kept = parseFloat(getComputedStyle(figure).minHeight);
+    figure.style.minHeight = '0';
+    const { height } = figure.getBoundingClientRect();
+    figure.style.minHeight = '';
+    return kept - 16 <= height && height <= kept + 1;
+}"""
+# What opens a chapter leaves room for its first words on the first screen, so most have at most 480 pixels.
+MOST = 480
+HIGHEST = {"phrases": 592, "toy": 588, "beam": 536, "stream": 534, "attention": 518, "smoothing": 484}
+HIGHEST |= {"anatomy": 708, "learner": 884}  # a page's whole content, and one that stands far below
+
+
+@reads_pages
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("name", live.FIGURES)
+def test_the_place_of_a_figure_is_kept(tab, name, width):
+    """What stands below a figure does not move when the figure answers."""
+    tab.set_viewport_size({"width": width, "height": 900})
+    ready(tab, name)
+    figure = tab.locator(f"figure[data-live={name}]")
+    tab.wait_for_function(FILLS, arg=figure.element_handle())  # what a worker finds comes a moment later
+    assert width < 600 or figure.evaluate(KEPT) <= HIGHEST.get(name, MOST)
+
+
 if __name__ == "__main__":
     write_stills()

@@ -12,6 +12,7 @@ from zipfile import ZIP_STORED, ZipFile
 import pytest
 import yaml
 from playwright.sync_api import Browser
+from pypdf import PdfReader
 from test_book import HTML, PAGES, ROOT, chromium, reads_pages  # noqa: F401
 
 sys.path.insert(0, str(ROOT / "book"))
@@ -77,10 +78,27 @@ def shown() -> list[paper.Page]:
     return [paper.read_page(name, part) for name, part in paper.order() if name in SHOWN]
 
 
+def check_tags(book: PdfReader) -> None:
+    """What is marked on a page belongs to a part of the structure that knows it, and pictures have a text."""
+    structure = book.root_object["/StructTreeRoot"]
+    assert book.root_object["/MarkInfo"]["/Marked"] and book.root_object["/Lang"] == "en"
+    places = dict(pdf.numbered(structure["/ParentTree"]))
+    seen: dict[str, list] = {}
+    for page in book.pages[1:]:  # the cover is a drawing
+        parts = [part.get_object() for part in places[page["/StructParents"]].get_object()]
+        parts = [part for part in parts if part]
+        assert parts and all(part["/Pg"] == page for part in parts if "/Pg" in part)
+        for part in parts:
+            while part.get_object() != structure.get_object():
+                part = part.get_object()
+                seen.setdefault(part["/S"], []).append(part)
+                part = part["/P"]
+    assert {"/Document", "/H1", "/H2", "/P", "/L", "/Figure"} <= set(seen)
+    assert all(len(figure.get("/Alt", "")) > 20 for figure in seen["/Figure"])
+
+
 @reads_pages
 def test_the_pdf_has_a_cover_contents_bookmarks_and_links(chromium: Browser, shown, tmp_path):
-    from pypdf import PdfReader
-
     pdf.print_book(chromium, shown).write(tmp_path / "book.pdf")
     book = PdfReader(tmp_path / "book.pdf")
     texts = [page.extract_text() for page in book.pages]
@@ -97,6 +115,7 @@ def test_the_pdf_has_a_cover_contents_bookmarks_and_links(chromium: Browser, sho
     assert not any("Code of the figure" in text for text in texts) and any(
         "Solution" in text for text in texts
     )
+    check_tags(book)
     content = (tmp_path / "book.pdf").read_bytes()
     assert len(content) < 5_000_000 and b"file:" not in content and bytes(ROOT) not in content
 

@@ -15,9 +15,9 @@
       return { width, height, ...box, down: true, place: (step, rank) => [rank * each + 2, 60 + 70 * step] };
     }
     const each = Math.max(92, Math.min(126, (window_width - 70) / steps));
-    const [width, height] = [70 + each * steps, 8 + 35 * candidates];
-    const box = { wide: each - 18, high: 28, start: [4, 8], token: [7, 19], number: [each - 24, 19] };
-    return { width, height, ...box, down: false, place: (step, rank) => [84 + each * step, 8 + 35 * rank] };
+    const [width, height] = [70 + each * steps, 4 + 31 * candidates];
+    const box = { wide: each - 18, high: 26, start: [4, 2], token: [7, 18], number: [each - 24, 18] };
+    return { width, height, ...box, down: false, place: (step, rank) => [84 + each * step, 2 + 31 * rank] };
   }
 
   // The curve from one box to another, in the direction of growth.
@@ -114,7 +114,7 @@
       });
       const [x, y] = form.start;
       const start = svg("g", { class: "live-node live-kept live-best" }, svg("rect", { x, y, width: 62, height: form.down ? 34 : form.high, rx: 5 }),
-        svg("text", { x: x + 31, y: y + (form.down ? 22 : 19), "text-anchor": "middle" }, "start"));
+        svg("text", { x: x + 31, y: y + (form.down ? 22 : 18), "text-anchor": "middle" }, "start"));
       const { width, height } = form;
       for (const [name, value] of Object.entries({ width, height, viewBox: `0 0 ${width} ${height}` })) tree.setAttribute(name, value);
       tree.setAttribute("aria-label", `${shown} of ${steps.length} steps of the search. The best so far: ${
@@ -139,10 +139,9 @@
     search();
     show(FIRST_STOP);
     return html("div", { class: "live-panel live-beam" },
-      html("label", { class: "live-row live-typed" }, "Portuguese ", field.input), field.note,
-      html("div", { class: "live-sliders live-stack" }, beam_size.row, alpha.row),
-      html("div", { class: "live-row" }, ...back, ...forward), window_on, said,
-      html("table", { class: "live-table live-ranking" }, html("thead", {}, html("tr", {}, ...heads)), ranking));
+      html("div", { class: "live-row" }, html("label", { class: "live-typed" }, "Portuguese ", field.input), ...back, ...forward), field.note,
+      html("div", { class: "live-sliders live-stack" }, beam_size.row, alpha.row), window_on,
+      html("div", { class: "live-told" }, said, html("table", { class: "live-table live-ranking" }, html("thead", {}, html("tr", {}, ...heads)), ranking)));
   }
 
   live.mount("beam", build, "phrases");

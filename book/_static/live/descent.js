@@ -181,7 +181,7 @@
     return html("div", { class: "live-panel live-descent" },
       html("div", { class: "live-sliders live-stack" }, rate.row, shift.row),
       html("div", { class: "live-halves" }, plane.svg, curve.svg),
-      html("div", { class: "live-row" }, method, button("Run", run), button("One update", () => show(shown < UPDATES ? shown + 1 : 1)), button("Reset", reset)), said);
+      html("div", { class: "live-row" }, method, button("Run", run), button("One update", () => show(shown < UPDATES ? shown + 1 : 1)), button("Reset", reset), said));
   }
 
   live.descent = { X, path, minimum, critical_rate, loss };

@@ -98,7 +98,7 @@
     }
 
     update();
-    return html("div", { class: "live-panel live-stream" }, html("div", { class: "live-row live-typed" }, input), field.note, place.row,
+    return html("div", { class: "live-panel live-stream" }, html("div", { class: "live-typed-and-place" }, html("div", { class: "live-row live-typed" }, input), place.row), field.note,
       html("div", { class: "live-beside" }, drawing, html("div", {}, said,
         html("div", { class: "live-row", role: "group", "aria-label": "Remove" }, html("span", {}, "Remove:"), ...buttons, back))));
   }

@@ -249,18 +249,18 @@
     }
 
     const panel = html("div", { class: "live-panel live-toy" },
-      html("div", { class: "live-row" }, html("label", {}, "Digits ", input), note,
-        button("Shuffle", () => { input.value = random_digits(Math.random).join(""); answer(); })),
-      html("div", { class: "live-row" }, html("span", { class: "live-label" }, "Answer "), tokens, verdict),
+      html("div", { class: "live-row" }, html("label", {}, "Digits ", input),
+        button("Shuffle", () => { input.value = random_digits(Math.random).join(""); answer(); }), note,
+        html("span", { class: "live-row live-answered" }, html("span", { class: "live-label" }, "Answer "), tokens, verdict)),
       html("div", { class: "live-columns" },
-        html("div", {}, drawing, html("label", { class: "live-slider" }, asks, slider, place), said,
-          html("div", { class: "live-row" }, button("Take away the counting head", take_counting_head),
-            button("Put everything back", () => { put_back(); answer(); }), button("Try 100 random sequences", measure), score)),
+        html("div", {}, drawing, html("label", { class: "live-slider" }, asks, slider, place), said),
         html("div", {},
           html("fieldset", {}, html("legend", {}, "Attention"), html("div", { class: "live-kinds" }, ...kinds),
             html("div", { class: "live-heads", role: "radiogroup", "aria-label": "layer and head" }, ...heads)),
           html("fieldset", {}, html("legend", {}, "Take away"),
-            ...Object.keys(switches).map((part) => html("label", { class: "live-switch" }, boxes[part], labels[part]))))));
+            ...Object.keys(switches).map((part) => html("label", { class: "live-switch" }, boxes[part], labels[part]))))),
+      html("div", { class: "live-row" }, button("Take away the counting head", take_counting_head),
+        button("Put everything back", () => { put_back(); answer(); }), button("Try 100 random sequences", measure), score));
     input.value = record.check.src.join("");
     answer();
     look(head_at([{ maps: maps.cross, wanted: (t, s) => t + s === digits.length - 1 }])); // where reversal looks

@@ -1,0 +1,682 @@
+"""More diagrams of the workshop, between those that open its notebooks."""
+
+from __future__ import annotations
+
+from pencil import Box, Diagram
+
+
+def joined_pronouns() -> Diagram:
+    """Workshop A: the end of a verb decides the form of the pronoun that is joined to it."""
+    d = Diagram(470, 262)
+    columns = (
+        (82, "a vowel", "stays", (("vejo + o", "vejo-o"),), "value"),
+        (235, "r, s or z", "falls, l comes", (("comer + o", "comê-lo"), ("faz + o", "fá-lo")), "query"),
+        (388, "a nasal sound", "n comes", (("comem + o", "comem-no"),), "memory"),
+    )
+    verb = d.box(235, 26, "the verb ends in …", "plain", 150, 30)
+    for x, ending, rule, cases, kind in columns:
+        box = d.box(x, 88, f"{ending}\n{rule}", kind, 132, 44)
+        bend = () if x == verb.x else ((235, 52), (x, 52))
+        d.arrow(verb.bottom, *bend, box.top)
+        d.arrow(box.bottom, (x, 123), kind=kind)
+        for i, (parts, whole) in enumerate(cases):
+            d.box(x, 144 + 52 * i, f"{parts}\n{whole}", "norm", 112, 42)
+    d.text(235, 244, "two exceptions:  tens + o = tem-lo,  quer + o = quere-o")
+    return d
+
+
+def one_noun_tells_all() -> Diagram:
+    """Workshop A: what a noun phrase tells the words around it, in both languages."""
+    d = Diagram(470, 290)
+    noun = d.box(235, 140, "gata, cat\nfeminine, plural", "weight", 150, 46)
+    upper = (("as", 74), ("gatas", 164), ("pretas", 262), ("dormem", 384))
+    lower = (("the", 74), ("black", 164), ("cats", 262), ("sleep", 384))
+    kinds = ("query", "weight", "query", "value")
+    for (word, x), kind in zip(upper, kinds, strict=True):
+        box = d.box(x, 46, word, kind, 82, 30)
+        d.arrow((noun.x + (x - noun.x) * 0.28, 117), box.bottom, kind=kind)
+    for (word, x), kind in zip(lower, ("norm", "norm", "weight", "value"), strict=True):
+        box = d.box(x, 232, word, kind, 82, 30)
+        if kind != "norm":
+            d.arrow((noun.x + (x - noun.x) * 0.28, 163), box.top, kind=kind)
+    d.text(74, 20, "agrees", "over")
+    d.text(262, 20, "agrees", "over")
+    d.text(384, 20, "fifth column of its table")
+    d.text(384, 258, "as after they")
+    d.text(119, 258, "always the same")
+    d.text(262, 258, "an s")
+    return d
+
+
+def orders_of_a_clause() -> Diagram:
+    """Workshop A: Portuguese keeps its order where English turns it around or lets do in."""
+    d = Diagram(470, 300)
+    rows = (
+        (30, "ela come pão .", "she eats bread .", ((0, 0), (1, 1), (2, 2))),
+        (128, "ela come pão ?", "does she eat bread ?", ((0, 1), (1, 2), (2, 3))),
+        (226, "ela não come pão .", "she does n't eat bread .", ((0, 0), (1, 2), (2, 3), (3, 4))),
+    )
+    for top, portuguese, english, links in rows:
+        above = [
+            d.box(56 + 78 * i, top, word, "query", 70 if len(word) > 1 else 26, 28)
+            for i, word in enumerate(portuguese.split())
+        ]
+        below = [
+            d.box(56 + 78 * i, top + 48, word, "logits" if word == "does" else "key",
+                  70 if len(word) > 1 else 26, 28)
+            for i, word in enumerate(english.split())
+        ]  # fmt: skip
+        for one, other in (*links, (len(above) - 1, len(below) - 1)):
+            d.arrow(above[one].bottom, below[other].top, tip=False)
+    return d
+
+
+def pronoun_and_its_noun() -> Diagram:
+    """Workshop A: a pronoun of one letter is translated by a noun eight tokens before it."""
+    d = Diagram(474, 190)
+    source = "o livro é novo , mas a ana não o lê .".split()
+    target = "the book is new , but ana does n't read it .".split()
+    widths = [15 + 7.6 * len(word) for word in source], [15 + 7.6 * len(word) for word in target]
+    places: list[list[Box]] = []
+    for y, words, sizes in ((82, source, widths[0]), (152, target, widths[1])):
+        gap = (466 - sum(sizes)) / (len(words) - 1)
+        left, boxes = 4.0, []
+        for word, size in zip(words, sizes, strict=True):
+            kind = {"livro": "weight", "book": "weight", "it": "value"}.get(word, "norm")
+            kind = "value" if (word, len(boxes)) == ("o", 9) else kind
+            boxes.append(d.box(left + size / 2, y, word, kind, size, 28))
+            left += size + gap
+        places.append(boxes)
+    noun, pronoun = places[0][1], places[0][9]
+    d.arrow(pronoun.top, (pronoun.x, 34), (noun.x, 34), noun.top, kind="value")
+    d.text((noun.x + pronoun.x) / 2, 18, "a book, so it; after o rapaz it would be him")
+    d.arrow(pronoun.bottom, places[1][10].top, kind="value")
+    d.arrow(noun.bottom, places[1][1].top, kind="weight", tip=False)
+    return d
+
+
+def mixture_of_kinds() -> Diagram:
+    """Workshop A: how often each of the sixteen kinds of sentence is drawn."""
+    d = Diagram(474, 292)
+    rows = (
+        (10, "somebody does something", "query"),
+        (4, "and does it to it, or him", "value"),
+        (3, "is so, or is so now", "memory"),
+        (2, "does it alone", "plain"),
+        (2, "gives", "plain"),
+        (2, "travels", "plain"),
+        (2, "is hungry, is ten", "plain"),
+        (2, "points at something", "plain"),
+        (8, "eight more kinds, one each", "norm"),
+    )
+    total = sum(share for share, _, _ in rows)
+    for row, (share, name, kind) in enumerate(rows):
+        y = 18 + 30 * row
+        d.text(200, y, name, "end")
+        d.box(208 + 10 * share, y, "", kind, 20 * share, 20, radius=0)
+        d.text(216 + 20 * share, y, f"{share} of {total}", "start")
+    return d
+
+
+def ends_of_a_command() -> Diagram:
+    """Workshop B: the ways in which the program ends, and the status that a shell sees."""
+    d = Diagram(470, 258)
+    run = d.box(64, 126, "main", "attention", 88, 40, look="code")
+    rows = (
+        ("done", "", "0", "value"),
+        ("a check failed", "its report", "1", "logits"),
+        ("a mistake", "one line, no traceback", "2", "logits"),
+        ("head has read enough", "nothing", "141", "norm"),
+        ("Ctrl-C, SIGTERM", "a checkpoint, one sentence", "130, 143", "memory"),
+    )
+    for row, (what, said, status, kind) in enumerate(rows):
+        y = 28 + 49 * row
+        box = d.box(268, y, f"{what}\n{said}" if said else what, kind, 206, 42)
+        d.arrow(run.right, (136, 126), (136, y), box.left)
+        d.text(384, y, status, "code start")
+    d.text(384, 252, "status", "start")
+    return d
+
+
+def slices_of_a_run() -> Diagram:
+    """Workshop B: one command, given again and again; its folder goes on, and refuses another recipe."""
+    d = Diagram(470, 272)
+    d.text(8, 24, "train phrases --max-minutes 30", "code start")
+    for i, x in enumerate((74, 200, 326)):
+        d.box(x, 62, f"30 minutes,\n{('begins', 'goes on', 'goes on')[i]}", "attention", 112, 44)
+        d.arrow((x, 84), (x, 112), kind="memory")
+        if i:
+            d.arrow((x - 63, 112), (x - 63, 62), (x - 56, 62), kind="memory", dashed=True)
+    d.box(236, 136, "the run's folder\nconfig.json, checkpoints, translator/", "memory", 456, 48)
+    for x, command, answer, kind in (
+        (88, "the same,\nmore steps", ("goes on",), "value"),
+        (234, "another width", ("refused, and", "nothing changed"), "logits"),
+        (382, "at the same time", ("refused, locked",), "logits"),
+    ):
+        asked = d.box(x, 250, command, "plain", 132, 40)
+        d.arrow(asked.top, (x, 161), kind=kind)
+        for line, words in enumerate(answer):
+            d.text(x, 197 + 17 * (line - (len(answer) - 1) / 2), words, "over")
+    return d
+
+
+def graded_apart() -> Diagram:
+    """Workshop B: notebooks of students run in a process of their own, which may hang or end."""
+    d = Diagram(470, 226)
+    grade = d.box(66, 112, "grade", "attention", 96, 36, look="code")
+    rows = (
+        (44, "process 1", ("✓", "✓", "hangs", ""), "killed at its limit"),
+        (148, "process 2", ("", "", "", "✗"), "goes on with the next"),
+    )
+    for y, name, pieces, said in rows:
+        frame = d.frame(308, y, 308, 64)
+        d.text(168, y - 18, name, "start over")
+        for i, verdict in enumerate(pieces):
+            kind = {"✓": "value", "✗": "logits", "hangs": "memory"}.get(verdict, "norm")
+            d.box(196 + 74 * i, y + 8, f"{i + 1}  {verdict}" if verdict else f"{i + 1}", kind, 66, 28)
+        d.text(458, y - 18, said, "end over")
+        d.arrow(grade.right, (132, 112), (132, y), frame.left)
+    d.text(308, 208, "✓  ✓  did not end in time  ✗", "bold")
+    d.text(150, 208, "the table:", "end")
+    return d
+
+
+def four_in_a_draw() -> Diagram:
+    """Workshop C: 64 random bits decide about four entries, each against a threshold of 16 bits."""
+    d = Diagram(474, 218)
+    d.text(8, 20, "64 random bits, drawn once", "start")
+    values = (41_087, 3_212, 60_990, 9_431)
+    for i, value in enumerate(values):
+        x = 64 + 115 * i
+        kept = value >= 6_554
+        number = d.box(x, 50, f"{value:,}", "query", 111, 30, radius=0)
+        asked = d.box(x, 112, "≥ 6,554 ?", "norm", 92, 30)
+        answer = d.box(x, 178, f"1.111 x_{{{i + 1}}}" if kept else "0", "value" if kept else "logits", 92, 30)
+        d.arrow(number.bottom, asked.top)
+        d.arrow(asked.bottom, answer.top, label="yes" if kept else "no", look="over")
+    d.text(237, 208, "6,554 of 65,536 drop an entry: a rate of 0.100006")
+    return d
+
+
+def joined_products() -> Diagram:
+    """Workshop C: three weight matrices side by side, and one product that reads the input once."""
+    d = Diagram(474, 240)
+    d.text(8, 20, "plain", "bold start")
+    for i, (name, kind) in enumerate((("Q", "query"), ("K", "key"), ("V", "value"))):
+        y = 50 + 26 * i
+        d.box(40, y, "X", "plain", 56, 22, radius=0)
+        d.box(140, y, f"W^{{{name}}}", kind, 56, 22, radius=0)
+        d.box(240, y, name, kind, 56, 22, radius=0)
+        d.text(90, y, "·", "bold")
+        d.text(190, y, "=", "bold")
+    d.text(290, 76, "X is read three times", "start")
+    d.text(8, 150, "joined", "bold start")
+    d.box(40, 184, "X", "plain", 56, 44, radius=0)
+    d.text(82, 184, "·", "bold")
+    for i, (name, kind) in enumerate((("Q", "query"), ("K", "key"), ("V", "value"))):
+        d.box(120 + 56 * i, 184, f"W^{{{name}}}", kind, 54, 44, radius=0)
+        d.box(318 + 56 * i, 184, name, kind, 54, 44, radius=0)
+    d.text(275, 184, "=", "bold")
+    d.text(237, 226, "copied for each call of at least 128 rows, then cut apart")
+    return d
+
+
+def shared_dictionaries() -> Diagram:
+    """Workshop C: the fast model has other classes and the same dictionaries of parameters."""
+    d = Diagram(470, 240)
+    for x, name, classes in (
+        (96, "Transformer", ("Linear", "Dropout", "MultiHeadAttention")),
+        (374, "FastTransformer", ("FastLinear", "FastDropout", "FastMultiHead…")),
+    ):
+        d.text(x, 20, name, "bold")
+        for i, one in enumerate(classes):
+            kind = "plain" if x < 200 else "attention"
+            part = d.box(x, 56 + 58 * i, one, kind, 156, 32, look="code")
+            if one.endswith("Dropout"):
+                continue
+            end = (204, part.y) if x < 200 else (266, part.y)
+            d.arrow(part.right if x < 200 else part.left, end, kind="weight")
+    for y in (56, 172):
+        d.box(235, y, "θ", "weight", 58, 32)
+    d.text(235, 114, "no numbers")
+    d.text(235, 216, "what is moved, cast or replaced in one")
+    d.text(235, 233, "is so in the other")
+    return d
+
+
+def int8_product() -> Diagram:
+    """Workshop C: a row of an input and a row of a weight matrix as whole numbers, each with its scale."""
+    d = Diagram(474, 206)
+    rows = (
+        (40, "input", ("0.50", "−1.26", "0.02"), ("25", "−63", "1"), "0.02", "query"),
+        (112, "weights", ("0.127", "0.040", "−0.060"), ("127", "40", "−60"), "0.001", "weight"),
+    )
+    for y, name, floats, whole, scale, kind in rows:
+        d.text(8, y - 28, name, "bold start")
+        for i, (one, other) in enumerate(zip(floats, whole, strict=True)):
+            d.box(36 + 58 * i, y, one, "norm", 54, 28, radius=0)
+            d.box(286 + 52 * i, y, other, kind, 48, 28, radius=0)
+        d.arrow((184, y), (254, y), kind=kind)
+        d.text(219, y - 16, f"÷ {scale}")
+    d.text(8, 172, "25 · 127 − 63 · 40 − 1 · 60 = 595", "code start")
+    d.text(8, 194, "595 · 0.02 · 0.001 = 0.0119", "code start")
+    d.text(290, 194, "the floats give 0.0119", "start")
+    return d
+
+
+def course_of_a_word() -> Diagram:
+    """Workshop E: one number says where the first merge of a word is left out."""
+    d = Diagram(470, 222)
+    d.text(8, 22, "a word of four merges", "bold start")
+    draws = ("G = 7", "G > 4: cut as always", 5), ("G = 3", "two merges made, the third left out", 3)
+    for row, (place, told, stops) in enumerate(draws):
+        y = 66 + 88 * row
+        d.box(40, y, place, "query", 68, 30)
+        before: Box | None = None
+        for merge in range(1, 5):
+            left_out, after = merge == stops, merge > stops
+            kind = "logits" if left_out else "norm" if after else "value"
+            box = d.box(122 + 88 * (merge - 1), y, f"merge {merge}", kind, 74, 30)
+            if before is not None and not after:
+                d.arrow(before.right, box.left, dashed=left_out)
+            before = box
+        d.text(122 - 37, y + 30, told, "start")
+    d.text(296, 206, "here a new course begins, with a new G", "over")
+    d.arrow((298, 196), (298, 170), kind="logits")
+    return d
+
+
+def way_of_an_archive() -> Diagram:
+    """Workshop E: how a corpus is found on this machine or fetched, and gets its name."""
+    d = Diagram(470, 300)
+    here = d.box(86, 34, "a file of that name?", "norm", 152, 32)
+    right = d.box(86, 112, "size, SHA-256", "norm", 130, 32)
+    use = d.box(86, 262, "the two texts,\nread from the stream", "value", 156, 46)
+    source = d.box(318, 34, "the next source", "plain", 136, 32)
+    part = d.box(318, 112, "a file without its name,\nat most its size", "memory", 184, 46)
+    sums = d.box(318, 188, "size, SHA-256", "norm", 130, 32)
+    d.arrow(here.bottom, right.top, label="yes", look="over")
+    d.arrow(right.bottom, use.top, label="right", look="over", at=(86, 150))
+    d.arrow(here.right, source.left, label="no", look="over")
+    d.arrow(right.right, (206, 112), (206, 34), source.left, dashed=True)
+    d.arrow(source.bottom, part.top)
+    d.arrow(part.bottom, sums.top)
+    d.arrow(sums.left, (86, 188), label="right: now it has its name", look="over", at=(186, 172))
+    d.arrow(sums.right, (462, 188), (462, 42), (386, 42), dashed=True)
+    d.text(406, 174, "wrong")
+    d.box(360, 262, "no source left: which file\nto put where", "logits", 190, 46)
+    d.arrow((386, 26), (432, 26), (432, 239), kind="logits", dashed=True)
+    return d
+
+
+def one_line_too_many() -> Diagram:
+    """Workshop E: one more line feed in a file, and every later pair is wrong."""
+    d = Diagram(470, 214)
+    left = ("bom dia .", "até já .", "", "gosto disto .", "não sei .")
+    right = ("good morning .", "see you soon .", "i like this .", "i don't know .")
+    d.text(100, 18, "train.pt", "code")
+    d.text(360, 18, "train.en", "code")
+    for i, text in enumerate(left):
+        y = 48 + 36 * i
+        d.text(14, y, str(i + 1))
+        one = d.box(104, y, text, "logits" if not text else "query", 150, 28)
+        if i < len(right):
+            wrong = i > 1
+            other = d.box(360, y, right[i], "key", 150, 28)
+            d.arrow(one.right, other.left, kind="logits" if wrong else "value", tip=False, dashed=wrong)
+        else:
+            d.text(200, y, "alone, so the files are refused", "start")
+    return d
+
+
+def gates_of_a_folder() -> Diagram:
+    """Workshop F: what is looked at before a number of a stranger's folder is read."""
+    d = Diagram(474, 274)
+    rows = (
+        (34, "SHA256SUMS", "each file as it was saved", "memory"),
+        (94, "config.json", "sizes that a model may have", "memory"),
+        (154, "header of the weights", "names and shapes of a plan without memory", "memory"),
+        (230, "numbers, pieces", "finite, and they belong together", "weight"),
+    )
+    above = None
+    for y, name, asked, kind in rows:
+        box = d.box(96, y, name, kind, 166, 34, look="code" if "." in name or name.isupper() else "")
+        d.text(196, y - 9, asked, "start")
+        d.arrow((196, y + 9), (424, y + 9), kind="logits", dashed=True)
+        d.text(430, y + 9, "no", "start")
+        if above is not None:
+            d.arrow(above.bottom, box.top)
+        above = box
+    d.arrow((8, 190), (466, 190), tip=False, dashed=True)
+    d.text(196, 202, "memory for a model only below this line", "start over")
+    return d
+
+
+def to_a_hub_and_back() -> Diagram:
+    """Workshop F: what goes to a hub, what is fetched from it, and what is asked first."""
+    d = Diagram(474, 250)
+    mine = d.box(84, 60, "Translator\nand its record", "attention", 136, 48)
+    hub = d.box(392, 124, "OWNER/NAME\non the hub", "memory", 130, 52)
+    d.arrow(mine.right, (392, 60), hub.top, label="push_to_hub", at=(256, 44))
+    d.text(256, 78, "four files, README.md", "over")
+    kept = d.box(238, 194, "kept on this\nmachine", "plain", 112, 46)
+    d.arrow(hub.bottom, (392, 194), kept.right)
+    d.text(404, 220, "JSON, safetensors,")
+    d.text(404, 237, "pieces: no code")
+    other = d.box(78, 194, "Translator", "attention", 112, 34)
+    d.arrow(kept.left, other.right)
+    d.text(78, 226, "from_pretrained", "code")
+    first = d.box(78, 130, "a folder here?", "norm", 120, 30)
+    d.arrow(first.bottom, other.top, label="first", look="over")
+    return d
+
+
+def form_of_a_layer() -> Diagram:
+    """Workshop G: what a layer was built with, read off its parts."""
+    d = Diagram(474, 266)
+    d.text(96, 18, "a layer of torch.nn", "bold")
+    d.text(388, 18, "its form", "bold")
+    d.frame(96, 134, 184, 208)
+    rows = (
+        ("self_attn", "d_model, n_heads", "attention"),
+        ("linear1", "d_ff, bias", "weight"),
+        ("activation", "relu, gelu, silu", "value"),
+        ("norm_first", "norm_first", "norm"),
+    )
+    for i, (part, said, kind) in enumerate(rows):
+        y = 60 + 50 * i
+        box = d.box(96, y, part, kind, 140, 34, look="code")
+        form = d.box(388, y, said, kind, 160, 34, look="code")
+        d.arrow(box.right, form.left)
+    d.text(237, 254, "all layers of a stack must agree")
+    return d
+
+
+def order_of_features() -> Diagram:
+    """Workshop G: sines and cosines in turn, and Marian's two blocks: the same features in another order."""
+    d = Diagram(470, 184)
+    size, left = 50, 112
+    d.text(8, 44, "ours", "start")
+    d.text(8, 140, "Marian's", "start")
+    ours = [("sin", i // 2) if i % 2 == 0 else ("cos", i // 2) for i in range(6)]
+    theirs = [("sin", i) for i in range(3)] + [("cos", i) for i in range(3)]
+    above, below = {}, {}
+    for y, features, found in ((44, ours, above), (140, theirs, below)):
+        for place, (name, speed) in enumerate(features):
+            kind = "query" if name == "sin" else "value"
+            found[name, speed] = d.box(left + 60 * place, y, f"{name}_{{{speed}}}", kind, size, 32, radius=0)
+    for feature, box in above.items():
+        d.arrow(box.bottom, below[feature].top, kind="query" if feature[0] == "sin" else "value", tip=False)
+    return d
+
+
+def first_token_given() -> Diagram:
+    """Workshop G: the first token says which language the model writes, and is not the model's choice."""
+    d = Diagram(474, 246)
+    d.text(8, 18, "Beginning, around a model", "bold start")
+    steps = (
+        (92, "step 1", "⟨start⟩", "one token\nallowed", "fra_Latn", "logits"),
+        (238, "step 2", "fra_Latn", "as the model\nsays", "merci", "value"),
+        (384, "step 3", "merci", "as the model\nsays", "⟨end⟩", "value"),
+    )
+    for x, name, read, rule, written, kind in steps:
+        d.text(x, 46, name)
+        given = d.box(x, 74, read, "plain", 84, 28)
+        model = d.box(x, 136, rule, "norm" if kind == "logits" else "attention", 104, 46)
+        out = d.box(x, 204, written, kind, 84, 28)
+        d.arrow(given.bottom, model.top)
+        d.arrow(model.bottom, out.top)
+        if x < 384:
+            d.arrow(out.right, (x + 73, 204), (x + 73, 74), (x + 104, 74), dashed=True)
+    d.text(92, 234, "probability 1")
+    return d
+
+
+def stacked_for_the_engine() -> Diagram:
+    """Workshop G: our matrices, and the places of CTranslate2's specification that they are stacked into."""
+    d = Diagram(474, 330)
+    d.text(86, 18, "ours", "bold")
+    d.text(368, 18, "CTranslate2", "bold")
+    rows = (
+        ("self_attention", (("w_q", "query"), ("w_k", "key"), ("w_v", "value")), "linear[0]"),
+        ("", (("w_o", "weight"),), "linear[1]"),
+        ("cross_attention", (("w_q", "query"),), "linear[0]"),
+        ("", (("w_k", "key"), ("w_v", "value")), "linear[1]"),
+        ("", (("w_o", "weight"),), "linear[2]"),
+    )
+    y = 58.0
+    for name, parts, place in rows:
+        if name:
+            d.text(8, y - 18, name, "code start")
+        middle = y + 12 * (len(parts) - 1) + 6
+        for i, (part, kind) in enumerate(parts):
+            top = y + 6 + 28 * i
+            d.box(92, top, part, kind, 72, 24, radius=0, look="code")
+            stacked = middle + 24 * (i - (len(parts) - 1) / 2)
+            d.box(316, stacked, "", kind, 84, 24, radius=0)
+            d.arrow((128, top), (168, top), (234, stacked), (274, stacked), kind=kind)
+        d.text(366, middle, place, "code start")
+        y += 28 * len(parts) + (6 if place in ("linear[0]",) and len(parts) > 1 else 8)
+        y += 26 if place == "linear[1]" and len(parts) == 1 else 0
+    return d
+
+
+def two_graphs() -> Diagram:
+    """Workshop G: two graphs without loops, and the loop between them that hands the cache on."""
+    d = Diagram(474, 290)
+    src = d.box(56, 40, "src", "plain", 72, 30, look="code")
+    encoder = d.box(190, 40, "encoder.onnx", "weight", 120, 36, look="code")
+    d.arrow(src.right, encoder.left)
+    kept = d.box(390, 40, "mask, cross", "memory", 116, 36, look="code")
+    d.arrow(encoder.right, kept.left)
+    d.frame(237, 186, 458, 196)
+    d.text(20, 104, "the loop, in any language, once a token", "bold start")
+    last = d.box(64, 164, "last", "plain", 84, 30, look="code")
+    own = d.box(64, 236, "own", "memory", 84, 30, look="code")
+    decoder = d.box(224, 200, "decoder.onnx", "weight", 120, 44, look="code")
+    d.arrow(last.right, (136, 164), (136, 192), (164, 192))
+    d.arrow(own.right, (136, 236), (136, 208), (164, 208))
+    d.arrow((350, 58), (350, 146), (224, 146), decoder.top, kind="memory")
+    logits = d.box(390, 182, "argmax of logits", "logits", 126, 30)
+    grown = d.box(390, 232, "grown", "memory", 126, 30, look="code")
+    d.arrow((284, 192), (310, 192), (310, 182), logits.left)
+    d.arrow((284, 208), (310, 208), (310, 232), grown.left)
+    d.arrow(grown.bottom, (390, 270), (64, 270), own.bottom, kind="memory", dashed=True)
+    d.arrow((420, 167), (420, 126), (64, 126), last.top, kind="logits", dashed=True)
+    return d
+
+
+def three_futures() -> Diagram:
+    """Workshop H: what stands after a position is replaced, padded and cut off; the logits before it stay."""
+    d = Diagram(474, 236)
+    rows = (
+        ("as it is", ("the", "cat", "sleeps", "here"), "plain"),
+        ("replaced", ("the", "cat", "bites", "us"), "logits"),
+        ("padded", ("the", "cat", "⟨pad⟩", "⟨pad⟩"), "norm"),
+        ("cut off", ("the", "cat"), ""),
+    )
+    for i, (name, words, kind) in enumerate(rows):
+        y = 48 + 46 * i
+        d.text(8, y, name, "start")
+        for t, word in enumerate(words):
+            d.box(104 + 60 * t, y, word, "plain" if t < 2 else kind, 56, 28)
+            d.box(346 + 34 * t, y, "", "value" if t < 2 else "norm", 30, 28, radius=0)
+        d.arrow((314, y), (327, y))
+    d.text(194, 18, "target")
+    d.text(397, 18, "logits")
+    for i in range(3):
+        d.text(363, 71 + 46 * i, "=", "bold")
+    d.text(237, 224, "for every t; here t = 2")
+    return d
+
+
+def search_in_one_pass() -> Diagram:
+    """Workshop H: what a search has written is read back in one pass, and each token must be the best."""
+    d = Diagram(474, 240)
+    search = d.box(64, 40, "search", "attention", 92, 34)
+    d.text(64, 72, "with its cache")
+    words = ("this", "is", "a", "⟨end⟩")
+    reads = ("⟨start⟩", "this", "is", "a")
+    for t, (word, read) in enumerate(zip(words, reads, strict=True)):
+        x = 176 + 82 * t
+        written = d.box(x, 40, word, "value", 70, 30)
+        best = d.box(x, 112, "best?", "logits", 70, 30)
+        model = (x, 165)
+        given = d.box(x, 222, read, "plain", 70, 28)
+        d.arrow(given.top, (x, 190))
+        d.arrow(model, best.bottom)
+        d.arrow(best.top, written.bottom, tip=False, kind="value")
+    d.arrow(search.right, (141, 40))
+    d.box(299, 177, "the model, one pass without a cache", "weight", 330, 26)
+    return d
+
+
+def two_paths_of_nanogpt() -> Diagram:
+    """Workshop H: the adapter takes the last position from one path and the others from the other."""
+    d = Diagram(474, 222)
+    idx = d.box(52, 110, "tgt", "plain", 72, 32, look="code")
+    calls = (
+        (52, "model(idx, targets)", ("value",) * 3 + ("norm",), "all positions"),
+        (168, "model(idx)", ("",) * 3 + ("query",), "the last one"),
+    )
+    for y, call, kinds, said in calls:
+        box = d.box(184, y, call, "weight", 164, 36, look="code")
+        d.arrow(idx.right, (96, 110), (96, y), box.left)
+        for t, kind in enumerate(kinds):
+            if kind:
+                d.box(290 + 26 * t, y, "", kind, 22, 28, radius=0)
+        d.text(329, y - 28 if y < 100 else y + 28, said)
+        d.arrow(box.right, (276 if kinds[0] else 354, y))
+    for t in range(4):
+        kind = "query" if t == 3 else "value"
+        x = 374 + 26 * t
+        d.box(x - 8, 110, "", kind, 22, 28, radius=0)
+        end = (290 + 26 * t, 66) if t < 3 else (368, 154)
+        d.arrow(end, (x - 8, 96 if t < 3 else 124), kind=kind)
+    d.text(120, 206, "in evaluation mode")
+    return d
+
+
+def whose_mistake() -> Diagram:
+    """Workshop H: a reader's piece is compared with the book's, then with the book's with a mistake in it."""
+    d = Diagram(474, 300)
+    yours = d.box(80, 36, "the reader's piece", "query", 142, 34)
+    probes = d.box(80, 112, "probes", "norm", 100, 34)
+    d.arrow(yours.bottom, probes.top)
+    book = d.box(300, 36, "the book's piece", "weight", 142, 34)
+    d.arrow(book.bottom, (300, 112), probes.right)
+    right = d.box(80, 196, "equal: it takes\nthe book's place", "value", 142, 46)
+    d.arrow(probes.bottom, right.top, label="equal", look="over")
+    planted = d.box(300, 196, "the book's piece with\na usual mistake, one by one", "memory", 210, 46)
+    d.arrow((300, 112), planted.top, label="not equal", look="over", dashed=True, at=(300, 144))
+    named = d.box(210, 274, "the same wrong values:\nits name", "logits", 186, 44)
+    other = d.box(396, 274, "none fits: the first\nprobe that differs", "plain", 146, 44)
+    d.arrow((250, 219), (250, 236), (210, 236), named.top)
+    d.arrow((350, 219), (350, 236), (396, 236), other.top)
+    return d
+
+
+def stop_of_a_server() -> Diagram:
+    """Workshop I: what is accepted is answered after the signal, and what is late is told to go elsewhere."""
+    d = Diagram(474, 220)
+    start, stop, end = 96, 176, 396
+    d.arrow((start, 28), (stop, 28), kind="value", wide=True, tip=False)
+    d.text(8, 28, "takes work", "start")
+    d.text(8, 82, "requests", "start")
+    d.text(stop, 200, "SIGTERM")
+    d.text(end, 200, "20 seconds")
+    for x in (stop, end):
+        d.arrow((x, 14), (x, 186), dashed=True, tip=False)
+    rows = ((104, 134, "200", "value"), (140, 250, "200", "value"), (160, 396, "503", "logits"))
+    for i, (x0, x1, status, kind) in enumerate(rows):
+        y = 62 + 32 * i
+        d.arrow((x0, y), (x1, y), kind=kind)
+        d.text(x1 + 8, y, status, "code start over")
+    d.arrow((190, 158), (214, 158), kind="logits")
+    d.text(220, 158, "a new connection: refused", "start over")
+    return d
+
+
+def frames_of_a_verb() -> Diagram:
+    """Workshop A: a verb, its prepositions, what may follow them, and the English that each becomes."""
+    d = Diagram(470, 196)
+    verb = d.box(52, 98, "falar", "weight", 80, 34)
+    rows = (
+        (30, "–", "a language", "speak"),
+        (98, "com", "somebody", "talk to"),
+        (166, "de", "somebody, a book …", "talk about"),
+    )
+    for y, preposition, objects, english in rows:
+        joined = d.box(156, y, preposition, "norm", 60, 30)
+        bend = () if y == verb.y else ((108, 98), (108, y))
+        d.arrow(verb.right, *bend, joined.left)
+        allowed = d.box(272, y, objects, "query", 144, 30)
+        d.arrow(joined.right, allowed.left)
+        said = d.box(416, y, english, "key", 96, 30)
+        d.arrow(allowed.right, said.left)
+    return d
+
+
+def form_of_a_text() -> Diagram:
+    """Workshop E: a text is brought into the form of the corpus, and its translation is brought back."""
+    d = Diagram(470, 196)
+    typed = d.box(110, 36, "O João não veio.", "plain", 180, 32)
+    read = d.box(110, 150, "o joão não veio .", "query", 180, 32)
+    written = d.box(360, 150, "joão did n't come .", "key", 180, 32)
+    shown = d.box(360, 36, "joão didn't come.", "plain", 180, 32)
+    d.arrow(typed.bottom, read.top, label="lower case, tokens apart", look="over")
+    d.arrow(read.right, written.left)
+    d.arrow(written.top, shown.bottom, label="tokens together again", look="over")
+    d.text(235, 130, "model")
+    d.text(235, 186, "what the corpus looks like")
+    return d
+
+
+def pieces_to_words() -> Diagram:
+    """Workshop F: of the weights of pieces, columns are added and rows are averaged."""
+    d = Diagram(474, 196)
+    size = 46
+    panels = (
+        (94, "pieces", ("gos", "to", "."), (("li", (0.5, 0.3, 0.2)), ("ke", (0.3, 0.1, 0.6)))),
+        (254, "columns added", ("gosto", "."), (("li", (0.8, 0.2)), ("ke", (0.4, 0.6)))),
+        (412, "rows averaged", ("gosto", "."), (("like", (0.6, 0.4)),)),
+    )
+    for x, name, columns, rows in panels:
+        d.text(x, 18, name, "bold")
+        for j, column in enumerate(columns):
+            d.text(x + size * (j - (len(columns) - 1) / 2), 52, column)
+        words = [[f"{weight:.1f}" for weight in weights] for _, weights in rows]
+        kinds = [["attention"] * len(columns) for _ in rows]
+        grid = d.grid(x, 68 + size * len(rows) / 2, kinds, size, words)
+        for i, (row, _) in enumerate(rows):
+            d.text(x - grid.width / 2 - 4, 68 + size * (i + 0.5), row, "end")
+    d.text(237, 182, "each row still sums to 1")
+    return d
+
+
+def asked_of_a_model() -> Diagram:
+    """Workshop H: the input of the checks, whose three sizes differ."""
+    d = Diagram(474, 226)
+    size = 30
+    inputs = (130, 7, "source", "[B, S] = [3, 7]"), (378, 5, "target", "[B, T] = [3, 5]")
+    for x, columns, name, shape in inputs:
+        kinds = [
+            [
+                "norm" if name == "source" and s >= columns - row else
+                "logits" if name == "target" and s == 0 else
+                ("query", "key", "value")[(s + 2 * row) % 3]
+                for s in range(columns)
+            ]
+            for row in range(3)
+        ]  # fmt: skip
+        d.text(x, 20, name, "bold")
+        d.grid(x, 92, kinds, size)
+        d.text(x, 152, shape, "code")
+    for x, kind, meaning in (
+        (20, "norm", "cut off, so that lengths differ"),
+        (288, "logits", "start token"),
+    ):
+        d.box(x, 186, "", kind, 20, 16, radius=0)
+        d.text(x + 16, 186, meaning, "start")
+    d.text(237, 214, "neighbors differ, and each token has another one to be replaced by")
+    return d
