@@ -48,6 +48,8 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 #     speed/int8
 #     speed/fast
 #     speed/configured
+#     speed/costs
+#     speed/planner
 #     runs/checkpoints
 #     runs/folder
 #     runs/distributed
