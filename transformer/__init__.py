@@ -43,6 +43,7 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 #     commands/info
 #     commands/check
 #     commands/grade
+#     commands/gpu
 #     __main__
 #     speed/kernels
 #     speed/int8
