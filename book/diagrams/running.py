@@ -1,4 +1,4 @@
-"""The diagrams of Chapters 6 to 18: training, decoding, speed and what follows."""
+"""The diagrams of Chapters 6 to 19: training, decoding, speed and what follows."""
 
 from __future__ import annotations
 
@@ -737,4 +737,83 @@ def translator_flow() -> Diagram:
     d.arrow(model.bottom, search.top, kind="weight")
     for x, note in ((52, "as typed"), (160, "prepared"), (310, "by length"), (426, "restored")):
         d.text(x, 240, note)
+    return d
+
+
+def sharded_state() -> Diagram:
+    """Chapter 19: what the second of four processes holds, from data parallelism to full sharding."""
+    d = Diagram(474, 232)
+    columns = (("parameters", "weight", 178), ("gradients", "query", 288), ("Adam's m, v", "memory", 398))
+    rows = (("data parallel", 0), ("ZeRO 1", 1), ("ZeRO 2", 2), ("ZeRO 3", 3))
+    for name, _, x in columns:
+        d.text(x, 20, name)
+    for row, (name, n_sharded) in enumerate(rows):
+        y = 54 + 40 * row
+        d.text(16, y, name, "start")
+        for column, (_, kind, x) in enumerate(columns):
+            sharded = column >= 3 - n_sharded
+            d.grid(x, y, [["" if sharded and part != 1 else kind for part in range(4)]], 24)
+    d.grid(28, 212, [[""]], 24)
+    d.text(46, 212, "held by another process", "start")
+    return d
+
+
+def ring_sum() -> Diagram:
+    """Chapter 19: a sum by ring, as a reduce-scatter and an all-gather."""
+    d = Diagram(474, 196)
+    sums = [["value" if (row + 1) % 4 == column else "plain" for row in range(4)] for column in range(4)]
+    tables = (
+        ("four arrays", [["plain"] * 4] * 4, 60),
+        ("one sum each", sums, 237),
+        ("all sums", [["value"] * 4] * 4, 414),
+    )
+    for name, kinds, x in tables:
+        d.text(x, 18, name, "bold")
+        d.grid(x, 90, kinds, 26)
+        for process in range(4):
+            d.text(x + 26 * (process - 1.5), 154, str(process))
+    for x, name in ((148, "reduce-\nscatter"), (325, "all-\ngather")):
+        d.arrow((x - 30, 90), (x + 30, 90))
+        for line, word in enumerate(name.split("\n")):
+            d.text(x, 54 + 17 * line, word)
+        d.text(x, 107, "n − 1")
+        d.text(x, 124, "steps")
+    d.text(237, 180, "process; a square is a quarter of an array")
+    return d
+
+
+def tensor_parallel() -> Diagram:
+    """Chapter 19: a network divided by columns, then by rows, with a sum at its end."""
+    d = Diagram(474, 226)
+    plus = d.plus(404, 113)
+    for process, y in enumerate((62, 164)):
+        d.text(16, y - 44 if process == 0 else y + 44, f"process {process}", "start bold")
+        x = d.box(32, y, "x", "plain", 36, 30)
+        columns = d.box(132, y, f"columns {process}\nof W_{{1}}", "weight", 92, 46)
+        hidden = d.box(222, y, "ReLU", "attention", 48, 30)
+        rows = d.box(314, y, f"rows {process}\nof W_{{2}}", "weight", 84, 46)
+        d.arrow(x.right, columns.left)
+        d.arrow(columns.right, hidden.left)
+        d.arrow(hidden.right, rows.left)
+        d.arrow(rows.right, (404, y), plus.top if process == 0 else plus.bottom)
+        out = d.box(454, y, "y", "plain", 34, 30)
+        d.arrow((414, 113), (432, 113), (432, y), out.left)
+    d.text(372, 113, "all-reduce", "end")
+    return d
+
+
+def ring_attention() -> Diagram:
+    """Chapter 19: queries stay, keys and values go around."""
+    d = Diagram(470, 190)
+    places = (62, 177, 292, 407)
+    for process, x in enumerate(places):
+        d.text(x, 18, f"process {process}")
+        query = d.box(x, 52, f"Q_{{{process}}}", "query", 76, 30)
+        d.box(x - 19, 118, f"K_{{{process}}}", "key", 38, 30, radius=0)
+        d.box(x + 19, 118, f"V_{{{process}}}", "value", 38, 30, radius=0)
+        d.arrow((x, 103), query.bottom, kind="attention")
+        if process < 3:
+            d.arrow((x + 38, 118), (places[process + 1] - 38, 118), wide=True)
+    d.arrow((445, 118), (458, 118), (458, 164), (12, 164), (12, 118), (24, 118), wide=True)
+    d.text(235, 180, "n − 1 turns, and every query has met every key")
     return d

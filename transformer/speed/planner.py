@@ -80,7 +80,7 @@ def predict(shape: ModelShape, work: Work, split: Split, cluster: Cluster) -> Pl
     Raises:
         TypeError, ValueError: as in `check_split`.
 
-    Source: Narayanan et al. (2021), sections 2 and 3; for `"mixed"`, Korthikanti et al. (2022), section 4.
+    Source: Narayanan et al. (2021), sections 2 and 3; for `"mixed"`, Korthikanti et al. (2023), section 4.
     """
     check_split(shape, work, split, cluster)
     memory, time = step_memory(shape, work, split), step_time(shape, work, split, cluster)
