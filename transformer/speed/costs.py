@@ -87,7 +87,7 @@ class ModelShape:
 
 
 # %% book/C-kernels.ipynb · What a step will take · [planner-cluster]
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Cluster:
     """Equal devices, what each of them can do, and what joins them.
 
