@@ -176,12 +176,12 @@ _AT_ONCE = 2**21  # logits in a chunk of the loss
 
 def kept_bytes(shape: ModelShape, work: Work, split: Split) -> float:
     """What the layers keep of one microbatch for its backward pass."""
-    whole, divided, network, hidden, _ = PROGRAMS[work.program]
+    whole, divided, vectors, hidden, _ = PROGRAMS[work.program]
     (attentions, networks), t = shape.sublayers, split.tensor
     undivided = t if split.sequence else 1
     attention = shape.d_model * (whole / undivided + divided * (1 + shape.kv_share) / 2 / t)
-    attention += 0 if work.fused else 5 * work.length * shape.n_heads / t  # scores, weights, dropout
-    network = shape.d_model * network / undivided + hidden * (1 + shape.gated) * shape.d_ff / t
+    attention += 0.0 if work.fused else 5 * work.length * shape.n_heads / t  # scores, weights, dropout
+    network = shape.d_model * vectors / undivided + hidden * (1 + shape.gated) * shape.d_ff / t
     return split.micro * work.length * (attentions * attention + networks * network)
 
 
@@ -220,8 +220,8 @@ def step_memory(shape: ModelShape, work: Work, split: Split) -> dict[str, float]
     activations += 12 * logits if plain else 12 * min(logits, _AT_ONCE) + table * (logits > _AT_ONCE)
     divided = k if p == 1 else 1
     activations += 2 * size * own / (share * (attentions + networks)) if divided > 1 else 0  # two, gathered
-    weights, gradients, averages = (4, 4, 8) if ours else (2, 2, 12)
-    gradients *= own / divided
+    weights, slopes, averages = (4, 4, 8) if ours else (2, 2, 12)
+    gradients = slopes * own / divided
     if ours and m == p == 1:
         largest = max(activations, gradients + table)
         activations, gradients = (largest, 0) if largest == activations else (table, gradients)
