@@ -66,10 +66,10 @@ class Questions(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("search", "asked"), [(greedy_search, ["nonzero"]), (beam_search, ["any", "all"])])
+@pytest.mark.parametrize(("search", "asked"), [(greedy_search, ["nonzero"]), (beam_search, ["any"])])
 def test_how_often_a_search_must_ask_its_device(monkeypatch, kind, search, asked):
-    """Greedy search asks which sentences have ended; beam search, whether a beginning has, and then whether
-    all sentences go on. The checks of arguments and for NaN, which ask too, are off."""
+    """Greedy search asks which sentences have ended; beam search, whether a beginning has, and then which
+    sentences go on. The checks of arguments and for NaN, which ask too, are off."""
     for name in ("check_ids", "check_memory", "check_positions", "_check_numbers"):
         for module in (transformer.decoding, transformer.model):
             monkeypatch.setattr(module, name, lambda *args, **options: None, raising=False)

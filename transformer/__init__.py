@@ -43,11 +43,14 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 #     commands/info
 #     commands/check
 #     commands/grade
+#     commands/gpu
 #     __main__
 #     speed/kernels
 #     speed/int8
 #     speed/fast
 #     speed/configured
+#     speed/costs
+#     speed/planner
 #     runs/checkpoints
 #     runs/folder
 #     runs/distributed

@@ -213,16 +213,17 @@ def extend_beam(state: DecoderState, last: Tensor, alive: BeamResult) -> tuple[B
 # %% book/08-decoding.ipynb · The search · [beam-finished]
 def _set_aside(
     ended: BeamResult, found: BeamResult, origin: Tensor, norm: float, config: TransformerConfig
-) -> tuple[BeamResult, BeamResult, Tensor]:
+) -> tuple[BeamResult, BeamResult, Tensor, bool]:
     # Move what ends among the best K of 2K candidates to the finished; of the others, the best K go on.
+    # Whether anything ended comes last.
     beam_size, ends = ended.scores.size(1), found.tokens[:, :, -1] == config.eos_id  # [B, 2K]
-    if ends.any():
+    if some := bool(ends.any()):
         scores = found.scores.masked_fill(~ends, -torch.inf)[:, :beam_size] / norm
         new = BeamResult(found.tokens[:, :beam_size], scores)
         ended = merge_hypotheses(ended, new, config.pad_id)
         scores, order = found.scores.masked_fill(ends, -torch.inf).topk(beam_size, dim=1)
         found, origin = BeamResult(_rows(found.tokens, order), scores), origin.gather(1, order)
-    return ended, BeamResult(*(x[:, :beam_size] for x in found)), origin[:, :beam_size]
+    return ended, BeamResult(*(x[:, :beam_size] for x in found)), origin[:, :beam_size], some
 
 
 # %% book/08-decoding.ipynb · The search · [beam-start]
@@ -256,10 +257,10 @@ def _search(
     for length in range(1, max_length + 1):
         found, origin = extend_beam(state, last, alive)  # [B, 2K, length], [B, 2K]
         norm = length_norm(length, alpha)
-        ended, alive, origin = _set_aside(ended, found, origin, norm, config)  # K of 2K
+        ended, alive, origin, some = _set_aside(ended, found, origin, norm, config)  # K of 2K
         rows = first_row[: len(origin)] + origin  # of the state
         going = (ended.scores == -torch.inf).any(dim=1) & (alive.scores != -torch.inf).any(dim=1)
-        if not going.all():
+        if some and not going.all():  # on a GPU, asking means waiting
             _write(result, sentences, ended)
             sentences, rows = sentences[going], rows[going]
             ended, alive = (BeamResult(*(x[going] for x in pair)) for pair in (ended, alive))

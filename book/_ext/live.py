@@ -92,6 +92,7 @@ FIGURES: dict[str, str | None] = {
     "bleu": None,
     "warmup": None,
     "reversing": None,
+    "cluster": None,
 }
 # What a figure needs beside what all of them share.
 RUN = ("learning", "learner", "trial")

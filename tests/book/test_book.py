@@ -647,6 +647,7 @@ PAGE_OF = {
     "bleu": "13-translation",
     "warmup": "07-training",
     "reversing": "09-toy-task",
+    "cluster": "19-many-machines",
 }
 PLACES = {name: HTML / "book" / f"{page}.html" for name, page in PAGE_OF.items()}
 

@@ -82,15 +82,18 @@ def subparsers() -> dict:
     return commands.choices
 
 
+COMMANDS = ["train", "translate", "evaluate", "info", "serve", "check", "grade", "gpu"]
+
+
 def test_alone_it_explains_itself(capsys):
     assert main([]) == 2
     said = capsys.readouterr().err
     assert len(re.findall("^  python -m transformer ", said, re.MULTILINE)) == 4
-    assert set(subparsers()) == {"train", "translate", "evaluate", "info", "serve", "check", "grade"}
+    assert set(subparsers()) == set(COMMANDS)
     assert all(re.search(rf"^ +{name}\b", said, re.MULTILINE) for name in subparsers())
 
 
-@pytest.mark.parametrize("name", ["train", "translate", "evaluate", "info", "serve", "check", "grade"])
+@pytest.mark.parametrize("name", COMMANDS)
 def test_every_option_says_what_it_does_and_what_it_is_without(name, capsys):
     with pytest.raises(SystemExit) as ended:
         main([name, "--help"])

@@ -19,6 +19,7 @@ from helpers import DROPPING, assert_same, refuses
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch._dynamo.utils import counters
 from torch.nn.utils import parametrize, prune
 from torch.profiler import ProfilerActivity, profile
 
@@ -591,6 +592,32 @@ def test_it_is_captured_by_compile(loss):
     found, wanted = compiled(*given), work(*given)
     found, wanted = (x if isinstance(x, Tensor) else x[0] for x in (found, wanted))
     assert_same(*(with_gradients(value, model) for value in (found, wanted)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [lambda model: model, accelerate], ids=["plain", "fast"])
+def test_one_graph_serves_the_batches_of_every_shape(kind):
+    """Batches by length have as many shapes as lengths, and no step may wait for the compiler again."""
+    torch._dynamo.reset()
+    counters.clear()
+    model = kind(make_model(dtype=torch.float32))
+
+    def loss(batch: tuple[Tensor, Tensor]) -> Tensor:
+        total, n_tokens = teacher_forced_loss(model, batch)
+        return total / n_tokens
+
+    batches = []
+    for B, S, T in ((8, 6, 7), (5, 9, 11), (12, 4, 5), (3, 8, 10)):
+        src, tgt = torch.randint(3, V, (B, S)), torch.randint(3, V, (B, T))
+        src[0, -1] = tgt[0, -1] = PAD
+        batches.append((src, tgt))
+    wanted = [loss(batch).item() for batch in batches]
+    compiled = torch.compile(loss, fullgraph=True, dynamic=True, backend="aot_eager")
+    for batch, value in zip(batches, wanted, strict=True):
+        found = compiled(batch)
+        found.backward()
+        assert found.item() == pytest.approx(value, rel=1e-5)
+    assert counters["stats"]["unique_graphs"] == 1
 
 
 @pytest.mark.slow
