@@ -168,7 +168,10 @@ def test_weights_in_eight_bits_are_a_translator_of_their_own():
 @pytest.mark.parametrize("change", [accelerate, quantize])
 def test_a_model_that_the_engine_cannot_hold_is_refused_or_searched_by_pytorch(change):
     carried = Translator.load("phrases")
-    model, message = change(carried.model), "model must be of type transformer.model.Transformer, not transformer.speed"
+    model, message = (
+        change(carried.model),
+        "model must be of type transformer.model.Transformer, not transformer.speed",
+    )
     with pytest.raises(TypeError, match=message):
         Translator(model, carried.vocabulary, "ctranslate2")
     with pytest.warns(UserWarning, match=f"^searches run on pytorch: {message}") as caught:

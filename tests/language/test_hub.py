@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import re
 import shutil
 import sys
 from importlib.util import find_spec
@@ -337,11 +336,6 @@ def test_a_missing_engine_is_named_with_its_extra(monkeypatch, capsys):
     assert main(["translate", "--engine", "ctranslate2", "a"]) == 2
     need = 'this needs the library ctranslate2: pip install "transformer-book[interchange]"'
     assert capsys.readouterr().err == f"error: {need}\n"
-    with pytest.raises(ImportError, match=re.escape(need)):
-        Translator.load("phrases", engine="ctranslate2")
-    with pytest.warns(UserWarning, match=re.escape(f"searches run on pytorch: {need}")):
-        translator = Translator.load("phrases", engine="auto")
-    assert translator.engine == "pytorch" and translator.translate([SAID[0]]) == [GIRL]
     assert main(["translate", "--engine", "auto", SAID[0]]) == 0
     assert capsys.readouterr() == (f"{GIRL}\n", f"warning: searches run on pytorch: {need}\n")
 
