@@ -61,6 +61,28 @@ def play(name: str, folder: Path, notebook) -> str:
     return ran.stdout
 
 
+def cell_of(piece) -> str:
+    notebook = json.loads((ROOT / "book" / f"{piece.chapter}.ipynb").read_text(encoding="utf8"))
+    (source,) = ("".join(cell["source"]) for cell in notebook["cells"] if cell["id"] == piece.cell)
+    return source
+
+
+@pytest.mark.parametrize("key", pieces())
+def test_a_piece_is_the_code_of_its_chapter(key):
+    piece = pieces()[key]
+    source = cell_of(piece)
+    if piece.module:
+        assert piece.code.strip() == source.strip()
+    else:
+        assert piece.code.strip() in source, f"copy {piece.name} of the chapter to the record"
+    names = [getattr(node, "name", None) for node in ast.parse(piece.code).body]
+    assert piece.name in names
+    assert len(piece.hints) == 3 and all(piece.hints)
+    assert piece.task or ast.get_docstring(ast.parse(piece.code).body[names.index(piece.name)])
+    assert all(mistake.right in piece.code for mistake in piece.mistakes)
+    assert len({mistake.says for mistake in piece.mistakes}) == len(piece.mistakes) >= 2
+
+
 @pytest.fixture(params=BOOKS)
 def name(request) -> str:
     return request.param
