@@ -110,6 +110,18 @@ def test_what_no_mistake_explains_is_described(code, says):
     assert verdict.mark == WRONG and says in verdict.says
 
 
+def test_what_torch_refuses_is_written_and_wrong():
+    code = "def padding_mask(ids, pad_id=0):\n    raise NotImplementedError('no kernel for ids')"
+    verdict = judge_code(pieces()["03-attention/padding_mask"], code)
+    assert verdict == (WRONG, "two sentences: yours raises NotImplementedError: no kernel for ids")
+
+
+def test_what_differs_by_less_than_a_thousandth_is_wrong():
+    piece = pieces()["02-embedding/sinusoidal_encoding"]
+    verdict = judge_code(piece, piece.code.replace("10000.0", "10010.0"))
+    assert verdict.mark == WRONG and "the largest difference from the book's is 6.1e-05" in verdict.says
+
+
 def test_a_cell_without_its_piece_is_told():
     verdict = judge_code(pieces()["03-attention/padding_mask"], "pass")
     assert verdict == (WRONG, "its cell raises NameError: the cell defines no padding_mask")
