@@ -229,13 +229,24 @@ def test_a_later_chapter_runs_on_what_is_right_in_earlier_ones(put_back, tmp_pat
     assert said.splitlines()[-1].endswith(f"1 of {len(KEYS)} pieces are yours")
 
 
+def test_what_comes_later_is_not_looked_at(put_back, tmp_path, capsys):
+    book = transformer.padding_mask
+    notebook_of(tmp_path / "03-attention.ipynb", padding_mask=MASK.format("!="))
+    for chapter in ("02-embedding", "03-attention"):
+        Workbook(chapter, folder=str(tmp_path))
+        assert transformer.padding_mask is book
+    assert "03-attention" not in capsys.readouterr().out
+
+
 def test_only_the_core_is_replaced(put_back):
     class RMSNorm(transformer.modern.parts.RMSNorm):
         pass
 
     book = transformer.modern.parts.RMSNorm
-    assert Workbook("16-since-2017").use(RMSNorm) is RMSNorm
+    mine = Workbook("16-since-2017")
+    assert mine.use(RMSNorm) is RMSNorm
     assert transformer.modern.parts.RMSNorm is book
+    assert mine.whose(book(8)) == "yours: nothing yet\nthe book's: RMSNorm"
     assert {module for module in CORE if "." in module} == set()
 
 
