@@ -45,18 +45,4 @@ FAULTS = [
         "translator.vocabulary.prepare(target)",
         "target",
     ),
-    Fault(
-        "engine-without-a-word",
-        "who leaves the engine open is not told that CTranslate2 is missing",
-        "_engine_for",
-        'warnings.warn(f"searches run on pytorch: {error}", stacklevel=3)',
-        "pass",
-    ),
-    Fault(
-        "asked-for-and-not-taken",
-        "who asks for CTranslate2 gets PyTorch where it is missing",
-        "_engine_for",
-        'if engine != "auto":\n            raise\n        ',
-        "",
-    ),
 ]
