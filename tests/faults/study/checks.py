@@ -136,11 +136,4 @@ FAULTS = [
         "len(found) == 1",
         "found",
     ),
-    Fault(
-        "named-tuple-by-place",
-        "the logits of a named tuple are not found by their name",
-        "_parts",
-        ' and not hasattr(output, "_fields")',
-        "",
-    ),
 ]
