@@ -103,9 +103,7 @@ def test_what_counts_on_the_papers_positions_refuses_it_in_one_line(tmp_path):
         "not of Transformer",
     ):
         accelerate(model)
-    with pytest.raises(
-        TypeError, match="must be a plain Transformer to be saved: .* M2M100Transformer"
-    ):
+    with pytest.raises(TypeError, match="must be a plain Transformer to be saved: .* M2M100Transformer"):
         check_savable(model, torch.float32)
     for module, write in (
         ("onnxscript", to_onnx),
