@@ -11,7 +11,7 @@ VERSION ?=
 TASKS := $(PYTHON) book/tasks.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup book back edit tidy html pdf epub workbook test test-pages test-fast test-here style types tangle run bench anywhere mutants colab browser repository release clean
+.PHONY: help setup book back edit tidy html pdf epub workbook test test-pages test-fast test-here test-workbook style types tangle run bench anywhere mutants colab browser repository release clean
 
 help:
 	@$(TASKS)
@@ -19,7 +19,7 @@ help:
 setup book back html epub workbook tangle style types browser clean:
 	@$(TASKS) $@
 
-test test-pages test-fast test-here anywhere mutants:
+test test-pages test-fast test-here test-workbook anywhere mutants:
 	@$(TASKS) $@ $(if $(WORKERS),--workers $(WORKERS))
 
 run pdf edit tidy: # make run CHAPTER=03, make pdf CHAPTER=03, make edit CHAPTER=03

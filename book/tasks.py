@@ -272,6 +272,14 @@ def workbook(options) -> None:
 
 
 @command
+def test_workbook(options) -> None:
+    """run every notebook of the workbook to its end, once with nothing filled in and once solved"""
+    python, chosen = installed(), ("-m", "slow", "tests/book/test_workbook_pages.py")
+    several = ("--numprocesses", options.workers, "--dist", "worksteal")
+    call(python, "-m", "pytest", *several, *chosen, **QUIET, WORKBOOK="all")
+
+
+@command
 def run(options) -> None:
     """execute chapters in place, for the record: run 03 07, or run alone for all"""
     call(installed(), "book/execute.py", *options.arguments)

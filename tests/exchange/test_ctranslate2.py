@@ -20,8 +20,9 @@ from transformer import (
     beam_search,
     greedy_search,
     load_toy_model,
+    quantize,
 )
-from transformer.exchange.ctranslate2 import CTranslate2Translator, to_ctranslate2
+from transformer.exchange.ctranslate2 import CTranslate2Engine, CTranslate2Translator, to_ctranslate2
 from transformer.language.translator import Search
 
 needs_ctranslate2 = pytest.mark.skipif(
@@ -133,7 +134,58 @@ def test_a_translation_may_be_empty(beam_size):
         model.output.weight[model.config.eos_id] = 1.0
     translator = Translator(model, vocabulary)
     assert translator.translate_tokenized(["o gato ."], Search(beam_size)) == [""]
-    assert CTranslate2Translator(translator).translate_tokenized(["o gato ."], Search(beam_size)) == [""]
+    by_engine = Translator(model, vocabulary, "ctranslate2")
+    assert by_engine.translate_tokenized(["o gato ."], Search(beam_size)) == [""]
+
+
+@needs_ctranslate2
+def test_every_search_is_one_that_the_engine_can_do():
+    """Also a beam wider than the vocabulary, and translations and batches of a single token."""
+    vocabulary = Translator.load("phrases").vocabulary
+    torch.manual_seed(0)
+    config = TransformerConfig(len(vocabulary), len(vocabulary), **SIZES)
+    model = Transformer(config).eval()
+    scrambled(nn.ModuleList([model.encoder, model.decoder]))
+    ours, theirs = Translator(model, vocabulary), Translator(model, vocabulary, "ctranslate2")
+    sources = ["o gato .", "", "a menina gosta do gato preto .", "ela não vê a casa ."]
+    for search in (
+        Search(1), Search(100, max_length=6), Search(3, 10.0), Search(4, 0.0), Search(4, max_length=1),
+        Search(1, max_tokens=1), Search(2, max_tokens=3),
+    ):  # fmt: skip
+        assert theirs.translate_tokenized(sources, search) == ours.translate_tokenized(sources, search)
+
+
+@needs_ctranslate2
+def test_weights_in_eight_bits_are_a_translator_of_their_own():
+    translator = Translator.load("phrases")
+    small = CTranslate2Translator(translator, "int8")
+    assert (small.engine, translator.engine) == ("ctranslate2", "pytorch")
+    assert small.translate(["A menina gosta do gato preto."]) == ["the girl likes the black cat."]
+    assert small._engine._engine.compute_type.startswith("int8")
+
+
+@needs_ctranslate2
+@pytest.mark.parametrize("change", [accelerate, quantize])
+def test_a_model_that_the_engine_cannot_hold_is_refused_or_searched_by_pytorch(change):
+    carried = Translator.load("phrases")
+    model, message = (
+        change(carried.model),
+        "model must be of type transformer.model.Transformer, not transformer.speed",
+    )
+    with pytest.raises(TypeError, match=message):
+        Translator(model, carried.vocabulary, "ctranslate2")
+    with pytest.warns(UserWarning, match=f"^searches run on pytorch: {message}") as caught:
+        fallen = Translator(model, carried.vocabulary, "auto")
+    assert caught[0].filename == __file__ and fallen.engine == "pytorch"
+    assert fallen.translate(["Gosto disto."]) == carried.translate(["Gosto disto."])
+
+
+@needs_ctranslate2
+def test_a_device_that_the_engine_does_not_know_is_refused():
+    translator = Translator.load("phrases")
+    translator.model.to("meta")
+    with pytest.raises(ValueError, match=r"device of the model must be one of \['cpu', 'cuda'\], not 'meta'"):
+        CTranslate2Engine(translator)
 
 
 @needs_ctranslate2

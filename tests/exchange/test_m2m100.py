@@ -89,6 +89,12 @@ def test_it_is_a_transformer_that_sees_neither_future_nor_padding():
     assert check_model(ours_of()).passed
 
 
+def test_in_training_what_is_added_to_positions_is_dropped_as_configured():
+    positions = ours_of(dropout=0.5).positions.train()
+    dropped = (positions(torch.ones(4, LENGTH, D)) == 0).double().mean()
+    assert 0.4 < dropped < 0.6
+
+
 def test_what_counts_on_the_papers_positions_refuses_it_in_one_line(tmp_path):
     model, given = ours_of(), "transformer.exchange.m2m100.M2M100Transformer"
     with refuses(
@@ -97,9 +103,7 @@ def test_what_counts_on_the_papers_positions_refuses_it_in_one_line(tmp_path):
         "not of Transformer",
     ):
         accelerate(model)
-    with pytest.raises(
-        TypeError, match="must be a plain Transformer to be saved: .* M2M100Transformer"
-    ):
+    with pytest.raises(TypeError, match="must be a plain Transformer to be saved: .* M2M100Transformer"):
         check_savable(model, torch.float32)
     for module, write in (
         ("onnxscript", to_onnx),

@@ -254,7 +254,10 @@ def test_a_marian_model_is_translated_with_from_the_hub(hub, marian, capsys):
     assert main(["translate", "--model", "opus/tiny", "--beam", "1", "o gato"]) == 0
     assert capsys.readouterr().out == load_translator(marian).translate(["o gato"], beam_size=1)[0] + "\n"
     assert main(["translate", "--model", "opus/tiny", "--engine", "ctranslate2", "o gato"]) == 2
-    assert "engine must be one of ['pytorch'], not 'ctranslate2'" in capsys.readouterr().err
+    said = "engine must be 'pytorch' or 'auto' for opus/tiny, a Marian model, not 'ctranslate2'"
+    assert said in capsys.readouterr().err
+    assert main(["translate", "--model", "opus/tiny", "--engine", "auto", "--beam", "1", "o gato"]) == 0
+    assert capsys.readouterr().err == "warning: searches run on pytorch: opus/tiny is a Marian model\n"
 
 
 WORDS = {
@@ -331,7 +334,28 @@ def test_a_missing_engine_is_named_with_its_extra(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
     monkeypatch.setitem(sys.modules, "ctranslate2.specs", None)
     assert main(["translate", "--engine", "ctranslate2", "a"]) == 2
-    assert 'ctranslate2: pip install "transformer-book[interchange]"' in capsys.readouterr().err
+    need = 'this needs the library ctranslate2: pip install "transformer-book[interchange]"'
+    assert capsys.readouterr().err == f"error: {need}\n"
+    assert main(["translate", "--engine", "auto", SAID[0]]) == 0
+    assert capsys.readouterr() == (f"{GIRL}\n", f"warning: searches run on pytorch: {need}\n")
+
+
+def test_an_engine_that_nobody_knows_is_refused():
+    message = r"engine must be one of \['pytorch', 'ctranslate2', 'auto'\], not 'torch'"
+    for load in (load_translator, Translator.from_pretrained):
+        with pytest.raises(ValueError, match=message):
+            load("phrases", engine="torch")
+
+
+@needs("ctranslate2")
+def test_the_engine_is_taken_where_it_is_asked_for_and_said_once(capsys):
+    carried = Translator.load("phrases", engine="auto")
+    assert (carried.engine, Translator.load("phrases").engine) == ("ctranslate2", "pytorch")
+    assert carried.translate([SAID[0]]) == [GIRL] and carried.align(SAID[0]).target[-1] == "</s>"
+    assert main(["translate", "--engine", "auto", SAID[0], SAID[0]]) == 0
+    assert capsys.readouterr() == (f"{GIRL}\n" * 2, "searches run on ctranslate2\n")
+    assert main(["translate", SAID[0]]) == 0
+    assert capsys.readouterr() == (f"{GIRL}\n", "")
 
 
 @needs("ctranslate2")
@@ -343,6 +367,10 @@ def test_the_engine_says_what_pytorch_says(translator, capsys):
     for search in (Search(1), Search(4), Search(4, 0.0)):
         pairs = zip(engine.translate(sources, search), translator.translate(sources, search))
         assert sum(a == b for a, b in pairs) >= 97
+    ids = [[*translator.vocabulary.encode(text), translator.model.config.eos_id] for text in sources[:9]]
+    for longest in (3, 200):
+        search = Search(1, max_length=longest)
+        assert engine.translate_ids(ids, search) == translator.translate_ids(ids, search)
     assert engine.translate(["", "gosto disto ."]) == ["", "i like this."]
     assert engine.translate_tokenized(["a menina gosta do gato preto ."], beam_size=1, max_length=3)[0] != ""
     assert main(["translate", "--engine", "ctranslate2", SAID[0]]) == 0

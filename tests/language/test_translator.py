@@ -4,6 +4,7 @@ import json
 import math
 import os
 import random
+import re
 import shutil
 import struct
 import subprocess
@@ -258,6 +259,21 @@ def test_a_warning_names_the_line_of_the_call(translator):
         with pytest.warns(UserWarning, match="is cut to its first") as caught:
             search(["gato " * 1000], beam_size=1)
         assert len(caught) == 2 and {warning.filename for warning in caught} == {__file__}
+
+
+def test_a_missing_engine_is_refused_or_pytorch_searches_and_says_so(translator, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ctranslate2", None)
+    monkeypatch.setitem(sys.modules, "ctranslate2.specs", None)
+    model, vocabulary = translator.model, translator.vocabulary
+    need = 'this needs the library ctranslate2: pip install "transformer-book[interchange]"'
+    with pytest.raises(ImportError, match=re.escape(need)):
+        Translator(model, vocabulary, engine="ctranslate2")
+    with pytest.warns(UserWarning, match=re.escape(f"searches run on pytorch: {need}")) as caught:
+        other = Translator(model, vocabulary, engine="auto")
+    assert caught[0].filename == __file__
+    assert (other.engine, translator.engine) == ("pytorch", "pytorch")
+    sources = [pair.source for pair in PAIRS]
+    assert other.translate(sources) == translator.translate(sources)
 
 
 def test_a_sentence_loses_no_token_without_a_warning(translator):

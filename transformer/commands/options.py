@@ -13,6 +13,7 @@ __all__ = [
     "search_options",
     "model_option",
     "engine_option",
+    "named_translator",
     "device_option",
     "use_threads",
 ]
@@ -24,6 +25,7 @@ import inspect
 import os
 import re
 import sys
+import warnings
 from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
@@ -31,8 +33,9 @@ from typing import Any, NoReturn
 
 import torch
 
-from transformer.exchange.ctranslate2 import ENGINES
-from transformer.language.translator import Search
+from transformer.commands.terminal import note
+from transformer.exchange.ctranslate2 import load_translator
+from transformer.language.translator import ENGINES, AnyTranslator, Search
 
 
 # %% book/B-commands.ipynb · Options · [kinds-code]
@@ -107,8 +110,21 @@ def model_option(add: Add) -> None:
 
 def engine_option(add: Add) -> None:
     """What runs the search."""
-    engine = "what searches: pytorch, or ctranslate2, a program in C++ (default: pytorch)"
+    engine = "what searches: pytorch; ctranslate2, a program in C++; or auto, which takes ctranslate2 where "
+    engine += "it is installed and can hold the model, and says which it is (default: pytorch)"
     add("--engine", choices=ENGINES, default="pytorch", help=engine)
+
+
+def named_translator(options: argparse.Namespace) -> AnyTranslator:
+    """The translator of the options; where they leave the engine open, one line says which it is."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        translator = load_translator(options.model, options.device, options.engine)
+    for warning in caught:
+        note(f"warning: {warning.message}")
+    if options.engine == "auto" and translator.engine != "pytorch":
+        note(f"searches run on {translator.engine}")
+    return translator
 
 
 def device_option(add: Add) -> None:

@@ -15,9 +15,14 @@ from typing import Any
 from transformer.commands.connections import most_connections, timed_protocol
 from transformer.commands.gate import Gate
 from transformer.commands.limits import Refusal
-from transformer.commands.options import Add, engine_option, search_options, within
+from transformer.commands.options import (
+    Add,
+    engine_option,
+    named_translator,
+    search_options,
+    within,
+)
 from transformer.commands.service import Service
-from transformer.exchange.ctranslate2 import load_translator
 from transformer.language.translator import AnyTranslator, Search
 from transformer.validation import optional_import
 
@@ -111,7 +116,7 @@ def serve(options: argparse.Namespace) -> None:
     """Translate over HTTP until a signal to stop."""
     for library in ("fastapi", "uvicorn"):
         optional_import(library)  # better to find out now than after loading that it is missing
-    translator = load_translator(options.model, options.device, options.engine)
+    translator = named_translator(options)
     run_server(make_app(translator, options.search), options.host, options.port)
 
 

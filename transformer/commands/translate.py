@@ -15,9 +15,8 @@ import warnings
 from collections.abc import Sequence
 
 from transformer.commands.lines import decoded, grouped, read_lines
-from transformer.commands.options import Add, engine_option, search_options
+from transformer.commands.options import Add, engine_option, named_translator, search_options
 from transformer.commands.terminal import note
-from transformer.exchange.ctranslate2 import load_translator
 
 
 # %% book/B-commands.ipynb · translate: lines in, lines out · [translate-code]
@@ -26,7 +25,7 @@ GROUP = 64  # lines that are translated together
 
 def translate(options: argparse.Namespace) -> None:
     """Translate the sentences given or, where there are none, the lines of standard input."""
-    translator = load_translator(options.model, options.device, options.engine)
+    translator = named_translator(options)
     size = GROUP
     if options.sentence:
         given = decoded(((os.fsencode(text), False) for text in options.sentence), "sentence")

@@ -3,11 +3,12 @@
 Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
 """
 
-__all__ = ["to_ctranslate2", "CTranslate2Translator", "ENGINES", "load_translator"]
+__all__ = ["to_ctranslate2", "CTranslate2Engine", "CTranslate2Translator", "load_translator"]
 
 
 # %% book/G-exchange.ipynb · CTranslate2 · [ctranslate2-imports]
 import tempfile
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from transformer.exchange.foreign import check_as_configured, whole_folder
 from transformer.exchange.marian import MarianTranslator
 from transformer.exchange.torch import check_exact_type
 from transformer.language.hub import pretrained_folder
-from transformer.language.translator import AnyTranslator, Search, Translator
+from transformer.language.translator import ENGINES, AnyTranslator, Search, Translator
 from transformer.language.vocabulary import UNK_ID
 from transformer.layers import DecoderLayer, LayerNorm
 from transformer.model import Decoder, Encoder, Transformer
@@ -128,8 +129,8 @@ def to_ctranslate2(
 
 
 # %% book/G-exchange.ipynb · CTranslate2 · [engine]
-class CTranslate2Translator(Translator):
-    """A translator whose searches are run by CTranslate2.
+class CTranslate2Engine:
+    """The searches of a translator, run by CTranslate2.
 
     Its beam ends by the engine's own rule, so that a rare translation differs from those of PyTorch.
 
@@ -138,25 +139,31 @@ class CTranslate2Translator(Translator):
         quantization: as in `to_ctranslate2`.
 
     Raises:
-        TypeError, ValueError, ImportError: as in `to_ctranslate2`.
+        TypeError, ValueError, ImportError: as in `to_ctranslate2`; or the model is on a device that
+            CTranslate2 does not know.
     """
 
     def __init__(self, translator: Translator, quantization: str | None = None) -> None:
-        super().__init__(translator.model, translator.vocabulary)
         engine = optional_import("ctranslate2").Translator
-        device = next(self.model.parameters()).device.type
-        self._ids = {piece: number for number, piece in enumerate(self.vocabulary.pieces)}
+        device = next(translator.model.parameters()).device
+        check_choice(("cpu", "cuda"), **{"device of the model": device.type})
+        self._words, self._longest = translator.vocabulary.tokens, translator.model.config.max_length
+        self._end = translator.model.config.eos_id
+        self._ids = {piece: number for number, piece in enumerate(translator.vocabulary.pieces)}
+        threads = torch.get_num_threads()
         with tempfile.TemporaryDirectory() as folder:
             to_ctranslate2(translator, folder, quantization)
-            self._engine = engine(folder, device=device, intra_threads=torch.get_num_threads())
+            self._engine = engine(
+                folder, device=device.type, device_index=device.index or 0, intra_threads=threads
+            )
 
     def translate_ids(self, sources: list[list[int]], search: Search) -> list[list[int]]:
-        """As in `Translator`, by the engine."""
-        longest = min(search.max_length, self.model.config.max_length)
+        """As the function `translate_ids`."""
+        longest = min(search.max_length, self._longest)
         found: list[list[int]] = [[] for _ in sources]
         rows = [row for row, ids in enumerate(sources) if len(ids) > 1]  # not the empty ones
         results = self._engine.translate_batch(
-            [self.vocabulary.tokens(sources[row][:-1]) for row in rows],  # it adds the end itself
+            [self._words(sources[row][:-1]) for row in rows],  # it adds the end itself
             beam_size=search.beam_size,
             num_hypotheses=search.beam_size,
             length_penalty=0,
@@ -170,14 +177,24 @@ class CTranslate2Translator(Translator):
             lengths = [min(len(pieces) + 1, longest) for pieces in result.hypotheses]
             ranked = zip(result.scores, lengths, result.hypotheses, strict=True)
             best = max(ranked, key=lambda each: each[0] / length_norm(each[1], search.length_penalty))
-            found[row] = [self._ids[piece] for piece in best[2]]
+            ends = [self._end] * (len(best[2]) < longest)  # of which the engine does not speak
+            found[row] = [self._ids[piece] for piece in best[2]] + ends
         return found
 
 
+class CTranslate2Translator(Translator):
+    """A `Translator` on CTranslate2, whose weights may be stored in fewer bits.
+
+    Args:
+        translator, quantization: as in `CTranslate2Engine`; so are the errors.
+    """
+
+    def __init__(self, translator: Translator, quantization: str | None = None) -> None:
+        super().__init__(translator.model, translator.vocabulary)
+        self.engine, self._engine = "ctranslate2", CTranslate2Engine(translator, quantization)
+
+
 # %% book/G-exchange.ipynb · CTranslate2 · [load-translator]
-ENGINES = ("pytorch", "ctranslate2")
-
-
 def load_translator(
     name: str | Path, device: torch.device | str = "cpu", engine: str = "pytorch", **download: Any
 ) -> AnyTranslator:
@@ -187,13 +204,13 @@ def load_translator(
         name: a folder, the name of a translator that the package carries, or `"OWNER/NAME"` on the
             Hugging Face hub.
         device: to translate on.
-        engine: what searches, one of `ENGINES`; a Marian model runs on `"pytorch"` only.
+        engine: what runs the searches, as in `Translator`; a Marian model runs on PyTorch.
         **download: as in `pretrained_folder`.
 
     Raises:
         ValueError: it is an M2M-100 model, for `M2M100Translator`.
-        TypeError, ValueError, OSError, ImportError: as in `pretrained_folder`, and in `Translator.load`,
-            `CTranslate2Translator` or `MarianTranslator`.
+        TypeError, ValueError, OSError, ImportError: as in `pretrained_folder`, and in `Translator.load`
+            or `MarianTranslator`.
     """
     check_choice(ENGINES, engine=engine)
     folder = pretrained_folder(name, **download)
@@ -202,7 +219,9 @@ def load_translator(
     if kind == "m2m_100":
         raise ValueError(f"{name} translates between many languages: M2M100Translator is told which")
     if kind == "marian":
-        check_choice(["pytorch"], engine=engine)
+        if engine == "ctranslate2":
+            raise ValueError(f"engine must be 'pytorch' or 'auto' for {name}, a Marian model, not {engine!r}")
+        if engine == "auto":
+            warnings.warn(f"searches run on pytorch: {name} is a Marian model", stacklevel=2)
         return MarianTranslator(folder, device)
-    translator = Translator.load(folder, device)
-    return translator if engine == "pytorch" else CTranslate2Translator(translator)
+    return Translator.load(folder, device, engine)

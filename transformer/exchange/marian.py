@@ -461,6 +461,7 @@ class MarianTranslator:
     """
 
     model: Transformer
+    engine = "pytorch"
 
     def __init__(self, folder: str | Path, device: torch.device | str = "cpu") -> None:
         optional_import("sentencepiece")  # which the tokenizer needs

@@ -180,7 +180,9 @@ class OnHub(Protocol):
     vocabulary: Vocabulary
 
     @classmethod
-    def load(cls, path: Path | str, device: torch.device | str = "cpu") -> Self:
+    def load(
+        cls, path: Path | str, device: torch.device | str = "cpu", engine: str = "pytorch"
+    ) -> Self:
         """Read it from a folder."""
 
     def save(self, path: Path | str) -> None:
@@ -193,19 +195,22 @@ class OnHub(Protocol):
 
     @classmethod
     def from_pretrained(
-        cls, name: Path | str, *, device: torch.device | str = "cpu", **download: Any
+        cls, name: Path | str, *, device: torch.device | str = "cpu", engine: str = "pytorch",
+        **download: Any,
     ) -> Self:
         """`load`, which fetches a translator from the Hugging Face hub where no folder has that name.
 
         Args:
             name: as in `load`, or `"OWNER/NAME"`.
             device: to translate on.
+            engine: what runs the searches, as in `Translator`.
             **download: as in `pretrained_folder`.
 
         Raises:
-            TypeError, OSError, CheckpointError, ValueError: as in `load` and `pretrained_folder`.
+            TypeError, OSError, CheckpointError, ValueError, ImportError: as in `load` and
+                `pretrained_folder`.
         """
-        return cls.load(pretrained_folder(name, **download), device)
+        return cls.load(pretrained_folder(name, **download), device, engine)
 
     def save_pretrained(
         self, path: Path | str, *, record: Mapping[str, Any] | None = None,

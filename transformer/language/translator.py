@@ -10,6 +10,7 @@ __all__ = [
     "adjusted",
     "translate_ids",
     "Alignment",
+    "ENGINES",
     "Translator",
     "AnyTranslator",
     "by_words",
@@ -49,7 +50,14 @@ from transformer.language.vocabulary import Vocabulary
 from transformer.model import Transformer, TransformerConfig
 from transformer.speed.fast import accelerated
 from transformer.training import evaluating
-from transformer.validation import check_device, check_finite_weights, check_size, check_type
+from transformer.validation import (
+    check_choice,
+    check_device,
+    check_finite_weights,
+    check_size,
+    check_type,
+    optional_import,
+)
 
 
 # %% book/F-translator.ipynb · Reading and searching · [by-length]
@@ -183,6 +191,25 @@ def _cross_attention(model: Transformer, source: list[int], target: list[int]) -
         return model.attention_maps(src, tgt).cross[:, 0]
 
 
+# %% book/F-translator.ipynb · The class · [engine-for]
+ENGINES = ("pytorch", "ctranslate2", "auto")
+_EXCHANGE = "transformer.exchange.ctranslate2"  # builds on this module, and is imported when asked for
+
+
+def _engine_for(translator: "Translator", engine: str) -> Any:
+    # What runs the searches of a translator instead of PyTorch, or None.
+    check_choice(ENGINES, engine=engine)
+    if engine == "pytorch":
+        return None
+    try:
+        return optional_import(_EXCHANGE).CTranslate2Engine(translator)
+    except (ImportError, TypeError, ValueError, RuntimeError) as error:
+        if engine != "auto":
+            raise
+        warnings.warn(f"searches run on pytorch: {error}", stacklevel=3)  # where a translator is made
+        return None
+
+
 # %% book/F-translator.ipynb · The class · [translator]
 class Translator(OnHub):
     """A trained model with its vocabulary: sentences in, sentences out.
@@ -190,15 +217,21 @@ class Translator(OnHub):
     Sentences are prepared as those of training were, and translations restored, by the vocabulary's
     `Preparation`. Searches run on the accelerated model, which is made here and has the same parameters:
     weights that change later count at once. If you replace or watch a part of the model, do so before.
-    Where `accelerate` refuses, searches run on the model itself, and a warning says why.
+    Where `accelerate` refuses, searches run on the model itself, and a warning says why. CTranslate2 has a
+    copy of the weights as they are here, in float32; its beam ends by its own rule, so that a rare
+    translation differs.
 
     Args:
         model: a trained `Transformer` with one vocabulary for both languages.
         vocabulary: that vocabulary.
+        engine: what runs the searches, one of `ENGINES`. `"auto"` is CTranslate2 where it is installed and
+            can hold the model, and otherwise PyTorch, with a warning that says why; the attribute
+            `engine` tells which it is.
 
     Raises:
-        TypeError, ValueError: an argument is of the wrong type, they do not belong together, or a weight
-            is not finite.
+        TypeError, ValueError: an argument is of the wrong type, they do not belong together, a weight
+            is not finite, or CTranslate2 cannot hold the model.
+        ImportError: CTranslate2 is asked for, and is not installed.
 
     Example:
         >>> Translator.load("phrases").translate(["A menina gosta do gato preto."])
@@ -207,26 +240,35 @@ class Translator(OnHub):
 
     model: Transformer
     vocabulary: Vocabulary
+    engine: str
 
-    def __init__(self, model: Transformer, vocabulary: Vocabulary) -> None:
+    def __init__(
+        self, model: Transformer, vocabulary: Vocabulary, engine: str = "pytorch"
+    ) -> None:
         check_type(nn.Module, model=model)
         check_type(Vocabulary, vocabulary=vocabulary)
         check_fit(model.config, vocabulary)
         check_finite_weights(dict(model.named_parameters()))  # kernels of attention make numbers of NaN
         self.model, self.vocabulary = model, vocabulary
+        self._engine = _engine_for(self, engine)
+        self.engine = "ctranslate2" if self._engine else "pytorch"
         self._searched = accelerated(model, stacklevel=3)  # where a translator is made
 
     @classmethod
-    def load(cls, path: Path | str, device: torch.device | str = "cpu") -> Self:
+    def load(
+        cls, path: Path | str, device: torch.device | str = "cpu", engine: str = "pytorch"
+    ) -> Self:
         """Read a translator from the folder that `save` wrote; nothing in it is executed.
 
         Args:
             path: the folder, or the name of a translator that the package carries, such as
                 `"phrases"`. For a folder of that name, write `"./phrases"` or a `Path`.
             device: to translate on.
+            engine: what runs the searches, as in `Translator`.
 
         Raises:
             TypeError, ValueError: `path` is not a path, or there is no such device.
+            TypeError, ValueError, ImportError: the engine is refused, as in `Translator`.
             FileNotFoundError, CheckpointError: the folder or a file is missing, a file is damaged, or
                 they do not belong together; the message names it.
         """
@@ -234,7 +276,7 @@ class Translator(OnHub):
         files = check_sums(translator_folder(path))
         config, preparation = read_config(files["config.json"])
         model = read_model(files["model.safetensors"], config, check_device(device))
-        return cls(model, read_vocabulary(files["vocabulary.json"], config, preparation))
+        return cls(model, read_vocabulary(files["vocabulary.json"], config, preparation), engine)
 
     def save(self, path: Path | str, dtype: torch.dtype = torch.float16) -> None:
         """Write weights, configuration, vocabulary and checksums into a folder, made if missing.
@@ -286,7 +328,10 @@ class Translator(OnHub):
         return len(self.vocabulary.encode(sentence)) + 1
 
     def translate_ids(self, sources: list[list[int]], search: Search) -> list[list[int]]:
-        """The function `translate_ids` on this translator's model."""
+        """The function `translate_ids` on this translator's model, or what its engine finds instead."""
+        if self._engine is not None:
+            found: list[list[int]] = self._engine.translate_ids(sources, search)
+            return found
         return translate_ids(self._searched, sources, search)
 
     def align(
@@ -306,6 +351,7 @@ class AnyTranslator(Protocol):
     """What the command line and the server ask of a translator, ours or another program's."""
 
     model: Transformer
+    engine: str  # what runs the searches
 
     def translate(self, sentences: Sequence[str], search: Search = Search()) -> list[str]:
         """Translate sentences as you type them."""

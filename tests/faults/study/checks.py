@@ -122,4 +122,18 @@ FAULTS = [
         "_understood(model, pad) if call is None",
         "model if call is None",
     ),
+    Fault(
+        "any-vectors-are-logits",
+        "hidden states are taken for logits, though their size is another",
+        "find_logits",
+        "vocab_size in (None, part.size(-1))",
+        "True",
+    ),
+    Fault(
+        "first-of-two",
+        "of two results that may be the logits, the first is taken without a word",
+        "find_logits",
+        "len(found) == 1",
+        "found",
+    ),
 ]
