@@ -53,6 +53,7 @@ def sentence_loss(model: LanguageModel, ids: Tensor) -> tuple[Tensor, Tensor]:
 def train(seed: int, steps: int = STEPS) -> None:
     """Train from one seed, and keep weights and facts."""
     torch.set_num_threads(1)
+    facts = run_facts("cpu")
     vocabulary = Vocabulary.train(sentences("train"), SUBWORDS)
     rows, unseen = encoded(vocabulary, "train"), pad(encoded(vocabulary, "dev"))
     torch.manual_seed(seed)
@@ -70,7 +71,7 @@ def train(seed: int, steps: int = STEPS) -> None:
     RUNS.mkdir(parents=True, exist_ok=True)
     save_weights(model, RUNS / f"seed-{seed}.safetensors")
     curve = [[row["step"], round(row["dev"], 4)] for row in history if "dev" in row]
-    write_record(RUNS / f"seed-{seed}.json", {"seed": seed, "steps": steps, "dev": curve, **run_facts("cpu")})
+    write_record(RUNS / f"seed-{seed}.json", {"seed": seed, "steps": steps, "dev": curve, **facts})
     print(f"seed {seed}: {curve[-1][1]} nats a subword on the development split")
 
 
