@@ -24,7 +24,7 @@ from transformer.runs.folder import run_facts, write_record
 
 ROOT = Path(__file__).resolve().parents[1]
 RUNS = ROOT / "runs" / "speaking"
-SUBWORDS, STEPS, WARMUP, PEAK, MAX_TOKENS = 1000, 3000, 100, 3e-3, 640
+SUBWORDS, STEPS, WARMUP, PEAK, MAX_TOKENS = 1000, 2000, 100, 4e-3, 640
 SIZES: dict[str, Any] = {"d_model": 96, "n_heads": 4, "n_kv_heads": 2, "n_layers": 3, "d_ff": 192}
 
 
