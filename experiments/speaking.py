@@ -1,12 +1,15 @@
 """A small model of Llama's form that speaks Small Portuguese: `python -m experiments.speaking`.
 
 `train SEED` trains one on the Portuguese side of the training split, a few minutes on one core, and keeps its
-weights in runs/speaking/.
+weights in runs/speaking/. `measure` then asks the grammar which of their sentences it could have drawn, beside
+those of an untrained model and of a table of pairs, and writes transformer/records/book/speaking.json.
+The model of seed 0 goes to transformer/records/book/speaker/, in the form that transformers reads.
 """
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +18,19 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from transformer import TokenBatches, Vocabulary, fit, load_corpus
+from transformer.exchange.llama import to_llama
 from transformer.language.batches import pad
 from transformer.language.vocabulary import BOS_ID, EOS_ID, PAD_ID
+from transformer.modern.generate import generate
 from transformer.modern.language_model import LanguageModel, LanguageModelConfig
 from transformer.modern.parts import wsd_rate
-from transformer.runs.checkpoints import save_weights
-from transformer.runs.folder import run_facts, write_record
+from transformer.runs.checkpoints import load_weights, save_weights
+from transformer.runs.folder import read_record, run_facts, write_record
+from transformer.study.phrases import accepts
 
 ROOT = Path(__file__).resolve().parents[1]
-RUNS = ROOT / "runs" / "speaking"
+RUNS, RECORDS = ROOT / "runs" / "speaking", ROOT / "transformer" / "records" / "book"
+SEEDS, DRAWN, LONGEST, SHOWN = (0, 1, 2), 100, 40, 6
 SUBWORDS, STEPS, WARMUP, PEAK, MAX_TOKENS = 1000, 2000, 100, 4e-3, 640
 SIZES: dict[str, Any] = {"d_model": 96, "n_heads": 4, "n_kv_heads": 2, "n_layers": 3, "d_ff": 192}
 
@@ -75,14 +82,93 @@ def train(seed: int, steps: int = STEPS) -> None:
     print(f"seed {seed}: {curve[-1][1]} nats a subword on the development split")
 
 
+def table_of_pairs(vocabulary: Vocabulary) -> Tensor:
+    """The logarithm of how often each subword follows another in the training split `[V, V]`."""
+    ids = torch.tensor([number for row in encoded(vocabulary, "train") for number in row])
+    size = len(vocabulary)
+    return torch.bincount(ids[:-1] * size + ids[1:], minlength=size**2).view(size, size).log()
+
+
+def drawn_by_model(model: LanguageModel) -> Callable[[torch.Generator], list[list[int]]]:
+    """A function that draws sentences from a model's own distribution."""
+
+    def draw(generator: torch.Generator) -> list[list[int]]:
+        choose = lambda logits: torch.multinomial(logits.softmax(-1), 1, generator=generator)[:, 0]
+        begun = torch.full((DRAWN, 1), BOS_ID)
+        return generate(model, begun, LONGEST, choose, EOS_ID).tolist()
+
+    return draw
+
+
+def drawn_by_table(table: Tensor) -> Callable[[torch.Generator], list[list[int]]]:
+    """A function that draws sentences in which each subword depends on the one before it alone."""
+
+    def draw(generator: torch.Generator) -> list[list[int]]:
+        rows = torch.full((DRAWN, 1), BOS_ID)
+        for _ in range(LONGEST):
+            shares = table[rows[:, -1]].softmax(-1)
+            rows = torch.cat([rows, torch.multinomial(shares, 1, generator=generator)], dim=1)
+        return rows[:, 1:].tolist()
+
+    return draw
+
+
+def judged(
+    draw: Callable[[torch.Generator], list[list[int]]], vocabulary: Vocabulary, seed: int
+) -> dict[str, Any]:
+    """How many of the sentences drawn from a seed the grammar accepts, and how many of those are new."""
+    found = [vocabulary.decode(row) for row in draw(torch.Generator().manual_seed(seed))]
+    accepted = [sentence for sentence in found if accepts(sentence)]
+    known = set(sentences("train"))
+    refused = [sentence for sentence in found if sentence not in accepted]
+    return {
+        "drawn": len(found),
+        "accepted": len(accepted),
+        "accepted and new": sum(sentence not in known for sentence in accepted),
+        "examples": accepted[:SHOWN],
+        "refused": refused[:SHOWN],
+    }
+
+
+def measure() -> None:
+    """Pack the first model, and judge what all of them say."""
+    facts = run_facts("cpu")
+    vocabulary = Vocabulary.train(sentences("train"), SUBWORDS)
+    table, runs = table_of_pairs(vocabulary), []
+    for seed in SEEDS:
+        torch.manual_seed(seed)
+        untrained, model = built(vocabulary), built(vocabulary)
+        load_weights(model, RUNS / f"seed-{seed}.safetensors")
+        if seed == SEEDS[0]:
+            to_llama(model, RECORDS / "speaker", vocabulary, torch.float16)
+        ways = {
+            "trained": drawn_by_model(model),
+            "untrained": drawn_by_model(untrained),
+            "table of pairs": drawn_by_table(table),
+        }
+        said = {name: judged(draw, vocabulary, seed) for name, draw in ways.items()}
+        runs.append({"training": read_record(RUNS / f"seed-{seed}.json"), "said": said})
+        print(
+            seed, {name: (row["accepted"], row["accepted and new"]) for name, row in said.items()}, flush=True
+        )
+    unseen = sentences("test")[:DRAWN]
+    of_grammar = {"drawn": len(unseen), "accepted": sum(map(accepts, unseen))}
+    print("sentences of the test split:", of_grammar)
+    write_record(RECORDS / "speaking.json", {**facts, "runs": runs, "test split": of_grammar})
+
+
 def main() -> None:
-    """Train."""
+    """Train, or measure."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     commands = parser.add_subparsers(required=True, dest="command")
     of_train = commands.add_parser("train", help="train a model from a seed")
     of_train.add_argument("seed", type=int)
+    commands.add_parser("measure", help="write the record and the folder")
     options = parser.parse_args()
-    train(options.seed)
+    if options.command == "train":
+        train(options.seed)
+    else:
+        measure()
 
 
 if __name__ == "__main__":
