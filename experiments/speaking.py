@@ -1,7 +1,7 @@
 """A small model of Llama's form that speaks Small Portuguese: `python -m experiments.speaking`.
 
-`train SEED` trains one on the Portuguese side of the training split, a few minutes on one core, and keeps its
-weights in runs/speaking/. `measure` then asks the grammar which of their sentences it could have drawn, beside
+`train SEED` trains one on the Portuguese side of the training split, a few minutes on one core, and keeps
+its weights in runs/speaking/. `measure` then asks the grammar which of their sentences it could have drawn, beside
 those of an untrained model and of a table of pairs, and writes transformer/records/book/speaking.json.
 The model of seed 0 goes to transformer/records/book/speaker/, in the form that transformers reads.
 """
@@ -32,6 +32,7 @@ ROOT = Path(__file__).resolve().parents[1]
 RUNS, RECORDS = ROOT / "runs" / "speaking", ROOT / "transformer" / "records" / "book"
 SEEDS, DRAWN, LONGEST, SHOWN = (0, 1, 2), 100, 40, 6
 SUBWORDS, STEPS, WARMUP, PEAK, MAX_TOKENS = 1000, 2000, 100, 4e-3, 640
+Draw = Callable[[torch.Generator], list[list[int]]]  # sentences, with a generator of its own
 SIZES: dict[str, Any] = {"d_model": 96, "n_heads": 4, "n_kv_heads": 2, "n_layers": 3, "d_ff": 192}
 
 
@@ -89,7 +90,7 @@ def table_of_pairs(vocabulary: Vocabulary) -> Tensor:
     return torch.bincount(ids[:-1] * size + ids[1:], minlength=size**2).view(size, size).log()
 
 
-def drawn_by_model(model: LanguageModel) -> Callable[[torch.Generator], list[list[int]]]:
+def drawn_by_model(model: LanguageModel) -> Draw:
     """A function that draws sentences from a model's own distribution."""
 
     def draw(generator: torch.Generator) -> list[list[int]]:
@@ -100,7 +101,7 @@ def drawn_by_model(model: LanguageModel) -> Callable[[torch.Generator], list[lis
     return draw
 
 
-def drawn_by_table(table: Tensor) -> Callable[[torch.Generator], list[list[int]]]:
+def drawn_by_table(table: Tensor) -> Draw:
     """A function that draws sentences in which each subword depends on the one before it alone."""
 
     def draw(generator: torch.Generator) -> list[list[int]]:

@@ -845,7 +845,7 @@ def _somebody(dice: _Dice, asked: bool = False, *more: str) -> _Nominal:
         return dice.pick([pronoun for pronoun in _PRONOUNS if not (asked and pronoun.person in (0, 3))])
     if dice.chance(0.35):
         first, second = (_name(dice.pick(tuple(_NAMES))) for _ in range(2))
-        return first if first == second or dice.chance(0.7) else _both(first, second)
+        return dice.said(first if first == second or dice.chance(0.7) else _both(first, second))
     if not asked and dice.chance(0.08):
         return dice.pick(_ANYBODY)
     return _thing(dice, dice.pick(_nouns((*_HUMANS, *more))), known=True)
@@ -1312,7 +1312,7 @@ def _words_of_name(name: str) -> frozenset[str]:
 
 
 # %% book/A-small-portuguese.ipynb · The grammar read backwards · [phrases-accepts]
-_ALL_TENSES = {*_SIMPLE, *_COMPOUNDS}
+_OVERRIDDEN = {*_SIMPLE, *_COMPOUNDS, *_DETERMINERS, *_NAMES}  # chosen at times before it is needed
 _UNSAID = (_profession, _comparing, _pointing, _feeling)  # which may choose what they do not say
 
 
@@ -1353,8 +1353,8 @@ class _Scripted(_Dice):
             others = [item for item in items if not self._possible(item)]
             others.sort(key=lambda noun: noun.kind not in (*_MASS, "kin"))  # last what has a plural
             kept += {noun.feminine: noun for noun in others}.values()
-        overridden = isinstance(first, str) and (first in _DETERMINERS or first.replace("_", " ") in _ALL_TENSES)
-        if not kept and (overridden or (self._unsaid and not isinstance(first, _Frame))):
+        named = isinstance(first, str) and first.replace("_", " ") in _OVERRIDDEN
+        if not kept and (named or (self._unsaid and not isinstance(first, _Frame))):
             kept = [first]  # another choice takes its place
         if not kept:
             raise _NoSuchSentence
