@@ -1,8 +1,8 @@
 """A small model of Llama's form that speaks Small Portuguese: `python -m experiments.speaking`.
 
 `train SEED` trains one on the Portuguese side of the training split, a few minutes on one core, and keeps
-its weights in runs/speaking/. `measure` then asks the grammar which of their sentences it could have drawn, beside
-those of an untrained model and of a table of pairs, and writes transformer/records/book/speaking.json.
+its weights in runs/speaking/. `measure` then asks the grammar which of their sentences it could have drawn,
+beside those of an untrained model and of a table of pairs, and writes transformer/records/book/speaking.json.
 The model of seed 0 goes to transformer/records/book/speaker/, in the form that transformers reads.
 """
 
