@@ -1,7 +1,7 @@
 """A small model of Llama's form that speaks Small Portuguese: `python -m experiments.speaking`.
 
 `train SEED` trains one on the Portuguese side of the training split, a few minutes on one core, and keeps
-its weights in runs/speaking/. `measure` then asks the grammar which of their sentences it could have drawn,
+its weights in runs/speaking/. `measure SEED` then asks the grammar which of their sentences it could have drawn,
 beside those of an untrained model and of a table of pairs, and writes transformer/records/book/speaking.json.
 The model of seed 0 goes to transformer/records/book/speaker/, in the form that transformers reads.
 """
@@ -30,7 +30,7 @@ from transformer.study.phrases import accepts
 
 ROOT = Path(__file__).resolve().parents[1]
 RUNS, RECORDS = ROOT / "runs" / "speaking", ROOT / "transformer" / "records" / "book"
-SEEDS, DRAWN, LONGEST, SHOWN = (0, 1, 2), 100, 40, 6
+RECORD, PACKED, DRAWN, LONGEST, SHOWN = RECORDS / "speaking.json", 0, 50, 40, 5
 SUBWORDS, STEPS, WARMUP, PEAK, MAX_TOKENS = 1000, 2000, 100, 4e-3, 640
 Draw = Callable[[torch.Generator], list[list[int]]]  # sentences, with a generator of its own
 SIZES: dict[str, Any] = {"d_model": 96, "n_heads": 4, "n_kv_heads": 2, "n_layers": 3, "d_ff": 192}
@@ -114,48 +114,45 @@ def drawn_by_table(table: Tensor) -> Draw:
     return draw
 
 
-def judged(
-    draw: Callable[[torch.Generator], list[list[int]]], vocabulary: Vocabulary, seed: int
-) -> dict[str, Any]:
-    """How many of the sentences drawn from a seed the grammar accepts, and how many of those are new."""
-    found = [vocabulary.decode(row) for row in draw(torch.Generator().manual_seed(seed))]
-    accepted = [sentence for sentence in found if accepts(sentence)]
-    known = set(sentences("train"))
-    refused = [sentence for sentence in found if sentence not in accepted]
+def judged(found: list[str]) -> dict[str, Any]:
+    """How many sentences the grammar accepts, and how many of those the training has not shown."""
+    accepted, known = [sentence for sentence in found if accepts(sentence)], set(sentences("train"))
     return {
         "drawn": len(found),
         "accepted": len(accepted),
         "accepted and new": sum(sentence not in known for sentence in accepted),
         "examples": accepted[:SHOWN],
-        "refused": refused[:SHOWN],
+        "refused": [sentence for sentence in found if sentence not in accepted][:SHOWN],
     }
 
 
-def measure() -> None:
-    """Pack the first model, and judge what all of them say."""
+def measure(seed: int) -> None:
+    """Judge what the model of a seed says, and pack it if it is the one of the book."""
     facts = run_facts("cpu")
+    torch.set_num_threads(1)
     vocabulary = Vocabulary.train(sentences("train"), SUBWORDS)
-    table, runs = table_of_pairs(vocabulary), []
-    for seed in SEEDS:
-        torch.manual_seed(seed)
-        untrained, model = built(vocabulary), built(vocabulary)
-        load_weights(model, RUNS / f"seed-{seed}.safetensors")
-        if seed == SEEDS[0]:
-            to_llama(model, RECORDS / "speaker", vocabulary, torch.float16)
-        ways = {
-            "trained": drawn_by_model(model),
-            "untrained": drawn_by_model(untrained),
-            "table of pairs": drawn_by_table(table),
-        }
-        said = {name: judged(draw, vocabulary, seed) for name, draw in ways.items()}
-        runs.append({"training": read_record(RUNS / f"seed-{seed}.json"), "said": said})
-        print(
-            seed, {name: (row["accepted"], row["accepted and new"]) for name, row in said.items()}, flush=True
-        )
-    unseen = sentences("test")[:DRAWN]
-    of_grammar = {"drawn": len(unseen), "accepted": sum(map(accepts, unseen))}
-    print("sentences of the test split:", of_grammar)
-    write_record(RECORDS / "speaking.json", {**facts, "runs": runs, "test split": of_grammar})
+    torch.manual_seed(seed)
+    untrained, model = built(vocabulary), built(vocabulary)
+    load_weights(model, RUNS / f"seed-{seed}.safetensors")
+    if seed == PACKED:
+        to_llama(model, RECORDS / "speaker", vocabulary, torch.float16)
+    ways = {
+        "trained": drawn_by_model(model),
+        "untrained": drawn_by_model(untrained),
+        "table of pairs": drawn_by_table(table_of_pairs(vocabulary)),
+    }
+    found = {
+        name: [vocabulary.decode(row) for row in draw(torch.Generator().manual_seed(seed))]
+        for name, draw in ways.items()
+    }
+    said = {name: judged(each) for name, each in found.items()}
+    said["test split"] = judged(sentences("test")[DRAWN * seed :][:DRAWN])
+    print({name: (row["accepted"], row["accepted and new"]) for name, row in said.items()})
+    runs = read_record(RECORD)["runs"] if RECORD.exists() else []
+    training = read_record(RUNS / f"seed-{seed}.json")
+    runs = [run for run in runs if run["seed"] != seed]
+    runs.append({"seed": seed, "said": said, "training": training, **facts})
+    write_record(RECORD, {"sizes": SIZES, "runs": sorted(runs, key=lambda run: run["seed"])})
 
 
 def main() -> None:
@@ -164,12 +161,12 @@ def main() -> None:
     commands = parser.add_subparsers(required=True, dest="command")
     of_train = commands.add_parser("train", help="train a model from a seed")
     of_train.add_argument("seed", type=int)
-    commands.add_parser("measure", help="write the record and the folder")
+    of_measure = commands.add_parser(
+        "measure", help="write its part of the record, and from seed 0 the folder"
+    )
+    of_measure.add_argument("seed", type=int)
     options = parser.parse_args()
-    if options.command == "train":
-        train(options.seed)
-    else:
-        measure()
+    {"train": train, "measure": measure}[options.command](options.seed)
 
 
 if __name__ == "__main__":
