@@ -1,8 +1,8 @@
 """A small model of Llama's form that speaks Small Portuguese: `python -m experiments.speaking`.
 
 `train SEED` trains one on the Portuguese side of the training split, a few minutes on one core, and keeps
-its weights in runs/speaking/. `measure SEED` then asks the grammar which of their sentences it could have drawn,
-beside those of an untrained model and of a table of pairs, and writes transformer/records/book/speaking.json.
+its weights in runs/speaking/. `measure SEED` then asks the grammar which of its sentences it could have
+drawn, beside those of an untrained model and of a table of pairs, for transformer/records/book/speaking.json.
 The model of seed 0 goes to transformer/records/book/speaker/, in the form that transformers reads.
 """
 
@@ -161,9 +161,7 @@ def main() -> None:
     commands = parser.add_subparsers(required=True, dest="command")
     of_train = commands.add_parser("train", help="train a model from a seed")
     of_train.add_argument("seed", type=int)
-    of_measure = commands.add_parser(
-        "measure", help="write its part of the record, and from seed 0 the folder"
-    )
+    of_measure = commands.add_parser("measure", help="judge what it says")
     of_measure.add_argument("seed", type=int)
     options = parser.parse_args()
     {"train": train, "measure": measure}[options.command](options.seed)

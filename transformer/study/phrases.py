@@ -1303,7 +1303,8 @@ def _words_of_name(name: str) -> frozenset[str]:
         auxiliary, its_tense, _ = _COMPOUNDS[tense]
         return frozenset(conjugate(auxiliary, its_tense, person) for person in _PERSONS)
     if tense in _SIMPLE:
-        return _forms_of(frozenset(_VERBS), (tense,), _PERSONS)
+        there = {"present": ["há"], "imperfect": ["havia"]}.get(tense, [])
+        return _forms_of(frozenset(_VERBS), (tense,), _PERSONS).union(there)
     if name in _DETERMINERS:
         return frozenset(form.split("_")[-1] for form in _DETERMINERS[name].forms.split() if form != "_")
     if name in _NOUNS:
