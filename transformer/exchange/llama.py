@@ -246,13 +246,13 @@ def to_llama(
         records["config.json"] |= special
         records["generation_config.json"] = special
         records["tokenizer_config.json"] = _TOKENIZER_SETTINGS
-    save = optional_import("safetensors.torch").save_file
+    content = optional_import("safetensors.torch").save(weights, {"format": "pt"})
     with whole_folder(folder, _LLAMA_FILES, lambda found: found.get("model_type") == "llama") as part:
-        save(weights, part / "model.safetensors", {"format": "pt"})
+        (part / "model.safetensors").write_bytes(content)
         if vocabulary is not None:
             _tokenizer_of(vocabulary).save(str(part / "tokenizer.json"))
-        for name, content in records.items():
-            (part / name).write_text(json.dumps(content, indent=1) + "\n", encoding="utf8")
+        for name, record in records.items():
+            (part / name).write_text(json.dumps(record, indent=1) + "\n", encoding="utf8")
 
 
 # %% book/G-exchange.ipynb · Llama, Mistral, Qwen3, Gemma · [llama-tokenizer]
