@@ -74,7 +74,7 @@ def small_portuguese() -> LiveModel:
 
 def speaker() -> LiveModel:
     """The small Llama of Chapter 16, with its vocabulary."""
-    found, prompt = Speaker(record_path("speaker")), "a menina gosta"
+    found, prompt = Speaker(record_path("speaker")), "a menina"
     model, ids = found.model.float(), found.encode(prompt)
     settings = json.loads(record_path("speaker").joinpath("tokenizer.json").read_text(encoding="utf8"))["model"]
     numbers = settings["vocab"]
