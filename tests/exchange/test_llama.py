@@ -1,4 +1,4 @@
-"""Language models with their tokenizers as folders: there and back, what is refused, and transformers' own eyes."""
+"""Language models and their tokenizers as folders: there and back, refused, and read by transformers."""
 
 from __future__ import annotations
 
