@@ -1314,7 +1314,12 @@ def _words_of_name(name: str) -> frozenset[str]:
 
 # %% book/A-small-portuguese.ipynb · The grammar read backwards · [phrases-accepts]
 _OVERRIDDEN = {*_SIMPLE, *_COMPOUNDS, *_DETERMINERS, *_NAMES}  # chosen at times before it is needed
-_UNSAID = (_profession, _comparing, _pointing, _feeling)  # which may choose what they do not say
+_UNSAID: dict[Any, tuple[type, ...]] = {  # of what kind a choice may be that is not said after all
+    _profession: (_Nominal, _Noun),
+    _comparing: (_Noun,),
+    _pointing: (_Noun,),
+    _feeling: (tuple,),
+}
 
 
 class _NoSuchSentence(Exception):
@@ -1328,9 +1333,14 @@ class _Undecided(Exception):
 class _Scripted(_Dice):
     """Dice that choose by a script, and only what can lead to the sentence."""
 
-    def __init__(self, sentence: str, words: frozenset[str], unsaid: bool, script: tuple[int, ...]) -> None:
-        self._sentence, self._words, self._unsaid = f" {sentence} ", words, unsaid
-        self._script, self._thrown = script, 0
+    def __init__(
+        self, sentence: str, words: frozenset[str], kind: Callable[..., Any], script: tuple[int, ...]
+    ) -> None:
+        self._sentence, self._words, self._script, self._thrown = f" {sentence} ", words, script, 0
+        self._unsaid = _UNSAID.get(kind, ())
+        if kind is _pronoun_object and "," not in words:
+            self._unsaid = (_Noun,)
+        self._hidden = kind in (_profession, _comparing)  # where a whole noun phrase may be unsaid
 
     def _throw(self, n_choices: int) -> int:
         if n_choices < 2:
@@ -1350,12 +1360,12 @@ class _Scripted(_Dice):
     def pick(self, items: Sequence[_T]) -> _T:
         kept = list(dict.fromkeys(item for item in items if self._possible(item)))
         first = items[0]
-        if self._unsaid and isinstance(first, _Noun):
+        if type(first) is _Noun and _Noun in self._unsaid:
             others = [item for item in items if not self._possible(item)]
             others.sort(key=lambda noun: noun.kind not in (*_MASS, "kin"))  # last what has a plural
             kept += {noun.feminine: noun for noun in others}.values()
         named = isinstance(first, str) and first.replace("_", " ") in _OVERRIDDEN
-        if not kept and (named or (self._unsaid and not isinstance(first, _Frame))):
+        if not kept and (named or type(first) in self._unsaid):
             kept = [first]  # another choice takes its place
         if not kept:
             raise _NoSuchSentence
@@ -1363,7 +1373,7 @@ class _Scripted(_Dice):
 
     def said(self, nominal: _Nominal) -> _Nominal:
         _, _, rest = nominal.pt.partition(" ")  # its first word may have contracted
-        if not self._unsaid and f" {rest or nominal.pt} " not in self._sentence:
+        if f" {rest or nominal.pt} " not in self._sentence and not self._hidden:
             raise _NoSuchSentence
         return nominal
 
@@ -1384,20 +1394,19 @@ def accepts(sentence: str) -> bool:
         TypeError: `sentence` is not a string.
 
     Example:
-        >>> accepts("o gato gosta de mim ."), accepts("o gato gosto de mim .")
-        (False, False)
+        >>> accepts("a menina gosta do gato ."), accepts("a menina gosto do gato .")
+        (True, False)
     """
     check_type(str, sentence=sentence)
     tokens = sentence.split()
     melted = {word for (_, word), form in _CONTRACTIONS.items() if form in tokens}
     words = frozenset(tokens) | melted
     for kind in dict.fromkeys(_SENTENCES):
-        unsaid = kind in _UNSAID or (kind is _pronoun_object and "," not in tokens)
         scripts: list[tuple[int, ...]] = [()]
         while scripts:
             script = scripts.pop()
             try:
-                if kind(_Scripted(sentence, words, unsaid, script))[1] == sentence:
+                if kind(_Scripted(sentence, words, kind, script))[1] == sentence:
                     return True
             except _Undecided as undecided:
                 scripts += [(*script, choice) for choice in range(undecided.args[0])]
