@@ -1206,6 +1206,40 @@ def test_long_texts_are_refused_and_leave_no_answer(tab, name, most):
     assert field.get_attribute("aria-invalid") == "false" and said(tab)
 
 
+# The Llama that speaks -----------------------------------------------------------------------------
+
+
+@reads_pages
+@pytest.mark.parametrize("width", [1280, 390])
+def test_a_text_grows_by_chosen_words_and_by_the_model_s(tab, width):
+    ready(tab, "speaker")
+    show(tab, width, "light")
+    figure = tab.locator("figure[data-live=speaker]")
+    speaker = Speaker(record_path("speaker"))
+    speaker.model.float()
+    prompt = live.live_model("speaker").more["prompt"]
+    figure.get_by_role("button", name="Likeliest words").press("Enter")
+    assert figure.locator(".live-speech").inner_text() == speaker.speak(prompt)[0]
+    assert figure.locator(".live-candidate").count() == 0
+    while figure.get_by_role("button", name="One word back").is_enabled():
+        figure.get_by_role("button", name="One word back").click()
+    assert figure.locator(".live-speech").inner_text() == f"{prompt} …"
+    second = figure.locator(".live-candidate").nth(1)
+    word = second.locator("span").first.inner_text()
+    second.press("Enter")
+    assert figure.locator(".live-speech").inner_text() == f"{prompt} {word} …"
+    figure.get_by_role("button", name="Words at random").click()
+    assert tab.evaluate(TOO_WIDE) <= 0
+    field = figure.locator("input[type=text]")
+    for length in (61, 20_000):
+        field.fill("a" * length)
+        check_refused(tab, field, f"At most 60 characters are read; these are {length}.")
+        assert figure.locator(".live-candidate").count() == 0
+        assert figure.get_by_role("button", name="Likeliest words").is_disabled()
+    field.fill("ž")
+    assert "lacks a letter" in figure.locator(".live-said").inner_text()
+
+
 # Positions -----------------------------------------------------------------------------------------
 
 
