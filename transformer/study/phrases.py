@@ -1361,7 +1361,7 @@ class _Scripted(_Dice):
         kept = list(dict.fromkeys(item for item in items if self._possible(item)))
         first = items[0]
         if type(first) is _Noun and _Noun in self._unsaid:
-            others = [item for item in items if not self._possible(item)]
+            others: list[Any] = [item for item in items if not self._possible(item)]
             others.sort(key=lambda noun: noun.kind not in (*_MASS, "kin"))  # last what has a plural
             kept += {noun.feminine: noun for noun in others}.values()
         named = isinstance(first, str) and first.replace("_", " ") in _OVERRIDDEN
@@ -1401,7 +1401,10 @@ def accepts(sentence: str) -> bool:
     tokens = sentence.split()
     melted = {word for (_, word), form in _CONTRACTIONS.items() if form in tokens}
     words = frozenset(tokens) | melted
-    for kind in dict.fromkeys(_SENTENCES):
+    if not tokens or tokens[-1] not in (".", "?"):
+        return False
+    kinds = dict.fromkeys(_SENTENCES)
+    for kind in [_pronoun_object] if "," in tokens else kinds:  # no other kind has a comma
         scripts: list[tuple[int, ...]] = [()]
         while scripts:
             script = scripts.pop()
