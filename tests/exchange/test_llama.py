@@ -16,6 +16,7 @@ from transformer.modern.generate import generate, most_probable
 from transformer.modern.language_model import LanguageModel, LanguageModelConfig
 from transformer.modern.parts import RotaryStretch
 from transformer.runs.checkpoints import CheckpointError
+from transformer.training import record_path
 
 pytest.importorskip("safetensors")
 pytest.importorskip("tokenizers")
@@ -216,3 +217,20 @@ def test_transformers_loads_the_folder_and_writes_the_same(tmp_path, vocabulary,
                 given, attention_mask=torch.ones_like(given), max_new_tokens=12, do_sample=False
             )
         assert speaker.speak(text, 12) == [tokenizer.decode(written[0], skip_special_tokens=True)]
+
+
+def test_transformers_reads_the_llama_that_the_package_carries():
+    transformers = pytest.importorskip("transformers")
+    folder = record_path("speaker")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(folder).float().eval()
+    speaker = Speaker(folder)
+    speaker.model.float()
+    for text in ("a menina", "o pedro não", "", "os livros são novos ,"):
+        given = torch.tensor([tokenizer(text).input_ids])
+        assert given[0].tolist() == speaker.encode(text)
+        with torch.no_grad():
+            assert_close(speaker.model(given), theirs(given).logits, 1e-4)
+            mask = torch.ones_like(given)
+            written = theirs.generate(given, attention_mask=mask, max_new_tokens=30, do_sample=False)
+        assert speaker.speak(text, 30) == [tokenizer.decode(written[0], skip_special_tokens=True)]
