@@ -76,7 +76,8 @@ def speaker() -> LiveModel:
     """The small Llama of Chapter 16, with its vocabulary."""
     found, prompt = Speaker(record_path("speaker")), "a menina"
     model, ids = found.model.float(), found.encode(prompt)
-    settings = json.loads(record_path("speaker").joinpath("tokenizer.json").read_text(encoding="utf8"))["model"]
+    tokenizer = record_path("speaker") / "tokenizer.json"
+    settings = json.loads(tokenizer.read_text(encoding="utf8"))["model"]
     numbers = settings["vocab"]
     more = {
         "vocabulary": {"pieces": sorted(numbers, key=numbers.__getitem__), "merges": settings["merges"]},
