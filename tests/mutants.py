@@ -50,7 +50,7 @@ TEST_FILES = {
         "exchange/test_marian.py",
         "exchange/test_foreign.py",
     ),
-    "exchange/llama": ("modern/test_language_model.py", "exchange/test_llama.py"),
+    "exchange/llama": ("modern/test_language_model.py",),
     "exchange/torch": (
         "exchange/test_exchange_torch.py",
         "exchange/test_marian.py",

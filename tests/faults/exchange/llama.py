@@ -24,18 +24,4 @@ FAULTS = [
         'rotary.get("rope_theta", theirs.get("rope_theta"))',
         "None",
     ),
-    Fault(
-        "no-start",
-        "the packed tokenizer leaves out the start token",
-        "_tokenizer_of",
-        'f"{start} $A"',
-        '"$A"',
-    ),
-    Fault(
-        "shared-heads-untold",
-        "a packed model is said to have as many heads of keys as of queries",
-        "_config_to_llama",
-        "ours.kv_heads",
-        "ours.n_heads",
-    ),
 ]
