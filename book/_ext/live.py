@@ -25,8 +25,12 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 from transformer import Transformer, Translator, greedy_search, load_record, load_toy_model
+from transformer.exchange.llama import Speaker
 from transformer.language.corpora import load_corpus
+from transformer.language.vocabulary import BOS_ID, EOS_ID
+from transformer.modern.language_model import LanguageModel
 from transformer.study import checks, phrases
+from transformer.training import record_path
 
 SCRIPTS = ("transformer", "weights", "vocabulary", "page")
 BOOK = Path(__file__).parents[1]
@@ -35,7 +39,7 @@ BOOK = Path(__file__).parents[1]
 class LiveModel(NamedTuple):
     """A model with an example: what it is given, what it makes of it, and both as a person reads them."""
 
-    model: Transformer
+    model: Transformer | LanguageModel
     src: list[int]
     tgt: list[int]
     example: tuple[str, str]
@@ -68,7 +72,25 @@ def small_portuguese() -> LiveModel:
     )
 
 
+def speaker() -> LiveModel:
+    """The small Llama of Chapter 16, with its vocabulary."""
+    found, prompt = Speaker(record_path("speaker")), "a menina"
+    model, ids = found.model.float(), found.encode(prompt)
+    tokenizer = record_path("speaker") / "tokenizer.json"
+    settings = json.loads(tokenizer.read_text(encoding="utf8"))["model"]
+    numbers = settings["vocab"]
+    more = {
+        "vocabulary": {"pieces": sorted(numbers, key=numbers.__getitem__), "merges": settings["merges"]},
+        "bos_id": BOS_ID,
+        "eos_id": EOS_ID,
+        "prompt": prompt,
+    }
+    return LiveModel(model, ids, [], (prompt, found.speak(prompt)[0].removeprefix(prompt).strip()), more)
+
+
+# Those with an encoder, and what speaks without one.
 MODELS: dict[str, Callable[[], LiveModel]] = {"toy": toy, "phrases": small_portuguese}
+SPEAKERS: dict[str, Callable[[], LiveModel]] = {"speaker": speaker}
 # The figures, each with the model that it runs, if it runs one.
 FIGURES: dict[str, str | None] = {
     "toy": "toy",
@@ -93,15 +115,22 @@ FIGURES: dict[str, str | None] = {
     "warmup": None,
     "reversing": None,
     "cluster": None,
+    "speaker": "speaker",
 }
 # What a figure needs beside what all of them share.
 RUN = ("learning", "learner", "trial")
-MORE_SCRIPTS = {"learner": ("learning",), "depth": ("learning",), "warmup": RUN, "reversing": RUN}
+MORE_SCRIPTS = {
+    "learner": ("learning",),
+    "depth": ("learning",),
+    "warmup": RUN,
+    "reversing": RUN,
+    "speaker": ("language_model",),
+}
 
 
 @lru_cache
 def live_model(name: str) -> LiveModel:
-    return MODELS[name]()
+    return {**MODELS, **SPEAKERS}[name]()
 
 
 # Words to choose from --------------------------------------------------------------------------------
@@ -259,9 +288,11 @@ def script_of(name: str, found: LiveModel) -> str:
     """
     model = found.model
     parameters = {key: value.detach() for key, value in model.named_parameters()}  # a shared table once
+    read = [torch.tensor([ids]) for ids in (found.src, found.tgt) if ids]  # a speaker has no target
     with torch.no_grad():
-        logits = model(torch.tensor([found.src]), torch.tensor([found.tgt]))
+        logits = model(*read)
     record = {
+        "kind": type(model).__name__,
         "config": asdict(model.config),
         "sizes": [(key, value.numel()) for key, value in parameters.items()],
         "weights": base64_of(torch.cat([value.flatten() for value in parameters.values()]).half()),
@@ -294,7 +325,7 @@ def write_models(app: Sphinx) -> None:
         return
     folder = Path(app.outdir, "_static", "live")
     folder.mkdir(parents=True, exist_ok=True)
-    for name in MODELS:
+    for name in (*MODELS, *SPEAKERS):
         (folder / f"{name}-model.js").write_bytes(script_of_model(name))
     for name in DATA:
         (folder / f"{name}-data.js").write_text(script_of_data(name), encoding="utf8")
@@ -340,7 +371,7 @@ def still_of(name: str) -> Path:
 
 def instead_of(name: str) -> nodes.Node:
     """What a page without scripts shows: an answer of the figure's own model, or its first picture."""
-    if name in MODELS:
+    if name in (*MODELS, *SPEAKERS):
         given, made = live_model(name).example
         return nodes.paragraph("", "", nodes.literal("", given), nodes.Text(" → "), nodes.literal("", made))
     picture = still_of(name).read_text(encoding="utf8")

@@ -58,14 +58,17 @@ from transformer import (
     sinusoidal_encoding,
 )
 from transformer.commands.recipes import Schedule
+from transformer.exchange.llama import Speaker
 from transformer.language.corpora import load_corpus
 from transformer.language.translator import by_words
 from transformer.language.wording import tokenize
+from transformer.modern.generate import generate
 from transformer.modern.language_model import LanguageModelConfig, cache_bytes
 from transformer.modern.parts import rotary_table, rotate
 from transformer.speed.costs import Cluster, ModelShape, Split, Work
 from transformer.speed.planner import predict
 from transformer.study import phrases
+from transformer.training import record_path
 
 sys.path.insert(0, str(ROOT / "book" / "_ext"))
 import live
@@ -74,7 +77,8 @@ SCRIPTS = ROOT / "book" / "_static" / "live"
 NODE = shutil.which("node")
 needs_node = pytest.mark.skipif(NODE is None, reason="there is no Node")
 MODELS = {"toy": load_toy_model, "phrases": lambda: Translator.load("phrases").model}
-STILLS = [name for name in live.FIGURES if name not in live.MODELS]
+ANSWERING = [*live.MODELS, *live.SPEAKERS]
+STILLS = [name for name in live.FIGURES if name not in ANSWERING]
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 
 
@@ -131,7 +135,7 @@ def test_models_of_every_form_equal_pytorch(changes):
 @needs_node
 def test_halves_are_read_exactly():
     numbers = torch.tensor([0.0, -0.0, 1.0, -2.5, 65504.0, 2.0**-14, 2.0**-24, -3 * 2.0**-24, 0.1]).half()
-    record = {"weights": live.base64_of(numbers), "sizes": [["x", len(numbers)]]}
+    record = {"kind": "Transformer", "weights": live.base64_of(numbers), "sizes": [["x", len(numbers)]]}
     keeping = "live.Transformer = class { constructor(config, state) { Object.assign(this, state); } };"
     assert in_node("[...live.load_model(record).x]", script=keeping, record=record) == numbers.tolist()
 
@@ -285,9 +289,73 @@ def test_typed_text_is_written_as_the_corpus_is():
     assert in_node("texts.map(live.tokenize)", texts=texts) == [tokenize(text) for text in texts]
 
 
-@pytest.mark.parametrize("name", live.MODELS)
+@pytest.mark.parametrize("name", ANSWERING)
 def test_weights_are_small(name):
-    assert len(script_of(name).encode()) < 3_000_000
+    assert len(script_of(name).encode()) < (3_000_000 if name in live.MODELS else 1_000_000)
+
+
+# The one that speaks: its logits, its words, and what it writes.
+SPEAKING = (SCRIPTS / "language_model.js").read_text(encoding="utf8")
+
+
+@needs_node
+def test_the_speaker_equals_pytorch_and_writes_the_same():
+    speaker = Speaker(record_path("speaker"))
+    begun = ["a menina gosta", "o pedro", "", "não quero", "o livro é novo , mas", "zzz ?"]
+    prompts = [speaker.encode(text) for text in begun]
+    program = """(() => {
+        const record = live.models.speaker, model = live.load_model(record);
+        const vocabulary = new live.Vocabulary(record.vocabulary);
+        const likeliest = (logits) => logits.indexOf(Math.max(...logits));
+        const texts = begun.map(text => {
+            const cache = model.empty(), ids = [record.bos_id, ...vocabulary.encode(text)];
+            let logits = model.forward(ids, [], cache).at(-1);
+            while (ids.length < 40 && ids.at(-1) !== record.eos_id) {
+                ids.push(likeliest(logits));
+                logits = model.forward(ids.slice(-1), [], cache).at(-1);
+            }
+            return ids;
+        });
+        return [live.difference(model, record.check), texts];
+    })()"""
+    difference, texts = in_node(program, "speaker", script=SPEAKING, begun=begun)
+    assert 0 < difference < 1e-4
+    model = speaker.model.float()
+    for prompt, found in zip(prompts, texts, strict=True):
+        assert found[: len(prompt)] == prompt
+        written = generate(model, torch.tensor([prompt]), 40 - len(prompt), eos_id=3)[0].tolist()
+        assert found[len(prompt) :] == written
+
+
+@needs_node
+def test_words_of_the_speaker_have_the_probabilities_of_the_package():
+    speaker = Speaker(record_path("speaker"))
+    ids, model = speaker.encode("a menina gosta"), speaker.model.float()
+    pieces = live.live_model("speaker").more["vocabulary"]["pieces"]
+    program = """(() => {
+        const record = live.models.speaker, model = live.load_model(record);
+        const vocabulary = new live.Vocabulary(record.vocabulary);
+        const stops = (token, before) => token === record.eos_id || (!before && vocabulary.begins(token));
+        return live.words_after(model, ids, 5, stops);
+    })()"""
+    found = in_node(program, "speaker", script=SPEAKING, ids=ids)
+
+    @torch.no_grad()
+    def predict(tokens: list[int]) -> torch.Tensor:
+        return model(torch.tensor([ids + tokens]))[0, -1].softmax(-1)
+
+    first = predict([])
+    assert torch.tensor(found["probabilities"]) == pytest.approx(first, abs=1e-5)
+    assert [word["tokens"][0] for word in found["words"]] == first.topk(5).indices.tolist()
+    for word in found["words"]:
+        tokens, probability = word["tokens"][:1], first[word["tokens"][0]].item()
+        while tokens[-1] != 3:
+            best = int(predict(tokens).argmax())
+            if best == 3 or pieces[best].startswith("▁"):
+                break
+            probability *= predict(tokens)[best].item()
+            tokens.append(best)
+        assert word["tokens"] == tokens and word["probability"] == pytest.approx(probability, abs=1e-4)
 
 
 # The one that learns: batches, gradients and updates.
@@ -648,7 +716,7 @@ def go_to_figure(page: Page, name: str) -> None:
 
 
 @reads_pages
-@pytest.mark.parametrize("name", live.MODELS)
+@pytest.mark.parametrize("name", ANSWERING)
 def test_without_javascript_there_is_an_answer_and_a_caption(chromium: Browser, name):
     context = chromium.new_context(java_script_enabled=False)
     page = context.new_page()
@@ -1138,6 +1206,40 @@ def test_long_texts_are_refused_and_leave_no_answer(tab, name, most):
         assert tab.locator(drawn).count() == 0
     field.fill("a" * most)
     assert field.get_attribute("aria-invalid") == "false" and said(tab)
+
+
+# The Llama that speaks -----------------------------------------------------------------------------
+
+
+@reads_pages
+@pytest.mark.parametrize("width", [1280, 390])
+def test_a_text_grows_by_chosen_words_and_by_the_model_s(tab, width):
+    ready(tab, "speaker")
+    show(tab, width, "light")
+    figure = tab.locator("figure[data-live=speaker]")
+    speaker = Speaker(record_path("speaker"))
+    speaker.model.float()
+    prompt = live.live_model("speaker").more["prompt"]
+    figure.get_by_role("button", name="Likeliest words").press("Enter")
+    assert figure.locator(".live-speech").inner_text() == speaker.speak(prompt)[0]
+    assert figure.locator(".live-candidate").count() == 0
+    while figure.get_by_role("button", name="One word back").is_enabled():
+        figure.get_by_role("button", name="One word back").click()
+    assert figure.locator(".live-speech").inner_text() == f"{prompt} …"
+    second = figure.locator(".live-candidate").nth(1)
+    word = second.locator("span").first.inner_text()
+    second.press("Enter")
+    assert figure.locator(".live-speech").inner_text() == f"{prompt} {word} …"
+    figure.get_by_role("button", name="Words at random").click()
+    assert tab.evaluate(TOO_WIDE) <= 0
+    field = figure.locator("input[type=text]")
+    for length in (61, 20_000):
+        field.fill("a" * length)
+        check_refused(tab, field, f"At most 60 characters are read; these are {length}.")
+        assert figure.locator(".live-candidate").count() == 0
+        assert figure.get_by_role("button", name="Likeliest words").is_disabled()
+    field.fill("ž")
+    assert "lacks a letter" in figure.locator(".live-said").inner_text()
 
 
 # Positions -----------------------------------------------------------------------------------------

@@ -60,6 +60,7 @@ def test_the_record_has_a_row_for_each_program():
         "torch.nn",
         "Hugging Face Pegasus",
         "Hugging Face Marian",
+        "Hugging Face M2M-100",
         "CTranslate2",
         "ONNX Runtime",
         "Hugging Face Llama",

@@ -12,6 +12,9 @@ import pytest
 
 from transformer import load_corpus
 from transformer.study.phrases import (
+    _SENTENCES,
+    _Dice,
+    accepts,
     attach_clitic,
     conjugate,
     contract,
@@ -278,3 +281,55 @@ def test_the_corpus_is_the_same_everywhere(corpus):
     text = {split: "\n".join("\t".join(pair) for pair in pairs) for split, pairs in corpus.items()}
     sums = {split: hashlib.sha256(lines.encode()).hexdigest()[:16] for split, lines in text.items()}
     assert sums == {"train": "c9bfebd7f4f7afb8", "dev": "e03dee40b23cecc5", "test": "690caadc5c9aa85d"}
+
+
+# -------------------------------------------------------------------------------------------------
+# The grammar read backwards
+# -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", dict.fromkeys(_SENTENCES), ids=lambda kind: kind.__name__)
+def test_what_is_drawn_is_accepted(kind):
+    for seed in (1, 2):
+        assert accepts(kind(_Dice(seed))[1])
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "havia algumas galinhas no mercado .",
+        "estou a brincar com o primo da minha mãe .",
+        "elas perderam-na .",
+        "tenho vinte anos .",
+        "comemos uma maçã .",
+        "o livro é novo , mas a ana não o lê .",
+    ],
+)
+def test_choices_that_are_not_said_do_not_hide_a_sentence(sentence):
+    assert accepts(sentence)
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "",
+        ".",
+        "xyz .",
+        "a menina gosta do gato preto",  # without its mark
+        "a menina  gosta do gato preto .",
+        "a menina gosto do gato preto .",
+        "a menina gosta do gato preta .",
+        "a menina gosta de o gato preto .",
+        "o gato lê a menina .",
+        "eu não razão .",
+        "aquele gato está sujo , e a joana bebeu-o .",
+        "the girl likes the black cat .",
+    ],
+)
+def test_what_the_grammar_cannot_draw_is_refused(sentence):
+    assert not accepts(sentence)
+
+
+def test_a_sentence_is_a_string():
+    with pytest.raises(TypeError, match="sentence must be"):
+        accepts(3)

@@ -70,5 +70,5 @@ CHECK_HELP = """\
 
 calls the function build of mine.py, in the current folder, and examines the model that it returns.
 A model that is not called as model(src, tgt) needs an adapter around it, from transformer.study.checks:
-seq2seq and decoder_only for models of Hugging Face, torch_transformer for torch.nn.Transformer.
+seq2seq, decoder_only and encoder_only for models of Hugging Face, torch_transformer for torch.nn's.
 The status is 0 if no check fails, 1 if one does, and 2 if there is nothing to check."""

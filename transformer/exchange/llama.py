@@ -3,11 +3,12 @@
 Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
 """
 
-__all__ = ["from_llama"]
+__all__ = ["from_llama", "to_llama", "Speaker"]
 
 
 # %% book/G-exchange.ipynb · Llama, Mistral, Qwen3, Gemma · [llama-imports]
-from collections.abc import Callable, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,28 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from transformer.exchange.foreign import ForeignFolder, fitted_weights, our_name, refusing_damage
+from transformer.exchange.foreign import (
+    ForeignFolder,
+    fitted_weights,
+    our_name,
+    refusing_damage,
+    whole_folder,
+)
+from transformer.exchange.torch import check_exact_type, check_parts
+from transformer.language.bpe_file import SPACE, SPECIALS
+from transformer.language.folder import SAFETENSORS_DTYPES
+from transformer.language.vocabulary import BOS_ID, EOS_ID, PAD_ID, Vocabulary
+from transformer.modern.generate import generate, most_probable
 from transformer.modern.language_model import LanguageModel, LanguageModelConfig
 from transformer.modern.parts import RotaryStretch
-from transformer.validation import check_choice, check_type
+from transformer.runs.checkpoints import regular_file
+from transformer.validation import (
+    check_choice,
+    check_finite_weights,
+    check_size,
+    check_type,
+    optional_import,
+)
 
 
 # %% book/G-exchange.ipynb · Llama, Mistral, Qwen3, Gemma · [llama-names]
@@ -151,3 +170,204 @@ def _from_llama(
     if config.tie_embeddings:
         ours.output.weight = ours.embedding.weight
     return ours.eval()
+
+
+# %% book/G-exchange.ipynb · Llama, Mistral, Qwen3, Gemma · [to-llama]
+_OURS = {ours: theirs for theirs, ours in _PARTS.items()}
+_LLAMA_FILES = ("*config.json", "tokenizer.json", "model*.safetensors", "model.safetensors.index.json")
+_COMPARED = ("eps", "activation", "d_k", "group", "uses_alibi", "sharing")
+
+
+def _config_to_llama(ours: LanguageModelConfig) -> dict[str, Any]:
+    plain = {"positions": "rotary", "window": None, "qk_norm": False, "scale_embedding": False}
+    for name, known in plain.items():
+        check_choice([known], **{name: getattr(ours, name)})
+    activations = {name: theirs for theirs, name in _ACTIVATIONS.items()}
+    check_choice(list(activations), activation=ours.activation)
+    scaling, stretch = None, ours.rotary_stretch
+    if stretch is not None:
+        scaling = {theirs: getattr(stretch, name) for theirs, name in _STRETCH.items()}
+        scaling["rope_type"] = "llama3"
+    return {
+        "model_type": "llama",
+        "architectures": ["LlamaForCausalLM"],
+        **{theirs: getattr(ours, name) for theirs, name in _FIELDS.items()},
+        "num_key_value_heads": ours.kv_heads,
+        "head_dim": ours.d_k,
+        "hidden_act": activations[ours.activation],
+        "rope_theta": ours.rotary_base,
+        "rope_scaling": scaling,
+        "tie_word_embeddings": ours.tie_embeddings,
+    }
+
+
+def _their_name(name: str) -> str:
+    theirs = ".".join(_OURS.get(part, part) for part in name.split("."))
+    return theirs if name.startswith("output.") else f"model.{theirs}"
+
+
+def to_llama(
+    model: LanguageModel,
+    folder: str | Path,
+    vocabulary: Vocabulary | None = None,
+    dtype: torch.dtype = torch.float32,
+) -> None:
+    """Write a folder that `transformers` reads as a `LlamaForCausalLM`, and `from_llama` as ours.
+
+    Args:
+        model: with rotary positions, and without what other families add to Llama.
+        folder: where `config.json` and `model.safetensors` are written.
+        vocabulary: its subwords; they become `tokenizer.json`, which begins each text with the start
+            token and reads text that `Vocabulary.prepare` has prepared. `None`: no tokenizer.
+        dtype: of the weights in the file.
+
+    Raises:
+        TypeError: `model`, or a part of it, is of another type.
+        ValueError: it is not as its configuration says; Llama's form lacks what it does; a weight is
+            not finite in `dtype`; the vocabulary has another size; or `folder` holds another model.
+        OSError: a file cannot be written; the folder stays as it was.
+        ImportError: safetensors, or tokenizers for a vocabulary, is not installed.
+    """
+    check_exact_type("model", model, LanguageModel)
+    check_parts(model, model.config, compared=_COMPARED)
+    check_type((Vocabulary, type(None)), vocabulary=vocabulary)
+    check_choice(SAFETENSORS_DTYPES.values(), dtype=dtype)
+    records = {"config.json": _config_to_llama(model.config)}
+    weights = {
+        _their_name(name): value.detach().to("cpu", dtype).contiguous()
+        for name, value in model.named_parameters()  # a shared table once
+    }
+    check_finite_weights(weights)
+    if vocabulary is not None:
+        if len(vocabulary) != model.config.vocab_size:
+            wanted = f"the model's {model.config.vocab_size:,} tokens"
+            raise ValueError(f"vocabulary must have {wanted}, but has {len(vocabulary):,}")
+        special = {"bos_token_id": BOS_ID, "eos_token_id": EOS_ID, "pad_token_id": PAD_ID}
+        records["config.json"] |= special
+        records["generation_config.json"] = special
+        records["tokenizer_config.json"] = _TOKENIZER_SETTINGS
+    content = optional_import("safetensors.torch").save(weights, {"format": "pt"})
+    with whole_folder(folder, _LLAMA_FILES, lambda found: found.get("model_type") == "llama") as part:
+        (part / "model.safetensors").write_bytes(content)
+        if vocabulary is not None:
+            _tokenizer_of(vocabulary).save(str(part / "tokenizer.json"))
+        for name, record in records.items():
+            (part / name).write_text(json.dumps(record, indent=1) + "\n", encoding="utf8")
+
+
+# %% book/G-exchange.ipynb · Llama, Mistral, Qwen3, Gemma · [llama-tokenizer]
+_LARGEST_TOKENIZER = 1 << 26  # bytes; one with 256,000 entries has about 17 million
+_TOKENIZER_SETTINGS: dict[str, Any] = {
+    "tokenizer_class": "PreTrainedTokenizerFast",
+    **dict(zip(("pad_token", "unk_token", "bos_token", "eos_token"), SPECIALS, strict=True)),
+    "clean_up_tokenization_spaces": False,
+}
+
+
+def _tokenizer_of(vocabulary: Vocabulary) -> Any:
+    tokenizers = optional_import("tokenizers")
+    whole, parts = tokenizers.Tokenizer.from_str(vocabulary.tokenizer.to_str()), tokenizers.normalizers
+    spaces = parts.Replace(tokenizers.Regex(r"\s+"), " ")
+    whole.normalizer = parts.Sequence([parts.NFC(), spaces, parts.Strip()])
+    whole.decoder = tokenizers.decoders.Metaspace(replacement=SPACE, prepend_scheme="always")
+    start = SPECIALS[BOS_ID]
+    whole.post_processor = tokenizers.processors.TemplateProcessing(
+        f"{start} $A", special_tokens=[(start, BOS_ID)]
+    )
+    whole.add_special_tokens(list(SPECIALS))
+    return whole
+
+
+def _read_tokenizer(folder: ForeignFolder, vocab_size: int) -> Any:
+    path, tokenizers = regular_file(folder.path / "tokenizer.json"), optional_import("tokenizers")
+    with refusing_damage(path):
+        if (size := path.stat().st_size) > _LARGEST_TOKENIZER:
+            raise ValueError(f"it has {size:,} bytes, over {_LARGEST_TOKENIZER:,}")
+        found = tokenizers.Tokenizer.from_str(path.read_text(encoding="utf8"))
+        for piece, number in found.get_vocab(with_added_tokens=True).items():
+            if number >= vocab_size:
+                raise ValueError(f"number of {piece!r:.40} must be below {vocab_size:,}, but is {number:,}")
+    found.no_padding()
+    found.no_truncation()
+    return found
+
+
+# %% book/G-exchange.ipynb · Llama, Mistral, Qwen3, Gemma · [speaker]
+def _ends(folder: ForeignFolder, vocab_size: int) -> Tensor:
+    """The tokens that end a text, `[N]`."""
+    named = "generation_config.json"
+    search = folder.record(named) if named in folder.listed else folder.settings
+    ends = search.get("eos_token_id", folder.settings.get("eos_token_id"))
+    numbers = ends if isinstance(ends, list) else [] if ends is None else [ends]
+    for number in numbers:
+        check_size(minimum=0, eos_token_id=number)
+        if number >= vocab_size:
+            raise ValueError(f"eos_token_id must be below {vocab_size:,}, but is {number:,}")
+    return torch.tensor(numbers, dtype=torch.long)
+
+
+class Speaker:
+    """A language model with its tokenizer: text in, text out.
+
+    Args:
+        folder: of a model that `from_llama` reads, with its `tokenizer.json`.
+
+    Raises:
+        OSError, CheckpointError: as in `from_llama`; or the tokenizer is missing, is damaged, or does
+            not fit the model.
+        ImportError: safetensors or tokenizers is not installed.
+    """
+
+    model: LanguageModel
+
+    def __init__(self, folder: str | Path) -> None:
+        opened = ForeignFolder(folder)
+        self.model = from_llama(opened.path)
+        self._tokenizer = _read_tokenizer(opened, self.model.config.vocab_size)
+        with refusing_damage(opened.path):
+            self._ends = _ends(opened, self.model.config.vocab_size)
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text, with the start token where the tokenizer has one."""
+        check_type(str, text=text)
+        text.encode()  # a UnicodeEncodeError is a ValueError
+        ids: list[int] = self._tokenizer.encode(text).ids
+        return ids
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of some `ids`, without tokens that are no text."""
+        return str(self._tokenizer.decode(list(ids)))
+
+    def speak(
+        self,
+        prompt: str = "",
+        n_tokens: int = 40,
+        choose: Callable[[Tensor], Tensor] = most_probable,
+        n_texts: int = 1,
+    ) -> list[str]:
+        """Continue a text.
+
+        Args:
+            prompt: its beginning.
+            n_tokens: how many tokens to add, at most.
+            choose: as in `generate`.
+            n_texts: how many continuations; they differ where `choose` draws.
+
+        Returns:
+            the texts, each with its beginning.
+
+        Raises:
+            TypeError, ValueError: an argument is of the wrong type or out of range.
+        """
+        check_size(n_texts=n_texts)
+        device = self.model.output.weight.device
+        ends = self._ends.to(device)
+
+        def chosen(logits: Tensor) -> Tensor:
+            tokens = choose(logits)
+            return tokens.where(~torch.isin(tokens, ends), ends[0]) if len(ends) else tokens
+
+        begun = torch.tensor([self.encode(prompt)] * n_texts, dtype=torch.long, device=device)
+        last = int(ends[0]) if len(ends) else None
+        added = generate(self.model, begun, n_tokens, chosen, last)
+        return [self.decode(row) for row in torch.cat([begun, added], dim=1).tolist()]

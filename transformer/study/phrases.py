@@ -3,7 +3,7 @@
 Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
 """
 
-__all__ = ["conjugate", "contract", "attach_clitic", "phrase_stream", "split_of", "write_phrases"]
+__all__ = ["conjugate", "contract", "attach_clitic", "phrase_stream", "accepts", "split_of", "write_phrases"]
 
 
 # %% book/A-small-portuguese.ipynb · The verb names its subject · [phrases-verbs]
@@ -11,7 +11,7 @@ import gzip
 import random
 import re
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -779,6 +779,12 @@ class _Dice:
     def tense(self, tenses: str) -> str:
         return self.pick(_TENSES[tenses].split()).replace("_", " ")
 
+    def said(self, nominal: _Nominal) -> _Nominal:
+        return nominal
+
+    def again(self, sentence: Callable[[Any], _T]) -> _T:
+        return sentence(self)
+
     def denial(self, subject: _Nominal, tense: str = "present") -> str:
         possible = subject not in _ANYBODY and subject is not _WHO and tense != "start"
         return "não" if possible and self.chance(0.27) else ""
@@ -805,7 +811,7 @@ def _owner(dice: _Dice) -> _Determiner:
 def _thing(dice: _Dice, noun: _Noun, known: bool = False) -> _Nominal:
     """A noun with a determiner that suits it, and perhaps an adjective."""
     if noun.kind == "kin":
-        return _nominal(noun, False, _owner(dice))
+        return dice.said(_nominal(noun, False, _owner(dice)))
     mass = noun.kind in _MASS
     plural = not mass and dice.chance(0.25)
     determiner = _DETERMINERS[dice.pick(_POINTING)]
@@ -818,17 +824,18 @@ def _thing(dice: _Dice, noun: _Noun, known: bool = False) -> _Nominal:
     elif not plural and not mass and not known and dice.chance(0.5):
         determiner = _DETERMINERS["a"]
     described = not determiner.after and dice.chance(0.25)
-    return _nominal(noun, plural, determiner, dice.pick(_rows(_QUALITIES[noun.kind])) if described else None)
+    adjective = dice.pick(_rows(_QUALITIES[noun.kind])) if described else None
+    return dice.said(_nominal(noun, plural, determiner, adjective))
 
 
 def _definite(dice: _Dice, *kinds: str) -> _Nominal:
     """Something that the listener knows: the cat, these books, my uncle."""
     noun = dice.pick(_nouns(kinds))
     if noun.kind == "kin":
-        return _nominal(noun, False, _owner(dice))
+        return dice.said(_nominal(noun, False, _owner(dice)))
     owned = noun.kind not in ("person", "trade", *_MASS) and dice.chance(0.2)
     determiner = _owner(dice) if owned else _DETERMINERS[dice.pick(_POINTING)]
-    return _nominal(noun, noun.kind not in _MASS and dice.chance(0.3), determiner)
+    return dice.said(_nominal(noun, noun.kind not in _MASS and dice.chance(0.3), determiner))
 
 
 # %% book/A-small-portuguese.ipynb · Choices that repeat · [phrases-somebody]
@@ -838,7 +845,7 @@ def _somebody(dice: _Dice, asked: bool = False, *more: str) -> _Nominal:
         return dice.pick([pronoun for pronoun in _PRONOUNS if not (asked and pronoun.person in (0, 3))])
     if dice.chance(0.35):
         first, second = (_name(dice.pick(tuple(_NAMES))) for _ in range(2))
-        return first if first == second or dice.chance(0.7) else _both(first, second)
+        return dice.said(first if first == second or dice.chance(0.7) else _both(first, second))
     if not asked and dice.chance(0.08):
         return dice.pick(_ANYBODY)
     return _thing(dice, dice.pick(_nouns((*_HUMANS, *more))), known=True)
@@ -909,7 +916,7 @@ def _doing(dice: _Dice) -> _Marked:
     tense = dice.tense(frame.tenses)
     pt, en, word = _object(dice, frame)
     if word == subject.lemma:
-        return _doing(dice)
+        return dice.again(_doing)
     dated = frame.tenses in ("action", "event")
     polarity, often, opening = dice.denial(subject, tense), 0.2 if dated else 0.0, ("", "")
     if not question and subject not in _ANYBODY and tense in ("present", "perfect") and dice.chance(0.1):
@@ -939,7 +946,7 @@ def _doing_alone(dice: _Dice) -> _Marked:
     manner, polarity = dice.pick(frame.manners), dice.denial(subject, tense)
     rest = [(manner, _MANNERS[manner])]
     if manner in ("mal", "pouco") and (polarity or tense not in ("present", "perfect", "imperfect")):
-        return _doing_alone(dice)  # nobody plans to dance badly
+        return dice.again(_doing_alone)  # nobody plans to dance badly
     if frame.places and dice.chance(0.4):
         rest = rest[: dice.chance(0.5)] + [_at(dice.pick(frame.places))]
     english = _english_of(frame.en.split()[0], tense)
@@ -962,7 +969,7 @@ def _being(dice: _Dice) -> _Marked:
     question, tense = dice.chance(0.2), dice.tense("be")
     subject = _somebody(dice, question) if dice.chance(0.4) else _definite(dice, *_QUALITIES)
     if subject in _ANYBODY:
-        return _being(dice)
+        return dice.again(_being)
     polarity = dice.denial(subject)
     verb, quality = _quality(dice, subject, plain=bool(polarity))
     about = f"ser {subject.lemma} {quality[0].split()[-1][:-1]}"
@@ -982,7 +989,7 @@ def _pronoun_object(dice: _Dice) -> _Marked:
     topic = _nominal(noun, noun.kind not in (*_MASS, "kin") and dice.chance(0.3), determiner)
     of_people = "acquaintance" in frame.objects
     if subject.lemma == noun.pt or (of_people and topic.clitic == "os" and subject.person == 4):
-        return _pronoun_object(dice)  # ajudam-nos would be "they help us" as well
+        return dice.again(_pronoun_object)  # ajudam-nos would be "they help us" as well
     joint = dice.pick((None, None, ("e", "and"), ("e", "and"), ("mas", "but"), ("mas", "but")))
     before = dice.tense("be") if joint else "present"
     past, now = ("perfect", "past progressive"), ("present", "perfect", "going", "want", "must")
@@ -1024,7 +1031,7 @@ def _giving(dice: _Dice) -> _Marked:
         rest = [(gift.pt, f"{receiver} {gift.en}")]
         impossible = subject.pronoun in givers or tense == "future"
     if impossible:
-        return _giving(dice)
+        return dice.again(_giving)
     about, manner = f"{verb} {gift.lemma}", {"polarity": polarity, "clitic": clitic}
     return _say(dice, about, subject, verb, (en, tense), tense, rest, 0.15, question, **manner)
 
@@ -1084,7 +1091,7 @@ def _living(dice: _Dice) -> _Marked:
     question, tense = dice.chance(0.3), dice.tense("live")
     subject, polarity = _somebody(dice, question), ""
     if tense == "perfect" and subject.person == 3 or subject in _ANYBODY:
-        return _living(dice)
+        return dice.again(_living)
     if question and dice.chance(0.4):
         about, opening, rest = f"onde viver {subject.lemma}", ("onde é que", "where"), []
     else:
@@ -1164,7 +1171,7 @@ def _comparing(dice: _Dice) -> _Marked:
     one, other = (_name(dice.pick(names)) if dice.chance(0.5) else _definite(dice, "kin") for _ in range(2))
     one = dice.pick(_PRONOUNS) if dice.chance(0.4) else one
     if one.lemma == other.lemma:
-        return _comparing(dice)
+        return dice.again(_comparing)
     compared = f"mais {_agree(pt, one.feminine, one.plural)} do que {other.pt}", f"{en} than {other.en}"
     about, question = f"mais {pt} {other.lemma}", one.person not in (0, 3) and dice.chance(0.2)
     return _say(dice, about, one, "ser", ("be", "present"), "present", [compared], 0.0, question)
@@ -1223,7 +1230,7 @@ def _with_somebody(dice: _Dice) -> _Marked:
     frame, question = dice.pick(_SOCIAL), dice.chance(0.25)
     subject, tense, (pt, en) = _somebody(dice, question), dice.tense(frame.tenses), dice.pick(_TOGETHER)
     if en in {"i": ("me", "us"), "we": ("me", "us"), "you": ("you",)}.get(subject.pronoun, ()):
-        return _with_somebody(dice)
+        return dice.again(_with_somebody)
     rest, often = [(contract(frame.preposition, pt), en)], 0.1 if frame.tenses == "action" else 0.0
     about = f"{frame.verb} {frame.preposition} {pt} {subject.lemma}"
     english, polarity = _english_of(frame.en, tense, frame.tenses), dice.denial(subject, tense)
@@ -1250,6 +1257,165 @@ def phrase_stream(seed: int = 0) -> Iterator[tuple[str, str, str]]:
     dice = _Dice(seed)
     while True:
         yield dice.pick(_SENTENCES)(dice)
+
+
+# %% book/A-small-portuguese.ipynb · The grammar read backwards · [phrases-forms]
+_VERBS = {*(frame.verb for frame in _FRAMES), *(auxiliary for auxiliary, _, _ in _COMPOUNDS.values()),
+          *"ser dar mostrar pôr vir viver".split()}
+_SIMPLE, _PERSONS = ("present", "perfect", "imperfect", "future"), range(5)
+
+
+@lru_cache
+def _forms_of(verbs: frozenset[str], tenses: tuple[str, ...], persons: Sequence[int]) -> frozenset[str]:
+    """What verbs look like in some tenses and persons, with and without a pronoun at the end."""
+    forms = {conjugate(verb, tense, person) for verb in verbs for tense in tenses for person in persons}
+    if len(verbs) == 1 and len(tenses) > 1:
+        forms |= verbs  # the infinitive, after an auxiliary
+    clitics = ("o", "a", "os", "as", "me", "te", "nos")
+    return frozenset(forms | {attach_clitic(form, clitic) for form in forms for clitic in clitics})
+
+
+@lru_cache
+def _words_of(item: Any) -> frozenset[str]:
+    """Words of which a sentence has at least one if its dice chose this; empty where nothing can be told."""
+    if isinstance(item, _Frame):
+        return _forms_of(frozenset([item.verb]), _SIMPLE, _PERSONS)
+    if isinstance(item, _Noun):
+        return frozenset((item.pt, _plural(item.pt)))
+    if isinstance(item, _Nominal):  # a subject, perhaps one that only the verb names
+        named = _forms_of(frozenset(_VERBS), _SIMPLE, (item.person,)) if item.person in (0, 1, 3) else ()
+        return frozenset([item.pt.split()[0], *named])
+    if isinstance(item, str):
+        return _words_of_name(item)
+    if not isinstance(item, tuple) or len(item) != 2:
+        return frozenset()
+    first, *others = item[0].replace("_", " ").split() or [""]
+    if first in _VERBS:
+        return _forms_of(frozenset([first]), _SIMPLE, _PERSONS)
+    agreeing = {_agree(first, feminine, plural) for feminine in (False, True) for plural in (False, True)}
+    return frozenset([*others[-1:]] if others else agreeing if first else [])
+
+
+def _words_of_name(name: str) -> frozenset[str]:
+    """The same for a tense, a determiner, a noun, a place, or somebody's name."""
+    tense = name.replace("_", " ")
+    if tense in _COMPOUNDS:
+        auxiliary, its_tense, _ = _COMPOUNDS[tense]
+        return frozenset(conjugate(auxiliary, its_tense, person) for person in _PERSONS)
+    if tense in _SIMPLE:
+        there = {"present": ["há"], "imperfect": ["havia"]}.get(tense, [])
+        return _forms_of(frozenset(_VERBS), (tense,), _PERSONS).union(there)
+    if name in _DETERMINERS:
+        return frozenset(form.split("_")[-1] for form in _DETERMINERS[name].forms.split() if form != "_")
+    if name in _NOUNS:
+        return _words_of(_NOUNS[name])
+    return frozenset([name] if name in _NAMES or name in _PLACES or name in _FIXED_ENGLISH else [])
+
+
+# %% book/A-small-portuguese.ipynb · The grammar read backwards · [phrases-accepts]
+_OVERRIDDEN = {*_SIMPLE, *_COMPOUNDS, *_DETERMINERS, *_NAMES}  # chosen at times before it is needed
+_UNSAID: dict[Any, tuple[type, ...]] = {  # of what kind a choice may be that is not said after all
+    _profession: (_Nominal, _Noun),
+    _comparing: (_Noun,),
+    _pointing: (_Noun,),
+    _feeling: (tuple,),
+}
+
+
+class _NoSuchSentence(Exception):
+    """What the dice were told to choose leads elsewhere."""
+
+
+class _Undecided(Exception):
+    """The script has ended; holds how many choices there are."""
+
+
+class _Scripted(_Dice):
+    """Dice that choose by a script, and only what can lead to the sentence."""
+
+    def __init__(
+        self, sentence: str, words: frozenset[str], kind: Callable[..., Any], script: tuple[int, ...]
+    ) -> None:
+        self._sentence, self._words, self._script, self._thrown = f" {sentence} ", words, script, 0
+        self._unsaid = _UNSAID.get(kind, ())
+        if kind is _pronoun_object and "," not in words:
+            self._unsaid = (_Noun,)
+        self._hidden = kind in (_profession, _comparing)  # where a whole noun phrase may be unsaid
+
+    def _throw(self, n_choices: int) -> int:
+        if n_choices < 2:
+            return 0
+        if self._thrown == len(self._script):
+            raise _Undecided(n_choices)
+        self._thrown += 1
+        return self._script[self._thrown - 1]
+
+    def _possible(self, item: Any) -> bool:
+        words = _words_of(item)
+        return not words or not words.isdisjoint(self._words)
+
+    def chance(self, probability: float) -> bool:
+        return 0 < probability and bool(self._throw(2))
+
+    def pick(self, items: Sequence[_T]) -> _T:
+        kept = list(dict.fromkeys(item for item in items if self._possible(item)))
+        first = items[0]
+        if type(first) is _Noun and _Noun in self._unsaid:
+            others: list[Any] = [item for item in items if not self._possible(item)]
+            others.sort(key=lambda noun: noun.kind not in (*_MASS, "kin"))  # last what has a plural
+            kept += {noun.feminine: noun for noun in others}.values()
+        named = isinstance(first, str) and first.replace("_", " ") in _OVERRIDDEN
+        if not kept and (named or type(first) in self._unsaid):
+            kept = [first]  # another choice takes its place
+        if not kept:
+            raise _NoSuchSentence
+        return kept[self._throw(len(kept))]
+
+    def said(self, nominal: _Nominal) -> _Nominal:
+        _, _, rest = nominal.pt.partition(" ")  # its first word may have contracted
+        if f" {rest or nominal.pt} " not in self._sentence and not self._hidden:
+            raise _NoSuchSentence
+        return nominal
+
+    def again(self, sentence: Callable[[Any], _T]) -> _T:
+        raise _NoSuchSentence  # to begin anew finds nothing new
+
+    def denial(self, subject: _Nominal, tense: str = "present") -> str:
+        return super().denial(subject, tense) if "não" in self._words else ""
+
+
+def accepts(sentence: str) -> bool:
+    """Whether `phrase_stream` can draw a sentence.
+
+    Args:
+        sentence: Portuguese, as the stream has it, such as ``"gosto do gato ."``.
+
+    Raises:
+        TypeError: `sentence` is not a string.
+
+    Example:
+        >>> accepts("a menina gosta do gato ."), accepts("a menina gosto do gato .")
+        (True, False)
+    """
+    check_type(str, sentence=sentence)
+    tokens = sentence.split()
+    melted = {word for (_, word), form in _CONTRACTIONS.items() if form in tokens}
+    words = frozenset(tokens) | melted
+    if not tokens or tokens[-1] not in (".", "?"):
+        return False
+    kinds = dict.fromkeys(_SENTENCES)
+    for kind in [_pronoun_object] if "," in tokens else kinds:  # no other kind has a comma
+        scripts: list[tuple[int, ...]] = [()]
+        while scripts:
+            script = scripts.pop()
+            try:
+                if kind(_Scripted(sentence, words, kind, script))[1] == sentence:
+                    return True
+            except _Undecided as undecided:
+                scripts += [(*script, choice) for choice in range(undecided.args[0])]
+            except _NoSuchSentence:
+                pass
+    return False
 
 
 # %% book/A-small-portuguese.ipynb · The corpus · [phrases-pairs]

@@ -30,7 +30,7 @@
     const state = {};
     let start = 0;
     for (const [name, size] of record.sizes) state[name] = numbers.subarray(start, (start += size));
-    return new live.Transformer(record.config, state);
+    return new live[record.kind](record.config, state);
   }
 
   // The largest difference between the model's logits and those that PyTorch computed when the book was built.
