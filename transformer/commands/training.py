@@ -16,7 +16,6 @@ __all__ = [
 
 # %% book/B-commands.ipynb · Training by recipe · [train-recipe]
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import asdict
 from os import PathLike
@@ -91,13 +90,13 @@ def train_recipe(
 
 def _chosen(trainer: Trainer, model: Transformer) -> Transformer:
     # The model to keep. It shares the trainer's parameters, or is a copy where its weights are to differ.
-    folder = trainer.directory if trainer.finished and trainer.config.patience else None
-    if trainer.average is None and folder is None:
+    folder = trainer.keeper.folder if trainer.finished and trainer.config.patience else None
+    if trainer.updater.average is None and folder is None:
         return model
-    with nullcontext() if trainer.average is None else trainer.average.applied():
+    with trainer.updater.averaged():
         model = deepcopy(model)
     if folder is not None:
-        set_weights(model, load_checkpoint(folder / "best.pt"), folder / "best.pt")
+        set_weights(model, load_checkpoint(folder.best), folder.best)
     return model
 
 
@@ -168,7 +167,7 @@ def train_translator(
 # %% book/B-commands.ipynb · Training by recipe · [toy-record]
 def record_of(recipe: Recipe, run: Trained) -> dict[str, Any]:
     """The record of a finished run: the facts of `run_facts`, the recipe, and what its data note."""
-    facts = run_facts(run.trainer.device) | {"recipe": asdict(recipe)}
+    facts = run_facts(run.trainer.updater.device) | {"recipe": asdict(recipe)}
     return facts | run.data.record(run.learned, run.trainer)
 
 

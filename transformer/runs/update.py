@@ -181,22 +181,21 @@ class Updater:
         return metrics
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint needs."""
+        """What a checkpoint needs beside the weights."""
         average = None if self.average is None else self.average.state_dict()
-        states = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+        states = {"step": self.step, "optimizer": self.optimizer.state_dict()}
         return states | {"scaler": self.scaler.state_dict(), "average": average}
 
-    def load_state_dict(self, state: dict[str, Any], step: int) -> None:
-        """Go on from what `state_dict` returned after `step` updates, once the model has its weights;
-        the settings stay those of the config."""
-        check_size(minimum=0, step=step)
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from what `state_dict` returned; the settings stay those of the config."""
+        check_size(minimum=0, step=state["step"])
         own, kept = self.optimizer.state_dict()["param_groups"], state["optimizer"]["param_groups"]
         groups = [a | {"lr": b["lr"]} for a, b in zip(own, kept, strict=True)]
         self.optimizer.load_state_dict(state["optimizer"] | {"param_groups": groups})
         self.scaler.load_state_dict(state["scaler"])
         if self.average is not None:
             self.average.load_state_dict(state["average"])
-        self.step = step
+        self.step = state["step"]
 
 
 # %% book/D-runs.ipynb · The update · [check-finite]

@@ -20,7 +20,7 @@ FAULTS = [
     Fault(
         "evaluation-left-out-after-an-error",
         "what an update made due is never done if an error came before it",
-        "Trainer._make_update",
+        "Trainer._loop",
         "settled=False",
         "settled=True",
     ),
@@ -34,8 +34,8 @@ FAULTS = [
     Fault(
         "evaluation-untried",
         "a metric that is missing is found out at the first evaluation only",
-        "Trainer.fit",
-        "self.scores.trial()",
+        "Keeper.begin",
+        "self.run.scores.trial()",
         "pass",
     ),
     Fault(
