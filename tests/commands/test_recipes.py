@@ -307,7 +307,9 @@ def test_subwords_are_cut_anew_in_every_epoch_where_the_recipe_says_so():
         given = [x.tolist() for batch in trainer.stream.batches(epoch) for x in batch]
         assert given == [x.tolist() for batch in wanted(epoch) for x in batch]
     usual = TokenBatches(encode_pairs(PAIRS, translator.vocabulary), 60, seed=5)(0)
-    assert sum(batch[0].numel() for batch in trainer.stream.batches(0)) > sum(batch[0].numel() for batch in usual)
+    assert sum(batch[0].numel() for batch in trainer.stream.batches(0)) > sum(
+        batch[0].numel() for batch in usual
+    )
 
 
 def test_settings_reach_the_trainer():

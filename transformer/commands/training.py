@@ -30,7 +30,7 @@ from transformer.language.corpora import Pair, held_out
 from transformer.language.translator import Translator
 from transformer.model import Transformer
 from transformer.runs.checkpoints import load_checkpoint, set_weights
-from transformer.runs.distributed import rank_and_world_size
+from transformer.runs.distributed import gathered, rank_and_world_size
 from transformer.runs.folder import run_facts
 from transformer.runs.trainer import Trainer
 from transformer.validation import check_device, check_type, optional_import
@@ -51,6 +51,7 @@ def train_recipe(
     progress: bool = False,
     max_minutes: float | None = None,
     read: Callable[[], Reversals | Lessons] | None = None,
+    shard: bool = False,
 ) -> Trained:
     """Train as a recipe says; stopped and called again with the same directory, it goes on.
 
@@ -61,9 +62,10 @@ def train_recipe(
         progress: whether to show a progress bar.
         max_minutes: as in `Trainer.fit`.
         read: gives what is learned from; `None` for the recipe's own data.
+        shard: as in `Trainer`.
 
     Raises:
-        TypeError, ValueError: `recipe` is not a recipe; or there is no such device.
+        TypeError, ValueError: `recipe` is not a recipe; there is no such device; or as in `sharded`.
     """
     check_type(Recipe, recipe=recipe)
     device = check_device(device)
@@ -81,6 +83,7 @@ def train_recipe(
         directory=directory,
         evaluate=data.evaluate,
         progress=progress,
+        shard=shard,
     ).fit(max_minutes)
     learned: Any = data.learned(_chosen(trainer, model).eval())
     if directory is not None and rank_and_world_size()[0] == 0:
@@ -89,11 +92,13 @@ def train_recipe(
 
 
 def _chosen(trainer: Trainer, model: Transformer) -> Transformer:
-    # The model to keep. It shares the trainer's parameters, or is a copy where its weights are to differ.
+    # The model to keep. It shares the trainer's parameters, or is a copy where its weights are to differ,
+    # or where no process has all of them.
+    updater = trainer.updater
     folder = trainer.keeper.folder if trainer.finished and trainer.config.patience else None
-    if trainer.updater.average is None and folder is None:
+    if updater.average is None and folder is None and not updater.shard:
         return model
-    with trainer.updater.averaged():
+    with updater.averaged(), gathered(updater.engine):
         model = deepcopy(model)
     if folder is not None:
         set_weights(model, load_checkpoint(folder.best), folder.best)

@@ -134,7 +134,7 @@ class Journal:
     def note(self, numbers: tuple[Tensor, ...], seconds: float) -> None:
         """Add to the line what the last update returned, where it was, and how long it took."""
         step, stream = self.updater.step, self.stream
-        place = {"step": step, "epoch": stream.epoch, "batch": stream.position}
+        place: dict[str, Any] = {"step": step, "epoch": stream.epoch, "batch": stream.position}
         place["learning rate"] = f"{self.updater.schedule(step):.2e}"
         self.line.add(numbers, place, seconds)
 

@@ -31,6 +31,7 @@ from transformer.runs.checkpoints import (
     newest_whole,
     save_checkpoint,
     set_weights,
+    whole,
 )
 from transformer.runs.distributed import from_first, largest, rank_and_world_size
 from transformer.runs.folder import RunFolder
@@ -268,11 +269,14 @@ class Keeper:
         """Write a checkpoint of all processes, and then the best weights, if these are the best."""
         if self.folder is None:
             return
-        state = self.run.state_dict()
+        state = self._whole(self.run.state_dict())
         if self.first:
             save_checkpoint(self.folder.checkpoint(self.run.step), state)
-            self._tidy(self.folder)
+        self._tidy(self.folder)
         from_first(None)  # no process goes on before the file is there
+
+    def _whole(self, state: dict[str, Any]) -> dict[str, Any]:
+        return whole(state) if self.run.updater.shard else state
 
     def _tidy(self, folder: RunFolder) -> None:
         # What follows the checkpoint of this step. If the run was cut off after it, resuming does this.
@@ -280,8 +284,11 @@ class Keeper:
         if 0 < run.scores.best_step == run.step:
             with run.updater.averaged():
                 best = {"model": run.model.state_dict(), "step": run.step, "score": run.scores.best}
-                save_checkpoint(folder.best, best)
-        folder.tidy(run.step, run.config.keep)
+                best = self._whole(best)
+                if self.first:
+                    save_checkpoint(folder.best, best)
+        if self.first:
+            folder.tidy(run.step, run.config.keep)
 
     def resume(self) -> bool:
         """Take up the newest whole checkpoint, chosen by the first process; return whether there was one.
@@ -303,8 +310,8 @@ class Keeper:
                 return False
             self._restore(state or load_checkpoint(path), path)
             self.run.journal.take_up(self.run.step if self.settled else self.run.step - 1)
+            self._tidy(self.folder)
             if self.first:
-                self._tidy(self.folder)
                 self.folder.note_config()
             return True
 
@@ -360,8 +367,8 @@ class Keeper:
             return
         if self.folder is None or run.updater.stepping or step != run.step:
             return
-        whole = all(bool(p.isfinite().all()) for p in run.updater.parameters)
-        if whole and not self.folder.checkpoint(step).exists():
+        finite = all(bool(p.isfinite().all()) for p in run.updater.parameters)
+        if finite and not self.folder.checkpoint(step).exists():
             run.stream.load_state_dict(place)
             set_random_state(random, run.updater.device)
             self.save()
@@ -380,7 +387,7 @@ def _by_parts(state: dict[str, Any]) -> dict[str, Any]:
     # What a checkpoint of version 0.2.0 held, whose parts were not apart yet.
     if "progress" not in state:
         return state
-    progress, taken = state["progress"], lambda whole, *names: {name: whole[name] for name in names}
+    progress, taken = state["progress"], lambda part, *names: {name: part[name] for name in names}
     return {
         "model": state["model"],
         "updater": taken(progress, "step") | taken(state, "optimizer", "scaler", "average"),
@@ -424,6 +431,7 @@ class Trainer:
         evaluate: `evaluate(model)` returns metrics, in evaluation mode and without gradients. Only the
             first of several processes calls it, and once before the first update, as a trial.
         progress: whether to show a progress bar.
+        shard: whether the processes share the model out among them, as `sharded` describes.
 
     Attributes:
         updater, stream, random, journal, scores, keeper, settings: its parts; a checkpoint holds them.
@@ -443,13 +451,13 @@ class Trainer:
     def __init__(
         self, model: nn.Module, loss: SummedLoss, batches: EpochBatches, schedule: RateSchedule,
         config: TrainingConfig, directory: os.PathLike[str] | str | None = None,
-        evaluate: Evaluation | None = None, progress: bool = False,
+        evaluate: Evaluation | None = None, progress: bool = False, shard: bool = False,
     ) -> None:
         _check_parts(model, loss, schedule, config, evaluate)
         self.model: Any = accelerated(model, stacklevel=3)  # where a trainer is made
         self.config: TrainingConfig = config
         self.keeper: Keeper = Keeper(self, directory)
-        self.updater: Updater = Updater(self.model, loss, schedule, config)
+        self.updater: Updater = Updater(self.model, loss, schedule, config, shard)
         self.stream: BatchStream = BatchStream(batches, config.accumulate, *rank_and_world_size(), config.seed)
         self.random: RandomNumbers = RandomNumbers(config.seed, self.updater.device)
         self.journal: Journal = Journal(self.updater, self.stream, self.keeper.folder, progress)

@@ -14,7 +14,7 @@ FAULTS = [
         "average-thrown-away",
         "the weights are averaged, and the last ones kept",
         "_chosen",
-        "with trainer.updater.averaged():",
-        "with torch.no_grad():",
+        "updater.averaged(), gathered",
+        "gathered",
     ),
 ]
