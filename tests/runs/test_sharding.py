@@ -150,6 +150,9 @@ def resumed(folder: Path) -> dict:
     for name, shard in (("shards", True), ("copies", False)):
         trainer = make_trainer(folder / f"resumed by three, {name}", shard, seed=5)
         runs[name] = {"resumed": trainer.keeper.resume(), "step": trainer.step}
+        kept = trainer.updater.optimizer.state.values()
+        moments = [x.to_local() for state in kept for x in state.values() if hasattr(x, "to_local")]
+        runs[name]["room"] = [sum(x.untyped_storage().nbytes() for x in moments), sum(x.nbytes for x in moments)]
         runs[name] |= story(trainer.fit())
     return runs
 
@@ -269,6 +272,9 @@ def test_a_run_of_shards_that_was_killed_is_gone_on_with_by_three_processes(fold
     first, *others = reports_of("resumed", folder, 3)
     assert first["shards"]["resumed"] and first["shards"]["step"] == 3
     assert_alike(first["shards"], first["copies"])
+    for report in (first, *others):
+        taken, needed = report["shards"]["room"]
+        assert taken == needed > 0  # and not what the whole would take
     assert all(other["shards"]["log"] == first["shards"]["log"] for other in others)
     files = (folder / f"resumed by three, {name}" / "checkpoint-00000007.pt" for name in ("shards", "copies"))
     one, two = (load_checkpoint(file)["updater"]["optimizer"]["param_groups"] for file in files)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import inspect
 import math
 import os
 import re
@@ -1229,3 +1230,11 @@ def test_the_bar_is_drawn_only_when_asked_for_and_needs_tqdm_only_then(monkeypat
     assert capfd.readouterr().err == ""
     with pytest.raises(ImportError, match=r"needs the library tqdm: pip install .*\[train\]"):
         make_trainer(progress=True).fit()
+
+
+def test_the_trainer_reads_as_one_page():
+    lines, said = inspect.getsource(Trainer).splitlines(), inspect.getdoc(Trainer).splitlines()
+    start = next(i for i, line in enumerate(lines) if line.lstrip().startswith("while "))
+    loop = [line for line in lines[start:] if line.startswith(" " * 12)][:20]
+    assert len(lines) <= 120 and len(said) <= 40
+    assert "keeper.save()" in "".join(loop)  # begins and ends within twenty lines

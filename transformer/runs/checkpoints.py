@@ -295,8 +295,8 @@ def placed_like(own: Any, x: Any) -> Any:
     if not hasattr(own, "device_mesh") or x.shape != own.shape:
         return x
     share_out: Any = optional_import("torch.distributed.tensor").distribute_tensor
-    x = x.to(own.device)
-    return share_out(x, own.device_mesh, own.placements, src_data_rank=None)  # which all have
+    # All processes have x; of a part of it that is not copied, they would go on to hold the whole.
+    return share_out(x.to(own.device), own.device_mesh, own.placements, src_data_rank=None).clone()
 
 
 def check_weights(model: nn.Module, state: dict[str, Any], path: Path | str) -> None:

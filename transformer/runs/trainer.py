@@ -192,7 +192,7 @@ class Settings:
             raise CheckpointError(f"{path} belongs to a run with {', '.join(changed)}")
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Say what a run has to expect that was planned for fewer updates, once the updater knows its step."""
+        """Say what a run has to expect that was planned for fewer updates; the updater knows its step."""
         (steps, rate), step = (state["plan"][name] for name in ("steps", "rate")), self.updater.step
         if steps >= self.config.steps or not step:
             return
@@ -426,8 +426,7 @@ class Trainer:
             process, on which resuming rests; or a list, or a `DataLoader`, as in `BatchStream`.
         schedule: `schedule(step)` returns the learning rate of update `step`, counted from 1.
         config: the run's settings.
-        directory: where log and checkpoints go: a path, or a `RunFolder` that the caller may have
-            locked; `None` for nowhere.
+        directory: of log and checkpoints, a path or a `RunFolder` that may be locked already; or `None`.
         evaluate: `evaluate(model)` returns metrics, in evaluation mode and without gradients. Only the
             first of several processes calls it, and once before the first update, as a trial.
         progress: whether to show a progress bar.
@@ -458,7 +457,8 @@ class Trainer:
         self.config: TrainingConfig = config
         self.keeper: Keeper = Keeper(self, directory)
         self.updater: Updater = Updater(self.model, loss, schedule, config, shard)
-        self.stream: BatchStream = BatchStream(batches, config.accumulate, *rank_and_world_size(), config.seed)
+        size, (rank, world_size) = config.accumulate, rank_and_world_size()
+        self.stream: BatchStream = BatchStream(batches, size, rank, world_size, config.seed)
         self.random: RandomNumbers = RandomNumbers(config.seed, self.updater.device)
         self.journal: Journal = Journal(self.updater, self.stream, self.keeper.folder, progress)
         self.history: list[dict[str, float]] = self.journal.history
