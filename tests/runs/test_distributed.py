@@ -231,7 +231,7 @@ def torchrun(names: str, folder: Path, restarts: int = 0) -> list[dict]:
     options = ["--standalone", "--nproc-per-node=2", f"--max-restarts={restarts}", "--monitor-interval=0.1"]
     command = [sys.executable, "-m", "torch.distributed.run", *options, __file__, names, str(folder)]
     environment = os.environ | {"PYTHONPATH": root, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     return [json.loads((folder / f"{names}-{rank}.json").read_text()) for rank in (0, 1)]
 
