@@ -7,8 +7,10 @@ FAULTS = [
         "best-before-the-checkpoint",
         "best weights are replaced before a checkpoint knows of them",
         "Keeper.save",
-        "save_checkpoint(self.folder.checkpoint(self.run.step), state)\n            self._tidy(self.folder)",
-        "self._tidy(self.folder)\n            save_checkpoint(self.folder.checkpoint(self.run.step), state)",
+        "if self.first:\n            save_checkpoint(self.folder.checkpoint(self.run.step), state)\n"
+        "        self._tidy(self.folder)",
+        "self._tidy(self.folder)\n"
+        "        if self.first:\n            save_checkpoint(self.folder.checkpoint(self.run.step), state)",
     ),
     Fault(
         "schedule-of-another-run",
