@@ -221,7 +221,7 @@ def test_best_is_the_run_s_highest_share_of_whole_sequences(monkeypatch):
     monkeypatch.setattr(
         transformer.commands.data, "exact_match", lambda model, **how: {"sequences": next(scores)}
     )
-    assert train_toy(TOY).best == 0.75
+    assert train_toy(TOY).scores.best == 0.75
 
 
 @pytest.mark.slow
