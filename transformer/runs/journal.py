@@ -55,6 +55,8 @@ class LogLine:
         device: where the numbers of the updates are.
     """
 
+    check_norms: bool
+    device: torch.device | str
     seconds: float
 
     def __init__(self, check_norms: bool = True, device: torch.device | str = "cpu") -> None:

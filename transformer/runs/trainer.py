@@ -445,7 +445,7 @@ class Trainer:
         [2, 4, 6]
     """
 
-    PARTS = ("updater", "stream", "random", "journal", "scores", "keeper", "settings")
+    PARTS: tuple[str, ...] = ("updater", "stream", "random", "journal", "scores", "keeper", "settings")
 
     def __init__(
         self, model: nn.Module, loss: SummedLoss, batches: EpochBatches, schedule: RateSchedule,

@@ -121,6 +121,7 @@ class Updater:
     model: nn.Module
     step: int
     stepping: bool
+    shard: bool
     schedule: RateSchedule
     parameters: list[nn.Parameter]
     device: torch.device
