@@ -99,7 +99,7 @@ def train(row: str, max_minutes: float | None) -> None:
             translator.save(folder / "translator")
             seconds = round(sum(entry.get("seconds", 0.0) for entry in trainer.history))
             parameters = sum(parameter.numel() for parameter in translator.model.parameters())
-            facts = run_facts(trainer.device) | {"parameters": parameters, "seconds": seconds}
+            facts = run_facts(trainer.updater.device) | {"parameters": parameters, "seconds": seconds}
             write_record(folder / "record.json", facts | {"log": trainer.history})
             write_record(folder / "dev.json", {"beam 4": translated(translator, SEARCHES["beam 4"])})
 

@@ -714,6 +714,30 @@ def parts_of_a_run() -> Diagram:
     return d
 
 
+def model_in_shards() -> Diagram:
+    """Workshop D: two processes make one update, and each keeps a half of everything."""
+    d = Diagram(470, 468)
+    for x, name, part in ((112, "process 0", "θ_{0}"), (358, "process 1", "θ_{1}")):
+        d.frame(x, 196, 212, 376)
+        d.text(x, 24, name, "bold")
+        kept = d.box(x, 62, f"its half {part}", "weight", 150, 30)
+        layer = d.box(x, 174, "layer, own batches", "attention", 178, 30)
+        gradient = d.box(x, 226, "∇ of the whole layer", "query", 178, 30)
+        half = d.box(x, 314, f"∇{part}, the mean", "query", 150, 30)
+        step = d.box(x, 362, f"Adam’s m, v, and {part}", "weight", 178, 30)
+        d.arrow(kept.bottom, layer.top, kind="weight")
+        d.arrow(layer.bottom, gradient.top, kind="query")
+        d.arrow(gradient.bottom, half.top, kind="query")
+        d.arrow(half.bottom, step.top, kind="query")
+        d.arrow((x, 377), (x, 410), (235, 410), (235, 424), kind="memory")
+    d.arrow((112, 118), (358, 118), kind="weight", tip=False)
+    d.arrow((112, 270), (358, 270), kind="query", tip=False)
+    d.box(235, 118, "gather a layer’s weights,\ndrop them after it", "norm", 196, 46)
+    d.box(235, 270, "mean of both, to each its half", "norm", 226, 28)
+    d.box(235, 440, "checkpoint-….pt, whole", "memory", 210, 32, look="code")
+    return d
+
+
 def translator_flow() -> Diagram:
     """Workshop F: how a translator is loaded, and the way of a sentence through it."""
     d = Diagram(476, 256)

@@ -772,7 +772,7 @@ def test_a_run_whose_terminal_is_closed_leaves_a_checkpoint_and_one_under_nohup_
     status = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
     assert status == 128 + (signal.SIGHUP if asked == "closed" else signal.SIGTERM)
     _, newest = RunFolder(tmp_path).checkpoints()
-    assert load_checkpoint(newest)["progress"]["step"] > 0
+    assert load_checkpoint(newest)["updater"]["step"] > 0
 
 
 @pytest.mark.slow

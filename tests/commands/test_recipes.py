@@ -195,7 +195,7 @@ def test_the_seed_of_a_recipe_decides_weights_and_data():
     def trained(seed, before):
         torch.manual_seed(before)  # which must not matter
         trainer = train_toy(changed(TOY, steps=1, evaluate_every=1, seed=seed))
-        return trainer.model.src_embedding.weight, next(iter(trainer.batches(0)))[0]
+        return trainer.model.src_embedding.weight, next(iter(trainer.stream.batches(0)))[0]
 
     (weights, inputs), (same, again) = trained(3, before=0), trained(3, before=1)
     (others, unlike) = trained(4, before=0)
@@ -212,7 +212,7 @@ def test_run_is_evaluated_on_a_stream_of_its_own(monkeypatch):
 
     monkeypatch.setattr(transformer.toy, "greedy_search", search)
     trainer = train_toy(changed(TOY, steps=1, evaluate_every=1))
-    inputs, _ = next(iter(trainer.batches(0)))
+    inputs, _ = next(iter(trainer.stream.batches(0)))
     assert seen[0].shape == (1000, 5) and not seen[0][: len(inputs)].equal(inputs)
 
 
@@ -221,7 +221,7 @@ def test_best_is_the_run_s_highest_share_of_whole_sequences(monkeypatch):
     monkeypatch.setattr(
         transformer.commands.data, "exact_match", lambda model, **how: {"sequences": next(scores)}
     )
-    assert train_toy(TOY).best == 0.75
+    assert train_toy(TOY).scores.best == 0.75
 
 
 @pytest.mark.slow
@@ -278,22 +278,22 @@ def test_training_follows_its_recipe():
     # Both languages are in the vocabulary, and nothing but the training split.
     learned = Vocabulary.train((text for pair in PAIRS for text in pair), recipe.data.vocab_size)
     assert vocabulary.tokenizer.to_str() == learned.tokenizer.to_str()
-    batches = list(trainer.batches(0))
+    batches = list(trainer.stream.batches(0))
     wanted = list(TokenBatches(encode_pairs(PAIRS, vocabulary), 20, seed=5)(0))
     assert all(a.equal(b) for one, two in zip(batches, wanted, strict=True) for a, b in zip(one, two))
     smoothed, _ = teacher_forced_loss(model, batches[0], smoothing=0.3)
-    assert trainer.loss(model, batches[0])[0].equal(smoothed)
+    assert trainer.settings.loss(model, batches[0])[0].equal(smoothed)
     held_out = TokenBatches(encode_pairs(dev, vocabulary), 20)(0)
-    assert trainer.evaluate(model) == evaluate_loss(model, held_out)
+    assert trainer.scores.evaluate(model) == evaluate_loss(model, held_out)
 
 
 def test_the_loss_is_the_one_that_the_recipe_asks_for():
     recipe = changed(TINY, steps=1, smoothing=0.3, dropout=0.2, r_drop=2.0)
     _, trainer = train_translator(recipe, load=ours)
-    batch = next(iter(trainer.batches(0)))
+    batch = next(iter(trainer.stream.batches(0)))
     trainer.model.train()
     losses = []
-    for loss in (trainer.loss, partial(r_drop_loss, smoothing=0.3, alpha=2.0)):
+    for loss in (trainer.settings.loss, partial(r_drop_loss, smoothing=0.3, alpha=2.0)):
         torch.manual_seed(0)
         losses.append(loss(trainer.model, batch)[0])
     assert losses[0].equal(losses[1])
@@ -304,10 +304,12 @@ def test_subwords_are_cut_anew_in_every_epoch_where_the_recipe_says_so():
     translator, trainer = train_translator(recipe, load=ours)
     wanted = sampled_batches(PAIRS, translator.vocabulary, 60, 0.3, 5)
     for epoch in (0, 3):
-        given = [x.tolist() for batch in trainer.batches(epoch) for x in batch]
+        given = [x.tolist() for batch in trainer.stream.batches(epoch) for x in batch]
         assert given == [x.tolist() for batch in wanted(epoch) for x in batch]
     usual = TokenBatches(encode_pairs(PAIRS, translator.vocabulary), 60, seed=5)(0)
-    assert sum(batch[0].numel() for batch in trainer.batches(0)) > sum(batch[0].numel() for batch in usual)
+    assert sum(batch[0].numel() for batch in trainer.stream.batches(0)) > sum(
+        batch[0].numel() for batch in usual
+    )
 
 
 def test_settings_reach_the_trainer():
@@ -327,7 +329,7 @@ def test_averaged_weights_are_what_is_kept():
     translator, trainer = train_translator(changed(TINY, average=0.5), load=ours)
     assert translator.model is not trainer.model
     assert not weights_equal(translator.model, trainer.model)
-    with trainer.average.applied():
+    with trainer.updater.average.applied():
         assert weights_equal(translator.model, trainer.model)
     plain, trainer = train_translator(TINY, load=ours)
     assert weights_equal(plain.model, trainer.model)
@@ -339,7 +341,7 @@ def test_the_accelerated_model_is_trained_and_the_plain_one_kept(tmp_path):
     shared = zip(translator.model.parameters(), trainer.model.parameters(), strict=True)
     assert all(own is theirs for own, theirs in shared)
     plain = Transformer(translator.model.config)
-    set_weights(plain, load_checkpoint(trainer.checkpoints()[-1]), "the checkpoint of the run")
+    set_weights(plain, load_checkpoint(trainer.keeper.checkpoints()[-1]), "the checkpoint of the run")
     assert weights_equal(plain, translator.model)
     for changes in ({"average": 0.5}, {"patience": 9}):
         kept, trainer = train_translator(changed(TINY, **changes), tmp_path / str(changes), load=ours)
@@ -350,8 +352,8 @@ def test_a_patient_run_keeps_its_best_weights(tmp_path):
     # Too high a rate: it gets worse, and ends before its time.
     recipe = changed(TINY, steps=40, evaluate_every=1, warmup_steps=8, peak_rate=3.0, patience=2)
     translator, trainer = train_translator(recipe, tmp_path, load=ours)
-    assert trainer.finished and trainer.best_step == trainer.step - 2 < 38
-    loss = trainer.evaluate(translator.model)["loss"]
+    assert trainer.finished and trainer.scores.best_step == trainer.step - 2 < 38
+    loss = trainer.scores.evaluate(translator.model)["loss"]
     losses = [entry["loss"] for entry in trainer.history if "accuracy" in entry]
     assert loss == pytest.approx(min(losses)) and loss < losses[-1]
     nowhere, other = train_translator(recipe, load=ours)
@@ -372,7 +374,7 @@ def test_a_slice_of_a_patient_run_gives_its_newest_weights(tmp_path):
     recipe = changed(TINY, steps=60, evaluate_every=60, average=0.5, patience=9)
     translator, trainer = train_translator(recipe, tmp_path, load=ours, max_minutes=0)
     assert 0 < trainer.step < 60 and not (tmp_path / "best.pt").exists()
-    with trainer.average.applied():
+    with trainer.updater.average.applied():
         assert weights_equal(translator.model, trainer.model)
 
 
@@ -467,7 +469,7 @@ def test_pairs_of_ones_own_are_trained_on_but_for_those_held_out(tmp_path):
     recipe = changed(recipe_for(numbers(100)), d_model=16, n_heads=2, n_layers=1, d_ff=24, **quick)
     translator, trainer = train_translator(recipe, tmp_path, pairs=numbers(100))
     train, dev = held_out(numbers(100))
-    assert list(trainer.batches.pairs) == encode_pairs(train, translator.vocabulary)
+    assert list(trainer.stream.batches.pairs) == encode_pairs(train, translator.vocabulary)
     assert translator.vocabulary.pieces == vocabulary_of(recipe, train).pieces
     wanted = evaluate_loss(trainer.model, TokenBatches(encode_pairs(dev, translator.vocabulary), 1000)(0))
     assert trainer.history[-1]["loss"] == pytest.approx(wanted["loss"])
@@ -481,7 +483,7 @@ def test_pairs_that_no_batch_can_hold_are_left_out_and_counted():
     pairs = [*PAIRS, Pair("o gato " * 40, "the cat"), Pair("o gato", "the cat " * 40)]
     with pytest.warns(UserWarning, match="2 of 6 pairs have over 40 tokens and are left out"):
         _, trainer = train_translator(recipe, load=lambda corpus, split: pairs)
-    assert len(trainer.batches.pairs) == 4
+    assert len(trainer.stream.batches.pairs) == 4
     longer = changed(TINY, steps=1, max_tokens=5000)
     pairs = [*PAIRS, Pair("o gato " * 600, "the cat")]
     with pytest.warns(UserWarning, match="1 of 5 pairs have over 512 tokens"):  # the model's positions

@@ -119,7 +119,7 @@ def run(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
     recipe = changed(TINY, preparation=request.param)
     translator, trainer = train(recipe, folder, load=lambda corpus, split: OWN)
-    return translator, folder / "translator", [source for source, _ in trainer.batches.pairs]
+    return translator, folder / "translator", [source for source, _ in trainer.stream.batches.pairs]
 
 
 @pytest.fixture

@@ -368,7 +368,7 @@ def test_a_flipped_bit_is_told_of_and_the_checkpoint_before_is_taken(tmp_path):
     place = best.read_bytes().index(make_model(seed=5).output.weight.detach().numpy().tobytes())
     best.write_bytes(flipped(best.read_bytes(), 8 * place + 30))
     with pytest.raises(CheckpointError, match=r"best\.pt is not a whole checkpoint: its checksum is wrong"):
-        again.load_best()
+        again.keeper.load_best()
     assert all(map(torch.equal, again.model.parameters(), whole.model.parameters()))
 
 
@@ -395,7 +395,7 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("name", ["format", "model", "settings", "progress", "random", "average", "line"])
+@pytest.mark.parametrize("name", ["format", "model", "settings", "updater", "random", "journal", "scores"])
 @pytest.mark.parametrize("hostile", HOSTILE.values(), ids=HOSTILE)
 def test_a_small_checkpoint_that_unfolds_without_an_end_is_refused(tmp_path, name, hostile):
     """At once: were it printed or copied, this test would not come back."""
@@ -462,14 +462,14 @@ def spoil(state: dict, *path: str, value=None, remove: bool = False) -> dict:
 @pytest.mark.parametrize(
     "change",
     [
-        partial(spoil, remove=True, path=("optimizer",)),
-        partial(spoil, remove=True, path=("scaler",)),
-        partial(spoil, remove=True, path=("progress", "best")),
+        partial(spoil, remove=True, path=("updater", "optimizer")),
+        partial(spoil, remove=True, path=("updater", "scaler")),
+        partial(spoil, remove=True, path=("scores", "best")),
         partial(spoil, remove=True, path=("random",)),
-        partial(spoil, value="three", path=("progress", "step")),
-        partial(spoil, value=-3, path=("progress", "position")),
-        partial(spoil, value=[], path=("progress",)),
-        partial(spoil, value={}, path=("optimizer",)),
+        partial(spoil, value="three", path=("updater", "step")),
+        partial(spoil, value=-3, path=("stream", "position")),
+        partial(spoil, value=[], path=("journal",)),
+        partial(spoil, value={}, path=("updater", "optimizer")),
         partial(spoil, value=torch.zeros(3), path=("random",)),
     ],
     ids=lambda change: " ".join(map(str, change.keywords.values())),
@@ -483,19 +483,23 @@ def test_a_checkpoint_without_what_a_run_needs_is_named(tmp_path, change):
     del state["format"]
     save_checkpoint(path, state)
     with pytest.raises(CheckpointError, match=r"checkpoint-00000002\.pt cannot be resumed from"):
-        make_trainer(tmp_path).resume()
+        make_trainer(tmp_path).keeper.resume()
 
 
-def test_progress_in_a_checkpoint_sets_nothing_else(tmp_path):
+@pytest.mark.parametrize("part", ["updater", "stream", "scores", "journal", "keeper"])
+def test_what_a_part_of_a_checkpoint_does_not_know_sets_nothing(tmp_path, part):
     make_trainer(tmp_path).fit()
     path = tmp_path / "checkpoint-00000002.pt"
     state = load_checkpoint(path)
-    state["progress"]["directory"] = "/elsewhere"
+    others = {"folder": "/elsewhere", "schedule": 3, "config": None, "updater": None}
+    state[part] |= others
     save_checkpoint(path, {name: value for name, value in state.items() if name != "format"})
     trainer = make_trainer(tmp_path)
-    with pytest.raises(CheckpointError, match="unexpected keyword argument 'directory'"):
-        trainer.resume()
-    assert trainer.directory == tmp_path
+    attributes = vars(getattr(trainer, part))
+    before = {name: attributes.get(name) for name in others}
+    assert trainer.keeper.resume()
+    assert all(attributes.get(name) is before[name] for name in others)
+    assert trainer.keeper.folder.path == tmp_path
 
 
 WRONG_WEIGHTS = {
@@ -1057,7 +1061,7 @@ def test_a_file_system_without_locks_is_refused_in_one_sentence(tmp_path, monkey
 
     monkeypatch.setattr("fcntl.flock", flock)
     folder = tmp_path / "runs" / "mine"
-    for go_on in (Trainer.fit, Trainer.resume):
+    for go_on in (Trainer.fit, lambda trainer: trainer.keeper.resume()):
         with pytest.raises(OSError, match="and without a lock two runs could meet there: choose another"):
             go_on(make_trainer(folder))
         with pytest.raises(OSError, match=re.escape(f"{folder} cannot be locked ({os.strerror(code)}), ")):

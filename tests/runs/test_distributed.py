@@ -138,7 +138,7 @@ def stopped(folder: Path) -> dict:
     ended."""
 
     def loss(model, batch):
-        if trainer.step == 4 and trainer.rank == 1 and not ends:
+        if trainer.step == 4 and trainer.stream.rank == 1 and not ends:
             signal.raise_signal(signal.SIGTERM)
         return teacher_forced_loss(model, batch)
 
@@ -170,12 +170,12 @@ def patience(folder: Path) -> dict:
     asked = []
 
     def evaluate(model):
-        asked.append(trainer.rank)
+        asked.append(trainer.stream.rank)
         return {"loss": 1.0}
 
     trainer = make_trainer(folder / "patience", patience=1, steps=90, evaluate=evaluate)
     trainer.fit()
-    return {"step": trainer.step, "asked": asked, "stale": trainer.stale}
+    return {"step": trainer.step, "asked": asked, "stale": trainer.scores.stale}
 
 
 def bad(folder: Path) -> dict:
@@ -183,7 +183,7 @@ def bad(folder: Path) -> dict:
 
     def loss(model, batch):
         total, count = teacher_forced_loss(model, batch)
-        return total * (math.nan if trainer.step == 4 and trainer.rank == 1 else 1.0), count
+        return total * (math.nan if trainer.step == 4 and trainer.stream.rank == 1 else 1.0), count
 
     trainer = make_trainer(folder / "bad", loss=loss, log_every=3)
     try:
@@ -198,7 +198,7 @@ def half(folder: Path) -> dict:
 
     def loss(model, batch):
         total, count = teacher_forced_loss(model, batch)
-        return total * (1e36 if trainer.step == 2 and trainer.rank == 1 else 1.0), count
+        return total * (1e36 if trainer.step == 2 and trainer.stream.rank == 1 else 1.0), count
 
     plain = make_trainer(precision="float16").fit()
     trainer = make_trainer(loss=loss, precision="float16")
@@ -231,7 +231,7 @@ def torchrun(names: str, folder: Path, restarts: int = 0) -> list[dict]:
     options = ["--standalone", "--nproc-per-node=2", f"--max-restarts={restarts}", "--monitor-interval=0.1"]
     command = [sys.executable, "-m", "torch.distributed.run", *options, __file__, names, str(folder)]
     environment = os.environ | {"PYTHONPATH": root, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     return [json.loads((folder / f"{names}-{rank}.json").read_text()) for rank in (0, 1)]
 
@@ -353,7 +353,7 @@ def test_one_process_is_a_group_as_well(torchruns_environment):
     with process_group("cpu") as device:
         assert device.type == "cpu" and distributed.is_initialized()
         trainer = make_trainer()
-        assert (trainer.rank, trainer.world_size, trainer.updater.engine) == (0, 1, None)
+        assert (trainer.stream.rank, trainer.stream.world_size, trainer.updater.engine) == (0, 1, None)
     assert not distributed.is_initialized()
 
 

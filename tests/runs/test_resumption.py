@@ -258,7 +258,7 @@ def test_killed_at_any_event_the_run_ends_with_the_same_bits(tmp_path):
     for entry in report:
         assert entry["statuses"] == [-signal.SIGKILL, 0] and entry["different"] == [], entry
     # And what was compared is the run: its weights, averages, place, scaler, generators and log.
-    for part in ("model", "optimizer", "scaler", "average", "progress/best", "random", "log"):
+    for part in ("model", "optimizer", "scaler", "average", "scores/best", "random", "log"):
         assert any(f"/{part}" in name for name in whole[1]), part
 
 
@@ -401,11 +401,11 @@ def test_a_second_run_in_the_folder_is_refused_until_the_first_is_dead(tmp_path)
     with started(str(tmp_path), "hang") as process:
         wait_for_batch(process)
         before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-        for go_on in (Trainer.fit, Trainer.resume):
+        for go_on in (Trainer.fit, lambda trainer: trainer.keeper.resume()):
             with pytest.raises(BlockingIOError, match=said):
                 go_on(make_trainer(tmp_path))
         assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
-        assert not make_trainer(tmp_path / "another").resume()  # another folder is another lock
+        assert not make_trainer(tmp_path / "another").keeper.resume()  # another folder is another lock
         process.kill()
         process.wait()
     assert (tmp_path / "run.lock").exists()  # the file stays, and the lock has gone with its process

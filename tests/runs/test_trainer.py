@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import inspect
 import math
 import os
 import re
@@ -80,10 +81,11 @@ def same_state(one: Trainer, two: Trainer) -> bool:
     """Whether parameters, optimizer, scaler, place and history are equal, bit for bit."""
     a, b = one.model.state_dict(), two.model.state_dict()
     averages, others = (t.updater.optimizer.state_dict()["state"] for t in (one, two))
-    names = ("step", "best", "best_step", "stale")
-    places = [[getattr(t, name) for name in names] + [t.stream.epoch, t.stream.position] for t in (one, two)]
+    parts = ("stream", "scores")
+    places = [[t.step, *(getattr(t, part).state_dict() for part in parts)] for t in (one, two)]
     place = [places[i] + [t.updater.scaler.state_dict()] for i, t in enumerate((one, two))]
-    means = [t.average.state_dict() if t.average else {"n_updates": 0, "weights": []} for t in (one, two)]
+    kept = [t.updater.average for t in (one, two)]
+    means = [average.state_dict() if average else {"n_updates": 0, "weights": []} for average in kept]
     histories = [[entry | {"seconds": 0} for entry in t.history] for t in (one, two)]
     return (
         all(torch.equal(a[name], b[name]) for name in a)
@@ -407,7 +409,7 @@ def test_the_optimizers_settings_are_the_configurations_and_not_the_files(tmp_pa
     make_trainer(tmp_path, steps=4, weight_decay=0.5).fit()
     path = tmp_path / "checkpoint-00000004.pt"
     state = load_checkpoint(path)
-    for group in state["optimizer"]["param_groups"]:
+    for group in state["updater"]["optimizer"]["param_groups"]:
         group |= {"weight_decay": 7.0, "betas": (0.5, 0.5), "maximize": True}
     save_checkpoint(path, {name: value for name, value in state.items() if name != "format"})
     trainer = make_trainer(tmp_path, steps=4, weight_decay=0.5).fit()
@@ -462,7 +464,7 @@ def test_a_processor_gets_the_precision_that_it_has_units_for(monkeypatch, text)
         with warnings.catch_warnings(record=True) as noticed:
             warnings.simplefilter("always")
             trainer = make_trainer(precision=asked)
-        assert trainer.precision == asked  # a notice, and no refusal
+        assert trainer.updater.precision == asked  # a notice, and no refusal
         assert [str(notice.message)[:44] for notice in noticed] == [
             "this processor has no units for bfloat16 and"
         ] * warned
@@ -496,7 +498,8 @@ def test_the_generator_of_an_apple_gpu_is_remembered(monkeypatch):
 def test_auto_is_the_precision_of_the_device(monkeypatch, precision):
     monkeypatch.setattr(transformer.runs.precision, "best_precision", lambda device: precision)
     trainer = make_trainer(precision="auto").fit()
-    assert trainer.precision == precision and trainer.updater.scaler.is_enabled() == (precision == "float16")
+    updater = trainer.updater
+    assert updater.precision == precision and updater.scaler.is_enabled() == (precision == "float16")
     assert same_state(trainer, make_trainer(precision=precision).fit())
 
 
@@ -624,11 +627,31 @@ def test_a_longer_run_has_the_longer_schedule_and_says_so(tmp_path):
     make_trainer(tmp_path, **plan(12)).fit()  # nothing more to say
 
 
+def in_the_form_of_0_2_0(state: dict, **more) -> dict:
+    """A checkpoint whose parts are not apart: `more` stands for what later ones of that form told."""
+    updater = dict(state["updater"])
+    progress = {"step": updater.pop("step"), **state["stream"], **state["scores"]}
+    old = {"settings": state["settings"]["words"], "progress": progress, "line": state["journal"]}
+    return {"model": state["model"], "random": state["random"], **updater, **old, **more}
+
+
+@pytest.mark.parametrize("tells", [True, False])
+@pytest.mark.parametrize("minutes", [0, None])
+def test_a_checkpoint_of_an_earlier_version_is_gone_on_from_with_the_same_bits(tmp_path, minutes, tells):
+    settings = dict(average=0.9, log_every=3)
+    make_trainer(tmp_path, steps=12 if minutes == 0 else 8, **settings).fit(minutes)
+    newest = sorted(tmp_path.glob("checkpoint-*.pt"))[-1]
+    state = load_checkpoint(newest)
+    more = {"plan": state["settings"]["plan"], **state["keeper"]} if tells else {}
+    save_checkpoint(newest, in_the_form_of_0_2_0(state, **more))
+    whole, resumed = make_trainer(**settings), make_trainer(tmp_path, make_model(seed=7), **settings)
+    assert same_state(whole.fit(), resumed.fit())
+
+
 def test_a_checkpoint_that_does_not_tell_its_plan_holds_its_run_to_its_schedule(tmp_path):
     """As those that were written before there was one."""
-    (newest,) = make_trainer(tmp_path, steps=4, keep=1).fit().checkpoints()
-    state = {name: part for name, part in load_checkpoint(newest).items() if name not in ("format", "plan")}
-    save_checkpoint(newest, {name: part for name, part in state.items() if name != "settled"})
+    (newest,) = make_trainer(tmp_path, steps=4, keep=1).fit().keeper.checkpoints()
+    save_checkpoint(newest, in_the_form_of_0_2_0(load_checkpoint(newest)))
     with pytest.raises(CheckpointError, match="rate of update 1 = "):
         make_trainer(tmp_path, schedule=lambda step: 2 * rate(step)).fit()
     assert same_state(make_trainer().fit(), make_trainer(tmp_path).fit())
@@ -675,7 +698,7 @@ def test_where_every_checkpoint_is_damaged_nothing_begins_and_nothing_changes(tm
         path.write_bytes(damage(path.read_bytes()))
     before = contents(tmp_path)
     said = "holds a run, but no checkpoint of it is whole: .*00000012.pt is not .*00000008.pt is not a whole"
-    for go_on in (Trainer.fit, Trainer.resume):
+    for go_on in (Trainer.fit, lambda trainer: trainer.keeper.resume()):
         with pytest.raises(CheckpointError, match=said) as refusal:
             go_on(make_trainer(tmp_path))
         assert str(tmp_path) in str(refusal.value) and "in another folder" in str(refusal.value)
@@ -788,13 +811,13 @@ def test_the_newest_checkpoints_are_kept_and_a_broken_later_one_does_not_count(t
     (tmp_path / "checkpoint-00000999.pt").write_text("not one of ours")
     with pytest.warns(UserWarning, match="00000999.pt is not a whole .*; going on from .*00000004.pt"):
         trainer = make_trainer(tmp_path, keep=keep).fit()
-    steps = [int(path.stem[-8:]) for path in trainer.checkpoints()]
+    steps = [int(path.stem[-8:]) for path in trainer.keeper.checkpoints()]
     assert steps == [0, 4, 8, 12][-keep:] + [999]
 
 
 def test_a_checkpoint_in_the_old_format_is_named_and_not_passed_over(tmp_path, monkeypatch):
     """Though there are others that are in the new one."""
-    *_, newest = make_trainer(tmp_path).fit().checkpoints()
+    *_, newest = make_trainer(tmp_path).fit().keeper.checkpoints()
     state = {name: part for name, part in load_checkpoint(newest).items() if name != "format"}
     with monkeypatch.context() as patch:
         patch.setattr(transformer.runs.checkpoints, "CHECKPOINT_FORMAT", "transformer-checkpoint-1")
@@ -828,7 +851,7 @@ def test_slices_make_the_run_that_is_made_in_one_piece(tmp_path, directory):
     assert same_state(make_trainer(**settings).fit(), trainer)
     if directory:
         assert read_log(tmp_path) == trainer.history
-        assert trainer.checkpoints()[-1].name == "checkpoint-00000012.pt"
+        assert trainer.keeper.checkpoints()[-1].name == "checkpoint-00000012.pt"
 
 
 def test_time_is_looked_at_after_every_update(monkeypatch):
@@ -852,11 +875,11 @@ def test_a_stop_between_two_lines_changes_no_line(tmp_path):
 
 def test_of_several_processes_the_first_takes_up_the_line_and_the_others_add_nothing(tmp_path, monkeypatch):
     make_trainer(tmp_path, log_every=6, evaluate_every=12).fit(max_minutes=0)
-    line = load_checkpoint(tmp_path / "checkpoint-00000001.pt")["line"]
+    line = load_checkpoint(tmp_path / "checkpoint-00000001.pt")["journal"]
     for rank in (0, 1):
         monkeypatch.setattr(transformer.runs.journal, "rank_and_world_size", lambda rank=rank: (rank, 2))
         taken = LogLine()
-        taken.load_state_dict(line, torch.device("cpu"))
+        taken.load_state_dict(line)
         ((loss, count, norm),) = taken.updates
         assert (loss > 0, count > 0, norm > 0) == (rank == 0, rank == 0, True)
 
@@ -894,7 +917,7 @@ def test_an_error_while_weights_are_changed_leaves_no_checkpoint(tmp_path):
     trainer.updater.average = SimpleNamespace(update=average, applied=nullcontext, state_dict=lambda: None)
     with pytest.raises(RuntimeError, match="in the middle"):
         trainer.fit()
-    assert [path.name for path in trainer.checkpoints()] == ["checkpoint-00000000.pt"]
+    assert [path.name for path in trainer.keeper.checkpoints()] == ["checkpoint-00000000.pt"]
 
 
 def test_an_evaluation_that_fails_does_so_before_the_first_update_and_is_made_again_later(tmp_path):
@@ -910,7 +933,7 @@ def test_an_evaluation_that_fails_does_so_before_the_first_update_and_is_made_ag
         trainer = make_trainer(tmp_path / "run", evaluate=evaluate)
         with pytest.raises(ZeroDivisionError):
             trainer.fit()
-        assert [path.name for path in trainer.checkpoints()] == left
+        assert [path.name for path in trainer.keeper.checkpoints()] == left
         assert (tmp_path / "run").exists() == bool(left)
     trainer = make_trainer(tmp_path / "run", evaluate=evaluate)
     trainer.fit()
@@ -980,8 +1003,9 @@ def test_patience_ends_a_run_and_outlives_an_interruption(tmp_path, slices):
     while not (trainer := run()).finished:
         calls += 1
         assert slices and calls < 8
-    assert seen == list(scores) and (trainer.step, trainer.best_step, trainer.stale) == (8, 5, 3)
-    assert trainer.checkpoints()[-1].name == "checkpoint-00000008.pt"
+    assert seen == list(scores) and trainer.step == 8
+    assert (trainer.scores.best_step, trainer.scores.stale) == (5, 3)
+    assert trainer.keeper.checkpoints()[-1].name == "checkpoint-00000008.pt"
     assert run().step == 8 and seen == list(scores)  # over is over
 
 
@@ -989,7 +1013,7 @@ def test_without_patience_a_run_ends_with_its_steps(tmp_path):
     evaluate = lambda model: {"score": 0.0}
     trainer = make_trainer(tmp_path, evaluate=evaluate, evaluate_every=1, monitor="score")
     assert not trainer.finished
-    assert trainer.fit().step == 12 and trainer.stale == 11 and trainer.finished
+    assert trainer.fit().step == 12 and trainer.scores.stale == 11 and trainer.finished
 
 
 # -------------------------------------------------------------------------------------------------
@@ -1008,7 +1032,7 @@ def test_best_weights_are_those_of_the_best_score(tmp_path, monitor, best_step):
         return {"score": next(scores)}
 
     trainer = make_trainer(tmp_path, evaluate=evaluate, monitor=monitor).fit()
-    trainer.load_best()
+    trainer.keeper.load_best()
     best = weights[best_step // 4]
     assert all(torch.equal(best[name], t) for name, t in trainer.model.state_dict().items())
 
@@ -1034,13 +1058,13 @@ def test_the_average_is_of_every_update_and_is_what_is_evaluated_and_kept(tmp_pa
         means.append(mean)
     for weights, expected in zip(seen[1:], means[3::4], strict=True):
         assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(weights, expected))
-    trainer.load_best()
+    trainer.keeper.load_best()
     assert all(map(torch.equal, trainer.model.parameters(), seen[2]))
 
     # Training itself is what it is without an average.
     plain = make_trainer(evaluate=None).fit()
     assert all(map(torch.equal, plain.model.parameters(), raw[-1]))
-    assert plain.average is None
+    assert plain.updater.average is None
 
 
 def test_of_equal_scores_the_first_stays_the_best(tmp_path):
@@ -1051,7 +1075,7 @@ def test_of_equal_scores_the_first_stays_the_best(tmp_path):
         return {"score": 1.0}
 
     trainer = make_trainer(tmp_path, evaluate=evaluate, monitor="score").fit()
-    trainer.load_best()
+    trainer.keeper.load_best()
     assert trainer.model.output.weight.equal(weights[1]) and not weights[1].equal(weights[-1])
 
 
@@ -1062,7 +1086,7 @@ def test_best_survives_resuming_and_nan_is_never_best(tmp_path):
         trainer = make_trainer(
             tmp_path, evaluate=lambda model, score=score: {"score": score}, monitor="score"
         ).fit()
-    assert trainer.best == 5.0 and (tmp_path / "best.pt").read_bytes() == first
+    assert trainer.scores.best == 5.0 and (tmp_path / "best.pt").read_bytes() == first
 
 
 def test_best_weights_that_were_not_written_before_the_cut_are_written_on_resuming(tmp_path):
@@ -1116,17 +1140,17 @@ def test_metrics_of_any_number_type_can_be_stored(tmp_path):
     evaluate = lambda model: {"a": torch.tensor(1.5), "b": torch.ones(1).numpy()[0], "c": 2}
     trainer = make_trainer(tmp_path, evaluate=evaluate, monitor="b").fit()
     assert read_log(tmp_path)[-1] == {"step": 12, "a": 1.5, "b": 1.0, "c": 2.0}
-    assert load_checkpoint(trainer.checkpoints()[-1])["progress"]["best"] == 1.0
+    assert load_checkpoint(trainer.keeper.checkpoints()[-1])["scores"]["best"] == 1.0
 
 
 def test_nothing_is_written_without_a_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     trainer = make_trainer().fit()
-    assert not list(tmp_path.iterdir()) and trainer.checkpoints() == []
+    assert not list(tmp_path.iterdir()) and trainer.keeper.checkpoints() == []
     with pytest.raises(ValueError, match="a trainer without a directory keeps no best weights"):
-        trainer.load_best()
+        trainer.keeper.load_best()
     with pytest.raises(FileNotFoundError, match="best.pt"):
-        make_trainer(tmp_path, evaluate=None).fit().load_best()
+        make_trainer(tmp_path, evaluate=None).fit().keeper.load_best()
 
 
 # -------------------------------------------------------------------------------------------------
@@ -1161,8 +1185,8 @@ def test_numbers_that_are_none_stop_the_run_before_a_checkpoint(tmp_path, first_
     with pytest.raises(FloatingPointError, match=message):
         trainer.fit()
     names = ["checkpoint-00000000.pt", "checkpoint-00000005.pt"]
-    assert [path.name for path in trainer.checkpoints()] == names
-    state = load_checkpoint(trainer.checkpoints()[1])["model"]
+    assert [path.name for path in trainer.keeper.checkpoints()] == names
+    state = load_checkpoint(trainer.keeper.checkpoints()[1])["model"]
     assert all(t.isfinite().all() for t in state.values())
     assert all(math.isfinite(value) for entry in read_log(tmp_path) for value in entry.values())
 
@@ -1206,3 +1230,11 @@ def test_the_bar_is_drawn_only_when_asked_for_and_needs_tqdm_only_then(monkeypat
     assert capfd.readouterr().err == ""
     with pytest.raises(ImportError, match=r"needs the library tqdm: pip install .*\[train\]"):
         make_trainer(progress=True).fit()
+
+
+def test_the_trainer_reads_as_one_page():
+    lines, said = inspect.getsource(Trainer).splitlines(), inspect.getdoc(Trainer).splitlines()
+    start = next(i for i, line in enumerate(lines) if line.lstrip().startswith("while "))
+    loop = [line for line in lines[start:] if line.startswith(" " * 12)][:20]
+    assert len(lines) <= 120 and len(said) <= 40
+    assert "keeper.save()" in "".join(loop)  # begins and ends within twenty lines

@@ -95,12 +95,12 @@ def memory_of(device: torch.device | str) -> int | None:
         return None
 
 
-def check_room(recipe: Recipe, device: torch.device | str = "cpu") -> None:
+def check_room(recipe: Recipe, device: torch.device | str = "cpu", n_shards: int = 1) -> None:
     """Refuse a model that cannot be trained in the memory of a device.
 
     It needs 16 bytes per parameter (weights, gradients, and two moments of Adam, each in float32), four
     more for a moving average, and about a quarter of a megabyte of Python for a layer. Batches need
-    more memory still.
+    more memory still. Of `n_shards` shards a device has one, but all weights for an evaluation.
 
     Raises:
         ValueError: there is less memory; nothing is checked where the system does not tell.
@@ -110,7 +110,9 @@ def check_room(recipe: Recipe, device: torch.device | str = "cpu") -> None:
     attentions, networks = encoder + 2 * decoder, encoder + decoder
     # Biases and norms are not counted.
     parameters = vocab_size * d + attentions * 4 * d**2 + networks * 2 * d * recipe.model.d_ff
-    needed = (16 + 4 * bool(recipe.training.average)) * parameters + 250_000 * networks
+    shared_out = 16 + 4 * bool(recipe.training.average)
+    whole = 4 if n_shards > 1 else 0
+    needed = (shared_out / n_shards + whole) * parameters + 250_000 * networks
     memory = memory_of(device)
     if memory is not None and needed > memory:
         raise ValueError(

@@ -31,12 +31,13 @@ def train(options: argparse.Namespace) -> None:
     for library in ("tqdm", "safetensors", *recipe.data.needs):
         optional_import(library)  # better to find out now than hours later that it is missing
     with process_group(options.device) as device:
-        check_room(recipe, device)
-        first = rank_and_world_size()[0] == 0
+        rank, n_processes = rank_and_world_size()
+        check_room(recipe, device, n_processes if options.shard else 1)
+        first = rank == 0
         if first and recipe.data.files:
             announce(recipe)
         with claimed(folder, recipe) if first else nullcontext(RunFolder(folder)) as place:
-            run = train_recipe(recipe, place, device, True, options.max_minutes)
+            run = train_recipe(recipe, place, device, True, options.max_minutes, shard=options.shard)
     if first:  # of several processes, one is enough from here on
         leave_results(folder, recipe, run)
 
@@ -106,6 +107,8 @@ def train_options(add: Add) -> None:
     stop = "stop training after M minutes; the same command goes on later (default: no limit)"
     add("--max-minutes", type=within(float, 0.0, float("inf")), metavar="M", help=stop)
     device_option(add)
+    share = "share weights, gradients and moments out among the processes that torchrun starts"
+    add("--shard", action="store_true", help=share)
 
 
 # %% book/B-commands.ipynb · train: a run has a folder · [help-code-train]
@@ -136,4 +139,6 @@ kept with the translator, which treats whatever it translates in the same way.
 A model up to 128 wide is trained by one thread, since its steps are too short to be shared, and threads
 that wait for one another are many times slower where another program is busy. --threads takes more.
 
-With several GPUs: torchrun --nproc-per-node=N -m transformer train NAME"""
+With several GPUs: torchrun --nproc-per-node=N -m transformer train NAME
+Each holds the whole model, or with --shard a part of it, which saves memory and costs traffic. Either run
+goes on from the other's checkpoints, with any N."""

@@ -16,7 +16,6 @@ __all__ = [
 
 # %% book/B-commands.ipynb · Training by recipe · [train-recipe]
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import asdict
 from os import PathLike
@@ -31,7 +30,7 @@ from transformer.language.corpora import Pair, held_out
 from transformer.language.translator import Translator
 from transformer.model import Transformer
 from transformer.runs.checkpoints import load_checkpoint, set_weights
-from transformer.runs.distributed import rank_and_world_size
+from transformer.runs.distributed import gathered, rank_and_world_size
 from transformer.runs.folder import run_facts
 from transformer.runs.trainer import Trainer
 from transformer.validation import check_device, check_type, optional_import
@@ -52,6 +51,7 @@ def train_recipe(
     progress: bool = False,
     max_minutes: float | None = None,
     read: Callable[[], Reversals | Lessons] | None = None,
+    shard: bool = False,
 ) -> Trained:
     """Train as a recipe says; stopped and called again with the same directory, it goes on.
 
@@ -62,9 +62,10 @@ def train_recipe(
         progress: whether to show a progress bar.
         max_minutes: as in `Trainer.fit`.
         read: gives what is learned from; `None` for the recipe's own data.
+        shard: as in `Trainer`.
 
     Raises:
-        TypeError, ValueError: `recipe` is not a recipe; or there is no such device.
+        TypeError, ValueError: `recipe` is not a recipe; there is no such device; or as in `sharded`.
     """
     check_type(Recipe, recipe=recipe)
     device = check_device(device)
@@ -82,6 +83,7 @@ def train_recipe(
         directory=directory,
         evaluate=data.evaluate,
         progress=progress,
+        shard=shard,
     ).fit(max_minutes)
     learned: Any = data.learned(_chosen(trainer, model).eval())
     if directory is not None and rank_and_world_size()[0] == 0:
@@ -90,14 +92,16 @@ def train_recipe(
 
 
 def _chosen(trainer: Trainer, model: Transformer) -> Transformer:
-    # The model to keep. It shares the trainer's parameters, or is a copy where its weights are to differ.
-    folder = trainer.directory if trainer.finished and trainer.config.patience else None
-    if trainer.average is None and folder is None:
+    # The model to keep. It shares the trainer's parameters, or is a copy where its weights are to differ,
+    # or where no process has all of them.
+    updater = trainer.updater
+    folder = trainer.keeper.folder if trainer.finished and trainer.config.patience else None
+    if updater.average is None and folder is None and not updater.shard:
         return model
-    with nullcontext() if trainer.average is None else trainer.average.applied():
+    with updater.averaged(), gathered(updater.engine):
         model = deepcopy(model)
     if folder is not None:
-        set_weights(model, load_checkpoint(folder / "best.pt"), folder / "best.pt")
+        set_weights(model, load_checkpoint(folder.best), folder.best)
     return model
 
 
@@ -168,7 +172,7 @@ def train_translator(
 # %% book/B-commands.ipynb · Training by recipe · [toy-record]
 def record_of(recipe: Recipe, run: Trained) -> dict[str, Any]:
     """The record of a finished run: the facts of `run_facts`, the recipe, and what its data note."""
-    facts = run_facts(run.trainer.device) | {"recipe": asdict(recipe)}
+    facts = run_facts(run.trainer.updater.device) | {"recipe": asdict(recipe)}
     return facts | run.data.record(run.learned, run.trainer)
 
 

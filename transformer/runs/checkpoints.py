@@ -15,6 +15,8 @@ __all__ = [
     "load_checkpoint",
     "newest_whole",
     "set_weights",
+    "whole",
+    "placed_like",
     "check_weights",
     "save_weights",
     "load_weights",
@@ -31,12 +33,14 @@ import warnings
 import zipfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from copy import copy
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import torch
 from torch import Tensor, nn
 
+from transformer.runs.distributed import rank_and_world_size
 from transformer.speed.configured import by_parameter, check_shapes
 from transformer.validation import check_type, optional_import
 
@@ -264,7 +268,35 @@ def set_weights(model: nn.Module, state: dict[str, Any], path: Path | str) -> No
         CheckpointError: the weights are another model's, or there are none; the model stays as it was.
     """
     check_weights(model, state, path)
-    model.load_state_dict(state["model"], strict=False)  # a shared table may come under one of its names
+    own, weights = model.state_dict(), copy(state["model"])  # with what torch notes beside them
+    weights.update({name: placed_like(own[name], x) for name, x in weights.items()})
+    model.load_state_dict(weights, strict=False)  # a shared table may come under one of its names
+
+
+def whole(value: Any) -> Any:
+    """The same on the CPU, with all numbers of tensors that are shared out among processes.
+
+    Args:
+        value: tensors in dictionaries, lists and tuples; all processes ask at once. The first of
+            them gets the tensors, and the others `None` in their place.
+    """
+    if isinstance(value, dict):
+        return {name: whole(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(whole(item) for item in value)
+    if not hasattr(value, "full_tensor"):
+        return value
+    gathered = value.full_tensor()
+    return gathered.cpu() if rank_and_world_size()[0] == 0 else None
+
+
+def placed_like(own: Any, x: Any) -> Any:
+    """The part of `x` that this process has of `own`, if that is shared out among processes."""
+    if not hasattr(own, "device_mesh") or x.shape != own.shape:
+        return x
+    share_out: Any = optional_import("torch.distributed.tensor").distribute_tensor
+    # All processes have x; of a part of it that is not copied, they would go on to hold the whole.
+    return share_out(x.to(own.device), own.device_mesh, own.placements, src_data_rank=None).clone()
 
 
 def check_weights(model: nn.Module, state: dict[str, Any], path: Path | str) -> None:
@@ -280,8 +312,10 @@ def check_weights(model: nn.Module, state: dict[str, Any], path: Path | str) -> 
 
 
 def _check_fit(model: nn.Module, weights: dict[str, Any]) -> None:
-    own, first = model.state_dict(), dict[int, str]()
-    places = {name: first.setdefault(x.data_ptr(), name) for name, x in own.items()}
+    own, first = model.state_dict(keep_vars=True), dict[int, str]()
+    # A shard does not say where it is.
+    marks = {name: id(x) if hasattr(x, "to_local") else x.data_ptr() for name, x in own.items()}
+    places = {name: first.setdefault(mark, name) for name, mark in marks.items()}
     wanted = {name: tuple(own[name].shape) for name in places.values()}
     check_shapes({name: getattr(x, "shape", ()) for name, x in weights.items()}, wanted, places)
     for name, x in weights.items():

@@ -22,8 +22,8 @@ from torch import Tensor
 from transformer.plots import plot_curves
 from transformer.runs.checkpoints import atomic_file
 from transformer.runs.distributed import rank_and_world_size, summed_over_all
-from transformer.runs.folder import append_log, read_log, write_log
-from transformer.runs.stream import undisturbed
+from transformer.runs.folder import RunFolder, append_log, read_log, write_log
+from transformer.runs.stream import BatchStream, undisturbed
 from transformer.runs.update import Evaluation, Updater, check_finite
 from transformer.validation import check_choice, check_size, check_type, optional_import
 
@@ -48,12 +48,19 @@ def _numbers_of_all(
 
 # %% book/D-runs.ipynb · The journal · [log-line]
 class LogLine:
-    """The next line of a log; with `check_norms`, an infinite gradient is an error."""
+    """The next line of a log; with `check_norms`, an infinite gradient is an error.
 
+    Args:
+        check_norms: whether it is.
+        device: where the numbers of the updates are.
+    """
+
+    check_norms: bool
+    device: torch.device | str
     seconds: float
 
-    def __init__(self, check_norms: bool = True) -> None:
-        self.check_norms = check_norms
+    def __init__(self, check_norms: bool = True, device: torch.device | str = "cpu") -> None:
+        self.check_norms, self.device = check_norms, device
         self.clear()
 
     def clear(self) -> None:
@@ -88,9 +95,9 @@ class LogLine:
         """What a checkpoint needs."""
         return {"numbers": self.numbers(), "places": self.places, "seconds": self.seconds}
 
-    def load_state_dict(self, state: dict[str, Any], device: torch.device) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from what `state_dict` returned: sums over all processes, which the first takes over."""
-        losses, counts, norms = (column.to(device) for column in state["numbers"])
+        losses, counts, norms = (column.to(self.device) for column in state["numbers"])
         if rank_and_world_size()[0] > 0:
             losses, counts = torch.zeros_like(losses), torch.zeros_like(counts)
         self.updates, self.places = list(zip(losses, counts, norms)), state["places"]
@@ -102,8 +109,8 @@ class Journal:
     """What a run notes: its history, the line that has begun, and the log in its folder.
 
     Args:
-        directory: of the log; `None` for none.
-        check_norms: as in `LogLine`.
+        updater, stream: make the updates that it tells of.
+        folder: of the log; `None` for none.
         progress: whether the first process shows a progress bar.
 
     Attributes:
@@ -111,30 +118,52 @@ class Journal:
         line: the `LogLine` that has begun.
     """
 
-    directory: Path | None
+    updater: Updater
+    stream: BatchStream
+    folder: RunFolder | None
     progress: bool
 
     history: list[dict[str, float]]
     line: LogLine
 
     def __init__(
-        self, directory: Path | None = None, check_norms: bool = True, progress: bool = False
+        self, updater: Updater, stream: BatchStream, folder: RunFolder | None = None, progress: bool = False
     ) -> None:
-        self.history, self.line, self.directory = [], LogLine(check_norms), directory
+        self.updater, self.stream, self.folder, self.history = updater, stream, folder, []
+        self.line = LogLine(not updater.scaler.is_enabled(), updater.device)
         self.progress = progress and rank_and_world_size()[0] == 0
+
+    def note(self, numbers: tuple[Tensor, ...], seconds: float) -> None:
+        """Add to the line what the last update returned, where it was, and how long it took."""
+        step, stream = self.updater.step, self.stream
+        place: dict[str, Any] = {"step": step, "epoch": stream.epoch, "batch": stream.position}
+        place["learning rate"] = f"{self.updater.schedule(step):.2e}"
+        self.line.add(numbers, place, seconds)
+
+    def write_line(self) -> None:
+        """Write the line as it is; it begins anew with `line.clear`."""
+        self.write(self.line.entry(self.updater.schedule(self.updater.step)))
 
     def write(self, entry: dict[str, float]) -> None:
         """Add an entry; of several processes, the first writes it into the log."""
         self.history.append(entry)
-        if self.directory is not None and rank_and_world_size()[0] == 0:
-            append_log(self.directory, entry)
+        if self.folder is not None and rank_and_world_size()[0] == 0:
+            append_log(self.folder.path, entry)
 
     def take_up(self, last: int) -> None:
         """Read the log up to update `last`, and remove what was written after it."""
-        if self.directory is not None:
-            self.history = [entry for entry in read_log(self.directory) if entry["step"] <= last]
+        if self.folder is not None:
+            self.history[:] = [entry for entry in read_log(self.folder.path) if entry["step"] <= last]
             if rank_and_world_size()[0] == 0:
-                write_log(self.directory, self.history)
+                write_log(self.folder.path, self.history)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint needs: the line that has begun."""
+        return self.line.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on with the line of `state_dict`; the lines before it are in the log."""
+        self.line.load_state_dict(state)
 
     @contextmanager
     def bar(self, steps: int, done: int) -> Iterator[Callable[[int, bool], None]]:
@@ -207,8 +236,9 @@ class Scores:
         """What a checkpoint needs."""
         return {"best": self.best, "best_step": self.best_step, "stale": self.stale}
 
-    def load_state_dict(self, best: float, best_step: int, stale: int) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from what `state_dict` returned."""
+        best, best_step, stale = state["best"], state["best_step"], state["stale"]
         check_type((int, float), best=best)
         check_size(minimum=0, best_step=best_step, stale=stale)
         self.best, self.best_step, self.stale = best, best_step, stale

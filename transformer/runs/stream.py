@@ -11,7 +11,6 @@ import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -83,8 +82,9 @@ class BatchStream:
         """The place in the data, as a checkpoint needs it."""
         return {"epoch": self.epoch, "position": self.position}
 
-    def load_state_dict(self, epoch: int, position: int) -> None:
+    def load_state_dict(self, state: dict[str, int]) -> None:
         """Go on at the place that `state_dict` returned."""
+        epoch, position = state["epoch"], state["position"]
         check_size(minimum=0, epoch=epoch, position=position)
         self.epoch, self.position = epoch, position
 
@@ -179,14 +179,14 @@ class RandomNumbers:
         """What a checkpoint needs: the states of all processes."""
         return from_all(random_state(self.device))
 
-    def load_state_dict(self, states: Any, path: Path) -> None:
-        """Go on from what `state_dict` returned and `path` held, each process from its own."""
+    def load_state_dict(self, states: list[dict[str, Tensor]]) -> None:
+        """Go on from what `state_dict` returned, each process from its own."""
         check_type(list, random=states)
         rank, world_size = rank_and_world_size()
         if len(states) == world_size:
             set_random_state(states[rank], self.device)
         else:
-            said = f"{path} was written by {len(states)} processes, not {world_size}"
+            said = f"the checkpoint was written by {len(states)} processes, not {world_size}"
             warnings.warn(f"{said}: dropout starts anew", stacklevel=6)
             torch.manual_seed(self.seed)
 

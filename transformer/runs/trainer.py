@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from dataclasses import is_dataclass
 from functools import cached_property
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +31,7 @@ from transformer.runs.checkpoints import (
     newest_whole,
     save_checkpoint,
     set_weights,
+    whole,
 )
 from transformer.runs.distributed import from_first, largest, rank_and_world_size
 from transformer.runs.folder import RunFolder
@@ -147,38 +147,40 @@ _REMEMBERED = {f"rate of update {step}": step for step in (1, 10, 100)}
 
 
 class Settings:
-    """What must be the same when a run goes on; the arguments are those of `Trainer`.
+    """What must be the same when a run goes on.
+
+    Args:
+        updater, stream: parts of the run.
+        loss, config: as in `Trainer`.
 
     Attributes:
         fingerprint: a checksum of the first batch of all.
     """
 
-    model: nn.Module
-    loss: SummedLoss
+    updater: Updater
     stream: BatchStream
-    schedule: RateSchedule
+    loss: SummedLoss
     config: TrainingConfig
 
     def __init__(
-        self, model: nn.Module, loss: SummedLoss, stream: BatchStream, schedule: RateSchedule,
-        config: TrainingConfig,
+        self, updater: Updater, stream: BatchStream, loss: SummedLoss, config: TrainingConfig
     ) -> None:
-        self.model, self.loss, self.stream = model, loss, stream
-        self.schedule, self.config = schedule, config
+        self.updater, self.stream, self.loss, self.config = updater, stream, loss, config
 
     @cached_property
     def fingerprint(self) -> str:
         return _fingerprint(self.stream.first())
 
-    def state_dict(self, step: int) -> dict[str, Any]:
-        """What a checkpoint of update `step` says of them, and of what was planned."""
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint says of them, and of what was planned."""
+        step = self.updater.step
         made = [name for name, number in _REMEMBERED.items() if number <= step]
-        rate = float(self.schedule(step)) if step else 0.0
-        return {"settings": self._words(made), "plan": {"steps": self.config.steps, "rate": rate}}
+        rate = float(self.updater.schedule(step)) if step else 0.0
+        return {"words": self._words(made), "plan": {"steps": self.config.steps, "rate": rate}}
 
-    def check(self, state: dict[str, Any], path: Path) -> None:
+    def check(self, state: Any, path: Path) -> None:
         """Refuse a checkpoint of other settings; a run that is made longer may have another schedule."""
-        found, plan = state.get("settings"), state.get("plan") or {"steps": math.inf}  # old ones have no plan
+        found, plan = (state.get(name) if isinstance(state, dict) else None for name in ("words", "plan"))
         made = [name for name in _REMEMBERED if isinstance(found, dict) and name in found]
         own = self._words(made)
         if not isinstance(found, dict) or found.keys() != own.keys():
@@ -189,25 +191,26 @@ class Settings:
         if changed:
             raise CheckpointError(f"{path} belongs to a run with {', '.join(changed)}")
 
-    def tell(self, plan: dict[str, Any] | None, step: int) -> None:
-        """Say what a run has to expect that was planned for fewer updates and has made `step` of them."""
-        if not plan or plan["steps"] >= self.config.steps or not step:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Say what a run has to expect that was planned for fewer updates; the updater knows its step."""
+        (steps, rate), step = (state["plan"][name] for name in ("steps", "rate")), self.updater.step
+        if steps >= self.config.steps or not step:
             return
-        steps, rate, now = plan["steps"], plan["rate"], self.schedule(step)
+        now = self.updater.schedule(step)
         if f"{now:.6e}" != f"{rate:.6e}":
             said = f"the schedule is now that of {self.config.steps:,} updates and no longer of {steps:,}"
             here = f"update {step:,} had the rate {rate:.1e}, and would have {now:.1e}"
-            warnings.warn(f"{said}: {here}", stacklevel=5)
+            warnings.warn(f"{said}: {here}", stacklevel=6)  # where `fit` was called
 
     def _words(self, remembered: Iterable[str]) -> dict[str, str]:
         # As text that a checkpoint holds and a message shows.
         may_change = ("steps", "keep")
         found = {name: value for name, value in vars(self.config).items() if name not in may_change}
-        if is_dataclass(of_model := getattr(self.model, "config", None)):
+        if is_dataclass(of_model := getattr(self.updater.model, "config", None)):
             found |= {f"model.{name}": value for name, value in vars(of_model).items()}
         words = {name: repr(value) for name, value in found.items()}
         for name in remembered:
-            check_number(**{name: (rate := self.schedule(_REMEMBERED[name]))})
+            check_number(**{name: (rate := self.updater.schedule(_REMEMBERED[name]))})
             words[name] = f"{rate:.6e}"  # another machine may round differently
         options = vars(self.loss) if is_dataclass(self.loss) else getattr(self.loss, "keywords", {})
         plain = {name: value for name, value in options.items() if isinstance(value, float | int | str)}
@@ -220,9 +223,10 @@ class Keeper:
 
     Args:
         run: what is kept.
-        folder: where; `None` for nowhere.
+        directory: where, as in `Trainer`.
 
     Attributes:
+        folder: the directory as a `RunFolder`; `None` for nowhere.
         settled: whether what the last update made due is done.
     """
 
@@ -231,8 +235,9 @@ class Keeper:
     first: bool
     settled: bool
 
-    def __init__(self, run: "Trainer", folder: RunFolder | None) -> None:
-        self.run, self.folder, self.settled = run, folder, True
+    def __init__(self, run: "Trainer", directory: os.PathLike[str] | str | None) -> None:
+        self.run, self.settled = run, True
+        self.folder = directory if isinstance(directory, RunFolder | None) else RunFolder(directory)
         self.first = rank_and_world_size()[0] == 0  # the process that writes
 
     @contextmanager
@@ -250,7 +255,12 @@ class Keeper:
             yield
 
     def begin(self) -> None:
-        """Write the first checkpoint, before the log begins, so that no log is without one."""
+        """Go on from the newest checkpoint, or evaluate on trial and write the first one, before the log
+        begins, so that no log is without a checkpoint."""
+        if self.resume():
+            return
+        if self.run.step == 0:
+            self.run.scores.trial()
         if self.folder is not None and self.first:
             self.folder.note_config()
         self.save()
@@ -259,20 +269,26 @@ class Keeper:
         """Write a checkpoint of all processes, and then the best weights, if these are the best."""
         if self.folder is None:
             return
-        state = self.run.state_dict()
+        state = self._whole(self.run.state_dict())
         if self.first:
             save_checkpoint(self.folder.checkpoint(self.run.step), state)
-            self._tidy(self.folder)
+        self._tidy(self.folder)
         from_first(None)  # no process goes on before the file is there
+
+    def _whole(self, state: dict[str, Any]) -> dict[str, Any]:
+        return whole(state) if self.run.updater.shard else state
 
     def _tidy(self, folder: RunFolder) -> None:
         # What follows the checkpoint of this step. If the run was cut off after it, resuming does this.
         run = self.run
-        if 0 < run.best_step == run.step:
+        if 0 < run.scores.best_step == run.step:
             with run.updater.averaged():
-                best = {"model": run.model.state_dict(), "step": run.step, "score": run.best}
-                save_checkpoint(folder.best, best)
-        folder.tidy(run.step, run.config.keep)
+                best = {"model": run.model.state_dict(), "step": run.step, "score": run.scores.best}
+                best = self._whole(best)
+                if self.first:
+                    save_checkpoint(folder.best, best)
+        if self.first:
+            folder.tidy(run.step, run.config.keep)
 
     def resume(self) -> bool:
         """Take up the newest whole checkpoint, chosen by the first process; return whether there was one.
@@ -294,18 +310,20 @@ class Keeper:
                 return False
             self._restore(state or load_checkpoint(path), path)
             self.run.journal.take_up(self.run.step if self.settled else self.run.step - 1)
+            self._tidy(self.folder)
             if self.first:
-                self._tidy(self.folder)
                 self.folder.note_config()
             return True
 
     def _restore(self, state: dict[str, Any], path: Path) -> None:
         check_weights(self.run.model, state, path)
-        self.run.settings.check(state, path)
-        set_weights(self.run.model, state, path)
         try:
-            self.run.load_state_dict(state, path)
-            self.run.settings.tell(state.get("plan"), self.run.step)
+            state = _by_parts(state)
+            self.run.settings.check(state.get("settings"), path)
+            set_weights(self.run.model, state, path)
+            self.run.load_state_dict(state)
+        except CheckpointError:
+            raise
         except Exception as error:  # weights alone, or another program's checkpoint
             message = f"{path} cannot be resumed from ({type(error).__name__}: {error})"
             raise CheckpointError(message) from error
@@ -329,7 +347,7 @@ class Keeper:
     def mark(self, settled: bool) -> None:
         """Note where the run is, to come back to after an error in what follows."""
         run, self.settled = self.run, settled
-        self._marked = run.step, run.stream.state_dict(), random_state(run.device)
+        self._marked = run.step, run.stream.state_dict(), random_state(run.updater.device)
 
     @contextmanager
     def rescuing(self) -> Iterator[None]:
@@ -345,15 +363,41 @@ class Keeper:
 
     def _rescue(self) -> None:
         (step, place, random), run = self._marked, self.run
-        if run.world_size > 1:  # one process cannot know where the others are
+        if run.stream.world_size > 1:  # one process cannot know where the others are
             return
         if self.folder is None or run.updater.stepping or step != run.step:
             return
-        whole = all(bool(p.isfinite().all()) for p in run.updater.parameters)
-        if whole and not self.folder.checkpoint(step).exists():
-            run.stream.load_state_dict(**place)
-            set_random_state(random, run.device)
+        finite = all(bool(p.isfinite().all()) for p in run.updater.parameters)
+        if finite and not self.folder.checkpoint(step).exists():
+            run.stream.load_state_dict(place)
+            set_random_state(random, run.updater.device)
             self.save()
+
+    def state_dict(self) -> dict[str, bool]:
+        """What a checkpoint needs."""
+        return {"settled": self.settled}
+
+    def load_state_dict(self, state: dict[str, bool]) -> None:
+        """Go on from what `state_dict` returned."""
+        check_type(bool, settled=state["settled"])
+        self.settled = state["settled"]
+
+
+def _by_parts(state: dict[str, Any]) -> dict[str, Any]:
+    # What a checkpoint of version 0.2.0 held, whose parts were not apart yet.
+    if "progress" not in state:
+        return state
+    progress, taken = state["progress"], lambda part, *names: {name: part[name] for name in names}
+    return {
+        "model": state["model"],
+        "updater": taken(progress, "step") | taken(state, "optimizer", "scaler", "average"),
+        "stream": taken(progress, "epoch", "position"),
+        "random": state["random"],
+        "journal": state["line"],
+        "scores": taken(progress, "best", "best_step", "stale"),
+        "keeper": {"settled": state.get("settled", True)},
+        "settings": {"words": state["settings"], "plan": state.get("plan", {"steps": math.inf, "rate": 0.0})},
+    }
 
 
 # %% book/D-runs.ipynb · The whole · [trainer-parts]
@@ -364,11 +408,6 @@ def _check_parts(
     check_type(TrainingConfig, config=config)
     check_type(Callable, loss=loss, schedule=schedule)
     check_type((Callable, type(None)), evaluate=evaluate)
-
-
-def _of(part: str, says: str) -> property:
-    # What a trainer has from one of its parts.
-    return property(attrgetter(part), doc=says)
 
 
 # %% book/D-runs.ipynb · The whole · [trainer]
@@ -387,15 +426,15 @@ class Trainer:
             process, on which resuming rests; or a list, or a `DataLoader`, as in `BatchStream`.
         schedule: `schedule(step)` returns the learning rate of update `step`, counted from 1.
         config: the run's settings.
-        directory: where log and checkpoints go: a path, or a `RunFolder` that the caller may have
-            locked; `None` for nowhere.
+        directory: of log and checkpoints, a path or a `RunFolder` that may be locked already; or `None`.
         evaluate: `evaluate(model)` returns metrics, in evaluation mode and without gradients. Only the
             first of several processes calls it, and once before the first update, as a trial.
         progress: whether to show a progress bar.
+        shard: whether the processes share the model out among them, as `sharded` describes.
 
     Attributes:
-        updater, stream, random, journal, scores, settings, keeper: its parts.
-        step, history, best, best_step, stale: as its parts have them.
+        updater, stream, random, journal, scores, keeper, settings: its parts; a checkpoint holds them.
+        history: the lines of the log.
 
     Example:
         >>> model, x = nn.Linear(1, 1), torch.ones(4, 1)
@@ -406,39 +445,30 @@ class Trainer:
         [2, 4, 6]
     """
 
-    step: property = _of("updater.step", "Updates made.")
-    evaluate: property = _of("scores.evaluate", "What scores the model, if anything does.")
-    history: property = _of("journal.history", "The lines of the log.")
-    best: property = _of("scores.best", "The best value of the monitored metric.")
-    best_step: property = _of("scores.best_step", "The update that it belongs to.")
-    stale: property = _of("scores.stale", "Evaluations since then.")
-    rank: property = _of("stream.rank", "Number of this process.")
-    world_size: property = _of("stream.world_size", "Number of processes.")
-    device: property = _of("updater.device", "Where the model is.")
-    precision: property = _of("updater.precision", "What matrix products are computed in.")
-    average: property = _of("updater.average", "The moving average of the weights, if there is one.")
+    PARTS: tuple[str, ...] = ("updater", "stream", "random", "journal", "scores", "keeper", "settings")
 
     def __init__(
         self, model: nn.Module, loss: SummedLoss, batches: EpochBatches, schedule: RateSchedule,
         config: TrainingConfig, directory: os.PathLike[str] | str | None = None,
-        evaluate: Evaluation | None = None, progress: bool = False,
+        evaluate: Evaluation | None = None, progress: bool = False, shard: bool = False,
     ) -> None:
         _check_parts(model, loss, schedule, config, evaluate)
         self.model: Any = accelerated(model, stacklevel=3)  # where a trainer is made
-        self.loss: SummedLoss = loss
-        self.batches: EpochBatches = batches
-        self.schedule: RateSchedule = schedule
         self.config: TrainingConfig = config
-        folder = directory if isinstance(directory, RunFolder | None) else RunFolder(directory)
-        self.directory: Path | None = None if folder is None else folder.path
-        self.updater: Updater = Updater(self.model, loss, schedule, config)
+        self.keeper: Keeper = Keeper(self, directory)
+        self.updater: Updater = Updater(self.model, loss, schedule, config, shard)
         size, (rank, world_size) = config.accumulate, rank_and_world_size()
         self.stream: BatchStream = BatchStream(batches, size, rank, world_size, config.seed)
-        self.random: RandomNumbers = RandomNumbers(config.seed, self.device)
-        self.journal: Journal = Journal(self.directory, not self.updater.scaler.is_enabled(), progress)
+        self.random: RandomNumbers = RandomNumbers(config.seed, self.updater.device)
+        self.journal: Journal = Journal(self.updater, self.stream, self.keeper.folder, progress)
+        self.history: list[dict[str, float]] = self.journal.history
         self.scores: Scores = Scores(self.updater, evaluate, config.monitor)
-        self.settings: Settings = Settings(self.model, loss, self.stream, schedule, config)
-        self.keeper: Keeper = Keeper(self, folder)
+        self.settings: Settings = Settings(self.updater, self.stream, loss, config)
+
+    @property
+    def step(self) -> int:
+        """Updates made."""
+        return self.updater.step
 
     @property
     def finished(self) -> bool:
@@ -449,8 +479,7 @@ class Trainer:
         """Train until the run is finished, from the newest checkpoint if there is one.
 
         Args:
-            max_minutes: the time after which the call ends with a checkpoint, and the next call goes
-                on; `None` for no limit.
+            max_minutes: when the call ends with a checkpoint, and the next goes on; `None` for never.
 
         Raises:
             StoppedRun: a signal asked the process to end.
@@ -461,14 +490,11 @@ class Trainer:
         stop = Stop(max_minutes)
         with self.keeper.alone():
             self.random.begin()
-            if not self.resume():
-                if self.step == 0:
-                    self.scores.trial()
-                self.keeper.begin()
+            self.keeper.begin()
             with stop.noting(), self.keeper.rescuing():
                 self._loop(stop)
             self.random.pause()
-            stop.obey(self.step, self.config.steps, kept=self.directory is not None)
+            stop.obey(self.step, self.config.steps, kept=self.keeper.folder is not None)
         return self
 
     def _loop(self, stop: Stop) -> None:
@@ -478,12 +504,15 @@ class Trainer:
             stopping = False
             while not (stopping or self.finished and keeper.settled):
                 if keeper.settled:  # or else an error came before what the last update made due
-                    self._make_update(groups)
+                    start = time.perf_counter()
+                    numbers = self.updater(next(groups))
+                    journal.note(numbers, time.perf_counter() - start)
+                    keeper.mark(settled=False)
                 stopping = stop.is_due()
                 due = self.step % config.evaluate_every == 0 or self.step == config.steps
                 logged = due or self.step % config.log_every == 0
                 if logged:
-                    journal.write(journal.line.entry(self.schedule(self.step)))
+                    journal.write_line()
                 if due:
                     self.scores.take(self.step, journal.write)
                 if logged:
@@ -493,39 +522,12 @@ class Trainer:
                 if due or stopping:
                     keeper.save()
 
-    def _make_update(self, groups: Iterator[list[Any]]) -> None:
-        start = time.perf_counter()
-        numbers = self.updater(next(groups))
-        place = {"step": self.step, "epoch": self.stream.epoch, "batch": self.stream.position}
-        place["learning rate"] = f"{self.schedule(self.step):.2e}"
-        self.journal.line.add(numbers, place, time.perf_counter() - start)
-        self.keeper.mark(settled=False)
-
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint holds: the state of every part."""
-        parts = self.settings.state_dict(self.step) | self.updater.state_dict()
-        progress = {"step": self.step, **self.stream.state_dict(), **self.scores.state_dict()}
-        parts |= {"progress": progress, "settled": self.keeper.settled}
-        return parts | {"line": self.journal.line.state_dict(), "random": self.random.state_dict()}
+        """What a checkpoint holds: the weights, and the state of every part."""
+        parts = {name: getattr(self, name).state_dict() for name in self.PARTS}
+        return {"model": self.model.state_dict(), **parts}
 
-    def load_state_dict(self, state: dict[str, Any], path: Path) -> None:
-        """Go on from what `state_dict` returned and `path` held, once the model has its weights."""
-        progress = dict(state["progress"])
-        self.updater.load_state_dict(state, progress.pop("step"))
-        self.stream.load_state_dict(progress.pop("epoch"), progress.pop("position"))
-        self.scores.load_state_dict(**progress)
-        self.keeper.settled = state.get("settled") is not False  # checkpoints of old do not say
-        self.journal.line.load_state_dict(state["line"], self.device)
-        self.random.load_state_dict(state["random"], path)
-
-    def resume(self) -> bool:
-        """Take up the newest whole checkpoint, as `Keeper.resume` does; return whether there was one."""
-        return self.keeper.resume()
-
-    def checkpoints(self) -> list[Path]:
-        """The checkpoints in the directory, oldest first."""
-        return self.keeper.checkpoints()
-
-    def load_best(self) -> None:
-        """Give the model the weights that `config.monitor` found best, as `Keeper.load_best` does."""
-        self.keeper.load_best()
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from what `state_dict` returned, once the model has its weights."""
+        for name in self.PARTS:
+            getattr(self, name).load_state_dict(state[name])

@@ -18,7 +18,8 @@ from torch import Tensor, nn
 
 from transformer.runs.accumulation import accumulate_gradients
 from transformer.runs.averaging import MovingAverage
-from transformer.runs.distributed import data_parallel, from_first, rank_and_world_size
+from transformer.runs.checkpoints import placed_like
+from transformer.runs.distributed import data_parallel, from_first, gathered, rank_and_world_size, sharded
 from transformer.runs.precision import PRECISIONS, autocast, precision_on
 from transformer.training import adamw, check_loss, evaluating, to_device
 from transformer.validation import check_choice, check_number, check_rate, check_size, check_type
@@ -106,7 +107,7 @@ def _as_metrics(found: Any) -> dict[str, float]:
 
 # %% book/D-runs.ipynb · The update · [updater]
 class Updater:
-    """Makes and counts the updates of a run, from the model, loss, schedule and settings of a `Trainer`.
+    """Makes and counts the updates of a run, from what a `Trainer` is given.
 
     Attributes:
         step: number of updates made.
@@ -120,6 +121,7 @@ class Updater:
     model: nn.Module
     step: int
     stepping: bool
+    shard: bool
     schedule: RateSchedule
     parameters: list[nn.Parameter]
     device: torch.device
@@ -128,22 +130,23 @@ class Updater:
     optimizer: torch.optim.AdamW
     scaler: torch.amp.GradScaler
     average: MovingAverage | None
-    engine: nn.parallel.DistributedDataParallel | None
+    engine: nn.Module | None
     loss: Callable[[Any], tuple[Tensor, Tensor]]
 
     def __init__(
-        self, model: nn.Module, loss: SummedLoss, schedule: RateSchedule, config: TrainingConfig
+        self, model: nn.Module, loss: SummedLoss, schedule: RateSchedule, config: TrainingConfig,
+        shard: bool = False,
     ) -> None:
-        self.model, self.schedule = model, schedule
-        self.parameters = [p for p in model.parameters() if p.requires_grad]
-        if not self.parameters:
+        self.model, self.schedule, self.shard = model, schedule, shard
+        if not any(p.requires_grad for p in model.parameters()):
             raise ValueError("model must have a parameter that can be trained, but has none")
+        self.engine = sharded(model, loss) if shard else data_parallel(model, loss)
+        self.parameters = [p for p in model.parameters() if p.requires_grad]  # or the shards of them
         self.device, self.clip_norm = self.parameters[0].device, config.clip_norm
         self.precision = precision_on(self.device, config.precision)
         self.optimizer = adamw(self.parameters, config.weight_decay)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.precision == "float16")
         self.average = MovingAverage(model, config.average) if config.average else None
-        self.engine = data_parallel(model, loss)
         own = partial(loss, model) if self.engine is None else self.engine
         self.loss = _on_device(own, self.device, self.precision)
         self.step, self.stepping = 0, False
@@ -156,7 +159,7 @@ class Updater:
         scale, engine = self.scaler.scale, self.engine
         total, tokens = accumulate_gradients(self.loss, batches, self.parameters, scale, engine)
         self.scaler.unscale_(self.optimizer)
-        norm = nn.utils.clip_grad_norm_(self.parameters, self.clip_norm)
+        norm: Any = nn.utils.clip_grad_norm_(self.parameters, self.clip_norm)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.stepping = True
@@ -165,7 +168,7 @@ class Updater:
         if self.average is not None:
             self.average.update()
         self.step, self.stepping = self.step + 1, False
-        return total, tokens, norm
+        return total, tokens, norm.full_tensor() if self.shard else norm
 
     def averaged(self) -> AbstractContextManager[None]:
         """A context where the model has the averaged weights, if there are any."""
@@ -174,29 +177,35 @@ class Updater:
     def metrics(self, evaluate: Evaluation) -> dict[str, float]:
         """What `evaluate` finds of the averaged weights; the first process evaluates for all."""
         found = None
-        if rank_and_world_size()[0] == 0:
-            with self.averaged(), evaluating(self.model), autocast(self.device, self.precision):
-                found = _as_metrics(evaluate(self.model))
+        with self.averaged(), gathered(self.engine):
+            if rank_and_world_size()[0] == 0:
+                with evaluating(self.model), autocast(self.device, self.precision):
+                    found = _as_metrics(evaluate(self.model))
         metrics: dict[str, float] = from_first(found)
         return metrics
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint needs."""
+        """What a checkpoint needs beside the weights."""
         average = None if self.average is None else self.average.state_dict()
-        states = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+        states = {"step": self.step, "optimizer": self.optimizer.state_dict()}
         return states | {"scaler": self.scaler.state_dict(), "average": average}
 
-    def load_state_dict(self, state: dict[str, Any], step: int) -> None:
-        """Go on from what `state_dict` returned after `step` updates, once the model has its weights;
-        the settings stay those of the config."""
-        check_size(minimum=0, step=step)
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from what `state_dict` returned; the settings stay those of the config."""
+        check_size(minimum=0, step=state["step"])
         own, kept = self.optimizer.state_dict()["param_groups"], state["optimizer"]["param_groups"]
         groups = [a | {"lr": b["lr"]} for a, b in zip(own, kept, strict=True)]
-        self.optimizer.load_state_dict(state["optimizer"] | {"param_groups": groups})
+        ordered = [p for group in self.optimizer.param_groups for p in group["params"]]
+        moments = {
+            i: {name: placed_like(ordered[i], x) for name, x in found.items()}
+            for i, found in state["optimizer"]["state"].items()
+        }
+        self.optimizer.load_state_dict({"state": moments, "param_groups": groups})
         self.scaler.load_state_dict(state["scaler"])
         if self.average is not None:
-            self.average.load_state_dict(state["average"])
-        self.step = step
+            placed = map(placed_like, self.average.weights, state["average"]["weights"])
+            self.average.load_state_dict(state["average"] | {"weights": list(placed)})
+        self.step = state["step"]
 
 
 # %% book/D-runs.ipynb · The update · [check-finite]

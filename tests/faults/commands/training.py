@@ -14,7 +14,7 @@ FAULTS = [
         "average-thrown-away",
         "the weights are averaged, and the last ones kept",
         "_chosen",
-        "nullcontext() if trainer.average is None else trainer.average.applied()",
-        "nullcontext()",
+        "updater.averaged(), gathered",
+        "gathered",
     ),
 ]

@@ -14,7 +14,7 @@ FAULTS = [
         "gradients-always-travel",
         "gradients are sent with every accumulated batch",
         "accumulate_gradients",
-        "engine.no_sync() if engine is not None and alone else nullcontext()",
+        "keep() if kept else nullcontext()",
         "nullcontext()",
     ),
     Fault(

@@ -7,8 +7,10 @@ FAULTS = [
         "best-before-the-checkpoint",
         "best weights are replaced before a checkpoint knows of them",
         "Keeper.save",
-        "save_checkpoint(self.folder.checkpoint(self.run.step), state)\n            self._tidy(self.folder)",
-        "self._tidy(self.folder)\n            save_checkpoint(self.folder.checkpoint(self.run.step), state)",
+        "if self.first:\n            save_checkpoint(self.folder.checkpoint(self.run.step), state)\n"
+        "        self._tidy(self.folder)",
+        "self._tidy(self.folder)\n"
+        "        if self.first:\n            save_checkpoint(self.folder.checkpoint(self.run.step), state)",
     ),
     Fault(
         "schedule-of-another-run",
@@ -20,7 +22,7 @@ FAULTS = [
     Fault(
         "evaluation-left-out-after-an-error",
         "what an update made due is never done if an error came before it",
-        "Trainer._make_update",
+        "Trainer._loop",
         "settled=False",
         "settled=True",
     ),
@@ -34,8 +36,8 @@ FAULTS = [
     Fault(
         "evaluation-untried",
         "a metric that is missing is found out at the first evaluation only",
-        "Trainer.fit",
-        "self.scores.trial()",
+        "Keeper.begin",
+        "self.run.scores.trial()",
         "pass",
     ),
     Fault(
