@@ -680,3 +680,176 @@ def asked_of_a_model() -> Diagram:
         d.text(x + 16, 186, meaning, "start")
     d.text(237, 214, "neighbors differ, and each token has another one to be replaced by")
     return d
+
+
+def killed_while_writing() -> Diagram:
+    """Workshop D: the steps of `atomic_file`, and what a kill after each of them leaves in the folder."""
+    d = Diagram(474, 262)
+    steps = (
+        ("empty\nfile", "old", "empty"),
+        ("write", "old", "a part"),
+        ("fsync", "old", "whole"),
+        ("rename", "new", ""),
+        ("fsync of\nfolder", "new", ""),
+    )
+    d.text(8, 32, "step", "start")
+    d.text(8, 96, "best.pt", "code start")
+    d.text(8, 136, "….part", "code start")
+    d.text(8, 190, "killed", "start")
+    d.text(8, 207, "after it", "start")
+    before: Box | None = None
+    for i, (step, named, beside) in enumerate(steps):
+        x = 112 + 80 * i
+        box = d.box(x, 32, step, "attention", 68, 44)
+        if before is not None:
+            d.arrow(before.right, box.left)
+        before = box
+        d.box(x, 96, named, "query" if named == "old" else "value", 72, 28, radius=0)
+        d.box(x, 136, beside, "memory" if beside else "norm", 72, 28, radius=0)
+    d.arrow((312, 64), (312, 222), dashed=True, tip=False)
+    d.text(192, 190, "the old file, and a rest that")
+    d.text(192, 207, "the next run's tidy removes")
+    d.text(392, 190, "the new file,")
+    d.text(392, 207, "and nothing else")
+    d.text(237, 246, "the power fails before the last step: the old or the new, whole")
+    return d
+
+
+def weights_that_fit() -> Diagram:
+    """Workshop D: the four ways in which a file's weights do not fit, and what becomes of the model."""
+    d = Diagram(474, 344)
+    d.text(92, 18, "the file", "bold")
+    d.text(382, 18, "the model", "bold")
+    rows = (
+        (50, "w_q  [32, 32]", "w_q  [32, 32]", "fits", "value"),
+        (92, "gate  [32]", "", "no such name", "logits"),
+        (134, "w_1  [64, 32]", "w_1  [128, 32]", "shape", "logits"),
+        (176, "w_2  int64", "w_2  float32", "kind", "logits"),
+    )
+    for y, given, own, said, kind in rows:
+        left = d.box(92, y, given, "weight", 148, 30, radius=0, look="code")
+        right = d.box(382, y, own, "weight" if own else "norm", 148, 30, radius=0, look="code")
+        d.arrow(left.right, right.left, label=said, look="over", kind=kind, tip=False, dashed=kind == "logits")
+    table = d.box(382, 236, "one table with\ntwo names", "weight", 148, 46, radius=0)
+    for y, name in ((218, "tgt_embedding"), (254, "output")):
+        given = d.box(92, y, name, "weight", 148, 30, radius=0, look="code")
+        d.arrow(given.right, (206, y), (206, 236), table.left, kind="logits", tip=False, dashed=True)
+    d.text(256, 236, "not equal", "over")
+    d.box(118, 316, "everything fits: copied", "value", 204, 40)
+    d.box(355, 316, "one thing does not:\nthe model as it was", "logits", 204, 44)
+    d.arrow((8, 282), (466, 282), tip=False, dashed=True)
+    return d
+
+
+def killed_between_files() -> Diagram:
+    """Workshop D: what an evaluation writes into a run's folder, and what follows a kill after each file."""
+    d = Diagram(474, 318)
+    d.frame(130, 160, 246, 252)
+    d.text(16, 18, "the folder, locked by run.lock", "start")
+    d.text(368, 18, "killed after it, the next call", "over")
+    rows = (
+        ("log.jsonl", "one line more, or two", "cuts them off, makes\nits updates again", "query"),
+        ("checkpoint-00000040.pt", "new", "writes best.pt,\nif these are the best", "weight"),
+        ("best.pt", "replaced, if these are the best", "removes the oldest", "weight"),
+        ("checkpoint-00000000.pt", "removed, since two are kept", "goes on", "norm"),
+    )
+    above: Box | None = None
+    for i, (name, what, then, kind) in enumerate(rows):
+        y = 62 + 62 * i
+        box = d.box(130, y, "", kind, 226, 46)
+        d.text(130, y - 9, name, "code")
+        d.text(130, y + 9, what)
+        if above is not None:
+            d.arrow(above.bottom, box.top)
+        above = box
+        after = d.box(390, y, then, "memory" if i < 3 else "value", 158, 46)
+        d.arrow(box.right, after.left, dashed=True)
+    d.text(237, 304, "the lock is the process's, and is gone with it")
+    return d
+
+
+def who_reads_which_batch() -> Diagram:
+    """Workshop D: groups of batches over the ends of epochs, for one process and for two."""
+    d = Diagram(474, 278)
+    pitch, kinds = 38, ("query", "value", "memory")
+
+    def at(batch: float) -> float:
+        return 28 + pitch * batch
+
+    names = [f"{batch // 5}{'abcde'[batch % 5]}" for batch in range(12)]
+    for epoch, middle in enumerate((2, 7, 10.5)):
+        d.text(at(middle), 18, f"epoch {epoch}")
+    for end in (4.5, 9.5):
+        d.arrow((at(end), 8), (at(end), 80), dashed=True, tip=False)
+    rows = (
+        (58, "", lambda _: True),
+        (128, "process 0 of two", lambda place: place % 2 == 0),
+        (180, "process 1 of two", lambda place: place % 2 == 1),
+    )
+    for y, said, reads in rows:
+        d.text(10, y - 24, said, "start") if said else None
+        for batch, name in enumerate(names):
+            own = reads(batch % 4)
+            d.box(at(batch), y, name if own else "", kinds[batch // 4] if own else "norm", 34, 28, radius=0)
+    d.text(10, 86, "one process, accumulate = 4", "start over")
+    places = ("0, 4", "1, 3", "2, 2")
+    for group, place in enumerate(places):
+        x = at(4 * group + 3) + 19 - (2 if group == 2 else 0)
+        d.arrow((x, 216), (x, 198), kind=kinds[group])
+        d.text(x, 228, place, "code end" if group == 2 else "code")
+    d.text(10, 228, "after it", "start")
+    d.text(237, 260, "a checkpoint holds two numbers: the epoch, and its batches handed out")
+    return d
+
+
+def log_after_a_kill() -> Diagram:
+    """Workshop D: a run was stopped in update 27 and later killed; what is kept of its log."""
+    d = Diagram(474, 304)
+    d.text(104, 18, "log.jsonl, as a kill left it", "bold")
+    rows = (
+        ("step 10, loss, rate, …", "query", ""),
+        ("step 20, loss, rate, …", "query", ""),
+        ("step 20, the metrics", "value", ""),
+        ("step 30, loss, rate, …", "logits", "later than 27: cut off"),
+        ("step 4", "logits", "has no end: cut off"),
+    )
+    for i, (line, kind, said) in enumerate(rows):
+        y = 50 + 34 * i
+        width = 192 if i < 4 else 70
+        box = d.box(8 + width / 2, y, line, kind, width, 28, radius=0)
+        if said:
+            d.arrow((284, y), (box.right[0] + 4, y), kind="logits", dashed=True)
+            d.text(290, y, said, "start")
+    kept = d.box(362, 66, "checkpoint-00000027.pt\nwith the line that has\nbegun: 21 to 27", "memory", 200, 66)
+    old = d.box(122, 246, "21 to 27, from the checkpoint", "memory", 228, 30, radius=0)
+    d.arrow((462, kept.bottom[1]), (462, 214), (122, 214), old.top, kind="memory")
+    d.box(308, 246, "28 to 30, again", "attention", 136, 30, radius=0)
+    d.arrow((376, 246), (394, 246))
+    d.box(432, 246, "step 30", "query", 74, 30, radius=0)
+    d.text(237, 286, "the next call writes the line of step 30 as it was, but for seconds")
+    return d
+
+
+def settings_that_agree() -> Diagram:
+    """Workshop D: what a checkpoint records of a run's settings, and what may be another when it goes on."""
+    d = Diagram(474, 342)
+    d.text(74, 18, "the run has", "bold")
+    d.text(298, 18, "its checkpoint says", "bold")
+    rows = (
+        ("TrainingConfig", "each value but steps and keep", "query", "code"),
+        ("model.config", "each value", "query", "code"),
+        ("schedule", "rates of updates 1, 10, 100", "value", ""),
+        ("loss", "its options: numbers, texts", "value", ""),
+        ("batches", "a SHA-256 of the first of all", "value", ""),
+    )
+    for i, (part, said, kind, look) in enumerate(rows):
+        y = 50 + 42 * i
+        one = d.box(74, y, part, kind, 132, 32, look=look)
+        other = d.box(298, y, said, "memory", 224, 32)
+        d.arrow(one.right, other.left)
+        d.arrow(other.right, (432, y), tip=False)
+        d.text(442, y, "=" if part != "schedule" else "=*", "bold")
+    d.text(8, 258, "* not compared in a run that is made longer", "start")
+    d.box(118, 308, "all equal: it goes on,\nwith other steps or keep", "value", 208, 46)
+    d.box(356, 308, "refused by the name of\nthe setting, nothing changed", "logits", 222, 46)
+    return d

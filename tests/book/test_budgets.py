@@ -52,7 +52,6 @@ OVER = {
     "05-model": {"code_lines"},  # checks of arguments, folded, are a third of them
     "16-since-2017": {"code_lines"},  # two thirds are exported
     "18-case-book": {"open_code", "code_cells", "code_lines"},  # a collection
-    "D-runs": {"longest_run"},  # its drawings are at its beginning and its end
 }
 
 MEASURE = """
