@@ -707,37 +707,39 @@ def killed_while_writing() -> Diagram:
         d.box(x, 96, named, "query" if named == "old" else "value", 72, 28, radius=0)
         d.box(x, 136, beside, "memory" if beside else "norm", 72, 28, radius=0)
     d.arrow((312, 64), (312, 222), dashed=True, tip=False)
-    d.text(192, 190, "the old file, and a rest that")
-    d.text(192, 207, "the next run's tidy removes")
+    d.text(192, 190, "the old file, and another that")
+    d.text(192, 207, "the next run removes")
     d.text(392, 190, "the new file,")
     d.text(392, 207, "and nothing else")
-    d.text(237, 246, "the power fails before the last step: the old or the new, whole")
+    d.text(237, 246, "if the power fails before the last step, the old one or the new")
     return d
 
 
 def weights_that_fit() -> Diagram:
-    """Workshop D: the four ways in which a file's weights do not fit, and what becomes of the model."""
-    d = Diagram(474, 344)
+    """Workshop D: the ways in which a file's weights do not fit, and what becomes of the model."""
+    d = Diagram(474, 386)
     d.text(92, 18, "the file", "bold")
     d.text(382, 18, "the model", "bold")
     rows = (
         (50, "w_q  [32, 32]", "w_q  [32, 32]", "fits", "value"),
         (92, "gate  [32]", "", "no such name", "logits"),
-        (134, "w_1  [64, 32]", "w_1  [128, 32]", "shape", "logits"),
-        (176, "w_2  int64", "w_2  float32", "kind", "logits"),
+        (134, "", "bias  [32]", "missing", "logits"),
+        (176, "w_1  [64, 32]", "w_1  [128, 32]", "shape", "logits"),
+        (218, "w_2  int64", "w_2  float32", "no floats", "logits"),
     )
     for y, given, own, said, kind in rows:
-        left = d.box(92, y, given, "weight", 148, 30, radius=0, look="code")
+        left = d.box(92, y, given, "weight" if given else "norm", 148, 30, radius=0, look="code")
         right = d.box(382, y, own, "weight" if own else "norm", 148, 30, radius=0, look="code")
-        d.arrow(left.right, right.left, label=said, look="over", kind=kind, tip=False, dashed=kind == "logits")
-    table = d.box(382, 236, "one table with\ntwo names", "weight", 148, 46, radius=0)
-    for y, name in ((218, "tgt_embedding"), (254, "output")):
+        d.arrow(left.right, right.left, kind=kind, tip=False, dashed=kind == "logits")
+        d.text(237, y, said, "over")
+    table = d.box(382, 278, "one table with\ntwo names", "weight", 148, 46, radius=0)
+    for y, name in ((260, "tgt_embedding"), (296, "output")):
         given = d.box(92, y, name, "weight", 148, 30, radius=0, look="code")
-        d.arrow(given.right, (206, y), (206, 236), table.left, kind="logits", tip=False, dashed=True)
-    d.text(256, 236, "not equal", "over")
-    d.box(118, 316, "everything fits: copied", "value", 204, 40)
-    d.box(355, 316, "one thing does not:\nthe model as it was", "logits", 204, 44)
-    d.arrow((8, 282), (466, 282), tip=False, dashed=True)
+        d.arrow(given.right, (188, y), (188, 278), table.left, kind="logits", tip=False, dashed=True)
+    d.text(246, 278, "not equal", "over")
+    d.box(118, 356, "all of it fits: copied", "value", 204, 44)
+    d.box(355, 356, "one thing does not:\nthe model as it was", "logits", 204, 44)
+    d.arrow((8, 322), (466, 322), tip=False, dashed=True)
     return d
 
 
@@ -748,7 +750,7 @@ def killed_between_files() -> Diagram:
     d.text(16, 18, "the folder, locked by run.lock", "start")
     d.text(368, 18, "killed after it, the next call", "over")
     rows = (
-        ("log.jsonl", "one line more, or two", "cuts them off, makes\nits updates again", "query"),
+        ("log.jsonl", "one line more, or two", "goes on from update\n20, without the lines", "query"),
         ("checkpoint-00000040.pt", "new", "writes best.pt,\nif these are the best", "weight"),
         ("best.pt", "replaced, if these are the best", "removes the oldest", "weight"),
         ("checkpoint-00000000.pt", "removed, since two are kept", "goes on", "norm"),
@@ -764,13 +766,13 @@ def killed_between_files() -> Diagram:
         above = box
         after = d.box(390, y, then, "memory" if i < 3 else "value", 158, 46)
         d.arrow(box.right, after.left, dashed=True)
-    d.text(237, 304, "the lock is the process's, and is gone with it")
+    d.text(237, 304, "the lock ends with its process, in whatever way that ends")
     return d
 
 
 def who_reads_which_batch() -> Diagram:
     """Workshop D: groups of batches over the ends of epochs, for one process and for two."""
-    d = Diagram(474, 278)
+    d = Diagram(474, 272)
     pitch, kinds = 38, ("query", "value", "memory")
 
     def at(batch: float) -> float:
@@ -778,27 +780,26 @@ def who_reads_which_batch() -> Diagram:
 
     names = [f"{batch // 5}{'abcde'[batch % 5]}" for batch in range(12)]
     for epoch, middle in enumerate((2, 7, 10.5)):
-        d.text(at(middle), 18, f"epoch {epoch}")
+        d.text(at(middle), 14, f"epoch {epoch}")
     for end in (4.5, 9.5):
-        d.arrow((at(end), 8), (at(end), 80), dashed=True, tip=False)
+        d.arrow((at(end), 4), (at(end), 48), dashed=True, tip=False)
     rows = (
-        (58, "", lambda _: True),
-        (128, "process 0 of two", lambda place: place % 2 == 0),
-        (180, "process 1 of two", lambda place: place % 2 == 1),
+        (66, "one process, 4 batches", lambda _: True),
+        (124, "process 0 of two, 2 batches", lambda place: place % 2 == 0),
+        (178, "process 1 of two, 2 batches", lambda place: place % 2 == 1),
     )
     for y, said, reads in rows:
-        d.text(10, y - 24, said, "start") if said else None
+        d.text(10, y - 25, said, "start over")
         for batch, name in enumerate(names):
             own = reads(batch % 4)
             d.box(at(batch), y, name if own else "", kinds[batch // 4] if own else "norm", 34, 28, radius=0)
-    d.text(10, 86, "one process, accumulate = 4", "start over")
     places = ("0, 4", "1, 3", "2, 2")
     for group, place in enumerate(places):
         x = at(4 * group + 3) + 19 - (2 if group == 2 else 0)
         d.arrow((x, 216), (x, 198), kind=kinds[group])
         d.text(x, 228, place, "code end" if group == 2 else "code")
-    d.text(10, 228, "after it", "start")
-    d.text(237, 260, "a checkpoint holds two numbers: the epoch, and its batches handed out")
+    d.text(10, 228, "epoch, position", "start")
+    d.text(237, 256, "two numbers are the whole place in the data")
     return d
 
 
@@ -820,7 +821,8 @@ def log_after_a_kill() -> Diagram:
         if said:
             d.arrow((284, y), (box.right[0] + 4, y), kind="logits", dashed=True)
             d.text(290, y, said, "start")
-    kept = d.box(362, 66, "checkpoint-00000027.pt\nwith the line that has\nbegun: 21 to 27", "memory", 200, 66)
+    begun = "checkpoint-00000027.pt\nwith the line that has\nbegun: 21 to 27"
+    kept = d.box(362, 66, begun, "memory", 200, 66)
     old = d.box(122, 246, "21 to 27, from the checkpoint", "memory", 228, 30, radius=0)
     d.arrow((462, kept.bottom[1]), (462, 214), (122, 214), old.top, kind="memory")
     d.box(308, 246, "28 to 30, again", "attention", 136, 30, radius=0)
@@ -834,21 +836,20 @@ def settings_that_agree() -> Diagram:
     """Workshop D: what a checkpoint records of a run's settings, and what may be another when it goes on."""
     d = Diagram(474, 342)
     d.text(74, 18, "the run has", "bold")
-    d.text(298, 18, "its checkpoint says", "bold")
+    d.text(300, 18, "its checkpoint says", "bold")
     rows = (
         ("TrainingConfig", "each value but steps and keep", "query", "code"),
         ("model.config", "each value", "query", "code"),
         ("schedule", "rates of updates 1, 10, 100", "value", ""),
         ("loss", "its options: numbers, texts", "value", ""),
-        ("batches", "a SHA-256 of the first of all", "value", ""),
+        ("batches", "a checksum of the very first", "value", ""),
     )
     for i, (part, said, kind, look) in enumerate(rows):
         y = 50 + 42 * i
         one = d.box(74, y, part, kind, 132, 32, look=look)
-        other = d.box(298, y, said, "memory", 224, 32)
+        other = d.box(300, y, said, "memory", 240, 32)
         d.arrow(one.right, other.left)
-        d.arrow(other.right, (432, y), tip=False)
-        d.text(442, y, "=" if part != "schedule" else "=*", "bold")
+        d.text(430, y, "=" if part != "schedule" else "= *", "bold start")
     d.text(8, 258, "* not compared in a run that is made longer", "start")
     d.box(118, 308, "all equal: it goes on,\nwith other steps or keep", "value", 208, 46)
     d.box(356, 308, "refused by the name of\nthe setting, nothing changed", "logits", 222, 46)
