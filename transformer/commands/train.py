@@ -107,7 +107,7 @@ def train_options(add: Add) -> None:
     stop = "stop training after M minutes; the same command goes on later (default: no limit)"
     add("--max-minutes", type=within(float, 0.0, float("inf")), metavar="M", help=stop)
     device_option(add)
-    share = "share weights, gradients and moments out among the processes that torchrun starts"
+    share = "share weights and moments out among the processes of torchrun (default: none, copies)"
     add("--shard", action="store_true", help=share)
 
 
