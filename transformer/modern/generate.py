@@ -27,13 +27,12 @@ from transformer.training import evaluating
 from transformer.validation import check_choice, check_ids, check_size
 
 
-# %% book/16-since-2017.ipynb · Writing · [most-probable]
+# %% book/16-since-2017.ipynb · Writing · [generate]
 def most_probable(logits: Tensor) -> Tensor:
     """The token with the largest of the logits `[..., V]`."""
     return logits.argmax(-1)
 
 
-# %% book/16-since-2017.ipynb · Writing · [generate]
 @torch.no_grad()
 def generate(
     model: LanguageModel,
