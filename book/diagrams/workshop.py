@@ -860,12 +860,12 @@ def numbers_of_devices() -> Diagram:
     """Workshop C: which of eight devices share matrices, the batch and the layers, by their numbers."""
     d = Diagram(474, 306)
     kinds = ("query", "value", "memory", "key")
-    at = [94 + 40 * i + 14 * (i > 3) for i in range(8)]
+    at = [92 + 40 * i + 14 * (i > 3) for i in range(8)]
     for machine in range(2):
         middle = (at[4 * machine] + at[4 * machine + 3]) / 2
         d.frame(middle, 141, 160, 222)
         d.text(middle, 14, f"machine {machine}")
-    d.text(412, 14, "over", "start")
+    d.text(415, 14, "over", "start")
     rows = (
         (54, "tensor", "matrices", 1, ((0, 1), (2, 3), (4, 5), (6, 7)), "link"),
         (112, "data", "batch", 2, ((0, 2), (1, 3), (4, 6), (5, 7)), "link"),
@@ -874,7 +874,7 @@ def numbers_of_devices() -> Diagram:
     for y, name, what, stride, groups, rate in rows:
         d.text(4, y - 9, name, "code start")
         d.text(4, y + 9, what, "start")
-        d.text(412, y, rate, "start")
+        d.text(415, y, rate, "start")
         for i, ((one, other), kind) in enumerate(zip(groups, kinds, strict=True)):
             depth = y + 24 + 10 * (i % stride)
             for device in (one, other):
@@ -897,13 +897,13 @@ def parts_of_a_plan() -> Diagram:
         ("parameters", "4 or 2 each", "weight"),
         ("averages", "8 or 12", "weight"),
         ("gradients", "4 or 2", "logits"),
-        ("activations", "what is kept", "memory"),
+        ("activations", "and logits", "memory"),
     )
     time = (
         ("arithmetic", "products", "attention"),
         ("bandwidth", "to and from memory", "attention"),
         ("launches", "starting operations*", "attention"),
-        ("data", "sums of gradients*", "query"),
+        ("data", "gradients, weights*", "query"),
         ("tensor", "sums in every layer", "query"),
         ("stages", "to the next stage", "query"),
         ("bubble", "stages without work", "norm"),
@@ -935,9 +935,9 @@ def steps_on_a_gpu() -> Diagram:
     steps = (
         ("tests", "status 0", "value"),
         ("bench roofline", "status 0", "value"),
-        ("bench training", "status 1, it failed", "logits"),
+        ("bench training", "status 1, failed", "logits"),
         ("…", "status 0 each", "value"),
-        ("bench peak", "none, it was stopped", "logits"),
+        ("bench peak", "status null, stopped", "logits"),
         ("train ted-small", "status 0", "value"),
     )
     above: Box | None = None
