@@ -860,10 +860,10 @@ def numbers_of_devices() -> Diagram:
     """Workshop C: which of eight devices share matrices, the batch and the layers, by their numbers."""
     d = Diagram(474, 306)
     kinds = ("query", "value", "memory", "key")
-    at = [92 + 40 * i + 14 * (i > 3) for i in range(8)]
+    at = [93 + 40 * i + 14 * (i > 3) for i in range(8)]
     for machine in range(2):
         middle = (at[4 * machine] + at[4 * machine + 3]) / 2
-        d.frame(middle, 141, 160, 222)
+        d.frame(middle, 141, 156, 222)
         d.text(middle, 14, f"machine {machine}")
     d.text(415, 14, "over", "start")
     rows = (
