@@ -854,3 +854,105 @@ def settings_that_agree() -> Diagram:
     d.box(118, 308, "all equal: it goes on,\nwith other steps or keep", "value", 208, 46)
     d.box(356, 308, "refused by the name of\nthe setting, nothing changed", "logits", 222, 46)
     return d
+
+
+def numbers_of_devices() -> Diagram:
+    """Workshop C: which of eight devices share matrices, the batch and the layers, by their numbers."""
+    d = Diagram(474, 306)
+    kinds = ("query", "value", "memory", "key")
+    at = [93 + 40 * i + 14 * (i > 3) for i in range(8)]
+    for machine in range(2):
+        middle = (at[4 * machine] + at[4 * machine + 3]) / 2
+        d.frame(middle, 141, 156, 222)
+        d.text(middle, 14, f"machine {machine}")
+    d.text(415, 14, "over", "start")
+    rows = (
+        (54, "tensor", "matrices", 1, ((0, 1), (2, 3), (4, 5), (6, 7)), "link"),
+        (112, "data", "batch", 2, ((0, 2), (1, 3), (4, 6), (5, 7)), "link"),
+        (180, "pipeline", "layers", 4, ((0, 4), (1, 5), (2, 6), (3, 7)), "network"),
+    )
+    for y, name, what, stride, groups, rate in rows:
+        d.text(4, y - 9, name, "code start")
+        d.text(4, y + 9, what, "start")
+        d.text(415, y, rate, "start")
+        for i, ((one, other), kind) in enumerate(zip(groups, kinds, strict=True)):
+            depth = y + 24 + 10 * (i % stride)
+            for device in (one, other):
+                d.arrow((at[device], y + 14), (at[device], depth), kind=kind, tip=False)
+            d.arrow((at[one], depth), (at[other], depth), kind=kind, tip=False)
+        for pair, kind in zip(groups, kinds, strict=True):
+            for device in pair:
+                d.box(at[device], y, f"{device}", kind, 32, 28, radius=0)
+    d.text(237, 272, "a device's number is")
+    d.text(237, 292, "its part of matrices + 2 · its part of the batch + 4 · its stage")
+    return d
+
+
+def parts_of_a_plan() -> Diagram:
+    """Workshop C: the parts that a step's bytes and seconds are added up from, and what limits it."""
+    d = Diagram(474, 370)
+    d.text(98, 16, "bytes of a device", "bold")
+    d.text(338, 16, "seconds of a step", "bold")
+    memory = (
+        ("parameters", "4 or 2 each", "weight"),
+        ("averages", "8 or 12", "weight"),
+        ("gradients", "4 or 2", "logits"),
+        ("activations", "and logits", "memory"),
+    )
+    time = (
+        ("arithmetic", "products", "attention"),
+        ("bandwidth", "to and from memory", "attention"),
+        ("launches", "starting operations*", "attention"),
+        ("data", "gradients, weights*", "query"),
+        ("tensor", "sums in every layer", "query"),
+        ("stages", "to the next stage", "query"),
+        ("bubble", "stages without work", "norm"),
+    )
+    for x, width, height, parts in ((98, 188, 49, memory), (338, 264, 28, time)):
+        for i, (name, what, kind) in enumerate(parts):
+            y = 32 + height * (i + 0.5)
+            d.box(x, y, "", kind, width, height, radius=0)
+            d.text(x - width / 2 + 8, y, name, "code start")
+            d.text(x + width / 2 - 8, y, what, "end")
+    d.text(338, 242, "* what it takes longer than the rows above it")
+    left = d.box(98, 292, "more than its memory?", "plain", 176, 34)
+    right = d.box(338, 292, "which part is the largest?", "plain", 190, 34)
+    d.arrow((98, 228), left.top)
+    d.arrow((338, 254), right.top)
+    d.arrow(left.right, right.left, label="no", look="over")
+    limit = d.box(218, 350, "limit", "value", 90, 32, look="code")
+    d.arrow(left.bottom, (98, 350), limit.left, label="yes", look="over")
+    d.arrow(right.bottom, (338, 350), limit.right)
+    return d
+
+
+def steps_on_a_gpu() -> Diagram:
+    """Workshop B: the steps of `gpu`, one of which fails and one of which is stopped, and its record."""
+    d = Diagram(474, 340)
+    d.text(168, 18, "a process each", "bold")
+    d.text(376, 18, "gpu.json", "code")
+    d.frame(376, 163, 180, 260)
+    steps = (
+        ("tests", "status 0", "value"),
+        ("bench roofline", "status 0", "value"),
+        ("bench training", "status 1, failed", "logits"),
+        ("…", "status 0 each", "value"),
+        ("bench peak", "status null, stopped", "logits"),
+        ("train ted-small", "status 0", "value"),
+    )
+    above: Box | None = None
+    for i, (step, status, kind) in enumerate(steps):
+        y = 54 + 42 * i + 12 * (i == 5)
+        box = d.box(168, y, step, "attention" if i < 5 else "query", 144, 28, look="code")
+        if above is not None:
+            d.arrow(above.bottom, box.top)
+        above = box
+        d.arrow(box.right, (294, y))
+        d.box(376, y, status, kind, 160, 28, radius=0)
+    d.text(8, 130, "half of the", "start")
+    d.text(8, 148, "minutes", "start")
+    d.text(8, 267, "the other", "start")
+    d.text(8, 285, "half", "start")
+    d.arrow((8, 249), (264, 249), dashed=True, tip=False)
+    d.text(237, 322, "failed: bench training, bench peak", "code")
+    return d
