@@ -21,6 +21,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+from test_distributed import make_batches
 from torch import nn
 
 import transformer.runs.distributed
@@ -44,19 +45,6 @@ SIZES = dict(d_model=8, n_heads=2, n_layers=1, d_ff=12, dropout=0.0, max_length=
 
 class Own(Transformer):
     """What is not accelerated."""
-
-
-def make_batches(epoch: int, n_batches: int = 5) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Of unequal length, one without a target."""
-    generator = torch.Generator().manual_seed(epoch)
-    batches = []
-    for number in range(n_batches):
-        size, length = torch.randint(2, 7, (2,), generator=generator).tolist()
-        ids = torch.randint(4, 9, (size, length), generator=generator)
-        tgt = nn.functional.pad(ids, (1, 0), value=2)
-        tgt[0 if number != 3 else slice(None), 1:] = 0
-        batches.append((ids, tgt))
-    return batches
 
 
 def make_trainer(folder=None, shard=True, seed=0, loss=teacher_forced_loss, kind=Transformer, **changes):
