@@ -37,6 +37,7 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 #     commands/claim
 #     commands/train_texts
 #     commands/train
+#     commands/train_options
 #     commands/lines
 #     commands/translate
 #     commands/evaluate
@@ -80,6 +81,7 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 #     commands/service
 #     commands/gate
 #     commands/connections
+#     commands/app
 #     commands/serve
 
 # ruff: noqa: I001 (the order is that of the chapters)

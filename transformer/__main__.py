@@ -22,7 +22,8 @@ from transformer.commands.options import Arguments, place, program, use_threads
 from transformer.commands.recipes import RECIPES
 from transformer.commands.serve import SERVE_HELP, serve, serve_options
 from transformer.commands.terminal import drop_output, note, refusal, terminable
-from transformer.commands.train import TRAIN_HELP, summary, train, train_options
+from transformer.commands.train import train
+from transformer.commands.train_options import TRAIN_HELP, summary, train_options
 from transformer.commands.translate import TRANSLATE_HELP, translate, translate_options
 from transformer.speed.kernels import keep_freed_memory
 from transformer.validation import optional_import

@@ -32,7 +32,7 @@ from transformer.__main__ import main
 from transformer.commands.batching import SHORTEST, Batcher
 from transformer.commands.limits import LARGEST_BODY, LONGEST_SENTENCE, MOST_SENTENCES, Refusal
 from transformer.commands.metrics import Metrics
-from transformer.commands.serve import make_app
+from transformer.commands.app import make_app
 from transformer.language.translator import Search
 
 needs_server = pytest.mark.skipif(

@@ -196,7 +196,7 @@ def test_the_command_line_reads_what_training_showed(run, read, tmp_path, monkey
 def test_the_server_reads_what_training_showed(run, read):
     from fastapi.testclient import TestClient
 
-    from transformer.commands.serve import make_app
+    from transformer.commands.app import make_app
 
     _, folder, shown = run
     with TestClient(make_app(load_translator(folder), Search(beam_size=1))) as client:

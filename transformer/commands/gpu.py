@@ -6,7 +6,7 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 __all__ = ["GPU_SECTIONS", "Step", "gpu_steps", "gpu", "run_step", "gpu_options", "GPU_HELP"]
 
 
-# %% book/B-commands.ipynb · evaluate, info, check · [gpu-command-imports]
+# %% book/B-commands.ipynb · evaluate, info, check · [gpu-command-steps]
 import argparse
 import shlex
 import subprocess
@@ -23,7 +23,6 @@ from transformer.commands.terminal import tell
 from transformer.runs.folder import run_facts, write_record
 
 
-# %% book/B-commands.ipynb · evaluate, info, check · [gpu-command-steps]
 GPU_SECTIONS = "roofline", "training", "compiled", "levers", "memory", "profile", "decoding", "peak"
 
 
@@ -58,10 +57,7 @@ def gpu(options: argparse.Namespace) -> int:
             raise ValueError(f"gpu must be called in the folder of the book, but here is no {file}")
     if not torch.cuda.is_available():
         here = run_facts("cpu")["device"]
-        raise ValueError(
-            f"gpu needs a GPU that torch can use, and there is only {here}: it would run "
-            f"{', '.join(step.name for step in steps)} (--dry-run shows the commands)"
-        )
+        raise ValueError(f"gpu needs a GPU that torch can use, and there is only {here} (see --dry-run)")
     options.directory.mkdir(parents=True, exist_ok=True)
     record: dict[str, Any] = run_facts("cuda") | {"steps": []}
     tell(record["device"])
@@ -89,7 +85,6 @@ def run_step(step: Step, seconds: float) -> dict[str, Any]:
     return {"name": step.name, "command": command, "status": status, "seconds": taken}
 
 
-# %% book/B-commands.ipynb · evaluate, info, check · [gpu-command-options]
 def gpu_options(add: Add) -> None:
     """The options of `gpu`."""
     folder = "where records and the run go (default: runs/gpu)"

@@ -6,7 +6,7 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 __all__ = ["grade", "graded", "students", "table", "grade_options", "GRADE_HELP"]
 
 
-# %% book/B-commands.ipynb · evaluate, info, check · [grade-imports]
+# %% book/B-commands.ipynb · evaluate, info, check · [grade-code]
 import argparse
 import subprocess
 import sys
@@ -18,7 +18,6 @@ from transformer.commands.options import Add, place, within
 from transformer.study.workbook import MISSING, RIGHT, WRONG, Verdict, pieces, read_verdicts, written
 
 
-# %% book/B-commands.ipynb · evaluate, info, check · [grade-code]
 _JUDGE = "import sys; from transformer.study.workbook import judge_notebook; judge_notebook(*sys.argv[1:])"
 
 
