@@ -12,11 +12,11 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from transformer.commands.options import Add, place, within
 from transformer.study.workbook import MISSING, RIGHT, WRONG, Verdict, pieces, read_verdicts, written
-
 
 _JUDGE = "import sys; from transformer.study.workbook import judge_notebook; judge_notebook(*sys.argv[1:])"
 
@@ -25,16 +25,15 @@ def grade(options: argparse.Namespace) -> int:
     """Judge notebooks of the workbook, and print a table; the status is 1 if one cannot be read."""
     found: dict[str, dict[str, Verdict]] = {}
     read: list[Path] = []
-    unread: list[Path] = []
     for path in options.notebooks:
-        try:
-            (read if written(path) else unread).append(path)
-        except (OSError, ValueError):
-            unread.append(path)
+        with suppress(OSError, ValueError):
+            if written(path):
+                read.append(path)
     for path, student in zip(read, students(read)):
         found.setdefault(student, {}).update(graded(path, options.seconds))
-    for line in table(found) if found else []:
-        print(line)
+    if found:
+        print(*table(found), sep="\n")
+    unread = [path for path in options.notebooks if path not in read]
     for path in unread:
         print(f"{WRONG} {path} is no notebook of the workbook")
     return int(bool(unread))
