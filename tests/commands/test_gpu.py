@@ -98,7 +98,6 @@ def test_without_a_gpu_it_says_what_it_would_do(monkeypatch, capsys, tmp_path):
     assert main(["gpu", "--directory", str(tmp_path / "gpu")]) == 2
     said = capsys.readouterr().err
     assert said.count("\n") == 1 and "only cpu" in said and "--dry-run" in said
-    assert all(step.name in said for step in gpu_steps(tmp_path, "ted-small", 60.0))
     assert not (tmp_path / "gpu").exists()
     assert main(["gpu", "--dry-run"]) == 0
     lines = capsys.readouterr().out.splitlines()

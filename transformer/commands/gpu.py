@@ -54,7 +54,8 @@ def gpu(options: argparse.Namespace) -> int:
     if not Path("benchmarks/bench.py").exists():
         raise ValueError("gpu must be called in the folder of the book, but here is no benchmarks/bench.py")
     if not torch.cuda.is_available():
-        raise ValueError(f"gpu needs a GPU that torch can use, and there is only {run_facts('cpu')['device']}")
+        here = run_facts("cpu")["device"]
+        raise ValueError(f"gpu needs a GPU, and torch finds only {here}; --dry-run shows what would be run")
     options.directory.mkdir(parents=True, exist_ok=True)
     record: dict[str, Any] = run_facts("cuda") | {"steps": []}
     tell(record["device"])
