@@ -161,7 +161,7 @@ def test_weights_in_eight_bits_are_a_translator_of_their_own():
     small = CTranslate2Translator(translator, "int8")
     assert (small.engine, translator.engine) == ("ctranslate2", "pytorch")
     assert small.translate(["A menina gosta do gato preto."]) == ["the girl likes the black cat."]
-    assert small._engine._engine.compute_type.startswith("int8")
+    assert small._find.__self__._engine.compute_type.startswith("int8")
 
 
 @needs_ctranslate2

@@ -191,7 +191,7 @@ class CTranslate2Translator(Translator):
 
     def __init__(self, translator: Translator, quantization: str | None = None) -> None:
         super().__init__(translator.model, translator.vocabulary)
-        self.engine, self._engine = "ctranslate2", CTranslate2Engine(translator, quantization)
+        self.engine, self._find = "ctranslate2", CTranslate2Engine(translator, quantization).translate_ids
 
 
 # %% book/G-exchange.ipynb · CTranslate2 · [load-translator]

@@ -22,8 +22,9 @@ __all__ = [
 
 # %% book/F-translator.ipynb · Reading and searching · [translator-imports]
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, Self, TypedDict, Unpack
 
@@ -196,18 +197,21 @@ ENGINES = ("pytorch", "ctranslate2", "auto")
 _EXCHANGE = "transformer.exchange.ctranslate2"  # builds on this module, and is imported when asked for
 
 
-def _engine_for(translator: "Translator", engine: str) -> Any:
-    # What runs the searches of a translator instead of PyTorch, or None.
+_Find = Callable[[list[list[int]], Search], list[list[int]]]  # translations of sources, all as token ids
+
+
+def _engine_for(translator: "Translator", engine: str) -> tuple[str, _Find]:
+    # What runs the searches of a translator: its name, and its `translate_ids`. Warnings name the line
+    # where the translator is made.
     check_choice(ENGINES, engine=engine)
-    if engine == "pytorch":
-        return None
-    try:
-        return optional_import(_EXCHANGE).CTranslate2Engine(translator)
-    except (ImportError, TypeError, ValueError, RuntimeError) as error:
-        if engine != "auto":
-            raise
-        warnings.warn(f"searches run on pytorch: {error}", stacklevel=3)  # where a translator is made
-        return None
+    if engine != "pytorch":
+        try:
+            return "ctranslate2", optional_import(_EXCHANGE).CTranslate2Engine(translator).translate_ids
+        except (ImportError, TypeError, ValueError, RuntimeError) as error:
+            if engine != "auto":
+                raise
+            warnings.warn(f"searches run on pytorch: {error}", stacklevel=3)
+    return "pytorch", partial(translate_ids, accelerated(translator.model, stacklevel=4))
 
 
 # %% book/F-translator.ipynb · The class · [translator]
@@ -215,18 +219,16 @@ class Translator(OnHub):
     """A trained model with its vocabulary: sentences in, sentences out.
 
     Sentences are prepared as those of training were, and translations restored, by the vocabulary's
-    `Preparation`. Searches run on the accelerated model, which is made here and has the same parameters:
-    weights that change later count at once. If you replace or watch a part of the model, do so before.
-    Where `accelerate` refuses, searches run on the model itself, and a warning says why. CTranslate2 has a
-    copy of the weights as they are here, in float32; its beam ends by its own rule, so that a rare
-    translation differs.
+    `Preparation`. Searches run on the accelerated model, which shares the parameters: weights that change
+    later count at once. Replace or watch a part of the model before. Where `accelerate` refuses, a warning
+    says why. CTranslate2 copies the weights, in float32, and ends its beam by a rule of its own, so that a
+    rare translation differs.
 
     Args:
         model: a trained `Transformer` with one vocabulary for both languages.
         vocabulary: that vocabulary.
-        engine: what runs the searches, one of `ENGINES`. `"auto"` is CTranslate2 where it is installed and
-            can hold the model, and otherwise PyTorch, with a warning that says why; the attribute
-            `engine` tells which it is.
+        engine: what runs the searches, one of `ENGINES`, and then as attribute what does. `"auto"` is
+            CTranslate2 where it can be had for the model, and else PyTorch, with a warning.
 
     Raises:
         TypeError, ValueError: an argument is of the wrong type, they do not belong together, a weight
@@ -238,8 +240,6 @@ class Translator(OnHub):
         ['the girl likes the black cat.']
     """
 
-    model: Transformer
-    vocabulary: Vocabulary
     engine: str
 
     def __init__(
@@ -250,9 +250,7 @@ class Translator(OnHub):
         check_fit(model.config, vocabulary)
         check_finite_weights(dict(model.named_parameters()))  # kernels of attention make numbers of NaN
         self.model, self.vocabulary = model, vocabulary
-        self._engine = _engine_for(self, engine)
-        self.engine = "ctranslate2" if self._engine else "pytorch"
-        self._searched = accelerated(model, stacklevel=3)  # where a translator is made
+        self.engine, self._find = _engine_for(self, engine)
 
     @classmethod
     def load(
@@ -264,11 +262,10 @@ class Translator(OnHub):
             path: the folder, or the name of a translator that the package carries, such as
                 `"phrases"`. For a folder of that name, write `"./phrases"` or a `Path`.
             device: to translate on.
-            engine: what runs the searches, as in `Translator`.
+            engine: as in `Translator`; so are its errors.
 
         Raises:
             TypeError, ValueError: `path` is not a path, or there is no such device.
-            TypeError, ValueError, ImportError: the engine is refused, as in `Translator`.
             FileNotFoundError, CheckpointError: the folder or a file is missing, a file is damaged, or
                 they do not belong together; the message names it.
         """
@@ -301,9 +298,8 @@ class Translator(OnHub):
         Give each sentence a string of its own: of two in one string, the model may drop one. It writes
         a fluent sentence whatever it reads, and nothing here says how sure it is.
         """
-        sources = _encoded(sentences, self.vocabulary, self.model.config)
-        found = self.translate_ids(sources, adjusted(search, changes))
-        return [self.preparation.restore(self.vocabulary.decode(ids)) for ids in found]
+        found = self.translate_tokenized(sentences, adjusted(search, changes))
+        return [self.preparation.restore(text) for text in found]
 
     def translate_tokenized(
         self, sentences: Sequence[str], search: Search = Search(), **changes: Unpack[SearchSettings]
@@ -311,8 +307,7 @@ class Translator(OnHub):
         """Translate sentences into the form that training showed, as scores want them.
 
         Args:
-            sentences: text as you type it, or prepared already. What is longer than the model's
-                `max_length` is cut, with a warning.
+            sentences: as you type them, or prepared; cut, with a warning, to the model's `max_length`.
             search: how to search.
             **changes: settings of `search` to change, such as `beam_size=1`.
 
@@ -328,11 +323,8 @@ class Translator(OnHub):
         return len(self.vocabulary.encode(sentence)) + 1
 
     def translate_ids(self, sources: list[list[int]], search: Search) -> list[list[int]]:
-        """The function `translate_ids` on this translator's model, or what its engine finds instead."""
-        if self._engine is not None:
-            found: list[list[int]] = self._engine.translate_ids(sources, search)
-            return found
-        return translate_ids(self._searched, sources, search)
+        """As the function `translate_ids`, by this translator's engine."""
+        return self._find(sources, search)
 
     def align(
         self, sentence: str, search: Search = Search(), **changes: Unpack[SearchSettings]
