@@ -29,10 +29,10 @@ from hypothesis import strategies as st
 from benchmarks import serving as benchmark
 from transformer import Translator
 from transformer.__main__ import main
+from transformer.commands.app import make_app
 from transformer.commands.batching import SHORTEST, Batcher
 from transformer.commands.limits import LARGEST_BODY, LONGEST_SENTENCE, MOST_SENTENCES, Refusal
 from transformer.commands.metrics import Metrics
-from transformer.commands.app import make_app
 from transformer.language.translator import Search
 
 needs_server = pytest.mark.skipif(

@@ -178,6 +178,7 @@ class OnHub(Protocol):
 
     model: Transformer
     vocabulary: Vocabulary
+    engine: str
 
     @classmethod
     def load(

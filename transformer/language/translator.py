@@ -231,20 +231,15 @@ class Translator(OnHub):
             CTranslate2 where it can be had for the model, and else PyTorch, with a warning.
 
     Raises:
-        TypeError, ValueError: an argument is of the wrong type, they do not belong together, a weight
-            is not finite, or CTranslate2 cannot hold the model.
-        ImportError: CTranslate2 is asked for, and is not installed.
+        TypeError, ValueError, ImportError: an argument is of the wrong type, they do not belong together,
+            a weight is not finite, or CTranslate2 cannot hold the model, or is not installed.
 
     Example:
         >>> Translator.load("phrases").translate(["A menina gosta do gato preto."])
         ['the girl likes the black cat.']
     """
 
-    engine: str
-
-    def __init__(
-        self, model: Transformer, vocabulary: Vocabulary, engine: str = "pytorch"
-    ) -> None:
+    def __init__(self, model: Transformer, vocabulary: Vocabulary, engine: str = "pytorch") -> None:
         check_type(nn.Module, model=model)
         check_type(Vocabulary, vocabulary=vocabulary)
         check_fit(model.config, vocabulary)
@@ -253,9 +248,7 @@ class Translator(OnHub):
         self.engine, self._find = _engine_for(self, engine)
 
     @classmethod
-    def load(
-        cls, path: Path | str, device: torch.device | str = "cpu", engine: str = "pytorch"
-    ) -> Self:
+    def load(cls, path: Path | str, device: torch.device | str = "cpu", engine: str = "pytorch") -> Self:
         """Read a translator from the folder that `save` wrote; nothing in it is executed.
 
         Args:
@@ -266,8 +259,8 @@ class Translator(OnHub):
 
         Raises:
             TypeError, ValueError: `path` is not a path, or there is no such device.
-            FileNotFoundError, CheckpointError: the folder or a file is missing, a file is damaged, or
-                they do not belong together; the message names it.
+            FileNotFoundError, CheckpointError: the file that the message names is missing or damaged,
+                or does not fit the others.
         """
         check_type((str, Path), path=path)
         files = check_sums(translator_folder(path))
@@ -281,9 +274,8 @@ class Translator(OnHub):
         Cut off at any moment, it leaves the earlier translator or the new one; the next `save` tidies up.
 
         Raises:
-            TypeError: `dtype` is not a `torch.dtype`, or the model not a plain `Transformer`.
-            ValueError: `dtype` is not one that a file can have, a weight is not finite in it, or the
-                folder's `config.json` is not a translator's.
+            TypeError, ValueError: the model is no plain `Transformer`, `dtype` not one of a file, a weight
+                not finite in it, or the folder's `config.json` not a translator's.
             OSError: a file cannot be written; the message names it, and an earlier translator stays.
         """
         check_savable(self.model, dtype)
@@ -292,14 +284,13 @@ class Translator(OnHub):
     def translate(
         self, sentences: Sequence[str], search: Search = Search(), **changes: Unpack[SearchSettings]
     ) -> list[str]:
-        """Translate sentences as you type them, into what `preparation` restores: lower case for the
-        book's corpora. Arguments and errors are those of `translate_tokenized`.
-
-        Give each sentence a string of its own: of two in one string, the model may drop one. It writes
-        a fluent sentence whatever it reads, and nothing here says how sure it is.
+        """Translate sentences as you type them, each in a string of its own, into what `preparation`
+        restores: lower case for the book's corpora. The model writes a fluent sentence whatever it reads,
+        and nothing says how sure it is. Arguments and errors are those of `translate_tokenized`.
         """
-        found = self.translate_tokenized(sentences, adjusted(search, changes))
-        return [self.preparation.restore(text) for text in found]
+        sources = _encoded(sentences, self.vocabulary, self.model.config)
+        found = self.translate_ids(sources, adjusted(search, changes))
+        return [self.preparation.restore(self.vocabulary.decode(ids)) for ids in found]
 
     def translate_tokenized(
         self, sentences: Sequence[str], search: Search = Search(), **changes: Unpack[SearchSettings]
@@ -326,9 +317,7 @@ class Translator(OnHub):
         """As the function `translate_ids`, by this translator's engine."""
         return self._find(sources, search)
 
-    def align(
-        self, sentence: str, search: Search = Search(), **changes: Unpack[SearchSettings]
-    ) -> Alignment:
+    def align(self, sentence: str, search: Search = Search(), **changes: Unpack[SearchSettings]) -> Alignment:
         """Translate one sentence as `translate` does, and note what the decoder attended to meanwhile."""
         check_type(str, sentence=sentence)
         (source,) = _encoded([sentence], self.vocabulary, self.model.config)
