@@ -52,7 +52,7 @@ TEST_FILES = {
         "exchange/test_marian.py",
         "exchange/test_foreign.py",
     ),
-    "exchange/llama": ("modern/test_language_model.py",),
+    "exchange/llama": ("modern/test_language_model.py", "exchange/test_llama.py"),
     "exchange/torch": (
         "exchange/test_exchange_torch.py",
         "exchange/test_marian.py",
@@ -70,6 +70,7 @@ TEST_FILES = {
     "modern/generate": ("modern/test_language_model.py",),
     "modern/parts": ("modern/test_language_model.py",),
     "runs/accumulation": ("runs/test_distributed.py", "runs/test_trainer.py"),
+    "runs/distributed": ("runs/test_sharding.py", "runs/test_distributed.py"),
     "runs/checkpoints": ("runs/test_checkpoints.py", "runs/test_resumption.py"),
     "runs/folder": ("runs/test_checkpoints.py", "runs/test_resumption.py"),
     "runs/journal": (
@@ -97,6 +98,7 @@ TEST_FILES = {
         "runs/test_distributed.py",
     ),
     "speed/chunked_loss": ("speed/test_kernels.py", "speed/test_fast.py"),
+    "speed/costs": ("speed/test_planner.py",),
     "speed/configured": ("speed/test_fast.py", "exchange/test_foreign.py", "runs/test_checkpoints.py"),
     "speed/int8": ("speed/test_fast.py",),
     "speed/kernels": ("speed/test_kernels.py", "speed/test_fast.py"),

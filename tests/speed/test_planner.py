@@ -15,6 +15,7 @@ import torch
 from torch import distributed
 
 from transformer import TrainingConfig, Transformer, TransformerConfig, accelerate, teacher_forced_loss
+from transformer.modern.language_model import LanguageModel, LanguageModelConfig
 from transformer.runs.update import Updater
 from transformer.speed.costs import (
     PROGRAMS,
@@ -159,6 +160,19 @@ def test_the_operations_are_those_of_the_paper():
     B, s, l, h, V = 512, 2048, 24, 2304, 51_200
     wanted = 96 * B * s * l * h**2 * (1 + s / (6 * h) + V / (16 * l * h))
     assert training_flops(GPT, Work(B, s), recompute=True) == pytest.approx(wanted, rel=1e-12)
+
+
+@pytest.mark.parametrize("n_kv_heads", [1, 2, 4])
+def test_heads_that_share_keys_are_counted_as_their_model_has_them(n_kv_heads):
+    sizes = dict(d_model=32, n_heads=4, n_kv_heads=n_kv_heads, d_ff=48)
+    model = LanguageModel(LanguageModelConfig(100, n_layers=2, **sizes))
+    matrices = sum(p.numel() for name, p in model.named_parameters() if p.ndim > 1 and "embed" not in name)
+    assert ModelShape(layers=2, vocab_size=100, gated=True, **sizes).matrices == matrices
+
+
+def test_a_ring_is_as_fast_as_its_slowest_link():
+    # Eight devices to a machine: four that lie side by side stay within it, and four of every fourth do not.
+    assert [A100.rate(4), A100.rate(4, 2), A100.rate(4, 4), A100.rate(16)] == [300e9, 300e9, 25e9, 25e9]
 
 
 def test_a_division_divides():

@@ -24,4 +24,18 @@ FAULTS = [
         'rotary.get("rope_theta", theirs.get("rope_theta"))',
         "None",
     ),
+    Fault(
+        "prompts-without-their-end",
+        "what a speaker adds is given without what it was asked to continue",
+        "Speaker.speak",
+        "torch.cat([begun, added], dim=1)",
+        "added",
+    ),
+    Fault(
+        "one-of-several-ends",
+        "of several tokens that end a text, the first alone does",
+        "Speaker.speak",
+        "torch.isin(tokens, ends)",
+        "torch.isin(tokens, ends[:1])",
+    ),
 ]
