@@ -170,6 +170,15 @@ def test_heads_that_share_keys_are_counted_as_their_model_has_them(n_kv_heads):
     assert ModelShape(layers=2, vocab_size=100, gated=True, **sizes).matrices == matrices
 
 
+def test_utilization_counts_only_what_the_model_needs():
+    work, cluster = Work(64, 2048), replace(A100, devices=8)
+    splits = [Split(data=8, micro=8, recompute=again) for again in (False, True)]
+    kept, again = (predict(GPT, work, split, cluster) for split in splits)
+    needed, done = (training_flops(GPT, work, recompute) for recompute in (False, True))
+    assert kept.utilization * kept.seconds == pytest.approx(again.utilization * again.seconds)
+    assert again.rate * again.seconds / (kept.rate * kept.seconds) == pytest.approx(done / needed)
+
+
 def test_a_ring_is_as_fast_as_its_slowest_link():
     # Eight devices to a machine: four that lie side by side stay within it, and four of every fourth do not.
     assert [A100.rate(4), A100.rate(4, 2), A100.rate(4, 4), A100.rate(16)] == [300e9, 300e9, 25e9, 25e9]
