@@ -29,13 +29,7 @@ from torch import Tensor, nn
 from transformer.attention import KeyValueCache, MultiHeadAttention, causal_mask, padding_mask
 from transformer.embedding import PositionalEncoding, TokenEmbedding
 from transformer.layers import DecoderLayer, EncoderLayer, LayerConfig, LayerNorm
-from transformer.validation import (
-    check_config,
-    check_ids,
-    check_memory,
-    check_positions,
-    check_type,
-)
+from transformer.validation import check_config, check_ids, check_memory, check_positions, check_type
 
 
 # %% book/05-model.ipynb · The configuration · [transformer-config]
@@ -148,6 +142,10 @@ _TABLES = "src_embedding", "tgt_embedding", "output"
 class _TiedTables(nn.Module):
     # A model whose tied tables stay one parameter, whatever replaces it, and take equal tables only.
 
+    src_embedding: TokenEmbedding
+    tgt_embedding: TokenEmbedding
+    output: nn.Linear
+
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
     ) -> NamedTuple:
@@ -211,20 +209,14 @@ def initialize(module: nn.Module) -> None:
 class EncoderDecoder(_TiedTables):
     """The parts of a `Transformer`, with a method for each line of its equation."""
 
-    src_embedding: TokenEmbedding
-    tgt_embedding: TokenEmbedding
-    output: nn.Linear
-    positions: PositionalEncoding
-    encoder: Encoder
-    decoder: Decoder
-
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         check_type(TransformerConfig, config=config)
         self.config = config
         self.src_embedding, self.tgt_embedding, self.output = _tables(config)
         self.positions = PositionalEncoding(config.d_model, config.dropout, config.max_length)
-        self.encoder, self.decoder = Encoder(config), Decoder(config)
+        self.encoder: Encoder = Encoder(config)
+        self.decoder: Decoder = Decoder(config)
         self.apply(initialize)
         if config.tie_embeddings:
             self.tgt_embedding.weight = self.output.weight = self.src_embedding.weight
