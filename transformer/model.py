@@ -142,10 +142,6 @@ _TABLES = "src_embedding", "tgt_embedding", "output"
 class _TiedTables(nn.Module):
     # A model whose tied tables stay one parameter, whatever replaces it, and take equal tables only.
 
-    src_embedding: TokenEmbedding
-    tgt_embedding: TokenEmbedding
-    output: nn.Linear
-
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
     ) -> NamedTuple:
@@ -212,9 +208,12 @@ class EncoderDecoder(_TiedTables):
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         check_type(TransformerConfig, config=config)
-        self.config = config
-        self.src_embedding, self.tgt_embedding, self.output = _tables(config)
-        self.positions = PositionalEncoding(config.d_model, config.dropout, config.max_length)
+        self.config = c = config
+        source, target, output = _tables(config)
+        self.src_embedding: TokenEmbedding = source
+        self.tgt_embedding: TokenEmbedding = target
+        self.output: nn.Linear = output
+        self.positions: PositionalEncoding = PositionalEncoding(c.d_model, c.dropout, c.max_length)
         self.encoder: Encoder = Encoder(config)
         self.decoder: Decoder = Decoder(config)
         self.apply(initialize)
@@ -232,14 +231,11 @@ class EncoderDecoder(_TiedTables):
         return self.encoder(self.positions(self.src_embedding(src)), self.src_mask(src))
 
     def decode(
-        self, tgt: Tensor, memory: Tensor, src_mask: Tensor | None = None,
-        cache: KeyValueCache | None = None,
+        self, tgt: Tensor, memory: Tensor, src_mask: Tensor | None = None, cache: KeyValueCache | None = None
     ) -> Tensor:
         """Read target ids `[B, T]` along with the memory; return hidden vectors `[B, T, d_model]`.
 
-        Args:
-            src_mask: which source positions hold a token, `[B, 1, 1, S]`; `None`: all do.
-            cache: what earlier calls have kept; `tgt` then holds only what it has not seen.
+        `src_mask` `[B, 1, 1, S]`, if given, hides padding; with a `cache`, `tgt` holds only what is new.
         """
         check_ids("tgt", tgt, self.config.tgt_vocab_size)
         check_memory(memory, tgt, self.config.d_model)
