@@ -9,7 +9,6 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 #     attention
 #     plots
 #     layers
-#     validation
 #     model
 #     loss
 #     training
@@ -83,6 +82,7 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 #     commands/connections
 #     commands/app
 #     commands/serve
+#     validation
 
 # ruff: noqa: I001 (the order is that of the chapters)
 __version__ = "0.3.0.dev0"

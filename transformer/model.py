@@ -29,13 +29,7 @@ from torch import Tensor, nn
 from transformer.attention import KeyValueCache, MultiHeadAttention, causal_mask, padding_mask
 from transformer.embedding import PositionalEncoding, TokenEmbedding
 from transformer.layers import DecoderLayer, EncoderLayer, LayerConfig, LayerNorm
-from transformer.validation import (
-    check_config,
-    check_ids,
-    check_memory,
-    check_positions,
-    check_type,
-)
+from transformer.validation import check_config, check_ids, check_memory, check_positions, check_type
 
 
 # %% book/05-model.ipynb · The configuration · [transformer-config]
@@ -211,20 +205,17 @@ def initialize(module: nn.Module) -> None:
 class EncoderDecoder(_TiedTables):
     """The parts of a `Transformer`, with a method for each line of its equation."""
 
-    src_embedding: TokenEmbedding
-    tgt_embedding: TokenEmbedding
-    output: nn.Linear
-    positions: PositionalEncoding
-    encoder: Encoder
-    decoder: Decoder
-
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         check_type(TransformerConfig, config=config)
-        self.config = config
-        self.src_embedding, self.tgt_embedding, self.output = _tables(config)
-        self.positions = PositionalEncoding(config.d_model, config.dropout, config.max_length)
-        self.encoder, self.decoder = Encoder(config), Decoder(config)
+        self.config = c = config
+        source, target, output = _tables(config)
+        self.src_embedding: TokenEmbedding = source
+        self.tgt_embedding: TokenEmbedding = target
+        self.output: nn.Linear = output
+        self.positions: PositionalEncoding = PositionalEncoding(c.d_model, c.dropout, c.max_length)
+        self.encoder: Encoder = Encoder(config)
+        self.decoder: Decoder = Decoder(config)
         self.apply(initialize)
         if config.tie_embeddings:
             self.tgt_embedding.weight = self.output.weight = self.src_embedding.weight
@@ -240,14 +231,11 @@ class EncoderDecoder(_TiedTables):
         return self.encoder(self.positions(self.src_embedding(src)), self.src_mask(src))
 
     def decode(
-        self, tgt: Tensor, memory: Tensor, src_mask: Tensor | None = None,
-        cache: KeyValueCache | None = None,
+        self, tgt: Tensor, memory: Tensor, src_mask: Tensor | None = None, cache: KeyValueCache | None = None
     ) -> Tensor:
         """Read target ids `[B, T]` along with the memory; return hidden vectors `[B, T, d_model]`.
 
-        Args:
-            src_mask: which source positions hold a token, `[B, 1, 1, S]`; `None`: all do.
-            cache: what earlier calls have kept; `tgt` then holds only what it has not seen.
+        `src_mask` `[B, 1, 1, S]`, if given, hides padding; with a `cache`, `tgt` holds only what is new.
         """
         check_ids("tgt", tgt, self.config.tgt_vocab_size)
         check_memory(memory, tgt, self.config.d_model)

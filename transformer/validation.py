@@ -1,4 +1,4 @@
-"""transformer.validation, from book/05-model.ipynb, "The whole model".
+"""transformer.validation, from book/J-arguments.ipynb, "Workshop J: What may come in".
 
 Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
 """
@@ -23,7 +23,7 @@ __all__ = [
 ]
 
 
-# %% book/05-model.ipynb · The configuration · [check-config]
+# %% book/J-arguments.ipynb · The configuration · [check-config]
 from typing import Any
 
 from transformer.layers import ACTIVATIONS
@@ -70,7 +70,7 @@ def _check_depths(n_layers: Any) -> None:
         check_size(**{f"n_layers[{number}]": depth for number, depth in enumerate(n_layers)})
 
 
-# %% book/05-model.ipynb · Checking arguments · [check-kinds]
+# %% book/J-arguments.ipynb · How an error is worded · [check-kinds]
 from collections.abc import Collection, Mapping
 
 
@@ -109,7 +109,7 @@ def check_choice(choices: Collection[Any], **values: Any) -> None:
             raise ValueError(f"{name} must be one of {list(choices)}, not {value!r}")
 
 
-# %% book/05-model.ipynb · Checking arguments · [check-numbers]
+# %% book/J-arguments.ipynb · Numbers · [check-numbers]
 import math
 
 
@@ -149,7 +149,7 @@ def check_number(**numbers: float) -> None:
             raise ValueError(f"{name} must be finite and at least 0, but is {number}")
 
 
-# %% book/05-model.ipynb · Checking arguments · [is-traced]
+# %% book/J-arguments.ipynb · Where the numbers of a tensor are read · [is-traced]
 import torch
 from torch import Tensor
 
@@ -166,7 +166,7 @@ def is_traced(*tensors: Tensor) -> bool:
     return torch.compiler.is_compiling() or any(_unwrap(x) is not x for x in tensors)
 
 
-# %% book/05-model.ipynb · Checking arguments · [check-ids]
+# %% book/J-arguments.ipynb · Where the numbers of a tensor are read · [check-ids]
 def check_ids(name: str, ids: Tensor, vocab_size: int, always: bool = False) -> None:
     """Refuse anything but a `[B, T]` tensor of token ids below `vocab_size`.
 
@@ -211,7 +211,7 @@ def check_range(name: str, ids: Tensor, end: int, always: bool = False) -> None:
         raise IndexError(f"{name} must lie in [0, {end}), but holds {low if low < 0 else high}")
 
 
-# %% book/05-model.ipynb · Checking arguments · [check-memory]
+# %% book/J-arguments.ipynb · Vectors, weights and devices · [check-memory]
 def check_features(name: str, x: Tensor, features: int | None, rank: int = 3) -> None:
     """Refuse anything but a floating-point tensor of `rank` axes, the last with `features` entries.
 
@@ -246,7 +246,7 @@ def check_memory(memory: Tensor, tgt: Tensor, d_model: int) -> None:
         raise ValueError(f"tgt and memory must have the same batch size, not {given}")
 
 
-# %% book/05-model.ipynb · Checking arguments · [check-place]
+# %% book/J-arguments.ipynb · Vectors, weights and devices · [check-place]
 def check_place(name: str, x: Tensor, like: Tensor, of: str = "the weights") -> None:
     """Refuse a tensor whose device or floating-point dtype differs from another's.
 
@@ -299,7 +299,7 @@ def check_device(device: torch.device | str) -> torch.device:
         raise ValueError(f"device {device!r} cannot be used here: {message}") from error
 
 
-# %% book/05-model.ipynb · Checking arguments · [optional-import]
+# %% book/J-arguments.ipynb · Libraries that may be missing · [optional-import]
 import importlib
 from types import ModuleType
 

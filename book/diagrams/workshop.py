@@ -597,6 +597,53 @@ def stop_of_a_server() -> Diagram:
     return d
 
 
+def what_may_come_in() -> Diagram:
+    """Workshop J: what is asked of an argument, one question after another, and what refuses it."""
+    d = Diagram(470, 414)
+    rows = (
+        (98, "of the right kind?", "type, dtype", "TypeError"),
+        (166, "within its bounds?", "size, rate, choice, shape", "ValueError"),
+        (234, "are its ids tokens?", "smallest and largest", "IndexError"),
+        (302, "does it fit the rest?", "heads and width, batch, device", "ValueError"),
+    )
+    above = d.box(190, 28, "an argument, by its name", "plain", 200, 34)
+    for y, question, what, refusal in rows:
+        box = d.box(190, y, f"{question}\n{what}", "memory" if refusal == "IndexError" else "norm", 244, 46)
+        d.arrow(above.bottom, box.top)
+        away = d.box(408, y, refusal, "logits", 112, 30, look="code")
+        d.arrow(box.right, away.left, kind="logits")
+        above = box
+    inside = d.box(190, 384, "the stacks and their layers,\nwhich do not ask again", "attention", 244, 46)
+    d.arrow(above.bottom, inside.top, kind="value")
+    d.arrow((68, 166), (26, 166), (26, 302), (68, 302), dashed=True)
+    d.text(12, 234, "numbers not read", turn=-90)
+    return d
+
+
+def when_numbers_are_read() -> Diagram:
+    """Workshop J: whether a check looks at the numbers of a tensor."""
+    d = Diagram(470, 380)
+    rows = (
+        ("a placeholder?", ("yes", "not read", "plain"), "no"),
+        ("on the CPU?", ("yes", "read", "value"), "no"),
+        ("always=True?", ("no", "not read", "plain"), "yes"),
+        ("on the meta device?", ("yes", "ValueError:\nthere are none", "logits"), "no"),
+    )
+    above = d.box(120, 24, "a tensor of ids", "query", 164, 32)
+    below = ""
+    for i, (question, (answer, outcome, kind), other) in enumerate(rows):
+        box = d.box(120, 92 + 66 * i, question, "norm", 164, 34)
+        d.arrow(above.bottom, box.top)
+        d.text(132, above.y + (box.y - above.y) / 2, below, "start")
+        out = d.box(376, box.y, outcome, kind, 150, 34 + 10 * ("\n" in outcome))
+        d.arrow(box.right, out.left, label=answer, look="over", kind=kind)
+        above, below = box, other
+    waits = d.box(120, 356, "read; the host waits", "value", 164, 34)
+    d.arrow(above.bottom, waits.top, kind="value")
+    d.text(132, 323, below, "start")
+    return d
+
+
 def frames_of_a_verb() -> Diagram:
     """Workshop A: a verb, its prepositions, what may follow them, and the English that each becomes."""
     d = Diagram(470, 196)
