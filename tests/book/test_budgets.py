@@ -50,7 +50,6 @@ WORKSHOP = Page(
 # Where a chapter is still over its budget. What is no longer needed here is a failure, so this only shrinks.
 OVER = {
     "05-model": {"code_lines"},  # checks of arguments, folded, are a third of them
-    "16-since-2017": {"code_lines"},  # two thirds are exported
     "18-case-book": {"open_code", "code_cells", "code_lines"},  # a collection
 }
 
