@@ -1026,7 +1026,7 @@ def way_through_the_attention() -> Diagram:
     return d
 
 
-def caches_after_a_guess() -> Diagram:
+def positions_after_a_guess() -> Diagram:
     """Workshop K: what both models have read of four guesses, and keep when the third is refused."""
     d = Diagram(474, 250)
     rows = (
