@@ -22,8 +22,6 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 #     language/batches
 #     language/scores
 #     study/inspection
-#     modern/language_model
-#     modern/generate
 #     modern/parts
 #     study/phrases
 #     commands/recipes
@@ -83,6 +81,8 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 #     commands/app
 #     commands/serve
 #     validation
+#     modern/language_model
+#     modern/generate
 
 # ruff: noqa: I001 (the order is that of the chapters)
 __version__ = "0.3.0.dev0"

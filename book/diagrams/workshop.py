@@ -1003,3 +1003,91 @@ def steps_on_a_gpu() -> Diagram:
     d.arrow((8, 249), (264, 249), dashed=True, tip=False)
     d.text(237, 322, "failed: bench training, bench peak", "code")
     return d
+
+
+def language_model_flow() -> Diagram:
+    """Workshop K: from token ids to the next token, alone or with guesses, and what the model is told."""
+    d = Diagram(474, 470)
+    ids = d.box(170, 28, "ids", "plain", 92, 30)
+    embedding = d.box(170, 92, "embedding", "weight", 120, 30)
+    d.frame(170, 198, 236, 136)
+    d.text(66, 144, "N layers", "start")
+    attention = d.box(170, 176, "norm, grouped attention", "attention", 196, 42)
+    network = d.box(170, 234, "norm, gated network", "value", 196, 34)
+    output = d.box(170, 302, "norm, output table", "weight", 160, 30)
+    logits = d.box(170, 360, "logits", "logits", 92, 30)
+    d.arrow(ids.bottom, embedding.top, label="[B, T]")
+    d.arrow(embedding.bottom, attention.top, label="[B, T, d]", at=(222, 120))
+    d.arrow(attention.bottom, network.top)
+    d.arrow(network.bottom, output.top)
+    d.arrow(output.bottom, logits.top, label="[B, T, V]")
+    config = d.box(388, 28, "LanguageModelConfig", "norm", 164, 30, look="code")
+    places = d.box(388, 108, "mask, cosines\nand sines", "key", 120, 44)
+    d.box(388, 182, "KeyValueCache", "memory", 120, 34, look="code")
+    d.arrow(config.bottom, places.top)
+    d.arrow((328, 108), (308, 108), (308, 164), (268, 164), kind="key")
+    d.arrow((268, 177), (328, 177), kind="memory")
+    d.arrow((328, 189), (268, 189), kind="memory")
+    alone = d.box(102, 424, "generate\nchooses one", "query", 132, 48)
+    guessed = d.box(276, 424, "accept keeps guesses,\nand draws one more", "query", 172, 48)
+    draft = d.box(420, 330, "draft model", "attention", 96, 34)
+    d.arrow((152, 375), (152, 388), (102, 388), alone.top, kind="logits")
+    d.arrow((188, 375), (188, 388), (250, 388), (250, 400), kind="logits")
+    d.arrow(draft.bottom, (420, 424), guessed.right, label="guesses", at=(420, 386), look="")
+    d.arrow(alone.left, (18, 424), (18, 28), ids.left, kind="query")
+    d.arrow((276, 448), (276, 460), (18, 460), (18, 420), kind="query", tip=False)
+    return d
+
+
+def way_through_the_attention() -> Diagram:
+    """Workshop K: the shapes inside grouped attention, and what its cache holds."""
+    d = Diagram(474, 480)
+    x = d.box(190, 26, "x", "plain", 60, 28)
+    d.text(230, 26, "[B, T, d]", "code start")
+    columns = ((48, "Q", "query", "H"), (190, "K", "key", "H_{kv}"), (332, "V", "value", "H_{kv}"))
+    for across, letter, kind, heads in columns:
+        table = d.box(across, 94, f"W^{{{letter}}}", "weight", 76, 30)
+        d.arrow(x.bottom, *([] if across == x.x else [(x.x, 60), (across, 60)]), table.top)
+        d.text(across + 10, 128, f"[B, {heads}, T, d_{{k}}]", "code start")
+        end = (across, 377) if letter == "Q" else (across, 253)
+        if letter == "V":
+            d.arrow(table.bottom, end, kind=kind)
+            continue
+        norm = d.box(across, 160, "norm", "norm", 76, 28)
+        turned = d.box(across, 210, "rotate", kind, 76, 28)
+        d.arrow(table.bottom, norm.top, kind=kind)
+        d.arrow(norm.bottom, turned.top, kind=kind)
+        d.arrow(turned.bottom, end, kind=kind)
+    d.box(261, 272, "cache, which has S positions then", "memory", 270, 36)
+    d.box(261, 336, "each head H / H_{kv} times", "norm", 270, 30)
+    for across, kind in ((190, "key"), (332, "value")):
+        d.arrow((across, 290), (across, 321), kind=kind)
+        d.text(across + 10, 305, "[B, H_{kv}, S, d_{k}]", "code start")
+        d.arrow((across, 351), (across, 377), kind=kind)
+    product = d.box(190, 394, "attention, under the mask", "attention", 360, 34)
+    output = d.box(190, 452, "W^{O}", "weight", 76, 30)
+    d.arrow(product.bottom, output.top)
+    d.text(200, 424, "[B, T, H d_{k}]", "code start")
+    d.arrow(output.right, (273, 452))
+    d.text(281, 452, "[B, T, d]", "code start")
+    return d
+
+
+def positions_after_a_guess() -> Diagram:
+    """Workshop K: what both models have read of four guesses, and keep when the third is refused."""
+    d = Diagram(474, 250)
+    rows = (
+        ("written, and guessed", ["plain"] * 5 + ["query"] * 4),
+        ("the draft has read", ["key"] * 8),
+        ("the model has read", ["attention"] * 9),
+        ("accepted", ["plain"] * 5 + ["value"] * 2 + ["logits"]),
+        ("both caches keep", ["memory"] * 7),
+    )
+    for row, (name, kinds) in enumerate(rows):
+        y = 40 + 46 * row
+        d.text(8, y, name, "start")
+        missing = [""] * (9 - len(kinds))
+        words = [str(place + 1) if row in (0, 3) else "" for place in range(len(kinds))]
+        d.grid(314, y, [kinds + missing], 34, [words + missing])
+    d.text(314, 14, "position")
+    return d

@@ -1,4 +1,4 @@
-"""transformer.modern.generate, from book/16-since-2017.ipynb, "Since 2017".
+"""transformer.modern.generate, from book/K-language-model.ipynb, "Workshop K: A language model".
 
 Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
 """
@@ -15,7 +15,7 @@ __all__ = [
 ]
 
 
-# %% book/16-since-2017.ipynb · Since 2017 · [generate-imports]
+# %% book/K-language-model.ipynb · The configuration · [generate-imports]
 from collections.abc import Callable
 
 import torch
@@ -27,7 +27,7 @@ from transformer.training import evaluating
 from transformer.validation import check_choice, check_ids, check_size
 
 
-# %% book/16-since-2017.ipynb · Writing · [generate]
+# %% book/K-language-model.ipynb · Writing · [generate]
 def most_probable(logits: Tensor) -> Tensor:
     """The token with the largest of the logits `[..., V]`."""
     return logits.argmax(-1)
@@ -73,13 +73,13 @@ def generate(
     return tokens[:, prompt.size(1) :]
 
 
-# %% book/16-since-2017.ipynb · Guessing ahead · [probabilities]
+# %% book/K-language-model.ipynb · Guessing ahead · [probabilities]
 def probabilities(logits: Tensor) -> Tensor:
     """The probabilities `[..., V]` that a model's logits `[..., V]` stand for."""
     return logits.softmax(-1)
 
 
-# %% book/16-since-2017.ipynb · Guessing ahead · [accept]
+# %% book/K-language-model.ipynb · Guessing ahead · [accept]
 Draw = Callable[[Tensor], int]
 
 
@@ -111,7 +111,7 @@ def accept(proposed: list[int], q: Tensor, p: Tensor, draw: Draw = random_draw) 
     return [*proposed, draw(p[-1])]
 
 
-# %% book/16-since-2017.ipynb · Guessing ahead · [rewindable-cache]
+# %% book/K-language-model.ipynb · Guessing ahead · [rewindable-cache]
 class RewindableCache(KeyValueCache):
     """A `KeyValueCache` that can forget the latest positions."""
 
@@ -122,7 +122,7 @@ class RewindableCache(KeyValueCache):
             self._grown[attention] = room, self.length
 
 
-# %% book/16-since-2017.ipynb · Guessing ahead · [speculative-decoding]
+# %% book/K-language-model.ipynb · Guessing ahead · [speculative-decoding]
 @torch.no_grad()
 def speculative_decoding(
     model: LanguageModel,
