@@ -12,7 +12,7 @@ async ({ name, names, ids }) => {
   const OWN = { opacity: "1", display: "", "stop-color": "", "vector-effect": "none" };
   const drawings = [];
   const USELESS = ".headerlink, .copybtn, .nocopy, button, script, noscript, article style:not(svg *), input, .predict-value, .predict-foot, .predict-summary, .toctree-wrapper, "
-    + ".viewcode-link, .viewcode-back, svg path:not([d])";
+    + ".viewcode-link, .viewcode-back, .of-narrow, svg path:not([d])";
   article.querySelectorAll(USELESS).forEach(element => element.remove());
 
   // Drawings -------------------------------------------------------------------------------------------

@@ -24,6 +24,9 @@ MATH_AND_MARKS = re.compile(
     r'[(\[“]?<span class="math [^>]*><mjx-container.*?</mjx-container></span>[.,;:!?)\]”]*'
 )
 FIGURE = re.compile(r"(<figure[^>]*>\s*)(<img [^>]*>|<a [^>]*>\s*<img [^>]*>\s*</a>)")
+WHOLE_FIGURE = re.compile(r"<figure\b.*?</figure>", re.DOTALL)
+SIDE = re.compile(r"(?<!the )\b(left|right)(?=(?: and middle)?[:,)])", re.IGNORECASE)  # in a caption: of a panel
+PLACES = {"left": "top", "Left": "Top", "right": "bottom", "Right": "Bottom"}  # where a narrow screen has it
 TABLE = re.compile(r'<table class="(?:docutils |table|align)[^"]*">.*?</table>', re.DOTALL)
 ROW, CELL = re.compile(r"<tr\b.*?</tr>", re.DOTALL), re.compile(r"<td[^>]*>(.*?)</td>", re.DOTALL)
 TAG = re.compile(r"<[^>]*>")
@@ -118,8 +121,20 @@ def mend_body(app: Sphinx, pagename: str, templatename: str, context: dict, doct
         body = body.replace(' role="doc-biblioentry"', "").replace(' aria-label="Toggle hidden content"', "")
         body = re.sub(r'<th class="head([^"]*)">\s*(?:<p></p>)?\s*</th>', r'<td class="head\1"></td>', body)
         body = FIGURE.sub(r'\1<div class="picture">\2</div>', body)
+        body = WHOLE_FIGURE.sub(lambda figure: with_places(figure[0]), body)
         body = MATH_AND_MARKS.sub(r'<span class="whole">\g<0></span>', body)
         context["body"] = body
+
+
+def with_places(figure: str) -> str:
+    """Let a caption say where a panel stands in the narrow form as well, whose panels are stacked."""
+    if '<svg class="plot narrow' not in figure:
+        return figure
+    drawing, caption, words = figure.partition('class="caption-text"')
+    both = SIDE.sub(
+        lambda side: f'<span class="of-wide">{side[0]}</span><span class="of-narrow">{PLACES[side[0]]}</span>', words
+    )
+    return drawing + caption + both
 
 
 def name_cells(app: Sphinx, pagename: str, templatename: str, context: dict, doctree: object) -> None:
