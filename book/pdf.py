@@ -160,6 +160,8 @@ def print_page(browser: Browser, page: Path) -> Path:
 def print_html(browser: Browser, html: str, margin: dict[str, str]) -> bytes:
     tab = browser.new_page()
     tab.set_content(html)
+    tab.add_style_tag(content=paper.typeface())
+    tab.evaluate("document.fonts.ready")
     content = tab.pdf(format="A4", margin=margin, print_background=True, tagged=True)
     tab.close()
     return content
