@@ -27,8 +27,9 @@ FIGURE = re.compile(r"(<figure[^>]*>\s*)(<img [^>]*>|<a [^>]*>\s*<img [^>]*>\s*<
 LONG_NAME = re.compile(r'(?<=<span class="pre">)[\w.]{20,}(?=</span>)')
 JOINT = re.compile(r"(?<=\w)[._](?=\w)")  # after which a long name may go on in the next line
 WHOLE_FIGURE = re.compile(r"<figure\b.*?</figure>", re.DOTALL)
-SIDE = re.compile(r"(?<!the )\b(left|right)(?=(?: and middle)?[:,)])", re.IGNORECASE)  # in a caption: of a panel
-PLACES = {"left": "top", "Left": "Top", "right": "bottom", "Right": "Bottom"}  # where a narrow screen has it
+# Where a panel stands, in a caption, and where a narrow screen has it.
+SIDE = re.compile(r"(?<!the )\b(left|right)(?=(?: and middle)?[:,)])", re.IGNORECASE)
+PLACES = {"left": "top", "Left": "Top", "right": "bottom", "Right": "Bottom"}
 TABLE = re.compile(r'<table class="(?:docutils |table|align)[^"]*">.*?</table>', re.DOTALL)
 ROW, CELL = re.compile(r"<tr\b.*?</tr>", re.DOTALL), re.compile(r"<td[^>]*>(.*?)</td>", re.DOTALL)
 TAG = re.compile(r"<[^>]*>")
@@ -135,10 +136,8 @@ def with_places(figure: str) -> str:
     if '<svg class="plot narrow' not in figure:
         return figure
     drawing, caption, words = figure.partition('class="caption-text"')
-    both = SIDE.sub(
-        lambda side: f'<span class="of-wide">{side[0]}</span><span class="of-narrow">{PLACES[side[0]]}</span>', words
-    )
-    return drawing + caption + both
+    both = '<span class="of-wide">{}</span><span class="of-narrow" data-word="{}"></span>'
+    return drawing + caption + SIDE.sub(lambda side: both.format(side[0], PLACES[side[0]]), words)
 
 
 def name_cells(app: Sphinx, pagename: str, templatename: str, context: dict, doctree: object) -> None:
