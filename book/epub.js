@@ -10,9 +10,10 @@ async ({ name, names, ids }) => {
     "fill-opacity", "stroke-opacity", "font-size", "font-weight", "font-style", "font-family", "text-anchor",
     "dominant-baseline", "visibility", "marker-end", "marker-start", "paint-order", "image-rendering"];
   const OWN = { opacity: "1", display: "", "stop-color": "", "vector-effect": "none" };
+  const MATH_WIDTH = 32; // em
   const drawings = [];
   const USELESS = ".headerlink, .copybtn, .nocopy, button, script, noscript, article style:not(svg *), input, .predict-value, .predict-foot, .predict-summary, .toctree-wrapper, "
-    + ".viewcode-link, .viewcode-back, svg path:not([d])";
+    + ".viewcode-link, .viewcode-back, .of-narrow, .column-name, svg path:not([d])";
   article.querySelectorAll(USELESS).forEach(element => element.remove());
 
   // Drawings -------------------------------------------------------------------------------------------
@@ -77,6 +78,24 @@ async ({ name, names, ids }) => {
   document.querySelectorAll("mjx-container").forEach(container => {
     const math = container.querySelector("mjx-assistive-mml math");
     container.replaceWith(math);
+  });
+  // TeX sets a function's name apart from what is beside it, unless that is in parentheses; MathML has to be told.
+  const isApart = element => element && !/^(mo|mspace)$/.test(element.localName) && !element.textContent.startsWith("(");
+  const space = () => {
+    const found = document.createElementNS(MATH, "mspace");
+    found.setAttribute("width", "0.167em");
+    return found;
+  };
+  document.querySelectorAll("article math mo").forEach(mark => {
+    if (mark.textContent !== "\u2061") return;
+    const name = mark.previousElementSibling;
+    if (isApart(mark.nextElementSibling)) mark.after(space());
+    if (isApart(name?.previousElementSibling)) name.before(space());
+  });
+  // A formula that a narrow screen would cut is smaller.
+  document.querySelectorAll("article div.math").forEach(box => {
+    const width = box.querySelector("math")?.getBoundingClientRect().width ?? 0;
+    box.classList.toggle("wide", width > MATH_WIDTH * parseFloat(getComputedStyle(box).fontSize));
   });
   document.querySelectorAll("article math *, article math").forEach(element => {
     for (const { name } of [...element.attributes]) if (name.startsWith("data-") || name === "class") element.removeAttribute(name);

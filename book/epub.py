@@ -90,6 +90,8 @@ def cover(browser: Browser) -> Iterator[Item]:
     tab = browser.new_page(viewport={"width": COVER_WIDTH, "height": COVER_HEIGHT})
     svg = COVER.read_text(encoding="utf8").replace("<svg", '<svg style="width:100%;height:100%"', 1)
     tab.set_content(f"<style>body {{ margin: 0 }}</style>{svg}")
+    tab.add_style_tag(content=paper.typeface())
+    tab.evaluate("document.fonts.ready")
     yield Item("images/cover.png", tab.screenshot(), "cover-image")
     tab.close()
     title = escape(settings()["title"])

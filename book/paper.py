@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 import shutil
 import sys
@@ -47,6 +48,14 @@ class Page(NamedTuple):
 def settings() -> dict:
     """Return what `_config.yml` says."""
     return yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf8"))
+
+
+@cache
+def typeface() -> str:
+    """Return a style sheet with the font of the book, for pages that stand nowhere and can load nothing."""
+    font = base64.b64encode((COVER.parent / "fonts" / "source-sans-3.woff2").read_bytes()).decode()
+    return f"""@font-face {{ font-family: 'Source Sans 3'; font-weight: 200 900;
+        src: url(data:font/woff2;base64,{font}) format('woff2') }}"""
 
 
 @cache

@@ -48,6 +48,31 @@ NO_MARGINS = dict.fromkeys(MARGINS, "0")
 WIDTH = {"width": 643, "height": 900}  # pixels: 170 mm, between the margins, to which equations are fitted
 POINTS = 72 / 25.4  # in a millimeter
 PLACE = "https://page.invalid/"  # before the name and the anchor of a place, until all pages are joined
+# Long code goes on over the page where it has a blank line, else after sixteen lines, as long output does.
+DIVIDED = """() => document.querySelectorAll('.cell pre, .highlight pre').forEach(pre => {
+    const lines = text => text.split('\\n').length - 1;
+    const isBlank = run => run?.data === '\\n';
+    const runs = [...pre.childNodes].flatMap(node => node.nodeType === Node.TEXT_NODE
+        ? node.data.split(/(?<=\\n)/).map(line => document.createTextNode(line)) : [node]);
+    const parts = [[]];
+    let length = 0;
+    runs.forEach((run, i) => {
+        parts.at(-1).push(run);
+        length += lines(run.textContent);
+        const ends = run.data?.endsWith('\\n') && !isBlank(runs[i + 1]);
+        if (ends && (length >= 16 || (length >= 4 && isBlank(run)))) {
+            parts.push([]);
+            length = 0;
+        }
+    });
+    if (length < 4 && parts.length > 1) parts.at(-2).push(...parts.pop());
+    if (parts.length < 2) return;
+    pre.replaceChildren(...parts.map(runs => {
+        const part = Object.assign(document.createElement('span'), {className: 'part'});
+        part.append(...runs);
+        return part;
+    }));
+})"""
 # On paper nothing can be unfolded, and a link to a file beside the page leads nowhere. The drawing in a
 # figure has the text for those who cannot see it, and the figure around it needs no second one.
 FOR_PAPER = """async () => {
@@ -118,6 +143,7 @@ def printed(browser: Browser, page: Path, script: str, arguments: Any = None, **
     tab.set_viewport_size(WIDTH)
     tab.goto(page.as_uri())
     tab.evaluate(script, arguments)
+    tab.evaluate(DIVIDED)
     content = tab.pdf(format="A4", margin=MARGINS, print_background=True, tagged=True, **options)
     tab.close()
     return content
@@ -134,6 +160,8 @@ def print_page(browser: Browser, page: Path) -> Path:
 def print_html(browser: Browser, html: str, margin: dict[str, str]) -> bytes:
     tab = browser.new_page()
     tab.set_content(html)
+    tab.add_style_tag(content=paper.typeface())
+    tab.evaluate("document.fonts.ready")
     content = tab.pdf(format="A4", margin=margin, print_background=True, tagged=True)
     tab.close()
     return content

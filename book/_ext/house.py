@@ -24,6 +24,12 @@ MATH_AND_MARKS = re.compile(
     r'[(\[“]?<span class="math [^>]*><mjx-container.*?</mjx-container></span>[.,;:!?)\]”]*'
 )
 FIGURE = re.compile(r"(<figure[^>]*>\s*)(<img [^>]*>|<a [^>]*>\s*<img [^>]*>\s*</a>)")
+LONG_NAME = re.compile(r'(?<=<span class="pre">)[\w.]{20,}(?=</span>)')
+JOINT = re.compile(r"(?<=\w)[._](?=\w)")  # after which a long name may go on in the next line
+WHOLE_FIGURE = re.compile(r"<figure\b.*?</figure>", re.DOTALL)
+# Where a panel stands, in a caption, and where a narrow screen has it.
+SIDE = re.compile(r"(?<!the )\b(left|right)(?=(?: and middle)?[:,)])", re.IGNORECASE)
+PLACES = {"left": "top", "Left": "Top", "right": "bottom", "Right": "Bottom"}
 TABLE = re.compile(r'<table class="(?:docutils |table|align)[^"]*">.*?</table>', re.DOTALL)
 ROW, CELL = re.compile(r"<tr\b.*?</tr>", re.DOTALL), re.compile(r"<td[^>]*>(.*?)</td>", re.DOTALL)
 TAG = re.compile(r"<[^>]*>")
@@ -111,15 +117,27 @@ def mend_body(app: Sphinx, pagename: str, templatename: str, context: dict, doct
 
     docutils calls the bibliography a list and gives it no list items, and makes an empty corner of a table a
     heading; myst-nb labels what unfolds a cell with other words than stand there. A figure gets a box in
-    which it can scroll, and no line ends or begins with a mark that belongs to a formula.
+    which it can scroll, no line ends or begins with a mark that belongs to a formula, and a long name is
+    broken at its joints.
     """
     if body := context.get("body"):
         body = body.replace(' role="list" class="citation-list"', ' class="citation-list"')
         body = body.replace(' role="doc-biblioentry"', "").replace(' aria-label="Toggle hidden content"', "")
         body = re.sub(r'<th class="head([^"]*)">\s*(?:<p></p>)?\s*</th>', r'<td class="head\1"></td>', body)
         body = FIGURE.sub(r'\1<div class="picture">\2</div>', body)
+        body = LONG_NAME.sub(lambda name: JOINT.sub(r"\g<0><wbr>", name[0]), body)
+        body = WHOLE_FIGURE.sub(lambda figure: with_places(figure[0]), body)
         body = MATH_AND_MARKS.sub(r'<span class="whole">\g<0></span>', body)
         context["body"] = body
+
+
+def with_places(figure: str) -> str:
+    """Let a caption say where a panel stands in the narrow form as well, whose panels are stacked."""
+    if '<svg class="plot narrow' not in figure:
+        return figure
+    drawing, caption, words = figure.partition('class="caption-text"')
+    both = '<span class="of-wide">{}</span><span class="of-narrow" data-word="{}"></span>'
+    return drawing + caption + SIDE.sub(lambda side: both.format(side[0], PLACES[side[0]]), words)
 
 
 def name_cells(app: Sphinx, pagename: str, templatename: str, context: dict, doctree: object) -> None:

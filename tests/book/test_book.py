@@ -524,6 +524,33 @@ def test_no_button_lies_on_the_text(tab):
         assert not tab.locator("#pst-back-to-top").is_visible()
 
 
+# Lines of code, scrolled to their ends, over which the button for copying lies.
+UNDER_BUTTON = """() => [...document.querySelectorAll('div.highlight:has(> .copybtn) > pre')].filter(pre => {
+    if (!pre.getClientRects().length) return false;
+    pre.scrollLeft = pre.scrollWidth;
+    const button = pre.parentElement.querySelector('.copybtn').getBoundingClientRect();
+    const texts = document.createTreeWalker(pre, NodeFilter.SHOW_TEXT);
+    const range = document.createRange();
+    for (let text; (text = texts.nextNode());) {
+        range.selectNodeContents(text);
+        const covered = box => text.data.trim() && box.right > button.left + 2 && box.left < button.right - 2
+            && box.bottom > button.top + 2 && box.top < button.bottom - 2;
+        if ([...range.getClientRects()].some(covered)) return true;
+    }
+    return false;
+}).length"""
+
+
+@reads_pages
+def test_a_finger_finds_no_code_under_the_button_that_copies_it(chromium):
+    context = chromium.new_context(viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
+    tab = context.new_page()
+    tab.goto((HTML / "book" / "03-attention.html").as_uri())
+    tab.wait_for_selector(".copybtn", state="attached")
+    assert tab.locator("div.highlight > .copybtn").count() > 50 and tab.evaluate(UNDER_BUTTON) == 0
+    context.close()
+
+
 @reads_pages
 def test_meanings_have_room_on_the_page_of_notation(tab):
     visit(tab, HTML / "book/notation.html")

@@ -159,6 +159,9 @@ def test_search_finds_what_the_package_finds(name):
         assert tokens == greedy_search(model, torch.tensor([src]), longest)[0].tolist()
 
 
+SPECIAL = {"<pad>": "padding", "<unk>": "unknown", "<s>": "start", "</s>": "end"}  # as the page calls them
+
+
 def words_after(
     translator: Translator, src: list[int], read: list[int], count: int
 ) -> list[tuple[str, float]]:
@@ -178,9 +181,9 @@ def words_after(
                 break
             probability *= predict(tokens)[best].item()
             tokens.append(best)
-        begins = token == 3 or vocabulary.pieces[token].startswith("▁")
+        begins = vocabulary.pieces[token].startswith("▁")
         text = "".join(vocabulary.pieces[each] for each in tokens).replace("▁", "")
-        found.append(("end" if token == 3 else text if begins else f"-{text}", probability))
+        found.append((SPECIAL.get(text, text if begins else f"-{text}"), probability))
     return found
 
 
@@ -203,7 +206,7 @@ def test_next_words_are_those_of_the_package():
             [share for _, share in wanted], abs=1e-4
         )
         texts = ["".join(vocabulary.pieces[id] for id in each["tokens"]).replace("▁", "") for each in found]
-        assert [text.replace("</s>", "end") for text in texts] == [text.lstrip("-") for text, _ in wanted]
+        assert [SPECIAL.get(text, text) for text in texts] == [text.lstrip("-") for text, _ in wanted]
 
 
 @torch.no_grad()
@@ -978,6 +981,12 @@ def test_attention_in_the_plane_is_the_package_s(tab, width):
     ready(tab, "attention")
     show(tab, width, "light")
     check_plane(tab)
+    for number in ("3", "-3"):  # the output lies at the right edge, or at the left
+        tab.get_by_label("v₁, first number").fill(number)
+        tab.get_by_label("q, first number").fill("3")
+        word, plane = tab.locator("text.live-output"), tab.locator(".live-plane:has(.live-output)")
+        inner, outer = word.bounding_box(), plane.bounding_box()
+        assert outer["x"] <= inner["x"] and inner["x"] + inner["width"] <= outer["x"] + outer["width"]
     tab.get_by_label("q, first number").fill("-2")
     tab.get_by_label("v₃, second number").fill("2.5")
     check_plane(tab)

@@ -18,6 +18,7 @@ from docutils.utils import new_document
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "book" / "_ext"))
 import cells  # noqa: E402
+import house  # noqa: E402
 import lookup  # noqa: E402
 import plots  # noqa: E402
 import slim  # noqa: E402
@@ -264,3 +265,35 @@ def test_a_check_without_a_line_is_found():
 @pytest.mark.parametrize("path", sorted((ROOT / "book").glob("*.ipynb")), ids=lambda path: path.stem)
 def test_every_check_shows_what_it_found(path):
     assert silent(nbformat.read(path, as_version=4)) == []
+
+
+CAPTION = '<figcaption><p><span class="caption-text">{}</span></p></figcaption></figure>'
+
+
+@pytest.mark.parametrize(
+    ("said", "at_a_phone"),
+    [
+        ("Left: a curve. Right: another, right as well.", "Top: a curve. Bottom: another, right as well."),
+        ("Two curves (left) and their sum (right).", "Two curves (top) and their sum (bottom)."),
+        ("Left and middle: a head. Right: the loss.", "Top and middle: a head. Bottom: the loss."),
+        ("Fast ones on the left, slow ones on the right.", "Fast ones on the left, slow ones on the right."),
+    ],
+)
+def test_a_caption_says_where_a_panel_stands_in_each_form_of_a_plot(said, at_a_phone):
+    drawing = '<figure><svg class="plot wide">Left: x</svg><svg class="plot narrow">Left: x</svg>'
+    woven = house.with_places(drawing + CAPTION.format(said))
+    assert re.sub("<[^>]*>", "", woven) == f"Left: xLeft: x{said}"  # what programs read
+    both = r'<span class="of-wide">\w+</span><span class="of-narrow" data-word="(\w+)"></span>'
+    assert re.sub(both, r"\1", woven) == drawing + CAPTION.format(at_a_phone)
+
+
+def test_a_caption_of_a_plot_with_one_form_stays_as_it_is():
+    figure = '<figure><svg class="plot">x</svg>' + CAPTION.format("Left: a curve.")
+    assert house.with_places(figure) == figure
+
+
+def test_a_long_name_may_go_on_in_the_next_line_after_its_joints():
+    code = '<span class="pre">{}</span> <span class="pre">d_model</span>'
+    context = {"body": code.format("transformer.limits.check_body")}
+    house.mend_body(None, "page", "page.html", context, None)
+    assert context["body"] == code.format("transformer.<wbr>limits.<wbr>check_<wbr>body")

@@ -85,8 +85,9 @@
         end = start.map((number, i) => number + weights[s] * value[i]);
         return line(start, end, "live-step");
       });
+      const side = output[0] > 1.4 ? -1 : 1; // on which the word has room
       answered.append(...steps, line([0, 0], output, "live-query"), svg("circle", { class: "live-output", cx: output[0], cy: -output[1], r: 0.16 }),
-        svg("text", { class: "live-output", x: output[0] + 0.25, y: -output[1] - 0.2 }, "output"));
+        svg("text", { class: "live-output", x: output[0] + 0.25 * side, y: -output[1] - 0.2, "text-anchor": side < 0 ? "end" : "start" }, "output"));
     }
 
     function update() {

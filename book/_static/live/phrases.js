@@ -250,7 +250,7 @@
       found.memory ??= model.encode(found.src);
       const before = [bos_id, ...found.tokens.slice(0, word.places[0])];
       word.candidates ??= live.next_words(model, found.memory, before, CANDIDATES, (id) => id === eos_id || vocabulary.begins(id));
-      const name = (tokens) => (tokens[0] === eos_id ? "end" : (vocabulary.begins(tokens[0]) ? "" : "-") + vocabulary.words(tokens)[0].text);
+      const name = (tokens) => (tokens.length === 1 ? vocabulary.shown(tokens[0]) : (vocabulary.begins(tokens[0]) ? "" : "-") + vocabulary.words(tokens)[0].text);
       const title = t ? `after “… ${found.targets[t - 1].text}”` : "at the beginning";
       next.replaceChildren(html("p", { class: "live-label" }, `Candidates ${title}`), ...word.candidates.map(({ tokens, probability }) => {
         const bar = html("span", { class: "live-next-bar" });

@@ -41,7 +41,7 @@
     // A token by itself; a hyphen stands for the earlier part of its word.
     shown(id) {
       const piece = this.pieces[id];
-      return { "<s>": "start", "</s>": "end" }[piece] ?? (this.begins(id) ? piece.slice(1) : `-${piece}`);
+      return { "<pad>": "padding", "<unk>": "unknown", "<s>": "start", "</s>": "end" }[piece] ?? (this.begins(id) ? piece.slice(1) : `-${piece}`);
     }
 
     // The words of some tokens, as {text, places}: which of the tokens make up each of them.
