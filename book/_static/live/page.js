@@ -207,7 +207,7 @@
     if (!record) return;
     const size = record.sizes.reduce((sum, [, numbers]) => sum + numbers, 0).toLocaleString("en");
     const off = above(live.difference(model, record.check));
-    caption.append(html("p", { class: "live-check" }, `✓ ${size} parameters, all logits of the first example within ${off} of PyTorch's.`));
+    caption.append(html("p", { class: "live-check" }, `✓ ${size} parameters; logits of the first example within ${off} of PyTorch's.`));
   }
 
   // The next higher number of one digit: "7 · 10⁻⁶".
