@@ -93,7 +93,7 @@
     // The steps so far and, pale, those to come.
     function draw(chosen) {
       const { steps, best } = found;
-      const form = layout(window_on.clientWidth || 790, steps.length, 2 * beam_size.value);
+      const form = layout(window_on.clientWidth || Math.min(790, innerWidth - 50), steps.length, 2 * beam_size.value);
       const places = new Map(steps.flatMap(({ found }, step) => found.map((each, rank) => [each, form.place(step, rank)])));
       const way_to = (end) => {
         const way = new Set();

@@ -81,7 +81,7 @@
     }
 
     function draw(rungs, right) {
-      const form = FORMS[(panel.clientWidth || NARROW) < NARROW ? "narrow" : "wide"];
+      const form = FORMS[(panel.clientWidth || Math.min(NARROW, innerWidth - 50)) < NARROW ? "narrow" : "wide"];
       const longest = Math.max(...rungs.map(({ added }) => added));
       drawing.setAttribute("viewBox", `0 0 ${form.across} ${form.high * rungs.length + 22}`);
       drawing.setAttribute("aria-label", rungs.map(({ name, added, best, probabilities }, i) =>
