@@ -3,8 +3,8 @@
     python -m pytest tests/book/test_budgets.py -m pages -s    # prints the table
 
 A screen is 900 pixels of a page that is 1280 wide. What is folded takes no height. A live figure counts as
-an output, since it answers. The first picture of a chapter ends on the first screen; of a workshop
-notebook's, 200 pixels are to be seen there.
+an output, since it answers. The first picture of a chapter, and of the book, ends on the first screen and
+leaves room there for words; of a workshop notebook's, 200 pixels are to be seen there.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ class Page:
     first_output: int = 300  # words above what it first prints or draws, or what answers
     first_picture: int = SCREEN - 200  # pixels above it, or above the part of it that is higher than 200
     picture_ends: int = SCREEN  # pixels above its end
+    picture_high: int = 380  # its height, with its caption
     folds: int = 1  # lines with folded code behind them before the first section
     promises: int = 120  # height of the strip that says what the chapter gives
     longest_run: float = 8.0  # screens without a picture
@@ -41,6 +42,7 @@ ALLOWED = Page()
 WORKSHOP = Page(
     first_picture=SCREEN,
     picture_ends=2 * SCREEN,
+    picture_high=9999,
     folds=99,
     promises=9999,
     open_code=1.0,
@@ -81,6 +83,7 @@ screen => {
   return {
     first_output: above.textContent.split(/\\s+/).filter(word => /\\w/.test(word)).length,
     first_picture: Math.round(reached + top + window.scrollY),
+    picture_high: Math.round(pictures.length ? pictures[0][1] - pictures[0][0] : 0),
     picture_ends: Math.round((pictures.length ? pictures[0][1] : height) + top + window.scrollY),
     folds: [...article.querySelectorAll("details.hide")].filter(opens).length,
     promises: Math.round(Math.max(0, ...strips.map(strip => box(strip).height)) || 9999),
@@ -109,3 +112,10 @@ def test_chapters_keep_their_budgets(tab: Tab):  # noqa: F811
         print(row(name, tuple(asdict(page).values())), flush=True)
         over[name] = page.over(ALLOWED if name[0].isdigit() else WORKSHOP)
     assert {name: parts for name, parts in over.items() if parts} == OVER
+
+
+@reads_pages
+def test_the_book_opens_with_a_picture_on_its_first_screen(tab: Tab):  # noqa: F811
+    visit(tab, HTML / "book/intro.html")
+    found = Page(**tab.evaluate(MEASURE, SCREEN))
+    assert 0 < found.picture_high <= ALLOWED.picture_high and found.picture_ends <= ALLOWED.picture_ends

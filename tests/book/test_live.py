@@ -810,6 +810,12 @@ def toy(tab: Page) -> Page:
     return tab
 
 
+def take_apart(tab: Page) -> None:
+    """Unfold what takes parts of the toy away."""
+    assert tab.get_by_text("Take away the counting head").is_hidden()
+    tab.locator(".live-toy summary").press("Enter")
+
+
 @pytest.fixture
 def translator(tab: Page) -> Page:
     """The first page, with its figure ready, its words at once."""
@@ -928,6 +934,7 @@ def test_toy_shows_the_weights_of_every_head_by_keyboard(toy):
 
 @reads_pages
 def test_toy_without_its_counting_head_ignores_parity(toy):
+    take_apart(toy)
     toy.get_by_text("Take away the counting head").click()
     digits = digits_of(toy)
     label = toy.locator(".live-switch").first.inner_text()  # head 2.2 of the encoder
@@ -950,6 +957,7 @@ def share_of_tokens(tab: Page) -> float:
 
 @reads_pages
 def test_toy_without_positions_scale_or_mask_answers_as_pytorch_does(toy):
+    take_apart(toy)
     toy.locator(".live-digits").fill("7717027383")
     digits, lost, sharp = digits_of(toy), load_toy_model(), load_toy_model()
     lost.positions.table.zero_()
@@ -2193,10 +2201,10 @@ def test_descent_in_the_page_goes_where_the_chapter_goes(tab):
     assert mark.is_hidden() and "cannot settle" not in said(tab)
     box = plane.bounding_box()
     plane.click(
-        position={"x": box["width"] * (62 + 392 / 2) / 480, "y": box["width"] * (204 - 190 / 2) / 480}
+        position={"x": box["width"] * (62 + 292 / 2) / 380, "y": box["width"] * (216 - 202 / 2) / 380}
     )
     w, b = map(float, re.search(r"w = (\S+), b = (\S+) the", said(tab)).groups())
-    assert [w, b] == pytest.approx([2, -2], abs=0.06)
+    assert [w, b] == pytest.approx([2, -2], abs=0.1)  # a pixel is 0.06 of b
     tab.get_by_role("button", name="Reset").click()
     tab.get_by_role("button", name="One update").click()
     assert said(tab).startswith("After 1 updates from w = 0, b = 0")
@@ -2472,6 +2480,7 @@ def test_figures_fit_a_phone_in_every_state(tab):
     )
     assert tab.evaluate(TOO_WIDE) <= 0
     ready(tab, "toy")
+    take_apart(tab)
     tab.get_by_text("Take away the counting head").click()
     assert tab.evaluate(TOO_WIDE) <= 0
     for name in STILLS:
@@ -2522,10 +2531,8 @@ FILLS = """figure => {
     figure.style.minHeight = '';
     return kept - 16 <= height && height <= kept + 1;
 }"""
-# What opens a chapter leaves room for its first words on the first screen, so most have at most 480 pixels.
-MOST = 480
-HIGHEST = {"phrases": 592, "toy": 588, "beam": 536, "stream": 534, "attention": 518, "smoothing": 484}
-HIGHEST |= {"anatomy": 708, "learner": 884}  # a page's whole content, and one that stands far below
+MOST = 480  # pixels; what opens a chapter has fewer, by test_budgets.py
+HIGHEST = {"smoothing": 484, "anatomy": 708, "learner": 884}
 
 
 @reads_pages

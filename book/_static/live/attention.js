@@ -109,8 +109,7 @@
     const half = (plane, words) => html("div", {}, html("p", { class: "live-label" }, words), plane);
     return html("div", { class: "live-panel live-attention" },
       html("div", { class: "live-planes" }, half(asked, "The query asks the keys"), half(answered, "The values give the output")),
-      html("div", { class: "live-halves" }, table,
-        html("div", {}, ...fields.map(({ field }) => field.note), said, html("label", { class: "live-switch" }, scaled, "divide by √dₖ = √2"))));
+      html("div", {}, table, ...fields.map(({ field }) => field.note), said, html("label", { class: "live-switch" }, scaled, "divide by √dₖ = √2")));
   }
 
   live.mount("attention", build);

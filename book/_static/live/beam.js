@@ -15,9 +15,9 @@
       return { width, height, ...box, down: true, place: (step, rank) => [rank * each + 2, 60 + 70 * step] };
     }
     const each = Math.max(92, Math.min(126, (window_width - 70) / steps));
-    const [width, height] = [70 + each * steps, 4 + 31 * candidates];
-    const box = { wide: each - 18, high: 26, start: [4, 2], token: [7, 18], number: [each - 24, 18] };
-    return { width, height, ...box, down: false, place: (step, rank) => [84 + each * step, 2 + 31 * rank] };
+    const [width, height] = [70 + each * steps, 4 + 25 * candidates];
+    const box = { wide: each - 18, high: 22, start: [4, 2], token: [7, 16], number: [each - 24, 16] };
+    return { width, height, ...box, down: false, place: (step, rank) => [84 + each * step, 2 + 25 * rank] };
   }
 
   // The curve from one box to another, in the direction of growth.
@@ -49,6 +49,7 @@
     const said = html("output", { class: "live-said" });
     const ranking = html("tbody");
     const heads = ["Finished", "tokens", "log p", "score"].map((text) => html("th", { scope: "col" }, text));
+    const table = html("table", { class: "live-table live-ranking" }, html("thead", {}, html("tr", {}, ...heads)), ranking);
 
     const sentence = (tokens) => vocabulary.words(tokens.filter((token) => token !== eos_id)).map(({ text }) => text).join(" ");
 
@@ -63,6 +64,7 @@
     function clear() {
       found = undefined;
       for (const part of [tree, ranking, said]) part.replaceChildren();
+      table.hidden = true;
       tree.setAttribute("aria-label", "There is no search.");
       allow([...back, ...forward], false);
     }
@@ -76,6 +78,7 @@
       allow(back, shown > 1);
       allow(forward, !last);
       draw(chosen);
+      table.hidden = !chosen.length;
       ranking.replaceChildren(...chosen.map(({ tokens, log_prob, score, fate }) => html("tr", {},
         html("td", { lang: "en" }, sentence(tokens), fate === "kept" ? " …" : ""), html("td", {}, String(tokens.length)),
         html("td", {}, signed(log_prob)), html("td", {}, signed(score)))));
@@ -90,7 +93,7 @@
     // The steps so far and, pale, those to come.
     function draw(chosen) {
       const { steps, best } = found;
-      const form = layout(window_on.clientWidth || 790, steps.length, 2 * beam_size.value);
+      const form = layout(window_on.clientWidth || Math.min(790, innerWidth - 50), steps.length, 2 * beam_size.value);
       const places = new Map(steps.flatMap(({ found }, step) => found.map((each, rank) => [each, form.place(step, rank)])));
       const way_to = (end) => {
         const way = new Set();
@@ -114,7 +117,7 @@
       });
       const [x, y] = form.start;
       const start = svg("g", { class: "live-node live-kept live-best" }, svg("rect", { x, y, width: 62, height: form.down ? 34 : form.high, rx: 5 }),
-        svg("text", { x: x + 31, y: y + (form.down ? 22 : 18), "text-anchor": "middle" }, "start"));
+        svg("text", { x: x + 31, y: y + (form.down ? 22 : 16), "text-anchor": "middle" }, "start"));
       const { width, height } = form;
       for (const [name, value] of Object.entries({ width, height, viewBox: `0 0 ${width} ${height}` })) tree.setAttribute(name, value);
       tree.setAttribute("aria-label", `${shown} of ${steps.length} steps of the search. The best so far: ${
@@ -140,8 +143,7 @@
     show(FIRST_STOP);
     return html("div", { class: "live-panel live-beam" },
       html("div", { class: "live-row" }, html("label", { class: "live-typed" }, "Portuguese ", field.input), ...back, ...forward), field.note,
-      html("div", { class: "live-sliders live-stack" }, beam_size.row, alpha.row), window_on,
-      html("div", { class: "live-told" }, said, html("table", { class: "live-table live-ranking" }, html("thead", {}, html("tr", {}, ...heads)), ranking)));
+      window_on, html("div", { class: "live-told" }, said, html("div", { class: "live-stack" }, beam_size.row, alpha.row)), table);
   }
 
   live.mount("beam", build, "phrases");

@@ -104,7 +104,7 @@
     const kinds = [choose("networks", "small networks", true), choose("layers", "encoder layers", false)];
     const depth = slider("Depth", range(1, DEEPEST), 24, String, update);
     const again = html("button", { type: "button", class: "live-button", click: () => { seed = (seed + 1) % 100; update(); } }, "Other weights");
-    const [left, right] = [new live.Plot("live-orders"), new live.Plot("live-orders")];
+    const [left, right] = [new live.Plot("live-orders", 480, 200), new live.Plot("live-orders", 480, 200)];
     const said = html("output", { class: "live-said live-legend" });
     let seed = 0;
 

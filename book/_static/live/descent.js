@@ -111,7 +111,7 @@
     const button = (name, click) => html("button", { type: "button", class: "live-button", click }, name);
     const mark = html("span", { class: "live-critical", "aria-hidden": "true" });
     rate.row.append(mark);
-    const [plane, curve] = [new live.Plot("live-contours"), new live.Plot()];
+    const [plane, curve] = [new live.Plot("live-contours", 380, 262), new live.Plot("", 330, 262)];
     const said = html("output", { class: "live-said" });
     let start = [0, 0], shown = UPDATES, timer;
 
@@ -179,9 +179,10 @@
 
     draw(UPDATES);
     return html("div", { class: "live-panel live-descent" },
-      html("div", { class: "live-sliders live-stack" }, rate.row, shift.row),
-      html("div", { class: "live-halves" }, plane.svg, curve.svg),
-      html("div", { class: "live-row" }, method, button("Run", run), button("One update", () => show(shown < UPDATES ? shown + 1 : 1)), button("Reset", reset), said));
+      html("div", { class: "live-walk" },
+        html("div", { class: "live-controls" }, rate.row, shift.row, method,
+          html("div", { class: "live-row" }, button("Run", run), button("One update", () => show(shown < UPDATES ? shown + 1 : 1)), button("Reset", reset))),
+        plane.svg, curve.svg), said);
   }
 
   live.descent = { X, path, minimum, critical_rate, loss };

@@ -68,7 +68,7 @@
     const button = (words, click, more = "") => html("button", { type: "button", class: `live-button ${more}`, click }, words);
     const go = button("Run", () => (timer || over() ? pause() : start()), "live-go");
     const kill = button("Kill", () => over() || strike());
-    const [work, curve] = [new live.Plot(), new live.Plot()];
+    const [work, curve] = [new live.Plot("", 480, 206), new live.Plot("", 480, 206)];
     const said = html("output", { class: "live-said" });
 
     function reset() {

@@ -84,7 +84,8 @@
 
     field.value = FIRST;
     start(4);
-    return html("div", { class: "live-panel" }, field, text.note, place, picture, said);
+    return html("div", { class: "live-panel" }, field, text.note,
+      html("div", { class: "live-pieces" }, html("div", {}, place, said), picture));
   }
 
   live.mount("merges", build);

@@ -84,13 +84,15 @@
 
   // Axes with their ticks; an axis is {from, to, label, log, show}.
   class Plot {
-    constructor(kind = "") {
-      this.svg = svg("svg", { class: `live-plot ${kind}`, viewBox: "0 0 480 250", role: "img" });
+    // The drawing is so wide and high; around its field it has 62 units on the left, 26, 14 and 46 below.
+    constructor(kind = "", wide = 480, high = 250) {
+      Object.assign(this, { wide, right: wide - 26, bottom: high - 46 });
+      this.svg = svg("svg", { class: `live-plot ${kind}`, viewBox: `0 0 ${wide} ${high}`, role: "img" });
       this.clip = `live-inside-${++plots}`;
     }
 
     #share = ({ from, to, log }, value) => (log ? Math.log(value / from) / Math.log(to / from) : (value - from) / (to - from));
-    #place = ([x, y]) => rounded([62 + 392 * this.#share(this.x, x), 204 - 190 * this.#share(this.y, y)]);
+    #place = ([x, y]) => rounded([62 + (this.right - 62) * this.#share(this.x, x), this.bottom - (this.bottom - 14) * this.#share(this.y, y)]);
 
     #ticks({ from, to, log }) {
       if (log) {
@@ -106,17 +108,18 @@
     // Begins anew with these axes; what is drawn later lies above.
     axes(x, y, label) {
       Object.assign(this, { x, y });
+      const { right, bottom } = this;
       const words = ({ show = (value) => value.toLocaleString("en") }, value) => show(value);
       const across = this.#ticks(x).flatMap((value) => {
         const [left] = this.#place([value, y.from]);
-        return [svg("line", { x1: left, y1: 14, x2: left, y2: 204 }), svg("text", { x: left, y: 221, "text-anchor": "middle" }, words(x, value))];
+        return [svg("line", { x1: left, y1: 14, x2: left, y2: bottom }), svg("text", { x: left, y: bottom + 17, "text-anchor": "middle" }, words(x, value))];
       });
       const up = this.#ticks(y).flatMap((value) => {
         const [, top] = this.#place([x.from, value]);
-        return [svg("line", { x1: 62, y1: top, x2: 454, y2: top }), svg("text", { x: 56, y: top + 4.5, "text-anchor": "end" }, words(y, value))];
+        return [svg("line", { x1: 62, y1: top, x2: right, y2: top }), svg("text", { x: 56, y: top + 4.5, "text-anchor": "end" }, words(y, value))];
       });
-      const title = svg("text", { x: 258, y: 243, "text-anchor": "middle" }, x.label);
-      const side = svg("text", { transform: "translate(13 109) rotate(-90)", "text-anchor": "middle" }, y.label);
+      const title = svg("text", { x: (62 + right) / 2, y: bottom + 39, "text-anchor": "middle" }, x.label);
+      const side = svg("text", { transform: `translate(13 ${(14 + bottom) / 2}) rotate(-90)`, "text-anchor": "middle" }, y.label);
       this.svg.setAttribute("aria-label", label);
       this.svg.replaceChildren(svg("g", { class: "live-axes" }, ...across, ...up, title, side));
     }
@@ -136,7 +139,7 @@
 
     #inside(state, d) {
       if (!this.svg.querySelector("clipPath")) {
-        this.svg.append(svg("clipPath", { id: this.clip }, svg("rect", { x: 62, y: 14, width: 392, height: 190 })));
+        this.svg.append(svg("clipPath", { id: this.clip }, svg("rect", { x: 62, y: 14, width: this.right - 62, height: this.bottom - 14 })));
       }
       this.svg.append(svg("path", { class: state, d, "clip-path": `url(#${this.clip})` }));
     }
@@ -154,8 +157,9 @@
     // Where on its linear axes a pointer is.
     values_at({ clientX, clientY }) {
       const { left, top, width } = this.svg.getBoundingClientRect();
-      const [right, up] = [((clientX - left) * 480) / width - 62, 204 - ((clientY - top) * 480) / width];
-      return [this.x.from + ((this.x.to - this.x.from) * right) / 392, this.y.from + ((this.y.to - this.y.from) * up) / 190];
+      const unit = this.wide / width;
+      const [across, up] = [((clientX - left) * unit - 62) / (this.right - 62), (this.bottom - (clientY - top) * unit) / (this.bottom - 14)];
+      return [this.x.from + (this.x.to - this.x.from) * across, this.y.from + (this.y.to - this.y.from) * up];
     }
 
     dot(point, state) {
@@ -202,9 +206,8 @@
 
     if (!record) return;
     const size = record.sizes.reduce((sum, [, numbers]) => sum + numbers, 0).toLocaleString("en");
-    const check = `✓ ${size} parameters. On the first example, no logit differs from PyTorch's by more than ${
-      above(live.difference(model, record.check))}.`;
-    caption.append(html("p", { class: "live-check" }, check));
+    const off = above(live.difference(model, record.check));
+    caption.append(html("p", { class: "live-check" }, `✓ ${size} parameters; logits of the first example within ${off} of PyTorch's.`));
   }
 
   // The next higher number of one digit: "7 · 10⁻⁶".

@@ -139,7 +139,7 @@
       pinned = undefined;
       const own = input.value !== compose(record.words, choice);
       composer.classList.toggle("live-aside", own);
-      aside.replaceChildren(own ? "This is a sentence of your own. A choice in the menus goes back to theirs." : "");
+      aside.replaceChildren(own ? "This is a sentence of your own; the menus bring theirs back." : "");
       if (!field.fits) return clear();
       const sources = read_words(input.value);
       const src = sources.flatMap(({ ids }) => ids);
@@ -287,7 +287,7 @@
     show_menus();
     const chapters = CHAPTERS.flatMap(([page, words]) => [" → ", link(page, words)]).slice(1);
     return html("div", { class: "live-panel live-phrases" },
-      composer, html("label", { class: "live-row live-typed" }, "or type ", input), field.note, aside, pair,
+      composer, html("div", { class: "live-row live-own-words" }, html("label", { class: "live-typed" }, "or type ", input), aside), field.note, pair,
       html("div", { class: "live-halves" }, next, said), spoken,
       html("nav", { class: "live-chapters", "aria-label": "The chapters behind the picture" }, ...chapters));
   }

@@ -2,7 +2,12 @@
 "use strict";
 {
   const { html, svg, percent, slider, range } = live;
-  const HIGH = 41; // from rung to rung
+  const NARROW = 700; // pixels; below them a token stands above its probability
+  // Where a rung has its parts: from one to the next, the whole width, boxes from where, how wide, and their words.
+  const FORMS = {
+    wide: { high: 26, across: 542, from: 196, wide: 112, name: 14, bar: [18, 4], added: [190, 14, "end"], token: [6, 15, "start"], share: [106, 15, "end"], long: 11.5 },
+    narrow: { high: 41, across: 480, from: 186, wide: 94, name: 15, bar: [22, 6], added: [122, 29, "start"], token: [47, 17, "middle"], share: [47, 32, "middle"] },
+  };
   const SHOWN = 3; // tokens of a rung
   const LONGEST = 40; // tokens of a translation
 
@@ -76,31 +81,42 @@
     }
 
     function draw(rungs, right) {
+      const form = FORMS[(panel.clientWidth || Math.min(NARROW, innerWidth - 50)) < NARROW ? "narrow" : "wide"];
       const longest = Math.max(...rungs.map(({ added }) => added));
-      drawing.setAttribute("viewBox", `0 0 480 ${HIGH * rungs.length + 26}`);
+      drawing.setAttribute("viewBox", `0 0 ${form.across} ${form.high * rungs.length + 22}`);
       drawing.setAttribute("aria-label", rungs.map(({ name, added, best, probabilities }, i) =>
         `${name}: ${silent.has(i) ? "removed" : `adds ${added.toFixed(1)}`}; ${best.map((id) => `${token(id)} ${percent(probabilities[id])}`).join(", ")}`).join(". "));
       const text = (x, y, words, more = {}) => svg("text", { x, y, ...more }, words);
       const rows = rungs.map(({ name, added, best, probabilities }, i) => {
-        const y = 26 + HIGH * i;
-        const bar = svg("rect", { class: "live-size", x: 28, y: y + 22, width: (86 * added / longest).toFixed(1), height: 6 });
-        const words = best.map((id, rank) => svg("g", { class: id === right ? "live-right" : "" },
-          svg("rect", { class: "live-word-box", x: 186 + 98 * rank, y: y + 1, width: 94, height: HIGH - 6, rx: 4, style: `--weight: ${probabilities[id].toFixed(3)}` }),
-          text(233 + 98 * rank, y + 17, token(id), { "text-anchor": "middle" }),
-          text(233 + 98 * rank, y + 32, percent(probabilities[id]), { "text-anchor": "middle", class: "live-share" })));
+        const y = 22 + form.high * i;
+        const put = ([x, down, anchor], from, words, more = {}) => text(from + x, y + down, words, { "text-anchor": anchor, ...more });
+        const bar = svg("rect", { class: "live-size", x: 28, y: y + form.bar[0], width: (86 * added / longest).toFixed(1), height: form.bar[1] });
+        const words = best.map((id, rank) => {
+          const x = form.from + (form.wide + 4) * rank, word = token(id);
+          const size = form.long && word.length > 9 ? { style: `font-size: ${form.long}px` } : {}; // it ends before its probability
+          return svg("g", { class: id === right ? "live-right" : "" },
+            svg("rect", { class: "live-word-box", x, y: y + 1, width: form.wide, height: form.high - 4, rx: 4, style: `--weight: ${probabilities[id].toFixed(3)}` }),
+            put(form.token, x, word, size), put(form.share, x, percent(probabilities[id]), { class: "live-share" }));
+        });
         return svg("g", { class: `live-rung ${i ? "live-sublayer" : ""} ${silent.has(i) ? "live-silent" : ""}`, click: i ? () => toggle(i) : false },
-          svg("rect", { class: "live-field", x: 0, y, width: 180, height: HIGH - 4 }),
-          svg("circle", { cx: 12, cy: y + 19, r: 5 }), text(28, y + 15, name), bar,
-          text(122, y + 29, silent.has(i) ? "removed" : `+ ${added.toFixed(1)}`, { class: "live-share" }), ...words);
+          svg("rect", { class: "live-field", x: 0, y, width: form.from - 6, height: form.high - 2 }),
+          svg("circle", { cx: 12, cy: y + form.high / 2 - 1, r: 5 }), text(28, y + form.name, name), bar,
+          put(form.added, 0, silent.has(i) ? "removed" : `+ ${added.toFixed(1)}`, { class: "live-share" }), ...words);
       });
-      const heads = [text(28, 14, "adds a vector of length", { class: "live-share" }), text(186, 14, "and then the stream would say", { class: "live-share" })];
-      drawing.replaceChildren(svg("path", { class: "live-arrow", d: `M12 45V${26 + HIGH * rungs.length - 6}` }), ...heads, ...rows);
+      const heads = [text(28, 14, "adds a vector of length", { class: "live-share" }), text(form.from, 14, "and then the stream would say", { class: "live-share" })];
+      drawing.replaceChildren(svg("path", { class: "live-arrow", d: `M12 ${22 + form.high / 2}V${22 + form.high * rungs.length - 6}` }), ...heads, ...rows);
     }
 
-    update();
-    return html("div", { class: "live-panel live-stream" }, html("div", { class: "live-typed-and-place" }, html("div", { class: "live-row live-typed" }, input), place.row), field.note,
+    const panel = html("div", { class: "live-panel live-stream" }, html("div", { class: "live-typed-and-place" }, html("div", { class: "live-row live-typed" }, input), place.row), field.note,
       html("div", { class: "live-beside" }, drawing, html("div", {}, said,
-        html("div", { class: "live-row", role: "group", "aria-label": "Remove" }, html("span", {}, "Remove:"), ...buttons, back))));
+        html("div", { class: "live-removed", role: "group", "aria-label": "Remove" }, html("span", {}, "Remove:"), back, ...buttons))));
+    let width = 0;
+    new ResizeObserver(() => requestAnimationFrame(() => {
+      if (panel.clientWidth !== width) update();
+      width = panel.clientWidth;
+    })).observe(panel);
+    update();
+    return panel;
   }
 
   live.mount("stream", build, "phrases");

@@ -9,7 +9,7 @@
     const switches = faults.map(([name]) => html("button", { type: "button", role: "switch", class: "live-button live-toggle", click: () => flip(name) }, name));
     const seed = slider("Seed", range(0, right.length - 1), 0, String, () => update());
     const code = html("div", { class: "live-line" });
-    const plot = new live.Plot();
+    const plot = new live.Plot("", 480, 214);
     const strip = svg("svg", { class: "live-clocks live-strip", role: "img", viewBox: "0 0 240 142" });
     const said = html("output", { class: "live-said" });
 

@@ -60,7 +60,7 @@
     const place = html("output", { class: "live-place" });
     const tokens = html("span", { class: "live-tokens" });
     const verdict = html("output", { class: "live-verdict" });
-    const drawing = svg("svg", { class: "live-drawing", viewBox: "0 0 500 216", role: "img" });
+    const drawing = svg("svg", { class: "live-drawing", viewBox: "0 10 500 180", role: "img" });
     const said = html("p", { class: "live-said" });
     const score = html("output", { class: "live-score" });
     const kinds = Object.keys(KINDS).map((kind) =>
@@ -219,7 +219,7 @@
       const lines = weights.flatMap((row, t) => row.map((weight, s) => {
         const now = t === view.row;
         const hidden = weight < 0.02 || (view.kind !== "encoder" && t > view.row);
-        const path = `M${x(t, below)} 168C${x(t, below)} 110 ${x(s, above)} 106 ${x(s, above)} 48`;
+        const path = `M${x(t, below)} 152C${x(t, below)} 102 ${x(s, above)} 98 ${x(s, above)} 48`;
         const style = { class: now ? "live-now" : "live-other", "stroke-opacity": weight.toFixed(2) };
         return !hidden && svg("path", { d: path, "stroke-width": (now ? 1.5 + 4 * weight : 1.5), ...style });
       }));
@@ -230,7 +230,7 @@
       const tops = above.map(box(above, 12, () => "", () => {}));
       tops.forEach((top, s) => top.firstChild.style.setProperty("--weight", row[s] ?? 0));
       const later = (i) => (view.kind !== "encoder" && i > view.row ? "live-later" : "");
-      const bottoms = below.map(box(below, 168, (i) => (i === view.row ? "live-asking" : later(i)), (row) => look({ row })));
+      const bottoms = below.map(box(below, 152, (i) => (i === view.row ? "live-asking" : later(i)), (row) => look({ row })));
       drawing.replaceChildren(...lines.filter(Boolean), ...tops, ...bottoms);
 
       const best = row.indexOf(Math.max(...row));
@@ -253,14 +253,15 @@
         button("Shuffle", () => { input.value = random_digits(Math.random).join(""); answer(); }), note,
         html("span", { class: "live-row live-answered" }, html("span", { class: "live-label" }, "Answer "), tokens, verdict)),
       html("div", { class: "live-columns" },
-        html("div", {}, drawing, html("label", { class: "live-slider" }, asks, slider, place), said),
+        html("div", {}, drawing, html("label", { class: "live-slider" }, asks, slider, place)),
         html("div", {},
           html("fieldset", {}, html("legend", {}, "Attention"), html("div", { class: "live-kinds" }, ...kinds),
-            html("div", { class: "live-heads", role: "radiogroup", "aria-label": "layer and head" }, ...heads)),
-          html("fieldset", {}, html("legend", {}, "Take away"),
-            ...Object.keys(switches).map((part) => html("label", { class: "live-switch" }, boxes[part], labels[part]))))),
-      html("div", { class: "live-row" }, button("Take away the counting head", take_counting_head),
-        button("Put everything back", () => { put_back(); answer(); }), button("Try 100 random sequences", measure), score));
+            html("div", { class: "live-heads", role: "radiogroup", "aria-label": "layer and head" }, ...heads)), said)),
+      html("details", {}, html("summary", {}, "Take parts of the model away, and count what it then gets right"),
+        html("fieldset", { class: "live-parted" }, html("legend", { class: "live-spoken" }, "Take away"),
+          ...Object.keys(switches).map((part) => html("label", { class: "live-switch" }, boxes[part], labels[part]))),
+        html("div", { class: "live-row" }, button("Take away the counting head", take_counting_head),
+          button("Put everything back", () => { put_back(); answer(); }), button("Try 100 random sequences", measure), score)));
     input.value = record.check.src.join("");
     answer();
     look(head_at([{ maps: maps.cross, wanted: (t, s) => t + s === digits.length - 1 }])); // where reversal looks
