@@ -70,7 +70,6 @@ TEST_FILES = {
     "modern/generate": ("modern/test_language_model.py",),
     "modern/parts": ("modern/test_language_model.py",),
     "runs/accumulation": ("runs/test_distributed.py", "runs/test_trainer.py"),
-    "runs/distributed": ("runs/test_sharding.py", "runs/test_distributed.py"),
     "runs/checkpoints": ("runs/test_checkpoints.py", "runs/test_resumption.py"),
     "runs/folder": ("runs/test_checkpoints.py", "runs/test_resumption.py"),
     "runs/journal": (
