@@ -179,6 +179,16 @@ def test_utilization_counts_only_what_the_model_needs():
     assert again.rate * again.seconds / (kept.rate * kept.seconds) == pytest.approx(done / needed)
 
 
+def test_gradients_travel_while_devices_compute():
+    work, split = Work(64, 2048), Split(data=8, micro=8)
+    fast, slow = (replace(A100, devices=8, link=link) for link in (300e9, 1e9))
+    seconds = [step_time(GPT, work, split, cluster) for cluster in (fast, slow)]
+    sent = 2 * ring_bytes(2 * GPT.parameters, 8) + 3 * ring_bytes(2 * GPT.parameters, 1)
+    busy = sum(seconds[1][name] for name in ("arithmetic", "bandwidth", "launches"))
+    assert seconds[0]["data"] == 0 and sent / 1e9 > busy
+    assert seconds[1]["data"] == pytest.approx(sent / 1e9 - busy, rel=1e-3)
+
+
 def test_a_ring_is_as_fast_as_its_slowest_link():
     # Eight devices to a machine: four that lie side by side stay within it, and four of every fourth do not.
     assert [A100.rate(4), A100.rate(4, 2), A100.rate(4, 4), A100.rate(16)] == [300e9, 300e9, 25e9, 25e9]
