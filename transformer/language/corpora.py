@@ -21,7 +21,6 @@ import gzip
 import hashlib
 import http.client
 import os
-import sys
 import tarfile
 import urllib.request
 import zlib
@@ -36,7 +35,7 @@ from transformer.language.vocabulary import normalize
 from transformer.language.wording import AS_IT_IS, Preparation
 from transformer.runs.checkpoints import atomic_file, regular_file
 from transformer.training import record_path
-from transformer.validation import check_type
+from transformer.validation import check_type, optional_import
 
 
 class Pair(NamedTuple):
@@ -127,18 +126,15 @@ def data_folder() -> Path:
 
     Returns:
         The folder that the environment variable ``TRANSFORMER_DATA`` names; without it
-        ``transformer-book`` in the user's cache folder (``XDG_CACHE_HOME``, ``%LOCALAPPDATA%`` or the
-        system's habit). It need not exist.
+        ``transformer-book`` where the system keeps a user's caches. It need not exist.
+
+    Raises:
+        ImportError: the variable is not set, and platformdirs is not installed.
     """
     if named := os.environ.get("TRANSFORMER_DATA"):
         return Path(named).expanduser()
-    if sys.platform == "win32":
-        cache = os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local"
-    elif sys.platform == "darwin":
-        cache = Path.home() / "Library" / "Caches"
-    else:
-        cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(cache) / "transformer-book"
+    cache = optional_import("platformdirs").user_cache_path("transformer-book", False, opinion=False)
+    return Path(cache)
 
 
 # %% book/E-corpora.ipynb · A loader that verifies · [corpora-fetch]
