@@ -310,6 +310,8 @@ _EXTRAS = {
     "huggingface_hub": "text",
     "matplotlib": "plots",
     "onnxscript": "interchange",
+    "platformdirs": "text",
+    "prometheus_client": "serve",
     "sacrebleu": "text",
     "safetensors": "text",
     "sentencepiece": "interchange",

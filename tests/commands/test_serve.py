@@ -36,8 +36,8 @@ from transformer.commands.metrics import Metrics
 from transformer.language.translator import Search
 
 needs_server = pytest.mark.skipif(
-    not (find_spec("fastapi") and find_spec("uvicorn") and find_spec("httpx")),
-    reason="fastapi, uvicorn or httpx is not installed: transformer-book[serve]",
+    not all(map(find_spec, ("fastapi", "uvicorn", "httpx", "prometheus_client"))),
+    reason="fastapi, uvicorn, httpx or prometheus_client is not installed: transformer-book[serve]",
 )
 SAID = {"A menina gosta do gato preto.": "the girl likes the black cat.", "Gosto disto.": "i like this."}
 
@@ -199,12 +199,14 @@ def test_who_leaves_disturbs_nobody():
     assert (first, last) == (["A"], ["C"]) and isinstance(gone, asyncio.CancelledError)
 
 
+@needs_server
 def test_a_histogram_counts_up_to_each_bound():
-    metrics = Metrics()
+    metrics = Metrics(Batcher(lambda texts: texts))
     for seconds in (0.01, 0.011, 7.0):
         metrics.note(200, seconds)
     metrics.note(503, 0.3)
-    text = metrics.text(Batcher(lambda texts: texts))
+    assert metrics.answered() == 3
+    text = metrics.text()
     assert 'transformer_requests_total{status="503"} 1' in text
     counts = re.findall(r'_bucket\{le="(.+)"\} (\d+)', text)
     assert dict(counts) == {
@@ -437,9 +439,9 @@ def serving(*options: str, **limits: float) -> Iterator[Served]:
     """A server in a process of its own, with some of its limits changed wherever they are read."""
     program = f"""
 import sys
-from transformer.commands import connections, limits, serve
+from transformer.commands import app, connections, limits
 from transformer.__main__ import main
-for module in (connections, limits, serve):
+for module in (app, connections, limits):
     vars(module).update({{name: value for name, value in {limits}.items() if name in vars(module)}})
 sys.exit(main())"""
     command = [sys.executable, "-c", program, "serve", "--port", "0", "--beam", "1"]

@@ -100,4 +100,4 @@ def run_server(app: Any, host: str = "127.0.0.1", port: int = 8000) -> None:
         print(f"listening on http://{f'[{host}]' if ':' in host else host}:{port}", flush=True)
         with suppress(KeyboardInterrupt):  # uvicorn raises the signal once more at its end
             uvicorn.Server(settings).run(sockets=[listening])
-    print(f"answered {app.state.service.measured.requests[200]} requests", flush=True)
+    print(f"answered {app.state.service.measured.answered()} requests", flush=True)

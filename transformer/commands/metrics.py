@@ -7,46 +7,56 @@ __all__ = ["Metrics"]
 
 
 # %% book/I-server.ipynb · What is measured · [metrics]
-from bisect import bisect_left
-from collections import Counter
+from collections.abc import Iterator
+from typing import Any
 
 from transformer.commands.batching import Batcher
+from transformer.validation import optional_import
 
 _BOUNDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)  # seconds
 
 
 class Metrics:
-    """What a server has done since it started."""
+    """What a server has done since it started, as Prometheus wants to be told.
 
-    sentences: int
-    seconds: float
+    Args:
+        batcher: whose queue is shown.
 
-    def __init__(self) -> None:
-        self.requests: Counter[int] = Counter()  # of /translate, by status
-        self.sentences, self.seconds, self._counts = 0, 0.0, [0] * (len(_BOUNDS) + 1)
+    Raises:
+        ImportError: prometheus_client is not installed.
+    """
+
+    batcher: Batcher
+
+    def __init__(self, batcher: Batcher) -> None:
+        self.batcher, self._client = batcher, optional_import("prometheus_client")
+        self._registry = self._client.CollectorRegistry()
+        kept = {"namespace": "transformer", "registry": self._registry}
+        counter, histogram = self._client.Counter, self._client.Histogram
+        self._requests = counter("requests", "Requests for translations.", ["status"], **kept)
+        self._sentences = counter("sentences", "Sentences translated.", **kept)
+        self._seconds = histogram("request_seconds", "Until the answer.", buckets=_BOUNDS, **kept)
+        self._registry.register(self)
+
+    def collect(self) -> Iterator[Any]:
+        """What is the batcher's and read when it is asked for; the registry calls this."""
+        core = optional_import("prometheus_client.core")
+        yield core.CounterMetricFamily("transformer_batches", "Batches made.", self.batcher.batches)
+        yield core.GaugeMetricFamily("transformer_waiting_tokens", "In the queue.", self.batcher.waiting)
 
     def note(self, status: int, seconds: float) -> None:
         """Count a request for translations."""
-        self.requests[status] += 1
-        self.seconds += seconds
-        self._counts[bisect_left(_BOUNDS, seconds)] += 1
+        self._requests.labels(status).inc()
+        self._seconds.observe(seconds)
 
-    def text(self, batcher: Batcher) -> str:
+    def note_sentences(self, number: int) -> None:
+        """Count sentences that were translated."""
+        self._sentences.inc(number)
+
+    def answered(self) -> int:
+        """How many requests were answered with translations."""
+        return int(self._registry.get_sample_value("transformer_requests_total", {"status": "200"}) or 0)
+
+    def text(self) -> str:
         """All numbers in the text format of Prometheus."""
-        lines = ["# TYPE transformer_requests_total counter"]
-        for status, count in sorted(self.requests.items()):
-            lines.append(f'transformer_requests_total{{status="{status}"}} {count}')
-        for name, kind, value in (
-            ("sentences_total", "counter", self.sentences),
-            ("batches_total", "counter", batcher.batches),
-            ("waiting_tokens", "gauge", batcher.waiting),
-        ):
-            lines += [f"# TYPE transformer_{name} {kind}", f"transformer_{name} {value}"]
-        lines.append("# TYPE transformer_request_seconds histogram")
-        total = 0
-        for bound, count in zip((*_BOUNDS, "+Inf"), self._counts, strict=True):
-            total += count
-            lines.append(f'transformer_request_seconds_bucket{{le="{bound}"}} {total}')
-        lines.append(f"transformer_request_seconds_sum {self.seconds}")
-        lines.append(f"transformer_request_seconds_count {total}")
-        return "\n".join(lines) + "\n"
+        return str(self._client.generate_latest(self._registry).decode())

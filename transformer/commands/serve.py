@@ -16,7 +16,7 @@ from transformer.validation import optional_import
 
 def serve(options: argparse.Namespace) -> None:
     """Translate over HTTP until a signal to stop."""
-    for library in ("fastapi", "uvicorn"):
+    for library in ("fastapi", "uvicorn", "prometheus_client"):
         optional_import(library)  # better to find out now than after loading that it is missing
     translator = named_translator(options)
     run_server(make_app(translator, options.search), options.host, options.port)

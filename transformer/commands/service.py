@@ -85,8 +85,9 @@ class Service:
     batcher: Batcher
 
     def __init__(self, translator: AnyTranslator, search: Search = Search()) -> None:
-        self.translator, self.measured = translator, Metrics()
+        self.translator = translator
         self.batcher = Batcher(lambda texts: translator.translate(texts, search))
+        self.measured = Metrics(self.batcher)
         responses = optional_import("fastapi.responses")
         self._json, self._text = responses.JSONResponse, responses.PlainTextResponse
 
@@ -94,7 +95,7 @@ class Service:
         """Translate up to 64 sentences, each of up to 1,000 characters."""
         n_tokens = check_sentences(asked.sentences, self.translator)
         found = await self.batcher.submit(asked.sentences, n_tokens)
-        self.measured.sentences += len(found)
+        self.measured.note_sentences(len(found))
         return TranslateResponse(found)
 
     async def health(self) -> dict[str, str]:
@@ -103,7 +104,7 @@ class Service:
 
     async def metrics(self) -> Any:
         """What the server has done since it started, in the text format of Prometheus."""
-        return self._text(self.measured.text(self.batcher))
+        return self._text(self.measured.text())
 
     async def page(self) -> str:
         """A form to try it."""
