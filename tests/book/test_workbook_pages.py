@@ -15,7 +15,7 @@ import nbformat
 import pytest
 import workbook
 
-from transformer.study.workbook import MISSING, RIGHT, judge_code, pieces
+from transformer.study.workbook import MISSING, RIGHT, WRONG, judge_code, pieces
 
 ROOT = Path(__file__).resolve().parents[2]
 BOOKS = workbook.books()
@@ -149,7 +149,9 @@ def test_with_nothing_filled_in_a_notebook_runs_to_its_end_and_says_what_is_miss
 def test_with_its_solutions_put_back_a_notebook_is_green(name, tmp_path):
     said = play(name, tmp_path, solved(nbformat.reads(BOOKS[name], as_version=4)))
     own = [piece for piece in pieces().values() if f"{piece.chapter}.ipynb" == name]
-    assert said.count(RIGHT + " ") >= len(own) and "✗" not in said
+    for piece in own:
+        assert f"{RIGHT} {piece.name}\x1b[0m: " in said
+    assert f"m{WRONG} " not in said  # by its color; chapter 9 prints such a mark of its own
     assert f"{len(own)} of {len(pieces())} pieces are yours" in said
 
 
