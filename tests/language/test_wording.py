@@ -192,7 +192,10 @@ def test_the_command_line_reads_what_training_showed(run, read, tmp_path, monkey
     assert read[2 * len(OWN) :] == shown
 
 
-@pytest.mark.skipif(not (find_spec("fastapi") and find_spec("httpx")), reason="fastapi or httpx is missing")
+@pytest.mark.skipif(
+    not all(map(find_spec, ("fastapi", "httpx", "prometheus_client"))),
+    reason="fastapi, httpx or prometheus_client is missing",
+)
 def test_the_server_reads_what_training_showed(run, read):
     from fastapi.testclient import TestClient
 
