@@ -28,7 +28,7 @@ from transformer.runs.folder import run_facts, write_record
 ROOT = Path(__file__).resolve().parents[1]
 RUNS = Path("runs") / "depths"
 RECORD = ROOT / "transformer" / "records" / "book" / "depths.json"
-BUDGET = {"evaluate_every": 1400, "precision": "float32"}  # what of the recipe is not as it stands there
+BUDGET = {"evaluate_every": 1400, "precision": "float32"}  # what the recipe is changed in
 DEPTHS = ((2, 2), (4, 1))  # of encoder and decoder; gains are against the first
 SEEDS = (0, 1, 2)
 SEARCHES = {"greedy": Search(1), "beam 4": Search(4)}

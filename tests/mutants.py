@@ -43,9 +43,7 @@ TEST_FILES = {
     "commands/lines": ("commands/test_cli.py",),
     "commands/recipes": ("commands/test_recipes.py", "commands/test_cli.py"),
     "commands/terminal": ("commands/test_cli.py",),
-    "commands/app": ("commands/test_serve.py",),
     "commands/train": ("commands/test_cli.py",),
-    "commands/train_options": ("commands/test_cli.py",),
     "commands/training": ("commands/test_recipes.py", "commands/test_cli.py"),
     "exchange/foreign": (
         "exchange/test_exchange_torch.py",
