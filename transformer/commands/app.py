@@ -25,7 +25,7 @@ def make_app(translator: AnyTranslator, search: Search = Search()) -> Any:
     Arguments are those of `Service`.
 
     Raises:
-        ImportError: fastapi is not installed.
+        ImportError: fastapi or prometheus_client is not installed.
     """
     fastapi, service = optional_import("fastapi"), Service(translator, search)
     app = fastapi.FastAPI(title="Translator", lifespan=service.working)
