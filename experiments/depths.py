@@ -4,7 +4,8 @@
     python -m experiments.depths measure    # writes transformer/records/book/depths.json
 
 A model that is trained lies in runs/depths, and training that was stopped goes on. All models have about the
-same number of parameters. `measure` scores them on the test split, and times their searches in turn.
+same number of parameters, and one kind is trained for twice as many updates, to see whether that makes up for
+a lower score. `measure` scores them on the test split, and times their searches in turn.
 """
 
 from __future__ import annotations
@@ -29,26 +30,30 @@ ROOT = Path(__file__).resolve().parents[1]
 RUNS = Path("runs") / "depths"
 RECORD = ROOT / "transformer" / "records" / "book" / "depths.json"
 BUDGET = {"evaluate_every": 1400, "precision": "float32"}  # what the recipe is changed in
-DEPTHS = ((2, 2), (4, 1))  # of encoder and decoder; gains are against the first
+KINDS: dict[str, dict[str, Any]] = {  # layers of encoder and decoder; gains are against the first
+    "2,2": {"n_layers": (2, 2)},
+    "4,1": {"n_layers": (4, 1)},
+    "4,1 trained twice as long": {"n_layers": (4, 1), "steps": 2 * RECIPES["phrases"].training.steps},
+}
+BASE = next(iter(KINDS))
 SEEDS = (0, 1, 2)
 SEARCHES = {"greedy": Search(1), "beam 4": Search(4)}
 BATCHES = (1, 64)  # sentences that are translated together
 TIMED = 64  # sentences, of the test split, of a round
 
 
-def folder(depths: tuple[int, int], seed: int) -> Path:
+def folder(kind: str, seed: int) -> Path:
     """Where a model is trained."""
-    return RUNS / "{}-{}-seed-{}".format(*depths, seed)
+    return RUNS / f"{kind.replace(',', '-').replace(' ', '-')}-seed-{seed}"
 
 
 def train() -> None:
     """Train what is not there yet."""
     for seed in SEEDS:
-        for depths in DEPTHS:
-            place = folder(depths, seed)
+        for kind, settings in KINDS.items():
+            place = folder(kind, seed)
             if not (place / "translator").exists():
-                recipe = changed(RECIPES["phrases"], n_layers=depths, seed=seed, **BUDGET)
-                train_translator(recipe, place)
+                train_translator(changed(RECIPES["phrases"], **settings, seed=seed, **BUDGET), place)
                 print(f"trained {place}", flush=True)
 
 
@@ -72,32 +77,28 @@ def timed(
     return found
 
 
-def gains(rates: dict[str, list[float]], base: str) -> dict[str, float]:
+def gains(rates: dict[str, list[float]]) -> dict[str, float]:
     """How many times as fast as the base each model is: the median over the rounds."""
     return {
-        kind: median(ours / theirs for ours, theirs in zip(own, rates[base], strict=True))
+        kind: median(ours / theirs for ours, theirs in zip(own, rates[BASE], strict=True))
         for kind, own in rates.items()
     }
 
 
 def measure(test: list[Pair], rounds: int) -> dict[str, Any]:
     """Scores, sizes and speeds of all models, by seed."""
-    names = ["{},{}".format(*depths) for depths in DEPTHS]
     sources = [pair.source for pair in test[:TIMED]]
-    rows: dict[str, Any] = {name: {"BLEU-tok": {}, "times as fast": {}, "rates": {}} for name in names}
+    rows: dict[str, Any] = {kind: {"BLEU-tok": {}, "times as fast": {}, "rates": {}} for kind in KINDS}
     for seed in SEEDS:
-        models = {
-            name: Translator.load(folder(depths, seed) / "translator")
-            for name, depths in zip(names, DEPTHS, strict=True)
-        }
+        models = {kind: Translator.load(folder(kind, seed) / "translator") for kind in KINDS}
         for name, model in models.items():
             rows[name]["parameters"] = sum(weight.numel() for weight in model.model.parameters())
             for search, settings in SEARCHES.items():
                 score = evaluate_translator(model, test, settings)["BLEU-tok"]["score"]
                 rows[name]["BLEU-tok"].setdefault(search, []).append(score)
         for case, rates in timed(models, sources, rounds).items():
-            beside = gains(rates, names[0])
-            for name in names:
+            beside = gains(rates)
+            for name in KINDS:
                 rows[name]["rates"].setdefault(case, []).append(median(rates[name]))
                 rows[name]["times as fast"].setdefault(case, []).append(beside[name])
     return rows
@@ -125,7 +126,7 @@ def main() -> None:
         + [f"{mean(values):.2f}" for values in row["times as fast"].values()]
         for name, row in rows.items()
     ]
-    first = rows["{},{}".format(*DEPTHS[0])]
+    first = rows[BASE]
     headers = ["layers", "parameters", *first["BLEU-tok"], *first["times as fast"]]
     print(table("BLEU-tok of the test split, and times as fast: means over seeds", headers, lines))
 

@@ -33,8 +33,8 @@ def test_every_sentence_is_translated_in_batches_of_the_size():
 
 
 def test_gains_are_medians_of_the_ratios_within_rounds():
-    rates = {"base": [10.0, 100.0, 20.0], "other": [20.0, 110.0, 60.0]}
-    assert depths.gains(rates, "base") == {"base": 1.0, "other": pytest.approx(2.0)}
+    rates = {depths.BASE: [10.0, 100.0, 20.0], "other": [20.0, 110.0, 60.0]}
+    assert depths.gains(rates) == {depths.BASE: 1.0, "other": pytest.approx(2.0)}
 
 
 def test_all_searches_and_sizes_are_timed():
@@ -48,8 +48,8 @@ def test_all_searches_and_sizes_are_timed():
 
 def test_the_models_have_about_as_many_parameters():
     settings, sizes = asdict(RECIPES["phrases"].model), []
-    for layers in depths.DEPTHS:
-        config = TransformerConfig(1200, 1200, **settings | {"n_layers": layers})
+    for kind in depths.KINDS.values():
+        config = TransformerConfig(1200, 1200, **settings | {"n_layers": kind["n_layers"]})
         sizes.append(sum(weight.numel() for weight in Transformer(config).parameters()))
     assert max(sizes) / min(sizes) < 1.15
 
@@ -63,6 +63,6 @@ def test_records_are_of_these_programs():
     record = load_record("depths")
     assert record["command"].startswith("python -m experiments.depths measure")
     assert record["budget"] == depths.BUDGET and record["seeds"] == list(depths.SEEDS)
-    assert list(record["rows"]) == ["{},{}".format(*layers) for layers in depths.DEPTHS]
+    assert list(record["rows"]) == list(depths.KINDS)
     for row in record["rows"].values():
         assert all(len(scores) == len(depths.SEEDS) for scores in row["BLEU-tok"].values())
