@@ -16,6 +16,7 @@ from collections import Counter
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 import torch
@@ -78,7 +79,7 @@ NODE = shutil.which("node")
 needs_node = pytest.mark.skipif(NODE is None, reason="there is no Node")
 MODELS = {"toy": load_toy_model, "phrases": lambda: Translator.load("phrases").model}
 ANSWERING = [*live.MODELS, *live.SPEAKERS]
-STILLS = [name for name in live.FIGURES if name not in ANSWERING]
+STILLS = ["toy", *(name for name in live.FIGURES if name not in ANSWERING)]
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 
 
@@ -726,6 +727,10 @@ def test_without_javascript_there_is_an_answer_and_a_caption(chromium: Browser, 
     go_to_figure(page, name)
     given, made = live.live_model(name).example
     assert f"{given} → {made}" in page.locator(f"figure[data-live={name}]").inner_text()
+    drawn = page.locator(f"figure[data-live={name}] .live-still > svg")
+    assert drawn.count() == (name in (*live.DRAWN, *STILLS)) and all(
+        picture.bounding_box()["width"] > 300 for picture in drawn.all()
+    )
     assert len(page.locator(f"figure[data-live={name}] figcaption").inner_text()) > 100
     context.close()
 
@@ -1992,6 +1997,18 @@ def test_merges_are_learned_from_what_one_types(tab):
 
 def english_of(tab: Page) -> str:
     return " ".join(tab.locator(".live-made button").all_inner_texts())
+
+
+@reads_pages
+def test_the_translator_on_paper_has_the_words_and_lines_of_the_page(translator):
+    drawn = ElementTree.fromstring(live.sentences())
+    words = [text.text for text in drawn.iter("text")]
+    assert words == translator.locator(".live-pair button.live-word").all_inner_texts()
+    lines = translator.locator(".live-links path")
+    thick = lines.evaluate_all("all => all.map(line => Number(line.getAttribute('stroke-width')))")
+    assert len(thick) > len(words) / 2
+    assert [float(line.get("stroke-width")) for line in drawn.iter("path")] == pytest.approx(thick, abs=0.01)
+    assert "girl to menina 100%" in drawn.get("aria-label")
 
 
 @reads_pages
