@@ -1,9 +1,10 @@
 """Models that live in the page: the directive that places them, and the files that they are read from.
 
 `:::{live} toy`, which `plain.py` writes, puts the figure `toy` on a page. Its first paragraph is for where it
-cannot run, the rest is the caption. Without JavaScript the page shows both, and between them the figure as it
-first appears, from `stills/`, or an answer of its model, computed when the book is built. A page that has a
-live figure loads the scripts of `_static/live/`, and the weights of its model when a reader comes near. They
+cannot run, the rest is the caption. Without JavaScript, and on paper, the page shows both, and between them
+an answer of the figure's model, computed when the book is built, and the figure as it first appears, from
+`stills/`; of the translator, whose words are no picture, the build draws what it attended to. A page that has
+a live figure loads the scripts of `_static/live/`, and the weights of its model when a reader comes near. They
 are written here, in float16, as scripts, because a page that is opened from the disk may load scripts and no
 other data.
 """
@@ -15,6 +16,7 @@ from base64 import b64encode
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import lru_cache
+from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
 from zlib import crc32
@@ -27,6 +29,7 @@ from sphinx.util.docutils import SphinxDirective
 from transformer import Transformer, Translator, greedy_search, load_record, load_toy_model
 from transformer.exchange.llama import Speaker
 from transformer.language.corpora import load_corpus
+from transformer.language.translator import by_words
 from transformer.language.vocabulary import BOS_ID, EOS_ID
 from transformer.modern.language_model import LanguageModel
 from transformer.study import checks, phrases
@@ -276,6 +279,50 @@ def switch() -> dict[str, Any]:
 DATA: dict[str, Callable[[], Any]] = {"examination": examination, "switch": switch}
 
 
+# Drawn when the book is built -------------------------------------------------------------------------
+
+WIDE, HIGH, LETTER = 380, 132, 7.8  # of the drawing, and how wide a letter is
+FAINT = 0.05  # up to here a weight has no line, as in `phrases.js`
+
+
+def sentences() -> str:
+    """The example of small Portuguese above its translation, and what each English word attended to."""
+    found = by_words(Translator.load("phrases").align(live_model("phrases").example[0], beam_size=1))
+    source, target = [*found.source[:-1], "end"], found.target[:-1]
+    above, below = boxes(source, 17), boxes(target, HIGH - 17)
+    lines, words = [], []
+    for word, (x, _), row in zip(target, below, found.weights[-1].mean(0).tolist()):
+        ends = [
+            (weight, other, top) for weight, other, (top, _) in zip(row, source, above) if weight >= FAINT
+        ]
+        lines += [
+            f'<path d="M{x:.1f} {HIGH - 34}C{x:.1f} {HIGH / 2} {top:.1f} {HIGH / 2} {top:.1f} 34" '
+            f'class="live-now" stroke-width="{1 + 3 * weight:.2f}" stroke-opacity="{weight:.2f}"></path>'
+            for weight, _, top in ends
+        ]
+        words.append(f"{word} to " + ", ".join(f"{other} {weight:.0%}" for weight, other, _ in ends))
+    label = f"Each English word has lines to what it attended to: {'; '.join(words)}."
+    drawn = "".join([*lines, *(box for _, box in (*above, *below))])
+    head = f'<svg class="live-drawing live-sentences" viewBox="0 0 {WIDE} {HIGH}" role="img"'
+    return f'{head} aria-label="{escape(label)}">{drawn}</svg>'
+
+
+def boxes(words: list[str], y: float) -> list[tuple[float, str]]:
+    """Words side by side in the middle of the drawing: where the middle of each is, and its box."""
+    widths = [LETTER * len(word) + 12 for word in words]
+    found, left = [], (WIDE - sum(widths) - 6 * (len(words) - 1)) / 2
+    for word, width in zip(words, widths):
+        x = left + width / 2
+        box = f'<rect x="{left:.1f}" y="{y - 15}" width="{width:.1f}" height="30" rx="5"></rect>'
+        text = f'<text x="{x:.1f}" y="{y + 4.5}" class="live-word-token">{escape(word)}</text>'
+        found.append((x, f'<g class="live-box">{box}{text}</g>'))
+        left += width + 6
+    return found
+
+
+DRAWN: dict[str, Callable[[], str]] = {"phrases": sentences}
+
+
 # Their files -----------------------------------------------------------------------------------------
 
 
@@ -361,7 +408,7 @@ class Live(SphinxDirective):
         self.state.nested_parse(self.content, self.content_offset, parsed)
         plain, *caption = parsed.children
         self.env.note_dependency(still_of(name))
-        content = (plain, instead_of(name), LiveCaption("", *caption))
+        content = (plain, *instead_of(name), LiveCaption("", *caption))
         return [LiveFigure("", *content, name=name, ids=[f"live-{name}"])]
 
 
@@ -369,13 +416,17 @@ def still_of(name: str) -> Path:
     return Path(__file__).parent / "stills" / f"{name}.svg"
 
 
-def instead_of(name: str) -> nodes.Node:
-    """What a page without scripts shows: an answer of the figure's own model, or its first picture."""
+def instead_of(name: str) -> list[nodes.Node]:
+    """What a page without scripts shows: an answer of the figure's own model, and its first picture."""
+    shown: list[nodes.Node] = []
     if name in (*MODELS, *SPEAKERS):
         given, made = live_model(name).example
-        return nodes.paragraph("", "", nodes.literal("", given), nodes.Text(" → "), nodes.literal("", made))
-    picture = still_of(name).read_text(encoding="utf8")
-    return nodes.raw("", f'<div class="live-still">{picture}</div>', format="html")
+        answer = (nodes.literal("", given), nodes.Text(" → "), nodes.literal("", made))
+        shown.append(nodes.paragraph("", "", *answer))
+    if name in DRAWN or still_of(name).exists():
+        picture = DRAWN[name]() if name in DRAWN else still_of(name).read_text(encoding="utf8")
+        shown.append(nodes.raw("", f'<div class="live-still">{picture}</div>', format="html"))
+    return shown
 
 
 def visitors(tag: str) -> tuple[Callable[[Any, nodes.Element], None], Callable[[Any, nodes.Element], None]]:

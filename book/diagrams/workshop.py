@@ -297,8 +297,9 @@ def way_of_an_archive() -> Diagram:
     sums = d.box(318, 188, "size, SHA-256", "norm", 130, 32)
     d.arrow(here.bottom, right.top, label="yes", look="over")
     d.arrow(right.bottom, use.top, label="right", look="over", at=(86, 150))
-    d.arrow(here.right, source.left, label="no", look="over")
+    d.arrow(here.right, source.left, label="no", look="over", at=(183, 34))
     d.arrow(right.right, (206, 112), (206, 34), source.left, dashed=True)
+    d.text(178, 74, "wrong")
     d.arrow(source.bottom, part.top)
     d.arrow(part.bottom, sums.top)
     d.arrow(sums.left, (86, 188), label="right: now it has its name", look="over", at=(186, 172))
@@ -306,6 +307,7 @@ def way_of_an_archive() -> Diagram:
     d.text(406, 174, "wrong")
     d.box(360, 262, "no source left: which file\nto put where", "logits", 190, 46)
     d.arrow((386, 26), (432, 26), (432, 239), kind="logits", dashed=True)
+    d.text(426, 12, "none left")
     return d
 
 
@@ -323,7 +325,10 @@ def one_line_too_many() -> Diagram:
         if i < len(right):
             wrong = i > 1
             other = d.box(360, y, right[i], "key", 150, 28)
-            d.arrow(one.right, other.left, kind="logits" if wrong else "value", tip=False, dashed=wrong)
+            says = {"label": "wrong" if wrong else "right", "look": "over"}
+            d.arrow(
+                one.right, other.left, kind="logits" if wrong else "value", tip=False, dashed=wrong, **says
+            )
         else:
             d.text(200, y, "alone, so the files are refused", "start")
     return d

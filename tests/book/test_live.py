@@ -16,6 +16,8 @@ from collections import Counter
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+from xml.etree import ElementTree
 
 import pytest
 import torch
@@ -25,6 +27,7 @@ from playwright.sync_api import Browser, Locator, Page
 from sacrebleu.metrics import BLEU
 from test_book import (  # noqa: F401
     HTML,
+    PATIENCE,
     PLACES,
     ROOT,
     TOO_WIDE,
@@ -78,7 +81,7 @@ NODE = shutil.which("node")
 needs_node = pytest.mark.skipif(NODE is None, reason="there is no Node")
 MODELS = {"toy": load_toy_model, "phrases": lambda: Translator.load("phrases").model}
 ANSWERING = [*live.MODELS, *live.SPEAKERS]
-STILLS = [name for name in live.FIGURES if name not in ANSWERING]
+STILLS = ["toy", *(name for name in live.FIGURES if name not in ANSWERING)]
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 
 
@@ -726,6 +729,10 @@ def test_without_javascript_there_is_an_answer_and_a_caption(chromium: Browser, 
     go_to_figure(page, name)
     given, made = live.live_model(name).example
     assert f"{given} → {made}" in page.locator(f"figure[data-live={name}]").inner_text()
+    drawn = page.locator(f"figure[data-live={name}] .live-still > svg")
+    assert drawn.count() == (name in (*live.DRAWN, *STILLS)) and all(
+        picture.bounding_box()["width"] > 300 for picture in drawn.all()
+    )
     assert len(page.locator(f"figure[data-live={name}] figcaption").inner_text()) > 100
     context.close()
 
@@ -1995,6 +2002,18 @@ def english_of(tab: Page) -> str:
 
 
 @reads_pages
+def test_the_translator_on_paper_has_the_words_and_lines_of_the_page(translator):
+    drawn = ElementTree.fromstring(live.sentences())
+    words = [text.text for text in drawn.iter("text")]
+    assert words == translator.locator(".live-pair button.live-word").all_inner_texts()
+    lines = translator.locator(".live-links path")
+    thick = lines.evaluate_all("all => all.map(line => Number(line.getAttribute('stroke-width')))")
+    assert len(thick) > len(words) / 2
+    assert [float(line.get("stroke-width")) for line in drawn.iter("path")] == pytest.approx(thick, abs=0.01)
+    assert "girl to menina 100%" in drawn.get("aria-label")
+
+
+@reads_pages
 def test_a_word_lights_up_what_it_attended_to(translator):
     assert english_of(translator) == "the girl likes the black cat ."
     found = Translator.load("phrases").align("a menina gosta do gato preto .", beam_size=1)
@@ -2347,6 +2366,103 @@ def test_a_transformer_learns_in_the_page_and_is_taken_apart(tab):
     tab.get_by_text("w_2.weight, 32 × 64: entries").wait_for()
 
 
+NOTE_SENT = """() => {
+    const post = Worker.prototype.postMessage;
+    window.sent = [];
+    Worker.prototype.postMessage = function (message) {
+        sent.push(message);
+        return post.call(this, message);
+    };
+}"""
+SLIDERS = {  # by the label: the name in the address, the key that is pressed, and what the slider then says
+    "Digits": ("digits", "Home", "2"), "d_model": ("d_model", "Home", "16"), "Heads": ("n_heads", "End", "4"),
+    "Layers": ("n_layers", "End", "2 + 2"), "Seed": ("seed", "End", "9"),
+    "Highest rate": ("peak", "End", "1 · 10⁻¹"), "Warm-up": ("warmup", "Home", "1 update"),
+    "Dropout": ("dropout", "End", "50%"), "Smoothing": ("smoothing", "End", "30%"),
+}  # fmt: skip
+LEFT_OUT = {"positions": "positions", "the causal mask": "mask", "the scale 1/√d_k": "scale",
+            "the residual connections": "residuals"}  # fmt: skip
+
+
+@reads_pages
+def test_every_control_of_the_learner_does_what_it_says(chromium):
+    """By keyboard and finger, on a phone, for someone who wants no motion."""
+    context = chromium.new_context(
+        viewport={"width": 390, "height": 844}, has_touch=True, reduced_motion="reduce"
+    )
+    context.add_init_script(f"({NOTE_SENT})()")
+    tab, faults = context.new_page(), []
+    tab.set_default_timeout(PATIENCE)
+    tab.on("pageerror", lambda error: faults.append(str(error)))
+    ready(tab, "learner")
+    figure, link = tab.locator("figure[data-live=learner]"), tab.locator(".live-address")
+    maps, rows = figure.locator(".live-map"), figure.locator(".live-sample")
+    maps.nth(5).wait_for()
+    drawn = "() => document.querySelector('.live-tensor').toDataURL()"
+
+    def settings() -> dict[str, Any]:
+        return tab.evaluate("() => sent.findLast(message => message.settings).settings[0]")
+
+    def asked_for() -> dict[str, str]:
+        return dict(parse_qsl(urlsplit(link.get_attribute("href")).query))
+
+    tab.get_by_text("Settings, and what to take away").tap()
+    for label, (name, key, words) in SLIDERS.items():
+        before = asked_for()
+        slider(tab, label).press(key)
+        assert slider(tab, label).get_attribute("aria-valuetext") == words
+        assert figure.locator("label", has=slider(tab, label)).locator("output").inner_text() == words
+        assert asked_for() == before | {name: str(settings()[name])}
+    for words, part in LEFT_OUT.items():
+        tab.get_by_label(f"without {words}").tap()
+        assert settings()["parts"] == {name: name != part for name in LEFT_OUT.values()}
+        assert asked_for()["without"] == part
+        tab.get_by_label(f"without {words}").press("Space")
+        assert "without" not in asked_for()
+    tab.get_by_label("Norm", exact=True).select_option("pre")
+    tab.get_by_label("Task", exact=True).select_option("sort")
+    assert (settings()["norm_first"], settings()["task"]) == (True, "sort")
+    maps.nth(23).wait_for()  # six attentions of four heads
+
+    tab.get_by_text("Look into a tensor").press("Enter")
+    tensor = "encoder.layers.1.self_attention.w_q.weight"
+    figure.get_by_label("Tensor").select_option(tensor)
+    tab.get_by_text(f"{tensor}, 16 × 16: ").wait_for()
+    first = tab.evaluate(drawn)
+    tab.get_by_role("button", name="One update").press("Enter")
+    tab.get_by_text("After update 1 the loss").wait_for()
+    assert tab.evaluate(drawn) != first
+    tab.get_by_role("button", name="From the start").tap()
+    tab.get_by_text("Nothing is trained yet").wait_for()
+    slider(tab, "Layers").press("Home")  # the tensor is no part of this model
+    tab.get_by_text("src_embedding.weight, 14 × 16: ").wait_for()
+    assert figure.get_by_label("Tensor").input_value() == "src_embedding.weight" and maps.count() == 12
+
+    slider(tab, "Highest rate").press("Home")
+    tab.get_by_role("button", name="Train", exact=True).tap()
+    pause = tab.get_by_role("button", name="Pause", exact=True)
+    tab.get_by_text(re.compile(r"^After update \d+0 the loss")).wait_for()
+    rows.nth(4).scroll_into_view_if_needed()
+    rows.nth(4).click(delay=400)  # while reports come in between
+    assert rows.nth(4).get_attribute("aria-pressed") == "true"
+    pause.press("Space")
+    pause.wait_for(state="detached")
+    update = int(re.search(r"After update (\d+)", said(tab))[1])
+    tab.get_by_role("button", name="One update").tap()
+    tab.get_by_text(f"After update {update + 1} the loss").wait_for()
+    seen = maps.last.inner_html()
+    rows.nth(0).tap()
+    changed = "seen => [...document.querySelectorAll('.live-map')].at(-1).innerHTML !== seen"
+    tab.wait_for_function(changed, arg=seen)
+
+    chosen = asked_for(), settings()
+    link.tap()
+    tab.wait_for_selector("figure.live-ready .live-map:nth-child(12)")
+    assert (asked_for(), settings()) == chosen and tab.url.endswith(link.get_attribute("href"))
+    assert tab.evaluate(TOO_WIDE) <= 0 and faults == []
+    context.close()
+
+
 WRAPPED = """() => [...document.querySelectorAll('.live-samples .live-tokens')].filter(row =>
     row.lastElementChild.offsetTop > row.firstElementChild.offsetTop + 8).length"""
 
@@ -2452,6 +2568,7 @@ def test_a_link_brings_the_run_back_and_own_pairs_are_checked(tab):
     pairs.fill("12 = 21\n3 + 4")
     pairs.blur()
     assert "“3 + 4” is not a pair such as 123 = 321" in said(tab)
+    assert tab.locator(".live-sample, .live-map, .live-plot path").count() == 0  # nothing of the run before
     assert tab.get_by_role("button", name="Train", exact=True).is_disabled()
     pairs.fill("12 = 777\n345 = X")
     pairs.blur()

@@ -143,6 +143,13 @@ def test_errors_and_warnings_are_meant(notebook):
             assert not any(output.get("name") == "stderr" for output in cell.outputs), cell.id
 
 
+def test_a_last_line_shows_no_value_by_chance(notebook):
+    """What a cell has to say, it prints or draws. What its last line is worth may be a picture, else nothing."""
+    for cell in code_cells(notebook):
+        worth = [output.data for output in cell.outputs if output.output_type == "execute_result"]
+        assert all("image/png" in data or "image/svg+xml" in data for data in worth), cell.id
+
+
 def test_outputs_are_the_same_on_the_next_run(notebook):
     found = {
         cell.id: match[0]

@@ -91,7 +91,8 @@
   // What differs from the first settings: it makes the address, and the name of a run.
   const differences = (values) => Object.entries(values).filter(([name, value]) => String(value) !== String(FIRST[name]));
   const name_of = (values) =>
-    differences(values).filter(([name]) => !SHARED.includes(name)).map(([name, value]) => `${name} ${value}`).join(", ") || "first settings";
+    differences(values).filter(([name]) => !SHARED.includes(name))
+      .map(([name, value]) => `${name} ${String(value).replaceAll(",", " and ")}`).join(", ") || "first settings";
 
   // "123 = 321", a pair a line, of digits and X.
   function pairs_of(text) {
@@ -128,7 +129,7 @@
     const n_heads = among("Heads", "n_heads");
     const n_layers = among("Layers", "n_layers", (number) => `${number} + ${number}`);
     const peak = among("Highest rate", "peak", (rate) => scientific(rate, 0));
-    const warmup = among("Warm-up", "warmup", (number) => `${number} updates`);
+    const warmup = among("Warm-up", "warmup", (number) => (number === 1 ? "1 update" : `${number} updates`));
     const dropout = among("Dropout", "dropout", share);
     const smoothing = among("Smoothing", "smoothing", share);
     const seed = among("Seed", "seed");
@@ -201,7 +202,7 @@
       set_running(false);
       const impossible = error ?? (pairs && !pairs.length ? "There is no pair to learn yet." : undefined);
       for (const button of [go, one]) button.disabled = Boolean(impossible);
-      if (impossible) return said.replaceChildren(impossible);
+      if (impossible) return clear(impossible);
       worker = start_worker();
       worker.onmessage = ({ data }) => take(data);
       const all = beside ? [now, other(now)] : [now];
@@ -211,6 +212,15 @@
       const query = new URLSearchParams([...differences(now), ...(beside ? [["beside", new URLSearchParams(shared_left_out)]] : [])]).toString();
       link.setAttribute("href", `${location.pathname}${query && `?${query}`}#live-learner`);
       send({ settings: all.map(settings_of), tensor: which.value || "src_embedding.weight" });
+    }
+
+    // Without a task nothing is left of the run before.
+    function clear(words) {
+      for (const plot of [losses, shares]) plot.clear(words);
+      for (const part of [samples, maps, tensor_said]) part.replaceChildren();
+      grid.width = grid.height = 0;
+      grid.setAttribute("aria-label", words);
+      said.replaceChildren(words);
     }
 
     function take({ reports, going, heard, names, tensor }) {
@@ -227,6 +237,7 @@
       });
       if (names.length !== which.length || !which.length) {
         which.replaceChildren(...names.map((name) => html("option", { value: name, selected: name === tensor?.name }, name)));
+        if (!tensor) send({ tensor: which.value }); // the one looked into before is no part of this model
       }
       draw();
       draw_samples();
@@ -270,14 +281,24 @@
         html("span", { class: "live-verdict" }, right[number] ? "✓" : "✗", html("span", { class: "live-spoken" }, right[number] ? " right" : " wrong")));
     }
 
+    // A row stays the same element from report to report, or else a slow click would begin on one and end on another.
     function draw_samples() {
-      const rows = runs[0].unseen.slice(0, SHOWN).map(([src], number) => html("button", {
-        type: "button", class: "live-sample", "aria-pressed": String(number === sample), click: () => { sample = number; send({ sample }); },
-      }, html("span", { class: "live-tokens" }, ...src.map((id) => token_cell(id))),
-        html("span", { class: "live-answers" }, ...runs.map((run, i) => answer_of(run, number, runs.length > 1 && ["solid", "dashed"][i])))));
-      const focused = [...samples.children].indexOf(document.activeElement);
-      samples.replaceChildren(...rows);
-      if (focused >= 0) rows[focused]?.focus();
+      const shown = runs[0].unseen.slice(0, SHOWN);
+      while (samples.childElementCount > shown.length) samples.lastChild.remove();
+      shown.forEach(([src], number) => {
+        const row = samples.children[number] ?? samples.appendChild(html("button", { type: "button", class: "live-sample", click: () => choose_sample(number) }));
+        row.replaceChildren(html("span", { class: "live-tokens" }, ...src.map((id) => token_cell(id))),
+          html("span", { class: "live-answers" }, ...runs.map((run, i) => answer_of(run, number, runs.length > 1 && ["solid", "dashed"][i]))));
+      });
+      mark_sample();
+    }
+
+    const mark_sample = () => [...samples.children].forEach((row, number) => row.setAttribute("aria-pressed", String(number === sample)));
+
+    function choose_sample(number) {
+      sample = number;
+      mark_sample();
+      send({ sample });
     }
 
     function draw_maps() {
