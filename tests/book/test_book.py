@@ -437,6 +437,19 @@ def test_page_in_the_browser(page, tab, axe):
         assert tab.evaluate(AXE, COLORS) == [], scheme
 
 
+GROUNDS = """() => [...new Set([...document.querySelectorAll('.cell_input, .cell_input :is(.highlight, pre)')]
+    .map(part => getComputedStyle(part).backgroundColor).filter(color => color !== 'rgba(0, 0, 0, 0)'))]"""
+
+
+@reads_pages
+def test_code_that_fades_has_one_ground(tab):
+    visit(tab, HTML / "book" / "J-arguments.html")
+    for scheme in ("light", "dark"):
+        show(tab, 390, scheme)
+        tab.wait_for_timeout(300)  # colors may turn slowly
+        assert len(tab.evaluate(GROUNDS)) == 1, scheme
+
+
 # How far what a page shows at first moves while it loads, as browsers add it up, and what moved.
 SHIFTS = """window.shifts = []; new PerformanceObserver(list => {
     for (const entry of list.getEntries().filter(entry => !entry.hadRecentInput)) {
