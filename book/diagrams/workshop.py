@@ -1026,7 +1026,7 @@ def language_model_flow() -> Diagram:
     d.arrow(attention.bottom, network.top)
     d.arrow(network.bottom, output.top)
     d.arrow(output.bottom, logits.top, label="[B, T, V]")
-    config = d.box(384, 28, "LanguageModelConfig", "norm", 170, 30, look="code")
+    d.box(384, 28, "LanguageModelConfig", "norm", 170, 30, look="code")
     places = d.box(388, 108, "mask, cosines\nand sines", "key", 120, 44)
     d.box(388, 182, "KeyValueCache", "memory", 120, 34, look="code")
     d.arrow((388, 43), places.top)
