@@ -4,9 +4,9 @@
 cannot run, the rest is the caption. Without JavaScript, and on paper, the page shows both, and between them
 an answer of the figure's model, computed when the book is built, and the figure as it first appears, from
 `stills/`; of the translator, whose words are no picture, the build draws what it attended to. A page that has
-a live figure loads the scripts of `_static/live/`, and the weights of its model when a reader comes near. They
-are written here, in float16, as scripts, because a page that is opened from the disk may load scripts and no
-other data.
+a live figure loads the scripts of `_static/live/`, and the weights of its model when a reader comes near.
+They are written here, in float16, as scripts, because a page that is opened from the disk may load scripts
+and no other data.
 """
 
 from __future__ import annotations

@@ -37,6 +37,7 @@ KINDS = {
 PAGE = ("#ffffff", "#14181e")  # the ground, where no page gives one
 INK = ("#1f2a37", "#e6ebf0")
 LARGEST_WIDTH, SMALLEST_LETTERS = 480, 13
+CODE_LETTER = 8.5  # the width of one on a phone, where letters are larger
 
 STYLE = """\
 .diagram {{ {light} font: 14px var(--pst-font-family-base, system-ui, sans-serif); }}
@@ -136,6 +137,10 @@ class Diagram:
         place = f'x="{number(x)}" y="{number(y)}"'
         if turn:
             place += f' transform="rotate({number(turn)} {number(x)} {number(y)})"'
+        elif {"code", "over"} <= {*look.split()} and " " in text:  # a blank in code is as wide as a letter
+            width = CODE_LETTER * len(text)
+            corner = f'x="{number(x - width / 2)}" y="{number(y - 6)}"'
+            self.pieces.append(f'<rect {corner} width="{number(width)}" height="12" class="ground"/>')
         self.pieces.append(f'<text {place} class="{look}">{rich(text)}</text>')
 
     def box(

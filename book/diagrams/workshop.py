@@ -231,7 +231,7 @@ def shared_dictionaries() -> Diagram:
         d.text(x, 20, name, "bold")
         for i, one in enumerate(classes):
             kind = "plain" if x < 200 else "attention"
-            part = d.box(x, 56 + 58 * i, one, kind, 156, 32, look="code")
+            part = d.box(x, 56 + 58 * i, one, kind, 164, 32, look="code")
             if one.endswith("Dropout"):
                 continue
             end = (204, part.y) if x < 200 else (266, part.y)
@@ -545,7 +545,7 @@ def two_paths_of_nanogpt() -> Diagram:
         (168, "model(idx)", ("",) * 3 + ("query",), "the last one"),
     )
     for y, call, kinds, said in calls:
-        box = d.box(184, y, call, "weight", 164, 36, look="code")
+        box = d.box(187, y, call, "weight", 170, 36, look="code")
         d.arrow(idx.right, (96, 110), (96, y), box.left)
         for t, kind in enumerate(kinds):
             if kind:
@@ -1026,10 +1026,10 @@ def language_model_flow() -> Diagram:
     d.arrow(attention.bottom, network.top)
     d.arrow(network.bottom, output.top)
     d.arrow(output.bottom, logits.top, label="[B, T, V]")
-    config = d.box(388, 28, "LanguageModelConfig", "norm", 164, 30, look="code")
+    d.box(384, 28, "LanguageModelConfig", "norm", 170, 30, look="code")
     places = d.box(388, 108, "mask, cosines\nand sines", "key", 120, 44)
     d.box(388, 182, "KeyValueCache", "memory", 120, 34, look="code")
-    d.arrow(config.bottom, places.top)
+    d.arrow((388, 43), places.top)
     d.arrow((328, 108), (308, 108), (308, 164), (268, 164), kind="key")
     d.arrow((268, 177), (328, 177), kind="memory")
     d.arrow((328, 189), (268, 189), kind="memory")

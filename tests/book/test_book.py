@@ -251,8 +251,8 @@ CUT_OFF = """() => [...document.querySelectorAll('mjx-container[display="true"]'
     const roof = Math.min(...parts.map(part => part.getBoundingClientRect().top));
     return roof < box.getBoundingClientRect().top;
 }).map(box => box.parentElement.id)"""
-# What a phone shows of plots and diagrams: those that scroll sideways, or have letters below 11 pixels.
-# A sign above or below the line may be smaller.
+# What a phone shows of plots and diagrams: those that scroll sideways, have letters below 11 pixels, or words
+# that come closer to the frame around them than 1.4. A sign above or below the line may be smaller.
 UNREADABLE = """() => [...document.querySelectorAll('svg.plot, svg.diagram')]
     .filter(drawing => drawing.checkVisibility() && drawing.getClientRects().length)
     .flatMap(drawing => {
@@ -263,6 +263,14 @@ UNREADABLE = """() => [...document.querySelectorAll('svg.plot, svg.diagram')]
         const faults = [];
         if (drawing.matches('.plot') && box.scrollWidth > box.clientWidth + 1) faults.push('scrolls');
         if (Math.min(...sizes) < 10.95) faults.push(`${Math.min(...sizes).toFixed(1)} px`);
+        const frames = [...drawing.querySelectorAll('rect.shape')].map(frame => frame.getBBox());
+        for (const word of letters.filter(text => text.textContent.length > 2)) {
+            const { x, y, width, height } = word.getBBox(), [left, top] = [x + width / 2, y + height / 2];
+            const around = frames.filter(frame => frame.x < left && left < frame.x + frame.width
+                && frame.y < top && top < frame.y + frame.height).sort((a, b) => a.width - b.width)[0];
+            const room = around && Math.min(x - around.x, around.x + around.width - x - width) * scale;
+            if (room < 1.4) faults.push(`${word.textContent} touches its frame`);
+        }
         return faults.map(fault => `${fault}: ${drawing.getAttribute('aria-label').slice(0, 60)}`);
     })"""
 # Of a plot's two forms one is seen, and so one is heard.
@@ -427,6 +435,19 @@ def test_page_in_the_browser(page, tab, axe):
     for scheme in ("light", "dark"):
         show(tab, WIDTHS[0], scheme)
         assert tab.evaluate(AXE, COLORS) == [], scheme
+
+
+GROUNDS = """() => [...new Set([...document.querySelectorAll('.cell_input, .cell_input :is(.highlight, pre)')]
+    .map(part => getComputedStyle(part).backgroundColor).filter(color => color !== 'rgba(0, 0, 0, 0)'))]"""
+
+
+@reads_pages
+def test_code_that_fades_has_one_ground(tab):
+    visit(tab, HTML / "book" / "J-arguments.html")
+    for scheme in ("light", "dark"):
+        show(tab, 390, scheme)
+        tab.wait_for_timeout(300)  # colors may turn slowly
+        assert len(tab.evaluate(GROUNDS)) == 1, scheme
 
 
 # How far what a page shows at first moves while it loads, as browsers add it up, and what moved.

@@ -144,7 +144,7 @@ def test_errors_and_warnings_are_meant(notebook):
 
 
 def test_a_last_line_shows_no_value_by_chance(notebook):
-    """What a cell has to say, it prints or draws. What its last line is worth may be a picture, else nothing."""
+    """What a cell says, it prints or draws. What its last line is worth may be a picture, else nothing."""
     for cell in code_cells(notebook):
         worth = [output.data for output in cell.outputs if output.output_type == "execute_result"]
         assert all("image/png" in data or "image/svg+xml" in data for data in worth), cell.id
