@@ -748,6 +748,25 @@ def test_an_unchanged_order_moves_nothing():
     assert state.past.kept.data_ptr() == before  # back and forth between two buffers
 
 
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_kernels_are_chosen_for_the_rows_that_are_left_and_not_at_every_step(monkeypatch, beam_size):
+    state, asked = FastDecoderState(accelerate(make_model()), make_sources(), beam_size), []
+
+    def ask(x, weight):
+        asked.append(len(x))
+        return False
+
+    monkeypatch.setitem(CHOICES, "linear", [(ask, None), *CHOICES["linear"]])
+    last = torch.full((5 * beam_size,), BOS)
+    state.step(last)
+    state.keep(torch.arange(len(last)))
+    assert not asked
+    left = torch.arange(2 * beam_size, 4 * beam_size)  # the third sentence and the fourth
+    state.keep(left)
+    state.step(last[: len(left)])
+    assert asked == [len(left)] * (2 * 6 + 1)
+
+
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_searches_find_the_same(seed, dtype):
@@ -807,7 +826,7 @@ def test_a_step_costs_what_the_formula_says(beam_size):
     d, d_ff, layers, S, rows = 12, 20, 2, 6, 3 * beam_size
     counts = counted_steps(make_model(dtype=torch.float32), torch.full((3, S), 7), 8, beam_size)
     for t, (products, operations) in enumerate(counts, start=1):
-        assert products == 8 * layers + 1
+        assert products == 6 * layers + 1  # query, key and value of self-attention in one
         dense = layers * (6 * 2 * d * d + 2 * 2 * d * d_ff) + 2 * d * V
         assert operations == rows * (dense + layers * 2 * 2 * d * (t + S))
 

@@ -16,7 +16,7 @@ __all__ = [
 
 # %% book/C-kernels.ipynb · The fast model · [fast-imports]
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -24,7 +24,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from transformer.attention import KeysAndValues, MultiHeadAttention, Projection, fused_attention
+from transformer.attention import KeysAndValues, MultiHeadAttention, Projection
 from transformer.decoding import DecoderState, decoder_state
 from transformer.layers import ACTIVATIONS, LayerNorm
 from transformer.loss import r_drop_loss, teacher_forced_loss
@@ -40,6 +40,14 @@ from transformer.validation import check_type
 
 
 # %% book/C-kernels.ipynb · The fast model · [fast-modules]
+_Product = Callable[[Tensor], Tensor]  # of rows [N, d_in] by a matrix: [N, d_out]
+
+
+def _product(weight: Tensor, bias: Tensor | None, rows: int) -> _Product:
+    kernel = fastest("linear", weight.new_empty(rows, weight.size(1)), weight)
+    return lambda x: kernel(x, weight, bias)
+
+
 class FastLinear(nn.Linear):
     """`torch.nn.Linear`, by the fastest kernel."""
 
@@ -50,9 +58,9 @@ class FastLinear(nn.Linear):
         """Compute x Wᵀ + b for `x` `[..., d_in]`; the result is `[..., d_out]`."""
         return fast_linear(x, self.weight, self.bias)
 
-    def for_steps(self) -> Callable[[Tensor], Tensor]:
-        """The same as a plain function of a few rows `[N, d_in]`, for a search."""
-        return partial(fast_linear, weight=self.weight, bias=self.bias)
+    def for_steps(self) -> Callable[[int], _Product]:
+        """For a search: what computes the same of so many rows `[N, d_in]`, the kernel chosen once."""
+        return partial(_product, self.weight, self.bias)
 
 
 class FastDropout(nn.Dropout):
@@ -84,11 +92,11 @@ class FastMultiHeadAttention(MultiHeadAttention):
         context = fast_attention(q, k, v, mask, self.dropout if self.training else 0.0)
         return self.w_o(context.transpose(1, 2).flatten(2)), None
 
-    def for_steps(self) -> Callable[[Tensor], Tensor]:
-        """Query, key and value of a few rows `[N, d_model]`, one behind the other `[N, 3 d_model]`."""
-        layers: list[Any] = [self.w_q, self.w_k, self.w_v]  # fast ones, like all in a fast model
-        products = [layer.for_steps() for layer in layers]
-        return lambda x: torch.cat([product(x) for product in products], dim=1)
+    def for_steps(self) -> Callable[[int], _Product]:
+        """As in `FastLinear`, of query, key and value one behind the other `[N, 3 d_model]`."""
+        parts = self.w_q, self.w_k, self.w_v
+        bias = None if self.w_q.bias is None else torch.cat([part.bias for part in parts])
+        return partial(_product, torch.cat([part.weight for part in parts]), bias)
 
 
 # %% book/C-kernels.ipynb · Which models can be accelerated · [fast-transformer]
@@ -228,44 +236,59 @@ def _r_drop_loss(
 def _norm(norm: nn.Module) -> Callable[[Tensor], Tensor]:
     if not isinstance(norm, LayerNorm):
         return norm.forward  # of an identity
-    shape, weight, bias = (norm.d_model,), norm.weight, norm.bias
-    return partial(torch.layer_norm, normalized_shape=shape, weight=weight, bias=bias, eps=norm.eps)
+    shape, weight, bias, eps = (norm.d_model,), norm.weight, norm.bias, norm.eps
+    return lambda x: torch.layer_norm(x, shape, weight, bias, eps)
 
 
 # %% book/C-kernels.ipynb · A lean decoding step · [fast-layer]
 class _LayerStep:
     # A fast model's decoder layer for one new position in every row, from the layer's weights.
-    def __init__(self, layer: Any, memory: Tensor, beam_size: int) -> None:
+    # `empty` [B, 1, 1, 1] marks sentences without a token, if there are any.
+    def __init__(self, layer: Any, memory: Tensor, empty: Tensor | None, beam_size: int) -> None:
         own, cross, feed = layer.self_attention, layer.cross_attention, layer.feed_forward
-        self.n_heads, self.beam_size = own.n_heads, beam_size
-        self.qkv, self.own_output = own.for_steps(), own.w_o.for_steps()
-        self.query, self.cross_output = cross.w_q.for_steps(), cross.w_o.for_steps()
-        self.w_1, self.w_2 = feed.w_1.for_steps(), feed.w_2.for_steps()
+        heads = own.n_heads, memory.size(2) // own.n_heads  # H, d_k
+        self.qkv_shape, self.query_shape = (-1, 3, heads[0], 1, heads[1]), (-1, beam_size, *heads)
+        dense = own, own.w_o, cross.w_q, cross.w_o, feed.w_1, feed.w_2
+        self.dense = [part.for_steps() for part in dense]
         self.activation = ACTIVATIONS[feed.activation]
         residuals = layer.self_residual, layer.cross_residual, layer.feed_residual
         self.norms = [_norm(residual.norm) for residual in residuals]
         self.norm_first = layer.self_residual.norm_first
-        pair = torch.stack((cross.w_k(memory), cross.w_v(memory)))  # [2, B, S, d_model]
-        self.memory = pair.unflatten(3, (self.n_heads, -1)).transpose(2, 3).contiguous()
+        pair = torch.stack((cross.w_k(memory), cross.w_v(memory))).unflatten(3, heads)
+        self.memory = pair.transpose(2, 3).contiguous()  # [2, B, H, S, d_k]
+        if empty is not None:
+            self.memory[1].masked_fill_(empty, 0.0)  # whoever may attend to nothing gets zeros
+        self.prepare(len(memory) * beam_size)
 
-    # Of vectors x [N, d_model]; keys and values `kept` [2, N, H, t, d_k] end in the new place.
-    def __call__(self, x: Tensor, kept: Tensor, mask: Tensor | None) -> Tensor:
-        attend, attend_memory = partial(self.attend, kept=kept), partial(self.attend_memory, mask=mask)
-        sublayers: list[Callable[[Tensor], Tensor]] = [attend, attend_memory, self.feed]
-        for norm, sublayer in zip(self.norms, sublayers, strict=True):
-            x = x + sublayer(norm(x)) if self.norm_first else norm(x + sublayer(x))
-        return x
+    def prepare(self, rows: int) -> None:
+        # Choose the kernels for so many rows.
+        self.keys, self.values = self.memory.unbind()
+        products = [choose(rows) for choose in self.dense]
+        self.qkv, self.own_output, self.query, self.cross_output, self.w_1, self.w_2 = products
 
-    def attend(self, x: Tensor, kept: Tensor) -> Tensor:
-        qkv = self.qkv(x).unflatten(1, (3, self.n_heads, 1, -1))  # [N, 3, H, 1, d_k]
-        kept[:, :, :, -1:] = qkv[:, 1:].transpose(0, 1)
-        context = fused_attention(qkv[:, 0], kept[0], kept[1])  # [N, H, 1, d_k]
-        return self.own_output(context.flatten(1))
+    # Of vectors x [N, d_model]; their keys and values go to `new` [N, 2, H, 1, d_k], the place in
+    # which `keys` and `values` [N, H, t, d_k] end.
+    def __call__(
+        self, x: Tensor, new: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None
+    ) -> Tensor:
+        own_norm, cross_norm, feed_norm = self.norms
+        if self.norm_first:
+            x = x + self.attend(own_norm(x), new, keys, values)
+            x = x + self.attend_memory(cross_norm(x), mask)
+            return x + self.feed(feed_norm(x))
+        x = own_norm(x + self.attend(x, new, keys, values))
+        x = cross_norm(x + self.attend_memory(x, mask))
+        return feed_norm(x + self.feed(x))
+
+    def attend(self, x: Tensor, new: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        qkv = self.qkv(x).view(self.qkv_shape)  # [N, 3, H, 1, d_k]
+        new.copy_(qkv.narrow(1, 1, 2))
+        context = F.scaled_dot_product_attention(qkv.select(1, 0), keys, values)  # [N, H, 1, d_k]
+        return self.own_output(context.reshape(x.shape))
 
     def attend_memory(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        query = self.query(x).unflatten(1, (self.n_heads, -1))  # [N, H, d_k]
-        query = query.unflatten(0, (-1, self.beam_size)).transpose(1, 2)  # [B, H, K, d_k]
-        context = fused_attention(query, self.memory[0], self.memory[1], mask)
+        query = self.query(x).view(self.query_shape).transpose(1, 2)  # [B, H, K, d_k]
+        context = F.scaled_dot_product_attention(query, self.keys, self.values, mask)
         return self.cross_output(context.transpose(1, 2).reshape(x.shape))
 
     def feed(self, x: Tensor) -> Tensor:
@@ -277,18 +300,20 @@ _ROOM = 16  # for that many tokens at first
 
 
 class _StepCache:
-    # Keys and values of the decoder's layers [n_layers, 2, N, H, room, d_k], twice, for another order.
+    # Keys and values of the decoder's layers [2, n_layers, N, H, room, d_k], twice, for another order.
     def __init__(self, config: TransformerConfig, memory: Tensor, rows: int) -> None:
         heads = config.n_heads, _ROOM, config.d_model // config.n_heads
-        self.kept, self.length = memory.new_empty(config.depths[1], 2, rows, *heads), 0
+        self.kept, self.length = memory.new_empty(2, config.depths[1], rows, *heads), 0
         self.spare = self.kept[:, :, :0]
 
-    def lengthen(self) -> Tensor:
-        # Makes room for one more position, and returns all of them, of all layers.
+    def lengthen(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        # Makes room for one more position; gives each layer its place, and keys and values up to it.
         if self.length == self.kept.size(4):
             self.kept = torch.cat((self.kept, torch.empty_like(self.kept)), 4)  # doubled
+        new = self.kept.narrow(4, self.length, 1).permute(1, 2, 0, 3, 4, 5)  # [n_layers, N, 2, H, 1, d_k]
         self.length += 1
-        return self.kept[..., : self.length, :]
+        keys, values = self.kept.narrow(4, 0, self.length).unbind()  # [n_layers, N, H, t, d_k]
+        return zip(new.unbind(), keys.unbind(), values.unbind(), strict=True)
 
     def reorder(self, rows: Tensor) -> None:
         if self.spare.shape[2:] != self.kept[:, :, : len(rows)].shape[2:]:
@@ -306,17 +331,25 @@ class FastDecoderState(DecoderState):
     project: Callable[[Tensor], Tensor]
     table: Tensor
     scale: float
+    memory_mask: Tensor | None
     positions: Tensor
     past: _StepCache
 
     @torch.inference_mode()
     def __init__(self, model: FastTransformer, src: Tensor, beam_size: int = 1) -> None:
         self.beam_size = beam_size
-        self.memory, mask = model.encode(src), model.src_mask(src)  # [B, S, d_model]
-        self.memory_mask = None if mask.all() else mask  # checked once here, and not at every step
-        self.layers = [_LayerStep(layer, self.memory, beam_size) for layer in model.decoder.layers]
+        self.memory, mask = model.encode(src), model.src_mask(src)  # [B, S, d_model], [B, 1, 1, S]
+        self.memory_mask, empty = None, None
+        if not mask.all():  # checked once here, and not at every step
+            nothing = ~mask.any(3, keepdim=True)  # [B, 1, 1, 1]
+            empty = nothing if nothing.any() else None
+            seen = self.memory.new_zeros(mask.shape)
+            self.memory_mask = seen.masked_fill_(~(mask | nothing), -torch.inf)  # is added to scores
+        layers = model.decoder.layers
+        self.layers = [_LayerStep(layer, self.memory, empty, beam_size) for layer in layers]
         output: Any = model.output
-        self.norm, self.project = _norm(model.decoder.norm), output.for_steps()
+        self.norm, self.choose = _norm(model.decoder.norm), output.for_steps()
+        self.project = self.choose(len(src) * beam_size)
         self.table, self.scale = model.tgt_embedding.weight, model.config.d_model**0.5
         self.positions = model.positions.table
         self.past = _StepCache(model.config, self.memory, len(src) * beam_size)
@@ -325,9 +358,9 @@ class FastDecoderState(DecoderState):
     def step(self, last: Tensor) -> Tensor:
         """As in `DecoderState`."""
         position = self.positions[self.past.length]  # [d_model]
-        x = F.embedding(last, self.table) * self.scale + position  # [N, d_model]
+        x = torch.add(position, torch.embedding(self.table, last), alpha=self.scale)  # [N, d_model]
         for layer, kept in zip(self.layers, self.past.lengthen(), strict=True):
-            x = layer(x, kept, self.memory_mask)
+            x = layer(x, *kept, self.memory_mask)
         return self.project(self.norm(x))
 
     @torch.inference_mode()
@@ -339,6 +372,8 @@ class FastDecoderState(DecoderState):
             self.memory_mask = None if self.memory_mask is None else self.memory_mask[sentences]
             for layer in self.layers:
                 layer.memory = layer.memory[:, sentences]
+                layer.prepare(len(rows))
+            self.project = self.choose(len(rows))
         elif rows.device.type == "cpu" and torch.equal(rows, torch.arange(len(rows))):
             return
         self.past.reorder(rows)
