@@ -1,9 +1,9 @@
-"""`check_model` on right models of four libraries, and on each with faults: `python -m experiments.clinic`.
+"""`check_model` on right models of six libraries, and on each with faults: `python -m experiments.clinic`.
 
 It writes transformer/records/book/clinic.json, which Chapter 17 reads: for each model, whether any check
 fails; for each model and fault, which checks fail, which suspects they name, and whether the fault is among
 them. All models are small and have random weights. What the record holds already is not run again. It needs
-transformers and x-transformers.
+transformers, x-transformers, labml-nn and litgpt.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
+import litgpt
 import torch
 import torch.nn.functional as F
 import transformers
 import x_transformers
+from labml_nn.transformers import models as labml
 from torch import Tensor, nn
 
 from transformer import Transformer, TransformerConfig, accelerate, check_model, greedy_search
@@ -489,6 +491,25 @@ def hugging_face_decoder(fault: str, name: str, **sizes: Any) -> nn.Module:
 # -------------------------------------------------------------------------------------------------
 
 
+def padding_masks(src: Tensor, fault: str) -> tuple[Tensor, Tensor]:
+    """Which source tokens may be seen `[B, S]`, by the encoder and in cross-attention."""
+    right, everything = src != 0, torch.ones_like(src, dtype=torch.bool)
+    masks = {
+        "no padding mask": (everything, everything),
+        "no padding mask in the encoder": (everything, right),
+        "no padding mask in cross-attention": (right, everything),
+        "padding mask inverted": (~right, ~right),
+        "padding mask of the first row": (right[:1].expand_as(right),) * 2,
+    }
+    return masks.get(fault, (right, right))
+
+
+def memory_with(fault: str, memory: Tensor) -> Tensor:
+    """What the decoder gets to read."""
+    changed = {"memory detached": memory.detach(), "source not connected": torch.zeros_like(memory)}
+    return changed.get(fault, memory)
+
+
 class XPair(nn.Module):
     """An encoder and a decoder of x-transformers."""
 
@@ -511,20 +532,9 @@ class XPair(nn.Module):
         self.fault, self.config = fault, None
 
     def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
-        right, everything = src != 0, torch.ones_like(src, dtype=torch.bool)
-        masks = {
-            "no padding mask": (everything, everything),
-            "no padding mask in the encoder": (everything, right),
-            "no padding mask in cross-attention": (right, everything),
-            "padding mask inverted": (~right, ~right),
-            "padding mask of the first row": (right[:1].expand_as(right),) * 2,
-        }
-        encoder_mask, cross_mask = masks.get(self.fault, (right, right))
+        encoder_mask, cross_mask = padding_masks(src, self.fault)
         memory = self.encoder(src, mask=encoder_mask, return_embeddings=True)
-        if self.fault == "memory detached":
-            memory = memory.detach()
-        if self.fault == "source not connected":
-            memory = torch.zeros_like(memory)
+        memory = memory_with(self.fault, memory)
         return self.decoder(tgt, context=memory, context_mask=cross_mask)
 
 
@@ -536,6 +546,64 @@ def x_decoder(fault: str, positions: str = "rotary_pos_emb") -> nn.Module:
     )
     whole: dict[str, Any] = {"num_tokens": V, "max_seq_len": LENGTH, "use_abs_pos_emb": False}
     return decoder_only(x_transformers.TransformerWrapper(**whole, attn_layers=layers))
+
+
+# -------------------------------------------------------------------------------------------------
+# labml-nn and litgpt
+# -------------------------------------------------------------------------------------------------
+
+
+class LabPair(nn.Module):
+    """An encoder and a decoder of labml-nn, in whose tensors the words come first."""
+
+    def __init__(self, fault: str) -> None:
+        super().__init__()
+        attention = partial(labml.MultiHeadAttention, HEADS, D, RATE)
+        layer = partial(labml.TransformerLayer, d_model=D, dropout_prob=RATE)
+        reads = layer(self_attn=attention(), feed_forward=labml.FeedForward(D, 24, RATE))
+        writes = layer(
+            self_attn=attention(), src_attn=attention(), feed_forward=labml.FeedForward(D, 24, RATE)
+        )
+        tables = [labml.EmbeddingsWithPositionalEncoding(D, V, LENGTH) for _ in range(2)]
+        for side, table in zip(("source", "target"), tables, strict=True):
+            if fault == f"no positions in the {side}":
+                table.positional_encodings.zero_()
+        stacks = labml.Encoder(reads, 2), labml.Decoder(writes, 2)
+        self.model = labml.EncoderDecoder(*stacks, *tables, labml.Generator(V, D))
+        self.fault, self.config = fault, None
+
+    def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
+        masks = padding_masks(src, self.fault)
+        if self.fault != "minus infinity":  # or else the library's softmax is NaN for a source without a word
+            masks = tuple(mask | ~mask.any(1, keepdim=True) for mask in masks)
+        encoder_mask, cross_mask = (mask.T[None] for mask in masks)
+        causal = torch.ones(tgt.size(1), tgt.size(1), dtype=torch.bool)
+        if self.fault != "no causal mask":
+            causal = causal.tril()
+        memory = memory_with(self.fault, self.model.encode(src.T, encoder_mask))
+        states = self.model.decode(memory, cross_mask, tgt.T, causal[:, :, None])
+        return self.model.generator(states).transpose(0, 1)
+
+
+def seeing_all(attention: Callable[..., Tensor], q: Tensor, k: Tensor, v: Tensor, mask: Any = None) -> Tensor:
+    """Attention from every place to every place."""
+    return attention(q, k, v, torch.ones(q.size(2), k.size(2), dtype=torch.bool))
+
+
+def lit_decoder(fault: str) -> nn.Module:
+    """A decoder-only model of litgpt."""
+    sizes = {"n_layer": 2, "n_head": HEADS, "n_embd": D, "n_query_groups": 1, "intermediate_size": 24}
+    parts = {"norm_class_name": "RMSNorm", "mlp_class_name": "LLaMAMLP", "rotary_percentage": 1.0}
+    whole = {"name": "small", "block_size": LENGTH, "vocab_size": V, "padded_vocab_size": V, "bias": False}
+    model = litgpt.GPT(litgpt.Config(**whole, **sizes, **parts, parallel_residual=False))
+    if fault == "no positions, two layers":
+        model.cos.fill_(1.0)
+        model.sin.zero_()
+    if fault == "no causal mask":
+        for block in model.transformer.h:
+            attention = block.attn.scaled_dot_product_attention
+            block.attn.scaled_dot_product_attention = partial(seeing_all, attention)
+    return decoder_only(model)
 
 
 # -------------------------------------------------------------------------------------------------
@@ -561,6 +629,10 @@ LLAMA = {
 }  # fmt: skip
 GPT2 = {"n_embd": D, "n_layer": 2, "n_head": HEADS, "n_positions": LENGTH}
 OURS, TORCH, THEIRS, X = "transformer", "torch", "transformers", "x-transformers"
+LAB, LIT = "labml-nn", "litgpt"
+# Not for tensors in which the words come first.
+OVER_AXES = ("norm over the words", "norm over the batch")
+X_PAIR = ANYWHERE | NO_CAUSAL | IN_PAIRS | IN_PLACES | NORM
 
 
 def pair(name: str, sizes: dict[str, Any], positions: str = "absolute") -> Kind:
@@ -602,11 +674,17 @@ KINDS: dict[str, Kind] = {
     "GPT-2": alone("GPT2", GPT2, "absolute", True, IN_PLACES),
     "Llama": alone("Llama", LLAMA, "relative", True, NO_ANGLES),
     "Qwen3": alone("Qwen3", LLAMA, "relative", True, NO_ANGLES),
-    "encoder and decoder": Kind(X, XPair, ANYWHERE | NO_CAUSAL | IN_PAIRS | IN_PLACES | NORM),
+    "encoder and decoder": Kind(X, XPair, X_PAIR),
     "decoder, rotary": Kind(X, x_decoder, X_DECODER, "relative", False),
     "decoder, T5's biases": Kind(
         X, partial(x_decoder, positions="rel_pos_bias"), X_DECODER, "relative", False
     ),
+    "annotated encoder and decoder": Kind(
+        LAB,
+        LabPair,
+        {name: words for name, words in (X_PAIR | MINUS_INFINITY).items() if name not in OVER_AXES},
+    ),
+    "GPT, rotary": Kind(LIT, lit_decoder, X_DECODER, "relative", False),
 }
 
 # One of each sort, which are tried before the others.
@@ -673,7 +751,7 @@ def main() -> None:
         models = sorted([*models, right], key=lambda model: place(model["model"]))
         faults = sorted([*faults, *wrong], key=lambda fault: place(fault["model"]))
         facts = run_facts("cpu")
-        for library in ("transformers", "x-transformers"):
+        for library in ("transformers", "x-transformers", "labml-nn", "litgpt"):
             facts["versions"][library] = metadata.version(library)
         write_record(RECORD, {**facts, "models": models, "faults": faults})
         print(name, right["failures"], sum(fault["named"] for fault in wrong), "of", len(wrong), flush=True)
