@@ -544,7 +544,7 @@ def corpus_flow() -> Diagram:
     batches = d.box(235, 466, "TokenBatches", "weight", 150, 30)
     d.arrow(server.bottom, archive.top, label="size, SHA-256")
     d.arrow(archive.bottom, (96, 180), pairs.left, label="load_corpus", at=(96, 150))
-    d.arrow(own.bottom, (374, 180), pairs.right, label="read_pairs: UTF-8, equal lines", at=(350, 92))
+    d.arrow(own.bottom, (374, 180), pairs.right, label="read_pairs: equal lines", at=(350, 92))
     d.arrow(pairs.bottom, form.top)
     d.arrow(form.bottom, words.top, label="lower case, tokens apart")
     d.arrow(file.right, words.left)
