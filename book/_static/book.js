@@ -5,6 +5,14 @@
   const TALL = 40; // lines of an exported cell before the rest is folded
   const MIN_DOCSTRING = 4; // lines
   const SMALLEST = 0.72; // part of its size to which an equation may shrink
+  const FONTS = ['1em "Source Sans 3"', 'italic 1em "Source Sans 3"', '1em "Source Code Pro"'];
+  const PATIENCE = 400; // ms without words
+
+  // Words appear with their fonts, or after a moment without them: a line that breaks anew moves what stands below it.
+  const before = document.documentElement.classList;
+  before.add("before-fonts");
+  const late = new Promise(resolve => setTimeout(resolve, PATIENCE));
+  Promise.race([late, Promise.allSettled(FONTS.map(font => document.fonts.load(font)))]).then(() => before.remove("before-fonts"));
 
   function button(text, open) {
     const element = Object.assign(document.createElement("button"), { type: "button", className: "unfold", textContent: text });
