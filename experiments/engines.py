@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from benchmarks.measure import table
-from experiments.depths import SEARCHES, gains, timed
+from experiments.depths import SEARCHES, timed
 from transformer import Translator, load_corpus
 from transformer.runs.folder import run_facts, write_record
 
@@ -37,7 +37,7 @@ def compared(sentences: list[str], rounds: int) -> dict[str, Any]:
         beside = [theirs / ours for ours, theirs in zip(rates[OURS], rates[THEIRS], strict=True)]
         rows[case] = {
             "sentences a second": {engine: median(rates[engine]) for engine in models},
-            "times as fast": gains(rates, OURS)[THEIRS],
+            "times as fast": median(beside),
             "range": [min(beside), max(beside)],
         }
     return {"sentences": len(sentences), "same": same, "rows": rows}

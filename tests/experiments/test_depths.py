@@ -46,6 +46,17 @@ def test_all_searches_and_sizes_are_timed():
     assert sizes == {1, 3}
 
 
+def test_engines_are_compared_within_rounds(monkeypatch):
+    rates = {engines.OURS: [10.0, 100.0, 20.0], engines.THEIRS: [20.0, 110.0, 60.0]}
+    monkeypatch.setattr(engines.Translator, "load", lambda name, engine: Recorder())
+    monkeypatch.setattr(engines, "timed", lambda models, sentences, rounds: {"greedy": rates})
+    found = engines.compared(list("abc"), rounds=3)
+    assert found["same"] == dict.fromkeys(depths.SEARCHES, 3)
+    row = found["rows"]["greedy"]
+    assert row["sentences a second"] == {engines.OURS: 20.0, engines.THEIRS: 60.0}
+    assert row["times as fast"] == pytest.approx(2.0) and row["range"] == pytest.approx([1.1, 3.0])
+
+
 def test_the_models_have_about_as_many_parameters():
     settings, sizes = asdict(RECIPES["phrases"].model), []
     for kind in depths.KINDS.values():
