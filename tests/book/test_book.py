@@ -458,7 +458,7 @@ SHIFTS = """window.shifts = []; new PerformanceObserver(list => {
         window.shifts.push([entry.value, moved.join(', ')]);
     }
 }).observe({ type: 'layout-shift', buffered: true })"""
-MAX_SHIFT = 0.1  # what Web Vitals calls good; a line that breaks anew counts for its words' way along it too
+MAX_SHIFT = 0.05
 
 
 def later(wait: float, route: Route) -> None:
