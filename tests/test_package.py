@@ -514,7 +514,7 @@ def test_figures_of_the_readme_are_those_of_the_records():
     for figure in (
         f"{100 * toy['test']['sequences']:.2f}%",
         "| {:.1f}, {:.1f}, {:.1f} |".format(*scores),
-        "after {:,} and after {:,} updates on one CPU core, and after {:,}".format(
+        "after {:,} and after {:,} updates on a CPU, and after {:,}".format(
             *(run["recipe"]["training"]["steps"] for run in talks)
         ),
         ", ".join(factors),
