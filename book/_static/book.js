@@ -6,7 +6,7 @@
   const MIN_DOCSTRING = 4; // lines
   const SMALLEST = 0.72; // part of its size to which an equation may shrink
   const FONTS = ['1em "Source Sans 3"', 'italic 1em "Source Sans 3"', '1em "Source Code Pro"'];
-  const PATIENCE = 800; // ms without words
+  const PATIENCE = 1000; // ms without words
 
   // Words appear with their fonts, or after a moment without them: a line that breaks anew moves what stands below it.
   const before = document.documentElement.classList;

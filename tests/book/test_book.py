@@ -472,7 +472,7 @@ def test_nothing_moves_while_a_page_loads(page, tab, width):
     """How much moves depends on what comes late: a page is loaded as it is, and with late fonts."""
     tab.set_viewport_size({"width": width, "height": 900})
     tab.add_init_script(SHIFTS)
-    for wait in (0, 0.1):  # seconds for each font
+    for wait in (0, 0.15):  # seconds for each font, one after the other
         tab.route("**/*.woff2", partial(later, wait))
         tab.goto(page.as_uri())
         tab.wait_for_function("() => document.documentElement.dataset.settled !== undefined")

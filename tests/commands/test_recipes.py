@@ -560,7 +560,7 @@ def test_record_has_all_that_the_chapter_shows(name):
     corpus = read_recipe(record_path(f"{name}.json")).data.corpus
     assert set(record["scores"]) == {"dev", "test", "test, unseen"}
     assert record["scores"]["test"]["pairs"] == {"phrases": 1000, "ted": 1803}[corpus]
-    assert ("lecture" in record) == (not name.startswith(("ted-longer", "ted-8000")))  # scores alone are shown
+    assert ("lecture" in record) == (not name.startswith(("ted-longer", "ted-8000")))  # scores alone shown
     assert all(len(found) == 5 for found in record.get("lecture", {}).values())
     for split in record["scores"].values():
         for search in split.keys() - {"pairs"}:
