@@ -8,11 +8,16 @@
   const FONTS = ['1em "Source Sans 3"', 'italic 1em "Source Sans 3"', '1em "Source Code Pro"'];
   const PATIENCE = 1000; // ms without words
 
-  // Words appear with their fonts, or after a moment without them: a line that breaks anew moves what stands below it.
-  const before = document.documentElement.classList;
-  before.add("before-fonts");
-  const late = new Promise(resolve => setTimeout(resolve, PATIENCE));
-  Promise.race([late, Promise.allSettled(FONTS.map(font => document.fonts.load(font)))]).then(() => before.remove("before-fonts"));
+  // Words appear with their fonts; after a moment they appear without, and stay so on this page: a line that breaks anew
+  // moves what stands below it.
+  const page = document.documentElement.classList;
+  page.add("before-fonts");
+  const late = new Promise(resolve => setTimeout(resolve, PATIENCE, false));
+  const fonts = Promise.allSettled(FONTS.map(font => document.fonts.load(font))).then(() => true);
+  Promise.race([late, fonts]).then(inTime => {
+    page.remove("before-fonts");
+    page.toggle("without-fonts", !inTime);
+  });
 
   function button(text, open) {
     const element = Object.assign(document.createElement("button"), { type: "button", className: "unfold", textContent: text });

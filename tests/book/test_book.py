@@ -482,6 +482,23 @@ def test_nothing_moves_while_a_page_loads(page, tab, width):
 
 
 @reads_pages
+@pytest.mark.parametrize("name", ["book/intro", "book/13-translation"])
+def test_fonts_that_come_too_late_change_nothing(tab, name):
+    """A page that has shown its words without them keeps to that; paper has them all the same."""
+    tab.set_viewport_size({"width": 390, "height": 900})
+    tab.add_init_script(SHIFTS)
+    tab.route("**/*.woff2", partial(later, 1))
+    tab.goto((HTML / f"{name}.html").as_uri())
+    tab.wait_for_function("() => [...document.fonts].filter(font => font.status === 'loaded').length >= 3")
+    tab.wait_for_timeout(500)
+    assert sum(value for value, _ in tab.evaluate("() => window.shifts")) < MAX_SHIFT
+    family = "() => getComputedStyle(document.body).fontFamily"
+    assert "Source Sans" not in tab.evaluate(family)
+    tab.emulate_media(media="print")
+    assert "Source Sans" in tab.evaluate(family)
+
+
+@reads_pages
 @pytest.mark.parametrize("name", ["book/01-gradients", "book/04-layers", "book/18-case-book"])
 @pytest.mark.parametrize("width", [1280, 390])
 @pytest.mark.parametrize("late", ["**/*.woff2", "**/live/page.js"], ids=["letters", "figures"])

@@ -2386,6 +2386,13 @@ SLIDERS = {  # by the label: the name in the address, the key that is pressed, a
     "Highest rate": ("peak", "End", "1 · 10⁻¹"), "Warm-up": ("warmup", "Home", "1 update"),
     "Dropout": ("dropout", "End", "50%"), "Smoothing": ("smoothing", "End", "30%"),
 }  # fmt: skip
+CHOOSE_AT_ONCE = """choices => {
+    for (const [label, value] of Object.entries(choices)) {
+        const field = document.querySelector(`figure[data-live=learner] select[aria-label="${label}"]`);
+        field.value = value;
+        field.dispatchEvent(new Event('change'));
+    }
+}"""
 LEFT_OUT = {"positions": "positions", "the causal mask": "mask", "the scale 1/√d_k": "scale",
             "the residual connections": "residuals"}  # fmt: skip
 
@@ -2443,6 +2450,11 @@ def test_every_control_of_the_learner_does_what_it_says(chromium):
     slider(tab, "Layers").press("Home")  # the tensor is no part of this model
     tab.get_by_text("src_embedding.weight, 14 × 16: ").wait_for()
     assert figure.get_by_label("Tensor").input_value() == "src_embedding.weight" and maps.count() == 12
+    other = "decoder.layers.0.self_attention.w_q.weight"
+    tab.evaluate(CHOOSE_AT_ONCE, {"Norm": "post", "Tensor": other})  # before a report of the other model
+    tab.get_by_text(f"{other}, 16 × 16: ").wait_for()
+    assert figure.get_by_label("Tensor").input_value() == other
+    tab.get_by_label("Norm", exact=True).select_option("pre")
 
     slider(tab, "Highest rate").press("Home")
     tab.get_by_role("button", name="Train", exact=True).tap()

@@ -235,9 +235,10 @@
         if (run.shares.at(-1)?.[0] !== report.step) run.shares.push([report.step, report.share]);
         Object.assign(run, report);
       });
-      if (names.length !== which.length || !which.length) {
-        which.replaceChildren(...names.map((name) => html("option", { value: name, selected: name === tensor?.name }, name)));
-        if (!tensor) send({ tensor: which.value }); // the one looked into before is no part of this model
+      if (names.length !== which.length) {
+        const before = which.value; // it may have been chosen while this report was under way
+        which.replaceChildren(...names.map((name) => html("option", { value: name, selected: name === before }, name)));
+        if (which.value !== tensor?.name) send({ tensor: which.value });
       }
       draw();
       draw_samples();
