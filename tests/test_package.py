@@ -28,6 +28,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 import transformer
+from transformer.runs.folder import read_record
 
 ROOT = Path(__file__).resolve().parents[1]
 README, CONTRIBUTING = ((ROOT / name).read_text(encoding="utf8") for name in ("README.md", "CONTRIBUTING.md"))
@@ -500,6 +501,14 @@ def test_own_data_of_the_readme_trains(tmp_path, monkeypatch, capsys):
     same = transformer.Translator.load("runs/mine/translator")
     assert same.translate(days[:2]) == names["translator"].translate(days[:2])
     assert capsys.readouterr().out.startswith("[")
+
+
+def test_every_record_is_as_it_was_written():
+    paths = sorted((ROOT / "transformer" / "records").rglob("*.json"))
+    sealed = [path for path in paths if '"sha256"' in path.read_text(encoding="utf8")]
+    assert len(sealed) > 10
+    for path in sealed:
+        read_record(path)  # which holds its checksum against it
 
 
 def test_figures_of_the_readme_are_those_of_the_records():
