@@ -31,7 +31,7 @@ PENALTIES = (0.6, 1.0, 0.0, 1.4, 2.0, 3.0, 4.0)  # those near the usual one firs
 GRID = (
     Search(1),
     *(Search(4, penalty) for penalty in PENALTIES),
-    *(Search(8, penalty) for penalty in (1.0, 1.4, 2.0)),
+    *(Search(8, penalty) for penalty in (1.0, 1.4, 2.0, 3.0)),
 )
 
 
