@@ -3,6 +3,7 @@
 import json
 import math
 import sys
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -36,8 +37,8 @@ def test_a_record_grows_by_what_it_lacks(tmp_path, monkeypatch):
 def test_the_best_recorded_search_lies_inside_and_the_package_tries_penalties_as_large():
     rows = load_record("searches")["rows"]
     tried = {search.length_penalty for search in SEARCHES}
-    for name, row in rows.items():
-        scores = {e["length_penalty"]: e["BLEU-detok"] for e in row["grid"] if e["beam_size"] == 4}
+    for beam, (name, row) in product((4, 8), rows.items()):
+        scores = {e["length_penalty"]: e["BLEU-detok"] for e in row["grid"] if e["beam_size"] == beam}
         best = max(scores, key=scores.__getitem__)
-        assert min(scores) < best < max(scores), name
-        assert best < max(tried), name
+        assert min(scores) < best < max(scores), (name, beam)
+        assert best < max(tried), (name, beam)
