@@ -63,6 +63,14 @@ def add_shift(shift):
 add_shift({shift})
 del add_shift
 """
+# Runs after it, so that the Python programs that a chapter starts add the same.
+CHILDREN = """\
+import os, pathlib, tempfile
+place = pathlib.Path(tempfile.mkdtemp())
+(place / "sitecustomize.py").write_text({start_up!r})
+os.environ["PYTHONPATH"] = os.pathsep.join((str(place), os.environ["PYTHONPATH"]))
+del os, pathlib, place, tempfile
+"""
 
 
 @dataclass(frozen=True)
@@ -112,7 +120,8 @@ def failures(chapter: Path, condition: Condition, timeout: int) -> dict[str, str
     stored = {cell.id: shown(cell) for cell in notebook.cells if cell.cell_type == "code"}
     if condition.shift:
         start_up = START_UP.format(shift=condition.shift)
-        notebook.cells.insert(0, nbformat.v4.new_code_cell(start_up, id="start-up"))
+        source = start_up + CHILDREN.format(start_up=start_up)
+        notebook.cells.insert(0, nbformat.v4.new_code_cell(source, id="start-up"))
     client = NotebookClient(
         notebook,
         timeout=timeout,

@@ -65,6 +65,9 @@ def test_what_fails_under_a_condition_is_found(tmp_path, monkeypatch):
         "own-seed": "assert torch.Generator().manual_seed(5).initial_seed() == 5",
         "type": "assert isinstance(torch.default_generator, torch.Generator)",
         "draw": "assert torch.rand(3, generator=torch.Generator().manual_seed(1)).sum() > 0",
+        "child": "import subprocess, sys\n"
+        "program = 'import torch; torch.manual_seed(5); print(torch.initial_seed())'\n"
+        "assert subprocess.check_output([sys.executable, '-c', program], text=True) == '5\\n'",
         "threads": "assert torch.get_num_threads() == 1",
         "kernels": "assert torch.backends.cpu.get_cpu_capability() != 'DEFAULT'",
         "text": "print('new')",
@@ -83,5 +86,5 @@ def test_what_fails_under_a_condition_is_found(tmp_path, monkeypatch):
         return set(anywhere.failures(chapter, condition, timeout=120))
 
     assert failed() == {"text"}
-    assert failed(shift=3) == {"global-seed", "own-seed"}
+    assert failed(shift=3) == {"global-seed", "own-seed", "child"}
     assert failed(threads=2, capability="default") == {"text", "threads", "kernels"}
