@@ -238,7 +238,7 @@ def test_a_guess_by_keyboard_is_compared_kept_summed_up_and_forgotten(width, tab
 
     tab.reload()
     tab.wait_for_function("() => document.documentElement.dataset.settled !== undefined")
-    assert status.text_content().startswith(f"You guessed {guess:g}.")
+    status.filter(has_text=f"You guessed {guess:g}.").wait_for()
     assert veil(tab, question).count() == 0 and veil(tab, ASKED[name][1]).count() == 1
     summary.get_by_text("The questions", exact=True).click()
     assert f"You said {guess:g}. Found: {question.found}." in summary.text_content()
