@@ -23,12 +23,14 @@ from transformer.speed.kernels import (
     dropout_by_bytes,
     fast_attention,
     fastest,
+    linear_by_columns,
     linear_by_onednn,
     widened_attention,
 )
 
 CPU = torch.device("cpu")
 WEIGHTS = 32 * MIB  # of different matrices that take turns, as the layers of a decoder do
+CACHED = MIB  # of those of a small decoder
 SAMPLE = 0.004  # seconds of processor time: shorter calls are repeated until a clock sees them
 HEADS, D_K = 4, 64
 VOCABULARY, WIDTH = 8000, 256
@@ -45,11 +47,6 @@ class Case(NamedTuple):
 
 
 # What was tried, and is no part of the package.
-
-
-def linear_by_columns(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """A dense layer of a few rows `[N, d_in]` as (W xᵀ)ᵀ."""
-    return (weight @ x.T).T + bias
 
 
 def linear_by_dot_products(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -89,7 +86,7 @@ def without_gradients(work: Callable[..., Tensor], *inputs: Tensor) -> Callable[
     return torch.inference_mode()(partial(work, *inputs))
 
 
-def is_chosen(task: str, kernel: Callable[..., Tensor], *deciding: Tensor) -> bool:
+def is_chosen(task: str, kernel: Callable[..., Tensor], *deciding: Any) -> bool:
     """Whether the table of choices has this kernel for such tensors, on this machine."""
     return fastest(task, *deciding) is kernel
 
@@ -109,24 +106,28 @@ def products() -> Iterator[Case]:
 def steps() -> Iterator[Case]:
     """Dense layers of a search: few rows, no gradients, and every call has another matrix."""
     shapes = (256, 256), (256, 1024), (1024, 256), (256, 8000)
-    for rows, (inner, columns) in product((1, 2, 4, 64), shapes):
-        x = torch.randn(rows, inner)
-        n_weights = math.ceil(WEIGHTS / (4 * inner * columns))
-        weights = [torch.randn(columns, inner) for _ in range(n_weights)]
-        bias = torch.randn(columns)
-
-        def turns(
-            kernel: Callable[..., Tensor], x: Tensor = x, weights: list[Tensor] = weights, bias: Tensor = bias
-        ) -> Callable[[], object]:
-            turn = cycle(weights)
-            return without_gradients(lambda: kernel(x, next(turn), bias))
-
+    for rows, (inner, columns) in product((1, 2, 4, 8, 64), shapes):
         kernels = [linear_by_onednn] if HAS_ONEDNN else []
-        kernels += [linear_by_dot_products] if rows == 1 else [linear_by_columns] if rows <= 4 else []
+        kernels += [linear_by_dot_products] if rows == 1 else []
+        kernels += [linear_by_columns] if rows <= 8 else []
         for kernel in kernels:
-            chosen = is_chosen("linear", kernel, x, weights[0])
-            shape = f"{rows} × {inner} × {columns}, step"
-            yield Case(kernel.__name__, shape, turns(F.linear), turns(kernel), chosen)
+            yield step(kernel, rows, inner, columns, WEIGHTS, "step")
+    for rows, (inner, columns) in product((1, 2, 4, 8), shapes[:3]):
+        yield step(linear_by_columns, rows, inner, columns, CACHED, "from the cache")
+
+
+def step(kernel: Callable[..., Tensor], rows: int, inner: int, columns: int, size: int, where: str) -> Case:
+    """A product of a search in which matrices of `size` bytes take turns."""
+    x, bias = torch.randn(rows, inner), torch.randn(columns)
+    weights = [torch.randn(columns, inner) for _ in range(math.ceil(size / (4 * inner * columns)))]
+
+    def turns(kernel: Callable[..., Tensor]) -> Callable[[], object]:
+        turn = cycle(weights)
+        return without_gradients(lambda: kernel(x, next(turn), bias))
+
+    chosen = is_chosen("linear of a step", kernel, x, weights[0], size // 4)
+    shape = f"{rows} × {inner} × {columns}, {where}"
+    return Case(kernel.__name__, shape, turns(F.linear), turns(kernel), chosen)
 
 
 def dropouts() -> Iterator[Case]:

@@ -750,13 +750,15 @@ def test_an_unchanged_order_moves_nothing():
 
 @pytest.mark.parametrize("beam_size", [1, 3])
 def test_kernels_are_chosen_for_the_rows_that_are_left_and_not_at_every_step(monkeypatch, beam_size):
-    state, asked = FastDecoderState(accelerate(make_model()), make_sources(), beam_size), []
+    fast, asked, read = accelerate(make_model()), [], set()
+    state = FastDecoderState(fast, make_sources(), beam_size)
 
-    def ask(x, weight):
+    def ask(x, weight, n_read):
         asked.append(len(x))
+        read.add(n_read)
         return False
 
-    monkeypatch.setitem(CHOICES, "linear", [(ask, None), *CHOICES["linear"]])
+    monkeypatch.setitem(CHOICES, "linear of a step", [(ask, None), *CHOICES["linear of a step"]])
     last = torch.full((5 * beam_size,), BOS)
     state.step(last)
     state.keep(torch.arange(len(last)))
@@ -765,6 +767,9 @@ def test_kernels_are_chosen_for_the_rows_that_are_left_and_not_at_every_step(mon
     state.keep(left)
     state.step(last[: len(left)])
     assert asked == [len(left)] * (2 * 6 + 1)
+    state = FastDecoderState(fast, make_sources(), beam_size)
+    decoder = [weight for name, weight in fast.named_parameters() if name.startswith("decoder.")]
+    assert read == {sum(map(torch.numel, (*decoder, fast.output.weight)))}
 
 
 @pytest.mark.parametrize("seed", range(3))

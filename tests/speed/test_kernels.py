@@ -18,6 +18,7 @@ from helpers import assert_same, make_model, refuses
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import transformer.speed.chunked_loss
 import transformer.speed.kernels
@@ -40,6 +41,7 @@ from transformer.speed.kernels import (
     fast_attention,
     fast_linear,
     fastest,
+    linear_by_columns,
     linear_by_onednn,
     onednn_wins,
     widened_attention,
@@ -65,6 +67,7 @@ def slow_mkl(monkeypatch):
     if not HAS_ONEDNN:
         pytest.skip("this PyTorch has no oneDNN")
     monkeypatch.setattr(transformer.speed.kernels, "_least_work", lambda: 0)
+    monkeypatch.setattr(transformer.speed.kernels, "_is_amd", lambda: True)
 
 
 def taken(monkeypatch, task: str) -> list[str]:
@@ -90,6 +93,11 @@ REACHED = {
     "linear": {
         "linear_by_onednn": lambda: (torch.randn(5, 8), torch.randn(9, 8)),
         "linear": lambda: (torch.randn(5, 8).double(), torch.randn(9, 8).double()),
+    },
+    "linear of a step": {
+        "linear_by_columns": lambda: (torch.randn(8, 500), torch.randn(9, 500), 2**22),
+        "linear_by_onednn": lambda: (torch.randn(8, 500), torch.randn(9, 500), 2**22 - 1),
+        "linear": lambda: (torch.randn(5, 8).double(), torch.randn(9, 8).double(), 2**22),
     },
     "dropout": {
         "dropout_by_bytes": lambda: (torch.randn(64, 256),),
@@ -125,9 +133,11 @@ def test_the_sizes_of_the_table_are_for_the_cpu_and_for_what_is_not_captured():
 
 
 @ONEDNN
-def test_every_product_of_the_table_is_linear():
-    for _, kernel in CHOICES["linear"]:
-        x, weight, bias = (torch.randn(*shape) for shape in ((6, 8), (9, 8), (9,)))
+@pytest.mark.parametrize("task", ["linear", "linear of a step"])
+@pytest.mark.parametrize("rows", [1, 2, 6])
+def test_every_product_of_the_table_is_linear(task, rows):
+    for _, kernel in CHOICES[task]:
+        x, weight, bias = (torch.randn(*shape) for shape in ((rows, 8), (9, 8), (9,)))
         for shift in (None, bias):
             torch.testing.assert_close(
                 kernel(x, weight, shift), F.linear(x, weight, shift), atol=1e-5, rtol=1e-5
@@ -191,8 +201,8 @@ def test_onednn_wins_with_float32_on_the_cpu_alone(monkeypatch):
     "name, kernels, family, least",
     [
         ("AMD EPYC", "AVX512", 26, 2**22),
-        ("AMD EPYC", "AVX512", 25, 2**27),
-        ("AMD EPYC", "AVX512", 0, 2**27),
+        ("AMD EPYC", "AVX512", 25, 2**26),
+        ("AMD EPYC", "AVX512", 0, 2**26),
         ("AMD EPYC", "AVX2", 26, float("inf")),
         ("Intel(R) Xeon(R)", "AVX512", 6, float("inf")),
     ],
@@ -201,7 +211,39 @@ def test_where_onednn_is_worth_it_follows_from_the_processor(name, kernels, fami
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"cpu_name": name}, raising=False)
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: kernels)
     monkeypatch.setattr(transformer.speed.kernels, "_family", lambda: family)
+    monkeypatch.setattr(transformer.speed.kernels, "_is_amd", transformer.speed.kernels._is_amd.__wrapped__)
     assert transformer.speed.kernels._least_work.__wrapped__() == least
+
+
+def test_few_rows_go_by_columns_where_their_weights_come_from_memory(monkeypatch):
+    def chosen(x, n_read=2**22):
+        weight = torch.ones(9, x.size(-1)).to(x)
+        return fastest("linear of a step", x, weight, n_read) is linear_by_columns
+
+    x = torch.randn(8, 511)
+    for amd in (False, True):
+        monkeypatch.setattr(transformer.speed.kernels, "_is_amd", lambda amd=amd: amd)
+        assert chosen(x) == amd
+    assert not chosen(x, 2**22 - 1) and not chosen(torch.randn(8, 512))
+    assert not chosen(x.double()) and not chosen(x.to("meta"))
+    with torch.autocast("cpu", torch.bfloat16):
+        assert not chosen(x)
+    seen = []
+    torch.func.vmap(lambda row: seen.append(chosen(row)) or row)(torch.randn(2, 3, 4))
+    assert seen == [False]
+
+
+def test_one_row_by_columns_is_no_product_with_a_vector():
+    names = []
+
+    class Named(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            names.append(str(function))
+            return function(*args, **(kwargs or {}))
+
+    with Named():
+        linear_by_columns(torch.randn(1, 8), torch.randn(9, 8))
+    assert "aten.mm.default" in names and not any("mv" in name for name in names)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ __all__ = [
 import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -43,8 +43,8 @@ from transformer.validation import check_type
 _Product = Callable[[Tensor], Tensor]  # of rows [N, d_in] by a matrix: [N, d_out]
 
 
-def _product(weight: Tensor, bias: Tensor | None, rows: int) -> _Product:
-    kernel = fastest("linear", weight.new_empty(rows, weight.size(1)), weight)
+def _product(weight: Tensor, bias: Tensor | None, n_read: int, rows: int) -> _Product:
+    kernel = fastest("linear of a step", weight.new_empty(rows, weight.size(1)), weight, n_read)
     return lambda x: kernel(x, weight, bias)
 
 
@@ -58,9 +58,12 @@ class FastLinear(nn.Linear):
         """Compute x Wᵀ + b for `x` `[..., d_in]`; the result is `[..., d_out]`."""
         return fast_linear(x, self.weight, self.bias)
 
-    def for_steps(self) -> Callable[[int], _Product]:
-        """For a search: what computes the same of so many rows `[N, d_in]`, the kernel chosen once."""
-        return partial(_product, self.weight, self.bias)
+    def for_steps(self, n_read: int) -> Callable[[int], _Product]:
+        """For a search: from a number of rows N to what computes the same of `[N, d_in]`.
+
+        Each of its steps reads `n_read` weights. The kernel is chosen once.
+        """
+        return partial(_product, self.weight, self.bias, n_read)
 
 
 class FastDropout(nn.Dropout):
@@ -92,11 +95,11 @@ class FastMultiHeadAttention(MultiHeadAttention):
         context = fast_attention(q, k, v, mask, self.dropout if self.training else 0.0)
         return self.w_o(context.transpose(1, 2).flatten(2)), None
 
-    def for_steps(self) -> Callable[[int], _Product]:
+    def for_steps(self, n_read: int) -> Callable[[int], _Product]:
         """As in `FastLinear`, of query, key and value one behind the other `[N, 3 d_model]`."""
         parts = self.w_q, self.w_k, self.w_v
         bias = None if self.w_q.bias is None else torch.cat([part.bias for part in parts])
-        return partial(_product, torch.cat([part.weight for part in parts]), bias)
+        return partial(_product, torch.cat([part.weight for part in parts]), bias, n_read)
 
 
 # %% book/C-kernels.ipynb · Which models can be accelerated · [fast-transformer]
@@ -244,12 +247,14 @@ def _norm(norm: nn.Module) -> Callable[[Tensor], Tensor]:
 class _LayerStep:
     # A fast model's decoder layer for one new position in every row, from the layer's weights.
     # `empty` [B, 1, 1, 1] marks sentences without a token, if there are any.
-    def __init__(self, layer: Any, memory: Tensor, empty: Tensor | None, beam_size: int) -> None:
+    def __init__(
+        self, layer: Any, memory: Tensor, empty: Tensor | None, beam_size: int, n_read: int
+    ) -> None:
         own, cross, feed = layer.self_attention, layer.cross_attention, layer.feed_forward
         heads = own.n_heads, memory.size(2) // own.n_heads  # H, d_k
         self.qkv_shape, self.query_shape = (-1, 3, heads[0], 1, heads[1]), (-1, beam_size, *heads)
         dense = own, own.w_o, cross.w_q, cross.w_o, feed.w_1, feed.w_2
-        self.dense = [part.for_steps() for part in dense]
+        self.dense = [part.for_steps(n_read) for part in dense]
         self.activation = ACTIVATIONS[feed.activation]
         residuals = layer.self_residual, layer.cross_residual, layer.feed_residual
         self.norms = [_norm(residual.norm) for residual in residuals]
@@ -345,10 +350,10 @@ class FastDecoderState(DecoderState):
             empty = nothing if nothing.any() else None
             seen = self.memory.new_zeros(mask.shape)
             self.memory_mask = seen.masked_fill_(~(mask | nothing), -torch.inf)  # is added to scores
-        layers = model.decoder.layers
-        self.layers = [_LayerStep(layer, self.memory, empty, beam_size) for layer in layers]
-        output: Any = model.output
-        self.norm, self.choose = _norm(model.decoder.norm), output.for_steps()
+        decoder, output = model.decoder, cast(Any, model.output)
+        n_read = sum(weight.numel() for part in (decoder, output) for weight in part.parameters())
+        self.layers = [_LayerStep(one, self.memory, empty, beam_size, n_read) for one in decoder.layers]
+        self.norm, self.choose = _norm(decoder.norm), output.for_steps(n_read)
         self.project = self.choose(len(src) * beam_size)
         self.table, self.scale = model.tgt_embedding.weight, model.config.d_model**0.5
         self.positions = model.positions.table

@@ -100,7 +100,7 @@ class QuantizedLinear(nn.Module):
             y = F.linear(x.nan_to_num_().mul_(63).round_(), whole) * (scale / 63)
         return y.mul_(largest) if self.bias is None else torch.addcmul(self.bias, y, largest, out=y)
 
-    def for_steps(self) -> Callable[[int], Callable[[Tensor], Tensor]]:
+    def for_steps(self, n_read: int) -> Callable[[int], Callable[[Tensor], Tensor]]:
         """As in `FastLinear`; there is one kernel."""
         return lambda rows: self.product
 
@@ -111,9 +111,9 @@ class QuantizedMultiHeadAttention(FastMultiHeadAttention):
 
     w_qkv: QuantizedLinear
 
-    def for_steps(self) -> Callable[[int], Callable[[Tensor], Tensor]]:
+    def for_steps(self, n_read: int) -> Callable[[int], Callable[[Tensor], Tensor]]:
         """As in `FastMultiHeadAttention`, by the one product that `quantize` has packed."""
-        return self.w_qkv.for_steps()
+        return self.w_qkv.for_steps(n_read)
 
 
 class QuantizedTransformer(FastTransformer, overrides_nothing=True):

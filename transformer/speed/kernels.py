@@ -6,6 +6,7 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 __all__ = [
     "HAS_ONEDNN",
     "linear_by_onednn",
+    "linear_by_columns",
     "dropout_by_bytes",
     "widened_attention",
     "onednn_wins",
@@ -68,6 +69,14 @@ class _OneDNNLinear(torch.autograd.Function):
         return d_x, d_weight, slopes.sum(0) if ctx.needs_input_grad[2] else None
 
 
+# %% book/C-kernels.ipynb · Few rows, weights from memory · [kernel-columns]
+def linear_by_columns(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Compute `torch.nn.functional.linear` of a few rows `[N, d_in]` as (W xᵀ)ᵀ."""
+    rows = x if len(x) > 1 else x.repeat(2, 1)
+    product = (weight @ rows.T).T[: len(x)]  # [N, d_out]
+    return product if bias is None else product + bias
+
+
 # %% book/C-kernels.ipynb · Four random numbers at a time · [kernel-dropout]
 def dropout_by_bytes(x: Tensor, rate: float) -> Tensor:
     """Compute `torch.nn.functional.dropout` from 16 random bits an entry."""
@@ -100,30 +109,41 @@ def _family() -> int:
 
 
 @cache
+def _is_amd() -> bool:
+    capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # not in every torch
+    return "AMD" in capabilities.get("cpu_name", "")
+
+
+@cache
 def _least_work() -> float:
     # The number of multiplications from which oneDNN is taken. On AMD's processors MKL seems to work on
     # 256 bits at a time. Servers of family 26 multiply 512 at once; earlier ones gain less.
-    capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # not in every torch
-    amd = "AMD" in capabilities.get("cpu_name", "")
-    if not amd or torch.backends.cpu.get_cpu_capability() != "AVX512":
+    if not _is_amd() or torch.backends.cpu.get_cpu_capability() != "AVX512":
         return float("inf")
-    return 2**22 if _family() >= 26 else 2**27
+    return 2**22 if _family() >= 26 else 2**26
+
+
+def _is_float32_on_the_cpu(x: Tensor) -> bool:
+    here = x.device.type == "cpu" and x.dtype == torch.float32 and not is_traced(x)
+    return here and not torch.is_autocast_enabled("cpu")
 
 
 def onednn_wins(x: Tensor, weight: Tensor) -> bool:
     """Whether oneDNN multiplies `x` and `weight` faster than the library that PyTorch would take."""
-    return (
-        x.device.type == "cpu"
-        and x.dtype == torch.float32
-        and not is_traced(x)
-        and x.numel() * weight.size(0) >= _least_work()
-        and not torch.is_autocast_enabled("cpu")
-        and HAS_ONEDNN
-        and bool(torch.backends.mkldnn.enabled)
-    )
+    there = HAS_ONEDNN and bool(torch.backends.mkldnn.enabled)
+    return there and _is_float32_on_the_cpu(x) and x.numel() * weight.size(0) >= _least_work()
 
 
 # %% book/C-kernels.ipynb · One table of choices · [conditions]
+def _are_few_rows_from_memory(x: Tensor, weight: Tensor, n_read: int) -> bool:
+    few, from_memory = x.numel() < 2**12, n_read >= 2**22  # 16 MB of weights
+    return few and from_memory and _is_float32_on_the_cpu(x) and _is_amd()
+
+
+def _onednn_wins_a_step(x: Tensor, weight: Tensor, n_read: int) -> bool:
+    return onednn_wins(x, weight)
+
+
 def _is_large(x: Tensor) -> bool:
     return not is_traced(x) and x.numel() >= 2**14 and x.device.type == "cpu"
 
@@ -133,7 +153,7 @@ def _is_short_half_with_gradient(query: Tensor) -> bool:
     return half and torch.is_grad_enabled() and (is_traced(query) or query.size(-2) <= 128)
 
 
-def _always(*tensors: Tensor) -> bool:
+def _always(*deciding: Any) -> bool:
     return True
 
 
@@ -142,6 +162,11 @@ def _always(*tensors: Tensor) -> bool:
 CHOICES: dict[str, list[tuple[Callable[..., bool], Callable[..., Tensor]]]] = {
     "linear": [
         (onednn_wins, linear_by_onednn),
+        (_always, F.linear),
+    ],
+    "linear of a step": [  # in which all products together read so many weights
+        (_are_few_rows_from_memory, linear_by_columns),
+        (_onednn_wins_a_step, linear_by_onednn),
         (_always, F.linear),
     ],
     "dropout": [
@@ -155,10 +180,10 @@ CHOICES: dict[str, list[tuple[Callable[..., bool], Callable[..., Tensor]]]] = {
 }
 
 
-def fastest(task: str, *tensors: Tensor) -> Callable[..., Tensor]:
-    """The first kernel of `CHOICES[task]` whose condition holds for the tensors that decide."""
+def fastest(task: str, *deciding: Any) -> Callable[..., Tensor]:
+    """The first kernel of `CHOICES[task]` whose condition holds for the tensors and sizes that decide."""
     for condition, kernel in CHOICES[task]:
-        if condition(*tensors):
+        if condition(*deciding):
             return kernel
     raise LookupError(f"no kernel of CHOICES[{task!r}] can do this")
 
