@@ -15,10 +15,20 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks.measure import MIB, interleaved, seconds, table
-from transformer import causal_mask
+from benchmarks.workload import SIZES
+from transformer import (
+    Transformer,
+    TransformerConfig,
+    accelerate,
+    beam_search,
+    causal_mask,
+    greedy_search,
+)
 from transformer.attention import fused_attention, scaled_dot_product_attention
 from transformer.speed import chunked_loss
+from transformer.speed.fast import FastTransformer
 from transformer.speed.kernels import (
+    CHOICES,
     HAS_ONEDNN,
     dropout_by_bytes,
     fast_attention,
@@ -130,6 +140,30 @@ def step(kernel: Callable[..., Tensor], rows: int, inner: int, columns: int, siz
     return Case(kernel.__name__, shape, turns(F.linear), turns(kernel), chosen)
 
 
+def searches() -> Iterator[Case]:
+    """Whole searches with and without products by columns, by (b) and by a model that a cache can hold."""
+    choices = CHOICES["linear of a step"]
+    others = [choice for choice in choices if choice[1] is not linear_by_columns]
+    small = TransformerConfig(1200, 1200, d_model=128, n_heads=4, n_layers=2, d_ff=256)
+    for name, config in (("(b)", SIZES["b"].config), ("small", small)):
+        model = accelerate(Transformer(config).eval())
+        n_read = sum(weight.numel() for part in (model.decoder, model.output) for weight in part.parameters())
+        for sentences, beam in ((1, 1), (1, 4), (2, 4), (8, 1), (16, 1)):
+            src = torch.randint(4, config.src_vocab_size, (sentences, 20))
+            works = (partial(searched, model, src, beam, found) for found in (others, choices))
+            x = torch.empty(sentences * beam, config.d_model)
+            chosen = is_chosen("linear of a step", linear_by_columns, x, model.output.weight, n_read)
+            yield Case("linear_by_columns", f"{name}, {sentences} × beam {beam}", *works, chosen)
+
+
+def searched(model: FastTransformer, src: Tensor, beam: int, choices: list[Any]) -> Tensor:
+    """What a search finds, with other kernels for its steps."""
+    with patch.dict(CHOICES, {"linear of a step": choices}):
+        if beam == 1:
+            return greedy_search(model, src, max_length=40)
+        return beam_search(model, src, beam, max_length=40).tokens
+
+
 def dropouts() -> Iterator[Case]:
     """Dropout in training, with its gradient."""
     for rows in (1, 4, 16, 64, 256, 2048):
@@ -223,8 +257,9 @@ def in_chunks(hidden: Tensor, weight: Tensor, targets: Tensor, few: int, at_once
 
 
 FAMILIES = {
-    "products": products, "steps": steps, "dropout": dropouts, "attention in half precision": half_attention,
-    "attention of a step": step_attention, "projections": projections, "masks": masks, "loss": losses,
+    "products": products, "steps": steps, "searches": searches, "dropout": dropouts,
+    "attention in half precision": half_attention, "attention of a step": step_attention,
+    "projections": projections, "masks": masks, "loss": losses,
 }  # fmt: skip
 
 

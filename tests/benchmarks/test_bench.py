@@ -314,7 +314,9 @@ def test_the_control_multiplies_by_f_linear_alone(monkeypatch):
         fast.step(batch)
 
 
-@pytest.mark.parametrize("family", ["products", "steps", "attention of a step", "projections", "masks"])
+@pytest.mark.parametrize(
+    "family", ["products", "steps", "searches", "attention of a step", "projections", "masks"]
+)
 def test_what_is_timed_beside_a_kernel_computes_what_it_does(family, monkeypatch):
     """For the smallest shapes of each; steps take the same matrices in turn."""
     monkeypatch.setattr(kernels, "WEIGHTS", 2**21)
