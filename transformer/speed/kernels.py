@@ -120,7 +120,7 @@ def _least_work() -> float:
     # 256 bits at a time. Servers of family 26 multiply 512 at once; earlier ones gain less.
     if not _is_amd() or torch.backends.cpu.get_cpu_capability() != "AVX512":
         return float("inf")
-    return 2**22 if _family() >= 26 else 2**26
+    return 2**22 if _family() >= 26 else 2**27
 
 
 def _is_float32_on_the_cpu(x: Tensor) -> bool:
