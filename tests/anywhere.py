@@ -65,11 +65,12 @@ del add_shift
 """
 # Runs after it, so that the Python programs that a chapter starts add the same.
 CHILDREN = """\
-import os, pathlib, tempfile
+import atexit, os, pathlib, shutil, tempfile
 place = pathlib.Path(tempfile.mkdtemp())
+atexit.register(shutil.rmtree, place, ignore_errors=True)
 (place / "sitecustomize.py").write_text({start_up!r})
 os.environ["PYTHONPATH"] = os.pathsep.join((str(place), os.environ["PYTHONPATH"]))
-del os, pathlib, place, tempfile
+del atexit, os, pathlib, place, shutil, tempfile
 """
 
 
