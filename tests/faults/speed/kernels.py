@@ -50,8 +50,22 @@ FAULTS = [
         "onednn-unasked",
         "the operator is called where PyTorch lacks it",
         "onednn_wins",
-        "and HAS_ONEDNN",
+        "HAS_ONEDNN and ",
         "",
+    ),
+    Fault(
+        "columns-as-a-vector",
+        "one row is multiplied as a vector, which is no faster than before",
+        "linear_by_columns",
+        "x if len(x) > 1 else x.repeat(2, 1)",
+        "x",
+    ),
+    Fault(
+        "columns-from-the-cache",
+        "few rows go by columns where a cache holds the weights",
+        "_are_few_rows_from_memory",
+        "few and from_memory and",
+        "few and",
     ),
     Fault(
         "forgets-memory",
