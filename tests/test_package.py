@@ -107,9 +107,9 @@ print(json.dumps([cost, sorted({name.partition(".")[0] for name in set(sys.modul
 """)
         cost, modules = json.loads(printed)
         costs.append(cost)
-        if cost <= 0.1:  # of what torch costs, on any machine
+        if cost <= 0.15:  # of what torch costs; 0.09 to 0.11 in a dozen runs on one machine
             break
-    assert min(costs) <= 0.1
+    assert min(costs) <= 0.15
     assert set(modules) - sys.stdlib_module_names - {"torch"} == {"transformer"}
 
 
