@@ -315,7 +315,7 @@ def mutants(options) -> None:
 
 @command
 def colab(options) -> None:
-    """run every notebook alone, in an environment with Colab's versions; writes tests/colab.json"""
+    """run every notebook alone, in an environment with Colab's versions; writes _build/reports/colab.json"""
     call(installed(), "tests/colab.py", *options.arguments)
 
 

@@ -1,6 +1,6 @@
 """Does every cell hold on other machines? Run the chapters with other kernels, threads and seeds.
 
-    python tests/anywhere.py                            everything; writes tests/anywhere.json
+    python tests/anywhere.py                            everything; writes _build/reports/anywhere.json
     python tests/anywhere.py 06 07                      two chapters; the record keeps the others
     python tests/anywhere.py --conditions "shift 3"     some of the conditions; writes nothing
 
@@ -37,7 +37,7 @@ sys.path.insert(0, str(ROOT / "book"))
 
 import execute  # noqa: E402
 
-RECORD = ROOT / "tests" / "anywhere.json"
+RECORD = ROOT / "_build" / "reports" / "anywhere.json"
 # What nbval leaves out of the texts that it compares, and so do we.
 SANITIZE = configparser.ConfigParser()
 SANITIZE.read(ROOT / "tests" / "sanitize.cfg", encoding="utf8")
@@ -264,6 +264,7 @@ def keep(run: dict) -> None:
             left = [entry for entry in other["failures"] if entry["chapter"] in other["chapters"]]
             other["failures"] = left
     runs = [other for other in runs if other["chapters"]] + [run]
+    RECORD.parent.mkdir(parents=True, exist_ok=True)
     RECORD.write_text(json.dumps({"runs": runs}, indent=1, ensure_ascii=False) + "\n", encoding="utf8")
 
 

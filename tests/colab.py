@@ -1,6 +1,6 @@
 """Does every notebook run in Colab? Each one alone, in an empty folder, with Colab's versions.
 
-    python tests/colab.py                            all notebooks; writes tests/colab.json
+    python tests/colab.py                            all notebooks; writes _build/reports/colab.json
     python tests/colab.py 03 07                      some; of the others the record keeps the last run
     python tests/colab.py --python python3.13        the interpreter that the environment is made with
 
@@ -36,7 +36,7 @@ import repository  # noqa: E402
 from transformer.runs.precision import processor  # noqa: E402
 
 REQUIREMENTS = ROOT / "tests" / "colab-requirements.txt"
-RECORD = ROOT / "tests" / "colab.json"
+RECORD = ROOT / "_build" / "reports" / "colab.json"
 WANTED_PYTHON = "3.13"
 KERNEL = "colab"
 SHOWN = ("torch", "numpy", "matplotlib", "ipython", "ipykernel")
@@ -147,6 +147,7 @@ def write_record(results: dict[str, dict]) -> None:
     known = [path.stem for path in execute.find_notebooks([])]
     merged = {name: results.get(name, kept.get(name)) for name in known if name in kept | results}
     record = {"command": "python tests/colab.py", "notebooks": merged}
+    RECORD.parent.mkdir(parents=True, exist_ok=True)
     RECORD.write_text(json.dumps(record, indent=1) + "\n", encoding="utf8")
 
 

@@ -1,38 +1,17 @@
-"""`make anywhere`: its record is whole and free of failures, the book quotes it, and failures are noticed."""
+"""`make anywhere` tries what it says, keeps the last runs, and notices failures."""
 
 from __future__ import annotations
 
 import json
-import re
-from pathlib import Path
 
 import anywhere
 import nbformat
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-RUNS = json.loads(anywhere.RECORD.read_text(encoding="utf8"))["runs"] if anywhere.RECORD.exists() else []
-NOTEBOOKS = anywhere.execute.find_notebooks([])
-CHAPTERS = [path.stem for path in NOTEBOOKS]
-
-
 def test_conditions_are_those_that_the_book_promises():
     assert {"default", "avx2", ""} <= {condition.capability for condition in anywhere.CONDITIONS}
     assert {1, 2} <= {condition.threads for condition in anywhere.CONDITIONS}
     assert len({condition.shift for condition in anywhere.CONDITIONS}) > 10
-
-
-@pytest.mark.parametrize("run", RUNS, ids=lambda run: run["processor"])
-def test_recorded_runs_did_not_fail(run):
-    assert run["failures"] == []
-    assert run["conditions"] == [condition.name for condition in anywhere.CONDITIONS]
-    assert re.fullmatch(r"[0-9a-f]{40}", run["commit"]) and run["processor"]
-
-
-@pytest.mark.parametrize("processor", sorted({run["processor"] for run in RUNS}))
-def test_record_has_no_chapter_twice(processor):
-    chapters = [name for run in RUNS if run["processor"] == processor for name in run["chapters"]]
-    assert len(chapters) == len(set(chapters)) and set(chapters) <= set(CHAPTERS)
 
 
 def test_a_run_takes_the_place_of_earlier_ones_of_its_chapters(tmp_path, monkeypatch):
@@ -46,17 +25,6 @@ def test_a_run_takes_the_place_of_earlier_ones_of_its_chapters(tmp_path, monkeyp
         anywhere.keep(part)
     runs = json.loads(anywhere.RECORD.read_text())["runs"]
     assert runs == [run("other", "01"), run("one", "02", "03"), run("one", "01")]
-
-
-def test_book_quotes_the_record():
-    text = " ".join((ROOT / "book" / "intro.md").read_text(encoding="utf8").split())
-    assert f"all {len(CHAPTERS)} notebooks under {len(anywhere.CONDITIONS)} conditions" in text
-    present = {path.stem: anywhere.code_of(nbformat.read(path, 4)) for path in NOTEBOOKS}
-    covered = {name for run in RUNS for name, code in run["chapters"].items() if code == present[name]}
-    how_many, whose = f"So far, {len(covered)} have", "their"
-    if covered == set(CHAPTERS):
-        how_many, whose = "Each of the notebooks has", "its"
-    assert f"{how_many} a recorded run of {whose} present code, and in none of them did a cell fail" in text
 
 
 @pytest.mark.slow

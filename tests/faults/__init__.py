@@ -1,6 +1,6 @@
-"""Mistakes that people make in this program, for tests/mutants.py to put in one at a time.
+"""Mistakes that people make in the core, for tests/mutants.py to put in one at a time.
 
-There is a file for each module of the package, in the same folders. A fault names the function, method or constant that it is in
+There is a file for each module of the core. A fault names the function, method or constant that it is in
 and a fragment of its source, so that an edit elsewhere leaves it alone. A file's `MODULE`, where it has one,
 is the module that its faults are in; otherwise, the module has the file's name.
 """
