@@ -8,6 +8,7 @@ import anywhere
 import nbformat
 import pytest
 
+
 def test_conditions_are_those_that_the_book_promises():
     assert {"default", "avx2", ""} <= {condition.capability for condition in anywhere.CONDITIONS}
     assert {1, 2} <= {condition.threads for condition in anywhere.CONDITIONS}
