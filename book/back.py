@@ -124,9 +124,9 @@ def back(root: Path) -> list[str]:
     texts = {name: changed(root / name, sources) for name, sources in found.items()}
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder)
-        shutil.copytree(root / "book", copy / "book", ignore=lambda at, names: set(names) - kept(at, names))
-        for name in ("_toc.yml", "pyproject.toml"):
-            shutil.copy(root / name, copy / name)
+        shutil.copy(root / "_toc.yml", copy)
+        for name in ("book", tangle.PACKAGE):
+            shutil.copytree(root / name, copy / name, ignore=others)
         for name, text in texts.items():
             (copy / name).write_text(text, encoding="utf-8", newline="\n")
         tangle.read_book(copy)
@@ -136,6 +136,7 @@ def back(root: Path) -> list[str]:
     return done + tangle.tangle(root)
 
 
-def kept(folder: str, names: list[str]) -> set[str]:
-    """Of a folder's files those that tangle reads."""
-    return {name for name in names if name.endswith((".ipynb", ".md"))}
+def others(folder: str, names: list[str]) -> set[str]:
+    """Of a folder's files those that tangle doesn't read."""
+    kept = (".ipynb", ".md", ".py")
+    return {name for name in names if not name.endswith(kept) and not (Path(folder) / name).is_dir()}

@@ -1,4 +1,4 @@
-"""Write the package `transformer` out of the chapters, cell by cell and byte for byte.
+"""Write what the chapters derive into the package `transformer`, cell by cell and byte for byte.
 
     python book/tangle.py            write what has changed
     python book/tangle.py --check    write nothing; fail where book and package differ
@@ -6,12 +6,12 @@
 
 A code cell tagged `export:attention` becomes a piece of `transformer/attention.py`, one tagged
 `export:speed/fast` a piece of `transformer/speed/fast.py`. Pieces are copied as they stand, in the order of
-`_toc.yml`. Around them tangle writes a header, a marker line above each piece, `__all__`, an `__init__.py` in
-each folder, which says what lies there, and `transformer/__init__.py`; nothing else. What a cell with the tag
-`api` defines can be imported from `transformer` itself, everything else from its module. `__init__.py` also
-says which version of which book this is: `__version__` and `__book__`, the address, both from pyproject.toml.
-And it lists the modules that tangle has written, which are the only ones that it ever removes. A book that
-breaks a rule is refused whole: every fault is named by notebook, cell and line, and no file is touched.
+`_toc.yml`. Around them tangle writes a header, a marker line above each piece and `__all__`; nothing else.
+
+A module is tangled wholly or written by hand wholly. Tangle writes and removes only what carries its header.
+Modules without it, and every `__init__.py`, are written by hand and edited where they stand; tangle reads
+them, so that no chapter takes what doesn't exist yet and no imports run in a circle. A book that breaks a
+rule is refused whole: every fault is named by file, cell and line, and no file is touched.
 """
 
 import argparse
@@ -26,9 +26,8 @@ import re
 import reprlib
 import sys
 import textwrap
-import tomllib
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import CodeType
@@ -39,33 +38,13 @@ PACKAGE = "transformer"
 MAIN = "__main__"
 NAME = "[a-z][a-z0-9_]{0,63}"  # the form of a module's or a folder's name
 MODULE = f"(?:(?:{NAME}/)?{NAME}|{MAIN})"  # of a module with its folder, as tags have it
-API = "api"  # the tag of cells whose public names the package itself re-exports
 WIDTH = 110  # of the lines that tangle writes itself
-
-# What `__init__.py` says of the book. A notebook's first cell knows the package by its `__book__`.
-VERSION, BOOK = "__version__", "__book__"
 
 # The third line of every file that tangle writes. By it tangle tells its own files from a stranger's.
 SIGN = "Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost."
 
-# The line of `__init__.py` above the names of all modules that tangle has written.
-INDEX = "# Modules that tangle has written, and removes once no chapter exports them:"
-
 # What Python's parser and compiler raise for a text that is no program.
 NO_PYTHON = (SyntaxError, ValueError, RecursionError, MemoryError)
-
-# What `__init__.py` does before it imports anything else: no line of `__main__` runs until it is done.
-QUIET = """\
-# A program that is interrupted while it is imported ends at once and silently; `main` takes over.
-import signal
-import sys
-
-_module = sys.argv[:1] == ["-m"] and ("-m", __name__) in zip(sys.orig_argv, sys.orig_argv[1:])
-_script = "".join(sys.argv[:1]).endswith(("transformer-book", "transformer-book.exe"))
-if (_module or _script) and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-"""
 
 
 class TangleError(Exception):
@@ -102,6 +81,17 @@ class Cell:
 
     def fault(self, line: int, problem: str) -> str:
         return f"{self.notebook}, cell {self.id or self.index}, line {line}: {problem}"
+
+
+@dataclass
+class File:
+    """A module that is written by hand; its faults are named as those of a cell are."""
+
+    name: str  # path from the root, "transformer/files.py"
+    tree: ast.Module
+
+    def fault(self, line: int, problem: str) -> str:
+        return f"{self.name}, line {line}: {problem}"
 
 
 def read_text(root: Path, name: str, purpose: str) -> str:
@@ -314,7 +304,7 @@ def parse_loosely(source: str) -> ast.Module | None:
 class Binding:
     """Where a module has one of its names from."""
 
-    cell: Cell
+    cell: Cell | File
     line: int
     imported: str  # as `bound` puts it; empty for what the module defines itself
     overload: bool = False  # one of several signatures; the implementation is still to come
@@ -322,12 +312,13 @@ class Binding:
 
 @dataclass
 class Module:
-    """A module of the package: its pieces, and the names that they bind."""
+    """A module of the package, of the pieces of a notebook or by hand, and the names that it binds."""
 
     name: str  # with its folder, as tags have it, "speed/fast"
     pieces: list[Cell] = field(default_factory=list)
+    file: File | None = None  # where it's written by hand
     bindings: dict[str, Binding] = field(default_factory=dict)
-    needs: dict[str, tuple[Cell, int]] = field(default_factory=dict)  # modules that it imports, and where
+    needs: dict[str, tuple[Cell | File, int]] = field(default_factory=dict)  # modules it imports, and where
 
     @property
     def folder(self) -> str:
@@ -339,8 +330,9 @@ class Module:
         return f"{PACKAGE}.{self.name.replace('/', '.')}"
 
     @property
-    def notebook(self) -> str:
-        return self.pieces[0].notebook
+    def home(self) -> str:
+        """The file that it's written in: its notebook, or its own."""
+        return self.file.name if self.file else self.pieces[0].notebook
 
     @property
     def defined(self) -> list[str]:
@@ -349,10 +341,6 @@ class Module:
     @property
     def public(self) -> list[str]:
         return [name for name in self.defined if not name.startswith("_") and self.name != MAIN]
-
-    @property
-    def api(self) -> list[str]:
-        return [name for name in self.public if API in self.bindings[name].cell.tags]
 
 
 Modules = dict[str, Module]  # by name: their own, or one that is public in them
@@ -465,10 +453,10 @@ def check_uses(module: Module, faults: list[str]) -> None:
 
 
 def check_public(modules: Modules, owners: Modules, faults: list[str]) -> None:
-    """A public name has one owner, and is not called like a module or a folder, which it would hide."""
+    """What a chapter makes public has one owner, and isn't called like a module, which it would hide."""
     tops = {module.folder or module.name for module in modules.values()}
     for module in modules.values():
-        for name in module.public:
+        for name in module.public if module.pieces else ():
             binding, owner = module.bindings[name], owners[name]
             if owner is not module:
                 first = owner.bindings[name].cell
@@ -479,18 +467,6 @@ def check_public(modules: Modules, owners: Modules, faults: list[str]) -> None:
             else:
                 continue
             faults.append(binding.cell.fault(binding.line, problem))
-
-
-def check_api(cell: Cell, modules: Modules, faults: list[str]) -> None:
-    """The tag `api` stands where it does something."""
-    if API not in cell.tags:
-        return
-    if not cell.module:
-        faults.append(cell.fault(1, f"the tag {API!r} needs a tag 'export:<module>' beside it"))
-        return
-    module = modules[cell.module]
-    if not any(module.bindings[name].cell is cell for name in module.public):
-        faults.append(cell.fault(1, f"the tag {API!r} is for a cell that defines a public name"))
 
 
 def imports(tree: ast.Module) -> Iterator[tuple[int, str, str | None]]:
@@ -519,7 +495,7 @@ def check_imports(cell: Cell, modules: Modules, owners: Modules, faults: list[st
             problem = f"relative import; write 'from {PACKAGE}.<module> import {name}'"
         elif package != PACKAGE or path == PACKAGE and name is None and not cell.module:
             continue
-        elif path == PACKAGE and name in (VERSION, BOOK):  # stand in __init__.py before any import
+        elif path == PACKAGE and re.fullmatch(r"__\w+__", name or ""):  # __version__ stands in __init__.py
             continue
         elif cell.module and (not (module and name) or whole):
             home, taken = owner.path if owner else f"{PACKAGE}.<module>", "…" if whole else name or "…"
@@ -527,8 +503,8 @@ def check_imports(cell: Cell, modules: Modules, owners: Modules, faults: list[st
         elif name == "*":
             problem = "'import *' does not say what it imports"
         elif owner is None:
-            problem = f"no chapter exports {path if module else what}"
-        elif owner.notebook == cell.notebook and cell.module in (None, owner.name):
+            problem = f"neither a chapter nor a file of the package has {path if module else what}"
+        elif owner.home == cell.notebook and cell.module in (None, owner.name):
             problem = f"{what} is made in this very chapter, and cannot be imported here"
         else:
             uses.append(Use(cell, line, path, name, owner, whole))
@@ -539,36 +515,35 @@ def check_imports(cell: Cell, modules: Modules, owners: Modules, faults: list[st
     return uses
 
 
-def check_use(use: Use, latest: dict[str, Cell], faults: list[str]) -> None:
+def check_use(use: Use, latest: dict[str, Cell | None], exports: set[str], faults: list[str]) -> None:
     """What a cell takes is there when it comes to it: from no later chapter, and under its name."""
     cell, line, path, name, owner, whole = use
-    what, last = name or path, latest.get(owner.name, cell)
-    if not is_workshop(cell.notebook) and not is_workshop(last.notebook) and last.chapter > cell.chapter:
-        way = "in" if last.notebook == owner.notebook else f"after what {owner.notebook} needs from"
+    what, last = name or path, latest.get(owner.name)
+    if last and not is_workshop(cell.notebook) and last.chapter > cell.chapter:
+        way = "in" if last.notebook == owner.home else f"after what {owner.home} needs from"
         problem = f"{what} comes only later, {way} {last.notebook}"
     elif path != PACKAGE and name and not whole and name not in owner.defined:
         problem = f"{path} defines no {name}"
-    elif path == PACKAGE and not whole and name not in owner.api:
+    elif path == PACKAGE and not whole and name not in exports:
         problem = f"{PACKAGE} itself has no {name}: write 'from {owner.path} import {name}'"
     else:
         return
     faults.append(cell.fault(line, problem))
 
 
-def latest_chapters(modules: Modules) -> dict[str, Cell]:
-    """For each module a cell of the last chapter that it needs, or one of its own where it needs none.
+def latest_chapters(modules: Modules) -> dict[str, Cell | None]:
+    """For each module a cell of the last chapter that it needs, itself included; None where it needs none.
 
-    A module of the workshop comes, wherever its notebook stands, right after that chapter.
+    What's written by hand, or in the workshop, comes right after that chapter.
     """
-    latest: dict[str, Cell] = {}
+    latest: dict[str, Cell | None] = {}
 
-    def last(name: str) -> Cell:
+    def last(name: str) -> Cell | None:
         if name not in latest:
-            own = modules[name].pieces[0]
-            chapters = [
-                cell for cell in (own, *map(last, modules[name].needs)) if not is_workshop(cell.notebook)
-            ]
-            latest[name] = max(chapters, key=lambda cell: cell.chapter, default=own)
+            own = modules[name].pieces[:1]
+            cells = [cell for cell in (*own, *map(last, modules[name].needs)) if cell]
+            chapters = [cell for cell in cells if not is_workshop(cell.notebook)]
+            latest[name] = max(chapters, key=lambda cell: cell.chapter, default=None)
         return latest[name]
 
     for name in modules:
@@ -593,6 +568,57 @@ def check_circles(modules: Modules, faults: list[str]) -> None:
             visit(name, ())
 
 
+# ---------- what is written by hand
+
+
+def files_of(package: Path) -> Iterator[tuple[str, Path]]:
+    """The Python files of the package and its folders, by their names below it; a link is none."""
+    for path in sorted([*package.glob("*.py"), *package.glob("*/*.py")]):
+        if path.is_file() and not path.is_symlink() and not path.parent.is_symlink():
+            yield path.relative_to(package).as_posix(), path
+
+
+def read_by_hand(root: Path, taken: Modules, faults: list[str]) -> Modules:
+    """The modules that are written by hand: what each defines, and which others it imports.
+
+    What stands in the place of a chapter's module is left to `differences`, which refuses it.
+    """
+    modules: Modules = {}
+    for name, path in files_of(root / PACKAGE):
+        module = name.removesuffix(".py")
+        if module in taken or path.name == "__init__.py" or signed(content := path.read_bytes()):
+            continue
+        file = File(f"{PACKAGE}/{name}", ast.Module([], []))
+        try:
+            file.tree = ast.parse(content)
+        except NO_PYTHON as error:
+            faults.append(file.fault(*what_is_wrong(error)))
+        bindings = {
+            one: Binding(file, node.lineno, imported)
+            for node in file.tree.body
+            for one, imported in bound(node)
+        }
+        modules[module] = Module(module, file=file, bindings=bindings)
+    for module in modules.values():
+        for line, path, name in imports(module.file.tree):
+            inner = path.removeprefix(f"{PACKAGE}.").replace(".", "/")
+            for other in (inner, f"{inner}/{name}", name if path == PACKAGE else ""):
+                if other in modules or other in taken:
+                    module.needs.setdefault(other, (module.file, line))
+    return modules
+
+
+def exports_of(package: Path) -> dict[str, str]:
+    """The names that `__init__.py` imports, and from where: what the package itself has."""
+    init = package / "__init__.py"
+    try:
+        tree = ast.parse(init.read_bytes() if init.is_file() else b"")
+    except NO_PYTHON as error:
+        line, problem = what_is_wrong(error)
+        raise TangleError([f"{PACKAGE}/__init__.py, line {line}: {problem}"]) from None
+    return {name: path for _, path, name in imports(tree) if name and path.startswith(f"{PACKAGE}.")}
+
+
 def read_book(root: Path) -> Modules:
     """The modules that the chapters export, in reading order."""
     faults: list[str] = []
@@ -604,36 +630,46 @@ def read_book(root: Path) -> Modules:
         if cell.module:
             module = modules.setdefault(cell.module, Module(cell.module))
             module.pieces.append(cell)
-            if (home := module.notebook) != cell.notebook:
-                faults.append(cell.fault(1, f"module {cell.module} belongs to {home} already"))
+            if module.home != cell.notebook:
+                faults.append(cell.fault(1, f"module {cell.module} belongs to {module.home} already"))
             parse_exported(cell, faults)
         elif cell.kind == "code" and "raises-exception" not in cell.tags:
             cell.tree = parse_loosely(cell.source)
-    for module in modules.values():
-        if module.folder in modules:
-            faults.append(module.pieces[0].fault(1, f"{module.folder} is a module too, and no folder"))
+    everything = modules | read_by_hand(root, modules, faults)
+    for module in everything.values():
+        if module.folder in everything:
+            faults.append(first_fault(module, f"{module.folder} is a module too, and no folder"))
     if faults:  # names are worth a look only where the form is right
         raise TangleError(faults)
 
-    owners: Modules = {}
     for module in modules.values():
         bind_names(module, faults)
         check_uses(module, faults)
+    owners: Modules = {}
+    for module in everything.values():
         owners |= {name: module for name in module.public if name not in owners}
-    check_public(modules, owners, faults)
+    check_public(everything, owners, faults)
+    exports = exports_of(root / PACKAGE)
+    for name, path in exports.items():  # a name that several have is the one that `__init__.py` imports
+        home = path.removeprefix(f"{PACKAGE}.").replace(".", "/")
+        owners |= {name: everything[home]} if home in everything else {}
     uses: list[Use] = []
     for cell in cells:
-        check_api(cell, modules, faults)
         if cell.tree:
-            uses += check_imports(cell, modules, owners, faults)
+            uses += check_imports(cell, everything, owners, faults)
     known = len(faults)
-    check_circles(modules, faults)
-    latest = latest_chapters(modules) if len(faults) == known else {}  # in a circle nothing comes first
+    check_circles(everything, faults)
+    latest = latest_chapters(everything) if len(faults) == known else {}  # in a circle nothing comes first
     for use in uses:
-        check_use(use, latest, faults)
+        check_use(use, latest, set(exports), faults)
     if faults:
         raise TangleError(faults)
     return modules
+
+
+def first_fault(module: Module, problem: str) -> str:
+    """A fault of a module as a whole, at its first piece or line."""
+    return (module.file or module.pieces[0]).fault(1, problem)
 
 
 # ---------- writing: from pieces to the package
@@ -650,17 +686,13 @@ def header(first_line: str) -> str:
     return f'{first_line}\n\n{SIGN}\n"""\n'
 
 
-def listing(start: str, names: list[str], brackets: str) -> str:
-    """A list of names on one line or, where that is too long, one name to a line."""
-    opening, closing = brackets
-    short = start + ", ".join(names) if opening == "(" else f"{start}{opening}{', '.join(names)}{closing}"
-    if len(short) <= WIDTH:
-        return f"{short}\n"
-    return f"{start}{opening}\n" + "".join(f"    {name},\n" for name in names) + f"{closing}\n"
-
-
 def all_of(names: list[str]) -> str:
-    return "\n" + listing("__all__ = ", [f'"{name}"' for name in names], "[]")
+    """The list of public names on one line or, where that's too long, one name to a line."""
+    quoted = [f'"{name}"' for name in names]
+    short = f"__all__ = [{', '.join(quoted)}]"
+    if len(short) > WIDTH:
+        short = "__all__ = [\n" + "".join(f"    {name},\n" for name in quoted) + "]"
+    return f"\n{short}\n"
 
 
 def render_module(module: Module, faults: list[str]) -> str:
@@ -683,48 +715,6 @@ def render_module(module: Module, faults: list[str]) -> str:
     return text
 
 
-def book_facts(root: Path) -> dict[str, str]:
-    """What pyproject.toml says of the book, under the names that the package has for it."""
-    try:
-        project = tomllib.loads(read_text(root, "pyproject.toml", "the version"))["project"]
-        facts = {VERSION: project["version"], BOOK: project["urls"]["Repository"]}
-    except (tomllib.TOMLDecodeError, KeyError, TypeError) as error:
-        raise TangleError(
-            [f"pyproject.toml: no version, or no address of the repository ({error})"]
-        ) from None
-    for name, fact in facts.items():
-        if not isinstance(fact, str) or not re.fullmatch(r"[\w.+:/~-]+", fact, flags=re.ASCII):
-            raise TangleError([f"pyproject.toml: {name} would be {reprlib.repr(fact)}"])
-    return facts
-
-
-def render_init(modules: Modules, facts: dict[str, str]) -> str:
-    exporting = [module for module in modules.values() if module.api]
-    text = header('"""The Transformer as its book builds it: what users import, in reading order.')
-    text += f"\n{INDEX}\n" + "".join(f"#     {name}\n" for name in modules)
-    text += "\n# ruff: noqa: I001 (the order is that of the chapters)\n"
-    text += "".join(f'{name} = "{fact}"\n' for name, fact in facts.items()) + "\n"
-    text += QUIET
-    for module in exporting:
-        text += listing(f"from {module.path} import ", module.api, "()")
-    return text + all_of([name for module in exporting for name in module.api])
-
-
-def render_folder(folder: str, modules: Modules) -> str:
-    """The `__init__.py` of a folder: it says what lies there, and imports nothing."""
-    names = [module.name.rpartition("/")[2] for module in modules.values() if module.folder == folder]
-    return header(fitted(f'"""{PACKAGE}.{folder}: ', ", ".join(names), "."))
-
-
-def index_of(init: str) -> list[str]:
-    """The modules that an earlier `__init__.py` says tangle has written."""
-    return re.findall(rf"^#     ({MODULE})$", init.partition(f"\n{INDEX}\n")[2], flags=re.MULTILINE)
-
-
-def folders_of(modules: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(folder for name in modules if (folder := name.rpartition("/")[0])))
-
-
 def signed(content: bytes) -> bool:
     return content.splitlines()[2:3] == [SIGN.encode()]
 
@@ -732,46 +722,31 @@ def signed(content: bytes) -> bool:
 def differences(root: Path) -> dict[Path, bytes | None]:
     """What must be written to make the package what the book says, and (as None) what must be removed.
 
-    A file is tangle's own to change if it has tangle's header, and to remove if the index has it as well.
+    A file is tangle's own to change or to remove if it has tangle's header.
     """
-    modules, faults, package = read_book(root), [], root / PACKAGE
-    texts = {f"{module.name}.py": render_module(module, faults) for module in modules.values()}
-    for folder in folders_of(modules):
-        texts[f"{folder}/__init__.py"] = render_folder(folder, modules)
-    texts["__init__.py"] = render_init(modules, book_facts(root))
+    package, faults = root / PACKAGE, []
     if package.is_symlink() or package.exists() and not package.is_dir():
-        raise TangleError([*faults, f"{PACKAGE}: is no folder of its own; move it away"])
+        raise TangleError([f"{PACKAGE}: is no folder of its own; move it away"])
+    modules = read_book(root)
+    texts = {f"{module.name}.py": render_module(module, faults) for module in modules.values()}
+    for folder in {module.folder for module in modules.values()} - {""}:
+        place = package / folder
+        if place.is_symlink() or place.exists() and not place.is_dir():
+            faults.append(f"{PACKAGE}/{folder}: is a file or a link, and no folder; move it away")
     for name in modules:
         if (package / name).is_dir():
             faults.append(f"{PACKAGE}/{name}: is a folder, and would hide the module; move it away")
-    init = package / "__init__.py"
-    index = index_of(init.read_text("utf-8", "replace")) if init.is_file() and not init.is_symlink() else []
-    own = {f"{name}.py" for name in index} | {f"{name}/__init__.py" for name in folders_of(index)}
-    own.add("__init__.py")
-    found: dict[str, bytes] = {}
-    for folder in dict.fromkeys(["", *folders_of([*index, *modules])]):
-        place = package / folder
-        if folder and (place.is_symlink() or place.exists() and not place.is_dir()):
-            faults.append(f"{PACKAGE}/{folder}: is a file or a link, and no folder; move it away")
-            continue
-        for path in sorted(place.glob("*.py")):
-            name = path.relative_to(package).as_posix()
-            if path.is_file() and not path.is_symlink():
-                found[name] = path.read_bytes()
-            elif name in texts:
-                faults.append(f"{PACKAGE}/{name}: is a folder or a link, and no file; move it away")
-    for name, content in found.items():
-        if name in texts and not signed(content):
+    found = {name: path.read_bytes() for name, path in files_of(package)}
+    for name in texts:
+        if name in found and not signed(found[name]):
             faults.append(f"{PACKAGE}/{name}: not written by tangle; move it away")
-        elif name not in texts and name not in own and signed(content):
-            faults.append(
-                f"{PACKAGE}/{name}: has tangle's header, but is not in the index of __init__.py; move it away"
-            )
+        elif name not in found and os.path.lexists(package / name):
+            faults.append(f"{PACKAGE}/{name}: is a folder or a link, and no file; move it away")
     if faults:
         raise TangleError(faults)
     wanted = {name: text.encode() for name, text in texts.items()}
     changed = {package / name: content for name, content in wanted.items() if found.get(name) != content}
-    gone = [name for name in found.keys() & own - wanted.keys() if signed(found[name])]
+    gone = [name for name in found.keys() - wanted.keys() if signed(found[name])]
     return changed | {package / name: None for name in sorted(gone)}
 
 
@@ -812,10 +787,7 @@ def write_new(root: Path, path: Path, content: bytes) -> None:
 
 
 def tangle(root: Path) -> list[str]:
-    """Make the package what the book says, each file in one step or not at all; returns what was done.
-
-    `__init__.py`, and with it the index, comes last, so that a run that is cut short forgets no file.
-    """
+    """Make the package what the book says, each file in one step or not at all; returns what was done."""
     changes = differences(root)
     for folder in {root / PACKAGE, *(path.parent for path, content in changes.items() if content)}:
         folder.mkdir(parents=True, exist_ok=True)
@@ -828,8 +800,6 @@ def tangle(root: Path) -> list[str]:
                 beside[path] = temporary
         for path in changes.keys() - beside.keys():
             path.unlink()
-            if path.parent != root / PACKAGE and not any(path.parent.iterdir()):
-                path.parent.rmdir()
         for path, temporary in beside.items():
             os.replace(temporary, path)
     finally:

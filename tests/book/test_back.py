@@ -31,9 +31,9 @@ def book(tmp_path) -> Path:
         notebook = new_notebook(cells=cells)
         (tmp_path / "book" / f"{name}.ipynb").write_text(back.execute.dumps(notebook), encoding="utf8")
     (tmp_path / "_toc.yml").write_text("root: book/01-first\nchapters:\n- file: book/02-second\n")
-    (tmp_path / "pyproject.toml").write_text(
-        '[project]\nname = "b"\nversion = "1"\nurls = {Repository = "https://example.org"}\n'
-    )
+    by_hand = tmp_path / "transformer" / "by_hand.py"
+    by_hand.parent.mkdir()
+    by_hand.write_text("from transformer.alpha import one\n\nH = one\n")
     tangle.tangle(tmp_path)
     commit(tmp_path)
     return tmp_path

@@ -1,4 +1,1 @@
-"""transformer.exchange: torch, foreign, marian, m2m100, llama, ctranslate2, onnx.
-
-Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
-"""
+"""Weights and models of other programs, read and written."""

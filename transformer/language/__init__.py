@@ -1,4 +1,1 @@
-"""transformer.language: vocabulary, batches, scores, wording, bpe_file, bpe_dropout, corpora, translator, ….
-
-Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
-"""
+"""From text to a translator: vocabularies, batches, corpora, scores."""

@@ -1,4 +1,1 @@
-"""transformer.modern: parts, language_model, generate.
-
-Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
-"""
+"""What changed since 2017: parts, and a language model made of them."""

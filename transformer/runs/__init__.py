@@ -1,4 +1,1 @@
-"""transformer.runs: accumulation, precision, averaging, checkpoints, folder, distributed, update, stream, ….
-
-Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
-"""
+"""Training runs that last: accumulation, averaging, checkpoints, several processes."""

@@ -1,4 +1,1 @@
-"""transformer.study: equality, inspection, phrases, checks, workbook.
-
-Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
-"""
+"""Looking into models: inspection, checks, the workbook."""
