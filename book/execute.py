@@ -1,7 +1,7 @@
 """Run chapters in place, for the record: the outputs that readers see are the outputs of this program.
 
     python book/execute.py                     # every notebook, in reading order
-    python book/execute.py 03 07 B             # chapters by number, workshop notebooks by letter
+    python book/execute.py 03 07               # chapters by number
     python book/execute.py book/03-attention.ipynb
     python book/execute.py --tidy 03           # run nothing, only write the file in its one form
     python book/execute.py --narrow 03         # run, but renew only the narrow forms of plots
@@ -41,15 +41,14 @@ FIGURES = (
 
 
 def find_notebooks(wanted: list[str], book: Path = BOOK) -> list[Path]:
-    """Return the notebooks meant by `wanted` (paths, numbers such as 03, letters such as B), or all."""
-    every = sorted([*book.glob("[0-9][0-9]-*.ipynb"), *book.glob("[A-Z]-*.ipynb")])
+    """Return the notebooks meant by `wanted` (paths, numbers such as 03), or all."""
+    every = sorted(book.glob("[0-9][0-9]-*.ipynb"))
     if not wanted:
         return every
     found = []
     for name in wanted:
-        if name.isdigit() or re.fullmatch("[A-Z]", name):
-            number = f"{int(name):02d}" if name.isdigit() else name
-            matches = [path for path in every if path.name.startswith(f"{number}-")]
+        if name.isdigit():
+            matches = [path for path in every if path.name.startswith(f"{int(name):02d}-")]
         else:
             matches = [Path(name).resolve()] if Path(name).is_file() else []
         if not matches:
@@ -263,7 +262,7 @@ def kernel_environment() -> None:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument(
-        "notebooks", nargs="*", help="paths, chapter numbers or workshop letters; all if none is given"
+        "notebooks", nargs="*", help="paths or chapter numbers; all if none is given"
     )
     parser.add_argument("--tidy", action="store_true", help="run nothing, write the file in its one form")
     parser.add_argument(

@@ -1,7 +1,7 @@
 """Print the built book for reading on paper.
 
     python book/pdf.py          # the whole book: _build/pdf/transformer-book.pdf
-    python book/pdf.py 03 B     # single chapters: _build/pdf/03.pdf, the workshop by letter
+    python book/pdf.py 03       # single chapters: _build/pdf/03.pdf
 
 What a page looks like on paper stands in the print part of `book/_static/book.css`. Live figures are printed
 as their first pictures, so their scripts are not loaded. Chromium prints a page of the book at a time; the
@@ -122,8 +122,8 @@ FRONT = """<!DOCTYPE html><html lang="en"><meta charset="utf8"><style>
 
 
 def chapters(wanted: list[str]) -> list[Path]:
-    """Return the built pages of the chapters named by number or letter, or of all."""
-    pages = sorted([*HTML.glob("book/[0-9][0-9]-*.html"), *HTML.glob("book/[A-Z]-*.html")])
+    """Return the built pages of the chapters named by number, or of all."""
+    pages = sorted(HTML.glob("book/[0-9][0-9]-*.html"))
     return [page for page in pages if not wanted or short_name(page) in wanted]
 
 
@@ -216,7 +216,7 @@ def front_matter(pages: list[paper.Page], numbers: dict[str, int]) -> str:
     for page in pages:
         lines += [f"<h2>{escape(page.part)}</h2>"] if page.part else []
         lines.append(f'<div class="chapter">{line(page.name, page.title)}</div>')
-        if re.match(r"\d", page.title) or page.title.startswith("Workshop"):
+        if re.match(r"\d", page.title):
             known = [section for section in page.sections if f"{page.name}#{section.anchor}" in numbers]
             listed = [line(f"{page.name}#{section.anchor}", section.title) for section in known]
             lines.append(f'<div class="sections">{"".join(listed)}</div>')

@@ -357,11 +357,6 @@ class Use(NamedTuple):
     whole: bool  # the module itself, not a name in it
 
 
-def is_workshop(notebook: str) -> bool:
-    """Whether a notebook belongs to the workshop, whose names begin with a letter, or is a chapter."""
-    return re.match(r"book/[A-Z]-", notebook) is not None
-
-
 def bound(node: ast.stmt) -> list[tuple[str, str]]:
     """The names that a statement at the top of a module binds, and what each is imported by, if it is.
 
@@ -519,7 +514,7 @@ def check_use(use: Use, latest: dict[str, Cell | None], exports: set[str], fault
     """What a cell takes is there when it comes to it: from no later chapter, and under its name."""
     cell, line, path, name, owner, whole = use
     what, last = name or path, latest.get(owner.name)
-    if last and not is_workshop(cell.notebook) and last.chapter > cell.chapter:
+    if last and last.chapter > cell.chapter:
         way = "in" if last.notebook == owner.home else f"after what {owner.home} needs from"
         problem = f"{what} comes only later, {way} {last.notebook}"
     elif path != PACKAGE and name and not whole and name not in owner.defined:
@@ -534,7 +529,7 @@ def check_use(use: Use, latest: dict[str, Cell | None], exports: set[str], fault
 def latest_chapters(modules: Modules) -> dict[str, Cell | None]:
     """For each module a cell of the last chapter that it needs, itself included; None where it needs none.
 
-    What's written by hand, or in the workshop, comes right after that chapter.
+    What's written by hand comes right after that chapter.
     """
     latest: dict[str, Cell | None] = {}
 
@@ -542,8 +537,7 @@ def latest_chapters(modules: Modules) -> dict[str, Cell | None]:
         if name not in latest:
             own = modules[name].pieces[:1]
             cells = [cell for cell in (*own, *map(last, modules[name].needs)) if cell]
-            chapters = [cell for cell in cells if not is_workshop(cell.notebook)]
-            latest[name] = max(chapters, key=lambda cell: cell.chapter, default=None)
+            latest[name] = max(cells, key=lambda cell: cell.chapter, default=None)
         return latest[name]
 
     for name in modules:

@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from experiments.small_portuguese import accepts
 from transformer import TokenBatches, Vocabulary, fit, load_corpus
 from transformer.exchange.llama import to_llama
 from transformer.language.batches import pad
@@ -26,7 +27,6 @@ from transformer.modern.language_model import LanguageModel, LanguageModelConfig
 from transformer.modern.parts import wsd_rate
 from transformer.runs.checkpoints import load_weights, save_weights
 from transformer.runs.folder import read_record, run_facts, write_record
-from transformer.study.phrases import accepts
 
 ROOT = Path(__file__).resolve().parents[1]
 RUNS, RECORDS = ROOT / "runs" / "speaking", ROOT / "transformer" / "records" / "book"

@@ -1,17 +1,11 @@
-"""transformer.__main__, from book/B-commands.ipynb, "Workshop B: The command line".
+"""The program `transformer-book`, also as `python -m transformer`."""
 
-Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
-"""
-
-
-# %% book/B-commands.ipynb · The program itself · [command-line-code]
 import argparse
 import os
 import signal
 import sys
 import traceback
 from typing import Any
-
 from transformer import __version__
 from transformer.commands.check import CHECK_HELP, check, check_options
 from transformer.commands.evaluate import EVALUATE_HELP, evaluate, evaluate_options
@@ -29,7 +23,6 @@ from transformer.speed.kernels import keep_freed_memory
 from transformer.validation import optional_import
 
 
-# %% book/B-commands.ipynb · The program itself · [help-code]
 DESCRIPTION = """\
 Train a Transformer that translates, on a corpus of this book or texts of your own, and use it.
 The one that is built in translates Portuguese into English; --model takes any other.
@@ -42,7 +35,6 @@ The one that is built in translates Portuguese into English; --model takes any o
 Every command has a --help of its own."""
 
 
-# %% book/B-commands.ipynb · The program itself · [parser-code]
 class Completion(argparse.Action):
     """Print a shell's completion of the command line, and end."""
 
@@ -96,7 +88,6 @@ def parser() -> argparse.ArgumentParser:
     return whole
 
 
-# %% book/B-commands.ipynb · The program itself · [main-code]
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; bad input ends in one line on standard error and status 2.
 

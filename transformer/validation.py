@@ -1,7 +1,13 @@
-"""transformer.validation, from book/J-arguments.ipynb, "Workshop J: What may come in".
+"""Checks of arguments: errors that name argument, value and bound."""
 
-Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
-"""
+from typing import Any
+from transformer.layers import ACTIVATIONS
+from collections.abc import Collection, Mapping
+import math
+import torch
+from torch import Tensor
+import importlib
+from types import ModuleType
 
 __all__ = [
     "check_config",
@@ -21,12 +27,6 @@ __all__ = [
     "check_device",
     "optional_import",
 ]
-
-
-# %% book/J-arguments.ipynb · The configuration · [check-config]
-from typing import Any
-
-from transformer.layers import ACTIVATIONS
 
 
 def check_config(config: Any) -> None:
@@ -70,10 +70,6 @@ def _check_depths(n_layers: Any) -> None:
         check_size(**{f"n_layers[{number}]": depth for number, depth in enumerate(n_layers)})
 
 
-# %% book/J-arguments.ipynb · How an error is worded · [check-kinds]
-from collections.abc import Collection, Mapping
-
-
 def check_type(kind: Any, **values: Any) -> None:
     """Refuse values of another type.
 
@@ -107,10 +103,6 @@ def check_choice(choices: Collection[Any], **values: Any) -> None:
     for name, value in values.items():
         if value not in list(choices):  # `in` takes any value for a list, but not for a set or a dict
             raise ValueError(f"{name} must be one of {list(choices)}, not {value!r}")
-
-
-# %% book/J-arguments.ipynb · Numbers · [check-numbers]
-import math
 
 
 def check_size(minimum: int = 1, **sizes: int) -> None:
@@ -149,10 +141,6 @@ def check_number(**numbers: float) -> None:
             raise ValueError(f"{name} must be finite and at least 0, but is {number}")
 
 
-# %% book/J-arguments.ipynb · Where the numbers of a tensor are read · [is-traced]
-import torch
-from torch import Tensor
-
 # The tensor that a transform of torch.func has wrapped; older versions cannot tell.
 _unwrap = getattr(torch.func, "debug_unwrap", lambda x: x)
 
@@ -166,7 +154,6 @@ def is_traced(*tensors: Tensor) -> bool:
     return torch.compiler.is_compiling() or any(_unwrap(x) is not x for x in tensors)
 
 
-# %% book/J-arguments.ipynb · Where the numbers of a tensor are read · [check-ids]
 def check_ids(name: str, ids: Tensor, vocab_size: int, always: bool = False) -> None:
     """Refuse anything but a `[B, T]` tensor of token ids below `vocab_size`.
 
@@ -211,7 +198,6 @@ def check_range(name: str, ids: Tensor, end: int, always: bool = False) -> None:
         raise IndexError(f"{name} must lie in [0, {end}), but holds {low if low < 0 else high}")
 
 
-# %% book/J-arguments.ipynb · Vectors, weights and devices · [check-memory]
 def check_features(name: str, x: Tensor, features: int | None, rank: int = 3) -> None:
     """Refuse anything but a floating-point tensor of `rank` axes, the last with `features` entries.
 
@@ -246,7 +232,6 @@ def check_memory(memory: Tensor, tgt: Tensor, d_model: int) -> None:
         raise ValueError(f"tgt and memory must have the same batch size, not {given}")
 
 
-# %% book/J-arguments.ipynb · Vectors, weights and devices · [check-place]
 def check_place(name: str, x: Tensor, like: Tensor, of: str = "the weights") -> None:
     """Refuse a tensor whose device or floating-point dtype differs from another's.
 
@@ -298,10 +283,6 @@ def check_device(device: torch.device | str) -> torch.device:
         message = str(error).partition("\n")[0]
         raise ValueError(f"device {device!r} cannot be used here: {message}") from error
 
-
-# %% book/J-arguments.ipynb · Libraries that may be missing · [optional-import]
-import importlib
-from types import ModuleType
 
 # The extra of this package that installs each library, with everything else that the task needs.
 _EXTRAS = {

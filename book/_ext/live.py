@@ -26,13 +26,14 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
+from experiments import small_portuguese as phrases
 from transformer import Transformer, Translator, greedy_search, load_record, load_toy_model
 from transformer.exchange.llama import Speaker
 from transformer.language.corpora import load_corpus
 from transformer.language.translator import by_words
 from transformer.language.vocabulary import BOS_ID, EOS_ID
 from transformer.modern.language_model import LanguageModel
-from transformer.study import checks, phrases
+from transformer.study import checks
 from transformer.training import record_path
 
 SCRIPTS = ("transformer", "weights", "vocabulary", "page")
@@ -145,7 +146,7 @@ TENSES = ("present", "perfect", "progressive", "going", "can")
 
 
 def words_of_grammar() -> dict[str, Any]:
-    """Subjects, verbs and objects of workshop A, inflected, for the page to put together.
+    """Subjects, verbs and objects of Small Portuguese, inflected, for the page to put together.
 
     Returns:
         `"subjects"`: words and grammatical person; `"verbs"`: infinitive, preposition, the nouns that it may

@@ -131,7 +131,6 @@
     const phrase = words.join(" ");
     if (parts.length > 1) total += 60 * count(section.plain[0], phrase, 1) + 4 * count(section.plain[2], phrase);
     if (ASIDE.test(section.title)) total *= 0.5;
-    if (section.page.startsWith("Workshop")) total *= 0.8;
     total *= KINDS[section.kind];
     // Who writes a name as a program does asks for the name.
     const called = plain(query).trim(), isName = section.plain[0] === called || section.plain[0].endsWith(`.${called}`);

@@ -3,9 +3,8 @@
     python book/diagrams            # write the files that changed
     python book/diagrams --check    # write nothing, and fail if a file is not what would be written
 
-A drawing is a function of no arguments in `model.py` (Chapters 1 to 5), `running.py` (what comes after) or
-`workshop.py` (more of the workshop) that returns a `Diagram`; its file has its name, with hyphens. To show
-it in a chapter or a Markdown page:
+A drawing is a function without arguments in `model.py` (Chapters 1 to 5) or `running.py` (the rest) that
+returns a `Diagram`; its file has its name, with hyphens. To show it in a chapter or a Markdown page:
 
     > ![What a person sees who cannot see the picture.](_static/diagrams/scaled-scores.svg)
     >
@@ -23,7 +22,6 @@ from pathlib import Path
 
 import model
 import running
-import workshop
 
 FOLDER = Path(__file__).resolve().parents[1] / "_static" / "diagrams"
 
@@ -31,7 +29,7 @@ FOLDER = Path(__file__).resolve().parents[1] / "_static" / "diagrams"
 def drawings() -> dict[str, str]:
     """Return the name of each file and what it should hold."""
     functions = {}
-    for module in (model, running, workshop):
+    for module in (model, running):
         functions |= {
             name: f for name, f in getmembers(module, isfunction) if f.__module__ == module.__name__
         }

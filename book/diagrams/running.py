@@ -244,7 +244,7 @@ def bucketed_batches() -> Diagram:
 
 
 def kernels_flow() -> Diagram:
-    """Workshop C: from a model to the kernels that compute it."""
+    """Under the hood: from a model to the kernels that compute it."""
     d = Diagram(476, 352)
     model = d.box(70, 34, "Transformer", "plain", 112, 34)
     check = d.box(242, 34, "as configured?", "norm", 124, 34)
@@ -307,7 +307,7 @@ def two_programs() -> Diagram:
 
 
 def exchange() -> Diagram:
-    """Workshop G: models come in by one gate, and leave by another."""
+    """Under the hood: models come in by one gate, and leave by another."""
     d = Diagram(474, 420)
     d.text(12, 24, "in", "bold start")
     for x, name in ((100, "torch.nn"), (242, "a Marian folder"), (390, "a Llama folder")):
@@ -478,32 +478,6 @@ def two_calls() -> Diagram:
     return d
 
 
-def examination() -> Diagram:
-    """Workshop H: from a model to its report."""
-    d = Diagram(470, 330)
-    given = d.box(64, 34, "a model", "plain", 104, 36)
-    called = d.box(226, 34, "adapter, where it\nis not (src, tgt)", "norm", 136, 46)
-    exact = d.box(396, 34, "copy in float64,\nif it can", "plain", 124, 46)
-    d.arrow(given.right, called.left)
-    d.arrow(called.right, exact.left)
-    d.frame(235, 180, 454, 178)
-    d.text(92, 106, "each of the fifteen checks", "bold start")
-    own = d.box(78, 148, "a copy of its own", "plain", 128, 36)
-    redrawn = d.box(238, 148, "matrices redrawn,\nfor influences", "weight", 138, 46)
-    calls = d.box(396, 148, "calls on\nrelated input", "attention", 120, 46)
-    judged = d.box(388, 232, "passed, or not;\nwhat was measured", "logits", 140, 46)
-    raised = d.box(214, 232, "raises: failed", "norm", 128, 36)
-    d.arrow(exact.bottom, (396, 78), (78, 78), own.top, at=(300, 78))
-    d.arrow(own.right, redrawn.left)
-    d.arrow(redrawn.right, calls.left)
-    d.arrow(calls.bottom, (396, 209))
-    d.arrow(raised.right, judged.left)
-    report = d.box(388, 304, "CheckReport", "value", 124, 34)
-    d.arrow(judged.bottom, report.top)
-    d.text(312, 304, "15 × CheckResult", "code end")
-    return d
-
-
 def merge_tree() -> Diagram:
     """Chapter 12: the letters of a word, and the merges that make two pieces of them."""
     d = Diagram(470, 268)
@@ -530,7 +504,7 @@ def merge_tree() -> Diagram:
 
 
 def corpus_flow() -> Diagram:
-    """Workshop E: from an archive, a file or a keyboard to tensors of ids."""
+    """Under the hood: from an archive, a file or a keyboard to tensors of ids."""
     d = Diagram(470, 520)
     server = d.box(96, 28, "a server", "plain", 130, 30)
     archive = d.box(96, 104, "archive", "memory", 130, 30)
@@ -558,37 +532,8 @@ def corpus_flow() -> Diagram:
     return d
 
 
-def two_trees() -> Diagram:
-    """Workshop A: one derivation and two sentences; lines cross where the order of the words differs."""
-    d = Diagram(470, 380)
-    phrases = (("subject", 0, 2), ("verb", 2, 3), ("object", 3, 6))
-    sides = (
-        ("o amigo|da joana|abre|o|saco|branco", (26, 82, 140)),
-        ("joana 's|friend|opens|the|white|bag", (354, 298, 240)),
-    )
-    kinds = ("query", "key", "weight", "plain", "memory", "value")
-    leaves = []
-    for sentence, (root, middle, low) in sides:
-        downward = 1 if root < low else -1
-        top = d.box(235, root, "sentence", "norm", 90, 30)
-        order = kinds if downward > 0 else tuple(kinds[i] for i in (1, 0, 2, 3, 5, 4))
-        words = [Box(45 + 76 * i, low, 70, 30) for i in range(6)]
-        for name, start, end in phrases:
-            x = (words[start].x + words[end - 1].x) / 2
-            d.arrow((top.x, root + 15 * downward), (x, middle - 15 * downward), tip=False)
-            for word in words[start:end]:
-                d.arrow((x, middle + 15 * downward), (word.x, low - 15 * downward), tip=False)
-            d.box(x, middle, name, "norm", 76, 30)
-        for word, text, kind in zip(words, sentence.split("|"), order, strict=True):
-            d.box(word.x, low, text, kind, word.width, word.height)
-        leaves.append(dict(zip(order, words, strict=True)))
-    for kind in kinds:
-        d.arrow(leaves[0][kind].bottom, leaves[1][kind].top, kind=kind, tip=False)
-    return d
-
-
 def command_flow() -> Diagram:
-    """Workshop B: three ways to name a recipe, a folder for the run, and what reads it afterwards."""
+    """Under the hood: three ways to name a recipe, a folder for the run, and what reads it afterwards."""
     d = Diagram(470, 412)
     recipe = d.frame(235, 110, 446, 74)
     for x, name in ((84, "a recipe’s name"), (235, "a file, --config"), (386, "texts of your own")):
@@ -617,7 +562,7 @@ def command_flow() -> Diagram:
 
 
 def server_flow() -> Diagram:
-    """Workshop I: the way of a request, and where it can be turned away."""
+    """Under the hood: the way of a request, and where it can be turned away."""
     d = Diagram(470, 428)
     rows = (
         (82, "connection", "a clock while it is the client’s turn", "closed"),
@@ -643,52 +588,8 @@ def server_flow() -> Diagram:
     return d
 
 
-def fair_queue() -> Diagram:
-    """Workshop I: who is translated when, by arrival and by the time at which it would be finished."""
-    d = Diagram(470, 208)
-    kinds = {"A": "query", "B": "key", "C": "value"}
-    clock = {"A1": 4, "A2": 8, "A3": 12, "A4": 16, "B1": 4, "B2": 8, "B3": 12, "B4": 16, "C": 6}
-    rows = (
-        (66, "in order of arrival", "A1 A2 A3 A4 B1 B2 B3 B4 C"),
-        (170, "in order of the finishing times", "A1 B1 C A2 B2 A3 B3 A4 B4"),
-    )
-    for y, name, order in rows:
-        d.text(20, y - 48, name, "bold start")
-        left = 20.0
-        for sentence in order.split():
-            width = 48 if sentence != "C" else 24
-            d.box(left + width / 2, y, sentence, kinds[sentence[0]], width - 2, 30, radius=2)
-            if y > 100:
-                d.text(left + width / 2, y + 28, str(clock[sentence]), "code")
-            left += width
-        d.text(460, y - 30, "C asks here", "end")
-        d.arrow((376, y - 30), (116, y - 30), (116, y - 16), kind="value", dashed=True)
-    return d
-
-
-def lessons_of_a_run() -> Diagram:
-    """Workshop B: what is written down of data, what is read, and what a run asks them for."""
-    d = Diagram(470, 250)
-    d.text(84, 20, "settings, in a file", "bold")
-    d.text(250, 20, "read", "bold")
-    toy = d.box(84, 62, "Reversals", "weight", 136, 44, look="code")
-    book = d.box(84, 134, "Translations", "weight", 136, 44, look="code")
-    own = d.box(84, 206, "OwnTexts", "weight", 136, 44, look="code")
-    lessons = d.box(250, 170, "Lessons\npairs, vocabulary", "memory", 136, 52)
-    d.arrow(book.right, (166, 134), (166, 162), (182, 162), kind="weight")
-    d.arrow(own.right, (166, 206), (166, 178), (182, 178), kind="weight")
-    asked = ("model", "batches", "evaluate", "keep", "record")
-    d.text(408, 20, "a run asks for", "bold")
-    run = d.frame(408, 140, 118, 212)
-    for row, name in enumerate(asked):
-        d.box(408, 56 + 42 * row, name, "attention", 98, 30, look="code")
-    d.arrow(toy.right, (run.left[0], 62))
-    d.arrow(lessons.right, (run.left[0], 170), kind="memory")
-    return d
-
-
 def parts_of_a_run() -> Diagram:
-    """Workshop D: what a trainer is made of, and what becomes a file."""
+    """Under the hood: what a trainer is made of, and what becomes a file."""
     d = Diagram(470, 354)
     batches = d.box(66, 40, "batches", "plain", 100)
     stream = d.box(228, 40, "BatchStream", "key", 116)
@@ -714,32 +615,8 @@ def parts_of_a_run() -> Diagram:
     return d
 
 
-def model_in_shards() -> Diagram:
-    """Workshop D: two processes make one update, and each keeps a half of everything."""
-    d = Diagram(470, 468)
-    for x, name, part in ((112, "process 0", "θ_{0}"), (358, "process 1", "θ_{1}")):
-        d.frame(x, 196, 212, 376)
-        d.text(x, 24, name, "bold")
-        kept = d.box(x, 62, f"its half {part}", "weight", 150, 30)
-        layer = d.box(x, 174, "layer, own batches", "attention", 178, 30)
-        gradient = d.box(x, 226, "∇ of the whole layer", "query", 178, 30)
-        half = d.box(x, 314, f"∇{part}, the mean", "query", 150, 30)
-        step = d.box(x, 362, f"Adam’s m, v, and {part}", "weight", 178, 30)
-        d.arrow(kept.bottom, layer.top, kind="weight")
-        d.arrow(layer.bottom, gradient.top, kind="query")
-        d.arrow(gradient.bottom, half.top, kind="query")
-        d.arrow(half.bottom, step.top, kind="query")
-        d.arrow((x, 377), (x, 410), (235, 410), (235, 424), kind="memory")
-    d.arrow((112, 118), (358, 118), kind="weight", tip=False)
-    d.arrow((112, 270), (358, 270), kind="query", tip=False)
-    d.box(235, 118, "gather a layer’s weights,\ndrop them after it", "norm", 196, 46)
-    d.box(235, 270, "mean of both, to each its half", "norm", 226, 28)
-    d.box(235, 440, "checkpoint-….pt, whole", "memory", 210, 32, look="code")
-    return d
-
-
 def translator_flow() -> Diagram:
-    """Workshop F: how a translator is loaded, and the way of a sentence through it."""
+    """Under the hood: how a translator is loaded, and the way of a sentence through it."""
     d = Diagram(476, 256)
     hub = d.box(46, 32, "hub", "plain", 68, 30)
     folder = d.box(160, 32, "folder", "plain", 84, 30)
@@ -840,4 +717,38 @@ def ring_attention() -> Diagram:
             d.arrow((x + 38, 118), (places[process + 1] - 38, 118), wide=True)
     d.arrow((445, 118), (458, 118), (458, 164), (12, 164), (12, 118), (24, 118), wide=True)
     d.text(235, 180, "n − 1 turns, and every query has met every key")
+    return d
+
+
+def language_model_flow() -> Diagram:
+    """Under the hood: from token ids to the next token, alone or with guesses, and what the model is told."""
+    d = Diagram(474, 470)
+    ids = d.box(170, 28, "ids", "plain", 92, 30)
+    embedding = d.box(170, 92, "embedding", "weight", 120, 30)
+    d.frame(170, 198, 236, 136)
+    d.text(66, 144, "N layers", "start")
+    attention = d.box(170, 176, "norm, grouped attention", "attention", 196, 42)
+    network = d.box(170, 234, "norm, gated network", "value", 196, 34)
+    output = d.box(170, 302, "norm, output table", "weight", 160, 30)
+    logits = d.box(170, 360, "logits", "logits", 92, 30)
+    d.arrow(ids.bottom, embedding.top, label="[B, T]")
+    d.arrow(embedding.bottom, attention.top, label="[B, T, d]", at=(222, 120))
+    d.arrow(attention.bottom, network.top)
+    d.arrow(network.bottom, output.top)
+    d.arrow(output.bottom, logits.top, label="[B, T, V]")
+    d.box(384, 28, "LanguageModelConfig", "norm", 170, 30, look="code")
+    places = d.box(388, 108, "mask, cosines\nand sines", "key", 120, 44)
+    d.box(388, 182, "KeyValueCache", "memory", 120, 34, look="code")
+    d.arrow((388, 43), places.top)
+    d.arrow((328, 108), (308, 108), (308, 164), (268, 164), kind="key")
+    d.arrow((268, 177), (328, 177), kind="memory")
+    d.arrow((328, 189), (268, 189), kind="memory")
+    alone = d.box(102, 424, "generate\nchooses one", "query", 132, 48)
+    guessed = d.box(276, 424, "accept keeps guesses,\nand draws one more", "query", 172, 48)
+    draft = d.box(420, 330, "draft model", "attention", 96, 34)
+    d.arrow((152, 375), (152, 388), (102, 388), alone.top, kind="logits")
+    d.arrow((188, 375), (188, 388), (250, 388), (250, 400), kind="logits")
+    d.arrow(draft.bottom, (420, 424), guessed.right, label="guesses", at=(420, 386), look="")
+    d.arrow(alone.left, (18, 424), (18, 28), ids.left, kind="query")
+    d.arrow((276, 448), (276, 460), (18, 460), (18, 420), kind="query", tip=False)
     return d

@@ -4,7 +4,7 @@
 
 A screen is 900 pixels of a page that is 1280 wide. What is folded takes no height. A live figure counts as
 an output, since it answers. The first picture of a chapter, and of the book, ends on the first screen and
-leaves room there for words; of a workshop notebook's, 200 pixels are to be seen there.
+leaves room there for words.
 """
 
 from __future__ import annotations
@@ -38,17 +38,6 @@ class Page:
 
 
 ALLOWED = Page()
-# A workshop notebook holds a program: its first screen has a budget, and the way from picture to picture.
-WORKSHOP = Page(
-    first_picture=SCREEN,
-    picture_ends=2 * SCREEN,
-    picture_high=9999,
-    folds=99,
-    promises=9999,
-    open_code=1.0,
-    code_cells=999,
-    code_lines=9999,
-)
 # Where a chapter is still over its budget. What is no longer needed here is a failure, so this only shrinks.
 OVER = {
     "18-case-book": {"open_code", "code_cells", "code_lines"},  # a collection
@@ -110,7 +99,7 @@ def test_chapters_keep_their_budgets(tab: Tab):  # noqa: F811
         visit(tab, HTML / f"{chapter}.html")
         name, page = Path(chapter).name, Page(**tab.evaluate(MEASURE, SCREEN))
         print(row(name, tuple(asdict(page).values())), flush=True)
-        over[name] = page.over(ALLOWED if name[0].isdigit() else WORKSHOP)
+        over[name] = page.over(ALLOWED)
     assert {name: parts for name, parts in over.items() if parts} == OVER
 
 

@@ -1,4 +1,4 @@
-"""The form of chapters and workshop notebooks: what nbval does not see and a reader would."""
+"""The form of the chapters: what nbval does not see and a reader would."""
 
 from __future__ import annotations
 
@@ -14,16 +14,13 @@ from nbformat import NotebookNode
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "book").glob("*.ipynb"))
 CHAPTERS = [path for path in NOTEBOOKS if path.name[0].isdigit()]
-WORKSHOP = [path for path in NOTEBOOKS if path not in CHAPTERS]
 MAX_OUTPUT_BYTES = 16_000_000  # every plot is there twice, the second time for narrow screens
 MIN_EXERCISES = 4
 
 KNOWN_TAGS = {
     "hide-cell", "hide-input", "hide-output", "remove-cell", "remove-input", "remove-output",
-    "nbval-skip", "nbval-ignore-output", "raises-exception", "api", "predict",
+    "nbval-skip", "nbval-ignore-output", "raises-exception", "predict",
 }  # fmt: skip
-# A row of the table in a workshop notebook: what can go wrong, what it does, and the test that shows it.
-FAULT_ROW = re.compile(r"^\| .*\]\(https://\S+?/blob/main/(tests/[\w/]+\.py)\)", re.M)
 # What differs on the next run or on another machine: addresses, times of day, places on a disk.
 UNSTABLE = re.compile(
     r"0x[0-9a-f]{6,}|\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d|\b\d\d:\d\d:\d\d\b"
@@ -80,10 +77,6 @@ def test_a_chapter_says_in_four_items_what_it_gives_and_what_it_asks_for(chapter
     items = re.findall(r"^> - (.*)$", strip, re.M)
     shown = [re.sub(r"\]\([^)]*\)", "]", item) for item in items]
     assert 2 <= len(shown) <= 4 and max(map(len, shown)) <= 90
-
-
-def test_there_are_chapters_and_a_workshop():
-    assert CHAPTERS and WORKSHOP
 
 
 def test_file_is_what_execute_writes(path, notebook):
@@ -197,22 +190,6 @@ def test_chapter_has_its_parts(chapter):
 
 def test_chapter_checks_its_claims(chapter):
     assert any(re.search(r"^\s*assert\b", cell.source, flags=re.M) for cell in code_cells(chapter))
-
-
-@pytest.mark.parametrize("path", WORKSHOP, ids=lambda path: path.stem)
-def test_workshop_opens_with_its_flow_and_says_what_can_go_wrong(path):
-    """A drawing, something that works, and a table of faults, each with the test that shows it."""
-    notebook = nbformat.read(path, as_version=4)
-    title, *others = [heading for heading in headings(notebook) if heading.startswith("# ")]
-    assert title.startswith(f"# Workshop {path.name[0]}: ") and others == []
-    first = next(index for index, cell in enumerate(notebook.cells) if any(map(exported, tags(cell))))
-    opening = notebook.cells[:first]
-    assert any("diagrams/" in cell.source for cell in opening if cell.cell_type == "markdown")
-    assert any(cell.outputs for cell in opening if cell.cell_type == "code")
-    rows = [row for cell in opening for row in FAULT_ROW.findall(cell.source)]
-    assert len(rows) >= 5
-    missing = [name for name in rows if not (ROOT / name).is_file()]
-    assert missing == []
 
 
 def test_every_exercise_has_a_folded_solution_that_runs(chapter):

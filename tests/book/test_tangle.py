@@ -726,51 +726,6 @@ def test_a_book_is_refused(tmp_path, rows):
     assert not (tmp_path / "transformer").exists()
 
 
-def test_a_workshop_comes_right_after_the_chapters_that_it_needs(tmp_path):
-    write_book(
-        tmp_path,
-        {
-            "01-one": [to("one", "X = 1")],
-            "02-two": [to("two", "from transformer.shop.t import T\nY = T"), cell("import transformer.end")],
-            "03-three": [to("three", "Z = 3")],
-            "A-shop": [to("shop/t", "from transformer.one import X\nT = X")],
-            "B-end": [to("end", "from transformer.two import Y\nE = Y")],
-        },
-    )
-    tangle.tangle(tmp_path)
-    tangle.check(tmp_path)
-
-
-def test_a_chapter_takes_nothing_from_a_later_one_by_way_of_the_workshop(tmp_path):
-    write_book(
-        tmp_path,
-        {
-            "01-one": [to("one", "from transformer.shop.t import T\nX = T"), cell("import transformer.end")],
-            "02-two": [to("two", "Y = 1")],
-            "A-shop": [to("shop/t", "from transformer.two import Y\nT = Y")],
-            "B-end": [to("end", "E = 1"), cell("from transformer import end")],
-        },
-    )
-    assert faults_of(tangle.tangle, tmp_path) == [
-        f"book/B-end.ipynb, cell c1, line 1: end {OWN}",
-        "book/01-one.ipynb, cell c0, line 1: T comes only later, after what book/A-shop.ipynb needs from "
-        "book/02-two.ipynb",
-    ]
-
-
-def test_chapter_and_workshop_make_no_circle(tmp_path):
-    write_book(
-        tmp_path,
-        {
-            "01-one": [to("one", "from transformer.tool import T\nX = T")],
-            "A-shop": [to("tool", "from transformer.one import X\nT = X")],
-        },
-    )
-    assert faults_of(tangle.tangle, tmp_path) == [
-        "book/A-shop.ipynb, cell c0, line 1: one imports tool already, directly or by others"
-    ]
-
-
 @pytest.mark.parametrize(
     "rows",
     [

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import nbformat
 import pytest
 import torch
 from helpers import refuses
@@ -13,15 +12,15 @@ from helpers import refuses
 from transformer import Transformer, TransformerConfig, accelerate, greedy_search, load_toy_model
 from transformer.exchange.onnx import to_onnx
 
-WORKSHOP = Path(__file__).resolve().parents[2] / "book" / "G-exchange.ipynb"
+PAGE = Path(__file__).resolve().parents[2] / "book" / "under-the-hood" / "exchange.md"
 
 
 @pytest.fixture(scope="module")
 def graph_search():
-    """The loop as the workshop shows it."""
-    (loop,) = (cell.source for cell in nbformat.read(WORKSHOP, 4).cells if cell.id == "onnx-loop")
+    """The loop as the book shows it."""
+    _, _, rest = PAGE.read_text(encoding="utf8").partition("```python\nimport numpy")
     shown: dict = {}
-    exec(loop, shown)
+    exec("import numpy" + rest.partition("\n```")[0], shown)
     return shown["graph_search"]
 
 

@@ -1,22 +1,16 @@
-"""transformer.commands.app, from book/I-server.ipynb, "Workshop I: The server".
+"""The server's application: routes, answers, and how it starts."""
 
-Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
-"""
-
-__all__ = ["make_app", "STOPPING_SECONDS", "run_server"]
-
-
-# %% book/I-server.ipynb · Stopping · [make-app]
 import socket
 from contextlib import suppress
 from typing import Any
-
 from transformer.commands.connections import most_connections, timed_protocol
 from transformer.commands.gate import Gate
 from transformer.commands.limits import Refusal
 from transformer.commands.service import Service
 from transformer.language.translator import AnyTranslator, Search
 from transformer.validation import optional_import
+
+__all__ = ["make_app", "STOPPING_SECONDS", "run_server"]
 
 
 def make_app(translator: AnyTranslator, search: Search = Search()) -> Any:
@@ -43,7 +37,6 @@ def make_app(translator: AnyTranslator, search: Search = Search()) -> Any:
     return app
 
 
-# %% book/I-server.ipynb · Stopping · [run-server]
 STOPPING_SECONDS = 20.0  # that a server which stops has for what it has accepted
 _BACKLOG = 1024  # connections that the system holds until the server accepts them
 

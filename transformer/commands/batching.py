@@ -1,19 +1,14 @@
-"""transformer.commands.batching, from book/I-server.ipynb, "Workshop I: The server".
+"""Requests share a batch: a queue in front of the model."""
 
-Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
-"""
-
-__all__ = ["SHORTEST", "Batcher"]
-
-
-# %% book/I-server.ipynb · Requests share a batch · [batcher]
 import asyncio
 import itertools
 from collections.abc import Callable, Sequence
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
-
 from transformer.commands.limits import Refusal
+
+__all__ = ["SHORTEST", "Batcher"]
+
 
 SHORTEST = 32  # tokens that a sentence counts at least
 

@@ -1,23 +1,16 @@
-"""transformer.commands.check, from book/B-commands.ipynb, "Workshop B: The command line".
+"""`check`: a model of the user's under `check_model`."""
 
-Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
-"""
-
-__all__ = ["check", "built", "check_options", "CHECK_HELP"]
-
-
-# %% book/B-commands.ipynb · evaluate, info, check · [check-imports]
 import argparse
 import importlib
 import os
 import sys
 from typing import Any
-
 from transformer.commands.options import Add, within
 from transformer.study.checks import check_model
 
+__all__ = ["check", "built", "check_options", "CHECK_HELP"]
 
-# %% book/B-commands.ipynb · evaluate, info, check · [check-code]
+
 def check(options: argparse.Namespace) -> int:
     """Examine the model that a function builds; the status is 1 if a check fails."""
     sizes = options.src_vocab_size, options.tgt_vocab_size
@@ -50,7 +43,6 @@ def built(name: str) -> Any:
     return factory()
 
 
-# %% book/B-commands.ipynb · evaluate, info, check · [check-options-code]
 def check_options(add: Add) -> None:
     """The options of `check`."""
     add("factory", metavar="MODULE:FUNCTION", help="a function without arguments that builds the model")
@@ -64,7 +56,6 @@ def check_options(add: Add) -> None:
     add("--positions", choices=("absolute", "relative", "none"), help=kinds)
 
 
-# %% book/B-commands.ipynb · evaluate, info, check · [help-code-check]
 CHECK_HELP = """\
   python -m transformer check mine:build
 

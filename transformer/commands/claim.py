@@ -1,23 +1,17 @@
-"""transformer.commands.claim, from book/B-commands.ipynb, "Workshop B: The command line".
+"""A command has its run's folder, and the memory that its model takes."""
 
-Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
-"""
-
-__all__ = ["check_folder", "claimed", "memory_of", "check_room"]
-
-
-# %% book/B-commands.ipynb · train: a run has a folder · [folder-code]
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-
 import torch
-
 from transformer.commands.recipes import Recipe, read_recipe, settings
 from transformer.commands.terminal import tell
 from transformer.runs.folder import RunFolder
+
+__all__ = ["check_folder", "claimed", "memory_of", "check_room"]
+
 
 # What a run, or something else, has left that must not be written over.
 _WORK = ("best.pt", "model.safetensors", "vocabulary.json", "record.json", "translator", "curves.png")
@@ -66,7 +60,6 @@ def check_folder(folder: Path, recipe: Recipe) -> None:
         tell(f"going on from step {step:,} of {asked['steps']:,}{more}")
 
 
-# %% book/B-commands.ipynb · train: a run has a folder · [claimed-code]
 @contextmanager
 def claimed(folder: Path, recipe: Recipe) -> Iterator[RunFolder]:
     """Keep the folder of a run to this process, and refuse it where `check_folder` does.
@@ -84,7 +77,6 @@ def claimed(folder: Path, recipe: Recipe) -> Iterator[RunFolder]:
         yield run
 
 
-# %% book/B-commands.ipynb · train: a run has a folder · [memory-code]
 def memory_of(device: torch.device | str) -> int | None:
     """The bytes of memory that a device has; `None` where the system does not tell."""
     if torch.device(device).type == "cuda":

@@ -1,17 +1,12 @@
-"""transformer.commands.connections, from book/I-server.ipynb, "Workshop I: The server".
+"""How many connections a server holds, and how long one may take to send a request."""
 
-Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
-"""
+import asyncio
+from typing import Any
+from transformer.commands.limits import ARRIVAL_SECONDS
+from transformer.validation import optional_import
 
 __all__ = ["MOST_CONNECTIONS", "most_connections", "timed_protocol"]
 
-
-# %% book/I-server.ipynb · Connections · [arrival]
-import asyncio
-from typing import Any
-
-from transformer.commands.limits import ARRIVAL_SECONDS
-from transformer.validation import optional_import
 
 MOST_CONNECTIONS = 512  # that are open at once, and no more than half of the files that the process may open
 _GRACE = 0.5  # seconds that a refused client has to read why, before its connection is closed

@@ -1,22 +1,13 @@
-"""transformer.commands.data, from book/B-commands.ipynb, "Workshop B: The command line".
+"""What a recipe learns from: the toy's reversals, translated sentences."""
 
-Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
-"""
-
-__all__ = ["Batches", "Load", "Reversals", "Translations", "Lessons"]
-
-
-# %% book/B-commands.ipynb · What a run learns from · [recipe-data]
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar
-
 import torch
 from torch import Tensor
-
 from transformer.language.batches import TokenBatches, encode_pairs
 from transformer.language.bpe_dropout import sampled_batches
 from transformer.language.corpora import Pair, load_corpus
@@ -30,6 +21,9 @@ from transformer.runs.trainer import Trainer
 from transformer.toy import exact_match, reversal_batches, toy_config
 from transformer.training import evaluate_loss
 from transformer.validation import check_rate, check_size, check_type
+
+__all__ = ["Batches", "Load", "Reversals", "Translations", "Lessons"]
+
 
 Batches = Callable[[int], Iterable[tuple[Tensor, Tensor]]]  # of an epoch, as `Trainer` wants them
 Load = Callable[[str, str], list[Pair]]  # a split of a corpus, as `load_corpus` gives it
@@ -91,7 +85,6 @@ class Reversals:
         return f"exact match on 10,000 unseen sequences: {record['test']['sequences']:.2%}"
 
 
-# %% book/B-commands.ipynb · What a run learns from · [recipe-translations]
 @dataclass(frozen=True)
 class Translations:
     """The data of a translator: pairs of sentences, cut into subwords.
@@ -152,7 +145,6 @@ class Translations:
         return Lessons(self, split("train"), split("dev"), test)
 
 
-# %% book/B-commands.ipynb · What a run learns from · [lessons]
 class Lessons:
     """The data of a translator once they are read.
 
@@ -241,7 +233,6 @@ class Lessons:
         return "\n".join(score["line"] for score in best.values())
 
 
-# %% book/B-commands.ipynb · What a run learns from · [test-scores]
 def _test_scores(
     translator: Translator, searches: dict[str, Search], test: Sequence[Pair], train: Iterable[Pair]
 ) -> dict[str, dict[str, Any]]:

@@ -1,16 +1,8 @@
-"""transformer.commands.evaluate, from book/B-commands.ipynb, "Workshop B: The command line".
+"""`evaluate`: scores of a translator on pairs of sentences."""
 
-Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
-"""
-
-__all__ = ["evaluate", "evaluation_pairs", "show_scores", "evaluate_options", "EVALUATE_HELP"]
-
-
-# %% book/B-commands.ipynb · evaluate, info, check · [evaluate-imports]
 import argparse
 from functools import partial
 from typing import Any
-
 from transformer.commands.options import Add, place, search_options, within
 from transformer.commands.terminal import note
 from transformer.language.corpora import Pair, load_corpus, read_pairs
@@ -18,8 +10,9 @@ from transformer.language.scores import corpus_scores
 from transformer.language.translator import Translator
 from transformer.language.wording import CORPORA, Preparation
 
+__all__ = ["evaluate", "evaluation_pairs", "show_scores", "evaluate_options", "EVALUATE_HELP"]
 
-# %% book/B-commands.ipynb · evaluate, info, check · [evaluate-code]
+
 def evaluate(options: argparse.Namespace) -> None:
     """Score a translator on a split of a corpus, or on two files."""
     translator = Translator.from_pretrained(options.model, device=options.device)
@@ -73,7 +66,6 @@ def show_scores(scores: dict[str, dict[str, Any]]) -> None:
         print(measured["line"])
 
 
-# %% book/B-commands.ipynb · evaluate, info, check · [options-code-evaluate]
 def evaluate_options(add: Add) -> None:
     """The options of `evaluate`."""
     add("--corpus", help="phrases or ted (default: phrases)")
@@ -87,7 +79,6 @@ def evaluate_options(add: Add) -> None:
     search_options(add)
 
 
-# %% book/B-commands.ipynb · evaluate, info, check · [help-code-evaluate]
 EVALUATE_HELP = """\
 Lines as sacreBLEU prints them: BLEU on the tokens as the corpora have them (tok:none), if the texts of
 the translator are split into tokens; BLEU and chrF2 on text as one types it; and how many translations

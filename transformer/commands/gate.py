@@ -1,18 +1,12 @@
-"""transformer.commands.gate, from book/I-server.ipynb, "Workshop I: The server".
+"""The server's gate: how many requests may wait."""
 
-Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
-"""
-
-__all__ = ["Gate"]
-
-
-# %% book/I-server.ipynb · The application · [gate]
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-
 from transformer.commands.limits import Message, Receive, Refusal, Send, read_body
 from transformer.commands.service import Service
+
+__all__ = ["Gate"]
 
 
 async def _unless_left(answering: Awaitable[None], receive: Receive, begun: Callable[[], bool]) -> None:

@@ -1,12 +1,5 @@
-"""transformer.commands.gpu, from book/B-commands.ipynb, "Workshop B: The command line".
+"""`gpu`: what an hour with a GPU is for."""
 
-Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
-"""
-
-__all__ = ["GPU_SECTIONS", "Step", "gpu_steps", "gpu", "run_step", "gpu_options", "GPU_HELP"]
-
-
-# %% book/B-commands.ipynb · evaluate, info, check · [gpu-command-steps]
 import argparse
 import shlex
 import subprocess
@@ -14,13 +7,14 @@ import sys
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
-
 import torch
-
 from transformer.commands.options import Add, place, within
 from transformer.commands.recipes import RECIPES
 from transformer.commands.terminal import tell
 from transformer.runs.folder import run_facts, write_record
+
+__all__ = ["GPU_SECTIONS", "Step", "gpu_steps", "gpu", "run_step", "gpu_options", "GPU_HELP"]
+
 
 GPU_SECTIONS = "roofline", "training", "compiled", "levers", "memory", "profile", "decoding", "peak"
 
@@ -43,7 +37,6 @@ def gpu_steps(folder: Path, recipe: str, minutes: float) -> list[Step]:
     ]
 
 
-# %% book/B-commands.ipynb · evaluate, info, check · [gpu-command-code]
 def gpu(options: argparse.Namespace) -> int:
     """Run what waits for a GPU; the status is 1 if a step fails."""
     steps = gpu_steps(options.directory, options.recipe, options.max_minutes)

@@ -1,12 +1,5 @@
-"""transformer.commands.grade, from book/B-commands.ipynb, "Workshop B: The command line".
+"""`grade`: the workbook's pieces of a class, as a table."""
 
-Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
-"""
-
-__all__ = ["grade", "graded", "students", "table", "grade_options", "GRADE_HELP"]
-
-
-# %% book/B-commands.ipynb · evaluate, info, check · [grade-code]
 import argparse
 import subprocess
 import sys
@@ -14,9 +7,11 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-
 from transformer.commands.options import Add, place, within
 from transformer.study.workbook import MISSING, RIGHT, WRONG, Verdict, pieces, read_verdicts, written
+
+__all__ = ["grade", "graded", "students", "table", "grade_options", "GRADE_HELP"]
+
 
 _JUDGE = "import sys; from transformer.study.workbook import judge_notebook; judge_notebook(*sys.argv[1:])"
 
@@ -82,7 +77,6 @@ def table(found: dict[str, dict[str, Verdict]]) -> list[str]:
     ]
 
 
-# %% book/B-commands.ipynb · evaluate, info, check · [grade-options-code]
 def grade_options(add: Add) -> None:
     """The options of `grade`."""
     add("notebooks", nargs="+", type=place, metavar="NOTEBOOK", help="notebooks of the workbook")
@@ -90,7 +84,6 @@ def grade_options(add: Add) -> None:
     add("--seconds", type=within(int, 1, 3600), default=120, metavar="N", help=limit)
 
 
-# %% book/B-commands.ipynb · evaluate, info, check · [help-code-grade]
 GRADE_HELP = """\
   python -m transformer grade workbook/*.ipynb
   python -m transformer grade */03-attention.ipynb

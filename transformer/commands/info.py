@@ -1,22 +1,15 @@
-"""transformer.commands.info, from book/B-commands.ipynb, "Workshop B: The command line".
+"""`info`: what a translator is and how it was trained."""
 
-Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
-"""
-
-__all__ = ["info", "info_options"]
-
-
-# %% book/B-commands.ipynb · evaluate, info, check · [info-imports]
 import argparse
 import json
 from dataclasses import asdict
-
 from transformer.commands.options import Add, model_option
 from transformer.commands.recipes import RECIPES, settings
 from transformer.language.translator import Translator
 
+__all__ = ["info", "info_options"]
 
-# %% book/B-commands.ipynb · evaluate, info, check · [info-code]
+
 def info(options: argparse.Namespace) -> None:
     """Show what a translator is made of, or the settings of a recipe."""
     if options.recipe is not None:
@@ -32,7 +25,6 @@ def info(options: argparse.Namespace) -> None:
         print(f"{name}: {value}")
 
 
-# %% book/B-commands.ipynb · evaluate, info, check · [options-code-info]
 def info_options(add: Add) -> None:
     """The options of `info`."""
     add("--recipe", choices=list(RECIPES), help="show this recipe (default: a translator)")

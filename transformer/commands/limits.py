@@ -1,7 +1,9 @@
-"""transformer.commands.limits, from book/I-server.ipynb, "Workshop I: The server".
+"""What a request may hold."""
 
-Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
-"""
+import asyncio
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from typing import Any
+from transformer.language.translator import AnyTranslator
 
 __all__ = [
     "LONGEST_SENTENCE",
@@ -16,13 +18,6 @@ __all__ = [
     "read_body",
 ]
 
-
-# %% book/I-server.ipynb · Limits · [service]
-import asyncio
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
-from typing import Any
-
-from transformer.language.translator import AnyTranslator
 
 LONGEST_SENTENCE = 1000  # characters, and no more tokens than the model reads
 MOST_SENTENCES = 64  # in a request

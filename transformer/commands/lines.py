@@ -1,17 +1,12 @@
-"""transformer.commands.lines, from book/B-commands.ipynb, "Workshop B: The command line".
+"""Lines in, lines out."""
 
-Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
-"""
-
-__all__ = ["LONGEST_LINE", "read_lines", "decoded", "grouped"]
-
-
-# %% book/B-commands.ipynb · translate: lines in, lines out · [lines-code]
 import codecs
 from collections.abc import Iterable, Iterator
 from typing import Any, BinaryIO
-
 from transformer.commands.terminal import note
+
+__all__ = ["LONGEST_LINE", "read_lines", "decoded", "grouped"]
+
 
 LONGEST_LINE = 1 << 16  # bytes of a line that are read
 
@@ -47,7 +42,6 @@ def decoded(lines: Iterable[tuple[bytes, bool]], place: str) -> Iterator[tuple[s
         yield f"{place} {number}", text.rstrip("\r\n").removeprefix("\ufeff")
 
 
-# %% book/B-commands.ipynb · translate: lines in, lines out · [grouped-code]
 def grouped(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
     """Lists of up to `size` items; an error comes after the items before it."""
     group: list[Any] = []

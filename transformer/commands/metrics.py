@@ -1,17 +1,12 @@
-"""transformer.commands.metrics, from book/I-server.ipynb, "Workshop I: The server".
+"""What a server counts."""
 
-Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
-"""
+from collections.abc import Iterator
+from typing import Any
+from transformer.commands.batching import Batcher
+from transformer.validation import optional_import
 
 __all__ = ["Metrics"]
 
-
-# %% book/I-server.ipynb · What is measured · [metrics]
-from collections.abc import Iterator
-from typing import Any
-
-from transformer.commands.batching import Batcher
-from transformer.validation import optional_import
 
 _BOUNDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)  # seconds
 

@@ -1,7 +1,19 @@
-"""transformer.commands.options, from book/B-commands.ipynb, "Workshop B: The command line".
+"""The options that several commands share."""
 
-Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
-"""
+import argparse
+import inspect
+import os
+import re
+import sys
+import warnings
+from collections.abc import Callable
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any, NoReturn
+import torch
+from transformer.commands.terminal import note
+from transformer.exchange.ctranslate2 import load_translator
+from transformer.language.translator import ENGINES, AnyTranslator, Search
 
 __all__ = [
     "Arguments",
@@ -19,26 +31,6 @@ __all__ = [
 ]
 
 
-# %% book/B-commands.ipynb · Options · [options-imports]
-import argparse
-import inspect
-import os
-import re
-import sys
-import warnings
-from collections.abc import Callable
-from dataclasses import fields, replace
-from pathlib import Path
-from typing import Any, NoReturn
-
-import torch
-
-from transformer.commands.terminal import note
-from transformer.exchange.ctranslate2 import load_translator
-from transformer.language.translator import ENGINES, AnyTranslator, Search
-
-
-# %% book/B-commands.ipynb · Options · [kinds-code]
 class Arguments(argparse.ArgumentParser):
     """A parser that leaves it to `main` to say what is wrong."""
 
@@ -72,11 +64,9 @@ def program() -> str:
     return name if name == "transformer-book" else "python -m transformer"
 
 
-# %% book/B-commands.ipynb · Options · [options-code]
 Add = Callable[..., Any]  # an argument parser's `add_argument`
 
 
-# %% book/B-commands.ipynb · Options · [shared-options-code]
 class Setting(argparse.Action):
     """An option that changes one setting, `const`, of the value at `dest`, which checks it."""
 

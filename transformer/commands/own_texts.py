@@ -1,21 +1,15 @@
-"""transformer.commands.own_texts, from book/B-commands.ipynb, "Workshop B: The command line".
+"""Texts of the user's own: their checksum, and what's held out of them."""
 
-Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
-"""
-
-__all__ = ["checksum", "OwnTexts", "own_splits"]
-
-
-# %% book/B-commands.ipynb · What a run learns from · [own-texts]
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-
 from transformer.commands.data import Translations
 from transformer.language.corpora import CorpusError, Pair, held_out, read_pairs
 from transformer.language.wording import Preparation
 from transformer.runs.checkpoints import regular_file
+
+__all__ = ["checksum", "OwnTexts", "own_splits"]
 
 
 def checksum(path: str) -> str:

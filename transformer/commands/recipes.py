@@ -1,19 +1,10 @@
-"""transformer.commands.recipes, from book/B-commands.ipynb, "Workshop B: The command line".
+"""Recipes: all that a training run depends on, as data."""
 
-Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
-"""
-
-__all__ = ["Stacks", "Schedule", "Loss", "Recipe", "settings", "changed", "parsed", "RECIPES", "read_recipe"]
-
-
-# %% book/B-commands.ipynb · A recipe is data · [recipe-stacks]
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
-
 from torch import Tensor
-
 from transformer.commands.data import Reversals, Translations
 from transformer.commands.own_texts import OwnTexts
 from transformer.layers import LayerConfig
@@ -23,6 +14,8 @@ from transformer.runs.folder import read_record
 from transformer.runs.update import TrainingConfig
 from transformer.training import cooldown, noam_rate
 from transformer.validation import check_number, check_rate, check_size, check_type
+
+__all__ = ["Stacks", "Schedule", "Loss", "Recipe", "settings", "changed", "parsed", "RECIPES", "read_recipe"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +40,6 @@ class Stacks(LayerConfig):
         return TransformerConfig(4, 4, **asdict(self)).depths
 
 
-# %% book/B-commands.ipynb · A recipe is data · [recipe-schedule]
 @dataclass(frozen=True)
 class Schedule:
     """The learning rate: the paper's, with a cool-down at the end.
@@ -77,7 +69,6 @@ class Schedule:
         )
 
 
-# %% book/B-commands.ipynb · A recipe is data · [recipe-loss]
 @dataclass(frozen=True)
 class Loss:
     """What is minimized; called with a model and a batch, it is the loss that `Trainer` asks for.
@@ -103,7 +94,6 @@ class Loss:
         return teacher_forced_loss(model, batch, smoothing=self.smoothing)
 
 
-# %% book/B-commands.ipynb · A recipe is data · [recipe]
 @dataclass(frozen=True)
 class Recipe:
     """How a model is trained.
@@ -132,7 +122,6 @@ class Recipe:
         return self.schedule.rate(step, self.training.steps, self.model.d_model)
 
 
-# %% book/B-commands.ipynb · A recipe is data · [recipe-settings]
 def settings(recipe: Recipe) -> dict[str, Any]:
     """All settings of a recipe by name; no two parts have one of the same name."""
     check_type(Recipe, recipe=recipe)
@@ -160,7 +149,6 @@ def changed(recipe: Recipe, **changes: Any) -> Recipe:
     return Recipe(**parts)
 
 
-# %% book/B-commands.ipynb · A recipe is data · [parsed-code]
 def _depths(text: str) -> int | tuple[int, ...]:
     numbers = tuple(map(int, text.split(",")))
     return numbers if len(numbers) > 1 else numbers[0]
@@ -191,7 +179,6 @@ def parsed(recipe: Recipe, changes: Iterable[str]) -> dict[str, Any]:
     return values
 
 
-# %% book/B-commands.ipynb · The recipes of this book · [recipe-list]
 _TOY = Stacks(d_model=128, n_heads=8, n_layers=2, d_ff=256, dropout=0.0, norm_first=True)
 _SMALL = Stacks(d_model=128, n_heads=4, n_layers=2, d_ff=256, dropout=0.05, norm_first=True)
 
@@ -230,7 +217,6 @@ RECIPES = {
 }
 
 
-# %% book/B-commands.ipynb · A recipe in a file · [config-code]
 def read_recipe(path: Path | str) -> Recipe:
     """The recipe in a run's `config.json`, or in a record.
 

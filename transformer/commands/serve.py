@@ -1,17 +1,11 @@
-"""transformer.commands.serve, from book/I-server.ipynb, "Workshop I: The server".
+"""`serve`: a translator over HTTP."""
 
-Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
-"""
-
-__all__ = ["serve", "SERVE_HELP", "serve_options"]
-
-
-# %% book/I-server.ipynb · Stopping · [serve-code]
 import argparse
-
 from transformer.commands.app import make_app, run_server
 from transformer.commands.options import Add, engine_option, named_translator, search_options, within
 from transformer.validation import optional_import
+
+__all__ = ["serve", "SERVE_HELP", "serve_options"]
 
 
 def serve(options: argparse.Namespace) -> None:
@@ -22,7 +16,6 @@ def serve(options: argparse.Namespace) -> None:
     run_server(make_app(translator, options.search), options.host, options.port)
 
 
-# %% book/I-server.ipynb · Stopping · [help-code-serve]
 SERVE_HELP = """\
   curl --json '{"sentences": ["Gosto disto."]}' http://127.0.0.1:8000/translate
 
@@ -35,7 +28,6 @@ once it has answered what it has accepted; after 20 seconds, or at Ctrl-C again,
 It has no encryption and no passwords: on an open network, put a web server that has them before it."""
 
 
-# %% book/I-server.ipynb · Stopping · [options-code-serve]
 def serve_options(add: Add) -> None:
     """The options of `serve`."""
     address = "the address to listen on; 0.0.0.0 for every one of this machine, :: for those of IPv6 as well "

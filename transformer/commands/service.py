@@ -1,23 +1,18 @@
-"""transformer.commands.service, from book/I-server.ipynb, "Workshop I: The server".
+"""What the server answers."""
 
-Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
-"""
-
-__all__ = ["TranslateRequest", "TranslateResponse", "Service"]
-
-
-# %% book/I-server.ipynb · The application · [page]
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
-
 from transformer.commands.batching import Batcher
 from transformer.commands.limits import Refusal, check_sentences
 from transformer.commands.metrics import Metrics
 from transformer.language.translator import AnyTranslator, Search
 from transformer.validation import optional_import
+
+__all__ = ["TranslateRequest", "TranslateResponse", "Service"]
+
 
 _PAGE = """\
 <!DOCTYPE html>
@@ -54,7 +49,6 @@ _PAGE = """\
 """
 
 
-# %% book/I-server.ipynb · The application · [service-app]
 _FORM = 'send JSON such as {"sentences": ["Gosto disto."]}'
 
 

@@ -1,18 +1,10 @@
-"""transformer.commands.sizes, from book/B-commands.ipynb, "Workshop B: The command line".
+"""A recipe whose sizes are chosen by the texts."""
 
-Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
-"""
-
-__all__ = ["recipe_for", "own_recipe"]
-
-
-# %% book/B-commands.ipynb · A recipe for your own texts · [own-recipe]
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
-
 from transformer.commands.data import Translations
 from transformer.commands.own_texts import OwnTexts, checksum, own_splits
 from transformer.commands.recipes import RECIPES, Recipe, Schedule
@@ -22,6 +14,9 @@ from transformer.language.vocabulary import Vocabulary
 from transformer.language.wording import AS_IT_IS, Preparation
 from transformer.runs.update import TrainingConfig
 from transformer.validation import check_type
+
+__all__ = ["recipe_for", "own_recipe"]
+
 
 _SMALL = RECIPES["phrases"].model
 _OWN_LIMITS = 1_000_000, 10_000_000  # words up to which the first size is taken, and the second
@@ -76,7 +71,6 @@ def recipe_for(pairs: Sequence[tuple[str, str]], preparation: Preparation = AS_I
     )
 
 
-# %% book/B-commands.ipynb · A recipe for your own texts · [own-files-recipe]
 def own_recipe(
     source: Path | str,
     target: Path | str = "",

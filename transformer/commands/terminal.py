@@ -1,12 +1,5 @@
-"""transformer.commands.terminal, from book/B-commands.ipynb, "Workshop B: The command line".
+"""What a command writes to a terminal, and how it ends."""
 
-Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
-"""
-
-__all__ = ["one_line", "note", "tell", "refusal", "drop_output", "Terminated", "terminable", "raise_again"]
-
-
-# %% book/B-commands.ipynb · One line for every mistake · [terminal-imports]
 import os
 import signal
 import sys
@@ -16,8 +9,9 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
+__all__ = ["one_line", "note", "tell", "refusal", "drop_output", "Terminated", "terminable", "raise_again"]
 
-# %% book/B-commands.ipynb · One line for every mistake · [messages-code]
+
 def one_line(message: object) -> str:
     """A message on one line, with escapes for what is not printable, and without C++ frames."""
     text = str(message).partition("\nException raised from")[0]
@@ -53,7 +47,6 @@ def refusal(error: Exception) -> str:
     return f"error: {said} (--debug shows where)"
 
 
-# %% book/B-commands.ipynb · One line for every mistake · [ending-code]
 def drop_output() -> None:
     """Discard output that was printed and cannot be written, which Python would try again at exit."""
     for stream in filter(None, (sys.stdout, sys.stderr)):

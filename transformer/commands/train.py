@@ -1,16 +1,8 @@
-"""transformer.commands.train, from book/B-commands.ipynb, "Workshop B: The command line".
+"""`train`: a run in a folder, which goes on where it stopped."""
 
-Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
-"""
-
-__all__ = ["train", "asked_for", "leave_results"]
-
-
-# %% book/B-commands.ipynb · train: a run has a folder · [command-line-code-train]
 import argparse
 from contextlib import nullcontext, suppress
 from pathlib import Path
-
 from transformer.commands.claim import check_room, claimed
 from transformer.commands.options import use_threads
 from transformer.commands.recipes import RECIPES, Recipe, changed, parsed, read_recipe
@@ -22,8 +14,9 @@ from transformer.runs.folder import RunFolder, write_record
 from transformer.runs.journal import draw_curves
 from transformer.validation import optional_import
 
+__all__ = ["train", "asked_for", "leave_results"]
 
-# %% book/B-commands.ipynb · train: a run has a folder · [train-code]
+
 def train(options: argparse.Namespace) -> None:
     """Train, and leave the model, its record and its log in the run's folder."""
     recipe, folder = asked_for(options)
@@ -66,7 +59,6 @@ def asked_for(options: argparse.Namespace) -> tuple[Recipe, Path]:
     return changed(recipe, **parsed(recipe, options.set)), folder
 
 
-# %% book/B-commands.ipynb · train: a run has a folder · [results-code]
 def leave_results(folder: Path, recipe: Recipe, run: Trained) -> None:
     """Write the curves into the run's folder and, once the run is over, its record."""
     trainer, usable = run.trainer, folder / run.data.left

@@ -1,18 +1,12 @@
-"""transformer.commands.train_options, from book/B-commands.ipynb, "Workshop B: The command line".
+"""The options of `train`."""
 
-Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
-"""
-
-__all__ = ["summary", "train_options", "TRAIN_HELP"]
-
-
-# %% book/B-commands.ipynb · train: a run has a folder · [train-options-imports]
 from transformer.commands.options import Add, device_option, place, within
 from transformer.commands.recipes import RECIPES, Recipe
 from transformer.commands.train_texts import texts_options
 
+__all__ = ["summary", "train_options", "TRAIN_HELP"]
 
-# %% book/B-commands.ipynb · train: a run has a folder · [kinds-code-train]
+
 def summary(recipe: Recipe) -> str:
     """A recipe in a line."""
     model, steps = recipe.model, recipe.training.steps
@@ -21,7 +15,6 @@ def summary(recipe: Recipe) -> str:
     return f"{recipe.data}; {size}, {steps:,} updates"
 
 
-# %% book/B-commands.ipynb · train: a run has a folder · [options-code-train]
 def train_options(add: Add) -> None:
     """The options of `train`."""
     add("recipe", nargs="?", choices=list(RECIPES), metavar="recipe", help="one of the recipes below")
@@ -39,7 +32,6 @@ def train_options(add: Add) -> None:
     add("--shard", action="store_true", help=share)
 
 
-# %% book/B-commands.ipynb · train: a run has a folder · [help-code-train]
 TRAIN_HELP = """\
 recipes:
 {recipes}

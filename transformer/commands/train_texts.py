@@ -1,21 +1,15 @@
-"""transformer.commands.train_texts, from book/B-commands.ipynb, "Workshop B: The command line".
+"""`train` with texts of the user's own."""
 
-Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
-"""
-
-__all__ = ["own_texts", "recipe_of_texts", "announce", "texts_options"]
-
-
-# %% book/B-commands.ipynb · train: a run has a folder · [own-train-code]
 import argparse
 from pathlib import Path
-
 from transformer.commands.options import Add, place
 from transformer.commands.own_texts import OwnTexts
 from transformer.commands.recipes import Recipe, changed, read_recipe
 from transformer.commands.sizes import own_recipe
 from transformer.language.wording import AS_IT_IS, PREPARATIONS, Preparation
 from transformer.runs.folder import RunFolder
+
+__all__ = ["own_texts", "recipe_of_texts", "announce", "texts_options"]
 
 
 def own_texts(options: argparse.Namespace) -> dict[str, str]:
@@ -77,7 +71,6 @@ def announce(recipe: Recipe) -> None:
     )
 
 
-# %% book/B-commands.ipynb · train: a run has a folder · [texts-options-code]
 def texts_options(add: Add) -> None:
     """What `train` can be given in place of a recipe."""
     texts = "texts of your own to train on, a sentence a line (default: the corpus of a recipe)"

@@ -1,29 +1,12 @@
-"""transformer.commands.training, from book/B-commands.ipynb, "Workshop B: The command line".
+"""Training by a recipe, from data to a translator and its record."""
 
-Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
-"""
-
-__all__ = [
-    "Trained",
-    "train_recipe",
-    "train_toy",
-    "train_translator",
-    "record_of",
-    "toy_record",
-    "translation_record",
-]
-
-
-# %% book/B-commands.ipynb · Training by recipe · [train-recipe]
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import asdict
 from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
-
 import torch
-
 from transformer.commands.data import Lessons, Load, Reversals, Translations
 from transformer.commands.recipes import Recipe
 from transformer.language.corpora import Pair, held_out
@@ -34,6 +17,16 @@ from transformer.runs.distributed import gathered, rank_and_world_size
 from transformer.runs.folder import run_facts
 from transformer.runs.trainer import Trainer
 from transformer.validation import check_device, check_type, optional_import
+
+__all__ = [
+    "Trained",
+    "train_recipe",
+    "train_toy",
+    "train_translator",
+    "record_of",
+    "toy_record",
+    "translation_record",
+]
 
 
 class Trained(NamedTuple):
@@ -105,7 +98,6 @@ def _chosen(trainer: Trainer, model: Transformer) -> Transformer:
     return model
 
 
-# %% book/B-commands.ipynb · Training by recipe · [train-toy]
 def train_toy(
     recipe: Recipe,
     directory: PathLike[str] | str | None = None,
@@ -126,7 +118,6 @@ def train_toy(
     return train_recipe(recipe, directory, device, progress, max_minutes).trainer
 
 
-# %% book/B-commands.ipynb · Training by recipe · [train-translator]
 def train_translator(
     recipe: Recipe,
     directory: PathLike[str] | str | None = None,
@@ -169,7 +160,6 @@ def train_translator(
     return run.learned, run.trainer
 
 
-# %% book/B-commands.ipynb · Training by recipe · [toy-record]
 def record_of(recipe: Recipe, run: Trained) -> dict[str, Any]:
     """The record of a finished run: the facts of `run_facts`, the recipe, and what its data note."""
     facts = run_facts(run.trainer.updater.device) | {"recipe": asdict(recipe)}
@@ -191,7 +181,6 @@ def toy_record(trainer: Trainer, recipe: Recipe) -> dict[str, Any]:
     return record_of(recipe, Trained(recipe.data.read(), trainer.model, trainer))
 
 
-# %% book/B-commands.ipynb · Training by recipe · [translation-record]
 def translation_record(
     translator: Translator,
     trainer: Trainer,

@@ -1,25 +1,18 @@
-"""transformer.commands.translate, from book/B-commands.ipynb, "Workshop B: The command line".
+"""`translate`: lines of a file, or of the command line."""
 
-Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
-"""
-
-__all__ = ["GROUP", "translate", "placed", "translate_options", "TRANSLATE_HELP"]
-
-
-# %% book/B-commands.ipynb · translate: lines in, lines out · [translate-imports]
 import argparse
 import os
 import re
 import sys
 import warnings
 from collections.abc import Sequence
-
 from transformer.commands.lines import decoded, grouped, read_lines
 from transformer.commands.options import Add, engine_option, named_translator, search_options
 from transformer.commands.terminal import note
 
+__all__ = ["GROUP", "translate", "placed", "translate_options", "TRANSLATE_HELP"]
 
-# %% book/B-commands.ipynb · translate: lines in, lines out · [translate-code]
+
 GROUP = 64  # lines that are translated together
 
 
@@ -51,7 +44,6 @@ def placed(warning: str, places: Sequence[str]) -> str:
     return re.sub(r"^sentence (\d+)", lambda number: places[int(number[1]) - 1], warning)
 
 
-# %% book/B-commands.ipynb · translate: lines in, lines out · [options-code-translate]
 def translate_options(add: Add) -> None:
     """The options of `translate`."""
     add("sentence", nargs="*", help="a sentence, in quotes (default: the lines of standard input)")
@@ -59,7 +51,6 @@ def translate_options(add: Add) -> None:
     search_options(add)
 
 
-# %% book/B-commands.ipynb · translate: lines in, lines out · [help-code-translate]
 TRANSLATE_HELP = """\
 Sentences are written as one types them, in UTF-8. The translator treats them as it did those that it
 has learned from; translations of models of the talks and phrases are in lower case, like these.

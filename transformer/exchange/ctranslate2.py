@@ -1,20 +1,11 @@
-"""transformer.exchange.ctranslate2, from book/G-exchange.ipynb, "Workshop G: Exchange".
+"""CTranslate2: a translator written in its form, and its engine."""
 
-Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
-"""
-
-__all__ = ["to_ctranslate2", "CTranslate2Engine", "CTranslate2Translator", "load_translator"]
-
-
-# %% book/G-exchange.ipynb · CTranslate2 · [ctranslate2-imports]
 import tempfile
 import warnings
 from pathlib import Path
 from typing import Any
-
 import torch
 from torch import Tensor, nn
-
 from transformer.decoding import length_norm
 from transformer.embedding import sinusoidal_encoding
 from transformer.exchange.foreign import check_as_configured, whole_folder
@@ -28,8 +19,9 @@ from transformer.model import Decoder, Encoder, Transformer
 from transformer.runs.folder import read_record
 from transformer.validation import check_choice, optional_import
 
+__all__ = ["to_ctranslate2", "CTranslate2Engine", "CTranslate2Translator", "load_translator"]
 
-# %% book/G-exchange.ipynb · CTranslate2 · [ctranslate2-slots]
+
 def _array(*parts: Tensor) -> Any:
     return torch.cat([part.detach() for part in parts]).to("cpu", torch.float32).numpy()
 
@@ -67,7 +59,6 @@ def _fill_stack(place: Any, stack: Encoder | Decoder) -> None:
         _fill_norm(place.layer_norm, stack.norm)
 
 
-# %% book/G-exchange.ipynb · CTranslate2 · [to-ctranslate2]
 _CTRANSLATE2_ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "silu": "SWISH"}
 
 
@@ -128,7 +119,6 @@ def to_ctranslate2(
         spec.save(str(part))
 
 
-# %% book/G-exchange.ipynb · CTranslate2 · [engine]
 class CTranslate2Engine:
     """The searches of a translator, run by CTranslate2.
 
@@ -194,7 +184,6 @@ class CTranslate2Translator(Translator):
         self.engine, self._find = "ctranslate2", CTranslate2Engine(translator, quantization).translate_ids
 
 
-# %% book/G-exchange.ipynb · CTranslate2 · [load-translator]
 def load_translator(
     name: str | Path, device: torch.device | str = "cpu", engine: str = "pytorch", **download: Any
 ) -> AnyTranslator:

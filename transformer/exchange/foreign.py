@@ -1,28 +1,12 @@
-"""transformer.exchange.foreign, from book/G-exchange.ipynb, "Workshop G: Exchange".
+"""Folders of other programs: read without trusting them."""
 
-Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
-"""
-
-__all__ = [
-    "refusing_damage",
-    "ForeignFolder",
-    "our_name",
-    "check_as_configured",
-    "fitted_weights",
-    "whole_folder",
-]
-
-
-# %% book/G-exchange.ipynb · A folder from a stranger · [foreign-imports]
 import os
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-
 from torch import Tensor, nn
-
 from transformer.exchange.torch import check_parts
 from transformer.runs.checkpoints import CheckpointError, regular_file
 from transformer.runs.folder import read_record
@@ -36,8 +20,16 @@ from transformer.speed.configured import (
 )
 from transformer.validation import check_choice, check_finite_weights, check_type, optional_import
 
+__all__ = [
+    "refusing_damage",
+    "ForeignFolder",
+    "our_name",
+    "check_as_configured",
+    "fitted_weights",
+    "whole_folder",
+]
 
-# %% book/G-exchange.ipynb · A folder from a stranger · [foreign-folder]
+
 _LARGEST_RECORD = 1 << 24  # bytes of a configuration, an index or a vocabulary
 _FLOATS = ("F64", "F32", "F16", "BF16")  # as the head of a file calls them
 
@@ -130,7 +122,6 @@ class ForeignFolder:
         )
 
 
-# %% book/G-exchange.ipynb · A folder from a stranger · [fitted-weights]
 _SETTINGS = "p", "dropout", "activation_dropout", "eps", "n_heads", "num_heads", "norm_first"
 
 
@@ -191,7 +182,6 @@ def _check_depths(names: Collection[str], plan: nn.Module, n_layers: int | tuple
             raise ValueError(f"of {kind} the configuration has {wanted:,}, and the weights {len(found):,}")
 
 
-# %% book/G-exchange.ipynb · A folder from a stranger · [whole-folder]
 @contextmanager
 def whole_folder(
     folder: str | Path, replaced: Collection[str], ours: Callable[[Mapping[str, Any]], bool]

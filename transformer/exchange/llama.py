@@ -1,21 +1,12 @@
-"""transformer.exchange.llama, from book/G-exchange.ipynb, "Workshop G: Exchange".
+"""Llama, Mistral, Qwen3 and Gemma, read into `LanguageModel`, and written."""
 
-Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
-"""
-
-__all__ = ["from_llama", "to_llama", "Speaker"]
-
-
-# %% book/G-exchange.ipynb · Llama, Mistral, Qwen3, Gemma · [llama-imports]
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
 import torch
 from torch import Tensor, nn
-
 from transformer.exchange.foreign import (
     ForeignFolder,
     fitted_weights,
@@ -39,8 +30,9 @@ from transformer.validation import (
     optional_import,
 )
 
+__all__ = ["from_llama", "to_llama", "Speaker"]
 
-# %% book/G-exchange.ipynb · Llama, Mistral, Qwen3, Gemma · [llama-names]
+
 _PARTS = {
     "self_attn": "attention",
     "q_proj": "w_q",
@@ -82,7 +74,6 @@ _STRETCH = {
 }
 
 
-# %% book/G-exchange.ipynb · Llama, Mistral, Qwen3, Gemma · [llama-config]
 def _config_from_llama(theirs: Mapping[str, Any]) -> LanguageModelConfig:
     check_choice(list(_FAMILIES), model_type=theirs.get("model_type"))
     family: str = theirs["model_type"]
@@ -114,7 +105,6 @@ def _config_from_llama(theirs: Mapping[str, Any]) -> LanguageModelConfig:
     )
 
 
-# %% book/G-exchange.ipynb · Llama, Mistral, Qwen3, Gemma · [from-llama]
 def from_llama(model: Any) -> LanguageModel:
     """Make a `LanguageModel` that computes what a model of Llama's form does, with copies of its weights.
 
@@ -172,7 +162,6 @@ def _from_llama(
     return ours.eval()
 
 
-# %% book/G-exchange.ipynb · Llama, Mistral, Qwen3, Gemma · [to-llama]
 _OURS = {ours: theirs for theirs, ours in _PARTS.items()}
 _LLAMA_FILES = ("*config.json", "tokenizer.json", "model*.safetensors", "model.safetensors.index.json")
 _COMPARED = ("eps", "activation", "d_k", "group", "uses_alibi", "sharing")
@@ -255,7 +244,6 @@ def to_llama(
             (part / name).write_text(json.dumps(record, indent=1) + "\n", encoding="utf8")
 
 
-# %% book/G-exchange.ipynb · Llama, Mistral, Qwen3, Gemma · [llama-tokenizer]
 _LARGEST_TOKENIZER = 1 << 26  # bytes; one with 256,000 entries has about 17 million
 _TOKENIZER_SETTINGS: dict[str, Any] = {
     "tokenizer_class": "PreTrainedTokenizerFast",
@@ -292,7 +280,6 @@ def _read_tokenizer(folder: ForeignFolder, vocab_size: int) -> Any:
     return found
 
 
-# %% book/G-exchange.ipynb · Llama, Mistral, Qwen3, Gemma · [speaker]
 def _ends(folder: ForeignFolder, vocab_size: int) -> Tensor:
     """The tokens that end a text, `[N]`."""
     named = "generation_config.json"

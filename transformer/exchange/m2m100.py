@@ -1,27 +1,11 @@
-"""transformer.exchange.m2m100, from book/G-exchange.ipynb, "Workshop G: Exchange".
+"""M2M-100 and NLLB-200, read and written."""
 
-Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
-"""
-
-__all__ = [
-    "M2M100Positions",
-    "M2M100Transformer",
-    "from_m2m100",
-    "to_m2m100",
-    "Beginning",
-    "M2M100Translator",
-]
-
-
-# %% book/G-exchange.ipynb · M2M-100 and NLLB-200 · [m2m100-imports]
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
 import torch
 from torch import Tensor, nn
-
 from transformer.decoding import DecoderState, decoder_state
 from transformer.embedding import PositionalEncoding
 from transformer.exchange.foreign import (
@@ -45,8 +29,16 @@ from transformer.model import Transformer, TransformerConfig
 from transformer.runs.checkpoints import regular_file
 from transformer.validation import check_choice, check_device, check_size, check_type, optional_import
 
+__all__ = [
+    "M2M100Positions",
+    "M2M100Transformer",
+    "from_m2m100",
+    "to_m2m100",
+    "Beginning",
+    "M2M100Translator",
+]
 
-# %% book/G-exchange.ipynb · M2M-100 and NLLB-200 · [m2m100-model]
+
 _FIRST = 2  # the position of the first token, as padding, token 1, has the one before
 
 
@@ -84,7 +76,6 @@ class M2M100Transformer(Transformer):
         self.positions = M2M100Positions(config.d_model, config.dropout, config.max_length)
 
 
-# %% book/G-exchange.ipynb · M2M-100 and NLLB-200 · [m2m100-convert]
 _M2M100 = Family("M2M100", "m2m_100", "M2M100ForConditionalGeneration", True, FIELDS)
 _NO_LAYER_DROP = {"encoder_layerdrop": 0, "decoder_layerdrop": 0}
 _STACKS = ("encoder", "decoder")
@@ -167,7 +158,6 @@ def to_m2m100(model: M2M100Transformer, folder: str | Path) -> None:
     save_theirs(theirs, folder, _M2M100)
 
 
-# %% book/G-exchange.ipynb · M2M-100 and NLLB-200 · [m2m100-beginning]
 class Beginning(nn.Module):
     """A model for searches whose results all begin with one token.
 
@@ -210,7 +200,6 @@ def _beginning_state(model: Beginning, src: Tensor, beam_size: int = 1) -> Decod
     return _BeginningState(model, src, beam_size)
 
 
-# %% book/G-exchange.ipynb · M2M-100 and NLLB-200 · [m2m100-translator]
 _OLDER_FILES = ["vocab.json", "sentencepiece.bpe.model"]
 
 

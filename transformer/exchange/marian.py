@@ -1,35 +1,12 @@
-"""transformer.exchange.marian, from book/G-exchange.ipynb, "Workshop G: Exchange".
+"""Marian and Pegasus as Hugging Face has them, read and written."""
 
-Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
-"""
-
-__all__ = [
-    "marian_names",
-    "Family",
-    "FIELDS",
-    "config_from",
-    "config_to",
-    "place_all",
-    "from_marian",
-    "from_pegasus",
-    "to_marian",
-    "to_pegasus",
-    "save_theirs",
-    "Forbidding",
-    "MarianTranslator",
-]
-
-
-# %% book/G-exchange.ipynb · Marian and Pegasus · [marian-imports]
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, Unpack
-
 import torch
 from torch import Tensor, nn
-
 from transformer.decoding import DecoderState, decoder_state
 from transformer.embedding import sinusoidal_encoding
 from transformer.exchange.foreign import (
@@ -51,8 +28,23 @@ from transformer.speed.configured import parameter_owners
 from transformer.speed.fast import accelerated
 from transformer.validation import check_choice, check_device, check_size, check_type, optional_import
 
+__all__ = [
+    "marian_names",
+    "Family",
+    "FIELDS",
+    "config_from",
+    "config_to",
+    "place_all",
+    "from_marian",
+    "from_pegasus",
+    "to_marian",
+    "to_pegasus",
+    "save_theirs",
+    "Forbidding",
+    "MarianTranslator",
+]
 
-# %% book/G-exchange.ipynb · Marian and Pegasus · [feature-order]
+
 _WRITERS = ("w_o", "w_2", "norm")  # what they return has the features of the residual stream
 
 
@@ -73,7 +65,6 @@ def _sines_first(d_model: int) -> Tensor:
     return torch.arange(2 * half).view(2, half).T.flatten()[:d_model]
 
 
-# %% book/G-exchange.ipynb · Marian and Pegasus · [marian-parts]
 _MARIAN_PARTS = {
     "self_attn": "self_attention",
     "encoder_attn": "cross_attention",
@@ -103,7 +94,6 @@ def marian_names(theirs: Collection[str]) -> dict[str, str]:
     return names | {name: our_name(name, _MARIAN_PARTS) for name in parts}
 
 
-# %% book/G-exchange.ipynb · Marian and Pegasus · [marian-config]
 class Family(NamedTuple):
     """One of Hugging Face's classes that computes what a `Transformer` does."""
 
@@ -184,7 +174,6 @@ def config_to(ours: TransformerConfig, family: Family) -> dict[str, Any]:
     }
 
 
-# %% book/G-exchange.ipynb · Marian and Pegasus · [as-configured]
 def place_all(target: nn.Module, weights: Mapping[str, Tensor]) -> None:
     """Fill a whole model that was built on the meta device; shared parameters stay shared."""
     for name, owner in parameter_owners(target).items():
@@ -196,7 +185,6 @@ def place_all(target: nn.Module, weights: Mapping[str, Tensor]) -> None:
             setattr(part, leaf, target.get_parameter(owner))
 
 
-# %% book/G-exchange.ipynb · Marian and Pegasus · [from-marian]
 def from_marian(model: Any) -> Transformer:
     """Make a `Transformer` that computes what Hugging Face's Marian model does, with copies of its weights.
 
@@ -282,7 +270,6 @@ def _check_sinusoids(table: Tensor) -> None:
         raise ValueError("embed_positions must hold sinusoids: first all sines, then all cosines")
 
 
-# %% book/G-exchange.ipynb · Marian and Pegasus · [to-marian]
 def to_marian(model: Transformer, folder: str | Path) -> None:
     """Write a folder from which Hugging Face's transformers loads a Marian model with the weights of ours.
 
@@ -360,7 +347,6 @@ def _tokenizer_of(vocabulary: Vocabulary) -> Any:
     return optional_import("transformers").PreTrainedTokenizerFast(tokenizer_object=fast, **names)
 
 
-# %% book/G-exchange.ipynb · Marian and Pegasus · [marian-tokenizer]
 def _marian_tokenizer(folder: ForeignFolder, config: TransformerConfig) -> Any:
     """The tokenizer of a Marian model; its class is built from these files, whatever others may say."""
     told = "tokenizer_config.json"
@@ -392,7 +378,6 @@ def _check_words(words: Mapping[str, Any], size: int, config: TransformerConfig)
     words["<unk>"]
 
 
-# %% book/G-exchange.ipynb · Marian and Pegasus · [marian-bans]
 class Forbidding(nn.Module):
     """A model for searches that never choose some of its tokens.
 
@@ -445,7 +430,6 @@ def _banned(folder: ForeignFolder) -> list[int]:
     return [token for (token,) in banned or []]
 
 
-# %% book/G-exchange.ipynb · Marian and Pegasus · [marian-translator]
 class MarianTranslator:
     """A Marian model of Hugging Face with its vocabulary: sentences in, sentences out.
 

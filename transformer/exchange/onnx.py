@@ -1,18 +1,9 @@
-"""transformer.exchange.onnx, from book/G-exchange.ipynb, "Workshop G: Exchange".
+"""ONNX: encoder and decoding step as two graphs."""
 
-Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
-"""
-
-__all__ = ["to_onnx"]
-
-
-# %% book/G-exchange.ipynb · ONNX · [onnx-imports]
 from pathlib import Path
 from typing import Any
-
 import torch
 from torch import Tensor, nn
-
 from transformer.attention import KeysAndValues, KeyValueCache, Projection
 from transformer.exchange.foreign import check_as_configured, whole_folder
 from transformer.exchange.torch import check_exact_type
@@ -20,8 +11,9 @@ from transformer.model import Transformer
 from transformer.training import evaluating
 from transformer.validation import optional_import
 
+__all__ = ["to_onnx"]
 
-# %% book/G-exchange.ipynb · ONNX · [onnx-graphs]
+
 class _GivenCache(KeyValueCache):
     """Keys and values from tensors `[n_layers, 2, B, H, length, d_k]`; what has grown is in `grown`."""
 
@@ -61,7 +53,6 @@ class _DecoderGraph(_Graph):
         return self.model.project(hidden[:, -1]), torch.stack(cache.grown)
 
 
-# %% book/G-exchange.ipynb · ONNX · [to-onnx]
 def to_onnx(model: Transformer, folder: str | Path) -> None:
     """Write a model as two graphs, `encoder.onnx` and `decoder.onnx`, that a runtime for ONNX can run.
 

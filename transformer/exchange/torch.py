@@ -1,23 +1,17 @@
-"""transformer.exchange.torch, from book/G-exchange.ipynb, "Workshop G: Exchange".
+"""Modules of `torch.nn`, read and written."""
 
-Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
-"""
-
-__all__ = ["agreed", "place_copy", "check_exact_type", "check_parts", "from_torch", "to_torch"]
-
-
-# %% book/G-exchange.ipynb · Modules of torch.nn · [parts]
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any, overload
-
 import torch
 from torch import nn
-
 from transformer.attention import MultiHeadAttention
 from transformer.layers import ACTIVATIONS, DecoderLayer, EncoderLayer, LayerConfig, LayerNorm, Residual
 from transformer.model import Decoder, Encoder, TransformerConfig
 from transformer.speed.configured import differences, parameter_owners
 from transformer.validation import check_rate
+
+__all__ = ["agreed", "place_copy", "check_exact_type", "check_parts", "from_torch", "to_torch"]
+
 
 _ENCODER_PARTS = {
     "self_attn": "self_attention",
@@ -38,7 +32,6 @@ _DECODER_PARTS = _ENCODER_PARTS | {
 }
 
 
-# %% book/G-exchange.ipynb · Modules of torch.nn · [pairs]
 def _pairs(theirs: Any, ours: Any) -> Iterator[tuple[nn.Module, nn.Module]]:
     """The parts of two modules that correspond to each other, torch's first."""
     if isinstance(theirs, nn.MultiheadAttention):
@@ -54,7 +47,6 @@ def _pairs(theirs: Any, ours: Any) -> Iterator[tuple[nn.Module, nn.Module]]:
             yield theirs.get_submodule(name), ours.get_submodule(path)
 
 
-# %% book/G-exchange.ipynb · Modules of torch.nn · [stacking]
 def agreed(name: str, values: list[Any]) -> Any:
     """The value that all of `values` have."""
     if any(value != values[0] for value in values):
@@ -78,7 +70,6 @@ def _stack(parts: Sequence[Any]) -> nn.Parameter | None:
     return nn.Parameter(torch.cat([part.detach() for part in parts]), trained)
 
 
-# %% book/G-exchange.ipynb · Build first, fill afterward · [placing]
 def place_copy(target: nn.Module, name: str, value: nn.Parameter | None) -> None:
     """Put a copy of `value` where `target` was built to have a parameter of this shape."""
     planned = getattr(target, name)
@@ -96,7 +87,6 @@ def _place_both(target: nn.Module, source: Any) -> None:
     place_copy(target, "bias", source.bias)
 
 
-# %% book/G-exchange.ipynb · Build first, fill afterward · [attention-copies]
 def _attention_from_torch(ours: MultiHeadAttention, theirs: nn.MultiheadAttention) -> None:
     if theirs.bias_k is not None or theirs.bias_v is not None:
         raise ValueError("add_bias_kv must be False: MultiHeadAttention learns no extra key")
@@ -124,7 +114,6 @@ def _attention_to_torch(theirs: nn.MultiheadAttention, ours: MultiHeadAttention)
     _place_both(theirs.out_proj, ours.w_o)
 
 
-# %% book/G-exchange.ipynb · Build first, fill afterward · [filling]
 def _fill(target: Any, source: nn.Module) -> None:
     """Give a part all that its counterpart has: mode, parameters, epsilon, rate."""
     target.train(source.training)
@@ -142,7 +131,6 @@ def _fill(target: Any, source: nn.Module) -> None:
             setattr(target, name, getattr(source, name))
 
 
-# %% book/G-exchange.ipynb · What is refused · [refusing]
 def check_exact_type(name: str, value: Any, *kinds: type) -> None:
     if type(value) not in kinds:
         names = [f"{kind.__module__}.{kind.__name__}" for kind in (*kinds, type(value))]
@@ -169,7 +157,6 @@ def _check_untied(module: nn.Module) -> None:
         raise ValueError("module must not use one parameter in two places: its copies would part")
 
 
-# %% book/G-exchange.ipynb · One form for all layers · [settings]
 def _activation_name(function: Any) -> str:
     if type(function) is nn.ReLU:
         return "relu"
@@ -209,7 +196,6 @@ def _our_settings(layer: Any) -> dict[str, Any]:
     }
 
 
-# %% book/G-exchange.ipynb · One form for all layers · [common-settings]
 def _settings(layers: list[nn.Module]) -> dict[str, Any]:
     """The form that all `layers` have, torch's or ours, as fields of a `LayerConfig`."""
     found, small = [], LayerConfig(d_model=2, n_heads=1, d_ff=2)
@@ -232,7 +218,6 @@ def _layers(stack: Any, kind: type) -> list[nn.Module]:
     return list(stack.layers)
 
 
-# %% book/G-exchange.ipynb · From torch.nn, and back · [planned-ours]
 _COUNTERPARTS = {
     nn.MultiheadAttention: MultiHeadAttention,
     nn.TransformerEncoderLayer: EncoderLayer,
@@ -263,7 +248,6 @@ def _planned_ours(theirs: Any) -> nn.Module:
     return ours
 
 
-# %% book/G-exchange.ipynb · From torch.nn, and back · [from-torch]
 @overload
 def from_torch(module: nn.MultiheadAttention) -> MultiHeadAttention: ...
 
@@ -332,7 +316,6 @@ def from_torch(module: nn.Module) -> nn.Module | tuple[Encoder, Decoder]:
     return ours
 
 
-# %% book/G-exchange.ipynb · From torch.nn, and back · [planned-torch]
 def _torch_layer(kind: Any, settings: dict[str, Any], batch_first: bool) -> Any:
     sizes = settings["d_model"], settings["n_heads"], settings["d_ff"]
     options = {name: settings[name] for name in ("bias", "norm_first")}
@@ -363,7 +346,6 @@ def _planned_torch(ours: Any, batch_first: bool) -> nn.Module:
     return nn.TransformerDecoder(layer, len(layers), norm)
 
 
-# %% book/G-exchange.ipynb · From torch.nn, and back · [to-torch]
 @overload
 def to_torch(module: MultiHeadAttention, batch_first: bool = True) -> nn.MultiheadAttention: ...
 

@@ -1,24 +1,18 @@
-"""transformer.language.bpe_dropout, from book/E-corpora.ipynb, "Workshop E: Corpora".
+"""BPE-dropout: words cut differently in every epoch, by a seed."""
 
-Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
-"""
-
-__all__ = ["BPEDropout", "sampled_batches"]
-
-
-# %% book/E-corpora.ipynb · Random cuts that can be repeated · [text-courses]
 import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from itertools import chain, islice
-
 import torch
 from torch import Tensor
-
 from transformer.language.batches import TokenBatches, encode_pairs
 from transformer.language.bpe_file import SPACE
 from transformer.language.vocabulary import BOS_ID, EOS_ID, UNK_ID, Vocabulary
 from transformer.validation import check_rate, check_size
+
+__all__ = ["BPEDropout", "sampled_batches"]
+
 
 _Encoded = tuple[list[int], list[int]]
 _State = tuple[tuple[int, ...], int]  # pieces, and how many of their possible merges have just been left out
@@ -58,7 +52,6 @@ class _Merges:
             course.append((pieces, 0))
 
 
-# %% book/E-corpora.ipynb · Random cuts that can be repeated · [text-draw]
 def _draw_cuts(
     courses: list[list[_State]],
     course: Callable[[tuple[int, ...], int], list[_State]],
@@ -82,7 +75,6 @@ def _draw_cuts(
     return [states[-1][0] for states in courses]
 
 
-# %% book/E-corpora.ipynb · Random cuts that can be repeated · [text-words]
 def _words(text: str) -> list[str]:
     """Where merges stop: the words of a normalized text, each with the sign for the space before it."""
     marked = text.replace(" ", SPACE)
@@ -91,7 +83,6 @@ def _words(text: str) -> list[str]:
     return re.findall(f"{SPACE}[^{SPACE}]*", marked)
 
 
-# %% book/E-corpora.ipynb · Random cuts that can be repeated · [text-sampler]
 class BPEDropout:
     """Sentence pairs, cut anew for every epoch by BPE-dropout.
 
@@ -152,7 +143,6 @@ class BPEDropout:
         return [new if max(map(len, new)) <= self._longest else old for new, old in zip(drawn, self._usual)]
 
 
-# %% book/E-corpora.ipynb · Random cuts that can be repeated · [text-sampled-batches]
 def sampled_batches(
     pairs: Iterable[tuple[str, str]],
     vocabulary: Vocabulary,

@@ -1,19 +1,14 @@
-"""transformer.language.bpe_file, from book/E-corpora.ipynb, "Workshop E: Corpora".
+"""A vocabulary's file."""
 
-Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
-"""
-
-__all__ = ["SPECIALS", "SPACE", "LONGEST_PIECE", "check_entries", "read_entries", "write_entries"]
-
-
-# %% book/E-corpora.ipynb · A vocabulary's file · [bpe-file-entries]
 import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-
 from transformer.runs.checkpoints import atomic_file, regular_file
 from transformer.validation import check_type
+
+__all__ = ["SPECIALS", "SPACE", "LONGEST_PIECE", "check_entries", "read_entries", "write_entries"]
+
 
 SPECIALS = ("<pad>", "<unk>", "<s>", "</s>")  # the entries 0 to 3
 SPACE = "▁"  # stands for the space in front of a word
@@ -38,7 +33,6 @@ def check_entries(pieces: Sequence[str], merges: Sequence[tuple[str, str]]) -> N
             raise ValueError(f"merge {number} is {merge!r:.60}")
 
 
-# %% book/E-corpora.ipynb · A vocabulary's file · [text-vocabulary-form]
 _LARGEST_FILE = 1 << 24  # bytes; a vocabulary of 37,000 entries has about 3 million
 _FORM: dict[str, Any] = {  # what other programs expect in the file besides entries and merges
     "version": "1.0",
@@ -62,7 +56,6 @@ _BPE_FORM: dict[str, Any] = {
 }
 
 
-# %% book/E-corpora.ipynb · A vocabulary's file · [text-vocabulary-file]
 def _check_form(given: Any, form: dict[str, Any]) -> None:
     """Refuse a file at the first setting in which it departs from the form."""
     check_type(dict, content=given)
@@ -91,7 +84,6 @@ def _parsed(content: bytes) -> tuple[list[str], list[tuple[str, str]]]:
     return list(vocab), merges
 
 
-# %% book/E-corpora.ipynb · A vocabulary's file · [bpe-file-read]
 def read_entries(path: str | Path) -> tuple[list[str], list[tuple[str, str]]]:
     """Read the pieces and merges of a vocabulary.
 

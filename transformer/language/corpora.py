@@ -1,7 +1,22 @@
-"""transformer.language.corpora, from book/E-corpora.ipynb, "Workshop E: Corpora".
+"""Corpora: loaded, verified, split; files of the user's own."""
 
-Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
-"""
+import gzip
+import hashlib
+import http.client
+import os
+import tarfile
+import urllib.request
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+import torch
+from transformer.language.vocabulary import normalize
+from transformer.language.wording import AS_IT_IS, Preparation
+from transformer.runs.checkpoints import atomic_file, regular_file
+from transformer.training import record_path
+from transformer.validation import check_type, optional_import
 
 __all__ = [
     "Pair",
@@ -14,28 +29,6 @@ __all__ = [
     "as_pairs",
     "held_out",
 ]
-
-
-# %% book/E-corpora.ipynb · A loader that verifies · [corpora-pair]
-import gzip
-import hashlib
-import http.client
-import os
-import tarfile
-import urllib.request
-import zlib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import NamedTuple
-
-import torch
-
-from transformer.language.vocabulary import normalize
-from transformer.language.wording import AS_IT_IS, Preparation
-from transformer.runs.checkpoints import atomic_file, regular_file
-from transformer.training import record_path
-from transformer.validation import check_type, optional_import
 
 
 class Pair(NamedTuple):
@@ -52,7 +45,6 @@ class CorpusError(OSError):
 _SPLITS = ("train", "dev", "test")
 
 
-# %% book/E-corpora.ipynb · A loader that verifies · [corpora-sources]
 @dataclass(frozen=True)
 class CorpusSource:
     """An archive that holds a corpus.
@@ -89,7 +81,6 @@ class Corpus:
     sha256: Mapping[str, str]
 
 
-# %% book/E-corpora.ipynb · A loader that verifies · [corpora-ted]
 _TED = Corpus(
     name="ted",
     sources=(
@@ -120,7 +111,6 @@ _TED = Corpus(
 )
 
 
-# %% book/E-corpora.ipynb · A loader that verifies · [corpora-folder]
 def data_folder() -> Path:
     """Where downloaded corpora are kept.
 
@@ -137,7 +127,6 @@ def data_folder() -> Path:
     return Path(cache)
 
 
-# %% book/E-corpora.ipynb · A loader that verifies · [corpora-fetch]
 _CHUNK = 1 << 18  # bytes read at a time
 
 
@@ -162,7 +151,6 @@ def _download(source: CorpusSource, folder: Path) -> Path:
     return folder / source.file
 
 
-# %% book/E-corpora.ipynb · A loader that verifies · [corpora-archive]
 def _archive(corpus: Corpus, folder: Path) -> Path:
     """The verified archive of a corpus: one that is here already, else the first that can be fetched."""
     report = []
@@ -189,7 +177,6 @@ def _archive(corpus: Corpus, folder: Path) -> Path:
     )
 
 
-# %% book/E-corpora.ipynb · A loader that verifies · [corpora-lines]
 def _decoded(content: bytes, name: str | Path) -> str:
     try:
         return content.decode()
@@ -210,7 +197,6 @@ def _paired(source: list[str], target: list[str], name: str) -> list[Pair]:
     return [Pair(*pair) for pair in zip(source, target)]
 
 
-# %% book/E-corpora.ipynb · A loader that verifies · [corpora-unpack]
 _MAX_MEMBER = 1 << 26  # no text of a corpus is larger than this; what claims to be is not unpacked
 
 
@@ -246,7 +232,6 @@ def _texts(archive: Path, corpus: Corpus, names: Sequence[str]) -> dict[str, str
     return texts
 
 
-# %% book/E-corpora.ipynb · A loader that verifies · [corpora-pairs]
 def _packed_pairs(split: str) -> list[Pair]:
     with gzip.open(record_path("phrases.tsv.gz"), "rt", encoding="utf-8", newline="\n") as file:
         rows = [line.removesuffix("\n").split("\t") for line in file]
@@ -260,7 +245,6 @@ def _archived_pairs(corpus: Corpus, split: str, folder: Path) -> list[Pair]:
     return _paired(source, target, f"{corpus.name} {split}")
 
 
-# %% book/E-corpora.ipynb · A loader that verifies · [corpora-load]
 def load_corpus(name: str, split: str) -> list[Pair]:
     """Load one split of a Portuguese–English corpus.
 
@@ -291,7 +275,6 @@ def load_corpus(name: str, split: str) -> list[Pair]:
     return _packed_pairs(split) if name == "phrases" else _archived_pairs(_TED, split, data_folder())
 
 
-# %% book/E-corpora.ipynb · A corpus of your own · [corpora-read-pairs]
 _MAX_FILE = 1 << 30  # bytes; a file is held in memory whole, several times over
 _MAX_LINE = 1 << 16  # bytes
 
@@ -352,7 +335,6 @@ def read_pairs(source: str | Path, target: str | Path | None = None, keep_empty:
     return pairs
 
 
-# %% book/E-corpora.ipynb · A corpus of your own · [corpora-as-pairs]
 def as_pairs(pairs: Iterable[Sequence[str]]) -> list[Pair]:
     """Pairs of your own, tuples or lists of a source and a target, each as a `Pair`.
 
@@ -370,7 +352,6 @@ def as_pairs(pairs: Iterable[Sequence[str]]) -> list[Pair]:
     return found
 
 
-# %% book/E-corpora.ipynb · A corpus of your own · [corpora-held-out]
 def held_out(
     pairs: Sequence[Pair], preparation: Preparation = AS_IT_IS, seed: int = 0
 ) -> tuple[list[Pair], list[Pair]]:

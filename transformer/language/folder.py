@@ -1,7 +1,28 @@
-"""transformer.language.folder, from book/F-translator.ipynb, "Workshop F: The translator".
+"""Translators and models in folders and files."""
 
-Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
-"""
+import hashlib
+import json
+import math
+import os
+from dataclasses import asdict, replace
+from pathlib import Path
+import torch
+from torch import nn
+from transformer.language.vocabulary import BOS_ID, EOS_ID, PAD_ID, Vocabulary
+from transformer.language.wording import CORPORA, Preparation
+from transformer.model import Transformer, TransformerConfig
+from transformer.runs.checkpoints import (
+    CheckpointError,
+    atomic_file,
+    load_weights,
+    regular_file,
+    save_weights,
+)
+from transformer.runs.folder import read_record, write_record
+from transformer.speed.configured import copies, parameter_owners, planned_shapes
+from transformer.speed.fast import FastTransformer, accelerate
+from transformer.training import record_path
+from transformer.validation import check_choice, check_device, check_type, optional_import
 
 __all__ = [
     "SUMS",
@@ -19,35 +40,6 @@ __all__ = [
 ]
 
 
-# %% book/F-translator.ipynb · In a folder · [folder-imports]
-import hashlib
-import json
-import math
-import os
-from dataclasses import asdict, replace
-from pathlib import Path
-
-import torch
-from torch import nn
-
-from transformer.language.vocabulary import BOS_ID, EOS_ID, PAD_ID, Vocabulary
-from transformer.language.wording import CORPORA, Preparation
-from transformer.model import Transformer, TransformerConfig
-from transformer.runs.checkpoints import (
-    CheckpointError,
-    atomic_file,
-    load_weights,
-    regular_file,
-    save_weights,
-)
-from transformer.runs.folder import read_record, write_record
-from transformer.speed.configured import copies, parameter_owners, planned_shapes
-from transformer.speed.fast import FastTransformer, accelerate
-from transformer.training import record_path
-from transformer.validation import check_choice, check_device, check_type, optional_import
-
-
-# %% book/F-translator.ipynb · In a folder · [translator-files]
 _FILES = ("config.json", "model.safetensors", "vocabulary.json")
 SUMS = "SHA256SUMS"
 
@@ -104,7 +96,6 @@ def _settle(folder: Path) -> None:
             part.unlink()
 
 
-# %% book/F-translator.ipynb · In a folder · [translator-folder]
 _CARRIED = ("phrases",)  # translators that are part of the package
 
 
@@ -120,7 +111,6 @@ def translator_folder(path: Path | str) -> Path:
     return Path(path)
 
 
-# %% book/F-translator.ipynb · A stranger's folder · [translator-config]
 _LARGEST_CONFIG = 1 << 16  # bytes
 
 
@@ -134,7 +124,6 @@ def read_config(path: Path) -> tuple[TransformerConfig, Preparation]:
         raise CheckpointError(f"{path} is not a configuration: {error}") from error
 
 
-# %% book/F-translator.ipynb · A stranger's folder · [translator-header]
 _LARGEST_HEADER = 1 << 18  # bytes; for six layers on either side it has about 25,000
 SAFETENSORS_DTYPES = {
     "F64": torch.float64,
@@ -166,7 +155,6 @@ def _read_header(path: Path) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-# %% book/F-translator.ipynb · A stranger's folder · [header-check]
 _LARGEST_TABLE = 1 << 24  # numbers in the table of positions, which is computed, not stored
 
 
@@ -197,7 +185,6 @@ def _check_header(path: Path, config: TransformerConfig) -> None:
             raise CheckpointError(f"{misfit}: {name!r:.80} has shape {shape}, but stands {stands}")
 
 
-# %% book/F-translator.ipynb · A stranger's folder · [reading]
 def _not_finite(model: nn.Module, dtype: torch.dtype | None = None) -> str | None:
     # The first parameter that has a number that is not finite once written in `dtype`.
     for name, x in model.named_parameters():
@@ -236,7 +223,6 @@ def check_fit(config: TransformerConfig, vocabulary: Vocabulary) -> None:
         )
 
 
-# %% book/F-translator.ipynb · What is saved can be read · [keeping]
 def check_savable(model: Transformer, dtype: torch.dtype) -> None:
     check_type(torch.dtype, dtype=dtype)
     check_choice(SAFETENSORS_DTYPES.values(), dtype=dtype)
@@ -279,7 +265,6 @@ def write_translator(
         _settle(folder)
 
 
-# %% book/F-translator.ipynb · A model alone · [model-file]
 def save_model(model: Transformer, path: Path | str, dtype: torch.dtype = torch.float32) -> None:
     """Write a model into a file, configuration and weights, for `load_model`.
 

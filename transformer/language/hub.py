@@ -1,12 +1,5 @@
-"""transformer.language.hub, from book/F-translator.ipynb, "Workshop F: The translator".
+"""Translators on the Hugging Face hub."""
 
-Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
-"""
-
-__all__ = ["pretrained_folder", "asking_hub", "model_card", "OnHub"]
-
-
-# %% book/F-translator.ipynb · On a hub · [hub-imports]
 import json
 import re
 import tempfile
@@ -15,9 +8,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol, Self
-
 import torch
-
 from transformer.language.folder import SUMS, translator_folder
 from transformer.language.vocabulary import Vocabulary
 from transformer.language.wording import AS_IT_IS, Preparation
@@ -25,8 +16,9 @@ from transformer.model import Transformer, TransformerConfig
 from transformer.runs.checkpoints import atomic_file
 from transformer.validation import check_type, optional_import
 
+__all__ = ["pretrained_folder", "asking_hub", "model_card", "OnHub"]
 
-# %% book/F-translator.ipynb · On a hub · [hub-folder]
+
 _FETCHED = ("*.json", "*.safetensors", "*.spm", SUMS)  # reading them executes nothing
 _REFUSALS = {
     "RepositoryNotFoundError": "there is none of that name, or it is private",
@@ -78,7 +70,6 @@ def asking_hub(name: str) -> Iterator[None]:
         raise OSError(f"{name} on the Hugging Face hub: {said}") from error
 
 
-# %% book/F-translator.ipynb · A model card · [card-text]
 _CARD = """\
 ---
 {language}library_name: transformer-book
@@ -126,7 +117,6 @@ On {scored}:
 """
 
 
-# %% book/F-translator.ipynb · A model card · [model-card]
 def model_card(
     config: TransformerConfig,
     record: Mapping[str, Any] | None,
@@ -172,7 +162,6 @@ def model_card(
     return card + _TRAINED.format(**facts)
 
 
-# %% book/F-translator.ipynb · The methods of a translator · [on-hub]
 class OnHub(Protocol):
     """A model with its vocabulary that can `save` and `load` a folder, and so be kept on a hub."""
 

@@ -1,37 +1,14 @@
-"""transformer.language.translator, from book/F-translator.ipynb, "Workshop F: The translator".
+"""A translator: text in, text out."""
 
-Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
-"""
-
-__all__ = [
-    "by_length",
-    "Search",
-    "SearchSettings",
-    "adjusted",
-    "translate_ids",
-    "Alignment",
-    "ENGINES",
-    "Translator",
-    "AnyTranslator",
-    "by_words",
-    "evaluate_translator",
-    "SEARCHES",
-    "tune_search",
-]
-
-
-# %% book/F-translator.ipynb · Reading and searching · [translator-imports]
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, Self, TypedDict, Unpack
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-
 from transformer.decoding import beam_search, check_beam, greedy_search
 from transformer.language.batches import batch_cuts, pad
 from transformer.language.corpora import Pair
@@ -60,8 +37,23 @@ from transformer.validation import (
     optional_import,
 )
 
+__all__ = [
+    "by_length",
+    "Search",
+    "SearchSettings",
+    "adjusted",
+    "translate_ids",
+    "Alignment",
+    "ENGINES",
+    "Translator",
+    "AnyTranslator",
+    "by_words",
+    "evaluate_translator",
+    "SEARCHES",
+    "tune_search",
+]
 
-# %% book/F-translator.ipynb · Reading and searching · [by-length]
+
 def by_length(sequences: Sequence[Sequence[int]], max_tokens: int) -> Iterator[list[int]]:
     """Groups of rows of about the same length, the longest first, so that trouble with memory comes
     at once.
@@ -83,7 +75,6 @@ def by_length(sequences: Sequence[Sequence[int]], max_tokens: int) -> Iterator[l
         yield rows[cut]
 
 
-# %% book/F-translator.ipynb · Reading and searching · [encoding]
 _READ = 64  # characters of a sentence for each token that the model reads; what follows is cut off
 
 
@@ -111,7 +102,6 @@ def _encoded(
     return sources
 
 
-# %% book/F-translator.ipynb · Reading and searching · [searching]
 @dataclass(frozen=True)
 class Search:
     """How a translation is searched for. The command line has an option for each setting, and its help
@@ -174,7 +164,6 @@ def translate_ids(model: Transformer, sources: list[list[int]], search: Search) 
     return found
 
 
-# %% book/F-translator.ipynb · The class · [alignment]
 class Alignment(NamedTuple):
     """A translation and what its cross-attention looked at: subwords, or words after `by_words`."""
 
@@ -192,7 +181,6 @@ def _cross_attention(model: Transformer, source: list[int], target: list[int]) -
         return model.attention_maps(src, tgt).cross[:, 0]
 
 
-# %% book/F-translator.ipynb · The class · [engine-for]
 ENGINES = ("pytorch", "ctranslate2", "auto")
 _EXCHANGE = "transformer.exchange.ctranslate2"  # builds on this module, and is imported when asked for
 
@@ -214,7 +202,6 @@ def _engine_for(translator: "Translator", engine: str) -> tuple[str, _Find]:
     return "pytorch", partial(translate_ids, accelerated(translator.model, stacklevel=4))
 
 
-# %% book/F-translator.ipynb · The class · [translator]
 class Translator(OnHub):
     """A trained model with its vocabulary: sentences in, sentences out.
 
@@ -327,7 +314,6 @@ class Translator(OnHub):
         return Alignment(names(source), names(target), weights)
 
 
-# %% book/F-translator.ipynb · The class · [any-translator]
 class AnyTranslator(Protocol):
     """What the command line and the server ask of a translator, ours or another program's."""
 
@@ -341,7 +327,6 @@ class AnyTranslator(Protocol):
         """How many tokens the model reads of a sentence as you type it, the end token included."""
 
 
-# %% book/F-translator.ipynb · Between words · [crossing]
 def by_words(found: Alignment) -> Alignment:
     """The same alignment between words: weights are summed over a source word's subwords, and
     averaged over a target word's.
@@ -369,7 +354,6 @@ def _words(tokens: list[str], like: Tensor) -> Tensor:
     return F.one_hot(word).T.to(like)
 
 
-# %% book/F-translator.ipynb · Scored · [evaluate-translator]
 def evaluate_translator(
     translator: Translator, pairs: Sequence[Pair], search: Search = Search()
 ) -> dict[str, dict[str, Any]]:
@@ -381,7 +365,6 @@ def evaluate_translator(
     return corpus_scores(hypotheses, references, preparation=translator.preparation)
 
 
-# %% book/F-translator.ipynb · Scored · [tune-search]
 # Wide enough that the best penalty lies inside.
 SEARCHES = (
     Search(1),

@@ -1,18 +1,12 @@
-"""transformer.language.wording, from book/E-corpora.ipynb, "Workshop E: Corpora".
+"""The form of a text: as it is, or tokenized and in lower case."""
 
-Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
-"""
-
-__all__ = ["detokenize", "tokenize", "Preparation", "PREPARATIONS", "AS_IT_IS", "CORPORA"]
-
-
-# %% book/E-corpora.ipynb · The form of a text · [detokenize]
 import re
 import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass
-
 from transformer.validation import check_choice, check_type
+
+__all__ = ["detokenize", "tokenize", "Preparation", "PREPARATIONS", "AS_IT_IS", "CORPORA"]
 
 
 def detokenize(text: str) -> str:
@@ -29,7 +23,6 @@ def detokenize(text: str) -> str:
     return text.replace("“", '"').replace("”", '"')
 
 
-# %% book/E-corpora.ipynb · The form of a text · [wording-code]
 _ENDING = r"(?:s|re|ve|m|ll|d)\b"  # of she's, we're and their like
 _TOKEN = re.compile(
     rf"``|''|\.\.\.|\d+(?:[.,]\d+)+|n['’]t\b|['’]{_ENDING}"
@@ -56,7 +49,6 @@ def tokenize(text: str) -> str:
     return " ".join(tokens)
 
 
-# %% book/E-corpora.ipynb · The form of a text · [preparation]
 _CHANGES: dict[str, tuple[Callable[[str], str], Callable[[str], str]]] = {  # of a text, of a translation
     "as it is": (str, str),
     "lower case": (str.lower, str),
@@ -122,7 +114,6 @@ class Preparation:
         return _CHANGES[self.name][1](text)
 
 
-# %% book/E-corpora.ipynb · The form of a text · [preparations]
 PREPARATIONS = tuple(_CHANGES)
 AS_IT_IS = Preparation()
 CORPORA = Preparation("tokenized", ("pt", "en"))  # that of the phrases and the talks

@@ -1,7 +1,12 @@
-"""transformer.modern.generate, from book/K-language-model.ipynb, "Workshop K: A language model".
+"""Writing with a language model: greedy, drawn, speculative."""
 
-Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
-"""
+from collections.abc import Callable
+import torch
+from torch import Tensor
+from transformer.attention import KeyValueCache
+from transformer.modern.language_model import LanguageModel
+from transformer.training import evaluating
+from transformer.validation import check_choice, check_ids, check_size
 
 __all__ = [
     "most_probable",
@@ -15,19 +20,6 @@ __all__ = [
 ]
 
 
-# %% book/K-language-model.ipynb · The configuration · [generate-imports]
-from collections.abc import Callable
-
-import torch
-from torch import Tensor
-
-from transformer.attention import KeyValueCache
-from transformer.modern.language_model import LanguageModel
-from transformer.training import evaluating
-from transformer.validation import check_choice, check_ids, check_size
-
-
-# %% book/K-language-model.ipynb · Writing · [generate]
 def most_probable(logits: Tensor) -> Tensor:
     """The token with the largest of the logits `[..., V]`."""
     return logits.argmax(-1)
@@ -73,13 +65,11 @@ def generate(
     return tokens[:, prompt.size(1) :]
 
 
-# %% book/K-language-model.ipynb · Guessing ahead · [probabilities]
 def probabilities(logits: Tensor) -> Tensor:
     """The probabilities `[..., V]` that a model's logits `[..., V]` stand for."""
     return logits.softmax(-1)
 
 
-# %% book/K-language-model.ipynb · Guessing ahead · [accept]
 Draw = Callable[[Tensor], int]
 
 
@@ -111,7 +101,6 @@ def accept(proposed: list[int], q: Tensor, p: Tensor, draw: Draw = random_draw) 
     return [*proposed, draw(p[-1])]
 
 
-# %% book/K-language-model.ipynb · Guessing ahead · [rewindable-cache]
 class RewindableCache(KeyValueCache):
     """A `KeyValueCache` that can forget the latest positions."""
 
@@ -122,7 +111,6 @@ class RewindableCache(KeyValueCache):
             self._grown[attention] = room, self.length
 
 
-# %% book/K-language-model.ipynb · Guessing ahead · [speculative-decoding]
 @torch.no_grad()
 def speculative_decoding(
     model: LanguageModel,

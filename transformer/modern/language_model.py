@@ -1,28 +1,12 @@
-"""transformer.modern.language_model, from book/K-language-model.ipynb, "Workshop K: A language model".
+"""A decoder-only language model made of the parts of `modern.parts`."""
 
-Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
-"""
-
-__all__ = [
-    "LanguageModelConfig",
-    "GroupedQueryAttention",
-    "cache_bytes",
-    "LanguageModelLayer",
-    "LanguageModel",
-    "next_token_loss",
-]
-
-
-# %% book/K-language-model.ipynb · The configuration · [language-model-imports]
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-
 from transformer.attention import KeysAndValues, KeyValueCache, Projection, fused_attention
 from transformer.model import initialize
 from transformer.modern.parts import (
@@ -37,8 +21,16 @@ from transformer.modern.parts import (
 )
 from transformer.validation import check_choice, check_ids, check_number, check_size, check_type
 
+__all__ = [
+    "LanguageModelConfig",
+    "GroupedQueryAttention",
+    "cache_bytes",
+    "LanguageModelLayer",
+    "LanguageModel",
+    "next_token_loss",
+]
 
-# %% book/K-language-model.ipynb · The configuration · [config]
+
 @dataclass(frozen=True)
 class LanguageModelConfig:
     """Everything that determines a `LanguageModel` except its weights.
@@ -97,7 +89,6 @@ class LanguageModelConfig:
         return self.d_model // self.n_heads if self.d_head is None else self.d_head
 
 
-# %% book/K-language-model.ipynb · The configuration · [check-config]
 def _check_config(config: LanguageModelConfig) -> None:
     for name in ("vocab_size", "d_model", "n_heads", "n_layers", "d_ff"):
         check_size(**{name: getattr(config, name)})
@@ -122,7 +113,6 @@ def _check_config(config: LanguageModelConfig) -> None:
         raise ValueError(f"d_head must be even for rotary positions, but is {config.d_k}")
 
 
-# %% book/K-language-model.ipynb · Attention · [grouped-attention]
 class GroupedQueryAttention(nn.Module):
     """Self-attention in which groups of heads share their keys and values.
 
@@ -190,7 +180,6 @@ class GroupedQueryAttention(nn.Module):
         return x.unflatten(-1, (-1, self.d_k)).transpose(1, 2)  # [B, T, H·d_k] -> [B, H, T, d_k]
 
 
-# %% book/K-language-model.ipynb · What a cache holds · [cache-bytes]
 def cache_bytes(
     config: LanguageModelConfig, length: int, batch: int = 1, dtype: torch.dtype = torch.bfloat16
 ) -> int:
@@ -199,7 +188,6 @@ def cache_bytes(
     return numbers * dtype.itemsize
 
 
-# %% book/K-language-model.ipynb · The layer and the model · [layer]
 class LanguageModelLayer(nn.Module):
     """Self-attention, then the gated network, each after a norm and with a residual connection.
 
@@ -228,7 +216,6 @@ class LanguageModelLayer(nn.Module):
         return x + self.feed_forward(self.feed_norm(x))
 
 
-# %% book/K-language-model.ipynb · The layer and the model · [language-model]
 class LanguageModel(nn.Module):
     """The decoder-only Transformer: token ids in, logits of the next tokens out.
 
@@ -305,7 +292,6 @@ class LanguageModel(nn.Module):
         return self.output(self.norm(x))
 
 
-# %% book/K-language-model.ipynb · The loss · [next-token-loss]
 def next_token_loss(model: nn.Module, ids: Tensor) -> tuple[Tensor, Tensor]:
     """The summed loss of every token of `ids` `[B, T + 1]` but the first, and their number, for `fit`."""
     logits, targets = model(ids[:, :-1]), ids[:, 1:]

@@ -1,7 +1,22 @@
-"""transformer.runs.checkpoints, from book/D-runs.ipynb, "Workshop D: Runs".
+"""Files that are whole or not there, and a container for checkpoints."""
 
-Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
-"""
+import hashlib
+import json
+import math
+import os
+import secrets
+import warnings
+import zipfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from copy import copy
+from pathlib import Path
+from typing import Any, BinaryIO
+import torch
+from torch import Tensor, nn
+from transformer.runs.distributed import rank_and_world_size
+from transformer.speed.configured import by_parameter, check_shapes
+from transformer.validation import check_type, optional_import
 
 __all__ = [
     "atomic_file",
@@ -23,29 +38,6 @@ __all__ = [
 ]
 
 
-# %% book/D-runs.ipynb · Files that are whole · [files-imports]
-import hashlib
-import json
-import math
-import os
-import secrets
-import warnings
-import zipfile
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
-from copy import copy
-from pathlib import Path
-from typing import Any, BinaryIO
-
-import torch
-from torch import Tensor, nn
-
-from transformer.runs.distributed import rank_and_world_size
-from transformer.speed.configured import by_parameter, check_shapes
-from transformer.validation import check_type, optional_import
-
-
-# %% book/D-runs.ipynb · Files that are whole · [atomic-files]
 @contextmanager
 def atomic_file(path: Path | str) -> Iterator[Path]:
     """An empty file to write to, which replaces `path` at the end in a single step.
@@ -93,7 +85,6 @@ def naming_errors(path: Path) -> Iterator[None]:
         raise OSError(error.errno, error.strerror, str(path)) from error
 
 
-# %% book/D-runs.ipynb · A container for checkpoints · [checkpoint-errors]
 CHECKPOINT_FORMAT = "transformer-checkpoint-3"
 
 
@@ -117,7 +108,6 @@ def regular_file(path: Path | str) -> Path:
     return path
 
 
-# %% book/D-runs.ipynb · A container for checkpoints · [checkpoint-files]
 def save_checkpoint(path: Path | str, state: dict[str, Any]) -> None:
     """Write tensors, numbers and dictionaries of them, and a checksum; whole or not at all.
 
@@ -161,7 +151,6 @@ def _check_sum(file: BinaryIO, end: int) -> bytes:
     return check_sum.digest()
 
 
-# %% book/D-runs.ipynb · A container for checkpoints · [load-checkpoint]
 def load_checkpoint(path: Path | str) -> dict[str, Any]:
     """Read onto the CPU what `save_checkpoint` wrote, executing nothing.
 
@@ -200,7 +189,6 @@ def load_checkpoint(path: Path | str) -> dict[str, Any]:
     return dict(state)
 
 
-# %% book/D-runs.ipynb · A container for checkpoints · [checkpoint-malice]
 def _check_archive(file: BinaryIO) -> None:
     # A small archive can hold something large once unpacked, and torch unpacks it all.
     entries = zipfile.ZipFile(file).infolist()
@@ -229,7 +217,6 @@ def _is_hollow(x: Tensor) -> bool:
     return x.is_meta or x.layout != torch.strided or x.nbytes > x.untyped_storage().nbytes()
 
 
-# %% book/D-runs.ipynb · A container for checkpoints · [newest-whole]
 def newest_whole(paths: list[Path]) -> tuple[Path, dict[str, Any]] | tuple[None, None]:
     """The last whole one of some checkpoints, and its state; `None` twice for no checkpoints.
 
@@ -254,7 +241,6 @@ def newest_whole(paths: list[Path]) -> tuple[Path, dict[str, Any]] | tuple[None,
     return None, None
 
 
-# %% book/D-runs.ipynb · Weights that fit · [set-weights]
 def set_weights(model: nn.Module, state: dict[str, Any], path: Path | str) -> None:
     """Give a model the weights of a checkpoint.
 
@@ -324,7 +310,6 @@ def _check_fit(model: nn.Module, weights: dict[str, Any]) -> None:
     by_parameter(weights, places)
 
 
-# %% book/D-runs.ipynb · Weights to keep · [save-weights]
 def _in_dtype(name: str, x: Tensor, dtype: torch.dtype) -> Tensor:
     wide, bound = x.double(), torch.finfo(dtype).max
     lost = wide[wide.isfinite() & (wide.abs() > bound)]  # what would become infinite
@@ -388,7 +373,6 @@ def _weights_sum(weights: dict[str, Tensor], facts: dict[str, str]) -> str:
     return total.hexdigest()
 
 
-# %% book/D-runs.ipynb · Weights to keep · [load-weights]
 def load_weights(model: nn.Module, path: Path | str) -> None:
     """Read what `save_weights` wrote into a model of the same configuration.
 

@@ -1,7 +1,16 @@
-"""transformer.runs.distributed, from book/D-runs.ipynb, "Workshop D: Runs".
+"""Several processes: one gradient for all, a model in shards."""
 
-Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
-"""
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+import torch
+from torch import Tensor, distributed, nn
+from torch.nn.parallel import DistributedDataParallel
+from transformer.layers import DecoderLayer, EncoderLayer
+from transformer.validation import check_device, optional_import
 
 __all__ = [
     "process_group",
@@ -17,23 +26,6 @@ __all__ = [
 ]
 
 
-# %% book/D-runs.ipynb · Several processes · [distributed-imports]
-import os
-from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from datetime import timedelta
-from typing import Any
-
-import torch
-from torch import Tensor, distributed, nn
-from torch.nn.parallel import DistributedDataParallel
-
-from transformer.layers import DecoderLayer, EncoderLayer
-from transformer.validation import check_device, optional_import
-
-
-# %% book/D-runs.ipynb · Several processes · [process-group]
 @contextmanager
 def process_group(device: torch.device | str | None = None) -> Iterator[torch.device]:
     """Join the processes that torchrun has started; without torchrun there is nothing to join.
@@ -76,7 +68,6 @@ def _own_device(device: torch.device | str) -> torch.device:
     return torch.device("cuda", own)
 
 
-# %% book/D-runs.ipynb · Several processes · [connect]
 def _backend(device: torch.device) -> str:
     # What carries tensors of each kind of device from process to process.
     backends = {"cpu": {"cpu": "gloo"}, "cuda": {"cpu": "gloo", "cuda": "nccl"}}.get(device.type)
@@ -116,7 +107,6 @@ def rank_and_world_size() -> tuple[int, int]:
     return 0, 1
 
 
-# %% book/D-runs.ipynb · What must be agreed on · [processes-talk]
 def from_first(value: Any) -> Any:
     """Give every process the first one's value; all of them wait for it."""
     box = [value]
@@ -151,7 +141,6 @@ def summed_over_all(x: Tensor) -> Tensor:
     return x
 
 
-# %% book/D-runs.ipynb · One gradient for all · [data-parallel]
 def data_parallel(
     model: nn.Module, loss: Callable[[Any, Any], tuple[Tensor, Tensor]]
 ) -> DistributedDataParallel | None:
@@ -175,7 +164,6 @@ class _LossOf(nn.Module):
         return self.loss(self.model, batch)
 
 
-# %% book/D-runs.ipynb · A model in shards · [sharded]
 LEAST_SHARD = 1_000_000  # parameters, whose training takes 16 MB
 
 

@@ -1,12 +1,5 @@
-"""transformer.runs.folder, from book/D-runs.ipynb, "Workshop D: Runs".
+"""The folder of a run: its log, its record, its lock."""
 
-Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
-"""
-
-__all__ = ["read_log", "write_log", "append_log", "run_facts", "write_record", "read_record", "RunFolder"]
-
-
-# %% book/D-runs.ipynb · A log of lines · [folder-imports]
 import hashlib
 import json
 import os
@@ -21,15 +14,14 @@ from datetime import UTC, datetime
 from importlib import metadata, resources
 from pathlib import Path
 from typing import Any
-
 import torch
-
 from transformer.runs.checkpoints import CheckpointError, atomic_file, naming_errors, regular_file, sync_names
 from transformer.runs.precision import processor
 from transformer.validation import check_device, check_size, check_type, optional_import
 
+__all__ = ["read_log", "write_log", "append_log", "run_facts", "write_record", "read_record", "RunFolder"]
 
-# %% book/D-runs.ipynb · A log of lines · [log-files]
+
 _COLUMNS = ("step", "epoch", "loss", "rate", "norm", "tokens", "seconds")  # of a line of updates
 
 
@@ -82,7 +74,6 @@ def write_log(directory: Path | str, entries: list[dict[str, float]]) -> None:
         part.write_text("".join(map(_line, entries)), encoding="utf8")
 
 
-# %% book/D-runs.ipynb · A log of lines · [append-log]
 def append_log(directory: Path | str, entry: dict[str, float]) -> None:
     """Add a line to a run's `log.jsonl`; it is on the disk when this returns."""
     path = Path(directory) / "log.jsonl"
@@ -95,7 +86,6 @@ def append_log(directory: Path | str, entry: dict[str, float]) -> None:
         sync_names(path.parent)
 
 
-# %% book/D-runs.ipynb · Records · [records]
 def run_facts(device: torch.device | str) -> dict[str, Any]:
     """What it takes to repeat a run.
 
@@ -133,7 +123,6 @@ def run_facts(device: torch.device | str) -> dict[str, Any]:
     }
 
 
-# %% book/D-runs.ipynb · Records · [command-and-commit]
 def _command() -> str:
     # As it was typed, except for the path of the interpreter.
     arguments = sys.orig_argv[1:]
@@ -155,7 +144,6 @@ def _commit() -> str:
         return ""
 
 
-# %% book/D-runs.ipynb · Records · [record-files]
 def write_record(path: Path | str, record: dict[str, Any]) -> None:
     """Write a record as JSON with a checksum under `"sha256"`, whole or not at all."""
     record = {name: value for name, value in record.items() if name != "sha256"}
@@ -201,7 +189,6 @@ def read_record(path: Path | str, largest: float = float("inf")) -> dict[str, An
     return record
 
 
-# %% book/D-runs.ipynb · One run per folder · [run-folder]
 class RunFolder:
     """The folder of a run, made when it is first locked: its checkpoints, best weights and log.
 

@@ -1,12 +1,5 @@
-"""transformer.runs.journal, from book/D-runs.ipynb, "Workshop D: Runs".
+"""The journal of a run: lines as it goes, scores, what a progress bar shows."""
 
-Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
-"""
-
-__all__ = ["LogLine", "Journal", "score_of", "Scores", "latest_numbers", "progress_bar", "draw_curves"]
-
-
-# %% book/D-runs.ipynb · The journal · [journal-imports]
 import math
 import shutil
 import sys
@@ -15,10 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-
 import torch
 from torch import Tensor
-
 from transformer.plots import plot_curves
 from transformer.runs.checkpoints import atomic_file
 from transformer.runs.distributed import rank_and_world_size, summed_over_all
@@ -27,8 +18,9 @@ from transformer.runs.stream import BatchStream, undisturbed
 from transformer.runs.update import Evaluation, Updater, check_finite
 from transformer.validation import check_choice, check_size, check_type, optional_import
 
+__all__ = ["LogLine", "Journal", "score_of", "Scores", "latest_numbers", "progress_bar", "draw_curves"]
 
-# %% book/D-runs.ipynb · The journal · [numbers-of-all]
+
 def _numbers_of_all(
     updates: list[tuple[Tensor, ...]], places: list[dict[str, Any]], check_norms: bool
 ) -> list[Tensor]:
@@ -46,7 +38,6 @@ def _numbers_of_all(
     return [losses, counts, norms]
 
 
-# %% book/D-runs.ipynb · The journal · [log-line]
 class LogLine:
     """The next line of a log; with `check_norms`, an infinite gradient is an error.
 
@@ -104,7 +95,6 @@ class LogLine:
         self.seconds = float(state["seconds"])
 
 
-# %% book/D-runs.ipynb · The journal · [journal]
 class Journal:
     """What a run notes: its history, the line that has begun, and the log in its folder.
 
@@ -176,7 +166,6 @@ class Journal:
             yield lambda step, logged: show(step, latest_numbers(self.history) if logged else {})
 
 
-# %% book/D-runs.ipynb · The journal · [score-of]
 def score_of(metrics: Mapping[str, float], monitor: str) -> float:
     """The metric that `TrainingConfig.monitor` names, with the sign that makes more better.
 
@@ -189,7 +178,6 @@ def score_of(metrics: Mapping[str, float], monitor: str) -> float:
     return -metrics[name] if monitor.startswith("-") else metrics[name]
 
 
-# %% book/D-runs.ipynb · The journal · [best-score]
 class Scores:
     """What the evaluations of a run find, and the best of them so far.
 
@@ -244,7 +232,6 @@ class Scores:
         self.best, self.best_step, self.stale = best, best_step, stale
 
 
-# %% book/D-runs.ipynb · The journal · [log-shown]
 def latest_numbers(history: list[dict[str, float]]) -> dict[str, str]:
     """What a progress bar shows of a log: its last updates, and its last evaluation.
 
@@ -270,7 +257,6 @@ def latest_numbers(history: list[dict[str, float]]) -> dict[str, str]:
     return shown
 
 
-# %% book/D-runs.ipynb · The journal · [progress-bar]
 @contextmanager
 def progress_bar(
     steps: int, done: int, shown: bool
@@ -321,7 +307,6 @@ class _Bar:
         return line
 
 
-# %% book/D-runs.ipynb · The journal · [draw-curves]
 def draw_curves(history: list[dict[str, float]], path: Path | str) -> Any:
     """Draw what a log tells over the updates: the loss, the metrics, the learning rate.
 

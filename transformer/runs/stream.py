@@ -1,27 +1,19 @@
-"""transformer.runs.stream, from book/D-runs.ipynb, "Workshop D: Runs".
+"""Where a run is in its data and its random numbers."""
 
-Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
-"""
-
-__all__ = ["BatchStream", "random_state", "set_random_state", "EpochBatches", "RandomNumbers", "undisturbed"]
-
-
-# %% book/D-runs.ipynb · The place in the data · [stream-imports]
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import islice
 from typing import Any
-
 import torch
 from torch import Tensor
-
 from transformer.runs.distributed import from_all, rank_and_world_size
 from transformer.training import as_epochs
 from transformer.validation import check_size, check_type
 
+__all__ = ["BatchStream", "random_state", "set_random_state", "EpochBatches", "RandomNumbers", "undisturbed"]
 
-# %% book/D-runs.ipynb · The place in the data · [batch-stream]
+
 class BatchStream:
     """The batches of all epochs in groups, each for one update, starting at any place.
 
@@ -110,7 +102,6 @@ class BatchStream:
         yield from islice(given, start, None)
 
 
-# %% book/D-runs.ipynb · The random numbers · [random-state]
 def random_state(device: torch.device) -> dict[str, Tensor]:
     """The states of torch's own random generators, on the CPU and on `device`.
 
@@ -145,7 +136,6 @@ def set_random_state(state: Mapping[str, Tensor], device: torch.device) -> None:
         torch.mps.set_rng_state(state["mps"])
 
 
-# %% book/D-runs.ipynb · The random numbers · [restore-random]
 EpochBatches = Callable[[int], Iterable[Any]] | Iterable[Any]
 
 

@@ -1,12 +1,5 @@
-"""transformer.runs.trainer, from book/D-runs.ipynb, "Workshop D: Runs".
+"""The trainer: a run that can be stopped and goes on exactly."""
 
-Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
-"""
-
-__all__ = ["StoppedRun", "Stop", "Settings", "Keeper", "Trainer"]
-
-
-# %% book/D-runs.ipynb · Reasons to stop · [runs-trainer-imports]
 import hashlib
 import math
 import os
@@ -20,10 +13,8 @@ from dataclasses import is_dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
-
 import torch
 from torch import Tensor, nn
-
 from transformer.runs.checkpoints import (
     CheckpointError,
     check_weights,
@@ -41,8 +32,9 @@ from transformer.runs.update import Evaluation, RateSchedule, SummedLoss, Traini
 from transformer.speed.fast import accelerated
 from transformer.validation import check_number, check_type
 
+__all__ = ["StoppedRun", "Stop", "Settings", "Keeper", "Trainer"]
 
-# %% book/D-runs.ipynb · Reasons to stop · [stopped-run]
+
 class StoppedRun(KeyboardInterrupt):
     """Raised by `Trainer.fit` in the main thread, when SIGINT, SIGTERM or SIGHUP asks the process to
     end. The update in progress was finished and, where there is a directory, a checkpoint written.
@@ -60,7 +52,6 @@ class StoppedRun(KeyboardInterrupt):
         self.signal, self.step = number, step
 
 
-# %% book/D-runs.ipynb · Reasons to stop · [noted-signals]
 # SIGHUP, where there is one, says that the terminal has been closed.
 _ENDINGS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
@@ -93,7 +84,6 @@ def _noted_in(noted: list[int]) -> Iterator[None]:
             signal.signal(number, how)
 
 
-# %% book/D-runs.ipynb · Reasons to stop · [reason-to-stop]
 class Stop:
     """Says when a call of `Trainer.fit` ends before its run does.
 
@@ -127,7 +117,6 @@ class Stop:
             raise StoppedRun(f"stopped at step {step:,} of {steps:,}{how}", number, step)
 
 
-# %% book/D-runs.ipynb · Settings that must agree · [fingerprint]
 def _fingerprint(batch: Any) -> str:
     # Of all tensors in nested tuples, lists and dictionaries; whatever else a batch holds is left out.
     total = hashlib.sha256()
@@ -142,7 +131,6 @@ def _fingerprint(batch: Any) -> str:
     return total.hexdigest()[:16]
 
 
-# %% book/D-runs.ipynb · Settings that must agree · [settings]
 _REMEMBERED = {f"rate of update {step}": step for step in (1, 10, 100)}
 
 
@@ -217,7 +205,6 @@ class Settings:
         return words | {"options of the loss": repr(plain), "first batch": self.fingerprint}
 
 
-# %% book/D-runs.ipynb · How a run is kept · [keeper]
 class Keeper:
     """Keeps a run in its folder, for all its processes; without a folder it keeps nothing.
 
@@ -400,7 +387,6 @@ def _by_parts(state: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-# %% book/D-runs.ipynb · The whole · [trainer-parts]
 def _check_parts(
     model: Any, loss: Any, schedule: Any, config: Any, evaluate: Evaluation | None
 ) -> None:
@@ -410,7 +396,6 @@ def _check_parts(
     check_type((Callable, type(None)), evaluate=evaluate)
 
 
-# %% book/D-runs.ipynb · The whole · [trainer]
 class Trainer:
     """Trains a model: batches in; updates, log, evaluations and checkpoints out.
 

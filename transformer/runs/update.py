@@ -1,21 +1,12 @@
-"""transformer.runs.update, from book/D-runs.ipynb, "Workshop D: Runs".
+"""One update: gradients, clipping, the optimizer, the moving average."""
 
-Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
-"""
-
-__all__ = ["TrainingConfig", "SummedLoss", "RateSchedule", "Evaluation", "Updater", "check_finite"]
-
-
-# %% book/D-runs.ipynb · The update · [update-imports]
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
-
 import torch
 from torch import Tensor, nn
-
 from transformer.runs.accumulation import accumulate_gradients
 from transformer.runs.averaging import MovingAverage
 from transformer.runs.checkpoints import placed_like
@@ -24,8 +15,9 @@ from transformer.runs.precision import PRECISIONS, autocast, precision_on
 from transformer.training import adamw, check_loss, evaluating, to_device
 from transformer.validation import check_choice, check_number, check_rate, check_size, check_type
 
+__all__ = ["TrainingConfig", "SummedLoss", "RateSchedule", "Evaluation", "Updater", "check_finite"]
 
-# %% book/D-runs.ipynb · The update · [training-config]
+
 @dataclass(frozen=True)
 class TrainingConfig:
     """The settings of a training run, apart from model, loss, data and schedule.
@@ -66,7 +58,6 @@ class TrainingConfig:
         _check_training(self)
 
 
-# %% book/D-runs.ipynb · The update · [check-training-config]
 def _check_training(config: TrainingConfig) -> None:
     names = ("steps", "accumulate", "log_every", "evaluate_every", "keep")
     check_size(**{name: getattr(config, name) for name in names})
@@ -80,7 +71,6 @@ def _check_training(config: TrainingConfig) -> None:
         raise ValueError(f"clip_norm must be greater than 0, but is {config.clip_norm}")
 
 
-# %% book/D-runs.ipynb · The update · [updater-parts]
 SummedLoss = Callable[[Any, Any], tuple[Tensor, Tensor]]
 RateSchedule = Callable[[int], float]
 Evaluation = Callable[[Any], Mapping[str, float]]
@@ -105,7 +95,6 @@ def _as_metrics(found: Any) -> dict[str, float]:
     return {name: float(value) for name, value in found.items()}
 
 
-# %% book/D-runs.ipynb · The update · [updater]
 class Updater:
     """Makes and counts the updates of a run, from what a `Trainer` is given.
 
@@ -208,7 +197,6 @@ class Updater:
         self.step = state["step"]
 
 
-# %% book/D-runs.ipynb · The update · [check-finite]
 def check_finite(name: str, values: Tensor, steps: list[dict[str, Any]]) -> None:
     """Stop where a number of an update is infinite or not a number.
 

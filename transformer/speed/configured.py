@@ -1,7 +1,10 @@
-"""transformer.speed.configured, from book/C-kernels.ipynb, "Workshop C: Kernels".
+"""Whether a module is what its configuration says, by names, shapes and owners."""
 
-Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
-"""
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+import torch
+from torch import Tensor, nn
 
 __all__ = [
     "Difference",
@@ -14,14 +17,6 @@ __all__ = [
     "by_parameter",
 ]
 
-
-# %% book/C-kernels.ipynb · Is it as configured? · [configured]
-import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
-
-import torch
-from torch import Tensor, nn
 
 _TENSORS = "_parameters", "_buffers"
 _FREE = {*_TENSORS, "_modules", "training", "_is_full_backward_hook"}  # a hook that is gone leaves the last
@@ -88,7 +83,6 @@ def parameter_owners(module: nn.Module) -> dict[str, str]:
     return {name: first.setdefault(id(parameter), name) for name, parameter in named}
 
 
-# %% book/C-kernels.ipynb · Is it as configured? · [weights-fit]
 LAYER = re.compile(r"(?<=layers\.)\d+")  # in a parameter's name
 
 

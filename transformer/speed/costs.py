@@ -1,7 +1,10 @@
-"""transformer.speed.costs, from book/C-kernels.ipynb, "Workshop C: Kernels".
+"""What a training step costs: operations, bytes, time."""
 
-Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
-"""
+from dataclasses import dataclass
+from math import ceil
+from typing import Any
+from transformer.model import TransformerConfig
+from transformer.validation import check_type
 
 __all__ = [
     "ModelShape",
@@ -16,15 +19,6 @@ __all__ = [
     "step_memory",
     "step_time",
 ]
-
-
-# %% book/C-kernels.ipynb · What a step will take · [planner-shape]
-from dataclasses import dataclass
-from math import ceil
-from typing import Any
-
-from transformer.model import TransformerConfig
-from transformer.validation import check_type
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +80,6 @@ class ModelShape:
         return round(self.matrices + vectors + self.tables * self.vocab_size * d)
 
 
-# %% book/C-kernels.ipynb · What a step will take · [planner-cluster]
 @dataclass(frozen=True)
 class Cluster:
     """Equal devices, what each of them can do, and what joins them.
@@ -152,7 +145,6 @@ class Work:
     fused: bool = True
 
 
-# %% book/C-kernels.ipynb · What a step will take · [planner-counts]
 def ring_bytes(size: float, group: int) -> float:
     """What each process sends while an array of `size` bytes goes once around a ring of `group`.
 
@@ -198,7 +190,6 @@ def stage_share(shape: ModelShape, split: Split) -> tuple[float, float]:
     return share, (share * (shape.parameters - tables) + tables) / split.tensor
 
 
-# %% book/C-kernels.ipynb · What a step will take · [planner-memory]
 def step_memory(shape: ModelShape, work: Work, split: Split) -> dict[str, float]:
     """The bytes of a device when it holds most.
 
@@ -229,7 +220,6 @@ def step_memory(shape: ModelShape, work: Work, split: Split) -> dict[str, float]
     return parts | {"gradients": gradients, "activations": activations}
 
 
-# %% book/C-kernels.ipynb · What a step will take · [planner-time]
 def step_time(shape: ModelShape, work: Work, split: Split, cluster: Cluster) -> dict[str, float]:
     """The seconds of a step, by what they pass in; what travels while devices compute counts nothing."""
     size, d, t, p, k = PROGRAMS[work.program][-1], split.data, split.tensor, split.pipeline, split.shard

@@ -1,29 +1,12 @@
-"""transformer.speed.fast, from book/C-kernels.ipynb, "Workshop C: Kernels".
+"""`accelerate`: the same model by other kernels."""
 
-Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
-"""
-
-__all__ = [
-    "FastLinear",
-    "FastDropout",
-    "FastMultiHeadAttention",
-    "FastTransformer",
-    "accelerate",
-    "accelerated",
-    "FastDecoderState",
-]
-
-
-# %% book/C-kernels.ipynb · The fast model · [fast-imports]
 import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, cast
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-
 from transformer.attention import KeysAndValues, MultiHeadAttention, Projection
 from transformer.decoding import DecoderState, decoder_state
 from transformer.layers import ACTIVATIONS, LayerNorm
@@ -38,8 +21,17 @@ from transformer.speed.kernels import (
 )
 from transformer.validation import check_type
 
+__all__ = [
+    "FastLinear",
+    "FastDropout",
+    "FastMultiHeadAttention",
+    "FastTransformer",
+    "accelerate",
+    "accelerated",
+    "FastDecoderState",
+]
 
-# %% book/C-kernels.ipynb · The fast model · [fast-modules]
+
 _Product = Callable[[Tensor], Tensor]  # of rows [N, d_in] by a matrix: [N, d_out]
 
 
@@ -74,7 +66,6 @@ class FastDropout(nn.Dropout):
         return fastest("dropout", x)(x, self.p) if self.training and self.p else x
 
 
-# %% book/C-kernels.ipynb · The fast model · [fast-attention-module]
 class FastMultiHeadAttention(MultiHeadAttention):
     """`MultiHeadAttention`, by the fastest kernels."""
 
@@ -102,7 +93,6 @@ class FastMultiHeadAttention(MultiHeadAttention):
         return partial(_product, torch.cat([part.weight for part in parts]), bias, n_read)
 
 
-# %% book/C-kernels.ipynb · Which models can be accelerated · [fast-transformer]
 _FASTER = {
     nn.Linear: FastLinear,
     nn.Dropout: FastDropout,
@@ -163,7 +153,6 @@ class FastTransformer(Transformer):
         super().__init_subclass__(**options)
 
 
-# %% book/C-kernels.ipynb · Which models can be accelerated · [accelerate]
 def accelerate(model: Transformer) -> FastTransformer:
     """The same model by the fastest kernels that are known for this machine.
 
@@ -185,7 +174,6 @@ def accelerate(model: Transformer) -> FastTransformer:
     return model if isinstance(model, FastTransformer) else FastTransformer(model)
 
 
-# %% book/C-kernels.ipynb · Which models can be accelerated · [accelerated]
 def accelerated(model: Any, stacklevel: int = 2) -> Any:
     """The accelerated model; where `accelerate` refuses, the model itself, and a warning says why.
 
@@ -203,7 +191,6 @@ def accelerated(model: Any, stacklevel: int = 2) -> Any:
         return model
 
 
-# %% book/C-kernels.ipynb · Its losses · [fast-losses]
 @teacher_forced_loss.register
 def _teacher_forced_loss(
     model: FastTransformer, batch: tuple[Tensor, Tensor], smoothing: float = 0.1
@@ -235,7 +222,6 @@ def _r_drop_loss(
     return linear_r_drop(passes, weight, y, smoothing, alpha, pad_id), (targets != pad_id).sum()
 
 
-# %% book/C-kernels.ipynb · A lean decoding step · [fast-context]
 def _norm(norm: nn.Module) -> Callable[[Tensor], Tensor]:
     if not isinstance(norm, LayerNorm):
         return norm.forward  # of an identity
@@ -243,7 +229,6 @@ def _norm(norm: nn.Module) -> Callable[[Tensor], Tensor]:
     return lambda x: torch.layer_norm(x, shape, weight, bias, eps)
 
 
-# %% book/C-kernels.ipynb · A lean decoding step · [fast-layer]
 class _LayerStep:
     # A fast model's decoder layer for one new position in every row, from the layer's weights.
     # `empty` [B, 1, 1, 1] marks sentences without a token, if there are any.
@@ -300,7 +285,6 @@ class _LayerStep:
         return self.w_2(self.activation(self.w_1(x)))
 
 
-# %% book/C-kernels.ipynb · A lean decoding step · [fast-cache]
 _ROOM = 16  # for that many tokens at first
 
 
@@ -327,7 +311,6 @@ class _StepCache:
         self.kept, self.spare = ordered, self.kept
 
 
-# %% book/C-kernels.ipynb · A lean decoding step · [fast-state]
 class FastDecoderState(DecoderState):
     """The numbers of `DecoderState`, from the decoder's weights, without calling its modules."""
 
@@ -384,7 +367,6 @@ class FastDecoderState(DecoderState):
         self.past.reorder(rows)
 
 
-# %% book/C-kernels.ipynb · A lean decoding step · [fast-search]
 @decoder_state.register
 def _decoder_state(model: FastTransformer, src: Tensor, beam_size: int = 1) -> DecoderState:
     return FastDecoderState(model, src, beam_size)

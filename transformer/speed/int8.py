@@ -1,28 +1,20 @@
-"""transformer.speed.int8, from book/C-kernels.ipynb, "Workshop C: Kernels".
+"""Dense layers in bytes, for decoding on a CPU."""
 
-Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
-"""
-
-__all__ = ["QuantizedLinear", "QuantizedMultiHeadAttention", "QuantizedTransformer", "quantize"]
-
-
-# %% book/C-kernels.ipynb · The fast model · [int8-imports]
 import copy
 import warnings
 from collections.abc import Callable
 from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-
 from transformer.loss import r_drop_loss, teacher_forced_loss
 from transformer.model import Transformer
 from transformer.speed.fast import FastMultiHeadAttention, FastTransformer, accelerate
 from transformer.validation import check_features, check_finite_weights, check_place
 
+__all__ = ["QuantizedLinear", "QuantizedMultiHeadAttention", "QuantizedTransformer", "quantize"]
 
-# %% book/C-kernels.ipynb · int8 · [int8-product]
+
 _FLOAT = torch.empty(0, dtype=torch.float32, device="cpu")  # what int8 layers take and return
 _LEAST = 1e-30  # weights that are all zero need a scale, too
 
@@ -52,7 +44,6 @@ def _rounded(weight: Tensor) -> Tensor:
         return torch.quantize_per_channel(weight, scale, zero, 0, torch.qint8)
 
 
-# %% book/C-kernels.ipynb · int8 · [quantized-linear]
 class QuantizedLinear(nn.Module):
     """A dense layer for inference on the CPU: int8 weights, inputs rounded row by row.
 
@@ -105,7 +96,6 @@ class QuantizedLinear(nn.Module):
         return lambda rows: self.product
 
 
-# %% book/C-kernels.ipynb · A whole model · [quantize]
 class QuantizedMultiHeadAttention(FastMultiHeadAttention):
     """`FastMultiHeadAttention` whose dense layers hold int8, as `quantize` makes it."""
 
@@ -125,7 +115,6 @@ _int8_loss = teacher_forced_loss.register(QuantizedTransformer, teacher_forced_l
 _int8_r_drop_loss = r_drop_loss.register(QuantizedTransformer, r_drop_loss.dispatch(object))
 
 
-# %% book/C-kernels.ipynb · A whole model · [quantize-model]
 def quantize(model: Transformer) -> QuantizedTransformer:
     """Copy a model for faster inference on the CPU, with int8 weights in its dense layers.
 

@@ -1,7 +1,18 @@
-"""transformer.speed.kernels, from book/C-kernels.ipynb, "Workshop C: Kernels".
+"""Kernels, and one table that chooses among them."""
 
-Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
-"""
+import ctypes
+import platform
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from transformer.attention import causal_mask, scaled_dot_product_attention
+from transformer.validation import is_traced
 
 __all__ = [
     "HAS_ONEDNN",
@@ -17,23 +28,6 @@ __all__ = [
     "keep_freed_memory",
 ]
 
-
-# %% book/C-kernels.ipynb · A dense layer by another library · [kernel-linear]
-import ctypes
-import platform
-import re
-from collections.abc import Callable
-from contextlib import suppress
-from functools import cache, partial
-from pathlib import Path
-from typing import Any
-
-import torch
-import torch.nn.functional as F
-from torch import Tensor
-
-from transformer.attention import causal_mask, scaled_dot_product_attention
-from transformer.validation import is_traced
 
 HAS_ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
@@ -69,7 +63,6 @@ class _OneDNNLinear(torch.autograd.Function):
         return d_x, d_weight, slopes.sum(0) if ctx.needs_input_grad[2] else None
 
 
-# %% book/C-kernels.ipynb · Few rows, weights from memory · [kernel-columns]
 def linear_by_columns(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Compute `torch.nn.functional.linear` of a few rows `[N, d_in]` as (W xᵀ)ᵀ."""
     rows = x if len(x) > 1 else x.repeat(2, 1)
@@ -77,7 +70,6 @@ def linear_by_columns(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> 
     return product if bias is None else product + bias
 
 
-# %% book/C-kernels.ipynb · Four random numbers at a time · [kernel-dropout]
 def dropout_by_bytes(x: Tensor, rate: float) -> Tensor:
     """Compute `torch.nn.functional.dropout` from 16 random bits an entry."""
     dropped = min(round(rate * 2**16), 2**16 - 1)  # of 2¹⁶ equally likely numbers
@@ -88,7 +80,6 @@ def dropout_by_bytes(x: Tensor, rate: float) -> Tensor:
     return (x * keep).mul_(2**16 / (2**16 - dropped))
 
 
-# %% book/C-kernels.ipynb · Attention in half precision · [kernel-attention]
 def widened_attention(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, **options: Any
 ) -> Tensor:
@@ -98,7 +89,6 @@ def widened_attention(
         return F.scaled_dot_product_attention(*wide, mask, **options).to(query.dtype)
 
 
-# %% book/C-kernels.ipynb · One table of choices · [onednn-wins]
 def _family() -> int:
     # The processor's family, as Windows and Linux report it; 0 where neither does.
     told = platform.processor()
@@ -134,7 +124,6 @@ def onednn_wins(x: Tensor, weight: Tensor) -> bool:
     return there and _is_float32_on_the_cpu(x) and x.numel() * weight.size(0) >= _least_work()
 
 
-# %% book/C-kernels.ipynb · One table of choices · [conditions]
 def _are_few_rows_from_memory(x: Tensor, weight: Tensor, n_read: int) -> bool:
     few, from_memory = x.numel() < 2**12, n_read >= 2**22  # 16 MB of weights
     return few and from_memory and _is_float32_on_the_cpu(x) and _is_amd()
@@ -157,7 +146,6 @@ def _always(*deciding: Any) -> bool:
     return True
 
 
-# %% book/C-kernels.ipynb · One table of choices · [choices]
 # The kernels for each task, fastest first, each with the condition under which it wins.
 CHOICES: dict[str, list[tuple[Callable[..., bool], Callable[..., Tensor]]]] = {
     "linear": [
@@ -188,13 +176,11 @@ def fastest(task: str, *deciding: Any) -> Callable[..., Tensor]:
     raise LookupError(f"no kernel of CHOICES[{task!r}] can do this")
 
 
-# %% book/C-kernels.ipynb · One table of choices · [fast-linear]
 def fast_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """`torch.nn.functional.linear`, by the fastest kernel."""
     return fastest("linear", x, weight)(x, weight, bias)
 
 
-# %% book/C-kernels.ipynb · What a look at the mask saves · [fast-attention]
 def fast_attention(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, dropout: float = 0.0
 ) -> Tensor:
@@ -216,7 +202,6 @@ def fast_attention(
     return attend(mask | nothing).masked_fill(nothing, 0.0)
 
 
-# %% book/C-kernels.ipynb · Memory that is not given back · [keep-freed-memory]
 def keep_freed_memory() -> None:
     """Keep freed blocks of less than 32 MiB for the next training step, and up to 1 GiB at the heap's end.
 

@@ -1,21 +1,12 @@
-"""transformer.speed.planner, from book/C-kernels.ipynb, "Workshop C: Kernels".
+"""How to divide a model over devices."""
 
-Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
-"""
-
-__all__ = ["Plan", "check_split", "predict", "splits", "plan", "GPUS", "gpu_table", "allocated_peak"]
-
-
-# %% book/C-kernels.ipynb · What a step will take · [planner-plan]
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from math import ceil
 from typing import Any
-
 from torch.profiler import ProfilerActivity, profile
-
 from transformer.model import TransformerConfig
 from transformer.speed.costs import (
     PROGRAMS,
@@ -28,6 +19,8 @@ from transformer.speed.costs import (
     training_flops,
 )
 from transformer.validation import check_choice, check_number, check_size, check_type
+
+__all__ = ["Plan", "check_split", "predict", "splits", "plan", "GPUS", "gpu_table", "allocated_peak"]
 
 
 @dataclass(frozen=True)
@@ -48,7 +41,6 @@ class Plan:
     limit: str
 
 
-# %% book/C-kernels.ipynb · What a step will take · [planner-check]
 _AMOUNTS = "memory", "flops", "bandwidth", "link", "network", "efficiency", "launch"
 
 
@@ -73,7 +65,6 @@ def check_split(shape: ModelShape, work: Work, split: Split, cluster: Cluster) -
             raise ValueError(f"{wanted}, but the split is {split}")
 
 
-# %% book/C-kernels.ipynb · What a step will take · [planner-predict]
 def predict(shape: ModelShape, work: Work, split: Split, cluster: Cluster) -> Plan:
     """What a training step takes when it is divided so.
 
@@ -91,7 +82,6 @@ def predict(shape: ModelShape, work: Work, split: Split, cluster: Cluster) -> Pl
     return Plan(split, memory, time, held, seconds, needed / (spent * cluster.flops), done / spent, limit)
 
 
-# %% book/C-kernels.ipynb · What a step will take · [planner-search]
 def splits(shape: ModelShape, work: Work, cluster: Cluster) -> Iterator[Split]:
     """All that fit, with tensor parallelism within a machine, and powers of two for `micro` and `chunks`."""
     divisors = [n for n in range(1, cluster.devices + 1) if cluster.devices % n == 0]
@@ -128,7 +118,6 @@ def plan(config: TransformerConfig | ModelShape, work: Work, cluster: Cluster) -
     return min(plans, key=lambda plan: (full(plan), plan.bytes if full(plan) else plan.seconds))
 
 
-# %% book/C-kernels.ipynb · What a step will take · [planner-gpus]
 def _gpu(gigabytes: float, teraflops: float, bandwidth: float) -> Cluster:
     numbers = gigabytes * 1e9, teraflops * 1e12, bandwidth * 1e9
     return Cluster(1, *numbers, link=1e9, network=1e9)  # a single one has no use for links
@@ -161,7 +150,6 @@ def gpu_table(recipes: Mapping[str, Mapping[str, Any]], length: int = 32) -> str
     return "\n".join(lines)
 
 
-# %% book/C-kernels.ipynb · Predicted and measured · [planner-measured]
 def allocated_peak(run: Callable[[], object]) -> int:
     """By how many bytes the tensors on the CPU grow while `run()` works, at most."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:

@@ -1,7 +1,16 @@
-"""transformer.study.checks, from book/H-examination.ipynb, "Workshop H: The examination".
+"""`check_model`: what a right sequence-to-sequence model does, asked of any."""
 
-Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
-"""
+import copy
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformer.attention import causal_mask
+from transformer.validation import check_choice, check_rate, check_size
 
 __all__ = [
     "CheckResult",
@@ -16,22 +25,6 @@ __all__ = [
 ]
 
 
-# %% book/H-examination.ipynb · Reports · [check-result]
-import copy
-import inspect
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import partial
-from typing import Any, NamedTuple
-
-import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
-
-from transformer.attention import causal_mask
-from transformer.validation import check_choice, check_rate, check_size
-
-
 class CheckResult(NamedTuple):
     """What one check found."""
 
@@ -41,7 +34,6 @@ class CheckResult(NamedTuple):
     suspects: str  # where to look first; empty unless the check failed
 
 
-# %% book/H-examination.ipynb · Reports · [check-report]
 @dataclass(frozen=True)
 class CheckReport:
     """What the checks of a model found; `print` shows it as a table.
@@ -75,7 +67,6 @@ class CheckReport:
         return "\n".join(lines)
 
 
-# %% book/H-examination.ipynb · What the model is asked · [check-probe]
 _BATCH, _SOURCE, _TARGET = 3, 7, 5
 _LONGEST = _SOURCE + 2  # the most tokens that a model is given
 _MOST_TOKENS = 2**22  # of a vocabulary: far more than any has, and few enough to be listed
@@ -104,7 +95,6 @@ class _Probe(NamedTuple):
         return src.masked_fill(beyond.to(src.device), self.pad_id)
 
 
-# %% book/H-examination.ipynb · What the model is asked · [check-draw]
 def _sentences(
     vocab_size: int, length: int, special: set[int], generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
@@ -127,7 +117,6 @@ def _draw(
     return src.to(device), tgt.to(device), other_src.to(device), other_tgt.to(device)
 
 
-# %% book/H-examination.ipynb · How answers are compared · [check-compare]
 def _logits(
     model: nn.Module, src: Tensor, tgt: Tensor, training: bool = False, seed: int = 0
 ) -> Tensor:
@@ -150,7 +139,6 @@ def _influence(call: Callable[[Tensor], Tensor], ids: Tensor, other: Tensor) -> 
     return torch.stack([_changes(whole, logits) for logits in changed])
 
 
-# %% book/H-examination.ipynb · How answers are compared · [check-outcome]
 _Outcome = tuple[bool | None, str]  # passed (None: skipped), and what was measured
 
 
@@ -168,7 +156,6 @@ def _changed(probe: _Probe, changes: Tensor) -> _Outcome:
     return seen, f"least change: {f'{least:.2g}' if seen else 'none'}"
 
 
-# %% book/H-examination.ipynb · Is it a model at all? · [check-form]
 def _check_logits(model: nn.Module, probe: _Probe) -> _Outcome:
     """The result is `[B, T, V]`, floating-point and finite, for S > T, S = T and S < T."""
     for length in (_TARGET, _TARGET - 2, _SOURCE):
@@ -195,7 +182,6 @@ def _check_repeatable(model: nn.Module, probe: _Probe) -> _Outcome:
     )
 
 
-# %% book/H-examination.ipynb · Is it a model at all? · [check-scores]
 def _check_scores(model: nn.Module, probe: _Probe) -> _Outcome:
     """The result is not a probability distribution already."""
     logits = _logits(model, probe.src, probe.tgt)
@@ -218,7 +204,6 @@ def _check_dropout(model: nn.Module, probe: _Probe) -> _Outcome:
     return random == probe.dropout, f"training mode is {'' if random else 'not '}random"
 
 
-# %% book/H-examination.ipynb · What must not matter · [check-blindness]
 def _check_future(model: nn.Module, probe: _Probe) -> _Outcome:
     """Logits do not depend on what stands after their position, or whether anything does."""
     src, tgt, changes = probe.src, probe.tgt, {}
@@ -246,7 +231,6 @@ def _check_padding(model: nn.Module, probe: _Probe) -> _Outcome:
     return _unchanged(probe, **changes)
 
 
-# %% book/H-examination.ipynb · What must not matter · [check-batch]
 def _check_batch(model: nn.Module, probe: _Probe) -> _Outcome:
     """A sentence's logits depend neither on the rest of its batch nor on its row."""
     src, tgt, changes = probe.ragged(probe.src), probe.tgt, {}
@@ -261,7 +245,6 @@ def _check_batch(model: nn.Module, probe: _Probe) -> _Outcome:
     return _unchanged(probe, **changes)
 
 
-# %% book/H-examination.ipynb · What must matter · [check-sight]
 def _check_source_reach(model: nn.Module, probe: _Probe) -> _Outcome:
     """Every source token matters at every target position."""
     return _changed(
@@ -277,7 +260,6 @@ def _check_target_reach(model: nn.Module, probe: _Probe) -> _Outcome:
     return _changed(probe, influence[own_and_later])
 
 
-# %% book/H-examination.ipynb · What must matter · [check-order]
 def _swapped(ids: Tensor, place: int) -> Tensor:
     # The tokens at `place` and after it have changed places.
     order = torch.arange(ids.size(1))
@@ -298,7 +280,6 @@ def _check_source_positions(model: nn.Module, probe: _Probe) -> _Outcome:
     return _changed(probe, torch.stack(changes))
 
 
-# %% book/H-examination.ipynb · What must matter · [check-target-order]
 def _check_target_positions(model: nn.Module, probe: _Probe) -> _Outcome:
     """The order of earlier target tokens matters and, with absolute positions, their places."""
     if probe.positions == "none":
@@ -317,7 +298,6 @@ def _check_target_positions(model: nn.Module, probe: _Probe) -> _Outcome:
     return None, "only the order is seen: positions are relative, or there are none"
 
 
-# %% book/H-examination.ipynb · Edge cases and the backward pass · [check-edges]
 def _by_expert(name: str, parameter: nn.Parameter) -> dict[str, Tensor | None]:
     # The gradient of a parameter; of each matrix in it, where it holds those of all experts.
     gradient, name = parameter.grad, name.removeprefix("model.")
@@ -356,7 +336,6 @@ def _check_empty_source(model: nn.Module, probe: _Probe) -> _Outcome:
     return True, "logits and gradients finite"
 
 
-# %% book/H-examination.ipynb · Edge cases and the backward pass · [check-alive]
 def _check_one_token(model: nn.Module, probe: _Probe) -> _Outcome:
     """One sentence of one token, source and target, is handled like any other."""
     for training in (False, True):
@@ -400,7 +379,6 @@ def _check_gradients(model: nn.Module, probe: _Probe) -> _Outcome:
     return True, f"all of {len(gradients)} parameters have one"
 
 
-# %% book/H-examination.ipynb · Does the search do what the model says? · [check-search-code]
 def _check_search(model: nn.Module, probe: _Probe) -> _Outcome:
     """Greedy search finds what the model, read in one pass and without a cache, says is best."""
     if probe.search is None:
@@ -422,7 +400,6 @@ def _check_search(model: nn.Module, probe: _Probe) -> _Outcome:
     return wrong == 0, f"{wrong} of {real.sum().item()} tokens are not the model's best"
 
 
-# %% book/H-examination.ipynb · All of them · [check-table]
 _CHECKS: dict[str, tuple[Callable[[nn.Module, _Probe], _Outcome], str]] = {
     "logits": (_check_logits, "more than one result, axes swapped, S taken for T, masks of -inf"),
     "repeatable": (_check_repeatable, "dropout without the training flag, state between calls"),
@@ -452,14 +429,12 @@ _CHECKS: dict[str, tuple[Callable[[nn.Module, _Probe], _Outcome], str]] = {
 _OF_ENCODERS = {"source reach": "a causal mask, or masks inverted"}  # without a decoder
 
 
-# %% book/H-examination.ipynb · All of them · [check-redrawn]
 _INFLUENCES = (
     *("future", "padding", "batch"),
     *("source reach", "target reach", "source positions", "target positions"),
 )
 
 
-# %% book/H-examination.ipynb · All of them · [check-run]
 _NEEDED = ("logits", "repeatable")  # where one of them fails, later ones would measure nothing
 _OF_SOURCE = ("padding", "source reach", "source positions", "empty source")
 _OF_TARGET = ("future", "target reach", "target positions", "search")
@@ -509,7 +484,6 @@ def _run_checks(given: nn.Module, exact: nn.Module, probe: _Probe) -> tuple[Chec
     return tuple(results)
 
 
-# %% book/H-examination.ipynb · Adapters: models that are called in another way · [check-find-logits]
 def _parts(output: Any) -> dict[str, Any]:
     # What a result consists of, by name.
     if isinstance(output, Mapping):
@@ -550,7 +524,6 @@ def find_logits(output: Any, vocab_size: int | None = None) -> Tensor:
     raise TypeError(f"{which} {type(output).__name__}" + (f" of {shapes}" if shapes else ""))
 
 
-# %% book/H-examination.ipynb · Adapters: models that are called in another way · [check-called]
 class Adapted(nn.Module):
     """A model that is called as `model(src, tgt)`, whatever its own arguments are.
 
@@ -591,7 +564,6 @@ class Adapted(nn.Module):
         return getattr(output, "logits", output)
 
 
-# %% book/H-examination.ipynb · Adapters: models that are called in another way · [check-hugging-face]
 def seq2seq(model: Any, pad_id: int | None = None) -> Adapted:
     """Adapt an encoder–decoder of Hugging Face's library, which takes the mask of the source.
 
@@ -631,7 +603,6 @@ def encoder_only(model: Any, pad_id: int | None = None) -> Adapted:
     return Adapted(model, call, pad_id, reads_target=False)
 
 
-# %% book/H-examination.ipynb · Adapters: models that are called in another way · [check-decoder-only]
 def decoder_only(model: nn.Module) -> Adapted:
     """Adapt a language model, which answers at every position of its one sentence.
 
@@ -652,7 +623,6 @@ def decoder_only(model: nn.Module) -> Adapted:
     return Adapted(model, call, reads_source=False)
 
 
-# %% book/H-examination.ipynb · Adapters: models that are called in another way · [check-torch]
 def torch_transformer(
     model: nn.Transformer,
     src_embedding: nn.Module,
@@ -689,7 +659,6 @@ def torch_transformer(
     return Adapted(nn.ModuleDict(parts), call, pad_id)
 
 
-# %% book/H-examination.ipynb · Adapters: models that are called in another way · [check-called-plainly]
 def _understood(model: nn.Module, pad_id: int) -> nn.Module:
     # The model with its adapter, where the signature says which; refused where it does not.
     taken = inspect.signature(model.forward).parameters.values()
@@ -716,7 +685,6 @@ def _understood(model: nn.Module, pad_id: int) -> nn.Module:
     )
 
 
-# %% book/H-examination.ipynb · Adapters: models that are called in another way · [check-read]
 _BANNED = -1e4  # a token whose logits are all below this, or minus infinity, is never to be written
 
 
@@ -750,7 +718,6 @@ class _Read(nn.Module):
             self.banned = banned
 
 
-# %% book/H-examination.ipynb · Adapters: models that are called in another way · [check-float64]
 def _in_float64(model: _Read, probe: _Probe) -> tuple[nn.Module, str]:
     try:
         _logits(copy.deepcopy(model.model).double(), probe.src, probe.tgt)
@@ -759,7 +726,6 @@ def _in_float64(model: _Read, probe: _Probe) -> tuple[nn.Module, str]:
     return copy.deepcopy(model).double(), "float64"
 
 
-# %% book/H-examination.ipynb · Adapters: models that are called in another way · [check-doors]
 _SAID = {  # the names of what a model or its configuration says: ours, then Hugging Face's
     "src_vocab_size": ("src_vocab_size", "vocab_size"),
     "tgt_vocab_size": ("tgt_vocab_size", "decoder_vocab_size", "vocab_size"),
@@ -783,7 +749,6 @@ def _described(model: nn.Module, *given: int | None) -> tuple[int, ...]:
     return tuple(known)
 
 
-# %% book/H-examination.ipynb · Adapters: models that are called in another way · [check-arguments]
 def _check_arguments(
     model: object, dropout: object, search: object, tolerance: float, seed: int, positions: object
 ) -> None:
@@ -812,7 +777,6 @@ def _check_vocabularies(src_size: int, tgt_size: int, pad_id: int, bos_id: int) 
             raise ValueError(f"{name} must leave 2 tokens besides pad_id and bos_id, but is {size}")
 
 
-# %% book/H-examination.ipynb · Adapters: models that are called in another way · [check-model]
 def check_model(
     model: nn.Module,
     src_vocab_size: int | None = None,

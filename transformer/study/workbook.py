@@ -1,7 +1,23 @@
-"""transformer.study.workbook, from book/H-examination.ipynb, "Workshop H: The examination".
+"""The workbook: pieces for the reader to write, and their examiner."""
 
-Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
-"""
+import ast
+import functools
+import inspect
+import json
+import linecache
+import math
+import sys
+import tomllib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformer.training import record_path
 
 __all__ = [
     "Mistake",
@@ -25,30 +41,6 @@ __all__ = [
 ]
 
 
-# %% book/H-examination.ipynb · The examiner of the workbook · [workbook-imports]
-import ast
-import functools
-import inspect
-import json
-import linecache
-import math
-import sys
-import tomllib
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from importlib import import_module
-from pathlib import Path
-from types import ModuleType
-from typing import Any, NamedTuple
-
-import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
-
-from transformer.training import record_path
-
-
-# %% book/H-examination.ipynb · The examiner of the workbook · [workbook-pieces]
 class Mistake(NamedTuple):
     """A usual slip: some of the book's code, what stands in its place, and what its author is told."""
 
@@ -114,7 +106,6 @@ def _exported(module: str, cell: str) -> str:
     return code.strip() + "\n"
 
 
-# %% book/H-examination.ipynb · Probes · [workbook-probes]
 def _context(piece: Piece) -> dict[str, Any]:
     """The names that a piece may use: those of its module, or of what its chapter has defined before it."""
     if piece.module:
@@ -201,7 +192,6 @@ def _same(one: Any, other: Any) -> bool:
     return type(one) is type(other) and bool(one == other)
 
 
-# %% book/H-examination.ipynb · What is said · [workbook-verdict]
 RIGHT, WRONG, MISSING = "✓", "✗", "○"
 
 
@@ -285,7 +275,6 @@ def _brief(value: Any, write: Any = repr) -> str:
     return text if len(text) <= 80 else f"{text[:79]}…"
 
 
-# %% book/H-examination.ipynb · Whose piece is used · [workbook-use]
 # The modules in which a reader's pieces take the places of the book's.
 CORE = ("embedding", "attention", "layers", "model", "loss", "training", "decoding", "toy")
 
@@ -399,7 +388,6 @@ def _core() -> list[ModuleType]:
     return [sys.modules[name] for name in names if name in sys.modules]
 
 
-# %% book/H-examination.ipynb · A notebook in another process · [workbook-grade]
 def written(path: str | Path) -> dict[str, str]:
     """The code that a notebook of the workbook has for each of its pieces, by their keys.
 

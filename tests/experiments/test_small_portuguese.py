@@ -10,8 +10,7 @@ from collections import Counter
 
 import pytest
 
-from transformer import load_corpus
-from transformer.study.phrases import (
+from experiments.small_portuguese import (
     _SENTENCES,
     _Dice,
     accepts,
@@ -22,6 +21,7 @@ from transformer.study.phrases import (
     split_of,
     write_phrases,
 )
+from transformer import load_corpus
 from transformer.training import record_path
 
 PERSONS = range(5)

@@ -1,12 +1,8 @@
-"""transformer.study.phrases, from book/A-small-portuguese.ipynb, "Workshop A: Small Portuguese".
+"""The grammar that wrote Small Portuguese, the corpus of the package.
 
-Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
+    python -c "from experiments.small_portuguese import write_phrases as w; w('phrases.tsv.gz')"
 """
 
-__all__ = ["conjugate", "contract", "attach_clitic", "phrase_stream", "accepts", "split_of", "write_phrases"]
-
-
-# %% book/A-small-portuguese.ipynb · The verb names its subject · [phrases-verbs]
 import gzip
 import random
 import re
@@ -17,6 +13,9 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from transformer.validation import check_type
+
+__all__ = ["conjugate", "contract", "attach_clitic", "phrase_stream", "accepts", "split_of", "write_phrases"]
+
 
 _ENDINGS = {  # eu, tu, ele/ela, nós, eles/elas
     ("present", "ar"): "o as a amos am",
@@ -33,7 +32,6 @@ _FUTURE_ENDINGS = "ei ás á emos ão"
 _FUTURE_STEMS = {"fazer": "far", "trazer": "trar", "pôr": "por"}
 
 
-# %% book/A-small-portuguese.ipynb · The verb names its subject · [phrases-irregular]
 _IRREGULAR = {
     ("ser", "present"): "sou és é somos são",
     ("ser", "perfect"): "fui foste foi fomos foram",
@@ -70,7 +68,6 @@ _IRREGULAR = {
 }
 
 
-# %% book/A-small-portuguese.ipynb · The verb names its subject · [phrases-conjugate]
 def conjugate(infinitive: str, tense: str, person: int) -> str:
     """Inflect a Portuguese verb of this grammar.
 
@@ -111,7 +108,6 @@ def conjugate(infinitive: str, tense: str, person: int) -> str:
     return stem + ending
 
 
-# %% book/A-small-portuguese.ipynb · The verb names its subject · [phrases-telling-forms]
 def _identifies_person(infinitive: str, tense: str, person: int) -> bool:
     forms = [conjugate(infinitive, tense, other) for other in range(5)]
     return person in (0, 1, 3) and forms.count(forms[person]) == 1
@@ -121,7 +117,6 @@ def _past_looks_present(infinitive: str, person: int) -> bool:
     return conjugate(infinitive, "present", person) == conjugate(infinitive, "perfect", person)
 
 
-# %% book/A-small-portuguese.ipynb · Words that contract · [phrases-words]
 _MELTS = """
 de: o do, a da, os dos, as das, este deste, esta desta, estes destes, estas destas, aquele daquele,
     aquela daquela, aqueles daqueles, aquelas daquelas, isto disto, isso disso, ele dele, ela dela,
@@ -172,7 +167,6 @@ def contract(preposition: str, phrase: str) -> str:
     return f"{preposition} {phrase}".strip()
 
 
-# %% book/A-small-portuguese.ipynb · Words that contract · [phrases-clitics]
 _BEFORE_L = {"ar": "á", "er": "ê", "or": "ô", "ôr": "ô", "ir": "i", "az": "á", "ez": "ê", "ens": "em"}
 
 
@@ -213,7 +207,6 @@ def attach_clitic(form: str, clitic: str) -> str:
     return f"{form}-{clitic}"
 
 
-# %% book/A-small-portuguese.ipynb · Agreement · [phrases-agreement]
 def _plural(noun: str) -> str:
     irregular = {"pão": "pães", "cão": "cães", "irmão": "irmãos", "telemóvel": "telemóveis"}
     if noun in irregular:
@@ -232,7 +225,6 @@ def _agree(adjective: str, feminine: bool, plural: bool) -> str:
     return _plural(adjective) if plural else adjective
 
 
-# %% book/A-small-portuguese.ipynb · Agreement · [phrases-english]
 _IRREGULAR_PAST = dict(
     zip(
         "eat drink make buy sell read write see know meet find lose sing speak have bring take put "
@@ -254,7 +246,6 @@ _NEGATED = {"can": "ca n't", "will": "wo n't", "am": "'m not"}
 _SHORT = {"am": "'m", "are": "'re", "is": "'s", "will": "'ll"}
 
 
-# %% book/A-small-portuguese.ipynb · Agreement · [phrases-inflect]
 def _english_s(word: str) -> str:
     if word.endswith(("s", "sh", "ch", "x", "z", "o")) and word != "piano":
         return word + "es"
@@ -290,7 +281,6 @@ def _article(phrase: str) -> str:
     return ("an " if phrase[0] in "aeiou" and not phrase.startswith("uni") else "a ") + phrase
 
 
-# %% book/A-small-portuguese.ipynb · Words and their kinds · [phrases-lexicon]
 class _Noun(NamedTuple):
     pt: str
     feminine: bool
@@ -342,7 +332,6 @@ _NAMES = {
 }
 
 
-# %% book/A-small-portuguese.ipynb · Words and their kinds · [phrases-adjectives]
 _SIZE, _AGE, _LOOK = "grande big, pequeno small", "novo new, velho old", "bonito beautiful"
 _PAINT = "preto black, branco white, vermelho red, azul blue, verde green"
 _PRICE = "bom good, mau bad, caro expensive, barato cheap"
@@ -385,7 +374,6 @@ _COMPARATIVES = "alto taller, velho older, novo younger, rápido faster, forte s
 _FEELINGS = "fome hungry, sede thirsty, sono sleepy, frio cold, pressa in a hurry, razão right"
 
 
-# %% book/A-small-portuguese.ipynb · Words and their kinds · [phrases-places]
 _PLACES = {
     pt: (article, english.split()[0], english.split(maxsplit=1)[1])
     for article, pt, english in (row.split(maxsplit=2) for row in (
@@ -410,7 +398,6 @@ _FIXED = {  # objects without an article in Portuguese, whatever English has
 _FIXED_ENGLISH = {pt: english for rows in _FIXED.values() for pt, english in _rows(rows)}
 
 
-# %% book/A-small-portuguese.ipynb · Noun phrases · [phrases-nominals]
 class _Nominal(NamedTuple):
     """A noun phrase in both languages, with what the words around it must agree with."""
 
@@ -427,7 +414,6 @@ class _Nominal(NamedTuple):
         return ("a" if self.feminine else "o") + ("s" if self.plural else "")
 
 
-# %% book/A-small-portuguese.ipynb · Noun phrases · [phrases-determiners]
 class _Determiner(NamedTuple):
     forms: str  # o a os as; "-" where there is none
     singular: str
@@ -456,7 +442,6 @@ _POINTING, _OWNED = ("the", "the", "the", "this", "that"), ("my", "your", "our",
 _COUNTED = ("two", "three", "many", "some")
 
 
-# %% book/A-small-portuguese.ipynb · Noun phrases · [phrases-nominal]
 def _nominal(
     noun: _Noun,
     plural: bool,
@@ -481,7 +466,6 @@ def _nominal(
     return _Nominal(" ".join(filter(None, pt)), en, noun.pt, pronoun, person, noun.feminine, plural)
 
 
-# %% book/A-small-portuguese.ipynb · Noun phrases · [phrases-persons]
 def _name(name: str) -> _Nominal:
     feminine = _NAMES[name]
     article, pronoun = ("a", "she") if feminine else ("o", "he")
@@ -516,7 +500,6 @@ _WHO = _Nominal("quem", "who", "quem", "he")
 _ATTRACTING = ("quem", *(somebody.pt for somebody in _ANYBODY))  # draw an object pronoun before the verb
 
 
-# %% book/A-small-portuguese.ipynb · Sentences · [phrases-clause]
 _COMPOUNDS = {  # tense: (auxiliary, its tense, what joins it to the infinitive)
     "progressive": ("estar", "present", "a"),
     "past progressive": ("estar", "imperfect", "a"),
@@ -536,7 +519,6 @@ def _portuguese_verb(verb: str, tense: str, person: int) -> tuple[str, str]:
     return conjugate(auxiliary, its_tense, person), f"{link} {verb}".strip()
 
 
-# %% book/A-small-portuguese.ipynb · Sentences · [phrases-english-verb]
 def _english_verb(verb: str, tense: str, pronoun: str) -> tuple[str, str, str]:
     """The auxiliary, what follows it, and the one form that replaces both if nothing separates them."""
     third = pronoun in ("he", "she", "it")
@@ -567,7 +549,6 @@ def _english_verb(verb: str, tense: str, pronoun: str) -> tuple[str, str, str]:
     return tense, verb, ""  # can
 
 
-# %% book/A-small-portuguese.ipynb · Sentences · [phrases-sentence-frame]
 def _clause(
     subject: _Nominal,
     verb: str,
@@ -610,7 +591,6 @@ def _clause(
     return " ".join(word for word in pt if word), " ".join(word for word in en if word)
 
 
-# %% book/A-small-portuguese.ipynb · Who does what · [phrases-frames]
 class _Frame(NamedTuple):
     """What a verb may be said of: its English, its objects, its tenses, how and where."""
 
@@ -625,7 +605,6 @@ class _Frame(NamedTuple):
     places: tuple[str, ...]
 
 
-# %% book/A-small-portuguese.ipynb · Who does what · [phrases-frame-table]
 _MANNERS = dict(_rows(
     "bem well, mal badly, muito a lot, pouco very little, depressa fast, devagar slowly, "
     "cedo early, tarde late"
@@ -699,7 +678,6 @@ chegar = arrive : : event : cedo tarde :
 """
 
 
-# %% book/A-small-portuguese.ipynb · Who does what · [phrases-frame]
 def _frame(row: str) -> _Frame:
     for group, members in _GROUPS.items():
         row = row.replace(group, members)
@@ -721,7 +699,6 @@ def _frame(row: str) -> _Frame:
 _FRAMES = [_frame(row) for row in re.findall(r"^\w.*(?:\n .*)*", _FRAME_TABLE, re.MULTILINE)]
 
 
-# %% book/A-small-portuguese.ipynb · Who does what · [phrases-tenses]
 _TENSES = {  # each as often as it stands here
     "action": "present present present perfect perfect perfect imperfect progressive "
     "progressive past_progressive going future can want must start",
@@ -760,7 +737,6 @@ def _english_of(verb: str, tense: str, tenses: str = "action") -> tuple[str, str
     return verb, tense
 
 
-# %% book/A-small-portuguese.ipynb · Choices that repeat · [phrases-dice]
 _T = TypeVar("_T")
 
 
@@ -790,13 +766,11 @@ class _Dice:
         return "não" if possible and self.chance(0.27) else ""
 
 
-# %% book/A-small-portuguese.ipynb · Choices that repeat · [phrases-pick]
 @lru_cache
 def _nouns(kinds: tuple[str, ...]) -> tuple[_Noun, ...]:
     return tuple(noun for noun in _NOUNS.values() if noun.kind in kinds or noun.pt in kinds)
 
 
-# %% book/A-small-portuguese.ipynb · Choices that repeat · [phrases-things]
 def _owner(dice: _Dice) -> _Determiner:
     """Whose it is: my, her, or Ana's, or my father's."""
     if dice.chance(0.7):
@@ -838,7 +812,6 @@ def _definite(dice: _Dice, *kinds: str) -> _Nominal:
     return dice.said(_nominal(noun, noun.kind not in _MASS and dice.chance(0.3), determiner))
 
 
-# %% book/A-small-portuguese.ipynb · Choices that repeat · [phrases-somebody]
 def _somebody(dice: _Dice, asked: bool = False, *more: str) -> _Nominal:
     """A subject that can act; people do not ask questions about themselves."""
     if dice.chance(0.5):
@@ -868,7 +841,6 @@ def _at(place: str) -> tuple[str, str]:
     return contract("em", f"{article} {place}"), f"{preposition} {english}"
 
 
-# %% book/A-small-portuguese.ipynb · Choices that repeat · [phrases-say]
 _Marked = tuple[str, str, str]  # what a sentence is about, its Portuguese, its English
 
 
@@ -904,7 +876,6 @@ def _say(
     return _mark(about, sentence, question)
 
 
-# %% book/A-small-portuguese.ipynb · Sixteen kinds of sentence · [phrases-doing]
 _WITH_OBJECT = [frame for frame in _FRAMES if frame.objects]
 _WHY, _WHEN = ("porque é que", "why"), ("quando é que", "when")
 
@@ -934,7 +905,6 @@ def _doing(dice: _Dice) -> _Marked:
                 polarity=polarity, opening=opening)
 
 
-# %% book/A-small-portuguese.ipynb · Sixteen kinds of sentence · [phrases-alone]
 _ALONE = [frame for frame in _FRAMES if frame.manners]
 
 
@@ -954,7 +924,6 @@ def _doing_alone(dice: _Dice) -> _Marked:
     return _say(dice, about, subject, frame.verb, english, tense, rest, 0.2, question, polarity=polarity)
 
 
-# %% book/A-small-portuguese.ipynb · Sixteen kinds of sentence · [phrases-being]
 def _quality(dice: _Dice, subject: _Nominal, plain: bool = False) -> tuple[str, tuple[str, str]]:
     """Ser for what somebody is, estar for the state of the moment; English has "be" for both."""
     kind = _NOUNS[subject.lemma].kind if subject.lemma in _NOUNS else "person"
@@ -977,7 +946,6 @@ def _being(dice: _Dice) -> _Marked:
     return _say(dice, about, subject, verb, english, tense, [quality], 0.0, question, polarity=polarity)
 
 
-# %% book/A-small-portuguese.ipynb · Sixteen kinds of sentence · [phrases-pronoun-object]
 _WITH_CLITIC = [frame for frame in _FRAMES if frame.clitic]
 
 
@@ -1011,7 +979,6 @@ def _pronoun_object(dice: _Dice) -> _Marked:
     return about, pt, en
 
 
-# %% book/A-small-portuguese.ipynb · Sixteen kinds of sentence · [phrases-giving]
 _GIVING = (("dar", "give"), ("mostrar", "show"), ("trazer", "bring"))
 _GIFTS = ("thing", "reading", "object", "clothes", "maçã", "laranja", "bolo", "água", "café", "chá")
 _RECEIVERS = (("me", "me", ("i", "we")), ("te", "you", ("you",)), ("nos", "us", ("i", "we")))
@@ -1036,7 +1003,6 @@ def _giving(dice: _Dice) -> _Marked:
     return _say(dice, about, subject, verb, (en, tense), tense, rest, 0.15, question, **manner)
 
 
-# %% book/A-small-portuguese.ipynb · Sixteen kinds of sentence · [phrases-putting]
 _PUT = tuple("caneta caderno relógio telemóvel chave livro carta revista copo prato faca".split())
 _ONTO = (("na mesa", "on the table"), ("na cadeira", "on the chair"), ("na cama", "on the bed"),
          ("na mala", "in the suitcase"), ("na caixa", "in the box"), ("no saco", "in the bag"))
@@ -1051,7 +1017,6 @@ def _putting(dice: _Dice) -> _Marked:
     return _say(dice, about, subject, "pôr", english, tense, rest, 0.2, question, polarity=polarity)
 
 
-# %% book/A-small-portuguese.ipynb · Sixteen kinds of sentence · [phrases-asking]
 _NOT_ASKED = ("conhecer", "visitar", "ajudar", "convidar", "tocar", "jogar", "falar")
 _ASKED = [frame for frame in _WITH_OBJECT if not frame.preposition and frame.verb not in _NOT_ASKED]
 
@@ -1065,7 +1030,6 @@ def _asking(dice: _Dice) -> _Marked:
     return _say(dice, about, subject, frame.verb, english, tense, (), often, True, opening=opening)
 
 
-# %% book/A-small-portuguese.ipynb · Sixteen kinds of sentence · [phrases-travelling]
 _TRANSPORT = (("de carro", "by car"), ("de autocarro", "by bus"), ("de comboio", "by train"),
               ("de bicicleta", "by bicycle"))
 _WAYS = (("ir", "a", "go", "to"), ("ir", "a", "go", "to"), ("vir", "de", "come", "from"))
@@ -1085,7 +1049,6 @@ def _travelling(dice: _Dice) -> _Marked:
     return _say(dice, about, subject, verb, (en, tense), tense, rest, 0.25, question, polarity=polarity)
 
 
-# %% book/A-small-portuguese.ipynb · Sixteen kinds of sentence · [phrases-living]
 def _living(dice: _Dice) -> _Marked:
     """vivemos nos açores . | we live in the azores ."""
     question, tense = dice.chance(0.3), dice.tense("live")
@@ -1102,7 +1065,6 @@ def _living(dice: _Dice) -> _Marked:
     return _say(dice, about, subject, "viver", ("live", tense), tense, rest, 0.0, question, **manner)
 
 
-# %% book/A-small-portuguese.ipynb · Sixteen kinds of sentence · [phrases-standing]
 _INSIDE = {
     **dict.fromkeys(_HUMANS, tuple(_PLACES)),
     "animal": ("jardim", "cozinha", "rua", "parque", "mercado"),
@@ -1126,7 +1088,6 @@ def _standing(dice: _Dice) -> _Marked:
     return _say(dice, about, subject, "estar", ("be", tense), tense, rest, 0.0, question, polarity=polarity)
 
 
-# %% book/A-small-portuguese.ipynb · Sixteen kinds of sentence · [phrases-existing]
 def _existing(dice: _Dice) -> _Marked:
     """há dois gatos no jardim . | there are two cats in the garden ."""
     noun = dice.pick([noun for noun in _nouns(tuple(_INSIDE)) if noun.kind != "kin"])
@@ -1145,7 +1106,6 @@ def _existing(dice: _Dice) -> _Marked:
     return _mark(f"haver {noun.pt} {place}", (pt, f"{there} {en} {en_place}"), question)
 
 
-# %% book/A-small-portuguese.ipynb · Sixteen kinds of sentence · [phrases-classing]
 _TRADES = ("trade", "professor", "professora", "médico", "médica", "aluno", "aluna")
 
 
@@ -1163,7 +1123,6 @@ def _profession(dice: _Dice) -> _Marked:
     return _say(dice, about, subject, "ser", ("be", tense), tense, rest, 0.0, question, polarity=polarity)
 
 
-# %% book/A-small-portuguese.ipynb · Sixteen kinds of sentence · [phrases-comparing]
 def _comparing(dice: _Dice) -> _Marked:
     """o pedro é mais alto do que a ana . | pedro is taller than ana ."""
     pt, en = dice.pick(_rows(_COMPARATIVES))
@@ -1177,7 +1136,6 @@ def _comparing(dice: _Dice) -> _Marked:
     return _say(dice, about, one, "ser", ("be", "present"), "present", [compared], 0.0, question)
 
 
-# %% book/A-small-portuguese.ipynb · Sixteen kinds of sentence · [phrases-feeling]
 def _feeling(dice: _Dice) -> _Marked:
     """tenho fome . | i 'm hungry ."""
     question, tense = dice.chance(0.25), dice.tense("be")
@@ -1189,7 +1147,6 @@ def _feeling(dice: _Dice) -> _Marked:
     return _say(dice, about, subject, "ter", english, tense, [feeling], 0.0, question, polarity=polarity)
 
 
-# %% book/A-small-portuguese.ipynb · Sixteen kinds of sentence · [phrases-pointing]
 _POINTED = [
     next(frame for frame in _WITH_OBJECT if frame.verb == verb)
     for verb in "gostar gostar gostar querer querer precisar ver comprar comer fazer vender ler trazer "
@@ -1217,7 +1174,6 @@ def _pointing(dice: _Dice) -> _Marked:
     return _say(dice, about, subject, frame.verb, english, tense, rest, 0.0, question, polarity=polarity)
 
 
-# %% book/A-small-portuguese.ipynb · Sixteen kinds of sentence · [phrases-together]
 _TOGETHER = _rows("mim me, ti you, ele him, ela her, nós us, eles them, elas them")
 _SOCIAL = [
     frame for frame in _WITH_OBJECT
@@ -1237,7 +1193,6 @@ def _with_somebody(dice: _Dice) -> _Marked:
     return _say(dice, about, subject, frame.verb, english, tense, rest, often, question, polarity=polarity)
 
 
-# %% book/A-small-portuguese.ipynb · Sixteen kinds of sentence · [phrases-stream]
 _SENTENCES = (
     *(_doing,) * 10, *(_pronoun_object,) * 4, *(_being,) * 3,
     *(_doing_alone, _giving, _travelling, _feeling, _pointing) * 2,
@@ -1259,7 +1214,6 @@ def phrase_stream(seed: int = 0) -> Iterator[tuple[str, str, str]]:
         yield dice.pick(_SENTENCES)(dice)
 
 
-# %% book/A-small-portuguese.ipynb · The grammar read backwards · [phrases-forms]
 _VERBS = {*(frame.verb for frame in _FRAMES), *(auxiliary for auxiliary, _, _ in _COMPOUNDS.values()),
           *"ser dar mostrar pôr vir viver".split()}
 _SIMPLE, _PERSONS = ("present", "perfect", "imperfect", "future"), range(5)
@@ -1312,7 +1266,6 @@ def _words_of_name(name: str) -> frozenset[str]:
     return frozenset([name] if name in _NAMES or name in _PLACES or name in _FIXED_ENGLISH else [])
 
 
-# %% book/A-small-portuguese.ipynb · The grammar read backwards · [phrases-accepts]
 _OVERRIDDEN = {*_SIMPLE, *_COMPOUNDS, *_DETERMINERS, *_NAMES}  # chosen at times before it is needed
 _UNSAID: dict[Any, tuple[type, ...]] = {  # of what kind a choice may be that is not said after all
     _profession: (_Nominal, _Noun),
@@ -1418,7 +1371,6 @@ def accepts(sentence: str) -> bool:
     return False
 
 
-# %% book/A-small-portuguese.ipynb · The corpus · [phrases-pairs]
 _SIZES = {"train": 30_000, "dev": 500, "test": 1_000}
 
 
@@ -1443,7 +1395,6 @@ def split_of(about: str) -> str:
     return "test" if bucket < 8 else "dev" if bucket < 12 else "train"
 
 
-# %% book/A-small-portuguese.ipynb · The corpus · [phrases-write]
 def _corpus() -> dict[str, dict[str, str]]:
     corpus: dict[str, dict[str, str]] = {split: {} for split in _SIZES}
     for about, source, target in phrase_stream():
