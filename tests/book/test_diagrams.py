@@ -20,7 +20,7 @@ import pencil  # noqa: E402
 
 def markdown() -> str:
     """What the book says, pages and chapters."""
-    pages = [path.read_text(encoding="utf-8") for path in (ROOT / "book").glob("*.md")]
+    pages = [path.read_text(encoding="utf-8") for path in (ROOT / "book").rglob("*.md")]
     for path in (ROOT / "book").glob("*.ipynb"):
         cells = nbformat.read(path, as_version=4).cells
         pages += [cell.source for cell in cells if cell.cell_type == "markdown"]

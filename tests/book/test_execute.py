@@ -31,12 +31,8 @@ def test_numbers_and_paths_name_notebooks(tmp_path):
     assert execute.find_notebooks([], tmp_path) == [first, third]
     assert execute.find_notebooks(["3"], tmp_path) == execute.find_notebooks(["03"], tmp_path) == [third]
     assert execute.find_notebooks([str(first)], tmp_path) == [first]
-    appendix = save(tmp_path / "A-last.ipynb")
-    assert execute.find_notebooks([], tmp_path) == [first, third, appendix]
-    assert execute.find_notebooks(["A"], tmp_path) == [appendix]
     with pytest.raises(
-        FileNotFoundError,
-        match="no notebook for '02'; there are: 01-first.ipynb, 03-third.ipynb, A-last.ipynb",
+        FileNotFoundError, match="no notebook for '02'; there are: 01-first.ipynb, 03-third.ipynb"
     ):
         execute.find_notebooks(["02"], tmp_path)
 

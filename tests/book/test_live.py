@@ -40,6 +40,7 @@ from test_book import (  # noqa: F401
 from torch.autograd.functional import hessian
 from torch.func import grad, grad_and_value
 
+from experiments import small_portuguese as phrases
 from transformer import (
     EncoderLayer,
     LayerConfig,
@@ -70,7 +71,6 @@ from transformer.modern.language_model import LanguageModelConfig, cache_bytes
 from transformer.modern.parts import rotary_table, rotate
 from transformer.speed.costs import Cluster, ModelShape, Split, Work
 from transformer.speed.planner import predict
-from transformer.study import phrases
 from transformer.training import record_path
 
 sys.path.insert(0, str(ROOT / "book" / "_ext"))

@@ -165,7 +165,7 @@ def test_links_to_the_published_pages_lead_to_something():
         elif place.startswith("_static/"):
             assert (ROOT / "book" / place).exists(), link
         elif not fragment:
-            assert place in ("book/playground.html", "book/teaching.html"), link
+            assert (ROOT / place).with_suffix(".md").exists(), link
         else:
             assert fragment.startswith(("equation-eq-", "live-", "sec-", "case-", "clinic-")), link
     assert len(links) > 200
