@@ -2,6 +2,7 @@
 
 import json
 import re
+import unicodedata
 from dataclasses import asdict, fields, replace
 from functools import partial
 from importlib import metadata
@@ -42,7 +43,7 @@ from transformer.commands.training import toy_record, train_toy, translation_rec
 from transformer.language.bpe_dropout import sampled_batches
 from transformer.language.corpora import CorpusError, Pair
 from transformer.language.translator import Search, evaluate_translator, tune_search
-from transformer.language.wording import AS_IT_IS, CORPORA
+from transformer.language.wording import AS_IT_IS, CORPORA, PREPARATIONS
 from transformer.runs.checkpoints import load_checkpoint, set_weights
 from transformer.runs.folder import write_record
 from transformer.training import record_path
@@ -427,6 +428,17 @@ def test_interrupted_training_ends_where_the_whole_one_does(tmp_path):
 
 def numbers(n: int, length: int = 1) -> list[Pair]:
     return [Pair(f"{row} gatos" * length, f"{row} cats" * length) for row in range(n)]
+
+
+@pytest.mark.parametrize("preparation", PREPARATIONS)
+def test_texts_of_many_characters_have_room_for_them(preparation):
+    """More than a vocabulary of `recipe_for` has at most; and letters that are composed before they count."""
+    many = [Pair("".join(map(chr, range(n, n + 17))), "a") for n in range(0x3400, 0x3400 + 17_000, 17)]
+    taken_apart = [Pair(unicodedata.normalize("NFD", "àèìòùáéíóúâêîôûãẽĩõũ"), "a")]
+    for pairs in (many, taken_apart):
+        recipe = recipe_for(pairs, Preparation(preparation))
+        texts = (text for pair in pairs for text in pair)
+        assert Vocabulary.train(texts, recipe.data.vocab_size, preparation=recipe.data.prepared)
 
 
 def test_sizes_follow_the_texts(monkeypatch):

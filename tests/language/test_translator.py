@@ -48,7 +48,7 @@ from transformer.language.translator import (
     translate_ids,
     tune_search,
 )
-from transformer.language.wording import CORPORA, detokenize
+from transformer.language.wording import AS_IT_IS, CORPORA, detokenize
 from transformer.runs.checkpoints import CheckpointError
 from transformer.runs.folder import write_record
 from transformer.training import record_path
@@ -108,6 +108,36 @@ def test_scores_refuse_unequal_or_empty_lists(ours, theirs):
 
 REFERENCES = ["the cat sees the old house .", "i like this very much .", "it is late ."] * 9
 HYPOTHESES = ["the cat sees the house .", "i like this very much .", "is it late ?"] * 9
+
+
+@pytest.mark.parametrize(
+    ("tokenization", "reference", "hypothesis"),
+    [
+        ("zh", "今天天气很好，我们去公园散步吧。", "今天天气很好，我们去公园走走吧。"),
+        ("zh", "我用 Python 写了一个程序。", "我用 Python 写了个程序。"),
+        ("char", "今日は天気がいいので公園へ行きましょう。", "今日は天気がよいので公園へ行きましょう。"),
+        ("char", "วันนี้อากาศดีมาก เราไปสวนสาธารณะกัน", "วันนี้อากาศดี เราไปสวนสาธารณะกัน"),
+        ("char", "ມື້ນີ້ອາກາດດີຫຼາຍ ພວກເຮົາໄປສວນ", "ມື້ນີ້ອາກາດດີ ພວກເຮົາໄປສວນ"),
+        ("char", "ថ្ងៃនេះអាកាសធាតុល្អណាស់ យើងទៅសួន", "ថ្ងៃនេះអាកាសធាតុល្អ យើងទៅសួន"),
+        ("char", "ဒီနေ့ရာသီဥတုကောင်းတယ် ပန်းခြံသွားမယ်", "ဒီနေ့ရာသီဥတုကောင်း ပန်းခြံသွားမယ်"),
+        ("13a", "오늘은 날씨가 매우 좋아서 공원에 갑니다 .", "오늘은 날씨가 아주 좋아서 공원에 갑니다 ."),
+        ("13a", "आज मौसम बहुत अच्छा है और हम पार्क जाते हैं", "आज मौसम काफी अच्छा है और हम पार्क जाते हैं"),
+        ("13a", "the cat 猫 sees the old house .", "the cat 猫 sees the house ."),
+    ],
+)
+def test_bleu_cuts_where_the_script_of_the_references_does(tokenization, reference, hypothesis):
+    from sacrebleu.metrics import BLEU
+
+    for preparation in (AS_IT_IS, CORPORA):
+        scores = corpus_scores([hypothesis], [reference], preparation=preparation)
+        metric = BLEU(lowercase=not preparation.keeps_case, tokenize=tokenization)
+        found = metric.corpus_score([hypothesis], [[reference]])
+        assert scores["BLEU-detok"]["line"] == found.format(signature=str(metric.get_signature()))
+        assert f"tok:{tokenization}" in scores["BLEU-detok"]["signature"]
+        assert ("BLEU-tok" in scores) == (preparation == CORPORA and tokenization == "13a")
+        if tokenization != "13a":  # cut at spaces, all of them have 0
+            assert scores["BLEU-detok"]["score"] > 50
+            assert BLEU().corpus_score([hypothesis], [[reference]]).score == 0
 
 
 def test_each_score_comes_with_the_line_that_sacrebleu_prints():

@@ -257,6 +257,14 @@ def test_no_piece_becomes_longer_than_a_file_may_hold(tmp_path):
     assert len(Vocabulary.load(tmp_path / "v.json")) == len(vocabulary)
 
 
+def test_a_vocabulary_has_at_most_the_size_asked_for():
+    texts = ["".join(map(chr, range(0x4E00 + n, 0x4E00 + n + 30))) for n in range(0, 300, 3)]
+    for size in (332, 333, 400):  # 327 characters and the space, and the special entries
+        assert len(Vocabulary.train(texts, size)) == size
+    with pytest.raises(ValueError, match="size must be at least 332 for texts of 328 characters, but is 331"):
+        Vocabulary.train(texts, 331)
+
+
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
@@ -268,6 +276,11 @@ def test_no_piece_becomes_longer_than_a_file_may_hold(tmp_path):
         (lambda v: Vocabulary.train(["a"], 4), ValueError, "size must be at least 5, but is 4"),
         (lambda v: Vocabulary.train(["a"], 10.0), TypeError, "size must be an int"),
         (lambda v: Vocabulary.train([], 10), ValueError, "sentences hold no words to learn from"),
+        (
+            lambda v: Vocabulary.train(map(chr, range(0x4E00, 0x4E00 + 500)), 100),
+            ValueError,
+            "size must be at least 505 for texts of 501 characters, but is 100",
+        ),
         (lambda v: v.encode(None), TypeError, "text must be a str, not NoneType (None)"),
         (lambda v: v.decode([300]), IndexError, "ids must lie in [0, 300), got 300"),
         (lambda v: v.tokens([-1]), IndexError, "ids must lie in [0, 300), got -1"),

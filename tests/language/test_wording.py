@@ -2,6 +2,8 @@
 
 import io
 import os
+import random
+import time
 import unicodedata
 from importlib.util import find_spec
 
@@ -61,6 +63,95 @@ def test_tokenize(raw, written):
 )
 def test_detokenize(written, typed):
     assert detokenize(written) == typed
+
+
+def scripts():
+    """Letters and marks of every block of 256 characters that has letters."""
+    blocks = {}
+    for character in map(chr, range(0x00C0, 0x20000)):
+        kind = unicodedata.category(character)[0]
+        if kind in "LM" and unicodedata.normalize("NFC", character.lower()) == character:
+            blocks.setdefault(ord(character) >> 8, {"L": [], "M": []})[kind].append(character)
+    return {f"U+{block << 8:04X}": found for block, found in blocks.items() if found["L"]}
+
+
+SCRIPTS = scripts()
+
+
+@pytest.mark.parametrize("block", SCRIPTS)
+def test_a_letter_keeps_its_marks_in_every_script_and_all_comes_back(block):
+    dice, letters, marks = random.Random(block), SCRIPTS[block]["L"], SCRIPTS[block]["M"]
+    marks = marks or list("\u0301\u0323\u0331")
+    for _ in range(10):
+        words = [
+            "".join(
+                dice.choice(letters) + "".join(dice.choices(marks, k=dice.randrange(3)))
+                for _ in range(dice.randrange(1, 6))
+            )
+            for _ in range(dice.randrange(1, 5))
+        ]
+        typed = unicodedata.normalize("NFC", f"({words[0]}, {' '.join(words)})!").lower()
+        for name in PREPARATIONS:
+            preparation = Preparation(name)
+            prepared = preparation.prepare(typed)
+            assert preparation.restore(prepared) == typed
+            assert preparation.prepare(prepared) == prepared
+        assert (
+            tokenize(" ".join(words)).split() == unicodedata.normalize("NFC", " ".join(words).lower()).split()
+        )
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        "हिन्दी में।", "தமிழ் நாடு", "ภาษาไทย", "ọjọ́ dára", "שָׁלוֹם עוֹלָם", 'צה"ל', "می\u200cخواهم", "क्\u200dष",
+        "col·lecció", "བོད་ཡིག", "ինչո՞ւ", "他说「你好」。", "i\u0307stanbul", "a.b@c-d.com.", "(https://a.b/c?d=1#e)!",
+        "www.a.org, sim", "👩\u200d❤\ufe0f\u200d👨 sim 👍🏽 🇵🇹", "#\ufe0f\u20e3 ❤\ufe0f\u200d🔥",
+        "🏴\U000e0067\U000e0062\U000e0065\U000e006e\U000e0067\U000e007f",
+    ],
+)  # fmt: skip
+def test_what_people_type_comes_back(typed):
+    assert detokenize(tokenize(typed)) == typed
+    assert tokenize(tokenize(typed)) == tokenize(typed)
+
+
+DRAWN = {
+    *range(0x0600, 0x0606),
+    0x06DD,
+    0x070F,
+    0x0890,
+    0x0891,
+    0x08E2,
+    0x110BD,
+    0x110CD,
+    *range(0x13430, 0x13440),
+}
+
+
+def test_what_nobody_sees_is_dropped_and_what_a_script_needs_is_kept():
+    unseen = [chr(n) for n in range(0x110000) if unicodedata.category(chr(n)) == "Cf" and n not in DRAWN]
+    assert len(unseen) > 140
+    for name in PREPARATIONS:
+        assert Preparation(name).prepare("o ga" + "".join(unseen) + "to" + unseen[0]) == "o gato"
+        kept = "می\u200cخواهم ക്\u200d 👩\u200d🔬"
+        assert Preparation(name).prepare(kept) == kept
+        drawn = "".join(map(chr, sorted(DRAWN)))
+        assert Preparation(name).prepare(drawn) == drawn
+
+
+def test_translators_do_not_read_what_nobody_sees():
+    translator, typed = Translator.load("phrases"), "A menina gosta do gato preto."
+    hidden = "\ufeff" + "\u200b".join(typed).replace("gato", "ga\xadto\u2060")
+    assert (
+        translator.translate([hidden]) == translator.translate([typed]) == ["the girl likes the black cat."]
+    )
+
+
+def test_preparing_takes_a_time_that_grows_with_the_text():
+    for part in ("-", "a.", "a@", "www.", "https://!", "n't", "1,", "!\u0301", "a\u200d", "\u0e01\u0e48"):
+        start = time.process_time()
+        tokenize(part * (60_000 // len(part)))
+        assert time.process_time() - start < 20, part
 
 
 def test_the_phrases_have_their_form_already():

@@ -10,7 +10,7 @@ from transformer.commands.own_texts import OwnTexts, checksum, own_splits
 from transformer.commands.recipes import RECIPES, Recipe, Schedule
 from transformer.language.batches import TokenBatches, encode_pairs
 from transformer.language.corpora import as_pairs
-from transformer.language.vocabulary import Vocabulary
+from transformer.language.vocabulary import Vocabulary, normalize
 from transformer.language.wording import AS_IT_IS, Preparation
 from transformer.runs.update import TrainingConfig
 from transformer.validation import check_type
@@ -48,10 +48,11 @@ def recipe_for(pairs: Sequence[tuple[str, str]], preparation: Preparation = AS_I
         (16, 1000)
     """
     check_type(Preparation, preparation=preparation)
-    texts = [preparation.prepare(text) for pair in as_pairs(pairs) for text in pair]
+    texts = [normalize(preparation.prepare(text)) for pair in as_pairs(pairs) for text in pair]
     words = Counter(word for text in texts for word in text.split())
     often = sum(count >= 10 for count in words.values())
-    vocab_size = min(5 + len(set().union(*words)) + often // 2, 16_000)  # four special ones, and the space
+    least = 5 + len(set().union(*words))  # characters, four special entries, and the space
+    vocab_size = max(least, min(least + often // 2, 16_000))
     model, peak_rate, max_tokens = _OWN_SIZES[sum(words.total() > limit for limit in _OWN_LIMITS)]
     vocabulary = Vocabulary.train(texts, vocab_size)  # the texts are prepared
     encoded = encode_pairs(list(zip(texts[::2], texts[1::2])), vocabulary, max_tokens)

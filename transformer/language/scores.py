@@ -8,6 +8,7 @@ __all__ = ["corpus_scores", "sentence_scores", "unseen_pairs"]
 
 # %% book/13-translation.ipynb · How good is a translation? · [translation-imports]
 import json
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -34,8 +35,9 @@ def corpus_scores(
         preparation: what gave both sides their form. Case counts where it keeps case.
 
     Returns:
-        for `"BLEU-tok"` (on the tokens as they are, where the preparation makes any), `"BLEU-detok"`
-        (both sides as one types them, then sacreBLEU's own tokenization), `"chrF2"` (as one types
+        for `"BLEU-tok"` (on the tokens as they are, where spaces separate any), `"BLEU-detok"`
+        (both sides as one types them, then sacreBLEU's own tokenization: `13a`, `zh` for Chinese, or
+        `char` for other scripts without spaces between words), `"chrF2"` (as one types
         them) and `"exact"` (equal sentences, in percent) the `"score"` from 0 to 100, the
         `"signature"`, and the `"line"` to print, as sacreBLEU itself does. With an
         `n_bootstrap` of at least 2 also the `"mean"` over the corpora drawn and the `"margin"`: the
@@ -53,12 +55,13 @@ def corpus_scores(
     metrics = optional_import("sacrebleu.metrics")
     fold, restore = not preparation.keeps_case, preparation.restore
     typed = [restore(text) for text in hypotheses], [restore(text) for text in references]
+    cut = _bleu_tokenization(typed[1])
     measured = {
         "BLEU-tok": (metrics.BLEU(lowercase=fold, tokenize="none", force=True), (hypotheses, references)),
-        "BLEU-detok": (metrics.BLEU(lowercase=fold), typed),
+        "BLEU-detok": (metrics.BLEU(lowercase=fold, tokenize=cut), typed),
         "chrF2": (metrics.CHRF(lowercase=fold), typed),
     }
-    if not preparation.splits_words:
+    if not preparation.splits_words or cut != "13a":
         del measured["BLEU-tok"]
     scores = {name: _measured(metric, *sides, n_bootstrap) for name, (metric, sides) in measured.items()}
     return scores | {"exact": _equal(hypotheses, references, n_bootstrap, fold)}
@@ -72,6 +75,22 @@ def _check_pairs(hypotheses: Sequence[str], references: Sequence[str]) -> None:
             f"hypotheses and references must be equally many and at least one, "
             f"not {len(hypotheses)} and {len(references)}"
         )
+
+
+_HAN = r"[\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
+_UNSPACED = (  # kana, Thai, Lao, Tibetan, Burmese, Khmer, Tai, Javanese, Balinese
+    r"[\u0e00-\u109f\u1780-\u17ff\u1950-\u19ff\u1a20-\u1aaf\u1b00-\u1b7f\u3040-\u30ff\u31f0-\u31ff"
+    r"\ua980-\ua9ff\uaa60-\uaa7f\uff66-\uff9f]"
+)
+
+
+def _bleu_tokenization(references: Sequence[str]) -> str:
+    # Where words have no spaces between them, BLEU needs another cut than at spaces.
+    text = "".join(references)
+    han, others = (len(re.findall(script, text)) for script in (_HAN, _UNSPACED))
+    if 4 * (han + others) <= len(text):
+        return "13a"
+    return "char" if 10 * others > han else "zh"  # Japanese has kana between its Han characters
 
 
 def _measured(

@@ -85,6 +85,9 @@ def _learn(
     numbers: dict[str, int] = learned["vocab"]
     if len(numbers) == len(SPECIALS):
         raise ValueError("sentences hold no words to learn from")
+    if len(numbers) > size:  # then nothing is merged, and these are the characters
+        n = len(numbers) - len(SPECIALS)
+        raise ValueError(f"size must be at least {len(numbers)} for texts of {n} characters, but is {size}")
     return sorted(numbers, key=numbers.__getitem__), [(left, right) for left, right in learned["merges"]]
 
 
@@ -147,7 +150,12 @@ class Vocabulary:
         min_frequency: int = 2,
         preparation: Preparation = AS_IT_IS,
     ) -> "Vocabulary":
-        """Learn at most `size` entries from `sentences`; no pair is merged that is below `min_frequency`."""
+        """Learn at most `size` entries from `sentences`; no pair is merged that is below `min_frequency`.
+
+        Raises:
+            TypeError: `sentences` is a single string.
+            ValueError: they hold no words, or more characters than have room beside the special entries.
+        """
         check_type(Preparation, preparation=preparation)
         return cls(*_learn(sentences, size, min_frequency, preparation), preparation)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from transformer.validation import check_choice, check_type
 
-__all__ = ["detokenize", "tokenize", "Preparation", "PREPARATIONS", "AS_IT_IS", "CORPORA"]
+__all__ = ["detokenize", "visible", "tokenize", "Preparation", "PREPARATIONS", "AS_IT_IS", "CORPORA"]
 
 
 def detokenize(text: str) -> str:
@@ -23,10 +23,37 @@ def detokenize(text: str) -> str:
     return text.replace("“", '"').replace("”", '"')
 
 
-_ENDING = r"(?:s|re|ve|m|ll|d)\b"  # of she's, we're and their like
+_UNSEEN = re.compile(
+    r"(\U0001f3f4[\U000e0020-\U000e007f]+"  # a flag
+    r"|[\u0600-\u0dff\u1000-\u109f\u1780-\u1cff\u2190-\u2bff\ua800-\uabff\ufb50-\ufe0f\ufe70-\ufefc"
+    r"\U00010a00-\U00011fff\U0001e900-\U0001faff][\u200c\u200d])"  # where words or emoji need joiners
+    r"|[\xad\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
+    r"\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0001\U000e0020-\U000e007f]"
+)
+
+
+def visible(text: str) -> str:
+    """The text without format characters that nobody sees and no script there needs, such as soft hyphens.
+
+    Raises:
+        TypeError: `text` is not a string.
+
+    Source: Unicode's general category Cf.
+    """
+    check_type(str, text=text)
+    return _UNSEEN.sub(r"\1", text)
+
+
+# What words are made of: whatever is neither a space nor Latin punctuation or a symbol.
+_LETTER = r"[\w\u02b0-\u167f\u1681-\u1fff\u200c\u200d\u20d0-\u20f0\u2c00-\u2fff\u3001-\U0010ffff]"
+_WORD = rf"(?:{_LETTER}++|(?<=\u200d)\S)++"  # and any sign that a joiner ties to the one before
+_ENDING = rf"(?:s|re|ve|m|ll|d)(?!{_LETTER})"  # of she's, we're and their like
+_INSIDE = rf"""(?:[-·]|(?<=[\u0590-\u05ff])"(?=[\u0590-\u05ff])|['’](?!{_ENDING}))"""
 _TOKEN = re.compile(
-    rf"``|''|\.\.\.|\d+(?:[.,]\d+)+|n['’]t\b|['’]{_ENDING}"
-    rf"|\w+(?=n['’]t\b)|\w+(?:(?:-|['’](?!{_ENDING}))\w+)*|[^\w\s]"
+    r"(?:https?://|www\.)\S*[\w/]|\w[\w.+-]{0,63}@[\w-]+(?:\.[\w-]+)+"  # addresses
+    rf"|``|''|\.\.\.|\d+(?:[.,]\d+)+|n['’]t(?!{_LETTER})|['’]{_ENDING}"
+    rf"|{_LETTER}+(?=n['’]t(?!{_LETTER}))|{_WORD}(?:{_INSIDE}{_WORD})*"
+    rf"|[^\w\s][\u0300-\u036f\u200d\u20d0-\u20f0\ufe00-\ufe0f]*(?:(?<=\u200d){_WORD})?"
 )
 
 
@@ -34,14 +61,16 @@ def tokenize(text: str) -> str:
     """Write raw text as the corpora are written: lower case, spaces around punctuation, paired
     quotes.
 
-    Text that already has this form stays as it is.
+    Text that already has this form stays as it is. In every script a letter keeps its marks, and words
+    keep the punctuation of scripts other than the Latin; web and mail addresses stay whole. `detokenize`
+    gives all these back, and leaves spaces around signs such as `/` and `€`.
 
     Raises:
         TypeError: `text` is not a string.
     """
     check_type(str, text=text)
     tokens, opening = [], True
-    for token in _TOKEN.findall(unicodedata.normalize("NFC", text).lower()):
+    for token in _TOKEN.findall(unicodedata.normalize("NFC", visible(text)).lower()):
         if token == '"':
             token, opening = ("``" if opening else "''"), not opening
         token = {"“": "``", "”": "''", "«": "``", "»": "''", "…": "..."}.get(token, token)
@@ -50,8 +79,8 @@ def tokenize(text: str) -> str:
 
 
 _CHANGES: dict[str, tuple[Callable[[str], str], Callable[[str], str]]] = {  # of a text, of a translation
-    "as it is": (str, str),
-    "lower case": (str.lower, str),
+    "as it is": (visible, str),
+    "lower case": (lambda text: visible(text).lower(), str),
     "tokenized": (tokenize, detokenize),
 }
 _CODE = re.compile(r"[a-z]{2,3}(?:-[A-Za-z0-9]{2,8})*")
@@ -60,6 +89,8 @@ _CODE = re.compile(r"[a-z]{2,3}(?:-[A-Za-z0-9]{2,8})*")
 @dataclass(frozen=True)
 class Preparation:
     """What is done to a text before it is cut into subwords, and to a translation once it is written.
+
+    All drop what is not `visible`.
 
     Args:
         name: ``"as it is"``, ``"lower case"``, or ``"tokenized"``, which is the form of the book's
