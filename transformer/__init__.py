@@ -109,7 +109,7 @@ from transformer.loss import (
     teacher_forced_loss,
     r_drop_loss,
 )
-from transformer.training import noam_rate, cooldown, evaluate_loss, fit, load_record
+from transformer.training import best_device, noam_rate, cooldown, evaluate_loss, fit, load_record
 from transformer.decoding import greedy_search, beam_search
 from transformer.toy import reverse_and_mark, reversal_batch, toy_config, load_toy_model
 from transformer.language.vocabulary import Vocabulary
@@ -158,6 +158,7 @@ __all__ = [
     "perplexity",
     "teacher_forced_loss",
     "r_drop_loss",
+    "best_device",
     "noam_rate",
     "cooldown",
     "evaluate_loss",

@@ -4,6 +4,7 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 """
 
 __all__ = [
+    "best_device",
     "adamw",
     "noam_rate",
     "cooldown",
@@ -35,6 +36,28 @@ from torch import Tensor, nn
 
 from transformer.loss import label_smoothed_cross_entropy, token_accuracy
 from transformer.validation import check_number, check_size, check_type
+
+
+# %% book/07-training.ipynb · First runs · [best-device]
+def best_device(dtype: torch.dtype = torch.float32) -> torch.device:
+    """Where to train: on the GPU if there is one, NVIDIA's or Apple's, and else on the CPU.
+
+    Args:
+        dtype: what to train in; Apple's GPUs have no float64.
+
+    Raises:
+        TypeError: `dtype` is not a `torch.dtype`.
+
+    Example:
+        >>> best_device().type in ("cuda", "mps", "cpu")
+        True
+    """
+    check_type(torch.dtype, dtype=dtype)
+    if torch.cuda.is_available():
+        return torch.device("cuda")
+    if torch.backends.mps.is_available() and dtype != torch.float64:
+        return torch.device("mps")
+    return torch.device("cpu")
 
 
 # %% book/07-training.ipynb · Shrinking the weights · [adamw]

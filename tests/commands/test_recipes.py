@@ -1,17 +1,20 @@
 """Recipes: settings by name, in files, and what training makes of them."""
 
+import argparse
 import json
 import re
 import unicodedata
 from dataclasses import asdict, fields, replace
 from functools import partial
 from importlib import metadata
+from pathlib import Path
 
 import pytest
 import torch
 from helpers import PAIRS, corpus
 
 import transformer.commands.data
+import transformer.commands.options
 import transformer.commands.sizes
 from transformer import (
     RECIPES,
@@ -29,6 +32,7 @@ from transformer import (
     evaluate_loss,
     held_out,
     load_record,
+    process_group,
     r_drop_loss,
     recipe_for,
     reverse_and_mark,
@@ -36,10 +40,12 @@ from transformer import (
     train_translator,
 )
 from transformer.commands.data import Translations
+from transformer.commands.options import device_option
 from transformer.commands.own_texts import OwnTexts
 from transformer.commands.recipes import Loss, Schedule, Stacks, changed, read_recipe, settings
 from transformer.commands.sizes import own_recipe
 from transformer.commands.training import toy_record, train_toy, translation_record
+from transformer.exchange.ctranslate2 import load_translator
 from transformer.language.bpe_dropout import sampled_batches
 from transformer.language.corpora import CorpusError, Pair
 from transformer.language.translator import Search, evaluate_translator, tune_search
@@ -112,6 +118,37 @@ def test_the_data_of_the_other_kind_are_refused():
         train_toy(TINY)
     with pytest.raises(TypeError, match="data must be a Translations, not Reversals"):
         train_translator(TOY, load=ours)
+
+
+@pytest.mark.parametrize(
+    ("module", "call"),
+    [
+        ("commands.training", lambda: train_toy(TOY)),
+        ("commands.training", lambda: train_translator(TINY, load=ours)),
+        ("language.translator", lambda: Translator.load("phrases")),
+        ("language.translator", lambda: Translator.from_pretrained("phrases")),
+        ("language.translator", lambda: load_translator("phrases")),
+        ("runs.distributed", lambda: process_group().__enter__()),
+    ],
+)
+def test_what_trains_or_translates_does_so_on_the_best_device(monkeypatch, module, call):
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    monkeypatch.setattr(f"transformer.{module}.best_device", lambda: "nowhere")
+    with pytest.raises(ValueError, match="device 'nowhere' cannot be used here"):
+        call()
+
+
+def test_commands_compute_on_the_best_device(monkeypatch):
+    monkeypatch.setattr(transformer.commands.options, "best_device", lambda: torch.device("meta"))
+    parser = argparse.ArgumentParser()
+    device_option(parser.add_argument)
+    assert parser.parse_args([]).device == "meta" and "(default: meta)" in parser.format_help()
+
+
+def test_one_rule_says_which_device_is_best():
+    package = Path(transformer.__file__).parent
+    asked = [path.name for path in package.rglob("*.py") if "cuda.is_available" in path.read_text("utf8")]
+    assert sorted(asked) == ["gpu.py", "training.py"]  # the first wants no other
 
 
 def test_a_peak_decides_the_factor():

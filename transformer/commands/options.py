@@ -36,6 +36,7 @@ import torch
 from transformer.commands.terminal import note
 from transformer.exchange.ctranslate2 import load_translator
 from transformer.language.translator import ENGINES, AnyTranslator, Search
+from transformer.training import best_device
 
 
 # %% book/B-commands.ipynb · Options · [kinds-code]
@@ -129,7 +130,7 @@ def named_translator(options: argparse.Namespace) -> AnyTranslator:
 
 def device_option(add: Add) -> None:
     """On which device."""
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = best_device().type
     add("--device", default=device, help=f"where to compute (default: {device})")
     many = "threads to compute with (default: as many as PyTorch takes, but one to train a narrow model)"
     add("--threads", type=within(int, 1, 1024), metavar="N", help=many)

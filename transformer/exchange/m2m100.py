@@ -43,6 +43,7 @@ from transformer.exchange.marian import (
 from transformer.exchange.torch import check_exact_type
 from transformer.model import Transformer, TransformerConfig
 from transformer.runs.checkpoints import regular_file
+from transformer.training import best_device
 from transformer.validation import check_choice, check_device, check_size, check_type, optional_import
 
 
@@ -221,7 +222,7 @@ class M2M100Translator(MarianTranslator):
         folder: of the model and its tokenizer.
         source, target: the languages as the model calls them, such as `"por_Latn"` and `"eng_Latn"` in
             NLLB-200, `"pt"` and `"en"` in M2M-100.
-        device: to translate on.
+        device: to translate on; `None` for the `best_device`.
 
     Raises:
         OSError, CheckpointError: as in `from_m2m100`; or a file of the vocabulary is missing, is damaged,
@@ -233,12 +234,13 @@ class M2M100Translator(MarianTranslator):
     model: M2M100Transformer
 
     def __init__(
-        self, folder: str | Path, source: str, target: str, device: torch.device | str = "cpu"
+        self, folder: str | Path, source: str, target: str, device: torch.device | str | None = None
     ) -> None:
         check_type(str, source=source, target=target)
         optional_import("sentencepiece")  # which the tokenizer needs
         optional_import("transformers")
-        self.model, opened = from_m2m100(folder).to(check_device(device)), ForeignFolder(folder)
+        device = check_device(device or best_device())
+        self.model, opened = from_m2m100(folder).to(device), ForeignFolder(folder)
         with refusing_damage(opened.path):
             self._tokenizer, languages = _m2m100_tokenizer(opened, self.model.config.tgt_vocab_size)
         for name in (source, target):

@@ -49,6 +49,7 @@ from transformer.model import Transformer, TransformerConfig
 from transformer.runs.checkpoints import regular_file
 from transformer.speed.configured import parameter_owners
 from transformer.speed.fast import accelerated
+from transformer.training import best_device
 from transformer.validation import check_choice, check_device, check_size, check_type, optional_import
 
 
@@ -451,7 +452,7 @@ class MarianTranslator:
 
     Args:
         folder: of the model and its tokenizer.
-        device: to translate on.
+        device: to translate on; `None` for the `best_device`.
 
     Raises:
         OSError, CheckpointError: as in `from_marian`; or a file of the vocabulary is missing, is
@@ -463,10 +464,11 @@ class MarianTranslator:
     model: Transformer
     engine = "pytorch"
 
-    def __init__(self, folder: str | Path, device: torch.device | str = "cpu") -> None:
+    def __init__(self, folder: str | Path, device: torch.device | str | None = None) -> None:
         optional_import("sentencepiece")  # which the tokenizer needs
         optional_import("transformers")
-        self.model, opened = from_marian(folder).to(check_device(device)), ForeignFolder(folder)
+        device = check_device(device or best_device())
+        self.model, opened = from_marian(folder).to(device), ForeignFolder(folder)
         self._tokenizer = _marian_tokenizer(opened, self.model.config)
         with refusing_damage(opened.path):
             self._searched: Any = Forbidding(accelerated(self.model, stacklevel=3), _banned(opened))

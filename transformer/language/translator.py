@@ -50,7 +50,7 @@ from transformer.language.scores import corpus_scores
 from transformer.language.vocabulary import Vocabulary
 from transformer.model import Transformer, TransformerConfig
 from transformer.speed.fast import accelerated
-from transformer.training import evaluating
+from transformer.training import best_device, evaluating
 from transformer.validation import (
     check_choice,
     check_device,
@@ -180,7 +180,7 @@ class Alignment(NamedTuple):
 
     source: list[str]
     target: list[str]
-    weights: Tensor  # [n_layers, H, T, S]
+    weights: Tensor  # [n_layers, H, T, S], on the CPU
 
 
 def _cross_attention(model: Transformer, source: list[int], target: list[int]) -> Tensor:
@@ -189,7 +189,7 @@ def _cross_attention(model: Transformer, source: list[int], target: list[int]) -
     src = torch.tensor([source], device=device)
     tgt = torch.tensor([[model.config.bos_id, *target[:-1]]], device=device)
     with evaluating(model):
-        return model.attention_maps(src, tgt).cross[:, 0]
+        return model.attention_maps(src, tgt).cross[:, 0].cpu()
 
 
 # %% book/F-translator.ipynb · The class · [engine-for]
@@ -248,13 +248,15 @@ class Translator(OnHub):
         self.engine, self._find = _engine_for(self, engine)
 
     @classmethod
-    def load(cls, path: Path | str, device: torch.device | str = "cpu", engine: str = "pytorch") -> Self:
+    def load(
+        cls, path: Path | str, device: torch.device | str | None = None, engine: str = "pytorch"
+    ) -> Self:
         """Read a translator from the folder that `save` wrote; nothing in it is executed.
 
         Args:
             path: the folder, or the name of a translator that the package carries, such as
                 `"phrases"`. For a folder of that name, write `"./phrases"` or a `Path`.
-            device: to translate on.
+            device: to translate on; `None` for the `best_device`.
             engine: as in `Translator`; so are its errors.
 
         Raises:
@@ -265,7 +267,7 @@ class Translator(OnHub):
         check_type((str, Path), path=path)
         files = check_sums(translator_folder(path))
         config, preparation = read_config(files["config.json"])
-        model = read_model(files["model.safetensors"], config, check_device(device))
+        model = read_model(files["model.safetensors"], config, check_device(device or best_device()))
         return cls(model, read_vocabulary(files["vocabulary.json"], config, preparation), engine)
 
     def save(self, path: Path | str, dtype: torch.dtype = torch.float16) -> None:

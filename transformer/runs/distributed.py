@@ -30,6 +30,7 @@ from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from transformer.layers import DecoderLayer, EncoderLayer
+from transformer.training import best_device
 from transformer.validation import check_device, optional_import
 
 
@@ -39,7 +40,7 @@ def process_group(device: torch.device | str | None = None) -> Iterator[torch.de
     """Join the processes that torchrun has started; without torchrun there is nothing to join.
 
     Args:
-        device: to compute on; `None` for a GPU if there is one. Under torchrun each process of a
+        device: to compute on; `None` for the `best_device`. Under torchrun each process of a
             machine gets a GPU of its own.
 
     Yields:
@@ -51,7 +52,7 @@ def process_group(device: torch.device | str | None = None) -> Iterator[torch.de
         RuntimeError: this torch cannot connect processes, or they do not find each other.
     """
     if device is None:
-        device = "cuda" if torch.cuda.is_available() else "cpu"
+        device = best_device()
     if "LOCAL_RANK" not in os.environ:
         yield check_device(device)
         return
