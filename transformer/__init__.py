@@ -71,6 +71,9 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 #     exchange/ctranslate2
 #     exchange/onnx
 #     study/checks
+#     study/readings
+#     study/loss_checks
+#     study/training_checks
 #     study/workbook
 #     commands/limits
 #     commands/batching
@@ -131,6 +134,7 @@ from transformer.language.translator import Alignment, Translator
 from transformer.language.folder import save_model, load_model
 from transformer.exchange.torch import from_torch, to_torch
 from transformer.study.checks import check_model
+from transformer.study.training_checks import check_training
 
 __all__ = [
     "TokenEmbedding",
@@ -199,4 +203,5 @@ __all__ = [
     "from_torch",
     "to_torch",
     "check_model",
+    "check_training",
 ]
