@@ -1628,7 +1628,7 @@ def test_the_command_examines_a_training(mine, capsys):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--training", "{}:right"], "must return a tuple or a dictionary of the arguments of check_training"),
+        (["--training", "{}:right"], "must return a tuple or a dictionary of the arguments of"),
         (["--training", "{}:training", "--pad-id", "0"], "--training takes no pad_id"),
         (["{}:nowhere"], "module mine_to_check has no function nowhere"),
         (["{}:number"], "module mine_to_check has no function number"),

@@ -6,7 +6,7 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 __all__ = []
 
 
-# %% book/H-examination.ipynb · Adapters: models that are called in another way · [loss-checks-imports]
+# %% book/H-examination.ipynb · Ids, shift, padding, masks, mean · [loss-checks-imports]
 import copy
 from collections.abc import Iterable, Mapping
 
@@ -18,7 +18,7 @@ from transformer.study.checks import _inverted, _listed, _quiet, _said
 from transformer.study.readings import _moved, _Program, _value
 
 
-# %% book/H-examination.ipynb · Adapters: models that are called in another way · [training-ids]
+# %% book/H-examination.ipynb · Ids, shift, padding, masks, mean · [training-ids]
 _Finding = tuple[bool | None, str, str]  # passed (None: skipped), what was measured, the likely cause
 
 
@@ -54,7 +54,7 @@ def _check_ids(p: _Program) -> _Finding:
     return True, ", ".join(said), ""
 
 
-# %% book/H-examination.ipynb · Adapters: models that are called in another way · [training-runs]
+# %% book/H-examination.ipynb · Ids, shift, padding, masks, mean · [training-runs]
 def _check_runs(p: _Program) -> _Finding:
     """The loss of the batch is a finite number, and comes from the model that is given."""
     model, called = copy.deepcopy(p.original).train(), []
@@ -89,7 +89,7 @@ def _fullest(p: _Program) -> int:
     return int((p.few.ids(role) != p.pad).sum(dim=1).argmax())
 
 
-# %% book/H-examination.ipynb · Adapters: models that are called in another way · [training-start]
+# %% book/H-examination.ipynb · Ids, shift, padding, masks, mean · [training-start]
 def _check_start(p: _Program) -> _Finding:
     """Every target begins with the start token, which is read and not predicted."""
     firsts = sorted(set(p.first))
@@ -106,7 +106,7 @@ def _check_start(p: _Program) -> _Finding:
     return True, f"every target begins with {firsts[0]}", ""
 
 
-# %% book/H-examination.ipynb · Adapters: models that are called in another way · [training-shift]
+# %% book/H-examination.ipynb · Ids, shift, padding, masks, mean · [training-shift]
 def _check_shift(p: _Program) -> _Finding:
     """Position t reads token t and predicts token t + 1."""
     steps = [t.f - t.r for t in p.traces if t.r is not None and t.f is not None]
@@ -124,7 +124,7 @@ def _check_shift(p: _Program) -> _Finding:
     return True, "each token is read one position after it is predicted", ""
 
 
-# %% book/H-examination.ipynb · Adapters: models that are called in another way · [training-end]
+# %% book/H-examination.ipynb · Ids, shift, padding, masks, mean · [training-end]
 def _stripped(sentence: list[int], *padding: int | None) -> list[int]:
     end = len(sentence)
     while end and sentence[end - 1] in padding:
@@ -159,7 +159,7 @@ def _check_end(p: _Program) -> _Finding:
     return False, f"targets end with {_some(sorted(ends))}", "no end token, so a search never learns to stop"
 
 
-# %% book/H-examination.ipynb · Adapters: models that are called in another way · [training-padding]
+# %% book/H-examination.ipynb · Ids, shift, padding, masks, mean · [training-padding]
 def _check_padding(p: _Program) -> _Finding:
     """Padding stands behind the words, is ignored by the loss, and changes nothing."""
     counted = sum(max(0, sentence.count(p.pad) - (p.eos == p.pad)) for sentence in p.sentences)
@@ -197,7 +197,7 @@ def _same(p: _Program, order: Tensor, src: Tensor, mask: Tensor | None) -> bool:
     return not _moved(p.read(p.few.put(**parts)).logits, p.read(p.few).logits).any()
 
 
-# %% book/H-examination.ipynb · Adapters: models that are called in another way · [training-masks]
+# %% book/H-examination.ipynb · Ids, shift, padding, masks, mean · [training-masks]
 def _check_masks(p: _Program) -> _Finding:
     """Positions see the past and not the future, the source, and not the rest of the batch."""
     inverted = _inverted(lambda: p.loss(p.model, p.unpadded.given()))
@@ -256,7 +256,7 @@ def _mixed(p: _Program) -> str:
     return ""
 
 
-# %% book/H-examination.ipynb · Adapters: models that are called in another way · [training-mean]
+# %% book/H-examination.ipynb · Ids, shift, padding, masks, mean · [training-mean]
 def _check_mean(p: _Program) -> _Finding:
     """Every real token counts the same, whatever it shares a batch with."""
     lengths = [len(sentence) for sentence in p.sentences]
@@ -279,7 +279,7 @@ def _check_mean(p: _Program) -> _Finding:
     return True, "a mean over real tokens" if share > 0.98 else "a sum over tokens, a mean over sentences", ""
 
 
-# %% book/H-examination.ipynb · Adapters: models that are called in another way · [training-gradients]
+# %% book/H-examination.ipynb · Ids, shift, padding, masks, mean · [training-gradients]
 def _check_gradients(p: _Program) -> _Finding:
     """Every parameter is to be trained, and gets a gradient."""
     model = _quiet(copy.deepcopy(p.original)).train()

@@ -6,7 +6,7 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 __all__ = []
 
 
-# %% book/H-examination.ipynb · Adapters: models that are called in another way · [reading-imports]
+# %% book/H-examination.ipynb · What a loss looks at · [reading-imports]
 import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 from transformer.study.checks import find_logits
 
 
-# %% book/H-examination.ipynb · Adapters: models that are called in another way · [reading-batch]
+# %% book/H-examination.ipynb · What a loss looks at · [reading-batch]
 _NAMES = {  # what programs call the parts of a batch that hold ids
     "src": ("src", "source", "input_ids"),
     "read": ("decoder_input_ids", "prev_output_tokens", "tgt_input"),
@@ -78,7 +78,7 @@ class _Batch:
         return self.put(labels=labels, read=read)
 
 
-# %% book/H-examination.ipynb · Adapters: models that are called in another way · [reading-taken-apart]
+# %% book/H-examination.ipynb · What a loss looks at · [reading-taken-apart]
 def _lag(read: Tensor, labels: Tensor) -> int | None:
     # How many places the decoder's input stands behind the targets, if it is the same sentences.
     for lag in (1, 0, 2):
@@ -121,7 +121,7 @@ def _taken_apart(name: str, batch: Any) -> _Batch:
     return _Batch(batch, parts, roles, lag)
 
 
-# %% book/H-examination.ipynb · Adapters: models that are called in another way · [reading-listener]
+# %% book/H-examination.ipynb · What a loss looks at · [reading-listener]
 class _Unseen(Exception):
     # What a check needs can't be seen in this program.
     pass
@@ -161,7 +161,7 @@ class _Listener(TorchFunctionMode):
         return func(*args, **given)
 
 
-# %% book/H-examination.ipynb · Adapters: models that are called in another way · [reading-read]
+# %% book/H-examination.ipynb · What a loss looks at · [reading-read]
 def _value(result: Any) -> Tensor:
     # The loss in what a user's function returns: a scalar, or a sum and the number of tokens.
     if isinstance(result, (tuple, list)) and len(result) == 2:
@@ -195,6 +195,8 @@ def _read_loss(loss: Callable[[Any, Any], Any], model: nn.Module, batch: _Batch)
         raise _Unseen("the loss has no gradient with respect to its logits")
     logits, slope = (torch.cat(parts) for parts in zip(*pairs, strict=True))
     weights = -slope.amin(dim=-1) / (1 - 1 / V)  # of -log p at p = 1/V it is 1
+    if not weights.max() > 0:
+        raise _Unseen("the loss computes no cross-entropy that can be watched")
     counts = weights > 1e-6 * weights.max()
     targets = slope.argmin(dim=-1).masked_fill(~counts, -1)
     return _Reading(logits, targets, weights * counts, listener.read, bool(best[0][0]))
@@ -207,7 +209,7 @@ def _moved(one: Tensor, other: Tensor) -> Tensor:
     return ~(difference <= 1e-5 * finite.abs().max().clamp(min=1e-6))
 
 
-# %% book/H-examination.ipynb · Adapters: models that are called in another way · [reading-program]
+# %% book/H-examination.ipynb · What a loss looks at · [reading-program]
 class _Trace(NamedTuple):
     # What another target token at place u changes: the target at position r, the logits from f on.
     u: int
