@@ -250,7 +250,7 @@ def _check_search(p: _Program) -> _Finding:
 
 def _cut(row: list[int], asked: list[int], ends: set[int], p: _Program) -> list[int]:
     # What a search has written without the start token, and nothing after the end.
-    start = p.first[0] if p.first else p.bos
+    start = p.first[0] if len(set(p.first)) == 1 else p.bos
     if row[:1] == [start] and asked[:1] != [start]:
         row = row[1:]
     if len(ends) > 1:
