@@ -258,7 +258,9 @@ class _Program:
         found = []
         for reading in self.each:
             wanted = (1, len(reading.targets))
-            found.append(next((ids[0] for ids in reversed(reading.read) if ids.shape == wanted), None))
+            fitting = [ids[0] for ids in reversed(reading.read) if ids.shape == wanted]
+            words = (ids for ids in fitting if not (ids.diff() == 1).all())  # and no positions
+            found.append(next(words, None))
         return found
 
     @cached_property
