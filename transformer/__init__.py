@@ -60,6 +60,7 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 #     language/bpe_file
 #     language/bpe_dropout
 #     language/corpora
+#     language/doubts
 #     language/translator
 #     language/folder
 #     language/hub

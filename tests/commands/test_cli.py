@@ -33,6 +33,7 @@ from transformer.commands.data import Lessons
 from transformer.commands.recipes import changed, parsed, read_recipe, settings
 from transformer.commands.training import train_recipe
 from transformer.language.corpora import CorpusError, Pair
+from transformer.language.doubts import Translation
 from transformer.language.translator import Search
 from transformer.runs.checkpoints import load_checkpoint
 from transformer.runs.folder import RunFolder, read_log, read_record, write_record
@@ -881,17 +882,17 @@ def test_a_line_of_ten_thousand_tokens_is_cut_and_said_so(capsys, monkeypatch):
     assert main(["translate", "--beam", "1"]) == 0
     said = capsys.readouterr()
     assert len(said.out.splitlines()) == 3
-    assert said.err.splitlines() == [
-        "warning: standard input, line 2 is cut to its first 32,768 characters",
-        "warning: standard input, line 2 is cut to its first 511 tokens",
-    ]
+    cut = "is cut to its first 32,768 characters and is cut to its first 511 tokens"
+    assert said.err.startswith(f"warning: standard input, line 2 {cut}") and said.err.count("\n") == 1
 
 
 def groups_of(monkeypatch) -> list[list[str]]:
     """Let sentences pass untranslated, and note the groups in which they came."""
     groups = []
     monkeypatch.setattr(
-        Translator, "translate", lambda self, given, *search: groups.append(list(given)) or groups[-1]
+        Translator,
+        "translate_checked",
+        lambda self, given, *search: groups.append(list(given)) or [Translation(text, ()) for text in given],
     )
     return groups
 
@@ -910,6 +911,17 @@ def test_a_terminal_is_answered_line_by_line(capsys, monkeypatch):
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
     assert main(["translate"]) == 0
     assert groups == [["um"], [""], ["dois"]]
+
+
+def test_a_doubtful_line_is_named_and_the_others_are_not(capsys, monkeypatch):
+    type_in(monkeypatch, "Gosto disto.\nO cão dorme. A gata come.\n世界\n".encode())
+    assert main(["translate", "--beam", "1"]) == 0
+    said = capsys.readouterr()
+    assert said.out.splitlines()[::2] == ["i like this.", "世界"]
+    assert said.err.splitlines() == [
+        "warning: standard input, line 2 is 2 sentences, and its translation 1: give each a line of its own",
+        "warning: standard input, line 3 has no character of the vocabulary, and is copied",
+    ]
 
 
 def test_groups_translate_as_single_lines_do(capsys, monkeypatch):
@@ -938,9 +950,9 @@ def test_more_lines_need_no_more_memory(monkeypatch):
     # If lines were kept, the 80,000 more of them would show at least their pointers, of 8 bytes.
     def translate(self, sentences, *search):
         behind.append(stream.given - sum(behind))
-        return sentences
+        return [Translation(text, ()) for text in sentences]
 
-    monkeypatch.setattr(Translator, "translate", translate)
+    monkeypatch.setattr(Translator, "translate_checked", translate)
     Translator.load("phrases")
     peaks = []
     for count in (20_000, 100_000):
@@ -971,7 +983,8 @@ def test_a_warning_names_the_line_in_whatever_group_it_came(capsys, monkeypatch)
     type_in(monkeypatch, b"\n" * 69 + b"gato " * 600 + b"\n\n")
     assert main(["translate", "--beam", "1"]) == 0
     said = capsys.readouterr()
-    assert said.err == "warning: standard input, line 70 is cut to its first 511 tokens\n"
+    assert said.err.startswith("warning: standard input, line 70 is cut to its first 511 tokens")
+    assert said.err.count("\n") == 1
     assert [bool(line) for line in said.out.splitlines()] == [False] * 69 + [True, False]
 
 

@@ -323,7 +323,7 @@ def test_no_tokenizer_of_marians_reads_a_file_elsewhere(marian, tmp_path):
 
 @needs("transformers", "sentencepiece")
 def test_a_sentence_too_long_for_a_marian_model_is_cut_and_said_so(marian):
-    with pytest.warns(UserWarning, match="^sentence 2 is cut to its first 39 tokens$"):
+    with pytest.warns(UserWarning, match="sentence 2 is cut to its first 39 tokens"):
         load_translator(marian).translate(["o gato", "o gato vê a casa . " * 20], beam_size=1)
 
 

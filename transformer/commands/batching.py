@@ -11,7 +11,7 @@ import asyncio
 import itertools
 from collections.abc import Callable, Sequence
 from heapq import heapify, heappop, heappush
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from transformer.commands.limits import Refusal
 
@@ -25,7 +25,7 @@ class _Asked(NamedTuple):
     number: int  # of two at the same time, the earlier goes first
     tokens: int
     sentence: str
-    answer: asyncio.Future[str]
+    answer: asyncio.Future[Any]
 
 
 class Batcher:
@@ -41,7 +41,7 @@ class Batcher:
         room: the most tokens that may wait, including those in work.
     """
 
-    translate: Callable[[list[str]], list[str]]
+    translate: Callable[[list[str]], list[Any]]
     window: float
     size: int
     room: int
@@ -50,7 +50,7 @@ class Batcher:
 
     def __init__(
         self,
-        translate: Callable[[list[str]], list[str]],
+        translate: Callable[[list[str]], list[Any]],
         window: float = 0.005,
         size: int = 64 * SHORTEST,
         room: int = 4096 * SHORTEST,
@@ -61,7 +61,7 @@ class Batcher:
         self._queue: list[_Asked] = []
         self._filled = asyncio.Event()
 
-    async def submit(self, sentences: Sequence[str], n_tokens: Sequence[int]) -> list[str]:
+    async def submit(self, sentences: Sequence[str], n_tokens: Sequence[int]) -> list[Any]:
         """The translations of `sentences`, which have `n_tokens` each, once it is their turn.
 
         Raises:

@@ -21,7 +21,6 @@ __all__ = [
 
 
 # %% book/G-exchange.ipynb · Marian and Pegasus · [marian-imports]
-import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -42,6 +41,7 @@ from transformer.exchange.foreign import (
 )
 from transformer.exchange.torch import agreed, check_exact_type, place_copy
 from transformer.language.bpe_file import SPACE, SPECIALS
+from transformer.language.doubts import Translation, checked, warn_of_doubts
 from transformer.language.translator import Search, SearchSettings, Translator, adjusted, translate_ids
 from transformer.language.vocabulary import EOS_ID, Vocabulary
 from transformer.layers import ACTIVATIONS
@@ -476,15 +476,31 @@ class MarianTranslator:
     def translate(
         self, sentences: Sequence[str], search: Search = Search(), **changes: Unpack[SearchSettings]
     ) -> list[str]:
-        """Translate sentences; arguments and errors are those of `Translator.translate_tokenized`."""
-        longest, sources = self.model.config.max_length, []
-        for number, sentence in enumerate(sentences, start=1):
+        """Translate sentences; arguments, warnings and errors are those of `Translator.translate`."""
+        found = self.translate_checked(sentences, search, **changes)
+        warn_of_doubts(sentences, [each.doubts for each in found])
+        return [each.text for each in found]
+
+    def translate_checked(
+        self, sentences: Sequence[str], search: Search = Search(), **changes: Unpack[SearchSettings]
+    ) -> list[Translation]:
+        """As `Translator.translate_checked`."""
+        longest, sources, cuts = self.model.config.max_length - 1, [], []
+        for sentence in sentences:
             *ids, end = self._tokenizer(sentence).input_ids
-            if len(ids) >= longest:
-                warnings.warn(f"sentence {number} is cut to its first {longest - 1} tokens", stacklevel=2)
-            sources.append([*ids[: longest - 1], end])
+            cuts.append([f"is cut to its first {longest} tokens"] * (len(ids) > longest))
+            sources.append([*ids[:longest], end])
         found = translate_ids(self._searched, sources, adjusted(search, changes))
-        return self._decoded(found)
+        texts = self._decoded(found)
+        return [self._checked(*each) for each in zip(sentences, texts, cuts, found, strict=True)]
+
+    def _checked(self, sentence: str, text: str, cuts: list[str], ids: list[int]) -> Translation:
+        name, unk = self._tokenizer.convert_tokens_to_ids, self._tokenizer.unk_token_id
+        pieces = self._tokenizer.tokenize(sentence)
+        unknown = "".join(piece for piece in pieces if name(piece) == unk).replace("▁", "")
+        is_known = any(name(piece) != unk for piece in pieces if piece != "▁")
+        is_whole = ids[-1:] in ([], [self.model.config.eos_id])
+        return checked(sentence, text, cuts, unknown, is_known, is_whole)
 
     def n_tokens(self, sentence: str) -> int:
         """How many tokens the model reads of a sentence, the end token included."""

@@ -35,6 +35,7 @@ from torch import Tensor, nn
 from transformer.decoding import beam_search, check_beam, greedy_search
 from transformer.language.batches import batch_cuts, pad
 from transformer.language.corpora import Pair
+from transformer.language.doubts import Translation, checked, warn_of_doubts
 from transformer.language.folder import (
     check_fit,
     check_savable,
@@ -47,7 +48,7 @@ from transformer.language.folder import (
 )
 from transformer.language.hub import OnHub
 from transformer.language.scores import corpus_scores
-from transformer.language.vocabulary import Vocabulary
+from transformer.language.vocabulary import UNK_ID, Vocabulary
 from transformer.model import Transformer, TransformerConfig
 from transformer.speed.fast import accelerated
 from transformer.training import best_device, evaluating
@@ -87,27 +88,26 @@ def by_length(sequences: Sequence[Sequence[int]], max_tokens: int) -> Iterator[l
 _READ = 64  # characters of a sentence for each token that the model reads; what follows is cut off
 
 
-def _shortened(sentences: Sequence[str], config: TransformerConfig) -> list[str]:
-    if isinstance(sentences, str):
-        raise TypeError("sentences must be a list of strings, not one string")
-    limit, kept = _READ * config.max_length, list(sentences)
-    for row, text in enumerate(kept):
-        if isinstance(text, str) and len(text) > limit:
-            said = f"sentence {row + 1} is cut to its first {limit:,} characters"
-            warnings.warn(said, stacklevel=4)  # at the call of a translator's method
-            kept[row] = text[:limit]
-    return kept
+class _Source(NamedTuple):
+    """What the model reads of a sentence: the text, its ids with the end token, and what was cut."""
+
+    text: str
+    ids: list[int]
+    cuts: list[str]
 
 
 def _encoded(
     sentences: Sequence[str], vocabulary: Vocabulary, config: TransformerConfig
-) -> list[list[int]]:
-    longest, sources = config.max_length - 1, []  # and the end token
-    encoded = vocabulary.encode_batch(_shortened(sentences, config))
-    for number, ids in enumerate(encoded, start=1):
-        if len(ids) > longest:
-            warnings.warn(f"sentence {number} is cut to its first {longest} tokens", stacklevel=3)
-        sources.append([*ids[:longest], config.eos_id])
+) -> list[_Source]:
+    if isinstance(sentences, str):
+        raise TypeError("sentences must be a list of strings, not one string")
+    longest, limit = config.max_length - 1, _READ * config.max_length  # beside the end token
+    texts = [text[:limit] if isinstance(text, str) else text for text in sentences]
+    sources = []
+    for given, text, ids in zip(sentences, texts, vocabulary.encode_batch(texts), strict=True):
+        cuts = [f"is cut to its first {limit:,} characters"] * (text != given)
+        cuts += [f"is cut to its first {longest} tokens"] * (len(ids) > longest)
+        sources.append(_Source(text, [*ids[:longest], config.eos_id], cuts))
     return sources
 
 
@@ -287,12 +287,31 @@ class Translator(OnHub):
         self, sentences: Sequence[str], search: Search = Search(), **changes: Unpack[SearchSettings]
     ) -> list[str]:
         """Translate sentences as you type them, each in a string of its own, into what `preparation`
-        restores: lower case for the book's corpora. The model writes a fluent sentence whatever it reads,
-        and nothing says how sure it is. Arguments and errors are those of `translate_tokenized`.
+        restores: lower case for the book's corpora. One warning names the first sentence whose translation
+        is doubtful, as `translate_checked` tells of each. Arguments and errors are those of
+        `translate_tokenized`.
+        """
+        found = self.translate_checked(sentences, search, **changes)
+        warn_of_doubts(sentences, [each.doubts for each in found])
+        return [each.text for each in found]
+
+    def translate_checked(
+        self, sentences: Sequence[str], search: Search = Search(), **changes: Unpack[SearchSettings]
+    ) -> list[Translation]:
+        """As `translate`, each translation with what makes it doubtful: it or its sentence is cut, the
+        vocabulary lacks characters, there is no letter or digit, or fewer sentences than were read. What has
+        no known character is copied.
         """
         sources = _encoded(sentences, self.vocabulary, self.model.config)
-        found = self.translate_ids(sources, adjusted(search, changes))
-        return [self.preparation.restore(self.vocabulary.decode(ids)) for ids in found]
+        found = self.translate_ids([source.ids for source in sources], adjusted(search, changes))
+        return [self._checked(*each) for each in zip(sources, found, strict=True)]
+
+    def _checked(self, source: _Source, ids: list[int]) -> Translation:
+        text = self.preparation.restore(self.vocabulary.decode(ids))
+        unknown = self.vocabulary.unknown(source.text) if UNK_ID in source.ids else ""
+        is_known = bool({*self.vocabulary.tokens(source.ids[:-1])} - {"<unk>", "▁"})
+        is_whole = ids[-1:] in ([], [self.model.config.eos_id])
+        return checked(source.text, text, source.cuts, unknown, is_known, is_whole)
 
     def translate_tokenized(
         self, sentences: Sequence[str], search: Search = Search(), **changes: Unpack[SearchSettings]
@@ -300,7 +319,7 @@ class Translator(OnHub):
         """Translate sentences into the form that training showed, as scores want them.
 
         Args:
-            sentences: as you type them, or prepared; cut, with a warning, to the model's `max_length`.
+            sentences: as you type them, or prepared; cut, with one warning, to the model's `max_length`.
             search: how to search.
             **changes: settings of `search` to change, such as `beam_size=1`.
 
@@ -308,7 +327,8 @@ class Translator(OnHub):
             TypeError, ValueError: `sentences` is a string or holds a non-string, or as in `adjusted`.
         """
         sources = _encoded(sentences, self.vocabulary, self.model.config)
-        found = self.translate_ids(sources, adjusted(search, changes))
+        warn_of_doubts(sentences, [source.cuts for source in sources])
+        found = self.translate_ids([source.ids for source in sources], adjusted(search, changes))
         return [self.vocabulary.decode(ids) for ids in found]
 
     def n_tokens(self, sentence: str) -> int:
@@ -322,7 +342,8 @@ class Translator(OnHub):
     def align(self, sentence: str, search: Search = Search(), **changes: Unpack[SearchSettings]) -> Alignment:
         """Translate one sentence as `translate` does, and note what the decoder attended to meanwhile."""
         check_type(str, sentence=sentence)
-        (source,) = _encoded([sentence], self.vocabulary, self.model.config)
+        ((_, source, cuts),) = _encoded([sentence], self.vocabulary, self.model.config)
+        warn_of_doubts([sentence], [cuts])
         (found,) = self.translate_ids([source], adjusted(search, changes))
         target = found or [self.model.config.eos_id]  # of an empty sentence
         names, weights = self.vocabulary.tokens, _cross_attention(self.model, source, target)
@@ -338,6 +359,9 @@ class AnyTranslator(Protocol):
 
     def translate(self, sentences: Sequence[str], search: Search = Search()) -> list[str]:
         """Translate sentences as you type them."""
+
+    def translate_checked(self, sentences: Sequence[str], search: Search = Search()) -> list[Translation]:
+        """Translate sentences as you type them, each with what makes its translation doubtful."""
 
     def n_tokens(self, sentence: str) -> int:
         """How many tokens the model reads of a sentence as you type it, the end token included."""
