@@ -37,6 +37,9 @@ def needs(*libraries: str, extra: str = "interchange"):
     return pytest.mark.skipif(bool(missing), reason=said)
 
 
+pytestmark = pytest.mark.filterwarnings(r"ignore:sentence \d+ has")  # as models of random weights do
+
+
 @pytest.fixture(scope="module")
 def translator() -> Translator:
     return Translator.load("phrases")
@@ -322,9 +325,18 @@ def test_no_tokenizer_of_marians_reads_a_file_elsewhere(marian, tmp_path):
 
 
 @needs("transformers", "sentencepiece")
+def test_a_marian_translation_that_cannot_be_trusted_says_why(marian):
+    sentences = ["o gato", "世界", "o gato 世", "."]
+    found = load_translator(marian).translate_checked(sentences, beam_size=1)
+    assert found[1] == ("世界", ("has no character of the vocabulary, and is copied",))
+    assert found[2].doubts[0] == "has characters that the vocabulary lacks, 1 in all (世)"
+    assert found[3].doubts[0] == "has no letter or digit"
+
+
+@needs("transformers", "sentencepiece")
 def test_a_sentence_too_long_for_a_marian_model_is_cut_and_said_so(marian):
-    with pytest.warns(UserWarning, match="sentence 2 is cut to its first 39 tokens"):
-        load_translator(marian).translate(["o gato", "o gato vê a casa . " * 20], beam_size=1)
+    with pytest.warns(UserWarning, match="sentence 1 is cut to its first 39 tokens"):
+        load_translator(marian).translate(["o gato vê a casa . " * 20, "o gato"], beam_size=1)
 
 
 # The engine -----------------------------------------------------------------------------------------
