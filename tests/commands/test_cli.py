@@ -822,7 +822,7 @@ def test_an_interrupt_that_a_callback_swallows_comes_once_more(seconds, capsys, 
         Swallows()
         time.sleep(60)
 
-    monkeypatch.setattr(Translator, "translate", never_ends)
+    monkeypatch.setattr(Translator, "translate_checked", never_ends)
     names = ("SIGINT", "SIGTERM", *(["SIGHUP"] if hasattr(signal, "SIGHUP") else []))
     for name in names:
         number, said = getattr(signal, name), "interrupted\n" if name == "SIGINT" else "terminated\n"
@@ -846,7 +846,9 @@ def test_arguments_and_lines_are_translated(capsys, monkeypatch):
 def test_search_is_the_one_that_was_asked_for(capsys, monkeypatch):
     seen = []
     monkeypatch.setattr(
-        Translator, "translate", lambda self, sentences, search: seen.append(search) or sentences
+        Translator,
+        "translate_checked",
+        lambda self, sentences, search: seen.append(search) or [Translation(text, ()) for text in sentences],
     )
     assert main(["translate", CAT]) == 0
     assert main(["translate", "--beam", "7", "--length-penalty", "1.5", CAT]) == 0
@@ -1072,7 +1074,7 @@ def test_interrupted_it_ends_with_the_status_of_the_shell(capsys, monkeypatch):
     def interrupt(*given):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Translator, "translate", interrupt)
+    monkeypatch.setattr(Translator, "translate_checked", interrupt)
     assert main(["translate", CAT]) == 130
     assert "Traceback" not in capsys.readouterr().err
 
@@ -1296,7 +1298,7 @@ def test_what_nobody_foresaw_is_one_line_too_and_debug_shows_where(capsys, monke
     def fail(*given):
         raise RuntimeError("no memory\nException raised from alloc (most recent call first):\nframe #0: 0x7f")
 
-    monkeypatch.setattr(Translator, "translate", fail)
+    monkeypatch.setattr(Translator, "translate_checked", fail)
     assert main(["translate", CAT]) == 2
     said = "error: RuntimeError: no memory (--debug shows where)\n"
     assert capsys.readouterr().err == said
@@ -1310,7 +1312,7 @@ def test_an_error_without_words_is_named(capsys, monkeypatch):
     def fail(*given):
         raise MemoryError
 
-    monkeypatch.setattr(Translator, "translate", fail)
+    monkeypatch.setattr(Translator, "translate_checked", fail)
     assert main(["translate", CAT]) == 2
     assert capsys.readouterr().err == "error: MemoryError (--debug shows where)\n"
 
