@@ -357,8 +357,8 @@ def torch_model(fault: str, norm_first: bool = False) -> nn.Module:
     encoder = nn.TransformerEncoder(layer, 2, nn.LayerNorm(D), enable_nested_tensor=False)
     core = nn.Transformer(D, heads, num_decoder_layers=2, custom_encoder=encoder, **options)
     meddled = MeddledTorch(core, fault) if fault not in ("", "minus infinity") else core
-    sides = (Placed(fault != f"no positions in the {side}") for side in ("source", "target"))
-    return torch_transformer(meddled, *sides, nn.Linear(D, V))
+    source, target = (Placed(fault != f"no positions in the {side}") for side in ("source", "target"))
+    return torch_transformer(meddled, source, target, nn.Linear(D, V))
 
 
 # -------------------------------------------------------------------------------------------------

@@ -253,7 +253,7 @@ TABLES = {
 CASES = [
     (module, call, argument, *row)
     for module, table in TABLES.items()
-    for call, argument, rows in table
+    for call, argument, rows in table  # type: ignore[attr-defined]
     for row in rows
 ]
 

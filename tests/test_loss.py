@@ -308,7 +308,7 @@ def test_symmetric_kl_of_other_shapes(place):
     logits = [torch.zeros(3, 5, 11), torch.zeros(3, 5, 11)]
     logits[place] = torch.zeros(1, 5, 11)
     with pytest.raises(ValueError, match="logits and targets must have shapes"):
-        symmetric_kl(*logits, TARGETS)
+        symmetric_kl(logits[0], logits[1], TARGETS)
 
 
 @pytest.mark.parametrize("target", [11, -1])

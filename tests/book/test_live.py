@@ -784,7 +784,7 @@ def test_still_is_the_first_picture_of_the_figure(tab, name):
 
 
 def write_stills() -> None:
-    for browser in chromium.__wrapped__():
+    for browser in chromium.__wrapped__():  # type: ignore[attr-defined]
         for name in STILLS:
             live.still_of(name).write_text(pictures_of(browser.new_page(), name), encoding="utf8")
 

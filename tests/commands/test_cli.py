@@ -17,6 +17,7 @@ from dataclasses import asdict, fields
 from functools import partial
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -503,7 +504,7 @@ def test_of_two_recipes_that_begin_at_once_one_is_refused_and_the_folder_is_the_
 
 def test_a_stopped_run_ends_with_the_trainers_sentence_and_its_signal(quick, tmp_path, capsys, monkeypatch):
     def stop(*given, **named):
-        error = KeyboardInterrupt("stopped by SIGTERM at step 3; the same command goes on from there")
+        error: Any = KeyboardInterrupt("stopped by SIGTERM at step 3; the same command goes on from there")
         error.signal = signal.SIGTERM
         raise error
 

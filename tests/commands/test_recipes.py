@@ -8,6 +8,7 @@ from dataclasses import asdict, fields, replace
 from functools import partial
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -501,6 +502,13 @@ def test_sizes_follow_the_texts(monkeypatch):
         recipe_for([Pair(" ", "")])
 
 
+def pairs_of(trainer: Trainer) -> list[Any]:
+    """The encoded pairs that a run trains on."""
+    batches = trainer.stream.batches
+    assert isinstance(batches, TokenBatches)
+    return list(batches.pairs)
+
+
 def vocabulary_of(recipe, pairs):
     texts = (text for pair in pairs for text in pair)
     return Vocabulary.train(texts, recipe.data.vocab_size, preparation=recipe.data.prepared)
@@ -518,7 +526,7 @@ def test_pairs_of_ones_own_are_trained_on_but_for_those_held_out(tmp_path):
     recipe = changed(recipe_for(numbers(100)), d_model=16, n_heads=2, n_layers=1, d_ff=24, **quick)
     translator, trainer = train_translator(recipe, tmp_path, pairs=numbers(100))
     train, dev = held_out(numbers(100))
-    assert list(trainer.stream.batches.pairs) == encode_pairs(train, translator.vocabulary)
+    assert pairs_of(trainer) == encode_pairs(train, translator.vocabulary)
     assert translator.vocabulary.pieces == vocabulary_of(recipe, train).pieces
     wanted = evaluate_loss(trainer.model, TokenBatches(encode_pairs(dev, translator.vocabulary), 1000)(0))
     assert trainer.history[-1]["loss"] == pytest.approx(wanted["loss"])
@@ -532,7 +540,7 @@ def test_pairs_that_no_batch_can_hold_are_left_out_and_counted():
     pairs = [*PAIRS, Pair("o gato " * 40, "the cat"), Pair("o gato", "the cat " * 40)]
     with pytest.warns(UserWarning, match="2 of 6 pairs have over 40 tokens and are left out"):
         _, trainer = train_translator(recipe, load=lambda corpus, split: pairs)
-    assert len(trainer.stream.batches.pairs) == 4
+    assert len(pairs_of(trainer)) == 4
     longer = changed(TINY, steps=1, max_tokens=5000)
     pairs = [*PAIRS, Pair("o gato " * 600, "the cat")]
     with pytest.warns(UserWarning, match="1 of 5 pairs have over 512 tokens"):  # the model's positions

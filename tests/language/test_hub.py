@@ -8,6 +8,7 @@ import shutil
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import huggingface_hub
 import pytest
@@ -375,7 +376,7 @@ def test_the_engine_says_what_pytorch_says(translator, capsys):
     from transformer import load_corpus
 
     sources = [pair.source for pair in load_corpus("phrases", "test")[:100]]
-    engine = load_translator("phrases", engine="ctranslate2")
+    engine: Any = load_translator("phrases", engine="ctranslate2")
     for search in (Search(1), Search(4), Search(4, 0.0)):
         pairs = zip(engine.translate(sources, search), translator.translate(sources, search))
         assert sum(a == b for a, b in pairs) >= 97
@@ -392,5 +393,6 @@ def test_the_engine_says_what_pytorch_says(translator, capsys):
 @needs("ctranslate2")
 @pytest.mark.parametrize("changes", [{"beam_size": 101}, {"length_penalty": -1.0}, {"max_length": 0}])
 def test_the_engine_refuses_what_translate_refuses(changes):
+    engine: Any = load_translator("phrases", engine="ctranslate2")
     with pytest.raises(ValueError):
-        load_translator("phrases", engine="ctranslate2").translate_tokenized(["a"], **changes)
+        engine.translate_tokenized(["a"], **changes)

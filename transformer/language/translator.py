@@ -357,7 +357,9 @@ class AnyTranslator(Protocol):
     model: Transformer
     engine: str  # what runs the searches
 
-    def translate(self, sentences: Sequence[str], search: Search = Search()) -> list[str]:
+    def translate(
+        self, sentences: Sequence[str], search: Search = Search(), **changes: Unpack[SearchSettings]
+    ) -> list[str]:
         """Translate sentences as you type them."""
 
     def translate_checked(self, sentences: Sequence[str], search: Search = Search()) -> list[Translation]:

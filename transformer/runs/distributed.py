@@ -91,10 +91,10 @@ def _backend(device: torch.device) -> str:
 
 def _connect(backend: str) -> None:
     try:
-        store, rank, world_size = next(distributed.rendezvous("env://"))  # type: ignore
+        store, rank, world_size = next(distributed.rendezvous("env://"))
         # When torchrun starts them again, they must not meet at the addresses of those that died.
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-        store = distributed.PrefixStore(f"attempt {attempt}", store)  # type: ignore
+        store = distributed.PrefixStore(f"attempt {attempt}", store)
         long = timedelta(hours=2)  # the others wait while the first evaluates
         distributed.init_process_group(
             backend, timeout=long, store=store, rank=rank, world_size=world_size
