@@ -216,7 +216,7 @@ def is_texts(value: Any) -> bool:
 
 def exported_to(cell: Cell, faults: list[str]) -> str | None:
     """The module that the tags of a cell name, if they name one."""
-    exports = [tag for tag in cell.tags if tag.startswith("export")]
+    exports = [tag for tag in cell.tags if tag.strip().lower().startswith("export")]
     names = [tag.removeprefix("export:") for tag in exports]
     if not exports:
         return None
@@ -729,12 +729,13 @@ def signed(content: bytes) -> bool:
     return content.splitlines()[2:3] == [SIGN.encode()]
 
 
-def differences(root: Path) -> dict[Path, bytes | None]:
+def differences(root: Path, modules: Modules | None = None) -> dict[Path, bytes | None]:
     """What must be written to make the package what the book says, and (as None) what must be removed.
 
     A file is tangle's own to change if it has tangle's header, and to remove if the index has it as well.
+    `modules` are those of a book that is about to be written; None takes them from the book that is there.
     """
-    modules, faults, package = read_book(root), [], root / PACKAGE
+    modules, faults, package = read_book(root) if modules is None else modules, [], root / PACKAGE
     texts = {f"{module.name}.py": render_module(module, faults) for module in modules.values()}
     for folder in folders_of(modules):
         texts[f"{folder}/__init__.py"] = render_folder(folder, modules)
@@ -816,7 +817,11 @@ def tangle(root: Path) -> list[str]:
 
     `__init__.py`, and with it the index, comes last, so that a run that is cut short forgets no file.
     """
-    changes = differences(root)
+    return write(root, differences(root))
+
+
+def write(root: Path, changes: dict[Path, bytes | None]) -> list[str]:
+    """Put the files in place once the content of each lies beside it, or none; returns what was done."""
     for folder in {root / PACKAGE, *(path.parent for path, content in changes.items() if content)}:
         folder.mkdir(parents=True, exist_ok=True)
     beside: dict[Path, Path] = {}  # by path, the new content under a name of its own
