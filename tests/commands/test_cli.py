@@ -26,6 +26,7 @@ from helpers import PAIRS
 import transformer
 import transformer.commands.claim
 import transformer.commands.evaluate
+import transformer.commands.options
 import transformer.commands.train
 from transformer import RECIPES, Translator, corpus_scores, load_corpus, train_translator
 from transformer.__main__ import main, parser
@@ -1293,6 +1294,46 @@ def test_what_is_wrong_is_said_in_one_line(arguments, message, capsys, tmp_path,
     assert said.startswith("error: ") and message in said and said.count("\n") == 1
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", said)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "option", "meant"),
+    [
+        ("train phrases --epochs 3", "--epochs", "--set steps=VALUE"),
+        ("train --epochs 3 phrases", "--epochs", "--set steps=VALUE"),
+        ("train --batch-size=32 phrases", "--batch-size", "--set max_tokens=VALUE"),
+        ("train toy --batch-size 32", "--batch-size", "--set batch_size=VALUE"),
+        ("train --source a --target b --lr 1e-3", "--lr", "--set peak_rate=VALUE"),
+        ("train phrases --set steps=2 --d-model 8", "--d-model", "--set d_model=VALUE"),
+        ("train phrases --direcotry a", "--direcotry", "--directory"),
+        ("train -b 3", "-b", None),
+        ("translate --num-beams 5 a", "--num-beams", "--beam-size"),
+        ("evaluate --epochs 3", "--epochs", None),
+        ("serve --prot 3", "--prot", "--port"),
+        ("info --device cpu", "--device", None),
+        ("check a:b --pad-di 3", "--pad-di", "--pad-id"),
+        ("grade a --epochs 3", "--epochs", None),
+        ("gpu --epochs 3", "--epochs", None),
+        ("--epochs 3 train phrases", "--epochs", None),
+    ],
+)
+def test_an_unknown_option_is_named_itself_whatever_follows_it(line, option, meant, capsys):
+    assert main(line.split()) == 2
+    question = f"; did you mean {meant}?" if meant else ""
+    assert capsys.readouterr().err.startswith(f"error: unknown option {option}{question} (see ")
+
+
+def test_every_name_that_other_programs_have_is_one_of_ours():
+    options = {name for command in subparsers().values() for name in command._option_string_actions}
+    known = set(settings(TINY)) | {name.lstrip("-").replace("-", "_") for name in options}
+    assert set(transformer.commands.options._OTHER_NAMES.values()) <= known
+
+
+def test_a_sentence_may_begin_with_a_dash_and_a_value_may_be_negative(capsys):
+    assert main(["translate", "--beam", "1", "- Gosto disto."]) == 0
+    assert main(["translate", "--beam", "1", "--", "--epochs"]) == 0
+    assert main(["train", "phrases", "--max-minutes", "-.5"]) == 2
+    assert "--max-minutes: must lie in [0.0, inf], but is -.5" in capsys.readouterr().err
 
 
 def test_what_nobody_foresaw_is_one_line_too_and_debug_shows_where(capsys, monkeypatch):
