@@ -200,6 +200,7 @@ def test_the_toys_run_in_slices_ends_as_in_one(tmp_path, capsys):
     assert main([*command, str(tmp_path / "slices"), "--max-minutes", "0"]) == 0
     weights = tmp_path / "slices" / "model.safetensors"
     assert capsys.readouterr().out.splitlines() == [
+        "2 updates with a warm-up of 1",
         "time is over at step 1; the same command goes on from there",
         f"what can be used already: {weights}",
     ]
@@ -606,7 +607,8 @@ def test_own_files_end_in_a_translator_that_every_command_takes(texts, tmp_path,
     said = capsys.readouterr().out
     assert "80 pairs to train on, 20 to judge by, held out" in said
     assert "texts: as it is, en to zxx; a vocabulary of up to " in said
-    assert "1+1 layers of width 16, dropout 0.1; 4 updates with batches of 1,000 tokens" in said
+    shape = "1+1 layers of width 16, dropout 0.1"
+    assert f"{shape}; 4 updates with a warm-up of 2 and batches of 1,000 tokens" in said
     record = json.loads((tmp_path / "run" / "record.json").read_text(encoding="utf8"))
     held = record["scores"]["held out"]
     assert held["pairs"] == 20 and set(held["beam 4"]) == {"BLEU-detok", "chrF2", "exact"}
@@ -650,6 +652,124 @@ def test_a_file_that_has_changed_is_refused_by_its_name(texts, tmp_path, capsys)
     assert main(texts) == 2
     assert f"error: {path} has changed: its sha256 was" in capsys.readouterr().err
     assert files_in(tmp_path / "run") == before
+
+
+def test_texts_that_lie_elsewhere_are_the_same_texts(texts, tmp_path, capsys):
+    assert main([*texts, "--max-minutes", "0"]) == 0
+    (tmp_path / "moved").mkdir()
+    for name in ("train.words", "train.iso"):
+        (tmp_path / name).rename(tmp_path / "moved" / name)
+    moved = [word.replace("/train.", "/moved/train.") for word in texts]
+    assert main(moved) == 0
+    assert "going on from step 1 of 4" in capsys.readouterr().out
+    data = read_recipe(tmp_path / "run" / "config.json").data
+    assert data.files == [str(tmp_path / "moved" / name) for name in ("train.words", "train.iso")]
+
+
+def test_texts_that_lie_elsewhere_in_another_role_are_others(texts, tmp_path, capsys):
+    assert main([*texts, "--max-minutes", "0"]) == 0
+    swapped = texts.copy()
+    swapped[2], swapped[4] = swapped[4], swapped[2]
+    assert main(swapped) == 2
+    assert "name another --directory" in capsys.readouterr().err
+    moved = tmp_path / "moved.iso"
+    moved.write_bytes((tmp_path / "train.iso").read_bytes().replace(b"1900", b"1901"))
+    assert main([*texts[:4], str(moved), *texts[5:]]) == 2
+    assert f"not on {tmp_path / 'train.words'}, {moved}: name another" in capsys.readouterr().err
+
+
+NO_CHANGES = ["corpus", "sha256", "source", "target", "dev_source", "dev_target"]
+
+
+@pytest.mark.parametrize("name", [*NO_CHANGES, "preparation", "languages"])
+def test_what_follows_from_texts_cannot_be_set(name, texts, tmp_path, capsys):
+    before = files_in(tmp_path)
+    assert main([*texts, "--set", f"{name}="]) == 2
+    said = "cannot be set: it follows from" if name in NO_CHANGES else f"is said by --{name}"
+    assert said in capsys.readouterr().err
+    assert files_in(tmp_path) == before
+
+
+def test_a_recipe_of_texts_in_a_file_keeps_their_checksums_too(texts, tmp_path, capsys):
+    assert main([*texts, "--max-minutes", "0"]) == 0
+    config = ["--config", str(tmp_path / "run" / "config.json"), "--directory", str(tmp_path / "other")]
+    assert main(["train", *config, "--set", "sha256="]) == 2
+    assert "sha256 cannot be set" in capsys.readouterr().err
+    assert main(["train", *config, "--set", "preparation=lower case", "--max-minutes", "0"]) == 0
+
+
+LONG_TEXT = " ".join(f"w{number}" for number in range(3000))
+SHORT_PAIRS = "".join(f"a{number} b\tc\n" for number in range(30))
+
+
+@pytest.mark.parametrize(
+    ("files", "more", "message"),
+    [
+        ({"pairs": ""}, [], "{pairs}: no lines, and no pairs"),
+        ({"source": "", "target": ""}, [], "{source}, {target}: no lines, and no pairs"),
+        ({"pairs": "", "dev-pairs": SHORT_PAIRS}, [], "{pairs}: no lines, and no pairs"),
+        ({"pairs": SHORT_PAIRS, "dev-pairs": ""}, [], "{dev-pairs}: no lines, and no pairs"),
+        ({"pairs": "a\tb\n"}, [], "{pairs}: pairs must hold two different pairs, .*, not 1 .of 1."),
+        ({"source": "a\n" * 5, "target": "b\n" * 5}, [], "{source}, {target}: .*, not 1 .of 5."),
+        ({"pairs": f"{LONG_TEXT}\ta\n{LONG_TEXT}\tb\nc\td\n", "dev-pairs": f"a\t{LONG_TEXT}\n"}, [],
+         "{pairs}, {dev-pairs}: no pair to judge by, of 1, has at most 512 tokens on both sides"),
+        ({"pairs": f"{LONG_TEXT}\ta\n{LONG_TEXT}\tb\n"}, [], "{pairs}: no pair, of 1, has at most 512"),
+        ({"pairs": SHORT_PAIRS}, ["--set", "max_tokens=2"], "no pair to .*, has at most 2 tokens"),
+        ({"pairs": SHORT_PAIRS}, ["--set", "max_tokens=2", "--set", "bpe_dropout=.1"], "at most 2 tokens"),
+    ],
+)  # fmt: skip
+@pytest.mark.filterwarnings("ignore:.*are left out")
+def test_texts_without_a_pair_to_learn_from_are_named(files, more, message, tmp_path, capsys):
+    options, paths = [], {name: str(tmp_path / name) for name in files}
+    for name, text in files.items():
+        Path(paths[name]).write_text(text, encoding="utf8")
+        options += [f"--{name}", paths[name]]
+    assert main(["train", *options, "--directory", str(tmp_path / "run"), *QUICK, *more]) == 2
+    assert re.search(message.format(**paths), capsys.readouterr().err)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="has names of another kind")
+@pytest.mark.parametrize("option", ["--pairs", "--dev-pairs"])
+def test_a_file_whose_name_is_no_text_is_refused(option, tmp_path, capsys):
+    strange, usual = tmp_path / os.fsdecode(b"n\xe3o.tsv"), tmp_path / "usual.tsv"
+    for path in (strange, usual):
+        path.write_text(SHORT_PAIRS, encoding="utf8")
+    other = ["--pairs", str(usual)] if option != "--pairs" else []
+    command = ["train", *other, option, str(strange), "--directory", str(tmp_path / "run")]
+    assert main([*command, *QUICK]) == 2
+    assert "a file's name must be UTF-8" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "warmup"),
+    [
+        (["steps=700"], 100),
+        (["steps=1"], 1),
+        (["steps=2800"], 200),
+        (["steps=700", "warmup_steps=30"], 30),
+        (["warmup_steps=30"], 30),
+        (["peak_rate=.01"], 200),
+    ],
+)
+def test_fewer_steps_have_a_shorter_warm_up_unless_it_is_said(changes, warmup, tmp_path):
+    words = [word for change in changes for word in ("--set", change)]
+    options = parser().parse_args(["train", "phrases", "--directory", str(tmp_path), *words])
+    recipe, _ = transformer.commands.train.asked_for(options)
+    assert recipe == changed(
+        RECIPES["phrases"], **parsed(RECIPES["phrases"], changes) | {"warmup_steps": warmup}
+    )
+
+
+def test_a_run_that_was_shortened_keeps_its_warm_up_when_it_is_made_longer(quick, tmp_path, capsys):
+    folder = ["--directory", str(tmp_path / "run")]
+    assert main(["train", "tiny", *folder, "--set", "steps=2"]) == 0
+    assert "2 updates with a warm-up of 100\n" in capsys.readouterr().out  # tiny has 4, and 200
+    for steps in (2, 3, 6):
+        assert main(["train", "tiny", *folder, "--set", f"steps={steps}"]) == 0
+        assert f"{steps} updates with a warm-up of 100\n" in capsys.readouterr().out
+    assert read_recipe(tmp_path / "run" / "config.json") == changed(TINY, steps=6, warmup_steps=100)
 
 
 @pytest.mark.parametrize(

@@ -170,6 +170,13 @@ def test_a_recipe_comes_back_from_its_file(name, tmp_path):
     assert read_recipe(tmp_path / "record.json") == recipe
 
 
+@pytest.mark.parametrize("sums", ["a", "a b c"])
+def test_texts_have_a_checksum_each_or_none(sums):
+    with pytest.raises(ValueError, match="sha256 must hold a checksum for each of 2 files, not"):
+        OwnTexts("own texts", 100, source="x", target="y", sha256=sums)
+    assert OwnTexts("own texts", 100, source="x", target="y").identity == {"source": "x", "target": "y"}
+
+
 def test_two_depths_come_back_from_a_file_as_they_were(tmp_path):
     recipe = changed(TINY, n_layers=(3, 1))
     write_record(tmp_path / "config.json", asdict(recipe))

@@ -183,8 +183,16 @@ class Lessons:
     @cached_property
     def judged(self) -> TokenBatches:
         """The batches to judge by."""
-        unseen = encode_pairs(self.dev, self.vocabulary, self.data.longest)
-        return TokenBatches(unseen, self.data.max_tokens, shuffle=False)
+        return TokenBatches(self._fitting(self.dev, "judge by"), self.data.max_tokens, shuffle=False)
+
+    def _fitting(self, pairs: Sequence[Pair], purpose: str) -> list[tuple[list[int], list[int]]]:
+        """Those of the pairs that are short enough, as ids; refused where none is."""
+        data, longest = self.data, self.data.longest
+        if encoded := encode_pairs(pairs, self.vocabulary, longest):
+            return encoded
+        where = ", ".join(data.files) or str(data)
+        said = f"no pair to {purpose}, of {len(pairs):,}, has at most {longest:,} tokens on both sides"
+        raise ValueError(f"{where}: {said}")
 
     def model(self, **layers: Any) -> Transformer:
         """A fresh model with these layers."""
@@ -194,12 +202,12 @@ class Lessons:
     def batches(self, seed: int) -> Batches:
         """The training batches by epoch. Pairs that are too long are left out, with a warning."""
         data, size, longest = self.data, self.data.max_tokens, self.data.longest
+        encoded = self._fitting(self.train, "train on")
+        if left := len(self.train) - len(encoded):
+            said = f"{left:,} of {len(self.train):,} pairs have over {longest:,} tokens and are left out"
+            warnings.warn(said, stacklevel=4)  # where the training is asked for
         if data.bpe_dropout:
             return sampled_batches(self.train, self.vocabulary, size, data.bpe_dropout, seed, longest)
-        encoded = encode_pairs(self.train, self.vocabulary, longest)
-        if left := len(self.train) - len(encoded):
-            said = f"{left:,} of {len(self.train):,} pairs have over {longest} tokens and are left out"
-            warnings.warn(said, stacklevel=4)  # where the training is asked for
         return TokenBatches(encoded, size, seed=seed)
 
     def evaluate(self, model: Transformer) -> dict[str, float]:
