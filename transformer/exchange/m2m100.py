@@ -27,8 +27,10 @@ from transformer.embedding import PositionalEncoding
 from transformer.exchange.foreign import (
     ForeignFolder,
     check_as_configured,
+    check_one_dtype,
     fitted_weights,
     refusing_damage,
+    tokenizer_text,
 )
 from transformer.exchange.marian import (
     FIELDS,
@@ -138,6 +140,7 @@ def _built(
         given = weights.pop(name)[_FIRST:].to("cpu", torch.float64)
         if not torch.allclose(given, ours.positions.table.double(), rtol=0, atol=0.01):
             raise ValueError(f"{name} must hold the sinusoids of M2M-100")
+    check_one_dtype(weights)
     place_all(ours, weights)
     return ours.to(ours.output.weight)
 
@@ -241,7 +244,8 @@ class M2M100Translator(MarianTranslator):
         optional_import("transformers")
         device = check_device(device or best_device())
         self.model, opened = from_m2m100(folder).to(device), ForeignFolder(folder)
-        with refusing_damage(opened.path):
+        self._path = opened.path
+        with refusing_damage(self._path):
             self._tokenizer, languages = _m2m100_tokenizer(opened, self.model.config.tgt_vocab_size)
         for name in (source, target):
             if name not in languages:
@@ -266,6 +270,7 @@ def _m2m100_tokenizer(folder: ForeignFolder, vocab_size: int) -> tuple[Any, dict
         tokenizer = transformers.M2M100Tokenizer(*map(str, places))
         added = tokenizer.lang_code_to_id
     else:
+        tokenizer_text(places[0])
         tokenizer = transformers.NllbTokenizer.from_pretrained(folder.path, local_files_only=True)
         added = tokenizer.added_tokens_encoder
     languages = {name: token for name, token in added.items() if not name.startswith("<")}

@@ -34,6 +34,7 @@ from transformer.embedding import sinusoidal_encoding
 from transformer.exchange.foreign import (
     ForeignFolder,
     check_as_configured,
+    check_one_dtype,
     fitted_weights,
     our_name,
     refusing_damage,
@@ -262,6 +263,7 @@ def _built(
     tables = [f"model.{stack}.embed_positions.weight" for stack in ("encoder", "decoder")]
     extras = {"final_logits_bias": [1, config.tgt_vocab_size], **dict.fromkeys(tables, [length, d_model])}
     weights = fitted_weights(shapes, read, marian_names(shapes), plan, config.n_layers, extras)
+    check_one_dtype({name: value for name, value in weights.items() if name not in tables})
     given, order = {name: weights.pop(name) for name in extras if name in weights}, _sines_first(d_model)
     for name in given.keys() & tables:
         _check_sinusoids(given[name][:, order])
@@ -469,7 +471,7 @@ class MarianTranslator:
         optional_import("transformers")
         device = check_device(device or best_device())
         self.model, opened = from_marian(folder).to(device), ForeignFolder(folder)
-        self._tokenizer = _marian_tokenizer(opened, self.model.config)
+        self._path, self._tokenizer = opened.path, _marian_tokenizer(opened, self.model.config)
         with refusing_damage(opened.path):
             self._searched: Any = Forbidding(accelerated(self.model, stacklevel=3), _banned(opened))
 
@@ -487,7 +489,7 @@ class MarianTranslator:
         """As `Translator.translate_checked`."""
         longest, sources, cuts = self.model.config.max_length - 1, [], []
         for sentence in sentences:
-            *ids, end = self._tokenizer(sentence).input_ids
+            *ids, end = self._encoded(sentence)
             cuts.append([f"is cut to its first {longest} tokens"] * (len(ids) > longest))
             sources.append([*ids[:longest], end])
         found = translate_ids(self._searched, sources, adjusted(search, changes))
@@ -504,7 +506,12 @@ class MarianTranslator:
 
     def n_tokens(self, sentence: str) -> int:
         """How many tokens the model reads of a sentence, the end token included."""
-        return len(self._tokenizer(sentence).input_ids)
+        return len(self._encoded(sentence))
+
+    def _encoded(self, sentence: str) -> list[int]:
+        check_type(str, sentence=sentence)
+        with refusing_damage(self._path):
+            return list(self._tokenizer(sentence).input_ids)
 
     def _decoded(self, found: list[list[int]]) -> list[str]:
         return list(self._tokenizer.batch_decode(found, skip_special_tokens=True))
