@@ -36,9 +36,9 @@ def translate(options: argparse.Namespace) -> None:
     for group in grouped(given, size):
         places, sentences = zip(*group, strict=True)
         answers = translator.translate_checked(sentences, options.search)
-        for place, answer in zip(places, answers, strict=True):
+        for where, answer in zip(places, answers, strict=True):
             if answer.doubts:
-                note(f"warning: {place} {' and '.join(answer.doubts)}")
+                note(f"warning: {where} {' and '.join(answer.doubts)}")
         print(*(answer.text for answer in answers), sep="\n", flush=True)
 
 

@@ -362,7 +362,9 @@ class AnyTranslator(Protocol):
     ) -> list[str]:
         """Translate sentences as you type them."""
 
-    def translate_checked(self, sentences: Sequence[str], search: Search = Search()) -> list[Translation]:
+    def translate_checked(
+        self, sentences: Sequence[str], search: Search = Search(), **changes: Unpack[SearchSettings]
+    ) -> list[Translation]:
         """Translate sentences as you type them, each with what makes its translation doubtful."""
 
     def n_tokens(self, sentence: str) -> int:
