@@ -79,7 +79,7 @@ import live
 SCRIPTS = ROOT / "book" / "_static" / "live"
 NODE = shutil.which("node")
 needs_node = pytest.mark.skipif(NODE is None, reason="there is no Node")
-MODELS = {"toy": load_toy_model, "phrases": lambda: Translator.load("phrases").model}
+MODELS = {"toy": load_toy_model, "phrases": lambda: Translator.load("phrases", "cpu").model}
 ANSWERING = [*live.MODELS, *live.SPEAKERS]
 RUNS = ["warmup", "reversing"]  # a small model is trained, at a chapter's settings
 STILLS = ["toy", *(name for name in live.FIGURES if name not in ANSWERING)]

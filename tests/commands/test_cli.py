@@ -1327,7 +1327,7 @@ def test_lines_end_where_a_line_feed_is_and_nowhere_else(capsys, monkeypatch):
 def test_info_shows_what_a_translator_is_made_of(capsys):
     assert main(["info"]) == 0
     said = capsys.readouterr().out
-    model = Translator.load("phrases").model
+    model = Translator.load("phrases", "cpu").model
     size = sum(parameter.numel() for parameter in model.parameters())
     shown = {"parameters": size} | asdict(model.config)
     assert said.splitlines() == [f"{key}: {value}" for key, value in shown.items()]
