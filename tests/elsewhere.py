@@ -51,7 +51,7 @@ class There(Tensor):
     def __new__(cls, held: Tensor) -> There:
         place: dict[str, Any] = {"dtype": held.dtype, "device": f"{NAME}:0"}
         sizes = held.size(), held.stride(), held.storage_offset()
-        return Tensor._make_wrapper_subclass(cls, *sizes, **place)  # type: ignore
+        return Tensor._make_wrapper_subclass(cls, *sizes, **place)
 
     def __init__(self, held: Tensor) -> None:
         self.held = held
@@ -87,7 +87,9 @@ class There(Tensor):
         return self.cpu().tolist()
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(  # type: ignore
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         return compute(func, args, kwargs or {})
 
 

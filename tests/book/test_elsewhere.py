@@ -101,6 +101,7 @@ def code_of(chapter: Path) -> dict[str, str]:
     return {cell.id: cell.source for cell in cells if cell.cell_type == "code"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chapter", CELLS)
 def test_a_chapter_trains_on_another_device(chapter, tmp_path):
     (path,) = BOOK.glob(f"{chapter}-*.ipynb")
@@ -122,6 +123,7 @@ def test_these_chapters_choose_a_device():
     assert chosen == set(CELLS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mistake", "said"),
     [
