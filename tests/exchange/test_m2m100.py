@@ -379,7 +379,6 @@ def m2m100_tokenizer(vocabulary, folder):
 @pytest.mark.parametrize(
     "kind, languages", [(nllb_tokenizer, ("por_Latn", "eng_Latn")), (m2m100_tokenizer, ("pt", "en"))]
 )
-@pytest.mark.filterwarnings(r"ignore:sentence \d+ has a translation that is cut")
 def test_a_folder_translates_as_transformers_does(kind, languages, vocabulary, tmp_path):
     tokenizer, (source, target) = kind(vocabulary, tmp_path), languages
     theirs = m2m100(vocab_size=1000)

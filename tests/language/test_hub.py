@@ -38,9 +38,6 @@ def needs(*libraries: str, extra: str = "interchange"):
     return pytest.mark.skipif(bool(missing), reason=said)
 
 
-pytestmark = pytest.mark.filterwarnings(r"ignore:sentence \d+ has")  # as models of random weights do
-
-
 @pytest.fixture(scope="module")
 def translator() -> Translator:
     return Translator.load("phrases")

@@ -55,10 +55,6 @@ from transformer.runs.checkpoints import CheckpointError
 from transformer.runs.folder import write_record
 from transformer.training import record_path
 
-pytestmark = pytest.mark.filterwarnings(
-    r"ignore:sentence \d+ (has|is \d)"
-)  # untrained translators end nowhere
-
 
 @pytest.fixture(scope="module")
 def translator():
