@@ -73,7 +73,7 @@ def train(**changes) -> None:
     given = dict(
         model=make_model(),
         loss=t.teacher_forced_loss,
-        batches=lambda epoch: [(IDS, IDS)],
+        batches=lambda epoch: [(IDS, IDS + 1)],  # 2 is the start token
         schedule=lambda step: 1e-3,
         config=t.TrainingConfig(1),
     )

@@ -35,7 +35,7 @@ import torch
 from torch import Tensor, nn
 
 from transformer.loss import label_smoothed_cross_entropy, token_accuracy
-from transformer.validation import check_number, check_size, check_type
+from transformer.validation import check_number, check_size, check_targets, check_type
 
 
 # %% book/07-training.ipynb · First runs · [best-device]
@@ -208,6 +208,7 @@ def evaluate_loss(model: Any, batches: Iterable[tuple[Tensor, Tensor]]) -> dict[
         for batch in batches:
             check_type((tuple, list), batch=batch)
             src, tgt = to_device(batch, device)
+            check_targets(batch[1], model.config)  # where it lay, in case the device is a GPU
             logits, targets = model(src, tgt[:, :-1]), tgt[:, 1:]
             n_tokens = (targets != pad_id).sum()
             loss = label_smoothed_cross_entropy(logits, targets, 0.0, pad_id, reduction="sum")

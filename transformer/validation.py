@@ -14,6 +14,7 @@ __all__ = [
     "check_ids",
     "check_positions",
     "check_range",
+    "check_targets",
     "check_features",
     "check_memory",
     "check_place",
@@ -209,6 +210,24 @@ def check_range(name: str, ids: Tensor, end: int, always: bool = False) -> None:
     low, high = map(int, torch.aminmax(ids)) if ids.numel() else (0, -1)
     if low < 0 or high >= end:
         raise IndexError(f"{name} must lie in [0, {end}), but holds {low if low < 0 else high}")
+
+
+def check_targets(tgt: Tensor, config: Any) -> None:
+    """Refuse target ids `[B, T + 1]` for a loss if a row does not begin with the start token.
+
+    A row of padding alone may be there. Values are read where `check_range` reads them.
+
+    Raises:
+        TypeError, ValueError, IndexError: as in `check_ids`; a row begins with another token.
+    """
+    check_ids("tgt", tgt, config.tgt_vocab_size)
+    if is_traced(tgt) or tgt.device.type != "cpu":
+        return
+    wrong = (tgt[:, :1] != config.bos_id).any(1) & (tgt != config.pad_id).any(1)  # [B]
+    if wrong.any():
+        row = int(wrong.nonzero()[0, 0])
+        wanted = f"begin with the start token, bos_id = {config.bos_id}, in every row"
+        raise ValueError(f"tgt must {wanted}, but row {row} begins with {int(tgt[row, 0])}")
 
 
 # %% book/J-arguments.ipynb · Vectors, weights and devices · [check-memory]

@@ -32,7 +32,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from transformer.attention import causal_mask, scaled_dot_product_attention
+from transformer.attention import causal_mask, check_mask, scaled_dot_product_attention
 from transformer.validation import is_traced
 
 HAS_ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
@@ -204,6 +204,7 @@ def fast_attention(
     attend = partial(fastest("attention", query), query, key, value, dropout_p=dropout)
     if mask is None:
         return attend()
+    check_mask(mask, query, key)
     nothing = ~mask.any(dim=-1, keepdim=True)  # [..., T, 1]
     if mask.device.type == "cpu" and not is_traced(mask):  # on a GPU, looking means waiting
         if mask.all():
