@@ -473,7 +473,7 @@ def test_dropout_of_attention_weights_acts_whatever_the_mask(mask):
 def test_attention_maps_over_a_batch_and_is_captured_whole(masked):
     query, key, value = (randn(4, 2, 3, 5, 4, grad=False) for _ in range(3))
     mask = causal_mask(5) if masked else None
-    wanted = scaled_dot_product_attention(query, key, value, mask)[0]
+    wanted = scaled_dot_product_attention(query, key, value, mask if mask is None else mask[None])[0]
     each = torch.func.vmap(lambda q, k, v: fast_attention(q, k, v, mask))
     assert_same([each(query, key, value)], [wanted])
     compiled = torch.compile(fast_attention, fullgraph=True, backend="eager")
