@@ -610,6 +610,7 @@ def test_one_graph_serves_the_batches_of_every_shape(kind):
     for B, S, T in ((8, 6, 7), (5, 9, 11), (12, 4, 5), (3, 8, 10)):
         src, tgt = torch.randint(3, V, (B, S)), torch.randint(3, V, (B, T))
         src[0, -1] = tgt[0, -1] = PAD
+        tgt[:, 0] = model.config.bos_id
         batches.append((src, tgt))
     wanted = [loss(batch).item() for batch in batches]
     compiled = torch.compile(loss, fullgraph=True, dynamic=True, backend="aot_eager")
