@@ -46,7 +46,7 @@ def make_batch(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
     """Ids without and with padding."""
     generator = torch.Generator().manual_seed(seed)
     src, tgt = (torch.randint(4, 50, (16, length), generator=generator) for length in (12, 14))
-    src[8:, 9:], tgt[8:, 10:] = 0, 0
+    src[8:, 9:], tgt[8:, 10:], tgt[:, 0] = 0, 0, 2  # 2 is the start token
     return src, tgt
 
 
