@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from transformer.commands.data import Translations
 from transformer.commands.own_texts import FILES, OwnTexts, checksum
@@ -98,7 +99,7 @@ def own_recipe(
         OSError, CorpusError: as in `read_pairs` and `recipe_for`.
         ValueError: a file's name is not UTF-8.
     """
-    files = dict(zip(FILES, map(str, (source, target, dev_source, dev_target))))
+    files: dict[str, Any] = dict(zip(FILES, map(str, (source, target, dev_source, dev_target))))
     data = OwnTexts(
         "own texts",
         vocab_size=1,
