@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,7 +14,14 @@ import torch.nn.functional as F
 from helpers import make_config
 from torch import Tensor, nn
 
-from transformer import Transformer, check_training, greedy_search, teacher_forced_loss
+from transformer import (
+    Transformer,
+    accelerate,
+    check_training,
+    greedy_search,
+    r_drop_loss,
+    teacher_forced_loss,
+)
 from transformer.study.checks import CheckReport
 
 V, PAD, BOS, EOS = 17, 0, 2, 3
@@ -554,6 +562,16 @@ def test_the_callers_own_things_are_left_alone():
         assert torch.equal(q, held[name][0]) and torch.equal(q.grad, held[name][1])
     assert schedule.last_epoch == 0 and not optimizer.state
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+
+
+@pytest.mark.parametrize("made", [lambda model: model, accelerate], ids=["plain", "fast"])
+@pytest.mark.parametrize("device", ["cpu", "cuda"][: 1 + torch.cuda.is_available()])
+@pytest.mark.parametrize("start", [BOS, None])
+def test_our_own_pieces_are_understood_on_every_device(made, device, start):
+    tgt = TGT if start else headless
+    model, batch = made(ours()).to(device), (SRC.to(device), tgt.to(device))
+    report = check_training(model, batch, partial(r_drop_loss, alpha=1.0), greedy_search, batch, seconds=0)
+    assert report.failures == ("dev",) if start else report.failures[0] in ("start", "runs")
 
 
 @pytest.mark.parametrize(

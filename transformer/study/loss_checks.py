@@ -64,8 +64,8 @@ def _check_runs(p: _Program) -> _Finding:
         value = _value(p.loss(model, p.few.given()))
     except Exception as error:
         hundreds = (p.few.ids("labels") < 0).any()
-        cause = "labels hold -100, but the loss has another ignore_index" if hundreds else ""
-        return False, _said(error), cause or "ids, shapes or masks that don't fit, as the message says"
+        cause = "labels hold -100, but the loss has another ignore_index"
+        return False, _said(error), cause if hundreds else "raised by the loss or the model"
     if not called:
         return False, "the loss never calls the model that it's given", "it uses a model from outside"
     if not value.isfinite():
@@ -241,17 +241,17 @@ def _unread(p: _Program) -> list[int]:
 
 
 def _mixed(p: _Program) -> str:
-    # In batches of which size a sentence gets other logits than alone, if in any.
-    n = len(p.each)
+    # In batches of which size a sentence gets logits that it doesn't get alone, if in any.
+    alone = [reading.logits.masked_fill(~reading.logits.isfinite(), 0.0) for reading in p.each]
     for size in range(2, 9):
-        index = [b % n for b in range(size)]
-        alone = torch.stack([p.each[b].logits for b in index])  # [B, R, V]
+        index = [b % len(alone) for b in range(size)]
         try:
             whole = p.read(p.few.rows(*index)).logits
         except Exception as error:
             return f"a batch of {size} raises {_said(error)}"
-        orders = alone.flatten(0, 1), alone.transpose(0, 1).flatten(0, 1)  # batch first, time first
-        if whole.shape == orders[0].shape and all(_moved(whole, order).any() for order in orders):
+        wanted = torch.cat([alone[b] for b in index])
+        apart = torch.cdist(wanted, whole.masked_fill(~whole.isfinite(), 0.0), p=torch.inf)  # in any order
+        if not apart.amin(dim=1).max() <= 1e-5 * wanted.abs().max():
             return f"in a batch of {size}, a sentence's logits depend on the others"
     return ""
 
