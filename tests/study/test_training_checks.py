@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import pytest
@@ -564,13 +563,17 @@ def test_the_callers_own_things_are_left_alone():
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
 
 
-@pytest.mark.parametrize("made", [lambda model: model, accelerate], ids=["plain", "fast"])
+@pytest.mark.parametrize(
+    ("made", "loss"),
+    [(lambda model: model, r_drop_loss), (accelerate, teacher_forced_loss)],
+    ids=["plain", "fast"],
+)
 @pytest.mark.parametrize("device", ["cpu", "cuda"][: 1 + torch.cuda.is_available()])
 @pytest.mark.parametrize("start", [BOS, None])
-def test_our_own_pieces_are_understood_on_every_device(made, device, start):
+def test_our_own_pieces_are_understood_on_every_device(made, loss, device, start):
     tgt = TGT if start else headless
     model, batch = made(ours()).to(device), (SRC.to(device), tgt.to(device))
-    report = check_training(model, batch, partial(r_drop_loss, alpha=1.0), greedy_search, batch, seconds=0)
+    report = check_training(model, batch, loss, greedy_search, batch, seconds=0)
     assert report.failures == ("dev",) if start else report.failures[0] in ("start", "runs")
 
 
