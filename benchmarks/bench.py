@@ -153,11 +153,10 @@ def padding(options: argparse.Namespace) -> dict[str, Any]:
 
 def quality(options: argparse.Namespace) -> dict[str, Any]:
     """Score int8 weights: of the package's translator, and of the one in `--translator`."""
-    found = {
-        "phrases": measure_quality("phrases", Translator.load("phrases"), load_corpus("phrases", "test"))
-    }
+    carried, pairs = Translator.load("phrases", "cpu"), load_corpus("phrases", "test")
+    found = {"phrases": measure_quality("phrases", carried, pairs)}
     if options.translator is not None:
-        translator, pairs = Translator.load(options.translator), load_corpus("ted", "test")
+        translator, pairs = Translator.load(options.translator, "cpu"), load_corpus("ted", "test")
         found["ted"] = measure_quality("ted", translator, pairs)
     return {"translators": found}
 

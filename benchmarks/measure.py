@@ -118,7 +118,7 @@ def product_peak(
     }
     if device.type == "cpu" and precision == "float32" and HAS_ONEDNN:
         kernels["oneDNN"] = lambda weight: partial(linear_by_onednn, weight=weight)
-    products = []
+    products: list[dict[str, Any]] = []
     for kernel, layer_of in kernels.items():
         for rows, inner, columns in shapes:
             x = torch.randn(rows, inner, device=device, dtype=dtype)

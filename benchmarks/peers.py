@@ -146,7 +146,7 @@ def summed_loss(model: nn.Module, batch: Batch, smoothing: float) -> tuple[Tenso
         label_smoothing=smoothing,
         reduction="sum",
     )
-    return loss, (targets != pad_id).sum()
+    return loss, targets.ne(pad_id).sum()
 
 
 class Training:
@@ -259,7 +259,7 @@ def described(training: Training) -> dict[str, str]:
 
 # Decoding: `search(src, beam_size, length)` returns the best hypothesis of every sentence, `[B, length]`.
 
-Search = Callable[[Tensor, int, int], Tensor]
+Search = partial[Tensor]
 
 
 def our_search(model: Transformer, src: Tensor, beam_size: int, length: int) -> Tensor:

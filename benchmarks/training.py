@@ -205,7 +205,8 @@ def measure_compiled(
         "ours, plain, compiled": builders["ours, plain"](compiled=True),
         "ours": builders["ours"](),
     }
-    with torch.compiler.config.patch(force_disable_caches=True):  # what an earlier run built would be found
+    config: Any = torch.compiler.config
+    with config.patch(force_disable_caches=True):  # what an earlier run built would be found
         first = seconds(lambda: trainings["ours, plain, compiled"].step(batch), device)
     works: dict[str, Callable[[], None]] = {
         name: partial(training.step, batch) for name, training in trainings.items()

@@ -6,7 +6,8 @@ Above each piece of a module stands the marker line that names its notebook and 
 the next marker is the cell's source, so an edit made in the module, by hand or by an IDE's rename, has one
 place where it belongs. What has no home is refused by name, and then nothing at all is written: a header or
 a marker that was changed, a piece that was added or emptied, a cell that was edited since the last commit
-as well, and a change after which the book would break one of tangle's rules. Outputs stay as they are.
+as well, a change after which the book would break one of tangle's rules, and a link or a folder where a file
+should be. Outputs stay as they are.
 """
 
 from __future__ import annotations
@@ -122,18 +123,19 @@ def back(root: Path) -> list[str]:
     """
     found = edits(root)
     texts = {name: changed(root / name, sources) for name, sources in found.items()}
+    if links := [name for name in texts if (root / name).is_symlink()]:
+        raise tangle.TangleError([f"{name}: is a link, and no file; move it away" for name in links])
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder)
         shutil.copy(root / "_toc.yml", copy)
         for name in ("book", tangle.PACKAGE):
-            shutil.copytree(root / name, copy / name, ignore=others)
+            shutil.copytree(root / name, copy / name, ignore=others, symlinks=True)
         for name, text in texts.items():
             (copy / name).write_text(text, encoding="utf-8", newline="\n")
-        tangle.read_book(copy)
-    for name, text in texts.items():
-        execute.write(root / name, nbformat.reads(text, as_version=4))
+        changes = tangle.differences(root, tangle.read_book(copy))
+    wrote = tangle.write(root, {root / name: text.encode() for name, text in texts.items()} | changes)
     done = [f"{name}: {', '.join(sources)}" for name, sources in found.items()]
-    return done + tangle.tangle(root)
+    return done + wrote[len(done) :]
 
 
 def others(folder: str, names: list[str]) -> set[str]:

@@ -116,6 +116,7 @@ def normalize(notebook: NotebookNode) -> None:
     name_cells(notebook)
     predictions.ask(notebook, nbformat.v4.new_code_cell)
     notebook.metadata["language_info"] = {"name": "python"}
+    ask_for_gpu(notebook.metadata)
     counts = itertools.count(1)  # of cells that were run; one that was not keeps its None, and a test sees it
     for cell in notebook.cells:
         for key in cell.metadata.keys() - KEPT:
@@ -126,6 +127,14 @@ def normalize(notebook: NotebookNode) -> None:
             for output in cell.outputs:
                 if "execution_count" in output:
                     output.execution_count = cell.execution_count
+
+
+def ask_for_gpu(metadata: dict) -> None:
+    """A notebook that asks Colab for a GPU asks for the free one; what else Colab has noted goes."""
+    asks = metadata.pop("accelerator", None) == "GPU"
+    metadata.pop("colab", None)
+    if asks:
+        metadata.update({"accelerator": "GPU", "colab": {"gpuType": "T4"}})
 
 
 def fold(metadata: dict) -> None:

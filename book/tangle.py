@@ -206,7 +206,7 @@ def is_texts(value: Any) -> bool:
 
 def exported_to(cell: Cell, faults: list[str]) -> str | None:
     """The module that the tags of a cell name, if they name one."""
-    exports = [tag for tag in cell.tags if tag.startswith("export")]
+    exports = [tag for tag in cell.tags if tag.strip().lower().startswith("export")]
     names = [tag.removeprefix("export:") for tag in exports]
     if not exports:
         return None
@@ -713,15 +713,16 @@ def signed(content: bytes) -> bool:
     return content.splitlines()[2:3] == [SIGN.encode()]
 
 
-def differences(root: Path) -> dict[Path, bytes | None]:
+def differences(root: Path, modules: Modules | None = None) -> dict[Path, bytes | None]:
     """What must be written to make the package what the book says, and (as None) what must be removed.
 
     A file is tangle's own to change or to remove if it has tangle's header.
+    `modules` are those of a book that is about to be written; None takes them from the book that is there.
     """
     package, faults = root / PACKAGE, []
     if package.is_symlink() or package.exists() and not package.is_dir():
         raise TangleError([f"{PACKAGE}: is no folder of its own; move it away"])
-    modules = read_book(root)
+    modules = read_book(root) if modules is None else modules
     texts = {f"{module.name}.py": render_module(module, faults) for module in modules.values()}
     for folder in {module.folder for module in modules.values()} - {""}:
         place = package / folder
@@ -782,7 +783,11 @@ def write_new(root: Path, path: Path, content: bytes) -> None:
 
 def tangle(root: Path) -> list[str]:
     """Make the package what the book says, each file in one step or not at all; returns what was done."""
-    changes = differences(root)
+    return write(root, differences(root))
+
+
+def write(root: Path, changes: dict[Path, bytes | None]) -> list[str]:
+    """Put the files in place once the content of each lies beside it, or none; returns what was done."""
     for folder in {root / PACKAGE, *(path.parent for path, content in changes.items() if content)}:
         folder.mkdir(parents=True, exist_ok=True)
     beside: dict[Path, Path] = {}  # by path, the new content under a name of its own

@@ -287,7 +287,7 @@ def run(options) -> None:
 
 @command
 def types(options) -> None:
-    """check the package with mypy --strict, a user's program with pyright as well"""
+    """check package, tests and experiments with mypy, a user's program with pyright as well"""
     call(installed(), "-m", "pytest", "--quiet", "tests/test_types.py")
 
 

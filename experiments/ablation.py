@@ -112,7 +112,7 @@ def translated(translator: Translator, search: Search) -> list[str]:
 
 def averaged(folder: Path, weights: Sequence[int]) -> Translator:
     """A translator whose weights are a weighted mean over the last checkpoints of a run."""
-    translator = Translator.load(folder / "translator")
+    translator = Translator.load(folder / "translator", "cpu")
     states = [load_checkpoint(path)["model"] for path in RunFolder(folder).checkpoints()[-len(weights) :]]
     mean = {
         name: sum(weight * state[name] for weight, state in zip(weights, states, strict=True)) / sum(weights)
@@ -194,7 +194,7 @@ def free(folder: Path) -> dict[str, list[str]]:
         if name not in found:
             is_mean = name in AVERAGES
             translator = (
-                averaged(folder, AVERAGES[name]) if is_mean else Translator.load(folder / "translator")
+                averaged(folder, AVERAGES[name]) if is_mean else Translator.load(folder / "translator", "cpu")
             )
             found[name] = translated(translator, SEARCHES["beam 4" if is_mean else name])
             write_record(path, found)

@@ -65,7 +65,7 @@ class Data:
     """Sentences of the test split as ids, one batch, with the translator whose subwords they are."""
 
     def __init__(self, n_sentences: int = SENTENCES) -> None:
-        self.translator = Translator.load("phrases")
+        self.translator = Translator.load("phrases", "cpu")
         self.vocabulary = self.translator.vocabulary
         self.train = self._encoded(load_corpus("phrases", "train"))
         test = self._encoded(load_corpus("phrases", "test")[:n_sentences])

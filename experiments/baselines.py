@@ -212,7 +212,8 @@ def row(name: str, folder: Path) -> dict[str, Any]:
         scores = scores_of(lambda pairs: [names["word_by_word"](table, pair.source) for pair in pairs])
         return facts | {"scores": scores, "alignment error": names["alignment_error"](links, aligned)}
     if name == "transformer":
-        translator, record = Translator.load(folder / "translator"), read_record(folder / "record.json")
+        translator = Translator.load(folder / "translator", "cpu")
+        record = read_record(folder / "record.json")
         scores = {split: record["scores"][split]["beam 4"] for split in ("dev", "test")}
         kept = {key: record[key] for key in ("command", "commit", "date", "parameters", "seconds")}
         return facts | {

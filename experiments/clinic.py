@@ -26,7 +26,7 @@ import x_transformers
 from labml_nn.transformers import models as labml
 from torch import Tensor, nn
 
-from transformer import Transformer, TransformerConfig, accelerate, check_model, greedy_search
+from transformer import Transformer, TransformerConfig, accelerate, causal_mask, check_model, greedy_search
 from transformer.modern.language_model import LanguageModel, LanguageModelConfig
 from transformer.runs.folder import run_facts, write_record
 from transformer.study.checks import Adapted, CheckReport, decoder_only, seq2seq, torch_transformer
@@ -238,7 +238,7 @@ class Meddled(Transformer):
             memory = torch.zeros_like(memory)
         x = self.tgt_embedding(tgt)
         x = x if self.fault == "no positions in the target" else self.positions(x)
-        causal = torch.ones(tgt.size(1), tgt.size(1), dtype=torch.bool).tril()
+        causal = causal_mask(tgt.size(1))
         if self.fault == "no causal mask" or (
             self.fault == "causal mask in training only" and not self.training
         ):
@@ -357,8 +357,8 @@ def torch_model(fault: str, norm_first: bool = False) -> nn.Module:
     encoder = nn.TransformerEncoder(layer, 2, nn.LayerNorm(D), enable_nested_tensor=False)
     core = nn.Transformer(D, heads, num_decoder_layers=2, custom_encoder=encoder, **options)
     meddled = MeddledTorch(core, fault) if fault not in ("", "minus infinity") else core
-    sides = (Placed(fault != f"no positions in the {side}") for side in ("source", "target"))
-    return torch_transformer(meddled, *sides, nn.Linear(D, V))
+    source, target = (Placed(fault != f"no positions in the {side}") for side in ("source", "target"))
+    return torch_transformer(meddled, source, target, nn.Linear(D, V))
 
 
 # -------------------------------------------------------------------------------------------------

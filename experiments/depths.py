@@ -90,7 +90,7 @@ def measure(test: list[Pair], rounds: int) -> dict[str, Any]:
     sources = [pair.source for pair in test[:TIMED]]
     rows: dict[str, Any] = {kind: {"BLEU-tok": {}, "times as fast": {}, "rates": {}} for kind in KINDS}
     for seed in SEEDS:
-        models = {kind: Translator.load(folder(kind, seed) / "translator") for kind in KINDS}
+        models = {kind: Translator.load(folder(kind, seed) / "translator", "cpu") for kind in KINDS}
         for name, model in models.items():
             rows[name]["parameters"] = sum(weight.numel() for weight in model.model.parameters())
             for search, settings in SEARCHES.items():

@@ -300,7 +300,7 @@ def read_run(folder: Path) -> tuple[Translator, dict[str, Any], str]:
         ValueError: the record is not that of a finished run of this translator.
     """
     path = folder / "record.json"
-    record, translator = read_record(path), Translator.load(folder / "translator")
+    record, translator = read_record(path), Translator.load(folder / "translator", "cpu")
     for name in ("recipe", "grid", "parameters"):
         if name not in record:
             raise ValueError(f"{path} is not a record of a finished run of a translator: it has no {name!r}")

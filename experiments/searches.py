@@ -60,7 +60,8 @@ def searched(translator: Translator, pairs: list[Any], search: Search) -> dict[s
 def of_run(path: Path) -> tuple[Translator, dict[str, Any]]:
     """The translator of a run, and what its record says of how it was trained."""
     record = read_record(path / "record.json")
-    return Translator.load(path / "translator"), {key: record[key] for key in ("command", "commit", "date")}
+    facts = {key: record[key] for key in ("command", "commit", "date")}
+    return Translator.load(path / "translator", "cpu"), facts
 
 
 def add(corpus: str, name: str, translator: Translator, trained: dict[str, Any]) -> None:
@@ -89,7 +90,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     if not options.runs:
-        add(options.corpus, options.corpus, Translator.load(options.corpus), {})
+        add(options.corpus, options.corpus, Translator.load(options.corpus, "cpu"), {})
     for path in options.runs:
         add(options.corpus, path.name, *of_run(path))
 

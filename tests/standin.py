@@ -71,7 +71,7 @@ def register() -> list[torch.library.Library]:
 def casting(name: str) -> Callable[..., Any]:
     packet, _, overload = name.partition(".")
     op = getattr(getattr(torch.ops.aten, packet), overload or "default")
-    own = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)
+    own = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)  # type: ignore[attr-defined]
 
     def kernel(*args: Any, **options: Any) -> Any:
         dtype = torch.float32 if name in LARGER else torch.get_autocast_dtype("standin")

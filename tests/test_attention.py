@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import warnings
 
@@ -14,8 +15,22 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from transformer import MultiHeadAttention, causal_mask, padding_mask, scaled_dot_product_attention
+from transformer import (
+    Decoder,
+    DecoderLayer,
+    Encoder,
+    EncoderLayer,
+    MultiHeadAttention,
+    Transformer,
+    TransformerConfig,
+    accelerate,
+    causal_mask,
+    padding_mask,
+    scaled_dot_product_attention,
+)
 from transformer.attention import KeyValueCache, fused_attention
+from transformer.modern.language_model import LanguageModel, LanguageModelConfig
+from transformer.speed.kernels import fast_attention
 
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 ATTENTIONS = {
@@ -23,6 +38,11 @@ ATTENTIONS = {
     "fused": fused_attention,
 }
 both_attentions = pytest.mark.parametrize("attend", ATTENTIONS.values(), ids=ATTENTIONS)
+every_attention = pytest.mark.parametrize(
+    "attend", [*ATTENTIONS.values(), fast_attention], ids=[*ATTENTIONS, "fast"]
+)
+CONFIG = TransformerConfig(9, 9, d_model=8, n_heads=2, n_layers=1, d_ff=8)
+X = torch.ones(2, 2, 8)
 
 # Six sizes, no two of them equal: an axis taken for another cannot pass unnoticed.
 different_sizes = st.lists(st.integers(1, 7), min_size=6, max_size=6, unique=True)
@@ -68,9 +88,7 @@ def test_causal_mask_is_true_up_to_the_position_itself(length):
 SCORES = (2, 3, 4, 5)  # [B, H, T, S]
 
 
-@pytest.mark.parametrize(
-    "shape", [(), (5,), (1,), (4, 5), (1, 5), (4, 1), (3, 4, 5), (3, 1, 1), (2, 1, 1, 5), SCORES]
-)
+@pytest.mark.parametrize("shape", [*itertools.product(*((1, size) for size in SCORES))], ids=str)
 @both_attentions
 def test_every_mask_that_broadcasts_means_its_expansion(attend, shape):
     mask = torch.rand(shape) < 0.6
@@ -78,11 +96,99 @@ def test_every_mask_that_broadcasts_means_its_expansion(attend, shape):
     assert_same(attend(*inputs, mask), attend(*inputs, mask.expand(SCORES)))
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.long, torch.uint8], ids=str)
+NOT_BOOLEAN = [*DTYPES, torch.long, torch.int32, torch.uint8, torch.int8, torch.complex64]
+
+
+@pytest.mark.parametrize(
+    "mask", [*(torch.ones(SCORES).to(dtype) for dtype in NOT_BOOLEAN), [[True]], True], ids=type
+)
+@every_attention
+def test_a_mask_that_is_not_boolean_is_refused(attend, mask):
+    kind = getattr(mask, "dtype", type(mask).__name__)
+    with refuses(TypeError, f"mask must be a torch.bool tensor, True where a query may attend, not {kind}"):
+        attend(*heads(*SCORES, 6, 7), mask)
+
+
+WAYS = ": write mask[None, None] for [T, S], mask[:, None, None] for [B, S], mask[:, None] for [B, T, S]"
+
+
+@pytest.mark.parametrize(
+    "scores, shape",
+    [
+        *((SCORES, shape) for shape in [(), (5,), (4, 5), (1, 5), (3, 4, 5), (1, 1, 5), (1, *SCORES)]),
+        ((4, 3, 4, 5), (4, 5)),  # [B, S] where B = T
+        ((2, 2, 4, 5), (2, 1, 5)),  # [B, 1, S] where B = H
+        *(
+            (SCORES, shape)
+            for shape in [(2, 3, 5, 4), (3, 1, 1, 5), (2, 2, 1, 5), (1, 1, 5, 5), (1, 1, 4, 4)]
+        ),
+        ((1, 3, 4, 5), (2, 1, 1, 5)),  # one sentence, and the mask of two
+        ((2, 3, 1, 5), (1, 1, 5, 5)),  # one new position behind four, and the mask of all five
+        ((2, 3, 4, 1), (2, 1, 1, 5)),
+        ((4, 5), (1, 1, 4, 5)),
+        ((2, 4, 5), (4, 5)),
+        ((2, 4, 5), (2, 1, 4, 5)),
+    ],
+    ids=str,
+)
+@every_attention
+def test_a_mask_of_another_rank_or_size_is_refused(attend, scores, shape):
+    """Each of them is broadcast by torch, or refused without the mask being named."""
+    *front, T, S = scores
+    q, k = randn(*front, T, 6), randn(*front, S, 6)
+    hint = WAYS if len(shape) < len(scores) == 4 else ""
+    wanted = f"mask must have shape {list(scores)} (1 may stand for any size), not {list(shape)}{hint}"
+    with refuses(ValueError, wanted):
+        attend(q, k, k, torch.ones(shape, dtype=torch.bool))
+
+
 @both_attentions
-def test_a_mask_that_is_not_boolean_is_refused_by_torch(attend, dtype):
-    with pytest.raises((TypeError, RuntimeError)):
-        attend(*heads(*SCORES, 6, 7), (torch.rand(SCORES) < 0.6).to(dtype))
+def test_one_query_for_all_sentences_takes_the_masks_of_all(attend):
+    q, k, v = heads(2, 3, 4, 5, 6, 7)
+    mask = (torch.arange(5) < torch.tensor([[5], [2]]))[:, None, None]
+    assert_same(attend(q[:1], k, v, mask), attend(q[:1].expand(2, -1, -1, -1), k, v, mask))
+
+
+ENTRIES = {
+    "attention": lambda mask: MultiHeadAttention(8, 2)(X, X, X, mask),
+    "its weights": lambda mask: MultiHeadAttention(8, 2)(X, X, X, mask, need_weights=True),
+    "encoder layer": lambda mask: EncoderLayer(CONFIG)(X, mask),
+    "decoder layer, own": lambda mask: DecoderLayer(CONFIG)(X, X, self_mask=mask),
+    "decoder layer, memory": lambda mask: DecoderLayer(CONFIG)(X, X, memory_mask=mask),
+    "encoder": lambda mask: Encoder(CONFIG)(X, mask),
+    "decoder": lambda mask: Decoder(CONFIG)(X, X, mask),
+    "decode": lambda mask: Transformer(CONFIG).decode(torch.full((2, 2), 2), X, mask),
+    "decode, accelerated": lambda mask: accelerate(Transformer(CONFIG)).decode(
+        torch.full((2, 2), 2), X, mask
+    ),
+    "language model": lambda mask: LanguageModel(
+        LanguageModelConfig(9, d_model=8, n_heads=2, n_layers=1, d_ff=8)
+    )(torch.ones(2, 2, dtype=torch.long), mask),
+}
+
+
+@pytest.mark.parametrize("mask", [torch.ones(2, 2, dtype=torch.bool), torch.ones(2, 1, 2, dtype=torch.bool)])
+@pytest.mark.parametrize("entry", ENTRIES.values(), ids=ENTRIES)
+def test_a_mask_that_would_be_broadcast_is_refused_wherever_it_comes_in(entry, mask):
+    """Here B, H, T and S are all 2."""
+    entry(torch.ones(2, 1, 1, 2, dtype=torch.bool))
+    with refuses(
+        ValueError,
+        f"mask must have shape [2, 2, 2, 2] (1 may stand for any size), not {list(mask.shape)}{WAYS}",
+    ):
+        entry(mask)
+    with refuses(
+        TypeError, "mask must be a torch.bool tensor, True where a query may attend, not torch.float32"
+    ):
+        entry(torch.ones(2, 1, 1, 2))
+
+
+@pytest.mark.parametrize("attend", [fused_attention, fast_attention, scaled_dot_product_attention])
+def test_the_check_of_a_mask_is_captured_with_any_sizes(attend):
+    compiled = torch.compile(attend, fullgraph=True, dynamic=True, backend="eager")
+    for B, T, S in ((2, 3, 4), (5, 4, 6), (3, 7, 2)):
+        q, k, mask = randn(B, 2, T, 6), randn(B, 2, S, 6), torch.rand(B, 1, 1, S) < 0.7
+        assert_same(compiled(q, k, k, mask), attend(q, k, k, mask))
 
 
 # -------------------------------------------------------------------------------------------------
@@ -127,8 +233,8 @@ def test_attention_equals_torchs_in_values_and_gradients(sizes, axes, seed):
     torch.manual_seed(seed)
     T, S, d_k, d_v, *front = [*sizes, 1][: 4 + axes]
     q, k, v = (randn(*front, *end, grad=True) for end in ((T, d_k), (S, d_k), (S, d_v)))
-    mask = torch.rand(T, S) < 0.5
-    mask[:, 0] = True
+    mask = torch.rand(*[1] * axes, T, S) < 0.5
+    mask[..., 0] = True
     for allowed in (None, mask):
         wanted = F.scaled_dot_product_attention(q, k, v, allowed)
         for attend in ATTENTIONS.values():
@@ -139,11 +245,12 @@ def test_attention_equals_torchs_in_values_and_gradients(sizes, axes, seed):
 
 def masks_of_every_kind(B: int, H: int, T: int, S: int) -> dict[str, Tensor | None]:
     padding = (torch.arange(S) < torch.tensor([S, S - 2])[:, None])[:, None, None]
+    causal = torch.ones(1, 1, T, S, dtype=torch.bool).tril(S - T)
     return {
         "none": None,
         "padding": padding,
-        "causal": torch.ones(T, S, dtype=torch.bool).tril(S - T),
-        "padding and causal": padding & torch.ones(T, S, dtype=torch.bool).tril(S - T),
+        "causal": causal,
+        "padding and causal": padding & causal,
         "of each head": torch.rand(B, H, T, S) < 0.5,
         "of queries": torch.rand(B, 1, T, 1) < 0.5,
         "an empty sentence": padding & torch.tensor([True, False]).view(2, 1, 1, 1),
@@ -212,9 +319,9 @@ def test_half_precision_survives_scores_that_only_the_scale_keeps_in_range(dtype
     ids=str,
 )
 def test_large_scores_are_finite_wherever_the_fused_kernel_is(dtype, size, masked):
-    mask = causal_mask(5)[0, 0].clone() if masked else None
+    mask = causal_mask(5) if masked else None
     if masked:
-        mask[2] = False  # nothing to attend to
+        mask[:, :, 2] = False  # nothing to attend to
     found = []
     for attend in ATTENTIONS.values():
         torch.manual_seed(0)
@@ -239,7 +346,7 @@ def test_the_largest_values_of_float16_have_a_finite_mean():
 @both_attentions
 def test_what_is_forbidden_gets_no_weight_however_bad_what_is_allowed(attend, dtype):
     q, k = torch.full((1, 4), 100, dtype=dtype), torch.tensor([[-100], [100], [1]]).expand(3, 4)
-    allowed = torch.tensor([True, False, False])  # scores −20,000 (allowed), 20,000 and 200
+    allowed = torch.tensor([[True, False, False]])  # scores −20,000 (allowed), 20,000 and 200
     assert attend(q, k.to(dtype), torch.eye(3, dtype=dtype), allowed).tolist() == [[1, 0, 0]]
 
 
@@ -248,15 +355,15 @@ def test_what_is_forbidden_gets_no_weight_however_bad_what_is_allowed(attend, dt
 )
 def test_the_worst_score_allowed_is_better_than_a_forbidden_one(dtype, worst):
     q, k = torch.tensor([[worst]], dtype=dtype), torch.tensor([[1], [0]], dtype=dtype)
-    allowed = torch.tensor([True, False])
+    allowed = torch.tensor([[True, False]])
     _, weights = scaled_dot_product_attention(q, k, torch.eye(2, dtype=dtype), allowed)
     assert weights.tolist() == [[1, 0]]
 
 
 def test_nothing_to_attend_gives_no_nan_anywhere_in_the_backward_pass():
     inputs = heads(1, 2, 4, 6, 5, 7, grad=True)
-    mask = torch.ones(4, 6, dtype=torch.bool)
-    mask[1] = False
+    mask = torch.ones(1, 1, 4, 6, dtype=torch.bool)
+    mask[:, :, 1] = False
     with torch.autograd.set_detect_anomaly(True):  # raises where a NaN is passed on
         context, _ = scaled_dot_product_attention(*inputs, mask)
         context.sum().backward()
@@ -282,8 +389,8 @@ def test_forbidden_keys_and_the_future_have_no_influence(attend):
 @both_attentions
 def test_derivatives_agree_with_finite_differences(attend):
     inputs = heads(1, 2, 3, 4, 2, 3, grad=True)
-    mask = torch.rand(3, 4) < 0.6
-    mask[1] = False
+    mask = torch.rand(1, 1, 3, 4) < 0.6
+    mask[:, :, 1] = False
     assert torch.autograd.gradcheck(lambda *x: attend(*x, mask), inputs)
 
 
@@ -544,7 +651,7 @@ def test_permuting_a_sequence_permutes_the_result():
 def test_padding_never_changes_a_sentences_result():
     module, x = MultiHeadAttention(8, 2).double(), randn(1, 3, 8)
     padded = torch.cat([x, 1e3 * randn(1, 4, 8)], dim=1)
-    mask = torch.arange(7) < 3
+    mask = (torch.arange(7) < 3)[None, None, None]
     assert_same(module(padded, padded, padded, mask)[0][:, :3], module(x, x, x)[0])
 
 
@@ -800,7 +907,7 @@ def test_gradients_of_every_sentence_by_vmap_are_those_of_a_loop(need_weights):
 
     with warnings.catch_warnings():  # torch calls the fused kernel once for each sentence, and says so
         warnings.simplefilter("ignore")
-        found = vmap(grad(loss), (None, 0, 0))(weights, x[:, None], mask)
+        found = vmap(grad(loss), (None, 0, 0))(weights, x[:, None], mask[:, None])
     for row in range(4):
-        wanted = grad(loss)(weights, x[row : row + 1], mask[row])
+        wanted = grad(loss)(weights, x[row : row + 1], mask[row : row + 1])
         assert_same({name: each[row] for name, each in found.items()}, wanted)

@@ -224,7 +224,7 @@ def test_a_layer_config_is_a_value_and_the_base_model_by_default():
     with pytest.raises(FrozenInstanceError):
         config.d_model = 24
     with pytest.raises(TypeError):
-        LayerConfig(512)  # nine numbers in a row would be mistaken for each other
+        LayerConfig(512)  # type: ignore[call-arg]  # nine numbers in a row would be mistaken for each other
 
 
 @pytest.mark.parametrize("kind", [EncoderLayer, DecoderLayer])

@@ -23,6 +23,7 @@ from transformer import (
     token_accuracy,
 )
 from transformer.loss import symmetric_kl
+from transformer.training import evaluate_loss, fit
 
 TARGETS = torch.tensor([[5, 2, 9, 3, 0], [7, 3, 0, 0, 0], [4, 4, 10, 8, 3]])  # [B=3, T=5]
 REAL = TARGETS != 0
@@ -308,7 +309,7 @@ def test_symmetric_kl_of_other_shapes(place):
     logits = [torch.zeros(3, 5, 11), torch.zeros(3, 5, 11)]
     logits[place] = torch.zeros(1, 5, 11)
     with pytest.raises(ValueError, match="logits and targets must have shapes"):
-        symmetric_kl(*logits, TARGETS)
+        symmetric_kl(logits[0], logits[1], TARGETS)
 
 
 @pytest.mark.parametrize("target", [11, -1])
@@ -331,6 +332,75 @@ def test_a_target_outside_the_vocabulary(target, smoothing):
 def test_batches_that_the_model_refuses(model, loss, batch, error, message):
     with pytest.raises(error, match=message):
         loss(model, batch)
+
+
+def step(model, batch):
+    return fit(model, teacher_forced_loss, [batch], lambda step: 1e-3, steps=1)
+
+
+SHIFTING = {  # whatever reads a target and predicts it one token apart
+    "loss": teacher_forced_loss,
+    "loss of the accelerated": lambda model, batch: teacher_forced_loss(accelerate(model), batch),
+    "r-drop": r_drop_loss,
+    "r-drop of the accelerated": lambda model, batch: r_drop_loss(accelerate(model), batch),
+    "evaluation": lambda model, batch: evaluate_loss(model, [batch]),
+    "fit": step,
+}
+every_shift = pytest.mark.parametrize("shift", SHIFTING.values(), ids=SHIFTING)
+
+
+@pytest.mark.parametrize(
+    ("tgt", "row", "first"),
+    [
+        (TGT[:, 1:], 0, 11),  # no start token at all
+        (torch.stack([TGT[0], TGT[1].roll(-1)]), 1, 7),  # in one row
+        (TGT.flip(1), 0, 3),
+        (torch.stack([TGT[0], TGT[1].roll(2)]), 1, 1),  # padded on the left
+        (TGT.where(TGT != 2, 3), 0, 3),  # another start token, as M2M-100's
+        (TGT[:, 1:2], 0, 11),
+    ],
+    ids=str,
+)
+@every_shift
+def test_targets_without_a_start_token_are_refused(model, shift, tgt, row, first):
+    """Trained on such, a model reads a first word that it's never asked for and never given by a search."""
+    told = f"tgt must begin with the start token, bos_id = 2, in every row, but row {row} begins with {first}"
+    with refuses(ValueError, told):
+        shift(model, (SRC, tgt))
+
+
+@pytest.mark.parametrize(
+    ("tgt", "error", "told"),
+    [
+        (TGT.int(), TypeError, "tgt must be a torch.long tensor, not torch.int32"),
+        (TGT.float(), TypeError, "tgt must be a torch.long tensor, not torch.float32"),
+        (TGT[0], ValueError, "tgt must have shape [batch, length], not [6]"),
+        (TGT[None], ValueError, "tgt must have shape [batch, length], not [1, 2, 6]"),
+        (TGT.where(TGT != 3, 17), IndexError, "tgt must lie in [0, 17), but holds 17"),
+        (TGT.where(TGT != 1, -100), IndexError, "tgt must lie in [0, 17), but holds -100"),
+    ],
+    ids=str,
+)
+@every_shift
+def test_targets_that_are_no_ids_are_refused_as_a_whole(model, shift, tgt, error, told):
+    """The last token, too, which the model itself does not read."""
+    with refuses(error, told):
+        shift(model, (SRC, tgt))
+
+
+@every_shift
+def test_a_row_of_padding_needs_no_start_token(model, shift):
+    shift(model, (SRC, TGT.where(torch.tensor([[True], [False]]), 1)))
+
+
+def test_the_start_token_is_the_configured_one_even_if_it_is_the_padding():
+    sizes = {"d_model": 12, "n_heads": 3, "n_layers": 1, "d_ff": 20, "pad_id": 9, "bos_id": 9, "eos_id": 0}
+    teacher_forced_loss(Transformer(TransformerConfig(17, 17, **sizes)), (SRC, TGT.where(TGT != 2, 9)))
+
+
+def test_the_start_token_is_not_looked_for_where_looking_means_waiting(model):
+    batch = SRC.to("meta"), TGT[:, 1:].to("meta")
+    teacher_forced_loss(model.to("meta"), batch)
 
 
 WRONG_RATES = [

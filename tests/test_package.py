@@ -19,6 +19,7 @@ import tarfile
 import zipfile
 from importlib.metadata import Distribution, distribution, distributions
 from pathlib import Path
+from typing import Any
 
 import pytest
 import repository
@@ -496,7 +497,7 @@ def test_own_data_of_the_readme_trains(tmp_path, monkeypatch, capsys):
     program = "from transformer.commands.recipes import changed\n" + program.replace(
         "recipe_for(pairs)\n", few
     )
-    names: dict[str, object] = {}
+    names: dict[str, Any] = {}
     exec(program, names)
     same = transformer.Translator.load("runs/mine/translator")
     assert same.translate(days[:2]) == names["translator"].translate(days[:2])

@@ -316,7 +316,7 @@ def test_encoder_with_a_mask_of_its_own_gives_the_number_in_torchs_tests():
     """There test_transformerencoder_square_input: as many sentences as positions."""
     encoder = cosines(Encoder(stack_config(2, final_norm=False)))
     x = torch.arange(16, dtype=torch.float64).view(2, 2, 4)
-    found = encoder(x, torch.tensor([[True, False], [True, True]]))
+    found = encoder(x, torch.tensor([[[[True, False], [True, True]]]]))
     first = [2.420306205749512, 0.017629241570830, -0.607857942581177, -0.085519507527351]
     second = [2.419836044311523, 0.017548924311996, -0.608187675476074, -0.085347734391689]
     assert_close(found, torch.tensor([[first, first], [second, second]]).double(), PRINTED)

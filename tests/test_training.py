@@ -25,6 +25,7 @@ from transformer import (
     Trainer,
     TrainingConfig,
     accelerate,
+    best_device,
     cooldown,
     evaluate_loss,
     fit,
@@ -84,6 +85,7 @@ def test_cooldown_is_one_and_then_a_line_to_zero(steps, fraction):
             "step must be at most steps, which is 9, but is",
         ),
         (lambda: cooldown(1, 9, 1.5), ValueError, r"fraction must lie in \[0, 1\], but is 1.5"),
+        (lambda: best_device("float32"), TypeError, "dtype must be a dtype, not str"),
         (lambda: adamw([], math.nan), ValueError, "weight_decay must be finite and at least 0, but is nan"),
         (lambda: run(model=None), TypeError, "model must be a Module, not NoneType"),
         (lambda: run(model=nn.ReLU()), ValueError, "model must have a parameter that can be trained, but"),
@@ -107,6 +109,24 @@ def test_cooldown_is_one_and_then_a_line_to_zero(steps, fraction):
 def test_bad_input_is_refused_by_name(call, error, message):
     with pytest.raises(error, match=message):
         call()
+
+
+@pytest.mark.parametrize(
+    ("cuda", "mps", "dtype", "best"),
+    [
+        (True, False, torch.float32, "cuda"),
+        (True, True, torch.float64, "cuda"),
+        (False, True, torch.float32, "mps"),
+        (False, True, torch.bfloat16, "mps"),
+        (False, True, torch.float64, "cpu"),  # Apple's GPUs have none
+        (False, False, torch.float32, "cpu"),
+    ],
+)
+def test_the_best_device_is_a_gpu_that_has_the_dtype(monkeypatch, cuda, mps, dtype, best):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: mps)
+    assert best_device(dtype) == torch.device(best)
+    assert best_device() == torch.device("mps" if mps and not cuda else "cuda" if cuda else "cpu")
 
 
 # -------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The types of the package, from inside and as a user's type checker sees them."""
+"""The types of package, tests and experiments, and what a user's type checker sees."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import typed_user
 
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAM = ROOT / "tests" / "typed_user.py"
+CHECKED = ("tests", "benchmarks", "experiments")  # beside the package
 QUIET = {"PYRIGHT_PYTHON_IGNORE_WARNINGS": "1"}  # nor does it ask the network for a newer version of itself
 
 
@@ -29,10 +30,10 @@ def check(*words: str | Path, **environment: str) -> tuple[int, str]:
     return ran.returncode, ran.stdout + ran.stderr
 
 
-def mypy(program: Path, cache: Path) -> tuple[int, str]:
-    # Package and program in one run: what mypy learns of torch takes it half a minute.
-    parts = ("-p", "transformer", "-m", program.stem, "--cache-dir", cache, "--no-error-summary")
-    return check(sys.executable, "-m", "mypy", *parts, MYPYPATH=str(program.parent))
+def mypy(cache: Path, *files: str | Path) -> tuple[int, str]:
+    # Everything in one run: what mypy learns of torch takes it half a minute.
+    words = ("--cache-dir", cache, "--no-error-summary", "--show-error-codes", "transformer", *files)
+    return check(sys.executable, "-m", "mypy", *words)
 
 
 def pyright(program: Path) -> tuple[int, str]:
@@ -43,20 +44,38 @@ def pyright(program: Path) -> tuple[int, str]:
 
 @pytest.fixture
 def wrong(tmp_path: Path) -> Path:
-    """The user's program with a type that is not so."""
+    """The user's program with a type that is not so, under its own name, by which mypy finds its settings."""
     text = PROGRAM.read_text(encoding="utf8")
     assert "back: Encoder = from_torch(stack)" in text
-    program = tmp_path / "wrong.py"
+    (tmp_path / "wrong").mkdir()
+    program = tmp_path / "wrong" / PROGRAM.name
     program.write_text(text.replace("back: Encoder = from_torch(stack)", "back: Decoder = from_torch(stack)"))
     return program
 
 
+# What no one notices in a test that runs nowhere. Types of arguments are not looked at.
+ROTTEN = """\
+from transformer import Trainer, greedy_search, noam_rate
+from transformer.training import evaluate_losses
+
+def test_step(trainer: Trainer, model):
+    trainer.update([])
+    noam_rate(3, d_modle=8, warmup_steps=10)
+    noam_rate("3", 8, 10)
+    greedy_serch(model, 3)
+"""
+
+
 @pytest.mark.slow
-def test_mypy_has_nothing_to_say_of_package_and_program(wrong, tmp_path):
+def test_mypy_has_nothing_to_say_and_finds_what_is_planted(wrong, tmp_path):
     pytest.importorskip("mypy", reason="mypy is not installed")
-    assert mypy(PROGRAM, tmp_path / "cache") == (0, "")
-    status, said = mypy(wrong, tmp_path / "cache")
+    assert mypy(tmp_path / "cache", *CHECKED) == (0, "")
+    rotten = tmp_path / "test_rotten.py"
+    rotten.write_text(ROTTEN)
+    status, said = mypy(tmp_path / "cache", wrong, rotten)
     assert status == 1 and re.search(r'expression has type "?Encoder"?, variable has type "?Decoder"?', said)
+    found = re.findall(r"test_rotten\.py:(\d+): error: .*\[(.*)\]", said)
+    assert found == [("2", "attr-defined"), ("5", "attr-defined"), ("6", "call-arg"), ("8", "name-defined")]
 
 
 @pytest.fixture

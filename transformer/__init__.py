@@ -16,7 +16,7 @@ from transformer.loss import (
     teacher_forced_loss,
     r_drop_loss,
 )
-from transformer.training import noam_rate, cooldown, evaluate_loss, fit, load_record
+from transformer.training import best_device, noam_rate, cooldown, evaluate_loss, fit, load_record
 from transformer.decoding import greedy_search, beam_search
 from transformer.toy import reverse_and_mark, reversal_batch, toy_config, load_toy_model
 from transformer.language.vocabulary import Vocabulary
@@ -38,6 +38,7 @@ from transformer.language.translator import Alignment, Translator
 from transformer.language.folder import save_model, load_model
 from transformer.exchange.torch import from_torch, to_torch
 from transformer.study.checks import check_model
+from transformer.study.training_checks import check_training
 
 __all__ = [
     "TokenEmbedding",
@@ -65,6 +66,7 @@ __all__ = [
     "perplexity",
     "teacher_forced_loss",
     "r_drop_loss",
+    "best_device",
     "noam_rate",
     "cooldown",
     "evaluate_loss",
@@ -105,4 +107,5 @@ __all__ = [
     "from_torch",
     "to_torch",
     "check_model",
+    "check_training",
 ]

@@ -6,6 +6,7 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 __all__ = [
     "padding_mask",
     "causal_mask",
+    "check_mask",
     "scaled_dot_product_attention",
     "fused_attention",
     "KeysAndValues",
@@ -54,6 +55,30 @@ def causal_mask(length: int, device: torch.device | str | None = None) -> Tensor
     return torch.ones(1, 1, length, length, dtype=torch.bool, device=device).tril()
 
 
+# %% book/03-attention.ipynb · Masks · [check-mask]
+def check_mask(mask: Tensor, query: Tensor, key: Tensor) -> None:
+    """Refuse a mask of another dtype, rank or size, which would be broadcast along the wrong axes.
+
+    Args:
+        mask: `torch.bool`, with as many axes as the scores `[..., T, S]`, each of their size or 1.
+        query, key: `[..., T, d_k]`, `[..., S, d_k]`.
+
+    Raises:
+        TypeError: it is not a `torch.bool` tensor.
+        ValueError: its shape does not fit.
+    """
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+        kind = getattr(mask, "dtype", type(mask).__name__)
+        raise TypeError(f"mask must be a torch.bool tensor, True where a query may attend, not {kind}")
+    front = [k if q == 1 else q for q, k in zip(query.shape[:-2], key.shape[:-2])]
+    shape = [*front, query.size(-2), key.size(-2)]  # of the scores
+    if mask.dim() != len(shape) or any(size not in (1, n) for size, n in zip(mask.shape, shape)):
+        ways = "mask[None, None] for [T, S], mask[:, None, None] for [B, S], mask[:, None] for [B, T, S]"
+        hint = f": write {ways}" if mask.dim() < len(shape) == 4 else ""
+        given = f"{shape} (1 may stand for any size), not {list(mask.shape)}"
+        raise ValueError(f"mask must have shape {given}{hint}")
+
+
 # %% book/03-attention.ipynb · Scaled dot-product attention · [scaled-dot-product-attention]
 def scaled_dot_product_attention(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, dropout: float = 0.0
@@ -64,8 +89,8 @@ def scaled_dot_product_attention(
         query: `[..., T, d_k]`.
         key: `[..., S, d_k]`.
         value: `[..., S, d_v]`.
-        mask: `torch.bool`, broadcastable to `[..., T, S]`, True where a query may attend. A query
-            that may attend to nothing gets zeros.
+        mask: `torch.bool`, True where a query may attend, with as many axes as the scores `[..., T, S]`,
+            each of their size or 1. A query that may attend to nothing gets zeros.
         dropout: rate at which weights are dropped.
 
     Returns:
@@ -82,6 +107,7 @@ def scaled_dot_product_attention(
     Q, K, V = (x.to(torch.promote_types(x.dtype, torch.float32)) for x in (query, key, value))
     scores = (Q / math.sqrt(Q.size(-1))) @ K.transpose(-2, -1)  # [..., T, S]
     if mask is not None:
+        check_mask(mask, query, key)
         scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
     weights = scores.softmax(dim=-1)
     if mask is not None:
@@ -100,7 +126,7 @@ def fused_attention(
     """
     if mask is None:
         return F.scaled_dot_product_attention(query, key, value, dropout_p=dropout)
-    mask = torch.atleast_2d(mask)  # the kernel takes no mask of fewer axes
+    check_mask(mask, query, key)
     # Kernels need not agree on a row with nothing: let it attend, then put zeros in its place.
     nothing = ~mask.any(dim=-1, keepdim=True)  # [..., T, 1]
     context = F.scaled_dot_product_attention(query, key, value, mask | nothing, dropout_p=dropout)

@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from transformer.model import Transformer
-from transformer.validation import check_choice, check_number, check_rate
+from transformer.validation import check_choice, check_number, check_rate, check_targets
 
 
 # %% book/06-loss.ipynb · Which mean · [label-smoothed-cross-entropy]
@@ -131,6 +131,7 @@ def teacher_forced_loss(
         3
     """
     src, tgt = batch
+    check_targets(tgt, model.config)
     pad_id, targets = model.config.pad_id, tgt[:, 1:]
     logits = model(src, tgt[:, :-1])  # [B, T, V]
     loss = label_smoothed_cross_entropy(logits, targets, smoothing, pad_id, reduction="sum")
@@ -182,6 +183,7 @@ def r_drop_loss(
     """
     check_number(alpha=alpha)  # below 0, passes that differ would be a gain
     src, tgt = batch
+    check_targets(tgt, model.config)
     pad_id, targets = model.config.pad_id, tgt[:, 1:]
     logits = model(torch.cat((src, src)), torch.cat((tgt, tgt))[:, :-1])  # [2B, T, V]
     both = torch.cat((targets, targets))

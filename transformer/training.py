@@ -4,6 +4,7 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 """
 
 __all__ = [
+    "best_device",
     "adamw",
     "noam_rate",
     "cooldown",
@@ -34,7 +35,29 @@ import torch
 from torch import Tensor, nn
 
 from transformer.loss import label_smoothed_cross_entropy, token_accuracy
-from transformer.validation import check_number, check_size, check_type
+from transformer.validation import check_number, check_size, check_targets, check_type
+
+
+# %% book/07-training.ipynb · First runs · [best-device]
+def best_device(dtype: torch.dtype = torch.float32) -> torch.device:
+    """Where to train: on the GPU if there is one, NVIDIA's or Apple's, and else on the CPU.
+
+    Args:
+        dtype: what to train in; Apple's GPUs have no float64.
+
+    Raises:
+        TypeError: `dtype` is not a `torch.dtype`.
+
+    Example:
+        >>> best_device().type in ("cuda", "mps", "cpu")
+        True
+    """
+    check_type(torch.dtype, dtype=dtype)
+    if torch.cuda.is_available():
+        return torch.device("cuda")
+    if torch.backends.mps.is_available() and dtype != torch.float64:
+        return torch.device("mps")
+    return torch.device("cpu")
 
 
 # %% book/07-training.ipynb · Shrinking the weights · [adamw]
@@ -185,6 +208,7 @@ def evaluate_loss(model: Any, batches: Iterable[tuple[Tensor, Tensor]]) -> dict[
         for batch in batches:
             check_type((tuple, list), batch=batch)
             src, tgt = to_device(batch, device)
+            check_targets(batch[1], model.config)  # where it lay, in case the device is a GPU
             logits, targets = model(src, tgt[:, :-1]), tgt[:, 1:]
             n_tokens = (targets != pad_id).sum()
             loss = label_smoothed_cross_entropy(logits, targets, 0.0, pad_id, reduction="sum")

@@ -3,9 +3,10 @@
 from typing import Any
 from transformer.layers import ACTIVATIONS
 from collections.abc import Collection, Mapping
+from operator import attrgetter
 import math
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 import importlib
 from types import ModuleType
 
@@ -13,6 +14,7 @@ __all__ = [
     "check_config",
     "check_type",
     "check_choice",
+    "check_searched",
     "check_size",
     "check_rate",
     "check_number",
@@ -20,6 +22,7 @@ __all__ = [
     "check_ids",
     "check_positions",
     "check_range",
+    "check_targets",
     "check_features",
     "check_memory",
     "check_place",
@@ -103,6 +106,31 @@ def check_choice(choices: Collection[Any], **values: Any) -> None:
     for name, value in values.items():
         if value not in list(choices):  # `in` takes any value for a list, but not for a set or a dict
             raise ValueError(f"{name} must be one of {list(choices)}, not {value!r}")
+
+
+_READ = [f"config.{name}" for name in ("src_vocab_size", "max_length", "pad_id", "bos_id", "eos_id")]
+_CALLED = "encode", "src_mask", "decode", "project"
+
+
+def check_searched(model: Any, decoder_state: Any) -> None:
+    """Refuse a model that a search cannot ask for tokens, such as a wrapper that only has a forward.
+
+    Args:
+        model: the model.
+        decoder_state: the function that makes a search's state; one that is registered there for the
+            model's class calls what it likes.
+
+    Raises:
+        TypeError: `model` is no module, or lacks what the message names.
+    """
+    check_type(nn.Module, model=model)
+    own = decoder_state.dispatch(type(model)) is not decoder_state.dispatch(object)
+    for name in ("config", *_READ, *(() if own else _CALLED)):
+        try:
+            attrgetter(name)(model)
+        except AttributeError:
+            wanted = f"a Transformer, or have its config and its methods {', '.join(_CALLED)}"
+            raise TypeError(f"model must be {wanted}, but {type(model).__name__} has no {name}") from None
 
 
 def check_size(minimum: int = 1, **sizes: int) -> None:
@@ -196,6 +224,24 @@ def check_range(name: str, ids: Tensor, end: int, always: bool = False) -> None:
     low, high = map(int, torch.aminmax(ids)) if ids.numel() else (0, -1)
     if low < 0 or high >= end:
         raise IndexError(f"{name} must lie in [0, {end}), but holds {low if low < 0 else high}")
+
+
+def check_targets(tgt: Tensor, config: Any) -> None:
+    """Refuse target ids `[B, T + 1]` for a loss if a row does not begin with the start token.
+
+    A row of padding alone may be there. Values are read where `check_range` reads them.
+
+    Raises:
+        TypeError, ValueError, IndexError: as in `check_ids`; a row begins with another token.
+    """
+    check_ids("tgt", tgt, config.tgt_vocab_size)
+    if is_traced(tgt) or tgt.device.type != "cpu":
+        return
+    wrong = (tgt[:, :1] != config.bos_id).any(1) & (tgt != config.pad_id).any(1)  # [B]
+    if wrong.any():
+        row = int(wrong.nonzero()[0, 0])
+        wanted = f"begin with the start token, bos_id = {config.bos_id}, in every row"
+        raise ValueError(f"tgt must {wanted}, but row {row} begins with {int(tgt[row, 0])}")
 
 
 def check_features(name: str, x: Tensor, features: int | None, rank: int = 3) -> None:

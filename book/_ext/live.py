@@ -64,7 +64,7 @@ def toy() -> LiveModel:
 
 def small_portuguese() -> LiveModel:
     """The translator of small Portuguese, with its vocabulary and with words to make sentences of."""
-    translator, sentence = Translator.load("phrases"), "a menina gosta do gato preto ."
+    translator, sentence = Translator.load("phrases", "cpu"), "a menina gosta do gato preto ."
     model, vocabulary = translator.model, translator.vocabulary
     src = [*vocabulary.encode(sentence), model.config.eos_id]
     answer = greedy_search(model, torch.tensor([src]), 20)[0].tolist()
@@ -288,7 +288,7 @@ FAINT = 0.05  # up to here a weight has no line, as in `phrases.js`
 
 def sentences() -> str:
     """The example of small Portuguese above its translation, and what each English word attended to."""
-    found = by_words(Translator.load("phrases").align(live_model("phrases").example[0], beam_size=1))
+    found = by_words(Translator.load("phrases", "cpu").align(live_model("phrases").example[0], beam_size=1))
     source, target = [*found.source[:-1], "end"], found.target[:-1]
     above, below = boxes(source, 17), boxes(target, HIGH - 17)
     lines, words = [], []

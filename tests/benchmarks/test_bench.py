@@ -479,9 +479,8 @@ def test_no_search_ends_early():
     assert decoding.checked(found["ours"], src, 4).shape == (4, 32)
     assert decoding.same(ours, ours) == 1.0
     with torch.no_grad():
-        found["ours"].args[0].output.weight[size.config.eos_id] = (
-            10 * found["ours"].args[0].output.weight[ours[0, 0]]
-        )
+        table = found["ours"].args[0].output.weight
+        table[size.config.eos_id] = 10 * table[ours[0, 0]]
     with pytest.raises(ValueError, match="ended before 32"):
         decoding.checked(found["ours"], src, 1)
 

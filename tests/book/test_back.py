@@ -127,6 +127,59 @@ def test_pieces_in_another_order_are_refused(book):
         back.back(book)
 
 
+def link(path: Path) -> None:
+    path.rename(path.with_suffix(".real"))
+    path.symlink_to(path.with_suffix(".real"))
+
+
+def in_a_linked_folder(path: Path) -> None:
+    path.parent.rename(path.parent.parent / "elsewhere")
+    path.parent.symlink_to(path.parent.parent / "elsewhere")
+
+
+def a_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def a_strangers(path: Path) -> None:
+    path.write_text("mine = 1\n", encoding="utf8")
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (link, "transformer/alpha.py"),
+        (link, "book/01-first.ipynb"),
+        (in_a_linked_folder, "transformer/more/beta.py"),
+        (a_folder, "transformer/more/beta.py"),
+        (a_strangers, "transformer/more/beta.py"),
+    ],
+)
+def test_a_file_that_cannot_be_written_is_refused_before_anything_is(book, make, name):
+    edit(book, "alpha", "return 1", "return 2")
+    make(book / name)
+    before = contents(book)
+    with pytest.raises(tangle.TangleError, match=f"{Path(name).parent.as_posix()}.*move it away"):
+        back.back(book)
+    assert contents(book) == before
+
+
+def test_a_disk_that_takes_no_module_gets_no_notebook_either(book, monkeypatch):
+    edit(book, "alpha", "one", "unity")
+    before, write_new = contents(book), tangle.write_new
+
+    def full(root, path, content):
+        if path.suffix != ".ipynb" and "transformer" in path.parts:
+            raise OSError("no space")
+        write_new(root, path, content)
+
+    monkeypatch.setattr(tangle, "write_new", full)
+    with pytest.raises(OSError, match="no space"):
+        back.back(book)
+    assert contents(book) == before
+
+
 def change_cell(book: Path, old: str, new: str) -> None:
     path = book / "book" / "01-first.ipynb"
     path.write_text(path.read_text(encoding="utf8").replace(old, new), encoding="utf8")

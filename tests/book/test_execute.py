@@ -62,6 +62,18 @@ def test_a_run_writes_what_the_next_run_writes_again(tmp_path):
     assert path.read_text(encoding="utf8") == text == execute.dumps(notebook)
 
 
+@pytest.mark.parametrize("asks", [{}, {"accelerator": "GPU"}])
+def test_of_what_colab_notes_only_the_wish_for_a_gpu_stays(tmp_path, asks):
+    path = save(tmp_path / "01-first.ipynb", "x = 1")
+    notebook = nbformat.read(path, as_version=4)
+    notebook.metadata |= asks | {"colab": {"provenance": [], "gpuType": "A100", "toc_visible": True}}
+    execute.write(path, notebook)
+    assert execute.main(["--tidy", str(path)]) == 0
+    kept = nbformat.read(path, as_version=4).metadata
+    assert set(kept) == {"kernelspec", "language_info", *(("accelerator", "colab") if asks else ())}
+    assert kept.get("colab", {}) == ({"gpuType": "T4"} if asks else {})
+
+
 @pytest.mark.slow
 def test_a_notebook_that_fails_is_left_as_it_was(tmp_path, capsys):
     path = save(tmp_path / "01-first.ipynb", "x = 1", "assert x == 2")

@@ -79,7 +79,7 @@ import live
 SCRIPTS = ROOT / "book" / "_static" / "live"
 NODE = shutil.which("node")
 needs_node = pytest.mark.skipif(NODE is None, reason="there is no Node")
-MODELS = {"toy": load_toy_model, "phrases": lambda: Translator.load("phrases").model}
+MODELS = {"toy": load_toy_model, "phrases": lambda: Translator.load("phrases", "cpu").model}
 ANSWERING = [*live.MODELS, *live.SPEAKERS]
 RUNS = ["warmup", "reversing"]  # a small model is trained, at a chapter's settings
 STILLS = ["toy", *(name for name in live.FIGURES if name not in ANSWERING)]
@@ -784,7 +784,7 @@ def test_still_is_the_first_picture_of_the_figure(tab, name):
 
 
 def write_stills() -> None:
-    for browser in chromium.__wrapped__():
+    for browser in chromium.__wrapped__():  # type: ignore[attr-defined]
         for name in STILLS:
             live.still_of(name).write_text(pictures_of(browser.new_page(), name), encoding="utf8")
 

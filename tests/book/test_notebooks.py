@@ -92,8 +92,14 @@ def test_metadata_names_the_kernel_and_no_machine(notebook):
         "name": "python3",
     }
     assert notebook.metadata.language_info == {"name": "python"}
-    assert set(notebook.metadata) <= {"kernelspec", "language_info", "accelerator", "colab"}
+    assert set(notebook.metadata) - {"accelerator", "colab"} == {"kernelspec", "language_info"}
     assert {key for cell in notebook.cells for key in cell.metadata} <= execute.KEPT
+
+
+def test_the_chapters_that_gain_minutes_ask_colab_for_a_gpu(path, notebook):
+    asked = {key: notebook.metadata[key] for key in ("accelerator", "colab") if key in notebook.metadata}
+    gains = path.stem in ("09-toy-task", "13-translation")
+    assert asked == ({"accelerator": "GPU", "colab": {"gpuType": "T4"}} if gains else {})
 
 
 def test_every_cell_was_run_once_from_top_to_bottom(notebook):

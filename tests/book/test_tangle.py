@@ -537,6 +537,12 @@ BOOK_FAULTS = {
         f"01-one c0 1: unknown tag 'exported'; {SHOULD}",
         f"02-two c0 1: unknown tag 'export'; {SHOULD}",
     ),
+    "a tag that only looks like one": (
+        [[cell("X = 1", "EXPORT:one"), cell("X = 1", " export:one")], [cell("X = 1", "Export:one ")]],
+        f"01-one c0 1: unknown tag 'EXPORT:one'; {SHOULD}",
+        f"01-one c1 1: unknown tag ' export:one'; {SHOULD}",
+        f"02-two c0 1: unknown tag 'Export:one '; {SHOULD}",
+    ),
     "bad module name": (
         [
             [

@@ -17,6 +17,7 @@ from dataclasses import asdict, fields
 from functools import partial
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -25,6 +26,7 @@ from helpers import PAIRS
 import transformer
 import transformer.commands.claim
 import transformer.commands.evaluate
+import transformer.commands.options
 import transformer.commands.train
 from transformer import RECIPES, Translator, corpus_scores, load_corpus, train_translator
 from transformer.__main__ import main, parser
@@ -33,6 +35,7 @@ from transformer.commands.data import Lessons
 from transformer.commands.recipes import changed, parsed, read_recipe, settings
 from transformer.commands.training import train_recipe
 from transformer.language.corpora import CorpusError, Pair
+from transformer.language.doubts import Translation
 from transformer.language.translator import Search
 from transformer.runs.checkpoints import load_checkpoint
 from transformer.runs.folder import RunFolder, read_log, read_record, write_record
@@ -197,6 +200,7 @@ def test_the_toys_run_in_slices_ends_as_in_one(tmp_path, capsys):
     assert main([*command, str(tmp_path / "slices"), "--max-minutes", "0"]) == 0
     weights = tmp_path / "slices" / "model.safetensors"
     assert capsys.readouterr().out.splitlines() == [
+        "2 updates with a warm-up of 1",
         "time is over at step 1; the same command goes on from there",
         f"what can be used already: {weights}",
     ]
@@ -502,7 +506,7 @@ def test_of_two_recipes_that_begin_at_once_one_is_refused_and_the_folder_is_the_
 
 def test_a_stopped_run_ends_with_the_trainers_sentence_and_its_signal(quick, tmp_path, capsys, monkeypatch):
     def stop(*given, **named):
-        error = KeyboardInterrupt("stopped by SIGTERM at step 3; the same command goes on from there")
+        error: Any = KeyboardInterrupt("stopped by SIGTERM at step 3; the same command goes on from there")
         error.signal = signal.SIGTERM
         raise error
 
@@ -603,7 +607,8 @@ def test_own_files_end_in_a_translator_that_every_command_takes(texts, tmp_path,
     said = capsys.readouterr().out
     assert "80 pairs to train on, 20 to judge by, held out" in said
     assert "texts: as it is, en to zxx; a vocabulary of up to " in said
-    assert "1+1 layers of width 16, dropout 0.1; 4 updates with batches of 1,000 tokens" in said
+    shape = "1+1 layers of width 16, dropout 0.1"
+    assert f"{shape}; 4 updates with a warm-up of 2 and batches of 1,000 tokens" in said
     record = json.loads((tmp_path / "run" / "record.json").read_text(encoding="utf8"))
     held = record["scores"]["held out"]
     assert held["pairs"] == 20 and set(held["beam 4"]) == {"BLEU-detok", "chrF2", "exact"}
@@ -647,6 +652,124 @@ def test_a_file_that_has_changed_is_refused_by_its_name(texts, tmp_path, capsys)
     assert main(texts) == 2
     assert f"error: {path} has changed: its sha256 was" in capsys.readouterr().err
     assert files_in(tmp_path / "run") == before
+
+
+def test_texts_that_lie_elsewhere_are_the_same_texts(texts, tmp_path, capsys):
+    assert main([*texts, "--max-minutes", "0"]) == 0
+    (tmp_path / "moved").mkdir()
+    for name in ("train.words", "train.iso"):
+        (tmp_path / name).rename(tmp_path / "moved" / name)
+    moved = [word.replace("/train.", "/moved/train.") for word in texts]
+    assert main(moved) == 0
+    assert "going on from step 1 of 4" in capsys.readouterr().out
+    data = read_recipe(tmp_path / "run" / "config.json").data
+    assert data.files == [str(tmp_path / "moved" / name) for name in ("train.words", "train.iso")]
+
+
+def test_texts_that_lie_elsewhere_in_another_role_are_others(texts, tmp_path, capsys):
+    assert main([*texts, "--max-minutes", "0"]) == 0
+    swapped = texts.copy()
+    swapped[2], swapped[4] = swapped[4], swapped[2]
+    assert main(swapped) == 2
+    assert "name another --directory" in capsys.readouterr().err
+    moved = tmp_path / "moved.iso"
+    moved.write_bytes((tmp_path / "train.iso").read_bytes().replace(b"1900", b"1901"))
+    assert main([*texts[:4], str(moved), *texts[5:]]) == 2
+    assert f"not on {tmp_path / 'train.words'}, {moved}: name another" in capsys.readouterr().err
+
+
+NO_CHANGES = ["corpus", "sha256", "source", "target", "dev_source", "dev_target"]
+
+
+@pytest.mark.parametrize("name", [*NO_CHANGES, "preparation", "languages"])
+def test_what_follows_from_texts_cannot_be_set(name, texts, tmp_path, capsys):
+    before = files_in(tmp_path)
+    assert main([*texts, "--set", f"{name}="]) == 2
+    said = "cannot be set: it follows from" if name in NO_CHANGES else f"is said by --{name}"
+    assert said in capsys.readouterr().err
+    assert files_in(tmp_path) == before
+
+
+def test_a_recipe_of_texts_in_a_file_keeps_their_checksums_too(texts, tmp_path, capsys):
+    assert main([*texts, "--max-minutes", "0"]) == 0
+    config = ["--config", str(tmp_path / "run" / "config.json"), "--directory", str(tmp_path / "other")]
+    assert main(["train", *config, "--set", "sha256="]) == 2
+    assert "sha256 cannot be set" in capsys.readouterr().err
+    assert main(["train", *config, "--set", "preparation=lower case", "--max-minutes", "0"]) == 0
+
+
+LONG_TEXT = " ".join(f"w{number}" for number in range(3000))
+SHORT_PAIRS = "".join(f"a{number} b\tc\n" for number in range(30))
+
+
+@pytest.mark.parametrize(
+    ("files", "more", "message"),
+    [
+        ({"pairs": ""}, [], "{pairs}: no lines, and no pairs"),
+        ({"source": "", "target": ""}, [], "{source}, {target}: no lines, and no pairs"),
+        ({"pairs": "", "dev-pairs": SHORT_PAIRS}, [], "{pairs}: no lines, and no pairs"),
+        ({"pairs": SHORT_PAIRS, "dev-pairs": ""}, [], "{dev-pairs}: no lines, and no pairs"),
+        ({"pairs": "a\tb\n"}, [], "{pairs}: pairs must hold two different pairs, .*, not 1 .of 1."),
+        ({"source": "a\n" * 5, "target": "b\n" * 5}, [], "{source}, {target}: .*, not 1 .of 5."),
+        ({"pairs": f"{LONG_TEXT}\ta\n{LONG_TEXT}\tb\nc\td\n", "dev-pairs": f"a\t{LONG_TEXT}\n"}, [],
+         "{pairs}, {dev-pairs}: no pair to judge by, of 1, has at most 512 tokens on both sides"),
+        ({"pairs": f"{LONG_TEXT}\ta\n{LONG_TEXT}\tb\n"}, [], "{pairs}: no pair, of 1, has at most 512"),
+        ({"pairs": SHORT_PAIRS}, ["--set", "max_tokens=2"], "no pair to .*, has at most 2 tokens"),
+        ({"pairs": SHORT_PAIRS}, ["--set", "max_tokens=2", "--set", "bpe_dropout=.1"], "at most 2 tokens"),
+    ],
+)  # fmt: skip
+@pytest.mark.filterwarnings("ignore:.*are left out")
+def test_texts_without_a_pair_to_learn_from_are_named(files, more, message, tmp_path, capsys):
+    options, paths = [], {name: str(tmp_path / name) for name in files}
+    for name, text in files.items():
+        Path(paths[name]).write_text(text, encoding="utf8")
+        options += [f"--{name}", paths[name]]
+    assert main(["train", *options, "--directory", str(tmp_path / "run"), *QUICK, *more]) == 2
+    assert re.search(message.format(**paths), capsys.readouterr().err)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="has names of another kind")
+@pytest.mark.parametrize("option", ["--pairs", "--dev-pairs"])
+def test_a_file_whose_name_is_no_text_is_refused(option, tmp_path, capsys):
+    strange, usual = tmp_path / os.fsdecode(b"n\xe3o.tsv"), tmp_path / "usual.tsv"
+    for path in (strange, usual):
+        path.write_text(SHORT_PAIRS, encoding="utf8")
+    other = ["--pairs", str(usual)] if option != "--pairs" else []
+    command = ["train", *other, option, str(strange), "--directory", str(tmp_path / "run")]
+    assert main([*command, *QUICK]) == 2
+    assert "a file's name must be UTF-8" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "warmup"),
+    [
+        (["steps=700"], 100),
+        (["steps=1"], 1),
+        (["steps=2800"], 200),
+        (["steps=700", "warmup_steps=30"], 30),
+        (["warmup_steps=30"], 30),
+        (["peak_rate=.01"], 200),
+    ],
+)
+def test_fewer_steps_have_a_shorter_warm_up_unless_it_is_said(changes, warmup, tmp_path):
+    words = [word for change in changes for word in ("--set", change)]
+    options = parser().parse_args(["train", "phrases", "--directory", str(tmp_path), *words])
+    recipe, _ = transformer.commands.train.asked_for(options)
+    assert recipe == changed(
+        RECIPES["phrases"], **parsed(RECIPES["phrases"], changes) | {"warmup_steps": warmup}
+    )
+
+
+def test_a_run_that_was_shortened_keeps_its_warm_up_when_it_is_made_longer(quick, tmp_path, capsys):
+    folder = ["--directory", str(tmp_path / "run")]
+    assert main(["train", "tiny", *folder, "--set", "steps=2"]) == 0
+    assert "2 updates with a warm-up of 100\n" in capsys.readouterr().out  # tiny has 4, and 200
+    for steps in (2, 3, 6):
+        assert main(["train", "tiny", *folder, "--set", f"steps={steps}"]) == 0
+        assert f"{steps} updates with a warm-up of 100\n" in capsys.readouterr().out
+    assert read_recipe(tmp_path / "run" / "config.json") == changed(TINY, steps=6, warmup_steps=100)
 
 
 @pytest.mark.parametrize(
@@ -821,7 +944,7 @@ def test_an_interrupt_that_a_callback_swallows_comes_once_more(seconds, capsys, 
         Swallows()
         time.sleep(60)
 
-    monkeypatch.setattr(Translator, "translate", never_ends)
+    monkeypatch.setattr(Translator, "translate_checked", never_ends)
     names = ("SIGINT", "SIGTERM", *(["SIGHUP"] if hasattr(signal, "SIGHUP") else []))
     for name in names:
         number, said = getattr(signal, name), "interrupted\n" if name == "SIGINT" else "terminated\n"
@@ -845,7 +968,9 @@ def test_arguments_and_lines_are_translated(capsys, monkeypatch):
 def test_search_is_the_one_that_was_asked_for(capsys, monkeypatch):
     seen = []
     monkeypatch.setattr(
-        Translator, "translate", lambda self, sentences, search: seen.append(search) or sentences
+        Translator,
+        "translate_checked",
+        lambda self, sentences, search: seen.append(search) or [Translation(text, ()) for text in sentences],
     )
     assert main(["translate", CAT]) == 0
     assert main(["translate", "--beam", "7", "--length-penalty", "1.5", CAT]) == 0
@@ -881,17 +1006,17 @@ def test_a_line_of_ten_thousand_tokens_is_cut_and_said_so(capsys, monkeypatch):
     assert main(["translate", "--beam", "1"]) == 0
     said = capsys.readouterr()
     assert len(said.out.splitlines()) == 3
-    assert said.err.splitlines() == [
-        "warning: standard input, line 2 is cut to its first 32,768 characters",
-        "warning: standard input, line 2 is cut to its first 511 tokens",
-    ]
+    cut = "is cut to its first 32,768 characters and is cut to its first 511 tokens"
+    assert said.err.startswith(f"warning: standard input, line 2 {cut}") and said.err.count("\n") == 1
 
 
 def groups_of(monkeypatch) -> list[list[str]]:
     """Let sentences pass untranslated, and note the groups in which they came."""
     groups = []
     monkeypatch.setattr(
-        Translator, "translate", lambda self, given, *search: groups.append(list(given)) or groups[-1]
+        Translator,
+        "translate_checked",
+        lambda self, given, *search: groups.append(list(given)) or [Translation(text, ()) for text in given],
     )
     return groups
 
@@ -910,6 +1035,17 @@ def test_a_terminal_is_answered_line_by_line(capsys, monkeypatch):
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
     assert main(["translate"]) == 0
     assert groups == [["um"], [""], ["dois"]]
+
+
+def test_a_doubtful_line_is_named_and_the_others_are_not(capsys, monkeypatch):
+    type_in(monkeypatch, "Gosto disto.\nO cão dorme. A gata come.\n世界\n".encode())
+    assert main(["translate", "--beam", "1"]) == 0
+    said = capsys.readouterr()
+    assert said.out.splitlines()[::2] == ["i like this.", "世界"]
+    assert said.err.splitlines() == [
+        "warning: standard input, line 2 is 2 sentences, and its translation 1: give each a line of its own",
+        "warning: standard input, line 3 has no character of the vocabulary, and is copied",
+    ]
 
 
 def test_groups_translate_as_single_lines_do(capsys, monkeypatch):
@@ -938,9 +1074,9 @@ def test_more_lines_need_no_more_memory(monkeypatch):
     # If lines were kept, the 80,000 more of them would show at least their pointers, of 8 bytes.
     def translate(self, sentences, *search):
         behind.append(stream.given - sum(behind))
-        return sentences
+        return [Translation(text, ()) for text in sentences]
 
-    monkeypatch.setattr(Translator, "translate", translate)
+    monkeypatch.setattr(Translator, "translate_checked", translate)
     Translator.load("phrases")
     peaks = []
     for count in (20_000, 100_000):
@@ -971,7 +1107,8 @@ def test_a_warning_names_the_line_in_whatever_group_it_came(capsys, monkeypatch)
     type_in(monkeypatch, b"\n" * 69 + b"gato " * 600 + b"\n\n")
     assert main(["translate", "--beam", "1"]) == 0
     said = capsys.readouterr()
-    assert said.err == "warning: standard input, line 70 is cut to its first 511 tokens\n"
+    assert said.err.startswith("warning: standard input, line 70 is cut to its first 511 tokens")
+    assert said.err.count("\n") == 1
     assert [bool(line) for line in said.out.splitlines()] == [False] * 69 + [True, False]
 
 
@@ -1059,7 +1196,7 @@ def test_interrupted_it_ends_with_the_status_of_the_shell(capsys, monkeypatch):
     def interrupt(*given):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Translator, "translate", interrupt)
+    monkeypatch.setattr(Translator, "translate_checked", interrupt)
     assert main(["translate", CAT]) == 130
     assert "Traceback" not in capsys.readouterr().err
 
@@ -1190,7 +1327,7 @@ def test_lines_end_where_a_line_feed_is_and_nowhere_else(capsys, monkeypatch):
 def test_info_shows_what_a_translator_is_made_of(capsys):
     assert main(["info"]) == 0
     said = capsys.readouterr().out
-    model = Translator.load("phrases").model
+    model = Translator.load("phrases", "cpu").model
     size = sum(parameter.numel() for parameter in model.parameters())
     shown = {"parameters": size} | asdict(model.config)
     assert said.splitlines() == [f"{key}: {value}" for key, value in shown.items()]
@@ -1279,11 +1416,51 @@ def test_what_is_wrong_is_said_in_one_line(arguments, message, capsys, tmp_path,
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("line", "option", "meant"),
+    [
+        ("train phrases --epochs 3", "--epochs", "--set steps=VALUE"),
+        ("train --epochs 3 phrases", "--epochs", "--set steps=VALUE"),
+        ("train --batch-size=32 phrases", "--batch-size", "--set max_tokens=VALUE"),
+        ("train toy --batch-size 32", "--batch-size", "--set batch_size=VALUE"),
+        ("train --source a --target b --lr 1e-3", "--lr", "--set peak_rate=VALUE"),
+        ("train phrases --set steps=2 --d-model 8", "--d-model", "--set d_model=VALUE"),
+        ("train phrases --direcotry a", "--direcotry", "--directory"),
+        ("train -b 3", "-b", None),
+        ("translate --num-beams 5 a", "--num-beams", "--beam-size"),
+        ("evaluate --epochs 3", "--epochs", None),
+        ("serve --prot 3", "--prot", "--port"),
+        ("info --device cpu", "--device", None),
+        ("check a:b --pad-di 3", "--pad-di", "--pad-id"),
+        ("grade a --epochs 3", "--epochs", None),
+        ("gpu --epochs 3", "--epochs", None),
+        ("--epochs 3 train phrases", "--epochs", None),
+    ],
+)
+def test_an_unknown_option_is_named_itself_whatever_follows_it(line, option, meant, capsys):
+    assert main(line.split()) == 2
+    question = f"; did you mean {meant}?" if meant else ""
+    assert capsys.readouterr().err.startswith(f"error: unknown option {option}{question} (see ")
+
+
+def test_every_name_that_other_programs_have_is_one_of_ours():
+    options = {name for command in subparsers().values() for name in command._option_string_actions}
+    known = set(settings(TINY)) | {name.lstrip("-").replace("-", "_") for name in options}
+    assert set(transformer.commands.options._OTHER_NAMES.values()) <= known
+
+
+def test_a_sentence_may_begin_with_a_dash_and_a_value_may_be_negative(capsys):
+    assert main(["translate", "--beam", "1", "- Gosto disto."]) == 0
+    assert main(["translate", "--beam", "1", "--", "--epochs"]) == 0
+    assert main(["train", "phrases", "--max-minutes", "-.5"]) == 2
+    assert "--max-minutes: must lie in [0.0, inf], but is -.5" in capsys.readouterr().err
+
+
 def test_what_nobody_foresaw_is_one_line_too_and_debug_shows_where(capsys, monkeypatch):
     def fail(*given):
         raise RuntimeError("no memory\nException raised from alloc (most recent call first):\nframe #0: 0x7f")
 
-    monkeypatch.setattr(Translator, "translate", fail)
+    monkeypatch.setattr(Translator, "translate_checked", fail)
     assert main(["translate", CAT]) == 2
     said = "error: RuntimeError: no memory (--debug shows where)\n"
     assert capsys.readouterr().err == said
@@ -1297,7 +1474,7 @@ def test_an_error_without_words_is_named(capsys, monkeypatch):
     def fail(*given):
         raise MemoryError
 
-    monkeypatch.setattr(Translator, "translate", fail)
+    monkeypatch.setattr(Translator, "translate_checked", fail)
     assert main(["translate", CAT]) == 2
     assert capsys.readouterr().err == "error: MemoryError (--debug shows where)\n"
 

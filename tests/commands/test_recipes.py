@@ -1,17 +1,21 @@
 """Recipes: settings by name, in files, and what training makes of them."""
 
+import argparse
 import json
 import re
 import unicodedata
 from dataclasses import asdict, fields, replace
 from functools import partial
 from importlib import metadata
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from helpers import PAIRS, corpus
 
 import transformer.commands.data
+import transformer.commands.options
 import transformer.commands.sizes
 from transformer import (
     RECIPES,
@@ -29,6 +33,7 @@ from transformer import (
     evaluate_loss,
     held_out,
     load_record,
+    process_group,
     r_drop_loss,
     recipe_for,
     reverse_and_mark,
@@ -36,10 +41,12 @@ from transformer import (
     train_translator,
 )
 from transformer.commands.data import Translations
+from transformer.commands.options import device_option
 from transformer.commands.own_texts import OwnTexts
 from transformer.commands.recipes import Loss, Schedule, Stacks, changed, read_recipe, settings
 from transformer.commands.sizes import own_recipe
 from transformer.commands.training import toy_record, train_toy, translation_record
+from transformer.exchange.ctranslate2 import load_translator
 from transformer.language.bpe_dropout import sampled_batches
 from transformer.language.corpora import CorpusError, Pair
 from transformer.language.translator import Search, evaluate_translator, tune_search
@@ -114,6 +121,37 @@ def test_the_data_of_the_other_kind_are_refused():
         train_translator(TOY, load=ours)
 
 
+@pytest.mark.parametrize(
+    ("module", "call"),
+    [
+        ("commands.training", lambda: train_toy(TOY)),
+        ("commands.training", lambda: train_translator(TINY, load=ours)),
+        ("language.translator", lambda: Translator.load("phrases")),
+        ("language.translator", lambda: Translator.from_pretrained("phrases")),
+        ("language.translator", lambda: load_translator("phrases")),
+        ("runs.distributed", lambda: process_group().__enter__()),
+    ],
+)
+def test_what_trains_or_translates_does_so_on_the_best_device(monkeypatch, module, call):
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    monkeypatch.setattr(f"transformer.{module}.best_device", lambda: "nowhere")
+    with pytest.raises(ValueError, match="device 'nowhere' cannot be used here"):
+        call()
+
+
+def test_commands_compute_on_the_best_device(monkeypatch):
+    monkeypatch.setattr(transformer.commands.options, "best_device", lambda: torch.device("meta"))
+    parser = argparse.ArgumentParser()
+    device_option(parser.add_argument)
+    assert parser.parse_args([]).device == "meta" and "(default: meta)" in parser.format_help()
+
+
+def test_one_rule_says_which_device_is_best():
+    package = Path(transformer.__file__).parent
+    asked = [path.name for path in package.rglob("*.py") if "cuda.is_available" in path.read_text("utf8")]
+    assert sorted(asked) == ["gpu.py", "training.py"]  # the first wants no other
+
+
 def test_a_peak_decides_the_factor():
     by_factor, by_peak = Schedule(warmup_steps=100, factor=0.5), Schedule(warmup_steps=100, peak_rate=0.01)
     assert by_factor.rate(100, 1000, 64) == pytest.approx(0.5 * 64**-0.5 * 100**-0.5)
@@ -130,6 +168,13 @@ def test_a_recipe_comes_back_from_its_file(name, tmp_path):
     assert read_recipe(tmp_path / "config.json") == recipe
     write_record(tmp_path / "record.json", {"date": "today", "recipe": asdict(recipe)})
     assert read_recipe(tmp_path / "record.json") == recipe
+
+
+@pytest.mark.parametrize("sums", ["a", "a b c"])
+def test_texts_have_a_checksum_each_or_none(sums):
+    with pytest.raises(ValueError, match="sha256 must hold a checksum for each of 2 files, not"):
+        OwnTexts("own texts", 100, source="x", target="y", sha256=sums)
+    assert OwnTexts("own texts", 100, source="x", target="y").identity == {"source": "x", "target": "y"}
 
 
 def test_two_depths_come_back_from_a_file_as_they_were(tmp_path):
@@ -464,6 +509,13 @@ def test_sizes_follow_the_texts(monkeypatch):
         recipe_for([Pair(" ", "")])
 
 
+def pairs_of(trainer: Trainer) -> list[Any]:
+    """The encoded pairs that a run trains on."""
+    batches = trainer.stream.batches
+    assert isinstance(batches, TokenBatches)
+    return list(batches.pairs)
+
+
 def vocabulary_of(recipe, pairs):
     texts = (text for pair in pairs for text in pair)
     return Vocabulary.train(texts, recipe.data.vocab_size, preparation=recipe.data.prepared)
@@ -481,7 +533,7 @@ def test_pairs_of_ones_own_are_trained_on_but_for_those_held_out(tmp_path):
     recipe = changed(recipe_for(numbers(100)), d_model=16, n_heads=2, n_layers=1, d_ff=24, **quick)
     translator, trainer = train_translator(recipe, tmp_path, pairs=numbers(100))
     train, dev = held_out(numbers(100))
-    assert list(trainer.stream.batches.pairs) == encode_pairs(train, translator.vocabulary)
+    assert pairs_of(trainer) == encode_pairs(train, translator.vocabulary)
     assert translator.vocabulary.pieces == vocabulary_of(recipe, train).pieces
     wanted = evaluate_loss(trainer.model, TokenBatches(encode_pairs(dev, translator.vocabulary), 1000)(0))
     assert trainer.history[-1]["loss"] == pytest.approx(wanted["loss"])
@@ -495,7 +547,7 @@ def test_pairs_that_no_batch_can_hold_are_left_out_and_counted():
     pairs = [*PAIRS, Pair("o gato " * 40, "the cat"), Pair("o gato", "the cat " * 40)]
     with pytest.warns(UserWarning, match="2 of 6 pairs have over 40 tokens and are left out"):
         _, trainer = train_translator(recipe, load=lambda corpus, split: pairs)
-    assert len(trainer.stream.batches.pairs) == 4
+    assert len(pairs_of(trainer)) == 4
     longer = changed(TINY, steps=1, max_tokens=5000)
     pairs = [*PAIRS, Pair("o gato " * 600, "the cat")]
     with pytest.warns(UserWarning, match="1 of 5 pairs have over 512 tokens"):  # the model's positions

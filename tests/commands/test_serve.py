@@ -239,7 +239,21 @@ def client(app):
 @needs_server
 def test_sentences_are_translated_in_their_order(client):
     answer = client.post("/translate", json={"sentences": [*SAID, ""]})
-    assert answer.status_code == 200 and answer.json() == {"translations": [*SAID.values(), ""]}
+    assert answer.status_code == 200 and answer.json() == {
+        "translations": [*SAID.values(), ""],
+        "warnings": [[], [], []],
+    }
+
+
+@needs_server
+def test_an_answer_says_what_is_doubtful(client):
+    answer = client.post(
+        "/translate", json={"sentences": ["Gosto disto.", "O cão dorme. A gata come.", "😀"]}
+    )
+    assert answer.json()["translations"][2] == "😀"
+    none, several, unknown = answer.json()["warnings"]
+    assert none == [] and several == ["is 2 sentences, and its translation 1: give each a line of its own"]
+    assert unknown == ["has no character of the vocabulary, and is copied"]
 
 
 @needs_server
@@ -284,7 +298,8 @@ def test_a_body_in_pieces_is_counted_while_it_is_read(client):
     json_type = {"Content-Type": "application/json"}
     pieces = iter([b'{"sentences"', b': ["Gosto disto."]}'])
     assert client.post("/translate", content=pieces, headers=json_type).json() == {
-        "translations": ["i like this."]
+        "translations": ["i like this."],
+        "warnings": [[]],
     }
     endless = client.post("/translate", content=itertools.repeat(b" " * 65536, 64), headers=json_type)
     assert endless.status_code == 413
@@ -313,7 +328,7 @@ def test_a_body_in_pieces_is_counted_while_it_is_read(client):
 def test_whatever_the_body_is_the_answer_is_json_and_no_failure(client, body, cut):
     answer = client.post("/translate", content=body[:cut], headers={"Content-Type": "application/json"})
     assert answer.status_code in (200, 422), (body, answer.text)
-    assert set(answer.json()) == ({"translations"} if answer.status_code == 200 else {"detail"})
+    assert set(answer.json()) == ({"translations", "warnings"} if answer.status_code == 200 else {"detail"})
 
 
 @needs_server

@@ -6,6 +6,7 @@ import json
 import random
 import sys
 from importlib.util import find_spec
+from typing import Any
 
 import pytest
 import torch
@@ -161,7 +162,8 @@ def test_weights_in_eight_bits_are_a_translator_of_their_own():
     small = CTranslate2Translator(translator, "int8")
     assert (small.engine, translator.engine) == ("ctranslate2", "pytorch")
     assert small.translate(["A menina gosta do gato preto."]) == ["the girl likes the black cat."]
-    assert small._find.__self__._engine.compute_type.startswith("int8")
+    engine: Any = small._find
+    assert engine.__self__._engine.compute_type.startswith("int8")
 
 
 @needs_ctranslate2

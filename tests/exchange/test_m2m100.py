@@ -413,6 +413,19 @@ def test_a_folder_translates_as_transformers_does(kind, languages, vocabulary, t
 
 
 @needs_transformers
+def test_a_tokenizer_that_makes_texts_long_is_refused_before_it_runs(vocabulary, tmp_path):
+    nllb_tokenizer(vocabulary, tmp_path)
+    m2m100(vocab_size=1000).save_pretrained(tmp_path)
+    path = tmp_path / "tokenizer.json"
+    double = {"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}
+    found = json.loads(path.read_text(encoding="utf8"))
+    found["normalizer"] = {"type": "Sequence", "normalizers": [double] * 24}
+    path.write_text(json.dumps(found), encoding="utf8")
+    with pytest.raises(CheckpointError, match=r"tokenizer\.json cannot be used: normalizer can make a text"):
+        M2M100Translator(tmp_path, "por_Latn", "eng_Latn")
+
+
+@needs_transformers
 def test_a_missing_vocabulary_is_named(tmp_path):
     m2m100().save_pretrained(tmp_path)
     with pytest.raises(FileNotFoundError, match="tokenizer.json is missing, which the tokenizer needs"):

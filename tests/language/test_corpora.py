@@ -279,7 +279,7 @@ def test_a_corpus_of_two_files(tmp_path):
         ("\n\n", "a\n\n", [("", "a"), ("", "")]),
         ("a\n\nb", "c\nd\n\n", [("a", "c"), ("", "d"), ("b", "")]),
         ("a\r\n\r\nb\r\n", "c\nd\ne\n", [("a", "c"), ("", "d"), ("b", "e")]),
-        ("\ufeffa\n\ufeffb\n", "c\nd\n", [("a", "c"), ("\ufeffb", "d")]),
+        ("\ufeffa\n\ufeffb\n", "\ufeffc\n\ufeffd\ufeff\n", [("a", "c"), ("b", "d\ufeff")]),
         ("one\u2028line\x85 .\nb\x0c\rc\n", "d\ne\n", [("one\u2028line\x85 .", "d"), ("b\x0c\rc", "e")]),
         ("  a \t b \n", "c\n", [("  a \t b ", "c")]),
     ],

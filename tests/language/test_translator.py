@@ -12,6 +12,7 @@ import sys
 import time
 import typing
 import unicodedata
+import warnings
 from collections import Counter
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -37,6 +38,7 @@ from transformer import (
     quantize,
 )
 from transformer.language.corpora import Pair
+from transformer.language.doubts import checked
 from transformer.language.scores import sentence_scores, unseen_pairs
 from transformer.language.translator import (
     Search,
@@ -288,7 +290,89 @@ def test_a_warning_names_the_line_of_the_call(translator):
     for search in (translator.translate, translator.translate_tokenized):
         with pytest.warns(UserWarning, match="is cut to its first") as caught:
             search(["gato " * 1000], beam_size=1)
-        assert len(caught) == 2 and {warning.filename for warning in caught} == {__file__}
+        assert [warning.filename for warning in caught] == [__file__]
+
+
+CAT = "A menina gosta do gato preto."
+DOUBTS = {
+    CAT: "",
+    "": "",
+    "  ": "",
+    "\u200b": "",
+    **dict.fromkeys(
+        ("5", "!!!", "世界", "😀", "Привет", "١٢٣"), "has no character of the vocabulary, and is copied"
+    ),
+    "O gato 世界 5 世 come.": "has characters that the vocabulary lacks, 4 in all (世 界 5)",
+    **dict.fromkeys((".", "...", "-", "? ?"), "has no letter or digit"),
+    **dict.fromkeys(
+        (
+            "O cão dorme. A gata come.",
+            "a menina lê o livro . o rapaz dorme .",
+            "Onde está o gato? A gata come.",
+        ),
+        "is 2 sentences, and its translation 1",
+    ),
+    "O gato dorme. O gato dorme. O gato dorme.": "is 3 sentences, and its translation 1",
+    "gato " * 600: "is cut to its first 511 tokens",
+}
+
+
+@pytest.mark.parametrize("beam_size", [1, 4])
+def test_a_translation_that_cannot_be_trusted_says_why(beam_size):
+    carried = Translator.load("phrases")
+    found = carried.translate_checked(list(DOUBTS), beam_size=beam_size)
+    for (sentence, said), (text, doubts) in zip(DOUBTS.items(), found, strict=True):
+        assert any(doubt.startswith(said) for doubt in doubts) if said else doubts == (), (sentence, doubts)
+        if "copied" in said:
+            assert text == sentence and len(doubts) == 1
+    assert found[0].text == "the girl likes the black cat."
+
+
+def test_a_translation_that_the_limit_cuts_says_so():
+    carried = Translator.load("phrases")
+    n_tokens = len(carried.vocabulary.encode("the girl likes the black cat ."))
+    for longest in range(1, n_tokens + 2):
+        for beam_size in (1, 4):
+            ((_, doubts),) = carried.translate_checked([CAT], beam_size=beam_size, max_length=longest)
+            assert ("has a translation that is cut at the greatest length" in doubts) == (longest <= n_tokens)
+
+
+def test_one_warning_names_the_first_doubtful_sentence():
+    carried = Translator.load("phrases")
+    with pytest.warns(UserWarning) as caught:
+        assert carried.translate([CAT, "5", CAT, "..."])[1] == "5"
+    (warning,) = caught
+    assert warning.filename == __file__
+    assert str(warning.message) == (
+        "sentence 2 has no character of the vocabulary, and is copied: '5' "
+        "(1 more are doubtful: translate_checked tells of each)"
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        carried.translate([pair.source for pair in load_corpus("phrases", "test")[:300]], beam_size=1)
+
+
+@pytest.mark.parametrize(
+    ("source", "translation", "doubtful"),
+    [
+        ("Dr. Silva chegou.", "Dr. Silva has arrived.", False),
+        ("J. S. Bach nasceu em 1685.", "J. S. Bach was born in 1685.", False),
+        ("Am 3. Mai kam er.", "He came on May 3.", False),
+        ("Custa 1.250,50 €.", "It costs €1,250.50.", False),
+        ("Bem... não sei.", "Well, I don't know.", False),
+        ('"Sim." Ela riu.', '"Yes." She laughed.', False),
+        ('"Sim." Ela riu.', "Yes she laughed.", True),
+        ("Sim! Sim? Não.", "Yes! No.", True),
+        ("他来了。她走了。", "He came.", True),
+        ("他来了。她走了。", "He came. She left.", False),
+        ("वह आया। वह गई।", "He came.", True),
+        ("هل جاء؟ ذهبت.", "Did he come?", True),
+        ("வந்தான். போனாள்.", "He came.", True),
+    ],
+)
+def test_fewer_sentences_than_were_read_are_doubtful(source, translation, doubtful):
+    doubts = checked(source, translation, (), "", True, True).doubts
+    assert [doubt.startswith("is 2 sentences") or "is 3" in doubt for doubt in doubts] == [True] * doubtful
 
 
 def test_a_missing_engine_is_refused_or_pytorch_searches_and_says_so(translator, monkeypatch):
@@ -856,10 +940,9 @@ def test_the_name_of_a_carried_translator_is_no_folders(tmp_path, monkeypatch):
 
 def test_a_sentence_of_ten_megabytes_is_cut_before_it_costs_memory(translator):
     before = peak_memory()
-    with pytest.warns(UserWarning) as caught:
-        translator.translate(["gato", "gato " * 2_000_000], beam_size=1)
-    said = [str(warning.message) for warning in caught]
-    assert said == [f"sentence 2 is cut to its first {what}" for what in ("1,920 characters", "29 tokens")]
+    found = translator.translate_checked(["gato", "gato " * 2_000_000], beam_size=1)
+    said = found[1].doubts[:2]
+    assert said == tuple(f"is cut to its first {what}" for what in ("1,920 characters", "29 tokens"))
     assert peak_memory() < before + 100_000
 
 

@@ -6,6 +6,7 @@ import random
 import time
 import unicodedata
 from importlib.util import find_spec
+from typing import Any
 
 import pytest
 
@@ -210,7 +211,8 @@ def run(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
     recipe = changed(TINY, preparation=request.param)
     translator, trainer = train(recipe, folder, load=lambda corpus, split: OWN)
-    return translator, folder / "translator", [source for source, _ in trainer.stream.batches.pairs]
+    batches: Any = trainer.stream.batches
+    return translator, folder / "translator", [source for source, _ in batches.pairs]
 
 
 @pytest.fixture
@@ -301,7 +303,7 @@ def test_the_server_reads_what_training_showed(run, read):
 @pytest.mark.skipif(not find_spec("ctranslate2"), reason="ctranslate2 is missing")
 def test_the_engine_reads_what_training_showed(run, read):
     translator, folder, shown = run
-    engine = load_translator(folder, engine="ctranslate2")
+    engine: Any = load_translator(folder, engine="ctranslate2")
     engine.translate([pair.source for pair in OWN], beam_size=1)
     assert read == shown and engine.preparation == translator.preparation
 

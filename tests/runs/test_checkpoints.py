@@ -447,7 +447,7 @@ def test_entries_that_overlap_are_not_unpacked(tmp_path):
         load_checkpoint(path)
 
 
-def spoil(state: dict, *path: str, value=None, remove: bool = False) -> dict:
+def spoil(state: dict, path: tuple[str, ...], value=None, remove: bool = False) -> dict:
     *way, last = path
     inner = state
     for name in way:
@@ -865,11 +865,12 @@ def test_atomic_file_reaches_the_disk_before_it_gets_its_name(tmp_path, monkeypa
 
 
 def test_checkpoint_comes_back(tmp_path):
-    state = {"model": make_model().state_dict(), "n": 3, "best": -math.inf, "deep": {"a": [1.5]}}
+    weights = make_model().state_dict()
+    state = {"model": weights, "n": 3, "best": -math.inf, "deep": {"a": [1.5]}}
     save_checkpoint(tmp_path / "a.pt", state)
     loaded = load_checkpoint(str(tmp_path / "a.pt"))
     assert (loaded["n"], loaded["best"], loaded["deep"]) == (3, -math.inf, {"a": [1.5]})
-    assert all(torch.equal(loaded["model"][name], t) for name, t in state["model"].items())
+    assert all(torch.equal(loaded["model"][name], t) for name, t in weights.items())
 
 
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.3, 0.6, 0.9, 0.99, 0.9999])

@@ -30,6 +30,7 @@ from transformer import (
     TrainingConfig,
     Transformer,
     TransformerConfig,
+    best_device,
     evaluate_loss,
     process_group,
     teacher_forced_loss,
@@ -333,7 +334,7 @@ def test_another_number_of_processes_goes_on_with_a_warning(reports, folder):
 def test_without_torchrun_there_is_no_group(monkeypatch):
     monkeypatch.delenv("LOCAL_RANK", raising=False)
     with process_group() as device:
-        assert device.type == ("cuda" if torch.cuda.is_available() else "cpu")
+        assert device.type == best_device().type
         assert rank_and_world_size() == (0, 1) and not distributed.is_initialized()
     with pytest.raises(ValueError, match="device 'nowhere' cannot be used here"), process_group("nowhere"):
         pass

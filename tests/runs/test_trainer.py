@@ -1173,7 +1173,7 @@ def no_slope(weight):
     ],
 )
 def test_numbers_that_are_none_stop_the_run_before_a_checkpoint(tmp_path, first_bad, extra, message):
-    trainer = None
+    trainer: Trainer
 
     def loss(model, batch):
         total, count = teacher_forced_loss(model, batch)
@@ -1192,7 +1192,7 @@ def test_numbers_that_are_none_stop_the_run_before_a_checkpoint(tmp_path, first_
 
 
 def test_with_float16_a_loss_that_is_no_number_stops_the_run_and_an_infinite_gradient_does_not():
-    trainer = None
+    trainer: Trainer
 
     def loss(model, batch):
         total, count = teacher_forced_loss(model, batch)

@@ -8,8 +8,10 @@ import platform
 import subprocess
 import sys
 import warnings
+from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -89,7 +91,7 @@ def taken(monkeypatch, task: str) -> list[str]:
 # The table of choices ------------------------------------------------------------------------------------
 
 # For every task, inputs for which each kernel is the first of the table, where oneDNN is the faster library.
-REACHED = {
+REACHED: dict[str, dict[str, Callable[[], Any]]] = {
     "linear": {
         "linear_by_onednn": lambda: (torch.randn(5, 8), torch.randn(9, 8)),
         "linear": lambda: (torch.randn(5, 8).double(), torch.randn(9, 8).double()),
@@ -146,7 +148,10 @@ def test_every_product_of_the_table_is_linear(task, rows):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_every_kernel_that_is_trained_with_has_the_gradients_of_the_last(dtype):
-    shapes = {"linear": [(40, 5, 8), (9, 8), (9,)], "attention": [(2, 3, 5, 4)] * 3}
+    shapes: dict[str, list[tuple[int, ...]]] = {
+        "linear": [(40, 5, 8), (9, 8), (9,)],
+        "attention": [(2, 3, 5, 4)] * 3,
+    }
     for task in shapes:
         inputs = [randn(*shape, dtype=dtype) for shape in shapes[task]]
         wanted = with_gradients(CHOICES[task][-1][1](*inputs), inputs)
@@ -468,7 +473,7 @@ def test_dropout_of_attention_weights_acts_whatever_the_mask(mask):
 def test_attention_maps_over_a_batch_and_is_captured_whole(masked):
     query, key, value = (randn(4, 2, 3, 5, 4, grad=False) for _ in range(3))
     mask = causal_mask(5) if masked else None
-    wanted = scaled_dot_product_attention(query, key, value, mask)[0]
+    wanted = scaled_dot_product_attention(query, key, value, mask if mask is None else mask[None])[0]
     each = torch.func.vmap(lambda q, k, v: fast_attention(q, k, v, mask))
     assert_same([each(query, key, value)], [wanted])
     compiled = torch.compile(fast_attention, fullgraph=True, backend="eager")

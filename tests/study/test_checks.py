@@ -1585,6 +1585,13 @@ def wrong():
 def nothing():
     return 3
 
+def training(start=2):
+    batch = torch.tensor([[5, 6, 3], [7, 3, 0]]), torch.tensor([[start, 8, 3], [2, 3, 0]])
+    return {"model": right(), "batch": batch, "seconds": 0}
+
+def headless():
+    return tuple(training(9).values())[:2]
+
 def breaks():
     raise RuntimeError("no such weights")
 
@@ -1610,9 +1617,19 @@ def test_the_command_prints_the_report_and_says_by_its_status_whether_all_is_wel
     assert "FAIL     padding" in capsys.readouterr().out
 
 
+def test_the_command_examines_a_training(mine, capsys):
+    assert main(["check", "--training", f"{mine}:headless"]) == 1
+    said = capsys.readouterr().out
+    assert "FAIL     start" in said and "no start token" in said
+    assert main(["check", "--training", f"{mine}:training"]) == 0
+    assert "skipped  overfit           0 updates" in capsys.readouterr().out  # it has no time to learn
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
+        (["--training", "{}:right"], "must return a tuple or a dictionary of the arguments of"),
+        (["--training", "{}:training", "--pad-id", "0"], "--training takes no pad_id"),
         (["{}:nowhere"], "module mine_to_check has no function nowhere"),
         (["{}:number"], "module mine_to_check has no function number"),
         (["{}"], "a factory is named as module:function, not 'mine_to_check'"),
@@ -1638,3 +1655,53 @@ def test_what_cannot_be_checked_is_said_in_one_line(mine, arguments, said, capsy
 def test_a_fault_in_the_factory_is_shown_with_debug(mine, capsys):
     assert main(["check", "--debug", f"{mine}:breaks"]) == 2
     assert "in breaks" in capsys.readouterr().err
+
+
+# -------------------------------------------------------------------------------------------------
+# Inverted masks have a name
+# -------------------------------------------------------------------------------------------------
+
+
+class WithMasks(TorchTransformer):
+    """Masks from two functions: `padding` makes one out of padded places, `causal` one out of a length."""
+
+    def __init__(self, padding, causal):
+        super().__init__(3, False)
+        self.padding, self.causal = padding, causal
+
+    def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
+        T, hidden = tgt.size(1), self.padding(src == 0)
+        x = self.src_table(src) + self.positions[: src.size(1)]
+        y = self.tgt_table(tgt) + self.positions[:T]
+        masks = {"src_key_padding_mask": hidden, "memory_key_padding_mask": hidden}
+        return self.output(self.core(x, y, tgt_mask=self.causal(T), **masks))
+
+
+def future(T: int) -> Tensor:
+    return torch.ones(T, T, dtype=torch.bool).triu(1)
+
+
+def added(hides: Tensor) -> Tensor:
+    return torch.zeros(hides.shape).masked_fill(hides, -torch.inf)
+
+
+@pytest.mark.parametrize("form", [lambda hides: hides, added], ids=["boolean", "added"])
+@pytest.mark.parametrize(
+    ("padding", "causal", "named"),
+    [
+        (lambda pad: pad, future, ""),
+        (lambda pad: ~pad, future, "padding"),
+        (lambda pad: pad, lambda T: ~future(T), "causal"),
+        (lambda pad: pad, lambda T: future(T).T, "causal"),
+        (lambda pad: ~pad, lambda T: ~future(T), "padding"),
+    ],
+    ids=["right", "padding", "causal", "causal but the diagonal", "both"],
+)  # fmt: skip
+@pytest.mark.filterwarnings("ignore:.*nested tensors.*")
+def test_inverted_masks_of_torch_are_named(form, padding, causal, named):
+    model = WithMasks(padding, lambda T: form(causal(T)))
+    report = check(model.double())
+    suspects = {found.suspects for found in report.results if found.verdict == "FAIL"}
+    assert report.passed == (not named)
+    assert all(said.startswith(f"the {named} mask's polarity is inverted") for said in suspects)
+    assert len(suspects) == bool(named)

@@ -12,6 +12,7 @@ from torch import nn
 
 import transformer
 import transformer.layers
+import transformer.modern.parts
 from transformer.study import workbook
 from transformer.study.workbook import (
     CORE,

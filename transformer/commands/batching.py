@@ -4,7 +4,7 @@ import asyncio
 import itertools
 from collections.abc import Callable, Sequence
 from heapq import heapify, heappop, heappush
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from transformer.commands.limits import Refusal
 
 __all__ = ["SHORTEST", "Batcher"]
@@ -20,7 +20,7 @@ class _Asked(NamedTuple):
     number: int  # of two at the same time, the earlier goes first
     tokens: int
     sentence: str
-    answer: asyncio.Future[str]
+    answer: asyncio.Future[Any]
 
 
 class Batcher:
@@ -36,7 +36,7 @@ class Batcher:
         room: the most tokens that may wait, including those in work.
     """
 
-    translate: Callable[[list[str]], list[str]]
+    translate: Callable[[list[str]], list[Any]]
     window: float
     size: int
     room: int
@@ -45,7 +45,7 @@ class Batcher:
 
     def __init__(
         self,
-        translate: Callable[[list[str]], list[str]],
+        translate: Callable[[list[str]], list[Any]],
         window: float = 0.005,
         size: int = 64 * SHORTEST,
         room: int = 4096 * SHORTEST,
@@ -56,7 +56,7 @@ class Batcher:
         self._queue: list[_Asked] = []
         self._filled = asyncio.Event()
 
-    async def submit(self, sentences: Sequence[str], n_tokens: Sequence[int]) -> list[str]:
+    async def submit(self, sentences: Sequence[str], n_tokens: Sequence[int]) -> list[Any]:
         """The translations of `sentences`, which have `n_tokens` each, once it is their turn.
 
         Raises:

@@ -4,19 +4,32 @@ import argparse
 import importlib
 import os
 import sys
+from collections.abc import Mapping
 from typing import Any
 from transformer.commands.options import Add, within
 from transformer.study.checks import check_model
+from transformer.study.training_checks import check_training
 
 __all__ = ["check", "built", "check_options", "CHECK_HELP"]
 
 
 def check(options: argparse.Namespace) -> int:
-    """Examine the model that a function builds; the status is 1 if a check fails."""
-    sizes = options.src_vocab_size, options.tgt_vocab_size
-    special = options.pad_id, options.bos_id
+    """Examine the model, or the training, that a function builds; the status is 1 if a check fails."""
+    names = "src_vocab_size", "tgt_vocab_size", "pad_id", "bos_id", "positions"
+    said = {name: value for name in names if (value := getattr(options, name)) is not None}
+    if options.training and said:
+        raise ValueError(f"--training takes no {', '.join(said)}: the function returns all that is needed")
     try:
-        report = check_model(built(options.factory), *sizes, *special, positions=options.positions)
+        made = built(options.factory)
+        if not options.training:
+            report = check_model(made, **said)
+        elif isinstance(made, Mapping):
+            report = check_training(**made)
+        elif isinstance(made, tuple):
+            report = check_training(*made)
+        else:
+            form = "a tuple or a dictionary of the arguments of check_training"
+            raise ValueError(f"{options.factory} must return {form}, not {type(made).__name__}")
     except SystemExit as error:  # not a status of this program
         raise ValueError(f"{options.factory} called exit({error.code!r}), and left no model") from error
     print(report)
@@ -46,6 +59,7 @@ def built(name: str) -> Any:
 def check_options(add: Add) -> None:
     """The options of `check`."""
     add("factory", metavar="MODULE:FUNCTION", help="a function without arguments that builds the model")
+    add("--training", action="store_true", help="it returns what check_training takes: loop and batch, too")
     unsaid = "(default: as the model's configuration says)"
     size = within(int, 1, 2**22)
     add("--src-vocab-size", type=size, metavar="N", help=f"number of source tokens {unsaid}")
@@ -62,4 +76,6 @@ CHECK_HELP = """\
 calls the function build of mine.py, in the current folder, and examines the model that it returns.
 A model that is not called as model(src, tgt) needs an adapter around it, from transformer.study.checks:
 seq2seq, decoder_only and encoder_only for models of Hugging Face, torch_transformer for torch.nn's.
+With --training, build returns the arguments of check_training, as a dictionary or a tuple, such as
+{"model": model, "batch": (src, tgt), "loss": loss, "search": search}; then all of it is examined together.
 The status is 0 if no check fails, 1 if one does, and 2 if there is nothing to check."""

@@ -20,7 +20,8 @@ _WORK = ("best.pt", "model.safetensors", "vocabulary.json", "record.json", "tran
 def check_folder(folder: Path, recipe: Recipe) -> None:
     """Refuse a folder that holds another run, or something else that training would write over.
 
-    More steps than before may be asked for; any other setting must be as it was.
+    More steps than before may be asked for, and the same texts may lie elsewhere; any other setting must be
+    as it was.
 
     Raises:
         ValueError: it holds a run of another recipe, and the message names the first setting that
@@ -43,9 +44,10 @@ def check_folder(folder: Path, recipe: Recipe) -> None:
             )
         return
     try:
-        before, asked = settings(read_recipe(config)), settings(recipe)
+        begun = read_recipe(config)
     except ValueError as error:
         raise ValueError(f"{error}: {elsewhere}, or move it away") from None
+    before, asked = (settings(one) | getattr(one.data, "identity", {}) for one in (begun, recipe))
     raised = before["steps"] < asked["steps"]
     for name in before | asked:
         there, here = before.get(name), asked.get(name)

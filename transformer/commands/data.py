@@ -107,6 +107,7 @@ class Translations:
     languages: str = " ".join(CORPORA.languages or ())
 
     needs: ClassVar[tuple[str, ...]] = ("tokenizers", "sacrebleu")
+    left: ClassVar[str] = "translator"  # in the run's folder
 
     def __post_init__(self) -> None:
         check_type(str, corpus=self.corpus)
@@ -155,8 +156,6 @@ class Lessons:
         test: gives the pairs that are scored at the end; `None` for those to judge by.
     """
 
-    left: ClassVar[str] = "translator"  # in the run's folder
-
     def __init__(
         self,
         data: Translations,
@@ -175,8 +174,16 @@ class Lessons:
     @cached_property
     def judged(self) -> TokenBatches:
         """The batches to judge by."""
-        unseen = encode_pairs(self.dev, self.vocabulary, self.data.longest)
-        return TokenBatches(unseen, self.data.max_tokens, shuffle=False)
+        return TokenBatches(self._fitting(self.dev, "judge by"), self.data.max_tokens, shuffle=False)
+
+    def _fitting(self, pairs: Sequence[Pair], purpose: str) -> list[tuple[list[int], list[int]]]:
+        """Those of the pairs that are short enough, as ids; refused where none is."""
+        data, longest = self.data, self.data.longest
+        if encoded := encode_pairs(pairs, self.vocabulary, longest):
+            return encoded
+        where = ", ".join(data.files) or str(data)
+        said = f"no pair to {purpose}, of {len(pairs):,}, has at most {longest:,} tokens on both sides"
+        raise ValueError(f"{where}: {said}")
 
     def model(self, **layers: Any) -> Transformer:
         """A fresh model with these layers."""
@@ -186,12 +193,12 @@ class Lessons:
     def batches(self, seed: int) -> Batches:
         """The training batches by epoch. Pairs that are too long are left out, with a warning."""
         data, size, longest = self.data, self.data.max_tokens, self.data.longest
+        encoded = self._fitting(self.train, "train on")
+        if left := len(self.train) - len(encoded):
+            said = f"{left:,} of {len(self.train):,} pairs have over {longest:,} tokens and are left out"
+            warnings.warn(said, stacklevel=4)  # where the training is asked for
         if data.bpe_dropout:
             return sampled_batches(self.train, self.vocabulary, size, data.bpe_dropout, seed, longest)
-        encoded = encode_pairs(self.train, self.vocabulary, longest)
-        if left := len(self.train) - len(encoded):
-            said = f"{left:,} of {len(self.train):,} pairs have over {longest} tokens and are left out"
-            warnings.warn(said, stacklevel=4)  # where the training is asked for
         return TokenBatches(encoded, size, seed=seed)
 
     def evaluate(self, model: Transformer) -> dict[str, float]:
@@ -205,9 +212,9 @@ class Lessons:
     def keep(self, translator: Translator, folder: Path, record: dict[str, Any] | None = None) -> None:
         """Write the translator into the run's folder, with a model card if there is a record."""
         if record is None:
-            translator.save(folder / self.left)
+            translator.save(folder / self.data.left)
         else:
-            translator.save_pretrained(folder / self.left, record=record)
+            translator.save_pretrained(folder / self.data.left, record=record)
 
     def record(self, translator: Translator, trainer: Trainer) -> dict[str, Any]:
         """The number of parameters, the seconds spent in updates, the log, and the scores."""

@@ -15,7 +15,7 @@ def info(options: argparse.Namespace) -> None:
     if options.recipe is not None:
         shown = settings(RECIPES[options.recipe])
     else:
-        model = Translator.from_pretrained(options.model).model
+        model = Translator.from_pretrained(options.model, device="cpu").model
         shown = {"parameters": sum(parameter.numel() for parameter in model.parameters())}
         shown |= asdict(model.config)
     if options.json:

@@ -1,6 +1,7 @@
 """The options that several commands share."""
 
 import argparse
+import difflib
 import inspect
 import os
 import re
@@ -11,9 +12,11 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, NoReturn
 import torch
+from transformer.commands.recipes import RECIPES, settings
 from transformer.commands.terminal import note
 from transformer.exchange.ctranslate2 import load_translator
 from transformer.language.translator import ENGINES, AnyTranslator, Search
+from transformer.training import best_device
 
 __all__ = [
     "Arguments",
@@ -31,11 +34,53 @@ __all__ = [
 ]
 
 
+_OTHER_NAMES = {  # what other programs call a setting of a recipe, or an option
+    "batch_size": "max_tokens",
+    "epochs": "steps",
+    "num_train_epochs": "steps",
+    "max_steps": "steps",
+    "lr": "peak_rate",
+    "learning_rate": "peak_rate",
+    "warmup": "warmup_steps",
+    "label_smoothing": "smoothing",
+    "layers": "n_layers",
+    "heads": "n_heads",
+    "hidden_size": "d_model",
+    "num_beams": "beam_size",
+    "output": "directory",
+    "output_dir": "directory",
+    "gpu": "device",
+}
+
+
 class Arguments(argparse.ArgumentParser):
-    """A parser that leaves it to `main` to say what is wrong."""
+    """A parser that leaves it to `main` to say what is wrong, and names an unknown option itself."""
 
     def error(self, message: str) -> NoReturn:
         raise ValueError(f"{message} (see {self.prog} --help)")
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        words: list[str] = list(sys.argv[1:] if args is None else args)
+        for word in words:  # else argparse takes the value after it for something else
+            flag = word.partition("=")[0]
+            option = re.match(r"-[^\W\d]|--.", word) and " " not in flag
+            if word == "--" or self._subparsers and not option:  # what follows is another's
+                break
+            start = flag if flag.startswith("--") else flag[:2]
+            if option and not any(known.startswith(start) for known in self._option_string_actions):
+                self.error(f"unknown option {flag}{self._meant(flag, words)}")
+        return super().parse_known_args(words, namespace)
+
+    def _meant(self, flag: str, words: list[str]) -> str:
+        """What somebody may have meant by an unknown option, as a question; empty if nothing is like it."""
+        options = {known.lstrip("-").replace("-", "_"): known for known in self._option_string_actions}
+        recipe = next((RECIPES[word] for word in words if word in RECIPES), RECIPES["phrases"])
+        changes = settings(recipe) if "set" in options else {}
+        known = {name: f"--set {name}=VALUE" for name in changes} | options
+        named = flag.lstrip("-").replace("-", "_")
+        near = [name for name in (named, _OTHER_NAMES.get(named, "")) if name in known]
+        near += difflib.get_close_matches(named, known, 1)
+        return f"; did you mean {known[near[0]]}?" if near else ""
 
 
 def within(kind: type, low: float, high: float) -> Callable[[str], Any]:
@@ -119,7 +164,7 @@ def named_translator(options: argparse.Namespace) -> AnyTranslator:
 
 def device_option(add: Add) -> None:
     """On which device."""
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = best_device().type
     add("--device", default=device, help=f"where to compute (default: {device})")
     many = "threads to compute with (default: as many as PyTorch takes, but one to train a narrow model)"
     add("--threads", type=within(int, 1, 1024), metavar="N", help=many)

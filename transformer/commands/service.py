@@ -61,9 +61,11 @@ class TranslateRequest:
 
 @dataclass
 class TranslateResponse:
-    """What `POST /translate` answers, in the order of the sentences."""
+    """What `POST /translate` answers, in the order of the sentences: translations, and what makes each
+    doubtful."""
 
     translations: list[str]
+    warnings: list[list[str]]
 
 
 class Service:
@@ -80,7 +82,7 @@ class Service:
 
     def __init__(self, translator: AnyTranslator, search: Search = Search()) -> None:
         self.translator = translator
-        self.batcher = Batcher(lambda texts: translator.translate(texts, search))
+        self.batcher = Batcher(lambda texts: translator.translate_checked(texts, search))
         self.measured = Metrics(self.batcher)
         responses = optional_import("fastapi.responses")
         self._json, self._text = responses.JSONResponse, responses.PlainTextResponse
@@ -90,7 +92,7 @@ class Service:
         n_tokens = check_sentences(asked.sentences, self.translator)
         found = await self.batcher.submit(asked.sentences, n_tokens)
         self.measured.note_sentences(len(found))
-        return TranslateResponse(found)
+        return TranslateResponse([each.text for each in found], [list(each.doubts) for each in found])
 
     async def health(self) -> dict[str, str]:
         """Whether the server answers."""

@@ -2,14 +2,14 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from transformer.commands.data import Translations
-from transformer.commands.own_texts import OwnTexts, checksum, own_splits
+from transformer.commands.own_texts import FILES, OwnTexts, checksum
 from transformer.commands.recipes import RECIPES, Recipe, Schedule
 from transformer.language.batches import TokenBatches, encode_pairs
-from transformer.language.corpora import as_pairs
+from transformer.language.corpora import CorpusError, as_pairs
 from transformer.language.vocabulary import Vocabulary, normalize
 from transformer.language.wording import AS_IT_IS, Preparation
 from transformer.runs.update import TrainingConfig
@@ -40,7 +40,8 @@ def recipe_for(pairs: Sequence[tuple[str, str]], preparation: Preparation = AS_I
         1,000 and at most 50,000.
 
     Raises:
-        TypeError, ValueError: an argument is of the wrong type, or there are no words.
+        TypeError, ValueError: an argument is of the wrong type, there are no words, or no pair is short
+            enough.
 
     Example:
         >>> recipe = recipe_for([("um gato", "a cat"), ("dois gatos", "two cats")])
@@ -54,18 +55,21 @@ def recipe_for(pairs: Sequence[tuple[str, str]], preparation: Preparation = AS_I
     least = 5 + len(set().union(*words))  # characters, four special entries, and the space
     vocab_size = max(least, min(least + often // 2, 16_000))
     model, peak_rate, max_tokens = _OWN_SIZES[sum(words.total() > limit for limit in _OWN_LIMITS)]
+    data = Translations(
+        "own texts",
+        vocab_size,
+        max_tokens,
+        preparation=preparation.name,
+        languages=" ".join(preparation.languages or ()),
+    )
     vocabulary = Vocabulary.train(texts, vocab_size)  # the texts are prepared
-    encoded = encode_pairs(list(zip(texts[::2], texts[1::2])), vocabulary, max_tokens)
-    n_batches = len(TokenBatches(encoded, max_tokens))
-    steps = max(1000, min(10 * n_batches, 50_000))
+    encoded = encode_pairs(list(zip(texts[::2], texts[1::2])), vocabulary, data.longest)
+    if not encoded:
+        said = f"no pair, of {len(texts) // 2:,}, has at most {data.longest:,} tokens on both sides"
+        raise ValueError(said)
+    steps = max(1000, min(10 * len(TokenBatches(encoded, max_tokens)), 50_000))
     return Recipe(
-        Translations(
-            "own texts",
-            vocab_size,
-            max_tokens,
-            preparation=preparation.name,
-            languages=" ".join(preparation.languages or ()),
-        ),
+        data,
         model,
         Schedule(warmup_steps=steps // 8, cooldown=0.5, peak_rate=peak_rate),
         TrainingConfig(steps, evaluate_every=steps // 10, precision="auto"),
@@ -86,12 +90,22 @@ def own_recipe(
         preparation: as in `recipe_for`.
 
     Raises:
-        OSError, CorpusError, ValueError: as in `read_pairs` and `recipe_for`.
+        OSError, CorpusError: as in `read_pairs` and `recipe_for`.
+        ValueError: a file's name is not UTF-8.
     """
-    files = [str(path) for path in (source, target, dev_source, dev_target)]
-    sha256 = " ".join(checksum(path) for path in files if path)
-    train, _ = own_splits(*files, sha256, preparation)
-    recipe = recipe_for(train, preparation)
-    names = "source", "target", "dev_source", "dev_target", "sha256"
-    named: dict[str, Any] = dict(zip(names, (*files, sha256)))
-    return replace(recipe, data=OwnTexts(**asdict(recipe.data), **named))
+    files: dict[str, Any] = dict(zip(FILES, map(str, (source, target, dev_source, dev_target))))
+    data = OwnTexts(
+        "own texts",
+        vocab_size=1,
+        preparation=preparation.name,
+        languages=" ".join(preparation.languages or ()),
+        sha256=" ".join(checksum(path) for path in files.values() if path),
+        **files,
+    )
+    train = data.load("train")
+    try:
+        recipe = recipe_for(train, preparation)
+    except ValueError as error:
+        raise CorpusError(f"{', '.join(filter(None, (data.source, data.target)))}: {error}") from None
+    sizes = {name: getattr(recipe.data, name) for name in ("vocab_size", "max_tokens")}
+    return replace(recipe, data=replace(data, **sizes))

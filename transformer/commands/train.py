@@ -1,20 +1,30 @@
 """`train`: a run in a folder, which goes on where it stopped."""
 
 import argparse
+import shlex
 from contextlib import nullcontext, suppress
 from pathlib import Path
+from typing import Any
 from transformer.commands.claim import check_room, claimed
-from transformer.commands.options import use_threads
+from transformer.commands.options import program, use_threads
 from transformer.commands.recipes import RECIPES, Recipe, changed, parsed, read_recipe
 from transformer.commands.terminal import note, one_line, tell
-from transformer.commands.train_texts import announce, own_texts, recipe_of_texts
+from transformer.commands.train_texts import (
+    announce,
+    begun_recipe,
+    check_changes,
+    own_texts,
+    recipe_of_texts,
+    updates,
+)
 from transformer.commands.training import Trained, record_of, train_recipe
 from transformer.runs.distributed import process_group, rank_and_world_size
 from transformer.runs.folder import RunFolder, write_record
 from transformer.runs.journal import draw_curves
+from transformer.runs.trainer import StoppedRun
 from transformer.validation import optional_import
 
-__all__ = ["train", "asked_for", "leave_results"]
+__all__ = ["train", "asked_for", "warmed_up", "leave_results"]
 
 
 def train(options: argparse.Namespace) -> None:
@@ -29,8 +39,16 @@ def train(options: argparse.Namespace) -> None:
         first = rank == 0
         if first and recipe.data.files:
             announce(recipe)
+        elif first and any(change.startswith("steps=") for change in options.set):
+            tell(updates(recipe))
         with claimed(folder, recipe) if first else nullcontext(RunFolder(folder)) as place:
-            run = train_recipe(recipe, place, device, True, options.max_minutes, shard=options.shard)
+            try:
+                run = train_recipe(recipe, place, device, True, options.max_minutes, shard=options.shard)
+            except StoppedRun as stop:
+                said = f"stopped at step {stop.step:,} of {recipe.training.steps:,} with a checkpoint"
+                usable = f"what can be used already: {folder / recipe.data.left}"
+                again = shlex.join([*program().split(), *options.arguments])
+                raise StoppedRun(f"{said}; {usable}; to go on: {again}", stop.signal, stop.step) from None
     if first:  # of several processes, one is enough from here on
         leave_results(folder, recipe, run)
 
@@ -40,7 +58,7 @@ def asked_for(options: argparse.Namespace) -> tuple[Recipe, Path]:
 
     Raises:
         ValueError: not exactly one of a recipe, a file and texts is named; no folder for a file's
-            recipe; or as in `own_texts`.
+            recipe; or as in `own_texts` and `check_changes`.
         CorpusError: the texts are no corpus.
     """
     own = own_texts(options)
@@ -56,12 +74,27 @@ def asked_for(options: argparse.Namespace) -> tuple[Recipe, Path]:
         recipe = recipe_of_texts(options, own, folder)
     else:
         recipe = RECIPES[options.recipe] if options.recipe else read_recipe(options.config)
-    return changed(recipe, **parsed(recipe, options.set)), folder
+    changes = parsed(recipe, options.set)
+    check_changes(recipe, changes, bool(own))
+    return changed(recipe, **warmed_up(recipe, changes, begun_recipe(folder))), folder
+
+
+def warmed_up(recipe: Recipe, changes: dict[str, Any], begun: Recipe | None) -> dict[str, Any]:
+    """The changes, with a warm-up that is shortened as the run is, if they say nothing of it.
+
+    A run that has `begun` keeps its own, however many steps are added.
+    """
+    warmup, steps = recipe.schedule.warmup_steps, recipe.training.steps
+    if begun is not None:
+        warmup = begun.schedule.warmup_steps
+    elif changes.get("steps", steps) < steps:
+        warmup = max(1, round(warmup * changes["steps"] / steps))
+    return {"warmup_steps": warmup} | changes if "steps" in changes else changes
 
 
 def leave_results(folder: Path, recipe: Recipe, run: Trained) -> None:
     """Write the curves into the run's folder and, once the run is over, its record."""
-    trainer, usable = run.trainer, folder / run.data.left
+    trainer, usable = run.trainer, folder / recipe.data.left
     with suppress(ImportError):  # without matplotlib the run is just as good
         draw_curves(trainer.history, folder / "curves.png")
     if not trainer.finished:

@@ -1,15 +1,26 @@
 """`train` with texts of the user's own."""
 
 import argparse
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from transformer.commands.options import Add, place
-from transformer.commands.own_texts import OwnTexts
+from transformer.commands.own_texts import FILES, OwnTexts, checksum
 from transformer.commands.recipes import Recipe, changed, read_recipe
 from transformer.commands.sizes import own_recipe
 from transformer.language.wording import AS_IT_IS, PREPARATIONS, Preparation
 from transformer.runs.folder import RunFolder
 
-__all__ = ["own_texts", "recipe_of_texts", "announce", "texts_options"]
+__all__ = [
+    "own_texts",
+    "recipe_of_texts",
+    "begun_recipe",
+    "check_changes",
+    "updates",
+    "announce",
+    "texts_options",
+]
 
 
 def own_texts(options: argparse.Namespace) -> dict[str, str]:
@@ -42,22 +53,56 @@ def own_texts(options: argparse.Namespace) -> dict[str, str]:
 def recipe_of_texts(options: argparse.Namespace, files: dict[str, str], folder: Path) -> Recipe:
     """The recipe for texts: that of the run in the folder, if it has begun with these files, or a new one."""
     languages = tuple(options.languages) if options.languages else None
-    if RunFolder(folder).checkpoints() and (folder / "config.json").is_file():
-        recipe, names = read_recipe(folder / "config.json"), ("source", "target", "dev_source", "dev_target")
-        there = {name: getattr(recipe.data, name, "") for name in names}
-        if there == dict.fromkeys(names, "") | files:
-            asked = {"preparation": options.preparation, "languages": " ".join(languages or ())}
-            return changed(recipe, **{name: value for name, value in asked.items() if value})
-        if recipe.data.files:
-            theirs, ours = ", ".join(recipe.data.files), ", ".join(filter(None, files.values()))
-            raise ValueError(f"{folder} holds a run on {theirs}, not on {ours}: name another --directory")
+    if (begun := begun_recipe(folder)) is not None and begun.data.files:
+        data: Any = begun.data
+        asked = dict.fromkeys(FILES, "") | files
+        if asked != {name: getattr(data, name) for name in FILES}:
+            sums = " ".join(checksum(path) for path in asked.values() if path)
+            moved = replace(data, **asked, sha256=sums)
+            if moved.identity != data.identity:
+                theirs, ours = ", ".join(data.files), ", ".join(moved.files)
+                raise ValueError(f"{folder} holds a run on {theirs}, not on {ours}: name another --directory")
+            data = moved
+        said = {"preparation": options.preparation, "languages": " ".join(languages or ())}
+        return changed(replace(begun, data=data), **{name: value for name, value in said.items() if value})
     chosen = Preparation(options.preparation or AS_IT_IS.name, languages)
     return own_recipe(**files, preparation=chosen)
 
 
+def begun_recipe(folder: Path) -> Recipe | None:
+    """The recipe of the run that has begun in a folder, if one has."""
+    config = folder / "config.json"
+    return read_recipe(config) if RunFolder(folder).checkpoints() and config.is_file() else None
+
+
+def check_changes(recipe: Recipe, changes: Iterable[str], own: bool) -> None:
+    """Refuse to set what follows from texts of somebody's own, or what an option says of them.
+
+    Args:
+        recipe: which is to be changed.
+        changes: the names of the settings.
+        own: whether texts were named, and not the file of a recipe.
+
+    Raises:
+        ValueError: such a setting is to be changed.
+    """
+    if not recipe.data.files:
+        return
+    for name in changes:
+        if name in ("corpus", "sha256", *FILES):
+            raise ValueError(f"{name} cannot be set: it follows from the files that are named as texts")
+        if own and name in ("preparation", "languages"):
+            raise ValueError(f"{name} of texts is said by --{name}, and cannot be set")
+
+
+def updates(recipe: Recipe) -> str:
+    """How long a recipe trains."""
+    return f"{recipe.training.steps:,} updates with a warm-up of {recipe.schedule.warmup_steps:,}"
+
+
 def announce(recipe: Recipe) -> None:
     """Say what was chosen for texts of somebody's own."""
-    data, model, steps = recipe.data, recipe.model, recipe.training.steps
+    data, model = recipe.data, recipe.model
     encoder, decoder = model.depths
     assert isinstance(data, OwnTexts)
     train, dev = data.load("train"), data.load("dev")
@@ -66,7 +111,7 @@ def announce(recipe: Recipe) -> None:
     print(f"texts: {data.prepared}; a vocabulary of up to {data.vocab_size:,} tokens")
     print(
         f"{encoder}+{decoder} layers of width {model.d_model}, dropout {model.dropout}; "
-        f"{steps:,} updates with batches of {data.max_tokens:,} tokens",
+        f"{updates(recipe)} and batches of {data.max_tokens:,} tokens",
         flush=True,
     )
 

@@ -15,7 +15,8 @@ from transformer.model import Transformer
 from transformer.runs.checkpoints import load_checkpoint, set_weights
 from transformer.runs.distributed import gathered, rank_and_world_size
 from transformer.runs.folder import run_facts
-from transformer.runs.trainer import Trainer
+from transformer.runs.trainer import StoppedRun, Trainer
+from transformer.training import best_device
 from transformer.validation import check_device, check_type, optional_import
 
 __all__ = [
@@ -40,7 +41,7 @@ class Trained(NamedTuple):
 def train_recipe(
     recipe: Recipe,
     directory: PathLike[str] | str | None = None,
-    device: torch.device | str = "cpu",
+    device: torch.device | str | None = None,
     progress: bool = False,
     max_minutes: float | None = None,
     read: Callable[[], Reversals | Lessons] | None = None,
@@ -51,7 +52,7 @@ def train_recipe(
     Args:
         recipe: what to do.
         directory: where log, checkpoints and the model go; `None` for nowhere.
-        device: to train on.
+        device: to train on; `None` for the `best_device`.
         progress: whether to show a progress bar.
         max_minutes: as in `Trainer.fit`.
         read: gives what is learned from; `None` for the recipe's own data.
@@ -59,9 +60,10 @@ def train_recipe(
 
     Raises:
         TypeError, ValueError: `recipe` is not a recipe; there is no such device; or as in `sharded`.
+        StoppedRun: a signal asked the process to end; the model so far is in the directory by then.
     """
     check_type(Recipe, recipe=recipe)
-    device = check_device(device)
+    device = check_device(device or best_device())
     if directory is not None:
         optional_import("safetensors")  # which saving needs
     torch.manual_seed(recipe.training.seed)
@@ -77,10 +79,20 @@ def train_recipe(
         evaluate=data.evaluate,
         progress=progress,
         shard=shard,
-    ).fit(max_minutes)
+    )
+    stopped: StoppedRun | None = None
+    try:
+        trainer.fit(max_minutes)
+    except StoppedRun as stop:
+        stopped = stop
     learned: Any = data.learned(_chosen(trainer, model).eval())
     if directory is not None and rank_and_world_size()[0] == 0:
         data.keep(learned, Path(directory))
+    if stopped is not None:
+        said = str(stopped)
+        if directory is not None:
+            said += f"; what can be used already: {Path(directory) / recipe.data.left}"
+        raise StoppedRun(said, stopped.signal, stopped.step)
     return Trained(data, learned, trainer)
 
 
@@ -101,7 +113,7 @@ def _chosen(trainer: Trainer, model: Transformer) -> Transformer:
 def train_toy(
     recipe: Recipe,
     directory: PathLike[str] | str | None = None,
-    device: torch.device | str = "cpu",
+    device: torch.device | str | None = None,
     progress: bool = False,
     max_minutes: float | None = None,
 ) -> Trainer:
@@ -121,7 +133,7 @@ def train_toy(
 def train_translator(
     recipe: Recipe,
     directory: PathLike[str] | str | None = None,
-    device: torch.device | str = "cpu",
+    device: torch.device | str | None = None,
     progress: bool = False,
     load: Load | None = None,
     max_minutes: float | None = None,
@@ -134,7 +146,7 @@ def train_translator(
         recipe: what to do; its data are `Translations`.
         directory: where log and checkpoints go, and the translator, into its folder `translator`;
             `None` for nowhere.
-        device: to train on.
+        device: to train on; `None` for the `best_device`.
         progress: whether to show a progress bar.
         load: gives a split of a corpus, as `load_corpus` does; `None` for that of the recipe's data.
         max_minutes: as in `Trainer.fit`.

@@ -2,15 +2,12 @@
 
 import argparse
 import os
-import re
 import sys
-import warnings
-from collections.abc import Sequence
 from transformer.commands.lines import decoded, grouped, read_lines
 from transformer.commands.options import Add, engine_option, named_translator, search_options
 from transformer.commands.terminal import note
 
-__all__ = ["GROUP", "translate", "placed", "translate_options", "TRANSLATE_HELP"]
+__all__ = ["GROUP", "translate", "translate_options", "TRANSLATE_HELP"]
 
 
 GROUP = 64  # lines that are translated together
@@ -31,17 +28,11 @@ def translate(options: argparse.Namespace) -> None:
         given = decoded(read_lines(sys.stdin.buffer), "standard input, line")
     for group in grouped(given, size):
         places, sentences = zip(*group, strict=True)
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            answers = translator.translate(sentences, options.search)
-        for warning in caught:
-            note(f"warning: {placed(str(warning.message), places)}")
-        print(*answers, sep="\n", flush=True)
-
-
-def placed(warning: str, places: Sequence[str]) -> str:
-    """A translator's warning, with the place of a sentence instead of its number in the group."""
-    return re.sub(r"^sentence (\d+)", lambda number: places[int(number[1]) - 1], warning)
+        answers = translator.translate_checked(sentences, options.search)
+        for where, answer in zip(places, answers, strict=True):
+            if answer.doubts:
+                note(f"warning: {where} {' and '.join(answer.doubts)}")
+        print(*(answer.text for answer in answers), sep="\n", flush=True)
 
 
 def translate_options(add: Add) -> None:
@@ -56,7 +47,9 @@ Sentences are written as one types them, in UTF-8. The translator treats them as
 has learned from; translations of models of the talks and phrases are in lower case, like these.
 
 An empty line gives an empty line. A line of more tokens than the model reads (512 for those of the
-recipes) is cut, with a warning on standard error, and so is one of more than 65,536 bytes.
+recipes) is cut, with a warning on standard error, and so is one of more than 65,536 bytes. Other lines
+whose translation is doubtful are named there as well: it is cut, the vocabulary lacks characters, or
+several sentences came in and fewer out.
 
 A terminal is answered line by line. Anything else is read and translated in groups of 64 lines, in
 order, in a fixed amount of memory. A line that is not UTF-8 ends the program, with its number, once

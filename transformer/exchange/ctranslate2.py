@@ -136,7 +136,8 @@ class CTranslate2Engine:
     def __init__(self, translator: Translator, quantization: str | None = None) -> None:
         engine = optional_import("ctranslate2").Translator
         device = next(translator.model.parameters()).device
-        check_choice(("cpu", "cuda"), **{"device of the model": device.type})
+        kind = "cpu" if device.type == "mps" else device.type  # Apple's GPUs are strange to the engine
+        check_choice(("cpu", "cuda"), **{"device of the model": kind})
         self._words, self._longest = translator.vocabulary.tokens, translator.model.config.max_length
         self._end = translator.model.config.eos_id
         self._ids = {piece: number for number, piece in enumerate(translator.vocabulary.pieces)}
@@ -144,7 +145,7 @@ class CTranslate2Engine:
         with tempfile.TemporaryDirectory() as folder:
             to_ctranslate2(translator, folder, quantization)
             self._engine = engine(
-                folder, device=device.type, device_index=device.index or 0, intra_threads=threads
+                folder, device=kind, device_index=device.index or 0, intra_threads=threads
             )
 
     def translate_ids(self, sources: list[list[int]], search: Search) -> list[list[int]]:
@@ -185,14 +186,14 @@ class CTranslate2Translator(Translator):
 
 
 def load_translator(
-    name: str | Path, device: torch.device | str = "cpu", engine: str = "pytorch", **download: Any
+    name: str | Path, device: torch.device | str | None = None, engine: str = "pytorch", **download: Any
 ) -> AnyTranslator:
     """The translator that a name stands for, ours or Marian's.
 
     Args:
         name: a folder, the name of a translator that the package carries, or `"OWNER/NAME"` on the
             Hugging Face hub.
-        device: to translate on.
+        device: to translate on; `None` for the `best_device`.
         engine: what runs the searches, as in `Translator`; a Marian model runs on PyTorch.
         **download: as in `pretrained_folder`.
 

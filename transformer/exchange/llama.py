@@ -9,9 +9,11 @@ import torch
 from torch import Tensor, nn
 from transformer.exchange.foreign import (
     ForeignFolder,
+    check_one_dtype,
     fitted_weights,
     our_name,
     refusing_damage,
+    tokenizer_text,
     whole_folder,
 )
 from transformer.exchange.torch import check_exact_type, check_parts
@@ -21,7 +23,6 @@ from transformer.language.vocabulary import BOS_ID, EOS_ID, PAD_ID, Vocabulary
 from transformer.modern.generate import generate, most_probable
 from transformer.modern.language_model import LanguageModel, LanguageModelConfig
 from transformer.modern.parts import RotaryStretch
-from transformer.runs.checkpoints import regular_file
 from transformer.validation import (
     check_choice,
     check_finite_weights,
@@ -151,9 +152,7 @@ def _from_llama(
     if settings["model_type"] == "gemma":  # whose norms multiply by 1 + weight
         wide = torch.promote_types(weights["norm.weight"].dtype, torch.float32)
         weights |= {name: value.to(wide) + 1 for name, value in weights.items() if "norm." in name}
-    kinds = {value.dtype for name, value in weights.items() if "norm." not in name}
-    if len(kinds) > 1:
-        raise ValueError(f"all matrices must be of one dtype, not of {' and '.join(sorted(map(str, kinds)))}")
+    check_one_dtype({name: value for name, value in weights.items() if "norm." not in name})
     with torch.device("meta"):
         ours = LanguageModel(config)
     ours.load_state_dict(weights, strict=False, assign=True)  # of a shared table, only one name is there
@@ -244,7 +243,6 @@ def to_llama(
             (part / name).write_text(json.dumps(record, indent=1) + "\n", encoding="utf8")
 
 
-_LARGEST_TOKENIZER = 1 << 26  # bytes; one with 256,000 entries has about 17 million
 _TOKENIZER_SETTINGS: dict[str, Any] = {
     "tokenizer_class": "PreTrainedTokenizerFast",
     **dict(zip(("pad_token", "unk_token", "bos_token", "eos_token"), SPECIALS, strict=True)),
@@ -267,11 +265,10 @@ def _tokenizer_of(vocabulary: Vocabulary) -> Any:
 
 
 def _read_tokenizer(folder: ForeignFolder, vocab_size: int) -> Any:
-    path, tokenizers = regular_file(folder.path / "tokenizer.json"), optional_import("tokenizers")
+    path, tokenizers = folder.path / "tokenizer.json", optional_import("tokenizers")
+    content = tokenizer_text(path)
     with refusing_damage(path):
-        if (size := path.stat().st_size) > _LARGEST_TOKENIZER:
-            raise ValueError(f"it has {size:,} bytes, over {_LARGEST_TOKENIZER:,}")
-        found = tokenizers.Tokenizer.from_str(path.read_text(encoding="utf8"))
+        found = tokenizers.Tokenizer.from_str(content)
         for piece, number in found.get_vocab(with_added_tokens=True).items():
             if number >= vocab_size:
                 raise ValueError(f"number of {piece!r:.40} must be below {vocab_size:,}, but is {number:,}")
@@ -309,21 +306,30 @@ class Speaker:
 
     def __init__(self, folder: str | Path) -> None:
         opened = ForeignFolder(folder)
+        self._file = opened.path / "tokenizer.json"
         self.model = from_llama(opened.path)
         self._tokenizer = _read_tokenizer(opened, self.model.config.vocab_size)
         with refusing_damage(opened.path):
             self._ends = _ends(opened, self.model.config.vocab_size)
 
     def encode(self, text: str) -> list[int]:
-        """The ids of a text, with the start token where the tokenizer has one."""
+        """The ids of a text, with the start token where the tokenizer has one.
+
+        Raises:
+            TypeError, ValueError: `text` is not a string, or the tokenizer's file is of no use for it.
+        """
         check_type(str, text=text)
         text.encode()  # a UnicodeEncodeError is a ValueError
-        ids: list[int] = self._tokenizer.encode(text).ids
+        with refusing_damage(self._file):
+            ids: list[int] = self._tokenizer.encode(text).ids
         return ids
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of some `ids`, without tokens that are no text."""
-        return str(self._tokenizer.decode(list(ids)))
+        numbers = list(ids)
+        check_size(minimum=0, **{f"ids[{place}]": number for place, number in enumerate(numbers)})
+        with refusing_damage(self._file):
+            return str(self._tokenizer.decode(numbers))
 
     def speak(
         self,

@@ -11,8 +11,10 @@ from transformer.embedding import PositionalEncoding
 from transformer.exchange.foreign import (
     ForeignFolder,
     check_as_configured,
+    check_one_dtype,
     fitted_weights,
     refusing_damage,
+    tokenizer_text,
 )
 from transformer.exchange.marian import (
     FIELDS,
@@ -27,6 +29,7 @@ from transformer.exchange.marian import (
 from transformer.exchange.torch import check_exact_type
 from transformer.model import Transformer, TransformerConfig
 from transformer.runs.checkpoints import regular_file
+from transformer.training import best_device
 from transformer.validation import check_choice, check_device, check_size, check_type, optional_import
 
 __all__ = [
@@ -128,6 +131,7 @@ def _built(
         given = weights.pop(name)[_FIRST:].to("cpu", torch.float64)
         if not torch.allclose(given, ours.positions.table.double(), rtol=0, atol=0.01):
             raise ValueError(f"{name} must hold the sinusoids of M2M-100")
+    check_one_dtype(weights)
     place_all(ours, weights)
     return ours.to(ours.output.weight)
 
@@ -210,7 +214,7 @@ class M2M100Translator(MarianTranslator):
         folder: of the model and its tokenizer.
         source, target: the languages as the model calls them, such as `"por_Latn"` and `"eng_Latn"` in
             NLLB-200, `"pt"` and `"en"` in M2M-100.
-        device: to translate on.
+        device: to translate on; `None` for the `best_device`.
 
     Raises:
         OSError, CheckpointError: as in `from_m2m100`; or a file of the vocabulary is missing, is damaged,
@@ -222,13 +226,15 @@ class M2M100Translator(MarianTranslator):
     model: M2M100Transformer
 
     def __init__(
-        self, folder: str | Path, source: str, target: str, device: torch.device | str = "cpu"
+        self, folder: str | Path, source: str, target: str, device: torch.device | str | None = None
     ) -> None:
         check_type(str, source=source, target=target)
         optional_import("sentencepiece")  # which the tokenizer needs
         optional_import("transformers")
-        self.model, opened = from_m2m100(folder).to(check_device(device)), ForeignFolder(folder)
-        with refusing_damage(opened.path):
+        device = check_device(device or best_device())
+        self.model, opened = from_m2m100(folder).to(device), ForeignFolder(folder)
+        self._path = opened.path
+        with refusing_damage(self._path):
             self._tokenizer, languages = _m2m100_tokenizer(opened, self.model.config.tgt_vocab_size)
         for name in (source, target):
             if name not in languages:
@@ -253,6 +259,7 @@ def _m2m100_tokenizer(folder: ForeignFolder, vocab_size: int) -> tuple[Any, dict
         tokenizer = transformers.M2M100Tokenizer(*map(str, places))
         added = tokenizer.lang_code_to_id
     else:
+        tokenizer_text(places[0])
         tokenizer = transformers.NllbTokenizer.from_pretrained(folder.path, local_files_only=True)
         added = tokenizer.added_tokens_encoder
     languages = {name: token for name, token in added.items() if not name.startswith("<")}

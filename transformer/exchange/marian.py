@@ -1,6 +1,5 @@
 """Marian and Pegasus as Hugging Face has them, read and written."""
 
-import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +11,7 @@ from transformer.embedding import sinusoidal_encoding
 from transformer.exchange.foreign import (
     ForeignFolder,
     check_as_configured,
+    check_one_dtype,
     fitted_weights,
     our_name,
     refusing_damage,
@@ -19,6 +19,7 @@ from transformer.exchange.foreign import (
 )
 from transformer.exchange.torch import agreed, check_exact_type, place_copy
 from transformer.language.bpe_file import SPACE, SPECIALS
+from transformer.language.doubts import Translation, checked, warn_of_doubts
 from transformer.language.translator import Search, SearchSettings, Translator, adjusted, translate_ids
 from transformer.language.vocabulary import EOS_ID, Vocabulary
 from transformer.layers import ACTIVATIONS
@@ -26,6 +27,7 @@ from transformer.model import Transformer, TransformerConfig
 from transformer.runs.checkpoints import regular_file
 from transformer.speed.configured import parameter_owners
 from transformer.speed.fast import accelerated
+from transformer.training import best_device
 from transformer.validation import check_choice, check_device, check_size, check_type, optional_import
 
 __all__ = [
@@ -249,6 +251,7 @@ def _built(
     tables = [f"model.{stack}.embed_positions.weight" for stack in ("encoder", "decoder")]
     extras = {"final_logits_bias": [1, config.tgt_vocab_size], **dict.fromkeys(tables, [length, d_model])}
     weights = fitted_weights(shapes, read, marian_names(shapes), plan, config.n_layers, extras)
+    check_one_dtype({name: value for name, value in weights.items() if name not in tables})
     given, order = {name: weights.pop(name) for name in extras if name in weights}, _sines_first(d_model)
     for name in given.keys() & tables:
         _check_sinusoids(given[name][:, order])
@@ -435,7 +438,7 @@ class MarianTranslator:
 
     Args:
         folder: of the model and its tokenizer.
-        device: to translate on.
+        device: to translate on; `None` for the `best_device`.
 
     Raises:
         OSError, CheckpointError: as in `from_marian`; or a file of the vocabulary is missing, is
@@ -447,30 +450,52 @@ class MarianTranslator:
     model: Transformer
     engine = "pytorch"
 
-    def __init__(self, folder: str | Path, device: torch.device | str = "cpu") -> None:
+    def __init__(self, folder: str | Path, device: torch.device | str | None = None) -> None:
         optional_import("sentencepiece")  # which the tokenizer needs
         optional_import("transformers")
-        self.model, opened = from_marian(folder).to(check_device(device)), ForeignFolder(folder)
-        self._tokenizer = _marian_tokenizer(opened, self.model.config)
+        device = check_device(device or best_device())
+        self.model, opened = from_marian(folder).to(device), ForeignFolder(folder)
+        self._path, self._tokenizer = opened.path, _marian_tokenizer(opened, self.model.config)
         with refusing_damage(opened.path):
             self._searched: Any = Forbidding(accelerated(self.model, stacklevel=3), _banned(opened))
 
     def translate(
         self, sentences: Sequence[str], search: Search = Search(), **changes: Unpack[SearchSettings]
     ) -> list[str]:
-        """Translate sentences; arguments and errors are those of `Translator.translate_tokenized`."""
-        longest, sources = self.model.config.max_length, []
-        for number, sentence in enumerate(sentences, start=1):
-            *ids, end = self._tokenizer(sentence).input_ids
-            if len(ids) >= longest:
-                warnings.warn(f"sentence {number} is cut to its first {longest - 1} tokens", stacklevel=2)
-            sources.append([*ids[: longest - 1], end])
+        """Translate sentences; arguments, warnings and errors are those of `Translator.translate`."""
+        found = self.translate_checked(sentences, search, **changes)
+        warn_of_doubts(sentences, [each.doubts for each in found])
+        return [each.text for each in found]
+
+    def translate_checked(
+        self, sentences: Sequence[str], search: Search = Search(), **changes: Unpack[SearchSettings]
+    ) -> list[Translation]:
+        """As `Translator.translate_checked`."""
+        longest, sources, cuts = self.model.config.max_length - 1, [], []
+        for sentence in sentences:
+            *ids, end = self._encoded(sentence)
+            cuts.append([f"is cut to its first {longest} tokens"] * (len(ids) > longest))
+            sources.append([*ids[:longest], end])
         found = translate_ids(self._searched, sources, adjusted(search, changes))
-        return self._decoded(found)
+        texts = self._decoded(found)
+        return [self._checked(*each) for each in zip(sentences, texts, cuts, found, strict=True)]
+
+    def _checked(self, sentence: str, text: str, cuts: list[str], ids: list[int]) -> Translation:
+        name, unk = self._tokenizer.convert_tokens_to_ids, self._tokenizer.unk_token_id
+        pieces = self._tokenizer.tokenize(sentence)
+        unknown = "".join(piece for piece in pieces if name(piece) == unk).replace("▁", "")
+        is_known = any(name(piece) != unk for piece in pieces if piece != "▁")
+        is_whole = ids[-1:] in ([], [self.model.config.eos_id])
+        return checked(sentence, text, cuts, unknown, is_known, is_whole)
 
     def n_tokens(self, sentence: str) -> int:
         """How many tokens the model reads of a sentence, the end token included."""
-        return len(self._tokenizer(sentence).input_ids)
+        return len(self._encoded(sentence))
+
+    def _encoded(self, sentence: str) -> list[int]:
+        check_type(str, sentence=sentence)
+        with refusing_damage(self._path):
+            return list(self._tokenizer(sentence).input_ids)
 
     def _decoded(self, found: list[list[int]]) -> list[str]:
         return list(self._tokenizer.batch_decode(found, skip_special_tokens=True))

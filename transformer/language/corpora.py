@@ -280,18 +280,18 @@ _MAX_LINE = 1 << 16  # bytes
 
 
 def _own_lines(path: Path) -> list[str]:
-    """The lines of a file of somebody's own, without what marks its beginning and the ends of lines."""
+    """The lines of a file of somebody's own, without what marks where they begin and end."""
     if (size := regular_file(path).stat().st_size) > _MAX_FILE:
         raise CorpusError(f"{path} has {size:,} bytes, more than {_MAX_FILE:,}: divide it")
     content = path.read_bytes()
     for number, line in enumerate(content.split(b"\n"), start=1):
         if len(line) > _MAX_LINE:
             raise CorpusError(f"{path}: line {number:,} has {len(line):,} bytes, more than {_MAX_LINE:,}")
-    text = _decoded(content, path).removeprefix("\ufeff")
+    text = _decoded(content, path)
     if "\0" in text:
         number = text.count("\n", 0, text.index("\0")) + 1
         raise CorpusError(f"{path} is not text in UTF-8: a zero byte in line {number:,}")
-    return [line.removesuffix("\r") for line in _lines(text)]
+    return [line.removesuffix("\r").removeprefix("\ufeff") for line in _lines(text)]
 
 
 def _own_rows(path: Path) -> list[Pair]:
@@ -301,7 +301,7 @@ def _own_rows(path: Path) -> list[Pair]:
         if len(row) != 2:
             wanted = "not the one between a sentence and its translation"
             raise CorpusError(f"{path}: line {number:,} has {len(row) - 1} tabs, {wanted}")
-    return [Pair(source, target) for source, target in rows]
+    return [Pair(source, target.removeprefix("\ufeff")) for source, target in rows]
 
 
 def read_pairs(source: str | Path, target: str | Path | None = None, keep_empty: bool = True) -> list[Pair]:
@@ -315,7 +315,7 @@ def read_pairs(source: str | Path, target: str | Path | None = None, keep_empty:
 
     Returns:
         The pairs as they are. Only a line feed ends a line; a carriage return before it and a byte order
-        mark at the beginning are dropped.
+        mark before a sentence are dropped.
 
     Raises:
         OSError: A file cannot be opened; the message names it.
@@ -373,7 +373,8 @@ def held_out(
     keys = [tuple(normalize(preparation.prepare(side)) for side in pair) for pair in pairs]
     firsts = {key: place for place, key in reversed([*enumerate(keys)])}
     if (n := len(firsts)) < 2:
-        raise ValueError(f"pairs must hold two different pairs, one of them to be held out, not {n}")
+        found = f"{n} (of {len(pairs):,})"
+        raise ValueError(f"pairs must hold two different pairs, one of them to be held out, not {found}")
     size = max(1, min(1000, max(n // 20, min(100, n // 5))))
     order = torch.randperm(n, generator=torch.Generator().manual_seed(seed)).tolist()
     places = sorted(sorted(firsts.values())[number] for number in order[:size])

@@ -171,7 +171,7 @@ class OnHub(Protocol):
 
     @classmethod
     def load(
-        cls, path: Path | str, device: torch.device | str = "cpu", engine: str = "pytorch"
+        cls, path: Path | str, device: torch.device | str | None = None, engine: str = "pytorch"
     ) -> Self:
         """Read it from a folder."""
 
@@ -185,14 +185,14 @@ class OnHub(Protocol):
 
     @classmethod
     def from_pretrained(
-        cls, name: Path | str, *, device: torch.device | str = "cpu", engine: str = "pytorch",
+        cls, name: Path | str, *, device: torch.device | str | None = None, engine: str = "pytorch",
         **download: Any,
     ) -> Self:
         """`load`, which fetches a translator from the Hugging Face hub where no folder has that name.
 
         Args:
             name: as in `load`, or `"OWNER/NAME"`.
-            device: to translate on.
+            device: to translate on; `None` for the `best_device`.
             engine: what runs the searches, as in `Translator`.
             **download: as in `pretrained_folder`.
 

@@ -8,26 +8,29 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol, Self, TypedDict, Unpack
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from transformer.decoding import beam_search, check_beam, greedy_search
 from transformer.language.batches import batch_cuts, pad
 from transformer.language.corpora import Pair
+from transformer.language.doubts import Translation, checked, warn_of_doubts
 from transformer.language.folder import (
     check_fit,
-    check_savable,
     check_sums,
     read_config,
     read_model,
     read_vocabulary,
+    savable,
     translator_folder,
     write_translator,
 )
 from transformer.language.hub import OnHub
 from transformer.language.scores import corpus_scores
-from transformer.language.vocabulary import Vocabulary
+from transformer.language.vocabulary import UNK_ID, Vocabulary
 from transformer.model import Transformer, TransformerConfig
-from transformer.speed.fast import accelerated
-from transformer.training import evaluating
+from transformer.runs.checkpoints import plain_transformer
+from transformer.speed.configured import original
+from transformer.speed.fast import FastTransformer, accelerated
+from transformer.training import best_device, evaluating
 from transformer.validation import (
     check_choice,
     check_device,
@@ -78,27 +81,26 @@ def by_length(sequences: Sequence[Sequence[int]], max_tokens: int) -> Iterator[l
 _READ = 64  # characters of a sentence for each token that the model reads; what follows is cut off
 
 
-def _shortened(sentences: Sequence[str], config: TransformerConfig) -> list[str]:
-    if isinstance(sentences, str):
-        raise TypeError("sentences must be a list of strings, not one string")
-    limit, kept = _READ * config.max_length, list(sentences)
-    for row, text in enumerate(kept):
-        if isinstance(text, str) and len(text) > limit:
-            said = f"sentence {row + 1} is cut to its first {limit:,} characters"
-            warnings.warn(said, stacklevel=4)  # at the call of a translator's method
-            kept[row] = text[:limit]
-    return kept
+class _Source(NamedTuple):
+    """What the model reads of a sentence: the text, its ids with the end token, and what was cut."""
+
+    text: str
+    ids: list[int]
+    cuts: list[str]
 
 
 def _encoded(
     sentences: Sequence[str], vocabulary: Vocabulary, config: TransformerConfig
-) -> list[list[int]]:
-    longest, sources = config.max_length - 1, []  # and the end token
-    encoded = vocabulary.encode_batch(_shortened(sentences, config))
-    for number, ids in enumerate(encoded, start=1):
-        if len(ids) > longest:
-            warnings.warn(f"sentence {number} is cut to its first {longest} tokens", stacklevel=3)
-        sources.append([*ids[:longest], config.eos_id])
+) -> list[_Source]:
+    if isinstance(sentences, str):
+        raise TypeError("sentences must be a list of strings, not one string")
+    longest, limit = config.max_length - 1, _READ * config.max_length  # beside the end token
+    texts = [text[:limit] if isinstance(text, str) else text for text in sentences]
+    sources = []
+    for given, text, ids in zip(sentences, texts, vocabulary.encode_batch(texts), strict=True):
+        cuts = [f"is cut to its first {limit:,} characters"] * (text != given)
+        cuts += [f"is cut to its first {longest} tokens"] * (len(ids) > longest)
+        sources.append(_Source(text, [*ids[:longest], config.eos_id], cuts))
     return sources
 
 
@@ -169,7 +171,7 @@ class Alignment(NamedTuple):
 
     source: list[str]
     target: list[str]
-    weights: Tensor  # [n_layers, H, T, S]
+    weights: Tensor  # [n_layers, H, T, S], on the CPU
 
 
 def _cross_attention(model: Transformer, source: list[int], target: list[int]) -> Tensor:
@@ -178,7 +180,7 @@ def _cross_attention(model: Transformer, source: list[int], target: list[int]) -
     src = torch.tensor([source], device=device)
     tgt = torch.tensor([[model.config.bos_id, *target[:-1]]], device=device)
     with evaluating(model):
-        return model.attention_maps(src, tgt).cross[:, 0]
+        return model.attention_maps(src, tgt).cross[:, 0].cpu()
 
 
 ENGINES = ("pytorch", "ctranslate2", "auto")
@@ -208,11 +210,12 @@ class Translator(OnHub):
     Sentences are prepared as those of training were, and translations restored, by the vocabulary's
     `Preparation`. Searches run on the accelerated model, which shares the parameters: weights that change
     later count at once. Replace or watch a part of the model before. Where `accelerate` refuses, a warning
-    says why. CTranslate2 copies the weights, in float32, and ends its beam by a rule of its own, so that a
-    rare translation differs.
+    says why; of a compiled model it takes the original. CTranslate2 copies the weights, in float32, and
+    ends its beam by a rule of its own, so that a rare translation differs.
 
     Args:
-        model: a trained `Transformer` with one vocabulary for both languages.
+        model: a trained `Transformer` with one vocabulary for both languages, and with the parameters that
+            its configuration makes; so of a subclass as well, of which `save` keeps the plain part.
         vocabulary: that vocabulary.
         engine: what runs the searches, one of `ENGINES`, and then as attribute what does. `"auto"` is
             CTranslate2 where it can be had for the model, and else PyTorch, with a warning.
@@ -227,21 +230,25 @@ class Translator(OnHub):
     """
 
     def __init__(self, model: Transformer, vocabulary: Vocabulary, engine: str = "pytorch") -> None:
-        check_type(nn.Module, model=model)
+        check_type(Transformer, model=(model := original(model)))
         check_type(Vocabulary, vocabulary=vocabulary)
+        if not isinstance(model, FastTransformer):  # which was compared when it was made
+            plain_transformer(model)  # and not only when it is saved
         check_fit(model.config, vocabulary)
         check_finite_weights(dict(model.named_parameters()))  # kernels of attention make numbers of NaN
         self.model, self.vocabulary = model, vocabulary
         self.engine, self._find = _engine_for(self, engine)
 
     @classmethod
-    def load(cls, path: Path | str, device: torch.device | str = "cpu", engine: str = "pytorch") -> Self:
+    def load(
+        cls, path: Path | str, device: torch.device | str | None = None, engine: str = "pytorch"
+    ) -> Self:
         """Read a translator from the folder that `save` wrote; nothing in it is executed.
 
         Args:
             path: the folder, or the name of a translator that the package carries, such as
                 `"phrases"`. For a folder of that name, write `"./phrases"` or a `Path`.
-            device: to translate on.
+            device: to translate on; `None` for the `best_device`.
             engine: as in `Translator`; so are its errors.
 
         Raises:
@@ -252,7 +259,7 @@ class Translator(OnHub):
         check_type((str, Path), path=path)
         files = check_sums(translator_folder(path))
         config, preparation = read_config(files["config.json"])
-        model = read_model(files["model.safetensors"], config, check_device(device))
+        model = read_model(files["model.safetensors"], config, check_device(device or best_device()))
         return cls(model, read_vocabulary(files["vocabulary.json"], config, preparation), engine)
 
     def save(self, path: Path | str, dtype: torch.dtype = torch.float16) -> None:
@@ -261,23 +268,40 @@ class Translator(OnHub):
         Cut off at any moment, it leaves the earlier translator or the new one; the next `save` tidies up.
 
         Raises:
-            TypeError, ValueError: the model is no plain `Transformer`, `dtype` not one of a file, a weight
-                not finite in it, or the folder's `config.json` not a translator's.
+            TypeError, ValueError: as in `save_model`; or the folder's `config.json` is not a translator's.
             OSError: a file cannot be written; the message names it, and an earlier translator stays.
         """
-        check_savable(self.model, dtype)
-        write_translator(Path(path), self.model, self.vocabulary, dtype)
+        write_translator(Path(path), savable(self.model, dtype), self.vocabulary, dtype)
 
     def translate(
         self, sentences: Sequence[str], search: Search = Search(), **changes: Unpack[SearchSettings]
     ) -> list[str]:
         """Translate sentences as you type them, each in a string of its own, into what `preparation`
-        restores: lower case for the book's corpora. The model writes a fluent sentence whatever it reads,
-        and nothing says how sure it is. Arguments and errors are those of `translate_tokenized`.
+        restores: lower case for the book's corpora. One warning names the first sentence whose translation
+        is doubtful, as `translate_checked` tells of each. Arguments and errors are those of
+        `translate_tokenized`.
+        """
+        found = self.translate_checked(sentences, search, **changes)
+        warn_of_doubts(sentences, [each.doubts for each in found])
+        return [each.text for each in found]
+
+    def translate_checked(
+        self, sentences: Sequence[str], search: Search = Search(), **changes: Unpack[SearchSettings]
+    ) -> list[Translation]:
+        """As `translate`, each translation with what makes it doubtful: it or its sentence is cut, the
+        vocabulary lacks characters, there is no letter or digit, or fewer sentences than were read. What has
+        no known character is copied.
         """
         sources = _encoded(sentences, self.vocabulary, self.model.config)
-        found = self.translate_ids(sources, adjusted(search, changes))
-        return [self.preparation.restore(self.vocabulary.decode(ids)) for ids in found]
+        found = self.translate_ids([source.ids for source in sources], adjusted(search, changes))
+        return [self._checked(*each) for each in zip(sources, found, strict=True)]
+
+    def _checked(self, source: _Source, ids: list[int]) -> Translation:
+        text = self.preparation.restore(self.vocabulary.decode(ids))
+        unknown = self.vocabulary.unknown(source.text) if UNK_ID in source.ids else ""
+        is_known = bool({*self.vocabulary.tokens(source.ids[:-1])} - {"<unk>", "▁"})
+        is_whole = ids[-1:] in ([], [self.model.config.eos_id])
+        return checked(source.text, text, source.cuts, unknown, is_known, is_whole)
 
     def translate_tokenized(
         self, sentences: Sequence[str], search: Search = Search(), **changes: Unpack[SearchSettings]
@@ -285,7 +309,7 @@ class Translator(OnHub):
         """Translate sentences into the form that training showed, as scores want them.
 
         Args:
-            sentences: as you type them, or prepared; cut, with a warning, to the model's `max_length`.
+            sentences: as you type them, or prepared; cut, with one warning, to the model's `max_length`.
             search: how to search.
             **changes: settings of `search` to change, such as `beam_size=1`.
 
@@ -293,7 +317,8 @@ class Translator(OnHub):
             TypeError, ValueError: `sentences` is a string or holds a non-string, or as in `adjusted`.
         """
         sources = _encoded(sentences, self.vocabulary, self.model.config)
-        found = self.translate_ids(sources, adjusted(search, changes))
+        warn_of_doubts(sentences, [source.cuts for source in sources])
+        found = self.translate_ids([source.ids for source in sources], adjusted(search, changes))
         return [self.vocabulary.decode(ids) for ids in found]
 
     def n_tokens(self, sentence: str) -> int:
@@ -307,7 +332,8 @@ class Translator(OnHub):
     def align(self, sentence: str, search: Search = Search(), **changes: Unpack[SearchSettings]) -> Alignment:
         """Translate one sentence as `translate` does, and note what the decoder attended to meanwhile."""
         check_type(str, sentence=sentence)
-        (source,) = _encoded([sentence], self.vocabulary, self.model.config)
+        ((_, source, cuts),) = _encoded([sentence], self.vocabulary, self.model.config)
+        warn_of_doubts([sentence], [cuts])
         (found,) = self.translate_ids([source], adjusted(search, changes))
         target = found or [self.model.config.eos_id]  # of an empty sentence
         names, weights = self.vocabulary.tokens, _cross_attention(self.model, source, target)
@@ -320,8 +346,15 @@ class AnyTranslator(Protocol):
     model: Transformer
     engine: str  # what runs the searches
 
-    def translate(self, sentences: Sequence[str], search: Search = Search()) -> list[str]:
+    def translate(
+        self, sentences: Sequence[str], search: Search = Search(), **changes: Unpack[SearchSettings]
+    ) -> list[str]:
         """Translate sentences as you type them."""
+
+    def translate_checked(
+        self, sentences: Sequence[str], search: Search = Search(), **changes: Unpack[SearchSettings]
+    ) -> list[Translation]:
+        """Translate sentences as you type them, each with what makes its translation doubtful."""
 
     def n_tokens(self, sentence: str) -> int:
         """How many tokens the model reads of a sentence as you type it, the end token included."""

@@ -127,6 +127,7 @@ class Vocabulary:
     merges: list[tuple[str, str]]
     preparation: Preparation
     tokenizer: Any
+    characters: frozenset[str]
 
     def __init__(
         self,
@@ -141,6 +142,7 @@ class Vocabulary:
         numbers = {piece: number for number, piece in enumerate(pieces)}
         model = optional_import("tokenizers").models.BPE(numbers, self.merges, unk_token=SPECIALS[UNK_ID])
         self.tokenizer = _tokenizer(model)
+        self.characters = frozenset(piece for piece in pieces if len(piece) == 1)
 
     @classmethod
     def train(
@@ -165,6 +167,10 @@ class Vocabulary:
     def prepare(self, text: str) -> str:
         """The text that is cut: prepared as in training, and in normal form."""
         return _prepared(text, self.preparation)
+
+    def unknown(self, text: str) -> str:
+        """The characters of a text, once it is prepared, that no piece holds."""
+        return "".join(letter for letter in self.prepare(text) if letter not in self.characters | {" "})
 
     def encode(self, text: str) -> list[int]:
         """Cut a sentence into ids, without start and end tokens; unknown characters become `UNK_ID`."""

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 from transformer.layers import DecoderLayer, EncoderLayer
+from transformer.training import best_device
 from transformer.validation import check_device, optional_import
 
 __all__ = [
@@ -31,7 +32,7 @@ def process_group(device: torch.device | str | None = None) -> Iterator[torch.de
     """Join the processes that torchrun has started; without torchrun there is nothing to join.
 
     Args:
-        device: to compute on; `None` for a GPU if there is one. Under torchrun each process of a
+        device: to compute on; `None` for the `best_device`. Under torchrun each process of a
             machine gets a GPU of its own.
 
     Yields:
@@ -43,7 +44,7 @@ def process_group(device: torch.device | str | None = None) -> Iterator[torch.de
         RuntimeError: this torch cannot connect processes, or they do not find each other.
     """
     if device is None:
-        device = "cuda" if torch.cuda.is_available() else "cpu"
+        device = best_device()
     if "LOCAL_RANK" not in os.environ:
         yield check_device(device)
         return
@@ -81,10 +82,10 @@ def _backend(device: torch.device) -> str:
 
 def _connect(backend: str) -> None:
     try:
-        store, rank, world_size = next(distributed.rendezvous("env://"))  # type: ignore
+        store, rank, world_size = next(distributed.rendezvous("env://"))
         # When torchrun starts them again, they must not meet at the addresses of those that died.
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-        store = distributed.PrefixStore(f"attempt {attempt}", store)  # type: ignore
+        store = distributed.PrefixStore(f"attempt {attempt}", store)
         long = timedelta(hours=2)  # the others wait while the first evaluates
         distributed.init_process_group(
             backend, timeout=long, store=store, rank=rank, world_size=world_size

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from transformer.attention import causal_mask, scaled_dot_product_attention
+from transformer.attention import causal_mask, check_mask, scaled_dot_product_attention
 from transformer.validation import is_traced
 
 __all__ = [
@@ -190,6 +190,7 @@ def fast_attention(
     attend = partial(fastest("attention", query), query, key, value, dropout_p=dropout)
     if mask is None:
         return attend()
+    check_mask(mask, query, key)
     nothing = ~mask.any(dim=-1, keepdim=True)  # [..., T, 1]
     if mask.device.type == "cpu" and not is_traced(mask):  # on a GPU, looking means waiting
         if mask.all():

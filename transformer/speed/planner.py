@@ -1,7 +1,7 @@
 """How to divide a model over devices."""
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from math import ceil
@@ -20,7 +20,7 @@ from transformer.speed.costs import (
 )
 from transformer.validation import check_choice, check_number, check_size, check_type
 
-__all__ = ["Plan", "check_split", "predict", "splits", "plan", "GPUS", "gpu_table", "allocated_peak"]
+__all__ = ["Plan", "check_split", "predict", "splits", "plan", "allocated_peak"]
 
 
 @dataclass(frozen=True)
@@ -116,38 +116,6 @@ def plan(config: TransformerConfig | ModelShape, work: Work, cluster: Cluster) -
         raise ValueError(f"batch must divide among {cluster.devices} devices, but {work.batch} does not")
     full = lambda plan: plan.limit == "memory"
     return min(plans, key=lambda plan: (full(plan), plan.bytes if full(plan) else plan.seconds))
-
-
-def _gpu(gigabytes: float, teraflops: float, bandwidth: float) -> Cluster:
-    numbers = gigabytes * 1e9, teraflops * 1e12, bandwidth * 1e9
-    return Cluster(1, *numbers, link=1e9, network=1e9)  # a single one has no use for links
-
-
-GPUS = {  # memory, peak in 16 bits, bandwidth of memory
-    "T4": ("float16", _gpu(16, 65, 320)),
-    "A100": ("bfloat16", _gpu(40, 312, 1555)),
-    "H100": ("bfloat16", _gpu(80, 989, 3350)),
-}
-
-
-def gpu_table(recipes: Mapping[str, Mapping[str, Any]], length: int = 32) -> str:
-    """What a step of recipes, as records hold them, would take on each of `GPUS`, by arithmetic alone.
-
-    Args:
-        recipes: by name, with `"data"` and `"model"`.
-        length: tokens of a sentence.
-    """
-    lines = ["by arithmetic, not measured         memory that a step needs   tokens a second   limit"]
-    for name, recipe in recipes.items():
-        V, tokens = recipe["data"]["vocab_size"], recipe["data"]["max_tokens"]
-        shape = ModelShape.of(TransformerConfig(V, V, **recipe["model"]))
-        work = Work(max(1, tokens // length), length, "bfloat16")
-        for gpu, (precision, cluster) in GPUS.items():
-            found = predict(shape, work, Split(micro=work.batch), cluster)
-            memory = f"{found.bytes / 1e9:.2f} of {cluster.memory / 1e9:.0f} GB"
-            rate = work.batch * length / found.seconds
-            lines.append(f"{name:14s}{gpu:6s}{precision:10s}{memory:>28s}{rate:18,.0f}   {found.limit}")
-    return "\n".join(lines)
 
 
 def allocated_peak(run: Callable[[], object]) -> int:

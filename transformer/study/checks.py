@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 from transformer.attention import causal_mask
 from transformer.validation import check_choice, check_rate, check_size
 
@@ -429,6 +430,53 @@ _CHECKS: dict[str, tuple[Callable[[nn.Module, _Probe], _Outcome], str]] = {
 _OF_ENCODERS = {"source reach": "a causal mask, or masks inverted"}  # without a decoder
 
 
+_HIDDEN = -1e4  # a score at or below this hides its key
+
+
+class _Masks(TorchFunctionMode):
+    # Notes which keys [..., T, S] an attention hides, by its masks or by its scores.
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden: list[Tensor] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given, name = dict(kwargs or {}), getattr(func, "__name__", "")
+        seen = [given.get("key_padding_mask"), given.get("attn_mask")]
+        if name == "softmax":
+            seen = [args[0] if args else given["input"]]
+        elif name == "scaled_dot_product_attention" and len(args) > 3:
+            seen = [args[3]]
+        for mask in seen:
+            if isinstance(mask, Tensor) and mask.dim() >= 2:
+                attends = name.startswith("scaled")  # of a boolean mask, what True means
+                hides = (mask != attends) if mask.dtype == torch.bool else mask <= _HIDDEN
+                self.hidden.append(hides[:, None] if mask is given.get("key_padding_mask") else hides)
+        return func(*args, **given)
+
+
+def _inverted(call: Callable[[], object]) -> str:
+    # Which mask of a call is inverted, if one is. Nothing in the sentences of the call is padding.
+    with torch.no_grad(), _Masks() as masks:
+        try:
+            call()
+        except Exception:  # a check has said it; the masks before it still count
+            pass
+    for hidden in masks.hidden:
+        square = torch.ones(hidden.shape[-2:], dtype=torch.bool, device=hidden.device)
+        past, future = hidden[..., square.tril(-1)], hidden[..., square.triu(1)]
+        causal = square.size(0) == square.size(1) > 1
+        if causal and future.all() and not past.any():
+            continue
+        if (causal and past.all() and not future.all()) or hidden.all(dim=-1).any():
+            kind = "causal" if causal and not hidden.all() else "padding"
+            return (
+                f"the {kind} mask's polarity is inverted: True means *ignore* in torch.nn and in "
+                "masked_fill, *attend* in scaled_dot_product_attention and here"
+            )
+    return ""
+
+
 _INFLUENCES = (
     *("future", "padding", "batch"),
     *("source reach", "target reach", "source positions", "target positions"),
@@ -464,6 +512,9 @@ def _run_check(name: str, model: nn.Module, probe: _Probe) -> CheckResult:
             passed, measured = check(_redrawn(_quiet(copy.deepcopy(model))), probe)
     except Exception as error:  # a failure of this check; the others are still tried
         passed, measured = False, _said(error)
+    if passed is False:
+        asked = probe.src, probe.tgt
+        suspects = _inverted(lambda: _logits(copy.deepcopy(model), *asked)) or suspects
     verdict = "skipped" if passed is None else "pass" if passed else "FAIL"
     return CheckResult(name, verdict, measured, suspects if passed is False else "")
 

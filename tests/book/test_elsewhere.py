@@ -1,0 +1,142 @@
+"""Chapters that train, on a device that is not the processor: what mixes the two is an error, as on a GPU."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+
+ROOT = Path(__file__).parents[2]
+BOOK = ROOT / "book"
+# Which cells of a chapter run, what makes them short, and what is asked of them in the end.
+CELLS = {
+    "07": """
+        imports imports-here copy-task device first-loop adamw noam-rate cooldown evaluating evaluate-loss
+        evaluate-loss-code what-fit-takes fit fit-parts copy-train copy-check
+    """,
+    "09": """
+        imports reverse-and-mark reversal-batch toy-config reversal-batches exact-match short-run solution-3
+    """,
+    "11": """
+        imports-here copy-task go-on save-and-resume early-loop folder copy-train precision-imports
+        trainer-imports autocast precisions averaging-imports exchanged moving-average-class averages
+        exercise-3-solution
+    """,
+    "13": """
+        imports first-translation fig-alignment phrases-data train-phrases phrases-right phrases-examples
+        attention-links
+    """,
+}
+FOLDER = "place = tempfile.TemporaryDirectory()"  # of Chapter 11, whose own cell starts programs
+SHORT = {
+    "07": {"range(1, 301)": "range(1, 3)", "steps=600": "steps=2", "n_batches=10)": "n_batches=1)"},
+    "09": {"steps=600": "steps=2", "n_sequences=2000": "n_sequences=20"},
+    "11": {"steps=60": "steps=4", "steps=240": "steps=20", "every=40": "every=4", "high)": "copy_rate)"},
+    "13": {"(700, 120,": "(2, 1,", "test[:100]": "test[:2]"},
+}
+ASKED = {
+    "07": "on_it(copier)",
+    "09": "assert len(history) == 3",  # solution 3 has brought the model back
+    "11": """
+on_it(trainer.model)
+run = until_the_break(0, n=1)
+assert go_on(run) == go_on(run) != go_on(run, forget=True)
+whole, _ = run_in(Path(place.name) / "whole.pt", steps=20)
+path = Path(place.name) / "run.pt"
+run_in(path, steps=10)
+resumed, _ = run_in(path, steps=20, seed=1)
+on_it(whole, resumed)
+assert all(map(torch.equal, whole.parameters(), resumed.parameters()))
+""",
+    "13": "on_it(model, built_in.model); attention_links(built_in, *test[0])",
+}
+PROGRAM = f"""
+import contextlib, io, json, sys
+import matplotlib
+matplotlib.use("agg")
+sys.path.insert(0, {str(ROOT / "tests")!r})
+import elsewhere
+
+def on_it(*models):
+    assert {{x.device for model in models for x in model.parameters()}} == {{there}}
+
+there = elsewhere.enter()
+names = {{"__name__": "chapter", "on_it": on_it, "there": there}}
+for name, source in json.load(sys.stdin):
+    with contextlib.redirect_stdout(io.StringIO()):
+        exec(compile(source, name, "exec"), names)
+"""
+
+
+def run(cells: list[tuple[str, str]], place: Path) -> str:
+    """Run cells where the best device is another one; return what went wrong."""
+    ran = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        input=json.dumps(cells),
+        capture_output=True,
+        text=True,
+        cwd=place,
+        timeout=600,
+    )
+    lines = [f"exit status {ran.returncode}", *ran.stderr.splitlines()[-60:]] if ran.returncode else []
+    return "\n".join(line for line in lines if "registered at" not in line)  # how torch was built
+
+
+def without_asserts(source: str) -> str:
+    """What a cell does; its claims hold for a run that is long enough."""
+    tree = ast.parse(source.replace("%matplotlib inline", ""))
+    for node in ast.walk(tree):
+        if isinstance(body := getattr(node, "body", None), list):
+            body[:] = [each for each in body if not isinstance(each, ast.Assert)] or [ast.Pass()]
+    return ast.unparse(tree)
+
+
+def code_of(chapter: Path) -> dict[str, str]:
+    cells = nbformat.read(chapter, as_version=4).cells
+    return {cell.id: cell.source for cell in cells if cell.cell_type == "code"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("chapter", CELLS)
+def test_a_chapter_trains_on_another_device(chapter, tmp_path):
+    (path,) = BOOK.glob(f"{chapter}-*.ipynb")
+    sources = code_of(path) | {"folder": FOLDER}
+    text = json.dumps([(name, without_asserts(sources[name])) for name in CELLS[chapter].split()])
+    for long, short in SHORT[chapter].items():
+        assert long in text
+        text = text.replace(long, short)
+    text = text.replace("device = best_device()", "device = there")  # Chapter 7's own knows no such device
+    assert not run([*json.loads(text), ("afterwards", ASKED[chapter])], tmp_path)
+
+
+def test_these_chapters_choose_a_device():
+    chosen = {
+        path.name[:2]
+        for path in BOOK.glob("[0-9]*.ipynb")
+        if "= best_device()" in "".join(code_of(path).values())
+    }
+    assert chosen == set(CELLS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("mistake", "said"),
+    [
+        ("model(torch.ones(2, 3))", "Expected all tensors to be on the same device"),
+        (
+            "model(torch.ones(2, 3, device=there)) + torch.ones(2, 1)",
+            "Expected all tensors to be on the same",
+        ),
+        ("model.weight.detach().numpy()", "numpy"),
+        ("torch.rand(2, device=there, generator=torch.Generator())", "device type for generator"),
+    ],
+)
+def test_the_other_device_refuses_what_a_gpu_refuses(tmp_path, mistake, said):
+    start = "import torch; model = torch.nn.Linear(3, 1).to(there); model(torch.ones(3).to(there)).backward()"
+    assert not run([("start", start)], tmp_path)
+    assert said in run([("start", start), ("mistake", mistake)], tmp_path)

@@ -1,0 +1,293 @@
+"""What a loss reads: targets and weights, found by its gradient."""
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from transformer.study.checks import find_logits
+
+__all__ = []
+
+
+_NAMES = {  # what programs call the parts of a batch that hold ids
+    "src": ("src", "source", "input_ids"),
+    "read": ("decoder_input_ids", "prev_output_tokens", "tgt_input"),
+    "labels": ("labels", "tgt", "trg", "target", "targets"),
+}
+_ORDERS = {1: ("labels",), 2: ("src", "labels"), 3: ("src", "read", "labels")}  # in a tuple
+
+
+@dataclass(frozen=True)
+class _Batch:
+    # A batch taken apart. `labels` are the targets; `read` is the decoder's input where it is a part
+    # of its own, `lag` places behind them; a language model's batch has no `src`.
+    whole: Any
+    parts: dict[Any, Any]
+    roles: dict[str, Any]
+    lag: int | None
+
+    def ids(self, role: str) -> Tensor:
+        ids: Tensor = self.parts[self.roles[role]]
+        return ids
+
+    def given(self) -> Any:
+        # A batch of the caller's form.
+        parts = {key: part.clone() if isinstance(part, Tensor) else part for key, part in self.parts.items()}
+        if isinstance(self.whole, Mapping):
+            new: Any = copy.copy(self.whole)
+            for key, part in parts.items():
+                new[key] = part
+            return new
+        if isinstance(self.whole, Tensor):
+            return parts[0]
+        form = type(self.whole)
+        return form(*parts.values()) if hasattr(form, "_fields") else form(parts.values())
+
+    def rows(self, *index: int) -> "_Batch":
+        size, parts = len(self.ids("labels")), dict(self.parts)
+        for key, part in parts.items():
+            if isinstance(part, Tensor) and part.shape[:1] == (size,):
+                parts[key] = part[torch.tensor(index, device=part.device)]
+        return replace(self, parts=parts)
+
+    def put(self, **ids: Tensor) -> "_Batch":
+        return replace(
+            self, parts=self.parts | {self.roles.get(role, role): part for role, part in ids.items()}
+        )
+
+    def with_token(self, u: int, token: int) -> "_Batch":
+        # Another token at place u of the first row's targets, and where the decoder reads it.
+        labels = self.ids("labels").clone()
+        labels[0, u] = token
+        if "read" not in self.roles or self.lag is None:
+            return self.put(labels=labels)
+        read = self.ids("read").clone()
+        read[0, u + self.lag : u + self.lag + 1] = token
+        return self.put(labels=labels, read=read)
+
+
+def _lag(read: Tensor, labels: Tensor) -> int | None:
+    # How many places the decoder's input stands behind the targets, if it is the same sentences.
+    for lag in (1, 0, 2):
+        width = min(read.size(1) - lag, labels.size(1))
+        ours, theirs = labels[:, :width], read[:, lag : lag + width]
+        real = ours >= 0
+        if real.any() and ((ours == theirs) | ~real).double().mean() > 0.9:
+            return lag
+    return None
+
+
+def _is_ids(part: Any) -> bool:
+    return isinstance(part, Tensor) and part.dim() == 2 and part.dtype in (torch.long, torch.int)
+
+
+def _taken_apart(name: str, batch: Any) -> _Batch:
+    if isinstance(batch, Mapping):
+        parts = dict(batch)
+        roles = {role: key for role, names in _NAMES.items() for key in names if _is_ids(parts.get(key))}
+    else:
+        parts = dict(enumerate(batch if isinstance(batch, (tuple, list)) else (batch,)))
+        found = [key for key, part in parts.items() if _is_ids(part)]
+        roles = dict(zip(_ORDERS.get(len(found), ()), found, strict=False))
+    if set(roles) == {"src"}:
+        roles = {"labels": roles["src"]}
+    if "labels" not in roles:
+        forms = (
+            "(src, tgt), (src, decoder input, labels), ids, or a mapping with names such as input_ids, labels"
+        )
+        raise TypeError(f"{name} must be {forms}, with integer ids [B, T]")
+    sizes = {role: len(parts[key]) for role, key in roles.items()}
+    if len(set(sizes.values())) > 1 or not min(sizes.values()):
+        raise ValueError(f"{name} must have the same number of rows, at least 1, but has {sizes}")
+    if set(roles) == {"src", "labels"}:  # a language model's input and targets?
+        src, labels = parts[roles["src"]], parts[roles["labels"]]
+        same = isinstance(batch, Mapping) and src.shape == labels.shape and _lag(src, labels) == 0
+        if same or (src.shape == labels.shape and _lag(src, labels) == 1):
+            roles = {"read": roles["src"], "labels": roles["labels"]}
+    lag = _lag(parts[roles["read"]], parts[roles["labels"]]) if "read" in roles else None
+    return _Batch(batch, parts, roles, lag)
+
+
+class _Unseen(Exception):
+    # What a check needs can't be seen in this program.
+    pass
+
+
+class _Reading(NamedTuple):
+    # What a loss computes of a batch: a row for each position that it looks at, in its own order.
+    logits: Tensor  # [R, V], the model's
+    targets: Tensor  # [R], -1 where a position doesn't count
+    weights: Tensor  # [R], how much a position counts
+    read: list[Tensor]  # ids that were looked up in tables, in order
+    by_name: bool  # whether a loss of PyTorch's was watched, and not the model's result
+
+
+class _Listener(TorchFunctionMode):
+    # Keeps the logits that a loss gets, and gives it flat ones instead: what their gradient says of
+    # targets and weights then doesn't depend on the model.
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[tuple[str, Tensor, Tensor, int]] = []
+        self.read: list[Tensor] = []
+
+    def flat(self, name: str, logits: Tensor, axis: int = -1) -> Tensor:
+        leaf = torch.full_like(logits.detach(), 1 / logits.size(axis)).requires_grad_()
+        self.found.append((name, logits.detach(), leaf, axis))
+        return leaf
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given, name = dict(kwargs or {}), getattr(func, "__name__", "")
+        if name == "embedding" and args:
+            self.read.append(args[0])
+        if name in ("cross_entropy", "log_softmax", "logsumexp"):
+            logits, rest = (args[0], args[1:]) if args else (given.pop("input"), ())
+            axis = 1 if name == "cross_entropy" and logits.dim() > 1 else -1
+            args = self.flat(name, logits, axis), *rest
+        return func(*args, **given)
+
+
+def _value(result: Any) -> Tensor:
+    # The loss in what a user's function returns: a scalar, or a sum and the number of tokens.
+    if isinstance(result, (tuple, list)) and len(result) == 2:
+        total: Tensor = result[0] / max(float(result[1]), 1.0)
+        return total
+    if not isinstance(result, Tensor) or result.numel() != 1:
+        shape = list(result.shape) if isinstance(result, Tensor) else type(result).__name__
+        raise TypeError(f"loss must return a scalar, or a sum and the number of tokens, not {shape}")
+    return result.reshape(())
+
+
+def _read_loss(loss: Callable[[Any, Any], Any], model: nn.Module, batch: _Batch) -> _Reading:
+    torch.manual_seed(0)
+    with torch.enable_grad(), _Listener() as listener:
+        value = _value(loss(model, batch.given()))
+        if not listener.found:  # a loss by hand: what it reads is the model's result
+            watch = model.register_forward_hook(lambda m, i, out: listener.flat("", find_logits(out)))
+            value = _value(loss(model, batch.given()))
+            watch.remove()
+    best = [found for found in listener.found if found[0] == "cross_entropy"] or listener.found
+    if not best or not value.requires_grad:
+        raise _Unseen("the loss computes no cross-entropy that can be watched")
+    gradients = torch.autograd.grad(value, [leaf for _, _, leaf, _ in best], allow_unused=True)
+    V = max(leaf.size(axis) for _, _, leaf, axis in best)
+    pairs = [
+        [part.movedim(axis, -1).reshape(-1, V).float() for part in (logits, slope)]
+        for (_, logits, leaf, axis), slope in zip(best, gradients, strict=True)
+        if leaf.size(axis) == V and slope is not None
+    ]
+    if not pairs:
+        raise _Unseen("the loss has no gradient with respect to its logits")
+    logits, slope = (torch.cat(parts) for parts in zip(*pairs, strict=True))
+    weights = -slope.amin(dim=-1) / (1 - 1 / V)  # of -log p at p = 1/V it is 1
+    if not weights.max() > 0:
+        raise _Unseen("the loss computes no cross-entropy that can be watched")
+    counts = weights > 1e-6 * weights.max()
+    targets = slope.argmin(dim=-1).masked_fill(~counts, -1)
+    return _Reading(logits, targets, weights * counts, listener.read, bool(best[0][0]))
+
+
+def _moved(one: Tensor, other: Tensor) -> Tensor:
+    # Which rows of logits [R, V] differ by more than rounding.
+    finite = other.masked_fill(~other.isfinite(), 0.0)
+    difference = torch.where(one == other, 0.0, (one - other).abs()).amax(dim=-1)
+    return ~(difference <= 1e-5 * finite.abs().max().clamp(min=1e-6))
+
+
+class _Trace(NamedTuple):
+    # What another target token at place u changes: the target at position r, the logits from f on.
+    u: int
+    r: int | None
+    f: int | None
+
+
+@dataclass
+class _Program:
+    # What the checks look at. Only `original` is the caller's own.
+    original: nn.Module
+    model: nn.Module  # a copy without dropout
+    loss: Callable[[Any, Any], Any]
+    batch: _Batch  # as given
+    few: _Batch  # at most four rows of it, with different sources
+    pad: int
+    bos: int | None
+    eos: int | None
+    seconds: float
+    search: Any = None
+    dev: Any = None
+    train: Any = None
+    evaluate: Any = None
+    optimizer: Any = None
+    schedule: Any = None
+
+    def read(self, batch: _Batch, model: nn.Module | None = None) -> _Reading:
+        return _read_loss(self.loss, (model or self.model).eval(), batch)
+
+    @cached_property
+    def each(self) -> list[_Reading]:
+        return [self.read(self.few.rows(b)) for b in range(len(self.few.ids("labels")))]
+
+    @cached_property
+    def sentences(self) -> list[list[int]]:
+        # What the loss asks for, sentence by sentence.
+        return [[y for y in reading.targets.tolist() if y >= 0] for reading in self.each]
+
+    @cached_property
+    def longest(self) -> int:
+        return max(range(len(self.sentences)), key=lambda b: len(self.sentences[b]))
+
+    @cached_property
+    def reads(self) -> list[Tensor | None]:
+        # What the decoder reads at each position that the loss looks at, if that can be seen.
+        found = []
+        for reading in self.each:
+            wanted = (1, len(reading.targets))
+            fitting = [ids[0] for ids in reversed(reading.read) if ids.shape == wanted]
+            words = (ids for ids in fitting if not (ids.diff() == 1).all())  # and no positions
+            found.append(next(words, None))
+        return found
+
+    @cached_property
+    def first(self) -> list[int]:
+        # What the decoder reads first, sentence by sentence; nothing if that can't be seen.
+        if "read" in self.few.roles:
+            return self.few.ids("read")[:, 0].tolist()
+        seen = [int(ids[0]) for ids in self.reads if ids is not None]
+        labels = self.few.ids("labels")
+        if len(seen) < len(self.each):
+            return labels[:, 0].tolist() if self.each[0].targets[0] != labels[0, 0] else []
+        return seen
+
+    @cached_property
+    def traces(self) -> list[_Trace]:
+        batch, base, traces = self.few.rows(self.longest), self.each[self.longest], []
+        labels, special = batch.ids("labels")[0].tolist(), {self.pad, self.bos, self.eos, -100}
+        last = self.sentences[self.longest][-1:]
+        words = sorted({w for sentence in self.sentences for w in sentence} - special - {*last})
+        for u, word in enumerate(labels[:10]):
+            other = next((w for w in words if w != word), None)
+            if word in special or other is None:
+                continue
+            new = self.read(batch.with_token(u, other))
+            if new.logits.shape != base.logits.shape:
+                raise _Unseen("how much is predicted depends on the words")
+            moved = (new.targets != base.targets).nonzero()[:, 0].tolist()
+            changed = _moved(new.logits, base.logits).nonzero()[:, 0].tolist()
+            traces.append(_Trace(u, (moved or [None])[0], (changed or [None])[0]))
+        return traces
+
+    @cached_property
+    def unpadded(self) -> _Batch:
+        # The longest sentence, cut to its own length.
+        batch, cut = self.few.rows(self.longest), {}
+        for role in batch.roles:
+            ids = batch.ids(role)
+            real = ((ids[0] != self.pad) & (ids[0] >= 0)).nonzero()[:, 0]
+            cut[role] = ids[:, : int(real[-1]) + 1 if len(real) else 1]
+        mask = batch.parts.get("attention_mask")
+        more = {"attention_mask": mask[:, : cut["src"].size(1)]} if mask is not None and "src" in cut else {}
+        return batch.put(**cut, **more)
