@@ -111,7 +111,7 @@ def main(arguments: list[str] | None = None) -> int:
         if sys.stdout is None:
             raise OSError("standard output is closed")
         known = parser()
-        options = known.parse_args(arguments)
+        options = known.parse_args(arguments, argparse.Namespace(arguments=arguments))
         if not hasattr(options, "run"):
             known.print_help(sys.stderr)
             return 2

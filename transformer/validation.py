@@ -7,6 +7,7 @@ __all__ = [
     "check_config",
     "check_type",
     "check_choice",
+    "check_searched",
     "check_size",
     "check_rate",
     "check_number",
@@ -73,6 +74,7 @@ def _check_depths(n_layers: Any) -> None:
 
 # %% book/J-arguments.ipynb · How an error is worded · [check-kinds]
 from collections.abc import Collection, Mapping
+from operator import attrgetter
 
 
 def check_type(kind: Any, **values: Any) -> None:
@@ -108,6 +110,31 @@ def check_choice(choices: Collection[Any], **values: Any) -> None:
     for name, value in values.items():
         if value not in list(choices):  # `in` takes any value for a list, but not for a set or a dict
             raise ValueError(f"{name} must be one of {list(choices)}, not {value!r}")
+
+
+_READ = [f"config.{name}" for name in ("src_vocab_size", "max_length", "pad_id", "bos_id", "eos_id")]
+_CALLED = "encode", "src_mask", "decode", "project"
+
+
+def check_searched(model: Any, decoder_state: Any) -> None:
+    """Refuse a model that a search cannot ask for tokens, such as a wrapper that only has a forward.
+
+    Args:
+        model: the model.
+        decoder_state: the function that makes a search's state; one that is registered there for the
+            model's class calls what it likes.
+
+    Raises:
+        TypeError: `model` is no module, or lacks what the message names.
+    """
+    check_type(nn.Module, model=model)
+    own = decoder_state.dispatch(type(model)) is not decoder_state.dispatch(object)
+    for name in ("config", *_READ, *(() if own else _CALLED)):
+        try:
+            attrgetter(name)(model)
+        except AttributeError:
+            wanted = f"a Transformer, or have its config and its methods {', '.join(_CALLED)}"
+            raise TypeError(f"model must be {wanted}, but {type(model).__name__} has no {name}") from None
 
 
 # %% book/J-arguments.ipynb · Numbers · [check-numbers]
@@ -152,7 +179,7 @@ def check_number(**numbers: float) -> None:
 
 # %% book/J-arguments.ipynb · Where the numbers of a tensor are read · [is-traced]
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 # The tensor that a transform of torch.func has wrapped; older versions cannot tell.
 _unwrap = getattr(torch.func, "debug_unwrap", lambda x: x)

@@ -114,6 +114,7 @@ class Translations:
     languages: str = " ".join(CORPORA.languages or ())
 
     needs: ClassVar[tuple[str, ...]] = ("tokenizers", "sacrebleu")
+    left: ClassVar[str] = "translator"  # in the run's folder
 
     def __post_init__(self) -> None:
         check_type(str, corpus=self.corpus)
@@ -162,8 +163,6 @@ class Lessons:
         dev: pairs to judge by.
         test: gives the pairs that are scored at the end; `None` for those to judge by.
     """
-
-    left: ClassVar[str] = "translator"  # in the run's folder
 
     def __init__(
         self,
@@ -221,9 +220,9 @@ class Lessons:
     def keep(self, translator: Translator, folder: Path, record: dict[str, Any] | None = None) -> None:
         """Write the translator into the run's folder, with a model card if there is a record."""
         if record is None:
-            translator.save(folder / self.left)
+            translator.save(folder / self.data.left)
         else:
-            translator.save_pretrained(folder / self.left, record=record)
+            translator.save_pretrained(folder / self.data.left, record=record)
 
     def record(self, translator: Translator, trainer: Trainer) -> dict[str, Any]:
         """The number of parameters, the seconds spent in updates, the log, and the scores."""

@@ -8,12 +8,13 @@ __all__ = ["train", "asked_for", "warmed_up", "leave_results"]
 
 # %% book/B-commands.ipynb · train: a run has a folder · [command-line-code-train]
 import argparse
+import shlex
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
 from transformer.commands.claim import check_room, claimed
-from transformer.commands.options import use_threads
+from transformer.commands.options import program, use_threads
 from transformer.commands.recipes import RECIPES, Recipe, changed, parsed, read_recipe
 from transformer.commands.terminal import note, one_line, tell
 from transformer.commands.train_texts import (
@@ -28,6 +29,7 @@ from transformer.commands.training import Trained, record_of, train_recipe
 from transformer.runs.distributed import process_group, rank_and_world_size
 from transformer.runs.folder import RunFolder, write_record
 from transformer.runs.journal import draw_curves
+from transformer.runs.trainer import StoppedRun
 from transformer.validation import optional_import
 
 
@@ -47,7 +49,13 @@ def train(options: argparse.Namespace) -> None:
         elif first and any(change.startswith("steps=") for change in options.set):
             tell(updates(recipe))
         with claimed(folder, recipe) if first else nullcontext(RunFolder(folder)) as place:
-            run = train_recipe(recipe, place, device, True, options.max_minutes, shard=options.shard)
+            try:
+                run = train_recipe(recipe, place, device, True, options.max_minutes, shard=options.shard)
+            except StoppedRun as stop:
+                said = f"stopped at step {stop.step:,} of {recipe.training.steps:,} with a checkpoint"
+                usable = f"what can be used already: {folder / recipe.data.left}"
+                again = shlex.join([*program().split(), *options.arguments])
+                raise StoppedRun(f"{said}; {usable}; to go on: {again}", stop.signal, stop.step) from None
     if first:  # of several processes, one is enough from here on
         leave_results(folder, recipe, run)
 
@@ -94,7 +102,7 @@ def warmed_up(recipe: Recipe, changes: dict[str, Any], begun: Recipe | None) -> 
 # %% book/B-commands.ipynb · train: a run has a folder · [results-code]
 def leave_results(folder: Path, recipe: Recipe, run: Trained) -> None:
     """Write the curves into the run's folder and, once the run is over, its record."""
-    trainer, usable = run.trainer, folder / run.data.left
+    trainer, usable = run.trainer, folder / recipe.data.left
     with suppress(ImportError):  # without matplotlib the run is just as good
         draw_curves(trainer.history, folder / "curves.png")
     if not trainer.finished:

@@ -51,9 +51,10 @@ and in float32 otherwise.
 The folder of a run holds config.json (the recipe), log.jsonl (losses; curves.png shows them),
 checkpoint-*.pt (where a stopped run goes on), best.pt, and the model: translator/, for
 translate --model, or model.safetensors of the toy. At the end of the run, record.json is added.
-A run that was stopped, by Ctrl-C or --max-minutes, goes on when the same command is given again;
-steps may be raised then, and texts may have been moved, but nothing else may change. Fewer steps than a
-recipe's have a warm-up that is shorter in proportion, unless --set warmup_steps says what it is.
+A run that was stopped, by Ctrl-C or --max-minutes, leaves the model that it has by then, and goes on
+when the same command is given again; steps may be raised then, and texts may have been moved, but
+nothing else may change. Fewer steps than a recipe's have a warm-up that is shorter in proportion,
+unless --set warmup_steps says what it is.
 
 Texts of your own take the place of a recipe: two files in UTF-8, of which line n of one translates line
 n of the other, or one file with a tab between sentence and translation.

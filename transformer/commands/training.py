@@ -32,7 +32,7 @@ from transformer.model import Transformer
 from transformer.runs.checkpoints import load_checkpoint, set_weights
 from transformer.runs.distributed import gathered, rank_and_world_size
 from transformer.runs.folder import run_facts
-from transformer.runs.trainer import Trainer
+from transformer.runs.trainer import StoppedRun, Trainer
 from transformer.training import best_device
 from transformer.validation import check_device, check_type, optional_import
 
@@ -67,6 +67,7 @@ def train_recipe(
 
     Raises:
         TypeError, ValueError: `recipe` is not a recipe; there is no such device; or as in `sharded`.
+        StoppedRun: a signal asked the process to end; the model so far is in the directory by then.
     """
     check_type(Recipe, recipe=recipe)
     device = check_device(device or best_device())
@@ -85,10 +86,20 @@ def train_recipe(
         evaluate=data.evaluate,
         progress=progress,
         shard=shard,
-    ).fit(max_minutes)
+    )
+    stopped: StoppedRun | None = None
+    try:
+        trainer.fit(max_minutes)
+    except StoppedRun as stop:
+        stopped = stop
     learned: Any = data.learned(_chosen(trainer, model).eval())
     if directory is not None and rank_and_world_size()[0] == 0:
         data.keep(learned, Path(directory))
+    if stopped is not None:
+        said = str(stopped)
+        if directory is not None:
+            said += f"; what can be used already: {Path(directory) / recipe.data.left}"
+        raise StoppedRun(said, stopped.signal, stopped.step)
     return Trained(data, learned, trainer)
 
 

@@ -12,7 +12,7 @@ __all__ = [
     "read_model",
     "read_vocabulary",
     "check_fit",
-    "check_savable",
+    "savable",
     "write_translator",
     "save_model",
     "load_model",
@@ -24,6 +24,7 @@ import hashlib
 import json
 import math
 import os
+import warnings
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -37,12 +38,13 @@ from transformer.runs.checkpoints import (
     CheckpointError,
     atomic_file,
     load_weights,
+    plain_transformer,
     regular_file,
     save_weights,
 )
 from transformer.runs.folder import read_record, write_record
-from transformer.speed.configured import copies, parameter_owners, planned_shapes
-from transformer.speed.fast import FastTransformer, accelerate
+from transformer.speed.configured import copies, differences, original, parameter_owners, planned_shapes
+from transformer.speed.fast import FastTransformer
 from transformer.training import record_path
 from transformer.validation import check_choice, check_device, check_type, optional_import
 
@@ -237,19 +239,26 @@ def check_fit(config: TransformerConfig, vocabulary: Vocabulary) -> None:
 
 
 # %% book/F-translator.ipynb · What is saved can be read · [keeping]
-def check_savable(model: Transformer, dtype: torch.dtype) -> None:
+def savable(model: Transformer, dtype: torch.dtype) -> Transformer:
+    """What is written for a model: its `plain_transformer`. A warning says what will compute otherwise."""
     check_type(torch.dtype, dtype=dtype)
     check_choice(SAFETENSORS_DTYPES.values(), dtype=dtype)
-    wanted = "model must be a plain Transformer to be saved"
-    try:
-        kind = type(accelerate(model))
-    except TypeError as error:
-        raise TypeError(f"{wanted}: {error}") from error
-    if kind is not FastTransformer:
-        raise TypeError(f"{wanted}, not a {kind.__name__}: save the model that it was made of")
-    if (name := _not_finite(model, dtype)) is not None:
+    plain = plain_transformer(model)
+    if (name := _not_finite(plain, dtype)) is not None:
         bound = f"holds a number that is not finite in {dtype}"
         raise ValueError(f"{name} {bound}, whose largest is {torch.finfo(dtype).max:.4g}")
+    if (lost := _not_in_a_file(original(model), plain)) is not None:
+        warnings.warn(f"{lost}, which no file holds: loading gives a plain Transformer", stacklevel=3)
+    return plain
+
+
+def _not_in_a_file(model: Transformer, plain: Transformer) -> str | None:
+    """The first class, setting or buffer by which a model differs from its plain one."""
+    for difference in () if isinstance(model, FastTransformer) else differences(model, plain):
+        name, what, _, wanted = difference
+        if not (what == "class" and wanted is None or what.startswith("_") and what != "_buffers"):
+            return str(difference)
+    return None
 
 
 def _check_own(folder: Path) -> None:
@@ -284,17 +293,19 @@ def save_model(model: Transformer, path: Path | str, dtype: torch.dtype = torch.
     """Write a model into a file, configuration and weights, for `load_model`.
 
     Args:
-        model: a `Transformer`, plain or accelerated.
+        model: a `Transformer`, plain, accelerated or compiled; its hooks and attributes are left out. Of
+            a subclass, and of a model with other settings, the plain part is written, and a warning says so.
         path: of the file.
         dtype: to write in; `torch.float16` halves the file.
 
     Raises:
-        TypeError: `model` is quantized, or has parts that its configuration does not describe.
+        TypeError: `model` has not the parameters that its configuration makes; the message names the
+            first that differs.
         ValueError: `dtype` is not one that a file can have, or a weight is not finite in it.
         OSError: the file cannot be written; the message names it.
     """
-    check_savable(model, dtype)
-    save_weights(model, path, dtype, {"config": json.dumps(asdict(model.config))})
+    plain = savable(model, dtype)
+    save_weights(plain, path, dtype, {"config": json.dumps(asdict(plain.config))})
 
 
 def load_model(path: Path | str, device: torch.device | str = "cpu") -> Transformer:

@@ -30,7 +30,7 @@ from typing import Any, NamedTuple, Protocol, Self, TypedDict, Unpack
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from transformer.decoding import beam_search, check_beam, greedy_search
 from transformer.language.batches import batch_cuts, pad
@@ -38,11 +38,11 @@ from transformer.language.corpora import Pair
 from transformer.language.doubts import Translation, checked, warn_of_doubts
 from transformer.language.folder import (
     check_fit,
-    check_savable,
     check_sums,
     read_config,
     read_model,
     read_vocabulary,
+    savable,
     translator_folder,
     write_translator,
 )
@@ -50,7 +50,9 @@ from transformer.language.hub import OnHub
 from transformer.language.scores import corpus_scores
 from transformer.language.vocabulary import UNK_ID, Vocabulary
 from transformer.model import Transformer, TransformerConfig
-from transformer.speed.fast import accelerated
+from transformer.runs.checkpoints import plain_transformer
+from transformer.speed.configured import original
+from transformer.speed.fast import FastTransformer, accelerated
 from transformer.training import best_device, evaluating
 from transformer.validation import (
     check_choice,
@@ -221,11 +223,12 @@ class Translator(OnHub):
     Sentences are prepared as those of training were, and translations restored, by the vocabulary's
     `Preparation`. Searches run on the accelerated model, which shares the parameters: weights that change
     later count at once. Replace or watch a part of the model before. Where `accelerate` refuses, a warning
-    says why. CTranslate2 copies the weights, in float32, and ends its beam by a rule of its own, so that a
-    rare translation differs.
+    says why; of a compiled model it takes the original. CTranslate2 copies the weights, in float32, and
+    ends its beam by a rule of its own, so that a rare translation differs.
 
     Args:
-        model: a trained `Transformer` with one vocabulary for both languages.
+        model: a trained `Transformer` with one vocabulary for both languages, and with the parameters that
+            its configuration makes; so of a subclass as well, of which `save` keeps the plain part.
         vocabulary: that vocabulary.
         engine: what runs the searches, one of `ENGINES`, and then as attribute what does. `"auto"` is
             CTranslate2 where it can be had for the model, and else PyTorch, with a warning.
@@ -240,8 +243,10 @@ class Translator(OnHub):
     """
 
     def __init__(self, model: Transformer, vocabulary: Vocabulary, engine: str = "pytorch") -> None:
-        check_type(nn.Module, model=model)
+        check_type(Transformer, model=(model := original(model)))
         check_type(Vocabulary, vocabulary=vocabulary)
+        if not isinstance(model, FastTransformer):  # which was compared when it was made
+            plain_transformer(model)  # and not only when it is saved
         check_fit(model.config, vocabulary)
         check_finite_weights(dict(model.named_parameters()))  # kernels of attention make numbers of NaN
         self.model, self.vocabulary = model, vocabulary
@@ -276,12 +281,10 @@ class Translator(OnHub):
         Cut off at any moment, it leaves the earlier translator or the new one; the next `save` tidies up.
 
         Raises:
-            TypeError, ValueError: the model is no plain `Transformer`, `dtype` not one of a file, a weight
-                not finite in it, or the folder's `config.json` not a translator's.
+            TypeError, ValueError: as in `save_model`; or the folder's `config.json` is not a translator's.
             OSError: a file cannot be written; the message names it, and an earlier translator stays.
         """
-        check_savable(self.model, dtype)
-        write_translator(Path(path), self.model, self.vocabulary, dtype)
+        write_translator(Path(path), savable(self.model, dtype), self.vocabulary, dtype)
 
     def translate(
         self, sentences: Sequence[str], search: Search = Search(), **changes: Unpack[SearchSettings]

@@ -15,9 +15,11 @@ __all__ = [
     "load_checkpoint",
     "newest_whole",
     "set_weights",
+    "plain_state",
     "whole",
     "placed_like",
     "check_weights",
+    "plain_transformer",
     "save_weights",
     "load_weights",
 ]
@@ -31,17 +33,19 @@ import os
 import secrets
 import warnings
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from copy import copy
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import torch
 from torch import Tensor, nn
 
+from transformer.model import Transformer, TransformerConfig
 from transformer.runs.distributed import rank_and_world_size
-from transformer.speed.configured import by_parameter, check_shapes
+from transformer.speed.configured import by_parameter, check_shapes, original, parameter_owners, plain_name
 from transformer.validation import check_type, optional_import
 
 
@@ -269,8 +273,23 @@ def set_weights(model: nn.Module, state: dict[str, Any], path: Path | str) -> No
     """
     check_weights(model, state, path)
     own, weights = model.state_dict(), copy(state["model"])  # with what torch notes beside them
-    weights.update({name: placed_like(own[name], x) for name, x in weights.items()})
+    for name, place in _places(own, weights).items():
+        weights[place] = placed_like(own[place], weights.pop(name))
     model.load_state_dict(weights, strict=False)  # a shared table may come under one of its names
+
+
+def plain_state(model: nn.Module) -> dict[str, Any]:
+    """The `state_dict` of a model under the names that it has without `torch.compile`."""
+    state = model.state_dict()
+    for name in list(state):
+        state[plain_name(name)] = state.pop(name)
+    return state
+
+
+def _places(own: Iterable[str], names: Iterable[str]) -> dict[str, str]:
+    # For names of tensors those among a model's own, either side with or without torch.compile.
+    places = {plain_name(name): name for name in own}
+    return {name: places[plain_name(name)] for name in names}
 
 
 def whole(value: Any) -> Any:
@@ -312,7 +331,8 @@ def check_weights(model: nn.Module, state: dict[str, Any], path: Path | str) -> 
 
 
 def _check_fit(model: nn.Module, weights: dict[str, Any]) -> None:
-    own, first = model.state_dict(keep_vars=True), dict[int, str]()
+    own = {plain_name(name): x for name, x in model.state_dict(keep_vars=True).items()}
+    weights, first = {plain_name(str(name)): x for name, x in weights.items()}, dict[int, str]()
     # A shard does not say where it is.
     marks = {name: id(x) if hasattr(x, "to_local") else x.data_ptr() for name, x in own.items()}
     places = {name: first.setdefault(mark, name) for name, mark in marks.items()}
@@ -322,6 +342,68 @@ def _check_fit(model: nn.Module, weights: dict[str, Any]) -> None:
         if not isinstance(x, Tensor) or x.is_floating_point() != own[name].is_floating_point():
             raise ValueError(f"{name} is {getattr(x, 'dtype', type(x).__name__)}, not {own[name].dtype}")
     by_parameter(weights, places)
+
+
+# %% book/D-runs.ipynb · What can be kept · [plain-transformer]
+def plain_transformer(model: Any, besides: Collection[str] = ()) -> Transformer:
+    """The plain `Transformer` with a model's parameters, which is what a file can hold of the model.
+
+    Hooks, attributes, what `torch.compile` made of it and what a subclass overrides are no part of it.
+
+    Args:
+        model: a `Transformer`, compiled or not.
+        besides: names of parameters and buffers that may be other ones, or be there as well.
+
+    Raises:
+        TypeError: `model` is no `Transformer`; or its parameters are not those that its configuration
+            makes, by name, shape and sharing, or its positions are others. The message names the first.
+    """
+    check_type(Transformer, model=(model := original(model)))
+    check_type(TransformerConfig, **{"model.config": getattr(model, "config", None)})
+    settings = {field.name: getattr(model.config, field.name) for field in fields(TransformerConfig)}
+    with torch.device("meta"):
+        plain = Transformer(TransformerConfig(**settings))
+    own, owners = _parameters(model), parameter_owners(plain)
+    misfit = _misfit(own, _parameters(plain), owners, besides) or _other_buffer(model, plain, besides)
+    if misfit is not None:
+        raise TypeError(
+            f"model must have the parameters that its configuration makes, or no file could hold it, but "
+            f"{misfit}: fit and the searches take it as it is, and torch.save keeps its state_dict"
+        )
+    once = {name: own[name].detach() for name in owners.values()}  # because no NaN equals itself
+    plain.load_state_dict(once, strict=False, assign=True)
+    return plain.train(model.training)
+
+
+def _parameters(model: nn.Module) -> dict[str, Tensor]:
+    return {plain_name(name): x for name, x in model.named_parameters(remove_duplicate=False)}
+
+
+def _misfit(
+    own: dict[str, Tensor], wanted: dict[str, Tensor], owners: dict[str, str], besides: Collection[str]
+) -> str | None:
+    for name in {**wanted, **own}:
+        if name not in own or name not in wanted:
+            if name not in besides:
+                return f"{name} is {'one more' if name in own else 'missing'}"
+        elif own[name].shape != wanted[name].shape:
+            return f"{name} has shape {list(own[name].shape)}, not {list(wanted[name].shape)}"
+    first: dict[int, str] = {}
+    for name, owner in owners.items():
+        found = first.setdefault(id(own[name]), name)
+        if found != owner:
+            numbers = "one parameter, not two" if owner == name else "two parameters, not one"
+            return f"{name} and {found if owner == name else owner} are {numbers}"
+    return None
+
+
+def _other_buffer(model: nn.Module, plain: nn.Module, besides: Collection[str]) -> str | None:
+    own = {plain_name(name): x for name, x in model.named_buffers()}
+    for name, x in plain.named_buffers():
+        y = own.get(name, x[:0]).to("cpu", x.dtype)  # perhaps from half precision
+        if name not in besides and not (y.shape == x.shape and torch.allclose(y, x, atol=0.01)):
+            return f"{name} is not as it makes it"
+    return None
 
 
 # %% book/D-runs.ipynb · Weights to keep · [save-weights]
@@ -360,7 +442,7 @@ def save_weights(
     safetensors = optional_import("safetensors.torch")
     weights: dict[str, Tensor] = {}
     seen: set[int] = set()
-    for name, x in sorted(model.state_dict().items()):
+    for name, x in sorted(plain_state(model).items()):
         if x.data_ptr() not in seen:
             seen.add(x.data_ptr())
             x = _in_dtype(name, x, dtype) if x.is_floating_point() else x
@@ -416,4 +498,5 @@ def load_weights(model: nn.Module, path: Path | str) -> None:
         raise
     except Exception as error:
         raise CheckpointError(f"{path} does not hold this model's weights: {error}") from error
-    model.load_state_dict(weights, strict=False)  # a shared table is in the file once
+    placed = {place: weights[name] for name, place in _places(model.state_dict(), weights).items()}
+    model.load_state_dict(placed, strict=False)  # a shared table is in the file once

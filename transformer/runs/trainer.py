@@ -24,11 +24,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from transformer.model import Transformer
 from transformer.runs.checkpoints import (
     CheckpointError,
     check_weights,
     load_checkpoint,
     newest_whole,
+    plain_state,
+    plain_transformer,
     save_checkpoint,
     set_weights,
     whole,
@@ -38,6 +41,7 @@ from transformer.runs.folder import RunFolder
 from transformer.runs.journal import Journal, Scores
 from transformer.runs.stream import BatchStream, EpochBatches, RandomNumbers, random_state, set_random_state
 from transformer.runs.update import Evaluation, RateSchedule, SummedLoss, TrainingConfig, Updater
+from transformer.speed.configured import is_compiled, original
 from transformer.speed.fast import accelerated
 from transformer.validation import check_number, check_type
 
@@ -283,7 +287,7 @@ class Keeper:
         run = self.run
         if 0 < run.scores.best_step == run.step:
             with run.updater.averaged():
-                best = {"model": run.model.state_dict(), "step": run.step, "score": run.scores.best}
+                best = {"model": plain_state(run.model), "step": run.step, "score": run.scores.best}
                 best = self._whole(best)
                 if self.first:
                     save_checkpoint(folder.best, best)
@@ -401,6 +405,9 @@ def _by_parts(state: dict[str, Any]) -> dict[str, Any]:
 
 
 # %% book/D-runs.ipynb · The whole · [trainer-parts]
+_PUBLISHED = "output.bias", "positions.table"  # what models from elsewhere have, which `exchange` can keep
+
+
 def _check_parts(
     model: Any, loss: Any, schedule: Any, config: Any, evaluate: Evaluation | None
 ) -> None:
@@ -408,6 +415,8 @@ def _check_parts(
     check_type(TrainingConfig, config=config)
     check_type(Callable, loss=loss, schedule=schedule)
     check_type((Callable, type(None)), evaluate=evaluate)
+    if isinstance(original(model), Transformer):
+        plain_transformer(model, besides=_PUBLISHED)  # now, and not once it is trained and to be saved
 
 
 # %% book/D-runs.ipynb · The whole · [trainer]
@@ -419,8 +428,10 @@ class Trainer:
     `config.average`, the averaged weights are what is evaluated and kept as the best.
 
     Args:
-        model: the model, on the device that it is to be trained on. A `Transformer` is accelerated,
-            and where `accelerate` refuses, a warning says why; a hook set later is not called.
+        model: the model, on the device that it is to be trained on. A `Transformer` is accelerated
+            unless it is compiled, and where `accelerate` refuses, a warning says why; a hook set later is
+            not called. One that no file could hold, by its parameters, is refused, and any other module
+            is trained as it is.
         loss: `loss(model, batch)` returns the summed loss and the number of target tokens.
         batches: `batches(epoch)` returns an epoch's batches, the same ones every time and in every
             process, on which resuming rests; or a list, or a `DataLoader`, as in `BatchStream`.
@@ -453,7 +464,8 @@ class Trainer:
         evaluate: Evaluation | None = None, progress: bool = False, shard: bool = False,
     ) -> None:
         _check_parts(model, loss, schedule, config, evaluate)
-        self.model: Any = accelerated(model, stacklevel=3)  # where a trainer is made
+        # A warning names the line where a trainer is made.
+        self.model: Any = model if is_compiled(model) else accelerated(model, stacklevel=3)
         self.config: TrainingConfig = config
         self.keeper: Keeper = Keeper(self, directory)
         self.updater: Updater = Updater(self.model, loss, schedule, config, shard)
@@ -525,7 +537,7 @@ class Trainer:
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint holds: the weights, and the state of every part."""
         parts = {name: getattr(self, name).state_dict() for name in self.PARTS}
-        return {"model": self.model.state_dict(), **parts}
+        return {"model": plain_state(self.model), **parts}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from what `state_dict` returned, once the model has its weights."""

@@ -4,6 +4,10 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 """
 
 __all__ = [
+    "original",
+    "plain_name",
+    "is_compiled",
+    "parts_of",
     "Difference",
     "differences",
     "parameter_owners",
@@ -24,7 +28,34 @@ import torch
 from torch import Tensor, nn
 
 _TENSORS = "_parameters", "_buffers"
-_FREE = {*_TENSORS, "_modules", "training", "_is_full_backward_hook"}  # a hook that is gone leaves the last
+# A hook that is gone leaves `_is_full_backward_hook`; `module.compile()` sets the last.
+_FREE = {*_TENSORS, "_modules", "training", "_is_full_backward_hook", "_compiled_call_impl"}
+_WRAPPED = "_orig_mod"  # the name that `torch.compile` gives to the module inside its wrapper
+
+
+def original(module: Any) -> Any:
+    """The module that was given to `torch.compile`; anything else as it is."""
+    while isinstance(module, nn.Module) and _WRAPPED in module._modules:
+        module = module._modules[_WRAPPED]
+    return module
+
+
+def plain_name(name: str) -> str:
+    """A module's or a tensor's name, without what `torch.compile` has put in."""
+    return ".".join(part for part in name.split(".") if part != _WRAPPED)
+
+
+def is_compiled(module: nn.Module) -> bool:
+    """Whether `torch.compile` computes a module, or a part of it."""
+    return any(
+        part is not original(part) or getattr(part, "_compiled_call_impl", None) is not None
+        for part in module.modules()
+    )
+
+
+def parts_of(module: nn.Module) -> dict[str, Any]:
+    """All modules inside a module by name, as they were before `torch.compile`; itself under `""`."""
+    return {plain_name(name): part for name, part in module.named_modules(remove_duplicate=False)}
 
 
 class Difference(NamedTuple):
@@ -50,14 +81,15 @@ class Difference(NamedTuple):
 def differences(
     module: nn.Module, plan: nn.Module, compared: Collection[str] | None = None
 ) -> Iterator[Difference]:
-    """How a module differs from what it should be, apart from its numbers.
+    """How a module differs from what it should be, apart from its numbers. Attributes besides, which
+    no code of its class reads, are no difference, nor is `torch.compile`.
 
     Args:
         module: the module.
         plan: a new one, as the configuration makes it; the meta device will do.
         compared: attributes, and "sharing"; `None` for all. Classes are compared in any case.
     """
-    parts, planned = (dict(one.named_modules(remove_duplicate=False)) for one in (module, plan))
+    parts, planned = parts_of(module), parts_of(plan)
     for name in {**planned, **parts}:
         part, own = parts.get(name), planned.get(name)
         if type(part) is not type(own):
@@ -66,6 +98,8 @@ def differences(
         facts, usual = _facts(part), _facts(own)
         for what in {**usual, **facts} if compared is None else compared:
             given, wanted = facts.get(what), usual.get(what)
+            if what not in usual and not hasattr(type(own), what):
+                continue
             if type(given) is not type(wanted) or given != wanted:
                 yield Difference(name, what, given, wanted)
     owners, wanted = parameter_owners(module), parameter_owners(plan)
@@ -85,7 +119,7 @@ def parameter_owners(module: nn.Module) -> dict[str, str]:
     """For every parameter's name, the first name of the same parameter."""
     first: dict[int, str] = {}
     named = module.named_parameters(remove_duplicate=False)
-    return {name: first.setdefault(id(parameter), name) for name, parameter in named}
+    return {plain_name(name): first.setdefault(id(x), plain_name(name)) for name, x in named}
 
 
 # %% book/C-kernels.ipynb · Is it as configured? · [weights-fit]

@@ -30,7 +30,7 @@ from transformer.layers import ACTIVATIONS, LayerNorm
 from transformer.loss import r_drop_loss, teacher_forced_loss
 from transformer.model import Transformer, TransformerConfig
 from transformer.speed.chunked_loss import linear_cross_entropy, linear_r_drop
-from transformer.speed.configured import differences
+from transformer.speed.configured import differences, original, parts_of
 from transformer.speed.kernels import (
     fast_attention,
     fast_linear,
@@ -122,7 +122,7 @@ class FastTransformer(Transformer):
     """
 
     def __init__(self, model: Transformer) -> None:
-        check_type(Transformer, model=model)
+        check_type(Transformer, model=(model := original(model)))
         with torch.device("meta"):
             plan = Transformer(model.config)
             if model.output.bias is not None:  # no part of a configuration, but of published models
@@ -133,8 +133,10 @@ class FastTransformer(Transformer):
         if wrong:
             raise TypeError(f"accelerate takes only what a configuration makes, but {wrong[0]}")
         vars(self).update(vars(plan))
-        given = dict(model.named_modules(remove_duplicate=False))
+        given = parts_of(model)
         for name, part in self.named_modules():
+            besides = vars(given[name]).keys() - vars(part).keys() - {"_compiled_call_impl"}
+            vars(part).update({key: vars(given[name])[key] for key in besides})
             # One dictionary for both: what is moved, cast or replaced in one is in the other, too.
             part._parameters, part._buffers = given[name]._parameters, given[name]._buffers
             part.training = given[name].training
@@ -171,7 +173,7 @@ def accelerate(model: Transformer) -> FastTransformer:
 
     Args:
         model: a `Transformer` whose every part is as its configuration makes it, without hooks; the
-            output may have a bias.
+            output may have a bias. Of one that `torch.compile` was given, the fast model is not compiled.
 
     Raises:
         TypeError: a part is of another kind, has other settings, or has hooks; the message names it.
