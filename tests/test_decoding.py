@@ -6,6 +6,7 @@ import itertools
 import math
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -698,6 +699,52 @@ def test_keep_best_sorts_every_sentence_by_itself():
 def test_bad_input_is_refused_by_name(search, src, max_length, error, message):
     with pytest.raises(error, match=message):
         search(make_model(0), src, max_length=max_length)
+
+
+class Wrapped(nn.Module):
+    """A module around a model, with as much of it as it is told to have."""
+
+    def __init__(self, *names: str, **settings):
+        super().__init__()
+        self.model = make_model(0)
+        for name in names:
+            setattr(self, name, getattr(self.model, name))
+        if settings:
+            self.config = SimpleNamespace(**settings)
+
+    def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
+        return self.model(src, tgt)
+
+
+@pytest.mark.parametrize(
+    "search", [partial(greedy_search, max_length=3), beam_search], ids=["greedy", "beam"]
+)
+@pytest.mark.parametrize(
+    "model, missing",
+    [
+        (Wrapped(), "config"),
+        (Wrapped(vocab_size=9), "config.src_vocab_size"),  # as another library's configuration
+        (Wrapped("config"), "encode"),
+        (Wrapped("config", "encode", "src_mask", "decode"), "project"),
+    ],
+    ids=["forward", "theirs", "configured", "without project"],
+)
+def test_a_wrapper_is_told_what_a_search_needs_of_it(model, missing, search):
+    needed = "a Transformer, or have its config and its methods encode, src_mask, decode, project"
+    with refuses(TypeError, f"model must be {needed}, but Wrapped has no {missing}"):
+        search(model, torch.tensor([[5, 7, 3]]))
+
+
+@pytest.mark.parametrize("how", ["whole", "in place"])
+def test_a_compiled_model_is_searched_as_the_plain_one(how):
+    model, src = make_model(0), torch.tensor([[5, 7, 3]])
+    wanted = greedy_search(model, src, 5), beam_search(model, src, 3, max_length=5)
+    if how == "whole":
+        model = torch.compile(model, backend="eager")
+    else:
+        model.compile(backend="eager")
+    assert torch.equal(greedy_search(model, src, 5), wanted[0])
+    assert all(map(torch.equal, beam_search(model, src, 3, max_length=5), wanted[1]))
 
 
 @pytest.mark.parametrize(

@@ -25,12 +25,12 @@ from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from transformer.attention import KeyValueCache
 from transformer.model import Transformer, TransformerConfig
 from transformer.training import evaluating
-from transformer.validation import check_ids, check_number, check_positions, check_size, check_type
+from transformer.validation import check_ids, check_number, check_positions, check_searched, check_size
 
 
 # %% book/08-decoding.ipynb · Keep what does not change · [decoder-state]
@@ -118,12 +118,12 @@ def check_search(model: Transformer, src: Tensor, max_length: int) -> None:
     """Check the arguments of a search before it begins.
 
     Raises:
-        TypeError: `model` is not a module, `src` not `torch.long`, or `max_length` not an int.
+        TypeError: `model` has not what a search needs, `src` is not `torch.long`, or `max_length` not an int.
         ValueError: `src` is not `[B, S]` or longer than the model's `max_length`, or `max_length` is
             not from 1 to that.
         IndexError: a source id is not in the vocabulary.
     """
-    check_type(nn.Module, model=model)
+    check_searched(model, decoder_state)
     check_ids("src", src, model.config.src_vocab_size, always=True)
     check_size(max_length=max_length)
     longest = model.config.max_length
@@ -320,9 +320,9 @@ def beam_search(
         >>> beam_search(load_toy_model(), src, beam_size=4, max_length=10).tokens[:, 0]
         tensor([[10, 10,  6,  2,  9,  5, 10,  4,  1,  3]])
     """
-    max_length = min(128, model.config.max_length) if max_length is None else max_length
-    check_search(model, src, max_length)
+    check_search(model, src, 1 if max_length is None else max_length)
     check_beam(beam_size, length_penalty)
+    max_length = min(128, model.config.max_length) if max_length is None else max_length
     with evaluating(model):
         state = decoder_state(model, src, beam_size)
         best = _search(state, src, beam_size, length_penalty, max_length, model.config)

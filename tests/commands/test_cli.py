@@ -5,6 +5,7 @@ import io
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -12,7 +13,7 @@ import sys
 import threading
 import time
 import tracemalloc
-from contextlib import redirect_stdout
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import asdict, fields
 from functools import partial
 from importlib import metadata
@@ -21,7 +22,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import PAIRS
+from helpers import PAIRS, refuses
 
 import transformer
 import transformer.commands.claim
@@ -40,6 +41,7 @@ from transformer.language.translator import Search
 from transformer.runs.checkpoints import load_checkpoint
 from transformer.runs.folder import RunFolder, read_log, read_record, write_record
 from transformer.runs.journal import Journal
+from transformer.runs.trainer import StoppedRun
 
 TINY = changed(
     RECIPES["phrases"], corpus="ours", vocab_size=90, d_model=16, n_heads=2, n_layers=1, d_ff=24, dropout=0.1,
@@ -915,6 +917,101 @@ def test_a_run_whose_readers_are_gone_ends_as_ever(tmp_path):
 
 
 # Interrupts
+
+
+STUCK = """
+import sys, time
+import transformer.language.folder as folder
+from transformer.__main__ import main
+
+save = folder.save_weights
+
+def saves_and_waits(*given):
+    save(*given)
+    print("saving", flush=True)
+    time.sleep(600)
+
+folder.save_weights = saves_and_waits
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@contextmanager
+def long_run(folder: Path, *program: str):
+    """A process that trains a translator into `folder / "run"` and has made updates; and its options."""
+    for name in ("train", "dev"):
+        (folder / f"{name}.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in PAIRS))
+    sizes = "vocab_size=90 d_model=16 n_heads=2 n_layers=1 d_ff=24 log_every=1".split()
+    sizes += ["steps=100000", "evaluate_every=100000"]
+    options = ["train", "--pairs", str(folder / "train.tsv"), "--dev-pairs", str(folder / "dev.tsv")]
+    options += ["--directory", str(folder / "run"), *(x for size in sizes for x in ("--set", size))]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, *program, *options], **pipes) as process:
+        try:
+            while not ((log := folder / "run" / "log.jsonl").exists() and log.stat().st_size):
+                assert process.poll() is None, process.stderr.read()
+                time.sleep(0.05)
+            yield process, options
+        finally:
+            process.kill()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name == "nt", reason="signals are of another kind there")
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_a_run_that_is_stopped_leaves_a_translator_and_says_how_to_go_on(name, tmp_path, capsys):
+    number = getattr(signal, name)
+    with long_run(tmp_path, "-m", "transformer") as (process, options):
+        process.send_signal(number)
+        _, said = process.communicate(timeout=120)
+    assert process.returncode == 128 + number
+    usable, again = tmp_path / "run" / "translator", shlex.join(["python", "-m", "transformer", *options])
+    stopped = re.search(r"^stopped at step ([\d,]+) of 100,000 with a checkpoint; (.*)$", said, re.MULTILINE)
+    assert stopped[2] == f"what can be used already: {usable}; to go on: {again}"
+    assert len(Translator.load(usable).translate(["gosto disto .", "a casa é velha ."])) == 2
+    assert main([*shlex.split(again)[3:], "--max-minutes", "0"]) == 0
+    step = int(stopped[1].replace(",", ""))
+    assert f"going on from step {step:,} of 100,000\n" in (out := capsys.readouterr().out)
+    assert f"time is over at step {step + 1:,}; the same command" in out
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name == "nt", reason="signals are of another kind there")
+def test_a_second_interrupt_while_the_translator_is_written_ends_at_once_and_leaves_nothing_half(tmp_path):
+    with long_run(tmp_path, "-c", STUCK) as (process, _):
+        process.send_signal(signal.SIGINT)
+        while process.stdout.readline() != "saving\n":
+            assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    assert (process.returncode, said.splitlines()[-1]) == (130, "interrupted")
+    assert list((tmp_path / "run" / "translator").iterdir()) == []
+    newest = RunFolder(tmp_path / "run").checkpoints()[-1]
+    assert load_checkpoint(newest)["updater"]["step"] > 0
+
+
+def test_a_training_that_is_interrupted_leaves_what_it_has_learned(tmp_path, monkeypatch):
+    evaluate, calls = Lessons.evaluate, []
+
+    def interrupted(lessons, model):
+        calls.append(model)
+        if len(calls) == 2:  # the first is a trial
+            signal.raise_signal(signal.SIGINT)
+        return evaluate(lessons, model)
+
+    monkeypatch.setattr(Lessons, "evaluate", interrupted)
+    how = (
+        "stopped at step 3 of 4 with a checkpoint; the same call goes on from there; what can be used already"
+    )
+    with refuses(StoppedRun, f"{how}: {tmp_path / 'translator'}") as stop:
+        train_translator(TINY, tmp_path, load=ours)
+    assert (stop.value.signal, stop.value.step) == (signal.SIGINT, 3)
+    assert Translator.load(tmp_path / "translator").translate(["gosto disto ."])
+    translator, trainer = train_translator(TINY, tmp_path, load=ours)
+    assert trainer.finished and trainer.history[-1]["step"] == 4
+    calls.clear()
+    with refuses(StoppedRun, "stopped at step 3 of 4"):  # without a folder, nothing is left
+        train_translator(TINY, load=ours)
 
 
 @pytest.mark.slow

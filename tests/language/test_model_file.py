@@ -81,15 +81,9 @@ def test_a_toy_becomes_a_file_of_its_own(path):
 
 def test_what_could_not_be_read_again_is_not_saved(path):
     model = make_model(dtype=torch.float32)
-    with pytest.raises(TypeError, match="a plain Transformer to be saved, not a QuantizedTransformer"):
+    with pytest.raises(TypeError, match="no file could hold it, but output.weight is missing"):
         save_model(quantize(model), path)
-
-    class Own(Transformer):
-        pass
-
-    with pytest.raises(TypeError, match="plain Transformer to be saved: .*Own"):
-        save_model(Own(model.config), path)
-    with pytest.raises(TypeError, match="plain Transformer to be saved: .*Linear"):
+    with pytest.raises(TypeError, match="model must be a Transformer, not Linear"):
         save_model(torch.nn.Linear(1, 1), path)
     with torch.no_grad():
         model.src_embedding.weight[3, 2] = torch.nan

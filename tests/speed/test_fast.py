@@ -445,11 +445,6 @@ REFUSED = {  # a change, and what the message names
     ),
     "a projection": (lambda m: setattr(m, "project", lambda x: x), "the model has another project"),
     "a decode": (lambda m: setattr(m, "decode", lambda *x: x), "the model has another decode"),
-    "an attribute": (lambda m: setattr(layer(m), "note", 1), "decoder.layers.1 has another note"),
-    "a tensor for an attribute": (
-        lambda m: setattr(layer(m), "shift", torch.ones(3)),
-        "decoder.layers.1 has another shift",
-    ),
     "a tensor in the place of a number": (
         lambda m: setattr(m.encoder.layers[0].self_attention, "n_heads", torch.tensor([3, 3])),
         "encoder.layers.0.self_attention has another n_heads",
@@ -557,6 +552,30 @@ def test_a_layer_that_has_been_put_back_does_not_matter():
     fast, layer = accelerate(model), model.decoder.layers[1].feed_forward.w_1
     prune.remove(prune.l1_unstructured(layer, "weight", 0.5), "weight")
     assert_same([fast(src, tgt)], [model(src, tgt)])
+
+
+def test_attributes_that_nothing_of_ours_reads_come_along():
+    model = make_model()
+    model.weighting, model.decoder.layers[1].note = torch.ones(3), "mine"
+    fast, (src, tgt) = accelerate(model), make_batch()
+    assert fast.weighting is model.weighting and fast.decoder.layers[1].note == "mine"
+    assert_same([fast(src, tgt)], [model(src, tgt)])
+
+
+@pytest.mark.parametrize("how", ["whole, asked for", "whole", "in place", "a layer"])
+def test_of_a_compiled_model_it_takes_what_was_compiled(how):
+    model, (src, tgt) = make_model(), make_batch()
+    wanted = model(src, tgt)
+    compiled = torch.compile(model, backend="eager") if how.startswith("whole") else model
+    if how == "in place":
+        model.compile(backend="eager")
+    if how == "a layer":
+        model.encoder.layers[1] = torch.compile(model.encoder.layers[1], backend="eager")
+    for one in {model, compiled}:
+        fast = accelerate(one)
+        assert type(fast) is FastTransformer and fast.output.weight is model.output.weight
+        assert list(fast.state_dict()) == list(make_model().state_dict())
+        assert_same([fast(src, tgt)], [wanted])
 
 
 def test_what_is_no_transformer_is_refused():

@@ -1,0 +1,389 @@
+"""What was trained can be kept: a model with the parameters of its configuration, whatever hangs on it."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial
+
+import pytest
+import torch
+from helpers import PAIRS, contents, refuses
+from torch import Tensor, nn
+
+from transformer import (
+    Trainer,
+    TrainingConfig,
+    Transformer,
+    TransformerConfig,
+    Translator,
+    Vocabulary,
+    accelerate,
+    encode_pairs,
+    evaluate_loss,
+    fit,
+    greedy_search,
+    load_model,
+    load_weights,
+    save_model,
+    save_weights,
+    teacher_forced_loss,
+)
+from transformer.language.batches import TokenBatches
+from transformer.language.wording import CORPORA
+from transformer.runs.checkpoints import load_checkpoint, plain_transformer, save_checkpoint
+from transformer.speed.configured import is_compiled, original
+
+# PyTorch's own, of what a compiled part is given.
+pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+
+SENTENCES = ["O gato vê a casa.", "Gosto disto."]
+SRC, TGT = torch.tensor([[5, 7, 3], [6, 3, 0]]), torch.tensor([[2, 9, 4], [2, 8, 3]])
+
+
+class Own(Transformer):
+    """Nothing of its own."""
+
+
+class Louder(Transformer):
+    """A forward of its own."""
+
+    def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
+        return 1.5 * super().forward(src, tgt)
+
+
+@pytest.fixture(scope="module")
+def vocabulary() -> Vocabulary:
+    return Vocabulary.train((text for pair in PAIRS for text in pair), 90, preparation=CORPORA)
+
+
+def model_for(vocabulary: Vocabulary, kind: type = Transformer, **changes) -> Transformer:
+    """A model for these words; those with the same settings are equal."""
+    torch.manual_seed(0)
+    size = len(vocabulary)
+    sizes = {"d_model": 16, "n_heads": 2, "n_layers": 1, "d_ff": 24, "max_length": 30, "dropout": 0.0}
+    return kind(TransformerConfig(size, size, **sizes | changes))
+
+
+def after(change, model):
+    """The model, once something was done to it."""
+    change(model)
+    return model
+
+
+def compiled(module: nn.Module) -> nn.Module:
+    torch._dynamo.reset()  # each test compiles what no other has compiled
+    return torch.compile(module, backend="eager")
+
+
+def in_place(module: nn.Module) -> None:
+    torch._dynamo.reset()
+    module.compile(backend="eager")
+
+
+def layer_compiled(model):
+    model.encoder.layers[0] = compiled(model.encoder.layers[0])
+    in_place(model.decoder.layers[0])
+
+
+def noted(model):
+    model.calls, model.encoder.layers[0].note, model.norm_of_last = [], "mine", torch.ones(3)
+
+
+KINDS = {
+    "plain": lambda m: m,
+    "torch.compile asked for, and not used": lambda m: after(compiled, m),
+    "torch.compile, uncalled": compiled,
+    "torch.compile, called": lambda m: after(lambda c: c(SRC, TGT), compiled(m)),
+    "model.compile()": partial(after, in_place),
+    "layers compiled": lambda m: after(layer_compiled, m),
+    "accelerated": accelerate,
+    "accelerated and compiled": lambda m: compiled(accelerate(m)),
+    "compiled and accelerated": lambda m: accelerate(compiled(m)),
+    "forward hook": lambda m: after(lambda m: m.encoder.register_forward_hook(lambda *given: None), m),
+    "forward pre-hook": lambda m: after(lambda m: m.register_forward_pre_hook(lambda *given: None), m),
+    "attributes": lambda m: after(noted, m),
+    "empty subclass": lambda m: after(lambda m: setattr(m, "__class__", Own), m),
+    "subclass with a forward": lambda m: after(lambda m: setattr(m, "__class__", Louder), m),
+}
+kinds = pytest.mark.parametrize("kind", KINDS)
+
+
+@pytest.fixture
+def saying(kind):
+    """Expects that a model is said to run as it is, or what no file holds of it; and no other warning."""
+    is_own, is_hooked = "subclass" in kind, "hook" in kind
+
+    def expect(said: str):
+        return (
+            pytest.warns(UserWarning, match=said)
+            if is_own or is_hooked and "as it is" in said
+            else nullcontext()
+        )
+
+    return expect
+
+
+# What is kept ----------------------------------------------------------------------------------------------
+
+
+@kinds
+def test_a_file_keeps_the_parameters_whatever_hangs_on_the_model(kind, saying, vocabulary, tmp_path):
+    model, plain = KINDS[kind](model_for(vocabulary)), model_for(vocabulary)
+    with saying("is of .*, which no file holds: loading gives a plain Transformer"):
+        save_model(model, tmp_path / "model")
+    save_model(plain, tmp_path / "plain")
+    assert (tmp_path / "model").read_bytes() == (tmp_path / "plain").read_bytes()
+    again = load_model(tmp_path / "model")
+    assert type(again) is Transformer and torch.equal(again(SRC, TGT), plain.eval()(SRC, TGT))
+
+
+@kinds
+def test_a_translator_is_kept_whatever_hangs_on_its_model(kind, saying, vocabulary, tmp_path):
+    plain = Translator(model_for(vocabulary).eval(), vocabulary)
+    with saying("runs as it is"):
+        translator = Translator(KINDS[kind](model_for(vocabulary)).eval(), vocabulary)
+    assert translator.translate(SENTENCES) == plain.translate(SENTENCES)
+    with saying("which no file holds"):
+        translator.save(tmp_path / "kept")
+    plain.save(tmp_path / "plain")
+    assert contents(tmp_path / "kept") == contents(tmp_path / "plain")
+    again, wanted = (Translator.load(tmp_path / name).translate(SENTENCES) for name in ("kept", "plain"))
+    assert again == wanted
+
+
+def trainer_of(model, pairs, folder=None, steps=4):
+    batches = list(TokenBatches(pairs, max_tokens=60)(0))[:1]
+    config = TrainingConfig(steps=steps, evaluate_every=2, average=0.5)
+    evaluate = partial(evaluate_loss, batches=batches)
+    return Trainer(model, teacher_forced_loss, batches, lambda step: 1e-3, config, folder, evaluate)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "torch.compile, called"])
+def test_a_run_is_resumed_and_its_model_kept_whatever_hangs_on_it(kind, saying, vocabulary, tmp_path):
+    pairs, plain = encode_pairs(PAIRS, vocabulary), model_for(vocabulary)
+    trainer_of(plain, pairs).fit()
+    for steps in (2, 4):
+        model = KINDS[kind](model_for(vocabulary))
+        with saying("runs as it is"):
+            trainer = trainer_of(model, pairs, tmp_path, steps)
+        assert is_compiled(trainer.model) == is_compiled(model)  # who compiles has chosen what computes
+        trainer.fit()
+        for path in (tmp_path / f"checkpoint-0000000{steps}.pt", tmp_path / "best.pt"):
+            assert list(load_checkpoint(path)["model"]) == list(plain.state_dict())
+    assert trainer.history[-1]["step"] == 4
+    with saying("which no file holds"):
+        save_model(model, tmp_path / "model")
+    kept = load_model(tmp_path / "model").state_dict()
+    wanted = original(model) if type(original(model)) is Louder else plain
+    for name, x in wanted.state_dict().items():
+        assert torch.allclose(kept[name], x, atol=1e-5) and not torch.equal(
+            x, model_for(vocabulary).state_dict()[name]
+        ), name
+    trainer.keeper.load_best()
+
+
+COMPILED_OR_NOT = ["plain", "torch.compile, uncalled", "layers compiled"]
+
+
+@pytest.mark.parametrize("before", [*COMPILED_OR_NOT, "as version 0.2.0 had it"])
+@pytest.mark.parametrize("now", COMPILED_OR_NOT)
+def test_a_run_goes_on_compiled_or_not_whatever_it_was_before(before, now, vocabulary, tmp_path):
+    pairs, other = encode_pairs(PAIRS, vocabulary), model_for(vocabulary, dropout=0.1)
+    first = trainer_of(KINDS.get(before, KINDS["plain"])(model_for(vocabulary)), pairs, tmp_path)
+    first.keeper.save()
+    if before == "as version 0.2.0 had it":
+        path = tmp_path / "checkpoint-00000000.pt"
+        state = load_checkpoint(path)
+        state["model"] = {f"_orig_mod.{name}": x for name, x in state["model"].items()}
+        save_checkpoint(path, state)
+    model = model_for(vocabulary)
+    nn.init.zeros_(model.output.weight)
+    trainer = trainer_of(KINDS[now](model), pairs, tmp_path)
+    assert trainer.keeper.resume()
+    one, two = (dict(plain_transformer(run.model).named_parameters()) for run in (first, trainer))
+    assert all(torch.equal(one[name], x) for name, x in two.items())
+    save_weights(trainer.model, tmp_path / "weights")
+    load_weights(KINDS[now](other), tmp_path / "weights")
+    assert all(torch.equal(one[name], x) for name, x in plain_transformer(other).named_parameters())
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    {
+        "a setting": (lambda m: setattr(m.decoder.norm, "eps", 0.1), "decoder.norm has another eps"),
+        "a rate": (lambda m: setattr(m.positions.dropout, "p", 0.3), "positions.dropout has another p"),
+        "a method": (lambda m: setattr(m, "project", lambda x: x), "the model has another project"),
+        "a layer's class": (
+            lambda m: setattr(m.output, "__class__", Doubled),
+            "output is of Doubled, not of Linear",
+        ),
+        "a buffer": (lambda m: m.encoder.register_buffer("seen", torch.ones(1)), "encoder has other buffers"),
+    }.values(),
+)
+def test_of_what_computes_otherwise_the_plain_part_is_kept_and_one_warning_says_so(
+    change, said, vocabulary, tmp_path
+):
+    model, plain = (model_for(vocabulary, norm_first=True) for _ in range(2))
+    change(model)
+    with pytest.warns(UserWarning) as warned:
+        save_model(model, tmp_path / "model")
+    assert [str(one.message) for one in warned] == [
+        f"{said}, which no file holds: loading gives a plain Transformer"
+    ]
+    assert warned[0].filename == __file__
+    save_model(plain, tmp_path / "plain")
+    assert (tmp_path / "model").read_bytes() == (tmp_path / "plain").read_bytes()
+
+
+# What is refused -------------------------------------------------------------------------------------------
+
+
+class Doubled(nn.Linear):
+    pass
+
+
+class Adapted(nn.Module):
+    """A dense layer with a correction of low rank, as LoRA has it."""
+
+    def __init__(self, base: nn.Linear) -> None:
+        super().__init__()
+        self.base, d_out, d_in = base.requires_grad_(False), *base.weight.shape
+        self.a, self.b = nn.Parameter(torch.ones(2, d_in)), nn.Parameter(torch.zeros(d_out, 2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.base(x) + x @ self.a.T @ self.b.T
+
+
+def adapt(model):
+    attention = model.decoder.layers[1].self_attention
+    attention.w_q = Adapted(attention.w_q)
+
+
+def untie(model):
+    model.output.weight = nn.Parameter(model.output.weight.detach().clone())
+
+
+def share(model):
+    one, two = (layer.feed_forward.w_1 for layer in model.encoder.layers)
+    two.weight = one.weight
+
+
+MISFITS = {
+    "a parameter more": (
+        lambda m: m.register_parameter("scale", nn.Parameter(torch.ones(1))),
+        "scale is one more",
+    ),
+    "a shape": (
+        lambda m: setattr(m.encoder.layers[0].feed_forward, "w_1", nn.Linear(16, 20)),
+        "encoder.layers.0.feed_forward.w_1.weight has shape [20, 16], not [24, 16]",
+    ),
+    "untied": (untie, "output.weight and src_embedding.weight are two parameters, not one"),
+    "shared": (
+        share,
+        "encoder.layers.1.feed_forward.w_1.weight and encoder.layers.0.feed_forward.w_1.weight are one "
+        "parameter, not two",
+    ),
+    "a layer too few": (
+        lambda m: m.decoder.layers.pop(1),
+        "decoder.layers.1.self_attention.w_q.weight is missing",
+    ),
+    "a layer too many": (
+        lambda m: m.encoder.layers.append(nn.Linear(2, 2)),
+        "encoder.layers.2.weight is one more",
+    ),
+    "an adapter": (adapt, "decoder.layers.1.self_attention.w_q.weight is missing"),
+    "no bias": (
+        lambda m: setattr(m.encoder.layers[0].feed_forward.w_1, "bias", None),
+        "encoder.layers.0.feed_forward.w_1.bias is missing",
+    ),
+    "another configuration": (
+        lambda m: setattr(m, "config", TransformerConfig(7, 7, d_model=16, n_heads=2)),
+        "src_embedding.weight has shape [{size}, 16], not [7, 16]",
+    ),
+}
+WAY_OUT = "fit and the searches take it as it is, and torch.save keeps its state_dict"
+
+
+@pytest.mark.parametrize("kind", ["plain", "torch.compile, uncalled", "empty subclass"])
+@pytest.mark.parametrize("name", MISFITS)
+def test_other_parameters_are_refused_before_anything_is_trained_or_written(name, kind, vocabulary, tmp_path):
+    change, said = MISFITS[name]
+    model = model_for(vocabulary, n_layers=2)
+    change(model)
+    model, pairs = KINDS[kind](model), encode_pairs(PAIRS, vocabulary)
+    said = said.format(size=len(vocabulary))
+    message = "model must have the parameters that its configuration makes, or no file could hold it, but"
+    for make in (
+        lambda: Translator(model, vocabulary),
+        lambda: trainer_of(model, pairs, tmp_path / "run"),
+        lambda: save_model(model, tmp_path / "model"),
+    ):
+        with refuses(TypeError, f"{message} {said}: {WAY_OUT}"):
+            make()
+    assert list(tmp_path.iterdir()) == []
+
+
+class Holding(nn.Module):
+    def __init__(self, model: Transformer) -> None:
+        super().__init__()
+        self.model, self.config = model, model.config
+
+    def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
+        return self.model(src, tgt)
+
+
+def test_an_adapter_has_the_ways_out_that_the_message_and_the_book_name(vocabulary, tmp_path):
+    model, pairs = model_for(vocabulary, n_layers=2), encode_pairs(PAIRS, vocabulary)
+    adapt(model)
+    fit(model, teacher_forced_loss, TokenBatches(pairs, max_tokens=60), lambda step: 1e-3, steps=1)
+    assert greedy_search(model, SRC, 5).shape[0] == 2
+    torch.save(model.state_dict(), tmp_path / "state.pt")
+    model.load_state_dict(torch.load(tmp_path / "state.pt"))
+    for steps in (2, 4):
+        trainer = trainer_of(Holding(model), pairs, tmp_path / "run", steps).fit()
+    assert trainer.history[-1]["step"] == 4
+
+
+@pytest.mark.parametrize(
+    "given", [None, nn.Linear(2, 2), Holding, nn.Linear], ids=["none", "linear", "class", "kind"]
+)
+def test_what_is_no_transformer_is_no_translators(given, vocabulary, tmp_path):
+    for make in (lambda: Translator(given, vocabulary), lambda: save_model(given, tmp_path / "model")):
+        with pytest.raises(TypeError, match="^model must be a Transformer, not "):
+            make()
+
+
+def test_a_transformer_without_its_configuration_is_refused_by_name(vocabulary, tmp_path):
+    model = model_for(vocabulary)
+    for config in (None, "missing"):
+        model.config = config
+        if config:
+            del model.config
+        for make in (lambda: Translator(model, vocabulary), lambda: save_model(model, tmp_path / "model")):
+            with refuses(TypeError, "model.config must be a TransformerConfig, not NoneType (None)"):
+                make()
+
+
+def test_published_models_with_a_bias_of_the_output_are_trained_and_not_kept_in_our_files(
+    vocabulary, tmp_path
+):
+    model, pairs = model_for(vocabulary), encode_pairs(PAIRS, vocabulary)
+    model.output.bias = nn.Parameter(torch.zeros(len(vocabulary)))
+    assert trainer_of(model, pairs).fit().finished
+    with pytest.raises(TypeError, match="output.bias is one more"):
+        Translator(model, vocabulary)
+
+
+def test_settings_of_a_subclass_of_the_configuration_stay_out_of_the_file(vocabulary, tmp_path):
+    model = model_for(vocabulary)
+    model.config = Special(**vars(model.config), flavor="sour")
+    with pytest.warns(UserWarning, match="the model has another config, which no file holds"):
+        save_model(model, tmp_path / "model")
+    assert load_model(tmp_path / "model").config == model_for(vocabulary).config
+
+
+@dataclass(frozen=True)
+class Special(TransformerConfig):
+    flavor: str = "sweet"
