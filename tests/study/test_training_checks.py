@@ -589,7 +589,7 @@ def test_our_own_pieces_are_understood_on_every_device(made, loss, device, start
         ({"batch": (SRC, TGT[:2])}, "same number of rows, at least 1, but has {'src': 6, 'labels': 2}"),
         ({"dev": [3]}, "dev must be"),
     ],
-    ids=str,
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )
 def test_arguments_of_another_form_are_refused(arguments, said):
     with pytest.raises((TypeError, ValueError), match=said):
