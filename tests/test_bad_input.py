@@ -199,7 +199,11 @@ TABLES = {
         (drawn, "vocabulary", NO_VOCABULARY),
     ],
     "translation": [
-        (partial(t.Translator, vocabulary=VOCABULARY), "model", NO_MODEL),
+        (
+            partial(t.Translator, vocabulary=VOCABULARY),
+            "model",
+            [(None, TypeError, "Transformer, not NoneType")],
+        ),
         (partial(t.Translator, model=TRANSLATOR.model), "vocabulary", NO_VOCABULARY),
         (
             partial(t.Translator, vocabulary=VOCABULARY),

@@ -63,7 +63,7 @@ def train_recipe(
         StoppedRun: a signal asked the process to end; the model so far is in the directory by then.
     """
     check_type(Recipe, recipe=recipe)
-    device = check_device(device or best_device())
+    device = check_device(best_device() if device is None else device)
     if directory is not None:
         optional_import("safetensors")  # which saving needs
     torch.manual_seed(recipe.training.seed)

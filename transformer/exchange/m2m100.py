@@ -231,7 +231,7 @@ class M2M100Translator(MarianTranslator):
         check_type(str, source=source, target=target)
         optional_import("sentencepiece")  # which the tokenizer needs
         optional_import("transformers")
-        device = check_device(device or best_device())
+        device = check_device(best_device() if device is None else device)
         self.model, opened = from_m2m100(folder).to(device), ForeignFolder(folder)
         self._path = opened.path
         with refusing_damage(self._path):

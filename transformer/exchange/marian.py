@@ -453,7 +453,7 @@ class MarianTranslator:
     def __init__(self, folder: str | Path, device: torch.device | str | None = None) -> None:
         optional_import("sentencepiece")  # which the tokenizer needs
         optional_import("transformers")
-        device = check_device(device or best_device())
+        device = check_device(best_device() if device is None else device)
         self.model, opened = from_marian(folder).to(device), ForeignFolder(folder)
         self._path, self._tokenizer = opened.path, _marian_tokenizer(opened, self.model.config)
         with refusing_damage(opened.path):

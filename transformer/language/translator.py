@@ -259,7 +259,8 @@ class Translator(OnHub):
         check_type((str, Path), path=path)
         files = check_sums(translator_folder(path))
         config, preparation = read_config(files["config.json"])
-        model = read_model(files["model.safetensors"], config, check_device(device or best_device()))
+        place = check_device(best_device() if device is None else device)
+        model = read_model(files["model.safetensors"], config, place)
         return cls(model, read_vocabulary(files["vocabulary.json"], config, preparation), engine)
 
     def save(self, path: Path | str, dtype: torch.dtype = torch.float16) -> None:

@@ -413,10 +413,8 @@ class Trainer:
     `config.average`, the averaged weights are what is evaluated and kept as the best.
 
     Args:
-        model: the model, on the device that it is to be trained on. A `Transformer` is accelerated
-            unless it is compiled, and where `accelerate` refuses, a warning says why; a hook set later is
-            not called. One that no file could hold, by its parameters, is refused, and any other module
-            is trained as it is.
+        model: any module, on the device that it is to be trained on. A `Transformer` that is not compiled
+            is accelerated, or a warning says why not; a hook set later is not called.
         loss: `loss(model, batch)` returns the summed loss and the number of target tokens.
         batches: `batches(epoch)` returns an epoch's batches, the same ones every time and in every
             process, on which resuming rests; or a list, or a `DataLoader`, as in `BatchStream`.
@@ -449,7 +447,6 @@ class Trainer:
         evaluate: Evaluation | None = None, progress: bool = False, shard: bool = False,
     ) -> None:
         _check_parts(model, loss, schedule, config, evaluate)
-        # A warning names the line where a trainer is made.
         self.model: Any = model if is_compiled(model) else accelerated(model, stacklevel=3)
         self.config: TrainingConfig = config
         self.keeper: Keeper = Keeper(self, directory)
