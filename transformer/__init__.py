@@ -75,6 +75,7 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 #     study/readings
 #     study/loss_checks
 #     study/training_checks
+#     study/likely
 #     study/workbook
 #     commands/limits
 #     commands/batching
