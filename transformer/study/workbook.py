@@ -188,7 +188,7 @@ def outcomes(piece: Piece, candidate: Any, probes: Mapping[str, str] | None = No
 
 
 def renamed(piece: Piece, candidate: Any) -> dict[str, str]:
-    """The book's names of a module's parameters if they bear others, matched by kind and shape, in order."""
+    """The book's names of what a module holds if it bears others, matched by kind and shape, in order."""
     books, own = _parameters(piece, _books_of(piece.key)), _parameters(piece, candidate)
     found: dict[str, str] = {}
     for kind in set(own.values()) if own.keys() != books.keys() else ():
@@ -203,7 +203,8 @@ def _parameters(piece: Piece, candidate: Any) -> dict[str, tuple[bool, torch.Siz
         with _asked(piece, candidate) as scope:
             module: nn.Module = eval(piece.made or "nn.Module()", scope)
             layer = lambda name: isinstance(module.get_submodule(name.rpartition(".")[0]), nn.Linear)
-            return {name: (layer(name), p.shape) for name, p in module.named_parameters()}
+            named = (*module.named_parameters(), *module.named_buffers())
+            return {name: (layer(name), x.shape) for name, x in named}
     except Exception:  # the probes will say so
         return {}
 
@@ -329,7 +330,7 @@ def judge_code(piece: Piece, code: str) -> Verdict:
 
 # %% book/H-examination.ipynb · Whose piece is used · [workbook-use]
 # The modules in which a reader's pieces take the places of the book's.
-_NAMES = "Its parameters bear names of your own, and not the book's"
+_NAMES = "What it holds bears names of your own, and not the book's"
 CORE = ("embedding", "attention", "layers", "model", "loss", "training", "decoding", "toy")
 
 
