@@ -108,6 +108,7 @@ def scaled_dot_product_attention(query, key, value, mask=None, dropout=0.0):
         query, key, value = query.float(), key.float(), value.float()
     scores = torch.einsum("...td,...sd->...ts", query, key) * query.shape[-1] ** -0.5
     if mask is not None:
+        check_mask(mask, query, key)
         scores = scores.masked_fill(~mask, float("-inf"))
         nothing = ~mask.any(-1, keepdim=True)
         scores = scores.masked_fill(nothing, 0.0)
@@ -773,7 +774,8 @@ OTHER = dict(re.findall(r"^### (\S+)\n(.*?)(?=^### |\Z)", TEXT, re.MULTILINE | r
 # The same under the book's names for parameters, without which a chapter goes on with the book's piece.
 _BOOKS = {
     "q_proj": "w_q", "k_proj": "w_k", "v_proj": "w_v", "out_proj": "w_o", "fc_in": "w_1", "fc_out": "w_2",
-    "gate_proj": "w_gate", "up_proj": "w_1", "down_proj": "w_2", "gain": "weight", "pe": "table", "self.shift": "self.bias",
+    "gate_proj": "w_gate", "up_proj": "w_1", "down_proj": "w_2", "gain": "weight",
+    "pe": "table", "self.shift": "self.bias",
     "self.ln": "self.norm", "self.blocks": "self.layers", "self.top": "self.norm",
     "self.attn": "self.self_attention", "self.cross": "self.cross_attention", "self.ffn": "self.feed_forward",
     "self.res1": "self.self_residual", "self.res2": "self.cross_residual", "self.res3": "self.feed_residual",
