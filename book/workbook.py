@@ -47,6 +47,7 @@ workbook = Workbook("{chapter}", folder=".")  # the folder of your other noteboo
 use = workbook.use"""
 TRAINED = "09-toy-task", "short-run"  # the chapter and the cell that trains the toy
 WHOSE = "The Transformer that has just learned the rule was made of your pieces, wherever they are right."
+LENT = "the next cell asks more than their texts do, so it runs on the book's"
 FOLD = "<details><summary>{title}</summary>\n\n{text}\n\n</details>"
 
 
@@ -123,6 +124,16 @@ def exercise(cell: NotebookNode, own: list[Piece]) -> Iterator[NotebookNode]:
         yield cell
 
 
+def between(cell: NotebookNode, lent: list[str]) -> list[NotebookNode]:
+    """A cell that asks more of some pieces than they promise, between those that let it run on the book's."""
+    names = ", ".join(f'"{name}"' for name in lent)
+    return [
+        new_code_cell(f"workbook.lend({names})  # {LENT}", id=f"workbook-lend-{cell.id}"),
+        cell,
+        new_code_cell("workbook.give_back()", id=f"workbook-back-{cell.id}"),
+    ]
+
+
 def plain(cell: NotebookNode, chapters: Collection[str]) -> NotebookNode:
     """A cell without what only the book needs: outputs, tags for tangling, links to what stays behind."""
     cell = deepcopy(cell)
@@ -144,7 +155,8 @@ def workbook(notebook: NotebookNode, chapter: str) -> NotebookNode:
     made = nbformat.v4.new_notebook(metadata=notebook.metadata)
     for cell in (plain(cell, chapters) for cell in notebook.cells):
         here = [piece for piece in own if piece.cell == cell.id]
-        made.cells += exercise(cell, here) if here else [cell]
+        lent = [piece.name for piece in own if cell.id in piece.beyond]
+        made.cells += exercise(cell, here) if here else between(cell, lent) if lent else [cell]
         if (chapter, cell.id) == TRAINED:
             made.cells.append(new_markdown_cell(WHOSE, id="workbook-whose-text"))
             made.cells.append(new_code_cell("print(workbook.whose(short))", id="workbook-whose"))

@@ -15,6 +15,9 @@ import nbformat
 import pytest
 import workbook
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "study"))
+from other_hands import NAMED
+
 from transformer.study.workbook import MISSING, RIGHT, WRONG, judge_code, pieces
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -41,15 +44,16 @@ for cell in json.load(open(path, encoding="utf8"))["cells"]:
 """
 
 
-def solved(notebook):
-    """A notebook with the folded solutions in the place of the blanks."""
+def solved(notebook, hands=None):
+    """A notebook with the folded solutions in the place of the blanks, or with those of other hands."""
     for cell in notebook.cells:
         own = [pieces()[key] for key in cell.metadata.get("workbook", [])]
         lines = cell.source.splitlines()
         nodes = {getattr(node, "name", None): node for node in ast.parse(cell.source).body} if own else {}
         for piece in sorted(own, key=lambda piece: -nodes[piece.name].lineno):
             start, end = workbook.span(nodes[piece.name])
-            lines[start:end] = workbook.solution(piece.code, piece.name).splitlines()
+            code = (hands or {}).get(piece.key) or workbook.solution(piece.code, piece.name)
+            lines[start:end] = code.splitlines()
         cell.source = "\n".join(lines)
     return notebook
 
@@ -153,6 +157,20 @@ def test_with_its_solutions_put_back_a_notebook_is_green(name, tmp_path):
         assert f"{RIGHT} {piece.name}\x1b[0m: " in said
     assert f"m{WRONG} " not in said  # by its color; chapter 9 prints such a mark of its own
     assert f"{len(own)} of {len(pieces())} pieces are yours" in said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RUN if len(RUN) > len(QUICK) else [])
+def test_with_right_pieces_in_other_hands_a_notebook_runs_to_its_end(name, tmp_path):
+    """Its own, and those of the notebooks before it, which lie beside it."""
+    for other in BOOKS:
+        if other <= name:
+            notebook = solved(nbformat.reads(BOOKS[other], as_version=4), NAMED)
+            nbformat.write(notebook, tmp_path / other)
+    said = play(name, tmp_path, notebook)
+    before = [piece for piece in pieces().values() if f"{piece.chapter}.ipynb" <= name]
+    assert f"m{WRONG} " not in said and "the book's: ✗" not in said
+    assert f"{len(before)} of {len(pieces())} pieces are yours" in said
 
 
 @pytest.mark.slow

@@ -7,16 +7,19 @@ import json
 import linecache
 import math
 import sys
+import time
 import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
+from itertools import chain
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from transformer.study.likely import difference, draws, edits, half_precision, said, same, transformation
 from transformer.training import record_path
 
 __all__ = [
@@ -26,6 +29,7 @@ __all__ = [
     "defined",
     "filled",
     "outcomes",
+    "renamed",
     "RIGHT",
     "WRONG",
     "MISSING",
@@ -59,8 +63,11 @@ class Piece(NamedTuple):
     code: str  # the book's
     imports: str  # what the code needs where there is no module
     kept: tuple[str, ...]  # methods of a class that are not to be written
+    beyond: tuple[str, ...]  # cells that ask more of it than its text does, and run on the book's
     task: str
     hints: tuple[str, ...]
+    plain: str  # the same written out, where the book calls one function, so that slips can be found
+    made: str  # an expression that makes a module with all parameters that it can have
     given: str  # statements that make the inputs of the probes
     probes: Mapping[str, str]  # what is asked, and an expression in which `piece` is what is judged
     mistakes: tuple[Mistake, ...]
@@ -88,8 +95,11 @@ def pieces() -> dict[str, Piece]:
                 entry.get("code") or _exported(module, entry["cell"]),
                 imports,
                 tuple(entry.get("kept", ())),
+                tuple(entry.get("beyond", ())),
                 entry.get("task", ""),
                 tuple(entry["hints"]),
+                entry.get("plain", ""),
+                entry.get("made", ""),
                 entry.get("given", ""),
                 entry["probes"],
                 tuple(Mistake(**mistake) for mistake in entry["mistakes"]),
@@ -108,9 +118,9 @@ def _exported(module: str, cell: str) -> str:
 
 def _context(piece: Piece) -> dict[str, Any]:
     """The names that a piece may use: those of its module, or of what its chapter has defined before it."""
-    if piece.module:
-        return dict(vars(import_module(f"transformer.{piece.module}")))
     names: dict[str, Any] = {"math": math, "torch": torch, "F": F, "nn": nn, "Tensor": Tensor}
+    if piece.module:
+        return names | vars(import_module(f"transformer.{piece.module}"))
     exec(piece.imports, names)
     for other in pieces().values():
         if other == piece:
@@ -130,35 +140,69 @@ def defined(piece: Piece, code: str) -> Any:
     return names[piece.name]
 
 
-def filled(module: nn.Module) -> nn.Module:
-    """A module whose parameters are drawn anew, in the order of their names."""
-    generator = torch.Generator().manual_seed(1)
+def filled(module: nn.Module, names: Mapping[str, str] | None = None) -> nn.Module:
+    """A module whose parameters are drawn anew, in the order of their names, or of others for them."""
+    generator, by = torch.Generator().manual_seed(1), names or {}
     with torch.no_grad():
-        for _, parameter in sorted(module.named_parameters()):
+        for _, parameter in sorted(module.named_parameters(), key=lambda pair: by.get(pair[0], pair[0])):
             parameter.copy_(torch.randn(parameter.shape, generator=generator) / 2)
     return module
 
 
-def outcomes(piece: Piece, candidate: Any) -> dict[str, Any]:
+@contextmanager
+def _asked(piece: Piece, candidate: Any, names: Mapping[str, str] | None = None) -> Iterator[dict[str, Any]]:
+    # The names in which probes of a candidate are evaluated.
+    known = {"draws": draws, "half_precision": half_precision, "randn": torch.randn}
+    known |= {"filled": functools.partial(filled, names=names), "piece": candidate}
+    with _in_float64():
+        exec(piece.given, scope := _context(piece) | known)
+        yield scope
+
+
+def outcomes(piece: Piece, candidate: Any, probes: Mapping[str, str] | None = None) -> dict[str, Any]:
     """What the probes of a piece give for a candidate: a value each, or the exception that it raised.
 
     Raises:
         NotImplementedError: the candidate is not written yet.
     """
-    names = _context(piece) | {"torch": torch, "F": F, "nn": nn, "math": math}
-    names |= {"filled": filled, "randn": torch.randn, "piece": candidate}
     found: dict[str, Any] = {}
-    with _in_float64():
-        exec(piece.given, names)
-        for question, expression in piece.probes.items():
+    with _asked(piece, candidate, {} if probes else renamed(piece, candidate)) as scope:
+        for question, expression in (probes or piece.probes).items():
             torch.manual_seed(0)
             try:
-                found[question] = eval(expression, names)
+                found[question] = eval(expression, scope)
             except Exception as error:  # one more thing that code can do
                 if isinstance(error, NotImplementedError) and not error.args:  # torch's have a text
                     raise
                 found[question] = error.with_traceback(None)
     return found
+
+
+def renamed(piece: Piece, candidate: Any) -> dict[str, str]:
+    """The book's names of what a module holds if it bears others, matched by kind and shape, in order."""
+    books, own = _parameters(piece, _books_of(piece.key)), _parameters(piece, candidate)
+    found: dict[str, str] = {}
+    for kind in set(own.values()) if own.keys() != books.keys() else ():
+        theirs, its = ([name for name in each if each[name] == kind] for each in (own, books))
+        found |= dict(zip(theirs, its))
+    return found
+
+
+def _parameters(piece: Piece, candidate: Any) -> dict[str, tuple[bool, torch.Size]]:
+    # In the order in which they are made: whether each belongs to a linear layer, and its shape.
+    try:
+        with _asked(piece, candidate) as scope:
+            module: nn.Module = eval(piece.made or "nn.Module()", scope)
+            layer = lambda name: isinstance(module.get_submodule(name.rpartition(".")[0]), nn.Linear)
+            named = (*module.named_parameters(), *module.named_buffers())
+            return {name: (layer(name), x.shape) for name, x in named}
+    except Exception:  # the probes will say so
+        return {}
+
+
+@functools.cache
+def _books_of(key: str) -> Any:
+    return defined(pieces()[key], pieces()[key].code)
 
 
 @contextmanager
@@ -174,24 +218,6 @@ def _in_float64() -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-def _same(one: Any, other: Any) -> bool:
-    """Whether two outcomes agree: numbers but for rounding, exceptions in their type."""
-    if isinstance(one, Tensor) and isinstance(other, Tensor):
-        alike = one.shape == other.shape and one.dtype == other.dtype
-        return alike and torch.allclose(one, other, rtol=1e-7, atol=1e-9, equal_nan=True)
-    if isinstance(other, Exception):
-        return type(one) is type(other)
-    if isinstance(one, float) and isinstance(other, float):
-        return math.isclose(one, other, rel_tol=1e-7, abs_tol=1e-9) or one != one and other != other
-    if isinstance(other, tuple | list):
-        alike = isinstance(one, tuple | list) and len(one) == len(other)
-        return alike and all(_same(*pair) for pair in zip(one, other))
-    if isinstance(other, dict):
-        alike = isinstance(one, dict) and one.keys() == other.keys()
-        return alike and all(_same(one[key], other[key]) for key in other)
-    return type(one) is type(other) and bool(one == other)
-
-
 RIGHT, WRONG, MISSING = "✓", "✗", "○"
 
 
@@ -203,20 +229,70 @@ class Verdict(NamedTuple):
 
 
 def judge(piece: Piece, candidate: Any) -> Verdict:
-    """Compare a piece by value with the book's, and name the mistake that gives the values of a wrong one."""
+    """Compare a piece by value with the book's, and say what is likely to be wrong with another one."""
     try:
         found = outcomes(piece, candidate)
     except NotImplementedError:
         return Verdict(MISSING, "not written yet")
     right = _expected(piece.key)
-    different = [question for question in right if not _same(found[question], right[question])]
+    different = [question for question in right if not same(found[question], right[question])]
     if not different:
         return Verdict(RIGHT, f"equal to the book's in {len(right)} probe{'s' * (len(right) > 1)}")
-    for number, mistake in enumerate(piece.mistakes):
-        if _same(found, _expected(piece.key, number)):
-            return Verdict(WRONG, mistake.says)
     question = different[0]
-    return Verdict(WRONG, f"{question}: {_difference(found[question], right[question])}")
+    where = f"{question}: {difference(found[question], right[question])}"
+    return Verdict(WRONG, "; ".join(filter(None, (_cause(piece, found, different), where))))
+
+
+def _cause(piece: Piece, found: dict[str, Any], different: list[str]) -> str:
+    # What gives these values: a usual mistake, another form of the right value, or a slip in the code.
+    right, question = _expected(piece.key), different[0]
+    usual = [(mistake.says, _expected(piece.key, number)) for number, mistake in enumerate(piece.mistakes)]
+    for says, wrong in usual:
+        if same(found, wrong):
+            return says
+    for says, wrong in usual:
+        if same(found[question], wrong[question]) and not same(wrong[question], right[question]):
+            return f"{says}; something else is wrong as well"
+    if isinstance(found[question], Exception) or isinstance(right[question], Exception):
+        return "imports and helpers belong in the same cell" * isinstance(found[question], NameError)
+    with _asked(piece, _books_of(piece.key)) as scope:
+        inputs = {name: value for name, value in scope.items() if isinstance(value, Tensor)}
+    if words := transformation(found[question], right[question], inputs):
+        return words
+    start = time.process_time()
+    for each in different[:3]:
+        if words := _slip(piece, found, each, different, start + 4):
+            return f"probably {words}"
+    for other, value in right.items():
+        if other not in different and same(found[question], value):
+            return f"yours is what is right in “{other}”: what tells the two apart is not used"
+    return f"only this is wrong: {', '.join(different)}" * (len(different) < len(right) / 2)
+
+
+def _slip(piece: Piece, found: dict[str, Any], question: str, different: list[str], until: float) -> str:
+    # A slip in how the book's piece is called, or in its code, that gives the values of a probe.
+    book, right, partly = _books_of(piece.key), _expected(piece.key)[question], ""
+    called = ((words, book, probe) for words, probe in edits(piece.probes[question]))
+    codes = (code for code in (piece.plain, piece.code) if code)
+    written = (
+        (words, code, piece.probes[question]) for each in codes for words, code in edits(each, piece.name)
+    )
+    for words, candidate, probe in chain(called, written):
+        if time.process_time() > until:
+            break
+        try:
+            candidate = defined(piece, candidate) if isinstance(candidate, str) else candidate
+            wrong = outcomes(piece, candidate, {question: probe})[question]
+            if same(found[question], wrong) and not same(wrong, right):
+                others = {} if candidate is book else {each: piece.probes[each] for each in different}
+                if not others or same(
+                    {each: found[each] for each in different}, outcomes(piece, candidate, others)
+                ):
+                    return words
+                partly = partly or words
+        except Exception:  # such a slip ends the code
+            continue
+    return partly
 
 
 @functools.cache
@@ -239,43 +315,11 @@ def judge_code(piece: Piece, code: str) -> Verdict:
     except NotImplementedError:
         return Verdict(MISSING, "not written yet")
     except Exception as error:
-        return Verdict(WRONG, f"its cell raises {_said(error)}")
-
-
-def _difference(found: Any, right: Any) -> str:
-    """How an outcome differs from the book's, in a few words."""
-    if isinstance(found, Exception):
-        return f"yours raises {_said(found)}"
-    if isinstance(right, Exception):
-        return f"the book's raises {_said(right)}, yours does not"
-    if isinstance(found, Tensor) and isinstance(right, Tensor):
-        for name, mine, books in (
-            ("has the shape", list(found.shape), list(right.shape)),
-            ("has the dtype", found.dtype, right.dtype),
-            ("holds NaN", int(found.isnan().sum()), int(right.isnan().sum())),
-        ):
-            if mine != books:
-                return f"yours {name} {mine}, the book's {books}"
-        apart = (found.double() - right.double()).abs().nan_to_num()
-        return f"the largest difference from the book's is {apart.max():.2g}, the shapes agree"
-    if isinstance(right, tuple | list) and isinstance(found, tuple | list) and len(found) == len(right):
-        (place, *_) = (i for i, pair in enumerate(zip(found, right)) if not _same(*pair))
-        return f"part {place + 1} of {len(right)}: {_difference(found[place], right[place])}"
-    return f"yours is {_brief(found)}, the book's {_brief(right)}"
-
-
-def _said(error: BaseException) -> str:
-    """An exception in one line."""
-    return f"{type(error).__name__}: {_brief(str(error), str)}".rstrip(": ")
-
-
-def _brief(value: Any, write: Any = repr) -> str:
-    """A value in at most 80 characters of one line."""
-    text = " ".join(write(value).split())
-    return text if len(text) <= 80 else f"{text[:79]}…"
+        return Verdict(WRONG, f"its cell raises {said(error)}")
 
 
 # The modules in which a reader's pieces take the places of the book's.
+_NAMES = "What it holds bears names of your own, and not the book's"
 CORE = ("embedding", "attention", "layers", "model", "loss", "training", "decoding", "toy")
 
 
@@ -296,6 +340,7 @@ class Workbook:
         self._books = {key: _in_package(piece) for key, piece in pieces().items() if piece.module}
         self._now = dict(self._books)  # what the package has in their places
         self._lent: dict[str, Any] = {}  # what a notebook was given in place of its own pieces
+        self._away: dict[str, Any] = {}  # its own pieces during a cell that runs on the book's
         for other in dict.fromkeys(piece.chapter for piece in pieces().values()):
             path = Path(folder) / f"{other}.ipynb"
             if other < chapter and path.is_file():
@@ -307,17 +352,28 @@ class Workbook:
         piece = pieces()[f"{self.chapter}/{own.__name__}"]
         if own is not self._lent.get(piece.key):  # or only this cell has been run again
             code = _cell_with(own)
-            verdict = self.verdicts[piece.key] = judge_code(piece, code) if code else judge(piece, own)
-            if verdict.mark == RIGHT:
-                self._put(piece, defined(piece, code) if code else own)
-            else:
-                self._put(piece, self._books.get(piece.key))
+            if not self._takes(piece, code, own):
                 own = self._lent[piece.key] = _defined_in(sys._getframe(1).f_globals, piece)
         mark, says = self.verdicts[piece.key]
         color = {RIGHT: 32, WRONG: 31, MISSING: 33}[mark]
-        rest = "." if mark == RIGHT else ". Until it is right, the cells below run on the book's."
+        rest = ". Until it is right, the cells below run on the book's."
+        if mark == RIGHT:
+            lent = own is self._lent.get(piece.key)
+            rest = f". {_NAMES}, so the cells below run on the book's." if lent else "."
         print(f"\x1b[{color}m{mark} {piece.name}\x1b[0m: {says.rstrip('.')}{rest}\n{self}")
         return own
+
+    def lend(self, *names: str) -> None:
+        """Let the next cell, which asks more of these pieces than their texts do, run on the book's."""
+        scope = sys._getframe(1).f_globals
+        for name in names:
+            self._away.setdefault(name, scope[name])
+            _defined_in(scope, pieces()[f"{self.chapter}/{name}"])
+
+    def give_back(self) -> None:
+        """Let the notebook go on with the pieces that it had before `lend`."""
+        sys._getframe(1).f_globals.update(self._away)
+        self._away.clear()
 
     def whose(self, model: nn.Module) -> str:
         """Which pieces a model is made of, the reader's and the book's."""
@@ -334,18 +390,23 @@ class Workbook:
         strip = "".join("■" if mark == RIGHT else "□" for mark in marks)
         return f"{strip} {marks.count(RIGHT)} of {len(marks)} pieces are yours"
 
+    def _takes(self, piece: Piece, code: str, own: Any = None) -> bool:
+        # Judge a piece, by its cell if there is a text, and let the package use it if it is right and fits.
+        verdict = self.verdicts[piece.key] = judge_code(piece, code) if code else judge(piece, own)
+        if verdict.mark == RIGHT:
+            own = defined(piece, code) if code else own
+        fits = verdict.mark == RIGHT and not renamed(piece, own)
+        self._put(piece, own if fits else self._books.get(piece.key))
+        return fits
+
     def _take_over(self, path: Path) -> None:
         # What is right in an earlier notebook, and a line about it.
-        lacking, cells = [], written(path)
-        for key, code in cells.items():
-            piece = pieces()[key]
-            verdict = self.verdicts[key] = judge_code(piece, code)
-            if verdict.mark == RIGHT:
-                self._put(piece, defined(piece, code))
-            else:
-                lacking.append(f"{verdict.mark} {piece.name}")
-        books = f"; the book's: {', '.join(lacking)}" if lacking else ""
-        print(f"{path.stem}: {len(cells) - len(lacking)} of {len(cells)} are yours{books}")
+        cells = written(path)
+        lacking = [pieces()[key] for key, code in cells.items() if not self._takes(pieces()[key], code)]
+        marks = [f"{self.verdicts[piece.key].mark} {piece.name}" for piece in lacking]
+        n_right = sum(self.verdicts[key].mark == RIGHT for key in cells)
+        books = f"; the book's: {', '.join(marks)}" if marks else ""
+        print(f"{path.stem}: {n_right} of {len(cells)} are yours{books}")
 
     def _put(self, piece: Piece, own: Any) -> None:
         # Let the core of the package, which lies flat in it, use a piece wherever it has used another.
