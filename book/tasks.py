@@ -273,7 +273,7 @@ def workbook(options) -> None:
 
 @command
 def test_workbook(options) -> None:
-    """run every notebook of the workbook to its end, once with nothing filled in and once solved"""
+    """run every notebook of the workbook to its end, with nothing filled in, solved, and in other hands"""
     python, chosen = installed(), ("-m", "slow", "tests/book/test_workbook_pages.py")
     several = ("--numprocesses", options.workers, "--dist", "worksteal")
     call(python, "-m", "pytest", *several, *chosen, **QUIET, WORKBOOK="all")

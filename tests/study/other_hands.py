@@ -244,8 +244,8 @@ class DecoderLayer(nn.Module):
     def forward(self, x, memory, self_mask=None, memory_mask=None, cache=None):
         append = None if cache is None else cache.append
         hold = None if cache is None else cache.hold
-        x = self.res1(x, lambda y: self.attn(y, y, y, self_mask, False, append)[0])
-        x = self.res2(x, lambda y: self.cross(y, memory, memory, memory_mask, False, hold)[0])
+        x = self.res1(x, lambda y: self.attn(y, y, y, self_mask, cache=append)[0])
+        x = self.res2(x, lambda y: self.cross(y, memory, memory, memory_mask, cache=hold)[0])
         return self.res3(x, self.ffn)
 ### 05-model/Encoder
 class Encoder(nn.Module):

@@ -176,7 +176,8 @@ def _of_parts(found: Any, right: Any, inputs: dict[str, Tensor]) -> str:
         return ""
     numbers = [all(isinstance(part, float) for part in each) for each in (found, right)]
     if all(numbers) and len(right) > 1:
-        return transformation(torch.tensor(found), torch.tensor(right), inputs)
+        if words := transformation(torch.tensor(found), torch.tensor(right), inputs):
+            return words
     for i, j in combinations(range(len(right)), 2):
         if same(found[i], right[j]) and same(found[j], right[i]) and not same(found[i], right[i]):
             return f"results {i + 1} and {j + 1} are exchanged"

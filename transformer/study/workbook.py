@@ -259,9 +259,8 @@ def _cause(piece: Piece, found: dict[str, Any], different: list[str]) -> str:
         inputs = {name: value for name, value in scope.items() if isinstance(value, Tensor)}
     if words := transformation(found[question], right[question], inputs):
         return words
-    start = time.process_time()
     for each in different[:3]:
-        if words := _slip(piece, found, each, different, start + 4):
+        if words := _slip(piece, found, each, different, time.process_time() + 3):
             return f"probably {words}"
     for other, value in right.items():
         if other not in different and same(found[question], value):
@@ -409,8 +408,9 @@ class Workbook:
         print(f"{path.stem}: {n_right} of {len(cells)} are yours{books}")
 
     def _put(self, piece: Piece, own: Any) -> None:
-        # Let the core of the package, which lies flat in it, use a piece wherever it has used another.
-        if piece.module in CORE and self._now[piece.key] is not own:
+        # Let the core of the package, which lies flat in it, use a piece wherever it has used another. What
+        # comes after the core knows the book's classes by name: from Chapter 10 on, they stay.
+        if self.chapter < "10" and piece.module in CORE and self._now[piece.key] is not own:
             old, self._now[piece.key] = self._now[piece.key], own
             for names in map(vars, _core()):
                 names.update({name: own for name, value in names.items() if value is old})
