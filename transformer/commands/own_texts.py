@@ -63,7 +63,7 @@ class OwnTexts(Translations):
 
     @property
     def identity(self) -> dict[str, str]:
-        """What tells these texts from others: of each file its checksum, or its path if there is none."""
+        """Of each file its checksum, or its path if there is none; texts are told apart by these."""
         named = [name for name in FILES if getattr(self, name)]
         return dict(zip(named, self.sha256.split() or self.files))
 
