@@ -122,7 +122,7 @@ async ({ name, names, ids }) => {
   article.querySelectorAll("a").forEach(link => {
     if (!link.hasAttribute("href")) return;
     const url = new URL(link.href, document.baseURI);
-    const target = url.pathname.match(/\/book\/([^/]+)\.html$/)?.[1];
+    const target = url.pathname.match(/\/book\/(?:[^/]+\/)?([^/]+)\.html$/)?.[1];
     if (/^https?:/.test(url.protocol)) return;
     if (url.protocol !== "file:" || !names.includes(target)) return link.replaceWith(...link.childNodes);
     const anchor = decodeURIComponent(url.hash.slice(1));

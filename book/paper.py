@@ -38,10 +38,11 @@ class Page(NamedTuple):
     title: str
     sections: list[Section]
     part: str | None
+    folder: str = "."  # in the book
 
     @property
     def path(self) -> Path:
-        return HTML / "book" / f"{self.name}.html"
+        return HTML / "book" / self.folder / f"{self.name}.html"
 
 
 @cache
@@ -64,12 +65,13 @@ def version() -> str:
 
 
 def order() -> Iterator[tuple[str, str | None]]:
-    """Yield the names of the pages in reading order, each with the caption of the part that it begins."""
+    """Yield the pages' places in the book in reading order, each with the caption of the part it begins."""
     contents = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf8"))
-    yield Path(contents["root"]).name, None
+    yield Path(contents["root"]).relative_to("book").as_posix(), None
     for part in contents["parts"]:
         for number, chapter in enumerate(part["chapters"]):
-            yield Path(chapter["file"]).name, None if number else part["caption"]
+            place = Path(chapter["file"]).relative_to("book").as_posix()
+            yield place, None if number else part["caption"]
 
 
 def title_of(heading: Tag) -> str:
@@ -78,18 +80,18 @@ def title_of(heading: Tag) -> str:
     return " ".join(text.split())
 
 
-def read_page(name: str, part: str | None) -> Page:
+def read_page(place: str, part: str | None) -> Page:
     """Read the titles of a built page."""
-    soup = BeautifulSoup((HTML / "book" / f"{name}.html").read_text(encoding="utf8"), "html.parser")
+    soup = BeautifulSoup((HTML / "book" / f"{place}.html").read_text(encoding="utf8"), "html.parser")
     article = soup.select_one("article.bd-article")
     headings = [heading for heading in article.find_all("h2") if heading.parent.name == "section"]
     sections = [Section(heading.parent["id"], title_of(heading)) for heading in headings]
-    return Page(name, title_of(article.h1), sections, part)
+    return Page(Path(place).name, title_of(article.h1), sections, part, Path(place).parent.as_posix())
 
 
 def pages() -> list[Page]:
     """Return the pages of the built book in reading order."""
-    return [read_page(name, part) for name, part in order()]
+    return [read_page(place, part) for place, part in order()]
 
 
 @contextmanager

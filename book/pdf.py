@@ -97,7 +97,7 @@ FOR_BOOK = """async ({names, wanted, place}) => {
     document.querySelectorAll('a[href]').forEach(link => {
         const url = new URL(link.href);
         if (/^https?:/.test(url.protocol)) return;
-        const name = url.pathname.match(/\\/book\\/([^/]+)\\.html$/)?.[1];
+        const name = url.pathname.match(/\\/book\\/(?:[^/]+\\/)?([^/]+)\\.html$/)?.[1];
         if (names.includes(name)) link.href = `${place}${name}${url.hash}`;
         else link.removeAttribute('href');
     });
@@ -171,7 +171,8 @@ def anchors(pages: list[paper.Page]) -> dict[str, set[str]]:
     """Return the places on each page to which a section's bookmark or a link of any page leads."""
     wanted = {page.name: {section.anchor for section in page.sections} for page in pages}
     for page in pages:
-        for target, anchor in re.findall(r'href="(?:([\w-]+)\.html)?#([^"]+)"', page.path.read_text("utf8")):
+        text = page.path.read_text("utf8")
+        for target, anchor in re.findall(r'href="(?:[\w./-]*?([\w-]+)\.html)?#([^"]+)"', text):
             if (name := target or page.name) in wanted:
                 wanted[name].add(unquote(anchor))
     return wanted

@@ -1014,18 +1014,6 @@ def test_a_training_that_is_interrupted_leaves_what_it_has_learned(tmp_path, mon
         train_translator(TINY, load=ours)
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs to see how far another process is")
-def test_an_interrupt_while_the_program_is_imported_ends_it_silently(tmp_path):
-    command = [sys.executable, "-m", "transformer", "info"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        while b"libtorch" not in Path(f"/proc/{process.pid}/maps").read_bytes():
-            assert process.poll() is None
-        process.send_signal(signal.SIGINT)
-        assert process.communicate(timeout=60) == (b"", b"")
-        assert process.returncode == -signal.SIGINT  # which a shell calls 130
-
-
 @pytest.mark.parametrize("seconds", [0.0, 0.2], ids=["fast machine", "slow machine"])
 def test_an_interrupt_that_a_callback_swallows_comes_once_more(seconds, capsys, monkeypatch):
     """Python ignores what is raised where an object is thrown away, and in the hook that hears of it."""

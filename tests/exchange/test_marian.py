@@ -424,7 +424,8 @@ def test_every_bias_of_the_output_counts_in_searches_and_losses():
     plain = model(src, tgt)
     model.output.bias = nn.Parameter(torch.randn(V))
     assert close(model(src, tgt), plain + model.output.bias)
-    fast, batch = accelerate(model), (src, torch.randint(3, PAD, (3, 4)))
+    start = torch.full((3, 1), model.config.bos_id)
+    fast, batch = accelerate(model), (src, torch.cat((start, torch.randint(3, PAD, (3, 3))), 1))
     for loss in (teacher_forced_loss, r_drop_loss):
         assert all(map(close, loss(fast, batch), loss(model, batch)))
     with torch.no_grad():
@@ -432,7 +433,8 @@ def test_every_bias_of_the_output_counts_in_searches_and_losses():
         model.output.bias[9] = 0.0
     assert (greedy_search(model, src, 6) == 9).all()
     assert (beam_search(model, src, 1, max_length=6).tokens == 9).all()
-    assert teacher_forced_loss(model, (src, torch.full((3, 4), 9)), smoothing=0.0)[0] == 0.0
+    nines = torch.cat((start, torch.full((3, 3), 9)), 1)
+    assert teacher_forced_loss(model, (src, nines), smoothing=0.0)[0] == 0.0
     assert padding_mask(src, PAD).all()
 
 

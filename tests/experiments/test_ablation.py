@@ -80,6 +80,6 @@ def test_a_moving_average_of_checkpoints_weighs_each_twice_as_much_as_the_one_be
             folder.checkpoint(step),
             {"model": {"weight": torch.full((1, 1), float(step)), "bias": torch.zeros(1)}},
         )
-    monkeypatch.setattr(ablation.Translator, "load", lambda path: SimpleNamespace(model=model))
+    monkeypatch.setattr(ablation.Translator, "load", lambda path, device: SimpleNamespace(model=model))
     for name, expected in (("moving average", (1 + 2 + 2 * 3 + 4 * 4 + 8 * 5) / 16), ("average of 2", 4.5)):
         assert ablation.averaged(tmp_path, ablation.AVERAGES[name]).model.weight.item() == expected

@@ -478,8 +478,7 @@ def test_a_checkpoint_without_what_a_run_needs_is_named(tmp_path, change):
     make_trainer(tmp_path).fit()
     path = tmp_path / "checkpoint-00000002.pt"
     state = load_checkpoint(path)
-    options = dict(change.keywords)
-    spoil(state, *options.pop("path"), **options)
+    change(state)
     del state["format"]
     save_checkpoint(path, state)
     with pytest.raises(CheckpointError, match=r"checkpoint-00000002\.pt cannot be resumed from"):

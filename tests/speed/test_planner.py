@@ -41,6 +41,7 @@ def allocated(config: TransformerConfig, work: Work) -> int:
     src = torch.randint(4, config.tgt_vocab_size, (work.batch, work.length))
     tgt = torch.randint(4, config.tgt_vocab_size, (work.batch, work.length + 1))
     src[0, -1] = tgt[0, -1] = 0
+    tgt[:, 0] = config.bos_id
     settings = TrainingConfig(2, precision=work.program.split()[0])
     update = Updater(model, teacher_forced_loss, lambda step: 1e-3, settings)
     update([(src, tgt)])

@@ -59,7 +59,8 @@ def built(name: str) -> Any:
 def check_options(add: Add) -> None:
     """The options of `check`."""
     add("factory", metavar="MODULE:FUNCTION", help="a function without arguments that builds the model")
-    add("--training", action="store_true", help="it returns what check_training takes: loop and batch, too")
+    whole = "examine a training: the function returns what check_training takes (default: a model alone)"
+    add("--training", action="store_true", help=whole)
     unsaid = "(default: as the model's configuration says)"
     size = within(int, 1, 2**22)
     add("--src-vocab-size", type=size, metavar="N", help=f"number of source tokens {unsaid}")
