@@ -59,7 +59,7 @@ def built(name: str) -> Any:
 def check_options(add: Add) -> None:
     """The options of `check`."""
     add("factory", metavar="MODULE:FUNCTION", help="a function without arguments that builds the model")
-    whole = "examine a training: the function returns what check_training takes (default: a model alone)"
+    whole = "examine a training: the function returns what check_training takes (default: none, the model)"
     add("--training", action="store_true", help=whole)
     unsaid = "(default: as the model's configuration says)"
     size = within(int, 1, 2**22)
