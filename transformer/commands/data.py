@@ -156,6 +156,11 @@ class Lessons:
         test: gives the pairs that are scored at the end; `None` for those to judge by.
     """
 
+    data: Translations
+    train: Sequence[Pair]
+    dev: Sequence[Pair]
+    test: Callable[[], list[Pair]] | None
+
     def __init__(
         self,
         data: Translations,

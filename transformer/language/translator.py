@@ -229,6 +229,10 @@ class Translator(OnHub):
         ['the girl likes the black cat.']
     """
 
+    model: Transformer
+    vocabulary: Vocabulary
+    engine: str
+
     def __init__(self, model: Transformer, vocabulary: Vocabulary, engine: str = "pytorch") -> None:
         check_type(Transformer, model=(model := original(model)))
         check_type(Vocabulary, vocabulary=vocabulary)
