@@ -318,11 +318,10 @@ def _slips(node: ast.AST) -> _Slips:
                 operand,
             )
         case ast.Constant(int() | float() as n) if not isinstance(n, bool):
-            for other in dict.fromkeys(
-                (n - 1, n + 1, -n) if isinstance(n, int) else (n * 10, n / 10, n * 2, n / 2)
-            ):
-                if other != n:
-                    yield f"{other} where {n} belongs", ast.Constant(other)
+            near = (n - 1, n + 1, -n) if isinstance(n, int) else (n * 10, n / 10, n * 2, n / 2)
+            for number in dict.fromkeys(near):
+                if number != n:
+                    yield f"{number} where {n} belongs", ast.Constant(number)
         case ast.IfExp(test, body, orelse):
             yield f"{_write(body)} whatever {_write(test)} says", body
             yield f"{_write(orelse)} whatever {_write(test)} says", orelse
@@ -412,8 +411,8 @@ def _slips_of_call(node: ast.Call) -> _Slips:
                 again(*rest[0], ast.UnaryOp(ast.Invert(), argument), *rest[1]),
             )
     for i, j in combinations(range(len(given)), 2):
-        one, other = given[i], given[j]
-        yield f"{_write(one)} and {_write(other)} are exchanged in `{name}`", again(*_swapped(given, i, j))
+        both = f"{_write(given[i])} and {_write(given[j])}"
+        yield f"{both} are exchanged in `{name}`", again(*_swapped(given, i, j))
     for keyword in node.keywords:
         fewer = [each for each in node.keywords if each is not keyword]
         yield f"`{keyword.arg}` does not reach `{name}`", ast.Call(function, given, fewer)

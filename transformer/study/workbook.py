@@ -152,7 +152,7 @@ def filled(module: nn.Module, names: Mapping[str, str] | None = None) -> nn.Modu
 @contextmanager
 def _asked(piece: Piece, candidate: Any, names: Mapping[str, str] | None = None) -> Iterator[dict[str, Any]]:
     # The names in which probes of a candidate are evaluated.
-    known = {"draws": draws, "half_precision": half_precision, "randn": torch.randn}
+    known: dict[str, Any] = {"draws": draws, "half_precision": half_precision, "randn": torch.randn}
     known |= {"filled": functools.partial(filled, names=names), "piece": candidate}
     with _in_float64():
         exec(piece.given, scope := _context(piece) | known)
