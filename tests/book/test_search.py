@@ -46,8 +46,8 @@ FIRST = {
     "GQA": "16-since-2017#heads-that-share-their-keys-and-values",
     "mixture of experts": "16-since-2017#many-networks-few-used",
     "BLEU": "13-translation#how-good-is-a-translation",
-    "my own corpus": "under-the-hood/commands#recipes",
-    "ONNX": "under-the-hood/exchange#onnx",
+    "my own corpus": "commands#recipes",
+    "ONNX": "exchange#onnx",
     "beam_search": "api#transformer.beam_search",
     "transformer.fit": "api#transformer.fit",
     # Typing errors, and what is half typed
@@ -60,7 +60,7 @@ FIRST = {
     "perplex": "06-loss#accuracy-and-perplexity",
 }
 CODE = re.compile(r"\b(?:import|def|assert) \w+[(:.]|\bself\.|\bprint\(| = torch\.")
-SECTIONS_FIRST = ("warmup", "rotary", "int8", "checkpoint", "attention", "layers", "training", "translator")
+SECTIONS_FIRST = ("warmup", "rotary", "checkpoint", "attention", "layers", "training", "translator")
 
 
 def ask(tab: Page, query: str) -> list[str]:
