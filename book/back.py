@@ -6,8 +6,7 @@ Above each piece of a module stands the marker line that names its notebook and 
 the next marker is the cell's source, so an edit made in the module, by hand or by an IDE's rename, has one
 place where it belongs. What has no home is refused by name, and then nothing at all is written: a header or
 a marker that was changed, a piece that was added or emptied, a cell that was edited since the last commit
-as well, a change after which the book would break one of tangle's rules, and a link or a folder where a file
-should be. Outputs stay as they are.
+as well, and a change after which the book would break one of tangle's rules. Outputs stay as they are.
 """
 
 from __future__ import annotations
@@ -37,14 +36,9 @@ def split(text: str, module: tangle.Module, name: str) -> dict[str, str]:
         faults.append(f"{name}: its header was edited; it is tangle's, and has no home in a chapter")
     found, expected = ([part.split("\n", 1)[0] for part in side[1:]] for side in (parts, own))
     if found != expected:
-        strange = [line for line in found if line not in expected]
-        missing = [line for line in expected if line not in found]
-        for line in strange:
-            faults.append(f"{name}: no cell has the marker {line!r}; a new piece begins in its chapter")
-        for line in missing:
-            faults.append(f"{name}: the marker {line!r} is gone, and with it the way home")
-        if not (strange or missing):
-            faults.append(f"{name}: its pieces stand in another order, or twice")
+        pairs = zip([*found, "nothing"], [*expected, "nothing"])
+        one, other = next((one, other) for one, other in pairs if one != other)
+        faults.append(f"{name}: {other} should come where {one} stands; a new piece begins in its chapter")
     if faults:
         raise tangle.TangleError(faults)
     sources = {cell.id: part.partition("\n")[2].strip("\n") for cell, part in zip(module.pieces, parts[1:])}
@@ -83,7 +77,7 @@ def edits(root: Path) -> dict[str, dict[str, str]]:
     for module in tangle.read_book(root).values():
         path = root / tangle.PACKAGE / f"{module.name}.py"
         name = path.relative_to(root).as_posix()
-        text = tangle.read_text(root, name, "its edits") if path.is_file() else None
+        text = path.read_text(encoding="utf-8") if path.is_file() else None
         if text in (None, tangle.render_module(module, [])):
             continue
         try:
@@ -123,13 +117,11 @@ def back(root: Path) -> list[str]:
     """
     found = edits(root)
     texts = {name: changed(root / name, sources) for name, sources in found.items()}
-    if links := [name for name in texts if (root / name).is_symlink()]:
-        raise tangle.TangleError([f"{name}: is a link, and no file; move it away" for name in links])
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder)
         shutil.copy(root / "_toc.yml", copy)
         for name in ("book", tangle.PACKAGE):
-            shutil.copytree(root / name, copy / name, ignore=others, symlinks=True)
+            shutil.copytree(root / name, copy / name, ignore=others)
         for name, text in texts.items():
             (copy / name).write_text(text, encoding="utf-8", newline="\n")
         changes = tangle.differences(root, tangle.read_book(copy))

@@ -5,8 +5,8 @@
     python book/tangle.py --back     carry edits of the package home into the chapters (book/back.py)
 
 A code cell tagged `export:attention` becomes a piece of `transformer/attention.py`, one tagged
-`export:speed/fast` a piece of `transformer/speed/fast.py`. Pieces are copied as they stand, in the order of
-`_toc.yml`. Around them tangle writes a header, a marker line above each piece and `__all__`; nothing else.
+`export:modern/parts` a piece of `transformer/modern/parts.py`. Pieces are copied as they stand, in the order
+of `_toc.yml`. Around them tangle writes a header, a marker line above each piece and `__all__`; nothing else.
 
 A module is tangled wholly or written by hand wholly. Tangle writes and removes only what carries its header.
 Modules without it, and every `__init__.py`, are written by hand and edited where they stand; tangle reads
@@ -18,46 +18,33 @@ import argparse
 import ast
 import builtins
 import dis
-import inspect
 import json
-import keyword
 import os
 import re
-import reprlib
 import sys
 import textwrap
-import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import CodeType
-from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "transformer"
-MAIN = "__main__"
-NAME = "[a-z][a-z0-9_]{0,63}"  # the form of a module's or a folder's name
-MODULE = f"(?:(?:{NAME}/)?{NAME}|{MAIN})"  # of a module with its folder, as tags have it
+TAG = re.compile(r"export:((?:[a-z]\w*/)?[a-z]\w*)", flags=re.ASCII)
 WIDTH = 110  # of the lines that tangle writes itself
 
 # The third line of every file that tangle writes. By it tangle tells its own files from a stranger's.
 SIGN = "Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost."
 
-# What Python's parser and compiler raise for a text that is no program.
-NO_PYTHON = (SyntaxError, ValueError, RecursionError, MemoryError)
+NO_PYTHON = (SyntaxError, ValueError)  # what the parser and the compiler raise for a text that is no program
 
 
 class TangleError(Exception):
     """The book, or the package beside it, breaks a rule; one line for each fault."""
 
     def __init__(self, faults: list[str]):
-        self.faults = [printable(fault) for fault in faults]
-        super().__init__("\n".join(self.faults))
-
-
-def printable(text: str) -> str:
-    """The text with escapes for what a terminal cannot show, so that a fault stays on its line."""
-    return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text)
+        self.faults = faults
+        super().__init__("\n".join(faults))
 
 
 # ---------- reading: from `_toc.yml` to chapters and their cells
@@ -69,136 +56,86 @@ class Cell:
 
     notebook: str  # path from the root, "book/03-attention.ipynb"
     chapter: int  # place of the notebook in the reading order
-    index: int  # place of the cell in the notebook
     id: str
     kind: str  # "code", "markdown" or "raw"
     source: str
     tags: list[str]
-    title: str  # of the chapter
-    heading: str  # the nearest above the cell
+    title: str = ""  # of the chapter
+    heading: str = ""  # the nearest above the cell
     module: str | None = None  # where the cell is exported to, if anywhere
     tree: ast.Module | None = None  # the cell as Python reads it, if it can
 
-    def fault(self, line: int, problem: str) -> str:
-        return f"{self.notebook}, cell {self.id or self.index}, line {line}: {problem}"
+    def at(self, line: int) -> str:
+        return f"{self.notebook}, cell {self.id}, line {line}"
 
 
 @dataclass
-class File:
-    """A module that is written by hand; its faults are named as those of a cell are."""
+class Module:
+    """A module of the package, of the pieces of a notebook or by hand, and the names that it binds."""
 
-    name: str  # path from the root, "transformer/files.py"
-    tree: ast.Module
+    name: str  # with its folder, as tags have it, "modern/parts"
+    pieces: list[Cell] = field(default_factory=list)  # none where it's written by hand
+    names: dict[str, tuple[str, ast.stmt]] = field(default_factory=dict)  # by name, where it's bound, and how
+    imported: list[tuple[str, str, str | None]] = field(default_factory=list)  # where, path, name
+    needs: dict[str, str] = field(default_factory=dict)  # modules that it imports, and where
 
-    def fault(self, line: int, problem: str) -> str:
-        return f"{self.name}, line {line}: {problem}"
+    @property
+    def path(self) -> str:
+        """As Python imports it, "transformer.modern.parts"."""
+        return f"{PACKAGE}.{self.name.replace('/', '.')}"
+
+    @property
+    def home(self) -> str:
+        """The file that it's written in: its notebook, or its own."""
+        return self.pieces[0].notebook if self.pieces else f"{PACKAGE}/{self.name}.py"
+
+    @property
+    def defined(self) -> list[str]:
+        return [name for name, (_, node) in self.names.items() if not isinstance(node, IMPORT)]
+
+    @property
+    def public(self) -> list[str]:
+        return [name for name in self.defined if not name.startswith("_")]
 
 
-def read_text(root: Path, name: str, purpose: str) -> str:
-    """A file beside the book that must be there."""
-    try:
-        return (root / name).read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise TangleError([f"{name}: is missing, and with it {purpose}"]) from None
-    except UnicodeDecodeError as error:
-        raise TangleError([f"{name}: is not UTF-8, at byte {error.start}"]) from None
+Modules = dict[str, Module]
+IMPORT = (ast.Import, ast.ImportFrom)
 
 
 def reading_order(root: Path, faults: list[str]) -> list[str]:
     """The notebooks that `_toc.yml` lists, in its order, as paths from the root."""
-    order: list[str] = []
-    toc = read_text(root, "_toc.yml", "the order of the chapters")
-    for number, line in enumerate(toc.splitlines(), start=1):
-        entry = re.match(r"""[\s-]*(?:root|file)\s*:\s*["']?([^\s"'#]+)""", line)
-        if not entry:
-            continue
-        page = re.sub(r"\.(ipynb|md)$", "", entry[1])
-        notebook = f"{page}.ipynb"
-        if page.startswith("/") or ".." in page.split("/"):
-            faults.append(f"_toc.yml, line {number}: {page} is not below the folder of _toc.yml")
-        elif notebook in order:
-            faults.append(f"_toc.yml, line {number}: {page} is listed twice")
-        elif (root / notebook).is_file():
-            order.append(notebook)
-        elif not (root / f"{page}.md").is_file():
-            faults.append(f"_toc.yml, line {number}: there is neither {notebook} nor {page}.md")
-    for path in sorted((root / "book").glob("*.ipynb")):
-        if f"book/{path.name}" not in order:
-            faults.append(f"book/{path.name}: is not in _toc.yml")
-    return order
+    contents = (root / "_toc.yml").read_text(encoding="utf-8")
+    entries = re.findall(r"""^[\s-]*(?:root|file)\s*:\s*["']?([^\s"'#]+)""", contents, flags=re.MULTILINE)
+    order = [re.sub(r"\.(ipynb|md)$", "", entry) + ".ipynb" for entry in entries]
+    there = [f"book/{path.name}" for path in sorted((root / "book").glob("*.ipynb"))]
+    faults += [f"{name}: is not in _toc.yml" for name in there if name not in order]
+    return [name for name in order if (root / name).is_file()]
 
 
-def headings(markdown: str) -> Iterator[tuple[int, str]]:
-    """The headings of a text and their lines, without what only looks like one inside a fence."""
+def headings(markdown: str) -> list[str]:
+    """The headings of a text, without what only looks like one inside a fence."""
     fence = re.compile(r"^ *(`{3,}|~{3,}).*?^ *\1[`~]*\s*$", flags=re.MULTILINE | re.DOTALL)
-    prose = fence.sub(lambda block: "\n" * block[0].count("\n"), markdown)
-    for line, text in enumerate(prose.split("\n"), start=1):
-        if found := re.match(r"#{1,6} +(.*[^ #])", text):
-            yield line, found[1]
+    found = re.findall(r"^#{1,6} +(.*[^ #])", fence.sub("", markdown), flags=re.MULTILINE)
+    return [re.sub(r'[`*$"\\]', "", heading) for heading in found]
 
 
 def read_chapter(root: Path, notebook: str, chapter: int, faults: list[str]) -> list[Cell]:
     """The cells of one notebook."""
-    try:
-        found = json.loads((root / notebook).read_bytes())
-    except (ValueError, RecursionError) as error:
-        faults.append(f"{notebook}: cannot be read as a notebook ({error})")
-        return []
-    if not isinstance(found, dict) or found.get("nbformat") != 4 or not isinstance(found.get("cells"), list):
-        faults.append(f"{notebook}: cannot be read as a notebook (no cells in format 4)")
-        return []
     cells: list[Cell] = []
-    seen: set[str] = set()
     above: list[str] = []
-    may_lack_ids = found.get("nbformat_minor") in range(5)
-    for index, raw in enumerate(found["cells"]):
-        if problem := malformed(raw, may_lack_ids, seen):
-            known = isinstance(raw, dict) and isinstance(raw.get("id"), str) and raw["id"][:64]
-            faults.append(f"{notebook}, cell {known or index}, line 1: {problem}")
-            continue
-        id_, kind, source = raw.get("id", ""), raw["cell_type"], "".join(raw["source"])
-        seen.add(id_)
-        cell = Cell(notebook, chapter, index, id_, kind, source, raw["metadata"].get("tags", []), "", "")
-        for line, heading in headings(source) if kind == "markdown" else ():
-            if control := next((sign for sign in heading if unicodedata.category(sign) in CONTROLS), None):
-                faults.append(cell.fault(line, f"{control!a} has no place in a heading"))
-            above.append(re.sub(r'[`*$"\\]', "", heading))
-        if above:
-            cell.title, cell.heading = above[0], above[-1]
-        cells.append(cell)
+    try:
+        for raw in json.loads((root / notebook).read_bytes())["cells"]:
+            source, tags = "".join(raw["source"]), raw["metadata"].get("tags", [])
+            above += headings(source) if raw["cell_type"] == "markdown" else []
+            titles = (above[0], above[-1]) if above else ()
+            cells.append(Cell(notebook, chapter, raw["id"], raw["cell_type"], source, tags, *titles))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        faults.append(f"{notebook}: cannot be read as a notebook ({type(error).__name__}: {error})")
+    ids = [cell.id for cell in cells]
+    faults += [
+        f"{notebook}: several cells have the id {id_}" for id_ in sorted(set(ids)) if ids.count(id_) > 1
+    ]
     return cells
-
-
-CONTROLS = {"Cc", "Cs"}  # the categories of control characters and lone surrogates
-
-
-def malformed(cell: Any, may_lack_id: bool, seen: set[str]) -> str | None:
-    """What is wrong with a cell as the notebook's file has it; None where nothing is.
-
-    A notebook's reader would mend some of it, and the marker line would change with every run.
-    """
-    if not isinstance(cell, dict):
-        return "is no cell"
-    if "id" in cell or not may_lack_id:
-        id_ = cell.get("id")
-        if not isinstance(id_, str) or not re.fullmatch(r"[\w-]{1,64}", id_, flags=re.ASCII):
-            return f"its id must be 1 to 64 letters, digits, - or _, not {reprlib.repr(id_)}"
-        if id_ in seen:
-            return f"another cell has its id, {id_}"
-    kind, source, metadata = (cell.get(name) for name in ("cell_type", "source", "metadata"))
-    if kind not in ("code", "markdown", "raw"):
-        return f"its type must be code, markdown or raw, not {reprlib.repr(kind)}"
-    if not isinstance(source, str) and not is_texts(source):
-        return "its source must be a text or a list of texts"
-    if not isinstance(metadata, dict):
-        return f"its metadata must be an object, not {reprlib.repr(metadata)}"
-    if not is_texts(tags := metadata.get("tags", [])):
-        return f"its tags must be a list of texts, not {reprlib.repr(tags)}"
-    return None
-
-
-def is_texts(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(item, str) for item in value)
 
 
 # ---------- form: what an exported cell must look like
@@ -207,63 +144,45 @@ def is_texts(value: Any) -> bool:
 def exported_to(cell: Cell, faults: list[str]) -> str | None:
     """The module that the tags of a cell name, if they name one."""
     exports = [tag for tag in cell.tags if tag.strip().lower().startswith("export")]
-    names = [tag.removeprefix("export:") for tag in exports]
     if not exports:
         return None
+    found = TAG.fullmatch(exports[0])
     if len(exports) > 1:
-        problem = f"a cell goes to one module, not to {' and '.join(names)}"
-    elif not re.fullmatch(f"export:{MODULE}", exports[0]) or is_reserved(names[0]):
+        problem = f"a cell goes to one module, not to {' and '.join(exports)}"
+    elif not found:
         problem = f"unknown tag {exports[0]!r}; it should read 'export:<module>', or <folder>/<module>"
     elif cell.kind != "code":
         problem = f"only code can be exported, and this is a {cell.kind} cell"
-    elif not cell.id:
-        problem = "an exported cell needs an id: save the notebook in format 4.5"
     else:
-        return names[0]
-    faults.append(cell.fault(1, problem))
+        return found[1]
+    faults.append(f"{cell.at(1)}: {problem}")
     return None
-
-
-def is_reserved(module: str) -> bool:
-    """Whether Python reserves the name of the module or of its folder."""
-    return any(keyword.iskeyword(name) for name in module.split("/"))
 
 
 def parse_exported(cell: Cell, faults: list[str]) -> None:
     """Read an exported cell as Python, and refuse what has no place in a module."""
-    lines = cell.source.split("\n")
-    if "\r" in cell.source:
-        line = next(number for number, text in enumerate(lines, start=1) if "\r" in text)
-        faults.append(cell.fault(line, "holds a carriage return; lines end in a line feed alone"))
     try:
+        compile(cell.source, cell.notebook, "exec")  # sees what the parser does not, such as a stray `return`
         cell.tree = ast.parse(cell.source)
-        compile(cell.tree, cell.notebook, "exec")  # sees what the parser does not, such as a stray `return`
-        nodes = cell.tree.body
-        unfitting = [(node.lineno, problem) for node in nodes if (problem := unfit(node, cell.module))]
     except NO_PYTHON as error:
         line, problem = what_is_wrong(error)
-        text = lines[min(line, len(lines)) - 1].strip()[:WIDTH]
+        text = cell.source.split("\n")[line - 1].strip()[:WIDTH]
         magic = re.match(r"[%!?]|[\w.]+\?+$|[\w, ]+= *[%!]", text)
-        faults.append(cell.fault(line, f"{'a magic has no place in a module' if magic else problem}: {text}"))
+        faults.append(f"{cell.at(line)}: {'a magic has no place in a module' if magic else problem}: {text}")
         return
-    if not cell.tree.body:
-        faults.append(cell.fault(1, "exports nothing"))
-    faults += [cell.fault(line, problem) for line, problem in unfitting]
+    for node in cell.tree.body:
+        if problem := unfit(node):
+            faults.append(f"{cell.at(node.lineno)}: {problem}")
 
 
 def what_is_wrong(error: Exception) -> tuple[int, str]:
     """The line and the words of what Python raises for a text that is no program."""
-    problem = getattr(error, "msg", None) or str(error) or type(error).__name__
-    return getattr(error, "lineno", None) or 1, problem
+    return getattr(error, "lineno", None) or 1, getattr(error, "msg", None) or str(error)
 
 
-def unfit(node: ast.stmt, module: str) -> str | None:
+def unfit(node: ast.stmt) -> str | None:
     """Why a statement may not stand at the top of a module; None where it may."""
     match node:
-        case ast.ImportFrom(module="__future__"):
-            return "'from __future__' works at the top of a file alone, and no piece stands there"
-        case ast.ImportFrom(names=[ast.alias(name="*")]):
-            return "'import *' does not say what it imports"
         case ast.Import() | ast.ImportFrom() | ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
             return None
         case ast.Assign() | ast.AnnAssign(value=ast.expr()):
@@ -272,8 +191,6 @@ def unfit(node: ast.stmt, module: str) -> str | None:
                     return f"{ast.unparse(target)} is assigned to, and is not a plain name"
                 if target.id == "__all__":
                     return "__all__ is for tangle to write"
-            return None
-        case ast.If() if module == MAIN and ast.unparse(node.test) == f"__name__ == {MAIN!r}":
             return None
         case ast.Expr():
             return f"bare expression: {ast.unparse(node)[:60]}"
@@ -289,131 +206,42 @@ def assigned(node: ast.Assign | ast.AnnAssign) -> list[ast.expr]:
 
 def parse_loosely(source: str) -> ast.Module | None:
     """Read a cell that stays in the book: a magic counts as `pass`, and what is no Python is left alone."""
-    for text in (source, re.sub(r"^([ \t]*)[%!].*", r"\1pass", source, flags=re.MULTILINE)):
-        try:
-            return ast.parse(text)
-        except NO_PYTHON:
-            pass
-    return None
+    try:
+        return ast.parse(re.sub(r"^([ \t]*)[%!].*", r"\1pass", source, flags=re.MULTILINE))
+    except NO_PYTHON:
+        return None
 
 
-# ---------- names: what the cells define, import and need, and when
+# ---------- names: what the cells define, import and need
 
 
-@dataclass
-class Binding:
-    """Where a module has one of its names from."""
-
-    cell: Cell | File
-    line: int
-    imported: str  # as `bound` puts it; empty for what the module defines itself
-    overload: bool = False  # one of several signatures; the implementation is still to come
-
-
-@dataclass
-class Module:
-    """A module of the package, of the pieces of a notebook or by hand, and the names that it binds."""
-
-    name: str  # with its folder, as tags have it, "speed/fast"
-    pieces: list[Cell] = field(default_factory=list)
-    file: File | None = None  # where it's written by hand
-    bindings: dict[str, Binding] = field(default_factory=dict)
-    needs: dict[str, tuple[Cell | File, int]] = field(default_factory=dict)  # modules it imports, and where
-
-    @property
-    def folder(self) -> str:
-        return self.name.rpartition("/")[0]
-
-    @property
-    def path(self) -> str:
-        """As Python imports it, "transformer.speed.fast"."""
-        return f"{PACKAGE}.{self.name.replace('/', '.')}"
-
-    @property
-    def home(self) -> str:
-        """The file that it's written in: its notebook, or its own."""
-        return self.file.name if self.file else self.pieces[0].notebook
-
-    @property
-    def defined(self) -> list[str]:
-        return [name for name, binding in self.bindings.items() if not binding.imported]
-
-    @property
-    def public(self) -> list[str]:
-        return [name for name in self.defined if not name.startswith("_") and self.name != MAIN]
-
-
-Modules = dict[str, Module]  # by name: their own, or one that is public in them
-
-
-class Use(NamedTuple):
-    """A name of the package that a cell imports."""
-
-    cell: Cell
-    line: int
-    path: str
-    name: str | None
-    owner: Module
-    whole: bool  # the module itself, not a name in it
-
-
-def bound(node: ast.stmt) -> list[tuple[str, str]]:
-    """The names that a statement at the top of a module binds, and what each is imported by, if it is.
-
-    That is the dotted path of a plain `import`, else "as" or "from".
-    """
+def bound(node: ast.stmt) -> list[str]:
+    """The names that a statement at the top of a module binds."""
     match node:
         case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
-            return [(node.name, "")]
+            return [node.name]
         case ast.Assign() | ast.AnnAssign():
-            return [(target.id, "") for target in assigned(node)]
-        case ast.Import():
-            return [(a.asname, "as") if a.asname else (a.name.partition(".")[0], a.name) for a in node.names]
-        case ast.ImportFrom():
-            return [(a.asname or a.name, "from") for a in node.names]
+            return [target.id for target in assigned(node) if isinstance(target, ast.Name)]
+        case ast.Import() | ast.ImportFrom():
+            return [alias.asname or alias.name.partition(".")[0] for alias in node.names]
     return []
 
 
-def is_overload(node: ast.stmt) -> bool:
-    """Whether a statement only adds a signature to a function that a later statement defines."""
-    for mark in node.decorator_list if isinstance(node, ast.FunctionDef) else ():
-        match mark:
-            case ast.Name("overload") | ast.Attribute(ast.Name("typing"), "overload"):
-                return True
-    return False
-
-
 def bind_names(module: Module, faults: list[str]) -> None:
-    """Note every name that the pieces bind; none is bound twice, but for the signatures of a function."""
-    statements = [(cell, node) for cell in module.pieces for node in cell.tree.body]
-    for cell, node in statements:
-        if isinstance(node, ast.If) and node is not statements[-1][1]:
-            faults.append(cell.fault(node.lineno, f"'if __name__ == {MAIN!r}' must end the module"))
-        for name, imported in bound(node):
-            new = Binding(cell, node.lineno, imported, is_overload(node))
-            old = module.bindings.setdefault(name, new)
-            if old.overload and old.cell is cell and isinstance(node, ast.FunctionDef):
-                module.bindings[name] = new
-            elif old is not new and not same_package(old.imported, imported):
-                where = f"cell {old.cell.id}, line {old.line}"
-                faults.append(cell.fault(node.lineno, f"{name} is bound already in {where}"))
-    for name, binding in module.bindings.items():
-        if binding.overload:
-            problem = f"{name} has signatures and no implementation after them in its cell"
-            faults.append(binding.cell.fault(binding.line, problem))
-
-
-def same_package(first: str, second: str) -> bool:
-    """Whether two bindings agree: `import torch` and `import torch.utils.data` bind the same thing."""
-    plain = {first, second}.isdisjoint({"", "as", "from"})
-    return plain and first != second
+    """Note every name that the pieces bind; only `import a` and `import a.b` bind one twice."""
+    for cell in module.pieces:
+        for node in cell.tree.body:
+            for name in bound(node):
+                where, _ = module.names.setdefault(name, (cell.at(node.lineno), node))
+                if where != cell.at(node.lineno) and not isinstance(node, ast.Import):
+                    faults.append(f"{cell.at(node.lineno)}: {name} is bound already in {where}")
 
 
 GLOBAL_LOADS = {"LOAD_NAME", "LOAD_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS"}
 
 
-def needed(code: CodeType, at_once: bool = True) -> Iterator[tuple[str, int, bool]]:
-    """The names that code takes from its module, each with its line, and whether the import itself needs it.
+def needed(code: CodeType) -> Iterator[tuple[str, int]]:
+    """The names that code takes from its module, each with its line.
 
     The compiler has decided what is local, what belongs to an enclosing function and what is global, by
     Python's own rules. Its instructions say so.
@@ -423,45 +251,20 @@ def needed(code: CodeType, at_once: bool = True) -> Iterator[tuple[str, int, boo
         if step.opname == "STORE_NAME":
             local.add(step.argval)
         elif step.opname in GLOBAL_LOADS and step.argval not in local:
-            yield step.argval, step.positions.lineno, at_once
+            yield step.argval, step.positions.lineno
     for inner in code.co_consts:
-        if isinstance(inner, CodeType):  # a class, whose body runs now, or a function, which runs later
-            yield from needed(inner, at_once and not inner.co_flags & inspect.CO_OPTIMIZED)
+        if isinstance(inner, CodeType):
+            yield from needed(inner)
 
 
 def check_uses(module: Module, faults: list[str]) -> None:
-    """Every name that a piece uses comes from Python or a piece of the same module, and comes in time."""
+    """Every name that a piece uses comes from Python or from a piece of the same module."""
+    known = {*module.names, *dir(builtins), "__annotations__", "__class__", "__file__"}
     for cell in module.pieces:
-        seen = set()
-        for name, line, at_once in needed(compile(cell.tree, cell.notebook, "exec")):
-            if name in seen or hasattr(builtins, name) or re.fullmatch(r"__\w+__", name):
-                continue
-            origin = module.bindings.get(name)
-            if origin is None:
-                problem = f"{name} is neither defined nor imported by a cell of {module.name}"
-            elif at_once and (cell.index, line) < (origin.cell.index, origin.line):
-                problem = f"{name} is used before it is defined in cell {origin.cell.id}, line {origin.line}"
-            else:
-                continue
-            seen.add(name)
-            faults.append(cell.fault(line, problem))
-
-
-def check_public(modules: Modules, owners: Modules, faults: list[str]) -> None:
-    """What a chapter makes public has one owner, and isn't called like a module, which it would hide."""
-    tops = {module.folder or module.name for module in modules.values()}
-    for module in modules.values():
-        for name in module.public if module.pieces else ():
-            binding, owner = module.bindings[name], owners[name]
-            if owner is not module:
-                first = owner.bindings[name].cell
-                problem = f"{name} is already public in {owner.name} ({first.notebook}, cell {first.id})"
-            elif name in tops:
-                kind = "module" if name in modules else "folder"
-                problem = f"{name} is the name of a {kind} too, and would hide it"
-            else:
-                continue
-            faults.append(binding.cell.fault(binding.line, problem))
+        lines = dict(reversed(list(needed(compile(cell.source, cell.notebook, "exec")))))  # its first use
+        for name in [name for name in reversed(lines) if name not in known]:
+            problem = f"{name} is neither defined nor imported by a cell of {module.name}"
+            faults.append(f"{cell.at(lines[name])}: {problem}")
 
 
 def imports(tree: ast.Module) -> Iterator[tuple[int, str, str | None]]:
@@ -474,56 +277,45 @@ def imports(tree: ast.Module) -> Iterator[tuple[int, str, str | None]]:
             yield from ((node.lineno, path, alias.name) for alias in node.names)
 
 
-def check_imports(cell: Cell, modules: Modules, owners: Modules, faults: list[str]) -> list[Use]:
-    """What a cell imports from the package has a home, and is imported as it should be; each such use."""
-    uses: list[Use] = []
+def owner_of(
+    path: str, name: str | None, modules: Modules, exports: dict[str, str]
+) -> tuple[Module | None, bool]:
+    """The module that an import takes, or takes a name from, and whether it takes the whole module."""
+    inner = path.removeprefix(PACKAGE).strip(".").replace(".", "/")
+    whole = modules.get("/".join(filter(None, (inner, name))))
+    return whole or modules.get(inner or exports.get(name or "", "")), whole is not None
+
+
+def check_imports(
+    cell: Cell, modules: Modules, exports: dict[str, str], latest: dict[str, Cell | None]
+) -> Iterator[str]:
+    """What a cell imports from the package has a home, is there by now, and is imported as it should be."""
     for line, path, name in imports(cell.tree):
-        package, _, inner = path.partition(".")
-        module = inner.replace(".", "/")
-        owner = modules.get(module) if module else owners.get(name) or modules.get(name)
-        if owner is None and module and name:  # from transformer.speed import kernels
-            owner = modules.get(f"{module}/{name}")
-        what = name or path
-        whole = owner is not None and owner.name == "/".join(filter(None, (module, name)))
-        problem = None
         if path.startswith("."):
-            problem = f"relative import; write 'from {PACKAGE}.<module> import {name}'"
-        elif package != PACKAGE or path == PACKAGE and name is None and not cell.module:
+            yield f"{cell.at(line)}: relative import; write 'from {PACKAGE}.<module> import {name}'"
+        if path.partition(".")[0] != PACKAGE or re.fullmatch(r"__\w+__", name or ""):
+            continue  # __version__ stands in __init__.py
+        if path == PACKAGE and name is None and not cell.module:
             continue
-        elif path == PACKAGE and re.fullmatch(r"__\w+__", name or ""):  # __version__ stands in __init__.py
-            continue
-        elif cell.module and (not (module and name) or whole):
-            home, taken = owner.path if owner else f"{PACKAGE}.<module>", "…" if whole else name or "…"
-            problem = f"an exported cell names the module: 'from {home} import {taken}'"
-        elif name == "*":
-            problem = "'import *' does not say what it imports"
+        owner, whole = owner_of(path, name, modules, exports)
+        what, last = name or path, latest[owner.name] if owner else None
+        if cell.module and (whole or path == PACKAGE):
+            home = owner.path if owner else f"{PACKAGE}.<module>"
+            problem = (
+                f"an exported cell names the module: 'from {home} import {'…' if whole else name or '…'}'"
+            )
         elif owner is None:
-            problem = f"neither a chapter nor a file of the package has {path if module else what}"
+            problem = f"neither a chapter nor a file of the package has {what}"
+        elif not whole and name not in owner.defined:
+            problem = f"{path} defines no {name}"
         elif owner.home == cell.notebook and cell.module in (None, owner.name):
             problem = f"{what} is made in this very chapter, and cannot be imported here"
+        elif last and last.chapter > cell.chapter:
+            way = "in" if last.notebook == owner.home else f"after what {owner.home} needs from"
+            problem = f"{what} comes only later, {way} {last.notebook}"
         else:
-            uses.append(Use(cell, line, path, name, owner, whole))
-            if cell.module:
-                modules[cell.module].needs.setdefault(owner.name, (cell, line))
-        if problem:
-            faults.append(cell.fault(line, problem))
-    return uses
-
-
-def check_use(use: Use, latest: dict[str, Cell | None], exports: set[str], faults: list[str]) -> None:
-    """What a cell takes is there when it comes to it: from no later chapter, and under its name."""
-    cell, line, path, name, owner, whole = use
-    what, last = name or path, latest.get(owner.name)
-    if last and last.chapter > cell.chapter:
-        way = "in" if last.notebook == owner.home else f"after what {owner.home} needs from"
-        problem = f"{what} comes only later, {way} {last.notebook}"
-    elif path != PACKAGE and name and not whole and name not in owner.defined:
-        problem = f"{path} defines no {name}"
-    elif path == PACKAGE and not whole and name not in exports:
-        problem = f"{PACKAGE} itself has no {name}: write 'from {owner.path} import {name}'"
-    else:
-        return
-    faults.append(cell.fault(line, problem))
+            continue
+        yield f"{cell.at(line)}: {problem}"
 
 
 def latest_chapters(modules: Modules) -> dict[str, Cell | None]:
@@ -535,8 +327,7 @@ def latest_chapters(modules: Modules) -> dict[str, Cell | None]:
 
     def last(name: str) -> Cell | None:
         if name not in latest:
-            own = modules[name].pieces[:1]
-            cells = [cell for cell in (*own, *map(last, modules[name].needs)) if cell]
+            cells = [*modules[name].pieces[:1], *filter(None, map(last, modules[name].needs))]
             latest[name] = max(cells, key=lambda cell: cell.chapter, default=None)
         return latest[name]
 
@@ -545,14 +336,15 @@ def latest_chapters(modules: Modules) -> dict[str, Cell | None]:
     return latest
 
 
-def check_circles(modules: Modules, faults: list[str]) -> None:
+def check_circles(modules: Modules) -> list[str]:
     """Modules build on each other without a circle; each circle is named once."""
     done: set[str] = set()
+    faults: list[str] = []
 
     def visit(name: str, above: tuple[str, ...]) -> None:
-        for other, (cell, line) in modules[name].needs.items():
+        for other, where in modules[name].needs.items():
             if other in (*above, name):
-                faults.append(cell.fault(line, f"{other} imports {name} already, directly or by others"))
+                faults.append(f"{where}: {other} imports {name} already, directly or by others")
             elif other not in done:
                 visit(other, (*above, name))
         done.add(name)
@@ -560,57 +352,45 @@ def check_circles(modules: Modules, faults: list[str]) -> None:
     for name in modules:
         if name not in done:
             visit(name, ())
+    return faults
 
 
-# ---------- what is written by hand
+# ---------- the whole book, and what is written by hand beside it
 
 
-def files_of(package: Path) -> Iterator[tuple[str, Path]]:
-    """The Python files of the package and its folders, by their names below it; a link is none."""
-    for path in sorted([*package.glob("*.py"), *package.glob("*/*.py")]):
-        if path.is_file() and not path.is_symlink() and not path.parent.is_symlink():
-            yield path.relative_to(package).as_posix(), path
+def files_of(package: Path) -> dict[str, bytes]:
+    """The Python files of the package and its folders, by their names below it."""
+    paths = sorted([*package.glob("*.py"), *package.glob("*/*.py")])
+    return {path.relative_to(package).as_posix(): path.read_bytes() for path in paths}
 
 
-def read_by_hand(root: Path, taken: Modules, faults: list[str]) -> Modules:
-    """The modules that are written by hand: what each defines, and which others it imports.
-
-    What stands in the place of a chapter's module is left to `differences`, which refuses it.
-    """
+def read_by_hand(files: dict[str, bytes], taken: Modules, faults: list[str]) -> Modules:
+    """The modules that are written by hand: what each defines and imports."""
     modules: Modules = {}
-    for name, path in files_of(root / PACKAGE):
-        module = name.removesuffix(".py")
-        if module in taken or path.name == "__init__.py" or signed(content := path.read_bytes()):
+    for file, content in files.items():
+        name, where = file.removesuffix(".py"), f"{PACKAGE}/{file}, line"
+        if name in taken or name.endswith("__init__") or signed(content):
             continue
-        file = File(f"{PACKAGE}/{name}", ast.Module([], []))
         try:
-            file.tree = ast.parse(content)
+            tree = ast.parse(content)
         except NO_PYTHON as error:
-            faults.append(file.fault(*what_is_wrong(error)))
-        bindings = {
-            one: Binding(file, node.lineno, imported)
-            for node in file.tree.body
-            for one, imported in bound(node)
-        }
-        modules[module] = Module(module, file=file, bindings=bindings)
-    for module in modules.values():
-        for line, path, name in imports(module.file.tree):
-            inner = path.removeprefix(f"{PACKAGE}.").replace(".", "/")
-            for other in (inner, f"{inner}/{name}", name if path == PACKAGE else ""):
-                if other in modules or other in taken:
-                    module.needs.setdefault(other, (module.file, line))
+            faults.append("{} {}: {}".format(where, *what_is_wrong(error)))
+            continue
+        names = {one: (f"{where} {node.lineno}", node) for node in tree.body for one in bound(node)}
+        found = [(f"{where} {line}", path, one) for line, path, one in imports(tree)]
+        modules[name] = Module(name, names=names, imported=found)
     return modules
 
 
-def exports_of(package: Path) -> dict[str, str]:
-    """The names that `__init__.py` imports, and from where: what the package itself has."""
-    init = package / "__init__.py"
+def exports_of(files: dict[str, bytes]) -> dict[str, str]:
+    """The names that `__init__.py` imports from modules of the package, each with its module."""
     try:
-        tree = ast.parse(init.read_bytes() if init.is_file() else b"")
+        tree = ast.parse(files.get("__init__.py", b""))
     except NO_PYTHON as error:
-        line, problem = what_is_wrong(error)
-        raise TangleError([f"{PACKAGE}/__init__.py, line {line}: {problem}"]) from None
-    return {name: path for _, path, name in imports(tree) if name and path.startswith(f"{PACKAGE}.")}
+        raise TangleError([f"{PACKAGE}/__init__.py, line {what_is_wrong(error)[0]}: {error}"]) from None
+    inner = f"{PACKAGE}."
+    found = ((name, path) for _, path, name in imports(tree) if name and path.startswith(inner))
+    return {name: path.removeprefix(inner).replace(".", "/") for name, path in found}
 
 
 def read_book(root: Path) -> Modules:
@@ -625,45 +405,36 @@ def read_book(root: Path) -> Modules:
             module = modules.setdefault(cell.module, Module(cell.module))
             module.pieces.append(cell)
             if module.home != cell.notebook:
-                faults.append(cell.fault(1, f"module {cell.module} belongs to {module.home} already"))
+                faults.append(f"{cell.at(1)}: module {cell.module} belongs to {module.home} already")
             parse_exported(cell, faults)
         elif cell.kind == "code" and "raises-exception" not in cell.tags:
             cell.tree = parse_loosely(cell.source)
-    everything = modules | read_by_hand(root, modules, faults)
-    for module in everything.values():
-        if module.folder in everything:
-            faults.append(first_fault(module, f"{module.folder} is a module too, and no folder"))
+    files = files_of(root / PACKAGE)
+    everything, exports = modules | read_by_hand(files, modules, faults), exports_of(files)
     if faults:  # names are worth a look only where the form is right
         raise TangleError(faults)
 
     for module in modules.values():
         bind_names(module, faults)
         check_uses(module, faults)
-    owners: Modules = {}
+        module.imported = [
+            (c.at(line), path, one) for c in module.pieces for line, path, one in imports(c.tree)
+        ]
     for module in everything.values():
-        owners |= {name: module for name in module.public if name not in owners}
-    check_public(everything, owners, faults)
-    exports = exports_of(root / PACKAGE)
-    for name, path in exports.items():  # a name that several have is the one that `__init__.py` imports
-        home = path.removeprefix(f"{PACKAGE}.").replace(".", "/")
-        owners |= {name: everything[home]} if home in everything else {}
-    uses: list[Use] = []
+        for where, path, name in module.imported:
+            owner, _ = (
+                owner_of(path, name, everything, exports) if path.startswith(PACKAGE) else (None, False)
+            )
+            if owner and owner is not module:
+                module.needs.setdefault(owner.name, where)
+    if circles := check_circles(everything):  # in a circle nothing comes first
+        raise TangleError(faults + circles)
+    latest = latest_chapters(everything)
     for cell in cells:
-        if cell.tree:
-            uses += check_imports(cell, everything, owners, faults)
-    known = len(faults)
-    check_circles(everything, faults)
-    latest = latest_chapters(everything) if len(faults) == known else {}  # in a circle nothing comes first
-    for use in uses:
-        check_use(use, latest, set(exports), faults)
+        faults += check_imports(cell, everything, exports, latest) if cell.tree else []
     if faults:
         raise TangleError(faults)
     return modules
-
-
-def first_fault(module: Module, problem: str) -> str:
-    """A fault of a module as a whole, at its first piece or line."""
-    return (module.file or module.pieces[0]).fault(1, problem)
 
 
 # ---------- writing: from pieces to the package
@@ -673,11 +444,6 @@ def fitted(before: str, text: str, after: str) -> str:
     """The three on one line, the middle one shortened where that is too long."""
     room = max(WIDTH - len(before + after), 1)
     return before + textwrap.shorten(text, room, placeholder=" …") + after
-
-
-def header(first_line: str) -> str:
-    """The docstring of a generated file."""
-    return f'{first_line}\n\n{SIGN}\n"""\n'
 
 
 def all_of(names: list[str]) -> str:
@@ -692,20 +458,16 @@ def all_of(names: list[str]) -> str:
 def render_module(module: Module, faults: list[str]) -> str:
     """The text of a module, which Python must be able to read as a whole too."""
     first = module.pieces[0]
-    text = header(fitted(f'"""{module.path}, from {first.notebook}, "', first.title, '".'))
-    if module.name != MAIN:
-        text += all_of(module.public)
-    begins: list[tuple[int, Cell]] = []  # the line of the module above each piece
+    head = fitted(f'"""{module.path}, from {first.notebook}, "', first.title, '".')
+    text = f'{head}\n\n{SIGN}\n"""\n' + all_of(module.public)
     for cell in module.pieces:
-        marker = fitted(f"# %% {cell.notebook} · ", cell.heading, f" · [{cell.id}]")
-        begins.append((text.count("\n") + 3, cell))
-        text += f"\n\n{marker}\n{cell.source}\n"
+        text += "\n\n" + fitted(f"# %% {cell.notebook} · ", cell.heading, f" · [{cell.id}]")
+        text += f"\n{cell.source}\n"
     try:
         compile(text, f"{module.name}.py", "exec")
     except NO_PYTHON as error:
         line, problem = what_is_wrong(error)
-        above, cell = next((piece for piece in reversed(begins) if piece[0] < line), begins[0])
-        faults.append(cell.fault(max(line - above, 1), f"{problem} (within {module.name}.py)"))
+        faults.append(f"{first.notebook}: {problem} (line {line} of {module.name}.py)")
     return text
 
 
@@ -720,41 +482,23 @@ def differences(root: Path, modules: Modules | None = None) -> dict[Path, bytes 
     `modules` are those of a book that is about to be written; None takes them from the book that is there.
     """
     package, faults = root / PACKAGE, []
-    if package.is_symlink() or package.exists() and not package.is_dir():
-        raise TangleError([f"{PACKAGE}: is no folder of its own; move it away"])
     modules = read_book(root) if modules is None else modules
-    texts = {f"{module.name}.py": render_module(module, faults) for module in modules.values()}
-    for folder in {module.folder for module in modules.values()} - {""}:
-        place = package / folder
-        if place.is_symlink() or place.exists() and not place.is_dir():
-            faults.append(f"{PACKAGE}/{folder}: is a file or a link, and no folder; move it away")
-    for name in modules:
-        if (package / name).is_dir():
-            faults.append(f"{PACKAGE}/{name}: is a folder, and would hide the module; move it away")
-    found = {name: path.read_bytes() for name, path in files_of(package)}
-    for name in texts:
-        if name in found and not signed(found[name]):
-            faults.append(f"{PACKAGE}/{name}: not written by tangle; move it away")
-        elif name not in found and os.path.lexists(package / name):
-            faults.append(f"{PACKAGE}/{name}: is a folder or a link, and no file; move it away")
+    wanted = {f"{module.name}.py": render_module(module, faults).encode() for module in modules.values()}
+    found = files_of(package)
+    strangers = [name for name in wanted if name in found and not signed(found[name])]
+    faults += [f"{PACKAGE}/{name}: not written by tangle; move it away" for name in strangers]
     if faults:
         raise TangleError(faults)
-    wanted = {name: text.encode() for name, text in texts.items()}
     changed = {package / name: content for name, content in wanted.items() if found.get(name) != content}
-    gone = [name for name in found.keys() - wanted.keys() if signed(found[name])]
-    return changed | {package / name: None for name in sorted(gone)}
-
-
-def shown(path: Path, root: Path) -> str:
-    """A file as messages name it."""
-    return path.relative_to(root).as_posix()
+    gone = [name for name in found if name not in wanted and signed(found[name])]
+    return changed | {package / name: None for name in gone}
 
 
 def check(root: Path) -> None:
     """Raise TangleError where the package is not what the book says, naming every such file."""
     faults = []
     for path, content in differences(root).items():
-        name = shown(path, root)
+        name = path.relative_to(root).as_posix()
         if content is None:
             faults.append(f"{name}: orphaned, no chapter exports it")
         elif not path.exists():
@@ -767,44 +511,23 @@ def check(root: Path) -> None:
         raise TangleError(faults)
 
 
-def write_new(root: Path, path: Path, content: bytes) -> None:
-    """Write a file that is not there yet; a link of its name is not followed."""
-    try:
-        file = path.open("xb")
-    except FileExistsError:
-        raise TangleError([f"{shown(path, root)}: is in the way; remove it"]) from None
-    try:
-        with file:
-            file.write(content)
-    except BaseException:
-        path.unlink()
-        raise
-
-
 def tangle(root: Path) -> list[str]:
-    """Make the package what the book says, each file in one step or not at all; returns what was done."""
+    """Make the package what the book says; returns what was done."""
     return write(root, differences(root))
 
 
 def write(root: Path, changes: dict[Path, bytes | None]) -> list[str]:
-    """Put the files in place once the content of each lies beside it, or none; returns what was done."""
-    for folder in {root / PACKAGE, *(path.parent for path, content in changes.items() if content)}:
-        folder.mkdir(parents=True, exist_ok=True)
-    beside: dict[Path, Path] = {}  # by path, the new content under a name of its own
-    try:
-        for path, content in changes.items():
-            if content is not None:
-                temporary = path.with_name(f".{path.name}.{os.getpid()}")
-                write_new(root, temporary, content)
-                beside[path] = temporary
-        for path in changes.keys() - beside.keys():
+    """Put each file in place in one step, or remove it; returns what was done."""
+    for path, content in changes.items():
+        if content is None:
             path.unlink()
-        for path, temporary in beside.items():
-            os.replace(temporary, path)
-    finally:
-        for temporary in beside.values():
-            temporary.unlink(missing_ok=True)
-    return [f"{'wrote' if content else 'removed'} {shown(path, root)}" for path, content in changes.items()]
+            continue
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        temporary.write_bytes(content)
+        os.replace(temporary, path)
+    names = {path.relative_to(root).as_posix(): content for path, content in changes.items()}
+    return [f"{'removed' if content is None else 'wrote'} {name}" for name, content in names.items()]
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -821,11 +544,8 @@ def main(arguments: list[str] | None = None) -> int:
             done = back(options.root)
         else:
             done = check(options.root) if options.check else tangle(options.root)
-    except TangleError as error:
+    except (TangleError, OSError) as error:
         print(error, file=sys.stderr)
-        return 1
-    except OSError as error:
-        print(printable(f"{error.filename or PACKAGE}: {error.strerror or error}"), file=sys.stderr)
         return 1
     print("\n".join(done or [f"{PACKAGE}/ is what the book says"]))
     return 0

@@ -93,9 +93,9 @@ def test_nothing_changes_where_nothing_was_edited(book):
     ("old", "new", "said"),
     [
         ('from book/01-first.ipynb, "First".', "mine", "its header was edited"),
-        ("[alpha-1]", "[alpha-9]", r"no cell has the marker .*alpha-9.*\n.*alpha-1\]' is gone"),
+        ("[alpha-1]", "[alpha-9]", r"alpha-1\] should come where .*alpha-9\] stands"),
         (ONE, "", "piece alpha-0 is empty"),
-        (TWO, f"{TWO}\n\n\n# %% new\nx = 1", "no cell has the marker '# %% new'"),
+        (TWO, f"{TWO}\n\n\n# %% new\nx = 1", "nothing should come where # %% new stands"),
         ("return 1", "return (", "line 2: '\\(' was never closed"),
         ("return 1", "return zero", "zero is neither defined nor imported"),
     ],
@@ -110,70 +110,12 @@ def test_what_has_no_home_is_refused_and_nothing_is_written(book, old, new, said
     assert contents(book) == before
 
 
-def test_a_module_that_is_no_text_is_refused(book):
-    path = book / "transformer" / "alpha.py"
-    path.write_bytes(path.read_bytes() + b'a = "\xe9"\n')
-    before = contents(book)
-    with pytest.raises(tangle.TangleError, match="transformer/alpha.py: is not UTF-8, at byte"):
-        back.back(book)
-    assert contents(book) == before
-
-
 def test_pieces_in_another_order_are_refused(book):
     path = book / "transformer" / "alpha.py"
     header, first, second = path.read_text(encoding="utf8").split("\n\n# %% ")
     path.write_text("\n\n# %% ".join([header, second, first]), encoding="utf8")
-    with pytest.raises(tangle.TangleError, match="in another order, or twice"):
+    with pytest.raises(tangle.TangleError, match="should come where"):
         back.back(book)
-
-
-def link(path: Path) -> None:
-    path.rename(path.with_suffix(".real"))
-    path.symlink_to(path.with_suffix(".real"))
-
-
-def in_a_linked_folder(path: Path) -> None:
-    path.parent.rename(path.parent.parent / "elsewhere")
-    path.parent.symlink_to(path.parent.parent / "elsewhere")
-
-
-def a_folder(path: Path) -> None:
-    path.unlink()
-    path.mkdir()
-
-
-@pytest.mark.parametrize(
-    ("make", "name"),
-    [
-        (link, "transformer/alpha.py"),
-        (link, "book/01-first.ipynb"),
-        (in_a_linked_folder, "transformer/more/beta.py"),
-        (a_folder, "transformer/more/beta.py"),
-    ],
-)
-def test_a_file_that_cannot_be_written_is_refused_before_anything_is(book, make, name):
-    edit(book, "alpha", "return 1", "return 2")
-    make(book / name)
-    before = contents(book)
-    with pytest.raises(tangle.TangleError, match=f"{Path(name).parent.as_posix()}.*move it away"):
-        back.back(book)
-    assert contents(book) == before
-
-
-def test_a_disk_that_takes_no_module_gets_no_notebook_either(book, monkeypatch):
-    edit(book, "alpha", "one", "unity")
-    edit(book, "alpha", '"unity"', '"one"')  # the list of names is to be written anew
-    before, write_new = contents(book), tangle.write_new
-
-    def full(root, path, content):
-        if path.suffix != ".ipynb" and "transformer" in path.parts:
-            raise OSError("no space")
-        write_new(root, path, content)
-
-    monkeypatch.setattr(tangle, "write_new", full)
-    with pytest.raises(OSError, match="no space"):
-        back.back(book)
-    assert contents(book) == before
 
 
 def change_cell(book: Path, old: str, new: str) -> None:
@@ -211,4 +153,4 @@ def test_the_option_says_what_it_did(book, capsys):
     assert "book/01-first.ipynb: alpha-0" in capsys.readouterr().out
     edit(book, "alpha", "[alpha-1]", "[x]")
     assert tangle.main(["--back", "--root", str(book)]) == 1
-    assert "no cell has the marker" in capsys.readouterr().err
+    assert "should come where" in capsys.readouterr().err
