@@ -5,24 +5,23 @@ WORKERS ?=
 CHAPTER ?=
 BENCH   ?=
 COLAB   ?=
-URL     ?=
 VERSION ?=
 
 TASKS := $(PYTHON) book/tasks.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup book back edit tidy html pdf epub workbook test test-pages test-fast test-here test-workbook style types tangle run bench anywhere mutants colab browser repository release clean
+.PHONY: help setup book back tidy html pdf workbook test test-pages test-fast test-here test-workbook style types tangle run bench anywhere mutants colab browser release clean
 
 help:
 	@$(TASKS)
 
-setup book back html epub workbook tangle style types browser clean:
+setup book back html workbook tangle style types browser clean:
 	@$(TASKS) $@
 
 test test-pages test-fast test-here test-workbook anywhere mutants:
 	@$(TASKS) $@ $(if $(WORKERS),--workers $(WORKERS))
 
-run pdf edit tidy: # make run CHAPTER=03, make pdf CHAPTER=03, make edit CHAPTER=03
+run pdf tidy: # make run CHAPTER=03, make pdf CHAPTER=03
 	@$(TASKS) $@ $(CHAPTER)
 
 bench: # make bench BENCH="--device cuda --only training"
@@ -30,9 +29,6 @@ bench: # make bench BENCH="--device cuda --only training"
 
 colab: # make colab COLAB="--python /path/to/python3.13 03"
 	@$(TASKS) $@ $(COLAB)
-
-repository: # make repository URL=https://…
-	@$(TASKS) $@ $(URL)
 
 release: # make release VERSION=0.3.0
 	@$(TASKS) $@ $(VERSION)

@@ -4,7 +4,6 @@
     python book/execute.py 03 07               # chapters by number
     python book/execute.py book/03-attention.ipynb
     python book/execute.py --tidy 03           # run nothing, only write the file in its one form
-    python book/execute.py --narrow 03         # run, but renew only the narrow forms of plots
 
 A notebook is written back only when the whole of it has run, and so that a second run changes as few lines as
 possible: no timings, no kernel version, sorted keys, stable ids. A cell tagged `nbval-skip` is not run.
@@ -170,7 +169,7 @@ def write(path: Path, notebook: NotebookNode) -> None:
     os.replace(temporary, path)
 
 
-def run(notebook: NotebookNode, path: Path, timeout: int, allow_errors: bool = False) -> None:
+def run(notebook: NotebookNode, path: Path, timeout: int) -> None:
     """Run the cells of `notebook` in a fresh kernel, in the folder of the file at `path`."""
     for cell in notebook.cells:
         if cell.cell_type == "code":
@@ -180,7 +179,6 @@ def run(notebook: NotebookNode, path: Path, timeout: int, allow_errors: bool = F
         timeout=timeout,
         kernel_name="python3",
         record_timing=False,
-        allow_errors=allow_errors,
         skip_cells_with_tag=SKIP_TAG,
         extra_arguments=["--log-level=ERROR", *FIGURES],
         resources={"metadata": {"path": str(path.parent)}},
@@ -226,39 +224,6 @@ def plots_without_narrow_form(notebook: NotebookNode) -> list[str]:
     ]
 
 
-def renew_narrow_forms(path: Path, timeout: int) -> list[str]:
-    """Draw the narrow forms of the plots at `path` anew, and change nothing else of the file.
-
-    The notebook may be edited while its cells run here: a cell that reads otherwise afterwards, or shows
-    another number of plots, keeps what it has.
-
-    Returns:
-        What a person should know: cells left out, errors, and plots that came out otherwise than before.
-    """
-    ran = nbformat.read(path, as_version=4)
-    last = max((place for place, cell in enumerate(ran.cells) if plots(cell)), default=-1)
-    ran.cells = ran.cells[: last + 1]
-    if not ran.cells:
-        return []
-    run(ran, path, timeout, allow_errors=True)
-    drawn = {cell.id: cell for cell in ran.cells}
-    notebook, said = nbformat.read(path, as_version=4), []
-    for cell in filter(plots, notebook.cells):
-        new = drawn.get(cell.id, {})
-        if new.get("source") != cell.source or len(plots(new)) != len(plots(cell)):
-            said.append(f"{cell.id}: its plots are not those of the run, and keep the narrow form they had")
-            continue
-        for plot, other in zip(plots(cell), plots(new), strict=True):
-            plot.metadata[narrow.KIND] = narrow_form(other)
-            if plot.data[narrow.KIND].split() != other.data[narrow.KIND].split():
-                said.append(f"{cell.id}: the stored plot shows another run than its narrow form")
-    errors = [cell.id for cell in ran.cells for output in cell.get("outputs", []) if "ename" in output]
-    meant = [cell.id for cell in ran.cells if "raises-exception" in cell.metadata.get("tags", [])]
-    said += [f"{name}: raised an error" for name in errors if name not in meant]
-    write(path, notebook)
-    return said + plots_without_narrow_form(notebook)
-
-
 def kernel_environment() -> None:
     """Give kernels what the tests give them: this package, one thread, no start-up noise; and narrow.py."""
     paths = [str(ROOT), os.environ.get("PYTHONPATH"), str(BOOK)]
@@ -270,15 +235,8 @@ def kernel_environment() -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument(
-        "notebooks", nargs="*", help="paths or chapter numbers; all if none is given"
-    )
+    parser.add_argument("notebooks", nargs="*", help="paths or chapter numbers; all if none is given")
     parser.add_argument("--tidy", action="store_true", help="run nothing, write the file in its one form")
-    parser.add_argument(
-        "--narrow",
-        action="store_true",
-        help="run, but renew only the narrow forms of plots and no output",
-    )
     parser.add_argument("--timeout", type=int, default=1800, help="seconds that one cell may take (1800)")
     options = parser.parse_args(arguments)
     try:
@@ -296,14 +254,12 @@ def main(arguments: list[str] | None = None) -> int:
     for path in notebooks:
         started = time.perf_counter()
         try:
-            said = (renew_narrow_forms if options.narrow else execute)(path, options.timeout)
+            execute(path, options.timeout)
         except (CellExecutionError, CellTimeoutError, DeadKernelError, RuntimeError, ValueError) as error:
             failed += 1
             print(f"{path.name}: not written\n{error}", file=sys.stderr)
         else:
             print(f"{path.name}: {time.perf_counter() - started:.1f} s", flush=True)
-            for line in said or []:
-                print(f"  {line}", flush=True)
     return 1 if failed else 0
 
 

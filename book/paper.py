@@ -1,4 +1,4 @@
-"""What the PDF and the EPUB of the whole book share: its order, its titles, its cover, and the browser."""
+"""What a PDF of the whole book needs of it: its order, its titles, its cover, and the browser."""
 
 from __future__ import annotations
 

@@ -1,14 +1,10 @@
-"""Change the repository's address wherever the book, its package and its programs name it, or make a release.
+"""Make a release, and write what all notebooks begin with.
 
-    python book/repository.py                                   # print address and version
-    python book/repository.py https://github.com/OWNER/NAME     # change the address everywhere
-    python book/repository.py --cells                           # write the first cell of each notebook again
-    python book/repository.py --release 0.3.0                   # make a release: two commits and a tag
+    python book/repository.py --cells               # write the first cell of each notebook again
+    python book/repository.py --release 0.3.0       # make a release: two commits and a tag
 
-Both stand in pyproject.toml: the address is `Repository` under `[project.urls]`. Links that are made of it,
-to Colab and to the published pages, change with it. On `main` the version ends in `.dev0`, and a notebook
-that Colab opens installs the package of `main`; in a release, it installs that release by its tag, `v` and
-the version.
+Address and version stand in pyproject.toml. On `main` the version ends in `.dev0`, and a notebook that Colab
+opens installs the package of `main`; in a release, it installs that release by its tag, `v` and the version.
 
 A release commits the version, its date and its heading in the changelog, tags the commit, and commits the
 next version's `.dev0` on top. Nothing leaves the machine: the last line printed is the command that publishes
@@ -29,7 +25,6 @@ import execute
 import nbformat
 
 ROOT = Path(__file__).resolve().parents[1]
-FORM = re.compile(r"https://github\.com/(?P<owner>[\w.-]+)/(?P<name>[\w.-]+?)(?:\.git)?/?")
 RELEASE = re.compile(r"\d+\.\d+\.\d+")
 BRANCH = "main"  # where the next release grows
 UNRELEASED = "## Unreleased\n"
@@ -72,17 +67,8 @@ def first_cell(root: Path = ROOT) -> str:
     return FIRST_CELL.format(address=current(root), ref=ref(project(root)["version"]))
 
 
-def forms(address: str) -> tuple[str, ...]:
-    """Return what is made of `address`: itself, the path that Colab uses, the published pages."""
-    match = FORM.fullmatch(address)
-    if match is None:
-        raise ValueError(f"the address must look like https://github.com/OWNER/NAME, got {address!r}")
-    owner, name = match["owner"], match["name"]
-    return f"github.com/{owner}/{name}", f"com/github/{owner}/{name}", f"{owner.lower()}.github.io/{name}"
-
-
 def files(root: Path = ROOT) -> list[Path]:
-    """Return the files in which address or version may stand."""
+    """Return the files in which the version may stand."""
     named = [root / name for name in NAMED if (root / name).is_file()]
     return named + sorted((root / "book").glob("*.md")) + sorted((root / "book").glob("*.ipynb"))
 
@@ -98,13 +84,6 @@ def substitute(pairs: list[tuple[str, str]], root: Path) -> list[Path]:
             path.write_text(after, encoding="utf8", newline="\n")
             changed.append(path)
     return changed
-
-
-def change(address: str, root: Path = ROOT) -> list[Path]:
-    """Put `address` in the place of the address of record, and return the files that changed."""
-    pairs = zip(forms(current(root)), forms(address), strict=True)
-    # A longer name that begins with the old one is another repository.
-    return substitute([(re.escape(old) + r"(?![\w-])", new) for old, new in pairs], root)
 
 
 def set_version(version: str, root: Path = ROOT) -> list[Path]:
@@ -198,20 +177,16 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("address", nargs="?", help="the new address")
     parser.add_argument("--cells", action="store_true", help="only write the first cell of each notebook")
     parser.add_argument("--release", metavar="VERSION", help="commit and tag this version")
     options = parser.parse_args(arguments)
     try:
-        changed = change(options.address) if options.address else []
-        changed += write_first_cells() if options.cells else []
+        changed = write_first_cells() if options.cells else []
         command = release(options.release) if options.release else ""
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2
-    if not arguments:
-        print(current(), project()["version"])
-    for path in dict.fromkeys(changed):
+    for path in changed:
         print(path.relative_to(ROOT))
     if command:
         print(f"Committed and tagged. To publish:\n{command}")

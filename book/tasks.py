@@ -151,25 +151,8 @@ def test_pages(options) -> None:
     """the book without warnings, its links, and every page in Chromium: widths, themes, live figures"""
     python = installed()
     html(options)
-    call(
-        *(python, "-m", "pytest", "--numprocesses", options.workers, "--dist", "worksteal"),
-        *(
-            "-m",
-            "pages",
-            *(
-                f"tests/book/{name}.py"
-                for name in (
-                    "test_book",
-                    "test_budgets",
-                    "test_live",
-                    "test_paper",
-                    "test_predict",
-                    "test_search",
-                )
-            ),
-        ),
-        **QUIET,
-    )
+    several = ("--numprocesses", options.workers, "--dist", "worksteal")
+    call(python, "-m", "pytest", *several, "-m", "pages", "tests/book", **QUIET)
 
 
 @command
@@ -216,14 +199,6 @@ def back(options) -> None:
 
 
 @command
-def edit(options) -> None:
-    """edit a chapter as one text in $EDITOR, and carry it back: edit 03"""
-    line = [str(installed()), "book/edit.py", *options.arguments]
-    # Not by `call`: an editor reads the terminal.
-    sys.exit(subprocess.run(line, cwd=ROOT, check=False).returncode)
-
-
-@command
 def tidy(options) -> None:
     """bring what an editor has saved into the form of the book: tidy 03, or tidy alone for all"""
     call(installed(), "book/execute.py", "--tidy", *options.arguments)
@@ -256,13 +231,6 @@ def pdf(options) -> None:
     """print the whole book for reading on paper, with Chromium, to _build/pdf; pdf 03 B prints chapters"""
     html(options)
     call(installed(), "book/pdf.py", *options.arguments)
-
-
-@command
-def epub(options) -> None:
-    """write the whole book as an EPUB, with Chromium, to _build/epub, for epubcheck to judge"""
-    html(options)
-    call(installed(), "book/epub.py")
 
 
 @command
@@ -335,12 +303,6 @@ def browser(options) -> None:
             f"The browser tests need Chromium on the PATH, as {', '.join(BROWSERS[:-1])} or {BROWSERS[-1]}."
         )
         print("On Debian and its relatives: sudo apt-get install chromium. Without it they are skipped.")
-
-
-@command
-def repository(options) -> None:
-    """print the repository's address and the version, or change the address everywhere"""
-    call(installed(), "book/repository.py", *options.arguments)
 
 
 @command

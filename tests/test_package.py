@@ -562,7 +562,7 @@ def test_readme_is_short_and_says_first_how_to_begin():
     lines = README.splitlines()
     assert len(lines) <= 150
     start = "\n".join(lines[:40])
-    for first in ("git clone", "make book", "pip install .", "placeholder", "make repository", "```python"):
+    for first in ("git clone", "make book", "pip install .", "placeholder", "```python"):
         assert first in start
     own = README[README.index("## Your own data") :].partition("\n## ")[0]
     for step in ("train --source", "translate --model", "evaluate --model", "train_translator"):
@@ -592,30 +592,6 @@ def copy_named_files(folder: Path) -> None:
         copy = folder / path.relative_to(ROOT)
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, copy)
-
-
-def test_one_command_changes_the_address_everywhere(tmp_path):
-    copy_named_files(tmp_path)
-    old = repository.current()
-    changed = repository.change("https://github.com/Somebody/attention-book", tmp_path)
-    assert repository.current(tmp_path) == "https://github.com/Somebody/attention-book"
-    assert {"pyproject.toml", "README.md", "CITATION.cff", "_config.yml"} <= {path.name for path in changed}
-    left = [
-        path.name
-        for path in repository.files(tmp_path)
-        if old.removeprefix("https://") in path.read_text(encoding="utf8")
-    ]
-    assert left == []
-    repository.change(old, tmp_path)
-    assert all(
-        (tmp_path / path.relative_to(ROOT)).read_bytes() == path.read_bytes() for path in repository.files()
-    )
-
-
-@pytest.mark.parametrize("address", ["github.com/a/b", "https://gitlab.com/a/b", "https://github.com/a", ""])
-def test_address_of_another_form_is_refused(address):
-    with pytest.raises(ValueError, match="must look like https://github.com/OWNER/NAME"):
-        repository.change(address)
 
 
 # The version ----------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import re
 from pathlib import Path
@@ -116,37 +115,6 @@ def test_a_plot_without_a_narrow_form_is_an_error_that_names_the_cell(tmp_path, 
     path = save(tmp_path / "01-first.ipynb", breaks + DRAWS)
     assert execute.main([str(path)]) == 1
     assert "cell-0: a plot has no narrow form: ValueError: no room" in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_narrow_forms_are_renewed_and_nothing_else(tmp_path, capsys):
-    """Also where a cell fails, or was edited, or where the plot comes out otherwise than the stored one."""
-    path = save(tmp_path / "01-first.ipynb", "print('one')", DRAWS, DRAWS, "1 / 0")
-    assert execute.main([str(path)]) == 1  # the last cell is not run for plots
-    notebook = nbformat.read(path, as_version=4)
-    for cell in notebook.cells[2:4]:
-        data = {"image/svg+xml": "<svg/>", "text/plain": "a plot"}
-        cell.outputs = [nbformat.v4.new_output("display_data", data=data)]
-    notebook.cells[3].source += "  # while it ran"
-    before = copy.deepcopy(notebook)
-    execute.write(path, notebook)
-    run = execute.run
-
-    def edit_after(*arguments, **options):
-        run(*arguments, **options)
-        arguments[0].cells[3].source = DRAWS
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(execute, "run", edit_after)
-        assert execute.main(["--narrow", str(path)]) == 0
-    after = nbformat.read(path, as_version=4)
-    assert execute.narrow_form(after.cells[2].outputs[0])["narrow"].startswith("<svg")
-    after.cells[2].outputs[0].metadata = {}
-    assert after == before
-    said = capsys.readouterr().out
-    assert "cell-1: the stored plot shows another run" in said
-    assert "cell-2: its plots are not those of the run" in said
-    assert "cell-2: a plot has no narrow form" in said
 
 
 def test_tidy_runs_nothing(tmp_path):

@@ -176,7 +176,7 @@ def test_pictures_say_what_they_show(notebook):
 def test_plots_have_a_form_for_narrow_screens(notebook, path):
     """Of the width that a phone shows whole; what it weighs is little beside the plot."""
     assert execute.plots_without_narrow_form(notebook) == [], (
-        f"python book/execute.py --narrow {path.name[:2]}"
+        f"make run CHAPTER={path.name[:2]}"
     )
     for cell in code_cells(notebook):
         for plot in execute.plots(cell):

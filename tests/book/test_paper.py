@@ -1,14 +1,11 @@
-"""The book as a PDF and as an EPUB: how their parts are put together, and two pages of each."""
+"""The book as a PDF: how its parts are put together, and two of its pages."""
 # ruff: noqa: F811 (a fixture has the name under which it is imported)
 
 from __future__ import annotations
 
 import re
-import shutil
 import sys
 from io import BytesIO
-from xml.etree import ElementTree
-from zipfile import ZIP_STORED, ZipFile
 
 import pytest
 import yaml
@@ -18,7 +15,6 @@ from pypdf.generic import ArrayObject, DictionaryObject
 from test_book import HTML, PAGES, ROOT, chromium, reads_pages  # noqa: F401
 
 sys.path.insert(0, str(ROOT / "book"))
-import epub
 import paper
 import pdf
 
@@ -28,7 +24,6 @@ SHOWN = (
 )  # a chapter with plots, formulas and a live figure, and a page that it links to
 SECTIONS = [paper.Section("first", "1.1. First & foremost"), paper.Section("second", "1.2. Second")]
 TWO = [paper.Page("intro", "The book", [], None), paper.Page("01-one", "1. One", SECTIONS, "The model")]
-OPF = "{http://www.idpf.org/2007/opf}"
 
 
 def test_the_order_is_that_of_the_contents():
@@ -48,31 +43,6 @@ def test_the_table_of_contents_on_paper_has_the_numbers_of_pages():
         ("01-one#second", "1.2. Second", "11"),
     ]
     assert "<h2>The model</h2>" in html and paper.version() in html
-
-
-def test_the_navigation_has_parts_pages_and_sections():
-    tree = ElementTree.fromstring(epub.navigation(TWO))
-    links = [link.get("href") for link in tree.iter("{http://www.w3.org/1999/xhtml}a")]
-    assert links[:4] == ["intro.xhtml", "01-one.xhtml", "01-one.xhtml#first", "01-one.xhtml#second"]
-    assert [part.text for part in tree.iter("{http://www.w3.org/1999/xhtml}span")] == ["The model"]
-
-
-def test_the_archive_says_what_it_is_and_lists_its_files(tmp_path, monkeypatch):
-    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
-    page = epub.XHTML.format(title="One", body="<p>1</p>").encode()
-    items = [epub.Item("nav.xhtml", page, "nav", True), epub.Item("images/a.svg", b"<svg/>")]
-    items.append(epub.Item("01-one.xhtml", page, "mathml", True))
-    for name in ("one.epub", "two.epub"):
-        epub.archive(items, tmp_path / name)
-    assert (tmp_path / "one.epub").read_bytes() == (tmp_path / "two.epub").read_bytes()
-    with ZipFile(tmp_path / "one.epub") as book:
-        first = book.infolist()[0]
-        assert (first.filename, first.compress_type) == ("mimetype", ZIP_STORED)
-        package = ElementTree.fromstring(book.read("EPUB/package.opf"))
-        listed = [item.get("href") for item in package.iter(f"{OPF}item")]
-        assert [f"EPUB/{path}" for path in listed] == book.namelist()[3:]
-    assert [item.get("idref") for item in package.iter(f"{OPF}itemref")] == ["i0", "i2"]
-    assert "2023-11-14T22:13:20Z" in [meta.text for meta in package.iter(f"{OPF}meta")]
 
 
 @pytest.mark.pages
@@ -153,26 +123,3 @@ def test_text_runs_on_where_a_drawing_or_a_table_is_too_high_for_the_rest_of_a_p
     assert "menina" in first and "What you will have" in first and "logits" not in first
     assert "logits" in second and "Gradients" in second and "Many machines" not in second
     assert "Many machines" in third and "what happens" in third  # the head of the table, once more
-
-
-@reads_pages
-def test_the_epub_is_sound(chromium: Browser, shown, tmp_path, capfd):
-    target = tmp_path / "book.epub"
-    epub.write_book(chromium, shown, target)
-    with ZipFile(target) as book:
-        files = {
-            name: book.read(name).decode() for name in book.namelist() if name.endswith((".xhtml", ".svg"))
-        }
-    chapter = files["EPUB/06-loss.xhtml"]
-    assert chapter.count("<math") > 100 and "mjx" not in chapter and "<script" not in chapter
-    assert "<mo>\u2061</mo><mspace " in re.sub(r"<mo [^>]*>", "<mo>", chapter)  # between ln and its argument
-    assert not any("column-name" in file for file in files.values())
-    assert 'href="glossary.xhtml' in files["EPUB/nav.xhtml"] and "Solution" in chapter
-    images = re.findall(r'<img src="([^"]+)" alt="([^"]+)"', chapter)
-    assert len(images) == chapter.count("<img") >= 5
-    for path, _ in images:
-        drawing = files[f"EPUB/{path}"]
-        ElementTree.fromstring(drawing)
-        assert "var(" not in drawing and "currentcolor" not in drawing.lower() and "class=" not in drawing
-    if shutil.which("epubcheck") and shutil.which("java"):
-        assert epub.check(target) == 0, capfd.readouterr()

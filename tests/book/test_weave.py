@@ -22,7 +22,6 @@ import house  # noqa: E402
 import lookup  # noqa: E402
 import plots  # noqa: E402
 import slim  # noqa: E402
-import twins  # noqa: E402
 
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 
@@ -169,39 +168,6 @@ def test_what_is_to_be_seen_between_folded_cells_parts_them():
     assert below == [("Code", "input", "print(2)"), ("Code", "all", "x = 1")]
     _, below = woven(code_cell("print(2)", "all", printed), code_cell("x = 1", "all"))
     assert below == [("Code and result", "print(2)", "x = 1")]
-
-
-def test_rules_for_what_is_nowhere_are_taken_out():
-    sheet = """@charset "UTF-8";/*! By, .not; {x} */.used,.not,p.used:hover{color:red}.not>.used{x:y}
-    @media (min-width:1px){.not{a:b}#here .used:not(.not){a:b}}@media print{.not{a:b}}
-    @font-face{font-family:not}a[class*=not],:is(.used,.not) b{a:url("data:,}.not{")}"""
-    assert re.sub(r"\s*\n\s*", "", slim.pruned(sheet, {"used", "here"})) == (
-        '@charset "UTF-8";/*! By, .not; {x} */.used,p.used:hover{color:red}'
-        "@media (min-width:1px){#here .used:not(.not){a:b}}"
-        '@font-face{font-family:not}a[class*=not],:is(.used,.not) b{a:url("data:,}.not{")}'
-    )
-
-
-def test_a_chapter_as_markdown_holds_what_a_reader_sees():
-    printed = nbformat.v4.new_output("stream", name="stdout", text="2\n")
-    picture = nbformat.v4.new_output("display_data", {"image/svg+xml": "<svg/>", "text/plain": "<Figure>"})
-    failed = nbformat.v4.new_output("error", traceback=["\x1b[31mValueError\x1b[0m: no"])
-    value = nbformat.v4.new_output("execute_result", {"text/plain": "'```'"}, execution_count=1)
-    drawn = {"mystnb": {"image": {"alt": "Two curves."}}}
-    cell = nbformat.v4.new_code_cell
-    cells = [
-        cell("%pip install", metadata={"tags": ["remove-cell"]}),
-        nbformat.v4.new_markdown_cell("See [Chapter 3](03-attention.ipynb), [this](https://a.b/c.ipynb)."),
-        cell("print(2)", outputs=[printed, picture], metadata=drawn),
-        cell("wrong()", outputs=[failed]),
-        cell("x", outputs=[value]),
-    ]
-    assert twins.of_notebook(nbformat.v4.new_notebook(cells=cells)) == (
-        "See [Chapter 3](03-attention.html.md), [this](https://a.b/c.ipynb).\n\n"
-        "```python\nprint(2)\n```\n\n```text\n2\n```\n\n*Figure.* Two curves.\n\n"
-        "```python\nwrong()\n```\n\n```text\nValueError: no\n```\n\n"
-        "```python\nx\n```\n\n````text\n'```'\n````\n"
-    )
 
 
 def test_names_of_pytorch_lead_to_where_it_documents_them():
