@@ -32,7 +32,8 @@ from benchmarks.training import (
 )
 from benchmarks.workload import SIZES, TOY, Batch, Size, sentence_batches, toy_batches
 from transformer import Translator, load_corpus
-from transformer.runs.folder import read_record, run_facts, write_record
+from transformer.files import read_record, write_record
+from transformer.runs.folder import run_facts
 from transformer.speed.kernels import keep_freed_memory
 
 N_BATCHES = 6

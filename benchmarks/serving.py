@@ -29,8 +29,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from transformer.files import write_record
 from transformer.language.corpora import load_corpus
-from transformer.runs.folder import run_facts, write_record
+from transformer.runs.folder import run_facts
 
 RECORDS = Path(__file__).resolve().parents[1] / "transformer" / "records"
 BEAM = 4

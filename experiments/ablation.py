@@ -27,9 +27,10 @@ from benchmarks.measure import table
 from transformer import TransformerConfig, Translator, load_corpus
 from transformer.commands.recipes import RECIPES, changed
 from transformer.commands.training import train_translator
+from transformer.files import atomic_file, read_record, write_record
 from transformer.language.translator import Search
-from transformer.runs.checkpoints import atomic_file, load_checkpoint
-from transformer.runs.folder import RunFolder, read_record, run_facts, write_record
+from transformer.runs.checkpoints import load_checkpoint
+from transformer.runs.folder import RunFolder, run_facts
 
 ROOT = Path(__file__).resolve().parents[1]
 RUNS = Path("runs") / "ablation"

@@ -48,11 +48,12 @@ from transformer.exchange.llama import from_llama
 from transformer.exchange.m2m100 import M2M100Transformer, to_m2m100
 from transformer.exchange.marian import to_marian, to_pegasus
 from transformer.exchange.onnx import to_onnx
+from transformer.files import read_record, write_record
 from transformer.language.batches import pad
 from transformer.language.corpora import Pair
 from transformer.language.vocabulary import EOS_ID
 from transformer.modern.generate import generate
-from transformer.runs.folder import read_record, run_facts, write_record
+from transformer.runs.folder import run_facts
 
 RECORD = Path(__file__).resolve().parents[1] / "transformer" / "records" / "book" / "agreement.json"
 SENTENCES, STEPS, LONGEST, BEAM, ADDED, SHOWN = 200, 600, 40, 4, 20, 4

@@ -44,11 +44,12 @@ from transformer import (
 )
 from transformer.commands.data import Translations
 from transformer.commands.recipes import RECIPES, Recipe, changed
+from transformer.files import read_record, write_record
 from transformer.language.batches import TokenBatches, encode_pairs
 from transformer.language.corpora import Pair
 from transformer.language.translator import Search, translate_ids
 from transformer.runs.checkpoints import load_checkpoint
-from transformer.runs.folder import RunFolder, read_record, run_facts, write_record
+from transformer.runs.folder import RunFolder, run_facts
 from transformer.runs.update import Updater
 
 RUNS = Path("runs") / "baselines"

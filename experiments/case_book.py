@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 
-from transformer.runs.folder import run_facts, write_record
+from transformer.files import write_record
+from transformer.runs.folder import run_facts
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORD = ROOT / "transformer" / "records" / "book" / "case-book.json"

@@ -27,8 +27,9 @@ from labml_nn.transformers import models as labml
 from torch import Tensor, nn
 
 from transformer import Transformer, TransformerConfig, accelerate, causal_mask, check_model, greedy_search
+from transformer.files import write_record
 from transformer.modern.language_model import LanguageModel, LanguageModelConfig
-from transformer.runs.folder import run_facts, write_record
+from transformer.runs.folder import run_facts
 from transformer.study.checks import Adapted, CheckReport, decoder_only, seq2seq, torch_transformer
 
 RECORD = Path(__file__).resolve().parents[1] / "transformer" / "records" / "book" / "clinic.json"

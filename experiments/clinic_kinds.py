@@ -21,8 +21,9 @@ import transformers
 from torch import Tensor, nn
 
 from transformer import Transformer, TransformerConfig, check_model
+from transformer.files import write_record
 from transformer.modern.parts import RoutedFeedForward
-from transformer.runs.folder import run_facts, write_record
+from transformer.runs.folder import run_facts
 from transformer.study.checks import Adapted, decoder_only, encoder_only, seq2seq
 
 RECORD = Path(__file__).resolve().parents[1] / "transformer" / "records" / "book" / "clinic-kinds.json"

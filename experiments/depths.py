@@ -22,9 +22,10 @@ from benchmarks.measure import interleaved, table
 from transformer import Translator, load_corpus
 from transformer.commands.recipes import RECIPES, changed
 from transformer.commands.training import train_translator
+from transformer.files import write_record
 from transformer.language.corpora import Pair
 from transformer.language.translator import Search, evaluate_translator
-from transformer.runs.folder import run_facts, write_record
+from transformer.runs.folder import run_facts
 
 ROOT = Path(__file__).resolve().parents[1]
 RUNS = Path("runs") / "depths"

@@ -18,7 +18,8 @@ import torch
 from benchmarks.measure import table
 from experiments.depths import SEARCHES, timed
 from transformer import Translator, load_corpus
-from transformer.runs.folder import run_facts, write_record
+from transformer.files import write_record
+from transformer.runs.folder import run_facts
 
 RECORD = Path(__file__).resolve().parents[1] / "transformer" / "records" / "book" / "engines.json"
 OURS, THEIRS = "pytorch", "ctranslate2"

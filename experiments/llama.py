@@ -17,7 +17,8 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-from transformer.runs.folder import run_facts, write_record
+from transformer.files import write_record
+from transformer.runs.folder import run_facts
 
 RECORDS = Path(__file__).resolve().parents[1] / "transformer" / "records" / "book"
 SIZES: dict[str, Any] = {

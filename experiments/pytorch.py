@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from transformer.runs.folder import run_facts, write_record
+from transformer.files import write_record
+from transformer.runs.folder import run_facts
 
 D, H, D_FF = 12, 4, 20
 

@@ -21,8 +21,9 @@ import torch
 
 from benchmarks.measure import table
 from transformer import Translator, load_corpus
+from transformer.files import read_record, write_record
 from transformer.language.translator import Search, evaluate_translator
-from transformer.runs.folder import read_record, run_facts, write_record
+from transformer.runs.folder import run_facts
 
 RECORD = Path(__file__).resolve().parents[1] / "transformer" / "records" / "book" / "searches.json"
 EVERY = 3

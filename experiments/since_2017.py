@@ -38,10 +38,11 @@ from transformer import (
     toy_config,
 )
 from transformer.attention import KeyValueCache
+from transformer.files import write_record
 from transformer.model import initialize
 from transformer.modern.language_model import LanguageModel, LanguageModelConfig, next_token_loss
 from transformer.modern.parts import prefix_mask, wsd_rate
-from transformer.runs.folder import run_facts, write_record
+from transformer.runs.folder import run_facts
 from transformer.training import adamw, cooldown, evaluating
 
 RECORD = Path(__file__).resolve().parents[1] / "transformer" / "records" / "book" / "since-2017.json"

@@ -20,13 +20,14 @@ from torch import Tensor
 from experiments.small_portuguese import accepts
 from transformer import TokenBatches, Vocabulary, fit, load_corpus
 from transformer.exchange.llama import to_llama
+from transformer.files import read_record, write_record
 from transformer.language.batches import pad
 from transformer.language.vocabulary import BOS_ID, EOS_ID, PAD_ID
 from transformer.modern.generate import generate
 from transformer.modern.language_model import LanguageModel, LanguageModelConfig
 from transformer.modern.parts import wsd_rate
-from transformer.runs.checkpoints import load_weights, save_weights
-from transformer.runs.folder import read_record, run_facts, write_record
+from transformer.runs.folder import run_facts
+from transformer.weights import load_weights, save_weights
 
 ROOT = Path(__file__).resolve().parents[1]
 RUNS, RECORDS = ROOT / "runs" / "speaking", ROOT / "transformer" / "records" / "book"

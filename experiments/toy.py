@@ -19,7 +19,8 @@ from torch import Tensor
 from transformer import Transformer, load_toy_model, reversal_batch, reverse_and_mark, toy_config
 from transformer.commands.recipes import RECIPES, changed
 from transformer.commands.training import toy_record, train_toy
-from transformer.runs.folder import run_facts, write_record
+from transformer.files import write_record
+from transformer.runs.folder import run_facts
 from transformer.runs.trainer import Trainer
 from transformer.toy import crowd, faultless, match_by_copies
 

@@ -278,7 +278,7 @@ def write(run: dict, outcomes: dict[str, Outcome]) -> None:
     After a run of some faults, what is said of the run stays that of the last run of all; `later`
     holds command, commit and date of the others.
     """
-    from transformer.runs.folder import read_record, write_record
+    from transformer.files import read_record, write_record
 
     found = {name: outcome.said for name, outcome in outcomes.items()}
     record = run | {"faults": found}

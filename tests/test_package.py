@@ -29,7 +29,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 import transformer
-from transformer.runs.folder import read_record
+from transformer.files import read_record
 
 ROOT = Path(__file__).resolve().parents[1]
 README, CONTRIBUTING = ((ROOT / name).read_text(encoding="utf8") for name in ("README.md", "CONTRIBUTING.md"))

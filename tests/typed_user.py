@@ -39,13 +39,11 @@ from transformer import (
     from_torch,
     greedy_search,
     label_smoothed_cross_entropy,
-    load_weights,
     noam_rate,
     padding_mask,
     quantize,
     r_drop_loss,
     reversal_batch,
-    save_weights,
     scaled_dot_product_attention,
     sinusoidal_encoding,
     teacher_forced_loss,
@@ -55,6 +53,7 @@ from transformer import (
 )
 from transformer.attention import KeyValueCache
 from transformer.decoding import BeamResult, DecoderState, decoder_state
+from transformer.weights import load_weights, save_weights
 
 Batch = tuple[Tensor, Tensor]
 

@@ -27,7 +27,6 @@ from transformer.commands.sizes import recipe_for
 from transformer.commands.training import train_translator
 from transformer.speed.int8 import quantize
 from transformer.speed.fast import FastTransformer, accelerate
-from transformer.runs.checkpoints import save_weights, load_weights
 from transformer.runs.distributed import process_group
 from transformer.runs.update import TrainingConfig
 from transformer.runs.trainer import Trainer
@@ -90,8 +89,6 @@ __all__ = [
     "quantize",
     "FastTransformer",
     "accelerate",
-    "save_weights",
-    "load_weights",
     "process_group",
     "TrainingConfig",
     "Trainer",

@@ -35,11 +35,12 @@ from transformer.commands.claim import check_folder, check_room, claimed
 from transformer.commands.data import Lessons
 from transformer.commands.recipes import changed, parsed, read_recipe, settings
 from transformer.commands.training import train_recipe
+from transformer.files import read_record, write_record
 from transformer.language.corpora import CorpusError, Pair
 from transformer.language.doubts import Translation
 from transformer.language.translator import Search
 from transformer.runs.checkpoints import load_checkpoint
-from transformer.runs.folder import RunFolder, read_log, read_record, write_record
+from transformer.runs.folder import RunFolder, read_log
 from transformer.runs.journal import Journal
 from transformer.runs.trainer import StoppedRun
 

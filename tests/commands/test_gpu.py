@@ -15,7 +15,8 @@ from benchmarks.bench import SECTIONS
 from benchmarks.bench import read_arguments as bench_arguments
 from transformer.__main__ import main, parser
 from transformer.commands.gpu import GPU_SECTIONS, gpu_steps
-from transformer.runs.folder import read_record, run_facts
+from transformer.files import read_record
+from transformer.runs.folder import run_facts
 
 ROOT = Path(__file__).parents[2]
 

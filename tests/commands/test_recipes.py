@@ -47,13 +47,14 @@ from transformer.commands.recipes import Loss, Schedule, Stacks, changed, read_r
 from transformer.commands.sizes import own_recipe
 from transformer.commands.training import toy_record, train_toy, translation_record
 from transformer.exchange.ctranslate2 import load_translator
+from transformer.files import write_record
 from transformer.language.bpe_dropout import sampled_batches
 from transformer.language.corpora import CorpusError, Pair
 from transformer.language.translator import Search, evaluate_translator, tune_search
 from transformer.language.wording import AS_IT_IS, CORPORA, PREPARATIONS
-from transformer.runs.checkpoints import load_checkpoint, set_weights
-from transformer.runs.folder import write_record
+from transformer.runs.checkpoints import load_checkpoint
 from transformer.training import record_path
+from transformer.weights import set_weights
 
 TOY = changed(
     RECIPES["toy"], steps=6, batch_size=4, length=5, warmup_steps=3, evaluate_every=3, cooldown=0.0

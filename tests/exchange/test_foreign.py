@@ -32,9 +32,9 @@ from transformer.exchange.marian import (
     to_marian,
 )
 from transformer.exchange.onnx import to_onnx
+from transformer.files import CheckpointError
 from transformer.modern.language_model import LanguageModelConfig
 from transformer.modern.parts import RotaryStretch
-from transformer.runs.checkpoints import CheckpointError
 
 safetensors = pytest.importorskip("safetensors.torch")
 

@@ -12,11 +12,11 @@ from helpers import assert_close, contents, refuses, scrambled
 
 from transformer import Vocabulary
 from transformer.exchange.llama import Speaker, from_llama, to_llama
+from transformer.files import CheckpointError
 from transformer.language.vocabulary import BOS_ID, EOS_ID
 from transformer.modern.generate import generate, most_probable
 from transformer.modern.language_model import LanguageModel, LanguageModelConfig
 from transformer.modern.parts import RotaryStretch
-from transformer.runs.checkpoints import CheckpointError
 from transformer.training import record_path
 
 pytest.importorskip("safetensors")

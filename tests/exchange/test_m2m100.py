@@ -25,8 +25,8 @@ from transformer.exchange.m2m100 import (
 )
 from transformer.exchange.marian import to_pegasus
 from transformer.exchange.onnx import to_onnx
+from transformer.files import CheckpointError
 from transformer.language.folder import savable
-from transformer.runs.checkpoints import CheckpointError
 
 pytestmark = pytest.mark.usefixtures("float64")
 needs_transformers = pytest.mark.skipif(

@@ -46,8 +46,8 @@ from transformer.exchange.marian import (
     to_marian,
     to_pegasus,
 )
+from transformer.files import CheckpointError
 from transformer.language.vocabulary import EOS_ID
-from transformer.runs.checkpoints import CheckpointError
 
 pytestmark = pytest.mark.usefixtures("float64")
 needs_transformers = pytest.mark.skipif(

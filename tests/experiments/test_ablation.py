@@ -15,9 +15,10 @@ pytest.importorskip("sacrebleu")
 from sacrebleu.metrics import BLEU
 
 from experiments import ablation
+from transformer.files import read_record, write_record
 from transformer.language.corpora import Pair
 from transformer.runs.checkpoints import save_checkpoint
-from transformer.runs.folder import RunFolder, read_record, write_record
+from transformer.runs.folder import RunFolder
 
 REFERENCES = ["the cat sees the old house .", "i like this very much .", "it is late ."] * 5
 GOOD = ["the cat sees the house .", "i like this very much .", "it is late ."] * 5

@@ -29,12 +29,12 @@ from experiments.report import (
 )
 from transformer import Alignment, Translator, beam_search, corpus_scores, load_corpus, load_record
 from transformer.decoding import length_norm
+from transformer.files import read_record, write_record
 from transformer.language.corpora import Pair
 from transformer.language.scores import sentence_scores
 from transformer.language.translator import SEARCHES, Search, by_words, tune_search
 from transformer.language.vocabulary import EOS_ID
 from transformer.language.wording import detokenize, tokenize
-from transformer.runs.folder import read_record, write_record
 
 REFERENCES = ["the cat sees the old house .", "i like this very much .", "it is late ."] * 9
 HYPOTHESES = ["the cat sees the house .", "i like this very much .", "is it late ?"] * 9

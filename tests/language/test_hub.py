@@ -21,10 +21,10 @@ from transformer import Transformer, TransformerConfig, Translator, beam_search,
 from transformer.__main__ import main
 from transformer.exchange.ctranslate2 import load_translator
 from transformer.exchange.marian import Forbidding, from_marian, to_marian
+from transformer.files import CheckpointError
 from transformer.language.hub import model_card, pretrained_folder
 from transformer.language.translator import Search
 from transformer.language.wording import Preparation
-from transformer.runs.checkpoints import CheckpointError
 
 SAID = ["A menina gosta do gato preto.", "Gosto disto.", ""]
 GIRL = "the girl likes the black cat."

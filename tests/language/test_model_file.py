@@ -17,9 +17,9 @@ from transformer import (
     load_toy_model,
     quantize,
     save_model,
-    save_weights,
 )
-from transformer.runs.checkpoints import CheckpointError, load_weights
+from transformer.files import CheckpointError
+from transformer.weights import load_weights, save_weights
 
 safetensors = pytest.importorskip("safetensors.torch")
 

@@ -24,15 +24,13 @@ from transformer import (
     fit,
     greedy_search,
     load_model,
-    load_weights,
     save_model,
-    save_weights,
     teacher_forced_loss,
 )
 from transformer.language.batches import TokenBatches
 from transformer.language.wording import CORPORA
-from transformer.runs.checkpoints import load_checkpoint, plain_transformer, save_checkpoint
-from transformer.speed.configured import is_compiled, original
+from transformer.runs.checkpoints import load_checkpoint, save_checkpoint
+from transformer.weights import is_compiled, load_weights, original, plain_transformer, save_weights
 
 # PyTorch's own, of what a compiled part is given.
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")

@@ -37,6 +37,7 @@ from transformer import (
     load_record,
     quantize,
 )
+from transformer.files import CheckpointError, write_record
 from transformer.language.corpora import Pair
 from transformer.language.doubts import checked
 from transformer.language.scores import sentence_scores, unseen_pairs
@@ -51,8 +52,6 @@ from transformer.language.translator import (
     tune_search,
 )
 from transformer.language.wording import AS_IT_IS, CORPORA, detokenize
-from transformer.runs.checkpoints import CheckpointError
-from transformer.runs.folder import write_record
 from transformer.training import record_path
 
 

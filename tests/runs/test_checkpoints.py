@@ -27,6 +27,7 @@ import pytest
 import torch
 from helpers import contents, summed
 
+import transformer.files
 import transformer.runs.checkpoints
 import transformer.runs.folder
 from transformer import (
@@ -37,31 +38,20 @@ from transformer import (
     Translator,
     Vocabulary,
     load_record,
-    load_weights,
-    save_weights,
     teacher_forced_loss,
 )
 from transformer.__main__ import main
+from transformer.files import CheckpointError, atomic_file, read_record, write_record
 from transformer.runs.checkpoints import (
     CHECKPOINT_FORMAT,
-    CheckpointError,
     DamagedCheckpointError,
-    atomic_file,
     load_checkpoint,
     save_checkpoint,
-    set_weights,
 )
 from transformer.runs.checkpoints import _seal as seal
-from transformer.runs.folder import (
-    RunFolder,
-    append_log,
-    read_log,
-    read_record,
-    run_facts,
-    write_log,
-    write_record,
-)
+from transformer.runs.folder import RunFolder, append_log, read_log, run_facts, write_log
 from transformer.training import record_path
+from transformer.weights import load_weights, save_weights, set_weights
 
 VOCABULARY = Vocabulary.train(["o gato preto", "a casa branca"] * 3, 30)
 SIZES = dict(d_model=8, n_heads=2, n_layers=1, d_ff=16, max_length=6)
@@ -597,7 +587,7 @@ def test_a_vocabulary_with_gaps_is_named(folder):
 def test_a_link_in_the_place_of_an_unfinished_file_is_not_followed(tmp_path, monkeypatch, name):
     """Not even if its name has been guessed."""
     monkeypatch.setattr(
-        transformer.runs.checkpoints.secrets, "token_hex", lambda n: "0123456789abcdef"[: 2 * n]
+        transformer.files.secrets, "token_hex", lambda n: "0123456789abcdef"[: 2 * n]
     )
     precious, path = tmp_path / "precious", tmp_path / "config.json"
     precious.write_text("mine")
@@ -745,7 +735,7 @@ def test_what_a_killed_run_was_writing_is_removed_and_nothing_else(tmp_path):
 @pytest.mark.slow
 def test_equal_weights_make_equal_files(tmp_path):
     """In processes of their own: a table in another order would differ only there."""
-    code = "import sys, torch; from torch import nn; from transformer import save_weights\n"
+    code = "import sys, torch; from torch import nn; from transformer.weights import save_weights\n"
     code += "torch.manual_seed(0); m = nn.ModuleList(nn.Linear(3, 3) for _ in range(4))\n"
     code += "m[1].weight = m[2].weight = m[0].weight; m[3].bias = m[0].bias\n"
     code += "save_weights(m, sys.argv[1])"
@@ -856,7 +846,7 @@ def test_atomic_file_reaches_the_disk_before_it_gets_its_name(tmp_path, monkeypa
     for name in ("fsync", "replace"):
         call = getattr(os, name)
         note = lambda *given, name=name, call=call: (done.append(name), call(*given))
-        monkeypatch.setattr(transformer.runs.checkpoints.os, name, note)
+        monkeypatch.setattr(transformer.files.os, name, note)
     with atomic_file(tmp_path / "file") as part:
         part.write_text("whole")
     # The new name is an entry of the directory, which Windows does not open.

@@ -26,6 +26,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+import transformer.files
 import transformer.runs.checkpoints
 import transformer.runs.journal
 import transformer.runs.precision
@@ -37,8 +38,9 @@ from transformer import (
     teacher_forced_loss,
 )
 from transformer.commands.recipes import Loss
+from transformer.files import CheckpointError
 from transformer.runs.averaging import MovingAverage
-from transformer.runs.checkpoints import CheckpointError, load_checkpoint, save_checkpoint
+from transformer.runs.checkpoints import load_checkpoint, save_checkpoint
 from transformer.runs.folder import read_log, run_facts
 from transformer.runs.journal import LogLine, draw_curves, latest_numbers, score_of
 from transformer.runs.precision import autocast, best_precision
@@ -1107,7 +1109,7 @@ def test_best_weights_are_written_when_a_checkpoint_knows_of_them(tmp_path, monk
     """Cut off between the two, the run must not have best weights that no score belongs to."""
     written, replace = [], os.replace
     note = lambda source, target: (written.append(Path(target).name), replace(source, target))
-    monkeypatch.setattr(transformer.runs.checkpoints.os, "replace", note)
+    monkeypatch.setattr(transformer.files.os, "replace", note)
     make_trainer(tmp_path, steps=4).fit()
     assert written == ["checkpoint-00000000.pt", "checkpoint-00000004.pt", "best.pt"]
 
@@ -1119,7 +1121,7 @@ def test_a_line_of_the_log_is_on_the_disk_before_the_checkpoint_after_it(tmp_pat
         done.append("names" if stat.S_ISDIR(os.fstat(file).st_mode) else "disk")
         fsync(file)
 
-    monkeypatch.setattr(transformer.runs.checkpoints.os, "fsync", note)
+    monkeypatch.setattr(transformer.files.os, "fsync", note)
     monkeypatch.setattr(torch, "save", lambda *given: (done.append("save"), save(*given)))
     make_trainer(tmp_path, steps=4, log_every=2, evaluate=None).fit()
     checkpoint, first, line = ["save", "disk", "names"], ["disk", "names"], ["disk"]  # a new file, and not

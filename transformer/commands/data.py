@@ -16,11 +16,11 @@ from transformer.language.translator import Search, Translator, evaluate_transla
 from transformer.language.vocabulary import Vocabulary
 from transformer.language.wording import CORPORA, Preparation
 from transformer.model import Transformer, TransformerConfig
-from transformer.runs.checkpoints import save_weights
 from transformer.runs.trainer import Trainer
 from transformer.toy import exact_match, reversal_batches, toy_config
 from transformer.training import evaluate_loss
 from transformer.validation import check_rate, check_size, check_type
+from transformer.weights import save_weights
 
 __all__ = ["Batches", "Load", "Reversals", "Translations", "Lessons"]
 

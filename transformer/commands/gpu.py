@@ -11,7 +11,8 @@ import torch
 from transformer.commands.options import Add, place, within
 from transformer.commands.recipes import RECIPES
 from transformer.commands.terminal import tell
-from transformer.runs.folder import run_facts, write_record
+from transformer.files import write_record
+from transformer.runs.folder import run_facts
 
 __all__ = ["GPU_SECTIONS", "Step", "gpu_steps", "gpu", "run_step", "gpu_options", "GPU_HELP"]
 

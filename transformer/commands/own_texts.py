@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from transformer.commands.data import Translations
+from transformer.files import regular_file
 from transformer.language.corpora import CorpusError, Pair, held_out, read_pairs
 from transformer.language.wording import Preparation
-from transformer.runs.checkpoints import regular_file
 
 __all__ = ["checksum", "FILES", "OwnTexts", "own_splits"]
 

@@ -7,10 +7,10 @@ from typing import Any
 from torch import Tensor
 from transformer.commands.data import Reversals, Translations
 from transformer.commands.own_texts import OwnTexts
+from transformer.files import read_record
 from transformer.layers import LayerConfig
 from transformer.loss import r_drop_loss, teacher_forced_loss
 from transformer.model import Transformer, TransformerConfig
-from transformer.runs.folder import read_record
 from transformer.runs.update import TrainingConfig
 from transformer.training import cooldown, noam_rate
 from transformer.validation import check_number, check_rate, check_size, check_type

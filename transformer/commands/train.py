@@ -18,8 +18,9 @@ from transformer.commands.train_texts import (
     updates,
 )
 from transformer.commands.training import Trained, record_of, train_recipe
+from transformer.files import write_record
 from transformer.runs.distributed import process_group, rank_and_world_size
-from transformer.runs.folder import RunFolder, write_record
+from transformer.runs.folder import RunFolder
 from transformer.runs.journal import draw_curves
 from transformer.runs.trainer import StoppedRun
 from transformer.validation import optional_import

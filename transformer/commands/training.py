@@ -12,12 +12,13 @@ from transformer.commands.recipes import Recipe
 from transformer.language.corpora import Pair, held_out
 from transformer.language.translator import Translator
 from transformer.model import Transformer
-from transformer.runs.checkpoints import load_checkpoint, set_weights
+from transformer.runs.checkpoints import load_checkpoint
 from transformer.runs.distributed import gathered, rank_and_world_size
 from transformer.runs.folder import run_facts
 from transformer.runs.trainer import StoppedRun, Trainer
 from transformer.training import best_device
 from transformer.validation import check_device, check_type, optional_import
+from transformer.weights import set_weights
 
 __all__ = [
     "Trained",

@@ -11,12 +11,12 @@ from transformer.embedding import sinusoidal_encoding
 from transformer.exchange.foreign import check_as_configured, whole_folder
 from transformer.exchange.marian import MarianTranslator
 from transformer.exchange.torch import check_exact_type
+from transformer.files import read_record
 from transformer.language.hub import pretrained_folder
 from transformer.language.translator import ENGINES, AnyTranslator, Search, Translator
 from transformer.language.vocabulary import UNK_ID
 from transformer.layers import DecoderLayer, LayerNorm
 from transformer.model import Decoder, Encoder, Transformer
-from transformer.runs.folder import read_record
 from transformer.validation import check_choice, optional_import
 
 __all__ = ["to_ctranslate2", "CTranslate2Engine", "CTranslate2Translator", "load_translator"]

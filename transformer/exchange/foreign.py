@@ -11,17 +11,9 @@ from pathlib import Path
 from typing import Any
 from torch import Tensor, nn
 from transformer.exchange.torch import check_parts
-from transformer.runs.checkpoints import CheckpointError, regular_file
-from transformer.runs.folder import read_record
-from transformer.speed.configured import (
-    LAYER,
-    by_parameter,
-    check_shapes,
-    copies,
-    parameter_owners,
-    planned_shapes,
-)
+from transformer.files import CheckpointError, read_record, regular_file
 from transformer.validation import check_choice, check_finite_weights, check_type, optional_import
+from transformer.weights import LAYER, by_parameter, check_shapes, copies, parameter_owners, planned_shapes
 
 __all__ = [
     "refusing_damage",

@@ -27,8 +27,8 @@ from transformer.exchange.marian import (
     save_theirs,
 )
 from transformer.exchange.torch import check_exact_type
+from transformer.files import regular_file
 from transformer.model import Transformer, TransformerConfig
-from transformer.runs.checkpoints import regular_file
 from transformer.training import best_device
 from transformer.validation import check_choice, check_device, check_size, check_type, optional_import
 

@@ -18,17 +18,17 @@ from transformer.exchange.foreign import (
     whole_folder,
 )
 from transformer.exchange.torch import agreed, check_exact_type, place_copy
+from transformer.files import regular_file
 from transformer.language.bpe_file import SPACE, SPECIALS
 from transformer.language.doubts import Translation, checked, warn_of_doubts
 from transformer.language.translator import Search, SearchSettings, Translator, adjusted, translate_ids
 from transformer.language.vocabulary import EOS_ID, Vocabulary
 from transformer.layers import ACTIVATIONS
 from transformer.model import Transformer, TransformerConfig
-from transformer.runs.checkpoints import regular_file
-from transformer.speed.configured import parameter_owners
 from transformer.speed.fast import accelerated
 from transformer.training import best_device
 from transformer.validation import check_choice, check_device, check_size, check_type, optional_import
+from transformer.weights import parameter_owners
 
 __all__ = [
     "marian_names",

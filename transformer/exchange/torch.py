@@ -7,8 +7,8 @@ from torch import nn
 from transformer.attention import MultiHeadAttention
 from transformer.layers import ACTIVATIONS, DecoderLayer, EncoderLayer, LayerConfig, LayerNorm, Residual
 from transformer.model import Decoder, Encoder, TransformerConfig
-from transformer.speed.configured import differences, parameter_owners
 from transformer.validation import check_rate
+from transformer.weights import differences, parameter_owners
 
 __all__ = ["agreed", "place_copy", "check_exact_type", "check_parts", "from_torch", "to_torch"]
 

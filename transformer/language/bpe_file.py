@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-from transformer.runs.checkpoints import atomic_file, regular_file
+from transformer.files import atomic_file, regular_file
 from transformer.validation import check_type
 
 __all__ = ["SPECIALS", "SPACE", "LONGEST_PIECE", "check_entries", "read_entries", "write_entries"]

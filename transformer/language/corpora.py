@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 import torch
+from transformer.files import atomic_file, regular_file
 from transformer.language.vocabulary import normalize
 from transformer.language.wording import AS_IT_IS, Preparation
-from transformer.runs.checkpoints import atomic_file, regular_file
 from transformer.training import record_path
 from transformer.validation import check_type, optional_import
 

@@ -9,22 +9,23 @@ from dataclasses import asdict, replace
 from pathlib import Path
 import torch
 from torch import nn
+from transformer.files import CheckpointError, atomic_file, read_record, regular_file, write_record
 from transformer.language.vocabulary import BOS_ID, EOS_ID, PAD_ID, Vocabulary
 from transformer.language.wording import CORPORA, Preparation
 from transformer.model import Transformer, TransformerConfig
-from transformer.runs.checkpoints import (
-    CheckpointError,
-    atomic_file,
-    load_weights,
-    plain_transformer,
-    regular_file,
-    save_weights,
-)
-from transformer.runs.folder import read_record, write_record
-from transformer.speed.configured import copies, differences, original, parameter_owners, planned_shapes
 from transformer.speed.fast import FastTransformer
 from transformer.training import record_path
 from transformer.validation import check_choice, check_device, check_type, optional_import
+from transformer.weights import (
+    copies,
+    differences,
+    load_weights,
+    original,
+    parameter_owners,
+    plain_transformer,
+    planned_shapes,
+    save_weights,
+)
 
 __all__ = [
     "SUMS",

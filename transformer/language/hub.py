@@ -9,11 +9,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol, Self
 import torch
+from transformer.files import atomic_file
 from transformer.language.folder import SUMS, translator_folder
 from transformer.language.vocabulary import Vocabulary
 from transformer.language.wording import AS_IT_IS, Preparation
 from transformer.model import Transformer, TransformerConfig
-from transformer.runs.checkpoints import atomic_file
 from transformer.validation import check_type, optional_import
 
 __all__ = ["pretrained_folder", "asking_hub", "model_card", "OnHub"]

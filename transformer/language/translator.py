@@ -27,8 +27,6 @@ from transformer.language.hub import OnHub
 from transformer.language.scores import corpus_scores
 from transformer.language.vocabulary import UNK_ID, Vocabulary
 from transformer.model import Transformer, TransformerConfig
-from transformer.runs.checkpoints import plain_transformer
-from transformer.speed.configured import original
 from transformer.speed.fast import FastTransformer, accelerated
 from transformer.training import best_device, evaluating
 from transformer.validation import (
@@ -39,6 +37,7 @@ from transformer.validation import (
     check_type,
     optional_import,
 )
+from transformer.weights import original, plain_transformer
 
 __all__ = [
     "by_length",

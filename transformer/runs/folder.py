@@ -1,6 +1,5 @@
 """The folder of a run: its log, its record, its lock."""
 
-import hashlib
 import json
 import os
 import platform
@@ -15,11 +14,18 @@ from importlib import metadata, resources
 from pathlib import Path
 from typing import Any
 import torch
-from transformer.runs.checkpoints import CheckpointError, atomic_file, naming_errors, regular_file, sync_names
+from transformer.files import (
+    CheckpointError,
+    atomic_file,
+    naming_errors,
+    regular_file,
+    sync_names,
+    write_record,
+)
 from transformer.runs.precision import processor
 from transformer.validation import check_device, check_size, check_type, optional_import
 
-__all__ = ["read_log", "write_log", "append_log", "run_facts", "write_record", "read_record", "RunFolder"]
+__all__ = ["read_log", "write_log", "append_log", "run_facts", "RunFolder"]
 
 
 _COLUMNS = ("step", "epoch", "loss", "rate", "norm", "tokens", "seconds")  # of a line of updates
@@ -142,51 +148,6 @@ def _commit() -> str:
         return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "*.py") else "")
     except (OSError, subprocess.CalledProcessError):
         return ""
-
-
-def write_record(path: Path | str, record: dict[str, Any]) -> None:
-    """Write a record as JSON with a checksum under `"sha256"`, whole or not at all."""
-    record = {name: value for name, value in record.items() if name != "sha256"}
-    with atomic_file(path) as part:
-        text = json.dumps(record | {"sha256": _record_sum(record)}, indent=1, ensure_ascii=False)
-        part.write_text(text + "\n", encoding="utf8")
-
-
-def _record_sum(record: dict[str, Any]) -> str:
-    content = json.loads(json.dumps(record))  # as it will be read, with lists for tuples
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
-def _int64(digits: str) -> int:
-    if not -(2**63) <= (number := int(digits)) < 2**63:  # which no tensor could hold
-        raise ValueError(f"{digits:.30} does not fit into 64 bits")
-    return number
-
-
-def read_record(path: Path | str, largest: float = float("inf")) -> dict[str, Any]:
-    """Read what `write_record` wrote; a record without a checksum is read as it is.
-
-    Args:
-        path: of the file.
-        largest: how many bytes it may have.
-
-    Raises:
-        OSError: the file cannot be opened; `FileNotFoundError` where there is none.
-        CheckpointError: the file holds no record, or another one than was written; the message
-            names it.
-    """
-    path = regular_file(path)
-    try:
-        if path.stat().st_size > largest:
-            raise ValueError(f"it has over {largest:,} bytes")
-        record: dict[str, Any] = json.loads(path.read_text(encoding="utf8"), parse_int=_int64)
-        check_type(dict, record=record)
-        if record.pop("sha256", None) not in (None, _record_sum(record)):
-            said = 'its checksum is wrong; if you have changed it yourself, delete the entry "sha256"'
-            raise ValueError(said)
-    except (ValueError, TypeError, RecursionError) as error:
-        raise CheckpointError(f"{path} is not a record: {error}") from error
-    return record
 
 
 class RunFolder:

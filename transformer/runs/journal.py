@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 import torch
 from torch import Tensor
+from transformer.files import atomic_file
 from transformer.plots import plot_curves
-from transformer.runs.checkpoints import atomic_file
 from transformer.runs.distributed import rank_and_world_size, summed_over_all
 from transformer.runs.folder import RunFolder, append_log, read_log, write_log
 from transformer.runs.stream import BatchStream, undisturbed

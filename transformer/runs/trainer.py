@@ -15,26 +15,24 @@ from pathlib import Path
 from typing import Any
 import torch
 from torch import Tensor, nn
+from transformer.files import CheckpointError
 from transformer.model import Transformer
-from transformer.runs.checkpoints import (
-    CheckpointError,
-    check_weights,
-    load_checkpoint,
-    newest_whole,
-    plain_state,
-    plain_transformer,
-    save_checkpoint,
-    set_weights,
-    whole,
-)
+from transformer.runs.checkpoints import load_checkpoint, newest_whole, save_checkpoint, whole
 from transformer.runs.distributed import from_first, largest, rank_and_world_size
 from transformer.runs.folder import RunFolder
 from transformer.runs.journal import Journal, Scores
 from transformer.runs.stream import BatchStream, EpochBatches, RandomNumbers, random_state, set_random_state
 from transformer.runs.update import Evaluation, RateSchedule, SummedLoss, TrainingConfig, Updater
-from transformer.speed.configured import is_compiled, original
 from transformer.speed.fast import accelerated
 from transformer.validation import check_number, check_type
+from transformer.weights import (
+    check_weights,
+    is_compiled,
+    original,
+    plain_state,
+    plain_transformer,
+    set_weights,
+)
 
 __all__ = ["StoppedRun", "Stop", "Settings", "Keeper", "Trainer"]
 

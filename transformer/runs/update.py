@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 from transformer.runs.accumulation import accumulate_gradients
 from transformer.runs.averaging import MovingAverage
-from transformer.runs.checkpoints import placed_like
 from transformer.runs.distributed import data_parallel, from_first, gathered, rank_and_world_size, sharded
 from transformer.runs.precision import PRECISIONS, autocast, precision_on
 from transformer.training import adamw, check_loss, evaluating, to_device
 from transformer.validation import check_choice, check_number, check_rate, check_size, check_type
+from transformer.weights import placed_like
 
 __all__ = ["TrainingConfig", "SummedLoss", "RateSchedule", "Evaluation", "Updater", "check_finite"]
 

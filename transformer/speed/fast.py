@@ -13,13 +13,9 @@ from transformer.layers import ACTIVATIONS, LayerNorm
 from transformer.loss import r_drop_loss, teacher_forced_loss
 from transformer.model import Transformer, TransformerConfig
 from transformer.speed.chunked_loss import linear_cross_entropy, linear_r_drop
-from transformer.speed.configured import differences, original, parts_of
-from transformer.speed.kernels import (
-    fast_attention,
-    fast_linear,
-    fastest,
-)
+from transformer.speed.kernels import fast_attention, fast_linear, fastest
 from transformer.validation import check_targets, check_type
+from transformer.weights import differences, original, parts_of
 
 __all__ = [
     "FastLinear",

@@ -1,0 +1,129 @@
+"""Files that are whole or not there, and records: JSON with a checksum."""
+
+import hashlib
+import json
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+from transformer.validation import check_type
+
+__all__ = [
+    "CheckpointError",
+    "atomic_file",
+    "sync_names",
+    "naming_errors",
+    "regular_file",
+    "write_record",
+    "read_record",
+]
+
+
+class CheckpointError(ValueError):
+    """A file that is not a whole checkpoint of this package, or not one of this model."""
+
+
+@contextmanager
+def atomic_file(path: Path | str) -> Iterator[Path]:
+    """An empty file to write to, which replaces `path` at the end in a single step.
+
+    Args:
+        path: the file to write or replace. If the writing fails, it stays as it was.
+
+    Raises:
+        OSError: the file cannot be written, as on a full disk; the message names it.
+    """
+    path = Path(path)
+    part = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
+    try:
+        with naming_errors(path):
+            part.touch(exist_ok=False)  # fails if anything has that name, even a link
+            yield part
+            with open(part, "rb+") as file:
+                os.fsync(file.fileno())
+            os.replace(part, path)
+            sync_names(path.parent)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def sync_names(directory: Path) -> None:
+    # A name is an entry in its directory, which is written to disk separately from the file's content.
+    if os.name != "posix":  # Windows cannot open a directory
+        return
+    entries = os.open(directory, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # some file systems, such as those of networks, cannot do it
+            os.fsync(entries)
+    finally:
+        os.close(entries)
+
+
+@contextmanager
+def naming_errors(path: Path) -> Iterator[None]:
+    # An error in opening a file names the file; one in writing to it, as on a full disk, does not.
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None or error.filename is not None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def regular_file(path: Path | str) -> Path:
+    """Check that a path to read from is a file, and neither a folder nor a device.
+
+    Raises:
+        OSError: it is not a regular file; a missing one is left for `open` to report.
+    """
+    path = Path(path)
+    if path.exists() and not path.is_file():
+        raise OSError(f"{path} is not a regular file")
+    return path
+
+
+def write_record(path: Path | str, record: dict[str, Any]) -> None:
+    """Write a record as JSON with a checksum under `"sha256"`, whole or not at all."""
+    record = {name: value for name, value in record.items() if name != "sha256"}
+    with atomic_file(path) as part:
+        text = json.dumps(record | {"sha256": _record_sum(record)}, indent=1, ensure_ascii=False)
+        part.write_text(text + "\n", encoding="utf8")
+
+
+def _record_sum(record: dict[str, Any]) -> str:
+    content = json.loads(json.dumps(record))  # as it will be read, with lists for tuples
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _int64(digits: str) -> int:
+    if not -(2**63) <= (number := int(digits)) < 2**63:  # which no tensor could hold
+        raise ValueError(f"{digits:.30} does not fit into 64 bits")
+    return number
+
+
+def read_record(path: Path | str, largest: float = float("inf")) -> dict[str, Any]:
+    """Read what `write_record` wrote; a record without a checksum is read as it is.
+
+    Args:
+        path: of the file.
+        largest: how many bytes it may have.
+
+    Raises:
+        OSError: the file cannot be opened; `FileNotFoundError` where there is none.
+        CheckpointError: the file holds no record, or another one than was written; the message
+            names it.
+    """
+    path = regular_file(path)
+    try:
+        if path.stat().st_size > largest:
+            raise ValueError(f"it has over {largest:,} bytes")
+        record: dict[str, Any] = json.loads(path.read_text(encoding="utf8"), parse_int=_int64)
+        check_type(dict, record=record)
+        if record.pop("sha256", None) not in (None, _record_sum(record)):
+            said = 'its checksum is wrong; if you have changed it yourself, delete the entry "sha256"'
+            raise ValueError(said)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise CheckpointError(f"{path} is not a record: {error}") from error
+    return record

@@ -1,0 +1,417 @@
+"""A model's weights: whether they are what its configuration says, and files of them."""
+
+import hashlib
+import json
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from copy import copy
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, NamedTuple
+import torch
+from torch import Tensor, nn
+from transformer.files import CheckpointError, atomic_file, regular_file
+from transformer.model import Transformer, TransformerConfig
+from transformer.validation import check_type, optional_import
+
+__all__ = [
+    "original",
+    "plain_name",
+    "is_compiled",
+    "parts_of",
+    "Difference",
+    "differences",
+    "parameter_owners",
+    "LAYER",
+    "copies",
+    "planned_shapes",
+    "check_shapes",
+    "by_parameter",
+    "set_weights",
+    "plain_state",
+    "placed_like",
+    "check_weights",
+    "plain_transformer",
+    "save_weights",
+    "load_weights",
+]
+
+
+_TENSORS = "_parameters", "_buffers"
+# A hook that is gone leaves `_is_full_backward_hook`; `module.compile()` sets the last.
+_FREE = {*_TENSORS, "_modules", "training", "_is_full_backward_hook", "_compiled_call_impl"}
+_WRAPPED = "_orig_mod"  # the name that `torch.compile` gives to the module inside its wrapper
+
+
+def original(module: Any) -> Any:
+    """The module that was given to `torch.compile`; anything else as it is."""
+    while isinstance(module, nn.Module) and _WRAPPED in module._modules:
+        module = module._modules[_WRAPPED]
+    return module
+
+
+def plain_name(name: str) -> str:
+    """A module's or a tensor's name, without what `torch.compile` has put in."""
+    return ".".join(part for part in name.split(".") if part != _WRAPPED)
+
+
+def is_compiled(module: nn.Module) -> bool:
+    """Whether `torch.compile` computes a module, or a part of it."""
+    return any(
+        part is not original(part) or getattr(part, "_compiled_call_impl", None) is not None
+        for part in module.modules()
+    )
+
+
+def parts_of(module: nn.Module) -> dict[str, Any]:
+    """All modules inside a module by name, as they were before `torch.compile`; itself under `""`."""
+    return {plain_name(name): part for name, part in module.named_modules(remove_duplicate=False)}
+
+
+class Difference(NamedTuple):
+    """How a part is not as planned: in `what`, which is "class", an attribute, or "sharing" of
+    parameters; `None` stands for what is not there."""
+
+    name: str
+    what: str
+    given: Any
+    wanted: Any
+
+    def __str__(self) -> str:
+        where, what, given, wanted = self.name or "the model", *self[1:]
+        if what == "sharing":
+            return "its parameters are not shared as configured"
+        if what != "class":
+            return f"{where} has " + (f"other {what[1:]}" if what in _TENSORS else f"another {what}")
+        if given is None or wanted is None:
+            return f"{where} is {'missing' if given is None else 'one more'}"
+        return f"{where} is of {type(given).__name__}, not of {type(wanted).__name__}"
+
+
+def differences(
+    module: nn.Module, plan: nn.Module, compared: Collection[str] | None = None
+) -> Iterator[Difference]:
+    """How a module differs from what it should be, apart from its numbers. Attributes besides, which
+    no code of its class reads, are no difference, nor is `torch.compile`.
+
+    Args:
+        module: the module.
+        plan: a new one, as the configuration makes it; the meta device will do.
+        compared: attributes, and "sharing"; `None` for all. Classes are compared in any case.
+    """
+    parts, planned = parts_of(module), parts_of(plan)
+    for name in {**planned, **parts}:
+        part, own = parts.get(name), planned.get(name)
+        if type(part) is not type(own):
+            yield Difference(name, "class", part, own)
+            continue
+        facts, usual = _facts(part), _facts(own)
+        for what in {**usual, **facts} if compared is None else compared:
+            given, wanted = facts.get(what), usual.get(what)
+            if what not in usual and not hasattr(type(own), what):
+                continue
+            if type(given) is not type(wanted) or given != wanted:
+                yield Difference(name, what, given, wanted)
+    owners, wanted = parameter_owners(module), parameter_owners(plan)
+    if (compared is None or "sharing" in compared) and not owners.items() >= wanted.items():
+        yield Difference("", "sharing", owners, wanted)
+
+
+def _facts(part: Any) -> dict[str, Any]:
+    kinds = {
+        key: {name: None if x is None else (type(x), x.shape) for name, x in vars(part)[key].items()}
+        for key in _TENSORS
+    }
+    return {key: value for key, value in vars(part).items() if key not in _FREE} | kinds
+
+
+def parameter_owners(module: nn.Module) -> dict[str, str]:
+    """For every parameter's name, the first name of the same parameter."""
+    first: dict[int, str] = {}
+    named = module.named_parameters(remove_duplicate=False)
+    return {plain_name(name): first.setdefault(id(x), plain_name(name)) for name, x in named}
+
+
+LAYER = re.compile(r"(?<=layers\.)\d+")  # in a parameter's name
+
+
+def copies(name: str, n_layers: int | tuple[int, int]) -> int:
+    """How many parameters of a model one of a plan with a single layer in each stack stands for.
+
+    Args:
+        name: the parameter's.
+        n_layers: how many layers a stack of the model has, or its encoder and its decoder.
+    """
+    if not LAYER.search(name):
+        return 1
+    if isinstance(n_layers, int):
+        return n_layers
+    return n_layers[1] if name.startswith("decoder.") else n_layers[0]
+
+
+def planned_shapes(plan: nn.Module, n_layers: int | tuple[int, int]) -> dict[str, tuple[int, ...]]:
+    """The shapes of a model's parameters, from a plan with one layer in each stack."""
+    return {
+        LAYER.sub(str(number), name): tuple(x.shape)
+        for name, x in plan.named_parameters()
+        for number in range(copies(name, n_layers))
+    }
+
+
+def check_shapes(
+    shapes: Mapping[str, Iterable[int]], wanted: Mapping[str, tuple[int, ...]], places: Mapping[str, str]
+) -> None:
+    """Refuse tensors that are not a model's parameters, by their names and shapes.
+
+    Args:
+        shapes: of the tensors.
+        wanted: of the parameters.
+        places: for a tensor's name that of its parameter, where it has another.
+
+    Raises:
+        ValueError: a tensor is missing, is one too many, or has another shape than `wanted`.
+    """
+    for name, shape in shapes.items():
+        if (own := wanted.get(places.get(name, name))) is None:
+            raise ValueError(f"{name!s:.80} has no place in this model")
+        if own != tuple(shape):
+            raise ValueError(f"{name} must have shape {list(own)}, not {list(shape)}")
+    for name in sorted(wanted.keys() - {places.get(name, name) for name in shapes}):
+        raise ValueError(f"no tensor stands for {name} of ours")
+
+
+def by_parameter(weights: Mapping[str, Tensor], places: Mapping[str, str]) -> dict[str, Tensor]:
+    """Each parameter's tensor, where `places` says which it is, as in `check_shapes`.
+
+    Raises:
+        ValueError: two tensors that are one parameter differ.
+    """
+    first: dict[str, str] = {}
+    for name, x in weights.items():
+        same = first.setdefault(places.get(name, name), name)
+        if same != name and not torch.equal(weights[same], x):
+            raise ValueError(f"{name} must equal {same}, as both are one parameter here")
+    return {place: weights[name] for place, name in first.items()}
+
+
+def set_weights(model: nn.Module, state: dict[str, Any], path: Path | str) -> None:
+    """Give a model the weights of a checkpoint.
+
+    Args:
+        model: the model; it keeps its dtype and device.
+        state: what `load_checkpoint` returned.
+        path: the file that it came from, for the message.
+
+    Raises:
+        TypeError: `model` is not a module.
+        CheckpointError: the weights are another model's, or there are none; the model stays as it was.
+    """
+    check_weights(model, state, path)
+    own, weights = model.state_dict(), copy(state["model"])  # with what torch notes beside them
+    for name, place in _places(own, weights).items():
+        weights[place] = placed_like(own[place], weights.pop(name))
+    model.load_state_dict(weights, strict=False)  # a shared table may come under one of its names
+
+
+def plain_state(model: nn.Module) -> dict[str, Any]:
+    """The `state_dict` of a model under the names that it has without `torch.compile`."""
+    state = model.state_dict()
+    for name in list(state):
+        state[plain_name(name)] = state.pop(name)
+    return state
+
+
+def _places(own: Iterable[str], names: Iterable[str]) -> dict[str, str]:
+    # For names of tensors those among a model's own, either side with or without torch.compile.
+    places = {plain_name(name): name for name in own}
+    return {name: places[plain_name(name)] for name in names}
+
+
+def placed_like(own: Any, x: Any) -> Any:
+    """The part of `x` that this process has of `own`, if that is shared out among processes."""
+    if not hasattr(own, "device_mesh") or x.shape != own.shape:
+        return x
+    share_out: Any = optional_import("torch.distributed.tensor").distribute_tensor
+    # All processes have x; of a part of it that is not copied, they would go on to hold the whole.
+    return share_out(x.to(own.device), own.device_mesh, own.placements, src_data_rank=None).clone()
+
+
+def check_weights(model: nn.Module, state: dict[str, Any], path: Path | str) -> None:
+    """Raise what `set_weights` would raise, and leave the model as it is."""
+    check_type(nn.Module, model=model)
+    weights = state.get("model") if isinstance(state, dict) else None
+    if not isinstance(weights, dict):
+        raise CheckpointError(f"{path} holds no weights")
+    try:
+        _check_fit(model, weights)
+    except ValueError as error:
+        raise CheckpointError(f"{path} belongs to another model: {error}") from error
+
+
+def _check_fit(model: nn.Module, weights: dict[str, Any]) -> None:
+    own = {plain_name(name): x for name, x in model.state_dict(keep_vars=True).items()}
+    weights, first = {plain_name(str(name)): x for name, x in weights.items()}, dict[int, str]()
+    # A shard does not say where it is.
+    marks = {name: id(x) if hasattr(x, "to_local") else x.data_ptr() for name, x in own.items()}
+    places = {name: first.setdefault(mark, name) for name, mark in marks.items()}
+    wanted = {name: tuple(own[name].shape) for name in places.values()}
+    check_shapes({name: getattr(x, "shape", ()) for name, x in weights.items()}, wanted, places)
+    for name, x in weights.items():
+        if not isinstance(x, Tensor) or x.is_floating_point() != own[name].is_floating_point():
+            raise ValueError(f"{name} is {getattr(x, 'dtype', type(x).__name__)}, not {own[name].dtype}")
+    by_parameter(weights, places)
+
+
+def plain_transformer(model: Any, besides: Collection[str] = ()) -> Transformer:
+    """The plain `Transformer` with a model's parameters, which is what a file can hold of the model.
+
+    Hooks, attributes, what `torch.compile` made of it and what a subclass overrides are no part of it.
+
+    Args:
+        model: a `Transformer`, compiled or not.
+        besides: names of parameters and buffers that may be other ones, or be there as well.
+
+    Raises:
+        TypeError: `model` is no `Transformer`; or its parameters are not those that its configuration
+            makes, by name, shape and sharing, or its positions are others. The message names the first.
+    """
+    check_type(Transformer, model=(model := original(model)))
+    check_type(TransformerConfig, **{"model.config": getattr(model, "config", None)})
+    settings = {field.name: getattr(model.config, field.name) for field in fields(TransformerConfig)}
+    with torch.device("meta"):
+        plain = Transformer(TransformerConfig(**settings))
+    own, owners = _parameters(model), parameter_owners(plain)
+    misfit = _misfit(own, _parameters(plain), owners, besides) or _other_buffer(model, plain, besides)
+    if misfit is not None:
+        raise TypeError(
+            f"model must have the parameters that its configuration makes, or no file could hold it, but "
+            f"{misfit}: fit and the searches take it as it is, and torch.save keeps its state_dict"
+        )
+    once = {name: own[name].detach() for name in owners.values()}  # because no NaN equals itself
+    plain.load_state_dict(once, strict=False, assign=True)
+    return plain.train(model.training)
+
+
+def _parameters(model: nn.Module) -> dict[str, Tensor]:
+    return {plain_name(name): x for name, x in model.named_parameters(remove_duplicate=False)}
+
+
+def _misfit(
+    own: dict[str, Tensor], wanted: dict[str, Tensor], owners: dict[str, str], besides: Collection[str]
+) -> str | None:
+    for name in {**wanted, **own}:
+        if name not in own or name not in wanted:
+            if name not in besides:
+                return f"{name} is {'one more' if name in own else 'missing'}"
+        elif own[name].shape != wanted[name].shape:
+            return f"{name} has shape {list(own[name].shape)}, not {list(wanted[name].shape)}"
+    first: dict[int, str] = {}
+    for name, owner in owners.items():
+        found = first.setdefault(id(own[name]), name)
+        if found != owner:
+            numbers = "one parameter, not two" if owner == name else "two parameters, not one"
+            return f"{name} and {found if owner == name else owner} are {numbers}"
+    return None
+
+
+def _other_buffer(model: nn.Module, plain: nn.Module, besides: Collection[str]) -> str | None:
+    own = {plain_name(name): x for name, x in model.named_buffers()}
+    for name, x in plain.named_buffers():
+        y = own.get(name, x[:0]).to("cpu", x.dtype)  # perhaps from half precision
+        if name not in besides and not (y.shape == x.shape and torch.allclose(y, x, atol=0.01)):
+            return f"{name} is not as it makes it"
+    return None
+
+
+def _in_dtype(name: str, x: Tensor, dtype: torch.dtype) -> Tensor:
+    wide, bound = x.double(), torch.finfo(dtype).max
+    lost = wide[wide.isfinite() & (wide.abs() > bound)]  # what would become infinite
+    if lost.numel():
+        raise ValueError(f"{name} holds {lost[0]:.4g}, and the largest number of {dtype} is {bound:.4g}")
+    return x.to(dtype)
+
+
+def save_weights(
+    model: nn.Module,
+    path: Path | str,
+    dtype: torch.dtype = torch.float32,
+    facts: dict[str, str] | None = None,
+) -> None:
+    """Write a model's weights as safetensors with a checksum, a shared table once.
+
+    Args:
+        model: the model.
+        path: of the file.
+        dtype: to write in; `torch.float16` halves the file.
+        facts: texts to be kept with the weights, under the same checksum.
+
+    Raises:
+        TypeError: `model` is not a module, or `dtype` not a `torch.dtype`.
+        ValueError: `dtype` is not floating-point, or a weight is too large for it.
+        OSError: the file cannot be written; the message names it.
+        ImportError: safetensors is missing.
+    """
+    check_type(nn.Module, model=model)
+    check_type(torch.dtype, dtype=dtype)
+    if not dtype.is_floating_point:
+        raise ValueError(f"dtype must be floating-point, but is {dtype}")
+    safetensors = optional_import("safetensors.torch")
+    weights: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for name, x in sorted(plain_state(model).items()):
+        if x.data_ptr() not in seen:
+            seen.add(x.data_ptr())
+            x = _in_dtype(name, x, dtype) if x.is_floating_point() else x
+            weights[name] = x.cpu().clone(memory_format=torch.contiguous_format)
+    kept = {"sha256": _weights_sum(weights, facts or {})}
+    if facts:  # in a single text, since safetensors puts several into any order
+        kept = {"facts": json.dumps(facts | kept)}
+    with atomic_file(path) as part:
+        part.write_bytes(safetensors.save(weights, kept))
+
+
+def _kept_facts(metadata: dict[str, str]) -> dict[str, str]:
+    facts: dict[str, str] = json.loads(metadata["facts"]) if "facts" in metadata else dict(metadata)
+    return facts
+
+
+def _weights_sum(weights: dict[str, Tensor], facts: dict[str, str]) -> str:
+    # A checksum of facts, and of names, types, shapes and numbers.
+    total = hashlib.sha256()
+    for name, text in sorted(facts.items()):
+        total.update(f"{name} {text}\n".encode())
+    for name, x in sorted(weights.items()):
+        total.update(f"{name} {x.dtype} {list(x.shape)}\n".encode())
+        total.update(x.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return total.hexdigest()
+
+
+def load_weights(model: nn.Module, path: Path | str) -> None:
+    """Read what `save_weights` wrote into a model of the same configuration.
+
+    Args:
+        model: the model; it keeps its dtype and device.
+        path: of the file.
+
+    Raises:
+        TypeError: `model` is not a module.
+        OSError: the file cannot be opened; `FileNotFoundError` where there is none.
+        CheckpointError: the file is damaged, or does not fit the model, which then stays as it was;
+            the message names the file. One without a checksum, from another program, is trusted.
+        ImportError: safetensors is missing.
+    """
+    check_type(nn.Module, model=model)
+    safetensors, content = optional_import("safetensors.torch"), regular_file(path).read_bytes()
+    try:
+        weights = safetensors.load(content)
+        length = 8 + int.from_bytes(content[:8], "little")
+        facts = _kept_facts(json.loads(content[8:length]).get("__metadata__", {}))
+        if facts.pop("sha256", None) not in (None, _weights_sum(weights, facts)):
+            raise ValueError("its checksum is wrong")
+        _check_fit(model, weights)
+    except MemoryError:
+        raise
+    except Exception as error:
+        raise CheckpointError(f"{path} does not hold this model's weights: {error}") from error
+    placed = {place: weights[name] for name, place in _places(model.state_dict(), weights).items()}
+    model.load_state_dict(placed, strict=False)  # a shared table is in the file once
