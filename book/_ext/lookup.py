@@ -26,7 +26,7 @@ CONCEPTS = "book/concepts.toml"
 Entry = tuple[
     str, str, str, str, str, str
 ]  # kind, address, title, title of its page, words, names in its code
-KINDS = {"book/api": "api", "book/glossary": "term"}  # of what stands on these pages; the rest are sections
+KINDS = {"book/glossary": "term"}  # of what stands on a page; the API's are names, and the rest are sections
 SILENT = (
     nodes.section,
     nodes.title,
@@ -86,7 +86,8 @@ def names(text: str, known: str) -> str:
 
 def sections(env: BuildEnvironment, page: str) -> Iterator[Entry]:
     """Yield an entry for each section of a page, in order, and for each term that it explains."""
-    title, kind = one_line(env.titles[page].astext()), KINDS.get(page, "section")
+    title = one_line(env.titles[page].astext())
+    kind = "api" if page.startswith("book/api") else KINDS.get(page, "section")
     doctree = env.get_doctree(page)
     for section in doctree.findall(nodes.section):
         is_page = isinstance(section.parent, nodes.document)

@@ -40,7 +40,7 @@ CITATION = re.compile(rf"\[({LINK.pattern}(?:,\s+{LINK.pattern})*)\]")
 # Links into the published pages: what stands behind their address.
 TO_EQUATION = re.compile(r"\[\([\d.]*\)\]\(book/[\w-]+\.html#equation-(eq-[\w-]+)\)")
 TO_SECTION = re.compile(r"\]\(book/[\w-]+\.html(#(?:sec|case|clinic)-[\w-]+)\)")
-TO_API_NAME = re.compile(r"\[`(transformer\.[\w.]+)`\]\(book/api\.html#\1\)")
+TO_API_NAME = re.compile(r"\[`(transformer\.[\w.]+)`\]\(book/api(?:/\w+)?\.html#\1\)")
 TO_PAGE = re.compile(r"\]\(book/(api|playground|teaching|under-the-hood/[\w-]+)\.html\)")  # of the book alone
 OTHER_LINK = re.compile(r"\]\((book/[^)]*)\)")
 # A label, a formula without its end, a number.

@@ -150,7 +150,12 @@ def test_links_and_images_of_page_exist(page, soups, anchors):
 
 @reads_pages
 def test_names_of_pytorch_lead_to_its_pages(soups):
-    links = soups[HTML / "book" / "api.html"].select('a[href^="https://docs.pytorch.org/docs/stable/"]')
+    pages = [HTML / "book" / "api.html", *(HTML / "book" / "api").glob("*.html")]
+    links = [
+        each
+        for page in pages
+        for each in soups[page].select('a[href^="https://docs.pytorch.org/docs/stable/"]')
+    ]
     shown = {link["href"].partition("#")[2] for link in links}
     inventory = (ROOT / "book" / "_ext" / "torch.inv").read_text(encoding="utf8").splitlines()[3:]
     assert shown == {line.split()[0] for line in inventory}

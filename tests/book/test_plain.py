@@ -16,6 +16,7 @@ sys.path.insert(0, str(ROOT / "book" / "_ext"))
 import equations  # noqa: E402
 import execute  # noqa: E402
 import plain  # noqa: E402
+import public_names  # noqa: E402
 
 SITE = "https://e.github.io/b/"
 ADAM = "https://arxiv.org/abs/1412.6980"
@@ -155,13 +156,16 @@ def test_a_notebook_shows_and_links_what_is_there_in_colab_too():
 
 def test_links_to_the_published_pages_lead_to_something():
     base = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf8"))["html"]["baseurl"]
-    listed = (ROOT / "book" / "api.md").read_text(encoding="utf8")
-    names = set(re.findall(r"^\.\. [\w:]+:: (transformer\.[\w.]+)$", listed, re.MULTILINE))
+    listed = {}
+    for page in (ROOT / "book" / "api.md", *(ROOT / "book" / "api").glob("*.md")):
+        text = public_names.ASKED.sub(public_names.listed, page.read_text(encoding="utf8"))
+        place = page.relative_to(ROOT).with_suffix(".html").as_posix()
+        listed[place] = set(re.findall(r"^\.\. (?:auto\w+|py:data):: (\S+)$", text, re.MULTILINE))
     links = {found for _, _, text in TEXTS for found in re.findall(rf"\({re.escape(base)}([^)]+)\)", text)}
     for link in links:
         place, _, fragment = link.partition("#")
-        if place == "book/api.html":
-            assert not fragment or names & {fragment, fragment.rpartition(".")[0]}, link
+        if place.startswith("book/api"):
+            assert not fragment or listed[place] & {fragment, fragment.rpartition(".")[0]}, link
         elif place.startswith("_static/"):
             assert (ROOT / "book" / place).exists(), link
         elif not fragment:
