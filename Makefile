@@ -10,12 +10,12 @@ VERSION ?=
 TASKS := $(PYTHON) book/tasks.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup book back tidy html pdf workbook test test-pages test-fast test-here test-workbook style types tangle run bench anywhere mutants colab browser release clean
+.PHONY: help setup book back tidy html pdf workbook test test-pages test-fast test-here test-workbook style types tangle run bench gpu anywhere mutants colab browser release clean
 
 help:
 	@$(TASKS)
 
-setup book back html workbook tangle style types browser clean:
+setup book back html workbook tangle style types browser clean gpu:
 	@$(TASKS) $@
 
 test test-pages test-fast test-here test-workbook anywhere mutants:

@@ -11,11 +11,14 @@ what requirements.txt pins; every command after that uses it.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
+import json
 import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -46,6 +49,9 @@ OF_THE_BUILD = (
     "book/test_search",
     "book/test_weave",
 )
+# What is measured on a GPU, and what is trained there.
+GPU_SECTIONS = ("roofline", "training", "compiled", "levers", "memory", "profile", "decoding", "peak")
+GPU_RECIPE = "ted-small"
 COMMANDS = {}
 
 
@@ -267,6 +273,42 @@ def bench(options) -> None:
         call(python, "-m", "pip", "install", "--quiet", "--requirement", needs)
         stamp.write_text(digest(*REQUIREMENTS, needs))
     call(python, "-m", "benchmarks.bench", *options.arguments)
+
+
+def gpu_steps(folder: str, minutes: float) -> dict[str, list[str]]:
+    """Arguments of `python` for what waits for a GPU: tests, measurements, a recipe for half of the time."""
+    bench = ["-m", "benchmarks.bench", "--device", "cuda", "--output", f"{folder}/bench-cuda.json", "--only"]
+    train = ["-m", "transformer", "train", GPU_RECIPE, "--device", "cuda"]
+    return {
+        "tests": ["-m", "pytest", "-q", "tests/test_cuda.py"],
+        **{f"bench {name}": [*bench, name] for name in GPU_SECTIONS},
+        GPU_RECIPE: [*train, "--directory", f"{folder}/{GPU_RECIPE}", "--max-minutes", f"{minutes / 2:g}"],
+    }
+
+
+@command
+def gpu(options) -> None:
+    """with a GPU: its tests, the benchmark and a recipe, recorded in runs/gpu: gpu --minutes 60"""
+    parser = argparse.ArgumentParser(prog="python book/tasks.py gpu")
+    parser.add_argument("--minutes", type=float, default=60.0)
+    minutes, python = parser.parse_args(options.arguments).minutes, str(installed())
+    device = [python, "-c", "import torch; print(torch.cuda.get_device_name())"]
+    if (found := subprocess.run(device, capture_output=True, text=True, check=False)).returncode:
+        sys.exit("torch finds no GPU here")
+    folder = ROOT / "runs" / "gpu"
+    folder.mkdir(parents=True, exist_ok=True)
+    record, half = {"device": found.stdout.strip(), "steps": []}, time.monotonic() + 30 * minutes
+    for name, words in gpu_steps("runs/gpu", minutes).items():
+        print("==", name, flush=True)
+        start, status = time.monotonic(), None
+        limit = 60 * minutes if name == GPU_RECIPE else max(0.0, half - start)  # a recipe ends by itself
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            status = subprocess.run([python, *words], cwd=ROOT, timeout=limit, check=False).returncode
+        step = {"name": name, "status": status, "seconds": round(time.monotonic() - start, 1)}
+        record["steps"].append(step)
+        (folder / "gpu.json").write_text(json.dumps(record, indent=1))
+    failed = [step["name"] for step in record["steps"] if step["status"] != 0]
+    sys.exit(f"failed: {', '.join(failed)}" if failed else 0)
 
 
 @command

@@ -338,6 +338,18 @@ def test_make_and_the_program_know_the_same_commands():
     assert sorted(make for make, _ in table) == sorted(tasks.COMMANDS)
 
 
+def test_what_waits_for_a_gpu_is_commands_that_their_programs_understand():
+    import tasks
+
+    from benchmarks.bench import SECTIONS
+    from transformer.__main__ import parser
+
+    tests, *benches, train = tasks.gpu_steps("there", 60.0).values()
+    assert (ROOT / tests[-1]).exists()
+    assert {bench[-1] for bench in benches} == set(tasks.GPU_SECTIONS) < set(SECTIONS)
+    assert parser().parse_args(train[2:]).max_minutes == 30.0
+
+
 def test_workflows_trust_no_name_that_can_be_moved():
     """An action is known by its commit, its version stands beside it, and no checkout keeps a password."""
     for path in WORKFLOWS.glob("*.yml"):

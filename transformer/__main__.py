@@ -9,8 +9,6 @@ from typing import Any
 from transformer import __version__
 from transformer.commands.check import CHECK_HELP, check, check_options
 from transformer.commands.evaluate import EVALUATE_HELP, evaluate, evaluate_options
-from transformer.commands.gpu import GPU_HELP, gpu, gpu_options
-from transformer.commands.grade import GRADE_HELP, grade, grade_options
 from transformer.commands.info import info, info_options
 from transformer.commands.options import Arguments, place, program, use_threads
 from transformer.commands.recipes import RECIPES
@@ -74,8 +72,6 @@ def parser() -> argparse.ArgumentParser:
         (evaluate, "score a translator with sacreBLEU", EVALUATE_HELP, evaluate_options),
         (serve, "translate over HTTP", SERVE_HELP, serve_options),
         (check, "look for faults of a model of yours", CHECK_HELP, check_options),
-        (grade, "judge what was written in the workbook", GRADE_HELP, grade_options),
-        (gpu, "run what waits for a GPU: tests, measurements, a recipe", GPU_HELP, gpu_options),
         (info, "show what a translator is made of, or a recipe's settings", "", info_options),
     ):
         more, described = more.replace(module, name), f"{line[0].upper()}{line[1:]}."

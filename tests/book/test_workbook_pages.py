@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from zipfile import ZipFile
 
 import nbformat
@@ -18,7 +19,7 @@ import workbook
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "study"))
 from other_hands import NAMED
 
-from transformer.study.workbook import MISSING, RIGHT, WRONG, judge_code, pieces
+from transformer.study.workbook import MISSING, RIGHT, WRONG, Verdict, judge_code, pieces
 
 ROOT = Path(__file__).resolve().parents[2]
 BOOKS = workbook.books()
@@ -224,3 +225,19 @@ def test_private_methods_go_and_kept_ones_stay():
         "        raise NotImplementedError\n\n    @property\n    def h(self):\n"
         "        raise NotImplementedError\n\n    def k(self):\n        return 3"
     )
+
+
+def test_the_lines_for_teachers_make_a_test_of_each_piece(tmp_path, monkeypatch):
+    lines = (ROOT / "book" / "teaching.md").read_text(encoding="utf8").partition("```python\n")[2]
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "workbook").mkdir()
+    (tmp_path / "workbook" / "03-attention.ipynb").write_text(BOOKS["03-attention.ipynb"], encoding="utf8")
+    exec(lines.partition("```")[0], {})
+    made = nbformat.read("source/attention/03-attention.ipynb", as_version=4)
+    tests = [cell for cell in made.cells if "nbgrader" in cell.metadata]
+    keys = [key for key in pieces() if key.startswith("03-attention/")]
+    assert len(tests) == len(keys) == 6
+    for key, cell in zip(keys, tests):
+        exec(cell.source, {"workbook": SimpleNamespace(verdicts={key: Verdict(RIGHT, "")})})
+        with pytest.raises(AssertionError):
+            exec(cell.source, {"workbook": SimpleNamespace(verdicts={key: Verdict(WRONG, "")})})

@@ -88,7 +88,7 @@ def subparsers() -> dict:
     return commands.choices
 
 
-COMMANDS = ["train", "translate", "evaluate", "info", "serve", "check", "grade", "gpu"]
+COMMANDS = ["train", "translate", "evaluate", "info", "serve", "check"]
 
 
 def test_alone_it_explains_itself(capsys):
@@ -1518,8 +1518,6 @@ def test_what_is_wrong_is_said_in_one_line(arguments, message, capsys, tmp_path,
         ("serve --prot 3", "--prot", "--port"),
         ("info --device cpu", "--device", None),
         ("check a:b --pad-di 3", "--pad-di", "--pad-id"),
-        ("grade a --epochs 3", "--epochs", None),
-        ("gpu --epochs 3", "--epochs", None),
         ("--epochs 3 train phrases", "--epochs", None),
     ],
 )

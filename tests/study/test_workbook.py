@@ -28,9 +28,7 @@ from transformer.study.workbook import (
     defined,
     judge,
     judge_code,
-    judge_notebook,
     pieces,
-    read_verdicts,
     with_mistake,
     written,
 )
@@ -391,16 +389,7 @@ def test_only_the_core_is_replaced(put_back):
     assert {module for module in CORE if "." in module} == set()
 
 
-# A notebook in another process
-
-
-def test_a_notebook_is_judged_line_by_line(tmp_path):
-    path = notebook_of(tmp_path / "n.ipynb", padding_mask=MASK.format("=="), causal_mask="")
-    keys = list(written(path))
-    judge_notebook(str(path), str(tmp_path / "results"), *keys)
-    verdicts = read_verdicts(tmp_path / "results")
-    assert list(verdicts) == keys and [verdict.mark for verdict in verdicts.values()] == [WRONG, WRONG]
-    assert read_verdicts(tmp_path / "none") == {}
+# Files
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"cells": 1}', '{"cells": [{}]}'])

@@ -40,8 +40,6 @@ __all__ = [
     "CORE",
     "Workbook",
     "written",
-    "judge_notebook",
-    "read_verdicts",
 ]
 
 
@@ -421,7 +419,7 @@ class Workbook:
 
 
 def _cell_with(own: Any) -> str:
-    # The text of the notebook's cell that defines a function or class. It is judged as `grade` will judge it,
+    # The text of the notebook's cell that defines a function or class. It is judged
     # among the names of its module, of which the notebook may define some further down.
     for part in vars(own).values() if isinstance(own, type) else [own]:
         part = inspect.unwrap(part)
@@ -461,18 +459,3 @@ def written(path: str | Path) -> dict[str, str]:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} is no notebook") from error
     return {key: code for keys, code in marked for key in keys if key in pieces()}
-
-
-def judge_notebook(path: str, results: str, *keys: str) -> None:
-    """Judge some pieces of a notebook; a line goes to a file after each, since the next may never end."""
-    cells = written(path)
-    for key in keys:
-        verdict = judge_code(pieces()[key], cells[key])
-        with open(results, "a", encoding="utf8") as file:
-            file.write(json.dumps([key, *verdict]) + "\n")
-
-
-def read_verdicts(results: Path) -> dict[str, Verdict]:
-    """What `judge_notebook` has written, as far as it came."""
-    lines = results.read_text(encoding="utf8").splitlines() if results.exists() else []
-    return {key: Verdict(mark, says) for key, mark, says in map(json.loads, lines)}
