@@ -1,30 +1,26 @@
 """Does every cell hold on other machines? Run the chapters with other kernels, threads and seeds.
 
-    python tests/anywhere.py                            everything; writes _build/reports/anywhere.json
-    python tests/anywhere.py 06 07                      two chapters; the record keeps the others
-    python tests/anywhere.py --conditions "shift 3"     some of the conditions; writes nothing
+    python tests/anywhere.py                            everything
+    python tests/anywhere.py 06 07                      two chapters
+    python tests/anywhere.py --conditions "shift 3"     some of the conditions
 
 A cell fails if it raises an error that it is not meant to raise. Under the chapters' own seeds it also fails
 if it shows another text than the stored one. After an error the chapter goes on, so that no failure hides
-another. The record keeps the last run of every chapter on each kind of processor.
+another. Failures are printed, and stand in _build/reports/anywhere.json.
 """
 
 from __future__ import annotations
 
 import argparse
 import configparser
-import hashlib
 import json
 import os
 import re
-import subprocess
 import sys
 import time
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from importlib import metadata
 from itertools import groupby
 from pathlib import Path
 
@@ -37,7 +33,7 @@ sys.path.insert(0, str(ROOT / "book"))
 
 import execute  # noqa: E402
 
-RECORD = ROOT / "_build" / "reports" / "anywhere.json"
+REPORT = ROOT / "_build" / "reports" / "anywhere.json"
 # What nbval leaves out of the texts that it compares, and so do we.
 SANITIZE = configparser.ConfigParser()
 SANITIZE.read(ROOT / "tests" / "sanitize.cfg", encoding="utf8")
@@ -165,40 +161,8 @@ def shown(cell: nbformat.NotebookNode) -> list[str]:
     return [re.sub(ROUNDING["regex"], ROUNDING["replace"], text) for text in texts]
 
 
-def processor() -> str:
-    """The processor's name and the best instruction set that PyTorch finds in it."""
-    from transformer.runs.folder import run_facts
-
-    program = "import torch; print(torch.backends.cpu.get_cpu_capability())"
-    environment = {name: value for name, value in os.environ.items() if name != "ATEN_CPU_CAPABILITY"}
-    best = subprocess.run(
-        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
-    ).stdout.strip()
-    return f"{run_facts('cpu')['processor']['model']}; {best}"
-
-
-def commit() -> str:
-    """The commit that was run, with a `+` where files differ from it."""
-
-    def git(*arguments: str) -> str:
-        command = ["git", "-C", str(ROOT), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-
-    return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "book", "transformer") else "")
-
-
-def code_of(notebook: nbformat.NotebookNode) -> str:
-    """A fingerprint of the code of a notebook: a run tells nothing of code that has changed since.
-
-    The forms of predictions are left out, since no run executes them.
-    """
-    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
-    code = "\n".join(cell.source for cell in cells if "predict" not in cell.metadata.get("tags", []))
-    return hashlib.sha256(code.encode()).hexdigest()[:16]
-
-
 def main(arguments: list[str] | None = None) -> int:
-    """Run what is asked for, print what fails, and keep the record of a whole run."""
+    """Run what is asked for, print what fails, and write the report."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("chapters", nargs="*", help="numbers or paths; all if none is given")
     names = [condition.name for condition in CONDITIONS]
@@ -226,20 +190,8 @@ def main(arguments: list[str] | None = None) -> int:
     n_runs = len(chapters) * len(chosen)
     print(table(found), end="")
     print(f"{n_runs} runs of {len(chapters)} chapters, {len(found)} failures, {seconds / 60:.0f} minutes")
-    if not options.conditions:
-        keep(
-            {
-                "command": " ".join(["python tests/anywhere.py", *options.chapters]),
-                "commit": commit(),
-                "processor": processor(),
-                "torch": metadata.version("torch"),
-                "date": datetime.now(UTC).date().isoformat(),
-                "conditions": names,
-                "chapters": {chapter.stem: code_of(nbformat.read(chapter, 4)) for chapter in chapters},
-                "failures": sorted(found, key=lambda entry: (entry["chapter"], entry["cell"])),
-                "seconds": seconds,
-            }
-        )
+    REPORT.parent.mkdir(parents=True, exist_ok=True)
+    REPORT.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf8")
     return 1 if found else 0
 
 
@@ -253,19 +205,6 @@ def table(found: list[dict[str, str]]) -> str:
         lines.append(f"\n{chapter}\n")
         lines += [f"  {cell or 'the kernel'}: {', '.join(cells[chapter, cell])}\n" for _, cell in group]
     return "".join(lines)
-
-
-def keep(run: dict) -> None:
-    """Put a run into the record; on its kind of processor, earlier runs lose the chapters that it has."""
-    runs = json.loads(RECORD.read_text(encoding="utf8"))["runs"] if RECORD.exists() else []
-    for other in runs:
-        if other["processor"] == run["processor"]:
-            other["chapters"] = {n: code for n, code in other["chapters"].items() if n not in run["chapters"]}
-            left = [entry for entry in other["failures"] if entry["chapter"] in other["chapters"]]
-            other["failures"] = left
-    runs = [other for other in runs if other["chapters"]] + [run]
-    RECORD.parent.mkdir(parents=True, exist_ok=True)
-    RECORD.write_text(json.dumps({"runs": runs}, indent=1, ensure_ascii=False) + "\n", encoding="utf8")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Does every notebook run in Colab? Each one alone, in an empty folder, with Colab's versions.
 
     python tests/colab.py                            all notebooks; writes _build/reports/colab.json
-    python tests/colab.py 03 07                      some; of the others the record keeps the last run
+    python tests/colab.py 03 07                      some
     python tests/colab.py --python python3.13        the interpreter that the environment is made with
 
 The environment of tests/colab-requirements.txt is made once, in `.venv-colab`. Each notebook gets a fresh
@@ -20,7 +20,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 
 import nbformat
@@ -33,13 +32,10 @@ sys.path.insert(0, str(ROOT / "book"))
 import execute  # noqa: E402
 import repository  # noqa: E402
 
-from transformer.runs.precision import processor  # noqa: E402
-
 REQUIREMENTS = ROOT / "tests" / "colab-requirements.txt"
-RECORD = ROOT / "_build" / "reports" / "colab.json"
+REPORT = ROOT / "_build" / "reports" / "colab.json"
 WANTED_PYTHON = "3.13"
 KERNEL = "colab"
-SHOWN = ("torch", "numpy", "matplotlib", "ipython", "ipykernel")
 
 
 def python_of(venv: Path) -> Path:
@@ -128,27 +124,12 @@ def run_alone(path: Path, base: Path, source: str, timeout: int) -> dict:
             record_timing=False,
             resources={"metadata": {"path": str(folder)}},
         )
-        begun, failed, install = time.perf_counter(), "", []
-        client.on_cell_executed = lambda **_: (
-            install.append(time.perf_counter()) if len(install) < 1 else None
-        )
+        begun, failed = time.perf_counter(), ""
         try:
             client.execute()
         except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
             failed = failure(notebook, error)
-        whole = time.perf_counter() - begun
-    first = install[0] - begun if install else whole
-    return {"seconds": round(whole, 1), "first_cell": round(first, 1), "failure": failed}
-
-
-def write_record(results: dict[str, dict]) -> None:
-    """Put results into the record, which keeps the last run of every notebook that still exists."""
-    kept = json.loads(RECORD.read_text(encoding="utf8"))["notebooks"] if RECORD.exists() else {}
-    known = [path.stem for path in execute.find_notebooks([])]
-    merged = {name: results.get(name, kept.get(name)) for name in known if name in kept | results}
-    record = {"command": "python tests/colab.py", "notebooks": merged}
-    RECORD.parent.mkdir(parents=True, exist_ok=True)
-    RECORD.write_text(json.dumps(record, indent=1) + "\n", encoding="utf8")
+    return {"seconds": round(time.perf_counter() - begun, 1), "failure": failed}
 
 
 def git(*arguments: str) -> str:
@@ -172,29 +153,13 @@ def main(arguments: list[str] | None = None) -> int:
     os.environ["PYDEVD_DISABLE_FILE_VALIDATION"] = "1"  # a debugger's remark about Python 3.13
     commit = git("rev-parse", "HEAD")
     base = make_environment(options.venv.resolve(), options.python)
-    program = (
-        "import json, sys; from importlib.metadata import version; "
-        f"print(json.dumps({{'python': sys.version.split()[0]}} | {{n: version(n) for n in {SHOWN!r}}}))"
-    )
-    versions = json.loads(asked(base, program))
-    model, instructions = processor()
-    facts = {
-        "commit": commit,
-        "date": datetime.now(UTC).date().isoformat(),
-        "processor": ", ".join([model, *sorted(instructions)]),
-        "cores": os.cpu_count(),
-        "threads": int(os.environ.get("OMP_NUM_THREADS", os.cpu_count() or 1)),
-        "versions": versions,
-    }
-    print(*(f"{name} {version}" for name, version in versions.items()), sep=", ")
-    print(f"{'notebook':<24}{'seconds':>8}  first cell  result", flush=True)
     results = {}
     for path in notebooks:
         result = run_alone(path, base, f"git+file://{ROOT}@{commit}", options.timeout)
-        results[path.stem] = result | facts
-        said = result["failure"] or "ran through"
-        print(f"{path.stem:<24}{result['seconds']:>8}{result['first_cell']:>12}  {said}", flush=True)
-    write_record(results)
+        results[path.stem] = result
+        print(f"{path.stem:<24}{result['seconds']:>8} s  {result['failure'] or 'ran through'}", flush=True)
+    REPORT.parent.mkdir(parents=True, exist_ok=True)
+    REPORT.write_text(json.dumps(results, indent=1) + "\n", encoding="utf8")
     failed = sum(bool(result["failure"]) for result in results.values())
     print(f"{len(notebooks) - failed} passed, {failed} failed")
     return 1 if failed else 0

@@ -1,7 +1,7 @@
 """Do the tests notice a mistake? Put known faults into a copy of the package, one at a time.
 
     python tests/mutants.py                    all of tests/faults; writes _build/reports/mutants.json
-    python tests/mutants.py --only attention/  some, by a part of their names; the record keeps the others
+    python tests/mutants.py --only attention/  some, by a part of their names
 
 Every fault is tried by the fast tests of its own module, in a process of its own, up to the first
 test that fails. Before that, the same tests must pass on the copy as it is; and whenever tests run,
@@ -23,13 +23,12 @@ import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 
 from faults import FAULTS, Fault
 
 ROOT = Path(__file__).resolve().parents[1]
-RECORD = ROOT / "_build" / "reports" / "mutants.json"
+REPORT = ROOT / "_build" / "reports" / "mutants.json"
 TIME_LIMIT = 600.0  # seconds for tests without a fault
 PATIENCE = 30.0, 4.0  # with a fault they may take this many seconds, and so many times as long
 GOOD = ("caught", "timeout", "equivalent")  # a test that no longer ends has noticed as well
@@ -239,8 +238,8 @@ def run_sound(copies: Copies, files: tuple[str, ...]) -> Outcome:
     return outcome
 
 
-def run_faults(faults: list[Fault], workers: int) -> tuple[dict[str, int], dict[str, Outcome]]:
-    """Try every fault; return the number of tests by file, and outcomes by the faults' ids."""
+def run_faults(faults: list[Fault], workers: int) -> dict[str, Outcome]:
+    """Try every fault; return the outcomes by the faults' ids."""
     outcomes: dict[str, Outcome] = {}
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(workers) as pool:
         copies = Copies(Path(folder), workers)
@@ -260,42 +259,7 @@ def run_faults(faults: list[Fault], workers: int) -> tuple[dict[str, int], dict[
                     print(outcome.output[-2000:])
         finally:
             pool.shutdown(cancel_futures=True)  # whoever presses Ctrl-C waits for no others
-    return {" ".join(files): outcome.passed for files, outcome in sound.items()}, outcomes
-
-
-def facts() -> dict:
-    """Command, commit, machine, versions and date; of the moment at which the copies are made."""
-    from transformer.runs.folder import run_facts
-
-    known = run_facts("cpu")
-    known["versions"] |= {name: metadata.version(name) for name in ("pytest", "hypothesis")}
-    return known
-
-
-def write(run: dict, outcomes: dict[str, Outcome]) -> None:
-    """Put a run into the record: verdicts by the faults' ids, and what all verdicts have in common.
-
-    After a run of some faults, what is said of the run stays that of the last run of all; `later`
-    holds command, commit and date of the others.
-    """
-    from transformer.files import read_record, write_record
-
-    found = {name: outcome.said for name, outcome in outcomes.items()}
-    record = run | {"faults": found}
-    names = [fault.id for fault in FAULTS]
-    if found.keys() != set(names):
-        record = read_record(RECORD) if RECORD.exists() else run | {"faults": {}}
-        tried = {" ".join(files_for(fault.module)) for fault in FAULTS}
-        run["tests"] = record["tests"] | run["tests"]
-        record["tests"] = {files: run["tests"][files] for files in sorted(tried & run["tests"].keys())}
-        record["later"] = [
-            *record.get("later", []),
-            {name: run[name] for name in ("command", "commit", "date")},
-        ]
-        found = record["faults"] | found
-    record["faults"] = {name: found[name] for name in names if name in found}
-    RECORD.parent.mkdir(parents=True, exist_ok=True)
-    write_record(RECORD, record)
+    return outcomes
 
 
 def main() -> int:
@@ -308,10 +272,12 @@ def main() -> int:
     if not chosen:
         parser.error(f"no fault's name has any of {options.only} in it")
 
-    run, start = facts(), time.perf_counter()
-    tests, outcomes = run_faults(chosen, options.workers)
-    seconds = round(time.perf_counter() - start)
-    write(run | {"seconds": seconds, "workers": options.workers, "tests": tests}, outcomes)
+    start = time.perf_counter()
+    outcomes = run_faults(chosen, options.workers)
+    seconds = time.perf_counter() - start
+    REPORT.parent.mkdir(parents=True, exist_ok=True)
+    verdicts = {fault.id: outcomes[fault.id].said for fault in chosen}
+    REPORT.write_text(json.dumps(verdicts, indent=1) + "\n", encoding="utf8")
 
     counts = Counter(outcome.verdict for outcome in outcomes.values())
     counted = ", ".join(f"{count} {verdict}" for verdict, count in sorted(counts.items()))

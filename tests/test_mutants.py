@@ -54,15 +54,6 @@ def test_a_fault_that_no_longer_applies_is_named():
         Fault("nowhere", "", "nobody", "tgt", "").applied(SOURCES["loss"])
 
 
-def test_a_fault_is_looked_for_in_its_place_alone():
-    source = (
-        "def f():\n    return 1\nclass C:\n    @property\n    def f(self):\n        return 1\nN: int = 1\n"
-    )
-    for place, line in (("f", 2), ("C.f", 6), ("N", 7)):
-        changed = Fault("x", "", place, "1", "2").applied(source).splitlines()
-        assert [n for n, (a, b) in enumerate(zip(source.splitlines(), changed), 1) if a != b] == [line]
-
-
 @pytest.mark.slow
 def test_a_fault_is_caught_in_the_copy_and_a_comment_is_not(tmp_path, monkeypatch):
     monkeypatch.setattr("mutants.files_for", lambda module: ("test_validation.py",))
