@@ -15,13 +15,13 @@ TASKS := $(PYTHON) book/tasks.py
 help:
 	@$(TASKS)
 
-setup book back html workbook tangle style types browser clean gpu:
+setup book back html pdf workbook tangle style types browser clean gpu:
 	@$(TASKS) $@
 
 test test-pages test-fast test-here test-workbook anywhere mutants:
 	@$(TASKS) $@ $(if $(WORKERS),--workers $(WORKERS))
 
-run pdf tidy: # make run CHAPTER=03, make pdf CHAPTER=03
+run tidy: # make run CHAPTER=03, make tidy CHAPTER=03
 	@$(TASKS) $@ $(CHAPTER)
 
 bench: # make bench BENCH="--device cuda --only training"

@@ -1,19 +1,17 @@
 """Print the built book for reading on paper.
 
-    python book/pdf.py          # the whole book: _build/pdf/transformer-book.pdf
-    python book/pdf.py 03       # single chapters: _build/pdf/03.pdf
+    python book/pdf.py          # _build/pdf/transformer-book.pdf
 
-What a page looks like on paper stands in the print part of `book/_static/book.css`. Live figures are printed
-as their first pictures, so their scripts are not loaded. Chromium prints a page of the book at a time; the
-whole book joins them behind a cover and a table of contents, with page numbers, bookmarks, and links that
-lead from one chapter to the other. There the code that only draws a figure is left out. All of it is tagged:
-a program that reads aloud finds headings, lists, tables and the texts of figures, in their order.
+What a page looks like on paper stands in the print part of `book/_static/book.css`; a single page is printed
+by any browser. Live figures are printed as their first pictures, so their scripts are not loaded. Chromium
+prints a page at a time; the book joins them behind a cover and a table of contents, with page numbers,
+bookmarks, and links that lead from one chapter to the other. The code that only draws a figure is left out.
+All of it is tagged: a program that reads aloud finds headings, lists, tables and the texts of figures.
 """
 
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterator
 from html import escape
 from io import BytesIO
@@ -22,7 +20,7 @@ from typing import Any
 from urllib.parse import unquote
 
 import paper
-from paper import COVER, HTML, LIVE, ROOT, settings
+from paper import COVER, LIVE, ROOT, settings
 from playwright.sync_api import Browser
 from pypdf import PageObject, PdfReader, PdfWriter
 from pypdf.constants import PageLabelStyle
@@ -41,8 +39,6 @@ from pypdf.generic import (
 
 PDF = ROOT / "_build" / "pdf"
 BOOK = "transformer-book.pdf"
-FOOTER = """<div style="font: 8pt sans-serif; width: 100%; text-align: center">
-<span class="title"></span> · <span class="pageNumber"></span></div>"""
 MARGINS = {"top": "18mm", "bottom": "18mm", "left": "20mm", "right": "20mm"}
 NO_MARGINS = dict.fromkeys(MARGINS, "0")
 WIDTH = {"width": 643, "height": 900}  # pixels: 170 mm, between the margins, to which equations are fitted
@@ -73,19 +69,8 @@ DIVIDED = """() => document.querySelectorAll('.cell pre, .highlight pre').forEac
         return part;
     }));
 })"""
-# On paper nothing can be unfolded, and a link to a file beside the page leads nowhere. The drawing in a
-# figure has the text for those who cannot see it, and the figure around it needs no second one.
-FOR_PAPER = """async () => {
-    await document.fonts.ready;
-    await new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)));
-    document.querySelectorAll('details').forEach(details => { details.open = true; });
-    document.querySelectorAll('figure').forEach(figure => { figure.role = 'group'; });
-    document.querySelectorAll('a[href]').forEach(link => {
-        const within = link.getAttribute('href').startsWith('#');
-        if (!within && !/^https?:/.test(link.href)) link.removeAttribute('href');
-    });
-}"""
-# In the book, a link leads to a place on some page. Chromium notes where links of a page lead within it.
+# On paper nothing can be unfolded, and a link leads to a place on some page. Chromium notes where links of a
+# page lead within it. The drawing in a figure has the text for those who cannot see it.
 FOR_BOOK = """async ({names, wanted, place}) => {
     await document.fonts.ready;
     await new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)));
@@ -121,40 +106,22 @@ FRONT = """<!DOCTYPE html><html lang="en"><meta charset="utf8"><style>
 </style>"""
 
 
-def chapters(wanted: list[str]) -> list[Path]:
-    """Return the built pages of the chapters named by number, or of all."""
-    pages = sorted(HTML.glob("book/[0-9][0-9]-*.html"))
-    return [page for page in pages if not wanted or short_name(page) in wanted]
-
-
-def short_name(page: Path) -> str:
-    return page.name.partition("-")[0]
-
-
 # With Chromium ----------------------------------------------------------------------------------------
 
 
-def printed(browser: Browser, page: Path, script: str, arguments: Any = None, **options: Any) -> bytes:
-    """Return a built page as a PDF, after a script has prepared it."""
+def printed(browser: Browser, page: Path, arguments: dict[str, Any]) -> bytes:
+    """Return a built page as a PDF of the book."""
     tab = browser.new_page(color_scheme="light")
     tab.set_default_timeout(0)  # a busy machine is not a fault of the book
     tab.route(LIVE, lambda route: route.abort())
     tab.emulate_media(media="print")
     tab.set_viewport_size(WIDTH)
     tab.goto(page.as_uri())
-    tab.evaluate(script, arguments)
+    tab.evaluate(FOR_BOOK, arguments)
     tab.evaluate(DIVIDED)
-    content = tab.pdf(format="A4", margin=MARGINS, print_background=True, tagged=True, **options)
+    content = tab.pdf(format="A4", margin=MARGINS, print_background=True, tagged=True)
     tab.close()
     return content
-
-
-def print_page(browser: Browser, page: Path) -> Path:
-    """Write one page as a PDF, and return where."""
-    target = PDF / f"{short_name(page)}.pdf"
-    footer = {"display_header_footer": True, "header_template": "<span></span>", "footer_template": FOOTER}
-    target.write_bytes(printed(browser, page, FOR_PAPER, outline=True, **footer))
-    return target
 
 
 def print_html(browser: Browser, html: str, margin: dict[str, str]) -> bytes:
@@ -401,7 +368,7 @@ def print_book(browser: Browser, pages: list[paper.Page]) -> PdfWriter:
     prints = {}
     for page in pages:
         arguments = {"names": names, "wanted": sorted(wanted[page.name]), "place": PLACE}
-        prints[page.name] = PdfReader(BytesIO(printed(browser, page.path, FOR_BOOK, arguments)))
+        prints[page.name] = PdfReader(BytesIO(printed(browser, page.path, arguments)))
         print(f"{page.title}: {len(prints[page.name].pages)} pages", flush=True)
     svg = COVER.read_text(encoding="utf8").replace(
         "<svg", '<svg style="display:block;width:100%;height:297mm"', 1
@@ -410,13 +377,9 @@ def print_book(browser: Browser, pages: list[paper.Page]) -> PdfWriter:
     return join(prints, pages, PdfReader(BytesIO(cover)), browser)
 
 
-def main(wanted: list[str]) -> None:
+def main() -> None:
     PDF.mkdir(parents=True, exist_ok=True)
     with paper.chromium() as browser:
-        if wanted:
-            for page in chapters(wanted):
-                print(print_page(browser, page).relative_to(ROOT))
-            return
         book = print_book(browser, paper.pages())
         book.compress_identical_objects()
         book.write(PDF / BOOK)
@@ -424,4 +387,4 @@ def main(wanted: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -377,23 +377,6 @@ def test_warnings_are_errors_with_the_pinned_packages_only(tmp_path):
     assert any(f"pytest {' '.join(tasks.ANY_VERSIONS)} " in step.get("run", "") for step in extras)
 
 
-def test_what_runs_with_any_versions_needs_nothing_that_builds_the_pages():
-    """`make test-here` has the packages of the group `test`, and of these no page is made."""
-    import tasks
-
-    makers = {path.stem for path in (ROOT / "book" / "_ext").glob("*.py")}
-    makers |= {"sphinx", "docutils", "bs4", "fontTools", "playwright", "pybtex", "equations"}
-    needing = {
-        path.relative_to(ROOT / "tests").with_suffix("").as_posix()
-        for path in (ROOT / "tests").rglob("test_*.py")
-        for node in ast.parse(path.read_text(encoding="utf8")).body
-        if isinstance(node, (ast.Import, ast.ImportFrom))
-        for name in ([alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module])
-        if name.partition(".")[0] in makers
-    }
-    assert needing == set(tasks.OF_THE_BUILD)
-
-
 def pins(*names: str) -> dict[str, str]:
     """The version of each library that the files pin."""
     lines = "\n".join((ROOT / name).read_text(encoding="utf8") for name in names).splitlines()

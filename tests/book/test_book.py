@@ -849,15 +849,3 @@ def take_screenshot(tab: Page, name: str) -> None:
     folder = ROOT / "_build" / "screenshots"
     folder.mkdir(parents=True, exist_ok=True)
     tab.screenshot(path=folder / f"{name}.png")
-
-
-@reads_pages
-def test_a_chapter_can_be_printed(chromium, tmp_path, monkeypatch):
-    """The PDF is small, has some pages, and names no file of the machine that printed it."""
-    import pdf
-
-    monkeypatch.setattr(pdf, "PDF", tmp_path)
-    printed = pdf.print_page(chromium, HTML / f"{CHAPTERS[0]}.html").read_bytes()
-    assert printed.startswith(b"%PDF") and len(printed) < 5_000_000
-    assert len(re.findall(rb"/Type\s*/Page\b", printed)) > 5
-    assert b"file:" not in printed and bytes(ROOT) not in printed

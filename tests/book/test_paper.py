@@ -117,7 +117,7 @@ def test_the_pdf_has_a_cover_contents_bookmarks_and_links(chromium: Browser, sho
 @reads_pages
 def test_text_runs_on_where_a_drawing_or_a_table_is_too_high_for_the_rest_of_a_page(chromium: Browser):
     arguments = {"names": ["intro"], "wanted": [], "place": pdf.PLACE}
-    printed = pdf.printed(chromium, HTML / "book" / "intro.html", pdf.FOR_BOOK, arguments)
+    printed = pdf.printed(chromium, HTML / "book" / "intro.html", arguments)
     texts = [page.extract_text() for page in PdfReader(BytesIO(printed)).pages]
     first, second, third = texts[:3]
     assert "menina" in first and "What you will have" in first and "logits" not in first
