@@ -333,16 +333,15 @@ def check_device(device: torch.device | str) -> torch.device:
 # The extra of this package that installs each library, with everything else that the task needs.
 _EXTRAS = {
     "ctranslate2": "interchange",
-    "fastapi": "serve",
     "huggingface_hub": "text",
     "matplotlib": "plots",
     "onnxscript": "interchange",
     "platformdirs": "text",
-    "prometheus_client": "serve",
     "sacrebleu": "text",
     "safetensors": "text",
     "sentencepiece": "interchange",
     "shtab": "completion",
+    "starlette": "serve",
     "tokenizers": "text",
     "tqdm": "train",
     "transformers": "interchange",

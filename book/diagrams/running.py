@@ -561,33 +561,6 @@ def command_flow() -> Diagram:
     return d
 
 
-def server_flow() -> Diagram:
-    """Under the hood: the way of a request, and where it can be turned away."""
-    d = Diagram(470, 428)
-    rows = (
-        (82, "connection", "a clock while it is the client’s turn", "closed"),
-        (148, "gate", "counts bytes, watches the client", "408  413  499"),
-        (214, "service", "checks sentences and tokens", "413  422"),
-        (280, "batcher", "orders by fair queuing", "503"),
-    )
-    client = d.box(170, 24, "client", "plain", 120, 32)
-    above = client
-    for y, name, work, refusal in rows:
-        box = d.box(170, y, f"{name}\n{work}", "memory" if name == "batcher" else "norm", 260, 44)
-        d.arrow(above.bottom, box.top)
-        away = d.box(408, y, refusal, "logits", 112, 30, look="code")
-        d.arrow(box.right, away.left, kind="logits")
-        above = box
-    model = d.box(170, 350, "model, in a thread\n2,048 tokens at a time", "attention", 260, 44)
-    d.arrow(above.bottom, model.top)
-    d.arrow(model.left, (18, 350), (18, 24), client.left, kind="value")
-    d.text(64, 404, "each answer to its own client", "start")
-    d.box(48, 404, "", "value", 20, 16)
-    d.box(290, 404, "", "logits", 20, 16)
-    d.text(306, 404, "refused, with a reason", "start")
-    return d
-
-
 def parts_of_a_run() -> Diagram:
     """Under the hood: what a trainer is made of, and what becomes a file."""
     d = Diagram(470, 354)

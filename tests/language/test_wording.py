@@ -16,7 +16,7 @@ from transformer.__main__ import main
 from transformer.commands.recipes import RECIPES, changed
 from transformer.exchange.ctranslate2 import load_translator
 from transformer.language.corpora import Pair
-from transformer.language.translator import Search, evaluate_translator
+from transformer.language.translator import evaluate_translator
 from transformer.language.vocabulary import BOS_ID, EOS_ID, normalize
 from transformer.language.wording import AS_IT_IS, CORPORA, PREPARATIONS, detokenize, tokenize
 
@@ -283,21 +283,6 @@ def test_the_command_line_reads_what_training_showed(run, read, tmp_path, monkey
     files = ["--source", str(tmp_path / "a"), "--reference", str(tmp_path / "b")]
     assert main(["evaluate", *model, *files]) == 0
     assert read[2 * len(OWN) :] == shown
-
-
-@pytest.mark.skipif(
-    not all(map(find_spec, ("fastapi", "httpx", "prometheus_client"))),
-    reason="fastapi, httpx or prometheus_client is missing",
-)
-def test_the_server_reads_what_training_showed(run, read):
-    from fastapi.testclient import TestClient
-
-    from transformer.commands.app import make_app
-
-    _, folder, shown = run
-    with TestClient(make_app(load_translator(folder), Search(beam_size=1))) as client:
-        answer = client.post("/translate", json={"sentences": [pair.source for pair in OWN]})
-    assert answer.status_code == 200 and read == shown
 
 
 @pytest.mark.skipif(not find_spec("ctranslate2"), reason="ctranslate2 is missing")
