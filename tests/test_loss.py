@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -386,6 +387,20 @@ def test_targets_that_are_no_ids_are_refused_as_a_whole(model, shift, tgt, error
     """The last token, too, which the model itself does not read."""
     with refuses(error, told):
         shift(model, (SRC, tgt))
+
+
+@pytest.mark.parametrize(
+    ("config", "missing"),
+    [(None, "config"), (SimpleNamespace(tgt_vocab_size=17, pad_id=1), "config.bos_id")],
+    ids=["wrapped", "of another library"],
+)
+@pytest.mark.parametrize("shift", [teacher_forced_loss, r_drop_loss, SHIFTING["evaluation"]])
+def test_a_model_is_told_what_its_losses_need_of_it(model, shift, config, missing):
+    other = nn.Sequential(model)
+    if config:
+        other.config = config
+    with pytest.raises(TypeError, match=rf"^model must be a Transformer, .* but Sequential has no {missing}$"):
+        shift(other, (SRC, TGT))
 
 
 @every_shift

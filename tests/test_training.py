@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-import threading
-import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -201,49 +198,6 @@ def test_no_target_token_is_no_perfect_score(batches):
     with refuses(ValueError, "batches must hold at least one target token, but hold none"):
         evaluate_loss(model, batches)
     assert model.training
-
-
-def test_threads_that_evaluate_one_model_never_see_dropout():
-    """Each begins and ends while others are in the middle, and the model trains on afterward."""
-    model = make_model(dropout=0.5).train()
-    frozen = model.encoder.layers[0].eval()
-    src, tgt = make_batches(0)[0]
-    with evaluating(model):
-        wanted = model(src, tgt)
-    together = threading.Barrier(3)
-
-    def evaluate(number: int) -> bool:
-        together.wait()
-        equal = True
-        for turn in range(40):
-            with evaluating(model if (turn + number) % 2 else model.decoder), evaluating(model):
-                time.sleep(1e-4 * ((turn * (number + 1)) % 3))
-                equal = equal and model(src, tgt).equal(wanted)
-        return equal
-
-    with ThreadPoolExecutor(3) as pool:
-        assert all(pool.map(evaluate, range(3)))
-    assert model.training and model.decoder.training and torch.is_grad_enabled()
-    assert not any(module.training for module in frozen.modules())
-    assert not transformer.training._HELD
-
-
-def test_the_first_evaluation_to_end_leaves_the_others_alone():
-    model, begun, done = make_model(dropout=0.5).train(), threading.Event(), threading.Event()
-
-    def evaluate() -> None:
-        with evaluating(model):
-            begun.set()
-            assert done.wait(60)
-
-    with ThreadPoolExecutor(1) as pool:
-        first = pool.submit(evaluate)
-        assert begun.wait(60)
-        with evaluating(model):
-            done.set()
-            first.result()
-            assert not any(module.training for module in model.modules())
-    assert all(module.training for module in model.modules())
 
 
 # -------------------------------------------------------------------------------------------------

@@ -131,7 +131,7 @@ def teacher_forced_loss(
         3
     """
     src, tgt = batch
-    check_targets(tgt, model.config)
+    check_targets(tgt, model)
     pad_id, targets = model.config.pad_id, tgt[:, 1:]
     logits = model(src, tgt[:, :-1])  # [B, T, V]
     loss = label_smoothed_cross_entropy(logits, targets, smoothing, pad_id, reduction="sum")
@@ -183,7 +183,7 @@ def r_drop_loss(
     """
     check_number(alpha=alpha)  # below 0, passes that differ would be a gain
     src, tgt = batch
-    check_targets(tgt, model.config)
+    check_targets(tgt, model)
     pad_id, targets = model.config.pad_id, tgt[:, 1:]
     logits = model(torch.cat((src, src)), torch.cat((tgt, tgt))[:, :-1])  # [2B, T, V]
     both = torch.cat((targets, targets))

@@ -8,7 +8,6 @@ __all__ = [
     "Encoder",
     "Decoder",
     "initialize",
-    "EncoderDecoder",
     "Transformer",
     "attention_tap",
     "AttentionMaps",
@@ -16,11 +15,10 @@ __all__ = [
 
 
 # %% book/05-model.ipynb · The configuration · [model-imports]
-import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -126,58 +124,6 @@ def _final_norm(config: TransformerConfig) -> nn.Module:
     return LayerNorm(config.d_model, bias=config.bias) if config.has_final_norm else nn.Identity()
 
 
-# %% book/05-model.ipynb · The Transformer · [tables]
-def _tables(config: TransformerConfig) -> tuple[TokenEmbedding, TokenEmbedding, nn.Linear]:
-    # Source, target and output table; of tied ones only the first has numbers.
-    V, d_model, pad_id = config.tgt_vocab_size, config.d_model, config.pad_id
-    src_embedding = TokenEmbedding(config.src_vocab_size, d_model, pad_id)
-    with torch.device("meta") if config.tie_embeddings else nullcontext():
-        return src_embedding, TokenEmbedding(V, d_model, pad_id), nn.Linear(d_model, V, bias=False)
-
-
-# %% book/05-model.ipynb · The Transformer · [tied-tables]
-_TABLES = "src_embedding", "tgt_embedding", "output"
-
-
-class _TiedTables(nn.Module):
-    # A model whose tied tables stay one parameter, whatever replaces it, and take equal tables only.
-
-    def load_state_dict(
-        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
-    ) -> NamedTuple:
-        """As in `torch.nn.Module`; tied tables stay one parameter even with `assign`."""
-        with self._staying_tied():
-            return super().load_state_dict(state_dict, strict, assign)
-
-    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *rest: Any) -> None:
-        self._check_tables(state_dict, prefix)  # here, because the module around a model calls no other
-        super()._load_from_state_dict(state_dict, prefix, *rest)
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        with self._staying_tied():  # to_empty makes new parameters, module by module
-            return super()._apply(fn, recurse)
-
-    def _check_tables(self, state_dict: Mapping[str, Any], prefix: str) -> None:
-        # By name: three keys for one parameter, of which the last would win.
-        own = {f"{prefix}{name}.weight": getattr(getattr(self, name), "weight", None) for name in _TABLES}
-        for name, other in itertools.pairwise(name for name in own if name in state_dict):
-            one, two = state_dict[name], state_dict[other]
-            if own[name] is own[other] and not (one.is_meta or one.equal(two)):
-                raise ValueError(f"{name} and {other} must be equal, being tied, but differ")
-
-    @contextmanager
-    def _staying_tied(self) -> Iterator[None]:
-        tables = [getattr(self, name) for name in _TABLES]
-        old = getattr(tables[0], "weight", None)
-        sharing = [table for table in tables if getattr(table, "weight", None) is old is not None]
-        try:
-            yield
-        finally:
-            new = [table.weight for table in sharing if table.weight is not old]
-            for table in sharing if new else ():
-                table.weight = new[-1]
-
-
 # %% book/05-model.ipynb · The Transformer · [visible]
 def _visible(tgt: Tensor, offset: int) -> Tensor | None:
     # What T tokens may attend to, after `offset` others: [1, 1, T, offset + T]; None means all.
@@ -201,23 +147,37 @@ def initialize(module: nn.Module) -> None:
             nn.init.zeros_(module.bias)
 
 
-# %% book/05-model.ipynb · The Transformer · [encoder-decoder]
-class EncoderDecoder(_TiedTables):
-    """The parts of a `Transformer`, with a method for each line of its equation."""
+# %% book/05-model.ipynb · The Transformer · [transformer]
+class Transformer(nn.Module):
+    """The encoder–decoder Transformer: token ids in, logits over the target vocabulary out.
+
+    Args:
+        config: its sizes, and how its parts are made.
+
+    Raises:
+        TypeError, ValueError, IndexError: in any method, ids or vectors do not fit `config`.
+
+    Source: Vaswani et al. (2017), figure 1.
+
+    Example:
+        >>> model = Transformer(TransformerConfig(20, 20, d_model=16, n_heads=2))
+        >>> model(src=torch.tensor([[5, 7, 3]]), tgt=torch.tensor([[2, 9]])).shape
+        torch.Size([1, 2, 20])
+    """
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         check_type(TransformerConfig, config=config)
         self.config = c = config
-        source, target, output = _tables(config)
-        self.src_embedding: TokenEmbedding = source
-        self.tgt_embedding: TokenEmbedding = target
-        self.output: nn.Linear = output
-        self.positions: PositionalEncoding = PositionalEncoding(c.d_model, c.dropout, c.max_length)
-        self.encoder: Encoder = Encoder(config)
-        self.decoder: Decoder = Decoder(config)
+        self.src_embedding = TokenEmbedding(c.src_vocab_size, c.d_model, c.pad_id)
+        with torch.device("meta") if c.tie_embeddings else nullcontext():
+            self.tgt_embedding = TokenEmbedding(c.tgt_vocab_size, c.d_model, c.pad_id)
+            self.output = nn.Linear(c.d_model, c.tgt_vocab_size, bias=False)
+        self.positions = PositionalEncoding(c.d_model, c.dropout, c.max_length)
+        self.encoder = Encoder(config)
+        self.decoder = Decoder(config)
         self.apply(initialize)
-        if config.tie_embeddings:
+        if c.tie_embeddings:
             self.tgt_embedding.weight = self.output.weight = self.src_embedding.weight
 
     def src_mask(self, src: Tensor) -> Tensor:
@@ -248,25 +208,6 @@ class EncoderDecoder(_TiedTables):
         """Turn hidden vectors `[..., d_model]` into logits `[..., V]`."""
         return self.output(hidden)
 
-
-# %% book/05-model.ipynb · The Transformer · [transformer]
-class Transformer(EncoderDecoder):
-    """The encoder–decoder Transformer: token ids in, logits over the target vocabulary out.
-
-    Args:
-        config: its sizes, and how its parts are made.
-
-    Raises:
-        TypeError, ValueError, IndexError: in any method, ids or vectors do not fit `config`.
-
-    Source: Vaswani et al. (2017), figure 1.
-
-    Example:
-        >>> model = Transformer(TransformerConfig(20, 20, d_model=16, n_heads=2))
-        >>> model(src=torch.tensor([[5, 7, 3]]), tgt=torch.tensor([[2, 9]])).shape
-        torch.Size([1, 2, 20])
-    """
-
     def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
         """Predict target token t + 1 from those up to t: logits `[B, T, V]`.
 
@@ -280,6 +221,20 @@ class Transformer(EncoderDecoder):
         with attention_tap(self) as maps:
             self(src, tgt)
         return _by_layer(maps, self.config.depths)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        # Tied tables are one parameter: they take equal ones, under any of their names, and stay one.
+        shared = getattr(self.src_embedding, "weight", None)
+        tables = "src_embedding", "tgt_embedding", "output"
+        tied = [name for name in tables if getattr(getattr(self, name), "weight", None) is shared]
+        names = [f"{prefix}{name}.weight" for name in tied if shared is not None]
+        first, *others = [name for name in names if name in state_dict] or [""]
+        for name in others:
+            if not (state_dict[first].is_meta or state_dict[first].equal(state_dict[name])):
+                raise ValueError(f"{first} and {name} must be equal, being tied, but differ")
+        if first:
+            state_dict |= dict.fromkeys(names, nn.Parameter(state_dict[first], False))
+        super()._load_from_state_dict(state_dict, prefix, *rest)
 
 
 # %% book/05-model.ipynb · Attention maps · [attention-tap]

@@ -23,8 +23,6 @@ __all__ = [
 import itertools
 import json
 import math
-import threading
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import resources
@@ -145,32 +143,22 @@ def cooldown(step: int, steps: int, fraction: float) -> float:
 
 
 # %% book/07-training.ipynb · An evaluation that leaves no trace · [evaluating]
-_HELD: Counter[nn.Module] = Counter()  # modules in training, and how many evaluations hold each
-_LOCK = threading.Lock()
-
-
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Switch dropout and gradients off, and put every module back into its mode afterward.
 
-    Where evaluations of one model overlap, in several threads, that is after the last of them.
+    A model that several threads share should be in evaluation mode before they begin.
     """
     check_type(nn.Module, model=model)
-    with _LOCK:
-        held = [module for module in model.modules() if module.training or module in _HELD]
-        _HELD.update(held)
-        if held:
-            model.eval()
+    training = [module for module in model.modules() if module.training]
+    for module in training:
+        module.training = False
     try:
         with torch.no_grad():
             yield
     finally:
-        with _LOCK:
-            _HELD.subtract(held)
-            for module in held:
-                if not _HELD[module]:
-                    del _HELD[module]
-                    module.training = True
+        for module in training:
+            module.training = True
 
 
 # %% book/07-training.ipynb · Loss and accuracy on unseen data · [evaluate-loss]
@@ -201,15 +189,14 @@ def evaluate_loss(model: Any, batches: Iterable[tuple[Tensor, Tensor]]) -> dict[
         TypeError, ValueError, IndexError: as in `Transformer`; `batches` hold no target token.
     """
     check_type(nn.Module, model=model)
-    device, pad_id = next(model.parameters()).device, model.config.pad_id
-    sums = torch.zeros(3, dtype=torch.float64)
     check_type(Iterable, batches=batches)
+    device, sums = next(model.parameters()).device, torch.zeros(3, dtype=torch.float64)
     with evaluating(model):
         for batch in batches:
             check_type((tuple, list), batch=batch)
             src, tgt = to_device(batch, device)
-            check_targets(batch[1], model.config)  # where it lay, in case the device is a GPU
-            logits, targets = model(src, tgt[:, :-1]), tgt[:, 1:]
+            check_targets(batch[1], model)  # where it lay, in case the device is a GPU
+            logits, targets, pad_id = model(src, tgt[:, :-1]), tgt[:, 1:], model.config.pad_id
             n_tokens = (targets != pad_id).sum()
             loss = label_smoothed_cross_entropy(logits, targets, 0.0, pad_id, reduction="sum")
             correct = token_accuracy(logits, targets, pad_id) * n_tokens

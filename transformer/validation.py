@@ -1,56 +1,38 @@
 """Checks of arguments: errors that name argument, value and bound."""
 
-from typing import Any
-from transformer.layers import ACTIVATIONS
-from collections.abc import Collection, Mapping
-from operator import attrgetter
+import importlib
 import math
+from collections.abc import Callable, Collection, Mapping
+from operator import attrgetter
+from types import ModuleType
+from typing import Any
 import torch
 from torch import Tensor, nn
-import importlib
-from types import ModuleType
+from transformer.layers import ACTIVATIONS
 
 __all__ = [
-    "check_config",
-    "check_type",
-    "check_choice",
-    "check_searched",
-    "check_size",
-    "check_rate",
-    "check_number",
-    "is_traced",
-    "check_ids",
-    "check_positions",
-    "check_range",
-    "check_targets",
-    "check_features",
-    "check_memory",
-    "check_place",
-    "check_finite_weights",
-    "check_device",
-    "optional_import",
-]
+    "check_config", "check_type", "check_choice", "check_size", "check_rate", "check_number", "check_searched",
+    "is_traced", "check_ids", "check_range", "check_positions", "check_targets", "check_memory", "check_features", "check_place",
+    "check_finite_weights", "check_device", "optional_import",
+]  # fmt: skip
 
 
 def check_config(config: Any) -> None:
-    """Refuse a `TransformerConfig` that no model can be built from.
-
-    Raises:
-        TypeError, ValueError: a value is of the wrong type or out of its range.
-    """
-
-    def named(*names: str) -> dict[str, Any]:
-        return {name: getattr(config, name) for name in names}
-
-    check_size(**named("src_vocab_size", "tgt_vocab_size", "d_model", "n_heads"))
-    check_size(**named("d_ff", "max_length"))
-    _check_depths(config.n_layers)
-    check_size(minimum=0, **named("pad_id", "bos_id", "eos_id"))
-    check_rate(**named("dropout", "attention_dropout", "activation_dropout"))
+    """Refuse a `TransformerConfig` that no model can be built from (`TypeError`, `ValueError`)."""
+    named = lambda names: {name: getattr(config, name) for name in names.split()}
+    src, tgt, depths = config.src_vocab_size, config.tgt_vocab_size, config.n_layers
+    check_size(**named("src_vocab_size tgt_vocab_size d_model n_heads d_ff max_length"))
+    if not isinstance(depths, tuple | list):
+        check_size(n_layers=depths)
+    elif len(depths) != 2:
+        raise ValueError(f"n_layers must be a number or a pair, encoder and decoder, not {depths!r:.60}")
+    else:
+        check_size(**{f"n_layers[{number}]": depth for number, depth in enumerate(depths)})
+    check_size(minimum=0, **named("pad_id bos_id eos_id"))
+    check_rate(**named("dropout attention_dropout activation_dropout"))
     check_choice(sorted(ACTIVATIONS), activation=config.activation)
-    check_type(bool, **named("bias", "norm_first", "tie_embeddings"))
+    check_type(bool, **named("bias norm_first tie_embeddings"))
     check_type((bool, type(None)), final_norm=config.final_norm)
-    src, tgt = config.src_vocab_size, config.tgt_vocab_size
     if config.d_model % config.n_heads:
         given = f"{config.n_heads} does not divide {config.d_model}"
         raise ValueError(f"n_heads must divide d_model, but {given}")
@@ -58,31 +40,13 @@ def check_config(config: Any) -> None:
         given = f"src_vocab_size is {src} and tgt_vocab_size is {tgt}"
         raise ValueError(f"tie_embeddings needs equal vocabularies, but {given}")
     for name, end in {"pad_id": min(src, tgt), "bos_id": tgt, "eos_id": tgt}.items():
-        if getattr(config, name) >= end:
-            raise ValueError(f"{name} must lie in [0, {end}), but is {getattr(config, name)}")
+        _check_bound(int, f"lie in [0, {end})", lambda token, end=end: token < end, named(name))
     if config.eos_id == config.pad_id:
         raise ValueError(f"pad_id and eos_id must differ, but both are {config.eos_id}")
 
 
-def _check_depths(n_layers: Any) -> None:
-    if not isinstance(n_layers, tuple | list):
-        check_size(n_layers=n_layers)
-    elif len(n_layers) != 2:
-        raise ValueError(f"n_layers must be a number or a pair, encoder and decoder, not {n_layers!r:.60}")
-    else:
-        check_size(**{f"n_layers[{number}]": depth for number, depth in enumerate(n_layers)})
-
-
 def check_type(kind: Any, **values: Any) -> None:
-    """Refuse values of another type.
-
-    Args:
-        kind: the class, or several of which one will do; a `bool` does not pass for an `int`.
-        **values: the values to check, each under the name that the message will show.
-
-    Raises:
-        TypeError: a value is not of that kind.
-    """
+    """Refuse values not of a class, or of one among several (`TypeError`); a `bool` is no `int` here."""
     kinds = kind if isinstance(kind, tuple) else (kind,)
     for name, value in values.items():
         if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
@@ -94,79 +58,58 @@ def check_type(kind: Any, **values: Any) -> None:
 
 
 def check_choice(choices: Collection[Any], **values: Any) -> None:
-    """Refuse values that are not among `choices`.
-
-    Args:
-        choices: what there is to choose from.
-        **values: the values to check, each under the name that the message will show.
-
-    Raises:
-        ValueError: a value is none of them.
-    """
+    """Refuse values that are not among `choices` (`ValueError`)."""
     for name, value in values.items():
         if value not in list(choices):  # `in` takes any value for a list, but not for a set or a dict
             raise ValueError(f"{name} must be one of {list(choices)}, not {value!r}")
 
 
-_READ = [f"config.{name}" for name in ("src_vocab_size", "max_length", "pad_id", "bos_id", "eos_id")]
-_CALLED = "encode", "src_mask", "decode", "project"
-
-
-def check_searched(model: Any, decoder_state: Any) -> None:
-    """Refuse a model that a search cannot ask for tokens, such as a wrapper that only has a forward.
-
-    Args:
-        model: the model.
-        decoder_state: the function that makes a search's state; one that is registered there for the
-            model's class calls what it likes.
-
-    Raises:
-        TypeError: `model` is no module, or lacks what the message names.
-    """
-    check_type(nn.Module, model=model)
-    own = decoder_state.dispatch(type(model)) is not decoder_state.dispatch(object)
-    for name in ("config", *_READ, *(() if own else _CALLED)):
-        try:
-            attrgetter(name)(model)
-        except AttributeError:
-            wanted = f"a Transformer, or have its config and its methods {', '.join(_CALLED)}"
-            raise TypeError(f"model must be {wanted}, but {type(model).__name__} has no {name}") from None
+def _check_bound(
+    kind: Any, bound: str, holds: Callable[[Any], bool], numbers: Mapping[str, float]
+) -> None:
+    for name, number in numbers.items():
+        check_type(kind, **{name: number})
+        if not holds(number):
+            raise ValueError(f"{name} must {bound}, but is {number}")
 
 
 def check_size(minimum: int = 1, **sizes: int) -> None:
-    """Refuse sizes that are not whole numbers (`TypeError`) or below `minimum` (`ValueError`).
-
-    Args:
-        **sizes: the sizes, each under the name that the message will show.
-    """
-    for name, size in sizes.items():
-        check_type(int, **{name: size})
-        if size < minimum:
-            raise ValueError(f"{name} must be at least {minimum}, but is {size}")
+    """Refuse sizes that are not whole numbers (`TypeError`) or below `minimum` (`ValueError`)."""
+    _check_bound(int, f"be at least {minimum}", lambda size: size >= minimum, sizes)
 
 
 def check_rate(**rates: float) -> None:
-    """Refuse rates that are not numbers (`TypeError`) or outside [0, 1), such as 1 (`ValueError`).
-
-    Args:
-        **rates: the rates, each under the name that the message will show.
-    """
-    for name, rate in rates.items():
-        check_type((int, float), **{name: rate})
-        if not 0 <= rate < 1:
-            raise ValueError(f"{name} must lie in [0, 1), but is {rate}")
+    """Refuse rates that are not numbers (`TypeError`) or outside [0, 1), such as 1 (`ValueError`)."""
+    _check_bound((int, float), "lie in [0, 1)", lambda rate: 0 <= rate < 1, rates)
 
 
 def check_number(**numbers: float) -> None:
-    """Refuse what is not a number (`TypeError`), and what is negative, infinite or NaN (`ValueError`).
+    """Refuse what is not a number (`TypeError`), or negative, infinite or NaN (`ValueError`)."""
+    holds = lambda number: 0 <= number < math.inf
+    _check_bound((int, float), "be finite and at least 0", holds, numbers)
+
+
+def _check_has(model: Any, *names: str) -> None:
+    # A wrapper that only has a forward lacks some of these.
+    for name in ("config", *names):
+        try:
+            attrgetter(name)(model)
+        except AttributeError:
+            wanted = f"a Transformer, or have its {', '.join(names)}"
+            raise TypeError(f"model must be {wanted}, but {type(model).__name__} has no {name}") from None
+
+
+def check_searched(model: Any, decoder_state: Any) -> None:
+    """Refuse a model that a search cannot ask for tokens, by what it lacks (`TypeError`).
 
     Args:
-        **numbers: the numbers, each under the name that the message will show.
+        model: the model.
+        decoder_state: makes a search's state; one registered for the model's class calls what it likes.
     """
-    for name, number in numbers.items():
-        check_type((int, float), **{name: number})
-        if not 0 <= number < math.inf:
-            raise ValueError(f"{name} must be finite and at least 0, but is {number}")
+    check_type(nn.Module, model=model)
+    own = decoder_state.dispatch(type(model)) is not decoder_state.dispatch(object)
+    read = [f"config.{name}" for name in ("src_vocab_size", "max_length", "pad_id", "bos_id", "eos_id")]
+    _check_has(model, *read, *(() if own else ("encode", "src_mask", "decode", "project")))
 
 
 # The tensor that a transform of torch.func has wrapped; older versions cannot tell.
@@ -174,21 +117,12 @@ _unwrap = getattr(torch.func, "debug_unwrap", lambda x: x)
 
 
 def is_traced(*tensors: Tensor) -> bool:
-    """Whether tensors are mere placeholders, whose values must not decide anything.
-
-    That is so while `torch.compile` or `torch.export` traces, and inside `torch.func.vmap` and
-    `torch.func.grad`.
-    """
+    """Whether tensors have no values yet: in `torch.compile`, `export`, `func.vmap` and `func.grad`."""
     return torch.compiler.is_compiling() or any(_unwrap(x) is not x for x in tensors)
 
 
 def check_ids(name: str, ids: Tensor, vocab_size: int, always: bool = False) -> None:
-    """Refuse anything but a `[B, T]` tensor of token ids below `vocab_size`.
-
-    Args:
-        name, ids: the ids, and what the message calls them.
-        vocab_size: number of tokens.
-        always: whether to look at the values wherever they are, and not only where that is free.
+    """Refuse anything but token ids `[B, T]` below `vocab_size`; values as in `check_range`.
 
     Raises:
         TypeError: `ids` is not a tensor of `torch.long`.
@@ -203,19 +137,10 @@ def check_ids(name: str, ids: Tensor, vocab_size: int, always: bool = False) -> 
     check_range(name, ids, vocab_size, always)
 
 
-def check_positions(name: str, length: int, max_length: int) -> None:
-    """Refuse ids (`name`) whose `length`, with those before them, is above `max_length` (`ValueError`)."""
-    if length > max_length:
-        raise ValueError(f"{name} must have at most max_length = {max_length} tokens, but has {length}")
-
-
 def check_range(name: str, ids: Tensor, end: int, always: bool = False) -> None:
     """Refuse whole numbers outside [0, end) (`IndexError`), on the CPU and where not `is_traced`.
 
-    Args:
-        name, ids: a tensor of them, of any shape, and what the message calls it.
-        end: the first number that is too large.
-        always: whether to look wherever they are; on the meta device there are none (`ValueError`).
+    With `always`, wherever they are; on the meta device there are none (`ValueError`).
     """
     if is_traced(ids) or not (always or ids.device.type == "cpu"):
         return
@@ -226,14 +151,23 @@ def check_range(name: str, ids: Tensor, end: int, always: bool = False) -> None:
         raise IndexError(f"{name} must lie in [0, {end}), but holds {low if low < 0 else high}")
 
 
-def check_targets(tgt: Tensor, config: Any) -> None:
-    """Refuse target ids `[B, T + 1]` for a loss if a row does not begin with the start token.
+def check_positions(name: str, length: int, max_length: int) -> None:
+    """Refuse ids (`name`) whose `length`, with those before them, is above `max_length` (`ValueError`)."""
+    if length > max_length:
+        raise ValueError(f"{name} must have at most max_length = {max_length} tokens, but has {length}")
+
+
+def check_targets(tgt: Tensor, model: Any) -> None:
+    """Refuse target ids `[B, T + 1]` for a loss if a row begins with another token than the start token.
 
     A row of padding alone may be there. Values are read where `check_range` reads them.
 
     Raises:
-        TypeError, ValueError, IndexError: as in `check_ids`; a row begins with another token.
+        TypeError, ValueError, IndexError: as in `check_ids`; `model` lacks what its losses read.
     """
+    if not torch.compiler.is_compiling():
+        _check_has(model, "config.tgt_vocab_size", "config.pad_id", "config.bos_id")
+    config = model.config
     check_ids("tgt", tgt, config.tgt_vocab_size)
     if is_traced(tgt) or tgt.device.type != "cpu":
         return
@@ -242,6 +176,19 @@ def check_targets(tgt: Tensor, config: Any) -> None:
         row = int(wrong.nonzero()[0, 0])
         wanted = f"begin with the start token, bos_id = {config.bos_id}, in every row"
         raise ValueError(f"tgt must {wanted}, but row {row} begins with {int(tgt[row, 0])}")
+
+
+def check_memory(memory: Tensor, tgt: Tensor, d_model: int) -> None:
+    """Refuse a memory that is not `[B, S, d_model]` for target ids `[B, T]` (`TypeError`, `ValueError`)."""
+    if not isinstance(memory, Tensor) or not memory.is_floating_point():
+        kind = getattr(memory, "dtype", type(memory).__name__)
+        raise TypeError(f"memory must be a floating-point tensor, not {kind}")
+    if memory.dim() != 3 or memory.size(-1) != d_model:
+        given = f"shape {list(memory.shape)}"
+        raise ValueError(f"memory must have 3 axes, the last of size {d_model}, not {given}")
+    if memory.size(0) != tgt.size(0):  # len would fix the size of a graph that is being captured
+        given = f"{tgt.size(0)} and {memory.size(0)}"
+        raise ValueError(f"tgt and memory must have the same batch size, not {given}")
 
 
 def check_features(name: str, x: Tensor, features: int | None, rank: int = 3) -> None:
@@ -263,19 +210,6 @@ def check_features(name: str, x: Tensor, features: int | None, rank: int = 3) ->
     if x.dim() != rank or features not in (None, x.size(-1)):
         last = "" if features is None else f", the last of size {features}"
         raise ValueError(f"{name} must have {rank} axes{last}, not shape {list(x.shape)}")
-
-
-def check_memory(memory: Tensor, tgt: Tensor, d_model: int) -> None:
-    """Refuse a memory that is not `[B, S, d_model]` for target ids `[B, T]`.
-
-    Raises:
-        TypeError: it is not a tensor of floating-point numbers.
-        ValueError: its shape does not fit.
-    """
-    check_features("memory", memory, d_model)
-    if memory.size(0) != tgt.size(0):  # len would fix the size of a graph that is being captured
-        given = f"{tgt.size(0)} and {memory.size(0)}"
-        raise ValueError(f"tgt and memory must have the same batch size, not {given}")
 
 
 def check_place(name: str, x: Tensor, like: Tensor, of: str = "the weights") -> None:
@@ -301,28 +235,14 @@ def check_place(name: str, x: Tensor, like: Tensor, of: str = "the weights") -> 
 
 
 def check_finite_weights(weights: Mapping[str, Tensor]) -> None:
-    """Refuse weights of which one is infinite or not a number.
-
-    Raises:
-        ValueError: by the name of the first tensor that holds it.
-    """
+    """Refuse weights of which one is infinite or not a number, by its name (`ValueError`)."""
     for name, x in weights.items():
         if x.numel() and not all(math.isfinite(bound) for bound in torch.aminmax(x.detach())):
             raise ValueError(f"{name} holds numbers that are not finite")
 
 
 def check_device(device: torch.device | str) -> torch.device:
-    """Refuse a device that torch does not know or this machine does not have.
-
-    Args:
-        device: the device or its name, such as `"cuda"`.
-
-    Returns:
-        the device.
-
-    Raises:
-        ValueError: nothing can be stored there.
-    """
+    """The device of this name; one that torch or this machine does not have is refused (`ValueError`)."""
     try:
         return torch.empty(0, device=device).device
     except (RuntimeError, AssertionError, TypeError, NotImplementedError) as error:
@@ -350,16 +270,10 @@ _EXTRAS = {
 
 
 def optional_import(name: str) -> ModuleType:
-    """Import a library that only a part of the package needs, or say how to get it.
+    """Import a library that only a part of the package needs, or say how to get it (`ImportError`).
 
     Args:
         name: the library's import name, such as `"matplotlib.pyplot"`.
-
-    Returns:
-        The imported module.
-
-    Raises:
-        ImportError: the library is not installed.
     """
     try:
         return importlib.import_module(name)

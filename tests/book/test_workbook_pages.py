@@ -188,7 +188,7 @@ def test_the_toy_learns_on_the_readers_own_transformer(tmp_path):
     notebook.cells = [cell for name, cell in cells.items() if name.startswith(needed)]
     said = play("09-toy-task.ipynb", tmp_path, notebook)
     assert "03-attention: 6 of 6 are yours\n04-layers: 0 of 6 are yours; the book's: ○ drop, ○ Layer" in said
-    model = "TokenEmbedding, PositionalEncoding, MultiHeadAttention, Encoder, Decoder, EncoderDecoder"
+    model = "TokenEmbedding, PositionalEncoding, MultiHeadAttention, Encoder, Decoder"
     layers = "LayerNorm, FeedForward, Residual, EncoderLayer, DecoderLayer"
     assert said.endswith(f"yours: {model}, Transformer\nthe book's: {layers}\n")
 

@@ -22,15 +22,8 @@ FAULTS = [
         "evaluating-ends-in-training",
         "a part that was in evaluation mode comes back in training mode",
         "evaluating",
-        "[module for module in model.modules() if module.training or module in _HELD]",
+        "[module for module in model.modules() if module.training]",
         "list(model.modules())",
-    ),
-    Fault(
-        "evaluating-ends-with-the-first",
-        "the first of several threads to finish switches dropout on for the others",
-        "evaluating",
-        "if module.training or module in _HELD",
-        "if module.training",
     ),
     Fault(
         "evaluation-smoothed",

@@ -280,12 +280,15 @@ def initialize(module):
             module.weight.copy_((2 * torch.rand(module.weight.shape) - 1) * bound)
             if module.bias is not None:
                 module.bias.fill_(0)
-### 05-model/EncoderDecoder
-class EncoderDecoder(_TiedTables):
+### 05-model/Transformer
+class Transformer(nn.Module):
     def __init__(self, config):
         super().__init__()
         self.config = config
-        self.src_embedding, self.tgt_embedding, self.output = _tables(config)
+        sizes = config.d_model, config.pad_id
+        self.src_embedding = TokenEmbedding(config.src_vocab_size, *sizes)
+        self.tgt_embedding = TokenEmbedding(config.tgt_vocab_size, *sizes)
+        self.output = nn.Linear(config.d_model, config.tgt_vocab_size, bias=False)
         self.encoder, self.decoder = Encoder(config), Decoder(config)
         self.positions = PositionalEncoding(config.d_model, config.dropout, config.max_length)
         for module in self.modules():
@@ -314,8 +317,7 @@ class EncoderDecoder(_TiedTables):
 
     def project(self, hidden):
         return hidden @ self.output.weight.T
-### 05-model/Transformer
-class Transformer(EncoderDecoder):
+
     def forward(self, src, tgt):
         mask = self.src_mask(src)
         memory = self.encode(src)

@@ -43,7 +43,7 @@ SLIPS: list[tuple[str, str, str, str]] = [
     ("05-model/Encoder", "other", "for block in self.blocks:", "for block in self.blocks[:1]:"),
     ("05-model/Decoder", "other", "cache=cache)\n", "cache=cache)\n            x = self.norm(x) if hasattr(self, 'norm') else x\n"),
     ("05-model/initialize", "other", "module.bias.fill_(0)", "module.bias.fill_(1)"),
-    ("05-model/EncoderDecoder", "other", "hidden @ self.output.weight.T", "hidden @ self.output.weight.T / self.config.d_model**0.5"),
+    ("05-model/Transformer", "other", "hidden @ self.output.weight.T", "hidden @ self.output.weight.T / self.config.d_model**0.5"),
     ("05-model/Transformer", "other", "self.project(hidden)", "self.project(hidden).log_softmax(-1)"),
     ("05-model/shifted", "book", "tgt[:, :-1]", "tgt[:, 1:-1]"),
     ("06-loss/label_smoothed_cross_entropy", "other", "log_p.mean(-1)", "log_p.sum(-1)"),

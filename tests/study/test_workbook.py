@@ -310,14 +310,6 @@ def test_a_right_piece_takes_the_books_place_in_the_core(put_back, capsys):
     assert "✓ LayerNorm" in said and f"1 of {len(KEYS)} pieces are yours" in said
 
 
-def test_a_base_class_is_replaced_as_well(put_back):
-    book = transformer.model.EncoderDecoder
-    mine = defined(pieces()["05-model/EncoderDecoder"], pieces()["05-model/EncoderDecoder"].code)
-    assert Workbook("05-model").use(mine) is mine
-    assert transformer.Transformer.__bases__ == (mine,) and book is not mine
-    transformer.Transformer(transformer.TransformerConfig(9, 9, d_model=8, n_heads=2, d_ff=8))
-
-
 def test_a_wrong_piece_gives_way_to_the_books_and_comes_in_when_it_is_right(put_back, capsys):
     use, book = Workbook("03-attention").use, transformer.padding_mask
     names = dict(vars(transformer.attention), use=use)
@@ -339,11 +331,11 @@ def test_a_wrong_piece_gives_way_to_the_books_and_comes_in_when_it_is_right(put_
 def test_what_is_lent_fits_what_else_the_notebook_defines(put_back):
     names = {"__name__": "__main__", "use": Workbook("05-model").use}
     names |= {name: value for name, value in vars(transformer.model).items() if not name.startswith("__")}
-    exec("class EncoderDecoder(nn.Module):\n    def __init__(self, config): raise NotImplementedError", names)
-    exec("class TransformerConfig(TransformerConfig): pass\nEncoderDecoder = use(EncoderDecoder)", names)
-    assert names["EncoderDecoder"].__init__.__globals__ is names
+    exec("class Transformer(nn.Module):\n    def __init__(self, config): raise NotImplementedError", names)
+    exec("class TransformerConfig(TransformerConfig): pass\nTransformer = use(Transformer)", names)
+    assert names["Transformer"].__init__.__globals__ is names
     with pytest.raises(TypeError, match="config must be a TransformerConfig"):
-        names["EncoderDecoder"](transformer.TransformerConfig(9, 9))
+        names["Transformer"](transformer.TransformerConfig(9, 9))
 
 
 def test_a_cell_is_judged_by_its_text_among_the_names_of_its_module(put_back):

@@ -196,7 +196,7 @@ def _teacher_forced_loss(
     if model.output.bias is not None:  # which the loss in chunks does not know
         return teacher_forced_loss.dispatch(Transformer)(model, batch, smoothing)
     src, tgt = batch
-    check_targets(tgt, model.config)
+    check_targets(tgt, model)
     targets, pad_id = tgt[:, 1:], model.config.pad_id
     hidden = model.decode(tgt[:, :-1], model.encode(src), model.src_mask(src))
     loss = linear_cross_entropy(hidden, model.output.weight, targets, smoothing, pad_id)
@@ -213,7 +213,7 @@ def _r_drop_loss(
     if model.output.bias is not None:
         return r_drop_loss.dispatch(Transformer)(model, batch, smoothing, alpha)
     src, tgt = batch
-    check_targets(tgt, model.config)
+    check_targets(tgt, model)
     targets, pad_id = tgt[:, 1:], model.config.pad_id
     src, tgt = torch.cat((src, src)), torch.cat((tgt, tgt))  # [2B, S], [2B, T + 1]
     hidden = model.decode(tgt[:, :-1], model.encode(src), model.src_mask(src))

@@ -54,6 +54,8 @@ def _check_runs(p: _Program) -> _Finding:
     try:
         value = _value(p.loss(model, p.few.given()))
     except Exception as error:
+        if p.refused:
+            return None, "the loss refuses targets without a start token", ""
         hundreds = (p.few.ids("labels") < 0).any()
         cause = "labels hold -100, but the loss has another ignore_index"
         return False, _said(error), cause if hundreds else "raised by the loss or the model"
@@ -82,11 +84,13 @@ def _fullest(p: _Program) -> int:
 
 def _check_start(p: _Program) -> _Finding:
     """Every target begins with the start token, which is read and not predicted."""
+    cause = "no start token, so the first word is read but never predicted"
+    if p.refused:
+        return False, p.refused, cause
     firsts = sorted(set(p.first))
     if "src" not in p.few.roles or not firsts:
         return None, "a language model's text" if firsts else "what the decoder reads first can't be seen", ""
     if len(firsts) > 1:
-        cause = "no start token, so the first word is read but never predicted"
         return False, f"the decoder first reads {_some(firsts)}", cause
     if p.bos is not None and firsts != [p.bos]:
         cause = "a search from bos_id starts where training never did"

@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
-from transformer.study.checks import find_logits
+from transformer.study.checks import _said, find_logits
 
 __all__ = []
 
@@ -226,6 +227,19 @@ class _Program:
 
     def read(self, batch: _Batch, model: nn.Module | None = None) -> _Reading:
         return _read_loss(self.loss, (model or self.model).eval(), batch)
+
+    @cached_property
+    def refused(self) -> str:
+        # What a loss says of targets that it takes with a start token in front, and not without.
+        try:
+            self.read(self.few)
+        except Exception as error:
+            try:
+                self.read(self.few.put(labels=F.pad(self.few.ids("labels"), (1, 0), value=self.bos)))
+            except Exception:
+                return ""
+            return _said(error)
+        return ""
 
     @cached_property
     def each(self) -> list[_Reading]:
