@@ -222,8 +222,8 @@ class Transformer(nn.Module):
             self(src, tgt)
         return _by_layer(maps, self.config.depths)
 
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        # Tied tables are one parameter: they take equal ones, under any of their names, and stay one.
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, how: Any, *rest: Any) -> None:
+        # Tied tables are one parameter: they take equal ones, and stay one even with `assign=True`.
         shared = getattr(self.src_embedding, "weight", None)
         tables = "src_embedding", "tgt_embedding", "output"
         tied = [name for name in tables if getattr(getattr(self, name), "weight", None) is shared]
@@ -232,9 +232,9 @@ class Transformer(nn.Module):
         for name in others:
             if not (state_dict[first].is_meta or state_dict[first].equal(state_dict[name])):
                 raise ValueError(f"{first} and {name} must be equal, being tied, but differ")
-        if first:
+        if first and how.get("assign_to_params_buffers"):
             state_dict |= dict.fromkeys(names, nn.Parameter(state_dict[first], False))
-        super()._load_from_state_dict(state_dict, prefix, *rest)
+        super()._load_from_state_dict(state_dict, prefix, how, *rest)
 
 
 # %% book/05-model.ipynb · Attention maps · [attention-tap]

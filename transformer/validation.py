@@ -11,15 +11,19 @@ from torch import Tensor, nn
 from transformer.layers import ACTIVATIONS
 
 __all__ = [
-    "check_config", "check_type", "check_choice", "check_size", "check_rate", "check_number", "check_searched",
-    "is_traced", "check_ids", "check_range", "check_positions", "check_targets", "check_memory", "check_features", "check_place",
-    "check_finite_weights", "check_device", "optional_import",
+    "check_config", "check_type", "check_choice", "check_size", "check_rate", "check_number",
+    "check_searched", "is_traced", "check_ids", "check_range", "check_positions", "check_targets",
+    "check_memory", "check_features", "check_place", "check_finite_weights", "check_device",
+    "optional_import",
 ]  # fmt: skip
 
 
 def check_config(config: Any) -> None:
     """Refuse a `TransformerConfig` that no model can be built from (`TypeError`, `ValueError`)."""
-    named = lambda names: {name: getattr(config, name) for name in names.split()}
+
+    def named(names: str) -> dict[str, Any]:
+        return {name: getattr(config, name) for name in names.split()}
+
     src, tgt, depths = config.src_vocab_size, config.tgt_vocab_size, config.n_layers
     check_size(**named("src_vocab_size tgt_vocab_size d_model n_heads d_ff max_length"))
     if not isinstance(depths, tuple | list):
@@ -40,7 +44,7 @@ def check_config(config: Any) -> None:
         given = f"src_vocab_size is {src} and tgt_vocab_size is {tgt}"
         raise ValueError(f"tie_embeddings needs equal vocabularies, but {given}")
     for name, end in {"pad_id": min(src, tgt), "bos_id": tgt, "eos_id": tgt}.items():
-        _check_bound(int, f"lie in [0, {end})", lambda token, end=end: token < end, named(name))
+        _check_bound(int, f"lie in [0, {end})", end.__gt__, named(name))
     if config.eos_id == config.pad_id:
         raise ValueError(f"pad_id and eos_id must differ, but both are {config.eos_id}")
 
@@ -64,9 +68,7 @@ def check_choice(choices: Collection[Any], **values: Any) -> None:
             raise ValueError(f"{name} must be one of {list(choices)}, not {value!r}")
 
 
-def _check_bound(
-    kind: Any, bound: str, holds: Callable[[Any], bool], numbers: Mapping[str, float]
-) -> None:
+def _check_bound(kind: Any, bound: str, holds: Callable[[Any], bool], numbers: Mapping[str, float]) -> None:
     for name, number in numbers.items():
         check_type(kind, **{name: number})
         if not holds(number):
