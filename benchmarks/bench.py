@@ -14,15 +14,10 @@ from typing import Any
 
 import torch
 
-from benchmarks.allocator import measure_allocator
-from benchmarks.corpus import corpus_facts
 from benchmarks.decoding import measure_decoding
-from benchmarks.kernels import measure_kernels
 from benchmarks.levers import measure_levers, measure_on_text
-from benchmarks.measure import machine_facts, table
-from benchmarks.peak import measure_peak
+from benchmarks.measure import machine_facts
 from benchmarks.peers import missing_peers
-from benchmarks.quality import measure_quality
 from benchmarks.roofline import measure_roofline
 from benchmarks.training import (
     measure_compiled,
@@ -30,8 +25,7 @@ from benchmarks.training import (
     measure_saved,
     measure_training,
 )
-from benchmarks.workload import SIZES, TOY, Batch, Size, sentence_batches, toy_batches
-from transformer import Translator, load_corpus
+from benchmarks.workload import SIZES, Batch, Size, sentence_batches
 from transformer.files import read_record, write_record
 from transformer.runs.folder import run_facts
 from transformer.speed.kernels import keep_freed_memory
@@ -40,7 +34,6 @@ N_BATCHES = 6
 LEVER_BATCHES = 3  # by length; at random the same sentences make about twice as many
 TEXT_BATCHES = 2  # the same on real sentences, which make two to three times as many
 SMALL, LARGE = 2000, 40_000  # target tokens of a batch
-TOY_STEPS = 60  # of a round
 PRECISIONS = ["float32", "bfloat16"]
 
 
@@ -107,59 +100,14 @@ def levers_on(corpus: str, options: argparse.Namespace) -> dict[str, Any]:
     return measure_on_text(corpus, *arguments)
 
 
-def corpora() -> list[str]:
-    """The corpora that are at hand."""
-    return ["phrases", *(["ted"] if os.environ.get("TRANSFORMER_DATA") else [])]
-
-
-def freed_memory(options: argparse.Namespace) -> dict[str, Any]:
-    """Time training steps on the CPU with and without `keep_freed_memory`."""
-    small = sentence_batches(SIZES["b"].config, SMALL, N_BATCHES, options.seed)
-    work = [(TOY, toy_batches(TOY_STEPS, options.seed)), (SIZES["b"], small)]
-    return measure_allocator(work, options.rounds, options.seed)
-
-
 def roofline(options: argparse.Namespace) -> dict[str, Any]:
     """Measure the machine's ceilings and the parts of a model under them."""
     return measure_roofline(chosen(options), options.device, options.rounds, options.seed)
 
 
-def kernels(options: argparse.Namespace) -> dict[str, Any]:
-    """Time every kernel of the package beside what it replaces, on the CPU."""
-    return measure_kernels(options.rounds, options.seed)
-
-
 def decoding(options: argparse.Namespace) -> dict[str, Any]:
     """Time searches."""
     return measure_decoding(chosen(options), options.device, options.rounds, options.seed)
-
-
-def peak(options: argparse.Namespace) -> dict[str, Any]:
-    """Measure peak memory."""
-    return measure_peak(chosen(options), options.device, options.seed)
-
-
-def padding(options: argparse.Namespace) -> dict[str, Any]:
-    """Count the padding in batches of real sentences: of the package's corpus, and of TED where it is."""
-    results, rows = {}, []
-    for name in corpora():
-        results[name] = corpus_facts(name, sizes=(8000,), budgets=(2000, 4096))["batches"]
-        for row in results[name]:
-            shares = [f"{row[key]:.2%}" for key in ("waste", "waste at random")]
-            rows.append([f"{name}, {row['max_tokens']} tokens", row["batches"], *shares])
-    headers = ["corpus", "batches", "by length", "at random"]
-    print(table("Padding in a batch", headers, rows), end="\n\n", flush=True)
-    return results
-
-
-def quality(options: argparse.Namespace) -> dict[str, Any]:
-    """Score int8 weights: of the package's translator, and of the one in `--translator`."""
-    carried, pairs = Translator.load("phrases", "cpu"), load_corpus("phrases", "test")
-    found = {"phrases": measure_quality("phrases", carried, pairs)}
-    if options.translator is not None:
-        translator, pairs = Translator.load(options.translator, "cpu"), load_corpus("ted", "test")
-        found["ted"] = measure_quality("ted", translator, pairs)
-    return {"translators": found}
 
 
 SECTIONS = {
@@ -170,14 +118,9 @@ SECTIONS = {
     "levers": levers,
     "levers on phrases": partial(levers_on, "phrases"),
     "levers on ted": partial(levers_on, "ted"),  # where TRANSFORMER_DATA says where it is
-    "freed memory": freed_memory,
     "memory": memory,
     "profile": profiles,
-    "kernels": kernels,
     "decoding": decoding,
-    "peak": peak,
-    "padding": padding,
-    "quality": quality,
 }
 
 
@@ -196,9 +139,6 @@ def read_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
         help="of the section training; bfloat16 is very slow on a processor without units for it (both)",
     )  # fmt: skip
     parser.add_argument("--seed", type=int, default=0, help="of weights, tokens and dropout (%(default)s)")
-    parser.add_argument(
-        "--translator", type=Path, help="a translator's folder, trained on TED, to measure int8 on as well"
-    )
     parser.add_argument("--output", type=Path, help="the JSON file (runs/bench-DEVICE.json)")
     options = parser.parse_args(arguments)
     if options.rounds < 1 or (options.threads is not None and options.threads < 1):
@@ -258,7 +198,7 @@ def main(arguments: list[str] | None = None) -> None:
         print(line)
     record = run_facts(options.device) | machine_facts(options.device)
     record |= {"seed": options.seed, "rounds": options.rounds}
-    at_hand = [name for name in SECTIONS if name != "levers on ted" or "ted" in corpora()]
+    at_hand = [name for name in SECTIONS if name != "levers on ted" or os.environ.get("TRANSFORMER_DATA")]
     sections = options.only or at_hand
     facts = {name: record[name] for name in ("command", "commit", "date")}  # of each section
     record = earlier_sections(options.output, record, sections) | record

@@ -27,13 +27,12 @@ from benchmarks.training import agreement, profile_step
 from benchmarks.workload import Batch, Size, sentence_batches, shuffled_batches, token_counts, training_flops
 from transformer import MultiHeadAttention, Transformer, Vocabulary, accelerate, load_corpus
 from transformer.language.batches import TokenBatches, encode_pairs, padding_waste
-from transformer.speed.fast import FastDropout, FastLinear, FastMultiHeadAttention
+from transformer.speed.fast import FastLinear, FastMultiHeadAttention
 from transformer.training import to_device
 
 FAST_PARTS: dict[str, tuple[type[nn.Module], type[nn.Module]]] = {
     "dense": (nn.Linear, FastLinear),
     "attention": (MultiHeadAttention, FastMultiHeadAttention),
-    "dropout": (nn.Dropout, FastDropout),
 }
 
 
@@ -43,7 +42,7 @@ class Setup:
 
     Args:
         by_length: batches of sentences of about one length, else of random sentences.
-        dense, attention, dropout: whether these parts are those of the fast model.
+        dense, attention: whether these parts are those of the fast model.
         chunks: the fast model as a whole, whose loss is computed in chunks; it has all fast parts.
         precision: `"float32"` or `"bfloat16"`.
     """
@@ -51,7 +50,6 @@ class Setup:
     by_length: bool = False
     dense: bool = False
     attention: bool = False
-    dropout: bool = False
     chunks: bool = False
     precision: str = "float32"
 
@@ -62,7 +60,6 @@ LEVERS: dict[str, dict[str, Any]] = {
     "batches by length": {"by_length": True},
     "dense layers": {"dense": True},
     "attention": {"attention": True},
-    "dropout": {"dropout": True},
     "loss in chunks": {"chunks": True},
     "bfloat16": {"precision": "bfloat16"},
 }

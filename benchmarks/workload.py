@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from functools import partial
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from transformer import RECIPES, TransformerConfig, pad, reversal_batch, toy_config
+from transformer import TransformerConfig, pad
 
 SHORTEST, LONGEST = 5, 40  # target tokens of a sentence, the start token not counted
 
@@ -36,7 +35,6 @@ SIZES = {
     "b": Size("b", TransformerConfig(8000, 8000, d_model=256, n_heads=4, n_layers=4, d_ff=1024)),
     "base": Size("base", TransformerConfig(8000, 8000)),
 }
-TOY = Size("toy", toy_config(), smoothing=0.0, clip_norm=5.0)
 
 
 def _sentence(config: TransformerConfig, length: int, generator: torch.Generator) -> list[int]:
@@ -104,13 +102,6 @@ def shuffled_batches(
         (pad([src for src, _ in group], config.pad_id), pad([tgt for _, tgt in group], config.pad_id))
         for group in groups
     ]
-
-
-def toy_batches(n_batches: int, seed: int = 0) -> list[Batch]:
-    """Batches of the toy task as its recipe makes them."""
-    generator = torch.Generator().manual_seed(seed)
-    batch = partial(reversal_batch, **asdict(RECIPES["toy"].data), generator=generator)
-    return [batch() for _ in range(n_batches)]
 
 
 def decoding_sources(config: TransformerConfig, n_sentences: int, seed: int = 0) -> Tensor:

@@ -134,11 +134,9 @@ TABLES = {
         *((search, "model", NO_MODEL) for search in (greedy, beams)),
     ],
     "fast": [
-        (shell, "model", [(value, TypeError, f"Transformer, not {type(value).__name__}")])
-        for shell in (t.accelerate, t.quantize)
+        (t.accelerate, "model", [(value, TypeError, f"Transformer, not {type(value).__name__}")])
         for value in (None, nn.Linear(2, 2))
-    ]
-    + [(t.quantize, "model", [(MODEL, TypeError, "weight must be of torch.float32")])],
+    ],
     "training": [
         *((settings, name, SIZES) for name in ("steps", "accumulate", "seed")),
         *((settings, name, SIZES) for name in ("log_every", "evaluate_every", "keep")),

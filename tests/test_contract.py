@@ -123,7 +123,6 @@ SIGNATURES = {
     "accelerate": "model",
     "check_model": "model",
     "check_training": "model, batch, loss=None, search=None, dev=None",
-    "quantize": "model",
     "fit": "model, loss, batches",
     "reversal_batch": "batch_size, length, n_digits=10, generator=None",
     "Translator.load": "path",
@@ -574,7 +573,7 @@ def test_the_compiled_model_computes_the_same():
 # test_loss.py: test_equals_torch_for_any_shape_with_gradients, test_nothing_to_count_is_zero;
 # test_decoding.py: test_length_norm_is_the_formula_of_wu_et_al, test_a_beam_of_one_is_greedy_search,
 # test_a_beam_that_drops_nothing_is_exhaustive_search, test_batch_mates_have_no_influence. The accelerated
-# and the quantized model: speed/test_fast.py, speed/test_kernels.py.
+# model: speed/test_fast.py, speed/test_kernels.py.
 
 
 @pytest.mark.parametrize("shape", [(0, 3), (0, 0), (2, 0), (2, 3)], ids=str)

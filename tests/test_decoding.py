@@ -24,7 +24,6 @@ from transformer import (
     attention_tap,
     beam_search,
     greedy_search,
-    quantize,
 )
 from transformer.decoding import (
     BeamResult,
@@ -208,16 +207,13 @@ def test_a_beam_that_drops_nothing_is_exhaustive_search(seed, vocab_size, max_le
     assert (scores[0, len(log_p) :] == -INF).all() and (tokens[0, len(log_p) :] == PAD).all()
 
 
-KINDS = pytest.mark.parametrize(
-    "kind", [lambda model: model, accelerate, quantize], ids=["plain", "fast", "int8"]
-)
+KINDS = pytest.mark.parametrize("kind", [lambda model: model, accelerate], ids=["plain", "fast"])
 SEARCHES = [partial(greedy_search, max_length=6), partial(beam_search, max_length=6)]
 
 
 @torch.no_grad()
 @KINDS
 @pytest.mark.parametrize("search", SEARCHES, ids=["greedy", "beam"])
-@pytest.mark.filterwarnings("ignore:this PyTorch has no product of bytes")
 def test_a_model_that_gives_nan_writes_no_empty_translation(search, kind):
     model = make_model(1, tie_embeddings=False).float().eval()
     network = model.decoder.layers[-1].feed_forward
@@ -229,7 +225,6 @@ def test_a_model_that_gives_nan_writes_no_empty_translation(search, kind):
 
 @torch.no_grad()
 @KINDS
-@pytest.mark.filterwarnings("ignore:this PyTorch has no product of bytes")
 def test_a_bias_of_minus_infinity_forbids_a_token(kind):
     model = make_model(1, tie_embeddings=False).float().eval()
     wanted = greedy_search(model, make_sources(0), 1)[0, 0]

@@ -41,7 +41,6 @@ from transformer import (
     label_smoothed_cross_entropy,
     noam_rate,
     padding_mask,
-    quantize,
     r_drop_loss,
     reversal_batch,
     scaled_dot_product_attention,
@@ -90,7 +89,7 @@ def readme() -> Transformer:
     hidden: Tensor = model.decode(tgt, memory, model.src_mask(src))
     shape: torch.Size = model.project(hidden).shape
     print(src[0].tolist(), "->", found[0].tolist(), accuracy, tokens.shape, scores.shape, shape)
-    print(model.attention_maps(src, tgt).cross.shape, quantize(model)(src, tgt).shape)
+    print(model.attention_maps(src, tgt).cross.shape, model(src, tgt).shape)
     return model
 
 

@@ -25,7 +25,6 @@ from transformer.language.scores import corpus_scores
 from transformer.commands.recipes import Recipe, RECIPES
 from transformer.commands.sizes import recipe_for
 from transformer.commands.training import train_translator
-from transformer.speed.int8 import quantize
 from transformer.speed.fast import FastTransformer, accelerate
 from transformer.runs.distributed import process_group
 from transformer.runs.update import TrainingConfig
@@ -86,7 +85,6 @@ __all__ = [
     "RECIPES",
     "recipe_for",
     "train_translator",
-    "quantize",
     "FastTransformer",
     "accelerate",
     "process_group",

@@ -118,7 +118,6 @@ FIGURES: dict[str, str | None] = {
     "bleu": None,
     "warmup": None,
     "reversing": None,
-    "cluster": None,
     "speaker": "speaker",
 }
 # What a figure needs beside what all of them share.

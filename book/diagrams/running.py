@@ -245,17 +245,14 @@ def bucketed_batches() -> Diagram:
 
 def kernels_flow() -> Diagram:
     """Under the hood: from a model to the kernels that compute it."""
-    d = Diagram(476, 352)
+    d = Diagram(476, 340)
     model = d.box(70, 34, "Transformer", "plain", 112, 34)
     check = d.box(242, 34, "as configured?", "norm", 124, 34)
     error = d.box(410, 34, "TypeError,\nby name", "logits", 104, 44)
     fast = d.box(242, 112, "FastTransformer", "attention", 132, 34)
-    light = d.box(410, 112, "int8 copy", "memory", 104, 34)
     d.arrow(model.right, check.left)
     d.arrow(check.right, error.left, label="no", look="", dashed=True)
     d.arrow(check.bottom, fast.top, label="yes", look="")
-    d.arrow(fast.right, light.left, dashed=True)
-    d.text(340, 134, "quantize", "code over")
     d.arrow(model.bottom, (70, 112), fast.left, kind="weight")
     d.text(74, 134, "its parameters", "")
     columns = (78, 124), (242, 124), (404, 112)
@@ -269,9 +266,8 @@ def kernels_flow() -> Diagram:
     table = d.box(242, 256, "CHOICES: (when, which)", "weight", 436, 34, look="code")
     for use in uses:
         d.arrow(use.bottom, (use.x, table.y - 17))
-    kernels = "F.linear\noneDNN, …", "dropout\nby bytes, …", "fused\nattention, …"
-    for (x, width), name in zip(columns, kernels, strict=True):
-        kernel = d.box(x, 322, name, "plain", width, 46)
+    for (x, width), name in zip(columns[::2], ("oneDNN", "F.linear"), strict=True):
+        kernel = d.box(x, 318, name, "plain", width, 34)
         d.arrow((x, table.y + 17), kernel.top)
     return d
 

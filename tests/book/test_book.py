@@ -693,7 +693,6 @@ PAGE_OF = {
     "bleu": "13-translation",
     "warmup": "07-training",
     "reversing": "09-toy-task",
-    "cluster": "19-many-machines",
     "speaker": "16-since-2017",
 }
 PLACES = {name: HTML / "book" / f"{page}.html" for name, page in PAGE_OF.items()}

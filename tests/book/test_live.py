@@ -69,8 +69,6 @@ from transformer.language.wording import tokenize
 from transformer.modern.generate import generate
 from transformer.modern.language_model import LanguageModelConfig, cache_bytes
 from transformer.modern.parts import rotary_table, rotate
-from transformer.speed.costs import Cluster, ModelShape, Split, Work
-from transformer.speed.planner import predict
 from transformer.training import record_path
 
 sys.path.insert(0, str(ROOT / "book" / "_ext"))
@@ -1863,109 +1861,6 @@ def test_the_roof_is_drawn_at_the_ends_of_its_bounds(tab, ends):
         if one[0] < two[2] and two[0] < one[2] and one[1] < two[3] - 2 and two[1] < one[3] - 2
     ]
     assert overlapping == []
-
-
-# Many machines -------------------------------------------------------------------------------------
-
-
-def cluster_of(devices: int, link: float = 300e9, network: float = 25e9) -> Cluster:
-    """The figure's: A100 with 80 GB."""
-    return Cluster(devices, memory=80e9, flops=312e12, bandwidth=2.04e12, link=link, network=network)
-
-
-@needs_node
-def test_a_step_on_a_cluster_is_the_planner_s():
-    draw, vectors, wanted = random.Random(0), [], []
-    models = in_node_as("cluster", "live.cluster.MODELS")
-    while len(vectors) < 200:
-        shape = ModelShape(**draw.choice(list(models.values())))
-        data, tensor, pipeline = (2 ** draw.randrange(n) for n in (8, 4, 6))
-        shard = draw.choice([k for k in range(1, data + 1) if data % k == 0])
-        choice = dict(micro=draw.choice([1, 2]), chunks=draw.choice([1, 2]) if pipeline > 1 else 1)
-        split = Split(
-            data,
-            tensor,
-            pipeline,
-            shard,
-            **choice,
-            sequence=draw.random() < 0.5,
-            recompute=draw.random() < 0.5,
-        )
-        work = Work(
-            data * split.micro * draw.choice([1, 3, 8]), draw.choice([512, 2048]), fused=draw.random() < 0.5
-        )
-        cluster = cluster_of(data * tensor * pipeline, draw.uniform(1, 900) * 1e9, draw.uniform(1, 200) * 1e9)
-        try:
-            plan = predict(shape, work, split, cluster)
-        except ValueError:
-            continue
-        vectors.append([vars(shape), vars(work), vars(split), vars(cluster)])
-        wanted.append(plan)
-    found = in_node_as("cluster", "vectors.map((each) => live.cluster.predict(...each))", vectors=vectors)
-    for ours, plan in zip(found, wanted, strict=True):
-        for part in ("memory", "time"):
-            expected = {
-                name: pytest.approx(value, rel=1e-9, abs=1e-6) for name, value in getattr(plan, part).items()
-            }
-            assert ours[part] == expected
-        for name in ("bytes", "seconds", "utilization", "rate"):
-            assert ours[name] == pytest.approx(getattr(plan, name), rel=1e-9)
-        assert ours["limit"] == plan.limit
-    assert {plan.limit for plan in wanted} >= {"memory", "arithmetic", "bubble", "tensor", "data"}
-
-
-@needs_node
-def test_the_models_of_the_cluster_have_the_parameters_in_their_names():
-    program = (
-        "Object.entries(live.cluster.MODELS).map(([name, it]) => [name, it, live.cluster.parameters(it)])"
-    )
-    for name, shape, parameters in in_node_as("cluster", program):
-        assert parameters == ModelShape(**shape).parameters
-        number, unit = re.match(r"([\d.]+) (billion|trillion)", name).groups()
-        assert parameters == pytest.approx(float(number) * {"billion": 1e9, "trillion": 1e12}[unit], rel=0.06)
-
-
-@reads_pages
-def test_a_cluster_is_divided_by_hand_and_by_keyboard(tab):
-    ready(tab, "cluster")
-    models = tab.evaluate("() => Object.values(live.cluster.MODELS)")
-
-    def check(**changes) -> None:
-        split = Split(**dict(data=32, tensor=8, pipeline=1, shard=1, recompute=True) | changes)
-        devices = split.data * split.tensor * split.pipeline
-        plan = predict(ModelShape(**models[3]), Work(1024, 2048, fused=False), split, cluster_of(devices))
-        words = said(tab).replace(",", "")
-        seconds, held, on = re.search(
-            r"takes ([\d.]+) seconds and ([\d.]+) of 80 GB on each of (\d+)", words
-        ).groups()
-        assert float(seconds) == pytest.approx(plan.seconds, abs=0.51 if plan.seconds >= 10 else 0.051)
-        assert float(held) == pytest.approx(plan.bytes / 1e9, abs=0.51 if plan.bytes >= 1e10 else 0.051)
-        assert int(on) == devices
-        assert ("It does not fit" in words) == (plan.limit == "memory")
-        assert tab.locator(".live-devices .live-device").count() == split.tensor * split.pipeline
-        assert (
-            tab.locator(".live-devices").get_attribute("aria-label")
-            == tab.locator(".live-cluster .live-said").inner_text()
-        )
-
-    check()
-    slide(tab, "Tensor", 0)
-    check(tensor=1)
-    assert "It does not fit" in said(tab)
-    slide(tab, "Shard", 5)
-    check(tensor=1, shard=32)
-    slider(tab, "Pipeline").press("ArrowRight")
-    check(tensor=1, shard=32, pipeline=2)
-    tab.get_by_label("Compute activations again").uncheck()
-    check(tensor=1, shard=32, pipeline=2, recompute=False)
-    slide(tab, "Shard", 9)
-    assert said(tab) == "This cannot be divided so: shard must divide data, which is 32."
-    slide(tab, "Shard", 0)
-    slide(tab, "Pipeline", 6)
-    assert said(tab) == "This cannot be divided so: pipeline must be at most 40, the layers."
-    for width, theme in ((1280, "light"), (390, "dark")):
-        show(tab, width, theme)
-        assert tab.evaluate(TOO_WIDE) <= 0
 
 
 # Byte pairs ----------------------------------------------------------------------------------------

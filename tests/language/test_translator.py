@@ -35,7 +35,6 @@ from transformer import (
     encode_pairs,
     load_corpus,
     load_record,
-    quantize,
 )
 from transformer.files import CheckpointError, write_record
 from transformer.language.corpora import Pair
@@ -791,13 +790,6 @@ def test_a_translator_of_a_version_without_sums_is_written_over(translator, tmp_
     Translator.load(tmp_path)
 
 
-def test_what_cannot_be_read_again_is_not_saved(translator, tmp_path):
-    lean = Translator(quantize(translator.model), translator.vocabulary)
-    with pytest.raises(TypeError, match="no file could hold it, but output.weight is missing"):
-        lean.save(tmp_path / "kept")
-    assert not (tmp_path / "kept").exists()
-
-
 def test_an_accelerated_model_is_saved_as_the_plain_one(translator, tmp_path):
     translator.save(tmp_path / "plain")
     Translator(accelerate(translator.model), translator.vocabulary).save(tmp_path / "fast")
@@ -902,12 +894,6 @@ def test_a_model_that_cannot_be_accelerated_translates_and_says_so_once(translat
     said = every_search(own)  # without another word
     assert set(searched) == {model}
     assert said == every_search(translator)
-
-
-def test_a_quantized_model_is_searched_as_it_is(translator, searched):
-    lean = Translator(quantize(translator.model), translator.vocabulary)
-    every_search(lean)
-    assert set(searched) == {lean.model}
 
 
 @pytest.mark.skipif(os.name == "nt", reason="files have no such modes there")

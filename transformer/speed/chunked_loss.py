@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from transformer.loss import label_smoothed_cross_entropy, symmetric_kl
-from transformer.speed.kernels import fast_linear, linear_by_onednn, onednn_wins
+from transformer.speed.kernels import fast_linear, fastest
 from transformer.validation import check_number, check_range, check_rate, is_traced
 
 
@@ -56,7 +56,7 @@ class _ChunkedLoss(torch.autograd.Function):
         dtype = torch.get_autocast_dtype(device) if half else weight.dtype
         table = weight.to(dtype)  # once, and not for every chunk
         total, slopes = weight.new_zeros(()), []
-        multiply = linear_by_onednn if onednn_wins(hidden, table) else F.linear
+        multiply = fastest(hidden, table)
         n = max(1, _AT_ONCE.get(device, 2**26) // (len(table) * (hidden.dim() - 1)))
         for rows, y in zip(hidden.to(dtype).split(n, -2), targets.split(n)):
             loss, slope = loss_and_slope(multiply(rows, table), y)

@@ -2,8 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Iterator
-from functools import partial
-from typing import Any, cast
+from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -13,13 +12,12 @@ from transformer.layers import ACTIVATIONS, LayerNorm
 from transformer.loss import r_drop_loss, teacher_forced_loss
 from transformer.model import Transformer, TransformerConfig
 from transformer.speed.chunked_loss import linear_cross_entropy, linear_r_drop
-from transformer.speed.kernels import fast_attention, fast_linear, fastest
+from transformer.speed.kernels import fast_attention, fast_linear
 from transformer.validation import check_targets, check_type
 from transformer.weights import differences, original, parts_of
 
 __all__ = [
     "FastLinear",
-    "FastDropout",
     "FastMultiHeadAttention",
     "FastTransformer",
     "accelerate",
@@ -28,38 +26,12 @@ __all__ = [
 ]
 
 
-_Product = Callable[[Tensor], Tensor]  # of rows [N, d_in] by a matrix: [N, d_out]
-
-
-def _product(weight: Tensor, bias: Tensor | None, n_read: int, rows: int) -> _Product:
-    kernel = fastest("linear of a step", weight.new_empty(rows, weight.size(1)), weight, n_read)
-    return lambda x: kernel(x, weight, bias)
-
-
 class FastLinear(nn.Linear):
     """`torch.nn.Linear`, by the fastest kernel."""
-
-    def __init__(self, in_features: int, out_features: int, bias: bool = True) -> None:
-        super().__init__(in_features, out_features, bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """Compute x Wᵀ + b for `x` `[..., d_in]`; the result is `[..., d_out]`."""
         return fast_linear(x, self.weight, self.bias)
-
-    def for_steps(self, n_read: int) -> Callable[[int], _Product]:
-        """For a search: from a number of rows N to what computes the same of `[N, d_in]`.
-
-        Each of its steps reads `n_read` weights. The kernel is chosen once.
-        """
-        return partial(_product, self.weight, self.bias, n_read)
-
-
-class FastDropout(nn.Dropout):
-    """`torch.nn.Dropout`, by the fastest kernel."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Drop entries of `x` in training; the shape stays."""
-        return fastest("dropout", x)(x, self.p) if self.training and self.p else x
 
 
 class FastMultiHeadAttention(MultiHeadAttention):
@@ -82,18 +54,8 @@ class FastMultiHeadAttention(MultiHeadAttention):
         context = fast_attention(q, k, v, mask, self.dropout if self.training else 0.0)
         return self.w_o(context.transpose(1, 2).flatten(2)), None
 
-    def for_steps(self, n_read: int) -> Callable[[int], _Product]:
-        """As in `FastLinear`, of query, key and value one behind the other `[N, 3 d_model]`."""
-        parts = self.w_q, self.w_k, self.w_v
-        bias = None if self.w_q.bias is None else torch.cat([part.bias for part in parts])
-        return partial(_product, torch.cat([part.weight for part in parts]), bias, n_read)
 
-
-_FASTER = {
-    nn.Linear: FastLinear,
-    nn.Dropout: FastDropout,
-    MultiHeadAttention: FastMultiHeadAttention,
-}
+_FASTER = {nn.Linear: FastLinear, MultiHeadAttention: FastMultiHeadAttention}
 
 
 class FastTransformer(Transformer):
@@ -127,34 +89,12 @@ class FastTransformer(Transformer):
             part._parameters, part._buffers = given[name]._parameters, given[name]._buffers
             part.training = given[name].training
             part.__class__ = _FASTER.get(type(part), type(part))
-        self._count_tensors()
-
-    def _count_tensors(self) -> None:
-        kinds = [(part._parameters, part._buffers) for part in self.modules()]
-        self._tensors = [tensors for kind in kinds for tensors in kind]
-        self._n_tensors = sum(map(len, self._tensors))
-
-    def encode(self, src: Tensor) -> Tensor:
-        """As in `Transformer`; a model whose layers have been parametrized meanwhile is refused."""
-        if not torch.compiler.is_compiling() and sum(map(len, self._tensors)) != self._n_tensors:
-            with torch.device("meta"):
-                made = Transformer(self.config)
-            kept = lambda part: {*part._parameters, *part._buffers}
-            pairs = zip(made.named_modules(), self.modules(), strict=False)
-            name = next(name for (name, own), part in pairs if kept(own) != kept(part))
-            raise TypeError(f"{name} must stay as it was when accelerated, but has other tensors now")
-        return super().encode(src)
-
-    def __init_subclass__(cls, overrides_nothing: bool = False, **options: object) -> None:
-        if not overrides_nothing:  # what a subclass overrides would not be called everywhere
-            raise TypeError("FastTransformer has no subclasses: derive from Transformer instead")
-        super().__init_subclass__(**options)
 
 
 def accelerate(model: Transformer) -> FastTransformer:
     """The same model by the fastest kernels that are known for this machine.
 
-    It has the same parameters and gives the same results up to rounding; dropout draws other masks.
+    It has the same parameters and gives the same results up to rounding.
 
     Args:
         model: a `Transformer` whose every part is as its configuration makes it, without hooks; the
@@ -232,29 +172,24 @@ def _norm(norm: nn.Module) -> Callable[[Tensor], Tensor]:
 class _LayerStep:
     # A fast model's decoder layer for one new position in every row, from the layer's weights.
     # `empty` [B, 1, 1, 1] marks sentences without a token, if there are any.
-    def __init__(
-        self, layer: Any, memory: Tensor, empty: Tensor | None, beam_size: int, n_read: int
-    ) -> None:
+    def __init__(self, layer: Any, memory: Tensor, empty: Tensor | None, beam_size: int) -> None:
         own, cross, feed = layer.self_attention, layer.cross_attention, layer.feed_forward
         heads = own.n_heads, memory.size(2) // own.n_heads  # H, d_k
         self.qkv_shape, self.query_shape = (-1, 3, heads[0], 1, heads[1]), (-1, beam_size, *heads)
-        dense = own, own.w_o, cross.w_q, cross.w_o, feed.w_1, feed.w_2
-        self.dense = [part.for_steps(n_read) for part in dense]
+        parts = own.w_q, own.w_k, own.w_v
+        bias = None if own.w_q.bias is None else torch.cat([part.bias for part in parts])
+        self.w_qkv = torch.cat([part.weight for part in parts]), bias
+        dense = own.w_o, cross.w_q, cross.w_o, feed.w_1, feed.w_2  # a weight and a bias each
+        pairs = [(part.weight, part.bias) for part in dense]
+        self.own_output, self.query, self.cross_output, self.w_1, self.w_2 = pairs
         self.activation = ACTIVATIONS[feed.activation]
         residuals = layer.self_residual, layer.cross_residual, layer.feed_residual
         self.norms = [_norm(residual.norm) for residual in residuals]
         self.norm_first = layer.self_residual.norm_first
         pair = torch.stack((cross.w_k(memory), cross.w_v(memory))).unflatten(3, heads)
-        self.memory = pair.transpose(2, 3).contiguous()  # [2, B, H, S, d_k]
+        self.keys, self.values = pair.transpose(2, 3).contiguous().unbind()  # [B, H, S, d_k]
         if empty is not None:
-            self.memory[1].masked_fill_(empty, 0.0)  # whoever may attend to nothing gets zeros
-        self.prepare(len(memory) * beam_size)
-
-    def prepare(self, rows: int) -> None:
-        # Choose the kernels for so many rows.
-        self.keys, self.values = self.memory.unbind()
-        products = [choose(rows) for choose in self.dense]
-        self.qkv, self.own_output, self.query, self.cross_output, self.w_1, self.w_2 = products
+            self.values.masked_fill_(empty, 0.0)  # whoever may attend to nothing gets zeros
 
     # Of vectors x [N, d_model]; their keys and values go to `new` [N, 2, H, 1, d_k], the place in
     # which `keys` and `values` [N, H, t, d_k] end.
@@ -271,18 +206,18 @@ class _LayerStep:
         return feed_norm(x + self.feed(x))
 
     def attend(self, x: Tensor, new: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        qkv = self.qkv(x).view(self.qkv_shape)  # [N, 3, H, 1, d_k]
+        qkv = fast_linear(x, *self.w_qkv).view(self.qkv_shape)  # [N, 3, H, 1, d_k]
         new.copy_(qkv.narrow(1, 1, 2))
         context = F.scaled_dot_product_attention(qkv.select(1, 0), keys, values)  # [N, H, 1, d_k]
-        return self.own_output(context.reshape(x.shape))
+        return fast_linear(context.reshape(x.shape), *self.own_output)
 
     def attend_memory(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        query = self.query(x).view(self.query_shape).transpose(1, 2)  # [B, H, K, d_k]
+        query = fast_linear(x, *self.query).view(self.query_shape).transpose(1, 2)  # [B, H, K, d_k]
         context = F.scaled_dot_product_attention(query, self.keys, self.values, mask)
-        return self.cross_output(context.transpose(1, 2).reshape(x.shape))
+        return fast_linear(context.transpose(1, 2).reshape(x.shape), *self.cross_output)
 
     def feed(self, x: Tensor) -> Tensor:
-        return self.w_2(self.activation(self.w_1(x)))
+        return fast_linear(self.activation(fast_linear(x, *self.w_1)), *self.w_2)
 
 
 _ROOM = 16  # for that many tokens at first
@@ -316,7 +251,7 @@ class FastDecoderState(DecoderState):
 
     layers: list[_LayerStep]
     norm: Callable[[Tensor], Tensor]
-    project: Callable[[Tensor], Tensor]
+    output: tuple[Tensor, Tensor | None]
     table: Tensor
     scale: float
     memory_mask: Tensor | None
@@ -333,11 +268,8 @@ class FastDecoderState(DecoderState):
             empty = nothing if nothing.any() else None
             seen = self.memory.new_zeros(mask.shape)
             self.memory_mask = seen.masked_fill_(~(mask | nothing), -torch.inf)  # is added to scores
-        decoder, output = model.decoder, cast(Any, model.output)
-        n_read = sum(weight.numel() for part in (decoder, output) for weight in part.parameters())
-        self.layers = [_LayerStep(one, self.memory, empty, beam_size, n_read) for one in decoder.layers]
-        self.norm, self.choose = _norm(decoder.norm), output.for_steps(n_read)
-        self.project = self.choose(len(src) * beam_size)
+        self.layers = [_LayerStep(one, self.memory, empty, beam_size) for one in model.decoder.layers]
+        self.norm, self.output = _norm(model.decoder.norm), (model.output.weight, model.output.bias)
         self.table, self.scale = model.tgt_embedding.weight, model.config.d_model**0.5
         self.positions = model.positions.table
         self.past = _StepCache(model.config, self.memory, len(src) * beam_size)
@@ -349,7 +281,7 @@ class FastDecoderState(DecoderState):
         x = torch.add(position, torch.embedding(self.table, last), alpha=self.scale)  # [N, d_model]
         for layer, kept in zip(self.layers, self.past.lengthen(), strict=True):
             x = layer(x, *kept, self.memory_mask)
-        return self.project(self.norm(x))
+        return fast_linear(self.norm(x), *self.output)
 
     @torch.inference_mode()
     def keep(self, rows: Tensor) -> None:
@@ -359,9 +291,7 @@ class FastDecoderState(DecoderState):
             self.memory = self.memory[sentences]
             self.memory_mask = None if self.memory_mask is None else self.memory_mask[sentences]
             for layer in self.layers:
-                layer.memory = layer.memory[:, sentences]
-                layer.prepare(len(rows))
-            self.project = self.choose(len(rows))
+                layer.keys, layer.values = layer.keys[sentences], layer.values[sentences]
         elif rows.device.type == "cpu" and torch.equal(rows, torch.arange(len(rows))):
             return
         self.past.reorder(rows)
