@@ -83,8 +83,6 @@ class FastTransformer(Transformer):
         vars(self).update(vars(plan))
         given = parts_of(model)
         for name, part in self.named_modules():
-            besides = vars(given[name]).keys() - vars(part).keys() - {"_compiled_call_impl"}
-            vars(part).update({key: vars(given[name])[key] for key in besides})
             # One dictionary for both: what is moved, cast or replaced in one is in the other, too.
             part._parameters, part._buffers = given[name]._parameters, given[name]._buffers
             part.training = given[name].training
