@@ -39,7 +39,7 @@ WORKERS = CORES + 1
 # Warnings are errors with the packages of requirements.txt; newer ones have others to give.
 ANY_VERSIONS = ("-W", "default")
 # What is measured on a GPU, and what is trained there.
-GPU_SECTIONS = ("roofline", "training", "compiled", "levers", "memory", "profile", "decoding", "peak")
+GPU_SECTIONS = ("roofline", "training", "compiled", "levers", "memory", "profile", "decoding")
 GPU_RECIPE = "ted-small"
 COMMANDS = {}
 
