@@ -342,7 +342,7 @@ def test_what_waits_for_a_gpu_is_commands_that_their_programs_understand():
     import tasks
 
     from benchmarks.bench import SECTIONS
-    from transformer.__main__ import parser
+    from transformer.commands.main import parser
 
     tests, *benches, train = tasks.gpu_steps("there", 60.0).values()
     assert (ROOT / tests[-1]).exists()

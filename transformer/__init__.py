@@ -22,8 +22,7 @@ from transformer.toy import reverse_and_mark, reversal_batch, toy_config, load_t
 from transformer.language.vocabulary import Vocabulary
 from transformer.language.batches import encode_pairs, pad, TokenBatches
 from transformer.language.scores import corpus_scores
-from transformer.commands.recipes import Recipe, RECIPES
-from transformer.commands.sizes import recipe_for
+from transformer.commands.recipes import Recipe, RECIPES, recipe_for
 from transformer.commands.training import train_translator
 from transformer.speed.fast import FastTransformer, accelerate
 from transformer.runs.distributed import process_group

@@ -16,7 +16,7 @@ from helpers import PAIRS, corpus
 
 import transformer.commands.data
 import transformer.commands.options
-import transformer.commands.sizes
+import transformer.commands.recipes
 from transformer import (
     RECIPES,
     FastTransformer,
@@ -40,11 +40,9 @@ from transformer import (
     teacher_forced_loss,
     train_translator,
 )
-from transformer.commands.data import Translations
+from transformer.commands.data import OwnTexts, Translations
 from transformer.commands.options import device_option
-from transformer.commands.own_texts import OwnTexts
-from transformer.commands.recipes import Loss, Schedule, Stacks, changed, read_recipe, settings
-from transformer.commands.sizes import own_recipe
+from transformer.commands.recipes import Loss, Schedule, Stacks, changed, own_recipe, read_recipe, settings
 from transformer.commands.training import toy_record, train_toy, translation_record
 from transformer.exchange.ctranslate2 import load_translator
 from transformer.files import write_record
@@ -150,7 +148,7 @@ def test_commands_compute_on_the_best_device(monkeypatch):
 def test_one_rule_says_which_device_is_best():
     package = Path(transformer.__file__).parent
     asked = [path.name for path in package.rglob("*.py") if "cuda.is_available" in path.read_text("utf8")]
-    assert sorted(asked) == ["gpu.py", "training.py"]  # the first wants no other
+    assert asked == ["training.py"]
 
 
 def test_a_peak_decides_the_factor():
@@ -488,14 +486,14 @@ def test_texts_of_many_characters_have_room_for_them(preparation):
 
 
 def test_sizes_follow_the_texts(monkeypatch):
-    monkeypatch.setattr(transformer.commands.sizes, "_OWN_LIMITS", (1_200, 20_000))
+    monkeypatch.setattr(transformer.commands.recipes, "_OWN_LIMITS", (1_200, 20_000))
     small, large = recipe_for(numbers(300)), recipe_for(numbers(301, length=10))
     assert (small.model.n_layers, small.model.d_model, small.data.max_tokens) == (2, 128, 1000)
     assert (large.model.n_layers, large.model.d_model, large.data.max_tokens) == (3, 256, 2000)
     assert small.training.steps == 1000 and small.data.preparation == "as it is"
     # Ten digits, the letters of both words, the four special tokens and the space; two words are frequent.
     assert small.data.vocab_size == 5 + 10 + len(set("gatoscats")) + 1
-    monkeypatch.setattr(transformer.commands.sizes, "_OWN_LIMITS", (1, 2))
+    monkeypatch.setattr(transformer.commands.recipes, "_OWN_LIMITS", (1, 2))
     largest = recipe_for(numbers(10_000, length=5))
     assert (largest.model.n_layers, largest.model.d_model, largest.data.max_tokens) == (6, 512, 4096)
     vocabulary = vocabulary_of(largest, numbers(10_000, length=5))

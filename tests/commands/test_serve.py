@@ -19,8 +19,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from transformer import Translator
-from transformer.__main__ import main
 from transformer.commands import serve
+from transformer.commands.main import main
 from transformer.commands.serve import Batcher, make_app, make_server
 from transformer.language.translator import Search
 
@@ -241,7 +241,7 @@ def test_half_a_request_does_not_keep_a_server_that_is_to_stop(monkeypatch):
 def test_a_server_that_stops_while_busy_answers_everybody():
     command = [sys.executable, "-m", "transformer", "serve", "--port", "0", "--beam", "1", "--threads", "1"]
     pipe = subprocess.PIPE
-    body = json.dumps({"sentences": ["a menina gosta do gato preto . " * 30] * 2}).encode()
+    body = json.dumps({"sentences": ["a menina gosta do gato preto . " * 8] * 2}).encode()
     with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as process, ExitStack() as stack:
         address = process.stdout.readline().strip()
         assert address.startswith("listening on http://127.0.0.1:")

@@ -18,7 +18,7 @@ from helpers import FILES
 from huggingface_hub import errors
 
 from transformer import Transformer, TransformerConfig, Translator, beam_search, greedy_search, load_record
-from transformer.__main__ import main
+from transformer.commands.main import main
 from transformer.exchange.ctranslate2 import load_translator
 from transformer.exchange.marian import Forbidding, from_marian, to_marian
 from transformer.files import CheckpointError

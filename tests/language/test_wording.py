@@ -12,7 +12,7 @@ import pytest
 
 from transformer import BPEDropout, Preparation, Translator, Vocabulary, encode_pairs, load_corpus
 from transformer import train_translator as train
-from transformer.__main__ import main
+from transformer.commands.main import main
 from transformer.commands.recipes import RECIPES, changed
 from transformer.exchange.ctranslate2 import load_translator
 from transformer.language.corpora import Pair

@@ -40,7 +40,7 @@ from transformer import (
     load_record,
     teacher_forced_loss,
 )
-from transformer.__main__ import main
+from transformer.commands.main import main
 from transformer.files import CheckpointError, atomic_file, read_record, write_record
 from transformer.runs.checkpoints import (
     CHECKPOINT_FORMAT,

@@ -22,7 +22,7 @@ from transformer import (
     label_smoothed_cross_entropy,
     scaled_dot_product_attention,
 )
-from transformer.__main__ import main
+from transformer.commands.main import main
 from transformer.loss import symmetric_kl
 from transformer.speed.chunked_loss import linear_cross_entropy, linear_r_drop
 from transformer.speed.kernels import HAS_ONEDNN, fast_attention, fastest, linear_by_onednn

@@ -10,10 +10,10 @@ from transformer.commands.options import Add, within
 from transformer.study.checks import check_model
 from transformer.study.training_checks import check_training
 
-__all__ = ["check", "built", "check_options", "CHECK_HELP"]
+__all__ = ["run", "built", "add_options", "HELP"]
 
 
-def check(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
     """Examine the model, or the training, that a function builds; the status is 1 if a check fails."""
     names = "src_vocab_size", "tgt_vocab_size", "pad_id", "bos_id", "positions"
     said = {name: value for name in names if (value := getattr(options, name)) is not None}
@@ -56,7 +56,7 @@ def built(name: str) -> Any:
     return factory()
 
 
-def check_options(add: Add) -> None:
+def add_options(add: Add) -> None:
     """The options of `check`."""
     add("factory", metavar="MODULE:FUNCTION", help="a function without arguments that builds the model")
     whole = "examine a training: the function returns what check_training takes (default: none, the model)"
@@ -71,7 +71,8 @@ def check_options(add: Add) -> None:
     add("--positions", choices=("absolute", "relative", "none"), help=kinds)
 
 
-CHECK_HELP = """\
+HELP = """look for faults of a model of yours
+
   python -m transformer check mine:build
 
 calls the function build of mine.py, in the current folder, and examines the model that it returns.

@@ -3,17 +3,16 @@
 import argparse
 from functools import partial
 from typing import Any
-from transformer.commands.options import Add, place, search_options, within
-from transformer.commands.terminal import note
+from transformer.commands.options import Add, note, place, search_options, within
 from transformer.language.corpora import Pair, load_corpus, read_pairs
 from transformer.language.scores import corpus_scores
 from transformer.language.translator import Translator
 from transformer.language.wording import CORPORA, Preparation
 
-__all__ = ["evaluate", "evaluation_pairs", "show_scores", "evaluate_options", "EVALUATE_HELP"]
+__all__ = ["run", "evaluation_pairs", "show_scores", "add_options", "HELP"]
 
 
-def evaluate(options: argparse.Namespace) -> None:
+def run(options: argparse.Namespace) -> None:
     """Score a translator on a split of a corpus, or on two files."""
     translator = Translator.from_pretrained(options.model, device=options.device)
     pairs, seen = evaluation_pairs(options, translator.preparation)
@@ -33,9 +32,7 @@ def evaluate(options: argparse.Namespace) -> None:
         show_scores(scored(ours, theirs))
 
 
-def evaluation_pairs(
-    options: argparse.Namespace, preparation: Preparation
-) -> tuple[list[Pair], set[Pair]]:
+def evaluation_pairs(options: argparse.Namespace, preparation: Preparation) -> tuple[list[Pair], set[Pair]]:
     """The pairs that `evaluate` is asked for, and those that training showed.
 
     Raises:
@@ -66,7 +63,7 @@ def show_scores(scores: dict[str, dict[str, Any]]) -> None:
         print(measured["line"])
 
 
-def evaluate_options(add: Add) -> None:
+def add_options(add: Add) -> None:
     """The options of `evaluate`."""
     add("--corpus", help="phrases or ted (default: phrases)")
     add("--split", help="train, dev or test (default: test)")
@@ -79,7 +76,8 @@ def evaluate_options(add: Add) -> None:
     search_options(add)
 
 
-EVALUATE_HELP = """\
+HELP = """score a translator with sacreBLEU
+
 Lines as sacreBLEU prints them: BLEU on the tokens as the corpora have them (tok:none), if the texts of
 the translator are split into tokens; BLEU and chrF2 on text as one types it; and how many translations
 are equal to their reference. Of a corpus, pairs that its training split holds as well are then left out,

@@ -7,10 +7,10 @@ from transformer.commands.options import Add, model_option
 from transformer.commands.recipes import RECIPES, settings
 from transformer.language.translator import Translator
 
-__all__ = ["info", "info_options"]
+__all__ = ["HELP", "run", "add_options"]
 
 
-def info(options: argparse.Namespace) -> None:
+def run(options: argparse.Namespace) -> None:
     """Show what a translator is made of, or the settings of a recipe."""
     if options.recipe is not None:
         shown = settings(RECIPES[options.recipe])
@@ -25,7 +25,10 @@ def info(options: argparse.Namespace) -> None:
         print(f"{name}: {value}")
 
 
-def info_options(add: Add) -> None:
+HELP = "show what a translator is made of, or a recipe's settings"
+
+
+def add_options(add: Add) -> None:
     """The options of `info`."""
     add("--recipe", choices=list(RECIPES), help="show this recipe (default: a translator)")
     add("--json", action="store_true", help="as JSON (default: none, a setting to a line)")

@@ -1,4 +1,4 @@
-"""The options that several commands share."""
+"""What commands share: options, and messages."""
 
 import argparse
 import difflib
@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, NoReturn
 import torch
 from transformer.commands.recipes import RECIPES, settings
-from transformer.commands.terminal import note
 from transformer.exchange.ctranslate2 import load_translator
 from transformer.language.translator import ENGINES, AnyTranslator, Search
 from transformer.training import best_device
@@ -31,6 +30,10 @@ __all__ = [
     "named_translator",
     "device_option",
     "use_threads",
+    "one_line",
+    "note",
+    "tell",
+    "drop_output",
 ]
 
 
@@ -180,3 +183,38 @@ def use_threads(options: argparse.Namespace, d_model: int | None = None) -> None
         asked = 1
     if asked is not None:
         torch.set_num_threads(asked)
+
+
+def one_line(message: object) -> str:
+    """A message on one line, with escapes for what is not printable, and without C++ frames."""
+    text = str(message).partition("\nException raised from")[0]
+    text = " ".join(line.strip() for line in text.splitlines())
+    return "".join(
+        sign if sign.isprintable() else sign.encode("unicode_escape", "surrogatepass").decode()
+        for sign in text
+    )
+
+
+def note(message: object) -> None:
+    """Say something on standard error, on one line, whether or not somebody still reads it."""
+    try:
+        print(one_line(message), file=sys.stderr, flush=True)
+    except OSError:
+        drop_output()
+
+
+def tell(message: str) -> None:
+    """Say something on standard output, whether or not somebody still reads it."""
+    try:
+        print(message, flush=True)
+    except OSError:
+        drop_output()
+
+
+def drop_output() -> None:
+    """Discard output that was printed and cannot be written, which Python would try again at exit."""
+    for stream in filter(None, (sys.stdout, sys.stderr)):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

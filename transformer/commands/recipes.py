@@ -1,13 +1,17 @@
 """Recipes: all that a training run depends on, as data."""
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 from torch import Tensor
-from transformer.commands.data import Reversals, Translations
-from transformer.commands.own_texts import OwnTexts
+from transformer.commands.data import FILES, OwnTexts, Reversals, Translations, checksum
 from transformer.files import read_record
+from transformer.language.batches import TokenBatches, encode_pairs
+from transformer.language.corpora import CorpusError, as_pairs
+from transformer.language.vocabulary import Vocabulary, normalize
+from transformer.language.wording import AS_IT_IS, Preparation
 from transformer.layers import LayerConfig
 from transformer.loss import r_drop_loss, teacher_forced_loss
 from transformer.model import Transformer, TransformerConfig
@@ -15,7 +19,19 @@ from transformer.runs.update import TrainingConfig
 from transformer.training import cooldown, noam_rate
 from transformer.validation import check_number, check_rate, check_size, check_type
 
-__all__ = ["Stacks", "Schedule", "Loss", "Recipe", "settings", "changed", "parsed", "RECIPES", "read_recipe"]
+__all__ = [
+    "Stacks",
+    "Schedule",
+    "Loss",
+    "Recipe",
+    "settings",
+    "changed",
+    "parsed",
+    "RECIPES",
+    "read_recipe",
+    "recipe_for",
+    "own_recipe",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,9 +80,7 @@ class Schedule:
     def rate(self, step: int, steps: int, d_model: int) -> float:
         """The learning rate of update `step` of `steps`."""
         factor = self.peak_rate * (d_model * self.warmup_steps) ** 0.5 or self.factor
-        return noam_rate(step, d_model, self.warmup_steps, factor) * cooldown(
-            step, steps, self.cooldown
-        )
+        return noam_rate(step, d_model, self.warmup_steps, factor) * cooldown(step, steps, self.cooldown)
 
 
 @dataclass(frozen=True)
@@ -85,9 +99,7 @@ class Loss:
         check_rate(smoothing=self.smoothing)
         check_number(r_drop=self.r_drop)
 
-    def __call__(
-        self, model: Transformer, batch: tuple[Tensor, Tensor]
-    ) -> tuple[Tensor, Tensor]:
+    def __call__(self, model: Transformer, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         """The summed loss of a batch, and the number of target tokens that it sums over."""
         if self.r_drop:
             return r_drop_loss(model, batch, smoothing=self.smoothing, alpha=self.r_drop)
@@ -138,9 +150,7 @@ def changed(recipe: Recipe, **changes: Any) -> Recipe:
     known = settings(recipe)
     for name in changes:
         if name not in known:
-            raise ValueError(
-                f"{name!r} is not a setting of this recipe; there are {', '.join(known)}"
-            )
+            raise ValueError(f"{name!r} is not a setting of this recipe; there are {', '.join(known)}")
     parts = {}
     for slot in fields(recipe):
         part = getattr(recipe, slot.name)
@@ -253,3 +263,95 @@ def _part(kind: type, values: Any) -> Any:
         if type(value) is not kinds[name] and (type(value), kinds[name]) != (int, float):
             raise TypeError(f"{name} is {value!r:.60}, not of type {kinds[name].__name__}")
     return kind(**values)
+
+
+_OWN_LIMITS = 1_000_000, 10_000_000  # words up to which the first size is taken, and the second
+_OWN_SIZES = (  # the layers, the highest rate, tokens in a batch
+    (replace(_SMALL, dropout=0.1), 3e-3, 1000),
+    (replace(_SMALL, d_model=256, n_layers=3, d_ff=1024, dropout=0.2), 1.2e-3, 2000),
+    (replace(_SMALL, d_model=512, n_heads=8, n_layers=6, d_ff=2048, dropout=0.1), 7e-4, 4096),
+)
+
+
+def recipe_for(pairs: Sequence[tuple[str, str]], preparation: Preparation = AS_IT_IS) -> Recipe:
+    """A recipe for a corpus of your own, with sizes that fit it.
+
+    Args:
+        pairs: what will be trained on.
+        preparation: what is to be done to every text.
+
+    Returns:
+        the recipe, for `train_translator(recipe, pairs=pairs)`. From the words and characters of the
+        prepared texts follow vocabulary, layers and batches; the updates are ten passes, but at least
+        1,000 and at most 50,000.
+
+    Raises:
+        TypeError, ValueError: an argument is of the wrong type, there are no words, or no pair is short
+            enough.
+
+    Example:
+        >>> recipe = recipe_for([("um gato", "a cat"), ("dois gatos", "two cats")])
+        >>> recipe.data.vocab_size, recipe.training.steps
+        (16, 1000)
+    """
+    check_type(Preparation, preparation=preparation)
+    texts = [normalize(preparation.prepare(text)) for pair in as_pairs(pairs) for text in pair]
+    words = Counter(word for text in texts for word in text.split())
+    often = sum(count >= 10 for count in words.values())
+    least = 5 + len(set().union(*words))  # characters, four special entries, and the space
+    vocab_size = max(least, min(least + often // 2, 16_000))
+    model, peak_rate, max_tokens = _OWN_SIZES[sum(words.total() > limit for limit in _OWN_LIMITS)]
+    data = Translations(
+        "own texts",
+        vocab_size,
+        max_tokens,
+        preparation=preparation.name,
+        languages=" ".join(preparation.languages or ()),
+    )
+    vocabulary = Vocabulary.train(texts, vocab_size)  # the texts are prepared
+    encoded = encode_pairs(list(zip(texts[::2], texts[1::2])), vocabulary, data.longest)
+    if not encoded:
+        said = f"no pair, of {len(texts) // 2:,}, has at most {data.longest:,} tokens on both sides"
+        raise ValueError(said)
+    steps = max(1000, min(10 * len(TokenBatches(encoded, max_tokens)), 50_000))
+    return Recipe(
+        data,
+        model,
+        Schedule(warmup_steps=steps // 8, cooldown=0.5, peak_rate=peak_rate),
+        TrainingConfig(steps, evaluate_every=steps // 10, precision="auto"),
+    )
+
+
+def own_recipe(
+    source: Path | str,
+    target: Path | str = "",
+    dev_source: Path | str = "",
+    dev_target: Path | str = "",
+    preparation: Preparation = AS_IT_IS,
+) -> Recipe:
+    """The recipe of `recipe_for`, for files of your own, which it names together with their checksums.
+
+    Args:
+        source, target, dev_source, dev_target: the files, as in `OwnTexts`.
+        preparation: as in `recipe_for`.
+
+    Raises:
+        OSError, CorpusError: as in `read_pairs` and `recipe_for`.
+        ValueError: a file's name is not UTF-8.
+    """
+    files: dict[str, Any] = dict(zip(FILES, map(str, (source, target, dev_source, dev_target))))
+    data = OwnTexts(
+        "own texts",
+        vocab_size=1,
+        preparation=preparation.name,
+        languages=" ".join(preparation.languages or ()),
+        sha256=" ".join(checksum(path) for path in files.values() if path),
+        **files,
+    )
+    train = data.load("train")
+    try:
+        recipe = recipe_for(train, preparation)
+    except ValueError as error:
+        raise CorpusError(f"{', '.join(filter(None, (data.source, data.target)))}: {error}") from None
+    sizes = {name: getattr(recipe.data, name) for name in ("vocab_size", "max_tokens")}
+    return replace(recipe, data=replace(data, **sizes))

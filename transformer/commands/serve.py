@@ -11,7 +11,7 @@ from transformer.commands.options import Add, engine_option, named_translator, s
 from transformer.language.translator import AnyTranslator, Search
 from transformer.validation import optional_import
 
-__all__ = ["SERVE_HELP", "Refusal", "Batcher", "make_app", "make_server", "serve", "serve_options"]
+__all__ = ["HELP", "Refusal", "Batcher", "make_app", "make_server", "run", "add_options"]
 
 
 # What a request may hold.
@@ -25,7 +25,8 @@ QUEUE_TOKENS = 1 << 17  # that may wait, those in work included
 MOST_CONNECTIONS = 512
 STOPPING_SECONDS = 20  # for what was accepted before the end
 
-SERVE_HELP = """\
+HELP = """translate over HTTP
+
   curl --json '{"sentences": ["Gosto disto."]}' http://127.0.0.1:8000/translate
 
 A request has up to 64 sentences of up to 1,000 characters; more is refused with status 413, a body of
@@ -217,7 +218,7 @@ def make_server(app: Any) -> Any:
     return optional_import("uvicorn").Server(settings)
 
 
-def serve(options: argparse.Namespace) -> None:
+def run(options: argparse.Namespace) -> None:
     """Translate over HTTP until a signal to stop."""
     for library in ("starlette", "uvicorn"):
         optional_import(library)  # better to find out now than after loading that it is missing
@@ -235,7 +236,7 @@ def serve(options: argparse.Namespace) -> None:
     print(f"answered {app.state.answered} requests", flush=True)
 
 
-def serve_options(add: Add) -> None:
+def add_options(add: Add) -> None:
     """The options of `serve`."""
     address = "the address to listen on; 0.0.0.0 for every one of this machine, :: for those of IPv6 as well "
     add("--host", default="127.0.0.1", help=f"{address}(default: 127.0.0.1)")
