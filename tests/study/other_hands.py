@@ -562,10 +562,6 @@ def loss_in_chunks(X, E, targets, size=3):
         total, d_E = total + loss.detach(), d_E + g_e
         d_X[start : start + size] = g_x
     return total, d_X, d_E
-### 10-speed/round_rows
-def round_rows(rows, levels):
-    scale = torch.linalg.vector_norm(rows, ord=math.inf, dim=-1, keepdim=True) / levels
-    return torch.round(rows / scale), scale
 ### 12-text/merge
 def merge(pieces, pair):
     merged, i = [], 0

@@ -67,7 +67,6 @@ SLIPS: list[tuple[str, str, str, str]] = [
     ("09-toy-task/reverse_and_mark", "other", "rows.append(out[::-1])", "rows.append(sorted(out))"),
     ("09-toy-task/exact_match", "book", "right.double().mean()", "right.double().sum()"),
     ("10-speed/loss_in_chunks", "other", 'size], reduction="sum")', "size])"),
-    ("10-speed/round_rows", "other", "keepdim=True) / levels", "keepdim=True) / levels / 2"),
     ("12-text/padding_waste", "other", "ids.eq(PAD_ID)", "ids.eq(1)"),
     ("13-translation/bleu_by_hand", "other", "** 0.25", "** 0.5"),
     ("14-looking-inside/ibm_model_1", "other", "return table", "return table.T"),
