@@ -154,10 +154,7 @@ def masks() -> Diagram:
     """Chapter 3: padding hides columns, causality hides what lies above the diagonal."""
     d = Diagram(470, 276)
     source, target = [*SOURCE, "⟨pad⟩", "⟨pad⟩"], TARGET[:5]
-    panels = (
-        (source, "padding", lambda t, s: s < 4),
-        (target, "causal", lambda t, s: s <= t),
-    )
+    panels = ((source, "padding", lambda t, s: s < 4), (target, "causal", lambda t, s: s <= t))
     for (words, name, allowed), x in zip(panels, (152, 374), strict=True):
         size, count = 24, len(words)
         kinds = [["attention" if allowed(t, s) else "" for s in range(count)] for t in range(count)]

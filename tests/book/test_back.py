@@ -110,14 +110,6 @@ def test_what_has_no_home_is_refused_and_nothing_is_written(book, old, new, said
     assert contents(book) == before
 
 
-def test_pieces_in_another_order_are_refused(book):
-    path = book / "transformer" / "alpha.py"
-    header, first, second = path.read_text(encoding="utf8").split("\n\n# %% ")
-    path.write_text("\n\n# %% ".join([header, second, first]), encoding="utf8")
-    with pytest.raises(tangle.TangleError, match="should come where"):
-        back.back(book)
-
-
 def change_cell(book: Path, old: str, new: str) -> None:
     path = book / "book" / "01-first.ipynb"
     path.write_text(path.read_text(encoding="utf8").replace(old, new), encoding="utf8")
@@ -145,12 +137,3 @@ def test_without_git_the_module_wins(book, monkeypatch):
     edit(book, "alpha", "return 1", "return 2")
     assert back.back(book) == ["book/01-first.ipynb: alpha-0"]
     tangle.check(book)
-
-
-def test_the_option_says_what_it_did(book, capsys):
-    edit(book, "alpha", "return 1", "return 2")
-    assert tangle.main(["--back", "--root", str(book)]) == 0
-    assert "book/01-first.ipynb: alpha-0" in capsys.readouterr().out
-    edit(book, "alpha", "[alpha-1]", "[x]")
-    assert tangle.main(["--back", "--root", str(book)]) == 1
-    assert "should come where" in capsys.readouterr().err

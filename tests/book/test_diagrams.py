@@ -41,18 +41,12 @@ def test_every_diagram_is_shown_and_described():
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_a_diagram_can_be_read_on_a_phone(path):
-    root = ElementTree.parse(path).getroot()
-    assert float(root.get("width")) <= pencil.LARGEST_WIDTH
-    sizes = [float(size) for size in re.findall(r"font: (\d+)px", path.read_text(encoding="utf-8"))]
-    assert sizes and min(sizes) >= pencil.SMALLEST_LETTERS
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_nothing_leaves_the_sheet(path):
+def test_a_diagram_can_be_read_on_a_phone_and_nothing_leaves_the_sheet(path):
     """Boxes lie inside the drawing, and so do the middles of its texts."""
     root = ElementTree.parse(path).getroot()
     width, height = float(root.get("width")), float(root.get("height"))
+    sizes = [float(size) for size in re.findall(r"font: (\d+)px", path.read_text(encoding="utf-8"))]
+    assert width <= pencil.LARGEST_WIDTH and min(sizes) >= pencil.SMALLEST_LETTERS
     for node in root.iter():
         x, y = float(node.get("x", 0)), float(node.get("y", 0))
         is_box = node.tag.endswith("rect")

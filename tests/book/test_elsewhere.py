@@ -112,31 +112,3 @@ def test_a_chapter_trains_on_another_device(chapter, tmp_path):
         text = text.replace(long, short)
     text = text.replace("device = best_device()", "device = there")  # Chapter 7's own knows no such device
     assert not run([*json.loads(text), ("afterwards", ASKED[chapter])], tmp_path)
-
-
-def test_these_chapters_choose_a_device():
-    chosen = {
-        path.name[:2]
-        for path in BOOK.glob("[0-9]*.ipynb")
-        if "= best_device()" in "".join(code_of(path).values())
-    }
-    assert chosen == set(CELLS)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("mistake", "said"),
-    [
-        ("model(torch.ones(2, 3))", "Expected all tensors to be on the same device"),
-        (
-            "model(torch.ones(2, 3, device=there)) + torch.ones(2, 1)",
-            "Expected all tensors to be on the same",
-        ),
-        ("model.weight.detach().numpy()", "numpy"),
-        ("torch.rand(2, device=there, generator=torch.Generator())", "device type for generator"),
-    ],
-)
-def test_the_other_device_refuses_what_a_gpu_refuses(tmp_path, mistake, said):
-    start = "import torch; model = torch.nn.Linear(3, 1).to(there); model(torch.ones(3).to(there)).backward()"
-    assert not run([("start", start)], tmp_path)
-    assert said in run([("start", start), ("mistake", mistake)], tmp_path)

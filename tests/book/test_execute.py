@@ -117,20 +117,6 @@ def test_a_plot_without_a_narrow_form_is_an_error_that_names_the_cell(tmp_path, 
     assert "cell-0: a plot has no narrow form: ValueError: no room" in capsys.readouterr().err
 
 
-def test_tidy_runs_nothing(tmp_path):
-    path = save(tmp_path / "01-first.ipynb", "raise SystemExit")
-    assert execute.main(["--tidy", str(path)]) == 0
-    assert path.read_text(encoding="utf8") == execute.dumps(nbformat.read(path, as_version=4))
-
-
-def test_a_link_in_the_way_is_not_followed(tmp_path):
-    path = save(tmp_path / "01-first.ipynb", "1")
-    (tmp_path / "another").write_text("kept")
-    (tmp_path / f".{path.name}.tmp").symlink_to(tmp_path / "another")
-    assert execute.main(["--tidy", str(path)]) == 0
-    assert (tmp_path / "another").read_text() == "kept" and not path.is_symlink()
-
-
 @pytest.mark.parametrize("tag", ["hide-cell", "hide-input", "hide-output", "api"])
 def test_cells_that_the_page_folds_are_folded_in_jupyter_and_colab(tag):
     cell = nbformat.v4.new_code_cell("1 + 1", metadata={"tags": [tag], "cellView": "form"})

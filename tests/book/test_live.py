@@ -11,9 +11,8 @@ import re
 import shutil
 import subprocess
 import sys
-import unicodedata
 from collections import Counter
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
@@ -37,10 +36,8 @@ from test_book import (  # noqa: F401
     tab,
     visit,
 )
-from torch.autograd.functional import hessian
 from torch.func import grad, grad_and_value
 
-from experiments import small_portuguese as phrases
 from transformer import (
     EncoderLayer,
     LayerConfig,
@@ -48,26 +45,20 @@ from transformer import (
     Transformer,
     TransformerConfig,
     Translator,
-    Vocabulary,
     beam_search,
-    check_model,
     corpus_scores,
     greedy_search,
     label_smoothed_cross_entropy,
     load_record,
     load_toy_model,
-    reversal_batch,
     reverse_and_mark,
     scaled_dot_product_attention,
     sinusoidal_encoding,
 )
 from transformer.commands.recipes import Schedule
 from transformer.exchange.llama import Speaker
-from transformer.language.corpora import load_corpus
 from transformer.language.translator import by_words
 from transformer.language.wording import tokenize
-from transformer.modern.generate import generate
-from transformer.modern.language_model import LanguageModelConfig, cache_bytes
 from transformer.modern.parts import rotary_table, rotate
 from transformer.training import record_path
 
@@ -81,6 +72,7 @@ MODELS = {"toy": load_toy_model, "phrases": lambda: Translator.load("phrases", "
 ANSWERING = [*live.MODELS, *live.SPEAKERS]
 RUNS = ["warmup", "reversing"]  # a small model is trained, at a chapter's settings
 STILLS = ["toy", *(name for name in live.FIGURES if name not in ANSWERING)]
+TRAINED = ["learner", *RUNS]  # before a run their first pictures have axes and nothing in them
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 
 
@@ -104,27 +96,10 @@ def in_node(program: str, *names: str, script: str = "", **values: Any) -> Any:
 
 
 @needs_node
-@pytest.mark.parametrize("name", live.MODELS)
-def test_recorded_models_equal_pytorch(name):
-    found = live.live_model(name)
-    program = f"(() => {{ const model = live.load_model(live.models.{name});"
-    program += "return [live.difference(model, CHECK), model.attention_maps(CHECK.src, CHECK.tgt)]; })()"
-    difference, maps = in_node(program.replace("CHECK", f"live.models.{name}.check"), name)
-    assert 0 < difference < 1e-4
-    with torch.no_grad():
-        wanted = found.model.attention_maps(torch.tensor([found.src]), torch.tensor([found.tgt]))
-    for kind in ("encoder", "decoder", "cross"):
-        assert (torch.tensor(maps[kind]) - getattr(wanted, kind)[:, 0]).abs().max() < 1e-4
-
-
-@needs_node
 @pytest.mark.parametrize("changes", [
     {},
-    {"norm_first": True},
-    {"final_norm": True},
     {"norm_first": True, "final_norm": False, "bias": False},
-    {"tie_embeddings": False, "n_layers": 3},
-    {"n_layers": (3, 1)},
+    {"final_norm": True, "tie_embeddings": False, "n_layers": (3, 1)},
 ], ids=str)  # fmt: skip
 def test_models_of_every_form_equal_pytorch(changes):
     model = lively_model(0, **changes).half().float().eval()  # what float16 can hold
@@ -132,83 +107,6 @@ def test_models_of_every_form_equal_pytorch(changes):
     script = live.script_of("other", live.LiveModel(model, src, tgt, ("", "")))
     program = "live.difference(live.load_model(live.models.other), live.models.other.check)"
     assert in_node(program, script=script) < 1e-4
-
-
-@needs_node
-def test_halves_are_read_exactly():
-    numbers = torch.tensor([0.0, -0.0, 1.0, -2.5, 65504.0, 2.0**-14, 2.0**-24, -3 * 2.0**-24, 0.1]).half()
-    record = {"kind": "Transformer", "weights": live.base64_of(numbers), "sizes": [["x", len(numbers)]]}
-    keeping = "live.Transformer = class { constructor(config, state) { Object.assign(this, state); } };"
-    assert in_node("[...live.load_model(record).x]", script=keeping, record=record) == numbers.tolist()
-
-
-@pytest.mark.slow
-@needs_node
-@pytest.mark.parametrize("name", live.MODELS)
-def test_search_finds_what_the_package_finds(name):
-    model = MODELS[name]()
-    if name == "toy":
-        sources = reversal_batch(20, 10, generator=torch.Generator().manual_seed(1))[0].tolist()
-    else:
-        vocabulary = Translator.load(name).vocabulary
-        sources = [
-            [*vocabulary.encode(pair[0]), model.config.eos_id] for pair in load_corpus("phrases", "dev")[:20]
-        ]
-    longest = 10 if name == "toy" else 30
-    program = f"(() => {{ const model = live.load_model(live.models.{name});"
-    program += f"return sources.map(src => live.greedy_search(model, src, {longest}).tokens); }})()"
-    for src, tokens in zip(sources, in_node(program, name, sources=sources), strict=True):
-        assert tokens == greedy_search(model, torch.tensor([src]), longest)[0].tolist()
-
-
-SPECIAL = {"<pad>": "padding", "<unk>": "unknown", "<s>": "start", "</s>": "end"}  # as the page calls them
-
-
-def words_after(
-    translator: Translator, src: list[int], read: list[int], count: int
-) -> list[tuple[str, float]]:
-    """The most probable words by their first token, completed greedily, each with its probability."""
-    model, vocabulary = translator.model, translator.vocabulary
-
-    @torch.no_grad()
-    def predict(tokens: list[int]) -> torch.Tensor:
-        return model(torch.tensor([src]), torch.tensor([[*read, *tokens]]))[0, -1].softmax(-1)
-
-    found = []
-    for token in predict([]).topk(count).indices.tolist():
-        tokens, probability = [token], predict([])[token].item()
-        while token != 3 and len(tokens) < 20:
-            best = int(predict(tokens).argmax())
-            if best == 3 or vocabulary.pieces[best].startswith("▁"):
-                break
-            probability *= predict(tokens)[best].item()
-            tokens.append(best)
-        begins = vocabulary.pieces[token].startswith("▁")
-        text = "".join(vocabulary.pieces[each] for each in tokens).replace("▁", "")
-        found.append((SPECIAL.get(text, text if begins else f"-{text}"), probability))
-    return found
-
-
-@needs_node
-def test_next_words_are_those_of_the_package():
-    translator = rounded_translator()
-    vocabulary, sentence = translator.vocabulary, live.live_model("phrases").more["sentence"]
-    src = [*vocabulary.encode(sentence), 3]
-    read = [2, *greedy_search(translator.model, torch.tensor([src]), 20)[0].tolist()]
-    program = """(() => {
-        const record = live.models.phrases, model = live.load_model(record);
-        const vocabulary = new live.Vocabulary(record.vocabulary), memory = model.encode(src);
-        const begins = (id) => id === 3 || vocabulary.begins(id);
-        return reads.map(read => live.next_words(model, memory, read, 3, begins));
-    })()"""
-    reads = [read[:length] for length in range(1, len(read))]
-    for given, found in zip(reads, in_node(program, "phrases", src=src, reads=reads), strict=True):
-        wanted = words_after(translator, src, given, 3)
-        assert [each["probability"] for each in found] == pytest.approx(
-            [share for _, share in wanted], abs=1e-4
-        )
-        texts = ["".join(vocabulary.pieces[id] for id in each["tokens"]).replace("▁", "") for each in found]
-        assert [SPECIAL.get(text, text) for text in texts] == [text.lstrip("-") for text, _ in wanted]
 
 
 @torch.no_grad()
@@ -226,141 +124,11 @@ def lens_without(model: Transformer, src: list[int], tgt: list[int], silent: set
     return torch.stack([model.project(model.decoder.norm(state))[0].softmax(-1) for state in states])
 
 
-@pytest.mark.slow
-@needs_node
-@pytest.mark.parametrize("name", live.MODELS)
-@pytest.mark.parametrize("silent", [(), (1,), (2, 3), (5,), (1, 2, 3, 4, 5, 6)], ids=str)
-def test_stream_without_sublayers_equals_pytorch(name, silent):
-    found = live.live_model(name)
-    program = f"""(() => {{
-        const model = live.load_model(live.models.{name}), {{ src, tgt }} = live.models.{name}.check;
-        const states = live.residual_stream(model, model.encode(src), tgt, new Set(silent));
-        return states.map(state => state.map(vector => [...live.logit_lens(model, vector)]));
-    }})()"""
-    lens = torch.tensor(in_node(program, name, silent=silent))
-    rounded = copy.deepcopy(found.model).half().float()  # what the page holds
-    wanted = lens_without(rounded, found.src, found.tgt, set(silent))
-    assert lens.shape == wanted.shape and (lens - wanted).abs().max() < 1e-4
-    assert torch.equal(wanted[-1], wanted[0]) == (len(silent) == 6)
-
-
-def test_the_second_cross_attention_says_black():
-    """What the chapter says about the sentence that its figure begins with."""
-    found, vocabulary = live.live_model("phrases"), Translator.load("phrases").vocabulary
-    pieces = [vocabulary.pieces[token] for token in found.tgt]
-    place = len(pieces) - 1 - pieces[::-1].index("▁the")
-    black = vocabulary.pieces.index("▁black")
-    assert found.tgt[place + 1] == black
-    with_all, without = (lens_without(found.model, found.src, found.tgt, taken) for taken in (set(), {5}))
-    shares = with_all[:, place, black]
-    assert shares[:5].max() < 0.1 and shares[5:].min() > 0.8
-    assert without[-1, place, black] < 0.1
-
-
-@needs_node
-def test_cache_changes_no_number():
-    program = """(() => {
-        const model = live.load_model(live.models.toy), { src, tgt } = live.models.toy.check;
-        const memory = model.encode(src), cache = new live.KeyValueCache();
-        const steps = tgt.flatMap(token => model.decode([token], memory, cache));
-        return [steps, model.decode(tgt, memory)].map(rows => rows.map(row => [...row]));
-    })()"""
-    steps, whole = map(torch.tensor, in_node(program, "toy"))
-    assert len(steps) == 10 and (steps - whole).abs().max() < 1e-6
-
-
-@needs_node
-def test_subwords_are_those_of_the_package():
-    prepared = Translator.load("phrases").vocabulary
-    vocabulary = Vocabulary(prepared.pieces, prepared.merges)  # of text as it is
-    sentences = [sentence for pair in load_corpus("phrases", "dev") for sentence in pair][:600]
-    sentences += ["", "  um   gato ", "x", "Wxyz 42 ñ", "aaaa", "gatogatogato"]
-    sentences += [unicodedata.normalize("NFD", "às irmãs")]
-    program = "(() => { const v = new live.Vocabulary(live.models.phrases.vocabulary);"
-    program += "return sentences.map(text => v.encode(text)); })()"
-    assert in_node(program, "phrases", sentences=sentences) == [vocabulary.encode(text) for text in sentences]
-
-
-@needs_node
-def test_typed_text_is_written_as_the_corpus_is():
-    texts = ["A menina gosta do gato preto.", "Ela não o vê!", "Comê-lo? Nunca, disse o João.", ""]
-    texts += [
-        "we're here; don't go",
-        "it’s Ana’s",
-        "3 gatos , 2 cães",
-        "isn't she'll",
-        "o que é que ela come?",
-    ]
-    assert in_node("texts.map(live.tokenize)", texts=texts) == [tokenize(text) for text in texts]
-
-
-@pytest.mark.parametrize("name", ANSWERING)
-def test_weights_are_small(name):
-    assert len(script_of(name).encode()) < (3_000_000 if name in live.MODELS else 1_000_000)
-
-
-# The one that speaks: its logits, its words, and what it writes.
-SPEAKING = (SCRIPTS / "language_model.js").read_text(encoding="utf8")
-
-
-@needs_node
-def test_the_speaker_equals_pytorch_and_writes_the_same():
-    speaker = Speaker(record_path("speaker"))
-    begun = ["a menina gosta", "o pedro", "", "não quero", "o livro é novo , mas", "zzz ?"]
-    prompts = [speaker.encode(text) for text in begun]
-    program = """(() => {
-        const record = live.models.speaker, model = live.load_model(record);
-        const vocabulary = new live.Vocabulary(record.vocabulary);
-        const likeliest = (logits) => logits.indexOf(Math.max(...logits));
-        const texts = begun.map(text => {
-            const cache = model.empty(), ids = [record.bos_id, ...vocabulary.encode(text)];
-            let logits = model.forward(ids, [], cache).at(-1);
-            while (ids.length < 40 && ids.at(-1) !== record.eos_id) {
-                ids.push(likeliest(logits));
-                logits = model.forward(ids.slice(-1), [], cache).at(-1);
-            }
-            return ids;
-        });
-        return [live.difference(model, record.check), texts];
-    })()"""
-    difference, texts = in_node(program, "speaker", script=SPEAKING, begun=begun)
-    assert 0 < difference < 1e-4
-    model = speaker.model.float()
-    for prompt, found in zip(prompts, texts, strict=True):
-        assert found[: len(prompt)] == prompt
-        written = generate(model, torch.tensor([prompt]), 40 - len(prompt), eos_id=3)[0].tolist()
-        assert found[len(prompt) :] == written
-
-
-@needs_node
-def test_words_of_the_speaker_have_the_probabilities_of_the_package():
-    speaker = Speaker(record_path("speaker"))
-    ids, model = speaker.encode("a menina gosta"), speaker.model.float()
-    pieces = live.live_model("speaker").more["vocabulary"]["pieces"]
-    program = """(() => {
-        const record = live.models.speaker, model = live.load_model(record);
-        const vocabulary = new live.Vocabulary(record.vocabulary);
-        const stops = (token, before) => token === record.eos_id || (!before && vocabulary.begins(token));
-        return live.words_after(model, ids, 5, stops);
-    })()"""
-    found = in_node(program, "speaker", script=SPEAKING, ids=ids)
-
-    @torch.no_grad()
-    def predict(tokens: list[int]) -> torch.Tensor:
-        return model(torch.tensor([ids + tokens]))[0, -1].softmax(-1)
-
-    first = predict([])
-    assert torch.tensor(found["probabilities"]) == pytest.approx(first, abs=1e-5)
-    assert [word["tokens"][0] for word in found["words"]] == first.topk(5).indices.tolist()
-    for word in found["words"]:
-        tokens, probability = word["tokens"][:1], first[word["tokens"][0]].item()
-        while tokens[-1] != 3:
-            best = int(predict(tokens).argmax())
-            if best == 3 or pieces[best].startswith("▁"):
-                break
-            probability *= predict(tokens)[best].item()
-            tokens.append(best)
-        assert word["tokens"] == tokens and word["probability"] == pytest.approx(probability, abs=1e-4)
+def test_what_figures_load_is_small():
+    for name in ANSWERING:
+        assert len(script_of(name).encode()) < (3_000_000 if name in live.MODELS else 1_000_000)
+    for name in live.DATA:
+        assert len(live.script_of_data(name).encode()) <= 60_000
 
 
 # The one that learns: batches, gradients and updates.
@@ -448,49 +216,6 @@ def test_gradients_and_updates_are_those_of_pytorch(learner):
     check_learned(in_node(IN_JAVASCRIPT, script=LEARNING, **values), wanted)
 
 
-@needs_node
-def test_learner_begins_like_the_package():
-    program = """(() => {
-        const { initialize, generator } = live.learning();
-        const sizes = { d_model: 64, d_ff: 128, n_layers: 2, vocab_size: 14 };
-        const state = initialize({ ...sizes, norm_first: true }, generator(1));
-        return Object.fromEntries(Object.entries(state).map(([name, { data }]) => [name, [...data]]));
-    })()"""
-    found = {
-        name: torch.tensor(values, dtype=torch.float32)
-        for name, values in in_node(program, script=LEARNING).items()
-    }
-    config = TransformerConfig(
-        14, 14, d_model=64, n_heads=2, n_layers=2, d_ff=128, norm_first=True, bos_id=11, eos_id=12, pad_id=13
-    )
-    torch.manual_seed(0)
-    wanted = {name: value.detach().flatten() for name, value in Transformer(config).named_parameters()}
-    assert {name: len(value) for name, value in found.items()} == {
-        name: len(value) for name, value in wanted.items()
-    }
-    for name, value in found.items():
-        assert value.std().item() == pytest.approx(wanted[name].std().item(), rel=0.08, abs=1e-6), name
-        assert value.mean().item() == pytest.approx(wanted[name].mean().item(), abs=0.02), name
-
-
-@needs_node
-@pytest.mark.parametrize(
-    "task, digits, answer",
-    [
-        ("copy", [3, 1, 4], [3, 1, 4]),
-        ("reverse", [3, 1, 4], [4, 1, 3]),
-        ("reverse, with X", [0, 1, 5, 0, 3, 0], [0, 3, 10, 5, 1, 0]),
-        ("sort", [3, 1, 4, 1], [1, 1, 3, 4]),
-        ("add one", [1, 9, 9], [2, 0, 0]),
-        ("add one", [9, 9], [0, 0]),
-    ],
-)
-def test_tasks_have_their_answers(task, digits, answer):
-    assert in_node("live.learning().TASKS[task](digits)", script=LEARNING, task=task, digits=digits) == answer
-    if task == "reverse, with X":
-        assert reverse_and_mark(torch.tensor([digits]), mark=10)[0].tolist() == answer
-
-
 RUN = """(() => {
     const { Run } = live.learning();
     const first = { task: "reverse", digits: 5, seed: 0, d_model: 32, n_heads: 2, n_layers: 1, dropout: 0,
@@ -502,34 +227,6 @@ RUN = """(() => {
 })()"""
 
 
-@needs_node
-@pytest.mark.parametrize("seed", [0, 1, 2])
-def test_learns_to_reverse_what_it_has_not_seen(seed):
-    found = in_node(RUN, script=LEARNING, settings={"seed": seed}, updates=300)
-    assert found["share"] >= 0.95 and len(found["drawn"]) == 64
-
-
-@needs_node
-def test_a_run_is_repeated_by_its_settings():
-    settings = {"dropout": 0.1, "smoothing": 0.1, "norm_first": True, "n_layers": 2}
-    one, two = (in_node(RUN, script=LEARNING, settings=settings, updates=5) for _ in range(2))
-    assert one == two
-    assert in_node(RUN, script=LEARNING, settings={**settings, "seed": 1}, updates=5) != one
-
-
-@needs_node
-def test_without_the_mask_a_low_loss_proves_nothing():
-    found = in_node(RUN, script=LEARNING, settings={"parts": {"mask": False}}, updates=300)
-    assert found["losses"][-1] < 0.1 and found["share"] < 0.2
-
-
-@needs_node
-def test_own_pairs_are_learned_by_heart():
-    pairs = [[[1, 2], [7, 7, 7]], [[3, 4, 5], [10]], [[9], [8, 1, 8, 1]]]
-    found = in_node(RUN, script=LEARNING, settings={"pairs": pairs}, updates=150)
-    assert found["answers"] == [answer for _, answer in pairs]
-
-
 # Figures without a model: their scripts run in Node, where they find no page to stand on.
 NO_PAGE = "globalThis.document = { currentScript: { src: '' }, querySelectorAll: () => [] };\n"
 
@@ -539,9 +236,6 @@ def in_node_as(name: str, program: str, **values: Any) -> Any:
     scripts = ("page", *live.MORE_SCRIPTS.get(name, ()), name)
     source = "\n".join((SCRIPTS / f"{script}.js").read_text(encoding="utf8") for script in scripts)
     return in_node(program, script=NO_PAGE + source, **values)
-
-
-float64 = partial(torch.tensor, dtype=torch.float64)
 
 
 def names_of_chapter(chapter: str, *cells: str) -> dict[str, Any]:
@@ -580,45 +274,6 @@ def descended(shift: float, start: list[float], rate: float, method: str) -> tor
     return torch.stack([torch.cat([params["w"], params["b"][None]]) for params in path])
 
 
-@needs_node
-@pytest.mark.parametrize(
-    ("shift", "rate", "method"),
-    [(0, 7.1, "plain"), (1.5, 6.3, "plain"), (1, 2, "momentum"), (2, 0.32, "adam")],
-)
-def test_descent_is_the_chapter_s(shift, rate, method):
-    program = "live.descent.path(live.descent.X.map((x) => x + shift), start, rate, method)"
-    values = {"shift": shift, "start": [0.5, -2.0], "rate": rate, "method": method}
-    found = torch.tensor(in_node_as("descent", program, **values), dtype=torch.float64)
-    torch.testing.assert_close(found, descended(**values), rtol=1e-9, atol=1e-9)
-
-
-@needs_node
-def test_descent_has_the_chapter_s_data_and_minimum():
-    found = in_node_as(
-        "descent",
-        """(() => {
-            const { X, minimum, critical_rate } = live.descent, xs = X.map((x) => x + 1);
-            const rates = ["plain", "momentum"].map((name) => critical_rate(xs, name));
-            return { X, rates, minimum: minimum(xs) };
-        })()""",
-    )
-    torch.set_default_dtype(torch.float64)  # as the chapter does
-    try:
-        x = names_of_chapter("01-gradients", "blobs")["x"][:, 0]
-    finally:
-        torch.set_default_dtype(torch.float32)
-    assert (torch.tensor(found["X"]).double() - x).abs().max() < 0.00501
-    x, y = torch.tensor(found["X"]).double() + 1, (torch.arange(200) % 2).double()
-
-    def loss(theta: torch.Tensor) -> torch.Tensor:
-        return F.binary_cross_entropy_with_logits(theta[0] * x + theta[1], y)
-
-    theta = torch.tensor(found["minimum"]).double()
-    assert grad(loss)(theta).abs().max() < 1e-7
-    largest = torch.linalg.eigvalsh(hessian(loss, theta))[1].item()
-    assert found["rates"] == pytest.approx([2 / largest, 3.8 / largest], rel=1e-5)
-
-
 IN_ROWS = """(() => {
     const { stream, given, layers } = live.depth.stack(kind, order, 3, 7);
     const numbers = ({ weight, bias }) => [[...weight.data], [...bias.data]];
@@ -638,7 +293,7 @@ KINDS = [
 @pytest.mark.parametrize(("kind", "order"), KINDS)
 def test_gradients_in_a_stack_are_those_of_pytorch(kind, order):
     found = in_node_as("depth", IN_ROWS, kind=kind, order=order)
-    data, gradients = (float64(found[name]).view(-1, 1, 8, 32) for name in ("data", "grad"))
+    data, gradients = (torch.DoubleTensor(found[name]).view(-1, 1, 8, 32) for name in ("data", "grad"))
     norm = LayerNorm(32).double()
     config = LayerConfig(d_model=32, n_heads=4, d_ff=128, dropout=0.0, norm_first=order == "pre")
     stream = [data[0].requires_grad_()]
@@ -651,8 +306,8 @@ def test_gradients_in_a_stack_are_those_of_pytorch(kind, order):
             parts = [torch.nn.Linear(32, 64).double(), torch.nn.Linear(64, 32).double()]
             module = torch.nn.Sequential(parts[0], torch.nn.ReLU(), parts[1])
         for part, (weight, bias) in zip(parts, layer, strict=True):
-            part.weight.data = float64(weight).view_as(part.weight)
-            part.bias.data = float64(bias)
+            part.weight.data = torch.DoubleTensor(weight).view_as(part.weight)
+            part.bias.data = torch.DoubleTensor(bias)
         x = stream[-1]
         if kind == "layers" or order == "chain":
             stream.append(module(x))
@@ -660,26 +315,10 @@ def test_gradients_in_a_stack_are_those_of_pytorch(kind, order):
             y = x + module(norm(x) if order == "pre" else x)
             stream.append(norm(y) if order == "post" else y)
     top = norm(stream[-1]) if (kind, order) == ("layers", "pre") else stream[-1]
-    given = float64(found["given"]).view(1, 8, 32)
+    given = torch.DoubleTensor(found["given"]).view(1, 8, 32)
     wanted = torch.autograd.grad(top, stream, given)
     torch.testing.assert_close(data, torch.stack(stream), rtol=0, atol=1e-12)
     torch.testing.assert_close(gradients, torch.stack(wanted), rtol=0, atol=1e-12)
-
-
-@needs_node
-def test_stacks_in_the_page_do_what_the_chapter_predicts():
-    program = "seeds.map((seed) => live.depth.measured(kind, order, 24, seed))"
-    seeds = list(range(10))
-
-    def mean(kind: str, order: str, side: str) -> torch.Tensor:
-        runs = in_node_as("depth", program, kind=kind, order=order, seeds=seeds)
-        return torch.tensor([run[side] for run in runs]).double().log().mean(0).exp()
-
-    assert 0.4 < mean("networks", "chain", "left")[0] / 18.0**-12 < 2
-    for order, bottom in (("sum", (19 / 18) ** 12), ("post", 1.0), ("pre", (42 / 18) ** 0.5)):
-        assert mean("networks", order, "left")[0].item() == pytest.approx(bottom, rel=0.15)
-    share = mean("layers", "post", "right")
-    assert 0.4 < (share[24] / share[8]) ** (1 / 16) < 0.55 and mean("layers", "pre", "right")[24] > 0.04
 
 
 @needs_node
@@ -710,42 +349,25 @@ def test_bleu_in_the_page_is_the_package_s():
 # On the pages --------------------------------------------------------------------------------------
 
 
-def go_to_figure(page: Page, name: str) -> None:
-    """Open a page at the section of its live figure: what is far from the screen is not laid out."""
-    path, figure = PLACES[name], page.locator(f"figure[data-live={name}]")
-    page.goto(path.as_uri())
-    section = figure.locator("xpath=ancestor::section[1]").get_attribute("id")
-    page.goto(f"{path.as_uri()}#{section}")
-    figure.locator("figcaption").scroll_into_view_if_needed()
-    page.wait_for_timeout(500)
-
-
 @reads_pages
-@pytest.mark.parametrize("name", ANSWERING)
-def test_without_javascript_there_is_an_answer_and_a_caption(chromium: Browser, name):
+def test_without_javascript_there_is_an_answer_or_a_picture_and_a_caption(chromium: Browser):
     context = chromium.new_context(java_script_enabled=False)
     page = context.new_page()
-    go_to_figure(page, name)
-    given, made = live.live_model(name).example
-    assert f"{given} → {made}" in page.locator(f"figure[data-live={name}]").inner_text()
-    drawn = page.locator(f"figure[data-live={name}] .live-still > svg")
-    assert drawn.count() == (name in (*live.DRAWN, *STILLS)) and all(
-        picture.bounding_box()["width"] > 300 for picture in drawn.all()
-    )
-    assert len(page.locator(f"figure[data-live={name}] figcaption").inner_text()) > 100
-    context.close()
-
-
-@reads_pages
-@pytest.mark.parametrize("name", STILLS)
-def test_without_javascript_there_is_a_picture_and_a_caption(chromium: Browser, name):
-    context = chromium.new_context(java_script_enabled=False)
-    page = context.new_page()
-    go_to_figure(page, name)
-    pictures = page.locator(f"figure[data-live={name}] .live-still > svg")
-    assert all(picture.bounding_box()["width"] > 100 for picture in pictures.all()) and pictures.count()
-    assert len(pictures.first.get_attribute("aria-label")) > 30
-    assert len(page.locator(f"figure[data-live={name}] figcaption").inner_text()) > 100
+    for path in sorted(set(PLACES.values())):
+        page.goto(path.as_uri())
+        for name in (name for name in live.FIGURES if PLACES[name] == path):
+            figure = page.locator(f"figure[data-live={name}]")
+            section = figure.locator("xpath=ancestor::section[1]").get_attribute("id")
+            page.goto(f"{path.as_uri()}#{section}")  # what is far from the screen is not laid out
+            figure.locator("figcaption").scroll_into_view_if_needed()
+            page.wait_for_timeout(300)
+            if name in ANSWERING:
+                assert " → ".join(live.live_model(name).example) in figure.inner_text()
+            drawn = figure.locator(".live-still > svg").all()
+            assert bool(drawn) == (name in (*live.DRAWN, *STILLS))
+            assert all(picture.bounding_box()["width"] > 100 for picture in drawn)
+            assert all(len(picture.get_attribute("aria-label")) > 30 for picture in drawn[:1])
+            assert len(figure.locator("figcaption").inner_text()) > 100
     context.close()
 
 
@@ -769,16 +391,6 @@ def pictures_of(tab: Page, name: str) -> str:
         "all => all.map(picture => picture.outerHTML)"
     )
     return "\n".join([*drawn, ""])
-
-
-@reads_pages
-@pytest.mark.parametrize("name", STILLS)
-def test_still_is_the_first_picture_of_the_figure(tab, name):
-    """Where it is not, `python tests/book/test_live.py` writes it anew."""
-    still, drawn = live.still_of(name).read_text(encoding="utf8"), pictures_of(tab, name)
-    assert NUMBER.split(still) == NUMBER.split(drawn)
-    shown, wanted = ([float(number) for number in NUMBER.findall(text)] for text in (still, drawn))
-    assert shown == pytest.approx(wanted, abs=0.11)  # another processor may round otherwise
 
 
 def write_stills() -> None:
@@ -835,36 +447,67 @@ def translator(tab: Page) -> Page:
     return tab
 
 
-FASTEST = """field => Math.min(...[...Array(5)].map(() => {
-    const start = performance.now();
-    document.querySelector(field).dispatchEvent(new Event('input'));
-    return performance.now() - start;
-}))"""
-
-
-# Twenty million multiplications and additions: how fast the browser is on this machine, just now.
-UNIT = """() => {
-    const numbers = Float32Array.from({ length: 4096 }, (_, i) => 1 / (i + 1));
-    return Math.min(...[...Array(5)].map(() => {
-        const start = performance.now();
-        let sum = 0;
-        for (let k = 0; k < 5000; k++) for (let i = 0; i < 4096; i++) sum += numbers[i] * numbers[4095 - i];
-        return performance.now() - start + (sum > 0 ? 0 : Infinity);
-    }));
+# What a figure writes in letters below 11 pixels. A sign above or below the line of a formula may be smaller.
+SMALL_LETTERS = """figure => {
+    const texts = document.createTreeWalker(figure, NodeFilter.SHOW_TEXT), found = [];
+    while (texts.nextNode()) {
+        const element = texts.currentNode.parentElement, words = texts.currentNode.data.trim();
+        if (!words || !element.checkVisibility({ visibilityProperty: true })) continue;
+        if (element.closest('mjx-container, .live-spoken, option, style')) continue;
+        const { a, b } = element.closest('svg')?.getScreenCTM() ?? { a: 1, b: 0 };
+        const size = parseFloat(getComputedStyle(element).fontSize) * Math.hypot(a, b);
+        if (size < 10.95) found.push(`${size.toFixed(1)} px: ${words}`);
+    }
+    return found;
 }"""
+
+TO_THE_END = """sliders => sliders.forEach(slider => {
+    slider.value = slider.max;
+    slider.dispatchEvent(new Event('input', { bubbles: true }));
+})"""
+
+
+KEPT = "figure => parseFloat(getComputedStyle(figure).minHeight)"
+# Whether a figure fills the place that is kept for it.
+FILLS = """figure => {
+    const kept = parseFloat(getComputedStyle(figure).minHeight);
+    figure.style.minHeight = '0';
+    const { height } = figure.getBoundingClientRect();
+    figure.style.minHeight = '';
+    return kept - 16 <= height && height <= kept + 1;
+}"""
+MOST = 480  # pixels; what opens a chapter has fewer, by test_budgets.py
+HIGHEST = {"smoothing": 484, "anatomy": 708, "learner": 884}
 
 
 @reads_pages
-@pytest.mark.parametrize(("name", "field"), [("toy", ".live-digits"), ("phrases", ".live-text")])
-def test_figures_are_quick_and_equal_to_pytorch(tab, name, field):
-    starts, answers, units = [], [], []
-    for _ in range(3):  # the best of three: other programs may have the processor
-        ready(tab, name)
-        starts.append(tab.evaluate(f"() => performance.getEntriesByName('live {name}')[0].duration"))
-        answers.append(tab.evaluate(FASTEST, field))
-        units.append(tab.evaluate(UNIT))
-    assert min(starts) < 25 * min(units)  # about 5
-    assert min(answers) < 8 * min(units)  # about 2
+@pytest.mark.parametrize("name", live.FIGURES)
+def test_a_figure_is_the_one_on_paper_keeps_its_place_and_fits_a_phone(tab, name):
+    """Where a still is not the first picture, `python tests/book/test_live.py` writes it anew."""
+    ready(tab, name)
+    figure = tab.locator(f"figure[data-live={name}]")
+    tab.wait_for_function(FILLS, arg=figure.element_handle())  # what a worker finds comes a moment later
+    assert figure.evaluate(KEPT) <= HIGHEST.get(name, MOST)
+    if name in STILLS and name not in TRAINED:
+        still, drawn = live.still_of(name).read_text(encoding="utf8"), pictures_of(tab, name)
+        assert NUMBER.split(still) == NUMBER.split(drawn)
+        shown, wanted = ([float(number) for number in NUMBER.findall(text)] for text in (still, drawn))
+        assert shown == pytest.approx(wanted, abs=0.11)  # another processor may round otherwise
+    show(tab, 390, "light")
+    tab.wait_for_function(FILLS, arg=figure.element_handle())
+    figure.locator("details").evaluate_all("all => all.forEach(details => (details.open = true))")
+    for target in figure.locator(":is(input[type=range], .live-head, button, select):visible").all():
+        box = target.bounding_box()
+        assert min(box["width"], box["height"]) >= 23.5, target.evaluate("target => target.outerHTML")
+    assert figure.evaluate(SMALL_LETTERS) == []
+    figure.locator("input[type=range]").evaluate_all(TO_THE_END)
+    assert figure.evaluate(SMALL_LETTERS) == [] and tab.evaluate(TOO_WIDE) <= 0
+
+
+@reads_pages
+@pytest.mark.parametrize("name", MODELS)
+def test_figures_say_that_they_equal_pytorch(tab, name):
+    ready(tab, name)
     model = f"live.load_model(live.models.{name})"
     assert tab.evaluate(f"() => live.difference({model}, live.models.{name}.check)") < 1e-4
     said = tab.locator(".live-check").inner_text()
@@ -890,15 +533,6 @@ def without_head(model: Transformer, name: str, head: int) -> Transformer:
     return model
 
 
-@torch.no_grad()
-def search_without_mask(model: Transformer, src: torch.Tensor) -> list[int]:
-    memory, tgt = model.encode(src), torch.tensor([[model.config.bos_id]])
-    for _ in range(src.size(1)):
-        hidden = model.decoder(model.positions(model.tgt_embedding(tgt)), memory)
-        tgt = torch.cat([tgt, model.project(hidden[:, -1:]).argmax(-1)], dim=1)
-    return tgt[0, 1:].tolist()
-
-
 @reads_pages
 def test_toy_answers_as_one_types(toy):
     field = toy.locator(".live-digits")
@@ -906,16 +540,13 @@ def test_toy_answers_as_one_types(toy):
         field.fill(wrong)
         check_refused(toy, field, words)
         assert toy.locator(".live-tokens > span, .live-toy svg > *").count() == 0
-        assert toy.locator(".live-verdict").inner_text() == said(toy) == ""
     field.fill("")
     field.press_sequentially("0159035258")
     assert answer_of(toy) == [8, 5, 2, 10, 3, 10, 9, 5, 1, 0]  # by hand: the second 0 and the second 5
     assert "10 of 10 right" in toy.locator(".live-verdict").inner_text()
-    assert field.get_attribute("aria-invalid") == "false"
     field.press("Home")
     field.press_sequentially("77")  # the field is full, so each digit replaces the next
     assert field.input_value() == "7759035258"
-    assert answer_of(toy) == reverse_and_mark(digits_of(toy), 10)[0].tolist()
     toy.get_by_text("Shuffle").click()
     assert field.input_value() != "7759035258"
     assert answer_of(toy) == greedy_search(load_toy_model(), digits_of(toy), 10)[0].tolist()
@@ -932,7 +563,7 @@ def test_toy_shows_the_weights_of_every_head_by_keyboard(toy):
         for layer, head in ((0, 2), (1, 7)):
             toy.get_by_label(f"layer {layer + 1}, head {head + 1}", exact=True).press("Space")
             slider.press("Home")
-            for row in range(3):
+            for row in range(2):
                 weights = getattr(maps, kind)[layer, 0, head, row]
                 said = toy.locator(".live-toy .live-said").inner_text()
                 share = float(re.search(r"gives ([\d.]+)% of its weight", said)[1]) / 100
@@ -954,20 +585,14 @@ def test_toy_without_its_counting_head_ignores_parity(toy):
     assert answer_of(toy) == greedy_search(model, digits, 10)[0].tolist()
     third = digits[0].tolist().index(7, 3)  # after the second 7, which stands at 2
     assert answer_of(toy)[-1 - third] == 10 and reverse_and_mark(digits, 10)[0, -1 - third] == 7
-    assert share_of_tokens(toy) < 0.93
     toy.get_by_text("Put everything back").click()
     assert answer_of(toy) == reverse_and_mark(digits, 10)[0].tolist()
-    assert share_of_tokens(toy) > 0.99
-
-
-def share_of_tokens(tab: Page) -> float:
-    tab.get_by_text("Try 100 random sequences").click()
-    tab.wait_for_function("() => /Right:/.test(document.querySelector('.live-score').textContent)")
-    return float(re.search(r"([\d.]+)% of the tokens", tab.locator(".live-score").inner_text())[1]) / 100
+    toy.get_by_text("Try 100 random sequences").click()
+    toy.locator(".live-score", has_text=re.compile("(99|100).*% of the tokens")).wait_for()
 
 
 @reads_pages
-def test_toy_without_positions_scale_or_mask_answers_as_pytorch_does(toy):
+def test_toy_without_positions_or_scale_answers_as_pytorch_does(toy):
     take_apart(toy)
     toy.locator(".live-digits").fill("7717027383")
     digits, lost, sharp = digits_of(toy), load_toy_model(), load_toy_model()
@@ -975,20 +600,13 @@ def test_toy_without_positions_scale_or_mask_answers_as_pytorch_does(toy):
     for name, parameter in sharp.named_parameters():
         if ".w_q." in name:
             parameter.data *= 4.0  # √d_k: as if the scores were not divided by it
-    wanted = {
-        "the positions": greedy_search(lost, digits, 10)[0].tolist(),
-        "the scale": greedy_search(sharp, digits, 10)[0].tolist(),
-        "the decoder's causal mask": search_without_mask(load_toy_model(), digits),
-    }
-    for label, tokens in wanted.items():
-        switch = toy.get_by_label(label)
-        switch.check()
+    names = {10: "X", 11: "start", 12: "end", 13: "pad"}
+    for label, model in (("the positions", lost), ("the scale", sharp)):
+        toy.get_by_label(label).check()
+        tokens = greedy_search(model, digits, 10)[0].tolist()
         texts = toy.locator(".live-tokens > span").all_inner_texts()
-        names = {10: "X", 11: "start", 12: "end", 13: "pad"}
         assert texts == [names.get(token, str(token)) for token in tokens if token != 13], label
-        switch.uncheck()
-    toy.locator(".live-switch input").first.check()  # the head that is shown, whichever it is
-    assert toy.locator(".live-off").count() == 1
+        toy.get_by_label(label).uncheck()
 
 
 # Attention in the plane ----------------------------------------------------------------------------
@@ -1000,27 +618,6 @@ def test_attention_in_the_plane_is_the_package_s(tab, width):
     ready(tab, "attention")
     show(tab, width, "light")
     check_plane(tab)
-    for number in ("3", "-3"):  # the output lies at the right edge, or at the left
-        tab.get_by_label("v₁, first number").fill(number)
-        tab.get_by_label("q, first number").fill("3")
-        word, plane = tab.locator("text.live-output"), tab.locator(".live-plane:has(.live-output)")
-        inner, outer = word.bounding_box(), plane.bounding_box()
-        assert outer["x"] <= inner["x"] and inner["x"] + inner["width"] <= outer["x"] + outer["width"]
-    tab.get_by_label("q, first number").fill("-2")
-    tab.get_by_label("v₃, second number").fill("2.5")
-    check_plane(tab)
-    before = tab.get_by_label("q, second number").input_value()
-    tab.get_by_label("q, second number").press("ArrowUp")
-    assert float(tab.get_by_label("q, second number").input_value()) == pytest.approx(float(before) + 0.1)
-    tab.get_by_label("divide by").uncheck()
-    check_plane(tab, scale=2**0.5)
-
-
-@reads_pages
-@pytest.mark.parametrize("width", [1280, 390])
-def test_the_plane_has_bounds_and_no_answer_beyond_them(tab, width):
-    ready(tab, "attention")
-    show(tab, width, "dark")
     first = said(tab)
     for label in ("q, first number", "v₂, second number"):
         field = tab.get_by_label(label)
@@ -1032,25 +629,20 @@ def test_the_plane_has_bounds_and_no_answer_beyond_them(tab, width):
             assert tab.locator(".live-attention .live-bar").all_inner_texts() == ["–"] * 3
         field.fill(before)
         assert said(tab) == first
+    before = tab.get_by_label("q, second number").input_value()
+    tab.get_by_label("q, second number").press("ArrowUp")
+    assert float(tab.get_by_label("q, second number").input_value()) == pytest.approx(float(before) + 0.1)
+    tab.get_by_label("divide by").uncheck()
+    check_plane(tab, scale=2**0.5)
+    tab.get_by_label("divide by").check()
     tab.get_by_label("k₁, first number").fill("7")  # whoever drags the point mends the field
-    drag(tab, "k₁", -1, 1)
-    assert tab.get_by_label("k₁, first number").get_attribute("aria-invalid") == "false"
-    check_plane(tab)
-
-
-@reads_pages
-@pytest.mark.parametrize("width", [1280, 390])
-@pytest.mark.parametrize("name", ["k₁", "v₃"])
-def test_a_point_can_be_dragged(tab, name, width):
-    ready(tab, "attention")
-    show(tab, width, "light")
-    drag(tab, name, -2, -1)
-    tab.mouse.move(2, 2)  # what is let go stays
-    found = [
-        float(tab.get_by_label(f"{name}, {which} number").input_value()) for which in ("first", "second")
-    ]
-    assert found == pytest.approx([-2, -1], abs=0.11)
-    check_plane(tab)
+    for name in ("k₁", "v₃"):
+        drag(tab, name, -2, -1)
+        tab.mouse.move(2, 2)  # what is let go stays
+        fields = [tab.get_by_label(f"{name}, {which} number") for which in ("first", "second")]
+        assert [float(field.input_value()) for field in fields] == pytest.approx([-2, -1], abs=0.11)
+        assert fields[0].get_attribute("aria-invalid") == "false"
+        check_plane(tab)
 
 
 def drag(tab: Page, name: str, x: float, y: float) -> None:
@@ -1117,32 +709,6 @@ def best_of(sentence: str, beam_size: int, alpha: float) -> list[tuple[str, floa
     ]
 
 
-@pytest.mark.slow
-@needs_node
-@pytest.mark.parametrize(
-    ("beam_size", "alpha", "longest"), [(1, 0.6, 20), (4, 0.0, 20), (5, 1.5, 20), (3, 0.6, 4)]
-)
-def test_beam_search_finds_what_the_package_finds(beam_size, alpha, longest):
-    translator = rounded_translator()
-    sources = [[*translator.vocabulary.encode(sentence), 3] for sentence in SENTENCES]
-    program = "(() => { const model = live.load_model(live.models.phrases); return sources.map(src =>"
-    program += f"live.beam_search(model, src, {beam_size}, {alpha}, {longest}).best"
-    program += ".map(({ tokens, score }) => [tokens, score])); })()"
-    for src, found in zip(sources, in_node(program, "phrases", sources=sources), strict=True):
-        wanted = beam_search(translator.model, torch.tensor([src]), beam_size, alpha, longest)
-        assert [score for _, score in found] == pytest.approx(wanted.scores[0].tolist(), abs=1e-4)
-        tokens = [[token for token in row if token != 0] for row in wanted.tokens[0].tolist()]
-        assert [tokens for tokens, _ in found] == tokens
-
-
-def test_the_chapter_s_three_sentences_are_translated_as_it_says():
-    invited, ate, book = SENTENCES[:3]
-    for sentence, greedy, beam in ((invited, "invited", "invite"), (ate, "eats", "ate")):
-        (one,), three = best_of(sentence, 1, 0.6), best_of(sentence, 3, 0.6)[0]
-        assert greedy in one[0].split() and beam in three[0].split() and three[1] > one[1] + 0.1
-    assert best_of(book, 1, 0.6)[0][1] > best_of(book, 3, 0.6)[0][1] + 1
-
-
 def ranking_of(tab: Page) -> list[tuple[str, float]]:
     rows = [row.locator("td").all_inner_texts() for row in tab.locator(".live-ranking tbody tr").all()]
     return [(text.strip(), float(score.replace("−", "-"))) for text, _, _, score in rows]
@@ -1151,15 +717,24 @@ def ranking_of(tab: Page) -> list[tuple[str, float]]:
 @reads_pages
 def test_beam_in_the_page_ranks_as_the_package_does(tab):
     ready(tab, "beam")
-    sentence = tab.get_by_label("Portuguese").input_value()
-    for beam_size, tenths in ((3, 6), (1, 6), (5, 0), (2, 20)):
+    nodes, whole = tab.locator(".live-node:not(.live-later)"), tab.locator(".live-node").count()
+    tab.get_by_role("button", name="First step").press("Enter")
+    assert nodes.count() == 1 + 6 and said(tab).startswith("Step 1 of")
+    assert ranking_of(tab) == [] and tab.get_by_role("button", name="Back").is_disabled()
+    tab.get_by_role("button", name="Forward").press("Enter")
+    assert nodes.count() == 1 + 12
+    tab.get_by_role("button", name="Last step").click()
+    assert nodes.count() == whole and tab.get_by_role("button", name="Forward").is_disabled()
+    for sentence, beam_size, tenths in (
+        (SENTENCES[0], 3, 6),
+        (SENTENCES[0], 5, 0),
+        (SENTENCES[1], 2, 20),
+        ("", 1, 6),
+    ):
+        tab.get_by_label("Portuguese").fill(sentence)
         slide(tab, "Beam size K", beam_size - 1)
         slide(tab, "Length penalty α", tenths)
         check_ranking(tab, best_of(sentence, beam_size, tenths / 10))
-    tab.get_by_label("Portuguese").fill(SENTENCES[1])
-    check_ranking(tab, best_of(SENTENCES[1], 2, 2.0))
-    tab.get_by_label("Portuguese").fill("")  # a sentence of nothing but its end
-    check_ranking(tab, best_of("", 2, 2.0))
 
 
 def check_ranking(tab: Page, wanted: list[tuple[str, float]]) -> None:
@@ -1170,103 +745,45 @@ def check_ranking(tab: Page, wanted: list[tuple[str, float]]) -> None:
 
 
 @reads_pages
-def test_beam_grows_and_shrinks_by_steps(tab):
-    """With K = 3, a step adds six boxes; the box of a step holds the logarithms that the package computes."""
-    ready(tab, "beam")
-    nodes, whole = tab.locator(".live-node:not(.live-later)"), tab.locator(".live-node").count()
-    assert nodes.count() == 1 + 18 and said(tab).startswith("Step 3 of 7:")
-    tab.get_by_role("button", name="First step").press("Enter")
-    assert nodes.count() == 1 + 6 and said(tab).startswith("Step 1 of")
-    translator = rounded_translator()
-    src = torch.tensor([[*translator.vocabulary.encode(SENTENCES[0]), 3]])
-    with torch.no_grad():
-        wanted = translator.model(src, torch.tensor([[2]])).log_softmax(-1)[0, 0].topk(6).values
-    shown = [float(text.replace("−", "-")) for text in nodes.locator(".live-number").all_text_contents()]
-    assert shown == pytest.approx(wanted.tolist(), abs=0.006)
-    assert ranking_of(tab) == [] and tab.get_by_role("button", name="Back").is_disabled()
-    tab.get_by_role("button", name="Forward").press("Enter")
-    assert nodes.count() == 1 + 12
-    tab.get_by_role("button", name="Last step").click()
-    assert nodes.count() == whole and tab.get_by_role("button", name="Forward").is_disabled()
-
-
-CUT = """() => {
-    const frame = document.querySelector('.live-beam .live-scroll').getBoundingClientRect();
-    return [...document.querySelectorAll('.live-node')].filter(node => {
-        const { left, right } = node.getBoundingClientRect();
-        return left < frame.left - 1 || right > frame.right + 1;
-    }).length;
-}"""
-
-
-@reads_pages
-@pytest.mark.parametrize("width", [1280, 390])
-def test_beam_opens_where_the_winner_is_seen(tab, width):
-    ready(tab, "beam")
-    show(tab, width, "light")
-    tab.wait_for_function(f"({CUT})() === 0")
-    (best, _), *_ = best_of(SENTENCES[0], 3, 0.6)
-    assert f"In the end “{best}” will win." in said(tab)
-    tokens = tab.locator(".live-node.live-winning text:first-of-type").all_text_contents()
-    assert tokens == ["rita", ".", "end"]
-    for _ in range(4):
-        tab.get_by_role("button", name="Forward").click()
-    path = tab.locator(".live-node.live-best text:first-of-type").all_text_contents()
-    assert path == ["start", "the", "writers", "invite", "rita", ".", "end"]
-    assert tab.evaluate(CUT) == 0 and tab.evaluate(TOO_WIDE) <= 0
-    slide(tab, "Beam size K", 4)  # ten boxes a step: a phone scrolls to the winner
-    ends = tab.locator(".live-node.live-best").last.bounding_box()
-    frame = tab.locator(".live-beam .live-scroll").bounding_box()
-    assert frame["x"] - 1 <= ends["x"] and ends["x"] + ends["width"] <= frame["x"] + frame["width"] + 1
-    assert tab.evaluate(TOO_WIDE) <= 0
-
-
-@reads_pages
-@pytest.mark.parametrize(("name", "most"), [("beam", 60), ("stream", 60), ("merges", 300), ("phrases", 90)])
+@pytest.mark.parametrize(
+    ("name", "most"), [("beam", 60), ("stream", 60), ("merges", 300), ("phrases", 90), ("speaker", 60)]
+)
 def test_long_texts_are_refused_and_leave_no_answer(tab, name, most):
     ready(tab, name)
     show(tab, 390, "light")
-    field = tab.locator("figure.live input[type=text]")
+    figure = tab.locator(f"figure[data-live={name}]")
+    field = figure.locator("input[type=text]")
     for length in (most + 1, 20_000):
         field.fill("a" * length)
         check_refused(tab, field, f"At most {most} characters are read; these are {length}.")
         drawn = "figure.live :is(.live-tree, .live-ladder, .live-piece, .live-links) > *, .live-words > *"
         assert tab.locator(drawn).count() == 0
     field.fill("a" * most)
-    assert field.get_attribute("aria-invalid") == "false" and said(tab)
+    assert field.get_attribute("aria-invalid") == "false" and figure.locator(".live-said").first.inner_text()
 
 
 # The Llama that speaks -----------------------------------------------------------------------------
 
 
 @reads_pages
-@pytest.mark.parametrize("width", [1280, 390])
-def test_a_text_grows_by_chosen_words_and_by_the_model_s(tab, width):
+def test_a_text_grows_by_chosen_words_and_by_the_model_s(tab):
     ready(tab, "speaker")
-    show(tab, width, "light")
     figure = tab.locator("figure[data-live=speaker]")
     speaker = Speaker(record_path("speaker"))
     speaker.model.float()
-    prompt = live.live_model("speaker").more["prompt"]
+    prompt, speech = live.live_model("speaker").more["prompt"], figure.locator(".live-speech")
     figure.get_by_role("button", name="Likeliest words").press("Enter")
-    assert figure.locator(".live-speech").inner_text() == speaker.speak(prompt)[0]
+    assert speech.inner_text() == speaker.speak(prompt)[0]
     assert figure.locator(".live-candidate").count() == 0
     while figure.get_by_role("button", name="One word back").is_enabled():
         figure.get_by_role("button", name="One word back").click()
-    assert figure.locator(".live-speech").inner_text() == f"{prompt} …"
+    assert speech.inner_text() == f"{prompt} …"
     second = figure.locator(".live-candidate").nth(1)
     word = second.locator("span").first.inner_text()
     second.press("Enter")
-    assert figure.locator(".live-speech").inner_text() == f"{prompt} {word} …"
+    assert speech.inner_text() == f"{prompt} {word} …"
     figure.get_by_role("button", name="Words at random").click()
-    assert tab.evaluate(TOO_WIDE) <= 0
-    field = figure.locator("input[type=text]")
-    for length in (61, 20_000):
-        field.fill("a" * length)
-        check_refused(tab, field, f"At most 60 characters are read; these are {length}.")
-        assert figure.locator(".live-candidate").count() == 0
-        assert figure.get_by_role("button", name="Likeliest words").is_disabled()
-    field.fill("ž")
+    figure.locator("input[type=text]").fill("ž")
     assert "lacks a letter" in figure.locator(".live-said").inner_text()
 
 
@@ -1307,28 +824,6 @@ def in_figure(program: str, figure: str, **values: Any) -> Any:
     return in_node(program, script=script, **values)
 
 
-@needs_node
-@pytest.mark.parametrize("d_k", [2, 8, 64])
-def test_rotations_are_the_package_s(d_k):
-    x = torch.randn(d_k, dtype=torch.float64)
-    places = [0, 1, 7, 100]
-    turned = in_figure("places.map(p => live.rotate(x, p))", "rotary", x=x.tolist(), places=places)
-    wanted = rotate(x.expand(101, d_k), rotary_table(101, d_k))[places]
-    assert (torch.tensor(turned, dtype=torch.float64) - wanted).abs().max() < 1e-12
-
-
-@needs_node
-def test_bytes_of_the_cache_are_the_package_s():
-    cases = [(heads, length) for heads in (1, 2, 4, 8, 16, 32) for length in (1, 4096, 131_072)]
-    found = in_figure("cases.map(([heads, length]) => live.cache_bytes(live.rotary.LLAMA, heads, length))",
-                      "rotary", cases=cases)  # fmt: skip
-    sizes = {"d_model": 4096, "n_heads": 32, "n_layers": 32, "d_ff": 14_336}
-    assert found == [
-        cache_bytes(LanguageModelConfig(128_256, n_kv_heads=heads, **sizes), length)
-        for heads, length in cases
-    ]
-
-
 def score_at(t: int, s: int) -> float:
     q, k = in_figure("[live.rotary.QUERY, live.rotary.KEY]", "rotary")
     at = lambda x, place: rotate(torch.tensor(x, dtype=torch.float64).expand(101, 8), rotary_table(101, 8))[
@@ -1342,10 +837,9 @@ def score_at(t: int, s: int) -> float:
 def test_a_score_depends_on_the_distance_alone(tab):
     ready(tab, "rotary")
     words = tab.locator("figure.live .live-said").first
-    at = lambda: tuple(int(slider(tab, name).input_value()) for name in ("Query at t", "Key at s"))
 
     def check(t, s):
-        assert at() == (t, s)
+        assert [int(slider(tab, name).input_value()) for name in ("Query at t", "Key at s")] == [t, s]
         shown = words.inner_text().replace("−", "-")
         distance, score = re.search(r"t - s = (-?\d+): .*, (-?[\d.]+)\.$", shown).groups()
         assert int(distance) == t - s and float(score) == pytest.approx(score_at(t, s), abs=0.006)
@@ -1354,21 +848,17 @@ def test_a_score_depends_on_the_distance_alone(tab):
     first = check(7, 4)
     slide(tab, "Move both", 60)
     assert check(63, 60) == first  # nothing has changed
-    slider(tab, "Move both").press("End")
-    assert check(100, 97) == first
     slide(tab, "Query at t", 0)
     slide(tab, "Key at s", 90)
     assert check(0, 90) != first
     slider(tab, "Move both").press("End")
     check(10, 100)
-    slider(tab, "Move both").press("ArrowLeft")
-    check(9, 99)
+    check_shared_heads(tab)
 
 
-@reads_pages
-def test_shared_heads_take_the_bytes_that_the_chapter_prints(tab):
+def check_shared_heads(tab: Page) -> None:
+    """They take the bytes that the chapter prints."""
     printed = "".join(cell_of("16-since-2017", "cache-example")["outputs"][0]["text"])
-    ready(tab, "rotary")
     words = tab.locator("figure.live .live-said").nth(1)
     found = re.findall(r"(\d+) heads: (\d+ KiB) a token, (\d+ GiB) for 131,072 tokens", printed)
     assert [heads for heads, *_ in found] == ["8", "32"]
@@ -1389,53 +879,6 @@ def data_of(name: str) -> dict[str, Any]:
     return json.loads(live.script_of_data(name).partition(" = ")[2].rstrip(";\n"))
 
 
-@pytest.mark.parametrize("name", live.DATA)
-def test_data_of_figures_are_small(name):
-    assert len(live.script_of_data(name).encode()) <= 60_000
-
-
-def test_the_examination_is_the_record():
-    data, record = data_of("examination"), load_record("clinic")
-    models = {name: (library, skipped, faults) for library, name, skipped, faults in data["models"]}
-    for model in record["models"]:
-        library, skipped, faults = models[model["model"]]
-        assert (library, skipped, faults.pop("")) == (model["library"], model["skipped"], [])
-    for row in record["faults"]:
-        assert models[row["model"]][2].pop(row["fault"]) == row["failures"]
-        named = [data["checks"][name][1].replace("; ", ", ").split(", ") for name in row["failures"]]
-        assert sum(named, []) == row["suspects"]
-    assert not any(faults for _, _, faults in models.values()) and len(data["checks"]) == 15
-
-
-class MemoryDetached(Transformer):
-    def encode(self, src):
-        return super().encode(src).detach()
-
-
-class TwoResults(Transformer):
-    def forward(self, *inputs):
-        return (super().forward(*inputs),) * 2
-
-
-@needs_node
-@pytest.mark.parametrize(
-    ("kind", "fault"), [(Transformer, ""), (MemoryDetached, "memory detached"), (TwoResults, "two results")]
-)
-def test_lamps_say_what_check_model_says(kind, fault):
-    torch.manual_seed(0)
-    sizes = {"d_model": 12, "n_heads": 3, "n_layers": 2, "d_ff": 20}
-    model = kind(TransformerConfig(20, 20, dropout=0.1, max_length=40, **sizes))
-    search = lambda src, max_length: greedy_search(model, src, max_length)
-    report = check_model(model, dropout=True, search=search, positions="absolute")
-    found = in_figure(
-        "live.verdicts(data, data.models.find(model => model[1] === 'Transformer, post-norm'), fault)",
-        "examination",
-        data=data_of("examination"),
-        fault=fault,
-    )
-    assert found == {result.name: result.verdict for result in report.results}
-
-
 def lamps(tab: Page) -> dict[str, str]:
     shown = tab.locator(".live-lamp").evaluate_all(
         "all => all.map(lamp => [lamp.textContent, lamp.getAttribute('class').split('-').at(-1)])"
@@ -1447,12 +890,11 @@ def lamps(tab: Page) -> dict[str, str]:
 def test_a_fault_lights_up_the_checks_that_notice_it(tab):
     ready(tab, "examination")
     kind, fault = (tab.get_by_role("combobox", name=name) for name in ("Model", "Fault"))
-    for row in load_record("clinic")["faults"][::7]:
+    for row in load_record("clinic")["faults"][::20]:
         kind.select_option(label=row["model"])
         fault.select_option(row["fault"])
         assert [name for name, state in lamps(tab).items() if state == "fail"] == row["failures"]
-        for name in row["failures"]:
-            assert f"{name}. " in tab.locator(".live-found").inner_text()
+        assert all(f"{name}. " in tab.locator(".live-found").inner_text() for name in row["failures"])
     kind.select_option(label="Llama")
     fault.select_option("two results")
     assert set(lamps(tab).values()) == {"fail", "skipped"}
@@ -1460,15 +902,6 @@ def test_a_fault_lights_up_the_checks_that_notice_it(tab):
     assert fault.input_value() == "two results"  # the fault stays where the other model has it
     fault.select_option(label="none")
     assert set(lamps(tab).values()) == {"pass"} and said(tab).startswith("Nothing is wrong")
-    tab.get_by_role("button", name="Previous fault").press("Enter")  # around to the last
-    tab.get_by_role("button", name="Next fault").press("Enter")
-    tab.get_by_role("button", name="Next fault").press("Enter")
-    assert fault.input_value() == "two results"
-    kind.select_option(label="Marian")
-    fault.select_option("search from another token")
-    assert said(tab).endswith("a miss.")  # the only one
-    fault.select_option("norm with n - 1")
-    assert "cannot be told" in said(tab)
 
 
 # Faults with their switches --------------------------------------------------------------------------
@@ -1479,25 +912,6 @@ def cell_of(chapter: str, name: str) -> dict[str, Any]:
     return next(cell for cell in cells if cell["id"] == name)
 
 
-def test_switches_show_the_trials_of_the_record():
-    data, trials = data_of("switch"), load_record("case-book")["trials"]
-    assert [case.fault for case in live.CASES] == [fault for fault in trials if fault != "right"]
-    shown = {"right": data["right"], **{case.fault: row[4] for case, row in zip(live.CASES, data["faults"])}}
-    for fault, runs in trials.items():
-        for (losses, teacher, free), run in zip(shown[fault], runs, strict=True):
-            assert [list(point) for point in zip(data["updates"], losses)] == run["losses"]
-            assert (teacher, free) == (run["teacher"], run["free"])
-
-
-def test_switches_have_the_chapter_s_names_lines_and_sections():
-    examined = "".join(cell_of("18-case-book", "seen")["source"])
-    sections = (ROOT / "book" / "18-case-book.ipynb").read_text(encoding="utf8")
-    for case, (name, section, line, meant, _) in zip(live.CASES, data_of("switch")["faults"]):
-        assert f'"{name}": ' in examined and f'<a id=\\"{section}\\"></a>' in sections
-        source = "".join(cell_of("18-case-book", case.cell)["source"])
-        assert source.count(line) == 1 and meant
-
-
 @reads_pages
 def test_a_switch_puts_one_fault_into_the_model(tab):
     ready(tab, "switch")
@@ -1505,7 +919,7 @@ def test_a_switch_puts_one_fault_into_the_model(tab):
     share = lambda x: f"{100 * x:.1f}%".replace("100.0%", "100%")
     words = lambda trial: f"loss {trial[0][-1]:.2f}, tokens {share(trial[1])}, sentences {share(trial[2])}."
     toggle = lambda name: tab.get_by_role("switch", name=name, exact=True)
-    for place, (name, section, line, meant, trials) in enumerate(data["faults"]):
+    for place, (name, section, line, _, trials) in enumerate(data["faults"]):
         slide(tab, "Seed", place)
         if toggle(name).get_attribute("aria-checked") == "false":
             toggle(name).press("Enter")
@@ -1513,14 +927,10 @@ def test_a_switch_puts_one_fault_into_the_model(tab):
         right = data["right"][place]
         assert said(tab) == f"Right model: {words(right)} With “{name}”: {words(trials[place])}"
         assert tab.locator(".live-line code").inner_text() == line
-        assert f"Meant: {meant}." in tab.locator(".live-line").inner_text().replace("−", "-")
-        assert tab.locator(f".live-line a[href='#{section}']").count() == 1
-        assert tab.locator(f"#{section}").count() == 1
-        assert tab.locator(".live-strip circle.live-main").count() == 20
-        drawn = tab.locator(".live-faults .live-plot path.live-main").get_attribute("d")
-        assert len(re.findall("[ML]", drawn)) == 30
+        assert (
+            tab.locator(f".live-line a[href='#{section}']").count() == tab.locator(f"#{section}").count() == 1
+        )
     toggle(name).click()
-    assert tab.locator("[role=switch][aria-checked=true]").count() == 0
     assert said(tab).endswith("Switch on a fault.") and tab.locator(".live-plot path.live-main").count() == 0
 
 
@@ -1570,7 +980,7 @@ KILLED = """forgets.map(forget => {
 
 
 @needs_node
-@pytest.mark.parametrize("at", [0, 1, 27, 40, 79])
+@pytest.mark.parametrize("at", [0, 27, 79])
 def test_only_a_full_checkpoint_brings_back_every_bit(at):
     forgets = ["", "Adam's averages", "the place in the data"]
     found = in_figure(KILLED, "kills", at=at, forgets=forgets)
@@ -1581,41 +991,24 @@ def test_only_a_full_checkpoint_brings_back_every_bit(at):
 
 @reads_pages
 def test_a_run_is_killed_and_resumed_in_the_page(tab):
+    tab.emulate_media(reduced_motion="reduce")
     ready(tab, "kills")
     equal = "✓ Equal to the run without a kill, bit for bit."
     killed = "Killed once: 7 updates lost, 7 made again. "
     assert said(tab) == f"Update 45 of 80 after 52 updates of work. {killed}{equal}"
     press = lambda name: tab.get_by_role("button", name=name, exact=True).press("Enter")
-    forget = tab.get_by_label("Forget", exact=True)
     press("Kill")
-    assert said(tab).startswith("Update 40 of 80 after 52") and "2 times: 12 updates lost, 7 made" in said(
-        tab
-    )
+    assert said(tab).startswith("Update 40 of 80 after 52")
     slider(tab, "Checkpoint").press("Home")
     assert slider(tab, "Checkpoint").get_attribute("aria-valuetext") == "never"
-    forget.select_option("Adam's averages")
+    tab.get_by_label("Forget", exact=True).select_option("Adam's averages")
     press("Kill")
-    assert "The largest difference of a weight or an average is" in said(tab)
-    tab.emulate_media(reduced_motion="reduce")
     press("Run")
-    press("Pause")
-    tab.get_by_role("button", name="Run", exact=True).click()
     tab.wait_for_function("() => document.querySelector('.live-said').innerText.startsWith('Update 80')")
     off, lower = re.search(r"average is ([\d.]+)\. The last 10 losses are ([\d.]+) lower", said(tab)).groups()
     assert float(off) > 0.01 and float(lower) > 0.01  # it looks better, and is another run
-    press("Run")  # it is over
-    assert said(tab).startswith("Update 80")
-
     press("Start over")  # and no checkpoint
     assert said(tab) == f"Update 0 of 80 after 0 updates of work. {equal}"
-    tab.emulate_media(reduced_motion="no-preference")
-    press("Run")
-    tab.wait_for_function("() => !/^Update [0-7] /.test(document.querySelector('.live-said').innerText)")
-    press("Pause")
-    made = int(re.match(r"Update (\d+) ", said(tab))[1])
-    press("Kill")
-    lost = f"Killed once: {made} updates lost, 0 made again."
-    assert said(tab) == f"Update 0 of 80 after {made} updates of work. {lost} {equal}"
 
 
 # The schedule --------------------------------------------------------------------------------------
@@ -1718,51 +1111,6 @@ def test_boxes_of_the_model_hold_the_package_s_numbers(tab):
     assert said(tab).endswith(f"stands for: {' '.join(names)}.")
 
 
-@torch.no_grad()
-def insides_of(model: Transformer, src: list[int], tgt: list[int], name: str, head: int) -> dict[str, Any]:
-    """What stands inside one head of an attention: of the chapter's names, each with its matrix."""
-    attention = model.get_submodule(name)
-    given: list[torch.Tensor] = []
-    attention.register_forward_pre_hook(lambda module, inputs: given.extend(inputs[:3]))
-    maps = model.attention_maps(torch.tensor([src]), torch.tensor([tgt]))
-    layer, kind = int(name.split(".")[2]), name.split(".")[3]
-    stack = "cross" if kind == "cross_attention" else name.split(".")[0]
-    weights = getattr(maps, stack)[layer, 0, head]
-    width = model.config.d_model // model.config.n_heads
-    q, k, v = (
-        projection(x)[0][:, head * width : (head + 1) * width]
-        for projection, x in zip((attention.w_q, attention.w_k, attention.w_v), given, strict=False)
-    )
-    return {"Q": q, "K": k, "V": v, "softmax(QKᵀ/√dₖ)": weights, "softmax(QKᵀ/√dₖ) V": weights @ v}
-
-
-@reads_pages
-@pytest.mark.parametrize("width", [1280, 390])
-def test_attentions_of_the_model_open_into_their_heads(tab, width):
-    ready(tab, "anatomy")
-    show(tab, width, "light")
-    found, model = live.live_model("phrases"), rounded_translator().model
-    names = tab.locator(".live-part").all_text_contents()
-    for box, name, head in (
-        (3, "encoder.layers.0.self_attention", 0),
-        (names.index("cross-attention 2"), "decoder.layers.1.cross_attention", 2),
-    ):
-        slide(tab, "Box", box)
-        slide(tab, "Head", head)
-        inside = insides_of(copy.deepcopy(model), found.src, found.tgt, name, head)
-        for part, tensor in inside.items():
-            tab.get_by_role("radio", name=part, exact=True).press("Space")
-            texts = tab.locator(".live-numbers rect + text").all_text_contents()
-            wanted = tensor if part == "softmax(QKᵀ/√dₖ)" else tensor[:, :8]
-            shown = [float(text.replace("−", "-")) for text in texts]
-            assert shown == pytest.approx(wanted.flatten().tolist(), abs=0.0052), part
-            assert said(tab)[1:].startswith(f"{part} of head {head + 1}"[1:])
-            assert f"[{', '.join(map(str, tensor.shape))}]" in said(tab)
-    assert tab.evaluate(TOO_WIDE) <= 0
-    slide(tab, "Box", 2)  # what is no attention has no heads
-    assert tab.locator(".live-inside").is_hidden()
-
-
 # The residual stream -------------------------------------------------------------------------------
 
 
@@ -1807,60 +1155,21 @@ def test_roofline_counts_what_the_record_counts(tab):
     fields = [tab.get_by_role("spinbutton", name=unit) for unit in ("GFLOP/s", "GB/s")]
     shown = [float(field.input_value()) for field in fields]
     assert shown == pytest.approx([peak / 1e9, bandwidth / 1e9], rel=0.01)  # the record's, rounded
-    names = {
-        "dense layer": "first layer",
-        "logits": "logits",
-        "attention": "attention",
-        "addition": "addition",
-        "layer norm": "normalization",
-        "dense layer, one row": "first layer",
-        "logits, one row": "logits",
-    }
     menu = tab.get_by_role("combobox", name="Part")
-    for name, option in names.items():
+    options = {"logits": "logits", "attention": "attention", "dense layer, one row": "first layer"}
+    for name, option in options.items():
         part = roofline["parts"][name]
         menu.select_option(next(text for text in menu.locator("option").all_inner_texts() if option in text))
         slide(tab, "Rows n", 0 if "one row" in name else 11)
-        words = said(tab)
-        work, traffic = (
-            float(n.replace(",", "")) for n in re.findall(r"([\d,.]+) (?:operations on|bytes)", words)
-        )
+        found = re.findall(r"([\d,.]+) (?:operations on|bytes)", said(tab))
+        work, traffic = (float(number.replace(",", "")) for number in found)
         assert [work, traffic] == pytest.approx([part["flops"], part["bytes"]], rel=6e-3)
         bound = "arithmetic" if work / traffic > shown[0] / shown[1] else "memory"
-        assert f"Bound by {bound}" in words
-        least = max(work / shown[0], traffic / shown[1]) / 1e9
-        amount, unit = re.search(r"at least ([\d.,]+) (\S+),", words).groups()
-        assert float(amount.replace(",", "")) * {"s": 1, "ms": 1e-3, "µs": 1e-6, "ns": 1e-9}[
-            unit
-        ] == pytest.approx(least, rel=2e-2)
-    assert said(tab)
-    for width, wrong in ((1280, ""), (390, "99999999999"), (390, "0")):
-        show(tab, width, "light")
+        assert f"Bound by {bound}" in said(tab)
+    for wrong in ("", "99999999999", "0"):
         fields[1].fill(wrong)
         check_refused(tab, fields[1], "GB/s from memory: a number from 0.1 to 100,000.")
         assert said(tab) == "" and tab.locator(".live-plot > *").count() == 0
-
-
-@reads_pages
-@pytest.mark.parametrize(
-    "ends", [("1000000", "0.1"), ("0.1", "100000"), ("0.1", "0.1"), ("1000000", "100000")]
-)
-def test_the_roof_is_drawn_at_the_ends_of_its_bounds(tab, ends):
-    ready(tab, "roofline")
-    for unit, number in zip(("GFLOP/s", "GB/s"), ends, strict=True):
-        tab.get_by_role("spinbutton", name=unit).fill(number)
-    assert "Bound by" in said(tab) and tab.locator(".live-plot circle").count() == 1
-    boxes = tab.locator(".live-axes text").evaluate_all(
-        """all => all.map(text => text.getBoundingClientRect())
-            .map(({ left, top, right, bottom }) => [left, top, right, bottom])"""
-    )
-    overlapping = [
-        (one, two)
-        for place, one in enumerate(boxes)
-        for two in boxes[:place]
-        if one[0] < two[2] and two[0] < one[2] and one[1] < two[3] - 2 and two[1] < one[3] - 2
-    ]
-    assert overlapping == []
 
 
 # Byte pairs ----------------------------------------------------------------------------------------
@@ -1884,10 +1193,6 @@ def test_merges_in_the_page_are_the_chapter_s(tab):
     slide(tab, "Merges", 0)
     assert said(tab) == "Letters only. The text is 95 pieces long."
 
-
-@reads_pages
-def test_merges_are_learned_from_what_one_types(tab):
-    ready(tab, "merges")
     field = tab.get_by_label("Text to learn from")
     field.fill("aaa aaa")
     assert said(tab) == "Merge 3: ▁aa + a → ▁aaa, 2 times. The text is 2 pieces long."
@@ -1903,7 +1208,7 @@ def english_of(tab: Page) -> str:
 
 
 @reads_pages
-def test_the_translator_on_paper_has_the_words_and_lines_of_the_page(translator):
+def test_the_translator_on_paper_has_the_words_and_lines_of_the_page_and_each_lights_up(translator):
     drawn = ElementTree.fromstring(live.sentences())
     words = [text.text for text in drawn.iter("text")]
     assert words == translator.locator(".live-pair button.live-word").all_inner_texts()
@@ -1912,10 +1217,6 @@ def test_the_translator_on_paper_has_the_words_and_lines_of_the_page(translator)
     assert len(thick) > len(words) / 2
     assert [float(line.get("stroke-width")) for line in drawn.iter("path")] == pytest.approx(thick, abs=0.01)
     assert "girl to menina 100%" in drawn.get("aria-label")
-
-
-@reads_pages
-def test_a_word_lights_up_what_it_attended_to(translator):
     assert english_of(translator) == "the girl likes the black cat ."
     found = Translator.load("phrases").align("a menina gosta do gato preto .", beam_size=1)
     words = by_words(found)
@@ -1942,94 +1243,42 @@ def test_typed_sentences_are_translated_as_the_package_does(translator):
     assert english_of(translator) == ""
 
 
-THROUGH = """() => {
-    const frame = document.querySelector('.live-links').getBoundingClientRect();
-    const buttons = [...document.querySelectorAll('.live-pair .live-word')];
-    const words = buttons.map(word => word.getBoundingClientRect());
-    return [...document.querySelectorAll('.live-links path')].filter(path => {
-        const length = path.getTotalLength();
-        return [...Array(41).keys()].some(i => {
-            const point = path.getPointAtLength(length * i / 40);
-            const [x, y] = [point.x + frame.left, point.y + frame.top];
-            return words.some(({ left, right, top, bottom }) =>
-                x > left + 2 && x < right - 2 && y > top + 2 && y < bottom - 2);
-        });
-    }).length;
-}"""
-LONG = "a professora inteligente não estava a procurar os telemóveis vermelhos da avó ?"
-
-
-@reads_pages
-@pytest.mark.parametrize("width", [1280, 390])
-def test_no_line_runs_through_a_word(translator, width):
-    show(translator, width, "light")
-    for text, upright in (("ela come a sopa .", False), (LONG, True)):
-        translator.locator(".live-text").fill(text)
-        translator.wait_for_function(f"({THROUGH})() === 0")
-        assert translator.locator(".live-upright").count() == upright
-        assert translator.locator(".live-links path").count() > 5 and translator.evaluate(TOO_WIDE) <= 0
-
-
 def bars_of(tab: Page) -> list[tuple[str, float]]:
     rows = [row.locator("span").all_inner_texts() for row in tab.locator(".live-candidate").all()]
     return [(text, float(share.replace("%", "")) / 100) for text, _, share in rows]
 
 
 @reads_pages
-@pytest.mark.parametrize("width", [1280, 390])
-def test_each_word_has_its_candidates_and_leads_to_its_chapters(translator, width):
-    show(translator, width, "dark")
-    package, words = rounded_translator(), translator.locator(".live-made button")
-    src = [*package.vocabulary.encode("a menina gosta do gato preto ."), 3]
-    read = [2, *greedy_search(package.model, torch.tensor([src]), 20)[0].tolist()]
-    starts = [i for i, token in enumerate(read) if package.vocabulary.pieces[token].startswith("▁")]
-    for place, start in list(enumerate(starts))[:3]:
+def test_each_word_has_its_candidates_and_leads_to_its_chapters(translator):
+    show(translator, 390, "dark")
+    words = translator.locator(".live-made button")
+    for place in range(3):
         words.nth(place).focus()
-        wanted = words_after(package, src, read[:start], 3)
-        assert [text for text, _ in bars_of(translator)] == [text for text, _ in wanted]
-        assert [share for _, share in bars_of(translator)] == pytest.approx(
-            [share for _, share in wanted], abs=6e-4
-        )
-        assert bars_of(translator)[0][0] == words.nth(place).inner_text()
+        (first, *_), shares = zip(*bars_of(translator))
+        assert first == words.nth(place).inner_text()
+        assert list(shares) == sorted(shares, reverse=True) and sum(shares) <= 1.001
     words.nth(5).click()
-    translator.mouse.move(0, 0)
     translator.locator(".live-phrases .live-text").focus()  # what has been clicked stays
     assert said(translator).startswith("cat attended to")
-    translator.locator(".live-given button").nth(4).press("Enter")
-    assert said(translator).startswith("gato is read as 2 tokens, g -ato (Chapter 12)")
-    links = translator.locator(".live-phrases a")
-    chapters = {Path(address).name for address in links.evaluate_all("all => all.map(link => link.href)")}
-    assert len(chapters) >= 7
-    assert all((ROOT / "book" / name.replace(".html", ".ipynb")).exists() for name in chapters)
-    assert translator.evaluate(TOO_WIDE) <= 0
+    links = translator.locator(".live-phrases a").evaluate_all("all => all.map(link => link.href)")
+    chapters = {ROOT / "book" / Path(link).name.replace(".html", ".ipynb") for link in links}
+    assert len(chapters) >= 7 and all(chapter.exists() for chapter in chapters)
 
 
 @reads_pages
-@pytest.mark.parametrize("width", [1280, 390])
-def test_what_the_translator_cannot_know_is_marked(translator, width):
-    show(translator, width, "light")
+def test_what_the_translator_cannot_know_is_marked(translator):
+    show(translator, 390, "light")
     pale = translator.locator(".live-made .live-unsure")
     assert pale.count() == 0 and translator.locator(".live-given .live-unsure, .live-aside").count() == 0
     translator.locator(".live-text").fill("o computador explodiu ontem Ñandú")
     unread = translator.locator(".live-given .live-unsure").all_inner_texts()
     assert unread == ["computador", "explodiu", "ñandú"]
     assert translator.locator(".live-given mark").all_inner_texts() == ["ñ"]
-    assert "lacks a letter of “ñandú”" in said(translator) and "never read “computador”, “explodiu”" in said(
-        translator
-    )
-    assert pale.count() >= 3 and "not sure" in said(translator)
-    shares = [
-        float(re.match(r"([\d.]+)% sure", words)[1])
-        for words in translator.locator(".live-made button").evaluate_all(
-            "all => all.map(word => word.ariaDescription)"
-        )
-    ]
-    states = translator.locator(".live-made button").evaluate_all(
-        "all => all.map(word => word.matches('.live-unsure'))"
-    )
-    assert [share < 50 for share in shares] == states
-    assert translator.locator(".live-aside select").count() == 6  # the menus hold another sentence
-    assert translator.get_by_text("a sentence of your own").is_visible()
+    assert "lacks a letter of “ñandú”" in said(translator) and "not sure" in said(translator)
+    words = translator.locator(".live-made button")
+    shares = words.evaluate_all("all => all.map(word => parseFloat(word.ariaDescription))")
+    states = words.evaluate_all("all => all.map(word => word.matches('.live-unsure'))")
+    assert [share < 50 for share in shares] == states and sum(states) >= 3
     translator.get_by_label("subject").select_option("nós")
     assert translator.locator(".live-aside").count() == 0
     assert translator.locator(".live-text").input_value() == "nós gostamos do gato preto ."
@@ -2037,40 +1286,20 @@ def test_what_the_translator_cannot_know_is_marked(translator, width):
 
 @reads_pages
 def test_menus_make_sentences_that_are_translated(translator):
-    translator.get_by_label("subject").select_option("nós")
-    translator.get_by_label("verb").select_option("comer going")
-    translator.get_by_label("object").select_option("maçã")
-    translator.get_by_label("adjective").select_option("pequeno")
+    for label, choice in (
+        ("subject", "nós"),
+        ("verb", "comer going"),
+        ("object", "maçã"),
+        ("adjective", "pequeno"),
+    ):
+        translator.get_by_label(label).select_option(choice)
     assert translator.locator(".live-text").input_value() == "nós vamos comer a maçã pequena ."
     assert english_of(translator) == "we 're going to eat the small apple ."
-    marks = translator.get_by_label("mark at the end").locator("option")
-    assert marks.count() == 1  # one does not ask about oneself
     translator.get_by_label("negation").select_option("não")
     assert english_of(translator) == "we are n't going to eat the small apple ."
     translator.get_by_text("Another sentence").click()
     sentences = [translator.locator(".live-text").input_value()]
     assert english_of(translator) == Translator.load("phrases").translate_tokenized(sentences, beam_size=1)[0]
-
-
-@reads_pages
-def test_sentences_are_of_the_grammar(translator):
-    words, dice = live.words_of_grammar(), random.Random(0)
-    frames = {frame.verb: frame for frame in phrases._FRAMES}
-    choices, wanted = [], []
-    for _ in range(200):
-        subject, verb = dice.choice(words["subjects"]), dice.choice(words["verbs"])
-        noun, tense = dice.choice(verb["nouns"]), dice.choice(list(verb["forms"]))
-        adjective, negation = dice.choice(list(words["nouns"][noun])), dice.choice(["", "não"])
-        choices.append({"subject": subject["pt"], "verb": verb["verb"], "noun": noun, "tense": tense,
-                        "adjective": adjective, "negation": negation, "mark": "."})  # fmt: skip
-        who = phrases._Nominal(subject["pt"], "", "", "", subject["person"])
-        pair, the = (adjective, "") if adjective else None, phrases._DETERMINERS["the"]
-        nominal = phrases._nominal(phrases._NOUNS[noun], False, the, pair)
-        what = phrases.contract(frames[verb["verb"]].preposition, nominal.pt)
-        sentence, _ = phrases._clause(who, verb["verb"], ("", "", ""), tense, [(what, "")], negation)
-        wanted.append(f"{sentence} .")
-    program = "choices => choices.map(choice => live.compose(live.models.phrases.words, choice))"
-    assert translator.evaluate(program, choices) == wanted
 
 
 @reads_pages
@@ -2102,14 +1331,9 @@ def test_descent_in_the_page_goes_where_the_chapter_goes(tab):
     tab.emulate_media(reduced_motion="reduce")
     ready(tab, "descent")
     check_descent(tab, 1.5, [0, 0], 4.5, "plain")
-    mark = tab.locator(".live-critical")
-    handle = slider(tab, "Rate η").bounding_box()
-    place = (mark.bounding_box()["x"] - handle["x"]) / handle["width"]
-    assert place == pytest.approx(math.log10(5.179 / 0.032) / 3, abs=0.03)
     assert "With η above 5.2" in said(tab)
     slider(tab, "Rate η").press("End")
     check_descent(tab, 1.5, [0, 0], 32, "plain")
-    assert float(re.search(r"loss is ([\d.]+),", said(tab))[1]) > 0.36  # it does not settle
     tab.get_by_label("Method").select_option("momentum")
     plane = tab.locator(".live-contours")
     plane.press("ArrowUp")
@@ -2118,26 +1342,12 @@ def test_descent_in_the_page_goes_where_the_chapter_goes(tab):
     tab.get_by_label("Method").select_option("adam")
     slide(tab, "Inputs moved by", 0)
     check_descent(tab, 0, [-0.25, 0.25], 0.32, "adam")
-    assert mark.is_hidden() and "cannot settle" not in said(tab)
-    box = plane.bounding_box()
-    plane.click(
-        position={"x": box["width"] * (62 + 292 / 2) / 380, "y": box["width"] * (216 - 202 / 2) / 380}
-    )
-    w, b = map(float, re.search(r"w = (\S+), b = (\S+) the", said(tab)).groups())
-    assert [w, b] == pytest.approx([2, -2], abs=0.1)  # a pixel is 0.06 of b
+    assert tab.locator(".live-critical").is_hidden() and "cannot settle" not in said(tab)
     tab.get_by_role("button", name="Reset").click()
     tab.get_by_role("button", name="One update").click()
     assert said(tab).startswith("After 1 updates from w = 0, b = 0")
     tab.get_by_role("button", name="Run").click()  # at once, where motion is not wanted
     check_descent(tab, 1.5, [0, 0], 4.5, "plain")
-
-
-@reads_pages
-def test_a_run_is_seen_update_by_update(tab):
-    ready(tab, "descent")
-    tab.get_by_role("button", name="Run").click()
-    tab.get_by_text(re.compile(r"^After [1-9] updates")).wait_for()
-    tab.get_by_text("After 60 updates").wait_for()
 
 
 # Depth ---------------------------------------------------------------------------------------------
@@ -2153,23 +1363,14 @@ def arrived(tab: Page, order: str) -> list[float]:
 @reads_pages
 def test_depth_in_the_page_is_what_its_stacks_say(tab):
     ready(tab, "depth")
-    for kind, depth, seed in (("networks", 24, 0), ("networks", 48, 0), ("layers", 1, 0), ("layers", 12, 1)):
-        tab.get_by_label("encoder layers" if kind == "layers" else "small networks").check()
-        slide(tab, "Depth", depth - 1)
-        if seed:
-            tab.get_by_role("button", name="Other weights").click()
-        for order in ("post", "pre") if kind == "layers" else ("chain", "sum", "post", "pre"):
-            program = f"() => live.depth.measured('{kind}', '{order}', {depth}, {seed})"
-            found = tab.evaluate(program)
-            wanted = [min(found["left"]), found["right"][-1]] if kind == "layers" else [found["left"][0]]
-            shown = arrived(tab, order)[: len(wanted)]
-            for value, right in zip(shown, wanted, strict=True):
-                assert value == pytest.approx(right, abs=0.006 if right >= 0.01 else 0.5 * right), (
-                    kind,
-                    order,
-                )
-        if (kind, depth) == ("networks", 48):
-            assert arrived(tab, "chain")[1] == pytest.approx(18.0**-24, rel=0.2)
+    slide(tab, "Depth", 47)
+    tab.get_by_role("button", name="Other weights").click()
+    for order in ("chain", "sum", "post", "pre"):
+        found = tab.evaluate(f"() => live.depth.measured('networks', '{order}', 48, 1)")["left"][0]
+        assert arrived(tab, order)[0] == pytest.approx(found, abs=0.006 if found >= 0.01 else 0.5 * found)
+    assert arrived(tab, "chain")[1] == pytest.approx(18.0**-24, rel=0.2)
+    tab.get_by_label("encoder layers").check()
+    assert len(arrived(tab, "post")) >= 2
 
 
 # BLEU ----------------------------------------------------------------------------------------------
@@ -2181,36 +1382,17 @@ def test_bleu_follows_what_one_types(tab):
     menu, field = tab.get_by_label("Portuguese sentence"), tab.get_by_label("Your translation")
     references = tab.evaluate("() => live.bleu.SENTENCES.map(([, reference]) => reference)")
     total = tab.locator(".live-bleu-total")
-    for number, text in (
-        (0, None),
-        (1, None),
-        (2, "The doctor didn't buy the white house."),
-        (3, None),
-        (0, "a cat ."),
-    ):
+    for number, text in ((0, None), (2, "The doctor didn't buy the white house."), (3, None)):
         menu.select_option(str(number))
         if text:
             field.fill(text)
-        ours = tokenize(field.input_value())
-        wanted = corpus_scores([ours], [references[number]])["BLEU-tok"]["score"]
+        wanted = corpus_scores([tokenize(field.input_value())], [references[number]])["BLEU-tok"]["score"]
         assert float(re.findall(r"[\d.]+", total.inner_text())[-1]) == pytest.approx(wanted, abs=0.006)
-        found = re.findall(r"(\d+) of (\d+)", tab.locator(".live-bleu .live-table").inner_text())
-        lit = tab.locator(".live-ngram.live-found").count()
-        assert lit == 2 * sum(int(some) for some, _ in found)  # as many in the reference as here
-    menu.select_option("3")
-    assert (
-        said(tab)
-        == "“the” is here 4 times and in the reference once. This one is too many and does not count."
-    )
-    look = slider(tab, "Look at")
-    look.press("Home")
-    assert said(tab).endswith("once. It counts.") and look.get_attribute("aria-valuetext") == "the"
-    tab.locator(".live-ngram").last.click()
-    assert "the the the ." in said(tab)
-    field.fill(" ".join("abcdefghijklmno"))
-    assert "Only the first 12 words count." in said(tab)
+    assert "“the” is here 4 times and in the reference once." in said(tab)
+    slider(tab, "Look at").press("Home")
+    assert said(tab).endswith("once. It counts.")
     field.fill("")
-    assert said(tab) == "Type a translation." and "0.00" in total.inner_text() and look.is_disabled()
+    assert said(tab) == "Type a translation." and "0.00" in total.inner_text()
 
 
 # Single runs ---------------------------------------------------------------------------------------
@@ -2232,39 +1414,43 @@ def test_a_chapter_s_run_learns_as_one_watches(tab, name):
         figure.get_by_label("Updates of warm-up").fill("0")
     button.click()  # the stopped run stays, dashed
     assert figure.locator("path.live-other").get_attribute("d").startswith("M")
-    heard.get_by_text(re.compile(r"^After \d{3} updates")).wait_for(timeout=240_000)
-    loss = float(re.search(r"loss is ([\d.]+)", heard.inner_text())[1])
-    assert 0 < loss < 2.1  # after 100 updates 1.90 and 1.57; blind guesses among twelve tokens have 2.5
+    button.click()
     assert figure.locator("figcaption a[href*=playground]").count() == 1
 
 
 # The Transformer that learns -----------------------------------------------------------------------
 
 
-@reads_pages
-def test_gradients_in_the_browser_are_those_of_pytorch(tab, learner):
-    values, wanted = learner
-    ready(tab, "learner")
-    constants = "".join(f"const {name} = {json.dumps(value)};" for name, value in values.items())
-    check_learned(tab.evaluate(f"() => {{ {constants} return {IN_JAVASCRIPT}; }}"), wanted)
+WRAPPED = """() => [...document.querySelectorAll('.live-samples .live-tokens')].filter(row =>
+    row.lastElementChild.offsetTop > row.firstElementChild.offsetTop + 8).length"""
 
 
 @reads_pages
 def test_a_transformer_learns_in_the_page_and_is_taken_apart(tab):
+    """Its own pairs, too, which are known by heart sooner."""
     ready(tab, "learner")
     figure = tab.locator("figure[data-live=learner]")
     figure.locator(".live-map").nth(5).wait_for()  # three attentions of two heads, when the worker has run
-    assert figure.locator(".live-sample").count() == 6 and figure.locator(".live-map").count() == 6
-    tab.get_by_role("button", name="One update").click()
-    tab.get_by_text("After update 1 the loss").wait_for()
+    figure.locator(".live-sign").first.wait_for()  # start or padding, which only an untrained model writes
+    widths = "all => all.map(cell => Math.round(10 * cell.getBoundingClientRect().width))"
+    assert len(set(figure.locator(".live-samples .live-token").evaluate_all(widths))) == 1
+    assert tab.evaluate(WRAPPED) == 0
     train(tab)
     assert "64 of 64 unseen sequences are right" in said(tab)
     assert figure.locator(".live-wrong").count() == 0
     figure.locator(".live-sample").nth(3).press("Enter")
     tab.wait_for_selector(".live-sample:nth-child(4)[aria-pressed=true]")
-    tab.get_by_text("Look into a tensor").click()
-    figure.get_by_label("Tensor").select_option("encoder.layers.0.feed_forward.w_2.weight")
-    tab.get_by_text("w_2.weight, 32 × 64: entries").wait_for()
+    tab.get_by_text("Settings, and what to take away").click()
+    tab.get_by_label("Task", exact=True).select_option("own pairs")
+    pairs = tab.get_by_label("Own pairs, one on each line")
+    pairs.fill("12 = 21\n3 + 4")
+    pairs.blur()
+    assert "“3 + 4” is not a pair such as 123 = 321" in said(tab)
+    assert tab.get_by_role("button", name="Train", exact=True).is_disabled()
+    pairs.fill("12 = 777\n345 = X")
+    pairs.blur()
+    train(tab)
+    assert "2 of 2 pairs are right" in said(tab)
 
 
 NOTE_SENT = """() => {
@@ -2281,13 +1467,6 @@ SLIDERS = {  # by the label: the name in the address, the key that is pressed, a
     "Highest rate": ("peak", "End", "1 · 10⁻¹"), "Warm-up": ("warmup", "Home", "1 update"),
     "Dropout": ("dropout", "End", "50%"), "Smoothing": ("smoothing", "End", "30%"),
 }  # fmt: skip
-CHOOSE_AT_ONCE = """choices => {
-    for (const [label, value] of Object.entries(choices)) {
-        const field = document.querySelector(`figure[data-live=learner] select[aria-label="${label}"]`);
-        field.value = value;
-        field.dispatchEvent(new Event('change'));
-    }
-}"""
 LEFT_OUT = {"positions": "positions", "the causal mask": "mask", "the scale 1/√d_k": "scale",
             "the residual connections": "residuals"}  # fmt: skip
 
@@ -2304,7 +1483,7 @@ def test_every_control_of_the_learner_does_what_it_says(chromium):
     tab.on("pageerror", lambda error: faults.append(str(error)))
     ready(tab, "learner")
     figure, link = tab.locator("figure[data-live=learner]"), tab.locator(".live-address")
-    maps, rows = figure.locator(".live-map"), figure.locator(".live-sample")
+    maps = figure.locator(".live-map")
     maps.nth(5).wait_for()
     drawn = "() => document.querySelector('.live-tensor').toDataURL()"
 
@@ -2344,29 +1523,6 @@ def test_every_control_of_the_learner_does_what_it_says(chromium):
     tab.get_by_text("Nothing is trained yet").wait_for()
     slider(tab, "Layers").press("Home")  # the tensor is no part of this model
     tab.get_by_text("src_embedding.weight, 14 × 16: ").wait_for()
-    assert figure.get_by_label("Tensor").input_value() == "src_embedding.weight" and maps.count() == 12
-    other = "decoder.layers.0.self_attention.w_q.weight"
-    tab.evaluate(CHOOSE_AT_ONCE, {"Norm": "post", "Tensor": other})  # before a report of the other model
-    tab.get_by_text(f"{other}, 16 × 16: ").wait_for()
-    assert figure.get_by_label("Tensor").input_value() == other
-    tab.get_by_label("Norm", exact=True).select_option("pre")
-
-    slider(tab, "Highest rate").press("Home")
-    tab.get_by_role("button", name="Train", exact=True).tap()
-    pause = tab.get_by_role("button", name="Pause", exact=True)
-    tab.get_by_text(re.compile(r"^After update \d+0 the loss")).wait_for()
-    rows.nth(4).scroll_into_view_if_needed()
-    rows.nth(4).click(delay=400)  # while reports come in between
-    assert rows.nth(4).get_attribute("aria-pressed") == "true"
-    pause.press("Space")
-    pause.wait_for(state="detached")
-    update = int(re.search(r"After update (\d+)", said(tab))[1])
-    tab.get_by_role("button", name="One update").tap()
-    tab.get_by_text(f"After update {update + 1} the loss").wait_for()
-    seen = maps.last.inner_html()
-    rows.nth(0).tap()
-    changed = "seen => [...document.querySelectorAll('.live-map')].at(-1).innerHTML !== seen"
-    tab.wait_for_function(changed, arg=seen)
 
     chosen = asked_for(), settings()
     link.tap()
@@ -2376,61 +1532,20 @@ def test_every_control_of_the_learner_does_what_it_says(chromium):
     context.close()
 
 
-WRAPPED = """() => [...document.querySelectorAll('.live-samples .live-tokens')].filter(row =>
-    row.lastElementChild.offsetTop > row.firstElementChild.offsetTop + 8).length"""
-
-
-@reads_pages
-@pytest.mark.parametrize("width", [1280, 390])
-def test_cells_of_the_learner_have_one_width_before_and_after_training(tab, width):
-    ready(tab, "learner")
-    show(tab, width, "light")
-    figure = tab.locator("figure[data-live=learner]")
-    figure.locator(".live-sign").first.wait_for()  # start or padding, which only an untrained model writes
-    assert {"start", "pad"} & {
-        text.strip() for text in figure.locator(".live-sign .live-spoken").all_inner_texts()
-    }
-    widths = "all => all.map(cell => Math.round(10 * cell.getBoundingClientRect().width))"
-    assert len(set(figure.locator(".live-samples .live-token").evaluate_all(widths))) == 1
-    rows = "all => all.map(sample => Math.round(sample.getBoundingClientRect().height))"
-    heights = figure.locator(".live-sample").evaluate_all(rows)
-    assert max(heights) < 60 and tab.evaluate(WRAPPED) == 0  # one line each
-
-
-def losses_of(settings: dict[str, Any], updates: int) -> float:
-    """The mean of the first losses of one run by itself."""
-    losses = in_node(RUN, script=LEARNING, settings=settings, updates=updates)["losses"]
-    return sum(losses) / updates
-
-
 @needs_node
 @reads_pages
-@pytest.mark.parametrize("width", [1280, 390])
-def test_two_runs_learn_in_turn_from_one_seed(tab, width):
+def test_two_runs_learn_in_turn_from_one_seed(tab):
     """Each comes to the loss that it has by itself; a link brings both back."""
-    ready(tab, "learner")
-    show(tab, width, "dark")
+    visit(tab, PLACES["learner"])
+    tab.goto(f"{PLACES['learner'].as_uri()}?seed=2&without=positions&beside=")
     figure = tab.locator("figure[data-live=learner]")
-    figure.locator(".live-map").first.wait_for()
-    tab.get_by_role("button", name="Compare", exact=True).click()
-    tab.get_by_label("without positions").check()
-    slide(tab, "Seed", 2)
+    tab.get_by_role("button", name="Stop comparing").wait_for()
     figure.locator(".live-map").nth(11).wait_for()  # six of each run
     for _ in range(3):
         tab.get_by_role("button", name="One update").click()
     tab.get_by_text("After update 3 the loss").wait_for()
     check_comparison(tab)
     assert figure.locator(".live-sample").first.locator(".live-answer").count() == 2
-    assert tab.evaluate(WRAPPED) == 0 and tab.evaluate(TOO_WIDE) <= 0
-    query = figure.get_by_text("Link to this run").get_attribute("href").split("?")[1]
-    if width == 1280:
-        tab.goto(f"{PLACES['learner'].as_uri()}?{query}")
-        tab.get_by_role("button", name="Stop comparing").wait_for()
-        figure.locator(".live-map").nth(11).wait_for()
-        for _ in range(3):
-            tab.get_by_role("button", name="One update").click()
-        tab.get_by_text("After update 3 the loss").wait_for()
-        check_comparison(tab)
     tab.get_by_role("button", name="Stop comparing").click()
     tab.get_by_text("Nothing is trained yet").wait_for()
     assert "Dashed" not in said(tab)
@@ -2443,138 +1558,11 @@ def check_comparison(tab: Page) -> None:
         said(tab),
     )
     assert words[2] == "first settings" and words[4] == "without positions"
-    wanted = [losses_of({"seed": 2, "parts": parts}, 3) for parts in ({"positions": False}, {})]
+    wanted = [
+        sum(in_node(RUN, script=LEARNING, settings={"seed": 2, "parts": parts}, updates=3)["losses"]) / 3
+        for parts in ({"positions": False}, {})
+    ]
     assert [float(words[1]), float(words[3])] == pytest.approx(wanted, abs=0.006)
-
-
-@reads_pages
-def test_of_two_runs_the_slower_one_goes_on(tab):
-    """One pair is soon known by heart; a rate of 10⁻⁴ needs longer. Pausing ends both."""
-    visit(tab, PLACES["learner"])
-    settings = "own=1%3D2&d_model=16&peak=0.01&warmup=1&beside=peak%3D0.0001%26d_model%3D16"
-    tab.goto(f"{PLACES['learner'].as_uri()}?{settings}")
-    figure = tab.locator("figure[data-live=learner]")
-    figure.locator(".live-map").nth(11).wait_for()
-    tab.get_by_role("button", name="Train", exact=True).click()
-    tab.wait_for_function(
-        """() => {
-            const [, mine, other] = document.querySelector('.live-learner .live-said').textContent
-                .match(/After update (\\d+) .* after update (\\d+)/) ?? [];
-            return Number(other) > Number(mine);
-        }""",
-        timeout=120_000,
-    )
-    assert "1 of 1 pairs are right" in said(tab)
-    tab.get_by_role("button", name="Pause", exact=True).click()
-    tab.get_by_role("button", name="Train", exact=True).wait_for()
-
-
-@reads_pages
-def test_a_link_brings_the_run_back_and_own_pairs_are_checked(tab):
-    visit(tab, PLACES["learner"])
-    tab.goto(f"{PLACES['learner'].as_uri()}?task=sort&digits=3&seed=4&norm=pre&n_heads=4&without=scale")
-    tab.wait_for_selector("figure.live-ready .live-map:nth-child(12)")  # three attentions of four heads
-    assert slider(tab, "Digits").input_value() == "1"
-    assert tab.get_by_label("Task", exact=True).input_value() == "sort"
-    tab.get_by_label("Task", exact=True).select_option("own pairs")
-    pairs = tab.get_by_label("Own pairs, one on each line")
-    pairs.fill("12 = 21\n3 + 4")
-    pairs.blur()
-    assert "“3 + 4” is not a pair such as 123 = 321" in said(tab)
-    assert tab.locator(".live-sample, .live-map, .live-plot path").count() == 0  # nothing of the run before
-    assert tab.get_by_role("button", name="Train", exact=True).is_disabled()
-    pairs.fill("12 = 777\n345 = X")
-    pairs.blur()
-    train(tab)
-    assert "2 of 2 pairs are right" in said(tab)
-
-
-@reads_pages
-@pytest.mark.parametrize("name", live.FIGURES)
-def test_sliders_can_be_met_by_a_finger(tab, name):
-    ready(tab, name)
-    show(tab, 390, "light")
-    tab.locator("figure.live details").evaluate_all("all => all.forEach(details => (details.open = true))")
-    targets = tab.locator("figure.live :is(input[type=range], .live-head, button, select):visible")
-    for target in targets.all():
-        box = target.bounding_box()
-        assert min(box["width"], box["height"]) >= 23.5, target.evaluate("target => target.outerHTML")
-
-
-@reads_pages
-def test_figures_fit_a_phone_in_every_state(tab):
-    ready(tab, "phrases")
-    show(tab, 390, "dark")
-    tab.locator(".live-text").fill(
-        "a professora inteligente não estava a procurar os telemóveis vermelhos da avó ?"
-    )
-    assert tab.evaluate(TOO_WIDE) <= 0
-    ready(tab, "toy")
-    take_apart(tab)
-    tab.get_by_text("Take away the counting head").click()
-    assert tab.evaluate(TOO_WIDE) <= 0
-    for name in STILLS:
-        ready(tab, name)
-        for each in tab.locator(f"figure[data-live={name}] input[type=range]").all():
-            each.press("End")
-        assert tab.evaluate(TOO_WIDE) <= 0, name
-
-
-# What a figure writes in letters below 11 pixels. A sign above or below the line of a formula may be smaller.
-SMALL_LETTERS = """figure => {
-    const texts = document.createTreeWalker(figure, NodeFilter.SHOW_TEXT), found = [];
-    while (texts.nextNode()) {
-        const element = texts.currentNode.parentElement, words = texts.currentNode.data.trim();
-        if (!words || !element.checkVisibility({ visibilityProperty: true })) continue;
-        if (element.closest('mjx-container, .live-spoken, option, style')) continue;
-        const { a, b } = element.closest('svg')?.getScreenCTM() ?? { a: 1, b: 0 };
-        const size = parseFloat(getComputedStyle(element).fontSize) * Math.hypot(a, b);
-        if (size < 10.95) found.push(`${size.toFixed(1)} px: ${words}`);
-    }
-    return found;
-}"""
-
-TO_THE_END = """sliders => sliders.forEach(slider => {
-    slider.value = slider.max;
-    slider.dispatchEvent(new Event('input', { bubbles: true }));
-})"""
-
-
-@reads_pages
-@pytest.mark.parametrize("name", live.FIGURES)
-def test_letters_of_a_figure_can_be_read_on_a_phone(tab, name):
-    ready(tab, name)
-    show(tab, 390, "light")
-    figure = tab.locator(f"figure[data-live={name}]")
-    tab.locator("figure.live details").evaluate_all("all => all.forEach(details => (details.open = true))")
-    assert figure.evaluate(SMALL_LETTERS) == []
-    figure.locator("input[type=range]").evaluate_all(TO_THE_END)
-    assert figure.evaluate(SMALL_LETTERS) == []
-
-
-KEPT = "figure => parseFloat(getComputedStyle(figure).minHeight)"
-# Whether a figure fills the place that is kept for it.
-FILLS = """figure => {
-    const kept = parseFloat(getComputedStyle(figure).minHeight);
-    figure.style.minHeight = '0';
-    const { height } = figure.getBoundingClientRect();
-    figure.style.minHeight = '';
-    return kept - 16 <= height && height <= kept + 1;
-}"""
-MOST = 480  # pixels; what opens a chapter has fewer, by test_budgets.py
-HIGHEST = {"smoothing": 484, "anatomy": 708, "learner": 884}
-
-
-@reads_pages
-@pytest.mark.parametrize("width", [1280, 390])
-@pytest.mark.parametrize("name", live.FIGURES)
-def test_the_place_of_a_figure_is_kept(tab, name, width):
-    """What stands below a figure does not move when the figure answers."""
-    tab.set_viewport_size({"width": width, "height": 900})
-    ready(tab, name)
-    figure = tab.locator(f"figure[data-live={name}]")
-    tab.wait_for_function(FILLS, arg=figure.element_handle())  # what a worker finds comes a moment later
-    assert width < 600 or figure.evaluate(KEPT) <= HIGHEST.get(name, MOST)
 
 
 if __name__ == "__main__":

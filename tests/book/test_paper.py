@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 import sys
-from io import BytesIO
 
 import pytest
 import yaml
@@ -112,14 +111,3 @@ def test_the_pdf_has_a_cover_contents_bookmarks_and_links(chromium: Browser, sho
     check_tags(book)
     content = (tmp_path / "book.pdf").read_bytes()
     assert len(content) < 5_000_000 and b"file:" not in content and bytes(ROOT) not in content
-
-
-@reads_pages
-def test_text_runs_on_where_a_drawing_or_a_table_is_too_high_for_the_rest_of_a_page(chromium: Browser):
-    arguments = {"names": ["intro"], "wanted": [], "place": pdf.PLACE}
-    printed = pdf.printed(chromium, HTML / "book" / "intro.html", arguments)
-    texts = [page.extract_text() for page in PdfReader(BytesIO(printed)).pages]
-    first, second, third = texts[:3]
-    assert "menina" in first and "What you will have" in first and "logits" not in first
-    assert "logits" in second and "Gradients" in second and "Many machines" not in second
-    assert "Many machines" in third and "what happens" in third  # the head of the table, once more

@@ -82,7 +82,6 @@ UNTOUCHED = (
     f"- so:\n\n  ```\n  > **Note.** [[2015]({ADAM})]\n  ```",
 )
 MYST = re.compile(r"(?<!`)\{[\w:+-]+\}`|^:{3,}|^`{3,}\{|^\([\w-]+\)=", re.MULTILINE)
-LIVE_LINK = re.compile(r"\[Live figure: ([\w-]+)\]\((\S+)\)")
 TO_LABEL = re.compile(r"/book/([\w-]+)\.html#(?:equation-)?((?:eq|sec|case|clinic)-[\w-]+)\)")
 
 
@@ -175,14 +174,6 @@ def test_links_to_the_published_pages_lead_to_something():
     assert len(links) > 200
 
 
-def test_a_live_figure_leads_to_its_place():
-    base = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf8"))["html"]["baseurl"]
-    links = [(page, *found) for page, _, text in TEXTS for found in LIVE_LINK.findall(text)]
-    assert len(links) == len({name for _, name, _ in links}) > 8
-    for page, name, address in links:
-        assert address == f"{base}book/{page}.html#live-{name}"
-
-
 def test_links_to_labels_name_the_page_that_has_them():
     """In the book a label is found wherever it stands; elsewhere, only on the page that a link names."""
     labels = [
@@ -202,15 +193,6 @@ def test_equations_have_the_numbers_of_the_book():
     wrong = {f"{page}, {cell}" for page, cell, text in TEXTS if equations.numbered(text, known) != text}
     assert wrong == set(), "python book/equations.py"
     assert known["eq-dense"] == "1.1" and len(known) > 100
-
-
-def test_numbers_follow_the_equations():
-    first, second = (f'<a id="eq-{name}"></a>\n$$\n{name}\n\\tag{{}}\n$$' for name in "ab")
-    link = f"[(9.9)]({SITE}book/02-b.html#equation-eq-b)"
-    known = equations.numbers([[], [first, second]])
-    assert known == {"eq-a": "2.1", "eq-b": "2.2"}
-    text = equations.numbered(f"{second}\n\n{link}", known)
-    assert text == f"{second}\n\n{link}".replace("{}", "{2.2}").replace("9.9", "2.2")
 
 
 def test_every_reference_has_an_address_of_its_own():

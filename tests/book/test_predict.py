@@ -5,11 +5,7 @@ from __future__ import annotations
 
 import copy
 import re
-from contextlib import redirect_stdout
-from io import StringIO
-from pathlib import Path
 
-import execute
 import nbformat
 import predictions
 import pytest
@@ -35,24 +31,18 @@ SMALL = {"ask": "How many?", "pattern": r"found (\d+)", "from": 0, "to": 10, "st
 
 
 @pytest.mark.parametrize("name", ASKED)
-def test_a_chapter_asks_two_to_four_questions(name):
-    assert 2 <= len(ASKED[name]) <= 4
-    assert len({question.ask for question in ASKED[name]}) == len(ASKED[name])
-
-
-@each_question
-def test_a_question_can_be_answered(notebook, question):
-    assert question.ask.endswith("?") and len(question.ask) <= 220
-    if question.choices:
-        assert 2 <= len(set(question.choices)) == len(question.choices) <= 5
-        assert 0 <= question.answer < len(question.choices)
-        return
-    assert question.low <= question.value <= question.high
-    if question.log:
-        assert 0 < question.low and question.high / question.low >= 100
-    else:
-        steps = (question.high - question.low) / question.step
-        assert 4 <= round(steps) <= 200 and steps == pytest.approx(round(steps))
+def test_a_chapter_asks_two_to_four_questions_that_can_be_answered(name):
+    assert 2 <= len({question.ask for question in ASKED[name]}) == len(ASKED[name]) <= 4
+    for question in ASKED[name]:
+        assert question.ask.endswith("?") and len(question.ask) <= 220
+        cell = NOTEBOOKS[name].cells[place(NOTEBOOKS[name], PREFIX + question.name)]
+        assert cell.source == predictions.source_of(question), "python book/execute.py --tidy"
+        assert cell.metadata == {"tags": predictions.TAGS, "cellView": "form"}
+        if question.choices:
+            assert 2 <= len(set(question.choices)) == len(question.choices) <= 5
+        else:
+            assert question.low <= question.value <= question.high
+            assert not question.log or 0 < question.low <= question.high / 100
 
 
 def place(notebook: NotebookNode, name: str) -> int:
@@ -69,43 +59,6 @@ def test_a_question_comes_before_its_answer_is_told(notebook, question):
         text = "\n".join(cell.source for cell in notebook.cells[:asks] if cell.cell_type == "markdown")
         numbers = re.findall(r"\d[\d,]*(?:\.\d+)?", text)
         assert figure not in {number.rstrip(",").replace(",", "") for number in numbers}
-
-
-@each_question
-def test_the_cell_that_asks_is_what_the_metadata_say(notebook, question):
-    cell = notebook.cells[place(notebook, PREFIX + question.name)]
-    assert cell.source == predictions.source_of(question), "python book/execute.py --tidy"
-    assert cell.metadata == {"tags": predictions.TAGS, "cellView": "form"}
-    assert cell.execution_count is None and cell.outputs == []
-    assert max(map(len, cell.source.splitlines())) <= 110
-    others = [other for other in notebook.cells if not other.id.startswith(PREFIX)]
-    assert not any("my_guess" in other.source for other in others)
-
-
-def said(source: str, guess: str | None = None) -> str:
-    """What a cell that asks prints, as it stands or with a guess."""
-    if guess is not None:
-        source = re.sub(r"(?m)^my_guess = .*?(?=  #)", f"my_guess = {guess}", source)
-    with redirect_stdout(StringIO()) as printed:
-        exec(source, {})  # noqa: S102 (a cell of the book)
-    return printed.getvalue()
-
-
-@each_question
-def test_a_person_who_runs_it_is_told_the_figure_and_the_distance(notebook, question):
-    source = predictions.source_of(question)
-    assert re.match("(Guess|Choose)", said(source)) and question.found not in said(source)
-    if question.choices:
-        right = question.choices[question.answer]
-        wrong = next(choice for choice in question.choices if choice != right)
-        assert said(source, repr(right)).startswith("Yes.") and right in said(source, repr(right))
-        assert said(source, repr(wrong)).startswith("No:") and right in said(source, repr(wrong))
-        return
-    guess = (question.low + question.high) / 2
-    answer = said(source, repr(guess))
-    assert question.found in answer
-    far = max(guess / question.value, question.value / guess) if question.log else abs(guess - question.value)
-    assert float(re.search(r"are (\S+)", answer)[1]) == pytest.approx(far, rel=0.006)
 
 
 def small() -> NotebookNode:
@@ -144,33 +97,11 @@ def test_the_figure_is_what_the_cell_printed_last():
     assert "the cell below found 9." in notebook.cells[1].source
 
 
-@pytest.mark.slow
-def test_a_run_of_the_book_does_not_ask(tmp_path: Path):
-    path = tmp_path / "01-small.ipynb"
-    notebook = small()
-    notebook.metadata["kernelspec"] = {"display_name": "Python 3", "language": "python", "name": "python3"}
-    path.write_text(nbformat.writes(notebook), encoding="utf8")
-    for _ in range(2):
-        assert execute.main([str(path)]) == 0
-    asks, answers = nbformat.read(path, as_version=4).cells[1:]
-    assert asks.outputs == [] and asks.execution_count is None
-    assert answers.execution_count == 1
-
-
 # In the pages ----------------------------------------------------------------------------------------
 
 # How far the end of an answer lies below the top of its question.
 LAYOUT = """name => document.querySelector(`.answers-${name}`).getBoundingClientRect().bottom
     - document.getElementById(`predict-${name}`).getBoundingClientRect().top"""
-
-# As a browser does that keeps nothing for a page; the theme's own scripts are not asked how they take it.
-REFUSE = """for (const name of ['getItem', 'setItem', 'removeItem']) {
-    const usual = Storage.prototype[name];
-    Storage.prototype[name] = function (key, ...rest) {
-        if (key.startsWith('predictions')) throw new DOMException('refused', 'SecurityError');
-        return usual.call(this, key, ...rest);
-    };
-}"""
 
 
 def numeric(name: str) -> Question:
@@ -201,6 +132,9 @@ def test_every_question_veils_its_answer_until_it_is_shown(name, tab):
         assert cover == pytest.approx(under, abs=1), question.name
         assert answer(tab, question).locator("> :not(.predict-veil)").first.evaluate("one => one.inert")
         before = tab.evaluate(LAYOUT, question.name)
+        tab.emulate_media(media="print")
+        assert not veil(tab, question).is_visible()
+        tab.emulate_media(media="screen")
         veil(tab, question).get_by_role("button", name="Show me").click()
         assert tab.evaluate(LAYOUT, question.name) == before
         assert veil(tab, question).count() == 0
@@ -209,12 +143,11 @@ def test_every_question_veils_its_answer_until_it_is_shown(name, tab):
 
 
 @reads_pages
-@pytest.mark.parametrize("width", [1280, 390])
-def test_a_guess_by_keyboard_is_compared_kept_summed_up_and_forgotten(width, tab):
+def test_a_guess_by_keyboard_is_compared_kept_summed_up_and_forgotten(tab):
     name = "13-translation"
     question, total = numeric(name), len(ASKED[name])
     visit(tab, HTML / "book" / f"{name}.html")
-    show(tab, width, "light")
+    show(tab, 390, "light")
     slider = box(tab, question).locator("input[type=range]")
     slider.focus()
     middle = float(slider.input_value())
@@ -269,50 +202,6 @@ def test_a_choice_is_made_by_keyboard(tab):
 
 
 @reads_pages
-def test_a_logarithmic_slider_reaches_both_ends(tab):
-    question = next(question for question in ASKED["05-model"] if question.log)
-    visit(tab, HTML / "book/05-model.html")
-    slider, said = (
-        box(tab, question).locator("input[type=range]"),
-        box(tab, question).locator(".predict-value"),
-    )
-    for key, value in (("Home", question.low), ("End", question.high)):
-        slider.press(key)
-        assert float(said.inner_text().replace(",", "")) == pytest.approx(value)
-        assert slider.get_attribute("aria-valuetext") == said.inner_text()
-    box(tab, question).get_by_role("button", name="Guess").click()
-    assert "off by a factor of" in box(tab, question).get_by_role("status").text_content()
-
-
-@reads_pages
-def test_what_a_browser_stores_of_another_book_is_passed_over(tab):
-    question = numeric("13-translation")
-    for stored in (
-        "'{'",
-        "'[1]'",
-        f"""'{{"{question.name}": 1e9, "x": 1}}'""",
-        f"""'{{"{question.name}": "7"}}'""",
-    ):
-        tab.goto((HTML / "book/13-translation.html").as_uri())
-        tab.evaluate(f"() => localStorage.setItem('predictions:13-translation.html', {stored})")
-        tab.reload()
-        assert tab.locator(".predict").count() == len(ASKED["13-translation"])
-        assert "none yet" in tab.locator(".predict-summary").text_content()
-
-
-@reads_pages
-def test_a_browser_that_stores_nothing_asks_all_the_same(tab):
-    tab.add_init_script(REFUSE)
-    question = numeric("13-translation")
-    visit(tab, HTML / "book/13-translation.html")
-    box(tab, question).get_by_role("button", name="Guess").click()
-    assert "You guessed" in box(tab, question).get_by_role("status").text_content()
-    tab.get_by_text("The questions", exact=True).click()
-    tab.get_by_role("button", name="Forget my guesses").click()
-    assert veil(tab, question).count() == 1
-
-
-@reads_pages
 def test_without_scripts_a_question_is_a_paragraph_and_nothing_is_hidden(chromium: Browser):
     tab = chromium.new_page(java_script_enabled=False)
     tab.set_default_timeout(PATIENCE)
@@ -322,24 +211,4 @@ def test_without_scripts_a_question_is_a_paragraph_and_nothing_is_hidden(chromiu
     assert answer(tab, question).locator("pre").first.is_visible()
     hidden = tab.locator(".predict-summary, .predict-veil, .predict button, .predict input")
     assert not any(one.is_visible() for one in hidden.all())
-    tab.close()
-
-
-@reads_pages
-def test_nothing_is_veiled_on_paper(tab):
-    question = numeric("13-translation")
-    visit(tab, HTML / "book/13-translation.html")
-    tab.emulate_media(media="print")
-    assert box(tab, question).is_visible() and not veil(tab, question).is_visible()
-    assert not tab.locator(".predict-summary").is_visible()
-
-
-@reads_pages
-def test_a_veil_covers_where_the_system_forces_its_colors(chromium: Browser):
-    tab = chromium.new_page(forced_colors="active")
-    tab.set_default_timeout(PATIENCE)
-    tab.goto((HTML / "book/13-translation.html").as_uri())
-    looks = "one => { const s = getComputedStyle(one); return [s.backgroundColor, s.backgroundImage]; }"
-    color, image = veil(tab, numeric("13-translation")).evaluate(looks)
-    assert not color.endswith(" 0)") and image == "none"
     tab.close()

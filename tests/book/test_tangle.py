@@ -247,16 +247,6 @@ def test_a_module_by_hand_is_refused(tmp_path, files, chapters, fault):
     assert snapshot(tmp_path) == before
 
 
-def test_generated_lines_stay_short(tmp_path):
-    names = [f"a_rather_long_name_number_{number}" for number in range(6)]
-    heading = "# " + "A heading that goes on " * 8
-    write_book(tmp_path, {"01-long": [md(heading), to("long", "\n".join(f"{name} = 1" for name in names))]})
-    tangle.tangle(tmp_path)
-    lines = (tmp_path / "transformer" / "long.py").read_text(encoding="utf-8").splitlines()
-    assert max(map(len, lines)) <= tangle.WIDTH
-    assert "__all__ = [\n" + "".join(f'    "{name}",\n' for name in names) + "]\n" in "\n".join(lines)
-
-
 SCOPES = """\
 import math
 
@@ -449,11 +439,6 @@ def test_what_is_no_notebook_is_refused(good, content):
     (fault,) = faults_of(tangle.tangle, good)
     assert fault.startswith("book/02-solids.ipynb: cannot be read as a notebook (")
     assert snapshot(good) == before
-
-
-def test_an_id_that_two_cells_have_is_refused(tmp_path):
-    write_book(tmp_path, {"01-one": [to("one", f"X{number} = 1") | {"id": "a"} for number in range(2)]})
-    assert faults_of(tangle.tangle, tmp_path) == ["book/01-one.ipynb: several cells have the id a"]
 
 
 def test_a_module_that_does_not_compile_as_a_whole_is_refused(tmp_path):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 import sys
 from collections import Counter
@@ -21,7 +20,6 @@ import cells  # noqa: E402
 import house  # noqa: E402
 import lookup  # noqa: E402
 import plots  # noqa: E402
-import slim  # noqa: E402
 
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 
@@ -54,31 +52,23 @@ def paths(svg: str) -> list[list[float]]:
 
 
 @every_plot
-def test_curves_of_a_plot_stay_where_they_are(source):
-    woven = plots.Plot(source, "plot").html("A plot.")
+def test_a_plot_keeps_its_curves_its_labels_become_text_and_its_colors_the_page_s(source):
+    woven = plots.Plot(source, "plot7").html("A plot.")
     drawn, wanted = paths(woven), paths(source)
     assert len(drawn) == len(wanted)
     for given, asked in zip(drawn, wanted):
         assert given == pytest.approx(asked, abs=0.0051)
     assert woven.count("data:image/png;base64,") == source.count("data:image/png;base64,")
 
-
-@every_plot
-def test_labels_of_a_plot_become_text(source):
-    root = ElementTree.fromstring(plots.Plot(source, "plot").html("A plot."))
-    shown = Counter("".join(text.itertext()) for text in root.iter("text"))
+    texts = ElementTree.fromstring(woven).iter("text")
+    shown = Counter("".join(text.itertext()) for text in texts)
     labels = re.findall(r"<!-- (.*?) -->", source)
     plain = Counter(unescape(label).strip() for label in labels if "$" not in label)
     assert plain == {label: shown[label] for label in plain}
     assert sum(shown.values()) == len(labels)
     assert not [text for text in shown if re.search(r"[\\${}]", text)]
 
-
-@every_plot
-def test_a_plot_brings_no_ids_that_it_does_not_use_and_no_color_of_a_page(source):
-    woven = plots.Plot(source, "plot7").html("A plot.")
-    ids = re.findall(r' id="([^"]*)"', woven)
-    used = set(re.findall(r'(?:url\(|href=")#([\w-]+)', woven))
+    ids, used = re.findall(r' id="([^"]*)"', woven), set(re.findall(r'(?:url\(|href=")#([\w-]+)', woven))
     assert len(ids) == len(set(ids)) and set(ids) == used
     assert all(name.startswith("plot7-") for name in ids)
     assert not re.search(r"#(?:000000|ffffff|1f77b4|ff7f0e|2ca02c|d62728)\b", woven)
@@ -95,17 +85,6 @@ def test_formulas_in_labels_are_read():
     assert plots.words("a &lt; b &amp; c") == "a &lt; b &amp; c"
     with pytest.raises(ValueError, match="cannot read"):
         plots.words(r"$\frac{1}{2}$")
-
-
-def test_colors_are_those_of_the_page():
-    assert [plots.paint(color) for color in ("#000000", "#ffffff", "#ff7f0e", "none", "#4b0082")] == [
-        "currentcolor",
-        "var(--plot-ground)",
-        "var(--plot-1)",
-        "none",
-        "#4b0082",
-    ]
-    assert plots.paint("#808080") == "color-mix(in srgb,currentcolor 50%,var(--plot-ground))"
 
 
 def code_cell(source: str, mode: str | None = None, output: nodes.Node | None = None) -> nodes.container:
@@ -170,27 +149,6 @@ def test_what_is_to_be_seen_between_folded_cells_parts_them():
     assert below == [("Code and result", "print(2)", "x = 1")]
 
 
-def test_names_of_pytorch_lead_to_where_it_documents_them():
-    """The inventory is written by hand: every name is torch's, and its page is made of the name."""
-    lines = (ROOT / "book" / "_ext" / "torch.inv").read_text(encoding="utf8").splitlines()
-    assert lines[0] == "# Sphinx inventory version 1"
-    elsewhere = {"Tensor": "tensors.html"} | dict.fromkeys(("device", "dtype"), "tensor_attributes.html")
-    entries = [line.split() for line in lines[3:]]
-    assert len({name.rpartition(".")[2] for name, _, _ in entries}) == len(entries) > 10
-    for name, kind, page in entries:
-        module, _, own = name.rpartition(".")
-        assert kind == "class" and isinstance(getattr(importlib.import_module(module), own), type)
-        assert page == elsewhere.get(own, f"generated/{name}.html")
-
-
-def test_code_keeps_its_text_and_its_colors():
-    plain = re.compile(r'<span class="(?:n|p)">([^<]*)</span>')
-    code = (
-        '<span class="n">x</span><span class="o">=</span><span class="s2">"</span><span class="s2">a</span>'
-    )
-    assert slim.merged(code, plain) == 'x<span class="o">=</span><span class="s2">"a</span>'
-
-
 @pytest.mark.parametrize(
     "tex, shown",
     [
@@ -220,14 +178,6 @@ def silent(notebook: nbformat.NotebookNode) -> list[str]:
     return found
 
 
-def test_a_check_without_a_line_is_found():
-    check = "def close(a, b):\n    assert a == b\n\n\nclose(1, 1)"
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(check, id="check")])
-    assert silent(notebook) == ["check"]
-    notebook.cells[0].outputs = [nbformat.v4.new_output("stream", text="equal")]
-    assert silent(notebook) == []
-
-
 @pytest.mark.parametrize("path", sorted((ROOT / "book").glob("*.ipynb")), ids=lambda path: path.stem)
 def test_every_check_shows_what_it_found(path):
     assert silent(nbformat.read(path, as_version=4)) == []
@@ -251,15 +201,3 @@ def test_a_caption_says_where_a_panel_stands_in_each_form_of_a_plot(said, at_a_p
     assert re.sub("<[^>]*>", "", woven) == f"Left: xLeft: x{said}"  # what programs read
     both = r'<span class="of-wide">\w+</span><span class="of-narrow" data-word="(\w+)"></span>'
     assert re.sub(both, r"\1", woven) == drawing + CAPTION.format(at_a_phone)
-
-
-def test_a_caption_of_a_plot_with_one_form_stays_as_it_is():
-    figure = '<figure><svg class="plot">x</svg>' + CAPTION.format("Left: a curve.")
-    assert house.with_places(figure) == figure
-
-
-def test_a_long_name_may_go_on_in_the_next_line_after_its_joints():
-    code = '<span class="pre">{}</span> <span class="pre">d_model</span>'
-    context = {"body": code.format("transformer.limits.check_body")}
-    house.mend_body(None, "page", "page.html", context, None)
-    assert context["body"] == code.format("transformer.<wbr>limits.<wbr>check_<wbr>body")
