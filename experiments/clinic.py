@@ -30,7 +30,7 @@ from transformer import Transformer, TransformerConfig, accelerate, causal_mask,
 from transformer.files import write_record
 from transformer.modern.language_model import LanguageModel, LanguageModelConfig
 from transformer.runs.folder import run_facts
-from transformer.study.checks import Adapted, CheckReport, decoder_only, seq2seq, torch_transformer
+from transformer.study.checks import Adapted, CheckReport, decoder_only, seq2seq
 
 RECORD = Path(__file__).resolve().parents[1] / "transformer" / "records" / "book" / "clinic.json"
 V, D, HEADS, LENGTH, RATE = 20, 12, 3, 40, 0.1
@@ -348,6 +348,34 @@ class MeddledTorch(nn.Module):
         return self.core.decoder(
             y, memory, tgt_mask=masks["tgt_mask"], memory_key_padding_mask=masks[names[1]]
         )
+
+
+def torch_transformer(
+    model: nn.Transformer,
+    src_embedding: nn.Module,
+    tgt_embedding: nn.Module,
+    output: nn.Module,
+    pad_id: int = 0,
+) -> Adapted:
+    """Put `torch.nn.Transformer` between two tables and a projection, with the masks that it needs."""
+    batch_first = model.batch_first
+    parts = {"core": model, "src": src_embedding, "tgt": tgt_embedding, "output": output}
+
+    def call(parts: Any, src: Tensor, tgt: Tensor) -> Tensor:
+        x, y = parts["src"](src), parts["tgt"](tgt)
+        if not batch_first:
+            x, y = x.transpose(0, 1), y.transpose(0, 1)
+        hidden = parts["core"](
+            x,
+            y,
+            tgt_mask=~causal_mask(tgt.size(1), device=tgt.device)[0, 0],  # True = may not attend
+            src_key_padding_mask=src == pad_id,
+            memory_key_padding_mask=src == pad_id,
+        )
+        logits: Tensor = parts["output"](hidden if batch_first else hidden.transpose(0, 1))
+        return logits
+
+    return Adapted(nn.ModuleDict(parts), call, pad_id)
 
 
 def torch_model(fault: str, norm_first: bool = False) -> nn.Module:

@@ -33,7 +33,7 @@ from transformer.language.corpora import load_corpus
 from transformer.language.translator import by_words
 from transformer.language.vocabulary import BOS_ID, EOS_ID
 from transformer.modern.language_model import LanguageModel
-from transformer.study import checks
+from transformer.study.model_checks import CHECKS, NEEDED
 from transformer.training import record_path
 
 SCRIPTS = ("transformer", "weights", "vocabulary", "page")
@@ -196,10 +196,10 @@ def examination() -> dict[str, Any]:
         faults.setdefault(row["model"], {})[row["fault"]] = row["failures"]
     return {
         "checks": {
-            name: [(check.__doc__ or "").replace("`", ""), suspects]
-            for name, (check, suspects) in checks._CHECKS.items()
+            name: [(check.run.__doc__ or "").replace("`", ""), check.suspects]
+            for name, check in CHECKS.items()
         },
-        "needed": checks._NEEDED,
+        "needed": NEEDED,
         "models": [
             [
                 model["library"],

@@ -7,7 +7,6 @@ import dataclasses
 import functools
 import re
 import sys
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -42,7 +41,6 @@ from transformer.study.checks import (
     encoder_only,
     find_logits,
     seq2seq,
-    torch_transformer,
 )
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -1049,7 +1047,7 @@ def test_a_model_whose_train_returns_nothing():
         ({"pad_id": 18, "src_vocab_size": 20}, ValueError, "pad_id must lie in [0, 17), but is 18"),
         ({"bos_id": 17, "src_vocab_size": 20}, ValueError, "bos_id must lie in [0, 17), but is 17"),
         ({"bos_id": True}, TypeError, "bos_id must be an int, not bool (True)"),
-        ({"dropout": 0.1}, TypeError, "dropout must be True, False or None, not 0.1"),
+        ({"dropout": 0.1}, ValueError, "dropout must be one of [True, False, None], not 0.1"),
         ({"positions": "rotary"}, ValueError,
          "positions must be one of ['absolute', 'relative', 'none', None], not 'rotary'"),
         ({"search": "greedy"}, TypeError, "search must be callable, not str"),
@@ -1170,28 +1168,6 @@ def test_a_search_of_a_decoder_alone_is_checked():
     assert result(report, "search").verdict == "pass", report
     wrong = lambda src, max_length: (search(src, max_length) + 1) % V
     assert check_model(model, search=wrong).failures == ("search",)
-
-
-@pytest.mark.parametrize("batch_first", [True, False])
-@pytest.mark.parametrize("norm_first", [False, True])
-def test_a_transformer_of_torch_is_adapted(batch_first, norm_first):
-    class Placed(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.table, self.positions = nn.Embedding(V, 12), nn.Parameter(torch.randn(9, 12))
-
-        def forward(self, ids):
-            return self.table(ids) + self.positions[: ids.size(1)]
-
-    layers = {"num_encoder_layers": 1, "num_decoder_layers": 1, "dim_feedforward": 20}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # on nested tensors, which are for other options
-        core = nn.Transformer(12, 3, **layers, batch_first=batch_first, norm_first=norm_first)
-    whole = torch_transformer(core, Placed(), Placed(), nn.Linear(12, V), pad_id=4)
-    report = check_model(whole, V, dropout=True)
-    assert report.passed, report
-    with pytest.raises(ValueError, match=r"^model takes \(src, tgt, src_mask, …\).* torch_transformer\("):
-        check_model(core, V)
 
 
 EITHER = "decoder_only(model) or encoder_only(model)"

@@ -77,7 +77,7 @@ HELP = """look for faults of a model of yours
 
 calls the function build of mine.py, in the current folder, and examines the model that it returns.
 A model that is not called as model(src, tgt) needs an adapter around it, from transformer.study.checks:
-seq2seq, decoder_only and encoder_only for models of Hugging Face, torch_transformer for torch.nn's.
+seq2seq, decoder_only and encoder_only for models of Hugging Face, Adapted for any other.
 With --training, build returns the arguments of check_training, as a dictionary or a tuple, such as
 {"model": model, "batch": (src, tgt), "loss": loss, "search": search}; then all of it is examined together.
 The status is 0 if no check fails, 1 if one does, and 2 if there is nothing to check."""

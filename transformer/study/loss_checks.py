@@ -5,7 +5,8 @@ from collections.abc import Iterable, Mapping
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformer.study.checks import _inverted, _listed, _quiet, _said
+from transformer.study.checks import first_line, inverted_mask, without_dropout
+from transformer.study.model_checks import listed
 from transformer.study.readings import _moved, _Program, _value
 
 __all__ = []
@@ -58,11 +59,11 @@ def _check_runs(p: _Program) -> _Finding:
             return None, "the loss refuses targets without a start token", ""
         hundreds = (p.few.ids("labels") < 0).any()
         cause = "labels hold -100, but the loss has another ignore_index"
-        return False, _said(error), cause if hundreds else "raised by the loss or the model"
+        return False, first_line(error), cause if hundreds else "raised by the loss or the model"
     if not called:
         return False, "the loss never calls the model that it's given", "it uses a model from outside"
     if not value.isfinite():
-        cause = _inverted(lambda: p.loss(model.eval(), p.few.rows(_fullest(p)).given()))
+        cause = inverted_mask(lambda: p.loss(model.eval(), p.few.rows(_fullest(p)).given()))
         return False, f"the loss is {value.item()}", cause or "a mask that hides every key, or the log of 0"
     if not value.requires_grad:
         return (
@@ -190,7 +191,7 @@ def _same(p: _Program, order: Tensor, src: Tensor, mask: Tensor | None) -> bool:
 
 def _check_masks(p: _Program) -> _Finding:
     """Positions see the past and not the future, the source, and not the rest of the batch."""
-    inverted = _inverted(lambda: p.loss(p.model, p.unpadded.given()))
+    inverted = inverted_mask(lambda: p.loss(p.model, p.unpadded.given()))
     if inverted:
         return False, "what may be attended to is hidden", inverted
     early = [t for t in p.traces if t.r is not None and t.f is not None and t.f <= t.r]
@@ -238,7 +239,7 @@ def _mixed(p: _Program) -> str:
         try:
             whole = p.read(p.few.rows(*index)).logits
         except Exception as error:
-            return f"a batch of {size} raises {_said(error)}"
+            return f"a batch of {size} raises {first_line(error)}"
         wanted = torch.cat([alone[b] for b in index])
         apart = torch.cdist(wanted, whole.masked_fill(~whole.isfinite(), 0.0), p=torch.inf)  # in any order
         if not apart.amin(dim=1).max() <= 1e-5 * wanted.abs().max():
@@ -270,7 +271,7 @@ def _check_mean(p: _Program) -> _Finding:
 
 def _check_gradients(p: _Program) -> _Finding:
     """Every parameter is to be trained, and gets a gradient."""
-    model = _quiet(copy.deepcopy(p.original)).train()
+    model = without_dropout(copy.deepcopy(p.original)).train()
     model.zero_grad()
     _value(p.loss(model, p.few.given())).backward()
     named = dict(model.named_parameters())
@@ -278,14 +279,14 @@ def _check_gradients(p: _Program) -> _Finding:
     if frozen:
         return (
             False,
-            f"requires_grad is False: {_listed(frozen)}",
+            f"requires_grad is False: {listed(frozen)}",
             "frozen on purpose, or left from fine-tuning",
         )
     grads = {name: q.grad for name, q in named.items() if q.requires_grad}
     wrong = [name for name, grad in grads.items() if grad is not None and not grad.isfinite().all()]
     if wrong:
-        return False, f"not finite: {_listed(wrong)}", "masks of -inf, the log of 0, or an overflow"
+        return False, f"not finite: {listed(wrong)}", "masks of -inf, the log of 0, or an overflow"
     dead = [name for name, grad in grads.items() if grad is None or not grad.any()]
     if dead:
-        return False, f"none for {_listed(dead)}", "detach or no_grad, or a layer that is built and not used"
+        return False, f"none for {listed(dead)}", "detach or no_grad, or a layer that is built and not used"
     return True, f"all of {len(grads)} parameters have one", ""

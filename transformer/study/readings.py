@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
-from transformer.study.checks import _said, find_logits
+from transformer.study.checks import first_line, find_logits
 
 __all__ = []
 
@@ -238,7 +238,7 @@ class _Program:
                 self.read(self.few.put(labels=F.pad(self.few.ids("labels"), (1, 0), value=self.bos)))
             except Exception:
                 return ""
-            return _said(error)
+            return first_line(error)
         return ""
 
     @cached_property

@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from transformer.study.checks import (
     CheckReport,
     CheckResult,
-    _listed,
-    _quiet,
-    _said,
-    _understood,
+    adapted,
     find_logits,
+    first_line,
+    without_dropout,
 )
+from transformer.study.model_checks import listed
 from transformer.study.loss_checks import (
     _check_end,
     _check_gradients,
@@ -46,7 +46,7 @@ def _check_optimizer(p: _Program) -> _Finding:
     held = {id(q) for group in p.optimizer.param_groups for q in group["params"]}
     missing = [name for name, q in p.original.named_parameters() if q.requires_grad and id(q) not in held]
     if missing:
-        return False, f"doesn't hold {_listed(missing)}", "built from another model, or before it was changed"
+        return False, f"doesn't hold {listed(missing)}", "built from another model, or before it was changed"
     if p.schedule is not None and p.schedule.optimizer is not p.optimizer:
         return False, "the schedule moves another optimizer's rate", "built before the optimizer was replaced"
     rates = _rates(p.optimizer, p.schedule)
@@ -115,7 +115,7 @@ def _check_loop(p: _Program) -> _Finding:
         cause = "no optimizer.step() or backward(), a rate of 0, or another model's parameters"
         return False, f"{batches.taken} batches move no parameter", cause
     if dead := [name for name in still if name in moving]:
-        return False, f"never moves {_listed(dead)}", "not in the optimizer, or no gradient reaches it"
+        return False, f"never moves {listed(dead)}", "not in the optimizer, or no gradient reaches it"
     if batches.stale:
         return False, "gradients of earlier batches are still there", "no zero_grad() between updates"
     for number in (12, 48):  # an optimizer that starts anew may go uphill for a while
@@ -179,7 +179,7 @@ def _check_dev(p: _Program) -> _Finding:
 
 def _overfitted(p: _Program) -> tuple[nn.Module, bool | None, str]:
     # A copy that has learned the few sentences, whether it has (None: had no time), and what it took.
-    model, steps, losses, right = _quiet(copy.deepcopy(p.original)), 0, [math.nan], 0.0
+    model, steps, losses, right = without_dropout(copy.deepcopy(p.original)), 0, [math.nan], 0.0
     parameters, start = [q for q in model.parameters() if q.requires_grad], time.monotonic()
     optimizer = torch.optim.Adam(parameters)
     while right < 1 and time.monotonic() - start < p.seconds:
@@ -296,7 +296,7 @@ def _run_checks(p: _Program) -> tuple[CheckResult, ...]:
         except _Unseen as reason:
             passed, measured, cause = None, str(reason), ""
         except Exception as error:  # of the user's pieces
-            passed, measured, cause = False, _said(error), "raised by the program itself"
+            passed, measured, cause = False, first_line(error), "raised by the program itself"
         verdict = "skipped" if passed is None else "pass" if passed else "FAIL"
         results.append(CheckResult(name, verdict, measured, cause))
     return tuple(results)
@@ -319,7 +319,7 @@ def _plain_loss(pad: int) -> Callable[[Any, Any], Tensor]:
             return result
         parts = (batch,) if isinstance(batch, Tensor) else tuple(batch)
         src, read, labels = parts if len(parts) == 3 else (parts[0], parts[-1][:, :-1], parts[-1][:, 1:])
-        logits = find_logits(_understood(model, pad)(src, read))
+        logits = find_logits(adapted(model, pad)(src, read))
         return F.cross_entropy(logits.transpose(1, 2), labels, ignore_index=pad)
 
     return loss
@@ -384,7 +384,7 @@ def check_training(
     eos = _known(model, eos_id, "eos_id", "eos_token_id")
     device = parts.ids("labels").device
     with torch.random.fork_rng([] if device.type == "cpu" else [device], device_type=device.type):
-        quiet = _quiet(copy.deepcopy(model)).eval()
+        quiet = without_dropout(copy.deepcopy(model)).eval()
         asked = parts, _few(parts, pad), pad, bos, eos, seconds
         pieces = search, _held_out(dev), train, evaluate, optimizer, schedule
         program = _Program(model, quiet, loss or _plain_loss(pad), *asked, *pieces)
