@@ -892,11 +892,3 @@ def test_closed_streams_are_no_reason_for_a_traceback(redirected, message):
 def test_a_full_disk_is_said_once():
     ran = run("translate a >/dev/full")
     assert ran.returncode == 2 and ran.stderr.startswith(b"error: ") and ran.stderr.count(b"\n") == 1
-
-
-def test_help_speaks_of_the_program_by_the_name_it_was_started_by(capsys, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["/usr/bin/transformer-book"])
-    assert main([]) == 2
-    said = capsys.readouterr().err
-    assert "usage: transformer-book " in said and "\n  transformer-book train phrases" in said
-    assert "python -m transformer" not in said
