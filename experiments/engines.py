@@ -17,7 +17,8 @@ import torch
 
 from benchmarks.measure import table
 from experiments.depths import SEARCHES, timed
-from transformer import Translator, load_corpus
+from transformer import load_corpus
+from transformer.exchange.translators import load_translator
 from transformer.files import write_record
 from transformer.runs.folder import run_facts
 
@@ -28,7 +29,7 @@ TIMED = 64  # sentences, of the test split, of a round
 
 def compared(sentences: list[str], rounds: int) -> dict[str, Any]:
     """For each search the sentences that both translate alike; for each size of a batch the speed of both."""
-    models = {engine: Translator.load("phrases", "cpu", engine) for engine in (OURS, THEIRS)}
+    models = {OURS: load_translator("phrases", "cpu"), THEIRS: load_translator("phrases", "cpu", THEIRS)}
     same = {}
     for name, search in SEARCHES.items():
         found = [model.translate_tokenized(sentences, search) for model in models.values()]

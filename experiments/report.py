@@ -246,7 +246,7 @@ def translate_surely(
     """Tokenized translations, with the mean log-probability of a token of each, rounded to four digits."""
     eos_id = translator.model.config.eos_id
     sources = [[*ids, eos_id] for ids in translator.vocabulary.encode_batch(sentences)]
-    found = translator.translate_ids(sources, search)
+    found = translator.engine(sources, search)
     means = log_probabilities(translator, sources, found)
     return [translator.vocabulary.decode(ids) for ids in found], [round(mean, 4) for mean in means]
 

@@ -3,7 +3,7 @@
 `train SEED` trains one on the Portuguese side of the training split, a few minutes on one core, and keeps
 its weights in runs/speaking/. `measure SEED` then asks the grammar which of its sentences it could have
 drawn, beside those of an untrained model and of a table of pairs, for transformer/records/book/speaking.json.
-The model of seed 0 goes to transformer/records/book/speaker/, in the form that transformers reads.
+The model of seed 0 goes to transformer/records/book/speaker/, as a Llama of transformers, which writes it.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ from torch import Tensor
 
 from experiments.small_portuguese import accepts
 from transformer import TokenBatches, Vocabulary, fit, load_corpus
-from transformer.exchange.llama import to_llama
+from transformer.exchange.foreign import our_name
+from transformer.exchange.llama import _PARTS
 from transformer.files import read_record, write_record
 from transformer.language.batches import pad
+from transformer.language.bpe_file import SPACE, SPECIALS
 from transformer.language.vocabulary import BOS_ID, EOS_ID, PAD_ID
 from transformer.modern.generate import generate
 from transformer.modern.language_model import LanguageModel, LanguageModelConfig
@@ -127,6 +129,34 @@ def judged(found: list[str]) -> dict[str, Any]:
     }
 
 
+def pack(model: LanguageModel, vocabulary: Vocabulary) -> None:
+    """Write the model and its subwords by transformers, in half precision."""
+    import tokenizers as t
+    import transformers
+
+    special = dict(zip(("pad_token", "unk_token", "bos_token", "eos_token"), SPECIALS, strict=True))
+    theirs = transformers.LlamaForCausalLM(
+        transformers.LlamaConfig(
+            vocab_size=len(vocabulary), hidden_size=SIZES["d_model"], intermediate_size=SIZES["d_ff"],
+            num_hidden_layers=SIZES["n_layers"], num_attention_heads=SIZES["n_heads"],
+            num_key_value_heads=SIZES["n_kv_heads"], rms_norm_eps=model.config.norm_eps,
+            tie_word_embeddings=True, pad_token_id=PAD_ID, bos_token_id=BOS_ID, eos_token_id=EOS_ID,
+        )
+    )  # fmt: skip
+    ours = model.state_dict()
+    theirs.load_state_dict({name: ours[our_name(name, _PARTS)] for name in theirs.state_dict()})
+    theirs.half().save_pretrained(RECORDS / "speaker")
+    fast = t.Tokenizer.from_str(vocabulary.tokenizer.to_str())
+    spaces = t.normalizers.Replace(t.Regex(r"\s+"), " ")
+    fast.normalizer = t.normalizers.Sequence([t.normalizers.NFC(), spaces, t.normalizers.Strip()])
+    fast.decoder = t.decoders.Metaspace(replacement=SPACE, prepend_scheme="always")
+    start = SPECIALS[BOS_ID]
+    fast.post_processor = t.processors.TemplateProcessing(f"{start} $A", special_tokens=[(start, BOS_ID)])
+    fast.add_special_tokens(list(SPECIALS))
+    whole = transformers.PreTrainedTokenizerFast(tokenizer_object=fast, **special)
+    whole.save_pretrained(RECORDS / "speaker")
+
+
 def measure(seed: int) -> None:
     """Judge what the model of a seed says, and pack it if it is the one of the book."""
     facts = run_facts("cpu")
@@ -136,7 +166,7 @@ def measure(seed: int) -> None:
     untrained, model = built(vocabulary), built(vocabulary)
     load_weights(model, RUNS / f"seed-{seed}.safetensors")
     if seed == PACKED:
-        to_llama(model, RECORDS / "speaker", vocabulary, torch.float16)
+        pack(model, vocabulary)
     ways = {
         "trained": drawn_by_model(model),
         "untrained": drawn_by_model(untrained),

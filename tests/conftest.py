@@ -36,3 +36,18 @@ def pytest_runtest_setup(item) -> None:
     """Seed torch, where a test has imported it."""
     if "torch" in sys.modules:
         sys.modules["torch"].manual_seed(0)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    """Where `NO_SKIPS` is set, as in the job that has every program, a test that is skipped fails."""
+    report = yield
+    if report.skipped and not hasattr(report, "wasxfail") and os.environ.get("NO_SKIPS"):
+        report.outcome, report.longrepr = "failed", f"skipped, though NO_SKIPS is set: {report.longrepr[2]}"
+    return report
+
+
+def pytest_collectreport(report) -> None:
+    """And so does a module that is skipped."""
+    if report.skipped and os.environ.get("NO_SKIPS"):
+        report.outcome, report.longrepr = "failed", f"skipped, though NO_SKIPS is set: {report.longrepr[2]}"

@@ -44,7 +44,7 @@ from transformer.commands.data import OwnTexts, Translations
 from transformer.commands.options import device_option
 from transformer.commands.recipes import Loss, Schedule, Stacks, changed, own_recipe, read_recipe, settings
 from transformer.commands.training import toy_record, train_toy, translation_record
-from transformer.exchange.ctranslate2 import load_translator
+from transformer.exchange.translators import load_translator
 from transformer.files import write_record
 from transformer.language.bpe_dropout import sampled_batches
 from transformer.language.corpora import CorpusError, Pair
@@ -126,7 +126,6 @@ def test_the_data_of_the_other_kind_are_refused():
         ("commands.training", lambda: train_toy(TOY)),
         ("commands.training", lambda: train_translator(TINY, load=ours)),
         ("language.translator", lambda: Translator.load("phrases")),
-        ("language.translator", lambda: Translator.from_pretrained("phrases")),
         ("language.translator", lambda: load_translator("phrases")),
         ("runs.distributed", lambda: process_group().__enter__()),
     ],

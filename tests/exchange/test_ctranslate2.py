@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import random
 import sys
+from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any
 
 import pytest
 import torch
@@ -18,11 +18,12 @@ from transformer import (
     TransformerConfig,
     Translator,
     accelerate,
-    beam_search,
-    greedy_search,
+    load_corpus,
     load_toy_model,
 )
-from transformer.exchange.ctranslate2 import CTranslate2Engine, CTranslate2Translator, to_ctranslate2
+from transformer.commands.main import main
+from transformer.exchange.ctranslate2 import CTranslate2Engine, to_ctranslate2
+from transformer.exchange.translators import load_translator
 from transformer.language.translator import Search
 
 needs_ctranslate2 = pytest.mark.skipif(
@@ -64,13 +65,6 @@ def written(ids) -> list[str]:
     return [str(token) for token in ids]
 
 
-def test_a_missing_library_is_named_with_its_extra(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "ctranslate2", None)
-    monkeypatch.setitem(sys.modules, "ctranslate2.specs", None)
-    with pytest.raises(ImportError, match=r'pip install "transformer-book\[interchange\]"'):
-        to_ctranslate2(load_toy_model(), tmp_path)
-
-
 @needs_ctranslate2
 @pytest.mark.parametrize("output_bias", [False, True], ids=["no output bias", "output bias"])
 @pytest.mark.parametrize("form", FORMS)
@@ -92,21 +86,6 @@ def test_the_probabilities_of_any_target_are_equal(form, output_bias, tmp_path):
 
 
 @needs_ctranslate2
-def test_searches_of_a_trained_model_find_the_same(tmp_path):
-    model = load_toy_model()
-    to_ctranslate2(model, tmp_path)
-    src = torch.randint(10, (40, 12), generator=torch.Generator().manual_seed(2))
-    sources = list(map(written, src.tolist()))
-    found = engine(tmp_path).translate_batch(sources, beam_size=1, max_decoding_length=12)
-    expected = [written(row) for row in greedy_search(model, src, 12).tolist()]
-    assert [result.hypotheses[0] for result in found] == expected
-    options = {"beam_size": 3, "length_penalty": 0.0, "max_decoding_length": 12}
-    found = engine(tmp_path).translate_batch(sources, **options)
-    best = beam_search(model, src, 3, length_penalty=0.0, max_length=12).tokens[:, 0]
-    assert [result.hypotheses[0] for result in found] == list(map(written, best.tolist()))
-
-
-@needs_ctranslate2
 def test_a_translator_brings_its_words(tmp_path):
     translator = Translator.load("phrases")
     to_ctranslate2(translator, tmp_path)
@@ -121,10 +100,24 @@ def test_a_translator_brings_its_words(tmp_path):
     assert said["preparation"] == {"name": "tokenized", "languages": ["pt", "en"]}
 
 
+# -------------------------------------------------------------------------------------------------
+# The engine of a translator
+# -------------------------------------------------------------------------------------------------
+
+GIRL = "the girl likes the black cat."
+
+
+def both_of(model: Transformer) -> tuple[Translator, Translator]:
+    """A model with the packaged vocabulary, searched by PyTorch and by the engine."""
+    ours, theirs = (Translator(model, Translator.load("phrases").vocabulary) for _ in range(2))
+    theirs.engine = CTranslate2Engine(theirs)
+    return ours, theirs
+
+
 @needs_ctranslate2
 @pytest.mark.parametrize("beam_size", [1, 4])
 def test_a_translation_may_be_empty(beam_size):
-    vocabulary, size = Translator.load("phrases").vocabulary, len(Translator.load("phrases").vocabulary)
+    size = len(Translator.load("phrases").vocabulary)
     model = Transformer(TransformerConfig(size, size, tie_embeddings=False, **SIZES))
     with torch.no_grad():  # whatever was written, the end is the most probable
         norm = model.decoder.layers[-1].feed_residual.norm
@@ -132,60 +125,90 @@ def test_a_translation_may_be_empty(beam_size):
         norm.bias.fill_(1.0)
         model.output.weight.zero_()
         model.output.weight[model.config.eos_id] = 1.0
-    translator = Translator(model, vocabulary)
-    assert translator.translate_tokenized(["o gato ."], Search(beam_size)) == [""]
-    by_engine = Translator(model, vocabulary, "ctranslate2")
-    assert by_engine.translate_tokenized(["o gato ."], Search(beam_size)) == [""]
+    for translator in both_of(model):
+        assert translator.translate_tokenized(["o gato ."], Search(beam_size)) == [""]
 
 
 @needs_ctranslate2
 def test_every_search_is_one_that_the_engine_can_do():
     """Also a beam wider than the vocabulary, and translations and batches of a single token."""
-    vocabulary = Translator.load("phrases").vocabulary
+    size = len(Translator.load("phrases").vocabulary)
     torch.manual_seed(0)
-    config = TransformerConfig(len(vocabulary), len(vocabulary), **SIZES)
-    model = Transformer(config).eval()
+    model = Transformer(TransformerConfig(size, size, **SIZES)).eval()
     scrambled(nn.ModuleList([model.encoder, model.decoder]))
-    ours, theirs = Translator(model, vocabulary), Translator(model, vocabulary, "ctranslate2")
+    ours, theirs = both_of(model)
     sources = ["o gato .", "", "a menina gosta do gato preto .", "ela não vê a casa ."]
     for search in (
         Search(1), Search(100, max_length=6), Search(3, 10.0), Search(4, 0.0), Search(4, max_length=1),
         Search(1, max_tokens=1), Search(2, max_tokens=3),
     ):  # fmt: skip
         assert theirs.translate_tokenized(sources, search) == ours.translate_tokenized(sources, search)
+    with pytest.raises(ValueError, match="beam_size"):
+        theirs.translate(sources, beam_size=101)
 
 
 @needs_ctranslate2
-def test_weights_in_eight_bits_are_a_translator_of_their_own():
+def test_an_option_that_the_engine_has_not_is_refused_by_name():
+    @dataclass(frozen=True)
+    class Another(Search):
+        temperature: float = 1.0
+
+    by_engine = load_translator("phrases", engine="ctranslate2")
+    assert by_engine.translate(["A menina gosta do gato preto."], Another()) == [GIRL]
+    with pytest.raises(ValueError, match="temperature must be 1.0 for the engine ctranslate2, .* but is 0.5"):
+        by_engine.translate(["Gosto disto."], Another(temperature=0.5))
+
+
+@needs_ctranslate2
+def test_the_engine_says_what_pytorch_says(capsys):
+    sources = [pair.source for pair in load_corpus("phrases", "test")[:100]]
+    ours, theirs = Translator.load("phrases"), load_translator("phrases", engine="ctranslate2")
+    for search in (Search(1), Search(4), Search(4, 0.0)):
+        pairs = zip(theirs.translate(sources, search), ours.translate(sources, search))
+        assert sum(a == b for a, b in pairs) >= 97
+    ids = [[*ours.vocabulary.encode(text), ours.model.config.eos_id] for text in sources[:9]]
+    for longest in (3, 200):
+        search = Search(1, max_length=longest)
+        assert theirs.engine(ids, search) == ours.engine(ids, search)
+    assert theirs.translate(["", "gosto disto ."]) == ["", "i like this."]
+    asked = [
+        "translate",
+        "--engine",
+        "ctranslate2",
+        "--compute-type",
+        "int8",
+        "A menina gosta do gato preto.",
+    ]
+    assert main(asked) == 0 and capsys.readouterr() == (f"{GIRL}\n", "")
+
+
+@needs_ctranslate2
+def test_the_engine_computes_with_the_numbers_that_are_asked_for():
     translator = Translator.load("phrases")
-    small = CTranslate2Translator(translator, "int8")
-    assert (small.engine, translator.engine) == ("ctranslate2", "pytorch")
-    assert small.translate(["A menina gosta do gato preto."]) == ["the girl likes the black cat."]
-    engine: Any = small._find
-    assert engine.__self__._engine.compute_type.startswith("int8")
-
-
-@needs_ctranslate2
-def test_a_model_that_the_engine_cannot_hold_is_refused_or_searched_by_pytorch():
-    carried = Translator.load("phrases")
-    model, message = (
-        accelerate(carried.model),
-        "model must be of type transformer.model.Transformer, not transformer.speed",
-    )
-    with pytest.raises(TypeError, match=message):
-        Translator(model, carried.vocabulary, "ctranslate2")
-    with pytest.warns(UserWarning, match=f"^searches run on pytorch: {message}") as caught:
-        fallen = Translator(model, carried.vocabulary, "auto")
-    assert caught[0].filename == __file__ and fallen.engine == "pytorch"
-    assert fallen.translate(["Gosto disto."]) == carried.translate(["Gosto disto."])
-
-
-@needs_ctranslate2
-def test_a_device_that_the_engine_does_not_know_is_refused():
-    translator = Translator.load("phrases")
+    for compute_type in (None, "int8"):
+        engine = CTranslate2Engine(translator, compute_type)
+        assert engine._engine.compute_type.startswith(compute_type or "float32")
+    with pytest.raises(ValueError, match="int3"):
+        CTranslate2Engine(translator, "int3")
+    with pytest.raises(
+        TypeError, match="model must be of type transformer.model.Transformer, not transformer.sp"
+    ):
+        CTranslate2Engine(Translator(accelerate(translator.model), translator.vocabulary))
     translator.model.to("meta")
     with pytest.raises(ValueError, match=r"device of the model must be one of \['cpu', 'cuda'\], not 'meta'"):
         CTranslate2Engine(translator)
+
+
+def test_a_missing_engine_is_named_with_its_extra_by_the_command(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "ctranslate2", None)
+    assert main(["translate", "--engine", "ctranslate2", "a"]) == 2
+    need = 'this needs the library ctranslate2: pip install "transformer-book[interchange]"'
+    assert capsys.readouterr().err == f"error: {need}\n"
+
+
+# -------------------------------------------------------------------------------------------------
+# Files
+# -------------------------------------------------------------------------------------------------
 
 
 @needs_ctranslate2
@@ -206,14 +229,6 @@ def test_eight_bits_are_smaller_and_nearly_as_good(tmp_path):
     with pytest.raises(ValueError, match="int3"):
         to_ctranslate2(model, tmp_path / "none", "int3")
     assert not (tmp_path / "none").exists()
-
-
-@needs_ctranslate2
-def test_a_model_in_another_dtype_is_written_in_float32_and_left_alone(tmp_path):
-    model = model_of("post-norm").double()
-    to_ctranslate2(model, tmp_path)
-    assert {parameter.dtype for parameter in model.parameters()} == {torch.float64}
-    assert engine(tmp_path).compute_type == "float32"
 
 
 @needs_ctranslate2

@@ -73,9 +73,3 @@ def test_what_is_no_plain_model_is_refused_before_anything_is_written(tmp_path, 
     ):
         to_onnx(accelerate(load_toy_model()), tmp_path / "graphs")
     assert not (tmp_path / "graphs").exists()
-
-
-def test_a_missing_library_is_named_with_its_extra(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "onnxscript", None)
-    with pytest.raises(ImportError, match=r'pip install "transformer-book\[interchange\]"'):
-        to_onnx(load_toy_model(), tmp_path)

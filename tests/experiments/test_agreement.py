@@ -28,7 +28,6 @@ def test_torch_nn_agrees(data):
 @pytest.mark.parametrize(
     ("name", "libraries"),
     [
-        ("pegasus", ["transformers"]),
         ("marian", ["transformers"]),
         ("m2m100", ["transformers"]),
         ("ctranslate2", ["ctranslate2"]),
@@ -58,7 +57,6 @@ def test_the_record_has_a_row_for_each_program():
     assert record["sentences"] == agreement.SENTENCES and record["beam"] == agreement.BEAM
     assert [row["library"] for row in record["rows"]] == [
         "torch.nn",
-        "Hugging Face Pegasus",
         "Hugging Face Marian",
         "Hugging Face M2M-100",
         "CTranslate2",

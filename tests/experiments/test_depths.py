@@ -48,7 +48,7 @@ def test_all_searches_and_sizes_are_timed():
 
 def test_engines_are_compared_within_rounds(monkeypatch):
     rates = {engines.OURS: [10.0, 100.0, 20.0], engines.THEIRS: [20.0, 110.0, 60.0]}
-    monkeypatch.setattr(engines.Translator, "load", lambda name, device, engine: Recorder())
+    monkeypatch.setattr(engines, "load_translator", lambda *named: Recorder())
     monkeypatch.setattr(engines, "timed", lambda models, sentences, rounds: {"greedy": rates})
     found = engines.compared(list("abc"), rounds=3)
     assert found["same"] == dict.fromkeys(depths.SEARCHES, 3)

@@ -4,7 +4,6 @@ import json
 import math
 import os
 import random
-import re
 import shutil
 import struct
 import subprocess
@@ -371,21 +370,6 @@ def test_one_warning_names_the_first_doubtful_sentence():
 def test_fewer_sentences_than_were_read_are_doubtful(source, translation, doubtful):
     doubts = checked(source, translation, (), "", True, True).doubts
     assert [doubt.startswith("is 2 sentences") or "is 3" in doubt for doubt in doubts] == [True] * doubtful
-
-
-def test_a_missing_engine_is_refused_or_pytorch_searches_and_says_so(translator, monkeypatch):
-    monkeypatch.setitem(sys.modules, "ctranslate2", None)
-    monkeypatch.setitem(sys.modules, "ctranslate2.specs", None)
-    model, vocabulary = translator.model, translator.vocabulary
-    need = 'this needs the library ctranslate2: pip install "transformer-book[interchange]"'
-    with pytest.raises(ImportError, match=re.escape(need)):
-        Translator(model, vocabulary, engine="ctranslate2")
-    with pytest.warns(UserWarning, match=re.escape(f"searches run on pytorch: {need}")) as caught:
-        other = Translator(model, vocabulary, engine="auto")
-    assert caught[0].filename == __file__
-    assert (other.engine, translator.engine) == ("pytorch", "pytorch")
-    sources = [pair.source for pair in PAIRS]
-    assert other.translate(sources) == translator.translate(sources)
 
 
 def test_a_sentence_loses_no_token_without_a_warning(translator):

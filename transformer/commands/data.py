@@ -73,7 +73,7 @@ class Reversals:
         """What the run has made: the model itself."""
         return model
 
-    def keep(self, model: Transformer, folder: Path, record: dict[str, Any] | None = None) -> None:
+    def keep(self, model: Transformer, folder: Path) -> None:
         """Write the model's weights into the run's folder."""
         save_weights(model, folder / self.left, torch.float16)
 
@@ -216,12 +216,9 @@ class Lessons:
         """What the run has made: model and vocabulary."""
         return Translator(model, self.vocabulary)
 
-    def keep(self, translator: Translator, folder: Path, record: dict[str, Any] | None = None) -> None:
-        """Write the translator into the run's folder, with a model card if there is a record."""
-        if record is None:
-            translator.save(folder / self.data.left)
-        else:
-            translator.save_pretrained(folder / self.data.left, record=record)
+    def keep(self, translator: Translator, folder: Path) -> None:
+        """Write the translator into the run's folder."""
+        translator.save(folder / self.data.left)
 
     def record(self, translator: Translator, trainer: Trainer) -> dict[str, Any]:
         """The number of parameters, the seconds spent in updates, the log, and the scores."""

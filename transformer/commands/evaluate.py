@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any
 from transformer.commands.options import Add, note, place, search_options, within
 from transformer.language.corpora import Pair, load_corpus, read_pairs
+from transformer.language.folder import pretrained_folder
 from transformer.language.scores import corpus_scores
 from transformer.language.translator import Translator
 from transformer.language.wording import CORPORA, Preparation
@@ -14,7 +15,7 @@ __all__ = ["run", "evaluation_pairs", "show_scores", "add_options", "HELP"]
 
 def run(options: argparse.Namespace) -> None:
     """Score a translator on a split of a corpus, or on two files."""
-    translator = Translator.from_pretrained(options.model, device=options.device)
+    translator = Translator.load(pretrained_folder(options.model), options.device)
     pairs, seen = evaluation_pairs(options, translator.preparation)
     sources, search = [source for source, _ in pairs], options.search
     targets = [translator.vocabulary.prepare(target) for _, target in pairs]

@@ -5,6 +5,7 @@ import json
 from dataclasses import asdict
 from transformer.commands.options import Add, model_option
 from transformer.commands.recipes import RECIPES, settings
+from transformer.language.folder import pretrained_folder
 from transformer.language.translator import Translator
 
 __all__ = ["HELP", "run", "add_options"]
@@ -15,7 +16,7 @@ def run(options: argparse.Namespace) -> None:
     if options.recipe is not None:
         shown = settings(RECIPES[options.recipe])
     else:
-        model = Translator.from_pretrained(options.model, device="cpu").model
+        model = Translator.load(pretrained_folder(options.model), "cpu").model
         shown = {"parameters": sum(parameter.numel() for parameter in model.parameters())}
         shown |= asdict(model.config)
     if options.json:

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 import torch
 from transformer.commands.recipes import RECIPES, settings
-from transformer.exchange.ctranslate2 import load_translator
-from transformer.language.translator import ENGINES, AnyTranslator, Search
+from transformer.exchange.translators import load_translator
+from transformer.language.translator import AnyTranslator, Search
 from transformer.training import best_device
 
 __all__ = [
@@ -148,20 +148,19 @@ def model_option(add: Add) -> None:
 
 def engine_option(add: Add) -> None:
     """What runs the search."""
-    engine = "what searches: pytorch; ctranslate2, a program in C++; or auto, which takes ctranslate2 where "
-    engine += "it is installed and can hold the model, and says which it is (default: pytorch)"
-    add("--engine", choices=ENGINES, default="pytorch", help=engine)
+    engine = "search by ctranslate2, a program in C++ (default: PyTorch)"
+    add("--engine", choices=["ctranslate2"], help=engine)
+    numbers = "what ctranslate2 computes with, such as int8 (default: float32)"
+    add("--compute-type", metavar="TYPE", help=numbers)
 
 
 def named_translator(options: argparse.Namespace) -> AnyTranslator:
-    """The translator of the options; where they leave the engine open, one line says which it is."""
+    """The translator of the options."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        translator = load_translator(options.model, options.device, options.engine)
+        translator = load_translator(options.model, options.device, options.engine, options.compute_type)
     for warning in caught:
         note(f"warning: {warning.message}")
-    if options.engine == "auto" and translator.engine != "pytorch":
-        note(f"searches run on {translator.engine}")
     return translator
 
 

@@ -109,7 +109,6 @@ def leave_results(folder: Path, recipe: Recipe, trained: Trained) -> None:
         return
     note("training is over; scoring it can take some minutes more …")
     record = record_of(recipe, trained)
-    trained.data.keep(trained.learned, folder, record)
     write_record(folder / "record.json", record)
     tell(trained.data.said(record))
     tell(f"the run's folder: {one_line(folder)}")

@@ -110,6 +110,6 @@ the lines before it are answered.
 
   python -m transformer translate < portuguese.txt > english.txt
 
-A name with one slash that is not a folder is looked up on the Hugging Face hub: a translator that
-Translator.push_to_hub has put there, or a Marian model with weights in safetensors. Only files that
-execute nothing are fetched, and they are kept, so that the next call needs no network."""
+A name with one slash that is not a folder is looked up on the Hugging Face hub: a translator's folder
+that "hf upload OWNER/NAME FOLDER" has put there, or a Marian model with weights in safetensors. Only
+files that execute nothing are fetched, and they are kept, so that the next call needs no network."""

@@ -1,7 +1,7 @@
 """CTranslate2: a translator written in its form, and its engine."""
 
 import tempfile
-import warnings
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 import torch
@@ -9,17 +9,14 @@ from torch import Tensor, nn
 from transformer.decoding import length_norm
 from transformer.embedding import sinusoidal_encoding
 from transformer.exchange.foreign import check_as_configured, whole_folder
-from transformer.exchange.marian import MarianTranslator
 from transformer.exchange.torch import check_exact_type
-from transformer.files import read_record
-from transformer.language.hub import pretrained_folder
-from transformer.language.translator import ENGINES, AnyTranslator, Search, Translator
+from transformer.language.translator import Search, Translator
 from transformer.language.vocabulary import UNK_ID
 from transformer.layers import DecoderLayer, LayerNorm
 from transformer.model import Decoder, Encoder, Transformer
 from transformer.validation import check_choice, optional_import
 
-__all__ = ["to_ctranslate2", "CTranslate2Engine", "CTranslate2Translator", "load_translator"]
+__all__ = ["to_ctranslate2", "CTranslate2Engine"]
 
 
 def _array(*parts: Tensor) -> Any:
@@ -119,21 +116,24 @@ def to_ctranslate2(
         spec.save(str(part))
 
 
+_OPTIONS = ("beam_size", "length_penalty", "max_length", "max_tokens")  # of a search, that the engine has
+
+
 class CTranslate2Engine:
-    """The searches of a translator, run by CTranslate2.
+    """The searches of a translator, run by CTranslate2: give it to `translator.engine`.
 
     Its beam ends by the engine's own rule, so that a rare translation differs from those of PyTorch.
 
     Args:
         translator: where weights and vocabulary come from; later changes to the weights have no effect.
-        quantization: as in `to_ctranslate2`.
+        compute_type: what the engine computes with, such as `"int8"`; `None` for float32.
 
     Raises:
-        TypeError, ValueError, ImportError: as in `to_ctranslate2`; or the model is on a device that
-            CTranslate2 does not know.
+        TypeError, ValueError, ImportError: as in `to_ctranslate2`; or the model is on a device, or
+            `compute_type` is one, that CTranslate2 does not know.
     """
 
-    def __init__(self, translator: Translator, quantization: str | None = None) -> None:
+    def __init__(self, translator: Translator, compute_type: str | None = None) -> None:
         engine = optional_import("ctranslate2").Translator
         device = next(translator.model.parameters()).device
         kind = "cpu" if device.type == "mps" else device.type  # Apple's GPUs are strange to the engine
@@ -141,15 +141,21 @@ class CTranslate2Engine:
         self._words, self._longest = translator.vocabulary.tokens, translator.model.config.max_length
         self._end = translator.model.config.eos_id
         self._ids = {piece: number for number, piece in enumerate(translator.vocabulary.pieces)}
-        threads = torch.get_num_threads()
+        options = {"compute_type": compute_type or "float32", "intra_threads": torch.get_num_threads()}
         with tempfile.TemporaryDirectory() as folder:
-            to_ctranslate2(translator, folder, quantization)
-            self._engine = engine(
-                folder, device=kind, device_index=device.index or 0, intra_threads=threads
-            )
+            to_ctranslate2(translator, folder)
+            self._engine = engine(folder, device=kind, device_index=device.index or 0, **options)
 
-    def translate_ids(self, sources: list[list[int]], search: Search) -> list[list[int]]:
-        """As the function `translate_ids`."""
+    def __call__(self, sources: list[list[int]], search: Search) -> list[list[int]]:
+        """As `translate_ids`.
+
+        Raises:
+            ValueError: the engine has not an option that `search` asks for.
+        """
+        for option in fields(search):
+            if option.name not in _OPTIONS and (given := getattr(search, option.name)) != option.default:
+                wanted = f"{option.default!r} for the engine ctranslate2"
+                raise ValueError(f"{option.name} must be {wanted}, which has no other, but is {given!r}")
         longest = min(search.max_length, self._longest)
         found: list[list[int]] = [[] for _ in sources]
         rows = [row for row, ids in enumerate(sources) if len(ids) > 1]  # not the empty ones
@@ -171,47 +177,3 @@ class CTranslate2Engine:
             ends = [self._end] * (len(best[2]) < longest)  # of which the engine does not speak
             found[row] = [self._ids[piece] for piece in best[2]] + ends
         return found
-
-
-class CTranslate2Translator(Translator):
-    """A `Translator` on CTranslate2, whose weights may be stored in fewer bits.
-
-    Args:
-        translator, quantization: as in `CTranslate2Engine`; so are the errors.
-    """
-
-    def __init__(self, translator: Translator, quantization: str | None = None) -> None:
-        super().__init__(translator.model, translator.vocabulary)
-        self.engine, self._find = "ctranslate2", CTranslate2Engine(translator, quantization).translate_ids
-
-
-def load_translator(
-    name: str | Path, device: torch.device | str | None = None, engine: str = "pytorch", **download: Any
-) -> AnyTranslator:
-    """The translator that a name stands for, ours or Marian's.
-
-    Args:
-        name: a folder, the name of a translator that the package carries, or `"OWNER/NAME"` on the
-            Hugging Face hub.
-        device: to translate on; `None` for the `best_device`.
-        engine: what runs the searches, as in `Translator`; a Marian model runs on PyTorch.
-        **download: as in `pretrained_folder`.
-
-    Raises:
-        ValueError: it is an M2M-100 model, for `M2M100Translator`.
-        TypeError, ValueError, OSError, ImportError: as in `pretrained_folder`, and in `Translator.load`
-            or `MarianTranslator`.
-    """
-    check_choice(ENGINES, engine=engine)
-    folder = pretrained_folder(name, **download)
-    config = folder / "config.json"
-    kind = read_record(config).get("model_type") if config.is_file() else None
-    if kind == "m2m_100":
-        raise ValueError(f"{name} translates between many languages: M2M100Translator is told which")
-    if kind == "marian":
-        if engine == "ctranslate2":
-            raise ValueError(f"engine must be 'pytorch' or 'auto' for {name}, a Marian model, not {engine!r}")
-        if engine == "auto":
-            warnings.warn(f"searches run on pytorch: {name} is a Marian model", stacklevel=2)
-        return MarianTranslator(folder, device)
-    return Translator.load(folder, device, engine)

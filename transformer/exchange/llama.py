@@ -1,6 +1,5 @@
-"""Llama, Mistral, Qwen3 and Gemma, read into `LanguageModel`, and written."""
+"""Llama, Mistral, Qwen3 and Gemma, read into `LanguageModel`."""
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,24 +13,13 @@ from transformer.exchange.foreign import (
     our_name,
     refusing_damage,
     tokenizer_text,
-    whole_folder,
 )
-from transformer.exchange.torch import check_exact_type, check_parts
-from transformer.language.bpe_file import SPACE, SPECIALS
-from transformer.language.folder import SAFETENSORS_DTYPES
-from transformer.language.vocabulary import BOS_ID, EOS_ID, PAD_ID, Vocabulary
 from transformer.modern.generate import generate, most_probable
 from transformer.modern.language_model import LanguageModel, LanguageModelConfig
 from transformer.modern.parts import RotaryStretch
-from transformer.validation import (
-    check_choice,
-    check_finite_weights,
-    check_size,
-    check_type,
-    optional_import,
-)
+from transformer.validation import check_choice, check_size, check_type, optional_import
 
-__all__ = ["from_llama", "to_llama", "Speaker"]
+__all__ = ["from_llama", "Speaker"]
 
 
 _PARTS = {
@@ -159,109 +147,6 @@ def _from_llama(
     if config.tie_embeddings:
         ours.output.weight = ours.embedding.weight
     return ours.eval()
-
-
-_OURS = {ours: theirs for theirs, ours in _PARTS.items()}
-_LLAMA_FILES = ("*config.json", "tokenizer.json", "model*.safetensors", "model.safetensors.index.json")
-_COMPARED = ("eps", "activation", "d_k", "group", "uses_alibi", "sharing")
-
-
-def _config_to_llama(ours: LanguageModelConfig) -> dict[str, Any]:
-    plain = {"positions": "rotary", "window": None, "qk_norm": False, "scale_embedding": False}
-    for name, known in plain.items():
-        check_choice([known], **{name: getattr(ours, name)})
-    activations = {name: theirs for theirs, name in _ACTIVATIONS.items()}
-    check_choice(list(activations), activation=ours.activation)
-    scaling, stretch = None, ours.rotary_stretch
-    if stretch is not None:
-        scaling = {theirs: getattr(stretch, name) for theirs, name in _STRETCH.items()}
-        scaling["rope_type"] = "llama3"
-    return {
-        "model_type": "llama",
-        "architectures": ["LlamaForCausalLM"],
-        **{theirs: getattr(ours, name) for theirs, name in _FIELDS.items()},
-        "num_key_value_heads": ours.kv_heads,
-        "head_dim": ours.d_k,
-        "hidden_act": activations[ours.activation],
-        "rope_theta": ours.rotary_base,
-        "rope_scaling": scaling,
-        "tie_word_embeddings": ours.tie_embeddings,
-    }
-
-
-def _their_name(name: str) -> str:
-    theirs = ".".join(_OURS.get(part, part) for part in name.split("."))
-    return theirs if name.startswith("output.") else f"model.{theirs}"
-
-
-def to_llama(
-    model: LanguageModel,
-    folder: str | Path,
-    vocabulary: Vocabulary | None = None,
-    dtype: torch.dtype = torch.float32,
-) -> None:
-    """Write a folder that `transformers` reads as a `LlamaForCausalLM`, and `from_llama` as ours.
-
-    Args:
-        model: with rotary positions, and without what other families add to Llama.
-        folder: where `config.json` and `model.safetensors` are written.
-        vocabulary: its subwords; they become `tokenizer.json`, which begins each text with the start
-            token and reads text that `Vocabulary.prepare` has prepared. `None`: no tokenizer.
-        dtype: of the weights in the file.
-
-    Raises:
-        TypeError: `model`, or a part of it, is of another type.
-        ValueError: it is not as its configuration says; Llama's form lacks what it does; a weight is
-            not finite in `dtype`; the vocabulary has another size; or `folder` holds another model.
-        OSError: a file cannot be written; the folder stays as it was.
-        ImportError: safetensors, or tokenizers for a vocabulary, is not installed.
-    """
-    check_exact_type("model", model, LanguageModel)
-    check_parts(model, model.config, compared=_COMPARED)
-    check_type((Vocabulary, type(None)), vocabulary=vocabulary)
-    check_choice(SAFETENSORS_DTYPES.values(), dtype=dtype)
-    records = {"config.json": _config_to_llama(model.config)}
-    weights = {
-        _their_name(name): value.detach().to("cpu", dtype).contiguous()
-        for name, value in model.named_parameters()  # a shared table once
-    }
-    check_finite_weights(weights)
-    if vocabulary is not None:
-        if len(vocabulary) != model.config.vocab_size:
-            wanted = f"the model's {model.config.vocab_size:,} tokens"
-            raise ValueError(f"vocabulary must have {wanted}, but has {len(vocabulary):,}")
-        special = {"bos_token_id": BOS_ID, "eos_token_id": EOS_ID, "pad_token_id": PAD_ID}
-        records["config.json"] |= special
-        records["generation_config.json"] = special
-        records["tokenizer_config.json"] = _TOKENIZER_SETTINGS
-    content = optional_import("safetensors.torch").save(weights, {"format": "pt"})
-    with whole_folder(folder, _LLAMA_FILES, lambda found: found.get("model_type") == "llama") as part:
-        (part / "model.safetensors").write_bytes(content)
-        if vocabulary is not None:
-            _tokenizer_of(vocabulary).save(str(part / "tokenizer.json"))
-        for name, record in records.items():
-            (part / name).write_text(json.dumps(record, indent=1) + "\n", encoding="utf8")
-
-
-_TOKENIZER_SETTINGS: dict[str, Any] = {
-    "tokenizer_class": "PreTrainedTokenizerFast",
-    **dict(zip(("pad_token", "unk_token", "bos_token", "eos_token"), SPECIALS, strict=True)),
-    "clean_up_tokenization_spaces": False,
-}
-
-
-def _tokenizer_of(vocabulary: Vocabulary) -> Any:
-    tokenizers = optional_import("tokenizers")
-    whole, parts = tokenizers.Tokenizer.from_str(vocabulary.tokenizer.to_str()), tokenizers.normalizers
-    spaces = parts.Replace(tokenizers.Regex(r"\s+"), " ")
-    whole.normalizer = parts.Sequence([parts.NFC(), spaces, parts.Strip()])
-    whole.decoder = tokenizers.decoders.Metaspace(replacement=SPACE, prepend_scheme="always")
-    start = SPECIALS[BOS_ID]
-    whole.post_processor = tokenizers.processors.TemplateProcessing(
-        f"{start} $A", special_tokens=[(start, BOS_ID)]
-    )
-    whole.add_special_tokens(list(SPECIALS))
-    return whole
 
 
 def _read_tokenizer(folder: ForeignFolder, vocab_size: int) -> Any:

@@ -68,8 +68,7 @@ def to_onnx(model: Transformer, folder: str | Path) -> None:
     Raises:
         TypeError: `model`, or a part of it, is of another type; a subclass is another type.
         ValueError: it is not as its configuration says, or not finite; or `folder` holds another model.
-        OSError: a file cannot be written; the folder stays as it was.
-        ImportError: onnxscript is not installed.
+        OSError, ImportError: a file cannot be written, and the folder stays as it was; no onnxscript.
     """
     optional_import("onnxscript")  # which torch needs
     check_exact_type("model", model, Transformer)
@@ -80,24 +79,21 @@ def to_onnx(model: Transformer, folder: str | Path) -> None:
     src = torch.zeros(2, 3, dtype=torch.long, device=device)  # any values will do
     with evaluating(model):
         mask, cross = _EncoderGraph(model)(src)
-        own, last = cross[..., :2, :], src[:, 0]
         changing = {"mask": {0: batch, 3: source}, "cross": {2: batch, 4: source}}
+        given = {"last": src[:, 0], "mask": mask, "cross": cross, "own": cross[..., :2, :]}
+        grows = {"last": {0: batch}, **changing, "own": {2: batch, 4: past}}
         graphs = {
-            "encoder": (_EncoderGraph, {"src": src}, {"src": {0: batch, 1: source}}),
-            "decoder": (
-                _DecoderGraph,
-                {"last": last, "mask": mask, "cross": cross, "own": own},
-                {"last": {0: batch}, **changing, "own": {2: batch, 4: past}},
-            ),
+            "encoder": (_EncoderGraph, {"src": src}, {"src": {0: batch, 1: source}}, ["mask", "cross"]),
+            "decoder": (_DecoderGraph, given, grows, ["logits", "grown"]),
         }
         with whole_folder(folder, [f"{name}.onnx*" for name in graphs], lambda found: False) as part:
-            for name, (graph, inputs, dynamic) in graphs.items():
+            for name, (graph, inputs, dynamic, outputs) in graphs.items():
                 torch.onnx.export(
                     graph(model),
                     tuple(inputs.values()),
                     part / f"{name}.onnx",
                     input_names=list(inputs),
-                    output_names=["mask", "cross"] if name == "encoder" else ["logits", "grown"],
+                    output_names=outputs,
                     dynamic_shapes=tuple(dynamic.values()),
                     dynamo=True,
                     verbose=False,

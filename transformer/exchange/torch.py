@@ -8,7 +8,7 @@ from transformer.attention import MultiHeadAttention
 from transformer.layers import ACTIVATIONS, DecoderLayer, EncoderLayer, LayerConfig, LayerNorm, Residual
 from transformer.model import Decoder, Encoder, TransformerConfig
 from transformer.validation import check_rate
-from transformer.weights import differences, parameter_owners
+from transformer.weights import differences, original, parameter_owners
 
 __all__ = ["agreed", "place_copy", "check_exact_type", "check_parts", "from_torch", "to_torch"]
 
@@ -132,6 +132,11 @@ def _fill(target: Any, source: nn.Module) -> None:
 
 
 def check_exact_type(name: str, value: Any, *kinds: type) -> None:
+    """Refuse what is not of one of these types itself, or is compiled, as a whole or in part."""
+    for path, part in value.named_modules() if isinstance(value, nn.Module) else ():
+        if part is not original(part):
+            place = ".".join(filter(None, (name, path)))
+            raise TypeError(f"{place} must not be compiled: give the module inside, its _orig_mod")
     if type(value) not in kinds:
         names = [f"{kind.__module__}.{kind.__name__}" for kind in (*kinds, type(value))]
         *wanted, given = [name.removeprefix("builtins.") for name in names]

@@ -4,9 +4,11 @@ import hashlib
 import json
 import math
 import os
+import re
 import warnings
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 import torch
 from torch import nn
 from transformer.files import CheckpointError, atomic_file, read_record, regular_file, write_record
@@ -31,6 +33,7 @@ __all__ = [
     "SUMS",
     "check_sums",
     "translator_folder",
+    "pretrained_folder",
     "read_config",
     "SAFETENSORS_DTYPES",
     "read_model",
@@ -112,6 +115,51 @@ def translator_folder(path: Path | str) -> Path:
             f"package carries are called {known}"
         )
     return Path(path)
+
+
+_FETCHED = ("*.json", "*.safetensors", "*.spm", SUMS)  # reading them executes nothing
+_REFUSALS = {
+    "RepositoryNotFoundError": "there is none of that name, or it is private",
+    "GatedRepoError": "its owner has to admit you first",
+    "RevisionNotFoundError": "it has no such revision",
+    "LocalEntryNotFoundError": "the hub cannot be reached, and the model was not fetched before",
+    "OfflineModeIsEnabled": "the library was told to work offline",
+}
+
+
+def pretrained_folder(name: Path | str, **download: Any) -> Path:
+    """The folder of a model: one that is here, or a copy of what the Hugging Face hub has under that name.
+
+    Args:
+        name: a folder, the name of a translator that the package carries, or `"OWNER/NAME"`.
+        **download: as in `huggingface_hub.snapshot_download`, such as `revision`, `token`,
+            `cache_dir` or `local_files_only`.
+
+    Raises:
+        TypeError: `name` is neither a string nor a `Path`.
+        OSError: there is no such folder, and no such name on the hub; the hub has no safetensors
+            for it, or cannot be reached.
+        ImportError: huggingface_hub is missing.
+    """
+    check_type((str, Path), name=name)
+    on_hub = isinstance(name, str) and re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", name)
+    if not on_hub or Path(name).is_dir():
+        return translator_folder(name)
+    hub = optional_import("huggingface_hub")
+    try:
+        folder = Path(hub.snapshot_download(name, allow_patterns=_FETCHED, **download))
+    except Exception as error:  # the library and those beneath it raise some fifty types of error
+        kind = type(error).__name__
+        said = _REFUSALS.get(kind) or f"{kind}: {str(error).strip():.200}"
+        raise OSError(f"{name} on the Hugging Face hub: {said}") from error
+    if not any(folder.glob("*.safetensors")):
+        kinds = "(t.AutoModelForSeq2SeqLM, t.AutoTokenizer)"
+        once = f"[kind.from_pretrained('{name}').save_pretrained('FOLDER') for kind in {kinds}]"
+        raise FileNotFoundError(
+            f"the hub's {name} holds no weights in the format safetensors; where it has them in another, "
+            f'convert them once, and name FOLDER instead: python -c "import transformers as t; {once}"'
+        )
+    return folder
 
 
 _LARGEST_CONFIG = 1 << 16  # bytes
@@ -205,9 +253,7 @@ def read_model(weights: Path, config: TransformerConfig, device: torch.device) -
     return model.eval()
 
 
-def read_vocabulary(
-    path: Path, config: TransformerConfig, preparation: Preparation
-) -> Vocabulary:
+def read_vocabulary(path: Path, config: TransformerConfig, preparation: Preparation) -> Vocabulary:
     try:
         vocabulary = Vocabulary.load(path, preparation)
         check_fit(config, vocabulary)
@@ -221,9 +267,7 @@ def check_fit(config: TransformerConfig, vocabulary: Vocabulary) -> None:
     if sizes != {len(vocabulary)}:
         raise ValueError(f"the model has {sorted(sizes)} tokens, the vocabulary {len(vocabulary)}")
     if (ids := (config.pad_id, config.bos_id, config.eos_id)) != special:
-        raise ValueError(
-            f"the model has padding, start and end at {ids}, the vocabulary at {special}"
-        )
+        raise ValueError(f"the model has padding, start and end at {ids}, the vocabulary at {special}")
 
 
 def savable(model: Transformer, dtype: torch.dtype) -> Transformer:
@@ -258,9 +302,7 @@ def _check_own(folder: Path) -> None:
             raise ValueError(f"{config} is not a translator's, and stays: choose another folder") from error
 
 
-def write_translator(
-    folder: Path, model: Transformer, vocabulary: Vocabulary, dtype: torch.dtype
-) -> None:
+def write_translator(folder: Path, model: Transformer, vocabulary: Vocabulary, dtype: torch.dtype) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     _check_own(folder)
     _settle(folder)  # a save that was cut off

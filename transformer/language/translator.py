@@ -1,11 +1,11 @@
 """A translator: text in, text out."""
 
-import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, Self, TypedDict, Unpack
+from typing import Any, NamedTuple, Self, TypedDict, Unpack
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -23,20 +23,13 @@ from transformer.language.folder import (
     translator_folder,
     write_translator,
 )
-from transformer.language.hub import OnHub
 from transformer.language.scores import corpus_scores
 from transformer.language.vocabulary import UNK_ID, Vocabulary
-from transformer.model import Transformer, TransformerConfig
+from transformer.language.wording import Preparation
+from transformer.model import Transformer
 from transformer.speed.fast import FastTransformer, accelerated
 from transformer.training import best_device, evaluating
-from transformer.validation import (
-    check_choice,
-    check_device,
-    check_finite_weights,
-    check_size,
-    check_type,
-    optional_import,
-)
+from transformer.validation import check_device, check_finite_weights, check_size, check_type
 from transformer.weights import original, plain_transformer
 
 __all__ = [
@@ -45,10 +38,11 @@ __all__ = [
     "SearchSettings",
     "adjusted",
     "translate_ids",
-    "Alignment",
-    "ENGINES",
-    "Translator",
+    "Engine",
+    "Source",
     "AnyTranslator",
+    "Alignment",
+    "Translator",
     "by_words",
     "evaluate_translator",
     "SEARCHES",
@@ -75,32 +69,6 @@ def by_length(sequences: Sequence[Sequence[int]], max_tokens: int) -> Iterator[l
     rows.sort(key=lambda row: -len(sequences[row]))
     for cut in batch_cuts([len(sequences[row]) for row in rows], max_tokens):
         yield rows[cut]
-
-
-_READ = 64  # characters of a sentence for each token that the model reads; what follows is cut off
-
-
-class _Source(NamedTuple):
-    """What the model reads of a sentence: the text, its ids with the end token, and what was cut."""
-
-    text: str
-    ids: list[int]
-    cuts: list[str]
-
-
-def _encoded(
-    sentences: Sequence[str], vocabulary: Vocabulary, config: TransformerConfig
-) -> list[_Source]:
-    if isinstance(sentences, str):
-        raise TypeError("sentences must be a list of strings, not one string")
-    longest, limit = config.max_length - 1, _READ * config.max_length  # beside the end token
-    texts = [text[:limit] if isinstance(text, str) else text for text in sentences]
-    sources = []
-    for given, text, ids in zip(sentences, texts, vocabulary.encode_batch(texts), strict=True):
-        cuts = [f"is cut to its first {limit:,} characters"] * (text != given)
-        cuts += [f"is cut to its first {longest} tokens"] * (len(ids) > longest)
-        sources.append(_Source(text, [*ids[:longest], config.eos_id], cuts))
-    return sources
 
 
 @dataclass(frozen=True)
@@ -165,6 +133,79 @@ def translate_ids(model: Transformer, sources: list[list[int]], search: Search) 
     return found
 
 
+Engine = Callable[[list[list[int]], Search], list[list[int]]]  # translations of sources, all as token ids
+
+
+class Source(NamedTuple):
+    """What a model reads of a sentence."""
+
+    text: str  # as somebody typed it, without what is cut off
+    ids: list[int]  # with the end token
+    cuts: list[str]  # what is said of a sentence that was cut
+    unknown: str  # the characters that the vocabulary lacks
+    is_known: bool  # whether there are others
+
+
+class AnyTranslator(ABC):
+    """Sentences in, sentences out, whatever the vocabulary; `engine` runs the searches."""
+
+    model: Transformer
+    engine: Engine
+
+    @abstractmethod
+    def read(self, sentences: Sequence[str]) -> list[Source]:
+        """What the model reads of sentences; too long ones are cut."""
+
+    @abstractmethod
+    def write(self, ids: list[int]) -> str:
+        """The text of a translation's ids."""
+
+    @abstractmethod
+    def n_tokens(self, sentence: str) -> int:
+        """How many tokens the model would read of a whole sentence, the end token included."""
+
+    def translate(
+        self, sentences: Sequence[str], search: Search = Search(), **changes: Unpack[SearchSettings]
+    ) -> list[str]:
+        """Translate sentences as you type them, each in a string of its own.
+
+        One warning names the first sentence whose translation is doubtful; `translate_checked` tells of each.
+
+        Args:
+            sentences: the sentences; those that are longer than the model's `max_length` are cut.
+            search: how to search.
+            **changes: settings of `search` to change, such as `beam_size=1`.
+
+        Raises:
+            TypeError, ValueError: `sentences` is a string or holds a non-string, or as in `adjusted`.
+        """
+        found = self.translate_checked(sentences, search, **changes)
+        warn_of_doubts(sentences, [each.doubts for each in found])
+        return [each.text for each in found]
+
+    def translate_checked(
+        self, sentences: Sequence[str], search: Search = Search(), **changes: Unpack[SearchSettings]
+    ) -> list[Translation]:
+        """As `translate`, each translation with what makes it doubtful: it or its sentence is cut, the
+        vocabulary lacks characters, there is no letter or digit, or fewer sentences than were read. What has
+        no known character is copied.
+        """
+        translations = []
+        for (text, _, cuts, unknown, is_known), ids in self._searched(sentences, search, changes):
+            is_whole = ids[-1:] in ([], [self.model.config.eos_id])
+            translations.append(checked(text, self.write(ids), cuts, unknown, is_known, is_whole))
+        return translations
+
+    def _searched(
+        self, sentences: Sequence[str], search: Search, changes: SearchSettings
+    ) -> list[tuple[Source, list[int]]]:
+        if isinstance(sentences, str):
+            raise TypeError("sentences must be a list of strings, not one string")
+        sources = self.read(sentences)
+        found = self.engine([source.ids for source in sources], adjusted(search, changes))
+        return list(zip(sources, found, strict=True))
+
+
 class Alignment(NamedTuple):
     """A translation and what its cross-attention looked at: subwords, or words after `by_words`."""
 
@@ -182,57 +223,34 @@ def _cross_attention(model: Transformer, source: list[int], target: list[int]) -
         return model.attention_maps(src, tgt).cross[:, 0].cpu()
 
 
-ENGINES = ("pytorch", "ctranslate2", "auto")
-_EXCHANGE = "transformer.exchange.ctranslate2"  # builds on this module, and is imported when asked for
+_READ = 64  # characters of a sentence for each token that the model reads; what follows is cut off
 
 
-_Find = Callable[[list[list[int]], Search], list[list[int]]]  # translations of sources, all as token ids
-
-
-def _engine_for(translator: "Translator", engine: str) -> tuple[str, _Find]:
-    # What runs the searches of a translator: its name, and its `translate_ids`. Warnings name the line
-    # where the translator is made.
-    check_choice(ENGINES, engine=engine)
-    if engine != "pytorch":
-        try:
-            return "ctranslate2", optional_import(_EXCHANGE).CTranslate2Engine(translator).translate_ids
-        except (ImportError, TypeError, ValueError, RuntimeError) as error:
-            if engine != "auto":
-                raise
-            warnings.warn(f"searches run on pytorch: {error}", stacklevel=3)
-    return "pytorch", partial(translate_ids, accelerated(translator.model, stacklevel=4))
-
-
-class Translator(OnHub):
+class Translator(AnyTranslator):
     """A trained model with its vocabulary: sentences in, sentences out.
 
     Sentences are prepared as those of training were, and translations restored, by the vocabulary's
     `Preparation`. Searches run on the accelerated model, which shares the parameters: weights that change
     later count at once. Replace or watch a part of the model before. Where `accelerate` refuses, a warning
-    says why; of a compiled model it takes the original. CTranslate2 copies the weights, in float32, and
-    ends its beam by a rule of its own, so that a rare translation differs.
+    says why; of a compiled model it takes the original.
 
     Args:
         model: a trained `Transformer` with one vocabulary for both languages, and with the parameters that
             its configuration makes; so of a subclass as well, of which `save` keeps the plain part.
         vocabulary: that vocabulary.
-        engine: what runs the searches, one of `ENGINES`, and then as attribute what does. `"auto"` is
-            CTranslate2 where it can be had for the model, and else PyTorch, with a warning.
 
     Raises:
-        TypeError, ValueError, ImportError: an argument is of the wrong type, they do not belong together,
-            a weight is not finite, or CTranslate2 cannot hold the model, or is not installed.
+        TypeError, ValueError: an argument is of the wrong type, they do not belong together, or a weight is
+            not finite.
 
     Example:
         >>> Translator.load("phrases").translate(["A menina gosta do gato preto."])
         ['the girl likes the black cat.']
     """
 
-    model: Transformer
     vocabulary: Vocabulary
-    engine: str
 
-    def __init__(self, model: Transformer, vocabulary: Vocabulary, engine: str = "pytorch") -> None:
+    def __init__(self, model: Transformer, vocabulary: Vocabulary) -> None:
         check_type(Transformer, model=(model := original(model)))
         check_type(Vocabulary, vocabulary=vocabulary)
         if not isinstance(model, FastTransformer):  # which was compared when it was made
@@ -240,19 +258,21 @@ class Translator(OnHub):
         check_fit(model.config, vocabulary)
         check_finite_weights(dict(model.named_parameters()))  # kernels of attention make numbers of NaN
         self.model, self.vocabulary = model, vocabulary
-        self.engine, self._find = _engine_for(self, engine)
+        self.engine = partial(translate_ids, accelerated(model, stacklevel=3))
+
+    @property
+    def preparation(self) -> Preparation:
+        """What is done to every sentence, and to every translation."""
+        return self.vocabulary.preparation
 
     @classmethod
-    def load(
-        cls, path: Path | str, device: torch.device | str | None = None, engine: str = "pytorch"
-    ) -> Self:
+    def load(cls, path: Path | str, device: torch.device | str | None = None) -> Self:
         """Read a translator from the folder that `save` wrote; nothing in it is executed.
 
         Args:
             path: the folder, or the name of a translator that the package carries, such as
                 `"phrases"`. For a folder of that name, write `"./phrases"` or a `Path`.
             device: to translate on; `None` for the `best_device`.
-            engine: as in `Translator`; so are its errors.
 
         Raises:
             TypeError, ValueError: `path` is not a path, or there is no such device.
@@ -264,7 +284,7 @@ class Translator(OnHub):
         config, preparation = read_config(files["config.json"])
         place = check_device(best_device() if device is None else device)
         model = read_model(files["model.safetensors"], config, place)
-        return cls(model, read_vocabulary(files["vocabulary.json"], config, preparation), engine)
+        return cls(model, read_vocabulary(files["vocabulary.json"], config, preparation))
 
     def save(self, path: Path | str, dtype: torch.dtype = torch.float16) -> None:
         """Write weights, configuration, vocabulary and checksums into a folder, made if missing.
@@ -277,91 +297,46 @@ class Translator(OnHub):
         """
         write_translator(Path(path), savable(self.model, dtype), self.vocabulary, dtype)
 
-    def translate(
-        self, sentences: Sequence[str], search: Search = Search(), **changes: Unpack[SearchSettings]
-    ) -> list[str]:
-        """Translate sentences as you type them, each in a string of its own, into what `preparation`
-        restores: lower case for the book's corpora. One warning names the first sentence whose translation
-        is doubtful, as `translate_checked` tells of each. Arguments and errors are those of
-        `translate_tokenized`.
-        """
-        found = self.translate_checked(sentences, search, **changes)
-        warn_of_doubts(sentences, [each.doubts for each in found])
-        return [each.text for each in found]
+    def read(self, sentences: Sequence[str]) -> list[Source]:
+        """What the model reads of sentences; too long ones are cut."""
+        config, vocabulary = self.model.config, self.vocabulary
+        longest, limit = config.max_length - 1, _READ * config.max_length  # beside the end token
+        texts = [text[:limit] if isinstance(text, str) else text for text in sentences]
+        sources = []
+        for given, text, whole in zip(sentences, texts, vocabulary.encode_batch(texts), strict=True):
+            ids = whole[:longest]
+            cuts = [f"is cut to its first {limit:,} characters"] * (text != given)
+            cuts += [f"is cut to its first {longest} tokens"] * (len(whole) > longest)
+            unknown = vocabulary.unknown(text) if UNK_ID in ids else ""
+            is_known = bool({*vocabulary.tokens(ids)} - {"<unk>", "▁"})
+            sources.append(Source(text, [*ids, config.eos_id], cuts, unknown, is_known))
+        return sources
 
-    def translate_checked(
-        self, sentences: Sequence[str], search: Search = Search(), **changes: Unpack[SearchSettings]
-    ) -> list[Translation]:
-        """As `translate`, each translation with what makes it doubtful: it or its sentence is cut, the
-        vocabulary lacks characters, there is no letter or digit, or fewer sentences than were read. What has
-        no known character is copied.
-        """
-        sources = _encoded(sentences, self.vocabulary, self.model.config)
-        found = self.translate_ids([source.ids for source in sources], adjusted(search, changes))
-        return [self._checked(*each) for each in zip(sources, found, strict=True)]
-
-    def _checked(self, source: _Source, ids: list[int]) -> Translation:
-        text = self.preparation.restore(self.vocabulary.decode(ids))
-        unknown = self.vocabulary.unknown(source.text) if UNK_ID in source.ids else ""
-        is_known = bool({*self.vocabulary.tokens(source.ids[:-1])} - {"<unk>", "▁"})
-        is_whole = ids[-1:] in ([], [self.model.config.eos_id])
-        return checked(source.text, text, source.cuts, unknown, is_known, is_whole)
+    def write(self, ids: list[int]) -> str:
+        """The text of a translation's ids, restored: lower case for the book's corpora."""
+        return self.preparation.restore(self.vocabulary.decode(ids))
 
     def translate_tokenized(
         self, sentences: Sequence[str], search: Search = Search(), **changes: Unpack[SearchSettings]
     ) -> list[str]:
-        """Translate sentences into the form that training showed, as scores want them.
-
-        Args:
-            sentences: as you type them, or prepared; cut, with one warning, to the model's `max_length`.
-            search: how to search.
-            **changes: settings of `search` to change, such as `beam_size=1`.
-
-        Raises:
-            TypeError, ValueError: `sentences` is a string or holds a non-string, or as in `adjusted`.
-        """
-        sources = _encoded(sentences, self.vocabulary, self.model.config)
-        warn_of_doubts(sentences, [source.cuts for source in sources])
-        found = self.translate_ids([source.ids for source in sources], adjusted(search, changes))
-        return [self.vocabulary.decode(ids) for ids in found]
+        """As `translate`, into the form that training showed, as scores want them; the one warning is of
+        sentences that are cut."""
+        found = self._searched(sentences, search, changes)
+        warn_of_doubts(sentences, [source.cuts for source, _ in found])
+        return [self.vocabulary.decode(ids) for _, ids in found]
 
     def n_tokens(self, sentence: str) -> int:
-        """How many tokens the model reads of a sentence as you type it, the end token included."""
+        """How many tokens the model would read of a whole sentence, the end token included."""
         return len(self.vocabulary.encode(sentence)) + 1
-
-    def translate_ids(self, sources: list[list[int]], search: Search) -> list[list[int]]:
-        """As the function `translate_ids`, by this translator's engine."""
-        return self._find(sources, search)
 
     def align(self, sentence: str, search: Search = Search(), **changes: Unpack[SearchSettings]) -> Alignment:
         """Translate one sentence as `translate` does, and note what the decoder attended to meanwhile."""
         check_type(str, sentence=sentence)
-        ((_, source, cuts),) = _encoded([sentence], self.vocabulary, self.model.config)
-        warn_of_doubts([sentence], [cuts])
-        (found,) = self.translate_ids([source], adjusted(search, changes))
+        ((read, found),) = self._searched([sentence], search, changes)
+        warn_of_doubts([sentence], [read.cuts])
         target = found or [self.model.config.eos_id]  # of an empty sentence
-        names, weights = self.vocabulary.tokens, _cross_attention(self.model, source, target)
-        return Alignment(names(source), names(target), weights)
-
-
-class AnyTranslator(Protocol):
-    """What the command line and the server ask of a translator, ours or another program's."""
-
-    model: Transformer
-    engine: str  # what runs the searches
-
-    def translate(
-        self, sentences: Sequence[str], search: Search = Search(), **changes: Unpack[SearchSettings]
-    ) -> list[str]:
-        """Translate sentences as you type them."""
-
-    def translate_checked(
-        self, sentences: Sequence[str], search: Search = Search(), **changes: Unpack[SearchSettings]
-    ) -> list[Translation]:
-        """Translate sentences as you type them, each with what makes its translation doubtful."""
-
-    def n_tokens(self, sentence: str) -> int:
-        """How many tokens the model reads of a sentence as you type it, the end token included."""
+        names, weights = self.vocabulary.tokens, _cross_attention(self.model, read.ids, target)
+        return Alignment(names(read.ids), names(target), weights)
 
 
 def by_words(found: Alignment) -> Alignment:
