@@ -97,27 +97,12 @@ MODELS: dict[str, Callable[[], LiveModel]] = {"toy": toy, "phrases": small_portu
 SPEAKERS: dict[str, Callable[[], LiveModel]] = {"speaker": speaker}
 # The figures, each with the model that it runs, if it runs one.
 FIGURES: dict[str, str | None] = {
+    **dict.fromkeys(
+        "attention positions schedule smoothing roofline merges learner rotary examination".split()
+    ),
+    **dict.fromkeys("switch kills descent depth bleu warmup reversing".split()),
+    **dict.fromkeys(("phrases", "beam", "anatomy", "stream"), "phrases"),
     "toy": "toy",
-    "phrases": "phrases",
-    "attention": None,
-    "beam": "phrases",
-    "positions": None,
-    "schedule": None,
-    "smoothing": None,
-    "anatomy": "phrases",
-    "roofline": None,
-    "stream": "phrases",
-    "merges": None,
-    "learner": None,
-    "rotary": None,
-    "examination": None,
-    "switch": None,
-    "kills": None,
-    "descent": None,
-    "depth": None,
-    "bleu": None,
-    "warmup": None,
-    "reversing": None,
     "speaker": "speaker",
 }
 # What a figure needs beside what all of them share.

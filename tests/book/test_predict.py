@@ -125,6 +125,10 @@ def veil(tab: Page, question: Question) -> Locator:
 def test_every_question_veils_its_answer_until_it_is_shown(name, tab):
     visit(tab, HTML / "book" / f"{name}.html")
     assert tab.locator(".predict").count() == len(ASKED[name])
+    if name.startswith("13"):  # on paper nothing is veiled
+        tab.emulate_media(media="print")
+        assert not any(veil(tab, question).is_visible() for question in ASKED[name])
+        tab.emulate_media(media="screen")
     for question in ASKED[name]:
         box(tab, question).scroll_into_view_if_needed()
         assert question.ask in box(tab, question).inner_text()
@@ -132,9 +136,6 @@ def test_every_question_veils_its_answer_until_it_is_shown(name, tab):
         assert cover == pytest.approx(under, abs=1), question.name
         assert answer(tab, question).locator("> :not(.predict-veil)").first.evaluate("one => one.inert")
         before = tab.evaluate(LAYOUT, question.name)
-        tab.emulate_media(media="print")
-        assert not veil(tab, question).is_visible()
-        tab.emulate_media(media="screen")
         veil(tab, question).get_by_role("button", name="Show me").click()
         assert tab.evaluate(LAYOUT, question.name) == before
         assert veil(tab, question).count() == 0
