@@ -39,18 +39,16 @@ PAIRS = [([1], [1])]
 COUNTS = [
     (True, TypeError, "int, not bool (True)"),
     (2.5, TypeError, "int, not float (2.5)"),
-    ("4", TypeError, "int, not str ('4')"),
     (np.int64(4), TypeError, "int, not int64"),
-    (torch.tensor(4), TypeError, "int, not Tensor"),
     (-1, ValueError, "at least"),
 ]
 SIZES = [*COUNTS, (None, TypeError, "int, not NoneType")]
-RATES = [(value, ValueError, f"[0, 1), but is {value}") for value in (-0.1, 1.0, NAN, INF)]
-RATES += [(value, TypeError, f"number, not {type(value).__name__}") for value in ("x", None, True, [0.1])]
-NUMBERS = [(value, ValueError, f"finite and at least 0, but is {value}") for value in (-0.1, NAN, INF)]
-NUMBERS += [(value, TypeError, f"number, not {type(value).__name__}") for value in ("x", None, True, [1.0])]
-FLAGS = [(value, TypeError, f"bool, not {type(value).__name__}") for value in ("no", 3, None)]
-TEXTS = [(value, TypeError, f"str, not {type(value).__name__}") for value in (None, 3, b"x", ["x"])]
+RATES = [(value, ValueError, f"[0, 1), but is {value}") for value in (1.0, NAN)]
+RATES += [(value, TypeError, f"number, not {type(value).__name__}") for value in ("x", True)]
+NUMBERS = [(value, ValueError, f"finite and at least 0, but is {value}") for value in (-0.1, NAN)]
+NUMBERS += [(value, TypeError, f"number, not {type(value).__name__}") for value in (None, True)]
+FLAGS = [(value, TypeError, f"bool, not {type(value).__name__}") for value in ("no", None)]
+TEXTS = [(value, TypeError, f"str, not {type(value).__name__}") for value in (None, b"x")]
 TENSORS = [
     *((value, TypeError, "torch.long tensor, not ") for value in (None, [[1]], IDS.numpy(), IDS.int(), X)),
     (IDS[0], ValueError, "[batch, length], not [5]"),

@@ -13,8 +13,7 @@ from transformer.layers import ACTIVATIONS
 __all__ = [
     "check_config", "check_type", "check_choice", "check_size", "check_rate", "check_number",
     "check_searched", "is_traced", "check_ids", "check_range", "check_positions", "check_targets",
-    "check_memory", "check_features", "check_place", "check_finite_weights", "check_device",
-    "optional_import",
+    "check_memory", "check_finite_weights", "check_device", "optional_import",
 ]  # fmt: skip
 
 
@@ -191,49 +190,6 @@ def check_memory(memory: Tensor, tgt: Tensor, d_model: int) -> None:
     if memory.size(0) != tgt.size(0):  # len would fix the size of a graph that is being captured
         given = f"{tgt.size(0)} and {memory.size(0)}"
         raise ValueError(f"tgt and memory must have the same batch size, not {given}")
-
-
-def check_features(name: str, x: Tensor, features: int | None, rank: int = 3) -> None:
-    """Refuse anything but a floating-point tensor of `rank` axes, the last with `features` entries.
-
-    Args:
-        name: what the message calls the tensor.
-        x: the tensor.
-        features: size of the last axis; `None` for any.
-        rank: number of axes.
-
-    Raises:
-        TypeError: `x` is not a tensor of floating-point numbers.
-        ValueError: `x` has another number of axes, or another last axis.
-    """
-    if not isinstance(x, Tensor) or not x.is_floating_point():
-        kind = getattr(x, "dtype", type(x).__name__)
-        raise TypeError(f"{name} must be a floating-point tensor, not {kind}")
-    if x.dim() != rank or features not in (None, x.size(-1)):
-        last = "" if features is None else f", the last of size {features}"
-        raise ValueError(f"{name} must have {rank} axes{last}, not shape {list(x.shape)}")
-
-
-def check_place(name: str, x: Tensor, like: Tensor, of: str = "the weights") -> None:
-    """Refuse a tensor whose device or floating-point dtype differs from another's.
-
-    Args:
-        name: what the message calls the tensor.
-        x: the tensor.
-        like: the tensor that it is going to meet.
-        of: what the message calls that one.
-
-    Raises:
-        TypeError: both are floating-point, of different dtypes, and `torch.autocast` is off.
-        ValueError: they lie on different devices.
-    """
-    if x.device != like.device:
-        raise ValueError(f"{name} must lie on {like.device} like {of}, not on {x.device}")
-    if x.dtype == like.dtype or not x.is_floating_point():
-        return
-    device = x.device.type
-    if not (torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)):
-        raise TypeError(f"{name} must be of {like.dtype} like {of}, not of {x.dtype}")
 
 
 def check_finite_weights(weights: Mapping[str, Tensor]) -> None:

@@ -66,12 +66,6 @@ def notebook_of(path: Path, **cells: str) -> Path:
 # The record
 
 
-def test_there_are_pieces_in_every_chapter_and_forty_mistakes():
-    counts = [sum(key.startswith(f"{chapter:02}-") for key in KEYS) for chapter in range(1, 18)]
-    assert all(3 <= count <= 8 for count in counts[:9]) and min(counts) >= 1
-    assert len(PLANTED) >= 40
-
-
 @pytest.mark.parametrize("key", KEYS)
 def test_the_books_piece_is_right(key):
     verdict = judge_code(pieces()[key], pieces()[key].code)
@@ -126,40 +120,6 @@ def test_what_no_mistake_explains_is_described(code, says):
     assert verdict.mark == WRONG and says in verdict.says
 
 
-def test_what_torch_refuses_is_written_and_wrong():
-    code = "def padding_mask(ids, pad_id=0):\n    raise NotImplementedError('no kernel for ids')"
-    verdict = judge_code(pieces()["03-attention/padding_mask"], code)
-    assert verdict == (WRONG, "two sentences: yours raises NotImplementedError: no kernel for ids")
-
-
-def test_what_differs_by_less_than_a_thousandth_is_wrong():
-    piece = pieces()["02-embedding/sinusoidal_encoding"]
-    verdict = judge_code(piece, piece.code.replace("10000.0", "10010.0"))
-    assert verdict.mark == WRONG and "yours is 0.0463838, the book's 0.0463992" in verdict.says
-
-
-def test_a_cell_without_its_piece_is_told():
-    verdict = judge_code(pieces()["03-attention/padding_mask"], "pass")
-    assert verdict == (WRONG, "its cell raises NameError: the cell defines no padding_mask")
-
-
-def test_another_way_to_the_same_values_is_right():
-    piece = pieces()["04-layers/LayerNorm"]
-    code = """
-class LayerNorm(nn.Module):
-    def __init__(self, d_model, eps=1e-5, bias=True):
-        super().__init__()
-        self.weight, self.eps = nn.Parameter(torch.ones(d_model)), eps
-        self.register_parameter("bias", nn.Parameter(torch.zeros(d_model)) if bias else None)
-
-    def forward(self, x):
-        centered = x - x.mean(-1, keepdim=True)
-        x = centered / (centered.square().mean(-1, keepdim=True) + self.eps).sqrt() * self.weight
-        return x if self.bias is None else x + self.bias
-"""
-    assert judge_code(piece, code).mark == RIGHT
-
-
 # Right in other hands, and wrong in ways that nobody has listed
 
 
@@ -169,10 +129,6 @@ def test_what_other_hands_write_is_right(key):
     assert judge_code(piece, OTHER[key]).mark == RIGHT, judge_code(piece, OTHER[key]).says
     if key != "02-embedding/TokenEmbedding":  # where a module stands in another
         assert not workbook.renamed(piece, defined(piece, NAMED[key]))
-
-
-def test_other_hands_have_written_in_every_chapter():
-    assert len(OTHER) >= 70 and {key.split("/")[0] for key in OTHER} == {key.split("/")[0] for key in KEYS}
 
 
 @pytest.mark.slow
@@ -238,18 +194,6 @@ def test_what_looks_right_and_is_not_is_caught(key, right, wrong, says):
 def test_one_value_made_of_another_is_put_into_words(found, right, words):
     inputs = {"x": torch.ones(2)} if "`x`" in words else {"x": torch.zeros(5, 7)}
     assert likely.transformation(torch.tensor(found), torch.tensor(right), inputs) == words
-
-
-def test_slips_are_made_one_at_a_time_and_undone():
-    code = "def f(x, y):\n    return (x - y).sum() / 2"
-    made = dict(likely.edits(code, "f"))
-    assert made["+ where − belongs, before `y`"] == "def f(x, y):\n    return (x + y).sum() / 2"
-    assert made["`mean` where `sum` belongs"] == "def f(x, y):\n    return (x - y).mean() / 2"
-    assert made["/ `2` is missing"] == "def f(x, y):\n    return (x - y).sum()"
-    assert dict(likely.edits("piece(x, mask)"))["`mask` does not reach `your piece`"] in (
-        "piece(x)",
-        "piece(x, None)",
-    )
 
 
 def test_what_is_random_is_compared_in_distribution():
