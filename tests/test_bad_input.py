@@ -2,7 +2,7 @@
 
 Entries are the configuration, the model's methods, the searches, the trainer, what loads text and
 translators, interchange and the programs. Layers, losses and kernels are no entries: what they cannot compute
-is torch's to refuse. Files are in runs/test_checkpoints.py, the command line in commands/test_cli.py.
+is torch's to refuse. Files are in test_files.py, the command line in commands/test_cli.py.
 """
 
 from __future__ import annotations

@@ -25,7 +25,6 @@ from transformer.language.scores import corpus_scores
 from transformer.commands.recipes import Recipe, RECIPES, recipe_for
 from transformer.commands.training import train_translator
 from transformer.speed.fast import FastTransformer, accelerate
-from transformer.runs.distributed import process_group
 from transformer.runs.update import TrainingConfig
 from transformer.runs.trainer import Trainer
 from transformer.language.wording import Preparation
@@ -86,7 +85,6 @@ __all__ = [
     "train_translator",
     "FastTransformer",
     "accelerate",
-    "process_group",
     "TrainingConfig",
     "Trainer",
     "Preparation",

@@ -29,7 +29,6 @@ __all__ = [
     "by_parameter",
     "set_weights",
     "plain_state",
-    "placed_like",
     "check_weights",
     "plain_transformer",
     "save_weights",
@@ -209,7 +208,7 @@ def set_weights(model: nn.Module, state: dict[str, Any], path: Path | str) -> No
     check_weights(model, state, path)
     own, weights = model.state_dict(), copy(state["model"])  # with what torch notes beside them
     for name, place in _places(own, weights).items():
-        weights[place] = placed_like(own[place], weights.pop(name))
+        weights[place] = weights.pop(name)
     model.load_state_dict(weights, strict=False)  # a shared table may come under one of its names
 
 
@@ -227,15 +226,6 @@ def _places(own: Iterable[str], names: Iterable[str]) -> dict[str, str]:
     return {name: places[plain_name(name)] for name in names}
 
 
-def placed_like(own: Any, x: Any) -> Any:
-    """The part of `x` that this process has of `own`, if that is shared out among processes."""
-    if not hasattr(own, "device_mesh") or x.shape != own.shape:
-        return x
-    share_out: Any = optional_import("torch.distributed.tensor").distribute_tensor
-    # All processes have x; of a part of it that is not copied, they would go on to hold the whole.
-    return share_out(x.to(own.device), own.device_mesh, own.placements, src_data_rank=None).clone()
-
-
 def check_weights(model: nn.Module, state: dict[str, Any], path: Path | str) -> None:
     """Raise what `set_weights` would raise, and leave the model as it is."""
     check_type(nn.Module, model=model)
@@ -251,9 +241,7 @@ def check_weights(model: nn.Module, state: dict[str, Any], path: Path | str) -> 
 def _check_fit(model: nn.Module, weights: dict[str, Any]) -> None:
     own = {plain_name(name): x for name, x in model.state_dict(keep_vars=True).items()}
     weights, first = {plain_name(str(name)): x for name, x in weights.items()}, dict[int, str]()
-    # A shard does not say where it is.
-    marks = {name: id(x) if hasattr(x, "to_local") else x.data_ptr() for name, x in own.items()}
-    places = {name: first.setdefault(mark, name) for name, mark in marks.items()}
+    places = {name: first.setdefault(x.data_ptr(), name) for name, x in own.items()}
     wanted = {name: tuple(own[name].shape) for name in places.values()}
     check_shapes({name: getattr(x, "shape", ()) for name, x in weights.items()}, wanted, places)
     for name, x in weights.items():

@@ -220,7 +220,7 @@ def another(name: str, value):
 @pytest.mark.parametrize("name", list(settings(TINY)))
 def test_a_run_of_another_recipe_is_left_alone(name, tmp_path):
     with claimed(tmp_path, TINY) as run:
-        run.note_config()
+        run.write_config()
         (tmp_path / "checkpoint-00000002.pt").write_bytes(b"weights")
     before, value = files_in(tmp_path), settings(TINY)[name]
     other = another(name, value)

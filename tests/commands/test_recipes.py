@@ -33,7 +33,6 @@ from transformer import (
     evaluate_loss,
     held_out,
     load_record,
-    process_group,
     r_drop_loss,
     recipe_for,
     reverse_and_mark,
@@ -51,6 +50,7 @@ from transformer.language.corpora import CorpusError, Pair
 from transformer.language.translator import Search, evaluate_translator, tune_search
 from transformer.language.wording import AS_IT_IS, CORPORA, PREPARATIONS
 from transformer.runs.checkpoints import load_checkpoint
+from transformer.runs.distributed import process_group
 from transformer.training import record_path
 from transformer.weights import set_weights
 
@@ -385,7 +385,7 @@ def test_the_accelerated_model_is_trained_and_the_plain_one_kept(tmp_path):
     shared = zip(translator.model.parameters(), trainer.model.parameters(), strict=True)
     assert all(own is theirs for own, theirs in shared)
     plain = Transformer(translator.model.config)
-    set_weights(plain, load_checkpoint(trainer.keeper.checkpoints()[-1]), "the checkpoint of the run")
+    set_weights(plain, load_checkpoint(trainer.checkpointer.checkpoints()[-1]), "the checkpoint of the run")
     assert weights_equal(plain, translator.model)
     for changes in ({"average": 0.5}, {"patience": 9}):
         kept, trainer = train_translator(changed(TINY, **changes), tmp_path / str(changes), load=ours)

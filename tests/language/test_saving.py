@@ -179,7 +179,7 @@ def test_a_run_is_resumed_and_its_model_kept_whatever_hangs_on_it(kind, saying, 
         assert torch.allclose(kept[name], x, atol=1e-5) and not torch.equal(
             x, model_for(vocabulary).state_dict()[name]
         ), name
-    trainer.keeper.load_best()
+    trainer.checkpointer.load_best()
 
 
 COMPILED_OR_NOT = ["plain", "torch.compile, uncalled", "layers compiled"]
@@ -190,7 +190,7 @@ COMPILED_OR_NOT = ["plain", "torch.compile, uncalled", "layers compiled"]
 def test_a_run_goes_on_compiled_or_not_whatever_it_was_before(before, now, vocabulary, tmp_path):
     pairs, other = encode_pairs(PAIRS, vocabulary), model_for(vocabulary, dropout=0.1)
     first = trainer_of(KINDS.get(before, KINDS["plain"])(model_for(vocabulary)), pairs, tmp_path)
-    first.keeper.save()
+    first.checkpointer.save()
     if before == "as version 0.2.0 had it":
         path = tmp_path / "checkpoint-00000000.pt"
         state = load_checkpoint(path)
@@ -199,7 +199,7 @@ def test_a_run_goes_on_compiled_or_not_whatever_it_was_before(before, now, vocab
     model = model_for(vocabulary)
     nn.init.zeros_(model.output.weight)
     trainer = trainer_of(KINDS[now](model), pairs, tmp_path)
-    assert trainer.keeper.resume()
+    assert trainer.checkpointer.resume()
     one, two = (dict(plain_transformer(run.model).named_parameters()) for run in (first, trainer))
     assert all(torch.equal(one[name], x) for name, x in two.items())
     save_weights(trainer.model, tmp_path / "weights")

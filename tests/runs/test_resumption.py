@@ -36,7 +36,7 @@ from transformer import (
     teacher_forced_loss,
 )
 from transformer.runs.checkpoints import load_checkpoint
-from transformer.runs.folder import read_log
+from transformer.runs.log import read_log
 from transformer.runs.trainer import StoppedRun
 
 SETTINGS = dict(steps=4, accumulate=2, log_every=3, evaluate_every=2, keep=1)
@@ -129,7 +129,7 @@ def run(folder: str, death: int = 0, end: Callable[[], None] = kill) -> list[str
 
     torch.save, os.fsync, os.replace, Path.unlink = save, fsync, replace, unlink
     trainer = make_trainer(folder, loss)
-    write, trainer.journal.write = trainer.journal.write, log
+    write, trainer.log.write = trainer.log.write, log
     evaluation, trainer.scores.evaluate = trainer.scores.evaluate, evaluate
     trainer.fit()
     return events
@@ -215,14 +215,6 @@ def work(folder: str) -> None:
         sys.exit(128 + stopped.signal)
 
 
-def watched(folder: str) -> None:
-    """A run with a bar that nobody looks at any more."""
-    print("begun", flush=True)
-    sys.stdin.readline()
-    make_trainer(folder, progress=True).fit()
-    print("done", flush=True)
-
-
 def hang(folder: str) -> None:
     """A run whose update never ends."""
     make_trainer(folder, lambda model, batch: (print("batch", flush=True), time.sleep(600))).fit()
@@ -299,18 +291,6 @@ def test_an_error_at_any_event_leaves_the_last_whole_update_and_the_run_ends_wit
             assert entry["kept"] == (f"checkpoint-{2 * evaluations:08d}.pt" if evaluations else ""), entry
             evaluations += 1
     assert (batches, evaluations) == (2 * 4, 1 + 2)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(os.name == "nt", reason="signals are of another kind there")
-def test_a_bar_whose_reader_is_gone_does_not_end_a_run(tmp_path):
-    with started(str(tmp_path / "run"), "watched") as process:
-        assert process.stdout.readline() == "begun\n"
-        process.stderr.close()
-        process.stderr = None
-        assert process.communicate("go on\n", timeout=60)[0] == "done\n"
-    make_trainer(tmp_path / "whole").fit()
-    assert digest(tmp_path / "run") == digest(tmp_path / "whole")
 
 
 @pytest.mark.slow
@@ -401,11 +381,11 @@ def test_a_second_run_in_the_folder_is_refused_until_the_first_is_dead(tmp_path)
     with started(str(tmp_path), "hang") as process:
         wait_for_batch(process)
         before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-        for go_on in (Trainer.fit, lambda trainer: trainer.keeper.resume()):
+        for go_on in (Trainer.fit, lambda trainer: trainer.checkpointer.resume()):
             with pytest.raises(BlockingIOError, match=said):
                 go_on(make_trainer(tmp_path))
         assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
-        assert not make_trainer(tmp_path / "another").keeper.resume()  # another folder is another lock
+        assert not make_trainer(tmp_path / "another").checkpointer.resume()  # another folder is another lock
         process.kill()
         process.wait()
     assert (tmp_path / "run.lock").exists()  # the file stays, and the lock has gone with its process
@@ -426,6 +406,6 @@ if __name__ == "__main__":
     if sys.argv[2:] == ["ERRORS"]:
         print(json.dumps(end_everywhere(Path(sys.argv[1]), fail)))
     elif sys.argv[2:]:
-        {"work": work, "hang": hang, "watched": watched}[sys.argv[2]](sys.argv[1])
+        {"work": work, "hang": hang}[sys.argv[2]](sys.argv[1])
     else:
         print(json.dumps(end_everywhere(Path(sys.argv[1]), kill)))

@@ -27,7 +27,7 @@ from transformer.files import write_record
 from transformer.language.wording import AS_IT_IS, PREPARATIONS, Preparation
 from transformer.runs.distributed import process_group, rank_and_world_size
 from transformer.runs.folder import RunFolder
-from transformer.runs.journal import draw_curves
+from transformer.runs.log import draw_curves
 from transformer.runs.trainer import StoppedRun
 from transformer.validation import optional_import
 

@@ -13,7 +13,7 @@ from transformer.language.corpora import Pair, held_out
 from transformer.language.translator import Translator
 from transformer.model import Transformer
 from transformer.runs.checkpoints import load_checkpoint
-from transformer.runs.distributed import gathered, rank_and_world_size
+from transformer.runs.distributed import rank_and_world_size
 from transformer.runs.folder import run_facts
 from transformer.runs.trainer import StoppedRun, Trainer
 from transformer.training import best_device
@@ -46,7 +46,6 @@ def train_recipe(
     progress: bool = False,
     max_minutes: float | None = None,
     read: Callable[[], Reversals | Lessons] | None = None,
-    shard: bool = False,
 ) -> Trained:
     """Train as a recipe says; stopped and called again with the same directory, it goes on.
 
@@ -57,10 +56,9 @@ def train_recipe(
         progress: whether to show a progress bar.
         max_minutes: as in `Trainer.fit`.
         read: gives what is learned from; `None` for the recipe's own data.
-        shard: as in `Trainer`.
 
     Raises:
-        TypeError, ValueError: `recipe` is not a recipe; there is no such device; or as in `sharded`.
+        TypeError, ValueError: `recipe` is not a recipe; or there is no such device.
         StoppedRun: a signal asked the process to end; the model so far is in the directory by then.
     """
     check_type(Recipe, recipe=recipe)
@@ -79,7 +77,6 @@ def train_recipe(
         directory=directory,
         evaluate=data.evaluate,
         progress=progress,
-        shard=shard,
     )
     stopped: StoppedRun | None = None
     try:
@@ -98,13 +95,12 @@ def train_recipe(
 
 
 def _chosen(trainer: Trainer, model: Transformer) -> Transformer:
-    # The model to keep. It shares the trainer's parameters, or is a copy where its weights are to differ,
-    # or where no process has all of them.
+    # The model to keep. It shares the trainer's parameters, or is a copy where its weights are to differ.
     updater = trainer.updater
-    folder = trainer.keeper.folder if trainer.finished and trainer.config.patience else None
-    if updater.average is None and folder is None and not updater.shard:
+    folder = trainer.checkpointer.folder if trainer.finished and trainer.config.patience else None
+    if updater.average is None and folder is None:
         return model
-    with updater.averaged(), gathered(updater.engine):
+    with updater.averaged():
         model = deepcopy(model)
     if folder is not None:
         set_weights(model, load_checkpoint(folder.best), folder.best)

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from transformer.runs.distributed import rank_and_world_size, summed_over_all
 from transformer.validation import check_type
@@ -22,7 +23,7 @@ from transformer.validation import check_type
 def accumulate_gradients(
     loss: Callable[[Any], tuple[Tensor, Tensor]], batches: Iterable[Any],
     parameters: list[nn.Parameter], scale: Callable[[Tensor], Tensor] = lambda loss: loss,
-    engine: nn.Module | None = None,
+    engine: DistributedDataParallel | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Leave in `.grad` the gradient of the mean loss over all target tokens of all batches.
 
@@ -32,8 +33,7 @@ def accumulate_gradients(
         parameters: the parameters, without gradients yet.
         scale: multiplies the loss by a constant before the gradient is taken.
         engine: what `loss` calls to have the gradients averaged over several processes, each of
-            which has at least one batch; `None` for one process. Where it has `no_sync`, as
-            `DistributedDataParallel` has, they travel once, with the last batch, or else with each.
+            which has at least one batch; `None` for one process. They travel with the last batch.
 
     Returns:
         the summed loss of all batches and their number of target tokens; tensors, so that the program
@@ -44,14 +44,13 @@ def accumulate_gradients(
         raise ValueError("parameters must hold at least one parameter")
     device, batches = parameters[0].device, list(batches)
     total, tokens = torch.zeros((), device=device), torch.zeros((), dtype=torch.long, device=device)
-    keep: Any = getattr(engine, "no_sync", None)
     divisor = tokens
     for number, batch in enumerate(batches, start=1):
-        kept = keep is not None and number < len(batches)  # gradients that travel later
-        with keep() if kept else nullcontext():
+        travel = engine is not None and number == len(batches)
+        with nullcontext() if engine is None or travel else engine.no_sync():
             batch_loss, count = loss(batch)
             before, tokens = divisor, tokens + count
-            divisor = tokens.clamp(min=1) if engine is None or kept else _tokens_per_process(tokens)
+            divisor = _tokens_per_process(tokens) if travel else tokens.clamp(min=1)
             for parameter in parameters if number > 1 else []:
                 if parameter.grad is not None:  # of a mean over more tokens it is a smaller part
                     parameter.grad.mul_(before).div_(divisor)

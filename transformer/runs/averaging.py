@@ -23,12 +23,7 @@ def _exchanged(parameters: list[nn.Parameter], values: list[Tensor]) -> Iterator
     # Inside, the parameters have these values, and the list has the parameters' own.
     def exchange() -> None:
         for i, parameter in enumerate(parameters):
-            if hasattr(parameter, "to_local"):  # a shard, whose numbers stay where they are
-                own = parameter.detach().clone()
-                parameter.detach().copy_(values[i])
-                values[i] = own
-            else:
-                parameter.data, values[i] = values[i], parameter.data
+            parameter.data, values[i] = values[i], parameter.data
 
     exchange()
     try:

@@ -1,18 +1,26 @@
-"""Checkpoints: whole or not there, and read without executing anything."""
+"""Checkpoints: the files, the settings they must agree with, and who writes and reads them."""
 
 import hashlib
 import math
 import os
 import warnings
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import is_dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO
 import torch
 from torch import Tensor
 from transformer.files import CheckpointError, atomic_file, naming_errors, regular_file
-from transformer.runs.distributed import rank_and_world_size
-from transformer.validation import check_type
+from transformer.runs.distributed import from_first, rank_and_world_size
+from transformer.runs.folder import RunFolder, locked_by_first
+from transformer.runs.log import RunLog, Scores
+from transformer.runs.stream import BatchStream, RandomNumbers, random_state, set_random_state
+from transformer.runs.update import SummedLoss, TrainingConfig, Updater
+from transformer.validation import check_number, check_type
+from transformer.weights import check_weights, plain_state, set_weights
 
 __all__ = [
     "CHECKPOINT_FORMAT",
@@ -20,7 +28,9 @@ __all__ = [
     "save_checkpoint",
     "load_checkpoint",
     "newest_whole",
-    "whole",
+    "Settings",
+    "Checkpointer",
+    "rescuing",
 ]
 
 
@@ -154,7 +164,7 @@ def newest_whole(paths: list[Path]) -> tuple[Path, dict[str, Any]] | tuple[None,
             damaged.append(error)
             continue
         for damage in damaged:
-            warnings.warn(f"{damage}; going on from {path.name}", stacklevel=4)
+            warnings.warn(f"{damage}; going on from {path.name}", stacklevel=5)
         return path, state
     if damaged:
         raise CheckpointError(
@@ -164,18 +174,235 @@ def newest_whole(paths: list[Path]) -> tuple[Path, dict[str, Any]] | tuple[None,
     return None, None
 
 
-def whole(value: Any) -> Any:
-    """The same on the CPU, with all numbers of tensors that are shared out among processes.
+def _fingerprint(batch: Any) -> str:
+    # Of all tensors in nested tuples, lists and dictionaries; whatever else a batch holds is left out.
+    total = hashlib.sha256()
+    waiting = [batch]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, Tensor):
+            numbers = part.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+            total.update(f"{part.dtype} {list(part.shape)}".encode() + numbers.numpy().tobytes())
+        elif isinstance(part, Mapping | list | tuple):
+            waiting += part.values() if isinstance(part, Mapping) else part
+    return total.hexdigest()[:16]
+
+
+_REMEMBERED = {f"rate of update {step}": step for step in (1, 10, 100)}
+
+
+class Settings:
+    """What must be the same when a run goes on.
 
     Args:
-        value: tensors in dictionaries, lists and tuples; all processes ask at once. The first of
-            them gets the tensors, and the others `None` in their place.
+        updater, stream: parts of the run.
+        loss, config: as in `Trainer`.
+
+    Attributes:
+        fingerprint: a checksum of the first batch of all.
     """
-    if isinstance(value, dict):
-        return {name: whole(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(whole(item) for item in value)
-    if not hasattr(value, "full_tensor"):
-        return value
-    gathered = value.full_tensor()
-    return gathered.cpu() if rank_and_world_size()[0] == 0 else None
+
+    updater: Updater
+    stream: BatchStream
+    loss: SummedLoss
+    config: TrainingConfig
+
+    def __init__(
+        self, updater: Updater, stream: BatchStream, loss: SummedLoss, config: TrainingConfig
+    ) -> None:
+        self.updater, self.stream, self.loss, self.config = updater, stream, loss, config
+
+    @cached_property
+    def fingerprint(self) -> str:
+        return _fingerprint(self.stream.first())
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint says of them, and of what was planned."""
+        step = self.updater.step
+        made = [name for name, number in _REMEMBERED.items() if number <= step]
+        rate = float(self.updater.schedule(step)) if step else 0.0
+        return {"words": self._words(made), "plan": {"steps": self.config.steps, "rate": rate}}
+
+    def check(self, state: Any, path: Path) -> None:
+        """Refuse a checkpoint of other settings; a run that is made longer may have another schedule."""
+        found, plan = (state.get(name) if isinstance(state, dict) else None for name in ("words", "plan"))
+        made = [name for name in _REMEMBERED if isinstance(found, dict) and name in found]
+        own = self._words(made)
+        if not isinstance(found, dict) or found.keys() != own.keys():
+            raise CheckpointError(f"{path} cannot be resumed from: its settings are other ones")
+        prolonged = isinstance(plan, dict) and plan["steps"] < self.config.steps
+        compared = [name for name in own if not (prolonged and name in _REMEMBERED)]
+        changed = [f"{n} = {found[n]!s:.60} and not {own[n]}" for n in compared if found[n] != own[n]]
+        if changed:
+            raise CheckpointError(f"{path} belongs to a run with {', '.join(changed)}")
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Say what a run has to expect that was planned for fewer updates; the updater knows its step."""
+        (steps, rate), step = (state["plan"][name] for name in ("steps", "rate")), self.updater.step
+        if steps >= self.config.steps or not step:
+            return
+        now = self.updater.schedule(step)
+        if f"{now:.6e}" != f"{rate:.6e}":
+            said = f"the schedule is now that of {self.config.steps:,} updates and no longer of {steps:,}"
+            here = f"update {step:,} had the rate {rate:.1e}, and would have {now:.1e}"
+            warnings.warn(f"{said}: {here}", stacklevel=6)  # where `fit` was called
+
+    def _words(self, remembered: Iterable[str]) -> dict[str, str]:
+        # As text that a checkpoint holds and a message shows.
+        may_change = ("steps", "keep")
+        found = {name: value for name, value in vars(self.config).items() if name not in may_change}
+        if is_dataclass(of_model := getattr(self.updater.model, "config", None)):
+            found |= {f"model.{name}": value for name, value in vars(of_model).items()}
+        words = {name: repr(value) for name, value in found.items()}
+        for name in remembered:
+            check_number(**{name: (rate := self.updater.schedule(_REMEMBERED[name]))})
+            words[name] = f"{rate:.6e}"  # another machine may round differently
+        options = vars(self.loss) if is_dataclass(self.loss) else getattr(self.loss, "keywords", {})
+        plain = {name: value for name, value in options.items() if isinstance(value, float | int | str)}
+        return words | {"options of the loss": repr(plain), "first batch": self.fingerprint}
+
+
+class Checkpointer:
+    """Writes and reads the checkpoints of a run, for all its processes; without a folder it does nothing.
+
+    Args:
+        folder: of the run; `None` for nowhere.
+        keep: as in `TrainingConfig`.
+        updater, stream, random, log, scores, settings: the parts of the run.
+
+    Attributes:
+        settled: whether what the last update made due, such as an evaluation, is done.
+    """
+
+    folder: RunFolder | None
+    settled: bool
+
+    def __init__(
+        self, folder: RunFolder | None, keep: int, updater: Updater, stream: BatchStream,
+        random: RandomNumbers, log: RunLog, scores: Scores, settings: Settings,
+    ) -> None:
+        self.folder, self.keep, self.settled = folder, keep, True
+        self.updater, self.stream, self.log, self.scores = updater, stream, log, scores
+        self.settings, self.model = settings, updater.model
+        self.first = rank_and_world_size()[0] == 0  # the process that writes
+        self.parts: dict[str, Any] = {  # by their names in the file, in the order in which they are loaded
+            "updater": updater, "stream": stream, "random": random, "journal": log,
+            "scores": scores, "settings": settings,
+        }
+
+    def begin(self) -> None:
+        """Go on from the newest checkpoint, or evaluate once and write the first one, before the log
+        begins, so that no log is without a checkpoint."""
+        if self.resume():
+            return
+        if self.updater.step == 0:
+            self.scores.dry_run()
+        if self.folder is not None and self.first:
+            self.folder.write_config()
+        self.save()
+
+    def save(self) -> None:
+        """Write a checkpoint of all processes, and then the best weights, if these are the best."""
+        if self.folder is None:
+            return
+        parts = {name: part.state_dict() for name, part in self.parts.items()}
+        state = {"model": plain_state(self.model), **parts, "keeper": {"settled": self.settled}}
+        if self.first:
+            save_checkpoint(self.folder.checkpoint(self.updater.step), state)
+            self._follow_up(self.folder)
+        from_first(None)  # no process goes on before the file is there
+
+    def _follow_up(self, folder: RunFolder) -> None:
+        # What follows the checkpoint of this step. If the run was cut off after it, resuming does this.
+        if 0 < self.scores.best_step == self.updater.step:
+            with self.updater.averaged():
+                best = {"step": self.updater.step, "score": self.scores.best}
+                save_checkpoint(folder.best, {"model": plain_state(self.model), **best})
+        folder.prune(self.updater.step, self.keep)
+
+    def resume(self) -> bool:
+        """Go on from the newest whole checkpoint, chosen by the first process; return whether there was one.
+
+        Raises:
+            CheckpointError: no checkpoint is whole, or all are gone from a run; or the newest
+                whole one is of another model, of other settings (except `steps` and `keep`), of
+                another schedule (unless `steps` is raised), loss or first batch as far as a
+                checkpoint tells, or in another format. Nothing in the directory has changed then.
+            BlockingIOError: another process is training in the directory.
+        """
+        if self.folder is None:
+            return False
+        with locked_by_first(self.folder):
+            path, state = newest_whole(self.folder.checkpoints()) if self.first else (None, None)
+            path = from_first(path)
+            if path is None:
+                self.folder.check_unused()
+                return False
+            self._restore(state or load_checkpoint(path), path)
+            self.log.reload(self.updater.step if self.settled else self.updater.step - 1)
+            if self.first:
+                self._follow_up(self.folder)
+                self.folder.write_config()
+            return True
+
+    def _restore(self, state: dict[str, Any], path: Path) -> None:
+        check_weights(self.model, state, path)
+        try:
+            self.settings.check(state.get("settings"), path)
+            set_weights(self.model, state, path)
+            for name, part in self.parts.items():
+                part.load_state_dict(state[name])
+            check_type(bool, settled=(settled := state["keeper"]["settled"]))
+            self.settled = settled
+        except CheckpointError:
+            raise
+        except Exception as error:  # weights alone, or another program's checkpoint
+            message = f"{path} cannot be resumed from ({type(error).__name__}: {error})"
+            raise CheckpointError(message) from error
+
+    def checkpoints(self) -> list[Path]:
+        """The checkpoints in the folder, oldest first."""
+        return [] if self.folder is None else self.folder.checkpoints()
+
+    def load_best(self) -> None:
+        """Give the model the weights that `config.monitor` found best.
+
+        Raises:
+            ValueError: there is no folder.
+            FileNotFoundError: nothing has been evaluated yet.
+            CheckpointError: the file is damaged, or belongs to another model.
+        """
+        if self.folder is None:
+            raise ValueError("a trainer without a directory keeps no best weights")
+        set_weights(self.model, load_checkpoint(self.folder.best), self.folder.best)
+
+    def mark(self, settled: bool) -> None:
+        """Note where the run is, to come back to after an error in what follows."""
+        self.settled = settled
+        self.marked = self.updater.step, self.stream.state_dict(), random_state(self.updater.device)
+
+
+@contextmanager
+def rescuing(run: Checkpointer) -> Iterator[None]:
+    """A context that leaves a checkpoint of the last whole update after an error inside it, if there is
+    a folder, this is the only process, and all numbers are finite."""
+    run.mark(run.settled)
+    try:
+        yield
+    except Exception:
+        with suppress(Exception):  # the error to tell of is the one that came first
+            _rescue(run)
+        raise
+
+
+def _rescue(run: Checkpointer) -> None:
+    (step, place, random), updater = run.marked, run.updater
+    if run.stream.world_size > 1:  # one process cannot know where the others are
+        return
+    if run.folder is None or updater.stepping or step != updater.step:
+        return
+    finite = all(bool(p.isfinite().all()) for p in updater.parameters)
+    if finite and not run.folder.checkpoint(step).exists():
+        run.stream.load_state_dict(place)
+        set_random_state(random, updater.device)
+        run.save()

@@ -1,7 +1,6 @@
-"""Several processes: one gradient for all, a model in shards."""
+"""Several processes: one gradient for all."""
 
 import os
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -9,9 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
-from transformer.layers import DecoderLayer, EncoderLayer
 from transformer.training import best_device
-from transformer.validation import check_device, optional_import
+from transformer.validation import check_device
 
 __all__ = [
     "process_group",
@@ -21,9 +19,6 @@ __all__ = [
     "largest",
     "summed_over_all",
     "data_parallel",
-    "LEAST_SHARD",
-    "sharded",
-    "gathered",
 ]
 
 
@@ -163,69 +158,3 @@ class _LossOf(nn.Module):
 
     def forward(self, batch: Any) -> tuple[Tensor, Tensor]:
         return self.loss(self.model, batch)
-
-
-LEAST_SHARD = 1_000_000  # parameters, whose training takes 16 MB
-
-
-def sharded(model: nn.Module, loss: Callable[[Any, Any], tuple[Tensor, Tensor]]) -> nn.Module:
-    """A loss of a batch as in `data_parallel`, of a model whose every parameter is shared out among the
-    processes; from then on, each has a part of it.
-
-    Args:
-        model: the first process's weights are taken. An encoder's and a decoder's layers are gathered one
-            by one where they are needed, and all other parameters together.
-        loss: as in `Trainer`.
-
-    Raises:
-        ValueError: there is one process, or the model has fewer than `LEAST_SHARD` parameters for each.
-        TypeError: two layers have a parameter in common.
-    """
-    n_processes = rank_and_world_size()[1]
-    if n_processes == 1:
-        raise ValueError("shard must be False for one process; torchrun starts several")
-    n_parameters = sum(parameter.numel() for parameter in model.parameters())
-    if n_parameters < LEAST_SHARD * n_processes:
-        said = f"the model must have {LEAST_SHARD:,} parameters for each of {n_processes} processes"
-        raise ValueError(f"shard must be False, or {said}, but it has {n_parameters:,} in all")
-    layers = [part for part in model.modules() if isinstance(part, EncoderLayer | DecoderLayer)]
-    owners = Counter(id(parameter) for layer in layers for parameter in layer.parameters())
-    for name, parameter in model.named_parameters():
-        if owners[id(parameter)] > 1:
-            raise TypeError(f"shard must be False: {name} is a parameter of two layers")
-    for parameter in model.parameters():
-        distributed.broadcast(parameter.detach(), src=0)
-    device = next(model.parameters()).device
-    # Here, because they take long to import.
-    share_out: Any = optional_import("torch.distributed.fsdp").fully_shard
-    mesh = optional_import("torch.distributed.device_mesh").init_device_mesh(device.type, (n_processes,))
-    engine: Any = _LossOf(model, lambda model, batch: batch)
-    for part in (*layers, engine):
-        share_out(part, mesh=mesh)
-    # On the way back a layer asks for the one before it, and not for what ran before it: one process alone
-    # may have evaluated meanwhile.
-    parts: list[Any] = [engine, *layers]
-    for before, part in zip([parts[-1], *parts], parts):
-        part.set_modules_to_backward_prefetch([before])
-    with torch.no_grad():
-        engine(None)  # by which it learns that the layers are parts of it
-    engine.reshard()
-    engine.loss = loss
-    return engine
-
-
-@contextmanager
-def gathered(engine: nn.Module | None) -> Iterator[None]:
-    """A context where every process has all parameters of a `sharded` model, so that one alone may use it;
-    all enter it at once. Any other engine's model has them anyway."""
-    modules = () if engine is None else engine.modules()
-    parts: list[Any] = [part for part in modules if hasattr(part, "unshard")]
-    for part in parts:
-        part.unshard()
-        part.set_reshard_after_forward(False, recurse=False)
-    try:
-        yield
-    finally:
-        for part in parts:
-            part.set_reshard_after_forward(part is not engine, recurse=False)
-            part.reshard()

@@ -1,95 +1,23 @@
-"""The folder of a run: its log, its record, its lock."""
+"""The folder of a run, its lock, and the facts of a record."""
 
-import json
 import os
 import platform
 import shlex
 import subprocess
 import sys
-import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from importlib import metadata, resources
 from pathlib import Path
 from typing import Any
 import torch
-from transformer.files import (
-    CheckpointError,
-    atomic_file,
-    naming_errors,
-    regular_file,
-    sync_names,
-    write_record,
-)
+from transformer.files import CheckpointError, write_record
+from transformer.runs.distributed import from_first, rank_and_world_size
 from transformer.runs.precision import processor
-from transformer.validation import check_device, check_size, check_type, optional_import
+from transformer.validation import check_device, optional_import
 
-__all__ = ["read_log", "write_log", "append_log", "run_facts", "RunFolder"]
-
-
-_COLUMNS = ("step", "epoch", "loss", "rate", "norm", "tokens", "seconds")  # of a line of updates
-
-
-def read_log(directory: Path | str) -> list[dict[str, float]]:
-    """The entries of a run's `log.jsonl`, without a last line that was cut off; `[]` without a log.
-
-    Raises:
-        CheckpointError: the file is not a log, or a line has changed since it was written; the
-            message names it, and the line.
-    """
-    path = regular_file(Path(directory) / "log.jsonl")
-    try:
-        *lines, rest = path.read_bytes().decode("utf8").split("\n") if path.exists() else [""]
-        if "}" in rest[:-1]:  # a whole entry, and then something that is not the end of a line
-            raise ValueError(f"line {len(lines) + 1} has no end")
-        return [_log_entry(line, number) for number, line in enumerate(lines, start=1)]
-    except (ValueError, TypeError, RecursionError) as error:
-        raise CheckpointError(f"{path} is not the log of a run: {error}") from error
-
-
-def _log_entry(line: str, number: int) -> dict[str, float]:
-    try:
-        entry: dict[str, Any] = json.loads(line)
-        check_type(dict, entry=entry)
-        if entry.pop("crc", None) not in (None, _line_sum(entry)):
-            raise ValueError("its checksum is wrong")
-        step: Any = entry.get("step")
-        check_size(minimum=0, step=step)
-        check_type((int, float), **entry)
-        if entry.keys() & {"rate", "norm", "seconds"}:  # updates, and no evaluation
-            for name in _COLUMNS:
-                if name not in entry:
-                    raise ValueError(f"{name!r} is missing")
-    except (ValueError, TypeError, RecursionError) as error:
-        raise ValueError(f"line {number}: {error}") from error
-    return entry
-
-
-def _line(entry: dict[str, float]) -> str:
-    return json.dumps(entry | {"crc": _line_sum(entry)}) + "\n"
-
-
-def _line_sum(entry: dict[str, float]) -> str:
-    return f"{zlib.crc32(json.dumps(entry).encode()):08x}"
-
-
-def write_log(directory: Path | str, entries: list[dict[str, float]]) -> None:
-    """Make `entries` the whole of a run's `log.jsonl`."""
-    with atomic_file(Path(directory) / "log.jsonl") as part:
-        part.write_text("".join(map(_line, entries)), encoding="utf8")
-
-
-def append_log(directory: Path | str, entry: dict[str, float]) -> None:
-    """Add a line to a run's `log.jsonl`; it is on the disk when this returns."""
-    path = Path(directory) / "log.jsonl"
-    is_new = not path.exists()
-    with naming_errors(path), open(path, "a", encoding="utf8") as file:
-        file.write(_line(entry))
-        file.flush()
-        os.fsync(file.fileno())
-    if is_new:
-        sync_names(path.parent)
+__all__ = ["run_facts", "RunFolder", "locked_by_first"]
 
 
 def run_facts(device: torch.device | str) -> dict[str, Any]:
@@ -199,13 +127,14 @@ class RunFolder:
         try:
             self._lock.acquire(timeout=0)
         except self._timeout:
-            said = f"{self.path} is in use: another process is training there"
-            raise BlockingIOError(said) from None
+            raise BlockingIOError(f"{self.path} is in use: another process is training there") from None
         except (OSError, NotImplementedError) as error:
-            said = f"{self.path} cannot be locked ({getattr(error, 'strerror', error)}), and without a"
-            raise OSError(f"{said} lock two runs could meet there: choose another folder") from error
+            raise OSError(
+                f"{self.path} cannot be locked ({getattr(error, 'strerror', error)}), and without a "
+                "lock two runs could meet there: choose another folder"
+            ) from error
 
-    def note_config(self) -> None:
+    def write_config(self) -> None:
         """Write `config.json`, now that the run has begun or gone on."""
         if self.config is not None:
             write_record(self.path / "config.json", self.config)
@@ -226,7 +155,7 @@ class RunFolder:
                 gone = f"{path} is of a run whose checkpoints are gone"
                 raise CheckpointError(f"{gone}: put one back, or begin in another folder")
 
-    def tidy(self, step: int, keep: int) -> None:
+    def prune(self, step: int, keep: int) -> None:
         """Remove all but the newest checkpoints up to an update, and what was never finished."""
         for path in [path for path in self.checkpoints() if path <= self.checkpoint(step)][:-keep]:
             path.unlink()
@@ -234,3 +163,23 @@ class RunFolder:
         for name in own if self.config is None else (*own, "config.json"):
             for path in self.path.glob(f".{name}.*.part"):
                 path.unlink()
+
+
+@contextmanager
+def locked_by_first(folder: RunFolder | None) -> Iterator[None]:
+    """Keep other runs out of a folder, if there is one. The first process holds the lock; the others are
+    told if it is taken.
+
+    Raises:
+        BlockingIOError, OSError: as in `RunFolder.locked`.
+    """
+    with ExitStack() as stack:
+        fault = ""
+        if folder is not None and rank_and_world_size()[0] == 0:
+            try:
+                stack.enter_context(folder.locked())
+            except BlockingIOError as error:
+                fault = str(error)
+        if fault := from_first(fault):
+            raise BlockingIOError(fault)
+        yield

@@ -7,13 +7,13 @@ from functools import partial
 from typing import Any
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 from transformer.runs.accumulation import accumulate_gradients
 from transformer.runs.averaging import MovingAverage
-from transformer.runs.distributed import data_parallel, from_first, gathered, rank_and_world_size, sharded
+from transformer.runs.distributed import data_parallel, from_first, rank_and_world_size
 from transformer.runs.precision import PRECISIONS, autocast, precision_on
 from transformer.training import adamw, check_loss, evaluating, to_device
 from transformer.validation import check_choice, check_number, check_rate, check_size, check_type
-from transformer.weights import placed_like
 
 __all__ = ["TrainingConfig", "SummedLoss", "RateSchedule", "Evaluation", "Updater", "check_finite"]
 
@@ -110,7 +110,6 @@ class Updater:
     model: nn.Module
     step: int
     stepping: bool
-    shard: bool
     schedule: RateSchedule
     parameters: list[nn.Parameter]
     device: torch.device
@@ -119,18 +118,17 @@ class Updater:
     optimizer: torch.optim.AdamW
     scaler: torch.amp.GradScaler
     average: MovingAverage | None
-    engine: nn.Module | None
+    engine: DistributedDataParallel | None
     loss: Callable[[Any], tuple[Tensor, Tensor]]
 
     def __init__(
-        self, model: nn.Module, loss: SummedLoss, schedule: RateSchedule, config: TrainingConfig,
-        shard: bool = False,
+        self, model: nn.Module, loss: SummedLoss, schedule: RateSchedule, config: TrainingConfig
     ) -> None:
-        self.model, self.schedule, self.shard = model, schedule, shard
+        self.model, self.schedule = model, schedule
         if not any(p.requires_grad for p in model.parameters()):
             raise ValueError("model must have a parameter that can be trained, but has none")
-        self.engine = sharded(model, loss) if shard else data_parallel(model, loss)
-        self.parameters = [p for p in model.parameters() if p.requires_grad]  # or the shards of them
+        self.engine = data_parallel(model, loss)
+        self.parameters = [p for p in model.parameters() if p.requires_grad]
         self.device, self.clip_norm = self.parameters[0].device, config.clip_norm
         self.precision = precision_on(self.device, config.precision)
         self.optimizer = adamw(self.parameters, config.weight_decay)
@@ -148,7 +146,7 @@ class Updater:
         scale, engine = self.scaler.scale, self.engine
         total, tokens = accumulate_gradients(self.loss, batches, self.parameters, scale, engine)
         self.scaler.unscale_(self.optimizer)
-        norm: Any = nn.utils.clip_grad_norm_(self.parameters, self.clip_norm)
+        norm = nn.utils.clip_grad_norm_(self.parameters, self.clip_norm)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.stepping = True
@@ -157,7 +155,7 @@ class Updater:
         if self.average is not None:
             self.average.update()
         self.step, self.stepping = self.step + 1, False
-        return total, tokens, norm.full_tensor() if self.shard else norm
+        return total, tokens, norm
 
     def averaged(self) -> AbstractContextManager[None]:
         """A context where the model has the averaged weights, if there are any."""
@@ -166,7 +164,7 @@ class Updater:
     def metrics(self, evaluate: Evaluation) -> dict[str, float]:
         """What `evaluate` finds of the averaged weights; the first process evaluates for all."""
         found = None
-        with self.averaged(), gathered(self.engine):
+        with self.averaged():
             if rank_and_world_size()[0] == 0:
                 with evaluating(self.model), autocast(self.device, self.precision):
                     found = _as_metrics(evaluate(self.model))
@@ -184,16 +182,10 @@ class Updater:
         check_size(minimum=0, step=state["step"])
         own, kept = self.optimizer.state_dict()["param_groups"], state["optimizer"]["param_groups"]
         groups = [a | {"lr": b["lr"]} for a, b in zip(own, kept, strict=True)]
-        ordered = [p for group in self.optimizer.param_groups for p in group["params"]]
-        moments = {
-            i: {name: placed_like(ordered[i], x) for name, x in found.items()}
-            for i, found in state["optimizer"]["state"].items()
-        }
-        self.optimizer.load_state_dict({"state": moments, "param_groups": groups})
+        self.optimizer.load_state_dict({"state": state["optimizer"]["state"], "param_groups": groups})
         self.scaler.load_state_dict(state["scaler"])
         if self.average is not None:
-            placed = map(placed_like, self.average.weights, state["average"]["weights"])
-            self.average.load_state_dict(state["average"] | {"weights": list(placed)})
+            self.average.load_state_dict(state["average"])
         self.step = state["step"]
 
 

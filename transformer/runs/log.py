@@ -1,24 +1,100 @@
-"""The journal of a run: lines as it goes, scores, what a progress bar shows."""
+"""The log of a run: lines of updates, evaluations, a progress bar, curves."""
 
+import json
 import math
+import os
 import shutil
 import sys
 import time
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 import torch
 from torch import Tensor
-from transformer.files import atomic_file
+from transformer.files import CheckpointError, atomic_file, naming_errors, regular_file, sync_names
 from transformer.plots import plot_curves
 from transformer.runs.distributed import rank_and_world_size, summed_over_all
-from transformer.runs.folder import RunFolder, append_log, read_log, write_log
 from transformer.runs.stream import BatchStream, undisturbed
 from transformer.runs.update import Evaluation, Updater, check_finite
 from transformer.validation import check_choice, check_size, check_type, optional_import
 
-__all__ = ["LogLine", "Journal", "score_of", "Scores", "latest_numbers", "progress_bar", "draw_curves"]
+__all__ = [
+    "read_log",
+    "write_log",
+    "append_log",
+    "LogLine",
+    "RunLog",
+    "score_of",
+    "Scores",
+    "latest_numbers",
+    "draw_curves",
+]
+
+
+_COLUMNS = ("step", "epoch", "loss", "rate", "norm", "tokens", "seconds")  # of a line of updates
+
+
+def read_log(directory: Path | str) -> list[dict[str, float]]:
+    """The entries of a run's `log.jsonl`, without a last line that was cut off; `[]` without a log.
+
+    Raises:
+        CheckpointError: the file is not a log, or a line has changed since it was written; the
+            message names it, and the line.
+    """
+    path = regular_file(Path(directory) / "log.jsonl")
+    try:
+        *lines, rest = path.read_bytes().decode("utf8").split("\n") if path.exists() else [""]
+        if "}" in rest[:-1]:  # a whole entry, and then something that is not the end of a line
+            raise ValueError(f"line {len(lines) + 1} has no end")
+        return [_log_entry(line, number) for number, line in enumerate(lines, start=1)]
+    except (ValueError, TypeError, RecursionError) as error:
+        raise CheckpointError(f"{path} is not the log of a run: {error}") from error
+
+
+def _log_entry(line: str, number: int) -> dict[str, float]:
+    try:
+        entry: dict[str, Any] = json.loads(line)
+        check_type(dict, entry=entry)
+        if entry.pop("crc", None) not in (None, _line_sum(entry)):
+            raise ValueError("its checksum is wrong")
+        step: Any = entry.get("step")
+        check_size(minimum=0, step=step)
+        check_type((int, float), **entry)
+        if entry.keys() & {"rate", "norm", "seconds"}:  # updates, and no evaluation
+            for name in _COLUMNS:
+                if name not in entry:
+                    raise ValueError(f"{name!r} is missing")
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ValueError(f"line {number}: {error}") from error
+    return entry
+
+
+def _line(entry: dict[str, float]) -> str:
+    return json.dumps(entry | {"crc": _line_sum(entry)}) + "\n"
+
+
+def _line_sum(entry: dict[str, float]) -> str:
+    return f"{zlib.crc32(json.dumps(entry).encode()):08x}"
+
+
+def write_log(directory: Path | str, entries: list[dict[str, float]]) -> None:
+    """Make `entries` the whole of a run's `log.jsonl`."""
+    with atomic_file(Path(directory) / "log.jsonl") as part:
+        part.write_text("".join(map(_line, entries)), encoding="utf8")
+
+
+def append_log(directory: Path | str, entry: dict[str, float]) -> None:
+    """Add a line to a run's `log.jsonl`; it is on the disk when this returns."""
+    path = Path(directory) / "log.jsonl"
+    is_new = not path.exists()
+    with naming_errors(path), open(path, "a", encoding="utf8") as file:
+        file.write(_line(entry))
+        file.flush()
+        os.fsync(file.fileno())
+    if is_new:
+        sync_names(path.parent)
 
 
 def _numbers_of_all(
@@ -95,12 +171,12 @@ class LogLine:
         self.seconds = float(state["seconds"])
 
 
-class Journal:
-    """What a run notes: its history, the line that has begun, and the log in its folder.
+class RunLog:
+    """The log of a run: its entries, the line that has begun, and the file in its folder.
 
     Args:
         updater, stream: make the updates that it tells of.
-        folder: of the log; `None` for none.
+        directory: of the file; `None` for no file.
         progress: whether the first process shows a progress bar.
 
     Attributes:
@@ -110,20 +186,20 @@ class Journal:
 
     updater: Updater
     stream: BatchStream
-    folder: RunFolder | None
+    directory: Path | None
     progress: bool
 
     history: list[dict[str, float]]
     line: LogLine
 
     def __init__(
-        self, updater: Updater, stream: BatchStream, folder: RunFolder | None = None, progress: bool = False
+        self, updater: Updater, stream: BatchStream, directory: Path | None = None, progress: bool = False
     ) -> None:
-        self.updater, self.stream, self.folder, self.history = updater, stream, folder, []
+        self.updater, self.stream, self.directory, self.history = updater, stream, directory, []
         self.line = LogLine(not updater.scaler.is_enabled(), updater.device)
         self.progress = progress and rank_and_world_size()[0] == 0
 
-    def note(self, numbers: tuple[Tensor, ...], seconds: float) -> None:
+    def add(self, numbers: tuple[Tensor, ...], seconds: float) -> None:
         """Add to the line what the last update returned, where it was, and how long it took."""
         step, stream = self.updater.step, self.stream
         place: dict[str, Any] = {"step": step, "epoch": stream.epoch, "batch": stream.position}
@@ -137,15 +213,15 @@ class Journal:
     def write(self, entry: dict[str, float]) -> None:
         """Add an entry; of several processes, the first writes it into the log."""
         self.history.append(entry)
-        if self.folder is not None and rank_and_world_size()[0] == 0:
-            append_log(self.folder.path, entry)
+        if self.directory is not None and rank_and_world_size()[0] == 0:
+            append_log(self.directory, entry)
 
-    def take_up(self, last: int) -> None:
+    def reload(self, last: int) -> None:
         """Read the log up to update `last`, and remove what was written after it."""
-        if self.folder is not None:
-            self.history[:] = [entry for entry in read_log(self.folder.path) if entry["step"] <= last]
+        if self.directory is not None:
+            self.history[:] = [entry for entry in read_log(self.directory) if entry["step"] <= last]
             if rank_and_world_size()[0] == 0:
-                write_log(self.folder.path, self.history)
+                write_log(self.directory, self.history)
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint needs: the line that has begun."""
@@ -162,8 +238,14 @@ class Journal:
         Yields:
             a function that takes the number of updates made, and whether the log has new entries.
         """
-        with progress_bar(steps, done, self.progress) as show:
-            yield lambda step, logged: show(step, latest_numbers(self.history) if logged else {})
+        if not self.progress:
+            yield lambda step, logged: None
+            return
+        bar = _Bar(steps, done)
+        try:
+            yield lambda step, logged: bar.show(step, latest_numbers(self.history) if logged else {})
+        finally:
+            bar.draw("\n")
 
 
 def score_of(metrics: Mapping[str, float], monitor: str) -> float:
@@ -179,7 +261,7 @@ def score_of(metrics: Mapping[str, float], monitor: str) -> float:
 
 
 class Scores:
-    """What the evaluations of a run find, and the best of them so far.
+    """Evaluates the model of a run, and remembers the best score.
 
     Args:
         updater: has the model that is evaluated.
@@ -202,14 +284,14 @@ class Scores:
         self.updater, self.evaluate, self.monitor = updater, evaluate, monitor
         self.best, self.best_step, self.stale = -math.inf, 0, 0
 
-    def trial(self) -> None:
+    def dry_run(self) -> None:
         """Evaluate and leave no trace, since an error should not come late."""
         if self.evaluate is not None:
             with undisturbed(self.updater.device):
                 score_of(self.updater.metrics(self.evaluate), self.monitor)
 
-    def take(self, step: int, write: Callable[[dict[str, float]], None]) -> None:
-        """Evaluate after update `step`, `write` what was found, and then count it."""
+    def measure(self, step: int, write: Callable[[dict[str, float]], None]) -> None:
+        """Evaluate after update `step`, `write` the metrics, and then count them."""
         if self.evaluate is None:
             return
         metrics = self.updater.metrics(self.evaluate)
@@ -255,21 +337,6 @@ def latest_numbers(history: list[dict[str, float]]) -> dict[str, str]:
             metrics = {name: value for name, value in entry.items() if name != "step"}
             shown |= {f"dev {name}": f"{value:.3f}" for name, value in metrics.items()}
     return shown
-
-
-@contextmanager
-def progress_bar(
-    steps: int, done: int, shown: bool
-) -> Iterator[Callable[[int, dict[str, str]], None]]:
-    # Yields a function that takes the number of updates made, and new numbers where there are any.
-    if not shown:
-        yield lambda step, numbers: None
-        return
-    bar = _Bar(steps, done)
-    try:
-        yield bar.show
-    finally:
-        bar.draw("\n")
 
 
 class _Bar:

@@ -1,0 +1,124 @@
+"""Saved translators that are cut, foreign or hostile are refused by the file."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+import torch
+from helpers import contents, summed
+
+from transformer import (
+    Transformer,
+    TransformerConfig,
+    Translator,
+    Vocabulary,
+)
+from transformer.commands.main import main
+from transformer.files import CheckpointError
+
+VOCABULARY = Vocabulary.train(["o gato preto", "a casa branca"] * 3, 30)
+SIZES = dict(d_model=8, n_heads=2, n_layers=1, d_ff=16, max_length=6)
+
+
+def make_model(seed: int = 0, **changes) -> Transformer:
+    torch.manual_seed(seed)
+    size = len(VOCABULARY)
+    return Transformer(TransformerConfig(size, size, **SIZES | changes)).eval()
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    """A saved translator."""
+    Translator(make_model(), VOCABULARY).save(tmp_path / "kept")
+    return tmp_path / "kept"
+
+
+def config_with(**changes) -> str:
+    return json.dumps(asdict(make_model().config) | changes)
+
+
+BAD_CONFIGS = {
+    "an unknown key": config_with(color="red"),
+    "a missing key": json.dumps({"src_vocab_size": 20}),
+    "a list": "[]",
+    "a size as text": config_with(d_model="8"),
+    "a flag as text": config_with(tie_embeddings="false"),
+    "a size that is none": config_with(d_model=None),
+    "a rate that is not a number": config_with(dropout=float("nan")),
+    "an end that is padding": config_with(eos_id=0),
+    "an unknown activation": config_with(activation="import os"),
+    "deep": "[" * 100_000,
+    "a number too large for Python to print": '{"d_model": ' + "9" * 5000 + "}",
+}
+
+
+@pytest.mark.parametrize("text", BAD_CONFIGS.values(), ids=BAD_CONFIGS)
+def test_a_bad_configuration_is_named(folder, text):
+    (folder / "config.json").write_text(text)
+    with pytest.raises(CheckpointError, match=r"config\.json is not a "):
+        Translator.load(summed(folder))
+
+
+@pytest.mark.parametrize(
+    "claim", [{"d_model": 2**40}, {"n_layers": 10**12}, {"d_ff": 2**50}, {"max_length": 10**15}], ids=str
+)
+def test_a_configuration_cannot_ask_for_more_than_the_file_holds(folder, claim):
+    """It is refused before the memory is taken; were it not, this test would not come back."""
+    (folder / "config.json").write_text(config_with(**claim))
+    refused = r"does not hold this model's weights: it has [\d,]+ |asks for [\d,]+ numbers of positions, more"
+    with pytest.raises(CheckpointError, match=refused):
+        Translator.load(summed(folder))
+
+
+def test_a_vocabulary_of_another_size_is_named(folder):
+    Vocabulary.train(["o gato preto", "a casa"] * 3, 25).save(folder / "vocabulary.json")
+    with pytest.raises(CheckpointError, match=r"vocabulary\.json does not fit: the model has"):
+        Translator.load(summed(folder))
+
+
+def test_a_vocabulary_with_gaps_is_named(folder):
+    content = json.loads((folder / "vocabulary.json").read_text())
+    words = content["model"]["vocab"]
+    words[max(words, key=words.get)] = 10**6  # the model has no such row
+    (folder / "vocabulary.json").write_text(json.dumps(content))
+    with pytest.raises(CheckpointError, match=r"vocabulary\.json .*entry \d+ is .* with number 1000000"):
+        Translator.load(summed(folder))
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs links and devices of Unix")
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "vocabulary.json"])
+def test_a_translator_is_written_over_a_link_and_not_through_it(folder, tmp_path, name):
+    precious = tmp_path / "precious"
+    precious.write_text("mine")
+    (folder / name).unlink()
+    (folder / name).symlink_to(precious)
+    Translator(make_model(), VOCABULARY).save(folder)
+    assert precious.read_text() == "mine" and not (folder / name).is_symlink()
+    Translator.load(folder)
+
+
+def test_a_translator_is_saved_whole_or_not_at_all(folder, monkeypatch):
+    kept = contents(folder)
+
+    def fail(self, path):
+        Path(path).write_text("half")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    monkeypatch.setattr(Vocabulary, "save", fail)  # the last of the three
+    with pytest.raises(OSError, match=r"vocabulary\.json"):
+        Translator(make_model(seed=1), VOCABULARY).save(folder)
+    assert contents(folder) == kept
+
+
+@pytest.mark.parametrize("command", [["info"], ["translate", "o gato"]])
+def test_the_command_line_says_in_one_line_which_file_is_bad(folder, capsys, command):
+    (folder / "model.safetensors").write_bytes(b"cut" * 10_000)
+    assert main([command[0], "--model", str(summed(folder)), *command[1:]]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and re.fullmatch(r"error: .*model\.safetensors is not a file of weights .*\n", err)

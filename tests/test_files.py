@@ -1,0 +1,335 @@
+"""Files that are cut, foreign or hostile, and full disks: every reader and every writer."""
+
+from __future__ import annotations
+
+import builtins
+import errno
+import os
+import pickle
+import random
+import re
+import struct
+from pathlib import Path
+
+import pytest
+import torch
+from helpers import contents
+
+import transformer.files
+import transformer.runs.checkpoints
+import transformer.runs.folder
+from transformer import (
+    Transformer,
+    TransformerConfig,
+    Vocabulary,
+    load_record,
+)
+from transformer.files import CheckpointError, atomic_file, read_record, write_record
+from transformer.runs.checkpoints import (
+    load_checkpoint,
+    save_checkpoint,
+)
+from transformer.runs.log import read_log, write_log
+from transformer.training import record_path
+from transformer.weights import load_weights, save_weights
+
+VOCABULARY = Vocabulary.train(["o gato preto", "a casa branca"] * 3, 30)
+SIZES = dict(d_model=8, n_heads=2, n_layers=1, d_ff=16, max_length=6)
+
+
+def make_model(seed: int = 0, **changes) -> Transformer:
+    torch.manual_seed(seed)
+    size = len(VOCABULARY)
+    return Transformer(TransformerConfig(size, size, **SIZES | changes)).eval()
+
+
+def read_weights(path: Path) -> None:
+    load_weights(make_model(), path)
+
+
+READERS = {
+    "checkpoint": (load_checkpoint, "checkpoint.pt"),
+    "weights": (read_weights, "model.safetensors"),
+    "vocabulary": (Vocabulary.load, "vocabulary.json"),
+    "record": (read_record, "record.json"),
+    "log": (lambda path: read_log(path.parent), "log.jsonl"),
+}
+
+
+class Malice:
+    """What would make a folder named "executed" if it were unpickled."""
+
+    def __reduce__(self):
+        return os.mkdir, ("executed",)
+
+
+def as_lines(text: str) -> bytes:
+    return text.encode() + b"\n"
+
+
+HEADER = struct.Struct("<Q")
+FOREIGN = {
+    "one byte": b"\x80",
+    "not UTF-8": b'{"step": "\xff\xfe"}\n',
+    "zeros": bytes(4096) + b"\n",
+    "a list": as_lines("[1, 2, 3]"),
+    "a number": as_lines("3"),
+    "not a number": as_lines("NaN"),
+    "deep": as_lines("[" * 200_000 + "]" * 200_000),
+    "deep objects": as_lines('{"a":' * 100_000 + "1" + "}" * 100_000),
+    "half a file": as_lines('{"step": 3, "loss": '),
+    "a pickle that would execute": pickle.dumps(Malice()) + b"\n",
+    "a header of 2^63 bytes": HEADER.pack(2**63) + b"{}\n",
+    "a header longer than the file": HEADER.pack(10**6) + b"{}\n",
+    "a tensor beyond the end": HEADER.pack(63)
+    + b'{"w":{"dtype":"F32","shape":[1000000000],"data_offsets":[0,4]}}'[:63]
+    + b"\0\0\0\0\n",
+    "a zip of nothing": b"PK\x05\x06" + bytes(18) + b"\n",
+}
+
+
+@pytest.mark.parametrize("content", FOREIGN.values(), ids=FOREIGN)
+@pytest.mark.parametrize("reader", READERS)
+def test_a_foreign_file_is_refused_by_name(tmp_path, monkeypatch, reader, content):
+    monkeypatch.chdir(tmp_path)
+    read, name = READERS[reader]
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises((CheckpointError, ValueError), match=re.escape(name)):
+        read(tmp_path / name)
+    assert not (tmp_path / "executed").exists()
+
+
+@pytest.mark.parametrize("reader", [name for name in READERS if name != "log"])
+def test_an_empty_file_is_refused_by_name(tmp_path, reader):
+    read, name = READERS[reader]
+    (tmp_path / name).touch()
+    with pytest.raises(ValueError, match=re.escape(name)):
+        read(tmp_path / name)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs links and devices of Unix")
+@pytest.mark.parametrize("reader", READERS)
+def test_a_folder_and_a_device_are_no_files(tmp_path, reader):
+    read, name = READERS[reader]
+    (tmp_path / name).mkdir()
+    with pytest.raises(OSError, match=f"{re.escape(name)} is not a regular file"):
+        read(tmp_path / name)
+    (tmp_path / name).rmdir()
+    (tmp_path / name).symlink_to("/dev/zero")  # without an end: to read it whole would fill the memory
+    with pytest.raises(OSError, match=f"{re.escape(name)} is not a regular file"):
+        read(tmp_path / name)
+
+
+@pytest.mark.parametrize("reader", [name for name in READERS if name != "log"])
+def test_a_missing_file_is_named(tmp_path, reader):
+    read, name = READERS[reader]
+    with pytest.raises(FileNotFoundError, match=re.escape(name)):
+        read(tmp_path / name)
+
+
+def flipped(content: bytes, bit: int) -> bytes:
+    changed = bytearray(content)
+    changed[bit // 8] ^= 1 << bit % 8
+    return bytes(changed)
+
+
+UPDATES = {"step": 2, "epoch": 0, "loss": 2.5, "rate": 1e-3, "norm": 1.25, "tokens": 90, "seconds": 0.5}
+WRITTEN = {
+    "weights": ("a.safetensors", lambda path: save_weights(make_model(), path, torch.float16)),
+    "record": ("a.json", lambda path: write_record(path, {"recipe": {"seed": 3}, "scores": [27.5, "pão"]})),
+    "log": ("log.jsonl", lambda path: write_log(path.parent, [UPDATES, {"step": 2, "loss": 2.0}])),
+}
+
+
+def read_again(path: Path):
+    """What one of them tells, in a form that can be compared."""
+    if path.suffix == ".safetensors":
+        load_weights(model := make_model(seed=1), path)
+        return [p.tolist() for p in model.parameters()]
+    return read_log(path.parent) if path.suffix == ".jsonl" else read_record(path)
+
+
+@pytest.mark.parametrize("kind", WRITTEN)
+def test_no_bit_of_weights_records_and_logs_can_be_flipped_unnoticed(tmp_path, kind):
+    """Refused by name; or, as in spaces and in the name of the checksum, of no consequence."""
+    name, write = WRITTEN[kind]
+    path = tmp_path / name
+    write(path)
+    content, whole, refused = path.read_bytes(), read_again(path), 0
+    bits = range(8 * len(content))
+    for bit in bits if len(bits) < 10_000 else random.Random(0).sample(bits, 2000):
+        path.write_bytes(flipped(content, bit))
+        try:
+            told = read_again(path)
+        except CheckpointError as error:
+            assert str(path) in str(error)
+            refused += 1
+        else:
+            if kind == "record":  # the checksum's name
+                told = {key: value for key, value in told.items() if key in whole}
+            assert told == whole, (bit, flipped(content, bit))
+    assert refused > 0.7 * min(len(bits), 2000)
+
+
+def test_files_without_checksums_are_read_as_they_are(tmp_path):
+    """Those that other programs wrote, or this one before it had any; records are changed by hand, too."""
+    save_file = pytest.importorskip("safetensors.torch").save_file
+    model = make_model()
+    weights = {id(x): name for name, x in reversed(model.state_dict(keep_vars=True).items())}
+    save_file({name: model.state_dict()[name] for name in weights.values()}, tmp_path / "a")
+    load_weights(other := make_model(seed=1), tmp_path / "a")
+    assert all(map(torch.equal, model.parameters(), other.parameters()))
+    (tmp_path / "log.jsonl").write_text('{"step": 1, "loss": 0.5}\n')
+    assert read_log(tmp_path) == [{"step": 1, "loss": 0.5}]
+    write_record(tmp_path / "a.json", {"seed": 3})
+    text = (tmp_path / "a.json").read_text().replace("3,", "4,")
+    (tmp_path / "a.json").write_text(text)
+    with pytest.raises(CheckpointError, match='if you have changed it yourself, delete the entry "sha256"'):
+        read_record(tmp_path / "a.json")
+    (tmp_path / "a.json").write_text(re.sub(r",\s*\"sha256.*", "}", text, flags=re.DOTALL))
+    assert read_record(tmp_path / "a.json") == {"seed": 4}
+    assert "sha256" not in load_record("toy") and read_record(record_path("toy.json")) == load_record("toy")
+
+
+class FullDisk:
+    """A file of which the disk takes so many bytes and no more."""
+
+    def __init__(self, file, room: int) -> None:
+        self.file, self.room = file, room
+
+    def write(self, content) -> int:
+        if len(content) > self.room:
+            self.file.write(content[: self.room])
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self.room -= len(content)
+        return self.file.write(content)
+
+    def __getattr__(self, name):
+        return getattr(self.file, name)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.file.close()
+
+
+@pytest.fixture
+def full_disk(monkeypatch):
+    """From now on, what is opened to be written takes 100 bytes."""
+    opened = builtins.open
+
+    def fill() -> None:
+        def open_(path, mode="r", *options, **names):
+            file = opened(path, mode, *options, **names)
+            return FullDisk(file, 100) if mode[0] in "wa" else file
+
+        monkeypatch.setattr(builtins, "open", open_)
+        monkeypatch.setattr(Path, "open", lambda self, *options, **names: open_(self, *options, **names))
+
+    return fill
+
+
+WRITERS = {
+    "checkpoint": ("a.pt", lambda path: save_checkpoint(path, {"model": make_model().state_dict()})),
+    "weights": ("a.safetensors", lambda path: save_weights(make_model(), path)),
+    "record": ("a.json", lambda path: write_record(path, {"entry": "x" * 1000})),
+    "log": ("log.jsonl", lambda path: write_log(path.parent, [{"step": n} for n in range(100)])),
+    "vocabulary": ("vocabulary.json", VOCABULARY.save),
+}
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["over a file", "a new file"])
+@pytest.mark.parametrize("writer", WRITERS)
+def test_a_full_disk_is_told_with_the_files_name_and_leaves_the_old_file(tmp_path, full_disk, writer, before):
+    name, write = WRITERS[writer]
+    if before:
+        write(tmp_path / name)
+    kept = contents(tmp_path)
+    full_disk()
+    with pytest.raises(OSError, match=re.escape(str(tmp_path / name))):
+        write(tmp_path / name)
+    assert contents(tmp_path) == kept
+
+
+@pytest.mark.skipif(os.name == "nt", reason="such modes are those of Unix")
+@pytest.mark.parametrize("writer", WRITERS)
+def test_who_may_read_a_file_is_for_the_umask_to_say(tmp_path, writer):
+    name, write = WRITERS[writer]
+    before = os.umask(0o077)
+    try:
+        write(tmp_path / name)
+    finally:
+        os.umask(before)
+    assert (tmp_path / name).stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_a_folder_that_is_none_is_told_with_its_name(tmp_path, writer):
+    name, write = WRITERS[writer]
+    (tmp_path / "file").write_text("mine")
+    for folder in ("file", "missing"):
+        with pytest.raises(OSError, match=rf"{folder}.*{re.escape(name)}"):
+            write(tmp_path / folder / name)
+    assert contents(tmp_path) == {"file": b"mine"}
+
+
+class Cut(Exception):
+    """The power is gone."""
+
+
+@pytest.mark.parametrize("before", [None, "old"])
+def test_atomic_file_replaces_all_or_nothing(tmp_path, before):
+    path = tmp_path / "file.txt"
+    if before:
+        path.write_text(before)
+    with pytest.raises(Cut), atomic_file(path) as part:
+        part.write_text("half")
+        raise Cut
+    assert [p.read_text() for p in tmp_path.iterdir()] == ([before] if before else [])
+
+    with atomic_file(path) as part:
+        assert part.read_text() == ""
+        part.write_text("new")
+        assert not before or path.read_text() == before  # until the end
+    assert [p.name for p in tmp_path.iterdir()] == ["file.txt"] and path.read_text() == "new"
+
+
+def test_atomic_file_reaches_the_disk_before_it_gets_its_name(tmp_path, monkeypatch):
+    done = []
+    for name in ("fsync", "replace"):
+        call = getattr(os, name)
+        note = lambda *given, name=name, call=call: (done.append(name), call(*given))
+        monkeypatch.setattr(transformer.files.os, name, note)
+    with atomic_file(tmp_path / "file") as part:
+        part.write_text("whole")
+    # The new name is an entry of the directory, which Windows does not open.
+    assert done == ["fsync", "replace", *(["fsync"] if os.name == "posix" else [])]
+
+
+def test_a_write_that_fails_names_the_file(tmp_path):
+    with pytest.raises(OSError, match=r"No space left on device: '.*a\.txt'") as refusal:
+        with atomic_file(tmp_path / "a.txt"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+    assert refusal.value.errno == errno.ENOSPC and list(tmp_path.iterdir()) == []
+
+
+def test_no_two_unfinished_files_have_the_same_name(tmp_path):
+    with atomic_file(tmp_path / "a") as one, atomic_file(tmp_path / "a") as two:
+        assert one != two and one.parent == two.parent == tmp_path
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs links and devices of Unix")
+@pytest.mark.parametrize("name", [".config.json.part", ".config.json.0123456789abcdef.part"])
+def test_a_link_in_the_place_of_an_unfinished_file_is_not_followed(tmp_path, monkeypatch, name):
+    """Not even if its name has been guessed."""
+    monkeypatch.setattr(transformer.files.secrets, "token_hex", lambda n: "0123456789abcdef"[: 2 * n])
+    precious, path = tmp_path / "precious", tmp_path / "config.json"
+    precious.write_text("mine")
+    (tmp_path / name).symlink_to(precious)
+    try:
+        write_record(path, {"theirs": 1})
+        assert read_record(path) == {"theirs": 1}
+    except FileExistsError:
+        assert not path.exists()
+    assert precious.read_text() == "mine"
