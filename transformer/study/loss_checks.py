@@ -1,38 +1,40 @@
 """Checks of a loss against its batch, for `check_training`."""
 
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from transformer.study.checks import first_line, inverted_mask, without_dropout
 from transformer.study.model_checks import listed
-from transformer.study.readings import _moved, _Program, _value
+from transformer.study.readings import differing, Program, loss_value
 
-__all__ = []
-
-
-_Finding = tuple[bool | None, str, str]  # passed (None: skipped), what was measured, the likely cause
+__all__ = ["LOSS_CHECKS", "Finding", "known_id", "several", "stripped"]
 
 
-def _some(values: Iterable[object]) -> str:
+Finding = tuple[bool | None, str, str]  # passed (None: skipped), what was measured, the likely cause
+
+
+def several(values: Iterable[object]) -> str:
+    """The first four values, and whether there are more."""
     shown = [str(value) for value in values]
     return ", ".join(shown[:4]) + (", …" if len(shown) > 4 else "")
 
 
-def _known(model: nn.Module, given: int | None, *names: str) -> int | None:
+def known_id(model: nn.Module, given: int | None, *names: str) -> int | None:
+    """A number as given, or as the model or its configuration says."""
     places = (model, getattr(model, "config", None))
     said = (getattr(place, name, None) for place in places for name in names)
     return given if given is not None else next((value for value in said if isinstance(value, int)), None)
 
 
-def _check_ids(p: _Program) -> _Finding:
+def _check_ids(p: Program) -> Finding:
     """Ids lie in their tables, and most words are known ones."""
     tables = [m.num_embeddings for m in p.model.modules() if isinstance(m, nn.Embedding)]
     said = []
     for role in p.batch.roles:
         ids, name = p.batch.ids(role), "src_vocab_size" if role == "src" else "tgt_vocab_size"
-        size = _known(p.model, None, name, "vocab_size") or max(tables, default=2**62)
+        size = known_id(p.model, None, name, "vocab_size") or max(tables, default=2**62)
         said.append(f"{role} {int(ids.min())} to {int(ids.max())}")
         if ids.max() >= size:
             return False, f"{said[-1]}, but the table has {size} rows", "a vocabulary that isn't the model's"
@@ -47,13 +49,13 @@ def _check_ids(p: _Program) -> _Finding:
     return True, ", ".join(said), ""
 
 
-def _check_runs(p: _Program) -> _Finding:
+def _check_runs(p: Program) -> Finding:
     """The loss of the batch is a finite number, and comes from the model that is given."""
     model, called = copy.deepcopy(p.original).train(), []
     for module in model.modules():
         module.register_forward_hook(lambda *_: called.append(1))
     try:
-        value = _value(p.loss(model, p.few.given()))
+        value = loss_value(p.loss(model, p.few.given()))
     except Exception as error:
         if p.refused:
             return None, "the loss refuses targets without a start token", ""
@@ -77,13 +79,13 @@ def _check_runs(p: _Program) -> _Finding:
     return True, f"the loss is {value.item():.3g}", ""
 
 
-def _fullest(p: _Program) -> int:
+def _fullest(p: Program) -> int:
     # The row with the fewest padding tokens.
     role = "src" if "src" in p.few.roles else "labels"
     return int((p.few.ids(role) != p.pad).sum(dim=1).argmax())
 
 
-def _check_start(p: _Program) -> _Finding:
+def _check_start(p: Program) -> Finding:
     """Every target begins with the start token, which is read and not predicted."""
     cause = "no start token, so the first word is read but never predicted"
     if p.refused:
@@ -92,7 +94,7 @@ def _check_start(p: _Program) -> _Finding:
     if "src" not in p.few.roles or not firsts:
         return None, "a language model's text" if firsts else "what the decoder reads first can't be seen", ""
     if len(firsts) > 1:
-        return False, f"the decoder first reads {_some(firsts)}", cause
+        return False, f"the decoder first reads {several(firsts)}", cause
     if p.bos is not None and firsts != [p.bos]:
         cause = "a search from bos_id starts where training never did"
         return False, f"the decoder first reads {firsts[0]}, not {p.bos}", cause
@@ -101,7 +103,7 @@ def _check_start(p: _Program) -> _Finding:
     return True, f"every target begins with {firsts[0]}", ""
 
 
-def _check_shift(p: _Program) -> _Finding:
+def _check_shift(p: Program) -> Finding:
     """Position t reads token t and predicts token t + 1."""
     steps = [t.f - t.r for t in p.traces if t.r is not None and t.f is not None]
     read, targets = p.reads[p.longest], p.each[p.longest].targets
@@ -118,26 +120,27 @@ def _check_shift(p: _Program) -> _Finding:
     return True, "each token is read one position after it is predicted", ""
 
 
-def _stripped(sentence: list[int], *padding: int | None) -> list[int]:
+def stripped(sentence: list[int], *padding: int | None) -> list[int]:
+    """A sentence without the padding at its end."""
     end = len(sentence)
     while end and sentence[end - 1] in padding:
         end -= 1
     return sentence[:end]
 
 
-def _check_end(p: _Program) -> _Finding:
+def _check_end(p: Program) -> Finding:
     """Every target ends with the end token, and the loss asks for it."""
     if "src" not in p.few.roles:
         return None, "a language model's text", ""
-    asked = [_stripped(sentence, p.pad if p.pad != p.eos else None) for sentence in p.sentences]
+    asked = [stripped(sentence, p.pad if p.pad != p.eos else None) for sentence in p.sentences]
     ends = {sentence[-1] for sentence in asked if sentence}
-    rows = [_stripped(row, p.pad, -100) for row in p.few.ids("labels").tolist()]
+    rows = [stripped(row, p.pad, -100) for row in p.few.ids("labels").tolist()]
     stand = {row[-1] for row in rows if row}
     if ends == {p.eos} or (len(ends) == 1 < len(asked) and p.eos is None):
         return True, f"every target ends with {min(ends)}", ""
     if p.eos in ends:
         cause = "cut to a length after the end token was put on"
-        return False, f"some targets end with {_some(sorted(ends - {p.eos}))}, not with {p.eos}", cause
+        return False, f"some targets end with {several(sorted(ends - {p.eos}))}, not with {p.eos}", cause
     if p.eos is not None and p.eos == p.pad:
         return (
             False,
@@ -149,10 +152,14 @@ def _check_end(p: _Program) -> _Finding:
         return False, f"targets end with {min(stand)}, but the loss never asks for it", cause
     if len({len(sentence) for sentence in asked}) == 1:
         return True, "no end token, and all targets are equally long: the search needs max_length", ""
-    return False, f"targets end with {_some(sorted(ends))}", "no end token, so a search never learns to stop"
+    return (
+        False,
+        f"targets end with {several(sorted(ends))}",
+        "no end token, so a search never learns to stop",
+    )
 
 
-def _check_padding(p: _Program) -> _Finding:
+def _check_padding(p: Program) -> Finding:
     """Padding stands behind the words, is ignored by the loss, and changes nothing."""
     counted = sum(max(0, sentence.count(p.pad) - (p.eos == p.pad)) for sentence in p.sentences)
     if counted:
@@ -181,15 +188,15 @@ def _check_padding(p: _Program) -> _Finding:
     return True, "the loss ignores it, and more of it changes nothing", ""
 
 
-def _same(p: _Program, order: Tensor, src: Tensor, mask: Tensor | None) -> bool:
+def _same(p: Program, order: Tensor, src: Tensor, mask: Tensor | None) -> bool:
     # Whether the logits stay with these sources, put into this order.
     parts = {"src": src.gather(1, order)} | (
         {} if mask is None else {"attention_mask": mask.gather(1, order)}
     )
-    return not _moved(p.read(p.few.put(**parts)).logits, p.read(p.few).logits).any()
+    return not differing(p.read(p.few.put(**parts)).logits, p.read(p.few).logits).any()
 
 
-def _check_masks(p: _Program) -> _Finding:
+def _check_masks(p: Program) -> Finding:
     """Positions see the past and not the future, the source, and not the rest of the batch."""
     inverted = inverted_mask(lambda: p.loss(p.model, p.unpadded.given()))
     if inverted:
@@ -207,7 +214,7 @@ def _check_masks(p: _Program) -> _Finding:
     if unread := _unread(p):
         return (
             False,
-            f"source words {_some(unread)} change nothing",
+            f"source words {several(unread)} change nothing",
             "no cross-attention, or masks that hide them",
         )
     if mixed := _mixed(p):
@@ -215,7 +222,7 @@ def _check_masks(p: _Program) -> _Finding:
     return True, "past and source are seen, future and other sentences are not", ""
 
 
-def _unread(p: _Program) -> list[int]:
+def _unread(p: Program) -> list[int]:
     if "src" not in p.few.roles:
         return []
     batch, unread = p.few.rows(p.longest), []
@@ -226,12 +233,12 @@ def _unread(p: _Program) -> list[int]:
         if ids[0, s] != p.pad and word is not None:
             changed = ids.clone()
             changed[0, s] = word
-            if not _moved(p.read(batch.put(src=changed)).logits, p.each[p.longest].logits).any():
+            if not differing(p.read(batch.put(src=changed)).logits, p.each[p.longest].logits).any():
                 unread.append(s)
     return unread
 
 
-def _mixed(p: _Program) -> str:
+def _mixed(p: Program) -> str:
     # In batches of which size a sentence gets logits that it doesn't get alone, if in any.
     alone = [reading.logits.masked_fill(~reading.logits.isfinite(), 0.0) for reading in p.each]
     for size in range(2, 9):
@@ -247,7 +254,7 @@ def _mixed(p: _Program) -> str:
     return ""
 
 
-def _check_mean(p: _Program) -> _Finding:
+def _check_mean(p: Program) -> Finding:
     """Every real token counts the same, whatever it shares a batch with."""
     lengths = [len(sentence) for sentence in p.sentences]
     short, long = lengths.index(min(lengths)), lengths.index(max(lengths))
@@ -269,11 +276,11 @@ def _check_mean(p: _Program) -> _Finding:
     return True, "a mean over real tokens" if share > 0.98 else "a sum over tokens, a mean over sentences", ""
 
 
-def _check_gradients(p: _Program) -> _Finding:
+def _check_gradients(p: Program) -> Finding:
     """Every parameter is to be trained, and gets a gradient."""
     model = without_dropout(copy.deepcopy(p.original)).train()
     model.zero_grad()
-    _value(p.loss(model, p.few.given())).backward()
+    loss_value(p.loss(model, p.few.given())).backward()
     named = dict(model.named_parameters())
     frozen = [name for name, q in named.items() if not q.requires_grad and "pos" not in name.lower()]
     if frozen:
@@ -290,3 +297,16 @@ def _check_gradients(p: _Program) -> _Finding:
     if dead:
         return False, f"none for {listed(dead)}", "detach or no_grad, or a layer that is built and not used"
     return True, f"all of {len(grads)} parameters have one", ""
+
+
+LOSS_CHECKS: dict[str, Callable[[Program], Finding]] = {
+    "ids": _check_ids,
+    "runs": _check_runs,
+    "start": _check_start,
+    "shift": _check_shift,
+    "end": _check_end,
+    "padding": _check_padding,
+    "masks": _check_masks,
+    "mean": _check_mean,
+    "gradients": _check_gradients,
+}

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from transformer.study.checks import first_line, find_logits
 
-__all__ = []
+__all__ = ["Batch", "take_apart", "Unseen", "loss_value", "differing", "Program"]
 
 
 _NAMES = {  # what programs call the parts of a batch that hold ids
@@ -23,9 +23,12 @@ _ORDERS = {1: ("labels",), 2: ("src", "labels"), 3: ("src", "read", "labels")}  
 
 
 @dataclass(frozen=True)
-class _Batch:
-    # A batch taken apart. `labels` are the targets; `read` is the decoder's input where it is a part
-    # of its own, `lag` places behind them; a language model's batch has no `src`.
+class Batch:
+    """A batch taken apart: its roles are `src`, which a language model's lacks, `labels`, and often `read`.
+
+    `labels` are the targets; `read`, the decoder's input, stands `lag` places behind them.
+    """
+
     whole: Any
     parts: dict[Any, Any]
     roles: dict[str, Any]
@@ -48,19 +51,19 @@ class _Batch:
         form = type(self.whole)
         return form(*parts.values()) if hasattr(form, "_fields") else form(parts.values())
 
-    def rows(self, *index: int) -> "_Batch":
+    def rows(self, *index: int) -> "Batch":
         size, parts = len(self.ids("labels")), dict(self.parts)
         for key, part in parts.items():
             if isinstance(part, Tensor) and part.shape[:1] == (size,):
                 parts[key] = part[torch.tensor(index, device=part.device)]
         return replace(self, parts=parts)
 
-    def put(self, **ids: Tensor) -> "_Batch":
+    def put(self, **ids: Tensor) -> "Batch":
         return replace(
             self, parts=self.parts | {self.roles.get(role, role): part for role, part in ids.items()}
         )
 
-    def with_token(self, u: int, token: int) -> "_Batch":
+    def with_token(self, u: int, token: int) -> "Batch":
         # Another token at place u of the first row's targets, and where the decoder reads it.
         labels = self.ids("labels").clone()
         labels[0, u] = token
@@ -86,7 +89,8 @@ def _is_ids(part: Any) -> bool:
     return isinstance(part, Tensor) and part.dim() == 2 and part.dtype in (torch.long, torch.int)
 
 
-def _taken_apart(name: str, batch: Any) -> _Batch:
+def take_apart(name: str, batch: Any) -> Batch:
+    """The parts of a batch by their roles; `name` stands in the error if it has another form."""
     if isinstance(batch, Mapping):
         parts = dict(batch)
         roles = {role: key for role, names in _NAMES.items() for key in names if _is_ids(parts.get(key))}
@@ -110,12 +114,11 @@ def _taken_apart(name: str, batch: Any) -> _Batch:
         if same or (src.shape == labels.shape and _lag(src, labels) == 1):
             roles = {"read": roles["src"], "labels": roles["labels"]}
     lag = _lag(parts[roles["read"]], parts[roles["labels"]]) if "read" in roles else None
-    return _Batch(batch, parts, roles, lag)
+    return Batch(batch, parts, roles, lag)
 
 
-class _Unseen(Exception):
-    # What a check needs can't be seen in this program.
-    pass
+class Unseen(Exception):
+    """What a check needs can't be seen in this program."""
 
 
 class _Reading(NamedTuple):
@@ -152,8 +155,8 @@ class _Listener(TorchFunctionMode):
         return func(*args, **given)
 
 
-def _value(result: Any) -> Tensor:
-    # The loss in what a user's function returns: a scalar, or a sum and the number of tokens.
+def loss_value(result: Any) -> Tensor:
+    """The loss in what a user's function returns: a scalar, or a sum and the number of tokens."""
     if isinstance(result, (tuple, list)) and len(result) == 2:
         total: Tensor = result[0] / max(float(result[1]), 1.0)
         return total
@@ -163,17 +166,17 @@ def _value(result: Any) -> Tensor:
     return result.reshape(())
 
 
-def _read_loss(loss: Callable[[Any, Any], Any], model: nn.Module, batch: _Batch) -> _Reading:
+def _read_loss(loss: Callable[[Any, Any], Any], model: nn.Module, batch: Batch) -> _Reading:
     torch.manual_seed(0)
     with torch.enable_grad(), _Listener() as listener:
-        value = _value(loss(model, batch.given()))
+        value = loss_value(loss(model, batch.given()))
         if not listener.found:  # a loss by hand: what it reads is the model's result
             watch = model.register_forward_hook(lambda m, i, out: listener.flat("", find_logits(out)))
-            value = _value(loss(model, batch.given()))
+            value = loss_value(loss(model, batch.given()))
             watch.remove()
     best = [found for found in listener.found if found[0] == "cross_entropy"] or listener.found
     if not best or not value.requires_grad:
-        raise _Unseen("the loss computes no cross-entropy that can be watched")
+        raise Unseen("the loss computes no cross-entropy that can be watched")
     gradients = torch.autograd.grad(value, [leaf for _, _, leaf, _ in best], allow_unused=True)
     V = max(leaf.size(axis) for _, _, leaf, axis in best)
     pairs = [
@@ -182,18 +185,18 @@ def _read_loss(loss: Callable[[Any, Any], Any], model: nn.Module, batch: _Batch)
         if leaf.size(axis) == V and slope is not None
     ]
     if not pairs:
-        raise _Unseen("the loss has no gradient with respect to its logits")
+        raise Unseen("the loss has no gradient with respect to its logits")
     logits, slope = (torch.cat(parts) for parts in zip(*pairs, strict=True))
     weights = -slope.amin(dim=-1) / (1 - 1 / V)  # of -log p at p = 1/V it is 1
     if not weights.max() > 0:
-        raise _Unseen("the loss computes no cross-entropy that can be watched")
+        raise Unseen("the loss computes no cross-entropy that can be watched")
     counts = weights > 1e-6 * weights.max()
     targets = slope.argmin(dim=-1).masked_fill(~counts, -1)
     return _Reading(logits, targets, weights * counts, listener.read, bool(best[0][0]))
 
 
-def _moved(one: Tensor, other: Tensor) -> Tensor:
-    # Which rows of logits [R, V] differ by more than rounding.
+def differing(one: Tensor, other: Tensor) -> Tensor:
+    """Which rows of logits `[R, V]` differ by more than rounding."""
     finite = other.masked_fill(~other.isfinite(), 0.0)
     difference = torch.where(one == other, 0.0, (one - other).abs()).amax(dim=-1)
     return ~(difference <= 1e-5 * finite.abs().max().clamp(min=1e-6))
@@ -207,13 +210,14 @@ class _Trace(NamedTuple):
 
 
 @dataclass
-class _Program:
-    # What the checks look at. Only `original` is the caller's own.
+class Program:
+    """What the checks look at. Only `original` is the caller's own."""
+
     original: nn.Module
     model: nn.Module  # a copy without dropout
     loss: Callable[[Any, Any], Any]
-    batch: _Batch  # as given
-    few: _Batch  # at most four rows of it, with different sources
+    batch: Batch  # as given
+    few: Batch  # at most four rows of it, with different sources
     pad: int
     bos: int | None
     eos: int | None
@@ -225,7 +229,7 @@ class _Program:
     optimizer: Any = None
     schedule: Any = None
 
-    def read(self, batch: _Batch, model: nn.Module | None = None) -> _Reading:
+    def read(self, batch: Batch, model: nn.Module | None = None) -> _Reading:
         return _read_loss(self.loss, (model or self.model).eval(), batch)
 
     @cached_property
@@ -288,14 +292,14 @@ class _Program:
                 continue
             new = self.read(batch.with_token(u, other))
             if new.logits.shape != base.logits.shape:
-                raise _Unseen("how much is predicted depends on the words")
+                raise Unseen("how much is predicted depends on the words")
             moved = (new.targets != base.targets).nonzero()[:, 0].tolist()
-            changed = _moved(new.logits, base.logits).nonzero()[:, 0].tolist()
+            changed = differing(new.logits, base.logits).nonzero()[:, 0].tolist()
             traces.append(_Trace(u, (moved or [None])[0], (changed or [None])[0]))
         return traces
 
     @cached_property
-    def unpadded(self) -> _Batch:
+    def unpadded(self) -> Batch:
         # The longest sentence, cut to its own length.
         batch, cut = self.few.rows(self.longest), {}
         for role in batch.roles:

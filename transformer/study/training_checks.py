@@ -18,28 +18,14 @@ from transformer.study.checks import (
     without_dropout,
 )
 from transformer.study.model_checks import listed
-from transformer.study.loss_checks import (
-    _check_end,
-    _check_gradients,
-    _check_ids,
-    _check_masks,
-    _check_mean,
-    _check_padding,
-    _check_runs,
-    _check_shift,
-    _check_start,
-    _Finding,
-    _known,
-    _some,
-    _stripped,
-)
-from transformer.study.readings import _Batch, _Program, _taken_apart, _Unseen, _value
+from transformer.study.loss_checks import LOSS_CHECKS, Finding, known_id, several, stripped
+from transformer.study.readings import Batch, Program, take_apart, Unseen, loss_value
 from transformer.validation import check_number, check_type
 
 __all__ = ["check_training"]
 
 
-def _check_optimizer(p: _Program) -> _Finding:
+def _check_optimizer(p: Program) -> Finding:
     """The optimizer holds the model's parameters, at a rate that isn't zero."""
     if p.optimizer is None:
         return None, "no optimizer was given", ""
@@ -51,7 +37,7 @@ def _check_optimizer(p: _Program) -> _Finding:
         return False, "the schedule moves another optimizer's rate", "built before the optimizer was replaced"
     rates = _rates(p.optimizer, p.schedule)
     if not all(0 <= rate < math.inf for rate in rates):
-        return False, f"the rate becomes {_some(r for r in rates if not 0 <= r < math.inf)}", "the schedule"
+        return False, f"the rate becomes {several(r for r in rates if not 0 <= r < math.inf)}", "the schedule"
     if sum(rate == 0 for rate in rates) > len(rates) / 2:
         return False, "the learning rate is 0", "an integer division, or a schedule that is over"
     if p.schedule is None or min(rates) == max(rates):
@@ -73,7 +59,7 @@ def _rates(optimizer: Any, schedule: Any, steps: int = 20) -> list[float]:
 class _Batches:
     # The same batch for a user's own loop, which looks at the model whenever another one is asked for.
 
-    def __init__(self, model: nn.Module, batch: _Batch) -> None:
+    def __init__(self, model: nn.Module, batch: Batch) -> None:
         self.model, self.batch, self.size, self.taken, self.stale = model, batch, 12, 0, False
         self.start = self.now()
 
@@ -99,12 +85,12 @@ class _Batches:
                     grad[...] = torch.where(grad == 0, 0.0, 1e6) if not grad.any() else 1e6
 
 
-def _check_loop(p: _Program) -> _Finding:
+def _check_loop(p: Program) -> Finding:
     """A loop of the user's takes batches, clears gradients, moves all parameters, and learns."""
     if p.train is None:
         return None, "no train(model, batches) was given", ""
     model = copy.deepcopy(p.original)
-    before = _value(p.loss(model.eval(), p.few.given())).item()
+    before = loss_value(p.loss(model.eval(), p.few.given())).item()
     batches = _Batches(model.train(), p.few)
     p.train(model, batches)
     moving = {name for name, q in model.named_parameters() if q.requires_grad}
@@ -121,14 +107,14 @@ def _check_loop(p: _Program) -> _Finding:
     for number in (12, 48):  # an optimizer that starts anew may go uphill for a while
         model = copy.deepcopy(p.original).train()
         p.train(model, [p.few.given() for _ in range(number)])
-        after = _value(p.loss(model.eval(), p.few.given())).item()
+        after = loss_value(p.loss(model.eval(), p.few.given())).item()
         said = f"{number} times the same batch: the loss goes from {before:.3g} to {after:.3g}"
         if after < before + 0.1:
             return True, said, ""
     return False, said, "the sign of the loss, or a rate that is too high"
 
 
-def _check_modes(p: _Program) -> _Finding:
+def _check_modes(p: Program) -> Finding:
     """Training is in training mode and evaluation in evaluation mode, one after the other."""
     if p.train is None and p.evaluate is None:
         return None, "neither train nor evaluate was given", ""
@@ -156,14 +142,14 @@ def _rows(ids: Tensor, pad: int) -> list[tuple[int, ...]]:
     return [tuple(word for word in row if word != pad and word >= 0) for row in ids.tolist()]
 
 
-def _held_out(dev: Any) -> list[_Batch] | None:
+def _held_out(dev: Any) -> list[Batch] | None:
     if dev is None:
         return None
     one = isinstance(dev, (Tensor, Mapping)) or any(isinstance(part, Tensor) for part in dev)
-    return [_taken_apart("dev", batch) for batch in ([dev] if one else dev)]
+    return [take_apart("dev", batch) for batch in ([dev] if one else dev)]
 
 
-def _check_dev(p: _Program) -> _Finding:
+def _check_dev(p: Program) -> Finding:
     """No held-out source is among those of training."""
     if p.dev is None:
         return None, "no dev batch was given", ""
@@ -172,12 +158,12 @@ def _check_dev(p: _Program) -> _Finding:
     trained = set(_rows(p.batch.ids(role), p.pad))
     both = [row for row in held if row in trained]
     if both:
-        said = f"{len(both)} of {len(held)} dev sources are in training, the first: {_some(both[0])}"
+        said = f"{len(both)} of {len(held)} dev sources are in training, the first: {several(both[0])}"
         return False, said, "split after pairs were repeated or shuffled"
     return True, f"none of {len(held)} dev sources is among {len(trained)} of training", ""
 
 
-def _overfitted(p: _Program) -> tuple[nn.Module, bool | None, str]:
+def _overfitted(p: Program) -> tuple[nn.Module, bool | None, str]:
     # A copy that has learned the few sentences, whether it has (None: had no time), and what it took.
     model, steps, losses, right = without_dropout(copy.deepcopy(p.original)), 0, [math.nan], 0.0
     parameters, start = [q for q in model.parameters() if q.requires_grad], time.monotonic()
@@ -186,7 +172,7 @@ def _overfitted(p: _Program) -> tuple[nn.Module, bool | None, str]:
         for _ in range(20):
             optimizer.param_groups[0]["lr"] = 3e-3 * min(1, (steps + 1) / 30)
             optimizer.zero_grad()
-            loss = _value(p.loss(model.train(), p.few.given()))
+            loss = loss_value(p.loss(model.train(), p.few.given()))
             loss.backward()
             nn.utils.clip_grad_norm_(parameters, 1.0)
             optimizer.step()
@@ -200,7 +186,7 @@ def _overfitted(p: _Program) -> tuple[nn.Module, bool | None, str]:
     return model.eval(), learned, f"{said}: {right:.0%} of tokens right"
 
 
-def _check_overfit(p: _Program) -> _Finding:
+def _check_overfit(p: Program) -> Finding:
     """A few sentences can be learned by heart."""
     p.model, learned, said = _overfitted(p)
     if learned:
@@ -211,7 +197,7 @@ def _check_overfit(p: _Program) -> _Finding:
     return False, said, "the source doesn't reach the output, or the loss doesn't reach the model"
 
 
-def _check_search(p: _Program) -> _Finding:
+def _check_search(p: Program) -> Finding:
     """What was learned by heart is what the search writes."""
     if p.search is None or "src" not in p.few.roles:
         return None, "no search was given, or nothing was learned", ""
@@ -235,7 +221,7 @@ def _check_search(p: _Program) -> _Finding:
     return False, f"{len(wrong)} of {len(pairs)} learned sentences are written wrong: {where}", cause
 
 
-def _cut(row: list[int], asked: list[int], ends: set[int], p: _Program) -> list[int]:
+def _cut(row: list[int], asked: list[int], ends: set[int], p: Program) -> list[int]:
     # What a search has written without the start token, and nothing after the end.
     start = p.first[0] if len(set(p.first)) == 1 else p.bos
     if row[:1] == [start] and asked[:1] != [start]:
@@ -244,7 +230,7 @@ def _cut(row: list[int], asked: list[int], ends: set[int], p: _Program) -> list[
         return row[: len(asked)]
     if asked[-1] in row:
         return row[: row.index(asked[-1]) + 1]
-    row = _stripped(row, p.pad)
+    row = stripped(row, p.pad)
     return [*row, asked[-1]] if row == asked[:-1] else row  # some leave the end token out
 
 
@@ -263,16 +249,8 @@ def _difference(ours: list[int], theirs: list[int]) -> tuple[str, str]:
     return said, "cache, positions, masks or dropout of the search, or it doesn't take the best"
 
 
-_CHECKS: dict[str, Callable[[_Program], _Finding]] = {
-    "ids": _check_ids,
-    "runs": _check_runs,
-    "start": _check_start,
-    "shift": _check_shift,
-    "end": _check_end,
-    "padding": _check_padding,
-    "masks": _check_masks,
-    "mean": _check_mean,
-    "gradients": _check_gradients,
+_CHECKS: dict[str, Callable[[Program], Finding]] = {
+    **LOSS_CHECKS,
     "optimizer": _check_optimizer,
     "loop": _check_loop,
     "modes": _check_modes,
@@ -282,7 +260,7 @@ _CHECKS: dict[str, Callable[[_Program], _Finding]] = {
 }
 
 
-def _run_checks(p: _Program) -> tuple[CheckResult, ...]:
+def _run_checks(p: Program) -> tuple[CheckResult, ...]:
     results: list[CheckResult] = []
     for name, check in _CHECKS.items():
         broken = [r.name for r in results if r.verdict == "FAIL" and r.name in ("ids", "runs")]
@@ -291,9 +269,9 @@ def _run_checks(p: _Program) -> tuple[CheckResult, ...]:
             if not broken and name not in ("ids", "runs", "start") and p.refused:
                 broken = ["start"]
             if broken and name not in ("optimizer", "dev"):
-                raise _Unseen(f"needs {broken[0]!r} to pass")
+                raise Unseen(f"needs {broken[0]!r} to pass")
             passed, measured, cause = check(p)
-        except _Unseen as reason:
+        except Unseen as reason:
             passed, measured, cause = None, str(reason), ""
         except Exception as error:  # of the user's pieces
             passed, measured, cause = False, first_line(error), "raised by the program itself"
@@ -302,7 +280,7 @@ def _run_checks(p: _Program) -> tuple[CheckResult, ...]:
     return tuple(results)
 
 
-def _few(batch: _Batch, pad: int) -> _Batch:
+def _few(batch: Batch, pad: int) -> Batch:
     # At most four rows with different sources, the longest and the shortest target among them.
     rows = _rows(batch.ids("src" if "src" in batch.roles else "labels"), pad)
     firsts = [b for b, row in enumerate(rows) if row not in rows[:b]] if len(rows) <= 64 else [*range(64)]
@@ -379,14 +357,14 @@ def check_training(
         if piece is not None and not callable(piece):
             raise TypeError(f"{name} must be callable, not {type(piece).__name__}")
     check_number(seconds=seconds)
-    parts, pad = _taken_apart("batch", batch), _known(model, pad_id, "pad_id", "pad_token_id") or 0
-    bos = _known(model, bos_id, "bos_id", "decoder_start_token_id")
-    eos = _known(model, eos_id, "eos_id", "eos_token_id")
+    parts, pad = take_apart("batch", batch), known_id(model, pad_id, "pad_id", "pad_token_id") or 0
+    bos = known_id(model, bos_id, "bos_id", "decoder_start_token_id")
+    eos = known_id(model, eos_id, "eos_id", "eos_token_id")
     device = parts.ids("labels").device
     with torch.random.fork_rng([] if device.type == "cpu" else [device], device_type=device.type):
         quiet = without_dropout(copy.deepcopy(model)).eval()
         asked = parts, _few(parts, pad), pad, bos, eos, seconds
         pieces = search, _held_out(dev), train, evaluate, optimizer, schedule
-        program = _Program(model, quiet, loss or _plain_loss(pad), *asked, *pieces)
+        program = Program(model, quiet, loss or _plain_loss(pad), *asked, *pieces)
         dtype = next((str(q.dtype).removeprefix("torch.") for q in model.parameters()), "float32")
         return CheckReport(dtype, _run_checks(program))

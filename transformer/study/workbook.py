@@ -412,10 +412,6 @@ class Workbook:
             old, self._now[piece.key] = self._now[piece.key], own
             for names in map(vars, _core()):
                 names.update({name: own for name, value in names.items() if value is old})
-            children: list[type] = old.__subclasses__() if isinstance(old, type) else []
-            for child in children:
-                if child.__module__.removeprefix("transformer.") in CORE:
-                    child.__bases__ = tuple(own if base is old else base for base in child.__bases__)
 
 
 def _cell_with(own: Any) -> str:
