@@ -16,13 +16,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from transformer import Transformer, load_toy_model, reversal_batch, reverse_and_mark, toy_config
+from transformer import Transformer, load_toy_model, reversal_batch, toy_config
 from transformer.commands.recipes import RECIPES, changed
 from transformer.commands.training import toy_record, train_toy
 from transformer.files import write_record
 from transformer.runs.folder import run_facts
 from transformer.runs.trainer import Trainer
-from transformer.toy import crowd, faultless, match_by_copies
+from transformer.toy import crowd, faultless, match_by_copies, reverse_and_mark
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORDS, RUNS = ROOT / "transformer" / "records" / "book", ROOT / "runs"

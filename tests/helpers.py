@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 
 import transformer
-from transformer import Transformer, TransformerConfig, load_record, noam_rate
+from transformer import Transformer, TransformerConfig, noam_rate
 from transformer.language.corpora import Pair
-from transformer.training import record_path
+from transformer.training import load_record, record_path
 
 # Every public name of every module, under its own name.
 MODULES = [

@@ -53,7 +53,6 @@ from transformer import (
     label_smoothed_cross_entropy,
     padding_mask,
     reversal_batch,
-    reverse_and_mark,
     sinusoidal_encoding,
     teacher_forced_loss,
     token_accuracy,
@@ -61,7 +60,7 @@ from transformer import (
 )
 from transformer.language.vocabulary import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from transformer.runs.accumulation import accumulate_gradients
-from transformer.toy import reversal_batches
+from transformer.toy import reversal_batches, reverse_and_mark
 
 # B 2, S 7, T 5: no two sizes are equal.
 SRC = torch.tensor([[4, 9, 6, 1, 5, 7, 3], [8, 5, 10, 3, 0, 0, 0]])

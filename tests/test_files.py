@@ -18,19 +18,14 @@ from helpers import contents
 import transformer.files
 import transformer.runs.checkpoints
 import transformer.runs.folder
-from transformer import (
-    Transformer,
-    TransformerConfig,
-    Vocabulary,
-    load_record,
-)
+from transformer import Transformer, TransformerConfig, Vocabulary
 from transformer.files import CheckpointError, atomic_file, read_record, write_record
 from transformer.runs.checkpoints import (
     load_checkpoint,
     save_checkpoint,
 )
 from transformer.runs.log import read_log, write_log
-from transformer.training import record_path
+from transformer.training import load_record, record_path
 from transformer.weights import load_weights, save_weights
 
 VOCABULARY = Vocabulary.train(["o gato preto", "a casa branca"] * 3, 30)

@@ -512,11 +512,11 @@ def test_every_record_is_as_it_was_written():
 
 def test_figures_of_the_readme_are_those_of_the_records():
     names = ("toy", "ted-small", "ted-longer", "ted-8000-prolonged")
-    toy, *talks = (transformer.load_record(name) for name in names)
+    toy, *talks = (transformer.training.load_record(name) for name in names)
     scores = [run["scores"]["test, unseen"]["tuned"]["BLEU-detok"]["score"] for run in talks]
     factors = []
     for name in ("speed-second", "speed", "speed-avx2"):
-        steps = transformer.load_record(name)["training"]["steps"]
+        steps = transformer.training.load_record(name)["training"]["steps"]
         engines = next(step["engines"] for step in steps if step["precision"] == "float32")
         factors.append(f"{engines['torch.nn, no inner dropout']['ours']['median']:.1f} ×")  # the same work
     for figure in (

@@ -8,7 +8,8 @@ import matplotlib
 import pytest
 import torch
 
-from transformer import plot_attention, plot_curves
+from transformer import plot_attention
+from transformer.plots import plot_curves
 
 matplotlib.use("Agg")
 

@@ -7,23 +7,17 @@ from hypothesis import strategies as st
 
 import transformer.commands.recipes
 import transformer.toy
-from transformer import (
-    Transformer,
-    greedy_search,
-    load_record,
-    load_toy_model,
-    reversal_batch,
-    reverse_and_mark,
-    toy_config,
-)
+from transformer import Transformer, greedy_search, load_toy_model, reversal_batch, toy_config
 from transformer.toy import (
     crowd,
     exact_match,
     faultless,
     match_by_copies,
     reversal_batches,
+    reverse_and_mark,
     with_copies,
 )
+from transformer.training import load_record
 
 
 def by_loop(digits, mark):

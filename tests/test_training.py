@@ -23,14 +23,21 @@ from transformer import (
     TrainingConfig,
     accelerate,
     best_device,
-    cooldown,
     evaluate_loss,
     fit,
-    load_record,
     noam_rate,
     teacher_forced_loss,
 )
-from transformer.training import adamw, as_epochs, check_loss, evaluating, record_path, to_device
+from transformer.training import (
+    adamw,
+    as_epochs,
+    check_loss,
+    cooldown,
+    evaluating,
+    load_record,
+    record_path,
+    to_device,
+)
 
 
 class Cut(Exception):

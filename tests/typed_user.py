@@ -19,7 +19,6 @@ from transformer import (
     DecoderLayer,
     Encoder,
     EncoderLayer,
-    FastTransformer,
     LayerConfig,
     MultiHeadAttention,
     PositionalEncoding,
@@ -52,6 +51,7 @@ from transformer import (
 )
 from transformer.attention import KeyValueCache
 from transformer.decoding import BeamResult, DecoderState, decoder_state
+from transformer.speed.fast import FastTransformer
 from transformer.weights import load_weights, save_weights
 
 Batch = tuple[Tensor, Tensor]

@@ -6,9 +6,9 @@ __book__ = "https://github.com/example/transformer-book"
 
 from transformer.embedding import TokenEmbedding, sinusoidal_encoding, PositionalEncoding
 from transformer.attention import padding_mask, causal_mask, scaled_dot_product_attention, MultiHeadAttention
-from transformer.plots import plot_attention, plot_curves
+from transformer.plots import plot_attention
 from transformer.layers import LayerNorm, FeedForward, LayerConfig, EncoderLayer, DecoderLayer
-from transformer.model import TransformerConfig, Encoder, Decoder, Transformer, attention_tap, AttentionMaps
+from transformer.model import TransformerConfig, Encoder, Decoder, Transformer, attention_tap
 from transformer.loss import (
     label_smoothed_cross_entropy,
     token_accuracy,
@@ -16,21 +16,20 @@ from transformer.loss import (
     teacher_forced_loss,
     r_drop_loss,
 )
-from transformer.training import best_device, noam_rate, cooldown, evaluate_loss, fit, load_record
+from transformer.training import best_device, noam_rate, evaluate_loss, fit
 from transformer.decoding import greedy_search, beam_search
-from transformer.toy import reverse_and_mark, reversal_batch, toy_config, load_toy_model
+from transformer.toy import reversal_batch, toy_config, load_toy_model
 from transformer.language.vocabulary import Vocabulary
 from transformer.language.batches import encode_pairs, pad, TokenBatches
 from transformer.language.scores import corpus_scores
 from transformer.commands.recipes import Recipe, RECIPES, recipe_for
 from transformer.commands.training import train_translator
-from transformer.speed.fast import FastTransformer, accelerate
+from transformer.speed.fast import accelerate
 from transformer.runs.update import TrainingConfig
 from transformer.runs.trainer import Trainer
 from transformer.language.wording import Preparation
-from transformer.language.bpe_dropout import BPEDropout
-from transformer.language.corpora import load_corpus, read_pairs, held_out
-from transformer.language.translator import Alignment, Translator
+from transformer.language.corpora import load_corpus, read_pairs
+from transformer.language.translator import Translator
 from transformer.language.folder import save_model, load_model
 from transformer.exchange.torch import from_torch, to_torch
 from transformer.study.checks import check_model
@@ -45,7 +44,6 @@ __all__ = [
     "scaled_dot_product_attention",
     "MultiHeadAttention",
     "plot_attention",
-    "plot_curves",
     "LayerNorm",
     "FeedForward",
     "LayerConfig",
@@ -56,7 +54,6 @@ __all__ = [
     "Decoder",
     "Transformer",
     "attention_tap",
-    "AttentionMaps",
     "label_smoothed_cross_entropy",
     "token_accuracy",
     "perplexity",
@@ -64,13 +61,10 @@ __all__ = [
     "r_drop_loss",
     "best_device",
     "noam_rate",
-    "cooldown",
     "evaluate_loss",
     "fit",
-    "load_record",
     "greedy_search",
     "beam_search",
-    "reverse_and_mark",
     "reversal_batch",
     "toy_config",
     "load_toy_model",
@@ -83,16 +77,12 @@ __all__ = [
     "RECIPES",
     "recipe_for",
     "train_translator",
-    "FastTransformer",
     "accelerate",
     "TrainingConfig",
     "Trainer",
     "Preparation",
-    "BPEDropout",
     "load_corpus",
     "read_pairs",
-    "held_out",
-    "Alignment",
     "Translator",
     "save_model",
     "load_model",

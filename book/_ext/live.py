@@ -27,14 +27,14 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 from experiments import small_portuguese as phrases
-from transformer import Transformer, Translator, greedy_search, load_record, load_toy_model
+from transformer import Transformer, Translator, greedy_search, load_toy_model
 from transformer.exchange.llama import Speaker
 from transformer.language.corpora import load_corpus
 from transformer.language.translator import by_words
 from transformer.language.vocabulary import BOS_ID, EOS_ID
 from transformer.modern.language_model import LanguageModel
 from transformer.study.model_checks import CHECKS, NEEDED
-from transformer.training import record_path
+from transformer.training import load_record, record_path
 
 SCRIPTS = ("transformer", "weights", "vocabulary", "page")
 BOOK = Path(__file__).parents[1]

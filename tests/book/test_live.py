@@ -49,9 +49,7 @@ from transformer import (
     corpus_scores,
     greedy_search,
     label_smoothed_cross_entropy,
-    load_record,
     load_toy_model,
-    reverse_and_mark,
     scaled_dot_product_attention,
     sinusoidal_encoding,
 )
@@ -60,7 +58,8 @@ from transformer.exchange.llama import Speaker
 from transformer.language.translator import by_words
 from transformer.language.wording import tokenize
 from transformer.modern.parts import rotary_table, rotate
-from transformer.training import record_path
+from transformer.toy import reverse_and_mark
+from transformer.training import load_record, record_path
 
 sys.path.insert(0, str(ROOT / "book" / "_ext"))
 import live

@@ -19,7 +19,6 @@ import transformer.commands.options
 import transformer.commands.recipes
 from transformer import (
     RECIPES,
-    FastTransformer,
     Preparation,
     Recipe,
     TokenBatches,
@@ -31,11 +30,8 @@ from transformer import (
     corpus_scores,
     encode_pairs,
     evaluate_loss,
-    held_out,
-    load_record,
     r_drop_loss,
     recipe_for,
-    reverse_and_mark,
     teacher_forced_loss,
     train_translator,
 )
@@ -46,12 +42,14 @@ from transformer.commands.training import toy_record, train_toy, translation_rec
 from transformer.exchange.translators import load_translator
 from transformer.files import write_record
 from transformer.language.bpe_dropout import sampled_batches
-from transformer.language.corpora import CorpusError, Pair
+from transformer.language.corpora import CorpusError, Pair, held_out
 from transformer.language.translator import Search, evaluate_translator, tune_search
 from transformer.language.wording import AS_IT_IS, CORPORA, PREPARATIONS
 from transformer.runs.checkpoints import load_checkpoint
 from transformer.runs.distributed import process_group
-from transformer.training import record_path
+from transformer.speed.fast import FastTransformer
+from transformer.toy import reverse_and_mark
+from transformer.training import load_record, record_path
 from transformer.weights import set_weights
 
 TOY = changed(

@@ -9,7 +9,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from experiments import agreement
-from transformer import load_record
+from transformer.training import load_record
 
 
 @pytest.fixture(scope="module")

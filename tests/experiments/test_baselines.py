@@ -12,10 +12,11 @@ from experiments.baselines import BASE, chapter, checkpoints, models, recurrent_
 from experiments.recurrent import Recurrent, RecurrentConfig
 from experiments.report import OFTEN, load_sentences, words_of
 from experiments.words import spread, word_facts
-from transformer import beam_search, greedy_search, load_corpus, load_record
+from transformer import beam_search, greedy_search, load_corpus
 from transformer.language.corpora import Pair
 from transformer.language.wording import tokenize
 from transformer.runs.checkpoints import save_checkpoint
+from transformer.training import load_record
 
 PAIRS = [
     Pair("o gato dorme", "the cat sleeps"),

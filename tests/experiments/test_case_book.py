@@ -8,7 +8,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from experiments.case_book import FAULTS, SEEDS, chapter, run
-from transformer import load_record
+from transformer.training import load_record
 
 
 @pytest.fixture(scope="module")

@@ -9,9 +9,10 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from experiments import depths, engines
-from transformer import Transformer, TransformerConfig, load_record
+from transformer import Transformer, TransformerConfig
 from transformer.commands.recipes import RECIPES
 from transformer.language.translator import Search
+from transformer.training import load_record
 
 
 class Recorder:

@@ -27,14 +27,15 @@ from experiments.report import (
     translate_surely,
     words_of,
 )
-from transformer import Alignment, Translator, beam_search, corpus_scores, load_corpus, load_record
+from transformer import Translator, beam_search, corpus_scores, load_corpus
 from transformer.decoding import length_norm
 from transformer.files import read_record, write_record
 from transformer.language.corpora import Pair
 from transformer.language.scores import sentence_scores
-from transformer.language.translator import SEARCHES, Search, by_words, tune_search
+from transformer.language.translator import SEARCHES, Alignment, Search, by_words, tune_search
 from transformer.language.vocabulary import EOS_ID
 from transformer.language.wording import detokenize, tokenize
+from transformer.training import load_record
 
 REFERENCES = ["the cat sees the old house .", "i like this very much .", "it is late ."] * 9
 HYPOTHESES = ["the cat sees the house .", "i like this very much .", "is it late ?"] * 9

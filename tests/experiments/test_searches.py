@@ -11,8 +11,9 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from experiments import searches
-from transformer import Translator, load_corpus, load_record
+from transformer import Translator, load_corpus
 from transformer.language.translator import SEARCHES, Search
+from transformer.training import load_record
 
 
 def test_brevity_is_read_off_the_line_that_sacrebleu_prints():

@@ -14,7 +14,8 @@ from torch import nn
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from experiments import since_2017 as bench
-from transformer import LayerNorm, load_record, reversal_batch
+from transformer import LayerNorm, reversal_batch
+from transformer.training import load_record
 
 
 def kinds(model: nn.Module) -> Counter:

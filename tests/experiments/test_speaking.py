@@ -8,9 +8,9 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from experiments import speaking
-from transformer import Vocabulary, load_record
+from transformer import Vocabulary
 from transformer.exchange.llama import Speaker
-from transformer.training import record_path
+from transformer.training import load_record, record_path
 
 
 def test_the_packed_model_is_of_the_form_that_is_trained():

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from transformer import Preparation, held_out, load_corpus, read_pairs, recipe_for
+from transformer import Preparation, load_corpus, read_pairs, recipe_for
 from transformer.language import corpora
-from transformer.language.corpora import Corpus, CorpusError, CorpusSource, Pair, data_folder
+from transformer.language.corpora import Corpus, CorpusError, CorpusSource, Pair, data_folder, held_out
 
 TEXTS = {
     "pt.train": "olá .\nobrigado .\n\naté já .\n",

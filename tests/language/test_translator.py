@@ -22,8 +22,6 @@ from helpers import FILES, PAIRS, contents, summed
 
 import transformer.language.translator
 from transformer import (
-    Alignment,
-    FastTransformer,
     Transformer,
     TransformerConfig,
     Translator,
@@ -33,13 +31,13 @@ from transformer import (
     corpus_scores,
     encode_pairs,
     load_corpus,
-    load_record,
 )
 from transformer.files import CheckpointError, write_record
 from transformer.language.corpora import Pair
 from transformer.language.doubts import checked
 from transformer.language.scores import sentence_scores, unseen_pairs
 from transformer.language.translator import (
+    Alignment,
     Search,
     SearchSettings,
     adjusted,
@@ -50,7 +48,8 @@ from transformer.language.translator import (
     tune_search,
 )
 from transformer.language.wording import AS_IT_IS, CORPORA, detokenize
-from transformer.training import record_path
+from transformer.speed.fast import FastTransformer
+from transformer.training import load_record, record_path
 
 
 @pytest.fixture(scope="module")

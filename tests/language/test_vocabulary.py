@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from transformer import (
-    BPEDropout,
     TokenBatches,
     Trainer,
     TrainingConfig,
@@ -28,7 +27,7 @@ from transformer import (
 )
 from transformer.language import bpe_dropout
 from transformer.language.batches import padding_waste
-from transformer.language.bpe_dropout import sampled_batches
+from transformer.language.bpe_dropout import BPEDropout, sampled_batches
 from transformer.language.corpora import Pair
 from transformer.language.vocabulary import BOS_ID, EOS_ID, PAD_ID, UNK_ID, normalize
 

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from transformer import BPEDropout, Preparation, Translator, Vocabulary, encode_pairs, load_corpus
+from transformer import Preparation, Translator, Vocabulary, encode_pairs, load_corpus
 from transformer import train_translator as train
 from transformer.commands.main import main
 from transformer.commands.recipes import RECIPES, changed
 from transformer.exchange.translators import load_translator
+from transformer.language.bpe_dropout import BPEDropout
 from transformer.language.corpora import Pair
 from transformer.language.translator import evaluate_translator
 from transformer.language.vocabulary import BOS_ID, EOS_ID, normalize

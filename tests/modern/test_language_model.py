@@ -19,7 +19,6 @@ from transformer import (
     MultiHeadAttention,
     causal_mask,
     fit,
-    load_record,
     scaled_dot_product_attention,
     sinusoidal_encoding,
 )
@@ -49,6 +48,7 @@ from transformer.modern.parts import (
     sliding_mask,
     wsd_rate,
 )
+from transformer.training import load_record
 
 pytestmark = pytest.mark.usefixtures("float64")
 # No two sizes are equal, so that no axis can be taken for another.

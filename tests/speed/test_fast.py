@@ -27,7 +27,6 @@ import transformer.speed.chunked_loss
 import transformer.speed.fast
 import transformer.speed.kernels
 from transformer import (
-    FastTransformer,
     LayerNorm,
     Trainer,
     TrainingConfig,
@@ -43,7 +42,7 @@ from transformer import (
 from transformer.attention import KeyValueCache
 from transformer.decoding import DecoderState, decoder_state
 from transformer.language.translator import Search, evaluate_translator
-from transformer.speed.fast import FastDecoderState, FastLinear
+from transformer.speed.fast import FastDecoderState, FastLinear, FastTransformer
 
 V, PAD, BOS = 11, 0, 2
 LOSSES = {"cross-entropy": teacher_forced_loss, "R-Drop": r_drop_loss}
