@@ -4,38 +4,31 @@ from __future__ import annotations
 
 import itertools
 import math
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import SimpleNamespace
 
 import pytest
 import torch
-import torch.nn.functional as F
-from helpers import assert_close, greedy_by_hand, lively_model, refuses
+from helpers import greedy_by_hand, lively_model, refuses
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from transformer import (
     Transformer,
     TransformerConfig,
     accelerate,
-    attention_tap,
     beam_search,
     greedy_search,
 )
 from transformer.decoding import (
     BeamResult,
-    DecoderState,
     best_continuations,
     check_search,
     decoder_state,
-    keep_best,
     length_norm,
     merge_hypotheses,
 )
-from transformer.speed.fast import FastDecoderState
 
 PAD, BOS, EOS = 0, 2, 3
 INF = math.inf
@@ -235,56 +228,6 @@ def test_a_bias_of_minus_infinity_forbids_a_token(kind):
         assert wanted not in (found if isinstance(found, torch.Tensor) else found.tokens[:, 0])
 
 
-def test_threads_that_search_a_model_in_training_never_see_dropout():
-    model, src = make_model(1, dropout=0.5).train(), make_sources(1)
-    wanted = [search(model, src) for search in SEARCHES]
-    assert model.training
-    with ThreadPoolExecutor(3) as pool:
-        found = [*pool.map(lambda number: SEARCHES[number % 2](model, src), range(60))]
-    for number, result in enumerate(found):
-        assert_close(result, wanted[number % 2], 0.0)
-    assert all(module.training for module in model.modules())
-
-
-def test_the_widest_beam_and_the_greatest_penalty_give_finite_scores():
-    model, src = make_model(2), make_sources(2)
-    tokens, scores = beam_search(model, src, 100, 10, 8)
-    assert tokens.shape[:2] == scores.shape == (4, 100)
-    assert scores[:, 0].isfinite().all() and (scores[:, 0] < 0).all()
-
-
-def beam_by_hand(model, src, beam_size, alpha, max_length) -> list[tuple[float, tuple[int, ...]]]:
-    """One source, lists of Python numbers, every beginning scored from its start."""
-    alive, finished = [()], []
-    for length in range(1, max_length + 1):
-        vocabulary = range(model.config.tgt_vocab_size)
-        longer = [(*prefix, token) for prefix in alive for token in vocabulary]
-        scored = zip(log_probability(model, src, longer), longer)
-        candidates = sorted(scored, reverse=True)[: 2 * beam_size]
-        for score, tokens in candidates[:beam_size]:
-            if tokens[-1] == EOS:
-                finished.append((score / penalty(length, alpha), tokens))
-        alive = [tokens for _, tokens in candidates if tokens[-1] != EOS][:beam_size]
-        if len(finished) >= beam_size:
-            alive = []
-            break
-    for score, tokens in candidates:
-        if tokens in alive:
-            finished.append((score / penalty(max_length, alpha), tokens))
-    return sorted(finished, reverse=True)[:beam_size]
-
-
-@pytest.mark.parametrize("seed, beam_size, alpha", [(0, 2, 0.0), (1, 3, 0.6), (2, 4, 1.5)])
-def test_beam_search_equals_lists_that_are_searched_by_hand(seed, beam_size, alpha):
-    model, src = make_model(seed), make_sources(seed, batch=3)
-    tokens, scores = beam_search(model, src, beam_size, alpha, max_length=5)
-    for b, source in enumerate(src):
-        expected = beam_by_hand(model, source[source != PAD][None], beam_size, alpha, 5)
-        assert [cut(row) for row in tokens[b].tolist()] == [hypothesis for _, hypothesis in expected]
-        best = torch.tensor([score for score, _ in expected], dtype=torch.float64)
-        assert torch.allclose(scores[b], best, rtol=0, atol=1e-9)
-
-
 @settings(max_examples=15)
 @given(seed=st.integers(0, 10**6), beam_size=st.integers(1, 12), alpha=st.floats(0, 2))
 def test_results_have_one_form_and_scores_are_what_they_say(seed, beam_size, alpha):
@@ -398,27 +341,6 @@ def test_beam_search_reads_the_rows_of_sentences_that_are_not_done():
     assert count.rows == [3 * sum(n > step for n in alone) for step in range(max(alone))]
 
 
-def test_wider_beams_find_what_greedy_search_misses():
-    rows = {BOS: {4: 0.6, 5: 0.4}, 4: {6: 0.4, 7: 0.35, EOS: 0.25}, 5: {6: 0.9, EOS: 0.1}}
-    model = ChainModel(rows | {6: {EOS: 0.8, 8: 0.2}, 7: {EOS: 1.0}, 8: {EOS: 1.0}})
-    src = torch.ones(1, 1, dtype=torch.long)
-    assert greedy_search(model, src, 5).tolist() == [[4, 6, EOS]]
-    result = beam_search(model, src, beam_size=2, length_penalty=0.0, max_length=5)
-    assert cut(result.tokens[0, 0].tolist()) == (5, 6, EOS)
-    assert math.isclose(result.scores[0, 0].exp(), 0.4 * 0.9 * 0.8)
-
-
-def test_the_length_penalty_turns_a_short_translation_into_a_long_one():
-    rows = {BOS: {EOS: 0.3, 4: 0.7}} | {w: {w + 1: 0.8, EOS: 0.2} for w in range(4, 8)}
-    model = ChainModel(rows | {8: {EOS: 1.0}})
-    src = torch.ones(1, 1, dtype=torch.long)
-    lengths = []
-    for alpha in (0.0, 0.6, 1.0, 3.0):
-        result = beam_search(model, src, beam_size=6, length_penalty=alpha, max_length=10)
-        lengths.append(len(cut(result.tokens[0, 0].tolist())))
-    assert lengths[0] == 1 and lengths[-1] == 6 and lengths == sorted(lengths)
-
-
 @pytest.mark.parametrize("search", [greedy_search, partial(beam_search, beam_size=2)])
 def test_source_and_result_may_be_as_long_as_the_model_allows(search):
     model = ChainModel({BOS: {4: 1.0}, 4: {4: 1.0}})
@@ -480,40 +402,6 @@ def test_kept_rows_go_on_as_if_they_had_read_their_tokens_from_the_start(beam_si
     assert len(sentences) == 2
 
 
-@torch.no_grad()
-def test_a_plain_state_keeps_any_rows_in_any_order():
-    model, src = make_model(0).eval(), make_sources(0)
-    state = DecoderState(model, src)
-    state.step(torch.tensor([2, 3, 4, 5]))
-    state.keep(torch.tensor([3, 1, 1, 0, 3, 3]))
-    expected = last_logits(model, src[[3, 1, 1, 0, 3, 3]], [[5, 1], [3, 2], [3, 3], [2, 4], [5, 5], [5, 6]])
-    found = state.step(torch.tensor([1, 2, 3, 4, 5, 6]))
-    torch.testing.assert_close(found, expected, atol=1e-10, rtol=0)
-
-
-def test_every_model_gets_the_state_of_its_kind():
-    model, src = make_model(0).eval(), make_sources(0)
-    assert type(decoder_state(model, src)) is DecoderState
-    assert type(decoder_state(ChainModel({}), src)) is DecoderState
-    assert type(decoder_state(accelerate(model), src)) is FastDecoderState
-
-
-@pytest.mark.parametrize("beam_size", [1, 4])
-def test_a_step_costs_what_the_formula_says(beam_size):
-    """A step's operations grow with the number of tokens read, and with nothing else."""
-    model, src = make_model(0).eval(), make_sources(0, batch=3)
-    d, d_ff, layers, vocab_size, S = 12, 20, 2, 9, src.size(1)
-    state = DecoderState(model, src, beam_size)
-    for t in range(1, 10):
-        last = torch.full((3 * beam_size,), 5)
-        with attention_tap(model), FlopCounterMode(display=False) as counter, torch.no_grad():
-            state.step(last)
-        dense = 4 * 2 * d**2 + 2 * 2 * d**2 + 2 * 2 * d * d_ff
-        memory = 2 * 2 * S * d**2 if t == 1 else 0  # its keys and values, once
-        wanted = layers * (dense + 2 * 2 * d * (t + S) + memory) + 2 * d * vocab_size
-        assert counter.get_total_flops() == 3 * beam_size * wanted
-
-
 # -------------------------------------------------------------------------------------------------
 # Other models: accelerated, no Transformer, a Transformer of one's own
 # -------------------------------------------------------------------------------------------------
@@ -535,16 +423,6 @@ def test_accelerated_searches_find_the_same(seed, norm_first, dtype):
         torch.testing.assert_close(found.scores, plain.scores, atol=atol, rtol=0)
         if beam_size == 1:
             assert torch.equal(found.tokens[:, 0], greedy)
-
-
-@pytest.mark.parametrize("shape", [(0, 3), (2, 0), (0, 0)], ids=str)
-@pytest.mark.parametrize("beam_size", [1, 3, 12])
-def test_accelerated_searches_take_no_sentence_and_no_token(beam_size, shape):
-    model, src = make_model(1), torch.zeros(shape, dtype=torch.long)
-    search = lambda kind: (greedy_search(kind, src, 6), *beam_search(kind, src, beam_size))
-    plain, fast = search(model), search(accelerate(model))
-    for found, expected in zip(fast, plain):
-        torch.testing.assert_close(found, expected, atol=1e-9, rtol=0)
 
 
 def test_a_model_that_is_no_transformer_can_be_searched():
@@ -575,29 +453,6 @@ def test_searches_respect_what_a_subclass_computes(seed):
         alone = greedy_by_hand(other, source[source != PAD].tolist(), max_length=10)
         assert list(cut(row)) == alone
     assert torch.equal(beam_search(other, src, 1, max_length=10).tokens[:, 0], found)
-
-
-def test_hooks_hear_every_step_and_keep_what_can_be_learned_from():
-    model, kept = make_model(0), []
-    model.decoder.layers[0].register_forward_hook(lambda module, given, output: kept.append(output))
-    found = greedy_search(model, make_sources(0), 7)
-    assert len(kept) == found.size(1)
-    probe = torch.zeros(12, dtype=torch.float64, requires_grad=True)
-    sum((x @ probe).sum() for x in kept).backward()
-    assert probe.grad.any()
-
-
-@pytest.mark.parametrize("kind", [lambda model: model, accelerate], ids=["plain", "accelerated"])
-def test_what_a_search_returns_can_be_learned_from(kind):
-    """Autograd refuses the tensors of inference mode; what a search returns it must not."""
-    model, src = kind(make_model(0)), make_sources(0)
-    found = greedy_search(model, src, 5), *beam_search(model, src, 2, max_length=5)
-    assert not any(x.is_inference() for x in found)
-    table = torch.randn(9, 3, requires_grad=True)
-    F.embedding(found[0], table).sum().backward()
-    weight = torch.ones(found[2].shape, dtype=torch.float64, requires_grad=True)
-    (weight * found[2]).sum().backward()
-    assert table.grad.any() and torch.equal(weight.grad, found[2])
 
 
 @pytest.mark.parametrize("kind", [lambda model: model, accelerate], ids=["plain", "accelerated"])
@@ -651,20 +506,6 @@ def test_merging_keeps_the_best_of_both_and_pads_the_shorter(batch, kept, new, s
         expected = every[::-1][:kept]
         assert merged.scores[b].tolist() == [score for score, _ in expected]
         assert merged.tokens[b].tolist() == [row for _, row in expected]
-
-
-def test_merging_pads_with_the_id_that_it_is_given():
-    short = BeamResult(torch.tensor([[[5]]]), torch.tensor([[-1.0]]))
-    long = BeamResult(torch.tensor([[[6, 8]]]), torch.tensor([[-2.0]]))
-    assert merge_hypotheses(short, long, pad_id=7).tokens.tolist() == [[[5, 7]]]
-
-
-def test_keep_best_sorts_every_sentence_by_itself():
-    scores = torch.tensor([[-3.0, -1.0, -2.0], [-INF, -5.0, -4.0]])
-    tokens = torch.arange(6).view(2, 3, 1)
-    best = keep_best(scores, tokens, 2)
-    assert best.scores.tolist() == [[-1.0, -2.0], [-4.0, -5.0]]
-    assert best.tokens[:, :, 0].tolist() == [[1, 2], [5, 4]]
 
 
 # -------------------------------------------------------------------------------------------------
@@ -729,18 +570,6 @@ def test_a_wrapper_is_told_what_a_search_needs_of_it(model, missing, search):
         search(model, torch.tensor([[5, 7, 3]]))
 
 
-@pytest.mark.parametrize("how", ["whole", "in place"])
-def test_a_compiled_model_is_searched_as_the_plain_one(how):
-    model, src = make_model(0), torch.tensor([[5, 7, 3]])
-    wanted = greedy_search(model, src, 5), beam_search(model, src, 3, max_length=5)
-    if how == "whole":
-        model = torch.compile(model, backend="eager")
-    else:
-        model.compile(backend="eager")
-    assert torch.equal(greedy_search(model, src, 5), wanted[0])
-    assert all(map(torch.equal, beam_search(model, src, 3, max_length=5), wanted[1]))
-
-
 @pytest.mark.parametrize(
     "settings, error, message",
     [
@@ -757,13 +586,3 @@ def test_a_compiled_model_is_searched_as_the_plain_one(how):
 def test_bad_settings_are_refused_by_name(settings, error, message):
     with pytest.raises(error, match=message):
         beam_search(make_model(0), torch.tensor([[1]]), max_length=5, **settings)
-
-
-def test_a_beam_search_goes_as_far_as_the_model_unless_told_otherwise():
-    class Endless(Transformer):
-        def project(self, hidden: Tensor) -> Tensor:
-            return super().project(hidden).index_fill(-1, torch.tensor([EOS]), -INF)
-
-    for longest, expected in ((12, 12), (200, 128)):
-        model = Endless(make_model(0, max_length=longest).config).double()
-        assert beam_search(model, torch.tensor([[4, 5]]), 2).tokens.size(2) == expected

@@ -80,34 +80,6 @@ def test_equals_torch_for_any_shape_with_gradients(shape, vocab_size, smoothing,
     assert close(our_gradient, their_gradient)
 
 
-@SMOOTHINGS
-def test_gradient_is_predicted_minus_wanted(smoothing):
-    logits = draw_logits().requires_grad_()
-    label_smoothed_cross_entropy(logits, TARGETS, smoothing).backward()
-    wanted = (1 - smoothing) * F.one_hot(TARGETS, 11).double() + smoothing / 11
-    expected = (logits.softmax(-1) - wanted) * REAL[..., None] / REAL.sum()
-    assert close(logits.grad, expected.detach())
-    assert (logits.grad[~REAL] == 0).all()
-
-
-@pytest.mark.parametrize("vocab_size, smoothing", [(4, 0.2), (50, 0.1), (37000, 0.1)])
-def test_optimum_in_closed_form(vocab_size, smoothing):
-    right, wrong = 1 - smoothing + smoothing / vocab_size, smoothing / vocab_size
-    logits = torch.zeros(vocab_size, dtype=torch.float64)
-    logits[1] = math.log((1 - smoothing) * vocab_size / smoothing + 1)
-    logits.requires_grad_()
-    loss = label_smoothed_cross_entropy(logits, torch.tensor(1), smoothing)
-    entropy = -right * math.log(right) - (vocab_size - 1) * wrong * math.log(wrong)
-    assert close(loss, entropy)
-    assert torch.autograd.grad(loss, logits)[0].abs().max() < 1e-12
-
-
-def test_sums_of_parts_add_up():
-    logits = draw_logits()
-    parts = [label_smoothed_cross_entropy(*pair, reduction="sum") for pair in zip(logits, TARGETS)]
-    assert close(sum(parts) / REAL.sum(), label_smoothed_cross_entropy(logits, TARGETS))
-
-
 def test_another_padding_id_changes_nothing_else():
     logits = draw_logits()
     marked = TARGETS.masked_fill(~REAL, -100)
@@ -152,12 +124,6 @@ def test_half_precision_is_summed_in_float32(dtype):
         assert loss.item() == pytest.approx(exact.item(), rel=1e-5)
 
 
-def test_large_logits_do_not_overflow():
-    logits = torch.tensor([[60000.0, -60000.0, 0.0]])
-    loss = label_smoothed_cross_entropy(logits, torch.tensor([1]), smoothing=0.0)
-    assert loss == 120000
-
-
 # -------------------------------------------------------------------------------------------------
 # Accuracy and perplexity
 # -------------------------------------------------------------------------------------------------
@@ -177,11 +143,6 @@ def test_perplexity_counts_equally_likely_tokens():
     loss = label_smoothed_cross_entropy(logits, TARGETS, smoothing=0.0)
     assert perplexity(loss.item()) == pytest.approx(11)
     assert perplexity(math.log(2 * 4 * 8) / 3) == pytest.approx(4)
-
-
-def test_perplexity_of_a_model_that_went_astray():
-    assert perplexity(1e4) == math.inf and perplexity(math.inf) == math.inf
-    assert math.isnan(perplexity(math.nan))
 
 
 # -------------------------------------------------------------------------------------------------
@@ -221,26 +182,6 @@ def test_batch_loss_adds_up_over_rows_and_ignores_padding(model):
 def test_batch_without_anything_to_predict(model):
     total, count = teacher_forced_loss(model, (SRC, TGT[:, :1]))
     assert total == 0 and count == 0
-
-
-def test_one_step_against_the_gradient_lowers_the_loss(model):
-    parameters = list(model.parameters())
-    before, count = teacher_forced_loss(model, (SRC, TGT))
-    gradients = torch.autograd.grad(before / count, parameters)
-    with torch.no_grad():
-        for parameter, gradient in zip(parameters, gradients):
-            parameter -= 1e-4 * gradient
-        after, _ = teacher_forced_loss(model, (SRC, TGT))
-    promised = -1e-4 * sum(gradient.square().sum() for gradient in gradients)
-    assert ((after - before) / count).item() == pytest.approx(promised.item(), rel=0.05)
-
-
-@pytest.mark.slow
-def test_batch_loss_is_captured_by_compile(model):
-    compiled = torch.compile(teacher_forced_loss, fullgraph=True, backend="aot_eager")
-    total, count = compiled(model, (SRC, TGT))
-    expected, expected_count = teacher_forced_loss(model, (SRC, TGT))
-    assert close(total, expected) and count == expected_count
 
 
 @pytest.mark.parametrize("loss", [teacher_forced_loss, r_drop_loss])
@@ -318,21 +259,6 @@ def test_symmetric_kl_of_other_shapes(place):
 def test_a_target_outside_the_vocabulary(target, smoothing):
     with pytest.raises(IndexError):
         label_smoothed_cross_entropy(torch.zeros(2, 11), torch.tensor([4, target]), smoothing)
-
-
-@pytest.mark.parametrize("loss", [teacher_forced_loss, r_drop_loss])
-@pytest.mark.parametrize(
-    ("batch", "error", "message"),
-    [
-        ((SRC, TGT[:1]), ValueError, "tgt and memory must have the same batch size"),
-        ((SRC.float(), TGT), TypeError, "src must be a torch.long tensor, not torch.float32"),
-        ((SRC, TGT + 9), IndexError, r"tgt must lie in \[0, 17\)"),
-        ((SRC + 9, TGT), IndexError, r"src must lie in \[0, 17\)"),
-    ],
-)
-def test_batches_that_the_model_refuses(model, loss, batch, error, message):
-    with pytest.raises(error, match=message):
-        loss(model, batch)
 
 
 def step(model, batch):
@@ -437,22 +363,10 @@ def test_smoothing_is_checked_where_it_enters(model, kind, smoothing, error, tol
 # Two passes that should agree ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("alpha", [-1.0, math.inf, math.nan])
-@pytest.mark.parametrize("kind", [lambda model: model, accelerate], ids=["plain", "accelerated"])
-def test_passes_that_differ_are_never_a_gain(model, kind, alpha):
-    with refuses(ValueError, f"alpha must be finite and at least 0, but is {alpha}"):
-        r_drop_loss(kind(model), (SRC, TGT), 0.1, alpha)
-
-
 def divergences(p, q) -> tuple[float, float]:
     """Both Kullback–Leibler divergences of one token, by their definition, in Python's own floats."""
     p, q = (torch.softmax(z, -1).tolist() for z in (p, q))
     return tuple(sum(a * math.log(a / b) for a, b in zip(x, y)) for x, y in ((p, q), (q, p)))
-
-
-def test_symmetric_kl_by_hand():
-    p, q = torch.tensor([[1 / 2, 1 / 4, 1 / 4], [1 / 4, 1 / 2, 1 / 4]], dtype=torch.float64)
-    assert close(symmetric_kl(p.log(), q.log(), torch.tensor(2)), math.log(2) / 4)
 
 
 def test_symmetric_kl_is_the_mean_of_both_divergences_over_real_tokens():
@@ -526,14 +440,6 @@ def test_r_drop_by_default_takes_the_papers_alpha_and_smoothing(dropping):
     assert close(loss, written_r_drop(dropping, 0.1, 5.0)[0])
 
 
-@SMOOTHINGS
-def test_r_drop_without_dropout_is_the_plain_loss(dropping, smoothing):
-    dropping.eval()
-    loss, count = r_drop_loss(dropping, (SRC, TGT), smoothing, alpha=7.0)
-    plain, plain_count = teacher_forced_loss(dropping, (SRC, TGT), smoothing)
-    assert close(loss, plain) and count == plain_count == 8
-
-
 def test_r_drop_of_nothing_and_of_padding(dropping):
     loss, count = r_drop_loss(dropping, (SRC, TGT[:, :1]))
     assert loss == 0 and count == 0
@@ -553,11 +459,3 @@ def test_r_drop_under_autocast_is_near_and_in_float32(dropping):
         with torch.autocast("cpu", torch.bfloat16), torch.set_grad_enabled(gradients):
             half, _ = r_drop_loss(model, (SRC, TGT))
         assert half.dtype == torch.float32 and abs(half / exact - 1) < 0.02
-
-
-@pytest.mark.slow
-def test_r_drop_is_captured_by_compile(dropping):
-    dropping.eval()
-    compiled = torch.compile(r_drop_loss, fullgraph=True, backend="aot_eager")
-    total, count = compiled(dropping, (SRC, TGT))
-    assert close(total, teacher_forced_loss(dropping, (SRC, TGT))[0]) and count == 8

@@ -7,7 +7,7 @@ import io
 import json
 import math
 import pickle
-from dataclasses import FrozenInstanceError, asdict, replace
+from dataclasses import asdict, replace
 from functools import partial
 
 import helpers
@@ -29,12 +29,10 @@ from transformer import (
     attention_tap,
     causal_mask,
     label_smoothed_cross_entropy,
-    padding_mask,
     r_drop_loss,
     teacher_forced_loss,
 )
 from transformer.attention import KeyValueCache
-from transformer.model import initialize
 
 # No two sizes are equal, so that no axis can be taken for another: B 2, S 7, T 5, H 3, d_k 4.
 SRC = torch.tensor([[4, 9, 6, 13, 5, 7, 3], [8, 5, 10, 3, 0, 0, 0]])
@@ -44,18 +42,6 @@ pytestmark = pytest.mark.usefixtures("float64")
 
 make_config = partial(helpers.make_config, 17, max_length=40)
 make_model = partial(helpers.make_model, 17, max_length=40)
-
-
-def layer_outputs(stack: nn.Module, *inputs) -> list[torch.Tensor]:
-    """What every layer of a stack returns, and the stack itself; dropout is drawn from one seed."""
-    kept: list[torch.Tensor] = []
-    modules = [*stack.layers, stack]
-    hooks = [module.register_forward_hook(lambda module, args, y: kept.append(y)) for module in modules]
-    torch.manual_seed(0)
-    stack(*inputs)
-    for hook in hooks:
-        hook.remove()
-    return kept
 
 
 def weighted_sum(y: torch.Tensor) -> torch.Tensor:
@@ -195,11 +181,6 @@ def test_equal_models_have_equal_configurations():
     assert make_config(n_layers=(2, 2)).n_layers == 2
 
 
-def test_a_stack_alone_takes_its_own_depth():
-    config = make_config(n_layers=(4, 2))
-    assert len(Encoder(config).layers) == 4 and len(Decoder(config).layers) == 2
-
-
 # -------------------------------------------------------------------------------------------------
 # Where weights start, and how many there are
 # -------------------------------------------------------------------------------------------------
@@ -220,15 +201,6 @@ def test_tables_start_with_rows_of_length_one():
     for table in (tied.src_embedding, untied.src_embedding, untied.tgt_embedding):
         assert table.weight.std().item() == pytest.approx(60**-0.5, rel=0.1)
         assert abs(table.weight.mean()) < 0.02
-
-
-def test_initialize_leaves_other_modules_alone():
-    norm, table, plain = nn.LayerNorm(4), nn.Embedding(3, 4), nn.Linear(4, 5, bias=False)
-    before = table.weight.clone()
-    for module in (norm, table, plain):
-        initialize(module)
-    assert (norm.weight == 1).all() and torch.equal(table.weight, before)
-    assert plain.weight.abs().max() <= math.sqrt(6 / 9)
 
 
 @pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
@@ -293,36 +265,6 @@ def test_later_tokens_change_nothing(sizes, norm_first, training, data):
     assert close(results[0][:, :t], results[1][:, :t])
 
 
-@MODES
-@NORM_ORDERS
-def test_no_gradient_from_the_future_in_any_layer(norm_first, training):
-    model = make_model(n_layers=3, norm_first=norm_first, **DROPPING).train(training)
-    x = torch.randn(2, 5, 12, requires_grad=True)
-    memory, memory_mask = torch.randn(2, 7, 12), padding_mask(SRC)
-    for y in layer_outputs(model.decoder, x, memory, causal_mask(5), memory_mask):
-        for t in range(5):
-            (gradient,) = torch.autograd.grad(weighted_sum(y[:, t]), x, retain_graph=True)
-            assert (gradient[:, t + 1 :] == 0).all()
-            assert (gradient[:, : t + 1].abs().amax(dim=(0, 2)) > 0).all()
-
-
-@MODES
-@NORM_ORDERS
-def test_no_gradient_from_padding_in_any_layer(norm_first, training):
-    model = make_model(n_layers=3, norm_first=norm_first, **DROPPING).train(training)
-    real_src, real_tgt = SRC != 0, TGT != 0
-    x, memory, z = (torch.randn(2, length, 12, requires_grad=True) for length in (7, 7, 5))
-
-    def gradient(y, real, source):
-        return torch.autograd.grad(weighted_sum(y[real]), source, retain_graph=True)[0]
-
-    for y in layer_outputs(model.encoder, x, padding_mask(SRC)):
-        assert (gradient(y, real_src, x)[~real_src] == 0).all()
-    for y in layer_outputs(model.decoder, z, memory, causal_mask(5), padding_mask(SRC)):
-        assert (gradient(y, real_tgt, memory)[~real_src] == 0).all()
-        assert (gradient(y, real_tgt, z)[~real_tgt] == 0).all()
-
-
 @settings(max_examples=50)
 @given(shapes(), st.booleans(), st.booleans(), st.integers(1, 5), st.integers(1, 5))
 def test_padding_changes_nothing(sizes, norm_first, training, more_source, more_target):
@@ -350,27 +292,6 @@ def test_the_padding_token_learns_nothing_from_being_looked_up(tied):
     model.zero_grad()
     weighted_sum(model.decode(TGT, memory.detach())).backward()
     assert (model.tgt_embedding.weight.grad[0] == 0).all()
-
-
-def test_what_shares_the_batch_changes_nothing():
-    model = make_model()
-    assert close(model(SRC, TGT)[1:, :4], model(SRC[1:, :4], TGT[1:, :4]))
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
-@NORM_ORDERS
-def test_a_source_of_padding_alone_gives_numbers(norm_first, dtype):
-    model = make_model(norm_first=norm_first).to(dtype)
-    logits = model(torch.zeros_like(SRC), TGT)
-    assert logits.dtype == dtype and logits.isfinite().all()
-    logits.float().square().mean().backward()
-    assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
-
-
-def test_one_pass_equals_one_pass_per_token():
-    model = make_model()
-    apart = [model(SRC, TGT[:, :t])[:, -1] for t in range(1, 6)]
-    assert close(model(SRC, TGT), torch.stack(apart, dim=1))
 
 
 # -------------------------------------------------------------------------------------------------
@@ -404,14 +325,6 @@ def test_attention_maps_are_the_weights_in_use(norm_first, training):
         heads = module.w_v(value).view(*value.shape[:2], 3, 4)  # [B, S, H, d_k]
         context = torch.einsum("bhts,bshd->bthd", weights, heads).flatten(2)
         assert close(module.w_o(context), output)
-
-
-def test_attention_maps_add_up_to_one_and_leave_out_future_and_padding():
-    maps = make_model().attention_maps(SRC, TGT)
-    for weights in maps:
-        assert close(weights.sum(-1), torch.ones(weights.shape[:-1]))
-    assert (maps.decoder.triu(1) == 0).all()
-    assert (maps.encoder[:, 1, :, :, 4:] == 0).all() and (maps.cross[:, 1, :, :, 4:] == 0).all()
 
 
 def plain_weights(attention: MultiHeadAttention, query, key, mask) -> torch.Tensor:
@@ -461,20 +374,6 @@ def test_a_tap_is_removed_at_the_end_and_after_an_error():
     with pytest.raises(KeyboardInterrupt), attention_tap(model):
         raise KeyboardInterrupt
     assert is_bare(model)
-
-
-def test_a_tap_leaves_the_hooks_of_others_and_fits_into_another_tap():
-    model, seen = make_model(), []
-    attention = model.decoder.layers[1].cross_attention
-    attention.register_forward_hook(lambda module, args, output: seen.append(output[1]))
-    with attention_tap(model.decoder) as outer:
-        with attention_tap(model) as inner:
-            model(SRC, TGT)
-        model(SRC, TGT)
-    model(SRC, TGT)
-    assert [*inner] != [*outer] == [name.removeprefix("decoder.") for name in inner if "decoder" in name]
-    assert close(inner["decoder.layers.1.cross_attention"], outer["layers.1.cross_attention"])
-    assert len(seen) == 3 and seen[1] is not None and seen[2] is None
 
 
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=5), st.booleans())
@@ -595,17 +494,6 @@ def test_a_shared_table_stays_one_parameter(changed):
     assert torch.allclose(twin(SRC, TGT), model(SRC, TGT), atol=1e-4)
 
 
-def test_a_model_made_on_meta_takes_over_the_weights_that_it_is_assigned():
-    for tied in (True, False):
-        model = make_model(tie_embeddings=tied)
-        twin = assigned_whole(model)
-        assert is_tied(twin) == tied
-        assert not any(tensor.is_meta for tensor in (*twin.parameters(), *twin.buffers()))
-        assert torch.equal(twin(SRC, TGT), model(SRC, TGT))
-        given = {tensor.data_ptr() for tensor in model.parameters()}
-        assert {tensor.data_ptr() for tensor in twin.parameters()} == given  # nothing was copied
-
-
 def test_tables_that_a_user_parted_stay_apart():
     model = make_model()
     model.output = nn.Linear(12, 17, bias=False)
@@ -613,14 +501,6 @@ def test_tables_that_a_user_parted_stay_apart():
     model.float()
     assert model.output.weight is not model.src_embedding.weight
     assert model.src_embedding.weight is model.tgt_embedding.weight
-
-
-def test_each_use_of_a_shared_table_has_a_module_to_hook():
-    model, seen = make_model(), []
-    for table in (model.src_embedding, model.tgt_embedding):
-        table.register_forward_hook(lambda module, given, _: seen.append((module, given[0])))
-    model(SRC, TGT)
-    assert seen == [(model.src_embedding, SRC), (model.tgt_embedding, TGT)]
 
 
 # -------------------------------------------------------------------------------------------------
@@ -726,14 +606,6 @@ def test_gradients_of_every_sentence_by_vmap_are_those_of_a_loop(loss, tied):
         assert all(close(each[name][i], parameter.grad) for name, parameter in weights.items())
 
 
-def test_vmap_draws_dropout_for_every_sentence():
-    module = Loss(make_model(**DROPPING), plain_loss)
-    weights = dict(module.named_parameters())
-    twice = SRC[:1].expand(2, -1), TGT[:1].expand(2, -1)
-    one, two = vmap(partial(functional_call, module), (None, 0), randomness="different")(weights, twice)
-    assert one != two
-
-
 # -------------------------------------------------------------------------------------------------
 # Edges
 # -------------------------------------------------------------------------------------------------
@@ -832,20 +704,6 @@ def test_forward_is_captured_by_export_for_any_lengths(norm_first):
 def test_config_refuses(changes, error, message):
     with pytest.raises(error, match=message):
         make_config(**changes)
-
-
-def test_special_ids_lie_in_the_vocabularies_that_need_them():
-    sizes = {"src_vocab_size": 5, "tgt_vocab_size": 19, "tie_embeddings": False}
-    assert make_config(**sizes, bos_id=18).bos_id == 18
-    with pytest.raises(ValueError, match=r"pad_id must lie in \[0, 5\), but is 5"):
-        make_config(**sizes, pad_id=5)
-
-
-def test_config_is_a_value():
-    config = make_config()
-    assert config == make_config() and hash(config) == hash(make_config())
-    with pytest.raises(FrozenInstanceError):
-        config.d_model = 24
 
 
 @pytest.mark.parametrize(

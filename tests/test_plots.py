@@ -54,12 +54,3 @@ def test_curves_are_drawn_through_their_points(ax):
     }
     assert labels(ax.get_legend().get_texts()) == list(curves)
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("step", "loss (nats per token)")
-
-
-def test_no_curves_are_no_error(ax):
-    assert plot_curves({}, "step", "loss", ax).get_legend() is None
-
-
-def test_without_axes_the_current_ones_are_used(ax):
-    assert plot_curves({"a": [(0, 1)]}, "x", "y") is ax
-    assert plot_attention(torch.ones(1, 1), ["a"], ["b"]) is ax

@@ -1,7 +1,4 @@
-"""Numbers that others have published, printed or expect in their tests: ours are the same.
-
-The layers' numbers in PyTorch's tests are in test_torch_cases.py, BLEU in language/test_translator.py.
-"""
+"""Numbers that others have published, printed or expect in their tests: ours are the same."""
 
 from __future__ import annotations
 

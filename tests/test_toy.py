@@ -66,24 +66,6 @@ def test_stream_depends_on_seed_and_epoch_and_on_nothing_else():
     assert len(list(reversal_batches(0, batch_size=1, length=2, per_epoch=7))) == 7
 
 
-def test_streams_of_two_seeds_do_not_overlap():
-    def first(epoch, seed):
-        return next(reversal_batches(epoch, batch_size=8, length=9, seed=seed))[0]
-
-    assert not first(3, 5).equal(first(2, 6))  # as they would be if seed and epoch were added
-
-
-def test_every_digit_is_drawn():
-    inputs, _ = reversal_batch(50, 7, n_digits=5, generator=torch.Generator().manual_seed(1))
-    assert inputs.unique().tolist() == [0, 1, 2, 3, 4]
-
-
-def test_ids_follow_the_digits():
-    config = toy_config(6, d_model=32)
-    assert (config.bos_id, config.eos_id, config.pad_id) == (7, 8, 9)
-    assert config.src_vocab_size == config.tgt_vocab_size == 10 and config.d_model == 32
-
-
 def test_score_of_an_oracle_and_of_one_fault(monkeypatch):
     model = Transformer(toy_config()).eval()
 

@@ -14,7 +14,6 @@ from torch import nn
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from experiments import since_2017 as bench
-from transformer import LayerNorm, reversal_batch
 from transformer.training import load_record
 
 
@@ -36,10 +35,6 @@ def test_a_row_has_about_as_many_parameters_as_2017(row):
     assert abs(n_parameters(built(row)) / n_parameters(built("2017")) - 1) < 0.03
 
 
-def test_encoder_and_decoder_have_as_many_parameters_as_a_decoder_alone():
-    assert abs(n_parameters(bench.encoder_decoder()) / n_parameters(built("2017")) - 1) < 0.03
-
-
 @pytest.mark.parametrize(
     ("row", "gone", "come"),
     [
@@ -54,27 +49,6 @@ def test_a_row_puts_a_part_in_the_place_of_another(row, gone, come):
     before, after = kinds(built("2017")), kinds(built(row))
     assert before[gone] and not after[gone]
     assert after[come] > before[come]
-
-
-def test_no_bias_takes_all_biases_and_nothing_else():
-    names = {row: set(dict(built(row).named_parameters())) for row in ("2017", "no-bias")}
-    assert names["no-bias"] == {name for name in names["2017"] if not name.endswith("bias")}
-
-
-@pytest.mark.parametrize("row", ["wsd", "cooled", "muon", "longer"])
-def test_what_changes_the_training_leaves_the_model_alone(row):
-    torch.manual_seed(0)
-    first = built("2017").state_dict()
-    torch.manual_seed(0)
-    second = built(row).state_dict()
-    assert first.keys() == second.keys()
-    assert all(torch.equal(first[name], second[name]) for name in first)
-
-
-def test_all_changes_leave_no_part_of_2017():
-    model = built("all")
-    assert not any(isinstance(module, LayerNorm | bench.SinusoidalEmbedding) for module in model.modules())
-    assert not any(name.endswith("bias") for name, _ in model.named_parameters())
 
 
 def test_schedules_begin_in_the_warm_up_and_end_as_they_say():
@@ -116,33 +90,6 @@ def test_a_prefix_sees_all_of_itself_and_nothing_later():
     assert torch.equal(influence(built("2017"), ids), causal)
     prefix = (places[:, None] <= bench.DIGITS) & (places <= bench.DIGITS)
     assert torch.equal(influence(built("prefix"), ids), causal | prefix)
-
-
-class Oracle(nn.Module):
-    """Knows the right answers but for some of them."""
-
-    def __init__(self, wrong: int = 0) -> None:
-        super().__init__()
-        self.wrong = wrong
-
-    def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        whole = torch.cat([ids, bench.reversals(len(ids), torch.Generator().manual_seed(10_000))[:, -1:]], 1)
-        logits = nn.functional.one_hot(whole[:, 1:], 12).float()
-        logits[: self.wrong, bench.DIGITS] = 0.0  # the first place of the answer
-        logits[: self.wrong, bench.DIGITS, bench.DIGITS + 1] = 1.0  # the start token is not an answer
-        return 50 * logits
-
-
-def test_scores_of_a_model_that_knows_how_much_is_wrong():
-    assert bench.exact(Oracle()) == {"tokens": 1.0, "sequences": 1.0}
-    found = bench.exact(Oracle(wrong=200))
-    assert found == {"tokens": pytest.approx(1 - 200 / 20_000), "sequences": pytest.approx(0.9)}
-
-
-def test_the_loss_of_the_toy_is_that_of_the_answers_alone():
-    inputs, outputs = reversal_batch(2000, bench.DIGITS, generator=torch.Generator().manual_seed(10_000))
-    loss, count = bench.answer_loss(Oracle(), torch.cat([inputs, outputs], dim=1))
-    assert count == 2000 * bench.DIGITS and loss < 1e-6 * count
 
 
 def test_the_pair_reads_the_same_sequences():
@@ -195,29 +142,6 @@ def test_rates_are_chosen_on_the_development_split_by_one_seed_of_three(record, 
         assert at_best == {bench.CHOOSER, 0, 1}
     tried = {name: {entry["peak"] for entry in entries if entry["row"] == name} for name in best}
     assert tried == {"rms": {0.5, 1.0, 2.0, 4.0}, "gate": {2.0, 4.0, 8.0, 16.0}}
-
-
-def test_only_a_task_with_a_development_split_chooses(record, monkeypatch, capsys):
-    with pytest.raises(SystemExit, match="2"):
-        measure(monkeypatch, "rms", "--task", "toy", "--choose")
-    assert "only the task letters" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("row", ["foo", "prefix"])
-def test_a_row_that_a_task_has_not_is_refused(record, monkeypatch, capsys, row):
-    with pytest.raises(SystemExit, match="2"):
-        measure(monkeypatch, row)
-    assert f"the task letters has no row {row}" in capsys.readouterr().err
-    assert not record.exists()
-
-
-def test_no_run_of_the_record_stands_twice_and_each_row_has_three_seeds():
-    runs = load_record("since-2017")["runs"]
-    assert set(Counter(map(bench.identity, runs)).values()) == {1}
-    usual = [entry for entry in runs if entry["peak"] == 1 and entry["seed"] != bench.CHOOSER]
-    seeds = Counter((entry["task"], entry["row"]) for entry in usual)
-    rows = {(on, row) for on in bench.TASKS for row in bench.task(on).rows}
-    assert seeds == dict.fromkeys(rows, 3)
 
 
 def test_the_record_has_three_seeds_of_each_row_at_the_rates_that_one_of_them_chose():

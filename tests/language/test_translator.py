@@ -3,14 +3,12 @@
 import json
 import math
 import os
-import random
 import shutil
 import struct
 import subprocess
 import sys
 import time
 import typing
-import unicodedata
 import warnings
 from collections import Counter
 from dataclasses import asdict, replace
@@ -27,9 +25,7 @@ from transformer import (
     Translator,
     Vocabulary,
     accelerate,
-    attention_tap,
     corpus_scores,
-    encode_pairs,
     load_corpus,
 )
 from transformer.files import CheckpointError, write_record
@@ -44,7 +40,6 @@ from transformer.language.translator import (
     by_length,
     by_words,
     evaluate_translator,
-    translate_ids,
     tune_search,
 )
 from transformer.language.wording import AS_IT_IS, CORPORA, detokenize
@@ -59,14 +54,6 @@ def translator():
     size = len(vocabulary)
     config = TransformerConfig(size, size, d_model=16, n_heads=2, n_layers=2, d_ff=24, max_length=30)
     return Translator(Transformer(config).eval(), vocabulary)
-
-
-def test_accents_may_be_characters_of_their_own(translator):
-    """As in file names of macOS and text from PDFs: the translation is the same."""
-    usual = "Não os conheço, João."
-    taken_apart = unicodedata.normalize("NFD", usual)
-    assert taken_apart != usual
-    assert translator.translate([taken_apart]) == translator.translate([usual])
 
 
 def bleu(hypotheses, references):
@@ -91,11 +78,6 @@ def test_bleu_is_the_one_of_the_definition():
     assert "tok:13a" in scores["BLEU-detok"]["signature"]
     assert all("case:lc" in score["signature"] for score in scores.values())  # as both sides are written
     assert scores["chrF2"]["signature"]
-
-
-def test_a_copy_of_the_references_has_full_marks_however_it_is_written():
-    references = ["`` i do n't know '' , he said .", "we 'll see ( perhaps ) ..."]
-    assert {score["score"] for score in corpus_scores(references, references).values()} == {100.0}
 
 
 @pytest.mark.parametrize(("ours", "theirs"), [(["a"], ["a", "b"]), ([], [])])
@@ -167,11 +149,6 @@ def test_bootstrap_gives_the_interval_that_sacrebleu_gives():
     assert "bs:200" in measured["signature"] and measured["signature"] in measured["line"]
 
 
-def test_bootstrap_of_what_is_all_wrong_has_an_interval_too():
-    scores = corpus_scores(["x y z ."] * 3, ["a b c d e"] * 3, n_bootstrap=5)
-    assert (scores["BLEU-tok"]["mean"], scores["BLEU-tok"]["margin"]) == (0.0, 0.0)
-
-
 def test_a_sentence_is_scored_alone_and_as_one_types_it():
     scores = sentence_scores(["i do n't know .", "no", ""], ["i do n't know .", "yes .", "a"])
     assert scores[0] == 100.0 and scores[1:] == [0.0, 0.0]
@@ -199,16 +176,6 @@ def test_the_search_is_tuned_by_bleu_and_ties_go_to_the_first(translator):
         tune_search(translator, PAIRS, [])
     with pytest.raises(TypeError, match="search must be a Search, not tuple"):
         tune_search(translator, PAIRS, [(4, 0.6)])
-
-
-def test_the_best_search_comes_first(translator, monkeypatch):
-    points = {Search(1): 10.0, Search(4): 30.0, Search(4, 1.0): 20.0}
-    monkeypatch.setattr(
-        transformer.language.translator,
-        "evaluate_translator",
-        lambda translator, pairs, search: {"BLEU-detok": {"score": points[search]}},
-    )
-    assert searches_of(tune_search(translator, PAIRS, list(points))) == [Search(4), Search(4, 1.0), Search(1)]
 
 
 def test_unseen_pairs_need_both_sides_to_differ_from_training():
@@ -246,13 +213,6 @@ def test_a_search_refuses_a_value_by_its_name_when_it_is_made(name):
         Search(**{name: "4"})
 
 
-def test_a_search_has_the_bounds_of_the_beam_for_every_engine():
-    for setting in ({"beam_size": 101}, {"length_penalty": 10.5}):
-        ((name, value),) = setting.items()
-        with pytest.raises(ValueError, match=f"{name} must be at most 100?, but is {value}"):
-            Search(**setting)
-
-
 def test_settings_by_name_are_those_of_a_search():
     assert typing.get_type_hints(SearchSettings) == typing.get_type_hints(Search)
     assert adjusted(Search(2, max_length=9), {"beam_size": 3}) == Search(3, max_length=9)
@@ -262,18 +222,6 @@ def test_settings_by_name_are_those_of_a_search():
     ):
         with pytest.raises(TypeError, match=message):
             adjusted(search, changes)
-
-
-def test_arguments_of_a_translator_are_those_of_its_search(translator):
-    sources = [[*translator.vocabulary.encode(pair.source), translator.model.config.eos_id] for pair in PAIRS]
-    wide = {"beam_size": 3, "length_penalty": 0.0, "max_tokens": 9}
-    for settings in ({}, {"beam_size": 1, "max_length": 3}, wide):
-        found = translate_ids(translator.model, sources, Search(**settings))
-        assert max(map(len, found)) <= settings.get("max_length", 30)
-        texts = [pair.source for pair in PAIRS]
-        said = translator.translate_tokenized(texts, **settings)
-        assert said == list(map(translator.vocabulary.decode, found))
-        assert said == translator.translate_tokenized(texts, Search(**settings))
 
 
 def test_long_sentence_is_cut_and_said_so(translator):
@@ -371,25 +319,6 @@ def test_fewer_sentences_than_were_read_are_doubtful(source, translation, doubtf
     assert [doubt.startswith("is 2 sentences") or "is 3" in doubt for doubt in doubts] == [True] * doubtful
 
 
-def test_a_sentence_loses_no_token_without_a_warning(translator):
-    width = len(translator.vocabulary.encode("gato"))
-    full = " ".join(["gato"] * (30 // width))  # no room for the end token
-    with pytest.warns(UserWarning, match="sentence 1 is cut to its first 29 tokens"):
-        translator.translate_tokenized([full], beam_size=1, max_length=2)
-    translator.translate_tokenized([full[: -len(" gato")]], beam_size=1, max_length=2)  # and no warning
-
-
-def test_the_model_reads_sentences_as_training_showed_them(translator, monkeypatch):
-    seen = []
-    search = transformer.language.translator.beam_search
-    monkeypatch.setattr(
-        transformer.language.translator, "beam_search", lambda *given: seen.append(given[1]) or search(*given)
-    )
-    translator.translate_tokenized([PAIRS[0].source], beam_size=2, max_length=2)
-    source, _ = encode_pairs(PAIRS, translator.vocabulary)[0]
-    assert seen[0].tolist() == [source]
-
-
 def test_the_best_of_the_beam_is_what_is_said():
     translator = Translator.load("phrases")
     text = "a menina gosta do gato preto ."
@@ -427,21 +356,6 @@ def test_saved_translator_says_the_same(translator, tmp_path):
     assert again.translate(sources) == translator.translate(sources)
 
 
-@pytest.mark.parametrize("depths", [(3, 1), (1, 2)], ids=str)
-def test_stacks_of_unequal_depth_are_saved_as_they_are(translator, depths, tmp_path):
-    torch.manual_seed(1)
-    model = Transformer(replace(translator.model.config, n_layers=depths)).eval()
-    Translator(model, translator.vocabulary).save(tmp_path, dtype=torch.float32)
-    again = Translator.load(tmp_path).model
-    assert again.config == model.config and again.config.depths == depths
-    assert all(again.state_dict()[name].equal(weight) for name, weight in model.state_dict().items())
-    kept = json.loads((tmp_path / "config.json").read_text(encoding="utf8"))
-    for other in (list(reversed(depths)), 2, [2, 2]):
-        write_record(tmp_path / "config.json", kept | {"n_layers": other})
-        with pytest.raises(CheckpointError, match="does not hold this model's weights"):
-            Translator.load(summed(tmp_path))
-
-
 def peak_memory() -> int:
     """The most kilobytes that this process ever had; 0 on systems that count otherwise."""
     if sys.platform != "linux":
@@ -473,34 +387,6 @@ def test_damaged_folder_is_refused_by_name(translator, tmp_path, file, content, 
     with pytest.raises(CheckpointError, match=file) as refusal:
         Translator.load(summed(tmp_path) if agreeing else tmp_path)
     assert agreeing or f"does not match {tmp_path / 'SHA256SUMS'}" in str(refusal.value)
-
-
-def test_every_flipped_bit_is_noticed(translator, tmp_path):
-    translator.save(tmp_path)
-    dice = random.Random(0)
-    for name in (*FILES, "SHA256SUMS"):
-        path = tmp_path / name
-        whole = path.read_bytes()
-        for _ in range(250):
-            place = dice.randrange(8 * len(whole))
-            damaged = bytearray(whole)
-            damaged[place // 8] ^= 1 << place % 8
-            path.write_bytes(damaged)
-            with pytest.raises(CheckpointError, match="does not match"):
-                Translator.load(tmp_path)
-        path.write_bytes(whole)
-    assert Translator.load(tmp_path).translate([""]) == [""]
-
-
-def test_files_of_two_translators_are_no_translator(translator, tmp_path):
-    translator.save(tmp_path / "old")
-    torch.manual_seed(1)
-    other = Translator(Transformer(translator.model.config).eval(), translator.vocabulary)
-    other.save(tmp_path / "new")
-    shutil.copytree(tmp_path / "old", tmp_path / "mixed")
-    shutil.copy(tmp_path / "new" / "model.safetensors", tmp_path / "mixed")
-    with pytest.raises(CheckpointError, match="model.safetensors does not match .*damaged or changed"):
-        Translator.load(tmp_path / "mixed")
 
 
 KILLED = """
@@ -598,23 +484,6 @@ def test_a_folder_of_an_earlier_version_reads_as_what_it_was(translator, tmp_pat
     assert Translator.load("phrases").preparation == CORPORA
 
 
-@pytest.mark.parametrize(
-    ("said", "message"),
-    [
-        ({"name": "upper case", "languages": None}, "name must be one of .*'upper case'"),
-        ({"name": "as it is", "languages": ["pt", "]"]}, "a language must be a code"),
-        ({"name": "as it is", "extra": 1}, "extra"),
-        ("tokenized", "preparation must be a dict"),
-    ],
-)
-def test_an_unknown_preparation_is_refused_by_name(translator, tmp_path, said, message):
-    translator.save(tmp_path)
-    path = tmp_path / "config.json"
-    write_record(path, json.loads(path.read_text(encoding="utf8")) | {"preparation": said})
-    with pytest.raises(CheckpointError, match=f"config.json is not a configuration: .*{message}"):
-        Translator.load(summed(tmp_path))
-
-
 def test_heads_and_swapped_entries_are_noticed_though_every_shape_fits(tmp_path):
     carried = record_path("phrases")
     for damage in ("heads", "entries"):
@@ -633,19 +502,6 @@ def test_heads_and_swapped_entries_are_noticed_though_every_shape_fits(tmp_path)
             Translator.load(folder)
 
 
-def test_a_folder_without_sums_says_how_to_make_them(translator, tmp_path):
-    translator.save(tmp_path)
-    whole = (tmp_path / "SHA256SUMS").read_bytes()
-    (tmp_path / "SHA256SUMS").unlink()
-    with pytest.raises(CheckpointError, match="has no SHA256SUMS.*run there: sha256sum") as refusal:
-        Translator.load(tmp_path)
-    command = str(refusal.value).partition("run there: ")[2]
-    if shutil.which("sha256sum"):
-        subprocess.run(["sh", "-c", command], cwd=tmp_path, check=True)
-        assert (tmp_path / "SHA256SUMS").read_bytes() == whole
-        assert Translator.load(tmp_path).translate([""]) == [""]
-
-
 def rewritten(path: Path, **changes) -> None:
     """Weights with some tensors changed, added, or (`None`) left out, in a file as it should be."""
     from safetensors.torch import load_file, save_file
@@ -662,22 +518,6 @@ def test_weights_that_are_not_finite_are_refused(translator, tmp_path, value):
     rewritten(tmp_path / "model.safetensors", **{name: torch.full((16,), value).half()})
     with pytest.raises(CheckpointError, match=f"model.safetensors .*{name}"):
         Translator.load(summed(tmp_path))
-
-
-def test_other_tensors_than_the_models_are_refused(translator, tmp_path):
-    name = next(name for name, x in translator.model.named_parameters() if x.dim() == 1)
-    short, extra = {name: torch.zeros(8)}, {"more": torch.zeros(8)}
-    for changes, message in (
-        (short, r"has shape \(8,\), but stands \(16,\)"),
-        (extra, "tensors, not"),
-        ({name: None}, "tensors, not"),
-        (extra | {name: None}, "'more' has shape .* but stands in no place"),
-        ({name: torch.zeros(16, dtype=torch.int32)}, "KeyError: 'I32'"),
-    ):
-        translator.save(tmp_path)
-        rewritten(tmp_path / "model.safetensors", **changes)
-        with pytest.raises(CheckpointError, match=message):
-            Translator.load(summed(tmp_path))
 
 
 def with_header(header: object, numbers: int = 0) -> bytes:
@@ -766,13 +606,6 @@ def test_another_model_and_a_run_are_not_written_over(translator, tmp_path, thei
     }
 
 
-def test_a_translator_of_a_version_without_sums_is_written_over(translator, tmp_path):
-    translator.save(tmp_path)
-    (tmp_path / "SHA256SUMS").unlink()
-    translator.save(tmp_path)
-    Translator.load(tmp_path)
-
-
 def test_an_accelerated_model_is_saved_as_the_plain_one(translator, tmp_path):
     translator.save(tmp_path / "plain")
     Translator(accelerate(translator.model), translator.vocabulary).save(tmp_path / "fast")
@@ -813,14 +646,6 @@ def test_searches_run_on_the_accelerated_model(translator, searched):
     assert len(set(searched)) == 1  # accelerated once
 
 
-def test_who_watches_a_model_watches_the_searches_of_its_translator(translator, searched):
-    with attention_tap(translator.model) as maps:
-        with pytest.warns(UserWarning, match="as it is, .*hooks") as caught:
-            watched = Translator(translator.model, translator.vocabulary)
-        assert every_search(watched) == every_search(translator)
-    assert len(caught) == 1 and len(maps) == 6 and watched.model in searched
-
-
 def loaded(model, trained):
     model.load_state_dict(trained.state_dict())
 
@@ -853,17 +678,6 @@ def test_new_weights_count_at_once(translator, searched, change):
     assert {type(model) for model in searched} == {FastTransformer}
 
 
-def test_a_model_that_is_cast_is_searched_so(translator, searched):
-    model = Transformer(translator.model.config).eval()
-    cast = Translator(model, translator.vocabulary)
-    model.load_state_dict(translator.model.state_dict())
-    model.double()  # which computes another table of positions
-    assert every_search(cast) == every_search(translator)
-    exact = searched[0]
-    assert type(exact) is FastTransformer and exact.positions.table.dtype == torch.float64
-    assert exact.positions.table is model.positions.table and exact.output.weight is model.output.weight
-
-
 class Own(Transformer):
     """Not what `accelerate` knows."""
 
@@ -877,18 +691,6 @@ def test_a_model_that_cannot_be_accelerated_translates_and_says_so_once(translat
     said = every_search(own)  # without another word
     assert set(searched) == {model}
     assert said == every_search(translator)
-
-
-@pytest.mark.skipif(os.name == "nt", reason="files have no such modes there")
-@pytest.mark.parametrize("mask", [0o022, 0o027, 0o077])
-def test_whoever_may_read_new_files_may_read_the_translator(translator, tmp_path, mask):
-    before = os.umask(mask)
-    try:
-        translator.save(tmp_path / "kept")
-    finally:
-        os.umask(before)
-    modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "kept").iterdir()}
-    assert modes == dict.fromkeys((*FILES, "SHA256SUMS"), 0o666 & ~mask)
 
 
 def test_the_name_of_a_carried_translator_is_no_folders(tmp_path, monkeypatch):
@@ -921,26 +723,6 @@ def test_align_returns_the_weights_of_the_pass_it_describes(translator):
     assert torch.allclose(found.weights.sum(-1), torch.ones(layers, heads, rows), atol=1e-5)
 
 
-def test_align_ends_with_its_sentence_and_reads_the_target_shifted():
-    translator = Translator.load("phrases")
-    found = translator.align("a joana é mais rápida do que o joão .")  # its rivals are longer
-    ids = [translator.vocabulary.tokenizer.token_to_id(name) for name in found.target]
-    config = translator.model.config
-    assert ids.index(config.eos_id) == len(ids) - 1
-    src = [translator.vocabulary.tokenizer.token_to_id(name) for name in found.source]
-    tgt = [config.bos_id, *ids[:-1]]
-    maps = translator.model.attention_maps(torch.tensor([src]), torch.tensor([tgt])).cross[:, 0]
-    assert torch.allclose(found.weights, maps, atol=1e-6)
-
-
-def test_align_describes_the_search_that_it_is_asked_for(translator):
-    for search in (Search(1), Search(3, 0.0), Search(3, 5.0)):
-        found = translator.align("o gato não gosta da casa .", search)
-        ids = [translator.vocabulary.tokenizer.token_to_id(name) for name in found.target]
-        (said,) = translator.translate_tokenized(["o gato não gosta da casa ."], search)
-        assert translator.vocabulary.decode(ids) == said
-
-
 def alignment(source, target, *heads):
     return Alignment(source, target, torch.tensor([heads]))
 
@@ -959,18 +741,6 @@ def test_weights_between_words_add_up_what_is_received_and_average_what_is_paid(
         [[1.0, 0.0, 0.0], [0.5, 0.5, 0.0], [0.0, 0.0, 1.0]],
     ]
     torch.testing.assert_close(words.weights, torch.tensor([wanted]))
-
-
-def test_words_are_those_of_the_translation():
-    translator = Translator.load("phrases")
-    found = translator.align("o joão vê a casa .")
-    words = by_words(found)
-    assert words.source == ["o", "joão", "vê", "a", "casa", ".", "</s>"]
-    ids = [translator.vocabulary.tokenizer.token_to_id(name) for name in found.target]
-    assert words.target == [*translator.vocabulary.decode(ids).split(), "</s>"]
-    shape = *found.weights.shape[:2], len(words.target), len(words.source)
-    assert words.weights.shape == shape
-    torch.testing.assert_close(words.weights.sum(-1), torch.ones(shape[:3]))
 
 
 def test_built_in_translator_is_as_good_as_its_record():

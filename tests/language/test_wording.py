@@ -1,20 +1,15 @@
 """Texts are prepared in one way, in training and through every door by which they come in later."""
 
-import io
-import os
 import random
 import time
 import unicodedata
-from importlib.util import find_spec
 from typing import Any
 
 import pytest
 
-from transformer import Preparation, Translator, Vocabulary, encode_pairs, load_corpus
+from transformer import Preparation, Translator, Vocabulary, encode_pairs
 from transformer import train_translator as train
-from transformer.commands.main import main
 from transformer.commands.recipes import RECIPES, changed
-from transformer.exchange.translators import load_translator
 from transformer.language.bpe_dropout import BPEDropout
 from transformer.language.corpora import Pair
 from transformer.language.translator import evaluate_translator
@@ -141,25 +136,11 @@ def test_what_nobody_sees_is_dropped_and_what_a_script_needs_is_kept():
         assert Preparation(name).prepare(drawn) == drawn
 
 
-def test_translators_do_not_read_what_nobody_sees():
-    translator, typed = Translator.load("phrases"), "A menina gosta do gato preto."
-    hidden = "\ufeff" + "\u200b".join(typed).replace("gato", "ga\xadto\u2060")
-    assert (
-        translator.translate([hidden]) == translator.translate([typed]) == ["the girl likes the black cat."]
-    )
-
-
 def test_preparing_takes_a_time_that_grows_with_the_text():
     for part in ("-", "a.", "a@", "www.", "https://!", "n't", "1,", "!\u0301", "a\u200d", "\u0e01\u0e48"):
         start = time.process_time()
         tokenize(part * (60_000 // len(part)))
         assert time.process_time() - start < 20, part
-
-
-def test_the_phrases_have_their_form_already():
-    texts = [text for split in ("dev", "test") for pair in load_corpus("phrases", split) for text in pair]
-    assert [CORPORA.prepare(text) for text in texts] == texts
-    assert [CORPORA.prepare(CORPORA.restore(text)) for text in texts] == texts
 
 
 def test_each_preparation_does_what_its_name_says():
@@ -192,12 +173,6 @@ def test_each_preparation_does_what_its_name_says():
 def test_what_is_no_preparation_is_refused(arguments, error, message):
     with pytest.raises(error, match=message):
         Preparation(*arguments)
-
-
-def test_texts_must_be_strings():
-    for call in (AS_IT_IS.prepare, AS_IT_IS.restore, CORPORA.prepare, CORPORA.restore):
-        with pytest.raises(TypeError, match="text must be a str"):
-            call(3)
 
 
 TINY = changed(
@@ -250,12 +225,6 @@ def test_training_sees_prepared_texts(run):
     assert drawn != encoded
 
 
-def test_a_long_word_is_not_prepared_twice(run):
-    vocabulary = run[0].vocabulary
-    pairs = [("a" * 80 + " b", "c")]
-    assert BPEDropout(pairs, vocabulary, 1e-9)(0) == encode_pairs(pairs, vocabulary)
-
-
 @pytest.mark.parametrize("door", ["translate", "translate_tokenized", "evaluate_translator", "align"])
 def test_a_translator_reads_what_training_showed(run, read, door):
     _, folder, shown = run
@@ -269,29 +238,6 @@ def test_a_translator_reads_what_training_showed(run, read, door):
         getattr(translator, door)(sources)
     assert read == shown
     assert [translator.n_tokens(source) for source in sources] == list(map(len, shown))
-
-
-def test_the_command_line_reads_what_training_showed(run, read, tmp_path, monkeypatch, capsys):
-    _, folder, shown = run
-    model = ["--model", str(folder), "--beam", "1"]
-    assert main(["translate", *model, *(pair.source for pair in OWN)]) == 0
-    assert read == shown
-    lines = "".join(pair.source + "\n" for pair in OWN)
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(lines.encode())))
-    assert main(["translate", *model]) == 0
-    assert read[len(OWN) :] == shown
-    (tmp_path / "a").write_text(lines, encoding="utf8")
-    (tmp_path / "b").write_text("".join(pair.target + "\n" for pair in OWN), encoding="utf8")
-    files = ["--source", str(tmp_path / "a"), "--reference", str(tmp_path / "b")]
-    assert main(["evaluate", *model, *files]) == 0
-    assert read[2 * len(OWN) :] == shown
-
-
-@pytest.mark.skipif(not find_spec("ctranslate2"), reason="ctranslate2 is missing")
-def test_the_engine_reads_what_training_showed(run, read):
-    _, folder, shown = run
-    load_translator(folder, engine="ctranslate2").translate([pair.source for pair in OWN], beam_size=1)
-    assert read == shown
 
 
 def test_translations_are_restored_and_scored_as_they_are_prepared(run):
@@ -309,9 +255,3 @@ def test_translations_are_restored_and_scored_as_they_are_prepared(run):
     assert {score["score"] for score in scores.values()} == {100.0}
     case = "mixed" if translator.preparation.name == "as it is" else "lc"
     assert all(f"case:{case}" in score["signature"] for score in scores.values())
-
-
-@pytest.mark.skipif(not os.environ.get("TRANSFORMER_DATA"), reason="the talks are not here")
-def test_most_of_the_talks_have_their_form_already():
-    sides = zip(*load_corpus("ted", "train"))
-    assert [sum(CORPORA.prepare(text) != text for text in side) for side in sides] == [679, 772]

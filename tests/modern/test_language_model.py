@@ -18,9 +18,7 @@ from torch import nn
 from transformer import (
     MultiHeadAttention,
     causal_mask,
-    fit,
     scaled_dot_product_attention,
-    sinusoidal_encoding,
 )
 from transformer.attention import KeyValueCache
 from transformer.exchange.llama import from_llama
@@ -30,18 +28,14 @@ from transformer.modern.language_model import (
     LanguageModel,
     LanguageModelConfig,
     cache_bytes,
-    next_token_loss,
 )
 from transformer.modern.parts import (
-    GATES,
-    GatedFeedForward,
     RMSNorm,
     RotaryStretch,
     RoutedFeedForward,
     alibi,
     balance_loss,
     orthogonalize,
-    prefix_mask,
     rotary_table,
     rotate,
     route,
@@ -83,15 +77,6 @@ def test_rms_norm_is_torchs(dtype):
     assert_close(found, wanted, 40 * rounding, 40 * rounding)
 
 
-@pytest.mark.parametrize("activation", GATES)
-def test_the_gate_and_not_the_other_layer_has_the_activation(activation):
-    network, x = GatedFeedForward(6, 10, activation), torch.randn(2, 3, 6)
-    functions = {"relu": nn.ReLU(), "gelu": nn.GELU(), "silu": nn.SiLU(), "gelu_tanh": nn.GELU("tanh")}
-    gate = functions[activation](F.linear(x, network.w_gate.weight))
-    assert close(network(x), F.linear(gate * F.linear(x, network.w_1.weight), network.w_2.weight))
-    assert all(part.bias is None for part in (network.w_gate, network.w_1, network.w_2))
-
-
 @pytest.mark.parametrize("interleaved", [False, True])
 def test_rotation_multiplies_pairs_by_complex_numbers(interleaved):
     x, d_k = torch.randn(2, 3, 7, 8), 8
@@ -111,11 +96,6 @@ def test_scores_of_turned_vectors_depend_on_distances_only(interleaved):
     assert close(*scores) and not torch.allclose(scores[0], q @ k.T, atol=0.1)
 
 
-def test_the_rotary_table_has_the_speeds_of_the_sinusoids():
-    cos, sin = rotary_table(11, 8)
-    assert close(torch.stack([sin, cos], dim=-1).flatten(-2), sinusoidal_encoding(11, 8))
-
-
 @pytest.mark.parametrize("n_heads", [1, 3, 8])
 def test_alibi_lowers_scores_by_distance_times_slope(n_heads):
     q, k, v = torch.randn(3, 2, n_heads, 5, 4)
@@ -124,27 +104,6 @@ def test_alibi_lowers_scores_by_distance_times_slope(n_heads):
     bias = (-slopes[:, None, None] * distance).masked_fill(distance < 0, -torch.inf)
     expected = F.scaled_dot_product_attention(q, k, v, bias)
     assert close(scaled_dot_product_attention(*alibi(q, k), v, causal_mask(5))[0], expected)
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_alibi_tells_all_places_apart_in_half_precision(dtype):
-    """Places need more digits than the dtype has; the scores are summed in float32 by the kernels."""
-    q, k = torch.randn(2, 1, 8, 2048, 64).to(dtype)
-    slopes = torch.tensor([2.0**-h for h in range(1, 9)])[:, None]
-    scores = q[:, :, -1:].double() @ k.double().mT / 8 + (slopes * torch.arange(-2047, 1))[:, None]
-    values = torch.eye(2048, dtype=dtype).expand(1, 8, -1, -1)
-    query, key = alibi(q[:, :, -1:], k)
-    found = F.scaled_dot_product_attention(query, key, values)
-    assert query.dtype == key.dtype == dtype
-    assert_close(found.double(), scores.softmax(-1), 0.01)
-
-
-def test_a_model_with_slopes_computes_in_bfloat16_what_it_does_in_double():
-    model, ids = lively(positions="alibi"), tokens(1, 700)
-    with torch.no_grad():
-        exact = model(ids).softmax(-1)
-        found = model.bfloat16()(ids).double().softmax(-1)
-    assert (found - exact).abs().mean() < 0.01
 
 
 def test_routed_networks_by_their_definition():
@@ -157,38 +116,6 @@ def test_routed_networks_by_their_definition():
         total = scores[best].exp().sum()
         parts = [scores[e].exp() / total * network.experts[int(e)](x[b, t]) for e in best]
         assert close(found[b, t], parts[0] + parts[1])
-
-
-def test_all_experts_with_equal_gates_are_one_wide_network():
-    routed, wide = RoutedFeedForward(6, 4, 3, 3, activation="gelu"), GatedFeedForward(6, 12, "gelu")
-    nn.init.zeros_(routed.router.weight)
-    parts = {name: [getattr(e, name).weight for e in routed.experts] for name in ("w_gate", "w_1", "w_2")}
-    wide.load_state_dict(
-        {f"{name}.weight": torch.cat(found, int(name == "w_2")) / (3 if name == "w_2" else 1)
-         for name, found in parts.items()}
-    )  # fmt: skip
-    x = torch.randn(2, 5, 6)
-    assert close(routed(x), wide(x))
-
-
-def test_a_routed_network_learns_by_its_gates_and_does_not_look_ahead():
-    model, ids = lively(), tokens(2, 9)
-    for layer in model.layers:
-        layer.feed_forward = scrambled(RoutedFeedForward(24, 8, n_experts=4, n_chosen=2))
-    loss, _ = next_token_loss(model, ids)
-    loss.backward()
-    assert all(layer.feed_forward.router.weight.grad.abs().max() > 0 for layer in model.layers)
-    changed = ids.clone()
-    changed[:, 5] = (ids[:, 5] + 1) % CONFIG.vocab_size
-    with torch.no_grad():
-        moved = (model(changed) - model(ids)).abs().amax((0, 2))
-    assert moved[:5].max() < 1e-12 < moved[5]
-
-
-@pytest.mark.parametrize("n_chosen", [0, 5])
-def test_as_many_experts_are_chosen_as_there_are(n_chosen):
-    with pytest.raises(ValueError, match="n_chosen must be"):
-        RoutedFeedForward(6, 4, n_experts=4, n_chosen=n_chosen)
 
 
 def test_balance_loss_by_its_definition():
@@ -225,16 +152,6 @@ def test_normalized_queries_and_keys_bound_the_scores():
     assert close(attention(x, causal_mask(7)), before, atol=1e-4)  # epsilon
 
 
-def test_normalized_heads_depend_on_distances_alone():
-    """Normalized first and turned then: the norm's weights would not turn with the features."""
-    config = replace(CONFIG, qk_norm=True)
-    x, attention = torch.randn(2, 7, 24), GroupedQueryAttention(config)
-    for norm in (attention.q_norm, attention.k_norm):
-        nn.init.normal_(norm.weight)
-    near, far = (rotary_table(7, config.d_k, offset=offset).to(x.dtype) for offset in (0, 5))
-    assert close(attention(x, causal_mask(7), far), attention(x, causal_mask(7), near), atol=1e-5)
-
-
 @pytest.mark.parametrize("window", [None, 1, 2, 4, 99])
 @pytest.mark.parametrize("offset", [0, 3])
 def test_sliding_mask_by_its_definition(window, offset):
@@ -242,12 +159,6 @@ def test_sliding_mask_by_its_definition(window, offset):
     assert mask.shape == (1, 1, 5, offset + 5)
     for t, s in product(range(5), range(offset + 5)):
         assert mask[0, 0, t, s] == (0 <= offset + t - s < (window or 1000))
-
-
-def test_prefix_mask_by_its_definition():
-    mask = prefix_mask(5, torch.tensor([0, 3, 5]))
-    for b, t, s in product(range(3), range(5), range(5)):
-        assert mask[b, 0, t, s] == (s <= t or s < (0, 3, 5)[b])
 
 
 def test_wsd_rate_rises_stays_and_falls():
@@ -289,14 +200,6 @@ def test_with_a_cache_as_without_and_no_look_ahead(positions, changes):
         changed[:, 5] = (ids[:, 5] + 1) % CONFIG.vocab_size
         moved = (model(changed) - logits).abs().amax((0, 2))
     assert moved[:5].max() == 0 and moved[5] > 1e-6
-
-
-@pytest.mark.parametrize("tied", [True, False])
-def test_parameters_by_the_formula(tied):
-    model = LanguageModel(replace(CONFIG, tie_embeddings=tied, qk_norm=True))
-    layer = 2 * 24 * 6 * 8 + 2 * 24 * 3 * 8 + 3 * 24 * 20 + 2 * 24 + 2 * 8
-    assert sum(p.numel() for p in model.parameters()) == (1 if tied else 2) * 13 * 24 + 2 * layer + 24
-    assert (model.output.weight is model.embedding.weight) == tied
 
 
 def test_tables_that_differ_are_no_state_of_a_tied_model():
@@ -364,27 +267,9 @@ def test_texts_end_where_each_has_written_its_end():
     assert ended.size(1) == max(lengths) and min(lengths) <= 3
 
 
-def test_a_row_writes_nothing_after_its_end():
-    told = torch.tensor([[1, 9, 2, 3], [2, 2, 9, 4], [1, 2, 3, 9]])
-    words = iter(told.T)
-    ended = generate(lively(), tokens(3, 4), 12, choose=lambda logits: next(words), eos_id=9)
-    assert ended.tolist() == [[1, 9, 9, 9], [2, 2, 9, 9], [1, 2, 3, 9]]
-
-
-def test_fit_learns_a_cycle_and_generate_goes_on_with_it():
-    model, cycle = lively(), (torch.arange(12) % 5)[None].expand(4, 12)
-    history = fit(model, next_token_loss, lambda epoch: [cycle] * 10, lambda step: 1e-2, steps=80)
-    assert history[-1]["loss"] < 0.1 < 1 < history[0]["loss"]
-    assert generate(model, torch.tensor([[3, 4, 0]]), 7).tolist() == [[1, 2, 3, 4, 0, 1, 2]]
-
-
 # -------------------------------------------------------------------------------------------------
 # Hugging Face's models
 # -------------------------------------------------------------------------------------------------
-
-
-def of_family(name: str) -> dict:
-    return {"model_type": name, "architectures": [f"{name.capitalize()}ForCausalLM"]}
 
 
 def test_a_recorded_llama_is_met_to_the_last_digits(tmp_path):
@@ -415,20 +300,6 @@ def test_what_ours_cannot_do_is_refused_by_name(tmp_path, changes, named):
         from_llama(llama_folder(tmp_path, **changes))
 
 
-def test_weights_in_another_format_beside_the_model_are_left_alone(tmp_path):
-    safetensors = pytest.importorskip("safetensors.torch")
-    expected = from_llama(llama_folder(tmp_path)).state_dict()
-    others = {"layers.0.attention.wq.weight": torch.zeros(1)}
-    safetensors.save_file(others, tmp_path / "consolidated.safetensors")
-    assert_close(from_llama(tmp_path).state_dict(), expected, 0)
-
-
-def test_the_older_form_of_a_configuration_is_read(tmp_path):
-    pytest.importorskip("safetensors")
-    older = {"rope_parameters": None, "rope_theta": 500.0, "rope_scaling": None}
-    assert from_llama(llama_folder(tmp_path, **older)).config.rotary_base == 500.0
-
-
 LLAMA3 = {
     "rope_type": "llama3", "rope_theta": 500.0, "factor": 8.0, "low_freq_factor": 1.0,
     "high_freq_factor": 4.0, "original_max_position_embeddings": 32,
@@ -446,62 +317,6 @@ def test_stretched_rotations_by_cases():
         else:
             share = (8192 / length - 1) / 3
             assert close(after, (1 - share) * before / 8 + share * before)
-
-
-@pytest.mark.parametrize("key", ["rope_parameters", "rope_scaling"])
-def test_the_stretch_of_llama_is_read(tmp_path, key):
-    pytest.importorskip("safetensors")
-    model = from_llama(llama_folder(tmp_path, **{"rope_parameters": None, key: LLAMA3}))
-    assert model.config.rotary_stretch == RotaryStretch(8.0, 1.0, 4.0, 32)
-    plain = from_llama(llama_folder(tmp_path, rope_parameters={"rope_theta": 500.0}))
-    with torch.no_grad():
-        assert not torch.allclose(model(tokens(1, 9)), plain(tokens(1, 9)), atol=1e-3)
-
-
-@pytest.mark.parametrize("family, read", [("llama", "gelu"), ("gemma", "gelu_tanh")])
-def test_gelu_is_another_function_in_gemmas_configurations(tmp_path, family, read):
-    pytest.importorskip("safetensors")
-    folder = llama_folder(tmp_path, hidden_act="gelu", **of_family(family))
-    assert from_llama(folder).config.activation == read
-
-
-def test_gemmas_norms_keep_their_digits(tmp_path):
-    """1 + weight, rounded to bfloat16, would lose all but the first of the weight's digits."""
-    safetensors = pytest.importorskip("safetensors.torch")
-    folder = llama_folder(tmp_path, hidden_act="gelu_pytorch_tanh", **of_family("gemma"))
-    weights = safetensors.load_file(folder / "model.safetensors")
-    half = {name: value.bfloat16() for name, value in weights.items()}
-    safetensors.save_file(half, folder / "model.safetensors")
-    model = from_llama(folder)
-    assert model.embedding.weight.dtype == torch.bfloat16
-    assert close(model.norm.weight, half["model.norm.weight"].float() + 1, atol=0)
-    x = torch.randn(3, 16).bfloat16()
-    wide = F.rms_norm(x.float(), (16,), eps=model.config.norm_eps)
-    expected = (wide * (1 + half["model.norm.weight"].float())).bfloat16()
-    assert_close(model.norm(x), expected, 2**-7, 2**-7)
-    assert model.norm(x).dtype == torch.bfloat16 and (model.norm(x) == expected).float().mean() > 0.95
-
-
-@pytest.mark.parametrize("family", ["Llama", "Gemma"])
-def test_half_precision_is_theirs(family):
-    transformers = pytest.importorskip("transformers")
-    from experiments.llama import random_model
-
-    torch.manual_seed(0)
-    kinds = getattr(transformers, f"{family}ForCausalLM"), getattr(transformers, f"{family}Config")
-    theirs, ids = random_model(*kinds).bfloat16(), torch.randint(32, (2, 9))
-    ours, seen = from_llama(theirs), []
-    hooks = [
-        model.get_submodule(name).register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
-        for model, name in ((theirs, "model.layers.0.mlp.gate_proj"), (ours, "layers.0.feed_forward.w_gate"))
-    ]
-    with torch.no_grad():
-        found, expected = ours(ids), theirs(ids).logits
-    for hook in hooks:
-        hook.remove()
-    assert found.dtype == torch.bfloat16
-    assert (seen[0] == seen[1]).float().mean() > 0.8  # after an embedding, an attention and two norms
-    assert (found - expected).float().norm() < 0.02 * expected.float().norm()
 
 
 @pytest.mark.parametrize(
