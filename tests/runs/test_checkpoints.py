@@ -38,7 +38,7 @@ from transformer.runs.checkpoints import (
 )
 from transformer.runs.checkpoints import _seal as seal
 from transformer.runs.folder import RunFolder, run_facts
-from transformer.runs.log import append_log, read_log, write_log
+from transformer.runs.log import read_log, write_log
 
 VOCABULARY = Vocabulary.train(["o gato preto", "a casa branca"] * 3, 30)
 SIZES = dict(d_model=8, n_heads=2, n_layers=1, d_ff=16, max_length=6)
@@ -98,21 +98,6 @@ def flipped(content: bytes, bit: int) -> bytes:
     changed = bytearray(content)
     changed[bit // 8] ^= 1 << bit % 8
     return bytes(changed)
-
-
-def test_a_log_has_no_other_lines_than_those_that_end_in_a_line_feed(tmp_path):
-    append_log(tmp_path, {"step": 1})
-    append_log(tmp_path, {"step": 2})
-    one, two = (tmp_path / "log.jsonl").read_bytes().split(b"\n")[:2]
-    for end in (b"\x0b", b"\x0c", b"\x1c", "\u2028".encode(), b"J"):  # what else text may be split at
-        (tmp_path / "log.jsonl").write_bytes(one + end + two + b"\n")
-        with pytest.raises(CheckpointError, match="line 1: "):
-            read_log(tmp_path)
-        (tmp_path / "log.jsonl").write_bytes(one + b"\n" + two + end)
-        with pytest.raises(CheckpointError, match="line 2 has no end"):
-            read_log(tmp_path)
-    (tmp_path / "log.jsonl").write_bytes(one + b"\n" + two)  # cut off exactly there
-    assert read_log(tmp_path) == [{"step": 1}]
 
 
 def test_a_flipped_bit_is_told_of_and_the_checkpoint_before_is_taken(tmp_path):
@@ -307,24 +292,6 @@ def test_the_commit_is_the_package_s_own_or_none(monkeypatch, tmp_path):
     assert run_facts("cpu")["commit"] == head
     (package / "a.py").write_text("2\n")
     assert run_facts("cpu")["commit"] == head + "+"
-
-
-def test_a_folder_keeps_the_newest_checkpoints_up_to_a_step(tmp_path):
-    folder = RunFolder(tmp_path)
-    for step in (0, 4, 8, 12):
-        folder.checkpoint(step).write_text("a checkpoint")
-    folder.prune(8, keep=2)
-    assert [int(path.stem[-8:]) for path in folder.checkpoints()] == [4, 8, 12]
-
-
-def test_a_copy_of_a_checkpoint_under_another_name_is_not_one_of_them(tmp_path):
-    folder = RunFolder(tmp_path)
-    folder.checkpoint(4).write_text("a checkpoint")
-    for name in ("checkpoint-backup.pt", "checkpoint-00000002 (copy).pt", "checkpoint-best.pt"):
-        (tmp_path / name).write_text("a copy")
-    assert folder.checkpoints() == [folder.checkpoint(4)]
-    folder.prune(4, keep=1)
-    assert (tmp_path / "checkpoint-backup.pt").exists()
 
 
 def test_a_folder_is_held_by_one_and_may_be_held_twice_by_it(tmp_path):

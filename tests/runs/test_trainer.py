@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import math
-import os
-import stat
 import sys
 import warnings
 from contextlib import nullcontext
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,8 +16,6 @@ from helpers import adam_by_hand, contents
 from helpers import run_batches as make_batches
 from helpers import run_model as make_model
 from helpers import run_rate as rate
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import nn
 
 import transformer.files
@@ -39,9 +34,9 @@ from transformer.files import CheckpointError
 from transformer.runs.averaging import MovingAverage
 from transformer.runs.checkpoints import load_checkpoint, save_checkpoint
 from transformer.runs.folder import run_facts
-from transformer.runs.log import LogLine, draw_curves, latest_numbers, read_log, score_of
+from transformer.runs.log import draw_curves, latest_numbers, read_log, score_of
 from transformer.runs.precision import best_precision
-from transformer.runs.stream import BatchStream, random_state
+from transformer.runs.stream import random_state
 from transformer.runs.update import check_finite
 
 # What a processor without units for 16 bits is told of has a test of its own.
@@ -131,15 +126,6 @@ def test_bad_input_is_refused_by_name(call, error, message):
 # -------------------------------------------------------------------------------------------------
 
 
-def test_processes_share_the_batches_of_an_update():
-    whole = islice(BatchStream(make_batches, 6), 4)
-    parts = [islice(BatchStream(make_batches, 2, rank, 3), 4) for rank in (0, 1, 2)]
-    for group, *shares in zip(whole, *parts):
-        mixed = [batch for batches in zip(*shares) for batch in batches]
-        assert [len(share) for share in shares] == [2, 2, 2]
-        assert all(torch.equal(a, b) for one, two in zip(group, mixed) for a, b in zip(one, two))
-
-
 LINES = [torch.randint(4, 9, (6,), generator=torch.Generator().manual_seed(n)) for n in range(10)]
 
 
@@ -197,21 +183,6 @@ def test_batches_and_losses_that_no_run_can_be_made_of_are_refused(tmp_path, cha
 # -------------------------------------------------------------------------------------------------
 # Averaged weights
 # -------------------------------------------------------------------------------------------------
-
-
-@given(st.lists(st.floats(-10, 10), min_size=1, max_size=30), st.floats(0, 0.999))
-def test_moving_average_is_its_weighted_sum(values, decay):
-    model = nn.Linear(1, 1, bias=False).double()
-    start = model.weight.item()
-    average = MovingAverage(model, decay)
-    for value in values:
-        nn.init.constant_(model.weight, value)
-        average.update()
-    decays = [min(decay, (1 + n) / (10 + n)) for n in range(1, len(values) + 1)]
-    shares = [(1 - d) * math.prod(decays[n + 1 :]) for n, d in enumerate(decays)]
-    expected = math.prod(decays) * start + math.fsum(w * x for w, x in zip(shares, values))
-    assert math.isclose(average.weights[0].item(), expected, rel_tol=1e-9, abs_tol=1e-9)
-    assert model.weight.item() == values[-1] and average.n_updates == len(values)
 
 
 # -------------------------------------------------------------------------------------------------
@@ -432,13 +403,6 @@ def test_float16_skips_an_update_that_overflows_and_remembers_the_scale(tmp_path
 # -------------------------------------------------------------------------------------------------
 
 
-def test_two_runs_are_equal_but_for_the_seed():
-    one = make_trainer().fit()
-    assert same_state(one, make_trainer().fit())
-    assert not same_state(one, make_trainer(seed=1).fit())  # another dropout
-    assert not same_state(one, make_trainer(model=make_model(seed=1)).fit())
-
-
 def test_a_finished_run_is_left_as_it_is_and_can_be_prolonged(tmp_path):
     finished = make_trainer(tmp_path, steps=8).fit()
     assert same_state(finished, make_trainer(tmp_path, steps=8, loss=cut_after(0)).fit())
@@ -585,38 +549,6 @@ def test_slices_make_the_run_that_is_made_in_one_piece(tmp_path, directory):
         assert trainer.checkpointer.checkpoints()[-1].name == "checkpoint-00000012.pt"
 
 
-def test_a_stop_between_two_lines_changes_no_line(tmp_path):
-    """What the line will tell of the updates before the stop waits in the checkpoint."""
-    whole = make_trainer(log_every=6, evaluate_every=12).fit()
-    stopped = make_trainer(tmp_path, log_every=6, evaluate_every=12).fit(max_minutes=0)
-    assert stopped.step == 1 and not (tmp_path / "log.jsonl").exists()
-    resumed = make_trainer(tmp_path, make_model(seed=7), log_every=6, evaluate_every=12).fit()
-    assert [entry["step"] for entry in resumed.history] == [6, 12, 12]
-    assert same_state(whole, resumed)
-
-
-@pytest.mark.parametrize(
-    "losses, norms, said",
-    [
-        ([1, 1, math.nan], [1, math.inf, math.nan], "the norm is inf at step 2"),
-        ([1, math.nan, math.nan], [1, math.nan, math.nan], "the loss is nan at step 2"),
-        ([math.nan, 1, 1], [1, 1, 1], "the loss is nan at step 1"),
-    ],
-)
-def test_the_update_that_went_wrong_first_is_named(losses, norms, said):
-    line = LogLine()
-    for step, (loss, norm) in enumerate(zip(losses, norms), start=1):
-        line.add((torch.tensor(float(loss)), torch.tensor(3), torch.tensor(float(norm))), {"step": step}, 0.1)
-    with pytest.raises(FloatingPointError, match=f"^{said}"):
-        line.numbers()
-
-
-@pytest.mark.parametrize("name", ["step", "rate"])
-def test_a_metric_may_not_have_a_name_that_the_log_uses(tmp_path, name):
-    with pytest.raises(ValueError, match=f"evaluate returned .*'{name}'.*, which the log uses itself"):
-        make_trainer(tmp_path, evaluate=lambda model: {"loss": 1.0, name: 2.0}).fit()
-
-
 def test_an_error_while_weights_are_changed_leaves_no_checkpoint(tmp_path):
     """They are neither the old ones nor the new."""
     trainer = make_trainer(tmp_path)
@@ -722,32 +654,6 @@ def test_the_average_is_of_every_update_and_is_what_is_evaluated_and_kept(tmp_pa
     plain = make_trainer(evaluate=None).fit()
     assert all(map(torch.equal, plain.model.parameters(), raw[-1]))
     assert plain.updater.average is None
-
-
-def test_best_survives_resuming_and_nan_is_never_best(tmp_path):
-    make_trainer(tmp_path, evaluate=lambda model: {"score": 5.0}, monitor="score", steps=4).fit()
-    first = (tmp_path / "best.pt").read_bytes()
-    for score in (4.0, math.nan):
-        trainer = make_trainer(
-            tmp_path, evaluate=lambda model, score=score: {"score": score}, monitor="score"
-        ).fit()
-    assert trainer.scores.best == 5.0 and (tmp_path / "best.pt").read_bytes() == first
-
-
-def test_a_line_of_the_log_is_on_the_disk_before_the_checkpoint_after_it(tmp_path, monkeypatch):
-    done, fsync, save = [], os.fsync, torch.save
-
-    def note(file):
-        done.append("names" if stat.S_ISDIR(os.fstat(file).st_mode) else "disk")
-        fsync(file)
-
-    monkeypatch.setattr(transformer.files.os, "fsync", note)
-    monkeypatch.setattr(torch, "save", lambda *given: (done.append("save"), save(*given)))
-    make_trainer(tmp_path, steps=4, log_every=2, evaluate=None).fit()
-    checkpoint, first, line = ["save", "disk", "names"], ["disk", "names"], ["disk"]  # a new file, and not
-    names = ["names"] if os.name == "posix" else []  # Windows opens no directory
-    expected = [*checkpoint, *first, *line, *checkpoint]
-    assert done == [word for word in expected if word != "names" or names]
 
 
 def test_nothing_is_written_without_a_directory(tmp_path, monkeypatch):
