@@ -32,7 +32,7 @@ def compared(sentences: list[str], rounds: int) -> dict[str, Any]:
     models = {OURS: load_translator("phrases", "cpu"), THEIRS: load_translator("phrases", "cpu", THEIRS)}
     same = {}
     for name, search in SEARCHES.items():
-        found = [model.translate_tokenized(sentences, search) for model in models.values()]
+        found = [model.translate(sentences, search) for model in models.values()]
         same[name] = sum(ours == theirs for ours, theirs in zip(*found, strict=True))
     rows = {}
     for case, rates in timed(models, sentences[:TIMED], rounds).items():

@@ -1,36 +1,7 @@
-"""A translator: text in, text out."""
+"""transformer.language.translator, from book/13-translation.ipynb, "Portuguese to English".
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
-from pathlib import Path
-from typing import Any, NamedTuple, Self, TypedDict, Unpack
-import torch
-import torch.nn.functional as F
-from torch import Tensor
-from transformer.decoding import beam_search, check_beam, greedy_search
-from transformer.language.batches import batch_cuts, pad
-from transformer.language.corpora import Pair
-from transformer.language.doubts import Translation, checked, warn_of_doubts
-from transformer.language.folder import (
-    check_fit,
-    check_sums,
-    read_config,
-    read_model,
-    read_vocabulary,
-    savable,
-    translator_folder,
-    write_translator,
-)
-from transformer.language.scores import corpus_scores
-from transformer.language.vocabulary import UNK_ID, Vocabulary
-from transformer.language.wording import Preparation
-from transformer.model import Transformer
-from transformer.speed.fast import FastTransformer, accelerated
-from transformer.training import best_device, evaluating
-from transformer.validation import check_device, check_finite_weights, check_size, check_type
-from transformer.weights import original, plain_transformer
+Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
+"""
 
 __all__ = [
     "by_length",
@@ -50,6 +21,42 @@ __all__ = [
 ]
 
 
+# %% book/13-translation.ipynb · A translator in ten lines · [translator-imports]
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple, Self, TypedDict, Unpack
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from transformer.decoding import beam_search, check_beam, greedy_search
+from transformer.language.batches import batch_cuts, pad
+from transformer.language.corpora import Pair
+from transformer.language.doubts import Translation, checked, warn_of_doubts
+from transformer.language.folder import (
+    check_fit,
+    check_sums,
+    read_config,
+    read_model,
+    read_vocabulary,
+    savable,
+    translator_folder,
+    write_translator,
+)
+from transformer.language.vocabulary import UNK_ID, Vocabulary
+from transformer.language.wording import Preparation
+from transformer.model import Transformer
+from transformer.speed.fast import FastTransformer, accelerated
+from transformer.training import best_device, evaluating
+from transformer.validation import check_device, check_finite_weights, check_size, check_type
+from transformer.weights import original, plain_transformer
+
+
+# %% book/13-translation.ipynb · A translator in ten lines · [translator-search]
 def by_length(sequences: Sequence[Sequence[int]], max_tokens: int) -> Iterator[list[int]]:
     """Groups of rows of about the same length, the longest first, so that trouble with memory comes
     at once.
@@ -133,6 +140,7 @@ def translate_ids(model: Transformer, sources: list[list[int]], search: Search) 
     return found
 
 
+# %% book/13-translation.ipynb · A translator in ten lines · [any-translator]
 Engine = Callable[[list[list[int]], Search], list[list[int]]]  # translations of sources, all as token ids
 
 
@@ -206,6 +214,7 @@ class AnyTranslator(ABC):
         return list(zip(sources, found, strict=True))
 
 
+# %% book/13-translation.ipynb · A translator in ten lines · [the-translator]
 class Alignment(NamedTuple):
     """A translation and what its cross-attention looked at: subwords, or words after `by_words`."""
 
@@ -339,6 +348,7 @@ class Translator(AnyTranslator):
         return Alignment(names(read.ids), names(target), weights)
 
 
+# %% book/13-translation.ipynb · A translator in ten lines · [alignment-by-words]
 def by_words(found: Alignment) -> Alignment:
     """The same alignment between words: weights are summed over a source word's subwords, and
     averaged over a target word's.
@@ -366,6 +376,11 @@ def _words(tokens: list[str], like: Tensor) -> Tensor:
     return F.one_hot(word).T.to(like)
 
 
+# %% book/13-translation.ipynb · Which search? · [tuning-imports]
+from transformer.language.scores import corpus_scores
+
+
+# %% book/13-translation.ipynb · Which search? · [tune-search]
 def evaluate_translator(
     translator: Translator, pairs: Sequence[Pair], search: Search = Search()
 ) -> dict[str, dict[str, Any]]:
