@@ -552,6 +552,6 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    import tangle  # under its own name, so that what imports it meets the same classes
+    import tangle as program  # under its own name, so that what imports it meets the same classes
 
-    sys.exit(tangle.main())
+    sys.exit(program.main())

@@ -285,7 +285,8 @@ def gpu(options) -> None:
         sys.exit("torch finds no GPU here")
     folder = ROOT / "runs" / "gpu"
     folder.mkdir(parents=True, exist_ok=True)
-    record, half = {"device": found.stdout.strip(), "steps": []}, time.monotonic() + 30 * minutes
+    steps: list[dict] = []
+    half = time.monotonic() + 30 * minutes
     for name, words in gpu_steps("runs/gpu", minutes).items():
         print("==", name, flush=True)
         start, status = time.monotonic(), None
@@ -293,9 +294,10 @@ def gpu(options) -> None:
         with contextlib.suppress(subprocess.TimeoutExpired):
             status = subprocess.run([python, *words], cwd=ROOT, timeout=limit, check=False).returncode
         step = {"name": name, "status": status, "seconds": round(time.monotonic() - start, 1)}
-        record["steps"].append(step)
+        steps.append(step)
+        record = {"device": found.stdout.strip(), "steps": steps}
         (folder / "gpu.json").write_text(json.dumps(record, indent=1))
-    failed = [step["name"] for step in record["steps"] if step["status"] != 0]
+    failed = [step["name"] for step in steps if step["status"] != 0]
     sys.exit(f"failed: {', '.join(failed)}" if failed else 0)
 
 

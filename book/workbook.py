@@ -89,7 +89,7 @@ def blanked(code: str, names: Collection[str], kept: Collection[str] = ()) -> st
 
 def parted(code: str, names: Collection[str]) -> tuple[str, str]:
     """The code of a cell up to the last of some definitions, and what comes after them."""
-    ends = [node.end_lineno for node in ast.parse(code).body if getattr(node, "name", None) in names]
+    ends = [node.end_lineno or 0 for node in ast.parse(code).body if getattr(node, "name", None) in names]
     lines = code.splitlines()
     return "\n".join(lines[: max(ends)]), "\n".join(lines[max(ends) :]).strip()
 

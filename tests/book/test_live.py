@@ -1218,9 +1218,9 @@ def test_the_translator_on_paper_has_the_words_and_lines_of_the_page_and_each_li
     assert "girl to menina 100%" in drawn.get("aria-label")
     assert english_of(translator) == "the girl likes the black cat ."
     found = Translator.load("phrases").align("a menina gosta do gato preto .", beam_size=1)
-    words = by_words(found)
-    wanted = words.weights[-1].mean(dim=0)[words.target.index("black")]
-    place = words.source.index("preto")
+    by_word = by_words(found)
+    wanted = by_word.weights[-1].mean(dim=0)[by_word.target.index("black")]
+    place = by_word.source.index("preto")
     for act in ("hover", "focus"):
         translator.mouse.move(0, 0)
         getattr(translator.locator(".live-made button", has_text="black"), act)()

@@ -315,9 +315,9 @@ def test_there_and_back_gives_the_same_weights_and_types(kind, bias):
 def test_weights_are_copied_and_never_shared(kind):
     theirs = EVERY_KIND[kind]()
     ours = from_torch(theirs)
-    state = torch.get_rng_state()
+    numbers = torch.get_rng_state()
     third = to_torch(ours)
-    assert torch.equal(torch.get_rng_state(), state)  # nobody's random numbers are touched
+    assert torch.equal(torch.get_rng_state(), numbers)  # nobody's random numbers are touched
     before = [copy.deepcopy(together(module).state_dict()) for module in (theirs, ours, third)]
     memory = [
         {p.untyped_storage().data_ptr() for p in together(module).parameters()}
