@@ -38,8 +38,8 @@ HOW_TO = """\
 > In the cell of a piece, replace `raise NotImplementedError` with your own code; helpers belong in the \
 same cell. The cell below it examines what you wrote by value, and says what is likely to be wrong. The \
 chapter goes on with your piece if it is right, and with the book's if it is not. Hints and the book's \
-solution are folded. Keep all notebooks of the workbook in one folder: the chapters up to 9 run on your \
-pieces of the earlier ones."""
+solution are folded. Keep all notebooks of the workbook in one folder: the models of 3 to 6, and the one \
+that 9 trains, are made of your pieces."""
 BEGIN = """\
 from transformer.study.workbook import Workbook
 

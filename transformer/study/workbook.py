@@ -320,8 +320,11 @@ _NAMES = "What it holds bears names of your own, and not the book's"
 CORE = ("embedding", "attention", "layers", "model", "loss", "training", "decoding", "toy")
 
 
+_ON_EARLIER = "02", "03", "04", "05", "06", "09"  # chapters that build their models of the reader's pieces
+
+
 class Workbook:
-    """A reader's pieces: a notebook runs on those of the notebooks before it, and on its own.
+    """A reader's pieces: a notebook runs on its own, and where models are built on those of the ones before.
 
     Args:
         chapter: of the notebook, such as `"03-attention"`.
@@ -406,9 +409,10 @@ class Workbook:
         print(f"{path.stem}: {n_right} of {len(cells)} are yours{books}")
 
     def _put(self, piece: Piece, own: Any) -> None:
-        # Let the core of the package, which lies flat in it, use a piece wherever it has used another. What
-        # comes after the core knows the book's classes by name: from Chapter 10 on, they stay.
-        if self.chapter < "10" and piece.module in CORE and self._now[piece.key] is not own:
+        # Let the core of the package, which lies flat in it, use a piece wherever it has used another. A
+        # chapter that measures the book's classes, or knows them by name, keeps them.
+        takes = self.chapter[:2] in _ON_EARLIER or (self.chapter == piece.chapter and self.chapter < "10")
+        if takes and piece.module in CORE and self._now[piece.key] is not own:
             old, self._now[piece.key] = self._now[piece.key], own
             for names in map(vars, _core()):
                 names.update({name: own for name, value in names.items() if value is old})
