@@ -29,10 +29,11 @@ TIMED = 64  # sentences, of the test split, of a round
 
 def compared(sentences: list[str], rounds: int) -> dict[str, Any]:
     """For each search the sentences that both translate alike; for each size of a batch the speed of both."""
-    models = {OURS: load_translator("phrases", "cpu"), THEIRS: load_translator("phrases", "cpu", THEIRS)}
+    models: dict[str, Any] = {OURS: load_translator("phrases", "cpu")}
+    models[THEIRS] = load_translator("phrases", "cpu", THEIRS)
     same = {}
     for name, search in SEARCHES.items():
-        found = [model.translate(sentences, search) for model in models.values()]
+        found = [model.translate_tokenized(sentences, search) for model in models.values()]
         same[name] = sum(ours == theirs for ours, theirs in zip(*found, strict=True))
     rows = {}
     for case, rates in timed(models, sentences[:TIMED], rounds).items():

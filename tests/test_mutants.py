@@ -60,15 +60,15 @@ def test_a_fault_is_caught_in_the_copy_and_a_comment_is_not(tmp_path, monkeypatc
     copy = Copy(tmp_path / "copy")
 
     def tried(after: str, equivalent: str = ""):
-        fault = Fault("x", "", "check_size", "if size < minimum:", after, equivalent, "validation")
+        fault = Fault("x", "", "check_size", "size >= minimum, sizes)", after, equivalent, "validation")
         return copy.try_fault(fault)
 
-    wrong = tried("if size < minimum - 1:")
+    wrong = tried("size >= minimum - 1, sizes)")
     assert wrong.verdict == "caught" and wrong.test.startswith("test_validation.py::test_")
-    unimportable = tried("if size <= minimum:")  # the recipes, made at import, are refused
+    unimportable = tried("size > minimum, sizes)")  # the recipes, made at import, are refused
     assert (unimportable.verdict, unimportable.test) == ("caught", "test_validation.py")
-    comment = tried("if size < minimum:  # too small")
+    comment = tried("size >= minimum, sizes)  # or too small")
     assert (comment.verdict, comment.test) == ("survived", "") and comment.passed > 10
-    assert tried("if size < minimum - 1:", "no reason").verdict == "misjudged"
-    assert tried("if size <").verdict == "broken"
+    assert tried("size >= minimum - 1, sizes)", "no reason").verdict == "misjudged"
+    assert tried("size >=").verdict == "broken"
     assert (copy.folder / "transformer" / "validation.py").read_text(encoding="utf8") == SOURCES["validation"]

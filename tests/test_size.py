@@ -75,8 +75,9 @@ def too_long() -> dict[str, int]:
     found = {str(path.relative_to(ROOT)): lines(path) for path in PACKAGE if lines(path) > LONGEST["module"]}
     for path, tree in TREES.items():
         for node in ast.walk(tree):
-            kind = {ast.ClassDef: "class", ast.FunctionDef: "function"}.get(type(node))
-            if kind and length(node) > LONGEST[kind]:
+            if not isinstance(node, ast.ClassDef | ast.FunctionDef):
+                continue
+            if length(node) > LONGEST["class" if isinstance(node, ast.ClassDef) else "function"]:
                 found[f"{path.relative_to(ROOT)}:{node.name}"] = length(node)
     return found
 

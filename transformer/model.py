@@ -169,13 +169,13 @@ class Transformer(nn.Module):
         super().__init__()
         check_type(TransformerConfig, config=config)
         self.config = c = config
-        self.src_embedding = TokenEmbedding(c.src_vocab_size, c.d_model, c.pad_id)
+        self.src_embedding: TokenEmbedding = TokenEmbedding(c.src_vocab_size, c.d_model, c.pad_id)
         with torch.device("meta") if c.tie_embeddings else nullcontext():
-            self.tgt_embedding = TokenEmbedding(c.tgt_vocab_size, c.d_model, c.pad_id)
-            self.output = nn.Linear(c.d_model, c.tgt_vocab_size, bias=False)
-        self.positions = PositionalEncoding(c.d_model, c.dropout, c.max_length)
-        self.encoder = Encoder(config)
-        self.decoder = Decoder(config)
+            self.tgt_embedding: TokenEmbedding = TokenEmbedding(c.tgt_vocab_size, c.d_model, c.pad_id)
+            self.output: nn.Linear = nn.Linear(c.d_model, c.tgt_vocab_size, bias=False)
+        self.positions: PositionalEncoding = PositionalEncoding(c.d_model, c.dropout, c.max_length)
+        self.encoder: Encoder = Encoder(config)
+        self.decoder: Decoder = Decoder(config)
         self.apply(initialize)
         if c.tie_embeddings:
             self.tgt_embedding.weight = self.output.weight = self.src_embedding.weight

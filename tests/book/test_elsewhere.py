@@ -28,7 +28,8 @@ CELLS = {
         exercise-3-solution
     """,
     "13": """
-        imports first-translation fig-alignment phrases-data train-phrases phrases-right phrases-examples
+        imports first-translation translator-imports translator-search any-translator the-translator
+        alignment-by-words fig-alignment phrases-data train-phrases phrases-right phrases-examples
         attention-links
     """,
 }

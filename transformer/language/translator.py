@@ -257,6 +257,8 @@ class Translator(AnyTranslator):
         ['the girl likes the black cat.']
     """
 
+    model: Transformer
+    engine: Engine
     vocabulary: Vocabulary
 
     def __init__(self, model: Transformer, vocabulary: Vocabulary) -> None:

@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformer.files import CheckpointError, atomic_file, naming_errors, regular_file
 from transformer.runs.distributed import from_first, rank_and_world_size
 from transformer.runs.folder import RunFolder, locked_by_first
@@ -276,6 +276,8 @@ class Checkpointer:
 
     folder: RunFolder | None
     settled: bool
+    updater: Updater
+    model: nn.Module
 
     def __init__(
         self, folder: RunFolder | None, keep: int, updater: Updater, stream: BatchStream,

@@ -247,6 +247,7 @@ class _StepCache:
 class FastDecoderState(DecoderState):
     """The numbers of `DecoderState`, from the decoder's weights, without calling its modules."""
 
+    memory: Tensor
     layers: list[_LayerStep]
     norm: Callable[[Tensor], Tensor]
     output: tuple[Tensor, Tensor | None]

@@ -102,7 +102,8 @@ def fast_attention(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, dropout: float = 0.0
 ) -> Tensor:
     """`fused_attention`, which does less where a look at the mask shows that less is needed."""
-    if mask is None or mask.device.type != "cpu" or is_traced(mask):  # on a GPU, looking means waiting
+    looked_at = isinstance(mask, Tensor) and mask.device.type == "cpu" and not is_traced(mask)
+    if mask is None or not looked_at:  # on a GPU, looking means waiting
         return fused_attention(query, key, value, mask, dropout)
     check_mask(mask, query, key)
     attend = partial(F.scaled_dot_product_attention, query, key, value, dropout_p=dropout)

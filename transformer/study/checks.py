@@ -108,6 +108,11 @@ class Adapted(nn.Module):
         reads_target: whether there is a target. Without one, the logits are `[B, S, V]`.
     """
 
+    model: nn.Module
+    call: Callable[[Any, Tensor, Tensor], Any]
+    pad_id: int | None
+    config: Any
+
     def __init__(
         self,
         model: nn.Module,
