@@ -41,6 +41,12 @@ chapter goes on with your piece if it is right, and with the book's if it is not
 solution are folded. Keep all notebooks of the workbook in one folder: the models of 3 to 6, and the one \
 that 9 trains, are made of your pieces."""
 BEGIN = """\
+import math  # this, and what of torch stands here, every piece may use
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
 from transformer.study.workbook import Workbook
 
 workbook = Workbook("{chapter}", folder=".")  # the folder of your other notebooks

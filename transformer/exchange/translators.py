@@ -35,7 +35,10 @@ class Constrained(nn.Module):
         TypeError, ValueError: a token is not an int, or is no token of the model.
     """
 
+    model: Any
+    config: Any
     banned: Tensor
+    first: int | None
 
     def __init__(self, model: Any, banned: Sequence[int] = (), first: int | None = None) -> None:
         super().__init__()
