@@ -43,8 +43,7 @@ OVER = {
     "03-attention": {"longest_run", "code_lines"},  # by 0.03 screens and 22 lines: the check of a mask
     "07-training": {"code_lines"},
     "09-toy-task": {"code_lines"},
-    "10-speed": {"code_lines"},
-    "13-translation": {"code_lines"},
+    "13-translation": {"code_cells", "code_lines"},
     "17-clinic": {"longest_run"},
     "18-case-book": {"open_code", "code_cells", "code_lines"},  # a collection
 }
