@@ -56,7 +56,7 @@ def heading(name: str) -> tuple[str, str]:
     """The title of a module's section, and what it says: its chapter, or the first line of its docstring."""
     said = (importlib.import_module(name).__doc__ or "").partition("\n")[0]
     chapter = CHAPTER.search(said)
-    return f"`{name}`", f"Derived in [](/{chapter[1]})." if chapter else said
+    return f"`{name}`", f"Derived and explained in [](/{chapter[1]})." if chapter else said
 
 
 def of_package() -> Iterator[str]:
