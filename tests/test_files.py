@@ -14,11 +14,12 @@ from pathlib import Path
 import pytest
 import torch
 from helpers import contents
+from small import VOCABULARY, make_model
 
 import transformer.files
 import transformer.runs.checkpoints
 import transformer.runs.folder
-from transformer import Transformer, TransformerConfig, Vocabulary
+from transformer import Vocabulary
 from transformer.files import CheckpointError, atomic_file, read_record, write_record
 from transformer.runs.checkpoints import (
     load_checkpoint,
@@ -27,15 +28,6 @@ from transformer.runs.checkpoints import (
 from transformer.runs.log import read_log, write_log
 from transformer.training import load_record, record_path
 from transformer.weights import load_weights, save_weights
-
-VOCABULARY = Vocabulary.train(["o gato preto", "a casa branca"] * 3, 30)
-SIZES = dict(d_model=8, n_heads=2, n_layers=1, d_ff=16, max_length=6)
-
-
-def make_model(seed: int = 0, **changes) -> Transformer:
-    torch.manual_seed(seed)
-    size = len(VOCABULARY)
-    return Transformer(TransformerConfig(size, size, **SIZES | changes)).eval()
 
 
 def read_weights(path: Path) -> None:

@@ -10,24 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 from helpers import contents
+from small import VOCABULARY, make_model
 
-from transformer import (
-    Transformer,
-    TransformerConfig,
-    Vocabulary,
-)
 from transformer.files import CheckpointError
 from transformer.weights import load_weights, save_weights, set_weights
-
-VOCABULARY = Vocabulary.train(["o gato preto", "a casa branca"] * 3, 30)
-SIZES = dict(d_model=8, n_heads=2, n_layers=1, d_ff=16, max_length=6)
-
-
-def make_model(seed: int = 0, **changes) -> Transformer:
-    torch.manual_seed(seed)
-    size = len(VOCABULARY)
-    return Transformer(TransformerConfig(size, size, **SIZES | changes)).eval()
-
 
 WRONG_WEIGHTS = {
     "none": None,

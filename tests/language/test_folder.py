@@ -10,26 +10,15 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-import torch
 from helpers import contents, summed
+from small import VOCABULARY, make_model
 
 from transformer import (
-    Transformer,
-    TransformerConfig,
     Translator,
     Vocabulary,
 )
 from transformer.commands.main import main
 from transformer.files import CheckpointError
-
-VOCABULARY = Vocabulary.train(["o gato preto", "a casa branca"] * 3, 30)
-SIZES = dict(d_model=8, n_heads=2, n_layers=1, d_ff=16, max_length=6)
-
-
-def make_model(seed: int = 0, **changes) -> Transformer:
-    torch.manual_seed(seed)
-    size = len(VOCABULARY)
-    return Transformer(TransformerConfig(size, size, **SIZES | changes)).eval()
 
 
 @pytest.fixture
