@@ -1,13 +1,15 @@
 """How large the project is, against what it may be.
 
-    python -m pytest tests/test_size.py -s    # prints the table
+    python -m pytest tests/test_size.py -s    # prints the tables
 
-A line is a line of a file. A function is counted without its docstring, a class with its methods.
+A line is a line of a file. A function is counted without its docstring, a class with its methods. The words
+of a chapter are those of its prose: no code, no markup, and a formula inside a sentence counts as one.
 """
 
 from __future__ import annotations
 
 import ast
+import json
 import re
 from collections import Counter
 from pathlib import Path
@@ -36,6 +38,46 @@ STILL = {
     "modules": 68,
     "private functions used once": 128,
     "per cent of the code not tangled": 75,
+}
+WORDS = {
+    "01-gradients": 1_900,
+    "02-embedding": 2_200,
+    "03-attention": 3_200,
+    "04-layers": 2_500,
+    "05-model": 2_600,
+    "06-loss": 2_200,
+    "07-training": 2_800,
+    "08-decoding": 2_800,
+    "09-toy-task": 3_000,
+    "10-speed": 2_800,
+    "11-long-runs": 2_400,
+    "12-text": 2_800,
+    "13-translation": 3_500,
+    "14-looking-inside": 3_300,
+    "15-interchange": 1_800,
+    "16-since-2017": 4_500,
+    "17-clinic": 2_500,
+    "18-case-book": 2_500,
+    "19-many-machines": 3_800,
+}
+WORDY = {  # still
+    "01-gradients": 3_600,
+    "02-embedding": 3_100,
+    "03-attention": 4_900,
+    "04-layers": 4_100,
+    "05-model": 3_900,
+    "06-loss": 3_300,
+    "07-training": 4_400,
+    "08-decoding": 4_200,
+    "09-toy-task": 4_400,
+    "10-speed": 3_500,
+    "11-long-runs": 3_600,
+    "12-text": 3_600,
+    "13-translation": 6_300,
+    "14-looking-inside": 3_700,
+    "16-since-2017": 6_400,
+    "17-clinic": 3_900,
+    "18-case-book": 6_000,
 }
 LONGEST = {"module": 450, "class": 120, "function": 40}
 TOO_LONG = {"transformer/study/likely.py:_slips", "transformer/study/workbook.py"}  # still
@@ -112,6 +154,30 @@ def test_no_part_is_larger_than_its_goal_or_than_it_was():
         print(f"{part:34} {found[part]:7,}   goal {goal:,}")
     assert {part: count for part, count in found.items() if count > STILL.get(part, GOALS[part])} == {}
     assert [part for part in STILL if found[part] <= GOALS[part]] == []
+
+
+def words(notebook: Path) -> int:
+    """Words of a notebook's prose: its Markdown without code, displayed formulas and markup."""
+    cells = json.loads(notebook.read_text(encoding="utf8"))["cells"]
+    text = "\n\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
+    blocks = (
+        r"```\{code.*?```|```(?!\{).*?```|\$\$.*?\$\$|<!--.*?-->|^:(?:\w|-)+:.*?$|^(?:```|:::).*?$|^\(\S+\)=$"
+    )
+    text = re.sub(blocks, " ", text, flags=re.DOTALL | re.MULTILINE)
+    text = re.sub(r"\]\([^)\s]*\)|<[^>]+>|\{[\w:-]+\}", " ", text)
+    return len(re.findall(r"\S*\w\S*", re.sub(r"\$[^$\n]+\$|`[^`\n]+`", "x", text)))
+
+
+def test_no_chapter_has_more_words_than_its_budget_or_than_it_had():
+    found = {path.stem: words(path) for path in sorted((ROOT / "book").glob("[0-9][0-9]-*.ipynb"))}
+    print()
+    for chapter, count in found.items():
+        print(f"{chapter:34} {count:7,}   goal {WORDS[chapter]:,}")
+    print(f"{'all':34} {sum(found.values()):7,}   goal 52,000")
+    assert {
+        chapter: count for chapter, count in found.items() if count > WORDY.get(chapter, WORDS[chapter])
+    } == {}
+    assert [chapter for chapter in WORDY if found[chapter] <= WORDS[chapter]] == []
 
 
 def test_modules_classes_and_functions_are_short():
