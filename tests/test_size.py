@@ -70,7 +70,6 @@ WORDY = {  # still
     "07-training": 4_400,
     "08-decoding": 4_200,
     "09-toy-task": 4_400,
-    "10-speed": 3_500,
     "11-long-runs": 3_600,
     "12-text": 3_600,
     "13-translation": 6_300,

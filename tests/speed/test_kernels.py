@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import platform
 import warnings
-from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -23,8 +22,7 @@ from transformer import (
     scaled_dot_product_attention,
 )
 from transformer.commands.main import main
-from transformer.loss import symmetric_kl
-from transformer.speed.chunked_loss import linear_cross_entropy, linear_r_drop
+from transformer.speed.chunked_loss import linear_cross_entropy
 from transformer.speed.kernels import HAS_ONEDNN, fast_attention, fastest, linear_by_onednn
 
 ONEDNN = pytest.mark.skipif(not HAS_ONEDNN, reason="this PyTorch has no oneDNN")
@@ -312,25 +310,6 @@ def test_rows_without_targets_of_their_own_are_refused(shape):
         linear_cross_entropy(torch.randn(3, 2, 4), torch.randn(7, 4), torch.ones(shape, dtype=torch.long))
 
 
-@pytest.mark.usefixtures("chunks")
-@pytest.mark.parametrize("n", [1, 127, 128, 129, 300])
-def test_r_drop_in_chunks_equals_whole_logits(n):
-    """Across the borders of the chunks, with padding beyond the vocabulary, and by finite differences."""
-    rows, table = randn(2, n, 6), randn(11, 6)
-    targets = torch.randint(0, 11, (n,)).masked_fill(torch.rand(n) < 0.2, 40)
-    p, q = rows @ table.T
-    whole = sum(label_smoothed_cross_entropy(z, targets, 0.2, 40, "sum") for z in (p, q)) / 2
-    whole = whole + 1.5 * symmetric_kl(p, q, targets, 40)
-    chunked = linear_r_drop(rows, table, targets, 0.2, 3.0, 40)
-    with torch.no_grad():
-        unchunked = linear_r_drop(rows, table, targets, 0.2, 3.0, 40)
-    assert_same([chunked, unchunked], [whole, whole], 1e-9)
-    assert_same(*(torch.autograd.grad(x / 7, (rows, table)) for x in (chunked, whole)))
-    if n == 1:
-        loss = partial(linear_r_drop, targets=targets, smoothing=0.2, alpha=3.0, pad_id=40)
-        assert torch.autograd.gradcheck(loss, (rows, table))
-
-
 @pytest.mark.parametrize("target", [40, -1])
 @pytest.mark.parametrize("few", [2**21, 0], ids=["whole", "in chunks"])
 def test_a_target_outside_the_vocabulary_is_refused_by_name(target, few, monkeypatch):
@@ -340,11 +319,8 @@ def test_a_target_outside_the_vocabulary_is_refused_by_name(target, few, monkeyp
     told = f"targets must lie in [0, 40), but holds {target}"
     with refuses(IndexError, told):
         linear_cross_entropy(rows[0], table, targets, 0.1, 99)
-    with refuses(IndexError, told):
-        linear_r_drop(rows, table, targets, 0.1, 5.0, 99)
     targets[2] = 7
     assert linear_cross_entropy(rows[0], table, targets, 0.1, 99).isfinite()
-    assert linear_r_drop(rows, table, targets, 0.1, 5.0, 99).isfinite()
 
 
 @pytest.mark.parametrize("smoothing", [-0.1, 1.0, math.nan])
@@ -354,13 +330,6 @@ def test_smoothing_of_losses_in_chunks_is_a_rate(smoothing, monkeypatch):
     told = f"smoothing must lie in [0, 1), but is {smoothing}"
     with refuses(ValueError, told):
         linear_cross_entropy(rows[0], table, torch.ones(3).long(), smoothing)
-    with refuses(ValueError, told):
-        linear_r_drop(rows, table, torch.ones(3).long(), smoothing)
-
-
-def test_r_drop_of_no_rows_is_zero():
-    table = torch.randn(5, 4, requires_grad=True)
-    assert linear_r_drop(torch.randn(2, 0, 4), table, torch.zeros(0).long()) == 0
 
 
 # -------------------------------------------------------------------------------------------------
@@ -368,15 +337,13 @@ def test_r_drop_of_no_rows_is_zero():
 # -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("passes", [1, 2])
-def test_gradients_of_many_logits_by_transforms_are_autograds(passes):
+def test_gradients_of_many_logits_by_transforms_are_autograds():
     n, d, size = 1200, 3, 1000  # more logits than are computed as a whole
     targets = torch.randint(0, size, (n,))
-    hidden, weight = torch.randn(2, n, d, dtype=torch.float64), torch.randn(size, d, dtype=torch.float64)
-    loss = linear_r_drop if passes == 2 else lambda rows, *others: linear_cross_entropy(rows[0], *others)
-    found = torch.func.grad(loss, argnums=(0, 1))(hidden, weight, targets)
+    hidden, weight = torch.randn(n, d, dtype=torch.float64), torch.randn(size, d, dtype=torch.float64)
+    found = torch.func.grad(linear_cross_entropy, argnums=(0, 1))(hidden, weight, targets)
     leaves = [x.clone().requires_grad_() for x in (hidden, weight)]
-    wanted = torch.autograd.grad(loss(*leaves, targets), leaves)
+    wanted = torch.autograd.grad(linear_cross_entropy(*leaves, targets), leaves)
     for x, y in zip(found, wanted, strict=True):
         torch.testing.assert_close(x, y)
 

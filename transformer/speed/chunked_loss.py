@@ -3,21 +3,19 @@
 Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
 """
 
-__all__ = ["linear_cross_entropy", "linear_r_drop"]
+__all__ = ["linear_cross_entropy"]
 
 
 # %% book/10-speed.ipynb · The loss without the logits · [chunked-loss-imports]
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from transformer.loss import label_smoothed_cross_entropy, symmetric_kl
+from transformer.loss import label_smoothed_cross_entropy
 from transformer.speed.kernels import fast_linear, fastest
-from transformer.validation import check_number, check_range, check_rate, is_traced
+from transformer.validation import check_range, check_rate, is_traced
 
 
 # %% book/10-speed.ipynb · The loss without the logits · [loss-and-slope]
@@ -40,15 +38,14 @@ def _loss_and_slope(
 # %% book/10-speed.ipynb · The loss without the logits · [chunked-loss]
 _FEW_LOGITS = 2**21  # 8 MB in float32, which fit into a processor's cache
 _AT_ONCE = {"cpu": _FEW_LOGITS}  # larger on a GPU, so that there are few launches
-_LossAndSlope = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]  # of logits and targets
 
 
 class _ChunkedLoss(torch.autograd.Function):
-    # Of hidden rows [n, d_model], or two passes of them [2, n, d_model], and their n targets. The rows of the
-    # padding must be zero: only then have they no part in the gradient of the table.
+    # Of hidden rows [n, d_model] and their n targets. The rows of the padding must be zero: only then have
+    # they no part in the gradient of the table.
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, loss_and_slope: _LossAndSlope
+        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, smoothing: float, pad_id: int
     ) -> Tensor:
         device, wide = hidden.device.type, torch.promote_types(weight.dtype, torch.float32)
         d_columns = torch.zeros_like(weight.T, dtype=wide)  # of the table, transposed; summed over the chunks
@@ -57,25 +54,24 @@ class _ChunkedLoss(torch.autograd.Function):
         table = weight.to(dtype)  # once, and not for every chunk
         total, slopes = weight.new_zeros(()), []
         multiply = fastest(hidden, table)
-        n = max(1, _AT_ONCE.get(device, 2**26) // (len(table) * (hidden.dim() - 1)))
-        for rows, y in zip(hidden.to(dtype).split(n, -2), targets.split(n)):
-            loss, slope = loss_and_slope(multiply(rows, table), y)
+        n = max(1, _AT_ONCE.get(device, 2**26) // len(table))
+        for rows, y in zip(hidden.to(dtype).split(n), targets.split(n)):
+            loss, slope = _loss_and_slope(multiply(rows, table), y, smoothing, pad_id)
             total = total + loss
             slopes.append(multiply(slope, table.T))
-            slope, rows = slope.flatten(0, -2), rows.flatten(0, -2)
             if multiply is F.linear and dtype == wide:  # in place, without another matrix of that size
                 d_columns.addmm_(rows.T, slope)
             else:
                 d_columns += multiply(rows.T, slope.T)
         d_weight = d_columns.T.to(weight.dtype).contiguous()
-        ctx.save_for_backward(torch.cat(slopes, -2).to(hidden.dtype), d_weight)
+        ctx.save_for_backward(torch.cat(slopes).to(hidden.dtype), d_weight)
         return total
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, d_total: Tensor) -> tuple[Tensor | None, ...]:
         d_hidden, d_weight = ctx.saved_tensors
-        return d_hidden * d_total, d_weight * d_total, None, None
+        return d_hidden * d_total, d_weight * d_total, None, None, None
 
 
 # %% book/10-speed.ipynb · The loss without the logits · [linear-cross-entropy]
@@ -108,48 +104,4 @@ def linear_cross_entropy(
         return label_smoothed_cross_entropy(logits, targets, smoothing, pad_id, reduction="sum")
     targets = targets.reshape(-1)
     rows = hidden.reshape(-1, hidden.size(-1)).masked_fill((targets == pad_id)[:, None], 0.0)
-    loss_and_slope = partial(_loss_and_slope, smoothing=smoothing, pad_id=pad_id)
-    return _ChunkedLoss.apply(rows, weight, targets, loss_and_slope)
-
-
-# %% book/10-speed.ipynb · The loss without the logits · [linear-r-drop]
-def _r_drop_and_slope(
-    logits: Tensor, targets: Tensor, smoothing: float, pad_id: int, alpha: float
-) -> tuple[Tensor, Tensor]:
-    # Of two passes [2, n, V] and targets [n]: the summed loss, and its derivative by the logits.
-    z = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    loss, slope = _loss_and_slope(z.flatten(0, 1), targets.repeat(2), smoothing, pad_id)
-    log_p = z.log_softmax(-1)
-    p = log_p.exp()  # [2, n, V]
-    gap, difference = log_p[0] - log_p[1], p[0] - p[1]
-    divergence = (difference * gap).sum() / 2  # none in rows that are zero in both passes
-    pull = p.mul_(gap - (p * gap).sum(-1, keepdim=True)).add_(difference)
-    pull[1].neg_()
-    slope = slope.view_as(z).add_(pull, alpha=alpha / 2).div_(2)
-    return (loss + alpha * divergence) / 2, slope.to(logits.dtype)
-
-
-def linear_r_drop(
-    hidden: Tensor,
-    weight: Tensor,
-    targets: Tensor,
-    smoothing: float = 0.1,
-    alpha: float = 5.0,
-    pad_id: int = 0,
-) -> Tensor:
-    """What `r_drop_loss` sums, for two passes `[2, n, d_model]` and targets `[n]`, chunk by chunk.
-
-    Raises:
-        TypeError, ValueError, IndexError: as in `linear_cross_entropy`.
-    """
-    check_rate(smoothing=smoothing)
-    check_number(alpha=alpha)
-    check_range("targets", targets.where(targets != pad_id, 0), len(weight))
-    if is_traced(hidden, weight) or not torch.is_grad_enabled() or targets.numel() == 0:
-        p, q = fast_linear(hidden, weight)
-        loss_p = label_smoothed_cross_entropy(p, targets, smoothing, pad_id, "sum")
-        loss_q = label_smoothed_cross_entropy(q, targets, smoothing, pad_id, "sum")
-        return (loss_p + loss_q + alpha * symmetric_kl(p, q, targets, pad_id)) / 2
-    loss_and_slope = partial(_r_drop_and_slope, smoothing=smoothing, pad_id=pad_id, alpha=alpha)
-    rows = hidden.masked_fill((targets == pad_id)[:, None], 0.0)
-    return _ChunkedLoss.apply(rows, weight, targets, loss_and_slope)
+    return _ChunkedLoss.apply(rows, weight, targets, smoothing, pad_id)

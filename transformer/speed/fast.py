@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from transformer.attention import KeysAndValues, MultiHeadAttention, Projection
 from transformer.decoding import DecoderState, decoder_state
 from transformer.layers import ACTIVATIONS, LayerNorm
-from transformer.loss import r_drop_loss, teacher_forced_loss
+from transformer.loss import teacher_forced_loss
 from transformer.model import Transformer, TransformerConfig
-from transformer.speed.chunked_loss import linear_cross_entropy, linear_r_drop
+from transformer.speed.chunked_loss import linear_cross_entropy
 from transformer.speed.kernels import fast_attention, fast_linear
 from transformer.validation import check_targets, check_type
 from transformer.weights import differences, original, parts_of
@@ -139,25 +139,6 @@ def _teacher_forced_loss(
     hidden = model.decode(tgt[:, :-1], model.encode(src), model.src_mask(src))
     loss = linear_cross_entropy(hidden, model.output.weight, targets, smoothing, pad_id)
     return loss, (targets != pad_id).sum()
-
-
-@r_drop_loss.register
-def _r_drop_loss(
-    model: FastTransformer,
-    batch: tuple[Tensor, Tensor],
-    smoothing: float = 0.1,
-    alpha: float = 5.0,
-) -> tuple[Tensor, Tensor]:
-    if model.output.bias is not None:
-        return r_drop_loss.dispatch(Transformer)(model, batch, smoothing, alpha)
-    src, tgt = batch
-    check_targets(tgt, model)
-    targets, pad_id = tgt[:, 1:], model.config.pad_id
-    src, tgt = torch.cat((src, src)), torch.cat((tgt, tgt))  # [2B, S], [2B, T + 1]
-    hidden = model.decode(tgt[:, :-1], model.encode(src), model.src_mask(src))
-    passes = hidden.reshape(2, targets.numel(), hidden.size(-1))
-    y, weight = targets.reshape(-1), model.output.weight
-    return linear_r_drop(passes, weight, y, smoothing, alpha, pad_id), (targets != pad_id).sum()
 
 
 def _norm(norm: nn.Module) -> Callable[[Tensor], Tensor]:
