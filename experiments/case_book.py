@@ -21,11 +21,7 @@ ROOT = Path(__file__).resolve().parents[1]
 RECORD = ROOT / "transformer" / "records" / "book" / "case-book.json"
 CHAPTER = ROOT / "book" / "18-case-book.ipynb"
 # The cells that define the task, the trials and the faults; they train nothing.
-CELLS = (
-    *("imports", "bench-task", "bench-trial", "bench-planted", "caught"),
-    *("positions-speeds", "positions-test", "positions-train", "attention-wrong", "attention-influence"),
-    *("layers-words", "layers-std", "layers-residual"),
-)
+CELLS = ("imports", "bench-task", "bench-trial", "bench-planted", "attention-wrong", "faults")
 SEEDS = range(10)
 TABLE = "transformer.embedding.sinusoidal_encoding"
 ATTENTION = "transformer.attention.fused_attention"

@@ -54,7 +54,6 @@ WORDS = {
     "12-text": 2_800,
     "13-translation": 3_500,
     "14-looking-inside": 3_300,
-    "15-interchange": 1_800,
     "16-since-2017": 4_500,
     "17-clinic": 2_500,
     "18-case-book": 2_500,
@@ -76,7 +75,6 @@ WORDY = {  # still
     "14-looking-inside": 3_700,
     "16-since-2017": 6_400,
     "17-clinic": 3_900,
-    "18-case-book": 6_000,
 }
 LONGEST = {"module": 450, "class": 120, "function": 40}
 TOO_LONG = {"transformer/study/likely.py:_slips", "transformer/study/workbook.py"}  # still

@@ -210,10 +210,10 @@ class Case(NamedTuple):
 
 
 CASES = (
-    Case("counted from one", "counted from one", "case-frequencies", "positions-speeds", "speed ="),
-    Case("base 100000", "base 100000", "case-frequencies", "positions-test", "speed =", "the base 10000"),
+    Case("counted from one", "counted from one", "case-loading", "faults", "speed = base"),
+    Case("base 100000", "base 100000", "case-loading", "faults", "speed = 100000"),
     Case(
-        *("no positions", "no positions", "case-no-positions", "positions-train", "return torch.zeros"),
+        *("no positions", "no positions", "case-loading", "faults", "return torch.zeros"),
         meant="sines and cosines",
     ),
     Case(
@@ -228,12 +228,12 @@ CASES = (
         *("over the queries", "softmax over the queries", "case-mask-softmax", "attention-wrong"),
         line="return scores.softmax",
     ),
-    Case("over the words", "norm over the words", "case-norm-axis", "layers-words", "mean = x"),
+    Case("over the words", "norm over the words", "case-loading", "faults", "mean = x"),
     Case(
-        *("unbiased norm", "unbiased norm", "case-norm-std", "layers-std", "deviation = x"),
+        *("unbiased norm", "unbiased norm", "case-loading", "faults", "deviation = x"),
         meant="a mean over d squares",
     ),
-    Case("wrong stream", "wrong stream", "case-residual", "layers-residual", "return y +"),
+    Case("wrong stream", "wrong stream", "case-loading", "faults", "return y +"),
 )
 
 

@@ -273,7 +273,7 @@ def kernels_flow() -> Diagram:
 
 
 def two_programs() -> Diagram:
-    """Chapter 15: the weights are carried over, and both programs compute the same outputs."""
+    """Under the hood, exchange: the weights are carried over, and both programs compute the same outputs."""
     d = Diagram(474, 330)
     d.text(112, 18, "ours", "bold")
     d.text(362, 18, "torch.nn", "bold")

@@ -186,8 +186,8 @@ def test_a_guess_by_keyboard_is_compared_kept_summed_up_and_forgotten(tab):
 
 @reads_pages
 def test_a_choice_is_made_by_keyboard(tab):
-    name = "15-interchange"
-    question = next(question for question in ASKED[name] if question.choices)
+    asked = ((name, question) for name, questions in ASKED.items() for question in questions)
+    name, question = next((name, question) for name, question in asked if question.choices)
     visit(tab, HTML / "book" / f"{name}.html")
     guess = box(tab, question).get_by_role("button", name="Guess")
     assert guess.is_disabled()

@@ -654,21 +654,6 @@ def linear_probe(x, labels, ridge=10.0):
     wide = torch.cat([x - mean, math.sqrt(ridge) * torch.eye(x.size(1), dtype=x.dtype)])
     weights = torch.linalg.pinv(wide) @ torch.cat([y - y.mean(), y.new_zeros(x.size(1))])
     return weights, y.mean() - (mean * weights).sum()
-### 15-interchange/converted
-def converted(theirs, n_heads):
-    d_ff, d = theirs.linear1.weight.shape
-    ours = EncoderLayer(LayerConfig(d_model=d, n_heads=n_heads, d_ff=d_ff, dropout=0.0))
-    with torch.no_grad():
-        for i, name in enumerate(("w_q", "w_k", "w_v")):
-            part = getattr(ours.self_attention, name)
-            part.weight.copy_(theirs.self_attn.in_proj_weight[i * d : (i + 1) * d])
-            part.bias.copy_(theirs.self_attn.in_proj_bias[i * d : (i + 1) * d])
-    ours.self_attention.w_o.load_state_dict(theirs.self_attn.out_proj.state_dict())
-    ours.feed_forward.w_1.load_state_dict(theirs.linear1.state_dict())
-    ours.feed_forward.w_2.load_state_dict(theirs.linear2.state_dict())
-    ours.self_residual.norm.load_state_dict(theirs.norm1.state_dict())
-    ours.feed_residual.norm.load_state_dict(theirs.norm2.state_dict())
-    return ours
 ### 16-since-2017/RMSNorm
 class RMSNorm(nn.Module):
     def __init__(self, d_model, eps=1e-6):
@@ -780,4 +765,3 @@ _BOOKS = {
 }  # fmt: skip
 _NAMES = re.compile(rf"\b({'|'.join(map(re.escape, _BOOKS))})\b")
 NAMED = {key: _NAMES.sub(lambda found: _BOOKS[found[0]], code) for key, code in OTHER.items()}
-NAMED["15-interchange/converted"] = OTHER["15-interchange/converted"]  # which uses torch.nn's own
