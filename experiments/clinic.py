@@ -1,6 +1,6 @@
 """`check_model` on right models of six libraries, and on each with faults: `python -m experiments.clinic`.
 
-It writes transformer/records/book/clinic.json, which Chapter 17 reads: for each model, whether any check
+It writes transformer/records/book/clinic.json, which Chapter 16 reads: for each model, whether any check
 fails; for each model and fault, which checks fail, which suspects they name, and whether the fault is among
 them. All models are small and have random weights. What the record holds already is not run again. It needs
 transformers, x-transformers, labml-nn and litgpt.

@@ -1,6 +1,6 @@
 """`check_model` on more kinds of models, right and with a fault: `python -m experiments.clinic_kinds`.
 
-It writes transformer/records/book/clinic-kinds.json, which Chapter 17 reads: for each of fifteen models
+It writes transformer/records/book/clinic-kinds.json, which Chapter 16 reads: for each of fifteen models
 what it returns, which checks fail, which fail with one planted fault, and whether the suspects name it. The
 words to be used were fixed beforehand. All models are small, with random weights. It needs transformers.
 """

@@ -1,6 +1,6 @@
 """What Hugging Face's Llama computes with random weights: `python -m experiments.llama`.
 
-It writes transformer/records/book/llama.safetensors and llama.json, with which Chapter 16 compares its own
+It writes transformer/records/book/llama.safetensors and llama.json, with which Chapter 15 compares its own
 model. Their norms, and their cosines and sines, are rounded to float32 in a model of any dtype. So the logits
 are recorded twice: as they are, and in float64 throughout. It needs transformers.
 """

@@ -7,7 +7,7 @@ added, a prefix mask and the encoder and decoder of 2017. With `--peak 2` all le
 high. With `--choose`, each row on characters gets the rates that are best for it. One seed doubles or halves
 them until the least loss on the development split lies inside, and two other seeds are then trained at
 those rates as well. What is compared is the loss on the test split. The record
-transformer/records/book/since-2017.json, which Chapter 16 reads, grows by one run at a time; what it holds
+transformer/records/book/since-2017.json, which Chapter 15 reads, grows by one run at a time; what it holds
 already is not run again.
 """
 

@@ -93,7 +93,7 @@ def name_functions(
 
 
 def number_by_file() -> None:
-    """Let `16-since-2017` be chapter 16: Sphinx counts, and a chapter yet to come would shift the rest."""
+    """Let `15-since-2017` be chapter 15: Sphinx counts, and a chapter yet to come would shift the rest."""
     count_chapters = TocTreeCollectorWithStyles.assign_section_numbers
 
     def assign_section_numbers(self: TocTreeCollectorWithStyles, env: BuildEnvironment) -> list[str]:

@@ -77,7 +77,7 @@ def small_portuguese() -> LiveModel:
 
 
 def speaker() -> LiveModel:
-    """The small Llama of Chapter 16, with its vocabulary."""
+    """The small Llama of Chapter 15, with its vocabulary."""
     found, prompt = Speaker(record_path("speaker")), "a menina"
     model, ids = found.model.float(), found.encode(prompt)
     tokenizer = record_path("speaker") / "tokenizer.json"
@@ -168,7 +168,7 @@ def forms_of(verb: str, tense: str) -> list[str]:
 
 
 def examination() -> dict[str, Any]:
-    """What `check_model` found on models with faults, from the record of Chapter 17.
+    """What `check_model` found on models with faults, from the record of Chapter 16.
 
     Returns:
         `"checks"`: of each, in their order, what it asks and whom it suspects; `"needed"`: the checks without
@@ -199,7 +199,7 @@ def examination() -> dict[str, Any]:
 
 
 class Case(NamedTuple):
-    """A fault of `experiments/case_book.py`, and where Chapter 18 has it."""
+    """A fault of `experiments/case_book.py`, and where Chapter 17 has it."""
 
     fault: str
     name: str
@@ -238,7 +238,7 @@ CASES = (
 
 
 def switch() -> dict[str, Any]:
-    """The trials of Chapter 18, from its record, and the lines of its cells that make the faults.
+    """The trials of Chapter 17, from its record, and the lines of its cells that make the faults.
 
     Returns:
         `"updates"`: of the points of a curve; `"right"`: the trials of the right model, each its losses, its
@@ -249,7 +249,7 @@ def switch() -> dict[str, Any]:
         fault: [[[loss for _, loss in trial["losses"]], trial["teacher"], trial["free"]] for trial in runs]
         for fault, runs in load_record("case-book")["trials"].items()
     }
-    chapter = json.loads((BOOK / "18-case-book.ipynb").read_text(encoding="utf8"))
+    chapter = json.loads((BOOK / "17-case-book.ipynb").read_text(encoding="utf8"))
     cells = {cell["id"]: "".join(cell["source"]).splitlines() for cell in chapter["cells"]}
     faults = []
     for case in CASES:

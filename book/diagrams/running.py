@@ -1,4 +1,4 @@
-"""The diagrams of Chapters 6 to 19: training, decoding, speed and what follows."""
+"""The diagrams of Chapters 6 to 18: training, decoding, speed and what follows."""
 
 from __future__ import annotations
 
@@ -331,7 +331,7 @@ def exchange() -> Diagram:
 
 
 def modern_layer() -> Diagram:
-    """Chapter 16: a decoder-only layer with the parts of 2017, and one with those of today."""
+    """Chapter 15: a decoder-only layer with the parts of 2017, and one with those of today."""
     d = Diagram(474, 400)
     columns = (
         (124, "2017, norms first", ("positions are added", "norm", "attention\nH heads of K and V", "norm",
@@ -359,7 +359,7 @@ def modern_layer() -> Diagram:
 
 
 def shared_heads() -> Diagram:
-    """Chapter 16: six heads of queries read six heads of keys and values, two, or one."""
+    """Chapter 15: six heads of queries read six heads of keys and values, two, or one."""
     d = Diagram(474, 176)
     for x, name, count in ((84, "multi-head", 6), (238, "grouped-query", 2), (392, "multi-query", 1)):
         d.text(x, 18, name, "bold")
@@ -378,7 +378,7 @@ def shared_heads() -> Diagram:
 
 
 def routed_network() -> Diagram:
-    """Chapter 16: a router gives each token to two networks of eight."""
+    """Chapter 15: a router gives each token to two networks of eight."""
     d = Diagram(474, 200)
     x = d.box(36, 110, "x", "plain", 44, 30)
     router = d.box(126, 110, "router\nx W_{r}", "weight", 76, 46)
@@ -399,7 +399,7 @@ def routed_network() -> Diagram:
 
 
 def speculation() -> Diagram:
-    """Chapter 16: the small model guesses four tokens, and the large one checks them in a single pass."""
+    """Chapter 15: the small model guesses four tokens, and the large one checks them in a single pass."""
     d = Diagram(474, 236)
     rows = ((44, "small model", ["o", "gato", "dorme", "na"], "query"),
             (118, "large model", ["o", "gato", "dorme", "no", ""], "attention"),
@@ -452,7 +452,7 @@ def tools_inside() -> Diagram:
 
 
 def two_calls() -> Diagram:
-    """Chapter 17: what two calls of a model may tell about it, without knowing a right answer."""
+    """Chapter 16: what two calls of a model may tell about it, without knowing a right answer."""
     d = Diagram(470, 334)
     panels = (  # two targets, the places where they differ, and how the logits elsewhere are related
         (20, "must not matter: a later token", ("the cat sleeps .", "the cat sleeps ?"), (3,), "="),
@@ -611,7 +611,7 @@ def translator_flow() -> Diagram:
 
 
 def sharded_state() -> Diagram:
-    """Chapter 19: what the second of four processes holds, from data parallelism to full sharding."""
+    """Chapter 18: what the second of four processes holds, from data parallelism to full sharding."""
     d = Diagram(474, 232)
     columns = (("parameters", "weight", 178), ("gradients", "query", 288), ("Adam's m, v", "memory", 398))
     rows = (("data parallel", 0), ("ZeRO 1", 1), ("ZeRO 2", 2), ("ZeRO 3", 3))
@@ -629,7 +629,7 @@ def sharded_state() -> Diagram:
 
 
 def ring_sum() -> Diagram:
-    """Chapter 19: a sum by ring, as a reduce-scatter and an all-gather."""
+    """Chapter 18: a sum by ring, as a reduce-scatter and an all-gather."""
     d = Diagram(474, 196)
     sums = [["value" if (row + 1) % 4 == column else "plain" for row in range(4)] for column in range(4)]
     tables = (
@@ -653,7 +653,7 @@ def ring_sum() -> Diagram:
 
 
 def tensor_parallel() -> Diagram:
-    """Chapter 19: a network divided by columns, then by rows, with a sum at its end."""
+    """Chapter 18: a network divided by columns, then by rows, with a sum at its end."""
     d = Diagram(474, 226)
     plus = d.plus(404, 113)
     for process, y in enumerate((62, 164)):
@@ -673,7 +673,7 @@ def tensor_parallel() -> Diagram:
 
 
 def ring_attention() -> Diagram:
-    """Chapter 19: queries stay, keys and values go around."""
+    """Chapter 18: queries stay, keys and values go around."""
     d = Diagram(470, 190)
     places = (62, 177, 292, 407)
     for process, x in enumerate(places):

@@ -504,16 +504,16 @@ PAGE_OF = {
     "stream": "14-looking-inside",
     "merges": "12-text",
     "learner": "playground",
-    "rotary": "16-since-2017",
-    "examination": "17-clinic",
-    "switch": "18-case-book",
+    "rotary": "15-since-2017",
+    "examination": "16-clinic",
+    "switch": "17-case-book",
     "kills": "11-long-runs",
     "descent": "01-gradients",
     "depth": "04-layers",
     "bleu": "13-translation",
     "warmup": "07-training",
     "reversing": "09-toy-task",
-    "speaker": "16-since-2017",
+    "speaker": "15-since-2017",
 }
 PLACES = {name: HTML / "book" / f"{page}.html" for name, page in PAGE_OF.items()}
 

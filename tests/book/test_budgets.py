@@ -44,8 +44,8 @@ OVER = {
     "07-training": {"code_lines"},
     "09-toy-task": {"code_lines"},
     "13-translation": {"code_cells", "code_lines"},
-    "17-clinic": {"longest_run"},
-    "18-case-book": {"open_code", "code_cells", "code_lines"},  # a collection
+    "16-clinic": {"longest_run"},
+    "17-case-book": {"open_code", "code_cells", "code_lines"},  # a collection
 }
 
 MEASURE = """

@@ -857,7 +857,7 @@ def test_a_score_depends_on_the_distance_alone(tab):
 
 def check_shared_heads(tab: Page) -> None:
     """They take the bytes that the chapter prints."""
-    printed = "".join(cell_of("16-since-2017", "cache-example")["outputs"][0]["text"])
+    printed = "".join(cell_of("15-since-2017", "cache-example")["outputs"][0]["text"])
     words = tab.locator("figure.live .live-said").nth(1)
     found = re.findall(r"(\d+) heads: (\d+ KiB) a token, (\d+ GiB) for 131,072 tokens", printed)
     assert [heads for heads, *_ in found] == ["8", "32"]

@@ -37,7 +37,7 @@ REWRITTEN = {
         'So\n\n<a id="eq-gap"></a>\n$$\na\n\\\\ b\n\\tag{1.3}\n$$\n\n$$\nc\n$$',
         "So\n\n$$\na\n\\\\ b\n$$ (eq-gap)\n\n$$\nc\n$$",
     ),
-    "a section": (f"[`squeeze()`]({SITE}book/17-clinic.html#clinic-one)", "[`squeeze()`](#clinic-one)"),
+    "a section": (f"[`squeeze()`]({SITE}book/16-clinic.html#clinic-one)", "[`squeeze()`](#clinic-one)"),
     "a label": ('<a id="sec-scaler"></a>\n### float16', "(sec-scaler)=\n### float16"),
     "a name of the API": (
         f"- [`transformer.softmax`]({SITE}book/api.html#transformer.softmax)",

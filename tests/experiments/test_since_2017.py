@@ -1,4 +1,4 @@
-"""The measurement behind Chapter 16's tables: each row changes what its name says, and nothing else."""
+"""The measurement behind Chapter 15's tables: each row changes what its name says, and nothing else."""
 
 import json
 import math

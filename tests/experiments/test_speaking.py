@@ -1,4 +1,4 @@
-"""The record behind the Llama of Chapter 16 that speaks, and how its sentences are judged."""
+"""The record behind the Llama of Chapter 15 that speaks, and how its sentences are judged."""
 
 import sys
 from pathlib import Path

@@ -654,7 +654,7 @@ def linear_probe(x, labels, ridge=10.0):
     wide = torch.cat([x - mean, math.sqrt(ridge) * torch.eye(x.size(1), dtype=x.dtype)])
     weights = torch.linalg.pinv(wide) @ torch.cat([y - y.mean(), y.new_zeros(x.size(1))])
     return weights, y.mean() - (mean * weights).sum()
-### 16-since-2017/RMSNorm
+### 15-since-2017/RMSNorm
 class RMSNorm(nn.Module):
     def __init__(self, d_model, eps=1e-6):
         super().__init__()
@@ -664,7 +664,7 @@ class RMSNorm(nn.Module):
         wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
         root = (torch.linalg.vector_norm(wide, dim=-1, keepdim=True) ** 2 / x.shape[-1] + self.eps) ** 0.5
         return (wide / root * self.gain).to(x.dtype)
-### 16-since-2017/GatedFeedForward
+### 15-since-2017/GatedFeedForward
 class GatedFeedForward(nn.Module):
     def __init__(self, d_model, d_ff, activation="silu"):
         super().__init__()
@@ -675,13 +675,13 @@ class GatedFeedForward(nn.Module):
 
     def forward(self, x):
         return self.down_proj(self.up_proj(x) * self.act(self.gate_proj(x)))
-### 16-since-2017/rotary_table
+### 15-since-2017/rotary_table
 def rotary_table(length, d_k, base=10_000.0, offset=0, stretch=None):
     speeds = torch.tensor([1 / base ** (2 * i / d_k) for i in range(d_k // 2)], dtype=torch.float64)
     speeds = speeds if stretch is None else stretch(speeds)
     angles = torch.stack([(offset + p) * speeds for p in range(length)])
     return torch.stack((torch.cos(angles), torch.sin(angles)), dim=0)
-### 16-since-2017/rotate
+### 15-since-2017/rotate
 def rotate(x, table, interleaved=False):
     cos, sin = table
     half = x.shape[-1] // 2
@@ -690,7 +690,7 @@ def rotate(x, table, interleaved=False):
     a, b = x[..., one], x[..., other]
     out[..., one], out[..., other] = a * cos - b * sin, b * cos + a * sin
     return out
-### 16-since-2017/sliding_mask
+### 15-since-2017/sliding_mask
 def sliding_mask(length, offset=0, window=None, device=None):
     query = torch.arange(offset, offset + length, device=device)[:, None]
     key = torch.arange(offset + length, device=device)
@@ -698,7 +698,7 @@ def sliding_mask(length, offset=0, window=None, device=None):
     if window is not None:
         seen = seen & (query - key < window)
     return seen[None, None]
-### 16-since-2017/accept
+### 15-since-2017/accept
 def accept(proposed, q, p, draw):
     kept = []
     for token, small, large in zip(proposed, q, p):
@@ -708,7 +708,7 @@ def accept(proposed, q, p, draw):
             return kept + [draw(rest / rest.sum())]
         kept.append(token)
     return kept + [draw(p[len(proposed)])]
-### 17-clinic/influence
+### 16-clinic/influence
 @torch.no_grad()
 def influence(model, src, tgt, other):
     model.eval()

@@ -313,7 +313,7 @@ def test_only_the_core_is_replaced(put_back):
         pass
 
     book = transformer.modern.parts.RMSNorm
-    mine = Workbook("16-since-2017")
+    mine = Workbook("15-since-2017")
     assert mine.use(RMSNorm) is RMSNorm
     assert transformer.modern.parts.RMSNorm is book
     assert mine.whose(book(8)) == "yours: nothing yet\nthe book's: RMSNorm"

@@ -1,4 +1,4 @@
-// A model, a fault, and the checks that notice it, for Chapter 17: what the record of the clinic says.
+// A model, a fault, and the checks that notice it, for Chapter 16: what the record of the clinic says.
 "use strict";
 {
   const { html, svg } = live;

@@ -1,4 +1,4 @@
-// The decoder-only model of Chapter 16: its forward pass, under the names of `transformer.modern`. It reads one text.
+// The decoder-only model of Chapter 15: its forward pass, under the names of `transformer.modern`. It reads one text.
 "use strict";
 {
   const product = (weight, x) =>

@@ -1,4 +1,4 @@
-// Rotary positions as clocks, and heads that share their keys and values, for Chapter 16.
+// Rotary positions as clocks, and heads that share their keys and values, for Chapter 15.
 "use strict";
 {
   const { html, svg, slider, range, signed } = live;

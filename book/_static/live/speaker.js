@@ -1,4 +1,4 @@
-// A small Llama that goes on with what a reader has begun, word by word, for Chapter 16.
+// A small Llama that goes on with what a reader has begun, word by word, for Chapter 15.
 "use strict";
 {
   const { html, percent } = live;
