@@ -67,7 +67,6 @@ WORDY = {  # still
     "05-model": 3_900,
     "06-loss": 3_300,
     "07-training": 4_400,
-    "08-decoding": 4_200,
     "09-toy-task": 4_400,
     "11-long-runs": 3_600,
     "12-text": 3_600,

@@ -19,7 +19,7 @@ __all__ = [
 ]
 
 
-# %% book/08-decoding.ipynb · Keep what does not change · [decoding-imports]
+# %% book/08-decoding.ipynb · The KV cache · [decoding-imports]
 from functools import singledispatch
 from typing import NamedTuple
 
@@ -33,7 +33,7 @@ from transformer.training import evaluating
 from transformer.validation import check_ids, check_number, check_positions, check_searched, check_size
 
 
-# %% book/08-decoding.ipynb · Keep what does not change · [decoder-state]
+# %% book/08-decoding.ipynb · The KV cache · [decoder-state]
 class DecoderState:
     """What a search asks of a model: which tokens may come next, after those it has read.
 
@@ -72,7 +72,7 @@ def decoder_state(model: Transformer, src: Tensor, beam_size: int = 1) -> Decode
     return DecoderState(model, src, beam_size)
 
 
-# %% book/08-decoding.ipynb · Keep what does not change · [greedy-search]
+# %% book/08-decoding.ipynb · The KV cache · [greedy-search]
 @torch.no_grad()
 def greedy_search(model: Transformer, src: Tensor, max_length: int) -> Tensor:
     """Take the most probable token at every step.
@@ -113,7 +113,7 @@ def greedy_search(model: Transformer, src: Tensor, max_length: int) -> Tensor:
     return tokens[:, : step + 1]
 
 
-# %% book/08-decoding.ipynb · Keep what does not change · [check-search]
+# %% book/08-decoding.ipynb · The KV cache · [check-search]
 def check_search(model: Transformer, src: Tensor, max_length: int) -> None:
     """Check the arguments of a search before it begins.
 
@@ -190,7 +190,7 @@ def merge_hypotheses(kept: BeamResult, new: BeamResult, pad_id: int) -> BeamResu
     return keep_best(scores, torch.cat([padded, new.tokens], dim=1), kept.scores.size(1))
 
 
-# %% book/08-decoding.ipynb · The length of a translation · [length-norm]
+# %% book/08-decoding.ipynb · The length penalty · [length-norm]
 def length_norm(length: int, alpha: float) -> float:
     """The length penalty ((5 + length) / 6)^alpha, which divides a hypothesis's log-probability.
 

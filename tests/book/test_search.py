@@ -11,8 +11,8 @@ from test_book import AXE, COLORS, HTML, TOO_WIDE, axe, chromium, reads_pages, s
 
 # What is typed, and the section that comes first; of several, each stands among the first five.
 FIRST = {
-    "KV cache": "08-decoding#keep-what-does-not-change 03-attention#keys-and-values-kept-for-later",
-    "key-value cache": "08-decoding#keep-what-does-not-change",
+    "KV cache": "08-decoding#the-kv-cache 03-attention#keys-and-values-kept-for-later",
+    "key-value cache": "08-decoding#the-kv-cache",
     "warmup": "07-training#why-it-must-rise-first",
     "warm-up": "07-training#why-it-must-rise-first",
     "rotary": "15-since-2017#positions-that-turn",
@@ -39,7 +39,7 @@ FIRST = {
     "gradient clipping": "07-training#clipping",
     "Adam": "07-training#the-step-of-adam 01-gradients#adam-in-nine-lines",
     "beam search": "08-decoding#beam-search",
-    "length penalty": "08-decoding#the-length-of-a-translation",
+    "length penalty": "08-decoding#the-length-penalty",
     "mixed precision": "11-long-runs#half-the-bits",
     "gradient accumulation": "11-long-runs#several-batches-one-gradient",
     "GQA": "15-since-2017#heads-that-share-their-keys-and-values",
@@ -136,4 +136,4 @@ def test_the_box_answers_while_one_types(tab, axe):
     assert tab.evaluate("() => document.activeElement.name") == "q"
     tab.keyboard.press("ArrowDown")
     tab.keyboard.press("Enter")
-    tab.wait_for_url("**/08-decoding.html*#keep-what-does-not-change", timeout=60_000)
+    tab.wait_for_url("**/08-decoding.html*#the-kv-cache", timeout=60_000)
