@@ -10,6 +10,7 @@ wherever it stands in the table of contents.
 from __future__ import annotations
 
 import re
+from html import unescape
 from textwrap import shorten
 
 from docutils import nodes
@@ -30,6 +31,8 @@ WHOLE_FIGURE = re.compile(r"<figure\b.*?</figure>", re.DOTALL)
 # Where a panel stands, in a caption, and where a narrow screen has it.
 SIDE = re.compile(r"(?<!the )\b(left|right)(?=(?: and middle)?[:,)])", re.IGNORECASE)
 PLACES = {"left": "top", "Left": "Top", "right": "bottom", "Right": "Bottom"}
+CODE = re.compile(r'(<div class="cell_input [^>]*>\s*<div [^>]*><div [^>]*><pre>)(.*?)(</pre>)', re.DOTALL)
+LONG_LINE = 40  # characters, about what a phone shows
 TABLE = re.compile(r'<table class="(?:docutils |table|align)[^"]*">.*?</table>', re.DOTALL)
 ROW, CELL = re.compile(r"<tr\b.*?</tr>", re.DOTALL), re.compile(r"<td[^>]*>(.*?)</td>", re.DOTALL)
 TAG = re.compile(r"<[^>]*>")
@@ -128,7 +131,24 @@ def mend_body(app: Sphinx, pagename: str, templatename: str, context: dict, doct
         body = LONG_NAME.sub(lambda name: JOINT.sub(r"\g<0><wbr>", name[0]), body)
         body = WHOLE_FIGURE.sub(lambda figure: with_places(figure[0]), body)
         body = MATH_AND_MARKS.sub(r'<span class="whole">\g<0></span>', body)
-        context["body"] = body
+        context["body"] = CODE.sub(lambda code: code[1] + with_indents(code[2]) + code[3], body)
+
+
+def with_indents(code: str) -> str:
+    """Put each long line into a box that says how far it is indented, so that a phone can hang what it breaks.
+
+    A line in the middle of a string of several, and a docstring, which the page folds, stay as they are.
+    """
+    lines = []
+    for line in code.split("\n"):
+        text = unescape(TAG.sub("", line))
+        whole = line.count("<span") == line.count("</span") and 'class="sd"' not in line
+        if len(text) > LONG_LINE and whole:
+            indent = len(text) - len(text.lstrip())
+            lines.append(f'<span class="line" style="--indent:{indent}ch">{line}\n</span>')
+        else:
+            lines.append(f"{line}\n")
+    return "".join(lines).removesuffix("\n")
 
 
 def with_places(figure: str) -> str:

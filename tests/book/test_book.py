@@ -275,11 +275,12 @@ SEEN_TWICE = """() => [...document.querySelectorAll('.picture:has(svg.narrow)')]
 # Tables that a phone cannot show whole.
 WIDE_TABLES = """() => [...document.querySelectorAll('.pst-scrollable-table-container')]
     .filter(box => box.scrollWidth > box.clientWidth + 1).map(box => box.textContent.slice(0, 60))"""
+# Code that scrolls sideways on a phone.
+WIDE_CODE = """() => [...document.querySelectorAll('.cell_input pre')]
+    .filter(box => box.scrollWidth > box.clientWidth + 1).length"""
 PATIENCE = 180_000  # milliseconds: a busy machine is not a fault of the book
 # A color that is fading into another cannot be judged.
-STILL = (
-    "* { transition: none !important; animation: none !important; content-visibility: visible !important; }"
-)
+STILL = "* { transition: none !important; animation: none !important; }"
 # What a page can do without: the search's index, the theme's icons, MathJax.
 NEEDLESS = {"searchindex.js", "sections.js", "fontawesome.js", "fa-solid-900.woff2", "tex-chtml.js"}
 # What the copy buttons put on the clipboard: book/_ext leaves out what unfolds a docstring.
@@ -391,6 +392,7 @@ def test_page_in_the_browser(page, tab, axe):
         assert tab.evaluate(SEEN_TWICE) == 0
     assert tab.evaluate(UNREADABLE) == []
     assert tab.evaluate(WIDE_TABLES) == []
+    assert tab.evaluate(WIDE_CODE) == 0
     show(tab, NARROWEST, "light")
     assert tab.evaluate(TOO_WIDE) <= 0, f"at {NARROWEST} pixels the page scrolls sideways"
     tab.evaluate(PLAIN)
