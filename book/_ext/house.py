@@ -135,7 +135,7 @@ def mend_body(app: Sphinx, pagename: str, templatename: str, context: dict, doct
 
 
 def with_indents(code: str) -> str:
-    """Put each long line into a box that says how far it is indented, so that a phone can hang what it breaks.
+    """Put each long line into a box that says how far it is indented: a phone hangs what it breaks.
 
     A line in the middle of a string of several, and a docstring, which the page folds, stay as they are.
     """
