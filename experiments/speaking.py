@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from experiments.small_portuguese import accepts
+from experiments.recognizer import accepts
 from transformer import TokenBatches, Vocabulary, fit, load_corpus
 from transformer.exchange.foreign import our_name
 from transformer.exchange.llama import _PARTS

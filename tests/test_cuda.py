@@ -53,7 +53,7 @@ def make_batch(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
 class Questions(TorchDispatchMode):
     """Notes on the CPU where the program must know a value, and would wait for a GPU.
 
-    Looks at arguments and masks, which it takes on the CPU alone (standin.py tries that), don't count.
+    Looks at arguments and masks, which it takes on the CPU alone, don't count.
     """
 
     # Without `equal`, with which the fast model spares the processor a copy and never asks a GPU.

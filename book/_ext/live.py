@@ -137,31 +137,33 @@ def words_of_grammar() -> dict[str, Any]:
         have for an object, and for each tense the five forms; `"nouns"`: for each noun what it is with each
         adjective, and alone; `"contractions"`: preposition and article, and what they become.
     """
-    the = phrases._DETERMINERS["the"]
-    some = [phrases._nominal(phrases._NOUNS[word], False, the) for word in SUBJECTS]
-    several = [phrases._nominal(phrases._NOUNS["criança"], True, the)]
-    subjects = [*map(phrases._name, NAMES), *some, *several, *phrases._PRONOUNS]
-    frames = {frame.verb: frame for frame in phrases._FRAMES}
+    the = phrases.DETERMINERS["the"]
+    some = [phrases.noun_phrase(phrases.NOUNS[word], False, the) for word in SUBJECTS]
+    several = [phrases.noun_phrase(phrases.NOUNS["criança"], True, the)]
+    subjects = [*map(phrases.named, NAMES), *some, *several, *phrases.PRONOUNS]
+    frames = {frame.verb: frame for frame in phrases.FRAMES}
     verbs: list[dict[str, Any]] = []
     nouns: dict[str, dict[str, str]] = {}
     for verb in VERBS:
         frame = frames[verb]
-        objects = [noun for noun in phrases._nouns(frame.objects) if noun.kind not in phrases._HUMANS]
-        possible = [tense for tense in TENSES if tense in phrases._TENSES[frame.tenses].split()]
+        objects = [noun for noun in phrases.nouns_of(frame.objects) if noun.kind not in phrases.HUMANS]
+        possible = [tense for tense in TENSES if tense in phrases.TENSES[frame.tenses].split()]
         forms = {tense: forms_of(verb, tense) for tense in possible}
         names = [noun.pt for noun in objects]
         verbs.append({"verb": verb, "preposition": frame.preposition, "forms": forms, "nouns": names})
         for noun in objects:
-            alone = {"": phrases._nominal(noun, False, the).pt}
-            pairs = phrases._rows(phrases._QUALITIES[noun.kind])
-            nouns[noun.pt] = alone | {pair[0]: phrases._nominal(noun, False, the, pair).pt for pair in pairs}
+            alone = {"": phrases.noun_phrase(noun, False, the).pt}
+            pairs = phrases.read_rows(phrases.QUALITIES[noun.kind])
+            nouns[noun.pt] = alone | {
+                pair[0]: phrases.noun_phrase(noun, False, the, pair).pt for pair in pairs
+            }
     unique = {nominal.pt: {"pt": nominal.pt, "person": nominal.person} for nominal in subjects}
-    contractions = {f"{before} {word}": melted for (before, word), melted in phrases._CONTRACTIONS.items()}
+    contractions = {f"{before} {word}": melted for (before, word), melted in phrases.CONTRACTIONS.items()}
     return {"subjects": list(unique.values()), "verbs": verbs, "nouns": nouns, "contractions": contractions}
 
 
 def forms_of(verb: str, tense: str) -> list[str]:
-    return [" ".join(phrases._portuguese_verb(verb, tense, person)).strip() for person in range(5)]
+    return [" ".join(phrases.portuguese_verb(verb, tense, person)).strip() for person in range(5)]
 
 
 # What the book has measured --------------------------------------------------------------------------

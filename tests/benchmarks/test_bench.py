@@ -9,27 +9,20 @@ from pathlib import Path
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-import transformer.speed.kernels  # noqa: E402
 from benchmarks import (  # noqa: E402
     bench,
-    corpus,
-    decoding,
-    levers,
     measure,
     peers,
     training,
     workload,
 )
-from benchmarks.corpus import corpus_facts  # noqa: E402
 from transformer import TransformerConfig  # noqa: E402
-from transformer.language.corpora import Pair  # noqa: E402
 
 CPU = torch.device("cpu")
 SMALL = workload.Size("small", TransformerConfig(50, 50, d_model=16, n_heads=2, n_layers=2, d_ff=24))
@@ -83,19 +76,6 @@ def test_the_formula_is_what_torch_counts_without_padding(engine):
     assert workload.training_flops(config, [batch]) == 3 * rows * sum(flops.values())
 
 
-def test_padding_is_no_useful_work():
-    """A batch with padding needs what its sentences need one by one."""
-    config = SMALL.config
-    (batch,) = workload.sentence_batches(config, 200, 1)
-    src, tgt = batch
-    alone = [
-        (src[i : i + 1, : int((src[i] != 0).sum())], tgt[i : i + 1, : int((tgt[i] != 0).sum())])
-        for i in range(len(src))
-    ]
-    assert (src == 0).any()
-    assert workload.training_flops(config, [batch]) == workload.training_flops(config, alone)
-
-
 # The engines compute the same
 
 
@@ -133,65 +113,6 @@ def test_an_engine_that_computes_something_else_is_refused():
 # What is timed is what its row says
 
 
-def test_rows_train_the_model_and_use_the_kernels_that_they_name(monkeypatch):
-    """The plain model by its plain loop; the control by `F.linear`, where the fast model takes oneDNN."""
-    called = []
-    spy = lambda x, weight, bias=None: called.append(x) or F.linear(x, weight, bias)
-    monkeypatch.setattr(transformer.speed.kernels, "_MKL_IS_SLOW", True)
-    monkeypatch.setattr(transformer.speed.kernels, "_LEAST_WORK", 0)
-    wins = transformer.speed.kernels.onednn_wins
-    monkeypatch.setattr(transformer.speed.kernels, "CHOICES", [(wins, spy), (lambda *_: True, F.linear)])
-    batch = batch_of(SMALL.config, 4, 6, 6)
-    for name, described in (
-        ("ours", {"model": "FastTransformer", "loop": "Trainer"}),
-        ("ours, F.linear", {"model": "FastTransformer", "loop": "Trainer"}),
-        ("ours, plain", {"model": "Transformer", "loop": "plain"}),
-    ):
-        step = trainings()[name]()
-        assert peers.described(step) == described
-        before = [parameter.detach().clone() for parameter in step.model.parameters()]
-        step.step(batch)
-        assert all(not torch.equal(a, b) for a, b in zip(before, step.model.parameters()))
-        assert bool(called) == (name == "ours")
-        called.clear()
-    with pytest.raises(TypeError, match="trained is a"):
-        peers.TrainerTraining(peers.our_model(SMALL.config), SMALL, "float32", CPU)
-
-
-def test_every_lever_computes_the_same_loss_and_gradient():
-    """Dropout off: what differs is how, not what."""
-    batch = batch_of(SMALL.config, 16, 16, 16)
-    results = {}
-    for name, setup in levers.setups().items():
-        step = peers.Training(levers.model_of(SMALL, setup, 0), SMALL, setup.precision, CPU)
-        step.model.eval()
-        loss = step.mean_loss(batch)
-        loss.backward()
-        results[name] = loss, torch.cat([p.grad.flatten() for p in step.model.parameters()])
-    for name, (loss, gradient) in results.items():
-        rtol = 0.02 if name == "bfloat16" else 1e-5
-        torch.testing.assert_close(loss.float(), results["plain"][0], rtol=rtol, atol=0)
-        distance = (gradient - results["plain"][1]).norm() / gradient.norm()
-        assert distance < (0.1 if name == "bfloat16" else 1e-5)
-
-
-def test_no_search_ends_early():
-    """The end token's logit is zero, and never the highest: 32 tokens come out, none of them an end."""
-    size = workload.Size("wide", TransformerConfig(500, 500, d_model=32, n_heads=2, n_layers=1, d_ff=32))
-    found = peers.searches(size, CPU)
-    src = workload.decoding_sources(size.config, 4)
-    ours = decoding.checked(found["ours"], src, 1)
-    for name in ("ours, plain", "torch.nn, no cache"):
-        assert torch.equal(decoding.checked(found[name], src, 1), ours)
-    assert decoding.checked(found["ours"], src, 4).shape == (4, 32)
-    assert decoding.same(ours, ours) == 1.0
-    with torch.no_grad():
-        table = found["ours"].args[0].output.weight
-        table[size.config.eos_id] = 10 * table[ours[0, 0]]
-    with pytest.raises(ValueError, match="ended before 32"):
-        decoding.checked(found["ours"], src, 1)
-
-
 # Counting and reporting
 
 
@@ -227,22 +148,3 @@ def test_the_command_writes_one_record_and_keeps_the_sections_of_an_equal_run(mo
 
 
 # What the chapter on text reports of a corpus
-
-
-def test_facts_by_hand(monkeypatch):
-    splits = {
-        "train": [Pair("a b", "x"), Pair("a b", "x"), Pair("c", "c")],
-        "dev": [Pair("a d", "x")],
-        "test": [Pair("c", "c"), Pair("d", "y z")],
-    }
-    monkeypatch.setattr(corpus, "load_corpus", lambda name, split: splits[split])
-    every = corpus_facts("ours", sizes=(20,), budgets=(8,), dropouts=(0.0, 0.9))
-    facts = every["splits"]
-    (usual, most), ((_, *pieces),) = every["dropout"], every["vocabularies"]
-    assert usual == [0.0, *pieces] and most[0] == 0.9 and most[1] > pieces[0]
-    assert facts["train"] == {
-        "pairs": 3, "tokens": [5, 3], "types": [3, 2], "lengths": [[(1, 1), (2, 2)], [(1, 3)]],
-        "repeated": 1, "equal sides": 1, "in train": 3, "unknown": [0.0, 0.0],
-    }  # fmt: skip
-    assert facts["dev"]["unknown"] == [0.5, 0.0] and facts["test"]["unknown"] == [0.5, 2 / 3]
-    assert facts["test"]["in train"] == 1

@@ -52,7 +52,6 @@ def pages_of_contents() -> list[str]:
     return [contents["root"], *chapters]
 
 
-TERM = re.compile(r"\*\*([A-Za-z-]+(?: [A-Za-z-]+){0,2})\*\*")
 WORD = re.compile(r"[^\W\d_]{3,}")
 # What is not text in a cell's Markdown: names of equations, formulas, labels, languages of code, addresses.
 NOT_SHOWN = re.compile(
@@ -61,7 +60,6 @@ NOT_SHOWN = re.compile(
     flags=re.MULTILINE | re.DOTALL,
 )
 CELL = "div.cell:not(:has(div.cell))"  # not what folds several of them
-STRIP = {"you will have", "you need"}  # in bold, and no terms
 ASSERTS = re.compile(r"^assert ", flags=re.MULTILINE)
 PAGES = pages_of_contents()
 CHAPTERS = [name for name in PAGES if (ROOT / f"{name}.ipynb").exists()]
@@ -156,19 +154,6 @@ def broken_links(page: Path, soup: BeautifulSoup, anchors: Anchors) -> list[str]
     return broken
 
 
-@reads_pages
-def test_names_of_pytorch_lead_to_its_pages(soups):
-    pages = [HTML / "book" / "api.html", *(HTML / "book" / "api").glob("*.html")]
-    links = [
-        each
-        for page in pages
-        for each in soups[page].select('a[href^="https://docs.pytorch.org/docs/stable/"]')
-    ]
-    shown = {link["href"].partition("#")[2] for link in links}
-    inventory = (ROOT / "book" / "_ext" / "torch.inv").read_text(encoding="utf8").splitlines()[3:]
-    assert shown == {line.split()[0] for line in inventory}
-
-
 def markdown_of(name: str) -> list[str]:
     """The texts of a notebook's Markdown cells."""
     cells = nbformat.read(ROOT / f"{name}.ipynb", as_version=4).cells
@@ -218,18 +203,6 @@ def test_cells_are_marked_as_what_they_are(name, soups):
     assert not any(cell.select(".traceback") or "cell-exported" in cell["class"] for cell in marked)
     asserting = [cell for cell in soups[HTML / f"{name}.html"].select(CELL) if ASSERTS.search(cell.text)]
     assert all({"cell-checked", "cell-exported", "cell-recorded"} & set(cell["class"]) for cell in asserting)
-
-
-def test_the_glossary_has_every_term_in_bold():
-    """A term that Chapters 1 to 8 introduce in bold has an entry; a whole sentence in bold is not a term."""
-    glossary = (ROOT / "book" / "glossary.md").read_text(encoding="utf8")
-    headings = re.findall(r"^(\S.*)\n  \S", glossary, flags=re.MULTILINE)
-    entries = {name.strip().lower() for heading in headings for name in heading.split(",")}
-    assert len(entries) > 60
-    for chapter in CHAPTERS[:8]:
-        cells = nbformat.read(ROOT / f"{chapter}.ipynb", as_version=4).cells
-        text = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
-        assert {term.lower() for term in TERM.findall(text)} - STRIP <= entries, chapter
 
 
 # In the browser ------------------------------------------------------------------------------------
@@ -462,32 +435,6 @@ def test_paper_is_white_whatever_the_theme(tab):
     assert tab.evaluate(looks) == printed != dark
 
 
-@reads_pages
-def test_colors_of_code_can_be_read(tab, axe):
-    visit(tab, HTML / f"{CHAPTERS[0]}.html")
-    tab.evaluate(
-        "() => document.querySelectorAll('div.cell').forEach((cell, number) => number > 6 && cell.remove())"
-    )
-    # A formula's signs are drawn by the style sheet, where axe does not look for text.
-    tab.evaluate("() => document.querySelectorAll('mjx-container').forEach(one => one.textContent = 'x')")
-    tab.evaluate(axe)
-    for scheme in ("light", "dark"):
-        show(tab, 1280, scheme)
-        assert tab.evaluate(AXE, COLORS) == [], scheme
-
-
-@reads_pages
-def test_search_finds_sections_and_marks_the_words_without_a_server(tab):
-    """A section's own title comes first, then what quotes the words; a result leads to the words, marked."""
-    tab.goto(f"{(HTML / 'search.html').as_uri()}?q=label+smoothing")
-    results = tab.locator("#search-results li")
-    assert results.first.locator("a").text_content() == "Label smoothing"
-    assert "label smoothing" in results.nth(1).text_content().lower()
-    results.first.locator("a").click()
-    tab.wait_for_selector("article span.highlighted >> visible=true")  # others may be folded away
-    assert urldefrag(tab.url).fragment
-
-
 # What each page is made of ----------------------------------------------------------------------------
 
 
@@ -520,13 +467,6 @@ PAGE_OF = {
 PLACES = {name: HTML / "book" / f"{page}.html" for name, page in PAGE_OF.items()}
 
 
-@reads_pages
-def test_every_figure_stands_on_its_page():
-    assert set(PLACES) == set(live.FIGURES)
-    for name, page in PLACES.items():
-        assert f'data-live="{name}"' in page.read_text(encoding="utf8")
-
-
 # The published site ----------------------------------------------------------------------------------
 
 BASE = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf8"))["html"]["baseurl"]
@@ -539,12 +479,6 @@ def file_of(address: str) -> Path:
 
 
 @reads_pages
-def test_the_map_lists_every_page():
-    listed = re.findall("<loc>(.*?)</loc>", (HTML / "sitemap.xml").read_text(encoding="utf8"))
-    assert {file_of(address) for address in listed} == {HTML / f"{name}.html" for name in PAGES}
-
-
-@reads_pages
 def test_the_page_for_what_is_missing_works_at_any_address(soups):
     """A host shows it at the address that was asked for, so no link of it may be relative."""
     missing = soups[HTML / "404.html"]
@@ -553,19 +487,6 @@ def test_the_page_for_what_is_missing_works_at_any_address(soups):
     assert len(places) >= 3
     for place in places:
         assert place.startswith(path) and (HTML / place.removeprefix(path)).is_file(), place
-
-
-@reads_pages
-def test_the_first_picture_is_dark_where_the_system_is(chromium):
-    """The theme is known before any file of scripts is read; with no script at all, the page is light."""
-    address = (HTML / f"{CHAPTERS[0]}.html").as_uri()
-    for scripts, theme in ((True, "dark"), (False, "light")):
-        context = chromium.new_context(color_scheme="dark", java_script_enabled=scripts)
-        tab = context.new_page()
-        tab.route("**/*.js*", lambda route: route.abort())
-        tab.goto(address, timeout=PATIENCE)
-        assert tab.locator("html").get_attribute("data-theme") == theme
-        context.close()
 
 
 @reads_pages

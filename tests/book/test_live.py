@@ -15,8 +15,6 @@ from collections import Counter
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
-from xml.etree import ElementTree
 
 import pytest
 import torch
@@ -54,12 +52,9 @@ from transformer import (
     sinusoidal_encoding,
 )
 from transformer.commands.recipes import Schedule
-from transformer.exchange.llama import Speaker
-from transformer.language.translator import by_words
 from transformer.language.wording import tokenize
 from transformer.modern.parts import rotary_table, rotate
-from transformer.toy import reverse_and_mark
-from transformer.training import load_record, record_path
+from transformer.training import load_record
 
 sys.path.insert(0, str(ROOT / "book" / "_ext"))
 import live
@@ -213,17 +208,6 @@ def check_learned(found: dict[str, Any], wanted: dict[str, Any]) -> None:
 def test_gradients_and_updates_are_those_of_pytorch(learner):
     values, wanted = learner
     check_learned(in_node(IN_JAVASCRIPT, script=LEARNING, **values), wanted)
-
-
-RUN = """(() => {
-    const { Run } = live.learning();
-    const first = { task: "reverse", digits: 5, seed: 0, d_model: 32, n_heads: 2, n_layers: 1, dropout: 0,
-        smoothing: 0, norm_first: false, peak: 0.003, warmup: 100, parts: {} };
-    const run = new Run({ ...first, ...settings });
-    const losses = [];
-    for (let i = 0; i < updates; i++) losses.push(run.update());
-    return { losses, drawn: [...run.kept], ...run.evaluate() };
-})()"""
 
 
 # Figures without a model: their scripts run in Node, where they find no page to stand on.
@@ -526,12 +510,6 @@ def answer_of(tab: Page) -> list[int]:
     return [10 if text == "X" else int(text) for text in texts]
 
 
-def without_head(model: Transformer, name: str, head: int) -> Transformer:
-    width = model.config.d_model // model.config.n_heads
-    model.get_submodule(name).w_o.weight.data[:, head * width : (head + 1) * width] = 0.0
-    return model
-
-
 @reads_pages
 def test_toy_answers_as_one_types(toy):
     field = toy.locator(".live-digits")
@@ -571,23 +549,6 @@ def test_toy_shows_the_weights_of_every_head_by_keyboard(toy):
                 assert f"head {layer + 1}.{head + 1} of the {kind}" in said.lower()
                 assert toy.locator(".live-drawing").get_attribute("aria-label") == said
                 slider.press("ArrowRight")
-
-
-@reads_pages
-def test_toy_without_its_counting_head_ignores_parity(toy):
-    take_apart(toy)
-    toy.get_by_text("Take away the counting head").click()
-    digits = digits_of(toy)
-    label = toy.locator(".live-switch").first.inner_text()  # head 2.2 of the encoder
-    layer, head = (int(number) - 1 for number in re.search(r"(\d)\.(\d) of the encoder", label).groups())
-    model = without_head(load_toy_model(), f"encoder.layers.{layer}.self_attention", head)
-    assert answer_of(toy) == greedy_search(model, digits, 10)[0].tolist()
-    third = digits[0].tolist().index(7, 3)  # after the second 7, which stands at 2
-    assert answer_of(toy)[-1 - third] == 10 and reverse_and_mark(digits, 10)[0, -1 - third] == 7
-    toy.get_by_text("Put everything back").click()
-    assert answer_of(toy) == reverse_and_mark(digits, 10)[0].tolist()
-    toy.get_by_text("Try 100 random sequences").click()
-    toy.locator(".live-score", has_text=re.compile("(99|100).*% of the tokens")).wait_for()
 
 
 @reads_pages
@@ -743,47 +704,7 @@ def check_ranking(tab: Page, wanted: list[tuple[str, float]]) -> None:
     assert f"“{wanted[0][0]}”" in said(tab)
 
 
-@reads_pages
-@pytest.mark.parametrize(
-    ("name", "most"), [("beam", 60), ("stream", 60), ("merges", 300), ("phrases", 90), ("speaker", 60)]
-)
-def test_long_texts_are_refused_and_leave_no_answer(tab, name, most):
-    ready(tab, name)
-    show(tab, 390, "light")
-    figure = tab.locator(f"figure[data-live={name}]")
-    field = figure.locator("input[type=text]")
-    for length in (most + 1, 20_000):
-        field.fill("a" * length)
-        check_refused(tab, field, f"At most {most} characters are read; these are {length}.")
-        drawn = "figure.live :is(.live-tree, .live-ladder, .live-piece, .live-links) > *, .live-words > *"
-        assert tab.locator(drawn).count() == 0
-    field.fill("a" * most)
-    assert field.get_attribute("aria-invalid") == "false" and figure.locator(".live-said").first.inner_text()
-
-
 # The Llama that speaks -----------------------------------------------------------------------------
-
-
-@reads_pages
-def test_a_text_grows_by_chosen_words_and_by_the_model_s(tab):
-    ready(tab, "speaker")
-    figure = tab.locator("figure[data-live=speaker]")
-    speaker = Speaker(record_path("speaker"))
-    speaker.model.float()
-    prompt, speech = live.live_model("speaker").more["prompt"], figure.locator(".live-speech")
-    figure.get_by_role("button", name="Likeliest words").press("Enter")
-    assert speech.inner_text() == speaker.speak(prompt)[0]
-    assert figure.locator(".live-candidate").count() == 0
-    while figure.get_by_role("button", name="One word back").is_enabled():
-        figure.get_by_role("button", name="One word back").click()
-    assert speech.inner_text() == f"{prompt} …"
-    second = figure.locator(".live-candidate").nth(1)
-    word = second.locator("span").first.inner_text()
-    second.press("Enter")
-    assert speech.inner_text() == f"{prompt} {word} …"
-    figure.get_by_role("button", name="Words at random").click()
-    figure.locator("input[type=text]").fill("ž")
-    assert "lacks a letter" in figure.locator(".live-said").inner_text()
 
 
 # Positions -----------------------------------------------------------------------------------------
@@ -1207,32 +1128,6 @@ def english_of(tab: Page) -> str:
 
 
 @reads_pages
-def test_the_translator_on_paper_has_the_words_and_lines_of_the_page_and_each_lights_up(translator):
-    drawn = ElementTree.fromstring(live.sentences())
-    words = [text.text for text in drawn.iter("text")]
-    assert words == translator.locator(".live-pair button.live-word").all_inner_texts()
-    lines = translator.locator(".live-links path")
-    thick = lines.evaluate_all("all => all.map(line => Number(line.getAttribute('stroke-width')))")
-    assert len(thick) > len(words) / 2
-    assert [float(line.get("stroke-width")) for line in drawn.iter("path")] == pytest.approx(thick, abs=0.01)
-    assert "girl to menina 100%" in drawn.get("aria-label")
-    assert english_of(translator) == "the girl likes the black cat ."
-    found = Translator.load("phrases").align("a menina gosta do gato preto .", beam_size=1)
-    by_word = by_words(found)
-    wanted = by_word.weights[-1].mean(dim=0)[by_word.target.index("black")]
-    place = by_word.source.index("preto")
-    for act in ("hover", "focus"):
-        translator.mouse.move(0, 0)
-        getattr(translator.locator(".live-made button", has_text="black"), act)()
-        lit = translator.locator(".live-given .live-word").nth(place)
-        shade = float(lit.evaluate("word => word.style.getPropertyValue('--weight')"))
-        assert abs(shade - wanted[place].item()) < 1e-3 and shade > 0.9
-        said = translator.locator(".live-phrases .live-said").inner_text()
-        share = float(re.search(r"black attended to preto ([\d.]+)%", said)[1]) / 100
-        assert abs(share - wanted[place].item()) < 1e-3
-
-
-@reads_pages
 def test_typed_sentences_are_translated_as_the_package_does(translator):
     package = Translator.load("phrases")
     for text in ("Ele come a sopa.", "não compraram a casa branca .", "Xyz!", "quem lê o livro?"):
@@ -1281,35 +1176,6 @@ def test_what_the_translator_cannot_know_is_marked(translator):
     translator.get_by_label("subject").select_option("nós")
     assert translator.locator(".live-aside").count() == 0
     assert translator.locator(".live-text").input_value() == "nós gostamos do gato preto ."
-
-
-@reads_pages
-def test_menus_make_sentences_that_are_translated(translator):
-    for label, choice in (
-        ("subject", "nós"),
-        ("verb", "comer going"),
-        ("object", "maçã"),
-        ("adjective", "pequeno"),
-    ):
-        translator.get_by_label(label).select_option(choice)
-    assert translator.locator(".live-text").input_value() == "nós vamos comer a maçã pequena ."
-    assert english_of(translator) == "we 're going to eat the small apple ."
-    translator.get_by_label("negation").select_option("não")
-    assert english_of(translator) == "we are n't going to eat the small apple ."
-    translator.get_by_text("Another sentence").click()
-    sentences = [translator.locator(".live-text").input_value()]
-    assert english_of(translator) == Translator.load("phrases").translate_tokenized(sentences, beam_size=1)[0]
-
-
-@reads_pages
-def test_words_appear_one_by_one(tab):
-    ready(tab, "phrases")
-    tab.get_by_label("mark at the end").select_option("?")
-    shown = "() => document.querySelectorAll('.live-made .live-word:not(.live-hidden)').length"
-    first, count = tab.evaluate(shown), tab.locator(".live-made .live-word").count()
-    assert first < count
-    tab.wait_for_function(f"{shown.removeprefix('() => ')} === {count}")
-    assert tab.locator(".live-spoken").inner_text() == "does the girl like the black cat ?"
 
 
 # Gradient descent ----------------------------------------------------------------------------------
@@ -1375,46 +1241,7 @@ def test_depth_in_the_page_is_what_its_stacks_say(tab):
 # BLEU ----------------------------------------------------------------------------------------------
 
 
-@reads_pages
-def test_bleu_follows_what_one_types(tab):
-    ready(tab, "bleu")
-    menu, field = tab.get_by_label("Portuguese sentence"), tab.get_by_label("Your translation")
-    references = tab.evaluate("() => live.bleu.SENTENCES.map(([, reference]) => reference)")
-    total = tab.locator(".live-bleu-total")
-    for number, text in ((0, None), (2, "The doctor didn't buy the white house."), (3, None)):
-        menu.select_option(str(number))
-        if text:
-            field.fill(text)
-        wanted = corpus_scores([tokenize(field.input_value())], [references[number]])["BLEU-tok"]["score"]
-        assert float(re.findall(r"[\d.]+", total.inner_text())[-1]) == pytest.approx(wanted, abs=0.006)
-    assert "“the” is here 4 times and in the reference once." in said(tab)
-    slider(tab, "Look at").press("Home")
-    assert said(tab).endswith("once. It counts.")
-    field.fill("")
-    assert said(tab) == "Type a translation." and "0.00" in total.inner_text()
-
-
 # Single runs ---------------------------------------------------------------------------------------
-
-
-@reads_pages
-@pytest.mark.parametrize("name", RUNS)
-def test_a_chapter_s_run_learns_as_one_watches(tab, name):
-    ready(tab, name)
-    figure = tab.locator(f"figure[data-live={name}]")
-    heard = figure.locator(".live-heard")
-    button = figure.get_by_role("button")
-    button.press("Enter")
-    heard.get_by_text(re.compile(r"^After \d+0 updates the loss is [\d.]+, and")).wait_for(timeout=60_000)
-    assert button.inner_text() == "Stop" and figure.locator(".live-sample").count() == 6
-    button.click()
-    assert button.inner_text() == "Run"
-    if name == "warmup":
-        figure.get_by_label("Updates of warm-up").fill("0")
-    button.click()  # the stopped run stays, dashed
-    assert figure.locator("path.live-other").get_attribute("d").startswith("M")
-    button.click()
-    assert figure.locator("figcaption a[href*=playground]").count() == 1
 
 
 # The Transformer that learns -----------------------------------------------------------------------
@@ -1450,118 +1277,6 @@ def test_a_transformer_learns_in_the_page_and_is_taken_apart(tab):
     pairs.blur()
     train(tab)
     assert "2 of 2 pairs are right" in said(tab)
-
-
-NOTE_SENT = """() => {
-    const post = Worker.prototype.postMessage;
-    window.sent = [];
-    Worker.prototype.postMessage = function (message) {
-        sent.push(message);
-        return post.call(this, message);
-    };
-}"""
-SLIDERS = {  # by the label: the name in the address, the key that is pressed, and what the slider then says
-    "Digits": ("digits", "Home", "2"), "d_model": ("d_model", "Home", "16"), "Heads": ("n_heads", "End", "4"),
-    "Layers": ("n_layers", "End", "2 + 2"), "Seed": ("seed", "End", "9"),
-    "Highest rate": ("peak", "End", "1 · 10⁻¹"), "Warm-up": ("warmup", "Home", "1 update"),
-    "Dropout": ("dropout", "End", "50%"), "Smoothing": ("smoothing", "End", "30%"),
-}  # fmt: skip
-LEFT_OUT = {"positions": "positions", "the causal mask": "mask", "the scale 1/√d_k": "scale",
-            "the residual connections": "residuals"}  # fmt: skip
-
-
-@reads_pages
-def test_every_control_of_the_learner_does_what_it_says(chromium):
-    """By keyboard and finger, on a phone, for someone who wants no motion."""
-    context = chromium.new_context(
-        viewport={"width": 390, "height": 844}, has_touch=True, reduced_motion="reduce"
-    )
-    context.add_init_script(f"({NOTE_SENT})()")
-    tab, faults = context.new_page(), []
-    tab.set_default_timeout(PATIENCE)
-    tab.on("pageerror", lambda error: faults.append(str(error)))
-    ready(tab, "learner")
-    figure, link = tab.locator("figure[data-live=learner]"), tab.locator(".live-address")
-    maps = figure.locator(".live-map")
-    maps.nth(5).wait_for()
-    drawn = "() => document.querySelector('.live-tensor').toDataURL()"
-
-    def settings() -> dict[str, Any]:
-        return tab.evaluate("() => sent.findLast(message => message.settings).settings[0]")
-
-    def asked_for() -> dict[str, str]:
-        return dict(parse_qsl(urlsplit(link.get_attribute("href")).query))
-
-    tab.get_by_text("Settings, and what to take away").tap()
-    for label, (name, key, words) in SLIDERS.items():
-        before = asked_for()
-        slider(tab, label).press(key)
-        assert slider(tab, label).get_attribute("aria-valuetext") == words
-        assert figure.locator("label", has=slider(tab, label)).locator("output").inner_text() == words
-        assert asked_for() == before | {name: str(settings()[name])}
-    for words, part in LEFT_OUT.items():
-        tab.get_by_label(f"without {words}").tap()
-        assert settings()["parts"] == {name: name != part for name in LEFT_OUT.values()}
-        assert asked_for()["without"] == part
-        tab.get_by_label(f"without {words}").press("Space")
-        assert "without" not in asked_for()
-    tab.get_by_label("Norm", exact=True).select_option("pre")
-    tab.get_by_label("Task", exact=True).select_option("sort")
-    assert (settings()["norm_first"], settings()["task"]) == (True, "sort")
-    maps.nth(23).wait_for()  # six attentions of four heads
-
-    tab.get_by_text("Look into a tensor").press("Enter")
-    tensor = "encoder.layers.1.self_attention.w_q.weight"
-    figure.get_by_label("Tensor").select_option(tensor)
-    tab.get_by_text(f"{tensor}, 16 × 16: ").wait_for()
-    first = tab.evaluate(drawn)
-    tab.get_by_role("button", name="One update").press("Enter")
-    tab.get_by_text("After update 1 the loss").wait_for()
-    assert tab.evaluate(drawn) != first
-    tab.get_by_role("button", name="From the start").tap()
-    tab.get_by_text("Nothing is trained yet").wait_for()
-    slider(tab, "Layers").press("Home")  # the tensor is no part of this model
-    tab.get_by_text("src_embedding.weight, 14 × 16: ").wait_for()
-
-    chosen = asked_for(), settings()
-    link.tap()
-    tab.wait_for_selector("figure.live-ready .live-map:nth-child(12)")
-    assert (asked_for(), settings()) == chosen and tab.url.endswith(link.get_attribute("href"))
-    assert tab.evaluate(TOO_WIDE) <= 0 and faults == []
-    context.close()
-
-
-@needs_node
-@reads_pages
-def test_two_runs_learn_in_turn_from_one_seed(tab):
-    """Each comes to the loss that it has by itself; a link brings both back."""
-    visit(tab, PLACES["learner"])
-    tab.goto(f"{PLACES['learner'].as_uri()}?seed=2&without=positions&beside=")
-    figure = tab.locator("figure[data-live=learner]")
-    tab.get_by_role("button", name="Stop comparing").wait_for()
-    figure.locator(".live-map").nth(11).wait_for()  # six of each run
-    for _ in range(3):
-        tab.get_by_role("button", name="One update").click()
-    tab.get_by_text("After update 3 the loss").wait_for()
-    check_comparison(tab)
-    assert figure.locator(".live-sample").first.locator(".live-answer").count() == 2
-    tab.get_by_role("button", name="Stop comparing").click()
-    tab.get_by_text("Nothing is trained yet").wait_for()
-    assert "Dashed" not in said(tab)
-
-
-def check_comparison(tab: Page) -> None:
-    words = re.search(
-        r"After update 3 the loss is ([\d.]+) .* Dashed, from the same seed: (.*), loss ([\d.]+), "
-        r"\d+ of 64 right after update 3. Solid: (.*)\.$",
-        said(tab),
-    )
-    assert words[2] == "first settings" and words[4] == "without positions"
-    wanted = [
-        sum(in_node(RUN, script=LEARNING, settings={"seed": 2, "parts": parts}, updates=3)["losses"]) / 3
-        for parts in ({"positions": False}, {})
-    ]
-    assert [float(words[1]), float(words[3])] == pytest.approx(wanted, abs=0.006)
 
 
 if __name__ == "__main__":

@@ -185,24 +185,6 @@ def test_a_guess_by_keyboard_is_compared_kept_summed_up_and_forgotten(tab):
 
 
 @reads_pages
-def test_a_choice_is_made_by_keyboard(tab):
-    asked = ((name, question) for name, questions in ASKED.items() for question in questions)
-    name, question = next((name, question) for name, question in asked if question.choices)
-    visit(tab, HTML / "book" / f"{name}.html")
-    guess = box(tab, question).get_by_role("button", name="Guess")
-    assert guess.is_disabled()
-    box(tab, question).get_by_role("radio").first.focus()
-    tab.keyboard.press("Space")
-    for _ in range(question.answer):
-        tab.keyboard.press("ArrowDown")
-    tab.keyboard.press("Tab")
-    tab.keyboard.press("Enter")
-    assert box(tab, question).get_by_role("status").text_content().startswith(f"Yes, it is {question.found}.")
-    summary = tab.locator(".predict-summary").text_content()
-    assert f"1 of this chapter’s {len(ASKED[name])} predictions. One was close" in summary
-
-
-@reads_pages
 def test_without_scripts_a_question_is_a_paragraph_and_nothing_is_hidden(chromium: Browser):
     tab = chromium.new_page(java_script_enabled=False)
     tab.set_default_timeout(PATIENCE)

@@ -58,7 +58,6 @@ FIRST = {
     "flash att": "03-attention#the-fused-kernel",
     "perplex": "06-loss#accuracy-and-perplexity",
 }
-SECTIONS_FIRST = ("warmup", "rotary", "checkpoint", "attention", "layers", "training", "translator")
 
 
 def ask(tab: Page, query: str) -> list[str]:
@@ -87,13 +86,6 @@ def test_what_a_query_finds_first(search):
         if found[:1] != [first] or not set(others) <= set(found[:5]):
             wrong[query] = found[:5]
     assert wrong == {}
-
-
-@reads_pages
-def test_sections_come_before_names_of_the_package(search):
-    for query in SECTIONS_FIRST:
-        pages = [place.partition("#")[0] for place in ask(search, query)]
-        assert "api" not in pages[:3], query
 
 
 @reads_pages

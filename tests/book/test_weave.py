@@ -17,7 +17,6 @@ from docutils.utils import new_document
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "book" / "_ext"))
 import cells  # noqa: E402
-import house  # noqa: E402
 import lookup  # noqa: E402
 import plots  # noqa: E402
 
@@ -181,23 +180,3 @@ def silent(notebook: nbformat.NotebookNode) -> list[str]:
 @pytest.mark.parametrize("path", sorted((ROOT / "book").glob("*.ipynb")), ids=lambda path: path.stem)
 def test_every_check_shows_what_it_found(path):
     assert silent(nbformat.read(path, as_version=4)) == []
-
-
-CAPTION = '<figcaption><p><span class="caption-text">{}</span></p></figcaption></figure>'
-
-
-@pytest.mark.parametrize(
-    ("said", "at_a_phone"),
-    [
-        ("Left: a curve. Right: another, right as well.", "Top: a curve. Bottom: another, right as well."),
-        ("Two curves (left) and their sum (right).", "Two curves (top) and their sum (bottom)."),
-        ("Left and middle: a head. Right: the loss.", "Top and middle: a head. Bottom: the loss."),
-        ("Fast ones on the left, slow ones on the right.", "Fast ones on the left, slow ones on the right."),
-    ],
-)
-def test_a_caption_says_where_a_panel_stands_in_each_form_of_a_plot(said, at_a_phone):
-    drawing = '<figure><svg class="plot wide">Left: x</svg><svg class="plot narrow">Left: x</svg>'
-    woven = house.with_places(drawing + CAPTION.format(said))
-    assert re.sub("<[^>]*>", "", woven) == f"Left: xLeft: x{said}"  # what programs read
-    both = r'<span class="of-wide">\w+</span><span class="of-narrow" data-word="(\w+)"></span>'
-    assert re.sub(both, r"\1", woven) == drawing + CAPTION.format(at_a_phone)

@@ -17,32 +17,13 @@ from experiments.report import (
     examine,
     load_sentences,
     main,
-    scores_in_ranges,
-    translate_surely,
 )
-from transformer import Translator, corpus_scores
+from transformer import Translator
 from transformer.files import read_record, write_record
 from transformer.language.corpora import Pair
 from transformer.language.scores import sentence_scores
-from transformer.language.translator import Alignment, Search, by_words, tune_search
-from transformer.language.wording import detokenize, tokenize
+from transformer.language.translator import Alignment, Search, tune_search
 from transformer.training import load_record
-
-REFERENCES = ["the cat sees the old house .", "i like this very much .", "it is late ."] * 9
-HYPOTHESES = ["the cat sees the house .", "i like this very much .", "is it late ?"] * 9
-
-
-def test_ranges_are_scored_as_corpora_of_their_own():
-    values = [len(text.split()) for text in REFERENCES]  # 7, 6, 4
-    ranges = scores_in_ranges(values, (6, 7, 50), HYPOTHESES, REFERENCES)
-    assert [(part["from"], part["below"], part["pairs"]) for part in ranges] == [
-        (0, 6, 9),
-        (6, 7, 9),
-        (7, 50, 9),
-        (50, None, 0),
-    ]
-    alone = corpus_scores(HYPOTHESES[::3], REFERENCES[::3])["BLEU-detok"]["score"]
-    assert [part["score"] for part in ranges[1:]] == [100.0, alone, None]
 
 
 def test_analysis_counts_by_hand():
@@ -87,32 +68,6 @@ def examined():
         patch.setattr(experiments.report, "load_sentences", few_sentences)
         patch.setattr(experiments.report, "SWAPS", dict(list(SWAPS.items())[:3]))
         return translator, examine(translator, run, "ours", corpus)
-
-
-def test_record_asks_our_own_sentences(examined):
-    translator, kept = examined
-    best = Search(kept["grid"][0]["beam_size"], kept["grid"][0]["length_penalty"])
-    sources = [tokenize(sentence.source) for sentence in few_sentences()]
-    written, sure = translate_surely(translator, sources, best)
-    assert written == translator.translate_tokenized(sources, best)
-    references = [tokenize(sentence.target) for sentence in few_sentences()]
-    scores = sentence_scores(written, references)
-    for i, (entry, sentence) in enumerate(zip(kept["sentences"], few_sentences(), strict=True)):
-        added = {"translation": detokenize(written[i]), "chrF2": scores[i], "log-probability": sure[i]}
-        assert entry == sentence._asdict() | added
-    assert len(kept["swaps"]) == 3
-    for entry, source in zip(kept["swaps"], SWAPS, strict=False):
-        words = by_words(translator.align(f"isto é {source} .", best))
-        assert (entry["source"], entry["target"]) == (words.source, words.target)
-    adjectives = [
-        text for text, s in zip(sources, few_sentences(), strict=True) if s.category == "adjectives"
-    ]
-    assert len(kept["reordered"]) == 3
-    for found, source in zip(kept["reordered"], adjectives, strict=False):
-        words = by_words(translator.align(source, best))
-        assert (found["source"], found["target"]) == (words.source, words.target)
-        weights = torch.tensor(found["weights"])  # [n_layers, T, S]
-        torch.testing.assert_close(weights, words.weights.mean(dim=1), atol=6e-4, rtol=0)
 
 
 def a_run(folder, **changes):

@@ -1,4 +1,4 @@
-"""The phrases grammar: forms against tables written by hand, one translation each, an honest split."""
+"""The phrases grammar: it writes the corpus, and tells its own sentences from others."""
 
 from __future__ import annotations
 
@@ -6,24 +6,9 @@ import gzip
 
 import pytest
 
-from experiments.small_portuguese import (
-    _SENTENCES,
-    _Dice,
-    accepts,
-    write_phrases,
-)
-from transformer import load_corpus
+from experiments.recognizer import accepts
+from experiments.small_portuguese import SENTENCES, Dice, write_phrases
 from transformer.training import record_path
-
-
-@pytest.fixture(scope="module")
-def corpus() -> dict[str, list[tuple[str, str]]]:
-    return {split: load_corpus("phrases", split) for split in ("train", "dev", "test")}
-
-
-# -------------------------------------------------------------------------------------------------
-# Splits
-# -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -39,15 +24,10 @@ def test_the_grammar_writes_the_file_that_the_package_carries(tmp_path):
     assert path.read_bytes() == first
 
 
-# -------------------------------------------------------------------------------------------------
-# The grammar read backwards
-# -------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("kind", dict.fromkeys(_SENTENCES), ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", dict.fromkeys(SENTENCES), ids=lambda kind: kind.__name__)
 def test_what_is_drawn_is_accepted(kind):
     for seed in (1, 2):
-        assert accepts(kind(_Dice(seed))[1])
+        assert accepts(kind(Dice(seed))[1])
 
 
 @pytest.mark.parametrize(
