@@ -52,15 +52,6 @@ def training(options: argparse.Namespace) -> dict[str, Any]:
     return measure_training(sizes, options.device, options.rounds, options.seed)
 
 
-def two_threads(options: argparse.Namespace) -> dict[str, Any]:
-    """Time training steps in float32 with two threads."""
-    torch.set_num_threads(2)
-    batches = sentence_batches(chosen(options).config, SMALL, N_BATCHES, options.seed)
-    sizes = [(chosen(options), batches, ["float32"])]
-    found = measure_training(sizes, options.device, options.rounds, options.seed)
-    return {"threads": torch.get_num_threads(), **found}
-
-
 def compiled(options: argparse.Namespace) -> dict[str, Any]:
     """Time a training step with `torch.compile`, and what it costs to compile it."""
     arguments = (options.device, options.rounds, options.seed)
@@ -113,7 +104,6 @@ def decoding(options: argparse.Namespace) -> dict[str, Any]:
 SECTIONS = {
     "roofline": roofline,
     "training": training,
-    "two threads": two_threads,
     "compiled": compiled,
     "levers": levers,
     "levers on phrases": partial(levers_on, "phrases"),

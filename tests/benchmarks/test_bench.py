@@ -110,9 +110,6 @@ def test_an_engine_that_computes_something_else_is_refused():
         training.agreement(steps, batch)
 
 
-# What is timed is what its row says
-
-
 # Counting and reporting
 
 

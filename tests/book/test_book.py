@@ -435,9 +435,6 @@ def test_paper_is_white_whatever_the_theme(tab):
     assert tab.evaluate(looks) == printed != dark
 
 
-# What each page is made of ----------------------------------------------------------------------------
-
-
 # The live figures -------------------------------------------------------------------------------------
 
 PAGE_OF = {

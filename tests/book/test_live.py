@@ -704,9 +704,6 @@ def check_ranking(tab: Page, wanted: list[tuple[str, float]]) -> None:
     assert f"“{wanted[0][0]}”" in said(tab)
 
 
-# The Llama that speaks -----------------------------------------------------------------------------
-
-
 # Positions -----------------------------------------------------------------------------------------
 
 
@@ -1236,12 +1233,6 @@ def test_depth_in_the_page_is_what_its_stacks_say(tab):
     assert arrived(tab, "chain")[1] == pytest.approx(18.0**-24, rel=0.2)
     tab.get_by_label("encoder layers").check()
     assert len(arrived(tab, "post")) >= 2
-
-
-# BLEU ----------------------------------------------------------------------------------------------
-
-
-# Single runs ---------------------------------------------------------------------------------------
 
 
 # The Transformer that learns -----------------------------------------------------------------------
