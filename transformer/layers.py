@@ -93,7 +93,7 @@ class FeedForward(nn.Module):
         return self.w_2(self.dropout(ACTIVATIONS[self.activation](self.w_1(x))))
 
 
-# %% book/04-layers.ipynb · Where the norm goes · [layer-config]
+# %% book/04-layers.ipynb · The encoder layer · [layer-config]
 @dataclass(frozen=True, kw_only=True)
 class LayerConfig:
     """The settings of an encoder or decoder layer; by default, the base model's.
@@ -121,7 +121,7 @@ class LayerConfig:
     norm_first: bool = False
 
 
-# %% book/04-layers.ipynb · Where the norm goes · [residual]
+# %% book/04-layers.ipynb · The encoder layer · [residual]
 class Residual(nn.Module):
     """A residual connection around a sublayer: LayerNorm(x + sublayer(x)), or x + sublayer(LayerNorm(x)).
 

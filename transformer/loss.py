@@ -138,7 +138,7 @@ def teacher_forced_loss(
     return loss, (targets != pad_id).sum()
 
 
-# %% book/06-loss.ipynb · Two passes that should agree · [symmetric-kl]
+# %% book/06-loss.ipynb · R-Drop · [symmetric-kl]
 def symmetric_kl(logits_p: Tensor, logits_q: Tensor, targets: Tensor, pad_id: int = 0) -> Tensor:
     """How much two predictions of the same targets differ: the mean of both Kullback–Leibler divergences.
 
@@ -159,7 +159,7 @@ def symmetric_kl(logits_p: Tensor, logits_q: Tensor, targets: Tensor, pad_id: in
     return divergence.masked_fill(targets == pad_id, 0.0).sum()
 
 
-# %% book/06-loss.ipynb · Two passes that should agree · [r-drop]
+# %% book/06-loss.ipynb · R-Drop · [r-drop]
 @singledispatch
 def r_drop_loss(
     model: Transformer,

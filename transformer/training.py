@@ -283,8 +283,17 @@ def fit(
         total, n_tokens = check_loss(loss(model, to_device(batch, device)))
         mean, rate = total / max(int(n_tokens), 1), schedule(step)
         check_number(**{f"schedule({step})": rate})
-        measured = _update(parameters, optimizer, mean, rate, clip_norm, f"step {step}, epoch {epoch}")
-        history.append({"step": step, "epoch": epoch, **measured, "tokens": int(n_tokens)})
+        optimizer.zero_grad()
+        mean.backward()
+        value, norm = mean.item(), nn.utils.clip_grad_norm_(parameters, clip_norm).item()
+        if not (math.isfinite(value) and math.isfinite(norm)):
+            when = f"step {step}, epoch {epoch}"
+            raise FloatingPointError(f"the loss is {value} and its gradient's norm {norm} at {when}")
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        optimizer.step()
+        log = {"step": step, "epoch": epoch, "loss": value, "rate": rate, "norm": norm}
+        history.append({**log, "tokens": int(n_tokens)})
         if evaluate is not None and (step % evaluate_every == 0 or step == steps):
             with evaluating(model):
                 history.append({"step": step, **evaluate(model)})
@@ -292,21 +301,6 @@ def fit(
 
 
 # %% book/07-training.ipynb · fit · [fit-parts]
-def _update(
-    parameters: list[nn.Parameter], optimizer: torch.optim.Optimizer, mean: Tensor, rate: float,
-    clip_norm: float, when: str,
-) -> dict[str, float]:
-    # One step downhill, unless loss or gradient is not finite; the norm is that before clipping.
-    optimizer.zero_grad()
-    mean.backward()
-    norm = nn.utils.clip_grad_norm_(parameters, clip_norm).item()
-    if not (math.isfinite(mean.item()) and math.isfinite(norm)):
-        raise FloatingPointError(f"the loss is {mean.item()} and its gradient's norm {norm} at {when}")
-    for group in optimizer.param_groups:
-        group["lr"] = rate
-    optimizer.step()
-    return {"loss": mean.item(), "rate": rate, "norm": norm}
-
 
 def _stream(batches: Callable[[int], Iterable[Any]]) -> Iterator[tuple[int, Any]]:
     # The batches of all epochs in turn, each with the number of its epoch.

@@ -35,7 +35,7 @@ CELLS = {
 }
 FOLDER = "place = tempfile.TemporaryDirectory()"  # of Chapter 11, whose own cell starts programs
 SHORT = {
-    "07": {"range(1, 301)": "range(1, 3)", "steps=600": "steps=2", "n_batches=10)": "n_batches=1)"},
+    "07": {"n_batches=300": "n_batches=2", "steps=600": "steps=2", "n_batches=10)": "n_batches=1)"},
     "09": {"steps=600": "steps=2", "n_sequences=2000": "n_sequences=20"},
     "11": {"steps=60": "steps=4", "steps=240": "steps=20", "every=40": "every=4", "high)": "copy_rate)"},
     "13": {"(700, 120,": "(2, 1,", "test[:100]": "test[:2]"},

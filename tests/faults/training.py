@@ -49,7 +49,7 @@ FAULTS = [
     Fault(
         "gradients-pile-up",
         "gradients of earlier updates are not cleared",
-        "_update",
+        "fit",
         "optimizer.zero_grad()",
         "pass",
     ),
@@ -63,8 +63,8 @@ FAULTS = [
     Fault(
         "rate-after-the-step",
         "the rate is set when the update is made already",
-        "_update",
-        'for group in optimizer.param_groups:\n        group["lr"] = rate\n    optimizer.step()',
-        'optimizer.step()\n    for group in optimizer.param_groups:\n        group["lr"] = rate',
+        "fit",
+        'for group in optimizer.param_groups:\n            group["lr"] = rate\n        optimizer.step()',
+        'optimizer.step()\n        for group in optimizer.param_groups:\n            group["lr"] = rate',
     ),
 ]

@@ -6,7 +6,7 @@
   const { linear, relu, attention, add, layer_norm } = steps;
   const T = 8, D = 32, HEADS = 4, DEEPEST = 48;
 
-  // What stands around a sublayer f, as in equations (4.7) and (4.8).
+  // What stands around a sublayer f, as in equations (4.1) and (4.5).
   const ORDERS = {
     chain: { name: "y = f(x)", around: (tape, x, f) => f(x) },
     sum: { name: "y = x + f(x)", around: (tape, x, f) => add(tape, x, f(x)) },
