@@ -301,7 +301,6 @@ def fit(
 
 
 # %% book/07-training.ipynb · fit · [fit-parts]
-
 def _stream(batches: Callable[[int], Iterable[Any]]) -> Iterator[tuple[int, Any]]:
     # The batches of all epochs in turn, each with the number of its epoch.
     for epoch in itertools.count():
