@@ -41,7 +41,7 @@ FIGURES = (
 
 def find_notebooks(wanted: list[str], book: Path = BOOK) -> list[Path]:
     """Return the notebooks meant by `wanted` (paths, numbers such as 03), or all."""
-    every = sorted(book.glob("[0-9][0-9]-*.ipynb"))
+    every = sorted(book.glob("*.ipynb"))  # chapters first
     if not wanted:
         return every
     found = []

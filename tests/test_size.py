@@ -58,6 +58,7 @@ WORDS = {
     "16-clinic": 2_500,
     "17-case-book": 2_500,
     "18-many-machines": 3_800,
+    "one-page": 700,
 }
 WORDY = {  # still
     "01-gradients": 3_600,
@@ -160,7 +161,7 @@ def words(notebook: Path) -> int:
 
 
 def test_no_chapter_has_more_words_than_its_budget_or_than_it_had():
-    found = {path.stem: words(path) for path in sorted((ROOT / "book").glob("[0-9][0-9]-*.ipynb"))}
+    found = {path.stem: words(path) for path in sorted((ROOT / "book").glob("*.ipynb"))}
     print()
     for chapter, count in found.items():
         print(f"{chapter:34} {count:7,}   goal {WORDS[chapter]:,}")
