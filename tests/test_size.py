@@ -62,7 +62,6 @@ WORDS = {
 }
 WORDY = {  # still
     "01-gradients": 3_600,
-    "02-embedding": 3_100,
     "03-attention": 4_900,
     "09-toy-task": 4_400,
     "11-long-runs": 3_600,
