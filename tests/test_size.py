@@ -61,8 +61,6 @@ WORDS = {
     "one-page": 700,
 }
 WORDY = {  # still
-    "01-gradients": 3_600,
-    "03-attention": 4_900,
     "09-toy-task": 4_400,
     "11-long-runs": 3_600,
     "13-translation": 6_300,
