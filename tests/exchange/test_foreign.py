@@ -22,11 +22,12 @@ from transformer import Transformer, TransformerConfig
 from transformer.exchange.ctranslate2 import to_ctranslate2
 from transformer.exchange.foreign import ForeignFolder, whole_folder
 from transformer.exchange.llama import from_llama
-from transformer.exchange.m2m100 import M2M100Transformer, from_m2m100
 from transformer.exchange.marian import (
     _PARTS,
+    M2M100Transformer,
     _reordered,
     _sines_first,
+    from_m2m100,
     from_marian,
     to_marian,
 )
@@ -476,40 +477,7 @@ def test_an_export_refuses_the_folder_of_another_model(tmp_path):
         (tmp_path / name).unlink()
 
 
-def translators(folder: Path) -> None:
-    from transformer import Translator
-
-    Translator.load("phrases").save(folder)
-
-
-def strangers(folder: Path) -> None:
-    folder.mkdir()
-    (folder / "config.json").write_text('{"model_type": "bert"}')
-
-
-def sums_alone(folder: Path) -> None:
-    translators(folder)
-    (folder / "config.json").unlink()
-
-
-def damaged_one(folder: Path) -> None:
-    folder.mkdir()
-    (folder / "config.json").write_text("{")
-
-
 EXPORTS = {to_marian: "transformers", to_ctranslate2: "ctranslate2", to_onnx: "onnxscript"}
-
-
-@pytest.mark.parametrize("export, library", EXPORTS.items(), ids=EXPORTS.values())
-@pytest.mark.parametrize("made", [translators, strangers, sums_alone, damaged_one])
-@pytest.mark.filterwarnings("ignore")  # what an exporter has to say of itself
-def test_no_export_writes_into_the_folder_of_another_model(export, library, made, tmp_path):
-    pytest.importorskip(library, reason=f"{library} is not installed: transformer-book[interchange]")
-    made(tmp_path / "model")
-    before = contents(tmp_path / "model")
-    with pytest.raises(ValueError, match=re.escape(str(tmp_path / "model"))):
-        export(small_model(), tmp_path / "model")
-    assert contents(tmp_path / "model") == before
 
 
 @pytest.mark.parametrize("export, library", EXPORTS.items(), ids=EXPORTS.values())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import shlex
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import close, scrambled
+from helpers import close, refuses, scrambled
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -24,15 +25,27 @@ from transformer import (
     TransformerConfig,
     accelerate,
     beam_search,
+    check_model,
     greedy_search,
     sinusoidal_encoding,
     teacher_forced_loss,
 )
 from transformer.commands.recipes import RECIPES
-from transformer.exchange.m2m100 import M2M100Transformer, from_m2m100, to_m2m100
-from transformer.exchange.marian import _MARIAN, _reordered, _sines_first, config_to, from_marian, to_marian
+from transformer.exchange.marian import (
+    _MARIAN,
+    M2M100Positions,
+    M2M100Transformer,
+    _config_to,
+    _reordered,
+    _sines_first,
+    from_m2m100,
+    from_marian,
+    to_m2m100,
+    to_marian,
+)
 from transformer.exchange.translators import Constrained
 from transformer.files import CheckpointError
+from transformer.language.folder import savable
 
 pytestmark = pytest.mark.usefixtures("float64")
 needs_transformers = pytest.mark.skipif(
@@ -167,6 +180,50 @@ def test_a_reordered_model_is_the_same_function_of_reordered_vectors(order, norm
     reordered = moved.decoder(z[..., order], moved.encoder(x[..., order]))
     assert close(reordered, hidden[..., order])
     assert close(moved.project(reordered), model.project(hidden))
+
+
+# -------------------------------------------------------------------------------------------------
+# The positions of M2M-100
+# -------------------------------------------------------------------------------------------------
+
+
+def waves(length: int, d_model: int) -> Tensor:
+    """Their table by its definition, entry by entry."""
+    n = d_model // 2
+    angle = lambda t, i: (t + 2) / 10000 ** (i / (n - 1))
+    rows = [[f(angle(t, i)) for f in (math.sin, math.cos) for i in range(n)] for t in range(length)]
+    return torch.tensor(rows)
+
+
+@pytest.mark.parametrize("d_model", [4, 10, 64])
+def test_positions_are_those_of_the_definition_and_stay_so_in_any_dtype(d_model):
+    positions = M2M100Positions(d_model, 0.0, 1100)
+    assert close(positions.table, waves(1100, d_model), atol=1e-12)
+    x = torch.zeros(1, 7, d_model)
+    assert close(positions(x, 5)[0], waves(12, d_model)[5:], atol=1e-12)
+    assert torch.equal(positions.float().double().table, M2M100Positions(d_model, 0.0, 1100).table)
+    with torch.device("meta"):
+        assert not M2M100Positions(d_model, 0.0, 9).table.is_meta
+
+
+@pytest.mark.parametrize("changes, said", [
+    ({"d_model": 15}, r"d_model % 2 must be one of \[0\], not 1"),
+    ({"d_model": 3}, "d_model must be at least 4, but is 3"),
+    ({"pad_id": 0}, r"pad_id must be one of \[1\], not 0"),
+    ({"bos_id": 1}, "pad_id and bos_id must differ here, but both are 1"),
+], ids=str)  # fmt: skip
+def test_what_m2m100_does_not_have_is_refused(changes, said):
+    with pytest.raises(ValueError, match=said):
+        M2M100.ours(**changes)
+
+
+def test_it_is_a_transformer_that_what_counts_on_the_papers_positions_refuses():
+    assert check_model(M2M100.ours()).passed
+    said = "the model is of M2M100Transformer, not of Transformer"
+    with refuses(TypeError, f"accelerate takes only what a configuration makes, but {said}"):
+        accelerate(M2M100.ours())
+    with pytest.raises(TypeError, match="no file could hold it, but positions.table is not as it makes it"):
+        savable(M2M100.ours(), torch.float32)
 
 
 # -------------------------------------------------------------------------------------------------
@@ -439,4 +496,4 @@ def test_a_model_of_ours_that_was_changed_is_refused(family, tmp_path):
 
 def test_the_recipe_that_is_post_norm_is_of_marians_form():
     config = TransformerConfig(V, V, **asdict(RECIPES["phrases-post"].model))
-    assert config_to(config, _MARIAN)["encoder_layers"] == 2
+    assert _config_to(config, _MARIAN)["encoder_layers"] == 2

@@ -266,17 +266,9 @@ def test_a_folder_of_many_languages_translates_as_transformers_does(
 
 
 @needs_their_words
-def test_words_of_many_languages_that_are_missing_or_make_texts_long_are_refused(pieces, tmp_path):
+def test_words_of_many_languages_that_are_missing_are_refused(tmp_path):
     M2M100.theirs(vocab_size=1000).save_pretrained(tmp_path)
     with pytest.raises(FileNotFoundError, match="tokenizer.json is missing, which the tokenizer needs"):
-        M2M100Translator(tmp_path, "por_Latn", "eng_Latn")
-    nllb(pieces, tmp_path)
-    path = tmp_path / "tokenizer.json"
-    double = {"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}
-    found = json.loads(path.read_text(encoding="utf8"))
-    found["normalizer"] = {"type": "Sequence", "normalizers": [double] * 24}
-    path.write_text(json.dumps(found), encoding="utf8")
-    with pytest.raises(CheckpointError, match=r"tokenizer\.json cannot be used: normalizer can make a text"):
         M2M100Translator(tmp_path, "por_Latn", "eng_Latn")
 
 

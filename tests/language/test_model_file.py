@@ -12,9 +12,7 @@ from helpers import make_model
 
 from transformer import (
     Transformer,
-    accelerate,
     load_model,
-    load_toy_model,
     save_model,
 )
 from transformer.files import CheckpointError
@@ -51,12 +49,10 @@ def test_configuration_and_weights_come_back_from_one_file(path, changes):
     assert (again.output.weight is again.src_embedding.weight) == model.config.tie_embeddings
 
 
-def test_the_accelerated_model_is_kept_as_the_plain_one_and_may_be_halved(path):
+def test_a_file_may_be_halved(path):
     model = make_model(dtype=torch.float32)
     save_model(model, path)
     plain = path.read_bytes()
-    save_model(accelerate(model), path)
-    assert path.read_bytes() == plain
     save_model(model, path, torch.float16)
     assert len(path.read_bytes()) < 0.7 * len(plain)
     assert torch.allclose(load_model(path)(SRC, TGT), model.eval()(SRC, TGT), atol=0.01)
@@ -72,16 +68,8 @@ def test_the_file_serves_as_one_of_weights_too(path):
         load_model(path)
 
 
-def test_a_toy_becomes_a_file_of_its_own(path):
-    toy = load_toy_model()
-    save_model(toy, path)
-    assert load_model(path).config == toy.config
-
-
 def test_what_could_not_be_read_again_is_not_saved(path):
     model = make_model(dtype=torch.float32)
-    with pytest.raises(TypeError, match="model must be a Transformer, not Linear"):
-        save_model(torch.nn.Linear(1, 1), path)
     with torch.no_grad():
         model.src_embedding.weight[3, 2] = torch.nan
     with pytest.raises(ValueError, match="not finite"):

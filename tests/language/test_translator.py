@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers import FILES, PAIRS, contents, summed
+from helpers import PAIRS, summed
 
 import transformer.language.translator
 from transformer import (
@@ -24,7 +24,6 @@ from transformer import (
     TransformerConfig,
     Translator,
     Vocabulary,
-    accelerate,
     corpus_scores,
     load_corpus,
 )
@@ -222,12 +221,6 @@ def test_settings_by_name_are_those_of_a_search():
     ):
         with pytest.raises(TypeError, match=message):
             adjusted(search, changes)
-
-
-def test_long_sentence_is_cut_and_said_so(translator):
-    with pytest.warns(UserWarning, match="sentence 2 is cut to its first 29 tokens"):
-        translations = translator.translate_tokenized(["gato", "gato " * 100], beam_size=1, max_length=5)
-    assert len(translations) == 2
 
 
 def test_a_warning_names_the_line_of_the_call(translator):
@@ -459,20 +452,6 @@ def test_saving_that_is_killed_at_any_step_leaves_the_old_translator_or_the_new_
     assert len(outcomes) > 20 and outcomes == sorted(outcomes) and set(outcomes) == {0, 1}
 
 
-def test_what_saving_fails_to_write_leaves_nothing_behind(translator, tmp_path, monkeypatch):
-    translator.save(tmp_path)
-    before = contents(tmp_path)
-
-    def full(self, path):
-        raise OSError(28, "No space left on device", str(path))
-
-    monkeypatch.setattr(Vocabulary, "save", full)
-    other = Translator(Transformer(translator.model.config).eval(), translator.vocabulary)
-    with pytest.raises(OSError, match="No space left"):
-        other.save(tmp_path)
-    assert contents(tmp_path) == before
-
-
 def test_a_folder_of_an_earlier_version_reads_as_what_it_was(translator, tmp_path):
     translator.save(tmp_path)
     path = tmp_path / "config.json"
@@ -604,14 +583,6 @@ def test_another_model_and_a_run_are_not_written_over(translator, tmp_path, thei
         "config.json": theirs,
         "model.safetensors": theirs,
     }
-
-
-def test_an_accelerated_model_is_saved_as_the_plain_one(translator, tmp_path):
-    translator.save(tmp_path / "plain")
-    Translator(accelerate(translator.model), translator.vocabulary).save(tmp_path / "fast")
-    for name in (*FILES, "SHA256SUMS"):
-        assert (tmp_path / "plain" / name).read_bytes() == (tmp_path / "fast" / name).read_bytes(), name
-    assert type(Translator.load(tmp_path / "fast").model) is Transformer
 
 
 @pytest.fixture

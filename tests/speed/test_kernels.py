@@ -73,9 +73,6 @@ def test_onednn_multiplies_large_matrices_in_float32_on_the_cpu_alone(monkeypatc
             assert fastest(x, weight) is F.linear
 
 
-# For every task, inputs for which each kernel is the first of the table, where oneDNN is the faster library.
-
-
 # Dense layers --------------------------------------------------------------------------------------------
 
 
@@ -173,14 +170,6 @@ def test_dropout_of_attention_weights_acts_whatever_the_mask(mask):
     assert (found - exact).abs().max() > 0.1  # and on average nothing has changed
     total = sum(fast_attention(query, key, value, mask, 0.5) for _ in range(200)) / 200
     assert (total - exact).abs().mean() < 0.1
-
-
-@pytest.mark.parametrize("mask", [None, causal_mask(5)], ids=["none", "causal"])
-def test_attention_is_captured_whole(mask):
-    query, key, value = (randn(2, 3, 5, 4, grad=False) for _ in range(3))
-    compiled = torch.compile(fast_attention, fullgraph=True, backend="eager")
-    wanted = scaled_dot_product_attention(query, key, value, mask)[0]
-    assert_same([compiled(query, key, value, mask)], [wanted])
 
 
 # The loss without the logits -----------------------------------------------------------------------------

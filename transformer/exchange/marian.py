@@ -1,4 +1,4 @@
-"""Marian as Hugging Face has it, read and written, with what it shares with M2M-100."""
+"""Marian, M2M-100 and NLLB-200 as Hugging Face has them, read and written."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
+from transformer.embedding import PositionalEncoding
 from transformer.exchange.foreign import (
     ForeignFolder,
     check_as_configured,
@@ -18,18 +19,10 @@ from transformer.exchange.foreign import (
 from transformer.exchange.torch import agreed, check_exact_type, place_copy
 from transformer.layers import ACTIVATIONS
 from transformer.model import Transformer, TransformerConfig
-from transformer.validation import check_choice, optional_import
+from transformer.validation import check_choice, check_size, optional_import
 from transformer.weights import parameter_owners
 
-__all__ = [
-    "Family",
-    "FIELDS",
-    "config_to",
-    "read_model",
-    "write_model",
-    "from_marian",
-    "to_marian",
-]
+__all__ = ["M2M100Positions", "M2M100Transformer", "from_marian", "to_marian", "from_m2m100", "to_m2m100"]
 
 
 _WRITERS = ("w_o", "w_2", "norm")  # what they return has the features of the residual stream
@@ -81,7 +74,7 @@ def _our_names(theirs: Collection[str]) -> dict[str, str]:
     return names | {name: our_name(name, _PARTS) for name in parts}
 
 
-FIELDS = {
+_FIELDS = {
     "vocab_size": "src_vocab_size",
     "d_model": "d_model",
     "dropout": "dropout",
@@ -95,7 +88,44 @@ FIELDS = {
 }
 
 
-class Family(NamedTuple):
+_FIRST = 2  # the position of the first token, as padding, token 1, has the one before
+
+
+class M2M100Positions(PositionalEncoding):
+    """Adds the positions of M2M-100 to a sequence of vectors, then applies dropout.
+
+    Arguments as in `PositionalEncoding`. All sines come before all cosines.
+    """
+
+    @staticmethod
+    def _compute(length: int, d_model: int, dtype: torch.dtype | None = None) -> Tensor:
+        n = d_model // 2
+        numbers = torch.arange(max(n, _FIRST + length), dtype=torch.float64, device="cpu")
+        angle = numbers[_FIRST : _FIRST + length, None] * 10000.0 ** (-numbers[:n] / (n - 1))  # [length, n]
+        return torch.cat([angle.sin(), angle.cos()], dim=1).to(dtype or torch.get_default_dtype())
+
+
+class M2M100Transformer(Transformer):
+    """A `Transformer` with the positions of M2M-100.
+
+    Args:
+        config: as in `Transformer`; with an even width, at least 4, and padding as token 1.
+
+    Raises:
+        TypeError, ValueError: as in `Transformer`, or M2M-100 has no such model.
+    """
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__(config)
+        check_size(minimum=4, d_model=config.d_model)
+        check_choice([0], **{"d_model % 2": config.d_model % 2})
+        check_choice([_FIRST - 1], pad_id=config.pad_id)
+        if config.bos_id == config.pad_id:
+            raise ValueError(f"pad_id and bos_id must differ here, but both are {config.pad_id}")
+        self.positions = M2M100Positions(config.d_model, config.dropout, config.max_length)
+
+
+class _Family(NamedTuple):
     """One of Hugging Face's classes, and the class of ours that computes the same."""
 
     name: str
@@ -110,9 +140,13 @@ class Family(NamedTuple):
 
 
 _TWO_TABLES = {"decoder_vocab_size": "tgt_vocab_size", "share_encoder_decoder_embeddings": "tie_embeddings"}
-_MARIAN = Family(
+_MARIAN = _Family(
     "Marian", "marian", "MarianMTModel", Transformer, False,
-    {**FIELDS, **_TWO_TABLES}, "embed_positions.weight", 0, True,
+    {**_FIELDS, **_TWO_TABLES}, "embed_positions.weight", 0, True,
+)  # fmt: skip
+_M2M100 = _Family(
+    "M2M100", "m2m_100", "M2M100ForConditionalGeneration", M2M100Transformer, True,
+    _FIELDS, "embed_positions.weights", _FIRST, False,
 )  # fmt: skip
 _DEFAULTS = {"share_encoder_decoder_embeddings": True, "tie_word_embeddings": True}  # in older files
 _SIZES = {"attention_heads": "n_heads", "ffn_dim": "d_ff"}  # of both stacks
@@ -120,7 +154,7 @@ _ACTIVATIONS = {name: name for name in ACTIVATIONS} | {"swish": "silu"}
 _LARGEST_TABLE = 1 << 24  # numbers in the table of positions, which is computed
 
 
-def _config_from(theirs: Mapping[str, Any], family: Family) -> TransformerConfig:
+def _config_from(theirs: Mapping[str, Any], family: _Family) -> TransformerConfig:
     """Our configuration of a model of theirs, from what its configuration says.
 
     Raises:
@@ -138,7 +172,7 @@ def _config_from(theirs: Mapping[str, Any], family: Family) -> TransformerConfig
         return agreed(" and ".join(names), [theirs[name] for name in names])
 
     same("share_encoder_decoder_embeddings", "tie_word_embeddings")
-    settings = {field: theirs[name] for name, field in {**FIELDS, **_TWO_TABLES}.items()}
+    settings = {field: theirs[name] for name, field in {**_FIELDS, **_TWO_TABLES}.items()}
     for name, field in _SIZES.items():
         settings[field] = same(f"encoder_{name}", f"decoder_{name}")
     settings["n_layers"] = theirs["encoder_layers"], theirs["decoder_layers"]
@@ -150,7 +184,7 @@ def _config_from(theirs: Mapping[str, Any], family: Family) -> TransformerConfig
     return config
 
 
-def config_to(ours: TransformerConfig, family: Family) -> dict[str, Any]:
+def _config_to(ours: TransformerConfig, family: _Family) -> dict[str, Any]:
     """The settings of a configuration of theirs; refuses what they cannot say (`ValueError`)."""
     check_choice([family.norm_first], norm_first=ours.norm_first, final_norm=ours.has_final_norm)
     check_choice([True], bias=ours.bias)
@@ -175,7 +209,7 @@ def _place_all(target: nn.Module, weights: Mapping[str, Tensor]) -> None:
             setattr(part, leaf, target.get_parameter(owner))
 
 
-def read_model(model: Any, family: Family) -> Any:
+def _read_model(model: Any, family: _Family) -> Any:
     """A model of ours from one of a family, or from the folder that holds it; as `from_marian`."""
     if isinstance(model, str | Path):
         folder = ForeignFolder(model)
@@ -190,7 +224,7 @@ def read_model(model: Any, family: Family) -> Any:
     return _built(settings, shapes, lambda: weights, family).train(model.training)
 
 
-def _tables(family: Family) -> list[str]:
+def _tables(family: _Family) -> list[str]:
     return [f"model.{stack}.{family.table}" for stack in ("encoder", "decoder")]
 
 
@@ -198,7 +232,7 @@ def _built(
     settings: Mapping[str, Any],
     shapes: Mapping[str, Sequence[int]],
     read: Callable[[], Mapping[str, Tensor]],
-    family: Family,
+    family: _Family,
 ) -> Transformer:
     config = _config_from(settings, family)
     extras = dict.fromkeys(_tables(family), [family.unused + config.max_length, config.d_model])
@@ -226,11 +260,11 @@ def _built(
     return ours.to(ours.output.weight)
 
 
-def write_model(model: Transformer, folder: str | Path, family: Family) -> None:
+def _write_model(model: Transformer, folder: str | Path, family: _Family) -> None:
     """Write a model of ours as one of a family; arguments and errors as in `to_marian`."""
     transformers = optional_import("transformers")
     check_exact_type("model", model, family.kind)
-    settings = getattr(transformers, f"{family.name}Config")(**config_to(model.config, family))
+    settings = getattr(transformers, f"{family.name}Config")(**_config_to(model.config, family))
     check_as_configured(model)
     with torch.device("meta"):
         theirs = getattr(transformers, family.model)(settings)
@@ -276,7 +310,7 @@ def from_marian(model: Any) -> Transformer:
             `CheckpointError` as well.
         ImportError: transformers or safetensors is not installed.
     """
-    ours: Transformer = read_model(model, _MARIAN)
+    ours: Transformer = _read_model(model, _MARIAN)
     return ours
 
 
@@ -294,4 +328,39 @@ def to_marian(model: Transformer, folder: str | Path) -> None:
         OSError: a file cannot be written; the folder stays as it was.
         ImportError: transformers is not installed.
     """
-    write_model(model, folder, _MARIAN)
+    _write_model(model, folder, _MARIAN)
+
+
+def from_m2m100(model: Any) -> M2M100Transformer:
+    """Make a `Transformer` that computes what an M2M-100 or NLLB-200 model does, with copies of its weights.
+
+    Args:
+        model: a `transformers.M2M100ForConditionalGeneration`, or the path of a folder that holds one as
+            safetensors, for which `transformers` is not needed.
+
+    Returns:
+        A `Transformer` with their positions, of the same dtype, device and mode; that of a folder is in
+        evaluation mode. No layer is dropped in training. Its start token is their
+        `decoder_start_token_id`; that a language comes next is for `Constrained`, and `M2M100Translator`
+        has it.
+
+    Raises:
+        TypeError, ValueError, OSError, CheckpointError, ImportError: as in `from_marian`.
+    """
+    ours: M2M100Transformer = _read_model(model, _M2M100)
+    return ours
+
+
+def to_m2m100(model: M2M100Transformer, folder: str | Path) -> None:
+    """Write a folder from which Hugging Face's transformers loads an M2M-100 model with the weights of ours.
+
+    Args:
+        model: an `M2M100Transformer`, pre-norm with norms on top, with biases and one table.
+        folder: where `config.json`, `generation_config.json` and `model.safetensors` are written.
+
+    Raises:
+        TypeError: `model`, or a part of it, is of another type, such as a `Transformer`, whose positions
+            M2M-100 does not have.
+        ValueError, OSError, ImportError: as in `to_marian`.
+    """
+    _write_model(model, folder, _M2M100)

@@ -21,8 +21,6 @@ from transformer.validation import check_type, optional_import
 __all__ = [
     "Pair",
     "CorpusError",
-    "CorpusSource",
-    "Corpus",
     "data_folder",
     "load_corpus",
     "read_pairs",
@@ -46,51 +44,34 @@ _SPLITS = ("train", "dev", "test")
 
 
 @dataclass(frozen=True)
-class CorpusSource:
-    """An archive that holds a corpus.
-
-    Args:
-        file: Its name in the data folder.
-        url: Where it can be fetched.
-        size: Its size in bytes.
-        sha256: Its fingerprint.
-    """
-
-    file: str
+class _Archive:
+    file: str  # its name in the data folder
     url: str
-    size: int
+    size: int  # in bytes
     sha256: str
 
 
 @dataclass(frozen=True)
-class Corpus:
-    """A parallel corpus in a tar archive.
-
-    Args:
-        name: What `load_corpus` calls it.
-        sources: Archives that hold it, the preferred one first.
-        folder: The folder inside the archive.
-        languages: Source and target. The member ``folder/language.split`` holds one sentence a line.
-        sha256: The fingerprint of each member, under ``language.split``.
-    """
+class _Corpus:
+    """A parallel corpus; the member `folder/language.split` of its archive holds one sentence a line."""
 
     name: str
-    sources: tuple[CorpusSource, ...]
+    sources: tuple[_Archive, ...]  # of which each holds it, the preferred one first
     folder: str
     languages: tuple[str, str]
-    sha256: Mapping[str, str]
+    sha256: Mapping[str, str]  # of each member, under `language.split`
 
 
-_TED = Corpus(
+_TED = _Corpus(
     name="ted",
     sources=(
-        CorpusSource(
+        _Archive(
             file="qi18naacl-dataset.tar.gz",
             url="http://www.phontron.com/data/qi18naacl-dataset.tar.gz",
             size=131_005_909,
             sha256="216a86c3df4d4f522856fe9b920ff5be6b394d769cc88974ae8f9f5546953bbc",
         ),
-        CorpusSource(
+        _Archive(
             file="ted_hrlr_pt_to_en.tar.gz",
             url="https://raw.githubusercontent.com/zeynabmirzazada/holbertonschool-machine_learning/"
             "ecc2f2804100e5d7617879175b57c5fca07f3889/supervised_learning/transformer_apps/ted_hrlr_pt_to_en.tar.gz",
@@ -130,7 +111,7 @@ def data_folder() -> Path:
 _CHUNK = 1 << 18  # bytes read at a time
 
 
-def _fault(path: Path, source: CorpusSource) -> str:
+def _fault(path: Path, source: _Archive) -> str:
     """What is wrong with an archive on the disk; the empty string where it is the right one."""
     if path.stat().st_size != source.size:
         return f"has {path.stat().st_size:,} bytes instead of {source.size:,}"
@@ -139,7 +120,7 @@ def _fault(path: Path, source: CorpusSource) -> str:
     return "" if found == source.sha256 else f"has sha256 {found} instead of {source.sha256}"
 
 
-def _download(source: CorpusSource, folder: Path) -> Path:
+def _download(source: _Archive, folder: Path) -> Path:
     """Fetch an archive; it gets its name only when it is whole and the right one."""
     folder.mkdir(parents=True, exist_ok=True)
     with atomic_file(folder / source.file) as part:
@@ -151,7 +132,7 @@ def _download(source: CorpusSource, folder: Path) -> Path:
     return folder / source.file
 
 
-def _archive(corpus: Corpus, folder: Path) -> Path:
+def _archive(corpus: _Corpus, folder: Path) -> Path:
     """The verified archive of a corpus: one that is here already, else the first that can be fetched."""
     report = []
     for source in corpus.sources:
@@ -200,7 +181,7 @@ def _paired(source: list[str], target: list[str], name: str) -> list[Pair]:
 _MAX_MEMBER = 1 << 26  # no text of a corpus is larger than this; what claims to be is not unpacked
 
 
-def _member(tar: tarfile.TarFile, member: tarfile.TarInfo, name: str, corpus: Corpus) -> str:
+def _member(tar: tarfile.TarFile, member: tarfile.TarInfo, name: str, corpus: _Corpus) -> str:
     """One text, straight out of the archive, if it is what its fingerprint says."""
     where = f"{tar.name!s}: {member.name}"
     if member.size > _MAX_MEMBER:
@@ -213,7 +194,7 @@ def _member(tar: tarfile.TarFile, member: tarfile.TarInfo, name: str, corpus: Co
     return _decoded(content, where)
 
 
-def _texts(archive: Path, corpus: Corpus, names: Sequence[str]) -> dict[str, str]:
+def _texts(archive: Path, corpus: _Corpus, names: Sequence[str]) -> dict[str, str]:
     """The named texts of an archive; none of its own names becomes a path here."""
     wanted = {f"{corpus.folder}/{name}": name for name in names}
     texts: dict[str, str] = {}
@@ -238,7 +219,7 @@ def _packed_pairs(split: str) -> list[Pair]:
     return [Pair(source, target) for name, source, target in rows if name == split]
 
 
-def _archived_pairs(corpus: Corpus, split: str, folder: Path) -> list[Pair]:
+def _archived_pairs(corpus: _Corpus, split: str, folder: Path) -> list[Pair]:
     names = [f"{language}.{split}" for language in corpus.languages]
     texts = _texts(_archive(corpus, folder), corpus, names)
     source, target = (_lines(texts[name]) for name in names)
@@ -275,19 +256,9 @@ def load_corpus(name: str, split: str) -> list[Pair]:
     return _packed_pairs(split) if name == "phrases" else _archived_pairs(_TED, split, data_folder())
 
 
-_MAX_FILE = 1 << 30  # bytes; a file is held in memory whole, several times over
-_MAX_LINE = 1 << 16  # bytes
-
-
 def _own_lines(path: Path) -> list[str]:
     """The lines of a file of somebody's own, without what marks where they begin and end."""
-    if (size := regular_file(path).stat().st_size) > _MAX_FILE:
-        raise CorpusError(f"{path} has {size:,} bytes, more than {_MAX_FILE:,}: divide it")
-    content = path.read_bytes()
-    for number, line in enumerate(content.split(b"\n"), start=1):
-        if len(line) > _MAX_LINE:
-            raise CorpusError(f"{path}: line {number:,} has {len(line):,} bytes, more than {_MAX_LINE:,}")
-    text = _decoded(content, path)
+    text = _decoded(regular_file(path).read_bytes(), path)
     if "\0" in text:
         number = text.count("\n", 0, text.index("\0")) + 1
         raise CorpusError(f"{path} is not text in UTF-8: a zero byte in line {number:,}")
@@ -319,9 +290,8 @@ def read_pairs(source: str | Path, target: str | Path | None = None, keep_empty:
 
     Raises:
         OSError: A file cannot be opened; the message names it.
-        CorpusError: A file is not UTF-8, or has more than 1 GiB, or a line of more than 64 KiB; the numbers
-            of lines differ; a line has not exactly one tab, where it should; or a side is empty, where none
-            may be. The message names file and line.
+        CorpusError: A file is not UTF-8; the numbers of lines differ; a line has not exactly one tab, where
+            it should; or a side is empty, where none may be. The message names file and line.
     """
     if target is None:
         pairs = _own_rows(Path(source))

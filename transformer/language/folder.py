@@ -30,12 +30,10 @@ from transformer.weights import (
 )
 
 __all__ = [
-    "SUMS",
     "check_sums",
     "translator_folder",
     "pretrained_folder",
     "read_config",
-    "SAFETENSORS_DTYPES",
     "read_model",
     "read_vocabulary",
     "check_fit",
@@ -47,7 +45,7 @@ __all__ = [
 
 
 _FILES = ("config.json", "model.safetensors", "vocabulary.json")
-SUMS = "SHA256SUMS"
+_SUMS = "SHA256SUMS"
 
 
 def _sum(name: str, path: Path) -> bytes:
@@ -63,36 +61,36 @@ def _written(folder: Path, name: str) -> Path:
 
 def check_sums(folder: Path) -> dict[str, Path]:
     """The files of a translator; refuses, by name, one that is not as `Translator.save` left it."""
-    summed = (folder / SUMS).exists()
+    summed = (folder / _SUMS).exists()
     places = {name: [folder / name, *[_written(folder, name)] * summed] for name in _FILES}
     places = {name: [path for path in paths if path.exists()] for name, paths in places.items()}
     missing = [name for name, paths in places.items() if not paths]
     if not (missing or summed):
         raise CheckpointError(
-            f"{folder} has no {SUMS}, so nobody would notice damage: an earlier version saved it. "
-            f"If you trust its files, run there: sha256sum {' '.join(_FILES)} > {SUMS}"
+            f"{folder} has no {_SUMS}, so nobody would notice damage: an earlier version saved it. "
+            f"If you trust its files, run there: sha256sum {' '.join(_FILES)} > {_SUMS}"
         )
     if missing or not summed:
         inner = folder / "translator"
         hint = f"; the translator of this run is {inner}" if inner.is_dir() else ""
-        gone = (*missing, SUMS)[0]
+        gone = (*missing, _SUMS)[0]
         raise FileNotFoundError(f"{folder} is not a translator, as {gone} is missing{hint}")
-    with regular_file(folder / SUMS).open("rb") as file:
+    with regular_file(folder / _SUMS).open("rb") as file:
         noted = file.read(1024).splitlines(keepends=True)
     sums = {name: {_sum(name, path): path for path in reversed(paths)} for name, paths in places.items()}
     lines = dict(zip(_FILES, noted))
     changed = [name for name in _FILES if lines.get(name) not in sums[name]]
     if changed or len(noted) != len(_FILES):
         raise CheckpointError(
-            f"{folder / (changed or [SUMS])[0]} does not match {folder / SUMS}: it was damaged or changed"
+            f"{folder / (changed or [_SUMS])[0]} does not match {folder / _SUMS}: it was damaged or changed"
         )
     return {name: sums[name][line] for name, line in lines.items()}
 
 
 def _settle(folder: Path) -> None:
     """Give new files their places if the sums speak of them; remove them, and what was begun, if not."""
-    noted = (folder / SUMS).read_bytes() if (folder / SUMS).exists() else b""
-    for name in (*_FILES, SUMS):
+    noted = (folder / _SUMS).read_bytes() if (folder / _SUMS).exists() else b""
+    for name in (*_FILES, _SUMS):
         if (new := _written(folder, name)).exists():
             if _sum(name, new) in noted:
                 os.replace(new, folder / name)
@@ -117,7 +115,7 @@ def translator_folder(path: Path | str) -> Path:
     return Path(path)
 
 
-_FETCHED = ("*.json", "*.safetensors", "*.spm", SUMS)  # reading them executes nothing
+_FETCHED = ("*.json", "*.safetensors", "*.spm", _SUMS)  # reading them executes nothing
 _REFUSALS = {
     "RepositoryNotFoundError": "there is none of that name, or it is private",
     "GatedRepoError": "its owner has to admit you first",
@@ -176,12 +174,7 @@ def read_config(path: Path) -> tuple[TransformerConfig, Preparation]:
 
 
 _LARGEST_HEADER = 1 << 18  # bytes; for six layers on either side it has about 25,000
-SAFETENSORS_DTYPES = {
-    "F64": torch.float64,
-    "F32": torch.float32,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-}
+_DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
 def _read_header(path: Path) -> dict[str, tuple[int, ...]]:
@@ -199,7 +192,7 @@ def _read_header(path: Path) -> dict[str, tuple[int, ...]]:
             for name in header.keys():
                 tensor = header.get_slice(name)
                 shapes[name] = tuple(tensor.get_shape())
-                SAFETENSORS_DTYPES[tensor.get_dtype()]
+                _DTYPES[tensor.get_dtype()]
     except (ValueError, KeyError, safetensors.SafetensorError) as error:
         said = f"{type(error).__name__}: {error}"
         raise CheckpointError(f"{path} is not a file of weights ({said:.200})") from error
@@ -273,7 +266,7 @@ def check_fit(config: TransformerConfig, vocabulary: Vocabulary) -> None:
 def savable(model: Transformer, dtype: torch.dtype) -> Transformer:
     """What is written for a model: its `plain_transformer`. A warning says what will compute otherwise."""
     check_type(torch.dtype, dtype=dtype)
-    check_choice(SAFETENSORS_DTYPES.values(), dtype=dtype)
+    check_choice(_DTYPES.values(), dtype=dtype)
     plain = plain_transformer(model)
     if (name := _not_finite(plain, dtype)) is not None:
         bound = f"holds a number that is not finite in {dtype}"
@@ -295,7 +288,7 @@ def _not_in_a_file(model: Transformer, plain: Transformer) -> str | None:
 def _check_own(folder: Path) -> None:
     """Refuse a folder that holds a run, or another program's model: without sums, and no `read_config`."""
     config = folder / "config.json"
-    if config.exists() and not (folder / SUMS).exists():
+    if config.exists() and not (folder / _SUMS).exists():
         try:
             read_config(config)
         except CheckpointError as error:
@@ -311,7 +304,7 @@ def write_translator(folder: Path, model: Transformer, vocabulary: Vocabulary, d
         write_record(config, asdict(model.config) | {"preparation": asdict(vocabulary.preparation)})
         save_weights(model, weights, dtype)
         vocabulary.save(tokens)
-        with atomic_file(folder / SUMS) as sums:  # when it takes its place, the new translator is there
+        with atomic_file(folder / _SUMS) as sums:  # when it takes its place, the new translator is there
             sums.write_bytes(b"".join(map(_sum, _FILES, new)))
     finally:
         _settle(folder)
