@@ -25,8 +25,7 @@ from sacrebleu.metrics import BLEU
 
 from benchmarks.measure import table
 from transformer import TransformerConfig, Translator, load_corpus
-from transformer.commands.recipes import RECIPES, changed
-from transformer.commands.training import train_translator
+from transformer.commands.recipes import RECIPES, changed, train_translator
 from transformer.files import atomic_file, read_record, write_record
 from transformer.language.translator import Search
 from transformer.runs.checkpoints import load_checkpoint

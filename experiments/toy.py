@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 
 from transformer import Transformer, load_toy_model, reversal_batch, toy_config
-from transformer.commands.recipes import RECIPES, changed
-from transformer.commands.training import toy_record, train_toy
+from transformer.commands.recipes import RECIPES, changed, train_recipe
 from transformer.files import write_record
 from transformer.runs.folder import run_facts
 from transformer.runs.trainer import Trainer
@@ -121,10 +120,10 @@ def factors(steps: int, seeds: int, max_minutes: float | None) -> None:
             if any(run["recipe"] == asdict(recipe) for run in runs):
                 continue
             folder = RUNS / f"toy-{name.replace(' ', '-')}-{steps}-{seed}"
-            trainer = train_toy(recipe, folder, max_minutes=max_minutes)
-            if not trainer.finished:
+            run = train_recipe(recipe, folder, max_minutes=max_minutes)
+            if not run.trainer.finished:
                 return
-            runs.append({"name": name, "change": change} | toy_record(trainer, recipe))
+            runs.append({"name": name, "change": change} | run.record())
             write_record(path, {"runs": runs})
 
 

@@ -233,9 +233,9 @@ TABLES = {
     "recipes": [
         *(
             (call, "recipe", [(None, TypeError, "Recipe, not NoneType")])
-            for call in (t.train_toy, t.train_translator, t.settings, t.changed)
+            for call in (t.train_recipe, t.train_translator, t.settings, t.changed)
         ),
-        (partial(t.train_toy, recipe=t.RECIPES["toy"]), "device", DEVICES),
+        (partial(t.train_recipe, recipe=t.RECIPES["toy"]), "device", DEVICES),
         (recipe, "r_drop", [(-1.0, ValueError, "finite and at least 0, but is -1.0")]),
         (recipe, "bpe_dropout", [(1.0, ValueError, "[0, 1), but is 1.0")]),
         (recipe, "weight_decay", [(-1.0, ValueError, "finite and at least 0, but is -1.0")]),

@@ -22,8 +22,7 @@ from transformer.toy import reversal_batch, toy_config, load_toy_model
 from transformer.language.vocabulary import Vocabulary
 from transformer.language.batches import encode_pairs, pad, TokenBatches
 from transformer.language.scores import corpus_scores
-from transformer.commands.recipes import Recipe, RECIPES, recipe_for
-from transformer.commands.training import train_translator
+from transformer.commands.recipes import Recipe, RECIPES, recipe_for, train_translator
 from transformer.speed.fast import accelerate
 from transformer.runs.update import TrainingConfig
 from transformer.runs.trainer import Trainer

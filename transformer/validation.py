@@ -218,7 +218,6 @@ _EXTRAS = {
     "sacrebleu": "text",
     "safetensors": "text",
     "sentencepiece": "interchange",
-    "shtab": "completion",
     "starlette": "serve",
     "tokenizers": "text",
     "tqdm": "train",

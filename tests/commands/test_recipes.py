@@ -15,7 +15,7 @@ import torch
 from helpers import PAIRS, corpus
 
 import transformer.commands.data
-import transformer.commands.options
+import transformer.commands.main
 import transformer.commands.recipes
 from transformer import (
     RECIPES,
@@ -36,9 +36,18 @@ from transformer import (
     train_translator,
 )
 from transformer.commands.data import OwnTexts, Translations
-from transformer.commands.options import device_option
-from transformer.commands.recipes import Loss, Schedule, Stacks, changed, own_recipe, read_recipe, settings
-from transformer.commands.training import toy_record, train_toy, translation_record
+from transformer.commands.main import device_option
+from transformer.commands.recipes import (
+    Loss,
+    Schedule,
+    Stacks,
+    Trained,
+    changed,
+    own_recipe,
+    read_recipe,
+    settings,
+    train_recipe,
+)
 from transformer.exchange.translators import load_translator
 from transformer.files import write_record
 from transformer.language.bpe_dropout import sampled_batches
@@ -112,8 +121,6 @@ def test_what_no_run_can_do_is_refused_at_once(change, message):
 
 
 def test_the_data_of_the_other_kind_are_refused():
-    with pytest.raises(TypeError, match="data must be a Reversals, not Translations"):
-        train_toy(TINY)
     with pytest.raises(TypeError, match="data must be a Translations, not Reversals"):
         train_translator(TOY, load=ours)
 
@@ -121,8 +128,7 @@ def test_the_data_of_the_other_kind_are_refused():
 @pytest.mark.parametrize(
     ("module", "call"),
     [
-        ("commands.training", lambda: train_toy(TOY)),
-        ("commands.training", lambda: train_translator(TINY, load=ours)),
+        ("commands.recipes", lambda: train_translator(TINY, load=ours)),
         ("language.translator", lambda: Translator.load("phrases")),
         ("language.translator", lambda: load_translator("phrases")),
         ("runs.distributed", lambda: process_group().__enter__()),
@@ -136,7 +142,7 @@ def test_what_trains_or_translates_does_so_on_the_best_device(monkeypatch, modul
 
 
 def test_commands_compute_on_the_best_device(monkeypatch):
-    monkeypatch.setattr(transformer.commands.options, "best_device", lambda: torch.device("meta"))
+    monkeypatch.setattr(transformer.commands.main, "best_device", lambda: torch.device("meta"))
     parser = argparse.ArgumentParser()
     device_option(parser.add_argument)
     assert parser.parse_args([]).device == "meta" and "(default: meta)" in parser.format_help()
@@ -164,13 +170,6 @@ def test_a_recipe_comes_back_from_its_file(name, tmp_path):
     assert read_recipe(tmp_path / "config.json") == recipe
     write_record(tmp_path / "record.json", {"date": "today", "recipe": asdict(recipe)})
     assert read_recipe(tmp_path / "record.json") == recipe
-
-
-@pytest.mark.parametrize("sums", ["a", "a b c"])
-def test_texts_have_a_checksum_each_or_none(sums):
-    with pytest.raises(ValueError, match="sha256 must hold a checksum for each of 2 files, not"):
-        OwnTexts("own texts", 100, source="x", target="y", sha256=sums)
-    assert OwnTexts("own texts", 100, source="x", target="y").identity == {"source": "x", "target": "y"}
 
 
 def test_two_depths_come_back_from_a_file_as_they_were(tmp_path):
@@ -236,7 +235,7 @@ def test_schedule_warms_up_and_cools_down():
 def test_the_seed_of_a_recipe_decides_weights_and_data():
     def trained(seed, before):
         torch.manual_seed(before)  # which must not matter
-        trainer = train_toy(changed(TOY, steps=1, evaluate_every=1, seed=seed))
+        trainer = train_recipe(changed(TOY, steps=1, evaluate_every=1, seed=seed)).trainer
         return trainer.model.src_embedding.weight, next(iter(trainer.stream.batches(0)))[0]
 
     (weights, inputs), (same, again) = trained(3, before=0), trained(3, before=1)
@@ -253,7 +252,7 @@ def test_run_is_evaluated_on_a_stream_of_its_own(monkeypatch):
         return reverse_and_mark(src, 10)
 
     monkeypatch.setattr(transformer.toy, "greedy_search", search)
-    trainer = train_toy(changed(TOY, steps=1, evaluate_every=1))
+    trainer = train_recipe(changed(TOY, steps=1, evaluate_every=1)).trainer
     inputs, _ = next(iter(trainer.stream.batches(0)))
     assert seen[0].shape == (1000, 5) and not seen[0][: len(inputs)].equal(inputs)
 
@@ -263,35 +262,7 @@ def test_best_is_the_run_s_highest_share_of_whole_sequences(monkeypatch):
     monkeypatch.setattr(
         transformer.commands.data, "exact_match", lambda model, **how: {"sequences": next(scores)}
     )
-    assert train_toy(TOY).scores.best == 0.75
-
-
-@pytest.mark.slow
-def test_interrupted_run_ends_where_the_whole_one_does(tmp_path):
-    whole = train_toy(TOY)
-    train_toy(changed(TOY, steps=3), tmp_path)
-    resumed = train_toy(TOY, tmp_path)
-    assert resumed.step == 6
-    for name, weight in whole.model.state_dict().items():
-        assert resumed.model.state_dict()[name].equal(weight), name
-
-
-def test_the_limit_of_time_reaches_the_trainer(monkeypatch):
-    seen = []
-    monkeypatch.setattr(Trainer, "fit", lambda self, max_minutes=None: seen.append(max_minutes) or self)
-    train_toy(TOY), train_toy(TOY, max_minutes=2.5)
-    assert seen == [None, 2.5]
-
-
-@pytest.mark.slow
-def test_the_toys_record_holds_its_curve_and_its_score():
-    trainer = train_toy(TOY)
-    kept = toy_record(trainer, TOY)
-    assert kept["recipe"] == asdict(TOY)
-    assert [entry["step"] for entry in kept["curve"]] == [3, 6] and set(kept["test"]) == {
-        "sequences",
-        "tokens",
-    }
+    assert train_recipe(TOY).trainer.scores.best == 0.75
 
 
 # Translators
@@ -352,14 +323,6 @@ def test_subwords_are_cut_anew_in_every_epoch_where_the_recipe_says_so():
     assert sum(batch[0].numel() for batch in trainer.stream.batches(0)) > sum(
         batch[0].numel() for batch in usual
     )
-
-
-def test_settings_reach_the_trainer():
-    changes = {"accumulate": 2, "clip_norm": 0.5, "average": 0.25, "patience": 7, "seed": 3}
-    changes |= {"weight_decay": 0.125, "precision": "auto"}
-    _, trainer = train_translator(changed(TINY, steps=1, **changes), load=ours)
-    assert changes.items() <= asdict(trainer.config).items()
-    assert trainer.config == changed(TINY, steps=1, **changes).training
 
 
 def weights_equal(model, other) -> bool:
@@ -453,15 +416,6 @@ def test_either_order_of_norms_learns_small_portuguese():
 def test_every_recipe_leaves_the_precision_to_the_device():
     found = {name: recipe.training.precision for name, recipe in RECIPES.items()}
     assert found == dict.fromkeys(RECIPES, "auto") | {"toy": "float32"}
-
-
-def test_interrupted_training_ends_where_the_whole_one_does(tmp_path):
-    whole, _ = train_translator(TINY, load=ours)
-    train_translator(changed(TINY, steps=3), tmp_path, load=ours)
-    resumed, trainer = train_translator(TINY, tmp_path, load=ours)
-    assert trainer.step == 6
-    for name, weight in whole.model.state_dict().items():
-        assert resumed.model.state_dict()[name].equal(weight), name
 
 
 # A recipe for texts of one's own
@@ -582,7 +536,7 @@ def test_an_old_recipe_is_that_of_a_corpus_of_the_book(tmp_path):
 @pytest.fixture(scope="module")
 def record():
     translator, trainer = train_translator(TINY, load=ours)
-    return translator, trainer, translation_record(translator, trainer, TINY, load=corpus)
+    return translator, trainer, Trained(TINY, TINY.data.read(corpus), translator, trainer).record()
 
 
 def test_record_holds_the_run(record):

@@ -21,7 +21,7 @@ from transformer import (
     load_corpus,
     load_toy_model,
 )
-from transformer.commands.main import main
+from transformer.__main__ import main
 from transformer.exchange.ctranslate2 import CTranslate2Engine, to_ctranslate2
 from transformer.exchange.translators import load_translator
 from transformer.language.translator import Search

@@ -14,7 +14,7 @@ from helpers import close
 from test_marian import M2M100, MARIAN, V, generated
 
 from transformer import Translator, accelerate, beam_search, greedy_search
-from transformer.commands.main import main
+from transformer.__main__ import main
 from transformer.exchange.translators import Constrained, M2M100Translator, MarianTranslator, load_translator
 from transformer.files import CheckpointError
 

@@ -17,7 +17,7 @@ from transformer import (
     Translator,
     Vocabulary,
 )
-from transformer.commands.main import main
+from transformer.__main__ import main
 from transformer.files import CheckpointError
 
 

@@ -12,7 +12,7 @@ from helpers import FILES
 from huggingface_hub import errors
 
 from transformer import Translator
-from transformer.commands.main import main
+from transformer.__main__ import main
 from transformer.exchange.translators import load_translator
 from transformer.files import CheckpointError
 from transformer.language.folder import pretrained_folder

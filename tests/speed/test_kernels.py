@@ -21,7 +21,7 @@ from transformer import (
     label_smoothed_cross_entropy,
     scaled_dot_product_attention,
 )
-from transformer.commands.main import main
+from transformer.__main__ import main
 from transformer.speed.chunked_loss import linear_cross_entropy
 from transformer.speed.kernels import HAS_ONEDNN, fast_attention, fastest, linear_by_onednn
 

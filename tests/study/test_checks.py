@@ -28,8 +28,8 @@ from transformer import (
     check_model,
     greedy_search,
 )
+from transformer.__main__ import main
 from transformer.attention import KeyValueCache
-from transformer.commands.main import main
 from transformer.modern.generate import generate
 from transformer.modern.language_model import LanguageModel, LanguageModelConfig
 from transformer.modern.parts import RoutedFeedForward

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Mapping
 from typing import Any
-from transformer.commands.options import Add, within
+from transformer.commands.main import Add, within
 from transformer.study.checks import check_model
 from transformer.study.training_checks import check_training
 

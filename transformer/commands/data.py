@@ -4,7 +4,7 @@ import hashlib
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar
 import torch
@@ -233,9 +233,9 @@ class Lessons:
         test, grid = self.test(), tune_search(translator, self.dev)
         on_dev = {Search(entry["beam_size"], entry["length_penalty"]): entry["scores"] for entry in grid}
         searches = {"greedy": Search(1), "beam 4": Search(4), "tuned": next(iter(on_dev))}
-        scores = {"dev": {"pairs": len(self.dev)}}
-        scores["dev"] |= {name: on_dev[search] for name, search in searches.items()}
-        return kept | {"grid": grid, "scores": scores | _test_scores(translator, searches, test, self.train)}
+        dev = {"pairs": len(self.dev)} | {name: on_dev[search] for name, search in searches.items()}
+        tested = _test_scores(translator, searches, test, self.train)
+        return kept | {"grid": grid, "scores": {"dev": dev} | tested}
 
     def said(self, record: dict[str, Any]) -> str:
         """A record's scores, one to a line."""
@@ -285,10 +285,6 @@ class OwnTexts(Translations):
         sha256: the checksums of the files named, in this order, with spaces between them; or empty.
 
     The other arguments are those of `Translations`.
-
-    Raises:
-        TypeError, ValueError: as in `Translations`; a name is not UTF-8; or there are more or fewer checksums
-            than files.
     """
 
     source: str = ""
@@ -313,12 +309,6 @@ class OwnTexts(Translations):
         """The files that are named."""
         return [path for name in FILES if (path := getattr(self, name))]
 
-    @property
-    def identity(self) -> dict[str, str]:
-        """Of each file its checksum, or its path if there is none; texts are told apart by these."""
-        named = [name for name in FILES if getattr(self, name)]
-        return dict(zip(named, self.sha256.split() or self.files))
-
     def load(self, split: str) -> list[Pair]:
         """The pairs to train on, `"train"`, or to judge by, `"dev"`.
 
@@ -328,25 +318,17 @@ class OwnTexts(Translations):
         for path, noted in zip(self.files, self.sha256.split()):
             if (found := checksum(path)) != noted:
                 raise CorpusError(f"{path} has changed: its sha256 was {noted}, and is {found}")
-        train, dev = _own_splits(
-            self.source, self.target, self.dev_source, self.dev_target, self.sha256, self.prepared
-        )
-        return {"train": train, "dev": dev}[split]
+        if self.dev_source:
+            files = (self.source, self.target) if split == "train" else (self.dev_source, self.dev_target)
+            return _read(*files)
+        try:
+            train, dev = held_out(_read(self.source, self.target), self.prepared)
+        except ValueError as error:
+            raise CorpusError(f"{', '.join(self.files)}: {error}") from None
+        return train if split == "train" else dev
 
 
-@lru_cache(1)
-def _own_splits(
-    source: str, target: str, dev_source: str, dev_target: str, sha256: str, preparation: Preparation
-) -> tuple[list[Pair], list[Pair]]:
-    """The pairs of `OwnTexts`, to train on and to judge by."""
-    train = read_pairs(source, target or None, keep_empty=False)
-    dev = read_pairs(dev_source, dev_target or None, keep_empty=False) if dev_source else None
-    for files, pairs in (((source, target), train), ((dev_source, dev_target), dev)):
-        if pairs == []:
-            raise CorpusError(f"{', '.join(filter(None, files))}: no lines, and no pairs")
-    if dev is not None:
-        return train, dev
-    try:
-        return held_out(train, preparation)
-    except ValueError as error:
-        raise CorpusError(f"{', '.join(filter(None, (source, target)))}: {error}") from None
+def _read(source: str, target: str) -> list[Pair]:
+    if pairs := read_pairs(source, target or None, keep_empty=False):
+        return pairs
+    raise CorpusError(f"{', '.join(filter(None, (source, target)))}: no lines, and no pairs")

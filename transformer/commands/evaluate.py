@@ -3,7 +3,7 @@
 import argparse
 from functools import partial
 from typing import Any
-from transformer.commands.options import Add, note, place, search_options, within
+from transformer.commands.main import Add, note, place, search_options, within
 from transformer.language.corpora import Pair, load_corpus, read_pairs
 from transformer.language.folder import pretrained_folder
 from transformer.language.scores import corpus_scores

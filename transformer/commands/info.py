@@ -3,7 +3,7 @@
 import argparse
 import json
 from dataclasses import asdict
-from transformer.commands.options import Add, model_option
+from transformer.commands.main import Add, model_option
 from transformer.commands.recipes import RECIPES, settings
 from transformer.language.folder import pretrained_folder
 from transformer.language.translator import Translator

@@ -1,25 +1,33 @@
-"""The command line."""
+"""The command line: options and messages that commands share, and the program around them."""
 
 import argparse
+import difflib
+import inspect
 import os
+import re
 import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import partial
-from typing import Any
+from dataclasses import fields, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NoReturn
+import torch
 from transformer import __version__
-from transformer.commands import check, evaluate, info, serve, train, translate
-from transformer.commands.options import Arguments, drop_output, note, one_line, place, program, use_threads
+from transformer.exchange.translators import load_translator
+from transformer.language.translator import AnyTranslator, Search
 from transformer.speed.kernels import keep_freed_memory
-from transformer.validation import optional_import
+from transformer.training import best_device
 
-__all__ = ["COMMANDS", "parser", "main"]
+__all__ = [
+    "within", "place", "program", "Add", "search_options", "model_option", "engine_option",
+    "named_translator", "device_option", "use_threads", "one_line", "note", "parser", "run",
+]  # fmt: skip
 
-
-COMMANDS = train, translate, evaluate, serve, check, info  # each has HELP, add_options and run
 
 DESCRIPTION = """\
 Train a Transformer that translates, on a corpus of this book or texts of your own, and use it.
@@ -33,42 +41,166 @@ The one that is built in translates Portuguese into English; --model takes any o
 Every command has a --help of its own."""
 
 
-class Completion(argparse.Action):
-    """Print a shell's completion of the command line, and end."""
+class Arguments(argparse.ArgumentParser):
+    """A parser that leaves it to `run` to say what is wrong, and names an unknown option itself."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(f"{message} (see {self.prog} --help)")
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        words: list[str] = list(sys.argv[1:] if args is None else args)
+        for word in words:  # else argparse takes the value after it for something else
+            flag, known = word.partition("=")[0], self._option_string_actions
+            option = re.match(r"-[^\W\d]|--.", word) and " " not in flag
+            if word == "--" or self._subparsers and not option:  # what follows is another's
+                break
+            start = flag if flag.startswith("--") else flag[:2]
+            if option and not any(name.startswith(start) for name in known):
+                near = difflib.get_close_matches(flag, known, 1)
+                self.error(f"unknown option {flag}" + (f"; did you mean {near[0]}?" if near else ""))
+        return super().parse_known_args(words, namespace)
+
+
+def within(kind: type, low: float, high: float) -> Callable[[str], Any]:
+    """A parser of numbers of a type, from the lowest to the highest allowed."""
+
+    def number(text: str) -> Any:
+        value = kind(text)
+        if not low <= value <= high:
+            raise argparse.ArgumentTypeError(f"must lie in [{low}, {high}], but is {text}")
+        return value
+
+    number.__name__ = kind.__name__  # for the message about what is not a number
+    return number
+
+
+def place(text: str) -> Path:
+    """A path, which must not be empty: that would be the current folder."""
+    if not text:
+        raise argparse.ArgumentTypeError("must not be empty")
+    return Path(text)
+
+
+def program() -> str:
+    """The name under which the program was started."""
+    name = Path(sys.argv[0]).stem
+    return name if name == "transformer-book" else "python -m transformer"
+
+
+Add = Callable[..., Any]  # an argument parser's `add_argument`
+
+
+class Setting(argparse.Action):
+    """An option that changes one setting, `const`, of the value at `dest`, which checks it."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: Any = None) -> None:
-        shtab = optional_import("shtab")
-        (commands,) = (action.choices for action in parser._actions if isinstance(action.choices, dict))
-        for action in (action for command in commands.values() for action in command._actions):
-            if action.dest in ("model", "directory"):
-                action.complete = shtab.DIRECTORY
-            elif action.type is place:
-                action.complete = shtab.FILE
-        parser.prog = "transformer-book"
-        print(shtab.complete(parser, values))
-        parser.exit()
+        before = getattr(namespace, self.dest)
+        try:
+            setattr(namespace, self.dest, replace(before, **{self.const: values}))
+        except ValueError as error:
+            raise argparse.ArgumentError(self, str(error)) from None
 
 
-def parser() -> argparse.ArgumentParser:
-    """What may appear on the command line."""
+def search_options(add: Add) -> None:
+    """Which translator searches, how, and where; `options.search` is the `Search`."""
+    model_option(add)
+    said = dict(re.findall(r"^    (\w+): (.+)\.$", inspect.getdoc(Search) or "", re.M))
+    for setting in fields(Search):
+        short = ["--beam"] if setting.name == "beam_size" else []
+        flag = "--" + setting.name.replace("_", "-")
+        text = f"{said.get(setting.name, setting.name)} (default: {setting.default})"
+        kept = {"dest": "search", "default": Search(), "const": setting.name}
+        add(*short, flag, action=Setting, type=setting.type, metavar="N", help=text, **kept)
+    device_option(add)
+
+
+def model_option(add: Add) -> None:
+    """Which translator."""
+    name = "a translator's folder, such as runs/ted-small/translator, or OWNER/NAME on the Hugging Face hub "
+    name += "(default: phrases, the small one that is built in; a folder of that name is ./phrases)"
+    add("--model", default="phrases", metavar="NAME", help=name)
+
+
+def engine_option(add: Add) -> None:
+    """What runs the search."""
+    engine = "search by ctranslate2, a program in C++ (default: PyTorch)"
+    add("--engine", choices=["ctranslate2"], help=engine)
+    numbers = "what ctranslate2 computes with, such as int8 (default: float32)"
+    add("--compute-type", metavar="TYPE", help=numbers)
+
+
+def named_translator(options: argparse.Namespace) -> AnyTranslator:
+    """The translator of the options."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        translator = load_translator(options.model, options.device, options.engine, options.compute_type)
+    for warning in caught:
+        note(f"warning: {warning.message}")
+    return translator
+
+
+def device_option(add: Add) -> None:
+    """On which device."""
+    device = best_device().type
+    add("--device", default=device, help=f"where to compute (default: {device})")
+    many = "threads to compute with (default: as many as PyTorch takes, but one to train a narrow model)"
+    add("--threads", type=within(int, 1, 1024), metavar="N", help=many)
+
+
+_NARROW = 128  # a step of a model up to this width is too short to be shared
+
+
+def use_threads(options: argparse.Namespace, d_model: int | None = None) -> None:
+    """Compute with the threads asked for; unasked, with one for a run of a narrow model."""
+    asked: int | None = getattr(options, "threads", None)
+    if asked is None and d_model is not None and d_model <= _NARROW and "OMP_NUM_THREADS" not in os.environ:
+        asked = 1
+    if asked is not None:
+        torch.set_num_threads(asked)
+
+
+def one_line(message: object) -> str:
+    """A message on one line, with escapes for what is not printable, and without C++ frames."""
+    text = str(message).partition("\nException raised from")[0]
+    text = " ".join(line.strip() for line in text.splitlines())
+    return "".join(
+        sign if sign.isprintable() else sign.encode("unicode_escape", "surrogatepass").decode()
+        for sign in text
+    )
+
+
+def note(message: object) -> None:
+    """Say something on standard error, on one line, whether or not somebody still reads it."""
+    try:
+        print(one_line(message), file=sys.stderr, flush=True)
+    except OSError:
+        _drop_output()
+
+
+def _drop_output() -> None:
+    # Discard output that was printed and cannot be written, which Python would try again at exit.
+    for stream in filter(None, (sys.stdout, sys.stderr)):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def parser(commands: Sequence[ModuleType]) -> argparse.ArgumentParser:
+    """What may appear on the command line; a command is a module with `HELP`, `add_options` and `run`."""
     layout = argparse.RawDescriptionHelpFormatter
     name, module = program(), "python -m transformer"
-    described = DESCRIPTION.replace(module, name)
-    whole = Arguments(prog=name, description=described, formatter_class=layout)
+    whole = Arguments(prog=name, description=DESCRIPTION.replace(module, name), formatter_class=layout)
     whole.add_argument("--version", action="version", version=f"transformer-book {__version__}")
     debug = "show the traceback of an error (default: one line that says what is wrong)"
     whole.add_argument("--debug", action="store_true", help=debug)
-    script = "print what makes bash, zsh or fish complete transformer-book at the Tab key"
-    shells = ("bash", "zsh", "fish")
-    whole.add_argument("--print-completion", action=Completion, choices=shells, metavar="SHELL", help=script)
-    commands = whole.add_subparsers(title="commands", metavar="command")
-    for command in COMMANDS:
+    subparsers = whole.add_subparsers(title="commands", metavar="command")
+    for command in commands:
         line, _, more = command.HELP.replace(module, name).partition("\n\n")
-        described = f"{line[0].upper()}{line[1:]}."
-        sub = commands.add_parser(
+        sub = subparsers.add_parser(
             command.__name__.rpartition(".")[2],
             help=line,
-            description=described,
+            description=f"{line[0].upper()}{line[1:]}.",
             epilog=more,
             formatter_class=layout,
         )
@@ -76,15 +208,6 @@ def parser() -> argparse.ArgumentParser:
         sub.set_defaults(run=command.run)
         command.add_options(sub.add_argument)
     return whole
-
-
-def refusal(error: Exception) -> str:
-    """The text for an error: its message and, if the error was not foreseen, its type."""
-    foreseen = (ValueError, TypeError, OSError, ImportError, ArithmeticError)
-    if isinstance(error, foreseen) and str(error):
-        return f"error: {one_line(error)}"
-    said = ": ".join(filter(None, (type(error).__name__, one_line(error))))
-    return f"error: {said} (--debug shows where)"
 
 
 class Terminated(KeyboardInterrupt):
@@ -100,47 +223,38 @@ class Terminated(KeyboardInterrupt):
 
 
 @contextmanager
-def terminable() -> Iterator[None]:
-    """Let a request to terminate, or the end of the terminal, end the program as an interrupt does,
-    so that it can clean up."""
-
+def _terminable() -> Iterator[None]:
+    # A request to terminate, or the end of the terminal, ends the program as an interrupt does.
     def stop(number: int, frame: object) -> None:
         raise Terminated(number)
 
-    handlers = {"SIGINT": signal.default_int_handler, "SIGTERM": stop, "SIGHUP": stop}
     with ExitStack() as stack:
-        if threading.current_thread() is threading.main_thread():  # others may not ask for signals
-            for name, handler in handlers.items():
-                number = getattr(signal, name, None)  # there is no terminal to be closed on Windows
-                if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
-                    before = signal.signal(number, handler)
-                    stack.callback(signal.signal, number, before or signal.SIG_DFL)
-            stack.callback(setattr, sys, "unraisablehook", sys.unraisablehook)
-            sys.unraisablehook = partial(raise_again, sys.unraisablehook)
+        for name in ("SIGTERM", "SIGHUP"):
+            number = getattr(signal, name, None)  # there is no terminal to be closed on Windows
+            if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
+                if threading.current_thread() is threading.main_thread():  # others may not ask for signals
+                    stack.callback(signal.signal, number, signal.signal(number, stop) or signal.SIG_DFL)
         yield
 
 
-def raise_again(report: Callable[[Any], object], ignored: Any) -> None:
-    """Send an interrupt once more that came in a callback, where Python ignores exceptions."""
-    if issubclass(ignored.exc_type, KeyboardInterrupt):  # the value may be missing
-        number = getattr(ignored.exc_value, "signal", signal.SIGINT)
-        send = signal.raise_signal
-        if hasattr(signal, "pthread_kill"):  # not on Windows; it also wakes a thread that sleeps
-            send = partial(signal.pthread_kill, threading.get_ident())
-        while True:
-            try:
-                return threading.Timer(0.01, send, [number]).start()  # by then, the callback is over
-            except KeyboardInterrupt:  # or not: it came while this was still at work, and would be ignored
-                continue
-    report(ignored)
+def _refusal(error: Exception) -> str:
+    foreseen = (ValueError, TypeError, OSError, ImportError, ArithmeticError)
+    if isinstance(error, foreseen) and str(error):
+        return f"error: {one_line(error)}"
+    said = ": ".join(filter(None, (type(error).__name__, one_line(error))))
+    return f"error: {said} (--debug shows where)"
 
 
-def main(arguments: list[str] | None = None) -> int:
+def run(commands: Sequence[ModuleType], arguments: list[str] | None = None) -> int:
     """Run the command line; bad input ends in one line on standard error and status 2.
 
     A closed pipe, such as `head` leaves behind, ends the program silently. The status is then the
     one that a shell has for it, as it is after an interrupt or a request to terminate. `--debug` shows
     an error's traceback.
+
+    Args:
+        commands: as in `parser`.
+        arguments: the words of the command line; `None` for those of the process.
     """
     if sys.stderr is None:  # the parent process has closed it
         sys.stderr = open(os.devnull, "w")
@@ -148,18 +262,18 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         if sys.stdout is None:
             raise OSError("standard output is closed")
-        known = parser()
+        known = parser(commands)
         options = known.parse_args(arguments, argparse.Namespace(arguments=arguments))
         if not hasattr(options, "run"):
             known.print_help(sys.stderr)
             return 2
         keep_freed_memory()  # the process is this program's own
         use_threads(options)
-        with terminable():
+        with _terminable():
             status: int | None = options.run(options)
         sys.stdout.flush()
     except BrokenPipeError:
-        drop_output()
+        _drop_output()
         return 141
     except KeyboardInterrupt as error:
         note(str(error) or "interrupted")
@@ -167,8 +281,8 @@ def main(arguments: list[str] | None = None) -> int:
     except Exception as error:
         if "--debug" in arguments:
             traceback.print_exc()
-        note(refusal(error))
-        drop_output()
+        note(_refusal(error))
+        _drop_output()
         return 2
-    drop_output()
+    _drop_output()
     return status or 0

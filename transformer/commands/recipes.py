@@ -1,37 +1,38 @@
-"""Recipes: all that a training run depends on, as data."""
+"""Recipes: all that a training run depends on, as data, and the run itself."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from copy import deepcopy
 from dataclasses import asdict, dataclass, fields, replace
+from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+import torch
 from torch import Tensor
-from transformer.commands.data import FILES, OwnTexts, Reversals, Translations, checksum
+from transformer.commands.data import FILES, Lessons, Load, OwnTexts, Reversals, Translations, checksum
 from transformer.files import read_record
 from transformer.language.batches import TokenBatches, encode_pairs
-from transformer.language.corpora import CorpusError, as_pairs
+from transformer.language.corpora import CorpusError, Pair, as_pairs, held_out
+from transformer.language.translator import Translator
 from transformer.language.vocabulary import Vocabulary, normalize
 from transformer.language.wording import AS_IT_IS, Preparation
 from transformer.layers import LayerConfig
 from transformer.loss import r_drop_loss, teacher_forced_loss
 from transformer.model import Transformer, TransformerConfig
+from transformer.runs.checkpoints import load_checkpoint
+from transformer.runs.distributed import rank_and_world_size
+from transformer.runs.folder import run_facts
+from transformer.runs.trainer import StoppedRun, Trainer
 from transformer.runs.update import TrainingConfig
-from transformer.training import cooldown, noam_rate
-from transformer.validation import check_number, check_rate, check_size, check_type
+from transformer.training import best_device, cooldown, noam_rate
+from transformer.validation import check_device, check_number, check_rate, check_size, check_type
+from transformer.validation import optional_import
+from transformer.weights import set_weights
 
 __all__ = [
-    "Stacks",
-    "Schedule",
-    "Loss",
-    "Recipe",
-    "settings",
-    "changed",
-    "parsed",
-    "RECIPES",
-    "read_recipe",
-    "recipe_for",
-    "own_recipe",
-]
+    "Stacks", "Schedule", "Loss", "Recipe", "settings", "changed", "parsed", "RECIPES", "read_recipe",
+    "recipe_for", "own_recipe", "Trained", "train_recipe", "train_translator",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,12 +165,12 @@ def _depths(text: str) -> int | tuple[int, ...]:
     return numbers if len(numbers) > 1 else numbers[0]
 
 
-_WANTED: dict[Any, str] = {
-    bool: "true or false",
-    int: "an int",
-    float: "a float",
-    _depths: "an int, or two with a comma between them, for encoder and decoder",
+_KINDS: dict[type, tuple[str, Any]] = {  # how a setting is called, and read
+    bool: ("true or false", {"true": True, "false": False}.__getitem__),
+    int: ("an int", int),
+    float: ("a float", float),
 }
+_LAYERS = "an int, or two with a comma between them, for encoder and decoder", _depths
 
 
 def parsed(recipe: Recipe, changes: Iterable[str]) -> dict[str, Any]:
@@ -180,51 +181,49 @@ def parsed(recipe: Recipe, changes: Iterable[str]) -> dict[str, Any]:
     """
     known, values = settings(recipe), {}
     for name, _, text in (change.partition("=") for change in changes):
-        kind = _depths if name == "n_layers" else type(known.get(name, ""))
+        wanted, read = _KINDS.get(type(known.get(name)), ("a text", str))
+        if name == "n_layers":
+            wanted, read = _LAYERS
         try:
-            values[name] = {"true": True, "false": False}[text] if kind is bool else kind(text)
+            values[name] = read(text)
         except (ValueError, KeyError):
-            wanted = _WANTED[kind]
             raise ValueError(f"{name} must be {wanted}, not {text!r}") from None
     return values
 
 
-_TOY = Stacks(d_model=128, n_heads=8, n_layers=2, d_ff=256, dropout=0.0, norm_first=True)
 _SMALL = Stacks(d_model=128, n_heads=4, n_layers=2, d_ff=256, dropout=0.05, norm_first=True)
 
+
+def _of_corpus(
+    corpus: str, vocab_size: int, model: Stacks, schedule: Schedule, steps: int, max_tokens: int = 2000
+) -> Recipe:
+    every = 350 if steps < 2000 else 500
+    training = TrainingConfig(steps, evaluate_every=every, precision="auto")
+    return Recipe(Translations(corpus, vocab_size, max_tokens), model, schedule, training)
+
+
+_PHRASES = _of_corpus("phrases", 1200, _SMALL, Schedule(200, 0.6, 3e-3), 1400, 1000)
 RECIPES = {
     "toy": Recipe(
         Reversals(batch_size=32, length=10),
-        _TOY,
+        Stacks(d_model=128, n_heads=8, n_layers=2, d_ff=256, dropout=0.0, norm_first=True),
         Schedule(warmup_steps=2000, cooldown=0.5, factor=0.5),
         TrainingConfig(30_000, clip_norm=5.0, evaluate_every=500, monitor="sequences"),
         Loss(smoothing=0.0),
     ),
-    "phrases": Recipe(
-        Translations("phrases", vocab_size=1200, max_tokens=1000),
-        _SMALL,
-        Schedule(warmup_steps=200, cooldown=0.6, peak_rate=3e-3),
-        TrainingConfig(1400, evaluate_every=350, precision="auto"),
+    "phrases": _PHRASES,
+    "phrases-post": replace(
+        _PHRASES, model=replace(_SMALL, norm_first=False), schedule=Schedule(400, 0.6, 2e-3)
     ),
-    "phrases-post": Recipe(
-        Translations("phrases", vocab_size=1200, max_tokens=1000),
-        replace(_SMALL, norm_first=False),
-        Schedule(warmup_steps=400, cooldown=0.6, peak_rate=2e-3),
-        TrainingConfig(1400, evaluate_every=350, precision="auto"),
+    "ted-tiny": _of_corpus(
+        "ted", 4000, replace(_SMALL, n_heads=8, n_layers=4, d_ff=512, dropout=0.1),
+        Schedule(800, 0.4, 2e-3), 6000,
     ),
-    "ted-tiny": Recipe(
-        Translations("ted", vocab_size=4000),
-        replace(_SMALL, n_heads=8, n_layers=4, d_ff=512, dropout=0.1),
-        Schedule(warmup_steps=800, cooldown=0.4, peak_rate=2e-3),
-        TrainingConfig(6000, evaluate_every=500, precision="auto"),
+    "ted-small": _of_corpus(
+        "ted", 4000, replace(_SMALL, d_model=256, n_layers=3, d_ff=1024, dropout=0.2),
+        Schedule(1000, 0.5, 1.2e-3), 10_000,
     ),
-    "ted-small": Recipe(
-        Translations("ted", vocab_size=4000),
-        replace(_SMALL, d_model=256, n_layers=3, d_ff=1024, dropout=0.2),
-        Schedule(warmup_steps=1000, cooldown=0.5, peak_rate=1.2e-3),
-        TrainingConfig(10_000, evaluate_every=500, precision="auto"),
-    ),
-}
+}  # fmt: skip
 
 
 def read_recipe(path: Path | str) -> Recipe:
@@ -301,25 +300,17 @@ def recipe_for(pairs: Sequence[tuple[str, str]], preparation: Preparation = AS_I
     least = 5 + len(set().union(*words))  # characters, four special entries, and the space
     vocab_size = max(least, min(least + often // 2, 16_000))
     model, peak_rate, max_tokens = _OWN_SIZES[sum(words.total() > limit for limit in _OWN_LIMITS)]
-    data = Translations(
-        "own texts",
-        vocab_size,
-        max_tokens,
-        preparation=preparation.name,
-        languages=" ".join(preparation.languages or ()),
-    )
+    languages = " ".join(preparation.languages or ())
+    name = preparation.name
+    data = Translations("own texts", vocab_size, max_tokens, preparation=name, languages=languages)
     vocabulary = Vocabulary.train(texts, vocab_size)  # the texts are prepared
     encoded = encode_pairs(list(zip(texts[::2], texts[1::2])), vocabulary, data.longest)
     if not encoded:
         said = f"no pair, of {len(texts) // 2:,}, has at most {data.longest:,} tokens on both sides"
         raise ValueError(said)
     steps = max(1000, min(10 * len(TokenBatches(encoded, max_tokens)), 50_000))
-    return Recipe(
-        data,
-        model,
-        Schedule(warmup_steps=steps // 8, cooldown=0.5, peak_rate=peak_rate),
-        TrainingConfig(steps, evaluate_every=steps // 10, precision="auto"),
-    )
+    training = TrainingConfig(steps, evaluate_every=steps // 10, precision="auto")
+    return Recipe(data, model, Schedule(steps // 8, cooldown=0.5, peak_rate=peak_rate), training)
 
 
 def own_recipe(
@@ -340,18 +331,126 @@ def own_recipe(
         ValueError: a file's name is not UTF-8.
     """
     files: dict[str, Any] = dict(zip(FILES, map(str, (source, target, dev_source, dev_target))))
-    data = OwnTexts(
-        "own texts",
-        vocab_size=1,
-        preparation=preparation.name,
-        languages=" ".join(preparation.languages or ()),
-        sha256=" ".join(checksum(path) for path in files.values() if path),
-        **files,
-    )
-    train = data.load("train")
+    sums = " ".join(checksum(path) for path in files.values() if path)
+    own = OwnTexts(
+        "own texts", 1, preparation=preparation.name, languages=" ".join(preparation.languages or ()),
+        sha256=sums, **files,
+    )  # fmt: skip
+    train = own.load("train")
     try:
         recipe = recipe_for(train, preparation)
     except ValueError as error:
-        raise CorpusError(f"{', '.join(filter(None, (data.source, data.target)))}: {error}") from None
-    sizes = {name: getattr(recipe.data, name) for name in ("vocab_size", "max_tokens")}
-    return replace(recipe, data=replace(data, **sizes))
+        raise CorpusError(f"{', '.join(filter(None, (own.source, own.target)))}: {error}") from None
+    sizes = {"vocab_size": recipe.data.vocab_size, "max_tokens": recipe.data.max_tokens}
+    return replace(recipe, data=replace(own, **sizes))
+
+
+class Trained(NamedTuple):
+    """What a run has given."""
+
+    recipe: Recipe
+    data: Reversals | Lessons  # what it learned from
+    learned: Any  # a translator, or the toy's model
+    trainer: Trainer
+
+    def record(self) -> dict[str, Any]:
+        """The record of a finished run: the facts of `run_facts`, the recipe, and what the data note."""
+        facts = run_facts(self.trainer.updater.device) | {"recipe": asdict(self.recipe)}
+        return facts | self.data.record(self.learned, self.trainer)
+
+
+def train_recipe(
+    recipe: Recipe,
+    directory: PathLike[str] | str | None = None,
+    device: torch.device | str | None = None,
+    progress: bool = False,
+    max_minutes: float | None = None,
+    data: Reversals | Lessons | None = None,
+) -> Trained:
+    """Train as a recipe says; stopped and called again with the same directory, it goes on.
+
+    Args:
+        recipe: what to do.
+        directory: where log, checkpoints and the model go; `None` for nowhere.
+        device: to train on; `None` for the `best_device`.
+        progress: whether to show a progress bar.
+        max_minutes: as in `Trainer.fit`.
+        data: what is learned from; `None` to read the recipe's own.
+
+    Raises:
+        TypeError, ValueError: `recipe` is not a recipe; or there is no such device.
+        StoppedRun: a signal asked the process to end; the model so far is in the directory by then.
+    """
+    check_type(Recipe, recipe=recipe)
+    device = check_device(best_device() if device is None else device)
+    if directory is not None:
+        optional_import("safetensors")  # which saving needs
+    torch.manual_seed(recipe.training.seed)
+    data = data or recipe.data.read()
+    model = data.model(**asdict(recipe.model)).to(device)
+    batches, config = data.batches(recipe.training.seed), recipe.training
+    trainer = Trainer(model, recipe.loss, batches, recipe.rate, config, directory, data.evaluate, progress)
+    stopped: StoppedRun | None = None
+    try:
+        trainer.fit(max_minutes)
+    except StoppedRun as stop:
+        stopped = stop
+    learned: Any = data.learned(_chosen(trainer, model).eval())
+    if directory is not None and rank_and_world_size()[0] == 0:
+        data.keep(learned, Path(directory))
+    if stopped is not None:
+        usable = f"; what can be used already: {Path(directory) / recipe.data.left}" if directory else ""
+        raise StoppedRun(f"{stopped}{usable}", stopped.signal, stopped.step)
+    return Trained(recipe, data, learned, trainer)
+
+
+def _chosen(trainer: Trainer, model: Transformer) -> Transformer:
+    # The model to keep. It shares the trainer's parameters, or is a copy where its weights are to differ.
+    updater = trainer.updater
+    folder = trainer.checkpointer.folder if trainer.finished and trainer.config.patience else None
+    if updater.average is None and folder is None:
+        return model
+    with updater.averaged():
+        model = deepcopy(model)
+    if folder is not None:
+        set_weights(model, load_checkpoint(folder.best), folder.best)
+    return model
+
+
+def train_translator(
+    recipe: Recipe,
+    directory: PathLike[str] | str | None = None,
+    device: torch.device | str | None = None,
+    progress: bool = False,
+    load: Load | None = None,
+    max_minutes: float | None = None,
+    pairs: Sequence[Pair] | None = None,
+) -> tuple[Translator, Trainer]:
+    """Train a translator as a recipe says; stopped and called again with the same directory, it
+    goes on.
+
+    Args:
+        recipe: what to do; its data are `Translations`.
+        directory: where log and checkpoints go, and the translator, into its folder `translator`;
+            `None` for nowhere.
+        device: to train on; `None` for the `best_device`.
+        progress: whether to show a progress bar.
+        load: gives a split of a corpus, as `load_corpus` does; `None` for that of the recipe's data.
+        max_minutes: as in `Trainer.fit`.
+        pairs: of your own, instead of a corpus; `held_out` chooses those that are not trained on.
+
+    Returns:
+        the translator, with a plain model, and the trainer, with the accelerated one and its
+        history. The translator has the weights of the last update; their average, where the recipe
+        averages; and where it has patience and the run is finished and has a directory, those that
+        were best on the development split.
+
+    Raises:
+        TypeError, ValueError: `recipe` is not a recipe, or is the toy's; or there is no such device.
+    """
+    check_type(Recipe, recipe=recipe)
+    data: Any = recipe.data
+    check_type(Translations, data=data)
+    lessons = data.read(load) if pairs is None else Lessons(data, *held_out(pairs, data.prepared))
+    trained = train_recipe(recipe, directory, device, progress, max_minutes, lessons)
+    return trained.learned, trained.trainer

@@ -4,10 +4,10 @@ import argparse
 import asyncio
 import json
 import socket
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
-from transformer.commands.options import Add, engine_option, named_translator, search_options, within
+from transformer.commands.main import Add, engine_option, named_translator, search_options, within
 from transformer.language.translator import AnyTranslator, Search
 from transformer.validation import optional_import
 
@@ -18,7 +18,6 @@ __all__ = ["HELP", "Refusal", "Batcher", "make_app", "make_server", "run", "add_
 MOST_SENTENCES = 64
 LONGEST_SENTENCE = 1000  # characters, and no more tokens than the model reads
 LARGEST_BODY = 1 << 20  # bytes
-ARRIVAL_SECONDS = 20.0  # that a body may take
 # What the server holds.
 BATCH_TOKENS = 2048
 QUEUE_TOKENS = 1 << 17  # that may wait, those in work included
@@ -29,12 +28,12 @@ HELP = """translate over HTTP
 
   curl --json '{"sentences": ["Gosto disto."]}' http://127.0.0.1:8000/translate
 
-A request has up to 64 sentences of up to 1,000 characters; more is refused with status 413, a body of
-another form with 422, and one that takes more than 20 seconds to arrive with 408. Requests that wait
-are translated together. With 131,072 tokens waiting, others are refused with status 503. GET /health
-answers while the server does. Ctrl-C, or SIGTERM, ends the program once it has answered what it has
-accepted; after 20 seconds, or at Ctrl-C again, it refuses the rest. It has no encryption, no passwords
-and no clock for the head of a request: on an open network, put a web server that has them before it."""
+A request has up to 64 sentences of up to 1,000 characters; more is refused with status 413, and a body
+of another form with 422. Requests that wait are translated together. With 131,072 tokens waiting,
+others are refused with status 503. GET /health answers while the server does. Ctrl-C, or SIGTERM, ends
+the program once it has answered what it has accepted; after 20 seconds, or at Ctrl-C again, it refuses
+the rest. It has no encryption, no passwords and no clock for slow clients: on an open network, put a web
+server that has them before it."""
 
 
 class Refusal(Exception):
@@ -101,21 +100,12 @@ class Batcher:
                         answer.set_exception(error)
 
 
-async def _read_body(receive: Callable[[], Awaitable[Any]]) -> bytes:
-    # Counts bytes and time while the body arrives, whatever length it announces.
-    body, more = bytearray(), True
-    try:
-        async with asyncio.timeout(ARRIVAL_SECONDS):
-            while more:
-                message = await receive()
-                if message["type"] == "http.disconnect":
-                    raise Refusal(499, "the client has left")
-                body += message.get("body", b"")
-                if len(body) > LARGEST_BODY:
-                    raise Refusal(413, f"the body has more than the {LARGEST_BODY} bytes that are allowed")
-                more = message.get("more_body", False)
-    except TimeoutError:
-        raise Refusal(408, f"the body did not arrive within {ARRIVAL_SECONDS:g} seconds") from None
+async def _read_body(request: Any) -> bytes:
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > LARGEST_BODY:
+            raise Refusal(413, f"the body has more than the {LARGEST_BODY} bytes that are allowed")
     return bytes(body)
 
 
@@ -148,19 +138,6 @@ def _n_tokens(sentences: list[str], translator: AnyTranslator) -> list[int]:
     return counts
 
 
-async def _unless_left(request: Any, answering: Coroutine[Any, Any, list[Any]]) -> list[Any]:
-    # Awaits an answer, and cancels it if its client leaves.
-    task, left = asyncio.create_task(answering), asyncio.create_task(request.receive())
-    try:
-        await asyncio.wait([task, left], return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            raise Refusal(499, "the client has left")
-        return task.result()
-    finally:
-        task.cancel()
-        left.cancel()
-
-
 def make_app(translator: AnyTranslator, search: Search = Search()) -> Any:
     """A `starlette.applications.Starlette` that translates: what `serve` runs, for use in your own server.
 
@@ -173,7 +150,8 @@ def make_app(translator: AnyTranslator, search: Search = Search()) -> Any:
     Raises:
         ImportError: starlette is not installed.
     """
-    responses, routing = optional_import("starlette.responses"), optional_import("starlette.routing")
+    requests, responses = optional_import("starlette.requests"), optional_import("starlette.responses")
+    routing = optional_import("starlette.routing")
     batcher = Batcher(lambda texts: translator.translate_checked(texts, search))
 
     def refuse(status: int, reason: str) -> Any:
@@ -183,11 +161,12 @@ def make_app(translator: AnyTranslator, search: Search = Search()) -> Any:
 
     async def translate(request: Any) -> Any:
         try:
-            sentences = _sentences(await _read_body(request.receive))
-            n_tokens = _n_tokens(sentences, translator)
-            found = await _unless_left(request, batcher.submit(sentences, n_tokens))
+            sentences = _sentences(await _read_body(request))
+            found = await batcher.submit(sentences, _n_tokens(sentences, translator))
         except Refusal as refusal:
             return refuse(refusal.status, str(refusal))
+        except requests.ClientDisconnect:
+            return refuse(499, "the client has left")
         except asyncio.CancelledError:
             return refuse(503, "the server is stopping")
         app.state.answered += 1
@@ -205,17 +184,10 @@ def make_app(translator: AnyTranslator, search: Search = Search()) -> Any:
 
 def make_server(app: Any) -> Any:
     """A `uvicorn.Server` of an application, which bounds its connections and the time that stopping takes."""
-    settings = optional_import("uvicorn").Config(
-        app,
-        http="h11",
-        ws="none",
-        lifespan="off",
-        log_level="error",
-        access_log=False,
-        limit_concurrency=MOST_CONNECTIONS,
-        timeout_graceful_shutdown=STOPPING_SECONDS,
-    )
-    return optional_import("uvicorn").Server(settings)
+    uvicorn = optional_import("uvicorn")
+    bounds = {"limit_concurrency": MOST_CONNECTIONS, "timeout_graceful_shutdown": STOPPING_SECONDS}
+    quiet = {"log_level": "error", "access_log": False, "lifespan": "off", "ws": "none"}
+    return uvicorn.Server(uvicorn.Config(app, http="h11", **quiet, **bounds))
 
 
 def run(options: argparse.Namespace) -> None:

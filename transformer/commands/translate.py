@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator
 from typing import Any, BinaryIO
-from transformer.commands.options import Add, engine_option, named_translator, note, search_options
+from transformer.commands.main import Add, engine_option, named_translator, note, search_options
 
 __all__ = ["GROUP", "run", "add_options", "HELP"]
 
