@@ -17,15 +17,13 @@ from helpers import contents
 from small import VOCABULARY, make_model
 
 import transformer.files
-import transformer.runs.checkpoints
-import transformer.runs.folder
 from transformer import Vocabulary
 from transformer.files import CheckpointError, atomic_file, read_record, write_record
 from transformer.runs.checkpoints import (
     load_checkpoint,
     save_checkpoint,
 )
-from transformer.runs.log import read_log, write_log
+from transformer.runs.folder import RunFolder, read_log
 from transformer.training import load_record, record_path
 from transformer.weights import load_weights, save_weights
 
@@ -124,7 +122,7 @@ UPDATES = {"step": 2, "epoch": 0, "loss": 2.5, "rate": 1e-3, "norm": 1.25, "toke
 WRITTEN = {
     "weights": ("a.safetensors", lambda path: save_weights(make_model(), path, torch.float16)),
     "record": ("a.json", lambda path: write_record(path, {"recipe": {"seed": 3}, "scores": [27.5, "pão"]})),
-    "log": ("log.jsonl", lambda path: write_log(path.parent, [UPDATES, {"step": 2, "loss": 2.0}])),
+    "log": ("log.jsonl", lambda path: RunFolder(path.parent).write_log([UPDATES, {"step": 2, "loss": 2.0}])),
 }
 
 
@@ -221,7 +219,7 @@ WRITERS = {
     "checkpoint": ("a.pt", lambda path: save_checkpoint(path, {"model": make_model().state_dict()})),
     "weights": ("a.safetensors", lambda path: save_weights(make_model(), path)),
     "record": ("a.json", lambda path: write_record(path, {"entry": "x" * 1000})),
-    "log": ("log.jsonl", lambda path: write_log(path.parent, [{"step": n} for n in range(100)])),
+    "log": ("log.jsonl", lambda path: RunFolder(path.parent).write_log([{"step": n} for n in range(100)])),
     "vocabulary": ("vocabulary.json", VOCABULARY.save),
 }
 
@@ -292,18 +290,6 @@ def test_atomic_file_reaches_the_disk_before_it_gets_its_name(tmp_path, monkeypa
         part.write_text("whole")
     # The new name is an entry of the directory, which Windows does not open.
     assert done == ["fsync", "replace", *(["fsync"] if os.name == "posix" else [])]
-
-
-def test_a_write_that_fails_names_the_file(tmp_path):
-    with pytest.raises(OSError, match=r"No space left on device: '.*a\.txt'") as refusal:
-        with atomic_file(tmp_path / "a.txt"):
-            raise OSError(errno.ENOSPC, "No space left on device")
-    assert refusal.value.errno == errno.ENOSPC and list(tmp_path.iterdir()) == []
-
-
-def test_no_two_unfinished_files_have_the_same_name(tmp_path):
-    with atomic_file(tmp_path / "a") as one, atomic_file(tmp_path / "a") as two:
-        assert one != two and one.parent == two.parent == tmp_path
 
 
 @pytest.mark.skipif(os.name == "nt", reason="needs links and devices of Unix")

@@ -23,9 +23,9 @@ CELLS = {
         imports reverse-and-mark reversal-batch toy-config reversal-batches exact-match short-run solution-3
     """,
     "11": """
-        imports-here copy-task go-on save-and-resume early-loop folder copy-train precision-imports
-        trainer-imports autocast precisions averaging-imports exchanged moving-average-class averages
-        exercise-3-solution
+        imports-here copy-task go-on checkpoint-imports random-state save-checkpoint load-checkpoint
+        save-and-resume early-loop folder copy-train update-imports autocast precisions
+        moving-average-class averages exercise-3-solution
     """,
     "13": """
         imports first-translation translator-imports translator-search any-translator the-translator

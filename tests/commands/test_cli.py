@@ -560,17 +560,6 @@ def test_a_doubtful_line_is_named_and_the_others_are_not(capsys, monkeypatch):
     ]
 
 
-@pytest.mark.parametrize("more", [0, 1, 65_536, 200_000])
-def test_a_line_is_read_up_to_its_bound(more, capsys, monkeypatch):
-    groups = groups_of(monkeypatch)
-    type_in(monkeypatch, f"{'é' * 32_768}{'x' * more}\nfim\n".encode())
-    assert main(["translate"]) == 0
-    assert groups == [["é" * 32_768, "fim"]]
-    said = capsys.readouterr().err
-    warned = "warning: standard input, line 1 is cut to its first 65,536 bytes\n"
-    assert said == (warned if more > 0 else "")
-
-
 def test_the_name_of_the_built_in_translator_means_no_folder(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "phrases").mkdir()

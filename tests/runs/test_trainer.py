@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-import warnings
-from contextlib import nullcontext
 from functools import partial
-from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -18,11 +14,8 @@ from helpers import run_model as make_model
 from helpers import run_rate as rate
 from torch import nn
 
-import transformer.files
 import transformer.runs.checkpoints
-import transformer.runs.log
-import transformer.runs.precision
-import transformer.runs.trainer
+import transformer.runs.update
 from transformer import (
     Trainer,
     TrainingConfig,
@@ -31,16 +24,9 @@ from transformer import (
 )
 from transformer.commands.recipes import Loss
 from transformer.files import CheckpointError
-from transformer.runs.averaging import MovingAverage
 from transformer.runs.checkpoints import load_checkpoint, save_checkpoint
-from transformer.runs.folder import run_facts
-from transformer.runs.log import draw_curves, latest_numbers, read_log, score_of
-from transformer.runs.precision import best_precision
-from transformer.runs.stream import random_state
-from transformer.runs.update import check_finite
-
-# What a processor without units for 16 bits is told of has a test of its own.
-pytestmark = pytest.mark.filterwarnings("ignore:this processor has no units for")
+from transformer.runs.folder import draw_curves, read_log
+from transformer.runs.update import best_precision
 
 
 def make_trainer(directory=None, model=None, loss=teacher_forced_loss, **changes):
@@ -100,20 +86,12 @@ def same_state(one: Trainer, two: Trainer) -> bool:
 @pytest.mark.parametrize(
     "call, error, message",
     [
-        (lambda: TrainingConfig(0), ValueError, "steps must be at least 1, but is 0"),
-        (lambda: TrainingConfig(1, log_every=2.5), TypeError, "log_every must be an int, not float"),
         (lambda: TrainingConfig(1, average=1.0), ValueError, r"average must lie in \[0, 1\), but is 1.0"),
         (lambda: TrainingConfig(1, clip_norm=math.nan), ValueError, "clip_norm must be greater"),
         (lambda: TrainingConfig(1, precision="half"), ValueError, r"precision must be one of \['float32', "),
         (lambda: TrainingConfig(1, weight_decay=-0.1), ValueError, "weight_decay must be finite"),
-        (lambda: MovingAverage(None, 0.5), TypeError, "model must be a Module, not NoneType"),
         (lambda: make_trainer().fit(max_minutes=-1.0), ValueError, "max_minutes must be finite and at least"),
-        (lambda: best_precision("cuda"), TypeError, r"device must be a device, not str \('cuda'\)"),
-        (lambda: latest_numbers({}), TypeError, "history must be a list, not dict"),
-        (lambda: random_state("cpu"), TypeError, "device must be a device, not str"),
-        (lambda: check_finite("loss", [1.0], [{}]), TypeError, "values must be a Tensor, not list"),
         (lambda: draw_curves([], "a.doc"), ValueError, r"ending must be one of \[.*'png'.*\], not 'doc'"),
-        (lambda: score_of({"loss": 1.0}, "accuracy"), ValueError, r"monitor is 'accuracy', but .*\['loss'\]"),
     ],
 )
 def test_bad_input_is_refused_by_name(call, error, message):
@@ -181,11 +159,6 @@ def test_batches_and_losses_that_no_run_can_be_made_of_are_refused(tmp_path, cha
 
 
 # -------------------------------------------------------------------------------------------------
-# Averaged weights
-# -------------------------------------------------------------------------------------------------
-
-
-# -------------------------------------------------------------------------------------------------
 # What is shown of a log
 # -------------------------------------------------------------------------------------------------
 
@@ -195,13 +168,6 @@ HISTORY = [
     {"step": 5, "loss": 4.25, "bleu": 1.5},
     {"step": 9, "epoch": 1, "loss": 3.5, "rate": 2e-3, "norm": 1.0, "tokens": 7000, "seconds": 0.0},
 ]
-
-
-def test_what_is_shown_of_a_log_are_its_last_lines():
-    dev = {"dev loss": "4.250", "dev bleu": "1.500"}
-    assert latest_numbers([]) == {}
-    assert latest_numbers(HISTORY[:1]) == {"loss": "4.500", "rate": "1.0e-03", "tokens/s": "4,500"}
-    assert latest_numbers(HISTORY) == {"loss": "3.500", "rate": "2.0e-03", "tokens/s": "7,000,000"} | dev
 
 
 @pytest.mark.parametrize("ending", ["png", "svg"])
@@ -257,17 +223,6 @@ def test_trainer_equals_a_loop_written_out(accumulate, clip_norm):
         assert torch.allclose(p, q, rtol=0, atol=1e-6)
 
 
-def test_a_line_of_the_log_is_about_all_updates_since_the_line_before():
-    single, lines = (make_trainer(evaluate=None, log_every=n).fit().history for n in (1, 4))
-    assert [entry["step"] for entry in lines] == [4, 8, 12]
-    for number, line in enumerate(lines):
-        part = single[4 * number : 4 * number + 4]
-        tokens = sum(entry["tokens"] for entry in part)
-        loss = sum(entry["loss"] * entry["tokens"] for entry in part) / tokens
-        assert line["tokens"] == tokens and math.isclose(line["loss"], loss, rel_tol=1e-6)
-        assert line["norm"] == part[-1]["norm"]
-
-
 def test_the_optimizers_settings_are_the_configurations_and_not_the_files(tmp_path):
     make_trainer(tmp_path, steps=4, weight_decay=0.5).fit()
     path = tmp_path / "checkpoint-00000004.pt"
@@ -292,52 +247,9 @@ def test_a_gpu_gets_the_precision_that_its_generation_has(monkeypatch, capabilit
     assert best_precision(torch.device("mps")) == best_precision(torch.device("meta")) == "float32"
 
 
-INTEL = "flags\t\t: fpu avx2 avx512f avx512_bf16 amx_bf16\n"
-PROCESSORS = {
-    "processor\t: 0\nmodel name\t: Some EPYC\nflags\t\t: fpu avx2\n": ("Some EPYC", ["avx2"], "float32"),
-    f"model name\t: Some Xeon\n{INTEL}flags\t: fpu\n": (
-        "Some Xeon",
-        ["amx_bf16", "avx2", "avx512_bf16", "avx512f"],
-        "bfloat16",
-    ),
-    "processor\t: 0\nFeatures\t: fp asimd sve bf16 i8mm\n": (None, ["bf16", "i8mm", "sve"], "bfloat16"),
-    "processor\t: 0\nFeatures\t: fp asimd ebf16\n": (None, [], "float32"),
-    "": (None, [], "float32"),
-}
-
-
-def tell_of_processor(monkeypatch, text):
-    """Let Linux tell this of its processor; other files are read as ever, by Python's own library too."""
-    read = Path.read_text
-    told = lambda path, **named: text if path.name == "cpuinfo" else read(path, **named)
-    monkeypatch.setattr(Path, "read_text", told)
-
-
-@pytest.mark.parametrize("text", PROCESSORS, ids=repr)
-def test_a_processor_gets_the_precision_that_it_has_units_for(monkeypatch, text):
-    """Whoever made it. What Linux tells of it stands in a file; here, in one of ours."""
-    monkeypatch.setattr(torch.cpu, "get_capabilities", dict, raising=False)
-    tell_of_processor(monkeypatch, text)
-    monkeypatch.setattr(sys, "platform", "linux")
-    model, instructions, precision = PROCESSORS[text]
-    assert best_precision(torch.device("cpu")) == precision
-    assert run_facts("cpu")["processor"]["instructions"] == instructions
-    assert model is None or run_facts("cpu")["processor"]["model"] == model
-    for asked, warned in (("bfloat16", precision == "float32"), ("float32", False)):
-        with warnings.catch_warnings(record=True) as noticed:
-            warnings.simplefilter("always")
-            trainer = make_trainer(precision=asked)
-        assert trainer.updater.precision == asked  # a notice, and no refusal
-        assert [str(notice.message)[:44] for notice in noticed] == [
-            "this processor has no units for bfloat16 and"
-        ] * warned
-    monkeypatch.setattr(sys, "platform", "darwin")
-    assert best_precision(torch.device("cpu")) == "float32"
-
-
 @pytest.mark.parametrize("precision", ["float32", "float16"])
 def test_auto_is_the_precision_of_the_device(monkeypatch, precision):
-    monkeypatch.setattr(transformer.runs.precision, "best_precision", lambda device: precision)
+    monkeypatch.setattr(transformer.runs.update, "best_precision", lambda device: precision)
     trainer = make_trainer(precision="auto").fit()
     updater = trainer.updater
     assert updater.precision == precision and updater.scaler.is_enabled() == (precision == "float16")
@@ -352,17 +264,6 @@ def test_trainer_stops_for_log_and_evaluation_where_it_should():
     logged = sum(entry.get("tokens", 0) for entry in trainer.history)
     stream = [batch for epoch in range(3) for batch in make_batches(epoch)][:11]
     assert logged == sum(int((tgt[:, 1:] != 0).sum()) for _, tgt in stream)
-
-
-def test_the_loss_is_computed_in_the_precision_asked_for():
-    seen = []
-
-    def loss(model, batch):
-        seen.append(model(batch[0], batch[1][:, :-1]).dtype)
-        return teacher_forced_loss(model, batch)
-
-    make_trainer(loss=loss, precision="bfloat16", steps=1, evaluate=None).fit()
-    assert seen == [torch.bfloat16]
 
 
 def test_float16_clips_and_logs_the_gradient_without_its_scale():
@@ -481,17 +382,6 @@ def test_a_run_does_not_go_on_with_other_settings(tmp_path, changes, said):
     assert make_trainer(tmp_path, steps=5, keep=7).fit().step == 5  # these may change
 
 
-def test_a_batch_is_known_by_its_tensors_wherever_they_are():
-    """Nested, of any dtype, in their order and shape; what is not a tensor does not count."""
-    mark = transformer.runs.checkpoints._fingerprint
-    ids, half = torch.arange(6), torch.ones(2, dtype=torch.bfloat16)
-    batch = {"ids": ids, "more": (half, ["a name", torch.tensor(True)])}
-    assert mark(batch) == mark({"ids": ids.clone(), "more": [half, ("another", torch.tensor(True))]})
-    others = [ids, half, None, (ids, half), (half, ids), ids.view(2, 3), ids.int(), {"ids": ids + 1}]
-    assert len({mark(other) for other in (batch, *others)}) == len(others) + 1
-    assert mark(ids.view(2, 3).T) == mark(ids.view(2, 3).T.contiguous()) != mark(ids.view(3, 2))
-
-
 def test_a_metric_that_is_no_number_stops_the_run(tmp_path):
     """Instead of ending it for want of patience, with nothing kept as the best."""
     with pytest.raises(FloatingPointError, match="the metric -loss is nan at step 4$"):
@@ -547,38 +437,6 @@ def test_slices_make_the_run_that_is_made_in_one_piece(tmp_path, directory):
     if directory:
         assert read_log(tmp_path) == trainer.history
         assert trainer.checkpointer.checkpoints()[-1].name == "checkpoint-00000012.pt"
-
-
-def test_an_error_while_weights_are_changed_leaves_no_checkpoint(tmp_path):
-    """They are neither the old ones nor the new."""
-    trainer = make_trainer(tmp_path)
-
-    def average():
-        if trainer.step == 2:
-            raise RuntimeError("in the middle")
-
-    trainer.updater.average = SimpleNamespace(update=average, applied=nullcontext, state_dict=lambda: None)
-    with pytest.raises(RuntimeError, match="in the middle"):
-        trainer.fit()
-    assert [path.name for path in trainer.checkpointer.checkpoints()] == ["checkpoint-00000000.pt"]
-
-
-@pytest.mark.parametrize(
-    "error", [BrokenPipeError, ValueError("I/O operation on closed file"), None], ids=repr
-)
-def test_a_bar_that_cannot_be_drawn_falls_silent(monkeypatch, error):
-    """Its reader has gone, its file was closed, or there is none; the run is what it would have been."""
-    asked = []
-
-    def write(text):
-        asked.append(text)
-        raise error
-
-    stream = error and SimpleNamespace(write=write, flush=lambda: None, encoding="utf8")
-    with monkeypatch.context() as patch:
-        patch.setattr(sys, "stderr", stream)
-        trainer = make_trainer(progress=True).fit()
-    assert len(asked) == bool(error) and same_state(trainer, make_trainer().fit())
 
 
 @pytest.mark.slow
@@ -656,16 +514,6 @@ def test_the_average_is_of_every_update_and_is_what_is_evaluated_and_kept(tmp_pa
     assert plain.updater.average is None
 
 
-def test_nothing_is_written_without_a_directory(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    trainer = make_trainer().fit()
-    assert not list(tmp_path.iterdir()) and trainer.checkpointer.checkpoints() == []
-    with pytest.raises(ValueError, match="a trainer without a directory keeps no best weights"):
-        trainer.checkpointer.load_best()
-    with pytest.raises(FileNotFoundError, match="best.pt"):
-        make_trainer(tmp_path, evaluate=None).fit().checkpointer.load_best()
-
-
 # -------------------------------------------------------------------------------------------------
 # The trainer stops
 # -------------------------------------------------------------------------------------------------
@@ -719,8 +567,8 @@ def test_the_bar_is_drawn_only_when_asked_for_and_needs_tqdm_only_then(monkeypat
     trainer = make_trainer(progress=True).fit()
     shown = capfd.readouterr().err
     assert "12/12" in shown
-    for name, value in latest_numbers(trainer.history).items():
-        assert f"{name}={value}" in shown
+    *_, updates, evaluation = trainer.history
+    assert f"loss={updates['loss']:.3f}" in shown and f"dev loss={evaluation['loss']:.3f}" in shown
     monkeypatch.setitem(sys.modules, "tqdm", None)
     make_trainer().fit()
     assert capfd.readouterr().err == ""

@@ -23,7 +23,7 @@ from transformer.runs.checkpoints import load_checkpoint
 from transformer.runs.distributed import rank_and_world_size
 from transformer.runs.folder import run_facts
 from transformer.runs.trainer import StoppedRun, Trainer
-from transformer.runs.update import TrainingConfig
+from transformer.runs.config import TrainingConfig
 from transformer.training import best_device, cooldown, noam_rate
 from transformer.validation import check_device, check_number, check_rate, check_size, check_type
 from transformer.validation import optional_import
@@ -426,17 +426,11 @@ def train_translator(
     max_minutes: float | None = None,
     pairs: Sequence[Pair] | None = None,
 ) -> tuple[Translator, Trainer]:
-    """Train a translator as a recipe says; stopped and called again with the same directory, it
-    goes on.
+    """Train a translator as `train_recipe` does, with its other arguments.
 
     Args:
         recipe: what to do; its data are `Translations`.
-        directory: where log and checkpoints go, and the translator, into its folder `translator`;
-            `None` for nowhere.
-        device: to train on; `None` for the `best_device`.
-        progress: whether to show a progress bar.
         load: gives a split of a corpus, as `load_corpus` does; `None` for that of the recipe's data.
-        max_minutes: as in `Trainer.fit`.
         pairs: of your own, instead of a corpus; `held_out` chooses those that are not trained on.
 
     Returns:

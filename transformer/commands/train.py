@@ -15,8 +15,7 @@ from transformer.commands.recipes import (
 from transformer.files import write_record
 from transformer.language.wording import AS_IT_IS, PREPARATIONS, Preparation
 from transformer.runs.distributed import process_group, rank_and_world_size
-from transformer.runs.folder import RunFolder
-from transformer.runs.log import draw_curves
+from transformer.runs.folder import RunFolder, draw_curves
 from transformer.runs.trainer import StoppedRun
 from transformer.validation import optional_import
 
@@ -207,8 +206,8 @@ recipes:
     + """
 
 All settings of one: python -m transformer info --recipe NAME
-With precision = auto, a CPU or GPU computes in bfloat16 or float16 where it has units for that,
-and in float32 otherwise.
+With precision = auto, a GPU computes in bfloat16 or float16 where it has units for that, and
+everything else in float32.
 
 The folder of a run holds config.json (the recipe), log.jsonl (losses; curves.png shows them),
 checkpoint-*.pt (where a stopped run goes on), best.pt, and the model: translator/, for

@@ -1,11 +1,10 @@
 """`translate`: lines of a file, or of the command line."""
 
 import argparse
-import codecs
 import os
 import sys
 from collections.abc import Iterable, Iterator
-from typing import Any, BinaryIO
+from typing import Any
 from transformer.commands.main import Add, engine_option, named_translator, note, search_options
 
 __all__ = ["GROUP", "run", "add_options", "HELP"]
@@ -14,34 +13,15 @@ __all__ = ["GROUP", "run", "add_options", "HELP"]
 GROUP = 64  # lines that are translated together
 
 
-LONGEST_LINE = 1 << 16  # bytes of a line that are read
-
-
-def _read_lines(stream: BinaryIO) -> Iterator[tuple[bytes, bool]]:
-    """The lines of a stream, each with whether it was cut off at `LONGEST_LINE` bytes."""
-    while line := stream.readline(LONGEST_LINE + 1):
-        cut = len(line) > LONGEST_LINE and not line.endswith(b"\n")
-        if cut:
-            while (rest := stream.readline(LONGEST_LINE)) and not rest.endswith(b"\n"):
-                pass
-        yield line[:LONGEST_LINE], cut
-
-
-def _decoded(lines: Iterable[tuple[bytes, bool]], place: str) -> Iterator[tuple[str, str]]:
-    """Each line's place and its text; a warning says which were cut.
-
-    Args:
-        lines: in UTF-8, each with whether it was cut.
-        place: what a line is called, before its number.
+def _decoded(lines: Iterable[bytes], place: str) -> Iterator[tuple[str, str]]:
+    """Each line's place, which is `place` and its number, and its text.
 
     Raises:
         ValueError: a line is not UTF-8; the message names its place.
     """
-    for number, (line, cut) in enumerate(lines, start=1):
-        if cut:
-            note(f"warning: {place} {number} is cut to its first {LONGEST_LINE:,} bytes")
-        try:  # a character that the cut went through is left out
-            text = codecs.getincrementaldecoder("utf-8")().decode(line, final=not cut)
+    for number, line in enumerate(lines, start=1):
+        try:
+            text = line.decode()
         except UnicodeDecodeError as error:
             wrong = f"byte {line[error.start]:#04x} at position {error.start + 1}"
             raise ValueError(f"{place} {number} is not UTF-8: {wrong}") from None
@@ -70,14 +50,14 @@ def run(options: argparse.Namespace) -> None:
     translator = named_translator(options)
     size = GROUP
     if options.sentence:
-        given = _decoded(((os.fsencode(text), False) for text in options.sentence), "sentence")
+        given = _decoded(map(os.fsencode, options.sentence), "sentence")
     elif sys.stdin is None:
         raise OSError("standard input is closed, and no sentence is given")
     else:
         if sys.stdin.isatty():
             note("One sentence a line; an end of file (Ctrl-D) ends it.")
             size = 1  # a person who types a line waits for its translation
-        given = _decoded(_read_lines(sys.stdin.buffer), "standard input, line")
+        given = _decoded(sys.stdin.buffer, "standard input, line")
     for group in _grouped(given, size):
         places, sentences = zip(*group, strict=True)
         answers = translator.translate_checked(sentences, options.search)
@@ -100,13 +80,11 @@ Sentences are written as one types them, in UTF-8. The translator treats them as
 has learned from; translations of models of the talks and phrases are in lower case, like these.
 
 An empty line gives an empty line. A line of more tokens than the model reads (512 for those of the
-recipes) is cut, with a warning on standard error, and so is one of more than 65,536 bytes. Other lines
-whose translation is doubtful are named there as well: it is cut, the vocabulary lacks characters, or
-several sentences came in and fewer out.
+recipes) is cut, with a warning on standard error. Other lines whose translation is doubtful are named
+there as well: it is cut, the vocabulary lacks characters, or several sentences came in and fewer out.
 
 A terminal is answered line by line. Anything else is read and translated in groups of 64 lines, in
-order, in a fixed amount of memory. A line that is not UTF-8 ends the program, with its number, once
-the lines before it are answered.
+order. A line that is not UTF-8 ends the program, with its number, once the lines before it are answered.
 
   python -m transformer translate < portuguese.txt > english.txt
 

@@ -12,14 +12,9 @@ from transformer.training import best_device
 from transformer.validation import check_device
 
 __all__ = [
-    "process_group",
-    "rank_and_world_size",
-    "from_first",
-    "from_all",
-    "largest",
-    "summed_over_all",
+    "process_group", "rank_and_world_size", "from_first", "from_all", "largest", "summed_over_all",
     "data_parallel",
-]
+]  # fmt: skip
 
 
 @contextmanager
@@ -34,60 +29,33 @@ def process_group(device: torch.device | str | None = None) -> Iterator[torch.de
         the device of this process.
 
     Raises:
-        ValueError: there is no such device, there are fewer GPUs than processes, or the environment
-            is not torchrun's.
-        RuntimeError: this torch cannot connect processes, or they do not find each other.
+        ValueError: there is no such device, or there are fewer GPUs than processes.
+        RuntimeError: this torch cannot connect processes.
     """
-    if device is None:
-        device = best_device()
+    device = best_device() if device is None else device
     if "LOCAL_RANK" not in os.environ:
         yield check_device(device)
         return
-    device = _own_device(device)
-    _connect(_backend(device))
+    if str(device).startswith("cuda"):
+        own, n_devices = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
+        if own >= n_devices:
+            raise ValueError(f"{n_devices} GPUs are too few for process {own}, counted from 0")
+        device = torch.device("cuda", own)
+        torch.cuda.set_device(device)
+    device = check_device(device)
+    # What carries tensors of each kind of device from process to process.
+    backend = {"cpu": "cpu:gloo", "cuda": "cpu:gloo,cuda:nccl"}.get(device.type)
+    if backend is None:
+        raise ValueError(f"several processes need cpu or cuda, not {device.type}")
+    store, rank, world_size = next(distributed.rendezvous("env://"))
+    # When torchrun starts them again, they must not meet at the addresses of those that died.
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    store = distributed.PrefixStore(f"attempt {attempt}", store)
+    long = timedelta(hours=2)  # the others wait while the first evaluates
+    distributed.init_process_group(backend, timeout=long, store=store, rank=rank, world_size=world_size)
     yield device
     # Not after an error: all processes must leave together, and the others do not know of it.
     distributed.destroy_process_group()
-
-
-def _own_device(device: torch.device | str) -> torch.device:
-    values = {name: os.environ.get(name, "") for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
-    for name, value in values.items():
-        if not value.isdecimal():
-            raise ValueError(f"{name} must be a number, as torchrun sets it, but is {value!r}")
-    if not str(device).startswith("cuda"):
-        return check_device(device)
-    own, n_devices = int(values["LOCAL_RANK"]), torch.cuda.device_count()
-    if own >= n_devices:
-        raise ValueError(f"{n_devices} GPUs are too few for process {own}, counted from 0")
-    torch.cuda.set_device(own)
-    return torch.device("cuda", own)
-
-
-def _backend(device: torch.device) -> str:
-    # What carries tensors of each kind of device from process to process.
-    backends = {"cpu": {"cpu": "gloo"}, "cuda": {"cpu": "gloo", "cuda": "nccl"}}.get(device.type)
-    if backends is None:
-        raise ValueError(f"several processes need cpu or cuda, not {device.type}")
-    for name in backends.values():
-        if not (distributed.is_available() and getattr(distributed, f"is_{name}_available")()):
-            raise RuntimeError(f"this torch was built without {name}: start one process only")
-    return ",".join(f"{kind}:{name}" for kind, name in backends.items())
-
-
-def _connect(backend: str) -> None:
-    try:
-        store, rank, world_size = next(distributed.rendezvous("env://"))
-        # When torchrun starts them again, they must not meet at the addresses of those that died.
-        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-        store = distributed.PrefixStore(f"attempt {attempt}", store)
-        long = timedelta(hours=2)  # the others wait while the first evaluates
-        distributed.init_process_group(
-            backend, timeout=long, store=store, rank=rank, world_size=world_size
-        )
-    except (RuntimeError, ValueError) as error:
-        message = f"the processes that torchrun started do not find each other: {error}"
-        raise RuntimeError(message) from error
 
 
 def rank_and_world_size() -> tuple[int, int]:
@@ -150,9 +118,7 @@ def data_parallel(
 
 class _LossOf(nn.Module):
     # A loss calls parts of the model; DistributedDataParallel must see one forward pass.
-    def __init__(
-        self, model: nn.Module, loss: Callable[[Any, Any], tuple[Tensor, Tensor]]
-    ) -> None:
+    def __init__(self, model: nn.Module, loss: Callable[[Any, Any], tuple[Tensor, Tensor]]) -> None:
         super().__init__()
         self.model, self.loss = model, loss
 

@@ -1,23 +1,34 @@
-"""The folder of a run, its lock, and the facts of a record."""
+"""The folder of a run: its lock, its checkpoints and its log; the facts of a record; curves."""
 
+import json
+import math
 import os
 import platform
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+import zlib
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from importlib import metadata, resources
 from pathlib import Path
 from typing import Any
 import torch
-from transformer.files import CheckpointError, write_record
-from transformer.runs.distributed import from_first, rank_and_world_size
-from transformer.runs.precision import processor
-from transformer.validation import check_device, optional_import
+from torch import Tensor
+from transformer.files import (
+    CheckpointError, atomic_file, naming_errors, regular_file, sync_names, write_record,
+)  # fmt: skip
+from transformer.plots import plot_curves
+from transformer.runs.checkpoints import random_state, set_random_state
+from transformer.runs.config import Evaluation
+from transformer.runs.distributed import from_first, rank_and_world_size, summed_over_all
+from transformer.runs.stream import BatchStream
+from transformer.runs.update import Updater
+from transformer.validation import check_choice, check_device, check_size, check_type, optional_import
 
-__all__ = ["run_facts", "RunFolder", "locked_by_first"]
+__all__ = ["run_facts", "read_log", "RunFolder", "locked_by_first", "RunLog", "Scores", "draw_curves"]
 
 
 def run_facts(device: torch.device | str) -> dict[str, Any]:
@@ -28,41 +39,32 @@ def run_facts(device: torch.device | str) -> dict[str, Any]:
 
     Returns:
         command, commit (with a `+` where the package differs from it), device, processor (model,
-        architecture, the instruction sets that decide how fast products are, and the one that
-        torch's own kernels use), versions, and the date in UTC. What cannot be found out is an empty
-        string.
+        architecture, and the instruction set that torch's own kernels use), versions, and the date in
+        UTC. What cannot be found out is an empty string.
 
     Raises:
         ValueError: there is no such device.
     """
-    device = check_device(device)
-    model, instructions = processor()
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else model
+    device, model = check_device(device), platform.processor()
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf8").splitlines():
+            if line.startswith("model name"):
+                model = line.partition(":")[2].strip()
     versions = {"python": platform.python_version()}
     for library in ("torch", "tokenizers", "sacrebleu"):
         with suppress(metadata.PackageNotFoundError):
             versions[library] = metadata.version(library)
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else model
+    kernels = torch.backends.cpu.get_cpu_capability()
+    in_notebook = any("ipykernel_launcher" in argument for argument in sys.orig_argv)
     return {
-        "command": _command(),
+        "command": "a cell of a notebook" if in_notebook else shlex.join(["python", *sys.orig_argv[1:]]),
         "commit": _commit(),
         "device": f"{device.type}: {name}, {torch.get_num_threads()} threads",
-        "processor": {
-            "model": model,
-            "architecture": platform.machine(),
-            "instructions": sorted(instructions),
-            "kernels": torch.backends.cpu.get_cpu_capability(),
-        },
+        "processor": {"model": model, "architecture": platform.machine(), "kernels": kernels},
         "versions": versions,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
     }
-
-
-def _command() -> str:
-    # As it was typed, except for the path of the interpreter.
-    arguments = sys.orig_argv[1:]
-    if any("ipykernel_launcher" in argument for argument in arguments):
-        return "a cell of a notebook"
-    return shlex.join(["python", *arguments])
 
 
 def _commit() -> str:
@@ -76,6 +78,39 @@ def _commit() -> str:
         return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "*.py") else "")
     except (OSError, subprocess.CalledProcessError):
         return ""
+
+
+def read_log(directory: Path | str) -> list[dict[str, float]]:
+    """The entries of a run's `log.jsonl`, without a last line that was cut off; `[]` without a log.
+
+    Raises:
+        CheckpointError: the file is not a log, or a line has changed since it was written; the
+            message names it, and the line.
+    """
+    path = regular_file(Path(directory) / "log.jsonl")
+    entries: list[dict[str, float]] = []
+    try:
+        *lines, rest = path.read_bytes().decode("utf8").split("\n") if path.exists() else [""]
+        for line in [*lines, rest] if "}" in rest[:-1] else lines:  # more than the beginning of an entry
+            entry: Any = json.loads(line)
+            check_type(dict, entry=entry)
+            if entry.pop("crc", None) not in (None, _line_sum(entry)):
+                raise ValueError("its checksum is wrong")
+            check_size(minimum=0, step=entry.get("step"))
+            check_type((int, float), **entry)
+            entries.append(entry)
+    except (ValueError, TypeError, RecursionError) as error:
+        said = f"{path} is not the log of a run: line {len(entries) + 1}: {error}"
+        raise CheckpointError(said) from error
+    return entries
+
+
+def _line(entry: dict[str, float]) -> str:
+    return json.dumps(entry | {"crc": _line_sum(entry)}) + "\n"
+
+
+def _line_sum(entry: dict[str, float]) -> str:
+    return f"{zlib.crc32(json.dumps(entry).encode()):08x}"
 
 
 class RunFolder:
@@ -92,7 +127,7 @@ class RunFolder:
 
     def __init__(self, path: os.PathLike[str] | str, config: dict[str, Any] | None = None) -> None:
         self.path, self.config = Path(path), config
-        self.best = self.path / "best.pt"
+        self.best, self._log = self.path / "best.pt", self.path / "log.jsonl"
         filelock = optional_import("filelock")  # here, because it takes long to import
         self._lock, self._timeout = filelock.FileLock(self.path / "run.lock"), filelock.Timeout
 
@@ -101,38 +136,25 @@ class RunFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other processes out; this one may lock again. What is made for the lock goes with
-        it, unless a run has begun.
+        """Keep other processes out; this one may lock again.
 
         Raises:
             BlockingIOError: another process is training there.
             OSError: the folder cannot be made, or its file system knows no locks.
         """
-        places = [self.path / "run.lock", self.path, *self.path.parents]
-        new = [place for place in places if not place.exists()]
-        try:
-            self._acquire()
-            yield
-        except BlockingIOError:
-            new = []  # they are the other process's
-            raise
-        finally:
-            for place in () if self.checkpoints() else new:
-                with suppress(OSError):  # there is something else in it
-                    place.rmdir() if place.is_dir() else place.unlink()
-            self._lock.release()
-
-    def _acquire(self) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
         try:
             self._lock.acquire(timeout=0)
         except self._timeout:
             raise BlockingIOError(f"{self.path} is in use: another process is training there") from None
         except (OSError, NotImplementedError) as error:
-            raise OSError(
-                f"{self.path} cannot be locked ({getattr(error, 'strerror', error)}), and without a "
-                "lock two runs could meet there: choose another folder"
-            ) from error
+            reason = getattr(error, "strerror", error)
+            said = f"{self.path} cannot be locked ({reason}), and without a lock two runs could meet there"
+            raise OSError(f"{said}: choose another folder") from error
+        try:
+            yield
+        finally:
+            self._lock.release()
 
     def write_config(self) -> None:
         """Write `config.json`, now that the run has begun or gone on."""
@@ -150,7 +172,7 @@ class RunFolder:
 
     def check_unused(self) -> None:
         """Refuse a folder without checkpoints that holds other parts of a run."""
-        for path in (self.best, self.path / "log.jsonl"):
+        for path in (self.best, self._log):
             if path.exists() and path.stat().st_size:
                 gone = f"{path} is of a run whose checkpoints are gone"
                 raise CheckpointError(f"{gone}: put one back, or begin in another folder")
@@ -163,6 +185,21 @@ class RunFolder:
         for name in own if self.config is None else (*own, "config.json"):
             for path in self.path.glob(f".{name}.*.part"):
                 path.unlink()
+
+    def append_log(self, entry: dict[str, float]) -> None:
+        """Add a line to `log.jsonl`; it is on the disk when this returns."""
+        is_new = not self._log.exists()
+        with naming_errors(self._log), open(self._log, "a", encoding="utf8") as file:
+            file.write(_line(entry))
+            file.flush()
+            os.fsync(file.fileno())
+        if is_new:
+            sync_names(self.path)
+
+    def write_log(self, entries: list[dict[str, float]]) -> None:
+        """Make `entries` the whole of `log.jsonl`."""
+        with atomic_file(self._log) as part:
+            part.write_text("".join(map(_line, entries)), encoding="utf8")
 
 
 @contextmanager
@@ -183,3 +220,227 @@ def locked_by_first(folder: RunFolder | None) -> Iterator[None]:
         if fault := from_first(fault):
             raise BlockingIOError(fault)
         yield
+
+
+def _check_finite(name: str, values: Tensor, places: list[dict[str, Any]]) -> None:
+    # Stop where a number of an update, of `values` [n], is infinite or not a number.
+    bad = (~values.isfinite()).nonzero().flatten().tolist()
+    if bad:
+        where = ", ".join(f"{what} {value}" for what, value in places[bad[0]].items())
+        raise FloatingPointError(f"the {name} is {values[bad[0]].item()} at {where}")
+
+
+class RunLog:
+    """The log of a run: its entries, the line that has begun, and the file in its folder.
+
+    Args:
+        updater, stream: make the updates that it tells of.
+        folder: where the file is; `None` for no file.
+        progress: whether the first process shows a progress bar.
+
+    Attributes:
+        history: the entries of the log.
+    """
+
+    history: list[dict[str, float]]
+
+    def __init__(
+        self, updater: Updater, stream: BatchStream, folder: RunFolder | None = None, progress: bool = False
+    ) -> None:
+        self.updater, self.stream, self.folder, self.history = updater, stream, folder, []
+        self.first = rank_and_world_size()[0] == 0
+        self.progress = progress and self.first
+        self._begin_line()
+
+    def _begin_line(self) -> None:
+        self.updates: list[tuple[Tensor, ...]] = []  # loss, tokens, norm; they stay on the device
+        self.places: list[dict[str, Any]] = []  # step, epoch, batch, learning rate
+        self.seconds = 0.0
+
+    def add(self, numbers: tuple[Tensor, ...], seconds: float) -> None:
+        """Add to the line what the last update returned, where it was, and how long it took."""
+        step, stream = self.updater.step, self.stream
+        place: dict[str, Any] = {"step": step, "epoch": stream.epoch, "batch": stream.position}
+        place["learning rate"] = f"{self.updater.schedule(step):.2e}"
+        self.updates.append(numbers)
+        self.places.append(place)
+        self.seconds += seconds
+
+    def numbers(self) -> list[Tensor]:
+        """Losses, tokens and norms `[n]` of the line, of all processes together, on the CPU, all finite.
+
+        A gradient that float16 could not hold has only skipped its update.
+        """
+        if not self.updates:  # a line that has not begun takes no time, not even in a checkpoint
+            return [torch.zeros(0), torch.zeros(0, dtype=torch.long), torch.zeros(0)]
+        start = time.perf_counter()
+        losses, counts, norms = (torch.stack(column) for column in zip(*self.updates))
+        losses, counts = summed_over_all(losses).cpu(), summed_over_all(counts).cpu()
+        norms = norms.cpu()
+        # A bad gradient makes all later losses bad, so the first bad norm says where to look.
+        check_norms = not self.updater.scaler.is_enabled()
+        good = norms.isfinite().long().cumprod(0) if check_norms else torch.ones(len(norms))
+        _check_finite("loss", losses[: int(good.sum()) + 1], self.places)
+        if check_norms:
+            _check_finite("norm", norms, self.places)
+        self.seconds += time.perf_counter() - start
+        return [losses, counts, norms]
+
+    def write_line(self) -> None:
+        """Write the line, and begin another."""
+        losses, counts, norms = self.numbers()
+        step, tokens, place = self.updater.step, int(counts.sum()), self.places[-1]
+        loss, rate = losses.double().sum().item() / max(tokens, 1), self.updater.schedule(step)
+        entry = {"step": place["step"], "epoch": place["epoch"], "loss": loss, "rate": rate}
+        self.write(entry | {"norm": norms[-1].item(), "tokens": tokens, "seconds": round(self.seconds, 3)})
+        self._begin_line()
+
+    def write(self, entry: dict[str, float]) -> None:
+        """Add an entry; of several processes, the first writes it into the log."""
+        self.history.append(entry)
+        if self.folder is not None and self.first:
+            self.folder.append_log(entry)
+
+    def reload(self) -> None:
+        """Read the log up to the last update, and remove what was written after it."""
+        if self.folder is not None:
+            entries = read_log(self.folder)
+            self.history[:] = [entry for entry in entries if entry["step"] <= self.updater.step]
+            if self.first:
+                self.folder.write_log(self.history)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint needs: the line that has begun."""
+        return {"numbers": self.numbers(), "places": self.places, "seconds": self.seconds}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on with the line of `state_dict`: sums over all processes, which the first takes over."""
+        losses, counts, norms = (column.to(self.updater.device) for column in state["numbers"])
+        if not self.first:
+            losses, counts = torch.zeros_like(losses), torch.zeros_like(counts)
+        self.updates, self.places = list(zip(losses, counts, norms)), state["places"]
+        self.seconds = float(state["seconds"])
+
+    @contextmanager
+    def bar(self, steps: int) -> Iterator[Callable[[], None]]:
+        """Show the progress of a run of so many updates; yields what is called after each."""
+        if not self.progress:
+            yield lambda: None
+            return
+        with optional_import("tqdm").tqdm(total=steps, initial=self.updater.step, unit="step") as bar:
+
+            def show() -> None:
+                if not self.updates and self.history:  # a line was just written
+                    bar.set_postfix(self._latest(), refresh=False)
+                bar.update()
+
+            yield show
+
+    def _latest(self) -> dict[str, str]:
+        shown: dict[str, str] = {}
+        for entry in self.history[-2:]:  # updates and, perhaps, an evaluation
+            if "rate" in entry:
+                speed = entry["tokens"] / max(entry["seconds"], 1e-3)
+                shown = {"loss": f"{entry['loss']:.3f}", "rate": f"{entry['rate']:.1e}"}
+                shown["tokens/s"] = f"{speed:,.0f}"
+            else:
+                shown |= {f"dev {name}": f"{x:.3f}" for name, x in entry.items() if name != "step"}
+        return shown
+
+
+class Scores:
+    """Evaluates the model of a run, and remembers the best score.
+
+    Args:
+        updater: has the model that is evaluated.
+        evaluate: as in `Trainer`; `None` for no evaluations.
+        monitor: as in `TrainingConfig`.
+
+    Attributes:
+        best, best_step: the best score, more being better, and the update it was reached at.
+        stale: number of evaluations since.
+    """
+
+    best: float
+    best_step: int
+    stale: int
+
+    def __init__(self, updater: Updater, evaluate: Evaluation | None, monitor: str) -> None:
+        self.updater, self.evaluate, self.monitor = updater, evaluate, monitor
+        self.best, self.best_step, self.stale = -math.inf, 0, 0
+
+    def _measured(self) -> tuple[dict[str, float], float]:
+        # The metrics, and the one to monitor with the sign that makes more better.
+        assert self.evaluate is not None
+        metrics, name = self.updater.metrics(self.evaluate), self.monitor.removeprefix("-")
+        if taken := metrics.keys() & {"step", "rate", "norm", "seconds", "crc"}:
+            raise ValueError(f"evaluate returned {sorted(taken)}, which the log uses itself")
+        if name not in metrics:
+            raise ValueError(f"monitor is {self.monitor!r}, but evaluate returned {sorted(metrics)}")
+        return metrics, -metrics[name] if self.monitor.startswith("-") else metrics[name]
+
+    def dry_run(self) -> None:
+        """Evaluate and leave no trace, since an error should not come late."""
+        if self.evaluate is not None:
+            before = random_state(self.updater.device)
+            self._measured()
+            set_random_state(before, self.updater.device)
+
+    def measure(self, write: Callable[[dict[str, float]], None]) -> None:
+        """Evaluate, `write` the metrics, and then count them."""
+        if self.evaluate is None:
+            return
+        step = self.updater.step
+        metrics, score = self._measured()
+        _check_finite(f"metric {self.monitor}", torch.tensor([score]), [{"step": step}])
+        write({"step": step, **metrics})
+        self.stale += 1
+        if score > self.best:
+            self.best, self.best_step, self.stale = score, step, 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint needs."""
+        return {"best": self.best, "best_step": self.best_step, "stale": self.stale}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from what `state_dict` returned."""
+        best, best_step, stale = state["best"], state["best_step"], state["stale"]
+        check_type((int, float), best=best)
+        check_size(minimum=0, best_step=best_step, stale=stale)
+        self.best, self.best_step, self.stale = best, best_step, stale
+
+
+def draw_curves(history: list[dict[str, float]], path: Path | str) -> Any:
+    """Draw what a log tells over the updates: the loss, the metrics, the learning rate.
+
+    Args:
+        history: entries as in `Trainer.history`, or as `read_log` returns them.
+        path: where the picture goes; its ending is the format, such as `.png` or `.svg`.
+
+    Returns:
+        the matplotlib figure.
+
+    Raises:
+        ValueError: the format is unknown.
+        OSError: the file cannot be written; the message names it.
+        ImportError: matplotlib is missing.
+    """
+    path, updates = Path(path), [entry for entry in history if "rate" in entry]
+    tests = [entry for entry in history if "rate" not in entry]
+    metrics = dict.fromkeys(name for entry in tests for name in entry if name != "step")
+    panels = {"loss": {"training": updates, "unseen": tests}}
+    panels |= {name: {"unseen": tests} for name in metrics if name != "loss"}
+    panels |= {"rate": {"learning rate": updates}}
+
+    figure = optional_import("matplotlib.figure").Figure((3 * len(panels), 2.8), layout="constrained")
+    check_choice(figure.canvas.get_supported_filetypes(), ending=path.suffix[1:])
+    for ax, (name, chosen) in zip(figure.subplots(1, len(panels)), panels.items()):
+        curves = {
+            label: points
+            for label, entries in chosen.items()
+            if (points := [(entry["step"], entry[name]) for entry in entries if name in entry])
+        }
+        plot_curves(curves, "update", name, ax)
+    with atomic_file(path) as part:
+        figure.savefig(part, format=path.suffix[1:])
+    return figure

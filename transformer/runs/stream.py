@@ -1,17 +1,20 @@
 """Where a run is in its data and its random numbers."""
 
 import warnings
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterable, Iterator
 from itertools import islice
 from typing import Any
 import torch
 from torch import Tensor
+from transformer.runs.checkpoints import random_state, set_random_state
 from transformer.runs.distributed import from_all, rank_and_world_size
 from transformer.training import as_epochs
 from transformer.validation import check_size, check_type
 
-__all__ = ["BatchStream", "random_state", "set_random_state", "EpochBatches", "RandomNumbers", "undisturbed"]
+__all__ = ["EpochBatches", "BatchStream", "RandomNumbers"]
+
+
+EpochBatches = Callable[[int], Iterable[Any]] | Iterable[Any]
 
 
 class BatchStream:
@@ -21,11 +24,11 @@ class BatchStream:
         batches: `batches(epoch)` returns an epoch's batches; or what can be iterated again in every
             epoch, as a list or a `DataLoader` can.
         accumulate: number of batches that this process has in a group.
-        rank, world_size: which process this is, and how many share the batches.
         seed: what is drawn from torch's generator while an epoch's batches are made, as a
             `DataLoader` does that shuffles, depends on this and on the epoch alone.
 
     Attributes:
+        rank, world_size: which process this is, and how many share the batches.
         epoch, position: the epoch, and how many of its batches have been handed out, to any process.
 
     Raises:
@@ -33,28 +36,17 @@ class BatchStream:
         ValueError: it is a `DataLoader` with a generator of its own.
     """
 
-    seed: int
-
-    batches: Callable[[int], Iterable[Any]]
-    size: int
     rank: int
     world_size: int
     epoch: int
     position: int
 
-    def __init__(
-        self,
-        batches: Callable[[int], Iterable[Any]] | Iterable[Any],
-        accumulate: int = 1,
-        rank: int = 0,
-        world_size: int = 1,
-        seed: int = 0,
-    ) -> None:
+    def __init__(self, batches: EpochBatches, accumulate: int = 1, seed: int = 0) -> None:
         if isinstance(getattr(batches, "generator", None), torch.Generator):
             said = "batches must not have a generator of its own, whose state no checkpoint knows"
             raise ValueError(f"{said}: leave it out, and the seed of the run decides")
-        self.batches, self.size = as_epochs(batches), accumulate * world_size
-        self.rank, self.world_size, self.seed = rank, world_size, seed
+        self.rank, self.world_size = rank_and_world_size()
+        self.batches, self.size, self.seed = as_epochs(batches), accumulate * self.world_size, seed
         self.epoch = self.position = 0
 
     def __iter__(self) -> Generator[list[Any], None, None]:
@@ -102,43 +94,6 @@ class BatchStream:
         yield from islice(given, start, None)
 
 
-def random_state(device: torch.device) -> dict[str, Tensor]:
-    """The states of torch's own random generators, on the CPU and on `device`.
-
-    Raises:
-        TypeError: `device` is not a `torch.device`.
-    """
-    check_type(torch.device, device=device)
-    state = {"cpu": torch.get_rng_state()}
-    if device.type == "cuda":
-        state["cuda"] = torch.cuda.get_rng_state(device)
-    elif device.type == "mps":
-        state["mps"] = torch.mps.get_rng_state()
-    return state
-
-
-def set_random_state(state: Mapping[str, Tensor], device: torch.device) -> None:
-    """Go on with the random numbers that followed when `random_state` was called.
-
-    Args:
-        state: what it returned.
-        device: the device to draw on; a state that belongs to another kind of device is left out.
-
-    Raises:
-        TypeError: `state` is not a mapping.
-        KeyError: it lacks the state of the CPU.
-    """
-    check_type(Mapping, state=state)
-    torch.set_rng_state(state["cpu"])
-    if "cuda" in state and device.type == "cuda":
-        torch.cuda.set_rng_state(state["cuda"], device)
-    elif "mps" in state and device.type == "mps":
-        torch.mps.set_rng_state(state["mps"])
-
-
-EpochBatches = Callable[[int], Iterable[Any]] | Iterable[Any]
-
-
 class RandomNumbers:
     """What a run draws from torch's own generators, other numbers in every process.
 
@@ -179,11 +134,3 @@ class RandomNumbers:
             said = f"the checkpoint was written by {len(states)} processes, not {world_size}"
             warnings.warn(f"{said}: dropout starts anew", stacklevel=6)
             torch.manual_seed(self.seed)
-
-
-@contextmanager
-def undisturbed(device: torch.device) -> Iterator[None]:
-    """A context that leaves the random numbers on the CPU and on `device` as if it drew none."""
-    before = random_state(device)
-    yield
-    set_random_state(before, device)

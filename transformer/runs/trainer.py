@@ -1,25 +1,33 @@
 """The trainer: a run that can be stopped and goes on exactly."""
 
+import hashlib
 import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager
+from dataclasses import is_dataclass
+from functools import cached_property
+from pathlib import Path
 from typing import Any
-from torch import nn
+import torch
+from torch import Tensor, nn
+from transformer.files import CheckpointError
 from transformer.model import Transformer
-from transformer.runs.checkpoints import Checkpointer, Settings, rescuing
-from transformer.runs.distributed import largest, rank_and_world_size
-from transformer.runs.folder import RunFolder, locked_by_first
-from transformer.runs.log import RunLog, Scores
+from transformer.runs.checkpoints import DamagedCheckpointError, load_checkpoint, save_checkpoint
+from transformer.runs.config import Evaluation, RateSchedule, SummedLoss, TrainingConfig
+from transformer.runs.distributed import from_first, largest, rank_and_world_size
+from transformer.runs.folder import RunFolder, RunLog, Scores, locked_by_first
 from transformer.runs.stream import BatchStream, EpochBatches, RandomNumbers
-from transformer.runs.update import Evaluation, RateSchedule, SummedLoss, TrainingConfig, Updater
+from transformer.runs.update import Updater
 from transformer.speed.fast import accelerated
 from transformer.validation import check_number, check_type
-from transformer.weights import is_compiled, original, plain_transformer
+from transformer.weights import check_weights, is_compiled, original, plain_state, plain_transformer
+from transformer.weights import set_weights
 
-__all__ = ["StoppedRun", "Stop", "Trainer"]
+__all__ = ["StoppedRun", "Stop", "Settings", "Checkpointer", "Trainer"]
 
 
 class StoppedRun(KeyboardInterrupt):
@@ -100,16 +108,226 @@ class Stop:
     def obey(self, step: int, steps: int, saved: bool) -> None:
         """Raise `StoppedRun` if any process has noted a signal."""
         if number := largest(max(self.signals, default=0)):
-            how = " with a checkpoint; the same call goes on from there" if saved else ""
+            how = " with a checkpoint, from which the same call goes on" if saved else ""
             raise StoppedRun(f"stopped at step {step:,} of {steps:,}{how}", number, step)
+
+
+# Updates whose learning rate a checkpoint remembers, once they are made.
+_REMEMBERED = {f"rate of update {step}": step for step in (1, 10, 100)}
+
+
+def _fingerprint(batch: Any) -> str:
+    # Of all tensors in nested tuples, lists and dictionaries; whatever else a batch holds is left out.
+    total = hashlib.sha256()
+    waiting = [batch]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, Tensor):
+            numbers = part.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+            total.update(f"{part.dtype} {list(part.shape)}".encode() + numbers.numpy().tobytes())
+        elif isinstance(part, Mapping | list | tuple):
+            waiting += part.values() if isinstance(part, Mapping) else part
+    return total.hexdigest()[:16]
+
+
+class Settings:
+    """What must be the same when a run goes on.
+
+    Args:
+        updater, stream: parts of the run.
+        loss, config: as in `Trainer`.
+
+    Attributes:
+        fingerprint: a checksum of the first batch of all.
+    """
+
+    loss: SummedLoss
+
+    def __init__(
+        self, updater: Updater, stream: BatchStream, loss: SummedLoss, config: TrainingConfig
+    ) -> None:
+        self.updater, self.stream, self.loss, self.config = updater, stream, loss, config
+
+    @cached_property
+    def fingerprint(self) -> str:
+        return _fingerprint(self.stream.first())
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint says of them, and of what was planned."""
+        step = self.updater.step
+        made = [name for name, number in _REMEMBERED.items() if number <= step]
+        rate = float(self.updater.schedule(step)) if step else 0.0
+        return {"words": self._words(made), "plan": {"steps": self.config.steps, "rate": rate}}
+
+    def check(self, state: Any, path: Path) -> None:
+        """Refuse a checkpoint of other settings; a run that is made longer may have another schedule."""
+        found, plan = (state.get(name) if isinstance(state, dict) else None for name in ("words", "plan"))
+        made = [name for name in _REMEMBERED if isinstance(found, dict) and name in found]
+        own = self._words(made)
+        if not isinstance(found, dict) or found.keys() != own.keys():
+            raise CheckpointError(f"{path} cannot be resumed from: its settings are other ones")
+        prolonged = isinstance(plan, dict) and plan["steps"] < self.config.steps
+        compared = [name for name in own if not (prolonged and name in _REMEMBERED)]
+        changed = [f"{n} = {found[n]!s:.60} and not {own[n]}" for n in compared if found[n] != own[n]]
+        if changed:
+            raise CheckpointError(f"{path} belongs to a run with {', '.join(changed)}")
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Say what a run has to expect that was planned for fewer updates; the updater knows its step."""
+        (steps, rate), step = (state["plan"][name] for name in ("steps", "rate")), self.updater.step
+        if steps >= self.config.steps or not step:
+            return
+        now = self.updater.schedule(step)
+        if f"{now:.6e}" != f"{rate:.6e}":
+            said = f"the schedule is now that of {self.config.steps:,} updates and no longer of {steps:,}"
+            here = f"update {step:,} had the rate {rate:.1e}, and would have {now:.1e}"
+            warnings.warn(f"{said}: {here}", stacklevel=6)  # where `fit` was called
+
+    def _words(self, remembered: Iterable[str]) -> dict[str, str]:
+        # As text that a checkpoint holds and a message shows.
+        may_change = ("steps", "keep")
+        found = {name: value for name, value in vars(self.config).items() if name not in may_change}
+        if is_dataclass(of_model := getattr(self.updater.model, "config", None)):
+            found |= {f"model.{name}": value for name, value in vars(of_model).items()}
+        words = {name: repr(value) for name, value in found.items()}
+        for name in remembered:
+            check_number(**{name: (rate := self.updater.schedule(_REMEMBERED[name]))})
+            words[name] = f"{rate:.6e}"  # another machine may round differently
+        options = vars(self.loss) if is_dataclass(self.loss) else getattr(self.loss, "keywords", {})
+        plain = {name: value for name, value in options.items() if isinstance(value, float | int | str)}
+        return words | {"options of the loss": repr(plain), "first batch": self.fingerprint}
+
+
+class Checkpointer:
+    """Writes and reads the checkpoints of a run, for all its processes; without a folder it does nothing.
+
+    Args:
+        folder: of the run; `None` for nowhere.
+        keep: as in `TrainingConfig`.
+        updater, stream, random, log, scores, settings: the parts of the run.
+    """
+
+    folder: RunFolder | None
+
+    def __init__(
+        self, folder: RunFolder | None, keep: int, updater: Updater, stream: BatchStream,
+        random: RandomNumbers, log: RunLog, scores: Scores, settings: Settings,
+    ) -> None:
+        self.folder, self.keep, self.updater, self.model = folder, keep, updater, updater.model
+        self.log, self.scores, self.settings = log, scores, settings
+        self.first = rank_and_world_size()[0] == 0  # the process that writes
+        self.parts: dict[str, Any] = {  # by their names in the file, in the order in which they are loaded
+            "updater": updater, "stream": stream, "random": random, "journal": log,
+            "scores": scores, "settings": settings,
+        }  # fmt: skip
+
+    def begin(self) -> None:
+        """Go on from the newest checkpoint, or evaluate once and write the first one, before the log
+        begins, so that no log is without a checkpoint."""
+        if self.resume():
+            return
+        if self.updater.step == 0:
+            self.scores.dry_run()
+        if self.folder is not None and self.first:
+            self.folder.write_config()
+        self.save()
+
+    def save(self) -> None:
+        """Write a checkpoint of all processes, and then the best weights, if these are the best."""
+        if self.folder is None:
+            return
+        parts = {name: part.state_dict() for name, part in self.parts.items()}
+        if self.first:
+            state = {"model": plain_state(self.model), **parts}
+            save_checkpoint(self.folder.checkpoint(self.updater.step), state)
+            self._follow_up(self.folder)
+        from_first(None)  # no process goes on before the file is there
+
+    def _follow_up(self, folder: RunFolder) -> None:
+        # What follows the checkpoint of this step. If the run was cut off after it, resuming does this.
+        if 0 < self.scores.best_step == self.updater.step:
+            with self.updater.averaged():
+                best = {"step": self.updater.step, "score": self.scores.best}
+                save_checkpoint(folder.best, {"model": plain_state(self.model), **best})
+        folder.prune(self.updater.step, self.keep)
+
+    def resume(self) -> bool:
+        """Go on from the newest whole checkpoint, chosen by the first process; return whether there was one.
+
+        Raises:
+            CheckpointError: no checkpoint is whole, or all are gone from a run; or the newest
+                whole one is of another model, of other settings (except `steps` and `keep`), of
+                another schedule (unless `steps` is raised), loss or first batch as far as a
+                checkpoint tells, or in another format. Nothing in the directory has changed then.
+            BlockingIOError: another process is training in the directory.
+        """
+        if self.folder is None:
+            return False
+        with locked_by_first(self.folder):
+            path = from_first(_newest_whole(self.folder.checkpoints()) if self.first else None)
+            if path is None:
+                self.folder.check_unused()
+                return False
+            self._restore(load_checkpoint(path), path)
+            self.log.reload()
+            if self.first:
+                self._follow_up(self.folder)
+                self.folder.write_config()
+            return True
+
+    def _restore(self, state: dict[str, Any], path: Path) -> None:
+        check_weights(self.model, state, path)
+        try:
+            self.settings.check(state.get("settings"), path)
+            set_weights(self.model, state, path)
+            for name, part in self.parts.items():
+                part.load_state_dict(state[name])
+        except CheckpointError:
+            raise
+        except Exception as error:  # weights alone, or another program's checkpoint
+            message = f"{path} cannot be resumed from ({type(error).__name__}: {error})"
+            raise CheckpointError(message) from error
+
+    def checkpoints(self) -> list[Path]:
+        """The checkpoints in the folder, oldest first."""
+        return [] if self.folder is None else self.folder.checkpoints()
+
+    def load_best(self) -> None:
+        """Give the model the weights that `config.monitor` found best.
+
+        Raises:
+            ValueError: there is no folder.
+            FileNotFoundError: nothing has been evaluated yet.
+            CheckpointError: the file is damaged, or belongs to another model.
+        """
+        if self.folder is None:
+            raise ValueError("a trainer without a directory keeps no best weights")
+        set_weights(self.model, load_checkpoint(self.folder.best), self.folder.best)
+
+
+def _newest_whole(paths: list[Path]) -> Path | None:
+    # The last whole one of some checkpoints; those after it are told of.
+    damaged: list[DamagedCheckpointError] = []
+    for path in reversed(paths):
+        try:
+            load_checkpoint(path)
+        except DamagedCheckpointError as error:
+            damaged.append(error)
+            continue
+        for damage in damaged:
+            warnings.warn(f"{damage}; going on from {path.name}", stacklevel=5)
+        return path
+    if damaged:
+        said = f"{paths[0].parent} holds a run, but no checkpoint of it is whole"
+        told = "; ".join(map(str, damaged))
+        raise CheckpointError(f"{said}: {told}. Put a whole one there, or begin in another folder")
+    return None
 
 
 _PUBLISHED = "output.bias", "positions.table"  # what models from elsewhere have, which `exchange` can keep
 
 
-def _check_parts(
-    model: Any, loss: Any, schedule: Any, config: Any, evaluate: Evaluation | None
-) -> None:
+def _check_parts(model: Any, loss: Any, schedule: Any, config: Any, evaluate: Evaluation | None) -> None:
     check_type(nn.Module, model=model)
     check_type(TrainingConfig, config=config)
     check_type(Callable, loss=loss, schedule=schedule)
@@ -163,10 +381,9 @@ class Trainer:
         self.config: TrainingConfig = config
         folder = directory if isinstance(directory, RunFolder | None) else RunFolder(directory)
         self.updater: Updater = Updater(self.model, loss, schedule, config)
-        size, (rank, world_size) = config.accumulate, rank_and_world_size()
-        self.stream: BatchStream = BatchStream(batches, size, rank, world_size, config.seed)
+        self.stream: BatchStream = BatchStream(batches, config.accumulate, config.seed)
         self.random: RandomNumbers = RandomNumbers(config.seed, self.updater.device)
-        self.log: RunLog = RunLog(self.updater, self.stream, folder.path if folder else None, progress)
+        self.log: RunLog = RunLog(self.updater, self.stream, folder, progress)
         self.history: list[dict[str, float]] = self.log.history
         self.scores: Scores = Scores(self.updater, evaluate, config.monitor)
         self.settings: Settings = Settings(self.updater, self.stream, loss, config)
@@ -194,39 +411,32 @@ class Trainer:
             StoppedRun: a signal asked the process to end.
             FloatingPointError: the loss, its gradient or the metric to monitor is not finite.
             ValueError: an epoch has no batch, or the metric to monitor is missing.
-            CheckpointError, BlockingIOError: as in `Checkpointer.resume`; and see `rescuing`.
+            CheckpointError, BlockingIOError: as in `Checkpointer.resume`.
         """
         stop = Stop(max_minutes)
         with locked_by_first(self.checkpointer.folder):
             self.random.begin()
             self.checkpointer.begin()
-            with stop.noting(), rescuing(self.checkpointer):
+            with stop.noting():
                 self._loop(stop)
             self.random.pause()
             stop.obey(self.step, self.config.steps, self.checkpointer.folder is not None)
         return self
 
     def _loop(self, stop: Stop) -> None:
-        config, checkpointer, log = self.config, self.checkpointer, self.log
+        config, log, stopping = self.config, self.log, False
         self.model.train()
-        with closing(iter(self.stream)) as groups, log.bar(config.steps, self.step) as show:
-            stopping = False
-            while not (stopping or self.finished and checkpointer.settled):
-                if checkpointer.settled:  # or else an error came before what the last update made due
-                    start = time.perf_counter()
-                    numbers = self.updater(next(groups))
-                    log.add(numbers, time.perf_counter() - start)
-                    checkpointer.mark(settled=False)
+        with closing(iter(self.stream)) as groups, log.bar(config.steps) as show:
+            while not (stopping or self.finished):
+                start = time.perf_counter()
+                numbers = self.updater(next(groups))
+                log.add(numbers, time.perf_counter() - start)
                 stopping = stop.is_due()
                 due = self.step % config.evaluate_every == 0 or self.step == config.steps
-                logged = due or self.step % config.log_every == 0
-                if logged:
+                if due or self.step % config.log_every == 0:
                     log.write_line()
                 if due:
-                    self.scores.measure(self.step, log.write)
-                if logged:
-                    log.line.clear()
-                checkpointer.mark(settled=True)
-                show(self.step, logged)
+                    self.scores.measure(log.write)
+                show()
                 if due or stopping:
-                    checkpointer.save()
+                    self.checkpointer.save()

@@ -1,160 +1,192 @@
-"""One update: gradients, clipping, the optimizer, the moving average."""
+"""transformer.runs.update, from book/11-long-runs.ipynb, "Long runs".
 
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
+"""
+
+__all__ = ["accumulate_gradients", "PRECISIONS", "autocast", "best_precision", "MovingAverage", "Updater"]
+
+
+# %% book/11-long-runs.ipynb · Several batches, one gradient · [update-imports]
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-from transformer.runs.accumulation import accumulate_gradients
-from transformer.runs.averaging import MovingAverage
-from transformer.runs.distributed import data_parallel, from_first, rank_and_world_size
-from transformer.runs.precision import PRECISIONS, autocast, precision_on
+
+from transformer.runs.config import Evaluation, RateSchedule, SummedLoss, TrainingConfig
+from transformer.runs.distributed import data_parallel, from_first, rank_and_world_size, summed_over_all
 from transformer.training import adamw, check_loss, evaluating, to_device
-from transformer.validation import check_choice, check_number, check_rate, check_size, check_type
-
-__all__ = ["TrainingConfig", "SummedLoss", "RateSchedule", "Evaluation", "Updater", "check_finite"]
+from transformer.validation import check_number, check_size, check_type
 
 
-@dataclass(frozen=True)
-class TrainingConfig:
-    """The settings of a training run, apart from model, loss, data and schedule.
+# %% book/11-long-runs.ipynb · Several batches, one gradient · [accumulate-gradients]
+def accumulate_gradients(
+    loss: Callable[[Any], tuple[Tensor, Tensor]], batches: Iterable[Any],
+    parameters: list[nn.Parameter], scale: Callable[[Tensor], Tensor] = lambda loss: loss,
+    engine: DistributedDataParallel | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Leave in `.grad` the gradient of the mean loss over all target tokens of all batches.
 
     Args:
-        steps: number of updates.
-        accumulate: number of batches that each process contributes to an update.
-        clip_norm: the longest gradient, as an L2 norm over all parameters; `inf` for no limit.
-        precision: `"float32"`, or what matrix products are computed in: `"bfloat16"`, `"float16"`;
-            `"auto"` for the `best_precision` of the device.
-        seed: of dropout, and of everything else that draws from torch's own generator.
-        log_every: updates between two lines of the log.
-        evaluate_every: updates between two evaluations and checkpoints.
-        keep: number of newest checkpoints kept, besides the best weights.
-        monitor: the metric that decides which weights are best; with a `-` before it, less is better.
-        weight_decay: how much an update also shrinks matrices, in units of the learning rate.
-        average: how much of itself the moving average of the weights keeps in an update; 0 for none.
-        patience: evaluations without a new best after which the run is over; 0 for any number.
+        loss: `loss(batch)` returns the summed loss and the number of target tokens it sums over.
+        batches: the batches that one update is made from.
+        parameters: the parameters, without gradients yet.
+        scale: multiplies the loss by a constant before the gradient is taken.
+        engine: what `loss` calls to have the gradients averaged over several processes, each of
+            which has at least one batch; `None` for one process. They travel with the last batch.
 
-    Raises:
-        TypeError, ValueError: a value is of the wrong type or out of its range.
+    Returns:
+        the summed loss of all batches and their number of target tokens; tensors, so that the program
+        need not wait for the device. Of several processes, each returns those of its own batches.
+    """
+    device, batches = parameters[0].device, list(batches)
+    total, tokens = torch.zeros((), device=device), torch.zeros((), dtype=torch.long, device=device)
+    divisor = tokens
+    for number, batch in enumerate(batches, start=1):
+        travel = engine is not None and number == len(batches)
+        with nullcontext() if engine is None or travel else engine.no_sync():
+            batch_loss, count = loss(batch)
+            before, tokens = divisor, tokens + count
+            divisor = tokens.clamp(min=1)
+            if travel:  # one W-th of the tokens of all processes
+                divisor = summed_over_all(tokens).clamp(min=1) / rank_and_world_size()[1]
+            for parameter in parameters if number > 1 else []:
+                if parameter.grad is not None:  # of a mean over more tokens it is a smaller part
+                    parameter.grad.mul_(before).div_(divisor)
+            scale(batch_loss / divisor).backward()
+        total = total + batch_loss.detach()
+    return total, tokens
+
+
+# %% book/11-long-runs.ipynb · What must stay in float32 · [autocast]
+PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def autocast(device: torch.device, precision: str) -> AbstractContextManager[Any]:
+    """A context that computes matrix products, but not sums, in `precision`, one of `PRECISIONS`."""
+    if precision == "float32":
+        return nullcontext()
+    return torch.autocast(device.type, PRECISIONS[precision])
+
+
+# %% book/11-long-runs.ipynb · Does it train as well? · [best-precision]
+def best_precision(device: torch.device) -> str:
+    """`"bfloat16"` on a GPU that has it, `"float16"` on one from 7.0 on, `"float32"` elsewhere."""
+    if device.type != "cuda":
+        return "float32"
+    generation = torch.cuda.get_device_capability(device)
+    return "bfloat16" if generation >= (8, 0) else "float16" if generation >= (7, 0) else "float32"
+
+
+# %% book/11-long-runs.ipynb · Forgetting the start · [moving-average-class]
+class MovingAverage:
+    """An exponential moving average of a model's parameters, which forgets where it started.
+
+    Args:
+        model: the model, whose parameters stay the same objects.
+        decay: how much of itself the average keeps in an update, in [0, 1); in the n-th update it
+            keeps no more than (1 + n) / (10 + n).
+
+    Source: averaging: Polyak and Juditsky (1992).
     """
 
-    steps: int
-    accumulate: int = 1
-    clip_norm: float = 1.0
-    precision: str = "float32"
-    seed: int = 0
-    log_every: int = 50
-    evaluate_every: int = 1000
-    keep: int = 2
-    monitor: str = "-loss"
-    weight_decay: float = 0.0
-    average: float = 0.0
-    patience: int = 0
+    parameters: list[nn.Parameter]
+    decay: float
+    n_updates: int
+    weights: list[Tensor]
 
-    def __post_init__(self) -> None:
-        _check_training(self)
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        self.parameters, self.decay, self.n_updates = list(model.parameters()), decay, 0
+        self.weights = [parameter.detach().clone() for parameter in self.parameters]  # the averages
 
+    @torch.no_grad()
+    def update(self) -> None:
+        """Take in the parameters as they are now."""
+        self.n_updates += 1
+        decay = min(self.decay, (1 + self.n_updates) / (10 + self.n_updates))
+        for average, parameter in zip(self.weights, self.parameters):
+            average.lerp_(parameter, 1 - decay)
 
-def _check_training(config: TrainingConfig) -> None:
-    names = ("steps", "accumulate", "log_every", "evaluate_every", "keep")
-    check_size(**{name: getattr(config, name) for name in names})
-    check_size(minimum=0, seed=config.seed, patience=config.patience)
-    check_rate(average=config.average)
-    check_number(weight_decay=config.weight_decay)
-    check_choice([*PRECISIONS, "auto"], precision=config.precision)
-    check_type(str, monitor=config.monitor)
-    check_type((int, float), clip_norm=config.clip_norm)
-    if not config.clip_norm > 0:
-        raise ValueError(f"clip_norm must be greater than 0, but is {config.clip_norm}")
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Give the model the averaged weights for a while; afterward it gets its own back."""
+        self._exchange()
+        try:
+            yield
+        finally:
+            self._exchange()
 
+    def _exchange(self) -> None:
+        for i, parameter in enumerate(self.parameters):
+            parameter.data, self.weights[i] = self.weights[i], parameter.data
 
-SummedLoss = Callable[[Any, Any], tuple[Tensor, Tensor]]
-RateSchedule = Callable[[int], float]
-Evaluation = Callable[[Any], Mapping[str, float]]
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint needs."""
+        return {"n_updates": self.n_updates, "weights": self.weights}
 
-
-def _on_device(
-    loss: Callable[[Any], tuple[Tensor, Tensor]], device: torch.device, precision: str
-) -> Callable[[Any], tuple[Tensor, Tensor]]:
-    def loss_of(batch: Any) -> tuple[Tensor, Tensor]:
-        with autocast(device, precision):
-            total, tokens = check_loss(loss(to_device(batch, device)))
-        return total, torch.as_tensor(tokens)
-
-    return loss_of
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from what `state_dict` returned."""
+        self.n_updates = state["n_updates"]
+        for average, weight in zip(self.weights, state["weights"], strict=True):
+            average.copy_(weight)
 
 
-def _as_metrics(found: Any) -> dict[str, float]:
-    """What an evaluation returned, as the log can hold it."""
-    check_type(Mapping, **{"evaluate(model)": found})
-    if taken := found.keys() & {"step", "rate", "norm", "seconds", "crc"}:
-        raise ValueError(f"evaluate returned {sorted(taken)}, which the log uses itself")
-    return {name: float(value) for name, value in found.items()}
-
-
+# %% book/11-long-runs.ipynb · The whole update · [updater]
 class Updater:
     """Makes and counts the updates of a run, from what a `Trainer` is given.
 
     Attributes:
         step: number of updates made.
         model, parameters, device, precision, optimizer: what is trained, where, how exactly, by what.
-        stepping: whether the parameters are being changed; an error then leaves neither the old
-            ones nor the new.
         scaler, average, engine: of float16, of the weights, and of several processes; the last two
             are `None` where they are not needed.
     """
 
-    model: nn.Module
     step: int
-    stepping: bool
-    schedule: RateSchedule
-    parameters: list[nn.Parameter]
-    device: torch.device
-    clip_norm: float
     precision: str
-    optimizer: torch.optim.AdamW
-    scaler: torch.amp.GradScaler
     average: MovingAverage | None
-    engine: DistributedDataParallel | None
-    loss: Callable[[Any], tuple[Tensor, Tensor]]
 
     def __init__(
         self, model: nn.Module, loss: SummedLoss, schedule: RateSchedule, config: TrainingConfig
     ) -> None:
-        self.model, self.schedule = model, schedule
-        if not any(p.requires_grad for p in model.parameters()):
-            raise ValueError("model must have a parameter that can be trained, but has none")
-        self.engine = data_parallel(model, loss)
+        self.model, self.schedule, self.clip_norm, self.step = model, schedule, config.clip_norm, 0
         self.parameters = [p for p in model.parameters() if p.requires_grad]
-        self.device, self.clip_norm = self.parameters[0].device, config.clip_norm
-        self.precision = precision_on(self.device, config.precision)
+        if not self.parameters:
+            raise ValueError("model must have a parameter that can be trained, but has none")
+        self.device = self.parameters[0].device
+        auto = config.precision == "auto"
+        self.precision = best_precision(self.device) if auto else config.precision
+        self.engine = data_parallel(model, loss)
+        self._own_loss = partial(loss, model) if self.engine is None else self.engine
         self.optimizer = adamw(self.parameters, config.weight_decay)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.precision == "float16")
         self.average = MovingAverage(model, config.average) if config.average else None
-        own = partial(loss, model) if self.engine is None else self.engine
-        self.loss = _on_device(own, self.device, self.precision)
-        self.step, self.stepping = 0, False
+
+    def loss(self, batch: Any) -> tuple[Tensor, Tensor]:
+        """The summed loss of a batch and its number of target tokens, on the device of the model."""
+        with autocast(self.device, self.precision):
+            total, tokens = check_loss(self._own_loss(to_device(batch, self.device)))
+        return total, torch.as_tensor(tokens)
 
     def __call__(self, batches: list[Any]) -> tuple[Tensor, Tensor, Tensor]:
         """Make an update from the mean loss over all target tokens of this process's `batches`; return
         their summed loss, their number of tokens, and the gradient's norm before clipping, all tensors."""
         check_number(**{f"schedule({self.step + 1})": (rate := self.schedule(self.step + 1))})
         self.optimizer.zero_grad()
-        scale, engine = self.scaler.scale, self.engine
-        total, tokens = accumulate_gradients(self.loss, batches, self.parameters, scale, engine)
+        scale = self.scaler.scale
+        total, tokens = accumulate_gradients(self.loss, batches, self.parameters, scale, self.engine)
         self.scaler.unscale_(self.optimizer)
         norm = nn.utils.clip_grad_norm_(self.parameters, self.clip_norm)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        self.stepping = True
         self.scaler.step(self.optimizer)
         self.scaler.update()
         if self.average is not None:
             self.average.update()
-        self.step, self.stepping = self.step + 1, False
+        self.step += 1
         return total, tokens, norm
 
     def averaged(self) -> AbstractContextManager[None]:
@@ -167,7 +199,8 @@ class Updater:
         with self.averaged():
             if rank_and_world_size()[0] == 0:
                 with evaluating(self.model), autocast(self.device, self.precision):
-                    found = _as_metrics(evaluate(self.model))
+                    check_type(Mapping, **{"evaluate(model)": (given := evaluate(self.model))})
+                    found = {name: float(value) for name, value in given.items()}
         metrics: dict[str, float] = from_first(found)
         return metrics
 
@@ -187,22 +220,3 @@ class Updater:
         if self.average is not None:
             self.average.load_state_dict(state["average"])
         self.step = state["step"]
-
-
-def check_finite(name: str, values: Tensor, steps: list[dict[str, Any]]) -> None:
-    """Stop where a number of an update is infinite or not a number.
-
-    Args:
-        name: what the message calls the numbers.
-        values: one of each update, `[n]`.
-        steps: of each update, what the message says of it.
-
-    Raises:
-        TypeError: `values` is not a tensor.
-        FloatingPointError: a value is not finite; the message describes the first such update.
-    """
-    check_type(Tensor, values=values)
-    bad = (~values.isfinite()).nonzero().flatten().tolist()
-    if bad:
-        where = ", ".join(f"{what} {value}" for what, value in steps[bad[0]].items())
-        raise FloatingPointError(f"the {name} is {values[bad[0]].item()} at {where}")
