@@ -62,7 +62,6 @@ WORDS = {
 }
 WORDY = {  # still
     "09-toy-task": 4_400,
-    "11-long-runs": 3_600,
     "13-translation": 6_300,
     "14-looking-inside": 3_700,
     "15-since-2017": 6_400,
