@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers import contents
 
 import transformer.files
 import transformer.runs.checkpoints
@@ -218,4 +219,20 @@ def test_a_file_system_without_locks_is_refused_in_one_sentence(tmp_path, monkey
             OSError, match=re.escape(f"{folder} cannot be locked ({os.strerror(errno.ENOLCK)}), ")
         ):
             go_on(make_trainer(folder))
-        assert {path.name for path in folder.iterdir()} <= {"run.lock"}
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_made_for_a_lock_goes_with_it_unless_something_is_in_it(tmp_path):
+    folder = RunFolder(tmp_path / "runs" / "mine")
+    with folder.locked():
+        with folder.locked():
+            assert (folder.path / "run.lock").exists()
+        assert (folder.path / "run.lock").exists()
+    assert list(tmp_path.iterdir()) == []
+    with folder.locked():
+        (folder.path / "notes.txt").write_text("mine")
+    assert contents(folder.path) == {"notes.txt": b"mine"}
+    with pytest.raises(KeyError), folder.locked():
+        save_checkpoint(folder.checkpoint(0), {})
+        raise KeyError
+    assert contents(folder.path).keys() == {"notes.txt", "run.lock", "checkpoint-00000000.pt"}

@@ -5,6 +5,7 @@ import math
 import os
 import platform
 import shlex
+import shutil
 import subprocess
 import sys
 import time
@@ -136,12 +137,28 @@ class RunFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other processes out; this one may lock again.
+        """Keep other processes out; this one may lock again. What is made for the lock goes with
+        it, unless a run has begun.
 
         Raises:
             BlockingIOError: another process is training there.
             OSError: the folder cannot be made, or its file system knows no locks.
         """
+        places = [self.path / "run.lock", self.path, *self.path.parents]
+        new = [place for place in places if not place.exists()]
+        try:
+            self._acquire()
+            yield
+        except BlockingIOError:
+            new = []  # they are the other process's
+            raise
+        finally:
+            for place in () if self.checkpoints() else new:
+                with suppress(OSError):  # there is something else in it
+                    place.rmdir() if place.is_dir() else place.unlink()
+            self._lock.release()
+
+    def _acquire(self) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
         try:
             self._lock.acquire(timeout=0)
@@ -151,10 +168,6 @@ class RunFolder:
             reason = getattr(error, "strerror", error)
             said = f"{self.path} cannot be locked ({reason}), and without a lock two runs could meet there"
             raise OSError(f"{said}: choose another folder") from error
-        try:
-            yield
-        finally:
-            self._lock.release()
 
     def write_config(self) -> None:
         """Write `config.json`, now that the run has begun or gone on."""
@@ -204,12 +217,8 @@ class RunFolder:
 
 @contextmanager
 def locked_by_first(folder: RunFolder | None) -> Iterator[None]:
-    """Keep other runs out of a folder, if there is one. The first process holds the lock; the others are
-    told if it is taken.
-
-    Raises:
-        BlockingIOError, OSError: as in `RunFolder.locked`.
-    """
+    """Keep other runs out of a folder, if there is one, as `RunFolder.locked` does. The first process holds
+    the lock; the others are told if it is taken."""
     with ExitStack() as stack:
         fault = ""
         if folder is not None and rank_and_world_size()[0] == 0:
@@ -231,15 +240,12 @@ def _check_finite(name: str, values: Tensor, places: list[dict[str, Any]]) -> No
 
 
 class RunLog:
-    """The log of a run: its entries, the line that has begun, and the file in its folder.
+    """The log of a run: its entries, `history`, the line that has begun, and the file in its folder.
 
     Args:
         updater, stream: make the updates that it tells of.
         folder: where the file is; `None` for no file.
         progress: whether the first process shows a progress bar.
-
-    Attributes:
-        history: the entries of the log.
     """
 
     history: list[dict[str, float]]
@@ -267,10 +273,7 @@ class RunLog:
         self.seconds += seconds
 
     def numbers(self) -> list[Tensor]:
-        """Losses, tokens and norms `[n]` of the line, of all processes together, on the CPU, all finite.
-
-        A gradient that float16 could not hold has only skipped its update.
-        """
+        """Losses, tokens and norms `[n]` of the line, of all processes together, on the CPU, all finite."""
         if not self.updates:  # a line that has not begun takes no time, not even in a checkpoint
             return [torch.zeros(0), torch.zeros(0, dtype=torch.long), torch.zeros(0)]
         start = time.perf_counter()
@@ -278,7 +281,7 @@ class RunLog:
         losses, counts = summed_over_all(losses).cpu(), summed_over_all(counts).cpu()
         norms = norms.cpu()
         # A bad gradient makes all later losses bad, so the first bad norm says where to look.
-        check_norms = not self.updater.scaler.is_enabled()
+        check_norms = not self.updater.scaler.is_enabled()  # else it has only skipped its update
         good = norms.isfinite().long().cumprod(0) if check_norms else torch.ones(len(norms))
         _check_finite("loss", losses[: int(good.sum()) + 1], self.places)
         if check_norms:
@@ -327,7 +330,8 @@ class RunLog:
         if not self.progress:
             yield lambda: None
             return
-        with optional_import("tqdm").tqdm(total=steps, initial=self.updater.step, unit="step") as bar:
+        size = dict(zip(("ncols", "nrows"), shutil.get_terminal_size()))  # tqdm knows no terminal of 0 by 0
+        with optional_import("tqdm").tqdm(total=steps, initial=self.updater.step, unit="step", **size) as bar:
 
             def show() -> None:
                 if not self.updates and self.history:  # a line was just written
