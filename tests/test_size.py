@@ -62,9 +62,7 @@ WORDS = {
 }
 WORDY = {  # still
     "09-toy-task": 4_400,
-    "13-translation": 6_300,
     "14-looking-inside": 3_700,
-    "15-since-2017": 6_400,
     "16-clinic": 3_900,
 }
 LONGEST = {"module": 450, "class": 120, "function": 40}

@@ -42,7 +42,7 @@ ALLOWED = Page()
 OVER = {
     "03-attention": {"longest_run", "code_lines"},  # by 0.03 screens and 22 lines: the check of a mask
     "09-toy-task": {"code_lines"},
-    "13-translation": {"code_cells", "code_lines"},
+    "13-translation": {"code_lines"},
     "16-clinic": {"longest_run"},
     "17-case-book": {"open_code", "code_cells", "code_lines"},  # a collection
 }

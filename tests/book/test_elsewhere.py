@@ -29,8 +29,7 @@ CELLS = {
     """,
     "13": """
         imports first-translation translator-imports translator-search any-translator the-translator
-        alignment-by-words fig-alignment phrases-data train-phrases phrases-right phrases-examples
-        attention-links
+        alignment-by-words phrases-data train-phrases phrases-right phrases-examples
     """,
 }
 FOLDER = "place = tempfile.TemporaryDirectory()"  # of Chapter 11, whose own cell starts programs
@@ -54,7 +53,7 @@ resumed, _ = run_in(path, steps=20, seed=1)
 on_it(whole, resumed)
 assert all(map(torch.equal, whole.parameters(), resumed.parameters()))
 """,
-    "13": "on_it(model, built_in.model); attention_links(built_in, *test[0])",
+    "13": "on_it(model, built_in.model)",
 }
 PROGRAM = f"""
 import contextlib, io, json, sys

@@ -626,11 +626,6 @@ def bleu_by_hand(hypotheses, references):
                 below[n] += count
     mean = math.prod(a / b for a, b in zip(above, below)) ** 0.25
     return 100 * mean * (1 if c >= r else math.exp(1 - r / c))
-### 13-translation/alignment_error
-def alignment_error(links, aligned):
-    both = [(found, sure, every) for found, (_, (sure, every)) in zip(links, aligned)]
-    hits = sum(1 for found, sure, every in both for link in found for kind in (sure, every) if link in kind)
-    return 1 - hits / sum(len(found) + len(sure) for found, sure, _ in both)
 ### 14-looking-inside/ibm_model_1
 def ibm_model_1(src, tgt, vocab_size, rounds=5, pad_id=0):
     table = torch.ones(vocab_size, vocab_size) / vocab_size

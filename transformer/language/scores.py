@@ -120,7 +120,7 @@ def _equal(
     return score | {"line": line}
 
 
-# %% book/13-translation.ipynb · How certain is a score? · [sentence-scores]
+# %% book/13-translation.ipynb · How good is a translation? · [sentence-scores]
 def sentence_scores(hypotheses: Sequence[str], references: Sequence[str]) -> list[float]:
     """chrF2 of each translation alone, detokenized, from 0 to 100.
 
@@ -140,7 +140,7 @@ def sentence_scores(hypotheses: Sequence[str], references: Sequence[str]) -> lis
     return [round(metric.sentence_score(ours, [theirs]).score, 2) for ours, theirs in typed]
 
 
-# %% book/13-translation.ipynb · How certain is a score? · [evaluate-translator-scores]
+# %% book/13-translation.ipynb · How good is a translation? · [evaluate-translator-scores]
 def unseen_pairs(pairs: Iterable[Pair], train: Iterable[Pair]) -> list[Pair]:
     """The pairs that do not occur in the training split as well."""
     known = set(train)

@@ -21,7 +21,7 @@ __all__ = [
 ]
 
 
-# %% book/15-since-2017.ipynb · A norm without the mean · [rms-norm]
+# %% book/15-since-2017.ipynb · RMSNorm · [rms-norm]
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -64,7 +64,7 @@ class RMSNorm(nn.Module):
         return (normalized.to(dtype) * self.weight).to(x.dtype)
 
 
-# %% book/15-since-2017.ipynb · A network with a gate · [gated-feed-forward]
+# %% book/15-since-2017.ipynb · Gated networks (SwiGLU, GEGLU) · [gated-feed-forward]
 GATES = ACTIVATIONS | {"gelu_tanh": partial(F.gelu, approximate="tanh")}
 
 
@@ -95,7 +95,7 @@ class GatedFeedForward(nn.Module):
         return self.w_2(GATES[self.activation](self.w_gate(x)) * self.w_1(x))
 
 
-# %% book/15-since-2017.ipynb · Many networks, few used · [routed-feed-forward]
+# %% book/15-since-2017.ipynb · Mixture of experts (MoE) · [routed-feed-forward]
 def route(scores: Tensor, n_chosen: int) -> tuple[Tensor, Tensor]:
     """The experts with the highest of the scores `[..., E]`, and their gates, both `[..., n_chosen]`."""
     highest, chosen = scores.topk(n_chosen, dim=-1)
@@ -140,7 +140,7 @@ class RoutedFeedForward(nn.Module):
         return result.view_as(x)
 
 
-# %% book/15-since-2017.ipynb · Many networks, few used · [balance-loss]
+# %% book/15-since-2017.ipynb · Load balancing · [balance-loss]
 def balance_loss(scores: Tensor, n_chosen: int) -> Tensor:
     """How unevenly a router uses its experts: 1 if evenly, E if it always uses the same one alone.
 
@@ -159,7 +159,7 @@ def balance_loss(scores: Tensor, n_chosen: int) -> Tensor:
     return n_experts * share @ scores.softmax(-1).flatten(0, -2).mean(0)
 
 
-# %% book/15-since-2017.ipynb · Positions that turn · [rotary-table]
+# %% book/15-since-2017.ipynb · Rotary positions (RoPE) · [rotary-table]
 def rotary_table(
     length: int,
     d_k: int,
@@ -189,7 +189,7 @@ def rotary_table(
     return torch.stack([angles.cos(), angles.sin()])
 
 
-# %% book/15-since-2017.ipynb · Positions that turn · [rotate]
+# %% book/15-since-2017.ipynb · Rotary positions (RoPE) · [rotate]
 def rotate(x: Tensor, table: Tensor, interleaved: bool = False) -> Tensor:
     """Turn the pairs of features of queries or keys by the angles of their positions.
 
@@ -209,7 +209,7 @@ def rotate(x: Tensor, table: Tensor, interleaved: bool = False) -> Tensor:
     return torch.stack(turned, dim=-1).flatten(-2) if interleaved else torch.cat(turned, dim=-1)
 
 
-# %% book/15-since-2017.ipynb · Longer texts than before · [rotary-stretch]
+# %% book/15-since-2017.ipynb · Longer contexts · [rotary-stretch]
 @dataclass(frozen=True)
 class RotaryStretch:
     """Slows down slow rotations, for texts longer than those that a model was trained on at first.
@@ -246,7 +246,7 @@ class RotaryStretch:
         return speeds * (kept + (1 - kept) / self.factor)
 
 
-# %% book/15-since-2017.ipynb · Positions as a slope · [alibi]
+# %% book/15-since-2017.ipynb · ALiBi · [alibi]
 def alibi(query: Tensor, key: Tensor) -> KeysAndValues:
     """Give queries and keys two more features, which lower a score by its distance times the head's slope.
 
@@ -270,7 +270,7 @@ def alibi(query: Tensor, key: Tensor) -> KeysAndValues:
     return query, torch.cat([key, digits.expand(*key.shape[:2], -1, -1)], dim=-1)
 
 
-# %% book/15-since-2017.ipynb · Who may see what · [masks]
+# %% book/15-since-2017.ipynb · Sliding windows and prefix masks · [masks]
 def sliding_mask(
     length: int, offset: int = 0, window: int | None = None, device: torch.device | str | None = None
 ) -> Tensor:
@@ -307,7 +307,7 @@ def prefix_mask(length: int, prefix: Tensor) -> Tensor:
     return causal_mask(length, prefix.device) | given
 
 
-# %% book/15-since-2017.ipynb · Level, then down · [wsd-rate]
+# %% book/15-since-2017.ipynb · Warm-up, stable, decay (WSD) · [wsd-rate]
 def wsd_rate(step: int, steps: int, peak: float, warmup_steps: int, decay: float = 0.2) -> float:
     """The warm-up–stable–decay schedule: up linearly, level, down linearly over the last part.
 
@@ -324,7 +324,7 @@ def wsd_rate(step: int, steps: int, peak: float, warmup_steps: int, decay: float
     return peak * min(1.0, step / warmup_steps) * cooldown(step, steps, decay)
 
 
-# %% book/15-since-2017.ipynb · An optimizer for matrices · [orthogonalize]
+# %% book/15-since-2017.ipynb · Muon · [orthogonalize]
 def orthogonalize(matrix: Tensor, steps: int = 5) -> Tensor:
     """Bring all singular values of a matrix near 1, and leave its singular vectors as they are.
 
