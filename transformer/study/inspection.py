@@ -189,7 +189,7 @@ def head_shares(
     }
 
 
-# %% book/14-looking-inside.ipynb · What a head is worth · [without-heads]
+# %% book/14-looking-inside.ipynb · What a head is worth: ablation · [without-heads]
 @contextmanager
 def without_heads(
     model: Transformer, heads: Iterable[Head], instead: Mapping[Head, Tensor] | None = None
@@ -232,7 +232,7 @@ def without_heads(
         yield
 
 
-# %% book/14-looking-inside.ipynb · What a head is worth · [mean-contexts]
+# %% book/14-looking-inside.ipynb · What a head is worth: ablation · [mean-contexts]
 @torch.no_grad()
 def mean_contexts(model: Transformer, src: Tensor, tgt: Tensor) -> dict[Head, Tensor]:
     """What each head contributes on average, over the positions of a batch that are not padding.
@@ -261,7 +261,7 @@ def mean_contexts(model: Transformer, src: Tensor, tgt: Tensor) -> dict[Head, Te
     return means
 
 
-# %% book/14-looking-inside.ipynb · What a head is worth · [head-costs]
+# %% book/14-looking-inside.ipynb · What a head is worth: ablation · [head-costs]
 def head_costs(
     model: Transformer,
     score: Callable[[Transformer], float],
@@ -286,7 +286,7 @@ def head_costs(
     return costs
 
 
-# %% book/14-looking-inside.ipynb · One after another · [pruning]
+# %% book/14-looking-inside.ipynb · Pruning: one head after another · [pruning]
 def pruning_curve(
     model: Transformer,
     score: Callable[[Transformer], float],
@@ -353,7 +353,7 @@ def _readers(stack: Encoder | Decoder) -> list[nn.Module]:
     return [*stack.layers, stack.norm]
 
 
-# %% book/14-looking-inside.ipynb · What a state would say · [logit-lens]
+# %% book/14-looking-inside.ipynb · The logit lens · [logit-lens]
 @torch.no_grad()
 def logit_lens(model: Transformer, src: Tensor, tgt: Tensor) -> Tensor:
     """What a model would say after each layer of its decoder.
@@ -372,7 +372,7 @@ def logit_lens(model: Transformer, src: Tensor, tgt: Tensor) -> Tensor:
     return torch.stack([model.project(model.decoder.norm(state)) for state in states])
 
 
-# %% book/14-looking-inside.ipynb · Attention, gradients, counting · [gradient-times-input]
+# %% book/14-looking-inside.ipynb · Is attention explanation? · [gradient-times-input]
 def gradient_times_input(model: Transformer, src: Tensor, tgt: Tensor, targets: Tensor) -> Tensor:
     """How much each source token matters for what is written, by gradient times input.
 
@@ -395,7 +395,7 @@ def gradient_times_input(model: Transformer, src: Tensor, tgt: Tensor, targets: 
     return torch.stack([(slope * x).sum(dim=-1).abs() for slope in slopes], dim=1).detach()
 
 
-# %% book/14-looking-inside.ipynb · What a vector knows · [linear-probe]
+# %% book/14-looking-inside.ipynb · Probing a vector · [linear-probe]
 def linear_probe(x: Tensor, labels: Tensor, ridge: float = 10.0) -> tuple[Tensor, Tensor]:
     """Fit a linear function that tells two classes of vectors apart, by ridge regression.
 
@@ -417,7 +417,7 @@ def linear_probe(x: Tensor, labels: Tensor, ridge: float = 10.0) -> tuple[Tensor
     return weights, middle - mean @ weights
 
 
-# %% book/14-looking-inside.ipynb · Changing one vector · [patched]
+# %% book/14-looking-inside.ipynb · Activation patching · [patched]
 @contextmanager
 def patched(stack: Encoder | Decoder, depth: int, position: int, vectors: Tensor) -> Iterator[None]:
     """Put another vector in the place of one state between the layers, for a while.
