@@ -28,6 +28,7 @@ needs_server = pytest.mark.skipif(
 )
 SAID = {"A menina gosta do gato preto.": "the girl likes the black cat.", "Gosto disto.": "i like this."}
 HEAD = b"POST /translate HTTP/1.1\r\nHost: x\r\n"
+HALF_A_BODY = HEAD + b'Content-Length: 60\r\n\r\n{"sentences": ["Gosto'
 
 
 def submitted(calls, n_tokens=92):
@@ -166,6 +167,15 @@ def test_an_endless_body_is_not_read_whatever_length_it_announces(port):
 
 
 @needs_server
+def test_a_slow_body_is_waited_for_only_so_long(port, monkeypatch):
+    monkeypatch.setattr(serve, "ARRIVAL_SECONDS", 0.5)
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
+        connection.sendall(HALF_A_BODY)
+        received = until_closed(connection)
+    assert b" 408 " in received and b"the body did not arrive within 0.5 seconds" in received
+
+
+@needs_server
 def test_with_too_many_waiting_it_asks_to_come_again(port, monkeypatch):
     monkeypatch.setattr(serve, "QUEUE_TOKENS", 1)
     status, headers, answer = ask(port, list(SAID))
@@ -179,6 +189,19 @@ def test_a_port_that_is_taken_and_an_empty_host_are_said_in_one_line(capsys):
     assert main(["serve", "--host", "", "--port", "0"]) == 2
     first, second = capsys.readouterr().err.splitlines()
     assert first.startswith("error: ") and second.startswith("error: host is empty; ")
+
+
+@needs_server
+def test_half_a_request_does_not_keep_a_server_that_is_to_stop(monkeypatch):
+    monkeypatch.setattr(serve, "STOPPING_SECONDS", 1)
+    with running(make_app(Translator.load("phrases"))) as (server, port):
+        body, head = (socket.create_connection(("127.0.0.1", port), timeout=60) for _ in range(2))
+        with body, head:
+            body.sendall(HALF_A_BODY)
+            head.sendall(HEAD)
+            assert ask(port, ["Gosto disto."])[0] == 200
+            server.should_exit = True
+            assert b" 503 " in until_closed(body) and until_closed(head) == b""
 
 
 @needs_server

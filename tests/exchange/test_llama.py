@@ -5,6 +5,7 @@ The folder is a copy of the small Llama that the package carries; `tests/modern`
 
 from __future__ import annotations
 
+import base64
 import json
 import shutil
 from pathlib import Path
@@ -121,6 +122,9 @@ def test_damaged_and_foreign_tokenizers_are_refused_by_file_and_bound(folder):
         path.write_text(damaged, encoding="utf8")
         with pytest.raises(CheckpointError, match=r"tokenizer\.json cannot be used"):
             Speaker(folder)
+    path.write_bytes(whole.encode() + b" " * (1 << 26))
+    with pytest.raises(CheckpointError, match=r"tokenizer\.json .* over 67,108,864"):
+        Speaker(folder)
     more = json.loads(whole)
     more["model"]["vocab"]["zzz"] = SIZE
     path.write_text(json.dumps(more), encoding="utf8")
@@ -133,8 +137,56 @@ def test_damaged_and_foreign_tokenizers_are_refused_by_file_and_bound(folder):
         Speaker(folder)
 
 
+REPLACE = {"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}
+BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
+CHARS = {"type": "Split", "pattern": {"Regex": "."}, "behavior": "Isolated", "invert": False}
+TWICE = [{"Sequence": {"id": "A", "type_id": 0}}] * 2
+TEMPLATE = {"type": "TemplateProcessing", "single": TWICE, "pair": TWICE, "special_tokens": {}}
+META = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": False}
+CHARSMAP = {"type": "Precompiled", "precompiled_charsmap": base64.b64encode(b"\0" * 4 + b"a" * 5000).decode()}
+GROWING = {
+    "normalizers that double": ({"normalizer": ("normalizers", [REPLACE] * 24)}, "can .* Replace"),
+    "one that inserts": ({"normalizer": ("normalizers", [REPLACE | {"content": "a" * 5000}])}, "Replace"),
+    "by an expression": ({"normalizer": ("normalizers", [REPLACE | {"pattern": {"Regex": ""}}] * 9)}, "Re"),
+    "one that prepends": ({"normalizer": ("normalizers", [{"type": "Prepend", "prepend": "a" * 5000}])}, ""),
+    "a table": ({"normalizer": ("normalizers", [CHARSMAP])}, "normalizer can .* 5,001 .* Precompiled"),
+    "bytes as characters": ({"pre_tokenizer": ("pretokenizers", [BYTES] * 24)}, "tokenizer can .* ByteL"),
+    "splits and marks": ({"pre_tokenizer": ("pretokenizers", [CHARS, META] * 12)}, "tokenizer can .* Meta"),
+    "templates": ({"post_processor": ("processors", [TEMPLATE] * 24)}, "post_processor can .* Template"),
+    "a decoder": ({"decoder": ("decoders", [REPLACE] * 24)}, "decoder can .* Replace"),
+    "parts together": (
+        {"normalizer": ("normalizers", [REPLACE] * 5), "pre_tokenizer": ("pretokenizers", [BYTES] * 9)},
+        "pre_tokenizer can make a text .* times longer with step 13, ByteLevel",
+    ),
+    "many steps": ({"normalizer": ("normalizers", [{"type": "Lowercase"}] * 40)}, "steps by number 32"),
+    "an unknown step": ({"normalizer": ("normalizers", [{"type": "Macro"}])}, "not known, 'Macro'"),
+    "no step": ({"normalizer": ("normalizers", [3])}, "step must be a dict"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize("parts, said", GROWING.values(), ids=GROWING)
+def test_a_tokenizer_that_makes_texts_long_is_refused_before_it_runs(folder, parts, said, nested):
+    for part, (name, steps) in parts.items():
+        inner = [{"type": "Sequence", name: steps}] if nested else steps
+        rewritten(folder / "tokenizer.json", **{part: {"type": "Sequence", name: inner}})
+    with pytest.raises(CheckpointError, match=rf"tokenizer\.json cannot be used: .*{said}"):
+        Speaker(folder)
+
+
+@pytest.mark.parametrize("kind", ["WordLevel", "WordPiece"])
+def test_a_tokenizer_without_its_unknown_token_is_refused_before_it_runs(folder, kind):
+    model = {"type": kind, "vocab": {"a": 4}, "unk_token": "[UNK]"}
+    model |= {"continuing_subword_prefix": "##", "max_input_chars_per_word": 9} if kind == "WordPiece" else {}
+    rewritten(folder / "tokenizer.json", model=model)
+    with pytest.raises(CheckpointError, match=rf"{kind} lacks the unknown token, '\[UNK\]'"):
+        Speaker(folder)
+    rewritten(folder / "tokenizer.json", model=model | {"unk_token": "a"}, post_processor=None)
+    assert Speaker(folder).encode("b") == [4]
+
+
 UNIGRAM = {"type": "Unigram", "unk_id": None, "vocab": [["a", -1.0]], "byte_fallback": False}
-SLOW = {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated", "invert": False}
+SLOW = CHARS | {"pattern": {"Regex": "(a+)+$"}}
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ __all__ = ["HELP", "Refusal", "Batcher", "make_app", "make_server", "run", "add_
 MOST_SENTENCES = 64
 LONGEST_SENTENCE = 1000  # characters, and no more tokens than the model reads
 LARGEST_BODY = 1 << 20  # bytes
+ARRIVAL_SECONDS = 20.0  # that a body may take
 # What the server holds.
 BATCH_TOKENS = 2048
 QUEUE_TOKENS = 1 << 17  # that may wait, those in work included
@@ -28,12 +29,12 @@ HELP = """translate over HTTP
 
   curl --json '{"sentences": ["Gosto disto."]}' http://127.0.0.1:8000/translate
 
-A request has up to 64 sentences of up to 1,000 characters; more is refused with status 413, and a body
-of another form with 422. Requests that wait are translated together. With 131,072 tokens waiting,
-others are refused with status 503. GET /health answers while the server does. Ctrl-C, or SIGTERM, ends
-the program once it has answered what it has accepted; after 20 seconds, or at Ctrl-C again, it refuses
-the rest. It has no encryption, no passwords and no clock for slow clients: on an open network, put a web
-server that has them before it."""
+A request has up to 64 sentences of up to 1,000 characters; more is refused with status 413, a body of
+another form with 422, and one that takes more than 20 seconds to arrive with 408. Requests that wait
+are translated together. With 131,072 tokens waiting, others are refused with status 503. GET /health
+answers while the server does. Ctrl-C, or SIGTERM, ends the program once it has answered what it has
+accepted; after 20 seconds, or at Ctrl-C again, it refuses the rest. It has no encryption, no passwords
+and no clock for the head of a request: on an open network, put a web server that has them before it."""
 
 
 class Refusal(Exception):
@@ -102,10 +103,14 @@ class Batcher:
 
 async def _read_body(request: Any) -> bytes:
     body = bytearray()
-    async for part in request.stream():
-        body += part
-        if len(body) > LARGEST_BODY:
-            raise Refusal(413, f"the body has more than the {LARGEST_BODY} bytes that are allowed")
+    try:
+        async with asyncio.timeout(ARRIVAL_SECONDS):
+            async for part in request.stream():
+                body += part
+                if len(body) > LARGEST_BODY:
+                    raise Refusal(413, f"the body has more than the {LARGEST_BODY} bytes that are allowed")
+    except TimeoutError:
+        raise Refusal(408, f"the body did not arrive within {ARRIVAL_SECONDS:g} seconds") from None
     return bytes(body)
 
 

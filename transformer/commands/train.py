@@ -147,8 +147,11 @@ def _begun(run: RunFolder, recipe: Recipe) -> int | None:
             raise ValueError(f"{error}: {elsewhere}, or move it away") from None
         for name in before | asked:
             there, here = before.get(name), asked.get(name)
-            if there != here and not (name == "steps" and there < here):
+            moved = name in FILES and there and here and before["sha256"] == asked["sha256"]
+            if there != here and not moved and not (name == "steps" and there < here):
                 said = f"{folder} holds a run with {name} = {there}, and {name} = {here} is asked for"
+                if name == "sha256":
+                    said = f"{folder} holds a run on other texts: their sha256 was {there}, and is {here}"
                 raise ValueError(f"{said}: {elsewhere}, or go on with --config {config}")
     return int(checkpoints[-1].stem.rpartition("-")[2]) if checkpoints else None
 

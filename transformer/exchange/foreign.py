@@ -1,5 +1,7 @@
 """Folders of other programs: read without trusting them."""
 
+import base64
+import json
 import os
 import tempfile
 from collections import Counter
@@ -21,6 +23,7 @@ __all__ = [
     "check_one_dtype",
     "fitted_weights",
     "whole_folder",
+    "tokenizer_text",
 ]
 
 
@@ -217,3 +220,80 @@ def whole_folder(
             old.unlink()  # so that, cut off here, files are missing, and no old one stands beside a new one
         for new in sorted(whole.iterdir()):
             os.replace(new, folder / new.name)
+
+
+# The steps that a tokenizer may have, and how many times longer, in bytes, one can make a text.
+_STEPS = dict.fromkeys(
+    "Lowercase Strip StripAccents Nmt Replace Prepend Precompiled Split Punctuation Digits Whitespace "
+    "WhitespaceSplit FixedLength BertPreTokenizer CharDelimiterSplit UnicodeScripts TemplateProcessing "
+    "BertProcessing RobertaProcessing ByteFallback Fuse WordPiece BPEDecoder CTC".split(),
+    1,
+) | {"ByteLevel": 2, "NFC": 3, "NFD": 3, "BertNormalizer": 3, "Metaspace": 4, "NFKC": 11, "NFKD": 11}
+_MOST_STEPS, _MOST_GROWTH = 32, 1 << 12
+
+
+def _steps(part: Any) -> Iterator[dict[str, Any]]:
+    """The steps of a part of a tokenizer, those of its sequences one by one."""
+    if part is not None:
+        check_type(dict, step=part)
+        lists = ("normalizers", "pretokenizers", "processors", "decoders")
+        inner = [step for name in lists for step in part.get(name, [])]
+        yield from [part] if part["type"] != "Sequence" else (one for step in inner for one in _steps(step))
+
+
+def _growth(step: dict[str, Any]) -> int:
+    """How many times longer, in bytes, a step can make a text."""
+    match step["type"]:
+        case "Replace":
+            size, replaced = len(step["content"].encode()), step["pattern"].get("String", "").encode()
+            # What an expression finds may be empty, between any two characters.
+            return max(1, -(-size // len(replaced))) if replaced else size + 1
+        case "Prepend":
+            return len(step["prepend"].encode()) + 1
+        case "Precompiled":  # the size of a trie, the trie, and texts that end with a zero
+            table = base64.b64decode(step["precompiled_charsmap"] or "")
+            texts = table[4 + int.from_bytes(table[:4], "little") :]
+            return max(map(len, texts.split(b"\0"))) + 1
+        case "TemplateProcessing":
+            return len(step["single"])
+    return _STEPS[step["type"]]
+
+
+_LARGEST_TOKENIZER = 1 << 26  # bytes; one with 256,000 entries has about 17 million
+
+
+def tokenizer_text(path: Path) -> str:
+    """The content of a stranger's `tokenizer.json`, if what it does to a text stays within bounds.
+
+    The library that runs it hears no interrupt, however long a text becomes.
+
+    Raises:
+        OSError, CheckpointError: the file cannot be read, is too large, or is no tokenizer; a step is not
+            known, there are too many, or they can make a text thousands of times longer; or there is no
+            token for an unknown word. The message names file and step.
+    """
+    with refusing_damage(regular_file(path)):
+        if (size := path.stat().st_size) > _LARGEST_TOKENIZER:
+            raise ValueError(f"it has {size:,} bytes, over {_LARGEST_TOKENIZER:,}")
+        content = path.read_text(encoding="utf8")
+        found = json.loads(content)
+        check_type(dict, content=found)
+        check_type(dict, model=found["model"])
+        for parts in (("normalizer", "pre_tokenizer", "post_processor"), ("decoder",)):
+            _check_steps([(part, step) for part in parts for step in _steps(found.get(part))])
+        kind, unknown = found["model"].get("type"), found["model"].get("unk_token")
+        if kind in ("WordLevel", "WordPiece") and unknown not in found["model"]["vocab"]:
+            raise ValueError(f"the vocabulary of its {kind} lacks the unknown token, {unknown!r:.40}")
+    return content
+
+
+def _check_steps(steps: Sequence[tuple[str, dict[str, Any]]]) -> None:
+    growth = 1
+    for number, (part, step) in enumerate(steps, start=1):
+        if (kind := step["type"]) not in _STEPS:
+            raise ValueError(f"{part} has a step of a kind that is not known, {kind!r:.40}")
+        if number > _MOST_STEPS:
+            raise ValueError(f"{part} must end the tokenizer's steps by number {_MOST_STEPS}")
+        if (growth := growth * _growth(step)) > _MOST_GROWTH:
+            said = f"{part} can make a text {growth:,} times longer with step {number}, {kind}"
+            raise ValueError(f"{said}; at most {_MOST_GROWTH:,} times is allowed")

@@ -12,8 +12,8 @@ from transformer.exchange.foreign import (
     fitted_weights,
     our_name,
     refusing_damage,
+    tokenizer_text,
 )
-from transformer.files import regular_file
 from transformer.modern.generate import generate, most_probable
 from transformer.modern.language_model import LanguageModel, LanguageModelConfig
 from transformer.modern.parts import RotaryStretch
@@ -151,8 +151,9 @@ def _from_llama(
 
 def _read_tokenizer(folder: ForeignFolder, vocab_size: int) -> Any:
     path, tokenizers = folder.path / "tokenizer.json", optional_import("tokenizers")
-    with refusing_damage(regular_file(path)):
-        found = tokenizers.Tokenizer.from_str(path.read_text(encoding="utf8"))
+    content = tokenizer_text(path)
+    with refusing_damage(path):
+        found = tokenizers.Tokenizer.from_str(content)
         for piece, number in found.get_vocab(with_added_tokens=True).items():
             if number >= vocab_size:
                 raise ValueError(f"number of {piece!r:.40} must be below {vocab_size:,}, but is {number:,}")

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from transformer.decoding import DecoderState, decoder_state
 from transformer.exchange.ctranslate2 import CTranslate2Engine
-from transformer.exchange.foreign import ForeignFolder, refusing_damage
+from transformer.exchange.foreign import ForeignFolder, refusing_damage, tokenizer_text
 from transformer.exchange.marian import from_m2m100, from_marian
 from transformer.files import read_record, regular_file
 from transformer.language.folder import pretrained_folder
@@ -230,6 +230,7 @@ def _m2m100_tokenizer(folder: ForeignFolder, vocab_size: int) -> tuple[Any, dict
         tokenizer = transformers.M2M100Tokenizer(*map(str, places))
         added = tokenizer.lang_code_to_id
     else:
+        tokenizer_text(places[0])
         tokenizer = transformers.NllbTokenizer.from_pretrained(folder.path, local_files_only=True)
         added = tokenizer.added_tokens_encoder
     languages = {name: token for name, token in added.items() if not name.startswith("<")}
