@@ -322,7 +322,7 @@ def test_texts_that_have_changed_are_refused(texts, tmp_path, capsys):
     path.write_bytes(path.read_bytes().replace(b"1900", b"1901"))
     before = files_in(tmp_path / "run")
     assert main(texts) == 2
-    assert "run holds a run with sha256 = " in capsys.readouterr().err
+    assert "run holds a run on other texts: their sha256 was " in capsys.readouterr().err
     assert files_in(tmp_path / "run") == before
 
 
