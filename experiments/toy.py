@@ -1,23 +1,21 @@
-"""The toy task, further than Chapter 9 trains it: `python -m experiments.toy many-copies` and `... factors`.
+"""The toy task, further than Chapter 9 trains it: `python -m experiments.toy`.
 
-Both write to transformer/records/book/. What is stopped goes on from runs/ when it is called again.
+It writes to transformer/records/book/. What is stopped goes on from runs/ when it is called again.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterator
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from transformer import Transformer, load_toy_model, reversal_batch, toy_config
-from transformer.commands.recipes import RECIPES, changed, train_recipe
+from transformer.commands.recipes import RECIPES, changed
 from transformer.files import write_record
 from transformer.runs.folder import run_facts
 from transformer.runs.trainer import Trainer
@@ -30,17 +28,6 @@ RECORDS, RUNS = ROOT / "transformer" / "records" / "book", ROOT / "runs"
 # 7,000 updates, five to nine copies are right one moment and wrong the next.
 CROWDED, SEED = 0.5, 1
 MANY_COPIES = changed(RECIPES["toy"], seed=SEED)
-
-# Factors: the usual settings, and one thing changed at a time.
-USUAL: dict[str, Any] = {"dropout": 0.1, "warmup_steps": 400, "factor": 1.0, "cooldown": 0.0}
-CHANGES: dict[str, dict[str, Any]] = {
-    "usual": {},
-    "no dropout": {"dropout": 0.0},
-    "cool-down": {"cooldown": 0.5},
-    "half the rate": {"factor": 0.5},
-    "warm-up": {"warmup_steps": 2000},
-    "all four": {"dropout": 0.0, "cooldown": 0.5, "factor": 0.5, "warmup_steps": 2000},
-}
 
 
 def crowded_batches(
@@ -110,36 +97,13 @@ def many_copies(max_minutes: float | None) -> None:
     write_record(RECORDS / "toy-many-copies.json", record)
 
 
-def factors(steps: int, seeds: int, max_minutes: float | None) -> None:
-    """Train what the record does not hold yet, the first seed of every change before the second."""
-    path = RECORDS / "toy-factors.json"
-    runs = json.loads(path.read_text(encoding="utf8"))["runs"] if path.exists() else []
-    for seed in range(seeds):
-        for name, change in CHANGES.items():
-            recipe = changed(RECIPES["toy"], steps=steps, seed=seed, **USUAL | change)
-            if any(run["recipe"] == asdict(recipe) for run in runs):
-                continue
-            folder = RUNS / f"toy-{name.replace(' ', '-')}-{steps}-{seed}"
-            run = train_recipe(recipe, folder, max_minutes=max_minutes)
-            if not run.trainer.finished:
-                return
-            runs.append({"name": name, "change": change} | run.record())
-            write_record(path, {"runs": runs})
-
-
 def main() -> None:
     """Run what is asked for, as far as the time allows."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("experiment", choices=("many-copies", "factors"))
-    parser.add_argument("--steps", type=int, default=10_000, help="factors: updates of a run (10000)")
-    parser.add_argument("--seeds", type=int, default=1, help="factors: runs of each change (1)")
     parser.add_argument("--max-minutes", type=float, help="stop the run in progress after so long")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    if options.experiment == "many-copies":
-        many_copies(options.max_minutes)
-    else:
-        factors(options.steps, options.seeds, options.max_minutes)
+    many_copies(options.max_minutes)
 
 
 if __name__ == "__main__":
