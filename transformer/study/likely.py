@@ -313,10 +313,8 @@ def _slips(node: ast.AST) -> _Slips:
                 words = f"{_SIGNS[kind][0]} where {_SIGNS[type(op)][0]} belongs, before {_write(right)}"
                 yield words, ast.Compare(left, [kind()], [right])
         case ast.UnaryOp(op, operand):
-            yield (
-                f"the {'minus' if isinstance(op, ast.USub) else 'not'} before {_write(operand)} is missing",
-                operand,
-            )
+            sign = "minus" if isinstance(op, ast.USub) else "not"
+            yield f"the {sign} before {_write(operand)} is missing", operand
         case ast.Constant(int() | float() as n) if not isinstance(n, bool):
             near = (n - 1, n + 1, -n) if isinstance(n, int) else (n * 10, n / 10, n * 2, n / 2)
             for number in dict.fromkeys(near):
@@ -331,27 +329,32 @@ def _slips(node: ast.AST) -> _Slips:
             yield f"{_write(value)} is not transposed", value
         case ast.Tuple(parts, ctx):
             for i, j in combinations(range(len(parts)), 2):
-                yield (
-                    f"{_write(parts[i])} and {_write(parts[j])} are exchanged",
-                    ast.Tuple(_swapped(parts, i, j), ctx),
-                )
+                words = f"{_write(parts[i])} and {_write(parts[j])} are exchanged"
+                yield words, ast.Tuple(_swapped(parts, i, j), ctx)
+        case ast.Call():
+            yield from _slips_of_call(node)
+        case _:
+            yield from _slips_of_statement(node)
+
+
+def _slips_of_statement(node: ast.AST) -> _Slips:
+    match node:
         case ast.For() | ast.comprehension():
+            read = _write(node.iter)
             for part, words in (
-                ("1:", "all but the first of"),
-                (":-1", "all but the last of"),
-                (":1", "only the first of"),
+                ("1:", "all but the first"),
+                (":-1", "all but the last"),
+                (":1", "only the first"),
             ):
                 part_of = ast.parse(f"[*{ast.unparse(node.iter)}][{part}]", mode="eval").body
                 fields = {**dict(ast.iter_fields(node)), "iter": part_of}
-                yield f"{words} {_write(node.iter)} counts", type(node)(**fields)
+                yield f"{words} of {read} counts", type(node)(**fields)
         case ast.AugAssign(target, _, value):
             yield f"{_write(target)} is replaced where it should grow", ast.Assign([target], value)
-        case ast.Expr() | ast.Assign() | ast.If() if not isinstance(
-            getattr(node, "value", None), ast.Constant
-        ):
+        case ast.Expr(ast.Constant()) | ast.Assign(_, ast.Constant()):
+            pass
+        case ast.Expr() | ast.Assign() | ast.If():
             yield f"{_write(node)} is missing", ast.Pass()
-        case ast.Call():
-            yield from _slips_of_call(node)
 
 
 def _swapped(parts: list[Any], i: int, j: int) -> list[Any]:

@@ -9,7 +9,7 @@ import math
 import sys
 import time
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from itertools import chain
@@ -57,18 +57,18 @@ class Piece(NamedTuple):
     chapter: str  # its file, without the ending
     name: str
     cell: str  # the id of its cell in the chapter
-    module: str  # that the chapter exports it to, or none
     code: str  # the book's
-    imports: str  # what the code needs where there is no module
-    kept: tuple[str, ...]  # methods of a class that are not to be written
-    beyond: tuple[str, ...]  # cells that ask more of it than its text does, and run on the book's
-    task: str
-    hints: tuple[str, ...]
-    plain: str  # the same written out, where the book calls one function, so that slips can be found
-    made: str  # an expression that makes a module with all parameters that it can have
-    given: str  # statements that make the inputs of the probes
+    hints: Sequence[str]
     probes: Mapping[str, str]  # what is asked, and an expression in which `piece` is what is judged
-    mistakes: tuple[Mistake, ...]
+    mistakes: Sequence[Mistake]
+    module: str = ""  # that the chapter exports it to, or none
+    imports: str = ""  # what the code needs where there is no module
+    kept: Sequence[str] = ()  # methods of a class that are not to be written
+    beyond: Sequence[str] = ()  # cells that ask more of it than its text does, and run on the book's
+    task: str = ""
+    plain: str = ""  # the same written out, where the book calls one function, so that slips can be found
+    made: str = ""  # an expression that makes a module with all parameters that it can have
+    given: str = ""  # statements that make the inputs of the probes
 
     @property
     def key(self) -> str:
@@ -84,24 +84,10 @@ def pieces() -> dict[str, Piece]:
     for chapter, entries in chapters.items():
         imports = entries.pop("imports", "")
         for name, entry in entries.items():
-            module = entry.get("module", "")
-            piece = Piece(
-                chapter,
-                name,
-                entry["cell"],
-                module,
-                entry.get("code") or _exported(module, entry["cell"]),
-                imports,
-                tuple(entry.get("kept", ())),
-                tuple(entry.get("beyond", ())),
-                entry.get("task", ""),
-                tuple(entry["hints"]),
-                entry.get("plain", ""),
-                entry.get("made", ""),
-                entry.get("given", ""),
-                entry["probes"],
-                tuple(Mistake(**mistake) for mistake in entry["mistakes"]),
-            )
+            entry["mistakes"] = [Mistake(**mistake) for mistake in entry["mistakes"]]
+            if "code" not in entry:
+                entry["code"] = _exported(entry["module"], entry["cell"])
+            piece = Piece(chapter=chapter, name=name, imports=imports, **entry)
             found[piece.key] = piece
     return found
 
