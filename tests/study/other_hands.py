@@ -719,7 +719,6 @@ def influence(model, src, tgt, other):
 class MovingAverage:
     def __init__(self, model, decay):
         check_type(nn.Module, model=model)
-        check_rate(decay=decay)
         self.parameters, self.decay, self.n_updates = list(model.parameters()), decay, 0
         self.weights = [p.detach() * 1 for p in self.parameters]
 
