@@ -1248,17 +1248,6 @@ def test_dropout_that_draws_by_the_number_of_its_tokens_is_no_leak():
     assert report.passed, report
 
 
-@pytest.mark.slow
-def test_kinds_of_models_pass_and_their_faults_are_named():
-    """The record of the clinic's kinds, anew."""
-    pytest.importorskip("transformers", reason="transformers is not installed")
-    from experiments.clinic_kinds import KINDS, tried
-
-    for name, kind in KINDS.items():
-        row = tried(name, kind)
-        assert not row["failures"] and row["failures with the fault"] and row["named"], row
-
-
 # -------------------------------------------------------------------------------------------------
 # From the command line
 # -------------------------------------------------------------------------------------------------
