@@ -405,7 +405,7 @@ def test_own_data_of_the_readme_trains(tmp_path, monkeypatch, capsys):
 def test_every_record_is_as_it_was_written():
     paths = sorted((ROOT / "transformer" / "records").rglob("*.json"))
     sealed = [path for path in paths if '"sha256"' in path.read_text(encoding="utf8")]
-    assert len(sealed) > 10
+    assert sealed
     for path in sealed:
         read_record(path)  # which holds its checksum against it
 
