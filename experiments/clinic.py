@@ -182,6 +182,30 @@ ATTENTIONS = {
 }
 
 
+def faulty_masks(right: Tensor, fault: str) -> tuple[Tensor, Tensor]:
+    """Masks of the source for the encoder and for cross-attention, given the right one."""
+    everything, first = torch.ones_like(right), right[:1].expand_as(right)
+    masks = {
+        "no padding mask": (everything, everything),
+        "no padding mask in the encoder": (everything, right),
+        "no padding mask in cross-attention": (right, everything),
+        "padding mask inverted": (~right, ~right),
+        "padding mask of the first row": (first, first),
+    }
+    return masks.get(fault, (right, right))
+
+
+def faulty_memory(memory: Tensor, fault: str) -> Tensor:
+    """What the decoder gets to read."""
+    changed = {"memory detached": memory.detach(), "source not connected": torch.zeros_like(memory)}
+    return changed.get(fault, memory)
+
+
+def hides_future(fault: str, training: bool) -> bool:
+    """Whether the causal mask is applied in this mode."""
+    return fault != "no causal mask" and (training or fault != "causal mask in training only")
+
+
 class Patched(nn.Module):
     """A model during whose calls something in its library is replaced."""
 
@@ -214,37 +238,21 @@ class Meddled(Transformer):
     fault = ""
 
     def encode(self, src: Tensor) -> Tensor:
-        mask = (
-            None
-            if self.fault in ("no padding mask", "no padding mask in the encoder")
-            else self.src_mask(src)
-        )
-        if self.fault == "padding mask inverted":
-            mask = ~self.src_mask(src)
+        mask, _ = faulty_masks(self.src_mask(src), self.fault)
         x = self.src_embedding(src)
         memory = self.encoder(x if self.fault == "no positions in the source" else self.positions(x), mask)
-        return memory.detach() if self.fault == "memory detached" else memory
+        return faulty_memory(memory, self.fault)
 
     def decode(
         self, tgt: Tensor, memory: Tensor, src_mask: Tensor | None = None, cache: Any = None
     ) -> Tensor:
-        masks: dict[str, Callable[[], Tensor | None]] = {
-            "no padding mask": lambda: None,
-            "no padding mask in cross-attention": lambda: None,
-            "padding mask inverted": lambda: ~src_mask,
-            "padding mask of the first row": lambda: src_mask[:1],
-        }
-        src_mask = masks.get(self.fault, lambda: src_mask)()
-        if self.fault == "source not connected":
-            memory = torch.zeros_like(memory)
+        _, mask = faulty_masks(src_mask, self.fault)
         x = self.tgt_embedding(tgt)
         x = x if self.fault == "no positions in the target" else self.positions(x)
         causal = causal_mask(tgt.size(1))
-        if self.fault == "no causal mask" or (
-            self.fault == "causal mask in training only" and not self.training
-        ):
+        if not hides_future(self.fault, self.training):
             causal[:] = True
-        return self.decoder(x, memory, causal, src_mask)
+        return self.decoder(x, memory, causal, mask)
 
 
 def our_attention(fault: str) -> Callable[..., Tensor]:
@@ -326,28 +334,12 @@ class MeddledTorch(nn.Module):
         self.core, self.fault, self.batch_first = core, fault, core.batch_first
 
     def forward(self, x: Tensor, y: Tensor, **masks: Any) -> Tensor:
-        fault, names = self.fault, ("src_key_padding_mask", "memory_key_padding_mask")
-        wrong: dict[str, Callable[[Tensor], Tensor | None]] = {
-            "no padding mask": lambda mask: None,
-            "padding mask inverted": lambda mask: ~mask,
-            "padding mask of the first row": lambda mask: mask[:1].expand_as(mask),
-        }
-        for name in names:
-            masks[name] = wrong.get(fault, lambda mask: mask)(masks[name])
-        if fault == "no padding mask in the encoder":
-            masks[names[0]] = None
-        if fault == "no padding mask in cross-attention":
-            masks[names[1]] = None
-        if fault == "no causal mask" or (fault == "causal mask in training only" and not self.training):
-            masks["tgt_mask"] = None
-        memory = self.core.encoder(x, src_key_padding_mask=masks[names[0]])
-        if fault == "memory detached":
-            memory = memory.detach()
-        if fault == "source not connected":
-            memory = torch.zeros_like(memory)
-        return self.core.decoder(
-            y, memory, tgt_mask=masks["tgt_mask"], memory_key_padding_mask=masks[names[1]]
-        )
+        # True = may not attend, in all of their masks.
+        right = ~masks["src_key_padding_mask"]
+        encoder_mask, cross_mask = (~mask for mask in faulty_masks(right, self.fault))
+        causal = masks["tgt_mask"] if hides_future(self.fault, self.training) else None
+        memory = faulty_memory(self.core.encoder(x, src_key_padding_mask=encoder_mask), self.fault)
+        return self.core.decoder(y, memory, tgt_mask=causal, memory_key_padding_mask=cross_mask)
 
 
 def torch_transformer(
@@ -450,20 +442,9 @@ def patched_hugging_face(model: nn.Module, fault: str) -> nn.Module:
 
 def meddled_call(model: Any, src: Tensor, tgt: Tensor, fault: str) -> Any:
     """A call of an encoder–decoder of theirs, with wrong masks or wrong memory."""
-    right, everything = (src != 0).long(), torch.ones_like(src)
-    masks = {
-        "no padding mask": (everything, everything),
-        "no padding mask in the encoder": (everything, right),
-        "no padding mask in cross-attention": (right, everything),
-        "padding mask inverted": (1 - right, 1 - right),
-        "padding mask of the first row": (right[:1].expand_as(right),) * 2,
-    }
-    encoder_mask, cross_mask = masks.get(fault, (right, right))
+    encoder_mask, cross_mask = (mask.long() for mask in faulty_masks(src != 0, fault))
     memory = model.get_encoder()(input_ids=src, attention_mask=encoder_mask)
-    if fault == "memory detached":
-        memory.last_hidden_state = memory.last_hidden_state.detach()
-    if fault == "source not connected":
-        memory.last_hidden_state = torch.zeros_like(memory.last_hidden_state)
+    memory.last_hidden_state = faulty_memory(memory.last_hidden_state, fault)
     return model(encoder_outputs=memory, attention_mask=cross_mask, decoder_input_ids=tgt)
 
 
@@ -520,25 +501,6 @@ def hugging_face_decoder(fault: str, name: str, **sizes: Any) -> nn.Module:
 # -------------------------------------------------------------------------------------------------
 
 
-def padding_masks(src: Tensor, fault: str) -> tuple[Tensor, Tensor]:
-    """Which source tokens may be seen `[B, S]`, by the encoder and in cross-attention."""
-    right, everything = src != 0, torch.ones_like(src, dtype=torch.bool)
-    masks = {
-        "no padding mask": (everything, everything),
-        "no padding mask in the encoder": (everything, right),
-        "no padding mask in cross-attention": (right, everything),
-        "padding mask inverted": (~right, ~right),
-        "padding mask of the first row": (right[:1].expand_as(right),) * 2,
-    }
-    return masks.get(fault, (right, right))
-
-
-def memory_with(fault: str, memory: Tensor) -> Tensor:
-    """What the decoder gets to read."""
-    changed = {"memory detached": memory.detach(), "source not connected": torch.zeros_like(memory)}
-    return changed.get(fault, memory)
-
-
 class XPair(nn.Module):
     """An encoder and a decoder of x-transformers."""
 
@@ -561,9 +523,8 @@ class XPair(nn.Module):
         self.fault, self.config = fault, None
 
     def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
-        encoder_mask, cross_mask = padding_masks(src, self.fault)
-        memory = self.encoder(src, mask=encoder_mask, return_embeddings=True)
-        memory = memory_with(self.fault, memory)
+        encoder_mask, cross_mask = faulty_masks(src != 0, self.fault)
+        memory = faulty_memory(self.encoder(src, mask=encoder_mask, return_embeddings=True), self.fault)
         return self.decoder(tgt, context=memory, context_mask=cross_mask)
 
 
@@ -602,14 +563,14 @@ class LabPair(nn.Module):
         self.fault, self.config = fault, None
 
     def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
-        masks = padding_masks(src, self.fault)
+        masks = faulty_masks(src != 0, self.fault)
         if self.fault != "minus infinity":  # or else the library's softmax is NaN for a source without a word
             masks = tuple(mask | ~mask.any(1, keepdim=True) for mask in masks)
         encoder_mask, cross_mask = (mask.T[None] for mask in masks)
         causal = torch.ones(tgt.size(1), tgt.size(1), dtype=torch.bool)
         if self.fault != "no causal mask":
             causal = causal.tril()
-        memory = memory_with(self.fault, self.model.encode(src.T, encoder_mask))
+        memory = faulty_memory(self.model.encode(src.T, encoder_mask), self.fault)
         states = self.model.decode(memory, cross_mask, tgt.T, causal[:, :, None])
         return self.model.generator(states).transpose(0, 1)
 
@@ -716,12 +677,6 @@ KINDS: dict[str, Kind] = {
     "GPT, rotary": Kind(LIT, lit_decoder, X_DECODER, "relative", False),
 }
 
-# One of each sort, which are tried before the others.
-FIRST = (
-    "Transformer, post-norm", "LanguageModel, rotary", "nn.Transformer, post-norm", "Marian", "T5", "Llama",
-    "GPT-2", "encoder and decoder", "decoder, rotary",
-)  # fmt: skip
-
 
 def examined(kind: Kind, fault: str, told: bool = True) -> CheckReport:
     """What `check_model` says of a model, with or without a word from its owner."""
@@ -773,10 +728,10 @@ def main() -> None:
     held = json.loads(RECORD.read_text(encoding="utf8")) if RECORD.exists() else {}
     models, faults = held.get("models", []), held.get("faults", [])
     place = list(KINDS).index
-    for name in sorted(KINDS, key=lambda name: name not in FIRST):
+    for name, kind in KINDS.items():
         if name in (model["model"] for model in models):
             continue
-        right, wrong = tried(name, KINDS[name])
+        right, wrong = tried(name, kind)
         models = sorted([*models, right], key=lambda model: place(model["model"]))
         faults = sorted([*faults, *wrong], key=lambda fault: place(fault["model"]))
         facts = run_facts("cpu")
