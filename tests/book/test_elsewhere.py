@@ -45,7 +45,7 @@ ASKED = {
     "11": """
 on_it(trainer.model)
 run = until_the_break(0, n=1)
-assert go_on(run) == go_on(run) != go_on(run, forget=True)
+assert go_on(run) == go_on(run) != go_on(run, forget=everything)
 whole, _ = run_in(Path(place.name) / "whole.pt", steps=20)
 path = Path(place.name) / "run.pt"
 run_in(path, steps=10)

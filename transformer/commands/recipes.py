@@ -341,8 +341,8 @@ def own_recipe(
         recipe = recipe_for(train, preparation)
     except ValueError as error:
         raise CorpusError(f"{', '.join(filter(None, (own.source, own.target)))}: {error}") from None
-    sizes = {"vocab_size": recipe.data.vocab_size, "max_tokens": recipe.data.max_tokens}
-    return replace(recipe, data=replace(own, **sizes))
+    chosen: Any = recipe.data
+    return replace(recipe, data=replace(own, vocab_size=chosen.vocab_size, max_tokens=chosen.max_tokens))
 
 
 class Trained(NamedTuple):

@@ -66,7 +66,7 @@ def asked_for(options: argparse.Namespace) -> tuple[Recipe, Path]:
     if options.source:
         languages = tuple(options.languages) if options.languages else None
         preparation = Preparation(options.preparation or AS_IT_IS.name, languages)
-        recipe = own_recipe(*(getattr(options, name) or "" for name in FILES), preparation)
+        recipe = own_recipe(**{name: getattr(options, name) or "" for name in FILES}, preparation=preparation)
     else:
         recipe = RECIPES[options.recipe] if options.recipe else read_recipe(options.config)
     changes = parsed(recipe, options.set)
@@ -142,11 +142,12 @@ def _begun(run: RunFolder, recipe: Recipe) -> int | None:
         raise ValueError(f"{said}: put it back, or {elsewhere}")
     if config.exists():
         try:
-            before, asked = settings(read_recipe(config)), settings(recipe)
+            before: dict[str, Any] = dict(settings(read_recipe(config)))
+            asked: dict[str, Any] = dict(settings(recipe))
         except ValueError as error:
             raise ValueError(f"{error}: {elsewhere}, or move it away") from None
         for name in before | asked:
-            there, here = before.get(name), asked.get(name)
+            there, here = before.get(name, ""), asked.get(name, "")
             moved = name in FILES and there and here and before["sha256"] == asked["sha256"]
             if there != here and not moved and not (name == "steps" and there < here):
                 said = f"{folder} holds a run with {name} = {there}, and {name} = {here} is asked for"

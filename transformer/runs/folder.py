@@ -307,7 +307,7 @@ class RunLog:
     def reload(self) -> None:
         """Read the log up to the last update, and remove what was written after it."""
         if self.folder is not None:
-            entries = read_log(self.folder)
+            entries = read_log(self.folder.path)
             self.history[:] = [entry for entry in entries if entry["step"] <= self.updater.step]
             if self.first:
                 self.folder.write_log(self.history)
