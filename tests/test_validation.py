@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 
 import pytest
@@ -12,12 +13,42 @@ from hypothesis import strategies as st
 
 from transformer.validation import (
     check_choice,
+    check_device,
     check_ids,
+    check_memory,
+    check_number,
     check_range,
+    check_rate,
+    check_size,
     check_type,
     is_traced,
     optional_import,
 )
+
+# -------------------------------------------------------------------------------------------------
+# Sizes and rates
+# -------------------------------------------------------------------------------------------------
+
+
+@given(st.integers(-5, 5), st.integers(-10, 10))
+def test_a_size_passes_from_its_minimum_on(minimum, size):
+    if size >= minimum:
+        check_size(minimum, d_model=size)
+    else:
+        with refuses(ValueError, f"d_model must be at least {minimum}, but is {size}"):
+            check_size(minimum, d_model=size)
+
+
+@pytest.mark.parametrize("rate", [1, 1.0, -0.1, 2, math.inf, math.nan])
+def test_rates_outside_are_refused(rate):
+    with refuses(ValueError, f"dropout must lie in [0, 1), but is {rate}"):
+        check_rate(attention_dropout=0.5, dropout=rate)
+
+
+@pytest.mark.parametrize("number", [-1e-5, math.inf, -math.inf, math.nan])
+def test_other_numbers_are_refused(number):
+    with refuses(ValueError, f"weight_decay must be finite and at least 0, but is {number}"):
+        check_number(weight_decay=number)
 
 
 @pytest.mark.parametrize(
@@ -43,6 +74,24 @@ def test_a_choice_is_one_of_those_offered():
 
 
 # -------------------------------------------------------------------------------------------------
+# Vectors
+# -------------------------------------------------------------------------------------------------
+
+
+def test_a_memory_has_a_row_for_every_target():
+    tgt = torch.zeros(2, 5, dtype=torch.long)
+    check_memory(torch.zeros(2, 7, 4), tgt, 4)
+    with refuses(ValueError, "tgt and memory must have the same batch size, not 2 and 1"):
+        check_memory(torch.zeros(1, 7, 4), tgt, 4)
+
+
+def test_a_device_is_one_that_can_hold_something():
+    assert check_device("cpu") == torch.device("cpu")
+    with pytest.raises(ValueError, match=r"^device 'toaster' cannot be used here: "):
+        check_device("toaster")
+
+
+# -------------------------------------------------------------------------------------------------
 # Token ids
 # -------------------------------------------------------------------------------------------------
 
@@ -64,6 +113,12 @@ def test_values_on_other_devices_are_looked_at_only_when_asked():
     check_ids("src", elsewhere, vocab_size=1)
     with refuses(ValueError, "src must have values, but lies on the meta device"):
         check_ids("src", elsewhere, vocab_size=1, always=True)
+
+
+def test_a_range_has_any_shape():
+    check_range("numbers", torch.tensor(4), 5)
+    with refuses(IndexError, "numbers must lie in [0, 5), but holds 5"):
+        check_range("numbers", torch.tensor([[[5]]]), 5)
 
 
 @pytest.mark.skipif(not hasattr(torch.func, "debug_unwrap"), reason="this torch cannot tell")

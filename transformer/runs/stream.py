@@ -40,6 +40,9 @@ class BatchStream:
     world_size: int
     epoch: int
     position: int
+    size: int
+    seed: int
+    batches: Callable[[int], Iterable[Any]]
 
     def __init__(self, batches: EpochBatches, accumulate: int = 1, seed: int = 0) -> None:
         if isinstance(getattr(batches, "generator", None), torch.Generator):

@@ -142,6 +142,8 @@ class Settings:
     """
 
     loss: SummedLoss
+    stream: BatchStream
+    config: TrainingConfig
 
     def __init__(
         self, updater: Updater, stream: BatchStream, loss: SummedLoss, config: TrainingConfig
@@ -208,6 +210,8 @@ class Checkpointer:
     """
 
     folder: RunFolder | None
+    keep: int
+    first: bool
 
     def __init__(
         self, folder: RunFolder | None, keep: int, updater: Updater, stream: BatchStream,

@@ -146,7 +146,15 @@ class Updater:
     """
 
     step: int
+    model: nn.Module
+    parameters: list[nn.Parameter]
+    device: torch.device
+    engine: DistributedDataParallel | None
+    schedule: RateSchedule
+    clip_norm: float
     precision: str
+    optimizer: torch.optim.Optimizer
+    scaler: torch.amp.GradScaler
     average: MovingAverage | None
 
     def __init__(
