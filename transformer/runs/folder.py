@@ -249,11 +249,6 @@ class RunLog:
     """
 
     history: list[dict[str, float]]
-    stream: BatchStream
-    folder: "RunFolder | None"
-    first: bool
-    progress: bool
-    seconds: float
 
     def __init__(
         self, updater: Updater, stream: BatchStream, folder: RunFolder | None = None, progress: bool = False
@@ -373,8 +368,6 @@ class Scores:
     best: float
     best_step: int
     stale: int
-    evaluate: Evaluation | None
-    monitor: str
 
     def __init__(self, updater: Updater, evaluate: Evaluation | None, monitor: str) -> None:
         self.updater, self.evaluate, self.monitor = updater, evaluate, monitor

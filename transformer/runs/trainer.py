@@ -141,6 +141,7 @@ class Settings:
         fingerprint: a checksum of the first batch of all.
     """
 
+    updater: Updater
     loss: SummedLoss
     stream: BatchStream
     config: TrainingConfig
@@ -210,8 +211,11 @@ class Checkpointer:
     """
 
     folder: RunFolder | None
-    keep: int
-    first: bool
+    updater: Updater
+    model: nn.Module
+    log: RunLog
+    scores: Scores
+    settings: Settings
 
     def __init__(
         self, folder: RunFolder | None, keep: int, updater: Updater, stream: BatchStream,

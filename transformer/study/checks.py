@@ -225,8 +225,7 @@ class _Masks(TorchFunctionMode):
         given, name = dict(kwargs or {}), getattr(func, "__name__", "")
         seen = [given.get("key_padding_mask"), given.get("attn_mask")]
         if name == "softmax":
-            x = args[0] if args else given["input"]
-            dim = given.get("dim", args[1] if len(args) > 1 else None)
+            x, dim = args[0] if args else given["input"], args[1] if len(args) > 1 else given.get("dim")
             seen = [x] if dim in (-1, x.dim() - 1) else []  # scores [..., T, S], and not another layout
         elif name == "scaled_dot_product_attention" and len(args) > 3:
             seen = [args[3]]
