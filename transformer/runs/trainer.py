@@ -102,8 +102,7 @@ class Stop:
         """Whether time is over by the first process's clock, or a signal has come; the same in all
         processes, because they ask after the same update."""
         late = self.deadline is not None and time.monotonic() >= self.deadline
-        first = rank_and_world_size()[0] == 0
-        return largest(int(bool(self.signals) or (late and first))) > 0
+        return largest(int(bool(self.signals) or (late and rank_and_world_size()[0] == 0))) > 0
 
     def obey(self, step: int, steps: int, saved: bool) -> None:
         """Raise `StoppedRun` if any process has noted a signal."""
@@ -118,8 +117,7 @@ _REMEMBERED = {f"rate of update {step}": step for step in (1, 10, 100)}
 
 def _fingerprint(batch: Any) -> str:
     # Of all tensors in nested tuples, lists and dictionaries; whatever else a batch holds is left out.
-    total = hashlib.sha256()
-    waiting = [batch]
+    total, waiting = hashlib.sha256(), [batch]
     while waiting:
         part = waiting.pop()
         if isinstance(part, Tensor):
@@ -211,6 +209,8 @@ class Checkpointer:
     """
 
     folder: RunFolder | None
+    keep: int
+    first: bool
     updater: Updater
     model: nn.Module
     log: RunLog
