@@ -488,26 +488,6 @@ def test_the_page_for_what_is_missing_works_at_any_address(soups):
 
 
 @reads_pages
-def test_what_is_far_is_laid_out_when_a_reader_comes_near(tab):
-    """A chapter opens without its last sections, a link leads to them, and blocks become tab stops."""
-    address = (HTML / f"{CHAPTERS[2]}.html").as_uri()
-    tab.set_viewport_size({"width": 390, "height": 900})
-    last, laid_out = "#further-reading", "e => e.checkVisibility({ contentVisibilityAuto: true })"
-    tab.goto(address)
-    assert not tab.locator(f"{last} li").first.evaluate(laid_out)
-    tab.goto(f"{address}#exercises")
-    tab.wait_for_function(
-        "() => Math.abs(document.querySelector('#exercises h2').getBoundingClientRect().top) < 200"
-    )
-    tab.locator(f"{last} li").first.scroll_into_view_if_needed()
-    assert tab.locator(f"{last} li").first.evaluate(laid_out)
-    wide = tab.locator("pre").filter(has_text="def additive_scores").first
-    wide.scroll_into_view_if_needed()
-    is_stop = "e => e.scrollWidth > e.clientWidth + 1 && e.tabIndex === 0"
-    tab.wait_for_function(is_stop, arg=wide.element_handle())
-
-
-@reads_pages
 def test_what_is_folded_can_be_unfolded_and_is_copied_and_printed(tab):
     name = "book/03-attention"
     visit(tab, HTML / f"{name}.html")
