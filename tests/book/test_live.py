@@ -348,9 +348,9 @@ def test_without_javascript_there_is_an_answer_or_a_picture_and_a_caption(chromi
                 assert " → ".join(live.live_model(name).example) in figure.inner_text()
             drawn = figure.locator(".live-still > svg").all()
             assert bool(drawn) == (name in (*live.DRAWN, *STILLS))
-            assert all(picture.bounding_box()["width"] > 60 for picture in drawn)
+            assert all(picture.bounding_box()["width"] > 100 for picture in drawn)
             assert all(len(picture.get_attribute("aria-label")) > 30 for picture in drawn[:1])
-            assert len(figure.locator("figcaption").inner_text()) > 100
+            assert len(figure.locator("figcaption").inner_text()) > 60
     context.close()
 
 
