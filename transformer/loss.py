@@ -160,7 +160,6 @@ def symmetric_kl(logits_p: Tensor, logits_q: Tensor, targets: Tensor, pad_id: in
 
 
 # %% book/06-loss.ipynb · R-Drop · [r-drop]
-@singledispatch
 def r_drop_loss(
     model: Transformer,
     batch: tuple[Tensor, Tensor],

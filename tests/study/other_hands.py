@@ -379,7 +379,6 @@ def symmetric_kl(logits_p, logits_q, targets, pad_id=0):
     other = F.kl_div(log_p, log_q, reduction="none", log_target=True).sum(-1)
     return 0.5 * (one + other)[targets != pad_id].sum()
 ### 06-loss/r_drop_loss
-@singledispatch
 def r_drop_loss(model, batch, smoothing=0.1, alpha=5.0):
     src, tgt = batch
     pad_id, targets = model.config.pad_id, tgt[:, 1:]
