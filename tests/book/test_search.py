@@ -112,7 +112,7 @@ def test_the_box_answers_while_one_types(tab, axe):
     said = tab.locator("#pst-search-dialog [role=status]")
     said.filter(has_text="sections hold “kv cach”").wait_for()  # a letter before, it says “kv cac”
     assert "sections.js" in loaded
-    assert results.first.text_content() == "Keep what does not change"
+    assert results.first.text_content() == "The KV cache"
     assert tab.evaluate(TOO_WIDE) <= 0
     box = tab.locator("#pst-search-dialog").bounding_box()
     assert box["x"] >= 0 and box["x"] + box["width"] <= width and box["y"] + box["height"] <= 844
