@@ -451,7 +451,7 @@ TO_THE_END = """sliders => sliders.forEach(slider => {
 
 
 KEPT = "figure => parseFloat(getComputedStyle(figure).minHeight)"
-# Whether a figure fills the place that is kept for it, but for one line: fonts and processors break lines otherwise.
+# Whether a figure fills the place that is kept for it, but for one line: lines break otherwise elsewhere.
 FILLS = """figure => {
     const kept = parseFloat(getComputedStyle(figure).minHeight);
     figure.style.minHeight = '0';
