@@ -116,7 +116,7 @@ def scaled_dot_product_attention(
     return (weights @ V).to(value.dtype), weights.to(value.dtype)
 
 
-# %% book/03-attention.ipynb · The fused kernel · [fused-attention]
+# %% book/03-attention.ipynb · The fused kernel (FlashAttention) · [fused-attention]
 def fused_attention(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, dropout: float = 0.0
 ) -> Tensor:
@@ -133,7 +133,7 @@ def fused_attention(
     return context.masked_fill(nothing, 0.0)
 
 
-# %% book/03-attention.ipynb · Keys and values kept for later · [key-value-cache]
+# %% book/03-attention.ipynb · The KV cache: keys and values kept for later · [key-value-cache]
 KeysAndValues = tuple[Tensor, Tensor]
 Projection = Callable[[], KeysAndValues]
 _Keeping = Callable[[nn.Module, Projection], KeysAndValues]  # `append` or `hold` of a cache

@@ -52,7 +52,7 @@ class LayerNorm(nn.Module):
         return F.layer_norm(x, (self.d_model,), self.weight, self.bias, self.eps)
 
 
-# %% book/04-layers.ipynb · The position-wise network · [feed-forward]
+# %% book/04-layers.ipynb · The position-wise feed-forward network · [feed-forward]
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "gelu": F.gelu,
@@ -60,7 +60,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-# %% book/04-layers.ipynb · The position-wise network · [feed-forward-class]
+# %% book/04-layers.ipynb · The position-wise feed-forward network · [feed-forward-class]
 class FeedForward(nn.Module):
     """Two dense layers with an activation between them, applied to every position alone.
 

@@ -58,7 +58,7 @@ def best_device(dtype: torch.dtype = torch.float32) -> torch.device:
     return torch.device("cpu")
 
 
-# %% book/07-training.ipynb · Shrinking the weights · [adamw]
+# %% book/07-training.ipynb · Weight decay (AdamW) · [adamw]
 def adamw(parameters: Iterable[nn.Parameter], weight_decay: float = 0.0) -> torch.optim.AdamW:
     """Adam with the paper's constants, and a decay of the matrices separate from its step.
 

@@ -6,7 +6,7 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 __all__ = ["corpus_scores", "sentence_scores", "unseen_pairs"]
 
 
-# %% book/13-translation.ipynb · How good is a translation? · [translation-imports]
+# %% book/13-translation.ipynb · BLEU: how good is a translation? · [translation-imports]
 import json
 import re
 from collections.abc import Iterable, Sequence
@@ -17,7 +17,7 @@ from transformer.language.wording import CORPORA, Preparation, detokenize
 from transformer.validation import check_size, check_type, optional_import
 
 
-# %% book/13-translation.ipynb · How good is a translation? · [corpus-scores]
+# %% book/13-translation.ipynb · BLEU: how good is a translation? · [corpus-scores]
 def corpus_scores(
     hypotheses: Sequence[str],
     references: Sequence[str],
@@ -67,7 +67,7 @@ def corpus_scores(
     return scores | {"exact": _equal(hypotheses, references, n_bootstrap, fold)}
 
 
-# %% book/13-translation.ipynb · How good is a translation? · [measured]
+# %% book/13-translation.ipynb · BLEU: how good is a translation? · [measured]
 def _check_pairs(hypotheses: Sequence[str], references: Sequence[str]) -> None:
     check_type((list, tuple), hypotheses=hypotheses, references=references)
     if not references or len(hypotheses) != len(references):
@@ -120,7 +120,7 @@ def _equal(
     return score | {"line": line}
 
 
-# %% book/13-translation.ipynb · How good is a translation? · [sentence-scores]
+# %% book/13-translation.ipynb · BLEU: how good is a translation? · [sentence-scores]
 def sentence_scores(hypotheses: Sequence[str], references: Sequence[str]) -> list[float]:
     """chrF2 of each translation alone, detokenized, from 0 to 100.
 
@@ -140,7 +140,7 @@ def sentence_scores(hypotheses: Sequence[str], references: Sequence[str]) -> lis
     return [round(metric.sentence_score(ours, [theirs]).score, 2) for ours, theirs in typed]
 
 
-# %% book/13-translation.ipynb · How good is a translation? · [evaluate-translator-scores]
+# %% book/13-translation.ipynb · BLEU: how good is a translation? · [evaluate-translator-scores]
 def unseen_pairs(pairs: Iterable[Pair], train: Iterable[Pair]) -> list[Pair]:
     """The pairs that do not occur in the training split as well."""
     known = set(train)

@@ -6,7 +6,7 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 __all__ = ["accumulate_gradients", "PRECISIONS", "autocast", "best_precision", "MovingAverage", "Updater"]
 
 
-# %% book/11-long-runs.ipynb · Several batches, one gradient · [update-imports]
+# %% book/11-long-runs.ipynb · Gradient accumulation: several batches, one gradient · [update-imports]
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
@@ -22,7 +22,7 @@ from transformer.training import adamw, check_loss, evaluating, to_device
 from transformer.validation import check_number, check_size, check_type
 
 
-# %% book/11-long-runs.ipynb · Several batches, one gradient · [accumulate-gradients]
+# %% book/11-long-runs.ipynb · Gradient accumulation: several batches, one gradient · [accumulate-gradients]
 def accumulate_gradients(
     loss: Callable[[Any], tuple[Tensor, Tensor]], batches: Iterable[Any],
     parameters: list[nn.Parameter], scale: Callable[[Tensor], Tensor] = lambda loss: loss,
