@@ -43,6 +43,8 @@ COUNTS = [
     (-1, ValueError, "at least"),
 ]
 SIZES = [*COUNTS, (None, TypeError, "int, not NoneType")]
+TOKENS = [(value, TypeError, "int, not ") for value in (True, 2.5, None, np.int64(4))]
+TOKENS += [(value, ValueError, f"[0, {V}), but is {value}") for value in (-1, V)]
 RATES = [(value, ValueError, f"[0, 1), but is {value}") for value in (1.0, NAN)]
 RATES += [(value, TypeError, f"number, not {type(value).__name__}") for value in ("x", True)]
 NUMBERS = [(value, ValueError, f"finite and at least 0, but is {value}") for value in (-0.1, NAN)]
@@ -95,7 +97,8 @@ translate = partial(TRANSLATOR.translate, sentences=["o gato"])
 TABLES = {
     "model": [
         *((make_config, name, SIZES) for name in ("d_model", "n_heads", "n_layers", "d_ff", "max_length")),
-        *((make_config, name, SIZES) for name in ("src_vocab_size", "tgt_vocab_size", "pad_id", "eos_id")),
+        *((make_config, name, SIZES) for name in ("src_vocab_size", "tgt_vocab_size")),
+        *((make_config, name, TOKENS) for name in ("pad_id", "bos_id", "eos_id")),
         *((make_config, name, RATES) for name in ("dropout", "attention_dropout", "activation_dropout")),
         *((make_config, name, FLAGS) for name in ("norm_first", "tie_embeddings", "bias")),
         (make_config, "activation", [("tanh", ValueError, "one of ['gelu', 'relu', 'silu'], not 'tanh'")]),
@@ -103,7 +106,6 @@ TABLES = {
         (make_config, "final_norm", [("no", TypeError, "bool or NoneType, not str ('no')")]),
         (make_config, "n_heads", [(5, ValueError, f"must divide d_model, but 5 does not divide {D}")]),
         (make_config, "eos_id", [(0, ValueError, "pad_id and eos_id must differ, but both are 0")]),
-        (make_config, "pad_id", [(V, ValueError, f"[0, {V}), but is {V}")]),
         (make_config, "tgt_vocab_size", [(9, ValueError, f"src_vocab_size is {V} and tgt_vocab_size is 9")]),
         (t.Transformer, "config", [({"d_model": 8}, TypeError, "TransformerConfig, not dict")]),
         *((partial(MODEL, src=IDS, tgt=IDS), name, TENSORS) for name in ("src", "tgt")),

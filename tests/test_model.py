@@ -696,7 +696,7 @@ def test_forward_is_captured_by_export_for_any_lengths(norm_first):
         ),
         ({"tgt_vocab_size": 19}, ValueError, "src_vocab_size is 17 and tgt_vocab_size is 19"),
         ({"pad_id": 17}, ValueError, r"pad_id must lie in \[0, 17\), but is 17"),
-        ({"pad_id": -1}, ValueError, "pad_id must be at least 0, but is -1"),
+        ({"pad_id": -1}, ValueError, r"pad_id must lie in \[0, 17\), but is -1"),
         ({"bos_id": 20}, ValueError, r"bos_id must lie in \[0, 17\), but is 20"),
         ({"eos_id": 3.0}, TypeError, "eos_id must be an int, not float"),
     ],

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from transformer.layers import ACTIVATIONS
 
 __all__ = [
-    "check_config", "check_type", "check_choice", "check_size", "check_rate", "check_number",
+    "check_config", "check_type", "check_choice", "check_size", "check_index", "check_rate", "check_number",
     "check_searched", "is_traced", "check_ids", "check_range", "check_positions", "check_targets",
     "check_memory", "check_finite_weights", "check_device", "optional_import",
 ]  # fmt: skip
@@ -31,7 +31,6 @@ def check_config(config: Any) -> None:
         raise ValueError(f"n_layers must be a number or a pair, encoder and decoder, not {depths!r:.60}")
     else:
         check_size(**{f"n_layers[{number}]": depth for number, depth in enumerate(depths)})
-    check_size(minimum=0, **named("pad_id bos_id eos_id"))
     check_rate(**named("dropout attention_dropout activation_dropout"))
     check_choice(sorted(ACTIVATIONS), activation=config.activation)
     check_type(bool, **named("bias norm_first tie_embeddings"))
@@ -42,8 +41,8 @@ def check_config(config: Any) -> None:
     if config.tie_embeddings and src != tgt:
         given = f"src_vocab_size is {src} and tgt_vocab_size is {tgt}"
         raise ValueError(f"tie_embeddings needs equal vocabularies, but {given}")
-    for name, end in {"pad_id": min(src, tgt), "bos_id": tgt, "eos_id": tgt}.items():
-        _check_bound(int, f"lie in [0, {end})", end.__gt__, named(name))
+    check_index(min(src, tgt), pad_id=config.pad_id)
+    check_index(tgt, bos_id=config.bos_id, eos_id=config.eos_id)
     if config.eos_id == config.pad_id:
         raise ValueError(f"pad_id and eos_id must differ, but both are {config.eos_id}")
 
@@ -77,6 +76,11 @@ def _check_bound(kind: Any, bound: str, holds: Callable[[Any], bool], numbers: M
 def check_size(minimum: int = 1, **sizes: int) -> None:
     """Refuse sizes that are not whole numbers (`TypeError`) or below `minimum` (`ValueError`)."""
     _check_bound(int, f"be at least {minimum}", lambda size: size >= minimum, sizes)
+
+
+def check_index(end: int, **numbers: int) -> None:
+    """Refuse numbers that are not whole (`TypeError`), or not tokens or places below `end` (`ValueError`)."""
+    _check_bound(int, f"lie in [0, {end})", lambda number: 0 <= number < end, numbers)
 
 
 def check_rate(**rates: float) -> None:

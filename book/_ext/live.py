@@ -89,7 +89,7 @@ def speaker() -> LiveModel:
         "eos_id": EOS_ID,
         "prompt": prompt,
     }
-    return LiveModel(model, ids, [], (prompt, found.speak(prompt)[0].removeprefix(prompt).strip()), more)
+    return LiveModel(model, ids, [], (prompt, found.speak(prompt).removeprefix(prompt).strip()), more)
 
 
 # Those with an encoder, and what speaks without one.

@@ -22,7 +22,7 @@ from transformer import (
     load_toy_model,
 )
 from transformer.__main__ import main
-from transformer.exchange.ctranslate2 import CTranslate2Engine, to_ctranslate2
+from transformer.exchange.engines import CTranslate2Engine, to_ctranslate2
 from transformer.exchange.translators import load_translator
 from transformer.language.translator import Search
 

@@ -19,7 +19,7 @@ import torch
 from helpers import contents, llama_folder, refuses, scrambled
 
 from transformer import Transformer, TransformerConfig
-from transformer.exchange.ctranslate2 import to_ctranslate2
+from transformer.exchange.engines import to_ctranslate2, to_onnx
 from transformer.exchange.foreign import ForeignFolder, whole_folder
 from transformer.exchange.llama import from_llama
 from transformer.exchange.marian import (
@@ -31,7 +31,6 @@ from transformer.exchange.marian import (
     from_marian,
     to_marian,
 )
-from transformer.exchange.onnx import to_onnx
 from transformer.exchange.translators import banned_tokens
 from transformer.files import CheckpointError
 

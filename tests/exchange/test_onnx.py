@@ -10,7 +10,7 @@ import torch
 from helpers import refuses
 
 from transformer import Transformer, TransformerConfig, accelerate, greedy_search, load_toy_model
-from transformer.exchange.onnx import to_onnx
+from transformer.exchange.engines import to_onnx
 
 PAGE = Path(__file__).resolve().parents[2] / "book" / "under-the-hood" / "exchange.md"
 

@@ -339,21 +339,16 @@ def test_logits_and_greedy_continuations_are_theirs(family, changes, tmp_path):
     torch.manual_seed(0)
     kinds = getattr(transformers, f"{family}ForCausalLM"), getattr(transformers, f"{family}Config")
     theirs, ids = random_model(*kinds, **changes), torch.randint(32, (2, 9))
-    ours = from_llama(theirs)
+    theirs.save_pretrained(tmp_path)
+    ours = from_llama(tmp_path)
     with torch.no_grad():
         assert_close(ours(ids), theirs(ids).logits, 1e-4)
-        theirs.save_pretrained(tmp_path)
-        assert_close(from_llama(tmp_path)(ids), ours(ids), 1e-12)
         exact = in_double(theirs)
         assert_close(ours(ids), exact(ids).logits, 1e-11)
         assert exact(ids).logits.abs().max() > 1
         mask = torch.ones_like(ids)
         continued = exact.generate(ids, attention_mask=mask, max_new_tokens=15, do_sample=False)
     assert torch.equal(generate(ours, ids, 15), continued[:, 9:])
-    before = theirs.model.embed_tokens.weight.clone()
-    with torch.no_grad():
-        ours.embedding.weight.zero_()
-    assert torch.equal(theirs.model.embed_tokens.weight, before)  # a copy
 
 
 # -------------------------------------------------------------------------------------------------

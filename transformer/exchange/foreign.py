@@ -5,7 +5,7 @@ import json
 import os
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ __all__ = [
     "check_as_configured",
     "check_one_dtype",
     "fitted_weights",
+    "place_all",
     "whole_folder",
     "tokenizer_text",
 ]
@@ -59,12 +60,14 @@ class ForeignFolder:
         path: of the folder.
 
     Raises:
+        TypeError: `path` is none.
         OSError: there is no such folder, or a file is missing; the message names it.
         CheckpointError: a file is damaged, or they do not belong together; the message names it.
         ImportError: safetensors is not installed.
     """
 
     def __init__(self, path: str | Path) -> None:
+        check_type((str, Path), folder=path)
         self.path: Path = Path(path)
         self.listed: set[str] = {entry.name for entry in self.path.iterdir()}
         self.settings: dict[str, Any] = self.record("config.json")
@@ -77,9 +80,9 @@ class ForeignFolder:
         """What a JSON file of the folder holds; errors as above."""
         return read_record(self.path / name, _LARGEST_RECORD)
 
-    def weights(self) -> dict[str, Tensor]:
-        """All tensors, in the dtypes that they have in the files."""
-        return {name: opened.get_tensor(name) for name, opened in self._opened.items()}
+    def weights(self, names: Iterable[str]) -> dict[str, Tensor]:
+        """Some of the tensors, in the dtypes that they have in the files."""
+        return {name: self._opened[name].get_tensor(name) for name in names}
 
     def _indexed(self, index: str) -> dict[str, str]:
         with refusing_damage(self.path / index):
@@ -143,39 +146,44 @@ def check_one_dtype(weights: Mapping[str, Tensor]) -> None:
 
 
 def fitted_weights(
-    shapes: Mapping[str, Sequence[int]],
-    read: Callable[[], Mapping[str, Tensor]],
+    folder: ForeignFolder,
     names: Mapping[str, str],
     plan: nn.Module,
     n_layers: int | tuple[int, int],
-    extras: Mapping[str, Sequence[int]],
+    extras: Mapping[str, tuple[int, ...]],
 ) -> dict[str, Tensor]:
     """The weights of a model from elsewhere under our names, read when all names and shapes fit.
 
     Args:
-        shapes: of their tensors.
-        read: returns the tensors.
-        names: for each of theirs, our name.
+        folder: of the model.
+        names: for each of its tensors, our name.
         plan: our model with a single layer in each stack, on the meta device.
         n_layers: how many layers the model has, or its encoder and its decoder.
         extras: shapes of tensors that are no parameters of ours, and may be missing.
-
-    Returns:
-        a tensor for each parameter, a shared one under the first of its names; extras under their own.
 
     Raises:
         ValueError: a tensor is missing, is one too many, has another shape, or numbers that are not
             finite; or two that are one parameter of ours differ. The message names it.
     """
-    owners, named = parameter_owners(plan), {**names, **{name: name for name in extras}}
-    places = {name: owners.get(named.get(name, ""), named.get(name, "")) for name in shapes}
+    owners = parameter_owners(plan)
+    places = {name: owners.get(ours, ours) for name, ours in names.items()}
     _check_depths(places.values(), plan, n_layers)
-    given = {name: tuple(shape) for name, shape in extras.items() if name in shapes}
-    check_shapes(shapes, planned_shapes(plan, n_layers) | given, places)
-    theirs = read()
-    theirs = {name: theirs[name] for name in shapes}
+    given = {name: shape for name, shape in extras.items() if name in places.values()}
+    check_shapes(
+        {name: folder.shapes[name] for name in names}, planned_shapes(plan, n_layers) | given, places
+    )
+    theirs = folder.weights(names)
     check_finite_weights(theirs)
     return by_parameter(theirs, places)
+
+
+def place_all(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    """Give a model on the meta device its weights, a shared one by the first of its names."""
+    owners = parameter_owners(model)
+    model.load_state_dict(weights, strict=False, assign=True)
+    for name, owner in owners.items():
+        part, _, leaf = name.rpartition(".")
+        setattr(model.get_submodule(part), leaf, model.get_parameter(owner))
 
 
 def _check_depths(names: Collection[str], plan: nn.Module, n_layers: int | tuple[int, int]) -> None:

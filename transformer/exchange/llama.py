@@ -1,28 +1,29 @@
 """Llama, Mistral, Qwen3 and Gemma, read into `LanguageModel`."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformer.exchange.foreign import (
     ForeignFolder,
     check_one_dtype,
     fitted_weights,
     our_name,
+    place_all,
     refusing_damage,
     tokenizer_text,
 )
 from transformer.modern.generate import generate, most_probable
 from transformer.modern.language_model import LanguageModel, LanguageModelConfig
 from transformer.modern.parts import RotaryStretch
-from transformer.validation import check_choice, check_size, check_type, optional_import
+from transformer.validation import check_choice, check_index, check_type, optional_import
 
-__all__ = ["from_llama", "Speaker"]
+__all__ = ["PARTS", "from_llama", "Speaker"]
 
 
-_PARTS = {
+PARTS = {
     "self_attn": "attention",
     "q_proj": "w_q",
     "k_proj": "w_k",
@@ -94,58 +95,39 @@ def _config_from_llama(theirs: Mapping[str, Any]) -> LanguageModelConfig:
     )
 
 
-def from_llama(model: Any) -> LanguageModel:
-    """Make a `LanguageModel` that computes what a model of Llama's form does, with copies of its weights.
+def from_llama(folder: str | Path) -> LanguageModel:
+    """Make a `LanguageModel` that computes what a model of Llama's form does, from a folder with its weights.
 
     Args:
-        model: a `LlamaForCausalLM` of Hugging Face's `transformers`, or the Mistral, Qwen3 or Gemma
-            (1) model of the same kind; or the path of a folder with its `config.json` and its
-            weights as safetensors, for which `transformers` is not needed.
+        folder: with the `config.json` and the weights, as safetensors, of a `LlamaForCausalLM` of
+            Hugging Face's `transformers`, or of a Mistral, Qwen3 or Gemma (1) model of the same kind.
 
     Returns:
-        a `LanguageModel` of the same dtype and device; Gemma's norms are at least in float32.
+        a `LanguageModel` of the same dtype; Gemma's norms are at least in float32.
 
     Raises:
-        TypeError: `model` is neither a path nor such a model.
-        ValueError: it is of another family, or does what ours cannot: biases, rotary
-            positions scaled in another way than Llama 3.1's, windows in some layers only, other
-            activations; its weights are not those of its configuration, or not finite.
-        OSError, CheckpointError: as in `ForeignFolder`; what is refused in a folder is a
-            `CheckpointError` as well.
+        OSError, CheckpointError: as in `ForeignFolder`; or the model is of another family, or does what
+            ours cannot: biases, rotary positions scaled in another way than Llama 3.1's, windows in some
+            layers only, other activations; or its weights are not those of its configuration, or not finite.
+        TypeError: `folder` is no path.
         ImportError: safetensors is not installed.
     """
-    if isinstance(model, str | Path):
-        folder = ForeignFolder(model)
-        with refusing_damage(folder.path):
-            return _from_llama(folder.settings, folder.shapes, folder.weights)
-    check_type(nn.Module, model=model)
-    check_type(nn.Module, **{"model.lm_head": getattr(model, "lm_head", None)})
-    weights = {name: value.clone() for name, value in model.state_dict().items()}
-    shapes = {name: value.shape for name, value in weights.items()}
-    return _from_llama(model.config.to_dict(), shapes, lambda: weights)
-
-
-def _from_llama(
-    settings: Mapping[str, Any],
-    shapes: Mapping[str, Sequence[int]],
-    read: Callable[[], Mapping[str, Tensor]],
-) -> LanguageModel:
-    config = _config_from_llama(settings)
-    # Older files hold a table of the rotary speeds, which are computed here.
-    shapes = {name: shape for name, shape in shapes.items() if not name.endswith(".rotary_emb.inv_freq")}
-    names = {name: our_name(name, _PARTS) for name in shapes}
-    with torch.device("meta"):
-        plan = LanguageModel(replace(config, n_layers=1))
-    weights = fitted_weights(shapes, read, names, plan, config.n_layers, {})
-    if settings["model_type"] == "gemma":  # whose norms multiply by 1 + weight
-        wide = torch.promote_types(weights["norm.weight"].dtype, torch.float32)
-        weights |= {name: value.to(wide) + 1 for name, value in weights.items() if "norm." in name}
-    check_one_dtype({name: value for name, value in weights.items() if "norm." not in name})
-    with torch.device("meta"):
-        ours = LanguageModel(config)
-    ours.load_state_dict(weights, strict=False, assign=True)  # of a shared table, only one name is there
-    if config.tie_embeddings:
-        ours.output.weight = ours.embedding.weight
+    opened = ForeignFolder(folder)
+    with refusing_damage(opened.path):
+        config = _config_from_llama(opened.settings)
+        # Older files hold a table of the rotary speeds, which are computed here.
+        shapes = [name for name in opened.shapes if not name.endswith(".rotary_emb.inv_freq")]
+        names = {name: our_name(name, PARTS) for name in shapes}
+        with torch.device("meta"):
+            plan = LanguageModel(replace(config, n_layers=1))
+        weights = fitted_weights(opened, names, plan, config.n_layers, {})
+        if opened.settings["model_type"] == "gemma":  # whose norms multiply by 1 + weight
+            wide = torch.promote_types(weights["norm.weight"].dtype, torch.float32)
+            weights |= {name: value.to(wide) + 1 for name, value in weights.items() if "norm." in name}
+        check_one_dtype({name: value for name, value in weights.items() if "norm." not in name})
+        with torch.device("meta"):
+            ours = LanguageModel(config)
+        place_all(ours, weights)
     return ours.eval()
 
 
@@ -155,8 +137,7 @@ def _read_tokenizer(folder: ForeignFolder, vocab_size: int) -> Any:
     with refusing_damage(path):
         found = tokenizers.Tokenizer.from_str(content)
         for piece, number in found.get_vocab(with_added_tokens=True).items():
-            if number >= vocab_size:
-                raise ValueError(f"number of {piece!r:.40} must be below {vocab_size:,}, but is {number:,}")
+            check_index(vocab_size, **{f"number of {piece!r:.40}": number})
     found.no_padding()
     found.no_truncation()
     return found
@@ -169,9 +150,7 @@ def _ends(folder: ForeignFolder, vocab_size: int) -> Tensor:
     ends = search.get("eos_token_id", folder.settings.get("eos_token_id"))
     numbers = ends if isinstance(ends, list) else [] if ends is None else [ends]
     for number in numbers:
-        check_size(minimum=0, eos_token_id=number)
-        if number >= vocab_size:
-            raise ValueError(f"eos_token_id must be below {vocab_size:,}, but is {number:,}")
+        check_index(vocab_size, eos_token_id=number)
     return torch.tensor(numbers, dtype=torch.long)
 
 
@@ -212,40 +191,33 @@ class Speaker:
     def decode(self, ids: Iterable[int]) -> str:
         """The text of some `ids`, without tokens that are no text."""
         numbers = list(ids)
-        check_size(minimum=0, **{f"ids[{place}]": number for place, number in enumerate(numbers)})
+        end = self.model.config.vocab_size
+        check_index(end, **{f"ids[{place}]": number for place, number in enumerate(numbers)})
         with refusing_damage(self._file):
             return str(self._tokenizer.decode(numbers))
 
     def speak(
-        self,
-        prompt: str = "",
-        n_tokens: int = 40,
-        choose: Callable[[Tensor], Tensor] = most_probable,
-        n_texts: int = 1,
-    ) -> list[str]:
+        self, prompt: str = "", n_tokens: int = 40, choose: Callable[[Tensor], Tensor] = most_probable
+    ) -> str:
         """Continue a text.
 
         Args:
             prompt: its beginning.
             n_tokens: how many tokens to add, at most.
             choose: as in `generate`.
-            n_texts: how many continuations; they differ where `choose` draws.
 
         Returns:
-            the texts, each with its beginning.
+            the text, with its beginning.
 
         Raises:
             TypeError, ValueError: an argument is of the wrong type or out of range.
         """
-        check_size(n_texts=n_texts)
-        device = self.model.output.weight.device
-        ends = self._ends.to(device)
+        begun = torch.tensor([self.encode(prompt)], device=self.model.output.weight.device)
+        ends = self._ends.to(begun.device)
 
         def chosen(logits: Tensor) -> Tensor:
             tokens = choose(logits)
             return tokens.where(~torch.isin(tokens, ends), ends[0]) if len(ends) else tokens
 
-        begun = torch.tensor([self.encode(prompt)] * n_texts, dtype=torch.long, device=device)
-        last = int(ends[0]) if len(ends) else None
-        added = generate(self.model, begun, n_tokens, chosen, last)
-        return [self.decode(row) for row in torch.cat([begun, added], dim=1).tolist()]
+        added = generate(self.model, begun, n_tokens, chosen, int(ends[0]) if len(ends) else None)
+        return self.decode([*begun[0].tolist(), *added[0].tolist()])

@@ -1,6 +1,6 @@
-"""Marian, M2M-100 and NLLB-200 as Hugging Face has them, read and written."""
+"""Marian, M2M-100 and NLLB-200 as Hugging Face has them, read; and Marian written."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,16 +13,16 @@ from transformer.exchange.foreign import (
     check_one_dtype,
     fitted_weights,
     our_name,
+    place_all,
     refusing_damage,
     whole_folder,
 )
-from transformer.exchange.torch import agreed, check_exact_type, place_copy
+from transformer.exchange.torch import agreed, check_exact_type
 from transformer.layers import ACTIVATIONS
 from transformer.model import Transformer, TransformerConfig
 from transformer.validation import check_choice, check_size, optional_import
-from transformer.weights import parameter_owners
 
-__all__ = ["M2M100Positions", "M2M100Transformer", "from_marian", "to_marian", "from_m2m100", "to_m2m100"]
+__all__ = ["M2M100Positions", "M2M100Transformer", "from_marian", "from_m2m100", "to_marian"]
 
 
 _WRITERS = ("w_o", "w_2", "norm")  # what they return has the features of the residual stream
@@ -34,7 +34,9 @@ def _reordered(weights: Mapping[str, Tensor], order: Tensor) -> dict[str, Tensor
     def moved(name: str, value: Tensor) -> Tensor:
         if name.split(".")[-2] in _WRITERS:
             return value[order]
-        return value[:, order] if value.dim() == 2 else value  # a bias inside a head or a network
+        return (
+            value.index_select(1, order) if value.dim() == 2 else value
+        )  # or a bias inside a head or a network
 
     return {name: moved(name, value) for name, value in weights.items()}
 
@@ -65,27 +67,25 @@ _TABLES = {
     "model.decoder.embed_tokens.weight": "tgt_embedding.weight",
     "lm_head.weight": "output.weight",
 }
-
-
-def _our_names(theirs: Collection[str]) -> dict[str, str]:
-    """Of their weights, those that a `Transformer` has as well, each with our name."""
-    names = {name: ours for name, ours in _TABLES.items() if name in theirs}
-    parts = (name for name in theirs if ".layers." in name or ".layer_norm." in name)
-    return names | {name: our_name(name, _PARTS) for name in parts}
-
-
 _FIELDS = {
     "vocab_size": "src_vocab_size",
+    "decoder_vocab_size": "tgt_vocab_size",
     "d_model": "d_model",
     "dropout": "dropout",
     "attention_dropout": "attention_dropout",
     "activation_dropout": "activation_dropout",
+    "share_encoder_decoder_embeddings": "tie_embeddings",
     "tie_word_embeddings": "tie_embeddings",
     "pad_token_id": "pad_id",
     "decoder_start_token_id": "bos_id",
     "eos_token_id": "eos_id",
     "max_position_embeddings": "max_length",
 }
+_SIZES = {"attention_heads": "n_heads", "ffn_dim": "d_ff"}  # of both stacks
+
+
+def _our_names(theirs: Iterable[str]) -> dict[str, str]:
+    return {name: _TABLES.get(name) or our_name(name, _PARTS) for name in theirs}
 
 
 _FIRST = 2  # the position of the first token, as padding, token 1, has the one before
@@ -128,28 +128,16 @@ class M2M100Transformer(Transformer):
 class _Family(NamedTuple):
     """One of Hugging Face's classes, and the class of ours that computes the same."""
 
-    name: str
     model_type: str
     model: str
     kind: type[Transformer]
-    norm_first: bool  # with norms on top
-    fields: Mapping[str, str]  # of ours, by their names
     table: str  # the name of the positions in a stack
     unused: int  # rows of that table
-    as_marian: bool  # all sines of a position come first, and the logits have a bias
 
 
-_TWO_TABLES = {"decoder_vocab_size": "tgt_vocab_size", "share_encoder_decoder_embeddings": "tie_embeddings"}
-_MARIAN = _Family(
-    "Marian", "marian", "MarianMTModel", Transformer, False,
-    {**_FIELDS, **_TWO_TABLES}, "embed_positions.weight", 0, True,
-)  # fmt: skip
-_M2M100 = _Family(
-    "M2M100", "m2m_100", "M2M100ForConditionalGeneration", M2M100Transformer, True,
-    _FIELDS, "embed_positions.weights", _FIRST, False,
-)  # fmt: skip
+_MARIAN = _Family("marian", "MarianMTModel", Transformer, "weight", 0)
+_M2M100 = _Family("m2m_100", "M2M100ForConditionalGeneration", M2M100Transformer, "weights", _FIRST)
 _DEFAULTS = {"share_encoder_decoder_embeddings": True, "tie_word_embeddings": True}  # in older files
-_SIZES = {"attention_heads": "n_heads", "ffn_dim": "d_ff"}  # of both stacks
 _ACTIVATIONS = {name: name for name in ACTIVATIONS} | {"swish": "silu"}
 _LARGEST_TABLE = 1 << 24  # numbers in the table of positions, which is computed
 
@@ -172,145 +160,87 @@ def _config_from(theirs: Mapping[str, Any], family: _Family) -> TransformerConfi
         return agreed(" and ".join(names), [theirs[name] for name in names])
 
     same("share_encoder_decoder_embeddings", "tie_word_embeddings")
-    settings = {field: theirs[name] for name, field in {**_FIELDS, **_TWO_TABLES}.items()}
+    settings = {field: theirs[name] for name, field in _FIELDS.items()}
     for name, field in _SIZES.items():
         settings[field] = same(f"encoder_{name}", f"decoder_{name}")
     settings["n_layers"] = theirs["encoder_layers"], theirs["decoder_layers"]
     activation = _ACTIVATIONS[theirs["activation_function"]]
-    config = TransformerConfig(**settings, activation=activation, norm_first=family.norm_first)
+    config = TransformerConfig(**settings, activation=activation, norm_first=family is _M2M100)
     if config.max_length * config.d_model > _LARGEST_TABLE:
         asked = f"{config.max_length:,} positions of {config.d_model:,} features"
         raise ValueError(f"{asked} are more than {_LARGEST_TABLE:,} numbers")
     return config
 
 
-def _config_to(ours: TransformerConfig, family: _Family) -> dict[str, Any]:
-    """The settings of a configuration of theirs; refuses what they cannot say (`ValueError`)."""
-    check_choice([family.norm_first], norm_first=ours.norm_first, final_norm=ours.has_final_norm)
-    check_choice([True], bias=ours.bias)
-    if "decoder_vocab_size" not in family.fields:
-        check_choice([True], tie_embeddings=ours.tie_embeddings)
-    settings = {name: getattr(ours, field) for name, field in family.fields.items()}
-    settings |= {"activation_function": ours.activation, "scale_embedding": True, "forced_eos_token_id": None}
-    for stack, depth in zip(("encoder", "decoder"), ours.depths, strict=True):
-        settings |= {f"{stack}_{name}": getattr(ours, field) for name, field in _SIZES.items()}
-        settings |= {f"{stack}_layers": depth, f"{stack}_layerdrop": 0.0}
-    return settings
+def _read(path: str | Path, family: _Family) -> Any:
+    """The model that a folder holds, as one of ours; arguments and errors as in `from_marian`."""
+    folder = ForeignFolder(path)
+    with refusing_damage(folder.path):
+        config = _config_from(folder.settings, family)
+        tables = [f"{stack}.embed_positions.{family.table}" for stack in ("encoder", "decoder")]
+        extras = dict.fromkeys(tables, (family.unused + config.max_length, config.d_model))
+        if family is _MARIAN:
+            extras["final_logits_bias"] = 1, config.tgt_vocab_size
+        with torch.device("meta"):
+            plan = family.kind(replace(config, n_layers=1))
+        weights = fitted_weights(folder, _our_names(folder.shapes), plan, config.n_layers, extras)
+        with torch.device("meta"):
+            ours = family.kind(config)
+        order = _sines_first(config.d_model) if family is _MARIAN else torch.arange(config.d_model)
+        for name in tables:
+            given = weights.pop(name)[family.unused :, order] if name in weights else ours.positions.table
+            # Theirs is in float32, whatever the model is in, or as the file has rounded it.
+            if not torch.allclose(given.double(), ours.positions.table.double(), rtol=0, atol=5e-3):
+                raise ValueError(f"{name} must hold the sinusoids of {family.model}")
+        check_one_dtype(weights)
+        bias = weights.pop("final_logits_bias", torch.zeros(1))
+        place_all(ours, _reordered(weights, order))
+        if bias.any():
+            ours.output.bias = nn.Parameter(bias[0].clone(), requires_grad=False)
+        return ours.to(ours.output.weight).eval()
 
 
-def _place_all(target: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Fill a whole model that was built on the meta device; shared parameters stay shared."""
-    for name, owner in parameter_owners(target).items():
-        path, _, leaf = name.rpartition(".")
-        part = target.get_submodule(path)
-        if name == owner:
-            place_copy(part, leaf, nn.Parameter(weights[name], getattr(part, leaf).requires_grad))
-        else:
-            setattr(part, leaf, target.get_parameter(owner))
-
-
-def _read_model(model: Any, family: _Family) -> Any:
-    """A model of ours from one of a family, or from the folder that holds it; as `from_marian`."""
-    if isinstance(model, str | Path):
-        folder = ForeignFolder(model)
-        with refusing_damage(folder.path):
-            return _built(folder.settings, folder.shapes, folder.weights, family).eval()
-    check_exact_type("model", model, getattr(optional_import("transformers"), family.model))
-    settings = model.config.to_dict()
-    _config_from(settings, family)
-    check_as_configured(model)
-    weights = {**model.state_dict(), **dict(model.named_buffers())}  # with a table that no file holds
-    shapes = {name: x.shape for name, x in weights.items()}
-    return _built(settings, shapes, lambda: weights, family).train(model.training)
-
-
-def _tables(family: _Family) -> list[str]:
-    return [f"model.{stack}.{family.table}" for stack in ("encoder", "decoder")]
-
-
-def _built(
-    settings: Mapping[str, Any],
-    shapes: Mapping[str, Sequence[int]],
-    read: Callable[[], Mapping[str, Tensor]],
-    family: _Family,
-) -> Transformer:
-    config = _config_from(settings, family)
-    extras = dict.fromkeys(_tables(family), [family.unused + config.max_length, config.d_model])
-    if family.as_marian:
-        extras["final_logits_bias"] = [1, config.tgt_vocab_size]
-    with torch.device("meta"):
-        plan = family.kind(replace(config, n_layers=1))
-    weights = fitted_weights(shapes, read, _our_names(shapes), plan, config.n_layers, extras)
-    with torch.device("meta"):
-        ours = family.kind(config)
-    order = _sines_first(config.d_model) if family.as_marian else torch.arange(config.d_model)
-    for name in _tables(family):
-        given = weights.pop(name)[family.unused :, order] if name in weights else ours.positions.table
-        # Theirs is in float32, whatever the model is in, or as a file has rounded it.
-        if not torch.allclose(
-            given.to("cpu", torch.float64), ours.positions.table.double(), rtol=0, atol=5e-3
-        ):
-            raise ValueError(f"{name} must hold the sinusoids of {family.name}")
-    check_one_dtype(weights)
-    bias = weights.pop("final_logits_bias", None)
-    _place_all(ours, _reordered(weights, order) if family.as_marian else weights)
-    if bias is not None and bias.any():
-        copied = bias[0].detach().to(ours.output.weight, copy=True)
-        ours.output.bias = nn.Parameter(copied, requires_grad=False)
-    return ours.to(ours.output.weight)
-
-
-def _write_model(model: Transformer, folder: str | Path, family: _Family) -> None:
-    """Write a model of ours as one of a family; arguments and errors as in `to_marian`."""
-    transformers = optional_import("transformers")
-    check_exact_type("model", model, family.kind)
-    settings = getattr(transformers, f"{family.name}Config")(**_config_to(model.config, family))
-    check_as_configured(model)
-    with torch.device("meta"):
-        theirs = getattr(transformers, family.model)(settings)
-    weights, names = model.state_dict(), _our_names(theirs.state_dict())
-    moved = {name: weights[name] for name in names.values()}
-    given = {}
-    if family.as_marian:
-        order = _sines_first(model.config.d_model).argsort()
-        moved = _reordered(moved, order)
-        given = dict.fromkeys(_tables(family), model.positions.table[:, order])
-        bias = weights.get("output.bias", torch.zeros_like(model.output.weight[:, 0]))
-        theirs.final_logits_bias = bias[None]
-    elif "output.bias" in weights:
-        raise ValueError(f"output.bias must be None: {family.name} has none")
-    _place_all(theirs, {name: moved[own] for name, own in names.items()} | given)
-    theirs.generation_config.max_length = model.config.max_length + 1  # theirs counts the start token
-    written = ("*config.json", "tokenizer.json", "model*.safetensors", "model.safetensors.index.json")
-    with whole_folder(folder, written, lambda found: found.get("model_type") == family.model_type) as part:
-        theirs.save_pretrained(part)
-
-
-def from_marian(model: Any) -> Transformer:
-    """Make a `Transformer` that computes what Hugging Face's Marian model does, with copies of its weights.
+def from_marian(folder: str | Path) -> Transformer:
+    """Make a `Transformer` that computes what a Marian model of Hugging Face does, from the model's folder.
 
     The features of its vectors are in our order, so that positions are our own. A bias of the logits
     that is not zero becomes `output.bias`. What their configuration says about a search is left out;
     tokens that `generate` was told never to choose are for `Constrained`, and `MarianTranslator` has them.
 
     Args:
-        model: a `transformers.MarianMTModel`, or the path of a folder that holds one as safetensors,
-            for which `transformers` is not needed.
+        folder: with the `config.json` and the weights, as safetensors, of a `MarianMTModel`.
 
     Returns:
-        A `Transformer` of the same dtype, device and mode; that of a folder is in evaluation mode.
-        Its padding and start token may be the same. No layer is dropped in training.
+        A `Transformer` of the same dtype. Its padding and start token may be the same. No layer is
+        dropped in training.
 
     Raises:
-        TypeError: `model`, or a part of it, is of another type; a subclass is another type.
-        ValueError: it does what ours cannot: stacks of different width, an activation other than
-            ReLU, exact GELU and SiLU, embeddings that are not scaled or shared in part, learned
-            positions; or it is not as its configuration says, or not finite.
-        OSError, CheckpointError: as in `ForeignFolder`; what is refused in a folder is a
-            `CheckpointError` as well.
-        ImportError: transformers or safetensors is not installed.
+        OSError, CheckpointError: as in `ForeignFolder`; or the model does what ours cannot: stacks of
+            different width, an activation other than ReLU, exact GELU and SiLU, embeddings that are not
+            scaled or shared in part, learned positions; or its weights are not those of its
+            configuration, or not finite.
+        TypeError: `folder` is no path.
+        ImportError: safetensors is not installed.
     """
-    ours: Transformer = _read_model(model, _MARIAN)
+    ours: Transformer = _read(folder, _MARIAN)
+    return ours
+
+
+def from_m2m100(folder: str | Path) -> M2M100Transformer:
+    """Make a `Transformer` that computes what an M2M-100 or NLLB-200 model does, from the model's folder.
+
+    Args:
+        folder: with the configuration and the weights, as safetensors, of Hugging Face's model.
+
+    Returns:
+        A `Transformer` with their positions, of the same dtype. Its start token is their
+        `decoder_start_token_id`; that a language comes next is for `Constrained`, and
+        `M2M100Translator` has it.
+
+    Raises:
+        OSError, CheckpointError, TypeError, ImportError: as in `from_marian`.
+    """
+    ours: M2M100Transformer = _read(folder, _M2M100)
     return ours
 
 
@@ -328,39 +258,33 @@ def to_marian(model: Transformer, folder: str | Path) -> None:
         OSError: a file cannot be written; the folder stays as it was.
         ImportError: transformers is not installed.
     """
-    _write_model(model, folder, _MARIAN)
+    transformers = optional_import("transformers")
+    check_exact_type("model", model, Transformer)
+    config = model.config
+    settings = _config_to(config)
+    check_as_configured(model)
+    with torch.device("meta"):
+        theirs = transformers.MarianMTModel(transformers.MarianConfig(**settings))
+    order = _sines_first(config.d_model).argsort()
+    weights, names = _reordered(model.state_dict(), order), _our_names(theirs.state_dict())
+    for stack in ("encoder", "decoder"):
+        weights[f"{stack}.embed_positions.weight"] = model.positions.table[:, order]
+    bias = weights.pop("output.bias", torch.zeros_like(model.output.weight[:, 0]))
+    place_all(theirs, {name: weights[ours] for name, ours in names.items() if ours in weights})
+    theirs.final_logits_bias = bias[None]
+    theirs.generation_config.max_length = config.max_length + 1  # theirs counts the start token
+    written = ("*config.json", "tokenizer.json", "model*.safetensors", "model.safetensors.index.json")
+    with whole_folder(folder, written, lambda found: found.get("model_type") == "marian") as part:
+        theirs.save_pretrained(part)
 
 
-def from_m2m100(model: Any) -> M2M100Transformer:
-    """Make a `Transformer` that computes what an M2M-100 or NLLB-200 model does, with copies of its weights.
-
-    Args:
-        model: a `transformers.M2M100ForConditionalGeneration`, or the path of a folder that holds one as
-            safetensors, for which `transformers` is not needed.
-
-    Returns:
-        A `Transformer` with their positions, of the same dtype, device and mode; that of a folder is in
-        evaluation mode. No layer is dropped in training. Its start token is their
-        `decoder_start_token_id`; that a language comes next is for `Constrained`, and `M2M100Translator`
-        has it.
-
-    Raises:
-        TypeError, ValueError, OSError, CheckpointError, ImportError: as in `from_marian`.
-    """
-    ours: M2M100Transformer = _read_model(model, _M2M100)
-    return ours
-
-
-def to_m2m100(model: M2M100Transformer, folder: str | Path) -> None:
-    """Write a folder from which Hugging Face's transformers loads an M2M-100 model with the weights of ours.
-
-    Args:
-        model: an `M2M100Transformer`, pre-norm with norms on top, with biases and one table.
-        folder: where `config.json`, `generation_config.json` and `model.safetensors` are written.
-
-    Raises:
-        TypeError: `model`, or a part of it, is of another type, such as a `Transformer`, whose positions
-            M2M-100 does not have.
-        ValueError, OSError, ImportError: as in `to_marian`.
-    """
-    _write_model(model, folder, _M2M100)
+def _config_to(ours: TransformerConfig) -> dict[str, Any]:
+    """The settings of a Marian model; refuses what they cannot say (`ValueError`)."""
+    check_choice([False], norm_first=ours.norm_first, final_norm=ours.has_final_norm)
+    check_choice([True], bias=ours.bias)
+    settings = {name: getattr(ours, field) for name, field in _FIELDS.items()}
+    settings |= {"activation_function": ours.activation, "scale_embedding": True, "forced_eos_token_id": None}
+    for stack, depth in zip(("encoder", "decoder"), ours.depths, strict=True):
+        settings |= {f"{stack}_{name}": getattr(ours, field) for name, field in _SIZES.items()}
+        settings |= {f"{stack}_layers": depth, f"{stack}_layerdrop": 0.0}
+    return settings

@@ -255,24 +255,14 @@ def _planned_ours(theirs: Any) -> nn.Module:
 
 @overload
 def from_torch(module: nn.MultiheadAttention) -> MultiHeadAttention: ...
-
-
 @overload
 def from_torch(module: nn.TransformerEncoderLayer) -> EncoderLayer: ...
-
-
 @overload
 def from_torch(module: nn.TransformerDecoderLayer) -> DecoderLayer: ...
-
-
 @overload
 def from_torch(module: nn.TransformerEncoder) -> Encoder: ...
-
-
 @overload
 def from_torch(module: nn.TransformerDecoder) -> Decoder: ...
-
-
 @overload
 def from_torch(module: nn.Transformer) -> tuple[Encoder, Decoder]: ...
 
@@ -353,24 +343,14 @@ def _planned_torch(ours: Any, batch_first: bool) -> nn.Module:
 
 @overload
 def to_torch(module: MultiHeadAttention, batch_first: bool = True) -> nn.MultiheadAttention: ...
-
-
 @overload
 def to_torch(module: EncoderLayer, batch_first: bool = True) -> nn.TransformerEncoderLayer: ...
-
-
 @overload
 def to_torch(module: DecoderLayer, batch_first: bool = True) -> nn.TransformerDecoderLayer: ...
-
-
 @overload
 def to_torch(module: Encoder, batch_first: bool = True) -> nn.TransformerEncoder: ...
-
-
 @overload
 def to_torch(module: Decoder, batch_first: bool = True) -> nn.TransformerDecoder: ...
-
-
 @overload
 def to_torch(module: tuple[Encoder, Decoder], batch_first: bool = True) -> nn.Transformer: ...
 

@@ -1,6 +1,6 @@
 """Translators of other programs with their vocabularies, and any translator by its name."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import compress
 from pathlib import Path
@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformer.decoding import DecoderState, decoder_state
-from transformer.exchange.ctranslate2 import CTranslate2Engine
+from transformer.exchange.engines import CTranslate2Engine
 from transformer.exchange.foreign import ForeignFolder, refusing_damage, tokenizer_text
 from transformer.exchange.marian import from_m2m100, from_marian
 from transformer.files import read_record, regular_file
@@ -17,7 +17,7 @@ from transformer.language.translator import AnyTranslator, Source, Translator, t
 from transformer.model import Transformer, TransformerConfig
 from transformer.speed.fast import accelerated
 from transformer.training import best_device
-from transformer.validation import check_choice, check_device, check_size, check_type, optional_import
+from transformer.validation import check_choice, check_device, check_index, check_type, optional_import
 
 __all__ = ["Constrained", "banned_tokens", "MarianTranslator", "M2M100Translator", "load_translator"]
 
@@ -43,12 +43,9 @@ class Constrained(nn.Module):
         super().__init__()
         check_type(nn.Module, model=model)
         check_type((list, tuple), banned=banned)
-        tokens = {f"banned[{n}]": token for n, token in enumerate(banned)}
-        tokens |= {} if first is None else {"first": first}
-        check_size(minimum=0, **tokens)
-        for name, token in tokens.items():
-            if token >= (end := model.config.tgt_vocab_size):
-                raise ValueError(f"{name} must lie in [0, {end}), but is {token}")
+        end = model.config.tgt_vocab_size
+        check_index(end, **{f"banned[{n}]": token for n, token in enumerate(banned)})
+        check_index(end, first=0 if first is None else first)
         self.model, self.config, self.first = model, model.config, first
         self.register_buffer("banned", torch.tensor(banned, dtype=torch.long), persistent=False)
 
@@ -100,20 +97,16 @@ def _marian_tokenizer(folder: ForeignFolder, config: TransformerConfig) -> Any:
             raise FileNotFoundError(f"{folder.path / name} is missing, which Marian's tokenizer needs")
     for name, size in sizes.items():
         with refusing_damage(folder.path / name):
-            _check_words(folder.record(name), size, config)
+            words = folder.record(name)
+            check_index(size, **{f"number of {word!r:.40}": token for word, token in words.items()})
+            if len(set(words.values())) < len(words):
+                raise ValueError("its words must have different numbers")
+            for word, token in {"</s>": config.eos_id, "<pad>": config.pad_id}.items():
+                check_choice([token], **{f"number of {word!r}": words.get(word)})
+            words["<unk>"]
     with refusing_damage(folder.path):
         paths = {name: str(folder.path / file) for name, file in files.items()}
         return optional_import("transformers").MarianTokenizer(**paths, **options)
-
-
-def _check_words(words: Mapping[str, Any], size: int, config: TransformerConfig) -> None:
-    for word, token in words.items():
-        check_size(minimum=0, **{f"number of {word!r:.40}": token})
-    if len(set(words.values())) < len(words) or max(words.values(), default=size) >= size:
-        raise ValueError(f"its words must have different numbers below {size}, as many as the model has")
-    for word, token in {"</s>": config.eos_id, "<pad>": config.pad_id}.items():
-        check_choice([token], **{f"number of {word!r}": words.get(word)})
-    words["<unk>"]
 
 
 class MarianTranslator(AnyTranslator):
@@ -235,8 +228,7 @@ def _m2m100_tokenizer(folder: ForeignFolder, vocab_size: int) -> tuple[Any, dict
         added = tokenizer.added_tokens_encoder
     languages = {name: token for name, token in added.items() if not name.startswith("<")}
     last = max([*tokenizer.get_vocab().values(), *languages.values()])
-    if last >= vocab_size:
-        raise ValueError(f"its tokens must lie below {vocab_size:,}, the model's number, but one is {last:,}")
+    check_index(vocab_size, **{"the tokenizer's last token": last})
     return tokenizer, languages
 
 
