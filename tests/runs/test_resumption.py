@@ -1,19 +1,17 @@
 """A run that is killed at any moment, and started again, ends as the run that nobody touched.
 
-SIGKILL ends the process, and no line of Python runs after it. This file is also the program that is killed:
-`python tests/runs/test_resumption.py FOLDER` makes a run, and forks one that dies at its first event, one
-that dies at its second, and so on, where the events are all the batches, evaluations, writes, renames and
-removals of the run. `python tests/runs/test_resumption.py FOLDER NAME` plays one of the scenes
-below.
+SIGKILL ends a process, and no line of Python runs after it: what is left is the folder as it was. So a run
+has its folder copied at all its batches, evaluations, writes, renames and removals, and from each copy a run
+goes on. `python tests/runs/test_resumption.py FOLDER NAME` plays one of the scenes below.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import pickle
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -59,39 +57,38 @@ def make_trainer(folder: Path | str | None, loss: Callable = teacher_forced_loss
         lambda step: 0.01 / step,
         TrainingConfig(**SETTINGS),
         folder,
-        partial(evaluate_loss, batches=make_batches(99)),
+        evaluate,
         **how,
     )
 
 
+def evaluate(model: torch.nn.Module) -> dict[str, float]:
+    torch.rand(1)  # whatever it draws
+    return evaluate_loss(model, make_batches(99))
+
+
 # -------------------------------------------------------------------------------------------------
-# The program that is killed
+# What a killed run leaves
 # -------------------------------------------------------------------------------------------------
 
 
-def kill() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
+def left_at_every_event(folder: Path, patch: pytest.MonkeyPatch) -> dict[Path, list[str]]:
+    """Make a run; return what a kill would leave, a copy for each state of the folder, with its events."""
+    left: dict[Path, list[str]] = {}
+    copies: dict[tuple, Path] = {}
 
-
-def mortal(death: int) -> tuple[Callable, list[str]]:
-    """A function to be called at every event, which kills the process at event number `death`."""
-    events: list[str] = []
-
-    def event(name: str, just_before: Callable[[], None] = lambda: None) -> None:
-        events.append(name)
-        if len(events) == death:
-            just_before()
-            kill()
-
-    return event, events
-
-
-def run(folder: str, death: int = 0) -> list[str]:
-    """Make or go on with a run that dies at event number `death`; 0 for never."""
-    event, events = mortal(death)
+    def event(name: str, log: str = "") -> None:
+        files = {path.name: path.read_bytes() for path in folder.iterdir()}
+        copy = copies.setdefault((*sorted(files.items()), log), folder.with_name(f"{len(copies)}"))
+        left.setdefault(copy, []).append(name)
+        if not copy.exists():
+            shutil.copytree(folder, copy)
+            with open(copy / "log.jsonl", "a") as file:
+                file.write(log)
 
     def write_bytes(path, content, write=Path.write_bytes):
-        event("half a file", lambda: write(path, content[: len(content) // 2]))
+        write(path, content[: len(content) // 2])
+        event("half a file")
         write(path, content)
 
     def fsync(descriptor, fsync=os.fsync):
@@ -111,39 +108,23 @@ def run(folder: str, death: int = 0) -> list[str]:
         event("batch")
         return teacher_forced_loss(model, batch)
 
-    def evaluate(model):
-        torch.rand(1)  # whatever it draws
+    def evaluated(model):
         event("evaluation")
-        return evaluation(model)
+        return evaluate(model)
 
     def log(entry):
-        event("half a line", lambda: half_a_line(folder))
+        event("half a line", '{"step": 1')
         write(entry)
         event(f"after the line of step {entry['step']}")
 
-    Path.write_bytes, os.fsync, os.replace, Path.unlink = write_bytes, fsync, replace, unlink
     trainer = make_trainer(folder, loss)
-    write, trainer.log.write = trainer.log.write, log
-    evaluation, trainer.scores.evaluate = trainer.scores.evaluate, evaluate
+    patch.setattr(Path, "write_bytes", write_bytes)
+    patch.setattr(os, "fsync", fsync)
+    patch.setattr(os, "replace", replace)
+    patch.setattr(Path, "unlink", unlink)
+    write, trainer.log.write, trainer.scores.evaluate = trainer.log.write, log, evaluated
     trainer.fit()
-    return events
-
-
-def half_a_line(folder: str) -> None:
-    with open(Path(folder) / "log.jsonl", "a") as file:
-        file.write('{"step": 1')
-
-
-def forked(function: Callable, *arguments) -> int:
-    """The exit status of a process of its own that calls a function."""
-    process = os.fork()
-    if process == 0:
-        try:
-            function(*arguments)
-            os._exit(0)
-        finally:  # an exception must not go on in the parent's place
-            os._exit(1)
-    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+    return left
 
 
 def digest(folder: Path) -> dict[str, str]:
@@ -164,25 +145,6 @@ def contents(value, name: str = ""):
             yield from contents(item, f"{name}/{key}")
     else:
         yield name, value.numpy().tobytes() if isinstance(value, torch.Tensor) else pickle.dumps(value)
-
-
-def killed_everywhere(root: Path) -> list[dict]:
-    """Every event of a run with the statuses of the killed and the resumed run, and what differs."""
-    make_trainer(root / "warm").fit()  # what is imported and made ready now, a fork need not
-    forked(run_and_note, str(root / "whole"), str(root / "events.json"))
-    events, whole = json.loads((root / "events.json").read_text()), digest(root / "whole")
-    report = [{"event": "none", "whole": whole}]
-    for death, event in enumerate(events, start=1):
-        folder = root / str(death)
-        statuses = [forked(run, str(folder), death), forked(run, str(folder))]
-        left = digest(folder)
-        different = sorted(name for name in whole.keys() | left.keys() if whole.get(name) != left.get(name))
-        report.append({"event": event, "statuses": statuses, "different": different})
-    return report
-
-
-def run_and_note(folder: str, path: str) -> None:
-    Path(path).write_text(json.dumps(run(folder)))
 
 
 # -------------------------------------------------------------------------------------------------
@@ -216,33 +178,22 @@ def hang(folder: str) -> None:
 # -------------------------------------------------------------------------------------------------
 
 
-def start(*arguments: str) -> subprocess.CompletedProcess:
-    environment = os.environ | {
-        "PYTHONPATH": str(Path(__file__).resolve().parents[2]),
-        "OMP_NUM_THREADS": "1",
-    }
-    command = [sys.executable, __file__, *arguments]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
-
-
 @pytest.mark.slow
-@pytest.mark.skipif(os.name == "nt", reason="no process can be killed or forked like this there")
 def test_killed_at_any_event_the_run_ends_with_the_same_bits(tmp_path):
-    done = start(str(tmp_path))
-    assert done.returncode == 0, done.stderr
-    (_, whole), *report = json.loads(done.stdout)[0].items(), *json.loads(done.stdout)[1:]
-    names = {entry["event"] for entry in report}
-    checkpoints = [f"checkpoint-0000000{step}.pt" for step in (0, 2, 4)]
-    for name in (*checkpoints, "best.pt"):
+    with pytest.MonkeyPatch.context() as patch:
+        left = left_at_every_event(tmp_path / "whole", patch)
+    whole, names = digest(tmp_path / "whole"), set(sum(left.values(), []))
+    for name in (*(f"checkpoint-0000000{step}.pt" for step in (0, 2, 4)), "best.pt"):
         assert {f"before replacing {name}", f"after replacing {name}"} <= names
     assert {"batch", "evaluation", "half a file", "half a line"} <= names
     assert {"before fsync", "after the line of step 3"} <= names
     assert "before removing checkpoint-00000002.pt" in names
-    for entry in report:
-        assert entry["statuses"] == [-signal.SIGKILL, 0] and entry["different"] == [], entry
+    for copy, events in left.items():
+        make_trainer(copy).fit()
+        assert digest(copy) == whole, events
     # And what was compared is the run: its weights, averages, place, scaler, generators and log.
     for part in ("model", "optimizer", "scaler", "average", "scores/best", "random", "log"):
-        assert any(f"/{part}" in name for name in whole[1]), part
+        assert any(f"/{part}" in name for name in whole), part
 
 
 @contextmanager
@@ -266,21 +217,17 @@ def wait_for_batch(process: subprocess.Popen) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="signals are of another kind there")
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
-def test_a_signal_ends_a_run_with_a_checkpoint_and_a_sentence_and_it_goes_on_with_the_same_bits(
-    tmp_path, name
-):
-    number = getattr(signal, name)
+def test_a_signal_ends_a_run_with_a_checkpoint_and_a_sentence_and_it_goes_on_with_the_same_bits(tmp_path):
     with started(str(tmp_path / "stopped"), "work") as process:
         for _ in range(2 * 2):  # batches of the first two updates
             wait_for_batch(process)
             process.stdin.write("go on\n")
             process.stdin.flush()
         wait_for_batch(process)
-        process.send_signal(number)
+        process.send_signal(signal.SIGTERM)
         out, err = process.communicate("go on\n" * 2, timeout=60)
     *_, sentence = out.splitlines()
-    assert process.returncode == 128 + number and "Traceback" not in err
+    assert process.returncode == 128 + signal.SIGTERM and "Traceback" not in err
     assert sentence == "stopped at step 3 of 4 with a checkpoint, from which the same call goes on"
     assert (tmp_path / "stopped" / "checkpoint-00000003.pt").exists()
     make_trainer(tmp_path / "stopped").fit()
@@ -288,36 +235,27 @@ def test_a_signal_ends_a_run_with_a_checkpoint_and_a_sentence_and_it_goes_on_wit
     assert digest(tmp_path / "stopped") == digest(tmp_path / "whole")
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(os.name == "nt", reason="signals are of another kind there")
-def test_a_second_signal_ends_a_process_as_ever(tmp_path):
-    with started(str(tmp_path), "hang") as process:
-        wait_for_batch(process)
-        process.send_signal(signal.SIGTERM)
-        process.send_signal(signal.SIGTERM)  # at once: the same one, handed on by a launcher
-        with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(timeout=2)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=60) == -signal.SIGTERM
-
-
-def test_signals_are_whose_they_were_when_fit_is_over(tmp_path):
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+def test_signals_are_whose_they_were_when_fit_is_over(tmp_path, name):
+    if not hasattr(signal, name):
+        pytest.skip("this system has no such signal")
+    number = getattr(signal, name)
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, number)}
 
     def loss(asked, model, batch):
         if trainer.step == 1 and not asked:
-            asked.append(signal.raise_signal(signal.SIGINT))
+            asked.append(signal.raise_signal(number))
         return teacher_forced_loss(model, batch)
 
+    whole = make_trainer(None).fit()
     for folder, kept in ((tmp_path, " with a checkpoint, from .*"), (None, "")):
         trainer = make_trainer(folder, partial(loss, []))
         with pytest.raises(KeyboardInterrupt, match=f"^stopped at step 2 of 4{kept}$") as stop:
             trainer.fit()
         assert isinstance(stop.value, StoppedRun)
-        assert (stop.value.signal, stop.value.step) == (signal.SIGINT, 2)
+        assert (stop.value.signal, stop.value.step) == (number, 2)
         assert handlers == {number: signal.getsignal(number) for number in handlers}
         again = trainer.fit()
-        whole = make_trainer(None).fit()
         assert all(map(torch.equal, again.model.parameters(), whole.model.parameters()))
         strip = lambda history: [entry | {"seconds": 0} for entry in history]
         assert strip(again.history) == strip(whole.history)
@@ -347,7 +285,8 @@ def test_what_is_ignored_stays_ignored_and_another_thread_has_no_signals(tmp_pat
 
 
 @pytest.mark.slow
-def test_a_second_run_in_the_folder_is_refused_until_the_first_is_dead(tmp_path):
+@pytest.mark.skipif(os.name == "nt", reason="signals are of another kind there")
+def test_a_second_run_in_the_folder_is_refused_until_a_second_signal_has_ended_the_first(tmp_path):
     said = re.escape(f"{tmp_path} is in use: another process is training there")
     with started(str(tmp_path), "hang") as process:
         wait_for_batch(process)
@@ -357,15 +296,16 @@ def test_a_second_run_in_the_folder_is_refused_until_the_first_is_dead(tmp_path)
                 go_on(make_trainer(tmp_path))
         assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
         assert not make_trainer(tmp_path / "another").checkpointer.resume()  # another folder is another lock
-        process.kill()
-        process.wait()
+        process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGTERM)  # at once: the same one, handed on by a launcher
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(timeout=2)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=60) == -signal.SIGTERM
     assert (tmp_path / "run.lock").exists()  # the file stays, and the lock has gone with its process
     assert make_trainer(tmp_path).fit().finished
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    if sys.argv[2:]:
-        {"work": work, "hang": hang}[sys.argv[2]](sys.argv[1])
-    else:
-        print(json.dumps(killed_everywhere(Path(sys.argv[1]))))
+    {"work": work, "hang": hang}[sys.argv[2]](sys.argv[1])
