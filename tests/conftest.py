@@ -12,7 +12,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import pytest
 from hypothesis import settings
 
-settings.register_profile("book", deadline=None, derandomize=True, database=None, print_blob=True)
+settings.register_profile(
+    "book", max_examples=50, deadline=None, derandomize=True, database=None, print_blob=True
+)
 settings.load_profile("book")
 
 # A shell lets programs in the background ignore Ctrl-C, nohup lets them ignore a closed terminal, and the

@@ -142,7 +142,8 @@ def test_no_bit_of_weights_records_and_logs_can_be_flipped_unnoticed(tmp_path, k
     write(path)
     content, whole, refused = path.read_bytes(), read_again(path), 0
     bits = range(8 * len(content))
-    for bit in bits if len(bits) < 10_000 else random.Random(0).sample(bits, 2000):
+    chosen = bits if len(bits) < 10_000 else random.Random(0).sample(bits, 300)
+    for bit in chosen:
         path.write_bytes(flipped(content, bit))
         try:
             told = read_again(path)
@@ -153,7 +154,7 @@ def test_no_bit_of_weights_records_and_logs_can_be_flipped_unnoticed(tmp_path, k
             if kind == "record":  # the checksum's name
                 told = {key: value for key, value in told.items() if key in whole}
             assert told == whole, (bit, flipped(content, bit))
-    assert refused > 0.7 * min(len(bits), 2000)
+    assert refused > 0.7 * len(chosen)
 
 
 def test_files_without_checksums_are_read_as_they_are(tmp_path):

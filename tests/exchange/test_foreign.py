@@ -395,10 +395,10 @@ def damaged(folder: Path, files: list[str], draw: random.Random):
         for text in TEXTS:
             path.write_bytes(text)
             yield
-        for at in (*range(0, 20, 4), *(draw.randrange(len(whole)) for _ in range(10))):
+        for at in (*range(0, 20, 4), *(draw.randrange(len(whole)) for _ in range(5))):
             path.write_bytes(whole[:at])
             yield
-        for n in range(60):
+        for n in range(20):
             at = draw.randrange(min(len(whole), 4000) if n % 3 else len(whole))
             path.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << draw.randrange(8)]) + whole[at + 1 :])
             yield

@@ -2,24 +2,24 @@
 
 import json
 import math
-import os
 import shutil
 import struct
-import subprocess
 import sys
 import time
 import typing
 import warnings
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 import torch
-from helpers import PAIRS, summed
+from helpers import PAIRS, contents, summed
 
 import transformer.language.translator
 from transformer import (
+    Preparation,
     Transformer,
     TransformerConfig,
     Translator,
@@ -382,74 +382,64 @@ def test_damaged_folder_is_refused_by_name(translator, tmp_path, file, content, 
     assert agreeing or f"does not match {tmp_path / 'SHA256SUMS'}" in str(refusal.value)
 
 
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-import torch
-from transformer import Preparation, Transformer, TransformerConfig, Translator, Vocabulary
-torch.set_num_threads(1)
-place = Path(sys.argv[1])
-texts = ["o gato come", "a gata come"]
-made = []
-for seed, name in enumerate(("as it is", "lower case", "tokenized")):
-    torch.manual_seed(seed)
-    vocabulary = Vocabulary.train(texts[seed % 2 :], 20 + seed, 1, Preparation(name))
-    size = len(vocabulary)
-    config = TransformerConfig(size, size, d_model=8, n_heads=2, d_ff=8, n_layers=1)
-    made.append(Translator(Transformer(config).eval(), vocabulary))
 STEPS = {"open", "os.rename", "os.remove", "os.mkdir"}
+WATCHING: list[Callable] = []  # what Python calls before steps such as these; its hook cannot be taken away
+sys.addaudithook(lambda *step: [watch(*step) for watch in WATCHING])
 
-def cut_off(translator, folder, last):
-    # Whether saving lives; it is killed before the step number `last` on files of the folder.
-    if child := os.fork():
-        return os.waitpid(child, 0)[1] == 0
-    steps = iter(range(last, -1, -1))
-    def hook(event, arguments):
-        if event in STEPS and str(folder) in str(arguments[0]) and next(steps) == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-    sys.addaudithook(hook)
-    translator.save(folder)
-    os._exit(0)
 
-def found(folder):
-    loaded = Translator.load(folder)
-    (number,) = [n for n, one in enumerate(made) if one.vocabulary.pieces == loaded.vocabulary.pieces]
-    theirs = made[number]
-    assert loaded.preparation == theirs.preparation and loaded.model.config == theirs.model.config
-    for name, x in theirs.model.state_dict().items():
-        assert torch.equal(loaded.model.state_dict()[name], x.half().float())
-    return number
+def left_by_a_kill(folder: Path, save: Callable[[Path], object]) -> list[Path]:
+    """Save; return copies of the folder before its steps on files, as a process that is killed leaves it."""
+    seen, left = [], []
 
-outcomes = []
-for first in range(200):
-    folder = place / str(first)
-    made[0].save(folder)
-    if cut_off(made[1], folder, first):
-        break
-    before = found(folder)
-    assert before in (0, 1)
-    outcomes.append(before)
-    alive = cut_off(made[2], folder, (5 * first) % 23)  # and once more, over what the first has left
-    assert found(folder) in ({2} if alive else {before, 2})
-    made[0].save(folder)
-    assert found(folder) == 0 and len(list(folder.iterdir())) == 4, list(folder.iterdir())
-    fresh = place / f"fresh {first}"  # where there was nothing, there is nothing or the new one
-    if not cut_off(made[1], fresh, first):
+    def watch(event, arguments):
+        if event in STEPS and str(folder) in str(arguments[0]) and folder.exists():
+            WATCHING.clear()  # a copy takes steps as well
+            if (found := contents(folder)) not in seen:
+                seen.append(found)
+                left.append(shutil.copytree(folder, folder.with_name(f"{folder.name}-{len(left)}")))
+            WATCHING.append(watch)
+
+    WATCHING.append(watch)
+    try:
+        save(folder)
+    finally:
+        WATCHING.clear()
+    return left
+
+
+@pytest.mark.slow
+def test_saving_that_is_killed_at_any_step_leaves_the_old_translator_or_the_new_one(tmp_path):
+    made = []
+    for seed, name in enumerate(("as it is", "lower case", "tokenized")):
+        torch.manual_seed(seed)
+        texts = ["o gato come", "a gata come"][seed % 2 :]
+        vocabulary = Vocabulary.train(texts, 20 + seed, 1, Preparation(name))
+        config = TransformerConfig(*2 * [len(vocabulary)], d_model=8, n_heads=2, d_ff=8, n_layers=1)
+        made.append(Translator(Transformer(config).eval(), vocabulary))
+
+    def found(folder: Path) -> int:
+        loaded = Translator.load(folder)
+        (number,) = [n for n, one in enumerate(made) if one.vocabulary.pieces == loaded.vocabulary.pieces]
+        theirs = made[number]
+        assert loaded.preparation == theirs.preparation and loaded.model.config == theirs.model.config
+        for name, x in theirs.model.state_dict().items():
+            assert torch.equal(loaded.model.state_dict()[name], x.half().float())
+        return number
+
+    made[0].save(tmp_path / "old")
+    left = left_by_a_kill(tmp_path / "old", made[1].save)
+    outcomes = list(map(found, left))
+    assert len(left) > 5 and outcomes == sorted(outcomes) and set(outcomes) == {0, 1}
+    for number, (folder, before) in enumerate(zip(left, outcomes)):
+        again = left_by_a_kill(folder, made[2].save)  # and once more, over what the first has left
+        assert found(again[5 * number % len(again)]) in (before, 2)
+        made[0].save(folder)
+        assert found(folder) == 0 and len(list(folder.iterdir())) == 4, list(folder.iterdir())
+    for folder in left_by_a_kill(tmp_path / "fresh", made[1].save):  # here there is nothing, or the new one
         try:
-            assert found(fresh) == 1
+            assert found(folder) == 1
         except FileNotFoundError:
             pass
-print(*outcomes)
-"""
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="a process cannot be copied here")
-def test_saving_that_is_killed_at_any_step_leaves_the_old_translator_or_the_new_one(tmp_path):
-    script = [sys.executable, "-c", KILLED, str(tmp_path)]
-    done = subprocess.run(script, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
-    assert done.returncode == 0, done.stderr
-    outcomes = list(map(int, done.stdout.split()))
-    assert len(outcomes) > 20 and outcomes == sorted(outcomes) and set(outcomes) == {0, 1}
 
 
 def test_a_folder_of_an_earlier_version_reads_as_what_it_was(translator, tmp_path):
