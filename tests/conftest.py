@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections import Counter
 
 # Before torch is imported: several test processes with several threads each would fight for the cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -32,6 +33,12 @@ def float64():
     torch.set_default_dtype(torch.float64)
     yield
     torch.set_default_dtype(torch.float32)
+
+
+def pytest_collection_modifyitems(items) -> None:
+    """Chapters first, then files with many slow tests: no worker begins as the last what takes long."""
+    slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
+    items.sort(key=lambda item: (item.path.suffix != ".ipynb", -slow[item.path]))
 
 
 def pytest_runtest_setup(item) -> None:
