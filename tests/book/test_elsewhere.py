@@ -72,18 +72,19 @@ def on_it(*models):
     assert {{x.device for model in models for x in model.parameters()}} == {{there}}
 
 there = elsewhere.enter()
-names = {{"__name__": "chapter", "on_it": on_it, "there": there}}
-for name, source in json.load(sys.stdin):
-    with contextlib.redirect_stdout(io.StringIO()):
-        exec(compile(source, name, "exec"), names)
+for chapter, cells in json.load(sys.stdin).items():
+    names = {{"__name__": "chapter", "on_it": on_it, "there": there}}
+    for name, source in cells:
+        with contextlib.redirect_stdout(io.StringIO()):
+            exec(compile(source, f"Chapter {{chapter}}, {{name}}", "exec"), names)
 """
 
 
-def run(cells: list[tuple[str, str]], place: Path) -> str:
-    """Run cells where the best device is another one; return what went wrong."""
+def run(chapters: dict[str, list[tuple[str, str]]], place: Path) -> str:
+    """Run cells of chapters where the best device is another one; return what went wrong."""
     ran = subprocess.run(
         [sys.executable, "-c", PROGRAM],
-        input=json.dumps(cells),
+        input=json.dumps(chapters),
         capture_output=True,
         text=True,
         cwd=place,
@@ -107,9 +108,8 @@ def code_of(chapter: Path) -> dict[str, str]:
     return {cell.id: cell.source for cell in cells if cell.cell_type == "code"}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("chapter", CELLS)
-def test_a_chapter_trains_on_another_device(chapter, tmp_path):
+def cells_of(chapter: str) -> list[tuple[str, str]]:
+    """The cells that run, made short, and what is asked of them."""
     (path,) = BOOK.glob(f"{chapter}-*.ipynb")
     sources = code_of(path) | {"folder": FOLDER}
     text = json.dumps([(name, without_asserts(sources[name])) for name in CELLS[chapter].split()])
@@ -117,4 +117,9 @@ def test_a_chapter_trains_on_another_device(chapter, tmp_path):
         assert long in text
         text = text.replace(long, short)
     text = text.replace("device = best_device()", "device = there")  # Chapter 7's own knows no such device
-    assert not run([*json.loads(text), ("afterwards", ASKED[chapter])], tmp_path)
+    return [*json.loads(text), ("afterwards", ASKED[chapter])]
+
+
+@pytest.mark.slow
+def test_chapters_train_on_another_device(tmp_path):
+    assert not run({chapter: cells_of(chapter) for chapter in CELLS}, tmp_path)

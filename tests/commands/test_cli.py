@@ -725,7 +725,7 @@ def run(redirected: str, **given) -> subprocess.CompletedProcess:
         ("stdout", ["translate", "a"], "error: standard output is closed\n"),
     ],
 )
-def test_a_closed_stream_is_no_reason_for_a_traceback(stream, words, message, capsys, monkeypatch):
+def test_closed_streams_are_no_reason_for_a_traceback(stream, words, message, capsys, monkeypatch):
     monkeypatch.setattr(sys, stream, None)  # as Python begins without it
     assert main(words) == 2 and capsys.readouterr().err == message
 
