@@ -96,6 +96,7 @@ def waits(device: torch.device) -> Iterator[list[str]]:
     found += [f"{each.filename}:{each.lineno}" for each in warned]
 
 
+@pytest.mark.slow
 @LOSSES
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 @KINDS
@@ -150,6 +151,7 @@ def test_logits_are_those_of_the_plain_model_on_the_cpu(device, kind):
     assert_close(kind(model.to(device))(src.to(device), tgt.to(device)).cpu(), wanted)
 
 
+@pytest.mark.slow
 @KINDS
 def test_translations_are_those_of_the_plain_model_on_the_cpu(device, kind):
     model, (src, _) = make_model().double().eval(), make_batch()

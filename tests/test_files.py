@@ -134,6 +134,7 @@ def read_again(path: Path):
     return read_log(path.parent) if path.suffix == ".jsonl" else read_record(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", WRITTEN)
 def test_no_bit_of_weights_records_and_logs_can_be_flipped_unnoticed(tmp_path, kind):
     """Refused by name; or, as in spaces and in the name of the checksum, of no consequence."""

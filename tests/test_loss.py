@@ -221,18 +221,6 @@ def test_batch_losses_take_any_model_that_has_a_padding_id(model, loss):
     assert bigrams.table.grad.any()
 
 
-@SMOOTHINGS
-def test_batch_losses_of_the_accelerated_model_are_the_same_with_gradients(model, smoothing):
-    parameters = list(model.parameters())
-    for loss in (teacher_forced_loss, r_drop_loss):
-        results = []
-        for kind in (model, accelerate(model)):
-            total, count = loss(kind, (SRC, TGT), smoothing)
-            results.append([total, count, *torch.autograd.grad(total, parameters)])
-        for fast, plain in zip(results[1], results[0]):
-            torch.testing.assert_close(fast, plain, atol=1e-10, rtol=1e-10)
-
-
 # -------------------------------------------------------------------------------------------------
 # What is refused
 # -------------------------------------------------------------------------------------------------

@@ -624,6 +624,7 @@ def test_first_cell_takes_no_other_package_for_the_book_s(tmp_path, stranger):
 MODULES = [found.name for found in pkgutil.walk_packages(transformer.__path__, "transformer.")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODULES)
 def test_examples_in_docstrings_hold(name):
     found = doctest.testmod(importlib.import_module(name))

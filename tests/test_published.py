@@ -41,6 +41,7 @@ TABLE_3 = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes, printed", TABLE_3.values(), ids=TABLE_3)
 def test_parameters_are_as_many_as_the_paper_prints(changes, printed):
     """The vocabulary's size is "about 37,000". Where the width is the base's, it cancels out."""

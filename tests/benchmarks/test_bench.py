@@ -63,6 +63,7 @@ def flops_by_torch(model: nn.Module, batch: workload.Batch) -> tuple[int, int]:
 # Work by formula
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["ours", "torch.nn"])
 def test_the_formula_is_what_torch_counts_without_padding(engine):
     """Products with weights to the operation; attention too, but that torch counts what causality forbids."""
@@ -79,6 +80,7 @@ def test_the_formula_is_what_torch_counts_without_padding(engine):
 # The engines compute the same
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("norm_first", [False, True])
 def test_torch_nn_computes_our_loss_with_our_weights(norm_first):
     """In float64, to the last digits, padding and all, with and without dropout's inner places."""

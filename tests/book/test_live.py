@@ -118,6 +118,7 @@ def lens_without(model: Transformer, src: list[int], tgt: list[int], silent: set
     return torch.stack([model.project(model.decoder.norm(state))[0].softmax(-1) for state in states])
 
 
+@pytest.mark.slow
 def test_what_figures_load_is_small():
     for name in ANSWERING:
         assert len(script_of(name).encode()) < (3_000_000 if name in live.MODELS else 1_000_000)
@@ -204,6 +205,7 @@ def check_learned(found: dict[str, Any], wanted: dict[str, Any]) -> None:
                 torch.testing.assert_close(given, value, rtol=0, atol=tolerance)
 
 
+@pytest.mark.slow
 @needs_node
 def test_gradients_and_updates_are_those_of_pytorch(learner):
     values, wanted = learner
@@ -272,6 +274,7 @@ KINDS = [
 ]
 
 
+@pytest.mark.slow
 @needs_node
 @pytest.mark.parametrize(("kind", "order"), KINDS)
 def test_gradients_in_a_stack_are_those_of_pytorch(kind, order):
@@ -896,6 +899,7 @@ KILLED = """forgets.map(forget => {
 })"""
 
 
+@pytest.mark.slow
 @needs_node
 @pytest.mark.parametrize("at", [0, 27, 79])
 def test_only_a_full_checkpoint_brings_back_every_bit(at):

@@ -50,6 +50,7 @@ def paths(svg: str) -> list[list[float]]:
     ]
 
 
+@pytest.mark.slow
 @every_plot
 def test_a_plot_keeps_its_curves_its_labels_become_text_and_its_colors_the_page_s(source):
     woven = plots.Plot(source, "plot7").html("A plot.")

@@ -98,6 +98,7 @@ def notebook(name):
     return nbformat.reads(BOOKS[name], as_version=4)
 
 
+@pytest.mark.slow
 def test_every_piece_has_hints_a_blank_an_examiner_and_a_solution(name, notebook):
     ids = [cell.id for cell in notebook.cells]
     assert len(set(ids)) == len(ids)
@@ -111,6 +112,7 @@ def test_every_piece_has_hints_a_blank_an_examiner_and_a_solution(name, notebook
     assert not any(cell.get("outputs") for cell in notebook.cells)
 
 
+@pytest.mark.slow
 def test_the_solutions_put_back_are_right(name, notebook):
     for cell in solved(notebook).cells:
         for key in cell.metadata.get("workbook", []):
@@ -167,6 +169,7 @@ def test_with_right_pieces_in_other_hands_a_notebook_runs_to_its_end(name, tmp_p
     assert f"{len(before)} of {len(pieces())} pieces are yours" in said
 
 
+@pytest.mark.slow
 def test_nobodys_work_is_replaced(tmp_path, capsys):
     workbook.write(tmp_path)
     names = sorted(path.name for path in tmp_path.iterdir())

@@ -198,6 +198,7 @@ def test_a_run_that_meets_another_is_refused_before_it_reads_or_writes(quick, tm
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["data", "checkpoint"])
 def test_a_refused_change_leaves_every_byte_and_the_first_command_goes_on(
     damage, quick, tmp_path, capsys, monkeypatch
@@ -276,6 +277,7 @@ def texts(tmp_path) -> list[str]:
     return ["train", *files, "--directory", str(tmp_path / "run"), *QUICK]
 
 
+@pytest.mark.slow
 def test_own_files_end_in_a_translator_that_every_command_takes(texts, tmp_path, capsys):
     assert main([*texts, "--languages", "en", "zxx"]) == 0
     said = capsys.readouterr().out
@@ -299,6 +301,7 @@ def test_own_files_end_in_a_translator_that_every_command_takes(texts, tmp_path,
     assert data.languages == "en zxx" and data.preparation == "as it is"
 
 
+@pytest.mark.slow
 def test_a_run_on_own_files_goes_on_and_ends_as_in_one(texts, tmp_path, capsys):
     assert main([*texts, "--max-minutes", "0"]) == 0
     assert "the same command goes on from there" in capsys.readouterr().out
@@ -326,6 +329,7 @@ def test_texts_that_have_changed_are_refused(texts, tmp_path, capsys):
     assert files_in(tmp_path / "run") == before
 
 
+@pytest.mark.slow
 def test_texts_that_lie_elsewhere_are_the_same_texts(texts, tmp_path, capsys):
     assert main([*texts, "--max-minutes", "0"]) == 0
     (tmp_path / "moved").mkdir()
@@ -415,6 +419,7 @@ def threads(monkeypatch) -> list[int]:
     return asked
 
 
+@pytest.mark.slow
 def test_a_narrow_model_is_trained_by_one_thread_and_a_wide_one_by_all(texts, threads, tmp_path, capsys):
     assert main([*texts, "--max-minutes", "0"]) == 0
     assert threads == [1]
@@ -498,6 +503,7 @@ def test_a_run_that_is_stopped_leaves_a_translator_and_says_how_to_go_on(tmp_pat
 # Translating
 
 
+@pytest.mark.slow
 def test_arguments_and_lines_are_translated(capsys, monkeypatch):
     assert main(["translate", CAT, ""]) == 0
     assert capsys.readouterr().out == "the girl likes the black cat.\n\n"
@@ -550,6 +556,7 @@ def groups_of(monkeypatch) -> list[list[str]]:
     return groups
 
 
+@pytest.mark.slow
 def test_lines_are_translated_in_groups_and_answered_in_order(capsys, monkeypatch):
     groups = groups_of(monkeypatch)
     type_in(monkeypatch, b"".join(b"%d\n" % number for number in range(150)))
@@ -604,6 +611,7 @@ def lines(pairs, search=Search(1), n_bootstrap=0):
     return [score["line"] for score in scores.values()]
 
 
+@pytest.mark.slow
 def test_scores_are_the_lines_of_sacrebleu(short, capsys):
     assert main(["evaluate", "--beam", "1", "--split", "dev"]) == 0
     said = capsys.readouterr().out.splitlines()
@@ -612,6 +620,7 @@ def test_scores_are_the_lines_of_sacrebleu(short, capsys):
     assert "tok:13a" in said[2] and said[3].startswith("chrF2|")
 
 
+@pytest.mark.slow
 def test_pairs_that_training_showed_are_left_out_in_a_second_count(short, capsys):
     short["test"][:5] = short["train"][:5]
     assert main(["evaluate", "--beam", "1"]) == 0

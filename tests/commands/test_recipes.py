@@ -232,6 +232,7 @@ def test_schedule_warms_up_and_cools_down():
     assert rates[-1] == pytest.approx(128**-0.5 * 1000**-0.5 / 500)
 
 
+@pytest.mark.slow
 def test_the_seed_of_a_recipe_decides_weights_and_data():
     def trained(seed, before):
         torch.manual_seed(before)  # which must not matter
@@ -365,6 +366,7 @@ def test_a_patient_run_keeps_its_best_weights(tmp_path):
     assert other.step == trainer.step and weights_equal(nowhere.model, other.model)
 
 
+@pytest.mark.slow
 def test_a_run_in_slices_ends_where_the_whole_one_does(tmp_path):
     recipe = changed(TINY, average=0.5, patience=9, dropout=0.2)
     _, trainer = train_translator(recipe, tmp_path / "slices", load=ours, max_minutes=0)
@@ -425,6 +427,7 @@ def numbers(n: int, length: int = 1) -> list[Pair]:
     return [Pair(f"{row} gatos" * length, f"{row} cats" * length) for row in range(n)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("preparation", PREPARATIONS)
 def test_texts_of_many_characters_have_room_for_them(preparation):
     """More than a vocabulary of `recipe_for` has at most; and letters that are composed before they count."""
@@ -436,6 +439,7 @@ def test_texts_of_many_characters_have_room_for_them(preparation):
         assert Vocabulary.train(texts, recipe.data.vocab_size, preparation=recipe.data.prepared)
 
 
+@pytest.mark.slow
 def test_sizes_follow_the_texts(monkeypatch):
     monkeypatch.setattr(transformer.commands.recipes, "_OWN_LIMITS", (1_200, 20_000))
     small, large = recipe_for(numbers(300)), recipe_for(numbers(301, length=10))
@@ -539,6 +543,7 @@ def record():
     return translator, trainer, Trained(TINY, TINY.data.read(corpus), translator, trainer).record()
 
 
+@pytest.mark.slow
 def test_record_holds_the_run(record):
     translator, trainer, kept = record
     assert kept["recipe"] == asdict(TINY) and kept["log"] == trainer.history
@@ -547,6 +552,7 @@ def test_record_holds_the_run(record):
     assert json.loads(json.dumps(kept))["grid"] == kept["grid"]
 
 
+@pytest.mark.slow
 def test_record_takes_the_search_from_the_development_split_to_the_test_split(record):
     translator, _, kept = record
     assert kept["grid"] == tune_search(translator, PAIRS[:2])

@@ -228,6 +228,7 @@ def test_layers_and_stacks_are_the_same_function(kind, norm_first, activation, b
     assert_same_function(to_torch(ours, batch_first=batch_first), ours, batch_first)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("final_norm", [True, False], ids=["norm on top", "none"])
 @NORM_ORDERS
 @pytest.mark.parametrize("kind", ["encoder", "decoder", "transformer"])
@@ -334,6 +335,7 @@ def test_weights_are_copied_and_never_shared(kind):
             assert torch.equal(now[name], tensor) != changed, name
 
 
+@pytest.mark.slow
 @EACH_KIND
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_dtype_is_kept(kind, dtype):
@@ -442,6 +444,7 @@ def test_each_place_keeps_its_rate(kind, place, norm_first):
 # -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @ACTIVATIONS
 @NORM_ORDERS
 @pytest.mark.parametrize("kind", ["encoder layer", "encoder", "transformer"])
@@ -576,6 +579,7 @@ FROM = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's, of what its compiler imports
 @pytest.mark.parametrize("make, error, said", FROM)
 def test_from_torch_refuses(make, error, said):

@@ -252,6 +252,7 @@ def test_what_is_not_there_is_named(write, read, tmp_path):
 # -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @BOTH
 @pytest.mark.parametrize("value", [torch.nan, -torch.inf])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
@@ -286,6 +287,7 @@ def test_other_tensors_are_refused_by_name(write, read, tmp_path):
             read(restored(tmp_path, other))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("most, other", [("float32", "float16"), ("bfloat16", "float32")])
 @pytest.mark.parametrize("write, read", MIXED.values(), ids=MIXED)
 def test_a_single_weight_of_another_dtype_is_refused_by_name(write, read, most, other, tmp_path):
@@ -364,6 +366,7 @@ def test_older_folders_say_in_their_configuration_what_a_search_may_choose(tmp_p
     assert banned_tokens(ForeignFolder(tmp_path)) == [3]
 
 
+@pytest.mark.slow
 @BOTH
 @pytest.mark.parametrize("size", [20_000, 10**9, 10**15, 10**30], ids=str)
 def test_sizes_are_refused_at_once(write, read, size, tmp_path):

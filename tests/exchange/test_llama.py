@@ -65,6 +65,7 @@ def test_a_speaker_reads_and_continues_as_its_model_does(folder):
         assert speaker.speak(text, 9) == speaker.decode([*ids, *written])
 
 
+@pytest.mark.slow
 def test_draws_differ_and_several_ends_are_ends(folder):
     five, six, seven = (Speaker(folder).encode(word)[1] for word in ("menina", "livro", "casa"))
     rewritten(folder / "generation_config.json", eos_token_id=[EOS_ID, six])
@@ -167,6 +168,7 @@ GROWING = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nested", [False, True])
 @pytest.mark.parametrize("parts, said", GROWING.values(), ids=GROWING)
 def test_a_tokenizer_that_makes_texts_long_is_refused_before_it_runs(folder, parts, said, nested):
@@ -192,6 +194,7 @@ UNIGRAM = {"type": "Unigram", "unk_id": None, "vocab": [["a", -1.0]], "byte_fall
 SLOW = CHARS | {"pattern": {"Regex": "(a+)+$"}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change", [{"model": UNIGRAM}, {"pre_tokenizer": SLOW}], ids=["unknown", "backtracking"]
 )

@@ -219,6 +219,7 @@ def test_what_m2m100_does_not_have_is_refused(changes, said):
         M2M100.ours(**changes)
 
 
+@pytest.mark.slow
 def test_it_is_a_transformer_that_what_counts_on_the_papers_positions_refuses():
     assert check_model(M2M100.ours()).passed
     said = "the model is of M2M100Transformer, not of Transformer"

@@ -32,6 +32,7 @@ TEXT = [
 # -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fast", [False, True])
 def test_a_banned_token_is_never_chosen_and_the_model_is_what_it_was(fast, float64):
     model, src = MARIAN.ours(), torch.randint(3, V - 1, (12, 9))
@@ -50,6 +51,7 @@ def test_a_banned_token_is_never_chosen_and_the_model_is_what_it_was(fast, float
         beam_search(Constrained(model, list(range(V))), src)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("token", [0, 5, V - 1])
 def test_every_result_begins_with_the_token_which_costs_nothing(token, float64):
     model, src = M2M100.ours(), torch.randint(3, V, (4, 6))

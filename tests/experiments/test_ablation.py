@@ -58,6 +58,7 @@ def put(folder, texts):
     write_record(folder / "record.json", FACTS)
 
 
+@pytest.mark.slow
 def test_rows_of_another_day_are_compared_with_the_base_on_record(runs, tmp_path):
     put(runs / "base", BAD)
     write_record(runs / "base" / "free.json", dict.fromkeys(ablation.FREE, BAD))

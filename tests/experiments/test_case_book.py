@@ -26,6 +26,7 @@ def test_a_recorded_curve_begins_as_the_chapter_does(names, fault):
     assert begun != [tuple(point) for point in recorded[0]["losses"][:2]]
 
 
+@pytest.mark.slow
 def test_a_fault_ends_with_its_trial(names):
     right = run(names, "right", seed=0, steps=10)
     assert run(names, "no positions", seed=0, steps=10)["losses"] != right["losses"]

@@ -24,6 +24,7 @@ def test_the_grammar_writes_the_file_that_the_package_carries(tmp_path):
     assert path.read_bytes() == first
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", dict.fromkeys(SENTENCES), ids=lambda kind: kind.__name__)
 def test_what_is_drawn_is_accepted(kind):
     for seed in (1, 2):

@@ -283,6 +283,7 @@ def cats(n: int) -> list[Pair]:
     return [Pair(f"{number} gatos", f"{number} cats") for number in range(n)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("n", "size"), [(2, 1), (4, 1), (10, 2), (100, 20), (600, 100), (5000, 250), (30000, 1000)]
 )

@@ -47,6 +47,7 @@ BAD_CONFIGS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", BAD_CONFIGS.values(), ids=BAD_CONFIGS)
 def test_a_bad_configuration_is_named(folder, text):
     (folder / "config.json").write_text(text)
@@ -69,6 +70,7 @@ def test_a_vocabulary_with_gaps_is_named(folder):
         Translator.load(summed(folder))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="needs links and devices of Unix")
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "vocabulary.json"])
 def test_a_translator_is_written_over_a_link_and_not_through_it(folder, tmp_path, name):

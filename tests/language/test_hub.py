@@ -41,6 +41,7 @@ def hub(tmp_path, monkeypatch) -> Path:
     return store
 
 
+@pytest.mark.slow
 def test_a_name_is_fetched_and_translates_the_same(hub, capsys):
     assert load_translator("someone/phrases").translate([SENTENCE]) == [GIRL]
     assert main(["translate", "--model", "someone/phrases", SENTENCE]) == 0
@@ -49,6 +50,7 @@ def test_a_name_is_fetched_and_translates_the_same(hub, capsys):
     assert "d_model: 128" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_folder_and_a_carried_name_come_before_the_hub(hub, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Translator.load("phrases").save("someone/mine")

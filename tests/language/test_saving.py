@@ -125,6 +125,7 @@ def saying(kind):
 # What is kept ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @kinds
 def test_a_file_keeps_the_parameters_whatever_hangs_on_the_model(kind, saying, vocabulary, tmp_path):
     model, plain = KINDS[kind](model_for(vocabulary)), model_for(vocabulary)
@@ -136,6 +137,7 @@ def test_a_file_keeps_the_parameters_whatever_hangs_on_the_model(kind, saying, v
     assert type(again) is Transformer and torch.equal(again(SRC, TGT), plain.eval()(SRC, TGT))
 
 
+@pytest.mark.slow
 @kinds
 def test_a_translator_is_kept_whatever_hangs_on_its_model(kind, saying, vocabulary, tmp_path):
     plain = Translator(model_for(vocabulary).eval(), vocabulary)
@@ -185,6 +187,7 @@ def test_a_run_is_resumed_and_its_model_kept_whatever_hangs_on_it(kind, saying, 
 COMPILED_OR_NOT = ["plain", "torch.compile, uncalled", "layers compiled"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("before", [*COMPILED_OR_NOT, "as version 0.2.0 had it"])
 @pytest.mark.parametrize("now", COMPILED_OR_NOT)
 def test_a_run_goes_on_compiled_or_not_whatever_it_was_before(before, now, vocabulary, tmp_path):
@@ -304,6 +307,7 @@ MISFITS = {
 WAY_OUT = "fit and the searches take it as it is, and torch.save keeps its state_dict"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["plain", "torch.compile, uncalled", "empty subclass"])
 @pytest.mark.parametrize("name", MISFITS)
 def test_other_parameters_are_refused_before_anything_is_trained_or_written(name, kind, vocabulary, tmp_path):

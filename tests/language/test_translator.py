@@ -254,6 +254,7 @@ DOUBTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("beam_size", [1, 4])
 def test_a_translation_that_cannot_be_trusted_says_why(beam_size):
     carried = Translator.load("phrases")
@@ -274,6 +275,7 @@ def test_a_translation_that_the_limit_cuts_says_so():
             assert ("has a translation that is cut at the greatest length" in doubts) == (longest <= n_tokens)
 
 
+@pytest.mark.slow
 def test_one_warning_names_the_first_doubtful_sentence():
     carried = Translator.load("phrases")
     with pytest.warns(UserWarning) as caught:
@@ -332,6 +334,7 @@ def test_model_and_vocabulary_must_agree(translator):
         Translator(other, translator.vocabulary)
 
 
+@pytest.mark.slow
 def test_saved_translator_says_the_same(translator, tmp_path):
     translator.save(tmp_path / "kept", dtype=torch.float32)
     again = Translator.load(tmp_path / "kept")
@@ -358,6 +361,7 @@ def peak_memory() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("file", "content"),
     [
@@ -442,6 +446,7 @@ def test_saving_that_is_killed_at_any_step_leaves_the_old_translator_or_the_new_
             pass
 
 
+@pytest.mark.slow
 def test_a_folder_of_an_earlier_version_reads_as_what_it_was(translator, tmp_path):
     translator.save(tmp_path)
     path = tmp_path / "config.json"
@@ -480,6 +485,7 @@ def rewritten(path: Path, **changes) -> None:
     save_file({name: x for name, x in tensors.items() if changes.get(name, x) is not None}, path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
 def test_weights_that_are_not_finite_are_refused(translator, tmp_path, value):
     translator.save(tmp_path)
@@ -494,6 +500,7 @@ def with_header(header: object, numbers: int = 0) -> bytes:
     return struct.pack("<Q", len(text)) + text + bytes(numbers)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "content",
     [
@@ -520,6 +527,7 @@ def test_hostile_headers_are_refused(translator, tmp_path, content):
     assert len(str(refusal.value)) < 500
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -545,6 +553,7 @@ def test_a_configuration_takes_no_memory_that_its_weights_do_not_fill(changes, m
     assert time.monotonic() - start < 30
 
 
+@pytest.mark.slow
 def test_what_float16_turns_into_infinity_is_not_saved(translator, tmp_path):
     model = Transformer(translator.model.config).eval()
     name, weight = next((name, x) for name, x in model.named_parameters() if x.dim() == 1)
@@ -627,6 +636,7 @@ def written(model, trained):
             own.copy_(other)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", [loaded, assigned, replaced, written])
 def test_new_weights_count_at_once(translator, searched, change):
     torch.manual_seed(1)
@@ -643,6 +653,7 @@ class Own(Transformer):
     """Not what `accelerate` knows."""
 
 
+@pytest.mark.slow
 def test_a_model_that_cannot_be_accelerated_translates_and_says_so_once(translator, searched):
     model = Own(translator.model.config).eval()
     model.load_state_dict(translator.model.state_dict())
@@ -704,6 +715,7 @@ def test_weights_between_words_add_up_what_is_received_and_average_what_is_paid(
     torch.testing.assert_close(words.weights, torch.tensor([wanted]))
 
 
+@pytest.mark.slow
 def test_built_in_translator_is_as_good_as_its_record():
     record = load_record("phrases")
     assert record["commit"] and record["command"].startswith("python -m transformer train phrases")

@@ -44,6 +44,7 @@ def vocabulary() -> Vocabulary:
     return Vocabulary.train(SENTENCES, size=300)
 
 
+@pytest.mark.slow
 @given(words=st.lists(st.text(st.sampled_from(ALPHABET), min_size=1, max_size=8), max_size=6))
 def test_round_trip(vocabulary, words):
     sentence = " ".join(words)
@@ -416,6 +417,7 @@ def test_frequencies_are_those_of_the_algorithm(vocabulary, word, p):
     assert abs(both - expected) < 5 * (expected * (1 - expected) / n) ** 0.5 + 1e-9, likeliest
 
 
+@pytest.mark.slow
 @given(anything=st.text(max_size=30))
 def test_words_are_cut_where_the_library_cuts_them(vocabulary, anything):
     text_ = normalize(anything)
@@ -469,6 +471,7 @@ def test_a_pair_that_chance_makes_too_long_is_cut_as_usual(vocabulary):
     assert max(len(side) for pair in free for side in pair) > 14
 
 
+@pytest.mark.slow
 def test_sampled_batches_are_an_epochs_and_the_same_again(vocabulary):
     batches, twin = (sampled_batches(PAIRS, vocabulary, 300, 0.2, seed=5) for _ in range(2))
     sampler = BPEDropout(PAIRS, vocabulary, 0.2, seed=5, max_tokens=300)

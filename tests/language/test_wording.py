@@ -225,6 +225,7 @@ def test_training_sees_prepared_texts(run):
     assert drawn != encoded
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("door", ["translate", "translate_tokenized", "evaluate_translator", "align"])
 def test_a_translator_reads_what_training_showed(run, read, door):
     _, folder, shown = run

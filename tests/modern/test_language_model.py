@@ -406,6 +406,7 @@ def test_the_whole_search_writes_as_the_large_model_alone():
         assert abs(found[text] - expected) < 1e-10
 
 
+@pytest.mark.slow
 @POSITIONS
 @pytest.mark.parametrize("n_ahead", [1, 3, 6])
 def test_greedy_speculation_is_greedy(positions, n_ahead):

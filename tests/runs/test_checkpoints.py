@@ -104,6 +104,7 @@ def spoil(state: dict, path: tuple[str, ...], value=None, remove: bool = False) 
     return state
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
     [

@@ -366,6 +366,7 @@ def squares(weight, batch):
     return ((x * weight - y) ** 2 * (x != 0)).sum(), (x != 0).sum()
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(0, 7), min_size=1, max_size=6), st.integers(0, 2**30))
 def test_accumulated_gradient_is_the_big_batch_s(sizes, seed):
     generator = torch.Generator().manual_seed(seed)

@@ -235,6 +235,7 @@ def test_a_signal_ends_a_run_with_a_checkpoint_and_a_sentence_and_it_goes_on_wit
     assert digest(tmp_path / "stopped") == digest(tmp_path / "whole")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
 def test_signals_are_whose_they_were_when_fit_is_over(tmp_path, name):
     if not hasattr(signal, name):

@@ -113,6 +113,7 @@ def loader(**options):
     return torch.utils.data.DataLoader(pairs, batch_size=3, shuffle=True, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("updates", [2, 7])
 def test_a_loader_that_shuffles_gives_the_same_batches_when_the_run_is_resumed(tmp_path, updates):
     """And other ones in every epoch; whatever is drawn for them, dropout does not notice."""
@@ -170,6 +171,7 @@ HISTORY = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", ["png", "svg"])
 def test_curves_are_those_of_the_log(tmp_path, ending):
     figure = draw_curves(HISTORY, tmp_path / f"curves.{ending}")
@@ -194,6 +196,7 @@ def test_curves_are_those_of_the_log(tmp_path, ending):
 # -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("accumulate, clip_norm", [(1, math.inf), (1, 0.5), (3, 0.5)])
 def test_trainer_equals_a_loop_written_out(accumulate, clip_norm):
     trainer = make_trainer(
@@ -247,6 +250,7 @@ def test_a_gpu_gets_the_precision_that_its_generation_has(monkeypatch, capabilit
     assert best_precision(torch.device("mps")) == best_precision(torch.device("meta")) == "float32"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["float32", "float16"])
 def test_auto_is_the_precision_of_the_device(monkeypatch, precision):
     monkeypatch.setattr(transformer.runs.update, "best_precision", lambda device: precision)
@@ -352,6 +356,7 @@ def test_work_whose_checkpoints_are_gone_is_not_written_over(tmp_path, left):
     assert contents(tmp_path) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes, said",
     [

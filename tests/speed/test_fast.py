@@ -125,6 +125,7 @@ def test_outputs_losses_and_gradients_are_those_of_the_plain_model(seed, batch, 
             assert_same(*(with_gradients(value, model) for value, _ in (found, wanted)))
 
 
+@pytest.mark.slow
 @EITHER_LIBRARY
 @pytest.mark.parametrize("form", FORMS)
 def test_it_is_the_plain_model_in_float32_by_whatever_library(form, slow):
@@ -342,6 +343,7 @@ REFUSED = {  # a change, and what the message names
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_changed_model_is_refused_by_name(name):
     change, message = REFUSED[name]
@@ -552,9 +554,10 @@ def test_searches_find_the_same(seed, dtype):
     fast = accelerate(model)
     assert torch.equal(greedy_search(fast, src, 10), greedy_search(model, src, 10))
     many = torch.cat([src.roll(n, 0) for n in range(12)])  # more than is ranked at a time
-    found, wanted = (beam_search(one, many, 3, max_length=10) for one in (fast, model))
-    assert torch.equal(found.tokens, wanted.tokens)
-    assert_same([found.scores], [wanted.scores], 1e-10 if dtype == torch.float64 else 1e-4)
+    for sources, beam_size in ((src, 1), (many, 3), (src, V + 1)):
+        found, wanted = (beam_search(one, sources, beam_size, max_length=10) for one in (fast, model))
+        assert torch.equal(found.tokens, wanted.tokens)
+        assert_same([found.scores], [wanted.scores], 1e-10 if dtype == torch.float64 else 1e-4)
 
 
 def test_what_a_search_returns_can_be_learned_from():

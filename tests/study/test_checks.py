@@ -179,6 +179,7 @@ def routed(model: nn.Module) -> nn.Module:
     return model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_experts_that_few_tokens_reach_are_alive(seed):
     torch.manual_seed(seed)
@@ -189,6 +190,7 @@ def test_experts_that_few_tokens_reach_are_alive(seed):
     assert report.passed, report
 
 
+@pytest.mark.slow
 def test_an_expert_that_no_token_can_reach_is_dead():
     class Avoided(nn.Linear):
         def forward(self, x):
@@ -222,6 +224,7 @@ def test_logits_may_sum_to_one():
     assert check(Broken({"logits": step})).passed
 
 
+@pytest.mark.slow
 def test_log_probabilities_are_logits():
     class LogProbabilities(Transformer):
         def project(self, hidden):
@@ -681,6 +684,7 @@ def test_text_of_a_report():
     assert report.failures == ("future",) and not report.passed
 
 
+@pytest.mark.slow
 def test_parameters_without_a_gradient_are_named():
     report = check(unused_layer(Transformer(config())))
     assert result(report, "gradients").measured == "none for spare.weight, spare.bias"
@@ -771,6 +775,7 @@ def strictly_causal(model, tgt, memory, src_mask):
     return decoded(model, tgt, memory, torch.ones(1, 1, T, T, dtype=torch.bool).tril(-1), src_mask)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "make",
     [
@@ -864,6 +869,7 @@ class Renamed(Transformer):
         return super().forward(input_ids, decoder_input_ids)
 
 
+@pytest.mark.slow
 def test_a_pair_that_names_the_input_of_its_decoder_is_understood():
     settings = TransformerConfig(17, 17, d_model=12, n_heads=3, n_layers=2, d_ff=20, max_length=40)
     model = Renamed(settings)
@@ -935,6 +941,7 @@ def test_a_decoder_alone_passes_whatever_its_positions(positions, n_layers):
     assert check_model(model, positions="absolute").failures == ("target positions",)
 
 
+@pytest.mark.slow
 def test_a_decoder_that_cannot_tell_the_order_of_its_words_fails():
     """One layer without positions takes the words before a position as a set."""
     for said in (None, "relative", "absolute"):
@@ -987,6 +994,7 @@ def test_a_wrapper_that_passes_everything_on_is_not_refused():
     assert check_model(Passes(), V).passed
 
 
+@pytest.mark.slow
 def test_what_is_not_said_is_read_from_the_configuration():
     settings = config(pad_id=5, bos_id=0, tie_embeddings=False, tgt_vocab_size=19)
     model = Transformer(settings)
@@ -996,6 +1004,7 @@ def test_what_is_not_said_is_read_from_the_configuration():
     assert check_model(Recurrent(), V).passed  # the target has as many tokens as the source
 
 
+@pytest.mark.slow
 def test_small_weights_are_no_blindness():
     """What matters must be seen whatever the scale of the weights, and blindness stays blindness."""
     model = Transformer(config(n_layers=2, norm_first=True))
@@ -1351,6 +1360,7 @@ def added(hides: Tensor) -> Tensor:
     return torch.zeros(hides.shape).masked_fill(hides, -torch.inf)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", [lambda hides: hides, added], ids=["boolean", "added"])
 @pytest.mark.parametrize(
     ("padding", "causal", "named"),

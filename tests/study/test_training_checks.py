@@ -327,6 +327,7 @@ RIGHT = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RIGHT)
 @pytest.mark.filterwarnings("ignore:.*nested tensors.*")
 def test_right_programs_are_not_accused(name):
@@ -520,6 +521,7 @@ FAULTS: dict[str, tuple[Program, str, str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FAULTS)
 def test_planted_faults_are_found_by_their_name(name):
     program, where, named = FAULTS[name]
@@ -563,6 +565,7 @@ def test_the_callers_own_things_are_left_alone():
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("made", "loss"),
     [(lambda model: model, r_drop_loss), (accelerate, teacher_forced_loss)],

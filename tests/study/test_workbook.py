@@ -61,6 +61,7 @@ def notebook_of(path: Path, **cells: str) -> Path:
 # The record
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", KEYS)
 def test_the_books_piece_is_right(key):
     verdict = judge_code(pieces()[key], pieces()[key].code)
@@ -118,6 +119,7 @@ def test_what_no_mistake_explains_is_described(code, says):
 # Right in other hands, and wrong in ways that nobody has listed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", OTHER)
 def test_what_other_hands_write_is_right(key):
     piece = pieces()[key]
@@ -140,6 +142,7 @@ def test_a_mistake_that_nobody_has_listed_gets_a_likely_cause():
     assert len(SLIPS) >= 60 and len(vague) <= 0.1 * len(SLIPS), vague
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "key, right, wrong, says",
     [
