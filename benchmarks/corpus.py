@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from transformer.files import write_record
-from transformer.language.batches import TokenBatches, encode_pairs, pad, padding_waste
-from transformer.language.bpe_dropout import BPEDropout
+from transformer.language.batches import BPEDropout, TokenBatches, encode_pairs, pad, padding_waste
 from transformer.language.corpora import load_corpus
 from transformer.language.vocabulary import Vocabulary
 from transformer.runs.folder import run_facts

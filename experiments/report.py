@@ -23,9 +23,9 @@ from transformer.commands.recipes import read_recipe
 from transformer.files import read_record, write_record
 from transformer.language.batches import pad
 from transformer.language.corpora import Pair, load_corpus
+from transformer.language.preparation import detokenize, tokenize
 from transformer.language.scores import corpus_scores, sentence_scores
 from transformer.language.translator import Alignment, Search, Translator, by_length, by_words
-from transformer.language.wording import detokenize, tokenize
 from transformer.runs.folder import run_facts
 from transformer.training import evaluating, record_path
 

@@ -23,8 +23,7 @@ from transformer.exchange.foreign import our_name
 from transformer.exchange.llama import PARTS
 from transformer.files import read_record, write_record
 from transformer.language.batches import pad
-from transformer.language.bpe_file import SPACE, SPECIALS
-from transformer.language.vocabulary import BOS_ID, EOS_ID, PAD_ID
+from transformer.language.vocabulary import BOS_ID, EOS_ID, PAD_ID, SPACE, SPECIALS
 from transformer.modern.generate import generate
 from transformer.modern.language_model import LanguageModel, LanguageModelConfig
 from transformer.modern.parts import wsd_rate

@@ -15,7 +15,7 @@ from typing import Any
 from experiments.report import OFTEN, load_sentences, words_of
 from transformer.files import write_record
 from transformer.language.corpora import Pair, load_corpus
-from transformer.language.wording import tokenize
+from transformer.language.preparation import tokenize
 from transformer.runs.folder import run_facts
 
 RECORD = Path(__file__).resolve().parents[1] / "transformer" / "records" / "book" / "words.json"

@@ -90,7 +90,7 @@ greedy = partial(t.greedy_search, model=MODEL, src=IDS, max_length=3)
 beams = partial(t.beam_search, model=MODEL, src=IDS, max_length=3)
 decode = partial(MODEL.decode, tgt=IDS, memory=X, src_mask=None)
 batches = partial(t.TokenBatches, pairs=PAIRS, max_tokens=9)
-drawn = partial(t.sampled_batches, pairs=[("a", "o")], vocabulary=VOCABULARY, max_tokens=9)
+drawn = partial(t.BPEDropout, pairs=[("a", "o")], vocabulary=VOCABULARY)
 translate = partial(TRANSLATOR.translate, sentences=["o gato"])
 
 # Module: the call, its argument, and the rows of wrong values for it.
@@ -183,7 +183,8 @@ TABLES = {
         ),
         (t.pad, "sequences", [([value], TypeError, "ids, not ") for value in ([1.5], ["a"], [None], [True])]),
         (t.pad, "sequences", [([[3, -1]], IndexError, "must lie in "), (None, TypeError, "NoneType")]),
-        *((loader, name, SIZES) for loader in (batches, drawn) for name in ("max_tokens", "seed")),
+        *((batches, name, SIZES) for name in ("max_tokens", "seed")),
+        (drawn, "seed", SIZES),
         (batches, "shuffle", FLAGS),
         (batches, "pairs", [([3], TypeError, "pairs[0] must be a tuple or list, not int (3)")]),
         (batches, "pairs", [([([1],)], ValueError, "pairs[0] must be a source and a target, not 1 things")]),

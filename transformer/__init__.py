@@ -26,7 +26,7 @@ from transformer.commands.recipes import Recipe, RECIPES, recipe_for, train_tran
 from transformer.speed.fast import accelerate
 from transformer.runs.config import TrainingConfig
 from transformer.runs.trainer import Trainer
-from transformer.language.wording import Preparation
+from transformer.language.preparation import Preparation
 from transformer.language.corpora import load_corpus, read_pairs
 from transformer.language.translator import Translator
 from transformer.language.folder import save_model, load_model

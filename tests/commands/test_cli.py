@@ -29,7 +29,7 @@ from transformer.commands.recipes import changed, parsed, read_recipe, settings,
 from transformer.commands.train import claimed
 from transformer.files import write_record
 from transformer.language.corpora import Pair
-from transformer.language.doubts import Translation
+from transformer.language.preparation import Translation
 from transformer.language.translator import Search
 from transformer.runs.checkpoints import load_checkpoint
 from transformer.runs.folder import RunFolder

@@ -50,10 +50,10 @@ from transformer.commands.recipes import (
 )
 from transformer.exchange.translators import load_translator
 from transformer.files import write_record
-from transformer.language.bpe_dropout import sampled_batches
+from transformer.language.batches import BPEDropout
 from transformer.language.corpora import CorpusError, Pair, held_out
+from transformer.language.preparation import AS_IT_IS, CORPORA, PREPARATIONS
 from transformer.language.translator import Search, evaluate_translator, tune_search
-from transformer.language.wording import AS_IT_IS, CORPORA, PREPARATIONS
 from transformer.runs.checkpoints import load_checkpoint
 from transformer.runs.distributed import process_group
 from transformer.speed.fast import FastTransformer
@@ -316,10 +316,10 @@ def test_the_loss_is_the_one_that_the_recipe_asks_for():
 def test_subwords_are_cut_anew_in_every_epoch_where_the_recipe_says_so():
     recipe = changed(TINY, steps=1, seed=5, max_tokens=60, bpe_dropout=0.3)
     translator, trainer = train_translator(recipe, load=ours)
-    wanted = sampled_batches(PAIRS, translator.vocabulary, 60, 0.3, 5)
+    cut = BPEDropout(PAIRS, translator.vocabulary, 0.3, 5, 60)
     for epoch in (0, 3):
         given = [x.tolist() for batch in trainer.stream.batches(epoch) for x in batch]
-        assert given == [x.tolist() for batch in wanted(epoch) for x in batch]
+        assert given == [x.tolist() for batch in TokenBatches(cut(epoch), 60, 5)(epoch) for x in batch]
     usual = TokenBatches(encode_pairs(PAIRS, translator.vocabulary), 60, seed=5)(0)
     assert sum(batch[0].numel() for batch in trainer.stream.batches(0)) > sum(
         batch[0].numel() for batch in usual

@@ -6,7 +6,6 @@ import shutil
 import struct
 import sys
 import time
-import typing
 import warnings
 from collections import Counter
 from collections.abc import Callable
@@ -28,20 +27,16 @@ from transformer import (
     load_corpus,
 )
 from transformer.files import CheckpointError, write_record
-from transformer.language.corpora import Pair
-from transformer.language.doubts import checked
-from transformer.language.scores import sentence_scores, unseen_pairs
+from transformer.language.preparation import AS_IT_IS, CORPORA, checked, detokenize
+from transformer.language.scores import sentence_scores
 from transformer.language.translator import (
     Alignment,
     Search,
-    SearchSettings,
-    adjusted,
     by_length,
     by_words,
     evaluate_translator,
     tune_search,
 )
-from transformer.language.wording import AS_IT_IS, CORPORA, detokenize
 from transformer.speed.fast import FastTransformer
 from transformer.training import load_record, record_path
 
@@ -177,11 +172,6 @@ def test_the_search_is_tuned_by_bleu_and_ties_go_to_the_first(translator):
         tune_search(translator, PAIRS, [(4, 0.6)])
 
 
-def test_unseen_pairs_need_both_sides_to_differ_from_training():
-    test = [PAIRS[0], Pair(PAIRS[0].source, "another translation ."), PAIRS[2]]
-    assert unseen_pairs(test, PAIRS[:2]) == test[1:]
-
-
 @pytest.mark.parametrize("max_tokens", [1, 7, 20, 1000])
 def test_by_length_gives_every_sentence_once_within_the_budget(max_tokens):
     lengths = [3, 1, 9, 2, 2, 5, 9, 4]
@@ -212,15 +202,10 @@ def test_a_search_refuses_a_value_by_its_name_when_it_is_made(name):
         Search(**{name: "4"})
 
 
-def test_settings_by_name_are_those_of_a_search():
-    assert typing.get_type_hints(SearchSettings) == typing.get_type_hints(Search)
-    assert adjusted(Search(2, max_length=9), {"beam_size": 3}) == Search(3, max_length=9)
-    for search, changes, message in (
-        (1, {}, "search must be a Search, not int"),
-        (Search(), {"beem": 2}, "beem"),
-    ):
-        with pytest.raises(TypeError, match=message):
-            adjusted(search, changes)
+@pytest.mark.parametrize(("search", "changes"), [(1, {}), (Search(), {"beem": 2})])
+def test_a_search_takes_no_other_setting(translator, search, changes):
+    with pytest.raises(TypeError, match=next(iter(changes), "search must be a Search, not int")):
+        translator.translate(["o gato"], search, **changes)
 
 
 def test_a_warning_names_the_line_of_the_call(translator):

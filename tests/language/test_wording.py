@@ -10,11 +10,11 @@ import pytest
 from transformer import Preparation, Translator, Vocabulary, encode_pairs
 from transformer import train_translator as train
 from transformer.commands.recipes import RECIPES, changed
-from transformer.language.bpe_dropout import BPEDropout
+from transformer.language.batches import BPEDropout
 from transformer.language.corpora import Pair
+from transformer.language.preparation import AS_IT_IS, CORPORA, PREPARATIONS, detokenize, tokenize
 from transformer.language.translator import evaluate_translator
 from transformer.language.vocabulary import BOS_ID, EOS_ID, normalize
-from transformer.language.wording import AS_IT_IS, CORPORA, PREPARATIONS, detokenize, tokenize
 
 # Each is a sentence for some preparation and none for another; two have accents in pieces or two spaces.
 OWN = [

@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any, ClassVar
 import torch
 from torch import Tensor
-from transformer.language.batches import TokenBatches, encode_pairs
-from transformer.language.bpe_dropout import sampled_batches
+from transformer.language.batches import BPEDropout, TokenBatches, encode_pairs
 from transformer.files import regular_file
 from transformer.language.corpora import CorpusError, Pair, held_out, load_corpus, read_pairs
 from transformer.language.scores import corpus_scores
 from transformer.language.translator import Search, Translator, evaluate_translator, tune_search
 from transformer.language.vocabulary import Vocabulary
-from transformer.language.wording import CORPORA, Preparation
+from transformer.language.preparation import CORPORA, Preparation
 from transformer.model import Transformer, TransformerConfig
 from transformer.runs.trainer import Trainer
 from transformer.toy import exact_match, reversal_batches, toy_config
@@ -205,7 +204,8 @@ class Lessons:
             said = f"{left:,} of {len(self.train):,} pairs have over {longest:,} tokens and are left out"
             warnings.warn(said, stacklevel=4)  # where the training is asked for
         if data.bpe_dropout:
-            return sampled_batches(self.train, self.vocabulary, size, data.bpe_dropout, seed, longest)
+            cut = BPEDropout(self.train, self.vocabulary, data.bpe_dropout, seed, longest)
+            return lambda epoch: TokenBatches(cut(epoch), size, seed)(epoch)
         return TokenBatches(encoded, size, seed=seed)
 
     def evaluate(self, model: Transformer) -> dict[str, float]:

@@ -8,7 +8,7 @@ from transformer.language.corpora import Pair, load_corpus, read_pairs
 from transformer.language.folder import pretrained_folder
 from transformer.language.scores import corpus_scores
 from transformer.language.translator import Translator
-from transformer.language.wording import CORPORA, Preparation
+from transformer.language.preparation import CORPORA, Preparation
 
 __all__ = ["run", "evaluation_pairs", "show_scores", "add_options", "HELP"]
 

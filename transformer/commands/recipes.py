@@ -15,7 +15,7 @@ from transformer.language.batches import TokenBatches, encode_pairs
 from transformer.language.corpora import CorpusError, Pair, as_pairs, held_out
 from transformer.language.translator import Translator
 from transformer.language.vocabulary import Vocabulary, normalize
-from transformer.language.wording import AS_IT_IS, Preparation
+from transformer.language.preparation import AS_IT_IS, Preparation
 from transformer.layers import LayerConfig
 from transformer.loss import r_drop_loss, teacher_forced_loss
 from transformer.model import Transformer, TransformerConfig

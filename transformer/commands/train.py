@@ -13,7 +13,7 @@ from transformer.commands.recipes import (
     RECIPES, Recipe, Trained, changed, own_recipe, parsed, read_recipe, settings, train_recipe,
 )  # fmt: skip
 from transformer.files import write_record
-from transformer.language.wording import AS_IT_IS, PREPARATIONS, Preparation
+from transformer.language.preparation import AS_IT_IS, PREPARATIONS, Preparation
 from transformer.runs.distributed import process_group, rank_and_world_size
 from transformer.runs.folder import RunFolder, draw_curves
 from transformer.runs.trainer import StoppedRun

@@ -3,18 +3,20 @@
 Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
 """
 
-__all__ = ["encode_pairs", "pad", "batch_cuts", "padding_waste", "TokenBatches"]
+__all__ = ["encode_pairs", "pad", "batch_cuts", "padding_waste", "TokenBatches", "BPEDropout"]
 
 
 # %% book/12-text.ipynb · A vocabulary for real use · [batches-imports]
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
+from itertools import chain, islice
 
 import torch
 from torch import Tensor
 
-from transformer.language.vocabulary import BOS_ID, EOS_ID, PAD_ID, Vocabulary
-from transformer.validation import check_range, check_size, check_type
+from transformer.language.corpora import as_pairs
+from transformer.language.vocabulary import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Vocabulary
+from transformer.validation import check_range, check_rate, check_size, check_type
 
 
 # %% book/12-text.ipynb · From pairs to tensors · [text-encode-pairs]
@@ -43,20 +45,11 @@ def encode_pairs(
     check_type(Vocabulary, vocabulary=vocabulary)
     if max_tokens is not None:
         check_size(max_tokens=max_tokens)
-    pairs = _checked(pairs)
+    pairs = as_pairs(pairs)
     sources = vocabulary.encode_batch(source for source, _ in pairs)
     targets = vocabulary.encode_batch(target for _, target in pairs)
     encoded = [([*source, EOS_ID], [BOS_ID, *target, EOS_ID]) for source, target in zip(sources, targets)]
     return [pair for pair in encoded if max_tokens is None or max(map(len, pair)) <= max_tokens]
-
-
-def _checked(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    pairs = list(pairs)
-    for index, pair in enumerate(pairs):
-        check_type(tuple, **{f"pairs[{index}]": pair})
-        if len(pair) != 2:
-            raise ValueError(f"pairs[{index}] must be a source and a target, not {len(pair)} things")
-    return pairs
 
 
 # %% book/12-text.ipynb · From pairs to tensors · [text-pad]
@@ -223,3 +216,121 @@ class TokenBatches:
         for batch in self.indices(epoch):
             sources, targets = zip(*(self.pairs[index] for index in batch))
             yield pad(sources), pad(targets)
+
+
+# %% book/12-text.ipynb · BPE-dropout · [text-dropout-courses]
+_State = tuple[tuple[int, ...], int]  # pieces; how many of their possible merges have just been left out
+_Course = Callable[[tuple[int, ...], int], list[_State]]
+_REMEMBERED = 1 << 18  # courses; about 300 MB
+_LONGEST_WORD = 64  # letters; what is longer is not a word, and its course would fill the memory
+
+
+def _course_of(ids: dict[str, int], vocabulary: Vocabulary) -> _Course:
+    """What the merges make of a state: itself, and those that it passes through if none more is left out."""
+    merges = {
+        (ids[left], ids[right]): (age, ids[left + right])
+        for age, (left, right) in enumerate(vocabulary.merges)
+    }
+
+    def course(pieces: tuple[int, ...], left_out: int) -> list[_State]:
+        passed = [(pieces, left_out)]
+        while True:
+            pairs = enumerate(zip(pieces, pieces[1:]))
+            possible = sorted((merges[pair], i) for i, pair in pairs if pair in merges)
+            if len(possible) <= left_out:
+                return passed
+            (_, merged), i = possible[left_out]
+            pieces, left_out = (*pieces[:i], merged, *pieces[i + 2 :]), 0
+            passed.append((pieces, 0))
+
+    return lru_cache(_REMEMBERED)(course)
+
+
+def _draw_cuts(
+    courses: list[list[_State]], course: _Course, dropout: float, generator: torch.Generator
+) -> list[tuple[int, ...]]:
+    """For each word, given its undisturbed course, the pieces that it gets when merges are left out."""
+    courses, places = list(courses), torch.arange(len(courses))
+    merges = torch.tensor([len(states) - 1 for states in courses])
+    while len(places):
+        draws = torch.empty(len(places), dtype=torch.float64).geometric_(dropout, generator=generator)
+        disturbed = draws <= merges
+        places, draws = places[disturbed], draws[disturbed].long()
+        left = []
+        for place, draw in zip(places.tolist(), draws.tolist()):
+            pieces, left_out = courses[place][draw - 1]
+            courses[place] = course(pieces, left_out + 1)
+            left.append(len(courses[place]) - 1)
+        merges = torch.tensor(left)
+    return [states[-1][0] for states in courses]
+
+
+# %% book/12-text.ipynb · BPE-dropout · [text-bpe-dropout]
+class BPEDropout:
+    """Sentence pairs, cut anew for every epoch by BPE-dropout.
+
+    Called with the number of an epoch it returns what `encode_pairs` would, in the same order, with merges
+    left out at random. The cuts depend on `seed` and epoch alone. For training only: text that is translated
+    or evaluated is cut by the vocabulary itself. Words of more than 64 characters are always cut as usual.
+
+    Args:
+        pairs: Pairs (source, target).
+        vocabulary: The vocabulary of both languages.
+        dropout: Probability p, in [0, 1), with which each possible merge is left out.
+        seed: Of the cuts.
+        max_tokens: Pairs that `encode_pairs` finds too long are left out; a pair that only a random cut makes
+            too long is cut as usual. ``None`` for no bound.
+
+    Raises:
+        TypeError: An argument is of the wrong type.
+        ValueError: A number is out of its range, or what should be a pair is not one.
+
+    Source:
+        Provilkov et al. (2020), algorithm 1.
+    """
+
+    dropout: float
+    seed: int
+
+    def __init__(
+        self,
+        pairs: Iterable[tuple[str, str]],
+        vocabulary: Vocabulary,
+        dropout: float = 0.1,
+        seed: int = 0,
+        max_tokens: int | None = None,
+    ) -> None:
+        check_rate(dropout=dropout)
+        check_size(0, seed=seed)
+        if max_tokens is not None:
+            check_size(max_tokens=max_tokens)
+        pairs, longest = list(pairs), max_tokens or float("inf")
+        both = zip(pairs, encode_pairs(pairs, vocabulary))
+        fitting = [(pair, ids) for pair, ids in both if max(map(len, ids)) <= longest]
+        numbers = {piece: number for number, piece in enumerate(vocabulary.pieces)}
+        cut, course = vocabulary.tokenizer, _course_of(numbers, vocabulary)
+
+        def undisturbed(word: str) -> list[_State]:
+            if len(word) > _LONGEST_WORD:  # cut once and for all
+                return [(tuple(cut.encode(word).ids), 0)]
+            return course(tuple(numbers.get(letter, UNK_ID) for letter in word), 0)
+
+        texts = [
+            [word for word, _ in cut.pre_tokenizer.pre_tokenize_str(vocabulary.prepare(text))]
+            for pair, _ in fitting
+            for text in pair
+        ]
+        courses = {word: undisturbed(word) for word in set(chain.from_iterable(texts))}
+        self.dropout, self.seed, self._longest, self._course = dropout, seed, longest, course
+        self._usual, self._sizes = [ids for _, ids in fitting], [len(words) for words in texts]
+        self._courses = [courses[word] for word in chain.from_iterable(texts)]
+
+    def __call__(self, epoch: int) -> list[_Encoded]:
+        check_size(0, epoch=epoch)
+        if self.dropout == 0:
+            return self._usual
+        generator = torch.Generator().manual_seed(1_000_003 * self.seed + epoch + (1 << 31))
+        cuts = iter(_draw_cuts(self._courses, self._course, self.dropout, generator))
+        texts = [[*chain.from_iterable(islice(cuts, size)), EOS_ID] for size in self._sizes]
+        drawn = [(source, [BOS_ID, *target]) for source, target in zip(texts[::2], texts[1::2])]
+        return [new if max(map(len, new)) <= self._longest else old for new, old in zip(drawn, self._usual)]

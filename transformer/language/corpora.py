@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from transformer.files import atomic_file, regular_file
 from transformer.language.vocabulary import normalize
-from transformer.language.wording import AS_IT_IS, Preparation
+from transformer.language.preparation import AS_IT_IS, Preparation
 from transformer.training import record_path
 from transformer.validation import check_type, optional_import
 

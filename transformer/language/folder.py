@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from transformer.files import CheckpointError, atomic_file, read_record, regular_file, write_record
 from transformer.language.vocabulary import BOS_ID, EOS_ID, PAD_ID, Vocabulary
-from transformer.language.wording import CORPORA, Preparation
+from transformer.language.preparation import CORPORA, Preparation
 from transformer.model import Transformer, TransformerConfig
 from transformer.speed.fast import FastTransformer
 from transformer.training import record_path

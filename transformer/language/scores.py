@@ -3,17 +3,16 @@
 Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
 """
 
-__all__ = ["corpus_scores", "sentence_scores", "unseen_pairs"]
+__all__ = ["corpus_scores", "sentence_scores"]
 
 
 # %% book/13-translation.ipynb · BLEU: how good is a translation? · [translation-imports]
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from transformer.language.corpora import Pair
-from transformer.language.wording import CORPORA, Preparation, detokenize
+from transformer.language.preparation import CORPORA, Preparation, detokenize
 from transformer.validation import check_size, check_type, optional_import
 
 
@@ -138,10 +137,3 @@ def sentence_scores(hypotheses: Sequence[str], references: Sequence[str]) -> lis
     metric = optional_import("sacrebleu.metrics").CHRF()
     typed = zip(map(detokenize, hypotheses), map(detokenize, references), strict=True)
     return [round(metric.sentence_score(ours, [theirs]).score, 2) for ours, theirs in typed]
-
-
-# %% book/13-translation.ipynb · BLEU: how good is a translation? · [evaluate-translator-scores]
-def unseen_pairs(pairs: Iterable[Pair], train: Iterable[Pair]) -> list[Pair]:
-    """The pairs that do not occur in the training split as well."""
-    known = set(train)
-    return [pair for pair in pairs if pair not in known]

@@ -6,8 +6,6 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 __all__ = [
     "by_length",
     "Search",
-    "SearchSettings",
-    "adjusted",
     "translate_ids",
     "Engine",
     "Source",
@@ -27,7 +25,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Self, TypedDict, Unpack
+from typing import Any, NamedTuple, Self
 
 import torch
 import torch.nn.functional as F
@@ -36,7 +34,6 @@ from torch import Tensor
 from transformer.decoding import beam_search, check_beam, greedy_search
 from transformer.language.batches import batch_cuts, pad
 from transformer.language.corpora import Pair
-from transformer.language.doubts import Translation, checked, warn_of_doubts
 from transformer.language.folder import (
     check_fit,
     check_sums,
@@ -47,8 +44,8 @@ from transformer.language.folder import (
     translator_folder,
     write_translator,
 )
+from transformer.language.preparation import Preparation, Translation, checked, warn_of_doubts
 from transformer.language.vocabulary import UNK_ID, Vocabulary
-from transformer.language.wording import Preparation
 from transformer.model import Transformer
 from transformer.speed.fast import FastTransformer, accelerated
 from transformer.training import best_device, evaluating
@@ -103,25 +100,6 @@ class Search:
         check_size(max_length=self.max_length, max_tokens=self.max_tokens)
 
 
-class SearchSettings(TypedDict, total=False):
-    """The settings of a `Search` by name, for whoever gives a few of them."""
-
-    beam_size: int
-    length_penalty: float
-    max_length: int
-    max_tokens: int
-
-
-def adjusted(search: Search, changes: SearchSettings) -> Search:
-    """A search with some settings changed.
-
-    Raises:
-        TypeError, ValueError: `search` is not a `Search`, or there is no such setting, or as in `Search`.
-    """
-    check_type(Search, search=search)
-    return replace(search, **changes)
-
-
 def translate_ids(model: Transformer, sources: list[list[int]], search: Search) -> list[list[int]]:
     """Translate sources of token ids, each with its end token, in batches of about the same length:
     the ids of each translation without padding, none for an empty source."""
@@ -173,7 +151,7 @@ class AnyTranslator(ABC):
         """How many tokens the model would read of a whole sentence, the end token included."""
 
     def translate(
-        self, sentences: Sequence[str], search: Search = Search(), **changes: Unpack[SearchSettings]
+        self, sentences: Sequence[str], search: Search = Search(), **changes: Any
     ) -> list[str]:
         """Translate sentences as you type them, each in a string of its own.
 
@@ -185,14 +163,15 @@ class AnyTranslator(ABC):
             **changes: settings of `search` to change, such as `beam_size=1`.
 
         Raises:
-            TypeError, ValueError: `sentences` is a string or holds a non-string, or as in `adjusted`.
+            TypeError, ValueError: `sentences` is a string or holds a non-string, `search` is not a
+                `Search`, there is no such setting, or as in `Search`.
         """
         found = self.translate_checked(sentences, search, **changes)
         warn_of_doubts(sentences, [each.doubts for each in found])
         return [each.text for each in found]
 
     def translate_checked(
-        self, sentences: Sequence[str], search: Search = Search(), **changes: Unpack[SearchSettings]
+        self, sentences: Sequence[str], search: Search = Search(), **changes: Any
     ) -> list[Translation]:
         """As `translate`, each translation with what makes it doubtful: it or its sentence is cut, the
         vocabulary lacks characters, there is no letter or digit, or fewer sentences than were read. What has
@@ -205,12 +184,13 @@ class AnyTranslator(ABC):
         return translations
 
     def _searched(
-        self, sentences: Sequence[str], search: Search, changes: SearchSettings
+        self, sentences: Sequence[str], search: Search, changes: dict[str, Any]
     ) -> list[tuple[Source, list[int]]]:
         if isinstance(sentences, str):
             raise TypeError("sentences must be a list of strings, not one string")
+        check_type(Search, search=search)
         sources = self.read(sentences)
-        found = self.engine([source.ids for source in sources], adjusted(search, changes))
+        found = self.engine([source.ids for source in sources], replace(search, **changes))
         return list(zip(sources, found, strict=True))
 
 
@@ -328,7 +308,7 @@ class Translator(AnyTranslator):
         return self.preparation.restore(self.vocabulary.decode(ids))
 
     def translate_tokenized(
-        self, sentences: Sequence[str], search: Search = Search(), **changes: Unpack[SearchSettings]
+        self, sentences: Sequence[str], search: Search = Search(), **changes: Any
     ) -> list[str]:
         """As `translate`, into the form that training showed, as scores want them; the one warning is of
         sentences that are cut."""
@@ -340,7 +320,7 @@ class Translator(AnyTranslator):
         """How many tokens the model would read of a whole sentence, the end token included."""
         return len(self.vocabulary.encode(sentence)) + 1
 
-    def align(self, sentence: str, search: Search = Search(), **changes: Unpack[SearchSettings]) -> Alignment:
+    def align(self, sentence: str, search: Search = Search(), **changes: Any) -> Alignment:
         """Translate one sentence as `translate` does, and note what the decoder attended to meanwhile."""
         check_type(str, sentence=sentence)
         ((read, found),) = self._searched([sentence], search, changes)

@@ -3,11 +3,13 @@
 Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
 """
 
-__all__ = ["PAD_ID", "UNK_ID", "BOS_ID", "EOS_ID", "normalize", "Vocabulary"]
+__all__ = ["PAD_ID", "UNK_ID", "BOS_ID", "EOS_ID", "SPECIALS", "SPACE", "normalize", "Vocabulary"]
 
 
 # %% book/12-text.ipynb · A vocabulary for real use · [text-entries]
 PAD_ID, UNK_ID, BOS_ID, EOS_ID = 0, 1, 2, 3
+SPECIALS = ("<pad>", "<unk>", "<s>", "</s>")
+SPACE = "▁"  # stands for the space in front of a word
 
 
 # %% book/12-text.ipynb · A vocabulary for real use · [text-normalize]
@@ -20,15 +22,8 @@ from typing import Any
 
 from torch import Tensor
 
-from transformer.language.bpe_file import (
-    LONGEST_PIECE,
-    SPACE,
-    SPECIALS,
-    check_entries,
-    read_entries,
-    write_entries,
-)
-from transformer.language.wording import AS_IT_IS, Preparation
+from transformer.files import atomic_file, regular_file
+from transformer.language.preparation import AS_IT_IS, Preparation
 from transformer.validation import check_size, check_type, optional_import
 
 
@@ -51,6 +46,9 @@ def normalize(text: str) -> str:
 
 
 # %% book/12-text.ipynb · A vocabulary for real use · [text-learn]
+_LONGEST_PIECE = 256  # characters
+
+
 def _tokenizer(model: Any) -> Any:
     """The library's tokenizer: it marks where words begin, cuts there, and leaves the rest to `model`."""
     tokenizers = optional_import("tokenizers")
@@ -78,7 +76,7 @@ def _learn(
         min_frequency=min_frequency,
         special_tokens=list(SPECIALS),
         show_progress=False,
-        max_token_length=LONGEST_PIECE,
+        max_token_length=_LONGEST_PIECE,
     )
     learner.train_from_iterator((_prepared(text, preparation) for text in sentences), trainer)
     learned = json.loads(learner.to_str())["model"]
@@ -99,6 +97,65 @@ def _numbers(ids: Iterable[int]) -> list[int]:
     for number in numbers:
         check_type(int, **{"an id": number})
     return numbers
+
+
+def _check_entries(pieces: Sequence[str], merges: Sequence[tuple[str, str]]) -> None:
+    """Refuse what byte-pair encoding cannot have learned."""
+    check_type((list, tuple), pieces=pieces, merges=merges)
+    if tuple(pieces[: len(SPECIALS)]) != SPECIALS:
+        raise ValueError(f"the first entries of a vocabulary must be {SPECIALS}, got {pieces[:4]!r:.60}")
+    for number, piece in enumerate(pieces):
+        if not 0 < len(piece) <= _LONGEST_PIECE:
+            raise ValueError(f"entry {number} is {piece!r:.60}")
+        piece.encode()  # half of a surrogate pair raises a ValueError
+    known = set(pieces) - set(SPECIALS)
+    if len(known) != len(pieces) - len(SPECIALS):
+        raise ValueError("the entries of a vocabulary must differ from one another")
+    for number, merge in enumerate(merges):
+        strings = isinstance(merge, list | tuple) and [type(part) for part in merge] == [str, str]
+        if not strings or not {*merge, "".join(merge)} <= known:
+            raise ValueError(f"merge {number} is {merge!r:.60}")
+
+
+# %% book/12-text.ipynb · A vocabulary for real use · [vocabulary-file]
+_LARGEST_FILE = 1 << 24  # bytes; a vocabulary of 37,000 entries has about 3 million
+
+
+def _content(pieces: Sequence[str], merges: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    """What a vocabulary's file holds: the form in which the library keeps byte pairs."""
+    space = {"type": "Metaspace", "replacement": SPACE, "prepend_scheme": "always", "split": True}
+    nothing = {"truncation": None, "padding": None, "added_tokens": [], "normalizer": None}
+    model = {
+        "type": "BPE",
+        "dropout": None,
+        "unk_token": SPECIALS[UNK_ID],
+        "continuing_subword_prefix": None,
+        "end_of_word_suffix": None,
+        "fuse_unk": False,
+        "byte_fallback": False,
+        "ignore_merges": False,
+        "vocab": {piece: number for number, piece in enumerate(pieces)},
+        "merges": merges,
+    }
+    after = {"post_processor": None, "decoder": None}
+    return {"version": "1.0", **nothing, "pre_tokenizer": space, **after, "model": model}
+
+
+def _entries(content: bytes) -> tuple[list[str], list[tuple[str, str]]]:
+    """The pieces and merges in a file; refuses any rule beside them, by the setting's name."""
+    if len(content) > _LARGEST_FILE:
+        raise ValueError(f"it has more than {_LARGEST_FILE:,} bytes")
+    given = json.loads(content)  # too deeply nested, it raises a RecursionError
+    check_type(dict, content=given)
+    check_type(dict, model=(model := given.get("model")))
+    check_type(dict, vocab=(vocab := model.get("vocab")))
+    wanted = _content(list(vocab), model.get("merges"))
+    for part, form in (model, wanted["model"]), (given, wanted):
+        for name in {**form, **part}:
+            there, here = part.get(name, "missing"), form.get(name, "missing")
+            if json.dumps(there, sort_keys=True) != json.dumps(here, sort_keys=True):  # True is not 1
+                raise ValueError(f"{name!r:.60} is {there!r:.60}, not {here!r:.60}")
+    return list(vocab), model["merges"]
 
 
 # %% book/12-text.ipynb · A vocabulary for real use · [text-vocabulary]
@@ -135,7 +192,7 @@ class Vocabulary:
         merges: Sequence[tuple[str, str]],
         preparation: Preparation = AS_IT_IS,
     ) -> None:
-        check_entries(pieces, merges)
+        _check_entries(pieces, merges)
         check_type(Preparation, preparation=preparation)
         self.preparation = preparation
         self.pieces, self.merges = list(pieces), [(left, right) for left, right in merges]
@@ -199,7 +256,9 @@ class Vocabulary:
 
     def save(self, path: str | Path) -> None:
         """Write the vocabulary to `path` as a JSON file, whole or not at all."""
-        write_entries(path, self.pieces, self.merges)
+        content = json.dumps(_content(self.pieces, self.merges), indent=2, ensure_ascii=False)
+        with atomic_file(path) as part:
+            part.write_bytes(content.encode())
 
     @classmethod
     def load(cls, path: str | Path, preparation: Preparation = AS_IT_IS) -> "Vocabulary":
@@ -208,4 +267,10 @@ class Vocabulary:
         The file holds pieces and merges; the `preparation` is kept elsewhere, and given here.
         """
         optional_import("tokenizers")  # the file is not to blame if the library is missing
-        return cls(*read_entries(path), preparation)
+        check_type(Preparation, preparation=preparation)
+        with regular_file(path).open("rb") as file:
+            content = file.read(_LARGEST_FILE + 1)
+        try:
+            return cls(*_entries(content), preparation)
+        except Exception as error:  # also what the parser raises
+            raise ValueError(f"{path} holds no vocabulary: {error}") from error
