@@ -6,9 +6,7 @@ import http.client
 import os
 import tarfile
 import urllib.request
-import zlib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 import torch
@@ -18,15 +16,7 @@ from transformer.language.preparation import AS_IT_IS, Preparation
 from transformer.training import record_path
 from transformer.validation import check_type, optional_import
 
-__all__ = [
-    "Pair",
-    "CorpusError",
-    "data_folder",
-    "load_corpus",
-    "read_pairs",
-    "as_pairs",
-    "held_out",
-]
+__all__ = ["Pair", "CorpusError", "data_folder", "load_corpus", "read_pairs", "as_pairs", "held_out"]
 
 
 class Pair(NamedTuple):
@@ -43,52 +33,27 @@ class CorpusError(OSError):
 _SPLITS = ("train", "dev", "test")
 
 
-@dataclass(frozen=True)
-class _Archive:
+class _Archive(NamedTuple):
     file: str  # its name in the data folder
     url: str
     size: int  # in bytes
     sha256: str
 
 
-@dataclass(frozen=True)
-class _Corpus:
-    """A parallel corpus; the member `folder/language.split` of its archive holds one sentence a line."""
-
-    name: str
-    sources: tuple[_Archive, ...]  # of which each holds it, the preferred one first
-    folder: str
-    languages: tuple[str, str]
-    sha256: Mapping[str, str]  # of each member, under `language.split`
-
-
-_TED = _Corpus(
-    name="ted",
-    sources=(
-        _Archive(
-            file="qi18naacl-dataset.tar.gz",
-            url="http://www.phontron.com/data/qi18naacl-dataset.tar.gz",
-            size=131_005_909,
-            sha256="216a86c3df4d4f522856fe9b920ff5be6b394d769cc88974ae8f9f5546953bbc",
-        ),
-        _Archive(
-            file="ted_hrlr_pt_to_en.tar.gz",
-            url="https://raw.githubusercontent.com/zeynabmirzazada/holbertonschool-machine_learning/"
-            "ecc2f2804100e5d7617879175b57c5fca07f3889/supervised_learning/transformer_apps/ted_hrlr_pt_to_en.tar.gz",
-            size=3_492_119,
-            sha256="e753eac6bbc55e513146ee6994ebe9de45d977187f34b510cad5f00400c228c5",
-        ),
+_TED = (  # each holds the corpus; the preferred one first
+    _Archive(
+        file="qi18naacl-dataset.tar.gz",
+        url="http://www.phontron.com/data/qi18naacl-dataset.tar.gz",
+        size=131_005_909,
+        sha256="216a86c3df4d4f522856fe9b920ff5be6b394d769cc88974ae8f9f5546953bbc",
     ),
-    folder="datasets/pt_to_en",
-    languages=("pt", "en"),
-    sha256={
-        "pt.train": "278e1bb96a2a6e18cc5ac6294fcf4ce01e77c58c74a4c36a6b567ef601144cb2",
-        "en.train": "e7c74d6e1b8b7041a23df5f812c9819dafd67a200535a3ffc4c483e32b622863",
-        "pt.dev": "c9fedee6935999d3302008640f7f80e3afbe87c230f17b73759a78caf18d1de4",
-        "en.dev": "01c9b58f68cc3bb6505560dfc7f9dfe972baf659e67689724aefb9abc5137a80",
-        "pt.test": "f8b88eff89b575c9a5756953d0b70d9f6b79babd881983581070fcdeb1b7ffa0",
-        "en.test": "6a9a6818a03e676bb8e951cc166c3110bbc7d47836d091c3c514f263e4f21636",
-    },
+    _Archive(
+        file="ted_hrlr_pt_to_en.tar.gz",
+        url="https://raw.githubusercontent.com/zeynabmirzazada/holbertonschool-machine_learning/"
+        "ecc2f2804100e5d7617879175b57c5fca07f3889/supervised_learning/transformer_apps/ted_hrlr_pt_to_en.tar.gz",
+        size=3_492_119,
+        sha256="e753eac6bbc55e513146ee6994ebe9de45d977187f34b510cad5f00400c228c5",
+    ),
 )
 
 
@@ -132,26 +97,26 @@ def _download(source: _Archive, folder: Path) -> Path:
     return folder / source.file
 
 
-def _archive(corpus: _Corpus, folder: Path) -> Path:
-    """The verified archive of a corpus: one that is here already, else the first that can be fetched."""
+def _archive(sources: Sequence[_Archive], folder: Path) -> Path:
+    """The verified archive of the talks: one that is here already, else the first that can be fetched."""
     report = []
-    for source in corpus.sources:
+    for source in sources:
         path = folder / source.file
         if path.is_file():
             if not (problem := _fault(path, source)):
                 return path
             report.append(f"{path} {problem}")
-    for source in corpus.sources:
+    for source in sources:
         try:
             return _download(source, folder)
         except (OSError, ValueError, http.client.HTTPException) as error:  # no network, a full disk …
             report.append(f"{source.url}: {error}")
     wanted = "\n".join(
         f"  {source.file} ({source.size:,} bytes, sha256 {source.sha256}) from {source.url}"
-        for source in corpus.sources
+        for source in sources
     )
     raise CorpusError(
-        f"the corpus {corpus.name!r} is not here and could not be fetched:\n"
+        "the corpus 'ted' is not here and could not be fetched:\n"
         + "\n".join(f"  {line}" for line in report)
         + f"\nPut one of these files, as it is, into the folder {folder}:\n{wanted}\n"
         "or name another folder in the environment variable TRANSFORMER_DATA."
@@ -178,52 +143,23 @@ def _paired(source: list[str], target: list[str], name: str) -> list[Pair]:
     return [Pair(*pair) for pair in zip(source, target)]
 
 
-_MAX_MEMBER = 1 << 26  # no text of a corpus is larger than this; what claims to be is not unpacked
-
-
-def _member(tar: tarfile.TarFile, member: tarfile.TarInfo, name: str, corpus: _Corpus) -> str:
-    """One text, straight out of the archive, if it is what its fingerprint says."""
-    where = f"{tar.name!s}: {member.name}"
-    if member.size > _MAX_MEMBER:
-        raise CorpusError(f"{where} claims {member.size:,} bytes")
-    file = tar.extractfile(member)
-    content = file.read() if file else b""
-    found = hashlib.sha256(content).hexdigest()
-    if found != corpus.sha256[name]:
-        raise CorpusError(f"{where} has sha256 {found} instead of {corpus.sha256[name]}")
-    return _decoded(content, where)
-
-
-def _texts(archive: Path, corpus: _Corpus, names: Sequence[str]) -> dict[str, str]:
-    """The named texts of an archive; none of its own names becomes a path here."""
-    wanted = {f"{corpus.folder}/{name}": name for name in names}
-    texts: dict[str, str] = {}
-    try:
-        with tarfile.open(archive, "r:gz") as tar:
-            for member in tar:
-                name = wanted.get(member.name.removeprefix("./"))
-                if name is not None and member.isreg():
-                    texts[name] = _member(tar, member, name, corpus)
-                if len(texts) == len(wanted):
-                    break
-    except (tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError) as error:
-        raise CorpusError(f"{archive} cannot be read: {error}") from error
-    if missing := [path for path, name in wanted.items() if name not in texts]:
-        raise CorpusError(f"{archive} has no member {', '.join(missing)}")
-    return texts
-
-
 def _packed_pairs(split: str) -> list[Pair]:
     with gzip.open(record_path("phrases.tsv.gz"), "rt", encoding="utf-8", newline="\n") as file:
         rows = [line.removesuffix("\n").split("\t") for line in file]
     return [Pair(source, target) for name, source, target in rows if name == split]
 
 
-def _archived_pairs(corpus: _Corpus, split: str, folder: Path) -> list[Pair]:
-    names = [f"{language}.{split}" for language in corpus.languages]
-    texts = _texts(_archive(corpus, folder), corpus, names)
-    source, target = (_lines(texts[name]) for name in names)
-    return _paired(source, target, f"{corpus.name} {split}")
+def _archived_pairs(sources: Sequence[_Archive], split: str, folder: Path) -> list[Pair]:
+    """A split, straight out of the verified archive; none of the names in it becomes a path here."""
+    names, sides = [f"datasets/pt_to_en/{language}.{split}" for language in ("pt", "en")], {}
+    with tarfile.open(_archive(sources, folder), "r:gz") as tar:
+        for member in tar:
+            name = member.name.removeprefix("./")
+            if name in names and (file := tar.extractfile(member)):
+                sides[name] = _lines(file.read().decode())
+            if len(sides) == 2:
+                break
+    return _paired(*map(sides.__getitem__, names), f"ted {split}")
 
 
 def load_corpus(name: str, split: str) -> list[Pair]:
