@@ -509,7 +509,7 @@ def test_pairs_that_no_batch_can_hold_are_left_out_and_counted():
 def test_a_recipe_of_own_files_is_read_as_it_was_written(tmp_path):
     path = tmp_path / "own.tsv"
     path.write_text("".join(f"{pair.source}\t{pair.target}\n" for pair in numbers(30)), encoding="utf8")
-    recipe = own_recipe(path, preparation=Preparation("lower case", ("pt", "en")))
+    recipe = own_recipe(Preparation("lower case", ("pt", "en")), source=path)
     write_record(tmp_path / "config.json", asdict(recipe))
     assert read_recipe(tmp_path / "config.json") == recipe
     assert isinstance(recipe.data, OwnTexts) and recipe.data.files == [str(path)]

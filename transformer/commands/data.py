@@ -147,6 +147,7 @@ class Translations:
         return Lessons(self, split("train"), split("dev"), test)
 
 
+@dataclass(eq=False)
 class Lessons:
     """The data of a translator once they are read.
 
@@ -160,16 +161,7 @@ class Lessons:
     data: Translations
     train: Sequence[Pair]
     dev: Sequence[Pair]
-    test: Callable[[], list[Pair]] | None
-
-    def __init__(
-        self,
-        data: Translations,
-        train: Sequence[Pair],
-        dev: Sequence[Pair],
-        test: Callable[[], list[Pair]] | None = None,
-    ) -> None:
-        self.data, self.train, self.dev, self.test = data, train, dev, test
+    test: Callable[[], list[Pair]] | None = None
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
@@ -278,10 +270,10 @@ class OwnTexts(Translations):
     """The data of a translator that learns from files of your own.
 
     Args:
-        source: the file of sources, or the one file that holds both sides with a tab between them.
-        target: the file of translations; empty for one file.
-        dev_source, dev_target: the same for pairs that are not trained on. Without them, some are held
-            out, as `held_out` chooses them.
+        source: texts to train on, a sentence a line; or with their translations, after a tab.
+        target: the translations of `source`, line by line, if it does not hold them.
+        dev_source: texts to judge by, which are not trained on; without them, some are held out.
+        dev_target: the translations of `dev_source`, line by line, if it does not hold them.
         sha256: the checksums of the files named, in this order, with spaces between them; or empty.
 
     The other arguments are those of `Translations`.

@@ -1,8 +1,7 @@
 """`evaluate`: scores of a translator on pairs of sentences."""
 
 import argparse
-from functools import partial
-from typing import Any
+from collections.abc import Sequence
 from transformer.commands.main import Add, note, place, search_options, within
 from transformer.language.corpora import Pair, load_corpus, read_pairs
 from transformer.language.folder import pretrained_folder
@@ -10,7 +9,7 @@ from transformer.language.scores import corpus_scores
 from transformer.language.translator import Translator
 from transformer.language.preparation import CORPORA, Preparation
 
-__all__ = ["run", "evaluation_pairs", "show_scores", "add_options", "HELP"]
+__all__ = ["run", "evaluation_pairs", "add_options", "HELP"]
 
 
 def run(options: argparse.Namespace) -> None:
@@ -19,18 +18,21 @@ def run(options: argparse.Namespace) -> None:
     pairs, seen = evaluation_pairs(options, translator.preparation)
     sources, search = [source for source, _ in pairs], options.search
     targets = [translator.vocabulary.prepare(target) for _, target in pairs]
-    scored = partial(corpus_scores, n_bootstrap=options.bootstrap, preparation=translator.preparation)
+
+    def show(rows: Sequence[int]) -> None:
+        ours, theirs = ([side[row] for row in rows] for side in (hypotheses, targets))
+        scores = corpus_scores(ours, theirs, options.bootstrap, translator.preparation)
+        print(*(score["line"] for score in scores.values()), sep="\n")
+
     note(f"scoring {len(pairs):,} pairs …")
     hypotheses = translator.translate_tokenized(sources, search)
     print(f"{len(pairs):,} pairs, beam {search.beam_size}, length penalty {search.length_penalty}")
-    show_scores(scored(hypotheses, targets))
+    show(range(len(pairs)))
     rows = [row for row, pair in enumerate(pairs) if pair not in seen]
     if 0 < len(rows) < len(pairs):
-        print(
-            f"{len(rows):,} pairs, without {len(pairs) - len(rows):,} that are in the training split as well"
-        )
-        ours, theirs = ([side[row] for row in rows] for side in (hypotheses, targets))
-        show_scores(scored(ours, theirs))
+        left = len(pairs) - len(rows)
+        print(f"{len(rows):,} pairs, without {left:,} that are in the training split as well")
+        show(rows)
 
 
 def evaluation_pairs(options: argparse.Namespace, preparation: Preparation) -> tuple[list[Pair], set[Pair]]:
@@ -56,12 +58,6 @@ def evaluation_pairs(options: argparse.Namespace, preparation: Preparation) -> t
     if (options.corpus, options.split) != (None, None):
         raise ValueError("--corpus and --split are for a corpus, --source and --reference for files")
     return read_pairs(*files), set()
-
-
-def show_scores(scores: dict[str, dict[str, Any]]) -> None:
-    """Print scores as sacreBLEU does, one to a line."""
-    for measured in scores.values():
-        print(measured["line"])
 
 
 def add_options(add: Add) -> None:

@@ -24,7 +24,7 @@ from transformer.speed.kernels import keep_freed_memory
 from transformer.training import best_device
 
 __all__ = [
-    "within", "place", "program", "Add", "search_options", "model_option", "engine_option",
+    "within", "place", "program", "Add", "described", "search_options", "model_option", "engine_option",
     "named_translator", "device_option", "use_threads", "one_line", "note", "parser", "run",
 ]  # fmt: skip
 
@@ -101,14 +101,19 @@ class Setting(argparse.Action):
             raise argparse.ArgumentError(self, str(error)) from None
 
 
+def described(settings: type) -> dict[str, str]:
+    """What the docstring of a dataclass says of each of its arguments, in one line."""
+    return dict(re.findall(r"^    (\w+): (.+)\.$", inspect.getdoc(settings) or "", re.M))
+
+
 def search_options(add: Add) -> None:
     """Which translator searches, how, and where; `options.search` is the `Search`."""
     model_option(add)
-    said = dict(re.findall(r"^    (\w+): (.+)\.$", inspect.getdoc(Search) or "", re.M))
+    said = described(Search)
     for setting in fields(Search):
         short = ["--beam"] if setting.name == "beam_size" else []
         flag = "--" + setting.name.replace("_", "-")
-        text = f"{said.get(setting.name, setting.name)} (default: {setting.default})"
+        text = f"{said[setting.name]} (default: {setting.default})"
         kept = {"dest": "search", "default": Search(), "const": setting.name}
         add(*short, flag, action=Setting, type=setting.type, metavar="N", help=text, **kept)
     device_option(add)

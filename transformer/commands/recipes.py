@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 import torch
 from torch import Tensor
-from transformer.commands.data import FILES, Lessons, Load, OwnTexts, Reversals, Translations, checksum
+from transformer.commands.data import Lessons, Load, OwnTexts, Reversals, Translations, checksum
 from transformer.files import read_record
 from transformer.language.batches import TokenBatches, encode_pairs
 from transformer.language.corpora import CorpusError, Pair, as_pairs, held_out
@@ -313,29 +313,21 @@ def recipe_for(pairs: Sequence[tuple[str, str]], preparation: Preparation = AS_I
     return Recipe(data, model, Schedule(steps // 8, cooldown=0.5, peak_rate=peak_rate), training)
 
 
-def own_recipe(
-    source: Path | str,
-    target: Path | str = "",
-    dev_source: Path | str = "",
-    dev_target: Path | str = "",
-    preparation: Preparation = AS_IT_IS,
-) -> Recipe:
+def own_recipe(preparation: Preparation = AS_IT_IS, **files: Path | str) -> Recipe:
     """The recipe of `recipe_for`, for files of your own, which it names together with their checksums.
 
     Args:
-        source, target, dev_source, dev_target: the files, as in `OwnTexts`.
         preparation: as in `recipe_for`.
+        **files: `source`, `target`, `dev_source` and `dev_target`, as in `OwnTexts`.
 
     Raises:
         OSError, CorpusError: as in `read_pairs` and `recipe_for`.
         ValueError: a file's name is not UTF-8.
     """
-    files: dict[str, Any] = dict(zip(FILES, map(str, (source, target, dev_source, dev_target))))
-    sums = " ".join(checksum(path) for path in files.values() if path)
-    own = OwnTexts(
-        "own texts", 1, preparation=preparation.name, languages=" ".join(preparation.languages or ()),
-        sha256=sums, **files,
-    )  # fmt: skip
+    named: dict[str, Any] = {name: str(path) for name, path in files.items()}
+    named |= {"preparation": preparation.name, "languages": " ".join(preparation.languages or ())}
+    own = OwnTexts("own texts", 1, **named)
+    own = replace(own, sha256=" ".join(map(checksum, own.files)))
     train = own.load("train")
     try:
         recipe = recipe_for(train, preparation)

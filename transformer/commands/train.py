@@ -7,8 +7,10 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
-from transformer.commands.data import FILES, Translations
-from transformer.commands.main import Add, device_option, note, one_line, place, program, use_threads, within
+from transformer.commands.data import FILES, OwnTexts, Translations
+from transformer.commands.main import (
+    Add, described, device_option, note, one_line, place, program, use_threads, within,
+)  # fmt: skip
 from transformer.commands.recipes import (
     RECIPES, Recipe, Trained, changed, own_recipe, parsed, read_recipe, settings, train_recipe,
 )  # fmt: skip
@@ -66,7 +68,7 @@ def asked_for(options: argparse.Namespace) -> tuple[Recipe, Path]:
     if options.source:
         languages = tuple(options.languages) if options.languages else None
         preparation = Preparation(options.preparation or AS_IT_IS.name, languages)
-        recipe = own_recipe(**{name: getattr(options, name) or "" for name in FILES}, preparation=preparation)
+        recipe = own_recipe(preparation, **{name: getattr(options, name) or "" for name in FILES})
     else:
         recipe = RECIPES[options.recipe] if options.recipe else read_recipe(options.config)
     changes = parsed(recipe, options.set)
@@ -180,13 +182,10 @@ def add_options(add: Add) -> None:
     add("--config", type=place, metavar="FILE", help=instead)
     change = "change a setting of the recipe, such as steps=500; may be repeated"
     add("--set", action="append", default=[], metavar="NAME=VALUE", help=change)
-    texts = "texts of your own to train on, a sentence a line (default: the corpus of a recipe)"
-    add("--source", type=place, metavar="FILE", help=texts)
-    theirs = "their translations, line by line (default: beside them, after a tab)"
-    add("--target", type=place, metavar="FILE", help=theirs)
-    judge = "texts to judge by, which are not trained on (default: some are held out)"
-    add("--dev-source", type=place, metavar="FILE", help=judge)
-    add("--dev-target", type=place, metavar="FILE", help=theirs)
+    for name, said in described(OwnTexts).items():
+        if name in FILES:
+            flag, said = "--" + name.replace("_", "-"), said.replace("`", "")
+            add(flag, type=place, metavar="FILE", help=f"{said} (default: none)")
     codes = "their languages, such as de en, for the model card (default: not said)"
     add("--languages", nargs=2, metavar=("SOURCE", "TARGET"), help=codes)
     form = "what is done to all texts, in training and in use (default: as it is)"
