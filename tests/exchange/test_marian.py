@@ -1,4 +1,4 @@
-"""Marian and M2M-100, read from Hugging Face's folders, and Marian written: equal in what they compute."""
+"""Marian and M2M-100, read from Hugging Face's folders and written: equal in what they compute."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ from transformer import (
 )
 from transformer.commands.recipes import RECIPES
 from transformer.exchange.marian import (
+    _MARIAN,
     M2M100Positions,
     M2M100Transformer,
     _config_to,
@@ -40,6 +41,7 @@ from transformer.exchange.marian import (
     _sines_first,
     from_m2m100,
     from_marian,
+    to_m2m100,
     to_marian,
 )
 from transformer.exchange.translators import Constrained
@@ -61,6 +63,7 @@ class Family(NamedTuple):
     name: str
     model: str
     read: Callable[[Any], Any]
+    write: Callable[[Any, Any], None]
     kind: type[Transformer]
     special: dict[str, int]
     first: int | None
@@ -114,8 +117,10 @@ def exact_positions(theirs: Any) -> Any:
 
 OF_MARIAN = {"pad_token_id": V - 1, "decoder_start_token_id": V - 1, "eos_token_id": 0}  # as in OPUS-MT
 OF_M2M = {"pad_token_id": 1, "decoder_start_token_id": 2, "eos_token_id": 2}
-MARIAN = Family("Marian", "MarianMTModel", from_marian, Transformer, OF_MARIAN, None)
-M2M100 = Family("M2M100", "M2M100ForConditionalGeneration", from_m2m100, M2M100Transformer, OF_M2M, 5)
+MARIAN = Family("Marian", "MarianMTModel", from_marian, to_marian, Transformer, OF_MARIAN, None)
+M2M100 = Family(
+    "M2M100", "M2M100ForConditionalGeneration", from_m2m100, to_m2m100, M2M100Transformer, OF_M2M, 5
+)
 BOTH = pytest.mark.parametrize("family", [MARIAN, M2M100], ids=lambda family: family.name)
 UNTIED = {"share_encoder_decoder_embeddings": False, "tie_word_embeddings": False}
 FORMS = {
@@ -258,19 +263,18 @@ def test_logits_and_searches_are_equal_and_so_are_those_of_the_folder(family, fo
     beam = {"num_beams": 4, "length_penalty": 0.0, "early_stopping": True}
     best = beam_search(searched, src, 4, length_penalty=0.0, max_length=20).tokens[:, 0]
     assert until_end(best, end) == until_end(generated(theirs, src, max_new_tokens=20, **beam, **given), end)
-    if family is MARIAN:
-        to_marian(ours, tmp_path)
-        back = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
-        assert type(back) is type(theirs) and back.dtype == torch.float64
-        state = exact_positions(back).state_dict()
-        assert all(torch.equal(state[name], value) for name, value in theirs.state_dict().items())
-        assert close(their_logits(back, src, tgt), expected)
-        kept = back.config.to_dict()
-        for name, value in config.to_dict().items():
-            if name not in ("architectures", "dtype", "transformers_version", "_name_or_path", "init_std"):
-                if "layerdrop" not in name:
-                    assert kept[name] == ("silu" if value == "swish" else value), name
-        assert from_marian(tmp_path).config == ours.config
+    family.write(ours, tmp_path)
+    back = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
+    assert type(back) is type(theirs) and back.dtype == torch.float64
+    state = exact_positions(back).state_dict()
+    assert all(torch.equal(state[name], value) for name, value in theirs.state_dict().items())
+    assert close(their_logits(back, src, tgt), expected)
+    kept = back.config.to_dict()
+    for name, value in config.to_dict().items():
+        if name not in ("architectures", "dtype", "transformers_version", "_name_or_path", "init_std"):
+            if "layerdrop" not in name:
+                assert kept[name] == ("silu" if value == "swish" else value), name
+    assert family.read(tmp_path).config == ours.config
 
 
 @needs_transformers
@@ -307,12 +311,13 @@ def test_gradients_are_equal_where_padding_starts_a_sentence(form):
 
 
 @needs_transformers
+@BOTH
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_there_and_back_changes_no_weight_and_draws_no_random_number(dtype, tmp_path):
-    ours = MARIAN.ours().to(dtype)
+def test_there_and_back_changes_no_weight_and_draws_no_random_number(family, dtype, tmp_path):
+    ours = family.ours().to(dtype)
     state, before = torch.get_rng_state(), copy.deepcopy(ours.state_dict())
-    to_marian(ours, tmp_path)
-    again = from_marian(tmp_path)
+    family.write(ours, tmp_path)
+    again = family.read(tmp_path)
     assert torch.equal(torch.get_rng_state(), state) and again.config == ours.config
     for model in (ours, again):
         assert all(torch.equal(model.state_dict()[name], value) for name, value in before.items())
@@ -401,14 +406,21 @@ def test_other_models_and_empty_folders_are_refused(family, tmp_path):
 
 
 @needs_transformers
-@pytest.mark.parametrize("changes, said", [
-    ({"norm_first": True}, "norm_first must be one of .False., not True"),
-    ({"final_norm": True}, "final_norm must be one of .False., not True"),
-    ({"bias": False}, "bias must be one of .True., not False"),
+@pytest.mark.parametrize("family, changes, said", [
+    (MARIAN, {"norm_first": True}, "norm_first must be one of .False., not True"),
+    (MARIAN, {"final_norm": True}, "final_norm must be one of .False., not True"),
+    (MARIAN, {"bias": False}, "bias must be one of .True., not False"),
+    (M2M100, {"norm_first": False}, "norm_first must be one of .True., not False"),
+    (M2M100, {"final_norm": False}, "final_norm must be one of .True., not False"),
+    (M2M100, {"tie_embeddings": False}, "tie_embeddings must be one of .True., not False"),
 ], ids=str)  # fmt: skip
-def test_a_form_that_theirs_cannot_have_is_refused(changes, said, tmp_path):
+def test_a_form_that_theirs_cannot_have_is_refused(family, changes, said, tmp_path):
     with pytest.raises(ValueError, match=said):
-        to_marian(MARIAN.ours(**changes), tmp_path / "model")
+        family.write(family.ours(**changes), tmp_path / "model")
+    biased = M2M100.ours()
+    biased.output.bias = nn.Parameter(torch.zeros(V))
+    with pytest.raises(ValueError, match="output.bias must be None"):
+        to_m2m100(biased, tmp_path / "model")
     assert not (tmp_path / "model").exists()
 
 
@@ -432,4 +444,4 @@ def test_a_model_of_ours_that_was_changed_is_refused(tmp_path):
 
 def test_the_recipe_that_is_post_norm_is_of_marians_form():
     config = TransformerConfig(V, V, **asdict(RECIPES["phrases-post"].model))
-    assert _config_to(config)["encoder_layers"] == 2
+    assert _config_to(config, _MARIAN)["encoder_layers"] == 2

@@ -1,4 +1,4 @@
-"""Marian, M2M-100 and NLLB-200 as Hugging Face has them, read; and Marian written."""
+"""Marian, M2M-100 and NLLB-200 as Hugging Face has them, read and written."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -22,7 +22,7 @@ from transformer.layers import ACTIVATIONS
 from transformer.model import Transformer, TransformerConfig
 from transformer.validation import check_choice, check_size, optional_import
 
-__all__ = ["M2M100Positions", "M2M100Transformer", "from_marian", "from_m2m100", "to_marian"]
+__all__ = ["M2M100Positions", "M2M100Transformer", "from_marian", "from_m2m100", "to_marian", "to_m2m100"]
 
 
 _WRITERS = ("w_o", "w_2", "norm")  # what they return has the features of the residual stream
@@ -258,31 +258,61 @@ def to_marian(model: Transformer, folder: str | Path) -> None:
         OSError: a file cannot be written; the folder stays as it was.
         ImportError: transformers is not installed.
     """
+    _write(model, folder, _MARIAN)
+
+
+def to_m2m100(model: M2M100Transformer, folder: str | Path) -> None:
+    """Write a folder from which Hugging Face's transformers loads an M2M-100 model with the weights of ours.
+
+    Args:
+        model: an `M2M100Transformer`, pre-norm with norms on top, with biases and one table.
+        folder: as in `to_marian`.
+
+    Raises:
+        TypeError: as in `to_marian`; a `Transformer` is another type, with other positions.
+        ValueError, OSError, ImportError: as in `to_marian`.
+    """
+    _write(model, folder, _M2M100)
+
+
+def _write(model: Transformer, folder: str | Path, family: _Family) -> None:
+    """Write a model of ours as one of a family; arguments and errors as in `to_marian`."""
     transformers = optional_import("transformers")
-    check_exact_type("model", model, Transformer)
+    check_exact_type("model", model, family.kind)
     config = model.config
-    settings = _config_to(config)
+    settings = _config_to(config, family)
     check_as_configured(model)
+    kind = getattr(transformers, family.model)
     with torch.device("meta"):
-        theirs = transformers.MarianMTModel(transformers.MarianConfig(**settings))
-    order = _sines_first(config.d_model).argsort()
-    weights, names = _reordered(model.state_dict(), order), _our_names(theirs.state_dict())
-    for stack in ("encoder", "decoder"):
-        weights[f"{stack}.embed_positions.weight"] = model.positions.table[:, order]
-    bias = weights.pop("output.bias", torch.zeros_like(model.output.weight[:, 0]))
+        theirs = kind(kind.config_class(**settings))
+    weights = model.state_dict()
+    bias = weights.pop("output.bias", None)
+    if family is _MARIAN:
+        order = _sines_first(config.d_model).argsort()
+        weights = _reordered(weights, order)
+        for stack in ("encoder", "decoder"):
+            weights[f"{stack}.embed_positions.weight"] = model.positions.table[:, order]
+        theirs.final_logits_bias = weights["output.weight"].new_zeros(1, config.tgt_vocab_size)
+        if bias is not None:
+            theirs.final_logits_bias += bias.detach()
+    elif bias is not None:
+        raise ValueError(f"output.bias must be None: {family.model} has none")
+    names = _our_names(theirs.state_dict())
     place_all(theirs, {name: weights[ours] for name, ours in names.items() if ours in weights})
-    theirs.final_logits_bias = bias[None]
     theirs.generation_config.max_length = config.max_length + 1  # theirs counts the start token
     written = ("*config.json", "tokenizer.json", "model*.safetensors", "model.safetensors.index.json")
-    with whole_folder(folder, written, lambda found: found.get("model_type") == "marian") as part:
+    with whole_folder(folder, written, lambda found: found.get("model_type") == family.model_type) as part:
         theirs.save_pretrained(part)
 
 
-def _config_to(ours: TransformerConfig) -> dict[str, Any]:
-    """The settings of a Marian model; refuses what they cannot say (`ValueError`)."""
-    check_choice([False], norm_first=ours.norm_first, final_norm=ours.has_final_norm)
+def _config_to(ours: TransformerConfig, family: _Family) -> dict[str, Any]:
+    """The settings of a model of theirs; refuses what they cannot say (`ValueError`)."""
+    check_choice([family is _M2M100], norm_first=ours.norm_first, final_norm=ours.has_final_norm)
     check_choice([True], bias=ours.bias)
     settings = {name: getattr(ours, field) for name, field in _FIELDS.items()}
+    if family is _M2M100:  # one table is all that it has, and its configuration does not say so
+        check_choice([True], tie_embeddings=ours.tie_embeddings)
+        del settings["decoder_vocab_size"], settings["share_encoder_decoder_embeddings"]
     settings |= {"activation_function": ours.activation, "scale_embedding": True, "forced_eos_token_id": None}
     for stack, depth in zip(("encoder", "decoder"), ours.depths, strict=True):
         settings |= {f"{stack}_{name}": getattr(ours, field) for name, field in _SIZES.items()}
