@@ -25,6 +25,7 @@ PREFIX = "predict-"  # and the id of the cell that answers
 TAG = "predict"
 TAGS = ["nbval-skip", TAG]
 WIDTH = 98
+NUMBER = re.compile(r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?:e-?\d+)?(?!\w)")
 
 
 class Question(NamedTuple):
@@ -53,6 +54,14 @@ class Question(NamedTuple):
 
 def with_unit(number: str, unit: str) -> str:
     return f"{number}{'' if unit == '%' else ' '}{unit}".rstrip()
+
+
+def tells(text: str, question: Question) -> bool:
+    """Tell whether a text has the figure of a question, of two digits or more, or the same rounded to two."""
+    figure = question.figure.rstrip("%").replace(",", "")
+    shown = {figure, f"{question.value:.2g}", f"{question.value:.3g}"} if not question.choices else {figure}
+    numbers = {number.replace(",", "") for number in NUMBER.findall(text)}
+    return len(re.sub(r"\D", "", figure).lstrip("0")) > 1 and not shown.isdisjoint(numbers)
 
 
 def printed(cell: Mapping[str, Any]) -> str:

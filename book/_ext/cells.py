@@ -3,8 +3,8 @@
 An exported cell says which module of the package it goes to. A cell that compares values, and reached its end
 when it was last executed, says so; where it goes on with what a recorded run has found, it says that instead.
 Code that draws a picture and hands nothing on to later cells is folded above the picture, as the solutions of
-exercises are. Folded cells that follow one another stand behind one line. For imports, and at a chapter's
-top, it is called Setup and says what it holds. Nothing of this is typed by hand.
+exercises are. Folded cells that follow one another stand behind one line, which for imports, and at a
+chapter's top, is called Setup. Nothing of this is typed by hand.
 """
 
 from __future__ import annotations
@@ -184,28 +184,17 @@ def runs(cells: list[nodes.container]) -> Iterator[list[nodes.container]]:
         yield run
 
 
-def content_of(run: list[nodes.container]) -> str:
-    """Return in a few words what the cells of a run hold."""
-    programs = [MAGIC.sub("", cell[0].astext()) for cell in run]
-    statements = [statement for program in programs for statement in syntax(program).body]
-    kinds = {
-        "imports": (ast.Import, ast.ImportFrom),
-        "functions": (ast.FunctionDef,),
-        "classes": (ast.ClassDef,),
-    }
-    found = [name for name, types in kinds.items() if any(isinstance(one, types) for one in statements)]
-    if has_picture(run[-1]):
-        found.append("code of the figure")
-    *first, last = found or ["values"]
-    return f"{', '.join(first)} and {last}" if first else last
+def imports(cell: nodes.container) -> bool:
+    """Tell whether a cell imports anything."""
+    statements = syntax(MAGIC.sub("", cell[0].astext())).body
+    return any(isinstance(statement, (ast.Import, ast.ImportFrom)) for statement in statements)
 
 
 def prompt_of_run(run: list[nodes.container]) -> str:
     """Return what the line says that the cells of a run are folded behind."""
-    content = content_of(run)
-    prepares = content.startswith("imports") and not has_output(run[-1]) and not in_exercise(run[0])
+    prepares = any(map(imports, run)) and not has_output(run[-1]) and not in_exercise(run[0])
     if at_the_top(run[0]) or prepares:
-        return f"Setup: {content}"
+        return "Setup"
     prompts = [cell["prompt_show"] for cell in run]
     return next((prompt for prompt in reversed(prompts) if prompt != "Code"), "Code")
 

@@ -25,6 +25,7 @@ MATH_AND_MARKS = re.compile(
     r'[(\[“]?<span class="math [^>]*><mjx-container.*?</mjx-container></span>[.,;:!?)\]”]*'
 )
 FIGURE = re.compile(r"(<figure[^>]*>\s*)(<img [^>]*>|<a [^>]*>\s*<img [^>]*>\s*</a>)")
+COUNTED = re.compile(r'<span class="caption-number">Fig. \d+ </span>')  # through pages that have no number
 LONG_NAME = re.compile(r'(?<=<span class="pre">)[\w.]{20,}(?=</span>)')
 JOINT = re.compile(r"(?<=\w)[._](?=\w)")  # after which a long name may go on in the next line
 WHOLE_FIGURE = re.compile(r"<figure\b.*?</figure>", re.DOTALL)
@@ -127,6 +128,7 @@ def mend_body(app: Sphinx, pagename: str, templatename: str, context: dict, doct
         body = body.replace(' role="list" class="citation-list"', ' class="citation-list"')
         body = body.replace(' role="doc-biblioentry"', "").replace(' aria-label="Toggle hidden content"', "")
         body = re.sub(r'<th class="head([^"]*)">\s*(?:<p></p>)?\s*</th>', r'<td class="head\1"></td>', body)
+        body = COUNTED.sub("", body)
         body = FIGURE.sub(r'\1<div class="picture">\2</div>', body)
         body = LONG_NAME.sub(lambda name: JOINT.sub(r"\g<0><wbr>", name[0]), body)
         body = WHOLE_FIGURE.sub(lambda figure: with_places(figure[0]), body)

@@ -36,6 +36,7 @@ SILENT = (
     addnodes.desc,
     addnodes.glossary,
 )
+CITED = re.compile(r"([a-z]+)(\d{4})\w*")  # a key of the bibliography
 NAME = re.compile(r"[^\W\d]\w+")
 # TeX as one line of text: its signs, the names of its functions, and fractions with a slash.
 SIGNS = tex2unichar.mathop | tex2unichar.mathbin | tex2unichar.mathrel | tex2unichar.mathord
@@ -66,7 +67,9 @@ def words(node: nodes.Node) -> str:
         return node.astext()
     if isinstance(node, nodes.math):
         return plain(node.astext())
-    if isinstance(node, SILENT) or node.get("nb_element") or node.get("refdomain") == "cite":
+    if node.get("refdomain") == "cite":
+        return ", ".join(CITED.sub(lambda key: f"{key[1].title()} {key[2]}", node["reftarget"]).split(","))
+    if isinstance(node, SILENT) or node.get("nb_element"):
         return ""
     return ("" if isinstance(node, nodes.TextElement) else " ").join(map(words, node.children))
 
@@ -89,6 +92,12 @@ def sections(env: BuildEnvironment, page: str) -> Iterator[Entry]:
     title = one_line(env.titles[page].astext())
     kind = "api" if page.startswith("book/api") else KINDS.get(page, "section")
     doctree = env.get_doctree(page)
+    equations = env.domaindata["math"]["objects"]
+    for link in doctree.findall(addnodes.pending_xref):
+        if link["reftype"] == "eq" and link["reftarget"] in equations:
+            home, label = equations[link["reftarget"]][0], f"equation-{link['reftarget']}"
+            number = env.toc_fignumbers[home]["displaymath"][label]
+            link[:] = [nodes.Text(f"({'.'.join(map(str, number))})")]
     for section in doctree.findall(nodes.section):
         is_page = isinstance(section.parent, nodes.document)
         address = f"{page}.html" if is_page else f"{page}.html#{section['ids'][0]}"

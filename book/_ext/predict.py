@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -41,8 +42,9 @@ def ask(app: Sphinx, doctree: nodes.document) -> None:
     for answer in answers:
         asked = answer["cell_metadata"][MARK]["ask"]
         (question,) = (one for one in questions if one.ask == asked)
-        for output in outputs(answer):
-            output["classes"].append(f"answers-{question.name}")
+        shown = outputs(answer)
+        for part in (*shown, *telling(shown[-1], question)):
+            part["classes"].append(f"answers-{question.name}")
     if questions:
         doctree[MARK] = True
         place = exercises(doctree)
@@ -57,6 +59,16 @@ def outputs(answer: nodes.container) -> list[nodes.container]:
         drawn = [part for part in after.children if part.get("nb_element") == "cell_code_output"]
         shown += [part for part in drawn if has_picture(part)]
     return shown
+
+
+def telling(shown: nodes.container, question: Question) -> Iterator[nodes.Element]:
+    """Yield what tells the answer below what a cell shows: the first paragraph, and what has the figure."""
+    cell = shown.parent
+    for place, part in enumerate(cell.parent[cell.parent.index(cell) + 1 :]):
+        if isinstance(part, (nodes.container, nodes.section, nodes.raw)):
+            return
+        if not place or predictions.tells(part.astext(), question):
+            yield part
 
 
 def exercises(doctree: nodes.document) -> nodes.section:

@@ -105,6 +105,31 @@
     cue(formula);
   }
 
+  // Rows of a long table in the order of a column, and in the other order the second time; a rule parts nothing then.
+  function sortable(table) {
+    const [body] = table.tBodies, heads = [...table.tHead?.rows[0].cells ?? []];
+    const value = (row, place) => {
+      const text = row.cells[place].textContent.trim().replaceAll(",", "").replace("−", "-");
+      return Number.isNaN(parseFloat(text)) ? text : parseFloat(text);
+    };
+    heads.forEach((head, number) => {
+      const place = heads.slice(0, number).reduce((sum, one) => sum + one.colSpan, 0);
+      if (head.colSpan > 1 || !head.textContent.trim()) return;
+      const sort = Object.assign(document.createElement("button"), { type: "button" });
+      sort.append(...head.childNodes);
+      head.append(sort);
+      sort.addEventListener("click", () => {
+        const down = head.ariaSort === "ascending" ? -1 : 1;
+        for (const other of heads) other.ariaSort = null;
+        head.ariaSort = down > 0 ? "ascending" : "descending";
+        const order = ([, a], [, b]) => (typeof a === typeof b && a !== b ? (a < b ? -down : down) : 0);
+        const rows = [...body.rows].map(row => [row, value(row, place)]).sort(order);
+        rows.forEach(([row]) => row.classList.remove("ruled"));
+        body.append(...rows.map(([row]) => row));
+      });
+    });
+  }
+
   // What can wait is done a little at a time, so that the page answers in between. Safari knows no idle time.
   function later(elements, work) {
     const waiting = [...elements];
@@ -122,6 +147,7 @@
       foldTall(cell);
     });
     document.querySelectorAll("pre, .picture, .live-still, .pst-scrollable-table-container").forEach(cue);
+    document.querySelectorAll("table.sortable").forEach(sortable);
     document.fonts.ready.then(() => {
       document.querySelectorAll("div.math").forEach(fit);
       later(document.querySelectorAll("span.math mjx-container"), isolate);

@@ -153,30 +153,23 @@
       return `${said} ${known.found}. The cell prints ${known.figure}.`;
     }
 
-    // A veil lies on an output without changing its size; what is under it cannot be reached or read out.
+    // What answers is not shown; one line says so where it will stand.
     veil() {
-      for (const output of this.outputs) {
-        if (output.classList.contains("veiled")) continue;
-        for (const part of output.children) part.inert = true;
-        const veil = document.createElement("div");
-        veil.className = "predict-veil";
-        const line = document.createElement("span");
-        const show = Object.assign(document.createElement("button"), { type: "button", textContent: "Show me" });
-        show.addEventListener("click", () => this.answer(null, true));
-        const back = Object.assign(document.createElement("a"), { href: `#${this.box.id}`, textContent: "guess first" });
-        line.append("Veiled: ", back, " or ", show);
-        veil.append(line);
-        output.classList.add("veiled");
-        output.append(veil);
-      }
+      const [first] = this.outputs;
+      if (!first || first.classList.contains("veiled")) return;
+      const veil = Object.assign(document.createElement("p"), { className: "predict-veil" });
+      const show = Object.assign(document.createElement("button"), { type: "button", textContent: "Show me" });
+      show.addEventListener("click", () => this.answer(null, true));
+      const back = Object.assign(document.createElement("a"), { href: `#${this.box.id}`, textContent: "guess first" });
+      veil.append("Veiled: ", back, " or ", show);
+      first.before(veil);
+      for (const output of this.outputs) output.classList.add("veiled");
     }
 
     unveil() {
-      for (const output of this.outputs) {
-        output.querySelector(".predict-veil")?.remove();
-        output.classList.remove("veiled");
-        for (const part of output.children) part.inert = false;
-      }
+      const [first] = this.outputs;
+      if (first?.previousElementSibling?.matches(".predict-veil")) first.previousElementSibling.remove();
+      for (const output of this.outputs) output.classList.remove("veiled");
     }
   }
 

@@ -182,7 +182,7 @@
     const [path, anchor] = section.address.split("#");
     const item = document.createElement("li");
     const link = document.createElement("a");
-    const held = phrases.filter(phrase => count(section.plain[2], phrase, 1)).join(" ");
+    const held = phrases.filter(phrase => section.plain.some(text => count(text, phrase, 1))).join(" ");
     const highlight = held ? `?highlight=${encodeURIComponent(held)}` : "";
     link.href = `${document.documentElement.dataset.content_root}${path}${highlight}${anchor ? `#${anchor}` : ""}`;
     link.append(...marked(section.title, phrases));

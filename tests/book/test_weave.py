@@ -132,15 +132,15 @@ def test_folded_cells_that_follow_one_another_stand_behind_one_line():
         code_cell(imports, "all"), code_cell(define, "input"), code_cell("plot()", "input", picture())
     )
     folded = (imports, define, "plot()")
-    assert top == [("Setup: imports, functions and code of the figure", *folded), "container"]
+    assert top == [("Setup", *folded), "container"]
     assert below == [("Code of the figure", *folded), "container"]
 
 
 def test_what_is_to_be_seen_between_folded_cells_parts_them():
     said = nodes.paragraph("", "", nodes.strong("", "why"))
     top, below = woven(code_cell("import math", "input"), said, code_cell("class A: pass", "input"))
-    imports = ("Setup: imports", "input", "import math")
-    assert top == [imports, "strong", ("Setup: classes", "input", "class A: pass")]
+    imports = ("Setup", "input", "import math")
+    assert top == [imports, "strong", ("Setup", "input", "class A: pass")]
     assert below == [imports, "strong", ("Code", "input", "class A: pass")]
     printed = nodes.paragraph("", "2")
     _, below = woven(code_cell("print(2)", "input", printed), code_cell("x = 1", "all"))
