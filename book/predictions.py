@@ -57,11 +57,11 @@ def with_unit(number: str, unit: str) -> str:
 
 
 def tells(text: str, question: Question) -> bool:
-    """Tell whether a text has the figure of a question, of two digits or more, or the same rounded to two."""
+    """Tell whether a text has the figure of a question, as it is or rounded, with two digits or more."""
     figure = question.figure.rstrip("%").replace(",", "")
-    shown = {figure, f"{question.value:.2g}", f"{question.value:.3g}"} if not question.choices else {figure}
-    numbers = {number.replace(",", "") for number in NUMBER.findall(text)}
-    return len(re.sub(r"\D", "", figure).lstrip("0")) > 1 and not shown.isdisjoint(numbers)
+    rounded = [] if question.choices else [f"{float(f'{question.value:.{n}g}'):g}" for n in (2, 3)]
+    telling = {one for one in (figure, *rounded) if len(re.sub(r"\D", "", one).strip("0")) > 1}
+    return not telling.isdisjoint(number.replace(",", "") for number in NUMBER.findall(text))
 
 
 def printed(cell: Mapping[str, Any]) -> str:

@@ -141,6 +141,31 @@
     slice();
   }
 
+  // Reload and Back lead to the very line, which equations that are fitted only now have moved.
+  const blocks = () => [...document.querySelectorAll("article :is(p, pre, h1, h2, h3, h4, li)")];
+  const KEPT = `place:${location.pathname}`;
+  function remember() {
+    const places = blocks().map(block => block.getBoundingClientRect().top);
+    const block = places.findIndex(top => top > 0);
+    try {
+      sessionStorage.setItem(KEPT, JSON.stringify([block, places[block], scrollY]));
+    } catch { /* refused: then the browser's own guess stands */ }
+  }
+  function goBack() {
+    const [{ type }] = performance.getEntriesByType("navigation");
+    let kept = [];
+    try {
+      kept = JSON.parse(sessionStorage.getItem(KEPT)) ?? [];
+    } catch { /* refused, or not ours */ }
+    const [block, top, y] = kept, place = blocks()[block];
+    if (!place || !["reload", "back_forward"].includes(type) || Math.abs(scrollY - y) > innerHeight) return;
+    scrollBy({ top: place.getBoundingClientRect().top - top, behavior: "instant" });
+  }
+
+  const frames = count => new Promise(done => { (function next() { if (count--) requestAnimationFrame(next); else done(); })(); });
+  addEventListener("pagehide", remember);
+  addEventListener("load", () => document.fonts.ready.then(() => frames(4)).then(goBack));
+
   document.addEventListener("DOMContentLoaded", () => {
     document.querySelectorAll(".cell-exported").forEach(cell => {
       cell.querySelectorAll("pre").forEach(foldDocstrings);

@@ -121,6 +121,7 @@ def test_page_is_sound(page, soups, anchors):
     soup = soups[page]
     assert page.stat().st_size <= MAX_PAGE_BYTES
     assert len(soup.select("article.bd-article h1")) == len(soup.select("meta[name=viewport]")) == 1
+    assert "/under-the-hood/" not in page.as_posix() or not soup.select(".caption-number")
     own, _, rest = soup.title.text.strip().partition(" — ")
     assert own and own != rest
     assert 20 <= len(soup.find("meta", attrs={"name": "description"})["content"]) <= 200
@@ -364,7 +365,7 @@ def test_page_in_the_browser(page, tab, axe):
         assert tab.evaluate(TOO_WIDE) <= 0, f"at {width} pixels the page scrolls sideways"
         assert tab.evaluate(CUT_OFF) == [], f"at {width} pixels an equation loses its upper edge"
         assert tab.evaluate(SEEN_TWICE) == 0
-    assert tab.evaluate(UNREADABLE) == []
+        assert tab.evaluate(UNREADABLE) == [], f"{width} pixels"
     assert tab.evaluate(WIDE_TABLES) == []
     assert tab.evaluate(WIDE_CODE) == 0
     show(tab, NARROWEST, "light")
@@ -418,6 +419,40 @@ def test_a_page_is_light_to_load_and_nothing_moves_meanwhile(page, tab):
     if figures.count() and figures.first.bounding_box()["y"] > 2000:  # not where it is the first thing
         assert not models
     assert sum(path.stat().st_size for path in loaded - models if path.is_file()) < MAX_LOADED_BYTES
+
+
+# The first line in the window, by its number among all, and where it stands.
+FIRST_LINE = """() => {
+    const lines = [...document.querySelectorAll('article :is(p, pre, h3)')];
+    const number = lines.findIndex(line => line.checkVisibility() && line.getBoundingClientRect().top > 200);
+    return [number, lines[number].getBoundingClientRect().top];
+}"""
+
+
+@reads_pages
+def test_reload_and_back_lead_to_the_very_line(tab):
+    """On a phone, where equations are fitted to the width after they are drawn."""
+    tab.set_viewport_size({"width": 390, "height": 844})
+    visit(tab, HTML / "book" / "01-gradients.html")
+    tab.evaluate("() => scrollTo(0, document.documentElement.scrollHeight / 2)")
+    number, top = tab.evaluate(FIRST_LINE)
+    for leave in (tab.reload, lambda: (tab.goto((HTML / "book/glossary.html").as_uri()), tab.go_back())):
+        leave()
+        tab.wait_for_function("() => document.documentElement.dataset.settled !== undefined")
+        tab.wait_for_timeout(1000)
+        assert tab.evaluate(FIRST_LINE) == [number, pytest.approx(top, abs=1)]
+
+
+@reads_pages
+def test_a_long_table_of_results_can_be_sorted(tab):
+    visit(tab, HTML / "book" / "13-translation.html")
+    tab.locator(".predict .show").evaluate_all("buttons => buttons.forEach(button => button.click())")
+    table = tab.locator("table.sortable").first
+    for sign, order in (("ascending", sorted), ("descending", lambda found: sorted(found, reverse=True))):
+        table.locator("th button").nth(2).click()
+        column = [float(text) for text in table.locator("td:nth-child(3)").all_text_contents()]
+        assert len(column) > 8 and column == order(column)
+        assert table.locator("th").nth(2).get_attribute("aria-sort") == sign
 
 
 @reads_pages

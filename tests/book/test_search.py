@@ -133,3 +133,11 @@ def test_the_box_answers_while_one_types(tab, axe):
     tab.keyboard.press("ArrowDown")
     tab.keyboard.press("Enter")
     tab.wait_for_url("**/08-decoding.html*#the-kv-cache", timeout=60_000)
+
+
+@reads_pages
+def test_excerpts_read_as_text():
+    """Where a page has a number or a name, so has what is quoted of it."""
+    quoted = (HTML / "_static" / "sections.js").read_text(encoding="utf8")
+    assert "by eq-" not in quoted and '"By (1.4), a small step' in quoted
+    assert "Further reading" in quoted and "Vaswani 2017" in quoted

@@ -126,7 +126,8 @@
       const updates = (n) => (n === 1 ? "1 update" : `${n} updates`);
       const off = difference(run, whole[run.step].run);
       const counted = kills ? `Killed ${kills === 1 ? "once" : `${kills} times`}: ${updates(lost)} lost, ${again} made again. ` : "";
-      const equal = off ? `The largest difference of a weight or an average is ${off.toFixed(3)}. ${gap()}` : "✓ Equal to the run without a kill, bit for bit.";
+      if (!made) return "Run it, and kill it whenever you like.";
+      const equal = !run.step ? "It begins again, with nothing." : off ? `The largest difference of a weight or an average is ${off.toFixed(3)}. ${gap()}` : "✓ Equal to the run without a kill, bit for bit.";
       const end = run.step < STEPS && over() ? ` The figure stops after ${LONGEST} updates of work.` : "";
       return `Update ${run.step} of ${STEPS} after ${updates(made)} of work. ${counted}${equal}${end}`;
     }

@@ -40,7 +40,9 @@
       return [probabilities.findIndex((share) => (rest -= share) < 0)].map((token) => (token < 0 ? eos_id : token));
     }
 
+    // What the model writes to the end; a text that has ended begins again.
     function write(choose) {
+      if (ended() || full()) added = [];
       const cache = model.empty();
       while (!ended() && !full()) {
         const tokens = choose(live.words_after(model, ids(), 1, stops, cache));
@@ -62,7 +64,7 @@
       text.replaceChildren(html("span", {}, first), html("b", {}, whole.slice(first.length)), ended() ? "" : " …");
       spoken.replaceChildren(added.length ? whole : "");
       back.disabled = !added.length;
-      for (const each of on) each.disabled = !field.fits || ended() || full();
+      for (const each of on) each.disabled = !field.fits;
       const remarks = [
         begun.includes(UNKNOWN) && "The vocabulary lacks a letter of this beginning.",
         ended() && "The model has chosen the end of the text.",
