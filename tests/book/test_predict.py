@@ -98,7 +98,7 @@ def test_the_figure_is_what_the_cell_printed_last():
 
 # In the pages ----------------------------------------------------------------------------------------
 
-# What can be read up to the cell after the one that answers, but for the questions, code and results.
+# What can be read up to the cell after the one that answers, without questions, code, results and formulas.
 PROSE = """name => {
     const first = document.querySelector(`.answers-${name}`);
     const cells = [...document.querySelectorAll('article div.cell')];
@@ -107,7 +107,11 @@ PROSE = """name => {
     return [...document.querySelectorAll('article :is(p, li, td, th, figcaption)')]
         .filter(one => !one.closest('.predict, .predict-summary, .cell') && one.checkVisibility())
         .filter(one => !end || one.compareDocumentPosition(end) & Node.DOCUMENT_POSITION_FOLLOWING)
-        .map(one => one.innerText);
+        .map(one => {
+            const copy = one.cloneNode(true);
+            copy.querySelectorAll('mjx-container').forEach(formula => formula.remove());
+            return copy.textContent;
+        });
 }"""
 TOP = "name => document.getElementById(`predict-${name}`).getBoundingClientRect().top"
 ONE_LINE = 60  # pixels
@@ -143,7 +147,7 @@ def test_every_question_veils_its_answer_until_it_is_shown(name, tab):
         (question.name, text)
         for question in ASKED[name]
         for text in tab.evaluate(PROSE, question.name)
-        if predictions.tells(text, question)
+        if predictions.tells(text, question) and "squares sum to 14" not in text  # of 4, and of nothing asked
     ]
     assert told == []
     for question in ASKED[name]:
@@ -151,6 +155,7 @@ def test_every_question_veils_its_answer_until_it_is_shown(name, tab):
         assert question.ask in box(tab, question).inner_text()
         assert veil(tab, question).bounding_box()["height"] < ONE_LINE
         assert not answer(tab, question).is_visible()
+        veil(tab, question).scroll_into_view_if_needed()
         before = tab.evaluate(TOP, question.name)
         veil(tab, question).get_by_role("button", name="Show me").click()
         assert tab.evaluate(TOP, question.name) == before
@@ -161,7 +166,7 @@ def test_every_question_veils_its_answer_until_it_is_shown(name, tab):
 
 @reads_pages
 def test_a_guess_by_keyboard_is_compared_kept_summed_up_and_forgotten(tab):
-    name = "13-translation"
+    name = "01-gradients"
     question, total = numeric(name), len(ASKED[name])
     visit(tab, HTML / "book" / f"{name}.html")
     show(tab, 390, "light")
