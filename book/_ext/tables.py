@@ -23,7 +23,7 @@ NUMBER = re.compile(r"[-+−]?[\d.,]+%?")
 BEFORE, AFTER = re.compile(r"(?:\d\.\d+|:) *$"), re.compile(r" *[-+]?\d+\.\d+(?: |$)")
 LEAST = 6  # cells of the smallest table
 LONG = 24  # letters that no narrow screen has room for in a cell
-MANY = 8  # columns that a phone shows in small letters; rows that a reader may want to sort
+MANY, ROWS = 6, 8  # columns that a phone shows in small letters; rows of which more may be sorted
 
 Edges = tuple[int, int]
 Line = str | None  # None is a rule
@@ -228,7 +228,8 @@ def parts(text: str) -> Iterator[Table | str]:
 def cell(text: str, kind: str, width: int = 1) -> nodes.entry:
     """Return a cell; what holds a long word may break it."""
     kind += " long" * any(len(word) > LONG for word in text.split())
-    return nodes.entry("", nodes.paragraph(text, text), classes=kind.split(), morecols=width - 1)
+    over = {"morecols": width - 1} if width > 1 else {}
+    return nodes.entry("", nodes.paragraph(text, text), classes=kind.split(), **over)
 
 
 def woven(table: Table | str, block: nodes.literal_block) -> Iterator[nodes.Element]:
@@ -250,7 +251,7 @@ def woven(table: Table | str, block: nodes.literal_block) -> Iterator[nodes.Elem
     columns = [nodes.colspec(colwidth=1) for _ in kinds]
     top = [nodes.thead("", head)] if table.header else []
     group = nodes.tgroup("", *columns, *top, body, cols=len(kinds))
-    size = (["many"] if len(kinds) >= MANY else []) + (["sortable"] if len(body) > MANY else [])
+    size = (["many"] if len(kinds) >= MANY else []) + (["sortable"] if len(body) > ROWS else [])
     yield nodes.table("", group, classes=["printed", *size])
 
 
