@@ -268,47 +268,27 @@ def plain_transformer(model: Any, besides: Collection[str] = ()) -> Transformer:
     settings = {field.name: getattr(model.config, field.name) for field in fields(TransformerConfig)}
     with torch.device("meta"):
         plain = Transformer(TransformerConfig(**settings))
-    own, owners = _parameters(model), parameter_owners(plain)
-    misfit = _misfit(own, _parameters(plain), owners, besides) or _other_buffer(model, plain, besides)
-    if misfit is not None:
+    own, owners = dict(model.named_parameters(remove_duplicate=False)), parameter_owners(plain)
+    own = {plain_name(name): x for name, x in own.items()}
+    wanted = {name: tuple(plain.get_parameter(name).shape) for name in owners}
+    buffers = {plain_name(name): x for name, x in model.named_buffers()}
+    try:
+        check_shapes({name: x.shape for name, x in own.items() if name not in besides}, wanted, {})
+        for name, given in parameter_owners(model).items():
+            if given != owners.get(name, given):
+                raise ValueError(f"{name} is the parameter {given}, and not {owners[name]}")
+        for name, x in plain.named_buffers():
+            y = buffers.get(name, x[:0]).to("cpu", x.dtype)  # perhaps from half precision
+            if name not in besides and not (y.shape == x.shape and torch.allclose(y, x, atol=0.01)):
+                raise ValueError(f"{name} is not as it makes it")
+    except ValueError as error:
         raise TypeError(
             f"model must have the parameters that its configuration makes, or no file could hold it, but "
-            f"{misfit}: fit and the searches take it as it is, and torch.save keeps its state_dict"
-        )
+            f"{error}: fit and the searches take it as it is, and torch.save keeps its state_dict"
+        ) from error
     once = {name: own[name].detach() for name in owners.values()}  # because no NaN equals itself
     plain.load_state_dict(once, strict=False, assign=True)
     return plain.train(model.training)
-
-
-def _parameters(model: nn.Module) -> dict[str, Tensor]:
-    return {plain_name(name): x for name, x in model.named_parameters(remove_duplicate=False)}
-
-
-def _misfit(
-    own: dict[str, Tensor], wanted: dict[str, Tensor], owners: dict[str, str], besides: Collection[str]
-) -> str | None:
-    for name in {**wanted, **own}:
-        if name not in own or name not in wanted:
-            if name not in besides:
-                return f"{name} is {'one more' if name in own else 'missing'}"
-        elif own[name].shape != wanted[name].shape:
-            return f"{name} has shape {list(own[name].shape)}, not {list(wanted[name].shape)}"
-    first: dict[int, str] = {}
-    for name, owner in owners.items():
-        found = first.setdefault(id(own[name]), name)
-        if found != owner:
-            numbers = "one parameter, not two" if owner == name else "two parameters, not one"
-            return f"{name} and {found if owner == name else owner} are {numbers}"
-    return None
-
-
-def _other_buffer(model: nn.Module, plain: nn.Module, besides: Collection[str]) -> str | None:
-    own = {plain_name(name): x for name, x in model.named_buffers()}
-    for name, x in plain.named_buffers():
-        y = own.get(name, x[:0]).to("cpu", x.dtype)  # perhaps from half precision
-        if name not in besides and not (y.shape == x.shape and torch.allclose(y, x, atol=0.01)):
-            return f"{name} is not as it makes it"
-    return None
 
 
 def _in_dtype(name: str, x: Tensor, dtype: torch.dtype) -> Tensor:
@@ -358,11 +338,6 @@ def save_weights(
         part.write_bytes(safetensors.save(weights, kept))
 
 
-def _kept_facts(metadata: dict[str, str]) -> dict[str, str]:
-    facts: dict[str, str] = json.loads(metadata["facts"]) if "facts" in metadata else dict(metadata)
-    return facts
-
-
 def _weights_sum(weights: dict[str, Tensor], facts: dict[str, str]) -> str:
     # A checksum of facts, and of names, types, shapes and numbers.
     total = hashlib.sha256()
@@ -393,7 +368,8 @@ def load_weights(model: nn.Module, path: Path | str) -> None:
     try:
         weights = safetensors.load(content)
         length = 8 + int.from_bytes(content[:8], "little")
-        facts = _kept_facts(json.loads(content[8:length]).get("__metadata__", {}))
+        facts = json.loads(content[8:length]).get("__metadata__", {})
+        facts = json.loads(facts["facts"]) if "facts" in facts else facts
         if facts.pop("sha256", None) not in (None, _weights_sum(weights, facts)):
             raise ValueError("its checksum is wrong")
         _check_fit(model, weights)

@@ -104,7 +104,7 @@ def test_a_translator_brings_its_words(tmp_path):
 # The engine of a translator
 # -------------------------------------------------------------------------------------------------
 
-GIRL = "the girl likes the black cat."
+TEXT, GIRL = "A menina gosta do gato preto.", "the girl likes the black cat."
 
 
 def both_of(model: Transformer) -> tuple[Translator, Translator]:
@@ -154,7 +154,7 @@ def test_an_option_that_the_engine_has_not_is_refused_by_name():
         temperature: float = 1.0
 
     by_engine = load_translator("phrases", engine="ctranslate2")
-    assert by_engine.translate(["A menina gosta do gato preto."], Another()) == [GIRL]
+    assert by_engine.translate([TEXT], Another()) == [GIRL]
     with pytest.raises(ValueError, match="temperature must be 1.0 for the engine ctranslate2, .* but is 0.5"):
         by_engine.translate(["Gosto disto."], Another(temperature=0.5))
 
@@ -171,15 +171,8 @@ def test_the_engine_says_what_pytorch_says(capsys):
         search = Search(1, max_length=longest)
         assert theirs.engine(ids, search) == ours.engine(ids, search)
     assert theirs.translate(["", "gosto disto ."]) == ["", "i like this."]
-    asked = [
-        "translate",
-        "--engine",
-        "ctranslate2",
-        "--compute-type",
-        "int8",
-        "A menina gosta do gato preto.",
-    ]
-    assert main(asked) == 0 and capsys.readouterr() == (f"{GIRL}\n", "")
+    engine = ["--engine", "ctranslate2", "--compute-type", "int8"]
+    assert main(["translate", *engine, TEXT]) == 0 and capsys.readouterr() == (f"{GIRL}\n", "")
 
 
 @needs_ctranslate2
@@ -212,20 +205,12 @@ def test_a_missing_engine_is_named_with_its_extra_by_the_command(monkeypatch, ca
 
 
 @needs_ctranslate2
-def test_eight_bits_are_smaller_and_nearly_as_good(tmp_path):
+def test_eight_bits_are_smaller_and_three_are_unknown(tmp_path):
     model = load_toy_model()
     for name, quantization in (("whole", None), ("small", "int8")):
         to_ctranslate2(model, tmp_path / "of" / name, quantization)
     size = {name: (tmp_path / "of" / name / "model.bin").stat().st_size for name in ("whole", "small")}
     assert size["small"] < 0.6 * size["whole"]
-    src = torch.randint(10, (40, 12), generator=torch.Generator().manual_seed(3))
-    sources = list(map(written, src.tolist()))
-    engines = [engine(tmp_path / "of" / name) for name in size]
-    whole, small = (
-        [result.hypotheses[0] for result in one.translate_batch(sources, max_decoding_length=12)]
-        for one in engines
-    )
-    assert sum(a == b for a, b in zip(whole, small)) >= 30
     with pytest.raises(ValueError, match="int3"):
         to_ctranslate2(model, tmp_path / "none", "int3")
     assert not (tmp_path / "none").exists()

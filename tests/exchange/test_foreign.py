@@ -305,6 +305,14 @@ ROPE = {"rope_type": "llama3", "rope_theta": 500.0, "factor": 8.0, "low_freq_fac
 ROPE |= {"high_freq_factor": 4.0, "original_max_position_embeddings": 32}
 LLAMAS = {
     "of another family": ({"model_type": "gemma"}, "architectures must be one of"),
+    "of no family": ({"model_type": "gpt2"}, "model_type must be one of"),
+    "with biases": ({"attention_bias": True}, "attention_bias must be one of"),
+    "with biases in its networks": ({"mlp_bias": True}, "mlp_bias must be one of"),
+    "with another activation": ({"hidden_act": "relu"}, "hidden_act must be one of"),
+    "scaled in another way": (
+        {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 8.0}},
+        "rope_type must be one of",
+    ),
     "with another head": ({"architectures": ["LlamaForTokenClassification"]}, "architectures must be"),
     "with norms that are not there": (
         {"model_type": "qwen3", "architectures": None},
@@ -328,6 +336,13 @@ LLAMAS = {
 }
 MARIANS = {
     "of another family": ({"model_type": "bart"}, "model_type must be one of"),
+    "stacks of two widths": ({"decoder_ffn_dim": 8}, "encoder_ffn_dim and decoder_ffn_dim .* 10 and 8"),
+    "embeddings as they are": (
+        {"scale_embedding": False},
+        "scale_embedding must be one of .True., not False",
+    ),
+    "another activation": ({"activation_function": "gelu_new"}, "activation_function .* not 'gelu_new'"),
+    "padding that ends": ({"eos_token_id": PAD}, "pad_id and eos_id must differ"),
     "heads that do not divide": (
         {"encoder_attention_heads": 3, "decoder_attention_heads": 3},
         "n_heads must divide d_model",

@@ -274,34 +274,34 @@ def share(model):
 MISFITS = {
     "a parameter more": (
         lambda m: m.register_parameter("scale", nn.Parameter(torch.ones(1))),
-        "scale is one more",
+        "scale has no place in this model",
     ),
     "a shape": (
         lambda m: setattr(m.encoder.layers[0].feed_forward, "w_1", nn.Linear(16, 20)),
-        "encoder.layers.0.feed_forward.w_1.weight has shape [20, 16], not [24, 16]",
+        "encoder.layers.0.feed_forward.w_1.weight must have shape [24, 16], not [20, 16]",
     ),
-    "untied": (untie, "output.weight and src_embedding.weight are two parameters, not one"),
+    "untied": (untie, "output.weight is the parameter output.weight, and not src_embedding.weight"),
     "shared": (
         share,
-        "encoder.layers.1.feed_forward.w_1.weight and encoder.layers.0.feed_forward.w_1.weight are one "
-        "parameter, not two",
+        "encoder.layers.1.feed_forward.w_1.weight is the parameter encoder.layers.0.feed_forward.w_1.weight, "
+        "and not encoder.layers.1.feed_forward.w_1.weight",
     ),
     "a layer too few": (
         lambda m: m.decoder.layers.pop(1),
-        "decoder.layers.1.self_attention.w_q.weight is missing",
+        "no tensor stands for decoder.layers.1.cross_attention.w_k.bias of ours",
     ),
     "a layer too many": (
         lambda m: m.encoder.layers.append(nn.Linear(2, 2)),
-        "encoder.layers.2.weight is one more",
+        "encoder.layers.2.weight has no place in this model",
     ),
-    "an adapter": (adapt, "decoder.layers.1.self_attention.w_q.weight is missing"),
+    "an adapter": (adapt, "decoder.layers.1.self_attention.w_q.a has no place in this model"),
     "no bias": (
         lambda m: setattr(m.encoder.layers[0].feed_forward.w_1, "bias", None),
-        "encoder.layers.0.feed_forward.w_1.bias is missing",
+        "no tensor stands for encoder.layers.0.feed_forward.w_1.bias of ours",
     ),
     "another configuration": (
         lambda m: setattr(m, "config", TransformerConfig(7, 7, d_model=16, n_heads=2)),
-        "src_embedding.weight has shape [{size}, 16], not [7, 16]",
+        "src_embedding.weight must have shape [7, 16], not [{size}, 16]",
     ),
 }
 WAY_OUT = "fit and the searches take it as it is, and torch.save keeps its state_dict"
@@ -374,7 +374,7 @@ def test_published_models_with_a_bias_of_the_output_are_trained_and_not_kept_in_
     model, pairs = model_for(vocabulary), encode_pairs(PAIRS, vocabulary)
     model.output.bias = nn.Parameter(torch.zeros(len(vocabulary)))
     assert trainer_of(model, pairs).fit().finished
-    with pytest.raises(TypeError, match="output.bias is one more"):
+    with pytest.raises(TypeError, match="output.bias has no place in this model"):
         Translator(model, vocabulary)
 
 
