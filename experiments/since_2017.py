@@ -40,7 +40,7 @@ from transformer import (
 from transformer.attention import KeyValueCache
 from transformer.files import write_record
 from transformer.model import initialize
-from transformer.modern.language_model import LanguageModel, LanguageModelConfig, next_token_loss
+from transformer.modern.language_model import LanguageModel, LanguageModelConfig
 from transformer.modern.parts import prefix_mask, wsd_rate
 from transformer.runs.folder import run_facts
 from transformer.training import adamw, cooldown, evaluating
@@ -182,6 +182,13 @@ class Task:
     def setting(self) -> dict[str, int]:
         """What the record says of it."""
         return {"steps": self.steps, "warmup": self.warmup, "batch": self.batch, **SIZES}
+
+
+def next_token_loss(model: nn.Module, ids: Tensor) -> tuple[Tensor, Tensor]:
+    """The summed loss of every token of `ids` `[B, T + 1]` but the first, and their number, for `fit`."""
+    logits, targets = model(ids[:, :-1]), ids[:, 1:]
+    loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum")
+    return loss, torch.tensor(targets.numel(), device=ids.device)
 
 
 def windows(batch: int) -> Tensor:

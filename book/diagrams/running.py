@@ -686,37 +686,3 @@ def ring_attention() -> Diagram:
     d.arrow((445, 118), (458, 118), (458, 164), (12, 164), (12, 118), (24, 118), wide=True)
     d.text(235, 180, "n − 1 turns, and every query has met every key")
     return d
-
-
-def language_model_flow() -> Diagram:
-    """Under the hood: from token ids to the next token, alone or with guesses, and what the model is told."""
-    d = Diagram(474, 470)
-    ids = d.box(170, 28, "ids", "plain", 92, 30)
-    embedding = d.box(170, 92, "embedding", "weight", 120, 30)
-    d.frame(170, 198, 236, 136)
-    d.text(66, 144, "N layers", "start")
-    attention = d.box(170, 176, "norm, grouped attention", "attention", 196, 42)
-    network = d.box(170, 234, "norm, gated network", "value", 196, 34)
-    output = d.box(170, 302, "norm, output table", "weight", 160, 30)
-    logits = d.box(170, 360, "logits", "logits", 92, 30)
-    d.arrow(ids.bottom, embedding.top, label="[B, T]")
-    d.arrow(embedding.bottom, attention.top, label="[B, T, d]", at=(222, 120))
-    d.arrow(attention.bottom, network.top)
-    d.arrow(network.bottom, output.top)
-    d.arrow(output.bottom, logits.top, label="[B, T, V]")
-    d.box(384, 28, "LanguageModelConfig", "norm", 170, 30, look="code")
-    places = d.box(388, 108, "mask, cosines\nand sines", "key", 120, 44)
-    d.box(388, 182, "KeyValueCache", "memory", 120, 34, look="code")
-    d.arrow((388, 43), places.top)
-    d.arrow((328, 108), (308, 108), (308, 164), (268, 164), kind="key")
-    d.arrow((268, 177), (328, 177), kind="memory")
-    d.arrow((328, 189), (268, 189), kind="memory")
-    alone = d.box(102, 424, "generate\nchooses one", "query", 132, 48)
-    guessed = d.box(276, 424, "accept keeps guesses,\nand draws one more", "query", 172, 48)
-    draft = d.box(420, 330, "draft model", "attention", 96, 34)
-    d.arrow((152, 375), (152, 388), (102, 388), alone.top, kind="logits")
-    d.arrow((188, 375), (188, 388), (250, 388), (250, 400), kind="logits")
-    d.arrow(draft.bottom, (420, 424), guessed.right, label="guesses", at=(420, 386), look="")
-    d.arrow(alone.left, (18, 424), (18, 28), ids.left, kind="query")
-    d.arrow((276, 448), (276, 460), (18, 460), (18, 420), kind="query", tip=False)
-    return d

@@ -12,7 +12,7 @@ from itertools import product
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import assert_close, close, llama_folder, refuses, scrambled
+from helpers import assert_close, close, llama_folder, scrambled
 from torch import nn
 
 from transformer import (
@@ -202,18 +202,6 @@ def test_with_a_cache_as_without_and_no_look_ahead(positions, changes):
     assert moved[:5].max() == 0 and moved[5] > 1e-6
 
 
-def test_tables_that_differ_are_no_state_of_a_tied_model():
-    tied, untied = (LanguageModel(replace(CONFIG, tie_embeddings=is_tied)) for is_tied in (True, False))
-    before, state = tied.output.weight.clone(), untied.state_dict()
-    for module, names in ((tied, ""), (torch.nn.ModuleDict({"model": tied}), "model.")):
-        told = f"{names}embedding.weight and {names}output.weight must be equal, being tied, but differ"
-        with refuses(ValueError, told):
-            module.load_state_dict({f"{names}{name}": x for name, x in state.items()})
-    assert tied.output.weight.equal(before)
-    tied.load_state_dict(state | {"output.weight": state["embedding.weight"].clone()})
-    assert tied.output.weight is tied.embedding.weight and tied.output.weight.equal(state["embedding.weight"])
-
-
 def test_the_cache_holds_as_many_bytes_as_it_should():
     model, cache = lively(), KeyValueCache()
     model(tokens(2, 9), cache=cache)
@@ -281,23 +269,6 @@ def test_a_recorded_llama_is_met_to_the_last_digits(tmp_path):
     assert_close(logits, torch.tensor(record["logits"]), 1e-4)
     assert_close(logits, torch.tensor(record["logits in float64"]), 1e-12)
     assert generate(model, ids, 20).tolist() == record["continued"]
-
-
-@pytest.mark.parametrize(
-    "changes, named",
-    [
-        ({"model_type": "gpt2"}, "model_type"),
-        ({"attention_bias": True}, "attention_bias"),
-        ({"mlp_bias": True}, "mlp_bias"),
-        ({"hidden_act": "relu"}, "hidden_act"),
-        ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 8.0}}, "rope_type"),
-    ],
-    ids=str,
-)
-def test_what_ours_cannot_do_is_refused_by_name(tmp_path, changes, named):
-    pytest.importorskip("safetensors")
-    with pytest.raises(ValueError, match=named):
-        from_llama(llama_folder(tmp_path, **changes))
 
 
 LLAMA3 = {

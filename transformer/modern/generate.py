@@ -1,23 +1,30 @@
-"""Writing with a language model: greedy, drawn, speculative."""
+"""transformer.modern.generate, from book/15-since-2017.ipynb, "Since 2017".
 
-from collections.abc import Callable
-import torch
-from torch import Tensor
-from transformer.attention import KeyValueCache
-from transformer.modern.language_model import LanguageModel
-from transformer.training import evaluating
-from transformer.validation import check_choice, check_ids, check_size
+Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
+"""
 
 __all__ = [
     "most_probable",
     "generate",
-    "probabilities",
     "Draw",
     "random_draw",
     "accept",
     "RewindableCache",
+    "probabilities",
     "speculative_decoding",
 ]
+
+
+# %% book/15-since-2017.ipynb · The whole model · [generate]
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from transformer.attention import KeyValueCache
+from transformer.modern.language_model import LanguageModel
+from transformer.training import evaluating
+from transformer.validation import check_choice, check_ids, check_size
 
 
 def most_probable(logits: Tensor) -> Tensor:
@@ -65,11 +72,6 @@ def generate(
     return tokens[:, prompt.size(1) :]
 
 
-def probabilities(logits: Tensor) -> Tensor:
-    """The probabilities `[..., V]` that a model's logits `[..., V]` stand for."""
-    return logits.softmax(-1)
-
-
 Draw = Callable[[Tensor], int]
 
 
@@ -78,8 +80,14 @@ def random_draw(probabilities: Tensor) -> int:
     return int(torch.multinomial(probabilities, 1))
 
 
-def accept(proposed: list[int], q: Tensor, p: Tensor, draw: Draw = random_draw) -> list[int]:
-    """Keep proposed tokens up to the first refusal: the result is distributed as the large model says.
+# %% book/15-since-2017.ipynb · Speculative decoding · [accept]
+def accept(
+    proposed: list[int],
+    q: Tensor,
+    p: Tensor,
+    draw: Draw = random_draw,
+) -> list[int]:
+    """Keep guesses up to the first refusal; the distribution is the large model's.
 
     Args:
         proposed: n tokens, each drawn from its row of `q`.
@@ -101,6 +109,7 @@ def accept(proposed: list[int], q: Tensor, p: Tensor, draw: Draw = random_draw) 
     return [*proposed, draw(p[-1])]
 
 
+# %% book/15-since-2017.ipynb · Speculative decoding · [speculative-decoding]
 class RewindableCache(KeyValueCache):
     """A `KeyValueCache` that can forget the latest positions."""
 
@@ -109,6 +118,11 @@ class RewindableCache(KeyValueCache):
         self.length = min(self.length, length)
         for attention, (room, _) in self._grown.items():
             self._grown[attention] = room, self.length
+
+
+def probabilities(logits: Tensor) -> Tensor:
+    """The probabilities `[..., V]` that a model's logits `[..., V]` stand for."""
+    return logits.softmax(-1)
 
 
 @torch.no_grad()

@@ -1,12 +1,25 @@
-"""A decoder-only language model made of the parts of `modern.parts`."""
+"""transformer.modern.language_model, from book/15-since-2017.ipynb, "Since 2017".
 
+Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
+"""
+
+__all__ = [
+    "LanguageModelConfig",
+    "GroupedQueryAttention",
+    "cache_bytes",
+    "LanguageModelLayer",
+    "LanguageModel",
+]
+
+
+# %% book/15-since-2017.ipynb · QK-norm · [language-model-config]
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
-from typing import Any
+
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+
 from transformer.attention import KeysAndValues, KeyValueCache, Projection, fused_attention
 from transformer.model import initialize
 from transformer.modern.parts import (
@@ -20,15 +33,6 @@ from transformer.modern.parts import (
     sliding_mask,
 )
 from transformer.validation import check_choice, check_ids, check_number, check_size, check_type
-
-__all__ = [
-    "LanguageModelConfig",
-    "GroupedQueryAttention",
-    "cache_bytes",
-    "LanguageModelLayer",
-    "LanguageModel",
-    "next_token_loss",
-]
 
 
 @dataclass(frozen=True)
@@ -76,7 +80,26 @@ class LanguageModelConfig:
     tie_embeddings: bool = True
 
     def __post_init__(self) -> None:
-        _check_config(self)
+        sizes = ("vocab_size", "d_model", "n_heads", "n_layers", "d_ff")
+        check_size(**{name: getattr(self, name) for name in sizes}, n_kv_heads=self.kv_heads)
+        check_size(window=1 if self.window is None else self.window)
+        for name in ("qk_norm", "scale_embedding", "tie_embeddings"):
+            check_type(bool, **{name: getattr(self, name)})
+        check_type((RotaryStretch, type(None)), rotary_stretch=self.rotary_stretch)
+        check_choice(sorted(GATES), activation=self.activation)
+        check_choice(("rotary", "alibi", "none"), positions=self.positions)
+        check_number(rotary_base=self.rotary_base, norm_eps=self.norm_eps)
+        if self.rotary_base == 0:
+            raise ValueError("rotary_base must be positive, but is 0")
+        if self.d_head is None and self.d_model % self.n_heads:
+            given = f"{self.n_heads} does not divide {self.d_model}"
+            raise ValueError(f"n_heads must divide d_model where d_head is None, but {given}")
+        check_size(d_head=self.d_k)
+        if self.n_heads % self.kv_heads:
+            given = f"{self.kv_heads} does not divide {self.n_heads}"
+            raise ValueError(f"n_kv_heads must divide n_heads, but {given}")
+        if self.positions == "rotary" and self.d_k % 2:
+            raise ValueError(f"d_head must be even for rotary positions, but is {self.d_k}")
 
     @property
     def kv_heads(self) -> int:
@@ -89,30 +112,7 @@ class LanguageModelConfig:
         return self.d_model // self.n_heads if self.d_head is None else self.d_head
 
 
-def _check_config(config: LanguageModelConfig) -> None:
-    for name in ("vocab_size", "d_model", "n_heads", "n_layers", "d_ff"):
-        check_size(**{name: getattr(config, name)})
-    for name in ("n_kv_heads", "d_head", "window"):
-        if getattr(config, name) is not None:
-            check_size(**{name: getattr(config, name)})
-    for name in ("qk_norm", "scale_embedding", "tie_embeddings"):
-        check_type(bool, **{name: getattr(config, name)})
-    check_type((RotaryStretch, type(None)), rotary_stretch=config.rotary_stretch)
-    check_choice(sorted(GATES), activation=config.activation)
-    check_choice(("rotary", "alibi", "none"), positions=config.positions)
-    check_number(rotary_base=config.rotary_base, norm_eps=config.norm_eps)
-    if config.rotary_base == 0:
-        raise ValueError("rotary_base must be positive, but is 0")
-    if config.d_head is None and config.d_model % config.n_heads:
-        given = f"{config.n_heads} does not divide {config.d_model}"
-        raise ValueError(f"n_heads must divide d_model where d_head is None, but {given}")
-    if config.n_heads % config.kv_heads:
-        given = f"{config.kv_heads} does not divide {config.n_heads}"
-        raise ValueError(f"n_kv_heads must divide n_heads, but {given}")
-    if config.positions == "rotary" and config.d_k % 2:
-        raise ValueError(f"d_head must be even for rotary positions, but is {config.d_k}")
-
-
+# %% book/15-since-2017.ipynb · QK-norm · [grouped-query-attention]
 class GroupedQueryAttention(nn.Module):
     """Self-attention in which groups of heads share their keys and values.
 
@@ -180,14 +180,19 @@ class GroupedQueryAttention(nn.Module):
         return x.unflatten(-1, (-1, self.d_k)).transpose(1, 2)  # [B, T, H·d_k] -> [B, H, T, d_k]
 
 
+# %% book/15-since-2017.ipynb · The KV cache in bytes · [cache-bytes]
 def cache_bytes(
-    config: LanguageModelConfig, length: int, batch: int = 1, dtype: torch.dtype = torch.bfloat16
+    config: LanguageModelConfig,
+    length: int,
+    batch: int = 1,
+    dtype: torch.dtype = torch.bfloat16,
 ) -> int:
     """The bytes of all keys and values of `batch` sequences of `length` tokens."""
     numbers = 2 * config.n_layers * batch * config.kv_heads * length * config.d_k
     return numbers * dtype.itemsize
 
 
+# %% book/15-since-2017.ipynb · The whole model · [language-model-layer]
 class LanguageModelLayer(nn.Module):
     """Self-attention, then the gated network, each after a norm and with a residual connection.
 
@@ -216,6 +221,7 @@ class LanguageModelLayer(nn.Module):
         return x + self.feed_forward(self.feed_norm(x))
 
 
+# %% book/15-since-2017.ipynb · The whole model · [language-model]
 class LanguageModel(nn.Module):
     """The decoder-only Transformer: token ids in, logits of the next tokens out.
 
@@ -248,14 +254,6 @@ class LanguageModel(nn.Module):
         nn.init.normal_(self.embedding.weight, std=d_model**-0.5)
         if config.tie_embeddings:
             self.output.weight = self.embedding.weight
-
-    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *rest: Any) -> None:
-        names = [f"{prefix}{table}.weight" for table in ("embedding", "output")]
-        if self.output.weight is self.embedding.weight and all(name in state_dict for name in names):
-            one, two = (state_dict[name] for name in names)
-            if not (one.is_meta or one.equal(two)):  # of two names for one parameter, the last would win
-                raise ValueError(f"{' and '.join(names)} must be equal, being tied, but differ")
-        super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def forward(
         self, ids: Tensor, mask: Tensor | None = None, cache: KeyValueCache | None = None
@@ -290,10 +288,3 @@ class LanguageModel(nn.Module):
         for layer in self.layers:
             x = layer(x, mask, table, cache)
         return self.output(self.norm(x))
-
-
-def next_token_loss(model: nn.Module, ids: Tensor) -> tuple[Tensor, Tensor]:
-    """The summed loss of every token of `ids` `[B, T + 1]` but the first, and their number, for `fit`."""
-    logits, targets = model(ids[:, :-1]), ids[:, 1:]
-    loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum")
-    return loss, torch.tensor(targets.numel(), device=ids.device)
