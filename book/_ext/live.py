@@ -108,7 +108,7 @@ FIGURES: dict[str, str | None] = {
 # What a figure needs beside what all of them share.
 RUN = ("learning", "learner", "trial")
 MORE_SCRIPTS = {
-    "learner": ("learning",),
+    "learner": ("learning", "recorded"),
     "depth": ("learning",),
     "warmup": RUN,
     "reversing": RUN,

@@ -66,7 +66,6 @@ MODELS = {"toy": load_toy_model, "phrases": lambda: Translator.load("phrases", "
 ANSWERING = [*live.MODELS, *live.SPEAKERS]
 RUNS = ["warmup", "reversing"]  # a small model is trained, at a chapter's settings
 STILLS = ["toy", *(name for name in live.FIGURES if name not in ANSWERING)]
-TRAINED = ["learner", *RUNS]  # before a run their first pictures have axes and nothing in them
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 
 
@@ -357,26 +356,43 @@ def test_without_javascript_there_is_an_answer_or_a_picture_and_a_caption(chromi
     context.close()
 
 
-def train(tab: Page, seconds: int = 120) -> None:
-    """Press the button, and wait until the run has ended by itself."""
-    tab.get_by_role("button", name="Train", exact=True).click()
-    tab.get_by_role("button", name="Pause", exact=True).wait_for()
-    tab.get_by_role("button", name="Train", exact=True).wait_for(timeout=1000 * seconds)
-
-
 def pictures_of(tab: Page, name: str) -> str:
-    ready(tab, name)
     if name == "learner":
-        train(tab)
+        tab.emulate_media(reduced_motion="reduce")  # the end of what is recorded
+    ready(tab, name)
     if name in RUNS:  # before its run it has axes and nothing in them
         button = tab.locator(f"figure[data-live={name}]").get_by_role("button")
         button.click()
         button.and_(tab.get_by_text("Stop")).wait_for()
         button.and_(tab.get_by_text("Run")).wait_for(timeout=240_000)
-    drawn = tab.locator(f"figure[data-live={name}] svg:not(.live-head *)").evaluate_all(
+    picture = ":is(svg:not(.live-head *, .live-machine *), .live-machine)"
+    drawn = tab.locator(f"figure[data-live={name}] {picture}").evaluate_all(
         "all => all.map(picture => picture.outerHTML)"
     )
     return "\n".join([*drawn, ""])
+
+
+# What the playground opens with: the reports of a run with the first settings, as its worker makes them.
+REPORTS = """(() => {
+    const messages = [];
+    const postMessage = (message) => messages.push(JSON.parse(JSON.stringify(message)));
+    Object.assign(globalThis, { onmessage: null, postMessage, setTimeout: (next) => next() });
+    live.learner.work(live.learning());
+    onmessage({ data: { settings: [live.learner.first] } });
+    onmessage({ data: { going: true, until } });
+    return { settings: live.learner.first, messages };
+})()"""
+
+
+def reports(until: int = 3000) -> dict[str, Any]:
+    found = in_node_as("learner", REPORTS, until=until)
+    rounded = json.loads(json.dumps(found["messages"]), parse_float=lambda text: round(float(text), 2))
+    return {**found, "messages": rounded}
+
+
+def write_record() -> None:
+    content = json.dumps(reports(), separators=(",", ":"))
+    (SCRIPTS / "recorded.js").write_text(f"live.recorded = {content};\n", encoding="utf8")
 
 
 def write_stills() -> None:
@@ -463,7 +479,7 @@ FILLS = """figure => {
     return Math.abs(kept - height) <= 26;
 }"""
 MOST = 480  # pixels; what opens a chapter has fewer, by test_budgets.py
-HIGHEST = {"smoothing": 484, "anatomy": 640, "learner": 884}
+HIGHEST = {"smoothing": 484, "anatomy": 640, "learner": 1100}
 
 
 @reads_pages
@@ -474,7 +490,7 @@ def test_a_figure_is_the_one_on_paper_keeps_its_place_and_fits_a_phone(tab, name
     figure = tab.locator(f"figure[data-live={name}]")
     tab.wait_for_function(FILLS, arg=figure.element_handle())  # what a worker finds comes a moment later
     assert figure.evaluate(KEPT) <= HIGHEST.get(name, MOST)
-    if name in STILLS and name not in TRAINED:
+    if name in STILLS and name not in RUNS:
         still, drawn = live.still_of(name).read_text(encoding="utf8"), pictures_of(tab, name)
         assert NUMBER.split(still) == NUMBER.split(drawn)
         shown, wanted = ([float(number) for number in NUMBER.findall(text)] for text in (still, drawn))
@@ -1246,33 +1262,94 @@ WRAPPED = """() => [...document.querySelectorAll('.live-samples .live-tokens')].
     row.lastElementChild.offsetTop > row.firstElementChild.offsetTop + 8).length"""
 
 
+@needs_node
+def test_what_the_playground_opens_with_is_its_own_first_run():
+    """`python tests/book/test_live.py` records it anew."""
+    recorded = (SCRIPTS / "recorded.js").read_text(encoding="utf8")
+    recorded = json.loads(recorded.removeprefix("live.recorded = ").removesuffix(";\n"))
+    fresh = reports(until=10)
+    assert recorded["settings"] == fresh["settings"]
+    for found, wanted in zip(recorded["messages"], fresh["messages"]):
+        (found,), (wanted,) = found["reports"], wanted["reports"]
+        assert found["unseen"] == wanted["unseen"] and found["step"] == wanted["step"]
+        losses = [[loss for _, loss in report["losses"]] for report in (found, wanted)]
+        assert losses[0] == pytest.approx(losses[1], abs=0.02)  # another processor may round otherwise
+    assert len(json.dumps(recorded)) < 60_000
+
+
+def test_the_playground_leads_to_chapters_that_exist():
+    pages = re.findall(r'"(\d\d-[\w-]+)"', (SCRIPTS / "learner.js").read_text(encoding="utf8"))
+    assert len(pages) >= 5
+    assert all((ROOT / "book" / f"{page}.ipynb").exists() for page in pages)
+
+
+def trained(tab: Page) -> str:
+    """What is said when the run, which has begun, has ended by itself."""
+    tab.get_by_role("button", name="Pause", exact=True).wait_for()
+    tab.get_by_role("button", name="Train", exact=True).wait_for(timeout=240_000)
+    return said(tab)
+
+
+def answered(tab: Page) -> str:
+    """The answer to the reader's digits, when all of it is written."""
+    tab.locator(".live-asked .live-verdict:not(:empty)").wait_for()
+    return "".join(tab.locator(".live-asked .live-token").all_inner_texts())
+
+
 @reads_pages
-def test_a_transformer_learns_in_the_page_and_is_taken_apart(tab):
-    """Its own pairs, too, which are known by heart sooner."""
+def test_a_transformer_learns_in_the_page_and_answers_and_is_taken_apart(tab):
     ready(tab, "learner")
     figure = tab.locator("figure[data-live=learner]")
-    figure.locator(".live-map").nth(5).wait_for()  # three attentions of two heads, when the worker has run
-    figure.locator(".live-sign").first.wait_for()  # start or padding, which only an untrained model writes
+    figure.locator(".live-map").nth(5).wait_for()  # three attentions of two heads
+    assert "A recording" in said(tab)
     widths = "all => all.map(cell => Math.round(10 * cell.getBoundingClientRect().width))"
     assert len(set(figure.locator(".live-samples .live-token").evaluate_all(widths))) == 1
     assert tab.evaluate(WRAPPED) == 0
-    train(tab)
-    assert "64 of 64 unseen sequences are right" in said(tab)
-    assert figure.locator(".live-wrong").count() == 0
+    tab.get_by_role("button", name="Train", exact=True).click()
+    words = trained(tab)
+    assert "64 of 64 unseen sequences are right. It has learned the task" in words
+    assert figure.locator(".live-unlike").count() == 0
+    updates = int(re.search(r"After update (\d+)", words)[1])
+    assert tab.url.endswith(f"?updates={updates}")
+
+    digits = tab.get_by_label("Your digits")
+    digits.fill("90 21")
+    assert digits.get_attribute("aria-invalid") == "true"
+    digits.fill("90215")
+    assert answered(tab) == "51209■" and "✓" in figure.locator(".live-asked .live-verdict").inner_text()
+    figure.locator(".live-asked .live-token").nth(1).press("Enter")
+    assert "Step 2 writes 1 (" in figure.locator(".live-looked").inner_text()
     figure.locator(".live-sample").nth(3).press("Enter")
     tab.wait_for_selector(".live-sample:nth-child(4)[aria-pressed=true]")
-    tab.get_by_text("Settings, and what to take away").click()
-    tab.get_by_label("Task", exact=True).select_option("own pairs")
-    pairs = tab.get_by_label("Own pairs, one on each line")
-    pairs.fill("12 = 21\n3 + 4")
-    pairs.blur()
-    assert "“3 + 4” is not a pair such as 123 = 321" in said(tab)
-    assert tab.get_by_role("button", name="Train", exact=True).is_disabled()
-    pairs.fill("12 = 777\n345 = X")
-    pairs.blur()
-    train(tab)
-    assert "2 of 2 pairs are right" in said(tab)
+    tab.get_by_role("slider", name="Back through the updates").fill("0")
+    figure.get_by_text("Nothing is trained yet").wait_for()
+    assert figure.locator(".live-unlike").count() > 0
+
+    tab.get_by_role("button", name="the mask").click()
+    words = trained(tab)
+    assert "Without the mask 0% are right instead of 100%" in words and "More in Chapter 3." in words
+    assert figure.locator(".live-machine del").inner_text() == "masked"
+    address = tab.url
+    assert address.endswith(f"?without=mask&updates={updates}")
+
+
+@reads_pages
+def test_an_address_of_the_playground_is_its_run_or_says_what_is_wrong(tab):
+    visit(tab, PLACES["learner"])
+    address = PLACES["learner"].as_uri()
+    tab.goto(f"{address}?heads=1&without=cross&updates=20")
+    assert "After update 20 " in trained(tab) and tab.url == f"{address}?heads=1&without=cross&updates=20"
+    assert slider(tab, "Heads").get_attribute("aria-valuetext") == "1"
+    taken = tab.get_by_role("button", name="cross-attention", exact=True)
+    assert taken.get_attribute("aria-pressed") == "true"
+    slide(tab, "Seed", 3)  # trains at once
+    tab.get_by_role("button", name="Pause", exact=True).click()
+    tab.wait_for_url(re.compile(r"seed=3&without=cross"))
+    tab.goto(f"{address}?task=xyz&tsk=1")
+    words = tab.locator(".live-refused").inner_text()
+    assert "task cannot be “xyz”, but copy" in words and "no setting is called “tsk”" in words
 
 
 if __name__ == "__main__":
+    write_record()
     write_stills()

@@ -1,60 +1,66 @@
-// A Transformer that is trained in the page: its worker, its controls, and what is seen while it learns.
+// A Transformer that is trained in the page: its worker, its controls, and the drawn model that learns.
 "use strict";
 {
-  const { html, svg, slider, range, scientific } = live;
+  const { html, svg, slider, range, scientific, percent } = live;
 
   // What runs beside the page: one run, or two that learn in turn. A report comes after every few updates, and whenever
-  // one is asked for.
+  // one is asked for. It shows the model as it is, or as it was after update `at`.
   function work({ Run }) {
-    const EVERY = 10, LAST = 3000;
-    let runs = [], going = false, asked, sample = 0, heard;
+    const EVERY = 10, LAST = 3000, KEPT = 60, SHOWN = 6;
+    let runs = [], going = false, heard, until, at, src;
 
-    const begin = (settings) => {
-      const run = new Run(settings);
-      return { run, losses: [], perfect: 0, found: run.evaluate() };
-    };
-    const ended = ({ run, perfect }) => perfect >= 3 || run.step >= LAST;
-
-    const report_of = ({ run, losses, found }) =>
-      ({ ...found, step: run.step, losses: losses.splice(0), unseen: run.unseen, maps: run.maps(sample) });
-
-    function report() {
-      const reports = runs.map(report_of);
-      going &&= !runs.every(ended);
-      const { state } = runs[0].run.model;
-      const tensor = state[asked];
-      postMessage({ reports, going, heard, names: Object.keys(state), tensor: tensor && { name: asked, data: tensor.data, grad: tensor.grad } });
+    function keep(each) {
+      const { run, past } = each;
+      const { share, answers, right } = run.evaluate();
+      const state = Object.fromEntries(Object.entries(run.model.state).map(([name, { data }]) => [name, { data: data.slice() }]));
+      const now = { step: run.step, share, total: right.length, answers: answers.slice(0, SHOWN), right: right.slice(0, SHOWN), state };
+      each.perfect += share === 1;
+      each.past = [...past.length < KEPT ? past : past.filter((_, i) => i % 2 === 0), now];
     }
 
-    function advance(some, updates) {
-      for (let i = 0; i < updates; i++) for (const { run, losses } of some) losses.push([run.step + 1, run.update()]);
-      for (const each of some) {
-        each.found = each.run.evaluate();
-        each.perfect = each.found.share === 1 ? each.perfect + 1 : 0;
-      }
+    function begin(settings) {
+      const each = { run: new Run(settings), losses: [], perfect: 0, past: [] };
+      keep(each);
+      return each;
+    }
+
+    const ended = ([{ run, perfect }]) => perfect >= 2 || run.step >= LAST || run.step >= until;
+
+    function report_of({ run, losses, past }) {
+      const { state, ...found } = past.find(({ step }) => step === at) ?? past.at(-1);
+      return { ...found, losses: losses.splice(0), unseen: run.unseen.slice(0, SHOWN), view: run.look(src ?? run.unseen[0][0], state) };
+    }
+
+    function report() {
+      going &&= !ended(runs);
+      postMessage({ reports: runs.map(report_of), kept: runs[0].past.map(({ step }) => step), going, heard });
+    }
+
+    function advance(updates) {
+      for (let i = 0; i < updates; i++) for (const { run, losses } of runs) losses.push([run.step + 1, run.update()]);
+      runs.forEach(keep);
       report();
     }
 
     function cycle() {
       if (!going) return;
-      const learning = runs.filter((each) => !ended(each));
-      if (!learning.length) return report();
-      advance(learning, EVERY - (learning[0].run.step % EVERY));
+      const { step } = runs[0].run;
+      advance(Math.min(EVERY - (step % EVERY), until - step));
       setTimeout(cycle); // lets the page's messages in
     }
 
     onmessage = ({ data }) => {
       heard = data.number;
       if (data.settings) [runs, going] = [data.settings.map(begin), false];
-      if ("tensor" in data) asked = data.tensor;
-      if ("sample" in data) sample = data.sample;
-      if (data.updates) advance(runs, data.updates);
-      else if ("going" in data) {
-        going = data.going;
-        if (going && runs.every(ended)) for (const each of runs) each.perfect = 0; // whoever presses on wants more
-        if (going) setTimeout(cycle);
-        else report(); // that it has stopped
-      } else report();
+      if ("src" in data) src = data.src;
+      if ("at" in data) at = data.at;
+      if (data.updates) return advance(data.updates);
+      if ("going" in data) {
+        ({ going, until = Infinity } = data);
+        if (going && ended(runs)) runs[0].perfect = 0; // whoever presses on wants more
+        if (going) return setTimeout(cycle);
+      }
+      report();
     };
   }
 
@@ -62,127 +68,184 @@
   const start_worker = () =>
     new Worker(URL.createObjectURL(new Blob([`(${work})((${live.learning})());`], { type: "text/javascript" })));
 
-  // The settings with their first values, as they stand in the page's address, and what each slider can be set to.
-  const FIRST = {
-    task: "reverse", digits: 5, d_model: 32, n_heads: 2, n_layers: 1, peak: 0.003, warmup: 100, dropout: 0, smoothing: 0,
-    norm: "post", seed: 0, without: "", own: "",
+  // What can be taken away: its name, what its absence breaks, why nothing breaks where nothing does, and who tells more.
+  const PARTS = {
+    positions: ["positions", "attention sees a bag of digits: which ones, but not in which order", "this task can do without an order", "02-embedding", "Chapter 2"],
+    mask: ["the mask", "in training it read each answer off its own input, and when it writes there is none to read", "it learned more than to copy its own input", "03-attention", "Chapter 3"],
+    scale: ["the scale", "large scores make a softmax that gives everything to one key, and no gradient to the others", "a head of so few numbers keeps its scores small by itself", "03-attention", "Chapter 3"],
+    residuals: ["residuals", "every gradient has to go through every sublayer, and little of it arrives", "two or three sublayers still let a gradient through", "04-layers", "Chapter 4"],
+    cross: ["cross-attention", "the decoder never sees what it is asked, so it writes what is likely and not what is right", "this needs no input", "05-model", "Chapter 5"],
+    head: ["a head", "with the first head of each attention gone, the others do not do its work", "the other heads do the work of the first", "14-looking-inside", "Chapter 14"],
   };
+
+  // What can be chosen, under the names of the page's address, and what is chosen at first.
   const VALUES = {
-    digits: range(2, 8), d_model: [16, 32, 48, 64], n_heads: [1, 2, 4], n_layers: [1, 2], warmup: [1, 10, 30, 100, 200, 400],
-    peak: [1e-4, 3e-4, 1e-3, 2e-3, 3e-3, 5e-3, 1e-2, 3e-2, 1e-1], dropout: range(0, 0.5, 0.05), smoothing: range(0, 0.3, 0.05), seed: range(0, 9),
+    task: Object.keys(live.learning().TASKS), digits: range(2, 8), d_model: [16, 32, 48, 64], heads: [1, 2, 4], layers: [1, 2],
+    norm: ["post", "pre"], peak: [1e-4, 3e-4, 1e-3, 2e-3, 3e-3, 5e-3, 1e-2, 3e-2, 1e-1], warmup: [1, 10, 30, 100, 200, 400],
+    dropout: range(0, 0.5, 0.05), smoothing: range(0, 0.3, 0.05), seed: range(0, 9), without: Object.keys(PARTS), updates: range(1, 3000),
   };
-  const SHARED = ["task", "digits", "seed", "own"]; // by two runs that are compared
-  const PARTS = { positions: "positions", mask: "the causal mask", scale: "the scale 1/√d_k", residuals: "the residual connections" };
-  const SHOWN = 6;
-  const OWN_PAIRS = 200, OWN_LENGTH = 12;
+  const FIRST = {
+    task: "reverse", digits: 5, d_model: 32, heads: 2, layers: 1, norm: "post", peak: 0.003, warmup: 100,
+    dropout: 0, smoothing: 0, seed: 0, without: "",
+  };
 
-  const near = (values, value) => values.reduce((best, each) => (Math.abs(each - value) < Math.abs(best - value) ? each : best));
-
-  // The settings of an address; a number that no slider has becomes the nearest that one has.
+  // The settings of an address, and what in it cannot be chosen.
   function from_address(query) {
-    const given = new URLSearchParams(query);
-    return Object.fromEntries(Object.entries(FIRST).map(([name, first]) => {
-      const text = given.get(name);
-      if (text === null) return [name, first];
-      return [name, VALUES[name] ? near(VALUES[name], Number(text)) : text];
-    }));
+    const [found, wrong] = [{ ...FIRST }, []];
+    for (const [name, text] of new URLSearchParams(query)) {
+      const values = VALUES[name] ?? [];
+      const value = values.find((each) => String(each) === text);
+      if (value !== undefined) found[name] = value;
+      else if (!values.length) wrong.push(`no setting is called “${name.slice(0, 40)}”`);
+      else wrong.push(`${name} cannot be “${text.slice(0, 40)}”, but ${values.length > 20 ? `1 to ${values.length}` : values.join(", ")}`);
+    }
+    return { found, wrong };
   }
 
-  // What differs from the first settings: it makes the address, and the name of a run.
-  const differences = (values) => Object.entries(values).filter(([name, value]) => String(value) !== String(FIRST[name]));
-  const name_of = (values) =>
-    differences(values).filter(([name]) => !SHARED.includes(name))
-      .map(([name, value]) => `${name} ${String(value).replaceAll(",", " and ")}`).join(", ") || "first settings";
-
-  // "123 = 321", a pair a line, of digits and X.
-  function pairs_of(text) {
-    const ids = (word) => [...word.trim()].map((sign) => (sign === "X" ? 10 : Number(sign)));
-    const form = new RegExp(`^\\s*[0-9X]{1,${OWN_LENGTH}}\\s*=\\s*[0-9X]{1,${OWN_LENGTH}}\\s*$`);
-    const lines = text.split("\n").filter((line) => line.trim());
-    const bad = lines.find((line) => !form.test(line));
-    if (bad !== undefined) return { error: `“${bad.trim().slice(0, 40)}” is not a pair such as 123 = 321, with 1 to ${OWN_LENGTH} digits or X on each side.` };
-    if (lines.length > OWN_PAIRS) return { error: `${lines.length} pairs; at most ${OWN_PAIRS} are learned.` };
-    return { pairs: lines.map((line) => line.split("=").map(ids)) };
+  function settings_of({ heads, layers, norm, without, ...values }) {
+    return { ...values, n_heads: heads, n_layers: layers, norm_first: norm === "pre", parts: without ? { [without]: false } : {} };
   }
 
-  // A cell for a token, as wide as any other; what no answer should hold has a sign for the eye and a name for the ear.
-  function token_cell(id, wrong) {
-    const state = wrong ? "live-token live-wrong" : "live-token";
-    if (id <= 10) return html("span", { class: state }, id === 10 ? "X" : String(id));
-    const name = ["start", "end", "pad"][id - 11];
-    return html("span", { class: `${state} live-sign`, title: name }, html("span", { "aria-hidden": "true" }, "▸■·"[id - 11]), html("span", { class: "live-spoken" }, name));
+  const END = 12;
+  const sign = (id) => (id >= 0 && id < 10 ? String(id) : { 10: "X", 11: "▸", 12: "■" }[id] ?? "·");
+  const name = (id) => ({ 11: "start", 12: "end", 13: "padding" }[id] ?? sign(id));
+  const most = (numbers) => numbers.indexOf(Math.max(...numbers));
+
+  // A cell for a token; what is not a digit has a name for the ear.
+  function token_cell(id, state = "") {
+    const spoken = sign(id) === name(id) ? [sign(id)] : [html("span", { "aria-hidden": "true" }, sign(id)), html("span", { class: "live-spoken" }, name(id))];
+    return html("span", { class: `live-token ${state}` }, ...spoken);
   }
+
+  // The drawn model ------------------------------------------------------------------------------------
+
+  // One head's weights, with the tokens that ask beside the rows and those that are looked at above the columns.
+  function map_of(rows, columns, unit) {
+    const [left, top] = [12, 13]; // for the tokens
+    const cells = range(0, rows * columns - 1).map((i) => svg("rect", { x: left + unit * (i % columns), y: top + unit * Math.floor(i / columns), width: unit, height: unit }));
+    const across = range(0, columns - 1).map((s) => svg("text", { x: left + unit * (s + 0.5), y: top - 4 }));
+    const down = range(0, rows - 1).map((t) => svg("text", { x: left / 2, y: top + unit * (t + 0.5) + 4 }));
+    const band = svg("rect", { class: "live-band", x: left, width: unit * columns, height: unit });
+    const [wide, high] = [left + unit * columns + 1, top + unit * rows + 1];
+    const picture = svg("svg", { class: "live-map live-weights", width: wide, height: high, viewBox: `0 0 ${wide} ${high}`, role: "img" }, ...cells, ...across, ...down, band);
+
+    function show({ weights, T, S }, head, queries, keys, step, words) {
+      cells.forEach((cell, i) => {
+        const [t, s] = [Math.floor(i / columns), i % columns];
+        cell.style.setProperty("--weight", t < T && s < S ? weights[(head * T + t) * S + s].toFixed(2) : 0);
+      });
+      across.forEach((text, s) => (text.textContent = s < S ? sign(keys[s]) : ""));
+      down.forEach((text, t) => (text.textContent = t < T ? sign(queries[t]) : ""));
+      band.setAttribute("y", top + unit * Math.min(step ?? 0, T - 1));
+      band.style.display = step === undefined ? "none" : "";
+      const looks = range(0, T - 1).map((t) => `${name(queries[t])} at ${name(keys[most(weights.slice((head * T + t) * S, (head * T + t + 1) * S))])}`);
+      picture.setAttribute("aria-label", `${words}, head ${head + 1}: most looks ${looks.join(", ")}`);
+    }
+    return { picture, show };
+  }
+
+  // Encoder and decoder from the bottom up, for inputs of so many tokens; `show` puts in what a model makes of one.
+  function machine({ d_model, heads, layers, norm, without }, length) {
+    const maps = {};
+    const unit = Math.min(15, Math.floor(165 / (2 * length + 1))); // two maps side by side
+    const part = (key, words) => html(key === without ? "del" : "span", {}, words);
+    const tokens = (words) => {
+      const row = html("div", { class: "live-tokens" });
+      return { row, box: html("div", { class: "live-entry" }, html("span", {}, words), row) };
+    };
+    const sum = () => (norm === "pre" ? [part("residuals", "add")] : [part("residuals", "add"), " & norm"]);
+
+    function sublayer(side, layer, kind, words, rows, columns) {
+      const inside = [];
+      if (rows && kind !== without) {
+        const all = (maps[`${side}.layers.${layer}.${kind}_attention`] = range(1, heads).map(() => map_of(rows, columns, unit)));
+        inside.push(html("div", { class: "live-maps" }, ...all.map(({ picture }, head) => (head === 0 && without === "head" ? html("del", {}, picture) : picture))));
+      }
+      const title = html("div", { class: "live-title" }, ...(norm === "pre" ? ["norm, "] : []), ...words, ...(rows ? [" ", part("scale", "÷ √dₖ")] : []));
+      const state = kind === without ? "live-gone" : "";
+      return html("div", { class: `live-sublayer live-${kind} ${state} ${without === "residuals" ? "live-straight" : ""}` },
+        html("div", { class: "live-block" }, ...inside, title), html("div", { class: "live-add" }, ...sum()));
+    }
+
+    const network = `feed-forward, ${d_model} → ${2 * d_model} → ${d_model}`;
+    const last = norm === "pre" ? [html("div", { class: "live-add" }, "norm")] : [];
+    const embedding = () => html("div", { class: "live-block live-title" }, "embedding ", part("positions", "+ positions"));
+    const [given, read, written] = [tokens("what is read"), tokens("what is written so far"), tokens("what is written next")];
+    const encoder = range(0, layers - 1).flatMap((n) => [
+      sublayer("encoder", n, "self", ["self-attention"], length, length), sublayer("encoder", n, "feed", [network])]);
+    const decoder = range(0, layers - 1).flatMap((n) => [
+      sublayer("decoder", n, "self", [part("mask", "masked"), " self-attention"], length + 1, length + 1),
+      sublayer("decoder", n, "cross", ["cross-attention"], length + 1, length), sublayer("decoder", n, "feed", [network])]);
+    const element = html("div", { class: "live-machine", role: "group", "aria-label": "The model, drawn from the bottom up" },
+      html("div", { class: "live-side" }, given.box, embedding(), ...encoder, ...last, html("div", { class: "live-add live-memory" }, "encoder’s output")),
+      html("div", { class: "live-side" }, read.box, embedding(), ...decoder, ...last, html("div", { class: "live-block live-title" }, "logits of 14 tokens, softmax"), written.box));
+
+    function show({ src, read: ids, written: made, maps: found }, step) {
+      given.row.replaceChildren(...src.map((id) => token_cell(id)));
+      read.row.replaceChildren(...ids.map((id, t) => token_cell(id, t === step ? "live-current" : t > step ? "live-later" : "")));
+      written.row.replaceChildren(...made.map((id, t) => token_cell(id, t === step ? "live-current" : t > step ? "live-later" : "")));
+      for (const each of found) {
+        const [side, , layer, kind] = each.name.split(".");
+        const words = `${side} ${Number(layer) + 1}, ${kind.replace("_", "-")}`;
+        maps[each.name].forEach((map, head) =>
+          map.show(each, head, side === "encoder" ? src : ids, side === "encoder" || kind.startsWith("cross") ? src : ids, side === "decoder" ? step : undefined, words));
+      }
+    }
+    return { element, show };
+  }
+
+  // The page ------------------------------------------------------------------------------------------
 
   function choice(label, values, first, changed) {
-    const field = html("select", { "aria-label": label, change: changed }, ...values.map((value) => html("option", { value, selected: String(value) === String(first) }, String(value))));
+    const field = html("select", { "aria-label": label, change: changed }, ...values.map((value) => html("option", { value, selected: value === first }, value)));
     return { row: html("label", { class: "live-slider" }, html("span", {}, label), field), get value() { return field.value; } };
   }
 
   function build() {
-    const given = from_address(location.search);
-    const among = (label, name, show = String) => slider(label, VALUES[name], given[name], show, restart);
+    const { found: given, wrong } = from_address(location.search);
+    const differs = (values) => Object.entries(values).filter(([key, value]) => value !== FIRST[key]);
+    const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
     const share = (value) => `${Math.round(100 * value)}%`;
+    const anew = () => begin(true);
+    const among = (label, key, show = String) => slider(label, VALUES[key], given[key], show, anew);
+    const button = (words, click, kind = "") => html("button", { type: "button", class: `live-button ${kind}`, click }, words);
 
-    const task = choice("Task", [...Object.keys(live.learning().TASKS), "own pairs"], given.own ? "own pairs" : given.task, restart);
-    const digits = among("Digits", "digits");
-    const d_model = among("d_model", "d_model");
-    const n_heads = among("Heads", "n_heads");
-    const n_layers = among("Layers", "n_layers", (number) => `${number} + ${number}`);
-    const peak = among("Highest rate", "peak", (rate) => scientific(rate, 0));
-    const warmup = among("Warm-up", "warmup", (number) => (number === 1 ? "1 update" : `${number} updates`));
-    const dropout = among("Dropout", "dropout", share);
-    const smoothing = among("Smoothing", "smoothing", share);
-    const seed = among("Seed", "seed");
-    const norm = choice("Norm", ["post", "pre"], given.norm, restart);
-    const without = Object.entries(PARTS).map(([name, words]) => {
-      const box = html("input", { type: "checkbox", checked: given.without.split(",").includes(name), change: restart });
-      return { name, words, box, row: html("label", { class: "live-switch" }, box, ` without ${words}`) };
-    });
-    const own = html("textarea", { class: "live-own", rows: 4, spellcheck: "false", "aria-label": "Own pairs, one on each line", change: restart }, given.own || "12 = 21\n345 = 543\n6789 = 9876\n");
-    const own_row = html("div", { class: "live-own-pairs" }, html("p", {}, `A pair on each line, such as 123 = 321: up to ${OWN_PAIRS} pairs of digits and X. There is nothing unseen then; the pairs themselves are tested.`), own);
+    const controls = {
+      task: choice("Task", VALUES.task, given.task, other_task), digits: slider("Digits", VALUES.digits, given.digits, String, other_task),
+      d_model: among("d_model", "d_model"), heads: among("Heads", "heads"), layers: among("Layers", "layers", (number) => `${number} + ${number}`),
+      norm: choice("Norm", VALUES.norm, given.norm, anew), peak: among("Highest rate", "peak", (rate) => scientific(rate, 0)),
+      warmup: among("Warm-up", "warmup", (number) => (number === 1 ? "1 update" : `${number} updates`)),
+      dropout: among("Dropout", "dropout", share), smoothing: among("Smoothing", "smoothing", share), seed: among("Seed", "seed"),
+    };
+    let { without } = given;
+    const chosen = () => ({ ...Object.fromEntries(Object.entries(controls).map(([key, { value }]) => [key, value])), without });
 
-    const go = html("button", { type: "button", class: "live-button live-go", click: () => (running ? send({ going: false }) : send({ going: true })) }, "Train");
-    const one = html("button", { type: "button", class: "live-button", click: () => send({ updates: 1 }) }, "One update");
-    const again = html("button", { type: "button", class: "live-button", click: restart }, "From the start");
-    const compare = html("button", { type: "button", class: "live-button", click: toggle_comparison });
-    const link = html("a", { class: "live-address" }, "Link to this run");
-
-    const [losses, shares] = [new live.Plot(), new live.Plot()];
-    const samples = html("div", { class: "live-samples", role: "group", "aria-label": "Sequences that are never trained on" });
-    const maps = html("div");
-    const which = html("select", { "aria-label": "Tensor", change: () => send({ tensor: which.value }) });
-    const grid = html("canvas", { class: "live-tensor", role: "img" });
-    const tensor_said = html("output", { class: "live-tensor-words" });
+    const go = button("Train", () => (running ? send({ going: false }) : worker ? send({ going: true, at: undefined }) : begin(true)), "live-go");
+    const one = button("One update", () => { if (!worker) begin(false); send({ updates: 1, at: undefined }); });
+    const again = button("From the start", () => begin(false));
+    const taken = ["", ...Object.keys(PARTS)].map((part) => ({ part, button: button(part ? PARTS[part][0] : "nothing", () => { without = part; begin(true); }) }));
     const said = html("output", { class: "live-said" });
-    let worker, running = false, runs, seconds, since, sample = 0, sent = 0;
-    let beside = new URLSearchParams(location.search).has("beside") ? from_address(new URLSearchParams(location.search).get("beside")) : undefined;
+    const refused = html("p", { class: "live-note live-refused", role: "status" }, wrong.length ? `The address of this page asks for what is not here: ${wrong.join("; ")}.` : "");
 
-    // What is chosen, under the names of the address.
-    const chosen = () => ({
-      ...Object.fromEntries(Object.entries({ digits, d_model, n_heads, n_layers, peak, warmup, dropout, smoothing, seed }).map(([name, each]) => [name, each.value])),
-      task: task.value, norm: norm.value, without: without.filter(({ box }) => box.checked).map(({ name }) => name).join(","),
-      own: task.value === "own pairs" ? own.value : "",
-    });
+    const field = live.text_field({ class: "live-digits", "aria-label": "Your digits", inputmode: "numeric" }, 8, ask);
+    const answer = html("div", { class: "live-tokens", role: "group", "aria-label": "The answer, token by token" });
+    const verdict = html("span", { class: "live-verdict" });
+    const bars = html("div", { class: "live-likely", role: "img" });
+    const looked = html("p", { class: "live-looked" });
+    const samples = html("div", { class: "live-samples", role: "group", "aria-label": "Sequences that are never trained on" });
+    const [losses, shares] = [new live.Plot("", 330, 150), new live.Plot("", 330, 150)];
+    const back = html("input", { type: "range", "aria-label": "Back through the updates", min: 0, max: 0, value: 0, input: () => go_back(Number(back.value)) });
+    const back_to = html("output", { class: "live-place" });
+    const which = html("div", { class: "live-row live-which", role: "group", "aria-label": "Which model is drawn" });
+    const drawn = html("div", { class: "live-drawn" });
 
-    // The same as the worker wants it.
-    function settings_of({ norm, without, own, ...values }) {
-      const parts = Object.fromEntries(Object.keys(PARTS).map((name) => [name, !without.split(",").includes(name)]));
-      return { ...values, norm_first: norm === "pre", parts, ...(values.task === "own pairs" ? pairs_of(own) : {}) };
-    }
-
-    // What runs beside it, from the same seed and on the same task.
-    const other = (now) => ({ ...beside, ...Object.fromEntries(SHARED.map((name) => [name, now[name]])) });
-
-    function toggle_comparison() {
-      beside = beside ? undefined : chosen();
-      if (beside) settings_box.open = true;
-      restart();
-    }
+    let worker, film, running = false, learning, runs, kept, model, drawn_for, asked, step = 0, player, seconds, since, sent = 0, shown = 0;
+    const view = () => runs[shown].now.view;
 
     function send(message) {
       if ("going" in message || message.updates) since ??= performance.now();
       if (message.going) set_running(true);
-      worker?.postMessage({ ...message, number: ++sent });
+      worker.postMessage({ ...message, number: ++sent });
     }
 
     function set_running(value) {
@@ -191,169 +254,231 @@
       one.disabled = running;
     }
 
-    function restart() {
+    function prepare() {
       const now = chosen();
-      const { error, pairs } = settings_of(now);
-      own_row.hidden = now.task !== "own pairs";
-      digits.input.disabled = !own_row.hidden;
-      compare.replaceChildren(beside ? "Stop comparing" : "Compare");
+      runs = (without ? ["", without] : [""]).map((part) => ({ part, name: part ? `without ${PARTS[part][0]}` : "whole", settings: { ...now, without: part }, losses: [], shares: [] }));
+      [seconds, since, drawn_for, shown] = [0, undefined, undefined, runs.length - 1];
+      for (const { part, button } of taken) button.setAttribute("aria-pressed", String(part === without));
+      which.replaceChildren(...runs.length > 1 ? ["Drawn:", ...runs.map(({ name }, i) => button(name, () => { shown = i; draw(); }))] : []);
+    }
+
+    // A new run from the seed. With `go` it trains, until it has learned or has made so many updates.
+    function begin(go, until) {
+      clearInterval(film);
       worker?.terminate();
-      worker = undefined;
-      set_running(false);
-      const impossible = error ?? (pairs && !pairs.length ? "There is no pair to learn yet." : undefined);
-      for (const button of [go, one]) button.disabled = Boolean(impossible);
-      if (impossible) return clear(impossible);
       worker = start_worker();
       worker.onmessage = ({ data }) => take(data);
-      const all = beside ? [now, other(now)] : [now];
-      runs = all.map((values) => ({ losses: [], shares: [], name: name_of(values) }));
-      [seconds, since, sample] = [0, undefined, 0];
-      const shared_left_out = beside && differences(beside).filter(([name]) => !SHARED.includes(name));
-      const query = new URLSearchParams([...differences(now), ...(beside ? [["beside", new URLSearchParams(shared_left_out)]] : [])]).toString();
-      link.setAttribute("href", `${location.pathname}${query && `?${query}`}#live-learner`);
-      send({ settings: all.map(settings_of), tensor: which.value || "src_embedding.weight" });
+      prepare();
+      set_running(false);
+      send({ settings: runs.map(({ settings }) => settings_of(settings)), src: asked, at: undefined });
+      if (go) send({ going: true, until });
+      tell_address();
     }
 
-    // Without a task nothing is left of the run before.
-    function clear(words) {
-      for (const plot of [losses, shares]) plot.clear(words);
-      for (const part of [samples, maps, tensor_said]) part.replaceChildren();
-      grid.width = grid.height = 0;
-      grid.setAttribute("aria-label", words);
-      said.replaceChildren(words);
+    function other_task() {
+      asked = undefined;
+      begin(true);
     }
 
-    function take({ reports, going, heard, names, tensor }) {
+    // The address of the page has what is chosen, and how far a run went that stands.
+    function tell_address() {
+      const updates = !running && runs[0].losses.length ? [["updates", runs[0].losses.length]] : [];
+      const query = new URLSearchParams([...differs(chosen()), ...updates]).toString();
+      history.replaceState(null, "", `${location.pathname}${query && `?${query}`}${location.hash}`);
+    }
+
+    function take({ reports, going, heard, kept: steps }) {
       if (heard === sent) { // or else it was written before the latest message came
         if (since !== undefined) seconds += (performance.now() - since) / 1000;
         since = going ? performance.now() : undefined;
         set_running(going);
       }
-      reports.forEach(({ losses: new_losses, ...report }, i) => {
+      [kept, learning] = [steps, going];
+      reports.forEach((report, i) => {
         const run = runs[i];
-        run.losses.push(...new_losses);
-        if (run.shares.at(-1)?.[0] !== report.step) run.shares.push([report.step, report.share]);
-        Object.assign(run, report);
+        run.losses.push(...report.losses);
+        if (report.step > (run.shares.at(-1)?.[0] ?? -1)) run.shares.push([report.step, report.share]);
+        run.now = report;
       });
-      if (names.length !== which.length) {
-        const before = which.value; // it may have been chosen while this report was under way
-        which.replaceChildren(...names.map((name) => html("option", { value: name, selected: name === before }, name)));
-        if (which.value !== tensor?.name) send({ tensor: which.value });
-      }
+      if (worker && heard === sent && !going) tell_address();
       draw();
-      draw_samples();
-      draw_maps();
-      if (tensor) draw_tensor(tensor);
     }
 
-    const smooth = (points) => points.map(([step], i) => {
+    // Some recorded updates are played while nothing is trained yet.
+    function play_film() {
+      prepare();
+      const { messages } = live.recorded;
+      let frame = 0;
+      const next = () => {
+        take(messages[frame]);
+        if (++frame === messages.length) clearInterval(film);
+      };
+      next();
+      if (still) while (frame < messages.length) next();
+      else film = setInterval(next, 200);
+    }
+
+    function go_back(place) {
+      if (worker) return send({ at: place === kept.length - 1 ? undefined : kept[place] });
+      clearInterval(film);
+      runs[0].now = live.recorded.messages[place].reports[0];
+      draw();
+    }
+
+    // What a reader asks is answered token by token; a model that has not learned begins to.
+    function ask() {
+      const text = field.input.value;
+      const words = /[^0-9]/.test(text) ? "Only digits are read." : text.length < 2 || text.length > 8 ? "Type 2 to 8 digits." : "";
+      field.input.setAttribute("aria-invalid", Boolean(words));
+      field.note.replaceChildren(words);
+      if (!words) answer_to([...text].map(Number));
+    }
+
+    function answer_to(src) {
+      asked = src;
+      if (worker) send({ src });
+      else begin(true);
+      clearInterval(player);
+      step = still ? src.length : 0;
+      if (!still) player = setInterval(() => {
+        if (++step > src.length) clearInterval(player);
+        if (runs[shown].now) draw_view();
+      }, 500);
+    }
+
+    const smooth = (points) => points.map(([at], i) => {
       const recent = points.slice(Math.max(0, i - 9), i + 1);
-      return [step, recent.reduce((sum, [, loss]) => sum + loss, 0) / recent.length];
+      return [at, recent.reduce((sum, [, loss]) => sum + loss, 0) / recent.length];
     });
-    const loss_of = ({ losses }) => (losses.length ? smooth(losses.slice(-10)).at(-1)[1] : undefined);
-    const right_of = ({ right, unseen }) => `${right.filter(Boolean).length} of ${unseen.length}`;
+    const right_of = ({ now }) => `${Math.round(now.share * now.total)} of ${now.total}`;
 
     function draw() {
-      const [run, second] = runs;
-      const last = Math.max(100, ...runs.map(({ losses }) => losses.length));
-      const across = { from: 0, to: last, label: "update" };
-      const loss = loss_of(run);
-      const now = loss === undefined ? "Nothing is trained yet" : `After update ${run.step} the loss is ${loss.toFixed(2)}`;
-      losses.axes(across, { from: 0, to: 4, label: "loss, nats a token" }, `${now}.`);
-      shares.axes(across, { from: 0, to: 1.02, label: "right from end to end", show: share }, `${right_of(run)} are right.`);
-      for (const each of [...runs].reverse()) {
-        const state = each === run ? "live-main" : "live-other";
-        losses.curve(smooth(each.losses), state);
-        shares.curve(each.shares, state);
+      draw_curves();
+      draw_samples();
+      draw_view();
+      [...which.querySelectorAll("button")].forEach((each, i) => each.setAttribute("aria-pressed", String(i === shown)));
+      back.max = kept.length - 1;
+      back.value = kept.indexOf(runs[0].now.step);
+      back.setAttribute("aria-valuetext", `update ${runs[0].now.step}`);
+      back_to.replaceChildren(`update ${runs[0].now.step}`);
+    }
+
+    function draw_curves() {
+      const [run] = runs;
+      const now = run.now.step;
+      const across = { from: 0, to: Math.max(100, run.losses.length), label: "update" };
+      const lines = runs.map(({ losses }) => smooth(losses));
+      const loss = lines.map((line) => line[now - 1]?.[1]);
+      losses.axes(across, { from: 0, to: 4, label: "loss, nats" }, now ? `After update ${now} the loss is ${loss[0].toFixed(2)}.` : "Nothing is trained yet.");
+      shares.axes(across, { from: 0, to: 1.02, label: "all right", show: share }, `${right_of(run)} are right.`);
+      for (const i of [1, 0].filter((i) => runs[i])) {
+        losses.curve(lines[i], i ? "live-other" : "live-main");
+        shares.curve(runs[i].shares, i ? "live-other" : "live-main");
+        if (now) losses.dot([now, loss[i]], "live-now");
+        shares.dot([now, runs[i].now.share], "live-now");
       }
-      const time = seconds ? ` in ${seconds.toFixed(1)} s` : "";
-      const words = `${now}${time}; ${right_of(run)} ${own_row.hidden ? "unseen sequences" : "pairs"} are right.`;
-      const second_loss = second && loss_of(second);
-      const so_far = second_loss === undefined ? "" : `, loss ${second_loss.toFixed(2)}, ${right_of(second)} right after update ${second.step}`;
-      said.replaceChildren(second ? `${words} Dashed, from the same seed: ${second.name}${so_far}. Solid: ${run.name}.` : words);
+      const time = seconds && now === run.losses.length ? ` in ${seconds.toFixed(1)} s` : "";
+      const told = now ? `After update ${now}${time} the loss is ${loss[0].toFixed(2)}; ${right_of(run)} unseen sequences are right.` : `Nothing is trained yet; ${right_of(run)} unseen sequences are right.`;
+      const beside = runs[1] ? [` Dashed, ${runs[1].name}: ${now ? `loss ${loss[1].toFixed(2)}, ` : ""}${right_of(runs[1])} right.`] : [];
+      said.replaceChildren(worker ? "" : "A recording. ", told, ...beside, ...lesson());
+    }
+
+    const link = (page, words) => html("a", { href: `${page}.html` }, words);
+
+    // What a run that has ended teaches, and where to go from there.
+    function lesson() {
+      const [{ now, losses }, other] = runs;
+      if (running || learning || now.step < losses.length || now.step < 10 || (now.share < 0.95 && now.step < 3000)) return [];
+      if (now.share < 0.95) return [html("strong", {}, " It has not learned it.")," Try another rate."];
+      if (!other) {
+        const next = worker ? "Now type digits of your own, or take a part away." : "Press Train, and it learns here; or type digits, or take a part away.";
+        return [html("strong", {}, ` It has learned the task, from examples alone. ${next}`), " How it is built is derived from ", link("02-embedding", "Chapter 2"), " on."];
+      }
+      const [words, broken, whole, page, chapter] = PARTS[other.part];
+      const left = other.now.share / now.share;
+      const sentence = left < 0.5 ? `Without ${words} ${share(other.now.share)} are right instead of ${share(now.share)}: ${broken}.`
+        : left < 0.95 ? `Without ${words} it learns more slowly: ${share(other.now.share)} are right, not ${share(now.share)}. Press Train to see how far it gets.`
+        : `Without ${words} nothing is lost, ${share(other.now.share)} beside ${share(now.share)}: ${whole}.`;
+      return [" ", html("strong", {}, sentence), " More in ", link(page, chapter), "."];
     }
 
     // One run's answer to a sequence, with a line in the style of its curve.
     function answer_of({ answers, right, unseen }, number, style) {
-      const made = answers[number].map((id, i) => token_cell(id, id !== unseen[number][1][i]));
+      const made = answers[number].map((id, i) => token_cell(id, id === unseen[number][1][i] ? "" : "live-unlike"));
       const key = style ? [html("span", { class: `live-key live-key-${style}` }, html("span", { class: "live-spoken" }, `${style}: `))] : [];
       return html("span", { class: "live-answer" }, ...key, html("span", {}, "→"),
         html("span", { class: "live-tokens" }, ...(made.length ? made : [html("span", { class: "live-label" }, "nothing")])),
-        html("span", { class: "live-verdict" }, right[number] ? "✓" : "✗", html("span", { class: "live-spoken" }, right[number] ? " right" : " wrong")));
+        html("span", { class: `live-verdict ${right[number] ? "live-correct" : ""}` }, right[number] ? "✓" : "✗", html("span", { class: "live-spoken" }, right[number] ? " right" : " wrong")));
     }
 
     // A row stays the same element from report to report, or else a slow click would begin on one and end on another.
     function draw_samples() {
-      const shown = runs[0].unseen.slice(0, SHOWN);
-      while (samples.childElementCount > shown.length) samples.lastChild.remove();
-      shown.forEach(([src], number) => {
-        const row = samples.children[number] ?? samples.appendChild(html("button", { type: "button", class: "live-sample", click: () => choose_sample(number) }));
-        row.replaceChildren(html("span", { class: "live-tokens" }, ...src.map((id) => token_cell(id))),
-          html("span", { class: "live-answers" }, ...runs.map((run, i) => answer_of(run, number, runs.length > 1 && ["solid", "dashed"][i]))));
+      const { unseen } = runs[0].now;
+      const { src } = view();
+      while (samples.childElementCount > unseen.length) samples.lastChild.remove();
+      unseen.forEach(([digits], number) => {
+        const row = samples.children[number] ?? samples.appendChild(html("button", { type: "button", class: "live-sample", click: () => answer_to(runs[0].now.unseen[number][0]) }));
+        row.replaceChildren(html("span", { class: "live-tokens" }, ...digits.map((id) => token_cell(id))),
+          html("span", { class: "live-answers" }, ...runs.map(({ now }, i) => answer_of(now, number, runs.length > 1 && ["solid", "dashed"][i]))));
+        row.setAttribute("aria-pressed", String(digits.join() === src.join()));
       });
-      mark_sample();
     }
 
-    const mark_sample = () => [...samples.children].forEach((row, number) => row.setAttribute("aria-pressed", String(number === sample)));
-
-    function choose_sample(number) {
-      sample = number;
-      mark_sample();
-      send({ sample });
-    }
-
-    function draw_maps() {
-      const map = ({ name, weights, n_heads, T, S }, head) => {
-        const cells = range(0, T * S - 1).map((cell) => {
-          const weight = weights[head * T * S + cell];
-          return svg("rect", { x: (cell % S) * 10, y: Math.floor(cell / S) * 10, width: 10, height: 10, style: `--weight:${weight.toFixed(3)}` });
-        });
-        const [stack, , number, kind] = name.split(".");
-        const words = `${stack} ${Number(number) + 1}, ${kind.split("_")[0]}, head ${head + 1}`;
-        return html("figure", { class: "live-map" }, svg("svg", { class: "live-weights", viewBox: `0 0 ${10 * S} ${10 * T}`, role: "img", "aria-label": `Attention of ${words}: ${T} queries, ${S} keys` }, ...cells), html("figcaption", {}, words));
-      };
-      maps.replaceChildren(...runs.flatMap((run, i) => {
-        const title = runs.length > 1 ? [html("p", { class: "live-label" }, `${["Solid", "Dashed"][i]}: ${run.name}`)] : [];
-        return [...title, html("div", { class: "live-maps" }, ...run.maps.flatMap((each) => range(0, each.n_heads - 1).map((head) => map(each, head))))];
-      }));
-    }
-
-    // A square for each number: the accent's color for positive ones, the warning's for negative ones.
-    function draw_tensor({ name, data, grad }) {
-      const columns = name.endsWith("weight") && !name.includes("norm") ? (name.includes("w_2") ? 2 : 1) * d_model.value : data.length;
-      const rows = data.length / columns;
-      const largest = data.reduce((most, value) => Math.max(most, Math.abs(value)), 1e-12);
-      const style = getComputedStyle(grid);
-      const [positive, negative] = [style.getPropertyValue("--live-accent"), style.getPropertyValue("--pst-color-danger")];
-      const unit = Math.max(2, Math.floor(512 / columns));
-      [grid.width, grid.height] = [columns * unit, rows * unit];
-      const context = grid.getContext("2d");
-      data.forEach((value, i) => {
-        context.globalAlpha = Math.abs(value) / largest;
-        context.fillStyle = value > 0 ? positive : negative;
-        context.fillRect((i % columns) * unit, Math.floor(i / columns) * unit, unit, unit);
+    // The drawn model, with what it makes of the digits in the field; it stays the same element while its sizes do.
+    function draw_view() {
+      const { src, written, next, maps } = view();
+      const { settings } = runs[shown];
+      const sizes = JSON.stringify([settings, src.length]);
+      if (sizes !== drawn_for) {
+        [drawn_for, model] = [sizes, machine(settings, src.length)];
+        drawn.replaceChildren(model.element);
+      }
+      if (document.activeElement !== field.input) field.input.value = src.join("");
+      const now = Math.min(step, written.length - 1);
+      model.show(view(), now);
+      const wanted = [...live.learning().TASKS[settings.task](src), END];
+      const right = written.join() === wanted.join();
+      while (answer.childElementCount > written.length) answer.lastChild.remove();
+      written.forEach((id, t) => {
+        const cell = answer.children[t] ?? answer.appendChild(html("button", { type: "button", click: () => { clearInterval(player); step = t; draw_view(); } }));
+        cell.className = `live-token ${t > now ? "live-later" : id === wanted[t] ? "" : "live-unlike"}`;
+        cell.setAttribute("aria-label", `Step ${t + 1}: ${name(id)}`);
+        cell.setAttribute("aria-pressed", String(t === now));
+        cell.replaceChildren(t > now && player && step < src.length ? " " : sign(id));
       });
-      const length = (numbers) => Math.sqrt(numbers.reduce((sum, value) => sum + value * value, 0));
-      const words = `${name}, ${rows} × ${columns}: entries up to ±${largest.toFixed(2)}, norm ${length(data).toFixed(2)}, norm of its latest gradient ${length(grad).toFixed(3)}`;
-      grid.setAttribute("aria-label", words);
-      tensor_said.replaceChildren(`${words}.`);
+      const ends = now === written.length - 1;
+      verdict.replaceChildren(...ends ? [right ? "✓" : "✗", html("span", { class: "live-spoken" }, right ? " right" : " wrong")] : []);
+      const shown_ids = range(0, END).filter((id) => id !== 11);
+      bars.replaceChildren(...shown_ids.map((id) => html("span", { class: id === written[now] ? "live-likeliest" : "", style: `--p: ${next[now][id].toFixed(3)}` }, html("span", { class: "live-probability" }), sign(id))));
+      const likely = (numbers, count, words) => numbers.map((p, i) => [p, i]).sort(([a], [b]) => b - a).slice(0, count).map(([p, i]) => `${words(i)} ${percent(p)}`).join(", ");
+      bars.setAttribute("aria-label", `Next token: ${likely(next[now], 3, name)}`);
+      const cross = maps.filter((each) => each.name.includes("cross")).at(-1);
+      const looks = range(settings.without === "head" ? 1 : 0, (cross?.n_heads ?? 0) - 1).map((head) => {
+        const row = cross.weights.slice((head * cross.T + now) * cross.S, (head * cross.T + now + 1) * cross.S);
+        return `head ${head + 1} puts ${share(Math.max(...row))} on token ${most(row) + 1} (${sign(src[most(row)])})`;
+      });
+      looked.replaceChildren(`Step ${now + 1} writes ${name(written[now])} (${percent(next[now][written[now]] ?? 0)}). ${looks.length ? `Its cross-attention: ${looks.join(", ")}.` : "Nothing of the input reaches it."}`,
+        ...ends && !right ? [` Right is ${wanted.slice(0, -1).map(sign).join("")}.`] : [],
+        ...src.length === settings.digits ? [] : [` It is trained on ${settings.digits} digits, not on ${src.length}.`]);
     }
 
+    const { task, digits, d_model, heads, layers, norm, peak, warmup, dropout, smoothing, seed } = controls;
     const stack = (...parts) => html("div", { class: "live-sliders live-stack" }, ...parts.map(({ row }) => row));
-    const settings_box = html("details", {}, html("summary", {}, "Settings, and what to take away"),
-      html("div", { class: "live-halves" }, stack(d_model, n_heads, n_layers, norm, seed), stack(peak, warmup, dropout, smoothing)),
-      html("fieldset", { class: "live-kinds" }, html("legend", {}, "Take one away and see it fail"), ...without.map(({ row }) => row)));
-    const legend = html("p", { class: "live-label" }, "▸ and · are the tokens start and padding, which no answer should hold.");
-    const panel = html("div", { class: "live-panel live-learner" },
-      html("div", { class: "live-row" }, task.row, digits.row, go, one, again, compare, link),
-      own_row,
-      html("div", { class: "live-halves" }, losses.svg, shares.svg), said,
-      html("div", { class: "live-halves" }, html("div", {}, samples, legend), maps), settings_box,
-      html("details", {}, html("summary", {}, "Look into a tensor"), html("label", { class: "live-slider" }, html("span", {}, "Tensor"), which), grid, tensor_said));
-    restart();
+    const folded = [d_model, heads, layers, norm, seed, peak, warmup, dropout, smoothing];
+    const open = folded.some((each) => differs(given).some(([key]) => controls[key] === each));
+    const panel = html("div", { class: "live-panel live-learner" }, refused,
+      html("div", { class: "live-row live-runs" }, go, one, again, task.row, digits.row), said,
+      html("div", { class: "live-row live-away", role: "group", "aria-label": "Take away" }, html("span", {}, "Take away"), ...taken.map((each) => each.button)),
+      html("div", { class: "live-asked" }, html("label", {}, "Your digits ", field.input), field.note, html("div", { class: "live-row" }, answer, verdict), bars, looked),
+      samples, html("div", { class: "live-whole-model" }, which, drawn, html("label", { class: "live-slider live-back" }, html("span", {}, "Back"), back, back_to)),
+      html("div", { class: "live-curves" }, losses.svg, shares.svg),
+      html("details", { open }, html("summary", {}, "Settings"), html("div", { class: "live-halves" }, stack(d_model, heads, layers, norm, seed), stack(peak, warmup, dropout, smoothing))));
+    if (differs(given).length) begin(true, given.updates);
+    else play_film();
     return panel;
   }
 
   live.start_worker = start_worker; // for the single runs of chapters
+  live.learner = { work, first: settings_of(FIRST) }; // for what records the first seconds
   live.mount("learner", build);
 }

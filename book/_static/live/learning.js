@@ -93,15 +93,15 @@
 
     // Chapter 3: with P = softmax(S), dS = P ⊙ (dP − the sum of P ⊙ dP over a row) -------------------------
 
-    // `visible(b, t, s)` says whether query t of sequence b may attend to key s.
-    function attention(tape, q, k, v, { B, T, S, d_model, n_heads, scale, visible }) {
+    // `visible(b, t, s)` says whether query t of sequence b may attend to key s. Heads before `first_head` add nothing.
+    function attention(tape, q, k, v, { B, T, S, d_model, n_heads, scale, visible, first_head = 0 }) {
       const d_k = d_model / n_heads;
       const weights = new Numbers(B * n_heads * T * S);
       const row_of = (b, head, t) => ((b * n_heads + head) * T + t) * S;
       const dP = new Numbers(S);
       const each = (step) => {
         for (let b = 0; b < B; b++)
-          for (let head = 0; head < n_heads; head++)
+          for (let head = first_head; head < n_heads; head++)
             for (let t = 0; t < T; t++) step((b * T + t) * d_model + head * d_k, b * S * d_model + head * d_k, row_of(b, head, t), b, t);
       };
       const context = tape.record(q.data.length, ({ grad }) => each((query, keys, row) => {
@@ -232,9 +232,9 @@
       return state;
     }
 
-    const WHOLE = { positions: true, mask: true, scale: true, residuals: true };
+    const WHOLE = { positions: true, mask: true, scale: true, residuals: true, cross: true, head: true };
 
-    // `parts` says what the model has; each of the four can be taken away.
+    // `parts` says what the model has; each of them can be taken away.
     class Learner {
       constructor(config, state, parts = {}) {
         Object.assign(this, { config, state, parts: { ...WHOLE, ...parts }, maps: {} });
@@ -249,7 +249,7 @@
         const [w_q, w_k, w_v, w_o] = names_of(name);
         const q = this.#linear(tape, x, w_q, d_model);
         const [k, v] = [w_k, w_v].map((each) => this.#linear(tape, memory, each, d_model));
-        const { context, weights } = attention(tape, q, k, v, { ...sizes, d_model, n_heads, scale, visible });
+        const { context, weights } = attention(tape, q, k, v, { ...sizes, d_model, n_heads, scale, visible, first_head: this.parts.head ? 0 : 1 });
         this.maps[name] = { weights, ...sizes, n_heads };
         return this.#linear(tape, context, w_o, d_model);
       }
@@ -282,22 +282,31 @@
         return norm_first ? this.#norm(tape, x, `${stack}.norm`) : x;
       }
 
-      // Logits [B·T, V] for src [B·S] and tgt [B·T]; without `random` there is no dropout.
-      forward(tape, src, tgt, B, random) {
-        const S = src.length / B, T = tgt.length / B;
-        const real = (b, t, s) => src[b * S + s] !== PAD;
+      #real = (src, B) => (b, t, s) => src[(b * src.length) / B + s] !== PAD;
+
+      encode(tape, src, B, random) {
+        return this.#stack(tape, "encoder", src, B, [["self", null, src.length / B, this.#real(src, B)]], random);
+      }
+
+      // Logits [B·T, V] for tgt [B·T], after the encoder has read src [B·S]; without `random` there is no dropout.
+      decode(tape, tgt, memory, src, B, random) {
         const earlier = this.parts.mask ? (b, t, s) => s <= t : () => true;
-        const memory = this.#stack(tape, "encoder", src, B, [["self", null, S, real]], random);
-        const hidden = this.#stack(tape, "decoder", tgt, B, [["self", null, T, earlier], ["cross", memory, S, real]], random);
+        const cross = this.parts.cross ? [["cross", memory, src.length / B, this.#real(src, B)]] : [];
+        const hidden = this.#stack(tape, "decoder", tgt, B, [["self", null, tgt.length / B, earlier], ...cross], random);
         return linear(tape, hidden, this.state["src_embedding.weight"], null, this.config.d_model);
+      }
+
+      forward(tape, src, tgt, B, random) {
+        return this.decode(tape, tgt, this.encode(tape, src, B, random), src, B, random);
       }
 
       // The most probable tokens, one after the other: [B][length].
       greedy_search(src, B, length) {
         const { vocab_size } = this.config;
         const tokens = Array.from({ length: B }, () => []);
+        const memory = this.encode(new Tape(), src, B);
         for (let t = 0; t < length; t++) {
-          const logits = this.forward(new Tape(), src, Int32Array.from(tokens.flatMap((each) => [BOS, ...each])), B).data;
+          const logits = this.decode(new Tape(), Int32Array.from(tokens.flatMap((each) => [BOS, ...each])), memory, src, B).data;
           for (let b = 0; b < B; b++) {
             const start = (b * (t + 1) + t) * vocab_size;
             const row = logits.subarray(start, start + vocab_size);
@@ -404,15 +413,15 @@
     // A training run: the same settings give the same run.
     class Run {
       constructor(settings) {
-        const { task, digits, seed, pairs, parts, d_model, n_heads, n_layers, dropout: rate, norm_first } = settings;
+        const { task, digits, seed, parts, d_model, n_heads, n_layers, dropout: rate, norm_first } = settings;
         this.settings = settings;
         this.config = { d_model, n_heads, n_layers, dropout: rate, norm_first, d_ff: 2 * d_model, vocab_size: 14 };
         const [weights, data, drops] = [seed, seed + 1000, seed + 2000].map(generator);
-        Object.assign(this, { data, drops, adam: new Adam(), step: 0, own: pairs?.length ? pairs : null });
+        Object.assign(this, { data, drops, adam: new Adam(), step: 0 });
         this.model = new Learner(this.config, initialize(this.config, weights), parts);
         const held = generator(seed + 3000);
-        this.unseen = this.own ?? this.#unseen(Math.min(64, 10 ** digits / 10), held, digits, task);
-        this.kept = new Set(this.own ? [] : this.unseen.map(([src]) => src.join("")));
+        this.unseen = this.#unseen(Math.min(64, 10 ** digits / 10), held, digits, task);
+        this.kept = new Set(this.unseen.map(([src]) => src.join("")));
       }
 
       #pair = (random, digits, task) => {
@@ -431,7 +440,6 @@
 
       #draw() {
         const { digits, task } = this.settings;
-        if (this.own) return this.own[Math.floor(this.own.length * this.data())];
         for (;;) {
           const pair = this.#pair(this.data, digits, task);
           if (!this.kept.has(pair[0].join(""))) return pair;
@@ -458,12 +466,22 @@
         return { answers, right, share: right.filter(Boolean).length / B };
       }
 
-      // The attention maps of one sequence, as the model writes its answer: [name, weights, H, T, S].
-      maps(number) {
-        const { src } = batch_of([this.unseen[number]]);
-        const [answer] = this.model.greedy_search(src, 1, this.unseen[number][1].length + 1);
-        this.model.forward(new Tape(), src, Int32Array.from([BOS, ...answer]), 1);
-        return Object.entries(this.model.maps).map(([name, { weights, n_heads, T, S }]) => ({ name, weights, n_heads, T, S }));
+      // How the model answers one sequence with these parameters, token by token: what its decoder reads, the probabilities
+      // of each next token, the tokens that it writes, and every attention's maps, [name, weights, H, T, S].
+      look(src, state = this.model.state) {
+        const model = new Learner(this.config, state, this.settings.parts);
+        const [read, written, next] = [[BOS], [], []];
+        for (;;) {
+          const logits = model.forward(new Tape(), Int32Array.from(src), Int32Array.from(read), 1).data.slice(-this.config.vocab_size);
+          const largest = Math.max(...logits);
+          const total = logits.reduce((sum, each) => sum + Math.exp(each - largest), 0);
+          next.push([...logits].map((each) => Math.exp(each - largest) / total));
+          written.push(logits.indexOf(largest));
+          if (written.at(-1) === EOS || written.length > src.length) break;
+          read.push(written.at(-1));
+        }
+        const maps = Object.entries(model.maps).map(([name, { weights, n_heads, T, S }]) => ({ name, weights: [...weights], n_heads, T, S }));
+        return { src, read, written, next, maps };
       }
     }
 

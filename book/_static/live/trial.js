@@ -3,7 +3,7 @@
 {
   const { html, slider, percent, scientific } = live;
   const MODEL = { d_model: 32, n_heads: 2, n_layers: 1, dropout: 0, smoothing: 0, norm_first: false, parts: {}, seed: 0 };
-  const SHOWN = 6, EVERY = 10;
+  const EVERY = 10;
 
   // `settings` are a run's task, digits, rate and warm-up; `choose` says whether a reader sets the last two.
   function build(settings, updates, choose) {
@@ -32,12 +32,12 @@
       go.replaceChildren("Run");
     }
 
-    function take({ reports: [{ step: now, losses: more, share, right, answers: made, unseen }], going }) {
+    function take({ reports: [{ step: now, losses: more, share, total, right, answers: made, unseen }], going }) {
       losses.push(...more);
       step = now;
       const recent = losses.slice(-EVERY).reduce((sum, [, loss]) => sum + loss, 0) / Math.min(EVERY, losses.length);
-      draw(step ? `After ${step} updates the loss is ${recent.toFixed(2)}, and ${percent(share)} of ${unseen.length} unseen sequences are right.` : "The run has begun.");
-      answers.replaceChildren(...unseen.slice(0, SHOWN).map(([src, wanted], i) => row_of(src, made[i], wanted, right[i])));
+      draw(step ? `After ${step} updates the loss is ${recent.toFixed(2)}, and ${percent(share)} of ${total} unseen sequences are right.` : "The run has begun.");
+      answers.replaceChildren(...unseen.map(([src, wanted], i) => row_of(src, made[i], wanted, right[i])));
       if (step >= updates || (step && !going)) stop();
     }
 
