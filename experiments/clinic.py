@@ -1,14 +1,13 @@
 """`check_model` on right models of six libraries, and on each with faults: `python -m experiments.clinic`.
 
 It writes transformer/records/book/clinic.json, which Chapter 16 reads: for each model, whether any check
-fails; for each model and fault, which checks fail, which suspects they name, and whether the fault is among
-them. All models are small and have random weights. What the record holds already is not run again. It needs
-transformers, x-transformers, labml-nn and litgpt.
+fails; for each model and fault, which checks fail, which suspects they name, and whether the fault is
+among them. All models are small and have random weights. It needs transformers, x-transformers, labml-nn and
+litgpt.
 """
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -30,7 +29,8 @@ from transformer import Transformer, TransformerConfig, accelerate, causal_mask,
 from transformer.files import write_record
 from transformer.modern.language_model import LanguageModel, LanguageModelConfig
 from transformer.runs.folder import run_facts
-from transformer.study.checks import Adapted, CheckReport, decoder_only, seq2seq
+from transformer.study.model_checks import Adapted, decoder_only, seq2seq
+from transformer.study.report import CheckReport
 
 RECORD = Path(__file__).resolve().parents[1] / "transformer" / "records" / "book" / "clinic.json"
 V, D, HEADS, LENGTH, RATE = 20, 12, 3, 40, 0.1
@@ -86,9 +86,7 @@ class Kind(NamedTuple):
     search: Callable[[nn.Module, str], Callable[[Tensor, int], Tensor]] | None = None
 
 
-# -------------------------------------------------------------------------------------------------
 # Faults that go into any model
-# -------------------------------------------------------------------------------------------------
 
 
 class Outside(nn.Module):
@@ -220,9 +218,7 @@ class Patched(nn.Module):
             return self.model(src, tgt)
 
 
-# -------------------------------------------------------------------------------------------------
 # Ours
-# -------------------------------------------------------------------------------------------------
 
 
 class NoPositions(nn.Module):
@@ -308,83 +304,39 @@ def our_language_model(fault: str, positions: str = "rotary") -> nn.Module:
     return model
 
 
-# -------------------------------------------------------------------------------------------------
 # torch.nn
-# -------------------------------------------------------------------------------------------------
 
 
-class Placed(nn.Module):
-    """Tokens and positions."""
-
-    def __init__(self, placed: bool = True) -> None:
-        super().__init__()
-        self.table = nn.Embedding(V, D)
-        self.positions = nn.Parameter(torch.randn(LENGTH, D)) if placed else None
-
-    def forward(self, ids: Tensor) -> Tensor:
-        x = self.table(ids)
-        return x if self.positions is None else x + self.positions[: ids.size(1)]
-
-
-class MeddledTorch(nn.Module):
-    """`torch.nn.Transformer` that does something else with its masks or its memory."""
-
-    def __init__(self, core: nn.Transformer, fault: str) -> None:
-        super().__init__()
-        self.core, self.fault, self.batch_first = core, fault, core.batch_first
-
-    def forward(self, x: Tensor, y: Tensor, **masks: Any) -> Tensor:
-        # True = may not attend, in all of their masks.
-        right = ~masks["src_key_padding_mask"]
-        encoder_mask, cross_mask = (~mask for mask in faulty_masks(right, self.fault))
-        causal = masks["tgt_mask"] if hides_future(self.fault, self.training) else None
-        memory = faulty_memory(self.core.encoder(x, src_key_padding_mask=encoder_mask), self.fault)
-        return self.core.decoder(y, memory, tgt_mask=causal, memory_key_padding_mask=cross_mask)
-
-
-def torch_transformer(
-    model: nn.Transformer,
-    src_embedding: nn.Module,
-    tgt_embedding: nn.Module,
-    output: nn.Module,
-    pad_id: int = 0,
-) -> Adapted:
-    """Put `torch.nn.Transformer` between two tables and a projection, with the masks that it needs."""
-    batch_first = model.batch_first
-    parts = {"core": model, "src": src_embedding, "tgt": tgt_embedding, "output": output}
-
-    def call(parts: Any, src: Tensor, tgt: Tensor) -> Tensor:
-        x, y = parts["src"](src), parts["tgt"](tgt)
-        if not batch_first:
-            x, y = x.transpose(0, 1), y.transpose(0, 1)
-        hidden = parts["core"](
-            x,
-            y,
-            tgt_mask=~causal_mask(tgt.size(1), device=tgt.device)[0, 0],  # True = may not attend
-            src_key_padding_mask=src == pad_id,
-            memory_key_padding_mask=src == pad_id,
-        )
-        logits: Tensor = parts["output"](hidden if batch_first else hidden.transpose(0, 1))
-        return logits
-
-    return Adapted(nn.ModuleDict(parts), call, pad_id)
-
-
-def torch_model(fault: str, norm_first: bool = False) -> nn.Module:
+class TorchPair(nn.Module):
     """`torch.nn.Transformer` between tables. A fast path of theirs adds minus infinity to even heads."""
-    heads = 4 if fault == "minus infinity" else HEADS
-    options: dict[str, Any] = {"dim_feedforward": 24, "batch_first": True, "norm_first": norm_first}
-    layer = nn.TransformerEncoderLayer(D, heads, **options)
-    encoder = nn.TransformerEncoder(layer, 2, nn.LayerNorm(D), enable_nested_tensor=False)
-    core = nn.Transformer(D, heads, num_decoder_layers=2, custom_encoder=encoder, **options)
-    meddled = MeddledTorch(core, fault) if fault not in ("", "minus infinity") else core
-    source, target = (Placed(fault != f"no positions in the {side}") for side in ("source", "target"))
-    return torch_transformer(meddled, source, target, nn.Linear(D, V))
+
+    def __init__(self, fault: str, norm_first: bool = False) -> None:
+        super().__init__()
+        heads = 4 if fault == "minus infinity" else HEADS
+        options: dict[str, Any] = {"dim_feedforward": 24, "batch_first": True, "norm_first": norm_first}
+        layer = nn.TransformerEncoderLayer(D, heads, **options)
+        encoder = nn.TransformerEncoder(layer, 2, nn.LayerNorm(D), enable_nested_tensor=False)
+        self.core = nn.Transformer(D, heads, num_decoder_layers=2, custom_encoder=encoder, **options)
+        self.tables = nn.ModuleList(nn.Embedding(V, D) for _ in range(2))
+        self.output, self.fault, self.config = nn.Linear(D, V), fault, None
+        placed = [fault != f"no positions in the {side}" for side in ("source", "target")]
+        self.positions = nn.ParameterList(nn.Parameter(torch.randn(LENGTH, D) * yes, yes) for yes in placed)
+
+    def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
+        x, y = (
+            table(ids) + positions[: ids.size(1)]
+            for table, ids, positions in zip(self.tables, (src, tgt), self.positions, strict=True)
+        )
+        # True = may not attend, in all of their masks.
+        encoder_mask, cross_mask = (~mask for mask in faulty_masks(src != 0, self.fault))
+        causal = None
+        if hides_future(self.fault, self.training):
+            causal = ~causal_mask(tgt.size(1))[0, 0]
+        memory = faulty_memory(self.core.encoder(x, src_key_padding_mask=encoder_mask), self.fault)
+        return self.output(self.core.decoder(y, memory, tgt_mask=causal, memory_key_padding_mask=cross_mask))
 
 
-# -------------------------------------------------------------------------------------------------
 # Hugging Face's transformers
-# -------------------------------------------------------------------------------------------------
 
 
 class Nothing(nn.Module):
@@ -496,9 +448,7 @@ def hugging_face_decoder(fault: str, name: str, **sizes: Any) -> nn.Module:
     return patched_hugging_face(decoder_only(theirs), fault)
 
 
-# -------------------------------------------------------------------------------------------------
 # x-transformers
-# -------------------------------------------------------------------------------------------------
 
 
 class XPair(nn.Module):
@@ -538,9 +488,7 @@ def x_decoder(fault: str, positions: str = "rotary_pos_emb") -> nn.Module:
     return decoder_only(x_transformers.TransformerWrapper(**whole, attn_layers=layers))
 
 
-# -------------------------------------------------------------------------------------------------
 # labml-nn and litgpt
-# -------------------------------------------------------------------------------------------------
 
 
 class LabPair(nn.Module):
@@ -596,9 +544,7 @@ def lit_decoder(fault: str) -> nn.Module:
     return decoder_only(model)
 
 
-# -------------------------------------------------------------------------------------------------
 # All of them
-# -------------------------------------------------------------------------------------------------
 
 OUTSIDE = ANYWHERE | NORM
 NO_CAUSAL = {"no causal mask": IN_DECODERS["no causal mask"]}
@@ -656,8 +602,8 @@ KINDS: dict[str, Kind] = {
         OURS, partial(our_language_model, positions="alibi"), DECODER | NO_ANGLES, "relative", False
     ),
     "LanguageModel, none": Kind(OURS, partial(our_language_model, positions="none"), DECODER, "none", False),
-    "nn.Transformer, post-norm": Kind(TORCH, torch_model, PAIR | IN_PLACES | MINUS_INFINITY),
-    "nn.Transformer, pre-norm": Kind(TORCH, partial(torch_model, norm_first=True), PAIR | IN_PLACES),
+    "nn.Transformer, post-norm": Kind(TORCH, TorchPair, PAIR | IN_PLACES | MINUS_INFINITY),
+    "nn.Transformer, pre-norm": Kind(TORCH, partial(TorchPair, norm_first=True), PAIR | IN_PLACES),
     "Marian": pair("Marian", BART),
     "BART": pair("Bart", BART),
     "T5": pair("T5", T5, "relative"),
@@ -703,10 +649,8 @@ def tried(name: str, kind: Kind) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     told, untold = examined(kind, ""), examined(kind, "", told=False)
     where = {"library": kind.library, "model": name}
     right = where | {
-        "positions": kind.positions,
         "failures": told.failures,
         "failures without a word": untold.failures,
-        "arithmetic": told.arithmetic,
         "skipped": [result.name for result in told.results if result.verdict == "skipped"],
     }
     faults = []
@@ -723,22 +667,17 @@ def tried(name: str, kind: Kind) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 
 
 def main() -> None:
-    """Add to the record what it does not hold yet, a model at a time."""
+    """Write the record."""
     transformers.logging.set_verbosity_error()
-    held = json.loads(RECORD.read_text(encoding="utf8")) if RECORD.exists() else {}
-    models, faults = held.get("models", []), held.get("faults", [])
-    place = list(KINDS).index
+    models, faults = [], []
     for name, kind in KINDS.items():
-        if name in (model["model"] for model in models):
-            continue
         right, wrong = tried(name, kind)
-        models = sorted([*models, right], key=lambda model: place(model["model"]))
-        faults = sorted([*faults, *wrong], key=lambda fault: place(fault["model"]))
-        facts = run_facts("cpu")
-        for library in ("transformers", "x-transformers", "labml-nn", "litgpt"):
-            facts["versions"][library] = metadata.version(library)
-        write_record(RECORD, {**facts, "models": models, "faults": faults})
+        models, faults = [*models, right], [*faults, *wrong]
         print(name, right["failures"], sum(fault["named"] for fault in wrong), "of", len(wrong), flush=True)
+    facts = run_facts("cpu")
+    for library in ("transformers", "x-transformers", "labml-nn", "litgpt"):
+        facts["versions"][library] = metadata.version(library)
+    write_record(RECORD, {**facts, "models": models, "faults": faults})
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ from transformer.language.corpora import load_corpus, read_pairs
 from transformer.language.translator import Translator
 from transformer.language.folder import save_model, load_model
 from transformer.exchange.torch import from_torch, to_torch
-from transformer.study.checks import check_model
+from transformer.study.model_checks import check_model
 from transformer.study.training_checks import check_training
 
 __all__ = [

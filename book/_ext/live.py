@@ -33,7 +33,7 @@ from transformer.language.corpora import load_corpus
 from transformer.language.translator import by_words
 from transformer.language.vocabulary import BOS_ID, EOS_ID
 from transformer.modern.language_model import LanguageModel
-from transformer.study.model_checks import CHECKS, NEEDED
+from transformer.study.checks import CHECKS, NEEDED
 from transformer.training import load_record, record_path
 
 SCRIPTS = ("transformer", "weights", "vocabulary", "page")

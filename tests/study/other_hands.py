@@ -704,13 +704,11 @@ def accept(proposed, q, p, draw):
     return kept + [draw(p[len(proposed)])]
 ### 16-clinic/influence
 @torch.no_grad()
-def influence(model, src, tgt, other):
-    model.eval()
-    whole = model(src, tgt)
-    T, rows = tgt.size(1), torch.zeros(tgt.size(1), tgt.size(1), dtype=whole.dtype)
+def influence(call, ids, other):
+    whole = call(ids)
+    T, rows = ids.size(1), torch.zeros(ids.size(1), ids.size(1), dtype=whole.dtype)
     for u in range(T):
-        changed = torch.where(torch.arange(T) == u, other, tgt)
-        moved = (model(src, changed) - whole).abs()
+        moved = (call(torch.where(torch.arange(T) == u, other, ids)) - whole).abs()
         for t in range(T):
             rows[u, t] = moved[:, t].max() / whole.abs().max()
     return rows

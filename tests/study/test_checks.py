@@ -22,7 +22,6 @@ import transformer.attention
 from transformer import (
     LayerNorm,
     Transformer,
-    TransformerConfig,
     accelerate,
     causal_mask,
     check_model,
@@ -33,15 +32,8 @@ from transformer.attention import KeyValueCache
 from transformer.modern.generate import generate
 from transformer.modern.language_model import LanguageModel, LanguageModelConfig
 from transformer.modern.parts import RoutedFeedForward
-from transformer.study.checks import (
-    Adapted,
-    CheckReport,
-    CheckResult,
-    decoder_only,
-    encoder_only,
-    find_logits,
-    seq2seq,
-)
+from transformer.study.model_checks import Adapted, decoder_only, find_logits, seq2seq
+from transformer.study.report import CheckReport, CheckResult
 
 ROOT = Path(__file__).resolve().parents[2]
 V = 17
@@ -137,12 +129,6 @@ class TorchTransformer(nn.Module):
         return self.output(hidden)
 
 
-@pytest.mark.parametrize("norm_first", [False, True])
-def test_a_model_of_torch_passes(norm_first):
-    report = check(TorchTransformer(3, norm_first), dropout=True)
-    assert report.passed, report
-
-
 class Recurrent(nn.Module):
     """No Transformer at all: an encoder and a decoder that read one token after the other."""
 
@@ -159,17 +145,6 @@ class Recurrent(nn.Module):
             state = self.decoder(self.table(ids), state)
             states.append(state)
         return self.output(torch.stack(states, dim=1))
-
-
-def test_a_recurrent_model_passes():
-    report = check(Recurrent(), dropout=False)
-    assert report.passed, report
-
-
-def test_a_frozen_parameter_needs_no_gradient():
-    model = Transformer(config())
-    model.encoder.requires_grad_(False)
-    assert check(model).passed
 
 
 def routed(model: nn.Module) -> nn.Module:
@@ -205,32 +180,47 @@ def test_an_expert_that_no_token_can_reach_is_dead():
     assert re.fullmatch(f"none for {expert}, {expert} and 1 more", said)
 
 
-def test_what_lies_behind_a_gate_that_starts_at_zero_is_alive():
-    class Gated(Transformer):
-        def __init__(self):
-            super().__init__(config())
-            self.gate = nn.Parameter(torch.zeros(()))
+class Gated(Transformer):
+    """What lies behind the gate is alive, though the gate starts at zero."""
 
-        def encode(self, src):
-            x = self.positions(self.src_embedding(src))
-            return x + self.gate * self.encoder(x, self.src_mask(src))
+    def __init__(self):
+        super().__init__(config())
+        self.gate = nn.Parameter(torch.zeros(()))
 
-    report = check(Gated())
-    assert report.passed, report
+    def encode(self, src):
+        x = self.positions(self.src_embedding(src))
+        return x + self.gate * self.encoder(x, self.src_mask(src))
 
 
-def test_logits_may_sum_to_one():
-    step = lambda m, s, t, z: z - z.mean(-1, keepdim=True) + 1 / V
-    assert check(Broken({"logits": step})).passed
+class LogProbabilities(Transformer):
+    def project(self, hidden):
+        return super().project(hidden).log_softmax(-1)
+
+
+def with_frozen_encoder():
+    model = Transformer(config())
+    model.encoder.requires_grad_(False)
+    return model
 
 
 @pytest.mark.slow
-def test_log_probabilities_are_logits():
-    class LogProbabilities(Transformer):
-        def project(self, hidden):
-            return super().project(hidden).log_softmax(-1)
-
-    assert check(LogProbabilities(config())).passed
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: TorchTransformer(3, False),
+        lambda: TorchTransformer(3, True),
+        Recurrent,
+        with_frozen_encoder,
+        Gated,
+        lambda: LogProbabilities(config()),
+        lambda: Broken({"logits": lambda m, s, t, z: z - z.mean(-1, keepdim=True) + 1 / V}),  # sums to one
+        lambda: Draws(),
+    ],
+    ids="torch|torch, pre-norm|recurrent|frozen|gated|log-probabilities|sum of one|drawing".split("|"),
+)
+def test_right_models_of_other_kinds_pass(make):
+    report = check(make())
+    assert report.passed, report
 
 
 # -------------------------------------------------------------------------------------------------
@@ -296,11 +286,6 @@ def one_ahead(model, tgt, memory, src_mask):
     return decoded(model, tgt, memory, torch.ones(1, 1, T, T, dtype=torch.bool).tril(1), src_mask)
 
 
-def sees_later_padding(model, tgt, memory, src_mask):
-    mask = causal_mask(tgt.size(1)) | (tgt == 0)[:, None, None, :]
-    return decoded(model, tgt, memory, mask, src_mask)
-
-
 def only_itself(model, tgt, memory, src_mask):
     mask = torch.eye(tgt.size(1), dtype=torch.bool)[None, None]
     return decoded(model, tgt, memory, mask, src_mask)
@@ -329,25 +314,12 @@ def last_call_remembered(model, src, tgt, logits):
     return logits + before
 
 
-def second_thoughts(model, src, tgt, logits):
-    """Changes its mind for good as soon as it is asked about something else."""
-    first = vars(model).setdefault("first", src)
-    model.changed = getattr(model, "changed", False) or not torch.equal(first, src)
-    return logits + model.changed
-
-
 def not_finite_backwards(model, hidden):
     return hidden + (hidden * 0).sum().abs().sqrt()
 
 
 def unused_layer(model: Transformer) -> Transformer:
     model.spare = nn.Linear(3, 3)
-    return model
-
-
-def layer_times_zero(model: Transformer) -> Transformer:
-    model.spare = nn.Linear(12, 12)
-    model.steps["hidden"] = lambda model, hidden: hidden + 0 * model.spare(hidden)
     return model
 
 
@@ -380,10 +352,6 @@ def with_norms(make: Callable[[], nn.Module], stack: str) -> Transformer:
     return model
 
 
-def banned(logits: Tensor, token: int = 0, value: float = -torch.inf) -> Tensor:
-    return logits.index_fill(2, torch.tensor(token), value)
-
-
 def broken(**steps) -> Callable[[], Transformer]:
     return lambda: Broken(steps)
 
@@ -391,29 +359,16 @@ def broken(**steps) -> Callable[[], Transformer]:
 FAULTS: dict[str, tuple[Callable[[], nn.Module], set[str]]] = {
     "two results": (broken(logits=lambda m, s, t, z: (z, z)), {"logits"}),
     "no logits": (broken(logits=lambda m, s, t, z: {"loss": z.mean(), "hidden": z[..., :-1]}), {"logits"}),
-    "ids for a result": (broken(logits=lambda m, s, t, z: z.argmax(-1)), {"logits"}),
     "integers": (broken(logits=lambda m, s, t, z: (1000 * z).long()), {"logits"}),
     "time first": (broken(logits=lambda m, s, t, z: z.transpose(0, 1)), {"logits"}),
     "a token too many": (broken(logits=lambda m, s, t, z: F.pad(z, (0, 1))), {"logits"}),
-    "the last position only": (broken(logits=lambda m, s, t, z: z[:, -1:]), {"logits"}),
-    "a token banned at the start": (
-        broken(logits=lambda m, s, t, z: torch.cat([banned(z[:, :1]), z[:, 1:]], 1)),
-        {"logits"},
-    ),
-    "a token banned in evaluation only": (
-        broken(logits=lambda m, s, t, z: z if m.training else banned(z)),
-        {"logits"},
-    ),
-    "every token banned": (broken(logits=lambda m, s, t, z: z - torch.inf), {"logits"}),
     "not finite for short sources": (
         broken(logits=lambda m, s, t, z: z / (s.size(1) >= t.size(1))),
         {"logits"},
     ),
-    "not finite in training": (broken(logits=lambda m, s, t, z: z / (not m.training)), {"logits"}),
     "one length for both": (broken(logits=lambda m, s, t, z: z + 0 * s[..., None]), {"logits"}),
     "dropout without the flag": (broken(hidden=lambda m, h: F.dropout(h, 0.1)), {"repeatable"}),
     "a state between calls": (broken(logits=last_call_remembered), {"repeatable"}),
-    "a state that other sentences change": (broken(logits=second_thoughts), {"repeatable"}),
     "probabilities": (broken(logits=lambda m, s, t, z: z.softmax(-1)), {"scores"}),
     "no causal mask": (
         broken(decode=lambda m, t, memory, mask: decoded(m, t, memory, None, mask)),
@@ -422,8 +377,6 @@ FAULTS: dict[str, tuple[Callable[[], nn.Module], set[str]]] = {
     "causal in training only": (broken(decode=causal_in(training=True)), {"future"}),
     "causal in evaluation only": (broken(decode=causal_in(training=False)), {"future"}),
     "one token ahead": (broken(decode=one_ahead), {"future"}),
-    "later padding seen": (broken(decode=sees_later_padding), {"future"}),
-    "scaled by the length": (broken(logits=lambda m, s, t, z: z / t.size(1)), {"future"}),
     "encoder without a mask": (broken(encode=encoded), {"padding"}),
     "memory without a mask": (
         broken(decode=lambda m, t, memory, mask: causal(m, t, memory, None)),
@@ -433,15 +386,7 @@ FAULTS: dict[str, tuple[Callable[[], nn.Module], set[str]]] = {
         lambda: Broken({"decode": masked_in_evaluation}, dropout=0.0),
         {"padding"},
     ),
-    "not a number beside padding": (
-        broken(logits=lambda m, s, t, z: z * torch.where(s[:, -1:, None] == 0, torch.nan, 1.0)),
-        {"padding", "batch", "empty source"},
-    ),
     "mean of the batch": (broken(hidden=lambda m, h: h + h.mean(0)), {"batch"}),
-    "mean of the batch in training": (
-        broken(hidden=lambda m, h: h + h.mean(0) * m.training),
-        {"batch"},
-    ),
     "numbered rows": (
         broken(hidden=lambda m, h: h + torch.arange(1.0, len(h) + 1)[:, None, None] * h.sin()),
         {"batch"},
@@ -483,16 +428,11 @@ FAULTS: dict[str, tuple[Callable[[], nn.Module], set[str]]] = {
         {"target positions"},
     ),
     "squeeze": (broken(hidden=lambda m, h: h.squeeze()), {"one token"}),
-    "deviation of a batch of one": (
-        broken(hidden=lambda m, h: h if len(h) > 1 else h * torch.nan),
-        {"one token"},
-    ),
     "memory detached": (
         broken(encode=lambda m, s: encoded(m, s, m.src_mask(s)).detach()),
         {"gradients"},
     ),
     "an unused layer": (lambda: unused_layer(Transformer(config())), {"gradients"}),
-    "a layer times zero": (lambda: layer_times_zero(Broken({})), {"gradients"}),
     "gradients not finite": (broken(hidden=not_finite_backwards), {"empty source", "gradients"}),
 }  # fmt: skip
 
@@ -725,13 +665,6 @@ def test_a_model_that_cannot_be_copied_fails_instead_of_raising():
 # -------------------------------------------------------------------------------------------------
 
 
-class OwnDtype(Transformer):
-    """Has a dtype written into its code, and fails in every other."""
-
-    def project(self, hidden):
-        return super().project(hidden @ torch.eye(12, dtype=torch.float32))
-
-
 class LayerInList(Transformer):
     """Has a layer that it has not registered."""
 
@@ -743,9 +676,8 @@ class LayerInList(Transformer):
         return super().project(hidden + self.more[0](hidden))
 
 
-@pytest.mark.parametrize("make", [lambda: OwnDtype(config()), LayerInList])
-def test_a_model_that_cannot_do_float64_is_checked_as_it_is(make):
-    report = check(make())
+def test_a_model_that_cannot_do_float64_is_checked_as_it_is():
+    report = check(LayerInList())
     assert report.passed, report
     assert report.arithmetic.startswith("the model's own precision; in float64, ")
 
@@ -797,10 +729,16 @@ def test_blind_spots_are_as_the_chapter_says(make):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "training"),
-    [(None, True), (None, False), ("memory detached", True), ("time first", False), ("float32 alone", True)],
+    [
+        (None, True),
+        (None, False),
+        ("memory detached", True),
+        ("time first", False),
+        ("layer in a list", True),
+    ],
 )
 def test_model_and_generators_are_left_as_they_were(name, training):
-    model = FAULTS[name][0]() if name in FAULTS else OwnDtype(config()) if name else Transformer(config())
+    model = FAULTS[name][0]() if name in FAULTS else LayerInList() if name else Transformer(config())
     model.train(training).encoder.train(not training)
     model.spare = nn.BatchNorm1d(3)
     model.output.weight.grad = torch.ones_like(model.output.weight)
@@ -860,22 +798,6 @@ def test_bad_arguments_are_refused(changes, error, said):
     arguments = {"model": Transformer(config()), "src_vocab_size": V, "tgt_vocab_size": V}
     with refuses(error, said):
         check_model(**(arguments | changes))
-
-
-class Renamed(Transformer):
-    """Called as models of Hugging Face are: the second argument is a mask."""
-
-    def forward(self, input_ids, attention_mask=None, decoder_input_ids=None):
-        return super().forward(input_ids, decoder_input_ids)
-
-
-@pytest.mark.slow
-def test_a_pair_that_names_the_input_of_its_decoder_is_understood():
-    settings = TransformerConfig(17, 17, d_model=12, n_heads=3, n_layers=2, d_ff=20, max_length=40)
-    model = Renamed(settings)
-    assert check_model(model).passed
-    swapped = lambda model, src, tgt: model(input_ids=tgt, decoder_input_ids=src)
-    assert not check_model(model, 17, 17, call=swapped).passed
 
 
 class Named(NamedTuple):
@@ -959,7 +881,7 @@ def test_a_search_of_a_decoder_alone_is_checked():
     assert check_model(model, search=wrong).failures == ("search",)
 
 
-EITHER = "decoder_only(model) or encoder_only(model)"
+EITHER = "decoder_only(model)"
 
 
 @pytest.mark.parametrize(
@@ -977,7 +899,9 @@ EITHER = "decoder_only(model) or encoder_only(model)"
 )
 def test_a_model_with_other_arguments_is_told_its_adapter(forward, taken, adapter):
     other = type("Other", (nn.Module,), {"forward": forward})
-    said = f"model takes ({taken}), not (src, tgt): pass {adapter} instead, from transformer.study.checks"
+    said = (
+        f"model takes ({taken}), not (src, tgt): pass {adapter} instead, from transformer.study.model_checks"
+    )
     with refuses(ValueError, said):
         check_model(other(), V)
 
@@ -1031,19 +955,6 @@ def test_a_table_that_stays_zero_is_blindness():
     assert check(with_positions(Nowhere(learns=True)), positions="absolute").passed
     found = check(with_positions(Nowhere(learns=False)), positions="absolute").failures
     assert found == ("source positions", "target positions")
-
-
-def test_overflow_in_float64_alone_is_no_fault():
-    class Casts(Transformer):
-        def project(self, hidden):
-            empty = (self.src == 0).all(1)[:, None, None] & (hidden.dtype == torch.float64)
-            return super().project(hidden).masked_fill(empty, torch.nan)
-
-        def encode(self, src):
-            self.src = src
-            return super().encode(src)
-
-    assert check(Casts(config())).passed
 
 
 # -------------------------------------------------------------------------------------------------
@@ -1116,145 +1027,43 @@ def test_a_model_in_the_manner_of_nanogpt_is_checked_with_its_targets_and_withou
     assert check_model(decoder_only(model), V, positions="relative") == report
 
 
-class Cloze(Transformer):
-    """An encoder alone, which answers at every position; and some ways to get it wrong."""
-
-    def __init__(self, fault: str = "", labels: int = V):
-        super().__init__(config(n_layers=2, dropout=0.0))
-        self.decoder, self.tgt_embedding, self.fault = nn.Identity(), nn.Identity(), fault
-        self.output = nn.Linear(12, labels)
-
-    def forward(self, ids):
-        mask = self.src_mask(ids)
-        if self.fault == "no mask":
-            mask = None
-        elif self.fault == "causal":
-            mask = mask & causal_mask(ids.size(1))
-        elif self.fault == "mask of one row":
-            mask = mask[:1]
-        hidden = encoded(self, ids, mask, positions=self.fault != "no positions")
-        return {"scores": self.output(hidden), "hidden": hidden}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("fault", "failures"),
-    [
-        ("", ()),
-        ("no mask", ("padding",)),
-        ("causal", ("source reach", "source positions")),
-        ("mask of one row", ("batch",)),
-        ("no positions", ("source positions",)),
-    ],
-)
-def test_an_encoder_alone_is_asked_about_padding_order_and_batch(fault, failures):
-    torch.manual_seed(0)
-    report = check_model(encoder_only(Cloze(fault)), V)
-    assert report.failures == failures, report
-    skipped = [
-        found.name for found in report.results if found.measured == "an encoder-only model has no target"
-    ]
-    assert skipped == ["future", "target reach", "target positions", "search"]
-    assert result(report, "logits").measured == "shape [3, 7, 17], finite"
-    if fault == "causal":
-        assert "causal mask" in result(report, "source reach").suspects
-
-
-@pytest.mark.slow
-def test_an_encoder_that_takes_a_mask_gets_one():
-    class Masked(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.inner = Cloze()
-
-        def forward(self, input_ids, attention_mask=None):
-            hidden = encoded(self.inner, input_ids, attention_mask[:, None, None] == 1)
-            return self.inner.output(hidden)
-
-    assert check_model(encoder_only(Masked()), V).passed
-    assert encoder_only(Masked(), pad_id=4).pad_id == 4
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("value", [-torch.inf, -1e9, torch.finfo(torch.float32).min], ids=str)
-def test_banned_tokens_are_counted_and_not_compared(value):
-    model = Broken({"logits": lambda m, s, t, z: banned(banned(z, 0, value), 6, value)})
-    report = check(model)
-    assert report.passed, report
-    assert result(report, "logits").measured == "shape [3, 5, 17], finite but for 2 banned tokens"
-    model.steps["decode"] = lambda m, t, memory, mask: decoded(m, t, memory, None, mask)
-    assert check(model).failures == ("future",)
-
-
-def test_a_search_that_writes_a_banned_token_is_wrong():
-    model = Broken({"logits": lambda m, s, t, z: banned(z, 6)})
-    writes = lambda token: lambda src, length: torch.full((len(src), 1), token)
-    assert (
-        result(check(model, search=writes(6)), "search").measured == "3 of 3 tokens are not the model's best"
-    )
-    assert "search" not in check(model, search=lambda s, n: greedy_search(model, s, n)).failures
-
-
-def test_a_bias_of_minus_infinity_is_not_redrawn():
-    class Bias(Transformer):
-        def __init__(self):
-            super().__init__(config(dropout=0.0))
-            self.bias = nn.Parameter(torch.zeros(1, V).index_fill(1, torch.tensor(0), -torch.inf))
-
-        def project(self, hidden):
-            return super().project(hidden) + self.bias
-
-    report = check(Bias())
-    assert report.passed, report
-
-
 class Hashed(nn.Module):
     """Four experts, chosen by the token and not by a router."""
 
-    def __init__(self, fused: bool, reached: int = 4):
+    def __init__(self, reached: int = 4):
         super().__init__()
         self.whole, self.reached = Transformer(config(n_layers=1, dropout=0.0)), reached
-        matrices, layers = torch.randn(4, 12, 12), [nn.Linear(12, 12) for _ in range(4)]
-        self.experts = nn.Parameter(matrices) if fused else nn.ModuleList(layers)
+        self.experts = nn.ModuleList(nn.Linear(12, 12) for _ in range(4))
 
     def forward(self, src, tgt):
         memory, mask = self.whole.encode(src), self.whole.src_mask(src)
         hidden, chosen = self.whole.decode(tgt, memory, mask), (tgt // 4).clamp(max=self.reached - 1)
         for number, expert in enumerate(self.experts):
             picked = chosen == number
-            made = hidden[picked] @ expert if isinstance(expert, Tensor) else expert(hidden[picked])
-            hidden = hidden.index_put((picked,), made)
+            hidden = hidden.index_put((picked,), expert(hidden[picked]))
         return self.whole.project(hidden)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fused", [False, True])
-def test_experts_that_one_batch_may_miss_are_alive_and_those_that_all_miss_are_dead(fused):
+def test_experts_that_one_batch_may_miss_are_alive_and_those_that_all_miss_are_dead():
     for seed in range(3):
-        report = check(Hashed(fused), seed=seed)
+        report = check(Hashed(), seed=seed)
         assert report.passed, report
-    report = check(Hashed(fused, reached=3))
+    report = check(Hashed(reached=3))
     assert report.failures == ("gradients",), report
-    name = "experts[3]" if fused else "experts.3.weight, experts.3.bias"
-    assert result(report, "gradients").measured == f"none for {name}"
+    assert result(report, "gradients").measured == "none for experts.3.weight, experts.3.bias"
 
 
-def test_dropout_that_draws_by_the_number_of_its_tokens_is_no_leak():
-    def step(model, hidden):
-        model.drawn(torch.ones(int((model.read == 4).sum()) + 1))  # as an expert does
-        return model.drawn(hidden)
+class Draws(Transformer):
+    """Its dropout draws by the number of its tokens, as an expert's does, which is no leak."""
 
-    class Draws(Broken):
-        def __init__(self):
-            super().__init__({"hidden": step})
-            self.drawn = nn.Dropout(0.5)
+    def __init__(self):
+        super().__init__(config())
+        self.drawn = nn.Dropout(0.5)
 
-        def forward(self, src, tgt):
-            self.read = tgt
-            return super().forward(src, tgt)
-
-    report = check(Draws())
-    assert report.passed, report
+    def decode(self, tgt, memory, src_mask=None, cache=None):
+        self.drawn(torch.ones(int((tgt == 4).sum()) + 1))
+        return self.drawn(super().decode(tgt, memory, src_mask, cache))
 
 
 # -------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 from transformer.commands.main import Add, within
-from transformer.study.checks import check_model
+from transformer.study.model_checks import check_model
 from transformer.study.training_checks import check_training
 
 __all__ = ["run", "built", "add_options", "HELP"]
@@ -76,8 +76,8 @@ HELP = """look for faults of a model of yours
   python -m transformer check mine:build
 
 calls the function build of mine.py, in the current folder, and examines the model that it returns.
-A model that is not called as model(src, tgt) needs an adapter around it, from transformer.study.checks:
-seq2seq, decoder_only and encoder_only for models of Hugging Face, Adapted for any other.
+A model that is not called as model(src, tgt) needs an adapter around it, from transformer.study.model_checks:
+seq2seq and decoder_only for models of Hugging Face, Adapted for any other.
 With --training, build returns the arguments of check_training, as a dictionary or a tuple, such as
 {"model": model, "batch": (src, tgt), "loss": loss, "search": search}; then all of it is examined together.
 The status is 0 if no check fails, 1 if one does, and 2 if there is nothing to check."""

@@ -1,270 +1,145 @@
-"""`check_model`: what a right sequence-to-sequence model does, asked of any."""
+"""transformer.study.checks, from book/16-clinic.ipynb, "The clinic".
 
-import copy
-import inspect
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import partial
-from typing import Any, NamedTuple
-import torch
-from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
-from transformer.study.model_checks import CHECKS, NEEDED, Probe, draw, logits_of, redrawn
-from transformer.validation import check_choice, check_rate, check_size
+Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
+"""
 
 __all__ = [
-    "CheckResult", "CheckReport", "find_logits", "Adapted", "seq2seq", "encoder_only", "decoder_only",
-    "adapted", "without_dropout", "first_line", "inverted_mask", "check_model",
-]  # fmt: skip
+    "changes",
+    "influence",
+    "B",
+    "S",
+    "T",
+    "LONGEST",
+    "sentences",
+    "Probe",
+    "without_dropout",
+    "redrawn",
+    "Check",
+    "CHECKS",
+    "NEEDED",
+    "check",
+    "result_is_logits",
+    "calls_repeat",
+    "result_is_no_softmax",
+    "is_random",
+    "dropout_is_as_said",
+    "OVER_WORDS",
+    "NO_MASK",
+    "future_is_hidden",
+    "padding_is_ignored",
+    "batch_is_no_context",
+    "source_is_read",
+    "past_is_read",
+    "swapped",
+    "NO_POSITIONS",
+    "source_order_counts",
+    "target_order_counts",
+    "gradients_of",
+    "not_finite",
+    "without_gradient",
+    "empty_source_is_finite",
+    "one_token_is_enough",
+    "parameters_are_trained",
+    "search_takes_the_best",
+]
 
 
-class CheckResult(NamedTuple):
-    """What one check found."""
+# %% book/16-clinic.ipynb · A model to check by hand · [checks-imports]
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
-    name: str
-    verdict: str  # "pass", "FAIL" or "skipped"
-    measured: str  # what was measured, what was raised, or why the check was skipped
-    suspects: str  # where to look first; empty unless the check failed
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from transformer.study.report import Finding, Skipped, listed
+
+
+# %% book/16-clinic.ipynb · A model to check by hand · [influence]
+def changes(one: Tensor, other: Tensor) -> Tensor:
+    """How much logits differ at each position `[T]`, as a share of the largest."""
+    scale = one.abs().max().clamp(min=torch.finfo(one.dtype).tiny)
+    return (one - other).abs().amax(dim=(0, 2)) / scale
+
+
+@torch.no_grad()
+def influence(call: Callable[[Tensor], Tensor], ids: Tensor, other: Tensor) -> Tensor:
+    """Row u: how much the logits at every position change with token u of `ids`."""
+    whole, rows = call(ids), []  # [B, T, V]
+    for u in range(ids.size(1)):
+        replaced = ids.clone()
+        replaced[:, u] = other[:, u]
+        rows.append(changes(whole, call(replaced)))
+    return torch.stack(rows)
+
+
+# %% book/16-clinic.ipynb · How each kind of check works · [probe]
+B, S, T = 3, 7, 5  # sentences, and how long source and target are
+LONGEST = S + 2  # the most tokens that a model is given
+
+
+def sentences(sizes: tuple[int, int], pad_id: int, bos_id: int, seed: int) -> tuple[Tensor, ...]:
+    """Random source `[B, S]` and target `[B, T]`, and the same with another token in every place."""
+    generator = torch.Generator().manual_seed(seed)
+    drawn = []
+    for size, length in zip(sizes, (S, T), strict=True):
+        ordinary = torch.tensor([token for token in range(size) if token not in (pad_id, bos_id)])
+        steps = torch.randint(1, len(ordinary), (B, length), generator=generator)
+        index = steps.cumsum(dim=1) % len(ordinary)  # a step is never 0, so neighbors differ
+        drawn += [ordinary[index], ordinary[(index + 1) % len(ordinary)]]
+    src, other_src, tgt, other_tgt = drawn
+    tgt[:, 0] = bos_id
+    return src, tgt, other_src, other_tgt
 
 
 @dataclass(frozen=True)
-class CheckReport:
-    """What the checks of a model found; `print` shows it as a table.
+class Probe:
+    """A model, what it is asked, and what its owner says of it."""
 
-    Args:
-        arithmetic: the precision that the checks computed in.
-        results: one for each check.
-    """
+    model: nn.Module  # in float64 if it can be, called as model(src, tgt)
+    given: nn.Module  # in its own precision
+    src: Tensor  # [B, S]
+    tgt: Tensor  # [B, T], beginning with the start token
+    other_src: Tensor  # another token in every place
+    other_tgt: Tensor
+    vocab_size: int  # of the target
+    draw: Callable[[int], tuple[Tensor, ...]]  # four more of these, from a seed
+    pad_id: int = 0
+    tolerance: float = 1e-5
+    dropout: bool | None = None
+    search: Callable[[Tensor, int], Tensor] | None = None
+    positions: str | None = None
 
-    arithmetic: str
-    results: tuple[CheckResult, ...]
+    def logits(
+        self, src: Tensor | None = None, tgt: Tensor | None = None, training: bool = False, seed: int = 0
+    ) -> Tensor:
+        """The logits `[B, T, V]` in either mode, of the probe's own sentences or of others."""
+        torch.manual_seed(seed)
+        self.model.train(training)  # a model's own `train` need not return it
+        src, tgt = self.src if src is None else src, self.tgt if tgt is None else tgt
+        with torch.no_grad():
+            return self.model(src.clone(), tgt.clone())
 
-    @property
-    def failures(self) -> tuple[str, ...]:
-        """The names of the checks that failed."""
-        return tuple(result.name for result in self.results if result.verdict == "FAIL")
+    def ragged(self, src: Tensor) -> Tensor:
+        """Sources cut to different lengths: the first is whole, each further one a token shorter."""
+        beyond = torch.arange(S) >= S - torch.arange(len(src))[:, None]  # [B, S]
+        return src.masked_fill(beyond.to(src.device), self.pad_id)
 
-    @property
-    def passed(self) -> bool:
-        """Whether no check failed."""
-        return not self.failures
+    def unchanged(self, **moved: Tensor) -> Finding:
+        """That some changes are none."""
+        largest = {what: change.max().item() for what, change in moved.items()}
+        # "Not at most" rather than "more than", because a NaN is neither.
+        wrong = {what: not change <= self.tolerance for what, change in largest.items()}
+        said = (f"{what} {f'{largest[what]:.2g}' if wrong[what] else 'none'}" for what in largest)
+        return Finding(not any(wrong.values()), "change: " + ", ".join(said))
 
-    def __str__(self) -> str:
-        verdicts = [result.verdict for result in self.results]
-        counts = ", ".join(f"{verdicts.count(name)} {name}" for name in ("pass", "FAIL", "skipped"))
-        lines = [f"{counts}; computed in {self.arithmetic}"]
-        for result in self.results:
-            lines.append(f"{result.verdict:8} {result.name:17} {result.measured}")
-            lines += [f"{'':8} {'suspects:':17} {result.suspects}"] if result.suspects else []
-        return "\n".join(lines)
-
-
-# Any model as model(src, tgt), and the logits in what it returns
-
-
-def find_logits(output: Any, vocab_size: int | None = None) -> Tensor:
-    """The logits in what a model returns.
-
-    Args:
-        output: the logits; or a dictionary, dataclass or tuple that calls them `logits`, or in which
-            one tensor alone may be `[B, T, V]`.
-        vocab_size: V, by which logits are told from other vectors, if it is known.
-
-    Raises:
-        TypeError: nothing in the result, or more than one thing, may be the logits.
-    """
-    if isinstance(output, Tensor):
-        return output
-    if isinstance(output, Mapping):
-        parts = {str(name): part for name, part in output.items()}
-    elif isinstance(output, (tuple, list)) and not hasattr(output, "_fields"):
-        parts = {f"item {place}": part for place, part in enumerate(output)}
-    else:
-        kinds = ("_fields", "__dataclass_fields__", "__dict__")  # a named tuple, a dataclass, any other
-        names = next((getattr(output, kind) for kind in kinds if hasattr(output, kind)), ())
-        parts = {name: getattr(output, name) for name in names}
-    tensors = {name: part for name, part in parts.items() if isinstance(part, Tensor)}
-    if "logits" in tensors:
-        return tensors["logits"]
-    fitting = lambda part: (
-        part.dim() == 3 and part.is_floating_point() and vocab_size in (None, part.size(-1))
-    )
-    found = [part for part in tensors.values() if fitting(part)]
-    if len(found) == 1:
-        return found[0]
-    shapes = ", ".join(f"{name} {list(part.shape)}" for name, part in tensors.items())
-    which = "which are the logits?" if found else "no logits in"
-    raise TypeError(f"{which} {type(output).__name__}" + (f" of {shapes}" if shapes else ""))
-
-
-class Adapted(nn.Module):
-    """A model that is called as `model(src, tgt)`, whatever its own arguments are.
-
-    Args:
-        model: any module.
-        call: `call(model, src, tgt)` returns the logits, or what `find_logits` finds them in.
-        pad_id: the padding token that the call masks; `None` if it masks none.
-        reads_source: whether there is a source.
-        reads_target: whether there is a target. Without one, the logits are `[B, S, V]`.
-    """
-
-    model: nn.Module
-    call: Callable[[Any, Tensor, Tensor], Any]
-    pad_id: int | None
-    config: Any
-
-    def __init__(
-        self,
-        model: nn.Module,
-        call: Callable[[Any, Tensor, Tensor], Any],
-        pad_id: int | None = None,
-        reads_source: bool = True,
-        reads_target: bool = True,
-    ) -> None:
-        super().__init__()
-        self.model, self.call, self.pad_id = model, call, pad_id
-        self.reads_source, self.reads_target = reads_source, reads_target
-        self.config = getattr(model, "config", None)
-
-    def forward(self, src: Tensor, tgt: Tensor) -> Any:
-        """The logits `[B, T, V]` for source ids `[B, S]` and target ids `[B, T]`."""
-        output = self.call(self.model, src, tgt)
-        return getattr(output, "logits", output)
-
-
-def seq2seq(model: Any, pad_id: int | None = None) -> Adapted:
-    """Adapt an encoder–decoder of Hugging Face's library, which takes the mask of the source.
-
-    Args:
-        model: called as `model(input_ids=…, attention_mask=…, decoder_input_ids=…)`.
-        pad_id: the padding token; `None`: as the model's configuration says.
-    """
-    pad = model.config.pad_token_id if pad_id is None else pad_id
-
-    def call(model: Any, src: Tensor, tgt: Tensor) -> Any:
-        return model(input_ids=src, attention_mask=(src != pad).long(), decoder_input_ids=tgt)
-
-    return Adapted(model, call, pad)
-
-
-def encoder_only(model: Any, pad_id: int | None = None) -> Adapted:
-    """Adapt a model such as BERT, which answers at every position of its one sentence.
-
-    Args:
-        model: called as `model(ids)`, or as `model(ids, attention_mask=…)` where it takes such a mask.
-        pad_id: the padding token; `None`: as the model's configuration says, or 0.
-    """
-    said = getattr(getattr(model, "config", None), "pad_token_id", None) or 0
-    pad = said if pad_id is None else pad_id
-    masked = "attention_mask" in inspect.signature(model.forward).parameters
-
-    def call(model: Any, src: Tensor, tgt: Tensor) -> Any:
-        return model(src, attention_mask=(src != pad).long()) if masked else model(src)
-
-    return Adapted(model, call, pad, reads_target=False)
-
-
-def decoder_only(model: nn.Module) -> Adapted:
-    """Adapt a language model, which answers at every position of its one sentence.
-
-    Args:
-        model: called as `model(ids)`. If that returns the last position's logits alone, as in
-            nanoGPT, the labels of its loss are given too, and in evaluation mode the logits of
-            both calls are put together, so that the checks examine both.
-    """
-    names = list(inspect.signature(model.forward).parameters)[1:]
-    labels = next((name for name in names if name in ("targets", "labels")), None)
-
-    def call(model: Any, src: Tensor, tgt: Tensor) -> Any:
-        output = model(tgt)
-        if labels is None or (last := find_logits(output)).shape[:2] == tgt.shape:
-            return output
-        whole = find_logits(model(tgt, **{labels: tgt}))
-        return whole if model.training else torch.cat([whole[:, :-1], last], dim=1)
-
-    return Adapted(model, call, reads_source=False)
-
-
-def adapted(model: nn.Module, pad_id: int) -> nn.Module:
-    """The model with its adapter, where its signature says which; refused where it doesn't (`ValueError`)."""
-    taken = inspect.signature(model.forward).parameters.values()
-    names = [parameter.name for parameter in taken]
-    open_ended = any(parameter.kind is parameter.VAR_POSITIONAL for parameter in taken)
-    required = [p for p in taken if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD]
-    if isinstance(model, nn.Transformer):
-        adapter = "Adapted(model, lambda model, src, tgt: …)"
-    elif names[:2] == ["src", "tgt"]:
-        return model
-    elif "decoder_input_ids" in names:
-        return seq2seq(model, pad_id)
-    elif "targets" in names[1:]:
-        return decoder_only(model)
-    elif names[:1] in (["input_ids"], ["ids"]) or (len(required) == 1 and not open_ended):
-        adapter = "decoder_only(model) or encoder_only(model)"
-    elif "mask" in "".join(names[1:2]):
-        adapter = "Adapted(model, lambda model, src, tgt: …)"
-    else:
-        return model
-    shown = ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
-    raise ValueError(f"model takes ({shown}), not (src, tgt): pass {adapter} instead, from {__name__}")
-
-
-# Masks that are inverted have a name
-
-_HIDDEN = -1e4  # a score at or below this hides its key; a token whose logits all are is never to be written
-
-
-class _Masks(TorchFunctionMode):
-    # Notes which keys [..., T, S] an attention hides, by its masks or by its scores.
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.hidden: list[Tensor] = []
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given, name = dict(kwargs or {}), getattr(func, "__name__", "")
-        seen = [given.get("key_padding_mask"), given.get("attn_mask")]
-        if name == "softmax":
-            x, dim = args[0] if args else given["input"], args[1] if len(args) > 1 else given.get("dim")
-            seen = [x] if dim in (-1, x.dim() - 1) else []  # scores [..., T, S], and not another layout
-        elif name == "scaled_dot_product_attention" and len(args) > 3:
-            seen = [args[3]]
-        for mask in seen:
-            if isinstance(mask, Tensor) and mask.dim() >= 2:
-                attends = name.startswith("scaled")  # of a boolean mask, what True means
-                hides = (mask != attends) if mask.dtype == torch.bool else mask <= _HIDDEN
-                self.hidden.append(hides[:, None] if mask is given.get("key_padding_mask") else hides)
-        return func(*args, **given)
-
-
-def inverted_mask(call: Callable[[], object]) -> str:
-    """Which mask of a call is inverted, if one is; no sentence of the call holds padding."""
-    with torch.no_grad(), _Masks() as masks:
-        try:
-            call()
-        except Exception:  # a check has said it; the masks before it still count
-            pass
-    for hidden in masks.hidden:
-        square = torch.ones(hidden.shape[-2:], dtype=torch.bool, device=hidden.device)
-        past, future = hidden[..., square.tril(-1)], hidden[..., square.triu(1)]
-        causal = square.size(0) == square.size(1) > 1
-        if causal and future.all() and not past.any():
-            continue
-        if (causal and past.all() and not future.all()) or hidden.all(dim=-1).any():
-            kind = "causal" if causal and not hidden.all() else "padding"
-            return (
-                f"the {kind} mask's polarity is inverted: True means *ignore* in torch.nn and in "
-                "masked_fill, *attend* in scaled_dot_product_attention and here"
-            )
-    return ""
-
-
-# The run
-
-
-def first_line(error: Exception) -> str:
-    """An exception's type and the beginning of its message."""
-    return f"{type(error).__name__}: {str(error).partition(chr(10))[0][:80]}"
+    def changed(self, moved: Tensor) -> Finding:
+        """That all changes can be seen."""
+        least = moved.min().item()
+        seen = least > self.tolerance
+        return Finding(seen, f"least change: {f'{least:.2g}' if seen else 'none'}")
 
 
 def without_dropout(model: nn.Module) -> nn.Module:
@@ -275,176 +150,271 @@ def without_dropout(model: nn.Module) -> nn.Module:
     return model
 
 
-class _Read(nn.Module):
-    # A model whose result is read: found, and freed from what must not be compared.
-
-    banned: Tensor | None = None  # [V], True for a token that is banned at every position of a first call
-
-    def __init__(self, model: nn.Module, probe: Probe) -> None:
-        super().__init__()
-        self.model, self.vocab_size, self.pad_id = model, probe.tgt_vocab_size, probe.pad_id
-        self.reads_target = probe.reads_target
-        try:
-            logits = logits_of(copy.deepcopy(self), probe.src, probe.tgt)
-            banned = (logits < _HIDDEN).all(dim=1).all(dim=0)
-            self.banned = banned if banned.any() and not banned.all() else None
-        except Exception:  # the first check will say it
-            pass
-
-    def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
-        logits = find_logits(self.model(src, tgt), self.vocab_size)
-        if not self.reads_target and logits.shape[:2] == src.shape:  # padding has no answer
-            logits = logits.masked_fill((src == self.pad_id)[:, :, None], 0)
-        if self.banned is not None and logits.size(-1) == self.vocab_size:
-            lifted = self.banned & ~(logits < _HIDDEN)  # a ban that comes and goes is a fault
-            logits = logits.masked_fill(self.banned, 0).masked_fill(lifted, torch.nan)
-        return logits
+def redrawn(model: nn.Module, seed: int = 0) -> nn.Module:
+    """Draw matrices and gates of ordinary size, in place, so that every influence can be seen."""
+    torch.manual_seed(seed)
+    for parameter in model.parameters():
+        if parameter.requires_grad and (parameter.dim() > 1 or parameter.numel() == 1):
+            nn.init.normal_(parameter, std=parameter.shape[-1:].numel() ** -0.5)
+    return without_dropout(model)
 
 
-def _run_check(name: str, model: nn.Module, probe: Probe) -> CheckResult:
-    run, suspects, _, on_redrawn = CHECKS[name]
-    if name == "source reach" and not probe.reads_target:
-        suspects = "a causal mask, or masks inverted"
-    try:
-        copied = copy.deepcopy(model)
-        passed, measured = run(redrawn(copied) if on_redrawn else copied, probe)
-        if passed is False and name in ("future", "batch"):
-            passed, measured = run(redrawn(without_dropout(copy.deepcopy(model))), probe)
-    except Exception as error:  # a failure of this check; the others are still tried
-        passed, measured = False, first_line(error)
-    if passed is not False:
-        return CheckResult(name, "skipped" if passed is None else "pass", measured, "")
-    masks = inverted_mask(lambda: logits_of(copy.deepcopy(model), probe.src, probe.tgt))
-    return CheckResult(name, "FAIL", measured, masks or suspects)
+class Check(NamedTuple):
+    """A check of a model."""
+
+    run: Callable[[Probe], Finding]
+    suspects: str  # where to look first
+    of_source: bool = False  # whether it is for models that have a source
+    redraw: bool = False  # whether it is asked of weights of ordinary size, without dropout
+    exact: bool = True  # whether it is asked in float64; what overflows depends on the dtype
+
+    def __call__(self, probe: Probe) -> Finding:
+        """Ask a copy of the model."""
+        if self.of_source and not getattr(probe.model, "reads_source", True):
+            raise Skipped("a decoder-only model has no source")
+        model = copy.deepcopy(probe.model if self.exact else probe.given)
+        return self.run(replace(probe, model=redrawn(model) if self.redraw else model))
 
 
-def _run_checks(given: nn.Module, exact: nn.Module, probe: Probe) -> tuple[CheckResult, ...]:
-    results: list[CheckResult] = []
-    for name, (_, _, of, _) in CHECKS.items():
-        failed = [r.name for r in results if r.verdict == "FAIL" and r.name in NEEDED]
-        if failed:
-            results.append(CheckResult(name, "skipped", f"needs {failed[0]!r} to pass", ""))
-        elif of == "source" and not probe.reads_source:
-            results.append(CheckResult(name, "skipped", "a decoder-only model has no source", ""))
-        elif of == "target" and not probe.reads_target:
-            results.append(CheckResult(name, "skipped", "an encoder-only model has no target", ""))
-        else:
-            model = given if name == "empty source" else exact  # what overflows depends on the dtype
-            results.append(_run_check(name, model, probe))
-    return tuple(results)
+CHECKS: dict[str, Check] = {}
+NEEDED = "logits", "repeatable"  # where one of them fails, later ones would measure nothing
 
 
-_MOST_TOKENS = 2**22  # of a vocabulary: far more than any has, and few enough to be listed
-_SAID = {  # the names of what a model or its configuration says: ours, then Hugging Face's
-    "src_vocab_size": ("src_vocab_size", "vocab_size"),
-    "tgt_vocab_size": ("tgt_vocab_size", "decoder_vocab_size", "vocab_size"),
-    "pad_id": ("pad_id", "pad_token_id"),
-    "bos_id": ("bos_id", "decoder_start_token_id", "bos_token_id"),
-}
+def check(name: str, suspects: str, **kind: bool) -> Callable[[Any], Any]:
+    """Put a function among the checks; `kind` is of `Check`."""
+
+    def register(run: Callable[[Probe], Finding]) -> Callable[[Probe], Finding]:
+        CHECKS[name] = Check(run, suspects, **kind)
+        return run
+
+    return register
 
 
-def _described(model: nn.Module, *given: int | None) -> tuple[int, ...]:
-    # Sizes, padding and start token: as given, as the model or its configuration says, or by default.
-    places, known = (model, getattr(model, "config", None)), []
-    defaults = None, given[0], 0, 2
-    for (name, names), value, default in zip(_SAID.items(), given, defaults, strict=True):
-        said = [getattr(place, other, None) for place in places for other in names]
-        found = [value for value in (value, *said, default) if value is not None]
-        if not found:
-            raise ValueError(f"{name} must be given: the model has no configuration that says it")
-        known.append(found[0])
-    if isinstance(model, Adapted) and model.pad_id not in (None, known[2]):
-        raise ValueError(f"pad_id is {known[2]}, but the adapter masks {model.pad_id}")
-    return tuple(known)
+# %% book/16-clinic.ipynb · How each kind of check works · [shapes]
+@check("logits", "more than one result, axes swapped, S taken for T, masks of -inf")
+def result_is_logits(probe: Probe) -> Finding:
+    """The result is `[B, T, V]`, floating-point and finite, for S > T, S = T and S < T."""
+    wanted = [B, T, probe.vocab_size]
+    for length in (T, T - 2, S):
+        for training in (False, True):
+            logits = probe.logits(probe.src[:, :length], training=training)
+            if not logits.is_floating_point():
+                return Finding(False, f"not logits: {logits.dtype}")
+            if list(logits.shape) != wanted:
+                return Finding(False, f"shape {list(logits.shape)}, not {wanted}")
+            if not logits.isfinite().all():
+                return Finding(False, f"shape {wanted}, not all finite")
+    return Finding(True, f"shape {wanted}, finite")
 
 
-def _check_vocabularies(src_size: int, tgt_size: int, pad_id: int, bos_id: int) -> None:
-    check_size(src_vocab_size=src_size, tgt_vocab_size=tgt_size)
-    check_size(minimum=0, pad_id=pad_id, bos_id=bos_id)
-    for name, value, end in (("pad_id", pad_id, min(src_size, tgt_size)), ("bos_id", bos_id, tgt_size)):
-        if value >= end:
-            raise ValueError(f"{name} must lie in [0, {end}), but is {value}")
-    for name, size in (("src_vocab_size", src_size), ("tgt_vocab_size", tgt_size)):
-        if size > _MOST_TOKENS:
-            raise ValueError(f"{name} must be at most {_MOST_TOKENS}, but is {size}")
-        if size - len({token for token in (pad_id, bos_id) if token < size}) < 2:
-            raise ValueError(f"{name} must leave 2 tokens besides pad_id and bos_id, but is {size}")
+@check("repeatable", "dropout without the training flag, state between calls")
+def calls_repeat(probe: Probe) -> Finding:
+    """In evaluation mode a call repeats itself, whatever was drawn and asked before."""
+    first = probe.logits()
+    probe.logits(probe.other_src, probe.other_tgt)
+    return probe.unchanged(evaluation=changes(first, probe.logits(seed=1)))
 
 
-def check_model(
-    model: nn.Module,
-    src_vocab_size: int | None = None,
-    tgt_vocab_size: int | None = None,
-    pad_id: int | None = None,
-    bos_id: int | None = None,
-    dropout: bool | None = None,
-    search: Callable[[Tensor, int], Tensor] | None = None,
-    tolerance: float = 1e-5,
-    seed: int = 0,
-    call: Callable[[Any, Tensor, Tensor], Any] | None = None,
-    positions: str | None = None,
-) -> CheckReport:
-    """Look for faults in a Transformer from outside, by the logits it returns.
+@check("scores", "a softmax at the end; the loss applies its own")
+def result_is_no_softmax(probe: Probe) -> Finding:
+    """The result is not a probability distribution already."""
+    logits = probe.logits()
+    if (logits >= 0).all() and (logits.sum(dim=-1) - 1).abs().max() <= probe.tolerance:
+        return Finding(False, "not negative, and at every position the sum is 1")
+    return Finding(True, f"from {logits.min().item():.2g} to {logits.max().item():.2g}")
 
-    The model, its mode, its gradients and the state of the generators are left as they are.
 
-    Args:
-        model: called as `model(src, tgt)` with source ids `[B, S]` and target ids `[B, T]` that
-            begin with the start token, it returns logits `[B, T, V]`; S and T are at most 9. It
-            makes its masks itself, and can be copied. `find_logits` looks for them in a tuple, a
-            dictionary or a dataclass. `model(input_ids, …, decoder_input_ids)` and `model(idx, targets)`
-            are called as they are meant. Other models need an adapter: `seq2seq`, `decoder_only`,
-            `encoder_only` or `Adapted`.
-        src_vocab_size: number of source tokens, at most 4,194,304. This and the next three are
-            read from the model or its configuration where they are `None`.
-        tgt_vocab_size: number of target tokens V, likewise; without a configuration, as many as source.
-        pad_id: the padding token; without a configuration, 0.
-        bos_id: the token that a target begins with; without a configuration, 2.
-        dropout: whether the model is meant to be random in training mode; `None` to skip the check.
-        search: greedy search with the model, called as `search(src, max_length)` on padded sources;
-            returns ids `[B, L]`, L ≤ max_length, without the start token and with only padding
-            after the end token. `None` to skip the check.
-        tolerance: the largest change that counts as none, as a share of the largest logit.
-        seed: of the random sentences.
-        call: for a model that is called in another way: `call(model, src, tgt)` returns the logits.
-        positions: what the model is meant to have, `"absolute"`, `"relative"` (rotary ones as well)
-            or `"none"`; `None`: not said, and a decoder may have either or none.
+def is_random(probe: Probe) -> bool:
+    """Whether two calls in training mode differ."""
+    one, other = (probe.logits(training=True, seed=seed) for seed in (0, 1))
+    return changes(one, other).max().item() > probe.tolerance
 
-    Returns:
-        a report with one result for each check. A check that raises has failed.
 
-    Raises:
-        TypeError: an argument is of the wrong type.
-        ValueError: an argument is out of its range, a vocabulary has fewer than two tokens besides
-            padding and start, or the model is not called as `model(src, tgt)`.
+@check("dropout", "a rate that does not reach all its layers, or none of them")
+def dropout_is_as_said(probe: Probe) -> Finding:
+    """Training mode is random where the model has dropout, and only there."""
+    if probe.dropout is None:
+        raise Skipped("whether there is dropout was not said")
+    random = is_random(probe)
+    return Finding(random == probe.dropout, f"training mode is {'' if random else 'not '}random")
 
-    Example:
-        >>> from transformer import Transformer, TransformerConfig
-        >>> model = Transformer(TransformerConfig(20, 20, d_model=16, n_heads=2, n_layers=1))
-        >>> check_model(model).passed
-        True
-    """
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"model must be a torch.nn.Module, not {type(model).__name__}")
-    check_choice((True, False, None), dropout=dropout)
-    if search is not None and not callable(search):
-        raise TypeError(f"search must be callable, not {type(search).__name__}")
-    check_choice(("absolute", "relative", "none", None), positions=positions)
-    check_rate(tolerance=tolerance)
-    check_size(minimum=0, seed=seed)
-    src_size, tgt_size, pad, start = _described(model, src_vocab_size, tgt_vocab_size, pad_id, bos_id)
-    model = adapted(model, pad) if call is None else Adapted(model, call)
-    reads = getattr(model, "reads_source", True), getattr(model, "reads_target", True)
-    written = tgt_size if reads[1] else src_size  # the labels of an encoder are not read
-    _check_vocabularies(src_size, written, pad, start)
-    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-    drawn = partial(draw, (src_size, written), pad, start, device=device)
-    probe = Probe(*drawn(seed), drawn, pad, tgt_size, tolerance, dropout, search, positions, *reads)
-    with torch.random.fork_rng([] if device.type == "cpu" else [device], device_type=device.type):
-        read = exact = _Read(model, probe)
-        try:
-            logits_of(copy.deepcopy(model).double(), probe.src, probe.tgt)
-            exact, arithmetic = copy.deepcopy(read).double(), "float64"
-        except Exception as error:
-            arithmetic = f"the model's own precision; in float64, {first_line(error)}"
-        return CheckReport(arithmetic, _run_checks(read, exact, probe))
+
+# %% book/16-clinic.ipynb · What must not matter, and what must · [unchanged]
+OVER_WORDS = "softmax or norm over words"
+NO_MASK = "no padding mask in encoder or cross-attention, or inverted"
+
+
+@check("future", f"causal mask missing, in one mode only or after the softmax; {OVER_WORDS}", redraw=True)
+def future_is_hidden(probe: Probe) -> Finding:
+    """Logits do not depend on what stands after their position, or whether anything does."""
+    tgt, moved = probe.tgt, {}
+    for mode in ("evaluation", "training"):
+        training, found = mode == "training", []
+        whole = probe.logits(training=training)
+        for t in range(1, T):
+            rests = [probe.other_tgt[:, t:], torch.full_like(tgt[:, t:], probe.pad_id)]
+            if t > 1 and not training:  # one token alone is for another check
+                rests.append(tgt[:, :0])
+            for rest in rests:
+                logits = probe.logits(tgt=torch.cat([tgt[:, :t], rest], dim=1), training=training)
+                found.append(changes(whole[:, :t], logits[:, :t]))
+        moved[mode] = torch.cat(found)
+    return probe.unchanged(**moved)
+
+
+@check("padding", f"{NO_MASK}; {OVER_WORDS}", of_source=True, redraw=True)
+def padding_is_ignored(probe: Probe) -> Finding:
+    """Padding after the source changes nothing."""
+    src, moved = probe.ragged(probe.src), {}
+    padded = F.pad(src, (0, LONGEST - S), value=probe.pad_id)
+    for mode in ("evaluation",) if is_random(probe) else ("evaluation", "training"):
+        short, long = (probe.logits(ids, training=mode == "training") for ids in (src, padded))
+        moved[mode] = changes(short, long)
+    return probe.unchanged(**moved)
+
+
+@check("batch", "mask, positions or norm along the batch axis, mask of one row for all", redraw=True)
+def batch_is_no_context(probe: Probe) -> Finding:
+    """A sentence's logits depend neither on the rest of its batch nor on its row."""
+    src, tgt = probe.ragged(probe.src), probe.tgt
+    other_src = torch.cat([src[:1], probe.ragged(probe.other_src)[1:]])
+    other_tgt = torch.cat([tgt[:1], probe.other_tgt[1:]])
+    reversed_ = probe.logits(src.flip(0), tgt.flip(0)).flip(0)
+    moved = {"rows reversed": changes(probe.logits(src, tgt), reversed_)}
+    for mode in ("evaluation", "training"):
+        training = mode == "training"
+        whole, mixed = probe.logits(src, tgt, training), probe.logits(other_src, other_tgt, training)
+        moved[mode] = changes(whole[:1], mixed[:1])
+    return probe.unchanged(**moved)
+
+
+@check("source reach", "cross-attention not connected, or masks inverted", of_source=True, redraw=True)
+def source_is_read(probe: Probe) -> Finding:
+    """Every source token matters at every target position."""
+    return probe.changed(influence(probe.logits, probe.src, probe.other_src))
+
+
+@check("target reach", "target shifted inside as well, decoder masks inverted", redraw=True)
+def past_is_read(probe: Probe) -> Finding:
+    """Every target token matters at its own position and at all later ones."""
+    found = influence(lambda tgt: probe.logits(tgt=tgt), probe.tgt, probe.other_tgt)
+    return probe.changed(found[torch.ones_like(found, dtype=torch.bool).triu()])
+
+
+# %% book/16-clinic.ipynb · Order without positions · [order]
+def swapped(ids: Tensor, place: int) -> Tensor:
+    """The tokens at `place` and after it have changed places."""
+    order = torch.arange(ids.size(1))
+    order[[place, place + 1]] = order[[place + 1, place]]
+    return ids[:, order]
+
+
+NO_POSITIONS = "the model has no positions, as its owner says"
+
+
+@check("source positions", "positions missing, or along the batch axis", of_source=True, redraw=True)
+def source_order_counts(probe: Probe) -> Finding:
+    """Two neighbors of the source cannot be swapped unnoticed."""
+    if probe.positions == "none":
+        raise Skipped(NO_POSITIONS)
+    moved = (changes(probe.logits(), probe.logits(swapped(probe.src, s))) for s in range(S - 1))
+    return probe.changed(torch.stack([change.max() for change in moved]))
+
+
+@check("target positions", "positions missing, or along the batch axis", redraw=True)
+def target_order_counts(probe: Probe) -> Finding:
+    """The order of earlier target tokens matters and, with absolute positions, their places."""
+    if probe.positions == "none":
+        raise Skipped(NO_POSITIONS)
+    whole, found = probe.logits(), []
+    for t in range(1, T - 2):
+        moved = changes(whole, probe.logits(tgt=swapped(probe.tgt, t)))
+        found.append(moved[t + 2 :].max())  # where both have been read
+    order = probe.changed(torch.stack(found))
+    if not order.passed or probe.positions == "relative":
+        return order
+    same = probe.logits(tgt=probe.tgt[:, 1:2].expand(-1, T))
+    place = probe.changed(changes(same[:, 1:], same[:, :-1]))
+    if not place.passed and probe.positions is None:
+        raise Skipped("only the order is seen: positions are relative, or there are none")
+    return Finding(place.passed, f"one token in every place, {place.measured}")
+
+
+# %% book/16-clinic.ipynb · Edge cases and gradients · [gradients]
+def gradients_of(model: nn.Module, src: Tensor, tgt: Tensor, labels: Tensor) -> dict[str, Tensor | None]:
+    """Of every parameter that is to be trained, added to what an earlier call has left."""
+    torch.manual_seed(0)
+    model.train()
+    F.cross_entropy(model(src.clone(), tgt.clone()).transpose(1, 2), labels).backward()
+    trained = ((name, p) for name, p in model.named_parameters() if p.requires_grad)
+    return {name.removeprefix("model."): p.grad for name, p in trained}
+
+
+def not_finite(gradients: Mapping[str, Tensor | None]) -> list[str]:
+    """The names of gradients that hold infinity or NaN."""
+    return [name for name, grad in gradients.items() if grad is not None and not grad.isfinite().all()]
+
+
+def without_gradient(gradients: Mapping[str, Tensor | None]) -> list[str]:
+    """The names of parameters that nothing has reached."""
+    return [name for name, grad in gradients.items() if grad is None or not grad.any()]
+
+
+@check("empty source", "-inf in every score of a row, NaN replaced too late", of_source=True, exact=False)
+def empty_source_is_finite(probe: Probe) -> Finding:
+    """A source of padding alone leaves logits and gradients finite."""
+    src = probe.src.clone()
+    src[-1] = probe.pad_id
+    for mode in ("evaluation", "training"):
+        if not probe.logits(src, training=mode == "training").isfinite().all():
+            return Finding(False, f"logits not finite in {mode} mode")
+    if wrong := not_finite(gradients_of(probe.model, src, probe.tgt, probe.other_tgt)):
+        return Finding(False, f"logits finite, gradients not: {listed(wrong)}")
+    return Finding(True, "logits and gradients finite")
+
+
+@check("one token", "squeeze() without an axis")
+def one_token_is_enough(probe: Probe) -> Finding:
+    """One sentence of one token, source and target, is handled like any other."""
+    for training in (False, True):
+        logits = probe.logits(probe.src[:1, :1], probe.tgt[:1, :1], training)
+        finite = bool(logits.isfinite().all())
+        if logits.shape != (1, 1, probe.vocab_size) or not finite:
+            return Finding(False, f"shape {list(logits.shape)}, finite: {finite}")
+    return Finding(True, f"shape {list(logits.shape)}, finite")
+
+
+@check("gradients", "detach or no_grad, a layer that is built and not used")
+def parameters_are_trained(probe: Probe, patience: int = 20) -> Finding:
+    """Every parameter that is to be trained can get a gradient, a finite one."""
+    gradients = gradients_of(probe.model, probe.src, probe.tgt, probe.other_tgt)
+    if wrong := not_finite(gradients):
+        return Finding(False, f"not finite: {listed(wrong)}")
+    dead, seed, fruitless = without_gradient(gradients), 0, 0
+    while dead and fruitless < patience:  # other batches and weights, until nothing new is reached
+        seed += 1
+        src, tgt, _, labels = probe.draw(seed)
+        found = without_gradient(gradients_of(redrawn(probe.model, seed), src, tgt, labels))
+        dead, fruitless = found, fruitless + 1 if found == dead else 0
+    if dead:
+        return Finding(False, f"none for {listed(dead)}")
+    return Finding(True, f"all of {len(gradients)} parameters have one")
+
+
+# %% book/16-clinic.ipynb · Does the search do what the model says? · [search-check]
+@check("search", "cache positions, start token, masks or dropout while searching")
+def search_takes_the_best(probe: Probe) -> Finding:
+    """Greedy search finds what the model, read in one pass and without a cache, says is best."""
+    if probe.search is None:
+        raise Skipped("no search was given")
+    src = probe.ragged(probe.src)
+    found = probe.search(src.clone(), LONGEST)  # [B, L]
+    if found.dim() != 2 or len(found) != B or not 1 <= found.size(1) <= LONGEST:
+        return Finding(False, f"shape {list(found.shape)}, not [{B}, 1 to {LONGEST}]")
+    logits = probe.logits(src, torch.cat([probe.tgt[:, :1], found[:, :-1]], dim=1))
+    taken = logits.gather(2, found[:, :, None])[:, :, 0]
+    behind = (logits.amax(dim=2) - taken) / logits.abs().max()  # [B, L]
+    real = found != probe.pad_id
+    real[:, 0] = True
+    wrong = int((real & ~(behind <= probe.tolerance)).sum())
+    return Finding(wrong == 0, f"{wrong} of {int(real.sum())} tokens are not the model's best")

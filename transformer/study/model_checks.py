@@ -1,371 +1,328 @@
-"""What `check_model` asks of a model: one function for each check."""
+"""`check_model`: what a right sequence-to-sequence model does, asked of any."""
 
+import copy
+import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import Any
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
-
-__all__ = ["Probe", "Check", "CHECKS", "NEEDED", "draw", "logits_of", "influence", "redrawn", "listed"]
-
-
-_BATCH, _SOURCE, _TARGET = 3, 7, 5
-_LONGEST = _SOURCE + 2  # the most tokens that a model is given
-_Four = tuple[Tensor, Tensor, Tensor, Tensor]
-
-
-class Probe(NamedTuple):
-    """What a model is asked, and what its owner says about it."""
-
-    src: Tensor  # [B, S]
-    tgt: Tensor  # [B, T], starting with the start token
-    other_src: Tensor  # another token in every place
-    other_tgt: Tensor
-    draw: Callable[[int], _Four]  # four more of these, from a seed
-    pad_id: int
-    tgt_vocab_size: int
-    tolerance: float
-    dropout: bool | None
-    search: Callable[[Tensor, int], Tensor] | None
-    positions: str | None
-    reads_source: bool
-    reads_target: bool
-
-    def ragged(self, src: Tensor) -> Tensor:
-        """Sources cut to different lengths: the first is whole, each further one a token shorter."""
-        B, S = src.shape
-        beyond = torch.arange(S) >= S - torch.arange(B)[:, None]  # [B, S]
-        return src.masked_fill(beyond.to(src.device), self.pad_id)
-
-
-def draw(sizes: tuple[int, int], pad_id: int, bos_id: int, seed: int, device: torch.device) -> _Four:
-    """Source and target of random tokens, and the same with every token replaced."""
-    generator, drawn = torch.Generator().manual_seed(seed), []
-    for size, length in zip(sizes, (_SOURCE, _TARGET), strict=True):
-        ordinary = torch.arange(size)
-        ordinary = ordinary[~torch.isin(ordinary, torch.tensor(sorted({pad_id, bos_id})))]
-        steps = torch.randint(1, len(ordinary), (_BATCH, length), generator=generator)
-        index = steps.cumsum(dim=1) % len(ordinary)  # a step is never 0, so neighbors differ
-        drawn.append([ordinary[index].to(device), ordinary[(index + 1) % len(ordinary)].to(device)])
-    (src, other_src), (tgt, other_tgt) = drawn
-    tgt[:, 0] = bos_id
-    return src, tgt, other_src, other_tgt
-
-
-def logits_of(model: nn.Module, src: Tensor, tgt: Tensor, training: bool = False, seed: int = 0) -> Tensor:
-    """The logits `[B, T, V]` of a model in the given mode, without gradients."""
-    torch.manual_seed(seed)
-    with torch.no_grad():
-        model.train(training)  # a model's own `train` need not return it
-        return model(src.clone(), tgt.clone())
-
-
-def _changes(one: Tensor, other: Tensor) -> Tensor:
-    # How much logits differ at each position [T], as a share of the largest logit.
-    scale = one.abs().max().clamp(min=torch.finfo(one.dtype).tiny)
-    return (one - other).abs().amax(dim=(0, 2)) / scale
-
-
-def influence(call: Callable[[Tensor], Tensor], ids: Tensor, other: Tensor) -> Tensor:
-    """Row u: how much the logits at every position `[T]` change with token u of `ids`."""
-    whole, places = call(ids), torch.arange(ids.size(1), device=ids.device)
-    changed = (call(torch.where(places == u, other, ids)) for u in places)
-    return torch.stack([_changes(whole, logits) for logits in changed])
-
-
-# The checks
-
-_Outcome = tuple[bool | None, str]  # passed (None: skipped), and what was measured
-
-
-class Check(NamedTuple):
-    """A check of a model."""
-
-    run: Callable[[nn.Module, Probe], _Outcome]
-    suspects: str  # where to look first
-    of: str  # "source" or "target", if it needs one
-    on_redrawn: bool  # whether it is asked of weights of ordinary size
-
-
-CHECKS: dict[str, Check] = {}
-NEEDED = "logits", "repeatable"  # where one of them fails, later ones would measure nothing
-
-
-def _check(suspects: str, of: str = "", on_redrawn: bool = False) -> Callable[[Any], Any]:
-    def register(run: Any) -> Any:
-        CHECKS[run.__name__.removeprefix("_").replace("_", " ")] = Check(run, suspects, of, on_redrawn)
-        return run
-
-    return register
-
-
-def _unchanged(probe: Probe, **changes: Tensor) -> _Outcome:
-    largest = {mode: change.max().item() for mode, change in changes.items()}
-    # "Not at most" rather than "more than", because a NaN is neither.
-    moved = {mode: not change <= probe.tolerance for mode, change in largest.items()}
-    said = (f"{mode} {f'{largest[mode]:.2g}' if moved[mode] else 'none'}" for mode in largest)
-    return not any(moved.values()), "change: " + ", ".join(said)
-
-
-def _changed(probe: Probe, changes: Tensor) -> _Outcome:
-    least = changes.min().item()
-    seen = least > probe.tolerance
-    return seen, f"least change: {f'{least:.2g}' if seen else 'none'}"
-
-
-@_check("more than one result, axes swapped, S taken for T, masks of -inf")
-def _logits(model: nn.Module, probe: Probe) -> _Outcome:
-    """The result is `[B, T, V]`, floating-point and finite, for S > T, S = T and S < T."""
-    for length in (_TARGET, _TARGET - 2, _SOURCE):
-        wanted = [_BATCH, _TARGET if probe.reads_target else length, probe.tgt_vocab_size]
-        for training in (False, True):
-            logits = logits_of(model, probe.src[:, :length], probe.tgt, training)
-            if not logits.is_floating_point():
-                return False, f"not logits: {logits.dtype}"
-            if list(logits.shape) != wanted:
-                return False, f"shape {list(logits.shape)}, not {wanted}"
-            if not logits.isfinite().all():
-                return False, f"shape {wanted}, not all finite"
-    banned = getattr(model, "banned", None)
-    number = 0 if banned is None else int(banned.sum())
-    return True, f"shape {wanted}, finite" + (f" but for {number} banned tokens" if number else "")
-
-
-@_check("dropout without the training flag, state between calls")
-def _repeatable(model: nn.Module, probe: Probe) -> _Outcome:
-    """In evaluation mode a call repeats itself, whatever was drawn and asked before."""
-    first = logits_of(model, probe.src, probe.tgt)
-    logits_of(model, probe.other_src, probe.other_tgt)
-    return _unchanged(probe, evaluation=_changes(first, logits_of(model, probe.src, probe.tgt, seed=1)))
-
-
-@_check("a softmax at the end; the loss applies its own")
-def _scores(model: nn.Module, probe: Probe) -> _Outcome:
-    """The result is not a probability distribution already."""
-    logits = logits_of(model, probe.src, probe.tgt)
-    if (logits >= 0).all() and (logits.sum(dim=-1) - 1).abs().max() <= probe.tolerance:
-        return False, "not negative, and at every position the sum is 1"
-    return True, f"from {logits.min().item():.2g} to {logits.max().item():.2g}"
-
-
-def _is_random(model: nn.Module, probe: Probe) -> bool:
-    one, other = (logits_of(model, probe.src, probe.tgt, True, seed) for seed in (0, 1))
-    return _changes(one, other).max().item() > probe.tolerance
-
-
-@_check("a rate that does not reach all its layers, or none of them")
-def _dropout(model: nn.Module, probe: Probe) -> _Outcome:
-    """Training mode is random where the model has dropout, and only there."""
-    if probe.dropout is None:
-        return None, "whether there is dropout was not said"
-    random = _is_random(model, probe)
-    return random == probe.dropout, f"training mode is {'' if random else 'not '}random"
-
-
-_WORDS = "softmax or norm over words"
-
-
-@_check(f"causal mask missing, in one mode only or after the softmax; {_WORDS}", "target", True)
-def _future(model: nn.Module, probe: Probe) -> _Outcome:
-    """Logits do not depend on what stands after their position, or whether anything does."""
-    src, tgt, changes = probe.src, probe.tgt, {}
-    for mode in ("evaluation", "training"):
-        training = mode == "training"
-        whole, moved = logits_of(model, src, tgt, training), []
-        for t in range(1, _TARGET):
-            rests = [probe.other_tgt[:, t:], torch.full_like(tgt[:, t:], probe.pad_id)]
-            if t > 1 and not training:  # one token alone is for another check
-                rests.append(tgt[:, :0])
-            for rest in rests:
-                logits = logits_of(model, src, torch.cat([tgt[:, :t], rest], dim=1), training)
-                moved.append(_changes(whole[:, :t], logits[:, :t]))
-        changes[mode] = torch.cat(moved)
-    return _unchanged(probe, **changes)
-
-
-@_check(f"no padding mask in encoder or cross-attention, or inverted; {_WORDS}", "source", True)
-def _padding(model: nn.Module, probe: Probe) -> _Outcome:
-    """Padding after the source changes nothing."""
-    src = probe.ragged(probe.src)
-    padded, changes = F.pad(src, (0, _LONGEST - _SOURCE), value=probe.pad_id), {}
-    for mode in ("evaluation",) if _is_random(model, probe) else ("evaluation", "training"):
-        short, long = (logits_of(model, ids, probe.tgt, mode == "training") for ids in (src, padded))
-        changes[mode] = _changes(short, long[:, : short.size(1)])
-    return _unchanged(probe, **changes)
-
-
-@_check("mask, positions or norm along the batch axis, mask of one row for all", on_redrawn=True)
-def _batch(model: nn.Module, probe: Probe) -> _Outcome:
-    """A sentence's logits depend neither on the rest of its batch nor on its row."""
-    src, tgt = probe.ragged(probe.src), probe.tgt
-    other_src = torch.cat([src[:1], probe.ragged(probe.other_src)[1:]])
-    other_tgt = torch.cat([tgt[:1], probe.other_tgt[1:]])
-    reversed_ = logits_of(model, src.flip(0), tgt.flip(0)).flip(0)
-    changes = {"rows reversed": _changes(logits_of(model, src, tgt), reversed_)}
-    for mode in ("evaluation", "training"):
-        whole = logits_of(model, src, tgt, mode == "training")
-        mixed = logits_of(model, other_src, other_tgt, mode == "training")
-        changes[mode] = _changes(whole[:1], mixed[:1])
-    return _unchanged(probe, **changes)
-
-
-@_check("cross-attention not connected, or masks inverted", "source", True)
-def _source_reach(model: nn.Module, probe: Probe) -> _Outcome:
-    """Every source token matters at every target position."""
-    call = lambda src: logits_of(model, src, probe.tgt)
-    return _changed(probe, influence(call, probe.src, probe.other_src))
-
-
-@_check("target shifted inside as well, decoder masks inverted", "target", True)
-def _target_reach(model: nn.Module, probe: Probe) -> _Outcome:
-    """Every target token matters at its own position and at all later ones."""
-    changes = influence(lambda tgt: logits_of(model, probe.src, tgt), probe.tgt, probe.other_tgt)
-    own_and_later = torch.ones_like(changes, dtype=torch.bool).triu()
-    return _changed(probe, changes[own_and_later])
-
-
-def _swapped(ids: Tensor, place: int) -> Tensor:
-    # The tokens at `place` and after it have changed places.
-    order = torch.arange(ids.size(1))
-    order[[place, place + 1]] = order[[place + 1, place]]
-    return ids[:, order]
-
-
-_UNPLACED = None, "the model has no positions, as its owner says"
-
-
-@_check("positions missing, or along the batch axis", "source", True)
-def _source_positions(model: nn.Module, probe: Probe) -> _Outcome:
-    """Two neighbors of the source cannot be swapped unnoticed."""
-    if probe.positions == "none":
-        return _UNPLACED
-    whole, changes = logits_of(model, probe.src, probe.tgt), []
-    for s in range(_SOURCE - 1):
-        change = _changes(whole, logits_of(model, _swapped(probe.src, s), probe.tgt))
-        if not probe.reads_target:  # an encoder's logits at both places follow their words
-            change = torch.cat([change[:s], change[s + 2 :]])
-        changes.append(change.max())
-    return _changed(probe, torch.stack(changes))
-
-
-@_check("positions missing, or along the batch axis", "target", True)
-def _target_positions(model: nn.Module, probe: Probe) -> _Outcome:
-    """The order of earlier target tokens matters and, with absolute positions, their places."""
-    if probe.positions == "none":
-        return _UNPLACED
-    whole, changes = logits_of(model, probe.src, probe.tgt), []
-    for t in range(1, _TARGET - 2):
-        moved = logits_of(model, probe.src, _swapped(probe.tgt, t))
-        changes.append(_changes(whole, moved)[t + 2 :].max())  # where both have been read
-    ordered, measured = _changed(probe, torch.stack(changes))
-    if not ordered or probe.positions == "relative":
-        return ordered, measured
-    same = logits_of(model, probe.src, probe.tgt[:, 1:2].expand(-1, _TARGET))
-    placed, measured = _changed(probe, _changes(same[:, 1:], same[:, :-1]))
-    if placed or probe.positions == "absolute":
-        return placed, f"one token in every place, {measured}"
-    return None, "only the order is seen: positions are relative, or there are none"
-
-
-def _gradients_of(model: nn.Module, src: Tensor, probe: Probe) -> dict[str, Tensor | None]:
-    # Of every parameter that is to be trained, added to what an earlier call has left; where one holds the
-    # matrices of all experts, of each.
-    torch.manual_seed(0)
-    model.train()
-    found: dict[str, Tensor | None] = {}
-    logits = model(src.clone(), probe.tgt.clone())  # [B, T, V]
-    labels = probe.other_tgt if probe.reads_target else probe.other_src % probe.tgt_vocab_size
-    F.cross_entropy(logits.transpose(1, 2), labels).backward()
-    for name, p in model.named_parameters():
-        name, gradient = name.removeprefix("model."), p.grad
-        if p.requires_grad and gradient is not None and gradient.dim() > 2 and "expert" in name:
-            found |= {f"{name}[{expert}]": part for expert, part in enumerate(gradient)}
-        elif p.requires_grad:
-            found[name] = gradient
-    return found
-
-
-def listed(names: list[str]) -> str:
-    """The first two names, and how many more there are."""
-    more = f" and {len(names) - 2} more" if len(names) > 2 else ""
-    return ", ".join(names[:2]) + more
-
-
-def _not_finite(gradients: Mapping[str, Tensor | None]) -> str:
-    return listed([n for n, g in gradients.items() if g is not None and not g.isfinite().all()])
-
-
-@_check("-inf in every score of a row, NaN replaced too late", "source")
-def _empty_source(model: nn.Module, probe: Probe) -> _Outcome:
-    """A source of padding alone leaves logits and gradients finite."""
-    src = probe.src.clone()
-    src[-1] = probe.pad_id
-    for mode in ("evaluation", "training"):
-        if not logits_of(model, src, probe.tgt, mode == "training").isfinite().all():
-            return False, f"logits not finite in {mode} mode"
-    if wrong := _not_finite(_gradients_of(model, src, probe)):
-        return False, f"logits finite, gradients not: {wrong}"
-    return True, "logits and gradients finite"
-
-
-@_check("squeeze() without an axis")
-def _one_token(model: nn.Module, probe: Probe) -> _Outcome:
-    """One sentence of one token, source and target, is handled like any other."""
-    for training in (False, True):
-        logits = logits_of(model, probe.src[:1, :1], probe.tgt[:1, :1], training)
-        if logits.shape != (1, 1, probe.tgt_vocab_size) or not logits.isfinite().all():
-            return False, f"shape {list(logits.shape)}, finite: {bool(logits.isfinite().all())}"
-    return True, f"shape {list(logits.shape)}, finite"
-
-
-def redrawn(model: nn.Module, seed: int = 0) -> nn.Module:
-    """Draw matrices and gates of ordinary size, in place, so that every influence can be seen."""
-    torch.manual_seed(seed)
-    for parameter in model.parameters():
-        drawn = (parameter.dim() > 1 or parameter.numel() == 1) and parameter.requires_grad
-        if drawn and parameter.isfinite().all():  # minus infinity bans a token, and stays
-            nn.init.normal_(parameter, std=parameter.shape[-1:].numel() ** -0.5)
-    return model
-
-
-_DRAWS = 20  # batches and weights, without a new gradient, before a parameter is called dead
-
-
-@_check("detach or no_grad, a layer that is built and not used")
-def _gradients(model: nn.Module, probe: Probe) -> _Outcome:
-    """Every parameter that is to be trained can get a gradient, a finite one."""
-    gradients = _gradients_of(model, probe.src, probe)
-    if wrong := _not_finite(gradients):
-        return False, f"not finite: {wrong}"
-    dead = [name for name, gradient in gradients.items() if gradient is None or not gradient.any()]
-    seed = fruitless = 0
-    while dead and fruitless < _DRAWS:
-        src, tgt, other_src, other_tgt = probe.draw(seed + 1)
-        batch = probe._replace(src=src, tgt=tgt, other_src=other_src, other_tgt=other_tgt)
-        again = _gradients_of(redrawn(model, seed), batch.src, batch)
-        left = [name for name, gradient in again.items() if gradient is None or not gradient.any()]
-        dead, seed, fruitless = left, seed + 1, fruitless + 1 if left == dead else 0
-    if dead:
-        return False, f"none for {listed(dead)}"
-    return True, f"all of {len(gradients)} parameters have one"
-
-
-@_check("cache positions, start token, masks or dropout while searching", "target")
-def _search(model: nn.Module, probe: Probe) -> _Outcome:
-    """Greedy search finds what the model, read in one pass and without a cache, says is best."""
-    if probe.search is None:
-        return None, "no search was given"
-    src = probe.ragged(probe.src)
-    found = probe.search(src.clone(), _LONGEST)  # [B, L]
-    if found.dim() != 2 or len(found) != _BATCH or not 1 <= found.size(1) <= _LONGEST:
-        return False, f"shape {list(found.shape)}, not [{_BATCH}, 1 to {_LONGEST}]"
-    logits = logits_of(model, src, torch.cat([probe.tgt[:, :1], found[:, :-1]], dim=1))
-    scale = logits.abs().max()
-    if (banned := getattr(model, "banned", None)) is not None:
-        logits = logits.masked_fill(banned, -torch.inf)
-    taken = logits.gather(2, found[:, :, None])[:, :, 0]
-    behind = (logits.amax(dim=2) - taken) / scale  # [B, L]
-    real = found != probe.pad_id
-    real[:, 0] = True
-    wrong = (real & ~(behind <= probe.tolerance)).sum().item()
-    return wrong == 0, f"{wrong} of {real.sum().item()} tokens are not the model's best"
+from torch.overrides import TorchFunctionMode
+from transformer.study.checks import CHECKS, NEEDED, Probe, sentences
+from transformer.study.report import CheckReport, examine, first_line
+from transformer.validation import check_choice, check_rate, check_size
+
+__all__ = [
+    "find_logits", "Adapted", "seq2seq", "decoder_only", "adapted", "inverted_mask", "said", "check_model",
+]  # fmt: skip
+
+
+# Any model as model(src, tgt), and the logits in what it returns
+
+
+def find_logits(output: Any, vocab_size: int | None = None) -> Tensor:
+    """The logits in what a model returns.
+
+    Args:
+        output: the logits; or a dictionary, dataclass or tuple that calls them `logits`, or in which
+            one tensor alone may be `[B, T, V]`.
+        vocab_size: V, by which logits are told from other vectors, if it is known.
+
+    Raises:
+        TypeError: nothing in the result, or more than one thing, may be the logits.
+    """
+    if isinstance(output, Tensor):
+        return output
+    named = output if isinstance(output, Mapping) else getattr(output, "__dict__", {})
+    named = getattr(output, "_asdict", lambda: named)()  # a named tuple
+    parts = named or dict(enumerate(output if isinstance(output, tuple | list) else ()))
+    tensors = {name: part for name, part in parts.items() if isinstance(part, Tensor)}
+    if "logits" in tensors:
+        return tensors["logits"]
+    found = [
+        part
+        for part in tensors.values()
+        if part.dim() == 3 and part.is_floating_point() and vocab_size in (None, part.size(-1))
+    ]
+    if len(found) == 1:
+        return found[0]
+    shapes = ", ".join(f"{name} {list(part.shape)}" for name, part in tensors.items())
+    which = "which are the logits?" if found else "no logits in"
+    raise TypeError(f"{which} {type(output).__name__}" + (f" of {shapes}" if shapes else ""))
+
+
+class Adapted(nn.Module):
+    """A model that is called as `model(src, tgt)` and returns logits, whatever its own form is.
+
+    Args:
+        model: any module.
+        call: `call(model, src, tgt)` returns the logits, or what `find_logits` finds them in.
+        pad_id: the padding token that the call masks; `None` if it masks none.
+        reads_source: whether there is a source.
+        vocab_size: V, by which logits are told from other vectors, if it is known.
+    """
+
+    model: nn.Module
+    call: Callable[[Any, Tensor, Tensor], Any]
+    pad_id: int | None
+    vocab_size: int | None
+    config: Any
+
+    def __init__(
+        self,
+        model: nn.Module,
+        call: Callable[[Any, Tensor, Tensor], Any],
+        pad_id: int | None = None,
+        reads_source: bool = True,
+        vocab_size: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.model, self.call, self.pad_id = model, call, pad_id
+        self.reads_source, self.vocab_size = reads_source, vocab_size
+        self.config = getattr(model, "config", None)
+
+    def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
+        """The logits `[B, T, V]` for source ids `[B, S]` and target ids `[B, T]`."""
+        return find_logits(self.run(src, tgt), self.vocab_size)
+
+    def run(self, src: Tensor, tgt: Tensor) -> Any:
+        """What the model returns."""
+        return self.call(self.model, src, tgt)
+
+
+def seq2seq(model: Any, pad_id: int | None = None) -> Adapted:
+    """Adapt an encoder–decoder of Hugging Face's library, which takes the mask of the source.
+
+    Args:
+        model: called as `model(input_ids=…, attention_mask=…, decoder_input_ids=…)`.
+        pad_id: the padding token; `None`: as the model's configuration says.
+    """
+    pad = model.config.pad_token_id if pad_id is None else pad_id
+
+    def call(model: Any, src: Tensor, tgt: Tensor) -> Any:
+        return model(input_ids=src, attention_mask=(src != pad).long(), decoder_input_ids=tgt)
+
+    return Adapted(model, call, pad)
+
+
+def decoder_only(model: nn.Module) -> Adapted:
+    """Adapt a language model, which answers at every position of its one sentence.
+
+    Args:
+        model: called as `model(ids)`. If that returns the last position's logits alone, as in
+            nanoGPT, the labels of its loss are given too, and in evaluation mode the logits of
+            both calls are put together, so that the checks examine both.
+    """
+    names = list(inspect.signature(model.forward).parameters)[1:]
+    labels = next((name for name in names if name in ("targets", "labels")), None)
+
+    def call(model: Any, src: Tensor, tgt: Tensor) -> Any:
+        output = model(tgt)
+        if labels is None or (last := find_logits(output)).shape[:2] == tgt.shape:
+            return output
+        whole = find_logits(model(tgt, **{labels: tgt}))
+        return whole if model.training else torch.cat([whole[:, :-1], last], dim=1)
+
+    return Adapted(model, call, reads_source=False)
+
+
+def adapted(model: nn.Module, pad_id: int) -> Adapted:
+    """The model with its adapter, where its signature says which; refused where it doesn't (`ValueError`)."""
+    if isinstance(model, Adapted):
+        return model
+    taken = inspect.signature(model.forward).parameters.values()
+    names = [parameter.name for parameter in taken]
+    open_ended = any(parameter.kind is parameter.VAR_POSITIONAL for parameter in taken)
+    required = [p for p in taken if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD]
+    if "decoder_input_ids" in names:
+        return seq2seq(model, pad_id)
+    if "targets" in names[1:]:
+        return decoder_only(model)
+    fits = names[:2] == ["src", "tgt"] and not isinstance(model, nn.Transformer)
+    alone = names[:1] in (["input_ids"], ["ids"]) or (len(required) == 1 and not open_ended)
+    if not fits and (alone or isinstance(model, nn.Transformer) or "mask" in "".join(names[1:2])):
+        adapter = "decoder_only(model)" if alone else "Adapted(model, lambda model, src, tgt: …)"
+        shown = ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
+        raise ValueError(f"model takes ({shown}), not (src, tgt): pass {adapter} instead, from {__name__}")
+    return Adapted(model, _plainly, reads_source=getattr(model, "reads_source", True))
+
+
+def _plainly(model: Any, src: Tensor, tgt: Tensor) -> Any:
+    return model(src, tgt)
+
+
+# Masks that are inverted have a name
+
+_HIDDEN = -1e4  # a score at or below this hides its key
+
+
+class _Masks(TorchFunctionMode):
+    # Notes which keys [..., T, S] an attention hides, by its masks or by its scores.
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden: list[Tensor] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given, name = dict(kwargs or {}), getattr(func, "__name__", "")
+        seen = [given.get("key_padding_mask"), given.get("attn_mask")]
+        if name == "softmax":
+            x, dim = args[0] if args else given["input"], args[1] if len(args) > 1 else given.get("dim")
+            seen = [x] if dim in (-1, x.dim() - 1) else []  # scores [..., T, S], and not another layout
+        elif name == "scaled_dot_product_attention" and len(args) > 3:
+            seen = [args[3]]
+        for mask in seen:
+            if isinstance(mask, Tensor) and mask.dim() >= 2:
+                attends = name.startswith("scaled")  # of a boolean mask, what True means
+                hides = (mask != attends) if mask.dtype == torch.bool else mask <= _HIDDEN
+                self.hidden.append(hides[:, None] if mask is given.get("key_padding_mask") else hides)
+        return func(*args, **given)
+
+
+def inverted_mask(call: Callable[[], object]) -> str:
+    """Which mask of a call is inverted, if one is; no sentence of the call holds padding."""
+    with torch.no_grad(), _Masks() as masks:
+        try:
+            call()
+        except Exception:  # a check has said it; the masks before it still count
+            pass
+    for hidden in masks.hidden:
+        square = torch.ones(hidden.shape[-2:], dtype=torch.bool, device=hidden.device)
+        past, future = hidden[..., square.tril(-1)], hidden[..., square.triu(1)]
+        causal = square.size(0) == square.size(1) > 1
+        if causal and future.all() and not past.any():
+            continue
+        if (causal and past.all() and not future.all()) or hidden.all(dim=-1).any():
+            kind = "causal" if causal and not hidden.all() else "padding"
+            return (
+                f"the {kind} mask's polarity is inverted: True means *ignore* in torch.nn and in "
+                "masked_fill, *attend* in scaled_dot_product_attention and here"
+            )
+    return ""
+
+
+# The entry
+
+
+def said(model: nn.Module, given: int | None, *names: str) -> int | None:
+    """A number as given, or as the model or its configuration says under one of these names."""
+    places = (model, getattr(model, "config", None))
+    known = (getattr(place, name, None) for place in places for name in names)
+    return given if given is not None else next((value for value in known if isinstance(value, int)), None)
+
+
+_MOST_TOKENS = 2**22  # of a vocabulary: far more than any has, and few enough to be listed
+
+
+def _described(model: nn.Module, *given: int | None) -> tuple[tuple[int, int], int, int]:
+    # Sizes, padding and start token: as given, as the model or its configuration says, or by default.
+    src_size = said(model, given[0], "src_vocab_size", "vocab_size")
+    if src_size is None:
+        raise ValueError("src_vocab_size must be given: the model has no configuration that says it")
+    tgt_size = said(model, given[1], "tgt_vocab_size", "decoder_vocab_size", "vocab_size")
+    pad = said(model, given[2], "pad_id", "pad_token_id")
+    bos = said(model, given[3], "bos_id", "decoder_start_token_id", "bos_token_id")
+    tgt_size = src_size if tgt_size is None else tgt_size
+    pad, bos = 0 if pad is None else pad, 2 if bos is None else bos
+    named = {"src_vocab_size": src_size, "tgt_vocab_size": tgt_size}
+    check_size(**named)
+    check_size(minimum=0, pad_id=pad, bos_id=bos)
+    for name, value, end in (("pad_id", pad, min(src_size, tgt_size)), ("bos_id", bos, tgt_size)):
+        if value >= end:
+            raise ValueError(f"{name} must lie in [0, {end}), but is {value}")
+    for name, size in named.items():
+        if size > _MOST_TOKENS:
+            raise ValueError(f"{name} must be at most {_MOST_TOKENS}, but is {size}")
+        if size - len({token for token in (pad, bos) if token < size}) < 2:
+            raise ValueError(f"{name} must leave 2 tokens besides pad_id and bos_id, but is {size}")
+    return (src_size, tgt_size), pad, bos
+
+
+def _in_float64(probe: Probe) -> tuple[Probe, str]:
+    # The model in float64, if it can be computed there, and the precision that it is asked in.
+    try:
+        exact = copy.deepcopy(probe.given).double()
+        with torch.no_grad():
+            copy.deepcopy(exact).eval().run(probe.src.clone(), probe.tgt.clone())
+        return replace(probe, model=exact), "float64"
+    except Exception as error:
+        return probe, f"the model's own precision; in float64, {first_line(error)}"
+
+
+def check_model(
+    model: nn.Module,
+    src_vocab_size: int | None = None,
+    tgt_vocab_size: int | None = None,
+    pad_id: int | None = None,
+    bos_id: int | None = None,
+    dropout: bool | None = None,
+    search: Callable[[Tensor, int], Tensor] | None = None,
+    tolerance: float = 1e-5,
+    seed: int = 0,
+    call: Callable[[Any, Tensor, Tensor], Any] | None = None,
+    positions: str | None = None,
+) -> CheckReport:
+    """Look for faults in a Transformer from outside, by the logits it returns.
+
+    The model, its mode, its gradients and the state of the generators are left as they are.
+
+    Args:
+        model: called as `model(src, tgt)` with source ids `[B, S]` and target ids `[B, T]` that
+            begin with the start token, it returns logits `[B, T, V]`; S and T are at most 9. It
+            makes its masks itself, and can be copied. `find_logits` looks for them in a tuple, a
+            dictionary or a dataclass. `model(input_ids, …, decoder_input_ids)` and `model(idx, targets)`
+            are called as they are meant. Other models need an adapter: `seq2seq`, `decoder_only` or
+            `Adapted`.
+        src_vocab_size: number of source tokens, at most 4,194,304. This and the next three are
+            read from the model or its configuration where they are `None`.
+        tgt_vocab_size: number of target tokens V, likewise; without a configuration, as many as source.
+        pad_id: the padding token; without a configuration, 0.
+        bos_id: the token that a target begins with; without a configuration, 2.
+        dropout: whether the model is meant to be random in training mode; `None` to skip the check.
+        search: greedy search with the model, called as `search(src, max_length)` on padded sources;
+            returns ids `[B, L]`, L ≤ max_length, without the start token and with only padding
+            after the end token. `None` to skip the check.
+        tolerance: the largest change that counts as none, as a share of the largest logit.
+        seed: of the random sentences.
+        call: for a model that is called in another way: `call(model, src, tgt)` returns the logits.
+        positions: what the model is meant to have, `"absolute"`, `"relative"` (rotary ones as well)
+            or `"none"`; `None`: not said, and a decoder may have either or none.
+
+    Returns:
+        a report with one result for each check. A check that raises has failed.
+
+    Raises:
+        TypeError: an argument is of the wrong type.
+        ValueError: an argument is out of its range, a vocabulary has fewer than two tokens besides
+            padding and start, or the model is not called as `model(src, tgt)`.
+
+    Example:
+        >>> from transformer import Transformer, TransformerConfig
+        >>> model = Transformer(TransformerConfig(20, 20, d_model=16, n_heads=2, n_layers=1))
+        >>> check_model(model).passed
+        True
+    """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model must be a torch.nn.Module, not {type(model).__name__}")
+    check_choice((True, False, None), dropout=dropout)
+    if search is not None and not callable(search):
+        raise TypeError(f"search must be callable, not {type(search).__name__}")
+    check_choice(("absolute", "relative", "none", None), positions=positions)
+    check_rate(tolerance=tolerance)
+    check_size(minimum=0, seed=seed)
+    sizes, pad, bos = _described(model, src_vocab_size, tgt_vocab_size, pad_id, bos_id)
+    own = Adapted(model, call) if call is not None else adapted(model, pad)
+    if own.pad_id not in (None, pad):
+        raise ValueError(f"pad_id is {pad}, but the adapter masks {own.pad_id}")
+    own = Adapted(own.model, own.call, pad, own.reads_source, sizes[1])
+    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    draw = lambda seed: tuple(ids.to(device) for ids in sentences(sizes, pad, bos, seed))
+    probe = Probe(own, own, *draw(seed), sizes[1], draw, pad, tolerance, dropout, search, positions)
+    with torch.random.fork_rng([] if device.type == "cpu" else [device], device_type=device.type):
+        probe, arithmetic = _in_float64(probe)
+        results = examine(CHECKS, probe, NEEDED)
+        failed = any(result.verdict == "FAIL" for result in results)
+        copied = lambda: replace(probe, model=copy.deepcopy(probe.model)).logits()
+        masks = inverted_mask(copied) if failed else ""
+    named = lambda result: masks or CHECKS[result.name].suspects if result.verdict == "FAIL" else ""
+    return CheckReport(arithmetic, tuple(result._replace(suspects=named(result)) for result in results))

@@ -1,4 +1,4 @@
-"""What a loss reads: targets and weights, found by its gradient."""
+"""What a loss reads of a batch: targets and weights, found by its gradient."""
 
 import copy
 from collections.abc import Callable, Mapping
@@ -9,9 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
-from transformer.study.checks import first_line, find_logits
+from transformer.study.model_checks import find_logits
+from transformer.study.report import Skipped, first_line
 
-__all__ = ["Batch", "take_apart", "Unseen", "loss_value", "differing", "Program"]
+__all__ = ["Batch", "take_apart", "loss_value", "differing", "Program"]
 
 
 _NAMES = {  # what programs call the parts of a batch that hold ids
@@ -117,10 +118,6 @@ def take_apart(name: str, batch: Any) -> Batch:
     return Batch(batch, parts, roles, lag)
 
 
-class Unseen(Exception):
-    """What a check needs can't be seen in this program."""
-
-
 class _Reading(NamedTuple):
     # What a loss computes of a batch: a row for each position that it looks at, in its own order.
     logits: Tensor  # [R, V], the model's
@@ -176,7 +173,7 @@ def _read_loss(loss: Callable[[Any, Any], Any], model: nn.Module, batch: Batch) 
             watch.remove()
     best = [found for found in listener.found if found[0] == "cross_entropy"] or listener.found
     if not best or not value.requires_grad:
-        raise Unseen("the loss computes no cross-entropy that can be watched")
+        raise Skipped("the loss computes no cross-entropy that can be watched")
     gradients = torch.autograd.grad(value, [leaf for _, _, leaf, _ in best], allow_unused=True)
     V = max(leaf.size(axis) for _, _, leaf, axis in best)
     pairs = [
@@ -185,11 +182,11 @@ def _read_loss(loss: Callable[[Any, Any], Any], model: nn.Module, batch: Batch) 
         if leaf.size(axis) == V and slope is not None
     ]
     if not pairs:
-        raise Unseen("the loss has no gradient with respect to its logits")
+        raise Skipped("the loss has no gradient with respect to its logits")
     logits, slope = (torch.cat(parts) for parts in zip(*pairs, strict=True))
     weights = -slope.amin(dim=-1) / (1 - 1 / V)  # of -log p at p = 1/V it is 1
     if not weights.max() > 0:
-        raise Unseen("the loss computes no cross-entropy that can be watched")
+        raise Skipped("the loss computes no cross-entropy that can be watched")
     counts = weights > 1e-6 * weights.max()
     targets = slope.argmin(dim=-1).masked_fill(~counts, -1)
     return _Reading(logits, targets, weights * counts, listener.read, bool(best[0][0]))
@@ -224,10 +221,6 @@ class Program:
     seconds: float
     search: Any = None
     dev: Any = None
-    train: Any = None
-    evaluate: Any = None
-    optimizer: Any = None
-    schedule: Any = None
 
     def read(self, batch: Batch, model: nn.Module | None = None) -> _Reading:
         return _read_loss(self.loss, (model or self.model).eval(), batch)
@@ -256,7 +249,8 @@ class Program:
 
     @cached_property
     def longest(self) -> int:
-        return max(range(len(self.sentences)), key=lambda b: len(self.sentences[b]))
+        labels = self.few.ids("labels")
+        return int(((labels != self.pad) & (labels >= 0)).sum(dim=1).argmax())
 
     @cached_property
     def reads(self) -> list[Tensor | None]:
@@ -292,7 +286,7 @@ class Program:
                 continue
             new = self.read(batch.with_token(u, other))
             if new.logits.shape != base.logits.shape:
-                raise Unseen("how much is predicted depends on the words")
+                raise Skipped("how much is predicted depends on the words")
             moved = (new.targets != base.targets).nonzero()[:, 0].tolist()
             changed = differing(new.logits, base.logits).nonzero()[:, 0].tolist()
             traces.append(_Trace(u, (moved or [None])[0], (changed or [None])[0]))

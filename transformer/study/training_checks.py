@@ -1,224 +1,318 @@
-"""`check_training`: loop, batch, ids, loss and search, examined together."""
+"""`check_training`: batch, ids, loss, masks and search, examined together."""
 
 import copy
 import math
 import time
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformer.study.checks import (
-    CheckReport,
-    CheckResult,
-    adapted,
-    find_logits,
-    first_line,
-    without_dropout,
-)
-from transformer.study.model_checks import listed
-from transformer.study.loss_checks import LOSS_CHECKS, Finding, known_id, several, stripped
-from transformer.study.readings import Batch, Program, take_apart, Unseen, loss_value
+from transformer.study.checks import not_finite, without_dropout, without_gradient
+from transformer.study.model_checks import adapted, find_logits, inverted_mask, said
+from transformer.study.readings import Batch, Program, differing, loss_value, take_apart
+from transformer.study.report import CheckReport, Finding, Skipped, examine, first_line, listed
 from transformer.validation import check_number, check_type
 
 __all__ = ["check_training"]
 
 
-def _check_optimizer(p: Program) -> Finding:
-    """The optimizer holds the model's parameters, at a rate that isn't zero."""
-    if p.optimizer is None:
-        return None, "no optimizer was given", ""
-    held = {id(q) for group in p.optimizer.param_groups for q in group["params"]}
-    missing = [name for name, q in p.original.named_parameters() if q.requires_grad and id(q) not in held]
-    if missing:
-        return False, f"doesn't hold {listed(missing)}", "built from another model, or before it was changed"
-    if p.schedule is not None and p.schedule.optimizer is not p.optimizer:
-        return False, "the schedule moves another optimizer's rate", "built before the optimizer was replaced"
-    rates = _rates(p.optimizer, p.schedule)
-    if not all(0 <= rate < math.inf for rate in rates):
-        return False, f"the rate becomes {several(r for r in rates if not 0 <= r < math.inf)}", "the schedule"
-    if sum(rate == 0 for rate in rates) > len(rates) / 2:
-        return False, "the learning rate is 0", "an integer division, or a schedule that is over"
-    if p.schedule is None or min(rates) == max(rates):
-        return True, f"holds all parameters; the rate is {rates[0]:.2g}", ""
-    return True, f"holds all parameters; the rate goes from {rates[0]:.2g} to {rates[-1]:.2g}", ""
+def _stripped(sentence: list[int], *padding: int | None) -> list[int]:
+    while sentence and sentence[-1] in padding:
+        sentence = sentence[:-1]
+    return sentence
 
 
-def _rates(optimizer: Any, schedule: Any, steps: int = 20) -> list[float]:
-    rates, (optimizer, schedule) = [], copy.deepcopy((optimizer, schedule))
-    with warnings.catch_warnings(action="ignore"):  # the optimizer takes no step in between
-        for _ in range(steps):
-            rates.append(float(optimizer.param_groups[0]["lr"]))
-            if schedule is None or isinstance(schedule, torch.optim.lr_scheduler.ReduceLROnPlateau):
-                break
-            schedule.step()
-    return rates
-
-
-class _Batches:
-    # The same batch for a user's own loop, which looks at the model whenever another one is asked for.
-
-    def __init__(self, model: nn.Module, batch: Batch) -> None:
-        self.model, self.batch, self.size, self.taken, self.stale = model, batch, 12, 0, False
-        self.start = self.now()
-
-    def __len__(self) -> int:
-        return self.size
-
-    def now(self) -> dict[str, Tensor]:
-        return {name: q.detach().clone() for name, q in self.model.named_parameters()}
-
-    def __iter__(self) -> Iterator[Any]:
-        before, marked = self.start, False
-        for _ in range(self.size):
-            self.taken += 1
-            yield self.batch.given()
-            now, grads = self.now(), [q.grad for q in self.model.parameters() if q.grad is not None]
-            stepped = any(not torch.equal(q, before[name]) for name, q in now.items())
-            if marked and stepped and any(grad.any() for grad in grads):
-                positive = sum(int((grad > 0).sum()) for grad in grads)
-                self.stale |= positive > 0.99 * sum(grad.numel() for grad in grads)
-            before, marked = now, stepped and self.taken > self.size - 3
-            if marked:  # whoever clears gradients doesn't notice
-                for grad in grads:
-                    grad[...] = torch.where(grad == 0, 0.0, 1e6) if not grad.any() else 1e6
-
-
-def _check_loop(p: Program) -> Finding:
-    """A loop of the user's takes batches, clears gradients, moves all parameters, and learns."""
-    if p.train is None:
-        return None, "no train(model, batches) was given", ""
-    model = copy.deepcopy(p.original)
-    before = loss_value(p.loss(model.eval(), p.few.given())).item()
-    batches = _Batches(model.train(), p.few)
-    p.train(model, batches)
-    moving = {name for name, q in model.named_parameters() if q.requires_grad}
-    still = [name for name, q in batches.start.items() if torch.equal(q, batches.now()[name])]
-    if not batches.taken:
-        return False, "takes no batch", "an empty loop, or one over other batches"
-    if len(still) == len(batches.start):
-        cause = "no optimizer.step() or backward(), a rate of 0, or another model's parameters"
-        return False, f"{batches.taken} batches move no parameter", cause
-    if dead := [name for name in still if name in moving]:
-        return False, f"never moves {listed(dead)}", "not in the optimizer, or no gradient reaches it"
-    if batches.stale:
-        return False, "gradients of earlier batches are still there", "no zero_grad() between updates"
-    for number in (12, 48):  # an optimizer that starts anew may go uphill for a while
-        model = copy.deepcopy(p.original).train()
-        p.train(model, [p.few.given() for _ in range(number)])
-        after = loss_value(p.loss(model.eval(), p.few.given())).item()
-        said = f"{number} times the same batch: the loss goes from {before:.3g} to {after:.3g}"
-        if after < before + 0.1:
-            return True, said, ""
-    return False, said, "the sign of the loss, or a rate that is too high"
-
-
-def _check_modes(p: Program) -> Finding:
-    """Training is in training mode and evaluation in evaluation mode, one after the other."""
-    if p.train is None and p.evaluate is None:
-        return None, "neither train nor evaluate was given", ""
-    model, modes, seen = copy.deepcopy(p.original).train(), [], {}
-    for module in model.modules():
-        module.register_forward_pre_hook(lambda module, _: modes.append(module.training))
-    for name, call in (("training", p.train), ("evaluation", p.evaluate), ("training again", p.train)):
-        if call is not None:
-            before = copy.deepcopy(list(model.parameters()))
-            call(model, [p.few.given() for _ in range(2)])
-            seen[name], modes[:] = set(modes), []
-            same = all(torch.equal(q, old) for q, old in zip(model.parameters(), before, strict=True))
-            if name == "evaluation" and not same:
-                return False, "evaluation changes parameters", "an optimizer's step on held-out data"
-    if True in seen.get("evaluation", ()):
-        return False, "evaluates in training mode", "no model.eval(): dropout is on while you measure"
-    if False in seen.get("training", ()):
-        return False, "trains in evaluation mode", "no model.train(): dropout is off"
-    if False in seen.get("training again", ()):
-        return False, "trains in evaluation mode after an evaluation", "no model.train() before each epoch"
-    return True, ", ".join(f"{name} in its mode" for name in seen), ""
+def _check_ids(p: Program) -> Finding:
+    """Ids lie in their tables."""
+    tables = [m.num_embeddings for m in p.model.modules() if isinstance(m, nn.Embedding)]
+    ranges = []
+    for role in p.batch.roles:
+        ids, name = p.batch.ids(role), "src_vocab_size" if role == "src" else "tgt_vocab_size"
+        size = said(p.model, None, name, "vocab_size") or max(tables, default=2**62)
+        ranges.append(f"{role} {int(ids.min())} to {int(ids.max())}")
+        if ids.max() >= size:
+            measured = f"{ranges[-1]}, but the table has {size} rows"
+            return Finding(False, measured, "a vocabulary that isn't the model's")
+        looked_up = role != "labels" or not (isinstance(p.batch.whole, Mapping) or "read" in p.batch.roles)
+        if ids.min() < 0 and looked_up:
+            cause = "-100 is for the labels of a loss; these ids are looked up in a table"
+            return Finding(False, ranges[-1], cause)
+    return Finding(True, ", ".join(ranges))
 
 
 def _rows(ids: Tensor, pad: int) -> list[tuple[int, ...]]:
     return [tuple(word for word in row if word != pad and word >= 0) for row in ids.tolist()]
 
 
-def _held_out(dev: Any) -> list[Batch] | None:
-    if dev is None:
-        return None
-    one = isinstance(dev, (Tensor, Mapping)) or any(isinstance(part, Tensor) for part in dev)
-    return [take_apart("dev", batch) for batch in ([dev] if one else dev)]
-
-
 def _check_dev(p: Program) -> Finding:
     """No held-out source is among those of training."""
     if p.dev is None:
-        return None, "no dev batch was given", ""
+        raise Skipped("no dev batch was given")
     role = "src" if "src" in p.batch.roles else "labels"
     held = [row for batch in p.dev for row in _rows(batch.ids(role), p.pad)]
     trained = set(_rows(p.batch.ids(role), p.pad))
-    both = [row for row in held if row in trained]
-    if both:
-        said = f"{len(both)} of {len(held)} dev sources are in training, the first: {several(both[0])}"
-        return False, said, "split after pairs were repeated or shuffled"
-    return True, f"none of {len(held)} dev sources is among {len(trained)} of training", ""
+    if both := [row for row in held if row in trained]:
+        measured = f"{len(both)} of {len(held)} dev sources are in training, the first: {listed(both[0])}"
+        return Finding(False, measured, "split after pairs were repeated or shuffled")
+    return Finding(True, f"none of {len(held)} dev sources is among {len(trained)} of training")
 
 
-def _overfitted(p: Program) -> tuple[nn.Module, bool | None, str]:
-    # A copy that has learned the few sentences, whether it has (None: had no time), and what it took.
-    model, steps, losses, right = without_dropout(copy.deepcopy(p.original)), 0, [math.nan], 0.0
-    parameters, start = [q for q in model.parameters() if q.requires_grad], time.monotonic()
-    optimizer = torch.optim.Adam(parameters)
+def _check_runs(p: Program) -> Finding:
+    """The loss of the batch is a finite number, and comes from the model that is given."""
+    model, called = copy.deepcopy(p.original).train(), []
+    for module in model.modules():
+        module.register_forward_hook(lambda *_: called.append(1))
+    try:
+        value = loss_value(p.loss(model, p.few.given()))
+    except Exception as error:
+        if p.refused:
+            raise Skipped("the loss refuses targets without a start token") from error
+        hundreds = (p.few.ids("labels") < 0).any()
+        cause = "labels hold -100, but the loss has another ignore_index"
+        return Finding(False, first_line(error), cause if hundreds else "raised by the loss or the model")
+    if not called:
+        return Finding(False, "the loss never calls the model that it's given", "it uses one from outside")
+    if not value.isfinite():
+        cause = inverted_mask(lambda: p.loss(model.eval(), p.unpadded.given()))
+        cause = cause or "a mask that hides every key, or the log of 0"
+        return Finding(False, f"the loss is {value.item()}", cause)
+    first = p.each[0].logits
+    if p.each[0].by_name and (first >= 0).all() and ((first.sum(dim=-1) - 1).abs() < 1e-4).all():
+        cause = "a softmax before a loss that has its own"
+        return Finding(False, "the loss gets probabilities, not logits", cause)
+    return Finding(True, f"the loss is {value.item():.3g}")
+
+
+def _check_start(p: Program) -> Finding:
+    """Every target begins with the start token, which is read and not predicted."""
+    cause = "no start token, so the first word is read but never predicted"
+    if p.refused:
+        return Finding(False, p.refused, cause)
+    firsts = sorted(set(p.first))
+    if "src" not in p.few.roles or not firsts:
+        raise Skipped("a language model's text" if firsts else "what the decoder reads first can't be seen")
+    if len(firsts) > 1:
+        return Finding(False, f"the decoder first reads {listed(firsts)}", cause)
+    if p.bos is not None and firsts != [p.bos]:
+        cause = "a search from bos_id starts where training never did"
+        return Finding(False, f"the decoder first reads {firsts[0]}, not {p.bos}", cause)
+    if p.bos is None and len(p.first) == 1:
+        raise Skipped("one sentence alone doesn't say what the start token is")
+    return Finding(True, f"every target begins with {firsts[0]}")
+
+
+def _check_shift(p: Program) -> Finding:
+    """Position t reads token t and predicts token t + 1."""
+    steps = [t.f - t.r for t in p.traces if t.r is not None and t.f is not None]
+    read, targets = p.reads[p.longest], p.each[p.longest].targets
+    cause = "no shift: read tgt[:, :-1], predict tgt[:, 1:]"
+    if read is not None and ((read == targets) | (targets < 0)).all():
+        return Finding(False, "the decoder reads the very token that it must predict", cause)
+    if not steps:
+        raise Skipped("no target token has an influence that can be seen")
+    if read is None and max(steps) <= 0:
+        cause += "; or no causal mask"
+        return Finding(False, "every position sees the very token that it must predict", cause)
+    if min(steps) > 1:
+        measured = f"a token is predicted {min(steps)} positions before it is read, not 1"
+        return Finding(False, measured, "shifted twice: in the batch, and again in the model or the loss")
+    return Finding(True, "each token is read one position after it is predicted")
+
+
+def _check_end(p: Program) -> Finding:
+    """Every target ends with the end token, and the loss asks for it."""
+    if "src" not in p.few.roles:
+        raise Skipped("a language model's text")
+    asked = [_stripped(sentence, p.pad if p.pad != p.eos else None) for sentence in p.sentences]
+    ends = {sentence[-1] for sentence in asked if sentence}
+    stand = {row[-1] for row in (_stripped(row, p.pad, -100) for row in p.few.ids("labels").tolist()) if row}
+    one_of_many = lambda ends: len(ends) == 1 < len(asked) and p.eos is None
+    if ends == {p.eos} or one_of_many(ends):
+        return Finding(True, f"every target ends with {min(ends)}")
+    if p.eos in ends:
+        cause = "cut to a length after the end token was put on"
+        others = listed(sorted(ends - {p.eos}))
+        return Finding(False, f"some targets end with {others}, not with {p.eos}", cause)
+    if p.eos is not None and p.eos == p.pad:
+        cause = "the end token is also the padding, which is ignored"
+        return Finding(False, f"the loss never asks for {p.eos}", cause)
+    if stand == {p.eos} or one_of_many(stand):
+        cause = "ignore_index is the end token, or the last position is cut off"
+        return Finding(False, f"targets end with {min(stand)}, but the loss never asks for it", cause)
+    if len({len(sentence) for sentence in asked}) == 1:
+        return Finding(True, "no end token, and all targets are equally long: the search needs max_length")
+    cause = "no end token, so a search never learns to stop"
+    return Finding(False, f"targets end with {listed(sorted(ends))}", cause)
+
+
+def _check_padding(p: Program) -> Finding:
+    """Padding stands behind the words, is ignored by the loss, and changes nothing."""
+    counted = sum(max(0, sentence.count(p.pad) - (p.eos == p.pad)) for sentence in p.sentences)
+    if counted:
+        of = sum(map(len, p.sentences))
+        measured = f"the loss counts {counted} padded positions of {of}"
+        return Finding(False, measured, f"ignore_index isn't {p.pad}")
+    for role in p.few.roles:
+        if (p.few.ids(role)[:, :2] == p.pad).all(dim=1).any():
+            cause = "a tokenizer with padding_side='left', but positions counted from the left"
+            return Finding(False, f"{role} is padded in front", cause)
+    parts = {key for key, part in p.few.parts.items() if isinstance(part, Tensor) and part.dim() > 1}
+    if "src" not in p.few.roles or parts - {*p.few.roles.values(), "attention_mask"}:
+        return Finding(True, "the loss ignores it")  # masks of the batch would have to grow, too
+    longer = {"src": F.pad(p.few.ids("src"), (0, 1), value=p.pad)}
+    if (mask := p.few.parts.get("attention_mask")) is not None:
+        longer["attention_mask"] = F.pad(mask, (0, 1))
+    try:
+        logits = p.read(p.few.put(**longer)).logits
+    except Exception:  # longer than the model takes
+        return Finding(True, "the loss ignores it")
+    if differing(logits, p.read(p.few).logits).any():
+        measured = "one more padding token after the source changes the logits"
+        return Finding(False, measured, "no padding mask")
+    return Finding(True, "the loss ignores it, and more of it changes nothing")
+
+
+def _check_masks(p: Program) -> Finding:
+    """Positions see the past and not the future, the source, and not the rest of the batch."""
+    if inverted := inverted_mask(lambda: p.loss(p.model, p.unpadded.given())):
+        return Finding(False, "what may be attended to is hidden", inverted)
+    early = [t for t in p.traces if t.r is not None and t.f is not None and t.f <= t.r]
+    if early and _check_shift(p).passed:
+        measured = f"position {early[0].f} sees token {early[0].u}, which comes later"
+        return Finding(False, measured, "the causal mask is missing, or one place too far")
+    if p.traces and all(t.f is None for t in p.traces):
+        cause = "the decoder doesn't read its input, or masks hide it"
+        return Finding(False, "no target token changes any logit", cause)
+    if unread := _unread(p):
+        cause = "no cross-attention, or masks that hide them"
+        return Finding(False, f"source words {listed(unread)} change nothing", cause)
+    if mixed := _mixed(p):
+        cause = "a mask of the wrong rank, which is broadcast along the batch; or a norm over it"
+        return Finding(False, mixed, cause)
+    return Finding(True, "past and source are seen, future and other sentences are not")
+
+
+def _unread(p: Program) -> list[int]:
+    if "src" not in p.few.roles:
+        return []
+    batch, unread = p.few.rows(p.longest), []
+    ids = batch.ids("src")
+    words = sorted(set(p.few.ids("src").flatten().tolist()) - {p.pad, p.bos, p.eos})
+    for s in range(min(ids.size(1), 8)):
+        word = next((word for word in words if word != ids[0, s]), None)
+        if ids[0, s] != p.pad and word is not None:
+            changed = ids.clone()
+            changed[0, s] = word
+            if not differing(p.read(batch.put(src=changed)).logits, p.each[p.longest].logits).any():
+                unread.append(s)
+    return unread
+
+
+def _mixed(p: Program) -> str:
+    # In batches of which size a sentence gets logits that it doesn't get alone, if in any.
+    alone = [reading.logits.masked_fill(~reading.logits.isfinite(), 0.0) for reading in p.each]
+    for size in range(2, 9):
+        index = [b % len(alone) for b in range(size)]
+        try:
+            whole = p.read(p.few.rows(*index)).logits
+        except Exception as error:
+            return f"a batch of {size} raises {first_line(error)}"
+        wanted = torch.cat([alone[b] for b in index])
+        apart = torch.cdist(wanted, whole.masked_fill(~whole.isfinite(), 0.0), p=torch.inf)  # in any order
+        if not apart.amin(dim=1).max() <= 1e-5 * wanted.abs().max():
+            return f"in a batch of {size}, a sentence's logits depend on the others"
+    return ""
+
+
+def _check_mean(p: Program) -> Finding:
+    """Every real token counts the same, whatever it shares a batch with."""
+    lengths = [len(sentence) for sentence in p.sentences]
+    short, long = lengths.index(min(lengths)), lengths.index(max(lengths))
+    once, twice = p.each[long].weights.sum(), p.read(p.few.rows(long, long)).weights.sum()
+    if twice > 1.5 * once:
+        cause = "a sum over tokens: divide it by their number, or return both"
+        return Finding(False, f"twice the batch has {float(twice / once):.2g} times the loss", cause)
+    if lengths[short] == lengths[long]:
+        raise Skipped("all targets are equally long, so all means are the same")
+    weights = p.read(p.few.rows(short, long)).weights
+    uneven = float(weights.max() / weights[weights > 0].min())
+    if uneven > 1.02:
+        measured = f"some tokens count {uneven:.2g} times as much as others"
+        return Finding(False, measured, "a mean of means: short sentences count more")
+    share = float(p.each[short].weights.sum() / once)
+    if share < 0.98 and once < 1.02:
+        cause = "the mean runs over padded positions, too: more padding, lower loss"
+        return Finding(False, f"tokens of a short sentence count {share:.2g} of a long one's", cause)
+    return Finding(True, "a mean over real tokens" if share > 0.98 else "a sum, a mean over sentences")
+
+
+def _check_gradients(p: Program) -> Finding:
+    """Every parameter that is to be trained gets a gradient."""
+    model = without_dropout(copy.deepcopy(p.original)).train()
+    model.zero_grad()
+    loss_value(p.loss(model, p.few.given())).backward()
+    gradients = {name: q.grad for name, q in model.named_parameters() if q.requires_grad}
+    if wrong := not_finite(gradients):
+        return Finding(False, f"not finite: {listed(wrong)}", "masks of -inf, the log of 0, or an overflow")
+    if dead := without_gradient(gradients):
+        cause = "detach or no_grad, or a layer that is built and not used"
+        return Finding(False, f"none for {listed(dead)}", cause)
+    return Finding(True, f"all of {len(gradients)} parameters have one")
+
+
+# What can be learned by heart, and what the search makes of it
+
+
+def _check_overfit(p: Program) -> Finding:
+    """A few sentences can be learned by heart."""
+    model = p.model = without_dropout(copy.deepcopy(p.original))
+    parameters = [q for q in model.parameters() if q.requires_grad]
+    optimizer, start = torch.optim.Adam(parameters), time.monotonic()
+    losses, right = [math.nan], 0.0
     while right < 1 and time.monotonic() - start < p.seconds:
         for _ in range(20):
-            optimizer.param_groups[0]["lr"] = 3e-3 * min(1, (steps + 1) / 30)
+            optimizer.param_groups[0]["lr"] = 3e-3 * min(1, len(losses) / 30)
             optimizer.zero_grad()
             loss = loss_value(p.loss(model.train(), p.few.given()))
             loss.backward()
             nn.utils.clip_grad_norm_(parameters, 1.0)
             optimizer.step()
-            losses, steps = [losses[0] if steps else loss.item(), loss.item()], steps + 1
+            losses.append(loss.item())
         logits, targets = p.read(p.few, model)[:2]
         right = float((logits.argmax(dim=-1) == targets)[targets >= 0].double().mean())
-    said = (
-        f"{steps} updates on {len(p.few.ids('labels'))} sentences, loss {losses[0]:.3g} to {losses[-1]:.3g}"
-    )
-    learned = True if right == 1 else False if steps >= 100 else None
-    return model.eval(), learned, f"{said}: {right:.0%} of tokens right"
-
-
-def _check_overfit(p: Program) -> Finding:
-    """A few sentences can be learned by heart."""
-    p.model, learned, said = _overfitted(p)
-    if learned:
-        return True, said, ""
+    steps = len(losses) - 1
+    learned = f"{steps} updates on {len(p.few.ids('labels'))} sentences: {right:.0%} of tokens right"
+    if right == 1:
+        return Finding(True, f"{learned}, loss {losses[1]:.3g} to {losses[-1]:.3g}")
     p.search = None
-    if learned is None:
-        return None, f"{said}; give it more seconds", ""
-    return False, said, "the source doesn't reach the output, or the loss doesn't reach the model"
+    if steps < 100:
+        raise Skipped(f"{learned}; give it more seconds")
+    return Finding(False, learned, "the source doesn't reach the output, or the loss doesn't reach the model")
 
 
 def _check_search(p: Program) -> Finding:
     """What was learned by heart is what the search writes."""
     if p.search is None or "src" not in p.few.roles:
-        return None, "no search was given, or nothing was learned", ""
+        raise Skipped("no search was given, or nothing was learned")
     asked = p.sentences
     if len(set(p.first)) > 1:  # no start token: what is read first is a word of the sentence
         asked = [[first, *sentence] for first, sentence in zip(p.first, asked, strict=True)]
     longest = max(map(len, asked))
     try:
-        found = p.search(p.model, p.few.ids("src").clone(), longest + 2)
+        found = p.search(p.model.eval(), p.few.ids("src").clone(), longest + 2)
     except Exception:  # two more than it takes, perhaps
-        found = p.search(p.model, p.few.ids("src").clone(), longest)
+        found = p.search(p.model.eval(), p.few.ids("src").clone(), longest)
     ends = {sentence[-1] for sentence in asked}
-    pairs = [
-        (_cut([int(word) for word in row], sentence, ends, p), sentence)
+    written = [
+        _cut([int(word) for word in row], sentence, ends, p)
         for row, sentence in zip(found, asked, strict=True)
     ]
-    wrong = [(b, *pair) for b, pair in enumerate(pairs) if pair[0] != pair[1]]
+    wrong = [pair for pair in zip(written, asked, strict=True) if pair[0] != pair[1]]
     if not wrong:
-        return True, f"all {len(pairs)} sentences exactly", ""
-    where, cause = _difference(*wrong[0][1:])
-    return False, f"{len(wrong)} of {len(pairs)} learned sentences are written wrong: {where}", cause
+        return Finding(True, f"all {len(asked)} sentences exactly")
+    where, cause = _difference(*wrong[0])
+    return Finding(False, f"{len(wrong)} of {len(asked)} learned sentences are written wrong: {where}", cause)
 
 
 def _cut(row: list[int], asked: list[int], ends: set[int], p: Program) -> list[int]:
@@ -230,7 +324,7 @@ def _cut(row: list[int], asked: list[int], ends: set[int], p: Program) -> list[i
         return row[: len(asked)]
     if asked[-1] in row:
         return row[: row.index(asked[-1]) + 1]
-    row = stripped(row, p.pad)
+    row = _stripped(row, p.pad)
     return [*row, asked[-1]] if row == asked[:-1] else row  # some leave the end token out
 
 
@@ -249,35 +343,22 @@ def _difference(ours: list[int], theirs: list[int]) -> tuple[str, str]:
     return said, "cache, positions, masks or dropout of the search, or it doesn't take the best"
 
 
+# The entry
+
 _CHECKS: dict[str, Callable[[Program], Finding]] = {
-    **LOSS_CHECKS,
-    "optimizer": _check_optimizer,
-    "loop": _check_loop,
-    "modes": _check_modes,
+    "ids": _check_ids,
     "dev": _check_dev,
+    "runs": _check_runs,
+    "start": _check_start,
+    "shift": _check_shift,
+    "end": _check_end,
+    "padding": _check_padding,
+    "masks": _check_masks,
+    "mean": _check_mean,
+    "gradients": _check_gradients,
     "overfit": _check_overfit,
     "search": _check_search,
 }
-
-
-def _run_checks(p: Program) -> tuple[CheckResult, ...]:
-    results: list[CheckResult] = []
-    for name, check in _CHECKS.items():
-        broken = [r.name for r in results if r.verdict == "FAIL" and r.name in ("ids", "runs")]
-        torch.manual_seed(0)
-        try:
-            if not broken and name not in ("ids", "runs", "start") and p.refused:
-                broken = ["start"]
-            if broken and name not in ("optimizer", "dev"):
-                raise Unseen(f"needs {broken[0]!r} to pass")
-            passed, measured, cause = check(p)
-        except Unseen as reason:
-            passed, measured, cause = None, str(reason), ""
-        except Exception as error:  # of the user's pieces
-            passed, measured, cause = False, first_line(error), "raised by the program itself"
-        verdict = "skipped" if passed is None else "pass" if passed else "FAIL"
-        results.append(CheckResult(name, verdict, measured, cause))
-    return tuple(results)
 
 
 def _few(batch: Batch, pad: int) -> Batch:
@@ -309,16 +390,12 @@ def check_training(
     loss: Callable[[Any, Any], Any] | None = None,
     search: Callable[[Any, Tensor, int], Any] | None = None,
     dev: Any = None,
-    train: Callable[[Any, Iterable[Any]], Any] | None = None,
-    evaluate: Callable[[Any, Iterable[Any]], Any] | None = None,
-    optimizer: torch.optim.Optimizer | None = None,
-    schedule: Any = None,
     pad_id: int | None = None,
     bos_id: int | None = None,
     eos_id: int | None = None,
     seconds: float = 10.0,
 ) -> CheckReport:
-    """Find why a loss is low and the output wrong: loop, batch, ids and search, examined together.
+    """Find why a loss is low and the output wrong: batch, loss, masks and search, examined together.
 
     Everything runs on copies. The model, its mode, its gradients and torch's generators stay as they are.
 
@@ -332,9 +409,6 @@ def check_training(
         search: called as `search(model, src, max_length)`; returns a row of ids for each source, with
             the start token or without. It is asked to write what a copy has learned by heart.
         dev: a held-out batch of the same form, or an iterable of batches.
-        train: called as `train(model, batches)`: your own loop, which makes its own optimizer.
-        evaluate: called as `evaluate(model, batches)`: your own evaluation.
-        optimizer, schedule: those of this model, if they are made already; only copies take steps.
         pad_id, bos_id, eos_id: `None`: as the model's configuration says. Without one, `pad_id` is 0,
             and the others are seen in the batch.
         seconds: how long a copy may try to learn a few sentences by heart.
@@ -353,18 +427,22 @@ def check_training(
         ('start',)
     """
     check_type(nn.Module, model=model)
-    for name, piece in {"loss": loss, "search": search, "train": train, "evaluate": evaluate}.items():
+    for name, piece in {"loss": loss, "search": search}.items():
         if piece is not None and not callable(piece):
             raise TypeError(f"{name} must be callable, not {type(piece).__name__}")
     check_number(seconds=seconds)
-    parts, pad = take_apart("batch", batch), known_id(model, pad_id, "pad_id", "pad_token_id") or 0
-    bos = known_id(model, bos_id, "bos_id", "decoder_start_token_id")
-    eos = known_id(model, eos_id, "eos_id", "eos_token_id")
+    parts = take_apart("batch", batch)
+    pad = said(model, pad_id, "pad_id", "pad_token_id") or 0
+    bos = said(model, bos_id, "bos_id", "decoder_start_token_id")
+    eos = said(model, eos_id, "eos_id", "eos_token_id")
+    if dev is not None:
+        alone = isinstance(dev, Tensor | Mapping) or any(isinstance(part, Tensor) for part in dev)
+        dev = [take_apart("dev", held) for held in ([dev] if alone else dev)]
     device = parts.ids("labels").device
     with torch.random.fork_rng([] if device.type == "cpu" else [device], device_type=device.type):
         quiet = without_dropout(copy.deepcopy(model)).eval()
-        asked = parts, _few(parts, pad), pad, bos, eos, seconds
-        pieces = search, _held_out(dev), train, evaluate, optimizer, schedule
-        program = Program(model, quiet, loss or _plain_loss(pad), *asked, *pieces)
+        few, plain = _few(parts, pad), loss or _plain_loss(pad)
+        program = Program(model, quiet, plain, parts, few, pad, bos, eos, seconds, search, dev)
         dtype = next((str(q.dtype).removeprefix("torch.") for q in model.parameters()), "float32")
-        return CheckReport(dtype, _run_checks(program))
+        needed = ("ids", "runs", "start") if program.refused else ("ids", "runs")
+        return CheckReport(dtype, examine(_CHECKS, program, needed))
