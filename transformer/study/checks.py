@@ -48,7 +48,7 @@ __all__ = [
 import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -159,8 +159,9 @@ def redrawn(model: nn.Module, seed: int = 0) -> nn.Module:
     return without_dropout(model)
 
 
-class Check(NamedTuple):
-    """A check of a model."""
+@dataclass(frozen=True)
+class Check:
+    """A check of a model; it is called with a probe, and asks a copy of its model."""
 
     run: Callable[[Probe], Finding]
     suspects: str  # where to look first
@@ -169,7 +170,6 @@ class Check(NamedTuple):
     exact: bool = True  # whether it is asked in float64; what overflows depends on the dtype
 
     def __call__(self, probe: Probe) -> Finding:
-        """Ask a copy of the model."""
         if self.of_source and not getattr(probe.model, "reads_source", True):
             raise Skipped("a decoder-only model has no source")
         model = copy.deepcopy(probe.model if self.exact else probe.given)

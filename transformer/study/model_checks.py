@@ -238,10 +238,10 @@ def _described(model: nn.Module, *given: int | None) -> tuple[tuple[int, int], i
     return (src_size, tgt_size), pad, bos
 
 
-def _in_float64(probe: Probe) -> tuple[Probe, str]:
+def _in_float64(own: Adapted, probe: Probe) -> tuple[Probe, str]:
     # The model in float64, if it can be computed there, and the precision that it is asked in.
     try:
-        exact = copy.deepcopy(probe.given).double()
+        exact = copy.deepcopy(own).double()
         with torch.no_grad():
             copy.deepcopy(exact).eval().run(probe.src.clone(), probe.tgt.clone())
         return replace(probe, model=exact), "float64"
@@ -317,9 +317,12 @@ def check_model(
     own = Adapted(own.model, own.call, pad, own.reads_source, sizes[1])
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     draw = lambda seed: tuple(ids.to(device) for ids in sentences(sizes, pad, bos, seed))
-    probe = Probe(own, own, *draw(seed), sizes[1], draw, pad, tolerance, dropout, search, positions)
+    src, tgt, other_src, other_tgt = draw(seed)
+    probe = Probe(
+        own, own, src, tgt, other_src, other_tgt, sizes[1], draw, pad, tolerance, dropout, search, positions
+    )
     with torch.random.fork_rng([] if device.type == "cpu" else [device], device_type=device.type):
-        probe, arithmetic = _in_float64(probe)
+        probe, arithmetic = _in_float64(own, probe)
         results = examine(CHECKS, probe, NEEDED)
         failed = any(result.verdict == "FAIL" for result in results)
         copied = lambda: replace(probe, model=copy.deepcopy(probe.model)).logits()
