@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -24,8 +25,8 @@ from transformer.study.report import CheckReport
 
 V, PAD, BOS, EOS = 17, 0, 2, 3
 NAMES = (
-    "ids", "dev", "runs", "start", "shift", "end", "padding", "masks", "mean", "gradients", "overfit",
-    "search",
+    "ids", "dev", "runs", "start", "shift", "end", "padding", "masks", "mean", "gradients", "optimizer",
+    "loop", "modes", "overfit", "search",
 )  # fmt: skip
 
 
@@ -236,9 +237,32 @@ class Program:
     def check(self, **options: Any) -> CheckReport:
         torch.manual_seed(0)
         model = self.model()
-        given = {"seconds": 60, "loss": self.loss, "search": self.search, "pad_id": PAD, "eos_id": EOS}
-        given |= dict(self.more) | options
+        more = {key: value(model) if key == "optimizer" else value for key, value in self.more}
+        ids = {"pad_id": PAD, "eos_id": EOS}
+        if hasattr(more.get("optimizer"), "last_epoch"):
+            more["schedule"], more["optimizer"] = more["optimizer"], more["optimizer"].optimizer
+        given = {"seconds": 60, "loss": self.loss, "search": self.search} | ids | more | options
         return check_training(model, self.batch, **given)
+
+
+def loop(model, batches, rate=1e-3, clear=True, sign=1, mode=True, parameters=None, step=True):
+    optimizer = torch.optim.Adam(parameters(model) if parameters else model.parameters(), lr=rate)
+    if mode is not None:
+        model.train(mode)
+    for batch in batches:
+        if clear:
+            optimizer.zero_grad()
+        (sign * plain_loss(model, batch)).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        if step:
+            optimizer.step()
+
+
+def evaluation(model, batches, mode=False):
+    if mode is not None:
+        model.train(mode)
+    with torch.no_grad():
+        return sum(float(plain_loss(model, batch)) for batch in batches)
 
 
 TORCH = Program(OfTorch)
@@ -247,7 +271,7 @@ RIGHT = {
     "ours": OURS,
     "torch.nn": replace(
         TORCH,
-        more=(("bos_id", BOS), ("dev", (SRC + (SRC > 3), TGT))),
+        more=(("train", loop), ("evaluate", evaluation), ("bos_id", BOS), ("dev", (SRC + (SRC > 3), TGT))),
     ),
     "Annotated Transformer": Program(
         ByHand,
@@ -312,7 +336,7 @@ def test_right_programs_are_not_accused(name):
     assert report.passed, str(report)
     assert tuple(found.name for found in report.results) == NAMES
     skipped = {found.name for found in report.results if found.verdict == "skipped"}
-    without = {"dev"} if name != "torch.nn" else set()
+    without = {"optimizer", "loop", "modes", "dev"} if name != "torch.nn" else {"optimizer"}
     if "source" not in name and RIGHT[name].search is None:
         without |= {"start", "end", "search", "mean"}
     assert skipped <= without
@@ -377,6 +401,20 @@ class Unmasked(OfTorch):
         return super().forward(src.masked_fill(src == PAD, 1), tgt)
 
 
+def frozen():
+    model = OfTorch()
+    model.tgt_table.requires_grad_(False)
+    return model
+
+
+def lost_optimizer(model):
+    return torch.optim.Adam(copy.deepcopy(model).parameters())
+
+
+def ended(model):
+    return torch.optim.lr_scheduler.LambdaLR(torch.optim.Adam(model.parameters()), lambda step: step // 1000)
+
+
 def goes_on(model, src, max_length):
     found = called(model, src, max_length + 2)
     found[found == EOS] = 4
@@ -386,6 +424,8 @@ def goes_on(model, src, max_length):
 left = torch.tensor([[PAD] * (6 - len(row)) + [*row, EOS] for row in WORDS])
 left_tgt = torch.tensor([[PAD] * (7 - len(row)) + [BOS, *row, EOS] for row in ANSWERS])
 headless, endless = TGT[:, 1:], padded([[BOS, *row] for row in ANSWERS])
+one_word = padded([[1, 1, 1, 1, 1][: len(row)] + [EOS] for row in WORDS])
+one_word[:, 0] = SRC[:, 0]
 hundred = TGT.masked_fill(TGT == PAD, -100)
 
 
@@ -396,6 +436,11 @@ def of(program: Program, where: str, named: str, **changes: Any) -> tuple[Progra
 def lost(where: str, named: str, **options: Any) -> tuple[Program, str, str]:
     """A loss with other options of `F.cross_entropy`."""
     return of(TORCH, where, named, loss=lambda model, batch: plain_loss(model, batch, **options))
+
+
+def looped(named: str, **options: Any) -> tuple[Program, str, str]:
+    """A loop with a fault."""
+    return of(TORCH, "loop", named, more=(("train", lambda model, batches: loop(model, batches, **options)),))
 
 
 def searched(named: str, logits: Callable = lambda m, src, tgt: m(src, tgt), **options: Any):
@@ -413,6 +458,10 @@ ended_twice = padded([[BOS, *row, EOS] for row in ANSWERS], EOS)
 other_start, unshifted = TGT.masked_fill(TGT == BOS, 5), lambda: WithLabels(PAD, shift=False)
 short = SRC[[1, 3, 5], :4], TGT[[1, 3, 5]]
 wrong_rank = {"model": WrongRank, "batch": short}
+untrained = (("train", lambda m, b: loop(m, b, mode=None)), ("evaluate", evaluation))
+noisy = (("evaluate", lambda m, b: evaluation(m, b, None)),)
+at_rest = (("optimizer", lambda m: torch.optim.SGD(m.parameters(), lr=0)),)
+left_out = {"parameters": lambda m: m.core.parameters()}
 ends_in_padding = {"batch": (SRC, ended_twice), "more": (("pad_id", EOS),)}
 FAULTS: dict[str, tuple[Program, str, str]] = {
     # batch and ids
@@ -424,6 +473,7 @@ FAULTS: dict[str, tuple[Program, str, str]] = {
     "sources padded in front": of(TORCH, "padding", "in front", batch=(left, TGT)),
     "ids beyond the table": of(TORCH, "ids", "the table has 17 rows", batch=(SRC + 4, TGT)),
     "-100 among read ids": of(TORCH, "ids", "-100", batch=(SRC, hundred)),
+    "unknown words": of(TORCH, "ids", "unknown words", batch=(one_word, TGT)),
     "dev in training": of(TORCH, "dev", "2 of 2 dev sources", more=(("dev", (SRC[2:4], TGT[2:4])),)),
     # loss
     "no shift": of(TORCH, "shift", "no shift", loss=shifted_loss(slice(None), slice(None))),
@@ -450,7 +500,18 @@ FAULTS: dict[str, tuple[Program, str, str]] = {
     "mask of the wrong rank": of(ANNOTATED, "masks", "wrong rank", **wrong_rank),
     "source isn't read": of(TORCH, "masks", "change nothing", model=Sourceless),
     "softmax before the loss": of(TORCH, "runs", "softmax", model=Softmaxed),
+    "a layer is frozen": of(TORCH, "gradients", "requires_grad is False", model=frozen),
     "memory detached": of(OURS, "gradients", "none for", loss=detached),
+    # loop
+    "another's optimizer": of(TORCH, "optimizer", "doesn't hold", more=(("optimizer", lost_optimizer),)),
+    "a rate of zero": of(TORCH, "optimizer", "rate is 0", more=at_rest),
+    "a schedule of zeros": of(TORCH, "optimizer", "rate is 0", more=(("optimizer", ended),)),
+    "no zero_grad": looped("zero_grad", clear=False),
+    "no step": looped("optimizer.step()", step=False),
+    "a parameter left out": looped("never moves", **left_out),
+    "uphill": looped("sign of the loss", sign=-1),
+    "evaluates with dropout": of(TORCH, "modes", "model.eval()", more=noisy),
+    "trains without dropout": of(TORCH, "modes", "after an evaluation", more=untrained),
     # search
     "starts elsewhere": searched("another token than training", start=7),
     "drops a word": of(TORCH, "search", "first word is missing", search=lambda *a: called(*a)[:, 2:]),
@@ -478,6 +539,8 @@ def test_planted_faults_are_found_by_their_name(name):
 
 def test_the_callers_own_things_are_left_alone():
     model = OfTorch()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2)
     plain_loss(model, (SRC, TGT)).backward()
     model.core.encoder.eval()  # a mode of its own
     held = {name: (q.clone(), q.grad.clone()) for name, q in model.named_parameters()}
@@ -490,12 +553,15 @@ def test_the_callers_own_things_are_left_alone():
         model.train()
         return loss
 
-    report = check_training(model, (src, tgt), spoils, called, (SRC + 4 * (SRC > 3) - 3, TGT))
-    assert "skipped" not in {found.verdict for found in report.results}
+    pieces = {"train": loop, "evaluate": evaluation, "optimizer": optimizer, "schedule": schedule}
+    report = check_training(model, (src, tgt), spoils, called, (SRC + 4 * (SRC > 3) - 3, TGT), **pieces)
+    verdicts = {found.name: found.verdict for found in report.results}
+    assert verdicts["optimizer"] == verdicts["loop"] == "pass" and "skipped" not in verdicts.values()
     assert torch.equal(src, SRC) and torch.equal(tgt, TGT) and torch.equal(torch.get_rng_state(), state)
     assert [module.training for module in model.modules()] == modes
     for name, q in model.named_parameters():
         assert torch.equal(q, held[name][0]) and torch.equal(q.grad, held[name][1])
+    assert schedule.last_epoch == 0 and not optimizer.state
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
 
 
@@ -575,4 +641,4 @@ def test_right_programs_of_hugging_face_are_not_accused(name):
     print(report)
     assert report.passed, str(report)
     skipped = [found.name for found in report.results if found.verdict == "skipped"]
-    assert skipped == ["dev"]
+    assert skipped == ["dev", "optimizer", "loop", "modes"]

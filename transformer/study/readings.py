@@ -221,6 +221,10 @@ class Program:
     seconds: float
     search: Any = None
     dev: Any = None
+    train: Any = None
+    evaluate: Any = None
+    optimizer: Any = None
+    schedule: Any = None
 
     def read(self, batch: Batch, model: nn.Module | None = None) -> _Reading:
         return _read_loss(self.loss, (model or self.model).eval(), batch)

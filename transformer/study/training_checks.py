@@ -1,26 +1,19 @@
-"""`check_training`: batch, ids, loss, masks and search, examined together."""
+"""`check_training`: loop, batch, ids, loss and search, examined together."""
 
 import copy
-import math
-import time
 from collections.abc import Callable, Mapping
 from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from transformer.study.checks import not_finite, without_dropout, without_gradient
+from transformer.study.loop_checks import LOOP_CHECKS, stripped
 from transformer.study.model_checks import adapted, find_logits, inverted_mask, said
 from transformer.study.readings import Batch, Program, differing, loss_value, take_apart
 from transformer.study.report import CheckReport, Finding, Skipped, examine, first_line, listed
 from transformer.validation import check_number, check_type
 
 __all__ = ["check_training"]
-
-
-def _stripped(sentence: list[int], *padding: int | None) -> list[int]:
-    while sentence and sentence[-1] in padding:
-        sentence = sentence[:-1]
-    return sentence
 
 
 def _check_ids(p: Program) -> Finding:
@@ -38,6 +31,12 @@ def _check_ids(p: Program) -> Finding:
         if ids.min() < 0 and looked_up:
             cause = "-100 is for the labels of a loss; these ids are looked up in a table"
             return Finding(False, ranges[-1], cause)
+        words, counts = ids[(ids >= 0) & (ids != p.pad)].unique(return_counts=True)
+        if counts.sum() > 20 and counts.max() > 0.5 * counts.sum():
+            measured = (
+                f"{int(counts.max())} of {int(counts.sum())} words are id {int(words[counts.argmax()])}"
+            )
+            return Finding(False, measured, "unknown words: these texts don't belong to this vocabulary")
     return Finding(True, ", ".join(ranges))
 
 
@@ -77,6 +76,9 @@ def _check_runs(p: Program) -> Finding:
         cause = inverted_mask(lambda: p.loss(model.eval(), p.unpadded.given()))
         cause = cause or "a mask that hides every key, or the log of 0"
         return Finding(False, f"the loss is {value.item()}", cause)
+    if not value.requires_grad:
+        cause = "no_grad, detach() or item() in the loss"
+        return Finding(False, f"the loss {value.item():.3g} has no gradient", cause)
     first = p.each[0].logits
     if p.each[0].by_name and (first >= 0).all() and ((first.sum(dim=-1) - 1).abs() < 1e-4).all():
         cause = "a softmax before a loss that has its own"
@@ -124,9 +126,9 @@ def _check_end(p: Program) -> Finding:
     """Every target ends with the end token, and the loss asks for it."""
     if "src" not in p.few.roles:
         raise Skipped("a language model's text")
-    asked = [_stripped(sentence, p.pad if p.pad != p.eos else None) for sentence in p.sentences]
+    asked = [stripped(sentence, p.pad if p.pad != p.eos else None) for sentence in p.sentences]
     ends = {sentence[-1] for sentence in asked if sentence}
-    stand = {row[-1] for row in (_stripped(row, p.pad, -100) for row in p.few.ids("labels").tolist()) if row}
+    stand = {row[-1] for row in (stripped(row, p.pad, -100) for row in p.few.ids("labels").tolist()) if row}
     one_of_many = lambda ends: len(ends) == 1 < len(asked) and p.eos is None
     if ends == {p.eos} or one_of_many(ends):
         return Finding(True, f"every target ends with {min(ends)}")
@@ -252,7 +254,11 @@ def _check_gradients(p: Program) -> Finding:
     model = without_dropout(copy.deepcopy(p.original)).train()
     model.zero_grad()
     loss_value(p.loss(model, p.few.given())).backward()
-    gradients = {name: q.grad for name, q in model.named_parameters() if q.requires_grad}
+    named = dict(model.named_parameters())
+    if frozen := [name for name, q in named.items() if not q.requires_grad and "pos" not in name.lower()]:
+        cause = "frozen on purpose, or left from fine-tuning"
+        return Finding(False, f"requires_grad is False: {listed(frozen)}", cause)
+    gradients = {name: q.grad for name, q in named.items() if q.requires_grad}
     if wrong := not_finite(gradients):
         return Finding(False, f"not finite: {listed(wrong)}", "masks of -inf, the log of 0, or an overflow")
     if dead := without_gradient(gradients):
@@ -260,90 +266,6 @@ def _check_gradients(p: Program) -> Finding:
         return Finding(False, f"none for {listed(dead)}", cause)
     return Finding(True, f"all of {len(gradients)} parameters have one")
 
-
-# What can be learned by heart, and what the search makes of it
-
-
-def _check_overfit(p: Program) -> Finding:
-    """A few sentences can be learned by heart."""
-    model = p.model = without_dropout(copy.deepcopy(p.original))
-    parameters = [q for q in model.parameters() if q.requires_grad]
-    optimizer, start = torch.optim.Adam(parameters), time.monotonic()
-    losses, right = [math.nan], 0.0
-    while right < 1 and time.monotonic() - start < p.seconds:
-        for _ in range(20):
-            optimizer.param_groups[0]["lr"] = 3e-3 * min(1, len(losses) / 30)
-            optimizer.zero_grad()
-            loss = loss_value(p.loss(model.train(), p.few.given()))
-            loss.backward()
-            nn.utils.clip_grad_norm_(parameters, 1.0)
-            optimizer.step()
-            losses.append(loss.item())
-        logits, targets = p.read(p.few, model)[:2]
-        right = float((logits.argmax(dim=-1) == targets)[targets >= 0].double().mean())
-    steps = len(losses) - 1
-    learned = f"{steps} updates on {len(p.few.ids('labels'))} sentences: {right:.0%} of tokens right"
-    if right == 1:
-        return Finding(True, f"{learned}, loss {losses[1]:.3g} to {losses[-1]:.3g}")
-    p.search = None
-    if steps < 100:
-        raise Skipped(f"{learned}; give it more seconds")
-    return Finding(False, learned, "the source doesn't reach the output, or the loss doesn't reach the model")
-
-
-def _check_search(p: Program) -> Finding:
-    """What was learned by heart is what the search writes."""
-    if p.search is None or "src" not in p.few.roles:
-        raise Skipped("no search was given, or nothing was learned")
-    asked = p.sentences
-    if len(set(p.first)) > 1:  # no start token: what is read first is a word of the sentence
-        asked = [[first, *sentence] for first, sentence in zip(p.first, asked, strict=True)]
-    longest = max(map(len, asked))
-    try:
-        found = p.search(p.model.eval(), p.few.ids("src").clone(), longest + 2)
-    except Exception:  # two more than it takes, perhaps
-        found = p.search(p.model.eval(), p.few.ids("src").clone(), longest)
-    ends = {sentence[-1] for sentence in asked}
-    written = [
-        _cut([int(word) for word in row], sentence, ends, p)
-        for row, sentence in zip(found, asked, strict=True)
-    ]
-    wrong = [pair for pair in zip(written, asked, strict=True) if pair[0] != pair[1]]
-    if not wrong:
-        return Finding(True, f"all {len(asked)} sentences exactly")
-    where, cause = _difference(*wrong[0])
-    return Finding(False, f"{len(wrong)} of {len(asked)} learned sentences are written wrong: {where}", cause)
-
-
-def _cut(row: list[int], asked: list[int], ends: set[int], p: Program) -> list[int]:
-    # What a search has written without the start token, and nothing after the end.
-    start = p.first[0] if len(set(p.first)) == 1 else p.bos
-    if row[:1] == [start] and asked[:1] != [start]:
-        row = row[1:]
-    if len(ends) > 1:
-        return row[: len(asked)]
-    if asked[-1] in row:
-        return row[: row.index(asked[-1]) + 1]
-    row = _stripped(row, p.pad)
-    return [*row, asked[-1]] if row == asked[:-1] else row  # some leave the end token out
-
-
-def _difference(ours: list[int], theirs: list[int]) -> tuple[str, str]:
-    # Where what was written leaves what was learned, and the usual reason.
-    place = next((i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), len(theirs))
-    if ours == theirs[1:]:
-        return "the first word is missing", "training never asks for it, or the search drops it"
-    if place >= len(theirs) - 1 and len(ours) >= len(theirs):
-        return "it goes on after the last word", "the search doesn't stop at the end token"
-    if ours == theirs[: len(ours)]:
-        return f"the last {len(theirs) - len(ours)} tokens are missing", "max_length, or another end token"
-    said = f"token {place} is {ours[place]} instead of {theirs[place]}"
-    if place == 0:
-        return said, "the search starts from another token than training, or reads another source"
-    return said, "cache, positions, masks or dropout of the search, or it doesn't take the best"
-
-
-# The entry
 
 _CHECKS: dict[str, Callable[[Program], Finding]] = {
     "ids": _check_ids,
@@ -356,8 +278,7 @@ _CHECKS: dict[str, Callable[[Program], Finding]] = {
     "masks": _check_masks,
     "mean": _check_mean,
     "gradients": _check_gradients,
-    "overfit": _check_overfit,
-    "search": _check_search,
+    **LOOP_CHECKS,
 }
 
 
@@ -390,12 +311,16 @@ def check_training(
     loss: Callable[[Any, Any], Any] | None = None,
     search: Callable[[Any, Tensor, int], Any] | None = None,
     dev: Any = None,
+    train: Callable[[Any, Any], Any] | None = None,
+    evaluate: Callable[[Any, Any], Any] | None = None,
+    optimizer: Any = None,
+    schedule: Any = None,
     pad_id: int | None = None,
     bos_id: int | None = None,
     eos_id: int | None = None,
     seconds: float = 10.0,
 ) -> CheckReport:
-    """Find why a loss is low and the output wrong: batch, loss, masks and search, examined together.
+    """Find why a loss is low and the output wrong: loop, batch, loss, masks and search, examined together.
 
     Everything runs on copies. The model, its mode, its gradients and torch's generators stay as they are.
 
@@ -409,6 +334,9 @@ def check_training(
         search: called as `search(model, src, max_length)`; returns a row of ids for each source, with
             the start token or without. It is asked to write what a copy has learned by heart.
         dev: a held-out batch of the same form, or an iterable of batches.
+        train: called as `train(model, batches)`: your own loop, which makes its own optimizer.
+        evaluate: called as `evaluate(model, batches)`: your own evaluation.
+        optimizer, schedule: those of this model, if they are made already; only copies take steps.
         pad_id, bos_id, eos_id: `None`: as the model's configuration says. Without one, `pad_id` is 0,
             and the others are seen in the batch.
         seconds: how long a copy may try to learn a few sentences by heart.
@@ -427,7 +355,7 @@ def check_training(
         ('start',)
     """
     check_type(nn.Module, model=model)
-    for name, piece in {"loss": loss, "search": search}.items():
+    for name, piece in {"loss": loss, "search": search, "train": train, "evaluate": evaluate}.items():
         if piece is not None and not callable(piece):
             raise TypeError(f"{name} must be callable, not {type(piece).__name__}")
     check_number(seconds=seconds)
@@ -442,7 +370,8 @@ def check_training(
     with torch.random.fork_rng([] if device.type == "cpu" else [device], device_type=device.type):
         quiet = without_dropout(copy.deepcopy(model)).eval()
         few, plain = _few(parts, pad), loss or _plain_loss(pad)
-        program = Program(model, quiet, plain, parts, few, pad, bos, eos, seconds, search, dev)
+        pieces = search, dev, train, evaluate, optimizer, schedule
+        program = Program(model, quiet, plain, parts, few, pad, bos, eos, seconds, *pieces)
         dtype = next((str(q.dtype).removeprefix("torch.") for q in model.parameters()), "float32")
         needed = ("ids", "runs", "start") if program.refused else ("ids", "runs")
         return CheckReport(dtype, examine(_CHECKS, program, needed))
