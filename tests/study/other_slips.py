@@ -74,5 +74,5 @@ SLIPS: list[tuple[str, str, str, str]] = [
     ("15-since-2017/rotary_table", "other", "(2 * i / d_k)", "(i / d_k)"),
     ("15-since-2017/rotate", "other", "cos, sin = table", "sin, cos = table"),
     ("15-since-2017/accept", "book", "draw(excess / excess.sum())", "draw(excess)"),
-    ("16-clinic/influence", "other", "moved[:, t].max()", "moved[:, t].mean()"),
+    ("16-clinic/influence", "other", "rows[u, t] = moved", "rows[t, u] = moved"),
 ]  # fmt: skip

@@ -159,7 +159,8 @@ def _archived_pairs(sources: Sequence[_Archive], split: str, folder: Path) -> li
                 sides[name] = _lines(file.read().decode())
             if len(sides) == 2:
                 break
-    return _paired(*map(sides.__getitem__, names), f"ted {split}")
+    source, target = (sides[name] for name in names)
+    return _paired(source, target, f"ted {split}")
 
 
 def load_corpus(name: str, split: str) -> list[Pair]:

@@ -124,7 +124,7 @@ _LARGEST_FILE = 1 << 24  # bytes; a vocabulary of 37,000 entries has about 3 mil
 def _content(pieces: Sequence[str], merges: Sequence[tuple[str, str]]) -> dict[str, Any]:
     """What a vocabulary's file holds: the form in which the library keeps byte pairs."""
     space = {"type": "Metaspace", "replacement": SPACE, "prepend_scheme": "always", "split": True}
-    nothing = {"truncation": None, "padding": None, "added_tokens": [], "normalizer": None}
+    nothing: dict[str, Any] = {"truncation": None, "padding": None, "added_tokens": [], "normalizer": None}
     model = {
         "type": "BPE",
         "dropout": None,
