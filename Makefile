@@ -24,7 +24,7 @@ test test-pages test-fast test-here test-workbook anywhere mutants:
 run tidy: # make run CHAPTER=03, make tidy CHAPTER=03
 	@$(TASKS) $@ $(CHAPTER)
 
-bench: # make bench BENCH="--device cuda --only training"
+bench: # make bench BENCH="--only training"
 	@$(TASKS) $@ $(BENCH)
 
 colab: # make colab COLAB="--python /path/to/python3.13 03"

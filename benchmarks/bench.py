@@ -19,12 +19,7 @@ from benchmarks.levers import measure_levers, measure_on_text
 from benchmarks.measure import machine_facts
 from benchmarks.peers import missing_peers
 from benchmarks.roofline import measure_roofline
-from benchmarks.training import (
-    measure_compiled,
-    measure_profile,
-    measure_saved,
-    measure_training,
-)
+from benchmarks.training import measure_compiled, measure_profile, measure_saved, measure_training
 from benchmarks.workload import SIZES, Batch, Size, sentence_batches
 from transformer.files import read_record, write_record
 from transformer.runs.folder import run_facts
@@ -33,34 +28,26 @@ from transformer.speed.kernels import keep_freed_memory
 N_BATCHES = 6
 LEVER_BATCHES = 3  # by length; at random the same sentences make about twice as many
 TEXT_BATCHES = 2  # the same on real sentences, which make two to three times as many
-SMALL, LARGE = 2000, 40_000  # target tokens of a batch
+SMALL = 2000  # target tokens of a batch
+CPU = torch.device("cpu")  # of a GPU, `gpu` is the measurement
 PRECISIONS = ["float32", "bfloat16"]
 
 
 def training(options: argparse.Namespace) -> dict[str, Any]:
-    """Time training steps; on a GPU also of the base size, with small and with large batches."""
-    both = options.precision or PRECISIONS
-    work = [("b", SMALL, both)]
-    if options.device.type == "cuda":
-        work += [("base", SMALL, ["bfloat16"]), ("base", LARGE, ["bfloat16"])]
-    if options.size is not None:
-        work = [row for row in work if row[0] == options.size] or [(options.size, SMALL, both)]
-    sizes = [
-        (SIZES[name], sentence_batches(SIZES[name].config, tokens, N_BATCHES, options.seed), precisions)
-        for name, tokens, precisions in work
-    ]
-    return measure_training(sizes, options.device, options.rounds, options.seed)
+    """Time training steps."""
+    batches = sentence_batches(chosen(options).config, SMALL, N_BATCHES, options.seed)
+    precisions = options.precision or PRECISIONS
+    return measure_training(chosen(options), batches, precisions, CPU, options.rounds, options.seed)
 
 
 def compiled(options: argparse.Namespace) -> dict[str, Any]:
     """Time a training step with `torch.compile`, and what it costs to compile it."""
-    arguments = (options.device, options.rounds, options.seed)
-    return measure_compiled(chosen(options), middle_batch(options), *arguments)
+    return measure_compiled(chosen(options), middle_batch(options), CPU, options.rounds, options.seed)
 
 
 def chosen(options: argparse.Namespace) -> Size:
     """The size asked for."""
-    return SIZES[options.size or "b"]
+    return SIZES[options.size]
 
 
 def middle_batch(options: argparse.Namespace) -> Batch:
@@ -70,35 +57,33 @@ def middle_batch(options: argparse.Namespace) -> Batch:
 
 def memory(options: argparse.Namespace) -> dict[str, Any]:
     """Count saved activations."""
-    return measure_saved(chosen(options), middle_batch(options), options.device, options.seed)
+    return measure_saved(chosen(options), middle_batch(options), CPU, options.seed)
 
 
 def profiles(options: argparse.Namespace) -> dict[str, Any]:
     """Profile a training step."""
-    precision = "float32" if options.device.type == "cpu" else "bfloat16"
-    return measure_profile(chosen(options), middle_batch(options), precision, options.device, options.seed)
+    return measure_profile(chosen(options), middle_batch(options), "float32", CPU, options.seed)
 
 
 def levers(options: argparse.Namespace) -> dict[str, Any]:
     """Time training steps from the plain model to the fast one."""
-    arguments = (options.device, options.rounds, options.seed)
-    return measure_levers(chosen(options), SMALL, LEVER_BATCHES, *arguments)
+    return measure_levers(chosen(options), SMALL, LEVER_BATCHES, CPU, options.rounds, options.seed)
 
 
 def levers_on(corpus: str, options: argparse.Namespace) -> dict[str, Any]:
     """The same on real sentences, of one corpus."""
-    arguments = (chosen(options), SMALL, TEXT_BATCHES, options.device, options.rounds, options.seed)
-    return measure_on_text(corpus, *arguments)
+    size, rounds = chosen(options), options.rounds
+    return measure_on_text(corpus, size, SMALL, TEXT_BATCHES, CPU, rounds, options.seed)
 
 
 def roofline(options: argparse.Namespace) -> dict[str, Any]:
     """Measure the machine's ceilings and the parts of a model under them."""
-    return measure_roofline(chosen(options), options.device, options.rounds, options.seed)
+    return measure_roofline(chosen(options), CPU, options.rounds, options.seed)
 
 
 def decoding(options: argparse.Namespace) -> dict[str, Any]:
     """Time searches."""
-    return measure_decoding(chosen(options), options.device, options.rounds, options.seed)
+    return measure_decoding(chosen(options), CPU, options.rounds, options.seed)
 
 
 SECTIONS = {
@@ -117,25 +102,21 @@ SECTIONS = {
 def read_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.bench", description=__doc__)
-    parser.add_argument("--device", type=torch.device, default="cpu", help="cpu or cuda")
     parser.add_argument("--threads", type=int, help="of torch; by default it chooses")
     parser.add_argument(
         "--only", action="append", choices=SECTIONS, help="measure only this; may be repeated"
     )
     parser.add_argument("--rounds", type=int, default=7, help="timed rounds of each engine (%(default)s)")
-    parser.add_argument("--size", choices=SIZES, help="of the model; by default b, and on a GPU base too")
+    parser.add_argument("--size", choices=SIZES, default="b", help="of the model (%(default)s)")
     parser.add_argument(
         "--precision", action="append", choices=PRECISIONS,
         help="of the section training; bfloat16 is very slow on a processor without units for it (both)",
     )  # fmt: skip
     parser.add_argument("--seed", type=int, default=0, help="of weights, tokens and dropout (%(default)s)")
-    parser.add_argument("--output", type=Path, help="the JSON file (runs/bench-DEVICE.json)")
+    parser.add_argument("--output", type=Path, default=Path("runs/bench-cpu.json"), help="(%(default)s)")
     options = parser.parse_args(arguments)
     if options.rounds < 1 or (options.threads is not None and options.threads < 1):
         parser.error("--rounds and --threads must be at least 1")
-    if options.device.type == "cuda" and not torch.cuda.is_available():
-        parser.error("there is no GPU that torch can use")
-    options.output = options.output or Path("runs") / f"bench-{options.device.type}.json"
     return options
 
 
@@ -186,7 +167,7 @@ def main(arguments: list[str] | None = None) -> None:
     prepare(options)
     for line in missing_peers():
         print(line)
-    record = run_facts(options.device) | machine_facts(options.device)
+    record = run_facts(CPU) | machine_facts()
     record |= {"seed": options.seed, "rounds": options.rounds}
     at_hand = [name for name in SECTIONS if name != "levers on ted" or os.environ.get("TRANSFORMER_DATA")]
     sections = options.only or at_hand

@@ -32,10 +32,9 @@ def measure(request: dict[str, Any]) -> dict[str, Any]:
 
     rows, log_probs = [], {}
     for compute_type in ("float32", "int8"):
-        for workers in (1, 2) if request["device"] == "cpu" else (1,):
+        for workers in (1, 2):
             translator = ctranslate2.Translator(
                 request["folder"],
-                device=request["device"],
                 compute_type=compute_type,
                 inter_threads=workers,
                 intra_threads=1,

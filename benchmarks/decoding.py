@@ -13,14 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.measure import (
-    interleaved,
-    milliseconds_text,
-    ratio_text,
-    ratios_to_ours,
-    spread,
-    table,
-)
+from benchmarks.measure import interleaved, milliseconds_text, ratio_text, ratios_to_ours, spread, table
 from benchmarks.peers import Search, our_model, searches
 from benchmarks.workload import Batch, Size, decoding_sources, sentence_batches
 from transformer import Transformer
@@ -105,7 +98,6 @@ def add_ctranslate(
         request = {
             "size": size.name,
             "seed": seed,
-            "device": device.type,
             "rounds": rounds,
             "length": LENGTH,
             "folder": folder,

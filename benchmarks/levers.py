@@ -23,7 +23,7 @@ from benchmarks.measure import (
     table,
 )
 from benchmarks.peers import Training, described, our_model
-from benchmarks.training import agreement, profile_step
+from benchmarks.training import agreement, go_through, profile_step
 from benchmarks.workload import Batch, Size, sentence_batches, shuffled_batches, token_counts, training_flops
 from transformer import MultiHeadAttention, Transformer, Vocabulary, accelerate, load_corpus
 from transformer.language.batches import TokenBatches, encode_pairs, padding_waste
@@ -195,12 +195,6 @@ def time_levers(
         "useful flops": training_flops(size.config, by_length),
         "levers": levers,
     }
-
-
-def go_through(training: Training, batches: list[Batch]) -> None:
-    """Make one update on each batch."""
-    for batch in batches:
-        training.step(batch)
 
 
 def print_levers(size: Size, levers: dict[str, Any]) -> None:

@@ -214,7 +214,7 @@ class OperationCounter(TorchDispatchMode):
 LIMITS = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS")
 
 
-def machine_facts(device: torch.device) -> dict[str, Any]:
+def machine_facts() -> dict[str, Any]:
     """What the measurements ran on, and the versions of what was measured beside the package."""
     facts = {
         "processor": _processor(),
@@ -225,9 +225,6 @@ def machine_facts(device: torch.device) -> dict[str, Any]:
     }
     if limits := {name: os.environ[name] for name in LIMITS if name in os.environ}:
         facts["limits"] = limits
-    if device.type == "cuda":
-        properties = torch.cuda.get_device_properties(device)
-        facts |= {"gpu": properties.name, "gpu memory": properties.total_memory, "cuda": torch.version.cuda}
     versions = {}
     for library in ("torch", "transformers", "ctranslate2", "numpy"):
         try:

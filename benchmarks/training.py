@@ -21,7 +21,6 @@ from benchmarks.measure import (
     saved_bytes,
     seconds,
     spread,
-    synchronize,
     table,
 )
 from benchmarks.peers import Training, described, peer_trainings
@@ -68,14 +67,19 @@ def agreement(trainings: dict[str, Training], batch: Batch) -> dict[str, float]:
     return differences
 
 
+def go_through(training: Training, batches: list[Batch]) -> None:
+    """Make one update on each batch."""
+    for batch in batches:
+        training.step(batch)
+
+
 def time_steps(
     size: Size,
     batches: list[Batch],
     precision: str,
     device: torch.device,
     rounds: int,
-    repeats: int = 1,
-    peak: float | None = None,
+    peak: float,
     seed: int = 0,
 ) -> dict[str, Any]:
     """Time the training step of all engines on the same batches.
@@ -86,8 +90,7 @@ def time_steps(
         precision: `"float32"` or `"bfloat16"`.
         device: to train on.
         rounds: how many rounds are timed.
-        repeats: how often a round goes through the batches.
-        peak: operations a second of the best matrix product; `None` to leave shares of it out.
+        peak: operations a second of the best matrix product.
         seed: of the weights.
 
     Returns:
@@ -95,37 +98,24 @@ def time_steps(
         beside ours; and what they were measured on.
     """
     batches = [to_device(batch, device) for batch in batches]
-    builders = peer_trainings(size, precision, device, seed)
-    trainings = {name: build() for name, build in builders.items()}
-    if device.type == "cuda":  # on a CPU, each shape of a batch takes minutes: see `measure_compiled`
-        for name in ("ours", "torch.nn"):
-            trainings[f"{name}, compiled"] = builders[name](compiled=True)
-    differences = agreement({name: t for name, t in trainings.items() if "compiled" not in name}, batches[0])
+    trainings = {name: build() for name, build in peer_trainings(size, precision, device, seed).items()}
+    differences = agreement(trainings, batches[0])
 
-    def round_of(training: Training) -> Callable[[], None]:
-        def work() -> None:
-            for _ in range(repeats):
-                for batch in batches:
-                    training.step(batch)
-
-        return work
-
-    works = {name: round_of(training) for name, training in trainings.items()}
-    times = interleaved(works, rounds, device, warmup=1 if device.type == "cpu" else 3)
-    steps = repeats * len(batches)
+    works = {name: partial(go_through, training, batches) for name, training in trainings.items()}
+    times = interleaved(works, rounds, device)
     tokens = token_counts(batches, size.config.pad_id)
     flops = training_flops(size.config, batches)
     ours = ratios_to_ours(times)
     engines = {}
     for name, values in times.items():
-        step = spread([value / steps for value in values])
+        step = spread([value / len(batches) for value in values])
         rate = flops / len(batches) / step["median"]
         engines[name] = {
             **described(trainings[name]),
             "seconds": step,
             "target tokens per second": tokens["target"] / len(batches) / step["median"],
             "flops per second": rate,
-            "share of peak": rate / peak if peak else None,
+            "share of peak": rate / peak,
             "ours": ours[name],
             "loss difference": differences.get(name),
         }
@@ -133,7 +123,7 @@ def time_steps(
         "size": size.name,
         "precision": precision,
         "batches": len(batches),
-        "steps per round": steps,
+        "steps per round": len(batches),
         "tokens": tokens,
         "target positions per batch": [tgt[:, 1:].numel() for _, tgt in batches],
         "padding waste": padding_waste(batches) if size.config.pad_id == 0 else 0.0,
@@ -147,14 +137,13 @@ def print_steps(title: str, result: dict[str, Any]) -> None:
     headers = ["engine", "ms a step", "target tok/s", "GFLOP/s", "share of peak", "ours × as fast"]
     rows = []
     for name, engine in result["engines"].items():
-        share = engine["share of peak"]
         rows.append(
             [
                 name,
                 milliseconds_text(engine["seconds"]),
                 f"{engine['target tokens per second']:,.0f}",
                 f"{engine['flops per second'] / 1e9:,.1f}",
-                None if share is None else f"{share:.3f}",
+                f"{engine['share of peak']:.3f}",
                 ratio_text(engine["ours"]),
             ]
         )
@@ -162,10 +151,9 @@ def print_steps(title: str, result: dict[str, Any]) -> None:
 
 
 def measure_training(
-    sizes: list[tuple[Size, list[Batch], list[str]]], device: torch.device, rounds: int, seed: int
+    size: Size, batches: list[Batch], precisions: list[str], device: torch.device, rounds: int, seed: int
 ) -> dict[str, Any]:
-    """Time training steps of each size, batches and precisions, beside the machine's best product."""
-    precisions = sorted({precision for _, _, wanted in sizes for precision in wanted})
+    """Time training steps in each precision, beside the machine's best product."""
     peaks = {precision: product_peak(precision, device) for precision in precisions}
     rows = [
         [
@@ -178,14 +166,13 @@ def measure_training(
     ]
     print(table("Matrix products", ["product", "shape", "GFLOP/s"], rows), end="\n\n", flush=True)
     results = []
-    for size, batches, wanted in sizes:
-        for precision in wanted:
-            peak = peaks[precision]["flops"]
-            result = time_steps(size, batches, precision, device, rounds, peak=peak, seed=seed)
-            positions = result["target positions per batch"]
-            about = round(sum(positions) / len(positions))
-            print_steps(f"Training ({size.name}), {precision}, about {about:,} target tokens a batch", result)
-            results.append(result)
+    for precision in precisions:
+        peak = peaks[precision]["flops"]
+        result = time_steps(size, batches, precision, device, rounds, peak, seed)
+        positions = result["target positions per batch"]
+        about = round(sum(positions) / len(positions))
+        print_steps(f"Training ({size.name}), {precision}, about {about:,} target tokens a batch", result)
+        results.append(result)
     return {"peaks": peaks, "steps": results}
 
 
@@ -262,32 +249,24 @@ def profile_step(training: Training, batch: Batch) -> dict[str, Any]:
     """Where the time of one training step goes, after a step that warms up.
 
     Returns:
-        `"shares"` of the time by kind; `"seconds"` by operation; `"operations"`, those that are no views;
-        `"launches"` of kernels on a GPU.
+        `"shares"` of the time by kind; `"seconds"` by operation; `"operations"`, those that are no views.
     """
     training.step(batch)
     counter = OperationCounter()
     with counter:
         training.step(batch)
-    cuda = training.device.type == "cuda"
-    activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * cuda
-    with profile(activities=activities) as recorded:
+    with profile(activities=[ProfilerActivity.CPU]) as recorded:
         training.step(batch)
-        synchronize(training.device)
-    own_time = "self_device_time_total" if cuda else "self_cpu_time_total"
-    on_host = [event for event in recorded.key_averages() if "CPU" in str(event.device_type)]
-    times = {event.key: getattr(event, own_time) / 1e6 for event in on_host}
+    times = {event.key: event.self_cpu_time_total / 1e6 for event in recorded.key_averages()}
     shares = dict.fromkeys([*KINDS, OTHER], 0.0)
     total = sum(times.values())
     for operation, value in times.items():
         shares[kind_of(operation)] += value / total
     slowest = sorted(times.items(), key=lambda item: -item[1])
-    launches = sum(event.count for event in on_host if event.key == "cudaLaunchKernel")
     return {
         "shares": shares,
         "seconds": {operation: value for operation, value in slowest if value > 0.001 * total},
         "operations": counter.count,
-        "launches": launches if cuda else None,
     }
 
 
@@ -303,8 +282,6 @@ def measure_profile(
     kinds = [*KINDS, OTHER]
     rows = [[kind, *(f"{found['shares'][kind]:.1%}" for found in profiles.values())] for kind in kinds]
     rows.append(["operations", *(found["operations"] for found in profiles.values())])
-    if device.type == "cuda":
-        rows.append(["launches", *(found["launches"] for found in profiles.values())])
     title = f"Where a training step's time goes ({size.name}), {precision}"
     print(table(title, ["kind", *profiles], rows), end="\n\n", flush=True)
     return {"size": size.name, "precision": precision, "engines": profiles}

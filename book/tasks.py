@@ -11,7 +11,6 @@ what requirements.txt pins; every command after that uses it.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import hashlib
 import json
 import os
@@ -38,9 +37,8 @@ CORES = min(os.cpu_count() or 1, 7)
 WORKERS = CORES + 1
 # Warnings are errors with the packages of requirements.txt; newer ones have others to give.
 ANY_VERSIONS = ("-W", "default")
-# What is measured on a GPU, and what is trained there.
-GPU_SECTIONS = ("roofline", "training", "compiled", "levers", "memory", "profile", "decoding")
-GPU_RECIPE = "ted-small"
+# Seconds of each part of twelve minutes with a GPU; the last has the rest.
+GPU_PARTS = {"facts": 20, "tests": 60, "ladder": 100, "searches": 50, "toy": 90, "ted": 0}
 COMMANDS = {}
 
 
@@ -255,7 +253,7 @@ def types(options) -> None:
 
 @command
 def bench(options) -> None:
-    """measure speed and memory beside peers: bench --device cuda --only training"""
+    """measure speed and memory beside peers: bench --only training"""
     python, stamp, needs = installed(), VENV / ".bench-installed", "benchmarks/requirements.txt"
     if read(stamp) != digest(*REQUIREMENTS, needs):
         call(python, "-m", "pip", "install", "--quiet", "--requirement", needs)
@@ -263,42 +261,39 @@ def bench(options) -> None:
     call(python, "-m", "benchmarks.bench", *options.arguments)
 
 
-def gpu_steps(folder: str, minutes: float) -> dict[str, list[str]]:
-    """Arguments of `python` for what waits for a GPU: tests, measurements, a recipe for half of the time."""
-    bench = ["-m", "benchmarks.bench", "--device", "cuda", "--output", f"{folder}/bench-cuda.json", "--only"]
-    train = ["-m", "transformer", "train", GPU_RECIPE, "--device", "cuda"]
-    return {
-        "tests": ["-m", "pytest", "-q", "tests/test_cuda.py"],
-        **{f"bench {name}": [*bench, name] for name in GPU_SECTIONS},
-        GPU_RECIPE: [*train, "--directory", f"{folder}/{GPU_RECIPE}", "--max-minutes", f"{minutes / 2:g}"],
-    }
-
-
 @command
 def gpu(options) -> None:
-    """with a GPU: its tests, the benchmark and a recipe, recorded in runs/gpu: gpu --minutes 60"""
+    """where there is a GPU: its tests, speed, the toy, a translator, in runs/gpu: gpu --minutes 12
+
+    With the Python that runs this. A part is cut at its limit; the last has the time that is left.
+    """
     parser = argparse.ArgumentParser(prog="python book/tasks.py gpu")
-    parser.add_argument("--minutes", type=float, default=60.0)
-    minutes, python = parser.parse_args(options.arguments).minutes, str(installed())
-    device = [python, "-c", "import torch; print(torch.cuda.get_device_name())"]
-    if (found := subprocess.run(device, capture_output=True, text=True, check=False)).returncode:
-        sys.exit("torch finds no GPU here")
-    folder = ROOT / "runs" / "gpu"
+    parser.add_argument("--minutes", type=float, default=12.0)
+    parser.add_argument("--device", default="cuda")
+    given = parser.parse_args(options.arguments)
+    folder, end = ROOT / "runs" / "gpu", time.monotonic() + 60 * given.minutes
     folder.mkdir(parents=True, exist_ok=True)
-    steps: list[dict] = []
-    half = time.monotonic() + 30 * minutes
-    for name, words in gpu_steps("runs/gpu", minutes).items():
-        print("==", name, flush=True)
-        start, status = time.monotonic(), None
-        limit = 60 * minutes if name == GPU_RECIPE else max(0.0, half - start)  # a recipe ends by itself
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            status = subprocess.run([python, *words], cwd=ROOT, timeout=limit, check=False).returncode
-        step = {"name": name, "status": status, "seconds": round(time.monotonic() - start, 1)}
-        steps.append(step)
-        record = {"device": found.stdout.strip(), "steps": steps}
-        (folder / "gpu.json").write_text(json.dumps(record, indent=1))
-    failed = [step["name"] for step in steps if step["status"] != 0]
-    sys.exit(f"failed: {', '.join(failed)}" if failed else 0)
+    lines = []
+    for name, limit in GPU_PARTS.items():
+        left = end - time.monotonic()
+        limit = left if name == "ted" else min(left, max(25.0, limit * given.minutes / 12))
+        path, start, how = folder / f"{name}.json", time.monotonic(), ""
+        remove(path)
+        command = ["-m", "benchmarks.gpu", name, given.device, str(limit), str(folder)]
+        command = ["-m", "pytest", *ANY_VERSIONS, "-q", "tests/test_cuda.py"] if name == "tests" else command
+        try:
+            code = subprocess.run([sys.executable, *command], cwd=ROOT, timeout=limit, check=False).returncode
+            how = f", status {code}" if code else ""
+        except subprocess.TimeoutExpired:
+            how = ", cut"
+        lines.append(f"{name}: {time.monotonic() - start:.0f} s{how}")
+        found = json.loads(path.read_text()) if path.exists() else {}
+        for row, values in found.items() if isinstance(found, dict) else ():
+            if isinstance(values, dict):
+                numbers = {key: value for key, value in values.items() if isinstance(value, int | float)}
+                shown = ", ".join(f"{key} {value:,.4g}" for key, value in numbers.items())
+                lines.append(f"  {row:28} {shown}")
+    print("\n".join(lines))
 
 
 @command

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import traceback
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from functools import partial
 
 import helpers
@@ -13,8 +15,10 @@ import pytest
 import torch
 from helpers import assert_close, assert_same
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from transformer import (
+    Trainer,
     TrainingConfig,
     Transformer,
     accelerate,
@@ -23,7 +27,9 @@ from transformer import (
     r_drop_loss,
     teacher_forced_loss,
 )
+from transformer.attention import fused_attention
 from transformer.runs.update import Updater
+from transformer.speed import fast, graphs
 from transformer.training import to_device
 
 DEVICES = ["cpu"] + ["cuda"] * torch.cuda.is_available()
@@ -160,3 +166,178 @@ def test_translations_are_those_of_the_plain_model_on_the_cpu(device, kind):
     found = greedy_search(model, src, 12), beam_search(model, src, 4, max_length=12).tokens
     for ours, theirs in zip(found, wanted, strict=True):
         assert torch.equal(ours.cpu(), theirs)
+
+
+# -------------------------------------------------------------------------------------------------
+# Updates as graphs
+# -------------------------------------------------------------------------------------------------
+
+
+class Operations(Questions):
+    """Notes what is done to which memory; what was made meanwhile may lie anywhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.done: list[object] = []
+        self.made: set[int] = set()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = super().__torch_dispatch__(func, types, args, kwargs)
+        self.done.append((str(func), [self.seen(x) for x in tree_leaves((args, kwargs or {}))]))
+        self.made |= {
+            x.untyped_storage().data_ptr() for x in tree_leaves(result) if isinstance(x, torch.Tensor)
+        }
+        return result
+
+    def seen(self, x):
+        if not isinstance(x, torch.Tensor):
+            return x if isinstance(x, int | float | str | torch.dtype) else type(x)
+        place = x.untyped_storage().data_ptr()
+        return tuple(x.shape), x.dtype, "new" if place in self.made else place
+
+
+class StandIn:
+    """A graph on the CPU: does the same as the first time to the same memory, and asks for no value."""
+
+    replays = 0
+
+    def __init__(self, function) -> None:
+        self.function, self.first = function, None
+
+    def __call__(self):
+        with Operations() as operations:
+            results = self.function()
+        self.first = self.first or operations.done
+        for now, before in zip(operations.done, self.first, strict=True):
+            assert now == before
+        assert operations.asked == []
+        StandIn.replays += 1
+        return tuple(result.clone() for result in results)
+
+    @staticmethod
+    def eagerly(function):
+        return function()
+
+
+@pytest.fixture
+def recorder(device, monkeypatch):
+    """What records updates on the device."""
+    if device.type == "cpu":
+        monkeypatch.setitem(graphs.RECORDERS, "cpu", StandIn)
+        monkeypatch.setattr(fast, "fast_attention", fused_attention)  # a mask is looked at on the CPU alone
+        monkeypatch.setattr(StandIn, "replays", 0)
+    return graphs.RECORDERS[device.type]
+
+
+SMALL = dict(d_model=8, n_heads=2, n_layers=1, d_ff=12, max_length=16)
+
+
+def train(device, dropout=0.0, directory=None, loss=teacher_forced_loss, graphs=True, model=None, **changes):
+    """A run of 12 updates, whose rates a float32 holds exactly."""
+    model = model or make_model(**SMALL, dropout=dropout)
+    model, config = (
+        model.to(device),
+        TrainingConfig(**(dict(steps=12, log_every=3, evaluate_every=4) | changes)),
+    )
+    src, tgt = make_batch()
+    batches = [(src, tgt), (src[:9, :7], tgt[:9, :6])]
+    rate = lambda step: 2.0 ** -(6 + step % 3)
+    return Trainer(model, loss, batches, rate, config, directory, graphs=graphs).fit()
+
+
+def assert_same_run(one: Trainer, two: Trainer, tolerance: float) -> None:
+    """Weights, their averages and the log agree."""
+    for ours, theirs in zip(one.history, two.history, strict=True):
+        for name in ours.keys() - {"seconds"}:
+            assert math.isclose(ours[name], theirs[name], rel_tol=tolerance), name
+    kept = [
+        [*run.model.parameters(), *(run.updater.average.weights if run.updater.average else [])]
+        for run in (one, two)
+    ]
+    for ours, theirs in zip(*kept, strict=True):
+        assert torch.allclose(ours, theirs, rtol=0, atol=tolerance)
+
+
+@LOSSES
+@pytest.mark.parametrize(
+    "changes", [{"clip_norm": 0.05, "average": 0.9}, {"accumulate": 2, "weight_decay": 0.1}]
+)
+def test_updates_as_graphs_are_the_eager_ones(recorder, device, loss, changes):
+    double = lambda: make_model(**SMALL, dropout=0.0).double()
+    run = train(device, loss=loss, model=double(), **changes)
+    assert_same_run(run, train(device, loss=loss, model=double(), graphs=False, **changes), 1e-9)
+    assert {each for shape in run.graphs.shapes for each in shape} == {(16, 14), (10, 7)}
+    real, padded = run.graphs.positions
+    assert real < padded < 1.2 * real
+    assert recorder is not StandIn or StandIn.replays == (8 if changes.get("average") else 10)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
+@pytest.mark.filterwarnings("ignore:this processor has no units for bfloat16")
+def test_a_resumed_run_of_graphs_ends_with_the_same_bits(recorder, device, tmp_path, precision):
+    settings = dict(dropout=0.2, precision=precision, average=0.9)
+    whole = train(device, **settings)
+    train(device, directory=tmp_path, steps=8, **settings)
+    assert_same_run(train(device, directory=tmp_path, **settings), whole, 0.0)
+
+
+def broken(recorder, when):
+    class Broken(recorder):
+        def __init__(self, function):
+            super().__init__(function)
+            if when == "recording":
+                raise RuntimeError("out of order")
+
+        def __call__(self):
+            super().__call__()
+            raise RuntimeError("out of order")
+
+    return Broken
+
+
+@pytest.mark.parametrize("when", ["recording", "replay"])
+def test_after_a_graph_that_fails_the_run_goes_on_from_the_same_state(recorder, device, monkeypatch, when):
+    wanted = train(device, dropout=0.2, precision="float16")
+    monkeypatch.setitem(graphs.RECORDERS, device.type, broken(recorder, when))
+    with pytest.warns(UserWarning, match="one operation at a time, .*: RuntimeError: out of order") as warned:
+        found = train(device, dropout=0.2, precision="float16")
+    assert len(warned) == 1
+    assert_same_run(found, wanted, 0.0)
+
+
+def with_padding(model, batch):
+    total, count = teacher_forced_loss(model, batch)
+    return total, count + (batch[1] == 0).sum()
+
+
+def with_a_hook(model: Transformer) -> Transformer:
+    model.encoder.register_forward_hook(lambda *given: None)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("said", "changes"),
+    [
+        ("an NVIDIA GPU has them, and cpu has not", {"there": False}),
+        ("the model is none that `accelerate` takes", {"model": with_a_hook(make_model(**SMALL))}),
+        ("more padding changes the loss", {"loss": with_padding}),
+        ("anomalies are looked for", {"anomalies": True}),
+    ],
+    ids=["device", "hook", "loss", "anomalies"],
+)
+@pytest.mark.filterwarnings("ignore:the model runs as it is|Anomaly Detection has been enabled")
+def test_what_no_graph_can_hold_is_trained_eagerly_and_said_once(recorder, monkeypatch, said, changes):
+    device, start = torch.device("cpu"), changes.get("model", make_model(**SMALL, dropout=0.0).double())
+    monkeypatch.setattr(graphs, "RECORDERS", {"cpu": StandIn} if changes.pop("there", True) else {})
+    monkeypatch.setattr(StandIn, "replays", 0)
+    changes = {"loss": teacher_forced_loss, "anomalies": False} | changes
+    runs = []
+    with (
+        torch.autograd.set_detect_anomaly(changes.pop("anomalies")),
+        warnings.catch_warnings(record=True, action="always") as found,
+    ):
+        for asked in (True, False):
+            runs.append(train(device, graphs=asked, **changes | {"model": deepcopy(start)}))
+    assert [said in str(warning.message) for warning in found].count(True) == 1
+    assert StandIn.replays == 0
+    assert_same_run(*runs, 1e-9)

@@ -352,12 +352,9 @@ class Trained(NamedTuple):
 
 
 def train_recipe(
-    recipe: Recipe,
-    directory: PathLike[str] | str | None = None,
-    device: torch.device | str | None = None,
-    progress: bool = False,
-    max_minutes: float | None = None,
-    data: Reversals | Lessons | None = None,
+    recipe: Recipe, directory: PathLike[str] | str | None = None, device: torch.device | str | None = None,
+    progress: bool = False, max_minutes: float | None = None, data: Reversals | Lessons | None = None,
+    graphs: bool = False,
 ) -> Trained:
     """Train as a recipe says; stopped and called again with the same directory, it goes on.
 
@@ -368,6 +365,7 @@ def train_recipe(
         progress: whether to show a progress bar.
         max_minutes: as in `Trainer.fit`.
         data: what is learned from; `None` to read the recipe's own.
+        graphs: as in `Trainer`.
 
     Raises:
         TypeError, ValueError: `recipe` is not a recipe; or there is no such device.
@@ -381,7 +379,8 @@ def train_recipe(
     data = data or recipe.data.read()
     model = data.model(**asdict(recipe.model)).to(device)
     batches, config = data.batches(recipe.training.seed), recipe.training
-    trainer = Trainer(model, recipe.loss, batches, recipe.rate, config, directory, data.evaluate, progress)
+    given = model, recipe.loss, batches, recipe.rate, config, directory, data.evaluate
+    trainer = Trainer(*given, progress, graphs)
     stopped: StoppedRun | None = None
     try:
         trainer.fit(max_minutes)

@@ -34,7 +34,8 @@ def run(options: argparse.Namespace) -> None:
         first = rank_and_world_size()[0] == 0
         with claimed(folder, recipe) if first else nullcontext(RunFolder(folder)) as directory:
             try:
-                trained = train_recipe(recipe, directory, device, True, options.max_minutes)
+                minutes, graphs = options.max_minutes, options.graphs
+                trained = train_recipe(recipe, directory, device, True, minutes, graphs=graphs)
             except StoppedRun as stop:
                 again = shlex.join([*program().split(), *options.arguments])
                 raise StoppedRun(f"{stop}; to go on: {again}", stop.signal, stop.step) from None
@@ -93,6 +94,9 @@ def leave_results(folder: Path, trained: Trained) -> None:
     trainer = trained.trainer
     with suppress(ImportError):  # without matplotlib the run is just as good
         draw_curves(trainer.history, folder / "curves.png")
+    if trainer.graphs is not None and (positions := trainer.graphs.positions)[0]:
+        padding = positions[1] / positions[0] - 1
+        print(f"graphs: {len(trainer.graphs.shapes)} shapes, {padding:.0%} more positions by padding to them")
     if not trainer.finished:
         usable = one_line(folder / trained.recipe.data.left)
         print(f"time is over at step {trainer.step:,}; the same command goes on from there")
@@ -194,6 +198,8 @@ def add_options(add: Add) -> None:
     add("--directory", type=place, help=folder)
     stop = "stop training after M minutes; the same command goes on later (default: no limit)"
     add("--max-minutes", type=within(float, 0.0, float("inf")), metavar="M", help=stop)
+    whole = "on a GPU, record updates as graphs: faster with small batches (default: not)"
+    add("--graphs", action="store_true", help=whole)
     device_option(add)
 
 

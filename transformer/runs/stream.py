@@ -1,7 +1,8 @@
 """Where a run is in its data and its random numbers."""
 
+import hashlib
 import warnings
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 import torch
@@ -11,7 +12,7 @@ from transformer.runs.distributed import from_all, rank_and_world_size
 from transformer.training import as_epochs
 from transformer.validation import check_size, check_type
 
-__all__ = ["EpochBatches", "BatchStream", "RandomNumbers"]
+__all__ = ["EpochBatches", "BatchStream", "RandomNumbers", "fingerprint"]
 
 
 EpochBatches = Callable[[int], Iterable[Any]] | Iterable[Any]
@@ -137,3 +138,16 @@ class RandomNumbers:
             said = f"the checkpoint was written by {len(states)} processes, not {world_size}"
             warnings.warn(f"{said}: dropout starts anew", stacklevel=6)
             torch.manual_seed(self.seed)
+
+
+def fingerprint(batch: Any) -> str:
+    """A checksum of all tensors in nested tuples, lists and dictionaries; the rest is left out."""
+    total, waiting = hashlib.sha256(), [batch]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, Tensor):
+            numbers = part.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+            total.update(f"{part.dtype} {list(part.shape)}".encode() + numbers.numpy().tobytes())
+        elif isinstance(part, Mapping | list | tuple):
+            waiting += part.values() if isinstance(part, Mapping) else part
+    return total.hexdigest()[:16]

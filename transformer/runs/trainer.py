@@ -1,28 +1,29 @@
 """The trainer: a run that can be stopped and goes on exactly."""
 
-import hashlib
 import os
 import signal
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, closing, contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager, nullcontext
+from copy import deepcopy
 from dataclasses import is_dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
-import torch
-from torch import Tensor, nn
+from torch import nn
 from transformer.files import CheckpointError
 from transformer.model import Transformer
 from transformer.runs.checkpoints import DamagedCheckpointError, load_checkpoint, save_checkpoint
+from transformer.runs.checkpoints import random_state, set_random_state
 from transformer.runs.config import Evaluation, RateSchedule, SummedLoss, TrainingConfig
 from transformer.runs.distributed import from_first, largest, rank_and_world_size
 from transformer.runs.folder import RunFolder, RunLog, Scores, locked_by_first
-from transformer.runs.stream import BatchStream, EpochBatches, RandomNumbers
+from transformer.runs.stream import BatchStream, EpochBatches, RandomNumbers, fingerprint
 from transformer.runs.update import Updater
 from transformer.speed.fast import accelerated
+from transformer.speed.graphs import UpdateGraphs
 from transformer.validation import check_number, check_type
 from transformer.weights import check_weights, is_compiled, original, plain_state, plain_transformer
 from transformer.weights import set_weights
@@ -51,34 +52,6 @@ class StoppedRun(KeyboardInterrupt):
 _ENDINGS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
 
-@contextmanager
-def _noted_in(noted: list[int]) -> Iterator[None]:
-    # The signals that ask the process to end, noted instead of obeyed. A second one is obeyed, but
-    # not within a second, because Ctrl-C reaches every process, and a launcher passes it on again.
-    times: list[float] = []
-
-    def note(number: int, frame: Any) -> None:
-        noted.append(number)
-        times.append(time.perf_counter())
-        if times[-1] - times[0] > 1:
-            signal.signal(number, before[number])
-            signal.raise_signal(number)
-
-    found = {number: signal.getsignal(number) for number in _ENDINGS}
-    before: dict[int, Any] = {
-        number: how for number, how in found.items() if how not in (None, signal.SIG_IGN)
-    }
-    if threading.current_thread() is not threading.main_thread():
-        before = {}  # only the main thread may handle signals
-    try:
-        for number in before:
-            signal.signal(number, note)
-        yield
-    finally:
-        for number, how in before.items():
-            signal.signal(number, how)
-
-
 class Stop:
     """Says when a call of `Trainer.fit` ends before its run does.
 
@@ -94,9 +67,33 @@ class Stop:
         self.deadline = None if max_minutes is None else time.monotonic() + 60 * max_minutes
         self.signals = []
 
-    def noting(self) -> AbstractContextManager[None]:
-        """A context in which the signals that ask the process to end are noted instead of obeyed."""
-        return _noted_in(self.signals)
+    @contextmanager
+    def noting(self) -> Iterator[None]:
+        """A context in which the signals that ask the process to end are noted instead of obeyed.
+
+        A second one is obeyed, but not within a second, because Ctrl-C reaches every process, and a
+        launcher passes it on again.
+        """
+        times: list[float] = []
+
+        def note(number: int, frame: Any) -> None:
+            self.signals.append(number)
+            times.append(time.perf_counter())
+            if times[-1] - times[0] > 1:
+                signal.signal(number, before[number])
+                signal.raise_signal(number)
+
+        found = {number: signal.getsignal(number) for number in _ENDINGS}
+        before: dict[int, Any] = {n: how for n, how in found.items() if how not in (None, signal.SIG_IGN)}
+        if threading.current_thread() is not threading.main_thread():
+            before = {}  # only the main thread may handle signals
+        try:
+            for number in before:
+                signal.signal(number, note)
+            yield
+        finally:
+            for number, how in before.items():
+                signal.signal(number, how)
 
     def is_due(self) -> bool:
         """Whether time is over by the first process's clock, or a signal has come; the same in all
@@ -113,19 +110,6 @@ class Stop:
 
 # Updates whose learning rate a checkpoint remembers, once they are made.
 _REMEMBERED = {f"rate of update {step}": step for step in (1, 10, 100)}
-
-
-def _fingerprint(batch: Any) -> str:
-    # Of all tensors in nested tuples, lists and dictionaries; whatever else a batch holds is left out.
-    total, waiting = hashlib.sha256(), [batch]
-    while waiting:
-        part = waiting.pop()
-        if isinstance(part, Tensor):
-            numbers = part.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-            total.update(f"{part.dtype} {list(part.shape)}".encode() + numbers.numpy().tobytes())
-        elif isinstance(part, Mapping | list | tuple):
-            waiting += part.values() if isinstance(part, Mapping) else part
-    return total.hexdigest()[:16]
 
 
 class Settings:
@@ -151,7 +135,7 @@ class Settings:
 
     @cached_property
     def fingerprint(self) -> str:
-        return _fingerprint(self.stream.first())
+        return fingerprint(self.stream.first())
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint says of them, and of what was planned."""
@@ -363,6 +347,8 @@ class Trainer:
         evaluate: `evaluate(model)` returns metrics, in evaluation mode and without gradients. Only the
             first of several processes calls it, and once before the first update, as a trial.
         progress: whether to show a progress bar.
+        graphs: whether a GPU gets whole updates at once, as in `UpdateGraphs`: faster where its batches are
+            small. The batches are padded, and the loss must be that of a batch, whatever else has happened.
 
     Attributes:
         updater, stream, random, log, scores, settings: its parts; a checkpoint holds their states.
@@ -382,13 +368,14 @@ class Trainer:
     def __init__(
         self, model: nn.Module, loss: SummedLoss, batches: EpochBatches, schedule: RateSchedule,
         config: TrainingConfig, directory: os.PathLike[str] | str | None = None,
-        evaluate: Evaluation | None = None, progress: bool = False,
+        evaluate: Evaluation | None = None, progress: bool = False, graphs: bool = False,
     ) -> None:
         _check_parts(model, loss, schedule, config, evaluate)
         self.model: Any = model if is_compiled(model) else accelerated(model, stacklevel=3)
         self.config: TrainingConfig = config
         folder = directory if isinstance(directory, RunFolder | None) else RunFolder(directory)
         self.updater: Updater = Updater(self.model, loss, schedule, config)
+        self.graphs: UpdateGraphs | None = UpdateGraphs(self.updater, self._keep) if graphs else None
         self.stream: BatchStream = BatchStream(batches, config.accumulate, config.seed)
         self.random: RandomNumbers = RandomNumbers(config.seed, self.updater.device)
         self.log: RunLog = RunLog(self.updater, self.stream, folder, progress)
@@ -422,14 +409,27 @@ class Trainer:
             CheckpointError, BlockingIOError: as in `Checkpointer.resume`.
         """
         stop = Stop(max_minutes)
+        graphs = nullcontext() if self.graphs is None else self.graphs.used()
         with locked_by_first(self.checkpointer.folder):
             self.random.begin()
             self.checkpointer.begin()
-            with stop.noting():
+            with stop.noting(), graphs:
                 self._loop(stop)
             self.random.pause()
             stop.obey(self.step, self.config.steps, self.checkpointer.folder is not None)
         return self
+
+    def _keep(self) -> Callable[[], None]:
+        # The state as it is now; calling what is returned goes back to it.
+        device, parts = self.updater.device, (self.model, self.updater)
+        states, random = deepcopy(([part.state_dict() for part in parts], random_state(device)))
+
+        def go_back() -> None:
+            for part, state in zip(parts, states):
+                part.load_state_dict(state)
+            set_random_state(random, device)
+
+        return go_back
 
     def _loop(self, stop: Stop) -> None:
         config, log, stopping = self.config, self.log, False

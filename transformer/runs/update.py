@@ -140,12 +140,14 @@ class Updater:
 
     Attributes:
         step: number of updates made.
+        make: makes an update at the rate that is set, as `update` does, or as a graph of it.
         model, parameters, device, precision, optimizer: what is trained, where, how exactly, by what.
         scaler, average, engine: of float16, of the weights, and of several processes; the last two
             are `None` where they are not needed.
     """
 
     step: int
+    make: Callable[[list[Any]], tuple[Tensor, ...]]
     model: nn.Module
     parameters: list[nn.Parameter]
     device: torch.device
@@ -172,6 +174,7 @@ class Updater:
         self.optimizer = adamw(self.parameters, config.weight_decay)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.precision == "float16")
         self.average = MovingAverage(model, config.average) if config.average else None
+        self.make = self.update
 
     def loss(self, batch: Any) -> tuple[Tensor, Tensor]:
         """The summed loss of a batch and its number of target tokens, on the device of the model."""
@@ -179,23 +182,31 @@ class Updater:
             total, tokens = check_loss(self._own_loss(to_device(batch, self.device)))
         return total, torch.as_tensor(tokens)
 
-    def __call__(self, batches: list[Any]) -> tuple[Tensor, Tensor, Tensor]:
+    def update(self, batches: list[Any]) -> tuple[Tensor, ...]:
         """Make an update from the mean loss over all target tokens of this process's `batches`; return
         their summed loss, their number of tokens, and the gradient's norm before clipping, all tensors."""
-        check_number(**{f"schedule({self.step + 1})": (rate := self.schedule(self.step + 1))})
         self.optimizer.zero_grad()
         scale = self.scaler.scale
         total, tokens = accumulate_gradients(self.loss, batches, self.parameters, scale, self.engine)
         self.scaler.unscale_(self.optimizer)
         norm = nn.utils.clip_grad_norm_(self.parameters, self.clip_norm)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
         self.scaler.step(self.optimizer)
         self.scaler.update()
+        return total, tokens, norm
+
+    def __call__(self, batches: list[Any]) -> tuple[Tensor, ...]:
+        """Make the next update at the schedule's rate, average, and count; return what `update` does."""
+        check_number(**{f"schedule({self.step + 1})": (rate := self.schedule(self.step + 1))})
+        for group in self.optimizer.param_groups:
+            if isinstance(group["lr"], Tensor):  # from which a graph reads it
+                group["lr"].fill_(rate)
+            else:
+                group["lr"] = rate
+        numbers = self.make(batches)
         if self.average is not None:
             self.average.update()
         self.step += 1
-        return total, tokens, norm
+        return numbers
 
     def averaged(self) -> AbstractContextManager[None]:
         """A context where the model has the averaged weights, if there are any."""
@@ -221,9 +232,9 @@ class Updater:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from what `state_dict` returned; the settings stay those of the config."""
         check_size(minimum=0, step=state["step"])
-        own, kept = self.optimizer.state_dict()["param_groups"], state["optimizer"]["param_groups"]
-        groups = [a | {"lr": b["lr"]} for a, b in zip(own, kept, strict=True)]
-        self.optimizer.load_state_dict({"state": state["optimizer"]["state"], "param_groups": groups})
+        own = self.optimizer.state_dict()["param_groups"]
+        self.optimizer.load_state_dict({"state": state["optimizer"]["state"], "param_groups": own})
+        self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.scaler.is_enabled())
         self.scaler.load_state_dict(state["scaler"])
         if self.average is not None:
             self.average.load_state_dict(state["average"])

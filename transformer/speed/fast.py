@@ -148,6 +148,15 @@ def _norm(norm: nn.Module) -> Callable[[Tensor], Tensor]:
     return lambda x: torch.layer_norm(x, shape, weight, bias, eps)
 
 
+def _cast(weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    # A dense layer's parameters as autocast would cast them, once and not at every step.
+    device = weight.device.type
+    if weight.dtype != torch.float32 or not torch.amp.is_autocast_available(device):
+        return weight, bias
+    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
+    return weight.to(dtype), None if bias is None else bias.to(dtype)
+
+
 class _LayerStep:
     # A fast model's decoder layer for one new position in every row, from the layer's weights.
     # `empty` [B, 1, 1, 1] marks sentences without a token, if there are any.
@@ -157,9 +166,9 @@ class _LayerStep:
         self.qkv_shape, self.query_shape = (-1, 3, heads[0], 1, heads[1]), (-1, beam_size, *heads)
         parts = own.w_q, own.w_k, own.w_v
         bias = None if own.w_q.bias is None else torch.cat([part.bias for part in parts])
-        self.w_qkv = torch.cat([part.weight for part in parts]), bias
+        self.w_qkv = _cast(torch.cat([part.weight for part in parts]), bias)
         dense = own.w_o, cross.w_q, cross.w_o, feed.w_1, feed.w_2  # a weight and a bias each
-        pairs = [(part.weight, part.bias) for part in dense]
+        pairs = [_cast(part.weight, part.bias) for part in dense]
         self.own_output, self.query, self.cross_output, self.w_1, self.w_2 = pairs
         self.activation = ACTIVATIONS[feed.activation]
         residuals = layer.self_residual, layer.cross_residual, layer.feed_residual
@@ -249,7 +258,7 @@ class FastDecoderState(DecoderState):
             seen = self.memory.new_zeros(mask.shape)
             self.memory_mask = seen.masked_fill_(~(mask | nothing), -torch.inf)  # is added to scores
         self.layers = [_LayerStep(one, self.memory, empty, beam_size) for one in model.decoder.layers]
-        self.norm, self.output = _norm(model.decoder.norm), (model.output.weight, model.output.bias)
+        self.norm, self.output = _norm(model.decoder.norm), _cast(model.output.weight, model.output.bias)
         self.table, self.scale = model.tgt_embedding.weight, model.config.d_model**0.5
         self.positions = model.positions.table
         self.past = _StepCache(model.config, self.memory, len(src) * beam_size)

@@ -1,0 +1,145 @@
+"""What is measured where there is a GPU for a quarter of an hour: parts of `python book/tasks.py gpu`.
+
+Each part writes its record anew with every row that it finds. On a CPU, fewer rows show that everything runs.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.measure import memory_bandwidth, product_peak, seconds
+from benchmarks.peers import our_model, our_search
+from benchmarks.workload import SIZES, Batch, Size, decoding_sources, sentence_batches, training_flops
+from transformer import TrainingConfig, accelerate, teacher_forced_loss
+from transformer.commands.recipes import RECIPES, Recipe, Trained, changed, train_recipe
+from transformer.files import write_record
+from transformer.language.translator import evaluate_translator
+from transformer.runs.folder import run_facts
+from transformer.runs.update import Updater
+from transformer.speed.graphs import UpdateGraphs
+from transformer.toy import exact_match
+from transformer.training import to_device
+
+LENGTH = 32  # tokens that a search makes of each sentence
+# Each row adds one thing: kernels, TF32, precision, graphs.
+LADDER = {
+    "float32": (False, False, "float32", False),
+    "TF32": (False, True, "float32", False),
+    "bfloat16": (False, True, "bfloat16", False),
+    "accelerated": (True, True, "bfloat16", False),
+    "graph": (True, True, "bfloat16", True),
+}
+Rows = Iterator[tuple[str, dict[str, Any]]]
+
+
+def facts(device: torch.device, until: float) -> Rows:
+    """What the machine is, and its ceilings."""
+    yield "run", run_facts(device)
+    for precision in ("bfloat16", "float32")[device.type == "cpu" :]:
+        yield precision, {"TFLOP/s": product_peak(precision, device, repeats=2)["flops"] / 1e12}
+    yield "GB/s", {name: rate / 1e9 for name, rate in memory_bandwidth(device, 2).items()}
+
+
+def ladder(device: torch.device, until: float) -> Rows:
+    """Training steps, each row with one thing more than the row above it."""
+    gpu = device.type == "cuda"
+    for name, tokens in [("b", 2000), ("base", 2000), ("base", 25_000)] if gpu else [("b", 200)]:
+        size = SIZES[name]
+        (batch,) = sentence_batches(size.config, tokens, 1)
+        for row, (fast, tf32, precision, graphs) in LADDER.items():
+            precision = precision if gpu else "float32"  # few processors have units for bfloat16
+            torch.set_float32_matmul_precision("high" if tf32 else "highest")
+            if gpu:
+                torch.cuda.reset_peak_memory_stats()
+            step = step_seconds(size, to_device(batch, device), fast, precision, graphs)
+            target = int((batch[1][:, 1:] != size.config.pad_id).sum())
+            found = {"ms": 1000 * step, "tokens/s": target / step}
+            found["TFLOP/s"] = training_flops(size.config, [batch]) / step / 1e12
+            found["GB"] = torch.cuda.max_memory_allocated() / 1e9 if gpu else 0.0
+            yield f"{name} {tokens:,} {row}", found
+
+
+def step_seconds(size: Size, batch: Batch, fast: bool, precision: str, graphs: bool) -> float:
+    """Seconds of one update."""
+    model = our_model(size.config).to(batch[0].device).train()
+    settings = TrainingConfig(1, clip_norm=size.clip_norm, precision=precision)
+    updater = Updater(accelerate(model) if fast else model, teacher_forced_loss, lambda step: 1e-4, settings)
+    work = partial(updater, [batch])
+    with UpdateGraphs(updater, lambda: lambda: None).used() if graphs else nullcontext():
+        return mean_seconds(work, updater.device)
+
+
+def mean_seconds(work: Callable[[], object], device: torch.device) -> float:
+    """Seconds of `work`, as a mean over about a second, after what the first calls prepare."""
+    *_, once = (seconds(work, device) for _ in range(4))
+    calls = max(1, min(100, round(1 / once)))
+    return seconds(lambda: [work() for _ in range(calls)], device) / calls
+
+
+def searches(device: torch.device, until: float) -> Rows:
+    """Searches of the accelerated model."""
+    gpu, size = device.type == "cuda", SIZES["b"]
+    model = accelerate(our_model(size.config).to(device).eval())
+    for sentences, beam_size in [(64, 1), (64, 4), (1, 4), (1024, 4)] if gpu else [(1, 1), (1, 4)]:
+        src = decoding_sources(size.config, sentences).to(device)
+        for half in (False, True) if gpu else (False,):
+            with torch.autocast(device.type, torch.bfloat16, enabled=half):
+                took = mean_seconds(partial(our_search, model, src, beam_size, LENGTH), device)
+            name = f"{sentences} sentences, beam {beam_size}{', bfloat16' * half}"
+            yield name, {"ms a step": 1000 * took / LENGTH, "tokens/s": sentences * LENGTH / took}
+
+
+def trained(recipe: Recipe, data: Any, device: torch.device, until: float) -> tuple[Trained, dict[str, Any]]:
+    """Train up to a time, in as many updates as a trial run says that there is time for."""
+    trial, last = (300, 100) if device.type == "cuda" else (10, 5)
+    train = partial(train_recipe, device=device, data=data, graphs=True)
+    tried = train(changed(recipe, steps=trial, log_every=last, evaluate_every=trial)).trainer
+    rate = last / [entry["seconds"] for entry in tried.history if "rate" in entry][-1]
+    steps = max(10, min(30_000, round(0.9 * rate * (until - time.monotonic()))))
+    done = train(changed(recipe, steps=steps, evaluate_every=steps, warmup_steps=max(1, steps // 10)))
+    logged = [entry for entry in done.trainer.history if "rate" in entry]
+    took, tokens = (sum(entry[name] for entry in logged) for name in ("seconds", "tokens"))
+    real, padded = done.trainer.graphs.positions if done.trainer.graphs else (0, 0)
+    found = {"updates": steps, "updates/s": steps / took, "tokens/s": tokens / took}
+    return done, found | {"seconds": took, "padding": padded / max(real, 1)}
+
+
+def toy(device: torch.device, until: float) -> Rows:
+    """The toy's run, as long as there is time, and its score on unseen sequences."""
+    done, found = trained(RECIPES["toy"], None, device, until)
+    yield "run", found
+    yield "score", exact_match(done.learned, 10_000 if device.type == "cuda" else 100)
+
+
+def ted(device: torch.device, until: float) -> Rows:
+    """A translator of TED's talks, on a CPU of the small corpus, and its scores with a beam of 4."""
+    gpu = device.type == "cuda"
+    recipe = changed(RECIPES["ted-small"], max_tokens=4000) if gpu else RECIPES["phrases"]
+    data: Any = recipe.data.read()
+    done, found = trained(recipe, data, device, until)
+    yield "run", found
+    scores = evaluate_translator(done.learned, data.test() if gpu else data.test()[:20])
+    yield "score", {name: score["score"] for name, score in scores.items()}
+
+
+PARTS = {part.__name__: part for part in (facts, ladder, searches, toy, ted)}
+
+
+def main(name: str, device: str, limit: str, folder: str) -> None:
+    """Run a part that has so many seconds, of which the last fifth is for scoring."""
+    until, record = time.monotonic() + 0.8 * float(limit), {}
+    for row, found in PARTS[name](torch.device(device), until):
+        record[row] = found
+        write_record(Path(folder) / f"{name}.json", record)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
