@@ -340,4 +340,4 @@ def test_what_no_graph_can_hold_is_trained_eagerly_and_said_once(recorder, monke
             runs.append(train(device, graphs=asked, **changes | {"model": deepcopy(start)}))
     assert [said in str(warning.message) for warning in found].count(True) == 1
     assert StandIn.replays == 0
-    assert_same_run(*runs, 1e-9)
+    assert_same_run(runs[0], runs[1], 1e-9)

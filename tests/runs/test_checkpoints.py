@@ -127,6 +127,15 @@ def test_a_checkpoint_without_what_a_run_needs_is_named(tmp_path, change):
         make_trainer(tmp_path).checkpointer.resume()
 
 
+def test_checkpoint_comes_back(tmp_path):
+    weights = make_model().state_dict()
+    state = {"model": weights, "n": 3, "best": -math.inf, "deep": {"a": [1.5]}}
+    save_checkpoint(tmp_path / "a.pt", state)
+    loaded = load_checkpoint(str(tmp_path / "a.pt"))
+    assert (loaded["n"], loaded["best"], loaded["deep"]) == (3, -math.inf, {"a": [1.5]})
+    assert all(torch.equal(loaded["model"][name], t) for name, t in weights.items())
+
+
 @pytest.mark.parametrize(
     "write",
     [

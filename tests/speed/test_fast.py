@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import math
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch._dynamo.utils import counters
 from torch.nn.utils import parametrize, prune
+from torch.profiler import ProfilerActivity, profile
 
 import transformer.speed.chunked_loss
 import transformer.speed.fast
@@ -29,14 +31,17 @@ from transformer import (
     Trainer,
     TrainingConfig,
     Transformer,
+    Translator,
     accelerate,
     beam_search,
     greedy_search,
+    load_corpus,
     r_drop_loss,
     teacher_forced_loss,
 )
 from transformer.attention import KeyValueCache
 from transformer.decoding import DecoderState, decoder_state
+from transformer.language.translator import Search, evaluate_translator
 from transformer.speed.fast import FastDecoderState, FastLinear, FastTransformer
 
 V, PAD, BOS = 11, 0, 2
@@ -471,9 +476,9 @@ def test_searches_run_under_autocast(batch):
     with torch.autocast("cpu", torch.bfloat16):
         assert greedy_search(fast, src, 9).size(0) == batch
         assert beam_search(fast, src, 2, max_length=9).tokens.size(0) == batch
-        states = both_states(fast, src, 2)
-        logits = [walk(state, 2, sentences=batch) for state in states]
-    assert states[0].output[0].dtype == torch.bfloat16  # cast once, and not at every step
+        state, plain = both_states(fast, src, 2)
+        logits = [walk(each, 2, sentences=batch) for each in (state, plain)]
+    assert isinstance(state, FastDecoderState) and state.output[0].dtype == torch.bfloat16  # cast once, and not at every step
     for ours, theirs in zip(*logits, strict=True):
         torch.testing.assert_close(ours.float(), theirs.float(), atol=0.1, rtol=0.05)
 
@@ -534,6 +539,19 @@ def test_rows_keep_their_places_beyond_the_first_room_of_the_cache():
     assert_same(*(walk(state, 2, 36) for state in states))
 
 
+def test_an_unchanged_order_moves_nothing():
+    src = make_sources()
+    state = FastDecoderState(accelerate(make_model()), src, 2)
+    state.step(torch.full((2 * len(src),), BOS))
+    before, unchanged = state.past.kept.data_ptr(), torch.arange(2 * len(src))
+    state.keep(unchanged)
+    assert state.past.kept.data_ptr() == before
+    state.keep(unchanged.view(-1, 2).flip(1).flatten())
+    assert state.past.kept.data_ptr() != before
+    state.keep(unchanged.view(-1, 2).flip(1).flatten())
+    assert state.past.kept.data_ptr() == before  # back and forth between two buffers
+
+
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_searches_find_the_same(seed, dtype):
@@ -568,3 +586,42 @@ def test_a_search_between_updates_sees_the_new_weights():
             parameter.add_(torch.randn_like(parameter))
     assert torch.equal(greedy_search(fast, src, 9), greedy_search(model, src, 9))
     teacher_forced_loss(fast, make_batch())[0].backward()
+
+
+def counted_steps(model: Transformer, src: Tensor, n_steps: int, beam_size: int = 1) -> list[tuple[int, int]]:
+    """Of every step the number of dense products, and the operations in them and in attention."""
+    counts, last = [], torch.full((len(src) * beam_size,), 5)
+    with libraries(False):
+        state = FastDecoderState(accelerate(model), src, beam_size)
+        for _ in range(n_steps):
+            with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as seen:
+                state.step(last)
+            shapes = {name: [] for name in ("aten::mm", "aten::addmm", "aten::scaled_dot_product_attention")}
+            for event in seen.events():
+                shapes.get(event.name, []).append(event.input_shapes)
+            *dense, attended = shapes.values()
+            products = [given[-2:] for given in dense[0]] + [given[1:3] for given in dense[1]]
+            operations = sum(2 * math.prod(left) * right[1] for left, right in products)
+            operations += sum(4 * math.prod(query) * key[2] for query, key, *_ in attended)
+            counts.append((len(products), operations))
+    return counts
+
+
+@pytest.mark.parametrize("beam_size", [1, 4])
+def test_a_step_costs_what_the_formula_says(beam_size):
+    d, d_ff, layers, S, rows = 12, 20, 2, 6, 3 * beam_size
+    counts = counted_steps(make_model(dtype=torch.float32), torch.full((3, S), 7), 8, beam_size)
+    for t, (products, operations) in enumerate(counts, start=1):
+        assert products == 6 * layers + 1  # query, key and value of self-attention in one
+        dense = layers * (6 * 2 * d * d + 2 * 2 * d * d_ff) + 2 * d * V
+        assert operations == rows * (dense + layers * 2 * 2 * d * (t + S))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("beam_size", [1, 4])
+def test_speed_costs_no_quality(beam_size):
+    translator = Translator.load("phrases")
+    pairs, model = load_corpus("phrases", "test")[:150], translator.model
+    translators = [Translator(one, translator.vocabulary) for one in (model, accelerate(model))]
+    bleu = [evaluate_translator(each, pairs, Search(beam_size))["BLEU-tok"]["score"] for each in translators]
+    assert bleu[0] > 95 and abs(bleu[1] - bleu[0]) < 0.1

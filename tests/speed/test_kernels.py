@@ -113,6 +113,14 @@ def test_linear_by_onednn_can_be_differentiated_again():
     assert_same(*found, 1e-3)
 
 
+@ONEDNN
+def test_linear_by_onednn_computes_no_gradient_of_a_bias_that_wants_none():
+    x, weight = (randn(5, 6, dtype=torch.float32) for _ in range(2))
+    bias = torch.randn(5)
+    linear_by_onednn(x, weight, bias).sum().backward()
+    assert x.grad is not None and weight.grad is not None and bias.grad is None
+
+
 # Attention -----------------------------------------------------------------------------------------------
 
 
