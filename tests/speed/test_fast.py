@@ -478,7 +478,8 @@ def test_searches_run_under_autocast(batch):
         assert beam_search(fast, src, 2, max_length=9).tokens.size(0) == batch
         state, plain = both_states(fast, src, 2)
         logits = [walk(each, 2, sentences=batch) for each in (state, plain)]
-    assert isinstance(state, FastDecoderState) and state.output[0].dtype == torch.bfloat16  # cast once, and not at every step
+    assert isinstance(state, FastDecoderState)
+    assert state.output[0].dtype == torch.bfloat16  # cast once, and not at every step
     for ours, theirs in zip(*logits, strict=True):
         torch.testing.assert_close(ours.float(), theirs.float(), atol=0.1, rtol=0.05)
 
