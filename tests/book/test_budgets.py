@@ -43,7 +43,9 @@ OVER = {
     "03-attention": {"code_lines"},
     "05-model": {"first_output"},  # the model is drawn first
     "11-long-runs": {"longest_run", "open_code", "code_lines"},  # its cells are the update and the checkpoint
+    "12-text": {"code_lines"},
     "13-translation": {"code_lines"},
+    "15-since-2017": {"code_lines"},  # a language model and its searches are exported
     "17-case-book": {"code_lines"},  # a collection
 }
 
@@ -110,6 +112,7 @@ def test_chapters_keep_their_budgets(tab: Tab):  # noqa: F811
 
 @reads_pages
 def test_the_book_opens_with_a_picture_on_its_first_screen(tab: Tab):  # noqa: F811
+    tab.emulate_media(reduced_motion="reduce")  # its sentence is written at once
     visit(tab, HTML / "book/intro.html")
     found = Page(**tab.evaluate(MEASURE, SCREEN))
     assert 0 < found.picture_high <= ALLOWED.picture_high and found.picture_ends <= ALLOWED.picture_ends

@@ -413,7 +413,7 @@ def test_other_models_and_empty_folders_are_refused(family, tmp_path):
     (M2M100, {"norm_first": False}, "norm_first must be one of .True., not False"),
     (M2M100, {"final_norm": False}, "final_norm must be one of .True., not False"),
     (M2M100, {"tie_embeddings": False}, "tie_embeddings must be one of .True., not False"),
-], ids=str)  # fmt: skip
+], ids=lambda part: part.name if isinstance(part, Family) else str(part))  # fmt: skip
 def test_a_form_that_theirs_cannot_have_is_refused(family, changes, said, tmp_path):
     with pytest.raises(ValueError, match=said):
         family.write(family.ours(**changes), tmp_path / "model")
