@@ -45,6 +45,7 @@ OVER = {
     "11-long-runs": {"longest_run", "open_code", "code_lines"},  # its cells are the update and the checkpoint
     "12-text": {"code_lines"},
     "13-translation": {"code_lines"},
+    "14-looking-inside": {"code_lines"},
     "15-since-2017": {"code_lines"},  # a language model and its searches are exported
     "17-case-book": {"code_lines"},  # a collection
 }
