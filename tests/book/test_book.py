@@ -246,6 +246,7 @@ UNREADABLE = """() => [...document.querySelectorAll('svg.plot, svg.diagram')]
     })"""
 # Of a plot's two forms one is seen, and so one is heard.
 SEEN_TWICE = """() => [...document.querySelectorAll('.picture:has(svg.narrow)')]
+    .filter(box => !box.closest('.veiled'))
     .filter(box => [...box.children].filter(form => form.getClientRects().length).length !== 1).length"""
 # Tables that a phone cannot show whole.
 WIDE_TABLES = """() => [...document.querySelectorAll('.pst-scrollable-table-container')]

@@ -424,6 +424,7 @@ def said(tab: Page) -> str:
 
 def ready(tab: Page, name: str) -> None:
     visit(tab, PLACES[name])
+    tab.locator(".predict .show").evaluate_all("buttons => buttons.forEach(button => button.click())")
     tab.locator(f"figure[data-live={name}]").scroll_into_view_if_needed()
     tab.wait_for_selector(f"figure.live-ready[data-live={name}]")
 

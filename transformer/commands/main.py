@@ -56,7 +56,7 @@ class Arguments(argparse.ArgumentParser):
                 break
             start = flag if flag.startswith("--") else flag[:2]
             if option and not any(name.startswith(start) for name in known):
-                near = difflib.get_close_matches(flag, known, 1)
+                near = difflib.get_close_matches(flag, known, 1, cutoff=0.7)
                 self.error(f"unknown option {flag}" + (f"; did you mean {near[0]}?" if near else ""))
         return super().parse_known_args(words, namespace)
 

@@ -198,7 +198,7 @@ def add_options(add: Add) -> None:
     add("--directory", type=place, help=folder)
     stop = "stop training after M minutes; the same command goes on later (default: no limit)"
     add("--max-minutes", type=within(float, 0.0, float("inf")), metavar="M", help=stop)
-    whole = "on a GPU, record updates as graphs: faster with small batches (default: not)"
+    whole = "on a GPU, record updates as graphs: faster with small batches (default: none)"
     add("--graphs", action="store_true", help=whole)
     device_option(add)
 
