@@ -32,12 +32,12 @@ GOALS = {
 }
 # What is still above its goal, and may not grow again. What has reached its goal leaves this list.
 STILL = {
-    "package": 15_050,
-    "tests": 26_000,
-    "benchmarks and experiments": 5_500,
-    "modules": 62,
-    "private functions used once": 115,
-    "per cent of the code not tangled": 72,
+    "package": 14_900,
+    "tests": 25_900,
+    "benchmarks and experiments": 5_450,
+    "modules": 60,
+    "private functions used once": 102,
+    "per cent of the code not tangled": 65,
 }
 WORDS = {
     "01-gradients": 1_900,
