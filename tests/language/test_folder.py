@@ -66,7 +66,7 @@ def test_a_vocabulary_with_gaps_is_named(folder):
     words = content["model"]["vocab"]
     words[max(words, key=words.get)] = 10**6  # the model has no such row
     (folder / "vocabulary.json").write_text(json.dumps(content))
-    with pytest.raises(CheckpointError, match=r"vocabulary\.json .*'vocab' is "):
+    with pytest.raises(CheckpointError, match=r"vocabulary\.json .*entry \d+, '.*', has the number "):
         Translator.load(summed(folder))
 
 

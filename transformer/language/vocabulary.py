@@ -149,6 +149,9 @@ def _entries(content: bytes) -> tuple[list[str], list[tuple[str, str]]]:
     check_type(dict, content=given)
     check_type(dict, model=(model := given.get("model")))
     check_type(dict, vocab=(vocab := model.get("vocab")))
+    for place, (piece, number) in enumerate(vocab.items()):
+        if type(number) is not int or number != place:
+            raise ValueError(f"entry {place}, {piece!r:.60}, has the number {number!r:.60}")
     wanted = _content(list(vocab), model.get("merges"))
     for part, form in (model, wanted["model"]), (given, wanted):
         for name in {**form, **part}:
