@@ -73,6 +73,6 @@ SLIPS: list[tuple[str, str, str, str]] = [
     ("15-since-2017/GatedFeedForward", "other", "self.up_proj(x) * ", ""),
     ("15-since-2017/rotary_table", "other", "(2 * i / d_k)", "(i / d_k)"),
     ("15-since-2017/rotate", "other", "cos, sin = table", "sin, cos = table"),
-    ("15-since-2017/accept", "book", "draw(excess / excess.sum())", "draw(excess)"),
+    ("15-since-2017/accept", "book", "draw(rest / rest.sum())", "draw(rest)"),
     ("16-clinic/influence", "other", "rows[u, t] = moved", "rows[t, u] = moved"),
 ]  # fmt: skip
