@@ -18,7 +18,7 @@ import torch
 from benchmarks.measure import memory_bandwidth, product_peak, seconds
 from benchmarks.peers import our_model, our_search
 from benchmarks.workload import SIZES, Batch, Size, decoding_sources, sentence_batches, training_flops
-from transformer import TrainingConfig, accelerate, teacher_forced_loss
+from transformer import accelerate, teacher_forced_loss
 from transformer.commands.recipes import RECIPES, Recipe, Trained, changed, train_recipe
 from transformer.files import write_record
 from transformer.language.translator import evaluate_translator
@@ -70,10 +70,10 @@ def ladder(device: torch.device, until: float) -> Rows:
 def step_seconds(size: Size, batch: Batch, fast: bool, precision: str, graphs: bool) -> float:
     """Seconds of one update."""
     model = our_model(size.config).to(batch[0].device).train()
-    settings = TrainingConfig(1, clip_norm=size.clip_norm, precision=precision)
-    updater = Updater(accelerate(model) if fast else model, teacher_forced_loss, lambda step: 1e-4, settings)
+    model = accelerate(model) if fast else model
+    updater = Updater(model, teacher_forced_loss, lambda step: 1e-4, size.clip_norm, precision)
     work = partial(updater, [batch])
-    with UpdateGraphs(updater, lambda: lambda: None).used() if graphs else nullcontext():
+    with UpdateGraphs(updater).used() if graphs else nullcontext():
         return mean_seconds(work, updater.device)
 
 

@@ -109,7 +109,7 @@ def waits(device: torch.device) -> Iterator[list[str]]:
 @pytest.mark.filterwarnings("ignore:this processor has no units for bfloat16")
 def test_a_training_step_never_waits_for_its_device(device, kind, precision, loss):
     model = kind(make_model().to(device))
-    update = Updater(model, loss, lambda step: 1e-3, TrainingConfig(10, precision=precision))
+    update = Updater(model, loss, lambda step: 1e-3, precision=precision)
     batch = to_device(make_batch(), device)
     update([batch])  # the first one makes the optimizer's state
     with waits(device) as found:

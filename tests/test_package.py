@@ -256,9 +256,8 @@ def test_what_a_message_recommends_takes_the_package_that_is_installed(tmp_path)
 def test_an_extra_suffices_for_its_task():
     libraries = optional_libraries()
     assert libraries["plots"] <= brought_by("plots")
-    progress = {"tqdm"}  # is left out where it is missing
     language = set().union(*(found for name, found in libraries.items() if name.startswith("language/")))
-    assert language | {"safetensors"} <= brought_by("text") | progress
+    assert language | {"safetensors"} <= brought_by("text")
     exchange = set().union(*(found for name, found in libraries.items() if name.startswith("exchange/")))
     # The extra interchange is large, and so not in all; what reads and writes files is in text as well.
     assert exchange <= brought_by("interchange") | brought_by("text")

@@ -24,8 +24,7 @@ from transformer.language.batches import encode_pairs, pad, TokenBatches
 from transformer.language.scores import corpus_scores
 from transformer.commands.recipes import Recipe, RECIPES, recipe_for, train_translator
 from transformer.speed.fast import accelerate
-from transformer.runs.config import TrainingConfig
-from transformer.runs.trainer import Trainer
+from transformer.runs.trainer import TrainingConfig, Trainer
 from transformer.language.preparation import Preparation
 from transformer.language.corpora import load_corpus, read_pairs
 from transformer.language.translator import Translator

@@ -224,7 +224,6 @@ _EXTRAS = {
     "sentencepiece": "interchange",
     "starlette": "serve",
     "tokenizers": "text",
-    "tqdm": "train",
     "transformers": "interchange",
     "uvicorn": "serve",
 }

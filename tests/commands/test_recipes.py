@@ -294,7 +294,7 @@ def test_training_follows_its_recipe():
     wanted = list(TokenBatches(encode_pairs(PAIRS, vocabulary), 20, seed=5)(0))
     assert all(a.equal(b) for one, two in zip(batches, wanted, strict=True) for a, b in zip(one, two))
     smoothed, _ = teacher_forced_loss(model, batches[0], smoothing=0.3)
-    assert trainer.settings.loss(model, batches[0])[0].equal(smoothed)
+    assert trainer.loss(model, batches[0])[0].equal(smoothed)
     held_out = TokenBatches(encode_pairs(dev, vocabulary), 20)(0)
     assert trainer.scores.evaluate(model) == evaluate_loss(model, held_out)
 
@@ -305,7 +305,7 @@ def test_the_loss_is_the_one_that_the_recipe_asks_for():
     batch = next(iter(trainer.stream.batches(0)))
     trainer.model.train()
     losses = []
-    for loss in (trainer.settings.loss, partial(r_drop_loss, smoothing=0.3, alpha=2.0)):
+    for loss in (trainer.loss, partial(r_drop_loss, smoothing=0.3, alpha=2.0)):
         torch.manual_seed(0)
         losses.append(loss(trainer.model, batch)[0])
     assert losses[0].equal(losses[1])

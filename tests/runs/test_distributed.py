@@ -33,16 +33,15 @@ from transformer import (
 )
 from transformer.runs.checkpoints import load_checkpoint
 from transformer.runs.distributed import (
+    StoppedRun,
     data_parallel,
     from_all,
     from_first,
-    largest,
     process_group,
     rank_and_world_size,
     summed_over_all,
 )
 from transformer.runs.folder import read_log
-from transformer.runs.trainer import StoppedRun
 from transformer.runs.update import accumulate_gradients
 
 SETTINGS = dict(steps=7, log_every=2, evaluate_every=3, keep=9, average=0.8)
@@ -386,7 +385,7 @@ def test_accumulated_gradient_is_the_big_batch_s(sizes, seed):
 
 
 def test_alone_a_process_talks_to_itself():
-    assert from_first({"a": 1}) == {"a": 1} and from_all("x") == ["x"] and largest(7) == 7
+    assert from_first({"a": 1}) == {"a": 1} and from_all("x") == ["x"]
     x = torch.ones(2)
     assert summed_over_all(x) is x and data_parallel(nn.Linear(1, 1), lambda *given: given) is None
 

@@ -34,8 +34,8 @@ from transformer import (
     teacher_forced_loss,
 )
 from transformer.runs.checkpoints import load_checkpoint
+from transformer.runs.distributed import StoppedRun
 from transformer.runs.folder import read_log
-from transformer.runs.trainer import StoppedRun
 
 SETTINGS = dict(steps=4, accumulate=2, log_every=3, evaluate_every=2, keep=1)
 SETTINGS |= dict(precision="float16", average=0.9)

@@ -20,10 +20,9 @@ from transformer.layers import LayerConfig
 from transformer.loss import r_drop_loss, teacher_forced_loss
 from transformer.model import Transformer, TransformerConfig
 from transformer.runs.checkpoints import load_checkpoint
-from transformer.runs.distributed import rank_and_world_size
+from transformer.runs.distributed import StoppedRun, rank_and_world_size
 from transformer.runs.folder import run_facts
-from transformer.runs.trainer import StoppedRun, Trainer
-from transformer.runs.config import TrainingConfig
+from transformer.runs.trainer import Trainer, TrainingConfig
 from transformer.training import best_device, cooldown, noam_rate
 from transformer.validation import check_device, check_number, check_rate, check_size, check_type
 from transformer.validation import optional_import

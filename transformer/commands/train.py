@@ -16,9 +16,8 @@ from transformer.commands.recipes import (
 )  # fmt: skip
 from transformer.files import write_record
 from transformer.language.preparation import AS_IT_IS, PREPARATIONS, Preparation
-from transformer.runs.distributed import process_group, rank_and_world_size
+from transformer.runs.distributed import StoppedRun, process_group, rank_and_world_size
 from transformer.runs.folder import RunFolder, draw_curves
-from transformer.runs.trainer import StoppedRun
 from transformer.validation import optional_import
 
 __all__ = ["HELP", "run", "add_options"]
@@ -28,7 +27,7 @@ def run(options: argparse.Namespace) -> None:
     """Train, and leave the model, its record and its log in the run's folder."""
     recipe, folder = asked_for(options)
     use_threads(options, recipe.model.d_model)
-    for library in ("tqdm", "safetensors", *recipe.data.needs):
+    for library in ("safetensors", *recipe.data.needs):
         optional_import(library)  # better to find out now than hours later that it is missing
     with process_group(options.device) as device:
         first = rank_and_world_size()[0] == 0

@@ -1,6 +1,10 @@
-"""Several processes: one gradient for all."""
+"""Several processes: one gradient for all, and one end, also by a signal."""
 
+import math
 import os
+import signal
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -9,11 +13,11 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 from transformer.training import best_device
-from transformer.validation import check_device
+from transformer.validation import check_device, check_number
 
 __all__ = [
-    "process_group", "rank_and_world_size", "from_first", "from_all", "largest", "summed_over_all",
-    "data_parallel",
+    "process_group", "rank_and_world_size", "from_first", "from_all", "summed_over_all", "data_parallel",
+    "StoppedRun", "Stop",
 ]  # fmt: skip
 
 
@@ -88,15 +92,6 @@ def from_all(value: Any) -> list[Any]:
     return values
 
 
-def largest(number: int) -> int:
-    """The largest number among all processes, exchanged on the CPU."""
-    if rank_and_world_size()[1] == 1:
-        return number
-    told = torch.tensor(number)
-    distributed.all_reduce(told, distributed.ReduceOp.MAX)
-    return int(told)
-
-
 def summed_over_all(x: Tensor) -> Tensor:
     """The sum of the tensors of all processes, on the device of `x`."""
     if rank_and_world_size()[1] > 1:
@@ -124,3 +119,80 @@ class _LossOf(nn.Module):
 
     def forward(self, batch: Any) -> tuple[Tensor, Tensor]:
         return self.loss(self.model, batch)
+
+
+class StoppedRun(KeyboardInterrupt):
+    """Raised by `Trainer.fit` in the main thread, when SIGINT, SIGTERM or SIGHUP asks the process to
+    end. The update in progress was finished and, where there is a directory, a checkpoint written.
+
+    Attributes:
+        signal: number of the signal.
+        step: number of updates made.
+    """
+
+    signal: int
+    step: int
+
+    def __init__(self, message: str, number: int, step: int) -> None:
+        super().__init__(message)
+        self.signal, self.step = number, step
+
+
+# SIGHUP, where there is one, says that the terminal has been closed.
+_ENDINGS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+
+
+class Stop:
+    """Says when a call of `Trainer.fit` ends before its run does.
+
+    Args:
+        max_minutes: the time that the call has; `None` for no limit.
+    """
+
+    deadline: float
+    signals: list[int]
+
+    def __init__(self, max_minutes: float | None = None) -> None:
+        check_number(max_minutes=0 if max_minutes is None else max_minutes)
+        self.deadline = math.inf if max_minutes is None else time.monotonic() + 60 * max_minutes
+        self.signals = []
+
+    @contextmanager
+    def noting(self) -> Iterator[None]:
+        """A context in which the signals that ask the process to end are noted instead of obeyed.
+
+        A second one is obeyed, but not within a second, because Ctrl-C reaches every process, and a
+        launcher passes it on again.
+        """
+        times: list[float] = []
+
+        def note(number: int, frame: Any) -> None:
+            self.signals.append(number)
+            times.append(time.perf_counter())
+            if times[-1] - times[0] > 1:
+                signal.signal(number, before[number])
+                signal.raise_signal(number)
+
+        found = {number: signal.getsignal(number) for number in _ENDINGS}
+        before: dict[int, Any] = {n: how for n, how in found.items() if how not in (None, signal.SIG_IGN)}
+        if threading.current_thread() is not threading.main_thread():
+            before = {}  # only the main thread may handle signals
+        try:
+            for number in before:
+                signal.signal(number, note)
+            yield
+        finally:
+            for number, how in before.items():
+                signal.signal(number, how)
+
+    def is_due(self) -> bool:
+        """Whether time is over by the first process's clock, or a signal has come; the same in all
+        processes, because they ask after the same update."""
+        late = time.monotonic() >= self.deadline and rank_and_world_size()[0] == 0
+        return bool(summed_over_all(torch.tensor(int(late or bool(self.signals)))))
+
+    def obey(self, step: int, steps: int, saved: bool) -> None:
+        """Raise `StoppedRun` if any process has noted a signal."""
+        if number := max(from_all(max(self.signals, default=0))):
+            how = " with a checkpoint, from which the same call goes on" if saved else ""
+            raise StoppedRun(f"stopped at step {step:,} of {steps:,}{how}", number, step)

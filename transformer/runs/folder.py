@@ -5,7 +5,6 @@ import math
 import os
 import platform
 import shlex
-import shutil
 import subprocess
 import sys
 import time
@@ -23,10 +22,9 @@ from transformer.files import (
 )  # fmt: skip
 from transformer.plots import plot_curves
 from transformer.runs.checkpoints import random_state, set_random_state
-from transformer.runs.config import Evaluation
 from transformer.runs.distributed import from_first, rank_and_world_size, summed_over_all
 from transformer.runs.stream import BatchStream
-from transformer.runs.update import Updater
+from transformer.runs.update import Evaluation, Updater
 from transformer.validation import check_choice, check_device, check_size, check_type, optional_import
 
 __all__ = ["run_facts", "read_log", "RunFolder", "locked_by_first", "RunLog", "Scores", "draw_curves"]
@@ -245,17 +243,16 @@ class RunLog:
     Args:
         updater, stream: make the updates that it tells of.
         folder: where the file is; `None` for no file.
-        progress: whether the first process shows a progress bar.
+        told: of how many updates a line is printed with each entry; 0 for no lines.
     """
 
     history: list[dict[str, float]]
 
     def __init__(
-        self, updater: Updater, stream: BatchStream, folder: RunFolder | None = None, progress: bool = False
+        self, updater: Updater, stream: BatchStream, folder: RunFolder | None = None, told: int = 0
     ) -> None:
-        self.updater, self.stream, self.folder, self.history = updater, stream, folder, []
+        self.updater, self.stream, self.folder, self.told, self.history = updater, stream, folder, told, []
         self.first = rank_and_world_size()[0] == 0
-        self.progress = progress and self.first
         self._begin_line()
 
     def _begin_line(self) -> None:
@@ -267,9 +264,8 @@ class RunLog:
         """Add to the line what the last update returned, where it was, and how long it took."""
         step, stream = self.updater.step, self.stream
         place: dict[str, Any] = {"step": step, "epoch": stream.epoch, "batch": stream.position}
-        place["learning rate"] = f"{self.updater.schedule(step):.2e}"
+        self.places.append(place | {"learning rate": f"{self.updater.schedule(step):.2e}"})
         self.updates.append(numbers)
-        self.places.append(place)
         self.seconds += seconds
 
     def numbers(self) -> list[Tensor]:
@@ -278,14 +274,12 @@ class RunLog:
             return [torch.zeros(0), torch.zeros(0, dtype=torch.long), torch.zeros(0)]
         start = time.perf_counter()
         losses, counts, norms = (torch.stack(column) for column in zip(*self.updates))
-        losses, counts = summed_over_all(losses).cpu(), summed_over_all(counts).cpu()
-        norms = norms.cpu()
+        losses, counts, norms = summed_over_all(losses).cpu(), summed_over_all(counts).cpu(), norms.cpu()
+        scaled = self.updater.scaler.is_enabled()  # then a bad gradient has only skipped its update
         # A bad gradient makes all later losses bad, so the first bad norm says where to look.
-        check_norms = not self.updater.scaler.is_enabled()  # else it has only skipped its update
-        good = norms.isfinite().long().cumprod(0) if check_norms else torch.ones(len(norms))
-        _check_finite("loss", losses[: int(good.sum()) + 1], self.places)
-        if check_norms:
-            _check_finite("norm", norms, self.places)
+        first_bad = len(norms) if scaled else int(norms.isfinite().long().cumprod(0).sum())
+        _check_finite("loss", losses[: first_bad + 1], self.places)
+        _check_finite("norm", norms[:0] if scaled else norms, self.places)
         self.seconds += time.perf_counter() - start
         return [losses, counts, norms]
 
@@ -303,6 +297,17 @@ class RunLog:
         self.history.append(entry)
         if self.folder is not None and self.first:
             self.folder.append_log(entry)
+        if self.told and self.first:
+            print(self._line(entry), file=sys.stderr, flush=True)
+
+    def _line(self, entry: dict[str, float]) -> str:
+        start = f"step {entry['step']:,} of {self.told:,}:"
+        if "rate" not in entry:
+            found = (f"{name} {x:.4g}" for name, x in entry.items() if name != "step")
+            return f"{start} unseen {', '.join(found)}"
+        speed = entry["tokens"] / max(self.seconds, 1e-3)
+        left = (self.told - self.updater.step) * self.seconds / len(self.places) / 60
+        return f"{start} loss {entry['loss']:.3f}, {speed:,.0f} tokens/s, {left:,.0f} minutes left"
 
     def reload(self) -> None:
         """Read the log up to the last update, and remove what was written after it."""
@@ -319,37 +324,9 @@ class RunLog:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on with the line of `state_dict`: sums over all processes, which the first takes over."""
         losses, counts, norms = (column.to(self.updater.device) for column in state["numbers"])
-        if not self.first:
-            losses, counts = torch.zeros_like(losses), torch.zeros_like(counts)
-        self.updates, self.places = list(zip(losses, counts, norms)), state["places"]
+        mine = int(self.first)
+        self.updates, self.places = list(zip(losses * mine, counts * mine, norms)), state["places"]
         self.seconds = float(state["seconds"])
-
-    @contextmanager
-    def bar(self, steps: int) -> Iterator[Callable[[], None]]:
-        """Show the progress of a run of so many updates; yields what is called after each."""
-        if not self.progress:
-            yield lambda: None
-            return
-        size = dict(zip(("ncols", "nrows"), shutil.get_terminal_size()))  # tqdm knows no terminal of 0 by 0
-        with optional_import("tqdm").tqdm(total=steps, initial=self.updater.step, unit="step", **size) as bar:
-
-            def show() -> None:
-                if not self.updates and self.history:  # a line was just written
-                    bar.set_postfix(self._latest(), refresh=False)
-                bar.update()
-
-            yield show
-
-    def _latest(self) -> dict[str, str]:
-        shown: dict[str, str] = {}
-        for entry in self.history[-2:]:  # updates and, perhaps, an evaluation
-            if "rate" in entry:
-                speed = entry["tokens"] / max(entry["seconds"], 1e-3)
-                shown = {"loss": f"{entry['loss']:.3f}", "rate": f"{entry['rate']:.1e}"}
-                shown["tokens/s"] = f"{speed:,.0f}"
-            else:
-                shown |= {f"dev {name}": f"{x:.3f}" for name, x in entry.items() if name != "step"}
-        return shown
 
 
 class Scores:

@@ -1,186 +1,104 @@
 """The trainer: a run that can be stopped and goes on exactly."""
 
 import os
-import signal
-import threading
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager, nullcontext
-from copy import deepcopy
-from dataclasses import is_dataclass
-from functools import cached_property
+from collections.abc import Callable
+from contextlib import closing, nullcontext
+from dataclasses import dataclass, is_dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 from torch import nn
 from transformer.files import CheckpointError
 from transformer.model import Transformer
 from transformer.runs.checkpoints import DamagedCheckpointError, load_checkpoint, save_checkpoint
-from transformer.runs.checkpoints import random_state, set_random_state
-from transformer.runs.config import Evaluation, RateSchedule, SummedLoss, TrainingConfig
-from transformer.runs.distributed import from_first, largest, rank_and_world_size
+from transformer.runs.distributed import Stop, from_first, rank_and_world_size
 from transformer.runs.folder import RunFolder, RunLog, Scores, locked_by_first
 from transformer.runs.stream import BatchStream, EpochBatches, RandomNumbers, fingerprint
-from transformer.runs.update import Updater
+from transformer.runs.update import PRECISIONS, Evaluation, RateSchedule, SummedLoss, Updater
 from transformer.speed.fast import accelerated
 from transformer.speed.graphs import UpdateGraphs
-from transformer.validation import check_number, check_type
+from transformer.validation import check_choice, check_number, check_rate, check_size, check_type
 from transformer.weights import check_weights, is_compiled, original, plain_state, plain_transformer
 from transformer.weights import set_weights
 
-__all__ = ["StoppedRun", "Stop", "Settings", "Checkpointer", "Trainer"]
+__all__ = ["TrainingConfig", "run_settings", "Checkpointer", "Trainer"]
 
 
-class StoppedRun(KeyboardInterrupt):
-    """Raised by `Trainer.fit` in the main thread, when SIGINT, SIGTERM or SIGHUP asks the process to
-    end. The update in progress was finished and, where there is a directory, a checkpoint written.
-
-    Attributes:
-        signal: number of the signal.
-        step: number of updates made.
-    """
-
-    signal: int
-    step: int
-
-    def __init__(self, message: str, number: int, step: int) -> None:
-        super().__init__(message)
-        self.signal, self.step = number, step
-
-
-# SIGHUP, where there is one, says that the terminal has been closed.
-_ENDINGS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
-
-
-class Stop:
-    """Says when a call of `Trainer.fit` ends before its run does.
+@dataclass(frozen=True)
+class TrainingConfig:
+    """The settings of a training run, apart from model, loss, data and schedule.
 
     Args:
-        max_minutes: the time that the call has; `None` for no limit.
+        steps: number of updates.
+        accumulate: number of batches that each process contributes to an update.
+        clip_norm: the longest gradient, as an L2 norm over all parameters; `inf` for no limit.
+        precision: `"float32"`, or what matrix products are computed in: `"bfloat16"`, `"float16"`;
+            `"auto"` for the `best_precision` of the device.
+        seed: of dropout, and of everything else that draws from torch's own generator.
+        log_every: updates between two lines of the log.
+        evaluate_every: updates between two evaluations and checkpoints.
+        keep: number of newest checkpoints kept, besides the best weights.
+        monitor: the metric that decides which weights are best; with a `-` before it, less is better.
+        weight_decay: how much an update also shrinks matrices, in units of the learning rate.
+        average: how much of itself the moving average of the weights keeps in an update; 0 for none.
+        patience: evaluations without a new best after which the run is over; 0 for any number.
+
+    Raises:
+        TypeError, ValueError: a value is of the wrong type or out of its range.
     """
 
-    deadline: float | None
-    signals: list[int]
+    steps: int
+    accumulate: int = 1
+    clip_norm: float = 1.0
+    precision: str = "float32"
+    seed: int = 0
+    log_every: int = 50
+    evaluate_every: int = 1000
+    keep: int = 2
+    monitor: str = "-loss"
+    weight_decay: float = 0.0
+    average: float = 0.0
+    patience: int = 0
 
-    def __init__(self, max_minutes: float | None = None) -> None:
-        check_number(max_minutes=0 if max_minutes is None else max_minutes)
-        self.deadline = None if max_minutes is None else time.monotonic() + 60 * max_minutes
-        self.signals = []
-
-    @contextmanager
-    def noting(self) -> Iterator[None]:
-        """A context in which the signals that ask the process to end are noted instead of obeyed.
-
-        A second one is obeyed, but not within a second, because Ctrl-C reaches every process, and a
-        launcher passes it on again.
-        """
-        times: list[float] = []
-
-        def note(number: int, frame: Any) -> None:
-            self.signals.append(number)
-            times.append(time.perf_counter())
-            if times[-1] - times[0] > 1:
-                signal.signal(number, before[number])
-                signal.raise_signal(number)
-
-        found = {number: signal.getsignal(number) for number in _ENDINGS}
-        before: dict[int, Any] = {n: how for n, how in found.items() if how not in (None, signal.SIG_IGN)}
-        if threading.current_thread() is not threading.main_thread():
-            before = {}  # only the main thread may handle signals
-        try:
-            for number in before:
-                signal.signal(number, note)
-            yield
-        finally:
-            for number, how in before.items():
-                signal.signal(number, how)
-
-    def is_due(self) -> bool:
-        """Whether time is over by the first process's clock, or a signal has come; the same in all
-        processes, because they ask after the same update."""
-        late = self.deadline is not None and time.monotonic() >= self.deadline
-        return largest(int(bool(self.signals) or (late and rank_and_world_size()[0] == 0))) > 0
-
-    def obey(self, step: int, steps: int, saved: bool) -> None:
-        """Raise `StoppedRun` if any process has noted a signal."""
-        if number := largest(max(self.signals, default=0)):
-            how = " with a checkpoint, from which the same call goes on" if saved else ""
-            raise StoppedRun(f"stopped at step {step:,} of {steps:,}{how}", number, step)
+    def __post_init__(self) -> None:
+        names = ("steps", "accumulate", "log_every", "evaluate_every", "keep")
+        check_size(**{name: getattr(self, name) for name in names})
+        check_size(minimum=0, seed=self.seed, patience=self.patience)
+        check_rate(average=self.average)
+        check_number(weight_decay=self.weight_decay)
+        check_choice([*PRECISIONS, "auto"], precision=self.precision)
+        check_type(str, monitor=self.monitor)
+        check_type((int, float), clip_norm=self.clip_norm)
+        if not self.clip_norm > 0:
+            raise ValueError(f"clip_norm must be greater than 0, but is {self.clip_norm}")
 
 
 # Updates whose learning rate a checkpoint remembers, once they are made.
-_REMEMBERED = {f"rate of update {step}": step for step in (1, 10, 100)}
+_REMEMBERED = (1, 10, 100)
 
 
-class Settings:
-    """What must be the same when a run goes on.
+def run_settings(
+    updater: Updater, loss: SummedLoss, config: TrainingConfig, first_batch: str, step: int
+) -> dict[str, str]:
+    """What must be the same when a run goes on, as text that a checkpoint holds and a message shows.
 
     Args:
-        updater, stream: parts of the run.
-        loss, config: as in `Trainer`.
-
-    Attributes:
-        fingerprint: a checksum of the first batch of all.
+        updater, loss, config: of the run.
+        first_batch: a checksum.
+        step: number of updates made.
     """
-
-    updater: Updater
-    loss: SummedLoss
-    stream: BatchStream
-    config: TrainingConfig
-
-    def __init__(
-        self, updater: Updater, stream: BatchStream, loss: SummedLoss, config: TrainingConfig
-    ) -> None:
-        self.updater, self.stream, self.loss, self.config = updater, stream, loss, config
-
-    @cached_property
-    def fingerprint(self) -> str:
-        return fingerprint(self.stream.first())
-
-    def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint says of them, and of what was planned."""
-        step = self.updater.step
-        made = [name for name, number in _REMEMBERED.items() if number <= step]
-        rate = float(self.updater.schedule(step)) if step else 0.0
-        return {"words": self._words(made), "plan": {"steps": self.config.steps, "rate": rate}}
-
-    def check(self, state: Any, path: Path) -> None:
-        """Refuse a checkpoint of other settings; a run that is made longer may have another schedule."""
-        found, plan = (state.get(name) if isinstance(state, dict) else None for name in ("words", "plan"))
-        made = [name for name in _REMEMBERED if isinstance(found, dict) and name in found]
-        own = self._words(made)
-        if not isinstance(found, dict) or found.keys() != own.keys():
-            raise CheckpointError(f"{path} cannot be resumed from: its settings are other ones")
-        prolonged = isinstance(plan, dict) and plan["steps"] < self.config.steps
-        compared = [name for name in own if not (prolonged and name in _REMEMBERED)]
-        changed = [f"{n} = {found[n]!s:.60} and not {own[n]}" for n in compared if found[n] != own[n]]
-        if changed:
-            raise CheckpointError(f"{path} belongs to a run with {', '.join(changed)}")
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Say what a run has to expect that was planned for fewer updates; the updater knows its step."""
-        (steps, rate), step = (state["plan"][name] for name in ("steps", "rate")), self.updater.step
-        if steps >= self.config.steps or not step:
-            return
-        now = self.updater.schedule(step)
-        if f"{now:.6e}" != f"{rate:.6e}":
-            said = f"the schedule is now that of {self.config.steps:,} updates and no longer of {steps:,}"
-            here = f"update {step:,} had the rate {rate:.1e}, and would have {now:.1e}"
-            warnings.warn(f"{said}: {here}", stacklevel=6)  # where `fit` was called
-
-    def _words(self, remembered: Iterable[str]) -> dict[str, str]:
-        # As text that a checkpoint holds and a message shows.
-        may_change = ("steps", "keep")
-        found = {name: value for name, value in vars(self.config).items() if name not in may_change}
-        if is_dataclass(of_model := getattr(self.updater.model, "config", None)):
-            found |= {f"model.{name}": value for name, value in vars(of_model).items()}
-        words = {name: repr(value) for name, value in found.items()}
-        for name in remembered:
-            check_number(**{name: (rate := self.updater.schedule(_REMEMBERED[name]))})
-            words[name] = f"{rate:.6e}"  # another machine may round differently
-        options = vars(self.loss) if is_dataclass(self.loss) else getattr(self.loss, "keywords", {})
-        plain = {name: value for name, value in options.items() if isinstance(value, float | int | str)}
-        return words | {"options of the loss": repr(plain), "first batch": self.fingerprint}
+    found = {name: value for name, value in vars(config).items() if name not in ("steps", "keep")}
+    if is_dataclass(of_model := getattr(updater.model, "config", None)):
+        found |= {f"model.{name}": value for name, value in vars(of_model).items()}
+    words = {name: repr(value) for name, value in found.items()}
+    for number in (number for number in _REMEMBERED if number <= step):
+        check_number(**{(name := f"rate of update {number}"): (rate := updater.schedule(number))})
+        words[name] = f"{rate:.6e}"  # another machine may round differently
+    options = vars(loss) if is_dataclass(loss) else getattr(loss, "keywords", {})
+    plain = {name: value for name, value in options.items() if isinstance(value, float | int | str)}
+    return words | {"options of the loss": repr(plain), "first batch": first_batch}
 
 
 class Checkpointer:
@@ -188,30 +106,29 @@ class Checkpointer:
 
     Args:
         folder: of the run; `None` for nowhere.
-        keep: as in `TrainingConfig`.
-        updater, stream, random, log, scores, settings: the parts of the run.
+        config: as in `Trainer`.
+        updater, stream, random, log, scores: the parts of the run.
+        settings: `settings(step)` returns the `run_settings` after so many updates.
     """
 
     folder: RunFolder | None
-    keep: int
-    first: bool
+    config: TrainingConfig
     updater: Updater
     model: nn.Module
     log: RunLog
     scores: Scores
-    settings: Settings
+    settings: Callable[[int], dict[str, str]]
 
     def __init__(
-        self, folder: RunFolder | None, keep: int, updater: Updater, stream: BatchStream,
-        random: RandomNumbers, log: RunLog, scores: Scores, settings: Settings,
+        self, folder: RunFolder | None, config: TrainingConfig, updater: Updater, stream: BatchStream,
+        random: RandomNumbers, log: RunLog, scores: Scores, settings: Callable[[int], dict[str, str]],
     ) -> None:
-        self.folder, self.keep, self.updater, self.model = folder, keep, updater, updater.model
+        self.folder, self.config, self.updater, self.model = folder, config, updater, updater.model
         self.log, self.scores, self.settings = log, scores, settings
-        self.first = rank_and_world_size()[0] == 0  # the process that writes
-        self.parts: dict[str, Any] = {  # by their names in the file, in the order in which they are loaded
-            "updater": updater, "stream": stream, "random": random, "journal": log,
-            "scores": scores, "settings": settings,
-        }  # fmt: skip
+        self._first = rank_and_world_size()[0] == 0  # the process that writes
+        parts = updater, stream, random, log, scores
+        # By their names in the file, in the order in which they are loaded.
+        self._parts: dict[str, Any] = dict(zip(("updater", "stream", "random", "journal", "scores"), parts))
 
     def begin(self) -> None:
         """Go on from the newest checkpoint, or evaluate once and write the first one, before the log
@@ -220,7 +137,7 @@ class Checkpointer:
             return
         if self.updater.step == 0:
             self.scores.dry_run()
-        if self.folder is not None and self.first:
+        if self.folder is not None and self._first:
             self.folder.write_config()
         self.save()
 
@@ -228,10 +145,12 @@ class Checkpointer:
         """Write a checkpoint of all processes, and then the best weights, if these are the best."""
         if self.folder is None:
             return
-        parts = {name: part.state_dict() for name, part in self.parts.items()}
-        if self.first:
-            state = {"model": plain_state(self.model), **parts}
-            save_checkpoint(self.folder.checkpoint(self.updater.step), state)
+        states = {name: part.state_dict() for name, part in self._parts.items()}
+        if self._first:
+            step = self.updater.step
+            plan = {"steps": self.config.steps, "rate": float(self.updater.schedule(step)) if step else 0.0}
+            states["settings"] = {"words": self.settings(step), "plan": plan}
+            save_checkpoint(self.folder.checkpoint(step), {"model": plain_state(self.model), **states})
             self._follow_up(self.folder)
         from_first(None)  # no process goes on before the file is there
 
@@ -241,7 +160,7 @@ class Checkpointer:
             with self.updater.averaged():
                 best = {"step": self.updater.step, "score": self.scores.best}
                 save_checkpoint(folder.best, {"model": plain_state(self.model), **best})
-        folder.prune(self.updater.step, self.keep)
+        folder.prune(self.updater.step, self.config.keep)
 
     def resume(self) -> bool:
         """Go on from the newest whole checkpoint, chosen by the first process; return whether there was one.
@@ -256,13 +175,13 @@ class Checkpointer:
         if self.folder is None:
             return False
         with locked_by_first(self.folder):
-            path = from_first(_newest_whole(self.folder.checkpoints()) if self.first else None)
+            path = from_first(_newest_whole(self.folder.checkpoints()) if self._first else None)
             if path is None:
                 self.folder.check_unused()
                 return False
             self._restore(load_checkpoint(path), path)
             self.log.reload()
-            if self.first:
+            if self._first:
                 self._follow_up(self.folder)
                 self.folder.write_config()
             return True
@@ -270,9 +189,11 @@ class Checkpointer:
     def _restore(self, state: dict[str, Any], path: Path) -> None:
         check_weights(self.model, state, path)
         try:
-            self.settings.check(state.get("settings"), path)
+            step = state["updater"]["step"]
+            rate = self.updater.schedule(step) if step else 0.0
+            _check_settings(state["settings"], self.settings(step), self.config.steps, step, rate, path)
             set_weights(self.model, state, path)
-            for name, part in self.parts.items():
+            for name, part in self._parts.items():
                 part.load_state_dict(state[name])
         except CheckpointError:
             raise
@@ -295,6 +216,22 @@ class Checkpointer:
         if self.folder is None:
             raise ValueError("a trainer without a directory keeps no best weights")
         set_weights(self.model, load_checkpoint(self.folder.best), self.folder.best)
+
+
+def _check_settings(saved: Any, own: dict[str, str], steps: int, step: int, rate: float, path: Path) -> None:
+    # Refuse a checkpoint of other settings; a run that is made longer may have another schedule.
+    found, plan = saved["words"], saved["plan"]
+    longer, then = plan["steps"] < steps, plan["rate"]
+    if found.keys() != own.keys():
+        raise CheckpointError(f"{path} cannot be resumed from: its settings are other ones")
+    compared = [name for name in own if not (longer and name.startswith("rate of"))]
+    changed = [f"{n} = {found[n]!s:.60} and not {own[n]}" for n in compared if found[n] != own[n]]
+    if changed:
+        raise CheckpointError(f"{path} belongs to a run with {', '.join(changed)}")
+    if longer and f"{rate:.6e}" != f"{then:.6e}":
+        said = f"the schedule is now that of {steps:,} updates and no longer of {plan['steps']:,}"
+        here = f"update {step:,} had the rate {then:.1e}, and would have {rate:.1e}"
+        warnings.warn(f"{said}: {here}", stacklevel=6)  # where `fit` was called
 
 
 def _newest_whole(paths: list[Path]) -> Path | None:
@@ -346,12 +283,13 @@ class Trainer:
         directory: of log and checkpoints, a path or a `RunFolder` that may be locked already; or `None`.
         evaluate: `evaluate(model)` returns metrics, in evaluation mode and without gradients. Only the
             first of several processes calls it, and once before the first update, as a trial.
-        progress: whether to show a progress bar.
+        progress: whether to print a line with each entry of the log.
         graphs: whether a GPU gets whole updates at once, as in `UpdateGraphs`: faster where its batches are
             small. The batches are padded, and the loss must be that of a batch, whatever else has happened.
 
     Attributes:
-        updater, stream, random, log, scores, settings: its parts; a checkpoint holds their states.
+        loss: as given.
+        updater, stream, random, log, scores: its parts; a checkpoint holds their states.
         checkpointer: writes and reads checkpoints.
         history: the lines of the log.
 
@@ -372,19 +310,24 @@ class Trainer:
     ) -> None:
         _check_parts(model, loss, schedule, config, evaluate)
         self.model: Any = model if is_compiled(model) else accelerated(model, stacklevel=3)
+        self.loss: SummedLoss = loss
         self.config: TrainingConfig = config
         folder = directory if isinstance(directory, RunFolder | None) else RunFolder(directory)
-        self.updater: Updater = Updater(self.model, loss, schedule, config)
-        self.graphs: UpdateGraphs | None = UpdateGraphs(self.updater, self._keep) if graphs else None
-        self.stream: BatchStream = BatchStream(batches, config.accumulate, config.seed)
-        self.random: RandomNumbers = RandomNumbers(config.seed, self.updater.device)
-        self.log: RunLog = RunLog(self.updater, self.stream, folder, progress)
+        settings = config.clip_norm, config.precision, config.weight_decay, config.average
+        updater = Updater(self.model, loss, schedule, *settings)
+        stream = BatchStream(batches, config.accumulate, config.seed)
+        first_batch = cache(lambda: fingerprint(stream.first()))
+        self.updater: Updater = updater
+        self.stream: BatchStream = stream
+        self.graphs: UpdateGraphs | None = UpdateGraphs(updater) if graphs else None
+        self.random: RandomNumbers = RandomNumbers(config.seed, updater.device)
+        self.log: RunLog = RunLog(updater, stream, folder, config.steps if progress else 0)
         self.history: list[dict[str, float]] = self.log.history
-        self.scores: Scores = Scores(self.updater, evaluate, config.monitor)
-        self.settings: Settings = Settings(self.updater, self.stream, loss, config)
+        self.scores: Scores = Scores(updater, evaluate, config.monitor)
         self.checkpointer: Checkpointer = Checkpointer(
-            folder, config.keep, self.updater, self.stream, self.random, self.log, self.scores, self.settings
-        )
+            folder, config, updater, stream, self.random, self.log, self.scores,
+            lambda step: run_settings(updater, loss, config, first_batch(), step),
+        )  # fmt: skip
 
     @property
     def step(self) -> int:
@@ -419,22 +362,10 @@ class Trainer:
             stop.obey(self.step, self.config.steps, self.checkpointer.folder is not None)
         return self
 
-    def _keep(self) -> Callable[[], None]:
-        # The state as it is now; calling what is returned goes back to it.
-        device, parts = self.updater.device, (self.model, self.updater)
-        states, random = deepcopy(([part.state_dict() for part in parts], random_state(device)))
-
-        def go_back() -> None:
-            for part, state in zip(parts, states):
-                part.load_state_dict(state)
-            set_random_state(random, device)
-
-        return go_back
-
     def _loop(self, stop: Stop) -> None:
         config, log, stopping = self.config, self.log, False
         self.model.train()
-        with closing(iter(self.stream)) as groups, log.bar(config.steps) as show:
+        with closing(iter(self.stream)) as groups:
             while not (stopping or self.finished):
                 start = time.perf_counter()
                 numbers = self.updater(next(groups))
@@ -445,6 +376,5 @@ class Trainer:
                     log.write_line()
                 if due:
                     self.scores.measure(log.write)
-                show()
                 if due or stopping:
                     self.checkpointer.save()

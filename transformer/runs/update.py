@@ -3,7 +3,17 @@
 Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
 """
 
-__all__ = ["accumulate_gradients", "PRECISIONS", "autocast", "best_precision", "MovingAverage", "Updater"]
+__all__ = [
+    "SummedLoss",
+    "RateSchedule",
+    "Evaluation",
+    "accumulate_gradients",
+    "PRECISIONS",
+    "autocast",
+    "best_precision",
+    "MovingAverage",
+    "Updater",
+]
 
 
 # %% book/11-long-runs.ipynb · Gradient accumulation: several batches, one gradient · [update-imports]
@@ -16,10 +26,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from transformer.runs.config import Evaluation, RateSchedule, SummedLoss, TrainingConfig
 from transformer.runs.distributed import data_parallel, from_first, rank_and_world_size, summed_over_all
 from transformer.training import adamw, check_loss, evaluating, to_device
 from transformer.validation import check_number, check_size, check_type
+
+SummedLoss = Callable[[Any, Any], tuple[Tensor, Tensor]]
+RateSchedule = Callable[[int], float]
+Evaluation = Callable[[Any], Mapping[str, float]]
 
 
 # %% book/11-long-runs.ipynb · Gradient accumulation: several batches, one gradient · [accumulate-gradients]
@@ -136,7 +149,11 @@ class MovingAverage:
 
 # %% book/11-long-runs.ipynb · The whole update · [updater]
 class Updater:
-    """Makes and counts the updates of a run, from what a `Trainer` is given.
+    """Makes and counts the updates of a run.
+
+    Args:
+        model, loss, schedule: as in `Trainer`.
+        clip_norm, precision, weight_decay, average: as in `TrainingConfig`.
 
     Attributes:
         step: number of updates made.
@@ -160,20 +177,20 @@ class Updater:
     average: MovingAverage | None
 
     def __init__(
-        self, model: nn.Module, loss: SummedLoss, schedule: RateSchedule, config: TrainingConfig
+        self, model: nn.Module, loss: SummedLoss, schedule: RateSchedule, clip_norm: float = 1.0,
+        precision: str = "float32", weight_decay: float = 0.0, average: float = 0.0,
     ) -> None:
-        self.model, self.schedule, self.clip_norm, self.step = model, schedule, config.clip_norm, 0
+        self.model, self.schedule, self.clip_norm, self.step = model, schedule, clip_norm, 0
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         if not self.parameters:
             raise ValueError("model must have a parameter that can be trained, but has none")
         self.device = self.parameters[0].device
-        auto = config.precision == "auto"
-        self.precision = best_precision(self.device) if auto else config.precision
+        self.precision = best_precision(self.device) if precision == "auto" else precision
         self.engine = data_parallel(model, loss)
         self._own_loss = partial(loss, model) if self.engine is None else self.engine
-        self.optimizer = adamw(self.parameters, config.weight_decay)
+        self.optimizer = adamw(self.parameters, weight_decay)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.precision == "float16")
-        self.average = MovingAverage(model, config.average) if config.average else None
+        self.average = MovingAverage(model, average) if average else None
         self.make = self.update
 
     def loss(self, batch: Any) -> tuple[Tensor, Tensor]:

@@ -4,11 +4,13 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from functools import partial
 from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from transformer.runs.checkpoints import random_state, set_random_state
 from transformer.speed.fast import FastTransformer
 from transformer.training import evaluating
 
@@ -78,7 +80,6 @@ class UpdateGraphs:
 
     Args:
         updater: an `Updater`; its loss may depend on nothing but model and batch.
-        keep: notes the state of the run, and returns a function that goes back to it.
 
     Attributes:
         shapes: how often each shape was met in this call of `used`; one for each batch of an update.
@@ -88,8 +89,8 @@ class UpdateGraphs:
     shapes: Counter[tuple[Shape, ...]]
     positions: list[int]
 
-    def __init__(self, updater: Any, keep: Callable[[], Callable[[], None]]) -> None:
-        self.updater, self.keep, self.device = updater, keep, updater.device
+    def __init__(self, updater: Any) -> None:
+        self.updater, self.device = updater, updater.device
         self.shapes, self.positions = Counter(), [0, 0]
 
     @contextmanager
@@ -139,13 +140,16 @@ class UpdateGraphs:
     def _recorded(self, shape: tuple[Shape, ...]) -> Numbers:
         # The first update by a new graph. Whatever goes wrong, it is made eagerly from the same state.
         update = partial(self.updater.update, self._buffers[shape])
-        go_back = self.keep()
+        parts = self.updater.model, self.updater
+        states, random = deepcopy(([part.state_dict() for part in parts], random_state(self.device)))
         try:
             self._graphs[shape] = self._recorder(update)
             return self._graphs[shape]()
         except Exception as error:  # of a recording, many kinds
             self._stop_recording(f"{type(error).__name__}: {str(error).strip():.200}")
-            go_back()
+            for part, state in zip(parts, states):
+                part.load_state_dict(state)
+            set_random_state(random, self.device)
             return update()
 
     def _stop_recording(self, why: str) -> None:
