@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.measure import interleaved, milliseconds_text, ratio_text, ratios_to_ours, spread, table
+from benchmarks.measure import interleaved, ratios_to_ours, spread
 from benchmarks.peers import Search, our_model, searches
 from benchmarks.workload import Batch, Size, decoding_sources, sentence_batches
 from transformer import Transformer
-from transformer.training import evaluating, to_device
+from transformer.training import evaluating
 
 LENGTH = 32  # tokens that are generated for every sentence
 # Name, beam size, sentences, and how often a round repeats the search.
@@ -39,16 +39,16 @@ def able(name: str, beam_size: int) -> bool:
     return beam_size == 1 or not name.startswith("torch.nn")
 
 
-def measure_decoding(size: Size, device: torch.device, rounds: int, seed: int) -> dict[str, Any]:
+def measure_decoding(size: Size, rounds: int, seed: int) -> dict[str, Any]:
     """Time greedy and beam search of all engines; CTranslate2 afterwards, in a process of its own."""
-    engines = searches(size, device, seed)
+    engines = searches(size, seed)
     cases: dict[str, Any] = {}
     for name, beam_size, sentences, repeats in CASES:
-        src = to_device(decoding_sources(size.config, sentences, seed), device)
+        src = decoding_sources(size.config, sentences, seed)
         used = {engine: search for engine, search in engines.items() if able(engine, beam_size)}
         found = {engine: checked(search, src, beam_size) for engine, search in used.items()}
         works = {engine: repeated(search, src, beam_size, repeats) for engine, search in used.items()}
-        times = interleaved(works, rounds, device)
+        times = interleaved(works, rounds)
         times = {engine: [value / repeats for value in values] for engine, values in times.items()}
         cases[name] = {
             "beam size": beam_size,
@@ -59,9 +59,16 @@ def measure_decoding(size: Size, device: torch.device, rounds: int, seed: int) -
         }
     differences = {}
     if find_spec("ctranslate2") is not None:
-        differences = add_ctranslate(cases, size, device, rounds, seed)
-    for name, case in cases.items():
-        report_case(name, case)
+        differences = add_ctranslate(cases, size, rounds, seed)
+    for case in cases.values():
+        del case["ours"]
+        times, tokens = case.pop("seconds"), case["sentences"] * LENGTH
+        ours = ratios_to_ours(times)
+        case["engines"] = {
+            engine: {"seconds": (step := spread(values)), "tokens per second": tokens / step["median"]}
+            | {"ours": ours[engine]}
+            for engine, values in times.items()
+        }
     return {
         "size": size.name,
         "tokens per sentence": LENGTH,
@@ -85,9 +92,7 @@ def same(tokens: Tensor, ours: Tensor) -> float:
     return (tokens == ours).all(dim=1).double().mean().item()
 
 
-def add_ctranslate(
-    cases: dict[str, Any], size: Size, device: torch.device, rounds: int, seed: int
-) -> dict[str, float]:
+def add_ctranslate(cases: dict[str, Any], size: Size, rounds: int, seed: int) -> dict[str, float]:
     """Convert our weights for CTranslate2, check that it computes the same, and time it.
 
     Raises:
@@ -149,22 +154,3 @@ def target_log_probs(model: Transformer, batch: Batch) -> list[list[float]]:
     with evaluating(model):
         log_probs = model(src, tgt[:, :-1]).log_softmax(-1).gather(2, targets[:, :, None])[:, :, 0]
     return [row[real].tolist() for row, real in zip(log_probs, targets != model.config.pad_id)]
-
-
-def report_case(name: str, case: dict[str, Any]) -> None:
-    """Add what follows from the times, and print it."""
-    tokens = case["sentences"] * LENGTH
-    times = case.pop("seconds")
-    case.pop("ours")
-    ours = ratios_to_ours(times)
-    case["engines"] = {}
-    rows = []
-    for engine, values in times.items():
-        step = spread(values)
-        rate = tokens / step["median"]
-        agreed = case["agreement"][engine]
-        case["engines"][engine] = {"seconds": step, "tokens per second": rate, "ours": ours[engine]}
-        beside = ratio_text(ours[engine])
-        rows.append([engine, milliseconds_text(step), f"{rate:,.0f}", beside, f"{agreed:.0%}"])
-    headers = ["engine", "ms", "tok/s", "ours × as fast", "same as ours"]
-    print(table(f"Decoding, {name}, {LENGTH} tokens each", headers, rows), end="\n\n", flush=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -11,25 +10,16 @@ import torch
 from torch import nn
 
 from benchmarks.corpus import in_turn
-from benchmarks.measure import (
-    MIB,
-    interleaved,
-    memory_bandwidth,
-    product_peak,
-    ratio,
-    ratio_text,
-    saved_bytes,
-    spread,
-    table,
-)
+from benchmarks.measure import CPU, interleaved, memory_bandwidth, product_peak, ratio, saved_bytes, spread
 from benchmarks.peers import Training, described, our_model
-from benchmarks.training import agreement, go_through, profile_step
+from benchmarks.training import SMALL, agreement, go_through, profile_step
 from benchmarks.workload import Batch, Size, sentence_batches, shuffled_batches, token_counts, training_flops
 from transformer import MultiHeadAttention, Transformer, Vocabulary, accelerate, load_corpus
 from transformer.language.batches import TokenBatches, encode_pairs, padding_waste
 from transformer.speed.fast import FastLinear, FastMultiHeadAttention
-from transformer.training import to_device
 
+N_BATCHES = 3  # by length; at random the same sentences make about twice as many
+TEXT_BATCHES = (0.25, 0.75)  # where those on text stand among all, from the shortest to the longest
 FAST_PARTS: dict[str, tuple[type[nn.Module], type[nn.Module]]] = {
     "dense": (nn.Linear, FastLinear),
     "attention": (MultiHeadAttention, FastMultiHeadAttention),
@@ -84,27 +74,19 @@ def model_of(size: Size, setup: Setup, seed: int) -> Transformer:
     return model
 
 
-def measure_levers(
-    size: Size, target_tokens: int, n_batches: int, device: torch.device, rounds: int, seed: int
-) -> dict[str, Any]:
+def measure_levers(size: Size, rounds: int, seed: int) -> dict[str, Any]:
     """Time training on the same sentences with each setup, and count what a forward pass keeps.
 
     Args:
         size: of the model.
-        target_tokens: target positions of a batch.
-        n_batches: batches of sentences by length; in random order the same sentences make more.
-        device: to train on.
         rounds: how many rounds are timed.
         seed: of weights, sentences and their order.
     """
-    by_length = sentence_batches(size.config, target_tokens, n_batches, seed)
-    at_random = shuffled_batches(size.config, by_length, target_tokens, seed)
-    return time_levers(size, by_length, at_random, device, rounds, seed)
+    by_length = sentence_batches(size.config, SMALL, N_BATCHES, seed)
+    return time_levers(size, by_length, shuffled_batches(size.config, by_length, SMALL, seed), rounds, seed)
 
 
-def measure_on_text(
-    corpus: str, size: Size, max_tokens: int, n_batches: int, device: torch.device, rounds: int, seed: int
-) -> dict[str, Any]:
+def measure_on_text(corpus: str, size: Size, rounds: int, seed: int) -> dict[str, Any]:
     """The same on sentences of a corpus, after what the predictions need.
 
     Some batches are taken from all those of the training split, the short and the long ones alike; the same
@@ -112,68 +94,50 @@ def measure_on_text(
 
     Args:
         corpus: as in `load_corpus`.
-        max_tokens: the most positions of a batch on either side.
-        size, n_batches, device, rounds, seed: as in `measure_levers`.
+        size, rounds, seed: as in `measure_levers`.
     """
     train = load_corpus(corpus, "train")
     vocabulary = Vocabulary.train((text for pair in train for text in pair), size.config.tgt_vocab_size)
-    batches = [*TokenBatches(encode_pairs(train, vocabulary), max_tokens, shuffle=False)(0)]
-    by_length = [batches[int(len(batches) * (part + 0.5) / n_batches)] for part in range(n_batches)]
+    batches = [*TokenBatches(encode_pairs(train, vocabulary), SMALL, shuffle=False)(0)]
+    by_length = [batches[int(len(batches) * part)] for part in TEXT_BATCHES]
     pairs = [
         tuple(ids[ids != size.config.pad_id].tolist() for ids in pair)
         for batch in by_length
         for pair in zip(*batch)
     ]
     order = torch.randperm(len(pairs), generator=torch.Generator().manual_seed(seed)).tolist()
-    at_random = [*in_turn([pairs[place] for place in order], max_tokens)]
-    before = before_levers(size, by_length[n_batches // 2], device, seed)
-    return {"corpus": corpus, "before": before} | time_levers(
-        size, by_length, at_random, device, rounds, seed
-    )
+    at_random = [*in_turn([pairs[place] for place in order], SMALL)]
+    before = before_levers(size, by_length[-1], seed)
+    return {"corpus": corpus, "before": before} | time_levers(size, by_length, at_random, rounds, seed)
 
 
-def before_levers(size: Size, batch: Batch, device: torch.device, seed: int) -> dict[str, Any]:
+def before_levers(size: Size, batch: Batch, seed: int) -> dict[str, Any]:
     """What the levers are predicted from: the best products, a copy's rate, shares of two profiles."""
     models = {"plain": Setup(by_length=True), "fast": setups()["loss in chunks"]}
-    profiles = {
-        name: profile_step(
-            Training(model_of(size, setup, seed), size, "float32", device), to_device(batch, device)
-        )
+    shares = {
+        name: profile_step(Training(model_of(size, setup, seed), size, "float32"), batch)["shares"]
         for name, setup in models.items()
     }
     best: dict[str, dict[str, float]] = {}
     for precision in ("float32", "bfloat16"):
         kernels = best.setdefault(precision, {})
-        for product in product_peak(precision, device)["products"]:
+        for product in product_peak(precision, CPU)["products"]:
             kernels[product["kernel"]] = max(kernels.get(product["kernel"], 0.0), product["flops"])
-    return {
-        "best products": best,
-        "bandwidth": memory_bandwidth(device),
-        "shares": {name: found["shares"] for name, found in profiles.items()},
-    }
+    return {"best products": best, "bandwidth": memory_bandwidth(CPU), "shares": shares}
 
 
 def time_levers(
-    size: Size,
-    by_length: list[Batch],
-    at_random: list[Batch],
-    device: torch.device,
-    rounds: int,
-    seed: int,
+    size: Size, by_length: list[Batch], at_random: list[Batch], rounds: int, seed: int
 ) -> dict[str, Any]:
     """Time training on batches of the same sentences, in two orders, with each setup."""
-    by_length, at_random = ([to_device(batch, device) for batch in some] for some in (by_length, at_random))
     middle = by_length[len(by_length) // 2]
     trainings = {
-        name: Training(model_of(size, setup, seed), size, setup.precision, device)
-        for name, setup in setups().items()
+        name: Training(model_of(size, setup, seed), size, setup.precision) for name, setup in setups().items()
     }
     agreement({"ours": trainings["plain"], **trainings}, middle)
     used = {name: by_length if setup.by_length else at_random for name, setup in setups().items()}
-    works: dict[str, Callable[[], None]] = {
-        name: partial(go_through, training, used[name]) for name, training in trainings.items()
-    }
-    times = interleaved(works, rounds, device)
+    works = {name: partial(go_through, training, used[name]) for name, training in trainings.items()}
+    times = interleaved(works, rounds)
     tokens = token_counts(by_length, size.config.pad_id)
     levers, before = {}, "plain"
     for name, training in trainings.items():
@@ -188,27 +152,9 @@ def time_levers(
             "saved bytes": saved_bytes(training.model, partial(training.mean_loss, middle)),
         }
         before = name
-    print_levers(size, levers)
     return {
         "size": size.name,
         "tokens": tokens,
         "useful flops": training_flops(size.config, by_length),
         "levers": levers,
     }
-
-
-def print_levers(size: Size, levers: dict[str, Any]) -> None:
-    """Print what `measure_levers` found."""
-    rows = [
-        [
-            name,
-            f"{lever['target tokens per second']:,.0f}",
-            ratio_text(lever["gain"]),
-            ratio_text(lever["beside plain"]),
-            f"{lever['padding waste']:.1%}",
-            f"{lever['saved bytes'] / MIB:.1f}",
-        ]
-        for name, lever in levers.items()
-    ]
-    headers = ["with", "target tok/s", "× the line above", "× plain", "padding", "saved, MiB"]
-    print(table(f"From plain to fast ({size.name})", headers, rows), end="\n\n", flush=True)

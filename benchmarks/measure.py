@@ -6,7 +6,7 @@ import os
 import platform
 import statistics
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import metadata
 from pathlib import Path
@@ -21,6 +21,7 @@ from transformer.speed.fast import FastLinear
 from transformer.speed.kernels import HAS_ONEDNN, linear_by_onednn
 
 MIB = 2**20
+CPU = torch.device("cpu")
 # Rows, inner size and columns: of the position-wise network, and square ones, which are the easiest.
 PRODUCTS = {
     "cpu": [(2048, 256, 1024), (2048, 1024, 256), (1024, 1024, 1024), (2048, 2048, 2048)],
@@ -49,38 +50,27 @@ def seconds(work: Callable[[], object], device: torch.device) -> float:
     return clock() - start
 
 
-def interleaved(
-    works: dict[str, Callable[[], object]], rounds: int, device: torch.device, warmup: int = 1
-) -> dict[str, list[float]]:
-    """Time several works in turn, so that what slows the machine for a while slows all of them.
+def interleaved(works: dict[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
+    """Time several works on the CPU in turn, so that what slows the machine for a while slows all of them.
 
     Args:
         works: what to time, by name.
-        rounds: how often each is timed; in every second round the order is reversed.
-        device: that they use.
-        warmup: rounds before that which are not counted.
+        rounds: how often each is timed, after a first one; in every second round the order is reversed.
 
     Returns:
         seconds by name, one number per round.
     """
     times: dict[str, list[float]] = {name: [] for name in works}
-    for number in range(warmup + rounds):
+    for number in range(1 + rounds):
         for name in reversed(works) if number % 2 else works:
-            elapsed = seconds(works[name], device)
-            if number >= warmup:
-                times[name].append(elapsed)
-    return times
+            times[name].append(seconds(works[name], CPU))
+    return {name: found[1:] for name, found in times.items()}
 
 
 def spread(values: Sequence[float]) -> dict[str, Any]:
     """Median, least, most, and the values themselves, by round."""
-    values = list(values)
-    return {
-        "median": statistics.median(values),
-        "min": min(values),
-        "max": max(values),
-        "rounds": values,
-    }
+    rounds = list(values)
+    return {"median": statistics.median(rounds), "min": min(rounds), "max": max(rounds), "rounds": rounds}
 
 
 def ratio(theirs: list[float], ours: list[float]) -> dict[str, Any]:
@@ -245,32 +235,3 @@ def _told(what: str) -> str:
     except OSError:
         return ""
     return next((line.split(":", 1)[1].strip() for line in lines if line.startswith(what)), "")
-
-
-def table(title: str, headers: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A table in plain text: the first column to the left, numbers to the right.
-
-    Args:
-        title: stands above.
-        headers: of the columns.
-        rows: of cells; `None` is shown as a dash.
-    """
-    cells = [list(headers), *([("–" if cell is None else str(cell)) for cell in row] for row in rows)]
-    widths = [max(len(row[column]) for row in cells) for column in range(len(headers))]
-
-    def line(row: Sequence[str]) -> str:
-        rest = (cell.rjust(width) for cell, width in zip(row[1:], widths[1:]))
-        return "  ".join([row[0].ljust(widths[0]), *rest]).rstrip()
-
-    rule = "  ".join("-" * width for width in widths)
-    return "\n".join([title, "", line(cells[0]), rule, *map(line, cells[1:])])
-
-
-def milliseconds_text(seconds: dict[str, Any]) -> str:
-    """A time with its range, as `41.3 (40.9–42.0)` milliseconds."""
-    return "{:.1f} ({:.1f}–{:.1f})".format(*(1000 * seconds[key] for key in ("median", "min", "max")))
-
-
-def ratio_text(ratio: dict[str, Any]) -> str:
-    """A ratio with its range, as `1.29 (1.25–1.33)`."""
-    return f"{ratio['median']:.2f} ({ratio['min']:.2f}–{ratio['max']:.2f})"

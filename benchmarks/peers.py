@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import transformer
+from benchmarks.measure import CPU
 from benchmarks.workload import Batch, Size
 from transformer import (
     Trainer,
@@ -156,7 +157,6 @@ class Training:
         model: ours, plain or fast, or a peer's.
         size: its size.
         precision: `"float32"` or `"bfloat16"`.
-        device: to train on.
         compiled: whether `torch.compile` gets model and loss.
         kernels: makes the circumstances in which losses are computed and steps are made.
     """
@@ -166,11 +166,10 @@ class Training:
         model: nn.Module,
         size: Size,
         precision: str,
-        device: torch.device,
         compiled: bool = False,
         kernels: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
-        self.model, self.size, self.precision, self.device = model.to(device).train(), size, precision, device
+        self.model, self.size, self.precision = model.train(), size, precision
         loss = teacher_forced_loss if isinstance(model, Transformer) else summed_loss
         self.loss = partial(torch.compile(loss) if compiled else loss, smoothing=size.smoothing)
         self.kernels = kernels
@@ -185,7 +184,7 @@ class Training:
 
     def mean_loss(self, batch: Batch) -> Tensor:
         """The loss of a batch per target token, ready for a backward pass."""
-        with self.kernels(), autocast(self.device, self.precision):
+        with self.kernels(), autocast(CPU, self.precision):
             loss, tokens = self.loss(self.model, batch)
         return loss / tokens
 
@@ -223,16 +222,14 @@ def only_f_linear() -> AbstractContextManager[object]:
     return mock.patch("transformer.speed.kernels._MKL_IS_SLOW", False)
 
 
-def peer_trainings(
-    size: Size, precision: str, device: torch.device, seed: int = 0
-) -> dict[str, Callable[..., Training]]:
+def peer_trainings(size: Size, precision: str, seed: int = 0) -> dict[str, Callable[..., Training]]:
     """How to build each engine in training: ours in three forms, and the peers that are installed and fit.
 
     *ours* is the fast model under the package's `Trainer`, *ours, F.linear* the same but for the library
     that multiplies (a control), *ours, plain* the plain model in a plain loop.
     """
     ours = partial(our_model, size.config, seed)
-    circumstances = size, precision, device
+    circumstances = size, precision
     builders: dict[str, Callable[..., Training]] = {
         "ours": lambda **options: TrainerTraining(accelerate(ours()), *circumstances, **options),
         "ours, F.linear": lambda: TrainerTraining(accelerate(ours()), *circumstances, kernels=only_f_linear),
@@ -295,12 +292,12 @@ def marian_search(model: Marian, src: Tensor, beam_size: int, length: int) -> Te
     return tokens[:, 1:]
 
 
-def searches(size: Size, device: torch.device, seed: int = 0) -> dict[str, Search]:
+def searches(size: Size, seed: int = 0) -> dict[str, Search]:
     """The engines that decode in this process."""
-    model = our_model(size.config, seed).to(device).eval()
+    model = our_model(size.config, seed).eval()
     ours = {"ours": accelerate(model), "ours, plain": model}
     found: dict[str, Search] = {name: partial(our_search, one) for name, one in ours.items()}
-    found["torch.nn, no cache"] = partial(torch_search, TorchTransformer(model).to(device).eval())
+    found["torch.nn, no cache"] = partial(torch_search, TorchTransformer(model).eval())
     if HAS_MARIAN:
-        found["Marian"] = partial(marian_search, Marian(model).to(device).eval())
+        found["Marian"] = partial(marian_search, Marian(model).eval())
     return found

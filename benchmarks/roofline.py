@@ -9,12 +9,11 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from benchmarks.measure import interleaved, memory_bandwidth, product_peak, spread, table
+from benchmarks.measure import CPU, interleaved, memory_bandwidth, product_peak, spread
 from benchmarks.peers import our_model
 from benchmarks.workload import Size
 from transformer import TransformerConfig, accelerate
 from transformer.attention import fused_attention
-from transformer.training import to_device
 
 SENTENCES, LENGTH = 64, 32
 FLOAT = 4  # bytes
@@ -64,20 +63,20 @@ def work_by_formula(config: TransformerConfig, rows: int, length: int) -> dict[s
     return {name: (flops, FLOAT * count) for name, (flops, count) in numbers.items()}
 
 
-def parts_of(size: Size, device: torch.device, seed: int) -> dict[str, Part]:
+def parts_of(size: Size, seed: int) -> dict[str, Part]:
     """The parts of a forward pass over `SENTENCES` sentences of `LENGTH` tokens, Adam, and single rows."""
     config, rows = size.config, SENTENCES * LENGTH
     d, d_ff, V = config.d_model, config.d_ff, config.tgt_vocab_size
     generator = torch.Generator().manual_seed(seed)
 
     def numbers(*shape: int) -> torch.Tensor:
-        return to_device(torch.randn(*shape, generator=generator), device)
+        return torch.randn(*shape, generator=generator)
 
-    model = accelerate(our_model(config, seed).to(device))
+    model = accelerate(our_model(config, seed))
     layer = model.encoder.layers[0]
     x, y, hidden, logits = numbers(rows, d), numbers(rows, d), numbers(rows, d_ff), numbers(rows, V)
     heads = numbers(3, SENTENCES, config.n_heads, LENGTH, d // config.n_heads)
-    targets = to_device(torch.randint(V, (rows,), generator=generator), device)
+    targets = torch.randint(V, (rows,), generator=generator)
     weight = numbers(12, d, d).requires_grad_()
     weight.grad = numbers(12, d, d)
     adam = torch.optim.Adam([weight], fused=True)
@@ -98,10 +97,10 @@ def parts_of(size: Size, device: torch.device, seed: int) -> dict[str, Part]:
     return {name: Part(work, *formula[name]) for name, work in works.items()}
 
 
-def measure_roofline(size: Size, device: torch.device, rounds: int, seed: int) -> dict[str, Any]:
+def measure_roofline(size: Size, rounds: int, seed: int) -> dict[str, Any]:
     """Measure the ceilings in float32, and each part's operations a second under them."""
-    parts = parts_of(size, device, seed)
-    bandwidth, peak = memory_bandwidth(device), product_peak("float32", device)
+    parts = parts_of(size, seed)
+    bandwidth, peak = memory_bandwidth(CPU), product_peak("float32", CPU)
     calls = {
         name: max(1, round(2e-2 / max(part.flops / peak["flops"], part.bytes / bandwidth["cache"])))
         for name, part in parts.items()
@@ -116,27 +115,11 @@ def measure_roofline(size: Size, device: torch.device, rounds: int, seed: int) -
 
         return work
 
-    times = interleaved({name: repeated(name) for name in parts}, rounds, device)
+    times = interleaved({name: repeated(name) for name in parts}, rounds)
     results = {}
     for name, part in parts.items():
         once = spread([value / calls[name] for value in times[name]])
         results[name] = {"flops": part.flops, "bytes": part.bytes, "seconds": once}
-    rows = [
-        [
-            name,
-            f"{row['flops'] / 1e6:,.1f}",
-            f"{row['bytes'] / 1e6:,.1f}",
-            f"{row['flops'] / row['bytes']:.1f}",
-            f"{1e3 * row['seconds']['median']:.3f}",
-            f"{row['flops'] / row['seconds']['median'] / 1e9:,.1f}",
-            f"{row['bytes'] / row['seconds']['median'] / 1e9:,.1f}",
-        ]
-        for name, row in results.items()
-    ]
-    title = f"Parts ({size.name}); a copy moves {bandwidth['memory'] / 1e9:.0f} GB/s in memory"
-    title += f", {bandwidth['cache'] / 1e9:.0f} in cache"
-    headers = ["part", "MFLOP", "MB", "FLOP/byte", "ms", "GFLOP/s", "GB/s"]
-    print(table(title, headers, rows), end="\n\n", flush=True)
     return {
         "size": size.name,
         "sentences": SENTENCES,

@@ -23,7 +23,6 @@ import numpy as np
 import torch
 from sacrebleu.metrics import BLEU
 
-from benchmarks.measure import table
 from transformer import TransformerConfig, Translator, load_corpus
 from transformer.commands.recipes import RECIPES, changed, train_translator
 from transformer.files import atomic_file, read_record, write_record
@@ -176,11 +175,10 @@ def score() -> None:
     with atomic_file(COUNTS) as part, part.open("wb") as file:
         np.savez_compressed(file, **found)
     write_record(RECORD, {"budget": BUDGET, "pairs": len(found["base"]), "rows": rows})
-    lines = [
-        [name, f"{row['BLEU-tok']:.2f}", f"{row['gain']:+.2f}", "{:+.2f} … {:+.2f}".format(*row["interval"])]
-        for name, row in sorted(rows.items(), key=lambda item: -item[1]["gain"])
-    ]
-    print(table("dev, beam of 4", ["row", "BLEU-tok", "gain", "95%"], lines))
+    print("BLEU-tok of dev with a beam of 4, the gain over the base, and its 95% interval")
+    for name, row in sorted(rows.items(), key=lambda item: -item[1]["gain"]):
+        numbers = row["gain"], *row["interval"]
+        print(f"  {name:24}{row['BLEU-tok']:6.2f}", *(f"{number:+7.2f}" for number in numbers))
 
 
 def free(folder: Path) -> dict[str, list[str]]:

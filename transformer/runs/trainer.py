@@ -23,7 +23,7 @@ from transformer.validation import check_choice, check_number, check_rate, check
 from transformer.weights import check_weights, is_compiled, original, plain_state, plain_transformer
 from transformer.weights import set_weights
 
-__all__ = ["TrainingConfig", "run_settings", "Checkpointer", "Trainer"]
+__all__ = ["TrainingConfig", "run_settings", "check_settings", "Checkpointer", "Trainer"]
 
 
 @dataclass(frozen=True)
@@ -191,7 +191,7 @@ class Checkpointer:
         try:
             step = state["updater"]["step"]
             rate = self.updater.schedule(step) if step else 0.0
-            _check_settings(state["settings"], self.settings(step), self.config.steps, step, rate, path)
+            check_settings(state["settings"], self.settings(step), self.config.steps, step, rate, path)
             set_weights(self.model, state, path)
             for name, part in self._parts.items():
                 part.load_state_dict(state[name])
@@ -218,8 +218,21 @@ class Checkpointer:
         set_weights(self.model, load_checkpoint(self.folder.best), self.folder.best)
 
 
-def _check_settings(saved: Any, own: dict[str, str], steps: int, step: int, rate: float, path: Path) -> None:
-    # Refuse a checkpoint of other settings; a run that is made longer may have another schedule.
+def check_settings(saved: Any, own: dict[str, str], steps: int, step: int, rate: float, path: Path) -> None:
+    """Refuse what a checkpoint says of settings if they are not a run's own.
+
+    A run that is made longer may have another schedule, and a warning tells of it.
+
+    Args:
+        saved: what the checkpoint says.
+        own: the `run_settings` after as many updates.
+        steps: of the whole run.
+        step, rate: the updates made, and the rate that the last of them would have now.
+        path: of the checkpoint, for messages.
+
+    Raises:
+        CheckpointError: a setting differs; the message names it.
+    """
     found, plan = saved["words"], saved["plan"]
     longer, then = plan["steps"] < steps, plan["rate"]
     if found.keys() != own.keys():
