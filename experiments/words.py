@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.report import OFTEN, load_sentences, words_of
+from experiments.report import load_sentences
 from transformer.files import write_record
 from transformer.language.corpora import Pair, load_corpus
 from transformer.language.preparation import tokenize
@@ -20,6 +20,11 @@ from transformer.runs.folder import run_facts
 
 RECORD = Path(__file__).resolve().parents[1] / "transformer" / "records" / "book" / "words.json"
 EDGES = (1, 10, 100, 1000)
+
+
+def words_of(text: str) -> list[str]:
+    """The words of a tokenized sentence: what has a letter in it."""
+    return [token for token in text.split() if any(map(str.isalpha, token))]
 
 
 def spread(counts: Iterable[int]) -> list[int]:
@@ -41,27 +46,19 @@ def word_facts(
 
     Returns:
         the `EDGES` between the places of a `spread`; that of the running words of `test` and of `ours`, and
-        of the distinct words of `everyday`; of the last, those that training never shows; for each sentence
-        of `ours` its words with their counts; and for each of `test` how many words it has, and how many of
-        them training shows at least `OFTEN` times.
+        of the distinct words of `everyday`; and for each sentence of `ours` its words with their counts.
     """
     seen = Counter(word for pair in train for word in words_of(pair.source))
-    tested = [[seen[word] for word in words_of(pair.source)] for pair in test]
     asked = [[(word, seen[word]) for word in words_of(text)] for text in ours]
-    distinct = sorted({word for pair in everyday for word in words_of(pair.source)})
+    distinct = {word for pair in everyday for word in words_of(pair.source)}
     return {
         "edges": EDGES,
         "spread": {
-            "talks": spread(count for counts in tested for count in counts),
+            "talks": spread(seen[word] for pair in test for word in words_of(pair.source)),
             "ours": spread(count for pairs in asked for _, count in pairs),
             "everyday": spread(seen[word] for word in distinct),
         },
-        "never seen": [word for word in distinct if word not in seen and "-" not in word],
         "ours": asked,
-        "talks": {
-            "words": [len(counts) for counts in tested],
-            "known": [sum(count >= OFTEN for count in counts) for counts in tested],
-        },
     }
 
 

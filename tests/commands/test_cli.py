@@ -447,12 +447,12 @@ def test_a_run_whose_terminal_is_closed_leaves_a_checkpoint_and_one_under_nohup_
         command = [sys.executable, "-m", "transformer", *LONG, "--directory", str(tmp_path)]
         os.execv(command[0], command)
     shown = b""
-    while not re.search(rb" [1-9]\d*/100000", shown):
+    while not re.search(rb"step [1-9]\d* of 100,000: loss", shown):
         shown += os.read(terminal, 1000)
     os.close(terminal)
     if asked == "ignored":
         time.sleep(2)
-        assert os.waitpid(process, os.WNOHANG) == (0, 0)  # it goes on, without its bar
+        assert os.waitpid(process, os.WNOHANG) == (0, 0)  # it goes on, and says no more
         os.kill(process, signal.SIGTERM)
     status = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
     assert status == 128 + (signal.SIGHUP if asked == "closed" else signal.SIGTERM)

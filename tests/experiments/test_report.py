@@ -3,17 +3,13 @@
 import sys
 from pathlib import Path
 
-import pytest
-import torch
 from helpers import PAIRS, corpus
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import experiments.report
 from experiments.report import (
-    SWAPS,
     analyse_translations,
-    crosses_over,
     examine,
     load_sentences,
     main,
@@ -21,8 +17,7 @@ from experiments.report import (
 from transformer import Translator
 from transformer.files import read_record, write_record
 from transformer.language.corpora import Pair
-from transformer.language.scores import sentence_scores
-from transformer.language.translator import Alignment, Search, tune_search
+from transformer.language.translator import Search, tune_search
 from transformer.training import load_record
 
 
@@ -30,9 +25,6 @@ def test_analysis_counts_by_hand():
     train = [Pair("o gato vê o gato", "the cat sees the cat")] * 2 + [Pair("raro", "rare")]
     pairs = [Pair("o gato porto 1.974", "the cat porto 1,974"), Pair("raro gato", "rare cat")]
     found = analyse_translations(["the cat porto 1974", "cat"], pairs, train)
-    assert found["sentences"] == sentence_scores(["the cat porto 1974", "cat"], [p.target for p in pairs])
-    assert [part["pairs"] for part in found["by length"]] == [2, 0, 0, 0, 0, 0]
-    assert [part["pairs"] for part in found["by rarest word"]] == [1, 1, 0, 0, 0]
     assert found["recalled"] == {
         "numbers": (1, 1),
         "names": (1, 1),
@@ -44,30 +36,16 @@ def test_analysis_counts_by_hand():
     }
 
 
-def test_attention_crosses_over_where_both_words_look_across():
-    words = ["a", "b", "</s>"], ["x", "y", "</s>"]
-    across, along = [[0.2, 0.8, 0.0], [0.7, 0.3, 0.0]], [[0.8, 0.2, 0.0], [0.3, 0.7, 0.0]]
-    end = [[0.0, 0.0, 1.0]]
-    half = [across[0], along[1]]
-    other = [along[0], across[1]]
-    layers = torch.tensor([[table + end] for table in (across, along, half, other)])
-    found = Alignment(*words, layers)
-    assert crosses_over(found, ("a", "b"), ("x", "y")) == [True, False, False, False]
-    assert crosses_over(found, ("b", "a"), ("x", "y")) == [False, True, False, False]
-
-
-def few_sentences():
-    return load_sentences()[60:68]  # questions and adjectives
-
-
-@pytest.fixture(scope="module")
-def examined():
+def test_a_run_is_examined_by_its_best_search(monkeypatch):
+    few = load_sentences()[60:68]  # questions and adjectives: the fewer, the sooner
+    monkeypatch.setattr(experiments.report, "load_sentences", lambda: few)
     translator = Translator.load("phrases")
     run = {"date": "then", "grid": tune_search(translator, PAIRS[:2], [Search(2, 1.0), Search(1)])}
-    with pytest.MonkeyPatch.context() as patch:  # the fewer, the sooner
-        patch.setattr(experiments.report, "load_sentences", few_sentences)
-        patch.setattr(experiments.report, "SWAPS", dict(list(SWAPS.items())[:3]))
-        return translator, examine(translator, run, "ours", corpus)
+    found = examine(translator, run, "ours", corpus)
+    assert found["date"] == "then" and found["examined"]["date"] and set(found["analysis"]) == {"recalled"}
+    assert [entry["source"] for entry in found["sentences"]] == [sentence.source for sentence in few]
+    assert all(len(entry["weights"][0]) == len(entry["target"]) for entry in found["reordered"])
+    assert len(found["alignments"]) == 2
 
 
 def a_run(folder, **changes):

@@ -298,7 +298,8 @@ class RunLog:
         if self.folder is not None and self.first:
             self.folder.append_log(entry)
         if self.told and self.first:
-            print(self._line(entry), file=sys.stderr, flush=True)
+            with suppress(OSError):  # the terminal has been closed, and the run may go on
+                print(self._line(entry), file=sys.stderr, flush=True)
 
     def _line(self, entry: dict[str, float]) -> str:
         start = f"step {entry['step']:,} of {self.told:,}:"
