@@ -249,14 +249,11 @@ def test_a_gpu_gets_the_precision_that_its_generation_has(monkeypatch, capabilit
     assert best_precision(torch.device("mps")) == best_precision(torch.device("meta")) == "float32"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["float32", "float16"])
 def test_auto_is_the_precision_of_the_device(monkeypatch, precision):
     monkeypatch.setattr(transformer.runs.update, "best_precision", lambda device: precision)
-    trainer = make_trainer(precision="auto").fit()
-    updater = trainer.updater
+    updater = make_trainer(precision="auto").updater
     assert updater.precision == precision and updater.scaler.is_enabled() == (precision == "float16")
-    assert same_state(trainer, make_trainer(precision=precision).fit())
 
 
 def test_trainer_stops_for_log_and_evaluation_where_it_should():
@@ -395,13 +392,10 @@ def test_a_metric_that_is_no_number_stops_the_run(tmp_path):
 
 
 @pytest.mark.parametrize("keep", [1, 5])
-def test_the_newest_checkpoints_are_kept_and_a_broken_later_one_does_not_count(tmp_path, keep):
-    make_trainer(tmp_path, keep=keep, steps=4).fit()
-    (tmp_path / "checkpoint-00000999.pt").write_text("not one of ours")
-    with pytest.warns(UserWarning, match="00000999.pt is not a whole .*; going on from .*00000004.pt"):
-        trainer = make_trainer(tmp_path, keep=keep).fit()
+def test_the_newest_checkpoints_are_kept(tmp_path, keep):
+    trainer = make_trainer(tmp_path, keep=keep).fit()
     steps = [int(path.stem[-8:]) for path in trainer.checkpointer.checkpoints()]
-    assert steps == [0, 4, 8, 12][-keep:] + [999]
+    assert steps == [0, 4, 8, 12][-keep:]
 
 
 def test_a_checkpoint_in_the_old_format_is_named_and_not_passed_over(tmp_path, monkeypatch):
