@@ -29,8 +29,7 @@ from transformer import Transformer, TransformerConfig, accelerate, causal_mask,
 from transformer.files import write_record
 from transformer.modern.language_model import LanguageModel, LanguageModelConfig
 from transformer.runs.folder import run_facts
-from transformer.study.model_checks import Adapted, decoder_only, seq2seq
-from transformer.study.report import CheckReport
+from transformer.study.model_checks import Adapted, CheckReport, decoder_only, seq2seq
 
 RECORD = Path(__file__).resolve().parents[1] / "transformer" / "records" / "book" / "clinic.json"
 V, D, HEADS, LENGTH, RATE = 20, 12, 3, 40, 0.1

@@ -32,8 +32,14 @@ from transformer.attention import KeyValueCache
 from transformer.modern.generate import generate
 from transformer.modern.language_model import LanguageModel, LanguageModelConfig
 from transformer.modern.parts import RoutedFeedForward
-from transformer.study.model_checks import Adapted, decoder_only, find_logits, seq2seq
-from transformer.study.report import CheckReport, CheckResult
+from transformer.study.model_checks import (
+    Adapted,
+    CheckReport,
+    CheckResult,
+    decoder_only,
+    find_logits,
+    seq2seq,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 V = 17

@@ -21,7 +21,7 @@ from transformer import (
     r_drop_loss,
     teacher_forced_loss,
 )
-from transformer.study.report import CheckReport
+from transformer.study.model_checks import CheckReport
 
 V, PAD, BOS, EOS = 17, 0, 2, 3
 NAMES = (

@@ -11,6 +11,9 @@ __all__ = [
     "T",
     "LONGEST",
     "sentences",
+    "Finding",
+    "Skipped",
+    "listed",
     "Probe",
     "without_dropout",
     "redrawn",
@@ -46,15 +49,13 @@ __all__ = [
 
 # %% book/16-clinic.ipynb · A model to check by hand · [checks-imports]
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-
-from transformer.study.report import Finding, Skipped, listed
 
 
 # %% book/16-clinic.ipynb · A model to check by hand · [influence]
@@ -92,6 +93,25 @@ def sentences(sizes: tuple[int, int], pad_id: int, bos_id: int, seed: int) -> tu
     src, other_src, tgt, other_tgt = drawn
     tgt[:, 0] = bos_id
     return src, tgt, other_src, other_tgt
+
+
+class Finding(NamedTuple):
+    """What a check returns."""
+
+    passed: bool
+    measured: str
+    suspects: str = ""  # where to look first, if the check itself can tell
+
+
+class Skipped(Exception):
+    """A check that cannot be made, and why."""
+
+
+def listed(names: Iterable[object]) -> str:
+    """The first two names, and how many more there are."""
+    shown = [str(name) for name in names]
+    more = f" and {len(shown) - 2} more" if len(shown) > 2 else ""
+    return ", ".join(shown[:2]) + more
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
-"""What a loss reads of a batch: targets and weights, found by its gradient."""
+"""What a loss reads of a batch, found by its gradient, and what changes with which of its words."""
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -9,10 +10,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
-from transformer.study.model_checks import find_logits
-from transformer.study.report import Skipped, first_line
+from transformer.study.checks import Skipped
+from transformer.study.model_checks import adapted, find_logits, first_line
 
-__all__ = ["Batch", "take_apart", "loss_value", "differing", "Program"]
+__all__ = [
+    "Batch", "words_of", "take_apart", "plain_loss", "loss_value", "differing", "Program", "mixed",
+    "Watched", "stripped", "searched",
+]  # fmt: skip
 
 
 _NAMES = {  # what programs call the parts of a batch that hold ids
@@ -59,20 +63,33 @@ class Batch:
                 parts[key] = part[torch.tensor(index, device=part.device)]
         return replace(self, parts=parts)
 
+    def few(self, pad: int) -> "Batch":
+        # At most four rows with different sources, the longest and the shortest target among them.
+        rows = words_of(self.ids("src" if "src" in self.roles else "labels"), pad)
+        firsts = [b for b, row in enumerate(rows[:64]) if row not in rows[:b]]
+        lengths = [len(row) for row in words_of(self.ids("labels"), pad)]
+        order = sorted(firsts, key=lambda b: lengths[b])
+        return self.rows(*sorted({order[0], order[-1], *firsts[:2]}))
+
     def put(self, **ids: Tensor) -> "Batch":
         return replace(
             self, parts=self.parts | {self.roles.get(role, role): part for role, part in ids.items()}
         )
 
-    def with_token(self, u: int, token: int) -> "Batch":
-        # Another token at place u of the first row's targets, and where the decoder reads it.
-        labels = self.ids("labels").clone()
+    def with_token(self, role: str, u: int, token: int) -> "Batch":
+        # Another token at place u of the first row: of targets, also where the decoder reads it.
+        labels = self.ids(role).clone()
         labels[0, u] = token
-        if "read" not in self.roles or self.lag is None:
-            return self.put(labels=labels)
+        if role == "src" or "read" not in self.roles or self.lag is None:
+            return self.put(**{role: labels})
         read = self.ids("read").clone()
         read[0, u + self.lag : u + self.lag + 1] = token
         return self.put(labels=labels, read=read)
+
+
+def words_of(ids: Tensor, pad: int) -> list[tuple[int, ...]]:
+    """The rows of a batch without padding and ignored places."""
+    return [tuple(word for word in row if word != pad and word >= 0) for row in ids.tolist()]
 
 
 def _lag(read: Tensor, labels: Tensor) -> int | None:
@@ -150,6 +167,21 @@ class _Listener(TorchFunctionMode):
             axis = 1 if name == "cross_entropy" and logits.dim() > 1 else -1
             args = self.flat(name, logits, axis), *rest
         return func(*args, **given)
+
+
+def plain_loss(pad: int) -> Callable[[Any, Any], Tensor]:
+    """Teacher forcing as it is meant, with the model's own loss where it has one."""
+
+    def loss(model: Any, batch: Any) -> Tensor:
+        if isinstance(batch, Mapping):
+            result: Tensor = model(**batch)["loss"]
+            return result
+        parts = (batch,) if isinstance(batch, Tensor) else tuple(batch)
+        src, read, labels = parts if len(parts) == 3 else (parts[0], parts[-1][:, :-1], parts[-1][:, 1:])
+        logits = find_logits(adapted(model, pad)(src, read))
+        return F.cross_entropy(logits.transpose(1, 2), labels, ignore_index=pad)
+
+    return loss
 
 
 def loss_value(result: Any) -> Tensor:
@@ -235,11 +267,9 @@ class Program:
         try:
             self.read(self.few)
         except Exception as error:
-            try:
+            with suppress(Exception):
                 self.read(self.few.put(labels=F.pad(self.few.ids("labels"), (1, 0), value=self.bos)))
-            except Exception:
-                return ""
-            return first_line(error)
+                return first_line(error)
         return ""
 
     @cached_property
@@ -280,15 +310,20 @@ class Program:
 
     @cached_property
     def traces(self) -> list[_Trace]:
+        return self.moved("labels")
+
+    def moved(self, role: str) -> list[_Trace]:
+        # What other words of the longest sentence change, one after the other.
+        if role not in self.few.roles:
+            return []
         batch, base, traces = self.few.rows(self.longest), self.each[self.longest], []
-        labels, special = batch.ids("labels")[0].tolist(), {self.pad, self.bos, self.eos, -100}
-        last = self.sentences[self.longest][-1:]
-        words = sorted({w for sentence in self.sentences for w in sentence} - special - {*last})
-        for u, word in enumerate(labels[:10]):
+        special = {self.pad, self.bos, self.eos, *self.sentences[self.longest][-1:]}
+        words = sorted({w for row in words_of(self.few.ids(role), self.pad) for w in row} - special)
+        for u, word in enumerate(batch.ids(role)[0, :10].tolist()):
             other = next((w for w in words if w != word), None)
-            if word in special or other is None:
+            if word in {self.pad, self.bos, self.eos, -100} or other is None:
                 continue
-            new = self.read(batch.with_token(u, other))
+            new = self.read(batch.with_token(role, u, other))
             if new.logits.shape != base.logits.shape:
                 raise Skipped("how much is predicted depends on the words")
             moved = (new.targets != base.targets).nonzero()[:, 0].tolist()
@@ -307,3 +342,82 @@ class Program:
         mask = batch.parts.get("attention_mask")
         more = {"attention_mask": mask[:, : cut["src"].size(1)]} if mask is not None and "src" in cut else {}
         return batch.put(**cut, **more)
+
+
+def mixed(p: Program) -> str:
+    """In batches of which size a sentence gets logits that it doesn't get alone, if in any."""
+    alone = [reading.logits.masked_fill(~reading.logits.isfinite(), 0.0) for reading in p.each]
+    for size in range(2, 9):
+        index = [b % len(alone) for b in range(size)]
+        try:
+            whole = p.read(p.few.rows(*index)).logits
+        except Exception as error:
+            return f"a batch of {size} raises {first_line(error)}"
+        wanted, whole = torch.cat([alone[b] for b in index]), whole.masked_fill(~whole.isfinite(), 0.0)
+        apart = torch.cdist(wanted, whole, p=torch.inf).amin(dim=1)  # from the nearest, in any order
+        if not apart.max() <= 1e-5 * wanted.abs().max():
+            return f"in a batch of {size}, a sentence's logits depend on the others"
+    return ""
+
+
+class Watched:
+    """The same batch for a user's own loop; whenever another one is asked for, it looks at the model."""
+
+    def __init__(self, model: nn.Module, batch: Batch, size: int = 48) -> None:
+        self.model, self.batch, self.size, self.taken, self.stale = model, batch, size, 0, False
+        self.start = self.now()
+
+    def __len__(self) -> int:
+        return self.size
+
+    def now(self) -> dict[str, Tensor]:
+        return {name: q.detach().clone() for name, q in self.model.named_parameters()}
+
+    def __iter__(self) -> Iterator[Any]:
+        before, marked = self.start, False
+        for _ in range(self.size):
+            self.taken += 1
+            yield self.batch.given()
+            now, grads = self.now(), [q.grad for q in self.model.parameters() if q.grad is not None]
+            stepped = any(not torch.equal(q, before[name]) for name, q in now.items())
+            if marked and stepped and any(grad.any() for grad in grads):
+                positive = sum(int((grad > 0).sum()) for grad in grads)
+                self.stale |= positive > 0.99 * sum(grad.numel() for grad in grads)
+            before, marked = now, stepped and self.taken > self.size - 3
+            for grad in grads if marked else ():  # whoever clears gradients doesn't notice
+                if grad.any():
+                    grad.fill_(1e6)
+
+
+def stripped(sentence: list[int], padding: int | None) -> list[int]:
+    """A sentence without the padding behind it."""
+    while sentence and sentence[-1] == padding:
+        sentence = sentence[:-1]
+    return sentence
+
+
+def searched(p: Program) -> list[tuple[list[int], list[int]]]:
+    """What the search writes for each sentence, and what was learned."""
+    asked = p.sentences
+    if len(set(p.first)) > 1:  # no start token: what is read first is a word of the sentence
+        asked = [[first, *sentence] for first, sentence in zip(p.first, asked, strict=True)]
+    longest, ends = max(map(len, asked)), {sentence[-1] for sentence in asked}
+    try:
+        found = p.search(p.model.eval(), p.few.ids("src").clone(), longest + 2)
+    except Exception:  # two more than it takes, perhaps
+        found = p.search(p.model.eval(), p.few.ids("src").clone(), longest)
+    rows = ([int(word) for word in row] for row in found)
+    return [(_cut(row, sentence, ends, p), sentence) for row, sentence in zip(rows, asked, strict=True)]
+
+
+def _cut(row: list[int], asked: list[int], ends: set[int], p: Program) -> list[int]:
+    # What a search has written without the start token, and nothing after the end.
+    start = p.first[0] if len(set(p.first)) == 1 else p.bos
+    if row[:1] == [start] and asked[:1] != [start]:
+        row = row[1:]
+    if len(ends) > 1:
+        return row[: len(asked)]
+    if asked[-1] in row:
+        return row[: row.index(asked[-1]) + 1]
+    row = stripped(row, p.pad)
+    return [*row, asked[-1]] if row == asked[:-1] else row  # some leave the end token out

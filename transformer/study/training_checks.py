@@ -1,19 +1,28 @@
 """`check_training`: loop, batch, ids, loss and search, examined together."""
 
 import copy
+import math
+import time
+import warnings
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformer.study.checks import not_finite, without_dropout, without_gradient
-from transformer.study.loop_checks import LOOP_CHECKS, stripped
-from transformer.study.model_checks import adapted, find_logits, inverted_mask, said
-from transformer.study.readings import Batch, Program, differing, loss_value, take_apart
-from transformer.study.report import CheckReport, Finding, Skipped, examine, first_line, listed
+from transformer.study.checks import Finding, Skipped, listed, not_finite, without_dropout, without_gradient
+from transformer.study.model_checks import CheckReport, examine, first_line, inverted_mask, said
+from transformer.study.readings import Program, Watched, differing, loss_value, mixed, plain_loss
+from transformer.study.readings import searched, stripped, take_apart, words_of
 from transformer.validation import check_number, check_type
 
 __all__ = ["check_training"]
+
+
+_right, _wrong = partial(Finding, True), partial(Finding, False)
+
+
+# What is given: ids, batches and the loss
 
 
 def _check_ids(p: Program) -> Finding:
@@ -26,22 +35,16 @@ def _check_ids(p: Program) -> Finding:
         ranges.append(f"{role} {int(ids.min())} to {int(ids.max())}")
         if ids.max() >= size:
             measured = f"{ranges[-1]}, but the table has {size} rows"
-            return Finding(False, measured, "a vocabulary that isn't the model's")
+            return _wrong(measured, "a vocabulary that isn't the model's")
         looked_up = role != "labels" or not (isinstance(p.batch.whole, Mapping) or "read" in p.batch.roles)
         if ids.min() < 0 and looked_up:
-            cause = "-100 is for the labels of a loss; these ids are looked up in a table"
-            return Finding(False, ranges[-1], cause)
+            return _wrong(ranges[-1], "-100 is for the labels of a loss; these ids are looked up in a table")
         words, counts = ids[(ids >= 0) & (ids != p.pad)].unique(return_counts=True)
-        if counts.sum() > 20 and counts.max() > 0.5 * counts.sum():
-            measured = (
-                f"{int(counts.max())} of {int(counts.sum())} words are id {int(words[counts.argmax()])}"
-            )
-            return Finding(False, measured, "unknown words: these texts don't belong to this vocabulary")
-    return Finding(True, ", ".join(ranges))
-
-
-def _rows(ids: Tensor, pad: int) -> list[tuple[int, ...]]:
-    return [tuple(word for word in row if word != pad and word >= 0) for row in ids.tolist()]
+        total, most = int(counts.sum()), int(counts.max()) if len(counts) else 0
+        if total > 20 and most > 0.5 * total:
+            measured = f"{most} of {total} words are id {int(words[counts.argmax()])}"
+            return _wrong(measured, "unknown words: these texts don't belong to this vocabulary")
+    return _right(", ".join(ranges))
 
 
 def _check_dev(p: Program) -> Finding:
@@ -49,12 +52,12 @@ def _check_dev(p: Program) -> Finding:
     if p.dev is None:
         raise Skipped("no dev batch was given")
     role = "src" if "src" in p.batch.roles else "labels"
-    held = [row for batch in p.dev for row in _rows(batch.ids(role), p.pad)]
-    trained = set(_rows(p.batch.ids(role), p.pad))
+    held = [row for batch in p.dev for row in words_of(batch.ids(role), p.pad)]
+    trained = set(words_of(p.batch.ids(role), p.pad))
     if both := [row for row in held if row in trained]:
         measured = f"{len(both)} of {len(held)} dev sources are in training, the first: {listed(both[0])}"
-        return Finding(False, measured, "split after pairs were repeated or shuffled")
-    return Finding(True, f"none of {len(held)} dev sources is among {len(trained)} of training")
+        return _wrong(measured, "split after pairs were repeated or shuffled")
+    return _right(f"none of {len(held)} dev sources is among {len(trained)} of training")
 
 
 def _check_runs(p: Program) -> Finding:
@@ -69,39 +72,38 @@ def _check_runs(p: Program) -> Finding:
             raise Skipped("the loss refuses targets without a start token") from error
         hundreds = (p.few.ids("labels") < 0).any()
         cause = "labels hold -100, but the loss has another ignore_index"
-        return Finding(False, first_line(error), cause if hundreds else "raised by the loss or the model")
+        return _wrong(first_line(error), cause if hundreds else "raised by the loss or the model")
     if not called:
-        return Finding(False, "the loss never calls the model that it's given", "it uses one from outside")
+        return _wrong("the loss never calls the model that it's given", "it uses one from outside")
     if not value.isfinite():
         cause = inverted_mask(lambda: p.loss(model.eval(), p.unpadded.given()))
-        cause = cause or "a mask that hides every key, or the log of 0"
-        return Finding(False, f"the loss is {value.item()}", cause)
+        return _wrong(f"the loss is {value.item()}", cause or "a mask that hides every key, or the log of 0")
     if not value.requires_grad:
-        cause = "no_grad, detach() or item() in the loss"
-        return Finding(False, f"the loss {value.item():.3g} has no gradient", cause)
+        return _wrong(f"the loss {value.item():.3g} has no gradient", "no_grad, detach() or item() in it")
     first = p.each[0].logits
     if p.each[0].by_name and (first >= 0).all() and ((first.sum(dim=-1) - 1).abs() < 1e-4).all():
-        cause = "a softmax before a loss that has its own"
-        return Finding(False, "the loss gets probabilities, not logits", cause)
-    return Finding(True, f"the loss is {value.item():.3g}")
+        return _wrong("the loss gets probabilities, not logits", "a softmax before a loss that has its own")
+    return _right(f"the loss is {value.item():.3g}")
+
+
+# What is read and what is predicted
 
 
 def _check_start(p: Program) -> Finding:
     """Every target begins with the start token, which is read and not predicted."""
-    cause = "no start token, so the first word is read but never predicted"
+    cause, firsts = "no start token, so the first word is read but never predicted", sorted(set(p.first))
     if p.refused:
-        return Finding(False, p.refused, cause)
-    firsts = sorted(set(p.first))
+        return _wrong(p.refused, cause)
     if "src" not in p.few.roles or not firsts:
         raise Skipped("a language model's text" if firsts else "what the decoder reads first can't be seen")
     if len(firsts) > 1:
-        return Finding(False, f"the decoder first reads {listed(firsts)}", cause)
+        return _wrong(f"the decoder first reads {listed(firsts)}", cause)
     if p.bos is not None and firsts != [p.bos]:
-        cause = "a search from bos_id starts where training never did"
-        return Finding(False, f"the decoder first reads {firsts[0]}, not {p.bos}", cause)
+        measured = f"the decoder first reads {firsts[0]}, not {p.bos}"
+        return _wrong(measured, "a search from bos_id starts where training never did")
     if p.bos is None and len(p.first) == 1:
         raise Skipped("one sentence alone doesn't say what the start token is")
-    return Finding(True, f"every target begins with {firsts[0]}")
+    return _right(f"every target begins with {firsts[0]}")
 
 
 def _check_shift(p: Program) -> Finding:
@@ -110,16 +112,16 @@ def _check_shift(p: Program) -> Finding:
     read, targets = p.reads[p.longest], p.each[p.longest].targets
     cause = "no shift: read tgt[:, :-1], predict tgt[:, 1:]"
     if read is not None and ((read == targets) | (targets < 0)).all():
-        return Finding(False, "the decoder reads the very token that it must predict", cause)
+        return _wrong("the decoder reads the very token that it must predict", cause)
     if not steps:
         raise Skipped("no target token has an influence that can be seen")
     if read is None and max(steps) <= 0:
-        cause += "; or no causal mask"
-        return Finding(False, "every position sees the very token that it must predict", cause)
+        measured = "every position sees the very token that it must predict"
+        return _wrong(measured, f"{cause}; or no causal mask")
     if min(steps) > 1:
         measured = f"a token is predicted {min(steps)} positions before it is read, not 1"
-        return Finding(False, measured, "shifted twice: in the batch, and again in the model or the loss")
-    return Finding(True, "each token is read one position after it is predicted")
+        return _wrong(measured, "shifted twice: in the batch, and again in the model or the loss")
+    return _right("each token is read one position after it is predicted")
 
 
 def _check_end(p: Program) -> Finding:
@@ -128,103 +130,68 @@ def _check_end(p: Program) -> Finding:
         raise Skipped("a language model's text")
     asked = [stripped(sentence, p.pad if p.pad != p.eos else None) for sentence in p.sentences]
     ends = {sentence[-1] for sentence in asked if sentence}
-    stand = {row[-1] for row in (stripped(row, p.pad, -100) for row in p.few.ids("labels").tolist()) if row}
+    stand = {row[-1] for row in words_of(p.few.ids("labels"), p.pad) if row}
     one_of_many = lambda ends: len(ends) == 1 < len(asked) and p.eos is None
     if ends == {p.eos} or one_of_many(ends):
-        return Finding(True, f"every target ends with {min(ends)}")
+        return _right(f"every target ends with {min(ends)}")
     if p.eos in ends:
-        cause = "cut to a length after the end token was put on"
         others = listed(sorted(ends - {p.eos}))
-        return Finding(False, f"some targets end with {others}, not with {p.eos}", cause)
+        measured = f"some targets end with {others}, not with {p.eos}"
+        return _wrong(measured, "cut to a length after the end token was put on")
     if p.eos is not None and p.eos == p.pad:
-        cause = "the end token is also the padding, which is ignored"
-        return Finding(False, f"the loss never asks for {p.eos}", cause)
+        return _wrong(f"the loss never asks for {p.eos}", "the end token is the padding, which is ignored")
     if stand == {p.eos} or one_of_many(stand):
-        cause = "ignore_index is the end token, or the last position is cut off"
-        return Finding(False, f"targets end with {min(stand)}, but the loss never asks for it", cause)
+        measured = f"targets end with {min(stand)}, but the loss never asks for it"
+        return _wrong(measured, "ignore_index is the end token, or the last position is cut off")
     if len({len(sentence) for sentence in asked}) == 1:
-        return Finding(True, "no end token, and all targets are equally long: the search needs max_length")
-    cause = "no end token, so a search never learns to stop"
-    return Finding(False, f"targets end with {listed(sorted(ends))}", cause)
+        return _right("no end token, and all targets are equally long: the search needs max_length")
+    return _wrong(f"targets end with {listed(sorted(ends))}", "no end token: a search never learns to stop")
 
 
 def _check_padding(p: Program) -> Finding:
     """Padding stands behind the words, is ignored by the loss, and changes nothing."""
     counted = sum(max(0, sentence.count(p.pad) - (p.eos == p.pad)) for sentence in p.sentences)
     if counted:
-        of = sum(map(len, p.sentences))
-        measured = f"the loss counts {counted} padded positions of {of}"
-        return Finding(False, measured, f"ignore_index isn't {p.pad}")
+        measured = f"the loss counts {counted} padded positions of {sum(map(len, p.sentences))}"
+        return _wrong(measured, f"ignore_index isn't {p.pad}")
     for role in p.few.roles:
         if (p.few.ids(role)[:, :2] == p.pad).all(dim=1).any():
             cause = "a tokenizer with padding_side='left', but positions counted from the left"
-            return Finding(False, f"{role} is padded in front", cause)
+            return _wrong(f"{role} is padded in front", cause)
     parts = {key for key, part in p.few.parts.items() if isinstance(part, Tensor) and part.dim() > 1}
     if "src" not in p.few.roles or parts - {*p.few.roles.values(), "attention_mask"}:
-        return Finding(True, "the loss ignores it")  # masks of the batch would have to grow, too
+        return _right("the loss ignores it")  # masks of the batch would have to grow, too
     longer = {"src": F.pad(p.few.ids("src"), (0, 1), value=p.pad)}
     if (mask := p.few.parts.get("attention_mask")) is not None:
         longer["attention_mask"] = F.pad(mask, (0, 1))
     try:
         logits = p.read(p.few.put(**longer)).logits
     except Exception:  # longer than the model takes
-        return Finding(True, "the loss ignores it")
+        return _right("the loss ignores it")
     if differing(logits, p.read(p.few).logits).any():
-        measured = "one more padding token after the source changes the logits"
-        return Finding(False, measured, "no padding mask")
-    return Finding(True, "the loss ignores it, and more of it changes nothing")
+        return _wrong("one more padding token after the source changes the logits", "no padding mask")
+    return _right("the loss ignores it, and more of it changes nothing")
 
 
 def _check_masks(p: Program) -> Finding:
     """Positions see the past and not the future, the source, and not the rest of the batch."""
     if inverted := inverted_mask(lambda: p.loss(p.model, p.unpadded.given())):
-        return Finding(False, "what may be attended to is hidden", inverted)
+        return _wrong("what may be attended to is hidden", inverted)
     early = [t for t in p.traces if t.r is not None and t.f is not None and t.f <= t.r]
     if early and _check_shift(p).passed:
         measured = f"position {early[0].f} sees token {early[0].u}, which comes later"
-        return Finding(False, measured, "the causal mask is missing, or one place too far")
+        return _wrong(measured, "the causal mask is missing, or one place too far")
     if p.traces and all(t.f is None for t in p.traces):
-        cause = "the decoder doesn't read its input, or masks hide it"
-        return Finding(False, "no target token changes any logit", cause)
-    if unread := _unread(p):
-        cause = "no cross-attention, or masks that hide them"
-        return Finding(False, f"source words {listed(unread)} change nothing", cause)
-    if mixed := _mixed(p):
-        cause = "a mask of the wrong rank, which is broadcast along the batch; or a norm over it"
-        return Finding(False, mixed, cause)
-    return Finding(True, "past and source are seen, future and other sentences are not")
-
-
-def _unread(p: Program) -> list[int]:
-    if "src" not in p.few.roles:
-        return []
-    batch, unread = p.few.rows(p.longest), []
-    ids = batch.ids("src")
-    words = sorted(set(p.few.ids("src").flatten().tolist()) - {p.pad, p.bos, p.eos})
-    for s in range(min(ids.size(1), 8)):
-        word = next((word for word in words if word != ids[0, s]), None)
-        if ids[0, s] != p.pad and word is not None:
-            changed = ids.clone()
-            changed[0, s] = word
-            if not differing(p.read(batch.put(src=changed)).logits, p.each[p.longest].logits).any():
-                unread.append(s)
-    return unread
-
-
-def _mixed(p: Program) -> str:
-    # In batches of which size a sentence gets logits that it doesn't get alone, if in any.
-    alone = [reading.logits.masked_fill(~reading.logits.isfinite(), 0.0) for reading in p.each]
-    for size in range(2, 9):
-        index = [b % len(alone) for b in range(size)]
-        try:
-            whole = p.read(p.few.rows(*index)).logits
-        except Exception as error:
-            return f"a batch of {size} raises {first_line(error)}"
-        wanted = torch.cat([alone[b] for b in index])
-        apart = torch.cdist(wanted, whole.masked_fill(~whole.isfinite(), 0.0), p=torch.inf)  # in any order
-        if not apart.amin(dim=1).max() <= 1e-5 * wanted.abs().max():
-            return f"in a batch of {size}, a sentence's logits depend on the others"
-    return ""
+        return _wrong(
+            "no target token changes any logit", "the decoder doesn't read its input, or masks hide it"
+        )
+    if words := [t.u for t in p.moved("src") if t.f is None]:
+        return _wrong(
+            f"source words {listed(words)} change nothing", "no cross-attention, or masks that hide them"
+        )
+    if leak := mixed(p):
+        return _wrong(leak, "a mask of the wrong rank, which is broadcast along the batch; or a norm over it")
+    return _right("past and source are seen, future and other sentences are not")
 
 
 def _check_mean(p: Program) -> Finding:
@@ -233,20 +200,23 @@ def _check_mean(p: Program) -> Finding:
     short, long = lengths.index(min(lengths)), lengths.index(max(lengths))
     once, twice = p.each[long].weights.sum(), p.read(p.few.rows(long, long)).weights.sum()
     if twice > 1.5 * once:
-        cause = "a sum over tokens: divide it by their number, or return both"
-        return Finding(False, f"twice the batch has {float(twice / once):.2g} times the loss", cause)
+        measured = f"twice the batch has {float(twice / once):.2g} times the loss"
+        return _wrong(measured, "a sum over tokens: divide it by their number, or return both")
     if lengths[short] == lengths[long]:
         raise Skipped("all targets are equally long, so all means are the same")
     weights = p.read(p.few.rows(short, long)).weights
     uneven = float(weights.max() / weights[weights > 0].min())
     if uneven > 1.02:
         measured = f"some tokens count {uneven:.2g} times as much as others"
-        return Finding(False, measured, "a mean of means: short sentences count more")
+        return _wrong(measured, "a mean of means: short sentences count more")
     share = float(p.each[short].weights.sum() / once)
     if share < 0.98 and once < 1.02:
-        cause = "the mean runs over padded positions, too: more padding, lower loss"
-        return Finding(False, f"tokens of a short sentence count {share:.2g} of a long one's", cause)
-    return Finding(True, "a mean over real tokens" if share > 0.98 else "a sum, a mean over sentences")
+        measured = f"tokens of a short sentence count {share:.2g} of a long one's"
+        return _wrong(measured, "the mean runs over padded positions, too: more padding, lower loss")
+    return _right("a mean over real tokens" if share > 0.98 else "a sum, a mean over sentences")
+
+
+# What moves
 
 
 def _check_gradients(p: Program) -> Finding:
@@ -256,15 +226,140 @@ def _check_gradients(p: Program) -> Finding:
     loss_value(p.loss(model, p.few.given())).backward()
     named = dict(model.named_parameters())
     if frozen := [name for name, q in named.items() if not q.requires_grad and "pos" not in name.lower()]:
-        cause = "frozen on purpose, or left from fine-tuning"
-        return Finding(False, f"requires_grad is False: {listed(frozen)}", cause)
+        return _wrong(f"requires_grad is False: {listed(frozen)}", "frozen on purpose, or by fine-tuning")
     gradients = {name: q.grad for name, q in named.items() if q.requires_grad}
     if wrong := not_finite(gradients):
-        return Finding(False, f"not finite: {listed(wrong)}", "masks of -inf, the log of 0, or an overflow")
+        return _wrong(f"not finite: {listed(wrong)}", "masks of -inf, the log of 0, or an overflow")
     if dead := without_gradient(gradients):
-        cause = "detach or no_grad, or a layer that is built and not used"
-        return Finding(False, f"none for {listed(dead)}", cause)
-    return Finding(True, f"all of {len(gradients)} parameters have one")
+        return _wrong(f"none for {listed(dead)}", "detach or no_grad, or a layer that is built and not used")
+    return _right(f"all of {len(gradients)} parameters have one")
+
+
+def _check_optimizer(p: Program) -> Finding:
+    """The optimizer holds the model's parameters, at a rate that isn't zero."""
+    if p.optimizer is None:
+        raise Skipped("no optimizer was given")
+    held = {id(q) for group in p.optimizer.param_groups for q in group["params"]}
+    missing = [name for name, q in p.original.named_parameters() if q.requires_grad and id(q) not in held]
+    if missing:
+        return _wrong(f"doesn't hold {listed(missing)}", "built from another model, or before it was changed")
+    rates, (optimizer, schedule) = [], copy.deepcopy((p.optimizer, p.schedule))
+    with warnings.catch_warnings(action="ignore"):  # the optimizer takes no step in between
+        for _ in range(20):
+            rates.append(float(optimizer.param_groups[0]["lr"]))
+            if schedule is None or isinstance(schedule, torch.optim.lr_scheduler.ReduceLROnPlateau):
+                break
+            schedule.step()
+    if rates.count(0) > len(rates) / 2:
+        return _wrong("the learning rate is 0", "an integer division, or a schedule that is over")
+    return _right(f"holds all parameters; the rate goes from {rates[0]:.2g} to {rates[-1]:.2g}")
+
+
+def _check_loop(p: Program) -> Finding:
+    """A loop of the user's takes batches, clears gradients, moves all parameters, and learns."""
+    if p.train is None:
+        raise Skipped("no train(model, batches) was given")
+    model = copy.deepcopy(p.original)
+    before = loss_value(p.loss(model.eval(), p.few.given())).item()
+    batches = Watched(model.train(), p.few)
+    p.train(model, batches)
+    still = [name for name, q in batches.now().items() if torch.equal(q, batches.start[name])]
+    if len(still) == len(batches.start):
+        cause = "no optimizer.step() or backward(), a rate of 0, or another model's parameters"
+        return _wrong(f"{batches.taken} batches move no parameter", cause)
+    if dead := [name for name in still if model.get_parameter(name).requires_grad]:
+        return _wrong(f"never moves {listed(dead)}", "not in the optimizer, or no gradient reaches it")
+    if batches.stale:
+        return _wrong("gradients of earlier batches are still there", "no zero_grad() between updates")
+    after = loss_value(p.loss(model.eval(), p.few.given())).item()
+    measured = f"{batches.taken} times the same batch: the loss goes from {before:.3g} to {after:.3g}"
+    return Finding(after < before + 0.1, measured, "the sign of the loss, or a rate that is too high")
+
+
+_MODES = (  # which are wrong where
+    ("evaluation", True, "evaluates in training mode", "no model.eval(): dropout is on while you measure"),
+    ("training", False, "trains in evaluation mode", "no model.train(): dropout is off"),
+    (
+        "training again",
+        False,
+        "trains in evaluation mode after an evaluation",
+        "no model.train() at its start",
+    ),
+)
+
+
+def _check_modes(p: Program) -> Finding:
+    """Training is in training mode and evaluation in evaluation mode, one after the other."""
+    if p.train is None and p.evaluate is None:
+        raise Skipped("neither train nor evaluate was given")
+    model, modes, seen = copy.deepcopy(p.original).train(), [], {}
+    for module in model.modules():
+        module.register_forward_pre_hook(lambda module, _: modes.append(module.training))
+    for name, call in (("training", p.train), ("evaluation", p.evaluate), ("training again", p.train)):
+        if call is not None:
+            call(model, [p.few.given() for _ in range(2)])
+            seen[name], modes[:] = set(modes), []
+    for name, mode, measured, cause in _MODES:
+        if mode in seen.get(name, ()):
+            return _wrong(measured, cause)
+    return _right(", ".join(f"{name} in its mode" for name in seen))
+
+
+# What is learned by heart, and what a search writes
+
+
+def _check_overfit(p: Program) -> Finding:
+    """A few sentences can be learned by heart."""
+    model = p.model = without_dropout(copy.deepcopy(p.original))
+    parameters = [q for q in model.parameters() if q.requires_grad]
+    optimizer, start = torch.optim.Adam(parameters), time.monotonic()
+    losses, right = [math.nan], 0.0
+    while right < 1 and time.monotonic() - start < p.seconds:
+        for _ in range(20):
+            optimizer.param_groups[0]["lr"] = 3e-3 * min(1, len(losses) / 30)
+            optimizer.zero_grad()
+            loss = loss_value(p.loss(model.train(), p.few.given()))
+            loss.backward()
+            nn.utils.clip_grad_norm_(parameters, 1.0)
+            optimizer.step()
+            losses.append(loss.item())
+        logits, targets = p.read(p.few, model)[:2]
+        right = float((logits.argmax(dim=-1) == targets)[targets >= 0].double().mean())
+    steps = len(losses) - 1
+    learned = f"{steps} updates on {len(p.few.ids('labels'))} sentences: {right:.0%} of tokens right"
+    if right == 1:
+        return _right(f"{learned}, loss {losses[1]:.3g} to {losses[-1]:.3g}")
+    p.search = None
+    if steps < 100:
+        raise Skipped(f"{learned}; give it more seconds")
+    return _wrong(learned, "the source doesn't reach the output, or the loss doesn't reach the model")
+
+
+def _check_search(p: Program) -> Finding:
+    """What was learned by heart is what the search writes."""
+    if p.search is None or "src" not in p.few.roles:
+        raise Skipped("no search was given, or nothing was learned")
+    pairs = searched(p)
+    wrong = [pair for pair in pairs if pair[0] != pair[1]]
+    if not wrong:
+        return _right(f"all {len(pairs)} sentences exactly")
+    where, cause = _difference(*wrong[0])
+    return _wrong(f"{len(wrong)} of {len(pairs)} learned sentences are written wrong: {where}", cause)
+
+
+def _difference(ours: list[int], theirs: list[int]) -> tuple[str, str]:
+    # Where what was written leaves what was learned, and the usual reason.
+    place = next((i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), len(theirs))
+    if ours == theirs[1:]:
+        return "the first word is missing", "training never asks for it, or the search drops it"
+    if place >= len(theirs) - 1 and len(ours) >= len(theirs):
+        return "it goes on after the last word", "the search doesn't stop at the end token"
+    if ours == theirs[: len(ours)]:
+        return f"the last {len(theirs) - len(ours)} tokens are missing", "max_length, or another end token"
+    said = f"token {place} is {ours[place]} instead of {theirs[place]}"
+    if place == 0:
+        return said, "the search starts from another token than training, or reads another source"
+    return said, "cache, positions, masks or dropout of the search, or it doesn't take the best"
 
 
 _CHECKS: dict[str, Callable[[Program], Finding]] = {
@@ -278,31 +373,12 @@ _CHECKS: dict[str, Callable[[Program], Finding]] = {
     "masks": _check_masks,
     "mean": _check_mean,
     "gradients": _check_gradients,
-    **LOOP_CHECKS,
+    "optimizer": _check_optimizer,
+    "loop": _check_loop,
+    "modes": _check_modes,
+    "overfit": _check_overfit,
+    "search": _check_search,
 }
-
-
-def _few(batch: Batch, pad: int) -> Batch:
-    # At most four rows with different sources, the longest and the shortest target among them.
-    rows = _rows(batch.ids("src" if "src" in batch.roles else "labels"), pad)
-    firsts = [b for b, row in enumerate(rows) if row not in rows[:b]] if len(rows) <= 64 else [*range(64)]
-    lengths = [len(row) for row in _rows(batch.ids("labels"), pad)]
-    order = sorted(firsts, key=lambda b: lengths[b])
-    return batch.rows(*sorted({order[0], order[-1], *firsts[:2]}))
-
-
-def _plain_loss(pad: int) -> Callable[[Any, Any], Tensor]:
-    # Teacher forcing as it is meant, with the model's own loss where it has one.
-    def loss(model: Any, batch: Any) -> Tensor:
-        if isinstance(batch, Mapping):
-            result: Tensor = model(**batch)["loss"]
-            return result
-        parts = (batch,) if isinstance(batch, Tensor) else tuple(batch)
-        src, read, labels = parts if len(parts) == 3 else (parts[0], parts[-1][:, :-1], parts[-1][:, 1:])
-        logits = find_logits(adapted(model, pad)(src, read))
-        return F.cross_entropy(logits.transpose(1, 2), labels, ignore_index=pad)
-
-    return loss
 
 
 def check_training(
@@ -369,9 +445,9 @@ def check_training(
     device = parts.ids("labels").device
     with torch.random.fork_rng([] if device.type == "cpu" else [device], device_type=device.type):
         quiet = without_dropout(copy.deepcopy(model)).eval()
-        few, plain = _few(parts, pad), loss or _plain_loss(pad)
         pieces = search, dev, train, evaluate, optimizer, schedule
-        program = Program(model, quiet, plain, parts, few, pad, bos, eos, seconds, *pieces)
+        few = parts.few(pad)
+        program = Program(model, quiet, loss or plain_loss(pad), parts, few, pad, bos, eos, seconds, *pieces)
         dtype = next((str(q.dtype).removeprefix("torch.") for q in model.parameters()), "float32")
         needed = ("ids", "runs", "start") if program.refused else ("ids", "runs")
         return CheckReport(dtype, examine(_CHECKS, program, needed))
