@@ -35,7 +35,6 @@ STILL = {
     "package": 14_900,
     "tests": 25_900,
     "modules": 60,
-    "private functions used once": 102,
     "per cent of the code not tangled": 65,
 }
 WORDS = {

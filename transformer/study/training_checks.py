@@ -22,7 +22,7 @@ __all__ = ["check_training"]
 _right, _wrong = partial(Finding, True), partial(Finding, False)
 
 
-# What is given: ids, batches and the loss
+# What is given, read and predicted
 
 
 def _check_ids(p: Program) -> Finding:
@@ -84,9 +84,6 @@ def _check_runs(p: Program) -> Finding:
     if p.each[0].by_name and (first >= 0).all() and ((first.sum(dim=-1) - 1).abs() < 1e-4).all():
         return _wrong("the loss gets probabilities, not logits", "a softmax before a loss that has its own")
     return _right(f"the loss is {value.item():.3g}")
-
-
-# What is read and what is predicted
 
 
 def _check_start(p: Program) -> Finding:
