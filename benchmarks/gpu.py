@@ -116,7 +116,7 @@ def toy(device: torch.device, until: float) -> Rows:
     """The toy's run, as long as there is time, and its score on unseen sequences."""
     done, found = trained(RECIPES["toy"], None, device, until)
     yield "run", found
-    yield "score", exact_match(done.learned, 10_000 if device.type == "cuda" else 100)
+    yield "score", exact_match(done.result, 10_000 if device.type == "cuda" else 100)
 
 
 def ted(device: torch.device, until: float) -> Rows:
@@ -126,7 +126,7 @@ def ted(device: torch.device, until: float) -> Rows:
     data: Any = recipe.data.read()
     done, found = trained(recipe, data, device, until)
     yield "run", found
-    scores = evaluate_translator(done.learned, data.test() if gpu else data.test()[:20])
+    scores = evaluate_translator(done.result, data.test() if gpu else data.test()[:20])
     yield "score", {name: score["score"] for name, score in scores.items()}
 
 

@@ -1,8 +1,8 @@
 """The command line: what it says, what it refuses, and what it leaves behind."""
 
-import inspect
 import io
 import json
+import math
 import os
 import re
 import shlex
@@ -11,22 +11,22 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager
-from dataclasses import asdict, fields
-from functools import partial
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 import torch
 from helpers import PAIRS
 
+import transformer.commands.data
 import transformer.commands.evaluate
 import transformer.commands.train
 from transformer import RECIPES, Translator, corpus_scores, load_corpus, train_translator
 from transformer.__main__ import COMMANDS, main
-from transformer.commands.data import Lessons
+from transformer.commands.data import FILES, ParallelData
 from transformer.commands.main import parser
-from transformer.commands.recipes import changed, parsed, read_recipe, settings, train_recipe
-from transformer.commands.train import claimed
+from transformer.commands.recipes import changed, parsed, read_recipe, settings
+from transformer.commands.train import locked_run
 from transformer.files import write_record
 from transformer.language.corpora import Pair
 from transformer.language.preparation import Translation
@@ -56,18 +56,13 @@ def files_in(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def train_on(load, recipe, *given, **named):
-    """Train as the program does, on splits that `load` gives."""
-    return train_recipe(recipe, *given, data=recipe.data.read(load), **named)
-
-
 @pytest.fixture
 def quick(monkeypatch):
     """Training and examining, small enough for a test; the recipe `tiny` runs through the real code."""
     monkeypatch.setitem(RECIPES, "tiny", TINY)
-    monkeypatch.setattr(transformer.commands.train, "train_recipe", partial(train_on, ours))
+    monkeypatch.setattr(transformer.commands.data, "load_corpus", ours)
     scores = {"tuned": {"BLEU-tok": {"line": "BLEU = 1.00"}}}
-    monkeypatch.setattr(Lessons, "record", lambda *given: {"scores": {"test": scores}})
+    monkeypatch.setattr(ParallelData, "record", lambda *given: {"scores": {"test": scores}})
 
 
 # Help
@@ -99,7 +94,7 @@ def test_every_option_says_what_it_does_and_what_it_is_without(name, capsys):
         if action.required:
             continue  # there is nothing without it
         assert "(default" in action.help, action.dest
-        if not isinstance(action.default, None | list | Search):
+        if not isinstance(action.default, None | list):
             assert str(action.default or "none") in action.help, action.dest
     assert "Traceback" not in said
 
@@ -118,14 +113,18 @@ def test_help_lists_the_recipes_and_info_their_settings(capsys):
 # Settings
 
 
-def test_changes_take_the_type_of_their_field():
-    changes = parsed(RECIPES["phrases"], ["steps=12", "dropout=0.25", "norm_first=false", "corpus=ted"])
-    assert changes == {"steps": 12, "dropout": 0.25, "norm_first": False, "corpus": "ted"}
-    assert parsed(RECIPES["phrases"], ["n_layers=6,2"]) == {"n_layers": (6, 2)}
-    assert parsed(changed(RECIPES["toy"], n_layers=(6, 2)), ["n_layers=3"]) == {"n_layers": 3}
-    with pytest.raises(ValueError, match="n_layers must be an int, or two with a comma between them"):
-        parsed(RECIPES["toy"], ["n_layers=six"])
-    assert parsed(RECIPES["toy"], ["unknown=3"]) == {"unknown": "3"}  # which `changed` refuses
+def test_a_setting_is_written_as_one_writes_its_value():
+    given = [
+        "steps=12",
+        "rate=.25",
+        "norm_first=false",
+        "corpus=ted",
+        "n_layers=6,2",
+        "clip=inf",
+        "monitor=-loss",
+    ]
+    wanted = {"steps": 12, "rate": 0.25, "norm_first": False, "corpus": "ted", "n_layers": (6, 2)}
+    assert parsed(given) == wanted | {"clip": math.inf, "monitor": "-loss"}
 
 
 # Training
@@ -143,7 +142,7 @@ def test_a_run_leaves_its_recipe_and_its_translator(quick, tmp_path, capsys):
 
 def test_a_stopped_run_says_where_it_goes_on(quick, tmp_path, capsys):
     folder = ["--directory", str(tmp_path)]
-    train_translator(changed(TINY, steps=2), tmp_path, load=ours)
+    train_translator(changed(TINY, steps=2), tmp_path)
     write_record(tmp_path / "config.json", asdict(TINY))
     assert main(["train", "tiny", *folder]) == 0
     assert capsys.readouterr().out.splitlines()[0] == "going on from step 2 of 4"
@@ -174,15 +173,15 @@ def another(name: str, value):
     return value / 2 + 0.25 if isinstance(value, float) else 2 * value + 2
 
 
-@pytest.mark.parametrize("name", list(settings(TINY)))
+@pytest.mark.parametrize("name", [name for name in settings(TINY) if name not in (*FILES, "sha256")])
 def test_a_run_of_another_recipe_is_left_alone(name, tmp_path):
-    with claimed(tmp_path, TINY) as run:
+    with locked_run(tmp_path, TINY) as run:
         run.write_config()
         (tmp_path / "checkpoint-00000002.pt").write_bytes(b"weights")
     before, value = files_in(tmp_path), settings(TINY)[name]
     other = another(name, value)
     with pytest.raises(ValueError, match=re.escape(f"a run with {name} = {value}, and {name} = {other}")):
-        with claimed(tmp_path, changed(TINY, **{name: other})):
+        with locked_run(tmp_path, changed(TINY, **{name: other})):
             pass
     assert files_in(tmp_path) == before
 
@@ -210,7 +209,7 @@ def test_a_refused_change_leaves_every_byte_and_the_first_command_goes_on(
     if damage == "data":
         with monkeypatch.context() as patch:
             other = lambda corpus, split: [Pair(*pair[::-1]) for pair in ours(corpus, split)]
-            patch.setattr(transformer.commands.train, "train_recipe", partial(train_on, other))
+            patch.setattr(transformer.commands.data, "load_corpus", other)
             before = files_in(tmp_path)
             assert main(["train", "tiny", *folder, "--set", "steps=9"]) == 2
         assert "belongs to a run with" in capsys.readouterr().err
@@ -230,7 +229,7 @@ def test_a_refused_change_leaves_every_byte_and_the_first_command_goes_on(
 
 
 STRANGERS = {
-    "a stranger's": ({"config.json": b'{"model_type": "marian"}'}, "config.json holds no recipe: it has"),
+    "a stranger's": ({"config.json": b'{"model_type": "marian"}'}, "config.json holds no recipe: "),
     "not even JSON": ({"config.json": b"mine"}, "config.json is not a record"),
     "a translator's": (None, "holds model.safetensors, but no checkpoint of a run"),
     "half a translator's": ({"config.json": b"{}", "vocabulary.json": b"{}"}, "holds vocabulary.json, but"),
@@ -325,7 +324,7 @@ def test_texts_that_have_changed_are_refused(texts, tmp_path, capsys):
     path.write_bytes(path.read_bytes().replace(b"1900", b"1901"))
     before = files_in(tmp_path / "run")
     assert main(texts) == 2
-    assert "run holds a run on other texts: their sha256 was " in capsys.readouterr().err
+    assert "run holds a run with sha256 = " in capsys.readouterr().err
     assert files_in(tmp_path / "run") == before
 
 
@@ -387,10 +386,8 @@ def test_texts_without_a_pair_to_learn_from_are_named(files, more, message, tmp_
 def test_fewer_steps_have_a_shorter_warm_up_unless_it_is_said(changes, warmup, tmp_path):
     words = [word for change in changes for word in ("--set", change)]
     options = parser(COMMANDS).parse_args(["train", "phrases", "--directory", str(tmp_path), *words])
-    recipe, _ = transformer.commands.train.asked_for(options)
-    assert recipe == changed(
-        RECIPES["phrases"], **parsed(RECIPES["phrases"], changes) | {"warmup_steps": warmup}
-    )
+    recipe, _ = transformer.commands.train.requested(options)
+    assert recipe == changed(RECIPES["phrases"], **parsed(changes) | {"warmup_steps": warmup})
 
 
 @pytest.mark.parametrize(
@@ -527,16 +524,6 @@ def test_search_is_the_one_that_was_asked_for(capsys, monkeypatch):
     assert seen == [Search(), Search(7, 1.5), Search(7, max_length=9, max_tokens=99)]
 
 
-@pytest.mark.parametrize("name", ["translate", "evaluate", "serve"])
-def test_every_setting_of_a_search_is_an_option_and_its_help_is_the_docstring(name):
-    options = {action.const: action for action in subparsers()[name]._actions if action.dest == "search"}
-    assert list(options) == [setting.name for setting in fields(Search)]
-    for setting in fields(Search):
-        said, _, default = options[setting.name].help.rpartition(" (default: ")
-        assert f"    {setting.name}: {said}.\n" in inspect.getdoc(Search) and default == f"{setting.default})"
-    assert "--beam" in options["beam_size"].option_strings
-
-
 def test_line_that_is_no_utf_8_is_named(capsys, monkeypatch):
     type_in(monkeypatch, CAT.encode() + b"\nn\xe3o\n")
     assert main(["translate", "--beam", "1"]) == 2
@@ -576,15 +563,6 @@ def test_a_doubtful_line_is_named_and_the_others_are_not(capsys, monkeypatch):
     ]
 
 
-def test_the_name_of_the_built_in_translator_means_no_folder(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "phrases").mkdir()
-    assert main(["translate", CAT]) == main(["translate", "--model", "phrases", CAT]) == 0
-    assert capsys.readouterr().out == "the girl likes the black cat.\n" * 2
-    assert main(["translate", "--model", "./phrases", CAT]) == 2
-    assert "phrases is not a translator, as config.json is missing" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("source", ["import sys\nsys.exit(0)", "def build():\n    raise SystemExit(0)"])
 def test_a_module_that_ends_the_program_has_passed_no_check(source, tmp_path, capsys, monkeypatch):
     (tmp_path / "mine.py").write_text(source)
@@ -609,15 +587,6 @@ def lines(pairs, search=Search(1), n_bootstrap=0):
     written = Translator.load("phrases").translate_tokenized([pair.source for pair in pairs], search)
     scores = corpus_scores(written, [pair.target for pair in pairs], n_bootstrap)
     return [score["line"] for score in scores.values()]
-
-
-@pytest.mark.slow
-def test_scores_are_the_lines_of_sacrebleu(short, capsys):
-    assert main(["evaluate", "--beam", "1", "--split", "dev"]) == 0
-    said = capsys.readouterr().out.splitlines()
-    assert said == ["20 pairs, beam 1, length penalty 0.6", *lines(short["dev"])]
-    assert re.match(r"BLEU\|nrefs:1\|.*\|tok:none\|.* = \d+\.\d\d \d+\.\d/.* \(BP = ", said[1])
-    assert "tok:13a" in said[2] and said[3].startswith("chrF2|")
 
 
 @pytest.mark.slow
@@ -659,19 +628,21 @@ def test_info_shows_what_a_translator_is_made_of(capsys):
         (["train", "phrases", "--max-minutes", "-1"], "--max-minutes: must lie in [0.0, inf], but is -1"),
         (["train", "phrases", "--device", "nowhere"], "device 'nowhere'"),
         (["train", "toy", "--set", "setps=3"], "'setps' is not a setting of this recipe"),
-        (["train", "toy", "--set", "steps=2.5"], "steps must be an int, not '2.5'"),
-        (["train", "toy", "--set", "norm_first=yes"], "norm_first must be true or false, not 'yes'"),
+        (["train", "toy", "--set", "steps=2.5"], "steps must be an int, not float (2.5)"),
+        (["train", "toy", "--set", "norm_first=yes"], "norm_first must be a bool, not str ('yes')"),
         (["translate", "--model", "nowhere", "a"], "nowhere"),
-        (["translate", "--beam", "0", "o gato"], "--beam-size: beam_size must be at least 1, but is 0"),
+        (["translate", "--beam", "0", "o gato"], "error: beam_size must be at least 1, but is 0"),
         (
             ["translate", "--length-penalty", "nan", "o gato"],
             "length_penalty must be finite and at least 0, but is nan",
         ),
-        (["serve", "--max-tokens", "0"], "--max-tokens: max_tokens must be at least 1, but is 0"),
+        (["serve", "--max-tokens", "0"], "error: max_tokens must be at least 1, but is 0"),
         (["train", "toy", "--directory", ""], "--directory: must not be empty"),
         (["translate", "--model", "", "a"], "there is no translator ''"),
         (["translate", "--model", "\x1b[31mred\n\x9b", "a"], "no translator '\\x1b[31mred\\n\\x9b'"),
         (["fly"], "fly"),
+        (["train", "--epochs", "3"], "unrecognized arguments: --epochs"),  # whatever follows it
+        (["train", "nothing"], "recipe must be one of ['toy', 'phrases', "),
         (["evaluate", "--corpus", "klingon"], "klingon"),
         (["evaluate", "--source", "a"], "--source and --reference belong together"),
         (
@@ -687,22 +658,6 @@ def test_what_is_wrong_is_said_in_one_line(arguments, message, capsys, tmp_path,
     assert said.startswith("error: ") and message in said and said.count("\n") == 1
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", said)
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    ("line", "option", "meant"),
-    [
-        ("train phrases --epochs 3", "--epochs", None),
-        ("train phrases --direcotry a", "--direcotry", "--directory"),
-        ("train -b 3", "-b", None),
-        ("serve --prot 3", "--prot", "--port"),
-        ("--epochs 3 train phrases", "--epochs", None),
-    ],
-)
-def test_an_unknown_option_is_named_itself_whatever_follows_it(line, option, meant, capsys):
-    assert main(line.split()) == 2
-    question = f"; did you mean {meant}?" if meant else ""
-    assert capsys.readouterr().err.startswith(f"error: unknown option {option}{question} (see ")
 
 
 def test_what_nobody_foresaw_is_one_line_too_and_debug_shows_where(capsys, monkeypatch):

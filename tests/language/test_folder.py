@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import re
 from dataclasses import asdict
 from pathlib import Path
 
@@ -17,7 +16,6 @@ from transformer import (
     Translator,
     Vocabulary,
 )
-from transformer.__main__ import main
 from transformer.files import CheckpointError
 
 
@@ -61,15 +59,6 @@ def test_a_vocabulary_of_another_size_is_named(folder):
         Translator.load(summed(folder))
 
 
-def test_a_vocabulary_with_gaps_is_named(folder):
-    content = json.loads((folder / "vocabulary.json").read_text())
-    words = content["model"]["vocab"]
-    words[max(words, key=words.get)] = 10**6  # the model has no such row
-    (folder / "vocabulary.json").write_text(json.dumps(content))
-    with pytest.raises(CheckpointError, match=r"vocabulary\.json .*entry \d+, '.*', has the number "):
-        Translator.load(summed(folder))
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="needs links and devices of Unix")
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "vocabulary.json"])
@@ -94,11 +83,3 @@ def test_a_translator_is_saved_whole_or_not_at_all(folder, monkeypatch):
     with pytest.raises(OSError, match=r"vocabulary\.json"):
         Translator(make_model(seed=1), VOCABULARY).save(folder)
     assert contents(folder) == kept
-
-
-@pytest.mark.parametrize("command", [["info"], ["translate", "o gato"]])
-def test_the_command_line_says_in_one_line_which_file_is_bad(folder, capsys, command):
-    (folder / "model.safetensors").write_bytes(b"cut" * 10_000)
-    assert main([command[0], "--model", str(summed(folder)), *command[1:]]) == 2
-    out, err = capsys.readouterr()
-    assert out == "" and re.fullmatch(r"error: .*model\.safetensors is not a file of weights .*\n", err)

@@ -348,15 +348,6 @@ def test_an_adapter_has_the_ways_out_that_the_message_and_the_book_name(vocabula
     assert trainer.history[-1]["step"] == 4
 
 
-@pytest.mark.parametrize(
-    "given", [None, nn.Linear(2, 2), Holding, nn.Linear], ids=["none", "linear", "class", "kind"]
-)
-def test_what_is_no_transformer_is_no_translators(given, vocabulary, tmp_path):
-    for make in (lambda: Translator(given, vocabulary), lambda: save_model(given, tmp_path / "model")):
-        with pytest.raises(TypeError, match="^model must be a Transformer, not "):
-            make()
-
-
 def test_a_transformer_without_its_configuration_is_refused_by_name(vocabulary, tmp_path):
     model = model_for(vocabulary)
     for config in (None, "missing"):
@@ -366,16 +357,6 @@ def test_a_transformer_without_its_configuration_is_refused_by_name(vocabulary, 
         for make in (lambda: Translator(model, vocabulary), lambda: save_model(model, tmp_path / "model")):
             with refuses(TypeError, "model.config must be a TransformerConfig, not NoneType (None)"):
                 make()
-
-
-def test_published_models_with_a_bias_of_the_output_are_trained_and_not_kept_in_our_files(
-    vocabulary, tmp_path
-):
-    model, pairs = model_for(vocabulary), encode_pairs(PAIRS, vocabulary)
-    model.output.bias = nn.Parameter(torch.zeros(len(vocabulary)))
-    assert trainer_of(model, pairs).fit().finished
-    with pytest.raises(TypeError, match="output.bias has no place in this model"):
-        Translator(model, vocabulary)
 
 
 def test_settings_of_a_subclass_of_the_configuration_stay_out_of_the_file(vocabulary, tmp_path):

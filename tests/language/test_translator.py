@@ -38,7 +38,7 @@ from transformer.language.translator import (
     tune_search,
 )
 from transformer.speed.fast import FastTransformer
-from transformer.training import load_record, record_path
+from transformer.training import load_record
 
 
 @pytest.fixture(scope="module")
@@ -72,12 +72,6 @@ def test_bleu_is_the_one_of_the_definition():
     assert "tok:13a" in scores["BLEU-detok"]["signature"]
     assert all("case:lc" in score["signature"] for score in scores.values())  # as both sides are written
     assert scores["chrF2"]["signature"]
-
-
-@pytest.mark.parametrize(("ours", "theirs"), [(["a"], ["a", "b"]), ([], [])])
-def test_scores_refuse_unequal_or_empty_lists(ours, theirs):
-    with pytest.raises(ValueError, match=f"not {len(ours)} and {len(theirs)}"):
-        corpus_scores(ours, theirs)
 
 
 REFERENCES = ["the cat sees the old house .", "i like this very much .", "it is late ."] * 9
@@ -351,9 +345,6 @@ def peak_memory() -> int:
     ("file", "content"),
     [
         ("config.json", b"{"),
-        ("config.json", b'{"src_vocab_size": 5, "nonsense": 1}'),
-        ("config.json", b'{"src_vocab_size": 5, "tgt_vocab_size": 5, "d_model": "wide"}'),
-        ("config.json", b"[" * 60_000),
         ("config.json", b" " * 70_000 + b"{}"),
         ("model.safetensors", b"not weights"),
         ("model.safetensors", b""),
@@ -441,24 +432,6 @@ def test_a_folder_of_an_earlier_version_reads_as_what_it_was(translator, tmp_pat
     path.write_text(json.dumps(values), encoding="utf8")
     assert Translator.load(summed(tmp_path)).preparation == CORPORA
     assert Translator.load("phrases").preparation == CORPORA
-
-
-def test_heads_and_swapped_entries_are_noticed_though_every_shape_fits(tmp_path):
-    carried = record_path("phrases")
-    for damage in ("heads", "entries"):
-        folder = tmp_path / damage
-        shutil.copytree(carried, folder)
-        if damage == "heads":
-            config = json.loads((folder / "config.json").read_text(encoding="utf8"))
-            (folder / "config.json").write_text(json.dumps(config | {"n_heads": 128}), encoding="utf8")
-        else:
-            text = (folder / "vocabulary.json").read_text(encoding="utf8")
-            vocab = json.loads(text)["model"]["vocab"]
-            one, two = list(vocab)[100:102]
-            text = text.replace(f'"{one}": 100', '"?": 100').replace(f'"{two}": 101', f'"{one}": 101')
-            (folder / "vocabulary.json").write_text(text.replace('"?"', f'"{two}"'), encoding="utf8")
-        with pytest.raises(CheckpointError, match="does not match"):
-            Translator.load(folder)
 
 
 def rewritten(path: Path, **changes) -> None:
@@ -665,11 +638,6 @@ def test_a_sentence_of_ten_megabytes_is_cut_before_it_costs_memory(translator):
     said = found[1].doubts[:2]
     assert said == tuple(f"is cut to its first {what}" for what in ("1,920 characters", "29 tokens"))
     assert peak_memory() < before + 100_000
-
-
-def test_unknown_translator_names_the_known_ones():
-    with pytest.raises(FileNotFoundError, match="phrases"):
-        Translator.load("no-such-translator")
 
 
 def test_align_returns_the_weights_of_the_pass_it_describes(translator):

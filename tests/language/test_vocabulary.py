@@ -83,25 +83,10 @@ def test_training_is_repeatable(vocabulary):
     assert Vocabulary.train(SENTENCES, size=300).tokenizer.to_str() == vocabulary.tokenizer.to_str()
 
 
-def test_saved_and_loaded(vocabulary, tmp_path):
-    vocabulary.save(tmp_path / "vocabulary.json")
-    loaded = Vocabulary.load(tmp_path / "vocabulary.json")
-    assert len(loaded) == len(vocabulary)
-    assert loaded.encode_batch(SENTENCES) == vocabulary.encode_batch(SENTENCES)
-    assert UNK_ID in loaded.encode("猫")
-
-
 @pytest.mark.parametrize("content", ["", "{}", '{"model": 3}', "cos\nsystem\n(S'true'\ntR."])
 def test_loading_refuses_what_is_no_vocabulary(content, tmp_path):
     (tmp_path / "v.json").write_text(content)
     with pytest.raises(ValueError, match="v.json holds no vocabulary"):
-        Vocabulary.load(tmp_path / "v.json")
-
-
-def test_loading_refuses_another_programs_vocabulary(tmp_path):
-    tokenizers = pytest.importorskip("tokenizers")
-    tokenizers.Tokenizer(tokenizers.models.BPE({"a": 0, "b": 1}, [])).save(str(tmp_path / "v.json"))
-    with pytest.raises(ValueError, match="v.json holds no vocabulary: 'unk_token' is None, not '<unk>'"):
         Vocabulary.load(tmp_path / "v.json")
 
 
@@ -307,17 +292,6 @@ def test_order_depends_on_seed_and_epoch_alone(vocabulary):
     assert torch.equal(before, torch.random.get_rng_state())  # the dropout of a training run is not disturbed
 
 
-def test_resumption_skips_batches(vocabulary):
-    batches = TokenBatches(encode_pairs(load_corpus("phrases", "dev"), vocabulary), 200)
-    whole = list(batches(0))
-    again = batches(0)
-    for _ in range(5):
-        next(again)
-    assert all(
-        torch.equal(a, b) for left, right in zip(whole[5:], again, strict=True) for a, b in zip(left, right)
-    )
-
-
 def test_waste_by_hand():
     batch = torch.tensor([[5, 6, 7], [8, 0, 0]]), torch.tensor([[5, 6], [7, 0]])
     assert padding_waste([batch]) == 3 / 10
@@ -486,16 +460,3 @@ def test_a_run_with_drawn_cuts_and_two_passes_resumes_to_the_same_bits(vocabular
         assert trainer.step == first + second
         ends.append(list(trainer.model.parameters()))
     assert all(torch.equal(one, two) for one, two in zip(*ends, strict=True))
-
-
-@pytest.mark.parametrize(
-    ("options", "error", "message"),
-    [
-        ({"max_tokens": 0}, ValueError, "max_tokens must be at least 1, but is 0"),
-        ({"pairs": [("a",)]}, ValueError, "pairs[0] must be a source and a target, not 1 things"),
-        ({"pairs": [("a", 3)]}, TypeError, "pairs[0][1] must be a str, not int (3)"),
-    ],
-)
-def test_sampler_refuses(vocabulary, options, error, message):
-    with pytest.raises(error, match=re.escape(message)):
-        BPEDropout(**({"pairs": PAIRS[:2], "vocabulary": vocabulary} | options))

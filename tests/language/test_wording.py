@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from transformer import Preparation, Translator, Vocabulary, encode_pairs
-from transformer import train_translator as train
-from transformer.commands.recipes import RECIPES, changed
+from transformer.commands.data import ParallelData
+from transformer.commands.recipes import RECIPES, changed, train_recipe
 from transformer.language.batches import BPEDropout
 from transformer.language.corpora import Pair
 from transformer.language.preparation import AS_IT_IS, CORPORA, PREPARATIONS, detokenize, tokenize
@@ -186,9 +186,9 @@ def run(request, tmp_path_factory):
     """A translator, the folder that it is in, and the sources that training showed, in the order of `OWN`."""
     folder = tmp_path_factory.mktemp("run")
     recipe = changed(TINY, preparation=request.param)
-    translator, trainer = train(recipe, folder, load=lambda corpus, split: OWN)
-    batches: Any = trainer.stream.batches
-    return translator, folder / "translator", [source for source, _ in batches.pairs]
+    done = train_recipe(recipe, folder, data=ParallelData(recipe.data, OWN, OWN))
+    batches: Any = done.trainer.stream.batches
+    return done.result, folder / "translator", [source for source, _ in batches.pairs]
 
 
 @pytest.fixture

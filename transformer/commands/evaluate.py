@@ -2,7 +2,7 @@
 
 import argparse
 from collections.abc import Sequence
-from transformer.commands.main import Add, note, place, search_options, within
+from transformer.commands.main import Add, note, place, search_of, search_options, within
 from transformer.language.corpora import Pair, load_corpus, read_pairs
 from transformer.language.folder import pretrained_folder
 from transformer.language.scores import corpus_scores
@@ -14,9 +14,10 @@ __all__ = ["run", "evaluation_pairs", "add_options", "HELP"]
 
 def run(options: argparse.Namespace) -> None:
     """Score a translator on a split of a corpus, or on two files."""
+    search = search_of(options)
     translator = Translator.load(pretrained_folder(options.model), options.device)
     pairs, seen = evaluation_pairs(options, translator.preparation)
-    sources, search = [source for source, _ in pairs], options.search
+    sources = [source for source, _ in pairs]
     targets = [translator.vocabulary.prepare(target) for _, target in pairs]
 
     def show(rows: Sequence[int]) -> None:

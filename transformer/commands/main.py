@@ -1,10 +1,7 @@
 """The command line: options and messages that commands share, and the program around them."""
 
 import argparse
-import difflib
-import inspect
 import os
-import re
 import signal
 import sys
 import threading
@@ -12,7 +9,6 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import fields, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
@@ -24,7 +20,7 @@ from transformer.speed.kernels import keep_freed_memory
 from transformer.training import best_device
 
 __all__ = [
-    "within", "place", "program", "Add", "described", "search_options", "model_option", "engine_option",
+    "within", "place", "program", "Add", "search_options", "search_of", "model_option", "engine_option",
     "named_translator", "device_option", "use_threads", "one_line", "note", "parser", "run",
 ]  # fmt: skip
 
@@ -42,23 +38,10 @@ Every command has a --help of its own."""
 
 
 class Arguments(argparse.ArgumentParser):
-    """A parser that leaves it to `run` to say what is wrong, and names an unknown option itself."""
+    """A parser that leaves it to `run` to say what is wrong."""
 
     def error(self, message: str) -> NoReturn:
         raise ValueError(f"{message} (see {self.prog} --help)")
-
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        words: list[str] = list(sys.argv[1:] if args is None else args)
-        for word in words:  # else argparse takes the value after it for something else
-            flag, known = word.partition("=")[0], self._option_string_actions
-            option = re.match(r"-[^\W\d]|--.", word) and " " not in flag
-            if word == "--" or self._subparsers and not option:  # what follows is another's
-                break
-            start = flag if flag.startswith("--") else flag[:2]
-            if option and not any(name.startswith(start) for name in known):
-                near = difflib.get_close_matches(flag, known, 1, cutoff=0.7)
-                self.error(f"unknown option {flag}" + (f"; did you mean {near[0]}?" if near else ""))
-        return super().parse_known_args(words, namespace)
 
 
 def within(kind: type, low: float, high: float) -> Callable[[str], Any]:
@@ -90,33 +73,23 @@ def program() -> str:
 Add = Callable[..., Any]  # an argument parser's `add_argument`
 
 
-class Setting(argparse.Action):
-    """An option that changes one setting, `const`, of the value at `dest`, which checks it."""
-
-    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: Any = None) -> None:
-        before = getattr(namespace, self.dest)
-        try:
-            setattr(namespace, self.dest, replace(before, **{self.const: values}))
-        except ValueError as error:
-            raise argparse.ArgumentError(self, str(error)) from None
-
-
-def described(settings: type) -> dict[str, str]:
-    """What the docstring of a dataclass says of each of its arguments, in one line."""
-    return dict(re.findall(r"^    (\w+): (.+)\.$", inspect.getdoc(settings) or "", re.M))
-
-
 def search_options(add: Add) -> None:
-    """Which translator searches, how, and where; `options.search` is the `Search`."""
+    """Which translator searches, how, and where; `search_of` makes a `Search` of it."""
     model_option(add)
-    said = described(Search)
-    for setting in fields(Search):
-        short = ["--beam"] if setting.name == "beam_size" else []
-        flag = "--" + setting.name.replace("_", "-")
-        text = f"{said[setting.name]} (default: {setting.default})"
-        kept = {"dest": "search", "default": Search(), "const": setting.name}
-        add(*short, flag, action=Setting, type=setting.type, metavar="N", help=text, **kept)
+    beam = f"width of the beam, from 1 to 100; 1 for greedy search (default: {Search.beam_size})"
+    add("--beam", "--beam-size", type=int, default=Search.beam_size, metavar="N", help=beam)
+    penalty = f"how much a long translation is favored, from 0 to 10 (default: {Search.length_penalty})"
+    add("--length-penalty", type=float, default=Search.length_penalty, metavar="N", help=penalty)
+    length = f"the most tokens of a translation (default: {Search.max_length})"
+    add("--max-length", type=int, default=Search.max_length, metavar="N", help=length)
+    tokens = f"the most source tokens that are translated at once (default: {Search.max_tokens})"
+    add("--max-tokens", type=int, default=Search.max_tokens, metavar="N", help=tokens)
     device_option(add)
+
+
+def search_of(options: argparse.Namespace) -> Search:
+    """The search that the options ask for, which checks them."""
+    return Search(options.beam, options.length_penalty, options.max_length, options.max_tokens)
 
 
 def model_option(add: Add) -> None:

@@ -1,21 +1,24 @@
 """Recipes: all that a training run depends on, as data, and the run itself."""
 
+import ast
+import math
+import tomllib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from copy import deepcopy
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
 import torch
 from torch import Tensor
-from transformer.commands.data import Lessons, Load, OwnTexts, Reversals, Translations, checksum
+from transformer.commands.data import ParallelData, Reversals, Translations, checksum
 from transformer.files import read_record
 from transformer.language.batches import TokenBatches, encode_pairs
 from transformer.language.corpora import CorpusError, Pair, as_pairs, held_out
+from transformer.language.preparation import AS_IT_IS, Preparation
 from transformer.language.translator import Translator
 from transformer.language.vocabulary import Vocabulary, normalize
-from transformer.language.preparation import AS_IT_IS, Preparation
 from transformer.layers import LayerConfig
 from transformer.loss import r_drop_loss, teacher_forced_loss
 from transformer.model import Transformer, TransformerConfig
@@ -23,14 +26,14 @@ from transformer.runs.checkpoints import load_checkpoint
 from transformer.runs.distributed import StoppedRun, rank_and_world_size
 from transformer.runs.folder import run_facts
 from transformer.runs.trainer import Trainer, TrainingConfig
-from transformer.training import best_device, cooldown, noam_rate
+from transformer.training import best_device, cooldown, noam_rate, record_path
 from transformer.validation import check_device, check_number, check_rate, check_size, check_type
 from transformer.validation import optional_import
 from transformer.weights import set_weights
 
 __all__ = [
-    "Stacks", "Schedule", "Loss", "Recipe", "settings", "changed", "parsed", "RECIPES", "read_recipe",
-    "recipe_for", "own_recipe", "Trained", "train_recipe", "train_translator",
+    "Stacks", "Schedule", "Loss", "Recipe", "settings", "changed", "parsed", "recipe_from", "read_recipe",
+    "RECIPES", "recipe_for", "own_recipe", "Trained", "train_recipe", "train_translator",
 ]  # fmt: skip
 
 
@@ -49,11 +52,6 @@ class Stacks(LayerConfig):
     def __post_init__(self) -> None:
         config = TransformerConfig(4, 4, **asdict(self))  # refuses settings that no model can have
         object.__setattr__(self, "n_layers", config.n_layers)
-
-    @property
-    def depths(self) -> tuple[int, int]:
-        """As in `TransformerConfig`."""
-        return TransformerConfig(4, 4, **asdict(self)).depths
 
 
 @dataclass(frozen=True)
@@ -141,6 +139,20 @@ def settings(recipe: Recipe) -> dict[str, Any]:
     return {name: value for part in parts.values() for name, value in part.items()}
 
 
+def recipe_from(values: Any) -> Recipe:
+    """The recipe of which `asdict`, a record or a table in TOML holds the settings, part by part.
+
+    Raises:
+        TypeError, ValueError: they are not those of a recipe, or a value is out of its range.
+    """
+    check_type(dict, recipe=values)
+    data = Translations if "corpus" in values.get("data", ()) else Reversals
+    kinds: dict[str, Any] = {"data": data, "model": Stacks, "schedule": Schedule}
+    kinds |= {"training": TrainingConfig, "loss": Loss}
+    parts: Any = {name: kinds[name](**part) if name in kinds else part for name, part in values.items()}
+    return Recipe(**parts)
+
+
 def changed(recipe: Recipe, **changes: Any) -> Recipe:
     """The recipe with some settings changed, whichever parts they belong to.
 
@@ -151,78 +163,21 @@ def changed(recipe: Recipe, **changes: Any) -> Recipe:
     for name in changes:
         if name not in known:
             raise ValueError(f"{name!r} is not a setting of this recipe; there are {', '.join(known)}")
-    parts = {}
-    for slot in fields(recipe):
-        part = getattr(recipe, slot.name)
-        own = {field.name for field in fields(part)} & set(changes)
-        parts[slot.name] = replace(part, **{name: changes[name] for name in own})
-    return Recipe(**parts)
+    parts = asdict(recipe)
+    for part in parts.values():
+        part |= {name: value for name, value in changes.items() if name in part}
+    return recipe_from(parts)
 
 
-def _depths(text: str) -> int | tuple[int, ...]:
-    numbers = tuple(map(int, text.split(",")))
-    return numbers if len(numbers) > 1 else numbers[0]
-
-
-_KINDS: dict[type, tuple[str, Any]] = {  # how a setting is called, and read
-    bool: ("true or false", {"true": True, "false": False}.__getitem__),
-    int: ("an int", int),
-    float: ("a float", float),
-}
-_LAYERS = "an int, or two with a comma between them, for encoder and decoder", _depths
-
-
-def parsed(recipe: Recipe, changes: Iterable[str]) -> dict[str, Any]:
-    """Settings written as `name=value`, each as a value of the recipe's own type.
-
-    Raises:
-        ValueError: a value is not of that type. Unknown names are left to `changed`.
-    """
-    known, values = settings(recipe), {}
+def parsed(changes: Iterable[str]) -> dict[str, Any]:
+    """Settings written as `name=value`: `true`, `false`, `inf`, a number, a pair of these, or else a text."""
+    words, values = {"true": True, "false": False, "inf": math.inf}, dict[str, Any]()
     for name, _, text in (change.partition("=") for change in changes):
-        wanted, read = _KINDS.get(type(known.get(name)), ("a text", str))
-        if name == "n_layers":
-            wanted, read = _LAYERS
         try:
-            values[name] = read(text)
-        except (ValueError, KeyError):
-            raise ValueError(f"{name} must be {wanted}, not {text!r}") from None
+            values[name] = words[text] if text in words else ast.literal_eval(text)
+        except (ValueError, SyntaxError):
+            values[name] = text
     return values
-
-
-_SMALL = Stacks(d_model=128, n_heads=4, n_layers=2, d_ff=256, dropout=0.05, norm_first=True)
-
-
-def _of_corpus(
-    corpus: str, vocab_size: int, model: Stacks, schedule: Schedule, steps: int, max_tokens: int = 2000
-) -> Recipe:
-    every = 350 if steps < 2000 else 500
-    training = TrainingConfig(steps, evaluate_every=every, precision="auto")
-    return Recipe(Translations(corpus, vocab_size, max_tokens), model, schedule, training)
-
-
-_PHRASES = _of_corpus("phrases", 1200, _SMALL, Schedule(200, 0.6, 3e-3), 1400, 1000)
-RECIPES = {
-    "toy": Recipe(
-        Reversals(batch_size=32, length=10),
-        Stacks(d_model=128, n_heads=8, n_layers=2, d_ff=256, dropout=0.0, norm_first=True),
-        Schedule(warmup_steps=2000, cooldown=0.5, factor=0.5),
-        TrainingConfig(30_000, clip_norm=5.0, evaluate_every=500, monitor="sequences"),
-        Loss(smoothing=0.0),
-    ),
-    "phrases": _PHRASES,
-    "phrases-post": replace(
-        _PHRASES, model=replace(_SMALL, norm_first=False), schedule=Schedule(400, 0.6, 2e-3)
-    ),
-    "ted-tiny": _of_corpus(
-        "ted", 4000, replace(_SMALL, n_heads=8, n_layers=4, d_ff=512, dropout=0.1),
-        Schedule(800, 0.4, 2e-3), 6000,
-    ),
-    "ted-small": _of_corpus(
-        "ted", 4000, replace(_SMALL, d_model=256, n_layers=3, d_ff=1024, dropout=0.2),
-        Schedule(1000, 0.5, 1.2e-3), 10_000,
-    ),
-}  # fmt: skip
 
 
 def read_recipe(path: Path | str) -> Recipe:
@@ -235,39 +190,19 @@ def read_recipe(path: Path | str) -> Recipe:
     """
     values = read_record(path)
     try:
-        return _recipe(values.get("recipe", values))
+        return recipe_from(values.get("recipe", values))
     except (TypeError, ValueError) as error:
         raise ValueError(f"{path} holds no recipe: {error}") from None
 
 
-def _recipe(values: Any) -> Recipe:
-    parts = {"model": Stacks, "schedule": Schedule, "training": TrainingConfig, "loss": Loss}
-    if not isinstance(values, dict) or not isinstance(data := values.get("data"), dict):
-        raise ValueError("it has no data")
-    parts["data"] = OwnTexts if "source" in data else Translations if "corpus" in data else Reversals
-    for name in parts.keys() ^ values.keys():
-        raise ValueError(f"it has no {name}" if name in parts else f"{name!r} is not a part of one")
-    return Recipe(**{name: _part(kind, values[name]) for name, kind in parts.items()})
-
-
-def _part(kind: type, values: Any) -> Any:
-    check_type(dict, part=values)
-    kinds: dict[str, Any] = {field.name: field.type for field in fields(kind)}
-    for name, value in values.items():
-        if name not in kinds:
-            raise ValueError(f"{name!r} is not a setting of one")
-        if name == "n_layers":  # a number or a list of two, of which `Stacks` says more
-            continue
-        if type(value) is not kinds[name] and (type(value), kinds[name]) != (int, float):
-            raise TypeError(f"{name} is {value!r:.60}, not of type {kinds[name].__name__}")
-    return kind(**values)
-
+_TABLES = tomllib.loads(record_path("recipes.toml").read_text(encoding="utf8"))
+RECIPES = {name: recipe_from(table) for name, table in _TABLES.items()}
 
 _OWN_LIMITS = 1_000_000, 10_000_000  # words up to which the first size is taken, and the second
 _OWN_SIZES = (  # the layers, the highest rate, tokens in a batch
-    (replace(_SMALL, dropout=0.1), 3e-3, 1000),
-    (replace(_SMALL, d_model=256, n_layers=3, d_ff=1024, dropout=0.2), 1.2e-3, 2000),
-    (replace(_SMALL, d_model=512, n_heads=8, n_layers=6, d_ff=2048, dropout=0.1), 7e-4, 4096),
+    (replace(RECIPES["phrases"].model, dropout=0.1), 3e-3, 1000),
+    (RECIPES["ted-small"].model, 1.2e-3, 2000),
+    (Stacks(norm_first=True), 7e-4, 4096),  # the paper's
 )
 
 
@@ -300,13 +235,11 @@ def recipe_for(pairs: Sequence[tuple[str, str]], preparation: Preparation = AS_I
     vocab_size = max(least, min(least + often // 2, 16_000))
     model, peak_rate, max_tokens = _OWN_SIZES[sum(words.total() > limit for limit in _OWN_LIMITS)]
     languages = " ".join(preparation.languages or ())
-    name = preparation.name
-    data = Translations("own texts", vocab_size, max_tokens, preparation=name, languages=languages)
+    data = Translations("own texts", vocab_size, max_tokens, 0.0, preparation.name, languages)
     vocabulary = Vocabulary.train(texts, vocab_size)  # the texts are prepared
     encoded = encode_pairs(list(zip(texts[::2], texts[1::2])), vocabulary, data.longest)
     if not encoded:
-        said = f"no pair, of {len(texts) // 2:,}, has at most {data.longest:,} tokens on both sides"
-        raise ValueError(said)
+        raise ValueError(f"no pair, of {len(pairs):,}, has at most {data.longest:,} tokens on both sides")
     steps = max(1000, min(10 * len(TokenBatches(encoded, max_tokens)), 50_000))
     training = TrainingConfig(steps, evaluate_every=steps // 10, precision="auto")
     return Recipe(data, model, Schedule(steps // 8, cooldown=0.5, peak_rate=peak_rate), training)
@@ -317,42 +250,43 @@ def own_recipe(preparation: Preparation = AS_IT_IS, **files: Path | str) -> Reci
 
     Args:
         preparation: as in `recipe_for`.
-        **files: `source`, `target`, `dev_source` and `dev_target`, as in `OwnTexts`.
+        **files: `source`, `target`, `dev_source` and `dev_target`, as in `Translations`.
 
     Raises:
         OSError, CorpusError: as in `read_pairs` and `recipe_for`.
         ValueError: a file's name is not UTF-8.
     """
+    languages = " ".join(preparation.languages or ())
     named: dict[str, Any] = {name: str(path) for name, path in files.items()}
-    named |= {"preparation": preparation.name, "languages": " ".join(preparation.languages or ())}
-    own = OwnTexts("own texts", 1, **named)
-    own = replace(own, sha256=" ".join(map(checksum, own.files)))
-    train = own.load("train")
+    data = Translations("own texts", 1, preparation=preparation.name, languages=languages, **named)
+    named["sha256"] = " ".join(map(checksum, data.files))
     try:
-        recipe = recipe_for(train, preparation)
+        return changed(recipe_for(data.read().train, preparation), **named)
     except ValueError as error:
-        raise CorpusError(f"{', '.join(filter(None, (own.source, own.target)))}: {error}") from None
-    chosen: Any = recipe.data
-    return replace(recipe, data=replace(own, vocab_size=chosen.vocab_size, max_tokens=chosen.max_tokens))
+        raise CorpusError(f"{data}: {error}") from None
 
 
 class Trained(NamedTuple):
     """What a run has given."""
 
     recipe: Recipe
-    data: Reversals | Lessons  # what it learned from
-    learned: Any  # a translator, or the toy's model
+    data: Reversals | ParallelData
+    result: Any  # a translator, or the toy's model
     trainer: Trainer
 
     def record(self) -> dict[str, Any]:
         """The record of a finished run: the facts of `run_facts`, the recipe, and what the data note."""
         facts = run_facts(self.trainer.updater.device) | {"recipe": asdict(self.recipe)}
-        return facts | self.data.record(self.learned, self.trainer)
+        return facts | self.data.record(self.result, self.trainer)
 
 
 def train_recipe(
-    recipe: Recipe, directory: PathLike[str] | str | None = None, device: torch.device | str | None = None,
-    progress: bool = False, max_minutes: float | None = None, data: Reversals | Lessons | None = None,
+    recipe: Recipe,
+    directory: PathLike[str] | str | None = None,
+    device: torch.device | str | None = None,
+    progress: bool = False,
+    max_minutes: float | None = None,
+    data: Reversals | ParallelData | None = None,
     graphs: bool = False,
 ) -> Trained:
     """Train as a recipe says; stopped and called again with the same directory, it goes on.
@@ -385,13 +319,13 @@ def train_recipe(
         trainer.fit(max_minutes)
     except StoppedRun as stop:
         stopped = stop
-    learned: Any = data.learned(_chosen(trainer, model).eval())
+    result: Any = data.result(_chosen(trainer, model).eval())
     if directory is not None and rank_and_world_size()[0] == 0:
-        data.keep(learned, Path(directory))
+        data.save(result, Path(directory))
     if stopped is not None:
-        usable = f"; what can be used already: {Path(directory) / recipe.data.left}" if directory else ""
+        usable = f"; what can be used already: {Path(directory) / recipe.data.output}" if directory else ""
         raise StoppedRun(f"{stopped}{usable}", stopped.signal, stopped.step)
-    return Trained(recipe, data, learned, trainer)
+    return Trained(recipe, data, result, trainer)
 
 
 def _chosen(trainer: Trainer, model: Transformer) -> Transformer:
@@ -412,7 +346,6 @@ def train_translator(
     directory: PathLike[str] | str | None = None,
     device: torch.device | str | None = None,
     progress: bool = False,
-    load: Load | None = None,
     max_minutes: float | None = None,
     pairs: Sequence[Pair] | None = None,
 ) -> tuple[Translator, Trainer]:
@@ -420,7 +353,6 @@ def train_translator(
 
     Args:
         recipe: what to do; its data are `Translations`.
-        load: gives a split of a corpus, as `load_corpus` does; `None` for that of the recipe's data.
         pairs: of your own, instead of a corpus; `held_out` chooses those that are not trained on.
 
     Returns:
@@ -435,6 +367,6 @@ def train_translator(
     check_type(Recipe, recipe=recipe)
     data: Any = recipe.data
     check_type(Translations, data=data)
-    lessons = data.read(load) if pairs is None else Lessons(data, *held_out(pairs, data.prepared))
-    trained = train_recipe(recipe, directory, device, progress, max_minutes, lessons)
-    return trained.learned, trained.trainer
+    own = None if pairs is None else ParallelData(data, *held_out(pairs, data.prepared))
+    trained = train_recipe(recipe, directory, device, progress, max_minutes, own)
+    return trained.result, trained.trainer

@@ -7,7 +7,7 @@ import socket
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
-from transformer.commands.main import Add, engine_option, named_translator, search_options, within
+from transformer.commands.main import Add, engine_option, named_translator, search_of, search_options, within
 from transformer.language.translator import AnyTranslator, Search
 from transformer.validation import optional_import
 
@@ -197,12 +197,13 @@ def make_server(app: Any) -> Any:
 
 def run(options: argparse.Namespace) -> None:
     """Translate over HTTP until a signal to stop."""
+    search = search_of(options)
     for library in ("starlette", "uvicorn"):
         optional_import(library)  # better to find out now than after loading that it is missing
     host = options.host
     if not host:
         raise ValueError("host is empty; 0.0.0.0 stands for every address of this machine")
-    app = make_app(named_translator(options), options.search)
+    app = make_app(named_translator(options), search)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     both = host == "::" and socket.has_dualstack_ipv6()  # every address, that of IPv4 as well
     with socket.create_server((host, options.port), family=family, dualstack_ipv6=both) as listening:

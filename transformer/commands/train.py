@@ -7,34 +7,36 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
-from transformer.commands.data import FILES, OwnTexts, Translations
-from transformer.commands.main import (
-    Add, described, device_option, note, one_line, place, program, use_threads, within,
-)  # fmt: skip
+from transformer.commands.data import FILES, ParallelData, Reversals
+from transformer.commands.main import Add, device_option, note, one_line, place, program, use_threads, within
 from transformer.commands.recipes import (
     RECIPES, Recipe, Trained, changed, own_recipe, parsed, read_recipe, settings, train_recipe,
 )  # fmt: skip
 from transformer.files import write_record
 from transformer.language.preparation import AS_IT_IS, PREPARATIONS, Preparation
+from transformer.model import TransformerConfig
 from transformer.runs.distributed import StoppedRun, process_group, rank_and_world_size
 from transformer.runs.folder import RunFolder, draw_curves
-from transformer.validation import optional_import
+from transformer.validation import check_choice, optional_import
 
 __all__ = ["HELP", "run", "add_options"]
 
 
 def run(options: argparse.Namespace) -> None:
     """Train, and leave the model, its record and its log in the run's folder."""
-    recipe, folder = asked_for(options)
+    recipe, folder = requested(options)
     use_threads(options, recipe.model.d_model)
     for library in ("safetensors", *recipe.data.needs):
         optional_import(library)  # better to find out now than hours later that it is missing
     with process_group(options.device) as device:
         first = rank_and_world_size()[0] == 0
-        with claimed(folder, recipe) if first else nullcontext(RunFolder(folder)) as directory:
+        with locked_run(folder, recipe) if first else nullcontext(RunFolder(folder)) as directory:
+            data = recipe.data.read()
+            if first:
+                _announce(recipe, data)
             try:
                 minutes, graphs = options.max_minutes, options.graphs
-                trained = train_recipe(recipe, directory, device, True, minutes, graphs=graphs)
+                trained = train_recipe(recipe, directory, device, True, minutes, data, graphs)
             except StoppedRun as stop:
                 again = shlex.join([*program().split(), *options.arguments])
                 raise StoppedRun(f"{stop}; to go on: {again}", stop.signal, stop.step) from None
@@ -42,10 +44,7 @@ def run(options: argparse.Namespace) -> None:
         leave_results(folder, trained)
 
 
-_FOLLOWS = ("corpus", "sha256", "preparation", "languages", *FILES)  # from texts and what options say of them
-
-
-def asked_for(options: argparse.Namespace) -> tuple[Recipe, Path]:
+def requested(options: argparse.Namespace) -> tuple[Recipe, Path]:
     """The recipe that `train` was given, and the folder of its run.
 
     Raises:
@@ -65,27 +64,30 @@ def asked_for(options: argparse.Namespace) -> tuple[Recipe, Path]:
     if options.config and options.directory is None:
         raise ValueError("--config needs --directory as well: a folder for the run")
     folder = options.directory or Path("runs") / (options.recipe or "own")
+    if options.recipe:
+        check_choice(RECIPES, recipe=options.recipe)
     if options.source:
         languages = tuple(options.languages) if options.languages else None
         preparation = Preparation(options.preparation or AS_IT_IS.name, languages)
         recipe = own_recipe(preparation, **{name: getattr(options, name) or "" for name in FILES})
     else:
         recipe = RECIPES[options.recipe] if options.recipe else read_recipe(options.config)
-    changes = parsed(recipe, options.set)
-    for name in changes.keys() & _FOLLOWS if recipe.data.files else ():
+    changes = parsed(options.set)
+    of_texts = ("corpus", "preparation", "languages") if recipe.data.files else ()
+    for name in changes.keys() & {*FILES, "sha256", *of_texts}:
         raise ValueError(f"{name} cannot be set: it follows from the texts, or has an option of its own")
-    return changed(recipe, **_warmed_up(recipe, changes, folder)), folder
+    asked = changed(recipe, **changes)
+    if "steps" in changes and "warmup_steps" not in changes:
+        asked = changed(asked, warmup_steps=_warmup(recipe, asked.training.steps, folder))
+    return asked, folder
 
 
-def _warmed_up(recipe: Recipe, changes: dict[str, Any], folder: Path) -> dict[str, Any]:
-    # The changes, with a warm-up that is shortened as the run is, if they say nothing of it. A run that
-    # has begun keeps its own, however many steps are added.
-    warmup, steps = recipe.schedule.warmup_steps, recipe.training.steps
+def _warmup(recipe: Recipe, steps: int, folder: Path) -> int:
+    # Of a run with fewer steps it is shorter in proportion; a run that has begun keeps its own.
     if RunFolder(folder).checkpoints() and (config := folder / "config.json").is_file():
-        warmup = read_recipe(config).schedule.warmup_steps
-    elif changes.get("steps", steps) < steps:
-        warmup = max(1, round(warmup * changes["steps"] / steps))
-    return {"warmup_steps": warmup} | changes if "steps" in changes else changes
+        recipe = read_recipe(config)
+        steps = recipe.training.steps
+    return max(1, round(recipe.schedule.warmup_steps * min(1, steps / recipe.training.steps)))
 
 
 def leave_results(folder: Path, trained: Trained) -> None:
@@ -97,23 +99,18 @@ def leave_results(folder: Path, trained: Trained) -> None:
         padding = positions[1] / positions[0] - 1
         print(f"graphs: {len(trainer.graphs.shapes)} shapes, {padding:.0%} more positions by padding to them")
     if not trainer.finished:
-        usable = one_line(folder / trained.recipe.data.left)
         print(f"time is over at step {trainer.step:,}; the same command goes on from there")
-        print(f"what can be used already: {usable}")
+        print(f"what can be used already: {one_line(folder / trained.recipe.data.output)}")
         return
     note("training is over; scoring it can take some minutes more …")
     record = trained.record()
     write_record(folder / "record.json", record)
-    print(trained.data.said(record))
+    print(trained.data.summary(record))
     print(f"the run's folder: {one_line(folder)}")
 
 
-# What a run, or something else, has left that must not be written over.
-_WORK = ("best.pt", "model.safetensors", "vocabulary.json", "record.json", "translator", "curves.png")
-
-
 @contextmanager
-def claimed(folder: Path, recipe: Recipe) -> Iterator[RunFolder]:
+def locked_run(folder: Path, recipe: Recipe) -> Iterator[RunFolder]:
     """Keep the folder of a run to this process, and refuse one that holds another run or something else
     that training would write over. More steps than before may be asked for.
 
@@ -128,68 +125,76 @@ def claimed(folder: Path, recipe: Recipe) -> Iterator[RunFolder]:
     """
     run = RunFolder(folder, asdict(recipe))
     with run.locked():
-        if (step := _begun(run, recipe)) is not None:
+        _check_same_run(run, recipe)
+        if checkpoints := run.checkpoints():
+            step = int(checkpoints[-1].stem.rpartition("-")[2])
             print(f"going on from step {step:,} of {recipe.training.steps:,}", flush=True)
-        _announce(recipe)
         yield run
 
 
-def _begun(run: RunFolder, recipe: Recipe) -> int | None:
-    # The step of the newest checkpoint, if the run in a folder is that of the recipe; `None` for no run.
+# What a run, or something else, has left that must not be written over.
+_WORK = ("best.pt", "model.safetensors", "vocabulary.json", "record.json", "translator", "curves.png")
+
+
+def _check_same_run(run: RunFolder, recipe: Recipe) -> None:
     folder, config, elsewhere = run.path, run.path / "config.json", "name another --directory"
-    checkpoints = run.checkpoints()
-    for name in () if checkpoints else _WORK:
+    begun = bool(run.checkpoints())
+    for name in () if begun else _WORK:
         if (folder / name).exists():
-            said = f"{folder} holds {name}, but no checkpoint of a run to go on from"
-            raise ValueError(f"{said}: {elsewhere}, or move it away")
-    if checkpoints and not config.exists():
-        said = f"{folder} holds checkpoints, but no config.json that tells their recipe"
-        raise ValueError(f"{said}: put it back, or {elsewhere}")
-    if config.exists():
-        try:
-            before: dict[str, Any] = dict(settings(read_recipe(config)))
-            asked: dict[str, Any] = dict(settings(recipe))
-        except ValueError as error:
-            raise ValueError(f"{error}: {elsewhere}, or move it away") from None
-        for name in before | asked:
-            there, here = before.get(name, ""), asked.get(name, "")
-            moved = name in FILES and there and here and before["sha256"] == asked["sha256"]
-            if there != here and not moved and not (name == "steps" and there < here):
-                said = f"{folder} holds a run with {name} = {there}, and {name} = {here} is asked for"
-                if name == "sha256":
-                    said = f"{folder} holds a run on other texts: their sha256 was {there}, and is {here}"
-                raise ValueError(f"{said}: {elsewhere}, or go on with --config {config}")
-    return int(checkpoints[-1].stem.rpartition("-")[2]) if checkpoints else None
+            found = f"{folder} holds {name}, but no checkpoint of a run to go on from"
+            raise ValueError(f"{found}: {elsewhere}, or move it away")
+    if not config.exists():
+        if begun:
+            found = f"{folder} holds checkpoints, but no config.json that tells their recipe"
+            raise ValueError(f"{found}: put it back, or {elsewhere}")
+        return
+    try:
+        before, asked = _compared(read_recipe(config)), _compared(recipe)
+    except ValueError as error:
+        raise ValueError(f"{error}: {elsewhere}, or move it away") from None
+    for name in before | asked:
+        there, here = before.get(name, ""), asked.get(name, "")
+        if there != here and not (name == "steps" and there < here):
+            found = f"{folder} holds a run with {name} = {there}, and {name} = {here} is asked for"
+            raise ValueError(f"{found}: {elsewhere}, or go on with --config {config}")
+
+
+def _compared(recipe: Recipe) -> dict[str, Any]:
+    # The settings; of texts, which may lie elsewhere now, the checksums tell whether they are the same.
+    return {name: bool(value) if name in FILES else value for name, value in settings(recipe).items()}
 
 
 def _size(recipe: Recipe) -> str:
-    encoder, decoder = recipe.model.depths
+    encoder, decoder = TransformerConfig(4, 4, **asdict(recipe.model)).depths
     return f"{encoder}+{decoder} layers of width {recipe.model.d_model}"
 
 
-def _announce(recipe: Recipe) -> None:
+def _announce(recipe: Recipe, data: Reversals | ParallelData) -> None:
     # Say what was chosen for texts of somebody's own, and how long the run is.
-    data, steps, warmup = recipe.data, recipe.training.steps, recipe.schedule.warmup_steps
-    if isinstance(data, Translations) and data.files:
-        train, dev = len(data.load("train")), len(data.load("dev"))
+    if isinstance(data, ParallelData) and (chosen := data.settings).files:
+        train, dev = len(data.train), len(data.dev)
         print(f"{train:,} pairs to train on, {dev:,} to judge by, none of which is trained on")
-        print(f"texts: {data.prepared}; a vocabulary of up to {data.vocab_size:,} tokens")
-        print(f"{_size(recipe)}, dropout {recipe.model.dropout}; batches of {data.max_tokens:,} tokens")
+        print(f"texts: {chosen.prepared}; a vocabulary of up to {chosen.vocab_size:,} tokens")
+        print(f"{_size(recipe)}, dropout {recipe.model.dropout}; batches of {chosen.max_tokens:,} tokens")
+    steps, warmup = recipe.training.steps, recipe.schedule.warmup_steps
     print(f"{steps:,} updates with a warm-up of {warmup:,}", flush=True)
 
 
 def add_options(add: Add) -> None:
     """The options of `train`."""
-    add("recipe", nargs="?", choices=list(RECIPES), metavar="recipe", help="one of the recipes below")
+    add("recipe", nargs="?", help="one of the recipes below")
     instead = "take the recipe from a run's config.json or record.json instead"
     add("--config", type=place, metavar="FILE", help=instead)
     change = "change a setting of the recipe, such as steps=500; may be repeated"
     add("--set", action="append", default=[], metavar="NAME=VALUE", help=change)
-    for name, said in described(OwnTexts).items():
-        if name in FILES:
-            flag, said = "--" + name.replace("_", "-"), said.replace("`", "")
-            add(flag, type=place, metavar="FILE", help=f"{said} (default: none)")
-    codes = "their languages, such as de en, for the model card (default: not said)"
+    for flag, text in (
+        ("--source", "texts to train on, a sentence a line; or with their translations, after a tab"),
+        ("--target", "the translations of --source, line by line, if it does not hold them (default: none)"),
+        ("--dev-source", "texts to judge by, which are not trained on (default: none, some are held out)"),
+        ("--dev-target", "the translations of --dev-source, if it does not hold them (default: none)"),
+    ):
+        add(flag, type=place, metavar="FILE", help=text)
+    codes = "their languages, such as de en (default: not said)"
     add("--languages", nargs=2, metavar=("SOURCE", "TARGET"), help=codes)
     form = "what is done to all texts, in training and in use (default: as it is)"
     add("--preparation", choices=PREPARATIONS, help=form)

@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
-from transformer.commands.main import Add, engine_option, named_translator, note, search_options
+from transformer.commands.main import Add, engine_option, named_translator, note, search_of, search_options
 
 __all__ = ["GROUP", "run", "add_options", "HELP"]
 
@@ -47,7 +47,7 @@ def _grouped(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
 
 def run(options: argparse.Namespace) -> None:
     """Translate the sentences given or, where there are none, the lines of standard input."""
-    translator = named_translator(options)
+    search, translator = search_of(options), named_translator(options)
     size = GROUP
     if options.sentence:
         given = _decoded(map(os.fsencode, options.sentence), "sentence")
@@ -60,7 +60,7 @@ def run(options: argparse.Namespace) -> None:
         given = _decoded(sys.stdin.buffer, "standard input, line")
     for group in _grouped(given, size):
         places, sentences = zip(*group, strict=True)
-        answers = translator.translate_checked(sentences, options.search)
+        answers = translator.translate_checked(sentences, search)
         for where, answer in zip(places, answers, strict=True):
             if answer.doubts:
                 note(f"warning: {where} {' and '.join(answer.doubts)}")

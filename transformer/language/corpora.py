@@ -14,7 +14,7 @@ from transformer.files import atomic_file, regular_file
 from transformer.language.vocabulary import normalize
 from transformer.language.preparation import AS_IT_IS, Preparation
 from transformer.training import record_path
-from transformer.validation import check_type, optional_import
+from transformer.validation import check_choice, check_type, optional_import
 
 __all__ = ["Pair", "CorpusError", "data_folder", "load_corpus", "read_pairs", "as_pairs", "held_out"]
 
@@ -28,9 +28,6 @@ class Pair(NamedTuple):
 
 class CorpusError(OSError):
     """A corpus that can be neither found nor fetched, or is not what it should be."""
-
-
-_SPLITS = ("train", "dev", "test")
 
 
 class _Archive(NamedTuple):
@@ -186,10 +183,8 @@ def load_corpus(name: str, split: str) -> list[Pair]:
         >>> load_corpus("phrases", "test")[1]
         Pair(source='a nossa prima está feliz .', target='our cousin is happy .')
     """
-    if name not in ("phrases", "ted"):
-        raise ValueError(f"name must be one of phrases, ted, got {name!r}")
-    if split not in _SPLITS:
-        raise ValueError(f"split must be one of {', '.join(_SPLITS)}, got {split!r}")
+    check_choice(("phrases", "ted"), name=name)
+    check_choice(("train", "dev", "test"), split=split)
     return _packed_pairs(split) if name == "phrases" else _archived_pairs(_TED, split, data_folder())
 
 
@@ -235,6 +230,8 @@ def read_pairs(source: str | Path, target: str | Path | None = None, keep_empty:
     else:
         pairs = _paired(_own_lines(Path(source)), _own_lines(Path(target)), f"{source}, {target}")
     if not keep_empty:
+        if not pairs:
+            raise CorpusError(f"{source}: no lines, and no pairs")
         for number, pair in enumerate(pairs, start=1):
             for side, path in zip(pair, (source, target or source)):
                 if not side.strip():

@@ -77,8 +77,7 @@ def by_length(sequences: Sequence[Sequence[int]], max_tokens: int) -> Iterator[l
 
 @dataclass(frozen=True)
 class Search:
-    """How a translation is searched for. The command line has an option for each setting, and its help
-    says what stands here.
+    """How a translation is searched for; the command line has an option for each setting.
 
     Args:
         beam_size: width of the beam, from 1 to 100: hypotheses kept; 1 for greedy search.
