@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import lru_cache
@@ -30,6 +31,7 @@ from experiments import small_portuguese as phrases
 from transformer import Transformer, Translator, greedy_search, load_toy_model
 from transformer.exchange.llama import Speaker
 from transformer.language.corpora import load_corpus
+from transformer.language.preparation import tokenize
 from transformer.language.translator import by_words
 from transformer.language.vocabulary import BOS_ID, EOS_ID
 from transformer.modern.language_model import LanguageModel
@@ -100,7 +102,7 @@ FIGURES: dict[str, str | None] = {
     **dict.fromkeys(
         "attention positions schedule smoothing roofline merges learner rotary examination".split()
     ),
-    **dict.fromkeys("switch kills descent depth bleu warmup reversing".split()),
+    **dict.fromkeys("switch kills descent depth bleu warmup reversing masks amdahl bootstrap".split()),
     **dict.fromkeys(("phrases", "beam", "anatomy", "stream"), "phrases"),
     "toy": "toy",
     "speaker": "speaker",
@@ -110,6 +112,7 @@ RUN = ("learning", "learner", "trial")
 MORE_SCRIPTS = {
     "learner": ("learning", "recorded"),
     "depth": ("learning",),
+    "bootstrap": ("learning",),
     "warmup": RUN,
     "reversing": RUN,
     "speaker": ("language_model",),
@@ -262,8 +265,26 @@ def switch() -> dict[str, Any]:
     return {"updates": list(range(10, 301, 10)), "right": trials["right"], "faults": faults}
 
 
+def amdahl() -> dict[str, float]:
+    """What shares of a plain training step the kinds of operations take, from the record of Chapter 10."""
+    shares: dict[str, float] = load_record("speed")["profile"]["engines"]["ours, plain"]["shares"]
+    return {kind.replace("optimiser", "optimizer"): share for kind, share in shares.items()}
+
+
+def bootstrap() -> list[list[int]]:
+    """The counts of Chapter 13's hundred sentences: n-grams found and written, n to 4, and both lengths."""
+    rows = []
+    for entry in load_record("ted-small")["sentences"]:
+        texts = [tokenize(entry[side]).split() for side in ("translation", "target")]
+        grams = [[Counter(zip(*(words[i:] for i in range(n)))) for words in texts] for n in range(1, 5)]
+        found = [(ours & theirs).total() for ours, theirs in grams]
+        rows.append([*found, *(ours.total() for ours, _ in grams), *map(len, texts)])
+    return rows
+
+
 # Figures that show records: what their scripts find in `live.data`.
-DATA: dict[str, Callable[[], Any]] = {"examination": examination, "switch": switch}
+RECORDED = examination, switch, amdahl, bootstrap
+DATA: dict[str, Callable[[], Any]] = {read.__name__: read for read in RECORDED}
 
 
 # Drawn when the book is built -------------------------------------------------------------------------

@@ -497,6 +497,9 @@ PAGE_OF = {
     "warmup": "07-training",
     "reversing": "09-toy-task",
     "speaker": "15-since-2017",
+    "masks": "03-attention",
+    "amdahl": "10-speed",
+    "bootstrap": "13-translation",
 }
 PLACES = {name: HTML / "book" / f"{page}.html" for name, page in PAGE_OF.items()}
 

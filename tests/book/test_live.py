@@ -418,8 +418,10 @@ def check_refused(tab: Page, field: Locator, words: str) -> None:
     assert tab.evaluate(TOO_WIDE) <= 0
 
 
-def said(tab: Page) -> str:
-    return tab.locator("figure.live .live-said").inner_text().replace("−", "-")
+def said(tab: Page, name: str = "") -> str:
+    """What the figure of that name says, or the first of the page."""
+    figure = f"figure[data-live={name}]" if name else "figure.live"
+    return tab.locator(f"{figure} .live-said").first.inner_text().replace("−", "-")
 
 
 def ready(tab: Page, name: str) -> None:
@@ -1107,7 +1109,74 @@ def test_roofline_counts_what_the_record_counts(tab):
     for wrong in ("", "99999999999", "0"):
         fields[1].fill(wrong)
         check_refused(tab, fields[1], "GB/s from memory: a number from 0.1 to 100,000.")
-        assert said(tab) == "" and tab.locator(".live-plot > *").count() == 0
+        assert said(tab) == "" and tab.locator(".live-roofline .live-plot > *").count() == 0
+
+
+# What an optimization gains, masks, and the bootstrap -------------------------------------------------
+
+
+@reads_pages
+def test_amdahl_s_law_is_applied_to_the_record(tab):
+    ready(tab, "amdahl")
+    shares = load_record("speed")["profile"]["engines"]["ours, plain"]["shares"]
+    for kind in ("matrix products", "dropout"):
+        tab.locator(".live-amdahl select").select_option(kind)
+        slide(tab, "Factor r", 8)
+        share, r, gain, limit = map(float, NUMBER.findall(said(tab, "amdahl")))
+        s = shares[kind]
+        assert [share, r, gain, limit] == pytest.approx(
+            [100 * s, 3, 1 / (1 - s + s / 3), 1 / (1 - s)], abs=0.051
+        )
+
+
+@reads_pages
+def test_masks_make_the_weights_of_the_chapter(tab):
+    script = (SCRIPTS / "masks.js").read_text(encoding="utf8")
+    scores = torch.tensor(json.loads(re.search(r"SCORES = (.+);", script)[1])).double()
+    lows = {"−∞": -math.inf, "−10⁹": -1e9, "this book's": -1e300}
+    ready(tab, "masks")
+    figure = tab.locator("figure[data-live=masks]")
+    real, causal = torch.tensor([[1, 1, 1, 1, 0]]).bool(), torch.ones(5, 5).bool().tril()
+    for name, mask in {
+        "everything": real | ~real,
+        "padding": real,
+        "causal": causal,
+        "both": real & causal,
+    }.items():
+        figure.get_by_role("button", name=name).click()
+        wanted = scores.masked_fill(~mask, -math.inf).softmax(-1).flatten()
+        for way in lows:
+            figure.locator("select").select_option(way)
+            shown = [float(text.strip("%")) for text in figure.locator(".live-box text").all_text_contents()]
+            assert shown == pytest.approx((100 * wanted).tolist(), abs=0.06)
+        words = {"causal": "the padding gets weight", "both": "nobody sees the padding"}
+        assert words.get(name, "start sees what it is to predict") in said(tab, "masks")
+    for word in ("start", "this"):
+        figure.get_by_role("checkbox", name=f"this may attend to {word}", exact=True).uncheck()
+    for way, text, words in zip(lows, ("NaN", "20.0%", "0"), ("not a number", "everything alike", "all 0")):
+        figure.locator("select").select_option(way)
+        assert figure.locator(".live-box text").all_text_contents()[5:10] == [text] * 5
+        assert said(tab, "masks").startswith("this may attend to nothing") and words in said(tab, "masks")
+
+
+@reads_pages
+def test_the_bootstrap_finds_the_chapter_s_interval(tab):
+    ready(tab, "bootstrap")
+    cells = json.loads((ROOT / "book" / "13-translation.ipynb").read_text(encoding="utf8"))["cells"]
+    printed = next("".join(cell["outputs"][0]["text"]) for cell in cells if cell["id"] == "bootstrap-by-hand")
+    wanted = [float(number) for number in re.search(r"interval ([\d.]+) to ([\d.]+)", printed).groups()]
+    found = {}
+    for place in (3, 6):
+        slide(tab, "Sentences", place)
+        found[place] = [
+            float(x) for x in re.search(r"between ([\d.]+) and ([\d.]+)", said(tab, "bootstrap")).groups()
+        ]
+    assert found[3] == pytest.approx(wanted, abs=1.2)
+    wide, narrow = (high - low for low, high in found.values())
+    assert wide / narrow == pytest.approx(math.sqrt(10), rel=0.2)  # a hundred sentences, and a thousand
+    before = said(tab, "bootstrap")
+    tab.get_by_text("Draw again").click()
+    assert said(tab, "bootstrap") != before
 
 
 # Byte pairs ----------------------------------------------------------------------------------------
