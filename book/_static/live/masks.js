@@ -30,7 +30,7 @@
     const set = (choice) => { mask.forEach((row, t) => row.forEach((_, s) => (row[s] = MASKS[choice](t, s)))); update(); };
     const buttons = Object.keys(MASKS).map((name) => html("button", { type: "button", class: "live-button", click: () => set(name) }, name));
     const way = html("select", { change: update }, ...Object.keys(WAYS).map((name) => html("option", { selected: name === "this book's" }, name)));
-    const map = svg("svg", { class: "live-bars live-weights", viewBox: "0 0 480 258", role: "img" });
+    const map = svg("svg", { class: "live-bars live-masked", viewBox: "0 0 480 258", role: "img" });
     const said = html("output", { class: "live-said" });
     const head = html("tr", {}, html("td", {}), ...WORDS.map((word) => html("th", { scope: "col" }, word)));
     const table = html("table", { class: "live-table" }, html("thead", {}, head),
