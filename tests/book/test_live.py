@@ -498,6 +498,8 @@ def test_a_figure_is_the_one_on_paper_keeps_its_place_and_fits_a_phone(tab, name
         assert NUMBER.split(still) == NUMBER.split(drawn)
         shown, wanted = ([float(number) for number in NUMBER.findall(text)] for text in (still, drawn))
         assert shown == pytest.approx(wanted, abs=0.11)  # another processor may round otherwise
+    show(tab, 820, "light")
+    assert figure.evaluate(SMALL_LETTERS) == []
     show(tab, 390, "light")
     tab.wait_for_function(FILLS, arg=figure.element_handle())
     figure.locator("details").evaluate_all("all => all.forEach(details => (details.open = true))")
