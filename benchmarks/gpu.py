@@ -19,7 +19,7 @@ from benchmarks.measure import memory_bandwidth, product_peak, seconds
 from benchmarks.peers import our_model, our_search
 from benchmarks.workload import SIZES, Batch, Size, decoding_sources, sentence_batches, training_flops
 from transformer import accelerate, teacher_forced_loss
-from transformer.commands.recipes import RECIPES, Recipe, Trained, changed, train_recipe
+from transformer.commands.recipes import RECIPES, Recipe, changed, train_recipe
 from transformer.files import write_record
 from transformer.language.translator import evaluate_translator
 from transformer.runs.folder import run_facts
@@ -97,26 +97,28 @@ def searches(device: torch.device, until: float) -> Rows:
             yield name, {"ms a step": 1000 * took / LENGTH, "tokens/s": sentences * LENGTH / took}
 
 
-def trained(recipe: Recipe, data: Any, device: torch.device, until: float) -> tuple[Trained, dict[str, Any]]:
+def trained(recipe: Recipe, data: Any, device: torch.device, until: float) -> tuple[Any, dict[str, Any]]:
     """Train up to a time, in as many updates as a trial run says that there is time for."""
     trial, last = (300, 100) if device.type == "cuda" else (10, 5)
     train = partial(train_recipe, device=device, data=data, graphs=True)
-    tried = train(changed(recipe, steps=trial, log_every=last, evaluate_every=trial)).trainer
+    _, tried = train(changed(recipe, steps=trial, log_every=last, evaluate_every=trial))
     rate = last / [entry["seconds"] for entry in tried.history if "rate" in entry][-1]
     steps = max(10, min(30_000, round(0.9 * rate * (until - time.monotonic()))))
-    done = train(changed(recipe, steps=steps, evaluate_every=steps, warmup_steps=max(1, steps // 10)))
-    logged = [entry for entry in done.trainer.history if "rate" in entry]
+    result, trainer = train(
+        changed(recipe, steps=steps, evaluate_every=steps, warmup_steps=max(1, steps // 10))
+    )
+    logged = [entry for entry in trainer.history if "rate" in entry]
     took, tokens = (sum(entry[name] for entry in logged) for name in ("seconds", "tokens"))
-    real, padded = done.trainer.graphs.positions if done.trainer.graphs else (0, 0)
+    real, padded = trainer.graphs.positions if trainer.graphs else (0, 0)
     found = {"updates": steps, "updates/s": steps / took, "tokens/s": tokens / took}
-    return done, found | {"seconds": took, "padding": padded / max(real, 1)}
+    return result, found | {"seconds": took, "padding": padded / max(real, 1)}
 
 
 def toy(device: torch.device, until: float) -> Rows:
     """The toy's run, as long as there is time, and its score on unseen sequences."""
-    done, found = trained(RECIPES["toy"], None, device, until)
+    result, found = trained(RECIPES["toy"], None, device, until)
     yield "run", found
-    yield "score", exact_match(done.result, 10_000 if device.type == "cuda" else 100)
+    yield "score", exact_match(result, 10_000 if device.type == "cuda" else 100)
 
 
 def ted(device: torch.device, until: float) -> Rows:
@@ -124,9 +126,9 @@ def ted(device: torch.device, until: float) -> Rows:
     gpu = device.type == "cuda"
     recipe = changed(RECIPES["ted-small"], max_tokens=4000) if gpu else RECIPES["phrases"]
     data: Any = recipe.data.read()
-    done, found = trained(recipe, data, device, until)
+    result, found = trained(recipe, data, device, until)
     yield "run", found
-    scores = evaluate_translator(done.result, data.test() if gpu else data.test()[:20])
+    scores = evaluate_translator(result, data.test() if gpu else data.test()[:20])
     yield "score", {name: score["score"] for name, score in scores.items()}
 
 

@@ -68,15 +68,6 @@ def test_the_file_serves_as_one_of_weights_too(path):
         load_model(path)
 
 
-def test_what_could_not_be_read_again_is_not_saved(path):
-    model = make_model(dtype=torch.float32)
-    with torch.no_grad():
-        model.src_embedding.weight[3, 2] = torch.nan
-    with pytest.raises(ValueError, match="not finite"):
-        save_model(model, path)
-    assert not path.exists()
-
-
 @pytest.mark.slow
 def test_every_flipped_bit_of_a_models_file_is_noticed(path):
     """Also one that turns three heads into one, or moves a text of the configuration."""
@@ -106,9 +97,6 @@ def test_every_flipped_bit_of_a_models_file_is_noticed(path):
         ("[" * 100_000, "holds no configuration"),
         ({"n_heads": 5}, "holds no configuration: n_heads must divide d_model"),
         ({"color": 3}, "holds no configuration: .*color"),
-        ({"d_model": 12 * 10**12}, "d_model is 12,000,000,000,000"),
-        ({"n_layers": 20_000}, "tensors, not"),
-        ({"max_length": 10**13}, "numbers of positions, more than"),
         ({"n_heads": 4}, "its checksum is wrong"),
     ],
 )
@@ -122,7 +110,7 @@ def test_a_models_file_is_refused_by_name(path, said, message):
     path.write_bytes(safetensors.save(safetensors.load(path.read_bytes()), metadata))
     with pytest.raises(CheckpointError, match=message) as refusal:
         load_model(path)
-    assert "model.safetensors" in str(refusal.value) or "positions" in message
+    assert "model.safetensors" in str(refusal.value)
     assert len(str(refusal.value)) < 500
 
 

@@ -186,9 +186,9 @@ def run(request, tmp_path_factory):
     """A translator, the folder that it is in, and the sources that training showed, in the order of `OWN`."""
     folder = tmp_path_factory.mktemp("run")
     recipe = changed(TINY, preparation=request.param)
-    done = train_recipe(recipe, folder, data=ParallelData(recipe.data, OWN, OWN))
-    batches: Any = done.trainer.stream.batches
-    return done.result, folder / "translator", [source for source, _ in batches.pairs]
+    translator, trainer = train_recipe(recipe, folder, data=ParallelData(recipe.data, OWN, OWN))
+    batches: Any = trainer.stream.batches
+    return translator, folder / "translator", [source for source, _ in batches.pairs]
 
 
 @pytest.fixture

@@ -16,13 +16,13 @@ __all__ = ["run", "built", "add_options", "HELP"]
 def run(options: argparse.Namespace) -> int:
     """Examine the model, or the training, that a function builds; the status is 1 if a check fails."""
     names = "src_vocab_size", "tgt_vocab_size", "pad_id", "bos_id", "positions"
-    said = {name: value for name in names if (value := getattr(options, name)) is not None}
-    if options.training and said:
-        raise ValueError(f"--training takes no {', '.join(said)}: the function returns all that is needed")
+    given = {name: value for name in names if (value := getattr(options, name)) is not None}
+    if options.training and given:
+        raise ValueError(f"--training takes no {', '.join(given)}: the function returns all that is needed")
     try:
         made = built(options.factory)
         if not options.training:
-            report = check_model(made, **said)
+            report = check_model(made, **given)
         elif isinstance(made, Mapping):
             report = check_training(**made)
         elif isinstance(made, tuple):

@@ -219,8 +219,8 @@ def _refusal(error: Exception) -> str:
     foreseen = (ValueError, TypeError, OSError, ImportError, ArithmeticError)
     if isinstance(error, foreseen) and str(error):
         return f"error: {one_line(error)}"
-    said = ": ".join(filter(None, (type(error).__name__, one_line(error))))
-    return f"error: {said} (--debug shows where)"
+    message = ": ".join(filter(None, (type(error).__name__, one_line(error))))
+    return f"error: {message} (--debug shows where)"
 
 
 def run(commands: Sequence[ModuleType], arguments: list[str] | None = None) -> int:

@@ -9,7 +9,7 @@ from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
 from os import PathLike
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 import torch
 from torch import Tensor
 from transformer.commands.data import ParallelData, Reversals, Translations, checksum
@@ -24,7 +24,6 @@ from transformer.loss import r_drop_loss, teacher_forced_loss
 from transformer.model import Transformer, TransformerConfig
 from transformer.runs.checkpoints import load_checkpoint
 from transformer.runs.distributed import StoppedRun, rank_and_world_size
-from transformer.runs.folder import run_facts
 from transformer.runs.trainer import Trainer, TrainingConfig
 from transformer.training import best_device, cooldown, noam_rate, record_path
 from transformer.validation import check_device, check_number, check_rate, check_size, check_type
@@ -33,7 +32,7 @@ from transformer.weights import set_weights
 
 __all__ = [
     "Stacks", "Schedule", "Loss", "Recipe", "settings", "changed", "parsed", "recipe_from", "read_recipe",
-    "RECIPES", "recipe_for", "own_recipe", "Trained", "train_recipe", "train_translator",
+    "RECIPES", "recipe_for", "own_recipe", "train_recipe", "train_translator",
 ]  # fmt: skip
 
 
@@ -266,20 +265,6 @@ def own_recipe(preparation: Preparation = AS_IT_IS, **files: Path | str) -> Reci
         raise CorpusError(f"{data}: {error}") from None
 
 
-class Trained(NamedTuple):
-    """What a run has given."""
-
-    recipe: Recipe
-    data: Reversals | ParallelData
-    result: Any  # a translator, or the toy's model
-    trainer: Trainer
-
-    def record(self) -> dict[str, Any]:
-        """The record of a finished run: the facts of `run_facts`, the recipe, and what the data note."""
-        facts = run_facts(self.trainer.updater.device) | {"recipe": asdict(self.recipe)}
-        return facts | self.data.record(self.result, self.trainer)
-
-
 def train_recipe(
     recipe: Recipe,
     directory: PathLike[str] | str | None = None,
@@ -288,7 +273,7 @@ def train_recipe(
     max_minutes: float | None = None,
     data: Reversals | ParallelData | None = None,
     graphs: bool = False,
-) -> Trained:
+) -> tuple[Any, Trainer]:
     """Train as a recipe says; stopped and called again with the same directory, it goes on.
 
     Args:
@@ -299,6 +284,9 @@ def train_recipe(
         max_minutes: as in `Trainer.fit`.
         data: what is learned from; `None` to read the recipe's own.
         graphs: as in `Trainer`.
+
+    Returns:
+        what the run has made, a translator or the toy's model, and the trainer.
 
     Raises:
         TypeError, ValueError: `recipe` is not a recipe; or there is no such device.
@@ -323,9 +311,8 @@ def train_recipe(
     if directory is not None and rank_and_world_size()[0] == 0:
         data.save(result, Path(directory))
     if stopped is not None:
-        usable = f"; what can be used already: {Path(directory) / recipe.data.output}" if directory else ""
-        raise StoppedRun(f"{stopped}{usable}", stopped.signal, stopped.step)
-    return Trained(recipe, data, result, trainer)
+        raise stopped
+    return result, trainer
 
 
 def _chosen(trainer: Trainer, model: Transformer) -> Transformer:
@@ -368,5 +355,4 @@ def train_translator(
     data: Any = recipe.data
     check_type(Translations, data=data)
     own = None if pairs is None else ParallelData(data, *held_out(pairs, data.prepared))
-    trained = train_recipe(recipe, directory, device, progress, max_minutes, own)
-    return trained.result, trained.trainer
+    return train_recipe(recipe, directory, device, progress, max_minutes, own)

@@ -133,8 +133,8 @@ def _n_tokens(sentences: list[str], translator: AnyTranslator) -> list[int]:
     longest, counts = translator.model.config.max_length, []
     for number, sentence in enumerate(sentences, start=1):
         if len(sentence) > LONGEST_SENTENCE:
-            said = f"{len(sentence)} characters; {LONGEST_SENTENCE} are allowed"
-            raise Refusal(413, f"sentence {number} has {said}")
+            reason = f"{len(sentence)} characters; {LONGEST_SENTENCE} are allowed"
+            raise Refusal(413, f"sentence {number} has {reason}")
         if any("\ud800" <= character <= "\udfff" for character in sentence):
             raise Refusal(422, f"sentence {number} has half of a surrogate pair, which is not a character")
         if (count := translator.n_tokens(sentence)) > longest:

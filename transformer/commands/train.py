@@ -10,13 +10,14 @@ from typing import Any
 from transformer.commands.data import FILES, ParallelData, Reversals
 from transformer.commands.main import Add, device_option, note, one_line, place, program, use_threads, within
 from transformer.commands.recipes import (
-    RECIPES, Recipe, Trained, changed, own_recipe, parsed, read_recipe, settings, train_recipe,
+    RECIPES, Recipe, changed, own_recipe, parsed, read_recipe, settings, train_recipe,
 )  # fmt: skip
 from transformer.files import write_record
 from transformer.language.preparation import AS_IT_IS, PREPARATIONS, Preparation
 from transformer.model import TransformerConfig
 from transformer.runs.distributed import StoppedRun, process_group, rank_and_world_size
-from transformer.runs.folder import RunFolder, draw_curves
+from transformer.runs.folder import RunFolder, draw_curves, run_facts
+from transformer.runs.trainer import Trainer
 from transformer.validation import check_choice, optional_import
 
 __all__ = ["HELP", "run", "add_options"]
@@ -36,12 +37,13 @@ def run(options: argparse.Namespace) -> None:
                 _announce(recipe, data)
             try:
                 minutes, graphs = options.max_minutes, options.graphs
-                trained = train_recipe(recipe, directory, device, True, minutes, data, graphs)
+                result, trainer = train_recipe(recipe, directory, device, True, minutes, data, graphs)
             except StoppedRun as stop:
-                again = shlex.join([*program().split(), *options.arguments])
-                raise StoppedRun(f"{stop}; to go on: {again}", stop.signal, stop.step) from None
+                usable = f"what can be used already: {folder / recipe.data.output}"
+                again = f"to go on: {shlex.join([*program().split(), *options.arguments])}"
+                raise StoppedRun(f"{stop}; {usable}; {again}", stop.signal, stop.step) from None
     if first:  # of several processes, one is enough from here on
-        leave_results(folder, trained)
+        leave_results(folder, recipe, data, result, trainer)
 
 
 def requested(options: argparse.Namespace) -> tuple[Recipe, Path]:
@@ -90,9 +92,8 @@ def _warmup(recipe: Recipe, steps: int, folder: Path) -> int:
     return max(1, round(recipe.schedule.warmup_steps * min(1, steps / recipe.training.steps)))
 
 
-def leave_results(folder: Path, trained: Trained) -> None:
+def leave_results(folder: Path, recipe: Recipe, data: Any, result: Any, trainer: Trainer) -> None:
     """Write the curves into the run's folder and, once the run is over, its record."""
-    trainer = trained.trainer
     with suppress(ImportError):  # without matplotlib the run is just as good
         draw_curves(trainer.history, folder / "curves.png")
     if trainer.graphs is not None and (positions := trainer.graphs.positions)[0]:
@@ -100,12 +101,13 @@ def leave_results(folder: Path, trained: Trained) -> None:
         print(f"graphs: {len(trainer.graphs.shapes)} shapes, {padding:.0%} more positions by padding to them")
     if not trainer.finished:
         print(f"time is over at step {trainer.step:,}; the same command goes on from there")
-        print(f"what can be used already: {one_line(folder / trained.recipe.data.output)}")
+        print(f"what can be used already: {one_line(folder / recipe.data.output)}")
         return
     note("training is over; scoring it can take some minutes more …")
-    record = trained.record()
-    write_record(folder / "record.json", record)
-    print(trained.data.summary(record))
+    record = data.record(result, trainer)
+    facts = run_facts(trainer.updater.device) | {"recipe": asdict(recipe)}
+    write_record(folder / "record.json", facts | record)
+    print(data.summary(record))
     print(f"the run's folder: {one_line(folder)}")
 
 

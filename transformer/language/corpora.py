@@ -135,8 +135,8 @@ def _lines(text: str) -> list[str]:
 def _paired(source: list[str], target: list[str], name: str) -> list[Pair]:
     if len(source) != len(target):
         alone = min(len(source), len(target)) + 1
-        said = f"{name}: {len(source):,} source lines but {len(target):,} target lines"
-        raise CorpusError(f"{said}, so that line {alone:,} is alone")
+        message = f"{name}: {len(source):,} source lines but {len(target):,} target lines"
+        raise CorpusError(f"{message}, so that line {alone:,} is alone")
     return [Pair(*pair) for pair in zip(source, target)]
 
 

@@ -144,9 +144,9 @@ _LARGEST_CONFIG = 1 << 16  # bytes
 def read_config(path: Path) -> tuple[TransformerConfig, Preparation]:
     try:
         values = read_record(path, _LARGEST_CONFIG)
-        said = values.pop("preparation", asdict(CORPORA))  # an earlier version knew no other
-        check_type(dict, preparation=said)
-        return TransformerConfig(**values), Preparation(**said)
+        preparation = values.pop("preparation", asdict(CORPORA))  # an earlier version knew no other
+        check_type(dict, preparation=preparation)
+        return TransformerConfig(**values), Preparation(**preparation)
     except (ValueError, TypeError) as error:
         raise CheckpointError(f"{path} is not a configuration: {error}") from error
 
@@ -172,8 +172,8 @@ def _read_header(path: Path) -> dict[str, tuple[int, ...]]:
                 shapes[name] = tuple(tensor.get_shape())
                 _DTYPES[tensor.get_dtype()]
     except (ValueError, KeyError, safetensors.SafetensorError) as error:
-        said = f"{type(error).__name__}: {error}"
-        raise CheckpointError(f"{path} is not a file of weights ({said:.200})") from error
+        reason = f"{type(error).__name__}: {error}"
+        raise CheckpointError(f"{path} is not a file of weights ({reason:.200})") from error
     return shapes
 
 

@@ -206,6 +206,6 @@ def warn_of_doubts(sentences: Sequence[str], doubts: Sequence[Sequence[str]]) ->
     rows = [row for row, said in enumerate(doubts) if said]
     if rows:
         first, others = rows[0], len(rows) - 1
-        said = f"sentence {first + 1} {' and '.join(doubts[first])}: {sentences[first][:60]!r}"
-        said += f" ({others} more are doubtful: translate_checked tells of each)" if others else ""
-        warnings.warn(said, stacklevel=3)
+        message = f"sentence {first + 1} {' and '.join(doubts[first])}: {sentences[first][:60]!r}"
+        message += f" ({others} more are doubtful: translate_checked tells of each)" if others else ""
+        warnings.warn(message, stacklevel=3)
