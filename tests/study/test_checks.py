@@ -15,6 +15,7 @@ from typing import NamedTuple
 import pytest
 import torch
 import torch.nn.functional as F
+from foreign import OfTorch, V, future
 from helpers import make_config, refuses
 from torch import Tensor, nn
 
@@ -42,7 +43,6 @@ from transformer.study.model_checks import (
 )
 
 ROOT = Path(__file__).resolve().parents[2]
-V = 17
 NAMES = (
     "logits", "repeatable", "scores", "dropout", "future", "padding", "batch", "source reach",
     "target reach", "source positions", "target positions", "empty source", "one token", "gradients",
@@ -108,31 +108,6 @@ def test_the_precision_of_the_model_plays_no_part(dtype):
     report = check(model, tolerance=1e-12)
     assert report.passed and report.arithmetic == "float64"
     assert set(seen) == {torch.float64, dtype}  # an empty source is tried in the model's own precision
-
-
-class TorchTransformer(nn.Module):
-    """`torch.nn.Transformer`, with all that it leaves to its user."""
-
-    def __init__(self, n_heads: int, norm_first: bool):
-        super().__init__()
-        self.src_table, self.tgt_table = nn.Embedding(V, 12), nn.Embedding(V, 12)
-        self.positions = nn.Parameter(torch.randn(9, 12))
-        options = dict(nhead=n_heads, dim_feedforward=20, batch_first=True, norm_first=norm_first)
-        layer = nn.TransformerEncoderLayer(12, **options)
-        encoder = nn.TransformerEncoder(layer, 1, nn.LayerNorm(12), enable_nested_tensor=False)
-        self.core = nn.Transformer(12, num_decoder_layers=1, custom_encoder=encoder, **options)
-        self.output = nn.Linear(12, V)
-
-    def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
-        T, padding = tgt.size(1), src == 0
-        hidden = self.core(
-            self.src_table(src) + self.positions[: src.size(1)],
-            self.tgt_table(tgt) + self.positions[:T],
-            tgt_mask=torch.ones(T, T, dtype=torch.bool).triu(1),
-            src_key_padding_mask=padding,
-            memory_key_padding_mask=padding,
-        )
-        return self.output(hidden)
 
 
 class Recurrent(nn.Module):
@@ -213,8 +188,8 @@ def with_frozen_encoder():
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: TorchTransformer(3, False),
-        lambda: TorchTransformer(3, True),
+        OfTorch,
+        lambda: OfTorch(norm_first=False),
         Recurrent,
         with_frozen_encoder,
         Gated,
@@ -1033,33 +1008,6 @@ def test_a_model_in_the_manner_of_nanogpt_is_checked_with_its_targets_and_withou
     assert check_model(decoder_only(model), V, positions="relative") == report
 
 
-class Hashed(nn.Module):
-    """Four experts, chosen by the token and not by a router."""
-
-    def __init__(self, reached: int = 4):
-        super().__init__()
-        self.whole, self.reached = Transformer(config(n_layers=1, dropout=0.0)), reached
-        self.experts = nn.ModuleList(nn.Linear(12, 12) for _ in range(4))
-
-    def forward(self, src, tgt):
-        memory, mask = self.whole.encode(src), self.whole.src_mask(src)
-        hidden, chosen = self.whole.decode(tgt, memory, mask), (tgt // 4).clamp(max=self.reached - 1)
-        for number, expert in enumerate(self.experts):
-            picked = chosen == number
-            hidden = hidden.index_put((picked,), expert(hidden[picked]))
-        return self.whole.project(hidden)
-
-
-@pytest.mark.slow
-def test_experts_that_one_batch_may_miss_are_alive_and_those_that_all_miss_are_dead():
-    for seed in range(3):
-        report = check(Hashed(), seed=seed)
-        assert report.passed, report
-    report = check(Hashed(reached=3))
-    assert report.failures == ("gradients",), report
-    assert result(report, "gradients").measured == "none for experts.3.weight, experts.3.bias"
-
-
 class Draws(Transformer):
     """Its dropout draws by the number of its tokens, as an expert's does, which is no leak."""
 
@@ -1152,25 +1100,6 @@ def test_what_cannot_be_checked_is_said_in_one_line(mine, arguments, said, capsy
 # -------------------------------------------------------------------------------------------------
 
 
-class WithMasks(TorchTransformer):
-    """Masks from two functions: `padding` makes one out of padded places, `causal` one out of a length."""
-
-    def __init__(self, padding, causal):
-        super().__init__(3, False)
-        self.padding, self.causal = padding, causal
-
-    def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
-        T, hidden = tgt.size(1), self.padding(src == 0)
-        x = self.src_table(src) + self.positions[: src.size(1)]
-        y = self.tgt_table(tgt) + self.positions[:T]
-        masks = {"src_key_padding_mask": hidden, "memory_key_padding_mask": hidden}
-        return self.output(self.core(x, y, tgt_mask=self.causal(T), **masks))
-
-
-def future(T: int) -> Tensor:
-    return torch.ones(T, T, dtype=torch.bool).triu(1)
-
-
 def added(hides: Tensor) -> Tensor:
     return torch.zeros(hides.shape).masked_fill(hides, -torch.inf)
 
@@ -1190,7 +1119,7 @@ def added(hides: Tensor) -> Tensor:
 )  # fmt: skip
 @pytest.mark.filterwarnings("ignore:.*nested tensors.*")
 def test_inverted_masks_of_torch_are_named(form, padding, causal, named):
-    model = WithMasks(padding, lambda T: form(causal(T)))
+    model = OfTorch(padding=padding, causal=lambda T: form(causal(T)))
     report = check(model.double())
     suspects = {found.suspects for found in report.results if found.verdict == "FAIL"}
     assert report.passed == (not named)

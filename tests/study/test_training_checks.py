@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from foreign import OfTorch, V, future
 from helpers import make_config
 from torch import Tensor, nn
 
@@ -23,7 +24,7 @@ from transformer import (
 )
 from transformer.study.model_checks import CheckReport
 
-V, PAD, BOS, EOS = 17, 0, 2, 3
+PAD, BOS, EOS = 0, 2, 3
 NAMES = (
     "ids", "dev", "runs", "start", "shift", "end", "padding", "masks", "mean", "gradients", "optimizer",
     "loop", "modes", "overfit", "search",
@@ -44,32 +45,6 @@ TGT = padded([[BOS, *row, EOS] for row in ANSWERS])
 # -------------------------------------------------------------------------------------------------
 # Programs of several styles
 # -------------------------------------------------------------------------------------------------
-
-
-class OfTorch(nn.Module):
-    """`torch.nn.Transformer` with what it leaves to its user; True in a mask means *ignore*."""
-
-    def __init__(self, d: int = 32, polarity: bool = True, far: int = 1, dropout: float = 0.1):
-        super().__init__()
-        self.src_table, self.tgt_table = nn.Embedding(V, d), nn.Embedding(V, d)
-        self.positions = nn.Parameter(torch.randn(24, d) / 5)
-        options = {"batch_first": True, "norm_first": True, "dropout": dropout}
-        layer = nn.TransformerEncoderLayer(d, 4, 2 * d, **options)
-        encoder = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
-        self.core = nn.Transformer(d, 4, 1, 1, 2 * d, custom_encoder=encoder, **options)
-        self.output = nn.Linear(d, V)
-        self.polarity, self.far = polarity, far
-
-    def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
-        T, padding = tgt.size(1), (src == PAD) == self.polarity
-        hidden = self.core(
-            self.src_table(src) + self.positions[: src.size(1)],
-            self.tgt_table(tgt) + self.positions[:T],
-            tgt_mask=torch.ones(T, T, dtype=torch.bool).triu(self.far),
-            src_key_padding_mask=padding,
-            memory_key_padding_mask=padding,
-        )
-        return self.output(hidden)
 
 
 def attend(query: Tensor, memory: Tensor, visible: Tensor) -> Tensor:
@@ -456,6 +431,7 @@ def ignores_the_end(model, batch):
 FAIRSEQ, ANNOTATED = RIGHT["fairseq, eos first"], RIGHT["Annotated Transformer"]
 ended_twice = padded([[BOS, *row, EOS] for row in ANSWERS], EOS)
 other_start, unshifted = TGT.masked_fill(TGT == BOS, 5), lambda: WithLabels(PAD, shift=False)
+too_far = lambda: OfTorch(causal=lambda T: future(T, 2))
 short = SRC[[1, 3, 5], :4], TGT[[1, 3, 5]]
 wrong_rank = {"model": WrongRank, "batch": short}
 untrained = (("train", lambda m, b: loop(m, b, mode=None)), ("evaluate", evaluation))
@@ -494,8 +470,8 @@ FAULTS: dict[str, tuple[Program, str, str]] = {
     "not a scalar": lost("runs", "must return a scalar", reduction="none"),
     "an error": of(TORCH, "runs", "missing 1 required", loss=lambda model, batch: model(batch[1])),
     # model
-    "padding mask inverted": of(TORCH, "masks", "inverted", model=lambda: OfTorch(polarity=False)),
-    "causal mask too far": of(TORCH, "masks", "sees token", model=lambda: OfTorch(far=2)),
+    "padding mask inverted": of(TORCH, "masks", "inverted", model=lambda: OfTorch(padding=torch.logical_not)),
+    "causal mask too far": of(TORCH, "masks", "sees token", model=too_far),
     "no padding mask": of(TORCH, "padding", "no padding mask", model=Unmasked),
     "mask of the wrong rank": of(ANNOTATED, "masks", "wrong rank", **wrong_rank),
     "source isn't read": of(TORCH, "masks", "change nothing", model=Sourceless),

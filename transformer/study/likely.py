@@ -2,9 +2,11 @@
 
 import ast
 import math
+import re
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 from itertools import combinations
+from os.path import commonprefix
 from typing import Any, NamedTuple
 import torch
 from torch import Tensor
@@ -112,7 +114,7 @@ def _kind(value: Any) -> str:
         return f"a tensor {list(value.shape)}"
     if isinstance(value, tuple | list) and any(isinstance(part, Tensor) for part in value):
         return f"a {type(value).__name__} of {', '.join(map(_kind, value))}"
-    return brief(value)
+    return "a dictionary" if isinstance(value, dict) else brief(value)
 
 
 def said(error: BaseException) -> str:
@@ -126,8 +128,12 @@ def brief(value: Any, write: Callable[[Any], str] = repr) -> str:
     return text if len(text) <= 80 else f"{text[:79]}…"
 
 
+# One value made of another
+
 _FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "the sign is wrong": torch.neg,
+    "signs are lost": torch.abs,
+    "negative values have become 0": torch.relu,
     "you return the exponential of what is wanted": torch.exp,
     "you return the logarithm of what is wanted": torch.log,
     "you return the log-softmax of what is wanted": lambda x: x.log_softmax(-1) if x.dim() else x,
@@ -135,9 +141,17 @@ _FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "you return the square of what is wanted": torch.square,
     "you return the square root of what is wanted": torch.sqrt,
     "you return the reciprocal of what is wanted": torch.reciprocal,
-    "negative values have become 0": torch.relu,
-    "signs are lost": torch.abs,
 }
+_ALONG: dict[str, Callable[[Tensor, int], Tensor]] = {
+    "you sum over axis {0}, which should stay": lambda x, axis: x.sum(axis),
+    "you take the mean over axis {0}, which should stay": lambda x, axis: x.mean(axis),
+    "axis {0} runs backward": lambda x, axis: x.flip(axis),
+    "the last entry of axis {0} is missing": lambda x, axis: x.narrow(axis, 0, x.size(axis) - 1),
+    "the first entry of axis {0} is missing": lambda x, axis: x.narrow(axis, 1, x.size(axis) - 1),
+    "off by one: all is moved by +1 along axis {0}": lambda x, axis: x.roll(1, axis),
+    "off by one: all is moved by -1 along axis {0}": lambda x, axis: x.roll(-1, axis),
+}
+_KINDS = Draws, bool, dict, (tuple, list), (Tensor, float, int)
 
 
 def transformation(found: Any, right: Any, inputs: dict[str, Tensor]) -> str:
@@ -146,51 +160,33 @@ def transformation(found: Any, right: Any, inputs: dict[str, Tensor]) -> str:
     Args:
         inputs: what the piece was given, whose sizes may be factors, and which may have been added.
     """
-    if isinstance(right, tuple | list | dict) and not isinstance(right, Draws):
-        return _of_parts(found, right, inputs)
-    if isinstance(right, Tensor | float | int) and isinstance(found, tuple | list | dict):
-        return f"you return {_kind(found)}, and {_kind(right)} alone is wanted"
-    if isinstance(right, bool) or not all(
-        isinstance(value, Tensor | float | int) for value in (found, right)
-    ):
+    mine, wanted = (next((k for k in _KINDS if isinstance(value, k)), None) for value in (found, right))
+    if None in (mine, wanted) or wanted in (Draws, bool):
         return ""
+    if mine is not wanted:
+        return f"you return {_kind(found)}, and {_kind(right)} is wanted"
+    if isinstance(right, dict):
+        found, right = ([each[key] for key in right if key in found] for each in (found, right))
+    if isinstance(right, tuple | list):
+        for i, j in combinations(range(min(len(found), len(right))), 2):
+            if same(found[i], right[j]) and same(found[j], right[i]) and not same(found[i], right[i]):
+                return f"results {i + 1} and {j + 1} are exchanged"
+        parts = (transformation(*pair, inputs) for pair in zip(found, right) if not same(*pair))
+        return next(filter(None, parts), "")
     one, other = torch.as_tensor(found), torch.as_tensor(right)
     if one.shape == other.shape and one.dtype != other.dtype:
         return f"the dtype is {one.dtype}, and {other.dtype} is wanted"
     if one.dtype == other.dtype == torch.bool and same(one, ~other):
         return "True and False are exchanged"
-    one, other = one.detach().double(), other.detach().double()
-    return next((words for words, made in _forms(one, other, inputs) if made), "") or _factor(
-        one, other, inputs
-    )
+    made = _made(one.detach().double(), other.detach().double(), inputs)
+    return next((words for words, so in made if so), "")
 
 
-def _of_parts(found: Any, right: Any, inputs: dict[str, Tensor]) -> str:
-    # Several results at once.
-    if isinstance(found, Tensor) or isinstance(found, dict) != isinstance(right, dict):
-        kind = "a dictionary" if isinstance(right, dict) else _kind(right)
-        return f"you return {_kind(found)}, and {kind} is wanted"
-    if isinstance(right, dict):
-        found, right = ([each[key] for key in right if key in found] for each in (found, right))
-    if not isinstance(found, tuple | list) or len(found) != len(right):
-        return ""
-    numbers = [all(isinstance(part, float) for part in each) for each in (found, right)]
-    if all(numbers) and len(right) > 1:
-        if words := transformation(torch.tensor(found), torch.tensor(right), inputs):
-            return words
-    for i, j in combinations(range(len(right)), 2):
-        if same(found[i], right[j]) and same(found[j], right[i]) and not same(found[i], right[i]):
-            return f"results {i + 1} and {j + 1} are exchanged"
-    return next(
-        filter(None, (transformation(*pair, inputs) for pair in zip(found, right) if not same(*pair))), ""
-    )
-
-
-def _forms(one: Tensor, right: Tensor, inputs: dict[str, Tensor]) -> Iterator[tuple[str, bool]]:
+def _made(one: Tensor, right: Tensor, inputs: dict[str, Tensor]) -> Iterator[tuple[str, bool]]:
     # What may have been done to the right value, and whether it gives this one.
-    if one.numel() == right.numel() and one.shape != right.shape:
+    ordered = same(one.flatten().sort().values, right.flatten().sort().values)
+    if one.shape != right.shape:
         yield "the values are right, and their shape is not", same(one.flatten(), right.flatten())
-        ordered = same(one.flatten().sort().values, right.flatten().sort().values)
         yield "the values are right, but they are joined or cut along another axis", ordered
     if right.dim() == 0 and one.dim():
         yield "you return a value for each entry, and their mean is wanted", same(one.mean(), right)
@@ -202,46 +198,34 @@ def _forms(one: Tensor, right: Tensor, inputs: dict[str, Tensor]) -> Iterator[tu
         for name, x in inputs.items():
             added = x.shape == right.shape and x.is_floating_point()
             yield f"`{name}` is added to what is wanted", added and same(one, right + x)
-    for i, n in enumerate(right.shape if right.numel() > 1 else ()):
-        for j in range(i):
-            yield f"axes {j} and {i} are exchanged", same(one, right.transpose(i, j))
-        yield f"you sum over axis {i}, which should stay", n > 1 and same(one, right.sum(i))
-        yield f"you take the mean over axis {i}, which should stay", n > 1 and same(one, right.mean(i))
-        yield f"axis {i} runs backward", same(one, right.flip(i))
-        yield f"the last entry of axis {i} is missing", n > 1 and same(one, right.narrow(i, 0, n - 1))
-        yield f"the first entry of axis {i} is missing", n > 1 and same(one, right.narrow(i, 1, n - 1))
-        for step in (1, -1):
-            yield f"off by one: all is moved by {step:+} along axis {i}", same(one, right.roll(step, i))
+    for axis, n in enumerate(right.shape if right.numel() > 1 else ()):
+        for other in range(axis):
+            yield f"axes {other} and {axis} are exchanged", same(one, right.transpose(other, axis))
+        for words, along in _ALONG.items() if n > 1 else ():
+            yield words.format(axis), same(one, along(right, axis))
+    if one.shape == right.shape:
+        gap, ratio = (one - right).flatten(), (one / right)[(right != 0) | (one != 0)]
+        if one.numel() > 1 and gap.isfinite().all():
+            yield f"the same number is added everywhere: {gap[0]:.6g}", same(gap, gap[:1].expand_as(gap))
+        if len(ratio) and ratio.isfinite().all() and same(ratio, ratio[:1].expand_as(ratio)):
+            words = _factor(ratio[0].item(), inputs)
+            yield words, one.numel() > 1 or "." not in words  # one number alone has some factor to any other
+        yield "the values are right, but stand in other places", one.numel() > 1 and ordered
 
 
-def _factor(one: Tensor, right: Tensor, inputs: dict[str, Tensor]) -> str:
-    # A number that one value is times the other, or more than it, and where it may come from.
-    if one.shape != right.shape:
-        return ""
-    gap, ratio = (one - right).flatten(), (one / right).flatten()
-    ratio = ratio[(right.flatten() != 0) | (one.flatten() != 0)]
-    if one.numel() > 1 and gap.isfinite().all() and same(gap, gap[:1].expand_as(gap)):
-        return f"the same number is added everywhere: {gap[0]:.6g}"
-    if len(ratio) and ratio.isfinite().all() and same(ratio, ratio[:1].expand_as(ratio)):
-        factor = ratio[0].item()
-        whose = {
-            n: f"axis {i} of `{name}`" for name, x in inputs.items() for i, n in enumerate(x.shape) if n > 1
-        }
-        for n, axis in whose.items():
+def _factor(factor: float, inputs: dict[str, Tensor]) -> str:
+    # A factor in words, and where it may come from.
+    for name, x in inputs.items():
+        for axis, n in enumerate(x.shape):
             for value, words in ((n, f"{n}"), (1 / n, f"1/{n}"), (n**0.5, f"√{n}"), (n**-0.5, f"1/√{n}")):
-                if math.isclose(factor, value, rel_tol=1e-6):
-                    return (
-                        f"yours is {words} times the right one, and {axis} has the length {n}: sum or mean?"
-                    )
-        simple = Fraction(factor).limit_denominator(12)
-        if one.numel() > 1 or simple and math.isclose(factor, simple, rel_tol=1e-6):
-            return (
-                f"yours is {simple if math.isclose(factor, simple) else f'{factor:.6g}'} times the right one"
-            )
-    if one.numel() > 1 and same(one.flatten().sort().values, right.flatten().sort().values):
-        return "the values are right, but stand in other places"
-    return ""
+                if n > 1 and math.isclose(factor, value, rel_tol=1e-6):
+                    whose = f"axis {axis} of `{name}` has the length {n}: sum or mean?"
+                    return f"yours is {words} times the right one, and {whose}"
+    simple = Fraction(factor).limit_denominator(12)
+    return f"yours is {simple if math.isclose(factor, simple) else f'{factor:.6g}'} times the right one"
 
+
+# One slip in right code
 
 _OTHERS = {  # what is easily taken for what
     "mean": "sum amax", "sum": "mean", "max": "min", "min": "max", "amax": "amin mean sum",
@@ -250,14 +234,14 @@ _OTHERS = {  # what is easily taken for what
     "softmax": "log_softmax sigmoid", "log_softmax": "softmax", "square": "abs",
     "sqrt": "square", "repeat_interleave": "repeat", "round": "floor ceil",
 }  # fmt: skip
-_SIGNS: dict[type[Any], tuple[str, str]] = {  # how an operator is written, and what is easily taken for it
-    ast.Add: ("+", "Sub Mult"), ast.Sub: ("−", "Add"), ast.Mult: ("·", "Div Add"), ast.Div: ("/", "Mult"),
-    ast.Pow: ("power", "Mult"), ast.FloorDiv: ("//", "Mod"), ast.Mod: ("%", "FloorDiv"),
-    ast.MatMult: ("@", ""), ast.BitAnd: ("and", "BitOr"), ast.BitOr: ("or", "BitAnd"),
-    ast.Eq: ("=", "NotEq"), ast.NotEq: ("≠", "Eq"),
-    ast.Gt: (">", "GtE Lt"), ast.GtE: ("≥", "Gt Lt"), ast.Lt: ("<", "LtE Gt"), ast.LtE: ("≤", "Lt Gt"),
+_SIGNS: dict[type[Any], tuple[type[Any], ...]] = {
+    ast.Add: (ast.Sub, ast.Mult), ast.Sub: (ast.Add,), ast.Mult: (ast.Div, ast.Add), ast.Div: (ast.Mult,),
+    ast.Pow: (ast.Mult,), ast.FloorDiv: (ast.Mod,), ast.Mod: (ast.FloorDiv,),
+    ast.BitAnd: (ast.BitOr,), ast.BitOr: (ast.BitAnd,), ast.Eq: (ast.NotEq,), ast.NotEq: (ast.Eq,),
+    ast.Gt: (ast.GtE, ast.Lt), ast.GtE: (ast.Gt, ast.Lt),
+    ast.Lt: (ast.LtE, ast.Gt), ast.LtE: (ast.Lt, ast.Gt),
 }  # fmt: skip
-_Slips = Iterator[tuple[str, Any]]
+_LIBRARIES = "math", "torch", "F", "nn"
 
 
 def edits(code: str, name: str = "") -> Iterator[tuple[str, str]]:
@@ -276,19 +260,18 @@ def edits(code: str, name: str = "") -> Iterator[tuple[str, str]]:
         if isinstance(node, ast.arg):
             node.annotation = None
     stored = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-    known = stored | {node.arg for node in nodes if isinstance(node, ast.arg)} - {"self"}
+    known = sorted(stored | {node.arg for node in nodes if isinstance(node, ast.arg)} - {"self"})
     # What is looped over stays, or a list may grow while it is read.
     fixed = {id(part) for node in nodes if hasattr(node, "iter") for part in ast.walk(node.iter)}
-    taken = lambda node: [
-        (f"`{each}` where `{node.id}` belongs", ast.Name(each)) for each in sorted(known - {node.id})
-    ]
+    taken = lambda node: [ast.Name(other) for other in known if other != node.id]
     free = lambda node: isinstance(node, ast.Name) and node.id in known and id(node) not in fixed
-    for slips in (_slips, lambda node: taken(node) if free(node) else ()):
+    for slips in (_others, _lacking, lambda node: taken(node) if free(node) else ()):
         for node in nodes:
-            for words, other in slips(node):
+            for other in slips(node):
                 _Exchange(node, other).visit(tree)
-                yield words, ast.unparse(ast.fix_missing_locations(tree))
+                wrong = ast.unparse(ast.fix_missing_locations(tree))
                 _Exchange(other, node).visit(tree)
+                yield _told(node, other), wrong
 
 
 class _Exchange(ast.NodeTransformer):
@@ -299,123 +282,84 @@ class _Exchange(ast.NodeTransformer):
         return self.new if node is self.old else self.generic_visit(node)
 
 
-def _write(part: ast.AST) -> str:
-    return f"`{brief(ast.unparse(part), str)}`"
+def _told(right: ast.AST, wrong: ast.AST) -> str:
+    # What stands where, without what both have in common at their ends.
+    whole, other = ast.unparse(right), ast.unparse(ast.fix_missing_locations(wrong))
+    if isinstance(wrong, ast.Pass):
+        return f"`{brief(whole, str)}` is missing"
+    ours, theirs = ([*re.findall(r"[\w.]+|\W", text)] for text in (whole, other))
+    same_start = len(commonprefix([ours, theirs]))
+    ours, theirs = ours[same_start:], theirs[same_start:]
+    same_end = len(commonprefix([ours[::-1], theirs[::-1]]))
+    was, now = ("".join(part[: len(part) - same_end]).strip() for part in (ours, theirs))
+    within = f" in `{brief(whole, str)}`" * (was != whole)
+    if not now:
+        return f"`{brief(was, str)}` is missing{within}"
+    return (
+        f"`{brief(now, str)}` where `{brief(was, str)}` belongs{within}"
+        if was
+        else f"`{brief(now, str)}` is too much{within}"
+    )
 
 
-def _slips(node: ast.AST) -> _Slips:
+def _others(node: ast.AST) -> Iterator[ast.AST]:
+    # What is easily taken for a sign, a number, a function, or for what a loop runs over.
     match node:
-        case ast.BinOp(left, op, right) if type(op) in _SIGNS:
-            yield from _slips_of_operator(node, left, op, right)
-        case ast.Compare(left, [op], [right]) if type(op) in _SIGNS:
-            for other in _SIGNS[type(op)][1].split():
-                kind = getattr(ast, other)
-                words = f"{_SIGNS[kind][0]} where {_SIGNS[type(op)][0]} belongs, before {_write(right)}"
-                yield words, ast.Compare(left, [kind()], [right])
-        case ast.UnaryOp(op, operand):
-            sign = "minus" if isinstance(op, ast.USub) else "not"
-            yield f"the {sign} before {_write(operand)} is missing", operand
+        case ast.BinOp(left, op, right):
+            yield from (ast.BinOp(left, kind(), right) for kind in _SIGNS.get(type(op), ()))
+            if isinstance(right, ast.BinOp):
+                yield ast.BinOp(ast.BinOp(left, op, right.left), right.op, right.right)
+            if not isinstance(op, ast.Add | ast.Mult | ast.BitAnd | ast.BitOr):
+                yield ast.BinOp(right, op, left)
+            if isinstance(op, ast.Mult | ast.Div):
+                yield ast.BinOp(node, op, right)
+                yield from (ast.BinOp(node, times, ast.Constant(2)) for times in (ast.Mult(), ast.Div()))
+        case ast.Compare(left, [op], [right]):
+            yield from (ast.Compare(left, [kind()], [right]) for kind in _SIGNS.get(type(op), ()))
         case ast.Constant(int() | float() as n) if not isinstance(n, bool):
             near = (n - 1, n + 1, -n) if isinstance(n, int) else (n * 10, n / 10, n * 2, n / 2)
-            for number in dict.fromkeys(near):
-                if number != n:
-                    yield f"{number} where {n} belongs", ast.Constant(number)
-        case ast.IfExp(test, body, orelse):
-            yield f"{_write(body)} whatever {_write(test)} says", body
-            yield f"{_write(orelse)} whatever {_write(test)} says", orelse
-        case ast.Subscript(value, ast.Slice() | ast.Tuple()):
-            yield f"the slice of {_write(value)} is missing", value
-        case ast.Attribute(value, "T" | "mT"):
-            yield f"{_write(value)} is not transposed", value
-        case ast.Tuple(parts, ctx):
-            for i, j in combinations(range(len(parts)), 2):
-                words = f"{_write(parts[i])} and {_write(parts[j])} are exchanged"
-                yield words, ast.Tuple(_swapped(parts, i, j), ctx)
-        case ast.Call():
-            yield from _slips_of_call(node)
-        case _:
-            yield from _slips_of_statement(node)
-
-
-def _slips_of_statement(node: ast.AST) -> _Slips:
-    match node:
+            yield from (ast.Constant(number) for number in near if number != n)
+        case ast.Attribute(value, name):
+            yield from (ast.Attribute(value, other) for other in _OTHERS.get(name, "").split())
+        case ast.Tuple(parts, context):
+            yield from (ast.Tuple(changed, context) for changed in _swapped(parts))
+        case ast.Call(function, given, named):
+            yield from (ast.Call(function, changed, named) for changed in _swapped(given))
         case ast.For() | ast.comprehension():
-            read = _write(node.iter)
-            for part, words in (
-                ("1:", "all but the first"),
-                (":-1", "all but the last"),
-                (":1", "only the first"),
-            ):
-                part_of = ast.parse(f"[*{ast.unparse(node.iter)}][{part}]", mode="eval").body
-                fields = {**dict(ast.iter_fields(node)), "iter": part_of}
-                yield f"{words} of {read} counts", type(node)(**fields)
+            for part in ("1:", ":-1", ":1"):
+                fewer = ast.parse(f"[*{ast.unparse(node.iter)}][{part}]", mode="eval").body
+                yield type(node)(**{**dict(ast.iter_fields(node)), "iter": fewer})
         case ast.AugAssign(target, _, value):
-            yield f"{_write(target)} is replaced where it should grow", ast.Assign([target], value)
+            yield ast.Assign([target], value)
+
+
+def _swapped(parts: list[Any]) -> Iterator[list[Any]]:
+    for i, j in combinations(range(len(parts)), 2):
+        yield [parts[j] if k == i else parts[i] if k == j else part for k, part in enumerate(parts)]
+
+
+def _lacking(node: ast.AST) -> Iterator[ast.AST]:
+    # A statement without its effect, a part in place of the whole, a call without one of its arguments.
+    match node:
         case ast.Expr(ast.Constant()) | ast.Assign(_, ast.Constant()):
             pass
         case ast.Expr() | ast.Assign() | ast.If():
-            yield f"{_write(node)} is missing", ast.Pass()
-
-
-def _swapped(parts: list[Any], i: int, j: int) -> list[Any]:
-    return [parts[j] if k == i else parts[i] if k == j else part for k, part in enumerate(parts)]
-
-
-def _slips_of_operator(node: ast.BinOp, left: ast.expr, op: ast.operator, right: ast.expr) -> _Slips:
-    sign, others = _SIGNS[type(op)]
-    for other in others.split():
-        kind = getattr(ast, other)
-        yield (
-            f"{_SIGNS[kind][0]} where {sign} belongs, before {_write(right)}",
-            ast.BinOp(left, kind(), right),
-        )
-    if isinstance(right, ast.BinOp):
-        grouped = ast.BinOp(ast.BinOp(left, op, right.left), right.op, right.right)
-        yield f"parentheses around {_write(grouped.left)}, where none belong", grouped
-    yield f"{sign} {_write(right)} is missing", left
-    yield f"{_write(left)} {sign} is missing", right
-    if not isinstance(op, ast.Add | ast.Mult | ast.BitAnd | ast.BitOr):
-        yield f"the sides of {sign} {_write(right)} are exchanged", ast.BinOp(right, op, left)
-    if isinstance(op, ast.Mult | ast.Div):
-        yield f"{_write(right)} counts twice", ast.BinOp(node, op, right)
-        yield f"{_write(node)} is twice too large", ast.BinOp(node, ast.Mult(), ast.Constant(2))
-        yield f"{_write(node)} is half of what it should be", ast.BinOp(node, ast.Div(), ast.Constant(2))
-
-
-def _slips_of_call(node: ast.Call) -> _Slips:
-    function, given = node.func, node.args
-    name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "your piece")
-    name = "your piece" if name == "piece" else name
-    again = lambda *given: ast.Call(function, [*given], node.keywords)
-    for other in _OTHERS.get(name, "").split():
-        changed = (
-            ast.Attribute(function.value, other) if isinstance(function, ast.Attribute) else ast.Name(other)
-        )
-        yield f"`{other}` where `{name}` belongs", ast.Call(changed, given, node.keywords)
-    if isinstance(function, ast.Attribute) and getattr(function.value, "id", "") not in (
-        "math",
-        "torch",
-        "F",
-        "nn",
-    ):
-        yield f"`{name}` is missing", function.value
-    for i, argument in enumerate(given):
-        rest = given[:i], given[i + 1 :]
-        if isinstance(argument, ast.BinOp):
-            apart = ast.BinOp(again(*rest[0], argument.left, *rest[1]), argument.op, argument.right)
-            yield f"{_write(argument.right)} stands outside of `{name}`", apart
-        if not isinstance(argument, ast.Starred):
-            yield f"`{name}` of {_write(argument)} is missing", argument
-        yield f"{_write(argument)} does not reach `{name}`", again(*rest[0], *rest[1])
-        yield f"{_write(argument)} does not reach `{name}`", again(*rest[0], ast.Constant(None), *rest[1])
-        if "mask" in getattr(argument, "id", ""):
-            yield (
-                f"{_write(argument)} is inverted",
-                again(*rest[0], ast.UnaryOp(ast.Invert(), argument), *rest[1]),
+            yield ast.Pass()
+        case ast.BinOp() | ast.UnaryOp() | ast.IfExp() | ast.Subscript() | ast.Attribute(_, "T" | "mT"):
+            yield from (part for part in ast.iter_child_nodes(node) if isinstance(part, ast.expr))
+        case ast.Call(function, given, named):
+            if isinstance(function, ast.Attribute) and getattr(function.value, "id", "") not in _LIBRARIES:
+                yield function.value
+            yield from (part for part in given if not isinstance(part, ast.Starred))
+            for i, part in enumerate(given):
+                again = lambda *between, i=i: ast.Call(
+                    function, [*given[:i], *between, *given[i + 1 :]], named
+                )
+                yield from (again(), again(ast.Constant(None)))
+                if isinstance(part, ast.BinOp):  # one side of it outside
+                    yield ast.BinOp(again(part.left), part.op, part.right)
+                if "mask" in getattr(part, "id", ""):
+                    yield again(ast.UnaryOp(ast.Invert(), part))
+            yield from (
+                ast.Call(function, given, [each for each in named if each is not one]) for one in named
             )
-    for i, j in combinations(range(len(given)), 2):
-        both = f"{_write(given[i])} and {_write(given[j])}"
-        yield f"{both} are exchanged in `{name}`", again(*_swapped(given, i, j))
-    for keyword in node.keywords:
-        fewer = [each for each in node.keywords if each is not keyword]
-        yield f"`{keyword.arg}` does not reach `{name}`", ast.Call(function, given, fewer)

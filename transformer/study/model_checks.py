@@ -334,7 +334,6 @@ def check_model(
     search: Callable[[Tensor, int], Tensor] | None = None,
     tolerance: float = 1e-5,
     seed: int = 0,
-    call: Callable[[Any, Tensor, Tensor], Any] | None = None,
     positions: str | None = None,
 ) -> CheckReport:
     """Look for faults in a Transformer from outside, by the logits it returns.
@@ -359,7 +358,6 @@ def check_model(
             after the end token. `None` to skip the check.
         tolerance: the largest change that counts as none, as a share of the largest logit.
         seed: of the random sentences.
-        call: for a model that is called in another way: `call(model, src, tgt)` returns the logits.
         positions: what the model is meant to have, `"absolute"`, `"relative"` (rotary ones as well)
             or `"none"`; `None`: not said, and a decoder may have either or none.
 
@@ -386,7 +384,7 @@ def check_model(
     check_rate(tolerance=tolerance)
     check_size(minimum=0, seed=seed)
     sizes, pad, bos = _described(model, src_vocab_size, tgt_vocab_size, pad_id, bos_id)
-    own = Adapted(model, call) if call is not None else adapted(model, pad)
+    own = adapted(model, pad)
     if own.pad_id not in (None, pad):
         raise ValueError(f"pad_id is {pad}, but the adapter masks {own.pad_id}")
     own = Adapted(own.model, own.call, pad, own.reads_source, sizes[1])

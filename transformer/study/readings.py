@@ -72,9 +72,8 @@ class Batch:
         return self.rows(*sorted({order[0], order[-1], *firsts[:2]}))
 
     def put(self, **ids: Tensor) -> "Batch":
-        return replace(
-            self, parts=self.parts | {self.roles.get(role, role): part for role, part in ids.items()}
-        )
+        named = {self.roles.get(role, role): part for role, part in ids.items()}
+        return replace(self, parts=self.parts | named)
 
     def with_token(self, role: str, u: int, token: int) -> "Batch":
         # Another token at place u of the first row: of targets, also where the decoder reads it.
@@ -120,7 +119,7 @@ def take_apart(name: str, batch: Any) -> Batch:
         roles = {"labels": roles["src"]}
     if "labels" not in roles:
         forms = (
-            "(src, tgt), (src, decoder input, labels), ids, or a mapping with names such as input_ids, labels"
+            "(src, tgt), (src, decoder input, labels), ids, or a mapping with input_ids, labels and the like"
         )
         raise TypeError(f"{name} must be {forms}, with integer ids [B, T]")
     sizes = {role: len(parts[key]) for role, key in roles.items()}
@@ -128,8 +127,9 @@ def take_apart(name: str, batch: Any) -> Batch:
         raise ValueError(f"{name} must have the same number of rows, at least 1, but has {sizes}")
     if set(roles) == {"src", "labels"}:  # a language model's input and targets?
         src, labels = parts[roles["src"]], parts[roles["labels"]]
-        same = isinstance(batch, Mapping) and src.shape == labels.shape and _lag(src, labels) == 0
-        if same or (src.shape == labels.shape and _lag(src, labels) == 1):
+        if src.shape == labels.shape and _lag(src, labels) in (
+            (0, 1) if isinstance(batch, Mapping) else (1,)
+        ):
             roles = {"read": roles["src"], "labels": roles["labels"]}
     lag = _lag(parts[roles["read"]], parts[roles["labels"]]) if "read" in roles else None
     return Batch(batch, parts, roles, lag)
@@ -141,7 +141,6 @@ class _Reading(NamedTuple):
     targets: Tensor  # [R], -1 where a position doesn't count
     weights: Tensor  # [R], how much a position counts
     read: list[Tensor]  # ids that were looked up in tables, in order
-    by_name: bool  # whether a loss of PyTorch's was watched, and not the model's result
 
 
 class _Listener(TorchFunctionMode):
@@ -153,11 +152,6 @@ class _Listener(TorchFunctionMode):
         self.found: list[tuple[str, Tensor, Tensor, int]] = []
         self.read: list[Tensor] = []
 
-    def flat(self, name: str, logits: Tensor, axis: int = -1) -> Tensor:
-        leaf = torch.full_like(logits.detach(), 1 / logits.size(axis)).requires_grad_()
-        self.found.append((name, logits.detach(), leaf, axis))
-        return leaf
-
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given, name = dict(kwargs or {}), getattr(func, "__name__", "")
         if name == "embedding" and args:
@@ -165,7 +159,9 @@ class _Listener(TorchFunctionMode):
         if name in ("cross_entropy", "log_softmax", "logsumexp"):
             logits, rest = (args[0], args[1:]) if args else (given.pop("input"), ())
             axis = 1 if name == "cross_entropy" and logits.dim() > 1 else -1
-            args = self.flat(name, logits, axis), *rest
+            leaf = torch.full_like(logits.detach(), 1 / logits.size(axis)).requires_grad_()
+            self.found.append((name, logits.detach(), leaf, axis))
+            args = leaf, *rest
         return func(*args, **given)
 
 
@@ -199,10 +195,6 @@ def _read_loss(loss: Callable[[Any, Any], Any], model: nn.Module, batch: Batch) 
     torch.manual_seed(0)
     with torch.enable_grad(), _Listener() as listener:
         value = loss_value(loss(model, batch.given()))
-        if not listener.found:  # a loss by hand: what it reads is the model's result
-            watch = model.register_forward_hook(lambda m, i, out: listener.flat("", find_logits(out)))
-            value = loss_value(loss(model, batch.given()))
-            watch.remove()
     best = [found for found in listener.found if found[0] == "cross_entropy"] or listener.found
     if not best or not value.requires_grad:
         raise Skipped("the loss computes no cross-entropy that can be watched")
@@ -221,7 +213,7 @@ def _read_loss(loss: Callable[[Any, Any], Any], model: nn.Module, batch: Batch) 
         raise Skipped("the loss computes no cross-entropy that can be watched")
     counts = weights > 1e-6 * weights.max()
     targets = slope.argmin(dim=-1).masked_fill(~counts, -1)
-    return _Reading(logits, targets, weights * counts, listener.read, bool(best[0][0]))
+    return _Reading(logits, targets, weights * counts, listener.read)
 
 
 def differing(one: Tensor, other: Tensor) -> Tensor:

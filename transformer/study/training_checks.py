@@ -81,7 +81,7 @@ def _check_runs(p: Program) -> Finding:
     if not value.requires_grad:
         return _wrong(f"the loss {value.item():.3g} has no gradient", "no_grad, detach() or item() in it")
     first = p.each[0].logits
-    if p.each[0].by_name and (first >= 0).all() and ((first.sum(dim=-1) - 1).abs() < 1e-4).all():
+    if (first >= 0).all() and ((first.sum(dim=-1) - 1).abs() < 1e-4).all():
         return _wrong("the loss gets probabilities, not logits", "a softmax before a loss that has its own")
     return _right(f"the loss is {value.item():.3g}")
 

@@ -10,7 +10,7 @@ import sys
 import time
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from itertools import chain
 from pathlib import Path
@@ -23,24 +23,9 @@ from transformer.study.likely import difference, draws, edits, half_precision, s
 from transformer.training import record_path
 
 __all__ = [
-    "Mistake",
-    "Piece",
-    "pieces",
-    "defined",
-    "filled",
-    "outcomes",
-    "renamed",
-    "RIGHT",
-    "WRONG",
-    "MISSING",
-    "Verdict",
-    "judge",
-    "with_mistake",
-    "judge_code",
-    "CORE",
-    "Workbook",
-    "written",
-]
+    "Mistake", "Piece", "pieces", "defined", "filled", "outcomes", "renamed", "RIGHT", "WRONG", "MISSING",
+    "Verdict", "judge", "with_mistake", "judge_code", "CORE", "Workbook", "written",
+]  # fmt: skip
 
 
 class Mistake(NamedTuple):
@@ -243,38 +228,32 @@ def _cause(piece: Piece, found: dict[str, Any], different: list[str]) -> str:
         inputs = {name: value for name, value in scope.items() if isinstance(value, Tensor)}
     if words := transformation(found[question], right[question], inputs):
         return words
-    for each in different[:3]:
-        if words := _slip(piece, found, each, different, time.process_time() + 3):
-            return f"probably {words}"
+    if words := _slip(piece, found, different):
+        return f"probably {words}"
     for other, value in right.items():
         if other not in different and same(found[question], value):
             return f"yours is what is right in “{other}”: what tells the two apart is not used"
     return f"only this is wrong: {', '.join(different)}" * (len(different) < len(right) / 2)
 
 
-def _slip(piece: Piece, found: dict[str, Any], question: str, different: list[str], until: float) -> str:
-    # A slip in how the book's piece is called, or in its code, that gives the values of a probe.
-    book, right, partly = _books_of(piece.key), _expected(piece.key)[question], ""
-    called = ((words, book, probe) for words, probe in edits(piece.probes[question]))
+def _slip(piece: Piece, found: dict[str, Any], different: list[str], seconds: float = 4) -> str:
+    # A slip in how the book's piece is called, or in its code, that gives the values of the first probe.
+    until, question, partly = time.process_time() + seconds, different[0], ""
+    probe = piece.probes[question]
+    called = ((words, piece.code, other) for words, other in edits(probe))
     codes = (code for code in (piece.plain, piece.code) if code)
-    written = (
-        (words, code, piece.probes[question]) for each in codes for words, code in edits(each, piece.name)
-    )
-    for words, candidate, probe in chain(called, written):
+    written = ((words, wrong, probe) for code in codes for words, wrong in edits(code, piece.name))
+    for words, code, asked in chain(called, written):
         if time.process_time() > until:
             break
-        try:
-            candidate = defined(piece, candidate) if isinstance(candidate, str) else candidate
-            wrong = outcomes(piece, candidate, {question: probe})[question]
-            if same(found[question], wrong) and not same(wrong, right):
-                others = {} if candidate is book else {each: piece.probes[each] for each in different}
-                if not others or same(
-                    {each: found[each] for each in different}, outcomes(piece, candidate, others)
-                ):
-                    return words
-                partly = partly or words
-        except Exception:  # such a slip ends the code
-            continue
+        with suppress(Exception):  # such a slip ends the code
+            candidate = defined(piece, code)
+            if not same(found[question], outcomes(piece, candidate, {question: asked})[question]):
+                continue
+            rest = {each: piece.probes[each] for each in different[1:] if asked == probe}
+            if same({each: found[each] for each in rest}, outcomes(piece, candidate, rest) if rest else {}):
+                return words
+            partly = partly or words
     return partly
 
 
@@ -302,10 +281,7 @@ def judge_code(piece: Piece, code: str) -> Verdict:
 
 
 # The modules in which a reader's pieces take the places of the book's.
-_NAMES = "What it holds bears names of your own, and not the book's"
 CORE = ("embedding", "attention", "layers", "model", "loss", "training", "decoding", "toy")
-
-
 _ON_EARLIER = "02", "03", "04", "05", "06", "09"  # chapters that build their models of the reader's pieces
 
 
@@ -323,7 +299,11 @@ class Workbook:
         import_module("transformer.speed.fast")  # before a piece is replaced: fast modules know the book's
         self.chapter: str = chapter
         self.verdicts = {}
-        self._books = {key: _in_package(piece) for key, piece in pieces().items() if piece.module}
+        self._books = {
+            key: getattr(import_module(f"transformer.{piece.module}"), piece.name)
+            for key, piece in pieces().items()
+            if piece.module
+        }
         self._now = dict(self._books)  # what the package has in their places
         self._lent: dict[str, Any] = {}  # what a notebook was given in place of its own pieces
         self._away: dict[str, Any] = {}  # its own pieces during a cell that runs on the book's
@@ -342,11 +322,9 @@ class Workbook:
                 own = self._lent[piece.key] = _defined_in(sys._getframe(1).f_globals, piece)
         mark, says = self.verdicts[piece.key]
         color = {RIGHT: 32, WRONG: 31, MISSING: 33}[mark]
-        rest = ". Until it is right, the cells below run on the book's."
-        if mark == RIGHT:
-            lent = own is self._lent.get(piece.key)
-            rest = f". {_NAMES}, so the cells below run on the book's." if lent else "."
-        print(f"\x1b[{color}m{mark} {piece.name}\x1b[0m: {says.rstrip('.')}{rest}\n{self}")
+        why = "What it holds bears names of your own, so" if mark == RIGHT else "Until it is right,"
+        rest = f" {why} the cells below run on the book's." * (own is self._lent.get(piece.key))
+        print(f"\x1b[{color}m{mark} {piece.name}\x1b[0m: {says.rstrip('.')}.{rest}\n{self}")
         return own
 
     def lend(self, *names: str) -> None:
@@ -364,11 +342,11 @@ class Workbook:
     def whose(self, model: nn.Module) -> str:
         """Which pieces a model is made of, the reader's and the book's."""
         kinds = {type(part) for part in model.modules()}
-        yours: list[str] = []
-        books: list[str] = []
-        for key, piece in self._now.items():
-            if isinstance(piece, type) and any(issubclass(kind, piece) for kind in kinds):
-                (books if piece is self._books[key] else yours).append(pieces()[key].name)
+        held = [
+            k for k, p in self._now.items() if isinstance(p, type) and any(issubclass(x, p) for x in kinds)
+        ]
+        yours = [pieces()[key].name for key in held if self._now[key] is not self._books[key]]
+        books = [pieces()[key].name for key in held if self._now[key] is self._books[key]]
         return f"yours: {', '.join(yours) or 'nothing yet'}\nthe book's: {', '.join(books) or 'nothing'}"
 
     def __str__(self) -> str:
@@ -420,11 +398,6 @@ def _defined_in(names: dict[str, Any], piece: Piece) -> Any:
     nodes = [node for node in ast.parse(piece.code).body if getattr(node, "name", None) == piece.name]
     exec(compile(ast.Module(nodes, []), f"<the book's {piece.name}>", "exec"), names)
     return names[piece.name]
-
-
-def _in_package(piece: Piece) -> Any:
-    """The book's piece, as the package has it."""
-    return getattr(import_module(f"transformer.{piece.module}"), piece.name)
 
 
 def _core() -> list[ModuleType]:
