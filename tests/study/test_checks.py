@@ -391,10 +391,7 @@ FAULTS: dict[str, tuple[Callable[[], nn.Module], set[str]]] = {
         broken(logits=lambda m, s, t, z: 0 * z),
         {"source reach", "target reach", "source positions", "target positions", "gradients"},
     ),
-    "shift inside": (
-        broken(target=lambda t: F.pad(t[:, :-1], (1, 0), value=2)),
-        {"target reach"},
-    ),
+    "shift inside": (broken(target=lambda t: F.pad(t[:, :-1], (1, 0), value=2)), {"target reach"}),
     "no history": (broken(decode=only_itself), {"target reach", "target positions"}),
     "source without positions": (
         broken(encode=lambda m, s: encoded(m, s, m.src_mask(s), positions=False)),
@@ -409,10 +406,7 @@ FAULTS: dict[str, tuple[Callable[[], nn.Module], set[str]]] = {
         {"target positions"},
     ),
     "squeeze": (broken(hidden=lambda m, h: h.squeeze()), {"one token"}),
-    "memory detached": (
-        broken(encode=lambda m, s: encoded(m, s, m.src_mask(s)).detach()),
-        {"gradients"},
-    ),
+    "memory detached": (broken(encode=lambda m, s: encoded(m, s, m.src_mask(s)).detach()), {"gradients"}),
     "an unused layer": (lambda: unused_layer(Transformer(config())), {"gradients"}),
     "gradients not finite": (broken(hidden=not_finite_backwards), {"empty source", "gradients"}),
 }  # fmt: skip

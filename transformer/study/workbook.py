@@ -341,12 +341,9 @@ class Workbook:
 
     def whose(self, model: nn.Module) -> str:
         """Which pieces a model is made of, the reader's and the book's."""
-        kinds = {type(part) for part in model.modules()}
-        held = [
-            k for k, p in self._now.items() if isinstance(p, type) and any(issubclass(x, p) for x in kinds)
-        ]
-        yours = [pieces()[key].name for key in held if self._now[key] is not self._books[key]]
-        books = [pieces()[key].name for key in held if self._now[key] is self._books[key]]
+        bases = {base for part in model.modules() for base in type(part).__mro__}
+        held = {key: piece is self._books[key] for key, piece in self._now.items() if piece in bases}
+        yours, books = ([pieces()[key].name for key in held if held[key] == kind] for kind in (False, True))
         return f"yours: {', '.join(yours) or 'nothing yet'}\nthe book's: {', '.join(books) or 'nothing'}"
 
     def __str__(self) -> str:
