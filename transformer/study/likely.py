@@ -265,13 +265,18 @@ def edits(code: str, name: str = "") -> Iterator[tuple[str, str]]:
     fixed = {id(part) for node in nodes if hasattr(node, "iter") for part in ast.walk(node.iter)}
     taken = lambda node: [ast.Name(other) for other in known if other != node.id]
     free = lambda node: isinstance(node, ast.Name) and node.id in known and id(node) not in fixed
+    above = {id(part): node for node in nodes for part in ast.iter_child_nodes(node)}
     for slips in (_others, _lacking, lambda node: taken(node) if free(node) else ()):
         for node in nodes:
+            short = isinstance(node, ast.Name | ast.Constant) and isinstance(above.get(id(node)), ast.expr)
+            shown = above[id(node)] if short else node
+            right = ast.unparse(shown)
             for other in slips(node):
                 _Exchange(node, other).visit(tree)
                 wrong = ast.unparse(ast.fix_missing_locations(tree))
+                words = _told(right, ast.unparse(shown if short else other))
                 _Exchange(other, node).visit(tree)
-                yield _told(node, other), wrong
+                yield words, wrong
 
 
 class _Exchange(ast.NodeTransformer):
@@ -282,24 +287,18 @@ class _Exchange(ast.NodeTransformer):
         return self.new if node is self.old else self.generic_visit(node)
 
 
-def _told(right: ast.AST, wrong: ast.AST) -> str:
+def _told(right: str, wrong: str) -> str:
     # What stands where, without what both have in common at their ends.
-    whole, other = ast.unparse(right), ast.unparse(ast.fix_missing_locations(wrong))
-    if isinstance(wrong, ast.Pass):
-        return f"`{brief(whole, str)}` is missing"
-    ours, theirs = ([*re.findall(r"[\w.]+|\W", text)] for text in (whole, other))
-    same_start = len(commonprefix([ours, theirs]))
-    ours, theirs = ours[same_start:], theirs[same_start:]
-    same_end = len(commonprefix([ours[::-1], theirs[::-1]]))
-    was, now = ("".join(part[: len(part) - same_end]).strip() for part in (ours, theirs))
-    within = f" in `{brief(whole, str)}`" * (was != whole)
-    if not now:
+    parts = [re.findall(r"[\w.]+|\W", text) for text in (right, wrong)]
+    start = len(commonprefix(parts))
+    end = len(commonprefix([part[start:][::-1] for part in parts]))
+    was, now = ("".join(part[start : len(part) - end]).strip() for part in parts)
+    if any(part.count("(") != part.count(")") or ")" in part.partition("(")[0] for part in (was, now)):
+        was, now = right, wrong
+    within = f" in `{brief(right, str)}`" * (was != right)
+    if now in ("", "pass"):
         return f"`{brief(was, str)}` is missing{within}"
-    return (
-        f"`{brief(now, str)}` where `{brief(was, str)}` belongs{within}"
-        if was
-        else f"`{brief(now, str)}` is too much{within}"
-    )
+    return f"`{brief(now, str)}` {f'where `{brief(was, str)}` belongs' if was else 'is too much'}{within}"
 
 
 def _others(node: ast.AST) -> Iterator[ast.AST]:
