@@ -258,6 +258,7 @@ def assert_same_run(one: Trainer, two: Trainer, tolerance: float) -> None:
         assert torch.allclose(ours, theirs, rtol=0, atol=tolerance)
 
 
+@pytest.mark.slow
 @LOSSES
 @pytest.mark.parametrize(
     "changes", [{"clip_norm": 0.05, "average": 0.9}, {"accumulate": 2, "weight_decay": 0.1}]
@@ -272,6 +273,7 @@ def test_updates_as_graphs_are_the_eager_ones(recorder, device, loss, changes):
     assert recorder is not StandIn or StandIn.replays == (8 if changes.get("average") else 10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
 @pytest.mark.filterwarnings("ignore:this processor has no units for bfloat16")
 def test_a_resumed_run_of_graphs_ends_with_the_same_bits(recorder, device, tmp_path, precision):
@@ -295,6 +297,7 @@ def broken(recorder, when):
     return Broken
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["recording", "replay"])
 def test_after_a_graph_that_fails_the_run_goes_on_from_the_same_state(recorder, device, monkeypatch, when):
     wanted = train(device, dropout=0.2, precision="float16")
@@ -315,6 +318,7 @@ def with_a_hook(model: Transformer) -> Transformer:
     return model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("said", "changes"),
     [

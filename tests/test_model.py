@@ -249,6 +249,7 @@ def drawn_model(sizes: dict[str, int], norm_first: bool, **options) -> Transform
     return make_model(d_model=d_model, n_heads=heads, norm_first=norm_first, **options)
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(shapes(), st.booleans(), st.booleans(), st.data())
 def test_later_tokens_change_nothing(sizes, norm_first, training, data):
@@ -265,6 +266,7 @@ def test_later_tokens_change_nothing(sizes, norm_first, training, data):
     assert close(results[0][:, :t], results[1][:, :t])
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(shapes(), st.booleans(), st.booleans(), st.integers(1, 5), st.integers(1, 5))
 def test_padding_changes_nothing(sizes, norm_first, training, more_source, more_target):
@@ -376,6 +378,7 @@ def test_a_tap_is_removed_at_the_end_and_after_an_error():
     assert is_bare(model)
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=5), st.booleans())
 def test_cached_equals_uncached(pieces, norm_first):
     model = make_model(norm_first=norm_first)

@@ -112,6 +112,13 @@ print(json.dumps([cost, sorted({name.partition(".")[0] for name in set(sys.modul
     assert set(modules) - sys.stdlib_module_names - {"torch"} == {"transformer"}
 
 
+def test_a_model_is_built_and_accelerated_without_a_compiler():
+    """Which torch loads in seconds, wherever it decomposes an operation on a device without numbers."""
+    program = "from transformer import Transformer, TransformerConfig, accelerate\n"
+    program += "accelerate(Transformer(TransformerConfig(9, 9, d_model=8, n_heads=2, n_layers=1)))\n"
+    assert run_python(program + "print('torch._dynamo' in sys.modules)") == "False\n"
+
+
 def test_package_says_that_it_is_typed():
     assert (ROOT / "transformer" / "py.typed").exists()
 

@@ -39,7 +39,8 @@ class TokenEmbedding(nn.Module):
         super().__init__()
         self.d_model, self.pad_id = d_model, pad_id
         self.weight = nn.Parameter(torch.empty(vocab_size, d_model))
-        nn.init.normal_(self.weight, std=d_model**-0.5)
+        if not self.weight.is_meta:  # torch would load its compiler to draw nothing
+            nn.init.normal_(self.weight, std=d_model**-0.5)
 
     def forward(self, ids: Tensor) -> Tensor:
         """Look up token ids `[B, T]` and return their vectors `[B, T, d_model]`."""

@@ -130,6 +130,7 @@ def test_a_setting_is_written_as_one_writes_its_value():
 # Training
 
 
+@pytest.mark.slow
 def test_a_run_leaves_its_recipe_and_its_translator(quick, tmp_path, capsys):
     assert main(["train", "tiny", "--directory", str(tmp_path / "run"), "--set", "seed=5"]) == 0
     said = capsys.readouterr().out
@@ -140,6 +141,7 @@ def test_a_run_leaves_its_recipe_and_its_translator(quick, tmp_path, capsys):
     assert main(["translate", "--model", str(tmp_path / "run" / "translator"), "gosto disto ."]) == 0
 
 
+@pytest.mark.slow
 def test_a_stopped_run_says_where_it_goes_on(quick, tmp_path, capsys):
     folder = ["--directory", str(tmp_path)]
     train_translator(changed(TINY, steps=2), tmp_path)
@@ -318,6 +320,7 @@ def test_a_run_on_own_files_goes_on_and_ends_as_in_one(texts, tmp_path, capsys):
     assert "going on from step 4 of 5" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_texts_that_have_changed_are_refused(texts, tmp_path, capsys):
     assert main([*texts, "--max-minutes", "0"]) == 0
     path = tmp_path / "train.iso"
@@ -605,6 +608,7 @@ def test_pairs_that_training_showed_are_left_out_in_a_second_count(short, capsys
 # What is wrong
 
 
+@pytest.mark.slow
 def test_info_shows_what_a_translator_is_made_of(capsys):
     assert main(["info"]) == 0
     said = capsys.readouterr().out

@@ -1,10 +1,9 @@
-"""The ablation: what a score is computed from, and rows that come on different days."""
+"""The ablation: what a score is computed from, and which weights are averaged."""
 
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 
@@ -15,17 +14,12 @@ pytest.importorskip("sacrebleu")
 from sacrebleu.metrics import BLEU
 
 from experiments import ablation
-from transformer.files import read_record, write_record
-from transformer.language.corpora import Pair
 from transformer.runs.checkpoints import save_checkpoint
 from transformer.runs.folder import RunFolder
 
 REFERENCES = ["the cat sees the old house .", "i like this very much .", "it is late ."] * 5
 GOOD = ["the cat sees the house .", "i like this very much .", "it is late ."] * 5
 BAD = ["the dog saw a house .", "this i like much .", "is it late ?"] * 5
-FACTS = dict.fromkeys(
-    ("command", "commit", "device", "processor", "versions", "date", "parameters", "seconds"), "said"
-)
 
 
 def test_the_counts_of_sentences_give_the_bleu_of_their_corpus():
@@ -40,38 +34,6 @@ def test_a_row_that_equals_the_base_gains_nothing_and_a_better_one_surely_gains(
     assert ablation.compared(bad, bad)["interval"] == [0.0, 0.0]
     found = ablation.compared(good, bad)
     assert 0 < found["interval"][0] <= found["gain"] <= found["interval"][1]
-
-
-@pytest.fixture
-def runs(tmp_path, monkeypatch):
-    """An empty folder for runs and another for the record, and a corpus of fifteen pairs."""
-    for name, path in (("RUNS", "runs"), ("RECORD", "record.json"), ("COUNTS", "counts.npz")):
-        monkeypatch.setattr(ablation, name, tmp_path / path)
-    monkeypatch.setattr(ablation, "load_corpus", lambda *_: [Pair("x", text) for text in REFERENCES])
-    return tmp_path / "runs"
-
-
-def put(folder, texts):
-    """A row that has been trained and has translated the development split."""
-    folder.mkdir(parents=True)
-    write_record(folder / "dev.json", {"beam 4": texts})
-    write_record(folder / "record.json", FACTS)
-
-
-@pytest.mark.slow
-def test_rows_of_another_day_are_compared_with_the_base_on_record(runs, tmp_path):
-    put(runs / "base", BAD)
-    write_record(runs / "base" / "free.json", dict.fromkeys(ablation.FREE, BAD))
-    ablation.score()
-    runs.rename(tmp_path / "another day")
-    put(runs / "seed-1", GOOD)
-    ablation.score()
-    rows = read_record(tmp_path / "record.json")["rows"]
-    assert list(rows) == ["base", *ablation.FREE, "seed-1"]
-    assert rows["base"]["gain"] == rows["greedy"]["gain"] == 0 < rows["seed-1"]["gain"]
-    assert rows["seed-1"]["command"] == "said" and rows["greedy"]["of"] == "base"
-    kept = np.load(tmp_path / "counts.npz")
-    assert np.array_equal(kept["seed-1"], ablation.counts(GOOD, REFERENCES))
 
 
 def test_a_moving_average_of_checkpoints_weighs_each_twice_as_much_as_the_one_before(tmp_path, monkeypatch):

@@ -1,9 +1,7 @@
 """The measurement behind Chapter 15's tables: each row changes what its name says, and nothing else."""
 
-import json
 import sys
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -58,31 +56,3 @@ def test_a_prefix_sees_all_of_itself_and_nothing_later():
     assert torch.equal(influence(built("2017"), ids), causal)
     prefix = (places[:, None] <= bench.DIGITS) & (places <= bench.DIGITS)
     assert torch.equal(influence(built("prefix"), ids), causal | prefix)
-
-
-@pytest.fixture
-def record(tmp_path, monkeypatch) -> Path:
-    """A record that is not there yet, of tasks with two updates."""
-    whole = bench.task
-    monkeypatch.setattr(bench, "RECORD", tmp_path / "since.json")
-    monkeypatch.setattr(bench, "task", lambda name: replace(whole(name), steps=2, warmup=1))
-    return tmp_path / "since.json"
-
-
-def measure(monkeypatch, *arguments: str) -> None:
-    monkeypatch.setattr(sys, "argv", ["since_2017", *arguments])
-    bench.main()
-
-
-@pytest.mark.slow
-def test_a_record_grows_by_what_it_lacks(record, monkeypatch):
-    measure(monkeypatch, "rms", "--seeds", "1", "--task", "toy")
-    (first,) = json.loads(record.read_text())["runs"]
-    measure(monkeypatch, "rms", "longer", "--seeds", "1", "--task", "toy")
-    assert json.loads(record.read_text())["runs"][0] == first  # not run again
-    measure(monkeypatch, "rms", "--seeds", "1", "--peak", "2")
-    runs = json.loads(record.read_text())["runs"]
-    assert [bench.identity(entry) for entry in runs] == [
-        ("toy", "rms", 0, 1.0), ("toy", "longer", 0, 1.0), ("letters", "rms", 0, 2.0)
-    ]  # fmt: skip
-    assert {"tokens", "sequences"} < runs[0].keys() and {"loss", "loss_long", "loss_dev"} < runs[2].keys()

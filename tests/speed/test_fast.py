@@ -18,7 +18,6 @@ from helpers import DROPPING, assert_same
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from torch._dynamo.utils import counters
 from torch.nn.utils import parametrize, prune
 
 import transformer.speed.chunked_loss
@@ -399,6 +398,8 @@ def test_it_is_captured_by_compile(loss):
 )
 def test_one_graph_serves_the_batches_of_every_shape(kind, backend):
     """Batches by length have as many shapes as lengths, and no step may wait for the compiler again."""
+    from torch._dynamo.utils import counters  # here, because it takes seconds to import
+
     torch._dynamo.reset()
     counters.clear()
     model = kind(make_model(dtype=torch.float32, n_layers=1))
