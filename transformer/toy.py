@@ -174,7 +174,7 @@ def exact_match(
     }
 
 
-# %% book/09-toy-task.ipynb · The full run, on record · [load-toy-model]
+# %% book/09-toy-task.ipynb · The full run · [load-toy-model]
 def load_toy_model() -> Transformer:
     """The toy model whose recorded run this chapter reports, in evaluation mode."""
     model = Transformer(toy_config(**load_record("toy")["recipe"]["model"]))

@@ -1,4 +1,7 @@
-"""Chapters that train, on a device that is not the processor: what mixes the two is an error, as on a GPU."""
+"""Chapters that train, on a device that is not the processor: what mixes the two is an error, as on a GPU.
+
+What chapters do on a GPU alone, they do here too, with fewer updates.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +24,7 @@ CELLS = {
     """,
     "09": """
         imports reverse-and-mark reversal-batch toy-config reversal-batches exact-match short-run solution-3
+        record-table full-run
     """,
     "11": """
         imports-here copy-task go-on checkpoint-imports random-state save-checkpoint load-checkpoint
@@ -35,7 +39,14 @@ CELLS = {
 FOLDER = "place = tempfile.TemporaryDirectory()"  # of Chapter 11, whose own cell starts programs
 SHORT = {
     "07": {"n_batches=300": "n_batches=2", "steps=600": "steps=2", "n_batches=10)": "n_batches=1)"},
-    "09": {"steps=600": "steps=2", "n_sequences=2000": "n_sequences=20"},
+    "09": {
+        "steps=600": "steps=2",
+        "n_sequences=2000": "n_sequences=20",
+        "device.type == 'cuda'": "device == there",
+        "train(100)": "train(2)",
+        "train(30000)": "train(4)",
+        "exact_match(trained)": "exact_match(trained, 20)",
+    },
     "11": {
         "steps=60": "steps=4",
         "steps=240": "steps=4",
@@ -47,7 +58,11 @@ SHORT = {
 }
 ASKED = {
     "07": "on_it(copier)",
-    "09": "assert len(history) == 3",  # solution 3 has brought the model back
+    "09": """
+on_it(trained)
+assert [entry["step"] for entry in history] == [1, 2, 3, 4, 4] and len(curves["your run"]) == 1
+assert 0 < seconds and whole_rate(2000) == max(map(whole_rate, range(1, 4000))) and whole_rate(30_000) < 1e-7
+""",
     "11": """
 on_it(trainer.model)
 run = until_the_break(0, n=1)
