@@ -8,6 +8,7 @@ goes on. `python tests/runs/test_resumption.py FOLDER NAME` plays one of the sce
 from __future__ import annotations
 
 import hashlib
+import multiprocessing
 import os
 import pickle
 import re
@@ -36,6 +37,7 @@ from transformer import (
 from transformer.runs.checkpoints import load_checkpoint
 from transformer.runs.distributed import StoppedRun
 from transformer.runs.folder import read_log
+from transformer.runs.stream import DrawnAhead
 
 SETTINGS = dict(steps=4, accumulate=2, log_every=3, evaluate_every=2, keep=1)
 SETTINGS |= dict(precision="float16", average=0.9)
@@ -47,13 +49,25 @@ def make_batches(epoch: int, n_batches: int = 5) -> list[tuple[torch.Tensor, tor
     return [(batch, torch.nn.functional.pad(batch, (1, 0), value=2)) for batch in ids]
 
 
-def make_trainer(folder: Path | str | None, loss: Callable = teacher_forced_loss, **how) -> Trainer:
+def with_much_data(epoch: int) -> Callable:
+    """Batches that come in a package too large for a pipe."""
+    return partial(of_package, bytes(1_000_000), os.getpid())
+
+
+def of_package(package: bytes, maker: int, epoch: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    assert (maker == os.getpid()) == (sys.platform != "linux")
+    return make_batches(epoch)
+
+
+def make_trainer(
+    folder: Path | str | None, loss: Callable = teacher_forced_loss, batches: Callable = make_batches, **how
+) -> Trainer:
     torch.manual_seed(0)
     config = TransformerConfig(9, 9, d_model=8, n_heads=2, n_layers=1, d_ff=12, dropout=0.2, max_length=8)
     return Trainer(
         Transformer(config),
         loss,
-        make_batches,
+        batches,
         lambda step: 0.01 / step,
         TrainingConfig(**SETTINGS),
         folder,
@@ -162,7 +176,7 @@ def by_word(model, batch):
 def work(folder: str) -> None:
     """A run as the command line makes one: a sentence and an exit status where it is stopped."""
     try:
-        make_trainer(folder, by_word).fit()
+        make_trainer(folder, by_word, DrawnAhead(with_much_data)).fit()
     except StoppedRun as stopped:
         print(stopped)
         sys.exit(128 + stopped.signal)
@@ -170,7 +184,8 @@ def work(folder: str) -> None:
 
 def hang(folder: str) -> None:
     """A run whose update never ends."""
-    make_trainer(folder, lambda model, batch: (print("batch", flush=True), time.sleep(600))).fit()
+    loss = lambda model, batch: (print("batch", flush=True), time.sleep(600))
+    make_trainer(folder, loss, DrawnAhead(with_much_data)).fit()
 
 
 # -------------------------------------------------------------------------------------------------
@@ -196,6 +211,18 @@ def test_killed_at_any_event_the_run_ends_with_the_same_bits(tmp_path):
         assert any(f"/{part}" in name for name in whole), part
 
 
+def test_batches_prepared_ahead_are_those_of_their_epoch(tmp_path):
+    """In an unbroken run, in one that goes on in the middle of an epoch, and in any order."""
+    make_trainer(tmp_path / "whole").fit()
+    make_trainer(tmp_path / "ahead", batches=DrawnAhead(with_much_data)).fit(max_minutes=1e-9)
+    trainer = make_trainer(tmp_path / "ahead", batches=DrawnAhead(with_much_data)).fit()
+    assert digest(tmp_path / "ahead") == digest(tmp_path / "whole")
+    assert multiprocessing.active_children() == []
+    for epoch in (0, 0, 1, 2, 7, 0):
+        given, wanted = trainer.stream.batches(epoch), make_batches(epoch)
+        assert all(torch.equal(*pair) for batches in zip(given, wanted) for pair in zip(*batches))
+
+
 @contextmanager
 def started(*arguments: str) -> Iterator[subprocess.Popen]:
     environment = os.environ | {
@@ -204,11 +231,17 @@ def started(*arguments: str) -> Iterator[subprocess.Popen]:
     }
     command = [sys.executable, __file__, *arguments]
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    with subprocess.Popen(command, env=environment, text=True, **pipes) as process:
+    with subprocess.Popen(command, env=environment, text=True, start_new_session=True, **pipes) as process:
         try:
             yield process
         finally:
             process.kill()
+
+
+def processes(session: int) -> list[str]:
+    """The processes of a session that have not ended."""
+    found = subprocess.run(["ps", "-s", str(session), "-o", "stat="], capture_output=True, text=True)
+    return [state for state in found.stdout.split() if not state.startswith("Z")]
 
 
 def wait_for_batch(process: subprocess.Popen) -> None:
@@ -224,7 +257,7 @@ def test_a_signal_ends_a_run_with_a_checkpoint_and_a_sentence_and_it_goes_on_wit
             process.stdin.write("go on\n")
             process.stdin.flush()
         wait_for_batch(process)
-        process.send_signal(signal.SIGTERM)
+        os.killpg(process.pid, signal.SIGTERM)  # to all of the run's processes
         out, err = process.communicate("go on\n" * 2, timeout=60)
     *_, sentence = out.splitlines()
     assert process.returncode == 128 + signal.SIGTERM and "Traceback" not in err
@@ -292,6 +325,7 @@ def test_a_second_run_in_the_folder_is_refused_until_a_second_signal_has_ended_t
     with started(str(tmp_path), "hang") as process:
         wait_for_batch(process)
         before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+        assert sys.platform != "linux" or len(processes(process.pid)) == 2
         for go_on in (Trainer.fit, lambda trainer: trainer.checkpointer.resume()):
             with pytest.raises(BlockingIOError, match=said):
                 go_on(make_trainer(tmp_path))
@@ -303,6 +337,8 @@ def test_a_second_run_in_the_folder_is_refused_until_a_second_signal_has_ended_t
             process.wait(timeout=2)
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=60) == -signal.SIGTERM
+    while processes(process.pid):  # the one that prepares batches ends with the run
+        time.sleep(0.01)
     assert (tmp_path / "run.lock").exists()  # the file stays, and the lock has gone with its process
     assert make_trainer(tmp_path).fit().finished
 

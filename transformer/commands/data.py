@@ -17,6 +17,7 @@ from transformer.language.scores import corpus_scores
 from transformer.language.translator import Search, Translator, evaluate_translator, tune_search
 from transformer.language.vocabulary import Vocabulary
 from transformer.model import Transformer, TransformerConfig
+from transformer.runs.stream import DrawnAhead
 from transformer.runs.trainer import Trainer
 from transformer.toy import exact_match, reversal_batches, toy_config
 from transformer.training import evaluate_loss
@@ -221,7 +222,7 @@ class ParallelData:
             warnings.warn(message, stacklevel=4)  # where the training is asked for
         if data.bpe_dropout:
             cut = BPEDropout(self.train, self.vocabulary, data.bpe_dropout, seed, longest)
-            return lambda epoch: TokenBatches(cut(epoch), size, seed)(epoch)
+            return DrawnAhead(lambda epoch: TokenBatches(cut(epoch), size, seed))
         return TokenBatches(encoded, size, seed=seed)
 
     def evaluate(self, model: Transformer) -> dict[str, float]:

@@ -1,18 +1,24 @@
 """Where a run is in its data and its random numbers."""
 
 import hashlib
+import multiprocessing
+import os
+import signal
+import sys
+import threading
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from itertools import islice
+from itertools import count, islice
 from typing import Any
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
 from transformer.runs.checkpoints import random_state, set_random_state
 from transformer.runs.distributed import from_all, rank_and_world_size
 from transformer.training import as_epochs
 from transformer.validation import check_size, check_type
 
-__all__ = ["EpochBatches", "BatchStream", "RandomNumbers", "fingerprint"]
+__all__ = ["EpochBatches", "BatchStream", "DrawnAhead", "RandomNumbers", "fingerprint"]
 
 
 EpochBatches = Callable[[int], Iterable[Any]] | Iterable[Any]
@@ -54,6 +60,13 @@ class BatchStream:
         self.epoch = self.position = 0
 
     def __iter__(self) -> Generator[list[Any], None, None]:
+        try:
+            yield from self._groups()
+        finally:
+            if isinstance(self.batches, DrawnAhead):
+                self.batches.close()
+
+    def _groups(self) -> Iterator[list[Any]]:
         group: list[Any] = []
         while True:
             for batch in self._epoch(self.epoch, self.position):
@@ -96,6 +109,67 @@ class BatchStream:
         given = self.batches(epoch)  # begun only when the first is asked for
         check_type(Iterable, **{f"batches({epoch})": given})
         yield from islice(given, start, None)
+
+
+class DrawnAhead:
+    """The batches of an epoch, prepared in another process while the epoch before is trained on.
+
+    Linux alone can copy a process with all that it has read; elsewhere they are prepared when they are due.
+
+    Args:
+        prepare: `prepare(epoch)` returns what gives the batches when it is called with the epoch. It
+            depends on the epoch alone, and needs no GPU.
+    """
+
+    prepare: Callable[[int], Callable[[int], Iterable[Any]]]
+    _coming: Iterator[Any]
+    _epoch: int
+    _prepared: Callable[[int], Iterable[Any]]
+
+    def __init__(self, prepare: Callable[[int], Callable[[int], Iterable[Any]]]) -> None:
+        self.prepare = prepare
+        self.close()
+
+    def __call__(self, epoch: int) -> Iterable[Any]:
+        """The batches of the epoch; those of the next are prepared from now on."""
+        if sys.platform != "linux" or multiprocessing.current_process().daemon:
+            return self.prepare(epoch)(epoch)
+        if epoch not in (self._epoch, self._epoch + 1):
+            self._coming = _in_a_worker(self.prepare, epoch)
+        if epoch != self._epoch:
+            self._epoch, self._prepared = epoch, next(self._coming)
+        return self._prepared(epoch)
+
+    def close(self) -> None:
+        """End the other process."""
+        self._epoch, self._prepared, self._coming = -2, lambda epoch: (), iter(())
+
+
+class _Prepared(Dataset[Any]):
+    def __init__(self, prepare: Callable[[int], Any]) -> None:
+        self.prepare = prepare
+
+    def __getitem__(self, epoch: int) -> Any:
+        return self.prepare(epoch)
+
+
+def _in_a_worker(prepare: Callable[[int], Any], epoch: int) -> Iterator[Any]:
+    # What is prepared for an epoch and those after it, never more than one of them ahead.
+    loader = DataLoader(
+        _Prepared(prepare), None, sampler=count(epoch), num_workers=1, prefetch_factor=1,
+        collate_fn=lambda prepared: prepared, worker_init_fn=_follow_parent,
+        multiprocessing_context="fork", generator=torch.Generator(),
+    )  # fmt: skip
+    with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # of threads, not copied
+        return iter(loader)
+
+
+def _follow_parent(number: int) -> None:
+    # Signals that end a run are for the parent to obey; without it, this process ends whatever it waits for.
+    for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(each, signal.SIG_IGN)
+    parent: Any = multiprocessing.parent_process()
+    threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
 
 
 class RandomNumbers:
