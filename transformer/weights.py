@@ -2,9 +2,7 @@
 
 import hashlib
 import json
-import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from copy import copy
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,10 +19,10 @@ __all__ = [
     "parts_of",
     "Difference",
     "differences",
+    "configured",
     "parameter_owners",
-    "LAYER",
-    "copies",
-    "planned_shapes",
+    "place_all",
+    "planned",
     "check_shapes",
     "by_parameter",
     "set_weights",
@@ -80,23 +78,23 @@ class Difference(NamedTuple):
         where, what, given, wanted = self.name or "the model", *self[1:]
         if what == "sharing":
             return "its parameters are not shared as configured"
+        if what in _TENSORS:
+            names = [name for name in {**wanted, **given} if given.get(name) != wanted.get(name)]
+            return f"{where} has other {what[1:]}: {', '.join(names)}"
         if what != "class":
-            return f"{where} has " + (f"other {what[1:]}" if what in _TENSORS else f"another {what}")
+            return f"{where} has another {what}"
         if given is None or wanted is None:
             return f"{where} is {'missing' if given is None else 'one more'}"
         return f"{where} is of {type(given).__name__}, not of {type(wanted).__name__}"
 
 
-def differences(
-    module: nn.Module, plan: nn.Module, compared: Collection[str] | None = None
-) -> Iterator[Difference]:
+def differences(module: nn.Module, plan: nn.Module) -> Iterator[Difference]:
     """How a module differs from what it should be, apart from its numbers. Attributes besides, which
     no code of its class reads, are no difference, nor is `torch.compile`.
 
     Args:
         module: the module.
         plan: a new one, as the configuration makes it; the meta device will do.
-        compared: attributes, and "sharing"; `None` for all. Classes are compared in any case.
     """
     parts, planned = parts_of(module), parts_of(plan)
     for name in {**planned, **parts}:
@@ -105,14 +103,14 @@ def differences(
             yield Difference(name, "class", part, own)
             continue
         facts, usual = _facts(part), _facts(own)
-        for what in {**usual, **facts} if compared is None else compared:
+        for what in {**usual, **facts}:
             given, wanted = facts.get(what), usual.get(what)
             if what not in usual and not hasattr(type(own), what):
                 continue
             if type(given) is not type(wanted) or given != wanted:
                 yield Difference(name, what, given, wanted)
     owners, wanted = parameter_owners(module), parameter_owners(plan)
-    if (compared is None or "sharing" in compared) and not owners.items() >= wanted.items():
+    if not owners.items() >= wanted.items():
         yield Difference("", "sharing", owners, wanted)
 
 
@@ -124,6 +122,26 @@ def _facts(part: Any) -> dict[str, Any]:
     return {key: value for key, value in vars(part).items() if key not in _FREE} | kinds
 
 
+def configured(model: Any, taker: str, kind: type[Transformer] = Transformer) -> Transformer:
+    """What a model's configuration makes, on the meta device, if every part of the model is so.
+
+    Args:
+        model: of this `kind`; its output may have a bias, as published models have it.
+        taker: who takes nothing else, for the message.
+
+    Raises:
+        TypeError: a part is of another class, has other settings, or has hooks; the message names it.
+    """
+    check_type(kind, model=(model := original(model)))
+    with torch.device("meta"):
+        plan = kind(model.config)
+        if model.output.bias is not None:
+            plan.output.bias = nn.Parameter(plan.output.weight.new_empty(plan.config.tgt_vocab_size))
+    if (difference := next(differences(model, plan), None)) is not None:
+        raise TypeError(f"{taker} takes only what a configuration makes, but {difference}")
+    return plan
+
+
 def parameter_owners(module: nn.Module) -> dict[str, str]:
     """For every parameter's name, the first name of the same parameter."""
     first: dict[int, str] = {}
@@ -131,30 +149,24 @@ def parameter_owners(module: nn.Module) -> dict[str, str]:
     return {plain_name(name): first.setdefault(id(x), plain_name(name)) for name, x in named}
 
 
-LAYER = re.compile(r"(?<=layers\.)\d+")  # in a parameter's name
+def place_all(module: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    """Give a module on the meta device its weights, a shared one by any of its names."""
+    owners = parameter_owners(module)
+    module.load_state_dict(weights, strict=False, assign=True)
+    for name, owner in owners.items():
+        part, _, leaf = name.rpartition(".")
+        setattr(module.get_submodule(part), leaf, module.get_parameter(owner))
 
 
-def copies(name: str, n_layers: int | tuple[int, int]) -> int:
-    """How many parameters of a model one of a plan with a single layer in each stack stands for.
-
-    Args:
-        name: the parameter's.
-        n_layers: how many layers a stack of the model has, or its encoder and its decoder.
-    """
-    if not LAYER.search(name):
-        return 1
-    if isinstance(n_layers, int):
-        return n_layers
-    return n_layers[1] if name.startswith("decoder.") else n_layers[0]
+_FEWEST = 8  # tensors in a layer: four of its attention, two of its network, two of its norms
 
 
-def planned_shapes(plan: nn.Module, n_layers: int | tuple[int, int]) -> dict[str, tuple[int, ...]]:
-    """The shapes of a model's parameters, from a plan with one layer in each stack."""
-    return {
-        LAYER.sub(str(number), name): tuple(x.shape)
-        for name, x in plan.named_parameters()
-        for number in range(copies(name, n_layers))
-    }
+def planned(kind: Any, config: Any, n_layers: int, n_tensors: int) -> Any:
+    """A model of this `kind` on the meta device, if a file's tensors can be so many layers (`ValueError`)."""
+    if n_layers * _FEWEST > n_tensors:
+        raise ValueError(f"{n_layers:,} layers have more than the {n_tensors:,} tensors that are there")
+    with torch.device("meta"):
+        return kind(config)
 
 
 def check_shapes(
@@ -206,10 +218,13 @@ def set_weights(model: nn.Module, state: dict[str, Any], path: Path | str) -> No
         CheckpointError: the weights are another model's, or there are none; the model stays as it was.
     """
     check_weights(model, state, path)
-    own, weights = model.state_dict(), copy(state["model"])  # with what torch notes beside them
-    for name, place in _places(own, weights).items():
-        weights[place] = weights.pop(name)
-    model.load_state_dict(weights, strict=False)  # a shared table may come under one of its names
+    _take(model, state["model"])
+
+
+def _take(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    # The names of either side may be those of torch.compile, and a shared table has one of its own.
+    places = {plain_name(name): name for name in model.state_dict()}
+    model.load_state_dict({places[plain_name(name)]: x for name, x in weights.items()}, strict=False)
 
 
 def plain_state(model: nn.Module) -> dict[str, Any]:
@@ -218,12 +233,6 @@ def plain_state(model: nn.Module) -> dict[str, Any]:
     for name in list(state):
         state[plain_name(name)] = state.pop(name)
     return state
-
-
-def _places(own: Iterable[str], names: Iterable[str]) -> dict[str, str]:
-    # For names of tensors those among a model's own, either side with or without torch.compile.
-    places = {plain_name(name): name for name in own}
-    return {name: places[plain_name(name)] for name in names}
 
 
 def check_weights(model: nn.Module, state: dict[str, Any], path: Path | str) -> None:
@@ -268,15 +277,14 @@ def plain_transformer(model: Any, besides: Collection[str] = ()) -> Transformer:
     settings = {field.name: getattr(model.config, field.name) for field in fields(TransformerConfig)}
     with torch.device("meta"):
         plain = Transformer(TransformerConfig(**settings))
-    own, owners = dict(model.named_parameters(remove_duplicate=False)), parameter_owners(plain)
-    own = {plain_name(name): x for name, x in own.items()}
+    named, owners = model.named_parameters(remove_duplicate=False), parameter_owners(plain)
+    own = {plain_name(name): x.detach() for name, x in named}
     wanted = {name: tuple(plain.get_parameter(name).shape) for name in owners}
     buffers = {plain_name(name): x for name, x in model.named_buffers()}
     try:
         check_shapes({name: x.shape for name, x in own.items() if name not in besides}, wanted, {})
-        for name, given in parameter_owners(model).items():
-            if given != owners.get(name, given):
-                raise ValueError(f"{name} is the parameter {given}, and not {owners[name]}")
+        if not parameter_owners(model).items() >= owners.items():
+            raise ValueError("its parameters are not shared as configured")
         for name, x in plain.named_buffers():
             y = buffers.get(name, x[:0]).to("cpu", x.dtype)  # perhaps from half precision
             if name not in besides and not (y.shape == x.shape and torch.allclose(y, x, atol=0.01)):
@@ -286,17 +294,8 @@ def plain_transformer(model: Any, besides: Collection[str] = ()) -> Transformer:
             f"model must have the parameters that its configuration makes, or no file could hold it, but "
             f"{error}: fit and the searches take it as it is, and torch.save keeps its state_dict"
         ) from error
-    once = {name: own[name].detach() for name in owners.values()}  # because no NaN equals itself
-    plain.load_state_dict(once, strict=False, assign=True)
+    place_all(plain, {name: own[name] for name in owners.values()})  # once, because no NaN equals itself
     return plain.train(model.training)
-
-
-def _in_dtype(name: str, x: Tensor, dtype: torch.dtype) -> Tensor:
-    wide, bound = x.double(), torch.finfo(dtype).max
-    lost = wide[wide.isfinite() & (wide.abs() > bound)]  # what would become infinite
-    if lost.numel():
-        raise ValueError(f"{name} holds {lost[0]:.4g}, and the largest number of {dtype} is {bound:.4g}")
-    return x.to(dtype)
 
 
 def save_weights(
@@ -325,11 +324,13 @@ def save_weights(
         raise ValueError(f"dtype must be floating-point, but is {dtype}")
     safetensors = optional_import("safetensors.torch")
     weights: dict[str, Tensor] = {}
-    seen: set[int] = set()
+    seen, largest = set[int](), torch.finfo(dtype).max
     for name, x in sorted(plain_state(model).items()):
         if x.data_ptr() not in seen:
             seen.add(x.data_ptr())
-            x = _in_dtype(name, x, dtype) if x.is_floating_point() else x
+            if x.is_floating_point() and bool((x.isfinite() & (x.double().abs() > largest)).any()):
+                raise ValueError(f"{name} holds a number above {largest:.4g}, the largest of {dtype}")
+            x = x.to(dtype) if x.is_floating_point() else x
             weights[name] = x.cpu().clone(memory_format=torch.contiguous_format)
     kept = {"sha256": _weights_sum(weights, facts or {})}
     if facts:  # in a single text, since safetensors puts several into any order
@@ -377,5 +378,4 @@ def load_weights(model: nn.Module, path: Path | str) -> None:
         raise
     except Exception as error:
         raise CheckpointError(f"{path} does not hold this model's weights: {error}") from error
-    placed = {place: weights[name] for name, place in _places(model.state_dict(), weights).items()}
-    model.load_state_dict(placed, strict=False)  # a shared table is in the file once
+    _take(model, weights)

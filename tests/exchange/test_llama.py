@@ -160,7 +160,7 @@ GROWING = {
     "a decoder": ({"decoder": ("decoders", [REPLACE] * 24)}, "decoder can .* Replace"),
     "parts together": (
         {"normalizer": ("normalizers", [REPLACE] * 5), "pre_tokenizer": ("pretokenizers", [BYTES] * 9)},
-        "pre_tokenizer can make a text .* times longer with step 13, ByteLevel",
+        "pre_tokenizer can make a text .* times longer with step 10, ByteLevel",
     ),
     "many steps": ({"normalizer": ("normalizers", [{"type": "Lowercase"}] * 40)}, "steps by number 32"),
     "an unknown step": ({"normalizer": ("normalizers", [{"type": "Macro"}])}, "not known, 'Macro'"),

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 import torch
-from helpers import refuses
 
-from transformer import Transformer, TransformerConfig, accelerate, greedy_search, load_toy_model
+from transformer import Transformer, TransformerConfig, greedy_search, load_toy_model
 from transformer.exchange.engines import to_onnx
 
 PAGE = Path(__file__).resolve().parents[2] / "book" / "under-the-hood" / "exchange.md"
@@ -63,13 +61,3 @@ def test_the_runtime_finds_what_greedy_search_finds(form, graph_search, tmp_path
             src[-1, 5:] = model.config.pad_id
         found = graph_search(read, write, src.numpy(), 15, model.config)
         assert found.tolist() == greedy_search(model, src, 15).tolist()
-
-
-def test_what_is_no_plain_model_is_refused_before_anything_is_written(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "onnxscript", sys)
-    with refuses(
-        TypeError,
-        "model must be of type transformer.model.Transformer, not transformer.speed.fast.FastTransformer",
-    ):
-        to_onnx(accelerate(load_toy_model()), tmp_path / "graphs")
-    assert not (tmp_path / "graphs").exists()

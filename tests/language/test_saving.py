@@ -220,7 +220,10 @@ def test_a_run_goes_on_compiled_or_not_whatever_it_was_before(before, now, vocab
             lambda m: setattr(m.output, "__class__", Doubled),
             "output is of Doubled, not of Linear",
         ),
-        "a buffer": (lambda m: m.encoder.register_buffer("seen", torch.ones(1)), "encoder has other buffers"),
+        "a buffer": (
+            lambda m: m.encoder.register_buffer("seen", torch.ones(1)),
+            "encoder has other buffers: seen",
+        ),
     }.values(),
 )
 def test_of_what_computes_otherwise_the_plain_part_is_kept_and_one_warning_says_so(
@@ -280,11 +283,10 @@ MISFITS = {
         lambda m: setattr(m.encoder.layers[0].feed_forward, "w_1", nn.Linear(16, 20)),
         "encoder.layers.0.feed_forward.w_1.weight must have shape [24, 16], not [20, 16]",
     ),
-    "untied": (untie, "output.weight is the parameter output.weight, and not src_embedding.weight"),
+    "untied": (untie, "its parameters are not shared as configured"),
     "shared": (
         share,
-        "encoder.layers.1.feed_forward.w_1.weight is the parameter encoder.layers.0.feed_forward.w_1.weight, "
-        "and not encoder.layers.1.feed_forward.w_1.weight",
+        "its parameters are not shared as configured",
     ),
     "a layer too few": (
         lambda m: m.decoder.layers.pop(1),

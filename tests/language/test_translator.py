@@ -492,9 +492,9 @@ def test_hostile_headers_are_refused(translator, tmp_path, content):
         ({"src_vocab_size": 200_000_000, "tgt_vocab_size": 200_000_000}, "src_vocab_size is 200,000,000"),
         ({"d_ff": 10**15}, "d_ff is 1,000,000,000,000,000"),
         ({"d_model": 2 * 10**12}, "d_model is 2,000,000,000,000"),
-        ({"n_layers": 20_000}, "it has 47 tensors, not"),
-        ({"n_layers": 10**12}, "it has 47 tensors, not"),
-        ({"n_layers": [1, 10**12]}, "it has 47 tensors, not"),
+        ({"n_layers": 20_000}, "40,000 layers have more than the 47 tensors"),
+        ({"n_layers": 10**12}, "have more than the 47 tensors"),
+        ({"n_layers": [1, 10**12]}, "have more than the 47 tensors"),
         ({"max_length": 10**13}, "numbers of positions, more than 16,777,216"),
     ],
 )

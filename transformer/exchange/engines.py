@@ -9,8 +9,7 @@ from torch import Tensor, nn
 from transformer.attention import KeysAndValues, KeyValueCache, Projection
 from transformer.decoding import length_norm
 from transformer.embedding import sinusoidal_encoding
-from transformer.exchange.foreign import check_as_configured, whole_folder
-from transformer.exchange.torch import check_exact_type
+from transformer.exchange.foreign import exported, whole_folder
 from transformer.language.translator import Search, Translator
 from transformer.language.vocabulary import UNK_ID
 from transformer.layers import DecoderLayer, LayerNorm
@@ -84,9 +83,7 @@ def to_ctranslate2(
     """
     specs = optional_import("ctranslate2.specs")
     translates = isinstance(model, Translator)
-    plain = model.model if isinstance(model, Translator) else model
-    check_exact_type("model", plain, Transformer)
-    check_as_configured(plain)
+    plain = exported(model.model if isinstance(model, Translator) else model, "to_ctranslate2")
     config = plain.config
     spec = specs.TransformerSpec.from_config(
         config.depths,
@@ -113,8 +110,7 @@ def to_ctranslate2(
         spec.config.add_attribute("preparation", vars(model.preparation))
     spec.validate()
     spec.optimize(quantization)
-    written = ("config.json", "model.bin", "*_vocabulary.*")
-    with whole_folder(folder, written, lambda found: "add_source_eos" in found) as part:
+    with whole_folder(folder) as part:
         spec.save(str(part))
 
 
@@ -238,8 +234,7 @@ def to_onnx(model: Transformer, folder: str | Path) -> None:
         OSError, ImportError: a file cannot be written, and the folder stays as it was; no onnxscript.
     """
     optional_import("onnxscript")  # which torch needs
-    check_exact_type("model", model, Transformer)
-    check_as_configured(model)
+    model = exported(model, "to_onnx")
     longest, device = model.config.max_length, next(model.parameters()).device
     batch, source = torch.export.Dim("batch"), torch.export.Dim("source", max=longest)
     past = torch.export.Dim("past", max=longest - 1)
@@ -253,7 +248,7 @@ def to_onnx(model: Transformer, folder: str | Path) -> None:
             "encoder": (_EncoderGraph, {"src": src}, {"src": {0: batch, 1: source}}, ["mask", "cross"]),
             "decoder": (_DecoderGraph, given, grows, ["logits", "grown"]),
         }
-        with whole_folder(folder, [f"{name}.onnx*" for name in graphs], lambda found: False) as part:
+        with whole_folder(folder) as part:
             for name, (graph, inputs, dynamic, outputs) in graphs.items():
                 torch.onnx.export(
                     graph(model),

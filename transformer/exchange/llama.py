@@ -1,7 +1,6 @@
 """Llama, Mistral, Qwen3 and Gemma, read into `LanguageModel`."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 import torch
@@ -11,7 +10,6 @@ from transformer.exchange.foreign import (
     check_one_dtype,
     fitted_weights,
     our_name,
-    place_all,
     refusing_damage,
     tokenizer_text,
 )
@@ -19,6 +17,7 @@ from transformer.modern.generate import generate, most_probable
 from transformer.modern.language_model import LanguageModel, LanguageModelConfig
 from transformer.modern.parts import RotaryStretch
 from transformer.validation import check_choice, check_index, check_type, optional_import
+from transformer.weights import place_all, planned
 
 __all__ = ["PARTS", "from_llama", "Speaker"]
 
@@ -118,15 +117,12 @@ def from_llama(folder: str | Path) -> LanguageModel:
         # Older files hold a table of the rotary speeds, which are computed here.
         shapes = [name for name in opened.shapes if not name.endswith(".rotary_emb.inv_freq")]
         names = {name: our_name(name, PARTS) for name in shapes}
-        with torch.device("meta"):
-            plan = LanguageModel(replace(config, n_layers=1))
-        weights = fitted_weights(opened, names, plan, config.n_layers, {})
+        ours = planned(LanguageModel, config, config.n_layers, len(names))
+        weights = fitted_weights(opened, names, ours, {})
         if opened.settings["model_type"] == "gemma":  # whose norms multiply by 1 + weight
             wide = torch.promote_types(weights["norm.weight"].dtype, torch.float32)
             weights |= {name: value.to(wide) + 1 for name, value in weights.items() if "norm." in name}
         check_one_dtype({name: value for name, value in weights.items() if "norm." not in name})
-        with torch.device("meta"):
-            ours = LanguageModel(config)
         place_all(ours, weights)
     return ours.eval()
 

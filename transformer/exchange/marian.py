@@ -1,7 +1,6 @@
 """Marian, M2M-100 and NLLB-200 as Hugging Face has them, read and written."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 import torch
@@ -9,18 +8,18 @@ from torch import Tensor, nn
 from transformer.embedding import PositionalEncoding
 from transformer.exchange.foreign import (
     ForeignFolder,
-    check_as_configured,
     check_one_dtype,
+    exported,
     fitted_weights,
     our_name,
-    place_all,
     refusing_damage,
     whole_folder,
 )
-from transformer.exchange.torch import agreed, check_exact_type
+from transformer.exchange.torch import agreed
 from transformer.layers import ACTIVATIONS
 from transformer.model import Transformer, TransformerConfig
 from transformer.validation import check_choice, check_size, optional_import
+from transformer.weights import place_all, planned
 
 __all__ = ["M2M100Positions", "M2M100Transformer", "from_marian", "from_m2m100", "to_marian", "to_m2m100"]
 
@@ -34,9 +33,7 @@ def _reordered(weights: Mapping[str, Tensor], order: Tensor) -> dict[str, Tensor
     def moved(name: str, value: Tensor) -> Tensor:
         if name.split(".")[-2] in _WRITERS:
             return value[order]
-        return (
-            value.index_select(1, order) if value.dim() == 2 else value
-        )  # or a bias inside a head or a network
+        return value[:, order] if value.dim() == 2 else value  # or a bias inside a head or a network
 
     return {name: moved(name, value) for name, value in weights.items()}
 
@@ -181,11 +178,8 @@ def _read(path: str | Path, family: _Family) -> Any:
         extras = dict.fromkeys(tables, (family.unused + config.max_length, config.d_model))
         if family is _MARIAN:
             extras["final_logits_bias"] = 1, config.tgt_vocab_size
-        with torch.device("meta"):
-            plan = family.kind(replace(config, n_layers=1))
-        weights = fitted_weights(folder, _our_names(folder.shapes), plan, config.n_layers, extras)
-        with torch.device("meta"):
-            ours = family.kind(config)
+        ours = planned(family.kind, config, sum(config.depths), len(folder.shapes))
+        weights = fitted_weights(folder, _our_names(folder.shapes), ours, extras)
         order = _sines_first(config.d_model) if family is _MARIAN else torch.arange(config.d_model)
         for name in tables:
             given = weights.pop(name)[family.unused :, order] if name in weights else ours.positions.table
@@ -249,12 +243,12 @@ def to_marian(model: Transformer, folder: str | Path) -> None:
 
     Args:
         model: a post-norm `Transformer` without norms on top, with biases. Its output may have a bias.
-        folder: where `config.json`, `generation_config.json` and `model.safetensors` are written.
+        folder: where `config.json`, `generation_config.json` and `model.safetensors` are written; new or
+            empty.
 
     Raises:
-        TypeError: `model`, or a part of it, is of another type; a subclass is another type.
-        ValueError: it is of another form, not as its configuration says, or not finite; or `folder`
-            holds another model.
+        TypeError: `model`, or a part of it, is not what its configuration makes.
+        ValueError: it is of another form, or not finite; or `folder` is not empty.
         OSError: a file cannot be written; the folder stays as it was.
         ImportError: transformers is not installed.
     """
@@ -278,13 +272,10 @@ def to_m2m100(model: M2M100Transformer, folder: str | Path) -> None:
 def _write(model: Transformer, folder: str | Path, family: _Family) -> None:
     """Write a model of ours as one of a family; arguments and errors as in `to_marian`."""
     transformers = optional_import("transformers")
-    check_exact_type("model", model, family.kind)
-    config = model.config
-    settings = _config_to(config, family)
-    check_as_configured(model)
-    kind = getattr(transformers, family.model)
+    model = exported(model, f"to_{family.model_type}", family.kind)
+    config, kind = model.config, getattr(transformers, family.model)
     with torch.device("meta"):
-        theirs = kind(kind.config_class(**settings))
+        theirs = kind(kind.config_class(**_config_to(config, family)))
     weights = model.state_dict()
     bias = weights.pop("output.bias", None)
     if family is _MARIAN:
@@ -300,8 +291,7 @@ def _write(model: Transformer, folder: str | Path, family: _Family) -> None:
     names = _our_names(theirs.state_dict())
     place_all(theirs, {name: weights[ours] for name, ours in names.items() if ours in weights})
     theirs.generation_config.max_length = config.max_length + 1  # theirs counts the start token
-    written = ("*config.json", "tokenizer.json", "model*.safetensors", "model.safetensors.index.json")
-    with whole_folder(folder, written, lambda found: found.get("model_type") == family.model_type) as part:
+    with whole_folder(folder) as part:
         theirs.save_pretrained(part)
 
 

@@ -6,7 +6,7 @@ import math
 import os
 import re
 import warnings
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 import torch
@@ -19,7 +19,7 @@ from transformer.speed.fast import FastTransformer
 from transformer.training import record_path
 from transformer.validation import check_choice, check_device, check_type, optional_import
 from transformer.weights import (
-    copies, differences, load_weights, original, parameter_owners, plain_transformer, planned_shapes,
+    check_shapes, differences, load_weights, original, parameter_owners, plain_transformer, planned,
     save_weights,
 )  # fmt: skip
 
@@ -195,16 +195,12 @@ def _check_header(path: Path, config: TransformerConfig) -> None:
         raise CheckpointError(
             f"{path.parent} asks for {table:,} numbers of positions, more than {_LARGEST_TABLE:,}"
         )
-    with torch.device("meta"):
-        plan, n_layers = Transformer(replace(config, n_layers=1)), config.n_layers
-    n_tensors = sum(copies(name, n_layers) for name, _ in plan.named_parameters())
-    if len(shapes) != n_tensors:
-        raise CheckpointError(f"{misfit}: it has {len(shapes)} tensors, not {n_tensors:,}")
-    wanted, owners = planned_shapes(plan, n_layers), parameter_owners(plan)
-    for name, shape in shapes.items():
-        stands = wanted.pop(owners.get(name, name), "in no place")
-        if shape != stands:
-            raise CheckpointError(f"{misfit}: {name!r:.80} has shape {shape}, but stands {stands}")
+    try:
+        plan = planned(Transformer, config, sum(config.depths), len(shapes))
+        wanted = {name: tuple(x.shape) for name, x in plan.named_parameters()}
+        check_shapes(shapes, wanted, parameter_owners(plan))
+    except ValueError as error:
+        raise CheckpointError(f"{misfit}: {error}") from error
 
 
 def _not_finite(model: nn.Module, dtype: torch.dtype | None = None) -> str | None:

@@ -13,8 +13,8 @@ from transformer.loss import teacher_forced_loss
 from transformer.model import Transformer, TransformerConfig
 from transformer.speed.chunked_loss import linear_cross_entropy
 from transformer.speed.kernels import fast_attention, fast_linear
-from transformer.validation import check_targets, check_type
-from transformer.weights import differences, original, parts_of
+from transformer.validation import check_targets
+from transformer.weights import configured, parts_of
 
 __all__ = [
     "FastLinear",
@@ -70,16 +70,10 @@ class FastTransformer(Transformer):
     """
 
     def __init__(self, model: Transformer) -> None:
-        check_type(Transformer, model=(model := original(model)))
-        with torch.device("meta"):
-            plan = Transformer(model.config)
-            if model.output.bias is not None:  # no part of a configuration, but of published models
-                plan.output.bias = nn.Parameter(plan.output.weight.new_empty(plan.config.tgt_vocab_size))
-        wrong = [str(difference) for difference in differences(model, plan)]
+        plan = configured(model, "accelerate")
         if len({(parameter.device, parameter.dtype) for parameter in model.parameters()}) > 1:
-            wrong.append("its parameters have several devices or dtypes")
-        if wrong:
-            raise TypeError(f"accelerate takes only what a configuration makes, but {wrong[0]}")
+            said = "its parameters have several devices or dtypes"
+            raise TypeError(f"accelerate takes only what a configuration makes, but {said}")
         vars(self).update(vars(plan))
         given = parts_of(model)
         for name, part in self.named_modules():
