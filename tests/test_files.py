@@ -84,14 +84,6 @@ def test_a_foreign_file_is_refused_by_name(tmp_path, monkeypatch, reader, conten
     assert not (tmp_path / "executed").exists()
 
 
-@pytest.mark.parametrize("reader", [name for name in READERS if name != "log"])
-def test_an_empty_file_is_refused_by_name(tmp_path, reader):
-    read, name = READERS[reader]
-    (tmp_path / name).touch()
-    with pytest.raises(ValueError, match=re.escape(name)):
-        read(tmp_path / name)
-
-
 @pytest.mark.skipif(os.name == "nt", reason="needs links and devices of Unix")
 @pytest.mark.parametrize("reader", READERS)
 def test_a_folder_and_a_device_are_no_files(tmp_path, reader):
@@ -106,9 +98,12 @@ def test_a_folder_and_a_device_are_no_files(tmp_path, reader):
 
 
 @pytest.mark.parametrize("reader", [name for name in READERS if name != "log"])
-def test_a_missing_file_is_named(tmp_path, reader):
+def test_a_missing_and_an_empty_file_are_named(tmp_path, reader):
     read, name = READERS[reader]
     with pytest.raises(FileNotFoundError, match=re.escape(name)):
+        read(tmp_path / name)
+    (tmp_path / name).touch()
+    with pytest.raises(ValueError, match=re.escape(name)):
         read(tmp_path / name)
 
 
@@ -237,18 +232,6 @@ def test_a_full_disk_is_told_with_the_files_name_and_leaves_the_old_file(tmp_pat
     with pytest.raises(OSError, match=re.escape(str(tmp_path / name))):
         write(tmp_path / name)
     assert contents(tmp_path) == kept
-
-
-@pytest.mark.skipif(os.name == "nt", reason="such modes are those of Unix")
-@pytest.mark.parametrize("writer", WRITERS)
-def test_who_may_read_a_file_is_for_the_umask_to_say(tmp_path, writer):
-    name, write = WRITERS[writer]
-    before = os.umask(0o077)
-    try:
-        write(tmp_path / name)
-    finally:
-        os.umask(before)
-    assert (tmp_path / name).stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.parametrize("writer", WRITERS)

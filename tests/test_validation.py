@@ -42,12 +42,6 @@ def test_values_on_other_devices_are_looked_at_only_when_asked():
         check_ids("src", elsewhere, vocab_size=1, always=True)
 
 
-def test_a_range_has_any_shape():
-    check_range("numbers", torch.tensor(4), 5)
-    with refuses(IndexError, "numbers must lie in [0, 5), but holds 5"):
-        check_range("numbers", torch.tensor([[[5]]]), 5)
-
-
 @pytest.mark.skipif(not hasattr(torch.func, "debug_unwrap"), reason="this torch cannot tell")
 def test_values_that_stand_for_others_are_not_looked_at():
     seen = []
@@ -61,16 +55,9 @@ def test_values_that_stand_for_others_are_not_looked_at():
     assert seen == [True] and not is_traced(torch.tensor([0]))
 
 
-@pytest.mark.parametrize("name", ["no_such_library", "no_such_library.part"])
-def test_a_missing_library_is_named_with_its_cure(name):
-    said = "this needs the library no_such_library: pip install no_such_library"
-    with refuses(ImportError, said) as refusal:
-        optional_import(name)
-    assert isinstance(refusal.value.__cause__, ModuleNotFoundError)
-
-
-def test_a_library_of_an_extra_is_named_with_the_extra(monkeypatch):
+def test_a_missing_library_is_named_with_its_cure(monkeypatch):
+    with refuses(ImportError, "this needs the library no_such_library: pip install no_such_library"):
+        optional_import("no_such_library.part")
     monkeypatch.setitem(sys.modules, "tokenizers", None)  # as if it were not installed
-    said = 'this needs the library tokenizers: pip install "transformer-book[text]"'
-    with refuses(ImportError, said):
+    with refuses(ImportError, 'this needs the library tokenizers: pip install "transformer-book[text]"'):
         optional_import("tokenizers")

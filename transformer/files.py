@@ -11,14 +11,9 @@ from typing import Any
 from transformer.validation import check_type
 
 __all__ = [
-    "CheckpointError",
-    "atomic_file",
-    "sync_names",
-    "naming_errors",
-    "regular_file",
-    "write_record",
-    "read_record",
-]
+    "CheckpointError", "atomic_file", "sync_names", "naming_errors", "regular_file",
+    "write_record", "read_record",
+]  # fmt: skip
 
 
 class CheckpointError(ValueError):

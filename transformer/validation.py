@@ -25,12 +25,11 @@ def check_config(config: Any) -> None:
 
     src, tgt, depths = config.src_vocab_size, config.tgt_vocab_size, config.n_layers
     check_size(**named("src_vocab_size tgt_vocab_size d_model n_heads d_ff max_length"))
-    if not isinstance(depths, tuple | list):
-        check_size(n_layers=depths)
-    elif len(depths) != 2:
+    pair = depths if isinstance(depths, tuple | list) else (depths, depths)
+    if len(pair) != 2:
         raise ValueError(f"n_layers must be a number or a pair, encoder and decoder, not {depths!r:.60}")
-    else:
-        check_size(**{f"n_layers[{number}]": depth for number, depth in enumerate(depths)})
+    for depth in pair:
+        check_size(n_layers=depth)
     check_rate(**named("dropout attention_dropout activation_dropout"))
     check_choice(sorted(ACTIVATIONS), activation=config.activation)
     check_type(bool, **named("bias norm_first tie_embeddings"))
@@ -213,20 +212,12 @@ def check_device(device: torch.device | str) -> torch.device:
 
 
 # The extra of this package that installs each library, with everything else that the task needs.
-_EXTRAS = {
-    "ctranslate2": "interchange",
-    "huggingface_hub": "text",
-    "matplotlib": "plots",
-    "onnxscript": "interchange",
-    "platformdirs": "text",
-    "sacrebleu": "text",
-    "safetensors": "text",
-    "sentencepiece": "interchange",
-    "starlette": "serve",
-    "tokenizers": "text",
-    "transformers": "interchange",
-    "uvicorn": "serve",
-}
+_EXTRAS = (
+    dict.fromkeys(("ctranslate2", "onnxscript", "sentencepiece", "transformers"), "interchange")
+    | dict.fromkeys(("huggingface_hub", "platformdirs", "sacrebleu", "safetensors", "tokenizers"), "text")
+    | dict.fromkeys(("starlette", "uvicorn"), "serve")
+    | {"matplotlib": "plots"}
+)
 
 
 def optional_import(name: str) -> ModuleType:

@@ -96,9 +96,9 @@ def differences(module: nn.Module, plan: nn.Module) -> Iterator[Difference]:
         module: the module.
         plan: a new one, as the configuration makes it; the meta device will do.
     """
-    parts, planned = parts_of(module), parts_of(plan)
-    for name in {**planned, **parts}:
-        part, own = parts.get(name), planned.get(name)
+    parts, usual_parts = parts_of(module), parts_of(plan)
+    for name in {**usual_parts, **parts}:
+        part, own = parts.get(name), usual_parts.get(name)
         if type(part) is not type(own):
             yield Difference(name, "class", part, own)
             continue

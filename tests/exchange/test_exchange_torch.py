@@ -325,22 +325,6 @@ def test_weights_are_copied_and_never_shared(kind):
     assert len(memory[1]) == len(list(together(ours).parameters()))  # each parameter has its own
 
 
-@pytest.mark.slow
-@EACH_KIND
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_dtype_is_kept(kind, dtype):
-    theirs = EVERY_KIND[kind]().to(dtype)
-    ours = from_torch(theirs)
-    back = to_torch(ours)
-    assert {p.dtype for p in together(ours).parameters()} == {dtype}
-    assert same_state(back, theirs)
-    inputs = inputs_for(theirs, dtype=dtype)
-    expected, output = run_torch(theirs, inputs), run_ours(ours, inputs)
-    assert output.dtype == dtype
-    largest = expected.abs().max().item()
-    assert close(output, expected, atol=64 * torch.finfo(dtype).eps * largest)
-
-
 # -------------------------------------------------------------------------------------------------
 # What is not a weight: mode, rates
 # -------------------------------------------------------------------------------------------------

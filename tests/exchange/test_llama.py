@@ -169,12 +169,11 @@ GROWING = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("nested", [False, True])
 @pytest.mark.parametrize("parts, said", GROWING.values(), ids=GROWING)
-def test_a_tokenizer_that_makes_texts_long_is_refused_before_it_runs(folder, parts, said, nested):
+def test_a_tokenizer_that_makes_texts_long_is_refused_before_it_runs(folder, parts, said):
     for part, (name, steps) in parts.items():
-        inner = [{"type": "Sequence", name: steps}] if nested else steps
-        rewritten(folder / "tokenizer.json", **{part: {"type": "Sequence", name: inner}})
+        inner = [{"type": "Sequence", name: steps[1:]}]
+        rewritten(folder / "tokenizer.json", **{part: {"type": "Sequence", name: [*steps[:1], *inner]}})
     with pytest.raises(CheckpointError, match=rf"tokenizer\.json cannot be used: .*{said}"):
         Speaker(folder)
 

@@ -147,9 +147,8 @@ WORDS = {
     "a word that is no number": ({"▁o": "3"}, "vocab.json cannot be used: number of '▁o' must be an int"),
     "a number beyond the table": ({"▁o": 10**6}, r"number of '▁o' must lie in \[0, "),
     "a negative number": ({"▁o": -1}, r"number of '▁o' must lie in \[0, "),
-    "one number twice": ({"▁o": 0}, "its words must have different numbers"),
     "no end": ({"</s>": None}, "number of '</s>' must be"),
-    "no unknown": ({"<unk>": None}, "'<unk>' is missing"),
+    "no unknown": ({"<unk>": None}, "model cannot be used: .*unk"),
 }
 
 
@@ -186,7 +185,7 @@ def test_any_damage_of_its_words_is_refused_in_one_line_or_does_no_harm(marian, 
     assert refused > 5
     path.unlink()
     if name != "tokenizer_config.json":  # which only names the languages
-        with pytest.raises(FileNotFoundError, match=f"{name} is missing, which Marian's tokenizer needs"):
+        with pytest.raises(FileNotFoundError, match=f"{name} is missing, which the tokenizer needs"):
             load_translator(folder)
 
 

@@ -272,7 +272,7 @@ def to_m2m100(model: M2M100Transformer, folder: str | Path) -> None:
 def _write(model: Transformer, folder: str | Path, family: _Family) -> None:
     """Write a model of ours as one of a family; arguments and errors as in `to_marian`."""
     transformers = optional_import("transformers")
-    model = exported(model, f"to_{family.model_type}", family.kind)
+    model = exported(model, "to_" + family.model_type.replace("_", ""), family.kind)
     config, kind = model.config, getattr(transformers, family.model)
     with torch.device("meta"):
         theirs = kind(kind.config_class(**_config_to(config, family)))

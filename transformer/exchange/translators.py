@@ -84,29 +84,29 @@ def banned_tokens(folder: ForeignFolder) -> list[int]:
 
 def _marian_tokenizer(folder: ForeignFolder, config: TransformerConfig) -> Any:
     """The tokenizer of a Marian model; its class is built from these files, whatever others may say."""
-    told = "tokenizer_config.json"
-    told_of = folder.record(told) if told in folder.listed else {}
+    told = folder.record("tokenizer_config.json") if "tokenizer_config.json" in folder.listed else {}
     used = ("source_lang", "target_lang", "separate_vocabs")
-    options = {name: told_of[name] for name in used if name in told_of}
+    options = {name: told[name] for name in used if name in told}
     files = {"source_spm": "source.spm", "target_spm": "target.spm", "vocab": "vocab.json"}
     sizes = {"vocab.json": config.src_vocab_size}
     if options.get("separate_vocabs"):
         files["target_vocab_file"], sizes["target_vocab.json"] = "target_vocab.json", config.tgt_vocab_size
-    for name in files.values():
-        if not regular_file(folder.path / name).exists():
-            raise FileNotFoundError(f"{folder.path / name} is missing, which Marian's tokenizer needs")
+    paths = {name: _needed(folder, file) for name, file in files.items()}
     for name, size in sizes.items():
         with refusing_damage(folder.path / name):
             words = folder.record(name)
             check_index(size, **{f"number of {word!r:.40}": token for word, token in words.items()})
-            if len(set(words.values())) < len(words):
-                raise ValueError("its words must have different numbers")
-            for word, token in {"</s>": config.eos_id, "<pad>": config.pad_id}.items():
-                check_choice([token], **{f"number of {word!r}": words.get(word)})
-            words["<unk>"]
+            check_choice([config.eos_id], **{"number of '</s>'": words.get("</s>")})
+            check_choice([config.pad_id], **{"number of '<pad>'": words.get("<pad>")})
     with refusing_damage(folder.path):
-        paths = {name: str(folder.path / file) for name, file in files.items()}
         return optional_import("transformers").MarianTokenizer(**paths, **options)
+
+
+def _needed(folder: ForeignFolder, name: str) -> str:
+    """The path of a file that a tokenizer needs."""
+    if not regular_file(folder.path / name).exists():
+        raise FileNotFoundError(f"{folder.path / name} is missing, which the tokenizer needs")
+    return str(folder.path / name)
 
 
 class MarianTranslator(AnyTranslator):
@@ -171,9 +171,6 @@ class MarianTranslator(AnyTranslator):
             return list(self._tokenizer(sentence).input_ids)
 
 
-_OLDER_FILES = ["vocab.json", "sentencepiece.bpe.model"]
-
-
 class M2M100Translator(MarianTranslator):
     """An M2M-100 or NLLB-200 model of Hugging Face with its vocabulary: sentences in, sentences out.
 
@@ -214,16 +211,12 @@ class M2M100Translator(MarianTranslator):
 def _m2m100_tokenizer(folder: ForeignFolder, vocab_size: int) -> tuple[Any, dict[str, int]]:
     """The tokenizer of a folder, and the token of each of its languages."""
     transformers = optional_import("transformers")
-    older = "vocab.json" in folder.listed  # M2M-100
-    places = [folder.path / name for name in (_OLDER_FILES if older else ["tokenizer.json"])]
-    for place in places:
-        if not regular_file(place).exists():
-            raise FileNotFoundError(f"{place} is missing, which the tokenizer needs")
-    if older:
-        tokenizer = transformers.M2M100Tokenizer(*map(str, places))
+    if "vocab.json" in folder.listed:  # M2M-100
+        files = _needed(folder, "vocab.json"), _needed(folder, "sentencepiece.bpe.model")
+        tokenizer = transformers.M2M100Tokenizer(*files)
         added = tokenizer.lang_code_to_id
     else:
-        tokenizer_text(places[0])
+        tokenizer_text(Path(_needed(folder, "tokenizer.json")))
         tokenizer = transformers.NllbTokenizer.from_pretrained(folder.path, local_files_only=True)
         added = tokenizer.added_tokens_encoder
     languages = {name: token for name, token in added.items() if not name.startswith("<")}
