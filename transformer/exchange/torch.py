@@ -260,14 +260,14 @@ def to_torch(module: nn.Module | tuple[Encoder, Decoder], batch_first: bool = Tr
     check_type(bool, batch_first=batch_first)
     if isinstance(module, tuple):
         return _pair_to_torch(module, batch_first)
-    _check_kind("module", module := original(module), [*_KINDS.values(), tuple])
-    _check_untied(module)
-    kind = next(theirs for theirs, ours in _KINDS.items() if type(module) is ours)
-    theirs, _ = _checked_plans(module, kind, batch_first)
-    own = plain_state(module)
+    _check_kind("module", ours := original(module), [*_KINDS.values(), tuple])
+    _check_untied(ours)
+    kind = next(theirs for theirs, own in _KINDS.items() if type(ours) is own)
+    theirs, _ = _checked_plans(ours, kind, batch_first)
+    state = plain_state(ours)
     names = {name: _our_names(name, theirs) for name in theirs.state_dict()}
-    weights = {name: torch.cat([own[each] for each in ours]) for name, ours in names.items()}
-    return _filled(theirs, weights, module, theirs)
+    weights = {name: torch.cat([state[each] for each in some]) for name, some in names.items()}
+    return _filled(theirs, weights, ours, theirs)
 
 
 def _pair_to_torch(pair: tuple[Encoder, Decoder], batch_first: bool) -> nn.Transformer:
