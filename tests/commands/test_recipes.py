@@ -465,9 +465,7 @@ def test_an_old_recipe_is_that_of_a_corpus_of_the_book(tmp_path):
 
 @pytest.fixture(scope="module")
 def record():
-    data = ParallelData(
-        TINY.data, *(corpus("", split) for split in ("train", "dev")), lambda: corpus("", "test")
-    )
+    data = ParallelData(TINY.data, corpus("", "train"), corpus("", "dev"), lambda: corpus("", "test"))
     translator, trainer = train_recipe(TINY, data=data)
     return translator, trainer, data.record(translator, trainer)
 
