@@ -34,6 +34,7 @@ CELLS = {
     "13": """
         imports first-translation translator-imports translator-search any-translator the-translator
         alignment-by-words phrases-data train-phrases phrases-right phrases-examples
+        translation-imports corpus-scores measured tuning-imports tune-search ted-here
     """,
 }
 FOLDER = "place = tempfile.TemporaryDirectory()"  # of Chapter 11, whose own cell starts programs
@@ -54,7 +55,17 @@ SHORT = {
         "done % 10": "done % 2",
         "high)": "copy_rate)",
     },
-    "13": {"(700, 120,": "(2, 1,", "test[:100]": "test[:2]"},
+    "13": {
+        "(700, 120,": "(2, 1,",
+        "test[:100]": "test[:2]",
+        "device.type == 'cuda'": "device == there",
+        "vocab_size=8000": "corpus='phrases', vocab_size=1200, d_model=16, n_layers=1",
+        "recipe.data.read()": "replace(recipe.data.read(), train=train[:100], dev=dev[:100])",
+        "evaluate_every=steps // 5": "evaluate_every=steps",
+        "(10, 50, 250)": "(10, 10, 30)",
+        "min(16000,": "min(10,",
+        "talks.test()": "talks.test()[:2]",
+    },
 }
 ASKED = {
     "07": "on_it(copier)",
@@ -74,7 +85,10 @@ resumed, _ = run_in(path, steps=4, seed=1)
 on_it(whole, resumed)
 assert all(map(torch.equal, whole.parameters(), resumed.parameters()))
 """,
-    "13": "on_it(model, built_in.model)",
+    "13": """
+on_it(model, built_in.model, learned.model)
+assert steps == 10 and each * steps < 600 and 0 <= bleu <= 100 and len(typed) == 7
+""",
 }
 PROGRAM = f"""
 import contextlib, io, json, sys
