@@ -280,7 +280,7 @@ def train_recipe(
         recipe: what to do.
         directory: where log, checkpoints and the model go; `None` for nowhere.
         device: to train on; `None` for the `best_device`.
-        progress: whether to show a progress bar.
+        progress: whether to print how it goes.
         max_minutes: as in `Trainer.fit`.
         data: what is learned from; `None` to read the recipe's own.
         graphs: as in `Trainer`.
