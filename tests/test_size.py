@@ -32,10 +32,10 @@ GOALS = {
 }
 # What is still above its goal, and may not grow again. What has reached its goal leaves this list.
 STILL = {
-    "package": 14_900,
-    "tests": 25_900,
-    "modules": 60,
-    "per cent of the code not tangled": 65,
+    "package": 14_350,
+    "tests": 25_310,
+    "modules": 57,
+    "per cent of the code not tangled": 63,
 }
 WORDS = {
     "01-gradients": 1_900,
