@@ -68,7 +68,7 @@ def test_a_fault_is_caught_in_the_copy_and_a_comment_is_not(tmp_path, monkeypatc
     unimportable = tried("size > minimum, sizes)")  # the recipes, made at import, are refused
     assert (unimportable.verdict, unimportable.test) == ("caught", "test_validation.py")
     comment = tried("size >= minimum, sizes)  # or too small")
-    assert (comment.verdict, comment.test) == ("survived", "") and comment.passed > 5
+    assert (comment.verdict, comment.test) == ("survived", "") and comment.passed >= 5
     assert tried("size >= minimum - 1, sizes)", "no reason").verdict == "misjudged"
     assert tried("size >=").verdict == "broken"
     assert (copy.folder / "transformer" / "validation.py").read_text(encoding="utf8") == SOURCES["validation"]

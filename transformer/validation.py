@@ -25,11 +25,12 @@ def check_config(config: Any) -> None:
 
     src, tgt, depths = config.src_vocab_size, config.tgt_vocab_size, config.n_layers
     check_size(**named("src_vocab_size tgt_vocab_size d_model n_heads d_ff max_length"))
-    pair = depths if isinstance(depths, tuple | list) else (depths, depths)
-    if len(pair) != 2:
+    if not isinstance(depths, tuple | list):
+        check_size(n_layers=depths)
+    elif len(depths) != 2:
         raise ValueError(f"n_layers must be a number or a pair, encoder and decoder, not {depths!r:.60}")
-    for depth in pair:
-        check_size(n_layers=depth)
+    else:
+        check_size(**{f"n_layers[{number}]": depth for number, depth in enumerate(depths)})
     check_rate(**named("dropout attention_dropout activation_dropout"))
     check_choice(sorted(ACTIVATIONS), activation=config.activation)
     check_type(bool, **named("bias norm_first tie_embeddings"))

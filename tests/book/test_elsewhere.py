@@ -42,7 +42,7 @@ SHORT = {
     "07": {"n_batches=300": "n_batches=2", "steps=600": "steps=2", "n_batches=10)": "n_batches=1)"},
     "09": {
         "steps=600": "steps=2",
-        "n_sequences=2000": "n_sequences=20",
+        "n_sequences=1000": "n_sequences=20",
         "device.type == 'cuda'": "device == there",
         "train(100)": "train(2)",
         "train(30000)": "train(4)",

@@ -246,6 +246,12 @@ class RunLog:
         told: of how many updates a line is printed with each entry; 0 for no lines.
     """
 
+    updater: Updater
+    stream: BatchStream
+    folder: RunFolder | None
+    told: int
+    first: bool
+    seconds: float
     history: list[dict[str, float]]
 
     def __init__(
@@ -343,6 +349,9 @@ class Scores:
         stale: number of evaluations since.
     """
 
+    updater: Updater
+    evaluate: Evaluation | None
+    monitor: str
     best: float
     best_step: int
     stale: int

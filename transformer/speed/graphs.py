@@ -86,6 +86,8 @@ class UpdateGraphs:
         positions: of all batches, without and with the padding of their shapes.
     """
 
+    updater: Any
+    device: torch.device
     shapes: Counter[tuple[Shape, ...]]
     positions: list[int]
 
