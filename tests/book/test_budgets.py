@@ -46,6 +46,7 @@ OVER = {
     "13-translation": {"code_lines"},
     "14-looking-inside": {"code_lines"},
     "15-since-2017": {"code_lines"},  # a language model and its searches are exported
+    "16-clinic": {"code_lines"},  # the checks and what they return are exported
     "17-case-book": {"code_lines"},  # a collection
 }
 
