@@ -447,11 +447,13 @@ def fitted(before: str, text: str, after: str) -> str:
 
 
 def all_of(names: list[str]) -> str:
-    """The list of public names on one line or, where that's too long, one name to a line."""
-    quoted = [f'"{name}"' for name in names]
-    short = f"__all__ = [{', '.join(quoted)}]"
+    """The list of public names, on one line or, where that's too long, on several."""
+    quoted = ", ".join(f'"{name}"' for name in names)
+    short = f"__all__ = [{quoted}]"
     if len(short) > WIDTH:
-        short = "__all__ = [\n" + "".join(f"    {name},\n" for name in quoted) + "]"
+        indent = " " * 4
+        lines = textwrap.fill(f"{quoted},", WIDTH, initial_indent=indent, subsequent_indent=indent)
+        short = f"__all__ = [\n{lines}\n]"
     return f"\n{short}\n"
 
 

@@ -4,15 +4,8 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 """
 
 __all__ = [
-    "padding_mask",
-    "causal_mask",
-    "check_mask",
-    "scaled_dot_product_attention",
-    "fused_attention",
-    "KeysAndValues",
-    "Projection",
-    "KeyValueCache",
-    "MultiHeadAttention",
+    "padding_mask", "causal_mask", "check_mask", "scaled_dot_product_attention", "fused_attention",
+    "KeysAndValues", "Projection", "KeyValueCache", "MultiHeadAttention",
 ]
 
 

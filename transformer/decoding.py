@@ -4,18 +4,8 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 """
 
 __all__ = [
-    "DecoderState",
-    "decoder_state",
-    "greedy_search",
-    "check_search",
-    "BeamResult",
-    "keep_best",
-    "best_continuations",
-    "merge_hypotheses",
-    "length_norm",
-    "extend_beam",
-    "check_beam",
-    "beam_search",
+    "DecoderState", "decoder_state", "greedy_search", "check_search", "BeamResult", "keep_best",
+    "best_continuations", "merge_hypotheses", "length_norm", "extend_beam", "check_beam", "beam_search",
 ]
 
 

@@ -4,13 +4,7 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 """
 
 __all__ = [
-    "LayerNorm",
-    "ACTIVATIONS",
-    "FeedForward",
-    "LayerConfig",
-    "Residual",
-    "EncoderLayer",
-    "DecoderLayer",
+    "LayerNorm", "ACTIVATIONS", "FeedForward", "LayerConfig", "Residual", "EncoderLayer", "DecoderLayer",
 ]
 
 

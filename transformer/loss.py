@@ -4,11 +4,7 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 """
 
 __all__ = [
-    "label_smoothed_cross_entropy",
-    "token_accuracy",
-    "perplexity",
-    "teacher_forced_loss",
-    "symmetric_kl",
+    "label_smoothed_cross_entropy", "token_accuracy", "perplexity", "teacher_forced_loss", "symmetric_kl",
     "r_drop_loss",
 ]
 

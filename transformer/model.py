@@ -4,13 +4,7 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 """
 
 __all__ = [
-    "TransformerConfig",
-    "Encoder",
-    "Decoder",
-    "initialize",
-    "Transformer",
-    "attention_tap",
-    "AttentionMaps",
+    "TransformerConfig", "Encoder", "Decoder", "initialize", "Transformer", "attention_tap", "AttentionMaps",
 ]
 
 

@@ -4,16 +4,8 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 """
 
 __all__ = [
-    "reverse_and_mark",
-    "reversal_batch",
-    "toy_config",
-    "reversal_batches",
-    "exact_match",
-    "load_toy_model",
-    "with_copies",
-    "faultless",
-    "match_by_copies",
-    "crowd",
+    "reverse_and_mark", "reversal_batch", "toy_config", "reversal_batches", "exact_match", "load_toy_model",
+    "with_copies", "faultless", "match_by_copies", "crowd",
 ]
 
 

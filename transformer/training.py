@@ -4,18 +4,8 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 """
 
 __all__ = [
-    "best_device",
-    "adamw",
-    "noam_rate",
-    "cooldown",
-    "evaluating",
-    "to_device",
-    "evaluate_loss",
-    "as_epochs",
-    "check_loss",
-    "fit",
-    "record_path",
-    "load_record",
+    "best_device", "adamw", "noam_rate", "cooldown", "evaluating", "to_device", "evaluate_loss", "as_epochs",
+    "check_loss", "fit", "record_path", "load_record",
 ]
 
 

@@ -4,18 +4,8 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 """
 
 __all__ = [
-    "by_length",
-    "Search",
-    "translate_ids",
-    "Engine",
-    "Source",
-    "AnyTranslator",
-    "Alignment",
-    "Translator",
-    "by_words",
-    "evaluate_translator",
-    "SEARCHES",
-    "tune_search",
+    "by_length", "Search", "translate_ids", "Engine", "Source", "AnyTranslator", "Alignment", "Translator",
+    "by_words", "evaluate_translator", "SEARCHES", "tune_search",
 ]
 
 

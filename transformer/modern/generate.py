@@ -4,13 +4,7 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 """
 
 __all__ = [
-    "most_probable",
-    "generate",
-    "Draw",
-    "random_draw",
-    "accept",
-    "RewindableCache",
-    "probabilities",
+    "most_probable", "generate", "Draw", "random_draw", "accept", "RewindableCache", "probabilities",
     "speculative_decoding",
 ]
 

@@ -4,11 +4,7 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 """
 
 __all__ = [
-    "LanguageModelConfig",
-    "GroupedQueryAttention",
-    "cache_bytes",
-    "LanguageModelLayer",
-    "LanguageModel",
+    "LanguageModelConfig", "GroupedQueryAttention", "cache_bytes", "LanguageModelLayer", "LanguageModel",
 ]
 
 

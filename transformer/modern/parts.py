@@ -4,20 +4,8 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 """
 
 __all__ = [
-    "RMSNorm",
-    "GATES",
-    "GatedFeedForward",
-    "route",
-    "RoutedFeedForward",
-    "balance_loss",
-    "rotary_table",
-    "rotate",
-    "RotaryStretch",
-    "alibi",
-    "sliding_mask",
-    "prefix_mask",
-    "wsd_rate",
-    "orthogonalize",
+    "RMSNorm", "GATES", "GatedFeedForward", "route", "RoutedFeedForward", "balance_loss", "rotary_table",
+    "rotate", "RotaryStretch", "alibi", "sliding_mask", "prefix_mask", "wsd_rate", "orthogonalize",
 ]
 
 

@@ -4,11 +4,7 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 """
 
 __all__ = [
-    "random_state",
-    "set_random_state",
-    "CHECKPOINT_FORMAT",
-    "save_checkpoint",
-    "DamagedCheckpointError",
+    "random_state", "set_random_state", "CHECKPOINT_FORMAT", "save_checkpoint", "DamagedCheckpointError",
     "load_checkpoint",
 ]
 

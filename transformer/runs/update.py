@@ -4,15 +4,8 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 """
 
 __all__ = [
-    "SummedLoss",
-    "RateSchedule",
-    "Evaluation",
-    "accumulate_gradients",
-    "PRECISIONS",
-    "autocast",
-    "best_precision",
-    "MovingAverage",
-    "Updater",
+    "SummedLoss", "RateSchedule", "Evaluation", "accumulate_gradients", "PRECISIONS", "autocast",
+    "best_precision", "MovingAverage", "Updater",
 ]
 
 

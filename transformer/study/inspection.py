@@ -4,22 +4,9 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 """
 
 __all__ = [
-    "ibm_alignment",
-    "ibm_model_1",
-    "Head",
-    "all_heads",
-    "share_on",
-    "head_shares",
-    "without_heads",
-    "mean_contexts",
-    "head_costs",
-    "pruning_curve",
-    "ResidualStream",
-    "residual_stream",
-    "logit_lens",
-    "gradient_times_input",
-    "linear_probe",
-    "patched",
+    "ibm_alignment", "ibm_model_1", "Head", "all_heads", "share_on", "head_shares", "without_heads",
+    "mean_contexts", "head_costs", "pruning_curve", "ResidualStream", "residual_stream", "logit_lens",
+    "gradient_times_input", "linear_probe", "patched",
 ]
 
 
