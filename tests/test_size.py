@@ -35,7 +35,7 @@ STILL = {
     "package": 14_210,
     "tests": 25_310,
     "modules": 57,
-    "per cent of the code not tangled": 63,
+    "per cent of the code not tangled": 64,
 }
 WORDS = {
     "01-gradients": 1_900,
