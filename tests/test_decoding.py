@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from helpers import greedy_by_hand, lively_model, refuses
+from helpers import assert_same, greedy_by_hand, lively_model, refuses
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -23,12 +23,14 @@ from transformer import (
 )
 from transformer.decoding import (
     BeamResult,
+    DecoderState,
     best_continuations,
     check_search,
     decoder_state,
     length_norm,
     merge_hypotheses,
 )
+from transformer.speed import fast
 
 PAD, BOS, EOS = 0, 2, 3
 INF = math.inf
@@ -202,6 +204,21 @@ def test_a_beam_that_drops_nothing_is_exhaustive_search(seed, vocab_size, max_le
 
 KINDS = pytest.mark.parametrize("kind", [lambda model: model, accelerate], ids=["plain", "fast"])
 SEARCHES = [partial(greedy_search, max_length=6), partial(beam_search, max_length=6)]
+
+
+@KINDS
+@pytest.mark.parametrize("search", SEARCHES, ids=["greedy", "beam"])
+@pytest.mark.parametrize("steps", [2, 3, 8])
+def test_looking_rarely_at_what_has_ended_changes_no_result(search, kind, steps, monkeypatch):
+    """Sentences that have ended wait in the batch for the next look, and for those that go on."""
+    for seed in range(25):
+        model, src = kind(make_model(seed)), make_sources(seed)
+        wanted = [search(model, src, max_length=length) for length in (1, 7, 12)]
+        with monkeypatch.context() as patch:
+            patch.setattr(DecoderState, "look_every", steps)
+            patch.setitem(fast._LOOK_EVERY, "cpu", steps)
+            found = [search(model, src, max_length=length) for length in (1, 7, 12)]
+        assert_same(found, wanted)
 
 
 @torch.no_grad()

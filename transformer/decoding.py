@@ -33,8 +33,12 @@ class DecoderState:
         model: the model, in evaluation mode.
         src: source token ids `[B, S]`.
         beam_size: number K of rows for each sentence.
+
+    Attributes:
+        look_every: steps between two looks at which sentences have ended. On a GPU, looking is waiting.
     """
 
+    look_every: int = 1
     model: Transformer
     cache: KeyValueCache
     memory: Tensor
@@ -84,23 +88,30 @@ def greedy_search(model: Transformer, src: Tensor, max_length: int) -> Tensor:
         tensor([[10, 10,  6,  2,  9,  5, 10,  4,  1,  3]])
     """
     check_search(model, src, max_length)
-    config, rows = model.config, torch.arange(len(src), device=src.device)  # that have not ended
+    config, rows = model.config, torch.arange(len(src), device=src.device)  # in the batch
     tokens = src.new_full((len(src), max_length), config.pad_id)
-    last = src.new_full((len(src),), config.bos_id)
+    last, going = src.new_full((len(src),), config.bos_id), src.new_ones(len(src), dtype=torch.bool)
+    length, broken = rows.new_ones(()), going.new_zeros(())
     with evaluating(model):
         state = decoder_state(model, src)
-        for step in range(max_length):
+        for step in range(1, max_length + 1):
             logits = state.step(last)
             last = logits.argmax(-1)  # of a NaN, where there is one
-            _check_numbers(logits.gather(1, last[:, None]))
-            tokens[rows, step] = last
-            going = (last != config.eos_id).nonzero()[:, 0]
-            if len(going) == 0:
+            broken = broken | (logits.gather(1, last[:, None])[:, 0].isnan() & going).any()
+            last = last.masked_fill(~going, config.pad_id)
+            tokens[rows, step - 1] = last
+            going = going & (last != config.eos_id)
+            length = length + going.any()
+            if step % state.look_every and step < max_length:
+                continue
+            left = going.nonzero()[:, 0]
+            if len(left) == 0:
                 break
-            if len(going) < len(rows):
-                rows, last = rows[going], last[going]
-                state.keep(going)
-    return tokens[:, : step + 1]
+            if len(left) < len(rows):
+                rows, last, going = rows[left], last[left], going[left]
+                state.keep(left)
+    _check_numbers(broken)
+    return tokens[:, :length]
 
 
 # %% book/08-decoding.ipynb · The KV cache · [check-search]
@@ -122,9 +133,9 @@ def check_search(model: Transformer, src: Tensor, max_length: int) -> None:
         raise ValueError(f"max_length must be at most the model's {longest}, but is {max_length}")
 
 
-def _check_numbers(best: Tensor) -> None:
+def _check_numbers(broken: Tensor) -> None:
     # The best of some logits, or of scores that come from them, is NaN where any of them is.
-    if best.isnan().any():
+    if broken:
         raise ValueError("model must give numbers for logits, but gives NaN")
 
 
@@ -202,18 +213,18 @@ def extend_beam(state: DecoderState, last: Tensor, alive: BeamResult) -> tuple[B
 
 # %% book/08-decoding.ipynb · The search · [beam-finished]
 def _set_aside(
-    ended: BeamResult, found: BeamResult, origin: Tensor, norm: float, config: TransformerConfig
-) -> tuple[BeamResult, BeamResult, Tensor, bool]:
+    ended: BeamResult, found: BeamResult, origin: Tensor, norm: float, config: TransformerConfig, ask: bool
+) -> tuple[BeamResult, BeamResult, Tensor]:
     # Move what ends among the best K of 2K candidates to the finished; of the others, the best K go on.
-    # Whether anything ended comes last.
+    # With `ask`, only if anything ends.
     beam_size, ends = ended.scores.size(1), found.tokens[:, :, -1] == config.eos_id  # [B, 2K]
-    if some := bool(ends.any()):
+    if not ask or ends.any():
         scores = found.scores.masked_fill(~ends, -torch.inf)[:, :beam_size] / norm
         new = BeamResult(found.tokens[:, :beam_size], scores)
         ended = merge_hypotheses(ended, new, config.pad_id)
         scores, order = found.scores.masked_fill(ends, -torch.inf).topk(beam_size, dim=1)
         found, origin = BeamResult(_rows(found.tokens, order), scores), origin.gather(1, order)
-    return ended, BeamResult(*(x[:, :beam_size] for x in found)), origin[:, :beam_size], some
+    return ended, BeamResult(*(x[:, :beam_size] for x in found)), origin[:, :beam_size]
 
 
 # %% book/08-decoding.ipynb · The search · [beam-start]
@@ -242,25 +253,28 @@ def _search(
 ) -> BeamResult:
     result, ended, alive = _start(state, src, beam_size, max_length, config.pad_id)
     last = src.new_full((len(src) * beam_size,), config.bos_id)
-    sentences = torch.arange(len(src), device=src.device)  # that are not done
-    first_row = sentences[:, None] * beam_size  # [B, 1]
+    sentences = torch.arange(len(src), device=src.device)  # in the batch
+    first_row, written = sentences[:, None] * beam_size, sentences.new_ones(())  # [B, 1], tokens
     for length in range(1, max_length + 1):
         found, origin = extend_beam(state, last, alive)  # [B, 2K, length], [B, 2K]
         norm = length_norm(length, alpha)
-        ended, alive, origin, some = _set_aside(ended, found, origin, norm, config)  # K of 2K
+        ended, alive, origin = _set_aside(ended, found, origin, norm, config, state.look_every == 1)
         rows = first_row[: len(origin)] + origin  # of the state
         going = (ended.scores == -torch.inf).any(dim=1) & (alive.scores != -torch.inf).any(dim=1)
-        if some and not going.all():  # on a GPU, asking means waiting
+        written = written + going.any()
+        alive.scores.masked_fill_(~going[:, None], -torch.inf)  # a sentence that is done stays as it is
+        left = going.nonzero()[:, 0] if length % state.look_every == 0 or length == max_length else rows
+        if len(left) < len(rows):
             _write(result, sentences, ended)
-            sentences, rows = sentences[going], rows[going]
-            ended, alive = (BeamResult(*(x[going] for x in pair)) for pair in (ended, alive))
+            sentences, rows = sentences[left], rows[left]
+            ended, alive = (BeamResult(*(x[left] for x in pair)) for pair in (ended, alive))
         if len(sentences) == 0:
             break
         state.keep(rows.flatten())
         last = alive.tokens[:, :, -1].flatten()
     alive = BeamResult(alive.tokens, alive.scores / norm)
     _write(result, sentences, merge_hypotheses(ended, alive, config.pad_id))
-    return BeamResult(result.tokens[:, :, :length], result.scores)
+    return BeamResult(result.tokens[:, :, :written], result.scores)
 
 
 # %% book/08-decoding.ipynb · The search · [check-beam]
@@ -316,6 +330,6 @@ def beam_search(
     with evaluating(model):
         state = decoder_state(model, src, beam_size)
         best = _search(state, src, beam_size, length_penalty, max_length, model.config)
-    _check_numbers(best.scores)
+    _check_numbers(best.scores.isnan().any())
     absent = (best.scores == -torch.inf)[:, :, None]
     return BeamResult(best.tokens.masked_fill(absent, model.config.pad_id), best.scores)

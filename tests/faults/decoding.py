@@ -7,8 +7,8 @@ FAULTS = [
         "greedy-cache-keeps-who-left",
         "the remaining sentences read the keys of those that have ended",
         "greedy_search",
-        "state.keep(going)",
-        "state.keep(torch.arange(len(going), device=src.device))",
+        "state.keep(left)",
+        "state.keep(torch.arange(len(left), device=src.device))",
     ),
     Fault(
         "greedy-with-dropout",

@@ -53,7 +53,7 @@ class Constrained(nn.Module):
 class _ConstrainedState(DecoderState):
     def __init__(self, model: Constrained, src: Tensor, beam_size: int) -> None:
         self.free, self.banned = decoder_state(model.model, src, beam_size), model.banned
-        self.memory, self.first = self.free.memory, model.first
+        self.memory, self.look_every, self.first = self.free.memory, self.free.look_every, model.first
 
     def step(self, last: Tensor) -> Tensor:
         logits = self.free.step(last).index_fill(-1, self.banned.to(last.device), -torch.inf)

@@ -203,6 +203,7 @@ class _LayerStep:
 
 
 _ROOM = 16  # for that many tokens at first
+_LOOK_EVERY = {"cpu": 1}  # steps between two looks at what has ended; elsewhere, where a look is a wait, 8
 
 
 class _StepCache:
@@ -243,7 +244,7 @@ class FastDecoderState(DecoderState):
 
     @torch.inference_mode()
     def __init__(self, model: FastTransformer, src: Tensor, beam_size: int = 1) -> None:
-        self.beam_size = beam_size
+        self.beam_size, self.look_every = beam_size, _LOOK_EVERY.get(src.device.type, 8)
         self.memory, mask = model.encode(src), model.src_mask(src)  # [B, S, d_model], [B, 1, 1, S]
         self.memory_mask, empty = None, None
         if not mask.all():  # checked once here, and not at every step
