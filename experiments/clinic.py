@@ -297,7 +297,7 @@ def our_language_model(fault: str, positions: str = "rotary") -> nn.Module:
     if fault in ATTENTIONS:
         return Patched(model, "transformer.modern.language_model.fused_attention", our_attention(fault))
     if fault in IN_DECODERS:
-        name, only = "transformer.modern.parts.sliding_mask", fault != "no causal mask"
+        name, only = "transformer.modern.language_model.sliding_mask", fault != "no causal mask"
         everything = lambda length, *rest, **more: torch.ones(1, 1, length, length, dtype=torch.bool)
         return Patched(model, name, everything, only)
     return model
