@@ -32,32 +32,35 @@
     // Chapter 1: Y = X Wᵀ + b, hence dX = dY W, dW = dYᵀ X, db = the sum of dY ----------------------------
 
     function linear(tape, x, weight, bias, n_in) {
-      const n_out = weight.data.length / n_in;
-      const n_rows = x.data.length / n_in;
-      const W = weight.data, X = x.data;
-      const y = tape.record(n_rows * n_out, ({ grad: dY }) => {
-        const dX = x.grad, dW = weight.grad;
-        for (let row = 0, out = 0; row < n_rows; row++) {
-          const start = row * n_in;
-          for (let o = 0, w = 0; o < n_out; o++, out++) {
-            const g = dY[out];
-            if (bias) bias.grad[o] += g;
-            for (let i = start; i < start + n_in; i++, w++) {
-              dX[i] += g * W[w];
-              dW[w] += g * X[i];
-            }
-          }
-        }
+      const n_out = weight.data.length / n_in, n_rows = x.data.length / n_in;
+      const y = tape.record(n_rows * n_out, ({ grad }) => {
+        add_product(grad, weight.data, x.grad, n_rows, n_out, n_in);
+        add_product(transposed(grad, n_out), x.data, weight.grad, n_out, n_rows, n_in);
+        if (bias) for (let i = 0; i < grad.length; i++) bias.grad[i % n_out] += grad[i];
       });
-      for (let row = 0, out = 0; row < n_rows; row++) {
-        const start = row * n_in;
-        for (let o = 0, w = 0; o < n_out; o++, out++) {
-          let sum = bias ? bias.data[o] : 0;
-          for (let i = start; i < start + n_in; i++, w++) sum += W[w] * X[i];
-          y.data[out] = sum;
-        }
-      }
+      if (bias) for (let row = 0; row < n_rows; row++) y.data.set(bias.data, row * n_out);
+      add_product(x.data, transposed(weight.data, n_in), y.data, n_rows, n_in, n_out);
       return y;
+    }
+
+    // C += A B, with A [n, k] and B [k, m]; four rows of B at once, so that C is read and written a quarter as often.
+    function add_product(A, B, C, n, k, m) {
+      for (let row = 0, a = 0; row < n; row++) {
+        const from = row * m, to = from + m, last = a + k;
+        let b = 0;
+        for (; a + 3 < last; a += 4, b += 4 * m) {
+          const a_0 = A[a], a_1 = A[a + 1], a_2 = A[a + 2], a_3 = A[a + 3];
+          for (let c = from, b_0 = b, b_1 = b + m, b_2 = b_1 + m, b_3 = b_2 + m; c < to; c++, b_0++, b_1++, b_2++, b_3++)
+            C[c] += a_0 * B[b_0] + a_1 * B[b_1] + a_2 * B[b_2] + a_3 * B[b_3];
+        }
+        for (; a < last; a++) for (let c = from; c < to; c++, b++) C[c] += A[a] * B[b];
+      }
+    }
+
+    function transposed(A, m) {
+      const n = A.length / m, result = new Numbers(A.length);
+      for (let row = 0, i = 0; row < n; row++) for (let column = 0; column < m; column++, i++) result[column * n + row] = A[i];
+      return result;
     }
 
     function relu(tape, x) {
