@@ -236,7 +236,7 @@ TABLES = {
     "recipes": [
         *(
             (call, "recipe", [(None, TypeError, "Recipe, not NoneType")])
-            for call in (t.train_recipe, t.train_translator, t.settings, t.changed)
+            for call in (t.train_recipe, t.train_translator)
         ),
         (partial(t.train_recipe, recipe=t.RECIPES["toy"]), "device", DEVICES),
         (recipe, "r_drop", [(-1.0, ValueError, "finite and at least 0, but is -1.0")]),

@@ -528,18 +528,16 @@ def corpus_flow() -> Diagram:
 
 
 def command_flow() -> Diagram:
-    """Under the hood: three ways to name a recipe, a folder for the run, and what reads it afterwards."""
+    """Under the hood: two ways to name a recipe, a folder for the run, and what reads it afterwards."""
     d = Diagram(470, 412)
     recipe = d.frame(235, 110, 446, 74)
-    for x, name in ((84, "a recipe’s name"), (235, "a file, --config"), (386, "texts of your own")):
+    for x, name in ((146, "a recipe’s name"), (324, "texts of your own")):
         given = d.box(x, 28, name, "plain", 136, 32)
         d.arrow(given.bottom, (x, recipe.top[1]))
     d.text(235, 88, "Recipe", "bold")
     for x, name in zip((58, 146, 235, 324, 412), ("data", "model", "schedule", "training", "loss")):
         d.box(x, 120, name, "weight", 80, 30)
-    claim = d.box(
-        235, 192, "claim: the folder is locked, its recipe compared,\nthe memory counted", "norm", 400, 46
-    )
+    claim = d.box(235, 192, "the folder is locked, its recipe compared", "norm", 400, 46)
     d.arrow(recipe.bottom, claim.top)
     run = d.box(98, 278, "train_recipe", "attention", 140, 46)
     kept = "config.json  log.jsonl\ncheckpoint-*.pt  best.pt"

@@ -23,10 +23,10 @@ import transformer.commands.evaluate
 import transformer.commands.train
 from transformer import RECIPES, Translator, corpus_scores, load_corpus, train_translator
 from transformer.__main__ import COMMANDS, main
-from transformer.commands.data import FILES, ParallelData
+from transformer.commands.data import ParallelData
 from transformer.commands.main import parser
 from transformer.commands.recipes import changed, parsed, read_recipe, settings
-from transformer.commands.train import locked_run
+from transformer.commands.train import check_same_run, requested
 from transformer.files import write_record
 from transformer.language.corpora import Pair
 from transformer.language.preparation import Translation
@@ -89,7 +89,7 @@ def test_every_option_says_what_it_does_and_what_it_is_without(name, capsys):
     said = capsys.readouterr().out
     for action in subparsers()[name]._actions:
         assert action.help, action.dest
-        if action.dest in ("help", "debug", "set", "config", "recipe", "source", "reference"):
+        if action.dest in ("help", "debug", "set", "recipe", "source", "reference"):
             continue  # without them nothing is set, read or chosen
         if action.required:
             continue  # there is nothing without it
@@ -107,22 +107,14 @@ def test_help_lists_the_recipes_and_info_their_settings(capsys):
         assert re.search(rf"^  {name} +.*\b{recipe.training.steps:,} updates", said, re.MULTILINE)
         assert main(["info", "--recipe", name]) == 0
         shown = capsys.readouterr().out.splitlines()
-        assert shown == [f"{key}: {value}" for key, value in settings(recipe).items()]
+        assert shown == [f"{key}: {value}" for key, value in settings(recipe).items() if value != ""]
 
 
 # Settings
 
 
 def test_a_setting_is_written_as_one_writes_its_value():
-    given = [
-        "steps=12",
-        "rate=.25",
-        "norm_first=false",
-        "corpus=ted",
-        "n_layers=6,2",
-        "clip=inf",
-        "monitor=-loss",
-    ]
+    given = "steps=12 rate=.25 norm_first=false corpus=ted n_layers=6,2 clip=inf monitor=-loss".split()
     wanted = {"steps": 12, "rate": 0.25, "norm_first": False, "corpus": "ted", "n_layers": (6, 2)}
     assert parsed(given) == wanted | {"clip": math.inf, "monitor": "-loss"}
 
@@ -166,26 +158,17 @@ def test_torchrun_starts_a_run_of_several_processes(tmp_path):
     assert first["tokens"] == 2 * 2 * 2 * 3  # processes, updates, sequences, digits
 
 
-def another(name: str, value):
-    """A value of a setting that is not the one of TINY; of steps fewer, since more may be asked for."""
-    known = {"precision": "bfloat16", "activation": "gelu", "n_heads": 4, "steps": 2}
-    known |= {"preparation": "as it is", "languages": "de en"}
-    if name in known or isinstance(value, str | bool):
-        return known.get(name, not value if isinstance(value, bool) else f"{value}2")
-    return value / 2 + 0.25 if isinstance(value, float) else 2 * value + 2
-
-
-@pytest.mark.parametrize("name", [name for name in settings(TINY) if name not in (*FILES, "sha256")])
-def test_a_run_of_another_recipe_is_left_alone(name, tmp_path):
-    with locked_run(tmp_path, TINY) as run:
-        run.write_config()
-        (tmp_path / "checkpoint-00000002.pt").write_bytes(b"weights")
-    before, value = files_in(tmp_path), settings(TINY)[name]
-    other = another(name, value)
-    with pytest.raises(ValueError, match=re.escape(f"a run with {name} = {value}, and {name} = {other}")):
-        with locked_run(tmp_path, changed(TINY, **{name: other})):
-            pass
-    assert files_in(tmp_path) == before
+@pytest.mark.parametrize(
+    ("name", "other"), [("steps", 2), ("corpus", "theirs"), ("cooldown", 0.5), ("sha256", "1")]
+)
+def test_a_run_of_another_recipe_is_left_alone(name, other, tmp_path):
+    write_record(tmp_path / "config.json", asdict(TINY))
+    (tmp_path / "checkpoint-00000002.pt").write_bytes(b"weights")
+    run, value = RunFolder(tmp_path), settings(TINY)[name]
+    check_same_run(run, TINY)
+    check_same_run(run, changed(TINY, steps=9))
+    with pytest.raises(ValueError, match=f"a run with {name} = {value}, and {name} = {other} is asked for"):
+        check_same_run(run, changed(TINY, **{name: other}))
 
 
 def test_a_run_that_meets_another_is_refused_before_it_reads_or_writes(quick, tmp_path, capsys, monkeypatch):
@@ -233,8 +216,10 @@ def test_a_refused_change_leaves_every_byte_and_the_first_command_goes_on(
 STRANGERS = {
     "a stranger's": ({"config.json": b'{"model_type": "marian"}'}, "config.json holds no recipe: "),
     "not even JSON": ({"config.json": b"mine"}, "config.json is not a record"),
-    "a translator's": (None, "holds model.safetensors, but no checkpoint of a run"),
-    "half a translator's": ({"config.json": b"{}", "vocabulary.json": b"{}"}, "holds vocabulary.json, but"),
+    "a translator's": (
+        None,
+        "holds model.safetensors, but no checkpoint of a run to go on from",
+    ),
     "a picture": ({"curves.png": b"mine"}, "holds curves.png, but no checkpoint of a run"),
 }
 
@@ -248,7 +233,7 @@ def test_a_folder_of_something_else_is_left_as_it_is(files, said, quick, tmp_pat
     before = files_in(tmp_path)
     assert main(["train", "tiny", "--directory", str(tmp_path)]) == 2
     error = capsys.readouterr().err
-    assert said in error and "name another --directory, or move it away" in error and error.count("\n") == 1
+    assert said in error and error.count("\n") == 1
     assert files_in(tmp_path) == before
 
 
@@ -284,7 +269,7 @@ def test_own_files_end_in_a_translator_that_every_command_takes(texts, tmp_path,
     said = capsys.readouterr().out
     assert "80 pairs to train on, 20 to judge by, none of which is trained on" in said
     assert "texts: as it is, en to zxx; a vocabulary of up to " in said
-    assert "1+1 layers of width 16, dropout 0.1; batches of 1,000 tokens" in said
+    assert "n_layers 1, d_model 16, dropout 0.1; batches of 1,000 tokens" in said
     assert "4 updates with a warm-up of 2" in said
     record = json.loads((tmp_path / "run" / "record.json").read_text(encoding="utf8"))
     held = record["scores"]["held out"]
@@ -313,10 +298,8 @@ def test_a_run_on_own_files_goes_on_and_ends_as_in_one(texts, tmp_path, capsys):
     assert main(whole) == 0
     weights = [tmp_path / name / "translator" / "model.safetensors" for name in ("run", "whole")]
     assert weights[0].read_bytes() == weights[1].read_bytes()
-    config = tmp_path / "run" / "config.json"
-    more = ["train", "--config", str(config), "--directory", str(tmp_path / "run"), "--set", "steps=5"]
     with pytest.warns(UserWarning, match="schedule is now that of 5 updates"):
-        assert main(more) == 0  # the recipe alone is enough to go on
+        assert main([*texts, "--set", "steps=5"]) == 0
     assert "going on from step 4 of 5" in capsys.readouterr().out
 
 
@@ -344,7 +327,7 @@ def test_texts_that_lie_elsewhere_are_the_same_texts(texts, tmp_path, capsys):
     assert data.files == [str(tmp_path / "moved" / name) for name in ("train.words", "train.iso")]
 
 
-@pytest.mark.parametrize("name", ["corpus", "sha256", "source", "languages"])
+@pytest.mark.parametrize("name", ["sha256", "source"])
 def test_what_follows_from_texts_cannot_be_set(name, texts, tmp_path, capsys):
     assert main([*texts, "--set", f"{name}="]) == 2
     assert f"{name} cannot be set: it follows from the texts" in capsys.readouterr().err
@@ -380,17 +363,16 @@ def test_texts_without_a_pair_to_learn_from_are_named(files, more, message, tmp_
 @pytest.mark.parametrize(
     ("changes", "warmup"),
     [
-        (["steps=700"], 100),
-        (["steps=1"], 1),
-        (["steps=700", "warmup_steps=30"], 30),
-        (["peak_rate=.01"], 200),
+        ("steps=700", 100),
+        ("steps=1", 1),
+        ("steps=700 warmup_steps=30", 30),
+        ("steps=9000 peak_rate=.01", 200),
     ],
 )
-def test_fewer_steps_have_a_shorter_warm_up_unless_it_is_said(changes, warmup, tmp_path):
-    words = [word for change in changes for word in ("--set", change)]
-    options = parser(COMMANDS).parse_args(["train", "phrases", "--directory", str(tmp_path), *words])
-    recipe, _ = transformer.commands.train.requested(options)
-    assert recipe == changed(RECIPES["phrases"], **parsed(changes) | {"warmup_steps": warmup})
+def test_fewer_steps_have_a_shorter_warm_up_unless_it_is_said(changes, warmup):
+    words = [word for change in changes.split() for word in ("--set", change)]
+    recipe = requested(parser(COMMANDS).parse_args(["train", "phrases", *words]))
+    assert recipe == changed(RECIPES["phrases"], **parsed(changes.split()) | {"warmup_steps": warmup})
 
 
 @pytest.mark.parametrize(
@@ -531,7 +513,7 @@ def test_line_that_is_no_utf_8_is_named(capsys, monkeypatch):
     type_in(monkeypatch, CAT.encode() + b"\nn\xe3o\n")
     assert main(["translate", "--beam", "1"]) == 2
     said = capsys.readouterr()
-    assert said.out == "the girl likes the black cat.\n"
+    assert said.out == ""
     assert said.err == "error: standard input, line 2 is not UTF-8: byte 0xe3 at position 2\n"
 
 
@@ -564,16 +546,6 @@ def test_a_doubtful_line_is_named_and_the_others_are_not(capsys, monkeypatch):
         "warning: standard input, line 2 is 2 sentences, and its translation 1: give each a line of its own",
         "warning: standard input, line 3 has no character of the vocabulary, and is copied",
     ]
-
-
-@pytest.mark.parametrize("source", ["import sys\nsys.exit(0)", "def build():\n    raise SystemExit(0)"])
-def test_a_module_that_ends_the_program_has_passed_no_check(source, tmp_path, capsys, monkeypatch):
-    (tmp_path / "mine.py").write_text(source)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", sys.path.copy())
-    monkeypatch.delitem(sys.modules, "mine", raising=False)
-    assert main(["check", "mine:build"]) == 2
-    assert capsys.readouterr().err == "error: mine:build called exit(0), and left no model\n"
 
 
 # Scores
@@ -616,19 +588,15 @@ def test_info_shows_what_a_translator_is_made_of(capsys):
     size = sum(parameter.numel() for parameter in model.parameters())
     shown = {"parameters": size} | asdict(model.config)
     assert said.splitlines() == [f"{key}: {value}" for key, value in shown.items()]
-    assert main(["info", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == shown
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["train"], "train needs one of three: the name of a recipe, --config, or texts of your own"),
+        (["train"], "train needs one of two: the name of a recipe, or texts of your own (--source)"),
         (["train", "toy", "--dev-source", "a"], "--dev-source needs --source: it is for texts of your own"),
         (["train", "--source", "a", "--dev-target", "b"], "--dev-target needs --dev-source"),
-        (["train", "toy", "--languages", "de", "en"], "--languages needs --source"),
         (["train", "--source", "a", "--languages", "German", "en"], "must be a code such as 'pt'"),
-        (["train", "--config", "a.json"], "--config needs --directory as well"),
         (["train", "phrases", "--max-minutes", "-1"], "--max-minutes: must lie in [0.0, inf], but is -1"),
         (["train", "phrases", "--device", "nowhere"], "device 'nowhere'"),
         (["train", "toy", "--set", "setps=3"], "'setps' is not a setting of this recipe"),
@@ -636,23 +604,15 @@ def test_info_shows_what_a_translator_is_made_of(capsys):
         (["train", "toy", "--set", "norm_first=yes"], "norm_first must be a bool, not str ('yes')"),
         (["translate", "--model", "nowhere", "a"], "nowhere"),
         (["translate", "--beam", "0", "o gato"], "error: beam_size must be at least 1, but is 0"),
-        (
-            ["translate", "--length-penalty", "nan", "o gato"],
-            "length_penalty must be finite and at least 0, but is nan",
-        ),
         (["serve", "--max-tokens", "0"], "error: max_tokens must be at least 1, but is 0"),
-        (["train", "toy", "--directory", ""], "--directory: must not be empty"),
         (["translate", "--model", "", "a"], "there is no translator ''"),
         (["translate", "--model", "\x1b[31mred\n\x9b", "a"], "no translator '\\x1b[31mred\\n\\x9b'"),
         (["fly"], "fly"),
         (["train", "--epochs", "3"], "unrecognized arguments: --epochs"),  # whatever follows it
+        (["--epochs", "3", "train"], "--epochs stands before the command"),
         (["train", "nothing"], "recipe must be one of ['toy', 'phrases', "),
         (["evaluate", "--corpus", "klingon"], "klingon"),
         (["evaluate", "--source", "a"], "--source and --reference belong together"),
-        (
-            ["evaluate", "--corpus", "ted", "--source", "a", "--reference", "b"],
-            "--corpus and --split are for",
-        ),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(arguments, message, capsys, tmp_path, monkeypatch):
@@ -672,10 +632,9 @@ def test_what_nobody_foresaw_is_one_line_too_and_debug_shows_where(capsys, monke
     assert main(["translate", CAT]) == 2
     said = "error: RuntimeError: no memory (--debug shows where)\n"
     assert capsys.readouterr().err == said
-    for arguments in (["--debug", "translate", CAT], ["translate", "--debug", CAT]):
-        assert main(arguments) == 2
-        shown = capsys.readouterr().err
-        assert shown.startswith("Traceback") and "in fail" in shown and shown.endswith(said)
+    assert main(["translate", "--debug", CAT]) == 2
+    shown = capsys.readouterr().err
+    assert shown.startswith("Traceback") and "in fail" in shown and shown.endswith(said)
 
 
 def run(redirected: str, **given) -> subprocess.CompletedProcess:
@@ -686,23 +645,11 @@ def run(redirected: str, **given) -> subprocess.CompletedProcess:
     )
 
 
-@pytest.mark.parametrize(
-    ("stream", "words", "message"),
-    [
-        ("stdin", ["translate"], "error: standard input is closed, and no sentence is given\n"),
-        ("stdout", ["translate", "a"], "error: standard output is closed\n"),
-    ],
-)
-def test_closed_streams_are_no_reason_for_a_traceback(stream, words, message, capsys, monkeypatch):
-    monkeypatch.setattr(sys, stream, None)  # as Python begins without it
-    assert main(words) == 2 and capsys.readouterr().err == message
-
-
 @pytest.mark.slow
-@pytest.mark.skipif(os.name == "nt", reason="needs a shell that can close streams")
-def test_nor_are_both_that_are_written():
-    ran = run("translate a >&- 2>&-")
-    assert (ran.returncode, ran.stderr) == (2, b"")
+@pytest.mark.skipif(os.name == "nt", reason="needs a shell")
+def test_a_reader_who_leaves_is_no_reason_for_a_traceback():
+    ran = run("translate a | true")
+    assert (ran.returncode, ran.stderr) == (0, b"")
 
 
 @pytest.mark.slow

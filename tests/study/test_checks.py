@@ -1029,6 +1029,9 @@ def right():
 def wrong():
     return nn.Sequential(nn.Embedding(20, 20))
 
+def told():
+    return {"model": right(), "positions": "relative", "pad_id": 3}
+
 def nothing():
     return 3
 
@@ -1037,7 +1040,7 @@ def training(start=2):
     return {"model": right(), "batch": batch, "seconds": 0}
 
 def headless():
-    return tuple(training(9).values())[:2]
+    return training(9)
 
 def breaks():
     raise RuntimeError("no such weights")
@@ -1059,31 +1062,29 @@ def test_the_command_prints_the_report_and_says_by_its_status_whether_all_is_wel
     assert main(["check", f"{mine}:right"]) == 0
     said = capsys.readouterr().out
     assert ", 0 FAIL, " in said and "least change" in said
-    broken = ["check", f"{mine}:right", "--positions", "relative", "--pad-id", "3"]
-    assert main(broken) == 1  # the model takes 0 for padding
+    assert main(["check", f"{mine}:told"]) == 1  # the model takes 0 for padding
     assert "FAIL     padding" in capsys.readouterr().out
 
 
 def test_the_command_examines_a_training(mine, capsys):
-    assert main(["check", "--training", f"{mine}:headless"]) == 1
+    assert main(["check", f"{mine}:headless"]) == 1
     said = capsys.readouterr().out
     assert "FAIL     start" in said and "no start token" in said
-    assert main(["check", "--training", f"{mine}:training"]) == 0
+    assert main(["check", f"{mine}:training"]) == 0
     assert "skipped  overfit           0 updates" in capsys.readouterr().out  # it has no time to learn
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("factory", "said"),
     [
-        (["--training", "{}:right"], "must return a tuple or a dictionary of the arguments of"),
-        (["{}:nowhere"], "module mine_to_check has no function nowhere"),
-        (["no_module_of_this_name:right"], "No module named 'no_module_of_this_name'"),
-        (["{}:nothing"], "model must be a torch.nn.Module, not int"),
-        (["{}:breaks"], "RuntimeError: no such weights (--debug shows where)"),
+        ("{}:nowhere", "module mine_to_check has no function nowhere"),
+        ("no_module_of_this_name:right", "No module named 'no_module_of_this_name'"),
+        ("{}:nothing", "model must be a torch.nn.Module, not int"),
+        ("{}:breaks", "RuntimeError: no such weights (--debug shows where)"),
     ],
 )
-def test_what_cannot_be_checked_is_said_in_one_line(mine, arguments, said, capsys):
-    assert main(["check", *(text.format(mine) for text in arguments)]) == 2
+def test_what_cannot_be_checked_is_said_in_one_line(mine, factory, said, capsys):
+    assert main(["check", factory.format(mine)]) == 2
     printed = capsys.readouterr()
     assert printed.out == "" and said in printed.err
     assert printed.err.startswith("error: ") and printed.err.count("\n") == 1

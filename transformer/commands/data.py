@@ -42,9 +42,7 @@ class Reversals:
     batch_size: int = 32
     length: int = 10
 
-    needs: ClassVar[tuple[str, ...]] = ()  # libraries, beside those of every run
     output: ClassVar[str] = "model.safetensors"  # in the run's folder
-    files: ClassVar[Sequence[str]] = ()  # of your own
 
     def __post_init__(self) -> None:
         check_size(batch_size=self.batch_size, length=self.length)
@@ -96,16 +94,14 @@ class Translations:
     Args:
         corpus: a name that `load_corpus` knows; for your own files any name.
         vocab_size: tokens in the vocabulary that both languages share.
-        max_tokens: the most source tokens, and the most target tokens, in a batch,
-            padding included.
+        max_tokens: the most source tokens, and the most target tokens, in a batch, padding included.
         bpe_dropout: how likely a merge of subwords is to be left out in training; 0 for never.
         preparation: the name of what is done to every text, as in `Preparation`.
         languages: the codes of source and target, with a space between them; empty if not known.
         source: a file of texts to train on, a sentence a line; or with their translations, after a tab.
         target: the translations of `source`, line by line, if it does not hold them.
-        dev_source: texts to judge by, which are not trained on; without them, some are held out.
-        dev_target: the translations of `dev_source`, line by line, if it does not hold them.
-        sha256: the checksums of the files named, in this order, with spaces between them; or empty.
+        dev_source, dev_target: the same, to judge by; without them, some pairs are held out.
+        sha256: the checksums of the files named, in this order, with spaces between them.
     """
 
     corpus: str
@@ -120,7 +116,6 @@ class Translations:
     dev_target: str = ""
     sha256: str = ""
 
-    needs: ClassVar[tuple[str, ...]] = ("tokenizers", "sacrebleu")
     output: ClassVar[str] = "translator"  # in the run's folder
 
     def __post_init__(self) -> None:
@@ -130,14 +125,12 @@ class Translations:
         check_rate(bpe_dropout=self.bpe_dropout)
         assert self.prepared  # which refuses what is none
         "".join(self.files).encode()  # which refuses a name that no record can hold
-        if (n := len(self.sha256.split())) not in (0, len(self.files)):
-            raise ValueError(f"sha256 must hold a checksum for each of {len(self.files)} files, not {n}")
 
     def __str__(self) -> str:
         return ", ".join(self.files) or f"the corpus {self.corpus}"
 
     @property
-    def files(self) -> Sequence[str]:
+    def files(self) -> list[str]:
         """The files of your own."""
         return [path for name in FILES if (path := getattr(self, name))]
 
@@ -153,13 +146,8 @@ class Translations:
         return min(self.max_tokens, TransformerConfig(4, 4).max_length)
 
     def read(self) -> "ParallelData":
-        """The pairs to train on, to judge by, and, of a corpus, to test with.
-
-        Raises:
-            OSError, CorpusError: as in `load_corpus` and `read_pairs`; or a file is no longer what its
-                checksum says.
-            ValueError: as in `held_out`.
-        """
+        """The pairs to train on, to judge by, and, of a corpus, to test with; `OSError` if a file is missing,
+        no text, or no longer what its checksum says."""
         if not self.source:
             train, dev = (load_corpus(self.corpus, split) for split in ("train", "dev"))
             return ParallelData(self, train, dev, partial(load_corpus, self.corpus, "test"))
@@ -201,7 +189,7 @@ class ParallelData:
         return TokenBatches(self._encoded(self.dev, "judge by"), self.settings.max_tokens, shuffle=False)
 
     def _encoded(self, pairs: Sequence[Pair], purpose: str) -> list[tuple[list[int], list[int]]]:
-        """Those of the pairs that are short enough, as ids; refused where none is."""
+        # Those of the pairs that are short enough, as ids; refused where none is.
         longest = self.settings.longest
         if encoded := encode_pairs(pairs, self.vocabulary, longest):
             return encoded
@@ -250,35 +238,25 @@ class ParallelData:
         test, grid = self.test(), tune_search(translator, self.dev)
         on_dev = {Search(entry["beam_size"], entry["length_penalty"]): entry["scores"] for entry in grid}
         searches = {"greedy": Search(1), "beam 4": Search(4), "tuned": next(iter(on_dev))}
-        dev = {"pairs": len(self.dev)} | {name: on_dev[search] for name, search in searches.items()}
-        tested = _test_scores(translator, searches, test, self.train)
-        return facts | {"grid": grid, "scores": {"dev": dev} | tested}
+        known = set(self.train)
+        splits = {"test": test, "test, unseen": [pair for pair in test if pair not in known]}
+        found = {"dev": self.dev, **splits}
+        scores: dict[str, dict[str, Any]] = {split: {"pairs": len(pairs)} for split, pairs in found.items()}
+        for name, search in searches.items():
+            scores["dev"][name] = on_dev[search]
+            written = dict(zip(test, translator.translate_tokenized([pair.source for pair in test], search)))
+            for split, pairs in splits.items():
+                references = [translator.vocabulary.prepare(pair.target) for pair in pairs]
+                ours = [written[pair] for pair in pairs]
+                if ours:
+                    scores[split][name] = corpus_scores(ours, references, 1000, translator.preparation)
+        return facts | {"grid": grid, "scores": scores}
 
     def summary(self, record: dict[str, Any]) -> str:
         """A record's scores, one to a line."""
         scores = record["scores"]
         best = scores["test"]["tuned"] if self.test else scores["held out"]["beam 4"]
         return "\n".join(score["line"] for score in best.values())
-
-
-def _test_scores(
-    translator: Translator, searches: dict[str, Search], test: Sequence[Pair], train: Iterable[Pair]
-) -> dict[str, dict[str, Any]]:
-    sources, known = [pair.source for pair in test], set(train)
-    written = {  # each search once, though it may have two names
-        search: translator.translate_tokenized(sources, search) for search in dict.fromkeys(searches.values())
-    }
-    unseen = [row for row, pair in enumerate(test) if pair not in known]
-    scores: dict[str, dict[str, Any]] = {}
-    for split, rows in (("test", range(len(test))), ("test, unseen", unseen)):
-        scores[split] = {"pairs": len(rows)}
-        references = [translator.vocabulary.prepare(test[row].target) for row in rows]
-        for name, search in searches.items() if rows else ():
-            hypotheses = [written[search][row] for row in rows]
-            scores[split][name] = corpus_scores(
-                hypotheses, references, n_bootstrap=1000, preparation=translator.preparation
-            )
-    return scores
 
 
 def checksum(path: str) -> str:

@@ -1,7 +1,6 @@
 """`info`: what a translator is and how it was trained."""
 
 import argparse
-import json
 from dataclasses import asdict
 from transformer.commands.main import Add, model_option
 from transformer.commands.recipes import RECIPES, settings
@@ -19,11 +18,9 @@ def run(options: argparse.Namespace) -> None:
         model = Translator.load(pretrained_folder(options.model), "cpu").model
         shown = {"parameters": sum(parameter.numel() for parameter in model.parameters())}
         shown |= asdict(model.config)
-    if options.json:
-        print(json.dumps(shown, indent=2))
-        return
     for name, value in shown.items():
-        print(f"{name}: {value}")
+        if value != "":  # no file of your own
+            print(f"{name}: {value}")
 
 
 HELP = "show what a translator is made of, or a recipe's settings"
@@ -32,5 +29,4 @@ HELP = "show what a translator is made of, or a recipe's settings"
 def add_options(add: Add) -> None:
     """The options of `info`."""
     add("--recipe", choices=list(RECIPES), help="show this recipe (default: a translator)")
-    add("--json", action="store_true", help="as JSON (default: none, a setting to a line)")
     model_option(add)

@@ -4,12 +4,9 @@ import argparse
 import os
 import signal
 import sys
-import threading
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any, NoReturn
 import torch
@@ -20,11 +17,12 @@ from transformer.speed.kernels import keep_freed_memory
 from transformer.training import best_device
 
 __all__ = [
-    "within", "place", "program", "Add", "search_options", "search_of", "model_option", "engine_option",
+    "PROGRAM", "Add", "within", "search_options", "search_of", "model_option", "engine_option",
     "named_translator", "device_option", "use_threads", "one_line", "note", "parser", "run",
 ]  # fmt: skip
 
 
+PROGRAM = "python -m transformer"
 DESCRIPTION = """\
 Train a Transformer that translates, on a corpus of this book or texts of your own, and use it.
 The one that is built in translates Portuguese into English; --model takes any other.
@@ -36,10 +34,11 @@ The one that is built in translates Portuguese into English; --model takes any o
 
 Every command has a --help of its own."""
 
+Add = Callable[..., Any]  # an argument parser's `add_argument`
 
-class Arguments(argparse.ArgumentParser):
-    """A parser that leaves it to `run` to say what is wrong."""
 
+class _Arguments(argparse.ArgumentParser):
+    # A parser that leaves it to `run` to say what is wrong.
     def error(self, message: str) -> NoReturn:
         raise ValueError(f"{message} (see {self.prog} --help)")
 
@@ -57,39 +56,23 @@ def within(kind: type, low: float, high: float) -> Callable[[str], Any]:
     return number
 
 
-def place(text: str) -> Path:
-    """A path, which must not be empty: that would be the current folder."""
-    if not text:
-        raise argparse.ArgumentTypeError("must not be empty")
-    return Path(text)
-
-
-def program() -> str:
-    """The name under which the program was started."""
-    name = Path(sys.argv[0]).stem
-    return name if name == "transformer-book" else "python -m transformer"
-
-
-Add = Callable[..., Any]  # an argument parser's `add_argument`
-
-
 def search_options(add: Add) -> None:
     """Which translator searches, how, and where; `search_of` makes a `Search` of it."""
     model_option(add)
-    beam = f"width of the beam, from 1 to 100; 1 for greedy search (default: {Search.beam_size})"
-    add("--beam", "--beam-size", type=int, default=Search.beam_size, metavar="N", help=beam)
-    penalty = f"how much a long translation is favored, from 0 to 10 (default: {Search.length_penalty})"
-    add("--length-penalty", type=float, default=Search.length_penalty, metavar="N", help=penalty)
-    length = f"the most tokens of a translation (default: {Search.max_length})"
-    add("--max-length", type=int, default=Search.max_length, metavar="N", help=length)
-    tokens = f"the most source tokens that are translated at once (default: {Search.max_tokens})"
-    add("--max-tokens", type=int, default=Search.max_tokens, metavar="N", help=tokens)
+    for name, text in (
+        ("beam_size", "width of the beam, from 1 to 100; 1 for greedy search"),
+        ("length_penalty", "how much a long translation is favored, from 0 to 10"),
+        ("max_length", "the most tokens of a translation"),
+        ("max_tokens", "the most source tokens that are translated at once"),
+    ):
+        flag, default = f"--{name.replace('_', '-')}", getattr(Search, name)
+        add(flag, type=type(default), default=default, metavar="N", help=f"{text} (default: {default})")
     device_option(add)
 
 
 def search_of(options: argparse.Namespace) -> Search:
     """The search that the options ask for, which checks them."""
-    return Search(options.beam, options.length_penalty, options.max_length, options.max_tokens)
+    return Search(options.beam_size, options.length_penalty, options.max_length, options.max_tokens)
 
 
 def model_option(add: Add) -> None:
@@ -125,13 +108,11 @@ def device_option(add: Add) -> None:
     add("--threads", type=within(int, 1, 1024), metavar="N", help=many)
 
 
-_NARROW = 128  # a step of a model up to this width is too short to be shared
-
-
-def use_threads(options: argparse.Namespace, d_model: int | None = None) -> None:
-    """Compute with the threads asked for; unasked, with one for a run of a narrow model."""
+def use_threads(options: argparse.Namespace, d_model: int = 1024) -> None:
+    """Compute with the threads asked for; unasked, with one to train a model whose steps are too short to
+    be shared, since threads that wait for one another are slow where another program is busy."""
     asked: int | None = getattr(options, "threads", None)
-    if asked is None and d_model is not None and d_model <= _NARROW and "OMP_NUM_THREADS" not in os.environ:
+    if asked is None and d_model <= 128 and "OMP_NUM_THREADS" not in os.environ:
         asked = 1
     if asked is not None:
         torch.set_num_threads(asked)
@@ -141,10 +122,7 @@ def one_line(message: object) -> str:
     """A message on one line, with escapes for what is not printable, and without C++ frames."""
     text = str(message).partition("\nException raised from")[0]
     text = " ".join(line.strip() for line in text.splitlines())
-    return "".join(
-        sign if sign.isprintable() else sign.encode("unicode_escape", "surrogatepass").decode()
-        for sign in text
-    )
+    return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text)
 
 
 def note(message: object) -> None:
@@ -167,100 +145,54 @@ def _drop_output() -> None:
 def parser(commands: Sequence[ModuleType]) -> argparse.ArgumentParser:
     """What may appear on the command line; a command is a module with `HELP`, `add_options` and `run`."""
     layout = argparse.RawDescriptionHelpFormatter
-    name, module = program(), "python -m transformer"
-    whole = Arguments(prog=name, description=DESCRIPTION.replace(module, name), formatter_class=layout)
+    whole = _Arguments(prog=PROGRAM, description=DESCRIPTION, formatter_class=layout)
     whole.add_argument("--version", action="version", version=f"transformer-book {__version__}")
-    debug = "show the traceback of an error (default: one line that says what is wrong)"
-    whole.add_argument("--debug", action="store_true", help=debug)
     subparsers = whole.add_subparsers(title="commands", metavar="command")
     for command in commands:
-        line, _, more = command.HELP.replace(module, name).partition("\n\n")
-        sub = subparsers.add_parser(
-            command.__name__.rpartition(".")[2],
-            help=line,
-            description=f"{line[0].upper()}{line[1:]}.",
-            epilog=more,
-            formatter_class=layout,
-        )
-        sub.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=debug)
+        name, (line, _, more) = command.__name__.rpartition(".")[2], command.HELP.partition("\n\n")
+        said = f"{line[0].upper()}{line[1:]}."
+        sub = subparsers.add_parser(name, help=line, description=said, epilog=more, formatter_class=layout)
         sub.set_defaults(run=command.run)
+        debug = "show the traceback of an error (default: one line that says what is wrong)"
+        sub.add_argument("--debug", action="store_true", help=debug)
         command.add_options(sub.add_argument)
     return whole
-
-
-class Terminated(KeyboardInterrupt):
-    """A request to terminate, which ends the program as an interrupt does.
-
-    Attributes:
-        signal: its number.
-    """
-
-    def __init__(self, number: int) -> None:
-        super().__init__("terminated")
-        self.signal = number
-
-
-@contextmanager
-def _terminable() -> Iterator[None]:
-    # A request to terminate, or the end of the terminal, ends the program as an interrupt does.
-    def stop(number: int, frame: object) -> None:
-        raise Terminated(number)
-
-    with ExitStack() as stack:
-        for name in ("SIGTERM", "SIGHUP"):
-            number = getattr(signal, name, None)  # there is no terminal to be closed on Windows
-            if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
-                if threading.current_thread() is threading.main_thread():  # others may not ask for signals
-                    stack.callback(signal.signal, number, signal.signal(number, stop) or signal.SIG_DFL)
-        yield
-
-
-def _refusal(error: Exception) -> str:
-    foreseen = (ValueError, TypeError, OSError, ImportError, ArithmeticError)
-    if isinstance(error, foreseen) and str(error):
-        return f"error: {one_line(error)}"
-    message = ": ".join(filter(None, (type(error).__name__, one_line(error))))
-    return f"error: {message} (--debug shows where)"
 
 
 def run(commands: Sequence[ModuleType], arguments: list[str] | None = None) -> int:
     """Run the command line; bad input ends in one line on standard error and status 2.
 
-    A closed pipe, such as `head` leaves behind, ends the program silently. The status is then the
-    one that a shell has for it, as it is after an interrupt or a request to terminate. `--debug` shows
-    an error's traceback.
+    A closed pipe, such as `head` leaves behind, ends the program silently. The status is then the one that
+    a shell has for it, as it is after an interrupt, or where a signal has stopped a run.
 
     Args:
         commands: as in `parser`.
         arguments: the words of the command line; `None` for those of the process.
     """
-    if sys.stderr is None:  # the parent process has closed it
-        sys.stderr = open(os.devnull, "w")
     arguments = sys.argv[1:] if arguments is None else arguments
+    known, status = parser(commands), 0
     try:
-        if sys.stdout is None:
-            raise OSError("standard output is closed")
-        known = parser(commands)
+        if arguments and arguments[0].startswith("--") and arguments[0] not in ("--help", "--version"):
+            raise ValueError(f"{arguments[0]} stands before the command, after which options follow")
         options = known.parse_args(arguments, argparse.Namespace(arguments=arguments))
         if not hasattr(options, "run"):
             known.print_help(sys.stderr)
             return 2
         keep_freed_memory()  # the process is this program's own
         use_threads(options)
-        with _terminable():
-            status: int | None = options.run(options)
+        status = options.run(options) or 0
         sys.stdout.flush()
     except BrokenPipeError:
-        _drop_output()
-        return 141
+        status = 141
     except KeyboardInterrupt as error:
         note(str(error) or "interrupted")
-        return 128 + getattr(error, "signal", signal.SIGINT)
+        status = 128 + getattr(error, "signal", signal.SIGINT)
     except Exception as error:
         if "--debug" in arguments:
             traceback.print_exc()
-        note(_refusal(error))
-        _drop_output()
-        return 2
+        foreseen = isinstance(error, ValueError | TypeError | OSError | ImportError | ArithmeticError)
+        kind = "" if foreseen and str(error) else f"{type(error).__name__}: "
+        note(f"error: {kind}{one_line(error)}{' (--debug shows where)' if kind else ''}")
+        status = 2
     _drop_output()
-    return status or 0
+    return status

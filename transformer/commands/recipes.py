@@ -22,13 +22,12 @@ from transformer.language.vocabulary import Vocabulary, normalize
 from transformer.layers import LayerConfig
 from transformer.loss import r_drop_loss, teacher_forced_loss
 from transformer.model import Transformer, TransformerConfig
-from transformer.runs.checkpoints import load_checkpoint
 from transformer.runs.distributed import StoppedRun, rank_and_world_size
 from transformer.runs.trainer import Trainer, TrainingConfig
 from transformer.training import best_device, cooldown, noam_rate, record_path
-from transformer.validation import check_device, check_number, check_rate, check_size, check_type
-from transformer.validation import optional_import
-from transformer.weights import set_weights
+from transformer.validation import (
+    check_device, check_number, check_rate, check_size, check_type, optional_import,
+)  # fmt: skip
 
 __all__ = [
     "Stacks", "Schedule", "Loss", "Recipe", "settings", "changed", "parsed", "recipe_from", "read_recipe",
@@ -38,12 +37,10 @@ __all__ = [
 
 @dataclass(frozen=True, kw_only=True)
 class Stacks(LayerConfig):
-    """The model: the settings of its layers, and how many there are.
+    """The layers of a model, as in `LayerConfig`, and how many there are.
 
     Args:
         n_layers: number of layers of either stack; or a pair, of the encoder and of the decoder.
-
-    The other arguments are those of `LayerConfig`.
     """
 
     n_layers: int | tuple[int, int] = 6
@@ -75,7 +72,7 @@ class Schedule:
         cooldown(1, 1, self.cooldown)
 
     def rate(self, step: int, steps: int, d_model: int) -> float:
-        """The learning rate of update `step` of `steps`."""
+        """The learning rate of update `step` of `steps`, of a model `d_model` wide."""
         factor = self.peak_rate * (d_model * self.warmup_steps) ** 0.5 or self.factor
         return noam_rate(step, d_model, self.warmup_steps, factor) * cooldown(step, steps, self.cooldown)
 
@@ -113,11 +110,6 @@ class Recipe:
         schedule: the learning rate.
         training: how the run goes; `seed` is that of weights, data, subwords and dropout.
         loss: what is minimized.
-
-    Example:
-        >>> recipe = changed(RECIPES["phrases"], steps=500, dropout=0.1)
-        >>> recipe.training.steps, recipe.model.dropout
-        (500, 0.1)
     """
 
     data: Reversals | Translations
@@ -133,17 +125,11 @@ class Recipe:
 
 def settings(recipe: Recipe) -> dict[str, Any]:
     """All settings of a recipe by name; no two parts have one of the same name."""
-    check_type(Recipe, recipe=recipe)
-    parts: dict[str, dict[str, Any]] = asdict(recipe)
-    return {name: value for part in parts.values() for name, value in part.items()}
+    return {name: value for part in asdict(recipe).values() for name, value in part.items()}
 
 
 def recipe_from(values: Any) -> Recipe:
-    """The recipe of which `asdict`, a record or a table in TOML holds the settings, part by part.
-
-    Raises:
-        TypeError, ValueError: they are not those of a recipe, or a value is out of its range.
-    """
+    """The recipe of which `asdict`, a record or a table in TOML holds the settings, part by part."""
     check_type(dict, recipe=values)
     data = Translations if "corpus" in values.get("data", ()) else Reversals
     kinds: dict[str, Any] = {"data": data, "model": Stacks, "schedule": Schedule}
@@ -158,11 +144,9 @@ def changed(recipe: Recipe, **changes: Any) -> Recipe:
     Raises:
         TypeError, ValueError: there is no such setting, or a value is out of its range.
     """
-    known = settings(recipe)
-    for name in changes:
-        if name not in known:
-            raise ValueError(f"{name!r} is not a setting of this recipe; there are {', '.join(known)}")
-    parts = asdict(recipe)
+    known, parts = settings(recipe), asdict(recipe)
+    for name in changes.keys() - known.keys():
+        raise ValueError(f"{name!r} is not a setting of this recipe; there are {', '.join(known)}")
     for part in parts.values():
         part |= {name: value for name, value in changes.items() if name in part}
     return recipe_from(parts)
@@ -180,13 +164,7 @@ def parsed(changes: Iterable[str]) -> dict[str, Any]:
 
 
 def read_recipe(path: Path | str) -> Recipe:
-    """The recipe in a run's `config.json`, or in a record.
-
-    Raises:
-        OSError: the file cannot be opened.
-        CheckpointError: it holds no record.
-        ValueError: it holds no recipe; the message names the file and the setting.
-    """
+    """The recipe in a run's `config.json`, or in a record; `ValueError` if there is none."""
     values = read_record(path)
     try:
         return recipe_from(values.get("recipe", values))
@@ -206,16 +184,14 @@ _OWN_SIZES = (  # the layers, the highest rate, tokens in a batch
 
 
 def recipe_for(pairs: Sequence[tuple[str, str]], preparation: Preparation = AS_IT_IS) -> Recipe:
-    """A recipe for a corpus of your own, with sizes that fit it.
+    """A recipe for a corpus of your own, with sizes that fit it, for `train_translator(recipe, pairs=pairs)`.
+
+    From the words and characters of the prepared texts follow vocabulary, layers and batches; the updates
+    are ten passes, but at least 1,000 and at most 50,000.
 
     Args:
         pairs: what will be trained on.
         preparation: what is to be done to every text.
-
-    Returns:
-        the recipe, for `train_translator(recipe, pairs=pairs)`. From the words and characters of the
-        prepared texts follow vocabulary, layers and batches; the updates are ten passes, but at least
-        1,000 and at most 50,000.
 
     Raises:
         TypeError, ValueError: an argument is of the wrong type, there are no words, or no pair is short
@@ -245,16 +221,8 @@ def recipe_for(pairs: Sequence[tuple[str, str]], preparation: Preparation = AS_I
 
 
 def own_recipe(preparation: Preparation = AS_IT_IS, **files: Path | str) -> Recipe:
-    """The recipe of `recipe_for`, for files of your own, which it names together with their checksums.
-
-    Args:
-        preparation: as in `recipe_for`.
-        **files: `source`, `target`, `dev_source` and `dev_target`, as in `Translations`.
-
-    Raises:
-        OSError, CorpusError: as in `read_pairs` and `recipe_for`.
-        ValueError: a file's name is not UTF-8.
-    """
+    """The recipe of `recipe_for`, for files of your own, `source` to `dev_target` as in `Translations`, which
+    it names together with their checksums; `OSError` if they are no corpus."""
     languages = " ".join(preparation.languages or ())
     named: dict[str, Any] = {name: str(path) for name, path in files.items()}
     data = Translations("own texts", 1, preparation=preparation.name, languages=languages, **named)
@@ -280,13 +248,12 @@ def train_recipe(
         recipe: what to do.
         directory: where log, checkpoints and the model go; `None` for nowhere.
         device: to train on; `None` for the `best_device`.
-        progress: whether to print how it goes.
+        progress, graphs: as in `Trainer`.
         max_minutes: as in `Trainer.fit`.
         data: what is learned from; `None` to read the recipe's own.
-        graphs: as in `Trainer`.
 
     Returns:
-        what the run has made, a translator or the toy's model, and the trainer.
+        what the run has made, a translator or the toy's model, and the trainer, as in `train_translator`.
 
     Raises:
         TypeError, ValueError: `recipe` is not a recipe; or there is no such device.
@@ -295,37 +262,30 @@ def train_recipe(
     check_type(Recipe, recipe=recipe)
     device = check_device(best_device() if device is None else device)
     if directory is not None:
-        optional_import("safetensors")  # which saving needs
-    torch.manual_seed(recipe.training.seed)
-    data = data or recipe.data.read()
+        optional_import("safetensors")  # which saving needs, perhaps hours later
+    config, data = recipe.training, data or recipe.data.read()
+    torch.manual_seed(config.seed)
     model = data.model(**asdict(recipe.model)).to(device)
-    batches, config = data.batches(recipe.training.seed), recipe.training
-    given = model, recipe.loss, batches, recipe.rate, config, directory, data.evaluate
-    trainer = Trainer(*given, progress, graphs)
+    batches = data.batches(config.seed)
+    trainer = Trainer(
+        model, recipe.loss, batches, recipe.rate, config, directory, data.evaluate, progress, graphs
+    )
     stopped: StoppedRun | None = None
     try:
         trainer.fit(max_minutes)
     except StoppedRun as stop:
         stopped = stop
-    result: Any = data.result(_chosen(trainer, model).eval())
+    if directory is not None and config.patience and trainer.finished:
+        trainer.checkpointer.load_best()
+    elif config.average:
+        with trainer.updater.averaged():
+            model = deepcopy(model)
+    result: Any = data.result(model.eval())
     if directory is not None and rank_and_world_size()[0] == 0:
         data.save(result, Path(directory))
     if stopped is not None:
         raise stopped
     return result, trainer
-
-
-def _chosen(trainer: Trainer, model: Transformer) -> Transformer:
-    # The model to keep. It shares the trainer's parameters, or is a copy where its weights are to differ.
-    updater = trainer.updater
-    folder = trainer.checkpointer.folder if trainer.finished and trainer.config.patience else None
-    if updater.average is None and folder is None:
-        return model
-    with updater.averaged():
-        model = deepcopy(model)
-    if folder is not None:
-        set_weights(model, load_checkpoint(folder.best), folder.best)
-    return model
 
 
 def train_translator(
@@ -343,10 +303,9 @@ def train_translator(
         pairs: of your own, instead of a corpus; `held_out` chooses those that are not trained on.
 
     Returns:
-        the translator, with a plain model, and the trainer, with the accelerated one and its
-        history. The translator has the weights of the last update; their average, where the recipe
-        averages; and where it has patience and the run is finished and has a directory, those that
-        were best on the development split.
+        the translator, with a plain model, and the trainer, with the accelerated one and its history. The
+        weights are those of the last update; their average, where the recipe averages; and where it has
+        patience, and the run a directory and an end, those that were best on the development split.
 
     Raises:
         TypeError, ValueError: `recipe` is not a recipe, or is the toy's; or there is no such device.
