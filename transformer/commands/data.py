@@ -233,8 +233,8 @@ class ParallelData:
             "log": trainer.history,
         }
         if self.test is None:
-            scores = {"pairs": len(self.dev), "beam 4": evaluate_translator(translator, self.dev)}
-            return facts | {"scores": {"held out": scores}}
+            held = {"pairs": len(self.dev), "beam 4": evaluate_translator(translator, self.dev)}
+            return facts | {"scores": {"held out": held}}
         test, grid = self.test(), tune_search(translator, self.dev)
         on_dev = {Search(entry["beam_size"], entry["length_penalty"]): entry["scores"] for entry in grid}
         searches = {"greedy": Search(1), "beam 4": Search(4), "tuned": next(iter(on_dev))}
