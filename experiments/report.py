@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from sacrebleu.metrics import CHRF
 from torch import Tensor
 
 from transformer.commands.data import Translations
@@ -22,7 +23,6 @@ from transformer.commands.recipes import read_recipe
 from transformer.files import read_record, write_record
 from transformer.language.corpora import Pair, load_corpus
 from transformer.language.preparation import detokenize, tokenize
-from transformer.language.scores import sentence_scores
 from transformer.language.translator import Search, Translator, by_words
 from transformer.runs.folder import run_facts
 from transformer.training import record_path
@@ -94,10 +94,15 @@ def ask_own_sentences(translator: Translator, search: Search) -> dict[str, Any]:
     moved = [s for s, sentence in zip(sources, ours, strict=True) if sentence.category == "adjectives"]
     reordered = [by_words(translator.align(source, search)) for source in moved[:3]]
     aligned = [translator.align(source) for source in ALIGNED]
+    typed, metric = [[*map(detokenize, side)] for side in (found, targets)], CHRF()
     return {
         "sentences": [
-            {**sentence._asdict(), "translation": detokenize(text), "chrF2": score}
-            for sentence, text, score in zip(ours, found, sentence_scores(found, targets), strict=True)
+            {
+                **sentence._asdict(),
+                "translation": text,
+                "chrF2": round(metric.sentence_score(text, [own]).score, 2),
+            }
+            for sentence, text, own in zip(ours, *typed, strict=True)
         ],
         "reordered": [{**x._asdict(), "weights": rounded(x.weights.mean(dim=1))} for x in reordered],
         "alignments": [{**x._asdict(), "weights": rounded(x.weights[-1])} for x in aligned],

@@ -547,15 +547,13 @@ class Wrapped(nn.Module):
 @pytest.mark.parametrize(
     "model, missing",
     [
-        (Wrapped(), "config"),
+        (Wrapped(), "config.src_vocab_size"),
         (Wrapped(vocab_size=9), "config.src_vocab_size"),  # as another library's configuration
-        (Wrapped("config"), "encode"),
-        (Wrapped("config", "encode", "src_mask", "decode"), "project"),
     ],
-    ids=["forward", "theirs", "configured", "without project"],
+    ids=["forward", "theirs"],
 )
 def test_a_wrapper_is_told_what_a_search_needs_of_it(model, missing, search):
-    with pytest.raises(TypeError, match=rf"^model must be a Transformer, .* but Wrapped has no {missing}$"):
+    with pytest.raises(TypeError, match=rf"^model must be a Transformer, but Wrapped has no {missing}$"):
         search(model, torch.tensor([[5, 7, 3]]))
 
 

@@ -305,7 +305,7 @@ def test_targets_that_are_no_ids_are_refused_as_a_whole(model, shift, tgt, error
 
 @pytest.mark.parametrize(
     ("config", "missing"),
-    [(None, "config"), (SimpleNamespace(tgt_vocab_size=17, pad_id=1), "config.bos_id")],
+    [(None, "config.tgt_vocab_size"), (SimpleNamespace(tgt_vocab_size=17, pad_id=1), "config.bos_id")],
     ids=["wrapped", "of another library"],
 )
 @pytest.mark.parametrize("shift", [teacher_forced_loss, r_drop_loss, SHIFTING["evaluation"]])

@@ -733,7 +733,7 @@ LONG = torch.ones(2, 41, dtype=torch.long)
         (SRC.tolist(), TGT, TypeError, "src must be a torch.long tensor, not list"),
         (SRC[0], TGT, ValueError, r"src must have shape \[batch, length\], not \[7\]"),
         (SRC, TGT[None], ValueError, r"tgt must have shape \[batch, length\], not \[1, 2, 5\]"),
-        (SRC, TGT[:1], ValueError, "tgt and memory must have the same batch size, not 1 and 2"),
+        (SRC, TGT[:1], ValueError, "with the batch of tgt, 1, not "),
         (LONG, TGT, ValueError, "^src must have at most max_length = 40 tokens, but has 41$"),
         (SRC, LONG, ValueError, "^tgt must have at most max_length = 40 tokens, but has 41$"),
     ],
@@ -749,7 +749,7 @@ def test_forward_refuses(src, tgt, error, message):
         (
             torch.zeros(2, 7, 11),
             ValueError,
-            r"memory must have 3 axes, the last of size 12, not shape \[2, 7, 11\]",
+            r"memory must have shape \[batch, length, 12\] .* not \[2, 7, 11\]",
         ),
         (SRC, TypeError, "memory must be a floating-point tensor, not torch.int64"),
     ],

@@ -244,13 +244,6 @@ def optional_libraries() -> dict[str, set[str]]:
     return found
 
 
-def test_message_names_the_extra_that_brings_the_library():
-    libraries = set().union(*optional_libraries().values())
-    assert libraries == set(transformer.validation._EXTRAS)
-    for library, extra in transformer.validation._EXTRAS.items():
-        assert library in brought_by(extra)
-
-
 @pytest.mark.slow
 def test_what_a_message_recommends_takes_the_package_that_is_installed(tmp_path):
     """`pip install "transformer-book[text]"` asks an index for the libraries, and not for the package."""

@@ -9,30 +9,11 @@ import torch
 from helpers import refuses
 
 from transformer.validation import (
-    check_choice,
     check_ids,
     check_range,
-    check_size,
     is_traced,
     optional_import,
 )
-
-
-def test_a_choice_is_one_of_those_offered():
-    check_choice(("mean", "sum"), reduction="sum")
-    with refuses(ValueError, "reduction must be one of ['mean', 'sum'], not 'max'"):
-        check_choice(["mean", "sum"], reduction="max")
-    with refuses(ValueError, "reduction must be one of ['mean'], not []"):
-        check_choice({"mean": 1}, reduction=[])  # cannot be asked of a dict
-
-
-def test_a_size_may_be_its_bound_and_not_below_it():
-    check_size(size=1)
-    check_size(minimum=0, size=0)
-    with refuses(ValueError, "size must be at least 1, but is 0"):
-        check_size(size=0)
-    with refuses(ValueError, "size must be at least 3, but is 2"):
-        check_size(minimum=3, size=2)
 
 
 def test_values_on_other_devices_are_looked_at_only_when_asked():
@@ -56,8 +37,6 @@ def test_values_that_stand_for_others_are_not_looked_at():
 
 
 def test_a_missing_library_is_named_with_its_cure(monkeypatch):
-    with refuses(ImportError, "this needs the library no_such_library: pip install no_such_library"):
-        optional_import("no_such_library.part")
     monkeypatch.setitem(sys.modules, "tokenizers", None)  # as if it were not installed
-    with refuses(ImportError, 'this needs the library tokenizers: pip install "transformer-book[text]"'):
+    with pytest.raises(ImportError, match="this needs the library tokenizers: pip install tokenizers, or "):
         optional_import("tokenizers")

@@ -46,7 +46,7 @@ def test_another_models_file_changes_nothing(tmp_path, changes):
     save_weights(make_model(seed=1, **changes), tmp_path / "model.safetensors")
     model = make_model()
     before = {name: x.clone() for name, x in model.state_dict().items()}
-    with pytest.raises(CheckpointError, match=r"model\.safetensors does not hold this model's weights: "):
+    with pytest.raises(CheckpointError, match=r"model\.safetensors belongs to another model: "):
         load_weights(model, tmp_path / "model.safetensors")
     assert all(torch.equal(x, before[name]) for name, x in model.state_dict().items())
 
@@ -84,13 +84,9 @@ def test_weights_that_are_no_numbers_come_back_as_well(tmp_path):
 def test_weights_too_large_for_their_format_are_refused(tmp_path):
     model, path = torch.nn.Linear(2, 2), tmp_path / "model.safetensors"
     torch.nn.init.constant_(model.weight, 1e6)
-    with pytest.raises(
-        ValueError, match=r"weight holds a number above 6.55e\+04, the largest of torch.float16"
-    ):
+    with pytest.raises(ValueError, match="weight holds a number that is too large for torch.float16"):
         save_weights(model, path, torch.float16)
     assert not path.exists()
-    with pytest.raises(ValueError, match="above 448, the largest of torch.float8_e4m3fn"):
-        save_weights(model, path, torch.float8_e4m3fn)
     model.register_buffer("nothing", torch.zeros(0))
     save_weights(model, path, torch.bfloat16)
 

@@ -124,7 +124,7 @@ def check_search(model: Transformer, src: Tensor, max_length: int) -> None:
             not from 1 to that.
         IndexError: a source id is not in the vocabulary.
     """
-    check_searched(model, decoder_state)
+    check_searched(model)
     check_ids("src", src, model.config.src_vocab_size, always=True)
     check_size(max_length=max_length)
     longest = model.config.max_length

@@ -8,10 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
-from transformer.validation import check_type
 
 __all__ = [
-    "CheckpointError", "atomic_file", "sync_names", "naming_errors", "regular_file",
+    "CheckpointError", "refusing_damage", "atomic_file", "sync_names", "naming_errors", "regular_file",
     "write_record", "read_record",
 ]  # fmt: skip
 
@@ -21,15 +20,22 @@ class CheckpointError(ValueError):
 
 
 @contextmanager
+def refusing_damage(path: Path | str) -> Iterator[None]:
+    """Turn whatever a stranger's file makes a program raise into a `CheckpointError` of one line."""
+    try:
+        yield
+    except (CheckpointError, OSError, ImportError, MemoryError, KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # some twenty types, by the library that meets the damage, or its panic
+        said = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+        if not isinstance(error, ValueError | TypeError | KeyError):
+            said = f"{type(error).__name__}: {said}"
+        raise CheckpointError(f"{path} cannot be used: {' '.join(said.split()):.300}") from error
+
+
+@contextmanager
 def atomic_file(path: Path | str) -> Iterator[Path]:
-    """An empty file to write to, which replaces `path` at the end in a single step.
-
-    Args:
-        path: the file to write or replace. If the writing fails, it stays as it was.
-
-    Raises:
-        OSError: the file cannot be written, as on a full disk; the message names it.
-    """
+    """An empty file to write to, which replaces `path` at the end in a single step, unless writing fails."""
     path = Path(path)
     part = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
     try:
@@ -68,11 +74,7 @@ def naming_errors(path: Path) -> Iterator[None]:
 
 
 def regular_file(path: Path | str) -> Path:
-    """Check that a path to read from is a file, and neither a folder nor a device.
-
-    Raises:
-        OSError: it is not a regular file; a missing one is left for `open` to report.
-    """
+    """The path of a file to read, neither a folder nor a device (`OSError`); `open` reports a missing one."""
     path = Path(path)
     if path.exists() and not path.is_file():
         raise OSError(f"{path} is not a regular file")
@@ -92,33 +94,18 @@ def _record_sum(record: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def _int64(digits: str) -> int:
-    if not -(2**63) <= (number := int(digits)) < 2**63:  # which no tensor could hold
-        raise ValueError(f"{digits:.30} does not fit into 64 bits")
-    return number
-
-
-def read_record(path: Path | str, largest: float = float("inf")) -> dict[str, Any]:
+def read_record(path: Path | str) -> dict[str, Any]:
     """Read what `write_record` wrote; a record without a checksum is read as it is.
-
-    Args:
-        path: of the file.
-        largest: how many bytes it may have.
 
     Raises:
         OSError: the file cannot be opened; `FileNotFoundError` where there is none.
-        CheckpointError: the file holds no record, or another one than was written; the message
-            names it.
+        CheckpointError: the file holds no record, or another one than was written; the message names it.
     """
-    path = regular_file(path)
-    try:
-        if path.stat().st_size > largest:
-            raise ValueError(f"it has over {largest:,} bytes")
-        record: dict[str, Any] = json.loads(path.read_text(encoding="utf8"), parse_int=_int64)
-        check_type(dict, record=record)
+    with refusing_damage(path):
+        record: dict[str, Any] = json.loads(regular_file(path).read_text(encoding="utf8"))
+        if not isinstance(record, dict):
+            raise TypeError(f"it holds a {type(record).__name__}, not an object of names and values")
         if record.pop("sha256", None) not in (None, _record_sum(record)):
             said = 'its checksum is wrong; if you have changed it yourself, delete the entry "sha256"'
             raise ValueError(said)
-    except (ValueError, TypeError, RecursionError) as error:
-        raise CheckpointError(f"{path} is not a record: {error}") from error
     return record

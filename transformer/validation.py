@@ -3,7 +3,6 @@
 import importlib
 import math
 from collections.abc import Callable, Collection, Mapping
-from operator import attrgetter
 from types import ModuleType
 from typing import Any
 import torch
@@ -13,7 +12,7 @@ from transformer.layers import ACTIVATIONS
 __all__ = [
     "check_config", "check_type", "check_choice", "check_size", "check_index", "check_rate", "check_number",
     "check_searched", "is_traced", "check_ids", "check_range", "check_positions", "check_targets",
-    "check_memory", "check_finite_weights", "check_device", "optional_import",
+    "check_memory", "check_device", "optional_import",
 ]  # fmt: skip
 
 
@@ -30,7 +29,7 @@ def check_config(config: Any) -> None:
     elif len(depths) != 2:
         raise ValueError(f"n_layers must be a number or a pair, encoder and decoder, not {depths!r:.60}")
     else:
-        check_size(**{f"n_layers[{number}]": depth for number, depth in enumerate(depths)})
+        check_size(**{"n_layers[0]": depths[0], "n_layers[1]": depths[1]})
     check_rate(**named("dropout attention_dropout activation_dropout"))
     check_choice(sorted(ACTIVATIONS), activation=config.activation)
     check_type(bool, **named("bias norm_first tie_embeddings"))
@@ -67,8 +66,8 @@ def check_choice(choices: Collection[Any], **values: Any) -> None:
 
 
 def _check_bound(kind: Any, bound: str, holds: Callable[[Any], bool], numbers: Mapping[str, float]) -> None:
+    check_type(kind, **numbers)
     for name, number in numbers.items():
-        check_type(kind, **{name: number})
         if not holds(number):
             raise ValueError(f"{name} must {bound}, but is {number}")
 
@@ -90,31 +89,20 @@ def check_rate(**rates: float) -> None:
 
 def check_number(**numbers: float) -> None:
     """Refuse what is not a number (`TypeError`), or negative, infinite or NaN (`ValueError`)."""
-    holds = lambda number: 0 <= number < math.inf
-    _check_bound((int, float), "be finite and at least 0", holds, numbers)
+    _check_bound((int, float), "be finite and at least 0", lambda number: 0 <= number < math.inf, numbers)
 
 
-def _check_has(model: Any, *names: str) -> None:
-    # A wrapper that only has a forward lacks some of these.
-    for name in ("config", *names):
-        try:
-            attrgetter(name)(model)
-        except AttributeError:
-            wanted = f"a Transformer, or have its {', '.join(names)}"
-            raise TypeError(f"model must be {wanted}, but {type(model).__name__} has no {name}") from None
+def _check_config_of(model: Any, names: str) -> None:
+    # A wrapper that only has a forward lacks it.
+    for name in names.split():
+        if not hasattr(getattr(model, "config", None), name):
+            raise TypeError(f"model must be a Transformer, but {type(model).__name__} has no config.{name}")
 
 
-def check_searched(model: Any, decoder_state: Any) -> None:
-    """Refuse a model that a search cannot ask for tokens, by what it lacks (`TypeError`).
-
-    Args:
-        model: the model.
-        decoder_state: makes a search's state; one registered for the model's class calls what it likes.
-    """
+def check_searched(model: Any) -> None:
+    """Refuse a model whose configuration lacks what a search reads of it (`TypeError`)."""
     check_type(nn.Module, model=model)
-    own = decoder_state.dispatch(type(model)) is not decoder_state.dispatch(object)
-    read = [f"config.{name}" for name in ("src_vocab_size", "max_length", "pad_id", "bos_id", "eos_id")]
-    _check_has(model, *read, *(() if own else ("encode", "src_mask", "decode", "project")))
+    _check_config_of(model, "src_vocab_size max_length pad_id bos_id eos_id")
 
 
 # The tensor that a transform of torch.func has wrapped; older versions cannot tell.
@@ -127,13 +115,8 @@ def is_traced(*tensors: Tensor) -> bool:
 
 
 def check_ids(name: str, ids: Tensor, vocab_size: int, always: bool = False) -> None:
-    """Refuse anything but token ids `[B, T]` below `vocab_size`; values as in `check_range`.
-
-    Raises:
-        TypeError: `ids` is not a tensor of `torch.long`.
-        ValueError: `ids` does not have two axes.
-        IndexError: an id is negative, or not below `vocab_size`.
-    """
+    """Refuse what is no `torch.long` tensor (`TypeError`) `[B, T]` (`ValueError`), or holds ids out of range
+    (`IndexError`, as in `check_range`)."""
     if not isinstance(ids, Tensor) or ids.dtype != torch.long:
         kind = getattr(ids, "dtype", type(ids).__name__)
         raise TypeError(f"{name} must be a torch.long tensor, not {kind}")
@@ -143,10 +126,7 @@ def check_ids(name: str, ids: Tensor, vocab_size: int, always: bool = False) -> 
 
 
 def check_range(name: str, ids: Tensor, end: int, always: bool = False) -> None:
-    """Refuse whole numbers outside [0, end) (`IndexError`), on the CPU and where not `is_traced`.
-
-    With `always`, wherever they are; on the meta device there are none (`ValueError`).
-    """
+    """Refuse whole numbers outside [0, end) (`IndexError`): on the CPU where not `is_traced`, or `always`."""
     if is_traced(ids) or not (always or ids.device.type == "cpu"):
         return
     if ids.is_meta:
@@ -163,15 +143,10 @@ def check_positions(name: str, length: int, max_length: int) -> None:
 
 
 def check_targets(tgt: Tensor, model: Any) -> None:
-    """Refuse target ids `[B, T + 1]` for a loss if a row begins with another token than the start token.
-
-    A row of padding alone may be there. Values are read where `check_range` reads them.
-
-    Raises:
-        TypeError, ValueError, IndexError: as in `check_ids`; `model` lacks what its losses read.
-    """
+    """Refuse what a loss cannot take for target ids `[B, T + 1]` of a model, and, on the CPU, a row that
+    begins with another token than the start token, unless it is padding alone (`ValueError`)."""
     if not torch.compiler.is_compiling():
-        _check_has(model, "config.tgt_vocab_size", "config.pad_id", "config.bos_id")
+        _check_config_of(model, "tgt_vocab_size pad_id bos_id")
     config = model.config
     check_ids("tgt", tgt, config.tgt_vocab_size)
     if is_traced(tgt) or tgt.device.type != "cpu":
@@ -188,19 +163,9 @@ def check_memory(memory: Tensor, tgt: Tensor, d_model: int) -> None:
     if not isinstance(memory, Tensor) or not memory.is_floating_point():
         kind = getattr(memory, "dtype", type(memory).__name__)
         raise TypeError(f"memory must be a floating-point tensor, not {kind}")
-    if memory.dim() != 3 or memory.size(-1) != d_model:
-        given = f"shape {list(memory.shape)}"
-        raise ValueError(f"memory must have 3 axes, the last of size {d_model}, not {given}")
-    if memory.size(0) != tgt.size(0):  # len would fix the size of a graph that is being captured
-        given = f"{tgt.size(0)} and {memory.size(0)}"
-        raise ValueError(f"tgt and memory must have the same batch size, not {given}")
-
-
-def check_finite_weights(weights: Mapping[str, Tensor]) -> None:
-    """Refuse weights of which one is infinite or not a number, by its name (`ValueError`)."""
-    for name, x in weights.items():
-        if x.numel() and not all(math.isfinite(bound) for bound in torch.aminmax(x.detach())):
-            raise ValueError(f"{name} holds numbers that are not finite")
+    if memory.dim() != 3 or memory.size(0) != tgt.size(0) or memory.size(2) != d_model:
+        wanted = f"have shape [batch, length, {d_model}] with the batch of tgt, {tgt.size(0)}"
+        raise ValueError(f"memory must {wanted}, not {list(memory.shape)}")
 
 
 def check_device(device: torch.device | str) -> torch.device:
@@ -212,24 +177,11 @@ def check_device(device: torch.device | str) -> torch.device:
         raise ValueError(f"device {device!r} cannot be used here: {message}") from error
 
 
-# The extra of this package that installs each library, with everything else that the task needs.
-_EXTRAS = (
-    dict.fromkeys(("ctranslate2", "onnxscript", "sentencepiece", "transformers"), "interchange")
-    | dict.fromkeys(("huggingface_hub", "platformdirs", "sacrebleu", "safetensors", "tokenizers"), "text")
-    | dict.fromkeys(("starlette", "uvicorn"), "serve")
-    | {"matplotlib": "plots"}
-)
-
-
 def optional_import(name: str) -> ModuleType:
-    """Import a library that only a part of the package needs, or say how to get it (`ImportError`).
-
-    Args:
-        name: the library's import name, such as `"matplotlib.pyplot"`.
-    """
+    """Import a library that only a part of the package needs, or say how to get it (`ImportError`)."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
         library = name.partition(".")[0]
-        wanted = f'"transformer-book[{_EXTRAS[library]}]"' if library in _EXTRAS else library
-        raise ImportError(f"this needs the library {library}: pip install {wanted}") from error
+        cure = f'pip install {library}, or "transformer-book[all]" for whatever else is needed'
+        raise ImportError(f"this needs the library {library}: {cure}") from error

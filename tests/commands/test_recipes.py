@@ -440,7 +440,7 @@ def test_an_old_recipe_is_that_of_a_corpus_of_the_book(tmp_path):
     assert RECIPES["ted-small"].data.prepared == CORPORA
     with pytest.raises(ValueError, match="name must be one of .*not 'none'"):
         changed(RECIPES["phrases"], preparation="none")
-    with pytest.raises(ValueError, match="a language must be a code"):
+    with pytest.raises(ValueError, match="languages must be two codes"):
         changed(RECIPES["phrases"], languages="pt")
 
 

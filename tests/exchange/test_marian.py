@@ -210,7 +210,7 @@ def test_it_is_a_transformer_that_what_counts_on_the_papers_positions_refuses():
     with refuses(TypeError, f"accelerate takes only what a configuration makes, but {said}"):
         accelerate(M2M100.ours())
     with pytest.raises(TypeError, match="no file could hold it, but positions.table is not as it makes it"):
-        savable(M2M100.ours(), torch.float32)
+        savable(M2M100.ours())
 
 
 # -------------------------------------------------------------------------------------------------
@@ -327,7 +327,7 @@ def test_weights_in_another_format_are_converted_by_the_command_that_is_named(tm
 
 def test_a_missing_library_is_named_with_its_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(ImportError, match=r'pip install "transformer-book\[interchange\]"'):
+    with pytest.raises(ImportError, match="pip install transformers"):
         to_marian(MARIAN.ours(), "folder")
 
 

@@ -60,10 +60,7 @@ def test_only_what_executes_nothing_is_fetched_and_it_is_checked_like_any_folder
     assert {path.name for path in pretrained_folder("someone/phrases").iterdir()} == {*FILES, "SHA256SUMS"}
     config = folder / "config.json"
     config.write_text(config.read_text().replace('"n_heads": 4', '"n_heads": 8'))
-    with pytest.raises(CheckpointError, match="config.json is not a record"):
-        load_translator("someone/phrases")
-    (folder / "model.safetensors").unlink()
-    with pytest.raises(FileNotFoundError, match="someone/phrases holds no weights in the format safetensors"):
+    with pytest.raises(CheckpointError, match="config.json cannot be used"):
         load_translator("someone/phrases")
 
 
@@ -79,5 +76,5 @@ def test_a_hub_that_does_not_answer_is_said_in_one_line(monkeypatch, capsys):
 
 def test_without_the_library_its_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(ImportError, match=r'pip install "transformer-book\[text\]"'):
+    with pytest.raises(ImportError, match="pip install huggingface_hub"):
         load_translator("someone/phrases")

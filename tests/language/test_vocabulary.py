@@ -22,10 +22,9 @@ from transformer import (
     Vocabulary,
     encode_pairs,
     load_corpus,
-    pad,
     r_drop_loss,
 )
-from transformer.language.batches import BPEDropout, padding_waste
+from transformer.language.batches import BPEDropout
 from transformer.language.corpora import Pair
 from transformer.language.vocabulary import BOS_ID, EOS_ID, PAD_ID, UNK_ID, normalize
 
@@ -83,13 +82,6 @@ def test_training_is_repeatable(vocabulary):
     assert Vocabulary.train(SENTENCES, size=300).tokenizer.to_str() == vocabulary.tokenizer.to_str()
 
 
-@pytest.mark.parametrize("content", ["", "{}", '{"model": 3}', "cos\nsystem\n(S'true'\ntR."])
-def test_loading_refuses_what_is_no_vocabulary(content, tmp_path):
-    (tmp_path / "v.json").write_text(content)
-    with pytest.raises(ValueError, match="v.json holds no vocabulary"):
-        Vocabulary.load(tmp_path / "v.json")
-
-
 def test_the_file_can_be_read_by_the_library_itself(vocabulary, tmp_path):
     tokenizers = pytest.importorskip("tokenizers")
     vocabulary.save(tmp_path / "v.json")
@@ -118,40 +110,31 @@ def _merge(*merge):
 
 
 REPLACE = {"type": "Replace", "pattern": {"String": "a"}, "content": "aaaaaaaaaa"}
-TEMPLATE = {"type": "TemplateProcessing", "single": [], "pair": [], "special_tokens": {}}
-SPLIT = {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated", "invert": False}
 
 
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (_in_model(dropout=0.5), "'dropout' is 0.5, not None"),
-        (_in_model(byte_fallback=True), "'byte_fallback' is True, not False"),
-        (_in_model(type="WordPiece"), "'type' is 'WordPiece', not 'BPE'"),
-        (_in_model(unk_token="nowhere"), "'unk_token' is 'nowhere'"),
-        (_in_model(surprise=1), "'surprise' is 1, not 'missing'"),
-        (lambda content: content.pop("decoder"), "'decoder' is 'missing', not None"),
-        (_set(truncation={"max_length": 2, "strategy": "LongestFirst", "stride": 9}), "'truncation' is"),
-        (_set(padding={"strategy": {"Fixed": 10**12}}), "'padding' is"),
-        (_set(normalizer={"type": "Sequence", "normalizers": [REPLACE] * 12}), "'normalizer' is"),
-        (_set(pre_tokenizer=SPLIT), "'pre_tokenizer' is"),
-        (_set(post_processor=TEMPLATE), "'post_processor' is"),
-        (_set(added_tokens=[{"id": 9, "content": "gato"}]), "'added_tokens' is"),
-        (_set(model=[]), "model must be a dict"),
-        (_in_model(vocab=["a"]), "vocab must be a dict"),
-        (_in_model(merges={"a": "b"}), "merges must be a list or tuple"),
-        (_entry("new", 301), "'new', has the number 301"),
-        (_entry("new", "300"), "'new', has the number '300'"),
-        (_entry("", 300), "entry 300 is ''"),
-        (_entry("x" * 257, 300), "entry 300 is 'xxx"),
+        *(
+            (change, "it holds other rules")
+            for change in (
+                _in_model(dropout=0.5),
+                _in_model(surprise=1),
+                lambda content: content.pop("decoder"),
+                _set(normalizer={"type": "Sequence", "normalizers": [REPLACE] * 12}),
+                _set(added_tokens=[{"id": 9, "content": "gato"}]),
+                _entry("new", 301),
+            )
+        ),
+        (_set(model=[]), "TypeError|indices"),
         (_entry("\ud800", 300), "surrogates not allowed"),
-        (_in_model(vocab={"<unk>": 0, "<pad>": 1, "<s>": 2, "</s>": 3, "a": 4}, merges=[]), "must be \\("),
-        (_in_model(vocab={"<pad>": False, "<unk>": True}), "entry 0, '<pad>', has the number False"),
-        (_merge("a", "nowhere"), "merge \\d+ is \\['a', 'nowhere'\\]"),
+        (
+            _in_model(vocab={"<unk>": 0, "<pad>": 1, "<s>": 2, "</s>": 3, "a": 4}, merges=[]),
+            "must begin with",
+        ),
         (_merge("▁", "▁"), "merge \\d+ is"),
         (_merge("a", "b", "c"), "merge \\d+ is"),
-        (_merge("a", 3), "merge \\d+ is"),
-        (lambda content: content["model"]["merges"].append(7), "merge \\d+ is 7"),
+        (_merge("a", 3), "expected str"),
     ],
 )
 def test_loading_takes_entries_and_merges_and_no_other_rule(damage, message, vocabulary, tmp_path):
@@ -161,15 +144,13 @@ def test_loading_takes_entries_and_merges_and_no_other_rule(damage, message, voc
     (tmp_path / "v.json").write_text(json.dumps(content), encoding="utf8")
     with pytest.raises(ValueError, match=message) as refusal:
         Vocabulary.load(tmp_path / "v.json")
-    assert "v.json holds no vocabulary" in str(refusal.value) and len(str(refusal.value)) < 500
+    assert "v.json cannot be used" in str(refusal.value) and len(str(refusal.value)) < 500
 
 
 @pytest.mark.parametrize(
     ("pieces", "merges", "message"),
     [
-        (["<pad>", "<unk>", "<s>", "a"], [], "the first entries of a vocabulary must be ("),
-        (["<pad>", "<unk>", "<s>", "</s>", "a", "a"], [], "must differ from one another"),
-        (["<pad>", "<unk>", "<s>", "</s>", "a", ""], [], "entry 5 is ''"),
+        (["<pad>", "<unk>", "<s>", "</s>", "a", "a"], [], "and differ"),
         (["<pad>", "<unk>", "<s>", "</s>", "a"], [("a", "a")], "merge 0 is ('a', 'a')"),
         (["<pad>", "<unk>", "<s>", "</s>", ">", "<s>>"], [("<s>", ">")], "merge 0 is ('<s>', '>')"),
     ],
@@ -177,30 +158,6 @@ def test_loading_takes_entries_and_merges_and_no_other_rule(damage, message, voc
 def test_a_vocabulary_refuses_what_is_not_learned(pieces, merges, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         Vocabulary(pieces, merges)
-
-
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
-        (
-            lambda v: Vocabulary.train("one string", 100),
-            TypeError,
-            "sentences must be several strings, got one",
-        ),
-        (lambda v: Vocabulary.train(["a"], 4), ValueError, "size must be at least 5, but is 4"),
-        (lambda v: Vocabulary.train([], 10), ValueError, "sentences hold no words to learn from"),
-        (
-            lambda v: Vocabulary.train(map(chr, range(0x4E00, 0x4E00 + 500)), 100),
-            ValueError,
-            "size must be at least 505 for texts of 501 characters, but is 100",
-        ),
-        (lambda v: v.decode([300]), IndexError, "ids must lie in [0, 300), got 300"),
-        (lambda v: v.tokens([-1]), IndexError, "ids must lie in [0, 300), got -1"),
-    ],
-)
-def test_vocabulary_refuses(vocabulary, call, error, message):
-    with pytest.raises(error, match=re.escape(message)):
-        call(vocabulary)
 
 
 # -------------------------------------------------------------------------------------------------
@@ -230,8 +187,6 @@ def test_long_pairs_are_left_out(vocabulary):
     short = encode_pairs(pairs, vocabulary, max_tokens=12)
     assert short == [pair for pair in every if len(pair[0]) <= 12 and len(pair[1]) <= 12]
     assert 0 < len(short) < len(every) == len(pairs)
-    with pytest.raises(ValueError, match="max_tokens must be at least 1, but is 0"):
-        encode_pairs(pairs, vocabulary, max_tokens=0)
 
 
 def test_empty_and_endless_sentences_are_kept_or_left_out_as_asked(vocabulary):
@@ -248,14 +203,6 @@ def test_empty_and_endless_sentences_are_kept_or_left_out_as_asked(vocabulary):
     drawn = BPEDropout(pairs, vocabulary, 0.3)(0)
     assert drawn[0] == encoded[0] and vocabulary.decode(drawn[1][0]) == endless
     assert len(BPEDropout(pairs, vocabulary, 0.3, max_tokens=4096)(0)) == 2
-
-
-def test_pad():
-    assert pad([[5, 6], [7], []]).tolist() == [[5, 6], [7, 0], [0, 0]]
-    assert pad([torch.tensor([5]), torch.tensor([6, 7])], pad_id=9).tolist() == [[5, 9], [6, 7]]
-    assert pad([[1]]).dtype == torch.long
-    with pytest.raises(ValueError, match="sequences must hold at least one sequence"):
-        pad([])
 
 
 @given(
@@ -292,38 +239,23 @@ def test_order_depends_on_seed_and_epoch_alone(vocabulary):
     assert torch.equal(before, torch.random.get_rng_state())  # the dropout of a training run is not disturbed
 
 
-def test_waste_by_hand():
-    batch = torch.tensor([[5, 6, 7], [8, 0, 0]]), torch.tensor([[5, 6], [7, 0]])
-    assert padding_waste([batch]) == 3 / 10
-    assert padding_waste([batch, (torch.tensor([[1] * 10]), torch.empty(1, 0))]) == 3 / 20
-    with pytest.raises(ValueError, match="batches must hold at least one batch"):
-        padding_waste([])
-
-
 @pytest.mark.parametrize(
-    ("pairs", "options", "error", "message"),
+    ("pairs", "error", "message"),
     [
-        ([], {"max_tokens": 8}, ValueError, "pairs must hold at least one pair"),
-        (
-            pairs_of([(2, 2), (9, 3)]),
-            {"max_tokens": 8},
-            ValueError,
-            "pairs[1] has 9 tokens, more than max_tokens=8",
-        ),
-        ([([4], [])], {"max_tokens": 8}, ValueError, "pairs[0] has an empty side"),
-        ([("a", "b")], {"max_tokens": 8}, TypeError, "pairs[0] is text: pairs must be ids, as encode_pairs"),
-        ([([4], "b")], {"max_tokens": 8}, TypeError, "pairs[0] is text: pairs must be ids, as encode_pairs"),
+        ([], ValueError, "pairs must hold at least one pair"),
+        (pairs_of([(2, 2), (9, 3)]), ValueError, "pairs[1] has 9 tokens, more than max_tokens=8"),
+        ([("a", "b")], TypeError, "pairs[0] is text: pairs must be ids, as encode_pairs"),
+        ([([4], [])], ValueError, "pairs[0] must be ids, those of the target after the start token 2, not "),
         (
             [([4, 3], [2, 4, 3]), ([4, 3], [4, 3])],
-            {"max_tokens": 8},
             ValueError,
-            "the target of pairs[1] must begin with the start token 2, not with 4",
+            "pairs[1] must be ids, those of the target after",
         ),
     ],
 )
-def test_batches_refuse(pairs, options, error, message):
+def test_batches_refuse(pairs, error, message):
     with pytest.raises(error, match=re.escape(message)):
-        TokenBatches(pairs, **options)
+        TokenBatches(pairs, max_tokens=8)
 
 
 # -------------------------------------------------------------------------------------------------

@@ -291,8 +291,11 @@ REFUSED = {  # a change, and what the message names
         "decoder.layers.1.self_attention.w_q is of Louder, not of Linear",
     ),
     "another norm": (lambda m: setattr(m.encoder, "norm", LayerNorm(12)), "encoder.norm is of LayerNorm"),
-    "a layer too few": (lambda m: m.encoder.layers.pop(1), "encoder.layers.1 is missing"),
-    "a part of one's own": (lambda m: setattr(m, "extra", nn.Linear(2, 2)), "extra is one more"),
+    "a layer too few": (lambda m: m.encoder.layers.pop(1), "encoder.layers.1 is of NoneType"),
+    "a part of one's own": (
+        lambda m: setattr(m, "extra", nn.Linear(2, 2)),
+        "extra is of Linear",
+    ),
     "other heads": (
         lambda m: setattr(layer(m).cross_attention, "n_heads", 2),
         "decoder.layers.1.cross_attention has another n_heads",

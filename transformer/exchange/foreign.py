@@ -9,20 +9,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from torch import Tensor, nn
-from transformer.files import CheckpointError, read_record, regular_file
+from transformer.files import read_record, regular_file
+from transformer.files import refusing_damage as refusing_damage
 from transformer.model import Transformer
-from transformer.validation import check_choice, check_finite_weights, check_type, optional_import
+from transformer.validation import check_choice, check_type, optional_import
 from transformer.weights import (
-    by_parameter,
-    check_shapes,
-    configured,
-    parameter_owners,
-    place_all,
-    plain_state,
-)
+    by_parameter, check_finite, check_shapes, configured, parameter_owners, place_all, plain_state,
+)  # fmt: skip
 
 __all__ = [
-    "refusing_damage",
     "ForeignFolder",
     "our_name",
     "check_one_dtype",
@@ -33,26 +28,7 @@ __all__ = [
 ]
 
 
-_LARGEST_RECORD = 1 << 24  # bytes of a configuration, an index or a vocabulary
 _FLOATS = ("F64", "F32", "F16", "BF16")  # as the head of a file calls them
-
-
-@contextmanager
-def refusing_damage(path: Path) -> Iterator[None]:
-    """Turn whatever a stranger's file makes a program raise into a `CheckpointError` of one line.
-
-    Args:
-        path: what the message names. Errors of the system and of a missing library stay what they are.
-    """
-    try:
-        yield
-    except (CheckpointError, OSError, ImportError, MemoryError, KeyboardInterrupt, SystemExit):
-        raise
-    except BaseException as error:  # some twenty types, by the library that meets the damage, or its panic
-        said = f"{error} is missing" if isinstance(error, KeyError) else str(error)
-        if not isinstance(error, ValueError | TypeError | KeyError):
-            said = f"{type(error).__name__}: {said}"
-        raise CheckpointError(f"{path} cannot be used: {' '.join(said.split()):.300}") from error
 
 
 class ForeignFolder:
@@ -83,7 +59,7 @@ class ForeignFolder:
 
     def record(self, name: str) -> dict[str, Any]:
         """What a JSON file of the folder holds; errors as above."""
-        return read_record(self.path / name, _LARGEST_RECORD)
+        return read_record(self.path / name)
 
     def weights(self, names: Iterable[str]) -> dict[str, Tensor]:
         """Some of the tensors, in the dtypes that they have in the files."""
@@ -155,7 +131,7 @@ def fitted_weights(
     wanted |= {name: shape for name, shape in extras.items() if name in places.values()}
     check_shapes({name: folder.shapes[name] for name in names}, wanted, places)
     theirs = folder.weights(names)
-    check_finite_weights(theirs)
+    check_finite(theirs)
     return by_parameter(theirs, places)
 
 
@@ -167,7 +143,7 @@ def exported(model: Any, taker: str, kind: type[Transformer] = Transformer) -> T
         ValueError: a weight is not finite; the message names it.
     """
     plain, weights = configured(model, taker, kind), plain_state(model)
-    check_finite_weights(weights)
+    check_finite(weights)
     place_all(plain, weights)
     return plain.to(plain.output.weight).eval()
 

@@ -138,7 +138,7 @@ def _checked_plans(module: nn.Module, kind: Any, batch_first: bool) -> tuple[nn.
     for difference in differences(module, plans[0 if type(module) is kind else 1]):
         if difference.what in _COMPARED and not difference.name.endswith("activation"):
             refusal = TypeError if difference.what == "class" else ValueError
-            raise refusal(f"module must be as its class makes it, but {difference}")
+            raise refusal(f"module must be as its class makes it, but {difference.said}")
     return plans
 
 

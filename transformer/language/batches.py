@@ -16,7 +16,7 @@ from torch import Tensor
 
 from transformer.language.corpora import as_pairs
 from transformer.language.vocabulary import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Vocabulary
-from transformer.validation import check_range, check_rate, check_size, check_type
+from transformer.validation import check_rate, check_size, check_type
 
 
 # %% book/12-text.ipynb · From pairs to tensors · [text-encode-pairs]
@@ -39,12 +39,9 @@ def encode_pairs(
         `EOS_ID`.
 
     Raises:
-        TypeError: An argument is of the wrong type.
-        ValueError: `max_tokens` is below 1, or what should be a pair is not one.
+        TypeError, ValueError: `vocabulary` is none, or what should be a pair of texts is not one.
     """
     check_type(Vocabulary, vocabulary=vocabulary)
-    if max_tokens is not None:
-        check_size(max_tokens=max_tokens)
     pairs = as_pairs(pairs)
     sources = vocabulary.encode_batch(source for source, _ in pairs)
     targets = vocabulary.encode_batch(target for _, target in pairs)
@@ -54,43 +51,21 @@ def encode_pairs(
 
 # %% book/12-text.ipynb · From pairs to tensors · [text-pad]
 def pad(sequences: Sequence[Sequence[int]], pad_id: int = PAD_ID) -> Tensor:
-    """Pad sequences of different lengths into one tensor.
+    """Pad sequences of ids, at least one, into a ``torch.long`` tensor [B, L], L being the longest length.
 
     Args:
-        sequences: At least one sequence of ids.
+        sequences: The sequences, of which one must hold an id.
         pad_id: What fills the rows up, after their last id.
-
-    Returns:
-        ``torch.long`` tensor [B, L], L being the longest length.
-
-    Raises:
-        TypeError: An id is not a whole number.
-        ValueError: There is no sequence.
-        IndexError: An id is negative.
 
     Example:
         >>> pad([[5, 6, 7], [8]]).tolist()
         [[5, 6, 7], [8, 0, 0]]
     """
-    check_type(int, pad_id=pad_id)
-    check_type(Sequence, sequences=sequences)
-    if len(sequences) == 0:
-        raise ValueError("sequences must hold at least one sequence")
     lengths = torch.tensor([len(sequence) for sequence in sequences])
     rows = torch.full((len(sequences), int(lengths.max())), pad_id, dtype=torch.long)  # [B, L]
-    rows[torch.arange(rows.size(1)) < lengths[:, None]] = _ids(list(chain.from_iterable(sequences)))
+    ids = torch.tensor(list(chain.from_iterable(sequences)))  # were its dtype given, 1.5 would become 1
+    rows[torch.arange(rows.size(1)) < lengths[:, None]] = ids
     return rows
-
-
-def _ids(numbers: list[int]) -> Tensor:
-    try:
-        ids = torch.tensor(numbers or [0])[: len(numbers)]  # if the dtype were given, 1.5 would become 1
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise TypeError(f"sequences must hold ids, not {numbers!r:.60}") from error
-    if ids.dtype != torch.long or ids.dim() != 1:
-        raise TypeError(f"sequences must hold ids, not {numbers!r:.60}")
-    check_range("sequences", ids, 2**63)
-    return ids
 
 
 # %% book/12-text.ipynb · Batches by tokens · [text-by-length]
@@ -114,48 +89,26 @@ def batch_cuts(lengths: Sequence[int], max_tokens: int) -> list[slice]:
 
 # %% book/12-text.ipynb · Batches by tokens · [text-waste]
 def padding_waste(batches: Iterable[tuple[Tensor, Tensor]]) -> float:
-    """How much of the batches is padding.
-
-    Args:
-        batches: Pairs of tensors of ids, [B, S] and [B, T], as `TokenBatches` yields them.
-
-    Returns:
-        The share of positions, source and target together, that hold `PAD_ID`, between 0 and 1.
-
-    Raises:
-        TypeError: A batch does not hold tensors.
-        ValueError: There is no batch.
-    """
+    """The share of the positions in batches of `TokenBatches`, sources and targets, that hold `PAD_ID`."""
     padding = total = 0
-    for batch in batches:
-        check_type((tuple, list), batch=batch)
-        for ids in batch:
-            check_type(Tensor, ids=ids)
-            padding += int((ids == PAD_ID).sum())
-            total += ids.numel()
-    if total == 0:
-        raise ValueError("batches must hold at least one batch")
+    for ids in chain.from_iterable(batches):
+        padding += int((ids == PAD_ID).sum())
+        total += ids.numel()
     return padding / total
 
 
 # %% book/12-text.ipynb · Batches by tokens · [text-check-encoded]
 def _check_encoded(pairs: Sequence[_Encoded], max_tokens: int) -> None:
-    check_type(Sequence, pairs=pairs)
     if len(pairs) == 0:
         raise ValueError("pairs must hold at least one pair")
-    for index, pair in enumerate(pairs):
-        check_type((tuple, list), **{f"pairs[{index}]": pair})
-        if len(pair) != 2:
-            raise ValueError(f"pairs[{index}] must be a source and a target, not {len(pair)} things")
-        if any(isinstance(side, str) for side in pair):
+    for index, (source, target) in enumerate(pairs):
+        if isinstance(source, str) or isinstance(target, str):
             raise TypeError(f"pairs[{index}] is text: pairs must be ids, as encode_pairs returns them")
-        if min(map(len, pair)) == 0:
-            raise ValueError(f"pairs[{index}] has an empty side")
-        if (longest := max(map(len, pair))) > max_tokens:
+        if min(len(source), len(target)) == 0 or target[0] != BOS_ID:
+            said = f"ids, those of the target after the start token {BOS_ID}"
+            raise ValueError(f"pairs[{index}] must be {said}, not {(source, target)!r:.60}")
+        if (longest := max(len(source), len(target))) > max_tokens:
             raise ValueError(f"pairs[{index}] has {longest} tokens, more than max_tokens={max_tokens}")
-        if pair[1][0] != BOS_ID:
-            said = f"the target of pairs[{index}] must begin with the start token {BOS_ID}"
-            raise ValueError(f"{said}, not with {pair[1][0]!r:.60}")
 
 
 # %% book/12-text.ipynb · Batches by tokens · [text-batches]
@@ -173,7 +126,7 @@ class TokenBatches:
         shuffle: ``False`` gives every epoch in the same order, short sentences first.
 
     Raises:
-        TypeError: `max_tokens` or `seed` is not a whole number, `shuffle` not a `bool`, or a pair is text.
+        TypeError: `max_tokens` or `seed` is not a whole number, or a pair is text.
         ValueError: No pairs, a pair with an empty side, a sentence longer than `max_tokens`, or a target
             without a start token.
 
@@ -192,7 +145,6 @@ class TokenBatches:
     ) -> None:
         check_size(max_tokens=max_tokens)
         check_size(0, seed=seed)
-        check_type(bool, shuffle=shuffle)
         _check_encoded(pairs, max_tokens)
         self.pairs, self.seed, self.shuffle = pairs, seed, shuffle
         self._keys = [_mowing_order(pair) for pair in pairs]
@@ -203,7 +155,6 @@ class TokenBatches:
 
     def indices(self, epoch: int) -> list[list[int]]:
         """For each batch of an `epoch` the indices of its pairs; over the epoch every index occurs once."""
-        check_size(0, epoch=epoch)
         generator = torch.Generator().manual_seed(1_000_003 * self.seed + epoch)
         order, cuts = list(range(len(self.pairs))), self._cuts
         if self.shuffle:  # sorting is stable: pairs of equal lengths keep this random order
@@ -270,8 +221,8 @@ class BPEDropout:
     """Sentence pairs, cut anew for every epoch by BPE-dropout.
 
     Called with the number of an epoch it returns what `encode_pairs` would, in the same order, with merges
-    left out at random. The cuts depend on `seed` and epoch alone. For training only: text that is translated
-    or evaluated is cut by the vocabulary itself. Words of more than 64 characters are always cut as usual.
+    left out at random. The cuts depend on `seed` and epoch alone. Words of more than 64 characters are always
+    cut as usual.
 
     Args:
         pairs: Pairs (source, target).
@@ -280,10 +231,6 @@ class BPEDropout:
         seed: Of the cuts.
         max_tokens: Pairs that `encode_pairs` finds too long are left out; a pair that only a random cut makes
             too long is cut as usual. ``None`` for no bound.
-
-    Raises:
-        TypeError: An argument is of the wrong type.
-        ValueError: A number is out of its range, or what should be a pair is not one.
 
     Source:
         Provilkov et al. (2020), algorithm 1.
@@ -301,9 +248,6 @@ class BPEDropout:
         max_tokens: int | None = None,
     ) -> None:
         check_rate(dropout=dropout)
-        check_size(0, seed=seed)
-        if max_tokens is not None:
-            check_size(max_tokens=max_tokens)
         pairs, longest = list(pairs), max_tokens or float("inf")
         both = zip(pairs, encode_pairs(pairs, vocabulary))
         fitting = [(pair, ids) for pair, ids in both if max(map(len, ids)) <= longest]
@@ -326,7 +270,6 @@ class BPEDropout:
         self._courses = [courses[word] for word in chain.from_iterable(texts)]
 
     def __call__(self, epoch: int) -> list[_Encoded]:
-        check_size(0, epoch=epoch)
         if self.dropout == 0:
             return self._usual
         generator = torch.Generator().manual_seed(1_000_003 * self.seed + epoch + (1 << 31))

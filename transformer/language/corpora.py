@@ -55,15 +55,8 @@ _TED = (  # each holds the corpus; the preferred one first
 
 
 def data_folder() -> Path:
-    """Where downloaded corpora are kept.
-
-    Returns:
-        The folder that the environment variable ``TRANSFORMER_DATA`` names; without it
-        ``transformer-book`` where the system keeps a user's caches. It need not exist.
-
-    Raises:
-        ImportError: the variable is not set, and platformdirs is not installed.
-    """
+    """Where downloaded corpora are kept: the folder that the environment variable ``TRANSFORMER_DATA`` names;
+    without it ``transformer-book`` where the system keeps a user's caches."""
     if named := os.environ.get("TRANSFORMER_DATA"):
         return Path(named).expanduser()
     cache = optional_import("platformdirs").user_cache_path("transformer-book", False, opinion=False)
@@ -108,16 +101,12 @@ def _archive(sources: Sequence[_Archive], folder: Path) -> Path:
             return _download(source, folder)
         except (OSError, ValueError, http.client.HTTPException) as error:  # no network, a full disk …
             report.append(f"{source.url}: {error}")
-    wanted = "\n".join(
-        f"  {source.file} ({source.size:,} bytes, sha256 {source.sha256}) from {source.url}"
-        for source in sources
-    )
-    raise CorpusError(
-        "the corpus 'ted' is not here and could not be fetched:\n"
-        + "\n".join(f"  {line}" for line in report)
-        + f"\nPut one of these files, as it is, into the folder {folder}:\n{wanted}\n"
-        "or name another folder in the environment variable TRANSFORMER_DATA."
-    )
+    wanted = [f"{x.file} ({x.size:,} bytes, sha256 {x.sha256}) from {x.url}" for x in sources]
+    lines = [
+        "the corpus 'ted' is not here and could not be fetched:", *report,
+        f"Put one of these files into {folder}, or name another folder in TRANSFORMER_DATA:", *wanted,
+    ]  # fmt: skip
+    raise CorpusError("\n  ".join(lines))
 
 
 def _decoded(content: bytes, name: str | Path) -> str:
@@ -189,7 +178,7 @@ def load_corpus(name: str, split: str) -> list[Pair]:
 
 
 def _own_lines(path: Path) -> list[str]:
-    """The lines of a file of somebody's own, without what marks where they begin and end."""
+    """The lines of a file, without what marks where they begin and end."""
     text = _decoded(regular_file(path).read_bytes(), path)
     if "\0" in text:
         number = text.count("\n", 0, text.index("\0")) + 1
@@ -198,7 +187,6 @@ def _own_lines(path: Path) -> list[str]:
 
 
 def _own_rows(path: Path) -> list[Pair]:
-    """The pairs of a file that holds both sides."""
     rows = [line.split("\t") for line in _own_lines(path)]
     for number, row in enumerate(rows, start=1):
         if len(row) != 2:
@@ -240,12 +228,7 @@ def read_pairs(source: str | Path, target: str | Path | None = None, keep_empty:
 
 
 def as_pairs(pairs: Iterable[Sequence[str]]) -> list[Pair]:
-    """Pairs of your own, tuples or lists of a source and a target, each as a `Pair`.
-
-    Raises:
-        TypeError: what should be a pair is no tuple or list, or holds no texts.
-        ValueError: what should be a pair is not two texts.
-    """
+    """Pairs of your own, tuples or lists of two texts (`TypeError`, `ValueError`), each as a `Pair`."""
     found = []
     for index, pair in enumerate(pairs):
         check_type((tuple, list), **{f"pairs[{index}]": pair})
@@ -261,17 +244,9 @@ def held_out(
 ) -> tuple[list[Pair], list[Pair]]:
     """Divide a corpus into pairs to train on and pairs to judge by, of which training shows none.
 
-    Args:
-        pairs: The corpus.
-        preparation: Pairs that it makes equal count as one.
-        seed: Of the choice.
-
-    Returns:
-        Both lists, in the order of the corpus. The second holds a twentieth of the different pairs, but at
-        least 100 and at most 1,000; of fewer than 500, a fifth.
-
-    Raises:
-        TypeError, ValueError: As in `as_pairs`, or there are not two different pairs.
+    Pairs that the `preparation` makes equal count as one. Both lists are in the order of the corpus. The
+    second holds a twentieth of the different pairs, but at least 100 and at most 1,000; of fewer than 500, a
+    fifth.
     """
     pairs = as_pairs(pairs)
     keys = [tuple(normalize(preparation.prepare(side)) for side in pair) for pair in pairs]

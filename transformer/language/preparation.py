@@ -15,12 +15,7 @@ __all__ = [
 
 
 def detokenize(text: str) -> str:
-    """Write a sentence of the corpora as you would type it, in lower case.
-
-    Raises:
-        TypeError: `text` is not a string.
-    """
-    check_type(str, text=text)
+    """Write a sentence of the corpora as you would type it, in lower case."""
     text = re.sub(r"``(?: (?:``|''))*", "“", text)
     text = re.sub(r"''(?: (?:``|''))*", "”", text)
     text = re.sub(r" (?=[.,;:?!%)\]”]|n't\b|'(?:s|re|ve|m|ll|d)\b)", "", text)
@@ -38,14 +33,7 @@ _UNSEEN = re.compile(
 
 
 def visible(text: str) -> str:
-    """The text without format characters that nobody sees and no script there needs, such as soft hyphens.
-
-    Raises:
-        TypeError: `text` is not a string.
-
-    Source: Unicode's general category Cf.
-    """
-    check_type(str, text=text)
+    """The text without characters of category Cf that nobody sees and no script needs, as soft hyphens."""
     return _UNSEEN.sub(r"\1", text)
 
 
@@ -63,17 +51,12 @@ _TOKEN = re.compile(
 
 
 def tokenize(text: str) -> str:
-    """Write raw text as the corpora are written: lower case, spaces around punctuation, paired
-    quotes.
+    """Write raw text as the corpora are written: lower case, spaces around punctuation, paired quotes.
 
     Text that already has this form stays as it is. In every script a letter keeps its marks, and words
     keep the punctuation of scripts other than the Latin; web and mail addresses stay whole. `detokenize`
     gives all these back, and leaves spaces around signs such as `/` and `€`.
-
-    Raises:
-        TypeError: `text` is not a string.
     """
-    check_type(str, text=text)
     tokens, opening = [], True
     for token in _TOKEN.findall(unicodedata.normalize("NFC", visible(text)).lower()):
         if token == '"':
@@ -102,9 +85,6 @@ class Preparation:
             corpora.
         languages: Codes of source and target, such as ``("pt", "en")``; ``None`` if they are not known.
 
-    Raises:
-        TypeError, ValueError: There is no such preparation, or a code is not one.
-
     Example:
         >>> Preparation("tokenized").prepare("Gosto disto.")
         'gosto disto .'
@@ -118,26 +98,13 @@ class Preparation:
         if self.languages is None:
             return
         check_type((tuple, list), languages=self.languages)
-        if len(self.languages) != 2:
-            raise ValueError(f"languages must be two codes, source and target, not {self.languages!r:.60}")
-        for code in self.languages:
-            check_type(str, **{"a language": code})
-            if not _CODE.fullmatch(code):
-                raise ValueError(f"a language must be a code such as 'pt' or 'zh-Hant', not {code!r:.60}")
+        if len(self.languages) != 2 or not all(map(_CODE.fullmatch, map(str, self.languages))):
+            wanted = "two codes such as 'pt' and 'zh-Hant', source and target"
+            raise ValueError(f"languages must be {wanted}, not {self.languages!r:.60}")
         object.__setattr__(self, "languages", tuple(self.languages))  # JSON knows no tuples
 
     def __str__(self) -> str:
         return self.name + (f", {self.languages[0]} to {self.languages[1]}" if self.languages else "")
-
-    @property
-    def keeps_case(self) -> bool:
-        """Whether a text keeps its capitals."""
-        return self.name == "as it is"
-
-    @property
-    def splits_words(self) -> bool:
-        """Whether spaces separate the tokens of a prepared text, so that a score may count these."""
-        return self.name == "tokenized"
 
     def prepare(self, text: str) -> str:
         """What training shows of a text."""
@@ -162,11 +129,7 @@ _SENTENCE_END = re.compile(
 
 
 class Translation(NamedTuple):
-    """A translation, and what is doubtful about it.
-
-    `doubts` are said of the sentence, such as "is cut to its first 511 tokens". Without any, a
-    translation may still be wrong.
-    """
+    """A translation, and what is doubtful: `doubts` are said of the sentence, as "has no letter or digit"."""
 
     text: str
     doubts: tuple[str, ...]
@@ -175,16 +138,8 @@ class Translation(NamedTuple):
 def checked(
     sentence: str, text: str, cuts: Sequence[str], unknown: str, is_known: bool, is_whole: bool
 ) -> Translation:
-    """A sentence's translation, with its doubts; a sentence of which nothing is known is its own.
-
-    Args:
-        sentence: what was read of it, as somebody typed it.
-        text: its translation.
-        cuts: what is said of a sentence that was cut.
-        unknown: the characters that the vocabulary lacks.
-        is_known: whether there are others.
-        is_whole: whether the search came to an end.
-    """
+    """The translation `text` of what was read of a sentence, with its doubts: the `cuts`, the `unknown`
+    characters, a search that came to no end. A sentence without a known character is its own."""
     if unknown and not is_known:
         return Translation(sentence, (*cuts, "has no character of the vocabulary, and is copied"))
     doubts = list(cuts)

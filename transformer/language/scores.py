@@ -3,7 +3,7 @@
 Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
 """
 
-__all__ = ["corpus_scores", "sentence_scores"]
+__all__ = ["corpus_scores"]
 
 
 # %% book/13-translation.ipynb · BLEU: how good is a translation? · [translation-imports]
@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from transformer.language.preparation import CORPORA, Preparation, detokenize
+from transformer.language.preparation import CORPORA, Preparation
 from transformer.validation import check_size, check_type, optional_import
 
 
@@ -23,12 +23,10 @@ def corpus_scores(
     n_bootstrap: int = 0,
     preparation: Preparation = CORPORA,
 ) -> dict[str, dict[str, Any]]:
-    """BLEU, chrF and exact match of prepared translations, each with the signature that says how it
-    was computed.
+    """BLEU, chrF and exact match of prepared translations, each with the signature that says how.
 
     Args:
-        hypotheses: translations in the form that training showed, such as the tokenized lower-case
-            one of the book's corpora.
+        hypotheses: translations in the form that training showed.
         references: one reference translation for each, in the same form.
         n_bootstrap: how many corpora to draw from this one for a 95% interval; 0 or 1 for none.
         preparation: what gave both sides their form. Case counts where it keeps case.
@@ -36,23 +34,24 @@ def corpus_scores(
     Returns:
         for `"BLEU-tok"` (on the tokens as they are, where spaces separate any), `"BLEU-detok"`
         (both sides as one types them, then sacreBLEU's own tokenization: `13a`, `zh` for Chinese, or
-        `char` for other scripts without spaces between words), `"chrF2"` (as one types
-        them) and `"exact"` (equal sentences, in percent) the `"score"` from 0 to 100, the
-        `"signature"`, and the `"line"` to print, as sacreBLEU itself does. With an
-        `n_bootstrap` of at least 2 also the `"mean"` over the corpora drawn and the `"margin"`: the
-        interval is mean ± margin.
+        `char` for other scripts without spaces between words), `"chrF2"` (as one types them) and
+        `"exact"` (equal sentences) the `"score"` from 0 to 100, the `"signature"`, and sacreBLEU's
+        `"line"` to print. With an `n_bootstrap` of at least 2 also the `"mean"` over the corpora drawn
+        and the `"margin"`: the interval is mean ± margin.
 
     Raises:
-        TypeError: they are not lists of strings, or `n_bootstrap` is not an int.
-        ValueError: there are no references, or not as many as hypotheses, or `n_bootstrap` is
-            negative.
+        TypeError, ValueError: they are not lists of strings, equally many and at least one; or
+            `n_bootstrap` is no whole number or negative.
 
     Source: Papineni et al. (2002); Post (2018); Popović (2015); Koehn (2004) for the interval.
     """
-    _check_pairs(hypotheses, references)
+    check_type((list, tuple), hypotheses=hypotheses, references=references)
+    if not references or len(hypotheses) != len(references):
+        given = f"{len(hypotheses)} and {len(references)}"
+        raise ValueError(f"hypotheses and references must be equally many and at least one, not {given}")
     check_size(minimum=0, n_bootstrap=n_bootstrap)
     metrics = optional_import("sacrebleu.metrics")
-    fold, restore = not preparation.keeps_case, preparation.restore
+    fold, restore = preparation.name != "as it is", preparation.restore
     typed = [restore(text) for text in hypotheses], [restore(text) for text in references]
     cut = _bleu_tokenization(typed[1])
     measured = {
@@ -60,22 +59,13 @@ def corpus_scores(
         "BLEU-detok": (metrics.BLEU(lowercase=fold, tokenize=cut), typed),
         "chrF2": (metrics.CHRF(lowercase=fold), typed),
     }
-    if not preparation.splits_words or cut != "13a":
+    if preparation.name != "tokenized" or cut != "13a":  # spaces separate no tokens
         del measured["BLEU-tok"]
     scores = {name: _measured(metric, *sides, n_bootstrap) for name, (metric, sides) in measured.items()}
     return scores | {"exact": _equal(hypotheses, references, n_bootstrap, fold)}
 
 
 # %% book/13-translation.ipynb · BLEU: how good is a translation? · [measured]
-def _check_pairs(hypotheses: Sequence[str], references: Sequence[str]) -> None:
-    check_type((list, tuple), hypotheses=hypotheses, references=references)
-    if not references or len(hypotheses) != len(references):
-        raise ValueError(
-            f"hypotheses and references must be equally many and at least one, "
-            f"not {len(hypotheses)} and {len(references)}"
-        )
-
-
 _HAN = r"[\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
 _UNSPACED = (  # kana, Thai, Lao, Tibetan, Burmese, Khmer, Tai, Javanese, Balinese
     r"[\u0e00-\u109f\u1780-\u17ff\u1950-\u19ff\u1a20-\u1aaf\u1b00-\u1b7f\u3040-\u30ff\u31f0-\u31ff"
@@ -117,23 +107,3 @@ def _equal(
         score["mean"], score["margin"] = 100 * share, 196 * (share * (1 - share) / n) ** 0.5
         line += f" ± {score['margin']:.1f}"
     return score | {"line": line}
-
-
-# %% book/13-translation.ipynb · BLEU: how good is a translation? · [sentence-scores]
-def sentence_scores(hypotheses: Sequence[str], references: Sequence[str]) -> list[float]:
-    """chrF2 of each translation alone, detokenized, from 0 to 100.
-
-    Args:
-        hypotheses: translations in the corpus's own tokenized lower-case form.
-        references: one reference translation for each, in the same form.
-
-    Raises:
-        TypeError: they are not lists of strings.
-        ValueError: there are no references, or not as many as hypotheses.
-
-    Source: Popović (2015).
-    """
-    _check_pairs(hypotheses, references)
-    metric = optional_import("sacrebleu.metrics").CHRF()
-    typed = zip(map(detokenize, hypotheses), map(detokenize, references), strict=True)
-    return [round(metric.sentence_score(ours, [theirs]).score, 2) for ours, theirs in typed]

@@ -24,41 +24,22 @@ from torch import Tensor
 from transformer.decoding import beam_search, check_beam, greedy_search
 from transformer.language.batches import batch_cuts, pad
 from transformer.language.corpora import Pair
-from transformer.language.folder import (
-    check_fit,
-    check_sums,
-    read_config,
-    read_model,
-    read_vocabulary,
-    savable,
-    translator_folder,
-    write_translator,
-)
+from transformer.language.folder import check_agreement, read_translator, savable, write_translator
 from transformer.language.preparation import Preparation, Translation, checked, warn_of_doubts
 from transformer.language.vocabulary import UNK_ID, Vocabulary
 from transformer.model import Transformer
 from transformer.speed.fast import FastTransformer, accelerated
 from transformer.training import best_device, evaluating
-from transformer.validation import check_device, check_finite_weights, check_size, check_type
-from transformer.weights import original, plain_transformer
+from transformer.validation import check_size, check_type
+from transformer.weights import check_finite, original, plain_transformer
 
 
 # %% book/13-translation.ipynb · A translator in ten lines · [translator-search]
 def by_length(sequences: Sequence[Sequence[int]], max_tokens: int) -> Iterator[list[int]]:
-    """Groups of rows of about the same length, the longest first, so that trouble with memory comes
-    at once.
+    """Groups of rows of about the same length, the longest first, of at most `max_tokens` with padding.
 
-    Args:
-        sequences: token ids. A sequence of a single token, an end token alone, is left out: it
-            says nothing.
-        max_tokens: the most tokens in a group, padding included; a longer sequence makes a group of
-            its own.
-
-    Raises:
-        TypeError: `max_tokens` is not an int.
-        ValueError: it is below 1.
+    A sequence of a single token, an end token alone, is left out; one that is too long is alone.
     """
-    check_size(max_tokens=max_tokens)
     rows = [row for row, ids in enumerate(sequences) if len(ids) > 1]
     rows.sort(key=lambda row: -len(sequences[row]))
     for cut in batch_cuts([len(sequences[row]) for row in rows], max_tokens):
@@ -67,7 +48,7 @@ def by_length(sequences: Sequence[Sequence[int]], max_tokens: int) -> Iterator[l
 
 @dataclass(frozen=True)
 class Search:
-    """How a translation is searched for; the command line has an option for each setting.
+    """How a translation is searched for.
 
     Args:
         beam_size: width of the beam, from 1 to 100: hypotheses kept; 1 for greedy search.
@@ -226,8 +207,6 @@ class Translator(AnyTranslator):
         ['the girl likes the black cat.']
     """
 
-    model: Transformer
-    engine: Engine
     vocabulary: Vocabulary
 
     def __init__(self, model: Transformer, vocabulary: Vocabulary) -> None:
@@ -235,8 +214,8 @@ class Translator(AnyTranslator):
         check_type(Vocabulary, vocabulary=vocabulary)
         if not isinstance(model, FastTransformer):  # which was compared when it was made
             plain_transformer(model)  # and not only when it is saved
-        check_fit(model.config, vocabulary)
-        check_finite_weights(dict(model.named_parameters()))  # kernels of attention make numbers of NaN
+        check_agreement(model.config, vocabulary)
+        check_finite(dict(model.named_parameters()))  # kernels of attention make numbers of NaN
         self.model, self.vocabulary = model, vocabulary
         self.engine = partial(translate_ids, accelerated(model, stacklevel=3))
 
@@ -259,12 +238,7 @@ class Translator(AnyTranslator):
             FileNotFoundError, CheckpointError: the file that the message names is missing or damaged,
                 or does not fit the others.
         """
-        check_type((str, Path), path=path)
-        files = check_sums(translator_folder(path))
-        config, preparation = read_config(files["config.json"])
-        place = check_device(best_device() if device is None else device)
-        model = read_model(files["model.safetensors"], config, place)
-        return cls(model, read_vocabulary(files["vocabulary.json"], config, preparation))
+        return cls(*read_translator(path, best_device() if device is None else device))
 
     def save(self, path: Path | str, dtype: torch.dtype = torch.float16) -> None:
         """Write weights, configuration, vocabulary and checksums into a folder, made if missing.
@@ -275,10 +249,9 @@ class Translator(AnyTranslator):
             TypeError, ValueError: as in `save_model`; or the folder's `config.json` is not a translator's.
             OSError: a file cannot be written; the message names it, and an earlier translator stays.
         """
-        write_translator(Path(path), savable(self.model, dtype), self.vocabulary, dtype)
+        write_translator(Path(path), savable(self.model), self.vocabulary, dtype)
 
     def read(self, sentences: Sequence[str]) -> list[Source]:
-        """What the model reads of sentences; too long ones are cut."""
         config, vocabulary = self.model.config, self.vocabulary
         longest, limit = config.max_length - 1, _READ * config.max_length  # beside the end token
         texts = [text[:limit] if isinstance(text, str) else text for text in sentences]
@@ -293,7 +266,6 @@ class Translator(AnyTranslator):
         return sources
 
     def write(self, ids: list[int]) -> str:
-        """The text of a translation's ids, restored: lower case for the book's corpora."""
         return self.preparation.restore(self.vocabulary.decode(ids))
 
     def translate_tokenized(
@@ -306,7 +278,6 @@ class Translator(AnyTranslator):
         return [self.vocabulary.decode(ids) for _, ids in found]
 
     def n_tokens(self, sentence: str) -> int:
-        """How many tokens the model would read of a whole sentence, the end token included."""
         return len(self.vocabulary.encode(sentence)) + 1
 
     def align(self, sentence: str, search: Search = Search(), **changes: Any) -> Alignment:
@@ -321,16 +292,8 @@ class Translator(AnyTranslator):
 
 # %% book/13-translation.ipynb · A translator in ten lines · [alignment-by-words]
 def by_words(found: Alignment) -> Alignment:
-    """The same alignment between words: weights are summed over a source word's subwords, and
-    averaged over a target word's.
-
-    Args:
-        found: what `Translator.align` returned.
-
-    Raises:
-        TypeError: `found` is not an `Alignment`.
-    """
-    check_type(Alignment, found=found)
+    """What `Translator.align` returned, between words: weights are summed over a source word's subwords,
+    and averaged over a target word's."""
     columns, rows = (_words(side, found.weights) for side in (found.source, found.target))
     rows = rows / rows.sum(dim=1, keepdim=True)
     source, target = (
@@ -355,9 +318,7 @@ from transformer.language.scores import corpus_scores
 def evaluate_translator(
     translator: Translator, pairs: Sequence[Pair], search: Search = Search()
 ) -> dict[str, dict[str, Any]]:
-    """The `corpus_scores` of translating the sources of `pairs`, against their targets, in the form
-    that training showed."""
-    check_type(Translator, translator=translator)
+    """The `corpus_scores` of translating the sources of `pairs`, against their targets, as prepared."""
     hypotheses = translator.translate_tokenized([source for source, _ in pairs], search)
     references = [translator.vocabulary.prepare(target) for _, target in pairs]
     return corpus_scores(hypotheses, references, preparation=translator.preparation)
@@ -374,25 +335,12 @@ SEARCHES = (
 def tune_search(
     translator: Translator, pairs: Sequence[Pair], searches: Sequence[Search] = SEARCHES
 ) -> list[dict[str, Any]]:
-    """Score several searches on the development split.
-
-    Args:
-        translator: a trained translator.
-        pairs: of a split that decides this and nothing else.
-        searches: which to try.
+    """Score several searches on pairs that decide this and nothing else.
 
     Returns:
         for each search `"beam_size"`, `"length_penalty"` and `"scores"`, as `corpus_scores` gives
         them; the highest BLEU-detok first, and equal ones in the order of `searches`.
-
-    Raises:
-        TypeError, ValueError: one is not a `Search`, or there is none, or no pair.
     """
-    check_type(Translator, translator=translator)
-    if not searches:
-        raise ValueError("searches must hold at least one Search, but is empty")
-    for search in searches:
-        check_type(Search, search=search)
     grid = [
         {
             "beam_size": search.beam_size,

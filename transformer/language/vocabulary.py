@@ -14,51 +14,31 @@ SPACE = "▁"  # stands for the space in front of a word
 
 # %% book/12-text.ipynb · A vocabulary for real use · [text-normalize]
 import json
+import operator
 import unicodedata
 from collections.abc import Iterable, Sequence
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
-from transformer.files import atomic_file, regular_file
+from transformer.files import atomic_file, refusing_damage, regular_file
 from transformer.language.preparation import AS_IT_IS, Preparation
 from transformer.validation import check_size, check_type, optional_import
 
 
 def normalize(text: str) -> str:
-    """Bring a text into the one form in which a vocabulary knows it.
-
-    Args:
-        text: Any text.
-
-    Returns:
-        Its composed Unicode form (NFC), with single spaces between words and none around.
-
-    Raises:
-        TypeError: `text` is not a string.
-        ValueError: It holds half of a surrogate pair, which no encoding can write.
-    """
-    check_type(str, text=text)
-    text.encode()  # a UnicodeEncodeError is a ValueError
+    """The composed Unicode form (NFC) of a text, with single spaces between words and none around."""
+    text.encode()  # half of a surrogate pair raises a ValueError
     return " ".join(unicodedata.normalize("NFC", text).split())
 
 
 # %% book/12-text.ipynb · A vocabulary for real use · [text-learn]
-_LONGEST_PIECE = 256  # characters
-
-
 def _tokenizer(model: Any) -> Any:
     """The library's tokenizer: it marks where words begin, cuts there, and leaves the rest to `model`."""
     tokenizers = optional_import("tokenizers")
     tokenizer = tokenizers.Tokenizer(model)
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace(replacement=SPACE, prepend_scheme="always")
     return tokenizer
-
-
-def _prepared(text: str, preparation: Preparation) -> str:
-    return normalize(preparation.prepare(text))
 
 
 def _learn(
@@ -76,9 +56,8 @@ def _learn(
         min_frequency=min_frequency,
         special_tokens=list(SPECIALS),
         show_progress=False,
-        max_token_length=_LONGEST_PIECE,
     )
-    learner.train_from_iterator((_prepared(text, preparation) for text in sentences), trainer)
+    learner.train_from_iterator((normalize(preparation.prepare(text)) for text in sentences), trainer)
     learned = json.loads(learner.to_str())["model"]
     numbers: dict[str, int] = learned["vocab"]
     if len(numbers) == len(SPECIALS):
@@ -90,37 +69,17 @@ def _learn(
 
 
 # %% book/12-text.ipynb · A vocabulary for real use · [text-numbers]
-def _numbers(ids: Iterable[int]) -> list[int]:
-    numbers = ids.tolist() if isinstance(ids, Tensor) and ids.dim() == 1 else ids
-    check_type(Iterable, ids=numbers)
-    numbers = list(numbers)
-    for number in numbers:
-        check_type(int, **{"an id": number})
-    return numbers
-
-
 def _check_entries(pieces: Sequence[str], merges: Sequence[tuple[str, str]]) -> None:
-    """Refuse what byte-pair encoding cannot have learned."""
-    check_type((list, tuple), pieces=pieces, merges=merges)
-    if tuple(pieces[: len(SPECIALS)]) != SPECIALS:
-        raise ValueError(f"the first entries of a vocabulary must be {SPECIALS}, got {pieces[:4]!r:.60}")
-    for number, piece in enumerate(pieces):
-        if not 0 < len(piece) <= _LONGEST_PIECE:
-            raise ValueError(f"entry {number} is {piece!r:.60}")
-        piece.encode()  # half of a surrogate pair raises a ValueError
+    """Refuse what byte-pair encoding cannot have learned, such as a merge that spells a special entry."""
     known = set(pieces) - set(SPECIALS)
-    if len(known) != len(pieces) - len(SPECIALS):
-        raise ValueError("the entries of a vocabulary must differ from one another")
+    if tuple(pieces[: len(SPECIALS)]) != SPECIALS or len(known) != len(pieces) - len(SPECIALS):
+        raise ValueError(f"the entries of a vocabulary must begin with {SPECIALS}, and differ")
     for number, merge in enumerate(merges):
-        strings = isinstance(merge, list | tuple) and [type(part) for part in merge] == [str, str]
-        if not strings or not {*merge, "".join(merge)} <= known:
+        if len(merge) != 2 or not {*merge, "".join(merge)} <= known:
             raise ValueError(f"merge {number} is {merge!r:.60}")
 
 
 # %% book/12-text.ipynb · A vocabulary for real use · [vocabulary-file]
-_LARGEST_FILE = 1 << 24  # bytes; a vocabulary of 37,000 entries has about 3 million
-
-
 def _content(pieces: Sequence[str], merges: Sequence[tuple[str, str]]) -> dict[str, Any]:
     """What a vocabulary's file holds: the form in which the library keeps byte pairs."""
     space = {"type": "Metaspace", "replacement": SPACE, "prepend_scheme": "always", "split": True}
@@ -142,23 +101,12 @@ def _content(pieces: Sequence[str], merges: Sequence[tuple[str, str]]) -> dict[s
 
 
 def _entries(content: bytes) -> tuple[list[str], list[tuple[str, str]]]:
-    """The pieces and merges in a file; refuses any rule beside them, by the setting's name."""
-    if len(content) > _LARGEST_FILE:
-        raise ValueError(f"it has more than {_LARGEST_FILE:,} bytes")
-    given = json.loads(content)  # too deeply nested, it raises a RecursionError
-    check_type(dict, content=given)
-    check_type(dict, model=(model := given.get("model")))
-    check_type(dict, vocab=(vocab := model.get("vocab")))
-    for place, (piece, number) in enumerate(vocab.items()):
-        if type(number) is not int or number != place:
-            raise ValueError(f"entry {place}, {piece!r:.60}, has the number {number!r:.60}")
-    wanted = _content(list(vocab), model.get("merges"))
-    for part, form in (model, wanted["model"]), (given, wanted):
-        for name in {**form, **part}:
-            there, here = part.get(name, "missing"), form.get(name, "missing")
-            if json.dumps(there, sort_keys=True) != json.dumps(here, sort_keys=True):  # True is not 1
-                raise ValueError(f"{name!r:.60} is {there!r:.60}, not {here!r:.60}")
-    return list(vocab), model["merges"]
+    """The pieces and merges in a file; refuses any rule beside them."""
+    given = json.loads(content)
+    pieces, merges = list(given["model"]["vocab"]), given["model"]["merges"]
+    if given != _content(pieces, merges):
+        raise ValueError("it holds other rules than entries, numbered in their order, and merges")
+    return pieces, merges
 
 
 # %% book/12-text.ipynb · A vocabulary for real use · [text-vocabulary]
@@ -226,7 +174,7 @@ class Vocabulary:
 
     def prepare(self, text: str) -> str:
         """The text that is cut: prepared as in training, and in normal form."""
-        return _prepared(text, self.preparation)
+        return normalize(self.preparation.prepare(text))
 
     def unknown(self, text: str) -> str:
         """The characters of a text, once it is prepared, that no piece holds."""
@@ -245,13 +193,13 @@ class Vocabulary:
 
     def decode(self, ids: Iterable[int]) -> str:
         """Put a sentence back together from its `ids`, up to the first end token; it is still prepared."""
-        kept = takewhile(lambda index: index != EOS_ID, _numbers(ids))
+        kept = takewhile(lambda index: index != EOS_ID, map(operator.index, ids))
         names = self.tokens(index for index in kept if index not in (PAD_ID, BOS_ID))
         return "".join(names).replace(SPACE, " ").strip()
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
         """Name the piece of each of the `ids`; ``▁`` marks the beginning of a word."""
-        numbers = _numbers(ids)
+        numbers = list(map(operator.index, ids))
         for index in numbers:
             if not 0 <= index < len(self):
                 raise IndexError(f"ids must lie in [0, {len(self)}), got {index}")
@@ -265,15 +213,9 @@ class Vocabulary:
 
     @classmethod
     def load(cls, path: str | Path, preparation: Preparation = AS_IT_IS) -> "Vocabulary":
-        """Read the file at `path`, and refuse with `ValueError` what `save` would not have written.
+        """Read the file at `path`, and refuse with `CheckpointError` what `save` would not have written.
 
         The file holds pieces and merges; the `preparation` is kept elsewhere, and given here.
         """
-        optional_import("tokenizers")  # the file is not to blame if the library is missing
-        check_type(Preparation, preparation=preparation)
-        with regular_file(path).open("rb") as file:
-            content = file.read(_LARGEST_FILE + 1)
-        try:
-            return cls(*_entries(content), preparation)
-        except Exception as error:  # also what the parser raises
-            raise ValueError(f"{path} holds no vocabulary: {error}") from error
+        with refusing_damage(path):
+            return cls(*_entries(regular_file(path).read_bytes()), preparation)
