@@ -94,6 +94,12 @@ def _record_sum(record: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
+def _int64(digits: str) -> int:
+    if not -(2**63) <= (number := int(digits)) < 2**63:  # which no tensor could hold
+        raise ValueError(f"{digits:.30} does not fit into 64 bits")
+    return number
+
+
 def read_record(path: Path | str) -> dict[str, Any]:
     """Read what `write_record` wrote; a record without a checksum is read as it is.
 
@@ -102,7 +108,8 @@ def read_record(path: Path | str) -> dict[str, Any]:
         CheckpointError: the file holds no record, or another one than was written; the message names it.
     """
     with refusing_damage(path):
-        record: dict[str, Any] = json.loads(regular_file(path).read_text(encoding="utf8"))
+        text = regular_file(path).read_text(encoding="utf8")
+        record: dict[str, Any] = json.loads(text, parse_int=_int64)
         if not isinstance(record, dict):
             raise TypeError(f"it holds a {type(record).__name__}, not an object of names and values")
         if record.pop("sha256", None) not in (None, _record_sum(record)):

@@ -76,8 +76,8 @@ def differences(module: nn.Module, plan: nn.Module) -> Iterator[Difference]:
             if is_read and (type(given) is not type(wanted) or given != wanted):
                 said = f"another {what}"
                 if what in _TENSORS:
-                    names = [name for name in {**wanted, **given} if given.get(name) != wanted.get(name)]
-                    said = f"other {what[1:]}: {', '.join(names)}"
+                    names = {name for name, _ in facts[what].items() ^ usual[what].items()}
+                    said = f"other {what[1:]}: {', '.join(sorted(names))}"
                 yield Difference(name, what, f"{where} has {said}")
     if not parameter_owners(module).items() >= parameter_owners(plan).items():
         yield Difference("", "sharing", "its parameters are not shared as configured")

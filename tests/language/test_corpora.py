@@ -30,17 +30,13 @@ READ = [
 ]
 
 
-def write_archive(path: Path, members: dict[str, str | bytes], kind: bytes = tarfile.REGTYPE) -> _Archive:
+def write_archive(path: Path, members: dict[str, str | bytes]) -> _Archive:
     """Pack an archive and describe it, so that it counts as the right one whatever it holds."""
     with tarfile.open(path, "w:gz") as tar:
         for name, content in members.items():
             data = content if isinstance(content, bytes) else content.encode()
             entry = tarfile.TarInfo(name)
-            entry.type, entry.size, entry.linkname = (
-                kind,
-                len(data) if kind == tarfile.REGTYPE else 0,
-                "/etc/passwd",
-            )
+            entry.size = len(data)
             tar.addfile(entry, io.BytesIO(data))
     return described(path)
 
@@ -135,22 +131,6 @@ def test_interrupted_download_leaves_nothing(folders, monkeypatch, error):
     assert list(cache.iterdir()) == []
 
 
-def test_a_server_that_never_stops_is_stopped(folders, monkeypatch):
-    server, cache = folders
-    source = write_archive(server / "a.tar.gz", in_folder(TEXTS))
-    sent = []
-
-    class Endless(io.BytesIO):
-        def read(self, size: int = -1) -> bytes:
-            sent.append(size)
-            return b"x" * size
-
-    monkeypatch.setattr(corpora.urllib.request, "urlopen", lambda url, timeout: Endless())
-    with pytest.raises(CorpusError, match="bytes instead of"):
-        read([source], cache)
-    assert len(sent) == 1
-
-
 def test_without_network_the_message_says_what_to_put_where(folders):
     server, cache = folders
     source = write_archive(server / "a.tar.gz", in_folder(TEXTS))
@@ -238,9 +218,7 @@ def cats(n: int) -> list[Pair]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("n", "size"), [(2, 1), (4, 1), (10, 2), (100, 20), (600, 100), (5000, 250), (30000, 1000)]
-)
+@pytest.mark.parametrize(("n", "size"), [(2, 1), (10, 2), (600, 100), (5000, 250), (30000, 1000)])
 def test_the_size_of_what_is_held_out(n, size):
     pairs = cats(n)
     train, dev = held_out(pairs)
@@ -293,15 +271,3 @@ def test_load_phrases():
     assert len(pairs) == 500 and isinstance(pairs[0], Pair) and pairs[0].source == pairs[0][0]
     pairs.clear()  # a caller cannot spoil the corpus
     assert len(load_corpus("phrases", "dev")) == 500
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("Ted", "train"), "name must be one of ['phrases', 'ted'], not 'Ted'"),
-        (("phrases", "valid"), "split must be one of ['train', 'dev', 'test'], not 'valid'"),
-    ],
-)
-def test_unknown_names(arguments, message):
-    with pytest.raises(ValueError, match=re.escape(message)):
-        load_corpus(*arguments)

@@ -6,7 +6,6 @@ import shutil
 import sys
 import time
 import warnings
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -46,30 +45,6 @@ def translator():
     size = len(vocabulary)
     config = TransformerConfig(size, size, d_model=16, n_heads=2, n_layers=2, d_ff=24, max_length=30)
     return Translator(Transformer(config).eval(), vocabulary)
-
-
-def bleu(hypotheses, references):
-    def ngrams(words, n):
-        return Counter(zip(*(words[i:] for i in range(n)), strict=False))
-
-    ours, theirs = ([text.split() for text in side] for side in (hypotheses, references))
-    logs = 0.0
-    for n in range(1, 5):
-        counts = [(ngrams(a, n), ngrams(b, n)) for a, b in zip(ours, theirs, strict=True)]
-        logs += math.log(sum((a & b).total() for a, b in counts) / sum(a.total() for a, _ in counts))
-    c, r = (sum(map(len, side)) for side in (ours, theirs))
-    return 100 * min(1, math.exp(1 - r / c)) * math.exp(logs / 4)
-
-
-def test_bleu_is_the_one_of_the_definition():
-    references = ["the cat sees the old house .", "i like this very much ."]
-    hypotheses = ["the cat sees the house .", "i like this so much ."]
-    scores = corpus_scores(hypotheses, references)
-    assert scores["BLEU-tok"]["score"] == pytest.approx(bleu(hypotheses, references), abs=0.01)
-    assert "tok:none" in scores["BLEU-tok"]["signature"]
-    assert "tok:13a" in scores["BLEU-detok"]["signature"]
-    assert all("case:lc" in score["signature"] for score in scores.values())  # as both sides are written
-    assert scores["chrF2"]["signature"]
 
 
 REFERENCES = ["the cat sees the old house .", "i like this very much .", "it is late ."] * 9
@@ -414,7 +389,7 @@ def test_weights_that_are_not_finite_are_refused(translator, tmp_path, value):
     [
         ({"src_vocab_size": 200_000_000, "tgt_vocab_size": 200_000_000}, "must have shape"),
         ({"d_ff": 10**15}, "must have shape"),
-        ({"d_ff": 10**30}, "model.safetensors cannot be used"),
+        ({"d_ff": 10**30}, "config.json cannot be used: 1000.* does not fit into 64 bits"),
         ({"d_model": 2 * 10**12}, "numbers of positions"),
         ({"n_layers": [1, 10**12]}, "have more than the 47 tensors"),
         ({"max_length": 10**13}, "numbers of positions, more than 16,777,216"),

@@ -78,10 +78,6 @@ def test_accents_written_in_two_ways_are_one(vocabulary):
     assert vocabulary.encode("irma\u0303") == vocabulary.encode("irmã")
 
 
-def test_training_is_repeatable(vocabulary):
-    assert Vocabulary.train(SENTENCES, size=300).tokenizer.to_str() == vocabulary.tokenizer.to_str()
-
-
 def test_the_file_can_be_read_by_the_library_itself(vocabulary, tmp_path):
     tokenizers = pytest.importorskip("tokenizers")
     vocabulary.save(tmp_path / "v.json")
