@@ -596,7 +596,7 @@ def test_info_shows_what_a_translator_is_made_of(capsys):
         (["train"], "train needs one of two: the name of a recipe, or texts of your own (--source)"),
         (["train", "toy", "--dev-source", "a"], "--dev-source needs --source: it is for texts of your own"),
         (["train", "--source", "a", "--dev-target", "b"], "--dev-target needs --dev-source"),
-        (["train", "--source", "a", "--languages", "German", "en"], "must be a code such as 'pt'"),
+        (["train", "--source", "a", "--languages", "German", "en"], "must be two codes such as 'pt'"),
         (["train", "phrases", "--max-minutes", "-1"], "--max-minutes: must lie in [0.0, inf], but is -1"),
         (["train", "phrases", "--device", "nowhere"], "device 'nowhere'"),
         (["train", "toy", "--set", "setps=3"], "'setps' is not a setting of this recipe"),
