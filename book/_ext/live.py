@@ -99,10 +99,9 @@ MODELS: dict[str, Callable[[], LiveModel]] = {"toy": toy, "phrases": small_portu
 SPEAKERS: dict[str, Callable[[], LiveModel]] = {"speaker": speaker}
 # The figures, each with the model that it runs, if it runs one.
 FIGURES: dict[str, str | None] = {
-    **dict.fromkeys(
-        "attention positions schedule smoothing roofline merges learner rotary examination".split()
-    ),
-    **dict.fromkeys("switch kills descent depth bleu warmup reversing masks amdahl bootstrap".split()),
+    **dict.fromkeys("attention positions order schedule smoothing gradient roofline merges learner".split()),
+    **dict.fromkeys("rotary examination switch kills descent depth bleu warmup reversing".split()),
+    **dict.fromkeys("masks amdahl bootstrap".split()),
     **dict.fromkeys(("phrases", "beam", "anatomy", "stream"), "phrases"),
     "toy": "toy",
     "speaker": "speaker",

@@ -500,6 +500,8 @@ PAGE_OF = {
     "masks": "03-attention",
     "amdahl": "10-speed",
     "bootstrap": "13-translation",
+    "gradient": "06-loss",
+    "order": "02-embedding",
 }
 PLACES = {name: HTML / "book" / f"{page}.html" for name, page in PAGE_OF.items()}
 

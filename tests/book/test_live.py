@@ -1132,6 +1132,50 @@ def test_amdahl_s_law_is_applied_to_the_record(tab):
 
 
 @reads_pages
+def test_the_gradient_is_that_of_cross_entropy_and_a_step_subtracts_it(tab):
+    ready(tab, "gradient")
+    figure = tab.locator("figure[data-live=gradient]")
+    words, logits, places = "this is a problem".split(), [1.0, -2.0, 0.5, -1.0], [900, 600, 850, 700]
+    for word, place in zip(words, places):
+        slide(tab, word, place)
+    for right in (3, 1):
+        figure.get_by_role("combobox").select_option(words[right])
+        z = torch.tensor(logits, requires_grad=True)
+        loss = F.cross_entropy(z, torch.tensor(right))
+        loss.backward()
+        told = figure.locator("svg").get_attribute("aria-label").replace("−", "-")
+        numbers = torch.tensor([float(number) for number in NUMBER.findall(told)]).view(4, 2)
+        assert numbers[:, 0].tolist() == pytest.approx((100 * z.softmax(-1)).tolist(), abs=0.051)
+        assert numbers[:, 1].tolist() == pytest.approx(z.grad.tolist(), abs=0.0051)
+        assert f"the loss is {loss:.2f} nats" in said(tab, "gradient")
+    figure.get_by_role("button", name="One step").click()
+    shown = [slider(tab, word).get_attribute("aria-valuetext").replace("−", "-") for word in words]
+    assert [float(text) for text in shown] == pytest.approx((z - z.grad).tolist(), abs=0.0051)
+
+
+@reads_pages
+def test_without_positions_attention_loses_the_order_of_words(tab):
+    """The numbers are those of the chapter's attention, on the figure's own vectors."""
+    ready(tab, "order")
+    figure = tab.locator("figure[data-live=order]")
+    first, second = "the dog bites the man".split(), "the man bites the dog".split()
+
+    def attended(words, positions):
+        numbers = [sum(ord(letter) * (i + 1) for i, letter in enumerate(word)) for word in words]
+        x = torch.tensor([[math.sin(number * (j + 1)) for j in range(8)] for number in numbers]).double()
+        x = x + positions * sinusoidal_encoding(len(words), 8, torch.float64)
+        return scaled_dot_product_attention(x, x, x)[0]
+
+    assert "the order is lost" in said(tab, "order")
+    assert torch.allclose(attended(first, 0), attended(second, 0)[[0, 4, 2, 3, 1]])
+    figure.get_by_label("add positions").check()
+    apart = (attended(first, 1) - attended(second, 1)[[0, 4, 2, 3, 1]]).abs().max()
+    assert f"differ by up to {apart:.2f}" in said(tab, "order")
+    figure.get_by_label("The same words in another order").fill("the man bites a dog")
+    assert "aren't the same words" in said(tab, "order")
+
+
+@reads_pages
 def test_masks_make_the_weights_of_the_chapter(tab):
     script = (SCRIPTS / "masks.js").read_text(encoding="utf8")
     scores = torch.tensor(json.loads(re.search(r"SCORES = (.+);", script)[1])).double()
