@@ -747,12 +747,14 @@ def test_clocks_show_the_package_s_positions(tab):
                 "all => all.map(line => [line.getAttribute('x2') / 24, line.getAttribute('y2') / -24])"
             )
             assert (torch.tensor(ends).flatten() - table[at]).abs().max() < 0.003
-        product = float(re.search(r"= (-?[\d.]+), of", said(tab))[1])
+        product = float(re.search(r"= (-?[\d.]+), of", said(tab, "positions"))[1])
         assert product == pytest.approx((table[position] @ table[position + offset]).item(), abs=6e-4)
-    before = said(tab).split(" = ")[1]
+    before = said(tab, "positions").split(" = ")[1]
     slider(tab, "Position p").press("Home")
     slider(tab, "Position p").press("ArrowRight")
-    assert said(tab).startswith("PE(1)") and said(tab).split(" = ")[1] == before  # by the offset alone
+    assert (
+        said(tab, "positions").startswith("PE(1)") and said(tab, "positions").split(" = ")[1] == before
+    )  # by the offset alone
     assert slider(tab, "Position p").get_attribute("aria-valuetext") == "1"
 
 
@@ -996,7 +998,9 @@ def test_smoothed_loss_in_the_page_is_the_package_s(tab):
             slide(tab, "ε", round(100 * smoothing))
             slide(tab, "Vocabulary V", sizes.index(V))
             slide(tab, "Logit z", round(10 * z))
-        words = re.search(r"loss is (.+)\. It is least at z = (.+), where (.+) is left", said(tab))
+        words = re.search(
+            r"loss is (.+)\. It is least at z = (.+), where (.+) is left", said(tab, "smoothing")
+        )
         shown, least_at, least = map(float, words.groups())
         assert shown == pytest.approx(smoothed_loss(z, V, smoothing), abs=6e-4)
         assert least == pytest.approx(smoothed_loss(least_at, V, smoothing), abs=1e-3)
@@ -1005,7 +1009,7 @@ def test_smoothed_loss_in_the_page_is_the_package_s(tab):
     tab.get_by_text("Go to the minimum").click()
     assert int(slider(tab, "Logit z").input_value()) == pytest.approx(10 * least_at, abs=0.51)
     slider(tab, "ε").press("Home")
-    assert "falls for ever" in said(tab) and tab.get_by_text("Go to the minimum").is_disabled()
+    assert "falls for ever" in said(tab, "smoothing") and tab.get_by_text("Go to the minimum").is_disabled()
 
 
 def smoothed_loss(z: float, V: int, smoothing: float) -> float:
