@@ -109,14 +109,6 @@ def _archive(sources: Sequence[_Archive], folder: Path) -> Path:
     raise CorpusError("\n  ".join(lines))
 
 
-def _decoded(content: bytes, name: str | Path) -> str:
-    try:
-        return content.decode()
-    except UnicodeDecodeError as error:
-        byte, line = content[error.start], content.count(b"\n", 0, error.start) + 1
-        raise CorpusError(f"{name} is not UTF-8: byte {byte:#04x} in line {line:,}") from error
-
-
 def _lines(text: str) -> list[str]:
     return text.removesuffix("\n").split("\n") if text else []
 
@@ -179,20 +171,16 @@ def load_corpus(name: str, split: str) -> list[Pair]:
 
 def _own_lines(path: Path) -> list[str]:
     """The lines of a file, without what marks where they begin and end."""
-    text = _decoded(regular_file(path).read_bytes(), path)
+    content = regular_file(path).read_bytes()
+    try:
+        text = content.decode()
+    except UnicodeDecodeError as error:
+        byte, line = content[error.start], content.count(b"\n", 0, error.start) + 1
+        raise CorpusError(f"{path} is not UTF-8: byte {byte:#04x} in line {line:,}") from error
     if "\0" in text:
         number = text.count("\n", 0, text.index("\0")) + 1
         raise CorpusError(f"{path} is not text in UTF-8: a zero byte in line {number:,}")
     return [line.removesuffix("\r").removeprefix("\ufeff") for line in _lines(text)]
-
-
-def _own_rows(path: Path) -> list[Pair]:
-    rows = [line.split("\t") for line in _own_lines(path)]
-    for number, row in enumerate(rows, start=1):
-        if len(row) != 2:
-            wanted = "not the one between a sentence and its translation"
-            raise CorpusError(f"{path}: line {number:,} has {len(row) - 1} tabs, {wanted}")
-    return [Pair(source, target.removeprefix("\ufeff")) for source, target in rows]
 
 
 def read_pairs(source: str | Path, target: str | Path | None = None, keep_empty: bool = True) -> list[Pair]:
@@ -214,7 +202,12 @@ def read_pairs(source: str | Path, target: str | Path | None = None, keep_empty:
             it should; or a side is empty, where none may be. The message names file and line.
     """
     if target is None:
-        pairs = _own_rows(Path(source))
+        rows = [line.split("\t") for line in _own_lines(Path(source))]
+        for number, row in enumerate(rows, start=1):
+            if len(row) != 2:
+                wanted = "not the one between a sentence and its translation"
+                raise CorpusError(f"{source}: line {number:,} has {len(row) - 1} tabs, {wanted}")
+        pairs = [Pair(left, right.removeprefix("\ufeff")) for left, right in rows]
     else:
         pairs = _paired(_own_lines(Path(source)), _own_lines(Path(target)), f"{source}, {target}")
     if not keep_empty:
