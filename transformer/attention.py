@@ -19,24 +19,12 @@ from torch import Tensor, nn
 
 
 def padding_mask(ids: Tensor, pad_id: int = 0) -> Tensor:
-    """Mark the token ids `[B, S]` that are not padding: `torch.bool` `[B, 1, 1, S]`, True = may attend.
-
-    Example:
-        >>> padding_mask(torch.tensor([[5, 7, 0]]))
-        tensor([[[[ True,  True, False]]]])
-    """
+    """Mark the ids `[B, S]` that are not padding: `torch.bool` `[B, 1, 1, S]`, True = may attend."""
     return (ids != pad_id)[:, None, None, :]
 
 
 def causal_mask(length: int, device: torch.device | str | None = None) -> Tensor:
-    """Which positions a target position may attend to: itself and everything before it.
-
-    Args:
-        length: number of target positions T.
-        device: where to put the mask.
-
-    Returns:
-        `torch.bool` `[1, 1, T, T]`, True on and below the diagonal.
+    """Let a target position attend to itself and all before it: `torch.bool` `[1, 1, T, T]`.
 
     Source: Vaswani et al. (2017), section 3.2.3.
 
@@ -50,15 +38,14 @@ def causal_mask(length: int, device: torch.device | str | None = None) -> Tensor
 
 # %% book/03-attention.ipynb · Masks · [check-mask]
 def check_mask(mask: Tensor, query: Tensor, key: Tensor) -> None:
-    """Refuse a mask of another dtype, rank or size, which would be broadcast along the wrong axes.
+    """Refuse a mask that would be broadcast along the wrong axes.
 
     Args:
         mask: `torch.bool`, with as many axes as the scores `[..., T, S]`, each of their size or 1.
         query, key: `[..., T, d_k]`, `[..., S, d_k]`.
 
     Raises:
-        TypeError: it is not a `torch.bool` tensor.
-        ValueError: its shape does not fit.
+        TypeError, ValueError: it is not a `torch.bool` tensor, or its shape does not fit.
     """
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
         kind = getattr(mask, "dtype", type(mask).__name__)
@@ -79,9 +66,7 @@ def scaled_dot_product_attention(
     """softmax(Q Kᵀ / √d_k) V, written out, with its weights.
 
     Args:
-        query: `[..., T, d_k]`.
-        key: `[..., S, d_k]`.
-        value: `[..., S, d_v]`.
+        query, key, value: `[..., T, d_k]`, `[..., S, d_k]` and `[..., S, d_v]`.
         mask: `torch.bool`, True where a query may attend, with as many axes as the scores `[..., T, S]`,
             each of their size or 1. A query that may attend to nothing gets zeros.
         dropout: rate at which weights are dropped.
@@ -91,11 +76,6 @@ def scaled_dot_product_attention(
         half precision are computed with in float32.
 
     Source: Vaswani et al. (2017), equation 1; dropout on the weights is later practice.
-
-    Example:
-        >>> query, key, value = torch.zeros(1, 4), torch.randn(2, 4), torch.tensor([[1.0], [3.0]])
-        >>> scaled_dot_product_attention(query, key, value)
-        (tensor([[2.]]), tensor([[0.5000, 0.5000]]))
     """
     Q, K, V = (x.to(torch.promote_types(x.dtype, torch.float32)) for x in (query, key, value))
     scores = (Q / math.sqrt(Q.size(-1))) @ K.transpose(-2, -1)  # [..., T, S]
@@ -133,9 +113,8 @@ _Keeping = Callable[[nn.Module, Projection], KeysAndValues]  # `append` or `hold
 
 
 class KeyValueCache:
-    """The keys and values of a decoder's attentions, for the `length` positions appended so far.
-
-    It is made for generating, without gradients.
+    """The keys and values of a decoder's attentions, for the `length` positions appended so far, without
+    gradients.
     """
 
     length: int

@@ -25,10 +25,6 @@ class TokenEmbedding(nn.Module):
         pad_id: the padding token, whose row gets no gradient from being looked up.
 
     Source: Vaswani et al. (2017), section 3.4. Rows start as N(0, 1/d_model).
-
-    Example:
-        >>> TokenEmbedding(vocab_size=10, d_model=4)(torch.tensor([[1, 2, 3]])).shape
-        torch.Size([1, 3, 4])
     """
 
     d_model: int
@@ -52,13 +48,11 @@ def sinusoidal_encoding(length: int, d_model: int, dtype: torch.dtype | None = N
     """The table of sinusoidal position vectors: sines in even columns, cosines in odd ones.
 
     Args:
-        length: number of positions, counted from 0.
-        d_model: width of a vector; where it is odd, the last column is a sine without its cosine.
+        length, d_model: positions, counted from 0, and width; if odd, the last sine has no cosine.
         dtype: of the result; `None` for torch's default. Angles are always computed in float64.
 
     Returns:
-        `[length, d_model]`, entry (p, 2i) = sin(p / 10000^(2i/d_model)), entry (p, 2i+1) the cosine
-        of the same.
+        `[length, d_model]`: (p, 2i) holds sin(p / 10000^(2i/d_model)), (p, 2i+1) the cosine.
 
     Source: Vaswani et al. (2017), section 3.5.
 

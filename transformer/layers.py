@@ -59,8 +59,7 @@ class FeedForward(nn.Module):
     """Two dense layers with an activation between them, applied to every position alone.
 
     Args:
-        d_model: width of input and output.
-        d_ff: width of the hidden layer.
+        d_model, d_ff: width of input and output, and of the hidden layer.
         dropout: rate of the dropout after the activation.
         activation: `"relu"` as in the paper, `"gelu"` or `"silu"`.
         bias: whether the two layers have one.
@@ -93,12 +92,10 @@ class LayerConfig:
     """The settings of an encoder or decoder layer; by default, the base model's.
 
     Args:
-        d_model: width of the vectors.
+        d_model, d_ff: width of the vectors, and hidden width of the position-wise network.
         n_heads: number of attention heads; divides d_model.
-        d_ff: hidden width of the position-wise network.
         dropout: rate of the dropout on what each sublayer returns.
-        attention_dropout: rate of the dropout on attention weights; none in the paper.
-        activation_dropout: rate of the dropout after the activation; none in the paper.
+        attention_dropout, activation_dropout: rates on weights and activations; none in the paper.
         activation: of the position-wise network, `"relu"`, `"gelu"` or `"silu"`.
         bias: whether linear layers and norms have one.
         norm_first: pre-norm instead of post-norm.
@@ -118,9 +115,6 @@ class LayerConfig:
 # %% book/04-layers.ipynb · The encoder layer · [residual]
 class Residual(nn.Module):
     """A residual connection around a sublayer: LayerNorm(x + sublayer(x)), or x + sublayer(LayerNorm(x)).
-
-    Args:
-        config: width, dropout and order of the norm.
 
     Source: Vaswani et al. (2017), sections 3.1 and 5.4 (post-norm); Xiong et al. (2020) (pre-norm).
     """
@@ -158,11 +152,6 @@ class EncoderLayer(nn.Module):
     """Self-attention, then the position-wise network, each with its residual.
 
     Source: Vaswani et al. (2017), section 3.1.
-
-    Example:
-        >>> layer = EncoderLayer(LayerConfig(d_model=8, n_heads=2, d_ff=32))
-        >>> layer(torch.randn(1, 3, 8), mask=None).shape
-        torch.Size([1, 3, 8])
     """
 
     self_attention: MultiHeadAttention
@@ -180,9 +169,7 @@ class EncoderLayer(nn.Module):
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Transform `x` `[B, S, d_model]`; the shape stays.
 
-        Args:
-            x: the vectors of the source positions.
-            mask: `torch.bool`, broadcastable to `[B, H, S, S]`, True where a position may attend.
+        `mask` is `torch.bool`, broadcastable to `[B, H, S, S]`, True where a position may attend.
         """
         x = self.self_residual(x, lambda y: self.self_attention(y, y, y, mask)[0])
         return self.feed_residual(x, self.feed_forward)
@@ -218,12 +205,11 @@ class DecoderLayer(nn.Module):
         """Transform `x` `[B, T, d_model]`; the shape stays.
 
         Args:
-            x: the vectors of the target positions; with a cache, of the new ones only.
+            x: the target positions; with a cache of what earlier calls have kept, the new ones only.
             memory: what the encoder returned, `[B, S, d_model]`.
-            self_mask: `torch.bool`, broadcastable to `[B, H, T, T]`; with a cache, to
-                `[B, H, T, positions so far]`. The layer itself adds no causal mask.
+            self_mask: `torch.bool`, broadcastable to `[B, H, T, positions so far]`: T without a cache.
+                The layer itself adds no causal mask.
             memory_mask: `torch.bool`, broadcastable to `[B, H, T, S]`.
-            cache: what earlier calls have kept.
         """
         append, hold = (cache.append, cache.hold) if cache else (None, None)
         attend = lambda y: self.self_attention(y, y, y, self_mask, cache=append)[0]

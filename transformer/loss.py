@@ -32,24 +32,17 @@ def label_smoothed_cross_entropy(
     """The cross-entropy of predictions against targets that share out some of their mass.
 
     Args:
-        logits: `[..., V]`.
-        targets: token ids `[...]`.
+        logits, targets: `[..., V]` and token ids `[...]`; those equal to `pad_id` do not count.
         smoothing: ε_ls in [0, 1); the true token gets 1 − ε_ls + ε_ls/V, every other one ε_ls/V.
-        pad_id: targets of this id do not count.
         reduction: `"mean"` over the real target tokens, or `"sum"`.
 
     Returns:
-        a scalar, in nats; 0 where every target is padding. Under half precision it is computed in
-        float32.
+        a scalar in nats, in float32 at least; 0 where every target is padding.
 
     Raises:
         TypeError, ValueError: shapes do not fit, `smoothing` is not in [0, 1), or `reduction` is another.
 
     Source: Szegedy et al. (2016), section 7; Vaswani et al. (2017), section 5.4.
-
-    Example:
-        >>> label_smoothed_cross_entropy(torch.zeros(1, 2, 8), torch.tensor([[5, 0]]))  # ln 8
-        tensor(2.0794)
     """
     _check_shapes(logits, targets)
     check_choice(("mean", "sum"), reduction=reduction)
@@ -75,19 +68,8 @@ def _check_shapes(logits: Tensor, targets: Tensor) -> None:
 
 # %% book/06-loss.ipynb · Accuracy and perplexity · [accuracy]
 def token_accuracy(logits: Tensor, targets: Tensor, pad_id: int = 0) -> Tensor:
-    """The share of real target tokens that got the highest logit.
-
-    Args:
-        logits: `[..., V]`.
-        targets: token ids `[...]`.
-        pad_id: targets of this id do not count.
-
-    Returns:
-        a scalar in [0, 1]; 0 where every target is padding.
-
-    Example:
-        >>> token_accuracy(torch.eye(3), torch.tensor([1, 1, 2]))
-        tensor(0.6667)
+    """The share of real target tokens, those of `targets` `[...]` that are not `pad_id`, to which
+    `logits` `[..., V]` give the most: a scalar in [0, 1]; 0 where every target is padding.
     """
     _check_shapes(logits, targets)
     real = targets != pad_id
@@ -95,10 +77,8 @@ def token_accuracy(logits: Tensor, targets: Tensor, pad_id: int = 0) -> Tensor:
 
 
 def perplexity(loss: float) -> float:
-    """Among how many equally likely tokens a model wavers: e to the power of its loss.
-
-    Args:
-        loss: an unsmoothed cross-entropy, in nats per token.
+    """Among how many equally likely tokens a model wavers: e to the power of its unsmoothed loss, in
+    nats per token.
     """
     return math.inf if loss > 709 else math.exp(loss)  # beyond, no float is large enough
 
@@ -117,14 +97,6 @@ def teacher_forced_loss(
 
     Returns:
         the summed loss in nats, and the number of real target tokens that it sums over.
-
-    Example:
-        >>> from transformer import TransformerConfig
-        >>> model = Transformer(TransformerConfig(9, 9, d_model=8, n_heads=2, n_layers=1, d_ff=8))
-        >>> batch = torch.tensor([[5, 6, 3]]), torch.tensor([[2, 7, 8, 3]])  # 2 begins, 3 ends
-        >>> loss, n_tokens = teacher_forced_loss(model, batch)
-        >>> int(n_tokens)  # 7, 8 and the end
-        3
     """
     src, tgt = batch
     check_targets(tgt, model)
@@ -136,12 +108,11 @@ def teacher_forced_loss(
 
 # %% book/06-loss.ipynb · R-Drop · [symmetric-kl]
 def symmetric_kl(logits_p: Tensor, logits_q: Tensor, targets: Tensor, pad_id: int = 0) -> Tensor:
-    """How much two predictions of the same targets differ: the mean of both Kullback–Leibler divergences.
+    """The mean of both Kullback–Leibler divergences between two predictions of the same targets.
 
     Args:
         logits_p, logits_q: `[..., V]`.
-        targets: token ids `[...]`; they only say which positions count.
-        pad_id: positions with this target do not count.
+        targets: token ids `[...]`; positions with `pad_id` do not count.
 
     Returns:
         a scalar, summed over the real target tokens, in nats.
@@ -165,9 +136,7 @@ def r_drop_loss(
     """The summed loss of a batch that passes twice, with different dropout, and should come out the same.
 
     Args:
-        model: the model, in training mode, or dropout drops nothing.
-        batch: source ids `[B, S]` and target ids `[B, T + 1]` that begin with the start token.
-        smoothing: as in `label_smoothed_cross_entropy`.
+        model, batch, smoothing: as in `teacher_forced_loss`; without training mode, dropout drops nothing.
         alpha: weight of the divergence between the passes, relative to the sum of their cross-entropies.
 
     Returns:

@@ -20,17 +20,9 @@ def plot_attention(
 
     Args:
         weights: `[T, S]`, from 0 (white) to 1 (black).
-        queries: T labels.
-        keys: S labels.
+        queries, keys: T labels and S labels.
         title: of the picture.
-        ax: the matplotlib axes to draw into; `None` for the current ones.
-
-    Returns:
-        The matplotlib axes.
-
-    Raises:
-        ValueError: the labels do not fit the weights.
-        ImportError: matplotlib is missing.
+        ax: the matplotlib axes to draw into, which are returned; `None` for the current ones.
     """
     if weights.shape != (len(queries), len(keys)):
         wanted, given = [len(queries), len(keys)], list(weights.shape)
@@ -60,15 +52,8 @@ def plot_curves(
 
     Args:
         curves: from a curve's label to its points (x, y).
-        xlabel: label of the horizontal axis, with its unit.
-        ylabel: label of the vertical axis, with its unit.
-        ax: the matplotlib axes to draw into; `None` for the current ones.
-
-    Returns:
-        The matplotlib axes.
-
-    Raises:
-        ImportError: matplotlib is missing.
+        xlabel, ylabel: labels of the axes, with their units.
+        ax: the matplotlib axes to draw into, which are returned; `None` for the current ones.
     """
     ax = _current_axes() if ax is None else ax
     for label, points in curves.items():

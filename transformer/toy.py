@@ -24,20 +24,9 @@ from transformer.validation import check_ids, check_size, check_type, optional_i
 
 
 def reverse_and_mark(digits: Tensor, mark: int) -> Tensor:
-    """Replace the 2nd, 4th, … occurrence of a digit, counted from the left, by `mark`; then
-    reverse.
+    """Replace the 2nd, 4th, … occurrence of a digit, counted from the left, by `mark`; then reverse.
 
-    Args:
-        digits: `[B, L]`.
-        mark: what stands for an even occurrence.
-
-    Returns:
-        `[B, L]`.
-
-    Raises:
-        TypeError: the digits are not `torch.long`, or `mark` is not an int.
-        ValueError: the digits do not have two axes.
-        IndexError: a digit is not below `mark`; seen on the CPU.
+    Digits and result are `[B, L]`; a digit that is not below `mark` is an `IndexError`.
 
     Example:
         >>> reverse_and_mark(torch.tensor([[0, 1, 5, 9, 0, 3]]), mark=10).tolist()
@@ -62,18 +51,12 @@ def reversal_batch(
     """Random digit sequences and what the toy task makes of them.
 
     Args:
-        batch_size: number of sequences B.
-        length: digits in a sequence, L.
+        batch_size, length: number of sequences B, and digits in each, L.
         n_digits: how many digits there are; X is token n_digits, the start token n_digits + 1.
         generator: the source of randomness; `None` for torch's own.
 
     Returns:
-        inputs `[B, L]`, and outputs `[B, L + 1]` that begin with the start token and hold no end
-        token.
-
-    Raises:
-        TypeError: a size is not an int, or `generator` is not a `torch.Generator`.
-        ValueError: a size is below 1.
+        inputs `[B, L]`, and outputs `[B, L + 1]` that begin with the start token and hold no end token.
     """
     check_size(batch_size=batch_size, length=length, n_digits=n_digits)
     check_type((torch.Generator, type(None)), generator=generator)
@@ -86,12 +69,8 @@ def toy_config(n_digits: int = 10, **changes: Any) -> TransformerConfig:
     """The configuration of a toy model: 2+2 layers of width 128.
 
     Args:
-        n_digits: how many digits there are; after them come X, the start, the end and the padding
-            token.
+        n_digits: how many digits there are; after them come X, the start, the end and the padding token.
         **changes: fields of `TransformerConfig` that are to differ.
-
-    Raises:
-        TypeError, ValueError: as in `TransformerConfig`.
     """
     check_size(n_digits=n_digits)
     size = n_digits + 4
@@ -115,15 +94,9 @@ def reversal_batches(
     """An epoch's worth of fresh batches, the same ones for the same epoch and seed.
 
     Args:
-        epoch: number of the epoch, counted from 0.
-        batch_size: sequences in a batch.
-        length: digits in a sequence.
-        per_epoch: batches in an epoch.
+        epoch: number of the epoch, counted from 0, of `per_epoch` batches.
+        batch_size, length: sequences in a batch, and digits in each.
         seed: of the whole stream; streams of different seeds are different.
-
-    Raises:
-        TypeError: a number is not an int.
-        ValueError: a size is below 1, or `epoch` or `seed` negative.
     """
     check_size(per_epoch=per_epoch)
     check_size(minimum=0, epoch=epoch, seed=seed)
@@ -140,17 +113,11 @@ def exact_match(
 
     Args:
         model: a trained toy model.
-        n_sequences: how many sequences to decode.
-        length: digits in a sequence.
+        n_sequences, length: how many sequences to decode, and digits in each.
         seed: of the sequences.
 
     Returns:
-        `"sequences"`, the share of sequences without a fault, and `"tokens"`, the share of right
-        tokens.
-
-    Raises:
-        TypeError: `model` is not a module, or a number not an int.
-        ValueError: a number is out of its range.
+        `"sequences"`, the share of sequences without a fault, and `"tokens"`, the share of right tokens.
     """
     check_type(nn.Module, model=model)
     check_size(n_sequences=n_sequences, length=length)
@@ -176,16 +143,7 @@ def load_toy_model() -> Transformer:
 
 # %% book/09-toy-task.ipynb · Samples · [with-copies]
 def with_copies(copies: int, n_sequences: int, generator: torch.Generator) -> Tensor:
-    """Sequences of ten digits in which one occurs a given number of times, and none more often.
-
-    Args:
-        copies: of the most common digit, 1 to 10.
-        n_sequences: number of sequences B.
-        generator: the source of randomness.
-
-    Returns:
-        `[B, 10]`.
-    """
+    """Sequences `[n_sequences, 10]` of digits in which one occurs `copies` times, and none more often."""
 
     def permuted(rows: Tensor) -> Tensor:
         return rows.gather(1, torch.rand(rows.shape, generator=generator).argsort(dim=1))
@@ -197,14 +155,8 @@ def with_copies(copies: int, n_sequences: int, generator: torch.Generator) -> Te
 
 # %% book/09-toy-task.ipynb · Samples · [match-by-copies]
 def faultless(model: Transformer, inputs: Tensor) -> Tensor:
-    """Which sequences a greedy search gets right, from one pass that reads the true outputs.
-
-    Args:
-        model: a trained toy model, on the CPU.
-        inputs: digits `[B, L]`.
-
-    Returns:
-        `[B]`, boolean.
+    """Which digits `[B, L]` a greedy search gets right: `torch.bool` `[B]`, from one pass that reads the
+    true outputs.
     """
     outputs = _outputs(inputs, n_digits=model.config.bos_id - 1)
     with torch.no_grad():
@@ -214,15 +166,8 @@ def faultless(model: Transformer, inputs: Tensor) -> Tensor:
 def match_by_copies(
     model: Transformer, n_sequences: int = 500, seed: int = 30_000
 ) -> dict[int, float]:
-    """The share of right sequences by the number of copies of the most common digit.
-
-    Args:
-        model: a trained toy model, on the CPU.
-        n_sequences: how many sequences of each kind.
-        seed: of the sequences.
-
-    Returns:
-        the share for 1, 2, … 10 copies.
+    """The share of right sequences, `n_sequences` of each kind, by the number of copies of the most common
+    digit: 1, 2, … 10.
     """
     generator = torch.Generator().manual_seed(seed)
     kinds = {copies: with_copies(copies, n_sequences, generator) for copies in range(1, 11)}
@@ -231,14 +176,7 @@ def match_by_copies(
 
 # %% book/09-toy-task.ipynb · A test that would have told us · [crowd]
 def crowd(digits: Tensor, generator: torch.Generator) -> Tensor:
-    """From left to right, replace each digit by one that is drawn from those up to its own place.
-
-    Args:
-        digits: `[B, L]`.
-        generator: the source of randomness.
-
-    Returns:
-        `[B, L]`.
+    """From left to right, replace each of the digits `[B, L]` by one drawn from those up to its own place.
 
     Source: the urn of Hoppe (1984).
     """

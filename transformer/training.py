@@ -30,15 +30,7 @@ from transformer.validation import check_number, check_size, check_targets, chec
 def best_device(dtype: torch.dtype = torch.float32) -> torch.device:
     """Where to train: on the GPU if there is one, NVIDIA's or Apple's, and else on the CPU.
 
-    Args:
-        dtype: what to train in; Apple's GPUs have no float64.
-
-    Raises:
-        TypeError: `dtype` is not a `torch.dtype`.
-
-    Example:
-        >>> best_device().type in ("cuda", "mps", "cpu")
-        True
+    `dtype` is what to train in; Apple's GPUs have no float64.
     """
     check_type(torch.dtype, dtype=dtype)
     if torch.cuda.is_available():
@@ -53,14 +45,8 @@ def adamw(parameters: Iterable[nn.Parameter], weight_decay: float = 0.0) -> torc
     """Adam with the paper's constants, and a decay of the matrices separate from its step.
 
     Args:
-        parameters: what to optimize.
+        parameters: what to optimize; set the optimizer's rate before each update.
         weight_decay: λ; an update of rate η multiplies matrices by 1 − ηλ, and leaves vectors alone.
-
-    Returns:
-        the optimizer; set its rate before each update.
-
-    Raises:
-        TypeError, ValueError: `weight_decay` is not a number, or is negative or not finite.
 
     Source: Kingma and Ba (2015); Loshchilov and Hutter (2019).
     """
@@ -88,14 +74,9 @@ def noam_rate(step: int, d_model: int, warmup_steps: int, factor: float = 1.0) -
         factor · d_model^-0.5 · min(step^-0.5, step · warmup_steps^-1.5).
 
     Raises:
-        TypeError: `step`, `d_model` or `warmup_steps` is not an int, or `factor` is not a number.
-        ValueError: one of the three is below 1, or `factor` is negative or not finite.
+        TypeError, ValueError: a number is of the wrong type or out of its range.
 
     Source: Vaswani et al. (2017), equation 3.
-
-    Example:
-        >>> f"{noam_rate(4000, d_model=512, warmup_steps=4000):.1e}"
-        '7.0e-04'
     """
     check_size(step=step, d_model=d_model, warmup_steps=warmup_steps)
     check_number(factor=factor)
@@ -108,20 +89,14 @@ def cooldown(step: int, steps: int, fraction: float) -> float:
     """A factor for the learning rate that falls linearly to 0 over the last part of a run.
 
     Args:
-        step: number of the update, counted from 1.
-        steps: number of updates of the run.
+        step: number of the update, counted from 1 to `steps`.
         fraction: the share of the run over which the rate falls; 0 for a factor of 1 throughout.
 
     Returns:
         1 before the last part; then (steps - step + 1) / (fraction · steps).
 
     Raises:
-        TypeError: `step` or `steps` is not an int, or `fraction` is not a number.
-        ValueError: `step` is below 1 or above `steps`, or `fraction` is outside [0, 1].
-
-    Example:
-        >>> [cooldown(step, steps=4, fraction=0.5) for step in (1, 2, 3, 4)]
-        [1.0, 1.0, 1.0, 0.5]
+        TypeError, ValueError: a number is of the wrong type or out of its range.
     """
     check_size(step=step, steps=steps)
     if step > steps:
@@ -169,8 +144,7 @@ def evaluate_loss(model: Any, batches: Iterable[tuple[Tensor, Tensor]]) -> dict[
 
     Args:
         model: a `Transformer`; dropout is off while it is evaluated.
-        batches: pairs of source ids `[B, S]` and target ids `[B, T + 1]` that begin with the start
-            token.
+        batches: pairs of source ids `[B, S]` and target ids `[B, T + 1]` that begin with the start token.
 
     Returns:
         `"loss"` in nats per target token, and `"accuracy"` in [0, 1].
@@ -199,18 +173,8 @@ def evaluate_loss(model: Any, batches: Iterable[tuple[Tensor, Tensor]]) -> dict[
 
 # %% book/07-training.ipynb · fit · [what-fit-takes]
 def as_epochs(batches: Callable[[int], Iterable[Any]] | Iterable[Any]) -> Callable[[int], Iterable[Any]]:
-    """A function from an epoch's number to its batches.
-
-    Args:
-        batches: such a function, or what can be iterated again in every epoch, as a list of batches
-            or a `DataLoader` can.
-
-    Raises:
-        TypeError: `batches` is neither; an iterator is used up after one epoch.
-
-    Example:
-        >>> as_epochs(["one batch", "another"])(0)
-        ['one batch', 'another']
+    """A function from an epoch's number to its batches: `batches` itself, or one that returns what can be
+    iterated again in every epoch, as a list or a `DataLoader` can (`TypeError` for an iterator).
     """
     if callable(batches):
         return batches
@@ -221,11 +185,7 @@ def as_epochs(batches: Callable[[int], Iterable[Any]] | Iterable[Any]) -> Callab
 
 
 def check_loss(result: Any) -> tuple[Tensor, Tensor | int]:
-    """The summed loss and the number of target tokens, if that is what a loss returned.
-
-    Raises:
-        TypeError: it returned something else, such as a mean.
-    """
+    """The summed loss and the number of target tokens, if that is what a loss returned (`TypeError`)."""
     match result:
         case [Tensor(ndim=0) as total, Tensor(ndim=0) | int() as n_tokens]:
             return total, n_tokens
@@ -258,11 +218,6 @@ def fit(
     Raises:
         TypeError, ValueError: an argument is of the wrong type or out of range, or the loss is a mean alone.
         FloatingPointError: loss or gradient is not finite; the model keeps the weights it had before.
-
-    Example:
-        >>> loss = lambda model, x: ((model(x) - 2).square().sum(), len(x))
-        >>> len(fit(nn.Linear(1, 1), loss, [torch.ones(4, 1)], lambda step: 0.1, steps=20))
-        20
     """
     parameters = _check_run(model, steps, clip_norm, evaluate_every, seed, (loss, schedule, evaluate))
     torch.manual_seed(seed)
@@ -324,13 +279,9 @@ def _check_run(
 
 # %% book/07-training.ipynb · Runs on record · [record-files]
 def record_path(name: str) -> Path:
-    """The path of a file of the recorded runs in the installed package.
+    """The path of a file of the recorded runs in the installed package; `FileNotFoundError` names all.
 
     What only the book's chapters read lies in a folder of its own, `book`.
-
-    Raises:
-        TypeError: `name` is not a string.
-        FileNotFoundError: there is no such file; the message says which there are.
     """
     check_type(str, name=name)
     folder = Path(str(resources.files("transformer"))) / "records"
@@ -342,14 +293,6 @@ def record_path(name: str) -> Path:
 
 # %% book/07-training.ipynb · Runs on record · [load-record]
 def load_record(name: str) -> dict[str, Any]:
-    """Read the record `name` of a run that the book reports.
-
-    Raises:
-        FileNotFoundError: there is no such record.
-
-    Example:
-        >>> load_record("toy")["recipe"]["data"]["batch_size"]
-        32
-    """
+    """Read the record `name` of a run that the book reports; `FileNotFoundError` if there is none."""
     record: dict[str, Any] = json.loads(record_path(f"{name}.json").read_text(encoding="utf8"))
     return record

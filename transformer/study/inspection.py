@@ -28,9 +28,7 @@ def ibm_alignment(table: Tensor, src: Tensor, tgt: Tensor, pad_id: int = 0) -> T
 
     Args:
         table: `[V, V]`, as `ibm_model_1` returns it.
-        src: source token ids `[B, S]`.
-        tgt: target token ids `[B, T]`.
-        pad_id: the padding token.
+        src, tgt: token ids `[B, S]`, `[B, T]`.
 
     Returns:
         `[B, T, S]`; a row sums to 1, or to 0 for padding and for what the table does not know.
@@ -46,11 +44,9 @@ def ibm_model_1(src: Tensor, tgt: Tensor, vocab_size: int, rounds: int = 5, pad_
     """Estimate which target tokens a source token becomes, by expectation maximization.
 
     Args:
-        src: source token ids `[N, S]`.
-        tgt: target token ids `[N, T]`; row by row the translation of `src`.
+        src, tgt: token ids `[N, S]`, `[N, T]`, row by row translations.
         vocab_size: number of tokens V, of either language.
         rounds: how often the alignment and the table are computed from each other.
-        pad_id: the padding token.
 
     Returns:
         `[V, V]`; row f is the distribution t(e | f), and 0 for a token that does not occur.
@@ -121,14 +117,8 @@ def _places(ids: Tensor, pad_id: int, marks: Sequence[int], causal: bool) -> dic
 
 
 def share_on(weights: Tensor, places: Tensor) -> Tensor:
-    """The share of attention that lies on some places, over the queries that have such a place.
-
-    Args:
-        weights: of one head, `[B, T, S]`.
-        places: `torch.bool` `[B, T, S]`.
-
-    Returns:
-        a scalar from 0 to 1; NaN where no query has such a place.
+    """The share of a head's attention `[B, T, S]` that lies on `places`, `torch.bool` `[B, T, S]`, over the
+    queries that have such a place: a scalar from 0 to 1; NaN where none has.
     """
     return (weights * places).sum() / places.any(dim=-1).sum()
 
@@ -144,9 +134,7 @@ def head_shares(
     """Where each head of a model looks, as shares of its weight.
 
     Args:
-        model: the model.
-        src: source token ids `[B, S]`.
-        tgt: target token ids `[B, T]` that begin with the start token.
+        src, tgt: token ids `[B, S]`, `[B, T]`; `tgt` begins with the start token.
         marks: the tokens that are punctuation.
         aligned: `torch.bool` `[B, T, S]`, the source places that belong to what is written at a
             target place; `None` if they are not known.
@@ -190,13 +178,6 @@ def without_heads(
             (`mean_contexts`); `None`: zeros.
 
     Source: Michel et al. (2019), section 2.3.
-
-    Example:
-        >>> from transformer import load_toy_model
-        >>> model, digits = load_toy_model(), torch.tensor([[7, 7, 7]])
-        >>> with torch.no_grad(), without_heads(model, [Head("encoder.layers.1.self_attention", 1)]):
-        ...     model.encode(digits).shape
-        torch.Size([1, 3, 128])
     """
 
     def replace(n_heads: int, values: dict[int, Tensor | float]) -> Callable[..., Tensor]:
@@ -222,15 +203,8 @@ def without_heads(
 # %% book/14-looking-inside.ipynb · What a head is worth: ablation · [mean-contexts]
 @torch.no_grad()
 def mean_contexts(model: Transformer, src: Tensor, tgt: Tensor) -> dict[Head, Tensor]:
-    """What each head contributes on average, over the positions of a batch that are not padding.
-
-    Args:
-        model: a plain model; an accelerated one calls no hooks.
-        src: source token ids `[B, S]`.
-        tgt: target token ids `[B, T]` that begin with the start token.
-
-    Returns:
-        for each head, its mean context `[d_k]`.
+    """What each head of a plain model contributes on average: its mean context `[d_k]`, over the positions of
+    `src` `[B, S]` and `tgt` `[B, T]` that are not padding.
     """
     contexts: dict[str, Tensor] = {}
     with evaluating(model), ExitStack() as hooks:
@@ -254,15 +228,8 @@ def head_costs(
     score: Callable[[Transformer], float],
     instead: Mapping[Head, Tensor] | None = None,
 ) -> dict[Head, float]:
-    """What each head is worth: how far a score falls without it.
-
-    Args:
-        model: a plain model.
-        score: what is measured, the more the better.
-        instead: what stands in its place, as for `without_heads`.
-
-    Returns:
-        for each head, the score of the model less the score without that head.
+    """What each head of a plain model is worth: by how much `score(model)`, the more the better, falls
+    without it, with `instead` in its place as in `without_heads`.
 
     Source: Michel et al. (2019), section 3.2.
     """
@@ -280,16 +247,8 @@ def pruning_curve(
     order: Sequence[Head],
     instead: Mapping[Head, Tensor] | None = None,
 ) -> list[float]:
-    """The score as one head after another is taken away.
-
-    Args:
-        model: a plain model.
-        score: what is measured.
-        order: the heads, in the order in which they go.
-        instead: what stands in their places, as for `without_heads`.
-
-    Returns:
-        the scores without the first 0, 1, …, `len(order)` of them.
+    """What `score(model)` gives as one head after another of `order` is taken away: without the first 0, 1,
+    …, `len(order)` of them, with `instead` in their places as in `without_heads`.
     """
     scores = []
     for gone in range(len(order) + 1):
@@ -311,18 +270,11 @@ def residual_stream(model: Transformer, src: Tensor, tgt: Tensor) -> ResidualStr
 
     Args:
         model: a plain model; an accelerated one calls no hooks.
-        src: source token ids `[B, S]`.
-        tgt: target token ids `[B, T]` that begin with the start token.
+        src, tgt: token ids `[B, S]`, `[B, T]`; `tgt` begins with the start token.
 
     Returns:
-        the states, before the norm on top of a stack where there is one; with gradients, unless
-        they are switched off.
-
-    Example:
-        >>> from transformer import load_toy_model
-        >>> states = residual_stream(load_toy_model(), torch.tensor([[3, 1, 4]]), torch.tensor([[11]]))
-        >>> len(states.encoder), states.encoder[0].shape
-        (3, torch.Size([1, 3, 128]))
+        the states, before the norm on top of a stack where there is one; with gradients, unless they
+        are switched off.
     """
     stream = ResidualStream([], [])
     stacks: tuple[Encoder | Decoder, ...] = (model.encoder, model.decoder)
@@ -343,15 +295,8 @@ def _readers(stack: Encoder | Decoder) -> list[nn.Module]:
 # %% book/14-looking-inside.ipynb · The logit lens · [logit-lens]
 @torch.no_grad()
 def logit_lens(model: Transformer, src: Tensor, tgt: Tensor) -> Tensor:
-    """What a model would say after each layer of its decoder.
-
-    Args:
-        model: a plain model.
-        src: source token ids `[B, S]`.
-        tgt: target token ids `[B, T]` that begin with the start token.
-
-    Returns:
-        logits `[n_layers + 1, B, T, V]`; the last ones are the model's own.
+    """What a plain model would say after each layer of its decoder, from `src` `[B, S]` and `tgt` `[B, T]`:
+    logits `[n_layers + 1, B, T, V]`; the last ones are the model's own.
 
     Source: nostalgebraist (2020).
     """
@@ -365,8 +310,7 @@ def gradient_times_input(model: Transformer, src: Tensor, tgt: Tensor, targets: 
 
     Args:
         model: a model in evaluation mode.
-        src: source token ids `[B, S]`.
-        tgt: target token ids `[B, T]` that begin with the start token.
+        src, tgt: token ids `[B, S]`, `[B, T]`; `tgt` begins with the start token.
         targets: the tokens to be explained, `[B, T]`.
 
     Returns:
