@@ -80,7 +80,9 @@ def greedy_search(model: Transformer, src: Tensor, max_length: int) -> Tensor:
         token ids `[B, L]`, L ≤ max_length: no start token, and only padding after an end token.
 
     Raises:
-        TypeError, ValueError, IndexError: as in `check_search`; `model` gives NaN for a logit.
+        TypeError, ValueError: `model` has not what a search needs, or gives NaN for a logit; `src` is not
+            `torch.long` `[B, S]`, or longer than the model's `max_length`, which bounds ours.
+        IndexError: a source id is not in the vocabulary.
 
     Example:
         >>> from transformer import load_toy_model  # reverses digits, and marks every second equal one
@@ -116,14 +118,7 @@ def greedy_search(model: Transformer, src: Tensor, max_length: int) -> Tensor:
 
 # %% book/08-decoding.ipynb · The KV cache · [check-search]
 def check_search(model: Transformer, src: Tensor, max_length: int) -> None:
-    """Check the arguments of a search before it begins.
-
-    Raises:
-        TypeError: `model` has not what a search needs, `src` is not `torch.long`, or `max_length` not an int.
-        ValueError: `src` is not `[B, S]` or longer than the model's `max_length`, or `max_length` is
-            not from 1 to that.
-        IndexError: a source id is not in the vocabulary.
-    """
+    """Check the arguments of a search before it begins, as `greedy_search` says."""
     check_searched(model)
     check_ids("src", src, model.config.src_vocab_size, always=True)
     check_size(max_length=max_length)
@@ -148,13 +143,7 @@ class BeamResult(NamedTuple):
 
 
 def keep_best(scores: Tensor, tokens: Tensor, beam_size: int) -> BeamResult:
-    """The `beam_size` best of scored hypotheses, sorted.
-
-    Args:
-        scores: `[B, N]`, N ≥ beam_size.
-        tokens: `[B, N, L]`.
-        beam_size: number K of hypotheses to keep.
-    """
+    """The `beam_size` best of scored hypotheses, `scores` `[B, N]`, `tokens` `[B, N, L]`, sorted."""
     scores, index = scores.topk(beam_size, dim=1)
     return BeamResult(_rows(tokens, index), scores)
 
@@ -166,10 +155,9 @@ def _rows(tokens: Tensor, index: Tensor) -> Tensor:
 
 # %% book/08-decoding.ipynb · With tensors · [beam-continuations]
 def best_continuations(alive: BeamResult, log_probs: Tensor) -> tuple[BeamResult, Tensor]:
-    """The 2K best ways to add one token to K beginnings.
+    """The 2K best ways to add one token to K beginnings `[B, K, t]`, whose scores are log-probabilities.
 
     Args:
-        alive: the beginnings, `[B, K, t]`, with log-probabilities as scores.
         log_probs: of every next token after every beginning, `[B, K, V]`.
 
     Returns:
@@ -195,9 +183,7 @@ def merge_hypotheses(kept: BeamResult, new: BeamResult, pad_id: int) -> BeamResu
 def length_norm(length: int, alpha: float) -> float:
     """The length penalty ((5 + length) / 6)^alpha, which divides a hypothesis's log-probability.
 
-    Args:
-        length: number of tokens, the end token included.
-        alpha: 0 for no penalty; the larger, the longer the translations.
+    The length counts the end token; the larger alpha, the longer the translations.
 
     Source: Wu et al. (2016), equation 14.
     """
@@ -279,12 +265,7 @@ def _search(
 
 # %% book/08-decoding.ipynb · The search · [check-beam]
 def check_beam(beam_size: int, length_penalty: float) -> None:
-    """Check the settings of a beam search.
-
-    Raises:
-        TypeError: `beam_size` is not an int, or `length_penalty` not a number.
-        ValueError: `beam_size` is not from 1 to 100, or `length_penalty` not from 0 to 10.
-    """
+    """Check the settings of a beam search, as `beam_search` says."""
     check_size(beam_size=beam_size)
     check_number(length_penalty=length_penalty)
     if beam_size > 100:
@@ -313,16 +294,9 @@ def beam_search(
         the K best hypotheses of every sentence with their scores, unfinished ones among them.
 
     Raises:
-        TypeError, ValueError, IndexError: as in `check_search` and `check_beam`; `model` gives
-            NaN for a logit.
+        TypeError, ValueError, IndexError: as in `greedy_search`, or a setting is out of its range.
 
     Source: Wu et al. (2016), section 7.
-
-    Example:
-        >>> from transformer import load_toy_model  # reverses digits, and marks every second equal one
-        >>> src = torch.tensor([[3, 1, 4, 1, 5, 9, 2, 6, 5, 3]])
-        >>> beam_search(load_toy_model(), src, beam_size=4, max_length=10).tokens[:, 0]
-        tensor([[10, 10,  6,  2,  9,  5, 10,  4,  1,  3]])
     """
     check_search(model, src, 1 if max_length is None else max_length)
     check_beam(beam_size, length_penalty)

@@ -130,9 +130,6 @@ def _visible(tgt: Tensor, offset: int) -> Tensor | None:
 def initialize(module: nn.Module) -> None:
     """Start a linear layer's weights Xavier-uniform and its bias at 0; leave other modules alone.
 
-    Args:
-        module: for `nn.Module.apply`, which calls this for every module inside another.
-
     Source: Glorot and Bengio (2010), equation 16.
     """
     if isinstance(module, nn.Linear):
@@ -145,18 +142,10 @@ def initialize(module: nn.Module) -> None:
 class Transformer(nn.Module):
     """The encoder–decoder Transformer: token ids in, logits over the target vocabulary out.
 
-    Args:
-        config: its sizes, and how its parts are made.
-
-    Raises:
-        TypeError, ValueError, IndexError: in any method, ids or vectors do not fit `config`.
+    Its `config` holds its sizes, and how its parts are made; in any method, ids or vectors that do not
+    fit it raise `TypeError`, `ValueError` or `IndexError`.
 
     Source: Vaswani et al. (2017), figure 1.
-
-    Example:
-        >>> model = Transformer(TransformerConfig(20, 20, d_model=16, n_heads=2))
-        >>> model(src=torch.tensor([[5, 7, 3]]), tgt=torch.tensor([[2, 9]])).shape
-        torch.Size([1, 2, 20])
     """
 
     def __init__(self, config: TransformerConfig) -> None:
@@ -203,10 +192,8 @@ class Transformer(nn.Module):
         return self.output(hidden)
 
     def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
-        """Predict target token t + 1 from those up to t: logits `[B, T, V]`.
-
-        Args:
-            src, tgt: ids `[B, S]`, `[B, T]`, padded at the end; `tgt` begins with the start token.
+        """Read source ids `[B, S]` and target ids `[B, T]`, padded at their ends; from the tokens up to t,
+        the start token first, predict token t + 1: logits `[B, T, V]`.
         """
         return self.project(self.decode(tgt, self.encode(src), self.src_mask(src)))
 
@@ -235,9 +222,6 @@ class Transformer(nn.Module):
 @contextmanager
 def attention_tap(model: nn.Module) -> Iterator[dict[str, Tensor]]:
     """Record the weights of every attention in a model while it runs.
-
-    Args:
-        model: anything that holds `MultiHeadAttention`.
 
     Yields:
         a dict that fills up: the name of each attention, and its latest weights `[B, H, T, S]`.
