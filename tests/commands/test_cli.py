@@ -21,7 +21,7 @@ from helpers import PAIRS
 import transformer.commands.data
 import transformer.commands.evaluate
 import transformer.commands.train
-from transformer import RECIPES, Translator, corpus_scores, load_corpus, train_translator
+from transformer import RECIPES, Translator, corpus_scores, load_corpus
 from transformer.__main__ import COMMANDS, main
 from transformer.commands.data import ParallelData
 from transformer.commands.main import parser
@@ -131,17 +131,6 @@ def test_a_run_leaves_its_recipe_and_its_translator(quick, tmp_path, capsys):
     assert read_recipe(tmp_path / "run" / "config.json") == changed(TINY, seed=5)
     assert read_recipe(tmp_path / "run" / "record.json") == changed(TINY, seed=5)
     assert main(["translate", "--model", str(tmp_path / "run" / "translator"), "gosto disto ."]) == 0
-
-
-@pytest.mark.slow
-def test_a_stopped_run_says_where_it_goes_on(quick, tmp_path, capsys):
-    folder = ["--directory", str(tmp_path)]
-    train_translator(changed(TINY, steps=2), tmp_path)
-    write_record(tmp_path / "config.json", asdict(TINY))
-    assert main(["train", "tiny", *folder]) == 0
-    assert capsys.readouterr().out.splitlines()[0] == "going on from step 2 of 4"
-    last = (tmp_path / "log.jsonl").read_text().splitlines()[-1]
-    assert json.loads(last)["step"] == 4
 
 
 @pytest.mark.slow
@@ -515,26 +504,6 @@ def test_line_that_is_no_utf_8_is_named(capsys, monkeypatch):
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err == "error: standard input, line 2 is not UTF-8: byte 0xe3 at position 2\n"
-
-
-def groups_of(monkeypatch) -> list[list[str]]:
-    """Let sentences pass untranslated, and note the groups in which they came."""
-    groups = []
-    monkeypatch.setattr(
-        Translator,
-        "translate_checked",
-        lambda self, given, *search: groups.append(list(given)) or [Translation(text, ()) for text in given],
-    )
-    return groups
-
-
-@pytest.mark.slow
-def test_lines_are_translated_in_groups_and_answered_in_order(capsys, monkeypatch):
-    groups = groups_of(monkeypatch)
-    type_in(monkeypatch, b"".join(b"%d\n" % number for number in range(150)))
-    assert main(["translate"]) == 0
-    assert [len(group) for group in groups] == [64, 64, 22]
-    assert capsys.readouterr().out.splitlines() == [str(number) for number in range(150)]
 
 
 def test_a_doubtful_line_is_named_and_the_others_are_not(capsys, monkeypatch):

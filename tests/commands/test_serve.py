@@ -14,8 +14,6 @@ from contextlib import ExitStack, contextmanager, suppress
 from importlib.util import find_spec
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from transformer import Translator
 from transformer.__main__ import main
@@ -141,21 +139,6 @@ def test_sentences_are_translated_in_their_order_and_an_answer_says_what_is_doub
 def test_what_is_too_much_or_misshapen_is_refused_with_a_reason(port, body, status, said):
     answer = ask(port, body)
     assert answer[0] == status and answer[2]["detail"].startswith(said)
-
-
-TEXTS = st.recursive(
-    st.none() | st.floats() | st.integers() | st.text(max_size=20),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=9), inner),
-)
-
-
-@needs_server
-@given(st.binary(max_size=200) | TEXTS | st.lists(st.text(st.characters(), max_size=12), max_size=3))
-@settings(max_examples=50, deadline=None, derandomize=True)
-def test_whatever_the_body_is_the_answer_is_json_and_no_failure(port, body):
-    status, _, answer = ask(port, body)
-    assert status in (200, 422), (body, answer)
-    assert set(answer) == ({"translations", "warnings"} if status == 200 else {"detail"})
 
 
 @needs_server

@@ -196,11 +196,6 @@ def recipe_for(pairs: Sequence[tuple[str, str]], preparation: Preparation = AS_I
     Raises:
         TypeError, ValueError: an argument is of the wrong type, there are no words, or no pair is short
             enough.
-
-    Example:
-        >>> recipe = recipe_for([("um gato", "a cat"), ("dois gatos", "two cats")])
-        >>> recipe.data.vocab_size, recipe.training.steps
-        (16, 1000)
     """
     check_type(Preparation, preparation=preparation)
     texts = [normalize(preparation.prepare(text)) for pair in as_pairs(pairs) for text in pair]

@@ -173,8 +173,6 @@ def make_server(app: Any) -> Any:
 def run(options: argparse.Namespace) -> None:
     """Translate over HTTP until a signal to stop."""
     search = search_of(options)
-    for library in ("starlette", "uvicorn"):
-        optional_import(library)  # better to find out now than after loading that it is missing
     app = make_app(named_translator(options), search)
     family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
     with socket.create_server((options.host, options.port), family=family) as listening:
