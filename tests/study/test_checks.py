@@ -1045,6 +1045,9 @@ def headless():
 def breaks():
     raise RuntimeError("no such weights")
 
+def leaves():
+    raise SystemExit(0)
+
 number = 3
 """
 
@@ -1081,6 +1084,7 @@ def test_the_command_examines_a_training(mine, capsys):
         ("no_module_of_this_name:right", "No module named 'no_module_of_this_name'"),
         ("{}:nothing", "model must be a torch.nn.Module, not int"),
         ("{}:breaks", "RuntimeError: no such weights (--debug shows where)"),
+        ("{}:leaves", "mine_to_check:leaves called exit(0), and left no model"),
     ],
 )
 def test_what_cannot_be_checked_is_said_in_one_line(mine, factory, said, capsys):

@@ -17,10 +17,13 @@ def run(options: argparse.Namespace) -> int:
         raise ValueError(f"a factory is named as module:function, not {options.factory!r}")
     if "" not in sys.path:
         sys.path.insert(0, "")  # a module in the current folder is found as well
-    factory = getattr(importlib.import_module(module), name, None)
-    if not callable(factory):
-        raise ValueError(f"module {module} has no function {name}")
-    made = factory()
+    try:
+        factory = getattr(importlib.import_module(module), name, None)
+        if not callable(factory):
+            raise ValueError(f"module {module} has no function {name}")
+        made = factory()
+    except SystemExit as error:  # not a status of this program
+        raise ValueError(f"{options.factory} called exit({error.code!r}), and left no model") from error
     if not isinstance(made, dict):
         report = check_model(made)
     else:
