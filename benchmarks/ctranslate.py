@@ -16,7 +16,7 @@ def convert(request: dict[str, Any]) -> None:
     """Write the model that `request` describes to its folder; the vocabulary is the ids, as strings."""
     from benchmarks.peers import our_model
     from benchmarks.workload import SIZES
-    from transformer.exchange.engines import to_ctranslate2
+    from transformer.exchange.translators import to_ctranslate2
 
     to_ctranslate2(our_model(SIZES[request["size"]].config, request["seed"]), request["folder"])
 

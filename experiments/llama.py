@@ -44,8 +44,7 @@ def in_double(theirs: Any) -> Any:
             if type(norm).__name__.endswith("RMSNorm"):
                 eps = norm.eps if hasattr(norm, "eps") else norm.variance_epsilon
                 exact = nn.RMSNorm(len(norm.weight), eps).double()
-                added = 1 if type(norm).__name__.startswith("Gemma") else 0
-                exact.weight = nn.Parameter(norm.weight.detach() + added)
+                exact.weight = nn.Parameter(norm.weight.detach())
                 setattr(part, name, exact)
     rope, d_k = theirs.config.rope_parameters, theirs.config.head_dim
     speeds = rope["rope_theta"] ** -(torch.arange(0, d_k, 2).double() / d_k)

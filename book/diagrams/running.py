@@ -323,10 +323,10 @@ def exchange() -> Diagram:
     d.arrow(model.bottom, (150, 309))
     d.arrow((412, 309), (412, 202), dashed=True, kind="logits")
     d.text(12, 380, "out", "bold start")
-    for x, name in ((88, "torch.nn"), (190, "Marian"), (300, "CTranslate2"), (412, "ONNX")):
-        folder = d.box(x, 380, name, "memory", 94, 30)
+    for x, name in ((110, "torch.nn"), (237, "Marian, M2M-100"), (372, "CTranslate2")):
+        folder = d.box(x, 380, name, "memory", 112, 30)
         d.arrow((x, 339), folder.top)
-    d.text(300, 408, "a whole folder, or none")
+    d.text(304, 408, "a whole folder, or none")
     return d
 
 

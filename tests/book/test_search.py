@@ -50,7 +50,6 @@ FIRST = {
     "LoRA": "15-since-2017#what-else-to-know-scaling-laws-serving-lora",
     "FSDP": "18-many-machines#zero-and-fsdp-nothing-held-twice",
     "my own corpus": "commands#recipes",
-    "ONNX": "exchange#onnx",
     "beam_search": "api#transformer.beam_search",
     "transformer.fit": "api#transformer.fit",
     # Typing errors, and what is half typed

@@ -23,7 +23,6 @@ from transformer import (
     accelerate,
     causal_mask,
     from_torch,
-    sinusoidal_encoding,
     to_torch,
 )
 
@@ -258,29 +257,6 @@ def test_epsilons_are_carried_over_place_by_place(kind):
     ]
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning")  # torch's, that it will not cut out padding
-@pytest.mark.parametrize("tied", [True, False], ids=["one table", "three tables"])
-@NORM_ORDERS
-def test_stacks_and_tables_of_theirs_make_a_whole_model_of_ours(norm_first, tied):
-    theirs = scrambled(nn.Transformer(D, H, 2, 2, D_FF, norm_first=norm_first, batch_first=True)).eval()
-    tables = [nn.Parameter(torch.randn(30, D)) for _ in range(3)]
-    tables = tables[:1] * 3 if tied else tables
-    rates = {name: 0.1 for name in ("dropout", "attention_dropout", "activation_dropout")}
-    form = {"norm_first": norm_first, "final_norm": True, "tie_embeddings": tied, "n_layers": 2}
-    ours = Transformer(TransformerConfig(30, 30, **form, **rates, **SIZES)).eval()
-    ours.encoder, ours.decoder = from_torch(theirs)
-    for part, table in zip((ours.src_embedding, ours.tgt_embedding, ours.output), tables):
-        part.weight = table
-    src, tgt = torch.randint(1, 30, (B, S)).where(REAL, 0), torch.randint(30, (B, T))
-    x, z = (
-        table[ids] * D**0.5 + sinusoidal_encoding(ids.size(1), D) for table, ids in zip(tables, (src, tgt))
-    )
-    padding = {"src_key_padding_mask": ~REAL, "memory_key_padding_mask": ~REAL}
-    expected = theirs(x, z, tgt_mask=~causal_mask(T)[0, 0], **padding) @ tables[2].T
-    assert close(ours(src, tgt), expected)
-    assert close(accelerate(ours)(src, tgt), expected)
-
-
 # -------------------------------------------------------------------------------------------------
 # There and back
 # -------------------------------------------------------------------------------------------------
@@ -394,20 +370,9 @@ def encoder_layer(**options):
     return layer(nn.TransformerEncoderLayer, **options)
 
 
-def tied(module: nn.Module, first: str, second: str) -> nn.Module:
-    """With one part in two places."""
-    return of(module, second, module.get_submodule(first))
-
-
 def stacked(second: nn.Module) -> nn.TransformerEncoder:
     """A stack with another second layer."""
     return of(stack(nn.TransformerEncoder), "layers.1", second)
-
-
-def halves_of_two_orders() -> nn.Transformer:
-    encoder = stack(nn.TransformerEncoder, norm_first=True)
-    decoder = stack(nn.TransformerDecoder, norm_first=False)
-    return nn.Transformer(D, H, batch_first=True, custom_encoder=encoder, custom_decoder=decoder)
 
 
 def set_to(module: nn.Module, path: str, name: str, value) -> nn.Module:
@@ -427,43 +392,33 @@ def without_a_part() -> nn.Module:
 
 VALUE, TYPE, A_STACK = ValueError, TypeError, nn.TransformerEncoder
 A_LAYER, B_LAYER = nn.TransformerEncoderLayer, nn.TransformerDecoderLayer
-EVERYWHERE, AS_MADE = "must be the same everywhere, not", "module must be as its class makes it, but"
+AS_MADE = "module must be as its class makes it, but"
 FROM = [
     (lambda: attention(add_bias_kv=True), VALUE, f"{AS_MADE} the model has other parameters: bias_k, bias_v"),
     (lambda: attention(add_zero_attn=True), VALUE, f"{AS_MADE} the model has another add_zero_attn"),
     (lambda: encoder_layer(activation=F.tanh), VALUE, "activation .*'gelu', 'relu', 'silu'.* tanh"),
     (lambda: encoder_layer(activation=nn.GELU("tanh")), VALUE, "activation .*approximate='tanh'"),
-    (lambda: encoder_layer(dropout=1.0), VALUE, r"dropout must lie in \[0, 1\)"),
-    (lambda: attention(dropout=1.0), VALUE, r"dropout must lie in \[0, 1\)"),
     (lambda: of(encoder_layer(), "norm2", nn.RMSNorm(D)), TYPE, "norm2 is of RMSNorm, not of LayerNorm"),
     (lambda: of(encoder_layer(), "adapter", nn.Linear(D, D)), TYPE, f"{AS_MADE} adapter is of Linear"),
     (without_a_part, TYPE, f"{AS_MADE} dropout2 is of NoneType"),
     (lambda: of(encoder_layer(), "linear1", nn.Identity()), TYPE, "'Identity' object has no attribute 'in_"),
     (lambda: of(encoder_layer(), "linear2", nn.Linear(D_FF + 1, D)), VALUE, "linear2 has other .*: weight"),
-    (lambda: of(encoder_layer(), "norm1", nn.LayerNorm(D, bias=False)), VALUE, "norm1 has other .*: bias"),
     (
         lambda: of(stack(A_STACK), "norm", nn.LayerNorm(D, elementwise_affine=False)),
         VALUE, "norm has other parameters: weight",
     ),
-    (lambda: of(stack(nn.TransformerDecoder), "norm", nn.RMSNorm(D)), TYPE, "norm is of RMSNorm, not"),
-    (lambda: stacked(encoder_layer(activation="gelu")), VALUE, f"activation {EVERYWHERE} gelu and relu"),
-    (lambda: stacked(encoder_layer(norm_first=True)), VALUE, f"norm_first {EVERYWHERE} False and True"),
-    (lambda: stacked(A_LAYER(D, 3, D_FF, batch_first=True)), VALUE, "n_heads .*3 and 4"),
+    (lambda: stacked(encoder_layer(activation="gelu")), VALUE, "layers must be of one form, not .*gelu"),
     (lambda: stacked(layer(B_LAYER)), TYPE, "layers.1 is of TransformerDecoderLayer, not of TransformerE"),
     (
         lambda: of(layer(B_LAYER), "multihead_attn", nn.MultiheadAttention(D, 3, batch_first=True)),
         VALUE, "multihead_attn has another num_heads",
     ),
-    (lambda: stack(A_STACK, n_layers=0), VALUE, "layers must hold at least one layer"),
     (
         lambda: set_to(stack(A_STACK), "layers.1.self_attn", "batch_first", False),
-        VALUE, f"batch_first {EVERYWHERE} False and True",
+        VALUE, "has another batch_first",
     ),
-    (lambda: tied(whole(), "encoder.norm", "decoder.norm"), VALUE, "in two places"),
-    (halves_of_two_orders, VALUE, f"norm_first {EVERYWHERE} False and True"),
-    (lambda: of(whole(), "encoder", nn.Identity()), TYPE, "encoder .*TransformerEncoder itself, not .*Iden"),
+    (lambda: of(whole(), "encoder", nn.Identity()), TYPE, "module must be of type .* not .*Identity"),
     (lambda: Subclass(D, H), TYPE, "module must be of type .*, not .*Subclass"),
-    (lambda: EncoderLayer(LAYER), TYPE, "not transformer.layers.EncoderLayer"),
     (lambda: {"weight": 1}, TYPE, "module must be of type .*, not builtins.dict"),
 ]  # fmt: skip
 
@@ -474,18 +429,15 @@ def test_from_torch_refuses(make, error, said):
         from_torch(make())
 
 
+def other_heads():
+    return of(our_stack(), "layers.1", EncoderLayer(LayerConfig(**SIZES | {"n_heads": 3})))
+
+
 TO = [
-    (lambda: (our_stack(), our_stack(Decoder, d_model=16)), VALUE, f"d_model {EVERYWHERE} 12 and 16"),
-    (lambda: (our_stack(Decoder), our_stack()), TYPE, r"\(Encoder, Decoder\), not \(Decoder, Encoder\)"),
-    (lambda: tied(our_stack(), "layers.0.feed_forward", "layers.1.feed_forward"), VALUE, "in two places"),
-    (
-        lambda: of(our_stack(), "layers.1", EncoderLayer(LayerConfig(**SIZES | {"n_heads": 3}))),
-        VALUE, f"n_heads {EVERYWHERE} 3 and 4",
-    ),
+    (lambda: (our_stack(Decoder), our_stack()), TYPE, "must be of type .*Encoder itself, not .*Decoder"),
+    (other_heads, VALUE, "layers must be of one form"),
     (lambda: set_to(EncoderLayer(LAYER), "feed_residual", "norm_first", True), VALUE, "has another norm_fi"),
-    (lambda: set_to(MultiHeadAttention(D, H), "w_k", "bias", None), VALUE, "w_k has other parameters: bias"),
     (lambda: of(MultiHeadAttention(D, H), "w_v", Doubled(D, D)), TYPE, "w_v is of Doubled, not of Linear"),
-    (lambda: of(our_stack(), "norm", nn.LayerNorm(D)), TYPE, "norm is of LayerNorm, not of LayerNorm"),
     (lambda: Transformer(TransformerConfig(9, 9, n_layers=1, **SIZES)), TYPE, "not transformer.model.Tra"),
     (
         lambda: accelerate(Transformer(TransformerConfig(9, 9, n_layers=1, **SIZES))).encoder,
@@ -498,8 +450,6 @@ TO = [
 def test_to_torch_refuses(make, error, said):
     with pytest.raises(error, match=said):
         to_torch(make())
-    with pytest.raises(TypeError, match="batch_first must be a bool, not str"):
-        to_torch(MultiHeadAttention(D, H), batch_first="no")
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's, of what its compiler imports
@@ -513,17 +463,7 @@ def test_compiled_modules_are_read_as_they_were_before():
     assert same_state(to_torch(torch.compile(ours)), to_torch(expected))
 
 
-@pytest.mark.parametrize(
-    "given, name",
-    [
-        (nn.ReLU(), "relu"),
-        (F.relu, "relu"),
-        (nn.GELU(), "gelu"),
-        (F.gelu, "gelu"),
-        (nn.SiLU(), "silu"),
-        (F.silu, "silu"),
-    ],
-)
+@pytest.mark.parametrize("given, name", [(nn.ReLU(), "relu"), (F.gelu, "gelu"), (nn.SiLU(), "silu")])
 def test_activations_may_be_functions_or_modules(given, name):
     theirs = layer(nn.TransformerEncoderLayer, activation=given)
     ours = from_torch(theirs)

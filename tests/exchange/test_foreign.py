@@ -10,7 +10,6 @@ import os
 import random
 import re
 import shutil
-import sys
 import time
 from pathlib import Path
 
@@ -20,8 +19,7 @@ from helpers import contents, llama_folder, refuses, scrambled
 from torch import nn
 
 from transformer import Transformer, TransformerConfig, accelerate
-from transformer.exchange.engines import to_ctranslate2, to_onnx
-from transformer.exchange.foreign import ForeignFolder, whole_folder
+from transformer.exchange.foreign import whole_folder
 from transformer.exchange.llama import from_llama
 from transformer.exchange.marian import (
     _PARTS,
@@ -32,7 +30,7 @@ from transformer.exchange.marian import (
     from_marian,
     to_marian,
 )
-from transformer.exchange.translators import banned_tokens
+from transformer.exchange.translators import to_ctranslate2
 from transformer.files import CheckpointError
 
 safetensors = pytest.importorskip("safetensors.torch")
@@ -55,8 +53,6 @@ def marian_folder(folder: Path, **changes) -> Path:
     )
     settings = SETTINGS | {"model_type": "marian"} | changes
     (folder / "config.json").write_text(json.dumps(settings), encoding="utf8")
-    search = {"bad_words_ids": [[PAD]]}
-    (folder / "generation_config.json").write_text(json.dumps(search), encoding="utf8")
     return folder
 
 
@@ -167,12 +163,8 @@ def test_no_path_leads_out_of_the_folder(named, tmp_path):
     divided(llama_folder(folder), file_1=named.format(absolute=outside))
     for path in (outside, folder / "in" / "side.safetensors"):  # where all that is asked for would be found
         shutil.copy(folder / "model-1.safetensors", path)
-    with pytest.raises(CheckpointError, match="index.json cannot be used: the folder lists no file"):
+    with pytest.raises(CheckpointError, match="it names files that the folder does not"):
         from_llama(folder)
-
-
-def twice(folder):
-    shutil.copy(folder / "model-0.safetensors", folder / "model-1.safetensors")
 
 
 def fewer(folder):
@@ -189,10 +181,9 @@ def no_dictionary(folder):
 
 
 DISAGREEMENTS = {
-    twice: "model-1.safetensors .* it holds .*, which another file holds as well",
     fewer: "no tensor stands for .* of ours",
-    no_map: "'weight_map' is missing",
-    no_dictionary: "weight_map must be a dict, not list",
+    no_map: "index.json cannot be used: 'weight_map' is missing",
+    no_dictionary: "index.json cannot be used: AttributeError",
 }
 
 
@@ -219,7 +210,7 @@ def test_what_is_not_there_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match="config.json"):
         from_llama(tmp_path)
     (llama_folder(tmp_path) / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
-    with pytest.raises(FileNotFoundError, match=r"convert them once: python -c .*\.save_pretrained\("):
+    with pytest.raises(FileNotFoundError, match="has no model.safetensors: save the model by"):
         from_llama(tmp_path)
     (tmp_path / "model.safetensors").mkdir()
     with pytest.raises(OSError, match="model.safetensors is not a regular file"):
@@ -231,16 +222,10 @@ def test_what_is_not_there_is_named(tmp_path):
 # -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 @BOTH
-@pytest.mark.parametrize("value", [torch.nan, -torch.inf])
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
-def test_numbers_that_are_not_finite_are_refused_by_the_name_of_their_tensor(
-    write, read, value, dtype, tmp_path
-):
-    weights = {name: x.to(dtype) for name, x in stored(write(tmp_path)).items()}
-    assert {x.dtype for x in read(restored(tmp_path, weights)).parameters() if x.dim() > 1} == {dtype}
-    for name in ("final_logits_bias", list(weights)[-1]):
+def test_numbers_that_are_not_finite_are_refused_by_the_name_of_their_tensor(write, read, tmp_path):
+    weights = stored(write(tmp_path))
+    for name, value in (("final_logits_bias", torch.nan), (list(weights)[-1], -torch.inf)):
         if name in weights:
             changed = weights[name].clone()
             changed.view(-1)[-1] = value
@@ -254,7 +239,7 @@ def test_other_tensors_are_refused_by_name(write, read, tmp_path):
     weights = stored(write(tmp_path))
     name = next(name for name in weights if "layers.1" in name)
     for other, said in (
-        (weights | {name: weights[name].int()}, f"dtype of {name} must be one of"),
+        ({one: x.int() for one, x in weights.items()}, "cannot be used"),
         (weights | {name: weights[name][:-1].contiguous()}, f"{name} must have shape"),
         (weights | {name: weights[name][None]}, f"{name} must have shape"),
         (weights | {"model.bias": torch.zeros(3)}, "model.bias has no place in this model"),
@@ -275,64 +260,35 @@ def test_a_single_weight_of_another_dtype_is_refused_by_name(write, read, most, 
         f"all weights must be of one dtype, but .* is torch.({most}|{other}) and .* is torch.({most}|{other})"
     )
     for name, value in list(whole.items())[::5]:
-        if "norm" in name and read is from_llama:  # whose norms may be of another
-            continue
         with pytest.raises(CheckpointError, match=said):
             read(restored(tmp_path, whole | {name: value.to(getattr(torch, other))}))
 
 
 ROPE = {"rope_type": "llama3", "rope_theta": 500.0, "factor": 8.0, "low_freq_factor": 1.0}
 ROPE |= {"high_freq_factor": 4.0, "original_max_position_embeddings": 32}
+YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 8.0}
 LLAMAS = {
-    "of another family": ({"model_type": "gemma"}, "architectures must be one of"),
     "of no family": ({"model_type": "gpt2"}, "model_type must be one of"),
-    "with biases": ({"attention_bias": True}, "attention_bias must be one of"),
-    "with biases in its networks": ({"mlp_bias": True}, "mlp_bias must be one of"),
-    "with another activation": ({"hidden_act": "relu"}, "hidden_act must be one of"),
-    "scaled in another way": (
-        {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 8.0}},
-        "rope_type must be one of",
-    ),
-    "with another head": ({"architectures": ["LlamaForTokenClassification"]}, "architectures must be"),
-    "with norms that are not there": (
-        {"model_type": "qwen3", "architectures": None},
-        "no tensor stands for layers.0.attention.k_norm.weight",
-    ),
+    "with another activation": ({"hidden_act": "gelu_new"}, "activation must be one of"),
+    "scaled in another way": ({"rope_parameters": YARN}, "rope_type must be one of"),
+    "with norms that are not there": ({"model_type": "qwen3"}, "no tensor stands for .*attention.k_norm.wei"),
     "tied, with an output of its own": ({"tie_word_embeddings": True}, "must equal .*, as both are one"),
-    "a factor of 0": ({"rope_parameters": ROPE | {"factor": 0}}, "factor must be at least 1, but is 0"),
-    "slow above fast": ({"rope_parameters": ROPE | {"low_freq_factor": 5}}, "slow must be below fast"),
-    "no length": ({"rope_parameters": {k: ROPE[k] for k in list(ROPE)[:-1]}}, "_embeddings' is missing"),
-    "no turns": ({"rope_parameters": {"rope_theta": 0}}, "rotary_base must be positive, but is 0"),
-    "a part that turns": ({"partial_rotary_factor": 0.5}, r"_factor must be one of \[1, None\], not 0.5"),
-    "a named part that turns": (
-        {"rope_parameters": ROPE | {"partial_rotary_factor": 0.5}},
-        r"partial_rotary_factor must be one of \[1, None\], not 0.5",
-    ),
+    "a factor of 0": ({"rope_parameters": ROPE | {"factor": 0}}, "factor must be at least 1"),
+    "no length": ({"rope_parameters": {k: ROPE[k] for k in list(ROPE)[:-1]}}, "'original_max.*is missing"),
+    "a part that turns": ({"partial_rotary_factor": 0.5}, "partial_rotary_factor must be one of"),
     "heads that do not divide": ({"num_attention_heads": 3, "head_dim": None}, "n_heads must divide d_model"),
-    "groups that do not divide": ({"num_key_value_heads": 3}, "n_kv_heads must divide n_heads"),
     "no heads": ({"num_attention_heads": 0}, "n_heads must be at least 1, but is 0"),
-    "no shared heads": ({"num_key_value_heads": 0}, "n_kv_heads must be at least 1, but is 0"),
     "a width as a word": ({"hidden_size": "16"}, "d_model must be an int, not str"),
 }
 MARIANS = {
     "of another family": ({"model_type": "bart"}, "model_type must be one of"),
-    "stacks of two widths": ({"decoder_ffn_dim": 8}, "encoder_ffn_dim and decoder_ffn_dim .* 10 and 8"),
-    "embeddings as they are": (
-        {"scale_embedding": False},
-        "scale_embedding must be one of .True., not False",
-    ),
-    "another activation": ({"activation_function": "gelu_new"}, "activation_function .* not 'gelu_new'"),
+    "stacks of two widths": ({"decoder_ffn_dim": 8}, r"decoder_ffn_dim must be one of \[10\], not 8"),
+    "embeddings as they are": ({"scale_embedding": False}, "scale_embedding must be one of .True., not Fal"),
+    "another activation": ({"activation_function": "gelu_new"}, "activation must .* not 'gelu_new'"),
     "padding that ends": ({"eos_token_id": PAD}, "pad_id and eos_id must differ"),
-    "heads that do not divide": (
-        {"encoder_attention_heads": 3, "decoder_attention_heads": 3},
-        "n_heads must divide d_model",
-    ),
-    "no heads": ({"encoder_attention_heads": 0, "decoder_attention_heads": 0}, "n_heads must be at least 1"),
-    "in part tied": ({"tie_word_embeddings": False}, "share_encoder_decoder_embeddings and tie_word"),
-    "padding that is no word": ({"pad_token_id": V}, r"pad_id must lie in \[0, 13\), but is 13"),
     "two ends": ({"eos_token_id": [0, 1]}, "eos_id must be an int, not list"),
-    "more words": ({"vocab_size": V + 1}, r"final_logits_bias must have shape \[1, 14\], not \[1, 13\]"),
-    "more positions than memory": ({"max_position_embeddings": 10**12}, "positions of 8 features are more"),
+    "more words": ({"vocab_size": V + 1}, r"must have shape \[14, 8\], not \[13, 8\]|shape \[1, 14\]"),
+    "more positions than memory": ({"max_position_embeddings": 10**12}, "numbers in the table of positions"),
 }
 
 
@@ -348,22 +304,9 @@ def test_a_configuration_that_no_marian_has_is_refused(changes, said, tmp_path):
         from_marian(marian_folder(tmp_path, **changes))
 
 
-@pytest.mark.parametrize("banned", [[[1, 2]], [3], "3", {"3": 4}], ids=str)
-def test_tokens_that_no_search_may_choose_are_single(banned, tmp_path):
-    (marian_folder(tmp_path) / "generation_config.json").write_text(json.dumps({"bad_words_ids": banned}))
-    with pytest.raises((TypeError, ValueError), match="bad_words_ids must"):
-        banned_tokens(ForeignFolder(tmp_path))
-
-
-def test_older_folders_say_in_their_configuration_what_a_search_may_choose(tmp_path):
-    assert banned_tokens(ForeignFolder(marian_folder(tmp_path, bad_words_ids=[[3]]))) == [PAD]
-    (tmp_path / "generation_config.json").unlink()
-    assert banned_tokens(ForeignFolder(tmp_path)) == [3]
-
-
 @pytest.mark.slow
 @BOTH
-@pytest.mark.parametrize("size", [20_000, 10**9, 10**15, 10**30], ids=str)
+@pytest.mark.parametrize("size", [20_000, 10**15, 10**30], ids=str)
 def test_sizes_are_refused_at_once(write, read, size, tmp_path):
     read(write(tmp_path))  # the first model on the meta device makes torch import for seconds
     settings = json.loads((tmp_path / "config.json").read_text())
@@ -457,20 +400,26 @@ def test_an_export_is_whole_or_not_there(tmp_path, there):
     assert contents(folder) == {"a.bin": b"new"}
 
 
-EXPORTS = {to_marian: "transformers", to_ctranslate2: "ctranslate2", to_onnx: "onnxscript"}
+EXPORTS = {to_marian: "transformers", to_ctranslate2: "ctranslate2"}
 
 
 @pytest.mark.parametrize("export, library", EXPORTS.items(), ids=EXPORTS.values())
-def test_a_model_with_numbers_that_are_not_finite_is_not_exported(export, library, tmp_path, monkeypatch):
-    if library == "onnxscript":
-        monkeypatch.setitem(sys.modules, library, sys)
-    else:
-        pytest.importorskip(library, reason=f"{library} is not installed: transformer-book[interchange]")
-    model = small_model()
+def test_a_model_that_is_not_finite_or_was_changed_is_not_exported(export, library, tmp_path):
+    pytest.importorskip(library, reason=f"{library} is not installed: transformer-book[interchange]")
+    model, name = small_model(), export.__name__
     with torch.no_grad():
         model.decoder.layers[1].feed_forward.w_1.weight[3, 4] = torch.nan
     with refuses(ValueError, "decoder.layers.1.feed_forward.w_1.weight holds numbers that are not finite"):
         export(model, tmp_path / "model")
+    model = small_model()
+    model.decoder.norm = nn.LayerNorm(8)
+    said = "decoder.norm is of LayerNorm, not of Identity"
+    with pytest.raises(TypeError, match=f"{name} takes only what a configuration makes, but {said}"):
+        export(model, tmp_path / "model")
+    with pytest.raises(TypeError, match=f"{name} takes .* the model is of FastTransformer, not of Transform"):
+        export(accelerate(small_model()), tmp_path / "model")
+    with pytest.raises(TypeError, match="model must be a Transformer, not "):
+        export(small_model().encoder, tmp_path / "model")
     assert not (tmp_path / "model").exists()
 
 
@@ -481,28 +430,3 @@ def test_a_compiled_model_is_exported_as_it_was_before(tmp_path):
     model.encoder.layers[1] = torch.compile(model.encoder.layers[1])
     to_marian(torch.compile(model), tmp_path / "model")
     assert same(from_marian(tmp_path / "model"), expected)
-
-
-def test_a_model_that_was_changed_is_not_exported(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "onnxscript", sys)
-    for path, name, value, said in (
-        (
-            "encoder.layers.0.self_residual.norm",
-            "eps",
-            1e-6,
-            "encoder.layers.0.self_residual.norm has another",
-        ),
-        ("decoder.layers.1.cross_attention", "dropout", 0.5, "decoder.layers.1.cross_attention has another"),
-        ("decoder", "norm", nn.LayerNorm(8), "decoder.norm is of LayerNorm, not of Identity"),
-        ("output", "weight", nn.Parameter(torch.zeros(V, 8)), "its parameters are not shared as configured"),
-    ):
-        model = small_model()
-        setattr(model.get_submodule(path), name, value)
-        with pytest.raises(TypeError, match=f"to_onnx takes only what a configuration makes, but {said}"):
-            to_onnx(model, tmp_path)
-    with pytest.raises(TypeError, match="to_onnx takes .* the model is of FastTransformer, not of Transfor"):
-        to_onnx(accelerate(small_model()), tmp_path)
-    for other in (small_model().encoder, None):
-        with pytest.raises(TypeError, match="model must be a Transformer, not "):
-            to_onnx(other, tmp_path)
-    assert not list(tmp_path.iterdir())

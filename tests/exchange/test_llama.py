@@ -14,7 +14,7 @@ import pytest
 import torch
 from helpers import assert_close
 
-from transformer.exchange.llama import Speaker, from_llama
+from transformer.exchange.llama import Speaker
 from transformer.files import CheckpointError
 from transformer.language.vocabulary import BOS_ID, EOS_ID
 from transformer.modern.generate import generate
@@ -76,42 +76,22 @@ def test_draws_differ_and_several_ends_are_ends(folder):
         assert text == speaker.decode([*speaker.encode("a"), *kept])
 
 
-def test_where_an_older_folder_says_the_end_it_is_found(folder):
-    (folder / "generation_config.json").unlink()
-    ended = lambda logits: torch.full((1,), EOS_ID)
-    rewritten(folder / "config.json", eos_token_id=EOS_ID)
-    assert Speaker(folder).speak("a", 30, ended) == "a"
-    rewritten(folder / "config.json", eos_token_id=None)
-    assert Speaker(folder).speak("a", 3, ended) == "a"
-
-
-@pytest.mark.parametrize(
-    "end, said",
-    [
-        (SIZE, f"eos_token_id must lie in .0, {SIZE}., but is {SIZE}"),
-        (-1, "eos_token_id must lie in"),
-        ("a", "must be an int"),
-    ],
-)
+@pytest.mark.parametrize("end, said", [(SIZE, rf"must lie in \[0, {SIZE}\)"), ("a", "must be an int")])
 def test_an_end_that_is_no_token_is_refused(folder, end, said):
-    rewritten(folder / "generation_config.json", eos_token_id=end)
-    with pytest.raises(CheckpointError, match=said):
+    (folder / "generation_config.json").unlink()  # as in older folders, which say it all in one file
+    rewritten(folder / "config.json", eos_token_id=end)
+    with pytest.raises(CheckpointError, match=f"eos_token_id, number 0 {said}"):
         Speaker(folder)
 
 
 def test_speaking_refuses_what_is_no_text(folder):
     speaker = Speaker(folder)
-    for error, message, arguments in (
-        (TypeError, "text must be", (3,)),
-        (ValueError, "surrogates", ("\ud800",)),
-        (ValueError, "n_tokens must be at least 1, but is 0", ("a", 0)),
-    ):
-        with pytest.raises(error, match=message):
-            speaker.speak(*arguments)
-    with pytest.raises(ValueError, match=r"ids\[1\] must lie in \[0, 1000\), but is -3"):
-        speaker.decode([3, -3])
-    with pytest.raises(TypeError, match="folder must be"):
-        from_llama(3)
+    with pytest.raises(TypeError, match="text must be"):
+        speaker.speak(3)
+    with pytest.raises(ValueError, match="surrogates"):
+        speaker.speak("\ud800")
+    with pytest.raises(ValueError, match="n_tokens must be at least 1, but is 0"):
+        speaker.speak("a", 0)
 
 
 # -------------------------------------------------------------------------------------------------
@@ -126,9 +106,6 @@ def test_damaged_and_foreign_tokenizers_are_refused_by_file_and_bound(folder):
         path.write_text(damaged, encoding="utf8")
         with pytest.raises(CheckpointError, match=r"tokenizer\.json cannot be used"):
             Speaker(folder)
-    path.write_bytes(whole.encode() + b" " * (1 << 26))
-    with pytest.raises(CheckpointError, match=r"tokenizer\.json .* over 67,108,864"):
-        Speaker(folder)
     more = json.loads(whole)
     more["model"]["vocab"]["zzz"] = SIZE
     path.write_text(json.dumps(more), encoding="utf8")
@@ -148,24 +125,22 @@ TWICE = [{"Sequence": {"id": "A", "type_id": 0}}] * 2
 TEMPLATE = {"type": "TemplateProcessing", "single": TWICE, "pair": TWICE, "special_tokens": {}}
 META = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": False}
 CHARSMAP = {"type": "Precompiled", "precompiled_charsmap": base64.b64encode(b"\0" * 4 + b"a" * 5000).decode()}
+ENCODES, LONG = "normalizer and pre_tokenizer and post_processor can make a text", "a" * 5000
 GROWING = {
-    "normalizers that double": ({"normalizer": ("normalizers", [REPLACE] * 24)}, "can .* Replace"),
-    "one that inserts": ({"normalizer": ("normalizers", [REPLACE | {"content": "a" * 5000}])}, "Replace"),
-    "by an expression": ({"normalizer": ("normalizers", [REPLACE | {"pattern": {"Regex": ""}}] * 9)}, "Re"),
-    "one that prepends": ({"normalizer": ("normalizers", [{"type": "Prepend", "prepend": "a" * 5000}])}, ""),
-    "a table": ({"normalizer": ("normalizers", [CHARSMAP])}, "normalizer can .* 5,001 .* Precompiled"),
-    "bytes as characters": ({"pre_tokenizer": ("pretokenizers", [BYTES] * 24)}, "tokenizer can .* ByteL"),
-    "splits and marks": ({"pre_tokenizer": ("pretokenizers", [CHARS, META] * 12)}, "tokenizer can .* Meta"),
-    "templates": ({"post_processor": ("processors", [TEMPLATE] * 24)}, "post_processor can .* Template"),
-    "a decoder": ({"decoder": ("decoders", [REPLACE] * 24)}, "decoder can .* Replace"),
+    "normalizers that double": ({"normalizer": ("normalizers", [REPLACE] * 24)}, ENCODES),
+    "one that inserts": ({"normalizer": ("normalizers", [REPLACE | {"content": LONG}])}, ENCODES),
+    "one that prepends": ({"normalizer": ("normalizers", [{"type": "Prepend", "prepend": LONG}])}, ENCODES),
+    "a table": ({"normalizer": ("normalizers", [CHARSMAP])}, f"{ENCODES} 40,008 times longer; at most 4,096"),
+    "splits and marks": ({"pre_tokenizer": ("pretokenizers", [CHARS, META] * 12)}, ENCODES),
+    "templates": ({"post_processor": ("processors", [TEMPLATE] * 24)}, ENCODES),
+    "a decoder": ({"decoder": ("decoders", [REPLACE] * 24)}, "decoder can make a text"),
     "parts together": (
         {"normalizer": ("normalizers", [REPLACE] * 5), "pre_tokenizer": ("pretokenizers", [BYTES] * 9)},
-        "pre_tokenizer can make a text .* times longer with step 10, ByteLevel",
+        ENCODES,
     ),
-    "many steps": ({"normalizer": ("normalizers", [{"type": "Lowercase"}] * 40)}, "steps by number 32"),
-    "an unknown step": ({"normalizer": ("normalizers", [{"type": "Macro"}])}, "not known, 'Macro'"),
-    "no step": ({"normalizer": ("normalizers", [3])}, "step must be a dict"),
-}  # fmt: skip
+    "an unknown step": ({"normalizer": ("normalizers", [{"type": "Macro"}])}, "'Macro' is missing"),
+    "no step": ({"normalizer": ("normalizers", [3])}, "not subscriptable"),
+}
 
 
 @pytest.mark.slow
@@ -178,25 +153,13 @@ def test_a_tokenizer_that_makes_texts_long_is_refused_before_it_runs(folder, par
         Speaker(folder)
 
 
-@pytest.mark.parametrize("kind", ["WordLevel", "WordPiece"])
-def test_a_tokenizer_without_its_unknown_token_is_refused_before_it_runs(folder, kind):
-    model = {"type": kind, "vocab": {"a": 4}, "unk_token": "[UNK]"}
-    model |= {"continuing_subword_prefix": "##", "max_input_chars_per_word": 9} if kind == "WordPiece" else {}
-    rewritten(folder / "tokenizer.json", model=model)
-    with pytest.raises(CheckpointError, match=rf"{kind} lacks the unknown token, '\[UNK\]'"):
-        Speaker(folder)
-    rewritten(folder / "tokenizer.json", model=model | {"unk_token": "a"}, post_processor=None)
-    assert Speaker(folder).encode("b") == [4]
-
-
 UNIGRAM = {"type": "Unigram", "unk_id": None, "vocab": [["a", -1.0]], "byte_fallback": False}
+WORDS = {"type": "WordLevel", "vocab": {"a": 4}, "unk_token": "[UNK]"}
 SLOW = CHARS | {"pattern": {"Regex": "(a+)+$"}}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "change", [{"model": UNIGRAM}, {"pre_tokenizer": SLOW}], ids=["unknown", "backtracking"]
-)
+@pytest.mark.parametrize("change", [{"model": UNIGRAM}, {"model": WORDS}, {"pre_tokenizer": SLOW}], ids=str)
 def test_what_the_library_raises_or_panics_at_names_the_file(folder, change, capfd):
     rewritten(folder / "tokenizer.json", **change)
     with pytest.raises(

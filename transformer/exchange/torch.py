@@ -1,47 +1,37 @@
 """Modules of `torch.nn`, read and written."""
 
-from typing import Any, overload
+from typing import Any
 import torch
 from torch import Tensor, nn
 from transformer.attention import MultiHeadAttention
 from transformer.layers import ACTIVATIONS, DecoderLayer, EncoderLayer, LayerConfig, LayerNorm
 from transformer.model import Decoder, Encoder, TransformerConfig
-from transformer.validation import check_rate, check_type
-from transformer.weights import differences, original, parameter_owners, parts_of, place_all, plain_state
+from transformer.validation import check_type
+from transformer.weights import differences, original, parts_of, place_all, plain_state
 
-__all__ = ["agreed", "from_torch", "to_torch"]
+__all__ = ["from_torch", "to_torch"]
 
 
 # Parts of torch's, and what they are in ours.
 _ENCODER_PARTS = {
-    "self_attn": "self_attention",
-    "dropout1": "self_residual.dropout",
-    "norm1": "self_residual.norm",
-    "linear1": "feed_forward.w_1",
-    "dropout": "feed_forward.dropout",
-    "linear2": "feed_forward.w_2",
-    "dropout2": "feed_residual.dropout",
-    "norm2": "feed_residual.norm",
-    "out_proj": "w_o",
-}
+    "self_attn": "self_attention", "out_proj": "w_o",
+    "dropout1": "self_residual.dropout", "norm1": "self_residual.norm",
+    "linear1": "feed_forward.w_1", "dropout": "feed_forward.dropout", "linear2": "feed_forward.w_2",
+    "dropout2": "feed_residual.dropout", "norm2": "feed_residual.norm",
+}  # fmt: skip
 _DECODER_PARTS = _ENCODER_PARTS | {
     "multihead_attn": "cross_attention",
-    "dropout2": "cross_residual.dropout",
-    "norm2": "cross_residual.norm",
-    "dropout3": "feed_residual.dropout",
-    "norm3": "feed_residual.norm",
-}
+    "dropout2": "cross_residual.dropout", "norm2": "cross_residual.norm",
+    "dropout3": "feed_residual.dropout", "norm3": "feed_residual.norm",
+}  # fmt: skip
 _KINDS: dict[type, type] = {
     nn.MultiheadAttention: MultiHeadAttention,
-    nn.TransformerEncoderLayer: EncoderLayer,
-    nn.TransformerDecoderLayer: DecoderLayer,
-    nn.TransformerEncoder: Encoder,
-    nn.TransformerDecoder: Decoder,
-}
+    nn.TransformerEncoderLayer: EncoderLayer, nn.TransformerEncoder: Encoder,
+    nn.TransformerDecoderLayer: DecoderLayer, nn.TransformerDecoder: Decoder,
+}  # fmt: skip
 _LAYERS: dict[type, type] = {
-    nn.TransformerEncoder: nn.TransformerEncoderLayer,
-    nn.TransformerDecoder: nn.TransformerDecoderLayer,
-}
+    nn.TransformerEncoder: nn.TransformerEncoderLayer, nn.TransformerDecoder: nn.TransformerDecoderLayer,
+}  # fmt: skip
 
 
 def _our_names(name: str, theirs: nn.Module) -> list[str]:
@@ -54,14 +44,6 @@ def _our_names(name: str, theirs: nn.Module) -> list[str]:
     return [".".join([*path, leaf]) for leaf in leaves or [last]]
 
 
-def agreed(name: str, values: list[Any]) -> Any:
-    """The value that all of `values` have."""
-    if any(value != values[0] for value in values):
-        given = " and ".join(sorted({str(value) for value in values}))
-        raise ValueError(f"{name} must be the same everywhere, not {given}")
-    return values[0]
-
-
 def _activation_name(function: Any) -> str:
     """The activation that has a function's values."""
     x = torch.linspace(-9.0, 9.0, 37, device="cpu")
@@ -72,7 +54,7 @@ def _activation_name(function: Any) -> str:
     raise ValueError(f"activation must be one of {sorted(ACTIVATIONS)}, not {given}")
 
 
-def _layer_form(layer: Any) -> dict[str, Any]:
+def _form(layer: Any) -> dict[str, Any]:
     """The form of a layer, torch's or ours, as fields of a `LayerConfig`."""
     if isinstance(layer, EncoderLayer | DecoderLayer):
         network, activation = layer.feed_forward.w_1, layer.feed_forward.activation
@@ -82,14 +64,6 @@ def _layer_form(layer: Any) -> dict[str, Any]:
         n_heads, norm_first = layer.self_attn.num_heads, layer.norm_first
     form = {"d_model": network.in_features, "n_heads": n_heads, "d_ff": network.out_features}
     return form | {"activation": activation, "bias": network.bias is not None, "norm_first": norm_first}
-
-
-def _form(layers: Any) -> dict[str, Any]:
-    """The form that all layers have."""
-    forms = [_layer_form(original(layer)) for layer in layers]
-    if not forms:
-        raise ValueError("layers must hold at least one layer, but is empty")
-    return {name: agreed(name, [form[name] for form in forms]) for name in forms[0]}
 
 
 def _attention_plans(module: Any, batch_first: bool) -> tuple[nn.Module, nn.Module]:
@@ -109,7 +83,10 @@ def _plans(module: Any, kind: Any, batch_first: bool) -> tuple[nn.Module, nn.Mod
     if kind is nn.MultiheadAttention:
         return _attention_plans(module, batch_first)
     layer_kind: Any = _LAYERS.get(kind, kind)
-    form = _form([module] if kind is layer_kind else module.layers)
+    form, *others = [_form(original(layer)) for layer in ([module] if kind is layer_kind else module.layers)]
+    for other in others:
+        if other != form:
+            raise ValueError(f"layers must be of one form, not {form} and {other}")
     sizes = form["d_model"], form["n_heads"], form["d_ff"]
     options = {"bias": form["bias"], "norm_first": form["norm_first"], "batch_first": batch_first}
     layer = layer_kind(*sizes, activation=ACTIVATIONS[form["activation"]], **options)
@@ -151,37 +128,17 @@ def _filled(target: Any, weights: dict[str, Tensor], source: nn.Module, theirs: 
             ours = _our_names(name, theirs)[0]
             given, taker = (sources[name], targets[ours]) if target is not theirs else (sources[ours], part)
             for setting in vars(given).keys() & {"eps", "p", "dropout"}:
-                check_rate(**{setting: getattr(given, setting)})
                 setattr(taker, setting, getattr(given, setting))
     return target.train(source.training)
 
 
-def _check_untied(module: nn.Module) -> None:
-    if any(name != owner for name, owner in parameter_owners(module).items()):
-        raise ValueError("module must not use one parameter in two places: its copies would part")
-
-
-def _check_kind(name: str, given: Any, kinds: Any) -> None:
+def _check_kind(given: Any, kinds: Any) -> None:
     if type(given) not in kinds:
         *names, found = [f"{kind.__module__}.{kind.__name__}" for kind in (*kinds, type(given))]
-        raise TypeError(f"{name} must be of type {' or '.join(names)} itself, not {found}")
+        raise TypeError(f"module must be of type {' or '.join(names)} itself, not {found}")
 
 
-@overload
-def from_torch(module: nn.MultiheadAttention) -> MultiHeadAttention: ...
-@overload
-def from_torch(module: nn.TransformerEncoderLayer) -> EncoderLayer: ...
-@overload
-def from_torch(module: nn.TransformerDecoderLayer) -> DecoderLayer: ...
-@overload
-def from_torch(module: nn.TransformerEncoder) -> Encoder: ...
-@overload
-def from_torch(module: nn.TransformerDecoder) -> Decoder: ...
-@overload
-def from_torch(module: nn.Transformer) -> tuple[Encoder, Decoder]: ...
-
-
-def from_torch(module: nn.Module) -> nn.Module | tuple[Encoder, Decoder]:
+def from_torch(module: nn.Module) -> Any:
     """Make a module of ours that computes what one of `torch.nn` does, with copies of its weights.
 
     Args:
@@ -193,30 +150,19 @@ def from_torch(module: nn.Module) -> nn.Module | tuple[Encoder, Decoder]:
         Our `MultiHeadAttention`, `EncoderLayer`, `DecoderLayer`, `Encoder` or `Decoder`; for a
         `torch.nn.Transformer` the pair `(Encoder, Decoder)`. Ours are batch first, and True in
         their masks means *may attend*. Dropout rates, epsilons, dtype, device and mode are those
-        of `module`.
+        of `module`; a parameter in two places becomes two.
 
     Raises:
         TypeError: `module`, or a part of it, is of another type; a subclass is another type.
         ValueError: it does what ours cannot: `add_bias_kv`, `add_zero_attn`, an activation other
-            than ReLU, exact GELU and SiLU, a norm without weights, a dropout rate of 1, layers of
-            different form or `batch_first`, one parameter in two places.
-
-    Example:
-        >>> theirs, x = nn.MultiheadAttention(8, num_heads=2, batch_first=True), torch.randn(1, 3, 8)
-        >>> torch.allclose(from_torch(theirs)(x, x, x)[0], theirs(x, x, x)[0], atol=1e-5)
-        True
+            than ReLU, exact GELU and SiLU, a norm without weights, layers of different form or
+            `batch_first`.
     """
-    _check_kind("module", module := original(module), [*_KINDS, nn.Transformer])
-    _check_untied(module)
-    attentions = [part for part in module.modules() if isinstance(part, nn.MultiheadAttention)]
-    batch_first = agreed("batch_first", [attention.batch_first for attention in attentions] or [True])
+    _check_kind(module := original(module), [*_KINDS, nn.Transformer])
     if isinstance(module, nn.Transformer):
-        _check_kind("encoder", module.encoder, [nn.TransformerEncoder])
-        _check_kind("decoder", module.decoder, [nn.TransformerDecoder])
-        encoder, decoder = from_torch(module.encoder), from_torch(module.decoder)
-        _form([*encoder.layers, *decoder.layers])  # two halves of one form
-        return encoder, decoder
-    theirs, ours = _checked_plans(module, type(module), batch_first)
+        return from_torch(module.encoder), from_torch(module.decoder)
+    attentions = [part for part in module.modules() if isinstance(part, nn.MultiheadAttention)]
+    theirs, ours = _checked_plans(module, type(module), attentions[0].batch_first if attentions else True)
     weights: dict[str, Tensor] = {}
     for name, x in plain_state(module).items():
         names = _our_names(name, theirs)
@@ -224,21 +170,7 @@ def from_torch(module: nn.Module) -> nn.Module | tuple[Encoder, Decoder]:
     return _filled(ours, weights, module, theirs)
 
 
-@overload
-def to_torch(module: MultiHeadAttention, batch_first: bool = True) -> nn.MultiheadAttention: ...
-@overload
-def to_torch(module: EncoderLayer, batch_first: bool = True) -> nn.TransformerEncoderLayer: ...
-@overload
-def to_torch(module: DecoderLayer, batch_first: bool = True) -> nn.TransformerDecoderLayer: ...
-@overload
-def to_torch(module: Encoder, batch_first: bool = True) -> nn.TransformerEncoder: ...
-@overload
-def to_torch(module: Decoder, batch_first: bool = True) -> nn.TransformerDecoder: ...
-@overload
-def to_torch(module: tuple[Encoder, Decoder], batch_first: bool = True) -> nn.Transformer: ...
-
-
-def to_torch(module: nn.Module | tuple[Encoder, Decoder], batch_first: bool = True) -> nn.Module:
+def to_torch(module: nn.Module | tuple[Encoder, Decoder], batch_first: bool = True) -> Any:
     """Make a module of `torch.nn` that computes what one of ours does, with copies of its weights.
 
     Args:
@@ -251,35 +183,26 @@ def to_torch(module: nn.Module | tuple[Encoder, Decoder], batch_first: bool = Tr
         A `torch.nn.MultiheadAttention`, `TransformerEncoderLayer`, `TransformerDecoderLayer`,
         `TransformerEncoder` or `TransformerDecoder`; for a pair a `torch.nn.Transformer`. True in
         its masks means *must not attend*. Dropout rates, epsilons, dtype, device and mode are
-        those of `module`.
+        those of `module`; a parameter in two places becomes two.
 
     Raises:
         TypeError: `module`, or a part of it, is of another type; a subclass is another type.
-        ValueError: the layers differ in form, or one parameter is used in two places.
+        ValueError: the layers differ in form.
     """
     check_type(bool, batch_first=batch_first)
     if isinstance(module, tuple):
-        return _pair_to_torch(module, batch_first)
-    _check_kind("module", ours := original(module), [*_KINDS.values(), tuple])
-    _check_untied(ours)
+        encoder, decoder = to_torch(module[0], batch_first), to_torch(module[1], batch_first)
+        _check_kind(encoder, [nn.TransformerEncoder])
+        _check_kind(decoder, [nn.TransformerDecoder])
+        form, empty = encoder.layers[0].self_attn, nn.Identity()  # as it draws all parameters anew
+        halves: dict[str, Any] = {"custom_encoder": empty, "custom_decoder": empty}
+        theirs = nn.Transformer(form.embed_dim, form.num_heads, batch_first=batch_first, **halves)
+        theirs.encoder, theirs.decoder, theirs.training = encoder, decoder, encoder.training
+        return theirs
+    _check_kind(ours := original(module), [*_KINDS.values(), tuple])
     kind = next(theirs for theirs, own in _KINDS.items() if type(ours) is own)
     theirs, _ = _checked_plans(ours, kind, batch_first)
     state = plain_state(ours)
     names = {name: _our_names(name, theirs) for name in theirs.state_dict()}
     weights = {name: torch.cat([state[each] for each in some]) for name, some in names.items()}
     return _filled(theirs, weights, ours, theirs)
-
-
-def _pair_to_torch(pair: tuple[Encoder, Decoder], batch_first: bool) -> nn.Transformer:
-    if [type(stack) for stack in pair] != [Encoder, Decoder]:
-        given = ", ".join(type(stack).__name__ for stack in pair)
-        raise TypeError(f"module must be a pair (Encoder, Decoder), not ({given})")
-    encoder, decoder = pair
-    _check_untied(nn.ModuleList(pair))
-    stacks = to_torch(encoder, batch_first), to_torch(decoder, batch_first)
-    form = _form([*encoder.layers, *decoder.layers])  # two halves of one form
-    empty: dict[str, Any] = {"custom_encoder": nn.Identity(), "custom_decoder": nn.Identity()}
-    theirs = nn.Transformer(form["d_model"], form["n_heads"], batch_first=batch_first, **empty)
-    theirs.encoder, theirs.decoder = stacks
-    theirs.training = encoder.training or decoder.training
-    return theirs
