@@ -219,7 +219,8 @@ def plain_transformer(model: Any, besides: Collection[str] = ()) -> Transformer:
         check_shapes({name: x.shape for name, x in own.items() if name not in besides}, wanted, {})
         if not parameter_owners(model).items() >= owners.items():
             raise ValueError("its parameters are not shared as configured")
-        table, y = plain.positions.table, model.positions.table.to("cpu", torch.float32)  # perhaps from half
+        table = plain.positions.table
+        y = model.positions.table.to(table)  # perhaps from half
         if "positions.table" not in besides and not (y.shape == table.shape and y.allclose(table, atol=0.01)):
             raise ValueError("positions.table is not as it makes it")
     except ValueError as error:
