@@ -23,7 +23,7 @@ from transformer.commands.recipes import RECIPES, Recipe, changed, train_recipe
 from transformer.files import write_record
 from transformer.language.translator import evaluate_translator
 from transformer.runs.folder import run_facts
-from transformer.runs.update import Updater
+from transformer.runs.loop import Updater
 from transformer.speed.graphs import UpdateGraphs
 from transformer.toy import exact_match
 from transformer.training import to_device

@@ -27,7 +27,7 @@ from transformer import (
     to_torch,
 )
 from transformer.exchange.marian import to_marian
-from transformer.runs.update import autocast
+from transformer.runs.loop import autocast
 
 LEARNING_RATE = 1e-4
 HAS_MARIAN = find_spec("transformers") is not None

@@ -27,8 +27,8 @@ from transformer import TransformerConfig, Translator, load_corpus
 from transformer.commands.recipes import RECIPES, changed, train_translator
 from transformer.files import atomic_file, read_record, write_record
 from transformer.language.translator import Search
-from transformer.runs.checkpoints import load_checkpoint
 from transformer.runs.folder import RunFolder, run_facts
+from transformer.runs.loop import load_checkpoint
 
 ROOT = Path(__file__).resolve().parents[1]
 RUNS = Path("runs") / "ablation"

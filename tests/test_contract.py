@@ -41,7 +41,7 @@ from transformer import (
     token_accuracy,
 )
 from transformer.language.vocabulary import BOS_ID, EOS_ID, PAD_ID, UNK_ID
-from transformer.runs.update import accumulate_gradients
+from transformer.runs.loop import accumulate_gradients
 from transformer.toy import reversal_batches
 
 # B 2, S 7, T 5: no two sizes are equal.

@@ -19,11 +19,11 @@ from small import VOCABULARY, make_model
 import transformer.files
 from transformer import Vocabulary
 from transformer.files import CheckpointError, atomic_file, read_record, write_record
-from transformer.runs.checkpoints import (
+from transformer.runs.folder import RunFolder, read_log
+from transformer.runs.loop import (
     load_checkpoint,
     save_checkpoint,
 )
-from transformer.runs.folder import RunFolder, read_log
 from transformer.training import load_record, record_path
 from transformer.weights import load_weights, save_weights
 

@@ -263,7 +263,7 @@ def kernels_flow() -> Diagram:
     for use in uses:
         bend = () if use.x == fast.x else ((fast.x, 152), (use.x, 152))
         d.arrow(fast.bottom, *bend, use.top)
-    table = d.box(242, 256, "CHOICES: (when, which)", "weight", 436, 34, look="code")
+    table = d.box(242, 256, "fastest(x, weight)", "weight", 436, 34, look="code")
     for use in uses:
         d.arrow(use.bottom, (use.x, table.y - 17))
     for (x, width), name in zip(columns[::2], ("oneDNN", "F.linear"), strict=True):
@@ -563,7 +563,7 @@ def parts_of_a_run() -> Diagram:
     evaluate = d.box(66, 128, "evaluate", "plain", 100)
     best = d.box(228, 128, "Scores", "value", 116)
     log = d.box(396, 128, "RunLog", "query", 110)
-    d.box(206, 216, "Checkpointer\nweights, averages, place in the data, …", "memory", 372, 50)
+    d.box(206, 216, "Trainer\nweights, averages, place in the data, …", "memory", 372, 50)
     d.frame(235, 308, 458, 82)
     d.text(16, 334, "the folder, locked by run.lock", "start")
     best_file = d.box(66, 298, "best.pt", "weight", 96, 30, look="code")

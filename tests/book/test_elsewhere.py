@@ -28,7 +28,7 @@ CELLS = {
     """,
     "11": """
         imports-here copy-task go-on checkpoint-imports random-state save-checkpoint load-checkpoint
-        save-and-resume early-loop folder copy-train update-imports autocast precisions
+        save-and-resume early-loop folder copy-train autocast precisions
         moving-average-class averages exercise-3-solution
     """,
     "13": """

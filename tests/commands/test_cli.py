@@ -31,8 +31,8 @@ from transformer.files import write_record
 from transformer.language.corpora import Pair
 from transformer.language.preparation import Translation
 from transformer.language.translator import Search
-from transformer.runs.checkpoints import load_checkpoint
 from transformer.runs.folder import RunFolder
+from transformer.runs.loop import load_checkpoint
 
 TINY = changed(
     RECIPES["phrases"], corpus="ours", vocab_size=90, d_model=16, n_heads=2, n_layers=1, d_ff=24, dropout=0.1,

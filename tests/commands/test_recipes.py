@@ -49,8 +49,8 @@ from transformer.language.batches import BPEDropout
 from transformer.language.corpora import CorpusError, Pair, held_out
 from transformer.language.preparation import AS_IT_IS, CORPORA, PREPARATIONS
 from transformer.language.translator import Search, evaluate_translator, tune_search
-from transformer.runs.checkpoints import load_checkpoint
 from transformer.runs.distributed import process_group
+from transformer.runs.loop import load_checkpoint
 from transformer.speed.fast import FastTransformer
 from transformer.toy import reverse_and_mark
 from transformer.training import load_record, record_path
@@ -275,7 +275,7 @@ def test_the_accelerated_model_is_trained_and_the_plain_one_kept(tmp_path):
     shared = zip(translator.model.parameters(), trainer.model.parameters(), strict=True)
     assert all(own is theirs for own, theirs in shared)
     plain = Transformer(translator.model.config)
-    set_weights(plain, load_checkpoint(trainer.checkpointer.checkpoints()[-1]), "the checkpoint of the run")
+    set_weights(plain, load_checkpoint(trainer.folder.checkpoints()[-1]), "the checkpoint of the run")
     assert weights_equal(plain, translator.model)
     for changes in ({"average": 0.5}, {"patience": 9}):
         kept, trainer = train_translator(changed(TINY, **changes), tmp_path / str(changes))

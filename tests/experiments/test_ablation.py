@@ -14,8 +14,8 @@ pytest.importorskip("sacrebleu")
 from sacrebleu.metrics import BLEU
 
 from experiments import ablation
-from transformer.runs.checkpoints import save_checkpoint
 from transformer.runs.folder import RunFolder
+from transformer.runs.loop import save_checkpoint
 
 REFERENCES = ["the cat sees the old house .", "i like this very much .", "it is late ."] * 5
 GOOD = ["the cat sees the house .", "i like this very much .", "it is late ."] * 5

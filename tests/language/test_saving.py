@@ -29,7 +29,7 @@ from transformer import (
 )
 from transformer.language.batches import TokenBatches
 from transformer.language.preparation import CORPORA
-from transformer.runs.checkpoints import load_checkpoint, save_checkpoint
+from transformer.runs.loop import load_checkpoint, save_checkpoint
 from transformer.weights import is_compiled, load_weights, original, plain_transformer, save_weights
 
 # PyTorch's own, of what a compiled part is given.
@@ -181,7 +181,7 @@ def test_a_run_is_resumed_and_its_model_kept_whatever_hangs_on_it(kind, saying, 
         assert torch.allclose(kept[name], x, atol=1e-5) and not torch.equal(
             x, model_for(vocabulary).state_dict()[name]
         ), name
-    trainer.checkpointer.load_best()
+    trainer.load_best()
 
 
 COMPILED_OR_NOT = ["plain", "torch.compile, uncalled", "layers compiled"]
@@ -192,17 +192,15 @@ COMPILED_OR_NOT = ["plain", "torch.compile, uncalled", "layers compiled"]
 @pytest.mark.parametrize("now", COMPILED_OR_NOT)
 def test_a_run_goes_on_compiled_or_not_whatever_it_was_before(before, now, vocabulary, tmp_path):
     pairs, other = encode_pairs(PAIRS, vocabulary), model_for(vocabulary, dropout=0.1)
-    first = trainer_of(KINDS.get(before, KINDS["plain"])(model_for(vocabulary)), pairs, tmp_path)
-    first.checkpointer.save()
+    first = trainer_of(KINDS.get(before, KINDS["plain"])(model_for(vocabulary)), pairs, tmp_path, 2).fit()
     if before == "as version 0.2.0 had it":
-        path = tmp_path / "checkpoint-00000000.pt"
+        path = tmp_path / "checkpoint-00000002.pt"
         state = load_checkpoint(path)
         state["model"] = {f"_orig_mod.{name}": x for name, x in state["model"].items()}
         save_checkpoint(path, state)
     model = model_for(vocabulary)
     nn.init.zeros_(model.output.weight)
-    trainer = trainer_of(KINDS[now](model), pairs, tmp_path)
-    assert trainer.checkpointer.resume()
+    trainer = trainer_of(KINDS[now](model), pairs, tmp_path, 2).fit()  # which makes no further update
     one, two = (dict(plain_transformer(run.model).named_parameters()) for run in (first, trainer))
     assert all(torch.equal(one[name], x) for name, x in two.items())
     save_weights(trainer.model, tmp_path / "weights")

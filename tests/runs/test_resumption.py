@@ -34,9 +34,9 @@ from transformer import (
     evaluate_loss,
     teacher_forced_loss,
 )
-from transformer.runs.checkpoints import load_checkpoint
 from transformer.runs.distributed import StoppedRun
 from transformer.runs.folder import read_log
+from transformer.runs.loop import load_checkpoint
 from transformer.runs.stream import DrawnAhead
 
 SETTINGS = dict(steps=4, accumulate=2, log_every=3, evaluate_every=2, keep=1)
@@ -326,11 +326,9 @@ def test_a_second_run_in_the_folder_is_refused_until_a_second_signal_has_ended_t
         wait_for_batch(process)
         before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
         assert sys.platform != "linux" or len(processes(process.pid)) == 2
-        for go_on in (Trainer.fit, lambda trainer: trainer.checkpointer.resume()):
-            with pytest.raises(BlockingIOError, match=said):
-                go_on(make_trainer(tmp_path))
+        with pytest.raises(BlockingIOError, match=said):
+            make_trainer(tmp_path).fit()
         assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
-        assert not make_trainer(tmp_path / "another").checkpointer.resume()  # another folder is another lock
         process.send_signal(signal.SIGTERM)
         process.send_signal(signal.SIGTERM)  # at once: the same one, handed on by a launcher
         with pytest.raises(subprocess.TimeoutExpired):

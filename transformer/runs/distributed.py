@@ -33,28 +33,21 @@ def process_group(device: torch.device | str | None = None) -> Iterator[torch.de
         the device of this process.
 
     Raises:
-        ValueError: there is no such device, or there are fewer GPUs than processes.
-        RuntimeError: this torch cannot connect processes.
+        ValueError: there is no such device, as when there are fewer GPUs than processes.
     """
     device = best_device() if device is None else device
     if "LOCAL_RANK" not in os.environ:
         yield check_device(device)
         return
     if str(device).startswith("cuda"):
-        own, n_devices = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
-        if own >= n_devices:
-            raise ValueError(f"{n_devices} GPUs are too few for process {own}, counted from 0")
-        device = torch.device("cuda", own)
-        torch.cuda.set_device(device)
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
     device = check_device(device)
-    # What carries tensors of each kind of device from process to process.
-    backend = {"cpu": "cpu:gloo", "cuda": "cpu:gloo,cuda:nccl"}.get(device.type)
-    if backend is None:
-        raise ValueError(f"several processes need cpu or cuda, not {device.type}")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "cpu:gloo"
     store, rank, world_size = next(distributed.rendezvous("env://"))
     # When torchrun starts them again, they must not meet at the addresses of those that died.
-    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    store = distributed.PrefixStore(f"attempt {attempt}", store)
+    store = distributed.PrefixStore(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), store)
     long = timedelta(hours=2)  # the others wait while the first evaluates
     distributed.init_process_group(backend, timeout=long, store=store, rank=rank, world_size=world_size)
     yield device
@@ -63,11 +56,7 @@ def process_group(device: torch.device | str | None = None) -> Iterator[torch.de
 
 
 def rank_and_world_size() -> tuple[int, int]:
-    """Which process this is, counted from 0, and how many there are; (0, 1) outside of a group.
-
-    Raises:
-        RuntimeError: torchrun has started several, and this one has not joined the others.
-    """
+    """Which process this is, counted from 0, and how many there are; (0, 1) outside of a group."""
     if distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank(), distributed.get_world_size()
     if "LOCAL_RANK" in os.environ and os.environ.get("WORLD_SIZE") != "1":
@@ -143,11 +132,7 @@ _ENDINGS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if
 
 
 class Stop:
-    """Says when a call of `Trainer.fit` ends before its run does.
-
-    Args:
-        max_minutes: the time that the call has; `None` for no limit.
-    """
+    """Says when a call of `Trainer.fit` ends before its run does: its time is over, or a signal has come."""
 
     deadline: float
     signals: list[int]
@@ -159,11 +144,8 @@ class Stop:
 
     @contextmanager
     def noting(self) -> Iterator[None]:
-        """A context in which the signals that ask the process to end are noted instead of obeyed.
-
-        A second one is obeyed, but not within a second, because Ctrl-C reaches every process, and a
-        launcher passes it on again.
-        """
+        """A context in which the signals that ask the process to end are noted instead of obeyed; a second
+        one is obeyed, but not within a second, since a launcher passes on what has reached all processes."""
         times: list[float] = []
 
         def note(number: int, frame: Any) -> None:
@@ -186,8 +168,7 @@ class Stop:
                 signal.signal(number, how)
 
     def is_due(self) -> bool:
-        """Whether time is over by the first process's clock, or a signal has come; the same in all
-        processes, because they ask after the same update."""
+        """Whether time is over by the first process's clock, or a signal has come to any process."""
         late = time.monotonic() >= self.deadline and rank_and_world_size()[0] == 0
         return bool(summed_over_all(torch.tensor(int(late or bool(self.signals)))))
 

@@ -8,42 +8,30 @@ import shlex
 import subprocess
 import sys
 import time
+import warnings
 import zlib
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from importlib import metadata, resources
 from pathlib import Path
 from typing import Any
 import torch
 from torch import Tensor
-from transformer.files import (
-    CheckpointError, atomic_file, naming_errors, regular_file, sync_names, write_record,
-)  # fmt: skip
+from transformer.files import CheckpointError, atomic_file, naming_errors, regular_file, write_record
 from transformer.plots import plot_curves
-from transformer.runs.checkpoints import random_state, set_random_state
 from transformer.runs.distributed import from_first, rank_and_world_size, summed_over_all
+from transformer.runs.loop import Evaluation, Updater, autocast, load_checkpoint
 from transformer.runs.stream import BatchStream
-from transformer.runs.update import Evaluation, Updater
+from transformer.training import evaluating
 from transformer.validation import check_choice, check_device, check_size, check_type, optional_import
 
-__all__ = ["run_facts", "read_log", "RunFolder", "locked_by_first", "RunLog", "Scores", "draw_curves"]
+__all__ = ["run_facts", "read_log", "RunFolder", "RunLog", "Scores", "draw_curves"]
 
 
 def run_facts(device: torch.device | str) -> dict[str, Any]:
-    """What it takes to repeat a run.
-
-    Args:
-        device: that the run used.
-
-    Returns:
-        command, commit (with a `+` where the package differs from it), device, processor (model,
-        architecture, and the instruction set that torch's own kernels use), versions, and the date in
-        UTC. What cannot be found out is an empty string.
-
-    Raises:
-        ValueError: there is no such device.
-    """
+    """What it takes to repeat a run on a device: command, commit (with a `+` where the package differs from
+    it), device, processor, versions, and the date in UTC; what cannot be found out is an empty string."""
     device, model = check_device(device), platform.processor()
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text(encoding="utf8").splitlines():
@@ -135,40 +123,19 @@ class RunFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other processes out; this one may lock again. What is made for the lock goes with
-        it, unless a run has begun.
-
-        Raises:
-            BlockingIOError: another process is training there.
-            OSError: the folder cannot be made, or its file system knows no locks.
-        """
-        places = [self.path / "run.lock", self.path, *self.path.parents]
-        new = [place for place in places if not place.exists()]
-        try:
-            self._acquire()
-            yield
-        except BlockingIOError:
-            new = []  # they are the other process's
-            raise
-        finally:
-            for place in () if self.checkpoints() else new:
-                with suppress(OSError):  # there is something else in it
-                    place.rmdir() if place.is_dir() else place.unlink()
-            self._lock.release()
-
-    def _acquire(self) -> None:
+        """Keep other processes out (`BlockingIOError`); this one may lock again."""
         self.path.mkdir(parents=True, exist_ok=True)
         try:
             self._lock.acquire(timeout=0)
         except self._timeout:
             raise BlockingIOError(f"{self.path} is in use: another process is training there") from None
-        except (OSError, NotImplementedError) as error:
-            reason = getattr(error, "strerror", error)
-            said = f"{self.path} cannot be locked ({reason}), and without a lock two runs could meet there"
-            raise OSError(f"{said}: choose another folder") from error
+        try:
+            yield
+        finally:
+            self._lock.release()
 
     def write_config(self) -> None:
-        """Write `config.json`, now that the run has begun or gone on."""
+        """Write `config.json`, now that the run begins or has gone on."""
         if self.config is not None:
             write_record(self.path / "config.json", self.config)
 
@@ -181,31 +148,41 @@ class RunFolder:
         digits = 8 * "[0-9]"  # a copy of one under another name is not one of them
         return sorted(self.path.glob(f"checkpoint-{digits}.pt"))
 
-    def check_unused(self) -> None:
-        """Refuse a folder without checkpoints that holds other parts of a run."""
-        for path in (self.best, self._log):
-            if path.exists() and path.stat().st_size:
-                gone = f"{path} is of a run whose checkpoints are gone"
-                raise CheckpointError(f"{gone}: put one back, or begin in another folder")
+    def newest_whole(self) -> Path | None:
+        """The last checkpoint that is whole; a warning tells of those after it. `None` where no run is.
+
+        Raises:
+            CheckpointError: there is a run, but no checkpoint of it is whole, or all are gone.
+        """
+        damaged: list[str] = []
+        for path in reversed(self.checkpoints()):
+            try:
+                load_checkpoint(path)
+            except CheckpointError as error:
+                damaged.append(str(error))
+                continue
+            for damage in damaged:
+                warnings.warn(f"{damage}; going on from {path.name}", stacklevel=4)
+            return path
+        if damaged or self.best.exists() or self._log.exists():
+            said = f"{self.path} holds a run, but no checkpoint of it is whole"
+            told = "; ".join(damaged) or "none is left"
+            raise CheckpointError(f"{said}: {told}. Put a whole one there, or begin in another folder")
+        return None
 
     def prune(self, step: int, keep: int) -> None:
         """Remove all but the newest checkpoints up to an update, and what was never finished."""
         for path in [path for path in self.checkpoints() if path <= self.checkpoint(step)][:-keep]:
             path.unlink()
-        own = ("checkpoint-*.pt", "best.pt", "log.jsonl")
-        for name in own if self.config is None else (*own, "config.json"):
-            for path in self.path.glob(f".{name}.*.part"):
-                path.unlink()
+        for path in self.path.glob(f".*.{16 * '[0-9a-f]'}.part"):  # of `atomic_file`
+            path.unlink()
 
     def append_log(self, entry: dict[str, float]) -> None:
         """Add a line to `log.jsonl`; it is on the disk when this returns."""
-        is_new = not self._log.exists()
         with naming_errors(self._log), open(self._log, "a", encoding="utf8") as file:
             file.write(_line(entry))
             file.flush()
             os.fsync(file.fileno())
-        if is_new:
-            sync_names(self.path)
 
     def write_log(self, entries: list[dict[str, float]]) -> None:
         """Make `entries` the whole of `log.jsonl`."""
@@ -213,38 +190,9 @@ class RunFolder:
             part.write_text("".join(map(_line, entries)), encoding="utf8")
 
 
-@contextmanager
-def locked_by_first(folder: RunFolder | None) -> Iterator[None]:
-    """Keep other runs out of a folder, if there is one, as `RunFolder.locked` does. The first process holds
-    the lock; the others are told if it is taken."""
-    with ExitStack() as stack:
-        fault = ""
-        if folder is not None and rank_and_world_size()[0] == 0:
-            try:
-                stack.enter_context(folder.locked())
-            except BlockingIOError as error:
-                fault = str(error)
-        if fault := from_first(fault):
-            raise BlockingIOError(fault)
-        yield
-
-
-def _check_finite(name: str, values: Tensor, places: list[dict[str, Any]]) -> None:
-    # Stop where a number of an update, of `values` [n], is infinite or not a number.
-    bad = (~values.isfinite()).nonzero().flatten().tolist()
-    if bad:
-        where = ", ".join(f"{what} {value}" for what, value in places[bad[0]].items())
-        raise FloatingPointError(f"the {name} is {values[bad[0]].item()} at {where}")
-
-
 class RunLog:
-    """The log of a run: its entries, `history`, the line that has begun, and the file in its folder.
-
-    Args:
-        updater, stream: make the updates that it tells of.
-        folder: where the file is; `None` for no file.
-        told: of how many updates a line is printed with each entry; 0 for no lines.
-    """
+    """The log of a run: its entries, `history`, the line that has begun, and the file in its folder, if it
+    has one; with each entry, a line is printed that says of how many updates it is, unless `told` is 0."""
 
     updater: Updater
     stream: BatchStream
@@ -267,7 +215,7 @@ class RunLog:
         self.seconds = 0.0
 
     def add(self, numbers: tuple[Tensor, ...], seconds: float) -> None:
-        """Add to the line what the last update returned, where it was, and how long it took."""
+        """Add to the line what the last update returned, and how long it took."""
         step, stream = self.updater.step, self.stream
         place: dict[str, Any] = {"step": step, "epoch": stream.epoch, "batch": stream.position}
         self.places.append(place | {"learning rate": f"{self.updater.schedule(step):.2e}"})
@@ -282,10 +230,12 @@ class RunLog:
         losses, counts, norms = (torch.stack(column) for column in zip(*self.updates))
         losses, counts, norms = summed_over_all(losses).cpu(), summed_over_all(counts).cpu(), norms.cpu()
         scaled = self.updater.scaler.is_enabled()  # then a bad gradient has only skipped its update
-        # A bad gradient makes all later losses bad, so the first bad norm says where to look.
-        first_bad = len(norms) if scaled else int(norms.isfinite().long().cumprod(0).sum())
-        _check_finite("loss", losses[: first_bad + 1], self.places)
-        _check_finite("norm", norms[:0] if scaled else norms, self.places)
+        bad = ~losses.isfinite() if scaled else ~(losses + norms).isfinite()
+        if bad.any():
+            first = int(bad.nonzero()[0])
+            where = ", ".join(f"{what} {value}" for what, value in self.places[first].items())
+            said = f"the loss is {losses[first].item()} and its gradient's norm {norms[first].item()}"
+            raise FloatingPointError(f"{said} at {where}")
         self.seconds += time.perf_counter() - start
         return [losses, counts, norms]
 
@@ -337,17 +287,8 @@ class RunLog:
 
 
 class Scores:
-    """Evaluates the model of a run, and remembers the best score.
-
-    Args:
-        updater: has the model that is evaluated.
-        evaluate: as in `Trainer`; `None` for no evaluations.
-        monitor: as in `TrainingConfig`.
-
-    Attributes:
-        best, best_step: the best score, more being better, and the update it was reached at.
-        stale: number of evaluations since.
-    """
+    """Evaluates the model of a run by `evaluate`, and remembers the best score: that of the metric
+    `monitor`, with the sign that makes more better; the update it was reached at; how many follow it."""
 
     updater: Updater
     evaluate: Evaluation | None
@@ -360,34 +301,25 @@ class Scores:
         self.updater, self.evaluate, self.monitor = updater, evaluate, monitor
         self.best, self.best_step, self.stale = -math.inf, 0, 0
 
-    def _measured(self) -> tuple[dict[str, float], float]:
-        # The metrics, and the one to monitor with the sign that makes more better.
-        assert self.evaluate is not None
-        metrics, name = self.updater.metrics(self.evaluate), self.monitor.removeprefix("-")
-        if taken := metrics.keys() & {"step", "rate", "norm", "seconds", "crc"}:
-            raise ValueError(f"evaluate returned {sorted(taken)}, which the log uses itself")
-        if name not in metrics:
-            raise ValueError(f"monitor is {self.monitor!r}, but evaluate returned {sorted(metrics)}")
-        return metrics, -metrics[name] if self.monitor.startswith("-") else metrics[name]
-
-    def dry_run(self) -> None:
-        """Evaluate and leave no trace, since an error should not come late."""
-        if self.evaluate is not None:
-            before = random_state(self.updater.device)
-            self._measured()
-            set_random_state(before, self.updater.device)
-
     def measure(self, write: Callable[[dict[str, float]], None]) -> None:
-        """Evaluate, `write` the metrics, and then count them."""
+        """Evaluate the averaged weights, in the first process alone; `write` the metrics, then count them."""
         if self.evaluate is None:
             return
-        step = self.updater.step
-        metrics, score = self._measured()
-        _check_finite(f"metric {self.monitor}", torch.tensor([score]), [{"step": step}])
-        write({"step": step, **metrics})
+        updater, name, found = self.updater, self.monitor.removeprefix("-"), None
+        if rank_and_world_size()[0] == 0:
+            with updater.averaged(), evaluating(updater.model), autocast(updater.device, updater.precision):
+                check_type(Mapping, **{"evaluate(model)": (given := self.evaluate(updater.model))})
+                found = {metric: float(value) for metric, value in given.items()}
+        metrics: dict[str, float] = from_first(found)
+        if name not in metrics:
+            raise ValueError(f"monitor is {self.monitor!r}, but evaluate returned {sorted(metrics)}")
+        score = -metrics[name] if self.monitor.startswith("-") else metrics[name]
+        if not math.isfinite(score):
+            raise FloatingPointError(f"the metric {name} is {metrics[name]} at step {updater.step}")
+        write({"step": updater.step, **metrics})
         self.stale += 1
         if score > self.best:
-            self.best, self.best_step, self.stale = score, step, 0
+            self.best, self.best_step, self.stale = score, updater.step, 0
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint needs."""
@@ -395,10 +327,7 @@ class Scores:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from what `state_dict` returned."""
-        best, best_step, stale = state["best"], state["best_step"], state["stale"]
-        check_type((int, float), best=best)
-        check_size(minimum=0, best_step=best_step, stale=stale)
-        self.best, self.best_step, self.stale = best, best_step, stale
+        self.best, self.best_step, self.stale = state["best"], state["best_step"], state["stale"]
 
 
 def draw_curves(history: list[dict[str, float]], path: Path | str) -> Any:
@@ -412,9 +341,7 @@ def draw_curves(history: list[dict[str, float]], path: Path | str) -> Any:
         the matplotlib figure.
 
     Raises:
-        ValueError: the format is unknown.
-        OSError: the file cannot be written; the message names it.
-        ImportError: matplotlib is missing.
+        ValueError, OSError: the format is unknown, or the file cannot be written.
     """
     path, updates = Path(path), [entry for entry in history if "rate" in entry]
     tests = [entry for entry in history if "rate" not in entry]

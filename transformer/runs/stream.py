@@ -13,10 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
-from transformer.runs.checkpoints import random_state, set_random_state
+from transformer.runs.loop import random_state, set_random_state
 from transformer.runs.distributed import from_all, rank_and_world_size
 from transformer.training import as_epochs
-from transformer.validation import check_size, check_type
 
 __all__ = ["EpochBatches", "BatchStream", "DrawnAhead", "RandomNumbers", "fingerprint"]
 
@@ -35,12 +34,7 @@ class BatchStream:
             `DataLoader` does that shuffles, depends on this and on the epoch alone.
 
     Attributes:
-        rank, world_size: which process this is, and how many share the batches.
         epoch, position: the epoch, and how many of its batches have been handed out, to any process.
-
-    Raises:
-        TypeError: `batches` is neither.
-        ValueError: it is a `DataLoader` with a generator of its own.
     """
 
     rank: int
@@ -60,24 +54,20 @@ class BatchStream:
         self.epoch = self.position = 0
 
     def __iter__(self) -> Generator[list[Any], None, None]:
-        try:
-            yield from self._groups()
-        finally:
-            if isinstance(self.batches, DrawnAhead):
-                self.batches.close()
-
-    def _groups(self) -> Iterator[list[Any]]:
         group: list[Any] = []
-        while True:
-            for batch in self._epoch(self.epoch, self.position):
-                self.position += 1
-                group.append(batch)
-                if len(group) == self.size:
-                    yield group[self.rank :: self.world_size]
-                    group = []
-            if self.position == 0:
-                raise ValueError(f"batches({self.epoch}) gave no batch")
-            self.epoch, self.position = self.epoch + 1, 0
+        try:
+            while True:
+                for batch in self._epoch(self.epoch, self.position):
+                    self.position += 1
+                    group.append(batch)
+                    if len(group) == self.size:
+                        yield group[self.rank :: self.world_size]
+                        group = []
+                if self.position == 0:
+                    raise ValueError(f"batches({self.epoch}) gave no batch")
+                self.epoch, self.position = self.epoch + 1, 0
+        finally:
+            getattr(self.batches, "close", lambda: None)()
 
     def state_dict(self) -> dict[str, int]:
         """The place in the data, as a checkpoint needs it."""
@@ -85,9 +75,7 @@ class BatchStream:
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Go on at the place that `state_dict` returned."""
-        epoch, position = state["epoch"], state["position"]
-        check_size(minimum=0, epoch=epoch, position=position)
-        self.epoch, self.position = epoch, position
+        self.epoch, self.position = state["epoch"], state["position"]
 
     def first(self) -> Any:
         """The first batch of the first epoch; `None` where there is none."""
@@ -95,23 +83,19 @@ class BatchStream:
 
     def _epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
         drawn = torch.Generator().manual_seed(self.seed * 1_000_003 + epoch).get_state()
-        batches, end = self._from(epoch, start), object()
+        batches, end = None, object()
         while True:
             with torch.random.fork_rng(devices=[]):  # dropout must not notice what is drawn here
                 torch.set_rng_state(drawn)
+                batches = islice(self.batches(epoch), start, None) if batches is None else batches
                 batch = next(batches, end)
                 drawn = torch.get_rng_state()
             if batch is end:
                 return
             yield batch
 
-    def _from(self, epoch: int, start: int) -> Iterator[Any]:
-        given = self.batches(epoch)  # begun only when the first is asked for
-        check_type(Iterable, **{f"batches({epoch})": given})
-        yield from islice(given, start, None)
 
-
-class DrawnAhead:
+class DrawnAhead(Dataset[Any]):
     """The batches of an epoch, prepared in another process while the epoch before is trained on.
 
     Linux alone can copy a process with all that it has read; elsewhere they are prepared when they are due.
@@ -135,33 +119,27 @@ class DrawnAhead:
         if sys.platform != "linux" or multiprocessing.current_process().daemon:
             return self.prepare(epoch)(epoch)
         if epoch not in (self._epoch, self._epoch + 1):
-            self._coming = _in_a_worker(self.prepare, epoch)
+            self._coming = self._in_a_worker(epoch)
         if epoch != self._epoch:
             self._epoch, self._prepared = epoch, next(self._coming)
         return self._prepared(epoch)
+
+    def __getitem__(self, epoch: int) -> Any:
+        return self.prepare(epoch)  # in the other process
 
     def close(self) -> None:
         """End the other process."""
         self._epoch, self._prepared, self._coming = -2, lambda epoch: (), iter(())
 
-
-class _Prepared(Dataset[Any]):
-    def __init__(self, prepare: Callable[[int], Any]) -> None:
-        self.prepare = prepare
-
-    def __getitem__(self, epoch: int) -> Any:
-        return self.prepare(epoch)
-
-
-def _in_a_worker(prepare: Callable[[int], Any], epoch: int) -> Iterator[Any]:
-    # What is prepared for an epoch and those after it, never more than one of them ahead.
-    loader = DataLoader(
-        _Prepared(prepare), None, sampler=count(epoch), num_workers=1, prefetch_factor=1,
-        collate_fn=lambda prepared: prepared, worker_init_fn=_follow_parent,
-        multiprocessing_context="fork", generator=torch.Generator(),
-    )  # fmt: skip
-    with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # of threads, not copied
-        return iter(loader)
+    def _in_a_worker(self, epoch: int) -> Iterator[Any]:
+        # What is prepared for an epoch and those after it, never more than one of them ahead.
+        loader = DataLoader(
+            self, None, sampler=count(epoch), num_workers=1, prefetch_factor=1,
+            collate_fn=lambda prepared: prepared, worker_init_fn=_follow_parent,
+            multiprocessing_context="fork", generator=torch.Generator(),
+        )  # fmt: skip
+        with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # of threads, not copied
+            return iter(loader)
 
 
 def _follow_parent(number: int) -> None:
@@ -173,19 +151,16 @@ def _follow_parent(number: int) -> None:
 
 
 class RandomNumbers:
-    """What a run draws from torch's own generators, other numbers in every process.
+    """What a run of this seed draws from torch's own generators, other numbers in every process."""
 
-    Args:
-        seed: of the run.
-        device: where it draws, beside the CPU.
-    """
-
+    rank: int
+    world_size: int
     seed: int
     device: torch.device
 
     def __init__(self, seed: int, device: torch.device) -> None:
-        rank, world_size = rank_and_world_size()
-        self.seed, self.device = seed * world_size + rank, device
+        self.rank, self.world_size = rank_and_world_size()
+        self.seed, self.device = seed * self.world_size + self.rank, device
         self._paused: dict[str, Tensor] | None = None
 
     def begin(self) -> None:
@@ -204,14 +179,11 @@ class RandomNumbers:
 
     def load_state_dict(self, states: list[dict[str, Tensor]]) -> None:
         """Go on from what `state_dict` returned, each process from its own."""
-        check_type(list, random=states)
-        rank, world_size = rank_and_world_size()
-        if len(states) == world_size:
-            set_random_state(states[rank], self.device)
+        if len(states) == self.world_size:
+            set_random_state(states[self.rank], self.device)
         else:
-            said = f"the checkpoint was written by {len(states)} processes, not {world_size}"
-            warnings.warn(f"{said}: dropout starts anew", stacklevel=6)
-            torch.manual_seed(self.seed)
+            said = f"the checkpoint was written by {len(states)} processes, not {self.world_size}"
+            warnings.warn(f"{said}: dropout starts anew", stacklevel=4)
 
 
 def fingerprint(batch: Any) -> str:

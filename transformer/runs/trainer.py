@@ -2,7 +2,6 @@
 
 import os
 import time
-import warnings
 from collections.abc import Callable
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, is_dataclass
@@ -12,18 +11,20 @@ from typing import Any
 from torch import nn
 from transformer.files import CheckpointError
 from transformer.model import Transformer
-from transformer.runs.checkpoints import DamagedCheckpointError, load_checkpoint, save_checkpoint
 from transformer.runs.distributed import Stop, from_first, rank_and_world_size
-from transformer.runs.folder import RunFolder, RunLog, Scores, locked_by_first
+from transformer.runs.folder import RunFolder, RunLog, Scores
+from transformer.runs.loop import (
+    PRECISIONS, Evaluation, RateSchedule, SummedLoss, Updater, load_checkpoint, save_checkpoint,
+)  # fmt: skip
 from transformer.runs.stream import BatchStream, EpochBatches, RandomNumbers, fingerprint
-from transformer.runs.update import PRECISIONS, Evaluation, RateSchedule, SummedLoss, Updater
 from transformer.speed.fast import accelerated
 from transformer.speed.graphs import UpdateGraphs
 from transformer.validation import check_choice, check_number, check_rate, check_size, check_type
-from transformer.weights import check_weights, is_compiled, original, plain_state, plain_transformer
-from transformer.weights import set_weights
+from transformer.weights import (
+    check_weights, is_compiled, original, plain_state, plain_transformer, set_weights,
+)  # fmt: skip
 
-__all__ = ["TrainingConfig", "run_settings", "check_settings", "Checkpointer", "Trainer"]
+__all__ = ["TrainingConfig", "Trainer"]
 
 
 @dataclass(frozen=True)
@@ -77,205 +78,7 @@ class TrainingConfig:
 
 # Updates whose learning rate a checkpoint remembers, once they are made.
 _REMEMBERED = (1, 10, 100)
-
-
-def run_settings(
-    updater: Updater, loss: SummedLoss, config: TrainingConfig, first_batch: str, step: int
-) -> dict[str, str]:
-    """What must be the same when a run goes on, as text that a checkpoint holds and a message shows.
-
-    Args:
-        updater, loss, config: of the run.
-        first_batch: a checksum.
-        step: number of updates made.
-    """
-    found = {name: value for name, value in vars(config).items() if name not in ("steps", "keep")}
-    if is_dataclass(of_model := getattr(updater.model, "config", None)):
-        found |= {f"model.{name}": value for name, value in vars(of_model).items()}
-    words = {name: repr(value) for name, value in found.items()}
-    for number in (number for number in _REMEMBERED if number <= step):
-        check_number(**{(name := f"rate of update {number}"): (rate := updater.schedule(number))})
-        words[name] = f"{rate:.6e}"  # another machine may round differently
-    options = vars(loss) if is_dataclass(loss) else getattr(loss, "keywords", {})
-    plain = {name: value for name, value in options.items() if isinstance(value, float | int | str)}
-    return words | {"options of the loss": repr(plain), "first batch": first_batch}
-
-
-class Checkpointer:
-    """Writes and reads the checkpoints of a run, for all its processes; without a folder it does nothing.
-
-    Args:
-        folder: of the run; `None` for nowhere.
-        config: as in `Trainer`.
-        updater, stream, random, log, scores: the parts of the run.
-        settings: `settings(step)` returns the `run_settings` after so many updates.
-    """
-
-    folder: RunFolder | None
-    config: TrainingConfig
-    updater: Updater
-    model: nn.Module
-    log: RunLog
-    scores: Scores
-    settings: Callable[[int], dict[str, str]]
-
-    def __init__(
-        self, folder: RunFolder | None, config: TrainingConfig, updater: Updater, stream: BatchStream,
-        random: RandomNumbers, log: RunLog, scores: Scores, settings: Callable[[int], dict[str, str]],
-    ) -> None:
-        self.folder, self.config, self.updater, self.model = folder, config, updater, updater.model
-        self.log, self.scores, self.settings = log, scores, settings
-        self._first = rank_and_world_size()[0] == 0  # the process that writes
-        parts = updater, stream, random, log, scores
-        # By their names in the file, in the order in which they are loaded.
-        self._parts: dict[str, Any] = dict(zip(("updater", "stream", "random", "journal", "scores"), parts))
-
-    def begin(self) -> None:
-        """Go on from the newest checkpoint, or evaluate once and write the first one, before the log
-        begins, so that no log is without a checkpoint."""
-        if self.resume():
-            return
-        if self.updater.step == 0:
-            self.scores.dry_run()
-        if self.folder is not None and self._first:
-            self.folder.write_config()
-        self.save()
-
-    def save(self) -> None:
-        """Write a checkpoint of all processes, and then the best weights, if these are the best."""
-        if self.folder is None:
-            return
-        states = {name: part.state_dict() for name, part in self._parts.items()}
-        if self._first:
-            step = self.updater.step
-            plan = {"steps": self.config.steps, "rate": float(self.updater.schedule(step)) if step else 0.0}
-            states["settings"] = {"words": self.settings(step), "plan": plan}
-            save_checkpoint(self.folder.checkpoint(step), {"model": plain_state(self.model), **states})
-            self._follow_up(self.folder)
-        from_first(None)  # no process goes on before the file is there
-
-    def _follow_up(self, folder: RunFolder) -> None:
-        # What follows the checkpoint of this step. If the run was cut off after it, resuming does this.
-        if 0 < self.scores.best_step == self.updater.step:
-            with self.updater.averaged():
-                best = {"step": self.updater.step, "score": self.scores.best}
-                save_checkpoint(folder.best, {"model": plain_state(self.model), **best})
-        folder.prune(self.updater.step, self.config.keep)
-
-    def resume(self) -> bool:
-        """Go on from the newest whole checkpoint, chosen by the first process; return whether there was one.
-
-        Raises:
-            CheckpointError: no checkpoint is whole, or all are gone from a run; or the newest
-                whole one is of another model, of other settings (except `steps` and `keep`), of
-                another schedule (unless `steps` is raised), loss or first batch as far as a
-                checkpoint tells, or in another format. Nothing in the directory has changed then.
-            BlockingIOError: another process is training in the directory.
-        """
-        if self.folder is None:
-            return False
-        with locked_by_first(self.folder):
-            path = from_first(_newest_whole(self.folder.checkpoints()) if self._first else None)
-            if path is None:
-                self.folder.check_unused()
-                return False
-            self._restore(load_checkpoint(path), path)
-            self.log.reload()
-            if self._first:
-                self._follow_up(self.folder)
-                self.folder.write_config()
-            return True
-
-    def _restore(self, state: dict[str, Any], path: Path) -> None:
-        check_weights(self.model, state, path)
-        try:
-            step = state["updater"]["step"]
-            rate = self.updater.schedule(step) if step else 0.0
-            check_settings(state["settings"], self.settings(step), self.config.steps, step, rate, path)
-            set_weights(self.model, state, path)
-            for name, part in self._parts.items():
-                part.load_state_dict(state[name])
-        except CheckpointError:
-            raise
-        except Exception as error:  # weights alone, or another program's checkpoint
-            message = f"{path} cannot be resumed from ({type(error).__name__}: {error})"
-            raise CheckpointError(message) from error
-
-    def checkpoints(self) -> list[Path]:
-        """The checkpoints in the folder, oldest first."""
-        return [] if self.folder is None else self.folder.checkpoints()
-
-    def load_best(self) -> None:
-        """Give the model the weights that `config.monitor` found best.
-
-        Raises:
-            ValueError: there is no folder.
-            FileNotFoundError: nothing has been evaluated yet.
-            CheckpointError: the file is damaged, or belongs to another model.
-        """
-        if self.folder is None:
-            raise ValueError("a trainer without a directory keeps no best weights")
-        set_weights(self.model, load_checkpoint(self.folder.best), self.folder.best)
-
-
-def check_settings(saved: Any, own: dict[str, str], steps: int, step: int, rate: float, path: Path) -> None:
-    """Refuse what a checkpoint says of settings if they are not a run's own.
-
-    A run that is made longer may have another schedule, and a warning tells of it.
-
-    Args:
-        saved: what the checkpoint says.
-        own: the `run_settings` after as many updates.
-        steps: of the whole run.
-        step, rate: the updates made, and the rate that the last of them would have now.
-        path: of the checkpoint, for messages.
-
-    Raises:
-        CheckpointError: a setting differs; the message names it.
-    """
-    found, plan = saved["words"], saved["plan"]
-    longer, then = plan["steps"] < steps, plan["rate"]
-    if found.keys() != own.keys():
-        raise CheckpointError(f"{path} cannot be resumed from: its settings are other ones")
-    compared = [name for name in own if not (longer and name.startswith("rate of"))]
-    changed = [f"{n} = {found[n]!s:.60} and not {own[n]}" for n in compared if found[n] != own[n]]
-    if changed:
-        raise CheckpointError(f"{path} belongs to a run with {', '.join(changed)}")
-    if longer and f"{rate:.6e}" != f"{then:.6e}":
-        said = f"the schedule is now that of {steps:,} updates and no longer of {plan['steps']:,}"
-        here = f"update {step:,} had the rate {then:.1e}, and would have {rate:.1e}"
-        warnings.warn(f"{said}: {here}", stacklevel=6)  # where `fit` was called
-
-
-def _newest_whole(paths: list[Path]) -> Path | None:
-    # The last whole one of some checkpoints; those after it are told of.
-    damaged: list[DamagedCheckpointError] = []
-    for path in reversed(paths):
-        try:
-            load_checkpoint(path)
-        except DamagedCheckpointError as error:
-            damaged.append(error)
-            continue
-        for damage in damaged:
-            warnings.warn(f"{damage}; going on from {path.name}", stacklevel=5)
-        return path
-    if damaged:
-        said = f"{paths[0].parent} holds a run, but no checkpoint of it is whole"
-        told = "; ".join(map(str, damaged))
-        raise CheckpointError(f"{said}: {told}. Put a whole one there, or begin in another folder")
-    return None
-
-
 _PUBLISHED = "output.bias", "positions.table"  # what models from elsewhere have, which `exchange` can keep
-
-
-def _check_parts(model: Any, loss: Any, schedule: Any, config: Any, evaluate: Evaluation | None) -> None:
-    check_type(nn.Module, model=model)
-    check_type(TrainingConfig, config=config)
-    check_type(Callable, loss=loss, schedule=schedule)
-    check_type((Callable, type(None)), evaluate=evaluate)
-    if isinstance(original(model), Transformer):
-        plain_transformer(model, besides=_PUBLISHED)  # now, and not once it is trained and to be saved
 
 
 class Trainer:
@@ -295,15 +98,15 @@ class Trainer:
         config: the run's settings.
         directory: of log and checkpoints, a path or a `RunFolder` that may be locked already; or `None`.
         evaluate: `evaluate(model)` returns metrics, in evaluation mode and without gradients. Only the
-            first of several processes calls it, and once before the first update, as a trial.
+            first of several processes calls it.
         progress: whether to print a line with each entry of the log.
         graphs: whether a GPU gets whole updates at once, as in `UpdateGraphs`: faster where its batches are
             small. The batches are padded, and the loss must be that of a batch, whatever else has happened.
 
     Attributes:
         loss: as given.
+        folder: of the run, or `None`.
         updater, stream, random, log, scores: its parts; a checkpoint holds their states.
-        checkpointer: writes and reads checkpoints.
         history: the lines of the log.
 
     Example:
@@ -320,27 +123,31 @@ class Trainer:
         self, model: nn.Module, loss: SummedLoss, batches: EpochBatches, schedule: RateSchedule,
         config: TrainingConfig, directory: os.PathLike[str] | str | None = None,
         evaluate: Evaluation | None = None, progress: bool = False, graphs: bool = False,
-    ) -> None:
-        _check_parts(model, loss, schedule, config, evaluate)
+    ) -> None:  # fmt: skip
+        check_type(nn.Module, model=model)
+        check_type(TrainingConfig, config=config)
+        check_type(Callable, loss=loss, schedule=schedule)
+        check_type((Callable, type(None)), evaluate=evaluate)
+        if isinstance(original(model), Transformer):
+            plain_transformer(model, besides=_PUBLISHED)  # now, and not once it is trained and to be saved
         self.model: Any = model if is_compiled(model) else accelerated(model, stacklevel=3)
         self.loss: SummedLoss = loss
         self.config: TrainingConfig = config
         folder = directory if isinstance(directory, RunFolder | None) else RunFolder(directory)
         settings = config.clip_norm, config.precision, config.weight_decay, config.average
-        updater = Updater(self.model, loss, schedule, *settings)
-        stream = BatchStream(batches, config.accumulate, config.seed)
-        first_batch = cache(lambda: fingerprint(stream.first()))
-        self.updater: Updater = updater
-        self.stream: BatchStream = stream
-        self.graphs: UpdateGraphs | None = UpdateGraphs(updater) if graphs else None
-        self.random: RandomNumbers = RandomNumbers(config.seed, updater.device)
-        self.log: RunLog = RunLog(updater, stream, folder, config.steps if progress else 0)
+        self.folder: RunFolder | None = folder
+        self.updater: Updater = Updater(self.model, loss, schedule, *settings)
+        self.stream: BatchStream = BatchStream(batches, config.accumulate, config.seed)
+        self.graphs: UpdateGraphs | None = UpdateGraphs(self.updater) if graphs else None
+        self.random: RandomNumbers = RandomNumbers(config.seed, self.updater.device)
+        self.log: RunLog = RunLog(self.updater, self.stream, folder, config.steps if progress else 0)
         self.history: list[dict[str, float]] = self.log.history
-        self.scores: Scores = Scores(updater, evaluate, config.monitor)
-        self.checkpointer: Checkpointer = Checkpointer(
-            folder, config, updater, stream, self.random, self.log, self.scores,
-            lambda step: run_settings(updater, loss, config, first_batch(), step),
-        )  # fmt: skip
+        self.scores: Scores = Scores(self.updater, evaluate, config.monitor)
+        self._first_batch = cache(lambda: fingerprint(self.stream.first()))
+        self._first_process = rank_and_world_size()[0] == 0  # which writes
+        # By their names in a checkpoint, in the order in which they are loaded.
+        self._parts: dict[str, Any] = {"updater": self.updater, "stream": self.stream, "random": self.random}
+        self._parts |= {"journal": self.log, "scores": self.scores}
 
     @property
     def step(self) -> int:
@@ -362,18 +169,36 @@ class Trainer:
             StoppedRun: a signal asked the process to end.
             FloatingPointError: the loss, its gradient or the metric to monitor is not finite.
             ValueError: an epoch has no batch, or the metric to monitor is missing.
-            CheckpointError, BlockingIOError: as in `Checkpointer.resume`.
+            CheckpointError: no checkpoint is whole, or all are gone from a run; or the newest whole
+                one is of another model, schedule, loss or first batch as far as it tells, or of
+                other settings (except `steps` and `keep`). Nothing in the directory has changed then.
+            BlockingIOError: another process is training in the directory.
         """
         stop = Stop(max_minutes)
         graphs = nullcontext() if self.graphs is None else self.graphs.used()
-        with locked_by_first(self.checkpointer.folder):
+        held = self.folder.locked() if self.folder is not None and self._first_process else nullcontext()
+        with held:
             self.random.begin()
-            self.checkpointer.begin()
+            if not self._resumed():
+                self._save()
+            self.log.reload()  # after the checkpoint, so that no log is without one
             with stop.noting(), graphs:
                 self._loop(stop)
             self.random.pause()
-            stop.obey(self.step, self.config.steps, self.checkpointer.folder is not None)
+            stop.obey(self.step, self.config.steps, self.folder is not None)
         return self
+
+    def load_best(self) -> None:
+        """Give the model the weights that `config.monitor` found best.
+
+        Raises:
+            ValueError: there is no directory.
+            FileNotFoundError: nothing has been evaluated yet.
+            CheckpointError: the file is damaged, or belongs to another model.
+        """
+        if self.folder is None:
+            raise ValueError("a trainer without a directory keeps no best weights")
+        set_weights(self.model, load_checkpoint(self.folder.best), self.folder.best)
 
     def _loop(self, stop: Stop) -> None:
         config, log, stopping = self.config, self.log, False
@@ -390,4 +215,69 @@ class Trainer:
                 if due:
                     self.scores.measure(log.write)
                 if due or stopping:
-                    self.checkpointer.save()
+                    self._save()
+
+    def _save(self) -> None:
+        # A checkpoint of all processes, and then what follows it.
+        if self.folder is None:
+            return
+        state = {name: part.state_dict() for name, part in self._parts.items()}
+        if self._first_process:
+            state["settings"] = {"words": self._settings(self.step), "plan": {"steps": self.config.steps}}
+            self.folder.write_config()
+            save_checkpoint(self.folder.checkpoint(self.step), {"model": plain_state(self.model), **state})
+            self._follow_up(self.folder)
+        from_first(None)  # no process goes on before the file is there
+
+    def _follow_up(self, folder: RunFolder) -> None:
+        # What follows the checkpoint of this step. If the run was cut off after it, resuming does this.
+        if 0 < self.scores.best_step == self.step:
+            with self.updater.averaged():
+                best = {"step": self.step, "score": self.scores.best}
+                save_checkpoint(folder.best, {"model": plain_state(self.model), **best})
+        folder.prune(self.step, self.config.keep)
+
+    def _resumed(self) -> bool:
+        # Goes on from the newest whole checkpoint, chosen by the first process, if there is one.
+        if self.folder is None:
+            return False
+        path = from_first(self.folder.newest_whole() if self._first_process else None)
+        if path is None:
+            return False
+        state = load_checkpoint(path)
+        check_weights(self.model, state, path)
+        try:
+            self._check_settings(state, path)
+            set_weights(self.model, state, path)
+            for name, part in self._parts.items():
+                part.load_state_dict(state[name])
+        except CheckpointError:
+            raise
+        except Exception as error:  # weights alone, or another program's checkpoint
+            message = f"{path} cannot be resumed from ({type(error).__name__}: {error})"
+            raise CheckpointError(message) from error
+        if self._first_process:
+            self._follow_up(self.folder)
+        return True
+
+    def _settings(self, step: int) -> dict[str, str]:
+        # What must be the same when the run goes on, as text that a checkpoint holds and a message shows.
+        found = {name: value for name, value in vars(self.config).items() if name not in ("steps", "keep")}
+        if is_dataclass(of_model := getattr(self.model, "config", None)):
+            found |= {f"model.{name}": value for name, value in vars(of_model).items()}
+        words = {name: repr(value) for name, value in found.items()}
+        for number in (number for number in _REMEMBERED if number <= step):
+            words[f"rate of update {number}"] = f"{self.updater.schedule(number):.6e}"  # rounding may differ
+        options = vars(self.loss) if is_dataclass(self.loss) else getattr(self.loss, "keywords", {})
+        plain = {name: value for name, value in options.items() if isinstance(value, float | int | str)}
+        return words | {"options of the loss": repr(plain), "first batch": self._first_batch()}
+
+    def _check_settings(self, state: dict[str, Any], path: Path) -> None:
+        # A run that is made longer may have another schedule.
+        found, own = state["settings"]["words"], self._settings(state["updater"]["step"])
+        longer = state["settings"]["plan"]["steps"] < self.config.steps
+        compared = [name for name in found | own if not (longer and name.startswith("rate of"))]
+        changed = [name for name in compared if found.get(name) != own.get(name)]
+        if changed:
+            said = ", ".join(f"{name} = {found.get(name)!s:.60} and not {own.get(name)}" for name in changed)
+            raise CheckpointError(f"{path} belongs to a run with {said}")

@@ -17,13 +17,9 @@ from transformer.validation import check_targets
 from transformer.weights import configured, parts_of
 
 __all__ = [
-    "FastLinear",
-    "FastMultiHeadAttention",
-    "FastTransformer",
-    "accelerate",
-    "accelerated",
+    "FastLinear", "FastMultiHeadAttention", "FastTransformer", "accelerate", "accelerated",
     "FastDecoderState",
-]
+]  # fmt: skip
 
 
 class FastLinear(nn.Linear):
@@ -38,14 +34,9 @@ class FastMultiHeadAttention(MultiHeadAttention):
     """`MultiHeadAttention`, by the fastest kernels."""
 
     def forward(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        mask: Tensor | None = None,
-        need_weights: bool = False,
-        cache: Callable[[nn.Module, Projection], KeysAndValues] | None = None,
-    ) -> tuple[Tensor, Tensor | None]:
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None,
+        need_weights: bool = False, cache: Callable[[nn.Module, Projection], KeysAndValues] | None = None,
+    ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
         """As in `MultiHeadAttention`."""
         if need_weights or cache is not None:
             return super().forward(query, key, value, mask, need_weights, cache)
@@ -59,14 +50,9 @@ _FASTER = {nn.Linear: FastLinear, MultiHeadAttention: FastMultiHeadAttention}
 
 
 class FastTransformer(Transformer):
-    """A `Transformer` by the fastest kernels, as `accelerate` makes it.
+    """A `Transformer` by the fastest kernels, as `accelerate` makes it, with a training mode of its own.
 
-    It computes what its model does, and has the same parameters and buffers under the same names;
-    only its training mode is its own. Its searches and its losses do not call all of its modules,
-    so hooks belong on the model and not here.
-
-    Args:
-        model: as in `accelerate`.
+    Its searches and losses do not call all of its modules, so hooks belong on the model and not here.
     """
 
     def __init__(self, model: Transformer) -> None:
@@ -105,19 +91,14 @@ def accelerate(model: Transformer) -> FastTransformer:
 
 
 def accelerated(model: Any, stacklevel: int = 2) -> Any:
-    """The accelerated model; where `accelerate` refuses, the model itself, and a warning says why.
-
-    Args:
-        model: any model; what is no `Transformer` is returned as it is.
-        stacklevel: for `warnings.warn`: whose line the warning names, 2 for the caller's.
-    """
+    """The accelerated model; where `accelerate` refuses, the model itself, and a warning says why, at the
+    line of `stacklevel`. What is no `Transformer` is returned as it is."""
     if not isinstance(model, Transformer):
         return model
     try:
         return accelerate(model)
     except TypeError as error:
-        said = f"the model runs as it is, without faster kernels: {error}"
-        warnings.warn(said, stacklevel=stacklevel)
+        warnings.warn(f"the model runs as it is, without faster kernels: {error}", stacklevel=stacklevel)
         return model
 
 
@@ -175,9 +156,7 @@ class _LayerStep:
 
     # Of vectors x [N, d_model]; their keys and values go to `new` [N, 2, H, 1, d_k], the place in
     # which `keys` and `values` [N, H, t, d_k] end.
-    def __call__(
-        self, x: Tensor, new: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None
-    ) -> Tensor:
+    def __call__(self, x: Tensor, new: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
         own_norm, cross_norm, feed_norm = self.norms
         if self.norm_first:
             x = x + self.attend(own_norm(x), new, keys, values)

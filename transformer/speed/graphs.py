@@ -10,9 +10,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from transformer.runs.checkpoints import random_state, set_random_state
+from transformer.runs.loop import random_state, set_random_state
 from transformer.speed.fast import FastTransformer
-from transformer.training import evaluating
 
 __all__ = ["Shape", "CUDAGraph", "RECORDERS", "rounded", "UpdateGraphs"]
 
@@ -22,11 +21,7 @@ Numbers = tuple[Tensor, ...]
 
 
 class CUDAGraph:
-    """What a function does on a GPU, recorded and not yet done.
-
-    Args:
-        function: reads and writes tensors that stay where they are, and waits for none of them.
-    """
+    """What a function does on a GPU, to tensors that stay where they are: recorded, and not yet done."""
 
     _pool: Any = None  # of memory: one for all, because no two graphs run at once
 
@@ -43,7 +38,7 @@ class CUDAGraph:
 
     @staticmethod
     def eagerly(function: Callable[[], Numbers]) -> Numbers:
-        """Do what is to be recorded later, on another stream, as PyTorch asks for before a recording."""
+        """Do on another stream what is to be recorded later, as PyTorch asks for."""
         here, aside = torch.cuda.current_stream(), torch.cuda.Stream()
         aside.wait_stream(here)
         with torch.cuda.stream(aside):
@@ -68,10 +63,6 @@ def rounded(n: int) -> int:
     return -(-n // unit) * unit
 
 
-def _say(why: str) -> None:
-    warnings.warn(f"updates are made one operation at a time, and not as graphs: {why}", stacklevel=2)
-
-
 class UpdateGraphs:
     """Makes a run's updates as graphs, one for each shape that is met a third time.
 
@@ -79,7 +70,8 @@ class UpdateGraphs:
     resumed, or whose graph cannot be recorded, draws the same dropout. A warning says once why there is none.
 
     Args:
-        updater: an `Updater`; its loss may depend on nothing but model and batch.
+        updater: an `Updater` of batches that are pairs of token ids. Its loss may depend on nothing but
+            model and batch, and not on how much padding the batch has.
 
     Attributes:
         shapes: how often each shape was met in this call of `used`; one for each batch of an update.
@@ -98,31 +90,26 @@ class UpdateGraphs:
     @contextmanager
     def used(self) -> Iterator[None]:
         """A context in which these are the updater's updates."""
-        optimizer, self.shapes, self._recording = self.updater.optimizer, Counter(), True
+        updater, self.shapes, self._recording = self.updater, Counter(), True
         self._buffers: dict[tuple[Shape, ...], list[tuple[Tensor, Tensor]]] = {}
         self._graphs: dict[tuple[Shape, ...], Callable[[], Numbers]] = {}
-        if why := self._general_obstacle():
-            _say(why)
-        else:
-            vars(optimizer)["_warned_capturable_if_run_uncaptured"] = True  # at first it is
-            for group in optimizer.param_groups:  # the fused kernel reads a rate of this dtype
+        on_a_gpu, known = self.device.type in RECORDERS, isinstance(updater.model, FastTransformer)
+        if on_a_gpu and known and updater.engine is None:
+            vars(updater.optimizer)["_warned_capturable_if_run_uncaptured"] = True  # at first it is
+            for group in updater.optimizer.param_groups:  # the fused kernel reads a rate of this dtype
                 group |= {"lr": torch.zeros((), device=self.device), "capturable": True}
-            self.updater.make, self._recorder = self, RECORDERS[self.device.type]
+            updater.make, self._recorder = self, RECORDERS[self.device.type]
+        else:
+            self._stop_recording("they need an NVIDIA GPU, one process, and a model that `accelerate` takes")
         try:
             yield
         finally:
-            self.updater.make, self._graphs = self.updater.update, {}
-            for group in optimizer.param_groups:
+            updater.make, self._graphs = updater.update, {}
+            for group in updater.optimizer.param_groups:
                 group |= {"lr": 0.0, "capturable": False}
 
     def __call__(self, batches: list[Any]) -> Numbers:
         """Make an update from batches that lie anywhere, as `Updater.update` does."""
-        if not self.shapes and (why := self._obstacle(batches[0])):
-            self.updater.make = self.updater.update
-            _say(why)
-            return self.updater.update(batches)
-        if self._recording and torch.is_anomaly_enabled():
-            self._stop_recording("anomalies are looked for")
         shape = tuple(self._shape(src, tgt) for src, tgt in batches)
         if shape not in self._buffers:
             empty = partial(torch.empty, dtype=torch.long, device=self.device)
@@ -156,26 +143,8 @@ class UpdateGraphs:
 
     def _stop_recording(self, why: str) -> None:
         self._graphs, self._recording = {}, False
-        _say(why)
-
-    def _general_obstacle(self) -> str | None:
-        if self.device.type not in RECORDERS:
-            return f"an NVIDIA GPU has them, and {self.device.type} has not"
-        if not isinstance(self.updater.model, FastTransformer):
-            return "the model is none that `accelerate` takes"
-        return None if self.updater.engine is None else "several processes make them"
-
-    def _obstacle(self, batch: Any) -> str | None:
-        try:
-            src, tgt = batch
-            rows, length = self._shape(src, tgt)
-            wider = self._padded(src, rows + 1, length), self._padded(tgt, rows + 1, length + 1)
-            with evaluating(self.updater.model):
-                (loss, count), (padded, of_padded) = map(self.updater.loss, ((src, tgt), wider))
-        except (TypeError, ValueError, AttributeError) as error:
-            return f"a batch is no pair of token ids ({error})"
-        same = count == of_padded and torch.isclose(loss, padded, rtol=1e-2)
-        return None if same else "more padding changes the loss"
+        said = "updates are made one operation at a time, and not as graphs"
+        warnings.warn(f"{said}: {why}", stacklevel=2)
 
     def _shape(self, src: Tensor, tgt: Tensor) -> Shape:
         longest, most = max(src.size(1), tgt.size(1) - 1), self.updater.model.config.max_length

@@ -1,31 +1,99 @@
-"""transformer.runs.update, from book/11-long-runs.ipynb, "Long runs".
+"""transformer.runs.loop, from book/11-long-runs.ipynb, "Long runs".
 
 Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
 """
 
 __all__ = [
-    "SummedLoss", "RateSchedule", "Evaluation", "accumulate_gradients", "PRECISIONS", "autocast",
-    "best_precision", "MovingAverage", "Updater",
+    "SummedLoss", "RateSchedule", "Evaluation", "random_state", "set_random_state", "CHECKPOINT_FORMAT",
+    "save_checkpoint", "load_checkpoint", "accumulate_gradients", "PRECISIONS", "autocast", "best_precision",
+    "MovingAverage", "Updater",
 ]
 
 
-# %% book/11-long-runs.ipynb · Gradient accumulation: several batches, one gradient · [update-imports]
+# %% book/11-long-runs.ipynb · Killed and resumed · [checkpoint-imports]
+import hashlib
+import io
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from transformer.runs.distributed import data_parallel, from_first, rank_and_world_size, summed_over_all
-from transformer.training import adamw, check_loss, evaluating, to_device
-from transformer.validation import check_number, check_size, check_type
+from transformer.files import CheckpointError, atomic_file, regular_file
+from transformer.runs.distributed import data_parallel, rank_and_world_size, summed_over_all
+from transformer.training import adamw, check_loss, to_device
+from transformer.validation import check_number
 
 SummedLoss = Callable[[Any, Any], tuple[Tensor, Tensor]]
 RateSchedule = Callable[[int], float]
 Evaluation = Callable[[Any], Mapping[str, float]]
+
+
+# %% book/11-long-runs.ipynb · Killed and resumed · [random-state]
+def random_state(device: torch.device) -> dict[str, Tensor]:
+    """The states of torch's own random generators, on the CPU and on `device`."""
+    state = {"cpu": torch.get_rng_state()}
+    if device.type == "cuda":
+        state["cuda"] = torch.cuda.get_rng_state(device)
+    elif device.type == "mps":
+        state["mps"] = torch.mps.get_rng_state()
+    return state
+
+
+def set_random_state(state: Mapping[str, Tensor], device: torch.device) -> None:
+    """Go on with the numbers that followed `random_state`, on a device of its kind."""
+    torch.set_rng_state(state["cpu"])
+    if "cuda" in state and device.type == "cuda":
+        torch.cuda.set_rng_state(state["cuda"], device)
+    elif "mps" in state and device.type == "mps":
+        torch.mps.set_rng_state(state["mps"])
+
+
+# %% book/11-long-runs.ipynb · Killed and resumed · [save-checkpoint]
+CHECKPOINT_FORMAT = "transformer-checkpoint-3"
+
+
+def save_checkpoint(path: Path | str, state: dict[str, Any]) -> None:
+    """Write tensors, numbers and dictionaries of them, and a checksum; whole or not at all.
+
+    Raises:
+        OSError: the file cannot be written; the message names it.
+    """
+    content = io.BytesIO()
+    torch.save({"format": CHECKPOINT_FORMAT, **state}, content)
+    content.seek(-2, io.SEEK_END)  # a zip archive may end with a comment: its length, then the text
+    content.write(hashlib.sha256().digest_size.to_bytes(2, "little"))
+    content.write(hashlib.sha256(content.getvalue()).digest())
+    with atomic_file(path) as part:
+        part.write_bytes(content.getbuffer())
+
+
+# %% book/11-long-runs.ipynb · Killed and resumed · [load-checkpoint]
+def load_checkpoint(path: Path | str) -> dict[str, Any]:
+    """Read onto the CPU what `save_checkpoint` wrote, executing nothing.
+
+    Raises:
+        OSError: the file cannot be read; `FileNotFoundError` where there is none.
+        CheckpointError: a bit of it has changed, a part is missing, it is in another format, or it
+            never was a checkpoint; the message names it.
+    """
+    content, size = regular_file(path).read_bytes(), hashlib.sha256().digest_size
+    if hashlib.sha256(memoryview(content)[:-size]).digest() != content[-size:]:
+        raise CheckpointError(f"{path} is not a whole checkpoint: its checksum is wrong")
+    try:
+        state: Any = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+        given = state["format"]
+    except Exception as error:  # a stranger's file can raise half a dozen types of error
+        said = f"{type(error).__name__}: {str(error).strip():.200}"
+        raise CheckpointError(f"{path} is not a checkpoint that can be read ({said})") from error
+    if given != CHECKPOINT_FORMAT:
+        wanted = f"in the format {CHECKPOINT_FORMAT!r}, but says {given!r:.60}"
+        raise CheckpointError(f"{path} is not a checkpoint {wanted}")
+    return dict(state)
 
 
 # %% book/11-long-runs.ipynb · Gradient accumulation: several batches, one gradient · [accumulate-gradients]
@@ -38,15 +106,13 @@ def accumulate_gradients(
 
     Args:
         loss: `loss(batch)` returns the summed loss and the number of target tokens it sums over.
-        batches: the batches that one update is made from.
-        parameters: the parameters, without gradients yet.
+        batches, parameters: what one update is made from, and the parameters, without gradients yet.
         scale: multiplies the loss by a constant before the gradient is taken.
         engine: what `loss` calls to have the gradients averaged over several processes, each of
             which has at least one batch; `None` for one process. They travel with the last batch.
 
     Returns:
-        the summed loss of all batches and their number of target tokens; tensors, so that the program
-        need not wait for the device. Of several processes, each returns those of its own batches.
+        the summed loss of this process's batches and their number of target tokens, both tensors.
     """
     device, batches = parameters[0].device, list(batches)
     total, tokens = torch.zeros((), device=device), torch.zeros((), dtype=torch.long, device=device)
@@ -142,16 +208,10 @@ class MovingAverage:
 
 # %% book/11-long-runs.ipynb · The whole update · [updater]
 class Updater:
-    """Makes and counts the updates of a run.
-
-    Args:
-        model, loss, schedule: as in `Trainer`.
-        clip_norm, precision, weight_decay, average: as in `TrainingConfig`.
+    """Makes and counts the updates of a run; arguments as in `Trainer` and `TrainingConfig`.
 
     Attributes:
-        step: number of updates made.
         make: makes an update at the rate that is set, as `update` does, or as a graph of it.
-        model, parameters, device, precision, optimizer: what is trained, where, how exactly, by what.
         scaler, average, engine: of float16, of the weights, and of several processes; the last two
             are `None` where they are not needed.
     """
@@ -193,8 +253,8 @@ class Updater:
         return total, torch.as_tensor(tokens)
 
     def update(self, batches: list[Any]) -> tuple[Tensor, ...]:
-        """Make an update from the mean loss over all target tokens of this process's `batches`; return
-        their summed loss, their number of tokens, and the gradient's norm before clipping, all tensors."""
+        """Make an update from the mean loss over all target tokens of `batches`; return their summed
+        loss, their number of tokens, and the gradient's norm before clipping, all tensors."""
         self.optimizer.zero_grad()
         scale = self.scaler.scale
         total, tokens = accumulate_gradients(self.loss, batches, self.parameters, scale, self.engine)
@@ -222,17 +282,6 @@ class Updater:
         """A context where the model has the averaged weights, if there are any."""
         return nullcontext() if self.average is None else self.average.applied()
 
-    def metrics(self, evaluate: Evaluation) -> dict[str, float]:
-        """What `evaluate` finds of the averaged weights; the first process evaluates for all."""
-        found = None
-        with self.averaged():
-            if rank_and_world_size()[0] == 0:
-                with evaluating(self.model), autocast(self.device, self.precision):
-                    check_type(Mapping, **{"evaluate(model)": (given := evaluate(self.model))})
-                    found = {name: float(value) for name, value in given.items()}
-        metrics: dict[str, float] = from_first(found)
-        return metrics
-
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint needs beside the weights."""
         average = None if self.average is None else self.average.state_dict()
@@ -241,7 +290,6 @@ class Updater:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from what `state_dict` returned; the settings stay those of the config."""
-        check_size(minimum=0, step=state["step"])
         own = self.optimizer.state_dict()["param_groups"]
         self.optimizer.load_state_dict({"state": state["optimizer"]["state"], "param_groups": own})
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.scaler.is_enabled())
