@@ -271,7 +271,7 @@ def train_recipe(
     except StoppedRun as stop:
         stopped = stop
     if directory is not None and config.patience and trainer.finished:
-        trainer.checkpointer.load_best()
+        trainer.load_best()
     elif config.average:
         with trainer.updater.averaged():
             model = deepcopy(model)

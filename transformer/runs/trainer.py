@@ -6,12 +6,11 @@ from collections.abc import Callable
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, is_dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 from torch import nn
 from transformer.files import CheckpointError
 from transformer.model import Transformer
-from transformer.runs.distributed import Stop, from_first, rank_and_world_size
+from transformer.runs.distributed import Stop, from_first
 from transformer.runs.folder import RunFolder, RunLog, Scores
 from transformer.runs.loop import (
     PRECISIONS, Evaluation, RateSchedule, SummedLoss, Updater, load_checkpoint, save_checkpoint,
@@ -24,7 +23,7 @@ from transformer.weights import (
     check_weights, is_compiled, original, plain_state, plain_transformer, set_weights,
 )  # fmt: skip
 
-__all__ = ["TrainingConfig", "Trainer"]
+__all__ = ["TrainingConfig", "Trainer", "resume"]
 
 
 @dataclass(frozen=True)
@@ -84,9 +83,8 @@ _PUBLISHED = "output.bias", "positions.table"  # what models from elsewhere have
 class Trainer:
     """Trains a model: batches in; updates, log, evaluations and checkpoints out.
 
-    A run that has a directory can be resumed. Inside a `process_group` of several processes, each
-    has a trainer, and the trainers make one run; the directory is one that all of them see. With
-    `config.average`, the averaged weights are what is evaluated and kept as the best.
+    A run that has a directory can be resumed. In a `process_group`, the trainers of all processes make one
+    run, in one directory. With `config.average`, the averaged weights are evaluated and kept as the best.
 
     Args:
         model: any module, on the device that it is to be trained on. A `Transformer` that is not compiled
@@ -97,17 +95,13 @@ class Trainer:
         schedule: `schedule(step)` returns the learning rate of update `step`, counted from 1.
         config: the run's settings.
         directory: of log and checkpoints, a path or a `RunFolder` that may be locked already; or `None`.
-        evaluate: `evaluate(model)` returns metrics, in evaluation mode and without gradients. Only the
-            first of several processes calls it.
+        evaluate: `evaluate(model)` returns metrics, without gradients; only the first process calls it.
         progress: whether to print a line with each entry of the log.
         graphs: whether a GPU gets whole updates at once, as in `UpdateGraphs`: faster where its batches are
             small. The batches are padded, and the loss must be that of a batch, whatever else has happened.
 
     Attributes:
-        loss: as given.
-        folder: of the run, or `None`.
-        updater, stream, random, log, scores: its parts; a checkpoint holds their states.
-        history: the lines of the log.
+        updater, stream, random, log, scores, history: its parts, and the lines of the log.
 
     Example:
         >>> import torch
@@ -133,21 +127,19 @@ class Trainer:
         self.model: Any = model if is_compiled(model) else accelerated(model, stacklevel=3)
         self.loss: SummedLoss = loss
         self.config: TrainingConfig = config
-        folder = directory if isinstance(directory, RunFolder | None) else RunFolder(directory)
         settings = config.clip_norm, config.precision, config.weight_decay, config.average
+        folder = directory if isinstance(directory, RunFolder | None) else RunFolder(directory)
         self.folder: RunFolder | None = folder
         self.updater: Updater = Updater(self.model, loss, schedule, *settings)
         self.stream: BatchStream = BatchStream(batches, config.accumulate, config.seed)
         self.graphs: UpdateGraphs | None = UpdateGraphs(self.updater) if graphs else None
         self.random: RandomNumbers = RandomNumbers(config.seed, self.updater.device)
-        self.log: RunLog = RunLog(self.updater, self.stream, folder, config.steps if progress else 0)
+        self.log: RunLog = RunLog(self.updater, self.stream, self.folder, config.steps * progress)
         self.history: list[dict[str, float]] = self.log.history
         self.scores: Scores = Scores(self.updater, evaluate, config.monitor)
         self._first_batch = cache(lambda: fingerprint(self.stream.first()))
-        self._first_process = rank_and_world_size()[0] == 0  # which writes
-        # By their names in a checkpoint, in the order in which they are loaded.
-        self._parts: dict[str, Any] = {"updater": self.updater, "stream": self.stream, "random": self.random}
-        self._parts |= {"journal": self.log, "scores": self.scores}
+        parts = self.updater, self.stream, self.random, self.log, self.scores  # loaded in this order
+        self._parts: dict[str, Any] = dict(zip(("updater", "stream", "random", "journal", "scores"), parts))
 
     @property
     def step(self) -> int:
@@ -169,18 +161,16 @@ class Trainer:
             StoppedRun: a signal asked the process to end.
             FloatingPointError: the loss, its gradient or the metric to monitor is not finite.
             ValueError: an epoch has no batch, or the metric to monitor is missing.
-            CheckpointError: no checkpoint is whole, or all are gone from a run; or the newest whole
-                one is of another model, schedule, loss or first batch as far as it tells, or of
-                other settings (except `steps` and `keep`). Nothing in the directory has changed then.
+            CheckpointError: no checkpoint is whole, or the newest whole one is of another model, data,
+                loss or setting (except `steps` and `keep`). Nothing in the directory has changed then.
             BlockingIOError: another process is training in the directory.
         """
         stop = Stop(max_minutes)
         graphs = nullcontext() if self.graphs is None else self.graphs.used()
-        held = self.folder.locked() if self.folder is not None and self._first_process else nullcontext()
-        with held:
+        with self.folder.locked() if self.folder and self.log.first else nullcontext():
             self.random.begin()
-            if not self._resumed():
-                self._save()
+            if not resume(self):
+                _save(self)
             self.log.reload()  # after the checkpoint, so that no log is without one
             with stop.noting(), graphs:
                 self._loop(stop)
@@ -189,13 +179,7 @@ class Trainer:
         return self
 
     def load_best(self) -> None:
-        """Give the model the weights that `config.monitor` found best.
-
-        Raises:
-            ValueError: there is no directory.
-            FileNotFoundError: nothing has been evaluated yet.
-            CheckpointError: the file is damaged, or belongs to another model.
-        """
+        """Give the model the best weights; `ValueError` without a directory, `OSError` without a score."""
         if self.folder is None:
             raise ValueError("a trainer without a directory keeps no best weights")
         set_weights(self.model, load_checkpoint(self.folder.best), self.folder.best)
@@ -215,69 +199,75 @@ class Trainer:
                 if due:
                     self.scores.measure(log.write)
                 if due or stopping:
-                    self._save()
+                    _save(self)
 
-    def _save(self) -> None:
-        # A checkpoint of all processes, and then what follows it.
-        if self.folder is None:
-            return
-        state = {name: part.state_dict() for name, part in self._parts.items()}
-        if self._first_process:
-            state["settings"] = {"words": self._settings(self.step), "plan": {"steps": self.config.steps}}
-            self.folder.write_config()
-            save_checkpoint(self.folder.checkpoint(self.step), {"model": plain_state(self.model), **state})
-            self._follow_up(self.folder)
-        from_first(None)  # no process goes on before the file is there
 
-    def _follow_up(self, folder: RunFolder) -> None:
-        # What follows the checkpoint of this step. If the run was cut off after it, resuming does this.
-        if 0 < self.scores.best_step == self.step:
-            with self.updater.averaged():
-                best = {"step": self.step, "score": self.scores.best}
-                save_checkpoint(folder.best, {"model": plain_state(self.model), **best})
-        folder.prune(self.step, self.config.keep)
+def _save(trainer: Trainer) -> None:
+    # A checkpoint of all processes, and then what follows it.
+    if trainer.folder is None:
+        return
+    state = {name: part.state_dict() for name, part in trainer._parts.items()}
+    if trainer.log.first:
+        plan = {"steps": trainer.config.steps}
+        state["settings"] = {"words": _settings(trainer, trainer.step), "plan": plan}
+        trainer.folder.write_config()
+        weights = {"model": plain_state(trainer.model)}
+        save_checkpoint(trainer.folder.checkpoint(trainer.step), weights | state)
+        _follow_up(trainer, trainer.folder)
+    from_first(None)  # no process goes on before the file is there
 
-    def _resumed(self) -> bool:
-        # Goes on from the newest whole checkpoint, chosen by the first process, if there is one.
-        if self.folder is None:
-            return False
-        path = from_first(self.folder.newest_whole() if self._first_process else None)
-        if path is None:
-            return False
-        state = load_checkpoint(path)
-        check_weights(self.model, state, path)
-        try:
-            self._check_settings(state, path)
-            set_weights(self.model, state, path)
-            for name, part in self._parts.items():
-                part.load_state_dict(state[name])
-        except CheckpointError:
-            raise
-        except Exception as error:  # weights alone, or another program's checkpoint
-            message = f"{path} cannot be resumed from ({type(error).__name__}: {error})"
-            raise CheckpointError(message) from error
-        if self._first_process:
-            self._follow_up(self.folder)
-        return True
 
-    def _settings(self, step: int) -> dict[str, str]:
-        # What must be the same when the run goes on, as text that a checkpoint holds and a message shows.
-        found = {name: value for name, value in vars(self.config).items() if name not in ("steps", "keep")}
-        if is_dataclass(of_model := getattr(self.model, "config", None)):
-            found |= {f"model.{name}": value for name, value in vars(of_model).items()}
-        words = {name: repr(value) for name, value in found.items()}
-        for number in (number for number in _REMEMBERED if number <= step):
-            words[f"rate of update {number}"] = f"{self.updater.schedule(number):.6e}"  # rounding may differ
-        options = vars(self.loss) if is_dataclass(self.loss) else getattr(self.loss, "keywords", {})
-        plain = {name: value for name, value in options.items() if isinstance(value, float | int | str)}
-        return words | {"options of the loss": repr(plain), "first batch": self._first_batch()}
+def _follow_up(trainer: Trainer, folder: RunFolder) -> None:
+    # What follows the checkpoint of this step. If the run was cut off after it, resuming does this.
+    if 0 < trainer.scores.best_step == trainer.step:
+        with trainer.updater.averaged():
+            best = {"step": trainer.step, "score": trainer.scores.best}
+            save_checkpoint(folder.best, {"model": plain_state(trainer.model), **best})
+    folder.prune(trainer.step, trainer.config.keep)
 
-    def _check_settings(self, state: dict[str, Any], path: Path) -> None:
-        # A run that is made longer may have another schedule.
-        found, own = state["settings"]["words"], self._settings(state["updater"]["step"])
-        longer = state["settings"]["plan"]["steps"] < self.config.steps
+
+def _settings(trainer: Trainer, step: int) -> dict[str, str]:
+    # What must be the same when the run goes on, as text that a checkpoint holds and a message shows.
+    found = {name: value for name, value in vars(trainer.config).items() if name not in ("steps", "keep")}
+    if is_dataclass(of_model := getattr(trainer.model, "config", None)):
+        found |= {f"model.{name}": value for name, value in vars(of_model).items()}
+    words = {name: repr(value) for name, value in found.items()}
+    for number in (number for number in _REMEMBERED if number <= step):
+        words[f"rate of update {number}"] = f"{trainer.updater.schedule(number):.6e}"  # rounding may differ
+    options = vars(trainer.loss) if is_dataclass(trainer.loss) else getattr(trainer.loss, "keywords", {})
+    plain = {name: value for name, value in options.items() if isinstance(value, float | int | str)}
+    return words | {"options of the loss": repr(plain), "first batch": trainer._first_batch()}
+
+
+def resume(trainer: Trainer) -> bool:
+    """Go on from the newest whole checkpoint, chosen by the first process; return whether there is one.
+
+    Raises:
+        CheckpointError: as in `Trainer.fit`.
+    """
+    if trainer.folder is None:
+        return False
+    path = from_first(trainer.folder.newest_whole() if trainer.log.first else None)
+    if path is None:
+        return False
+    state = load_checkpoint(path)
+    check_weights(trainer.model, state, path)
+    try:
+        found, own = state["settings"]["words"], _settings(trainer, state["updater"]["step"])
+        longer = state["settings"]["plan"]["steps"] < trainer.config.steps  # may have another schedule
         compared = [name for name in found | own if not (longer and name.startswith("rate of"))]
         changed = [name for name in compared if found.get(name) != own.get(name)]
         if changed:
             said = ", ".join(f"{name} = {found.get(name)!s:.60} and not {own.get(name)}" for name in changed)
             raise CheckpointError(f"{path} belongs to a run with {said}")
+        set_weights(trainer.model, state, path)
+        for name, part in trainer._parts.items():
+            part.load_state_dict(state[name])
+    except CheckpointError:
+        raise
+    except Exception as error:  # weights alone, or another program's checkpoint
+        message = f"{path} cannot be resumed from ({type(error).__name__}: {error})"
+        raise CheckpointError(message) from error
+    if trainer.log.first:
+        _follow_up(trainer, trainer.folder)
+    return True
