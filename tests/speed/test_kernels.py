@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import platform
 import warnings
 from types import SimpleNamespace
@@ -113,14 +112,6 @@ def test_linear_by_onednn_can_be_differentiated_again():
     assert_same(*found, 1e-3)
 
 
-@ONEDNN
-def test_linear_by_onednn_computes_no_gradient_of_a_bias_that_wants_none():
-    x, weight = (randn(5, 6, dtype=torch.float32) for _ in range(2))
-    bias = torch.randn(5)
-    linear_by_onednn(x, weight, bias).sum().backward()
-    assert x.grad is not None and weight.grad is not None and bias.grad is None
-
-
 # Attention -----------------------------------------------------------------------------------------------
 
 
@@ -182,15 +173,6 @@ def chunks(monkeypatch):
     monkeypatch.setattr(transformer.speed.chunked_loss, "_AT_ONCE", {"cpu": 256 * 11})
 
 
-@pytest.mark.usefixtures("chunks")
-def test_a_row_of_logits_is_the_least_that_is_made_at_once(monkeypatch):
-    monkeypatch.setattr(transformer.speed.chunked_loss, "_AT_ONCE", {"cpu": 5})  # less than the vocabulary
-    hidden, table = torch.randn(3, 4), torch.randn(11, 4, requires_grad=True)
-    targets = torch.tensor([1, 5, 9])
-    plain = label_smoothed_cross_entropy(hidden @ table.T, targets, reduction="sum")
-    torch.testing.assert_close(linear_cross_entropy(hidden, table, targets), plain)
-
-
 def test_chunks_of_half_precision_are_summed_in_float32(monkeypatch):
     """So that the table's gradient is no further from the exact one than that of whole logits."""
     monkeypatch.setattr(transformer.speed.chunked_loss, "_AT_ONCE", {"cpu": 2**14})
@@ -209,40 +191,6 @@ def test_chunks_of_half_precision_are_summed_in_float32(monkeypatch):
     exact = gradient(whole, torch.float64)
     errors = [(gradient(loss, torch.bfloat16) - exact).norm() / exact.norm() for loss in (chunked, whole)]
     assert errors[0] < 1.1 * errors[1]
-
-
-def test_the_loss_of_few_logits_has_second_derivatives():
-    targets = torch.tensor([1, 4, 0, 2])
-    loss = lambda h, w: linear_cross_entropy(h, w, targets, 0.2)
-    assert torch.autograd.gradgradcheck(loss, (randn(4, 3), randn(5, 3)))
-
-
-def test_few_logits_are_computed_as_a_whole_and_many_are_not(monkeypatch):
-    sizes, part = [], transformer.speed.chunked_loss._loss_and_slope
-
-    def spy(logits, *given, **options):
-        sizes.append(list(logits.shape))
-        return part(logits, *given, **options)
-
-    monkeypatch.setattr(transformer.speed.chunked_loss, "_loss_and_slope", spy)
-    table = torch.randn(1024, 2, requires_grad=True)
-    for rows in (2048, 2049):
-        linear_cross_entropy(torch.randn(rows, 2), table, torch.ones(rows, dtype=torch.long))
-    assert sizes == [[2048, 1024], [1, 1024]]
-
-
-@ONEDNN
-@pytest.mark.parametrize("smoothing", [0.0, 0.3])
-def test_chunked_loss_is_the_same_by_either_library(smoothing, monkeypatch):
-    hidden, table = torch.randn(300, 16, requires_grad=True), torch.randn(4000, 16, requires_grad=True)
-    targets = torch.randint(0, 4000, (300,))
-    results = []
-    for slow in (True, False):
-        monkeypatch.setattr(transformer.speed.kernels, "_MKL_IS_SLOW", slow)
-        loss = linear_cross_entropy(hidden, table, targets, smoothing)
-        results.append([loss, *torch.autograd.grad(loss / 300, (hidden, table))])
-    for ours, theirs in zip(*results):
-        torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=1e-5)
 
 
 @pytest.mark.usefixtures("chunks")
@@ -283,15 +231,6 @@ def test_chunked_loss_under_autocast_is_near_and_its_gradients_have_the_paramete
             assert near.dtype == torch.float32 and (near - right).norm() < 0.02 * right.norm()
 
 
-def test_chunked_loss_of_nothing_is_zero():
-    hidden, table = torch.randn(2, 0, 4, requires_grad=True), torch.randn(5, 4, requires_grad=True)
-    for vectors, targets in ((hidden, torch.zeros(2, 0).long()), (torch.randn(3, 4), torch.zeros(3).long())):
-        loss = linear_cross_entropy(vectors, table, targets)
-        assert loss == 0
-        (slope,) = torch.autograd.grad(loss, table)
-        assert (slope == 0).all()
-
-
 @pytest.mark.usefixtures("chunks")
 @pytest.mark.parametrize("shape", [(2,), (2, 3), (6,)])
 def test_rows_without_targets_of_their_own_are_refused(shape):
@@ -310,15 +249,6 @@ def test_a_target_outside_the_vocabulary_is_refused_by_name(target, few, monkeyp
         linear_cross_entropy(rows[0], table, targets, 0.1, 99)
     targets[2] = 7
     assert linear_cross_entropy(rows[0], table, targets, 0.1, 99).isfinite()
-
-
-@pytest.mark.parametrize("smoothing", [-0.1, 1.0, math.nan])
-def test_smoothing_of_losses_in_chunks_is_a_rate(smoothing, monkeypatch):
-    monkeypatch.setattr(transformer.speed.chunked_loss, "_FEW_LOGITS", 0)
-    rows, table = torch.randn(2, 3, 4, requires_grad=True), torch.randn(9, 4)
-    told = f"smoothing must lie in [0, 1), but is {smoothing}"
-    with refuses(ValueError, told):
-        linear_cross_entropy(rows[0], table, torch.ones(3).long(), smoothing)
 
 
 # -------------------------------------------------------------------------------------------------

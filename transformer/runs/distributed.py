@@ -111,13 +111,8 @@ class _LossOf(nn.Module):
 
 
 class StoppedRun(KeyboardInterrupt):
-    """Raised by `Trainer.fit` in the main thread, when SIGINT, SIGTERM or SIGHUP asks the process to
-    end. The update in progress was finished and, where there is a directory, a checkpoint written.
-
-    Attributes:
-        signal: number of the signal.
-        step: number of updates made.
-    """
+    """Raised by `Trainer.fit` in the main thread, when `signal`, SIGINT, SIGTERM or SIGHUP, asks the process
+    to end. The update in progress, `step`, was finished and, where there is a directory, saved."""
 
     signal: int
     step: int

@@ -69,11 +69,7 @@ def _commit() -> str:
 
 def read_log(directory: Path | str) -> list[dict[str, float]]:
     """The entries of a run's `log.jsonl`, without a last line that was cut off; `[]` without a log.
-
-    Raises:
-        CheckpointError: the file is not a log, or a line has changed since it was written; the
-            message names it, and the line.
-    """
+    A line that has changed since it was written is a `CheckpointError`, which names it."""
     path = regular_file(Path(directory) / "log.jsonl")
     entries: list[dict[str, float]] = []
     try:
@@ -101,12 +97,8 @@ def _line_sum(entry: dict[str, float]) -> str:
 
 
 class RunFolder:
-    """The folder of a run, made when it is first locked: its checkpoints, best weights and log.
-
-    Args:
-        path: of the folder.
-        config: what its `config.json` is to say of the run; `None` for no such file.
-    """
+    """The folder of a run, made when it is first locked: its checkpoints, best weights and log, and a
+    `config.json` with what `config` says of the run."""
 
     path: Path
     config: dict[str, Any] | None
@@ -149,11 +141,8 @@ class RunFolder:
         return sorted(self.path.glob(f"checkpoint-{digits}.pt"))
 
     def newest_whole(self) -> Path | None:
-        """The last checkpoint that is whole; a warning tells of those after it. `None` where no run is.
-
-        Raises:
-            CheckpointError: there is a run, but no checkpoint of it is whole, or all are gone.
-        """
+        """The last checkpoint that is whole; a warning tells of those after it. `None` where no run is; a
+        run without a whole checkpoint is a `CheckpointError`."""
         damaged: list[str] = []
         for path in reversed(self.checkpoints()):
             try:

@@ -24,7 +24,8 @@ EpochBatches = Callable[[int], Iterable[Any]] | Iterable[Any]
 
 
 class BatchStream:
-    """The batches of all epochs in groups, each for one update, starting at any place.
+    """The batches of all epochs in groups, each for one update, starting at any place: after so many batches
+    of an epoch, `position`, that were handed out to any process.
 
     Args:
         batches: `batches(epoch)` returns an epoch's batches; or what can be iterated again in every
@@ -32,9 +33,6 @@ class BatchStream:
         accumulate: number of batches that this process has in a group.
         seed: what is drawn from torch's generator while an epoch's batches are made, as a
             `DataLoader` does that shuffles, depends on this and on the epoch alone.
-
-    Attributes:
-        epoch, position: the epoch, and how many of its batches have been handed out, to any process.
     """
 
     rank: int

@@ -240,11 +240,7 @@ def _settings(trainer: Trainer, step: int) -> dict[str, str]:
 
 
 def resume(trainer: Trainer) -> bool:
-    """Go on from the newest whole checkpoint, chosen by the first process; return whether there is one.
-
-    Raises:
-        CheckpointError: as in `Trainer.fit`.
-    """
+    """Go on from the newest whole checkpoint, chosen by the first process; return whether there is one."""
     if trainer.folder is None:
         return False
     path = from_first(trainer.folder.newest_whole() if trainer.log.first else None)

@@ -53,12 +53,7 @@ _MOST_GRAPHS = 64
 
 
 def rounded(n: int) -> int:
-    """The next number of three binary digits and zeros, which is at most a quarter more.
-
-    Example:
-        >>> [rounded(n) for n in (7, 9, 17, 100)]
-        [7, 10, 20, 112]
-    """
+    """The next number of three binary digits and zeros, at most a quarter more: of 9 it is 10, of 17 20."""
     unit = 1 << max(n.bit_length() - 3, 0)
     return -(-n // unit) * unit
 
