@@ -153,7 +153,7 @@ class RunFolder:
             for damage in damaged:
                 warnings.warn(f"{damage}; going on from {path.name}", stacklevel=4)
             return path
-        if damaged or self.best.exists() or self._log.exists():
+        if damaged or any(path.exists() and path.stat().st_size for path in (self.best, self._log)):
             said = f"{self.path} holds a run, but no checkpoint of it is whole"
             told = "; ".join(damaged) or "none is left"
             raise CheckpointError(f"{said}: {told}. Put a whole one there, or begin in another folder")

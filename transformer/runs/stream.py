@@ -93,7 +93,7 @@ class BatchStream:
             yield batch
 
 
-class DrawnAhead(Dataset[Any]):
+class DrawnAhead:
     """The batches of an epoch, prepared in another process while the epoch before is trained on.
 
     Linux alone can copy a process with all that it has read; elsewhere they are prepared when they are due.
@@ -122,9 +122,6 @@ class DrawnAhead(Dataset[Any]):
             self._epoch, self._prepared = epoch, next(self._coming)
         return self._prepared(epoch)
 
-    def __getitem__(self, epoch: int) -> Any:
-        return self.prepare(epoch)  # in the other process
-
     def close(self) -> None:
         """End the other process."""
         self._epoch, self._prepared, self._coming = -2, lambda epoch: (), iter(())
@@ -132,12 +129,20 @@ class DrawnAhead(Dataset[Any]):
     def _in_a_worker(self, epoch: int) -> Iterator[Any]:
         # What is prepared for an epoch and those after it, never more than one of them ahead.
         loader = DataLoader(
-            self, None, sampler=count(epoch), num_workers=1, prefetch_factor=1,
+            _Prepared(self.prepare), None, sampler=count(epoch), num_workers=1, prefetch_factor=1,
             collate_fn=lambda prepared: prepared, worker_init_fn=_follow_parent,
             multiprocessing_context="fork", generator=torch.Generator(),
         )  # fmt: skip
         with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # of threads, not copied
             return iter(loader)
+
+
+class _Prepared(Dataset[Any]):  # not `DrawnAhead` itself: in a circle, none would end the other process
+    def __init__(self, prepare: Callable[[int], Any]) -> None:
+        self.prepare = prepare
+
+    def __getitem__(self, epoch: int) -> Any:
+        return self.prepare(epoch)
 
 
 def _follow_parent(number: int) -> None:
