@@ -137,7 +137,7 @@ class Trainer:
         self.log: RunLog = RunLog(self.updater, self.stream, self.folder, config.steps * progress)
         self.history: list[dict[str, float]] = self.log.history
         self.scores: Scores = Scores(self.updater, evaluate, config.monitor)
-        self._first_batch = cache(lambda: fingerprint(self.stream.first()))
+        self._first_batch = cache(lambda stream=self.stream: fingerprint(stream.first()))
         parts = self.updater, self.stream, self.random, self.log, self.scores  # loaded in this order
         self._parts: dict[str, Any] = dict(zip(("updater", "stream", "random", "journal", "scores"), parts))
 
