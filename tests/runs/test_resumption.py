@@ -221,6 +221,8 @@ def test_batches_prepared_ahead_are_those_of_their_epoch(tmp_path):
     for epoch in (0, 0, 1, 2, 7, 0):
         given, wanted = trainer.stream.batches(epoch), make_batches(epoch)
         assert all(torch.equal(*pair) for batches in zip(given, wanted) for pair in zip(*batches))
+    trainer.stream.batches.close()
+    assert multiprocessing.active_children() == []
 
 
 @contextmanager
