@@ -314,6 +314,8 @@ def test_right_programs_are_not_accused(name):
     without = {"optimizer", "loop", "modes", "dev"} if name != "torch.nn" else {"optimizer"}
     if "source" not in name and RIGHT[name].search is None:
         without |= {"start", "end", "search", "mean"}
+    if "LSTM" in name:  # which reads one word after the other
+        without |= {"start", "shift"}
     assert skipped <= without
 
 
@@ -553,7 +555,7 @@ def test_our_own_pieces_are_understood_on_every_device(made, loss, device, start
     tgt = TGT if start else headless
     model, batch = made(ours()).to(device), (SRC.to(device), tgt.to(device))
     report = check_training(model, batch, loss, greedy_search, batch, seconds=0)
-    assert report.failures == (("dev",) if start else ("dev", "start"))
+    assert report.failures == (("dev",) if start else ("dev", "runs"))
     assert start or "must begin with the start token" in str(report)
 
 

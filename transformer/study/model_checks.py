@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from transformer.study.checks import CHECKS, NEEDED, Finding, Probe, Skipped, sentences
-from transformer.validation import check_choice, check_rate, check_size
+from transformer.validation import check_choice, check_index, check_rate, check_size, check_type
 
 __all__ = [
-    "CheckResult", "CheckReport", "first_line", "examine", "find_logits", "Adapted", "seq2seq",
-    "decoder_only", "adapted", "inverted_mask", "said", "check_model",
+    "CheckResult", "CheckReport", "examine", "find_logits", "Adapted", "seq2seq", "decoder_only", "adapted",
+    "inverted_mask", "said", "check_model",
 ]  # fmt: skip
 
 
@@ -61,20 +61,14 @@ class CheckReport:
         return "\n".join(lines)
 
 
-def first_line(error: Exception) -> str:
-    """An exception's type and the beginning of its message."""
+def _first_line(error: Exception) -> str:
     return f"{type(error).__name__}: {str(error).partition(chr(10))[0][:80]}"
 
 
 def examine(
     checks: Mapping[str, Callable[[Any], Finding]], asked: Any, needed: tuple[str, ...]
 ) -> tuple[CheckResult, ...]:
-    """Make one check after the other; one that raises has failed, and the others go on.
-
-    Args:
-        checks: by name; each is called with `asked`.
-        needed: where one of these fails, later ones would measure nothing, and are skipped.
-    """
+    """Make one check after the other; once one of those `needed` has failed, the rest is skipped."""
     results: list[CheckResult] = []
     for name, check in checks.items():
         failed = [result.name for result in results if result.verdict == "FAIL" and result.name in needed]
@@ -87,7 +81,7 @@ def examine(
         except Skipped as reason:
             verdict, measured, suspects = "skipped", str(reason), ""
         except Exception as error:
-            verdict, measured, suspects = "FAIL", first_line(error), "raised by what is examined"
+            verdict, measured, suspects = "FAIL", _first_line(error), "raised by what is examined"
         results.append(CheckResult(name, verdict, measured, suspects if verdict == "FAIL" else ""))
     return tuple(results)
 
@@ -109,21 +103,15 @@ def find_logits(output: Any, vocab_size: int | None = None) -> Tensor:
     if isinstance(output, Tensor):
         return output
     named = output if isinstance(output, Mapping) else getattr(output, "__dict__", {})
-    named = getattr(output, "_asdict", lambda: named)()  # a named tuple
-    parts = named or dict(enumerate(output if isinstance(output, tuple | list) else ()))
-    tensors = {name: part for name, part in parts.items() if isinstance(part, Tensor)}
-    if "logits" in tensors:
-        return tensors["logits"]
-    found = [
-        part
-        for part in tensors.values()
-        if part.dim() == 3 and part.is_floating_point() and vocab_size in (None, part.size(-1))
-    ]
-    if len(found) == 1:
-        return found[0]
-    shapes = ", ".join(f"{name} {list(part.shape)}" for name, part in tensors.items())
-    which = "which are the logits?" if found else "no logits in"
-    raise TypeError(f"{which} {type(output).__name__}" + (f" of {shapes}" if shapes else ""))
+    logits = named.get("logits", getattr(output, "logits", None))
+    if isinstance(logits, Tensor):
+        return logits
+    parts = named.values() or (output if isinstance(output, tuple | list) else ())
+    tensors = [part for part in parts if isinstance(part, Tensor) and part.dim() == 3]
+    found = [x for x in tensors if x.is_floating_point() and vocab_size in (None, x.size(-1))]
+    if len(found) != 1:
+        raise TypeError(f"which are the logits in {type(output).__name__}? {len(found)} tensors may be")
+    return found[0]
 
 
 class Adapted(nn.Module):
@@ -158,11 +146,7 @@ class Adapted(nn.Module):
 
     def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
         """The logits `[B, T, V]` for source ids `[B, S]` and target ids `[B, T]`."""
-        return find_logits(self.run(src, tgt), self.vocab_size)
-
-    def run(self, src: Tensor, tgt: Tensor) -> Any:
-        """What the model returns."""
-        return self.call(self.model, src, tgt)
+        return find_logits(self.call(self.model, src, tgt), self.vocab_size)
 
 
 def seq2seq(model: Any, pad_id: int | None = None) -> Adapted:
@@ -184,19 +168,17 @@ def decoder_only(model: nn.Module) -> Adapted:
     """Adapt a language model, which answers at every position of its one sentence.
 
     Args:
-        model: called as `model(ids)`. If that returns the last position's logits alone, as in
-            nanoGPT, the labels of its loss are given too, and in evaluation mode the logits of
-            both calls are put together, so that the checks examine both.
+        model: called as `model(ids)`, or as `model(ids, targets)` if it then returns more than the
+            last position's logits, as in nanoGPT.
     """
     names = list(inspect.signature(model.forward).parameters)[1:]
     labels = next((name for name in names if name in ("targets", "labels")), None)
 
     def call(model: Any, src: Tensor, tgt: Tensor) -> Any:
         output = model(tgt)
-        if labels is None or (last := find_logits(output)).shape[:2] == tgt.shape:
+        if labels is None or find_logits(output).shape[:2] == tgt.shape:
             return output
-        whole = find_logits(model(tgt, **{labels: tgt}))
-        return whole if model.training else torch.cat([whole[:, :-1], last], dim=1)
+        return model(tgt, **{labels: tgt})
 
     return Adapted(model, call, reads_source=False)
 
@@ -207,28 +189,23 @@ def adapted(model: nn.Module, pad_id: int) -> Adapted:
         return model
     taken = inspect.signature(model.forward).parameters.values()
     names = [parameter.name for parameter in taken]
-    open_ended = any(parameter.kind is parameter.VAR_POSITIONAL for parameter in taken)
-    required = [p for p in taken if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD]
     if "decoder_input_ids" in names:
         return seq2seq(model, pad_id)
     if "targets" in names[1:]:
         return decoder_only(model)
+    required = [p for p in taken if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD]
+    open_ended = any(parameter.kind is parameter.VAR_POSITIONAL for parameter in taken)
     fits = names[:2] == ["src", "tgt"] and not isinstance(model, nn.Transformer)
     alone = names[:1] in (["input_ids"], ["ids"]) or (len(required) == 1 and not open_ended)
     if not fits and (alone or isinstance(model, nn.Transformer) or "mask" in "".join(names[1:2])):
         adapter = "decoder_only(model)" if alone else "Adapted(model, lambda model, src, tgt: …)"
         shown = ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
         raise ValueError(f"model takes ({shown}), not (src, tgt): pass {adapter} instead, from {__name__}")
-    return Adapted(model, _plainly, reads_source=getattr(model, "reads_source", True))
-
-
-def _plainly(model: Any, src: Tensor, tgt: Tensor) -> Any:
-    return model(src, tgt)
+    reads_source = getattr(model, "reads_source", True)
+    return Adapted(model, lambda model, src, tgt: model(src, tgt), reads_source=reads_source)
 
 
 # Masks that are inverted have a name
-
-_HIDDEN = -1e4  # a score at or below this hides its key
 
 
 class _Masks(TorchFunctionMode):
@@ -249,7 +226,7 @@ class _Masks(TorchFunctionMode):
         for mask in seen:
             if isinstance(mask, Tensor) and mask.dim() >= 2:
                 attends = name.startswith("scaled")  # of a boolean mask, what True means
-                hides = (mask != attends) if mask.dtype == torch.bool else mask <= _HIDDEN
+                hides = (mask != attends) if mask.dtype == torch.bool else mask <= -1e4
                 self.hidden.append(hides[:, None] if mask is given.get("key_padding_mask") else hides)
         return func(*args, **given)
 
@@ -286,42 +263,19 @@ def said(model: nn.Module, given: int | None, *names: str) -> int | None:
     return given if given is not None else next((value for value in known if isinstance(value, int)), None)
 
 
-_MOST_TOKENS = 2**22  # of a vocabulary: far more than any has, and few enough to be listed
-
-
-def _described(model: nn.Module, *given: int | None) -> tuple[tuple[int, int], int, int]:
-    # Sizes, padding and start token: as given, as the model or its configuration says, or by default.
-    src_size = said(model, given[0], "src_vocab_size", "vocab_size")
-    if src_size is None:
-        raise ValueError("src_vocab_size must be given: the model has no configuration that says it")
-    tgt_size = said(model, given[1], "tgt_vocab_size", "decoder_vocab_size", "vocab_size")
-    pad = said(model, given[2], "pad_id", "pad_token_id")
-    bos = said(model, given[3], "bos_id", "decoder_start_token_id", "bos_token_id")
-    tgt_size = src_size if tgt_size is None else tgt_size
-    pad, bos = 0 if pad is None else pad, 2 if bos is None else bos
-    named = {"src_vocab_size": src_size, "tgt_vocab_size": tgt_size}
-    check_size(**named)
-    check_size(minimum=0, pad_id=pad, bos_id=bos)
-    for name, value, end in (("pad_id", pad, min(src_size, tgt_size)), ("bos_id", bos, tgt_size)):
-        if value >= end:
-            raise ValueError(f"{name} must lie in [0, {end}), but is {value}")
-    for name, size in named.items():
-        if size > _MOST_TOKENS:
-            raise ValueError(f"{name} must be at most {_MOST_TOKENS}, but is {size}")
-        if size - len({token for token in (pad, bos) if token < size}) < 2:
-            raise ValueError(f"{name} must leave 2 tokens besides pad_id and bos_id, but is {size}")
-    return (src_size, tgt_size), pad, bos
-
-
 def _in_float64(own: Adapted, probe: Probe) -> tuple[Probe, str]:
     # The model in float64, if it can be computed there, and the precision that it is asked in.
     try:
         exact = copy.deepcopy(own).double()
         with torch.no_grad():
-            copy.deepcopy(exact).eval().run(probe.src.clone(), probe.tgt.clone())
+            trial = copy.deepcopy(exact).eval()
+            trial.call(trial.model, probe.src.clone(), probe.tgt.clone())
         return replace(probe, model=exact), "float64"
     except Exception as error:
-        return probe, f"the model's own precision; in float64, {first_line(error)}"
+        return probe, f"the model's own precision; in float64, {_first_line(error)}"
+
+
+_STARTS = "bos_id", "decoder_start_token_id", "bos_token_id"
 
 
 def check_model(
@@ -347,7 +301,7 @@ def check_model(
             dictionary or a dataclass. `model(input_ids, …, decoder_input_ids)` and `model(idx, targets)`
             are called as they are meant. Other models need an adapter: `seq2seq`, `decoder_only` or
             `Adapted`.
-        src_vocab_size: number of source tokens, at most 4,194,304. This and the next three are
+        src_vocab_size: number of source tokens. This and the next three are
             read from the model or its configuration where they are `None`.
         tgt_vocab_size: number of target tokens V, likewise; without a configuration, as many as source.
         pad_id: the padding token; without a configuration, 0.
@@ -375,15 +329,22 @@ def check_model(
         >>> check_model(model).passed
         True
     """
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"model must be a torch.nn.Module, not {type(model).__name__}")
+    check_type(nn.Module, model=model)
     check_choice((True, False, None), dropout=dropout)
     if search is not None and not callable(search):
         raise TypeError(f"search must be callable, not {type(search).__name__}")
     check_choice(("absolute", "relative", "none", None), positions=positions)
     check_rate(tolerance=tolerance)
     check_size(minimum=0, seed=seed)
-    sizes, pad, bos = _described(model, src_vocab_size, tgt_vocab_size, pad_id, bos_id)
+    src_size = said(model, src_vocab_size, "src_vocab_size", "vocab_size")
+    if src_size is None:
+        raise ValueError("src_vocab_size must be given: the model has no configuration that says it")
+    tgt_size = said(model, tgt_vocab_size, "tgt_vocab_size", "decoder_vocab_size", "vocab_size")
+    pad, bos = said(model, pad_id, "pad_id", "pad_token_id"), said(model, bos_id, *_STARTS)
+    sizes = src_size, src_size if tgt_size is None else tgt_size
+    pad, bos = 0 if pad is None else pad, 2 if bos is None else bos
+    check_size(minimum=2 + len({pad, bos}), src_vocab_size=sizes[0], tgt_vocab_size=sizes[1])
+    check_index(min(sizes), pad_id=pad, bos_id=bos)
     own = adapted(model, pad)
     if own.pad_id not in (None, pad):
         raise ValueError(f"pad_id is {pad}, but the adapter masks {own.pad_id}")

@@ -11,18 +11,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from transformer.study.checks import Finding, Skipped, listed, not_finite, without_dropout, without_gradient
-from transformer.study.model_checks import CheckReport, examine, first_line, inverted_mask, said
-from transformer.study.readings import Program, Watched, differing, loss_value, mixed, plain_loss
-from transformer.study.readings import searched, stripped, take_apart, words_of
+from transformer.study.model_checks import CheckReport, examine, inverted_mask, said
+from transformer.study.readings import Program, differing, lag_of, loss_value, plain_loss
+from transformer.study.readings import take_apart, words_of
 from transformer.validation import check_number, check_type
 
 __all__ = ["check_training"]
 
 
-_right, _wrong = partial(Finding, True), partial(Finding, False)
-
-
 # What is given, read and predicted
+
+_right, _wrong = partial(Finding, True), partial(Finding, False)
 
 
 def _check_ids(p: Program) -> Finding:
@@ -34,25 +33,23 @@ def _check_ids(p: Program) -> Finding:
         size = said(p.model, None, name, "vocab_size") or max(tables, default=2**62)
         ranges.append(f"{role} {int(ids.min())} to {int(ids.max())}")
         if ids.max() >= size:
-            measured = f"{ranges[-1]}, but the table has {size} rows"
-            return _wrong(measured, "a vocabulary that isn't the model's")
+            return _wrong(f"{ranges[-1]}, but the table has {size} rows", "another model's vocabulary")
         looked_up = role != "labels" or not (isinstance(p.batch.whole, Mapping) or "read" in p.batch.roles)
         if ids.min() < 0 and looked_up:
             return _wrong(ranges[-1], "-100 is for the labels of a loss; these ids are looked up in a table")
-        words, counts = ids[(ids >= 0) & (ids != p.pad)].unique(return_counts=True)
-        total, most = int(counts.sum()), int(counts.max()) if len(counts) else 0
-        if total > 20 and most > 0.5 * total:
-            measured = f"{most} of {total} words are id {int(words[counts.argmax()])}"
+        counts = ids[(ids >= 0) & (ids != p.pad)].bincount()
+        if counts.sum() > 20 and counts.max() > counts.sum() / 2:
+            measured = f"{counts.max()} of {counts.sum()} words are id {counts.argmax()}"
             return _wrong(measured, "unknown words: these texts don't belong to this vocabulary")
     return _right(", ".join(ranges))
 
 
 def _check_dev(p: Program) -> Finding:
     """No held-out source is among those of training."""
-    if p.dev is None:
+    if p.more["dev"] is None:
         raise Skipped("no dev batch was given")
     role = "src" if "src" in p.batch.roles else "labels"
-    held = [row for batch in p.dev for row in words_of(batch.ids(role), p.pad)]
+    held = [row for batch in p.more["dev"] for row in words_of(batch.ids(role), p.pad)]
     trained = set(words_of(p.batch.ids(role), p.pad))
     if both := [row for row in held if row in trained]:
         measured = f"{len(both)} of {len(held)} dev sources are in training, the first: {listed(both[0])}"
@@ -61,25 +58,11 @@ def _check_dev(p: Program) -> Finding:
 
 
 def _check_runs(p: Program) -> Finding:
-    """The loss of the batch is a finite number, and comes from the model that is given."""
-    model, called = copy.deepcopy(p.original).train(), []
-    for module in model.modules():
-        module.register_forward_hook(lambda *_: called.append(1))
-    try:
-        value = loss_value(p.loss(model, p.few.given()))
-    except Exception as error:
-        if p.refused:
-            raise Skipped("the loss refuses targets without a start token") from error
-        hundreds = (p.few.ids("labels") < 0).any()
-        cause = "labels hold -100, but the loss has another ignore_index"
-        return _wrong(first_line(error), cause if hundreds else "raised by the loss or the model")
-    if not called:
-        return _wrong("the loss never calls the model that it's given", "it uses one from outside")
+    """The loss of the batch is a finite number, of logits."""
+    value = loss_value(p.loss(copy.deepcopy(p.original).train(), p.few.given()))
     if not value.isfinite():
-        cause = inverted_mask(lambda: p.loss(model.eval(), p.unpadded.given()))
+        cause = inverted_mask(lambda: p.loss(p.model, p.unpadded()))
         return _wrong(f"the loss is {value.item()}", cause or "a mask that hides every key, or the log of 0")
-    if not value.requires_grad:
-        return _wrong(f"the loss {value.item():.3g} has no gradient", "no_grad, detach() or item() in it")
     first = p.each[0].logits
     if (first >= 0).all() and ((first.sum(dim=-1) - 1).abs() < 1e-4).all():
         return _wrong("the loss gets probabilities, not logits", "a softmax before a loss that has its own")
@@ -88,35 +71,29 @@ def _check_runs(p: Program) -> Finding:
 
 def _check_start(p: Program) -> Finding:
     """Every target begins with the start token, which is read and not predicted."""
-    cause, firsts = "no start token, so the first word is read but never predicted", sorted(set(p.first))
-    if p.refused:
-        return _wrong(p.refused, cause)
+    firsts = sorted(set(p.first))
     if "src" not in p.few.roles or not firsts:
         raise Skipped("a language model's text" if firsts else "what the decoder reads first can't be seen")
     if len(firsts) > 1:
+        cause = "no start token, so the first word is read but never predicted"
         return _wrong(f"the decoder first reads {listed(firsts)}", cause)
     if p.bos is not None and firsts != [p.bos]:
         measured = f"the decoder first reads {firsts[0]}, not {p.bos}"
         return _wrong(measured, "a search from bos_id starts where training never did")
-    if p.bos is None and len(p.first) == 1:
-        raise Skipped("one sentence alone doesn't say what the start token is")
     return _right(f"every target begins with {firsts[0]}")
 
 
 def _check_shift(p: Program) -> Finding:
     """Position t reads token t and predicts token t + 1."""
-    steps = [t.f - t.r for t in p.traces if t.r is not None and t.f is not None]
-    read, targets = p.reads[p.longest], p.each[p.longest].targets
-    cause = "no shift: read tgt[:, :-1], predict tgt[:, 1:]"
-    if read is not None and ((read == targets) | (targets < 0)).all():
-        return _wrong("the decoder reads the very token that it must predict", cause)
-    if not steps:
-        raise Skipped("no target token has an influence that can be seen")
-    if read is None and max(steps) <= 0:
-        measured = "every position sees the very token that it must predict"
-        return _wrong(measured, f"{cause}; or no causal mask")
-    if min(steps) > 1:
-        measured = f"a token is predicted {min(steps)} positions before it is read, not 1"
+    read, targets = p.each[p.longest].read, p.each[p.longest].targets
+    lag = None if read is None else lag_of(read[None], targets[None])
+    if lag is None:
+        raise Skipped("what the decoder reads of its targets can't be seen")
+    if lag == 0:
+        measured = "the decoder reads the very token that it must predict"
+        return _wrong(measured, "no shift: read tgt[:, :-1], predict tgt[:, 1:]")
+    if lag == 2:
+        measured = "a token is predicted 2 positions before it is read, not 1"
         return _wrong(measured, "shifted twice: in the batch, and again in the model or the loss")
     return _right("each token is read one position after it is predicted")
 
@@ -125,22 +102,18 @@ def _check_end(p: Program) -> Finding:
     """Every target ends with the end token, and the loss asks for it."""
     if "src" not in p.few.roles:
         raise Skipped("a language model's text")
-    asked = [stripped(sentence, p.pad if p.pad != p.eos else None) for sentence in p.sentences]
-    ends = {sentence[-1] for sentence in asked if sentence}
-    stand = {row[-1] for row in words_of(p.few.ids("labels"), p.pad) if row}
-    one_of_many = lambda ends: len(ends) == 1 < len(asked) and p.eos is None
-    if ends == {p.eos} or one_of_many(ends):
-        return _right(f"every target ends with {min(ends)}")
-    if p.eos in ends:
-        others = listed(sorted(ends - {p.eos}))
-        measured = f"some targets end with {others}, not with {p.eos}"
-        return _wrong(measured, "cut to a length after the end token was put on")
-    if p.eos is not None and p.eos == p.pad:
-        return _wrong(f"the loss never asks for {p.eos}", "the end token is the padding, which is ignored")
-    if stand == {p.eos} or one_of_many(stand):
-        measured = f"targets end with {min(stand)}, but the loss never asks for it"
-        return _wrong(measured, "ignore_index is the end token, or the last position is cut off")
-    if len({len(sentence) for sentence in asked}) == 1:
+    given = {row[-1] for row in words_of(p.few.ids("labels"), p.pad) if row}
+    ends = {sentence[-1] for sentence in p.sentences if sentence}
+    end = min(given) if p.eos is None and len(given) == 1 < len(p.sentences) else p.eos
+    if ends == {end}:
+        return _right(f"every target ends with {end}")
+    if end is not None and end == p.pad:
+        return _wrong(f"the loss never asks for {end}", "the end token is the padding, which is ignored")
+    if end in ends:
+        return _wrong(f"some targets don't end with {end}", "cut to a length after the end token was put on")
+    if given == {end}:
+        return _wrong(f"the loss never asks for {end}", "ignore_index is the end token, or it is cut off")
+    if len({len(sentence) for sentence in p.sentences}) == 1:
         return _right("no end token, and all targets are equally long: the search needs max_length")
     return _wrong(f"targets end with {listed(sorted(ends))}", "no end token: a search never learns to stop")
 
@@ -149,21 +122,14 @@ def _check_padding(p: Program) -> Finding:
     """Padding stands behind the words, is ignored by the loss, and changes nothing."""
     counted = sum(max(0, sentence.count(p.pad) - (p.eos == p.pad)) for sentence in p.sentences)
     if counted:
-        measured = f"the loss counts {counted} padded positions of {sum(map(len, p.sentences))}"
-        return _wrong(measured, f"ignore_index isn't {p.pad}")
+        return _wrong(f"the loss counts {counted} padded positions", f"ignore_index isn't {p.pad}")
     for role in p.few.roles:
         if (p.few.ids(role)[:, :2] == p.pad).all(dim=1).any():
             cause = "a tokenizer with padding_side='left', but positions counted from the left"
             return _wrong(f"{role} is padded in front", cause)
-    parts = {key for key, part in p.few.parts.items() if isinstance(part, Tensor) and part.dim() > 1}
-    if "src" not in p.few.roles or parts - {*p.few.roles.values(), "attention_mask"}:
-        return _right("the loss ignores it")  # masks of the batch would have to grow, too
-    longer = {"src": F.pad(p.few.ids("src"), (0, 1), value=p.pad)}
-    if (mask := p.few.parts.get("attention_mask")) is not None:
-        longer["attention_mask"] = F.pad(mask, (0, 1))
     try:
-        logits = p.read(p.few.put(**longer)).logits
-    except Exception:  # longer than the model takes
+        logits = p.read(p.few.put(src=F.pad(p.few.ids("src"), (0, 1), value=p.pad))).logits
+    except Exception:  # no source, one longer than the model takes, or masks that would have to grow, too
         return _right("the loss ignores it")
     if differing(logits, p.read(p.few).logits).any():
         return _wrong("one more padding token after the source changes the logits", "no padding mask")
@@ -172,22 +138,26 @@ def _check_padding(p: Program) -> Finding:
 
 def _check_masks(p: Program) -> Finding:
     """Positions see the past and not the future, the source, and not the rest of the batch."""
-    if inverted := inverted_mask(lambda: p.loss(p.model, p.unpadded.given())):
+    if inverted := inverted_mask(lambda: p.loss(p.model, p.unpadded())):
         return _wrong("what may be attended to is hidden", inverted)
-    early = [t for t in p.traces if t.r is not None and t.f is not None and t.f <= t.r]
-    if early and _check_shift(p).passed:
-        measured = f"position {early[0].f} sees token {early[0].u}, which comes later"
-        return _wrong(measured, "the causal mask is missing, or one place too far")
-    if p.traces and all(t.f is None for t in p.traces):
-        return _wrong(
-            "no target token changes any logit", "the decoder doesn't read its input, or masks hide it"
-        )
-    if words := [t.u for t in p.moved("src") if t.f is None]:
-        return _wrong(
-            f"source words {listed(words)} change nothing", "no cross-attention, or masks that hide them"
-        )
-    if leak := mixed(p):
-        return _wrong(leak, "a mask of the wrong rank, which is broadcast along the batch; or a norm over it")
+    base, new = p.each[p.longest], p.reworded("labels")
+    if base.read is not None and new.read is not None and (read := new.read != base.read).any():
+        changed, place = differing(new.logits, base.logits), int(read.nonzero()[0])
+        if changed[:place].any():
+            measured = f"position {int(changed.nonzero()[0])} sees token {place}, which comes later"
+            return _wrong(measured, "the causal mask is missing, or one place too far")
+        if not changed.any():
+            return _wrong("no target token changes any logit", "the decoder doesn't read its input, or masks")
+    if "src" in p.few.roles and not differing(p.reworded("src").logits, base.logits).any():
+        return _wrong("other source words change nothing", "no cross-attention, or masks that hide them")
+    alone = [reading.logits.nan_to_num() for reading in p.each]
+    for size in range(2, 9):
+        index = [b % len(alone) for b in range(size)]
+        wanted, whole = torch.cat([alone[b] for b in index]), p.read(p.few.rows(*index)).logits.nan_to_num()
+        apart = torch.cdist(wanted, whole, p=torch.inf).amin(dim=1)  # from the nearest, in any order
+        if not apart.max() <= 1e-5 * wanted.abs().max():
+            measured = f"in a batch of {size}, a sentence's logits depend on the others"
+            return _wrong(measured, "a mask of the wrong rank, which is broadcast; or a norm over the batch")
     return _right("past and source are seen, future and other sentences are not")
 
 
@@ -202,8 +172,7 @@ def _check_mean(p: Program) -> Finding:
     if lengths[short] == lengths[long]:
         raise Skipped("all targets are equally long, so all means are the same")
     weights = p.read(p.few.rows(short, long)).weights
-    uneven = float(weights.max() / weights[weights > 0].min())
-    if uneven > 1.02:
+    if (uneven := float(weights.max() / weights[weights > 0].min())) > 1.02:
         measured = f"some tokens count {uneven:.2g} times as much as others"
         return _wrong(measured, "a mean of means: short sentences count more")
     share = float(p.each[short].weights.sum() / once)
@@ -213,7 +182,7 @@ def _check_mean(p: Program) -> Finding:
     return _right("a mean over real tokens" if share > 0.98 else "a sum, a mean over sentences")
 
 
-# What moves
+# What moves, what is learned by heart, and what a search writes
 
 
 def _check_gradients(p: Program) -> Finding:
@@ -234,19 +203,18 @@ def _check_gradients(p: Program) -> Finding:
 
 def _check_optimizer(p: Program) -> Finding:
     """The optimizer holds the model's parameters, at a rate that isn't zero."""
-    if p.optimizer is None:
+    if p.more["optimizer"] is None:
         raise Skipped("no optimizer was given")
-    held = {id(q) for group in p.optimizer.param_groups for q in group["params"]}
-    missing = [name for name, q in p.original.named_parameters() if q.requires_grad and id(q) not in held]
-    if missing:
+    held = {id(q) for group in p.more["optimizer"].param_groups for q in group["params"]}
+    trained = {name: id(q) for name, q in p.original.named_parameters() if q.requires_grad}
+    if missing := [name for name in trained if trained[name] not in held]:
         return _wrong(f"doesn't hold {listed(missing)}", "built from another model, or before it was changed")
-    rates, (optimizer, schedule) = [], copy.deepcopy((p.optimizer, p.schedule))
+    optimizer, schedule = copy.deepcopy((p.more["optimizer"], p.more["schedule"]))
+    rates = [float(optimizer.param_groups[0]["lr"])]
     with warnings.catch_warnings(action="ignore"):  # the optimizer takes no step in between
-        for _ in range(20):
-            rates.append(float(optimizer.param_groups[0]["lr"]))
-            if schedule is None or isinstance(schedule, torch.optim.lr_scheduler.ReduceLROnPlateau):
-                break
+        while len(rates) < 20 and isinstance(schedule, torch.optim.lr_scheduler.LRScheduler):
             schedule.step()
+            rates.append(float(optimizer.param_groups[0]["lr"]))
     if rates.count(0) > len(rates) / 2:
         return _wrong("the learning rate is 0", "an integer division, or a schedule that is over")
     return _right(f"holds all parameters; the rate goes from {rates[0]:.2g} to {rates[-1]:.2g}")
@@ -254,128 +222,125 @@ def _check_optimizer(p: Program) -> Finding:
 
 def _check_loop(p: Program) -> Finding:
     """A loop of the user's takes batches, clears gradients, moves all parameters, and learns."""
-    if p.train is None:
+    if p.more["train"] is None:
         raise Skipped("no train(model, batches) was given")
     model = copy.deepcopy(p.original)
+    model.zero_grad()
     before = loss_value(p.loss(model.eval(), p.few.given())).item()
-    batches = Watched(model.train(), p.few)
-    p.train(model, batches)
-    still = [name for name, q in batches.now().items() if torch.equal(q, batches.start[name])]
-    if len(still) == len(batches.start):
-        cause = "no optimizer.step() or backward(), a rate of 0, or another model's parameters"
-        return _wrong(f"{batches.taken} batches move no parameter", cause)
-    if dead := [name for name in still if model.get_parameter(name).requires_grad]:
-        return _wrong(f"never moves {listed(dead)}", "not in the optimizer, or no gradient reaches it")
-    if batches.stale:
+    trained = {name: q for name, q in model.named_parameters() if q.requires_grad}
+    start = {name: q.detach().clone() for name, q in trained.items()}
+    versions, stale = dict.fromkeys(trained, math.inf), set()
+
+    def watch(name: str, q: Tensor) -> None:
+        # Called before a gradient is added to what is there: is that of before the last step?
+        if q.grad is not None and q.grad.any() and q._version > versions[name]:
+            stale.add(name)
+        versions[name] = q._version
+
+    for name, q in trained.items():
+        q.register_hook(lambda _, name=name, q=q: watch(name, q))
+    p.more["train"](model.train(), [p.few.given() for _ in range(48)])
+    still = [name for name, q in trained.items() if torch.equal(q, start[name])]
+    if len(still) == len(trained):
+        return _wrong("48 batches move no parameter", "no optimizer.step(), or another model's parameters")
+    if still:
+        return _wrong(f"never moves {listed(still)}", "not in the optimizer, or no gradient reaches it")
+    if stale:
         return _wrong("gradients of earlier batches are still there", "no zero_grad() between updates")
     after = loss_value(p.loss(model.eval(), p.few.given())).item()
-    measured = f"{batches.taken} times the same batch: the loss goes from {before:.3g} to {after:.3g}"
+    measured = f"48 times the same batch: the loss goes from {before:.3g} to {after:.3g}"
     return Finding(after < before + 0.1, measured, "the sign of the loss, or a rate that is too high")
 
 
-_MODES = (  # which are wrong where
-    ("evaluation", True, "evaluates in training mode", "no model.eval(): dropout is on while you measure"),
-    ("training", False, "trains in evaluation mode", "no model.train(): dropout is off"),
-    (
-        "training again",
-        False,
-        "trains in evaluation mode after an evaluation",
-        "no model.train() at its start",
-    ),
-)
-
-
 def _check_modes(p: Program) -> Finding:
-    """Training is in training mode and evaluation in evaluation mode, one after the other."""
-    if p.train is None and p.evaluate is None:
+    """Evaluation is in evaluation mode, and training after it in training mode."""
+    if p.more["train"] is None and p.more["evaluate"] is None:
         raise Skipped("neither train nor evaluate was given")
-    model, modes, seen = copy.deepcopy(p.original).train(), [], {}
+    model, modes = copy.deepcopy(p.original).train(), set()
     for module in model.modules():
-        module.register_forward_pre_hook(lambda module, _: modes.append(module.training))
-    for name, call in (("training", p.train), ("evaluation", p.evaluate), ("training again", p.train)):
-        if call is not None:
-            call(model, [p.few.given() for _ in range(2)])
-            seen[name], modes[:] = set(modes), []
-    for name, mode, measured, cause in _MODES:
-        if mode in seen.get(name, ()):
-            return _wrong(measured, cause)
-    return _right(", ".join(f"{name} in its mode" for name in seen))
-
-
-# What is learned by heart, and what a search writes
+        module.register_forward_pre_hook(lambda module, _: modes.add(module.training))
+    for name, wrong, cause in (
+        ("evaluate", True, "no model.eval(): dropout is on while you measure"),
+        ("train", False, "no model.train() after an evaluation: dropout is off"),
+    ):
+        modes.clear()
+        if p.more[name] is not None:
+            p.more[name](model, [p.few.given() for _ in range(2)])
+        if wrong in modes:
+            return _wrong(f"{name} runs in the other mode", cause)
+    return _right("each in its mode")
 
 
 def _check_overfit(p: Program) -> Finding:
     """A few sentences can be learned by heart."""
-    model = p.model = without_dropout(copy.deepcopy(p.original))
-    parameters = [q for q in model.parameters() if q.requires_grad]
+    p.model = without_dropout(copy.deepcopy(p.original))
+    parameters = [q for q in p.model.parameters() if q.requires_grad]
     optimizer, start = torch.optim.Adam(parameters), time.monotonic()
-    losses, right = [math.nan], 0.0
-    while right < 1 and time.monotonic() - start < p.seconds:
+    losses: list[float] = []
+    right = 0.0
+    while right < 1 and time.monotonic() - start < p.more["seconds"]:
         for _ in range(20):
-            optimizer.param_groups[0]["lr"] = 3e-3 * min(1, len(losses) / 30)
+            optimizer.param_groups[0]["lr"] = 3e-3 * min(1, (len(losses) + 1) / 30)
             optimizer.zero_grad()
-            loss = loss_value(p.loss(model.train(), p.few.given()))
+            loss = loss_value(p.loss(p.model.train(), p.few.given()))
             loss.backward()
             nn.utils.clip_grad_norm_(parameters, 1.0)
             optimizer.step()
             losses.append(loss.item())
-        logits, targets = p.read(p.few, model)[:2]
+        logits, targets = p.read(p.few)[:2]
         right = float((logits.argmax(dim=-1) == targets)[targets >= 0].double().mean())
-    steps = len(losses) - 1
-    learned = f"{steps} updates on {len(p.few.ids('labels'))} sentences: {right:.0%} of tokens right"
+    learned = f"{len(losses)} updates on {len(p.few.ids('labels'))} sentences: {right:.0%} of tokens right"
     if right == 1:
-        return _right(f"{learned}, loss {losses[1]:.3g} to {losses[-1]:.3g}")
-    p.search = None
-    if steps < 100:
+        return _right(f"{learned}, loss {losses[0]:.3g} to {losses[-1]:.3g}")
+    p.more["search"] = None
+    if len(losses) < 100:
         raise Skipped(f"{learned}; give it more seconds")
     return _wrong(learned, "the source doesn't reach the output, or the loss doesn't reach the model")
 
 
 def _check_search(p: Program) -> Finding:
     """What was learned by heart is what the search writes."""
-    if p.search is None or "src" not in p.few.roles:
+    if p.more["search"] is None or "src" not in p.few.roles:
         raise Skipped("no search was given, or nothing was learned")
-    pairs = searched(p)
-    wrong = [pair for pair in pairs if pair[0] != pair[1]]
+    asked, wrong = p.sentences, []
+    if len(set(p.first)) > 1:  # no start token: what is read first is a word of the sentence
+        asked = [[first, *sentence] for first, sentence in zip(p.first, asked, strict=True)]
+    found = p.more["search"](p.model.eval(), p.few.ids("src").clone(), max(map(len, asked)) + 1)
+    for row, sentence in zip(found, asked, strict=True):
+        words = [int(word) for word in row]
+        if words[:1] != sentence[:1] and (not p.first or words[:1] in (p.first[:1], [p.bos])):
+            words = words[1:]
+        while words and words[-1] == p.pad != sentence[-1]:
+            words.pop()
+        if words[: len(sentence)] != sentence and words != sentence[:-1]:  # some leave the end token out
+            wrong.append((words, sentence))
     if not wrong:
-        return _right(f"all {len(pairs)} sentences exactly")
+        return _right(f"all {len(asked)} sentences exactly")
     where, cause = _difference(*wrong[0])
-    return _wrong(f"{len(wrong)} of {len(pairs)} learned sentences are written wrong: {where}", cause)
+    return _wrong(f"{len(wrong)} of {len(asked)} learned sentences are written wrong: {where}", cause)
 
 
 def _difference(ours: list[int], theirs: list[int]) -> tuple[str, str]:
     # Where what was written leaves what was learned, and the usual reason.
-    place = next((i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), len(theirs))
-    if ours == theirs[1:]:
+    if ours[: len(theirs) - 1] == theirs[1:]:
         return "the first word is missing", "training never asks for it, or the search drops it"
-    if place >= len(theirs) - 1 and len(ours) >= len(theirs):
+    place = next((i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), len(ours))
+    if place == len(ours):
+        return f"the last {len(theirs) - place} tokens are missing", "max_length, or another end token"
+    if place == len(theirs) - 1:
         return "it goes on after the last word", "the search doesn't stop at the end token"
-    if ours == theirs[: len(ours)]:
-        return f"the last {len(theirs) - len(ours)} tokens are missing", "max_length, or another end token"
-    said = f"token {place} is {ours[place]} instead of {theirs[place]}"
+    where = f"token {place} is {ours[place]} instead of {theirs[place]}"
     if place == 0:
-        return said, "the search starts from another token than training, or reads another source"
-    return said, "cache, positions, masks or dropout of the search, or it doesn't take the best"
+        return where, "the search starts from another token than training, or reads another source"
+    return where, "cache, positions, masks or dropout of the search, or it doesn't take the best"
 
 
 _CHECKS: dict[str, Callable[[Program], Finding]] = {
-    "ids": _check_ids,
-    "dev": _check_dev,
-    "runs": _check_runs,
-    "start": _check_start,
-    "shift": _check_shift,
-    "end": _check_end,
-    "padding": _check_padding,
-    "masks": _check_masks,
-    "mean": _check_mean,
-    "gradients": _check_gradients,
-    "optimizer": _check_optimizer,
-    "loop": _check_loop,
-    "modes": _check_modes,
-    "overfit": _check_overfit,
-    "search": _check_search,
-}
+    "ids": _check_ids, "dev": _check_dev, "runs": _check_runs, "start": _check_start,
+    "shift": _check_shift, "end": _check_end, "padding": _check_padding, "masks": _check_masks,
+    "mean": _check_mean, "gradients": _check_gradients, "optimizer": _check_optimizer,
+    "loop": _check_loop, "modes": _check_modes, "overfit": _check_overfit, "search": _check_search,
+}  # fmt: skip
 
 
 def check_training(
@@ -439,12 +404,11 @@ def check_training(
     if dev is not None:
         alone = isinstance(dev, Tensor | Mapping) or any(isinstance(part, Tensor) for part in dev)
         dev = [take_apart("dev", held) for held in ([dev] if alone else dev)]
+    more = {"search": search, "dev": dev, "train": train, "evaluate": evaluate}
+    more |= {"optimizer": optimizer, "schedule": schedule, "seconds": seconds}
     device = parts.ids("labels").device
     with torch.random.fork_rng([] if device.type == "cpu" else [device], device_type=device.type):
         quiet = without_dropout(copy.deepcopy(model)).eval()
-        pieces = search, dev, train, evaluate, optimizer, schedule
-        few = parts.few(pad)
-        program = Program(model, quiet, loss or plain_loss(pad), parts, few, pad, bos, eos, seconds, *pieces)
+        program = Program(model, quiet, loss or plain_loss(pad), parts, parts.few(pad), pad, bos, eos, more)
         dtype = next((str(q.dtype).removeprefix("torch.") for q in model.parameters()), "float32")
-        needed = ("ids", "runs", "start") if program.refused else ("ids", "runs")
-        return CheckReport(dtype, examine(_CHECKS, program, needed))
+        return CheckReport(dtype, examine(_CHECKS, program, needed=("ids", "runs")))
