@@ -278,6 +278,20 @@ def _in_float64(own: Adapted, probe: Probe) -> tuple[Probe, str]:
 _STARTS = "bos_id", "decoder_start_token_id", "bos_token_id"
 
 
+def _described(model: nn.Module, *given: int | None) -> tuple[tuple[int, int], int, int]:
+    # Sizes, padding and start token: as given, as the model or its configuration says, or by default.
+    src_size = said(model, given[0], "src_vocab_size", "vocab_size")
+    if src_size is None:
+        raise ValueError("src_vocab_size must be given: the model has no configuration that says it")
+    tgt_size = said(model, given[1], "tgt_vocab_size", "decoder_vocab_size", "vocab_size")
+    pad, bos = said(model, given[2], "pad_id", "pad_token_id"), said(model, given[3], *_STARTS)
+    sizes = src_size, src_size if tgt_size is None else tgt_size
+    pad, bos = 0 if pad is None else pad, 2 if bos is None else bos
+    check_size(minimum=2 + len({pad, bos}), src_vocab_size=sizes[0], tgt_vocab_size=sizes[1])
+    check_index(min(sizes), pad_id=pad, bos_id=bos)
+    return sizes, pad, bos
+
+
 def check_model(
     model: nn.Module,
     src_vocab_size: int | None = None,
@@ -336,15 +350,7 @@ def check_model(
     check_choice(("absolute", "relative", "none", None), positions=positions)
     check_rate(tolerance=tolerance)
     check_size(minimum=0, seed=seed)
-    src_size = said(model, src_vocab_size, "src_vocab_size", "vocab_size")
-    if src_size is None:
-        raise ValueError("src_vocab_size must be given: the model has no configuration that says it")
-    tgt_size = said(model, tgt_vocab_size, "tgt_vocab_size", "decoder_vocab_size", "vocab_size")
-    pad, bos = said(model, pad_id, "pad_id", "pad_token_id"), said(model, bos_id, *_STARTS)
-    sizes = src_size, src_size if tgt_size is None else tgt_size
-    pad, bos = 0 if pad is None else pad, 2 if bos is None else bos
-    check_size(minimum=2 + len({pad, bos}), src_vocab_size=sizes[0], tgt_vocab_size=sizes[1])
-    check_index(min(sizes), pad_id=pad, bos_id=bos)
+    sizes, pad, bos = _described(model, src_vocab_size, tgt_vocab_size, pad_id, bos_id)
     own = adapted(model, pad)
     if own.pad_id not in (None, pad):
         raise ValueError(f"pad_id is {pad}, but the adapter masks {own.pad_id}")

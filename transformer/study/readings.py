@@ -121,14 +121,13 @@ class Reading(NamedTuple):
     logits: Tensor  # [R, V], the model's
     targets: Tensor  # [R], -1 where a position doesn't count
     weights: Tensor  # [R], how much a position counts
-    looked_up: list[Tensor]  # in tables, in order
+    looked_up: list[tuple[Tensor, int]]  # in tables, in order, with each table's number of rows
 
     @property
     def read(self) -> Tensor | None:
         """The ids that the decoder reads of a batch of one sentence, if they can be seen."""
-        wanted = (1, len(self.targets))
-        fitting = [ids[0] for ids in self.looked_up if ids.shape == wanted]
-        words = [ids for ids in fitting if not (ids.diff() == 1).all()]  # and no positions
+        wanted = (1, len(self.targets)), self.logits.size(1)  # a table of positions has other rows
+        words = [ids[0] for ids, rows in self.looked_up if (ids.shape, rows) == wanted]
         return words[-1] if words else None
 
 
@@ -139,12 +138,12 @@ class _Listener(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self.found: list[tuple[str, Tensor, Tensor, int]] = []
-        self.looked_up: list[Tensor] = []
+        self.looked_up: list[tuple[Tensor, int]] = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given, name = dict(kwargs or {}), getattr(func, "__name__", "")
-        if name == "embedding" and args:
-            self.looked_up.append(args[0])
+        if name == "embedding" and len(args) > 1:
+            self.looked_up.append((args[0], len(args[1])))
         if name in ("cross_entropy", "log_softmax", "logsumexp"):
             logits, rest = (args[0], args[1:]) if args else (given.pop("input"), ())
             axis = 1 if name == "cross_entropy" and logits.dim() > 1 else -1
