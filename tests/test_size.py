@@ -32,10 +32,9 @@ GOALS = {
 }
 # What is still above its goal, and may not grow again. What has reached its goal leaves this list.
 STILL = {
-    "package": 14_225,
-    "tests": 25_330,
-    "modules": 57,
-    "per cent of the code not tangled": 64,
+    "tests": 24_200,
+    "modules": 55,
+    "per cent of the code not tangled": 62,
 }
 WORDS = {
     "01-gradients": 1_900,
